@@ -1,0 +1,98 @@
+# make demo    trains the digits on two ranks and prints the accuracy
+# make test    C++ tests, then Python tests
+# make check   formatting, lint and types
+# make tsan    C++ tests under ThreadSanitizer; make asan: Address- and UBSanitizer
+# make bench   measures against Gloo, Open MPI and MPICH on this machine
+#
+# Everything lands in .venv, .mpich and build/. The first run installs and compiles; later ones only
+# look whether something changed.
+SHELL := /bin/bash -o pipefail
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+BIN := $(CURDIR)/.venv/bin
+JOBS ?= $(shell nproc)
+# The build and the tests must use the pinned tools, whatever else is on PATH.
+export PATH := $(BIN):$(PATH)
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+NATIVE = build/cmake-$(shell $(BIN)/python -c "import sysconfig; print(sysconfig.get_config_var('SOABI'))")
+MPICH_VERSION := 5.0.2
+
+.PHONY: setup build demo test test-cpp test-python check bench tsan asan clean distclean
+.DELETE_ON_ERROR:
+
+demo: build
+	$(BIN)/horoaccrun -np 2 python examples/torch_digits.py
+
+test: test-cpp test-python
+
+test-cpp: build
+	cmake --build $(NATIVE) --target cpp_tests -j $(JOBS)
+	ctest --test-dir $(NATIVE) --output-on-failure -j 2
+
+test-python: build
+	python -m pytest tests
+
+bench: build
+	python -m benchmarks
+
+# --- setup -----------------------------------------------------------------------------------
+.venv/.requirements: requirements-dev.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(PIP) install -r requirements-dev.txt
+	cp $< $@
+
+# --prefix and not --target: the latter drops the wheel's lib/.
+.mpich/.version-$(MPICH_VERSION): | .venv/.requirements
+	rm -rf .mpich
+	$(PIP) install --no-deps --ignore-installed --no-warn-script-location --prefix .mpich \
+	  mpich==$(MPICH_VERSION)
+	touch $@
+
+setup: .venv/.requirements .mpich/.version-$(MPICH_VERSION)
+
+# The editable install writes where the packages lie, so it is repeated when their list changes.
+PACKAGES := $(sort $(dir $(wildcard horoacc/*/__init__.py horoacc/*/*/__init__.py \
+  launcher/__init__.py launcher/*/__init__.py)))
+PACKAGES_SUM := $(shell echo "$(CURDIR) $(PACKAGES)" | cksum | cut -d' ' -f1)
+.venv/.editable-$(PACKAGES_SUM): pyproject.toml setup.py horoacc/_version.py | setup
+	rm -f .venv/.editable-*
+	HOROACC_TESTS=ON $(PIP) install --no-deps --no-build-isolation -e .
+	touch $@
+
+build: .venv/.editable-$(PACKAGES_SUM)
+	@cmake --build $(NATIVE) -j $(JOBS) | { grep -v "no work to do\|Re-checking\|Entering" || true; }
+	@cmake --install $(NATIVE) --prefix horoacc > /dev/null
+
+# --- checks ----------------------------------------------------------------------------------
+CXX_FILES = $(shell find csrc torch_ops tensorflow_ops tests/cpp -name '*.cc' -o -name '*.h')
+# The MPI plug-in is compiled against two MPIs; the linter takes the first.
+TIDY_FILES = $(shell find csrc -name '*.cc')
+
+# mypy must see launcher/ where it is imported: as horoacc.launcher.
+define TYPES
+rm -rf build/types && mkdir -p build/types/horoacc
+ln -s $(CURDIR)/horoacc/* build/types/horoacc/ && ln -s $(CURDIR)/launcher build/types/horoacc/
+cd build/types && mypy --config-file $(CURDIR)/pyproject.toml -p horoacc
+endef
+
+check: build
+	clang-format --dry-run --Werror $(CXX_FILES)
+	ruff check .
+	$(TYPES)
+	run-clang-tidy.py -quiet -p $(NATIVE) -j $(JOBS) $(addprefix ^$(CURDIR)/,$(addsuffix $$,$(TIDY_FILES)))
+
+# Sanitizers reserve fixed address ranges that a randomised layout may occupy.
+NO_RANDOM := $(shell setarch $$(uname -m) -R true 2> /dev/null && echo setarch $$(uname -m) -R)
+
+tsan asan: | setup
+	cmake -G Ninja -S . -B build/$@ -DHOROACC_TESTS=ON -DHOROACC_PYTHON=OFF \
+	  -DHOROACC_SANITIZE=$(if $(filter tsan,$@),thread,address)
+	cmake --build build/$@ --target cpp_tests -j $(JOBS)
+	TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1 \
+	ASAN_OPTIONS=detect_leaks=1:strict_string_checks=1 UBSAN_OPTIONS=print_stacktrace=1 \
+	  $(NO_RANDOM) ctest --test-dir build/$@ --output-on-failure -j 2
+
+clean:
+	rm -rf build dist *.egg-info horoacc/lib horoacc/_core*.so .venv/.editable-*
+
+distclean: clean
+	rm -rf .venv .mpich

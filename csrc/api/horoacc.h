@@ -1,0 +1,156 @@
+/* The C contract of the core. Every binding (Python, torch, TensorFlow) includes this and nothing
+ * else of csrc/. No exception crosses it. Unless said otherwise a function may be called from any
+ * thread, returns 0 on success, or the ha_error_kind and fills *error (which may be NULL). */
+#ifndef HOROACC_API_H_
+#define HOROACC_API_H_
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define HA_API __attribute__((visibility("default")))
+
+typedef struct ha_engine ha_engine;
+typedef uint64_t ha_handle;
+
+typedef enum {
+  HA_OK = 0,
+  HA_MISMATCH = 1,
+  HA_INVALID = 2,
+  HA_PEER_LOST = 3,
+  HA_TIMEOUT = 4,
+  HA_ABORTED = 5,
+  HA_CONFIG = 6,
+  HA_SYSTEM = 7,
+  HA_UNSUPPORTED = 8
+} ha_error_kind;
+
+typedef struct {
+  int32_t kind;    /* ha_error_kind */
+  int32_t culprit; /* rank that caused it, or -1 */
+  char message[4096];
+} ha_error;
+
+typedef enum {
+  HA_ALLREDUCE = 0,
+  HA_ALLGATHER = 1,
+  HA_BROADCAST = 2,
+  HA_ALLTOALL = 3,
+  HA_REDUCESCATTER = 4,
+  HA_BARRIER = 5
+} ha_collective;
+
+/* dtypes and reduction operations: the numbers of base/dtype.h. */
+
+typedef struct {
+  const char* key;
+  const char* value;
+} ha_setting;
+
+/* Where this process stands in the job, and how to reach the others. */
+typedef struct {
+  int32_t rank, size;
+  int32_t local_rank, local_size;
+  int32_t cross_rank, cross_size;
+  const char* bootstrap;     /* "tcp", "mpi" or "none" (size 1) */
+  const char* rendezvous;    /* "host:port" for tcp; rank 0 listens there */
+  int32_t rendezvous_fd;     /* a listening socket that rank 0 inherited, or -1 */
+  const char* secret;        /* the job's secret, hex */
+  const char* mpi_plugin;    /* path of the MPI plug-in, for bootstrap "mpi" or control "mpi" */
+  const char* host_label;    /* NULL: the host's name */
+} ha_placement;
+
+/* One tensor of a submission. */
+typedef struct {
+  const char* name;     /* NULL: unnamed, matched by order of submission in its process set */
+  const void* input;
+  void* output;         /* NULL: the engine allocates (allgather, alltoall, reducescatter) */
+  const int64_t* shape; /* dimensions of the input, at most 16 */
+  int32_t ndim;
+  int32_t dtype;
+} ha_tensor;
+
+typedef struct {
+  int32_t collective;     /* ha_collective */
+  int32_t process_set;    /* 0: all ranks */
+  int32_t op;             /* reductions */
+  int32_t root;           /* broadcast: global rank */
+  double prescale, postscale;
+  const int64_t* splits;  /* alltoall: rows for every rank of the set; NULL: equal parts */
+  int32_t nsplits;
+} ha_call;
+
+/* Runs on the engine's completion thread, once, after the handle is complete. */
+typedef void (*ha_done)(void* context, ha_handle handle);
+
+/* A result of which the engine allocated the memory, or the shape of one it did not. */
+typedef struct {
+  void* data;
+  size_t bytes;
+  int64_t shape[16];
+  int32_t ndim;
+  int32_t dtype;
+  const int64_t* received_splits; /* alltoall; valid until the handle is released */
+  int32_t nsplits;
+} ha_output;
+
+HA_API int ha_engine_create(const ha_setting* settings, size_t count, const ha_placement* placement,
+                            ha_engine** engine, ha_error* error);
+/* Tells the peers, ends what is in flight with HA_ABORTED, joins all threads. Idempotent. */
+HA_API int ha_engine_shutdown(ha_engine* engine, ha_error* error);
+/* Shuts down if need be and frees the engine and every handle. */
+HA_API void ha_engine_destroy(ha_engine* engine);
+
+HA_API void ha_engine_placement(const ha_engine* engine, int32_t out[6]);
+
+/* `ranks` ascending and distinct; every rank of the job calls it, in the same order. The id is
+ * the same on all ranks. Set 0 (all ranks) exists from the start. */
+HA_API int ha_process_set_add(ha_engine* engine, const int32_t* ranks, size_t count, int32_t* id,
+                              ha_error* error);
+HA_API int ha_process_set_remove(ha_engine* engine, int32_t id, ha_error* error);
+/* Writes at most `capacity` ranks; returns their number, or -1 for an unknown id. */
+HA_API int32_t ha_process_set_ranks(const ha_engine* engine, int32_t id, int32_t* ranks,
+                                    size_t capacity);
+
+/* Submits `count` tensors as one unit (a group if > 1) and returns at once. The input and output
+ * memory must live until the handle is complete. */
+HA_API int ha_submit(ha_engine* engine, const ha_call* call, const ha_tensor* tensors, size_t count,
+                     ha_done done, void* context, ha_handle* handle, ha_error* error);
+/* 1 complete, 0 not yet, -1 unknown handle. Never blocks. */
+HA_API int ha_poll(ha_engine* engine, ha_handle handle);
+/* Blocks until the handle is complete and returns its outcome; the calling thread may drive the
+ * engine meanwhile. HA_TIMEOUT after `seconds` (< 0: no limit); the handle stays valid. A signal
+ * may end the wait early, which also reads HA_TIMEOUT. */
+HA_API int ha_wait(ha_engine* engine, ha_handle handle, double seconds, ha_error* error);
+/* The outcome of member `index` of a complete handle. */
+HA_API int ha_result(ha_engine* engine, ha_handle handle, size_t index, ha_output* output,
+                     ha_error* error);
+/* Takes the engine-allocated memory of a member out of the handle; free it with ha_free. */
+HA_API void* ha_take(ha_engine* engine, ha_handle handle, size_t index);
+HA_API void ha_free(void* memory);
+/* Forgets a complete handle and frees its name. For one in flight: forgets it on completion. */
+HA_API void ha_release(ha_engine* engine, ha_handle handle);
+
+/* The arena: memory that the ranks of the host reduce in place. NULL if off or exhausted. */
+HA_API void* ha_arena_allocate(ha_engine* engine, size_t bytes);
+HA_API void ha_arena_free(ha_engine* engine, void* memory);
+HA_API int ha_arena_contains(const ha_engine* engine, const void* memory);
+
+HA_API int ha_timeline_start(ha_engine* engine, const char* path, int mark_cycles, ha_error* error);
+HA_API int ha_timeline_stop(ha_engine* engine, ha_error* error);
+
+/* Counters as "name=value" lines; returns the length needed, like snprintf. */
+HA_API size_t ha_counters(const ha_engine* engine, char* text, size_t capacity);
+
+HA_API const char* ha_version(void);
+/* Defaults of every setting that the core knows, as "key=value" lines; returns the length needed. */
+HA_API size_t ha_setting_defaults(char* text, size_t capacity);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* HOROACC_API_H_ */

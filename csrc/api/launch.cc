@@ -1,0 +1,97 @@
+#include "api/launch.h"
+
+#include <sys/utsname.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "negotiate/set_board.h"
+#include "transport/inproc.h"
+#include "transport/tcp_links.h"
+#include "transport/tcp_rendezvous.h"
+
+namespace horoacc {
+namespace {
+
+std::string TextOr(const char* text, const std::string& otherwise) {
+  return text && *text ? std::string(text) : otherwise;
+}
+
+std::string HostName() {
+  utsname names{};
+  return uname(&names) == 0 ? names.nodename : "localhost";
+}
+
+// Address space, not memory: pages cost something once they are touched.
+uint64_t MemoryBytes(const Settings& settings) {
+  if (settings.arena_bytes > 0) return settings.arena_bytes;
+  return static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
+}
+
+Result<EngineParts> Alone(const Settings& settings) {
+  HA_ASSIGN(std::shared_ptr<InprocHub> hub,
+            InprocHub::Create(1, HostBoard::BytesFor(1), MemoryBytes(settings)));
+  EngineParts parts;
+  parts.bootstrap = hub->MakeBootstrap(0);
+  parts.share = hub->MakeHostShare(0);
+  if (settings.control == ControlKind::kTcp || settings.control == ControlKind::kMpi) {
+    parts.links = hub->MakeControlLinks(0);
+  }
+  parts.keep_alive.push_back(std::move(hub));
+  return parts;
+}
+
+}  // namespace
+
+Result<EngineParts> PrepareLaunch(const Settings& settings, const ha_placement& placement) {
+  if (placement.size < 1 || placement.rank < 0 || placement.rank >= placement.size) {
+    return MakeError(ErrorKind::kConfig, "rank " + std::to_string(placement.rank) + " of a job of " +
+                                             std::to_string(placement.size) + " ranks");
+  }
+  const std::string kind = TextOr(placement.bootstrap, placement.size == 1 ? "none" : "tcp");
+  const int64_t deadline = NowNs() + static_cast<int64_t>(settings.start_timeout_seconds * 1e9);
+  EngineParts parts;
+  if (placement.size == 1 && kind != "mpi") {
+    HA_ASSIGN(parts, Alone(settings));
+  } else {
+    const std::string secret = TextOr(placement.secret, "");
+    if (kind == "tcp") {
+      if (secret.empty()) return MakeError(ErrorKind::kConfig, "a job over TCP needs a secret (HOROACC_SECRET)");
+      TcpOptions options;
+      options.rank = placement.rank;
+      options.size = placement.size;
+      options.address = TextOr(placement.rendezvous, "");
+      options.listen_fd = placement.rendezvous_fd;
+      options.secret = secret;
+      options.deadline_ns = deadline;
+      HA_ASSIGN(parts.bootstrap, ConnectTcp(options));
+    } else {
+      return MakeError(ErrorKind::kConfig, "unknown bootstrap '" + kind + "'");
+    }
+    HostOptions host;
+    host.label = TextOr(placement.host_label, HostName());
+    host.secret = secret;
+    host.board_bytes = HostBoard::BytesFor(static_cast<uint32_t>(placement.size));
+    host.memory_bytes = MemoryBytes(settings);
+    host.deadline_ns = deadline;
+    HA_ASSIGN(parts.share, ShareHost(*parts.bootstrap, host));
+    if (parts.share.ranks.size() != static_cast<size_t>(placement.size)) {
+      return MakeError(ErrorKind::kConfig,
+                       "only " + std::to_string(parts.share.ranks.size()) + " of " +
+                           std::to_string(placement.size) + " ranks share the memory of host '" + host.label +
+                           "': jobs on several hosts are not possible yet");
+    }
+    if (settings.control == ControlKind::kTcp) {
+      if (kind != "tcp") return MakeError(ErrorKind::kConfig, "control=tcp needs a job over TCP");
+      TcpLinksOptions options;
+      options.rendezvous = TextOr(placement.rendezvous, "");
+      options.secret = secret;
+      options.deadline_ns = deadline;
+      HA_ASSIGN(parts.links, ConnectTcpLinks(*parts.bootstrap, options));
+    }
+  }
+  parts.placement = {placement.rank,       placement.size,       placement.local_rank,
+                     placement.local_size, placement.cross_rank, placement.cross_size};
+  return parts;
+}
+
+}  // namespace horoacc

@@ -1,0 +1,19 @@
+#pragma once
+// The one clock: CLOCK_MONOTONIC in nanoseconds. A wall clock that jumps must not end a job.
+#include <time.h>
+
+#include <cstdint>
+
+namespace horoacc {
+
+[[nodiscard]] inline int64_t NowNs() {
+  timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return now.tv_sec * 1'000'000'000LL + now.tv_nsec;
+}
+
+inline constexpr int64_t kMicrosecond = 1'000;
+inline constexpr int64_t kMillisecond = 1'000'000;
+inline constexpr int64_t kSecond = 1'000'000'000;
+
+}  // namespace horoacc

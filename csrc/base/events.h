@@ -1,0 +1,72 @@
+#pragma once
+// The one event stream. Every arrow of a tensor's path emits one event; sinks (timeline, tests,
+// later metrics and the flight recorder) attach to the engine that owns the stream.
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/clock.h"
+
+namespace horoacc {
+
+enum class Phase : uint8_t {
+  kQueued,      ///< the framework handed the tensor over
+  kNegotiated,  ///< all ranks have it; a decision names it
+  kExecute,     ///< its bucket starts to run here; detail = path, value = bytes of the bucket
+  kExecuted,    ///< its result lies in the output
+  kReleased,    ///< the handle told its owner
+  kError,       ///< it failed; detail = message
+};
+
+struct Event {
+  Phase phase;
+  int64_t time_ns;
+  uint32_t process_set;
+  uint64_t handle;
+  uint64_t bucket;  ///< index of the decision in its set, 0 before there is one
+  uint64_t value;
+  std::string_view tensor;
+  std::string_view detail;
+};
+
+class EventSink {
+ public:
+  virtual ~EventSink() = default;
+  /// Called by any thread of the rank; must be quick and thread-safe.
+  virtual void On(const Event& event) = 0;
+};
+
+/// Sinks of one engine. Emitting with no sink costs one load.
+class EventStream {
+ public:
+  void Attach(std::shared_ptr<EventSink> sink) {
+    std::lock_guard lock(mutex_);
+    sinks_.push_back(std::move(sink));
+    active_.store(true, std::memory_order_release);
+  }
+  void Detach(const EventSink* sink) {
+    std::lock_guard lock(mutex_);
+    std::erase_if(sinks_, [&](const auto& held) { return held.get() == sink; });
+    active_.store(!sinks_.empty(), std::memory_order_release);
+  }
+  [[nodiscard]] bool active() const { return active_.load(std::memory_order_relaxed); }
+
+  void Emit(Phase phase, uint32_t process_set, uint64_t handle, uint64_t bucket, uint64_t value,
+            std::string_view tensor, std::string_view detail = {}) {
+    if (!active()) return;
+    const Event event{phase, NowNs(), process_set, handle, bucket, value, tensor, detail};
+    std::lock_guard lock(mutex_);
+    for (const auto& sink : sinks_) sink->On(event);
+  }
+
+ private:
+  std::atomic<bool> active_{false};
+  std::mutex mutex_;
+  std::vector<std::shared_ptr<EventSink>> sinks_;
+};
+
+}  // namespace horoacc

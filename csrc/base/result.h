@@ -1,0 +1,93 @@
+#pragma once
+// Error values that carry a kind, a culprit and a cause chain. Nothing in csrc/ throws.
+#include <cassert>
+#include <optional>
+#include <string>
+#include <utility>
+#include <variant>
+
+namespace horoacc {
+
+/// What went wrong, in the words of `horoacc.errors`.
+enum class ErrorKind : int {
+  kOk = 0,
+  kMismatch = 1,      ///< ranks disagree about a tensor; every rank gets the same text
+  kInvalid = 2,       ///< a bad argument on this rank (Python: ValueError)
+  kPeerLost = 3,      ///< a rank died or left
+  kTimeout = 4,       ///< a deadline passed
+  kAborted = 5,       ///< the job was aborted by another rank, or shut down
+  kConfig = 6,        ///< a setting or the environment cannot work
+  kSystem = 7,        ///< the operating system said no
+  kUnsupported = 8,   ///< the operation has no meaning here (min of complex numbers)
+};
+
+struct Error {
+  ErrorKind kind = ErrorKind::kSystem;
+  std::string message;
+  int culprit = -1;  ///< rank that caused it, or -1
+
+  /// Puts `what` in front of the message, so that a chain reads outermost first.
+  [[nodiscard]] Error Within(const std::string& what) && {
+    message = what + ": " + message;
+    return std::move(*this);
+  }
+};
+
+template <typename T = void>
+class [[nodiscard]] Result {
+ public:
+  Result(T value) : state_(std::in_place_index<0>, std::move(value)) {}
+  Result(Error error) : state_(std::in_place_index<1>, std::move(error)) {}
+  [[nodiscard]] bool ok() const { return state_.index() == 0; }
+  [[nodiscard]] T& value() & { return std::get<0>(state_); }
+  [[nodiscard]] T&& value() && { return std::get<0>(std::move(state_)); }
+  [[nodiscard]] const T& value() const& { return std::get<0>(state_); }
+  [[nodiscard]] Error& error() { return std::get<1>(state_); }
+  [[nodiscard]] const Error& error() const { return std::get<1>(state_); }
+
+ private:
+  std::variant<T, Error> state_;
+};
+
+template <>
+class [[nodiscard]] Result<void> {
+ public:
+  Result() = default;
+  Result(Error error) : error_(std::move(error)) {}
+  [[nodiscard]] bool ok() const { return !error_; }
+  [[nodiscard]] Error& error() { return *error_; }
+  [[nodiscard]] const Error& error() const { return *error_; }
+
+ private:
+  std::optional<Error> error_;
+};
+
+using Status = Result<void>;
+
+[[nodiscard]] inline Error MakeError(ErrorKind kind, std::string message, int culprit = -1) {
+  return Error{kind, std::move(message), culprit};
+}
+
+/// A kSystem error that names the call and says what errno means.
+[[nodiscard]] Error SystemError(const std::string& call);
+
+}  // namespace horoacc
+
+#define HA_CONCAT_(a, b) a##b
+#define HA_CONCAT(a, b) HA_CONCAT_(a, b)
+
+/// Returns the error of a Status expression to the caller.
+#define HA_TRY(expr)                                             \
+  do {                                                           \
+    if (auto ha_status = (expr); !ha_status.ok()) {              \
+      return std::move(ha_status.error());                       \
+    }                                                            \
+  } while (false)
+
+/// Declares `decl` from a Result expression, or returns its error.
+#define HA_ASSIGN(decl, expr)                                                      \
+  auto HA_CONCAT(ha_result_, __LINE__) = (expr);                                   \
+  if (!HA_CONCAT(ha_result_, __LINE__).ok()) {                                     \
+    return std::move(HA_CONCAT(ha_result_, __LINE__).error());                     \
+  }                                                                                \
+  decl = std::move(HA_CONCAT(ha_result_, __LINE__)).value()

@@ -1,0 +1,153 @@
+#include "base/settings.h"
+
+#include <cerrno>
+#include <cstdlib>
+#include <functional>
+#include <sstream>
+#include <vector>
+
+namespace horoacc {
+namespace {
+
+// One row per key: how to read it into the struct and how to write it back. Parse and Defaults
+// walk the same rows, so a key cannot be known to one and not the other.
+struct Row {
+  const char* key;
+  std::function<bool(const std::string&, Settings&)> read;
+  std::function<std::string(const Settings&)> write;
+};
+
+template <typename Number>
+Row NumberRow(const char* key, Number Settings::*field) {
+  return {key,
+          [field](const std::string& text, Settings& settings) {
+            std::istringstream stream(text);
+            Number number{};
+            if (!(stream >> number) || !stream.eof()) return false;
+            if (std::is_unsigned_v<Number> && text.find('-') != std::string::npos) return false;
+            settings.*field = number;
+            return true;
+          },
+          [field](const Settings& settings) {
+            std::ostringstream stream;
+            stream << settings.*field;
+            return stream.str();
+          }};
+}
+
+Row FlagRow(const char* key, bool Settings::*field) {
+  return {key,
+          [field](const std::string& text, Settings& settings) {
+            if (text != "0" && text != "1") return false;
+            settings.*field = text == "1";
+            return true;
+          },
+          [field](const Settings& settings) { return settings.*field ? "1" : "0"; }};
+}
+
+Row TextRow(const char* key, std::string Settings::*field) {
+  return {key,
+          [field](const std::string& text, Settings& settings) {
+            settings.*field = text;
+            return true;
+          },
+          [field](const Settings& settings) { return settings.*field; }};
+}
+
+template <typename Choice>
+Row ChoiceRow(const char* key, Choice Settings::*field,
+              std::vector<std::pair<const char*, Choice>> names) {
+  return {key,
+          [=](const std::string& text, Settings& settings) {
+            for (const auto& [name, choice] : names) {
+              if (text == name) {
+                settings.*field = choice;
+                return true;
+              }
+            }
+            return false;
+          },
+          [=](const Settings& settings) -> std::string {
+            for (const auto& [name, choice] : names) {
+              if (settings.*field == choice) return name;
+            }
+            return "";
+          }};
+}
+
+std::vector<Row> Rows() {
+  return {
+      ChoiceRow<ControlKind>("control", &Settings::control,
+                             {{"auto", ControlKind::kAuto},
+                              {"board", ControlKind::kBoard},
+                              {"tcp", ControlKind::kTcp},
+                              {"mpi", ControlKind::kMpi}}),
+      NumberRow("fusion_threshold", &Settings::fusion_threshold),
+      NumberRow("stall_warning_seconds", &Settings::stall_warning_seconds),
+      NumberRow("stall_shutdown_seconds", &Settings::stall_shutdown_seconds),
+      FlagRow("stall_check_disable", &Settings::stall_check_disable),
+      TextRow("timeline", &Settings::timeline),
+      FlagRow("timeline_mark_cycles", &Settings::timeline_mark_cycles),
+      ChoiceRow<LogLevel>("log_level", &Settings::log_level,
+                          {{"trace", LogLevel::kTrace},
+                           {"debug", LogLevel::kDebug},
+                           {"info", LogLevel::kInfo},
+                           {"warning", LogLevel::kWarning},
+                           {"error", LogLevel::kError},
+                           {"fatal", LogLevel::kFatal}}),
+      FlagRow("log_hide_time", &Settings::log_hide_time),
+      NumberRow("start_timeout_seconds", &Settings::start_timeout_seconds),
+      ChoiceRow<ArenaMode>("arena", &Settings::arena,
+                           {{"off", ArenaMode::kOff},
+                            {"gradients", ArenaMode::kGradients},
+                            {"all", ArenaMode::kAll}}),
+      NumberRow("arena_bytes", &Settings::arena_bytes),
+      NumberRow("spin_microseconds", &Settings::spin_microseconds),
+      NumberRow("window_bytes", &Settings::window_bytes),
+      NumberRow("last_arriver_bytes", &Settings::last_arriver_bytes),
+      TextRow("reduction", &Settings::reduction),
+      TextRow("thread_affinity", &Settings::thread_affinity),
+      ChoiceRow<PathKind>("reduce_path", &Settings::reduce_path,
+                          {{"auto", PathKind::kAuto},
+                           {"direct", PathKind::kDirect},
+                           {"staged", PathKind::kStaged},
+                           {"windows", PathKind::kWindows}}),
+  };
+}
+
+}  // namespace
+
+Result<Settings> Settings::Parse(std::span<const std::pair<std::string, std::string>> pairs) {
+  Settings settings;
+  const std::vector<Row> rows = Rows();
+  for (const auto& [key, value] : pairs) {
+    bool known = false;
+    for (const Row& row : rows) {
+      if (key != row.key) continue;
+      known = true;
+      if (!row.read(value, settings)) {
+        return MakeError(ErrorKind::kConfig, "setting '" + key + "' cannot be '" + value + "'");
+      }
+    }
+    if (!known) return MakeError(ErrorKind::kConfig, "unknown setting '" + key + "'");
+  }
+  if (settings.reduction != "canonical") {
+    return MakeError(ErrorKind::kConfig, "setting 'reduction' cannot be '" + settings.reduction +
+                                             "': on one host every reduction is canonical");
+  }
+  if (settings.stall_shutdown_seconds > 0 &&
+      settings.stall_shutdown_seconds < settings.stall_warning_seconds) {
+    return MakeError(ErrorKind::kConfig,
+                     "setting 'stall_shutdown_seconds' must not be below 'stall_warning_seconds'");
+  }
+  return settings;
+}
+
+std::string Settings::Defaults() {
+  std::string text;
+  const Settings defaults;
+  for (const Row& row : Rows()) text += std::string(row.key) + "=" + row.write(defaults) + "\n";
+  return text;
+}
+
+}  // namespace horoacc

@@ -1,0 +1,46 @@
+#pragma once
+// All settings of the core in one immutable struct. Python's settings table reads the environment
+// and hands over key=value; nothing in csrc/ calls getenv.
+#include <cstdint>
+#include <span>
+#include <string>
+#include <utility>
+
+#include "base/result.h"
+
+namespace horoacc {
+
+/// Which plane carries negotiation inside a host.
+enum class ControlKind { kAuto, kBoard, kTcp, kMpi };
+/// Forces a data path, for tests; kAuto lets the selection table choose.
+enum class PathKind { kAuto, kDirect, kStaged, kWindows };
+enum class ArenaMode { kOff, kGradients, kAll };
+enum class LogLevel { kTrace, kDebug, kInfo, kWarning, kError, kFatal };
+
+struct Settings {
+  ControlKind control = ControlKind::kAuto;
+  uint64_t fusion_threshold = 64ull << 20;  ///< bytes of a bucket; 0: no fusion
+  double stall_warning_seconds = 60;
+  double stall_shutdown_seconds = 0;  ///< 0: never
+  bool stall_check_disable = false;
+  std::string timeline;  ///< path of the trace, or empty
+  bool timeline_mark_cycles = false;
+  LogLevel log_level = LogLevel::kWarning;
+  bool log_hide_time = false;
+  double start_timeout_seconds = 60;
+  ArenaMode arena = ArenaMode::kGradients;
+  uint64_t arena_bytes = 0;               ///< address space of this rank's memory; 0: physical memory
+  int64_t spin_microseconds = -1;         ///< < 0: spin only if every rank of the host has a core
+  uint64_t window_bytes = 0;              ///< 0: by the number of ranks
+  uint64_t last_arriver_bytes = 256 << 10;  ///< up to here the last rank to arrive reduces
+  std::string reduction = "canonical";
+  std::string thread_affinity;            ///< comma list: a core for each local rank's engine thread
+  PathKind reduce_path = PathKind::kAuto;
+
+  /// Parses key=value pairs over the defaults. kConfig names an unknown key or a bad value.
+  static Result<Settings> Parse(std::span<const std::pair<std::string, std::string>> pairs);
+  /// Every key with its default, as "key=value" lines (a test holds Python's table against it).
+  static std::string Defaults();
+};
+
+}  // namespace horoacc

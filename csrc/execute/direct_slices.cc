@@ -1,0 +1,87 @@
+#include "execute/direct_slices.h"
+
+#include <algorithm>
+
+#include "execute/reduce.h"
+
+namespace horoacc {
+namespace {
+
+constexpr uint64_t kCacheLine = 64;
+constexpr uint64_t kSmallestSlice = 64 << 10;
+constexpr uint64_t kLargestSlice = 1 << 20;
+
+void ReduceRange(const ReducePiece& piece, uint64_t first, uint64_t last) {
+  if (first >= last) return;
+  const size_t element = SizeOf(piece.type);
+  std::vector<const void*> sources(piece.sources.size());
+  std::vector<void*> destinations(piece.destinations.size());
+  for (size_t r = 0; r < sources.size(); ++r) {
+    sources[r] = static_cast<const std::byte*>(piece.sources[r]) + first * element;
+  }
+  for (size_t r = 0; r < destinations.size(); ++r) {
+    destinations[r] = static_cast<std::byte*>(piece.destinations[r]) + first * element;
+  }
+  Reduce({sources, destinations, last - first, piece.type, piece.op, piece.scale});
+}
+
+}  // namespace
+
+DirectSlices::DirectSlices(const SetContext& context, ExecSlot& slot, std::vector<ReducePiece> pieces)
+    : context_(context), slot_(slot), pieces_(std::move(pieces)) {
+  starts_.reserve(pieces_.size() + 1);
+  uint64_t total = 0;
+  for (const ReducePiece& piece : pieces_) {
+    starts_.push_back(total);
+    total += piece.bytes();
+  }
+  starts_.push_back(total);
+  // Four slices a rank even out ranks that start late; the bounds keep a claim's cost invisible
+  // and a slice in the cache.
+  const uint64_t fair = total / (4 * context_.ranks) / kCacheLine * kCacheLine;
+  slice_bytes_ = std::clamp(fair, kSmallestSlice, kLargestSlice);
+  slices_ = (total + slice_bytes_ - 1) / slice_bytes_;
+}
+
+bool DirectSlices::Advance() {
+  if (claimed_all_) return false;
+  const uint64_t slice = slot_.next_slice.value.fetch_add(1, std::memory_order_relaxed);
+  if (slice >= slices_) {
+    claimed_all_ = true;
+    return false;
+  }
+  ReduceSlice(slice);
+  if (slot_.slices_done.value.fetch_add(1, std::memory_order_acq_rel) + 1 == slices_) {
+    context_.ring_others(false);
+  }
+  return true;
+}
+
+bool DirectSlices::complete() const {
+  return slot_.slices_done.value.load(std::memory_order_acquire) >= slices_;
+}
+
+void DirectSlices::ReduceSlice(uint64_t slice) const {
+  const uint64_t begin = slice * slice_bytes_;
+  const uint64_t end = std::min(begin + slice_bytes_, starts_.back());
+  size_t index = std::upper_bound(starts_.begin(), starts_.end() - 1, begin) - starts_.begin() - 1;
+  for (; index < pieces_.size() && starts_[index] < end; ++index) {
+    const ReducePiece& piece = pieces_[index];
+    const uint64_t bytes = piece.bytes();
+    // A slice's edge inside a piece moves up to a whole cache line of that piece; both
+    // neighbours round alike, so nothing is lost or done twice.
+    const auto edge = [&](uint64_t position) -> uint64_t {
+      if (position <= starts_[index]) return 0;
+      const uint64_t inside = position - starts_[index];
+      return std::min(bytes, (inside + kCacheLine - 1) / kCacheLine * kCacheLine);
+    };
+    const size_t element = SizeOf(piece.type);
+    ReduceRange(piece, edge(begin) / element, edge(end) / element);
+  }
+}
+
+void DirectSlices::ReduceAll(std::span<const ReducePiece> pieces) {
+  for (const ReducePiece& piece : pieces) ReduceRange(piece, 0, piece.count);
+}
+
+}  // namespace horoacc

@@ -1,0 +1,54 @@
+#pragma once
+// One decided unit while it runs: a state machine that never blocks, so that one thread can drive
+// several process sets and a slow peer in one of them holds up nobody else.
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "base/dtype.h"
+#include "execute/exec_slot.h"
+#include "transport/arena.h"
+
+namespace horoacc {
+
+/// What an execution needs of its process set on this host.
+struct SetContext {
+  uint32_t me = 0;     ///< this rank's index in the set
+  uint32_t ranks = 0;
+  std::vector<std::byte*> memory;  ///< by index: base of the rank's memory, mapped here
+  Arena* staging = nullptr;        ///< this rank's own memory, for window rings
+  uint64_t window_bytes = 0;
+  uint32_t window_depth = 0;
+  /// Tells the set's other ranks that a counter has moved; `work`: they must take part.
+  std::function<void(bool work)> ring_others;
+};
+
+/// One tensor of a reduction, with every rank's pointers where they are shared.
+struct ReducePiece {
+  DType type = DType::kFloat32;
+  ReduceOp op = ReduceOp::kSum;
+  Scale scale;
+  uint64_t count = 0;
+  std::vector<const void*> sources;  ///< by index; empty if some rank's memory is private
+  std::vector<void*> destinations;
+  const void* input = nullptr;  ///< this rank's own memory, for the window paths
+  void* output = nullptr;
+  [[nodiscard]] uint64_t bytes() const { return count * SizeOf(type); }
+};
+
+class Execution {
+ public:
+  virtual ~Execution() = default;
+  /// Does a bounded piece of work. False: nothing could be done until a peer moves.
+  virtual bool Advance() = 0;
+  /// This rank's outputs are valid, and no peer touches its inputs any more.
+  [[nodiscard]] virtual bool complete() const = 0;
+  /// No peer needs anything of this rank's part any more; the slot is free as far as it goes.
+  [[nodiscard]] virtual bool finished() const { return complete(); }
+  /// Shared memory for staging ran out; the collective cannot go on on any rank.
+  [[nodiscard]] virtual bool failed() const { return false; }
+};
+
+}  // namespace horoacc

@@ -1,0 +1,34 @@
+#pragma once
+// The reduction kernels: P sources to any number of destinations in one pass, canonical order.
+#include <cstddef>
+#include <span>
+
+#include "base/dtype.h"
+#include "base/result.h"
+
+namespace horoacc {
+
+/// One pass over `count` elements. Element i of every destination becomes
+/// op-over-ranks(source[r][i]) along the balanced binary tree over rank numbers: n ranks split
+/// at the largest power of two below n, so P=6 is ((0+1)+(2+3))+(4+5).
+/// A destination may be the same pointer as a source (in place); otherwise nothing overlaps.
+/// 16-bit floats accumulate in float32 and are rounded once, to nearest even.
+struct ReduceJob {
+  std::span<const void* const> sources;
+  std::span<void* const> destinations;
+  size_t count = 0;
+  DType type = DType::kFloat32;
+  ReduceOp op = ReduceOp::kSum;
+  Scale scale;
+};
+
+/// Says whether `op` has a meaning for `type` (min of complex numbers, average of bool do not).
+[[nodiscard]] Status CheckReducible(DType type, ReduceOp op);
+
+/// Runs the job with the widest vector unit of this CPU. The job must be reducible.
+void Reduce(const ReduceJob& job);
+
+/// Name of the instruction set that Reduce uses here: "avx512", "avx2" or "baseline".
+[[nodiscard]] const char* ReduceInstructionSet();
+
+}  // namespace horoacc

@@ -1,0 +1,14 @@
+// The kernels for AVX2. Compiled with
+//   -O3 -ffp-contract=off -fno-trapping-math -mavx2 -mfma -mf16c
+#if defined(__x86_64__)
+#if !defined(__AVX2__) || !defined(__F16C__)
+#error "compile this file with -mavx2 -mfma -mf16c"
+#endif
+#include "execute/reduce_dispatch.h"
+
+namespace horoacc {
+
+void ReduceAvx2(const KernelJob& job) { ReduceAny(job); }
+
+}  // namespace horoacc
+#endif

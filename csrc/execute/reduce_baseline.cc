@@ -1,0 +1,10 @@
+// The kernels for every CPU of the architecture. Compiled with
+//   -O3 -ffp-contract=off -fno-trapping-math
+// The last lets GCC vectorise selects between floating-point results; it changes no result.
+#include "execute/reduce_dispatch.h"
+
+namespace horoacc {
+
+void ReduceBaseline(const KernelJob& job) { ReduceAny(job); }
+
+}  // namespace horoacc

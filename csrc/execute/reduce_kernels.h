@@ -1,0 +1,43 @@
+#pragma once
+// What reduce.cc hands to the kernels: one job with its scale worked out, one entry per
+// instruction set. Internal to the room and to its tests.
+//
+// The kernel files are compiled with flags of their own (see reduce_avx2.cc), so nothing here
+// may be an inline function: the linker keeps one copy of those, and could keep the AVX-512 one.
+#include <cstddef>
+
+#include "base/dtype.h"
+
+namespace horoacc {
+
+/// How a factor is applied to an accumulator. All give the bits of "multiply and divide in
+/// float64, round once to the accumulator's type"; the cheaper ones are taken where that is proven.
+/// 16-bit floats are float32 up to there: their result is the float32 result, rounded once more.
+enum class ScaleStep : unsigned char {
+  kNone,      ///< the factor is 1
+  kMultiply,  ///< one multiplication in the accumulator's type
+  kDivide,    ///< one division in the accumulator's type
+  kInDouble,  ///< in float64
+};
+
+struct KernelJob {
+  const void* const* sources;
+  size_t source_count;
+  void* const* destinations;
+  size_t destination_count;
+  size_t count;
+  DType type;
+  ReduceOp op;
+  ScaleStep pre_step;
+  ScaleStep post_step;
+  double pre;      ///< for kMultiply and kInDouble
+  double post;     ///< for kInDouble
+  double divisor;  ///< for kDivide and kInDouble
+  double factor;   ///< post / divisor, exact, for kMultiply
+};
+
+void ReduceBaseline(const KernelJob& job);
+void ReduceAvx2(const KernelJob& job);
+void ReduceAvx512(const KernelJob& job);
+
+}  // namespace horoacc

@@ -1,0 +1,66 @@
+#include "negotiate/assemble_reduce.h"
+
+namespace horoacc {
+namespace {
+
+uint64_t CountOf(const TensorRow& tensor) {
+  uint64_t count = 1;
+  for (int dim = 0; dim < tensor.ndim; ++dim) count *= static_cast<uint64_t>(tensor.shape[dim]);
+  return count;
+}
+
+}  // namespace
+
+std::span<const TensorRow> TensorsOf(const Row& row, const std::byte* memory) {
+  if (row.tensors == 1) return {&row.tensor, 1};
+  return {reinterpret_cast<const TensorRow*>(memory + row.extra), row.tensors};
+}
+
+bool AllShared(const SetBoard& board, const SetContext& context, TensorKey key) {
+  for (uint32_t r = 0; r < context.ranks; ++r) {
+    for (const TensorRow& tensor :
+         TensorsOf(board.row(r, key.id, key.generation), context.memory[r])) {
+      if (tensor.input == kPrivate || tensor.output == kPrivate) return false;
+    }
+  }
+  return true;
+}
+
+uint64_t BytesOf(const SetBoard& board, const SetContext& context, TensorKey key) {
+  uint64_t bytes = 0;
+  const Row& row = board.row(context.me, key.id, key.generation);
+  for (const TensorRow& tensor : TensorsOf(row, context.memory[context.me])) {
+    bytes += CountOf(tensor) * SizeOf(static_cast<DType>(tensor.type));
+  }
+  return bytes;
+}
+
+void AppendPieces(const SetBoard& board, const SetContext& context, TensorKey key, bool shared,
+                  std::vector<ReducePiece>& pieces) {
+  const Row& mine = board.row(context.me, key.id, key.generation);
+  const auto own = TensorsOf(mine, context.memory[context.me]);
+  const size_t first = pieces.size();
+  for (const TensorRow& tensor : own) {
+    ReducePiece piece;
+    piece.type = static_cast<DType>(tensor.type);
+    piece.op = static_cast<ReduceOp>(mine.op);
+    piece.scale = {mine.prescale, mine.postscale,
+                   piece.op == ReduceOp::kAverage ? static_cast<double>(context.ranks) : 1.0};
+    piece.count = CountOf(tensor);
+    if (shared) {
+      piece.sources.resize(context.ranks);
+      piece.destinations.resize(context.ranks);
+    }
+    pieces.push_back(std::move(piece));
+  }
+  if (!shared) return;
+  for (uint32_t r = 0; r < context.ranks; ++r) {
+    const auto tensors = TensorsOf(board.row(r, key.id, key.generation), context.memory[r]);
+    for (size_t t = 0; t < tensors.size(); ++t) {
+      pieces[first + t].sources[r] = context.memory[r] + tensors[t].input;
+      pieces[first + t].destinations[r] = context.memory[r] + tensors[t].output;
+    }
+  }
+}
+
+}  // namespace horoacc

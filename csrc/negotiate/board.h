@@ -1,0 +1,101 @@
+#pragma once
+// Layout of the host's board: what the ranks of one host agree through, without messages.
+// Everything lies in zeroed shared memory; offsets, never pointers.
+#include <atomic>
+#include <cstdint>
+#include <limits>
+
+#include "base/result.h"
+#include "execute/exec_slot.h"
+#include "fuse/plan.h"
+#include "negotiate/request.h"
+#include "transport/bell.h"
+
+namespace horoacc {
+
+inline constexpr uint32_t kNamedIds = 16384;    ///< names of a set that can be known at a time
+inline constexpr uint32_t kUnnamedIds = 4096;   ///< unnamed calls in flight; recycled by number
+inline constexpr uint32_t kIds = kNamedIds + kUnnamedIds;
+inline constexpr uint32_t kNameSlots = 2 * kNamedIds;
+inline constexpr uint32_t kMaxName = 240;
+inline constexpr uint32_t kLogWords = 1u << 18;  ///< 1 MiB of decisions not yet carried out by all
+inline constexpr uint32_t kExecSlots = 64;       ///< decisions in flight that ranks run together
+inline constexpr uint32_t kMaxProcessSets = 64;
+inline constexpr uint64_t kPrivate = std::numeric_limits<uint64_t>::max();
+
+/// One tensor of a rank's submission.
+struct TensorRow {
+  uint8_t type = 0;
+  uint8_t ndim = 0;
+  uint64_t input = kPrivate;   ///< offset in the rank's memory, or kPrivate
+  uint64_t output = kPrivate;
+  int64_t shape[kMaxDims] = {};
+};
+
+/// What a rank publishes for one id. Two copies, by parity of the generation: a rank can be at
+/// most one generation ahead of a peer that still reads.
+struct Row {
+  std::atomic<uint64_t> generation{0};  ///< released last: the row is ready for this generation
+  uint64_t signature = 0;
+  uint64_t sequence = 0;  ///< position among this rank's submissions in the set
+  uint64_t extra = 0;     ///< offset in the rank's memory of what does not fit here
+  double prescale = 1, postscale = 1;
+  uint32_t pause = 0;     ///< how often this rank had waited before
+  uint32_t tensors = 0;   ///< if > 1: TensorRow[tensors] at `extra`
+  int32_t root = 0;
+  uint32_t splits = 0;    ///< int64_t[splits] at `extra`, after the tensors
+  uint32_t error = 0;     ///< length of a local error's text at `extra`
+  uint8_t collective = 0;
+  uint8_t op = 0;
+  uint8_t notify = 0;     ///< this rank must be woken for the decision (it has a callback)
+  TensorRow tensor;       ///< the only tensor, if tensors == 1
+};
+
+struct IdEntry {
+  /// incarnation << 48 | generation << 16 | ranks that have arrived in this generation.
+  std::atomic<uint64_t> arrivals{0};
+  uint64_t last_decision = 0;  ///< end in the log of the last decision that named it
+  uint64_t name_hash = 0;
+  uint32_t name_length = 0;    ///< of the whole name; 0: free
+  char name[kMaxName] = {};
+};
+
+/// Mutual exclusion between the ranks of a host; the owner's death is noticed.
+struct BoardLock {
+  std::atomic<uint32_t> owner{0};  ///< local rank + 1
+};
+
+struct alignas(64) Cursor {
+  std::atomic<uint64_t> words{0};     ///< position in the log up to which the rank has finished
+  std::atomic<uint64_t> slots{0};  ///< number of execution slots it has finished with
+};
+
+/// Fixed part of a set's board; the arrays follow (see SetBoard).
+struct SetHeader {
+  BoardLock lock;
+  alignas(64) std::atomic<uint64_t> log_words{0};  ///< end of the log, in words ever written
+  uint64_t slots = 0;                ///< execution slots ever given to decisions
+  std::atomic<uint32_t> starved{0};  ///< a decision waits for room in the log or for a slot
+  std::atomic<int32_t> gone{0};      ///< global rank + 1 of a member that has shut down; 0: none
+  uint32_t ids = 0;                  ///< named ids given out
+  uint32_t backlog = 0;              ///< items that are ready but not decided
+};
+
+enum class RankPhase : uint32_t { kAbsent = 0, kPresent = 1, kLeaving = 2, kLeft = 3 };
+
+struct alignas(64) RankState {
+  std::atomic<uint32_t> phase{0};       ///< RankPhase
+  std::atomic<uint32_t> abort_seen{0};  ///< this rank has stopped touching shared buffers
+  std::atomic<uint32_t> blocked_set{0};  ///< set + 1 in which a caller waits; 0: none does
+  std::atomic<uint32_t> blocked_id{0};
+};
+
+struct HostHeader {
+  uint64_t magic = 0;
+  /// kind << 32 | culprit + 1; set once, by compare-and-swap. Every wait looks at it.
+  alignas(64) std::atomic<uint64_t> abort_word{0};
+  std::atomic<uint32_t> abort_text_ready{0};
+  char abort_text[1024] = {};
+};
+
+}  // namespace horoacc

@@ -1,0 +1,225 @@
+#include "negotiate/board_plane.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace horoacc {
+namespace {
+
+// A decision in the log: this header, then `ids` ids, then the text of an error.
+struct LogHeader {
+  uint32_t words;
+  uint32_t kind;
+  uint32_t flags;
+  uint32_t slot_low, slot_high;
+  uint32_t ids;
+  uint32_t error;
+  int32_t culprit;
+  uint32_t text_bytes;
+};
+constexpr uint32_t kHeaderWords = sizeof(LogHeader) / sizeof(uint32_t);
+constexpr uint32_t kDoneFlag = 1;
+constexpr uint32_t kSharedFlag = 2;
+constexpr uint64_t kArrivalMask = 0xffff;
+
+}  // namespace
+
+BoardPlane::BoardPlane(SetBoard& board, const SetContext& context, const Bells& bells,
+                       const Settings& settings, std::vector<int> global_ranks)
+    : board_(board),
+      context_(context),
+      bells_(bells),
+      decider_(board, context, settings),
+      global_ranks_(std::move(global_ranks)),
+      taken_(board.header().log_words.load(std::memory_order_acquire)) {}
+
+Status BoardPlane::Announce(const Announcement& announcement) {
+  IdEntry& entry = board_.id(announcement.id);
+  uint64_t arrivals = entry.arrivals.load(std::memory_order_acquire);
+  bool last = false;
+  for (;;) {
+    if (arrivals >> 48 != announcement.incarnation) {
+      return MakeError(ErrorKind::kAborted, "the id went to another name", kLookUpAgain);
+    }
+    last = (arrivals & kArrivalMask) + 1 == context_.ranks;
+    // The last arrival opens the next generation.
+    const uint64_t next = last ? (arrivals & ~kArrivalMask) + (kArrivalMask + 1) : arrivals + 1;
+    if (entry.arrivals.compare_exchange_weak(arrivals, next, std::memory_order_acq_rel)) break;
+  }
+  if (!last) return {};
+  SetBoard::Guard guard(board_);
+  HA_TRY(Status(guard.status()));
+  Decide({&announcement.id, 1});
+  return {};
+}
+
+Status BoardPlane::Unblock(std::span<const uint32_t> in_flight) {
+  SetBoard::Guard guard(board_);
+  HA_TRY(Status(guard.status()));
+  PlanState& plan = board_.plan();
+  std::vector<std::pair<uint32_t, uint32_t>> touched;  // bucket, members of it in flight here
+  for (const uint32_t id : in_flight) {
+    const uint32_t bucket = plan.items[id].bucket;
+    if (bucket == 0) continue;
+    const auto found = std::ranges::find(touched, bucket, &std::pair<uint32_t, uint32_t>::first);
+    if (found == touched.end()) {
+      touched.emplace_back(bucket, 1);
+    } else {
+      ++found->second;
+    }
+  }
+  for (const auto& [bucket, members] : touched) {
+    if (members == plan.buckets[bucket - 1].count || plan.buckets[bucket - 1].split) continue;
+    if (!HasRoom()) return {};  // Pump comes back to it
+    if (const Bucket ready = SplitBucket(plan, bucket); !ready.empty()) PublishRun(ready);
+  }
+  return {};
+}
+
+Status BoardPlane::Pump() {
+  if (board_.header().starved.load(std::memory_order_acquire) == 0) return {};
+  SetBoard::Guard guard(board_);
+  HA_TRY(Status(guard.status()));
+  Decide({});
+  return {};
+}
+
+Result<std::optional<Decision>> BoardPlane::Next() {
+  if (taken_ == board_.header().log_words.load(std::memory_order_acquire)) return std::optional<Decision>();
+  LogHeader header;
+  for (uint32_t word = 0; word < kHeaderWords; ++word) {
+    reinterpret_cast<uint32_t*>(&header)[word] = board_.log_word(taken_ + word);
+  }
+  Decision decision;
+  decision.kind = static_cast<Decision::Kind>(header.kind);
+  decision.done = header.flags & kDoneFlag;
+  decision.shared = header.flags & kSharedFlag;
+  decision.slot = static_cast<uint64_t>(header.slot_high) << 32 | header.slot_low;
+  decision.error = static_cast<ErrorKind>(header.error);
+  decision.culprit = header.culprit;
+  uint64_t at = taken_ + kHeaderWords;
+  decision.ids.reserve(header.ids);
+  for (uint32_t k = 0; k < header.ids; ++k) decision.ids.push_back(board_.log_word(at++));
+  for (uint32_t byte = 0; byte < header.text_bytes; ++byte) {
+    decision.text.push_back(static_cast<char>(board_.log_word(at + byte / 4) >> (8 * (byte % 4))));
+  }
+  taken_ += header.words;
+  decision.end = taken_;
+  return std::optional<Decision>(std::move(decision));
+}
+
+Status BoardPlane::Finish(const Decision& decision) {
+  Cursor& cursor = board_.cursor(context_.me);
+  if (decision.kind == Decision::Kind::kRun && !decision.done) {
+    cursor.slots.store(decision.slot + 1, std::memory_order_release);
+  }
+  cursor.words.store(decision.end, std::memory_order_release);
+  return Pump();
+}
+
+bool BoardPlane::HasRoom() const {
+  const SetHeader& header = board_.header();
+  const uint64_t used = header.log_words.load(std::memory_order_relaxed) - board_.LeastWordsFinished();
+  // One id can bring a whole bucket, in two parts, and an error.
+  constexpr uint64_t kWorstCase = 2 * kIds + 4096;
+  return kLogWords - used > kWorstCase && decider_.HasSlots();
+}
+
+uint64_t BoardPlane::GenerationOf(uint32_t id) const {
+  return board_.id(id).arrivals.load(std::memory_order_acquire) >> 16 & 0xffffffff;
+}
+
+void BoardPlane::Decide(std::span<const uint32_t> ready) {
+  SetHeader& header = board_.header();
+  uint32_t* backlog = board_.backlog();
+  for (const uint32_t id : ready) backlog[header.backlog++] = id;
+  uint32_t decided = 0;
+  while (decided < header.backlog && HasRoom()) DecideOne(backlog[decided++]);
+  std::copy(backlog + decided, backlog + header.backlog, backlog);
+  header.backlog -= decided;
+  const bool starved = header.backlog > 0;
+  header.starved.store(starved, std::memory_order_release);
+  if (starved) RingMembers({}, true);  // whoever lags has to catch up
+}
+
+void BoardPlane::DecideOne(uint32_t id) {
+  const TensorKey key{id, GenerationOf(id)};
+  const int gone = board_.header().gone.load(std::memory_order_acquire) - 1;
+  Disagreement disagreement;
+  if (gone >= 0) {
+    disagreement = {ErrorKind::kAborted, gone, "rank " + std::to_string(gone) + " has shut down"};
+  } else {
+    disagreement = CompareRows(board_, context_, global_ranks_, key, DisplayName(board_, context_, key));
+  }
+  if (disagreement.kind != ErrorKind::kOk) {
+    PublishError(id, disagreement.kind, disagreement.culprit, disagreement.text);
+    if (const Bucket rest = SkipItem(board_.plan(), id); !rest.empty()) PublishRun(rest);
+    return;
+  }
+  const Row& lowest = board_.row(0, id, key.generation);
+  const bool fusable = id < kNamedIds && lowest.collective == static_cast<uint8_t>(Collective::kAllreduce);
+  const ReadyItem item{id, lowest.sequence, lowest.pause, BytesOf(board_, context_, key), fusable};
+  for (const Bucket& bucket : TakeReady(board_.plan(), {&item, 1})) PublishRun(bucket);
+}
+
+void BoardPlane::PublishRun(const Bucket& bucket) {
+  std::vector<TensorKey> keys;
+  for (const uint32_t id : bucket) keys.push_back({id, GenerationOf(id)});
+  for (const Decision& decision : decider_.Run(keys)) {
+    LogHeader entry{};
+    entry.kind = static_cast<uint32_t>(Decision::Kind::kRun);
+    entry.flags = (decision.done ? kDoneFlag : 0) | (decision.shared ? kSharedFlag : 0);
+    entry.slot_low = static_cast<uint32_t>(decision.slot);
+    entry.slot_high = static_cast<uint32_t>(decision.slot >> 32);
+    entry.ids = static_cast<uint32_t>(decision.ids.size());
+    entry.words = kHeaderWords + entry.ids;
+    std::vector<uint32_t> words(entry.words);
+    std::memcpy(words.data(), &entry, sizeof entry);
+    const uint64_t end = board_.header().log_words.load(std::memory_order_relaxed) + entry.words;
+    for (size_t k = 0; k < decision.ids.size(); ++k) {
+      words[kHeaderWords + k] = decision.ids[k];
+      board_.id(decision.ids[k]).last_decision = end;
+    }
+    Append(words);
+    RingMembers(keys, !decision.done);
+  }
+}
+
+void BoardPlane::PublishError(uint32_t id, ErrorKind kind, int culprit, const std::string& text) {
+  LogHeader entry{};
+  entry.kind = static_cast<uint32_t>(Decision::Kind::kError);
+  entry.ids = 1;
+  entry.error = static_cast<uint32_t>(kind);
+  entry.culprit = culprit;
+  entry.text_bytes = static_cast<uint32_t>(std::min<size_t>(text.size(), 2048));
+  entry.words = kHeaderWords + 1 + (entry.text_bytes + 3) / 4;
+  std::vector<uint32_t> words(entry.words);
+  std::memcpy(words.data(), &entry, sizeof entry);
+  words[kHeaderWords] = id;
+  for (uint32_t byte = 0; byte < entry.text_bytes; ++byte) {
+    words[kHeaderWords + 1 + byte / 4] |= static_cast<uint32_t>(static_cast<unsigned char>(text[byte]))
+                                          << (8 * (byte % 4));
+  }
+  board_.id(id).last_decision = board_.header().log_words.load(std::memory_order_relaxed) + entry.words;
+  Append(words);
+  const TensorKey key{id, GenerationOf(id)};
+  RingMembers({&key, 1}, false);
+}
+
+void BoardPlane::Append(std::span<const uint32_t> words) {
+  SetHeader& header = board_.header();
+  uint64_t at = header.log_words.load(std::memory_order_relaxed);
+  for (const uint32_t word : words) board_.log_word(at++) = word;
+  header.log_words.store(at, std::memory_order_release);
+}
+
+void BoardPlane::RingMembers(std::span<const TensorKey> keys, bool work) {
+  for (uint32_t r = 0; r < context_.ranks; ++r) {
+    const bool notify = std::ranges::any_of(keys, [&](const TensorKey& key) {
+      return board_.row(r, key.id, key.generation).notify != 0;
+    });
+    bells_.Ring(static_cast<int>(board_.local(r)), work || notify ? Urgency::kWork : Urgency::kQuiet);
+  }
+}
+
+}  // namespace horoacc

@@ -1,0 +1,41 @@
+#pragma once
+// One rank's control links, shared by its process sets.
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <span>
+#include <vector>
+
+#include "base/result.h"
+#include "transport/control_links.h"
+
+namespace horoacc {
+
+/// Messages start with the process set's number. Send may come from any thread, Pump only from
+/// the engine's driver.
+class ControlMux {
+ public:
+  using Handler = std::function<Status(int source, std::span<const std::byte> payload)>;
+
+  /// `has_left`: has this rank shut down in good order? Then its silence is no fault.
+  ControlMux(ControlLinks& links, std::function<bool(int)> has_left)
+      : links_(links), has_left_(std::move(has_left)) {}
+
+  /// Messages for a set that came before it was registered are handed over now.
+  Status Register(uint32_t process_set, Handler handler);
+  void Unregister(uint32_t process_set);
+  Status Send(uint32_t process_set, int peer, std::span<const std::byte> payload);
+  /// Takes every message that has arrived. True if there was one.
+  Result<bool> Pump();
+
+ private:
+  ControlLinks& links_;
+  std::function<bool(int)> has_left_;
+  std::mutex mutex_;
+  std::map<uint32_t, Handler> handlers_;
+  std::map<uint32_t, std::deque<ControlMessage>> early_;
+};
+
+}  // namespace horoacc

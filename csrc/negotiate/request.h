@@ -1,0 +1,56 @@
+#pragma once
+// What one rank asks for, in a form that ranks can compare.
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/dtype.h"
+#include "base/result.h"
+
+namespace horoacc {
+
+/// The numbers of ha_collective.
+enum class Collective : uint8_t {
+  kAllreduce = 0,
+  kAllgather = 1,
+  kBroadcast = 2,
+  kAlltoall = 3,
+  kReducescatter = 4,
+  kBarrier = 5,
+};
+inline constexpr int kCollectiveCount = 6;
+[[nodiscard]] const char* NameOf(Collective collective);
+
+inline constexpr int kMaxDims = 16;
+
+/// Type and shape of one tensor of a request.
+struct TensorMeta {
+  DType type = DType::kFloat32;
+  std::vector<int64_t> shape;
+  [[nodiscard]] uint64_t count() const;
+  [[nodiscard]] uint64_t bytes() const { return count() * SizeOf(type); }
+  bool operator==(const TensorMeta&) const = default;
+};
+
+struct Request {
+  Collective collective = Collective::kAllreduce;
+  ReduceOp op = ReduceOp::kSum;
+  double prescale = 1.0;
+  double postscale = 1.0;
+  int32_t root = 0;  ///< global rank
+  std::vector<TensorMeta> tensors;
+  std::vector<int64_t> splits;  ///< alltoall: one per rank of the set, in rows
+  std::string local_error;      ///< why this rank's call is invalid; every rank then gets an error
+
+  /// Equal on two ranks if and only if their requests fit together (up to a hash collision).
+  [[nodiscard]] uint64_t Signature() const;
+};
+
+/// Says, with both values, what differs between the requests of two ranks for `name`; empty if
+/// they fit together.
+[[nodiscard]] std::string DescribeMismatch(const std::string& name, int rank_a, const Request& a,
+                                           int rank_b, const Request& b);
+
+[[nodiscard]] std::string ShapeText(const std::vector<int64_t>& shape);
+
+}  // namespace horoacc

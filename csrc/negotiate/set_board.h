@@ -1,0 +1,106 @@
+#pragma once
+// One process set's part of the board, as one rank sees it.
+#include <functional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "negotiate/board.h"
+#include "transport/host_share.h"
+
+namespace horoacc {
+
+/// The whole board of a host: header, bells, rank states, then set after set.
+class HostBoard {
+ public:
+  HostBoard(const HostShare& share, uint64_t fusion_threshold);
+  [[nodiscard]] static size_t BytesFor(uint32_t local_size);
+
+  [[nodiscard]] HostHeader& header() const { return *reinterpret_cast<HostHeader*>(base_); }
+  [[nodiscard]] Bell* bells() const;
+  [[nodiscard]] RankState& state(uint32_t local_rank) const;
+  [[nodiscard]] std::byte* set_memory(uint32_t process_set) const;
+  [[nodiscard]] uint64_t fusion_threshold() const { return fusion_threshold_; }
+
+  /// Puts an error into the abort word; the first one stays. True if this one did.
+  bool Abort(const Error& error) const;
+  /// The error in the abort word, or kOk.
+  [[nodiscard]] Error aborted() const;
+
+ private:
+  std::byte* base_;
+  uint32_t local_size_;
+  uint64_t fusion_threshold_;
+};
+
+class SetBoard {
+ public:
+  /// `locals`: local rank of every member, by index in the set. `alive` tells whether a local rank
+  /// still exists; waiting for a lock asks it.
+  SetBoard(const HostBoard& board, uint32_t process_set, std::vector<uint32_t> locals, uint32_t me,
+           std::function<bool(uint32_t)> alive);
+  [[nodiscard]] static size_t BytesFor(uint32_t ranks);
+
+  [[nodiscard]] uint32_t ranks() const { return static_cast<uint32_t>(locals_.size()); }
+  [[nodiscard]] uint32_t me() const { return me_; }
+  [[nodiscard]] uint32_t local(uint32_t index) const { return locals_[index]; }
+  [[nodiscard]] SetHeader& header() const { return *reinterpret_cast<SetHeader*>(base_); }
+  [[nodiscard]] IdEntry& id(uint32_t id) const { return ids_[id]; }
+  [[nodiscard]] Row& row(uint32_t index, uint32_t id, uint64_t generation) const;
+  [[nodiscard]] Cursor& cursor(uint32_t index) const { return cursors_[index]; }
+  [[nodiscard]] ExecSlot& slot(uint64_t number) const;
+  [[nodiscard]] uint32_t& log_word(uint64_t position) const { return log_[position % kLogWords]; }
+  /// Ids that are ready on all ranks but not decided, for lack of room in the log.
+  [[nodiscard]] uint32_t* backlog() const { return backlog_; }
+  [[nodiscard]] PlanState& plan() { return plan_; }
+  [[nodiscard]] uint64_t LeastSlotsFinished() const;
+  [[nodiscard]] uint64_t LeastWordsFinished() const;
+
+  /// Holds the set's lock. Not ok() if its owner died or the job was aborted meanwhile.
+  class Guard {
+   public:
+    explicit Guard(const SetBoard& board);
+    ~Guard();
+    Guard(const Guard&) = delete;
+    Guard& operator=(const Guard&) = delete;
+    [[nodiscard]] const Status& status() const { return status_; }
+
+   private:
+    const SetBoard& board_;
+    Status status_;
+  };
+
+  /// Finds or makes the id of a name. Takes the lock. kInvalid if every id is in flight.
+  struct NamedId {
+    uint32_t id;
+    uint32_t incarnation;
+  };
+  [[nodiscard]] Result<NamedId> Lookup(std::string_view name);
+  [[nodiscard]] std::string NameOf(uint32_t id) const;
+
+  /// What rank `index` has published for `id` in `generation`, as a request again.
+  [[nodiscard]] Request ReadRequest(uint32_t index, uint32_t id, uint64_t generation,
+                                    const std::byte* memory) const;
+
+ private:
+  [[nodiscard]] Result<uint32_t> FreeId();
+
+  const HostBoard& board_;
+  std::byte* base_;
+  std::vector<uint32_t> locals_;
+  uint32_t me_;
+  std::function<bool(uint32_t)> alive_;
+  IdEntry* ids_;
+  Row* rows_;
+  Cursor* cursors_;
+  std::byte* slots_;
+  uint32_t* log_;
+  uint32_t* names_;  ///< open addressing: id + 1, or 0
+  uint32_t* backlog_;
+  PlanState plan_;
+};
+
+[[nodiscard]] uint64_t HashName(std::string_view name);
+
+}  // namespace horoacc

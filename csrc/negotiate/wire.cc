@@ -1,0 +1,75 @@
+#include "negotiate/wire.h"
+
+namespace horoacc {
+
+void WireWriter::Put(std::string_view text) {
+  Put(static_cast<uint32_t>(text.size()));
+  const auto* bytes = reinterpret_cast<const std::byte*>(text.data());
+  bytes_.insert(bytes_.end(), bytes, bytes + text.size());
+}
+
+void WireWriter::Put(const Request& request) {
+  Put(static_cast<uint8_t>(request.collective));
+  Put(static_cast<uint8_t>(request.op));
+  Put(request.prescale);
+  Put(request.postscale);
+  Put(request.root);
+  Put(static_cast<uint32_t>(request.tensors.size()));
+  for (const TensorMeta& tensor : request.tensors) {
+    Put(static_cast<uint8_t>(tensor.type));
+    Put(static_cast<uint32_t>(tensor.shape.size()));
+    for (const int64_t dim : tensor.shape) Put(dim);
+  }
+  Put(static_cast<uint32_t>(request.splits.size()));
+  for (const int64_t part : request.splits) Put(part);
+  Put(std::string_view(request.local_error));
+}
+
+bool WireReader::Take(size_t bytes) {
+  if (!ok_ || bytes > bytes_.size() - at_) {
+    ok_ = false;
+    return false;
+  }
+  at_ += bytes;
+  return true;
+}
+
+uint32_t WireReader::GetCount(size_t item_bytes) {
+  const auto count = Get<uint32_t>();
+  if (count > (bytes_.size() - at_) / item_bytes) ok_ = false;
+  return ok_ ? count : 0;
+}
+
+std::string WireReader::GetText() {
+  const uint32_t length = GetCount(1);
+  if (!Take(length)) return "";
+  return {reinterpret_cast<const char*>(bytes_.data() + at_ - length), length};
+}
+
+Request WireReader::GetRequest() {
+  Request request;
+  const auto collective = Get<uint8_t>();
+  const auto op = Get<uint8_t>();
+  if (collective >= kCollectiveCount || op > static_cast<uint8_t>(ReduceOp::kProduct)) ok_ = false;
+  request.collective = static_cast<Collective>(ok_ ? collective : 0);
+  request.op = static_cast<ReduceOp>(ok_ ? op : 0);
+  request.prescale = Get<double>();
+  request.postscale = Get<double>();
+  request.root = Get<int32_t>();
+  const uint32_t tensors = GetCount(5);
+  for (uint32_t t = 0; t < tensors && ok_; ++t) {
+    TensorMeta tensor;
+    const auto type = Get<uint8_t>();
+    if (type >= kDTypeCount) ok_ = false;
+    tensor.type = static_cast<DType>(ok_ ? type : 0);
+    const uint32_t dims = GetCount(sizeof(int64_t));
+    for (uint32_t dim = 0; dim < dims; ++dim) tensor.shape.push_back(Get<int64_t>());
+    request.tensors.push_back(std::move(tensor));
+  }
+  const uint32_t splits = GetCount(sizeof(int64_t));
+  for (uint32_t k = 0; k < splits; ++k) request.splits.push_back(Get<int64_t>());
+  request.local_error = GetText();
+  return request;
+}
+
+}  // namespace horoacc

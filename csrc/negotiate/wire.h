@@ -1,0 +1,58 @@
+#pragma once
+// The wire form of the message planes: little-endian fields, every length checked on reading.
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <span>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <vector>
+
+#include "negotiate/request.h"
+
+namespace horoacc {
+
+class WireWriter {
+ public:
+  template <typename T>
+    requires std::is_arithmetic_v<T>
+  void Put(T value) {
+    const auto* bytes = reinterpret_cast<const std::byte*>(&value);
+    bytes_.insert(bytes_.end(), bytes, bytes + sizeof value);
+  }
+  void Put(std::string_view text);
+  void Put(const Request& request);
+  [[nodiscard]] std::span<const std::byte> bytes() const { return bytes_; }
+
+ private:
+  std::vector<std::byte> bytes_;
+};
+
+/// Reads what a peer wrote. After a field that does not fit, ok() is false and every further read
+/// gives zeroes: callers check once, at the end.
+class WireReader {
+ public:
+  explicit WireReader(std::span<const std::byte> bytes) : bytes_(bytes) {}
+  template <typename T>
+    requires std::is_arithmetic_v<T>
+  T Get() {
+    T value{};
+    if (Take(sizeof value)) std::memcpy(&value, bytes_.data() + at_ - sizeof value, sizeof value);
+    return value;
+  }
+  std::string GetText();
+  Request GetRequest();
+  /// A count of items of at least `item_bytes` each; not ok if that many cannot follow.
+  uint32_t GetCount(size_t item_bytes);
+  [[nodiscard]] bool ok() const { return ok_; }
+  [[nodiscard]] bool at_end() const { return at_ == bytes_.size(); }
+
+ private:
+  bool Take(size_t bytes);
+  std::span<const std::byte> bytes_;
+  size_t at_ = 0;
+  bool ok_ = true;
+};
+
+}  // namespace horoacc

@@ -1,0 +1,54 @@
+#pragma once
+// What the framework handed over: one call, from submission until its handle is released.
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "negotiate/request.h"
+
+namespace horoacc {
+
+/// Memory that the engine allocated for a result. Freed with std::free.
+struct FreeMemory {
+  void operator()(void* memory) const { std::free(memory); }
+};
+using OwnedMemory = std::unique_ptr<void, FreeMemory>;
+
+/// One tensor of an entry.
+struct EntryTensor {
+  const std::byte* input = nullptr;
+  std::byte* output = nullptr;       ///< the caller's, or `owned`
+  std::byte* staged = nullptr;       ///< copy in shared memory, or nullptr
+  bool stage_output = false;         ///< the result lies in `staged` and is copied to `output`
+  OwnedMemory owned;
+  std::vector<int64_t> result_shape;
+};
+
+struct Entry {
+  uint64_t handle = 0;
+  uint32_t process_set = 0;
+  uint32_t id = 0;
+  uint32_t incarnation = 0;
+  uint64_t generation = 0;
+  std::string name;        ///< as submitted; empty if unnamed
+  std::string shown_name;  ///< for messages and the timeline
+  Request request;
+  std::vector<EntryTensor> tensors;
+  std::vector<int64_t> received_splits;
+  std::function<void()> done;  ///< runs on the completion thread
+  std::byte* extra = nullptr;  ///< block on the board that peers may read until they finished
+  int64_t submitted_ns = 0;
+  bool decided = false;   ///< under the driver's lock
+  bool released = false;  ///< under the set's submit lock: nobody holds the handle any more
+  bool stall_reported = false;
+
+  Status outcome;                     ///< valid once `complete`
+  std::atomic<bool> complete{false};  ///< released last
+};
+
+}  // namespace horoacc

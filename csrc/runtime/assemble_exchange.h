@@ -1,0 +1,28 @@
+#pragma once
+// From what the ranks published to the copies of an exchange, and the shapes of its results.
+#include <vector>
+
+#include "execute/exchange.h"
+#include "runtime/process_set.h"
+
+namespace horoacc {
+
+/// Sets result shapes and received splits of an entry, and allocates outputs that the caller left
+/// to the engine. kSystem if memory runs out.
+Status PrepareOutputs(const ProcessSet& set, Entry& entry);
+
+/// The pieces of an all-gather, broadcast, all-to-all or reduce-scatter.
+[[nodiscard]] std::vector<ExchangePiece> ExchangePieces(const ProcessSet& set, const Entry& entry);
+
+/// The pieces of a flat allreduce of private memory.
+[[nodiscard]] ExchangePiece FlatAllreduce(const ReducePiece& piece, const SetContext& context);
+
+/// Rows of a reduce-scatter's first dimension that rank `index` of `ranks` gets: the first
+/// `rows % ranks` ranks get one more (Horovod's rule).
+struct RowRange {
+  int64_t first;
+  int64_t last;
+};
+[[nodiscard]] RowRange ScatteredRows(int64_t rows, uint32_t index, uint32_t ranks);
+
+}  // namespace horoacc

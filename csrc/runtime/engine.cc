@@ -1,0 +1,290 @@
+#include "runtime/engine.h"
+
+#include <poll.h>
+#include <pthread.h>
+#include <sched.h>
+
+#include <algorithm>
+#include <sstream>
+
+#include "base/clock.h"
+#include "negotiate/board_plane.h"
+
+namespace horoacc {
+namespace {
+
+constexpr int64_t kDrainLimit = 5 * kSecond;
+constexpr int64_t kSpin = 50 * kMicrosecond;
+constexpr uint64_t kWindowRingBytes = 2 << 20;  // what one rank's window ring takes of the L3 cache
+constexpr uint32_t kWindowDepth = 4;
+
+// The settings in which ranks must not differ travel with the bootstrap; rank 0's values hold.
+Result<Settings> AgreeOnSettings(Settings settings, Bootstrap& bootstrap, int64_t deadline_ns) {
+  std::ostringstream mine;
+  mine << settings.fusion_threshold << ' ' << settings.window_bytes << ' ' << settings.last_arriver_bytes
+       << ' ' << static_cast<int>(settings.reduce_path) << ' ' << static_cast<int>(settings.control);
+  HA_ASSIGN(const std::vector<std::string> all, bootstrap.AllGather(mine.str(), deadline_ns));
+  std::istringstream rank0(all[0]);
+  int path = 0;
+  int control = 0;
+  rank0 >> settings.fusion_threshold >> settings.window_bytes >> settings.last_arriver_bytes >> path >> control;
+  if (!rank0) return MakeError(ErrorKind::kConfig, "rank 0 runs another version of HoroACC", 0);
+  if (control != static_cast<int>(settings.control)) {
+    return MakeError(ErrorKind::kConfig, "setting 'control' differs between rank 0 and rank " +
+                                             std::to_string(bootstrap.rank()), 0);
+  }
+  settings.reduce_path = static_cast<PathKind>(path);
+  return settings;
+}
+
+// Cores that this process may use.
+int CoresHere() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  return sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
+}
+
+void PinToCore(const std::string& list, int local_rank) {
+  std::istringstream stream(list);
+  std::string item;
+  for (int k = 0; std::getline(stream, item, ','); ++k) {
+    if (k != local_rank) continue;
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    CPU_SET(std::atoi(item.c_str()), &set);
+    pthread_setaffinity_np(pthread_self(), sizeof set, &set);
+  }
+}
+
+}  // namespace
+
+Engine::Engine(Settings settings, EngineParts parts)
+    : settings_(std::move(settings)),
+      placement_(parts.placement),
+      log_(placement_.rank, settings_.log_level, settings_.log_hide_time),
+      keep_alive_(std::move(parts.keep_alive)),
+      bootstrap_(std::move(parts.bootstrap)),
+      share_(std::move(parts.share)),
+      links_(std::move(parts.links)),
+      board_(share_, settings_.fusion_threshold),
+      bells_(board_.bells(), share_.wake) {
+  if (links_) {
+    mux_ = std::make_unique<ControlMux>(*links_, [this](int rank) {
+      const auto local = static_cast<uint32_t>(std::ranges::find(share_.ranks, rank) - share_.ranks.begin());
+      return static_cast<RankPhase>(board_.state(local).phase.load()) == RankPhase::kLeft;
+    });
+  }
+  const Segment& own = share_.memory[share_.local_rank];
+  arena_ = std::make_unique<Arena>(own.data(), own.size(), own.fd(), 0);
+  const bool cores_to_spare = static_cast<int>(share_.ranks.size()) <= CoresHere();
+  spin_ns_ = settings_.spin_microseconds >= 0 ? settings_.spin_microseconds * kMicrosecond
+                                              : (cores_to_spare ? kSpin : 0);
+}
+
+Result<std::unique_ptr<Engine>> Engine::Create(Settings settings, EngineParts parts) {
+  const int64_t deadline = NowNs() + static_cast<int64_t>(settings.start_timeout_seconds * 1e9);
+  HA_ASSIGN(Settings agreed, AgreeOnSettings(std::move(settings), *parts.bootstrap, deadline));
+  std::unique_ptr<Engine> engine(new Engine(std::move(agreed), std::move(parts)));
+  HA_TRY(engine->Start());
+  return engine;
+}
+
+Status Engine::Start() {
+  const int64_t deadline = NowNs() + static_cast<int64_t>(settings_.start_timeout_seconds * 1e9);
+  if (links_ && links_->WaitFd() >= 0) HA_TRY(bells_.WatchLinks(share_.local_rank, links_->WaitFd()));
+  board_.state(share_.local_rank).phase.store(static_cast<uint32_t>(RankPhase::kPresent));
+  std::vector<int> everybody(placement_.size);
+  for (int rank = 0; rank < placement_.size; ++rank) everybody[rank] = rank;
+  sets_.push_back(MakeSet(0, std::move(everybody)));
+  // Nobody submits before everybody is there.
+  HA_ASSIGN(const std::vector<std::string> ready, bootstrap_->AllGather("ready", deadline));
+  if (!settings_.timeline.empty()) {
+    HA_TRY(StartTimeline(settings_.timeline, settings_.timeline_mark_cycles));
+  }
+  coordinator_ = std::jthread([this](const std::stop_token& stop) {
+    pthread_setname_np(pthread_self(), "horoacc");
+    if (!settings_.thread_affinity.empty()) PinToCore(settings_.thread_affinity, placement_.local_rank);
+    Coordinate(stop);
+  });
+  return {};
+}
+
+std::unique_ptr<ProcessSet> Engine::MakeSet(uint32_t id, std::vector<int> ranks) {
+  auto set = std::make_unique<ProcessSet>();
+  set->id = id;
+  set->ranks = std::move(ranks);
+  std::vector<uint32_t> locals;
+  SetContext& context = set->context;
+  for (const int rank : set->ranks) {
+    const auto local = static_cast<uint32_t>(std::ranges::find(share_.ranks, rank) - share_.ranks.begin());
+    if (rank == placement_.rank) context.me = static_cast<uint32_t>(locals.size());
+    locals.push_back(local);
+    context.memory.push_back(share_.memory[local].data());
+  }
+  context.ranks = static_cast<uint32_t>(set->ranks.size());
+  context.staging = arena_.get();
+  context.window_depth = kWindowDepth;
+  const uint64_t automatic = std::clamp<uint64_t>(kWindowRingBytes / kWindowDepth, 64 << 10, 1 << 20);
+  context.window_bytes = (settings_.window_bytes > 0 ? settings_.window_bytes : automatic) / 4096 * 4096;
+  context.window_bytes = std::max<uint64_t>(context.window_bytes, 4096);
+  const std::vector<uint32_t> members = locals;
+  context.ring_others = [this, members](bool work) {
+    for (const uint32_t local : members) {
+      if (static_cast<int>(local) == share_.local_rank) continue;
+      bells_.Ring(static_cast<int>(local), work ? Urgency::kWork : Urgency::kQuiet);
+    }
+  };
+  const auto alive = [this](uint32_t local) {
+    if (!share_.pidfds[local]) return true;
+    pollfd watched{share_.pidfds[local]->get(), POLLIN, 0};
+    return ::poll(&watched, 1, 0) <= 0;
+  };
+  set->board = std::make_unique<SetBoard>(board_, id, std::move(locals), context.me, alive);
+  if (mux_) {
+    set->plane = std::make_unique<TreePlane>(*mux_, id, *set->board, context, bells_, settings_, set->ranks);
+  } else {
+    set->plane = std::make_unique<BoardPlane>(*set->board, context, bells_, settings_, set->ranks);
+  }
+  return set;
+}
+
+Engine::~Engine() { (void)Shutdown(); }
+
+std::shared_ptr<ProcessSet> Engine::FindSet(uint32_t id) const {
+  std::lock_guard lock(sets_mutex_);
+  return id < sets_.size() ? sets_[id] : nullptr;
+}
+
+std::vector<std::shared_ptr<ProcessSet>> Engine::Sets() const {
+  std::lock_guard lock(sets_mutex_);
+  std::vector<std::shared_ptr<ProcessSet>> sets;
+  for (const auto& set : sets_) {
+    if (set && std::ranges::find(set->ranks, placement_.rank) != set->ranks.end()) sets.push_back(set);
+  }
+  return sets;
+}
+
+std::optional<std::vector<int>> Engine::ProcessSetRanks(uint32_t id) const {
+  const auto set = FindSet(id);
+  if (!set) return std::nullopt;
+  return set->ranks;
+}
+
+void Engine::Release(uint64_t handle) {
+  const std::shared_ptr<Entry> entry = handles_.Remove(handle);
+  if (!entry) return;
+  events_.Emit(Phase::kReleased, entry->process_set, handle, 0, 0, entry->shown_name);
+  const std::shared_ptr<ProcessSet> set = FindSet(entry->process_set);
+  if (!set) return;
+  std::lock_guard lock(set->queue.mutex);
+  entry->released = true;
+  if (const auto found = set->queue.names.find(entry->name);
+      found != set->queue.names.end() && found->second.held_by == handle) {
+    found->second.held_by = 0;
+  }
+}
+
+Status Engine::Shutdown() {
+  if (stopping_.exchange(true)) return {};
+  const int me = share_.local_rank;
+  Bell& bell = bells_.bell(me);
+  {
+    std::lock_guard driver(driver_mutex_);
+    bell.driven.store(1, std::memory_order_seq_cst);
+    // Under each set's lock, so that no rank decides anything that needs this one afterwards.
+    for (const auto& set : Sets()) {
+      const SetBoard::Guard guard(*set->board);
+      int32_t nobody = 0;
+      if (guard.status().ok()) set->board->header().gone.compare_exchange_strong(nobody, placement_.rank + 1);
+    }
+    for (size_t l = 0; l < share_.ranks.size(); ++l) bells_.Ring(static_cast<int>(l), Urgency::kWork);
+    // What was decided before is carried out; what was not ends with kAborted.
+    const int64_t limit = NowNs() + kDrainLimit;
+    for (;;) {
+      const uint32_t seen = bell.count.load(std::memory_order_seq_cst);
+      if (Progress()) continue;
+      bool busy = false;
+      for (const auto& set : Sets()) busy |= set->current != nullptr || !set->lingering.empty();
+      if (!busy || NowNs() > limit) break;
+      bells_.SleepAsWaiter(me, seen, 10 * kMillisecond);
+    }
+    const Error ended = MakeError(ErrorKind::kAborted, "the engine has been shut down");
+    FailAll(ended);
+    board_.state(me).phase.store(static_cast<uint32_t>(RankPhase::kLeft), std::memory_order_release);
+    for (size_t l = 0; l < share_.ranks.size(); ++l) bells_.Ring(static_cast<int>(l), Urgency::kQuiet);
+    stopped_.store(true);
+    bell.driven.store(0, std::memory_order_seq_cst);
+  }
+  coordinator_.request_stop();
+  bells_.WakeCoordinator(me);
+  if (coordinator_.joinable()) coordinator_.join();
+  completion_.Stop();
+  completed_.fetch_add(1);
+  FutexWakeAll(completed_);
+  return StopTimeline();
+}
+
+void* Engine::AllocateShared(size_t bytes) { return arena_->Allocate(bytes); }
+
+// After an abort a stopped or slow peer may still write into blocks of the collective in flight:
+// until all have seen the abort (or are dead) such memory is not used again.
+void Engine::FreeShared(void* memory) {
+  if (board_.header().abort_word.load(std::memory_order_acquire) != 0) {
+    for (size_t l = 0; l < share_.ranks.size(); ++l) {
+      const RankState& state = board_.state(l);
+      if (state.abort_seen.load(std::memory_order_acquire) != 0) continue;
+      if (static_cast<RankPhase>(state.phase.load()) == RankPhase::kLeft) continue;
+      if (share_.pidfds[l]) {
+        pollfd watched{share_.pidfds[l]->get(), POLLIN, 0};
+        if (::poll(&watched, 1, 0) > 0) continue;
+      }
+      std::lock_guard lock(quarantine_mutex_);
+      quarantine_.push_back(memory);
+      return;
+    }
+  }
+  arena_->Free(memory);
+}
+
+// One rank tells the story of the job, as Horovod's timeline does: all ranks may call this with
+// the same path.
+Status Engine::StartTimeline(const std::string& path, bool mark_cycles) {
+  if (placement_.rank != 0) return {};
+  std::lock_guard lock(timeline_mutex_);
+  if (timeline_) return MakeError(ErrorKind::kInvalid, "a timeline is being written already");
+  HA_ASSIGN(timeline_, Timeline::Open(path, placement_.rank, mark_cycles));
+  events_.Attach(timeline_);
+  return {};
+}
+
+Status Engine::StopTimeline() {
+  std::lock_guard lock(timeline_mutex_);
+  if (!timeline_) return {};
+  events_.Detach(timeline_.get());
+  return std::exchange(timeline_, nullptr)->Close();
+}
+
+std::string Engine::CounterText() const {
+  std::ostringstream text;
+  const auto line = [&](const char* name, uint64_t value) { text << name << '=' << value << '\n'; };
+  const auto counter = [&](const char* name, const std::atomic<uint64_t>& value) {
+    line(name, value.load(std::memory_order_relaxed));
+  };
+  counter("submissions", counters_.submissions);
+  counter("decisions", counters_.decisions);
+  counter("buckets", counters_.buckets);
+  counter("arena_bytes", counters_.arena_bytes);
+  counter("staged_bytes", counters_.staged_bytes);
+  counter("window_bytes", counters_.window_bytes);
+  counter("last_arriver", counters_.last_arriver);
+  counter("driven_waits", counters_.driven_waits);
+  counter("coordinator_wakes", counters_.coordinator_wakes);
+  line("control_messages", links_ ? links_->messages_sent() : 0);
+  line("control_bytes", links_ ? links_->bytes_sent() : 0);
+  const ArenaStats stats = arena_->stats();
+  line("arena_in_use", stats.bytes_in_use);
+  line("arena_touched", stats.bytes_touched);
+  return text.str();
+}
+
+}  // namespace horoacc

@@ -1,0 +1,171 @@
+#pragma once
+// One rank's engine: owns one of each room and the only loop.
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/events.h"
+#include "base/log.h"
+#include "base/settings.h"
+#include "negotiate/set_board.h"
+#include "negotiate/tree_plane.h"
+#include "runtime/completion_thread.h"
+#include "runtime/counters.h"
+#include "runtime/handles.h"
+#include "runtime/process_set.h"
+#include "runtime/timeline.h"
+#include "transport/arena.h"
+#include "transport/bell.h"
+#include "transport/bootstrap.h"
+#include "transport/control_links.h"
+#include "transport/host_share.h"
+
+namespace horoacc {
+
+struct Placement {
+  int rank = 0, size = 1;
+  int local_rank = 0, local_size = 1;
+  int cross_rank = 0, cross_size = 1;
+};
+
+/// What the transport room has made before the engine starts.
+struct EngineParts {
+  Placement placement;
+  std::unique_ptr<Bootstrap> bootstrap;
+  HostShare share;
+  std::unique_ptr<ControlLinks> links;  ///< null: negotiation runs on the board
+  std::vector<std::shared_ptr<void>> keep_alive;
+};
+
+/// One call as the framework makes it.
+struct Submission {
+  uint32_t process_set = 0;
+  std::string name;  ///< empty: unnamed
+  Request request;
+  struct Buffers {
+    const void* input = nullptr;
+    void* output = nullptr;  ///< nullptr: the engine allocates
+  };
+  std::vector<Buffers> buffers;  ///< one for every tensor of the request
+  std::function<void()> done;
+};
+
+/// Threads: docs/thread_model.md. Any thread may call any public method.
+class Engine {
+ public:
+  static Result<std::unique_ptr<Engine>> Create(Settings settings, EngineParts parts);
+  ~Engine();
+  Engine(const Engine&) = delete;
+  Engine& operator=(const Engine&) = delete;
+
+  [[nodiscard]] const Placement& placement() const { return placement_; }
+  [[nodiscard]] const Settings& settings() const { return settings_; }
+  [[nodiscard]] EventStream& events() { return events_; }
+  [[nodiscard]] Counters& counters() { return counters_; }
+  [[nodiscard]] std::string CounterText() const;
+
+  Result<uint32_t> AddProcessSet(std::vector<int> ranks);
+  Status RemoveProcessSet(uint32_t id);
+  [[nodiscard]] std::optional<std::vector<int>> ProcessSetRanks(uint32_t id) const;
+
+  /// Publishes the call and returns its handle at once.
+  Result<uint64_t> Submit(Submission submission);
+  /// nullopt: unknown handle.
+  [[nodiscard]] std::optional<bool> Poll(uint64_t handle);
+  /// kTimeout at the deadline (the handle stays); else the call's outcome.
+  Status Wait(uint64_t handle, int64_t deadline_ns);
+  [[nodiscard]] std::shared_ptr<Entry> Find(uint64_t handle) const { return handles_.Find(handle); }
+  void Release(uint64_t handle);
+
+  /// Ends what is in flight with kAborted, tells the peers, joins the threads.
+  Status Shutdown();
+
+  [[nodiscard]] void* AllocateShared(size_t bytes);
+  void FreeShared(void* memory);
+  [[nodiscard]] bool IsShared(const void* memory) const { return arena_->Contains(memory); }
+
+  Status StartTimeline(const std::string& path, bool mark_cycles);
+  Status StopTimeline();
+
+ private:
+  Engine(Settings settings, EngineParts parts);
+  Status Start();
+  std::unique_ptr<ProcessSet> MakeSet(uint32_t id, std::vector<int> ranks);
+  [[nodiscard]] std::shared_ptr<ProcessSet> FindSet(uint32_t id) const;
+  [[nodiscard]] std::vector<std::shared_ptr<ProcessSet>> Sets() const;
+
+  Status AgreeOnSet(const std::string& what, uint32_t id, const std::vector<int>& ranks);
+
+  // engine_submit.cc
+  [[nodiscard]] std::string Validate(const ProcessSet& set, const Submission& submission) const;
+  Status Publish(ProcessSet& set, const std::shared_ptr<Entry>& entry);
+  Status PublishRow(ProcessSet& set, Entry& entry, uint64_t generation);
+  void Place(ProcessSet& set, Entry& entry);
+  Status PublishBacklog(ProcessSet& set);
+
+  // engine_drive.cc: under driver_mutex_.
+  bool Progress();
+  Result<bool> ProgressSet(ProcessSet& set);
+  Status Begin(ProcessSet& set, Decision decision);
+  std::unique_ptr<Execution> MakeExecution(ProcessSet& set, Running& running, Status& status);
+  Status End(ProcessSet& set, std::unique_ptr<Running> running);
+  Status Drain(ProcessSet& set);
+  void FailUndecided(ProcessSet& set, const Error& error);
+  void FailAll(const Error& error);
+  void Complete(ProcessSet& set, Entry& entry, Status outcome);
+  void Abort(const Error& error);
+
+  // engine_wait.cc
+  void Coordinate(const std::stop_token& stop);
+  uint32_t DriveUntil(const Entry& entry, int64_t deadline_ns);
+  void LeaveDriver(uint32_t seen);
+  [[nodiscard]] bool AnythingPending() const;
+  Status UnblockFor(ProcessSet& set);
+
+  // watch.cc
+  void WatchPeers();
+  void WatchStalls();
+  void ReportStall(const ProcessSet& set, Entry& entry, int64_t waited_ns);
+
+  const Settings settings_;
+  const Placement placement_;
+  const Log log_;
+  std::vector<std::shared_ptr<void>> keep_alive_;
+  std::unique_ptr<Bootstrap> bootstrap_;
+  HostShare share_;
+  std::unique_ptr<ControlLinks> links_;
+  std::unique_ptr<ControlMux> mux_;
+  HostBoard board_;
+  Bells bells_;
+  std::unique_ptr<Arena> arena_;
+  EventStream events_;
+  Counters counters_;
+  Handles handles_;
+  CompletionThread completion_;
+  std::mutex timeline_mutex_;
+  std::shared_ptr<Timeline> timeline_;
+
+  mutable std::mutex sets_mutex_;
+  std::vector<std::shared_ptr<ProcessSet>> sets_;  ///< by id; null where removed
+  std::mutex process_set_mutex_;                   ///< one AddProcessSet at a time
+
+  std::mutex driver_mutex_;
+  std::atomic<uint32_t> completed_{0};  ///< futex of callers that wait while another drives
+  std::atomic<uint32_t> waiting_{0};
+  std::atomic<bool> stopping_{false};
+  std::atomic<bool> stopped_{false};
+  std::mutex failure_mutex_;
+  std::optional<Error> failure_;  ///< why the engine can do nothing more
+  std::mutex quarantine_mutex_;
+  std::vector<void*> quarantine_;  ///< shared blocks that a slow peer might still write
+  std::atomic<int64_t> next_watch_ns_{0};
+  int64_t spin_ns_ = 0;
+  std::jthread coordinator_;
+};
+
+}  // namespace horoacc

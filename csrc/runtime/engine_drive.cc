@@ -1,0 +1,286 @@
+// The loop: takes decisions in log order, runs them, completes handles. One thread at a time.
+#include <algorithm>
+#include <cstring>
+
+#include "execute/direct_slices.h"
+#include "execute/exchange.h"
+#include "execute/two_phase.h"
+#include "negotiate/assemble_reduce.h"
+#include "runtime/assemble_exchange.h"
+#include "runtime/engine.h"
+#include "schedule/select.h"
+
+namespace horoacc {
+namespace {
+
+std::vector<ReducePiece> PrivatePieces(const ProcessSet& set, const Running& running) {
+  std::vector<ReducePiece> pieces;
+  for (const auto& entry : running.entries) {
+    const size_t first = pieces.size();
+    AppendPieces(*set.board, set.context, {entry->id, entry->generation}, false, pieces);
+    for (size_t t = 0; t < entry->tensors.size(); ++t) {
+      pieces[first + t].input = entry->tensors[t].input;
+      pieces[first + t].output = entry->tensors[t].output;
+    }
+  }
+  return pieces;
+}
+
+}  // namespace
+
+bool Engine::Progress() {
+  if (const Error aborted = board_.aborted(); aborted.kind != ErrorKind::kOk) {
+    FailAll(aborted);
+    return false;
+  }
+  bool moved = false;
+  if (mux_) {
+    const Result<bool> pumped = mux_->Pump();
+    if (!pumped.ok()) {
+      Abort(pumped.error());
+      return true;
+    }
+    moved = pumped.value();
+  }
+  for (const auto& set : Sets()) {
+    const Result<bool> advanced = ProgressSet(*set);
+    if (!advanced.ok()) {
+      Abort(advanced.error());
+      return true;
+    }
+    moved |= advanced.value();
+  }
+  return moved;
+}
+
+Result<bool> Engine::ProgressSet(ProcessSet& set) {
+  bool moved = false;
+  HA_TRY(set.plane->Pump());
+  for (auto& running : set.lingering) {
+    if (running->execution && !running->execution->finished()) moved |= running->execution->Advance();
+  }
+  HA_TRY(Drain(set));
+  for (;;) {
+    if (set.current) {
+      Execution& execution = *set.current->execution;
+      while (!execution.complete() && execution.Advance()) moved = true;
+      if (execution.failed()) {
+        return MakeError(ErrorKind::kSystem, "shared memory is exhausted: no room for window rings");
+      }
+      if (!execution.complete()) return moved;
+      HA_TRY(End(set, std::move(set.current)));
+      moved = true;
+    }
+    HA_ASSIGN(std::optional<Decision> decision, set.plane->Next());
+    if (!decision) break;
+    moved = true;
+    HA_TRY(Begin(set, std::move(*decision)));
+  }
+  // A member has shut down: what was not decided by then never will be.
+  if (const int gone = set.board->header().gone.load(std::memory_order_acquire) - 1;
+      gone >= 0 && set.queue.pending.load(std::memory_order_relaxed) > 0) {
+    FailUndecided(set, MakeError(ErrorKind::kAborted,
+                                 gone == placement_.rank ? "the engine has been shut down"
+                                                         : "rank " + std::to_string(gone) + " has shut down",
+                                 gone));
+  }
+  return moved;
+}
+
+Status Engine::Begin(ProcessSet& set, Decision decision) {
+  auto running = std::make_unique<Running>();
+  {
+    std::lock_guard lock(set.queue.mutex);
+    for (const uint32_t id : decision.ids) {
+      const auto found = set.queue.in_flight.find(id);
+      if (found == set.queue.in_flight.end()) {
+        return MakeError(ErrorKind::kSystem, "a decision names a tensor that this rank has not submitted");
+      }
+      found->second->decided = true;
+      running->entries.push_back(found->second);
+    }
+  }
+  running->decision = std::move(decision);
+  counters_.decisions.fetch_add(1, std::memory_order_relaxed);
+  const uint64_t bucket = ++set.buckets_run;
+  for (const auto& entry : running->entries) {
+    events_.Emit(Phase::kNegotiated, set.id, entry->handle, bucket, 0, entry->shown_name);
+  }
+  if (running->decision.kind == Decision::Kind::kError) {
+    Error error = MakeError(running->decision.error, running->decision.text, running->decision.culprit);
+    // What is a bad argument where it was made is a disagreement for everybody else.
+    if (error.kind == ErrorKind::kInvalid && error.culprit != placement_.rank) error.kind = ErrorKind::kMismatch;
+    for (const auto& entry : running->entries) Complete(set, *entry, error);
+    set.lingering.push_back(std::move(running));
+    return Drain(set);
+  }
+  for (const auto& entry : running->entries) HA_TRY(PrepareOutputs(set, *entry));
+  Status status;
+  running->execution = MakeExecution(set, *running, status);
+  HA_TRY(std::move(status));
+  set.current = std::move(running);
+  if (!set.current->execution) return End(set, std::move(set.current));
+  return {};
+}
+
+std::unique_ptr<Execution> Engine::MakeExecution(ProcessSet& set, Running& running, Status& status) {
+  const Decision& decision = running.decision;
+  const Entry& first = *running.entries[0];
+  const bool allreduce = first.request.collective == Collective::kAllreduce;
+  SelectionKey selection{allreduce, decision.shared, 0, set.context.ranks};
+  for (const auto& entry : running.entries) {
+    for (const TensorMeta& tensor : entry->request.tensors) selection.bytes += tensor.bytes();
+  }
+  const Path path = decision.done ? (selection.bytes > 0 && allreduce ? Path::kLastArriver : Path::kNone)
+                                  : SelectPath(selection, settings_);
+  if (allreduce) counters_.buckets.fetch_add(1, std::memory_order_relaxed);
+  for (const auto& entry : running.entries) {
+    events_.Emit(Phase::kExecute, set.id, entry->handle, set.buckets_run, selection.bytes,
+                 entry->shown_name, NameOf(path));
+  }
+  if (allreduce && decision.shared) {
+    for (const auto& entry : running.entries) {
+      for (size_t t = 0; t < entry->tensors.size(); ++t) {
+        if (!entry->tensors[t].staged) {
+          counters_.arena_bytes.fetch_add(entry->request.tensors[t].bytes(), std::memory_order_relaxed);
+        }
+      }
+    }
+  }
+  ExecSlot& slot = set.board->slot(decision.slot);
+  switch (path) {
+    case Path::kNone:
+      return nullptr;
+    case Path::kLastArriver:
+      counters_.last_arriver.fetch_add(1, std::memory_order_relaxed);
+      return nullptr;
+    case Path::kDirectSlices: {
+      std::vector<ReducePiece> pieces;
+      for (const auto& entry : running.entries) {
+        AppendPieces(*set.board, set.context, {entry->id, entry->generation}, true, pieces);
+      }
+      return std::make_unique<DirectSlices>(set.context, slot, std::move(pieces));
+    }
+    case Path::kFlatWindows: {
+      counters_.window_bytes.fetch_add(selection.bytes, std::memory_order_relaxed);
+      std::vector<ExchangePiece> pieces;
+      for (const ReducePiece& piece : PrivatePieces(set, running)) {
+        pieces.push_back(FlatAllreduce(piece, set.context));
+      }
+      return std::make_unique<Exchange>(set.context, slot, std::move(pieces));
+    }
+    case Path::kTwoPhaseWindows:
+      counters_.window_bytes.fetch_add(selection.bytes, std::memory_order_relaxed);
+      return std::make_unique<TwoPhaseWindows>(set.context, slot, PrivatePieces(set, running));
+    case Path::kExchange: {
+      std::vector<ExchangePiece> pieces;
+      for (const auto& entry : running.entries) {
+        for (ExchangePiece& piece : ExchangePieces(set, *entry)) pieces.push_back(std::move(piece));
+      }
+      return std::make_unique<Exchange>(set.context, slot, std::move(pieces));
+    }
+  }
+  status = MakeError(ErrorKind::kSystem, "no path for this collective");
+  return nullptr;
+}
+
+Status Engine::End(ProcessSet& set, std::unique_ptr<Running> running) {
+  for (const auto& entry : running->entries) {
+    for (EntryTensor& tensor : entry->tensors) {
+      if (tensor.stage_output && running->decision.shared) {
+        std::memcpy(tensor.output, tensor.staged, entry->request.tensors[&tensor - entry->tensors.data()].bytes());
+      }
+    }
+    Complete(set, *entry, {});
+  }
+  set.lingering.push_back(std::move(running));
+  return Drain(set);
+}
+
+// Reports finished decisions, in log order, and frees what no peer can read any more.
+Status Engine::Drain(ProcessSet& set) {
+  while (!set.lingering.empty()) {
+    const Running& oldest = *set.lingering.front();
+    if (oldest.execution && !oldest.execution->finished()) break;
+    const Decision decision = oldest.decision;
+    for (const auto& entry : oldest.entries) {
+      if (entry->extra) set.kept_blocks.emplace_back(decision.end, std::exchange(entry->extra, nullptr));
+    }
+    set.lingering.pop_front();
+    HA_TRY(set.plane->Finish(decision));
+  }
+  if (!set.kept_blocks.empty()) {
+    const uint64_t least = set.board->LeastWordsFinished();
+    while (!set.kept_blocks.empty() && set.kept_blocks.front().first <= least) {
+      arena_->Free(set.kept_blocks.front().second);
+      set.kept_blocks.pop_front();
+    }
+  }
+  return {};
+}
+
+void Engine::Complete(ProcessSet& set, Entry& entry, Status outcome) {
+  const bool failed = !outcome.ok();
+  for (EntryTensor& tensor : entry.tensors) {
+    if (tensor.staged) FreeShared(std::exchange(tensor.staged, nullptr));
+  }
+  events_.Emit(failed ? Phase::kError : Phase::kExecuted, set.id, entry.handle, set.buckets_run, 0,
+               entry.shown_name, failed ? std::string_view(outcome.error().message) : std::string_view());
+  std::function<void()> done = std::move(entry.done);
+  {
+    std::lock_guard lock(set.queue.mutex);
+    set.queue.in_flight.erase(entry.id);
+    entry.outcome = std::move(outcome);
+    entry.complete.store(true, std::memory_order_release);
+    set.queue.pending.fetch_sub(1, std::memory_order_relaxed);
+    if (!set.queue.backlog.empty()) {
+      if (Status status = PublishBacklog(set); !status.ok()) Abort(status.error());
+    }
+  }
+  completed_.fetch_add(1, std::memory_order_seq_cst);
+  if (waiting_.load(std::memory_order_seq_cst) > 0) FutexWakeAll(completed_);
+  if (done) completion_.Post(std::move(done));
+}
+
+void Engine::FailUndecided(ProcessSet& set, const Error& error) {
+  std::vector<std::shared_ptr<Entry>> doomed;
+  {
+    std::lock_guard lock(set.queue.mutex);
+    for (const auto& [id, entry] : set.queue.in_flight) {
+      if (!entry->decided) doomed.push_back(entry);
+    }
+    doomed.insert(doomed.end(), set.queue.backlog.begin(), set.queue.backlog.end());
+    set.queue.backlog.clear();
+  }
+  for (const auto& entry : doomed) Complete(set, *entry, error);
+}
+
+void Engine::Abort(const Error& error) {
+  if (board_.Abort(error)) log_.Write(LogLevel::kError, "the job is aborted: " + error.message);
+  for (size_t l = 0; l < share_.ranks.size(); ++l) bells_.Ring(static_cast<int>(l), Urgency::kWork);
+}
+
+void Engine::FailAll(const Error& error) {
+  {
+    std::lock_guard lock(failure_mutex_);
+    if (!failure_) failure_ = error;
+  }
+  // Executions end here: from now on this rank touches no peer's memory.
+  for (const auto& set : Sets()) {
+    set->current.reset();
+    set->lingering.clear();
+  }
+  board_.state(share_.local_rank).abort_seen.store(1, std::memory_order_release);
+  for (const auto& set : Sets()) {
+    std::vector<std::shared_ptr<Entry>> doomed;
+    {
+      std::lock_guard lock(set->queue.mutex);
+      for (const auto& [id, entry] : set->queue.in_flight) doomed.push_back(entry);
+      doomed.insert(doomed.end(), set->queue.backlog.begin(), set->queue.backlog.end());
+      set->queue.backlog.clear();
+    }
+    for (const auto& entry : doomed) Complete(*set, *entry, error);
+  }
+}
+
+}  // namespace horoacc

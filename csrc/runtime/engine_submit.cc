@@ -1,0 +1,263 @@
+// From a framework's call to a published row: validation, staging, announcement.
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+
+#include "execute/reduce.h"
+#include "negotiate/assemble_reduce.h"
+#include "runtime/engine.h"
+
+namespace horoacc {
+namespace {
+
+constexpr uint64_t kSmallExchange = 256 << 10;  // inputs up to here are staged rather than windowed
+
+bool Reduces(Collective collective) {
+  return collective == Collective::kAllreduce || collective == Collective::kReducescatter;
+}
+
+}  // namespace
+
+std::string Engine::Validate(const ProcessSet& set, const Submission& submission) const {
+  const Request& request = submission.request;
+  const auto ranks = static_cast<int64_t>(set.ranks.size());
+  for (const TensorMeta& tensor : request.tensors) {
+    if (tensor.shape.size() > static_cast<size_t>(kMaxDims)) {
+      return std::to_string(tensor.shape.size()) + " dimensions; at most " + std::to_string(kMaxDims);
+    }
+    if (Reduces(request.collective)) {
+      if (const Status status = CheckReducible(tensor.type, request.op); !status.ok()) {
+        return status.error().message;
+      }
+    }
+    if (request.collective == Collective::kReducescatter && request.op != ReduceOp::kSum &&
+        request.op != ReduceOp::kAverage) {
+      return "reducescatter takes sum or average, not " + std::string(NameOf(request.op));
+    }
+    const bool needs_rows = request.collective == Collective::kAllgather ||
+                            request.collective == Collective::kAlltoall ||
+                            request.collective == Collective::kReducescatter;
+    if (needs_rows && tensor.shape.empty()) {
+      return std::string(NameOf(request.collective)) + " needs a tensor of at least one dimension";
+    }
+  }
+  if (request.collective == Collective::kBroadcast &&
+      std::ranges::find(set.ranks, request.root) == set.ranks.end()) {
+    return "root rank " + std::to_string(request.root) + " is not in the process set";
+  }
+  if (request.collective == Collective::kAlltoall) {
+    const int64_t rows = request.tensors[0].shape[0];
+    if (request.splits.empty()) {
+      if (rows % ranks != 0) {
+        return "alltoall without splits: first dimension " + std::to_string(rows) +
+               " is not divisible by the " + std::to_string(ranks) + " ranks of the process set";
+      }
+    } else if (static_cast<int64_t>(request.splits.size()) != ranks) {
+      return "alltoall: " + std::to_string(request.splits.size()) + " splits for " +
+             std::to_string(ranks) + " ranks";
+    } else if (std::ranges::any_of(request.splits, [](int64_t part) { return part < 0; })) {
+      return "alltoall: negative split";
+    } else if (const int64_t sum = std::accumulate(request.splits.begin(), request.splits.end(), int64_t{0});
+               sum != rows) {
+      return "alltoall: splits add up to " + std::to_string(sum) + ", the first dimension is " +
+             std::to_string(rows);
+    }
+  }
+  return "";
+}
+
+Result<uint64_t> Engine::Submit(Submission submission) {
+  {
+    std::lock_guard lock(failure_mutex_);
+    if (failure_) return *failure_;
+  }
+  if (stopping_.load(std::memory_order_acquire)) {
+    return MakeError(ErrorKind::kAborted, "the engine has been shut down");
+  }
+  const std::shared_ptr<ProcessSet> set = FindSet(submission.process_set);
+  if (!set) {
+    return MakeError(ErrorKind::kInvalid, "unknown process set " + std::to_string(submission.process_set));
+  }
+  if (std::ranges::find(set->ranks, placement_.rank) == set->ranks.end()) {
+    return MakeError(ErrorKind::kInvalid, "rank " + std::to_string(placement_.rank) +
+                                              " is not in process set " + std::to_string(set->id));
+  }
+  submission.request.local_error = Validate(*set, submission);
+
+  auto entry = std::make_shared<Entry>();
+  entry->process_set = set->id;
+  entry->name = std::move(submission.name);
+  entry->request = std::move(submission.request);
+  entry->done = std::move(submission.done);
+  entry->submitted_ns = NowNs();
+  entry->tensors.resize(submission.buffers.size());
+  for (size_t t = 0; t < entry->tensors.size(); ++t) {
+    entry->tensors[t].input = static_cast<const std::byte*>(submission.buffers[t].input);
+    entry->tensors[t].output = static_cast<std::byte*>(submission.buffers[t].output);
+  }
+  const std::string complaint = entry->request.local_error;
+
+  std::lock_guard lock(set->queue.mutex);
+  SetQueue& queue = set->queue;
+  if (!entry->name.empty()) {
+    NameRecord& record = queue.names[entry->name];
+    if (record.held_by != 0) {
+      return MakeError(ErrorKind::kInvalid,
+                       "tensor '" + entry->name + "' was submitted again before its handle was released");
+    }
+    if (!record.known) {
+      HA_ASSIGN(const SetBoard::NamedId found, set->board->Lookup(entry->name));
+      record.id = found.id;
+      record.incarnation = found.incarnation;
+      record.known = true;
+    }
+    entry->id = record.id;
+    entry->incarnation = record.incarnation;
+    entry->shown_name = entry->name;
+    entry->handle = handles_.Add(entry);
+    record.held_by = entry->handle;
+  } else {
+    const uint64_t number = queue.unnamed++;
+    entry->id = kNamedIds + static_cast<uint32_t>(number % kUnnamedIds);
+    entry->shown_name =
+        std::string(NameOf(entry->request.collective)) + ".noname." + std::to_string(number);
+    entry->handle = handles_.Add(entry);
+  }
+  queue.pending.fetch_add(1, std::memory_order_relaxed);
+  counters_.submissions.fetch_add(1, std::memory_order_relaxed);
+  events_.Emit(Phase::kQueued, set->id, entry->handle, 0, 0, entry->shown_name,
+               NameOf(entry->request.collective));
+  if (!complaint.empty()) {
+    // The other ranks must hear of it too, or they would wait for ever: the bad call is published
+    // as such, and nobody here holds its handle.
+    entry->released = true;
+    if (!entry->name.empty()) queue.names[entry->name].held_by = 0;
+    handles_.Remove(entry->handle);
+  }
+  if (queue.in_flight.contains(entry->id)) {
+    queue.backlog.push_back(entry);
+  } else {
+    if (Status published = Publish(*set, entry); !published.ok()) {
+      Abort(published.error());  // the other ranks count on this call
+      return std::move(published.error());
+    }
+  }
+  if (!complaint.empty()) {
+    return MakeError(ErrorKind::kInvalid, "tensor '" + entry->shown_name + "': " + complaint);
+  }
+  return entry->handle;
+}
+
+Status Engine::Publish(ProcessSet& set, const std::shared_ptr<Entry>& entry) {
+  for (;;) {
+    const uint64_t arrivals = set.board->id(entry->id).arrivals.load(std::memory_order_acquire);
+    entry->generation = (arrivals >> 16 & 0xffffffff) + 1;
+    HA_TRY(PublishRow(set, *entry, entry->generation));
+    set.queue.in_flight[entry->id] = entry;
+    Status announced = set.plane->Announce(
+        {entry->id, entry->generation, entry->incarnation, &entry->request, entry->shown_name});
+    if (announced.ok()) return {};
+    set.queue.in_flight.erase(entry->id);
+    if (announced.error().culprit != kLookUpAgain) return announced;
+    // The id was given to another name since this rank looked it up.
+    HA_ASSIGN(const SetBoard::NamedId found, set.board->Lookup(entry->name));
+    NameRecord& record = set.queue.names[entry->name];
+    record.id = entry->id = found.id;
+    record.incarnation = entry->incarnation = found.incarnation;
+  }
+}
+
+// Decides where peers find the entry's data: where the caller has it, in a staged copy, or
+// (nullptr staged, private row) in window rings later.
+void Engine::Place(ProcessSet& set, Entry& entry) {
+  const bool allreduce = entry.request.collective == Collective::kAllreduce;
+  const PathKind path = settings_.reduce_path;
+  const uint64_t limit = path == PathKind::kStaged    ? std::numeric_limits<uint64_t>::max()
+                         : path == PathKind::kWindows ? 0
+                         : allreduce                  ? settings_.last_arriver_bytes
+                                                      : kSmallExchange;
+  const bool is_root = entry.request.root == placement_.rank;
+  for (size_t t = 0; t < entry.tensors.size(); ++t) {
+    EntryTensor& tensor = entry.tensors[t];
+    const uint64_t bytes = entry.request.tensors[t].bytes();
+    if (tensor.staged || bytes == 0) continue;
+    if (entry.request.collective == Collective::kBroadcast && !is_root) continue;
+    const bool input_shared = path != PathKind::kWindows && arena_->Contains(tensor.input);
+    const bool output_shared = path != PathKind::kWindows && arena_->Contains(tensor.output);
+    if ((input_shared && (output_shared || !allreduce)) || bytes > limit || set.context.ranks == 1) {
+      continue;
+    }
+    tensor.staged = static_cast<std::byte*>(AllocateShared(bytes));
+    if (!tensor.staged) continue;  // shared memory is exhausted: windows will do
+    if (!input_shared) std::memcpy(tensor.staged, tensor.input, bytes);
+    tensor.stage_output = allreduce && !output_shared;
+    counters_.staged_bytes.fetch_add(bytes, std::memory_order_relaxed);
+  }
+}
+
+Status Engine::PublishRow(ProcessSet& set, Entry& entry, uint64_t generation) {
+  const Request& request = entry.request;
+  if (request.local_error.empty()) Place(set, entry);
+  Row& row = set.board->row(set.context.me, entry.id, generation);
+  row.signature = request.Signature();
+  row.sequence = ++set.queue.sequence;
+  row.pause = set.queue.pause;
+  row.prescale = request.prescale;
+  row.postscale = request.postscale;
+  row.root = request.root;
+  row.collective = static_cast<uint8_t>(request.collective);
+  row.op = static_cast<uint8_t>(request.op);
+  row.notify = entry.done ? 1 : 0;
+  row.tensors = static_cast<uint32_t>(request.tensors.size());
+  row.splits = static_cast<uint32_t>(request.splits.size());
+  row.error = static_cast<uint32_t>(request.local_error.size());
+
+  const bool group = row.tensors > 1;
+  const size_t tensor_bytes = group ? row.tensors * sizeof(TensorRow) : 0;
+  const size_t split_bytes = row.splits * sizeof(int64_t);
+  const size_t extra_bytes = tensor_bytes + split_bytes + row.error;
+  TensorRow* rows = &row.tensor;
+  if (extra_bytes > 0) {
+    if (!entry.extra) entry.extra = static_cast<std::byte*>(AllocateShared(extra_bytes));
+    if (!entry.extra) {
+      return MakeError(ErrorKind::kSystem, "shared memory is exhausted: no room to publish '" +
+                                               entry.shown_name + "'");
+    }
+    row.extra = arena_->OffsetOf(entry.extra);
+    if (group) rows = reinterpret_cast<TensorRow*>(entry.extra);
+    std::memcpy(entry.extra + tensor_bytes, request.splits.data(), split_bytes);
+    std::memcpy(entry.extra + tensor_bytes + split_bytes, request.local_error.data(), row.error);
+  }
+  const auto offset = [&](const void* memory) {
+    const bool hidden = settings_.reduce_path == PathKind::kWindows;
+    return !hidden && arena_->Contains(memory) ? arena_->OffsetOf(memory) : kPrivate;
+  };
+  for (size_t t = 0; t < request.tensors.size(); ++t) {
+    const EntryTensor& tensor = entry.tensors[t];
+    TensorRow& published = rows[t];
+    published.type = static_cast<uint8_t>(request.tensors[t].type);
+    published.ndim = static_cast<uint8_t>(std::min<size_t>(request.tensors[t].shape.size(), kMaxDims));
+    std::copy_n(request.tensors[t].shape.begin(), published.ndim, published.shape);
+    published.input = offset(tensor.input);
+    if (published.input == kPrivate && tensor.staged) published.input = arena_->OffsetOf(tensor.staged);
+    published.output = tensor.stage_output ? arena_->OffsetOf(tensor.staged) : offset(tensor.output);
+  }
+  row.generation.store(generation, std::memory_order_release);
+  return {};
+}
+
+Status Engine::PublishBacklog(ProcessSet& set) {
+  SetQueue& queue = set.queue;
+  for (auto entry = queue.backlog.begin(); entry != queue.backlog.end();) {
+    if (queue.in_flight.contains((*entry)->id)) {
+      ++entry;
+      continue;
+    }
+    const std::shared_ptr<Entry> next = *entry;
+    entry = queue.backlog.erase(entry);
+    HA_TRY(Publish(set, next));
+  }
+  return {};
+}
+
+}  // namespace horoacc

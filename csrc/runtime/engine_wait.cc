@@ -1,0 +1,183 @@
+// Waiting: a caller drives the engine itself while it waits; the coordinator thread drives it for
+// everybody else.
+#include <algorithm>
+
+#include "base/clock.h"
+#include "runtime/engine.h"
+
+namespace horoacc {
+namespace {
+
+constexpr int64_t kLongestSleep = 100 * kMillisecond;  // between looks at the peers' lives
+constexpr int64_t kIdleSleep = kSecond;
+constexpr int64_t kBucketPatience = 20 * kMillisecond;
+constexpr int64_t kShortestPoll = 100 * kMicrosecond;
+constexpr int64_t kLongestPoll = kMillisecond;
+
+}  // namespace
+
+std::optional<bool> Engine::Poll(uint64_t handle) {
+  const std::shared_ptr<Entry> entry = handles_.Find(handle);
+  if (!entry) return std::nullopt;
+  if (entry->complete.load(std::memory_order_acquire)) return true;
+  if (driver_mutex_.try_lock()) {
+    uint32_t seen = 0;
+    do {
+      seen = bells_.bell(share_.local_rank).count.load(std::memory_order_seq_cst);
+    } while (!entry->complete.load(std::memory_order_acquire) && Progress());
+    LeaveDriver(seen);
+  }
+  return entry->complete.load(std::memory_order_acquire);
+}
+
+Status Engine::Wait(uint64_t handle, int64_t deadline_ns) {
+  const std::shared_ptr<Entry> entry = handles_.Find(handle);
+  if (!entry) return MakeError(ErrorKind::kInvalid, "unknown handle " + std::to_string(handle));
+  if (!entry->complete.load(std::memory_order_acquire)) {
+    const std::shared_ptr<ProcessSet> set = FindSet(entry->process_set);
+    bool unblocked = false;
+    while (!entry->complete.load(std::memory_order_acquire)) {
+      if (NowNs() >= deadline_ns) {
+        return MakeError(ErrorKind::kTimeout, "tensor '" + entry->shown_name + "' is not complete yet");
+      }
+      if (driver_mutex_.try_lock()) {
+        // A first turn may find the result there already; only a caller that has to wait says so.
+        while (!entry->complete.load(std::memory_order_acquire) && Progress()) {
+        }
+        if (!entry->complete.load(std::memory_order_acquire) && !unblocked && set) {
+          unblocked = true;
+          if (Status status = UnblockFor(*set); !status.ok()) Abort(status.error());
+        }
+        LeaveDriver(DriveUntil(*entry, deadline_ns));
+        continue;
+      }
+      waiting_.fetch_add(1, std::memory_order_seq_cst);
+      const uint32_t seen = completed_.load(std::memory_order_seq_cst);
+      if (!entry->complete.load(std::memory_order_acquire)) {
+        const int64_t left = std::max<int64_t>(deadline_ns - NowNs(), 0);
+        FutexWait(completed_, seen, std::min(left, 5 * kMillisecond));
+      }
+      waiting_.fetch_sub(1, std::memory_order_seq_cst);
+    }
+  }
+  return entry->outcome;
+}
+
+Status Engine::UnblockFor(ProcessSet& set) {
+  std::vector<uint32_t> in_flight;
+  {
+    std::lock_guard lock(set.queue.mutex);
+    ++set.queue.pause;
+    in_flight.reserve(set.queue.in_flight.size());
+    for (const auto& [id, entry] : set.queue.in_flight) in_flight.push_back(id);
+  }
+  return set.plane->Unblock(in_flight);
+}
+
+// Holds the driver's lock. Returns when the entry is complete or the deadline has come; the value
+// is the bell's count before the last look at everything.
+uint32_t Engine::DriveUntil(const Entry& entry, int64_t deadline_ns) {
+  const int me = share_.local_rank;
+  Bell& bell = bells_.bell(me);
+  counters_.driven_waits.fetch_add(1, std::memory_order_relaxed);
+  bell.driven.store(1, std::memory_order_seq_cst);
+  const bool must_poll = links_ && links_->WaitFd() < 0;
+  int64_t poll_sleep = kShortestPoll;
+  const auto complete = [&] { return entry.complete.load(std::memory_order_acquire); };
+  uint32_t seen = bell.count.load(std::memory_order_seq_cst);
+  for (; !complete(); seen = bell.count.load(std::memory_order_seq_cst)) {
+    if (Progress()) {
+      poll_sleep = kShortestPoll;
+      continue;
+    }
+    if (complete()) break;
+    const int64_t start = NowNs();
+    if (start >= deadline_ns) break;
+    bool rung = false;
+    for (int64_t now = start; !rung && now - start < spin_ns_; now = NowNs()) {
+      for (int turn = 0; turn < 32 && !rung; ++turn) {
+        __builtin_ia32_pause();
+        rung = bell.count.load(std::memory_order_relaxed) != seen;
+      }
+      if (!rung && mux_ && mux_->Pump().ok() && bell.count.load() != seen) rung = true;
+    }
+    if (rung) continue;
+    int64_t sleep = std::min(deadline_ns - start, kLongestSleep);
+    if (must_poll) {
+      sleep = std::min(sleep, poll_sleep);
+      poll_sleep = std::min(2 * poll_sleep, kLongestPoll);
+    }
+    bells_.SleepAsWaiter(me, seen, sleep);
+    WatchPeers();
+    WatchStalls();
+  }
+  bell.driven.store(0, std::memory_order_seq_cst);
+  return seen;
+}
+
+// Gives the driver's lock back and makes sure that nothing is left without a driver: while this
+// thread drove, rings did not wake the coordinator.
+void Engine::LeaveDriver(uint32_t seen) {
+  bool work_left = false;
+  for (const auto& set : Sets()) work_left |= set->current != nullptr || !set->lingering.empty();
+  driver_mutex_.unlock();
+  if (waiting_.load(std::memory_order_seq_cst) > 0) {
+    completed_.fetch_add(1, std::memory_order_seq_cst);
+    FutexWakeAll(completed_);
+  }
+  const bool rung = bells_.bell(share_.local_rank).count.load(std::memory_order_seq_cst) != seen;
+  if (work_left || ((rung || links_) && AnythingPending())) bells_.WakeCoordinator(share_.local_rank);
+}
+
+bool Engine::AnythingPending() const {
+  for (const auto& set : Sets()) {
+    if (set->queue.pending.load(std::memory_order_relaxed) > 0) return true;
+  }
+  return false;
+}
+
+void Engine::Coordinate(const std::stop_token& stop) {
+  const int me = share_.local_rank;
+  Bell& bell = bells_.bell(me);
+  const bool must_poll = links_ && links_->WaitFd() < 0;
+  int64_t poll_sleep = kShortestPoll;
+  int64_t quiet_since = NowNs();
+  uint64_t decisions_seen = 0;
+  while (!stop.stop_requested()) {
+    const uint32_t seen = bell.coordinator_word.load(std::memory_order_seq_cst);
+    bool running = false;
+    if (bell.driven.load(std::memory_order_seq_cst) == 0 && driver_mutex_.try_lock()) {
+      while (!stop.stop_requested() && bell.driven.load() == 0 && Progress()) poll_sleep = kShortestPoll;
+      for (const auto& set : Sets()) running |= set->current != nullptr || !set->lingering.empty();
+      driver_mutex_.unlock();
+      if (waiting_.load(std::memory_order_seq_cst) > 0) FutexWakeAll(completed_);
+    }
+    if (stop.stop_requested()) break;
+    const int64_t now = NowNs();
+    const bool pending = running || AnythingPending();
+    // Frameworks whose threads never wait here (graphs with callbacks) cannot say that they are
+    // blocked: after a while without any decision a partial bucket is taken for stuck.
+    if (const uint64_t decisions = counters_.decisions.load(std::memory_order_relaxed);
+        !pending || decisions != decisions_seen) {
+      decisions_seen = decisions;
+      quiet_since = now;
+    } else if (now - quiet_since > kBucketPatience) {
+      quiet_since = now;
+      for (const auto& set : Sets()) {
+        if (set->queue.pending.load() == 0) continue;
+        if (Status status = UnblockFor(*set); !status.ok()) Abort(status.error());
+      }
+    }
+    int64_t sleep = pending ? kBucketPatience : kIdleSleep;
+    if (must_poll && pending) {
+      sleep = poll_sleep;
+      poll_sleep = std::min(2 * poll_sleep, kLongestPoll);
+    }
+    bells_.SleepAsCoordinator(me, seen, sleep);
+    counters_.coordinator_wakes.fetch_add(1, std::memory_order_relaxed);
+    WatchPeers();
+    WatchStalls();
+  }
+}
+
+}  // namespace horoacc

@@ -1,0 +1,38 @@
+#pragma once
+// One process set on this rank: its board, its plane, its queue and what runs.
+#include <deque>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "execute/execution.h"
+#include "negotiate/plane.h"
+#include "negotiate/set_board.h"
+#include "queue/set_queue.h"
+
+namespace horoacc {
+
+/// A decision being carried out here.
+struct Running {
+  Decision decision;
+  std::vector<std::shared_ptr<Entry>> entries;  ///< by member
+  std::unique_ptr<Execution> execution;         ///< none if there was nothing to do
+};
+
+struct ProcessSet {
+  uint32_t id = 0;
+  std::vector<int> ranks;  ///< global, ascending
+  SetContext context;
+  std::unique_ptr<SetBoard> board;
+  std::unique_ptr<Plane> plane;
+  SetQueue queue;
+
+  // Guarded by the driver's lock.
+  std::unique_ptr<Running> current;
+  std::deque<std::unique_ptr<Running>> lingering;  ///< complete here, still read by peers
+  /// Blocks that peers may read until every rank has finished the log up to a position.
+  std::deque<std::pair<uint64_t, std::byte*>> kept_blocks;
+  uint64_t buckets_run = 0;
+};
+
+}  // namespace horoacc

@@ -1,0 +1,29 @@
+#pragma once
+// The event stream as a Chrome trace (chrome://tracing, ui.perfetto.dev).
+#include <memory>
+#include <string>
+
+#include "base/events.h"
+#include "base/result.h"
+
+namespace horoacc {
+
+/// Writes a JSON array that is valid at every moment. One lane (tid) a tensor; on it, nested
+/// inside the tensor's life: NEGOTIATE, EXECUTE (named by its path) and so on. Events are handed
+/// to a writer thread; the engine never waits for the disk. A full disk ends the timeline with
+/// one warning, not the job.
+class Timeline final : public EventSink {
+ public:
+  static Result<std::shared_ptr<Timeline>> Open(const std::string& path, int rank, bool mark_cycles);
+  ~Timeline() override;
+  void On(const Event& event) override;
+  /// Writes what is left and closes the file.
+  Status Close();
+
+ private:
+  struct State;
+  explicit Timeline(std::unique_ptr<State> state);
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace horoacc

@@ -1,0 +1,88 @@
+// Who is dead, and who keeps the others waiting.
+#include <poll.h>
+
+#include <algorithm>
+
+#include "base/clock.h"
+#include "runtime/engine.h"
+
+namespace horoacc {
+namespace {
+
+constexpr int64_t kLookAtPeersEvery = 100 * kMillisecond;
+constexpr size_t kRanksInReport = 8;
+
+std::string RankList(const std::vector<int>& ranks) {
+  std::string text;
+  for (size_t k = 0; k < std::min(ranks.size(), kRanksInReport); ++k) {
+    text += (k ? ", " : "") + std::to_string(ranks[k]);
+  }
+  if (ranks.size() > kRanksInReport) text += " and " + std::to_string(ranks.size() - kRanksInReport) + " more";
+  return text;
+}
+
+}  // namespace
+
+// Called by the coordinator and by waiting callers, at most every 100 ms.
+void Engine::WatchPeers() {
+  const int64_t now = NowNs();
+  int64_t due = next_watch_ns_.load(std::memory_order_relaxed);
+  if (now < due || !next_watch_ns_.compare_exchange_strong(due, now + kLookAtPeersEvery)) return;
+  if (stopping_.load(std::memory_order_acquire)) return;
+  for (size_t l = 0; l < share_.ranks.size(); ++l) {
+    if (static_cast<int>(l) == share_.local_rank || !share_.pidfds[l]) continue;
+    pollfd watched{share_.pidfds[l]->get(), POLLIN, 0};
+    if (::poll(&watched, 1, 0) <= 0) continue;
+    const auto phase = static_cast<RankPhase>(board_.state(l).phase.load(std::memory_order_acquire));
+    if (phase == RankPhase::kLeft) continue;
+    const int rank = share_.ranks[l];
+    Abort(MakeError(ErrorKind::kPeerLost,
+                    "rank " + std::to_string(rank) + " died without shutting down", rank));
+    return;
+  }
+}
+
+void Engine::WatchStalls() {
+  if (settings_.stall_check_disable) return;
+  const int64_t now = NowNs();
+  const auto warn_after = static_cast<int64_t>(settings_.stall_warning_seconds * 1e9);
+  const auto end_after = static_cast<int64_t>(settings_.stall_shutdown_seconds * 1e9);
+  for (const auto& set : Sets()) {
+    if (set->queue.pending.load(std::memory_order_relaxed) == 0) continue;
+    std::lock_guard lock(set->queue.mutex);
+    for (const auto& [id, entry] : set->queue.in_flight) {
+      const int64_t waited = now - entry->submitted_ns;
+      if (waited > warn_after && !entry->stall_reported) ReportStall(*set, *entry, waited);
+      if (end_after == 0 || waited <= end_after) continue;
+      std::vector<int> missing;
+      for (uint32_t r = 0; r < set->context.ranks; ++r) {
+        const Row& row = set->board->row(r, id, entry->generation);
+        if (row.generation.load(std::memory_order_acquire) != entry->generation) missing.push_back(set->ranks[r]);
+      }
+      if (missing.empty()) continue;  // it runs; a slow collective is not a stalled one
+      Abort(MakeError(ErrorKind::kTimeout,
+                      "tensor '" + entry->shown_name + "' was not submitted by rank(s) " + RankList(missing) +
+                          " within " + std::to_string(waited / kSecond) + " s",
+                      missing[0]));
+      return;
+    }
+  }
+}
+
+// The lowest rank that is ready tells, so that a job of many ranks says it once.
+void Engine::ReportStall(const ProcessSet& set, Entry& entry, int64_t waited_ns) {
+  entry.stall_reported = true;
+  std::vector<int> ready;
+  std::vector<int> missing;
+  for (uint32_t r = 0; r < set.context.ranks; ++r) {
+    const Row& row = set.board->row(r, entry.id, entry.generation);
+    const bool has_it = row.generation.load(std::memory_order_acquire) == entry.generation;
+    (has_it ? ready : missing).push_back(set.ranks[r]);
+  }
+  if (missing.empty() || ready.empty() || ready[0] != placement_.rank) return;
+  log_.Write(LogLevel::kWarning, "tensor '" + entry.shown_name + "' has waited for " +
+                                     std::to_string(waited_ns / kSecond) + " s: rank(s) " + RankList(ready) +
+                                     " are ready, rank(s) " + RankList(missing) + " have not submitted it");
+}
+
+}  // namespace horoacc

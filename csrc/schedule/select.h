@@ -1,0 +1,29 @@
+#pragma once
+// Which way a collective runs: one table, in which generated schedules stand beside the fast paths.
+#include <cstdint>
+
+#include "base/settings.h"
+
+namespace horoacc {
+
+enum class Path : uint8_t {
+  kNone,              ///< nothing to move (a barrier, empty tensors)
+  kLastArriver,       ///< the last rank to arrive reduces before the others wake
+  kDirectSlices,      ///< in place in shared memory, slices claimed by whoever runs
+  kFlatWindows,       ///< private memory, every rank reduces everything
+  kTwoPhaseWindows,   ///< private memory, slices reduced once and copied out by all
+  kExchange,          ///< every rank takes what it needs from what its peers show
+};
+[[nodiscard]] const char* NameOf(Path path);
+
+/// What the choice may depend on: only what all ranks agree on.
+struct SelectionKey {
+  bool reduces_to_all = false;  ///< allreduce
+  bool shared = false;          ///< every rank sees every buffer
+  uint64_t bytes = 0;           ///< of the whole bucket
+  uint32_t ranks = 1;
+};
+
+[[nodiscard]] Path SelectPath(const SelectionKey& key, const Settings& settings);
+
+}  // namespace horoacc

@@ -1,0 +1,149 @@
+#include "transport/admission.h"
+
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <utility>
+
+#include "base/clock.h"
+#include "transport/socket.h"
+
+namespace horoacc {
+namespace {
+
+bool WouldBlock() { return errno == EAGAIN || errno == EWOULDBLOCK; }
+
+/// Sends what the socket takes of `outbox`.
+Status SendSome(int fd, std::string& outbox) {
+  while (!outbox.empty()) {
+    const ssize_t sent = ::send(fd, outbox.data(), outbox.size(), MSG_NOSIGNAL);
+    if (sent < 0 && errno == EINTR) continue;
+    if (sent < 0 && WouldBlock()) return {};
+    if (sent < 0) return SystemError("connection");
+    outbox.erase(0, static_cast<size_t>(sent));
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<Admission::Pending> Admission::Begin(Fd fd, Handshake::Side side, int tag) const {
+  HA_ASSIGN(Handshake handshake, Handshake::Start(terms_, side));
+  std::string greeting = handshake.TakeOutput();
+  return Pending{std::move(fd),       std::move(handshake),   {},
+                 std::move(greeting), NowNs() + patience_ns_, tag};
+}
+
+Status Admission::Dial(Fd connecting, int tag) {
+  HA_ASSIGN(Pending pending, Begin(std::move(connecting), Handshake::Side::kDial, tag));
+  pending_.push_back(std::move(pending));
+  return {};
+}
+
+/// Moves one connection on; true once it is admitted.
+Result<bool> Admission::Advance(Pending& pending) {
+  HA_TRY(SendSome(pending.fd.get(), pending.outbox));
+  while (pending.outbox.empty() && !pending.handshake.done()) {
+    char bytes[128];
+    const size_t missing = pending.handshake.wanted() - pending.inbox.size();
+    const ssize_t got = ::recv(pending.fd.get(), bytes, std::min(missing, sizeof(bytes)), 0);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0 && WouldBlock()) return false;
+    if (got < 0) return SystemError("connection");
+    if (got == 0) {
+      return MakeError(ErrorKind::kConfig,
+                       "the other end closed the connection during the handshake (does it know "
+                       "another secret?)");
+    }
+    pending.inbox.append(bytes, static_cast<size_t>(got));
+    if (pending.inbox.size() < pending.handshake.wanted()) continue;
+    HA_TRY(pending.handshake.Feed(std::exchange(pending.inbox, {})));
+    pending.outbox += pending.handshake.TakeOutput();
+    HA_TRY(SendSome(pending.fd.get(), pending.outbox));
+  }
+  return pending.handshake.done() && pending.outbox.empty();
+}
+
+void Admission::Accept() {
+  // The bound lets the connections that are here already move on under a flood of new ones.
+  for (int count = 0; count < 16; ++count) {
+    Fd fd(::accept4(listener_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+    const bool out_of_descriptors = !fd && (errno == EMFILE || errno == ENFILE);
+    if (!fd && !out_of_descriptors) return;
+    const auto guests = std::ranges::count_if(pending_, [](const auto& p) { return p.tag < 0; });
+    if (out_of_descriptors || static_cast<size_t>(guests) >= capacity_) {
+      const auto oldest = std::ranges::find_if(pending_, [](const auto& p) { return p.tag < 0; });
+      if (oldest != pending_.end()) {
+        pending_.erase(oldest);
+        ++turned_away_;
+        last_reason_ = "too many connections at once";
+      }
+    }
+    if (!fd) return;
+    TuneStream(fd.get());
+    auto pending = Begin(std::move(fd), Handshake::Side::kAccept, -1);
+    if (pending.ok()) pending_.push_back(std::move(pending).value());
+  }
+}
+
+void Admission::Drop(Pending& pending, const std::string& reason, Outcome& outcome) {
+  if (pending.tag >= 0) {
+    outcome.failed.push_back({pending.tag, reason});
+  } else {
+    ++turned_away_;
+    last_reason_ = reason;
+  }
+  pending.fd = Fd();
+}
+
+Result<Admission::Outcome> Admission::Step(int64_t deadline_ns) {
+  std::vector<pollfd> waits;
+  int64_t until = deadline_ns;
+  for (const Pending& pending : pending_) {
+    const short events = pending.outbox.empty() ? POLLIN : POLLOUT;
+    waits.push_back({pending.fd.get(), events, 0});
+    until = std::min(until, pending.expires_ns);
+  }
+  if (listener_) waits.push_back({listener_.get(), POLLIN, 0});
+  const int ready = ::poll(waits.data(), waits.size(), PollTimeout(until));
+  if (ready < 0 && errno != EINTR) return SystemError("poll");
+
+  Outcome outcome;
+  const int64_t now = NowNs();
+  for (size_t index = 0; index < pending_.size(); ++index) {
+    Pending& pending = pending_[index];
+    if (ready > 0 && waits[index].revents != 0) {
+      auto advanced = Advance(pending);
+      if (!advanced.ok()) {
+        Drop(pending, advanced.error().message, outcome);
+        continue;
+      }
+      if (advanced.value()) {
+        outcome.admitted.push_back({std::move(pending.fd), pending.handshake.peer_rank(),
+                                    pending.handshake.peer_size(), pending.tag});
+        continue;
+      }
+    }
+    if (now >= pending.expires_ns) Drop(pending, "the handshake took too long", outcome);
+  }
+  const bool knocked = ready > 0 && listener_ && waits.back().revents != 0;
+  std::erase_if(pending_, [](const Pending& pending) { return !pending.fd; });
+  if (knocked) Accept();
+  return outcome;
+}
+
+std::string Admission::TurnedAway() const {
+  if (turned_away_ == 0) return "";
+  return std::to_string(turned_away_) + " connection(s) turned away, the last because " +
+         last_reason_;
+}
+
+bool HungUp(const Fd& fd) {
+  char byte = 0;
+  const ssize_t got = ::recv(fd.get(), &byte, 1, MSG_PEEK | MSG_DONTWAIT);
+  return got == 0 || (got < 0 && !WouldBlock() && errno != EINTR);
+}
+
+}  // namespace horoacc

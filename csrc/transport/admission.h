@@ -1,0 +1,77 @@
+#pragma once
+// Connections that have not proved the secret yet, in both directions, driven together by one
+// thread. Strangers cost a bounded number of descriptors, bytes and seconds.
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "transport/fd.h"
+#include "transport/handshake.h"
+
+namespace horoacc {
+
+/// A connection of which both ends have proved the secret.
+struct Admitted {
+  Fd fd;
+  int peer_rank = -1;
+  int peer_size = -1;
+  int dialed = -1;  ///< the tag given to Dial, or -1 for one that came to the listener
+};
+
+/// A connection given to Dial that came to nothing.
+struct FailedDial {
+  int tag = -1;
+  std::string reason;
+};
+
+class Admission {
+ public:
+  /// `capacity` bounds the unproved connections from outside: when one more comes, the oldest
+  /// goes. `patience_ns` bounds the time that one handshake may take.
+  Admission(HandshakeTerms terms, size_t capacity, int64_t patience_ns)
+      : terms_(std::move(terms)), capacity_(capacity), patience_ns_(patience_ns) {}
+  Admission(const Admission&) = delete;
+  Admission& operator=(const Admission&) = delete;
+
+  void Listen(Fd listener) { listener_ = std::move(listener); }
+  /// Takes over a connection that StartDial made; `tag` (>= 0) comes back with its outcome.
+  Status Dial(Fd connecting, int tag);
+
+  struct Outcome {
+    std::vector<Admitted> admitted;
+    std::vector<FailedDial> failed;
+  };
+  /// Waits until something happens, at most to the deadline, and says what came of it.
+  Result<Outcome> Step(int64_t deadline_ns);
+
+  /// How many connections from outside were dropped, and why the last one was; "" if none.
+  [[nodiscard]] std::string TurnedAway() const;
+
+ private:
+  struct Pending {
+    Fd fd;
+    Handshake handshake;
+    std::string inbox;
+    std::string outbox;
+    int64_t expires_ns;
+    int tag;
+  };
+  Result<Pending> Begin(Fd fd, Handshake::Side side, int tag) const;
+  static Result<bool> Advance(Pending& pending);
+  void Accept();
+  void Drop(Pending& pending, const std::string& reason, Outcome& outcome);
+
+  HandshakeTerms terms_;
+  size_t capacity_;
+  int64_t patience_ns_;
+  Fd listener_;
+  std::vector<Pending> pending_;
+  uint64_t turned_away_ = 0;
+  std::string last_reason_;
+};
+
+/// Whether the other end of an idle connection is gone.
+[[nodiscard]] bool HungUp(const Fd& fd);
+
+}  // namespace horoacc

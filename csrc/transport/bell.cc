@@ -1,0 +1,88 @@
+#include "transport/bell.h"
+
+#include <sys/epoll.h>
+#include <unistd.h>
+
+#include <ctime>
+
+namespace horoacc {
+namespace {
+
+constexpr uint32_t kAwake = 0;
+constexpr uint32_t kOnFutex = 1;
+constexpr uint32_t kInPoll = 2;
+
+}  // namespace
+
+// Store-then-load on both sides (ring: bump, then look for sleepers; sleep: announce, then look at
+// the count) needs sequential consistency, or both could miss each other.
+
+void Bells::Ring(int local_rank, Urgency urgency) const {
+  Bell& bell = bells_[local_rank];
+  bell.count.fetch_add(1, std::memory_order_seq_cst);
+  if (bell.waiter.load(std::memory_order_seq_cst) != kAwake) {
+    Wake(local_rank, bell.waiter.exchange(kAwake, std::memory_order_seq_cst), bell.count);
+  }
+  if (urgency == Urgency::kWork && bell.driven.load(std::memory_order_seq_cst) == 0) {
+    WakeCoordinator(local_rank);
+  }
+}
+
+void Bells::WakeCoordinator(int local_rank) const {
+  Bell& bell = bells_[local_rank];
+  bell.coordinator_word.fetch_add(1, std::memory_order_seq_cst);
+  if (bell.coordinator.load(std::memory_order_seq_cst) == kAwake) return;
+  Wake(local_rank, bell.coordinator.exchange(kAwake, std::memory_order_seq_cst),
+       bell.coordinator_word);
+}
+
+void Bells::Wake(int local_rank, uint32_t how, const std::atomic<uint32_t>& word) const {
+  if (how == kOnFutex) FutexWakeAll(word);
+  if (how == kInPoll) {
+    const uint64_t one = 1;
+    [[maybe_unused]] const ssize_t written = ::write(wake_[local_rank]->get(), &one, sizeof one);
+  }
+}
+
+Status Bells::WatchLinks(int local_rank, int link_fd) {
+  for (Fd* poll : {&waiter_poll_, &coordinator_poll_}) {
+    *poll = Fd(::epoll_create1(EPOLL_CLOEXEC));
+    if (!*poll) return SystemError("epoll_create1");
+    epoll_event links{};
+    links.events = EPOLLIN;
+    epoll_event bell{};
+    bell.events = EPOLLIN | EPOLLET;
+    if (::epoll_ctl(poll->get(), EPOLL_CTL_ADD, link_fd, &links) != 0 ||
+        ::epoll_ctl(poll->get(), EPOLL_CTL_ADD, wake_[local_rank]->get(), &bell) != 0) {
+      return SystemError("epoll_ctl");
+    }
+  }
+  return {};
+}
+
+void Bells::SleepAsWaiter(int local_rank, uint32_t seen, int64_t timeout_ns) const {
+  Bell& bell = bells_[local_rank];
+  Sleep(bell.waiter, bell.count, seen, timeout_ns, waiter_poll_);
+}
+
+void Bells::SleepAsCoordinator(int local_rank, uint32_t seen, int64_t timeout_ns) const {
+  Bell& bell = bells_[local_rank];
+  Sleep(bell.coordinator, bell.coordinator_word, seen, timeout_ns, coordinator_poll_);
+}
+
+void Bells::Sleep(std::atomic<uint32_t>& state, const std::atomic<uint32_t>& word, uint32_t seen,
+                  int64_t timeout_ns, const Fd& poll) {
+  state.store(poll ? kInPoll : kOnFutex, std::memory_order_seq_cst);
+  if (word.load(std::memory_order_seq_cst) == seen) {
+    if (!poll) {
+      FutexWait(word, seen, timeout_ns);
+    } else {
+      epoll_event woken[2];
+      const timespec timeout{timeout_ns / 1'000'000'000LL, timeout_ns % 1'000'000'000LL};
+      ::epoll_pwait2(poll.get(), woken, 2, &timeout, nullptr);
+    }
+  }
+  state.store(kAwake, std::memory_order_seq_cst);
+}
+
+}  // namespace horoacc

@@ -1,0 +1,62 @@
+#pragma once
+// How the ranks of a host wake each other.
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "base/futex.h"
+#include "base/result.h"
+#include "transport/fd.h"
+
+namespace horoacc {
+
+/// One rank's bell, in the host's board. Two threads may sleep on it: a caller that drives the
+/// engine while it waits (`waiter`), and the background coordinator. While a caller drives, the
+/// coordinator is left asleep: waking both for every message would cost a core.
+struct alignas(64) Bell {
+  std::atomic<uint32_t> count{0};         ///< bumped by every ring; nothing is lost between looks
+  std::atomic<uint32_t> waiter{0};        ///< 1: asleep on `count`, 2: in epoll
+  std::atomic<uint32_t> driven{0};        ///< > 0: a caller drives this rank's engine
+  std::atomic<uint32_t> coordinator{0};   ///< 1: asleep on `coordinator_word`, 2: in epoll
+  std::atomic<uint32_t> coordinator_word{0};
+};
+
+enum class Urgency {
+  kQuiet,  ///< news that can wait until the rank looks: wake only a caller that waits
+  kWork,   ///< the rank must take part: wake its coordinator if no caller drives
+};
+
+/// The bells of a host, as one rank sees them.
+class Bells {
+ public:
+  Bells() = default;
+  Bells(Bell* bells, std::vector<std::shared_ptr<Fd>> wake) : bells_(bells), wake_(std::move(wake)) {}
+
+  void Ring(int local_rank, Urgency urgency) const;
+  [[nodiscard]] Bell& bell(int local_rank) const { return bells_[local_rank]; }
+
+  /// From now on this rank's sleepers also wake when `link_fd` (of its control links) is readable.
+  Status WatchLinks(int local_rank, int link_fd);
+
+  /// A caller sleeps until the count leaves `seen` or the time is over.
+  void SleepAsWaiter(int local_rank, uint32_t seen, int64_t timeout_ns) const;
+  /// The coordinator sleeps until it is rung with kWork (or by WakeCoordinator) after `seen`, a
+  /// value of coordinator_word, or the time is over.
+  void SleepAsCoordinator(int local_rank, uint32_t seen, int64_t timeout_ns) const;
+  void WakeCoordinator(int local_rank) const;
+
+ private:
+  static void Sleep(std::atomic<uint32_t>& state, const std::atomic<uint32_t>& word, uint32_t seen,
+                    int64_t timeout_ns, const Fd& poll);
+  void Wake(int local_rank, uint32_t how, const std::atomic<uint32_t>& word) const;
+
+  Bell* bells_ = nullptr;
+  std::vector<std::shared_ptr<Fd>> wake_;
+  // One epoll set for each sleeper, edge-triggered on the rank's eventfd, which nobody drains: a
+  // wake-up that two sleepers had to drain would get lost between them.
+  Fd waiter_poll_;
+  Fd coordinator_poll_;
+};
+
+}  // namespace horoacc

@@ -1,0 +1,37 @@
+#pragma once
+// The links that carry control messages between ranks. Small, ordered, reliable, non-blocking.
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "base/result.h"
+
+namespace horoacc {
+
+struct ControlMessage {
+  int source = -1;
+  std::vector<std::byte> bytes;
+};
+
+/// One rank's links to its peers. Driven by one thread at a time (the engine's driver).
+/// Messages from one peer arrive in the order they were sent.
+class ControlLinks {
+ public:
+  virtual ~ControlLinks() = default;
+  /// Copies `bytes` and returns at once; what the network will not take now is kept and sent by
+  /// a later Send or Receive. kPeerLost names a peer that is gone.
+  virtual Status Send(int peer, std::span<const std::byte> bytes) = 0;
+  /// The next message that has arrived, or nothing.
+  virtual Result<std::optional<ControlMessage>> Receive() = 0;
+  /// A descriptor that becomes readable when Receive has something to do (epoll), or -1 if this
+  /// kind of link can only be asked again and again (MPI).
+  [[nodiscard]] virtual int WaitFd() const = 0;
+  /// "tcp", "mpi" or "inproc".
+  [[nodiscard]] virtual const char* kind() const = 0;
+  [[nodiscard]] virtual uint64_t messages_sent() const = 0;
+  [[nodiscard]] virtual uint64_t bytes_sent() const = 0;
+};
+
+}  // namespace horoacc

@@ -1,0 +1,43 @@
+#pragma once
+// What the ranks of a bootstrap say to each other: every rank sends its blob to rank 0, which
+// answers with the table of all, or with the reason why there is none.
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+
+namespace horoacc {
+
+enum GatherKind : uint32_t {
+  kGatherWelcome = 1,  ///< all ranks are here
+  kGatherFailure = 2,  ///< a packed Error; nothing follows
+  kGatherBlob = 3,
+  kGatherTable = 4,
+};
+
+inline constexpr uint64_t kLongestBlob = 64ULL << 20;
+inline constexpr uint64_t kLongestTable = 1ULL << 30;
+
+[[nodiscard]] std::span<const std::byte> BytesOf(const std::string& text);
+[[nodiscard]] std::string TextOf(std::span<const std::byte> bytes);
+
+[[nodiscard]] std::string PackError(const Error& error);
+[[nodiscard]] Error UnpackError(std::span<const std::byte> bytes);
+
+[[nodiscard]] std::string PackTable(const std::vector<std::string>& blobs);
+Result<std::vector<std::string>> UnpackTable(std::span<const std::byte> bytes, int size);
+
+/// "1, 4, 7" for the ranks of which `present` is false; at most ten are named.
+[[nodiscard]] std::string NamesOfMissing(const std::vector<bool>& present);
+
+/// kTimeout that names the ranks of which `present` is false. There is at least one.
+[[nodiscard]] Error StillMissing(const std::vector<bool>& present);
+
+/// How much longer than rank 0 the others wait, so that it can still tell them who is missing.
+inline constexpr int64_t kVerdictGraceNs = 2'000'000'000;
+[[nodiscard]] int64_t WithVerdictGrace(int64_t deadline_ns);
+
+}  // namespace horoacc

@@ -1,0 +1,41 @@
+#pragma once
+// What the ranks of one host share: the board, each rank's memory, and ways to wake each other.
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "transport/bootstrap.h"
+#include "transport/fd.h"
+#include "transport/segment.h"
+
+namespace horoacc {
+
+struct HostOptions {
+  std::string label;        ///< host name; ranks with different labels never try to share
+  std::string secret;       ///< the job's secret, asked for before any descriptor is passed
+  size_t board_bytes = 0;   ///< size of the board that the host's lowest rank creates (sparse)
+  size_t memory_bytes = 0;  ///< size of this rank's own memory (sparse)
+  int64_t deadline_ns = 0;
+};
+
+/// Filled by ShareHost (processes) or InprocHub (threads).
+struct HostShare {
+  int local_rank = 0;
+  std::vector<int> ranks;                 ///< global rank of every local rank, ascending
+  Segment board;                          ///< one for the host; zeroed at creation
+  std::vector<Segment> memory;            ///< by local rank; memory[local_rank] is this rank's own
+  std::vector<std::shared_ptr<Fd>> wake;  ///< by local rank: an eventfd that wakes its epoll sleep
+  std::vector<std::shared_ptr<Fd>>
+      pidfds;  ///< by local rank; empty pointers for ranks in this process
+  std::vector<std::shared_ptr<void>> keep_alive;  ///< whatever else must live as long
+};
+
+/// Finds the ranks with the same label through `bootstrap`, and passes memfds, eventfds and pids
+/// over an abstract Unix socket of the lowest such rank, after the secret. Ranks share a host if
+/// and only if this worked: no name is trusted. kConfig if a rank of this label could not be
+/// reached (it names the rank).
+Result<HostShare> ShareHost(Bootstrap& bootstrap, const HostOptions& options);
+
+}  // namespace horoacc

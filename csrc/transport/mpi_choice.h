@@ -1,0 +1,39 @@
+#pragma once
+// Which MPI a process must use. Two different ones in a process, or one that did not start the
+// job, end in ranks that do not see each other, so this is decided before anything is loaded.
+#include <map>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+
+namespace horoacc {
+
+enum class MpiFlavour { kOpenMpi, kMpich };
+
+/// "openmpi" or "mpich", as in the names of the plug-ins.
+[[nodiscard]] const char* NameOf(MpiFlavour flavour);
+
+/// What the choice depends on.
+struct MpiSurroundings {
+  std::string setting;              ///< HOROACC_MPI_LIBRARY: a path or a soname; "" if not set
+  std::vector<std::string> mapped;  ///< paths of the shared objects in this process
+  std::map<std::string, std::string> environment;  ///< only the variables that launchers set
+  std::vector<std::string> folders;  ///< where wheels put libmpi: lib/ of the Python prefix
+};
+
+/// The surroundings of this process. `python_prefix` is sys.prefix, or "".
+[[nodiscard]] MpiSurroundings LookAround(const std::string& setting,
+                                         const std::string& python_prefix);
+
+struct MpiChoice {
+  MpiFlavour flavour = MpiFlavour::kOpenMpi;
+  std::vector<std::string> libraries;  ///< for dlopen, the first that loads
+  std::string reason;                  ///< for messages: "it is loaded already", ...
+};
+
+/// The libmpi that is mapped already, else the one that started the job, else the setting's, else
+/// the first that is found. kConfig if two of these contradict each other: it says what to set.
+Result<MpiChoice> ChooseMpi(const MpiSurroundings& surroundings);
+
+}  // namespace horoacc

@@ -1,0 +1,81 @@
+"""The engine as Python sees it (pybind11 module over the C API)."""
+
+from collections.abc import Sequence
+
+ALLREDUCE: int
+ALLGATHER: int
+BROADCAST: int
+ALLTOALL: int
+REDUCESCATTER: int
+BARRIER: int
+
+class Output:
+    """Memory that the engine allocated. Supports the buffer protocol (format 'B', writable, 1-D
+    bytes) and keeps the memory alive."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    @property
+    def dtype(self) -> int: ...
+    @property
+    def received_splits(self) -> list[int] | None: ...
+
+class Engine:
+    """One rank's engine. Every method releases the GIL while it waits. Errors are raised as the
+    types of `horoacc.errors` (through `horoacc.errors.from_core(kind, message, culprit)`)."""
+
+    def __init__(self, settings: dict[str, str], placement: dict[str, object]) -> None:
+        """placement keys: rank, size, local_rank, local_size, cross_rank, cross_size, bootstrap
+        ("tcp"|"mpi"|"none"), rendezvous, rendezvous_fd, secret, mpi_plugin, host_label."""
+    @property
+    def address(self) -> int:
+        """The ha_engine pointer, for torch_ops and tensorflow_ops."""
+    @property
+    def placement(self) -> tuple[int, int, int, int, int, int]:
+        """rank, size, local_rank, local_size, cross_rank, cross_size."""
+    def shutdown(self) -> None: ...
+    def add_process_set(self, ranks: Sequence[int]) -> int: ...
+    def remove_process_set(self, process_set: int) -> None: ...
+    def process_set_ranks(self, process_set: int) -> list[int] | None: ...
+    def submit(
+        self,
+        collective: int,
+        tensors: Sequence[tuple[str | None, int, int, tuple[int, ...], int]],
+        op: int = 1,
+        prescale: float = 1.0,
+        postscale: float = 1.0,
+        root: int = 0,
+        process_set: int = 0,
+        splits: Sequence[int] | None = None,
+        keep: object = None,
+    ) -> int:
+        """tensors: (name, input pointer, output pointer or 0, shape, dtype number). `keep` is held
+        until the handle is complete. Returns a handle."""
+    def allreduce(
+        self,
+        name: str | None,
+        input: int,
+        output: int,
+        shape: tuple[int, ...],
+        dtype: int,
+        op: int,
+        prescale: float,
+        postscale: float,
+        process_set: int,
+        keep: object,
+    ) -> int:
+        """The hot path of submit: one allreduce, positional arguments only."""
+    def poll(self, handle: int) -> bool:
+        """Raises KeyError for an unknown handle."""
+    def wait(self, handle: int, timeout: float | None = None) -> None:
+        """Raises the handle's error; KeyboardInterrupt and other signal handlers run meanwhile."""
+    def outputs(self, handle: int) -> list[Output]:
+        """Of a complete handle; empty for members whose output the caller gave."""
+    def release(self, handle: int) -> None: ...
+    def arena_contains(self, pointer: int) -> bool: ...
+    def start_timeline(self, path: str, mark_cycles: bool) -> None: ...
+    def stop_timeline(self) -> None: ...
+    def counters(self) -> dict[str, int]: ...
+
+def version() -> str: ...
+def setting_defaults() -> dict[str, str]: ...

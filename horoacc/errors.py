@@ -1,0 +1,133 @@
+"""What can go wrong, as types that a script written for Horovod already catches.
+
+A collective either gives the right result on every rank, or raises one of these on every rank.
+`HorovodInternalError` is what elastic jobs catch; `ValueError` is a bad argument of this rank.
+"""
+
+from __future__ import annotations
+
+from typing import NoReturn
+
+__all__ = [
+    "Aborted",
+    "ConfigError",
+    "HoroaccError",
+    "HorovodInternalError",
+    "HostsUpdatedInterrupt",
+    "InvalidArgument",
+    "Mismatch",
+    "NotInitialized",
+    "PeerLost",
+    "SystemFailure",
+    "Timeout",
+    "Unsupported",
+    "from_core",
+    "raise_from_core",
+]
+
+
+class HoroaccError(Exception):
+    """The base of every error that the core reports.
+
+    Attributes:
+        culprit: The rank that caused it, or None if no single rank did.
+    """
+
+    culprit: int | None
+
+    def __init__(self, message: str = "", culprit: int | None = None) -> None:
+        super().__init__(message)
+        self.culprit = culprit
+
+
+class HorovodInternalError(RuntimeError):
+    """A collective failed. Horovod's name for it, which elastic scripts catch."""
+
+
+class Mismatch(HoroaccError, HorovodInternalError):
+    """The ranks disagree about a tensor: its type, shape, operation, scale, root or splits."""
+
+
+class InvalidArgument(HoroaccError, ValueError):
+    """This rank passed something that no collective can work with."""
+
+
+class NotInitialized(InvalidArgument):
+    """`init()` was not called, or `shutdown()` was."""
+
+
+class PeerLost(HoroaccError, HorovodInternalError):
+    """Another rank died or left the job."""
+
+
+class Timeout(HoroaccError, HorovodInternalError):
+    """A deadline passed before the other ranks did their part."""
+
+
+class Aborted(HoroaccError, HorovodInternalError):
+    """The job was shut down, or aborted by another rank, while this was in flight."""
+
+
+class ConfigError(HoroaccError, RuntimeError, ValueError):
+    """A setting, or the environment that the job was started in, cannot work."""
+
+
+class SystemFailure(HoroaccError, HorovodInternalError):
+    """The operating system refused something."""
+
+
+class Unsupported(HoroaccError, NotImplementedError, ValueError):
+    """The operation has no meaning for this type of tensor, or does not exist here."""
+
+
+class HostsUpdatedInterrupt(RuntimeError):
+    """The set of hosts changed; raised in elastic jobs between two batches.
+
+    Attributes:
+        skip_sync: Whether the state need not be synchronised before going on.
+    """
+
+    def __init__(self, skip_sync: bool = False) -> None:
+        super().__init__("the set of hosts changed")
+        self.skip_sync = skip_sync
+
+
+# By ha_error_kind of csrc/api/horoacc.h.
+_KINDS: dict[int, type[HoroaccError]] = {
+    1: Mismatch,
+    2: InvalidArgument,
+    3: PeerLost,
+    4: Timeout,
+    5: Aborted,
+    6: ConfigError,
+    7: SystemFailure,
+    8: Unsupported,
+}
+
+
+def from_core(kind: int, message: str, culprit: int = -1) -> HoroaccError:
+    """Makes the exception for an error of the core.
+
+    Args:
+        kind: A number of `ha_error_kind`.
+        message: The core's text.
+        culprit: The rank that caused it, or -1.
+
+    Returns:
+        The exception, not raised yet.
+    """
+    return _KINDS.get(int(kind), SystemFailure)(message, None if culprit < 0 else culprit)
+
+
+def raise_from_core(kind: int, message: str, culprit: int = -1) -> NoReturn:
+    """Raises the exception for an error of the core; the core's module calls it.
+
+    Args:
+        kind: A number of `ha_error_kind`.
+        message: The core's text.
+        culprit: The rank that caused it, or -1.
+
+    Raises:
+        HoroaccError: Always, as the type for `kind`.
+    """
+    raise from_core(kind, message, culprit)

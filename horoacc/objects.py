@@ -1,0 +1,76 @@
+"""Collectives of Python objects. They travel pickled, behind a 64-bit length."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import cloudpickle
+import numpy as np
+
+from horoacc import arrays, basics
+from horoacc.process_sets import ProcessSet, global_process_set
+
+
+def broadcast_object(
+    obj: Any,
+    root_rank: int = 0,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> Any:
+    """Sends an object from one rank to all.
+
+    Args:
+        obj: The object; only the root's matters. cloudpickle must know how to pickle it.
+        root_rank: The global rank that sends.
+        name: The name of the call, for the timeline.
+        process_set: The ranks that take part.
+
+    Returns:
+        The root's object: itself on the root, a copy elsewhere.
+
+    Raises:
+        HorovodInternalError: The collective failed.
+    """
+    is_root = basics.rank() == root_rank
+    payload = np.frombuffer(cloudpickle.dumps(obj), np.uint8) if is_root else np.empty(0, np.uint8)
+    length = np.array([payload.size], np.int64)
+    arrays.broadcast_(length, root_rank, _part(name, "size"), process_set)
+    if is_root:
+        # A copy, because the pickled bytes are read-only and a broadcast has one in-out buffer.
+        payload = payload.copy()
+    else:
+        payload = np.empty(int(length[0]), np.uint8)
+    arrays.broadcast_(payload, root_rank, _part(name, "data"), process_set)
+    return obj if is_root else cloudpickle.loads(payload.data)
+
+
+def allgather_object(
+    obj: Any, name: str | None = None, process_set: ProcessSet = global_process_set
+) -> list[Any]:
+    """Collects every rank's object on every rank.
+
+    Args:
+        obj: This rank's object. cloudpickle must know how to pickle it.
+        name: The name of the call, for the timeline.
+        process_set: The ranks that take part.
+
+    Returns:
+        The objects by rank within the process set.
+
+    Raises:
+        HorovodInternalError: The collective failed.
+    """
+    payload = np.frombuffer(cloudpickle.dumps(obj), np.uint8)
+    lengths = arrays.allgather(
+        np.array([payload.size], np.int64), _part(name, "size"), process_set
+    )
+    gathered = arrays.allgather(payload, _part(name, "data"), process_set)
+    ends = np.cumsum(lengths)
+    return [
+        cloudpickle.loads(gathered[end - length : end].data)
+        for end, length in zip(ends, lengths, strict=True)
+    ]
+
+
+def _part(name: str | None, part: str) -> str | None:
+    return None if name is None else f"{name}.{part}"

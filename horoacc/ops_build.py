@@ -1,0 +1,215 @@
+"""Builds a framework's ops once, where the framework is.
+
+A framework op is compiled against the framework's headers, so it cannot always be part of a wheel.
+It is built when HoroACC is installed beside the framework; otherwise at the first import, or by
+`horoaccrun` before it starts the ranks, into a cache that all processes of a user share: one of
+them builds under a lock, the others wait for it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from importlib import metadata
+from pathlib import Path
+
+from horoacc import settings
+from horoacc._version import __version__
+
+CompileCommand = Sequence[str] | Callable[[Path], Sequence[str]]
+
+_PACKAGE = Path(__file__).resolve().parent
+_PREBUILT = _PACKAGE / "lib" / "ops"
+_LOCK_SECONDS = 600
+
+
+class OpsBuildError(RuntimeError):
+    """A framework's ops could not be compiled."""
+
+
+def source_folder(name: str) -> Path:
+    """Where the C++ sources of a framework's ops are, installed or in a checkout.
+
+    Args:
+        name: `torch_ops`, `tensorflow_ops` or `csrc`, the folder to put on the include path.
+
+    Returns:
+        The folder.
+
+    Raises:
+        OpsBuildError: The installation lacks it.
+    """
+    for root in (_PACKAGE / "_sources", _PACKAGE.parent):
+        if (root / name).is_dir():
+            return root / name
+    raise OpsBuildError(f"the installation of horoacc in {_PACKAGE} lacks the folder {name}")
+
+
+def sources_of(name: str) -> list[Path]:
+    """Every file that decides what a framework's ops are: its folder's, and the core's header.
+
+    Args:
+        name: `torch_ops` or `tensorflow_ops`.
+
+    Returns:
+        The files, to be given to `ensure_built` and `is_built`; `*.cc` are to be compiled.
+
+    Raises:
+        OpsBuildError: The installation lacks them.
+    """
+    folder = source_folder(name)
+    files = sorted(path for path in folder.iterdir() if path.suffix in (".cc", ".h"))
+    return [*files, source_folder("csrc") / "api" / "horoacc.h"]
+
+
+def core_library() -> Path:
+    """The shared library with the core's C functions, to link an op against."""
+    return _PACKAGE / "lib" / "libhoroacc.so"
+
+
+def ensure_built(framework: str, sources: Sequence[Path], compile_command: CompileCommand) -> Path:
+    """Gives the compiled ops of a framework, building them if need be.
+
+    Args:
+        framework: The name of its distribution: `torch` or `tensorflow`.
+        sources: The files that decide what comes out (headers too).
+        compile_command: The compiler's command line. A list gets `-o <file>` appended; a function
+            is called with the file to write.
+
+    Returns:
+        The shared library.
+
+    Raises:
+        OpsBuildError: There is no compiler, or it failed; holds the command and what it said.
+    """
+    ready = _ready_name(framework, sources)
+    if found := _named_by(_PREBUILT / ready):
+        return found
+    flags = _flags(compile_command)
+    key = hashlib.sha256(f"{ready}\n{flags}".encode()).hexdigest()[:16]
+    folder = _PREBUILT if os.environ.get("HOROACC_OPS_PREBUILD") == "1" else _cache()
+    library = folder / f"{framework}-ops-{key}.so"
+    if library.is_file():
+        return library
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with _lock(folder / f"{framework}.lock"):
+            if not library.is_file():  # whoever held the lock before may have built it
+                _build(framework, library, folder / ready, compile_command)
+    except OSError as error:
+        raise OpsBuildError(
+            f"cannot build the {framework} ops in {folder}: {error}; "
+            "set HOROACC_CACHE_DIR to a folder that can be written"
+        ) from error
+    return library
+
+
+def is_built(framework: str, sources: Sequence[Path]) -> bool:
+    """Whether ops of these sources were built for the installed framework, with any compiler.
+
+    Does not import the framework, so that `horoaccrun` can ask at no cost.
+    """
+    ready = _ready_name(framework, sources)
+    return (_named_by(_PREBUILT / ready) or _named_by(_cache() / ready)) is not None
+
+
+def _cache() -> Path:
+    given = str(settings.read(os.environ)["cache_dir"])
+    return Path(given).expanduser() if given else Path("~/.cache/horoacc").expanduser()
+
+
+def _ready_name(framework: str, sources: Sequence[Path]) -> str:
+    """A file that names the library built for this framework, these sources and this Python."""
+    digest = hashlib.sha256()
+    try:
+        version = metadata.version(framework)
+    except metadata.PackageNotFoundError:
+        version = "unknown"
+    for part in (__version__, version, sysconfig.get_config_var("SOABI") or ""):
+        digest.update(part.encode() + b"\0")
+    for source in sorted(sources, key=lambda path: path.name):
+        digest.update(source.name.encode() + b"\0" + source.read_bytes() + b"\0")
+    return f"{framework}-{digest.hexdigest()[:16]}.ready"
+
+
+def _command_line(command: CompileCommand, output: Path) -> list[str]:
+    if callable(command):
+        return [str(part) for part in command(output)]
+    return [*(str(part) for part in command), "-o", str(output)]
+
+
+def _named_by(ready: Path) -> Path | None:
+    """The library that a ready file names, if both are there."""
+    try:
+        library = ready.parent / ready.read_text().strip()
+    except OSError:
+        return None
+    return library if library.is_file() else None
+
+
+def _flags(command: CompileCommand) -> str:
+    """What tells one build from another besides sources and framework: compiler and flags."""
+    line = _command_line(command, Path("output"))
+    return f"{_compiler_version(line[0])}\n{shlex.join(line)}"
+
+
+def _compiler_version(compiler: str) -> str:
+    if shutil.which(compiler) is None:
+        return "no compiler"
+    shown = subprocess.run([compiler, "--version"], capture_output=True, text=True, check=False)
+    return shown.stdout.partition("\n")[0]
+
+
+def _build(framework: str, library: Path, ready: Path, command: CompileCommand) -> None:
+    compiler = _command_line(command, Path("output"))[0]
+    if shutil.which(compiler) is None:
+        raise OpsBuildError(
+            f"the {framework} ops of horoacc must be compiled once, but the compiler "
+            f"'{compiler}' was not found; install g++ (or set CXX), or install horoacc from a "
+            "wheel that was built beside this framework"
+        )
+    folder = library.parent
+    print(f"horoacc: building the {framework} ops once, into {folder}", file=sys.stderr, flush=True)
+    # Same folder, so that the renames are atomic: nobody ever loads half a library.
+    with tempfile.TemporaryDirectory(dir=folder, prefix=".build-") as scratch:
+        output = Path(scratch) / library.name
+        line = _command_line(command, output)
+        done = subprocess.run(line, capture_output=True, text=True, check=False)
+        if done.returncode != 0 or not output.is_file():
+            said = (done.stderr or done.stdout).strip() or "it wrote no file"
+            raise OpsBuildError(
+                f"compiling the {framework} ops failed (exit code {done.returncode}):\n"
+                f"{shlex.join(line)}\n{said}"
+            )
+        note = Path(scratch) / ready.name
+        note.write_text(library.name)
+        output.replace(library)
+        note.replace(ready)
+
+
+@contextlib.contextmanager
+def _lock(path: Path) -> Iterator[None]:
+    """Holds a lock of the file, which the kernel drops if this process dies."""
+    deadline = time.monotonic() + _LOCK_SECONDS
+    with path.open("w") as file:
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise OpsBuildError(
+                        f"another process has held {path} for {_LOCK_SECONDS} s"
+                    ) from None
+                time.sleep(0.05)
+        yield

@@ -1,0 +1,200 @@
+"""Process sets: collectives among some of the ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from horoacc import basics
+
+
+class ProcessSet:
+    """Some ranks of the job that run collectives among themselves.
+
+    Attributes:
+        process_set_id: The core's number for it, or None while it is not registered.
+        ranks: Its ranks, ascending.
+        mpi_comm: The mpi4py communicator that it was made from, or None.
+    """
+
+    process_set_id: int | None
+    ranks: list[int] | None
+    mpi_comm: Any
+
+    def __init__(self, ranks_or_comm: Any) -> None:
+        self.process_set_id = None
+        self.mpi_comm = None
+        if isinstance(ranks_or_comm, Iterable):
+            ranks = list(ranks_or_comm)
+            if any(not isinstance(rank, int) for rank in ranks):
+                raise ValueError(f"A process set is made of ranks (integers), not of {ranks!r}.")
+            self.ranks = sorted(ranks)
+            if len(set(ranks)) != len(ranks):
+                raise ValueError(f"A process set names a rank twice: {self.ranks}.")
+        else:
+            self.ranks = _ranks_of(ranks_or_comm)
+            self.mpi_comm = ranks_or_comm
+
+    def size(self) -> int | None:
+        """Gives the number of its ranks.
+
+        Returns:
+            The number, or None while it is not registered.
+        """
+        if self.process_set_id is None or self.ranks is None:
+            return None
+        return len(self.ranks)
+
+    def rank(self) -> int | None:
+        """Gives this process's rank within the set.
+
+        Returns:
+            The rank, or None while the set is not registered.
+
+        Raises:
+            ValueError: This process is not in the set.
+        """
+        if self.process_set_id is None or self.ranks is None:
+            return None
+        own = basics.rank()
+        if own not in self.ranks:
+            raise ValueError(f"Rank {own} is not in the process set of ranks {self.ranks}.")
+        return self.ranks.index(own)
+
+    def included(self) -> bool | None:
+        """Says whether this process is in the set.
+
+        Returns:
+            True if so, or None while the set is not registered.
+        """
+        if self.process_set_id is None or self.ranks is None:
+            return None
+        return basics.rank() in self.ranks
+
+    def _invalidate(self) -> None:
+        self.process_set_id = None
+
+    def __str__(self) -> str:
+        return (
+            f"ProcessSet(process_set_id={self.process_set_id}, ranks={self.ranks}, "
+            f"mpi_comm={self.mpi_comm})"
+        )
+
+
+global_process_set = ProcessSet([])
+global_process_set.process_set_id = 0
+
+_registered: dict[int, ProcessSet] = {0: global_process_set}
+
+
+def _ranks_of(comm: Any) -> list[int]:
+    """Translates an mpi4py communicator to ranks of the job."""
+    if not hasattr(comm, "Get_group"):
+        raise ValueError(
+            f"A process set is made of a list of ranks or an mpi4py communicator, not of {comm!r}."
+        )
+    from mpi4py import MPI  # noqa: PLC0415 - only who passes a communicator needs mpi4py
+
+    group = comm.Get_group()
+    try:
+        translated = MPI.Group.Translate_ranks(group, None, MPI.COMM_WORLD.Get_group())
+        return sorted(int(rank) for rank in translated)
+    finally:
+        group.Free()
+
+
+def reset(size: int | None) -> None:
+    """Forgets all sets but the global one, as `init()` and `shutdown()` do.
+
+    Args:
+        size: The number of ranks of the new job, or None if there is none.
+    """
+    for process_set in _registered.values():
+        if process_set is not global_process_set:
+            process_set._invalidate()
+    _registered.clear()
+    _registered[0] = global_process_set
+    global_process_set.ranks = [] if size is None else list(range(size))
+
+
+def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
+    """Registers a process set. Every rank of the job calls it, in the same order.
+
+    Args:
+        process_set: The set, or its ranks.
+
+    Returns:
+        The set, registered.
+
+    Raises:
+        ValueError: It is registered already, is a duplicate, or names ranks that do not exist.
+    """
+    engine = basics.engine()
+    if not isinstance(process_set, ProcessSet):
+        process_set = ProcessSet(process_set)
+    ranks = process_set.ranks or []
+    if process_set.process_set_id is not None:
+        raise ValueError(f"{process_set} is registered already.")
+    outside = [rank for rank in ranks if not 0 <= rank < basics.size()]
+    if outside or not ranks:
+        raise ValueError(
+            f"A process set needs ranks from 0 to {basics.size() - 1}, but its ranks are {ranks}."
+        )
+    for other in _registered.values():
+        if other.ranks == ranks:
+            raise ValueError(f"A process set with ranks {ranks} has already been added: {other}.")
+    process_set.process_set_id = engine.add_process_set(ranks)
+    _registered[process_set.process_set_id] = process_set
+    return process_set
+
+
+def remove_process_set(process_set: ProcessSet) -> bool:
+    """Removes a process set. Every rank of the job calls it, in the same order.
+
+    Args:
+        process_set: A registered set.
+
+    Returns:
+        Whether it was removed: the global set, and one that is not registered, are not.
+    """
+    number = process_set.process_set_id
+    if number is None or number == 0:
+        return False
+    basics.engine().remove_process_set(number)
+    _registered.pop(number, None)
+    process_set._invalidate()
+    return True
+
+
+def number_of(process_set: ProcessSet) -> int:
+    """Gives the core's number of a set that a collective is called with.
+
+    Args:
+        process_set: The set.
+
+    Returns:
+        The number.
+
+    Raises:
+        ValueError: It is not registered, or this process is not in it.
+    """
+    number = process_set.process_set_id
+    if number == 0:
+        return 0
+    if number is None:
+        raise ValueError(f"{process_set} is not registered; use hvd.add_process_set().")
+    if not process_set.included():
+        raise ValueError(
+            f"Rank {basics.rank()} is not in the process set of ranks {process_set.ranks}, so it "
+            "cannot take part in its collectives."
+        )
+    return number
+
+
+def ids_and_ranks() -> dict[int, list[int]]:
+    """Lists the registered sets.
+
+    Returns:
+        The ranks of each set by its id.
+    """
+    return {number: list(found.ranks or []) for number, found in _registered.items()}

@@ -1,0 +1,134 @@
+"""Makes the engine: from who started this process, and the settings, to a rank of a job."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from horoacc import mpi_library, settings
+from horoacc.errors import ConfigError
+from horoacc.launcher import environment
+
+if TYPE_CHECKING:
+    from horoacc._core import Engine
+
+
+def engine(comm: Any) -> tuple[Engine, str]:
+    """Joins the job that the environment describes.
+
+    Args:
+        comm: As for `horoacc.init`.
+
+    Returns:
+        The engine, and how its ranks met: "mpi", "tcp" or "none".
+
+    Raises:
+        ConfigError: The environment or a setting cannot work.
+        Timeout: Some ranks did not come.
+    """
+    from horoacc import _core  # noqa: PLC0415 - `import horoacc.launcher` must not load the core
+
+    try:
+        values = settings.core_settings(os.environ)
+        mpi_setting = str(settings.read(os.environ)["mpi_library"])
+        place = environment.detect(os.environ)
+        where: dict[str, object]
+        if comm is None or (_is_ranks(comm) and sorted(comm) == list(range(place.size))):
+            where = _whole_job(place, values, mpi_setting)
+        elif _is_ranks(comm):
+            where = _some_ranks(place, sorted(comm))
+        else:
+            where = _communicator(comm)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+    return _core.Engine(values, where), str(where["bootstrap"])
+
+
+def _is_ranks(comm: Any) -> bool:
+    return isinstance(comm, Iterable) and all(isinstance(rank, int) for rank in comm)
+
+
+def _whole_job(
+    place: environment.Placement, values: dict[str, str], mpi_setting: str
+) -> dict[str, object]:
+    where: dict[str, object] = {
+        "rank": place.rank,
+        "size": place.size,
+        "local_rank": place.local_rank,
+        "local_size": place.local_size,
+        "cross_rank": place.cross_rank,
+        "cross_size": place.cross_size,
+        "bootstrap": place.bootstrap,
+    }
+    seconds = float(values["start_timeout_seconds"])
+    meeting = environment.rendezvous(place, os.environ, seconds)
+    where["rendezvous"] = meeting.address
+    where["rendezvous_fd"] = -1 if meeting.listen_fd is None else meeting.listen_fd
+    where["secret"] = meeting.secret
+    if place.bootstrap == "mpi" or values["control"] == "mpi":
+        where["mpi_plugin"] = mpi_library.plugin(place.launcher, mpi_setting)
+    return where
+
+
+def _some_ranks(place: environment.Placement, ranks: list[int]) -> dict[str, object]:
+    """A job of some of the ranks: they meet through MPI, which knows them all."""
+    if place.rank not in ranks:
+        raise ConfigError(f"init() got the ranks {ranks}, but this process has rank {place.rank}")
+    if len(ranks) == 1:
+        return _position(0, 1, 0, 1) | {"bootstrap": "none"}
+    if place.bootstrap != "mpi":
+        raise ConfigError(
+            f"init() got the ranks {ranks} of {place.size}: a job of some of the ranks needs MPI; "
+            "without it, call init() on all ranks and give the collectives a process set"
+        )
+    from mpi4py import MPI  # noqa: PLC0415 - only who passes ranks needs mpi4py
+
+    group = MPI.COMM_WORLD.Get_group().Incl(ranks)
+    return _communicator(MPI.COMM_WORLD.Create_group(group))
+
+
+def _communicator(comm: Any) -> dict[str, object]:
+    """A job of an mpi4py communicator's processes: it tells them where to meet over TCP."""
+    if not hasattr(comm, "Split_type"):
+        raise ConfigError(
+            "init() takes a list of ranks or an mpi4py communicator, not "
+            f"a {type(comm).__name__}"
+        )
+    rank, size = comm.Get_rank(), comm.Get_size()
+    # MPI_COMM_TYPE_SHARED has different values in different MPIs.
+    from mpi4py import MPI  # noqa: PLC0415 - a communicator of mpi4py's is at hand
+
+    on_host = comm.Split_type(MPI.COMM_TYPE_SHARED)
+    local_rank, local_size = on_host.Get_rank(), on_host.Get_size()
+    on_host.Free()
+    where = _position(rank, size, local_rank, local_size)
+    if size == 1:
+        return where | {"bootstrap": "none"}
+    listener: socket.socket | None = None
+    meeting = None
+    if rank == 0:
+        host = "127.0.0.1" if local_size == size else socket.gethostbyname(socket.gethostname())
+        listener = socket.create_server((host, 0), backlog=max(128, size))
+        meeting = (f"{host}:{listener.getsockname()[1]}", secrets.token_hex(32))
+    address, secret = comm.bcast(meeting, root=0)
+    return where | {
+        "bootstrap": "tcp",
+        "rendezvous": address,
+        "rendezvous_fd": -1 if listener is None else listener.detach(),
+        "secret": secret,
+    }
+
+
+def _position(rank: int, size: int, local_rank: int, local_size: int) -> dict[str, object]:
+    hosts = -(-size // local_size)
+    return {
+        "rank": rank,
+        "size": size,
+        "local_rank": local_rank,
+        "local_size": local_size,
+        "cross_rank": min(max(rank - local_rank, 0) // local_size, hosts - 1),
+        "cross_size": hosts,
+    }

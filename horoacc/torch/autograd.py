@@ -1,0 +1,198 @@
+"""What the collectives are to autograd: each has a gradient that is a collective itself.
+
+Every rank runs the same backward passes, because a gradient waits for all ranks as its collective
+does. Rules: allreduce reduces the gradient alike; all-gather averages it and takes its own rows;
+broadcast averages it on the root and is zero elsewhere; all-to-all sends the rows back;
+reduce-scatter gathers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from horoacc import basics
+from horoacc.collectives import Collectives
+from horoacc.dtypes import OP_NAMES, Average, Sum
+from horoacc.errors import Unsupported
+from horoacc.handles import synchronize
+from horoacc.process_sets import ProcessSet
+from horoacc.torch.tensors import torch_tensors
+
+plain = Collectives(lambda _: torch_tensors)
+"""The collectives without autograd."""
+
+
+def _backward_name(name: str | None) -> str | None:
+    return None if name is None else f"{name}.backward"
+
+
+def _dense(grads: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    # Autograd hands over expanded tensors, such as those of sum().
+    return [grad.contiguous() for grad in grads]
+
+
+class Allreduce(torch.autograd.Function):
+    """Allreduce of one or several tensors."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        name: str | None,
+        op: int,
+        scales: tuple[float, float],
+        process_set: ProcessSet,
+        grouped: bool,
+        *tensors: torch.Tensor,
+    ) -> Any:
+        """Reduces."""
+        ctx.call = (_backward_name(name), op, scales, process_set, grouped)
+        return tuple(_reduce(tensors, name, op, scales, process_set, grouped))
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> Any:
+        """Reduces the gradients alike."""
+        name, op, scales, process_set, grouped = ctx.call
+        if op not in (Average, Sum):
+            raise Unsupported(f"allreduce with {OP_NAMES[op]} has no gradient")
+        reduced = _reduce(_dense(grads), name, op, scales, process_set, grouped)
+        return (None, None, None, None, None, *reduced)
+
+
+def _reduce(
+    tensors: Sequence[torch.Tensor],
+    name: str | None,
+    op: int,
+    scales: tuple[float, float],
+    process_set: ProcessSet,
+    grouped: bool,
+) -> list[torch.Tensor]:
+    arguments: dict[str, Any] = {
+        "name": name,
+        "op": op,
+        "prescale_factor": scales[0],
+        "postscale_factor": scales[1],
+        "process_set": process_set,
+    }
+    if grouped:
+        return plain.grouped_allreduce(tensors, **arguments)
+    return [plain.allreduce(tensors[0], **arguments)]
+
+
+class Allgather(torch.autograd.Function):
+    """All-gather of one or several tensors."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        name: str | None,
+        process_set: ProcessSet,
+        grouped: bool,
+        *tensors: torch.Tensor,
+    ) -> Any:
+        """Gathers."""
+        ctx.rows = [tensor.shape[0] for tensor in tensors]
+        ctx.call = (_backward_name(name), process_set, grouped)
+        if grouped:
+            return tuple(plain.grouped_allgather(tensors, name, process_set))
+        return (plain.allgather(tensors[0], name, process_set),)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> Any:
+        """Averages the gradients and takes this rank's rows."""
+        name, process_set, grouped = ctx.call
+        reduced = _reduce(_dense(grads), name, Average, (1.0, 1.0), process_set, grouped)
+        rows = plain.allgather(
+            torch.tensor([ctx.rows]), None if name is None else f"{name}.rows", process_set
+        )
+        begins = rows[: process_set.rank()].sum(0).tolist()
+        own = [
+            grad.narrow(0, begin, count)
+            for grad, begin, count in zip(reduced, begins, ctx.rows, strict=True)
+        ]
+        return (None, None, None, *own)
+
+
+class Broadcast(torch.autograd.Function):
+    """Broadcast of one tensor."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, name: str | None, root_rank: int, process_set: ProcessSet, tensor: torch.Tensor
+    ) -> Any:
+        """Sends the root's tensor."""
+        ctx.call = (_backward_name(name), root_rank, process_set)
+        return plain.broadcast(tensor, root_rank, name, process_set)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> Any:
+        """Averages the gradient for the root."""
+        name, root_rank, process_set = ctx.call
+        (reduced,) = _reduce(_dense(grads), name, Average, (1.0, 1.0), process_set, False)
+        if basics.rank() != root_rank:
+            reduced = torch.zeros_like(reduced)
+        return None, None, None, reduced
+
+
+class Alltoall(torch.autograd.Function):
+    """All-to-all of one tensor."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, name: str | None, splits: Any, process_set: ProcessSet, tensor: torch.Tensor
+    ) -> Any:
+        """Sends rows to the other ranks."""
+
+
+        output, received = synchronize(plain.alltoall_async(tensor, splits, name, process_set))
+        ctx.call = (_backward_name(name), received, process_set)
+        ctx.mark_non_differentiable(received)
+        return output, received
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> Any:
+        """Sends the rows of the gradient back."""
+        name, received, process_set = ctx.call
+        back, _ = plain.alltoall(grads[0].contiguous(), received, name, process_set)
+        return None, None, None, back
+
+
+class Reducescatter(torch.autograd.Function):
+    """Reduce-scatter of one or several tensors."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        name: str | None,
+        op: int,
+        scales: tuple[float, float],
+        process_set: ProcessSet,
+        grouped: bool,
+        *tensors: torch.Tensor,
+    ) -> Any:
+        """Reduces and gives this rank its part."""
+        ctx.call = (_backward_name(name), op, scales, process_set, grouped)
+        arguments: dict[str, Any] = {
+            "name": name,
+            "op": op,
+            "process_set": process_set,
+            "prescale_factor": scales[0],
+            "postscale_factor": scales[1],
+        }
+        if grouped:
+            return tuple(plain.grouped_reducescatter(tensors, **arguments))
+        return (plain.reducescatter(tensors[0], **arguments),)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> Any:
+        """Gathers the gradients."""
+        name, op, scales, process_set, grouped = ctx.call
+        factor = scales[0] * scales[1] * (process_set.size() if op == Sum else 1)
+        scaled = [grad if factor == 1 else grad * factor for grad in _dense(grads)]
+        if grouped:
+            gathered = plain.grouped_allgather(scaled, name, process_set)
+        else:
+            gathered = [plain.allgather(scaled[0], name, process_set)]
+        return (None, None, None, None, None, *gathered)

@@ -1,0 +1,125 @@
+"""Broadcasts of whole models and optimizers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from horoacc import basics
+from horoacc.handles import synchronize
+from horoacc.objects import allgather_object, broadcast_object
+from horoacc.torch.ops import broadcast_async_
+
+__all__ = [
+    "allgather_object",
+    "broadcast_object",
+    "broadcast_optimizer_state",
+    "broadcast_parameters",
+]
+
+
+def broadcast_parameters(params: Any, root_rank: int) -> None:
+    """Gives all ranks the root's parameters, as at the beginning of training.
+
+    Args:
+        params: A `state_dict()` or a list of (name, tensor) pairs, such as
+            `list(model.named_parameters())`, or a list of tensors.
+        root_rank: The global rank that sends.
+
+    Raises:
+        ValueError: `params` is neither.
+        HorovodInternalError: The collective failed.
+    """
+    pairs: list[tuple[str | None, Any]]
+    if isinstance(params, Mapping):
+        pairs = sorted(params.items())
+    elif isinstance(params, list):
+        pairs = [item if isinstance(item, tuple) else (None, item) for item in params]
+    else:
+        raise ValueError(f"invalid params of type: {type(params)}")
+    _broadcast_all([(name, item) for name, item in pairs if isinstance(item, torch.Tensor)],
+                   root_rank)  # fmt: skip
+
+
+def broadcast_optimizer_state(
+    optimizer: torch.optim.Optimizer, root_rank: int, model: torch.nn.Module | None = None
+) -> None:
+    """Gives all ranks the root's optimizer state: momenta, step counts, learning rates.
+
+    A rank whose state is empty, as when only the root loaded a checkpoint, is given it whole.
+
+    Args:
+        optimizer: A torch optimizer, or a `DistributedOptimizer`.
+        root_rank: The global rank that sends.
+        model: Accepted for Horovod's sake; not needed.
+
+    Raises:
+        ValueError: The optimizer is LBFGS, whose state is not a plain dictionary of tensors.
+        HorovodInternalError: The collective failed.
+    """
+    if isinstance(optimizer, torch.optim.LBFGS):
+        raise ValueError("cannot broadcast torch.optim.LBFGS state")
+    own = optimizer.state_dict()
+    tensors: list[torch.Tensor] = []
+    outline = broadcast_object(_outline(own, tensors), root_rank, "optimizer_state")
+    is_root = basics.rank() == root_rank
+    blank: list[torch.Tensor] = []
+    received = own if is_root else _fill(outline, blank)
+    _broadcast_all(
+        [(f"optimizer_state.{index}", tensor)
+         for index, tensor in enumerate(tensors if is_root else blank)],
+        root_rank,
+    )  # fmt: skip
+    if not is_root:
+        optimizer.load_state_dict(received)
+
+
+class _Blank:
+    """Stands for a tensor in what travels ahead of the tensors."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self.shape = tuple(tensor.shape)
+        self.dtype = tensor.dtype
+
+
+def _outline(value: Any, tensors: list[torch.Tensor]) -> Any:
+    """Copies nested containers with `_Blank`s for tensors, which it collects in order."""
+    if isinstance(value, torch.Tensor):
+        tensors.append(value)
+        return _Blank(value)
+    if isinstance(value, dict):
+        return {key: _outline(item, tensors) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_outline(item, tensors) for item in value]
+    if type(value) is tuple:
+        return tuple(_outline(item, tensors) for item in value)
+    return value
+
+
+def _fill(value: Any, tensors: list[torch.Tensor]) -> Any:
+    """Undoes `_outline` with empty tensors, which it collects in the same order."""
+    if isinstance(value, _Blank):
+        tensors.append(torch.empty(value.shape, dtype=value.dtype))
+        return tensors[-1]
+    if isinstance(value, dict):
+        return {key: _fill(item, tensors) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_fill(item, tensors) for item in value]
+    if type(value) is tuple:
+        return tuple(_fill(item, tensors) for item in value)
+    return value
+
+
+@torch.no_grad()
+def _broadcast_all(pairs: list[tuple[str | None, torch.Tensor]], root_rank: int) -> None:
+    flights = []
+    for name, tensor in pairs:
+        # A tensor in another memory order travels through a copy.
+        dense = tensor.detach() if tensor.is_contiguous() else tensor.detach().contiguous()
+        flights.append((tensor, dense, broadcast_async_(dense, root_rank, name)))
+    for tensor, dense, handle in flights:
+        synchronize(handle)
+        if dense.data_ptr() != tensor.data_ptr():
+            tensor.copy_(dense)

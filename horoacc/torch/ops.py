@@ -1,0 +1,302 @@
+"""The collectives of torch's tensors, with autograd where Horovod has it.
+
+Tensors are contiguous and on the CPU. The out-of-place calls that wait are differentiable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from horoacc.calls import check_list, check_scatter_op, resolve_op
+from horoacc.collectives import Collectives, barrier
+from horoacc.compression import Compressor
+from horoacc.dtypes import Average, Sum
+from horoacc.handles import poll, synchronize
+from horoacc.process_sets import ProcessSet, global_process_set
+from horoacc.torch.autograd import Allgather, Allreduce, Alltoall, Broadcast, Reducescatter
+from horoacc.torch.compression import Compression
+from horoacc.torch.tensors import torch_tensors
+
+__all__ = [
+    "allgather",
+    "allgather_async",
+    "allreduce",
+    "allreduce_",
+    "allreduce_async",
+    "allreduce_async_",
+    "alltoall",
+    "alltoall_async",
+    "barrier",
+    "broadcast",
+    "broadcast_",
+    "broadcast_async",
+    "broadcast_async_",
+    "grouped_allgather",
+    "grouped_allgather_async",
+    "grouped_allreduce",
+    "grouped_allreduce_",
+    "grouped_allreduce_async",
+    "grouped_allreduce_async_",
+    "grouped_reducescatter",
+    "grouped_reducescatter_async",
+    "poll",
+    "reducescatter",
+    "reducescatter_async",
+    "sparse_allreduce_async",
+    "synchronize",
+]
+
+
+def _tracked(tensors: Sequence[torch.Tensor]) -> bool:
+    return torch.is_grad_enabled() and any(
+        isinstance(tensor, torch.Tensor) and tensor.requires_grad for tensor in tensors
+    )
+
+
+def _row_counts(splits: Any) -> Any:
+    """Checks Horovod's rule for splits; other sequences of integers are welcome too."""
+    if isinstance(splits, torch.Tensor):
+        if splits.dim() != 1:
+            raise ValueError(f"splits must have one dimension, not {splits.dim()}.")
+        if splits.dtype not in (torch.int32, torch.int64):
+            raise ValueError(f"splits must be of type int32, not {splits.dtype}.")
+        return splits.tolist()
+    return splits
+
+
+class TorchCollectives(Collectives):
+    """Horovod's collectives for torch's tensors."""
+
+    def __init__(self) -> None:
+        """Makes the functions."""
+        super().__init__(lambda _: torch_tensors)
+
+    def allreduce(
+        self,
+        tensor: torch.Tensor,
+        average: bool | None = None,
+        name: str | None = None,
+        compression: type[Compressor] = Compression.none,
+        op: int | None = None,
+        prescale_factor: float = 1.0,
+        postscale_factor: float = 1.0,
+        process_set: ProcessSet = global_process_set,
+    ) -> torch.Tensor:
+        """See `Collectives.allreduce`; differentiable."""
+        scales = (prescale_factor, postscale_factor)
+        if not _tracked([tensor]):
+            return super().allreduce(tensor, average, name, compression, op, *scales, process_set)  # type: ignore[no-any-return]
+        narrow, context = compression.compress(tensor)
+        op = resolve_op(op, average)
+        (reduced,) = Allreduce.apply(name, op, scales, process_set, False, narrow)
+        return compression.decompress(reduced, context)  # type: ignore[no-any-return]
+
+    def grouped_allreduce(
+        self,
+        tensors: Sequence[torch.Tensor],
+        average: bool | None = None,
+        name: str | None = None,
+        compression: type[Compressor] = Compression.none,
+        op: int | None = None,
+        prescale_factor: float = 1.0,
+        postscale_factor: float = 1.0,
+        process_set: ProcessSet = global_process_set,
+    ) -> list[torch.Tensor]:
+        """See `Collectives.grouped_allreduce`; differentiable."""
+        check_list(tensors, "allreduce")
+        scales = (prescale_factor, postscale_factor)
+        if not _tracked(tensors):
+            return super().grouped_allreduce(
+                tensors, average, name, compression, op, *scales, process_set
+            )
+        narrow = [compression.compress(tensor) for tensor in tensors]
+        op = resolve_op(op, average)
+        reduced = Allreduce.apply(
+            name, op, scales, process_set, True, *(tensor for tensor, _ in narrow)
+        )
+        return _widen(compression, reduced, narrow)
+
+    def allgather(
+        self,
+        tensor: torch.Tensor,
+        name: str | None = None,
+        process_set: ProcessSet = global_process_set,
+    ) -> torch.Tensor:
+        """See `Collectives.allgather`; differentiable."""
+        if not _tracked([tensor]):
+            return super().allgather(tensor, name, process_set)  # type: ignore[no-any-return]
+        return Allgather.apply(name, process_set, False, tensor)[0]  # type: ignore[no-any-return]
+
+    def grouped_allgather(
+        self,
+        tensors: Sequence[torch.Tensor],
+        name: str | None = None,
+        process_set: ProcessSet = global_process_set,
+    ) -> list[torch.Tensor]:
+        """See `Collectives.grouped_allgather`; differentiable."""
+        check_list(tensors, "allgather")
+        if not _tracked(tensors):
+            return super().grouped_allgather(tensors, name, process_set)
+        return list(Allgather.apply(name, process_set, True, *tensors))
+
+    def broadcast(
+        self,
+        tensor: torch.Tensor,
+        root_rank: int,
+        name: str | None = None,
+        process_set: ProcessSet = global_process_set,
+    ) -> torch.Tensor:
+        """See `Collectives.broadcast`; differentiable."""
+        if not _tracked([tensor]):
+            return super().broadcast(tensor, root_rank, name, process_set)  # type: ignore[no-any-return]
+        return Broadcast.apply(name, root_rank, process_set, tensor)  # type: ignore[no-any-return]
+
+    def alltoall_async(
+        self,
+        tensor: torch.Tensor,
+        splits: Any = None,
+        name: str | None = None,
+        process_set: ProcessSet = global_process_set,
+    ) -> int:
+        """See `Collectives.alltoall_async`."""
+        return super().alltoall_async(tensor, _row_counts(splits), name, process_set)
+
+    def alltoall(
+        self,
+        tensor: torch.Tensor,
+        splits: Any = None,
+        name: str | None = None,
+        process_set: ProcessSet = global_process_set,
+    ) -> Any:
+        """See `Collectives.alltoall`; differentiable."""
+        if not _tracked([tensor]):
+            return super().alltoall(tensor, _row_counts(splits), name, process_set)
+        received = Alltoall.apply(name, _row_counts(splits), process_set, tensor)
+        return received[0] if splits is None else received
+
+    def reducescatter(
+        self,
+        tensor: torch.Tensor,
+        name: str | None = None,
+        compression: type[Compressor] = Compression.none,
+        op: int = Average,
+        process_set: ProcessSet = global_process_set,
+        prescale_factor: float = 1.0,
+        postscale_factor: float = 1.0,
+    ) -> torch.Tensor:
+        """See `Collectives.reducescatter`; differentiable."""
+        scales = (prescale_factor, postscale_factor)
+        if not _tracked([tensor]):
+            return super().reducescatter(tensor, name, compression, op, process_set, *scales)  # type: ignore[no-any-return]
+        narrow, context = compression.compress(tensor)
+        op = check_scatter_op(op)
+        (part,) = Reducescatter.apply(name, op, scales, process_set, False, narrow)
+        return compression.decompress(part, context)  # type: ignore[no-any-return]
+
+    def grouped_reducescatter(
+        self,
+        tensors: Sequence[torch.Tensor],
+        name: str | None = None,
+        compression: type[Compressor] = Compression.none,
+        op: int = Average,
+        process_set: ProcessSet = global_process_set,
+        prescale_factor: float = 1.0,
+        postscale_factor: float = 1.0,
+    ) -> list[torch.Tensor]:
+        """See `Collectives.grouped_reducescatter`; differentiable."""
+        check_list(tensors, "reducescatter")
+        scales = (prescale_factor, postscale_factor)
+        if not _tracked(tensors):
+            return super().grouped_reducescatter(
+                tensors, name, compression, op, process_set, *scales
+            )
+        narrow = [compression.compress(tensor) for tensor in tensors]
+        op = check_scatter_op(op)
+        parts = Reducescatter.apply(
+            name, op, scales, process_set, True, *(tensor for tensor, _ in narrow)
+        )
+        return _widen(compression, parts, narrow)
+
+
+def _widen(
+    compression: type[Compressor], results: Sequence[torch.Tensor], narrow: Sequence[Any]
+) -> list[torch.Tensor]:
+    return [
+        compression.decompress(result, context)
+        for result, (_, context) in zip(results, narrow, strict=True)
+    ]
+
+
+def sparse_allreduce_async(
+    tensor: torch.Tensor,
+    name: str | None,
+    op: int,
+    process_set: ProcessSet = global_process_set,
+) -> Callable[[], torch.Tensor]:
+    """Starts a reduction of a sparse tensor: its values and indices are gathered.
+
+    Args:
+        tensor: A COO tensor; the ranks' may have different non-zeros.
+        name: The same on all ranks.
+        op: Average or Sum.
+        process_set: The ranks that take part.
+
+    Returns:
+        A function to call for the reduced sparse tensor; `synchronize` takes it too.
+
+    Raises:
+        ValueError: An argument cannot work.
+    """
+    if op not in (Average, Sum):
+        raise ValueError("A sparse tensor can be averaged or summed, nothing else.")
+    if not tensor.is_coalesced():
+        tensor = tensor.coalesce()
+    indices = allgather_async(
+        tensor._indices().t().contiguous(), _part(name, "indices"), process_set
+    )
+    values = allgather_async(
+        tensor._values().contiguous(), _part(name, "values"), process_set
+    )
+    size = process_set.size() or 1
+
+    def finish() -> torch.Tensor:
+        gathered = synchronize(values)
+        where = synchronize(indices)
+        if op == Average:
+            gathered = gathered / size
+        return torch.sparse_coo_tensor(where.t(), gathered, tensor.shape)
+
+    return finish
+
+
+def _part(name: str | None, part: str) -> str | None:
+    return None if name is None else f"{name}.{part}"
+
+
+_collectives = TorchCollectives()
+
+allreduce = _collectives.allreduce
+allreduce_async = _collectives.allreduce_async
+allreduce_ = _collectives.allreduce_
+allreduce_async_ = _collectives.allreduce_async_
+grouped_allreduce = _collectives.grouped_allreduce
+grouped_allreduce_async = _collectives.grouped_allreduce_async
+grouped_allreduce_ = _collectives.grouped_allreduce_
+grouped_allreduce_async_ = _collectives.grouped_allreduce_async_
+allgather = _collectives.allgather
+allgather_async = _collectives.allgather_async
+grouped_allgather = _collectives.grouped_allgather
+grouped_allgather_async = _collectives.grouped_allgather_async
+broadcast = _collectives.broadcast
+broadcast_async = _collectives.broadcast_async
+broadcast_ = _collectives.broadcast_
+broadcast_async_ = _collectives.broadcast_async_
+alltoall = _collectives.alltoall
+alltoall_async = _collectives.alltoall_async
+reducescatter = _collectives.reducescatter
+reducescatter_async = _collectives.reducescatter_async
+grouped_reducescatter = _collectives.grouped_reducescatter
+grouped_reducescatter_async = _collectives.grouped_reducescatter_async

@@ -1,0 +1,81 @@
+"""Tensors of torch, as the collectives see them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+
+from horoacc.collectives import Restore, View
+from horoacc.dtypes import NAMES
+
+if TYPE_CHECKING:
+    from horoacc._core import Output
+
+NUMBERS: dict[torch.dtype, int] = {
+    getattr(torch, name): number for number, name in enumerate(NAMES)
+}
+"""The core's number of each type."""
+
+_DTYPES: list[torch.dtype] = [getattr(torch, name) for name in NAMES]
+
+
+class TorchTensors:
+    """Contiguous CPU tensors of torch."""
+
+    def readable(self, tensor: torch.Tensor) -> tuple[torch.Tensor, Restore | None]:
+        """See `Tensors`."""
+        # A conjugated view is contiguous, yet its memory holds other numbers.
+        return tensor.resolve_conj().resolve_neg(), None
+
+    def writable(self, tensor: torch.Tensor) -> torch.Tensor:
+        """See `Tensors`."""
+        if tensor.is_conj() or tensor.is_neg():
+            raise ValueError("A conjugated or negated view cannot be written in place.")
+        return tensor
+
+    def view(self, tensor: torch.Tensor) -> View:
+        """See `Tensors`."""
+        number = NUMBERS.get(tensor.dtype)
+        if number is None or not tensor.is_cpu or tensor.layout is not torch.strided:
+            _refuse(tensor)
+        if not tensor.is_contiguous():
+            raise ValueError(
+                "Tensor is required to be contiguous, but its shape is "
+                f"{tuple(tensor.shape)} and its strides are {tensor.stride()}."
+            )
+        return tensor.data_ptr(), tensor.shape, number
+
+    def empty_like(self, tensor: torch.Tensor) -> torch.Tensor:
+        """See `Tensors`."""
+        return torch.empty_like(tensor, requires_grad=False)
+
+    def owned(self, output: Output) -> torch.Tensor:
+        """See `Tensors`."""
+        dtype = _DTYPES[output.dtype]
+        if 0 in output.shape:
+            return torch.empty(output.shape, dtype=dtype)
+        return torch.frombuffer(output, dtype=dtype).view(output.shape)
+
+    def counts(self, rows: Sequence[int]) -> torch.Tensor:
+        """See `Tensors`."""
+        return torch.tensor(rows, dtype=torch.int32)
+
+
+def _refuse(tensor: torch.Tensor) -> None:
+    if not isinstance(tensor, torch.Tensor):
+        raise ValueError(f"A torch.Tensor is needed, not a {type(tensor).__name__}.")
+    if tensor.layout is not torch.strided:
+        raise ValueError(
+            f"Tensor layout {tensor.layout} is not supported; sparse tensors have "
+            "sparse_allreduce_async()."
+        )
+    if not tensor.is_cpu:
+        raise ValueError(
+            f"Tensor device {tensor.device} is not supported; tensors must be on the CPU."
+        )
+    raise ValueError(f"Tensor type {tensor.dtype} is not supported.")
+
+
+torch_tensors = TorchTensors()

@@ -1,0 +1,1 @@
+"""Starts the ranks of a job, and recognises who started this one."""

@@ -1,0 +1,66 @@
+"""`horoaccrun --check-build`: what is there to work with."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Mapping
+from pathlib import Path
+
+from horoacc.launcher.mpirun import MpirunError, find_mpirun
+
+from horoacc import _version
+
+_PACKAGE = Path(_version.__file__).parent
+
+
+def core_error() -> str:
+    """Why the core cannot be used, or an empty string."""
+    try:
+        from horoacc import _core
+
+        _core.version()
+    except ImportError as error:
+        return str(error)
+    return ""
+
+
+def plugin(flavour: str) -> Path:
+    """Where the MPI plug-in for an MPI lies if it was built."""
+    return _PACKAGE / "lib" / f"libhoroacc_mpi_{flavour}.so"
+
+
+def report(given_mpirun: str, environ: Mapping[str, str]) -> tuple[str, bool]:
+    """Writes the report.
+
+    Args:
+        given_mpirun: The mpirun that the settings name, or empty.
+        environ: The variables, for PATH.
+
+    Returns:
+        The text, in the shape of horovodrun's, and whether a job can run at all.
+    """
+    core = core_error()
+    try:
+        mpirun = find_mpirun(given_mpirun, environ)
+        starts = f"{mpirun.path} ({mpirun.flavour} {mpirun.version})" if mpirun else "none"
+    except MpirunError as error:
+        mpirun, starts = None, str(error)
+    openmpi, mpich = plugin("openmpi").is_file(), plugin("mpich").is_file()
+    lines = [f"HoroACC v{_version.__version__}:", "", "Available Frameworks:"]
+    lines += [_mark(_installed("tensorflow"), "TensorFlow"), _mark(_installed("torch"), "PyTorch")]
+    lines += ["", "Available Controllers:"]
+    lines += [_mark(not core and (openmpi or mpich), "MPI"), _mark(not core, "TCP")]
+    lines += ["", "Available Tensor Operations:", _mark(not core, "Shared memory")]
+    lines += ["", "MPI plug-ins:", _mark(openmpi, "Open MPI"), _mark(mpich, "MPICH")]
+    lines += ["", f"mpirun: {starts}"]
+    if core:
+        lines += ["", f"The core cannot be loaded: {core}"]
+    return "\n".join(lines), not core
+
+
+def _mark(there: bool, name: str) -> str:
+    return f"    [{'X' if there else ' '}] {name}"
+
+
+def _installed(name: str) -> bool:
+    return importlib.util.find_spec(name) is not None

@@ -1,0 +1,78 @@
+"""A process that horoaccrun started without MPI."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+from collections.abc import Mapping
+
+from horoacc.launcher.environment.placement import (
+    Placement,
+    PlacementError,
+    Rendezvous,
+    number,
+)
+
+
+class HoroaccJob:
+    """Recognises HOROACC_RANK and its companions."""
+
+    @staticmethod
+    def detect(environ: Mapping[str, str]) -> Placement | None:
+        """The placement, or None if horoaccrun did not start this process."""
+        if "HOROACC_RANK" not in environ:
+            return None
+        size = number(environ, "HOROACC_SIZE")
+        return Placement(
+            rank=number(environ, "HOROACC_RANK"),
+            size=size,
+            local_rank=number(environ, "HOROACC_LOCAL_RANK"),
+            local_size=number(environ, "HOROACC_LOCAL_SIZE"),
+            cross_rank=number(environ, "HOROACC_CROSS_RANK", 0),
+            cross_size=number(environ, "HOROACC_CROSS_SIZE", 1),
+            launcher="horoaccrun",
+            bootstrap="none" if size == 1 else "tcp",
+        )
+
+
+def rendezvous(placement: Placement, environ: Mapping[str, str]) -> Rendezvous:
+    """Reads where the launcher told the ranks to meet.
+
+    Raises:
+        PlacementError: The address or the secret is missing.
+    """
+    address = environ.get("HOROACC_RENDEZVOUS", "")
+    secret = environ.get("HOROACC_SECRET", "")
+    if ":" not in address or not secret:
+        missing = "HOROACC_SECRET" if ":" in address else "HOROACC_RENDEZVOUS (host:port)"
+        raise PlacementError(f"HOROACC_RANK is set, but {missing} is not; start with horoaccrun")
+    listen_fd = None
+    if placement.rank == 0:
+        listen_fd = _inherited(environ.get("HOROACC_RENDEZVOUS_FD", ""), address)
+    return Rendezvous(address, listen_fd, secret)
+
+
+def _inherited(text: str, address: str) -> int | None:
+    """The launcher's listening socket, if it is still what it was.
+
+    A wrapper between the launcher and this process may have closed it, an earlier `init` may have
+    used it up, and its number may be another file's by now; the address is then free to be bound.
+    """
+    if not text.isdigit():
+        return None
+    fd = int(text)
+    try:
+        probe = socket.socket(fileno=os.dup(fd))
+    except OSError:
+        return None
+    with contextlib.closing(probe):
+        try:
+            host, port = probe.getsockname()[:2]
+            listening = probe.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
+        except (OSError, ValueError):
+            return None
+    if not listening or f"{host}:{port}" != address:
+        return None
+    os.set_inheritable(fd, False)
+    return fd

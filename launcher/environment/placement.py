@@ -1,0 +1,94 @@
+"""What a process must know before it can meet the other ranks."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+Bootstrap = Literal["tcp", "mpi", "none"]
+
+
+class PlacementError(ValueError):
+    """The variables of a launcher are there, but what they say cannot be."""
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Where a process stands in its job, as told by whoever started it."""
+
+    rank: int
+    size: int
+    local_rank: int
+    local_size: int
+    cross_rank: int
+    cross_size: int
+    launcher: str
+    """Who started the process: horoaccrun, torchrun, openmpi, mpich, slurm or single."""
+    bootstrap: Bootstrap
+    """How the ranks find each other."""
+
+    def __post_init__(self) -> None:
+        """Raises PlacementError if a rank lies outside its size."""
+        pairs = (
+            ("rank", self.rank, self.size),
+            ("local rank", self.local_rank, self.local_size),
+            ("cross rank", self.cross_rank, self.cross_size),
+        )
+        for name, rank, size in pairs:
+            if not 0 <= rank < size:
+                raise PlacementError(
+                    f"{self.launcher} says that this process has {name} {rank} of {size}"
+                )
+
+
+@dataclass(frozen=True)
+class Rendezvous:
+    """How a rank reaches rank 0 of a job that meets over TCP."""
+
+    address: str
+    """host:port"""
+    listen_fd: int | None
+    """On rank 0 a socket that listens there already, or None: then rank 0 binds the address."""
+    secret: str
+    """The job's secret, in hexadecimal digits."""
+
+
+def number(environ: Mapping[str, str], name: str, default: int | None = None) -> int:
+    """Reads a whole number that a launcher set.
+
+    Args:
+        environ: The variables.
+        name: Which one.
+        default: What to return if it is not there; None: it must be.
+
+    Returns:
+        The number.
+
+    Raises:
+        PlacementError: It is missing or no number; names it.
+    """
+    text = environ.get(name, "")
+    if text == "" and default is not None:
+        return default
+    try:
+        return int(text)
+    except ValueError:
+        what = f"is '{text}'" if text else "is missing"
+        raise PlacementError(f"{name} {what}; a launcher sets it to a whole number") from None
+
+
+def by_host(rank: int, size: int, local_rank: int, local_size: int) -> tuple[int, int]:
+    """Cross rank and cross size for launchers that do not tell them.
+
+    Exact if hosts are filled one after the other and have the same number of ranks; the core asks
+    every rank for its host and corrects what is not.
+    """
+    hosts = -(-size // local_size)
+    return min(max(rank - local_rank, 0) // local_size, hosts - 1), hosts
+
+
+def own_environ(environ: Mapping[str, str] | None) -> Mapping[str, str]:
+    """The given variables, or this process's."""
+    return os.environ if environ is None else environ

@@ -1,0 +1,145 @@
+"""A process that torchrun started, or anything else that sets torch's env:// variables."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import secrets
+import socket
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import TYPE_CHECKING, Protocol
+
+from horoacc.launcher.environment.placement import (
+    Placement,
+    PlacementError,
+    Rendezvous,
+    by_host,
+    number,
+)
+
+if TYPE_CHECKING:
+    from torch.distributed import Store  # type: ignore[attr-defined]
+
+_NEEDED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+# Every init() of a process meets under keys of its own; all ranks count alike.
+_inits = itertools.count()
+
+
+class Torchrun:
+    """Recognises torchrun by TORCHELASTIC_RUN_ID."""
+
+    @staticmethod
+    def detect(environ: Mapping[str, str]) -> Placement | None:
+        """The placement, or None if torchrun did not start this process."""
+        return TorchVariables.detect(environ) if "TORCHELASTIC_RUN_ID" in environ else None
+
+
+class TorchVariables:
+    """Recognises RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, whoever set them.
+
+    Asked after the MPI launchers: a script may export these for torch.distributed under mpirun.
+    """
+
+    @staticmethod
+    def detect(environ: Mapping[str, str]) -> Placement | None:
+        """The placement, or None if the variables are not all there."""
+        if any(environ.get(name, "") == "" for name in _NEEDED):
+            return None
+        rank, size = number(environ, "RANK"), number(environ, "WORLD_SIZE")
+        local_size = number(environ, "LOCAL_WORLD_SIZE", size)
+        local_rank = number(environ, "LOCAL_RANK", rank % local_size)
+        cross_rank, cross_size = by_host(rank, size, local_rank, local_size)
+        return Placement(
+            rank=rank,
+            size=size,
+            local_rank=local_rank,
+            local_size=local_size,
+            cross_rank=number(environ, "GROUP_RANK", cross_rank),
+            cross_size=number(environ, "GROUP_WORLD_SIZE", cross_size),
+            launcher="torchrun",
+            bootstrap="none" if size == 1 else "tcp",
+        )
+
+
+class _Open(Protocol):
+    def __call__(self, placement: Placement, environ: Mapping[str, str], seconds: float) -> Store:
+        """Connects to the job's key-value store."""
+
+
+def _tcp_store(placement: Placement, environ: Mapping[str, str], seconds: float) -> Store:
+    from torch.distributed import TCPStore  # type: ignore[attr-defined]
+
+    # torchrun's agent hosts the store; with plain env:// variables rank 0 does, shared with
+    # torch.distributed's own init_process_group in the same process (multi_tenant).
+    agent = environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    return TCPStore(
+        environ["MASTER_ADDR"],
+        number(environ, "MASTER_PORT"),
+        placement.size,
+        placement.rank == 0 and not agent,
+        timeout=timedelta(seconds=seconds),
+        multi_tenant=True,
+    )
+
+
+def rendezvous(
+    placement: Placement,
+    environ: Mapping[str, str],
+    seconds: float = 60.0,
+    open_store: _Open = _tcp_store,
+) -> Rendezvous:
+    """Lets rank 0 open a port with a fresh secret and tells the others through torch's store.
+
+    The store of torchrun is not authenticated, so the secret is as safe as torchrun's own traffic.
+
+    Args:
+        placement: This rank's.
+        environ: The variables that torchrun set.
+        seconds: How long to wait for the others.
+        open_store: How to reach the store.
+
+    Returns:
+        Where to meet. On rank 0 the socket listens already.
+
+    Raises:
+        PlacementError: The store, or rank 0, did not answer in time.
+    """
+    run = environ.get("TORCHELASTIC_RUN_ID", "env")
+    restart = environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    prefix = f"horoacc/{run}/{restart}/{next(_inits)}"
+    address = f"{environ['MASTER_ADDR']}:{environ['MASTER_PORT']}"
+    listener: socket.socket | None = None
+    try:
+        store = open_store(placement, environ, seconds)
+        if placement.rank == 0:
+            listener = _listen(environ["MASTER_ADDR"])
+            host, port = listener.getsockname()[:2]
+            meeting = {"address": f"{host}:{port}", "secret": secrets.token_hex(32)}
+            store.set(f"{prefix}/meet", json.dumps(meeting))
+        meeting = json.loads(store.get(f"{prefix}/meet"))
+        # Rank 0 may host the store: it must not drop it before everybody has read.
+        if store.add(f"{prefix}/read", 1) == placement.size:
+            store.set(f"{prefix}/all", "1")
+        if placement.rank == 0:
+            store.wait([f"{prefix}/all"], timedelta(seconds=seconds))
+    except (RuntimeError, OSError) as error:
+        if listener is not None:
+            listener.close()
+        raise PlacementError(
+            f"rank {placement.rank} could not meet the others through torchrun's store at "
+            f"{address} within {seconds:g} s: {error}"
+        ) from error
+    listen_fd = listener.detach() if listener is not None else None
+    return Rendezvous(meeting["address"], listen_fd, meeting["secret"])
+
+
+def _listen(master: str) -> socket.socket:
+    """Listens on the address by which the other hosts know rank 0's, or on this host's own."""
+    for host in (master, socket.gethostname()):
+        try:
+            address = socket.gethostbyname(host)
+            return socket.create_server((address, 0), backlog=1024)
+        except OSError:
+            continue
+    raise OSError(f"rank 0 can listen neither on {master} nor on this host's own address")

@@ -1,0 +1,102 @@
+"""Which hosts a job runs on: `-H host:slots,…` and host files."""
+
+from __future__ import annotations
+
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+
+
+class HostsError(ValueError):
+    """A host list that cannot be read."""
+
+
+@dataclass(frozen=True)
+class Host:
+    """A host and how many ranks it may take."""
+
+    name: str
+    slots: int
+
+
+def parse_hosts(text: str) -> list[Host]:
+    """Reads `host:slots,host:slots`; a host without a number has one slot.
+
+    Args:
+        text: The value of `-H`.
+
+    Returns:
+        The hosts in the given order, a host named twice once, with all its slots.
+
+    Raises:
+        HostsError: Names the part that is wrong.
+    """
+    return _merged([_host(part.strip(), part.strip()) for part in text.split(",")])
+
+
+def read_hostfile(path: str) -> list[Host]:
+    """Reads a host file: a line is `host slots=4`, `host:4` or `host`; `#` starts a comment.
+
+    Args:
+        path: The file.
+
+    Returns:
+        The hosts.
+
+    Raises:
+        HostsError: The file cannot be read, or names the line that is wrong.
+    """
+    try:
+        lines = Path(path).read_text().splitlines()
+    except OSError as error:
+        raise HostsError(f"host file {path}: {error.strerror}") from None
+    hosts = []
+    for count, line in enumerate(lines, 1):
+        words = line.partition("#")[0].split()
+        if not words:
+            continue
+        where = f"{path}:{count}: {line.strip()}"
+        slots = [word[len("slots=") :] for word in words[1:] if word.startswith("slots=")]
+        hosts.append(_host(f"{words[0]}:{slots[0]}" if slots else words[0], where))
+    if not hosts:
+        raise HostsError(f"host file {path} names no host")
+    return _merged(hosts)
+
+
+def is_this_host(name: str) -> bool:
+    """Whether a name or address means the machine that this runs on."""
+    own = {"localhost", "ip6-localhost", "::1", socket.gethostname(), socket.getfqdn()}
+    if name in own or name.startswith("127."):
+        return True
+    try:
+        addresses = {str(entry[4][0]) for entry in socket.getaddrinfo(name, None)}
+    except OSError:
+        return False
+    return any(_can_bind(address) for address in addresses)
+
+
+def _can_bind(address: str) -> bool:
+    """Only addresses of this machine can be bound; no list of interfaces is needed."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.bind((address, 0))
+        except OSError:
+            return False
+    return True
+
+
+def _host(text: str, where: str) -> Host:
+    name, colon, slots = text.rpartition(":")
+    if not colon:
+        name, slots = text, "1"
+    if not name or not slots.isdigit() or int(slots) < 1:
+        raise HostsError(f"'{where}' is not host:slots with at least one slot")
+    return Host(name, int(slots))
+
+
+def _merged(hosts: list[Host]) -> list[Host]:
+    slots: dict[str, int] = {}
+    for host in hosts:
+        slots[host.name] = slots.get(host.name, 0) + host.slots
+    return [Host(name, count) for name, count in slots.items()]

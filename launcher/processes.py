@@ -1,0 +1,164 @@
+"""What Linux offers to make sure that no process outlives its job."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import shutil
+import signal
+import tempfile
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+# Constants of <sys/prctl.h>, which Python's standard library does not have.
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+_LIBC = ctypes.CDLL(None, use_errno=True)
+
+
+def die_with_parent(number: int = signal.SIGKILL) -> Callable[[], None]:
+    """Makes a function for a new child, before it runs its program.
+
+    Args:
+        number: The signal that the child gets when this process dies, even of SIGKILL.
+
+    Returns:
+        The function, for `preexec_fn`.
+    """
+    parent = os.getpid()
+
+    def prepare() -> None:
+        _LIBC.prctl(_PR_SET_PDEATHSIG, number, 0, 0, 0)
+        if os.getppid() != parent:  # it died before the line above
+            os._exit(1)
+
+    return prepare
+
+
+def adopt_orphans() -> None:
+    """Makes this process the parent of descendants that lose theirs, so that it can end them."""
+    _LIBC.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def signal_group(group: int, number: int) -> bool:
+    """Sends a signal to a process group; False if it has no members any more."""
+    try:
+        os.killpg(group, number)
+        if number not in (0, signal.SIGKILL):
+            os.killpg(group, signal.SIGCONT)  # a stopped process handles nothing
+    except (ProcessLookupError, PermissionError):
+        return False
+    return True
+
+
+def kill_descendants(spared: Iterable[int] = ()) -> None:
+    """Kills every process below this one, except the spared."""
+    parents = _parents()
+    keep = set(spared)
+    below = {os.getpid()}
+    grown = True
+    while grown:
+        found = {pid for pid, parent in parents.items() if parent in below} - below - keep
+        grown = bool(found)
+        below |= found
+    for pid in below - {os.getpid()}:
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except (ProcessLookupError, PermissionError):
+            continue
+
+
+def _parents() -> dict[int, int]:
+    """The parent of every process that /proc shows."""
+    parents = {}
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            # The name in parentheses may hold anything, parentheses too.
+            fields = (entry / "stat").read_text(errors="replace").rpartition(")")[2].split()
+        except OSError:
+            continue
+        parents[int(entry.name)] = int(fields[1])
+    return parents
+
+
+class Watchdog:
+    """A small process that cleans up after the job, even if the launcher dies without a chance to.
+
+    It kills the ranks' groups and removes the job's folders. The ranks themselves die with the
+    launcher anyway (`die_with_parent`); this is for what they started. It reads both from a pipe,
+    and knows by the pipe's end that the job is over or the launcher is gone.
+    """
+
+    def __init__(self) -> None:
+        reader, self._writer = os.pipe()
+        self.pid = os.fork()
+        if self.pid == 0:
+            try:
+                os.close(self._writer)
+                _watch(reader)
+            finally:
+                os._exit(0)
+        os.close(reader)
+
+    def add(self, group: int) -> None:
+        """Puts a group under watch."""
+        self._tell(f"+{group}\n")
+
+    def remove(self, group: int) -> None:
+        """Forgets a group that is gone: its number may be another's soon."""
+        self._tell(f"-{group}\n")
+
+    def folder(self, parent: str) -> str:
+        """Makes a folder that is removed when the job is over."""
+        path = tempfile.mkdtemp(prefix="horoacc-", dir=parent)
+        self._tell(f"/{path}\n")
+        return path
+
+    def dismiss(self) -> None:
+        """Lets the watchdog do its work, and waits for it."""
+        os.close(self._writer)
+        with contextlib.suppress(ChildProcessError):  # somebody killed it, and it was reaped
+            os.waitpid(self.pid, 0)
+
+    def _tell(self, line: str) -> None:
+        try:
+            os.write(self._writer, line.encode())
+        except BrokenPipeError:
+            return  # somebody killed it; the ranks still die with the launcher
+
+
+def _watch(reader: int) -> None:
+    os.setsid()
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE):
+        signal.signal(number, signal.SIG_IGN)
+    signal.set_wakeup_fd(-1)
+    # Whoever reads the launcher's output waits for its end; this process must not hold it open.
+    null = os.open(os.devnull, os.O_RDWR)
+    for fd in range(3):
+        os.dup2(null, fd)
+    os.closerange(3, reader)
+    os.closerange(reader + 1, 1024)
+    groups: set[int] = set()
+    folders: list[str] = []
+    rest = b""
+    while data := os.read(reader, 4096):
+        *lines, rest = (rest + data).split(b"\n")
+        for line in lines:
+            kind, text = line[:1], line[1:].decode()
+            if kind == b"/":
+                folders.append(text)
+            else:
+                (groups.add if kind == b"+" else groups.discard)(int(text))
+    for group in groups:
+        signal_group(group, signal.SIGKILL)
+    for folder in folders:
+        # A killed process may be writing its last file.
+        for _ in range(20):
+            shutil.rmtree(folder, ignore_errors=True)
+            if not os.path.exists(folder):
+                break
+            time.sleep(0.05)

@@ -1,0 +1,88 @@
+"""Stands between mpirun and a rank's program; runs as a plain file: `python -I -S shim.py command`.
+
+It opens pipes for the program's output and hands their ends to horoaccrun, which so gets every
+rank's bytes apart and untouched; it tells horoaccrun how the program ended, and dies with mpirun.
+On another host, where horoaccrun cannot be reached, the output takes mpirun's own way.
+
+Only the standard library, and little of it: one of these starts for every rank.
+"""
+
+import ctypes
+import json
+import os
+import signal
+import socket
+import sys
+
+_PR_SET_PDEATHSIG = 1
+
+
+def _die_with_parent() -> None:
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+
+def _rank() -> int:
+    for name in ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK"):
+        if os.environ.get(name, "").isdigit():
+            return int(os.environ[name])
+    sys.exit("horoaccrun: this mpirun tells its processes no rank")
+
+
+def _execute(command: list[str]) -> None:
+    """Becomes the program; on failure says why, as a shell does."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE):
+        signal.signal(number, signal.SIG_DFL)
+    try:
+        os.execvp(command[0], command)
+    except OSError as error:
+        sys.stderr.write(f"horoaccrun: cannot start '{command[0]}': {error.strerror}\n")
+        sys.stderr.flush()
+        os._exit(127 if isinstance(error, FileNotFoundError) else 126)
+
+
+def _connect(name: str) -> socket.socket | None:
+    link = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        link.connect(f"\0{name}")
+    except OSError:
+        link.close()
+        return None
+    return link
+
+
+def _main(command: list[str]) -> int:
+    _die_with_parent()
+    link = _connect(os.environ.pop("HOROACC_OUTPUT_SOCKET", ""))
+    if link is None:
+        _execute(command)
+    assert link is not None
+    stdout, stdout_end = os.pipe()
+    stderr, stderr_end = os.pipe()
+    child = os.fork()
+    if child == 0:
+        _die_with_parent()
+        os.setpgid(0, 0)
+        os.dup2(stdout_end, 1)
+        os.dup2(stderr_end, 2)
+        # Not before horoaccrun knows this process, so that it can end it. Rank 0 also gets its
+        # standard input, for mpirun's own forwarding may never deliver the end of it.
+        go, fds, _, _ = socket.recv_fds(link, 1, 1)
+        if not go:
+            os._exit(1)
+        os.dup2(fds[0] if fds else os.open(os.devnull, os.O_RDONLY), 0)
+        _execute(command)
+    os.setpgid(child, child)
+    hello = json.dumps({"rank": _rank(), "pid": child}).encode() + b"\n"
+    socket.send_fds(link, [hello], [stdout, stderr])
+    for fd in (stdout, stderr, stdout_end, stderr_end):
+        os.close(fd)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
+        signal.signal(number, lambda number, _: os.killpg(child, number))
+    _, status = os.waitpid(child, 0)
+    code = os.waitstatus_to_exitcode(status)
+    link.sendall(json.dumps({"status": code}).encode() + b"\n")
+    return code if code >= 0 else 128 - code
+
+
+if __name__ == "__main__":
+    sys.exit(_main(sys.argv[1:]))

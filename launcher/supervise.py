@@ -1,0 +1,335 @@
+"""Watches over the ranks of one job: their output, their end, and that nothing of them is left.
+
+One loop, one thread. It sleeps in a selector on the ranks' pipes, on the connections of shims and
+on a pipe into which signals (a child ended, Ctrl-C) are written in the order they came.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import signal
+import socket
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from horoacc.launcher.output import Printer, RankStream
+from horoacc.launcher.processes import Watchdog, kill_descendants, signal_group
+
+_CHUNK = 1 << 16
+# What a rank's own children may take to end, and its pipes to run dry, after it ended.
+_DRAIN_SECONDS = 1.0
+# What mpirun may take to end after its last rank did.
+_ENGINE_SECONDS = 10.0
+_STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+LineHandler = Callable[[str, bytes], None]
+"""Takes the name of a stream and a line that came on it."""
+
+
+@dataclass
+class Rank:
+    """A rank's process."""
+
+    number: int
+    group: int
+    """Its process id, which is also its process group's."""
+    streams: dict[str, RankStream]
+    status: int | None = None
+    """Exit code, negative for a signal; None while it runs."""
+    ended_at: float = 0.0
+    group_gone: bool = False
+    open_fds: set[int] = field(default_factory=set)
+
+
+class Supervisor:
+    """Runs a job to its end and says how it ended."""
+
+    def __init__(self, printer: Printer, size: int, grace: float, folder: str = "") -> None:
+        self.printer = printer
+        self.size = size
+        self.ranks: dict[int, Rank] = {}
+        self.first_failed: Rank | None = None
+        self.stopping: int | None = None
+        """The signal that is ending the job, if one is."""
+        self.interrupted: int | None = None
+        """The signal that was sent to this process."""
+        self.engine: int | None = None
+        """The process id of mpirun, if the ranks are not this process's children."""
+        self.engine_status: int | None = None
+        self._engine_ended_at = 0.0
+        self._grace = grace
+        self._folder = folder
+        self._kill_at = float("inf")
+        self._killed = False
+        self._engine_fds: set[int] = set()
+        self._output_lost = False
+        self._remote: dict[tuple[int, str], RankStream] = {}
+        self._children: dict[int, Callable[[int], None]] = {}
+        self._selector = selectors.DefaultSelector()
+        self._wake, wake_end = socket.socketpair()
+        self._wake.setblocking(False)
+        wake_end.setblocking(False)
+        self._wake_end = wake_end
+        self.watchdog = Watchdog()
+        for number in (*_STOPPING, signal.SIGCHLD):
+            signal.signal(number, lambda *_: None)
+        signal.set_wakeup_fd(wake_end.fileno(), warn_on_full_buffer=False)
+        self.watch(self._wake.fileno(), self._read_signals)
+
+    # --- what the starters call -------------------------------------------------------------
+
+    def watch(self, fd: int, ready: Callable[[], None]) -> None:
+        """Calls `ready` whenever `fd` can be read."""
+        self._selector.register(fd, selectors.EVENT_READ, ready)
+
+    def unwatch(self, fd: int) -> None:
+        """Ends `watch`."""
+        self._selector.unregister(fd)
+
+    def on_child_end(self, pid: int, ended: Callable[[int], None]) -> None:
+        """Calls `ended` with the status of a child of this process."""
+        self._children[pid] = ended
+
+    def stream(self, rank: int, name: str) -> RankStream:
+        """A new stream of a rank, with its copy in a file if one was asked for."""
+        copy = None
+        if self._folder:
+            place = Path(self._folder) / f"rank.{rank}"
+            place.mkdir(parents=True, exist_ok=True)
+            copy = str(place / name)
+        return RankStream(rank, name, self.printer, copy)
+
+    def add_rank(self, number: int, pid: int, stdout: int, stderr: int) -> None:
+        """Takes charge of a rank that was started as the head of a process group."""
+        fds = {"stdout": stdout, "stderr": stderr}
+        rank = Rank(number, pid, {name: self.stream(number, name) for name in fds})
+        self.ranks[number] = rank
+        self.watchdog.add(pid)
+        for name, fd in fds.items():
+            os.set_blocking(fd, False)
+            rank.open_fds.add(fd)
+            self.watch(fd, self._reader(rank, name, fd))
+        if self.stopping is not None:
+            signal_group(pid, self.stopping)
+
+    def add_engine(self, pid: int, stdout: int, stderr: int, line: LineHandler) -> None:
+        """Takes charge of mpirun; `line` gets what it prints itself, and what it forwards."""
+        self.engine = pid
+        self.watchdog.add(pid)
+        self.on_child_end(pid, self._engine_ended)
+        for name, fd in (("stdout", stdout), ("stderr", stderr)):
+            os.set_blocking(fd, False)
+            self._engine_fds.add(fd)
+            self.watch(fd, self._engine_reader(name, fd, line))
+
+    def _engine_ended(self, status: int) -> None:
+        self.engine_status = status
+        self._engine_ended_at = time.monotonic()
+
+    def _engine_reader(self, name: str, fd: int, line: LineHandler) -> Callable[[], None]:
+        rest = b""
+
+        def ready() -> None:
+            nonlocal rest
+            try:
+                data = os.read(fd, _CHUNK)
+            except BlockingIOError:
+                return
+            *lines, rest = (rest + data).split(b"\n")
+            if not data and rest:
+                lines, rest = [rest], b""
+            with self.guard_output():
+                for text in lines:
+                    line(name, text)
+            if not data:
+                self._close_engine(fd)
+
+        return ready
+
+    def _close_engine(self, fd: int) -> None:
+        self.unwatch(fd)
+        os.close(fd)
+        self._engine_fds.discard(fd)
+
+    def remote_line(self, number: int, name: str, text: bytes) -> None:
+        """Takes a line of a rank that runs where this process cannot watch it."""
+        key = (number, name)
+        if key not in self._remote:
+            self._remote[key] = self.stream(number, name)
+        self._remote[key].feed(text + b"\n")
+
+    def rank_ended(self, number: int, status: int) -> None:
+        """Notes how a rank ended; the first failure ends the job."""
+        rank = self.ranks[number]
+        if rank.status is not None:
+            return
+        rank.status = status
+        rank.ended_at = time.monotonic()
+        if status != 0 and self.first_failed is None and self.stopping is None:
+            self.first_failed = rank
+            self.stop(signal.SIGTERM)
+        if self.engine is not None and all(
+            number in self.ranks and self.ranks[number].status is not None
+            for number in range(self.size)
+        ):
+            # Nothing is left for mpirun to wait for.
+            self._kill_at = min(self._kill_at, rank.ended_at + _ENGINE_SECONDS)
+
+    def stop(self, number: int) -> None:
+        """Asks every rank to end, and sees to it after the time of grace."""
+        self.stopping = number
+        self._kill_at = min(self._kill_at, time.monotonic() + self._grace)
+        for rank in self.ranks.values():
+            if rank.status is None:
+                signal_group(rank.group, number)
+        if self.engine is not None and len(self.ranks) < self.size:
+            # Some ranks are on other hosts or not there yet: only mpirun reaches those.
+            signal_group(self.engine, signal.SIGTERM)
+
+    # --- the loop -----------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Returns when every process of the job is gone."""
+        try:
+            while not self._finished():
+                for key, _ in self._selector.select(self._patience()):
+                    key.data()
+                self._on_time()
+        finally:
+            self.abandon()
+
+    def abandon(self) -> None:
+        """Kills whatever is left of the job and lets go of everything."""
+        for stream in self._remote.values():
+            with self.guard_output():
+                stream.end()
+        kill_descendants(spared=[self.watchdog.pid])
+        self.watchdog.dismiss()
+        self._reap()
+        signal.set_wakeup_fd(-1)
+        self._selector.close()
+        self._wake.close()
+        self._wake_end.close()
+
+    def _finished(self) -> bool:
+        if self.engine is not None:
+            complete = self.engine_status is not None and not self._engine_fds
+        else:
+            complete = len(self.ranks) == self.size
+        return complete and all(
+            rank.status is not None and not rank.open_fds for rank in self.ranks.values()
+        )
+
+    def _patience(self) -> float | None:
+        """How long the loop may sleep if nothing happens."""
+        draining = any(rank.status is not None and rank.open_fds for rank in self.ranks.values())
+        limit = 0.05 if draining or self.engine_status is not None else float("inf")
+        shortest = min(limit, self._kill_at - time.monotonic())
+        return None if shortest == float("inf") else max(shortest, 0.0)
+
+    def _on_time(self) -> None:
+        now = time.monotonic()
+        if now >= self._kill_at:
+            self._kill(now)
+        for rank in self.ranks.values():
+            if rank.status is not None:
+                self._sweep(rank, now)
+        if self.engine_status is not None and now >= self._engine_ended_at + 2 * _DRAIN_SECONDS:
+            for fd in list(self._engine_fds):
+                self._close_engine(fd)
+
+    def _kill(self, now: float) -> None:
+        """Ends by force what did not end when it was asked."""
+        self._kill_at = float("inf")
+        for rank in self.ranks.values():
+            if rank.status is None:
+                signal_group(rank.group, signal.SIGKILL)
+        if self.engine is not None and self.engine_status is None:
+            # Once nicely, so that it ends the ranks of other hosts and removes its files.
+            signal_group(self.engine, signal.SIGKILL if self._killed else signal.SIGTERM)
+            if not self._killed:
+                self._kill_at = now + 2 * _DRAIN_SECONDS
+        self._killed = True
+
+    def _sweep(self, rank: Rank, now: float) -> None:
+        """Ends what a rank that is gone has left behind, and closes its pipes."""
+        if not rank.group_gone:
+            rank.group_gone = not signal_group(rank.group, 0)
+            if not rank.group_gone and now >= rank.ended_at + _DRAIN_SECONDS:
+                signal_group(rank.group, signal.SIGKILL)
+                rank.group_gone = True
+            if rank.group_gone:
+                self.watchdog.remove(rank.group)
+        if rank.open_fds and now >= rank.ended_at + 2 * _DRAIN_SECONDS:
+            # Something that left the group still holds the pipe; it is killed at the end.
+            for fd in list(rank.open_fds):
+                self._close(rank, fd)
+
+    def _reader(self, rank: Rank, name: str, fd: int) -> Callable[[], None]:
+        def ready() -> None:
+            try:
+                data = os.read(fd, _CHUNK)
+            except BlockingIOError:
+                return
+            with self.guard_output():
+                if data:
+                    rank.streams[name].feed(data)
+                else:
+                    rank.streams[name].end()
+            if not data:
+                self._close(rank, fd)
+
+        return ready
+
+    def _close(self, rank: Rank, fd: int) -> None:
+        self.unwatch(fd)
+        os.close(fd)
+        rank.open_fds.discard(fd)
+        if not rank.open_fds:
+            with self.guard_output():
+                for stream in rank.streams.values():
+                    stream.end()
+
+    @contextlib.contextmanager
+    def guard_output(self) -> Iterator[None]:
+        """Ends the job like SIGPIPE would if nobody reads this program's output any more."""
+        try:
+            yield
+        except BrokenPipeError:
+            if not self._output_lost:
+                self._output_lost = True
+                self.interrupted = self.interrupted or signal.SIGPIPE
+                self.stop(signal.SIGTERM)
+
+    # --- signals ------------------------------------------------------------------------------
+
+    def _read_signals(self) -> None:
+        for number in self._wake.recv(4096):
+            if number == signal.SIGCHLD:
+                self._reap()
+            elif number in _STOPPING:
+                if self.interrupted is not None:
+                    self._kill_at = time.monotonic()  # asked twice: no more patience
+                self.interrupted = self.interrupted or number
+                self.stop(number)
+
+    def _reap(self) -> None:
+        """Collects ended children. Of several at once, one that a signal killed comes first: the
+        others most likely failed because of it.
+        """
+        ended: list[tuple[int, int]] = []
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                break
+            if pid == 0:
+                break
+            ended.append((os.waitstatus_to_exitcode(status), pid))
+        for code, pid in sorted(ended, key=lambda entry: entry[0] >= 0):
+            if report := self._children.pop(pid, None):
+                report(code)

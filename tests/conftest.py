@@ -1,0 +1,89 @@
+"""`@pytest.mark.ranks(1, 2, 4)`: the test body runs in every rank of a job.
+
+Keyword arguments of the mark: `env`, variables of the ranks; `framework`, the module whose init()
+they call (`horoacc` by default); `seconds`, how long the body may take. A parameter named `env`
+adds to the variables and one named `ranks` may be read by the body.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent / "ranks"))
+
+from pool import BodyFailed, BodySkipped, Pools  # noqa: E402
+
+pools_key = pytest.StashKey[Pools]()
+BODY_SECONDS = 60.0
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line(
+        "markers", "ranks(*sizes, env=None, framework='horoacc', seconds=60): run in every rank"
+    )
+    config.stash[pools_key] = Pools()
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    config.stash[pools_key].close()
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    mark = metafunc.definition.get_closest_marker("ranks")
+    if mark is not None:
+        if "ranks" not in metafunc.fixturenames:
+            metafunc.fixturenames.append("ranks")
+        metafunc.parametrize("ranks", mark.args, ids=lambda size: f"{size}ranks")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    # Bodies of equal ranks run one after the other, so that few pools live at a time.
+    items.sort(key=_pool_order)
+
+
+def _pool_order(item: pytest.Item) -> tuple[Any, ...]:
+    mark = item.get_closest_marker("ranks")
+    if mark is None or not isinstance(item, pytest.Function):
+        return (0,)
+    return (1, mark.kwargs.get("framework", "horoacc"), *_variables(item), item.callspec.params["ranks"])
+
+
+def _variables(item: pytest.Function) -> tuple[Any, ...]:
+    mark = item.get_closest_marker("ranks")
+    assert mark is not None
+    env = dict(mark.kwargs.get("env") or {}) | dict(item.callspec.params.get("env") or {})
+    return (tuple(sorted(env.items())),)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    mark = pyfuncitem.get_closest_marker("ranks")
+    if mark is None:
+        return None
+    __tracebackhide__ = True
+    size = pyfuncitem.callspec.params["ranks"]
+    pool = pyfuncitem.config.stash[pools_key].get(
+        size, mark.kwargs.get("framework", "horoacc"), dict(_variables(pyfuncitem)[0])
+    )
+    wanted = inspect.signature(pyfuncitem.obj).parameters
+    arguments = {name: pyfuncitem.funcargs[name] for name in wanted}
+    name = pyfuncitem.obj.__qualname__
+    try:
+        pool.run(pyfuncitem.path, name, arguments, mark.kwargs.get("seconds", BODY_SECONDS))
+    except BodyFailed as failure:
+        pytest.fail(str(failure), pytrace=False)
+    except BodySkipped as skipped:
+        pytest.skip(str(skipped))
+    return True
+
+
+@pytest.fixture
+def pools(request: pytest.FixtureRequest) -> Iterator[Pools]:
+    """The session's pools, for tests that look at what the ranks returned."""
+    yield request.config.stash[pools_key]

@@ -1,0 +1,156 @@
+"""Framework ops are compiled once, whoever asks first, and never half."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from horoacc import ops_build
+from horoacc.ops_build import OpsBuildError, ensure_built, is_built
+
+# A compiler that counts its runs and takes its time; the "library" is a copy of the source.
+COMPILER = """#!/bin/sh
+if [ "$1" = --version ]; then echo "slowcc 1.0"; exit 0; fi
+echo run >> {runs}
+sleep 0.3
+while [ $# -gt 0 ]; do
+  case $1 in
+    -o) out=$2; shift ;;
+    *.cc) src=$1 ;;
+  esac
+  shift
+done
+if grep -q WRONG $src; then echo "$src: error: WRONG" >&2; exit 1; fi
+cp $src $out
+"""
+
+
+class Workshop:
+    """A cache, a compiler and one source file."""
+
+    def __init__(self, folder: Path) -> None:
+        self.runs = folder / "runs"
+        self.runs.touch()
+        self.compiler = folder / "slowcc"
+        self.compiler.write_text(COMPILER.format(runs=self.runs))
+        self.compiler.chmod(0o755)
+        self.source = folder / "ops.cc"
+        self.source.write_text("int one;")
+        self.cache = folder / "cache"
+
+    def build(self, *flags: str, framework: str = "numpy") -> Path:
+        return ensure_built(
+            framework, [self.source], [str(self.compiler), *flags, str(self.source)]
+        )
+
+    def count(self) -> int:
+        return len(self.runs.read_text().splitlines())
+
+
+@pytest.fixture
+def workshop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workshop:
+    monkeypatch.setenv("HOROACC_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.delenv("HOROACC_OPS_PREBUILD", raising=False)
+    return Workshop(tmp_path)
+
+
+def test_built_once_with_one_line(workshop: Workshop, capfd: pytest.CaptureFixture[str]) -> None:
+    assert not is_built("numpy", [workshop.source])
+    library = workshop.build()
+    assert library.read_text() == "int one;" and library.parent == workshop.cache
+    assert capfd.readouterr().err == (
+        f"horoacc: building the numpy ops once, into {workshop.cache}\n"
+    )
+    assert workshop.build() == library and workshop.count() == 1
+    assert is_built("numpy", [workshop.source])
+    assert capfd.readouterr().err == ""
+
+
+def test_the_command_may_be_a_function_of_the_file(workshop: Workshop) -> None:
+    library = ensure_built(
+        "numpy",
+        [workshop.source],
+        lambda output: [str(workshop.compiler), "-o", str(output), str(workshop.source)],
+    )
+    assert library.read_text() == "int one;"
+
+
+def test_what_it_depends_on(workshop: Workshop) -> None:
+    first = workshop.build()
+    workshop.source.write_text("int two;")
+    assert not is_built("numpy", [workshop.source])
+    second = workshop.build()
+    third = workshop.build("-O3")
+    workshop.compiler.write_text(workshop.compiler.read_text().replace("slowcc 1.0", "slowcc 2"))
+    fourth = workshop.build("-O3")
+    fifth = workshop.build("-O3", framework="cloudpickle")
+    assert len({first, second, third, fourth, fifth}) == 5 and workshop.count() == 5
+    assert first.read_text() == "int one;" and second.read_text() == "int two;"
+    assert workshop.build() != fourth  # two compilers may share a cache
+    workshop.build("-O3")
+    assert workshop.count() == 6
+
+
+def test_sixteen_processes_build_once(workshop: Workshop) -> None:
+    program = (
+        "import sys; from pathlib import Path; from horoacc.ops_build import ensure_built;"
+        f"source = Path({str(workshop.source)!r});"
+        f"print(ensure_built('numpy', [source], [{str(workshop.compiler)!r}, str(source)])"
+        ".read_text())"
+    )
+    started = [
+        subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) for _ in range(16)
+    ]
+    for process in started:
+        out, _ = process.communicate(timeout=60)
+        assert (process.returncode, out) == (0, b"int one;\n")
+    assert workshop.count() == 1
+
+
+def test_a_builder_that_dies_leaves_nothing_that_counts(workshop: Workshop) -> None:
+    workshop.compiler.write_text(
+        workshop.compiler.read_text().replace("cp $src $out", "echo half > $out; kill -9 $PPID")
+    )
+    program = (
+        "from pathlib import Path; from horoacc.ops_build import ensure_built;"
+        f"ensure_built('numpy', [Path({str(workshop.source)!r})],"
+        f" [{str(workshop.compiler)!r}, {str(workshop.source)!r}])"
+    )
+    died = subprocess.run([sys.executable, "-c", program], check=False, timeout=60)
+    assert died.returncode == -9
+    assert not is_built("numpy", [workshop.source]) and not list(workshop.cache.glob("*.so"))
+    workshop.compiler.write_text(COMPILER.format(runs=workshop.runs))
+    assert workshop.build().read_text() == "int one;"
+
+
+def test_errors_say_what_to_do(workshop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+    workshop.source.write_text("WRONG")
+    with pytest.raises(OpsBuildError, match=r"(?s)exit code 1.*slowcc.*error: WRONG"):
+        workshop.build()
+    with pytest.raises(OpsBuildError, match=r"no-such-compiler.*not found.*install g\+\+"):
+        ensure_built("numpy", [workshop.source], ["no-such-compiler"])
+    monkeypatch.setenv("HOROACC_CACHE_DIR", "/proc/cache")
+    with pytest.raises(OpsBuildError, match="HOROACC_CACHE_DIR"):
+        workshop.build()
+
+
+def test_ops_built_at_installation_come_first(
+    workshop: Workshop, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(ops_build, "_PREBUILT", tmp_path / "package")
+    monkeypatch.setenv("HOROACC_OPS_PREBUILD", "1")
+    library = workshop.build()
+    assert library.parent == tmp_path / "package"
+    monkeypatch.delenv("HOROACC_OPS_PREBUILD")
+    # Where it is used there may be no compiler, and the flags name other folders.
+    assert ensure_built("numpy", [workshop.source], ["no-such-compiler", "-I/else"]) == library
+    assert workshop.count() == 1
+
+
+def test_the_cache_defaults_to_the_users(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("HOROACC_CACHE_DIR", raising=False)
+    monkeypatch.setenv("HOME", "/home/somebody")
+    assert ops_build._cache() == Path("/home/somebody/.cache/horoacc")

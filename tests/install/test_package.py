@@ -1,0 +1,158 @@
+"""What an installation holds, and that it needs no framework and no MPI."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+SOURCES = [
+    "CMakeLists.txt", "setup.py", "pyproject.toml", "README.md", "csrc", "horoacc", "launcher",
+    "torch_ops", "tensorflow_ops",
+]  # fmt: skip
+# A finder that makes an import fail as if the distribution were not there.
+BLOCK = """
+import importlib.abc, sys
+class Absent(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in {"torch", "tensorflow", "keras", "mpi4py"}:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+sys.meta_path.insert(0, Absent())
+"""
+
+
+def run(*command: str, cwd: Path, **more: str) -> str:
+    kept = {n: v for n, v in os.environ.items() if not n.startswith(("HOROACC_", "HOROVOD_"))}
+    done = subprocess.run(
+        command, cwd=cwd, env=kept | more, capture_output=True, text=True, timeout=600, check=False
+    )
+    assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+@pytest.fixture(scope="session")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A wheel built from a copy of the sources, so that the checkout's own build stays as it is."""
+    folder = tmp_path_factory.mktemp("wheel")
+    copy = folder / "source"
+    copy.mkdir()
+    for name in SOURCES:
+        source = ROOT / name
+        if source.is_dir():
+            ignored = shutil.ignore_patterns("*.so", "__pycache__")
+            shutil.copytree(source, copy / name, ignore=ignored)
+        elif source.exists():
+            shutil.copy2(source, copy / name)
+    run(
+        *(sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation"),
+        *("--wheel-dir", str(folder), str(copy)),
+        cwd=folder,
+        HOROACC_MPICH_PREFIX=str(ROOT / ".mpich"),
+        # The result is only looked at, and optimising the kernels takes most of the time.
+        HOROACC_BUILD_TYPE="Debug",
+    )
+    (built,) = folder.glob("*.whl")
+    return built
+
+
+@pytest.fixture(scope="session")
+def installed(wheel: Path) -> Path:
+    """The wheel's contents, away from the checkout and from its editable installation."""
+    folder = wheel.parent / "site"
+    run(
+        *(sys.executable, "-m", "pip", "install", "--no-deps", "--no-index"),
+        *("--target", str(folder), str(wheel)),
+        cwd=wheel.parent,
+    )
+    return folder
+
+
+@pytest.mark.timeout(600)
+def test_what_a_wheel_holds(wheel: Path) -> None:
+    names = zipfile.ZipFile(wheel).namelist()
+    for expected in (
+        "horoacc/__init__.py",
+        "horoacc/py.typed",
+        "horoacc/lib/libhoroacc.so",
+        "horoacc/lib/libhoroacc_mpi_openmpi.so",
+        "horoacc/lib/libhoroacc_mpi_mpich.so",
+        "horoacc/launcher/main.py",
+        "horoacc/launcher/shim.py",
+        "horoacc/launcher/environment/__init__.py",
+        "horoacc/_sources/csrc/api/horoacc.h",
+    ):
+        assert expected in names
+    assert any(name.startswith("horoacc/_core.") and name.endswith(".so") for name in names)
+    tops = {name.split("/")[0] for name in names}
+    assert len(tops) == 2 and "horoacc" in tops, "a top-level name that is not ours"
+    torch_ops = {f"horoacc/_sources/torch_ops/{p.name}" for p in (ROOT / "torch_ops").glob("*.cc")}
+    assert torch_ops <= set(names)
+
+
+@pytest.mark.timeout(600)
+def test_hard_dependencies_are_two(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        (metadata,) = [name for name in archive.namelist() if name.endswith("METADATA")]
+        lines = archive.read(metadata).decode().splitlines()
+    needs = [line.partition(": ")[2] for line in lines if line.startswith("Requires-Dist")]
+    hard = {need.split(">")[0] for need in needs if "extra ==" not in need}
+    assert hard == {"numpy", "cloudpickle"}
+    extras = {line.partition(": ")[2] for line in lines if line.startswith("Provides-Extra")}
+    assert extras == {"torch", "tensorflow", "mpi", "examples", "dev"}
+
+
+@pytest.mark.timeout(600)
+def test_libraries_name_no_framework_no_mpi_path_and_no_place_of_the_build(
+    installed: Path,
+) -> None:
+    for library in (installed / "horoacc").rglob("*.so"):
+        if library.parent.name == "ops":
+            continue  # a framework's ops name their framework
+        shown = run("readelf", "-d", str(library), cwd=installed)
+        needed = [line for line in shown.splitlines() if "NEEDED" in line]
+        mpi = [line for line in needed if "libmpi" in line]
+        assert bool(mpi) == library.name.startswith("libhoroacc_mpi_"), library
+        assert not [line for line in needed if "torch" in line or "tensorflow" in line]
+        assert not [line for line in needed if "[/" in line], "needed by a path"
+        paths = [line for line in shown.splitlines() if "RUNPATH" in line or "RPATH" in line]
+        assert all("[$ORIGIN" in line for line in paths), paths
+
+
+@pytest.mark.timeout(600)
+def test_works_with_no_framework_and_no_mpi4py(installed: Path) -> None:
+    program = BLOCK + (
+        "import horoacc as hvd, numpy as np\n"
+        "assert hvd.__file__.startswith(sys.argv[1]), hvd.__file__\n"
+        "hvd.init()\n"
+        "print(hvd.rank(), hvd.size(), hvd.allreduce(np.arange(3.0), op=hvd.Sum).tolist())\n"
+        "hvd.shutdown()\n"
+        "try:\n    import horoacc.torch\nexcept ImportError as error:\n    print(error.name)\n"
+    )
+    shown = run(
+        sys.executable, "-c", program, str(installed), cwd=installed, PYTHONPATH=str(installed)
+    )
+    assert shown == "0 1 [0.0, 1.0, 2.0]\ntorch\n"
+
+
+@pytest.mark.timeout(600)
+def test_the_launcher_of_an_installation(installed: Path) -> None:
+    command = [sys.executable, "-m", "horoacc.launcher.main"]
+    shown = run(*command, "--check-build", cwd=installed, PYTHONPATH=str(installed))
+    for line in ("[X] TCP", "[X] MPI", "[X] Open MPI", "[X] MPICH"):
+        assert line in shown
+    program = (
+        "import horoacc as hvd, numpy as np; hvd.init();"
+        "print(hvd.allreduce(np.ones(1), op=hvd.Sum).tolist())"
+    )
+    shown = run(
+        *(*command, "--tcp", "-np", "2", sys.executable, "-c", program),
+        cwd=installed,
+        PYTHONPATH=str(installed),
+    )
+    assert sorted(shown.splitlines()) == ["[0] [2.0]", "[1] [2.0]"]

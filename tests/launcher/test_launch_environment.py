@@ -1,0 +1,198 @@
+"""Who started this process, as told by the variables that each launcher sets."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+from pathlib import Path
+
+import pytest
+from horoacc.launcher import environment
+from horoacc.launcher.environment import Placement, PlacementError
+from launcher_jobs import MODES, Job
+
+TORCH = {"RANK": "5", "WORLD_SIZE": "8", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
+TORCHRUN = TORCH | {
+    "TORCHELASTIC_RUN_ID": "none",
+    "LOCAL_RANK": "1",
+    "LOCAL_WORLD_SIZE": "4",
+    "GROUP_RANK": "1",
+    "GROUP_WORLD_SIZE": "2",
+}
+OMPI = {
+    "OMPI_COMM_WORLD_RANK": "3",
+    "OMPI_COMM_WORLD_SIZE": "6",
+    "OMPI_COMM_WORLD_LOCAL_RANK": "1",
+    "OMPI_COMM_WORLD_LOCAL_SIZE": "2",
+}
+PMI = {"PMI_RANK": "1", "PMI_SIZE": "2", "MPI_LOCALRANKID": "1", "MPI_LOCALNRANKS": "2"}
+SLURM = {
+    "SLURM_PROCID": "4",
+    "SLURM_LOCALID": "0",
+    "SLURM_NODEID": "2",
+    "SLURM_STEP_NUM_TASKS": "5",
+    "SLURM_STEP_NUM_NODES": "3",
+    "SLURM_STEP_TASKS_PER_NODE": "2(x2),1",
+}
+OWN = {
+    "HOROACC_RANK": "1",
+    "HOROACC_SIZE": "2",
+    "HOROACC_LOCAL_RANK": "1",
+    "HOROACC_LOCAL_SIZE": "2",
+    "HOROACC_CROSS_RANK": "0",
+    "HOROACC_CROSS_SIZE": "1",
+}
+
+
+@pytest.mark.parametrize(
+    ("environ", "expected"),
+    [
+        (OWN, Placement(1, 2, 1, 2, 0, 1, "horoaccrun", "tcp")),
+        (TORCHRUN, Placement(5, 8, 1, 4, 1, 2, "torchrun", "tcp")),
+        (TORCH, Placement(5, 8, 5, 8, 0, 1, "torchrun", "tcp")),
+        (OMPI, Placement(3, 6, 1, 2, 1, 3, "openmpi", "mpi")),
+        (PMI, Placement(1, 2, 1, 2, 0, 1, "mpich", "mpi")),
+        (SLURM, Placement(4, 5, 0, 1, 2, 3, "slurm", "mpi")),
+        ({}, Placement(0, 1, 0, 1, 0, 1, "single", "none")),
+    ],
+)
+def test_each_launcher_is_recognised(environ: dict[str, str], expected: Placement) -> None:
+    assert environment.detect(environ) == expected
+
+
+def test_the_innermost_launcher_is_asked_first() -> None:
+    everything = OWN | TORCHRUN | OMPI | PMI | SLURM
+    order = []
+    for names in (OWN, TORCHRUN, OMPI, PMI, SLURM):
+        order.append(environment.detect(everything).launcher)
+        everything = {name: text for name, text in everything.items() if name not in names}
+    assert order == ["horoaccrun", "torchrun", "openmpi", "mpich", "slurm"]
+    # Variables for torch.distributed, exported by hand under mpirun or srun.
+    assert environment.detect(TORCH | OMPI).launcher == "openmpi"
+    assert environment.detect(TORCH | SLURM).launcher == "torchrun"
+
+
+def test_a_slurm_batch_script_is_alone() -> None:
+    batch = {"SLURM_PROCID": "0", "SLURM_NTASKS": "4", "SLURM_JOB_ID": "1"}
+    assert environment.detect(batch).launcher == "single"
+
+
+def test_jobs_of_one_rank_need_no_meeting() -> None:
+    alone = {name: "0" if "RANK" in name else "1" for name in OWN}
+    assert environment.detect(alone).bootstrap == "none"
+    assert environment.rendezvous(environment.detect({}), {}).address == ""
+
+
+@pytest.mark.parametrize(
+    ("environ", "words"),
+    [
+        (OWN | {"HOROACC_RANK": "2"}, "rank 2 of 2"),
+        (OWN | {"HOROACC_SIZE": "two"}, "HOROACC_SIZE is 'two'"),
+        ({"HOROACC_RANK": "0"}, "HOROACC_SIZE is missing"),
+        (OMPI | {"OMPI_COMM_WORLD_RANK": "-1"}, "openmpi says"),
+    ],
+)
+def test_contradictions_are_errors(environ: dict[str, str], words: str) -> None:
+    with pytest.raises(PlacementError, match=words):
+        environment.detect(environ)
+
+
+def test_own_rendezvous_checks_the_inherited_socket() -> None:
+    rank_0 = OWN | {"HOROACC_RANK": "0", "HOROACC_LOCAL_RANK": "0", "HOROACC_SECRET": "ab"}
+    place = environment.detect(rank_0)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        address = f"127.0.0.1:{listener.getsockname()[1]}"
+        fd = listener.fileno()
+        told = rank_0 | {"HOROACC_RENDEZVOUS": address, "HOROACC_RENDEZVOUS_FD": str(fd)}
+        os.set_inheritable(fd, True)
+        found = environment.rendezvous(place, told)
+        assert (found.address, found.listen_fd, found.secret) == (address, fd, "ab")
+        assert not os.get_inheritable(fd)
+        # Another port's socket, another kind of file, a closed one, none: rank 0 binds itself.
+        for wrong in ({"HOROACC_RENDEZVOUS": "127.0.0.1:1"}, {"HOROACC_RENDEZVOUS_FD": "0"}):
+            assert environment.rendezvous(place, told | wrong).listen_fd is None
+        other = environment.detect(OWN)
+        assert environment.rendezvous(other, told).listen_fd is None
+    assert environment.rendezvous(place, told).listen_fd is None
+    with pytest.raises(PlacementError, match="HOROACC_SECRET"):
+        environment.rendezvous(place, told | {"HOROACC_SECRET": ""})
+    with pytest.raises(PlacementError, match="HOROACC_RENDEZVOUS"):
+        environment.rendezvous(place, rank_0)
+
+
+SHOW = """
+import dataclasses, json, socket, sys, time
+from horoacc.launcher import environment
+place = environment.detect()
+shown = dataclasses.asdict(place)
+for _ in range(2):  # a second init() meets anew
+    meeting = environment.rendezvous(place, seconds=30)
+    host, _, port = meeting.address.rpartition(":")
+    if meeting.address and place.rank == 0:
+        fd = meeting.listen_fd
+        with socket.create_server((host, int(port))) if fd is None else socket.socket(
+            fileno=fd
+        ) as listener:
+            listener.settimeout(30)
+            for _ in range(place.size - 1):
+                link = listener.accept()[0]
+                assert link.makefile().readline().strip() == meeting.secret
+                link.sendall(b"met")
+    elif meeting.address:
+        for _ in range(300):  # rank 0 may have to bind the address first
+            try:
+                link = socket.create_connection((host, int(port)), timeout=30)
+                break
+            except ConnectionRefusedError:
+                time.sleep(0.1)
+        with link:
+            link.sendall(meeting.secret.encode() + b"\\n")
+            assert link.recv(3) == b"met"
+    shown["secret_bytes"] = len(meeting.secret) // 2
+print("PLACED " + json.dumps(shown), flush=True)
+"""
+
+
+def placed(text: str) -> list[dict[str, object]]:
+    found = [line.partition("PLACED ")[2] for line in text.splitlines() if "PLACED " in line]
+    return sorted((json.loads(line) for line in found), key=lambda entry: int(entry["rank"]))
+
+
+def check_places(places: list[dict[str, object]], size: int, launcher: str, how: str) -> None:
+    assert [place["rank"] for place in places] == list(range(size))
+    for place in places:
+        assert (place["size"], place["local_size"], place["local_rank"]) == (
+            size, size, place["rank"],
+        )  # fmt: skip
+        assert (place["launcher"], place["bootstrap"]) == (launcher, how)
+
+
+def test_under_horoaccrun(job: Job, any_mode: list[str]) -> None:
+    launcher = next(name for name, flags in MODES.items() if flags == any_mode)
+    result = job.run(*any_mode, "-np", "3", sys.executable, "-c", SHOW)
+    places = placed(result.out)
+    name, how = ("horoaccrun", "tcp") if launcher == "tcp" else (launcher, "mpi")
+    check_places(places, 3, name, how)
+    assert all(place["secret_bytes"] == 32 for place in places)
+
+
+def test_under_torchrun(job: Job, tmp_path: Path) -> None:
+    script = tmp_path / "show.py"
+    script.write_text(SHOW)
+    job.command = lambda *arguments: [  # type: ignore[method-assign]
+        sys.executable, "-m", "torch.distributed.run", *arguments
+    ]  # fmt: skip
+    result = job.run("--standalone", "--nproc-per-node=3", str(script))
+    places = placed(result.out)
+    check_places(places, 3, "torchrun", "tcp")
+    assert all(place["secret_bytes"] == 32 for place in places)
+
+
+def test_under_mpirun_alone(job: Job) -> None:
+    job.command = lambda *arguments: [  # type: ignore[method-assign]
+        MODES["openmpi"][1], "--allow-run-as-root", "--map-by", "slot:OVERSUBSCRIBE", *arguments
+    ]  # fmt: skip
+    result = job.run("-np", "2", sys.executable, "-c", SHOW)
+    check_places(placed(result.out), 2, "openmpi", "mpi")

@@ -1,0 +1,151 @@
+"""The table of settings: one row, and everything that is read and written from it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from horoacc.launcher.arguments import build_parser, parse_arguments
+
+from horoacc import settings
+from horoacc.settings import TABLE, SettingError
+
+ROOT = Path(__file__).resolve().parents[2]
+ROWS = {setting.key: setting for setting in TABLE}
+
+
+def test_documentation_is_the_tables() -> None:
+    written = (ROOT / "docs" / "settings.md").read_text()
+    assert written == settings.documentation(), "run: python -m horoacc.settings > docs/settings.md"
+
+
+def test_the_core_has_the_same_keys_and_defaults() -> None:
+    from horoacc import _core
+
+    assert settings.core_settings({}) == dict(_core.setting_defaults())
+
+
+def test_names_are_unique_and_every_row_is_reachable() -> None:
+    variables = [name for s in TABLE for name in (s.env, s.horovod_env) if name]
+    flags = [flag for s in TABLE for flag in settings.flag_names(s)]
+    sections = [s.yaml for s in TABLE]
+    for names in (variables, flags, sections, [s.key for s in TABLE]):
+        assert len(names) == len(set(names))
+    assert None not in sections and all(s.flag for s in TABLE)
+    assert all(s.env.startswith("HOROACC_") for s in TABLE)
+    assert set(flags) <= set(build_parser()._option_string_actions)
+
+
+def test_own_variable_wins_over_horovods_and_empty_means_not_given() -> None:
+    def threshold(**environ: str) -> object:
+        return settings.read(environ)["fusion_threshold"]
+
+    assert threshold() == 64 << 20
+    assert threshold(HOROVOD_FUSION_THRESHOLD="5") == 5
+    assert threshold(HOROVOD_FUSION_THRESHOLD="5", HOROACC_FUSION_THRESHOLD="6") == 6
+    assert threshold(HOROVOD_FUSION_THRESHOLD="5", HOROACC_FUSION_THRESHOLD="") == 5
+
+
+@pytest.mark.parametrize(
+    ("text", "value"), [("1", True), ("0", False), ("2", True), ("-1", False), (" 1 ", True)]
+)
+def test_bools_are_numbers_above_zero(text: str, value: bool) -> None:
+    for name in ("HOROVOD_TIMELINE_MARK_CYCLES", "HOROACC_TIMELINE_MARK_CYCLES"):
+        assert settings.read({name: text})["timeline_mark_cycles"] is value
+
+
+def test_words_are_bools_only_under_the_new_names() -> None:
+    """Horovod takes `true` for 0 without a word; here that is an error."""
+    assert settings.read({"HOROACC_LOG_HIDE_TIME": "True"})["log_hide_time"] is True
+    with pytest.raises(SettingError, match="HOROVOD_LOG_HIDE_TIME must be 0 or 1, not 'true'"):
+        settings.read({"HOROVOD_LOG_HIDE_TIME": "true"})
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "words"),
+    [
+        ("HOROACC_CONTROL", "carrier pigeon", "one of auto, board, tcp, mpi"),
+        ("HOROVOD_LOG_LEVEL", "loud", "one of trace, debug"),
+        ("HOROACC_FUSION_THRESHOLD", "1.5", "a whole number"),
+        ("HOROACC_FUSION_THRESHOLD", "-1", "at least 0"),
+        ("HOROACC_START_TIMEOUT", "nan", "a number"),
+        ("HOROACC_SPIN_MICROSECONDS", "-2", "at least -1"),
+        ("HOROACC_STALL_CHECK_DISABLE", "maybe", "0 or 1"),
+    ],
+)
+def test_bad_values_name_the_variable_and_the_value(name: str, text: str, words: str) -> None:
+    with pytest.raises(ValueError) as caught:
+        settings.core_settings({name: text})
+    assert name in str(caught.value)
+    assert f"'{text}'" in str(caught.value) and words in str(caught.value)
+
+
+def test_values_that_contradict_each_other() -> None:
+    environ = {"HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "30"}
+    with pytest.raises(SettingError, match=r"30.*below.*60"):
+        settings.core_settings(environ)
+    settings.core_settings(environ | {"HOROVOD_STALL_CHECK_TIME_SECONDS": "30"})
+
+
+def test_core_settings_are_text_of_the_cores_own_keys() -> None:
+    environ = {
+        "HOROVOD_LOG_LEVEL": "DEBUG",
+        "HOROVOD_TIMELINE": "DYNAMIC",
+        "HOROACC_STALL_CHECK_DISABLE": "yes",
+        "HOROACC_STALL_CHECK_TIME_SECONDS": "0.25",
+        "HOROACC_VERBOSE": "1",
+    }
+    values = settings.core_settings(environ)
+    assert values["log_level"] == "debug" and values["timeline"] == ""
+    assert values["stall_check_disable"] == "1" and values["stall_warning_seconds"] == "0.25"
+    assert "verbose" not in values and "mpi_args" not in values
+
+
+def given(*flags: str) -> dict[str, object]:
+    return dict(parse_arguments([*flags, "-np", "1", "true"], {}).given)
+
+
+def test_flags_set_what_they_say() -> None:
+    assert given("--fusion-threshold-mb", "2.5") == {"fusion_threshold": 5 << 19}
+    assert given("--stall-check") == {"stall_check_disable": False}
+    assert given("--no-stall-check") == {"stall_check_disable": True}
+    assert given("--log-with-timestamp") == {"log_hide_time": False}
+    assert given("--log-hide-timestamp") == {"log_hide_time": True}
+    assert given("--no-log-hide-timestamp") == {"log_hide_time": False}
+    assert given("--gloo") == given("--tcp") == {"tcp": True}
+    assert given("--mpi") == given("--no-tcp") == {"tcp": False}
+    assert given("--tcp", "--mpi") == {"tcp": False}
+
+
+@pytest.mark.parametrize("setting", TABLE, ids=lambda setting: setting.key)
+def test_every_flag_and_its_opposite(setting: settings.Setting) -> None:
+    assert setting.flag
+    if setting.kind == "bool":
+        on = not setting.inverted
+        assert given(setting.flag) == {setting.key: on}
+        for opposite in settings.opposite_flags(setting):
+            assert given(opposite) == {setting.key: not on}
+    else:
+        text = setting.choices[-1] if setting.choices else "60"
+        expected = settings.parse(replace(setting, factor=1), text, setting.flag)
+        if setting.factor != 1:
+            expected = int(expected) * setting.factor
+        assert given(setting.flag, text) == {setting.key: expected}
+
+
+@pytest.mark.parametrize("retired", settings.RETIRED, ids=lambda retired: retired.flag)
+def test_retired_flags_are_accepted(retired: settings.Retired) -> None:
+    flags = [retired.flag, "5"] if retired.takes_value else [retired.flag]
+    options = parse_arguments([*flags, "-np", "1", "true"], {})
+    assert options.notices == [f"{retired.flag} has no effect: {retired.why}"]
+    assert options.given == {} and options.command == ["true"]
+
+
+def test_command_line_wins_over_file_over_environment(tmp_path: Path) -> None:
+    config = tmp_path / "config.yaml"
+    config.write_text("logging: \n  level: error\nparams:\n  arena: off\n")
+    flags = ["--config-file", str(config), "--arena", "all", "-np", "1", "true"]
+    environ = {"HOROACC_LOG_LEVEL": "debug", "HOROACC_ARENA": "off", "HOROACC_CONTROL": "tcp"}
+    values = parse_arguments(flags, environ).values
+    assert (values["arena"], values["log_level"], values["control"]) == ("all", "error", "tcp")

@@ -1,0 +1,232 @@
+"""What ranks get: their place, the variables, standard input; and what cannot be started."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+from launcher_jobs import RANK, Job
+
+CORES = len(os.sched_getaffinity(0))
+
+
+def test_every_rank_runs_once(job: Job, any_mode: list[str]) -> None:
+    result = job.run(*any_mode, "-np", "4", "sh", "-c", f"echo rank {RANK}")
+    assert [result.of(rank) for rank in range(4)] == [[f"rank {rank}"] for rank in range(4)]
+    assert result.err == ""
+
+
+def test_placement_over_tcp(job: Job) -> None:
+    names = ["RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE"]
+    echo = "echo " + " ".join(f"$HOROACC_{n}=$HOROVOD_{n}" for n in names)
+    result = job.run("--tcp", "-np", "3", "sh", "-c", echo)
+    for rank in range(3):
+        values = [rank, 3, rank, 3, 0, 1]
+        assert result.of(rank) == [" ".join(f"{value}={value}" for value in values)]
+
+
+def test_rank_0_inherits_a_listening_socket(job: Job) -> None:
+    program = """
+import os, socket
+fd = os.environ.get("HOROACC_RENDEZVOUS_FD")
+address = os.environ["HOROACC_RENDEZVOUS"]
+if fd is None:
+    host, port = address.split(":")
+    with socket.create_connection((host, int(port)), timeout=20) as link:
+        print(link.recv(10).decode())
+else:
+    listener = socket.socket(fileno=int(fd))
+    assert "%s:%d" % listener.getsockname() == address
+    print("listens")
+    listener.settimeout(20)
+    listener.accept()[0].sendall(b"hello")
+"""
+    result = job.run("--tcp", "-np", "2", sys.executable, "-c", program)
+    assert (result.of(0), result.of(1)) == (["listens"], ["hello"])
+
+
+def test_secret_is_the_same_everywhere_fresh_and_on_no_command_line(
+    job: Job, mode: list[str]
+) -> None:
+    look = """
+import os, glob
+secret = os.environ["HOROACC_SECRET"]
+seen = 0
+for path in glob.glob("/proc/[0-9]*/cmdline"):
+    try:
+        seen += secret.encode() in open(path, "rb").read()
+    except OSError:
+        pass
+print(secret, len(bytes.fromhex(secret)), seen)
+"""
+    secrets = set()
+    for _ in range(2):
+        result = job.run(*mode, "-np", "2", sys.executable, "-c", look)
+        (line,) = set(result.of(0) + result.of(1))
+        secret, length, seen = line.split()
+        assert (length, seen) == ("32", "0")
+        secrets.add(secret)
+    assert len(secrets) == 2
+
+
+def test_threads_are_bounded_unless_the_user_says_otherwise(job: Job, mode: list[str]) -> None:
+    ranks = CORES + 1
+    show = ["sh", "-c", "echo $OMP_NUM_THREADS"]
+    assert job.run(*mode, "-np", str(ranks), *show).of(0) == ["1"]
+    assert job.run(*mode, "-np", "1", *show).of(0) == [str(CORES)]
+    assert job.run(*mode, "-np", "2", *show, OMP_NUM_THREADS="7").of(1) == ["7"]
+
+
+def test_rank_0_reads_standard_input(job: Job, any_mode: list[str]) -> None:
+    result = job.run(*any_mode, "-np", "2", "sh", "-c", "cat; echo end", stdin="one\ntwo\n")
+    assert result.of(0) == ["one", "two", "end"]
+    assert result.of(1) == ["end"]
+
+
+def test_settings_reach_the_ranks(job: Job, mode: list[str], tmp_path: Path) -> None:
+    config = tmp_path / "job.yaml"
+    config.write_text("logging:\n  level: info\nparams:\n  fusion_threshold_mb: 8\n")
+    show = "echo $HOROACC_FUSION_THRESHOLD $HOROACC_LOG_LEVEL $HOROACC_STALL_CHECK_DISABLE"
+    result = job.run(
+        *mode,
+        *("-np", "1", "--config-file", str(config)),
+        *("--fusion-threshold-mb", "4", "--no-stall-check"),
+        *("sh", "-c", show),
+        HOROVOD_LOG_LEVEL="error",
+    )
+    assert result.of(0) == [f"{4 << 20} info 1"]
+
+
+def test_an_outer_jobs_variables_do_not_leak(job: Job) -> None:
+    show = "echo ${HOROACC_RANK} ${OMPI_COMM_WORLD_RANK:-none} ${PMI_RANK:-none}"
+    outer = {"HOROACC_RANK": "7", "OMPI_COMM_WORLD_RANK": "7", "PMI_RANK": "7"}
+    assert job.run("--tcp", "-np", "1", "sh", "-c", show, **outer).of(0) == ["0 none none"]
+
+
+def test_mpi_programs_meet(job: Job) -> None:
+    program = "from mpi4py import MPI; w = MPI.COMM_WORLD; print(w.rank, w.allreduce(w.rank + 1))"
+    result = job.run("--mpi", "-np", "3", sys.executable, "-c", program)
+    assert [result.of(rank) for rank in range(3)] == [[f"{rank} 6"] for rank in range(3)]
+
+
+def test_mpi_args_are_passed_on(job: Job) -> None:
+    flags = ["--mpi", "--mpi-args", "-x 'GIVEN=a b'", "-np", "2"]
+    assert job.run(*flags, "sh", "-c", 'echo "$GIVEN"').of(1) == ["a b"]
+
+
+def test_output_of_ranks_that_cannot_reach_the_launcher(job: Job) -> None:
+    """Ranks on other hosts print through mpirun; here the shims are given a wrong name."""
+    inject = (
+        "import sys, horoacc.launcher.mpirun as m; start = m.subprocess.Popen;"
+        "m.subprocess.Popen = lambda line, env=None, **k: start("
+        "line, env=env and env | {'HOROACC_OUTPUT_SOCKET': 'nobody'}, **k);"
+        "from horoacc.launcher.main import main; sys.exit(main(sys.argv[1:]))"
+    )
+    job.command = lambda *arguments: [  # type: ignore[method-assign]
+        sys.executable, "-c", inject, *arguments
+    ]  # fmt: skip
+    result = job.run("--mpi", "-np", "2", "sh", "-c", f"echo at {RANK}; echo no >&2")
+    assert (result.of(0), result.of(1)) == (["at 0"], ["at 1"])
+    assert (result.of(0, "err"), result.of(1, "err")) == (["no"], ["no"])
+    assert job.run("--mpi", "-np", "2", "sh", "-c", "exit 5", code=5)
+
+
+def test_hosts_of_this_machine(job: Job, tmp_path: Path) -> None:
+    hostfile = tmp_path / "hosts"
+    hostfile.write_text("# this one\nlocalhost slots=2\n")
+    for flags in (["-H", "localhost:2"], ["--hostfile", str(hostfile)]):
+        assert len(job.run("--tcp", *flags, "echo", "here").out.splitlines()) == 2
+        assert job.run("--tcp", *flags, "-np", "1", "echo", "here").out == "[0] here\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["echo"], ["-np is missing"]),
+        (["-np", "0", "echo"], ["at least 1"]),
+        (["-np", "2"], ["command", "missing"]),
+        (["-np", "3", "-H", "localhost:2", "echo"], ["3 ranks", "localhost:2", "2 slots"]),
+        (["-np", "1", "-H", "localhost:x", "echo"], ["localhost:x", "host:slots"]),
+        (["-np", "1", "--hostfile", "/nowhere", "echo"], ["/nowhere", "No such file"]),
+        (["-np", "1", "--arena", "most", "echo"], ["--arena", "gradients", "most"]),
+        (["-np", "1", "--start-timeout", "soon", "echo"], ["--start-timeout", "soon"]),
+        (["-np", "1", "--fusion-threshold-mb", "-1", "echo"], ["--fusion-threshold-mb", "-1"]),
+        (["-np", "1", "--unheard-of", "echo"], ["--unheard-of"]),
+    ],
+)
+def test_wrong_command_lines(job: Job, arguments: list[str], words: list[str]) -> None:
+    result = job.run(*arguments, code=2)
+    for word in words:
+        assert word in result.err.splitlines()[-1]
+
+
+def test_wrong_variables_are_named_before_anything_starts(job: Job) -> None:
+    result = job.run("-np", "1", "echo", "started", code=2, HOROVOD_FUSION_THRESHOLD="lots")
+    assert "HOROVOD_FUSION_THRESHOLD must be a whole number, not 'lots'" in result.err
+    assert result.out == ""
+
+
+def test_programs_that_cannot_start(job: Job, any_mode: list[str], tmp_path: Path) -> None:
+    result = job.run(*any_mode, "-np", "2", "no-such-program", code=127)
+    assert result.err == ("horoaccrun: cannot start 'no-such-program': there is no such program\n")
+    text = tmp_path / "text"
+    text.write_text("not a program")
+    assert "not executable" in job.run(*any_mode, "-np", "2", str(text), code=126).err
+    text.chmod(0o755)  # executable, but of no format that the kernel knows
+    assert "cannot start" in job.run(*any_mode, "-np", "2", str(text), code=None).err
+
+
+def test_other_hosts_need_an_engine(job: Job) -> None:
+    result = job.run("--tcp", "-np", "2", "-H", "host.invalid:2", "echo", code=1)
+    assert "host.invalid is another host" in result.err and "mpirun" in result.err
+
+
+def test_a_wrong_mpirun_is_named(job: Job) -> None:
+    assert (
+        "'/nowhere/mpirun' is no program"
+        in job.run("--mpirun", "/nowhere/mpirun", "-np", "1", "echo", code=1).err
+    )
+    assert (
+        "neither Open MPI's nor MPICH's"
+        in job.run("--mpirun", "/bin/echo", "-np", "1", "echo", code=1).err
+    )
+
+
+def test_without_mpirun_it_says_so_and_runs(job: Job) -> None:
+    inject = (
+        "import sys, horoacc.launcher.main as m; m.find_mpirun = lambda *a: None;"
+        "sys.exit(m.main(sys.argv[1:]))"
+    )
+    job.command = lambda *arguments: [  # type: ignore[method-assign]
+        sys.executable, "-c", inject, *arguments
+    ]  # fmt: skip
+    result = job.run("-np", "2", "echo", "hello")
+    assert result.err == (
+        "horoaccrun: no mpirun was found: starting 2 ranks on this host over TCP\n"
+    )
+    assert result.out == "[0] hello\n[1] hello\n" or result.out == "[1] hello\n[0] hello\n"
+    refused = job.run("--mpi", "-np", "2", "echo", code=1)
+    assert "--mpi was asked for, but no mpirun was found" in refused.err
+
+
+def test_flags_without_a_meaning_are_explained(job: Job) -> None:
+    result = job.run("--tcp", "--cycle-time-ms", "5", "--no-torus-allreduce", "-np", "1", "true")
+    assert "--cycle-time-ms has no effect: the engine wakes on submission" in result.err
+    assert "--no-torus-allreduce has no effect" in result.err
+
+
+def test_version_and_check_build(job: Job) -> None:
+    from horoacc._version import __version__
+
+    assert job.run("--version").out.strip() == __version__
+    result = job.run("--check-build")
+    for line in (f"HoroACC v{__version__}:", "Available Frameworks:", "    [X] TCP"):
+        assert line in result.out.splitlines()
+    assert "mpirun: " in result.out
+
+
+def test_the_arguments_of_the_program_are_its_own(job: Job, mode: list[str]) -> None:
+    result = job.run(*mode, "-np", "1", "echo", "-np", "3", "--tcp", "a  b", "--", "*")
+    assert result.of(0) == ["-np 3 --tcp a  b -- *"]

@@ -1,0 +1,292 @@
+"""Ranks that are started once and run many test bodies.
+
+A pool is a job of `size` worker processes (worker.py). They meet over TCP on the loopback device,
+or under mpirun, and then wait for bodies: functions of test modules, which every rank runs. A body
+that raises on any rank, or misses its deadline, ends the pool; the next body gets a new one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, Listener, wait
+from pathlib import Path
+from typing import Any
+
+WORKER = Path(__file__).with_name("worker.py")
+START_SECONDS = 90.0
+# After one rank failed the others may wait for it for ever.
+GRACE_SECONDS = 3.0
+STACK_SECONDS = 2.0
+# What other launchers leave behind must not decide who the workers think they are.
+FOREIGN = ("OMPI_", "PMIX_", "PMI_", "PRTE_", "SLURM_", "HOROVOD_", "HOROACC_")
+KEPT = ("HOROACC_CACHE_DIR",)
+
+
+@dataclass
+class Outcome:
+    """What a body did on one rank."""
+
+    rank: int
+    kind: str
+    """`ok`, `skipped`, `failed`, `hung` or `died`."""
+    value: Any = None
+    """What the body returned, or why it was skipped."""
+    text: str = ""
+    """The traceback, the stacks of all threads, or the last lines on stderr."""
+
+
+class BodyFailed(AssertionError):
+    """A body did not end well on every rank."""
+
+
+class BodySkipped(Exception):
+    """A body asked to be skipped on every rank."""
+
+
+class RankPool:
+    """A job of worker processes."""
+
+    def __init__(self, size: int, framework: str, env: Mapping[str, str]) -> None:
+        self.size = size
+        self.broken = False
+        self._folder = tempfile.mkdtemp(prefix="horoacc-ranks-")
+        self._links: list[Connection] = []
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self._pids: list[int] = []
+        variables = {
+            name: value for name, value in os.environ.items()
+            if not name.startswith(FOREIGN) or name in KEPT
+        }  # fmt: skip
+        variables |= {"OMP_NUM_THREADS": "1", "HOROACC_START_TIMEOUT": str(int(START_SECONDS))}
+        variables |= env
+        try:
+            self._start(framework, variables)
+        except BaseException:
+            self.kill()
+            raise
+
+    def _start(self, framework: str, variables: dict[str, str]) -> None:
+        key = secrets.token_bytes(16)
+        variables["HOROACC_TEST_KEY"] = key.hex()
+        address = os.path.join(self._folder, "pool")
+        # stdlib's Listener authenticates whoever connects with the key.
+        with Listener(address, "AF_UNIX", backlog=self.size, authkey=key) as listener:
+            command = [sys.executable, str(WORKER), address, framework, self._folder]
+            if variables.get("HOROACC_TEST_MPIRUN"):
+                self._start_mpirun(variables, command)
+            else:
+                self._start_tcp(variables, command)
+            self._accept(listener)
+
+    def _start_tcp(self, variables: dict[str, str], command: list[str]) -> None:
+        secret = secrets.token_hex(32)
+        with socket.create_server(("127.0.0.1", 0), backlog=128) as meeting:
+            host, port = meeting.getsockname()
+            for rank in range(self.size):
+                position = {
+                    "RANK": rank, "SIZE": self.size, "LOCAL_RANK": rank, "LOCAL_SIZE": self.size,
+                    "CROSS_RANK": 0, "CROSS_SIZE": 1,
+                }  # fmt: skip
+                own = {f"HOROACC_{name}": str(value) for name, value in position.items()}
+                own["HOROACC_SECRET"] = secret
+                own["HOROACC_RENDEZVOUS"] = f"{host}:{port}"
+                passed: tuple[int, ...] = ()
+                if rank == 0:
+                    own["HOROACC_RENDEZVOUS_FD"] = str(meeting.fileno())
+                    passed = (meeting.fileno(),)
+                self._spawn(command, variables | own, passed, f"stderr.{rank}")
+
+    def _start_mpirun(self, variables: dict[str, str], command: list[str]) -> None:
+        mpirun = variables["HOROACC_TEST_MPIRUN"]
+        arguments = ["-np", str(self.size)]
+        version = subprocess.run(
+            [mpirun, "--version"], capture_output=True, text=True, timeout=30, check=True
+        )
+        if "Open MPI" in version.stdout:
+            arguments += ["--oversubscribe", "--allow-run-as-root", "--bind-to", "none"]
+        self._spawn([mpirun, *arguments, *command], variables, (), "stderr.mpirun")
+
+    def _spawn(
+        self, command: list[str], variables: dict[str, str], passed: tuple[int, ...], log: str
+    ) -> None:
+        with open(os.path.join(self._folder, log), "wb") as stderr:
+            self._processes.append(
+                subprocess.Popen(
+                    command, env=variables, pass_fds=passed, stdin=subprocess.DEVNULL,
+                    stdout=stderr, stderr=stderr,
+                )
+            )  # fmt: skip
+
+    def _accept(self, listener: Listener) -> None:
+        deadline = time.monotonic() + START_SECONDS
+        # Listener has no time limit of its own; the socket below it has.
+        listener._listener._socket.settimeout(1.0)  # type: ignore[attr-defined]
+        while len(self._links) < self.size:
+            try:
+                self._links.append(listener.accept())
+                continue
+            except (TimeoutError, OSError):
+                pass
+            if any(process.poll() is not None for process in self._processes):
+                raise BodyFailed(f"a rank died while it started\n{self._logs()}")
+            if time.monotonic() > deadline:
+                raise BodyFailed(f"the ranks did not start in {START_SECONDS:g} s\n{self._logs()}")
+        hellos: list[tuple[int, int, Connection]] = []
+        for link in self._links:
+            if not link.poll(max(0.1, deadline - time.monotonic())):
+                raise BodyFailed(f"init() took more than {START_SECONDS:g} s\n{self._logs()}")
+            try:
+                rank, pid, error = link.recv()
+            except EOFError:
+                raise BodyFailed(f"a rank died in init()\n{self._logs()}") from None
+            if error:
+                raise BodyFailed(f"init() failed on rank {rank}\n{error}")
+            hellos.append((rank, pid, link))
+        hellos.sort(key=lambda hello: hello[0])
+        self._links = [link for _, _, link in hellos]
+        self._pids = [pid for _, pid, _ in hellos]
+
+    def run(self, path: Path, name: str, arguments: dict[str, Any], seconds: float) -> list[Any]:
+        """Runs a body on every rank.
+
+        Args:
+            path: The test module.
+            name: The function's qualified name in it.
+            arguments: Its arguments; they are pickled.
+            seconds: How long it may take.
+
+        Returns:
+            What it returned, by rank.
+
+        Raises:
+            BodyFailed: It raised, hung or died on some rank; the text has every rank's story.
+            BodySkipped: It was skipped on every rank.
+        """
+        for link in self._links:
+            link.send((str(path), name, arguments))
+        outcomes: dict[int, Outcome] = {}
+        deadline = time.monotonic() + seconds
+        while len(outcomes) < self.size:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                break
+            ready = wait([self._links[r] for r in range(self.size) if r not in outcomes], left)
+            for rank in range(self.size):
+                if self._links[rank] in ready and rank not in outcomes:
+                    outcomes[rank] = self._receive(rank)
+                    if outcomes[rank].kind in ("failed", "died"):
+                        deadline = min(deadline, time.monotonic() + GRACE_SECONDS)
+        for rank in set(range(self.size)) - set(outcomes):
+            outcomes[rank] = Outcome(rank, "hung", text=self._stacks(rank))
+        return self._judge([outcomes[rank] for rank in range(self.size)], seconds)
+
+    def _receive(self, rank: int) -> Outcome:
+        try:
+            kind, value, text = self._links[rank].recv()
+        except (EOFError, OSError):
+            return Outcome(rank, "died", text=self._log(f"stderr.{rank}"))
+        return Outcome(rank, kind, value, text)
+
+    def _judge(self, outcomes: list[Outcome], seconds: float) -> list[Any]:
+        kinds = {outcome.kind for outcome in outcomes}
+        if kinds == {"ok"}:
+            return [outcome.value for outcome in outcomes]
+        if kinds == {"skipped"}:
+            raise BodySkipped(outcomes[0].value)
+        self.broken = True
+        self.kill()
+        first = [o for o in outcomes if o.kind in ("failed", "died")]
+        story = [f"{len(first) or 'no'} of {self.size} ranks failed"]
+        for outcome in [*first, *(o for o in outcomes if o.kind == "hung")]:
+            what = f"hung for {seconds:g} s" if outcome.kind == "hung" else outcome.kind
+            story.append(f"--- rank {outcome.rank} {what}\n{outcome.text.rstrip()}")
+        if "skipped" in kinds:
+            story.append("some ranks skipped the body and others did not")
+        raise BodyFailed("\n".join(story))
+
+    def _stacks(self, rank: int) -> str:
+        """Has faulthandler write the stacks of a rank's threads."""
+        path = os.path.join(self._folder, f"stacks.{rank}")
+        with contextlib.suppress(OSError):
+            os.kill(self._pids[rank], signal.SIGUSR1)
+        end = time.monotonic() + STACK_SECONDS
+        before = -1
+        while time.monotonic() < end:
+            size = os.path.getsize(path) if os.path.exists(path) else 0
+            if size and size == before:
+                break
+            before = size
+            time.sleep(0.1)
+        return self._log(f"stacks.{rank}", 4000) + self._log(f"stderr.{rank}")
+
+    def _log(self, name: str, length: int = 2000) -> str:
+        try:
+            return Path(self._folder, name).read_text(errors="replace")[-length:]
+        except OSError:
+            return ""
+
+    def _logs(self) -> str:
+        names = sorted(path.name for path in Path(self._folder).glob("stderr.*"))
+        return "\n".join(f"--- {name}\n{self._log(name)}" for name in names)
+
+    def stop(self) -> None:
+        """Lets the ranks shut down; kills those that do not."""
+        for link in self._links:
+            with contextlib.suppress(OSError):
+                link.send(None)
+        end = time.monotonic() + 10
+        for process in self._processes:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(max(0.1, end - time.monotonic()))
+        self.kill()
+
+    def kill(self) -> None:
+        """Kills the ranks, which are this process's children or mpirun's."""
+        for pid in self._pids:
+            with contextlib.suppress(OSError):
+                if any(process.poll() is None for process in self._processes):
+                    os.kill(pid, signal.SIGKILL)
+        for process in self._processes:
+            if process.poll() is None:
+                process.kill()
+            process.wait()
+        self._pids = []
+        for link in self._links:
+            link.close()
+        self._links = []
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+
+class Pools:
+    """The pools of a test session. The least recently used go when there are too many ranks."""
+
+    def __init__(self, most_ranks: int = 40) -> None:
+        self._most_ranks = most_ranks
+        self._pools: dict[tuple[Any, ...], RankPool] = {}
+
+    def get(self, size: int, framework: str, env: Mapping[str, str]) -> RankPool:
+        """Gives a working pool, starting it if need be."""
+        key = (size, framework, *sorted(env.items()))
+        pool = self._pools.pop(key, None)
+        if pool is not None and pool.broken:
+            pool = None
+        while self._pools and size + sum(p.size for p in self._pools.values()) > self._most_ranks:
+            self._pools.pop(next(iter(self._pools))).stop()
+        self._pools[key] = pool = pool or RankPool(size, framework, env)
+        return pool
+
+    def close(self) -> None:
+        """Stops all pools."""
+        while self._pools:
+            self._pools.popitem()[1].stop()

@@ -1,0 +1,69 @@
+"""The pool itself: failures, hangs and deaths are reported with rank and reason."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+from pool import BodyFailed, Pools
+
+HERE = Path(__file__)
+
+
+def give_rank(offset: int) -> int:
+    import horoacc as hvd
+
+    return hvd.rank() + offset
+
+
+def fail_on_one() -> None:
+    import horoacc as hvd
+
+    if hvd.rank() == 1:
+        raise RuntimeError("only here")
+    hvd.barrier()
+
+
+def hang_in_sleep() -> None:
+    time.sleep(600)
+
+
+def die() -> None:
+    import horoacc as hvd
+
+    if hvd.rank() == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.mark.ranks(1, 2, 3)
+def test_body_runs_in_every_rank(ranks: int) -> None:
+    import horoacc as hvd
+
+    assert hvd.size() == ranks
+    assert hvd.allgather_object(hvd.rank()) == list(range(ranks))
+
+
+def test_values_come_back_and_pool_is_reused(pools: Pools) -> None:
+    pool = pools.get(2, "horoacc", {})
+    assert pool.run(HERE, "give_rank", {"offset": 5}, 30) == [5, 6]
+    assert pools.get(2, "horoacc", {}) is pool
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ("fail_on_one", ["rank 1 failed", "only here"]),
+        ("hang_in_sleep", ["rank 0 hung", "rank 1 hung", "in hang_in_sleep"]),
+        ("die", ["rank 0 died"]),
+    ],
+)
+def test_failures_name_rank_and_reason(pools: Pools, body: str, words: list[str]) -> None:
+    pool = pools.get(2, "horoacc", {})
+    with pytest.raises(BodyFailed) as failure:
+        pool.run(HERE, body, {}, 3)
+    for word in words:
+        assert word in str(failure.value)
+    assert pools.get(2, "horoacc", {}) is not pool

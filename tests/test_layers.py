@@ -1,0 +1,178 @@
+"""The rules of the tree: who may include whom, and which words no name may hold."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+ROOMS = (
+    "base transport schedule execute fuse negotiate queue runtime api".split()  # noqa: SIM905
+)
+BANNED = {"manager", "managers", "helper", "helpers", "util", "utils", "common", "impl", "v2"}
+WORD = re.compile(r"[A-Z]?[a-z0-9]+|[A-Z]+(?![a-z])")
+FRAMEWORKS = {"torch", "tensorflow", "keras", "mpi4py", "yaml"}
+INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]', re.MULTILINE)
+
+
+def cpp_files(folder: str) -> list[Path]:
+    return sorted(path for path in (ROOT / folder).rglob("*") if path.suffix in (".cc", ".h"))
+
+
+def python_files(*folders: str) -> list[Path]:
+    return sorted(path for folder in folders for path in (ROOT / folder).rglob("*.py"))
+
+
+def banned(identifier: str) -> set[str]:
+    """The words of a snake_case or CamelCase name that say nothing."""
+    return {word.lower() for word in WORD.findall(identifier)} & BANNED
+
+
+def name(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def includes(path: Path) -> list[tuple[str, str]]:
+    """Kind (`<` or `"`) and target of every include."""
+    return INCLUDE.findall(path.read_text())
+
+
+def faulty_includes(path: Path, room: str) -> list[str]:
+    """Includes of a file in a room of csrc/ that break the rule."""
+    faults = []
+    for kind, target in includes(path):
+        if kind == "<":
+            continue
+        other = target.split("/")[0]
+        if other not in ROOMS:
+            faults.append(f'"{target}" is not relative to csrc/')
+        elif ROOMS.index(other) > ROOMS.index(room):
+            faults.append(f'"{target}" is in a room above {room}/')
+    return faults
+
+
+@pytest.mark.parametrize("path", cpp_files("csrc"), ids=name)
+def test_rooms_include_only_lower_rooms(path: Path) -> None:
+    room = path.relative_to(ROOT / "csrc").parts[0]
+    assert room in ROOMS
+    assert faulty_includes(path, room) == []
+
+
+def test_the_include_rule_finds_what_it_forbids(tmp_path: Path) -> None:
+    file = tmp_path / "file.cc"
+    file.write_text(
+        '#include "base/log.h"\n#include "execute/reduce.h"\n  # include "queue/entry.h"\n'
+        '#include "reduce.h"\n#include <queue>\n'
+    )
+    assert faulty_includes(file, "execute") == [
+        '"queue/entry.h" is in a room above execute/',
+        '"reduce.h" is not relative to csrc/',
+    ]
+
+
+def test_bindings_include_only_the_c_header() -> None:
+    for folder in ("torch_ops", "tensorflow_ops"):
+        for path in cpp_files(folder):
+            own = {file.name for file in cpp_files(folder)}
+            targets = {target for _, target in includes(path) if target.split("/")[0] in ROOMS}
+            quoted = {target for kind, target in includes(path) if kind == '"'}
+            assert targets <= {"api/horoacc.h"}, name(path)
+            assert {target.split("/")[-1] for target in quoted if "/" not in target} <= own
+    (module,) = [path for path in cpp_files("csrc/api") if path.name == "python.cc"]
+    assert {t for kind, t in includes(module) if kind == '"'} == {"api/horoacc.h"}
+
+
+def test_only_the_plugin_knows_mpi_and_nobody_a_framework() -> None:
+    for path in cpp_files("csrc"):
+        targets = [target for _, target in includes(path)]
+        if path.name != "mpi_plugin.cc":
+            assert "mpi.h" not in targets, name(path)
+        outside = ("torch/", "ATen/", "c10/", "tensorflow/")
+        assert not [target for target in targets if target.startswith(outside)], name(path)
+
+
+def test_no_mutable_globals_or_environment_in_the_core() -> None:
+    mutable = re.compile(r"^\s*(?:static|thread_local|inline)\s+(?!constexpr|const\b)[^()]*[;={]")
+    for path in cpp_files("csrc"):
+        for count, line in enumerate(path.read_text().splitlines(), 1):
+            code = line.partition("//")[0]
+            assert not mutable.match(code), f"{name(path)}:{count}: {line.strip()}"
+            # Settings come from Python; only who started an MPI job is read from its variables.
+            mpi = path.name.startswith("mpi_")
+            assert mpi or "getenv(" not in code, f"{name(path)}:{count}: {line.strip()}"
+
+
+def top_level_imports(path: Path) -> set[str]:
+    """What importing this file imports: nothing under TYPE_CHECKING or in a function."""
+    found: set[str] = set()
+
+    def visit(body: list[ast.stmt]) -> None:
+        for node in body:
+            if isinstance(node, ast.Import):
+                found.update(alias.name for alias in node.names)
+            elif isinstance(node, ast.ImportFrom) and node.module:
+                found.add(node.module)
+                found.update(f"{node.module}.{alias.name}" for alias in node.names)
+            elif isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+                visit(node.orelse)
+            elif isinstance(node, (ast.If, ast.Try, ast.With, ast.ClassDef)):
+                visit(node.body)
+                visit(getattr(node, "orelse", []))
+
+    visit(ast.parse(path.read_text()).body)
+    return found
+
+
+def test_python_depends_one_way() -> None:
+    """The neutral door and the launcher need no framework; the launcher not even the core."""
+    doors = {"torch", "tensorflow", "keras"}
+    for path in python_files("horoacc", "launcher"):
+        parts = path.relative_to(ROOT).parts
+        imports = top_level_imports(path)
+        roots = {module.split(".")[0] for module in imports}
+        if parts[0] == "launcher":
+            assert not roots & FRAMEWORKS, name(path)
+            assert not [m for m in imports if m.startswith(("horoacc._core", "horoacc.basics"))]
+        elif parts[1] not in doors:
+            assert not roots & FRAMEWORKS, name(path)
+            framework_side = tuple(f"horoacc.{door}" for door in doors)
+            assert not [m for m in imports if m.startswith(framework_side)], name(path)
+
+
+def test_the_import_rule_sees_only_what_runs_at_import(tmp_path: Path) -> None:
+    file = tmp_path / "file.py"
+    file.write_text(
+        "import torch.nn\nfrom typing import TYPE_CHECKING\n"
+        "if TYPE_CHECKING:\n    import keras\n"
+        "try:\n    import yaml\nexcept ImportError:\n    pass\n"
+        "def f():\n    import tensorflow\n"
+    )
+    found = top_level_imports(file)
+    assert {"torch.nn", "yaml"} <= found and not found & {"keras", "tensorflow"}
+
+
+def test_no_banned_names() -> None:
+    folders = ("csrc", "torch_ops", "tensorflow_ops", "tests/cpp")
+    files = [path for folder in folders for path in cpp_files(folder)]
+    files += python_files("horoacc", "launcher", "tests", "examples", "benchmarks")
+    for path in files:
+        for part in path.relative_to(ROOT).parts:
+            assert not banned(part), f"{name(path)}: '{part}' names nothing"
+    for path in python_files("horoacc", "launcher"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
+                assert not banned(node.name), f"{name(path)}:{node.lineno}: {node.name}"
+    declared = re.compile(r"^\s*(?:class|struct|enum class|namespace)\s+(\w+)", re.MULTILINE)
+    for folder in folders:
+        for path in cpp_files(folder):
+            for word in declared.findall(path.read_text()):
+                assert not banned(word), f"{name(path)}: {word}"
+
+
+def test_banned_words_are_whole_words() -> None:
+    assert banned("bucket_util.cc") == {"util"} and banned("RankManager") == {"manager"}
+    assert banned("HTTPHelper") == {"helper"} and banned("wire_v2") == {"v2"}
+    assert not banned("simple_implicit_communication")
