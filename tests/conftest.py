@@ -34,11 +34,17 @@ def pytest_unconfigure(config: pytest.Config) -> None:
     config.stash[pools_key].close()
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     mark = metafunc.definition.get_closest_marker("ranks")
     if mark is not None:
-        if "ranks" not in metafunc.fixturenames:
-            metafunc.fixturenames.append("ranks")
+        # Bodies need not take what only decides where they run.
+        for name in ("ranks", "env"):
+            if name not in metafunc.fixturenames:
+                metafunc.fixturenames.append(name)
+        given = [mark.args[0] for mark in metafunc.definition.iter_markers("parametrize")]
+        if not any("env" in names for names in given):
+            metafunc.parametrize("env", [{}], ids=["plain"])
         metafunc.parametrize("ranks", mark.args, ids=lambda size: f"{size}ranks")
 
 
@@ -74,12 +80,17 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     wanted = inspect.signature(pyfuncitem.obj).parameters
     arguments = {name: pyfuncitem.funcargs[name] for name in wanted}
     name = pyfuncitem.obj.__qualname__
+    failed = skipped = ""
     try:
         pool.run(pyfuncitem.path, name, arguments, mark.kwargs.get("seconds", BODY_SECONDS))
     except BodyFailed as failure:
-        pytest.fail(str(failure), pytrace=False)
-    except BodySkipped as skipped:
-        pytest.skip(str(skipped))
+        failed = str(failure)
+    except BodySkipped as reason:
+        skipped = str(reason)
+    if failed:
+        pytest.fail(failed, pytrace=False)
+    if skipped:
+        pytest.skip(skipped)
     return True
 
 

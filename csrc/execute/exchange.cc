@@ -11,7 +11,7 @@ Exchange::Exchange(const SetContext& context, ExecSlot& slot, std::vector<Exchan
     : context_(context),
       pieces_(std::move(pieces)),
       windows_(Cut(context, pieces_)),
-      ring_(context, slot, StagingBytes(context, pieces_), windows_.size()) {
+      ring_(context, slot, windows_.size(), Stages(context, pieces_)) {
   for (const ExchangePiece& piece : pieces_) {
     shows_shared_ |= piece.shared[context.me] != nullptr && piece.bytes[context.me] > 0;
   }
@@ -36,11 +36,10 @@ std::vector<Exchange::Window> Exchange::Cut(const SetContext& context,
   return windows;
 }
 
-uint64_t Exchange::StagingBytes(const SetContext& context, const std::vector<ExchangePiece>& pieces) {
-  for (const ExchangePiece& piece : pieces) {
-    if (piece.shared[context.me] == nullptr && piece.bytes[context.me] > 0) return context.window_bytes;
-  }
-  return 0;
+bool Exchange::Stages(const SetContext& context, const std::vector<ExchangePiece>& pieces) {
+  return std::ranges::any_of(pieces, [&](const ExchangePiece& piece) {
+    return piece.shared[context.me] == nullptr && piece.bytes[context.me] > 0;
+  });
 }
 
 bool Exchange::Advance() { return Take() || Show(); }

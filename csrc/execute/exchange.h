@@ -56,7 +56,7 @@ class Exchange final : public Execution {
     uint64_t first, last;  ///< bytes
   };
   static std::vector<Window> Cut(const SetContext& context, const std::vector<ExchangePiece>& pieces);
-  static uint64_t StagingBytes(const SetContext& context, const std::vector<ExchangePiece>& pieces);
+  static bool Stages(const SetContext& context, const std::vector<ExchangePiece>& pieces);
 
   bool Take();
   bool Show();

@@ -13,7 +13,7 @@ TwoPhaseWindows::TwoPhaseWindows(const SetContext& context, ExecSlot& slot,
       slot_(slot),
       pieces_(std::move(pieces)),
       windows_(Cut(pieces_, context.window_bytes)),
-      ring_(context, slot, context.window_bytes, windows_.size()),
+      ring_(context, slot, windows_.size(), true),
       slices_per_window_(std::clamp<uint64_t>(context.window_bytes >> 16, 1, context.ranks)) {}
 
 std::vector<TwoPhaseWindows::Window> TwoPhaseWindows::Cut(const std::vector<ReducePiece>& pieces,

@@ -4,17 +4,15 @@
 
 namespace horoacc {
 
-WindowRing::WindowRing(const SetContext& context, ExecSlot& slot, uint64_t window_bytes,
-                       uint64_t windows)
+WindowRing::WindowRing(const SetContext& context, ExecSlot& slot, uint64_t windows, bool stages)
     : context_(context),
       slot_(slot),
-      window_bytes_(window_bytes),
       windows_(windows),
       depth_(context.window_depth) {
   uint64_t offset = kNoStaging;
-  if (window_bytes > 0 && windows > 0) {
+  if (stages && windows > 0) {
     own_ = static_cast<std::byte*>(
-        context.staging->Allocate(window_bytes * std::min<uint64_t>(depth_, windows)));
+        context.staging->Allocate(context.window_bytes * std::min<uint64_t>(depth_, windows)));
     failed_ = own_ == nullptr;
     if (own_) offset = static_cast<uint64_t>(own_ - context.memory[context.me]);
   }
@@ -45,7 +43,7 @@ bool WindowRing::AllExposed(uint64_t window) const {
 
 std::byte* WindowRing::Place(uint32_t index, uint64_t window) const {
   const uint64_t staging = slot_.rank(index).staging.load(std::memory_order_relaxed);
-  return context_.memory[index] + staging + (window % depth_) * window_bytes_;
+  return context_.memory[index] + staging + (window % depth_) * context_.window_bytes;
 }
 
 void WindowRing::Consume() {

@@ -13,7 +13,8 @@ inline constexpr uint64_t kNoStaging = std::numeric_limits<uint64_t>::max();
 /// Owns this rank's staging for one execution and moves its counters in the slot.
 class WindowRing {
  public:
-  WindowRing(const SetContext& context, ExecSlot& slot, uint64_t window_bytes, uint64_t windows);
+  /// `stages`: this rank has private input to show. All ranks give the same number of windows.
+  WindowRing(const SetContext& context, ExecSlot& slot, uint64_t windows, bool stages);
   ~WindowRing();
   WindowRing(const WindowRing&) = delete;
   WindowRing& operator=(const WindowRing&) = delete;
@@ -26,7 +27,7 @@ class WindowRing {
   /// May window exposed() be copied in? Its place is free once every rank consumed what was there.
   [[nodiscard]] bool MayExpose() const;
   /// The place of window exposed() of this rank.
-  [[nodiscard]] std::byte* OwnPlace() const { return own_ + (exposed_ % depth_) * window_bytes_; }
+  [[nodiscard]] std::byte* OwnPlace() const { return own_ + (exposed_ % depth_) * context_.window_bytes; }
   void Expose();
   /// Have all ranks exposed `window`?
   [[nodiscard]] bool AllExposed(uint64_t window) const;
@@ -40,7 +41,6 @@ class WindowRing {
 
   const SetContext& context_;
   ExecSlot& slot_;
-  const uint64_t window_bytes_;
   const uint64_t windows_;
   const uint64_t depth_;
   std::byte* own_ = nullptr;

@@ -133,6 +133,7 @@ Result<uint64_t> Engine::Submit(Submission submission) {
     entry->released = true;
     if (!entry->name.empty()) queue.names[entry->name].held_by = 0;
     handles_.Remove(entry->handle);
+    events_.Emit(Phase::kReleased, set->id, entry->handle, 0, 0, entry->shown_name);
   }
   if (queue.in_flight.contains(entry->id)) {
     queue.backlog.push_back(entry);

@@ -9,7 +9,7 @@
 namespace horoacc {
 
 /// Writes a JSON array that is valid at every moment. One lane (tid) a tensor; on it, nested
-/// inside the tensor's life: NEGOTIATE, EXECUTE (named by its path) and so on. Events are handed
+/// inside the tensor's life: NEGOTIATE, WAIT, EXECUTE (its path is an argument) and RESULT. Events are handed
 /// to a writer thread; the engine never waits for the disk. A full disk ends the timeline with
 /// one warning, not the job.
 class Timeline final : public EventSink {

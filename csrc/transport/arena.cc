@@ -16,6 +16,7 @@
 
 #include "base/clock.h"
 #include "transport/fd.h"
+#include "transport/owner_mark.h"
 
 namespace horoacc {
 namespace {
@@ -41,35 +42,6 @@ uint64_t SizeClass(uint64_t bytes) {
   const uint64_t size = RoundUp(bytes, std::max(quarter, kAlignment));
   return size > kPage / 2 ? RoundUp(size, kPage) : size;
 }
-
-/// A word that reads 0 in every forked child, without a system call to ask who we are.
-class OwnerMark {
- public:
-  OwnerMark()
-      : page_(::mmap(nullptr, kPage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)) {
-    if (page_ == MAP_FAILED) return;
-    ::madvise(page_, kPage, MADV_WIPEONFORK);
-    word().store(1, std::memory_order_relaxed);
-  }
-  ~OwnerMark() {
-    if (page_ != MAP_FAILED) ::munmap(page_, kPage);
-  }
-  OwnerMark(const OwnerMark&) = delete;
-  OwnerMark& operator=(const OwnerMark&) = delete;
-
-  [[nodiscard]] bool Here() const {
-    return page_ != MAP_FAILED && word().load(std::memory_order_relaxed) == 1;
-  }
-  void Clear() {
-    if (page_ != MAP_FAILED) word().store(0, std::memory_order_relaxed);
-  }
-
- private:
-  [[nodiscard]] std::atomic<uint32_t>& word() const {
-    return *static_cast<std::atomic<uint32_t>*>(page_);
-  }
-  void* page_;
-};
 
 struct Block {
   uint64_t size_class = 0;
@@ -306,10 +278,10 @@ void Arena::AfterForkInChild() {
   state.snapshot_wait = Fd();
   // Private, same addresses. Pages that nobody wrote to would go on showing what the parent
   // writes; writing to those of live blocks makes them the child's own while the parent waits.
-  if (state.bytes > 0 && state.fd >= 0 &&
-      ::mmap(state.base, state.bytes, PROT_READ | PROT_WRITE,
-             MAP_PRIVATE | MAP_FIXED | MAP_NORESERVE, state.fd,
-             static_cast<off_t>(state.fd_offset)) != MAP_FAILED) {
+  const uint64_t cut = RoundUp(state.next, kPage);
+  if (cut > 0 && state.fd >= 0 &&
+      ::mmap(state.base, cut, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED | MAP_NORESERVE,
+             state.fd, static_cast<off_t>(state.fd_offset)) != MAP_FAILED) {
     for (const auto& [offset, block] : state.blocks) {
       if (!block.live) continue;
       const uint64_t end = offset + std::min(block.resident, block.size_class);

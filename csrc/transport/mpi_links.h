@@ -1,71 +1,25 @@
 #pragma once
-// MPI as a bootstrap and as control links, through the plug-in. The core does not link MPI.
-#include <cstddef>
+// MPI as a bootstrap and as control links.
 #include <cstdint>
 #include <memory>
-#include <optional>
-#include <span>
 #include <string>
 
 #include "base/result.h"
 #include "transport/bootstrap.h"
 #include "transport/control_links.h"
-#include "transport/mpi_choice.h"
-#include "transport/mpi_plugin.h"
+#include "transport/mpi_session.h"
 
 namespace horoacc {
 
-struct MpiOptions {
-  /// The plug-in, or the folder that holds libhoroacc_mpi_openmpi.so and libhoroacc_mpi_mpich.so.
-  std::string plugin;
-  MpiChoice choice;
-  int64_t deadline_ns = 0;  ///< CLOCK_MONOTONIC; MPI's own initialisation knows no deadline
-};
+[[nodiscard]] std::unique_ptr<Bootstrap> MakeMpiBootstrap(std::shared_ptr<MpiSession> session);
 
-/// This process's way to MPI: a communicator of its own. The bootstrap and the links made from it
-/// keep it alive. All of them together may be used by one thread at a time; every call is
-/// non-blocking inside.
-class MpiSession : public std::enable_shared_from_this<MpiSession> {
- public:
-  /// Loads libmpi (visible to all, as its own plug-ins want it) and the plug-in, initialises MPI
-  /// unless mpi4py has, and joins the other ranks. All ranks of the job call it. kConfig if no
-  /// libmpi or no plug-in is found, or if MPI was initialised for fewer threads than are needed.
-  static Result<std::shared_ptr<MpiSession>> Open(const MpiOptions& options);
-  ~MpiSession();
-  MpiSession(const MpiSession&) = delete;
-  MpiSession& operator=(const MpiSession&) = delete;
+/// A secret for a job that got none from its launcher (plain mpirun): rank 0 draws it, and MPI,
+/// which the ranks trust anyway, carries it to the others. Every rank calls it.
+Result<std::string> DrawSecret(Bootstrap& bootstrap, int64_t deadline_ns);
 
-  [[nodiscard]] int rank() const;
-  [[nodiscard]] int size() const;
-  /// "Open MPI v5.0.11, ..."
-  [[nodiscard]] std::string library_version() const;
-
-  [[nodiscard]] std::unique_ptr<Bootstrap> MakeBootstrap();
-  [[nodiscard]] std::unique_ptr<ControlLinks> MakeControlLinks();
-
-  /// After an abort: from here on nothing of MPI is called any more, not even to free or finalise.
-  void Abandon() { abandoned_ = true; }
-  [[nodiscard]] bool abandoned() const { return abandoned_; }
-  /// Before the process ends normally: finalises MPI if HoroACC initialised it (in this session or
-  /// an earlier one) and the session was not abandoned. Blocks until all ranks do the same, and
-  /// MPI cannot be used afterwards, so it is no part of shutting down an engine.
-  Status Finalize();
-
-  // For the bootstrap and the links.
-  Status Send(ha_mpi_channel channel, int peer, std::span<const std::byte> bytes);
-  Result<std::optional<ControlMessage>> Receive(ha_mpi_channel channel);
-  /// Waits until MPI has taken what was sent; false at the deadline.
-  bool Drain(int64_t deadline_ns);
-
- private:
-  struct Libraries;
-  explicit MpiSession(std::unique_ptr<Libraries> libraries);
-  Status Join(int64_t deadline_ns);
-
-  std::unique_ptr<Libraries> libraries_;
-  const ha_mpi_plugin* plugin_ = nullptr;
-  ha_mpi* mpi_ = nullptr;
-  bool abandoned_ = false;
-};
+/// Its WaitFd is -1: MPI wakes nobody. MPI itself does not tell of a peer's death either; that is
+/// the business of whoever holds its pidfd or a socket to it.
+[[nodiscard]] std::unique_ptr<ControlLinks> MakeMpiControlLinks(
+    std::shared_ptr<MpiSession> session);
 
 }  // namespace horoacc

@@ -101,13 +101,15 @@ int Open(ha_mpi** result, ha_mpi_error* error) {
   int length = 0;
   MPI_Get_library_version(mpi->version, &length);
   if (char* line_end = std::strpbrk(mpi->version, "\r\n")) *line_end = '\0';
-  const int code = MPI_Comm_idup(MPI_COMM_WORLD, &mpi->comm, &mpi->joining);
-  if (code != MPI_SUCCESS) return Explain(error, "MPI_Comm_idup", code);
   *result = mpi.release();
   return 0;
 }
 
 int Join(ha_mpi* mpi, int* ready, ha_mpi_error* error) {
+  if (mpi->comm == MPI_COMM_NULL && mpi->joining == MPI_REQUEST_NULL) {
+    const int started = MPI_Comm_idup(MPI_COMM_WORLD, &mpi->comm, &mpi->joining);
+    if (started != MPI_SUCCESS) return Explain(error, "MPI_Comm_idup", started);
+  }
   const int code = MPI_Test(&mpi->joining, ready, MPI_STATUS_IGNORE);
   if (code != MPI_SUCCESS) return Explain(error, "duplicating MPI_COMM_WORLD", code);
   // From here on an error of MPI is ours to report; its default would end the process.

@@ -33,10 +33,11 @@ typedef struct {
   uint32_t version;    /* HA_MPI_PLUGIN_VERSION */
   const char* flavour; /* "openmpi" or "mpich": what it was compiled for */
 
-  /* Initialises MPI unless somebody has, and starts to duplicate the world's communicator; all
-   * ranks call it. Functions that return int: 0 is success, -1 fills *error. */
+  /* Initialises MPI unless somebody has. Functions that return int: 0 is success, -1 fills
+   * *error. */
   int (*open)(ha_mpi** mpi, ha_mpi_error* error);
-  /* *ready becomes 1 once the communicator is there; nothing else works before. */
+  /* Duplicates the world's communicator, one look at a time; all ranks call it until *ready is 1.
+   * Messages work only after that. */
   int (*join)(ha_mpi* mpi, int* ready, ha_mpi_error* error);
   int (*rank)(const ha_mpi* mpi);
   int (*size)(const ha_mpi* mpi);

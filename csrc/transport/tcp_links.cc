@@ -1,20 +1,16 @@
 #include "transport/tcp_links.h"
 
-#include <poll.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
 
-#include <algorithm>
+#include <cerrno>
 #include <deque>
 #include <optional>
 #include <utility>
 
-#include "base/clock.h"
-#include "transport/admission.h"
 #include "transport/frames.h"
-#include "transport/gather_wire.h"
-#include "transport/socket.h"
+#include "transport/tcp_mesh.h"
 
 namespace horoacc {
 namespace {
@@ -23,9 +19,6 @@ constexpr uint32_t kControl = 1;  ///< the only kind of frame on these links
 constexpr uint64_t kLongestMessage = 256ULL << 20;
 /// What a peer that does not read may cost.
 constexpr size_t kLongestBacklog = 512ULL << 20;
-constexpr int64_t kPatience = 10 * kSecond;
-constexpr int64_t kRedial = 20 * kMillisecond;
-constexpr size_t kStrangers = 64;
 /// The bell's mark in the epoll set, where ranks have their number.
 constexpr uint32_t kBell = UINT32_MAX;
 
@@ -52,10 +45,8 @@ class TcpControlLinks final : public ControlLinks {
   }
   ~TcpControlLinks() override;
 
-  Status Open();
-  Status Add(int peer, Fd fd);
-  [[nodiscard]] bool Connected(int peer) const { return static_cast<bool>(links_[peer].fd); }
-  [[nodiscard]] bool Stale(int peer) const { return HungUp(links_[peer].fd); }
+  /// Takes over the connections, by rank.
+  Status Open(std::vector<Fd> connections);
 
   Status Send(int peer, std::span<const std::byte> bytes) override;
   Result<std::optional<ControlMessage>> Receive() override;
@@ -92,24 +83,21 @@ TcpControlLinks::~TcpControlLinks() {
   }
 }
 
-Status TcpControlLinks::Open() {
+Status TcpControlLinks::Open(std::vector<Fd> connections) {
   epoll_ = Fd(::epoll_create1(EPOLL_CLOEXEC));
   if (!epoll_) return SystemError("epoll_create1");
   bell_ = Fd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!bell_) return SystemError("eventfd");
-  epoll_event event{.events = EPOLLIN, .data = {.u32 = kBell}};
-  if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, bell_.get(), &event) != 0) {
-    return SystemError("epoll_ctl");
-  }
-  return {};
-}
-
-Status TcpControlLinks::Add(int peer, Fd fd) {
-  Link& link = links_[peer];
-  link.fd = std::move(fd);  // closes one that was there, and with it its place in the epoll set
-  epoll_event event{.events = EPOLLIN, .data = {.u32 = static_cast<uint32_t>(peer)}};
-  if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, link.fd.get(), &event) != 0) {
-    return SystemError("epoll_ctl");
+  const auto watch = [this](const Fd& fd, uint32_t mark) {
+    epoll_event event{.events = EPOLLIN, .data = {.u32 = mark}};
+    return ::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd.get(), &event) == 0;
+  };
+  if (!watch(bell_, kBell)) return SystemError("epoll_ctl");
+  for (size_t peer = 0; peer < links_.size(); ++peer) {
+    links_[peer].fd = std::move(connections[peer]);
+    if (links_[peer].fd && !watch(links_[peer].fd, static_cast<uint32_t>(peer))) {
+      return SystemError("epoll_ctl");
+    }
   }
   return {};
 }
@@ -216,156 +204,13 @@ Result<std::optional<ControlMessage>> TcpControlLinks::Receive() {
   return std::optional<ControlMessage>(std::move(arrival.message));
 }
 
-// ---------------------------------------------------------------------------------------------
-
-void BoundSendBuffer(int fd, int bytes) {
-  if (bytes > 0) ::setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &bytes, sizeof(bytes));
-}
-
-Result<Fd> ListenTowards(const std::string& rendezvous, int backlog) {
-  HA_ASSIGN(const std::vector<SocketAddress> addresses, ResolveAddress(rendezvous));
-  HA_ASSIGN(const SocketAddress local, AddressTowards(addresses.front()));
-  return Listen(local, backlog);
-}
-
-/// Everybody's listening address, by rank, resolved. A rank that cannot listen says so to all.
-Result<std::vector<SocketAddress>> ExchangeAddresses(Bootstrap& bootstrap,
-                                                     const Result<Fd>& listener,
-                                                     int64_t deadline_ns) {
-  constexpr char kFailure = '!';
-  std::string blob = kFailure + (listener.ok() ? "" : listener.error().message);
-  if (listener.ok()) {
-    const auto address = LocalAddress(listener.value().get());
-    blob = address.ok() ? address.value().ToString() : kFailure + address.error().message;
-  }
-  HA_ASSIGN(const std::vector<std::string> blobs, bootstrap.AllGather(blob, deadline_ns));
-  std::vector<SocketAddress> addresses;
-  for (int rank = 0; rank < bootstrap.size(); ++rank) {
-    if (blobs[rank].starts_with(kFailure)) {
-      return MakeError(ErrorKind::kConfig,
-                       "rank " + std::to_string(rank) +
-                           " cannot listen for control links: " + blobs[rank].substr(1),
-                       rank);
-    }
-    HA_ASSIGN(const std::vector<SocketAddress> found, ResolveAddress(blobs[rank]));
-    addresses.push_back(found.front());
-  }
-  return addresses;
-}
-
-/// The state of connecting one rank to its peers.
-class Mesh {
- public:
-  Mesh(const Bootstrap& bootstrap, const TcpLinksOptions& options, TcpControlLinks& links)
-      : rank_(bootstrap.rank()),
-        options_(options),
-        links_(links),
-        wanted_(bootstrap.size(), options.peers.empty()),
-        redial_ns_(bootstrap.size(), 0),
-        reasons_(bootstrap.size()) {
-    for (const int peer : options.peers) wanted_[peer] = true;
-    wanted_[rank_] = false;
-  }
-
-  Status Connect(Fd listener, const std::vector<SocketAddress>& addresses) {
-    const int size = static_cast<int>(wanted_.size());
-    Admission admission({options_.secret, LinkPurpose::kControl, options_.epoch, rank_, size},
-                        kStrangers + wanted_.size(), kPatience);
-    admission.Listen(std::move(listener));
-    while (true) {
-      std::vector<bool> there(wanted_.size());
-      for (int peer = 0; peer < size; ++peer)
-        there[peer] = !wanted_[peer] || links_.Connected(peer);
-      const auto missing = std::ranges::find(there, false);
-      if (missing == there.end()) return {};
-      if (NowNs() >= options_.deadline_ns) {
-        return TooLate(there, static_cast<int>(missing - there.begin()), admission);
-      }
-      HA_ASSIGN(const int64_t until, DialDue(addresses, admission));
-      HA_ASSIGN(Admission::Outcome outcome, admission.Step(until));
-      for (const FailedDial& failed : outcome.failed) Again(failed.tag, failed.reason);
-      for (Admitted& guest : outcome.admitted) HA_TRY(Seat(std::move(guest)));
-    }
-  }
-
- private:
-  static constexpr int64_t kDialing = INT64_MAX;
-
-  /// Starts the dials that are due; returns when to look again.
-  Result<int64_t> DialDue(const std::vector<SocketAddress>& addresses, Admission& admission) {
-    int64_t until = options_.deadline_ns;
-    for (int peer = rank_ + 1; peer < static_cast<int>(wanted_.size()); ++peer) {
-      if (!wanted_[peer] || links_.Connected(peer)) continue;
-      if (redial_ns_[peer] <= NowNs()) {
-        auto connecting = StartDial(addresses[peer]);
-        if (connecting.ok()) {
-          redial_ns_[peer] = kDialing;
-          HA_TRY(admission.Dial(std::move(connecting).value(), peer));
-        } else {
-          Again(peer, connecting.error().message);
-        }
-      }
-      until = std::min(until, redial_ns_[peer]);
-    }
-    return until;
-  }
-
-  void Again(int peer, const std::string& reason) {
-    reasons_[peer] = reason;
-    redial_ns_[peer] = NowNs() + kRedial;
-  }
-
-  Status Seat(Admitted guest) {
-    const int peer = guest.peer_rank;
-    if (guest.dialed >= 0 && guest.dialed != peer) {
-      Again(guest.dialed, "rank " + std::to_string(peer) + " answers at its address");
-      return {};
-    }
-    // From outside only lower ranks come. A second connection is another process with this rank,
-    // unless the first one is dead: then its dialer gave it up and came again.
-    if (guest.dialed < 0 && (peer < 0 || peer >= rank_ || !wanted_[peer])) return {};
-    if (links_.Connected(peer) && !links_.Stale(peer)) return {};
-    BoundSendBuffer(guest.fd.get(), options_.send_buffer);
-    return links_.Add(peer, std::move(guest.fd));
-  }
-
-  Error TooLate(const std::vector<bool>& there, int first, const Admission& admission) const {
-    std::string text = "no control link to rank(s) " + NamesOfMissing(there) + " in time";
-    if (!reasons_[first].empty()) {
-      text += "; rank " + std::to_string(first) + ": " + reasons_[first];
-    }
-    if (const std::string why = admission.TurnedAway(); !why.empty()) text += " (" + why + ")";
-    return MakeError(ErrorKind::kTimeout, text, first);
-  }
-
-  int rank_;
-  const TcpLinksOptions& options_;
-  TcpControlLinks& links_;
-  std::vector<bool> wanted_;
-  std::vector<int64_t> redial_ns_;    ///< by rank: when to dial; kDialing: it is under way
-  std::vector<std::string> reasons_;  ///< by rank: why the last dial failed
-};
-
 }  // namespace
 
 Result<std::unique_ptr<ControlLinks>> ConnectTcpLinks(Bootstrap& bootstrap,
                                                       const TcpLinksOptions& options) {
-  if (options.secret.empty()) {
-    return MakeError(ErrorKind::kConfig, "control links need the job's secret");
-  }
-  const int size = bootstrap.size();
-  for (const int peer : options.peers) {
-    if (peer < 0 || peer >= size) {
-      return MakeError(ErrorKind::kInvalid, "there is no rank " + std::to_string(peer));
-    }
-  }
-  auto links = std::make_unique<TcpControlLinks>(size, options.epoch);
-  HA_TRY(links->Open());
-  auto listener = ListenTowards(options.rendezvous, size + static_cast<int>(kStrangers));
-  HA_ASSIGN(const std::vector<SocketAddress> addresses,
-            ExchangeAddresses(bootstrap, listener, options.deadline_ns));
-  Mesh mesh(bootstrap, options, *links);
-  HA_TRY(mesh.Connect(std::move(listener).value(), addresses));
+  HA_ASSIGN(std::vector<Fd> connections, ConnectMesh(bootstrap, options));
+  auto links = std::make_unique<TcpControlLinks>(bootstrap.size(), options.epoch);
+  HA_TRY(links->Open(std::move(connections)));
   return std::unique_ptr<ControlLinks>(std::move(links));
 }
 

@@ -105,7 +105,8 @@ TEST(exchanges) {
           for (int round = 0; round < 3; ++round) {
             // All-gather of rank+1 rows of 1500 numbers.
             const int64_t rows = rank + 1;
-            std::vector<int64_t> mine(rows * 1500, rank + 10 * round);
+            std::vector<int64_t> mine(rows * 1500);
+            for (size_t i = 0; i < mine.size(); ++i) mine[i] = static_cast<int64_t>(i) * ranks + rank + round;
             auto gathered = engine.Submit(Make(Collective::kAllgather, "g", DType::kInt64, {rows, 1500}, mine.data(), nullptr));
             CHECK(gathered.ok());
             CHECK(engine.Wait(gathered.value(), NowNs() + 60 * kSecond).ok());
@@ -114,21 +115,22 @@ TEST(exchanges) {
             const auto* all = reinterpret_cast<const int64_t*>(entry->tensors[0].output);
             size_t at = 0;
             for (int from = 0; from < ranks; ++from) {
-              for (int k = 0; k < (from + 1) * 1500; ++k) CHECK_EQ(all[at++], from + 10 * round);
+              for (int64_t k = 0; k < (from + 1) * 1500; ++k) CHECK_EQ(all[at++], k * ranks + from + round);
             }
             engine.Release(gathered.value());
             // Broadcast from the last rank.
-            std::vector<double> shown(5000, rank == ranks - 1 ? 4.25 + round : 0.0);
+            std::vector<double> shown(5000);
+            for (size_t i = 0; i < shown.size(); ++i) shown[i] = rank == ranks - 1 ? i + 0.25 * round : -1.0;
             Submission broadcast = Make(Collective::kBroadcast, "b", DType::kFloat64, {5000}, shown.data(), shown.data());
             broadcast.request.root = ranks - 1;
             CHECK(WaitAndRelease(engine, engine.Submit(std::move(broadcast)).value()).ok());
-            for (const double value : shown) CHECK_EQ(value, 4.25 + round);
+            for (size_t i = 0; i < shown.size(); ++i) CHECK_EQ(shown[i], i + 0.25 * round);
             // All-to-all: rank r sends (to+1)*1000 rows to `to`.
             std::vector<int64_t> splits(ranks);
             std::vector<int32_t> sent;
             for (int to = 0; to < ranks; ++to) {
               splits[to] = (to + 1) * 1000;
-              sent.insert(sent.end(), splits[to], rank * 100 + to);
+              for (int k = 0; k < splits[to]; ++k) sent.push_back(k * 100 + rank * 10 + to);
             }
             Submission alltoall = Make(Collective::kAlltoall, "a", DType::kInt32, {static_cast<int64_t>(sent.size())}, sent.data(), nullptr);
             alltoall.request.splits = splits;
@@ -138,7 +140,11 @@ TEST(exchanges) {
             CHECK_EQ(got->tensors[0].result_shape[0], static_cast<int64_t>(ranks) * (rank + 1) * 1000);
             CHECK_EQ(got->received_splits[0], static_cast<int64_t>(rank + 1) * 1000);
             const auto* received = reinterpret_cast<const int32_t*>(got->tensors[0].output);
-            for (int from = 0; from < ranks; ++from) CHECK_EQ(received[from * (rank + 1) * 1000], from * 100 + rank);
+            for (int from = 0; from < ranks; ++from) {
+              for (int k = 0; k < (rank + 1) * 1000; ++k) {
+                CHECK_EQ(received[from * (rank + 1) * 1000 + k], k * 100 + from * 10 + rank);
+              }
+            }
             engine.Release(handle);
             // Reduce-scatter of 7 rows.
             std::vector<float> scattered(7 * 1100);

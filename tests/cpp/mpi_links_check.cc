@@ -38,14 +38,14 @@ std::string BlobOf(int rank, int round) {
   return std::string(length, static_cast<char>('a' + rank)) + std::to_string(round);
 }
 
-void CheckBootstrap(MpiSession& session) {
-  const auto bootstrap = session.MakeBootstrap();
-  REQUIRE(bootstrap->rank() == session.rank() && bootstrap->size() == session.size());
+void CheckBootstrap(const std::shared_ptr<MpiSession>& session) {
+  const auto bootstrap = MakeMpiBootstrap(session);
+  REQUIRE(bootstrap->rank() == session->rank() && bootstrap->size() == session->size());
   for (int round = 0; round < 30; ++round) {
-    const auto blobs = bootstrap->AllGather(BlobOf(session.rank(), round), Soon());
+    const auto blobs = bootstrap->AllGather(BlobOf(session->rank(), round), Soon());
     if (!blobs.ok()) std::fprintf(stderr, "%s\n", blobs.error().message.c_str());
     REQUIRE(blobs.ok());
-    for (int rank = 0; rank < session.size(); ++rank) {
+    for (int rank = 0; rank < session->size(); ++rank) {
       REQUIRE(blobs.value()[rank] == BlobOf(rank, round));
     }
   }
@@ -63,11 +63,11 @@ std::vector<std::byte> Message(int from, int to, int index) {
 
 /// Everybody sends to everybody and checks order and contents. Runs in a thread of its own:
 /// the thread that drives the links is not the one that initialised MPI.
-void CheckLinks(MpiSession& session) {
+void CheckLinks(const std::shared_ptr<MpiSession>& session) {
   constexpr int kCount = 200;
-  const int rank = session.rank();
-  const int size = session.size();
-  const auto links = session.MakeControlLinks();
+  const int rank = session->rank();
+  const int size = session->size();
+  const auto links = MakeMpiControlLinks(session);
   REQUIRE(links->WaitFd() == -1);
   REQUIRE(!links->Send(rank, {}).ok());
   REQUIRE(!links->Send(size, {}).ok());
@@ -91,15 +91,15 @@ void CheckLinks(MpiSession& session) {
     ++next[from];
     ++received;
   }
-  REQUIRE(session.Drain(Soon()));
+  REQUIRE(session->Drain(Soon()));
   REQUIRE(links->messages_sent() == static_cast<uint64_t>(kCount * (size - 1)));
   REQUIRE(std::string(links->kind()) == "mpi");
 }
 
-void CheckMissing(MpiSession& session) {
-  const auto bootstrap = session.MakeBootstrap();
-  const int last = session.size() - 1;
-  if (session.rank() == last) {
+void CheckMissing(const std::shared_ptr<MpiSession>& session) {
+  const auto bootstrap = MakeMpiBootstrap(session);
+  const int last = session->size() - 1;
+  if (session->rank() == last) {
     std::this_thread::sleep_for(std::chrono::seconds(3));
     return;
   }
@@ -165,18 +165,18 @@ int main(int argc, char** argv) {
   const int rank = session->rank();
   const int size = session->size();
   if (mode == "missing") {
-    CheckMissing(*session);
+    CheckMissing(session);
   } else {
-    CheckBootstrap(*session);
-    std::jthread([&session] { CheckLinks(*session); }).join();
-    CheckBootstrap(*session);
+    CheckBootstrap(session);
+    std::jthread([&session] { CheckLinks(session); }).join();
+    CheckBootstrap(session);
   }
   if (mode == "twice") {
     session.reset();
     auto second = MpiSession::Open(options);
     REQUIRE(second.ok());
     session = std::move(second).value();
-    CheckBootstrap(*session);
+    CheckBootstrap(session);
   }
   std::printf("rank %d of %d: good (%s)\n", rank, size, session->library_version().c_str());
   std::fflush(nullptr);

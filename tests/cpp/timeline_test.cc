@@ -421,6 +421,9 @@ TEST(NestsAtEveryNanosecond) {
   const auto& slices = trace.Of("t");
   CHECK_EQ(std::ranges::count(slices, std::string("broadcast"), &Slice::name), 2000);
   CHECK_EQ(std::ranges::count(slices, std::string("EXECUTE"), &Slice::name), 2000);
+  for (const Slice& slice : slices) {
+    CHECK_EQ(slice.parent, slice.name == "broadcast" ? "" : "broadcast");
+  }
 }
 
 TEST(NamesAreEscaped) {

@@ -9,6 +9,7 @@
 #include "base/clock.h"
 #include "check.h"
 #include "transport/inproc.h"
+#include "transport/mpi_links.h"
 
 using namespace horoacc;
 
@@ -154,4 +155,21 @@ TEST(HostShareIsOneMappingForAll) {
     CHECK(one.pidfds[local] == nullptr);
   }
   CHECK(one.memory[0].data() != one.memory[1].data());
+}
+
+TEST(ASecretIsDrawnOnceForAll) {
+  const auto hub = MakeHub(3);
+  std::vector<std::string> secrets(3);
+  {
+    std::vector<std::jthread> threads;
+    for (int rank = 0; rank < 3; ++rank) {
+      threads.emplace_back([&, rank] {
+        const auto bootstrap = hub->MakeBootstrap(rank);
+        secrets[rank] = DrawSecret(*bootstrap, NowNs() + 30 * kSecond).value();
+      });
+    }
+  }
+  CHECK_EQ(secrets[0].size(), 32U);
+  CHECK(secrets[1] == secrets[0]);
+  CHECK(secrets[2] == secrets[0]);
 }

@@ -1,0 +1,227 @@
+"""What goes wrong on one rank is an error on all, by type and by name, and work goes on."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from paths import ALL_PATHS
+
+import horoacc as hvd
+from horoacc.errors import HorovodInternalError, Mismatch
+
+
+def works() -> None:
+    """The engine is usable, with a known name and with an unknown one."""
+    for name in ("works", None):
+        got = hvd.allreduce(np.full(3, float(hvd.rank() + 1)), name=name, op=hvd.Sum)
+        assert got.tolist() == [hvd.size() * (hvd.size() + 1) / 2] * 3
+
+
+def differ(name: str, how: str) -> None:
+    """One call in which the last rank differs from the others."""
+    odd = hvd.rank() == hvd.size() - 1
+    array = np.ones((4, 3), np.float32)
+    if how == "type":
+        hvd.allreduce(array.astype(np.int32) if odd else array, name=name)
+    elif how == "shape":
+        hvd.allreduce(np.ones((4, 2), np.float32) if odd else array, name=name)
+    elif how == "dimensions":
+        hvd.allreduce(array.ravel() if odd else array, name=name)
+    elif how == "operation":
+        hvd.allreduce(array, name=name, op=hvd.Sum if odd else hvd.Min)
+    elif how == "average":
+        hvd.allreduce(array, name=name, op=hvd.Sum if odd else hvd.Average)
+    elif how == "prescale":
+        hvd.allreduce(array, name=name, prescale_factor=2.0 if odd else 1.0)
+    elif how == "postscale":
+        hvd.allreduce(array, name=name, postscale_factor=2.0 if odd else 1.0)
+    elif how == "root":
+        hvd.broadcast(array, 1 if odd else 0, name=name)
+    elif how == "columns":
+        hvd.allgather(np.ones((2, 4 if odd else 3)), name=name)
+    elif how == "gathered type":
+        hvd.allgather(np.ones(2, np.int32 if odd else np.int64), name=name)
+    elif how == "exchanged type":
+        hvd.alltoall(np.ones(2 * hvd.size(), np.int32 if odd else np.int64), name=name)
+    elif how == "scattered shape":
+        hvd.reducescatter(np.ones((5 if odd else 6, 2)), name=name)
+    elif how == "group":
+        hvd.grouped_allreduce([array, array[:2] if odd else array], name=name)
+    else:
+        raise AssertionError(how)
+
+
+KINDS = ["type", "shape", "dimensions", "operation", "average", "prescale", "postscale", "root",
+         "columns", "gathered type", "exchanged type", "scattered shape", "group"]  # fmt: skip
+
+
+def agree(name: str, how: str) -> None:
+    """The call that a warm table knows: the same collective, without the difference."""
+    array = np.ones((4, 3), np.float32)
+    if how == "root":
+        hvd.broadcast(array, 0, name=name)
+    elif how == "columns":
+        hvd.allgather(np.ones((2, 3)), name=name)
+    elif how == "gathered type":
+        hvd.allgather(np.ones(2, np.int64), name=name)
+    elif how == "exchanged type":
+        hvd.alltoall(np.ones(2 * hvd.size(), np.int64), name=name)
+    elif how == "scattered shape":
+        hvd.reducescatter(np.ones((6, 2)), name=name)
+    elif how == "group":
+        hvd.grouped_allreduce([array, array], name=name)
+    else:
+        hvd.allreduce(array, name=name)
+
+
+@pytest.mark.parametrize("env", ALL_PATHS)
+@pytest.mark.parametrize("how", KINDS)
+@pytest.mark.parametrize("table", ["cold", "warm"])
+@pytest.mark.ranks(2, 3)
+def test_disagreement(how: str, table: str) -> None:
+    name = f"{table} {how}"
+    for _ in range(3 if table == "warm" else 0):
+        agree(name, how)
+    with pytest.raises(Mismatch) as error:
+        differ(name, how)
+    assert isinstance(error.value, HorovodInternalError)
+    assert isinstance(error.value, RuntimeError)
+    text = str(error.value)
+    assert name in text, text
+    assert str(hvd.size() - 1) in text, text
+    texts = hvd.allgather_object(text)
+    assert len(set(texts)) == 1, texts
+    works()
+    agree(name, how)
+
+
+@pytest.mark.parametrize("env", ALL_PATHS)
+@pytest.mark.ranks(2, 3)
+def test_collective_differs(ranks: int) -> None:
+    # Under one name only if the bindings' prefixes are left out, as another binding may.
+    from horoacc import _core, basics
+
+    engine = basics.engine()
+    array = np.ones(4, np.float32)
+    out = np.empty_like(array)
+    kind = _core.BROADCAST if hvd.rank() == 0 else _core.ALLREDUCE
+    member = ("either", array.ctypes.data, out.ctypes.data, (4,), 8)
+    handle = engine.submit(kind, [member], keep=(array, out))
+    with pytest.raises(Mismatch, match="either"):
+        engine.wait(handle, 30)
+    engine.release(handle)
+    works()
+
+
+@pytest.mark.parametrize("env", ALL_PATHS)
+@pytest.mark.ranks(2, 3)
+def test_bad_argument_of_one_rank(ranks: int) -> None:
+    me = hvd.rank()
+    rows = np.ones((2 * ranks, 2))
+    even = [2] * ranks
+    for label, splits in (("short", [1] * ranks), ("long", [2] * (ranks + 1)),
+                          ("negative", [-1, 2 * ranks + 1, *[0] * (ranks - 2)])):  # fmt: skip
+        expected = ValueError if me == 0 else HorovodInternalError
+        with pytest.raises(expected, match="split"):
+            hvd.alltoall(rows, splits if me == 0 else even, name=f"splits {label}")
+        works()
+
+
+@pytest.mark.ranks(1, 2, 3)
+def test_bad_arguments_of_all_ranks(ranks: int) -> None:
+    with pytest.raises(ValueError, match="root rank 99"):
+        hvd.broadcast(np.ones(2), 99)
+    with pytest.raises(ValueError, match="complex"):
+        hvd.allreduce(np.ones(2, np.complex64), op=hvd.Min)
+    with pytest.raises(ValueError, match="bool"):
+        hvd.allreduce(np.ones(2, bool))
+    with pytest.raises(ValueError, match="dimension"):
+        hvd.allgather(np.float64(1))
+    with pytest.raises(RuntimeError, match="only supports"):
+        hvd.reducescatter(np.ones(4), op=hvd.Max)
+    with pytest.raises(NotImplementedError, match="Adasum"):
+        hvd.allreduce(np.ones(4), op=hvd.Adasum)
+    with pytest.raises(ValueError, match="no reduction"):
+        hvd.allreduce(np.ones(4), op=17)
+    with pytest.raises(ValueError, match="supersedes"):
+        hvd.allreduce(np.ones(4), op=hvd.Sum, average=True)
+    with pytest.warns(DeprecationWarning, match="average"):
+        assert hvd.allreduce(np.ones(1), average=False)[0] == ranks
+    if ranks > 1:
+        with pytest.raises(ValueError, match="not divisible"):
+            hvd.alltoall(np.ones(2 * ranks + 1))
+    with pytest.raises(ValueError, match="at least one"):
+        hvd.grouped_allreduce([])
+    works()
+
+
+@pytest.mark.ranks(1, 2)
+def test_name_is_held_until_its_handle_is_released(ranks: int) -> None:
+    first = hvd.allreduce_async(np.ones(3), name="held", op=hvd.Sum)
+    with pytest.raises(ValueError, match="held"):
+        hvd.allreduce_async(np.ones(3), name="held", op=hvd.Sum)
+    assert hvd.synchronize(first).tolist() == [ranks] * 3
+    assert hvd.synchronize(first) is None
+    with pytest.raises(ValueError, match="cleared"):
+        hvd.poll(first)
+    again = hvd.allreduce_async(np.ones(3), name="held", op=hvd.Sum)
+    assert hvd.synchronize(again).tolist() == [ranks] * 3
+
+
+@pytest.mark.ranks(2)
+def test_poll_waits_for_the_other_rank() -> None:
+    if hvd.rank() == 1:
+        hvd.broadcast(np.zeros(1), 0, name="go")
+    handle = hvd.allreduce_async(np.ones(1), name="late", op=hvd.Sum)
+    if hvd.rank() == 0:
+        # Rank 1 cannot have submitted it: it waits for what comes next.
+        assert not hvd.poll(handle)
+        hvd.broadcast(np.zeros(1), 0, name="go")
+    assert hvd.synchronize(handle)[0] == 2
+
+
+@pytest.mark.ranks(1, 2)
+def test_shutdown_and_init_again(ranks: int) -> None:
+    from horoacc import basics
+
+    flight = hvd.allreduce_async(np.ones(1), name="left behind") if ranks == 1 else None
+    if flight is not None:
+        hvd.synchronize(flight)
+    assert hvd.is_initialized()
+    hvd.barrier()
+    hvd.shutdown()
+    hvd.shutdown()
+    assert not hvd.is_initialized()
+    with pytest.raises(ValueError, match="use hvd.init"):
+        hvd.rank()
+    with pytest.raises(ValueError, match="use hvd.init"):
+        hvd.allreduce(np.ones(1))
+    with pytest.raises(ValueError, match="use hvd.init"):
+        hvd.start_timeline("nowhere")
+    hvd.init()
+    hvd.init()
+    assert hvd.size() == ranks
+    assert basics.counters()["submissions"] == 0
+    works()
+
+
+@pytest.mark.ranks(1, 2)
+def test_forked_child_is_told(ranks: int) -> None:
+    import os
+
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            hvd.allreduce(np.ones(1))
+            said = "nothing"
+        except HorovodInternalError as error:
+            said = str(error)
+        os.write(write, f"{hvd.rank()} {hvd.size()} {said}".encode())
+        os._exit(0)
+    os.close(write)
+    with os.fdopen(read) as pipe:
+        told = pipe.read()
+    os.waitpid(child, 0)
+    assert told.startswith(f"{hvd.rank()} {ranks} this process was forked"), told
+    works()
