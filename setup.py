@@ -166,7 +166,12 @@ def fetch_wheel(requirement: str, prefix: Path) -> bool:
 
 
 def prebuild_torch_ops(build_lib: Path) -> None:
-    """Builds the torch ops into the package when torch is here; never fails the installation."""
+    """Builds the torch ops into the package when torch is here; never fails the installation.
+
+    HOROACC_OPS_PREBUILD=0 leaves them to the first import.
+    """
+    if os.environ.get("HOROACC_OPS_PREBUILD") == "0":
+        return
     probe = "import importlib.util as u; raise SystemExit(u.find_spec('torch') is None)"
     if subprocess.run([sys.executable, "-c", probe], check=False).returncode != 0:
         return
@@ -178,6 +183,8 @@ def prebuild_torch_ops(build_lib: Path) -> None:
     command = [sys.executable, "-c", "import horoacc.torch._ops as ops; ops.build_if_needed()"]
     if subprocess.run(command, check=False, env=environ, cwd=build_lib).returncode != 0:
         notice("torch ops were not built now; they are built at the first import")
+    for lock in (build_lib / "horoacc" / "lib" / "ops").glob("*.lock"):
+        lock.unlink()
 
 
 setup(

@@ -26,7 +26,9 @@ class Engine:
 
     def __init__(self, settings: dict[str, str], placement: dict[str, object]) -> None:
         """placement keys: rank, size, local_rank, local_size, cross_rank, cross_size, bootstrap
-        ("tcp"|"mpi"|"none"), rendezvous, rendezvous_fd, secret, mpi_plugin, host_label."""
+        ("tcp"|"mpi"|"none"), rendezvous, rendezvous_fd, secret, mpi_plugin (a file, or the folder
+        of both plug-ins), mpi_library (a libmpi that the user asks for), mpi_prefix (sys.prefix),
+        host_label."""
     @property
     def address(self) -> int:
         """The ha_engine pointer, for torch_ops and tensorflow_ops."""
@@ -34,6 +36,8 @@ class Engine:
     def placement(self) -> tuple[int, int, int, int, int, int]:
         """rank, size, local_rank, local_size, cross_rank, cross_size."""
     def shutdown(self) -> None: ...
+    def finalize_mpi(self) -> None:
+        """Before the process ends normally: finalises MPI if HoroACC initialised it."""
     def add_process_set(self, ranks: Sequence[int]) -> int: ...
     def remove_process_set(self, process_set: int) -> None: ...
     def process_set_ranks(self, process_set: int) -> list[int] | None: ...

@@ -202,9 +202,14 @@ class Schedule(Generic[Param]):
         return self._touched
 
     @property
-    def partial(self) -> bool:
-        """Whether some gradient has been accumulated but is not due yet."""
-        return self._touched and any(0 < left < self.passes for left in self._left.values())
+    def immediate(self) -> bool:
+        """Whether every gradient is due, alone, as soon as it is computed."""
+        return self.passes == 1 and all(len(part) == 1 for part in self._parts)
+
+    @property
+    def params(self) -> Iterable[Param]:
+        """All parameters, group by group."""
+        return self._part_of
 
     def set_passes(self, passes: int) -> None:
         """Changes the number of backward passes of a step, from the next step on.

@@ -101,6 +101,10 @@ int ha_engine_shutdown(ha_engine* engine, ha_error* error) {
   return Guarded(error, [&] { return Report(engine->engine->Shutdown(), error); });
 }
 
+int ha_mpi_finalize(ha_engine* engine, ha_error* error) {
+  return Guarded(error, [&] { return Report(engine->engine->FinalizeMpi(), error); });
+}
+
 void ha_engine_destroy(ha_engine* engine) { delete engine; }
 
 void ha_engine_placement(const ha_engine* engine, int32_t out[6]) {

@@ -59,7 +59,9 @@ typedef struct {
   const char* rendezvous;    /* "host:port" for tcp; rank 0 listens there */
   int32_t rendezvous_fd;     /* a listening socket that rank 0 inherited, or -1 */
   const char* secret;        /* the job's secret, hex */
-  const char* mpi_plugin;    /* path of the MPI plug-in, for bootstrap "mpi" or control "mpi" */
+  const char* mpi_plugin;    /* the MPI plug-in, or the folder of both, for bootstrap or control "mpi" */
+  const char* mpi_library;   /* path or soname of a libmpi that the user asks for; NULL: choose */
+  const char* mpi_prefix;    /* where a wheel's libmpi may lie: sys.prefix; NULL: nowhere */
   const char* host_label;    /* NULL: the host's name */
 } ha_placement;
 
@@ -101,6 +103,9 @@ HA_API int ha_engine_create(const ha_setting* settings, size_t count, const ha_p
                             ha_engine** engine, ha_error* error);
 /* Tells the peers, ends what is in flight with HA_ABORTED, joins all threads. Idempotent. */
 HA_API int ha_engine_shutdown(ha_engine* engine, ha_error* error);
+/* Before the process ends normally: finalises MPI if an engine of this process initialised it and
+ * the job was not aborted. MPI cannot be used afterwards. */
+HA_API int ha_mpi_finalize(ha_engine* engine, ha_error* error);
 /* Shuts down if need be and frees the engine and every handle. */
 HA_API void ha_engine_destroy(ha_engine* engine);
 

@@ -6,6 +6,8 @@
 #include "base/clock.h"
 #include "negotiate/set_board.h"
 #include "transport/inproc.h"
+#include "transport/mpi_choice.h"
+#include "transport/mpi_links.h"
 #include "transport/tcp_links.h"
 #include "transport/tcp_rendezvous.h"
 
@@ -40,6 +42,15 @@ Result<EngineParts> Alone(const Settings& settings) {
   return parts;
 }
 
+Result<std::shared_ptr<MpiSession>> OpenMpi(const ha_placement& placement, int64_t deadline_ns) {
+  MpiOptions options;
+  options.plugin = TextOr(placement.mpi_plugin, "");
+  options.deadline_ns = deadline_ns;
+  HA_ASSIGN(options.choice,
+            ChooseMpi(LookAround(TextOr(placement.mpi_library, ""), TextOr(placement.mpi_prefix, ""))));
+  return MpiSession::Open(options);
+}
+
 }  // namespace
 
 Result<EngineParts> PrepareLaunch(const Settings& settings, const ha_placement& placement) {
@@ -53,8 +64,23 @@ Result<EngineParts> PrepareLaunch(const Settings& settings, const ha_placement& 
   if (placement.size == 1 && kind != "mpi") {
     HA_ASSIGN(parts, Alone(settings));
   } else {
-    const std::string secret = TextOr(placement.secret, "");
-    if (kind == "tcp") {
+    std::string secret = TextOr(placement.secret, "");
+    if (kind == "mpi" || settings.control == ControlKind::kMpi) {
+      HA_ASSIGN(parts.mpi, OpenMpi(placement, deadline));
+    }
+    if (kind == "mpi") {
+      parts.bootstrap = MakeMpiBootstrap(parts.mpi);
+      if (parts.bootstrap->size() != placement.size || parts.bootstrap->rank() != placement.rank) {
+        return MakeError(ErrorKind::kConfig,
+                         "MPI says rank " + std::to_string(parts.bootstrap->rank()) + " of " +
+                             std::to_string(parts.bootstrap->size()) + ", the launcher says rank " +
+                             std::to_string(placement.rank) + " of " + std::to_string(placement.size) +
+                             ": the MPI library does not belong to the mpirun that started the job");
+      }
+      if (secret.empty()) {
+        HA_ASSIGN(secret, DrawSecret(*parts.bootstrap, deadline));
+      }
+    } else if (kind == "tcp") {
       if (secret.empty()) return MakeError(ErrorKind::kConfig, "a job over TCP needs a secret (HOROACC_SECRET)");
       TcpOptions options;
       options.rank = placement.rank;
@@ -80,9 +106,10 @@ Result<EngineParts> PrepareLaunch(const Settings& settings, const ha_placement& 
                            std::to_string(placement.size) + " ranks share the memory of host '" + host.label +
                            "': jobs on several hosts are not possible yet");
     }
+    if (settings.control == ControlKind::kMpi) parts.links = MakeMpiControlLinks(parts.mpi);
     if (settings.control == ControlKind::kTcp) {
-      if (kind != "tcp") return MakeError(ErrorKind::kConfig, "control=tcp needs a job over TCP");
       TcpLinksOptions options;
+      // Ranks that met through MPI have no rendezvous: they meet on the loopback of their host.
       options.rendezvous = TextOr(placement.rendezvous, "");
       options.secret = secret;
       options.deadline_ns = deadline;

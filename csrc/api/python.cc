@@ -78,6 +78,8 @@ class Engine {
     const std::string rendezvous = text("rendezvous");
     const std::string secret = text("secret");
     const std::string plugin = text("mpi_plugin");
+    const std::string library = text("mpi_library");
+    const std::string prefix = text("mpi_prefix");
     const std::string label = text("host_label");
     ha_placement where{};
     where.rank = number("rank", 0);
@@ -91,6 +93,8 @@ class Engine {
     where.rendezvous_fd = number("rendezvous_fd", -1);
     where.secret = secret.c_str();
     where.mpi_plugin = plugin.c_str();
+    where.mpi_library = library.c_str();
+    where.mpi_prefix = prefix.c_str();
     where.host_label = label.empty() ? nullptr : label.c_str();
     ha_error error{};
     int code = HA_OK;
@@ -111,6 +115,16 @@ class Engine {
       code = ha_engine_shutdown(engine_, &error);
     }
     kept_.clear();
+    Check(code, error);
+  }
+
+  void FinalizeMpi() {
+    ha_error error{};
+    int code = HA_OK;
+    {
+      const py::gil_scoped_release release;
+      code = ha_mpi_finalize(engine_, &error);
+    }
     Check(code, error);
   }
 
@@ -337,6 +351,7 @@ PYBIND11_MODULE(_core, module) {
       .def_property_readonly("address", &Engine::address)
       .def_property_readonly("placement", &Engine::placement)
       .def("shutdown", &Engine::Shutdown)
+      .def("finalize_mpi", &Engine::FinalizeMpi)
       .def("add_process_set", &Engine::AddProcessSet, py::arg("ranks"))
       .def("remove_process_set", &Engine::RemoveProcessSet, py::arg("process_set"))
       .def("process_set_ranks", &Engine::ProcessSetRanks, py::arg("process_set"))

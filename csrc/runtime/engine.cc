@@ -63,6 +63,7 @@ Engine::Engine(Settings settings, EngineParts parts)
       placement_(parts.placement),
       log_(placement_.rank, settings_.log_level, settings_.log_hide_time),
       keep_alive_(std::move(parts.keep_alive)),
+      mpi_(std::move(parts.mpi)),
       bootstrap_(std::move(parts.bootstrap)),
       share_(std::move(parts.share)),
       links_(std::move(parts.links)),
@@ -222,6 +223,12 @@ Status Engine::Shutdown() {
   completed_.fetch_add(1);
   FutexWakeAll(completed_);
   return StopTimeline();
+}
+
+Status Engine::FinalizeMpi() {
+  if (!mpi_) return {};
+  if (board_.aborted().kind != ErrorKind::kOk) mpi_->Abandon();
+  return mpi_->Finalize();
 }
 
 void* Engine::AllocateShared(size_t bytes) { return arena_->Allocate(bytes); }

@@ -24,6 +24,7 @@
 #include "transport/bootstrap.h"
 #include "transport/control_links.h"
 #include "transport/host_share.h"
+#include "transport/mpi_session.h"
 
 namespace horoacc {
 
@@ -39,6 +40,7 @@ struct EngineParts {
   std::unique_ptr<Bootstrap> bootstrap;
   HostShare share;
   std::unique_ptr<ControlLinks> links;  ///< null: negotiation runs on the board
+  std::shared_ptr<MpiSession> mpi;      ///< if the job uses MPI
   std::vector<std::shared_ptr<void>> keep_alive;
 };
 
@@ -84,6 +86,9 @@ class Engine {
 
   /// Ends what is in flight with kAborted, tells the peers, joins the threads.
   Status Shutdown();
+
+  /// Finalises MPI if HoroACC initialised it and the job ended in good order.
+  Status FinalizeMpi();
 
   [[nodiscard]] void* AllocateShared(size_t bytes);
   void FreeShared(void* memory);
@@ -136,6 +141,7 @@ class Engine {
   const Placement placement_;
   const Log log_;
   std::vector<std::shared_ptr<void>> keep_alive_;
+  std::shared_ptr<MpiSession> mpi_;
   std::unique_ptr<Bootstrap> bootstrap_;
   HostShare share_;
   std::unique_ptr<ControlLinks> links_;

@@ -126,7 +126,9 @@ void Engine::LeaveDriver(uint32_t seen) {
     FutexWakeAll(completed_);
   }
   const bool rung = bells_.bell(share_.local_rank).count.load(std::memory_order_seq_cst) != seen;
-  if (work_left || ((rung || links_) && AnythingPending())) bells_.WakeCoordinator(share_.local_rank);
+  if (work_left || (rung && AnythingPending()) || bells_.CoordinatorIsDeaf(share_.local_rank)) {
+    bells_.WakeCoordinator(share_.local_rank);
+  }
 }
 
 bool Engine::AnythingPending() const {
@@ -173,7 +175,7 @@ void Engine::Coordinate(const std::stop_token& stop) {
       sleep = poll_sleep;
       poll_sleep = std::min(2 * poll_sleep, kLongestPoll);
     }
-    bells_.SleepAsCoordinator(me, seen, sleep);
+    bells_.SleepAsCoordinator(me, seen, sleep, bell.driven.load(std::memory_order_seq_cst) == 0);
     counters_.coordinator_wakes.fetch_add(1, std::memory_order_relaxed);
     WatchPeers();
     WatchStalls();

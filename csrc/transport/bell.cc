@@ -62,24 +62,28 @@ Status Bells::WatchLinks(int local_rank, int link_fd) {
 
 void Bells::SleepAsWaiter(int local_rank, uint32_t seen, int64_t timeout_ns) const {
   Bell& bell = bells_[local_rank];
-  Sleep(bell.waiter, bell.count, seen, timeout_ns, waiter_poll_);
+  Sleep(bell.waiter, bell.count, seen, timeout_ns, waiter_poll_.get());
 }
 
-void Bells::SleepAsCoordinator(int local_rank, uint32_t seen, int64_t timeout_ns) const {
+void Bells::SleepAsCoordinator(int local_rank, uint32_t seen, int64_t timeout_ns, bool with_links) const {
   Bell& bell = bells_[local_rank];
-  Sleep(bell.coordinator, bell.coordinator_word, seen, timeout_ns, coordinator_poll_);
+  Sleep(bell.coordinator, bell.coordinator_word, seen, timeout_ns, with_links ? coordinator_poll_.get() : -1);
+}
+
+bool Bells::CoordinatorIsDeaf(int local_rank) const {
+  return coordinator_poll_ && bells_[local_rank].coordinator.load(std::memory_order_seq_cst) == kOnFutex;
 }
 
 void Bells::Sleep(std::atomic<uint32_t>& state, const std::atomic<uint32_t>& word, uint32_t seen,
-                  int64_t timeout_ns, const Fd& poll) {
-  state.store(poll ? kInPoll : kOnFutex, std::memory_order_seq_cst);
+                  int64_t timeout_ns, int poll_fd) {
+  state.store(poll_fd >= 0 ? kInPoll : kOnFutex, std::memory_order_seq_cst);
   if (word.load(std::memory_order_seq_cst) == seen) {
-    if (!poll) {
+    if (poll_fd < 0) {
       FutexWait(word, seen, timeout_ns);
     } else {
       epoll_event woken[2];
       const timespec timeout{timeout_ns / 1'000'000'000LL, timeout_ns % 1'000'000'000LL};
-      ::epoll_pwait2(poll.get(), woken, 2, &timeout, nullptr);
+      ::epoll_pwait2(poll_fd, woken, 2, &timeout, nullptr);
     }
   }
   state.store(kAwake, std::memory_order_seq_cst);

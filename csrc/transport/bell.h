@@ -42,13 +42,16 @@ class Bells {
   /// A caller sleeps until the count leaves `seen` or the time is over.
   void SleepAsWaiter(int local_rank, uint32_t seen, int64_t timeout_ns) const;
   /// The coordinator sleeps until it is rung with kWork (or by WakeCoordinator) after `seen`, a
-  /// value of coordinator_word, or the time is over.
-  void SleepAsCoordinator(int local_rank, uint32_t seen, int64_t timeout_ns) const;
+  /// value of coordinator_word, or the time is over. `with_links`: or a message comes (not while a
+  /// caller drives: the messages are for it).
+  void SleepAsCoordinator(int local_rank, uint32_t seen, int64_t timeout_ns, bool with_links) const;
+  /// True if the coordinator sleeps where a message does not wake it.
+  [[nodiscard]] bool CoordinatorIsDeaf(int local_rank) const;
   void WakeCoordinator(int local_rank) const;
 
  private:
   static void Sleep(std::atomic<uint32_t>& state, const std::atomic<uint32_t>& word, uint32_t seen,
-                    int64_t timeout_ns, const Fd& poll);
+                    int64_t timeout_ns, int poll_fd);
   void Wake(int local_rank, uint32_t how, const std::atomic<uint32_t>& word) const;
 
   Bell* bells_ = nullptr;

@@ -12,7 +12,8 @@ namespace horoacc {
 /// Joins `size` ranks in this process. Create one, give it to every rank's thread.
 class InprocHub {
  public:
-  static Result<std::shared_ptr<InprocHub>> Create(int size, size_t board_bytes, size_t memory_bytes);
+  static Result<std::shared_ptr<InprocHub>> Create(int size, size_t board_bytes,
+                                                   size_t memory_bytes);
   ~InprocHub();
   [[nodiscard]] int size() const;
   [[nodiscard]] std::unique_ptr<Bootstrap> MakeBootstrap(int rank);

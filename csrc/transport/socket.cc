@@ -59,8 +59,13 @@ std::string SocketAddress::ToString() const {
                     NI_NUMERICHOST | NI_NUMERICSERV) != 0) {
     return "a local socket";
   }
-  if (family() == AF_INET6) return "[" + std::string(host) + "]:" + service;
-  return std::string(host) + ":" + service;
+  std::string text;
+  if (family() == AF_INET6) {
+    text.append(1, '[').append(host).append(1, ']');
+  } else {
+    text = host;
+  }
+  return text.append(1, ':').append(service);
 }
 
 Result<std::vector<SocketAddress>> ResolveAddress(const std::string& host_port) {

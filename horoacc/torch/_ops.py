@@ -1,4 +1,4 @@
-"""Loads the C++ side of this door: torch's allocations in the arena.
+"""Loads the C++ side of this door: allocations in the arena, and hooks on gradients.
 
 The library is built once for each version of torch (`horoacc.ops_build`). It has a C interface, so
 that nothing of Python is compiled into it.
@@ -41,11 +41,14 @@ def _compiler(sources: list[Path], output: Path) -> list[str]:
         os.environ.get("CXX", "g++"), "-std=c++20", "-O2", "-shared", "-fPIC", "-Wall", "-Wextra",
         "-fvisibility=hidden", f"-D_GLIBCXX_USE_CXX11_ABI={abi}",
         "-isystem", str(root / "include"),
-        "-isystem", str(root / "include" / "torch" / "csrc" / "api" / "include"),
         "-isystem", sysconfig.get_paths()["include"],
         "-I", str(ops_build.source_folder("csrc")),
     ]  # fmt: skip
-    command += [str(source) for source in sources if source.suffix == ".cc"]
+    # One translation unit, because torch's headers are most of the work.
+    files = [str(source) for source in sources if source.suffix == ".cc"]
+    for file in files[:-1]:
+        command += ["-include", file]
+    command.append(files[-1])
     # By soname: the process has these libraries before it loads this one. The core's functions are
     # found because they are global by then.
     command += ["-L", str(root / "lib"), "-l:libtorch_cpu.so", "-l:libc10.so"]
@@ -53,43 +56,64 @@ def _compiler(sources: list[Path], output: Path) -> list[str]:
 
 
 @functools.cache
-def _library() -> ctypes.CDLL:
-    # The core's functions must be global before a library that uses them is loaded.
-    ctypes.CDLL(str(ops_build.core_library()), mode=ctypes.RTLD_GLOBAL)
-    library = ctypes.CDLL(str(build_if_needed()))
-    library.ha_torch_attach.argtypes = [ctypes.c_void_p, ctypes.c_int]
-    library.ha_torch_attach.restype = None
-    library.ha_torch_register_sizes.argtypes = [ctypes.POINTER(ctypes.c_size_t), ctypes.c_size_t]
-    library.ha_torch_register_sizes.restype = None
-    return library
+def library() -> ctypes.CDLL | None:
+    """Loads the library.
+
+    Returns:
+        The library; None, after a warning, where it cannot be built or loaded: gradients are then
+        copied, and handed over by Python.
+    """
+    try:
+        # The core's functions must be global before a library that uses them is loaded.
+        ctypes.CDLL(str(ops_build.core_library()), mode=ctypes.RTLD_GLOBAL)
+        return _declare(ctypes.CDLL(str(build_if_needed())))
+    except (ops_build.OpsBuildError, OSError) as error:
+        warnings.warn(f"torch's gradients take a slower way: {error}", stacklevel=2)
+        return None
+
+
+def _declare(found: ctypes.CDLL) -> ctypes.CDLL:
+    pointer, size, integer = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
+    sizes = ctypes.POINTER(size)
+    for name, result, arguments in (
+        ("attach", None, [pointer, integer]),
+        ("register_sizes", None, [sizes, size]),
+        ("hooks_create", pointer, [pointer, integer, integer, ctypes.c_double, ctypes.c_double,
+                                   ctypes.POINTER(pointer), ctypes.POINTER(ctypes.c_char_p), size]),
+        ("hooks_touched", integer, [pointer]),
+        ("hooks_in_flight", size, [pointer]),
+        ("hooks_missing", size, [pointer, sizes]),
+        ("hooks_wait", integer, [pointer, ctypes.c_double, pointer]),
+        ("hooks_restart", None, [pointer]),
+        ("hooks_destroy", None, [pointer]),
+    ):  # fmt: skip
+        function = getattr(found, f"ha_torch_{name}")
+        function.restype = result
+        function.argtypes = arguments
+    return found
 
 
 class _Attached:
     """The engine from whose arena torch allocates now."""
 
     address = 0
-    failed = False
 
 
 def attach() -> bool:
     """Lets torch's CPU allocator use the arena of this process's engine, as HOROACC_ARENA says.
 
-    Without a compiler the arena stays off, after a warning: tensors are then copied.
-
     Returns:
         Whether it does: not for a job of one rank, nor with HOROACC_ARENA=off.
     """
     mode = str(settings.read(os.environ)["arena"])
-    if mode == "off" or basics.size() == 1 or _Attached.failed:
+    if mode == "off" or basics.size() == 1:
         return False
     address = basics.engine().address
+    found = library()
+    if found is None:
+        return False
     if address != _Attached.address:
-        try:
-            _library().ha_torch_attach(address, _MODES[mode])
-        except (ops_build.OpsBuildError, OSError) as error:
-            _Attached.failed = True
-            warnings.warn(f"gradients are copied, not reduced in place: {error}", stacklevel=2)
-            return False
+        found.ha_torch_attach(address, _MODES[mode])
         _Attached.address = address
         basics.before_shutdown(detach)
     return True
@@ -97,8 +121,8 @@ def attach() -> bool:
 
 def detach() -> None:
     """Stops taking new blocks from the arena, as `shutdown()` does. Those in use stay valid."""
-    if _Attached.address:
-        _library().ha_torch_attach(None, 0)
+    if _Attached.address and (found := library()) is not None:
+        found.ha_torch_attach(None, 0)
         _Attached.address = 0
 
 
@@ -108,8 +132,9 @@ def register_gradients(params: Iterable[torch.Tensor]) -> None:
     Args:
         params: Parameters whose gradients will be reduced.
     """
-    if not _Attached.address:
+    found = library() if _Attached.address else None
+    if found is None:
         return
     sizes = {param.numel() * param.element_size() for param in params}
     array = (ctypes.c_size_t * len(sizes))(*sizes)
-    _library().ha_torch_register_sizes(array, len(sizes))
+    found.ha_torch_register_sizes(array, len(sizes))

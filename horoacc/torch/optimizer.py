@@ -19,13 +19,15 @@ from horoacc import _core, basics, reduction
 from horoacc.compression import Compressor, NoneCompressor
 from horoacc.dtypes import Adasum, Average
 from horoacc.process_sets import ProcessSet, global_process_set, number_of
-from horoacc.torch import _ops
+from horoacc.torch import _ops, gradient_hooks
+from horoacc.torch.gradient_hooks import GradientHooks
 from horoacc.torch.grad_scaler import teach_grad_scaler
 from horoacc.torch.ops import sparse_allreduce_async
 from horoacc.torch.tensors import torch_tensors
 
-# Each parameter's hook. A parameter has one: a later optimizer's takes the place of an earlier's.
-_hooks: Any = WeakIdKeyDictionary()
+# How to take each parameter's hook off. A parameter has one: a later optimizer's takes the place of
+# an earlier's.
+_take_off: Any = WeakIdKeyDictionary()
 
 
 class _Member(NamedTuple):
@@ -74,15 +76,15 @@ class _DistributedOptimizer(torch.optim.Optimizer):
             reduction.partition(owned, groups=groups), backward_passes_per_step
         )
         self._flights: list[_Flight] = []
+        self._native: GradientHooks | None = None
         self._sparse: set[torch.Tensor] = set()
         self._synchronized = False
         self._should_warn = False
         self._should_synchronize = True
-        self._stepping = False
         if self._reduces():
-            self._hook(owned)
             _ops.attach()
             _ops.register_gradients(owned)
+            self._hook(owned)
             teach_grad_scaler(_DistributedOptimizer, "_synchronize_quietly")
 
     @property
@@ -120,6 +122,22 @@ class _DistributedOptimizer(torch.optim.Optimizer):
         return bool(self.process_set.included()) and (self.process_set.size() or 1) > 1
 
     def _hook(self, params: Sequence[torch.Tensor]) -> None:
+        for param in params:
+            if param in _take_off:
+                _take_off[param]()
+        simple = (
+            self._compression is NoneCompressor
+            and not self.sparse_as_dense
+            and self._schedule.immediate
+        )
+        self._native = gradient_hooks.create(
+            basics.engine(), number_of(self.process_set), self._scaling, params,
+            [self._parameter_names[param] for param in params],
+        ) if simple else None  # fmt: skip
+        if self._native is not None:
+            for param in params:
+                _take_off[param] = self._native.remove
+            return
         # Weak: the parameters outlive an optimizer that is replaced.
         reference = weakref.ref(self)
 
@@ -129,9 +147,22 @@ class _DistributedOptimizer(torch.optim.Optimizer):
                 optimizer._on_gradient(param)
 
         for param in params:
-            if param in _hooks:
-                _hooks[param].remove()
-            _hooks[param] = param.register_post_accumulate_grad_hook(hook)
+            _take_off[param] = param.register_post_accumulate_grad_hook(hook).remove
+
+    def _native_hooks(self) -> GradientHooks | None:
+        """The hooks in C++, if they are in use."""
+        return self._native if self._native is not None and self._native.on else None
+
+    @property
+    def _touched(self) -> bool:
+        """Whether a backward pass began since the last step."""
+        native = self._native_hooks()
+        return self._schedule.touched or (native is not None and native.touched)
+
+    @property
+    def _in_flight(self) -> bool:
+        native = self._native_hooks()
+        return bool(self._flights) or (native is not None and native.in_flight)
 
     def _on_gradient(self, param: torch.Tensor) -> None:
         self._synchronized = False
@@ -217,7 +248,7 @@ class _DistributedOptimizer(torch.optim.Optimizer):
 
     def _synchronize_quietly(self) -> None:
         """For GradScaler, which looks at the gradients before it calls `step()`."""
-        if self._should_synchronize and not self._synchronized:
+        if self._should_synchronize and (self._touched or not self._synchronized):
             self._synchronize()
 
     def _synchronize(self) -> None:
@@ -225,11 +256,23 @@ class _DistributedOptimizer(torch.optim.Optimizer):
         self._should_warn = False
         if not self._reduces():
             return
-        for params in self._schedule.missing():
+        native = self._native_hooks()
+        left = self._schedule.missing() if native is None else [[p] for p in native.missing()]
+        for params in left:
+            # One that was frozen meanwhile has no gradient on any rank.
             wanted = [p for p in params if p.requires_grad or p.grad is not None]
             if wanted:
                 self._submit(wanted)
-        failed: Exception | None = None
+        failed = self._land()
+        if native is not None and native.engine is not basics.engine():
+            self._hook(list(self._schedule.params))  # init() was called again
+        if failed is not None:
+            raise failed
+
+    def _land(self) -> Exception | None:
+        """Waits for everything in flight and begins a new step; gives the first error."""
+        native = self._native_hooks()
+        failed = native.wait() if native is not None else None
         for engine, handle, members in self._flights:
             try:
                 if callable(handle):
@@ -241,11 +284,13 @@ class _DistributedOptimizer(torch.optim.Optimizer):
             else:
                 for member in members:
                     self._give_back(member)
-            engine.release(handle)
+            if not callable(handle):
+                engine.release(handle)
         self._flights.clear()
         self._schedule.restart()
-        if failed is not None:
-            raise failed
+        if native is not None:
+            native.restart()
+        return failed
 
     def _give_back(self, member: _Member) -> None:
         param, sent, context = member
@@ -291,10 +336,10 @@ class _DistributedOptimizer(torch.optim.Optimizer):
                 return loss
 
             closure = reduced
-            if self._flights:
+            if self._in_flight:
                 self._synchronize()
         elif self._should_synchronize:
-            if self._synchronized and not self._schedule.touched:
+            if self._synchronized and not self._touched:
                 if self._should_warn:
                     warnings.warn(reduction.STEP_AFTER_SYNCHRONIZE, stacklevel=2)
             else:
@@ -315,7 +360,7 @@ class _DistributedOptimizer(torch.optim.Optimizer):
         Raises:
             AssertionError: Gradients are still being reduced.
         """
-        if self._flights:
+        if self._in_flight:
             raise AssertionError(reduction.ZERO_GRAD_TOO_EARLY)
         super().zero_grad(set_to_none)
 
@@ -329,6 +374,8 @@ class _DistributedOptimizer(torch.optim.Optimizer):
             ValueError: It is not a positive integer.
         """
         self._schedule.set_passes(passes)
+        if self._reduces():
+            self._hook(list(self._schedule.params))
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Loads a checkpoint of the wrapped optimizer; gradients in flight land first.
@@ -336,14 +383,8 @@ class _DistributedOptimizer(torch.optim.Optimizer):
         Args:
             state_dict: What `state_dict()` gave, here or on a plain optimizer.
         """
-        for engine, handle, _ in self._flights:
-            if callable(handle):
-                handle()
-            else:
-                engine.wait(handle)
-                engine.release(handle)
-        self._flights.clear()
-        self._schedule.restart()
+        if self._in_flight and (failed := self._land()) is not None:
+            raise failed
         self._synchronized = False
         self._should_synchronize = True
         super().load_state_dict(state_dict)

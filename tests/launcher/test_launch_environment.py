@@ -156,8 +156,9 @@ print("PLACED " + json.dumps(shown), flush=True)
 
 
 def placed(text: str) -> list[dict[str, object]]:
-    found = [line.partition("PLACED ")[2] for line in text.splitlines() if "PLACED " in line]
-    return sorted((json.loads(line) for line in found), key=lambda entry: int(entry["rank"]))
+    # torchrun does not keep the lines of its ranks apart.
+    found = [json.JSONDecoder().raw_decode(part)[0] for part in text.split("PLACED ")[1:]]
+    return sorted(found, key=lambda entry: int(entry["rank"]))
 
 
 def check_places(places: list[dict[str, object]], size: int, launcher: str, how: str) -> None:

@@ -1,0 +1,134 @@
+"""Hooks in C++, which hand over a gradient in less time than Python takes to notice it.
+
+They serve the usual optimizer: one backward pass a step, no compression, no groups. What they leave
+out (sparse gradients, other memory orders, refused submissions) Python submits at `synchronize()`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import weakref
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from horoacc.errors import from_core
+from horoacc.reduction import Scaling
+from horoacc.torch import _ops
+
+# A wait comes back this often to let Python's signal handlers run.
+_SLICE_SECONDS = 0.2
+
+
+class _Error(ctypes.Structure):
+    """ha_error of csrc/api/horoacc.h."""
+
+    _fields_ = (
+        ("kind", ctypes.c_int32),
+        ("culprit", ctypes.c_int32),
+        ("message", ctypes.c_char * 4096),
+    )
+
+
+class GradientHooks:
+    """Hooks on the parameters of one optimizer. They go when this object does."""
+
+    def __init__(
+        self,
+        library: ctypes.CDLL,
+        engine: Any,
+        process_set: int,
+        scaling: Scaling,
+        params: Sequence[torch.Tensor],
+        names: Sequence[str],
+    ) -> None:
+        """Puts the hooks on.
+
+        Args:
+            library: The C++ side.
+            engine: The engine to submit to.
+            process_set: The core's number of the process set.
+            scaling: How to reduce.
+            params: Leaves that require a gradient.
+            names: Their names.
+        """
+        count = len(params)
+        self.engine = engine
+        self._params = list(params)
+        self._library = library
+        self._indices = (ctypes.c_size_t * count)()
+        self._hooks = library.ha_torch_hooks_create(
+            engine.address, process_set, scaling.op, scaling.prescale, scaling.postscale,
+            (ctypes.c_void_p * count)(*(param._cdata for param in params)),
+            (ctypes.c_char_p * count)(*(name.encode() for name in names)), count,
+        )  # fmt: skip
+        self.remove = weakref.finalize(self, library.ha_torch_hooks_destroy, self._hooks)
+        # At exit the process, not this, ends what autograd still refers to.
+        self.remove.atexit = False
+
+    @property
+    def on(self) -> bool:
+        """Whether the hooks are still on: a later optimizer's take the place of these."""
+        return self.remove.alive
+
+    @property
+    def touched(self) -> bool:
+        """Whether a gradient was accumulated since the last step."""
+        return bool(self._library.ha_torch_hooks_touched(self._hooks))
+
+    @property
+    def in_flight(self) -> bool:
+        """Whether gradients are being reduced."""
+        return bool(self._library.ha_torch_hooks_in_flight(self._hooks))
+
+    def missing(self) -> list[torch.Tensor]:
+        """Lists the parameters whose gradients were not submitted.
+
+        Returns:
+            The parameters, in order.
+        """
+        count = self._library.ha_torch_hooks_missing(self._hooks, self._indices)
+        return [self._params[index] for index in self._indices[:count]]
+
+    def wait(self) -> Exception | None:
+        """Waits until every submitted gradient has landed where its parameter's gradient is.
+
+        Returns:
+            The error of the first reduction that failed, or None.
+        """
+        error = _Error()
+        while self._library.ha_torch_hooks_wait(self._hooks, _SLICE_SECONDS, ctypes.byref(error)):
+            pass
+        if error.kind == 0:
+            return None
+        return from_core(error.kind, error.message.decode(errors="replace"), error.culprit)
+
+    def restart(self) -> None:
+        """Begins a step: nothing has been accumulated."""
+        self._library.ha_torch_hooks_restart(self._hooks)
+
+
+def create(
+    engine: Any,
+    process_set: int,
+    scaling: Scaling,
+    params: Sequence[torch.Tensor],
+    names: Sequence[str],
+) -> GradientHooks | None:
+    """Puts hooks on parameters, if the C++ side is there.
+
+    Args:
+        engine: The engine to submit to.
+        process_set: The core's number of the process set.
+        scaling: How to reduce.
+        params: Leaves that require a gradient.
+        names: Their names.
+
+    Returns:
+        The hooks, or None.
+    """
+    library = _ops.library()
+    if library is None:
+        return None
+    return GradientHooks(library, engine, process_set, scaling, params, names)

@@ -1,0 +1,215 @@
+// Hands each gradient to the engine the moment autograd has accumulated it, without Python.
+//
+// What to do with gradients is decided in horoacc/reduction.py; this is its fast case: one backward
+// pass a step, no compression, no groups, dense gradients. Anything else is left to Python, which
+// submits at synchronize() what was not submitted here.
+#include <ATen/core/Tensor.h>
+#include <torch/csrc/autograd/function_hook.h>
+#include <torch/csrc/autograd/node.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include <array>
+#include <atomic>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "api/horoacc.h"
+#include "assertion.h"
+
+namespace horoacc {
+
+using Accumulator = decltype(torch::autograd::impl::grad_accumulator(std::declval<at::Tensor>()));
+
+inline constexpr const char* kTooOften =
+    "Gradients were computed more than backward_passes_per_step times before call to step(). "
+    "Increase backward_passes_per_step to accumulate gradients locally.";
+
+// The numbers of csrc/base/dtype.h; -1 for what has no gradient.
+static int NumberOf(c10::ScalarType type) {
+  switch (type) {
+    case c10::kHalf:
+      return 6;
+    case c10::kBFloat16:
+      return 7;
+    case c10::kFloat:
+      return 8;
+    case c10::kDouble:
+      return 9;
+    case c10::kComplexFloat:
+      return 10;
+    case c10::kComplexDouble:
+      return 11;
+    default:
+      return -1;
+  }
+}
+
+struct Gradient {
+  at::Tensor param;
+  Accumulator accumulator;  // autograd itself only has a weak reference to it
+  uintptr_t hook = 0;
+  std::string name;
+  at::Tensor sent;  // reduced in place; kept until no peer will touch it
+  ha_handle handle = 0;
+  std::atomic<bool> fired{false};  // since the last restart
+  bool in_flight = false;
+};
+
+}  // namespace horoacc
+
+struct ha_torch_hooks {
+  ha_engine* engine = nullptr;
+  ha_call call{};
+  std::vector<std::unique_ptr<horoacc::Gradient>> gradients;
+};
+
+namespace horoacc {
+namespace {
+
+void Submit(ha_torch_hooks& hooks, Gradient& gradient) {
+  const at::Tensor& grad = gradient.param.grad();
+  if (!grad.defined() || !grad.device().is_cpu() || grad.layout() != c10::kStrided ||
+      !grad.is_contiguous() || grad.is_neg() || grad.is_conj()) {
+    return;
+  }
+  const int dtype = NumberOf(grad.scalar_type());
+  if (dtype < 0) return;
+  const c10::IntArrayRef shape = grad.sizes();
+  void* data = grad.mutable_data_ptr();
+  const ha_tensor tensor{gradient.name.c_str(), data,  data,
+                         shape.data(),          static_cast<int32_t>(shape.size()), dtype};
+  // An error is not lost: Python submits again what is not in flight, and raises.
+  if (ha_submit(hooks.engine, &hooks.call, &tensor, 1, nullptr, nullptr, &gradient.handle,
+                nullptr) == HA_OK) {
+    gradient.sent = grad;
+    gradient.in_flight = true;
+  }
+}
+
+class OnAccumulated final : public torch::autograd::FunctionPostHook {
+ public:
+  OnAccumulated(ha_torch_hooks* hooks, Gradient* gradient) : hooks_(hooks), gradient_(gradient) {}
+
+  torch::autograd::variable_list operator()(const torch::autograd::variable_list& outputs,
+                                            const torch::autograd::variable_list&) override {
+    if (gradient_->fired.exchange(true, std::memory_order_relaxed)) RaiseAssertion(kTooOften);
+    Submit(*hooks_, *gradient_);
+    return outputs;
+  }
+
+ private:
+  ha_torch_hooks* hooks_;
+  Gradient* gradient_;
+};
+
+// The reduced values go where the gradient is now: someone may have put another tensor there.
+void GiveBack(Gradient& gradient) {
+  at::Tensor& grad = gradient.param.mutable_grad();
+  if (!grad.defined()) {
+    grad = gradient.sent;
+  } else if (!grad.is_same(gradient.sent)) {
+    const c10::NoGradGuard no_grad;
+    grad.copy_(gradient.sent);
+  }
+  gradient.sent.reset();
+}
+
+}  // namespace
+}  // namespace horoacc
+
+extern "C" {
+
+// `params` are addresses of tensors (TensorImpl), leaves that require a gradient.
+HA_API ha_torch_hooks* ha_torch_hooks_create(ha_engine* engine, int process_set, int op,
+                                             double prescale, double postscale,
+                                             c10::TensorImpl* const* params,
+                                             const char* const* names, size_t count) {
+  auto hooks = std::make_unique<ha_torch_hooks>();
+  hooks->engine = engine;
+  hooks->call.collective = HA_ALLREDUCE;
+  hooks->call.process_set = process_set;
+  hooks->call.op = op;
+  hooks->call.prescale = prescale;
+  hooks->call.postscale = postscale;
+  for (size_t index = 0; index < count; ++index) {
+    auto gradient = std::make_unique<horoacc::Gradient>();
+    gradient->param = at::Tensor(
+        c10::intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>::unsafe_reclaim_from_nonowning(
+            params[index]));
+    gradient->name = names[index];
+    gradient->accumulator = torch::autograd::impl::grad_accumulator(gradient->param);
+    gradient->hook = gradient->accumulator->add_post_hook(
+        std::make_unique<horoacc::OnAccumulated>(hooks.get(), gradient.get()));
+    hooks->gradients.push_back(std::move(gradient));
+  }
+  return hooks.release();
+}
+
+// Whether a gradient was accumulated since the last restart.
+HA_API int ha_torch_hooks_touched(const ha_torch_hooks* hooks) {
+  for (const auto& gradient : hooks->gradients) {
+    if (gradient->fired.load(std::memory_order_relaxed)) return 1;
+  }
+  return 0;
+}
+
+HA_API size_t ha_torch_hooks_in_flight(const ha_torch_hooks* hooks) {
+  size_t count = 0;
+  for (const auto& gradient : hooks->gradients) count += gradient->in_flight ? 1 : 0;
+  return count;
+}
+
+// Writes which gradients were not submitted, and returns how many they are.
+HA_API size_t ha_torch_hooks_missing(const ha_torch_hooks* hooks, size_t* indices) {
+  size_t count = 0;
+  for (size_t index = 0; index < hooks->gradients.size(); ++index) {
+    if (!hooks->gradients[index]->in_flight) indices[count++] = index;
+  }
+  return count;
+}
+
+// Waits until every submitted gradient has landed, but at most `seconds` for each. 1: call again;
+// 0: all have landed, and `first` has the error of the first that failed, if any did.
+HA_API int ha_torch_hooks_wait(ha_torch_hooks* hooks, double seconds, ha_error* first) {
+  for (const auto& gradient : hooks->gradients) {
+    if (!gradient->in_flight) continue;
+    ha_error error{};
+    int code = ha_wait(hooks->engine, gradient->handle, seconds, &error);
+    if (code == HA_TIMEOUT) {
+      if (ha_poll(hooks->engine, gradient->handle) == 0) return 1;
+      code = ha_wait(hooks->engine, gradient->handle, 0, &error);
+    }
+    gradient->in_flight = false;
+    ha_release(hooks->engine, gradient->handle);
+    if (code == HA_OK) {
+      horoacc::GiveBack(*gradient);
+    } else {
+      gradient->sent.reset();
+      if (first->kind == HA_OK) *first = error;
+    }
+  }
+  return 0;
+}
+
+HA_API void ha_torch_hooks_restart(ha_torch_hooks* hooks) {
+  for (const auto& gradient : hooks->gradients) {
+    gradient->fired.store(false, std::memory_order_relaxed);
+  }
+}
+
+HA_API void ha_torch_hooks_destroy(ha_torch_hooks* hooks) {
+  for (const auto& gradient : hooks->gradients) {
+    gradient->accumulator->del_post_hook(gradient->hook);
+    if (gradient->in_flight) {
+      // Peers still write into it, and nobody is left who would wait for them.
+      ha_release(hooks->engine, gradient->handle);
+      new at::Tensor(gradient->sent);
+    }
+  }
+  delete hooks;
+}
+
+}  // extern "C"
