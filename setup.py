@@ -7,6 +7,7 @@ the framework ops can be built where the framework is.
 
 from __future__ import annotations
 
+import importlib
 import os
 import shutil
 import subprocess
@@ -93,11 +94,17 @@ class BuildPy(build_py):
 
 
 def tool_environ() -> dict[str, str]:
-    """The environment for CMake: programs of PATH first, then those beside this interpreter."""
-    environ = dict(os.environ)
-    folders = [environ.get("PATH", os.defpath), str(Path(sys.executable).parent)]
-    environ["PATH"] = os.pathsep.join(folders)
-    return environ
+    """The environment for CMake: the wheels' programs first, whatever else is on PATH.
+
+    They are what pyproject.toml asks for, and one build folder must not see two versions in turn.
+    """
+    folders = []
+    for module, attribute in (("cmake", "CMAKE_BIN_DIR"), ("ninja", "BIN_DIR")):
+        try:
+            folders.append(str(getattr(importlib.import_module(module), attribute)))
+        except (ImportError, AttributeError):
+            continue  # a package manager's programs will do
+    return {**os.environ, "PATH": os.pathsep.join([*folders, os.environ.get("PATH", os.defpath)])}
 
 
 def build_folder(build_temp: str) -> Path:

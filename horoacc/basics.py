@@ -10,6 +10,7 @@ import atexit
 import ctypes
 import glob
 import os
+import sys
 import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
@@ -51,6 +52,7 @@ class _State:
         self.bootstrap = "none"
         self.forked = False
         self.at_exit = False
+        self.last_engine: Engine | None = None
         self.before_shutdown: list[Callable[[], None]] = []
 
 
@@ -111,13 +113,13 @@ def init(
             made, bootstrap = start.engine(comm)
             # One reference more than Python knows of: see the head of this module.
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(made))
-            _state.engine = made
+            _state.engine = _state.last_engine = made
             _state.position = Position(*made.placement)
             _state.bootstrap = bootstrap
             sets.reset(_state.position.size)
             if not _state.at_exit:
                 _state.at_exit = True
-                atexit.register(shutdown)
+                atexit.register(_leave)
         if process_sets is not None and not isinstance(process_sets, str):
             for process_set in process_sets:
                 sets.add_process_set(process_set)
@@ -144,6 +146,23 @@ def shutdown() -> None:
         sets.reset(None)
     if made is not None:
         made.shutdown()
+
+
+def _leave() -> None:
+    """Ends this process's part in the job when Python exits.
+
+    Whoever initialised MPI finalises it. After an uncaught exception nobody does: the other ranks
+    may never come to the call, and mpirun has to see that this rank failed.
+    """
+    failed = getattr(sys, "last_value", None) is not None
+    try:
+        shutdown()
+    finally:
+        made = _state.last_engine
+        if failed and (mpi4py := sys.modules.get("mpi4py")) is not None:
+            mpi4py.rc.finalize = False
+        if made is not None and not _state.forked and not failed:
+            made.finalize_mpi()
 
 
 def before_shutdown(action: Callable[[], None]) -> None:
@@ -383,13 +402,27 @@ def rocm_built() -> bool:
     return False
 
 
+def _before_fork() -> None:
+    if _state.last_engine is not None and not _state.forked:
+        _state.last_engine.before_fork()
+
+
+def _after_fork_in_parent() -> None:
+    if _state.last_engine is not None and not _state.forked:
+        _state.last_engine.after_fork_in_parent()
+
+
 def _forget_in_child() -> None:
+    if _state.last_engine is not None and not _state.forked:
+        _state.last_engine.after_fork_in_child()
     # The engine's threads are not in the child and its locks may be held: never touch it again.
     # The position stays, for a DataLoader worker that asks for its rank.
     _state.lock = threading.RLock()
-    if _state.engine is not None:
+    if _state.last_engine is not None:
         _state.engine = None
         _state.forked = True
 
 
-os.register_at_fork(after_in_child=_forget_in_child)
+os.register_at_fork(
+    before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_forget_in_child
+)

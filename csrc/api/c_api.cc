@@ -208,6 +208,12 @@ int ha_arena_contains(const ha_engine* engine, const void* memory) {
   return engine->engine->IsShared(memory) ? 1 : 0;
 }
 
+void ha_before_fork(ha_engine* engine) { engine->engine->arena().BeforeFork(); }
+
+void ha_after_fork_in_parent(ha_engine* engine) { engine->engine->arena().AfterForkInParent(); }
+
+void ha_after_fork_in_child(ha_engine* engine) { engine->engine->arena().AfterForkInChild(); }
+
 int ha_timeline_start(ha_engine* engine, const char* path, int mark_cycles, ha_error* error) {
   return Guarded(error, [&] { return Report(engine->engine->StartTimeline(path, mark_cycles != 0), error); });
 }

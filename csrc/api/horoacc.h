@@ -144,6 +144,12 @@ HA_API void* ha_arena_allocate(ha_engine* engine, size_t bytes);
 HA_API void ha_arena_free(ha_engine* engine, void* memory);
 HA_API int ha_arena_contains(const ha_engine* engine, const void* memory);
 
+/* What a fork needs: before it, and after it in the parent and in the child. The child gets a
+ * private copy of the live arena blocks and may call nothing else of this header. */
+HA_API void ha_before_fork(ha_engine* engine);
+HA_API void ha_after_fork_in_parent(ha_engine* engine);
+HA_API void ha_after_fork_in_child(ha_engine* engine);
+
 HA_API int ha_timeline_start(ha_engine* engine, const char* path, int mark_cycles, ha_error* error);
 HA_API int ha_timeline_stop(ha_engine* engine, ha_error* error);
 

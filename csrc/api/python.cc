@@ -128,6 +128,10 @@ class Engine {
     Check(code, error);
   }
 
+  void BeforeFork() { ha_before_fork(engine_); }
+  void AfterForkInParent() { ha_after_fork_in_parent(engine_); }
+  void AfterForkInChild() { ha_after_fork_in_child(engine_); }
+
   [[nodiscard]] uintptr_t address() const { return reinterpret_cast<uintptr_t>(engine_); }
 
   [[nodiscard]] py::tuple placement() const {
@@ -352,6 +356,9 @@ PYBIND11_MODULE(_core, module) {
       .def_property_readonly("placement", &Engine::placement)
       .def("shutdown", &Engine::Shutdown)
       .def("finalize_mpi", &Engine::FinalizeMpi)
+      .def("before_fork", &Engine::BeforeFork)
+      .def("after_fork_in_parent", &Engine::AfterForkInParent)
+      .def("after_fork_in_child", &Engine::AfterForkInChild)
       .def("add_process_set", &Engine::AddProcessSet, py::arg("ranks"))
       .def("remove_process_set", &Engine::RemoveProcessSet, py::arg("process_set"))
       .def("process_set_ranks", &Engine::ProcessSetRanks, py::arg("process_set"))

@@ -23,6 +23,7 @@ class BoardPlane final : public Plane {
   Status Pump() override;
   Result<std::optional<Decision>> Next() override;
   Status Finish(const Decision& decision) override;
+  [[nodiscard]] int Gone() override { return board_.header().gone.load(std::memory_order_acquire) - 1; }
 
  private:
   // All under the set's lock.

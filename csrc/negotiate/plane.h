@@ -51,6 +51,9 @@ class Plane {
   virtual Result<std::optional<Decision>> Next() = 0;
   /// This rank has carried out a decision (in log order).
   virtual Status Finish(const Decision& decision) = 0;
+  /// Global rank of a member that has shut down, or -1. What Next gives after this was read
+  /// includes everything that was ever decided to run.
+  [[nodiscard]] virtual int Gone() = 0;
 };
 
 inline constexpr int kLookUpAgain = -2;

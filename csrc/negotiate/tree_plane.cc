@@ -8,7 +8,7 @@ namespace {
 constexpr uint32_t kFanOut = 4;
 constexpr uint32_t kNoNumber = 0xffffffff;
 
-enum class Message : uint8_t { kReady = 1, kSplit = 2, kDecision = 3, kPlan = 4 };
+enum class Message : uint8_t { kReady = 1, kSplit = 2, kDecision = 3, kPlan = 4, kGone = 5 };
 
 // Unnamed calls are keyed by their place in the ring of unnamed ids, which is the same everywhere.
 std::string KeyOf(uint32_t id, std::string_view name) {
@@ -137,6 +137,10 @@ Status TreePlane::OnMessage(int source, std::span<const std::byte> payload) {
       return OnDecision(payload);
     case Message::kPlan:
       return OnPlan(payload);
+    case Message::kGone:
+      HA_TRY(SendDown(payload));
+      gone_ = reader.Get<int32_t>();
+      break;
     default:
       return MakeError(ErrorKind::kSystem, "unknown control message", source);
   }
@@ -366,7 +370,19 @@ Status TreePlane::Unblock(std::span<const uint32_t> in_flight) {
 Status TreePlane::Pump() {
   if (!IsRoot()) return {};
   std::lock_guard lock(mutex_);
-  return DecideBacklog();
+  HA_TRY(DecideBacklog());
+  const int gone = board_.header().gone.load(std::memory_order_acquire) - 1;
+  if (gone < 0 || gone_ >= 0) return {};
+  gone_ = gone;
+  WireWriter writer;
+  writer.Put(static_cast<uint8_t>(Message::kGone));
+  writer.Put(static_cast<int32_t>(gone));
+  return SendDown(writer.bytes());
+}
+
+int TreePlane::Gone() {
+  std::lock_guard lock(mutex_);
+  return gone_;
 }
 
 Status TreePlane::DecideBacklog() {

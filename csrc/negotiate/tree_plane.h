@@ -30,6 +30,7 @@ class TreePlane final : public Plane {
   Status Pump() override;
   Result<std::optional<Decision>> Next() override;
   Status Finish(const Decision& decision) override;
+  [[nodiscard]] int Gone() override;
 
  private:
   /// A tensor on its way up, as far as this rank's branch knows.
@@ -85,6 +86,7 @@ class TreePlane final : public Plane {
   std::unordered_map<uint32_t, uint32_t> local_ids_;  ///< board id -> number
   std::deque<Decision> decisions_;
   uint64_t decided_ = 0;
+  int gone_ = -1;  ///< in the order of the decisions: the root tells it down the tree
   std::vector<std::vector<uint32_t>> plan_members_;  ///< numbers in each bucket, from the root
 
   // The root's.

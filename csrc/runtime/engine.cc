@@ -205,8 +205,10 @@ Status Engine::Shutdown() {
       const uint32_t seen = bell.count.load(std::memory_order_seq_cst);
       if (Progress()) continue;
       bool busy = false;
-      for (const auto& set : Sets()) busy |= set->current != nullptr || !set->lingering.empty();
-      if (!busy || NowNs() > limit) break;
+      for (const auto& set : Sets()) {
+        busy |= set->current != nullptr || !set->lingering.empty() || set->plane->Gone() < 0;
+      }
+      if (!busy || NowNs() > limit || board_.aborted().kind != ErrorKind::kOk) break;
       bells_.SleepAsWaiter(me, seen, 10 * kMillisecond);
     }
     const Error ended = MakeError(ErrorKind::kAborted, "the engine has been shut down");

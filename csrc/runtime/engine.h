@@ -94,6 +94,8 @@ class Engine {
   void FreeShared(void* memory);
   [[nodiscard]] bool IsShared(const void* memory) const { return arena_->Contains(memory); }
 
+  [[nodiscard]] Arena& arena() { return *arena_; }
+
   Status StartTimeline(const std::string& path, bool mark_cycles);
   Status StopTimeline();
 

@@ -56,6 +56,7 @@ bool Engine::Progress() {
 Result<bool> Engine::ProgressSet(ProcessSet& set) {
   bool moved = false;
   HA_TRY(set.plane->Pump());
+  const int gone = set.plane->Gone();  // before the log is emptied: see Plane::Gone
   for (auto& running : set.lingering) {
     if (running->execution && !running->execution->finished()) moved |= running->execution->Advance();
   }
@@ -77,8 +78,7 @@ Result<bool> Engine::ProgressSet(ProcessSet& set) {
     HA_TRY(Begin(set, std::move(*decision)));
   }
   // A member has shut down: what was not decided by then never will be.
-  if (const int gone = set.board->header().gone.load(std::memory_order_acquire) - 1;
-      gone >= 0 && set.queue.pending.load(std::memory_order_relaxed) > 0) {
+  if (gone >= 0 && set.queue.pending.load(std::memory_order_relaxed) > 0) {
     FailUndecided(set, MakeError(ErrorKind::kAborted,
                                  gone == placement_.rank ? "the engine has been shut down"
                                                          : "rank " + std::to_string(gone) + " has shut down",

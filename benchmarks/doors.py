@@ -1,0 +1,190 @@
+"""One way to call every system: what a rank needs for an allreduce in place, without anything that
+the system's fastest call would not need itself.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[np.float32]
+Call = Callable[[], Any]
+
+
+class Door(Protocol):
+    """A system, joined."""
+
+    rank: int
+    size: int
+
+    def allocate(self, count: int, memory: str) -> Any:
+        """Makes a one-dimensional float32 buffer in this kind of memory."""
+
+    def array(self, buffer: Any) -> Array:
+        """Shows a buffer to NumPy."""
+
+    def call(self, buffer: Any, how: str) -> Call:
+        """Prepares a sum over the ranks; the call returns once it is done. It gives the result if
+        that is not in the buffer."""
+
+    def barrier(self) -> None:
+        """Waits for the other ranks."""
+
+    def close(self) -> None:
+        """Leaves the job."""
+
+
+class HoroaccDoor:
+    """HoroACC: `memory` is arena or private, `how` is in place, blocking or named."""
+
+    def __init__(self) -> None:
+        import horoacc
+        import horoacc.torch
+        import torch
+
+        torch.set_num_threads(1)
+        self._torch, self._plain, self.hvd = torch, horoacc, horoacc.torch
+        # Who measures what happens before init() calls it later.
+        if "BENCH_LATE" not in os.environ:
+            self.hvd.init()
+        self.rank = int(os.environ["HOROACC_RANK"])
+        self.size = int(os.environ["HOROACC_SIZE"])
+
+    def allocate(self, count: int, memory: str) -> Any:
+        if memory == "private":
+            return np.zeros(count, np.float32)
+        buffer = self._torch.empty(count)
+        if memory == "arena" and not self._in_arena(buffer.data_ptr()):
+            raise RuntimeError(f"torch did not allocate {count} elements in the arena")
+        return buffer
+
+    def _in_arena(self, pointer: int) -> bool:
+        from horoacc import basics
+
+        return basics.engine().arena_contains(pointer)
+
+    def array(self, buffer: Any) -> Array:
+        found: Array = buffer if isinstance(buffer, np.ndarray) else buffer.numpy()
+        return found
+
+    def call(self, buffer: Any, how: str) -> Call:
+        hvd: Any = self._plain if isinstance(buffer, np.ndarray) else self.hvd
+        sum_ = hvd.Sum
+        if how == "blocking":
+            return lambda: hvd.allreduce(buffer, op=sum_)
+        if how == "named":
+            return lambda: hvd.allreduce(buffer, op=sum_, name="the same every time")
+        return lambda: hvd.allreduce_(buffer, op=sum_)
+
+    def barrier(self) -> None:
+        self.hvd.barrier()
+
+    def close(self) -> None:
+        self.hvd.shutdown()
+
+
+class GlooDoor:
+    """torch.distributed's Gloo, called below its Python front, which costs more than the call."""
+
+    def __init__(self) -> None:
+        import torch
+        import torch.distributed as dist
+
+        torch.set_num_threads(1)
+        self.rank, self.size = int(os.environ["BENCH_RANK"]), int(os.environ["BENCH_SIZE"])
+        meeting = f"file://{os.environ['BENCH_MEETING']}"
+        dist.init_process_group("gloo", init_method=meeting, rank=self.rank, world_size=self.size)
+        self._torch, self._dist, self._group = torch, dist, dist.group.WORLD
+
+    def allocate(self, count: int, memory: str) -> Any:
+        # NumPy asks the kernel for huge pages, torch does not.
+        return self._torch.from_numpy(np.zeros(count, np.float32))
+
+    def array(self, buffer: Any) -> Array:
+        found: Array = buffer.numpy()
+        return found
+
+    def call(self, buffer: Any, how: str) -> Call:
+        reduce, tensors = self._group.allreduce, [buffer]  # type: ignore[union-attr]
+        return lambda: reduce(tensors).wait()
+
+    def barrier(self) -> None:
+        self._dist.barrier()
+
+    def close(self) -> None:
+        self._dist.destroy_process_group()
+
+
+class MpiDoor:
+    """Open MPI or MPICH through mpi4py, which finds the one that MPI4PY_MPIABI names."""
+
+    def __init__(self) -> None:
+        import mpi4py
+
+        mpi4py.rc.threads = False  # locks that nobody needs
+        from mpi4py import MPI
+
+        self._mpi, self._comm = MPI, MPI.COMM_WORLD
+        self.rank, self.size = self._comm.rank, self._comm.size
+
+    def allocate(self, count: int, memory: str) -> Array:
+        return np.zeros(count, np.float32)
+
+    def array(self, buffer: Any) -> Array:
+        found: Array = buffer
+        return found
+
+    def call(self, buffer: Any, how: str) -> Call:
+        reduce, in_place = self._comm.Allreduce, self._mpi.IN_PLACE
+        described = [buffer, buffer.size, self._mpi.FLOAT]
+        return lambda: reduce(in_place, described)
+
+    def barrier(self) -> None:
+        self._comm.Barrier()
+
+    def close(self) -> None:
+        self._mpi.Finalize()
+
+
+class BoundDoor:
+    """No system: the machine's memory itself. See benchmarks.memory_bound."""
+
+    rank, size = 0, 1
+
+    def allocate(self, count: int, memory: str) -> Array:
+        raise NotImplementedError("the bound has buffers of its own")
+
+    def array(self, buffer: Any) -> Array:
+        raise NotImplementedError("the bound has buffers of its own")
+
+    def call(self, buffer: Any, how: str) -> Call:
+        raise NotImplementedError("the bound has a kernel of its own")
+
+    def barrier(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+def open_door(system: str) -> Door:
+    """Joins a system's job.
+
+    Args:
+        system: horoacc, gloo, openmpi, mpich or bound.
+
+    Returns:
+        The door.
+    """
+    doors: dict[str, Callable[[], Door]] = {
+        "horoacc": HoroaccDoor,
+        "gloo": GlooDoor,
+        "openmpi": MpiDoor,
+        "mpich": MpiDoor,
+        "bound": BoundDoor,
+    }
+    return doors[system]()

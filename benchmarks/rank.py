@@ -1,0 +1,62 @@
+"""One rank of a system: joins its job, then does what the driver says.
+
+`python -m benchmarks.rank SYSTEM ADDRESS`; `benchmarks.group` starts it.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import os
+import sys
+import traceback
+from multiprocessing.connection import Client
+from typing import Any
+
+from benchmarks.doors import Door, open_door
+
+
+class Rank:
+    """What the functions of the benchmarks get as their first argument on a rank."""
+
+    def __init__(self, door: Door) -> None:
+        self.door = door
+        self.kept: dict[str, Any] = {}
+        """What a benchmark keeps between two orders."""
+
+
+def _call(rank: Rank, order: tuple[str, str, tuple[Any, ...], dict[str, Any]]) -> tuple[str, Any]:
+    module, name, arguments, named = order
+    try:
+        function = getattr(importlib.import_module(module), name)
+        return "ok", function(rank, *arguments, **named)
+    except BaseException:
+        return "failed", traceback.format_exc()
+
+
+def main() -> None:
+    system, address = sys.argv[1:]
+    link = Client(address, "AF_UNIX", authkey=bytes.fromhex(os.environ.pop("BENCH_KEY")))
+    # A collection in the middle of a loop would be measured as the loop's.
+    gc.disable()
+    try:
+        rank = Rank(open_door(system))
+    except BaseException:
+        link.send(("failed", traceback.format_exc()))
+        raise
+    link.send(("ok", rank.door.rank))
+    while True:
+        try:
+            order = link.recv()
+        except EOFError:
+            os._exit(1)  # the driver is gone; a clean end might wait for ranks that hang
+        if order is None:
+            break
+        link.send(_call(rank, order))
+        gc.collect()
+    rank.kept.clear()
+    rank.door.close()
+
+
+if __name__ == "__main__":
+    main()

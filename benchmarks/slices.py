@@ -1,0 +1,218 @@
+"""Short slices of time, one system after the other, over buffers that rotate.
+
+A contender's time is measured in slices of some hundredths of a second that take turns with all the
+others', so that a machine that is slow for a while is slow for all. The figure is the median over
+the slices, each the mean of its calls, back to back, averaged over the ranks as nccl-tests does.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+
+from benchmarks.doors import Array, Door
+from benchmarks.group import Group, GroupFailed
+from benchmarks.machine import last_cache_bytes
+from benchmarks.rank import Rank
+
+_MOST_CALLS = 20_000
+_PATTERN = 1 << 18
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How long to measure."""
+
+    rounds: int
+    seconds: float
+    """Of one slice."""
+
+    @classmethod
+    def of(cls, quick: bool) -> Effort:
+        """The effort of a run, or of a look whether everything works."""
+        return cls(3, 0.005) if quick else cls(7, 0.03)
+
+
+@dataclass
+class Sample:
+    """The slices of one contender."""
+
+    seconds: list[float] = field(default_factory=list)
+    """Of one call, by slice."""
+    iterations: int = 0
+    """Calls of one slice."""
+    wrong: int = 0
+    """Elements that were not what they should be, in the checks before and after."""
+
+    @property
+    def median(self) -> float:
+        return statistics.median(self.seconds)
+
+
+@dataclass(frozen=True)
+class Contender:
+    """What takes part: a group and how it is called."""
+
+    name: str
+    group: Group
+    memory: str = "private"
+    how: str = "in place"
+
+
+# --- on the ranks ------------------------------------------------------------------------------
+
+
+class Work(Protocol):
+    """What a rank does in a slice."""
+
+    def run(self, calls: int) -> float:
+        """Does it so many times; gives the seconds of one call."""
+
+    def wrong(self) -> int:
+        """Does it once with known values; gives the number of wrong elements."""
+
+
+def slots(size: int, ranks: int) -> int:
+    """How many buffers a rank rotates through, so that all ranks' exceed four times the cache."""
+    return max(1, -(-4 * last_cache_bytes() // (size * ranks)))
+
+
+class Rotation:
+    """Allreduces over the buffers of one rank in turn."""
+
+    def __init__(self, door: Door, size: int, memory: str, how: str) -> None:
+        self._door, self._how = door, how
+        self._count = size // 4
+        self._slots = slots(size, door.size)
+        self._next = 0
+        self._block = door.allocate(self._count * self._slots, memory)
+        # Zeros stay what they are, however often they are summed up; and now the pages exist.
+        door.array(self._block)[:] = 0
+
+    def _buffer(self) -> Any:
+        begin = self._next * self._count
+        self._next = (self._next + 1) % self._slots
+        return self._block[begin : begin + self._count]
+
+    def run(self, calls: int) -> float:
+        turn = [self._door.call(self._buffer(), self._how) for _ in range(calls)]
+        self._door.barrier()
+        begin = time.perf_counter()
+        for call in turn:
+            call()
+        return (time.perf_counter() - begin) / calls
+
+    def wrong(self) -> int:
+        buffer = self._buffer()
+        values = self._door.array(buffer)
+        fill(values, self._door.rank + 1)
+        result = self._door.call(buffer, self._how)()
+        found = self._door.array(result) if hasattr(result, "shape") else values
+        count = differing(found, self._door.size * (self._door.size + 1) // 2)
+        values[:] = 0
+        return count
+
+
+def fill(values: Array, factor: int) -> None:
+    """Writes a pattern of small integers, whose sums are exact in float32, times a factor."""
+    for begin in range(0, len(values), _PATTERN):
+        part = values[begin : begin + _PATTERN]
+        part[:] = (1 + np.arange(len(part)) % 31) * factor
+
+
+def differing(values: Array, factor: int) -> int:
+    """Counts the elements that are not what `fill` writes with this factor."""
+    count = 0
+    for begin in range(0, len(values), _PATTERN):
+        part = values[begin : begin + _PATTERN]
+        count += int(np.count_nonzero(part != (1 + np.arange(len(part)) % 31) * factor))
+    return count
+
+
+def prepare(rank: Rank, key: str, work: Callable[..., Work], arguments: tuple[Any, ...]) -> int:
+    """Makes what the slices of a contender work on, and checks it."""
+    rank.kept[key] = made = work(rank.door, *arguments)
+    return made.wrong()
+
+
+def take(rank: Rank, key: str, calls: int) -> float:
+    """Does one slice."""
+    made: Work = rank.kept[key]
+    return made.run(calls)
+
+
+def finish(rank: Rank, key: str) -> int:
+    """Checks once more and lets the buffers go."""
+    made: Work = rank.kept.pop(key)
+    return made.wrong()
+
+
+# --- in the driver -----------------------------------------------------------------------------
+
+
+class Slices:
+    """One contender's slices of one measurement."""
+
+    def __init__(self, contender: Contender, work: Callable[..., Work], *arguments: Any) -> None:
+        self.contender = contender
+        self.sample = Sample()
+        self._work, self._arguments = work, arguments
+        # Two contenders may share a group.
+        self._key = f"{contender.name} {contender.memory} {contender.how}"
+
+    def prepare(self, seconds: float) -> None:
+        """Sets it up, and finds how many calls make a slice."""
+        group = self.contender.group
+        self.sample.wrong += sum(group.run(prepare, self._key, self._work, self._arguments))
+        calls, each = 1, self._take(1)
+        while calls * each < seconds / 4 and calls < _MOST_CALLS:
+            calls = min(_MOST_CALLS, 4 * calls)
+            each = self._take(calls)
+        self.sample.iterations = int(min(_MOST_CALLS, max(1, seconds / each)))
+
+    def take(self) -> None:
+        """Takes one slice."""
+        self.sample.seconds.append(self._take(self.sample.iterations))
+
+    def _take(self, calls: int) -> float:
+        return statistics.mean(self.contender.group.run(take, self._key, calls))
+
+    def finish(self) -> None:
+        """Ends it."""
+        self.sample.wrong += sum(self.contender.group.run(finish, self._key))
+
+
+def compete(
+    entries: Sequence[Slices], effort: Effort, complain: Callable[[Contender, str], None]
+) -> dict[str, Sample]:
+    """Measures the contenders in turns.
+
+    Args:
+        entries: Who takes part; names are distinct.
+        effort: How long.
+        complain: Is told of a contender that fails; the others go on.
+
+    Returns:
+        The slices of those that did not fail, by the contender's name.
+    """
+    alive = list(entries)
+
+    def each(action: Callable[[Slices], None], turn: int = 0) -> None:
+        for entry in [*alive[turn:], *alive[:turn]]:
+            try:
+                action(entry)
+            except GroupFailed as error:
+                complain(entry.contender, str(error))
+                alive.remove(entry)
+
+    each(lambda entry: entry.prepare(effort.seconds))
+    for turn in range(effort.rounds):
+        # Nobody always runs after the same one.
+        each(Slices.take, turn % max(1, len(alive)))
+    each(Slices.finish)
+    return {entry.contender.name: entry.sample for entry in alive}
