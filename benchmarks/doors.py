@@ -42,9 +42,10 @@ class HoroaccDoor:
     """HoroACC: `memory` is arena or private, `how` is in place, blocking or named."""
 
     def __init__(self) -> None:
+        import torch
+
         import horoacc
         import horoacc.torch
-        import torch
 
         torch.set_num_threads(1)
         self._torch, self._plain, self.hvd = torch, horoacc, horoacc.torch

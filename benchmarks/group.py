@@ -20,8 +20,9 @@ from multiprocessing.connection import Connection, Listener, wait
 from pathlib import Path
 from typing import Any
 
-from benchmarks import systems
 from horoacc.launcher.processes import die_with_parent
+
+from benchmarks import systems
 
 _START_SECONDS = 180.0
 _RUN_SECONDS = 300.0
@@ -45,6 +46,8 @@ class Group:
         """
         self.system = system
         self.ranks = ranks
+        self.broken = False
+        """It failed: what its ranks do now, nobody knows."""
         self._folder = Path(tempfile.mkdtemp(prefix="benchmarks-"))
         self._links: list[Connection] = []
         self._children: list[subprocess.Popen[bytes]] = []
@@ -116,7 +119,7 @@ class Group:
             try:
                 link.send(order)
             except OSError as error:
-                raise GroupFailed(f"a rank of {self.system} is gone: {self._tail()}") from error
+                raise self._failure("a rank is gone") from error
         return self._answers(_RUN_SECONDS)
 
     def _answers(self, seconds: float) -> list[Any]:
@@ -129,9 +132,9 @@ class Group:
                 try:
                     kind, value = self._links[index].recv()
                 except (EOFError, OSError) as error:
-                    raise GroupFailed(f"a rank of {self.system} died: {self._tail()}") from error
+                    raise self._failure("a rank died") from error
                 if kind == "failed":
-                    raise GroupFailed(f"a rank of {self.system} failed:\n{value}")
+                    raise self._failure(f"a rank failed: {value}")
                 answers[index] = value
             if len(answers) < len(self._links):
                 self._check(deadline)
@@ -139,12 +142,13 @@ class Group:
 
     def _check(self, deadline: float) -> None:
         if any(child.poll() is not None for child in self._children):
-            raise GroupFailed(f"a process of {self.system} ended: {self._tail()}")
+            raise self._failure("a process ended")
         if time.monotonic() > deadline:
-            raise GroupFailed(f"{self.system} with {self.ranks} ranks hangs: {self._tail()}")
+            raise self._failure("it hangs")
 
-    def _tail(self) -> str:
-        return self._log.read_text(errors="replace")[-2000:]
+    def _failure(self, what: str) -> GroupFailed:
+        self.broken = True
+        return GroupFailed(f"{what}; its output: {self._log.read_text(errors='replace')[-2000:]}")
 
     def close(self) -> None:
         """Lets the ranks go; kills what is left after a while."""

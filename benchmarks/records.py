@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -26,6 +27,7 @@ class Records:
         self._file: TextIO = path.open("w")
         self._benchmark = ""
         self._headed = False
+        self._lines: list[str] = []
         self.all: list[dict[str, Any]] = []
         self.failures = 0
 
@@ -33,7 +35,7 @@ class Records:
         """Says which benchmark the records that follow belong to."""
         self._benchmark = benchmark
         self._headed = False
-        print(f"\n== {benchmark}", flush=True)
+        self._say(f"\n== {benchmark}")
 
     def write(self, record: dict[str, Any]) -> dict[str, Any]:
         """Writes a record as it is."""
@@ -69,19 +71,18 @@ class Records:
         )
         self.failures += sample.wrong > 0
         if not self._headed:
-            print(_HEAD)
+            self._say(_HEAD)
             self._headed = True
-        print(
+        self._say(
             f"{contender.name:<24}{ranks:>6}{size:>12}{size // 4:>11}{'float':>7}{'sum':>7}"
             f"{record['time']:>12.1f}{record['min']:>11.1f}{record['max']:>11.1f}"
-            f"{record['algbw']:>8.2f}{record['busbw']:>8.2f}{record['wrong']:>8}",
-            flush=True,
+            f"{record['algbw']:>8.2f}{record['busbw']:>8.2f}{record['wrong']:>8}"
         )
 
     def figure(self, what: str, value: float, unit: str, group: Group, **more: Any) -> None:
         """Writes a figure that is not the time of one allreduce."""
         self.write({"figure": what, "value": value, "unit": unit, **origin(group), **more})
-        print(f"  {what}: {value:.4g} {unit}", flush=True)
+        self._say(f"  {what}: {value:.4g} {unit}")
 
     def target(
         self, what: str, measured: float, limit: float, unit: str, at_most: bool, **more: Any
@@ -106,11 +107,23 @@ class Records:
         )  # fmt: skip
         return met
 
+    def complainer(self, ranks: int) -> Callable[[str, str], None]:
+        """Makes what is told that a system could not be measured with so many ranks, and why."""
+        return lambda system, why: self.complain(system, ranks, why)
+
     def complain(self, system: str, ranks: int, why: str) -> None:
         """Notes that a system could not be measured."""
         self.failures += 1
         self.write({"system": system, "ranks": ranks, "failed": why})
         print(f"{system} with {ranks} ranks was not measured: {why}", file=sys.stderr, flush=True)
+
+    def _say(self, line: str) -> None:
+        self._lines.append(line)
+        print(line, flush=True)
+
+    def table(self) -> str:
+        """Everything that was shown, and the targets."""
+        return "\n".join([*self._lines, self.summary()]) + "\n"
 
     def close(self) -> None:
         """Closes the file."""

@@ -11,6 +11,7 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any, Protocol
 
 import numpy as np
@@ -118,19 +119,25 @@ class Rotation:
         return count
 
 
+@cache
+def _pattern() -> Array:
+    return (1 + np.arange(_PATTERN) % 31).astype(np.float32)
+
+
 def fill(values: Array, factor: int) -> None:
     """Writes a pattern of small integers, whose sums are exact in float32, times a factor."""
     for begin in range(0, len(values), _PATTERN):
         part = values[begin : begin + _PATTERN]
-        part[:] = (1 + np.arange(len(part)) % 31) * factor
+        np.multiply(_pattern()[: len(part)], factor, out=part)
 
 
 def differing(values: Array, factor: int) -> int:
     """Counts the elements that are not what `fill` writes with this factor."""
     count = 0
+    expected = _pattern() * factor
     for begin in range(0, len(values), _PATTERN):
         part = values[begin : begin + _PATTERN]
-        count += int(np.count_nonzero(part != (1 + np.arange(len(part)) % 31) * factor))
+        count += int(np.count_nonzero(part != expected[: len(part)]))
     return count
 
 
@@ -180,7 +187,8 @@ class Slices:
         self.sample.seconds.append(self._take(self.sample.iterations))
 
     def _take(self, calls: int) -> float:
-        return statistics.mean(self.contender.group.run(take, self._key, calls))
+        times: list[float] = self.contender.group.run(take, self._key, calls)
+        return statistics.mean(times)
 
     def finish(self) -> None:
         """Ends it."""
@@ -188,14 +196,14 @@ class Slices:
 
 
 def compete(
-    entries: Sequence[Slices], effort: Effort, complain: Callable[[Contender, str], None]
+    entries: Sequence[Slices], effort: Effort, complain: Callable[[str, str], None]
 ) -> dict[str, Sample]:
     """Measures the contenders in turns.
 
     Args:
         entries: Who takes part; names are distinct.
         effort: How long.
-        complain: Is told of a contender that fails; the others go on.
+        complain: Is told the name of a contender that fails and why; the others go on.
 
     Returns:
         The slices of those that did not fail, by the contender's name.
@@ -207,7 +215,7 @@ def compete(
             try:
                 action(entry)
             except GroupFailed as error:
-                complain(entry.contender, str(error))
+                complain(entry.contender.name, str(error))
                 alive.remove(entry)
 
     each(lambda entry: entry.prepare(effort.seconds))

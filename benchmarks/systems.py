@@ -135,7 +135,8 @@ def _mpich(request: Request) -> Launch:
 
 
 def _bound(request: Request) -> Launch:
-    return Launch([Process(request.program)], "-", f"{cores()} threads in one process", "memory", "none")
+    threads = f"{cores()} threads in one process"
+    return Launch([Process(request.program)], "-", threads, "memory", "none")
 
 
 def _version(program: Path, pattern: str) -> str:

@@ -11,27 +11,31 @@ constexpr uint64_t kCacheLine = 64;
 constexpr uint64_t kSmallestSlice = 64 << 10;
 constexpr uint64_t kLargestSlice = 1 << 20;
 
-void ReduceRange(const ReducePiece& piece, uint64_t first, uint64_t last) {
+constexpr uint32_t kRanksOnStack = 64;
+
+void ReduceRange(const ReducePiece& piece, uint32_t ranks, uint64_t first, uint64_t last) {
   if (first >= last) return;
-  const size_t element = SizeOf(piece.type);
-  std::vector<const void*> sources(piece.sources.size());
-  std::vector<void*> destinations(piece.destinations.size());
-  for (size_t r = 0; r < sources.size(); ++r) {
-    sources[r] = static_cast<const std::byte*>(piece.sources[r]) + first * element;
+  const uint64_t offset = first * SizeOf(piece.type);
+  const void* few_sources[kRanksOnStack];
+  void* few_destinations[kRanksOnStack];
+  std::vector<const void*> many_sources(ranks > kRanksOnStack ? ranks : 0);
+  std::vector<void*> many_destinations(many_sources.size());
+  const void** sources = many_sources.empty() ? few_sources : many_sources.data();
+  void** destinations = many_destinations.empty() ? few_destinations : many_destinations.data();
+  for (uint32_t r = 0; r < ranks; ++r) {
+    sources[r] = static_cast<const std::byte*>(piece.sources[r]) + offset;
+    destinations[r] = static_cast<std::byte*>(piece.destinations[r]) + offset;
   }
-  for (size_t r = 0; r < destinations.size(); ++r) {
-    destinations[r] = static_cast<std::byte*>(piece.destinations[r]) + first * element;
-  }
-  Reduce({sources, destinations, last - first, piece.type, piece.op, piece.scale});
+  Reduce({{sources, ranks}, {destinations, ranks}, last - first, piece.type, piece.op, piece.scale});
 }
 
 }  // namespace
 
-DirectSlices::DirectSlices(const SetContext& context, ExecSlot& slot, std::vector<ReducePiece> pieces)
-    : context_(context), slot_(slot), pieces_(std::move(pieces)) {
-  starts_.reserve(pieces_.size() + 1);
+DirectSlices::DirectSlices(const SetContext& context, ExecSlot& slot, ReduceList list)
+    : context_(context), slot_(slot), list_(std::move(list)) {
+  starts_.reserve(list_.pieces.size() + 1);
   uint64_t total = 0;
-  for (const ReducePiece& piece : pieces_) {
+  for (const ReducePiece& piece : list_.pieces) {
     starts_.push_back(total);
     total += piece.bytes();
   }
@@ -65,8 +69,8 @@ void DirectSlices::ReduceSlice(uint64_t slice) const {
   const uint64_t begin = slice * slice_bytes_;
   const uint64_t end = std::min(begin + slice_bytes_, starts_.back());
   size_t index = std::upper_bound(starts_.begin(), starts_.end() - 1, begin) - starts_.begin() - 1;
-  for (; index < pieces_.size() && starts_[index] < end; ++index) {
-    const ReducePiece& piece = pieces_[index];
+  for (; index < list_.pieces.size() && starts_[index] < end; ++index) {
+    const ReducePiece& piece = list_.pieces[index];
     const uint64_t bytes = piece.bytes();
     // A slice's edge inside a piece moves up to a whole cache line of that piece; both
     // neighbours round alike, so nothing is lost or done twice.
@@ -76,12 +80,12 @@ void DirectSlices::ReduceSlice(uint64_t slice) const {
       return std::min(bytes, (inside + kCacheLine - 1) / kCacheLine * kCacheLine);
     };
     const size_t element = SizeOf(piece.type);
-    ReduceRange(piece, edge(begin) / element, edge(end) / element);
+    ReduceRange(piece, context_.ranks, edge(begin) / element, edge(end) / element);
   }
 }
 
-void DirectSlices::ReduceAll(std::span<const ReducePiece> pieces) {
-  for (const ReducePiece& piece : pieces) ReduceRange(piece, 0, piece.count);
+void DirectSlices::ReduceAll(const ReduceList& list, uint32_t ranks) {
+  for (const ReducePiece& piece : list.pieces) ReduceRange(piece, ranks, 0, piece.count);
 }
 
 }  // namespace horoacc

@@ -11,19 +11,19 @@ namespace horoacc {
 /// stored once, by whichever rank claims the slice. No rank waits before the end.
 class DirectSlices final : public Execution {
  public:
-  DirectSlices(const SetContext& context, ExecSlot& slot, std::vector<ReducePiece> pieces);
+  DirectSlices(const SetContext& context, ExecSlot& slot, ReduceList list);
   bool Advance() override;
   [[nodiscard]] bool complete() const override;
 
   /// Reduces everything at once, for the last rank to arrive.
-  static void ReduceAll(std::span<const ReducePiece> pieces);
+  static void ReduceAll(const ReduceList& list, uint32_t ranks);
 
  private:
   void ReduceSlice(uint64_t slice) const;
 
   const SetContext& context_;
   ExecSlot& slot_;
-  std::vector<ReducePiece> pieces_;
+  ReduceList list_;
   std::vector<uint64_t> starts_;  ///< byte position of every piece, and the total
   uint64_t slice_bytes_ = 0;
   uint64_t slices_ = 0;

@@ -31,11 +31,18 @@ struct ReducePiece {
   ReduceOp op = ReduceOp::kSum;
   Scale scale;
   uint64_t count = 0;
-  std::vector<const void*> sources;  ///< by index; empty if some rank's memory is private
-  std::vector<void*> destinations;
+  /// By index; only if every rank's memory is shared. They lie in the ReduceList.
+  const void** sources = nullptr;
+  void** destinations = nullptr;
   const void* input = nullptr;  ///< this rank's own memory, for the window paths
   void* output = nullptr;
   [[nodiscard]] uint64_t bytes() const { return count * SizeOf(type); }
+};
+
+/// The tensors of a bucket, with one allocation for the pointers of all.
+struct ReduceList {
+  std::vector<ReducePiece> pieces;
+  std::vector<std::unique_ptr<void*[]>> pointers;
 };
 
 class Execution {

@@ -36,29 +36,33 @@ uint64_t BytesOf(const SetBoard& board, const SetContext& context, TensorKey key
 }
 
 void AppendPieces(const SetBoard& board, const SetContext& context, TensorKey key, bool shared,
-                  std::vector<ReducePiece>& pieces) {
+                  ReduceList& list) {
   const Row& mine = board.row(context.me, key.id, key.generation);
   const auto own = TensorsOf(mine, context.memory[context.me]);
-  const size_t first = pieces.size();
+  const size_t first = list.pieces.size();
+  void** pointers = nullptr;
+  if (shared) {
+    list.pointers.push_back(std::make_unique<void*[]>(2 * context.ranks * own.size()));
+    pointers = list.pointers.back().get();
+  }
   for (const TensorRow& tensor : own) {
-    ReducePiece piece;
+    ReducePiece& piece = list.pieces.emplace_back();
     piece.type = static_cast<DType>(tensor.type);
     piece.op = static_cast<ReduceOp>(mine.op);
     piece.scale = {mine.prescale, mine.postscale,
                    piece.op == ReduceOp::kAverage ? static_cast<double>(context.ranks) : 1.0};
     piece.count = CountOf(tensor);
-    if (shared) {
-      piece.sources.resize(context.ranks);
-      piece.destinations.resize(context.ranks);
-    }
-    pieces.push_back(std::move(piece));
+    if (!shared) continue;
+    piece.sources = const_cast<const void**>(pointers);
+    piece.destinations = pointers + context.ranks;
+    pointers += 2 * context.ranks;
   }
   if (!shared) return;
   for (uint32_t r = 0; r < context.ranks; ++r) {
     const auto tensors = TensorsOf(board.row(r, key.id, key.generation), context.memory[r]);
     for (size_t t = 0; t < tensors.size(); ++t) {
-      pieces[first + t].sources[r] = context.memory[r] + tensors[t].input;
-      pieces[first + t].destinations[r] = context.memory[r] + tensors[t].output;
+      list.pieces[first + t].sources[r] = context.memory[r] + tensors[t].input;
+      list.pieces[first + t].destinations[r] = context.memory[r] + tensors[t].output;
     }
   }
 }

@@ -23,7 +23,7 @@ struct TensorKey {
 /// Appends a piece for every tensor of `key`, an allreduce that all ranks agree on. With `shared`
 /// the pieces have every rank's pointers, otherwise only types and sizes.
 void AppendPieces(const SetBoard& board, const SetContext& context, TensorKey key, bool shared,
-                  std::vector<ReducePiece>& pieces);
+                  ReduceList& list);
 
 /// The tensors of rank `index`'s row.
 [[nodiscard]] std::span<const TensorRow> TensorsOf(const Row& row, const std::byte* memory);

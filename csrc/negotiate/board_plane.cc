@@ -149,7 +149,7 @@ void BoardPlane::DecideOne(uint32_t id) {
   if (gone >= 0) {
     disagreement = {ErrorKind::kAborted, gone, "rank " + std::to_string(gone) + " has shut down"};
   } else {
-    disagreement = CompareRows(board_, context_, global_ranks_, key, DisplayName(board_, context_, key));
+    disagreement = CompareRows(board_, context_, global_ranks_, key);
   }
   if (disagreement.kind != ErrorKind::kOk) {
     PublishError(id, disagreement.kind, disagreement.culprit, disagreement.text);

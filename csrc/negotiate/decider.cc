@@ -30,9 +30,9 @@ Decision Decider::RunPart(const std::vector<TensorKey>& keys, bool shared) {
   }
   const Path path = SelectPath(selection, settings_);
   if (path == Path::kLastArriver) {
-    std::vector<ReducePiece> pieces;
-    for (const TensorKey& key : keys) AppendPieces(board_, context_, key, true, pieces);
-    DirectSlices::ReduceAll(pieces);
+    ReduceList list;
+    for (const TensorKey& key : keys) AppendPieces(board_, context_, key, true, list);
+    DirectSlices::ReduceAll(list, context_.ranks);
   }
   decision.shared = shared;
   decision.done = path == Path::kNone || path == Path::kLastArriver || collective == Collective::kBarrier;
@@ -52,21 +52,21 @@ std::string DisplayName(const SetBoard& board, const SetContext& context, Tensor
 }
 
 Disagreement CompareRows(const SetBoard& board, const SetContext& context,
-                         const std::vector<int>& global_ranks, TensorKey key, const std::string& name) {
+                         const std::vector<int>& global_ranks, TensorKey key) {
   const uint64_t signature = board.row(0, key.id, key.generation).signature;
   for (uint32_t r = 0; r < context.ranks; ++r) {
     const Row& row = board.row(r, key.id, key.generation);
     if (row.error == 0) continue;
     const Request request = board.ReadRequest(r, key.id, key.generation, context.memory[r]);
     return {ErrorKind::kInvalid, global_ranks[r],
-            "tensor '" + name + "' on rank " + std::to_string(global_ranks[r]) + ": " + request.local_error};
+            "tensor '" + DisplayName(board, context, key) + "' on rank " + std::to_string(global_ranks[r]) + ": " + request.local_error};
   }
   for (uint32_t r = 1; r < context.ranks; ++r) {
     if (board.row(r, key.id, key.generation).signature == signature) continue;
     const Request a = board.ReadRequest(0, key.id, key.generation, context.memory[0]);
     const Request b = board.ReadRequest(r, key.id, key.generation, context.memory[r]);
     return {ErrorKind::kMismatch, global_ranks[r],
-            DescribeMismatch(name, global_ranks[0], a, global_ranks[r], b)};
+            DescribeMismatch(DisplayName(board, context, key), global_ranks[0], a, global_ranks[r], b)};
   }
   return {};
 }

@@ -38,8 +38,7 @@ struct Disagreement {
   std::string text;
 };
 [[nodiscard]] Disagreement CompareRows(const SetBoard& board, const SetContext& context,
-                                       const std::vector<int>& global_ranks, TensorKey key,
-                                       const std::string& name);
+                                       const std::vector<int>& global_ranks, TensorKey key);
 
 /// What a tensor is called in messages: its name, or the operation and number of an unnamed call.
 [[nodiscard]] std::string DisplayName(const SetBoard& board, const SetContext& context, TensorKey key);

@@ -32,7 +32,7 @@ bool Reduces(Collective collective) {
   return collective == Collective::kAllreduce || collective == Collective::kReducescatter;
 }
 
-bool ShapesFit(Collective collective, const std::vector<int64_t>& a, const std::vector<int64_t>& b) {
+bool ShapesFit(Collective collective, const Dims& a, const Dims& b) {
   if (a.size() != b.size()) return false;
   for (size_t dim = FirstDimensionIsFree(collective) ? 1 : 0; dim < a.size(); ++dim) {
     if (a[dim] != b[dim]) return false;
@@ -74,7 +74,7 @@ uint64_t Request::Signature() const {
   return hash.Finish();
 }
 
-std::string ShapeText(const std::vector<int64_t>& shape) {
+std::string ShapeText(const Dims& shape) {
   std::string text = "[";
   for (size_t dim = 0; dim < shape.size(); ++dim) {
     text += (dim ? ", " : "") + std::to_string(shape[dim]);

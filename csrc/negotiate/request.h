@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "base/dims.h"
 #include "base/dtype.h"
 #include "base/result.h"
 
@@ -21,12 +22,10 @@ enum class Collective : uint8_t {
 inline constexpr int kCollectiveCount = 6;
 [[nodiscard]] const char* NameOf(Collective collective);
 
-inline constexpr int kMaxDims = 16;
-
 /// Type and shape of one tensor of a request.
 struct TensorMeta {
   DType type = DType::kFloat32;
-  std::vector<int64_t> shape;
+  Dims shape;
   [[nodiscard]] uint64_t count() const;
   [[nodiscard]] uint64_t bytes() const { return count() * SizeOf(type); }
   bool operator==(const TensorMeta&) const = default;
@@ -51,6 +50,6 @@ struct Request {
 [[nodiscard]] std::string DescribeMismatch(const std::string& name, int rank_a, const Request& a,
                                            int rank_b, const Request& b);
 
-[[nodiscard]] std::string ShapeText(const std::vector<int64_t>& shape);
+[[nodiscard]] std::string ShapeText(const Dims& shape);
 
 }  // namespace horoacc

@@ -26,7 +26,15 @@ struct EntryTensor {
   std::byte* staged = nullptr;       ///< copy in shared memory, or nullptr
   bool stage_output = false;         ///< the result lies in `staged` and is copied to `output`
   OwnedMemory owned;
-  std::vector<int64_t> result_shape;
+  Dims result_shape;
+};
+
+/// What this rank knows of a name: its id (looked up on the board once) and who holds it.
+struct NameRecord {
+  uint32_t id = 0;
+  uint32_t incarnation = 0;
+  bool known = false;    ///< id and incarnation are valid
+  uint64_t held_by = 0;  ///< handle that reserves the name until it is released; 0: none
 };
 
 struct Entry {
@@ -40,9 +48,11 @@ struct Entry {
   Request request;
   std::vector<EntryTensor> tensors;
   std::vector<int64_t> received_splits;
+  NameRecord* reservation = nullptr;  ///< of a named entry, in the set's queue
   std::function<void()> done;  ///< runs on the completion thread
   std::byte* extra = nullptr;  ///< block on the board that peers may read until they finished
   int64_t submitted_ns = 0;
+  uint32_t place = 0;     ///< in the set queue's list of what is in flight
   bool decided = false;   ///< under the driver's lock
   bool released = false;  ///< under the set's submit lock: nobody holds the handle any more
   bool stall_reported = false;

@@ -13,19 +13,37 @@
 
 namespace horoacc {
 
-/// What this rank knows of a name: its id (looked up on the board once) and who holds it.
-struct NameRecord {
-  uint32_t id = 0;
-  uint32_t incarnation = 0;
-  bool known = false;     ///< id and incarnation are valid
-  uint64_t held_by = 0;   ///< handle that reserves the name until it is released; 0: none
+/// Entries in flight: found by id at once, and walked through without looking at every id.
+class InFlight {
+ public:
+  [[nodiscard]] bool Contains(uint32_t id) const { return id < by_id_.size() && by_id_[id] != nullptr; }
+  [[nodiscard]] std::shared_ptr<Entry> Find(uint32_t id) const { return Contains(id) ? by_id_[id] : nullptr; }
+  void Insert(std::shared_ptr<Entry> entry) {
+    if (entry->id >= by_id_.size()) by_id_.resize(entry->id + 1);
+    entry->place = static_cast<uint32_t>(ids_.size());
+    ids_.push_back(entry->id);
+    by_id_[entry->id] = std::move(entry);
+  }
+  void Erase(uint32_t id) {
+    if (!Contains(id)) return;
+    const uint32_t place = by_id_[id]->place;
+    ids_[place] = ids_.back();
+    by_id_[ids_[place]]->place = place;
+    ids_.pop_back();
+    by_id_[id] = nullptr;
+  }
+  [[nodiscard]] const std::vector<uint32_t>& ids() const { return ids_; }
+
+ private:
+  std::vector<std::shared_ptr<Entry>> by_id_;
+  std::vector<uint32_t> ids_;
 };
 
 /// Guarded by `mutex` unless said otherwise.
 struct SetQueue {
   std::mutex mutex;
   std::unordered_map<std::string, NameRecord> names;
-  std::unordered_map<uint32_t, std::shared_ptr<Entry>> in_flight;  ///< by id
+  InFlight in_flight;
   /// Submitted, but its id is still in flight for an earlier call: published when that ends.
   std::deque<std::shared_ptr<Entry>> backlog;
   uint64_t unnamed = 0;   ///< unnamed calls submitted

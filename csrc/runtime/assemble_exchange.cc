@@ -62,6 +62,12 @@ RowRange ScatteredRows(int64_t rows, uint32_t index, uint32_t ranks) {
 
 Status PrepareOutputs(const ProcessSet& set, Entry& entry) {
   const uint32_t me = set.context.me;
+  if (entry.request.collective == Collective::kAllreduce) {
+    for (size_t t = 0; t < entry.tensors.size(); ++t) {
+      entry.tensors[t].result_shape = entry.request.tensors[t].shape;
+    }
+    return {};
+  }
   for (size_t t = 0; t < entry.tensors.size(); ++t) {
     EntryTensor& tensor = entry.tensors[t];
     const std::vector<const TensorRow*> rows = RowsOfAll(set, entry, t);

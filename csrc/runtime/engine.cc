@@ -179,10 +179,7 @@ void Engine::Release(uint64_t handle) {
   if (!set) return;
   std::lock_guard lock(set->queue.mutex);
   entry->released = true;
-  if (const auto found = set->queue.names.find(entry->name);
-      found != set->queue.names.end() && found->second.held_by == handle) {
-    found->second.held_by = 0;
-  }
+  if (entry->reservation && entry->reservation->held_by == handle) entry->reservation->held_by = 0;
 }
 
 Status Engine::Shutdown() {

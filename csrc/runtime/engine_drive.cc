@@ -14,16 +14,16 @@ namespace horoacc {
 namespace {
 
 std::vector<ReducePiece> PrivatePieces(const ProcessSet& set, const Running& running) {
-  std::vector<ReducePiece> pieces;
+  ReduceList list;
   for (const auto& entry : running.entries) {
-    const size_t first = pieces.size();
-    AppendPieces(*set.board, set.context, {entry->id, entry->generation}, false, pieces);
+    const size_t first = list.pieces.size();
+    AppendPieces(*set.board, set.context, {entry->id, entry->generation}, false, list);
     for (size_t t = 0; t < entry->tensors.size(); ++t) {
-      pieces[first + t].input = entry->tensors[t].input;
-      pieces[first + t].output = entry->tensors[t].output;
+      list.pieces[first + t].input = entry->tensors[t].input;
+      list.pieces[first + t].output = entry->tensors[t].output;
     }
   }
-  return pieces;
+  return std::move(list.pieces);
 }
 
 }  // namespace
@@ -92,12 +92,12 @@ Status Engine::Begin(ProcessSet& set, Decision decision) {
   {
     std::lock_guard lock(set.queue.mutex);
     for (const uint32_t id : decision.ids) {
-      const auto found = set.queue.in_flight.find(id);
-      if (found == set.queue.in_flight.end()) {
+      std::shared_ptr<Entry> found = set.queue.in_flight.Find(id);
+      if (!found) {
         return MakeError(ErrorKind::kSystem, "a decision names a tensor that this rank has not submitted");
       }
-      found->second->decided = true;
-      running->entries.push_back(found->second);
+      found->decided = true;
+      running->entries.push_back(std::move(found));
     }
   }
   running->decision = std::move(decision);
@@ -155,11 +155,12 @@ std::unique_ptr<Execution> Engine::MakeExecution(ProcessSet& set, Running& runni
       counters_.last_arriver.fetch_add(1, std::memory_order_relaxed);
       return nullptr;
     case Path::kDirectSlices: {
-      std::vector<ReducePiece> pieces;
+      ReduceList list;
+      list.pieces.reserve(running.entries.size());
       for (const auto& entry : running.entries) {
-        AppendPieces(*set.board, set.context, {entry->id, entry->generation}, true, pieces);
+        AppendPieces(*set.board, set.context, {entry->id, entry->generation}, true, list);
       }
-      return std::make_unique<DirectSlices>(set.context, slot, std::move(pieces));
+      return std::make_unique<DirectSlices>(set.context, slot, std::move(list));
     }
     case Path::kFlatWindows: {
       counters_.window_bytes.fetch_add(selection.bytes, std::memory_order_relaxed);
@@ -229,7 +230,7 @@ void Engine::Complete(ProcessSet& set, Entry& entry, Status outcome) {
   std::function<void()> done = std::move(entry.done);
   {
     std::lock_guard lock(set.queue.mutex);
-    set.queue.in_flight.erase(entry.id);
+    set.queue.in_flight.Erase(entry.id);
     entry.outcome = std::move(outcome);
     entry.complete.store(true, std::memory_order_release);
     set.queue.pending.fetch_sub(1, std::memory_order_relaxed);
@@ -246,8 +247,8 @@ void Engine::FailUndecided(ProcessSet& set, const Error& error) {
   std::vector<std::shared_ptr<Entry>> doomed;
   {
     std::lock_guard lock(set.queue.mutex);
-    for (const auto& [id, entry] : set.queue.in_flight) {
-      if (!entry->decided) doomed.push_back(entry);
+    for (const uint32_t id : set.queue.in_flight.ids()) {
+      if (const auto entry = set.queue.in_flight.Find(id); !entry->decided) doomed.push_back(entry);
     }
     doomed.insert(doomed.end(), set.queue.backlog.begin(), set.queue.backlog.end());
     set.queue.backlog.clear();
@@ -275,7 +276,7 @@ void Engine::FailAll(const Error& error) {
     std::vector<std::shared_ptr<Entry>> doomed;
     {
       std::lock_guard lock(set->queue.mutex);
-      for (const auto& [id, entry] : set->queue.in_flight) doomed.push_back(entry);
+      for (const uint32_t id : set->queue.in_flight.ids()) doomed.push_back(set->queue.in_flight.Find(id));
       doomed.insert(doomed.end(), set->queue.backlog.begin(), set->queue.backlog.end());
       set->queue.backlog.clear();
     }

@@ -21,9 +21,14 @@ bool Reduces(Collective collective) {
 std::string Engine::Validate(const ProcessSet& set, const Submission& submission) const {
   const Request& request = submission.request;
   const auto ranks = static_cast<int64_t>(set.ranks.size());
-  for (const TensorMeta& tensor : request.tensors) {
-    if (tensor.shape.size() > static_cast<size_t>(kMaxDims)) {
-      return std::to_string(tensor.shape.size()) + " dimensions; at most " + std::to_string(kMaxDims);
+  for (size_t t = 0; t < request.tensors.size(); ++t) {
+    const TensorMeta& tensor = request.tensors[t];
+    if (submission.buffers[t].input == nullptr && tensor.bytes() > 0 &&
+        request.collective != Collective::kBarrier) {
+      return "no memory was given for its " + std::to_string(tensor.bytes()) + " bytes";
+    }
+    if (tensor.shape.given() > static_cast<uint32_t>(kMaxDims)) {
+      return std::to_string(tensor.shape.given()) + " dimensions; at most " + std::to_string(kMaxDims);
     }
     if (Reduces(request.collective)) {
       if (const Status status = CheckReducible(tensor.type, request.op); !status.ok()) {
@@ -116,6 +121,7 @@ Result<uint64_t> Engine::Submit(Submission submission) {
     entry->shown_name = entry->name;
     entry->handle = handles_.Add(entry);
     record.held_by = entry->handle;
+    entry->reservation = &record;
   } else {
     const uint64_t number = queue.unnamed++;
     entry->id = kNamedIds + static_cast<uint32_t>(number % kUnnamedIds);
@@ -131,11 +137,11 @@ Result<uint64_t> Engine::Submit(Submission submission) {
     // The other ranks must hear of it too, or they would wait for ever: the bad call is published
     // as such, and nobody here holds its handle.
     entry->released = true;
-    if (!entry->name.empty()) queue.names[entry->name].held_by = 0;
+    if (entry->reservation) entry->reservation->held_by = 0;
     handles_.Remove(entry->handle);
     events_.Emit(Phase::kReleased, set->id, entry->handle, 0, 0, entry->shown_name);
   }
-  if (queue.in_flight.contains(entry->id)) {
+  if (queue.in_flight.Contains(entry->id)) {
     queue.backlog.push_back(entry);
   } else {
     if (Status published = Publish(*set, entry); !published.ok()) {
@@ -154,15 +160,15 @@ Status Engine::Publish(ProcessSet& set, const std::shared_ptr<Entry>& entry) {
     const uint64_t arrivals = set.board->id(entry->id).arrivals.load(std::memory_order_acquire);
     entry->generation = (arrivals >> 16 & 0xffffffff) + 1;
     HA_TRY(PublishRow(set, *entry, entry->generation));
-    set.queue.in_flight[entry->id] = entry;
+    set.queue.in_flight.Insert(entry);
     Status announced = set.plane->Announce(
         {entry->id, entry->generation, entry->incarnation, &entry->request, entry->shown_name});
     if (announced.ok()) return {};
-    set.queue.in_flight.erase(entry->id);
+    set.queue.in_flight.Erase(entry->id);
     if (announced.error().culprit != kLookUpAgain) return announced;
     // The id was given to another name since this rank looked it up.
     HA_ASSIGN(const SetBoard::NamedId found, set.board->Lookup(entry->name));
-    NameRecord& record = set.queue.names[entry->name];
+    NameRecord& record = *entry->reservation;
     record.id = entry->id = found.id;
     record.incarnation = entry->incarnation = found.incarnation;
   }
@@ -177,6 +183,7 @@ void Engine::Place(ProcessSet& set, Entry& entry) {
                          : path == PathKind::kWindows ? 0
                          : allreduce                  ? settings_.last_arriver_bytes
                                                       : kSmallExchange;
+  if (entry.request.collective == Collective::kBarrier) return;
   const bool is_root = entry.request.root == placement_.rank;
   for (size_t t = 0; t < entry.tensors.size(); ++t) {
     EntryTensor& tensor = entry.tensors[t];
@@ -237,7 +244,7 @@ Status Engine::PublishRow(ProcessSet& set, Entry& entry, uint64_t generation) {
     const EntryTensor& tensor = entry.tensors[t];
     TensorRow& published = rows[t];
     published.type = static_cast<uint8_t>(request.tensors[t].type);
-    published.ndim = static_cast<uint8_t>(std::min<size_t>(request.tensors[t].shape.size(), kMaxDims));
+    published.ndim = static_cast<uint8_t>(request.tensors[t].shape.size());
     std::copy_n(request.tensors[t].shape.begin(), published.ndim, published.shape);
     published.input = offset(tensor.input);
     if (published.input == kPrivate && tensor.staged) published.input = arena_->OffsetOf(tensor.staged);
@@ -250,7 +257,7 @@ Status Engine::PublishRow(ProcessSet& set, Entry& entry, uint64_t generation) {
 Status Engine::PublishBacklog(ProcessSet& set) {
   SetQueue& queue = set.queue;
   for (auto entry = queue.backlog.begin(); entry != queue.backlog.end();) {
-    if (queue.in_flight.contains((*entry)->id)) {
+    if (queue.in_flight.Contains((*entry)->id)) {
       ++entry;
       continue;
     }

@@ -68,8 +68,7 @@ Status Engine::UnblockFor(ProcessSet& set) {
   {
     std::lock_guard lock(set.queue.mutex);
     ++set.queue.pause;
-    in_flight.reserve(set.queue.in_flight.size());
-    for (const auto& [id, entry] : set.queue.in_flight) in_flight.push_back(id);
+    in_flight = set.queue.in_flight.ids();
   }
   return set.plane->Unblock(in_flight);
 }

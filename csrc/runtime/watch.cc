@@ -50,7 +50,8 @@ void Engine::WatchStalls() {
   for (const auto& set : Sets()) {
     if (set->queue.pending.load(std::memory_order_relaxed) == 0) continue;
     std::lock_guard lock(set->queue.mutex);
-    for (const auto& [id, entry] : set->queue.in_flight) {
+    for (const uint32_t id : set->queue.in_flight.ids()) {
+      const std::shared_ptr<Entry> entry = set->queue.in_flight.Find(id);
       const int64_t waited = now - entry->submitted_ns;
       if (waited > warn_after && !entry->stall_reported) ReportStall(*set, *entry, waited);
       if (end_after == 0 || waited <= end_after) continue;

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from launcher_jobs import RANK, Job
+from launcher_jobs import MODES, RANK, Job
 
 
 def when(rank: int, then: str, otherwise: str = "sleep 60") -> list[str]:
@@ -65,10 +65,17 @@ def test_others_may_clean_up_when_one_fails(job: Job, mode: list[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
+    ("way", "number", "code"),
+    [
+        ("tcp", signal.SIGINT, 130),
+        ("tcp", signal.SIGHUP, 129),
+        ("openmpi", signal.SIGINT, 130),
+        ("openmpi", signal.SIGTERM, 143),
+        ("mpich", signal.SIGTERM, 143),
+    ],
 )
-def test_signals_end_the_job(job: Job, any_mode: list[str], number: int, code: int) -> None:
-    process = job.start(*any_mode, "-np", "3", "sleep", "62")
+def test_signals_end_the_job(job: Job, way: str, number: int, code: int) -> None:
+    process = job.start(*MODES[way], "-np", "3", "sleep", "62")
     ranks_up(job, 3, "sleep")
     process.send_signal(number)
     process.communicate(timeout=30)
@@ -132,9 +139,9 @@ def test_a_stopped_rank_ends_too(job: Job, mode: list[str]) -> None:
     job.expect_nothing_left()
 
 
-def test_nothing_survives_a_killed_launcher(job: Job, any_mode: list[str]) -> None:
+def test_nothing_survives_a_killed_launcher(job: Job, mode: list[str]) -> None:
     """Neither the ranks nor what they started, not even mpirun."""
-    process = job.start(*any_mode, "-np", "2", "sh", "-c", "sleep 64 & sleep 64; true")
+    process = job.start(*mode, "-np", "2", "sh", "-c", "sleep 64 & sleep 64; true")
     ranks_up(job, 4, "sleep")
     process.kill()
     process.communicate(timeout=30)
@@ -152,10 +159,11 @@ def test_nothing_survives_a_killed_mpirun(job: Job) -> None:
 
 
 @pytest.mark.parametrize("code", [0, 1])
-def test_nothing_survives_its_rank(job: Job, mode: list[str], code: int) -> None:
+def test_nothing_survives_its_rank(job: Job, code: int) -> None:
     """Children in the rank's group, and one that left it, in a rank that ends by itself."""
     program = f"sleep 66 & setsid sleep 66 & sleep 0.2; exit {code}"
-    result = job.run(*mode, "-np", "1", "sh", "-c", program, code=code)
+    flags = MODES["tcp" if code == 0 else "openmpi"]
+    result = job.run(*flags, "-np", "1", "sh", "-c", program, code=code)
     assert result.out == ""
     job.expect_nothing_left()
 

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from horoacc.launcher.main import main
 from launcher_jobs import RANK, Job
 
 CORES = len(os.sched_getaffinity(0))
@@ -138,7 +139,9 @@ def test_hosts_of_this_machine(job: Job, tmp_path: Path) -> None:
     hostfile.write_text("# this one\nlocalhost slots=2\n")
     for flags in (["-H", "localhost:2"], ["--hostfile", str(hostfile)]):
         assert len(job.run("--tcp", *flags, "echo", "here").out.splitlines()) == 2
-        assert job.run("--tcp", *flags, "-np", "1", "echo", "here").out == "[0] here\n"
+    result = job.run("--tcp", *flags, "-np", "1", "echo", "here")
+    assert result.out == "[0] here\n"
+    assert len(job.run("--mpi", "-H", "localhost:2", "echo", "here").out.splitlines()) == 2
 
 
 @pytest.mark.parametrize(
@@ -156,10 +159,18 @@ def test_hosts_of_this_machine(job: Job, tmp_path: Path) -> None:
         (["-np", "1", "--unheard-of", "echo"], ["--unheard-of"]),
     ],
 )
-def test_wrong_command_lines(job: Job, arguments: list[str], words: list[str]) -> None:
-    result = job.run(*arguments, code=2)
-    for word in words:
-        assert word in result.err.splitlines()[-1]
+def test_wrong_command_lines(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], words: list[str]
+) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(arguments)
+    assert caught.value.code == 2
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert [word for word in words if word not in last] == []
+
+
+def test_a_wrong_command_line_starts_nothing(job: Job) -> None:
+    assert job.run("-np", "0", "echo", "started", code=2).out == ""
 
 
 def test_wrong_variables_are_named_before_anything_starts(job: Job) -> None:

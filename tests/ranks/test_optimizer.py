@@ -106,23 +106,25 @@ def test_accumulates_over_passes(set_late: bool) -> None:
     close(model, reference(6, 8, passes=2))
 
 
-def test_gradients_travel_during_the_backward_pass() -> None:
-    # The last layer's gradient comes first. Here the first layer's is held back until it landed.
+@pytest.mark.parametrize("env", [{"HOROACC_FUSION_THRESHOLD": "4096"}])
+def test_first_bucket_runs_before_the_last_gradient_is_queued() -> None:
     model = training.network()
     optimizer = training.wrapped(model)
-    last = [p for p in model.parameters()][-1]
-    landed = []
+    ran = []
+    begun = 0
 
     def hold(grad: torch.Tensor) -> None:
+        # The first layer's gradient is computed last; it waits here until a bucket was reduced.
         deadline = time.monotonic() + 20
-        before = hvd.counters()["buckets"] if not landed else 0
-        while time.monotonic() < deadline and hvd.counters()["buckets"] <= before - 1:
+        while hvd.counters()["buckets"] == begun and time.monotonic() < deadline:
             time.sleep(0.001)
-        landed.append(last.grad is not None)
+        ran.append(hvd.counters()["buckets"] > begun)
 
     next(model.parameters()).register_hook(hold)
-    training.steps(model, optimizer, training.own_batches(2))
-    assert landed == [True, True]
+    for batch in training.own_batches(3):
+        begun = hvd.counters()["buckets"]
+        training.steps(model, optimizer, [batch])
+    assert ran == [True, True, True]
 
 
 @pytest.mark.parametrize("set_to_none", [True, False])
@@ -348,15 +350,15 @@ def test_arguments_that_make_no_sense() -> None:
     assert hvd.DistributedOptimizer(sgd).find_duplicates(["a", "b", "a"]) == {"a"}
 
 
-def test_two_optimizers_take_turns_with_the_same_parameters() -> None:
+@pytest.mark.parametrize("arguments", [{}, {"groups": 2}], ids=str)
+def test_a_later_optimizer_takes_over_the_parameters(arguments: dict[str, Any]) -> None:
     model = training.network(dtype=DOUBLE)
-    first = training.wrapped(model)
+    first = training.wrapped(model, **arguments)
     training.steps(model, first, shares(1))
     second = training.wrapped(model)
-    training.steps(model, second, shares(1))
-    training.steps(model, first, shares(1))
+    training.steps(model, second, shares(2))
     del first
-    training.steps(model, second, shares(1))
+    training.steps(model, second, shares(2))
     training.finish(model)
 
 

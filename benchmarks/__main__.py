@@ -1,0 +1,74 @@
+"""Runs the benchmarks: `python -m benchmarks [--only NAME] [--quick]`.
+
+Nothing fails because something is slow: the exit status says whether everything could be measured
+and gave the right numbers.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from benchmarks import (
+    allreduce,
+    gradients,
+    idle,
+    latency,
+    machine,
+    memory_bound,
+    picture,
+    training,
+)
+from benchmarks.records import FOLDER, Records
+
+PICTURE = Path(__file__).resolve().parents[1] / "docs" / "images" / "allreduce.png"
+BENCHMARKS: dict[str, Callable[[Records, bool], None]] = {
+    "memory_bound": memory_bound.run,
+    "allreduce": allreduce.run,
+    "latency": latency.run,
+    "gradients": gradients.run,
+    "training": training.run,
+    "idle": idle.run,
+}
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument(
+        "--only", action="append", choices=list(BENCHMARKS), help="run this one; repeatable"
+    )
+    parser.add_argument(
+        "--quick", action="store_true", help="few sizes and short slices: does everything work?"
+    )
+    parser.add_argument(
+        "--output", type=Path, default=FOLDER, help="folder for results.jsonl and table.txt"
+    )
+    return parser.parse_args()
+
+
+def main() -> int:
+    options = _options()
+    records = Records(options.output / "results.jsonl")
+    here = records.write(machine.describe())
+    if here["load_before"] > 0.5:
+        print(f"The load is {here['load_before']}: other work makes these figures worthless.")
+    try:
+        for name in options.only or BENCHMARKS:
+            records.begin(name)
+            BENCHMARKS[name](records, options.quick)
+    finally:
+        records.close()
+    print(records.summary())
+    (options.output / "table.txt").write_text(records.table())
+    # A quick look must not replace the picture of a real run.
+    target = options.output / "allreduce.png" if options.quick else PICTURE
+    if picture.draw(records.all, target):
+        print(f"\npicture: {target}")
+    print(f"figures: {options.output / 'results.jsonl'}")
+    return 1 if records.failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,56 @@
+"""A blocking allreduce of 1 KiB, negotiation included: at 2 ranks, and at 8 and 16 ranks on however
+few cores there are.
+"""
+
+from __future__ import annotations
+
+from benchmarks.group import groups
+from benchmarks.machine import cores
+from benchmarks.records import Records
+from benchmarks.slices import Contender, Effort, Rotation, Sample, Slices, compete
+
+SIZE = 1 << 10
+PEERS = ("gloo", "openmpi", "mpich")
+OWN = "hvd.allreduce"
+
+
+def run(records: Records, quick: bool) -> None:
+    """Measures and compares with the targets."""
+    for ranks in (2, 8) if quick else (2, 8, 16):
+        complain = records.complainer(ranks)
+        # A tensor like any other of a script, under the default settings.
+        with groups(["horoacc", *PEERS], ranks, complain, HOROACC_ARENA="gradients") as up:
+            found = []
+            if "horoacc" in up:
+                own = up["horoacc"]
+                found = [
+                    Contender(OWN, own, "torch", "blocking"),
+                    Contender("hvd.allreduce, named", own, "torch", "named"),
+                    Contender("hvd.allreduce_", own, "torch", "in place"),
+                ]
+            found += [Contender(peer, up[peer]) for peer in PEERS if peer in up]
+            samples = compete(
+                [Slices(one, Rotation, SIZE, one.memory, one.how) for one in found],
+                Effort.of(quick),
+                complain,
+            )
+            for one in found:
+                if one.name in samples:
+                    records.allreduce(one, SIZE, samples[one.name], call=one.how)
+        _compare(records, ranks, samples)
+
+
+def _compare(records: Records, ranks: int, samples: dict[str, Sample]) -> None:
+    if OWN not in samples:
+        return
+    own = 1e6 * samples[OWN].median
+    if ranks == 2:
+        records.target("blocking hvd.allreduce of 1 KiB at 2 ranks", own, 30, "us", True)
+        return
+    where = f"1 KiB at {ranks} ranks on {cores()} cores"
+    if "openmpi" in samples:
+        peer = 1e6 * samples["openmpi"].median
+        records.target(f"{where}, below Open MPI's time", own, peer, "us", True)
+    if "gloo" in samples:
+        peer = 1e6 * samples["gloo"].median
+        records.target(f"{where}, two orders below Gloo's", own, peer / 100, "us", True)

@@ -1,0 +1,43 @@
+#pragma once
+// The dimensions of a tensor, without an allocation: a job submits thousands of tensors a step.
+#include <algorithm>
+#include <cstdint>
+#include <initializer_list>
+
+namespace horoacc {
+
+inline constexpr int kMaxDims = 16;
+
+/// At most kMaxDims numbers. What is given beyond is kept out of the array, but counted, so that
+/// validation can say how many there were.
+class Dims {
+ public:
+  Dims() = default;
+  Dims(std::initializer_list<int64_t> dims) : Dims(dims.begin(), dims.end()) {}
+  Dims(const int64_t* first, const int64_t* last) { assign(first, last); }
+
+  void assign(const int64_t* first, const int64_t* last) {
+    count_ = static_cast<uint32_t>(last - first);
+    std::copy_n(first, size(), dims_);
+  }
+  void push_back(int64_t dim) {
+    if (count_ < static_cast<uint32_t>(kMaxDims)) dims_[count_] = dim;
+    ++count_;
+  }
+  [[nodiscard]] uint32_t size() const { return std::min(count_, static_cast<uint32_t>(kMaxDims)); }
+  [[nodiscard]] uint32_t given() const { return count_; }
+  [[nodiscard]] bool empty() const { return count_ == 0; }
+  [[nodiscard]] const int64_t* begin() const { return dims_; }
+  [[nodiscard]] const int64_t* end() const { return dims_ + size(); }
+  [[nodiscard]] int64_t& operator[](size_t dim) { return dims_[dim]; }
+  [[nodiscard]] int64_t operator[](size_t dim) const { return dims_[dim]; }
+  bool operator==(const Dims& other) const {
+    return count_ == other.count_ && std::equal(begin(), end(), other.begin());
+  }
+
+ private:
+  uint32_t count_ = 0;
+  int64_t dims_[kMaxDims];
+};
+
+}  // namespace horoacc
