@@ -16,6 +16,8 @@ _QUICK_SIZES = tuple(1 << shift for shift in (10, 16, 20, 24))
 PEERS = ("gloo", "openmpi", "mpich")
 ARENA, PRIVATE, BOUND = "horoacc arena", "horoacc private", "memory bound"
 _MIB = 1 << 20
+_HOPELESS_SECONDS = 5.0
+"""Ranks that spin on the cores which their peers need can take minutes for one call."""
 
 
 def run(records: Records, quick: bool) -> None:
@@ -23,12 +25,13 @@ def run(records: Records, quick: bool) -> None:
     for ranks in RANKS[:2] if quick else RANKS:
         complain = records.complainer(ranks)
         with groups(["horoacc", *PEERS, "bound"], ranks, complain) as up:
+            too_slow: set[str] = set()
             for size in _QUICK_SIZES if quick else SIZES:
                 # Everybody's buffers exist at the same time, the bound's four times.
                 if 12 * max(size * ranks, 4 * _MIB) > available_bytes():
                     complain("all", f"{size} bytes do not fit into the memory that is available")
                     continue
-                _measure(records, up, size, ranks, Effort.of(quick))
+                _measure(records, up, size, ranks, Effort.of(quick), too_slow)
 
 
 def contenders(up: dict[str, Group]) -> list[Contender]:
@@ -40,8 +43,21 @@ def contenders(up: dict[str, Group]) -> list[Contender]:
     return found + [Contender(p, up[p]) for p in PEERS if p in up and not up[p].broken]
 
 
-def _measure(records: Records, up: dict[str, Group], size: int, ranks: int, effort: Effort) -> None:
-    found = contenders(up)
+def _measure(
+    records: Records,
+    up: dict[str, Group],
+    size: int,
+    ranks: int,
+    effort: Effort,
+    too_slow: set[str],
+) -> None:
+    found = []
+    for one in contenders(up):
+        if one.name in too_slow:
+            why = f"a smaller one took more than {_HOPELESS_SECONDS:g} s"
+            records.write({"system": one.name, "ranks": ranks, "size": size, "skipped": why})
+        else:
+            found.append(one)
     entries = [Slices(one, Rotation, size, one.memory, one.how) for one in found]
     bound = up.get("bound")
     if bound is not None and size >= memory_bound.LEAST:
@@ -50,6 +66,8 @@ def _measure(records: Records, up: dict[str, Group], size: int, ranks: int, effo
     for one in found:
         if one.name in samples:
             records.allreduce(one, size, samples[one.name])
+            if samples[one.name].median > _HOPELESS_SECONDS:
+                too_slow.add(one.name)
     least = memory_bound.record(records, bound, size, ranks, samples) if bound else 0.0
     _compare(records, size, ranks, samples, least)
 

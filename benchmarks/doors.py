@@ -50,10 +50,11 @@ class HoroaccDoor:
         torch.set_num_threads(1)
         self._torch, self._plain, self.hvd = torch, horoacc, horoacc.torch
         # Who measures what happens before init() calls it later.
-        if "BENCH_LATE" not in os.environ:
+        if "BENCH_LATE" in os.environ:
+            self.rank, self.size = int(os.environ["HOROACC_RANK"]), int(os.environ["HOROACC_SIZE"])
+        else:
             self.hvd.init()
-        self.rank = int(os.environ["HOROACC_RANK"])
-        self.size = int(os.environ["HOROACC_SIZE"])
+            self.rank, self.size = self.hvd.rank(), self.hvd.size()
 
     def allocate(self, count: int, memory: str) -> Any:
         if memory == "private":
@@ -176,13 +177,14 @@ def open_door(system: str) -> Door:
     """Joins a system's job.
 
     Args:
-        system: horoacc, gloo, openmpi, mpich or bound.
+        system: As `benchmarks.systems.launch` calls it.
 
     Returns:
         The door.
     """
     doors: dict[str, Callable[[], Door]] = {
         "horoacc": HoroaccDoor,
+        "horoacc over mpi": HoroaccDoor,
         "gloo": GlooDoor,
         "openmpi": MpiDoor,
         "mpich": MpiDoor,

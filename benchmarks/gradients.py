@@ -149,10 +149,11 @@ class GradientSlices(Slices):
         super().__init__(contender, GradientWork, gradients.shapes, contender.how)
         self.submitting: list[float] = []
 
-    def take(self) -> None:
+    def take(self, effort: Effort) -> None:
         self._ask()  # the steps before were warming up
-        super().take()
-        self.submitting.append(statistics.median(self._ask()))
+        super().take(effort)
+        if steps := self._ask():
+            self.submitting.append(statistics.median(steps))
 
     def _ask(self) -> list[float]:
         found = self.contender.group.run(submitting, self._key)

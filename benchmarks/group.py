@@ -163,7 +163,8 @@ class Group:
                     child.wait(max(0.1, deadline - time.monotonic()))
                     break
                 # A launcher's ranks end with it; a rank's own session is its own.
-                os.killpg(child.pid, number)
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(child.pid, number)
                 deadline = time.monotonic() + 5.0
             child.wait()
         for link in self._links:

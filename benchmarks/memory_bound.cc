@@ -3,7 +3,7 @@
 // waiting.
 #include <sys/mman.h>
 
-#include <barrier>
+#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -119,16 +119,20 @@ float* bound_buffer(const Bound* bound, size_t set, size_t buffer) {
 // Seconds for one call, of so many over the sets of buffers in turn.
 double bound_run(const Bound* bound, int stream, size_t first, size_t calls) {
   using Clock = std::chrono::steady_clock;
-  std::barrier start(bound->threads);
+  std::atomic<int> ready{0};
+  std::atomic<bool> go{false};
   std::vector<std::jthread> threads;
   for (int thread = 1; thread < bound->threads; ++thread) {
-    threads.emplace_back([=, &start] {
-      start.arrive_and_wait();
+    threads.emplace_back([=, &ready, &go] {
+      ready.fetch_add(1);
+      while (!go.load(std::memory_order_acquire)) std::this_thread::yield();
       WorkOn(*bound, stream != 0, first, calls, thread);
     });
   }
-  start.arrive_and_wait();
+  while (ready.load() < bound->threads - 1) std::this_thread::yield();
+  // Not after a barrier: nobody may have worked before the clock is read.
   const auto begin = Clock::now();
+  go.store(true, std::memory_order_release);
   WorkOn(*bound, stream != 0, first, calls, 0);
   threads.clear();
   const std::chrono::duration<double> seconds = Clock::now() - begin;

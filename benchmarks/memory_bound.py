@@ -77,9 +77,7 @@ class BoundWork:
 
 def entries(group: Group, size: int, ranks: int) -> list[Slices]:
     """The four ways as contenders."""
-    return [
-        Slices(Contender(f"bound, {way}", group), BoundWork, size, ranks, way) for way in WAYS
-    ]
+    return [Slices(Contender(f"bound, {way}", group), BoundWork, size, ranks, way) for way in WAYS]
 
 
 def record(

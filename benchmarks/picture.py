@@ -65,6 +65,8 @@ def draw(records: list[dict[str, Any]], path: Path) -> bool:
         _ratios(axes[1][column], found)
         axes[0][column].set_title(f"{ranks} ranks")
         axes[1][column].set_xlabel("size of the tensor")
+    # After all columns: a limit ends the scaling to what is drawn.
+    axes[1][0].set_ylim(bottom=0)
     axes[0][0].set_ylabel("time of one allreduce")
     axes[1][0].set_ylabel("times faster than the best peer")
     axes[0][0].legend(frameon=False, fontsize=8)
@@ -97,7 +99,6 @@ def _ratios(axis: Any, found: Lines) -> None:
         axis.plot(*zip(*points, strict=True) if points else ([], []), color=_COLOURS[system],
                   linewidth=2.2)  # fmt: skip
     axis.axhline(1, color="#999999", linewidth=0.8)
-    axis.set_ylim(bottom=0)
     _sizes(axis)
 
 

@@ -131,7 +131,7 @@ class Records:
 
     def summary(self) -> str:
         """The targets of this run, as a table."""
-        lines = [f"\n{'target':<66}{'measured':>12}{'limit':>16}  met"]
+        lines = [f"\n{'target':<84}{'measured':>10}{'limit':>13}      met"]
         for record in self.all:
             if "target" not in record:
                 continue
@@ -139,7 +139,7 @@ class Records:
             what = f"{record['benchmark']}: {record['target']}"
             note = f"  ({record['note']})" if "note" in record else ""
             lines.append(
-                f"{what:<66}{record['measured']:>12.4g}{limit:>10} {record['unit']:<5}  "
+                f"{what:<84}{record['measured']:>10.4g}{limit:>13} {record['unit']:<3}  "
                 f"{'yes' if record['met'] else 'NO'}{note}"
             )
         return "\n".join(lines)

@@ -32,11 +32,13 @@ class Effort:
     rounds: int
     seconds: float
     """Of one slice."""
+    most_seconds: float
+    """Of all slices of a contender, about: who is that slow gets fewer of them."""
 
     @classmethod
     def of(cls, quick: bool) -> Effort:
         """The effort of a run, or of a look whether everything works."""
-        return cls(3, 0.005) if quick else cls(7, 0.03)
+        return cls(3, 0.005, 0.5) if quick else cls(7, 0.03, 4.0)
 
 
 @dataclass
@@ -153,10 +155,10 @@ def take(rank: Rank, key: str, calls: int) -> float:
     return made.run(calls)
 
 
-def finish(rank: Rank, key: str) -> int:
+def finish(rank: Rank, key: str, check: bool) -> int:
     """Checks once more and lets the buffers go."""
     made: Work = rank.kept.pop(key)
-    return made.wrong()
+    return made.wrong() if check else 0
 
 
 # --- in the driver -----------------------------------------------------------------------------
@@ -169,22 +171,30 @@ class Slices:
         self.contender = contender
         self.sample = Sample()
         self._work, self._arguments = work, arguments
+        self._spent = 0.0
+        self._checks = True
         # Two contenders may share a group.
         self._key = f"{contender.name} {contender.memory} {contender.how}"
 
-    def prepare(self, seconds: float) -> None:
+    def prepare(self, effort: Effort) -> None:
         """Sets it up, and finds how many calls make a slice."""
         group = self.contender.group
         self.sample.wrong += sum(group.run(prepare, self._key, self._work, self._arguments))
         calls, each = 1, self._take(1)
-        while calls * each < seconds / 4 and calls < _MOST_CALLS:
+        while calls * each < effort.seconds / 4 and calls < _MOST_CALLS:
             calls = min(_MOST_CALLS, 4 * calls)
             each = self._take(calls)
-        self.sample.iterations = int(min(_MOST_CALLS, max(1, seconds / each)))
+        self.sample.iterations = int(min(_MOST_CALLS, max(1, effort.seconds / each)))
+        if each > effort.most_seconds:
+            self.sample.seconds.append(each)
+            self._spent, self._checks = each, False
 
-    def take(self) -> None:
-        """Takes one slice."""
-        self.sample.seconds.append(self._take(self.sample.iterations))
+    def take(self, effort: Effort) -> None:
+        """Takes one slice, if there is time for it."""
+        if self._spent < effort.most_seconds:
+            each = self._take(self.sample.iterations)
+            self.sample.seconds.append(each)
+            self._spent += each * self.sample.iterations
 
     def _take(self, calls: int) -> float:
         times: list[float] = self.contender.group.run(take, self._key, calls)
@@ -192,7 +202,7 @@ class Slices:
 
     def finish(self) -> None:
         """Ends it."""
-        self.sample.wrong += sum(self.contender.group.run(finish, self._key))
+        self.sample.wrong += sum(self.contender.group.run(finish, self._key, self._checks))
 
 
 def compete(
@@ -218,9 +228,9 @@ def compete(
                 complain(entry.contender.name, str(error))
                 alive.remove(entry)
 
-    each(lambda entry: entry.prepare(effort.seconds))
+    each(lambda entry: entry.prepare(effort))
     for turn in range(effort.rounds):
         # Nobody always runs after the same one.
-        each(Slices.take, turn % max(1, len(alive)))
+        each(lambda entry: entry.take(effort), turn % max(1, len(alive)))
     each(Slices.finish)
     return {entry.contender.name: entry.sample for entry in alive}

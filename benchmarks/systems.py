@@ -10,7 +10,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib import metadata
 from pathlib import Path
 
@@ -59,18 +59,23 @@ class Request:
     """Where files that the ranks need may be; it goes away afterwards."""
     arena: str
     """HOROACC_ARENA."""
+    tcp: bool = True
+    """Start HoroACC's ranks without MPI."""
 
 
 def launch(system: str, request: Request) -> Launch:
     """Says how to start a system's ranks.
 
     Args:
-        system: horoacc, gloo, openmpi, mpich, or bound (this machine itself, one process).
+        system: horoacc, horoacc over mpi, gloo, openmpi, mpich, or bound (this machine itself, one
+            process).
         request: What is to be started.
 
     Raises:
         Unavailable: The system is not installed.
     """
+    if system == "horoacc over mpi":
+        return _horoacc(replace(request, tcp=False))
     return _SYSTEMS[system](request)
 
 
@@ -86,7 +91,8 @@ def _horoacc(request: Request) -> Launch:
     launcher = Path(sys.executable).parent / "horoaccrun"
     if not launcher.exists():
         raise Unavailable(f"there is no {launcher.name} beside this Python: install horoacc")
-    flags = ["--tcp", "-np", str(request.ranks)]
+    plane = ["--tcp"] if request.tcp else []
+    flags = [*plane, "-np", str(request.ranks)]
     variables = {"HOROACC_ARENA": request.arena}
     process = Process([str(launcher), *flags, *request.program], variables)
     shown = " ".join(["horoaccrun", *flags, f"HOROACC_ARENA={request.arena}"])
@@ -127,7 +133,14 @@ def _mpich(request: Request) -> Launch:
     version = _version(mpirun, r"Version:\s+(\S+)")
     binding = "core" if request.ranks <= cores() else "none"
     flags = ["-np", str(request.ranks), "-bind-to", binding]
-    variables = {"MPIR_CVAR_ALLREDUCE_POSIX_INTRA_ALGORITHM": "release_gather"}
+    if request.ranks <= cores():
+        variables = {"MPIR_CVAR_ALLREDUCE_POSIX_INTRA_ALGORITHM": "release_gather"}
+    else:
+        # Its ranks spin. Only this lets them sleep now and then; yielding alone does not help.
+        variables = {
+            "MPIR_CVAR_CH4_PROGRESS_THROTTLE": "1",
+            "MPIR_CVAR_CH4_PROGRESS_THROTTLE_NO_PROGRESS_COUNT": "64",
+        }
     shown = " ".join(["mpirun", *flags, *(f"{k}={v}" for k, v in variables.items())])
     variables |= {"MPI4PY_MPIABI": "mpich", "LD_LIBRARY_PATH": str(MPICH / "lib")}
     process = Process([str(mpirun), *flags, *request.program], variables)

@@ -176,6 +176,4 @@ def _measure(records: Records, group: Group, net: str, quick: bool) -> None:
         first_baseline_share=round(100 * apart[0] / statistics.median(joint), 1),
         reduced_in_place=round(100 * in_place, 1),
     )  # fmt: skip
-    records.target(
-        f"{name}, {RANKS} ranks on {cores()} cores", share, _LIMITS[net], "%", False
-    )
+    records.target(f"{name}, {RANKS} ranks on {cores()} cores", share, _LIMITS[net], "%", False)

@@ -40,29 +40,31 @@ from horoacc.arrays import (
     synchronize,
 )
 from horoacc.basics import (
-    ccl_built,
     counters,
     cross_rank,
     cross_size,
-    cuda_built,
-    ddl_built,
-    gloo_built,
-    gloo_enabled,
     init,
     is_homogeneous,
     is_initialized,
     local_rank,
     local_size,
-    mpi_built,
-    mpi_enabled,
-    mpi_threads_supported,
-    nccl_built,
     rank,
-    rocm_built,
     shutdown,
     size,
     start_timeline,
     stop_timeline,
+)
+from horoacc.builds import (
+    ccl_built,
+    cuda_built,
+    ddl_built,
+    gloo_built,
+    gloo_enabled,
+    mpi_built,
+    mpi_enabled,
+    mpi_threads_supported,
+    nccl_built,
+    rocm_built,
 )
 from horoacc.dtypes import Adasum, Average, Max, Min, Product, Sum
 from horoacc.errors import HorovodInternalError

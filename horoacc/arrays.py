@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from horoacc.collectives import Collectives, Restore, Tensors, View, barrier
+from horoacc.collectives import Collectives, barrier
 from horoacc.compression import NoneCompressor, narrowing
 from horoacc.dtypes import number_of, numpy_dtype
 from horoacc.foreign import Array, as_array, restorer
 from horoacc.handles import poll, synchronize
+from horoacc.tensors import Restore, Tensors, View
 
 if TYPE_CHECKING:
     from horoacc._core import Output
@@ -103,7 +104,8 @@ class NumpyTensors:
         dtype = numpy_dtype(output.dtype)
         if 0 in output.shape:
             return np.empty(output.shape, dtype)
-        return np.frombuffer(output, np.uint8).view(dtype).reshape(output.shape)
+        flat: Array = np.frombuffer(memoryview(output), np.uint8)  # type: ignore[arg-type]
+        return flat.view(dtype).reshape(output.shape)
 
     def counts(self, rows: Sequence[int]) -> Array:
         """See `Tensors`."""

@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import atexit
 import ctypes
-import glob
 import os
 import sys
 import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
-from horoacc import mpi_library, start
 from horoacc import process_sets as sets
+from horoacc import start
 from horoacc.errors import Aborted, NotInitialized
 
 if TYPE_CHECKING:
@@ -165,6 +164,15 @@ def _leave() -> None:
             made.finalize_mpi()
 
 
+def bootstrap() -> str:
+    """Says how the ranks of this job met.
+
+    Returns:
+        "mpi", "tcp" or "none"; "" before `init()`.
+    """
+    return _state.bootstrap if _state.engine is not None else ""
+
+
 def before_shutdown(action: Callable[[], None]) -> None:
     """Has something done once, just before the engine is shut down.
 
@@ -303,103 +311,6 @@ def counters() -> dict[str, int]:
         ValueError: `init()` was not called.
     """
     return engine().counters()
-
-
-def mpi_built() -> bool:
-    """Says whether an MPI plug-in was built.
-
-    Returns:
-        True if so.
-    """
-    library = os.path.join(os.path.dirname(__file__), "lib", "libhoroacc_mpi_*.so")
-    return bool(glob.glob(library)) or mpi_enabled()
-
-
-def mpi_enabled() -> bool:
-    """Says whether this job runs over MPI.
-
-    Returns:
-        True after an `init()` that did so.
-    """
-    return _state.engine is not None and _state.bootstrap == "mpi"
-
-
-def mpi_threads_supported() -> bool:
-    """Says whether other threads may use MPI while the engine does.
-
-    Returns:
-        True if MPI was initialised with MPI_THREAD_MULTIPLE.
-
-    Raises:
-        ValueError: `init()` was not called, or the job does not run over MPI.
-    """
-    engine()
-    if not mpi_enabled():
-        raise ValueError("Horovod MPI is not enabled; this job does not run over MPI.")
-    return mpi_library.thread_level() >= mpi_library.MPI_THREAD_MULTIPLE
-
-
-def gloo_built() -> bool:
-    """Says whether jobs can run without MPI: they can, over TCP.
-
-    Returns:
-        True.
-    """
-    return True
-
-
-def gloo_enabled() -> bool:
-    """Says whether this job runs without MPI.
-
-    Returns:
-        True after an `init()` that did so.
-    """
-    return _state.engine is not None and _state.bootstrap != "mpi"
-
-
-def nccl_built() -> int:
-    """Gives the version of NCCL in use.
-
-    Returns:
-        0: none is.
-    """
-    return 0
-
-
-def ddl_built() -> bool:
-    """Says whether IBM's DDL is in use.
-
-    Returns:
-        False.
-    """
-    return False
-
-
-def ccl_built() -> bool:
-    """Says whether oneCCL is in use.
-
-    Returns:
-        False.
-    """
-    return False
-
-
-def cuda_built() -> bool:
-    """Says whether CUDA code is in use.
-
-    Returns:
-        False.
-    """
-    return False
-
-
-def rocm_built() -> bool:
-    """Says whether ROCm code is in use.
-
-    Returns:
-        False.
-    """
-    return False
 
 
 def _before_fork() -> None:

@@ -8,9 +8,7 @@ from typing import Any
 
 from horoacc import dtypes
 
-_RAISED_BY_AVERAGE = (
-    "The op parameter supersedes average. Please provide only one of them."
-)
+_RAISED_BY_AVERAGE = "The op parameter supersedes average. Please provide only one of them."
 
 
 def resolve_op(op: int | None, average: bool | None) -> int:
@@ -59,8 +57,7 @@ def check_scatter_op(op: int) -> int:
     """
     if op not in (dtypes.Sum, dtypes.Average):
         raise RuntimeError(
-            "Reducescatter only supports Average and Sum, "
-            f"not {dtypes.OP_NAMES.get(op, repr(op))}."
+            f"Reducescatter only supports Average and Sum, not {dtypes.OP_NAMES.get(op, repr(op))}."
         )
     return op
 

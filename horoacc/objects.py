@@ -35,11 +35,8 @@ def broadcast_object(
     payload = np.frombuffer(cloudpickle.dumps(obj), np.uint8) if is_root else np.empty(0, np.uint8)
     length = np.array([payload.size], np.int64)
     arrays.broadcast_(length, root_rank, _part(name, "size"), process_set)
-    if is_root:
-        # A copy, because the pickled bytes are read-only and a broadcast has one in-out buffer.
-        payload = payload.copy()
-    else:
-        payload = np.empty(int(length[0]), np.uint8)
+    # The pickled bytes are read-only, and a broadcast has one buffer for in and out.
+    payload = payload.copy() if is_root else np.empty(int(length[0]), np.uint8)
     arrays.broadcast_(payload, root_rank, _part(name, "data"), process_set)
     return obj if is_root else cloudpickle.loads(payload.data)
 
@@ -61,9 +58,7 @@ def allgather_object(
         HorovodInternalError: The collective failed.
     """
     payload = np.frombuffer(cloudpickle.dumps(obj), np.uint8)
-    lengths = arrays.allgather(
-        np.array([payload.size], np.int64), _part(name, "size"), process_set
-    )
+    lengths = arrays.allgather(np.array([payload.size], np.int64), _part(name, "size"), process_set)
     gathered = arrays.allgather(payload, _part(name, "data"), process_set)
     ends = np.cumsum(lengths)
     return [

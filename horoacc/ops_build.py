@@ -92,12 +92,12 @@ def ensure_built(framework: str, sources: Sequence[Path], compile_command: Compi
     Raises:
         OpsBuildError: There is no compiler, or it failed; holds the command and what it said.
     """
-    ready = _ready_name(framework, sources)
-    if found := _named_by(_PREBUILT / ready):
+    if found := _named_by(_PREBUILT / _ready_name(framework, sources)):
         return found
-    flags = _flags(compile_command)
-    key = hashlib.sha256(f"{ready}\n{flags}".encode()).hexdigest()[:16]
-    folder = _PREBUILT if os.environ.get("HOROACC_OPS_PREBUILD") == "1" else _cache()
+    prebuild = os.environ.get("HOROACC_OPS_PREBUILD") == "1"
+    folder = _PREBUILT if prebuild else _cache()
+    ready = _ready_name(framework, sources, "" if prebuild else _place(framework))
+    key = hashlib.sha256(f"{ready}\n{_flags(compile_command)}".encode()).hexdigest()[:16]
     library = folder / f"{framework}-ops-{key}.so"
     if library.is_file():
         return library
@@ -119,8 +119,9 @@ def is_built(framework: str, sources: Sequence[Path]) -> bool:
 
     Does not import the framework, so that `horoaccrun` can ask at no cost.
     """
-    ready = _ready_name(framework, sources)
-    return (_named_by(_PREBUILT / ready) or _named_by(_cache() / ready)) is not None
+    prebuilt = _PREBUILT / _ready_name(framework, sources)
+    cached = _cache() / _ready_name(framework, sources, _place(framework))
+    return (_named_by(prebuilt) or _named_by(cached)) is not None
 
 
 def _cache() -> Path:
@@ -128,14 +129,25 @@ def _cache() -> Path:
     return Path(given).expanduser() if given else Path("~/.cache/horoacc").expanduser()
 
 
-def _ready_name(framework: str, sources: Sequence[Path]) -> str:
-    """A file that names the library built for this framework, these sources and this Python."""
+def _place(framework: str) -> str:
+    """Where the framework is installed: environments share a cache, but not their headers."""
+    try:
+        return str(metadata.distribution(framework).locate_file(""))
+    except metadata.PackageNotFoundError:
+        return ""
+
+
+def _ready_name(framework: str, sources: Sequence[Path], place: str = "") -> str:
+    """A file that names the library built for this framework, these sources and this Python.
+
+    In the package it does not depend on the place, which is another when it was built.
+    """
     digest = hashlib.sha256()
     try:
         version = metadata.version(framework)
     except metadata.PackageNotFoundError:
         version = "unknown"
-    for part in (__version__, version, sysconfig.get_config_var("SOABI") or ""):
+    for part in (__version__, version, sysconfig.get_config_var("SOABI") or "", place):
         digest.update(part.encode() + b"\0")
     for source in sorted(sources, key=lambda path: path.name):
         digest.update(source.name.encode() + b"\0" + source.read_bytes() + b"\0")

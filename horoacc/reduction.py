@@ -140,7 +140,8 @@ def partition(
         return _equal_parts(params, groups) if groups else [[param] for param in params]
     if not isinstance(groups, (list, tuple)):
         raise ValueError(
-            f"groups should be a non-negative integer or a list of lists of parameters, not {groups!r}."
+            "groups should be a non-negative integer or a list of lists of parameters, "
+            f"not {groups!r}."
         )
     return _given_parts(params, groups)
 

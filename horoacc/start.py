@@ -94,8 +94,7 @@ def _communicator(comm: Any) -> dict[str, object]:
     """A job of an mpi4py communicator's processes: it tells them where to meet over TCP."""
     if not hasattr(comm, "Split_type"):
         raise ConfigError(
-            "init() takes a list of ranks or an mpi4py communicator, not "
-            f"a {type(comm).__name__}"
+            f"init() takes a list of ranks or an mpi4py communicator, not a {type(comm).__name__}"
         )
     rank, size = comm.Get_rank(), comm.Get_size()
     # MPI_COMM_TYPE_SHARED has different values in different MPIs.

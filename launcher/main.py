@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import shlex
 import shutil
 import signal
 import sys
@@ -59,12 +61,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except LaunchError as error:
         printer.say(str(error))
         return error.code
+    except KeyboardInterrupt:  # before there is a rank; later signals are read, not raised
+        return 128 + signal.SIGINT
 
 
 def _run(options: Options, printer: Printer) -> int:
     environ = rank_environ(os.environ, options)
     cores = len(os.sched_getaffinity(0))
     _check_command(options, environ)
+    _check_folder(options.text("output_filename"))
     mpirun = _choose(options, printer, environ)
     if warning := ops.prepare(options.command, environ):
         printer.say(warning)
@@ -76,6 +81,8 @@ def _run(options: Options, printer: Printer) -> int:
         if mpirun:
             MpirunStarter(supervisor, mpirun, options, cores).start(environ)
         else:
+            if options.on("verbose"):
+                printer.say(f"{options.size} ranks, without mpirun: {shlex.join(options.command)}")
             start_ranks(supervisor, options.command, environ, options.size)
     except OSError as error:
         supervisor.abandon()
@@ -114,6 +121,18 @@ def _check_command(options: Options, environ: Mapping[str, str]) -> None:
         there = os.path.exists(program)
         why = "it is not executable" if there else "there is no such program"
         raise LaunchError(f"cannot start '{program}': {why}", 126 if there else 127)
+
+
+def _check_folder(folder: str) -> None:
+    """Fails before anything starts if the ranks' output cannot be kept."""
+    if not folder:
+        return
+    try:
+        os.makedirs(folder, exist_ok=True)
+        if not os.access(folder, os.W_OK | os.X_OK):
+            raise PermissionError(errno.EACCES, "nothing can be written there")
+    except OSError as error:
+        raise LaunchError(f"--output-filename {folder}: {error.strerror}") from None
 
 
 def _choose(options: Options, printer: Printer, environ: Mapping[str, str]) -> Mpirun | None:

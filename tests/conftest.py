@@ -17,7 +17,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent / "ranks"))
 
-from pool import BodyFailed, BodySkipped, Pools  # noqa: E402
+from pool import BodyFailed, BodySkipped, Pools
 
 pools_key = pytest.StashKey[Pools]()
 BODY_SECONDS = 60.0
@@ -57,7 +57,12 @@ def _pool_order(item: pytest.Item) -> tuple[Any, ...]:
     mark = item.get_closest_marker("ranks")
     if mark is None or not isinstance(item, pytest.Function):
         return (0,)
-    return (1, mark.kwargs.get("framework", "horoacc"), *_variables(item), item.callspec.params["ranks"])
+    return (
+        1,
+        mark.kwargs.get("framework", "horoacc"),
+        *_variables(item),
+        item.callspec.params["ranks"],
+    )
 
 
 def _variables(item: pytest.Function) -> tuple[Any, ...]:

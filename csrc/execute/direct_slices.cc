@@ -56,7 +56,7 @@ bool DirectSlices::Advance() {
   }
   ReduceSlice(slice);
   if (slot_.slices_done.value.fetch_add(1, std::memory_order_acq_rel) + 1 == slices_) {
-    context_.ring_others(false);
+    context_.ring_others(true);  // coordinators of ranks that took part have results to report
   }
   return true;
 }

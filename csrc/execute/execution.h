@@ -19,6 +19,7 @@ struct SetContext {
   uint32_t ranks = 0;
   std::vector<std::byte*> memory;  ///< by index: base of the rank's memory, mapped here
   Arena* staging = nullptr;        ///< this rank's own memory, for window rings
+  std::function<void(void*)> free_staging;  ///< keeps a block that a slow peer might still write
   uint64_t window_bytes = 0;
   uint32_t window_depth = 0;
   /// Tells the set's other ranks that a counter has moved; `work`: they must take part.

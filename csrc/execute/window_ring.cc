@@ -20,7 +20,7 @@ WindowRing::WindowRing(const SetContext& context, ExecSlot& slot, uint64_t windo
 }
 
 WindowRing::~WindowRing() {
-  if (own_) context_.staging->Free(own_);
+  if (own_) context_.free_staging(own_);
 }
 
 bool WindowRing::MayExpose() const {

@@ -54,7 +54,7 @@ struct Row {
 struct IdEntry {
   /// incarnation << 48 | generation << 16 | ranks that have arrived in this generation.
   std::atomic<uint64_t> arrivals{0};
-  uint64_t last_decision = 0;  ///< end in the log of the last decision that named it
+  std::atomic<uint64_t> last_decision{0};  ///< end in the log of the last decision that named it
   uint64_t name_hash = 0;
   uint32_t name_length = 0;    ///< of the whole name; 0: free
   char name[kMaxName] = {};
@@ -83,11 +83,13 @@ struct SetHeader {
 
 enum class RankPhase : uint32_t { kAbsent = 0, kPresent = 1, kLeaving = 2, kLeft = 3 };
 
+inline constexpr uint64_t kNotBlocked = std::numeric_limits<uint64_t>::max();
+
 struct alignas(64) RankState {
   std::atomic<uint32_t> phase{0};       ///< RankPhase
   std::atomic<uint32_t> abort_seen{0};  ///< this rank has stopped touching shared buffers
-  std::atomic<uint32_t> blocked_set{0};  ///< set + 1 in which a caller waits; 0: none does
-  std::atomic<uint32_t> blocked_id{0};
+  /// process set << 32 | id of what a caller waits for, or kNotBlocked.
+  std::atomic<uint64_t> blocked_on{0};
 };
 
 struct HostHeader {

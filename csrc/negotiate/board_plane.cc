@@ -38,8 +38,9 @@ Status BoardPlane::Announce(const Announcement& announcement) {
   uint64_t arrivals = entry.arrivals.load(std::memory_order_acquire);
   bool last = false;
   for (;;) {
-    if (arrivals >> 48 != announcement.incarnation) {
-      return MakeError(ErrorKind::kAborted, "the id went to another name", kLookUpAgain);
+    if (arrivals >> 48 != announcement.incarnation ||
+        (arrivals >> 16 & 0xffffffff) + 1 != announcement.generation) {
+      return MakeError(ErrorKind::kAborted, "the id or its generation has moved on", kLookUpAgain);
     }
     last = (arrivals & kArrivalMask) + 1 == context_.ranks;
     // The last arrival opens the next generation.
@@ -69,8 +70,11 @@ Status BoardPlane::Unblock(std::span<const uint32_t> in_flight) {
     }
   }
   for (const auto& [bucket, members] : touched) {
-    if (members == plan.buckets[bucket - 1].count || plan.buckets[bucket - 1].split) continue;
-    if (!HasRoom()) return {};  // Pump comes back to it
+    const PlanBucket& state = plan.buckets[bucket - 1];
+    // Whole here: others complete it. (A bucket that lost a member may be whole and unstarted.)
+    if (members == state.count && state.waiting < state.count) continue;
+    if (state.waiting == 0 && state.split) continue;
+    if (!HasRoom()) return {};  // the caller goes on waiting and asks again
     if (const Bucket ready = SplitBucket(plan, bucket); !ready.empty()) PublishRun(ready);
   }
   return {};
@@ -106,6 +110,15 @@ Result<std::optional<Decision>> BoardPlane::Next() {
   taken_ += header.words;
   decision.end = taken_;
   return std::optional<Decision>(std::move(decision));
+}
+
+Status BoardPlane::Reject(const TensorName& tensor, const Error& error) {
+  SetBoard::Guard guard(board_);
+  HA_TRY(Status(guard.status()));
+  if (!board_.CloseGeneration(tensor.id, tensor.generation)) return {};
+  PublishError(tensor.id, error.kind, error.culprit, error.message);
+  if (const Bucket rest = SkipItem(board_.plan(), tensor.id); !rest.empty()) PublishRun(rest);
+  return {};
 }
 
 Status BoardPlane::Finish(const Decision& decision) {
@@ -178,7 +191,7 @@ void BoardPlane::PublishRun(const Bucket& bucket) {
     const uint64_t end = board_.header().log_words.load(std::memory_order_relaxed) + entry.words;
     for (size_t k = 0; k < decision.ids.size(); ++k) {
       words[kHeaderWords + k] = decision.ids[k];
-      board_.id(decision.ids[k]).last_decision = end;
+      board_.id(decision.ids[k]).last_decision.store(end, std::memory_order_relaxed);
     }
     Append(words);
     RingMembers(keys, !decision.done);
@@ -200,7 +213,8 @@ void BoardPlane::PublishError(uint32_t id, ErrorKind kind, int culprit, const st
     words[kHeaderWords + 1 + byte / 4] |= static_cast<uint32_t>(static_cast<unsigned char>(text[byte]))
                                           << (8 * (byte % 4));
   }
-  board_.id(id).last_decision = board_.header().log_words.load(std::memory_order_relaxed) + entry.words;
+  board_.id(id).last_decision.store(board_.header().log_words.load(std::memory_order_relaxed) + entry.words,
+                                    std::memory_order_relaxed);
   Append(words);
   const TensorKey key{id, GenerationOf(id)};
   RingMembers({&key, 1}, false);

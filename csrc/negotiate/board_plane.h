@@ -22,6 +22,7 @@ class BoardPlane final : public Plane {
   Status Unblock(std::span<const uint32_t> in_flight) override;
   Status Pump() override;
   Result<std::optional<Decision>> Next() override;
+  Status Reject(const TensorName& tensor, const Error& error) override;
   Status Finish(const Decision& decision) override;
   [[nodiscard]] int Gone() override { return board_.header().gone.load(std::memory_order_acquire) - 1; }
 

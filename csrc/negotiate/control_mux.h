@@ -30,6 +30,15 @@ class ControlMux {
   /// Takes every message that has arrived. True if there was one.
   Result<bool> Pump();
 
+  struct Sent {
+    uint64_t messages = 0;
+    uint64_t bytes = 0;
+  };
+  [[nodiscard]] Sent sent() {
+    std::lock_guard lock(mutex_);
+    return {links_.messages_sent(), links_.bytes_sent()};
+  }
+
  private:
   ControlLinks& links_;
   std::function<bool(int)> has_left_;

@@ -35,6 +35,13 @@ struct Decision {
   std::string text;
 };
 
+/// A named tensor that this rank need not have submitted itself.
+struct TensorName {
+  uint32_t id = 0;
+  uint64_t generation = 0;
+  std::string_view name;
+};
+
 /// One process set's plane, as one rank drives it. Announce and Unblock may come from any thread
 /// (callers serialise Announce with a mutex of theirs); the rest only from the engine's driver.
 class Plane {
@@ -49,6 +56,9 @@ class Plane {
   virtual Status Pump() = 0;
   /// The next decision that this rank has not taken.
   virtual Result<std::optional<Decision>> Next() = 0;
+  /// Ends a tensor that can never become ready: its error goes to all ranks that have submitted
+  /// it. Does nothing if it has become ready meanwhile.
+  virtual Status Reject(const TensorName& tensor, const Error& error) = 0;
   /// This rank has carried out a decision (in log order).
   virtual Status Finish(const Decision& decision) = 0;
   /// Global rank of a member that has shut down, or -1. What Next gives after this was read

@@ -167,28 +167,51 @@ SetBoard::Guard::~Guard() {
   if (status_.ok()) board_.header().lock.owner.store(0, std::memory_order_release);
 }
 
+SetBoard::Place SetBoard::Probe(std::string_view name) const {
+  const uint64_t hash = HashName(name);
+  Place place{static_cast<uint32_t>(hash % kNameSlots), std::nullopt};
+  uint32_t reusable = kNameSlots;
+  for (uint32_t probes = 0; probes < kNameSlots && names_[place.slot] != 0; ++probes) {
+    if (names_[place.slot] == kTombstone) {
+      if (reusable == kNameSlots) reusable = place.slot;
+    } else if (const IdEntry& entry = ids_[names_[place.slot] - 1];
+               entry.name_hash == hash && entry.name_length == name.size() &&
+               name.substr(0, kMaxName) == NameOf(names_[place.slot] - 1)) {
+      place.id = names_[place.slot] - 1;
+      return place;
+    }
+    place.slot = (place.slot + 1) % kNameSlots;
+  }
+  if (reusable != kNameSlots) place.slot = reusable;
+  return place;
+}
+
+std::optional<uint32_t> SetBoard::Known(std::string_view name) const {
+  const Guard guard(*this);
+  return guard.status().ok() ? Probe(name).id : std::nullopt;
+}
+
+bool SetBoard::CloseGeneration(uint32_t id, uint64_t generation) const {
+  std::atomic<uint64_t>& arrivals = ids_[id].arrivals;
+  uint64_t seen = arrivals.load(std::memory_order_acquire);
+  do {
+    if ((seen & 0xffff) == 0 || (seen >> 16 & 0xffffffff) + 1 != generation) return false;
+  } while (!arrivals.compare_exchange_weak(seen, (seen & ~0xffffull) + 0x10000, std::memory_order_acq_rel));
+  return true;
+}
+
 Result<SetBoard::NamedId> SetBoard::Lookup(std::string_view name) {
   Guard guard(*this);
   if (!guard.status().ok()) return guard.status().error();
-  const uint64_t hash = HashName(name);
-  uint32_t place = hash % kNameSlots;
-  uint32_t reusable = kNameSlots;
-  for (uint32_t probes = 0; probes < kNameSlots && names_[place] != 0; ++probes) {
-    if (names_[place] == kTombstone) {
-      if (reusable == kNameSlots) reusable = place;
-    } else if (const IdEntry& entry = ids_[names_[place] - 1];
-               entry.name_hash == hash && entry.name_length == name.size() &&
-               name.substr(0, kMaxName) == NameOf(names_[place] - 1)) {
-      return NamedId{names_[place] - 1, static_cast<uint32_t>(entry.arrivals.load() >> 48)};
-    }
-    place = (place + 1) % kNameSlots;
+  if (const Place place = Probe(name); place.id) {
+    return NamedId{*place.id, static_cast<uint32_t>(ids_[*place.id].arrivals.load() >> 48)};
   }
   HA_ASSIGN(const uint32_t id, FreeId());
   IdEntry& entry = ids_[id];
-  entry.name_hash = hash;
+  entry.name_hash = HashName(name);
   entry.name_length = static_cast<uint32_t>(name.size());
   std::memcpy(entry.name, name.data(), std::min<size_t>(name.size(), kMaxName));
-  names_[reusable != kNameSlots ? reusable : place] = id + 1;
+  names_[Probe(name).slot] = id + 1;
   return NamedId{id, static_cast<uint32_t>(entry.arrivals.load() >> 48)};
 }
 

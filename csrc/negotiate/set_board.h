@@ -1,6 +1,7 @@
 #pragma once
 // One process set's part of the board, as one rank sees it.
 #include <functional>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -78,12 +79,22 @@ class SetBoard {
   };
   [[nodiscard]] Result<NamedId> Lookup(std::string_view name);
   [[nodiscard]] std::string NameOf(uint32_t id) const;
+  /// The id of a name that is known already. Takes the lock.
+  [[nodiscard]] std::optional<uint32_t> Known(std::string_view name) const;
+  /// Ends a generation for which ranks are missing. False if it is over already.
+  [[nodiscard]] bool CloseGeneration(uint32_t id, uint64_t generation) const;
 
   /// What rank `index` has published for `id` in `generation`, as a request again.
   [[nodiscard]] Request ReadRequest(uint32_t index, uint32_t id, uint64_t generation,
                                     const std::byte* memory) const;
 
  private:
+  /// Where in the name table a name is, or would go.
+  struct Place {
+    uint32_t slot;
+    std::optional<uint32_t> id;
+  };
+  [[nodiscard]] Place Probe(std::string_view name) const;
   [[nodiscard]] Result<uint32_t> FreeId();
 
   const HostBoard& board_;

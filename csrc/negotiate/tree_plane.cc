@@ -8,7 +8,7 @@ namespace {
 constexpr uint32_t kFanOut = 4;
 constexpr uint32_t kNoNumber = 0xffffffff;
 
-enum class Message : uint8_t { kReady = 1, kSplit = 2, kDecision = 3, kPlan = 4, kGone = 5 };
+enum class Message : uint8_t { kReady = 1, kSplit = 2, kDecision = 3, kPlan = 4, kGone = 5, kReject = 6 };
 
 // Unnamed calls are keyed by their place in the ring of unnamed ids, which is the same everywhere.
 std::string KeyOf(uint32_t id, std::string_view name) {
@@ -57,9 +57,10 @@ Status TreePlane::Announce(const Announcement& announcement) {
   std::atomic<uint64_t>& arrivals = board_.id(announcement.id).arrivals;
   uint64_t seen = arrivals.load(std::memory_order_acquire);
   for (;;) {
-    if (seen >> 48 != announcement.incarnation) {
+    if (seen >> 48 != announcement.incarnation ||
+        (seen >> 16 & 0xffffffff) + 1 != announcement.generation) {
       own_.erase(key);
-      return MakeError(ErrorKind::kAborted, "the id went to another name", kLookUpAgain);
+      return MakeError(ErrorKind::kAborted, "the id or its generation has moved on", kLookUpAgain);
     }
     const bool last = (seen & 0xffff) + 1 == context_.ranks;
     const uint64_t next = last ? (seen & ~0xffffull) + 0x10000 : seen + 1;
@@ -72,13 +73,19 @@ Status TreePlane::Announce(const Announcement& announcement) {
                  "tensor '" + std::string(announcement.name) + "' on rank " + std::to_string(me) + ": " +
                      announcement.request->local_error};
   }
-  return Arrive(key, me, *announcement.request, std::move(complaint));
+  return Arrive(key, announcement.generation, me, *announcement.request, std::move(complaint));
 }
 
 // One more branch is ready. When all are, the news goes up, or at the root becomes a decision.
-Status TreePlane::Arrive(const std::string& key, int rank, const Request& request, Disagreement disagreement) {
+Status TreePlane::Arrive(const std::string& key, uint64_t generation, int rank, const Request& request,
+                         Disagreement disagreement) {
+  // News that was on its way up while the tensor was rejected is for nobody any more.
+  if (const auto rejected = rejected_.find(key); rejected != rejected_.end() && generation <= rejected->second) {
+    return {};
+  }
   Pending& pending = pending_[key];
   ++pending.branches;
+  pending.generation = generation;
   if (pending.disagreement.kind == ErrorKind::kOk) pending.disagreement = std::move(disagreement);
   if (!pending.has_request) {
     pending.has_request = true;
@@ -107,6 +114,7 @@ Status TreePlane::Forward(const std::string& key, const Pending& pending) {
                     known_[number->second].request.Signature() == pending.request.Signature();
   writer.Put(static_cast<uint8_t>(warm));
   writer.Put(static_cast<int32_t>(pending.request_rank));
+  writer.Put(pending.generation);
   if (warm) {
     writer.Put(number->second);
   } else {
@@ -137,6 +145,8 @@ Status TreePlane::OnMessage(int source, std::span<const std::byte> payload) {
       return OnDecision(payload);
     case Message::kPlan:
       return OnPlan(payload);
+    case Message::kReject:
+      return OnReject(payload);
     case Message::kGone:
       HA_TRY(SendDown(payload));
       gone_ = reader.Get<int32_t>();
@@ -151,13 +161,14 @@ Status TreePlane::OnMessage(int source, std::span<const std::byte> payload) {
 Status TreePlane::OnReady(WireReader& reader) {
   const bool warm = reader.Get<uint8_t>() != 0;
   const auto rank = reader.Get<int32_t>();
+  const auto generation = reader.Get<uint64_t>();
   if (warm) {
     const auto number = reader.Get<uint32_t>();
     if (!reader.ok() || number >= known_.size()) {
       return MakeError(ErrorKind::kSystem, "a control message names an unknown tensor", rank);
     }
     const Known known = known_[number];
-    return Arrive(known.key, rank, known.request, {});
+    return Arrive(known.key, generation, rank, known.request, {});
   }
   const std::string key = reader.GetText();
   const Request request = reader.GetRequest();
@@ -166,7 +177,7 @@ Status TreePlane::OnReady(WireReader& reader) {
   disagreement.culprit = reader.Get<int32_t>();
   disagreement.text = reader.GetText();
   if (!reader.ok() || key.empty()) return MakeError(ErrorKind::kSystem, "a control message is damaged", rank);
-  return Arrive(key, rank, request, std::move(disagreement));
+  return Arrive(key, generation, rank, request, std::move(disagreement));
 }
 
 // ---- the root
@@ -292,6 +303,9 @@ void TreePlane::Take(Decision decision, const std::vector<std::string>& keys) {
     own_.erase(own);
   }
   decision.end = ++decided_;
+  if (IsRoot()) {
+    for (const uint32_t id : decision.ids) board_.id(id).last_decision.store(decision.end);
+  }
   decisions_.push_back(std::move(decision));
 }
 
@@ -326,6 +340,45 @@ Status TreePlane::OnDecision(std::span<const std::byte> payload) {
   if (!reader.ok()) return MakeError(ErrorKind::kSystem, "a decision is damaged");
   Take(std::move(decision), keys);
   return {};
+}
+
+// Climbs to the root, which closes the generation (once) and sends it down to everybody.
+Status TreePlane::Reject(const TensorName& tensor, const Error& error) {
+  std::lock_guard lock(mutex_);
+  WireWriter writer;
+  writer.Put(static_cast<uint8_t>(Message::kReject));
+  writer.Put(std::string_view(KeyOf(tensor.id, tensor.name)));
+  writer.Put(tensor.id);
+  writer.Put(tensor.generation);
+  writer.Put(static_cast<uint8_t>(error.kind));
+  writer.Put(static_cast<int32_t>(error.culprit));
+  writer.Put(std::string_view(error.message));
+  if (IsRoot()) return OnReject(writer.bytes());
+  return mux_.Send(process_set_, global_ranks_[0], writer.bytes());
+}
+
+Status TreePlane::OnReject(std::span<const std::byte> payload) {
+  WireReader reader(payload);
+  (void)reader.Get<uint8_t>();
+  const std::string key = reader.GetText();
+  const auto id = reader.Get<uint32_t>();
+  const auto generation = reader.Get<uint64_t>();
+  Decision decision;
+  decision.kind = Decision::Kind::kError;
+  decision.error = static_cast<ErrorKind>(reader.Get<uint8_t>());
+  decision.culprit = reader.Get<int32_t>();
+  decision.text = reader.GetText();
+  if (!reader.ok() || id >= kIds) return MakeError(ErrorKind::kSystem, "a rejection is damaged");
+  if (IsRoot() && !board_.CloseGeneration(id, generation)) return {};
+  HA_TRY(SendDown(payload));
+  pending_.erase(key);
+  rejected_[key] = generation;
+  Take(std::move(decision), {key});
+  if (!IsRoot()) return {};
+  const auto number = numbers_.find(key);
+  if (number == numbers_.end()) return {};
+  const Bucket rest = SkipItem(plan_, number->second);
+  return rest.empty() ? Status() : PublishRun(rest);
 }
 
 Status TreePlane::OnPlan(std::span<const std::byte> payload) {

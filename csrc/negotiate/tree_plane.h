@@ -17,7 +17,7 @@ namespace horoacc {
 
 /// A rank tells its parent that a tensor is ready once it and all its children are: no rank
 /// handles the messages of all. The first time a name travels with the whole request; the root
-/// numbers it in its decision, and from then on a ready tensor is twelve bytes. Requests are
+/// numbers it in its decision, and from then on the number alone stands for it. Requests are
 /// compared where branches meet, so a disagreement is found at the lowest common ancestor.
 class TreePlane final : public Plane {
  public:
@@ -29,12 +29,14 @@ class TreePlane final : public Plane {
   Status Unblock(std::span<const uint32_t> in_flight) override;
   Status Pump() override;
   Result<std::optional<Decision>> Next() override;
+  Status Reject(const TensorName& tensor, const Error& error) override;
   Status Finish(const Decision& decision) override;
   [[nodiscard]] int Gone() override;
 
  private:
   /// A tensor on its way up, as far as this rank's branch knows.
   struct Pending {
+    uint64_t generation = 0;
     uint32_t branches = 0;  ///< this rank and its children that are ready
     bool has_request = false;
     int request_rank = -1;  ///< global rank whose request this is
@@ -54,8 +56,9 @@ class TreePlane final : public Plane {
   Status OnMessage(int source, std::span<const std::byte> payload);
   Status OnReady(WireReader& reader);
   Status OnDecision(std::span<const std::byte> payload);
+  Status OnReject(std::span<const std::byte> payload);
   Status OnPlan(std::span<const std::byte> payload);
-  Status Arrive(const std::string& key, int rank, const Request& request, Disagreement disagreement);
+  Status Arrive(const std::string& key, uint64_t generation, int rank, const Request& request, Disagreement disagreement);
   Status Forward(const std::string& key, const Pending& pending);
   Status Decide(const std::string& key, Pending pending);
   Status DecideBacklog();
@@ -81,6 +84,7 @@ class TreePlane final : public Plane {
   std::mutex mutex_;
   std::unordered_map<std::string, Pending> pending_;
   std::unordered_map<std::string, Own> own_;        ///< this rank's submissions not yet decided
+  std::unordered_map<std::string, uint64_t> rejected_;  ///< generation that was closed by force
   std::vector<Known> known_;                        ///< by number
   std::unordered_map<std::string, uint32_t> numbers_;
   std::unordered_map<uint32_t, uint32_t> local_ids_;  ///< board id -> number

@@ -15,7 +15,7 @@ namespace {
 
 constexpr int64_t kDrainLimit = 5 * kSecond;
 constexpr int64_t kSpin = 50 * kMicrosecond;
-constexpr uint64_t kWindowRingBytes = 2 << 20;  // what one rank's window ring takes of the L3 cache
+constexpr uint64_t kWindowRingBytes = 1 << 20;  // what one rank's window ring takes of the L3 cache
 constexpr uint32_t kWindowDepth = 4;
 
 // The settings in which ranks must not differ travel with the bootstrap; rank 0's values hold.
@@ -93,6 +93,7 @@ Result<std::unique_ptr<Engine>> Engine::Create(Settings settings, EngineParts pa
 Status Engine::Start() {
   const int64_t deadline = NowNs() + static_cast<int64_t>(settings_.start_timeout_seconds * 1e9);
   if (links_ && links_->WaitFd() >= 0) HA_TRY(bells_.WatchLinks(share_.local_rank, links_->WaitFd()));
+  board_.state(share_.local_rank).blocked_on.store(kNotBlocked);
   board_.state(share_.local_rank).phase.store(static_cast<uint32_t>(RankPhase::kPresent));
   std::vector<int> everybody(placement_.size);
   for (int rank = 0; rank < placement_.size; ++rank) everybody[rank] = rank;
@@ -124,6 +125,7 @@ std::unique_ptr<ProcessSet> Engine::MakeSet(uint32_t id, std::vector<int> ranks)
   }
   context.ranks = static_cast<uint32_t>(set->ranks.size());
   context.staging = arena_.get();
+  context.free_staging = [this](void* block) { FreeShared(block); };
   context.window_depth = kWindowDepth;
   const uint64_t automatic = std::clamp<uint64_t>(kWindowRingBytes / kWindowDepth, 64 << 10, 1 << 20);
   context.window_bytes = (settings_.window_bytes > 0 ? settings_.window_bytes : automatic) / 4096 * 4096;
@@ -186,6 +188,7 @@ Status Engine::Shutdown() {
   if (stopping_.exchange(true)) return {};
   const int me = share_.local_rank;
   Bell& bell = bells_.bell(me);
+  bells_.Ring(me, Urgency::kQuiet);  // a caller that drives gives the lock back
   {
     std::lock_guard driver(driver_mutex_);
     bell.driven.store(1, std::memory_order_seq_cst);
@@ -198,15 +201,22 @@ Status Engine::Shutdown() {
     for (size_t l = 0; l < share_.ranks.size(); ++l) bells_.Ring(static_cast<int>(l), Urgency::kWork);
     // What was decided before is carried out; what was not ends with kAborted.
     const int64_t limit = NowNs() + kDrainLimit;
+    bool busy = true;
     for (;;) {
       const uint32_t seen = bell.count.load(std::memory_order_seq_cst);
       if (Progress()) continue;
-      bool busy = false;
+      busy = false;
       for (const auto& set : Sets()) {
         busy |= set->current != nullptr || !set->lingering.empty() || set->plane->Gone() < 0;
       }
       if (!busy || NowNs() > limit || board_.aborted().kind != ErrorKind::kOk) break;
       bells_.SleepAsWaiter(me, seen, 10 * kMillisecond);
+    }
+    if (busy && board_.aborted().kind == ErrorKind::kOk) {
+      // Peers may still use this rank's memory: they must stop before it is given up.
+      Abort(MakeError(ErrorKind::kTimeout,
+                      "rank " + std::to_string(placement_.rank) + " shut down in the middle of a collective",
+                      placement_.rank));
     }
     const Error ended = MakeError(ErrorKind::kAborted, "the engine has been shut down");
     FailAll(ended);
@@ -285,8 +295,9 @@ std::string Engine::CounterText() const {
   counter("last_arriver", counters_.last_arriver);
   counter("driven_waits", counters_.driven_waits);
   counter("coordinator_wakes", counters_.coordinator_wakes);
-  line("control_messages", links_ ? links_->messages_sent() : 0);
-  line("control_bytes", links_ ? links_->bytes_sent() : 0);
+  const ControlMux::Sent sent = mux_ ? mux_->sent() : ControlMux::Sent{};
+  line("control_messages", sent.messages);
+  line("control_bytes", sent.bytes);
   const ArenaStats stats = arena_->stats();
   line("arena_in_use", stats.bytes_in_use);
   line("arena_touched", stats.bytes_touched);

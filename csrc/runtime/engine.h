@@ -132,11 +132,12 @@ class Engine {
   uint32_t DriveUntil(const Entry& entry, int64_t deadline_ns);
   void LeaveDriver(uint32_t seen);
   [[nodiscard]] bool AnythingPending() const;
-  Status UnblockFor(ProcessSet& set);
+  Status UnblockFor(ProcessSet& set, bool caller_waits);
 
   // watch.cc
   void WatchPeers();
   void WatchStalls();
+  void WatchProcessSets(const Entry& entry);
   void ReportStall(const ProcessSet& set, Entry& entry, int64_t waited_ns);
 
   const Settings settings_;
@@ -160,6 +161,7 @@ class Engine {
 
   mutable std::mutex sets_mutex_;
   std::vector<std::shared_ptr<ProcessSet>> sets_;  ///< by id; null where removed
+  std::vector<std::shared_ptr<ProcessSet>> removed_sets_;  ///< a message may still be on its way to one
   std::mutex process_set_mutex_;                   ///< one AddProcessSet at a time
 
   std::mutex driver_mutex_;

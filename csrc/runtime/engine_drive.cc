@@ -89,10 +89,12 @@ Result<bool> Engine::ProgressSet(ProcessSet& set) {
 
 Status Engine::Begin(ProcessSet& set, Decision decision) {
   auto running = std::make_unique<Running>();
+  running->decision = std::move(decision);
   {
     std::lock_guard lock(set.queue.mutex);
-    for (const uint32_t id : decision.ids) {
+    for (const uint32_t id : running->decision.ids) {
       std::shared_ptr<Entry> found = set.queue.in_flight.Find(id);
+      if (!found && running->decision.kind == Decision::Kind::kError) continue;  // rejected without it
       if (!found) {
         return MakeError(ErrorKind::kSystem, "a decision names a tensor that this rank has not submitted");
       }
@@ -100,7 +102,6 @@ Status Engine::Begin(ProcessSet& set, Decision decision) {
       running->entries.push_back(std::move(found));
     }
   }
-  running->decision = std::move(decision);
   counters_.decisions.fetch_add(1, std::memory_order_relaxed);
   const uint64_t bucket = ++set.buckets_run;
   for (const auto& entry : running->entries) {
@@ -270,6 +271,8 @@ void Engine::FailAll(const Error& error) {
   for (const auto& set : Sets()) {
     set->current.reset();
     set->lingering.clear();
+    // A caller that announces may be reducing as the last to arrive: wait until it has.
+    std::lock_guard announced(set->queue.mutex);
   }
   board_.state(share_.local_rank).abort_seen.store(1, std::memory_order_release);
   for (const auto& set : Sets()) {

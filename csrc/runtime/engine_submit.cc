@@ -50,6 +50,12 @@ std::string Engine::Validate(const ProcessSet& set, const Submission& submission
       std::ranges::find(set.ranks, request.root) == set.ranks.end()) {
     return "root rank " + std::to_string(request.root) + " is not in the process set";
   }
+  if (request.collective == Collective::kAlltoall && request.tensors.size() != 1) {
+    return "alltoall takes one tensor, not " + std::to_string(request.tensors.size());
+  }
+  if (request.collective != Collective::kBarrier && request.tensors.empty()) {
+    return std::string(NameOf(request.collective)) + " needs a tensor";
+  }
   if (request.collective == Collective::kAlltoall) {
     const int64_t rows = request.tensors[0].shape[0];
     if (request.splits.empty()) {
@@ -129,7 +135,17 @@ Result<uint64_t> Engine::Submit(Submission submission) {
         std::string(NameOf(entry->request.collective)) + ".noname." + std::to_string(number);
     entry->handle = handles_.Add(entry);
   }
-  queue.pending.fetch_add(1, std::memory_order_relaxed);
+  {
+    // After an abort the driver passes through this lock before it says that this rank touches
+    // no peer's memory any more; whoever comes later must see the failure.
+    std::lock_guard failed(failure_mutex_);
+    if (failure_) {
+      handles_.Remove(entry->handle);
+      if (entry->reservation) entry->reservation->held_by = 0;
+      return *failure_;
+    }
+  }
+  const bool was_idle = queue.pending.fetch_add(1, std::memory_order_relaxed) == 0;
   counters_.submissions.fetch_add(1, std::memory_order_relaxed);
   events_.Emit(Phase::kQueued, set->id, entry->handle, 0, 0, entry->shown_name,
                NameOf(entry->request.collective));
@@ -137,6 +153,7 @@ Result<uint64_t> Engine::Submit(Submission submission) {
     // The other ranks must hear of it too, or they would wait for ever: the bad call is published
     // as such, and nobody here holds its handle.
     entry->released = true;
+    entry->done = nullptr;
     if (entry->reservation) entry->reservation->held_by = 0;
     handles_.Remove(entry->handle);
     events_.Emit(Phase::kReleased, set->id, entry->handle, 0, 0, entry->shown_name);
@@ -145,10 +162,15 @@ Result<uint64_t> Engine::Submit(Submission submission) {
     queue.backlog.push_back(entry);
   } else {
     if (Status published = Publish(*set, entry); !published.ok()) {
+      queue.pending.fetch_sub(1, std::memory_order_relaxed);
+      handles_.Remove(entry->handle);
+      if (entry->reservation) entry->reservation->held_by = 0;
       Abort(published.error());  // the other ranks count on this call
       return std::move(published.error());
     }
   }
+  // MPI wakes nobody: from now on somebody has to ask it.
+  if (was_idle && links_ && links_->WaitFd() < 0) bells_.WakeCoordinator(share_.local_rank);
   if (!complaint.empty()) {
     return MakeError(ErrorKind::kInvalid, "tensor '" + entry->shown_name + "': " + complaint);
   }
@@ -166,7 +188,8 @@ Status Engine::Publish(ProcessSet& set, const std::shared_ptr<Entry>& entry) {
     if (announced.ok()) return {};
     set.queue.in_flight.Erase(entry->id);
     if (announced.error().culprit != kLookUpAgain) return announced;
-    // The id was given to another name since this rank looked it up.
+    if (!entry->reservation) continue;  // the generation was closed under us: publish for the next
+    // The same, or the id was given to another name since this rank looked it up.
     HA_ASSIGN(const SetBoard::NamedId found, set.board->Lookup(entry->name));
     NameRecord& record = *entry->reservation;
     record.id = entry->id = found.id;
@@ -263,7 +286,10 @@ Status Engine::PublishBacklog(ProcessSet& set) {
     }
     const std::shared_ptr<Entry> next = *entry;
     entry = queue.backlog.erase(entry);
-    HA_TRY(Publish(set, next));
+    if (Status published = Publish(set, next); !published.ok()) {
+      queue.backlog.push_back(next);  // the abort that follows completes it
+      return published;
+    }
   }
   return {};
 }

@@ -10,7 +10,9 @@ namespace {
 
 constexpr int64_t kLongestSleep = 100 * kMillisecond;  // between looks at the peers' lives
 constexpr int64_t kIdleSleep = kSecond;
-constexpr int64_t kBucketPatience = 20 * kMillisecond;
+constexpr int64_t kPendingSleep = 20 * kMillisecond;
+constexpr int64_t kBucketPatience = 100 * kMillisecond;
+constexpr int64_t kTrimPeriod = 10 * kSecond;
 constexpr int64_t kShortestPoll = 100 * kMicrosecond;
 constexpr int64_t kLongestPoll = kMillisecond;
 
@@ -40,13 +42,13 @@ Status Engine::Wait(uint64_t handle, int64_t deadline_ns) {
       if (NowNs() >= deadline_ns) {
         return MakeError(ErrorKind::kTimeout, "tensor '" + entry->shown_name + "' is not complete yet");
       }
-      if (driver_mutex_.try_lock()) {
+      if (!stopping_.load(std::memory_order_acquire) && driver_mutex_.try_lock()) {
         // A first turn may find the result there already; only a caller that has to wait says so.
         while (!entry->complete.load(std::memory_order_acquire) && Progress()) {
         }
         if (!entry->complete.load(std::memory_order_acquire) && !unblocked && set) {
           unblocked = true;
-          if (Status status = UnblockFor(*set); !status.ok()) Abort(status.error());
+          if (Status status = UnblockFor(*set, true); !status.ok()) Abort(status.error());
         }
         LeaveDriver(DriveUntil(*entry, deadline_ns));
         continue;
@@ -63,12 +65,14 @@ Status Engine::Wait(uint64_t handle, int64_t deadline_ns) {
   return entry->outcome;
 }
 
-Status Engine::UnblockFor(ProcessSet& set) {
+Status Engine::UnblockFor(ProcessSet& set, bool caller_waits) {
   std::vector<uint32_t> in_flight;
   {
     std::lock_guard lock(set.queue.mutex);
-    ++set.queue.pause;
+    if (caller_waits) ++set.queue.pause;
     in_flight = set.queue.in_flight.ids();
+    const auto has_callback = [&](uint32_t id) { return set.queue.in_flight.Find(id)->done != nullptr; };
+    if (!caller_waits && std::ranges::none_of(in_flight, has_callback)) return {};
   }
   return set.plane->Unblock(in_flight);
 }
@@ -80,11 +84,12 @@ uint32_t Engine::DriveUntil(const Entry& entry, int64_t deadline_ns) {
   Bell& bell = bells_.bell(me);
   counters_.driven_waits.fetch_add(1, std::memory_order_relaxed);
   bell.driven.store(1, std::memory_order_seq_cst);
+  board_.state(me).blocked_on.store(static_cast<uint64_t>(entry.process_set) << 32 | entry.id);
   const bool must_poll = links_ && links_->WaitFd() < 0;
   int64_t poll_sleep = kShortestPoll;
   const auto complete = [&] { return entry.complete.load(std::memory_order_acquire); };
   uint32_t seen = bell.count.load(std::memory_order_seq_cst);
-  for (; !complete(); seen = bell.count.load(std::memory_order_seq_cst)) {
+  for (; !complete() && !stopping_.load(std::memory_order_acquire); seen = bell.count.load(std::memory_order_seq_cst)) {
     if (Progress()) {
       poll_sleep = kShortestPoll;
       continue;
@@ -98,7 +103,7 @@ uint32_t Engine::DriveUntil(const Entry& entry, int64_t deadline_ns) {
         __builtin_ia32_pause();
         rung = bell.count.load(std::memory_order_relaxed) != seen;
       }
-      if (!rung && mux_ && mux_->Pump().ok() && bell.count.load() != seen) rung = true;
+      if (!rung && mux_) rung = Progress();  // messages ring no bell
     }
     if (rung) continue;
     int64_t sleep = std::min(deadline_ns - start, kLongestSleep);
@@ -109,7 +114,9 @@ uint32_t Engine::DriveUntil(const Entry& entry, int64_t deadline_ns) {
     bells_.SleepAsWaiter(me, seen, sleep);
     WatchPeers();
     WatchStalls();
+    WatchProcessSets(entry);
   }
+  board_.state(me).blocked_on.store(kNotBlocked);
   bell.driven.store(0, std::memory_order_seq_cst);
   return seen;
 }
@@ -143,6 +150,7 @@ void Engine::Coordinate(const std::stop_token& stop) {
   const bool must_poll = links_ && links_->WaitFd() < 0;
   int64_t poll_sleep = kShortestPoll;
   int64_t quiet_since = NowNs();
+  int64_t next_trim = quiet_since + kTrimPeriod;
   uint64_t decisions_seen = 0;
   while (!stop.stop_requested()) {
     const uint32_t seen = bell.coordinator_word.load(std::memory_order_seq_cst);
@@ -155,9 +163,14 @@ void Engine::Coordinate(const std::stop_token& stop) {
     }
     if (stop.stop_requested()) break;
     const int64_t now = NowNs();
+    if (now >= next_trim) {
+      next_trim = now + kTrimPeriod;
+      arena_->Trim();
+    }
     const bool pending = running || AnythingPending();
     // Frameworks whose threads never wait here (graphs with callbacks) cannot say that they are
-    // blocked: after a while without any decision a partial bucket is taken for stuck.
+    // blocked: after a while without any decision a partial bucket with callbacks is taken for
+    // stuck. Callers that wait say so themselves, and a slow backward pass splits nothing.
     if (const uint64_t decisions = counters_.decisions.load(std::memory_order_relaxed);
         !pending || decisions != decisions_seen) {
       decisions_seen = decisions;
@@ -166,10 +179,10 @@ void Engine::Coordinate(const std::stop_token& stop) {
       quiet_since = now;
       for (const auto& set : Sets()) {
         if (set->queue.pending.load() == 0) continue;
-        if (Status status = UnblockFor(*set); !status.ok()) Abort(status.error());
+        if (Status status = UnblockFor(*set, false); !status.ok()) Abort(status.error());
       }
     }
-    int64_t sleep = pending ? kBucketPatience : kIdleSleep;
+    int64_t sleep = pending ? kPendingSleep : kIdleSleep;
     if (must_poll && pending) {
       sleep = poll_sleep;
       poll_sleep = std::min(2 * poll_sleep, kLongestPoll);

@@ -14,7 +14,9 @@ constexpr int64_t kAgreeLimit = 60 * kSecond;
 // All ranks exchange what they were asked for, so that a disagreement is an error everywhere
 // instead of two sets with one number.
 Status Engine::AgreeOnSet(const std::string& what, uint32_t id, const std::vector<int>& ranks) {
-  std::vector<int64_t> mine(kMaxProcessSets + placement_.size + 2, -1);
+  // Held by the call itself, which may outlive a wait that ends at its limit.
+  const auto held = std::make_shared<std::vector<int64_t>>(placement_.size + 2, -1);
+  std::vector<int64_t>& mine = *held;
   mine[0] = id;
   mine[1] = static_cast<int64_t>(ranks.size());
   std::copy(ranks.begin(), ranks.end(), mine.begin() + 2);
@@ -23,6 +25,7 @@ Status Engine::AgreeOnSet(const std::string& what, uint32_t id, const std::vecto
   submission.request.collective = Collective::kAllgather;
   submission.request.tensors = {{DType::kInt64, {static_cast<int64_t>(mine.size())}}};
   submission.buffers = {{mine.data(), nullptr}};
+  submission.done = [held] {};
   HA_ASSIGN(const uint64_t handle, Submit(std::move(submission)));
   Status outcome = Wait(handle, NowNs() + kAgreeLimit);
   const std::shared_ptr<Entry> entry = Find(handle);
@@ -84,6 +87,7 @@ Status Engine::RemoveProcessSet(uint32_t id) {
   }
   HA_TRY(AgreeOnSet("remove", id, set->ranks));
   std::lock_guard lock(sets_mutex_);
+  removed_sets_.push_back(set);
   sets_[id] = nullptr;  // numbers are not used again: a late message cannot meet a new set
   return {};
 }

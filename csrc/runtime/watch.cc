@@ -70,6 +70,43 @@ void Engine::WatchStalls() {
   }
 }
 
+// Two ranks that wait for a tensor of one name in different process sets, each for the other, wait
+// for ever: they disagree about the set. Both sets get the error.
+void Engine::WatchProcessSets(const Entry& entry) {
+  if (entry.name.empty() || entry.complete.load(std::memory_order_acquire)) return;
+  const std::shared_ptr<ProcessSet> here = FindSet(entry.process_set);
+  for (uint32_t r = 0; here && r < here->context.ranks; ++r) {
+    const Row& row = here->board->row(r, entry.id, entry.generation);
+    if (row.generation.load(std::memory_order_acquire) == entry.generation) continue;
+    const uint64_t blocked = board_.state(here->board->local(r)).blocked_on.load();
+    const std::shared_ptr<ProcessSet> there = FindSet(static_cast<uint32_t>(blocked >> 32));
+    if (blocked == kNotBlocked || !there || there == here) continue;
+    const auto id = static_cast<uint32_t>(blocked);
+    const bool member = std::ranges::find(there->ranks, placement_.rank) != there->ranks.end();
+    if (!member || there->board->Known(entry.name) != id) continue;
+    {
+      std::lock_guard lock(there->queue.mutex);
+      if (there->queue.in_flight.Contains(id)) continue;
+    }
+    const int rank = here->ranks[r];
+    const bool lower = placement_.rank < rank;
+    const auto side = [](int who, uint32_t set) {
+      return "rank " + std::to_string(who) + " has process set " + std::to_string(set);
+    };
+    const std::string mine = side(placement_.rank, here->id);
+    const std::string other = side(rank, there->id);
+    const Error error = MakeError(ErrorKind::kMismatch,
+                                  "tensor '" + entry.shown_name + "': mismatched process set: " +
+                                      (lower ? mine + ", " + other : other + ", " + mine),
+                                  std::max(rank, placement_.rank));
+    const uint64_t open = (there->board->id(id).arrivals.load() >> 16 & 0xffffffff) + 1;
+    Status status = here->plane->Reject({entry.id, entry.generation, entry.name}, error);
+    if (status.ok()) status = there->plane->Reject({id, open, entry.name}, error);
+    if (!status.ok()) Abort(status.error());
+    return;
+  }
+}
+
 // The lowest rank that is ready tells, so that a job of many ranks says it once.
 void Engine::ReportStall(const ProcessSet& set, Entry& entry, int64_t waited_ns) {
   entry.stall_reported = true;

@@ -3,8 +3,6 @@
 #include <sys/epoll.h>
 #include <unistd.h>
 
-#include <ctime>
-
 namespace horoacc {
 namespace {
 
@@ -71,7 +69,7 @@ void Bells::SleepAsCoordinator(int local_rank, uint32_t seen, int64_t timeout_ns
 }
 
 bool Bells::CoordinatorIsDeaf(int local_rank) const {
-  return coordinator_poll_ && bells_[local_rank].coordinator.load(std::memory_order_seq_cst) == kOnFutex;
+  return coordinator_poll_ && bells_[local_rank].coordinator.load(std::memory_order_seq_cst) != kInPoll;
 }
 
 void Bells::Sleep(std::atomic<uint32_t>& state, const std::atomic<uint32_t>& word, uint32_t seen,
@@ -82,8 +80,7 @@ void Bells::Sleep(std::atomic<uint32_t>& state, const std::atomic<uint32_t>& wor
       FutexWait(word, seen, timeout_ns);
     } else {
       epoll_event woken[2];
-      const timespec timeout{timeout_ns / 1'000'000'000LL, timeout_ns % 1'000'000'000LL};
-      ::epoll_pwait2(poll_fd, woken, 2, &timeout, nullptr);
+      ::epoll_wait(poll_fd, woken, 2, static_cast<int>((timeout_ns + 999'999) / 1'000'000));
     }
   }
   state.store(kAwake, std::memory_order_seq_cst);

@@ -45,7 +45,7 @@ class Bells {
   /// value of coordinator_word, or the time is over. `with_links`: or a message comes (not while a
   /// caller drives: the messages are for it).
   void SleepAsCoordinator(int local_rank, uint32_t seen, int64_t timeout_ns, bool with_links) const;
-  /// True if the coordinator sleeps where a message does not wake it.
+  /// True unless the coordinator sleeps where a message wakes it (it is awake, or deaf).
   [[nodiscard]] bool CoordinatorIsDeaf(int local_rank) const;
   void WakeCoordinator(int local_rank) const;
 

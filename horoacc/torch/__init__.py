@@ -1,10 +1,10 @@
 """Horovod's API for PyTorch.
 
-    import horoacc.torch as hvd
+import horoacc.torch as hvd
 
-    hvd.init()
-    optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
-    hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+hvd.init()
+optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
+hvd.broadcast_parameters(model.state_dict(), root_rank=0)
 """
 
 from typing import Any
@@ -12,28 +12,30 @@ from typing import Any
 from horoacc import basics
 from horoacc._version import __version__
 from horoacc.basics import (
-    ccl_built,
     counters,
     cross_rank,
     cross_size,
-    cuda_built,
-    ddl_built,
-    gloo_built,
-    gloo_enabled,
     is_homogeneous,
     is_initialized,
     local_rank,
     local_size,
-    mpi_built,
-    mpi_enabled,
-    mpi_threads_supported,
-    nccl_built,
     rank,
-    rocm_built,
     shutdown,
     size,
     start_timeline,
     stop_timeline,
+)
+from horoacc.builds import (
+    ccl_built,
+    cuda_built,
+    ddl_built,
+    gloo_built,
+    gloo_enabled,
+    mpi_built,
+    mpi_enabled,
+    mpi_threads_supported,
+    nccl_built,
+    rocm_built,
 )
 from horoacc.dtypes import Adasum, Average, Max, Min, Product, Sum
 from horoacc.errors import HorovodInternalError

@@ -144,8 +144,6 @@ class Alltoall(torch.autograd.Function):
         ctx: Any, name: str | None, splits: Any, process_set: ProcessSet, tensor: torch.Tensor
     ) -> Any:
         """Sends rows to the other ranks."""
-
-
         output, received = synchronize(plain.alltoall_async(tensor, splits, name, process_set))
         ctx.call = (_backward_name(name), received, process_set)
         ctx.mark_non_differentiable(received)

@@ -56,6 +56,11 @@ def _tracked(tensors: Sequence[torch.Tensor]) -> bool:
     )
 
 
+def _apply(function: Any, *arguments: Any) -> Any:
+    # torch's stubs leave `apply` untyped.
+    return function.apply(*arguments)
+
+
 def _row_counts(splits: Any) -> Any:
     """Checks Horovod's rule for splits; other sequences of integers are welcome too."""
     if isinstance(splits, torch.Tensor):
@@ -91,7 +96,7 @@ class TorchCollectives(Collectives):
             return super().allreduce(tensor, average, name, compression, op, *scales, process_set)  # type: ignore[no-any-return]
         narrow, context = compression.compress(tensor)
         op = resolve_op(op, average)
-        (reduced,) = Allreduce.apply(name, op, scales, process_set, False, narrow)
+        (reduced,) = _apply(Allreduce, name, op, scales, process_set, False, narrow)
         return compression.decompress(reduced, context)  # type: ignore[no-any-return]
 
     def grouped_allreduce(
@@ -114,8 +119,8 @@ class TorchCollectives(Collectives):
             )
         narrow = [compression.compress(tensor) for tensor in tensors]
         op = resolve_op(op, average)
-        reduced = Allreduce.apply(
-            name, op, scales, process_set, True, *(tensor for tensor, _ in narrow)
+        reduced = _apply(
+            Allreduce, name, op, scales, process_set, True, *(tensor for tensor, _ in narrow)
         )
         return _widen(compression, reduced, narrow)
 
@@ -128,7 +133,7 @@ class TorchCollectives(Collectives):
         """See `Collectives.allgather`; differentiable."""
         if not _tracked([tensor]):
             return super().allgather(tensor, name, process_set)  # type: ignore[no-any-return]
-        return Allgather.apply(name, process_set, False, tensor)[0]  # type: ignore[no-any-return]
+        return _apply(Allgather, name, process_set, False, tensor)[0]  # type: ignore[no-any-return]
 
     def grouped_allgather(
         self,
@@ -140,7 +145,7 @@ class TorchCollectives(Collectives):
         check_list(tensors, "allgather")
         if not _tracked(tensors):
             return super().grouped_allgather(tensors, name, process_set)
-        return list(Allgather.apply(name, process_set, True, *tensors))
+        return list(_apply(Allgather, name, process_set, True, *tensors))
 
     def broadcast(
         self,
@@ -152,7 +157,7 @@ class TorchCollectives(Collectives):
         """See `Collectives.broadcast`; differentiable."""
         if not _tracked([tensor]):
             return super().broadcast(tensor, root_rank, name, process_set)  # type: ignore[no-any-return]
-        return Broadcast.apply(name, root_rank, process_set, tensor)  # type: ignore[no-any-return]
+        return _apply(Broadcast, name, root_rank, process_set, tensor)  # type: ignore[no-any-return]
 
     def alltoall_async(
         self,
@@ -174,7 +179,7 @@ class TorchCollectives(Collectives):
         """See `Collectives.alltoall`; differentiable."""
         if not _tracked([tensor]):
             return super().alltoall(tensor, _row_counts(splits), name, process_set)
-        received = Alltoall.apply(name, _row_counts(splits), process_set, tensor)
+        received = _apply(Alltoall, name, _row_counts(splits), process_set, tensor)
         return received[0] if splits is None else received
 
     def reducescatter(
@@ -193,7 +198,7 @@ class TorchCollectives(Collectives):
             return super().reducescatter(tensor, name, compression, op, process_set, *scales)  # type: ignore[no-any-return]
         narrow, context = compression.compress(tensor)
         op = check_scatter_op(op)
-        (part,) = Reducescatter.apply(name, op, scales, process_set, False, narrow)
+        (part,) = _apply(Reducescatter, name, op, scales, process_set, False, narrow)
         return compression.decompress(part, context)  # type: ignore[no-any-return]
 
     def grouped_reducescatter(
@@ -215,8 +220,8 @@ class TorchCollectives(Collectives):
             )
         narrow = [compression.compress(tensor) for tensor in tensors]
         op = check_scatter_op(op)
-        parts = Reducescatter.apply(
-            name, op, scales, process_set, True, *(tensor for tensor, _ in narrow)
+        parts = _apply(
+            Reducescatter, name, op, scales, process_set, True, *(tensor for tensor, _ in narrow)
         )
         return _widen(compression, parts, narrow)
 
@@ -257,9 +262,7 @@ def sparse_allreduce_async(
     indices = allgather_async(
         tensor._indices().t().contiguous(), _part(name, "indices"), process_set
     )
-    values = allgather_async(
-        tensor._values().contiguous(), _part(name, "values"), process_set
-    )
+    values = allgather_async(tensor._values().contiguous(), _part(name, "values"), process_set)
     size = process_set.size() or 1
 
     def finish() -> torch.Tensor:

@@ -20,8 +20,8 @@ from horoacc.compression import Compressor, NoneCompressor
 from horoacc.dtypes import Adasum, Average
 from horoacc.process_sets import ProcessSet, global_process_set, number_of
 from horoacc.torch import _ops, gradient_hooks
-from horoacc.torch.gradient_hooks import GradientHooks
 from horoacc.torch.grad_scaler import teach_grad_scaler
+from horoacc.torch.gradient_hooks import GradientHooks
 from horoacc.torch.ops import sparse_allreduce_async
 from horoacc.torch.tensors import torch_tensors
 
@@ -147,7 +147,8 @@ class _DistributedOptimizer(torch.optim.Optimizer):
                 optimizer._on_gradient(param)
 
         for param in params:
-            _take_off[param] = param.register_post_accumulate_grad_hook(hook).remove
+            register: Any = param.register_post_accumulate_grad_hook
+            _take_off[param] = register(hook).remove
 
     def _native_hooks(self) -> GradientHooks | None:
         """The hooks in C++, if they are in use."""
@@ -346,7 +347,7 @@ class _DistributedOptimizer(torch.optim.Optimizer):
                 self._synchronize()
         self._synchronized = False
         self._should_warn = False
-        return super().step(closure)  # type: ignore[arg-type]
+        return super().step(closure)
 
     # LBFGS and friends run hooks around the wrapped class's step; a second layer would repeat them.
     step.hooked = True  # type: ignore[attr-defined]
@@ -449,7 +450,7 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
             stacklevel=2,
         )
     base = type(optimizer)
-    derived = type(
+    derived: Any = type(
         base.__name__,
         (_DistributedOptimizer, base),
         {"__doc__": base.__doc__, "__module__": __name__},

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import torch
 
-from horoacc.collectives import Restore, View
 from horoacc.dtypes import NAMES
+from horoacc.tensors import Restore, View
 
 if TYPE_CHECKING:
     from horoacc._core import Output
@@ -63,7 +63,7 @@ class TorchTensors:
         return torch.tensor(rows, dtype=torch.int32)
 
 
-def _refuse(tensor: torch.Tensor) -> None:
+def _refuse(tensor: torch.Tensor) -> NoReturn:
     if not isinstance(tensor, torch.Tensor):
         raise ValueError(f"A torch.Tensor is needed, not a {type(tensor).__name__}.")
     if tensor.layout is not torch.strided:

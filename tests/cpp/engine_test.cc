@@ -216,6 +216,31 @@ TEST(mismatches_are_errors_everywhere_and_the_engine_goes_on) {
   }
 }
 
+TEST(different_process_sets_for_one_name) {
+  for (const Pairs& plane : kPlanes) {
+    RunRanks(3, plane, [&](Engine& engine, int rank) {
+      const uint32_t pair = engine.AddProcessSet({0, 1}).value();
+      for (int round = 0; round < 2; ++round) {
+        float value = 1;
+        if (rank < 2) {
+          Submission submission = Make(Collective::kAllreduce, "x", DType::kFloat32, {1}, &value, &value);
+          submission.process_set = rank == 0 ? pair : 0;
+          const Status outcome = WaitAndRelease(engine, engine.Submit(std::move(submission)).value());
+          CHECK(!outcome.ok());
+          CHECK(outcome.error().kind == ErrorKind::kMismatch);
+          CHECK(outcome.error().message.find("process set") != std::string::npos);
+          CHECK(outcome.error().message.find("rank 1") != std::string::npos);
+        }
+        CHECK(WaitAndRelease(engine, engine.Submit(Make(Collective::kAllreduce, "all", DType::kFloat32, {1}, &value, &value)).value()).ok());
+        CHECK_EQ(value, 3.0f);
+        value = 1;
+        CHECK(WaitAndRelease(engine, engine.Submit(Make(Collective::kAllreduce, "x", DType::kFloat32, {1}, &value, &value)).value()).ok());
+        CHECK_EQ(value, 3.0f);
+      }
+    });
+  }
+}
+
 TEST(names_are_reserved_until_released) {
   RunRanks(2, {}, [&](Engine& engine, int) {
     float a = 1;

@@ -42,13 +42,13 @@ inline void RunRanks(int ranks, const Pairs& settings, const std::function<void(
   }
 }
 
-inline Submission Make(Collective collective, std::string name, DType type, std::vector<int64_t> shape,
+inline Submission Make(Collective collective, std::string name, DType type, Dims shape,
                        const void* input, void* output, ReduceOp op = ReduceOp::kSum) {
   Submission submission;
   submission.name = std::move(name);
   submission.request.collective = collective;
   submission.request.op = op;
-  submission.request.tensors = {{type, std::move(shape)}};
+  submission.request.tensors = {{type, shape}};
   submission.buffers = {{input, output}};
   return submission;
 }

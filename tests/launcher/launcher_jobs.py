@@ -19,7 +19,7 @@ MODES = {
 }
 # A program's own rank, however it was started.
 RANK = "${HOROACC_RANK:-${OMPI_COMM_WORLD_RANK:-$PMI_RANK}}"
-SECONDS = 30
+SECONDS = 60
 
 
 @dataclass

@@ -152,6 +152,20 @@ def test_output_files_hold_each_ranks_bytes(job: Job, mode: list[str], tmp_path:
     assert result.of(1) == ["b 1", "no end"]
 
 
+def test_output_files_that_cannot_be_written(job: Job, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    folder = str(tmp_path / "file" / "folder")
+    result = job.run("--tcp", "--output-filename", folder, "-np", "1", "echo", "no", code=1)
+    assert result.err == f"horoaccrun: --output-filename {folder}: Not a directory\n"
+    assert result.out == ""
+
+
+def test_verbose_says_what_is_started(job: Job) -> None:
+    err = job.run("--tcp", "--verbose", "-np", "2", "echo", "a b").err
+    assert err == "horoaccrun: 2 ranks, without mpirun: echo 'a b'\n"
+    assert "--map-by slot:OVERSUBSCRIBE" in job.run("--mpi", "--verbose", "-np", "1", "true").err
+
+
 def test_reader_that_goes_away_ends_the_job(job: Job, mode: list[str]) -> None:
     process = job.start(*mode, "-np", "2", "sh", "-c", "while echo line; do sleep 0.01; done")
     assert process.stdout and process.stderr

@@ -80,18 +80,23 @@ def _product(a: Array, b: Array) -> Array:
     return result
 
 
-def reduce(
-    inputs: Sequence[Array], op: int, pre: float = 1.0, post: float = 1.0
-) -> Array:
+def reduce(inputs: Sequence[Array], op: int, pre: float = 1.0, post: float = 1.0) -> Array:
     """Reduces the ranks' inputs."""
+    # NumPy makes scalars of arrays without dimensions.
+    return np.asarray(_reduce(inputs, op, pre, post))
+
+
+def _reduce(inputs: Sequence[Array], op: int, pre: float, post: float) -> Any:
     dtype = inputs[0].dtype
     divisor = float(len(inputs)) if op == AVERAGE else 1.0
     with np.errstate(over="ignore", invalid="ignore"):
-        if dtype == bool:
+        if dtype.kind == "b":
             wanted = np.all if op in (MIN, PRODUCT) else np.any
             return np.asarray(wanted(np.stack(inputs), axis=0))
         if dtype.kind in "iu":
-            leaves = [x.astype(np.int64) if pre == 1.0 else truncate(x * np.float64(pre)) for x in inputs]
+            leaves = [
+                x.astype(np.int64) if pre == 1.0 else truncate(x * np.float64(pre)) for x in inputs
+            ]
             total = tree(leaves, joiner(op))
             if post == 1.0:
                 whole = int(divisor)
@@ -101,8 +106,8 @@ def reduce(
             return total.astype(dtype)
         if dtype.kind == "c":
             part = np.float32 if dtype == np.complex64 else np.float64
-            total = tree([_by_parts(x, lambda y: (y * np.float64(pre)).astype(part)) for x in inputs],
-                         joiner(op))  # fmt: skip
+            leaves = [_by_parts(x, lambda y: (y * np.float64(pre)).astype(part)) for x in inputs]
+            total = tree(leaves, joiner(op))
             return _by_parts(total, lambda y: (y.astype(np.float64) * post / divisor).astype(part))
         wide = np.float64 if dtype == np.float64 else np.float32
         leaves = [(x.astype(np.float64) * pre).astype(wide) for x in inputs]
@@ -130,8 +135,9 @@ def same_bits(got: Any, wanted: Array, what: str) -> None:
     assert got.dtype == wanted.dtype, f"{what}: type {got.dtype}, not {wanted.dtype}"
     assert got.shape == wanted.shape, f"{what}: shape {got.shape}, not {wanted.shape}"
     if got.tobytes() != np.ascontiguousarray(wanted).tobytes():
-        differ = np.flatnonzero(~((got == wanted) & (np.signbit(got.real) == np.signbit(wanted.real))).ravel()
-                                if got.dtype.kind in "fc" else (got != wanted).ravel())  # fmt: skip
+        differ = np.flatnonzero(
+            [a.tobytes() != b.tobytes() for a, b in zip(got.ravel(), wanted.ravel(), strict=True)]
+        )
         at = int(differ[0]) if differ.size else -1
         raise AssertionError(
             f"{what}: {differ.size} of {got.size} elements differ, the first at {at}: "

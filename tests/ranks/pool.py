@@ -1,18 +1,21 @@
 """Ranks that are started once and run many test bodies.
 
-A pool is a job of `size` worker processes (worker.py). They meet over TCP on the loopback device,
-or under mpirun, and then wait for bodies: functions of test modules, which every rank runs. A body
-that raises on any rank, or misses its deadline, ends the pool; the next body gets a new one.
+A pool is a job of `size` worker processes (worker.py). They are forked from a process that has
+imported the framework (nursery.py), meet over TCP on the loopback device, and then wait for bodies:
+functions of test modules, which every rank runs. A body that raises on any rank, or misses its
+deadline, ends the pool; the next body gets a new one. With HOROACC_TEST_MPIRUN among its variables
+the pool is started by that mpirun instead.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import secrets
+import select
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -24,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 WORKER = Path(__file__).with_name("worker.py")
+NURSERY = Path(__file__).with_name("nursery.py")
 START_SECONDS = 90.0
 # After one rank failed the others may wait for it for ever.
 GRACE_SECONDS = 3.0
@@ -54,58 +58,77 @@ class BodySkipped(Exception):
     """A body asked to be skipped on every rank."""
 
 
+class Nursery:
+    """The process that ranks are forked from: importing a framework takes longer than a test."""
+
+    def __init__(self, framework: str) -> None:
+        variables = {name: value for name, value in os.environ.items() if _harmless(name)}
+        self._process = subprocess.Popen(
+            [sys.executable, str(NURSERY), framework], env=variables | {"OMP_NUM_THREADS": "1"},
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        )  # fmt: skip
+
+    def fork(self, size: int, variables: dict[str, str], arguments: list[str]) -> list[int]:
+        """Forks the ranks of a pool and gives their process ids."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        order = {"size": size, "variables": variables, "arguments": arguments}
+        try:
+            self._process.stdin.write(json.dumps(order).encode() + b"\n")
+            self._process.stdin.flush()
+        except BrokenPipeError:
+            raise BodyFailed("the process that ranks are forked from has died") from None
+        ready, _, _ = select.select([self._process.stdout], [], [], START_SECONDS)
+        line = self._process.stdout.readline() if ready else b""
+        if not line:
+            raise BodyFailed("the process that ranks are forked from did not answer")
+        return [int(pid) for pid in json.loads(line)]
+
+    def close(self) -> None:
+        """Ends it."""
+        self._process.kill()
+        self._process.wait()
+
+
+def _harmless(name: str) -> bool:
+    return not name.startswith(FOREIGN) or name in KEPT
+
+
 class RankPool:
     """A job of worker processes."""
 
-    def __init__(self, size: int, framework: str, env: Mapping[str, str]) -> None:
+    def __init__(
+        self, size: int, framework: str, env: Mapping[str, str], nursery: Nursery | None
+    ) -> None:
         self.size = size
         self.broken = False
         self._folder = tempfile.mkdtemp(prefix="horoacc-ranks-")
         self._links: list[Connection] = []
-        self._processes: list[subprocess.Popen[bytes]] = []
-        self._pids: list[int] = []
-        variables = {
-            name: value for name, value in os.environ.items()
-            if not name.startswith(FOREIGN) or name in KEPT
-        }  # fmt: skip
+        self._mpirun: subprocess.Popen[bytes] | None = None
+        # By rank. A descriptor, because a number may be another process's by the time of a signal.
+        self._processes: list[int] = []
+        variables = {name: value for name, value in os.environ.items() if _harmless(name)}
         variables |= {"OMP_NUM_THREADS": "1", "HOROACC_START_TIMEOUT": str(int(START_SECONDS))}
         variables |= env
         try:
-            self._start(framework, variables)
+            self._start(framework, variables, nursery)
         except BaseException:
             self.kill()
             raise
 
-    def _start(self, framework: str, variables: dict[str, str]) -> None:
+    def _start(self, framework: str, variables: dict[str, str], nursery: Nursery | None) -> None:
         key = secrets.token_bytes(16)
         variables["HOROACC_TEST_KEY"] = key.hex()
         address = os.path.join(self._folder, "pool")
+        arguments = [address, framework, self._folder]
         # stdlib's Listener authenticates whoever connects with the key.
         with Listener(address, "AF_UNIX", backlog=self.size, authkey=key) as listener:
-            command = [sys.executable, str(WORKER), address, framework, self._folder]
-            if variables.get("HOROACC_TEST_MPIRUN"):
-                self._start_mpirun(variables, command)
+            if nursery is None:
+                self._start_mpirun(variables, [sys.executable, str(WORKER), *arguments])
             else:
-                self._start_tcp(variables, command)
+                pids = nursery.fork(self.size, variables, arguments)
+                self._processes = [os.pidfd_open(pid) for pid in pids]
             self._accept(listener)
-
-    def _start_tcp(self, variables: dict[str, str], command: list[str]) -> None:
-        secret = secrets.token_hex(32)
-        with socket.create_server(("127.0.0.1", 0), backlog=128) as meeting:
-            host, port = meeting.getsockname()
-            for rank in range(self.size):
-                position = {
-                    "RANK": rank, "SIZE": self.size, "LOCAL_RANK": rank, "LOCAL_SIZE": self.size,
-                    "CROSS_RANK": 0, "CROSS_SIZE": 1,
-                }  # fmt: skip
-                own = {f"HOROACC_{name}": str(value) for name, value in position.items()}
-                own["HOROACC_SECRET"] = secret
-                own["HOROACC_RENDEZVOUS"] = f"{host}:{port}"
-                passed: tuple[int, ...] = ()
-                if rank == 0:
-                    own["HOROACC_RENDEZVOUS_FD"] = str(meeting.fileno())
-                    passed = (meeting.fileno(),)
-                self._spawn(command, variables | own, passed, f"stderr.{rank}")
 
     def _start_mpirun(self, variables: dict[str, str], command: list[str]) -> None:
         mpirun = variables["HOROACC_TEST_MPIRUN"]
@@ -115,18 +138,17 @@ class RankPool:
         )
         if "Open MPI" in version.stdout:
             arguments += ["--oversubscribe", "--allow-run-as-root", "--bind-to", "none"]
-        self._spawn([mpirun, *arguments, *command], variables, (), "stderr.mpirun")
-
-    def _spawn(
-        self, command: list[str], variables: dict[str, str], passed: tuple[int, ...], log: str
-    ) -> None:
-        with open(os.path.join(self._folder, log), "wb") as stderr:
-            self._processes.append(
-                subprocess.Popen(
-                    command, env=variables, pass_fds=passed, stdin=subprocess.DEVNULL,
-                    stdout=stderr, stderr=stderr,
-                )
+        with open(os.path.join(self._folder, "stderr.mpirun"), "wb") as stderr:
+            self._mpirun = subprocess.Popen(
+                [mpirun, *arguments, *command], env=variables, stdin=subprocess.DEVNULL,
+                stdout=stderr, stderr=stderr,
             )  # fmt: skip
+
+    def _died(self) -> bool:
+        """Whether a process of the job has ended."""
+        if self._mpirun is not None:
+            return self._mpirun.poll() is not None
+        return bool(select.select(self._processes, [], [], 0)[0])
 
     def _accept(self, listener: Listener) -> None:
         deadline = time.monotonic() + START_SECONDS
@@ -138,7 +160,7 @@ class RankPool:
                 continue
             except (TimeoutError, OSError):
                 pass
-            if any(process.poll() is not None for process in self._processes):
+            if self._died():
                 raise BodyFailed(f"a rank died while it started\n{self._logs()}")
             if time.monotonic() > deadline:
                 raise BodyFailed(f"the ranks did not start in {START_SECONDS:g} s\n{self._logs()}")
@@ -155,7 +177,8 @@ class RankPool:
             hellos.append((rank, pid, link))
         hellos.sort(key=lambda hello: hello[0])
         self._links = [link for _, _, link in hellos]
-        self._pids = [pid for _, pid, _ in hellos]
+        if self._mpirun is not None:
+            self._processes = [os.pidfd_open(pid) for _, pid, _ in hellos]
 
     def run(self, path: Path, name: str, arguments: dict[str, Any], seconds: float) -> list[Any]:
         """Runs a body on every rank.
@@ -219,7 +242,7 @@ class RankPool:
         """Has faulthandler write the stacks of a rank's threads."""
         path = os.path.join(self._folder, f"stacks.{rank}")
         with contextlib.suppress(OSError):
-            os.kill(self._pids[rank], signal.SIGUSR1)
+            signal.pidfd_send_signal(self._processes[rank], signal.SIGUSR1)
         end = time.monotonic() + STACK_SECONDS
         before = -1
         while time.monotonic() < end:
@@ -245,23 +268,25 @@ class RankPool:
         for link in self._links:
             with contextlib.suppress(OSError):
                 link.send(None)
+        left = list(self._processes)
         end = time.monotonic() + 10
-        for process in self._processes:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(max(0.1, end - time.monotonic()))
+        while left and (seconds := end - time.monotonic()) > 0:
+            ended = select.select(left, [], [], seconds)[0]
+            left = [process for process in left if process not in ended]
         self.kill()
 
     def kill(self) -> None:
-        """Kills the ranks, which are this process's children or mpirun's."""
-        for pid in self._pids:
-            with contextlib.suppress(OSError):
-                if any(process.poll() is None for process in self._processes):
-                    os.kill(pid, signal.SIGKILL)
+        """Kills the ranks, which descend from this process."""
         for process in self._processes:
-            if process.poll() is None:
-                process.kill()
-            process.wait()
-        self._pids = []
+            with contextlib.suppress(OSError):
+                signal.pidfd_send_signal(process, signal.SIGKILL)
+            os.close(process)
+        self._processes = []
+        if self._mpirun is not None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._mpirun.wait(5)
+            self._mpirun.kill()
+            self._mpirun.wait()
         for link in self._links:
             link.close()
         self._links = []
@@ -274,6 +299,7 @@ class Pools:
     def __init__(self, most_ranks: int = 40) -> None:
         self._most_ranks = most_ranks
         self._pools: dict[tuple[Any, ...], RankPool] = {}
+        self._nurseries: dict[str, Nursery] = {}
 
     def get(self, size: int, framework: str, env: Mapping[str, str]) -> RankPool:
         """Gives a working pool, starting it if need be."""
@@ -283,10 +309,19 @@ class Pools:
             pool = None
         while self._pools and size + sum(p.size for p in self._pools.values()) > self._most_ranks:
             self._pools.pop(next(iter(self._pools))).stop()
-        self._pools[key] = pool = pool or RankPool(size, framework, env)
+        self._pools[key] = pool = pool or self._new(size, framework, env)
         return pool
+
+    def _new(self, size: int, framework: str, env: Mapping[str, str]) -> RankPool:
+        if "HOROACC_TEST_MPIRUN" in env:
+            return RankPool(size, framework, env, None)
+        if framework not in self._nurseries:
+            self._nurseries[framework] = Nursery(framework)
+        return RankPool(size, framework, env, self._nurseries[framework])
 
     def close(self) -> None:
         """Stops all pools."""
         while self._pools:
             self._pools.popitem()[1].stop()
+        while self._nurseries:
+            self._nurseries.popitem()[1].close()

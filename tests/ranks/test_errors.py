@@ -192,11 +192,11 @@ def test_shutdown_and_init_again(ranks: int) -> None:
     hvd.shutdown()
     hvd.shutdown()
     assert not hvd.is_initialized()
-    with pytest.raises(ValueError, match="use hvd.init"):
+    with pytest.raises(ValueError, match=r"use hvd\.init"):
         hvd.rank()
-    with pytest.raises(ValueError, match="use hvd.init"):
+    with pytest.raises(ValueError, match=r"use hvd\.init"):
         hvd.allreduce(np.ones(1))
-    with pytest.raises(ValueError, match="use hvd.init"):
+    with pytest.raises(ValueError, match=r"use hvd\.init"):
         hvd.start_timeline("nowhere")
     hvd.init()
     hvd.init()

@@ -39,8 +39,8 @@ def outcome_of(path: str, name: str, arguments: dict[str, Any]) -> tuple[str, An
         return "failed", None, traceback.format_exc()
 
 
-def main() -> None:
-    address, framework, folder = sys.argv[1:]
+def main(address: str, framework: str, folder: str) -> None:
+    """Serves the pool that listens at `address` until it says that it is over."""
     # Nobody but the tests' process needs this one.
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     link = Client(address, "AF_UNIX", authkey=bytes.fromhex(os.environ.pop("HOROACC_TEST_KEY")))
@@ -71,4 +71,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(*sys.argv[1:])

@@ -1,0 +1,105 @@
+"""What was built into this HoroACC and what this job uses, in Horovod's questions."""
+
+from __future__ import annotations
+
+import glob
+import os
+
+from horoacc import basics, mpi_library
+
+
+def mpi_built() -> bool:
+    """Says whether an MPI plug-in was built.
+
+    Returns:
+        True if so.
+    """
+    library = os.path.join(os.path.dirname(__file__), "lib", "libhoroacc_mpi_*.so")
+    return bool(glob.glob(library)) or mpi_enabled()
+
+
+def mpi_enabled() -> bool:
+    """Says whether this job runs over MPI.
+
+    Returns:
+        True after an `init()` that did so.
+    """
+    return basics.bootstrap() == "mpi"
+
+
+def mpi_threads_supported() -> bool:
+    """Says whether other threads may use MPI while the engine does.
+
+    Returns:
+        True if MPI was initialised with MPI_THREAD_MULTIPLE.
+
+    Raises:
+        ValueError: `init()` was not called, or the job does not run over MPI.
+    """
+    basics.engine()
+    if not mpi_enabled():
+        raise ValueError("Horovod MPI is not enabled; this job does not run over MPI.")
+    return mpi_library.thread_level() >= mpi_library.MPI_THREAD_MULTIPLE
+
+
+def gloo_built() -> bool:
+    """Says whether jobs can run without MPI: they can, over TCP.
+
+    Returns:
+        True.
+    """
+    return True
+
+
+def gloo_enabled() -> bool:
+    """Says whether this job runs without MPI.
+
+    Returns:
+        True after an `init()` that did so.
+    """
+    return basics.bootstrap() in ("tcp", "none")
+
+
+def nccl_built() -> int:
+    """Gives the version of NCCL in use.
+
+    Returns:
+        0: none is.
+    """
+    return 0
+
+
+def ddl_built() -> bool:
+    """Says whether IBM's DDL is in use.
+
+    Returns:
+        False.
+    """
+    return False
+
+
+def ccl_built() -> bool:
+    """Says whether oneCCL is in use.
+
+    Returns:
+        False.
+    """
+    return False
+
+
+def cuda_built() -> bool:
+    """Says whether CUDA code is in use.
+
+    Returns:
+        False.
+    """
+    return False
+
+
+def rocm_built() -> bool:
+    """Says whether ROCm code is in use.
+
+    Returns:
+        False.
+    """
+    return False

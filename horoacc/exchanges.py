@@ -1,0 +1,358 @@
+"""All-gather, broadcast, all-to-all and reduce-scatter, for every kind of tensor."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from horoacc import _core, basics, handles
+from horoacc.allreduces import widen
+from horoacc.calls import check_list, check_scatter_op, member_names
+from horoacc.compression import Compressor, NoneCompressor
+from horoacc.dtypes import Average
+from horoacc.growing import Growing, each, only
+from horoacc.process_sets import ProcessSet, global_process_set
+from horoacc.process_sets import number_of as set_number
+from horoacc.tensors import Restore
+
+if TYPE_CHECKING:
+    from horoacc._core import Output
+
+
+class Exchanges(Growing):
+    """All-gather, broadcast and all-to-all."""
+
+    def allgather_async(
+        self, tensor: Any, name: str | None = None, process_set: ProcessSet = global_process_set
+    ) -> int:
+        """Starts a concatenation of all ranks' tensors along the first dimension.
+
+        Args:
+            tensor: The tensor. First dimensions may differ between ranks.
+            name: The same on all ranks; calls without one are matched by their order.
+            process_set: The ranks that take part.
+
+        Returns:
+            A handle for `poll` and `synchronize`.
+
+        Raises:
+            ValueError: An argument cannot work.
+        """
+        names = member_names("allgather", name)
+        return self._grow(_core.ALLGATHER, [tensor], names, process_set, only)
+
+    def allgather(
+        self, tensor: Any, name: str | None = None, process_set: ProcessSet = global_process_set
+    ) -> Any:
+        """Concatenates all ranks' tensors; arguments as for `allgather_async`.
+
+        Returns:
+            The concatenation, in the order of ranks, on every rank.
+
+        Raises:
+            HorovodInternalError: The collective failed.
+            ValueError: An argument cannot work.
+        """
+        names = member_names("allgather", name)
+        return handles.synchronize(self._grow(_core.ALLGATHER, [tensor], names, process_set, only))
+
+    def grouped_allgather_async(
+        self,
+        tensors: Sequence[Any],
+        name: str | None = None,
+        process_set: ProcessSet = global_process_set,
+    ) -> int:
+        """Starts concatenations of several tensors as one unit, as `allgather_async` does.
+
+        Returns:
+            A handle for `poll` and `synchronize`.
+        """
+        check_list(tensors, "allgather")
+        names = member_names("allgather", name, len(tensors))
+        return self._grow(_core.ALLGATHER, tensors, names, process_set, each)
+
+    def grouped_allgather(
+        self,
+        tensors: Sequence[Any],
+        name: str | None = None,
+        process_set: ProcessSet = global_process_set,
+    ) -> list[Any]:
+        """Concatenates several tensors as one unit; arguments and errors as for `allgather`.
+
+        Returns:
+            The concatenations, in order.
+        """
+        check_list(tensors, "allgather")
+        names = member_names("allgather", name, len(tensors))
+        return handles.synchronize(  # type: ignore[no-any-return]
+            self._grow(_core.ALLGATHER, tensors, names, process_set, each)
+        )
+
+    def _broadcast(
+        self, tensor: Any, root: int, name: str | None, process_set: ProcessSet, in_place: bool
+    ) -> int:
+        kind = self._choose(tensor)
+        restore: Restore | None = None
+        if in_place:
+            source = output = kind.writable(tensor)
+        else:
+            source, restore = kind.readable(tensor)
+            output = kind.empty_like(source)
+        pointer, shape, dtype = kind.view(source)
+        target = pointer if in_place else kind.view(output)[0]
+        engine = basics.engine()
+        handle = engine.submit(
+            _core.BROADCAST,
+            [(member_names("broadcast", name)[0], pointer, target, shape, dtype)],
+            root=root, process_set=set_number(process_set), keep=(source, output),
+        )  # fmt: skip
+        if restore is None:
+            return handles.start(engine, handle, tensor if in_place else output)
+        finish = restore
+        return handles.start(engine, handle, None, lambda _: finish(output))
+
+    def broadcast_async(
+        self,
+        tensor: Any,
+        root_rank: int,
+        name: str | None = None,
+        process_set: ProcessSet = global_process_set,
+    ) -> int:
+        """Starts sending the root's tensor to all ranks.
+
+        Args:
+            tensor: The tensor; shape and type are the same on all ranks. Not changed.
+            root_rank: The global rank that sends.
+            name: The same on all ranks; calls without one are matched by their order.
+            process_set: The ranks that take part.
+
+        Returns:
+            A handle for `poll` and `synchronize`.
+
+        Raises:
+            ValueError: An argument cannot work.
+        """
+        return self._broadcast(tensor, root_rank, name, process_set, in_place=False)
+
+    def broadcast(
+        self,
+        tensor: Any,
+        root_rank: int,
+        name: str | None = None,
+        process_set: ProcessSet = global_process_set,
+    ) -> Any:
+        """Sends the root's tensor to all ranks; arguments as for `broadcast_async`.
+
+        Returns:
+            The root's tensor, on every rank.
+
+        Raises:
+            HorovodInternalError: The collective failed.
+            ValueError: An argument cannot work.
+        """
+        return handles.synchronize(
+            self._broadcast(tensor, root_rank, name, process_set, in_place=False)
+        )
+
+    def broadcast_async_(
+        self,
+        tensor: Any,
+        root_rank: int,
+        name: str | None = None,
+        process_set: ProcessSet = global_process_set,
+    ) -> int:
+        """Starts sending the root's tensor into all ranks' tensors, as `broadcast_async` does.
+
+        Returns:
+            A handle for `poll` and `synchronize`.
+        """
+        return self._broadcast(tensor, root_rank, name, process_set, in_place=True)
+
+    def broadcast_(
+        self,
+        tensor: Any,
+        root_rank: int,
+        name: str | None = None,
+        process_set: ProcessSet = global_process_set,
+    ) -> Any:
+        """Sends the root's tensor into all ranks' tensors; arguments as for `broadcast`.
+
+        Returns:
+            The same tensor.
+        """
+        return handles.synchronize(
+            self._broadcast(tensor, root_rank, name, process_set, in_place=True)
+        )
+
+    def alltoall_async(
+        self,
+        tensor: Any,
+        splits: Any = None,
+        name: str | None = None,
+        process_set: ProcessSet = global_process_set,
+    ) -> int:
+        """Starts sending parts of the first dimension to the other ranks.
+
+        Args:
+            tensor: The tensor.
+            splits: How many rows go to each rank of the set, in order: a vector of integers.
+                Equal parts if None.
+            name: The same on all ranks; calls without one are matched by their order.
+            process_set: The ranks that take part.
+
+        Returns:
+            A handle; `synchronize` gives the received rows and how many came from each rank.
+
+        Raises:
+            ValueError: An argument cannot work.
+        """
+        kind = self._choose(tensor)
+        rows = None if splits is None else [int(count) for count in splits]
+
+        def finish(results: list[Any], outputs: list[Output]) -> tuple[Any, Any]:
+            return results[0], kind.counts(outputs[0].received_splits or [])
+
+        return self._grow(
+            _core.ALLTOALL, [tensor], member_names("alltoall", name), process_set, finish,
+            splits=rows,
+        )  # fmt: skip
+
+    def alltoall(
+        self,
+        tensor: Any,
+        splits: Any = None,
+        name: str | None = None,
+        process_set: ProcessSet = global_process_set,
+    ) -> Any:
+        """Sends parts of the first dimension to the other ranks; arguments as `alltoall_async`.
+
+        Returns:
+            The received rows, in the order of ranks; with `splits`, also how many came from each.
+
+        Raises:
+            HorovodInternalError: The collective failed.
+            ValueError: An argument cannot work.
+        """
+        received = handles.synchronize(
+            Exchanges.alltoall_async(self, tensor, splits, name, process_set)
+        )
+        return received[0] if splits is None else received
+
+
+class Reducescatter(Growing):
+    """Reduce-scatter in all its variants."""
+
+    def _scatter(
+        self,
+        tensors: Sequence[Any],
+        names: Sequence[str | None],
+        op: int,
+        scales: tuple[float, float],
+        process_set: ProcessSet,
+        finish: Callable[[list[Any], list[Output]], Any],
+    ) -> int:
+        return self._grow(
+            _core.REDUCESCATTER, tensors, names, process_set, finish, op=check_scatter_op(op),
+            prescale=scales[0], postscale=scales[1],
+        )  # fmt: skip
+
+    def reducescatter_async(
+        self,
+        tensor: Any,
+        name: str | None = None,
+        op: int = Average,
+        process_set: ProcessSet = global_process_set,
+        prescale_factor: float = 1.0,
+        postscale_factor: float = 1.0,
+    ) -> int:
+        """Starts a reduction of which every rank gets a part of the first dimension.
+
+        Args:
+            tensor: The tensor. The first `rows % size` ranks get one row more than the others.
+            name: The same on all ranks; calls without one are matched by their order.
+            op: Average or Sum.
+            process_set: The ranks that take part.
+            prescale_factor: What each rank's tensor is multiplied by before.
+            postscale_factor: What the result is multiplied by.
+
+        Returns:
+            A handle for `poll` and `synchronize`.
+
+        Raises:
+            ValueError: An argument cannot work.
+            RuntimeError: `op` is neither Average nor Sum.
+        """
+        return self._scatter(
+            [tensor], member_names("reducescatter", name), op,
+            (prescale_factor, postscale_factor), process_set, only,
+        )  # fmt: skip
+
+    def reducescatter(
+        self,
+        tensor: Any,
+        name: str | None = None,
+        compression: type[Compressor] = NoneCompressor,
+        op: int = Average,
+        process_set: ProcessSet = global_process_set,
+        prescale_factor: float = 1.0,
+        postscale_factor: float = 1.0,
+    ) -> Any:
+        """Reduces a tensor and gives every rank a part; arguments as `reducescatter_async`.
+
+        Returns:
+            This rank's rows of the reduction.
+
+        Raises:
+            HorovodInternalError: The collective failed.
+            ValueError: An argument cannot work.
+            RuntimeError: `op` is neither Average nor Sum.
+        """
+        narrow, context = compression.compress(tensor)
+        handle = self._scatter(
+            [narrow], member_names("reducescatter", name), op,
+            (prescale_factor, postscale_factor), process_set, only,
+        )  # fmt: skip
+        return compression.decompress(handles.synchronize(handle), context)
+
+    def grouped_reducescatter_async(
+        self,
+        tensors: Sequence[Any],
+        name: str | None = None,
+        op: int = Average,
+        process_set: ProcessSet = global_process_set,
+        prescale_factor: float = 1.0,
+        postscale_factor: float = 1.0,
+    ) -> int:
+        """Starts reduce-scatters of several tensors as one unit, as `reducescatter_async` does.
+
+        Returns:
+            A handle for `poll` and `synchronize`.
+        """
+        check_list(tensors, "reducescatter")
+        return self._scatter(
+            tensors, member_names("reducescatter", name, len(tensors)), op,
+            (prescale_factor, postscale_factor), process_set, each,
+        )  # fmt: skip
+
+    def grouped_reducescatter(
+        self,
+        tensors: Sequence[Any],
+        name: str | None = None,
+        compression: type[Compressor] = NoneCompressor,
+        op: int = Average,
+        process_set: ProcessSet = global_process_set,
+        prescale_factor: float = 1.0,
+        postscale_factor: float = 1.0,
+    ) -> list[Any]:
+        """Reduce-scatters several tensors as one unit; arguments and errors as `reducescatter`.
+
+        Returns:
+            This rank's rows of each reduction, in order.
+        """
+        check_list(tensors, "reducescatter")
+        narrow = [compression.compress(tensor) for tensor in tensors]
+        handle = self._scatter(
+            [tensor for tensor, _ in narrow], member_names("reducescatter", name, len(narrow)), op,
+            (prescale_factor, postscale_factor), process_set, each,
+        )  # fmt: skip
+        return widen(compression, handles.synchronize(handle), narrow)

@@ -1,0 +1,67 @@
+"""How a collective is submitted whose outputs the engine allocates."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from horoacc import basics, handles
+from horoacc.process_sets import ProcessSet
+from horoacc.process_sets import number_of as set_number
+from horoacc.tensors import Tensors
+
+if TYPE_CHECKING:
+    from horoacc._core import Output
+
+
+class Growing:
+    """The part that all-gather, all-to-all and reduce-scatter share."""
+
+    def __init__(self, choose: Callable[[Any], Tensors]) -> None:
+        """Makes the functions.
+
+        Args:
+            choose: Finds how to treat a caller's tensor.
+        """
+        self._choose = choose
+
+    def _grow(
+        self,
+        collective: int,
+        tensors: Sequence[Any],
+        names: Sequence[str | None],
+        process_set: ProcessSet,
+        finish: Callable[[list[Any], list[Output]], Any],
+        **arguments: Any,
+    ) -> int:
+        """Submits a call of which the engine allocates the outputs."""
+        kind = self._choose(tensors[0])
+        found = [kind.readable(tensor) for tensor in tensors]
+        members = []
+        for name, (tensor, _) in zip(names, found, strict=True):
+            pointer, shape, dtype = kind.view(tensor)
+            members.append((name, pointer, 0, shape, dtype))
+        engine = basics.engine()
+        handle = engine.submit(
+            collective, members, process_set=set_number(process_set),
+            keep=[tensor for tensor, _ in found], **arguments,
+        )  # fmt: skip
+
+        def give(outputs: list[Output]) -> Any:
+            results = []
+            for output, (_, restore) in zip(outputs, found, strict=True):
+                result = kind.owned(output)
+                results.append(result if restore is None else restore(result))
+            return finish(results, outputs)
+
+        return handles.start(engine, handle, None, give)
+
+
+def only(results: list[Any], _: list[Output]) -> Any:
+    """Gives the one result of a call that is not grouped."""
+    return results[0]
+
+
+def each(results: list[Any], _: list[Output]) -> list[Any]:
+    """Gives the results of a grouped call."""
+    return results

@@ -1,0 +1,349 @@
+// The board's name table and its lock: names that collide, ids that are recycled, owners that die.
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <map>
+#include <numeric>
+#include <optional>
+#include <random>
+#include <set>
+#include <thread>
+
+#include "base/clock.h"
+#include "boards.h"
+#include "forked_ranks.h"
+
+namespace horoacc::testing {
+namespace {
+
+using Names = std::vector<std::string>;
+
+/// Names whose places in the table are all the same.
+Names CollidingNames(size_t count, uint64_t place = 7) {
+  Names names;
+  for (uint64_t k = 0; names.size() < count; ++k) {
+    std::string name = "layer." + std::to_string(k) + ".weight";
+    if (HashName(name) % kNameSlots == place) names.push_back(std::move(name));
+  }
+  return names;
+}
+
+/// Submits and finishes names until every id is taken.
+void FillIds(Boards& boards, const std::string& prefix) {
+  for (uint32_t k = 0; boards.board().header().ids < kNamedIds; ++k) {
+    boards.AnnounceEverywhere(prefix + std::to_string(k));
+    (void)boards.CarryOut();
+  }
+}
+
+TEST(every_name_has_an_id_of_its_own_on_all_ranks) {
+  const Boards boards(2);
+  std::set<uint32_t> ids;
+  for (uint32_t k = 0; k < kNamedIds; ++k) {
+    const SetBoard::NamedId found = boards.Lookup("t" + std::to_string(k), k % 2);
+    CHECK(found.id < kNamedIds);
+    CHECK_EQ(found.incarnation, 0);
+    CHECK(ids.insert(found.id).second);
+  }
+  for (uint32_t k = 0; k < kNamedIds; k += 7) {
+    const std::string name = "t" + std::to_string(k);
+    const uint32_t id = boards.Lookup(name, 0).id;
+    CHECK_EQ(boards.Lookup(name, 1).id, id);
+    CHECK_EQ(boards.board().NameOf(id), name);
+  }
+}
+
+TEST(names_without_a_finished_call_keep_their_ids) {
+  const Boards boards(2);
+  for (uint32_t k = 0; k < kNamedIds; ++k) (void)boards.Lookup("t" + std::to_string(k));
+  auto one_more = boards.board().Lookup("one more");
+  CHECK(!one_more.ok());
+  CHECK(one_more.error().kind == ErrorKind::kInvalid);
+  CHECK(one_more.error().message.find(std::to_string(kNamedIds)) != std::string::npos);
+  // The table is as it was.
+  CHECK(!boards.board().Lookup("one more").ok());
+  CHECK_EQ(boards.board().NameOf(boards.Lookup("t5").id), "t5");
+}
+
+TEST(colliding_names_are_told_apart) {
+  const Boards boards(2);
+  const Names names = CollidingNames(100);
+  std::map<std::string, uint32_t> ids;
+  for (const std::string& name : names) ids[name] = boards.Lookup(name).id;
+  for (const std::string& name : names) {
+    CHECK_EQ(boards.Lookup(name, 1).id, ids[name]);
+    CHECK_EQ(boards.board(1).NameOf(ids[name]), name);
+  }
+  std::set<uint32_t> distinct;
+  for (const auto& [name, id] : ids) distinct.insert(id);
+  CHECK_EQ(distinct.size(), names.size());
+}
+
+TEST(long_names_that_begin_alike_are_told_apart) {
+  const Boards boards(1);
+  const std::string start(kMaxName, 'x');
+  std::set<uint32_t> ids;
+  for (const std::string& name : {start, start + "a", start + "b", start + "aa", start.substr(1)}) {
+    ids.insert(boards.Lookup(name).id);
+    CHECK_EQ(boards.Lookup(name).id, boards.Lookup(name).id);
+  }
+  CHECK_EQ(ids.size(), 5);
+}
+
+TEST(names_may_hold_any_byte) {
+  const Boards boards(1);
+  const std::string with_zero("a\0b", 3);
+  CHECK(boards.Lookup(with_zero).id != boards.Lookup("a").id);
+  CHECK_EQ(boards.board().NameOf(boards.Lookup(with_zero).id), with_zero);
+}
+
+TEST(the_id_that_rested_longest_goes_to_the_new_name) {
+  Boards boards(2);
+  for (const char* name : {"first", "second", "third"}) {
+    boards.AnnounceEverywhere(name);
+    CHECK(boards.CarryOut() == std::vector<Names>{{name}});
+  }
+  FillIds(boards, "more.");
+  const uint32_t first = boards.Lookup("first").id;
+  const uint32_t second = boards.Lookup("second").id;
+  boards.AnnounceEverywhere("first");  // has rested less than "second" now
+  CHECK(boards.CarryOut() == std::vector<Names>{{"first"}});
+  const SetBoard::NamedId fresh = boards.Lookup("fresh", 1);
+  CHECK_EQ(fresh.id, second);
+  CHECK_EQ(fresh.incarnation, 1);
+  CHECK_EQ(boards.Lookup("first").id, first);
+  CHECK_EQ(boards.Lookup("fresh", 0).id, fresh.id);
+  CHECK_EQ(boards.Lookup("fresh", 0).incarnation, 1);
+  // A rank that still knows the id under its old name is told to look it up again.
+  const Status stale = boards.Announce(0, "second", {second, 0});
+  CHECK(!stale.ok());
+  CHECK_EQ(stale.error().culprit, kLookUpAgain);
+  const SetBoard::NamedId again = boards.Lookup("second");
+  CHECK(again.id != second);
+  boards.AnnounceEverywhere("second");
+  boards.AnnounceEverywhere("fresh");
+  CHECK((boards.CarryOut() == std::vector<Names>{{"second"}, {"fresh"}}));
+}
+
+TEST(an_id_in_use_is_not_recycled) {
+  Boards boards(2);
+  // Submitted by one rank only: its peer has yet to come.
+  const SetBoard::NamedId half = boards.Lookup("half");
+  boards.AnnounceEverywhere("half");
+  (void)boards.CarryOut();
+  // Decided, but not carried out by rank 1.
+  boards.AnnounceEverywhere("unfinished");
+  FillIds(boards, "more.");
+  CHECK(boards.Announce(1, "half", half).ok());
+  for (int k = 0; k < 100; ++k) {
+    boards.AnnounceEverywhere("new." + std::to_string(k));
+    (void)boards.CarryOut();
+  }
+  CHECK_EQ(boards.Lookup("half").id, half.id);
+  CHECK_EQ(boards.Lookup("half").incarnation, half.incarnation);
+  CHECK(boards.Announce(0, "half", half).ok());
+  CHECK(boards.CarryOut() == std::vector<Names>{{"half"}});
+}
+
+// Ready on all ranks, and waiting for the rest of its bucket: the id is anything but at rest.
+TEST(an_id_that_waits_for_its_bucket_is_not_recycled) {
+  Boards boards(2);
+  for (int step = 0; step < 2; ++step) {
+    for (const char* name : {"waits", "comes later"}) boards.AnnounceEverywhere(name);
+    (void)boards.CarryOut();
+  }
+  const SetBoard::NamedId waits = boards.Lookup("waits");
+  boards.AnnounceEverywhere("waits");
+  CHECK(boards.CarryOut().empty());
+  FillIds(boards, "more.");
+  for (int k = 0; k < 3; ++k) {
+    CHECK(boards.Lookup("new." + std::to_string(k)).id != waits.id);
+  }
+  CHECK_EQ(boards.Lookup("waits").id, waits.id);
+  CHECK_EQ(boards.Lookup("waits").incarnation, waits.incarnation);
+}
+
+// The bucket of a waiting tensor loses its only other member to a new name: then it must run, or
+// at the latest when its rank says that it is blocked.
+TEST(a_tensor_whose_bucket_mate_is_recycled_still_runs) {
+  Boards boards(2);
+  for (int step = 0; step < 2; ++step) {
+    for (const char* name : {"mate", "waits"}) boards.AnnounceEverywhere(name);
+    (void)boards.CarryOut();
+  }
+  const uint32_t waits = boards.Lookup("waits").id;
+  boards.AnnounceEverywhere("waits");
+  FillIds(boards, "more.");
+  for (int k = 0; k < 3; ++k) (void)boards.Lookup("new." + std::to_string(k));
+  CHECK(boards[0].plane->Unblock({&waits, 1}).ok());
+  CHECK(boards.CarryOut() == std::vector<Names>{{"waits"}});
+}
+
+// Recycled names leave holes in the chains of colliding names; nobody behind a hole gets lost.
+TEST(names_behind_recycled_ones_are_still_found) {
+  Boards boards(2);
+  const Names names = CollidingNames(30);
+  for (const std::string& name : names) {
+    boards.AnnounceEverywhere(name);
+    (void)boards.CarryOut();
+  }
+  FillIds(boards, "more.");
+  // The first ten have rested longest.
+  std::map<std::string, uint32_t> kept;
+  for (size_t k = 10; k < names.size(); ++k) kept[names[k]] = boards.Lookup(names[k]).id;
+  for (int k = 0; k < 10; ++k) {
+    boards.AnnounceEverywhere("new." + std::to_string(k));
+    (void)boards.CarryOut();
+  }
+  for (const auto& [name, id] : kept) {
+    const SetBoard::NamedId found = boards.Lookup(name, 1);
+    CHECK_EQ(found.id, id);
+    CHECK_EQ(found.incarnation, 0);
+  }
+  // The recycled ones come back under other ids, in the holes or behind.
+  for (size_t k = 0; k < 10; ++k) {
+    boards.AnnounceEverywhere(names[k]);
+    CHECK(boards.CarryOut() == std::vector<Names>{{names[k]}});
+    CHECK_EQ(boards.Lookup(names[k]).incarnation, 1);
+  }
+}
+
+TEST(ranks_that_look_up_together_agree) {
+  constexpr int kRanks = 4;
+  constexpr int kNames = 3000;
+  const Boards boards(kRanks);
+  std::vector<std::vector<uint32_t>> ids(kRanks, std::vector<uint32_t>(kNames));
+  {
+    std::vector<std::jthread> threads;
+    for (int rank = 0; rank < kRanks; ++rank) {
+      threads.emplace_back([&, rank] {
+        std::vector<int> order(kNames);
+        std::iota(order.begin(), order.end(), 0);
+        std::mt19937 random(rank);
+        std::ranges::shuffle(order, random);
+        for (const int k : order) {
+          ids[rank][k] = boards.Lookup("t" + std::to_string(k), rank).id;
+        }
+      });
+    }
+  }
+  for (int rank = 1; rank < kRanks; ++rank) CHECK(ids[rank] == ids[0]);
+  std::ranges::sort(ids[0]);
+  CHECK(std::ranges::adjacent_find(ids[0]) == ids[0].end());
+  CHECK_EQ(boards.board().header().ids, kNames);
+}
+
+TEST(the_lock_excludes) {
+  constexpr int kRanks = 3;
+  constexpr int kTurns = 2000;
+  const Boards boards(kRanks);
+  int64_t counted = 0;  // not atomic: the lock is what makes this right
+  {
+    std::vector<std::jthread> threads;
+    for (int rank = 0; rank < kRanks; ++rank) {
+      threads.emplace_back([&, rank] {
+        for (int turn = 0; turn < kTurns; ++turn) {
+          const SetBoard::Guard guard(boards.board(rank));
+          CHECK(guard.status().ok());
+          ++counted;
+        }
+      });
+    }
+  }
+  CHECK_EQ(counted, kRanks * kTurns);
+}
+
+/// A process that takes rank 1's lock and never gives it back.
+class LockHolder {
+ public:
+  explicit LockHolder(const Boards& boards) {
+    CHECK_EQ(::pipe(taken_), 0);
+    process_.emplace([&] {
+      const SetBoard::Guard guard(boards.board(1));
+      const char yes = guard.status().ok() ? 'y' : 'n';
+      if (::write(taken_[1], &yes, 1) != 1) return 1;
+      ::pause();
+      return 0;
+    });
+    char answer = 0;
+    CHECK_EQ(::read(taken_[0], &answer, 1), 1);
+    CHECK_EQ(answer, 'y');
+  }
+  ~LockHolder() {
+    ::close(taken_[0]);
+    ::close(taken_[1]);
+  }
+  void Die() {
+    process_->Kill();
+    CHECK_EQ(process_->Await(NowNs() + 30 * kSecond), 1000 + SIGKILL);
+    dead_.store(true);
+  }
+  [[nodiscard]] bool alive() const { return !dead_.load(); }
+
+ private:
+  int taken_[2] = {-1, -1};
+  std::optional<ForkedRank> process_;
+  std::atomic<bool> dead_{false};
+};
+
+TEST(the_death_of_a_locks_owner_is_noticed) {
+  LockHolder* holder = nullptr;
+  const Boards boards(2, {}, [&](uint32_t rank) { return rank != 1 || holder->alive(); });
+  LockHolder process(boards);
+  holder = &process;
+  // Dies while rank 0 waits for the lock already.
+  std::jthread killer([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    process.Die();
+  });
+  const int64_t start = NowNs();
+  {
+    const SetBoard::Guard guard(boards.board(0));
+    CHECK(!guard.status().ok());
+    CHECK(guard.status().error().kind == ErrorKind::kPeerLost);
+    CHECK_EQ(guard.status().error().culprit, 1);  // the error names the rank
+  }
+  CHECK(NowNs() - start < 5 * kSecond);
+  // What the dead rank left half done stays closed.
+  auto lookup = boards.board(0).Lookup("x");
+  CHECK(!lookup.ok());
+  CHECK(lookup.error().kind == ErrorKind::kPeerLost);
+}
+
+TEST(an_abort_ends_the_wait_for_the_lock) {
+  const Boards boards(2);
+  LockHolder process(boards);
+  std::jthread aborter([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    CHECK(boards[1].host.Abort(MakeError(ErrorKind::kTimeout, "enough", 1)));
+  });
+  const SetBoard::Guard guard(boards.board(0));
+  CHECK(!guard.status().ok());
+  CHECK(guard.status().error().kind == ErrorKind::kTimeout);
+  CHECK_EQ(guard.status().error().message, "enough");
+  CHECK_EQ(guard.status().error().culprit, 1);
+}
+
+TEST(the_first_abort_stays) {
+  const Boards boards(2);
+  CHECK(boards[0].host.aborted().kind == ErrorKind::kOk);
+  CHECK(boards[1].host.Abort(MakeError(ErrorKind::kPeerLost, "rank 7 died", 7)));
+  CHECK(!boards[0].host.Abort(MakeError(ErrorKind::kTimeout, "late", 0)));
+  for (int rank = 0; rank < 2; ++rank) {
+    CHECK(boards[rank].host.aborted().kind == ErrorKind::kPeerLost);
+    CHECK_EQ(boards[rank].host.aborted().message, "rank 7 died");
+    CHECK_EQ(boards[rank].host.aborted().culprit, 7);
+  }
+}
+
+TEST(an_abort_without_a_culprit_and_with_a_long_text) {
+  const Boards boards(1);
+  CHECK(boards[0].host.Abort(MakeError(ErrorKind::kSystem, std::string(5000, 'x'))));
+  CHECK_EQ(boards[0].host.aborted().culprit, -1);
+  CHECK_EQ(boards[0].host.aborted().message, std::string(sizeof HostHeader::abort_text - 1, 'x'));
+}
+
+}  // namespace
+}  // namespace horoacc::testing

@@ -1,0 +1,213 @@
+"""torch's door: every type, in and out of the arena, and gradients of the collectives."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import oracle
+import pytest
+import torch
+
+import horoacc.torch as hvd
+
+pytestmark = pytest.mark.ranks(1, 2, 3, framework="horoacc.torch")
+
+DTYPES = (*oracle.DTYPES, "bfloat16")
+MODES = [
+    pytest.param({"HOROACC_ARENA": "all"}, id="arena"),
+    pytest.param({"HOROACC_ARENA": "off"}, id="private"),
+]
+
+
+def values(dtype: str, shape: tuple[int, ...], rank: int, label: str) -> torch.Tensor:
+    if dtype == "bfloat16":
+        return values("float32", shape, rank, label).to(torch.bfloat16)
+    return torch.from_numpy(oracle.values(dtype, shape, rank, label)).clone()
+
+
+def reduced(
+    given: list[torch.Tensor], op: int, pre: float = 1.0, post: float = 1.0
+) -> torch.Tensor:
+    if given[0].dtype == torch.bfloat16:
+        # Widening to float32 is exact, and the canonical order accumulates there.
+        wide = oracle.reduce([x.float().numpy() for x in given], op)
+        return torch.from_numpy(wide).to(torch.bfloat16)
+    return torch.from_numpy(oracle.reduce([x.numpy() for x in given], op))
+
+
+def same(got: torch.Tensor, wanted: torch.Tensor, what: str) -> None:
+    assert got.dtype == wanted.dtype, what
+    assert got.shape == wanted.shape, what
+    assert torch.equal(got.contiguous().view(-1).view(torch.uint8),
+                       wanted.contiguous().view(-1).view(torch.uint8)), what  # fmt: skip
+
+
+@pytest.mark.parametrize("env", MODES)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_every_type(dtype: str) -> None:
+    me, size = hvd.rank(), hvd.size()
+    for shape in ((), (5,), (3, 4), (70001,)):
+        name = f"{dtype}.{shape}"
+        given = [values(dtype, shape, rank, name) for rank in range(size)]
+        for op in oracle.OPS.values():
+            if not oracle.has_meaning(dtype, op):
+                with pytest.raises(ValueError, match=dtype):
+                    hvd.allreduce(given[me], op=op)
+                continue
+            same(hvd.allreduce(given[me], op=op, name=name), reduced(given, op), name)
+            same(hvd.allreduce_(given[me].clone(), op=op), reduced(given, op), f"{name} in place")
+        same(hvd.broadcast(given[me], size - 1), given[size - 1], name)
+        group = hvd.grouped_allreduce([given[me], given[me].clone()], op=hvd.Sum)
+        same(group[1], reduced(given, oracle.SUM), f"group {name}")
+        if not shape:
+            continue
+        same(hvd.allgather(given[me], name=name), torch.cat(given), name)
+        if dtype != "bool":
+            got = hvd.reducescatter(given[me], op=hvd.Sum)
+            mine = oracle.rows_of(shape[0], me, size)
+            same(got, reduced(given, oracle.SUM)[mine], f"scatter {name}")
+        rows = [values(dtype, (size, *shape), rank, f"all {name}") for rank in range(size)]
+        got, received = hvd.alltoall(rows[me], torch.ones(size, dtype=torch.int32))
+        same(got, torch.stack([row[me] for row in rows]), f"all to all {name}")
+        assert received.dtype == torch.int32
+        assert received.tolist() == [1] * size
+
+
+def test_refused_tensors() -> None:
+    x = torch.arange(12.0).view(3, 4)
+    for call in (hvd.allreduce, hvd.allreduce_, hvd.allgather, hvd.alltoall, hvd.reducescatter):
+        with pytest.raises(ValueError, match="contiguous"):
+            call(x.t())
+    with pytest.raises(ValueError, match="contiguous"):
+        hvd.broadcast_(x.t(), 0)
+    with pytest.raises(ValueError, match="not supported"):
+        hvd.allreduce(torch.zeros(2, dtype=torch.uint16))
+    with pytest.raises(ValueError, match="sparse_allreduce_async"):
+        hvd.allreduce(x.to_sparse())
+    with pytest.raises(ValueError, match="device meta"):
+        hvd.allreduce(torch.zeros(2, device="meta"))
+    with pytest.raises(ValueError, match="one dimension"):
+        hvd.alltoall(x, torch.ones(1, 1, dtype=torch.int32))
+    with pytest.raises(ValueError, match="int32"):
+        hvd.alltoall(x, torch.ones(hvd.size()))
+    assert hvd.synchronize(10**9) is None
+    conjugate = torch.tensor([1 + 2j]).conj()
+    assert hvd.allreduce(conjugate, op=hvd.Sum)[0] == (1 - 2j) * hvd.size()
+
+
+def test_neutral_door_takes_tensors() -> None:
+    import horoacc
+
+    got = horoacc.allreduce(torch.ones(3, dtype=torch.bfloat16), op=horoacc.Sum)
+    assert isinstance(got, torch.Tensor)
+    assert got.tolist() == [hvd.size()] * 3
+    assert isinstance(horoacc.allgather(np.ones(2)), np.ndarray)
+
+
+def test_sparse_allreduce() -> None:
+    me, size = hvd.rank(), hvd.size()
+    mine = torch.sparse_coo_tensor([[me, me + 1]], [[1.0, 2.0], [3.0, 4.0]], (size + 1, 2))
+    handle = hvd.sparse_allreduce_async(mine, "sparse", hvd.Average)
+    total = torch.zeros(size + 1, 2)
+    for rank in range(size):
+        total[rank] += torch.tensor([1.0, 2.0])
+        total[rank + 1] += torch.tensor([3.0, 4.0])
+    torch.testing.assert_close(hvd.synchronize(handle).to_dense(), total / size)
+
+
+def leaf(label: str, shape: tuple[int, ...], rank: int | None = None) -> torch.Tensor:
+    rank = hvd.rank() if rank is None else rank
+    return values("float64", shape, rank, label).requires_grad_()
+
+
+def through(output: Any, label: str, rank: int | None = None) -> torch.Tensor:
+    """A loss whose gradient with respect to `output` is known and differs by rank."""
+    rank = hvd.rank() if rank is None else rank
+    return (output * values("float64", tuple(output.shape), rank, f"to {label}")).sum()
+
+
+@pytest.mark.parametrize("name", [None, "named"])
+def test_gradients(name: str | None) -> None:
+    me, size = hvd.rank(), hvd.size()
+
+    def upstream(label: str, shape: tuple[int, ...]) -> list[torch.Tensor]:
+        return [values("float64", shape, rank, f"to {label}") for rank in range(size)]
+
+    x = leaf("reduce", (4, 3))
+    y = hvd.allreduce(x, op=hvd.Average, name=name, prescale_factor=2.0)
+    through(y, "reduce").backward()
+    wanted = sum(upstream("reduce", (4, 3))) * 2.0 / size
+    torch.testing.assert_close(x.grad, wanted)
+
+    x, z = leaf("one", (2,)), leaf("two", (5, 2))
+    a, b = hvd.grouped_allreduce([x, z], op=hvd.Sum, name=name)
+    (through(a, "one") + through(b, "two")).backward()
+    torch.testing.assert_close(x.grad, sum(upstream("one", (2,))))
+    torch.testing.assert_close(z.grad, sum(upstream("two", (5, 2))))
+
+    rows = [rank % 2 + 1 for rank in range(size)]
+    x = leaf("gather", (rows[me], 3))
+    y = hvd.allgather(x, name=name)
+    through(y, "gather").backward()
+    mean = sum(upstream("gather", (sum(rows), 3))) / size
+    torch.testing.assert_close(x.grad, mean[sum(rows[:me]) : sum(rows[: me + 1])])
+
+    x, z = leaf("left", (rows[me],)), leaf("right", (2, 2))
+    a, b = hvd.grouped_allgather([x, z], name=name)
+    (through(a, "left") + through(b, "right")).backward()
+    mean = sum(upstream("right", (2 * size, 2))) / size
+    torch.testing.assert_close(z.grad, mean[2 * me : 2 * me + 2])
+
+    root = size - 1
+    x = leaf("send", (3,))
+    through(hvd.broadcast(x, root, name=name), "send").backward()
+    mean = sum(upstream("send", (3,))) / size
+    torch.testing.assert_close(x.grad, mean if me == root else torch.zeros(3, dtype=mean.dtype))
+
+    # Rank r sends r + 1 rows to each; their gradients come back to it.
+    x = leaf("exchange", ((me + 1) * size, 2))
+    y, received = hvd.alltoall(x, torch.full((size,), me + 1, dtype=torch.int32), name=name)
+    assert received.tolist() == [rank + 1 for rank in range(size)]
+    through(y, "exchange").backward()
+    begin = sum(range(me + 1))
+    parts = [up[begin : begin + me + 1] for up in upstream("exchange", (sum(range(size + 1)), 2))]
+    torch.testing.assert_close(x.grad, torch.cat(parts))
+
+    for op, factor in ((hvd.Sum, float(size)), (hvd.Average, 1.0)):
+        x = leaf("scatter", (size + 1, 2))
+        y = hvd.reducescatter(x, op=op, name=name, postscale_factor=3.0)
+        through(y, "scatter").backward()
+        pieces = [
+            values("float64", (oracle.rows_of(size + 1, rank, size).stop
+                               - oracle.rows_of(size + 1, rank, size).start, 2), rank, "to scatter")
+            for rank in range(size)
+        ]  # fmt: skip
+        torch.testing.assert_close(x.grad, torch.cat(pieces) * factor * 3.0)
+
+    x = leaf("grouped scatter", (size, 2))
+    (y,) = hvd.grouped_reducescatter([x], op=hvd.Average, name=name)
+    through(y, "grouped scatter").backward()
+    torch.testing.assert_close(x.grad, torch.cat(upstream("grouped scatter", (1, 2))))
+
+    x = leaf("max", (3,))
+    with pytest.raises(RuntimeError, match="no gradient"):
+        hvd.allreduce(x, op=hvd.Max).sum().backward()
+
+
+def test_compression() -> None:
+    x = torch.full((7,), 1.0 / 3.0)
+    for compressor, narrow in ((hvd.Compression.fp16, torch.float16),
+                               (hvd.Compression.bf16, torch.bfloat16)):  # fmt: skip
+        compressed, context = compressor.compress(x)
+        assert compressed.dtype == narrow
+        assert compressor.decompress(compressed, context).dtype == torch.float32
+        got = hvd.allreduce(x, compression=compressor)
+        assert got.dtype == torch.float32
+        assert torch.equal(got, x.to(narrow).float())
+        (part,) = hvd.grouped_reducescatter([x[: hvd.size()]], compression=compressor)
+        assert torch.equal(part, x[:1].to(narrow).float())
+        untouched, context = compressor.compress(torch.ones(2, dtype=torch.int32))
+        assert untouched.dtype == torch.int32
+        assert context is None
+    assert hvd.Compression.none.compress(x) == (x, None)
