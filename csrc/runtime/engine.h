@@ -132,7 +132,9 @@ class Engine {
   uint32_t DriveUntil(const Entry& entry, int64_t deadline_ns);
   void LeaveDriver(uint32_t seen);
   [[nodiscard]] bool AnythingPending() const;
-  Status UnblockFor(ProcessSet& set, bool caller_waits);
+  /// Who waits: a caller that has just begun to, one that still does, or only callbacks.
+  enum class Blocked { kCaller, kStill, kCallbacks };
+  Status UnblockFor(ProcessSet& set, Blocked blocked);
 
   // watch.cc
   void WatchPeers();

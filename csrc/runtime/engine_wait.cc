@@ -48,7 +48,7 @@ Status Engine::Wait(uint64_t handle, int64_t deadline_ns) {
         }
         if (!entry->complete.load(std::memory_order_acquire) && !unblocked && set) {
           unblocked = true;
-          if (Status status = UnblockFor(*set, true); !status.ok()) Abort(status.error());
+          if (Status status = UnblockFor(*set, Blocked::kCaller); !status.ok()) Abort(status.error());
         }
         LeaveDriver(DriveUntil(*entry, deadline_ns));
         continue;
@@ -65,14 +65,14 @@ Status Engine::Wait(uint64_t handle, int64_t deadline_ns) {
   return entry->outcome;
 }
 
-Status Engine::UnblockFor(ProcessSet& set, bool caller_waits) {
+Status Engine::UnblockFor(ProcessSet& set, Blocked blocked) {
   std::vector<uint32_t> in_flight;
   {
     std::lock_guard lock(set.queue.mutex);
-    if (caller_waits) ++set.queue.pause;
+    if (blocked == Blocked::kCaller) ++set.queue.pause;
     in_flight = set.queue.in_flight.ids();
     const auto has_callback = [&](uint32_t id) { return set.queue.in_flight.Find(id)->done != nullptr; };
-    if (!caller_waits && std::ranges::none_of(in_flight, has_callback)) return {};
+    if (blocked == Blocked::kCallbacks && std::ranges::none_of(in_flight, has_callback)) return {};
   }
   return set.plane->Unblock(in_flight);
 }
@@ -87,6 +87,7 @@ uint32_t Engine::DriveUntil(const Entry& entry, int64_t deadline_ns) {
   board_.state(me).blocked_on.store(static_cast<uint64_t>(entry.process_set) << 32 | entry.id);
   const bool must_poll = links_ && links_->WaitFd() < 0;
   int64_t poll_sleep = kShortestPoll;
+  int64_t next_sleep = 2 * kMillisecond;
   const auto complete = [&] { return entry.complete.load(std::memory_order_acquire); };
   uint32_t seen = bell.count.load(std::memory_order_seq_cst);
   for (; !complete() && !stopping_.load(std::memory_order_acquire); seen = bell.count.load(std::memory_order_seq_cst)) {
@@ -106,7 +107,7 @@ uint32_t Engine::DriveUntil(const Entry& entry, int64_t deadline_ns) {
       if (!rung && mux_) rung = Progress();  // messages ring no bell
     }
     if (rung) continue;
-    int64_t sleep = std::min(deadline_ns - start, kLongestSleep);
+    int64_t sleep = std::min(deadline_ns - start, next_sleep);
     if (must_poll) {
       sleep = std::min(sleep, poll_sleep);
       poll_sleep = std::min(2 * poll_sleep, kLongestPoll);
@@ -114,7 +115,13 @@ uint32_t Engine::DriveUntil(const Entry& entry, int64_t deadline_ns) {
     bells_.SleepAsWaiter(me, seen, sleep);
     WatchPeers();
     WatchStalls();
+    if (bell.count.load(std::memory_order_seq_cst) != seen) continue;
     WatchProcessSets(entry);
+    // The plan may have put the tensor into a bucket after this caller said that it waits.
+    if (Status status = UnblockFor(*FindSet(entry.process_set), Blocked::kStill); !status.ok()) {
+      Abort(status.error());
+    }
+    next_sleep = std::min(2 * next_sleep, kLongestSleep);
   }
   board_.state(me).blocked_on.store(kNotBlocked);
   bell.driven.store(0, std::memory_order_seq_cst);
@@ -179,7 +186,7 @@ void Engine::Coordinate(const std::stop_token& stop) {
       quiet_since = now;
       for (const auto& set : Sets()) {
         if (set->queue.pending.load() == 0) continue;
-        if (Status status = UnblockFor(*set, false); !status.ok()) Abort(status.error());
+        if (Status status = UnblockFor(*set, Blocked::kCallbacks); !status.ok()) Abort(status.error());
       }
     }
     int64_t sleep = pending ? kPendingSleep : kIdleSleep;

@@ -81,47 +81,47 @@ struct Model {
 
   /// The buckets that the documentation promises: in submission order, up to the threshold, never
   /// past a point where the lowest rank waited.
-  [[nodiscard]] Buckets Expected(const std::set<uint32_t>& without = {}) const {
+  [[nodiscard]] Buckets Expected() const {
     Buckets buckets;
-    uint64_t room = 0;
+    uint64_t bytes = 0;
     std::optional<uint32_t> pause;
     for (const ReadyItem& item : items) {
-      if (without.contains(item.id)) continue;
-      if (pause != item.pause || item.bytes > room) {
+      if (pause != item.pause || bytes + item.bytes > threshold) {
         buckets.emplace_back();
-        room = threshold;
+        bytes = 0;
       }
-      // A tensor above the threshold has a bucket of its own, or the end of none.
-      room = item.bytes > room ? 0 : room - item.bytes;
       pause = item.pause;
+      bytes += item.bytes;
       buckets.back().push_back(item.id);
     }
     return buckets;
   }
 
-  /// One step in which every tensor becomes ready once, in the given order, in random batches.
+  /// Tensors become ready once each, in the given order, in random batches.
   [[nodiscard]] Buckets Step(PlanState& plan, const std::vector<size_t>& order,
                              std::mt19937& random) const {
     Buckets ran;
     for (size_t at = 0; at < order.size();) {
       const size_t batch = std::min<size_t>(order.size() - at, 1 + random() % 3);
       std::vector<ReadyItem> ready;
-      for (size_t k = 0; k < batch; ++k) {
-        ready.push_back(items[order[at++]]);
-        // Where the lowest rank is in its run by now is not where it was in the first step.
-        ready.back().sequence += 1000;
-        ready.back().pause += random() % 5;
-      }
+      for (size_t k = 0; k < batch; ++k) ready.push_back(items[order[at++]]);
       for (Bucket& bucket : TakeReady(plan, ready)) ran.push_back(std::move(bucket));
     }
     return ran;
   }
 
+  /// A later step of the whole model, in a random order.
   [[nodiscard]] Buckets ShuffledStep(PlanState& plan, std::mt19937& random) const {
     std::vector<size_t> order(items.size());
     std::iota(order.begin(), order.end(), 0);
     std::ranges::shuffle(order, random);
-    return Step(plan, order, random);
+    Model later = *this;
+    // Where the lowest rank is in its run by now is not where it was in the first step.
+    for (ReadyItem& item : later.items) {
+      item.sequence += 1000 + random() % 50;
+      item.pause += random() % 5;
+    }
+    return later.Step(plan, order, random);
   }
 
   /// The first step: the lowest rank's sequence and pauses count.

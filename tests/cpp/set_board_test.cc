@@ -30,6 +30,13 @@ Names CollidingNames(size_t count, uint64_t place = 7) {
   return names;
 }
 
+/// Every tensor runs on its own.
+Settings Unfused() {
+  Settings settings;
+  settings.fusion_threshold = 0;
+  return settings;
+}
+
 /// Submits and finishes names until every id is taken.
 void FillIds(Boards& boards, const std::string& prefix) {
   for (uint32_t k = 0; boards.board().header().ids < kNamedIds; ++k) {
@@ -100,7 +107,7 @@ TEST(names_may_hold_any_byte) {
 }
 
 TEST(the_id_that_rested_longest_goes_to_the_new_name) {
-  Boards boards(2);
+  Boards boards(2, Unfused());
   for (const char* name : {"first", "second", "third"}) {
     boards.AnnounceEverywhere(name);
     CHECK(boards.CarryOut() == std::vector<Names>{{name}});
@@ -128,7 +135,7 @@ TEST(the_id_that_rested_longest_goes_to_the_new_name) {
 }
 
 TEST(an_id_in_use_is_not_recycled) {
-  Boards boards(2);
+  Boards boards(2, Unfused());
   // Submitted by one rank only: its peer has yet to come.
   const SetBoard::NamedId half = boards.Lookup("half");
   boards.AnnounceEverywhere("half");
@@ -183,7 +190,7 @@ TEST(a_tensor_whose_bucket_mate_is_recycled_still_runs) {
 
 // Recycled names leave holes in the chains of colliding names; nobody behind a hole gets lost.
 TEST(names_behind_recycled_ones_are_still_found) {
-  Boards boards(2);
+  Boards boards(2, Unfused());
   const Names names = CollidingNames(30);
   for (const std::string& name : names) {
     boards.AnnounceEverywhere(name);

@@ -40,7 +40,7 @@ void CheckRefused(const std::string& key, const std::string& value) {
 
 TEST(the_defaults_are_valid_text) {
   const Pairs defaults = DefaultPairs();
-  CHECK(defaults.size() >= 19);
+  CHECK(!defaults.empty());
   const Settings parsed = Parsed(defaults);
   const Settings plain;
   CHECK(parsed.control == plain.control);

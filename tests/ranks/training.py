@@ -147,3 +147,22 @@ def job_with_forked_workers() -> tuple[str, int]:
 
 JOBS = ["plain_job", "job_that_replaces_gradients", "job_with_checkpoints",
         "job_with_forked_workers"]  # fmt: skip
+
+
+def large_job() -> tuple[str, int]:
+    """One gradient alone is larger than a container's /dev/shm usually is."""
+    torch.manual_seed(5)
+    model = nn.Linear(5000, 4000)
+    optimizer = wrapped(model)
+    for step in range(2):
+        optimizer.zero_grad()
+        model(torch.full((1, 5000), 0.01 * (hvd.rank() + step + 1))).square().sum().backward()
+        optimizer.step()
+    return finish(model)
+
+
+if __name__ == "__main__":
+    hvd.init()
+    result = large_job()
+    if hvd.rank() == 0:
+        print("result", *result, flush=True)
