@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from horoacc import _core, basics, handles
@@ -22,20 +22,52 @@ class Allreduce(Growing):
 
     def _reduce(
         self,
+        tensor: Any,
+        name: str | None,
+        op: int,
+        prescale: float,
+        postscale: float,
+        process_set: ProcessSet,
+        in_place: bool,
+    ) -> int:
+        """Submits one tensor. Blocking calls of small tensors are as fast as this is short."""
+        kind = self._choose(tensor)
+        restore: Restore | None = None
+        if in_place:
+            source = output = kind.writable(tensor)
+            pointer, shape, dtype = kind.view(source)
+            target = pointer
+        else:
+            source, restore = kind.readable(tensor)
+            output = kind.empty_like(source)
+            pointer, shape, dtype = kind.view(source)
+            target = kind.view(output)[0]
+        engine = basics.engine()
+        handle = engine.allreduce(
+            None if name is None else f"allreduce.{name}", pointer, target, shape, dtype, op,
+            prescale, postscale, set_number(process_set), (source, output),
+        )  # fmt: skip
+        if in_place:
+            return handles.start(engine, handle, tensor)
+        if restore is None:
+            return handles.start(engine, handle, output)
+        finish = restore
+        return handles.start(engine, handle, None, lambda _: finish(output))
+
+    def _reduce_group(
+        self,
         tensors: Sequence[Any],
-        names: Sequence[str | None],
+        name: str | None,
         op: int,
         scales: tuple[float, float],
         process_set: ProcessSet,
-        finish: Callable[[list[Any]], Any],
         in_place: bool,
     ) -> int:
-        """Submits an allreduce. `finish` makes the result from the outputs."""
+        """Submits several tensors as one unit."""
         kind = self._choose(tensors[0])
         restores: list[Restore | None] = [None] * len(tensors)
         if in_place:
-            inputs = [kind.writable(tensor) for tensor in tensors]
-            outputs = inputs
+            inputs = outputs = [kind.writable(tensor) for tensor in tensors]
         else:
             inputs = []
             for index, tensor in enumerate(tensors):
@@ -44,30 +76,25 @@ class Allreduce(Growing):
             outputs = [kind.empty_like(tensor) for tensor in inputs]
         views = [kind.view(tensor) for tensor in inputs]
         targets = views if in_place else [kind.view(tensor) for tensor in outputs]
+        members = [
+            (member, pointer, target[0], shape, dtype)
+            for member, (pointer, shape, dtype), target in zip(
+                member_names("allreduce", name, len(tensors)), views, targets, strict=True
+            )
+        ]
         engine = basics.engine()
-        number = set_number(process_set)
-        keep = (inputs, outputs)
-        if len(views) == 1:
-            pointer, shape, dtype = views[0]
-            handle = engine.allreduce(
-                names[0], pointer, targets[0][0], shape, dtype, op, *scales, number, keep
-            )
-        else:
-            members = [
-                (name, pointer, target[0], shape, dtype)
-                for name, (pointer, shape, dtype), target in zip(names, views, targets, strict=True)
-            ]
-            handle = engine.submit(
-                _core.ALLREDUCE, members, op, *scales, process_set=number, keep=keep
-            )
+        handle = engine.submit(
+            _core.ALLREDUCE, members, op, *scales, process_set=set_number(process_set),
+            keep=(inputs, outputs),
+        )  # fmt: skip
+        if in_place:
+            return handles.start(engine, handle, list(tensors))
 
-        def give(_: list[Output]) -> Any:
-            if in_place:
-                return finish(list(tensors))
-            return finish(
-                [out if restore is None else restore(out)
-                 for out, restore in zip(outputs, restores, strict=True)]
-            )  # fmt: skip
+        def give(_: list[Output]) -> list[Any]:
+            return [
+                output if restore is None else restore(output)
+                for output, restore in zip(outputs, restores, strict=True)
+            ]
 
         return handles.start(engine, handle, None, give)
 
@@ -100,9 +127,14 @@ class Allreduce(Growing):
                 synchronised yet.
         """
         return self._reduce(
-            [tensor], member_names("allreduce", name), resolve_op(op, average),
-            (prescale_factor, postscale_factor), process_set, _first, in_place=False,
-        )  # fmt: skip
+            tensor,
+            name,
+            resolve_op(op, average),
+            prescale_factor,
+            postscale_factor,
+            process_set,
+            in_place=False,
+        )
 
     def allreduce(
         self,
@@ -136,9 +168,14 @@ class Allreduce(Growing):
         """
         narrow, context = compression.compress(tensor)
         handle = self._reduce(
-            [narrow], member_names("allreduce", name), resolve_op(op, average),
-            (prescale_factor, postscale_factor), process_set, _first, in_place=False,
-        )  # fmt: skip
+            narrow,
+            name,
+            resolve_op(op, average),
+            prescale_factor,
+            postscale_factor,
+            process_set,
+            in_place=False,
+        )
         return compression.decompress(handles.synchronize(handle), context)
 
     def allreduce_async_(
@@ -157,9 +194,14 @@ class Allreduce(Growing):
             A handle for `poll` and `synchronize`.
         """
         return self._reduce(
-            [tensor], member_names("allreduce", name), resolve_op(op, average),
-            (prescale_factor, postscale_factor), process_set, _first, in_place=True,
-        )  # fmt: skip
+            tensor,
+            name,
+            resolve_op(op, average),
+            prescale_factor,
+            postscale_factor,
+            process_set,
+            in_place=True,
+        )
 
     def allreduce_(
         self,
@@ -177,9 +219,14 @@ class Allreduce(Growing):
             The same tensor.
         """
         handle = self._reduce(
-            [tensor], member_names("allreduce", name), resolve_op(op, average),
-            (prescale_factor, postscale_factor), process_set, _first, in_place=True,
-        )  # fmt: skip
+            tensor,
+            name,
+            resolve_op(op, average),
+            prescale_factor,
+            postscale_factor,
+            process_set,
+            in_place=True,
+        )
         return handles.synchronize(handle)
 
     def grouped_allreduce_async(
@@ -198,10 +245,14 @@ class Allreduce(Growing):
             A handle for `poll` and `synchronize`.
         """
         check_list(tensors, "allreduce")
-        return self._reduce(
-            tensors, member_names("allreduce", name, len(tensors)), resolve_op(op, average),
-            (prescale_factor, postscale_factor), process_set, list, in_place=False,
-        )  # fmt: skip
+        return self._reduce_group(
+            tensors,
+            name,
+            resolve_op(op, average),
+            (prescale_factor, postscale_factor),
+            process_set,
+            in_place=False,
+        )
 
     def grouped_allreduce(
         self,
@@ -221,11 +272,14 @@ class Allreduce(Growing):
         """
         check_list(tensors, "allreduce")
         narrow = [compression.compress(tensor) for tensor in tensors]
-        handle = self._reduce(
-            [tensor for tensor, _ in narrow], member_names("allreduce", name, len(narrow)),
-            resolve_op(op, average), (prescale_factor, postscale_factor), process_set, list,
+        handle = self._reduce_group(
+            [tensor for tensor, _ in narrow],
+            name,
+            resolve_op(op, average),
+            (prescale_factor, postscale_factor),
+            process_set,
             in_place=False,
-        )  # fmt: skip
+        )
         return widen(compression, handles.synchronize(handle), narrow)
 
     def grouped_allreduce_async_(
@@ -244,10 +298,14 @@ class Allreduce(Growing):
             A handle for `poll` and `synchronize`.
         """
         check_list(tensors, "allreduce")
-        return self._reduce(
-            tensors, member_names("allreduce", name, len(tensors)), resolve_op(op, average),
-            (prescale_factor, postscale_factor), process_set, list, in_place=True,
-        )  # fmt: skip
+        return self._reduce_group(
+            tensors,
+            name,
+            resolve_op(op, average),
+            (prescale_factor, postscale_factor),
+            process_set,
+            in_place=True,
+        )
 
     def grouped_allreduce_(
         self,
@@ -265,15 +323,15 @@ class Allreduce(Growing):
             The same tensors.
         """
         check_list(tensors, "allreduce")
-        handle = self._reduce(
-            tensors, member_names("allreduce", name, len(tensors)), resolve_op(op, average),
-            (prescale_factor, postscale_factor), process_set, list, in_place=True,
-        )  # fmt: skip
+        handle = self._reduce_group(
+            tensors,
+            name,
+            resolve_op(op, average),
+            (prescale_factor, postscale_factor),
+            process_set,
+            in_place=True,
+        )
         return handles.synchronize(handle)  # type: ignore[no-any-return]
-
-
-def _first(results: list[Any]) -> Any:
-    return results[0]
 
 
 def widen(

@@ -122,7 +122,8 @@ HA_API void ha_torch_attach(ha_engine* engine, int mode) {
   KnownEngine* newest = state.engines.load(std::memory_order_acquire);
   const KnownEngine* known = newest;
   while (known != nullptr && known->engine != engine) known = known->older;
-  if (known == nullptr) state.engines.store(new KnownEngine{engine, newest}, std::memory_order_release);
+  if (known == nullptr)
+    state.engines.store(new KnownEngine{engine, newest}, std::memory_order_release);
   state.engine.store(engine, std::memory_order_release);
   state.mode.store(mode, std::memory_order_relaxed);
 }

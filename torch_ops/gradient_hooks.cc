@@ -4,14 +4,14 @@
 // pass a step, no compression, no groups, dense gradients. Anything else is left to Python, which
 // submits at synchronize() what was not submitted here.
 #include <ATen/core/Tensor.h>
+#include <pthread.h>
 #include <torch/csrc/autograd/function_hook.h>
 #include <torch/csrc/autograd/node.h>
 #include <torch/csrc/autograd/variable.h>
 
-#include <array>
 #include <atomic>
 #include <memory>
-#include <optional>
+#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
@@ -69,7 +69,18 @@ struct ha_torch_hooks {
 namespace horoacc {
 namespace {
 
+// In a forked child the engine's threads are not there, and its locks may be held for ever.
+std::atomic<bool> forked{false};
+
+void WatchForks() {
+  static std::once_flag once;
+  std::call_once(once, [] {
+    pthread_atfork(nullptr, nullptr, [] { forked.store(true, std::memory_order_relaxed); });
+  });
+}
+
 void Submit(ha_torch_hooks& hooks, Gradient& gradient) {
+  if (forked.load(std::memory_order_relaxed)) return;  // Python says why at synchronize()
   const at::Tensor& grad = gradient.param.grad();
   if (!grad.defined() || !grad.device().is_cpu() || grad.layout() != c10::kStrided ||
       !grad.is_contiguous() || grad.is_neg() || grad.is_conj()) {
@@ -79,8 +90,8 @@ void Submit(ha_torch_hooks& hooks, Gradient& gradient) {
   if (dtype < 0) return;
   const c10::IntArrayRef shape = grad.sizes();
   void* data = grad.mutable_data_ptr();
-  const ha_tensor tensor{gradient.name.c_str(), data,  data,
-                         shape.data(),          static_cast<int32_t>(shape.size()), dtype};
+  const ha_tensor tensor{
+      gradient.name.c_str(), data, data, shape.data(), static_cast<int32_t>(shape.size()), dtype};
   // An error is not lost: Python submits again what is not in flight, and raises.
   if (ha_submit(hooks.engine, &hooks.call, &tensor, 1, nullptr, nullptr, &gradient.handle,
                 nullptr) == HA_OK) {
@@ -127,6 +138,7 @@ HA_API ha_torch_hooks* ha_torch_hooks_create(ha_engine* engine, int process_set,
                                              double prescale, double postscale,
                                              c10::TensorImpl* const* params,
                                              const char* const* names, size_t count) {
+  horoacc::WatchForks();
   auto hooks = std::make_unique<ha_torch_hooks>();
   hooks->engine = engine;
   hooks->call.collective = HA_ALLREDUCE;
@@ -137,8 +149,8 @@ HA_API ha_torch_hooks* ha_torch_hooks_create(ha_engine* engine, int process_set,
   for (size_t index = 0; index < count; ++index) {
     auto gradient = std::make_unique<horoacc::Gradient>();
     gradient->param = at::Tensor(
-        c10::intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>::unsafe_reclaim_from_nonowning(
-            params[index]));
+        c10::intrusive_ptr<c10::TensorImpl,
+                           c10::UndefinedTensorImpl>::unsafe_reclaim_from_nonowning(params[index]));
     gradient->name = names[index];
     gradient->accumulator = torch::autograd::impl::grad_accumulator(gradient->param);
     gradient->hook = gradient->accumulator->add_post_hook(

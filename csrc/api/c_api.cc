@@ -32,7 +32,9 @@ int Report(const Error& failure, ha_error* error) {
   return static_cast<int>(failure.kind);
 }
 
-int Report(Status status, ha_error* error) { return status.ok() ? HA_OK : Report(status.error(), error); }
+int Report(Status status, ha_error* error) {
+  return status.ok() ? HA_OK : Report(status.error(), error);
+}
 
 // Runs `body`, turning an exception of the standard library (memory, mostly) into an error.
 template <typename Body>
@@ -46,7 +48,8 @@ int Guarded(ha_error* error, Body body) {
   }
 }
 
-horoacc::Result<horoacc::Submission> ToSubmission(const ha_call& call, const ha_tensor* tensors, size_t count) {
+horoacc::Result<horoacc::Submission> ToSubmission(const ha_call& call, const ha_tensor* tensors,
+                                                  size_t count) {
   if (call.collective < 0 || call.collective >= horoacc::kCollectiveCount) {
     return MakeError(ErrorKind::kInvalid, "unknown collective " + std::to_string(call.collective));
   }
@@ -114,7 +117,8 @@ void ha_engine_placement(const ha_engine* engine, int32_t out[6]) {
   std::copy_n(values, 6, out);
 }
 
-int ha_process_set_add(ha_engine* engine, const int32_t* ranks, size_t count, int32_t* id, ha_error* error) {
+int ha_process_set_add(ha_engine* engine, const int32_t* ranks, size_t count, int32_t* id,
+                       ha_error* error) {
   return Guarded(error, [&] {
     auto added = engine->engine->AddProcessSet({ranks, ranks + count});
     if (!added.ok()) return Report(added.error(), error);
@@ -124,7 +128,9 @@ int ha_process_set_add(ha_engine* engine, const int32_t* ranks, size_t count, in
 }
 
 int ha_process_set_remove(ha_engine* engine, int32_t id, ha_error* error) {
-  return Guarded(error, [&] { return Report(engine->engine->RemoveProcessSet(static_cast<uint32_t>(id)), error); });
+  return Guarded(error, [&] {
+    return Report(engine->engine->RemoveProcessSet(static_cast<uint32_t>(id)), error);
+  });
 }
 
 int32_t ha_process_set_ranks(const ha_engine* engine, int32_t id, int32_t* ranks, size_t capacity) {
@@ -134,8 +140,8 @@ int32_t ha_process_set_ranks(const ha_engine* engine, int32_t id, int32_t* ranks
   return static_cast<int32_t>(found->size());
 }
 
-int ha_submit(ha_engine* engine, const ha_call* call, const ha_tensor* tensors, size_t count, ha_done done,
-              void* context, ha_handle* handle, ha_error* error) {
+int ha_submit(ha_engine* engine, const ha_call* call, const ha_tensor* tensors, size_t count,
+              ha_done done, void* context, ha_handle* handle, ha_error* error) {
   return Guarded(error, [&] {
     auto submission = ToSubmission(*call, tensors, count);
     if (!submission.ok()) return Report(submission.error(), error);
@@ -169,9 +175,11 @@ int ha_wait(ha_engine* engine, ha_handle handle, double seconds, ha_error* error
   });
 }
 
-int ha_result(ha_engine* engine, ha_handle handle, size_t index, ha_output* output, ha_error* error) {
+int ha_result(ha_engine* engine, ha_handle handle, size_t index, ha_output* output,
+              ha_error* error) {
   const auto entry = engine->engine->Find(handle);
-  if (!entry || !entry->complete.load(std::memory_order_acquire) || index >= entry->tensors.size()) {
+  if (!entry || !entry->complete.load(std::memory_order_acquire) ||
+      index >= entry->tensors.size()) {
     return Report(MakeError(ErrorKind::kInvalid, "no result for this handle"), error);
   }
   const horoacc::EntryTensor& tensor = entry->tensors[index];
@@ -185,14 +193,16 @@ int ha_result(ha_engine* engine, ha_handle handle, size_t index, ha_output* outp
   output->data = tensor.output;
   output->bytes = bytes;
   output->dtype = static_cast<int32_t>(type);
-  output->received_splits = entry->received_splits.empty() ? nullptr : entry->received_splits.data();
+  output->received_splits =
+      entry->received_splits.empty() ? nullptr : entry->received_splits.data();
   output->nsplits = static_cast<int32_t>(entry->received_splits.size());
   return HA_OK;
 }
 
 void* ha_take(ha_engine* engine, ha_handle handle, size_t index) {
   const auto entry = engine->engine->Find(handle);
-  if (!entry || !entry->complete.load(std::memory_order_acquire) || index >= entry->tensors.size()) return nullptr;
+  if (!entry || !entry->complete.load(std::memory_order_acquire) || index >= entry->tensors.size())
+    return nullptr;
   return entry->tensors[index].owned.release();
 }
 
@@ -200,7 +210,9 @@ void ha_free(void* memory) { std::free(memory); }
 
 void ha_release(ha_engine* engine, ha_handle handle) { engine->engine->Release(handle); }
 
-void* ha_arena_allocate(ha_engine* engine, size_t bytes) { return engine->engine->AllocateShared(bytes); }
+void* ha_arena_allocate(ha_engine* engine, size_t bytes) {
+  return engine->engine->AllocateShared(bytes);
+}
 
 void ha_arena_free(ha_engine* engine, void* memory) { engine->engine->FreeShared(memory); }
 
@@ -215,7 +227,8 @@ void ha_after_fork_in_parent(ha_engine* engine) { engine->engine->arena().AfterF
 void ha_after_fork_in_child(ha_engine* engine) { engine->engine->arena().AfterForkInChild(); }
 
 int ha_timeline_start(ha_engine* engine, const char* path, int mark_cycles, ha_error* error) {
-  return Guarded(error, [&] { return Report(engine->engine->StartTimeline(path, mark_cycles != 0), error); });
+  return Guarded(
+      error, [&] { return Report(engine->engine->StartTimeline(path, mark_cycles != 0), error); });
 }
 
 int ha_timeline_stop(ha_engine* engine, ha_error* error) {

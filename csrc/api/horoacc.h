@@ -55,19 +55,20 @@ typedef struct {
   int32_t rank, size;
   int32_t local_rank, local_size;
   int32_t cross_rank, cross_size;
-  const char* bootstrap;     /* "tcp", "mpi" or "none" (size 1) */
-  const char* rendezvous;    /* "host:port" for tcp; rank 0 listens there */
-  int32_t rendezvous_fd;     /* a listening socket that rank 0 inherited, or -1 */
-  const char* secret;        /* the job's secret, hex */
-  const char* mpi_plugin;    /* the MPI plug-in, or the folder of both, for bootstrap or control "mpi" */
-  const char* mpi_library;   /* path or soname of a libmpi that the user asks for; NULL: choose */
-  const char* mpi_prefix;    /* where a wheel's libmpi may lie: sys.prefix; NULL: nowhere */
-  const char* host_label;    /* NULL: the host's name */
+  const char* bootstrap;  /* "tcp", "mpi" or "none" (size 1) */
+  const char* rendezvous; /* "host:port" for tcp; rank 0 listens there */
+  int32_t rendezvous_fd;  /* a listening socket that rank 0 inherited, or -1 */
+  const char* secret;     /* the job's secret, hex */
+  const char*
+      mpi_plugin; /* the MPI plug-in, or the folder of both, for bootstrap or control "mpi" */
+  const char* mpi_library; /* path or soname of a libmpi that the user asks for; NULL: choose */
+  const char* mpi_prefix;  /* where a wheel's libmpi may lie: sys.prefix; NULL: nowhere */
+  const char* host_label;  /* NULL: the host's name */
 } ha_placement;
 
 /* One tensor of a submission. */
 typedef struct {
-  const char* name;     /* NULL: unnamed, matched by order of submission in its process set */
+  const char* name; /* NULL: unnamed, matched by order of submission in its process set */
   const void* input;
   void* output;         /* NULL: the engine allocates (allgather, alltoall, reducescatter) */
   const int64_t* shape; /* dimensions of the input, at most 16 */
@@ -76,12 +77,12 @@ typedef struct {
 } ha_tensor;
 
 typedef struct {
-  int32_t collective;     /* ha_collective */
-  int32_t process_set;    /* 0: all ranks */
-  int32_t op;             /* reductions */
-  int32_t root;           /* broadcast: global rank */
+  int32_t collective;  /* ha_collective */
+  int32_t process_set; /* 0: all ranks */
+  int32_t op;          /* reductions */
+  int32_t root;        /* broadcast: global rank */
   double prescale, postscale;
-  const int64_t* splits;  /* alltoall: rows for every rank of the set; NULL: equal parts */
+  const int64_t* splits; /* alltoall: rows for every rank of the set; NULL: equal parts */
   int32_t nsplits;
 } ha_call;
 
@@ -157,7 +158,8 @@ HA_API int ha_timeline_stop(ha_engine* engine, ha_error* error);
 HA_API size_t ha_counters(const ha_engine* engine, char* text, size_t capacity);
 
 HA_API const char* ha_version(void);
-/* Defaults of every setting that the core knows, as "key=value" lines; returns the length needed. */
+/* Defaults of every setting that the core knows, as "key=value" lines; returns the length needed.
+ */
 HA_API size_t ha_setting_defaults(char* text, size_t capacity);
 
 #ifdef __cplusplus

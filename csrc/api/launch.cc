@@ -26,7 +26,8 @@ std::string HostName() {
 // Address space, not memory: pages cost something once they are touched.
 uint64_t MemoryBytes(const Settings& settings) {
   if (settings.arena_bytes > 0) return settings.arena_bytes;
-  return static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
+  return static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) *
+         static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
 }
 
 Result<EngineParts> Alone(const Settings& settings) {
@@ -46,8 +47,8 @@ Result<std::shared_ptr<MpiSession>> OpenMpi(const ha_placement& placement, int64
   MpiOptions options;
   options.plugin = TextOr(placement.mpi_plugin, "");
   options.deadline_ns = deadline_ns;
-  HA_ASSIGN(options.choice,
-            ChooseMpi(LookAround(TextOr(placement.mpi_library, ""), TextOr(placement.mpi_prefix, ""))));
+  HA_ASSIGN(options.choice, ChooseMpi(LookAround(TextOr(placement.mpi_library, ""),
+                                                 TextOr(placement.mpi_prefix, ""))));
   return MpiSession::Open(options);
 }
 
@@ -55,8 +56,9 @@ Result<std::shared_ptr<MpiSession>> OpenMpi(const ha_placement& placement, int64
 
 Result<EngineParts> PrepareLaunch(const Settings& settings, const ha_placement& placement) {
   if (placement.size < 1 || placement.rank < 0 || placement.rank >= placement.size) {
-    return MakeError(ErrorKind::kConfig, "rank " + std::to_string(placement.rank) + " of a job of " +
-                                             std::to_string(placement.size) + " ranks");
+    return MakeError(ErrorKind::kConfig, "rank " + std::to_string(placement.rank) +
+                                             " of a job of " + std::to_string(placement.size) +
+                                             " ranks");
   }
   const std::string kind = TextOr(placement.bootstrap, placement.size == 1 ? "none" : "tcp");
   const int64_t deadline = NowNs() + static_cast<int64_t>(settings.start_timeout_seconds * 1e9);
@@ -71,17 +73,19 @@ Result<EngineParts> PrepareLaunch(const Settings& settings, const ha_placement& 
     if (kind == "mpi") {
       parts.bootstrap = MakeMpiBootstrap(parts.mpi);
       if (parts.bootstrap->size() != placement.size || parts.bootstrap->rank() != placement.rank) {
-        return MakeError(ErrorKind::kConfig,
-                         "MPI says rank " + std::to_string(parts.bootstrap->rank()) + " of " +
-                             std::to_string(parts.bootstrap->size()) + ", the launcher says rank " +
-                             std::to_string(placement.rank) + " of " + std::to_string(placement.size) +
-                             ": the MPI library does not belong to the mpirun that started the job");
+        return MakeError(
+            ErrorKind::kConfig,
+            "MPI says rank " + std::to_string(parts.bootstrap->rank()) + " of " +
+                std::to_string(parts.bootstrap->size()) + ", the launcher says rank " +
+                std::to_string(placement.rank) + " of " + std::to_string(placement.size) +
+                ": the MPI library does not belong to the mpirun that started the job");
       }
       if (secret.empty()) {
         HA_ASSIGN(secret, DrawSecret(*parts.bootstrap, deadline));
       }
     } else if (kind == "tcp") {
-      if (secret.empty()) return MakeError(ErrorKind::kConfig, "a job over TCP needs a secret (HOROACC_SECRET)");
+      if (secret.empty())
+        return MakeError(ErrorKind::kConfig, "a job over TCP needs a secret (HOROACC_SECRET)");
       TcpOptions options;
       options.rank = placement.rank;
       options.size = placement.size;
@@ -101,10 +105,10 @@ Result<EngineParts> PrepareLaunch(const Settings& settings, const ha_placement& 
     host.deadline_ns = deadline;
     HA_ASSIGN(parts.share, ShareHost(*parts.bootstrap, host));
     if (parts.share.ranks.size() != static_cast<size_t>(placement.size)) {
-      return MakeError(ErrorKind::kConfig,
-                       "only " + std::to_string(parts.share.ranks.size()) + " of " +
-                           std::to_string(placement.size) + " ranks share the memory of host '" + host.label +
-                           "': jobs on several hosts are not possible yet");
+      return MakeError(ErrorKind::kConfig, "only " + std::to_string(parts.share.ranks.size()) +
+                                               " of " + std::to_string(placement.size) +
+                                               " ranks share the memory of host '" + host.label +
+                                               "': jobs on several hosts are not possible yet");
     }
     if (settings.control == ControlKind::kMpi) parts.links = MakeMpiControlLinks(parts.mpi);
     if (settings.control == ControlKind::kTcp) {

@@ -21,7 +21,8 @@ constexpr double kSignalPeriod = 0.2;  // seconds between looks at Python's sign
 
 [[noreturn]] void Raise(const ha_error& error) {
   const py::object raised =
-      py::module_::import("horoacc.errors").attr("from_core")(error.kind, std::string(error.message), error.culprit);
+      py::module_::import("horoacc.errors")
+          .attr("from_core")(error.kind, std::string(error.message), error.culprit);
   PyErr_SetObject(py::type::of(raised).ptr(), raised.ptr());
   throw py::error_already_set();
 }
@@ -69,10 +70,13 @@ class Engine {
     std::vector<ha_setting> rows;
     for (const auto& [key, value] : settings) rows.push_back({key.c_str(), value.c_str()});
     const auto number = [&](const char* key, int otherwise) {
-      return placement.contains(key) && !placement[key].is_none() ? placement[key].cast<int>() : otherwise;
+      return placement.contains(key) && !placement[key].is_none() ? placement[key].cast<int>()
+                                                                  : otherwise;
     };
     const auto text = [&](const char* key) {
-      return placement.contains(key) && !placement[key].is_none() ? placement[key].cast<std::string>() : std::string();
+      return placement.contains(key) && !placement[key].is_none()
+                 ? placement[key].cast<std::string>()
+                 : std::string();
     };
     const std::string bootstrap = text("bootstrap");
     const std::string rendezvous = text("rendezvous");
@@ -170,8 +174,9 @@ class Engine {
     return py::cast(ranks);
   }
 
-  uint64_t Submit(int collective, const py::sequence& tensors, int op, double prescale, double postscale, int root,
-                  int process_set, const std::optional<std::vector<int64_t>>& splits, py::object keep) {
+  uint64_t Submit(int collective, const py::sequence& tensors, int op, double prescale,
+                  double postscale, int root, int process_set,
+                  const std::optional<std::vector<int64_t>>& splits, py::object keep) {
     const size_t count = py::len(tensors);
     std::vector<ha_tensor> rows(count);
     std::vector<std::string> names(count);
@@ -202,14 +207,16 @@ class Engine {
   }
 
   uint64_t Allreduce(const std::optional<std::string>& name, uintptr_t input, uintptr_t output,
-                     const py::tuple& shape, int dtype, int op, double prescale, double postscale, int process_set,
-                     py::object keep) {
+                     const py::tuple& shape, int dtype, int op, double prescale, double postscale,
+                     int process_set, py::object keep) {
     int64_t dims[16];
     const size_t ndim = shape.size();
     if (ndim > 16) throw py::value_error("at most 16 dimensions");
-    for (size_t dim = 0; dim < ndim; ++dim) dims[dim] = PyLong_AsLongLong(PyTuple_GET_ITEM(shape.ptr(), dim));
-    const ha_tensor row{name ? name->c_str() : nullptr, reinterpret_cast<const void*>(input),
-                        reinterpret_cast<void*>(output), dims, static_cast<int32_t>(ndim), dtype};
+    for (size_t dim = 0; dim < ndim; ++dim)
+      dims[dim] = PyLong_AsLongLong(PyTuple_GET_ITEM(shape.ptr(), dim));
+    const ha_tensor row{name ? name->c_str() : nullptr,  reinterpret_cast<const void*>(input),
+                        reinterpret_cast<void*>(output), dims,
+                        static_cast<int32_t>(ndim),      dtype};
     ha_call call{};
     call.collective = HA_ALLREDUCE;
     call.process_set = process_set;
@@ -264,7 +271,8 @@ class Engine {
       output->shape.assign(found.shape, found.shape + found.ndim);
       output->dtype = found.dtype;
       if (found.received_splits) {
-        output->received_splits.assign(found.received_splits, found.received_splits + found.nsplits);
+        output->received_splits.assign(found.received_splits,
+                                       found.received_splits + found.nsplits);
         output->has_splits = true;
       }
       output->data = ha_take(engine_, handle, index);
@@ -301,9 +309,8 @@ class Engine {
 
   [[nodiscard]] std::unordered_map<std::string, uint64_t> Counters() const {
     std::unordered_map<std::string, uint64_t> counters;
-    for (const auto& [name, value] : Lines(Text([&](char* text, size_t capacity) {
-           return ha_counters(engine_, text, capacity);
-         }))) {
+    for (const auto& [name, value] : Lines(Text(
+             [&](char* text, size_t capacity) { return ha_counters(engine_, text, capacity); }))) {
       counters[name] = std::stoull(value);
     }
     return counters;
@@ -316,7 +323,8 @@ class Engine {
     int code = HA_OK;
     {
       const py::gil_scoped_release release;
-      code = ha_submit(engine_, &call, tensors.data(), tensors.size(), nullptr, nullptr, &handle, &error);
+      code = ha_submit(engine_, &call, tensors.data(), tensors.size(), nullptr, nullptr, &handle,
+                       &error);
     }
     Check(code, error);
     if (!keep.is_none()) kept_.emplace(handle, std::move(keep));
@@ -343,15 +351,16 @@ PYBIND11_MODULE(_core, module) {
         return py::buffer_info(output.data, 1, py::format_descriptor<uint8_t>::format(),
                                static_cast<py::ssize_t>(output.bytes));
       })
-      .def_property_readonly("shape", [](const Output& output) { return py::tuple(py::cast(output.shape)); })
+      .def_property_readonly("shape",
+                             [](const Output& output) { return py::tuple(py::cast(output.shape)); })
       .def_readonly("dtype", &Output::dtype)
       .def_property_readonly("received_splits", [](const Output& output) -> py::object {
         return output.has_splits ? py::cast(output.received_splits) : py::object(py::none());
       });
 
   py::class_<Engine>(module, "Engine")
-      .def(py::init<const std::unordered_map<std::string, std::string>&, const py::dict&>(), py::arg("settings"),
-           py::arg("placement"))
+      .def(py::init<const std::unordered_map<std::string, std::string>&, const py::dict&>(),
+           py::arg("settings"), py::arg("placement"))
       .def_property_readonly("address", &Engine::address)
       .def_property_readonly("placement", &Engine::placement)
       .def("shutdown", &Engine::Shutdown)
@@ -363,15 +372,16 @@ PYBIND11_MODULE(_core, module) {
       .def("remove_process_set", &Engine::RemoveProcessSet, py::arg("process_set"))
       .def("process_set_ranks", &Engine::ProcessSetRanks, py::arg("process_set"))
       .def("submit", &Engine::Submit, py::arg("collective"), py::arg("tensors"), py::arg("op") = 1,
-           py::arg("prescale") = 1.0, py::arg("postscale") = 1.0, py::arg("root") = 0, py::arg("process_set") = 0,
-           py::arg("splits") = py::none(), py::arg("keep") = py::none())
+           py::arg("prescale") = 1.0, py::arg("postscale") = 1.0, py::arg("root") = 0,
+           py::arg("process_set") = 0, py::arg("splits") = py::none(), py::arg("keep") = py::none())
       .def("allreduce", &Engine::Allreduce)
       .def("poll", &Engine::Poll, py::arg("handle"))
       .def("wait", &Engine::Wait, py::arg("handle"), py::arg("timeout") = py::none())
       .def("outputs", &Engine::Outputs, py::arg("handle"))
       .def("release", &Engine::Release, py::arg("handle"))
       .def("arena_contains", &Engine::ArenaContains, py::arg("pointer"))
-      .def("start_timeline", &Engine::StartTimeline, py::arg("path"), py::arg("mark_cycles") = false)
+      .def("start_timeline", &Engine::StartTimeline, py::arg("path"),
+           py::arg("mark_cycles") = false)
       .def("stop_timeline", &Engine::StopTimeline)
       .def("counters", &Engine::Counters);
 

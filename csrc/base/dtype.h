@@ -23,7 +23,14 @@ enum class DType : uint8_t {
 inline constexpr int kDTypeCount = 12;
 
 /// The numbers are Horovod's (Adasum = 2 belongs to a later door).
-enum class ReduceOp : uint8_t { kAverage = 0, kSum = 1, kAdasum = 2, kMin = 3, kMax = 4, kProduct = 5 };
+enum class ReduceOp : uint8_t {
+  kAverage = 0,
+  kSum = 1,
+  kAdasum = 2,
+  kMin = 3,
+  kMax = 4,
+  kProduct = 5
+};
 
 [[nodiscard]] constexpr size_t SizeOf(DType type) {
   constexpr size_t kSizes[kDTypeCount] = {1, 1, 1, 2, 4, 8, 2, 2, 4, 8, 8, 16};
@@ -31,9 +38,9 @@ enum class ReduceOp : uint8_t { kAverage = 0, kSum = 1, kAdasum = 2, kMin = 3, k
 }
 
 [[nodiscard]] constexpr std::string_view NameOf(DType type) {
-  constexpr std::string_view kNames[kDTypeCount] = {"bool",     "uint8",   "int8",    "int16",
-                                                    "int32",    "int64",   "float16", "bfloat16",
-                                                    "float32",  "float64", "complex64", "complex128"};
+  constexpr std::string_view kNames[kDTypeCount] = {
+      "bool",    "uint8",    "int8",    "int16",   "int32",     "int64",
+      "float16", "bfloat16", "float32", "float64", "complex64", "complex128"};
   return kNames[static_cast<int>(type)];
 }
 

@@ -18,7 +18,8 @@ void Log::Write(LogLevel level, const std::string& text) const {
     std::strftime(stamp, sizeof stamp, " %H:%M:%S", &parts);
     line += stamp;
   }
-  line += " rank " + std::to_string(rank_) + " " + kNames[static_cast<int>(level)] + ": " + text + "\n";
+  line +=
+      " rank " + std::to_string(rank_) + " " + kNames[static_cast<int>(level)] + ": " + text + "\n";
   [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, line.data(), line.size());
 }
 

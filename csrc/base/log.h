@@ -9,7 +9,8 @@ namespace horoacc {
 /// One rank's logger. Immutable, so any thread may use it.
 class Log {
  public:
-  Log(int rank, LogLevel level, bool hide_time) : rank_(rank), level_(level), hide_time_(hide_time) {}
+  Log(int rank, LogLevel level, bool hide_time)
+      : rank_(rank), level_(level), hide_time_(hide_time) {}
   [[nodiscard]] bool Enabled(LogLevel level) const { return level >= level_; }
   void Write(LogLevel level, const std::string& text) const;
 

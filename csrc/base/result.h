@@ -11,14 +11,14 @@ namespace horoacc {
 /// What went wrong, in the words of `horoacc.errors`.
 enum class ErrorKind : int {
   kOk = 0,
-  kMismatch = 1,      ///< ranks disagree about a tensor; every rank gets the same text
-  kInvalid = 2,       ///< a bad argument on this rank (Python: ValueError)
-  kPeerLost = 3,      ///< a rank died or left
-  kTimeout = 4,       ///< a deadline passed
-  kAborted = 5,       ///< the job was aborted by another rank, or shut down
-  kConfig = 6,        ///< a setting or the environment cannot work
-  kSystem = 7,        ///< the operating system said no
-  kUnsupported = 8,   ///< the operation has no meaning here (min of complex numbers)
+  kMismatch = 1,     ///< ranks disagree about a tensor; every rank gets the same text
+  kInvalid = 2,      ///< a bad argument on this rank (Python: ValueError)
+  kPeerLost = 3,     ///< a rank died or left
+  kTimeout = 4,      ///< a deadline passed
+  kAborted = 5,      ///< the job was aborted by another rank, or shut down
+  kConfig = 6,       ///< a setting or the environment cannot work
+  kSystem = 7,       ///< the operating system said no
+  kUnsupported = 8,  ///< the operation has no meaning here (min of complex numbers)
 };
 
 struct Error {
@@ -77,17 +77,17 @@ using Status = Result<void>;
 #define HA_CONCAT(a, b) HA_CONCAT_(a, b)
 
 /// Returns the error of a Status expression to the caller.
-#define HA_TRY(expr)                                             \
-  do {                                                           \
-    if (auto ha_status = (expr); !ha_status.ok()) {              \
-      return std::move(ha_status.error());                       \
-    }                                                            \
+#define HA_TRY(expr)                                \
+  do {                                              \
+    if (auto ha_status = (expr); !ha_status.ok()) { \
+      return std::move(ha_status.error());          \
+    }                                               \
   } while (false)
 
 /// Declares `decl` from a Result expression, or returns its error.
-#define HA_ASSIGN(decl, expr)                                                      \
-  auto HA_CONCAT(ha_result_, __LINE__) = (expr);                                   \
-  if (!HA_CONCAT(ha_result_, __LINE__).ok()) {                                     \
-    return std::move(HA_CONCAT(ha_result_, __LINE__).error());                     \
-  }                                                                                \
+#define HA_ASSIGN(decl, expr)                                  \
+  auto HA_CONCAT(ha_result_, __LINE__) = (expr);               \
+  if (!HA_CONCAT(ha_result_, __LINE__).ok()) {                 \
+    return std::move(HA_CONCAT(ha_result_, __LINE__).error()); \
+  }                                                            \
   decl = std::move(HA_CONCAT(ha_result_, __LINE__)).value()

@@ -18,7 +18,7 @@ struct Row {
 };
 
 template <typename Number>
-Row NumberRow(const char* key, Number Settings::*field) {
+Row NumberRow(const char* key, Number Settings::* field) {
   return {key,
           [field](const std::string& text, Settings& settings) {
             std::istringstream stream(text);
@@ -35,7 +35,7 @@ Row NumberRow(const char* key, Number Settings::*field) {
           }};
 }
 
-Row FlagRow(const char* key, bool Settings::*field) {
+Row FlagRow(const char* key, bool Settings::* field) {
   return {key,
           [field](const std::string& text, Settings& settings) {
             if (text != "0" && text != "1") return false;
@@ -45,7 +45,7 @@ Row FlagRow(const char* key, bool Settings::*field) {
           [field](const Settings& settings) { return settings.*field ? "1" : "0"; }};
 }
 
-Row TextRow(const char* key, std::string Settings::*field) {
+Row TextRow(const char* key, std::string Settings::* field) {
   return {key,
           [field](const std::string& text, Settings& settings) {
             settings.*field = text;
@@ -55,7 +55,7 @@ Row TextRow(const char* key, std::string Settings::*field) {
 }
 
 template <typename Choice>
-Row ChoiceRow(const char* key, Choice Settings::*field,
+Row ChoiceRow(const char* key, Choice Settings::* field,
               std::vector<std::pair<const char*, Choice>> names) {
   return {key,
           [=](const std::string& text, Settings& settings) {

@@ -29,12 +29,12 @@ struct Settings {
   bool log_hide_time = false;
   double start_timeout_seconds = 60;
   ArenaMode arena = ArenaMode::kGradients;
-  uint64_t arena_bytes = 0;               ///< address space of this rank's memory; 0: physical memory
-  int64_t spin_microseconds = -1;         ///< < 0: spin only if every rank of the host has a core
-  uint64_t window_bytes = 0;              ///< 0: by the number of ranks
+  uint64_t arena_bytes = 0;        ///< address space of this rank's memory; 0: physical memory
+  int64_t spin_microseconds = -1;  ///< < 0: spin only if every rank of the host has a core
+  uint64_t window_bytes = 0;       ///< 0: by the number of ranks
   uint64_t last_arriver_bytes = 256 << 10;  ///< up to here the last rank to arrive reduces
   std::string reduction = "canonical";
-  std::string thread_affinity;            ///< comma list: a core for each local rank's engine thread
+  std::string thread_affinity;  ///< comma list: a core for each local rank's engine thread
   PathKind reduce_path = PathKind::kAuto;
 
   /// Parses key=value pairs over the defaults. kConfig names an unknown key or a bad value.

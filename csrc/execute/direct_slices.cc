@@ -26,7 +26,8 @@ void ReduceRange(const ReducePiece& piece, uint32_t ranks, uint64_t first, uint6
     sources[r] = static_cast<const std::byte*>(piece.sources[r]) + offset;
     destinations[r] = static_cast<std::byte*>(piece.destinations[r]) + offset;
   }
-  Reduce({{sources, ranks}, {destinations, ranks}, last - first, piece.type, piece.op, piece.scale});
+  Reduce(
+      {{sources, ranks}, {destinations, ranks}, last - first, piece.type, piece.op, piece.scale});
 }
 
 }  // namespace

@@ -49,7 +49,8 @@ bool Exchange::complete() const {
   return !shows_shared_ || ring_.AllConsumed();
 }
 
-const std::byte* Exchange::Source(const ExchangePiece& piece, uint32_t index, uint64_t window) const {
+const std::byte* Exchange::Source(const ExchangePiece& piece, uint32_t index,
+                                  uint64_t window) const {
   if (piece.shared[index]) return piece.shared[index] + windows_[window].first;
   return ring_.Place(index, window);
 }

@@ -55,12 +55,14 @@ class Exchange final : public Execution {
     uint32_t piece;
     uint64_t first, last;  ///< bytes
   };
-  static std::vector<Window> Cut(const SetContext& context, const std::vector<ExchangePiece>& pieces);
+  static std::vector<Window> Cut(const SetContext& context,
+                                 const std::vector<ExchangePiece>& pieces);
   static bool Stages(const SetContext& context, const std::vector<ExchangePiece>& pieces);
 
   bool Take();
   bool Show();
-  [[nodiscard]] const std::byte* Source(const ExchangePiece& piece, uint32_t index, uint64_t window) const;
+  [[nodiscard]] const std::byte* Source(const ExchangePiece& piece, uint32_t index,
+                                        uint64_t window) const;
 
   const SetContext& context_;
   std::vector<ExchangePiece> pieces_;

@@ -15,10 +15,10 @@ namespace horoacc {
 
 /// What an execution needs of its process set on this host.
 struct SetContext {
-  uint32_t me = 0;     ///< this rank's index in the set
+  uint32_t me = 0;  ///< this rank's index in the set
   uint32_t ranks = 0;
-  std::vector<std::byte*> memory;  ///< by index: base of the rank's memory, mapped here
-  Arena* staging = nullptr;        ///< this rank's own memory, for window rings
+  std::vector<std::byte*> memory;           ///< by index: base of the rank's memory, mapped here
+  Arena* staging = nullptr;                 ///< this rank's own memory, for window rings
   std::function<void(void*)> free_staging;  ///< keeps a block that a slow peer might still write
   uint64_t window_bytes = 0;
   uint32_t window_depth = 0;

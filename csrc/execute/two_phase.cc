@@ -53,7 +53,8 @@ bool TwoPhaseWindows::ReduceSlice() {
   uint64_t slice = slot_.next_slice.value.load(std::memory_order_relaxed);
   const uint64_t w = slice / slices_per_window_;
   if (w >= windows_.size() || !ring_.AllExposed(w)) return false;
-  if (!slot_.next_slice.value.compare_exchange_strong(slice, slice + 1, std::memory_order_relaxed)) {
+  if (!slot_.next_slice.value.compare_exchange_strong(slice, slice + 1,
+                                                      std::memory_order_relaxed)) {
     return true;  // another rank took it; there may be a next one
   }
   const Window& window = windows_[w];
@@ -75,7 +76,8 @@ bool TwoPhaseWindows::ReduceSlice() {
     Reduce({sources, {&sum, 1}, last - first, piece.type, piece.op, piece.scale});
   }
   auto& done = slot_.window_done[w % context_.window_depth].value;
-  if (done.fetch_add(1, std::memory_order_acq_rel) + 1 == DoneCountOf(w)) context_.ring_others(true);
+  if (done.fetch_add(1, std::memory_order_acq_rel) + 1 == DoneCountOf(w))
+    context_.ring_others(true);
   return true;
 }
 

@@ -5,10 +5,7 @@
 namespace horoacc {
 
 WindowRing::WindowRing(const SetContext& context, ExecSlot& slot, uint64_t windows, bool stages)
-    : context_(context),
-      slot_(slot),
-      windows_(windows),
-      depth_(context.window_depth) {
+    : context_(context), slot_(slot), windows_(windows), depth_(context.window_depth) {
   uint64_t offset = kNoStaging;
   if (stages && windows > 0) {
     own_ = static_cast<std::byte*>(

@@ -27,7 +27,9 @@ class WindowRing {
   /// May window exposed() be copied in? Its place is free once every rank consumed what was there.
   [[nodiscard]] bool MayExpose() const;
   /// The place of window exposed() of this rank.
-  [[nodiscard]] std::byte* OwnPlace() const { return own_ + (exposed_ % depth_) * context_.window_bytes; }
+  [[nodiscard]] std::byte* OwnPlace() const {
+    return own_ + (exposed_ % depth_) * context_.window_bytes;
+  }
   void Expose();
   /// Have all ranks exposed `window`?
   [[nodiscard]] bool AllExposed(uint64_t window) const;

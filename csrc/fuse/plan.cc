@@ -120,7 +120,8 @@ std::vector<Bucket> TakeReady(PlanState& plan, std::span<const ReadyItem> items)
     }
     item.waiting = 1;
     if (++bucket.waiting < bucket.count) continue;
-    Bucket whole(plan.order.begin() + bucket.first, plan.order.begin() + bucket.first + bucket.count);
+    Bucket whole(plan.order.begin() + bucket.first,
+                 plan.order.begin() + bucket.first + bucket.count);
     for (uint32_t id : whole) MarkRan(plan, bucket, id);
     CloseRoundIfDone(plan, bucket);
     runnable.push_back(std::move(whole));

@@ -10,10 +10,10 @@ namespace horoacc {
 /// What the plan needs to know of a tensor (or group) that is ready on all ranks.
 struct ReadyItem {
   uint32_t id = 0;
-  uint64_t sequence = 0;    ///< position among the lowest rank's submissions
-  uint32_t pause = 0;       ///< how often the lowest rank had waited before it submitted this
+  uint64_t sequence = 0;  ///< position among the lowest rank's submissions
+  uint32_t pause = 0;     ///< how often the lowest rank had waited before it submitted this
   uint64_t bytes = 0;
-  bool fusable = false;     ///< a named allreduce
+  bool fusable = false;  ///< a named allreduce
 };
 
 struct PlanItem {

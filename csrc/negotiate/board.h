@@ -13,8 +13,8 @@
 
 namespace horoacc {
 
-inline constexpr uint32_t kNamedIds = 16384;    ///< names of a set that can be known at a time
-inline constexpr uint32_t kUnnamedIds = 4096;   ///< unnamed calls in flight; recycled by number
+inline constexpr uint32_t kNamedIds = 16384;   ///< names of a set that can be known at a time
+inline constexpr uint32_t kUnnamedIds = 4096;  ///< unnamed calls in flight; recycled by number
 inline constexpr uint32_t kIds = kNamedIds + kUnnamedIds;
 inline constexpr uint32_t kNameSlots = 2 * kNamedIds;
 inline constexpr uint32_t kMaxName = 240;
@@ -27,7 +27,7 @@ inline constexpr uint64_t kPrivate = std::numeric_limits<uint64_t>::max();
 struct TensorRow {
   uint8_t type = 0;
   uint8_t ndim = 0;
-  uint64_t input = kPrivate;   ///< offset in the rank's memory, or kPrivate
+  uint64_t input = kPrivate;  ///< offset in the rank's memory, or kPrivate
   uint64_t output = kPrivate;
   int64_t shape[kMaxDims] = {};
 };
@@ -40,15 +40,15 @@ struct Row {
   uint64_t sequence = 0;  ///< position among this rank's submissions in the set
   uint64_t extra = 0;     ///< offset in the rank's memory of what does not fit here
   double prescale = 1, postscale = 1;
-  uint32_t pause = 0;     ///< how often this rank had waited before
-  uint32_t tensors = 0;   ///< if > 1: TensorRow[tensors] at `extra`
+  uint32_t pause = 0;    ///< how often this rank had waited before
+  uint32_t tensors = 0;  ///< if > 1: TensorRow[tensors] at `extra`
   int32_t root = 0;
-  uint32_t splits = 0;    ///< int64_t[splits] at `extra`, after the tensors
-  uint32_t error = 0;     ///< length of a local error's text at `extra`
+  uint32_t splits = 0;  ///< int64_t[splits] at `extra`, after the tensors
+  uint32_t error = 0;   ///< length of a local error's text at `extra`
   uint8_t collective = 0;
   uint8_t op = 0;
-  uint8_t notify = 0;     ///< this rank must be woken for the decision (it has a callback)
-  TensorRow tensor;       ///< the only tensor, if tensors == 1
+  uint8_t notify = 0;  ///< this rank must be woken for the decision (it has a callback)
+  TensorRow tensor;    ///< the only tensor, if tensors == 1
 };
 
 struct IdEntry {
@@ -56,7 +56,7 @@ struct IdEntry {
   std::atomic<uint64_t> arrivals{0};
   std::atomic<uint64_t> last_decision{0};  ///< end in the log of the last decision that named it
   uint64_t name_hash = 0;
-  uint32_t name_length = 0;    ///< of the whole name; 0: free
+  uint32_t name_length = 0;  ///< of the whole name; 0: free
   char name[kMaxName] = {};
 };
 
@@ -66,7 +66,7 @@ struct BoardLock {
 };
 
 struct alignas(64) Cursor {
-  std::atomic<uint64_t> words{0};     ///< position in the log up to which the rank has finished
+  std::atomic<uint64_t> words{0};  ///< position in the log up to which the rank has finished
   std::atomic<uint64_t> slots{0};  ///< number of execution slots it has finished with
 };
 
@@ -74,7 +74,7 @@ struct alignas(64) Cursor {
 struct SetHeader {
   BoardLock lock;
   alignas(64) std::atomic<uint64_t> log_words{0};  ///< end of the log, in words ever written
-  uint64_t slots = 0;                ///< execution slots ever given to decisions
+  uint64_t slots = 0;                              ///< execution slots ever given to decisions
   std::atomic<uint32_t> starved{0};  ///< a decision waits for room in the log or for a slot
   std::atomic<int32_t> gone{0};      ///< global rank + 1 of a member that has shut down; 0: none
   uint32_t ids = 0;                  ///< named ids given out

@@ -89,7 +89,8 @@ Status BoardPlane::Pump() {
 }
 
 Result<std::optional<Decision>> BoardPlane::Next() {
-  if (taken_ == board_.header().log_words.load(std::memory_order_acquire)) return std::optional<Decision>();
+  if (taken_ == board_.header().log_words.load(std::memory_order_acquire))
+    return std::optional<Decision>();
   LogHeader header;
   for (uint32_t word = 0; word < kHeaderWords; ++word) {
     reinterpret_cast<uint32_t*>(&header)[word] = board_.log_word(taken_ + word);
@@ -132,7 +133,8 @@ Status BoardPlane::Finish(const Decision& decision) {
 
 bool BoardPlane::HasRoom() const {
   const SetHeader& header = board_.header();
-  const uint64_t used = header.log_words.load(std::memory_order_relaxed) - board_.LeastWordsFinished();
+  const uint64_t used =
+      header.log_words.load(std::memory_order_relaxed) - board_.LeastWordsFinished();
   // One id can bring a whole bucket, in two parts, and an error.
   constexpr uint64_t kWorstCase = 2 * kIds + 4096;
   return kLogWords - used > kWorstCase && decider_.HasSlots();
@@ -170,7 +172,8 @@ void BoardPlane::DecideOne(uint32_t id) {
     return;
   }
   const Row& lowest = board_.row(0, id, key.generation);
-  const bool fusable = id < kNamedIds && lowest.collective == static_cast<uint8_t>(Collective::kAllreduce);
+  const bool fusable =
+      id < kNamedIds && lowest.collective == static_cast<uint8_t>(Collective::kAllreduce);
   const ReadyItem item{id, lowest.sequence, lowest.pause, BytesOf(board_, context_, key), fusable};
   for (const Bucket& bucket : TakeReady(board_.plan(), {&item, 1})) PublishRun(bucket);
 }
@@ -210,11 +213,12 @@ void BoardPlane::PublishError(uint32_t id, ErrorKind kind, int culprit, const st
   std::memcpy(words.data(), &entry, sizeof entry);
   words[kHeaderWords] = id;
   for (uint32_t byte = 0; byte < entry.text_bytes; ++byte) {
-    words[kHeaderWords + 1 + byte / 4] |= static_cast<uint32_t>(static_cast<unsigned char>(text[byte]))
-                                          << (8 * (byte % 4));
+    words[kHeaderWords + 1 + byte / 4] |=
+        static_cast<uint32_t>(static_cast<unsigned char>(text[byte])) << (8 * (byte % 4));
   }
-  board_.id(id).last_decision.store(board_.header().log_words.load(std::memory_order_relaxed) + entry.words,
-                                    std::memory_order_relaxed);
+  board_.id(id).last_decision.store(
+      board_.header().log_words.load(std::memory_order_relaxed) + entry.words,
+      std::memory_order_relaxed);
   Append(words);
   const TensorKey key{id, GenerationOf(id)};
   RingMembers({&key, 1}, false);
@@ -232,7 +236,8 @@ void BoardPlane::RingMembers(std::span<const TensorKey> keys, bool work) {
     const bool notify = std::ranges::any_of(keys, [&](const TensorKey& key) {
       return board_.row(r, key.id, key.generation).notify != 0;
     });
-    bells_.Ring(static_cast<int>(board_.local(r)), work || notify ? Urgency::kWork : Urgency::kQuiet);
+    bells_.Ring(static_cast<int>(board_.local(r)),
+                work || notify ? Urgency::kWork : Urgency::kQuiet);
   }
 }
 

@@ -24,7 +24,9 @@ class BoardPlane final : public Plane {
   Result<std::optional<Decision>> Next() override;
   Status Reject(const TensorName& tensor, const Error& error) override;
   Status Finish(const Decision& decision) override;
-  [[nodiscard]] int Gone() override { return board_.header().gone.load(std::memory_order_acquire) - 1; }
+  [[nodiscard]] int Gone() override {
+    return board_.header().gone.load(std::memory_order_acquire) - 1;
+  }
 
  private:
   // All under the set's lock.

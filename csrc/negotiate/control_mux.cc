@@ -65,7 +65,8 @@ Result<bool> ControlMux::Pump() {
       if (found == handlers_.end()) {
         std::deque<ControlMessage>& early = early_[process_set];
         if (early.size() >= kMostEarlyMessages) {
-          return MakeError(ErrorKind::kSystem, "too many messages for an unknown process set", message.source);
+          return MakeError(ErrorKind::kSystem, "too many messages for an unknown process set",
+                           message.source);
         }
         early.push_back(std::move(message));
         continue;

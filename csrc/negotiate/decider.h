@@ -41,6 +41,7 @@ struct Disagreement {
                                        const std::vector<int>& global_ranks, TensorKey key);
 
 /// What a tensor is called in messages: its name, or the operation and number of an unnamed call.
-[[nodiscard]] std::string DisplayName(const SetBoard& board, const SetContext& context, TensorKey key);
+[[nodiscard]] std::string DisplayName(const SetBoard& board, const SetContext& context,
+                                      TensorKey key);
 
 }  // namespace horoacc

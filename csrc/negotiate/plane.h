@@ -25,10 +25,10 @@ struct Announcement {
 struct Decision {
   enum class Kind : uint32_t { kRun = 1, kError = 2 };
   Kind kind = Kind::kRun;
-  bool done = false;      ///< the deciding rank has reduced it already
-  bool shared = false;    ///< every buffer of it is in shared memory
-  uint64_t slot = 0;      ///< number of its execution slot, if it is not done
-  uint64_t end = 0;       ///< where it ends in the log
+  bool done = false;    ///< the deciding rank has reduced it already
+  bool shared = false;  ///< every buffer of it is in shared memory
+  uint64_t slot = 0;    ///< number of its execution slot, if it is not done
+  uint64_t end = 0;     ///< where it ends in the log
   std::vector<uint32_t> ids;
   ErrorKind error = ErrorKind::kOk;
   int culprit = -1;

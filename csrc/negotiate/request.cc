@@ -84,9 +84,10 @@ std::string ShapeText(const Dims& shape) {
 
 std::string DescribeMismatch(const std::string& name, int rank_a, const Request& a, int rank_b,
                              const Request& b) {
-  const auto differ = [&](const std::string& what, const std::string& left, const std::string& right) {
-    return "tensor '" + name + "': mismatched " + what + ": rank " + std::to_string(rank_a) + " has " +
-           left + ", rank " + std::to_string(rank_b) + " has " + right;
+  const auto differ = [&](const std::string& what, const std::string& left,
+                          const std::string& right) {
+    return "tensor '" + name + "': mismatched " + what + ": rank " + std::to_string(rank_a) +
+           " has " + left + ", rank " + std::to_string(rank_b) + " has " + right;
   };
   if (a.collective != b.collective) {
     return differ("operation", NameOf(a.collective), NameOf(b.collective));
@@ -102,9 +103,10 @@ std::string DescribeMismatch(const std::string& name, int rank_a, const Request&
                     std::string(NameOf(b.tensors[i].type)));
     }
     if (!ShapesFit(a.collective, a.tensors[i].shape, b.tensors[i].shape)) {
-      return differ((FirstDimensionIsFree(a.collective) ? "shape beyond the first dimension" : "shape") +
-                        member,
-                    ShapeText(a.tensors[i].shape), ShapeText(b.tensors[i].shape));
+      return differ(
+          (FirstDimensionIsFree(a.collective) ? "shape beyond the first dimension" : "shape") +
+              member,
+          ShapeText(a.tensors[i].shape), ShapeText(b.tensors[i].shape));
     }
   }
   if (Reduces(a.collective)) {

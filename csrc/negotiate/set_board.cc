@@ -63,15 +63,16 @@ RankState& HostBoard::state(uint32_t local_rank) const {
 
 std::byte* HostBoard::set_memory(uint32_t process_set) const {
   return base_ + RoundUp(sizeof(HostHeader)) + RoundUp(sizeof(Bell) * local_size_) +
-         RoundUp(sizeof(RankState) * local_size_) +
-         process_set * SetBoard::BytesFor(local_size_);
+         RoundUp(sizeof(RankState) * local_size_) + process_set * SetBoard::BytesFor(local_size_);
 }
 
 bool HostBoard::Abort(const Error& error) const {
   HostHeader& header = this->header();
   uint64_t none = 0;
-  const uint64_t word = static_cast<uint64_t>(error.kind) << 32 | static_cast<uint32_t>(error.culprit + 1);
-  if (!header.abort_word.compare_exchange_strong(none, word, std::memory_order_acq_rel)) return false;
+  const uint64_t word =
+      static_cast<uint64_t>(error.kind) << 32 | static_cast<uint32_t>(error.culprit + 1);
+  if (!header.abort_word.compare_exchange_strong(none, word, std::memory_order_acq_rel))
+    return false;
   const size_t length = std::min(error.message.size(), sizeof header.abort_text - 1);
   std::memcpy(header.abort_text, error.message.data(), length);
   header.abort_text_ready.store(1, std::memory_order_release);
@@ -83,11 +84,13 @@ Error HostBoard::aborted() const {
   const uint64_t word = header.abort_word.load(std::memory_order_acquire);
   if (word == 0) return MakeError(ErrorKind::kOk, "");
   // The text follows within nanoseconds, unless the writer died in between.
-  for (int spin = 0; spin < 1000 && header.abort_text_ready.load(std::memory_order_acquire) == 0; ++spin) {
+  for (int spin = 0; spin < 1000 && header.abort_text_ready.load(std::memory_order_acquire) == 0;
+       ++spin) {
     sched_yield();
   }
   const bool ready = header.abort_text_ready.load(std::memory_order_acquire) != 0;
-  return MakeError(static_cast<ErrorKind>(word >> 32), ready ? header.abort_text : "the job was aborted",
+  return MakeError(static_cast<ErrorKind>(word >> 32),
+                   ready ? header.abort_text : "the job was aborted",
                    static_cast<int>(word & 0xffffffff) - 1);
 }
 
@@ -196,7 +199,8 @@ bool SetBoard::CloseGeneration(uint32_t id, uint64_t generation) const {
   uint64_t seen = arrivals.load(std::memory_order_acquire);
   do {
     if ((seen & 0xffff) == 0 || (seen >> 16 & 0xffffffff) + 1 != generation) return false;
-  } while (!arrivals.compare_exchange_weak(seen, (seen & ~0xffffull) + 0x10000, std::memory_order_acq_rel));
+  } while (!arrivals.compare_exchange_weak(seen, (seen & ~0xffffull) + 0x10000,
+                                           std::memory_order_acq_rel));
   return true;
 }
 
@@ -229,13 +233,15 @@ Result<uint32_t> SetBoard::FreeId() {
     if (oldest == kNamedIds || entry.last_decision < ids_[oldest].last_decision) oldest = id;
   }
   if (oldest == kNamedIds) {
-    return MakeError(ErrorKind::kInvalid, std::to_string(kNamedIds) + " named tensors are in flight");
+    return MakeError(ErrorKind::kInvalid,
+                     std::to_string(kNamedIds) + " named tensors are in flight");
   }
   IdEntry& entry = ids_[oldest];
   uint64_t arrivals = entry.arrivals.load();
   const uint64_t next = ((arrivals >> 48) + 1) << 48 | (arrivals & 0xffffffff0000ull);
   if ((arrivals & 0xffff) != 0 || !entry.arrivals.compare_exchange_strong(arrivals, next)) {
-    return MakeError(ErrorKind::kInvalid, std::to_string(kNamedIds) + " named tensors are in flight");
+    return MakeError(ErrorKind::kInvalid,
+                     std::to_string(kNamedIds) + " named tensors are in flight");
   }
   ForgetItem(plan_, oldest);
   // A tombstone, so that names that were put behind this one are still found.
@@ -263,17 +269,19 @@ Request SetBoard::ReadRequest(uint32_t index, uint32_t id, uint64_t generation,
   request.prescale = row.prescale;
   request.postscale = row.postscale;
   request.root = row.root;
-  const auto* tensors = row.tensors == 1 ? &row.tensor
-                                         : reinterpret_cast<const TensorRow*>(memory + row.extra);
+  const auto* tensors =
+      row.tensors == 1 ? &row.tensor : reinterpret_cast<const TensorRow*>(memory + row.extra);
   for (uint32_t t = 0; t < row.tensors; ++t) {
     request.tensors.push_back({static_cast<DType>(tensors[t].type),
                                {tensors[t].shape, tensors[t].shape + tensors[t].ndim}});
   }
-  const std::byte* extra = memory + row.extra + (row.tensors > 1 ? row.tensors * sizeof(TensorRow) : 0);
+  const std::byte* extra =
+      memory + row.extra + (row.tensors > 1 ? row.tensors * sizeof(TensorRow) : 0);
   const auto* splits = reinterpret_cast<const int64_t*>(extra);
   request.splits.assign(splits, splits + row.splits);
   if (row.error > 0) {
-    request.local_error.assign(reinterpret_cast<const char*>(extra) + row.splits * sizeof(int64_t), row.error);
+    request.local_error.assign(reinterpret_cast<const char*>(extra) + row.splits * sizeof(int64_t),
+                               row.error);
   }
   return request;
 }

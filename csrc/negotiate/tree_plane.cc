@@ -8,7 +8,14 @@ namespace {
 constexpr uint32_t kFanOut = 4;
 constexpr uint32_t kNoNumber = 0xffffffff;
 
-enum class Message : uint8_t { kReady = 1, kSplit = 2, kDecision = 3, kPlan = 4, kGone = 5, kReject = 6 };
+enum class Message : uint8_t {
+  kReady = 1,
+  kSplit = 2,
+  kDecision = 3,
+  kPlan = 4,
+  kGone = 5,
+  kReject = 6
+};
 
 // Unnamed calls are keyed by their place in the ring of unnamed ids, which is the same everywhere.
 std::string KeyOf(uint32_t id, std::string_view name) {
@@ -18,8 +25,9 @@ bool IsNamed(const std::string& key) { return key[0] == 'n'; }
 
 }  // namespace
 
-TreePlane::TreePlane(ControlMux& mux, uint32_t process_set, SetBoard& board, const SetContext& context,
-                     const Bells& bells, const Settings& settings, std::vector<int> global_ranks)
+TreePlane::TreePlane(ControlMux& mux, uint32_t process_set, SetBoard& board,
+                     const SetContext& context, const Bells& bells, const Settings& settings,
+                     std::vector<int> global_ranks)
     : mux_(mux),
       process_set_(process_set),
       board_(board),
@@ -43,7 +51,8 @@ int TreePlane::Parent() const { return global_ranks_[(context_.me - 1) / kFanOut
 
 std::vector<int> TreePlane::Children() const {
   std::vector<int> children;
-  for (uint32_t child = context_.me * kFanOut + 1; child <= context_.me * kFanOut + kFanOut; ++child) {
+  for (uint32_t child = context_.me * kFanOut + 1; child <= context_.me * kFanOut + kFanOut;
+       ++child) {
     if (child < context_.ranks) children.push_back(global_ranks_[child]);
   }
   return children;
@@ -70,17 +79,18 @@ Status TreePlane::Announce(const Announcement& announcement) {
   const int me = global_ranks_[context_.me];
   if (!announcement.request->local_error.empty()) {
     complaint = {ErrorKind::kInvalid, me,
-                 "tensor '" + std::string(announcement.name) + "' on rank " + std::to_string(me) + ": " +
-                     announcement.request->local_error};
+                 "tensor '" + std::string(announcement.name) + "' on rank " + std::to_string(me) +
+                     ": " + announcement.request->local_error};
   }
   return Arrive(key, announcement.generation, me, *announcement.request, std::move(complaint));
 }
 
 // One more branch is ready. When all are, the news goes up, or at the root becomes a decision.
-Status TreePlane::Arrive(const std::string& key, uint64_t generation, int rank, const Request& request,
-                         Disagreement disagreement) {
+Status TreePlane::Arrive(const std::string& key, uint64_t generation, int rank,
+                         const Request& request, Disagreement disagreement) {
   // News that was on its way up while the tensor was rejected is for nobody any more.
-  if (const auto rejected = rejected_.find(key); rejected != rejected_.end() && generation <= rejected->second) {
+  if (const auto rejected = rejected_.find(key);
+      rejected != rejected_.end() && generation <= rejected->second) {
     return {};
   }
   Pending& pending = pending_[key];
@@ -94,10 +104,12 @@ Status TreePlane::Arrive(const std::string& key, uint64_t generation, int rank, 
   } else if (pending.disagreement.kind == ErrorKind::kOk &&
              pending.request.Signature() != request.Signature()) {
     const bool ordered = pending.request_rank < rank;
-    const std::string name = IsNamed(key) ? key.substr(1) : NameOf(request.collective) + (".noname." + key.substr(1));
-    pending.disagreement = {ErrorKind::kMismatch, std::max(rank, pending.request_rank),
-                            ordered ? DescribeMismatch(name, pending.request_rank, pending.request, rank, request)
-                                    : DescribeMismatch(name, rank, request, pending.request_rank, pending.request)};
+    const std::string name =
+        IsNamed(key) ? key.substr(1) : NameOf(request.collective) + (".noname." + key.substr(1));
+    pending.disagreement = {
+        ErrorKind::kMismatch, std::max(rank, pending.request_rank),
+        ordered ? DescribeMismatch(name, pending.request_rank, pending.request, rank, request)
+                : DescribeMismatch(name, rank, request, pending.request_rank, pending.request)};
   }
   if (pending.branches < Children().size() + 1) return {};
   Pending complete = std::move(pending);
@@ -138,7 +150,8 @@ Status TreePlane::OnMessage(int source, std::span<const std::byte> payload) {
       const auto bucket = reader.Get<uint32_t>();
       if (!IsRoot() || bucket == 0 || bucket > *plan_.bucket_count) break;
       if (plan_.buckets[bucket - 1].split || !decider_.HasSlots()) break;
-      if (const Bucket ready = SplitBucket(plan_, bucket); !ready.empty()) HA_TRY(PublishRun(ready));
+      if (const Bucket ready = SplitBucket(plan_, bucket); !ready.empty())
+        HA_TRY(PublishRun(ready));
       break;
     }
     case Message::kDecision:
@@ -176,7 +189,8 @@ Status TreePlane::OnReady(WireReader& reader) {
   disagreement.kind = static_cast<ErrorKind>(reader.Get<uint8_t>());
   disagreement.culprit = reader.Get<int32_t>();
   disagreement.text = reader.GetText();
-  if (!reader.ok() || key.empty()) return MakeError(ErrorKind::kSystem, "a control message is damaged", rank);
+  if (!reader.ok() || key.empty())
+    return MakeError(ErrorKind::kSystem, "a control message is damaged", rank);
   return Arrive(key, generation, rank, request, std::move(disagreement));
 }
 
@@ -192,7 +206,8 @@ Status TreePlane::Decide(const std::string& key, Pending pending) {
   if (!decider_.HasSlots() || !backlog_.empty()) {
     backlog_.emplace_back(key, std::move(pending));
     board_.header().starved.store(1, std::memory_order_release);
-    for (uint32_t r = 0; r < context_.ranks; ++r) bells_.Ring(static_cast<int>(board_.local(r)), Urgency::kWork);
+    for (uint32_t r = 0; r < context_.ranks; ++r)
+      bells_.Ring(static_cast<int>(board_.local(r)), Urgency::kWork);
     return {};
   }
   const TensorKey own = own_.at(key).key;
@@ -263,7 +278,8 @@ Status TreePlane::Publish(const Decision& decision, const std::vector<std::strin
   }
   HA_TRY(SendDown(writer.bytes()));
   Take(decision, keys);
-  bells_.Ring(static_cast<int>(board_.local(context_.me)), decision.done ? Urgency::kQuiet : Urgency::kWork);
+  bells_.Ring(static_cast<int>(board_.local(context_.me)),
+              decision.done ? Urgency::kQuiet : Urgency::kWork);
   return {};
 }
 
@@ -298,7 +314,8 @@ void TreePlane::Take(Decision decision, const std::vector<std::string>& keys) {
     decision.ids.push_back(own->second.key.id);
     if (const auto number = numbers_.find(key); number != numbers_.end()) {
       local_ids_[own->second.key.id] = number->second;
-      if (decision.kind == Decision::Kind::kRun) known_[number->second].request = std::move(own->second.request);
+      if (decision.kind == Decision::Kind::kRun)
+        known_[number->second].request = std::move(own->second.request);
     }
     own_.erase(own);
   }
@@ -328,10 +345,12 @@ Status TreePlane::OnDecision(std::span<const std::byte> payload) {
     const auto number = reader.Get<uint32_t>();
     std::string key = reader.GetText();
     if (key.empty()) {
-      if (number >= known_.size()) return MakeError(ErrorKind::kSystem, "a decision names an unknown tensor");
+      if (number >= known_.size())
+        return MakeError(ErrorKind::kSystem, "a decision names an unknown tensor");
       key = known_[number].key;
     } else if (number != kNoNumber) {
-      if (number != known_.size()) return MakeError(ErrorKind::kSystem, "a decision's number is out of order");
+      if (number != known_.size())
+        return MakeError(ErrorKind::kSystem, "a decision's number is out of order");
       known_.push_back({key, {}});
       numbers_[key] = number;
     }
@@ -400,13 +419,15 @@ Status TreePlane::Unblock(std::span<const uint32_t> in_flight) {
   std::lock_guard lock(mutex_);
   std::vector<uint32_t> numbers;
   for (const uint32_t id : in_flight) {
-    if (const auto found = local_ids_.find(id); found != local_ids_.end()) numbers.push_back(found->second);
+    if (const auto found = local_ids_.find(id); found != local_ids_.end())
+      numbers.push_back(found->second);
   }
   std::ranges::sort(numbers);
   for (uint32_t b = 0; b < plan_members_.size(); ++b) {
-    const auto here = static_cast<size_t>(std::ranges::count_if(plan_members_[b], [&](uint32_t number) {
-      return std::ranges::binary_search(numbers, number);
-    }));
+    const auto here =
+        static_cast<size_t>(std::ranges::count_if(plan_members_[b], [&](uint32_t number) {
+          return std::ranges::binary_search(numbers, number);
+        }));
     if (here == 0 || here == plan_members_[b].size()) continue;
     WireWriter writer;
     writer.Put(static_cast<uint8_t>(Message::kSplit));

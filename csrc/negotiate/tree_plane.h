@@ -58,7 +58,8 @@ class TreePlane final : public Plane {
   Status OnDecision(std::span<const std::byte> payload);
   Status OnReject(std::span<const std::byte> payload);
   Status OnPlan(std::span<const std::byte> payload);
-  Status Arrive(const std::string& key, uint64_t generation, int rank, const Request& request, Disagreement disagreement);
+  Status Arrive(const std::string& key, uint64_t generation, int rank, const Request& request,
+                Disagreement disagreement);
   Status Forward(const std::string& key, const Pending& pending);
   Status Decide(const std::string& key, Pending pending);
   Status DecideBacklog();
@@ -83,9 +84,9 @@ class TreePlane final : public Plane {
 
   std::mutex mutex_;
   std::unordered_map<std::string, Pending> pending_;
-  std::unordered_map<std::string, Own> own_;        ///< this rank's submissions not yet decided
+  std::unordered_map<std::string, Own> own_;            ///< this rank's submissions not yet decided
   std::unordered_map<std::string, uint64_t> rejected_;  ///< generation that was closed by force
-  std::vector<Known> known_;                        ///< by number
+  std::vector<Known> known_;                            ///< by number
   std::unordered_map<std::string, uint32_t> numbers_;
   std::unordered_map<uint32_t, uint32_t> local_ids_;  ///< board id -> number
   std::deque<Decision> decisions_;

@@ -22,9 +22,9 @@ using OwnedMemory = std::unique_ptr<void, FreeMemory>;
 /// One tensor of an entry.
 struct EntryTensor {
   const std::byte* input = nullptr;
-  std::byte* output = nullptr;       ///< the caller's, or `owned`
-  std::byte* staged = nullptr;       ///< copy in shared memory, or nullptr
-  bool stage_output = false;         ///< the result lies in `staged` and is copied to `output`
+  std::byte* output = nullptr;  ///< the caller's, or `owned`
+  std::byte* staged = nullptr;  ///< copy in shared memory, or nullptr
+  bool stage_output = false;    ///< the result lies in `staged` and is copied to `output`
   OwnedMemory owned;
   Dims result_shape;
 };
@@ -49,7 +49,7 @@ struct Entry {
   std::vector<EntryTensor> tensors;
   std::vector<int64_t> received_splits;
   NameRecord* reservation = nullptr;  ///< of a named entry, in the set's queue
-  std::function<void()> done;  ///< runs on the completion thread
+  std::function<void()> done;         ///< runs on the completion thread
   std::byte* extra = nullptr;  ///< block on the board that peers may read until they finished
   int64_t submitted_ns = 0;
   uint32_t place = 0;     ///< in the set queue's list of what is in flight

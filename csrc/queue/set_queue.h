@@ -16,8 +16,12 @@ namespace horoacc {
 /// Entries in flight: found by id at once, and walked through without looking at every id.
 class InFlight {
  public:
-  [[nodiscard]] bool Contains(uint32_t id) const { return id < by_id_.size() && by_id_[id] != nullptr; }
-  [[nodiscard]] std::shared_ptr<Entry> Find(uint32_t id) const { return Contains(id) ? by_id_[id] : nullptr; }
+  [[nodiscard]] bool Contains(uint32_t id) const {
+    return id < by_id_.size() && by_id_[id] != nullptr;
+  }
+  [[nodiscard]] std::shared_ptr<Entry> Find(uint32_t id) const {
+    return Contains(id) ? by_id_[id] : nullptr;
+  }
   void Insert(std::shared_ptr<Entry> entry) {
     if (entry->id >= by_id_.size()) by_id_.resize(entry->id + 1);
     entry->place = static_cast<uint32_t>(ids_.size());
@@ -49,7 +53,8 @@ struct SetQueue {
   uint64_t unnamed = 0;   ///< unnamed calls submitted
   uint64_t sequence = 0;  ///< entries published
   uint32_t pause = 0;     ///< times a caller waited for a result of this set
-  std::atomic<uint32_t> pending{0};  ///< entries in flight or in the backlog; read without the mutex
+  std::atomic<uint32_t> pending{
+      0};  ///< entries in flight or in the backlog; read without the mutex
 };
 
 }  // namespace horoacc

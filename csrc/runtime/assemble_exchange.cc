@@ -42,10 +42,12 @@ RowRange Split(const ProcessSet& set, const Entry& entry, const TensorRow& tenso
 Status Allocate(EntryTensor& tensor, uint64_t bytes) {
   if (tensor.output) return {};
   constexpr uint64_t kAlignment = 64;
-  const uint64_t rounded = std::max<uint64_t>(kAlignment, (bytes + kAlignment - 1) / kAlignment * kAlignment);
+  const uint64_t rounded =
+      std::max<uint64_t>(kAlignment, (bytes + kAlignment - 1) / kAlignment * kAlignment);
   tensor.owned.reset(std::aligned_alloc(kAlignment, rounded));
   if (!tensor.owned) {
-    return MakeError(ErrorKind::kSystem, "no memory for a result of " + std::to_string(bytes) + " bytes");
+    return MakeError(ErrorKind::kSystem,
+                     "no memory for a result of " + std::to_string(bytes) + " bytes");
   }
   tensor.output = static_cast<std::byte*>(tensor.owned.get());
   return {};
@@ -113,7 +115,8 @@ std::vector<ExchangePiece> ExchangePieces(const ProcessSet& set, const Entry& en
     piece.input = tensor.input;
     for (uint32_t r = 0; r < ranks; ++r) {
       piece.bytes.push_back(static_cast<uint64_t>(RowsOf(*rows[r])) * row_bytes);
-      piece.shared.push_back(rows[r]->input == kPrivate ? nullptr : set.context.memory[r] + rows[r]->input);
+      piece.shared.push_back(rows[r]->input == kPrivate ? nullptr
+                                                        : set.context.memory[r] + rows[r]->input);
     }
     if (ranks == 1) piece.shared[0] = tensor.input;
     switch (entry.request.collective) {
@@ -126,8 +129,8 @@ std::vector<ExchangePiece> ExchangePieces(const ProcessSet& set, const Entry& en
         break;
       }
       case Collective::kBroadcast: {
-        const auto root = static_cast<uint32_t>(
-            std::ranges::find(set.ranks, entry.request.root) - set.ranks.begin());
+        const auto root = static_cast<uint32_t>(std::ranges::find(set.ranks, entry.request.root) -
+                                                set.ranks.begin());
         for (uint32_t r = 0; r < ranks; ++r) {
           if (r != root) piece.bytes[r] = 0;
         }
@@ -151,10 +154,12 @@ std::vector<ExchangePiece> ExchangePieces(const ProcessSet& set, const Entry& en
         const RowRange mine = ScatteredRows(RowsOf(*rows[me]), me, ranks);
         const uint64_t row_elements = row_bytes / SizeOf(type);
         const double divisor = entry.request.op == ReduceOp::kAverage ? ranks : 1.0;
-        piece.shards.push_back({type, entry.request.op,
+        piece.shards.push_back({type,
+                                entry.request.op,
                                 {entry.request.prescale, entry.request.postscale, divisor},
                                 static_cast<uint64_t>(mine.first) * row_elements,
-                                static_cast<uint64_t>(mine.last) * row_elements, tensor.output});
+                                static_cast<uint64_t>(mine.last) * row_elements,
+                                tensor.output});
         break;
       }
       default:
@@ -170,7 +175,8 @@ ExchangePiece FlatAllreduce(const ReducePiece& piece, const SetContext& context)
   flat.bytes.assign(context.ranks, piece.bytes());
   flat.input = static_cast<const std::byte*>(piece.input);
   flat.shared.assign(context.ranks, context.ranks == 1 ? flat.input : nullptr);
-  flat.shards.push_back({piece.type, piece.op, piece.scale, 0, piece.count, static_cast<std::byte*>(piece.output)});
+  flat.shards.push_back(
+      {piece.type, piece.op, piece.scale, 0, piece.count, static_cast<std::byte*>(piece.output)});
   return flat;
 }
 

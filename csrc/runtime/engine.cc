@@ -21,17 +21,20 @@ constexpr uint32_t kWindowDepth = 4;
 // The settings in which ranks must not differ travel with the bootstrap; rank 0's values hold.
 Result<Settings> AgreeOnSettings(Settings settings, Bootstrap& bootstrap, int64_t deadline_ns) {
   std::ostringstream mine;
-  mine << settings.fusion_threshold << ' ' << settings.window_bytes << ' ' << settings.last_arriver_bytes
-       << ' ' << static_cast<int>(settings.reduce_path) << ' ' << static_cast<int>(settings.control);
+  mine << settings.fusion_threshold << ' ' << settings.window_bytes << ' '
+       << settings.last_arriver_bytes << ' ' << static_cast<int>(settings.reduce_path) << ' '
+       << static_cast<int>(settings.control);
   HA_ASSIGN(const std::vector<std::string> all, bootstrap.AllGather(mine.str(), deadline_ns));
   std::istringstream rank0(all[0]);
   int path = 0;
   int control = 0;
-  rank0 >> settings.fusion_threshold >> settings.window_bytes >> settings.last_arriver_bytes >> path >> control;
+  rank0 >> settings.fusion_threshold >> settings.window_bytes >> settings.last_arriver_bytes >>
+      path >> control;
   if (!rank0) return MakeError(ErrorKind::kConfig, "rank 0 runs another version of HoroACC", 0);
   if (control != static_cast<int>(settings.control)) {
-    return MakeError(ErrorKind::kConfig, "setting 'control' differs between rank 0 and rank " +
-                                             std::to_string(bootstrap.rank()), 0);
+    return MakeError(
+        ErrorKind::kConfig,
+        "setting 'control' differs between rank 0 and rank " + std::to_string(bootstrap.rank()), 0);
   }
   settings.reduce_path = static_cast<PathKind>(path);
   return settings;
@@ -71,7 +74,8 @@ Engine::Engine(Settings settings, EngineParts parts)
       bells_(board_.bells(), share_.wake) {
   if (links_) {
     mux_ = std::make_unique<ControlMux>(*links_, [this](int rank) {
-      const auto local = static_cast<uint32_t>(std::ranges::find(share_.ranks, rank) - share_.ranks.begin());
+      const auto local =
+          static_cast<uint32_t>(std::ranges::find(share_.ranks, rank) - share_.ranks.begin());
       return static_cast<RankPhase>(board_.state(local).phase.load()) == RankPhase::kLeft;
     });
   }
@@ -92,7 +96,8 @@ Result<std::unique_ptr<Engine>> Engine::Create(Settings settings, EngineParts pa
 
 Status Engine::Start() {
   const int64_t deadline = NowNs() + static_cast<int64_t>(settings_.start_timeout_seconds * 1e9);
-  if (links_ && links_->WaitFd() >= 0) HA_TRY(bells_.WatchLinks(share_.local_rank, links_->WaitFd()));
+  if (links_ && links_->WaitFd() >= 0)
+    HA_TRY(bells_.WatchLinks(share_.local_rank, links_->WaitFd()));
   board_.state(share_.local_rank).blocked_on.store(kNotBlocked);
   board_.state(share_.local_rank).phase.store(static_cast<uint32_t>(RankPhase::kPresent));
   std::vector<int> everybody(placement_.size);
@@ -105,7 +110,8 @@ Status Engine::Start() {
   }
   coordinator_ = std::jthread([this](const std::stop_token& stop) {
     pthread_setname_np(pthread_self(), "horoacc");
-    if (!settings_.thread_affinity.empty()) PinToCore(settings_.thread_affinity, placement_.local_rank);
+    if (!settings_.thread_affinity.empty())
+      PinToCore(settings_.thread_affinity, placement_.local_rank);
     Coordinate(stop);
   });
   return {};
@@ -118,7 +124,8 @@ std::unique_ptr<ProcessSet> Engine::MakeSet(uint32_t id, std::vector<int> ranks)
   std::vector<uint32_t> locals;
   SetContext& context = set->context;
   for (const int rank : set->ranks) {
-    const auto local = static_cast<uint32_t>(std::ranges::find(share_.ranks, rank) - share_.ranks.begin());
+    const auto local =
+        static_cast<uint32_t>(std::ranges::find(share_.ranks, rank) - share_.ranks.begin());
     if (rank == placement_.rank) context.me = static_cast<uint32_t>(locals.size());
     locals.push_back(local);
     context.memory.push_back(share_.memory[local].data());
@@ -127,8 +134,10 @@ std::unique_ptr<ProcessSet> Engine::MakeSet(uint32_t id, std::vector<int> ranks)
   context.staging = arena_.get();
   context.free_staging = [this](void* block) { FreeShared(block); };
   context.window_depth = kWindowDepth;
-  const uint64_t automatic = std::clamp<uint64_t>(kWindowRingBytes / kWindowDepth, 64 << 10, 1 << 20);
-  context.window_bytes = (settings_.window_bytes > 0 ? settings_.window_bytes : automatic) / 4096 * 4096;
+  const uint64_t automatic =
+      std::clamp<uint64_t>(kWindowRingBytes / kWindowDepth, 64 << 10, 1 << 20);
+  context.window_bytes =
+      (settings_.window_bytes > 0 ? settings_.window_bytes : automatic) / 4096 * 4096;
   context.window_bytes = std::max<uint64_t>(context.window_bytes, 4096);
   const std::vector<uint32_t> members = locals;
   context.ring_others = [this, members](bool work) {
@@ -144,7 +153,8 @@ std::unique_ptr<ProcessSet> Engine::MakeSet(uint32_t id, std::vector<int> ranks)
   };
   set->board = std::make_unique<SetBoard>(board_, id, std::move(locals), context.me, alive);
   if (mux_) {
-    set->plane = std::make_unique<TreePlane>(*mux_, id, *set->board, context, bells_, settings_, set->ranks);
+    set->plane =
+        std::make_unique<TreePlane>(*mux_, id, *set->board, context, bells_, settings_, set->ranks);
   } else {
     set->plane = std::make_unique<BoardPlane>(*set->board, context, bells_, settings_, set->ranks);
   }
@@ -162,7 +172,8 @@ std::vector<std::shared_ptr<ProcessSet>> Engine::Sets() const {
   std::lock_guard lock(sets_mutex_);
   std::vector<std::shared_ptr<ProcessSet>> sets;
   for (const auto& set : sets_) {
-    if (set && std::ranges::find(set->ranks, placement_.rank) != set->ranks.end()) sets.push_back(set);
+    if (set && std::ranges::find(set->ranks, placement_.rank) != set->ranks.end())
+      sets.push_back(set);
   }
   return sets;
 }
@@ -196,9 +207,11 @@ Status Engine::Shutdown() {
     for (const auto& set : Sets()) {
       const SetBoard::Guard guard(*set->board);
       int32_t nobody = 0;
-      if (guard.status().ok()) set->board->header().gone.compare_exchange_strong(nobody, placement_.rank + 1);
+      if (guard.status().ok())
+        set->board->header().gone.compare_exchange_strong(nobody, placement_.rank + 1);
     }
-    for (size_t l = 0; l < share_.ranks.size(); ++l) bells_.Ring(static_cast<int>(l), Urgency::kWork);
+    for (size_t l = 0; l < share_.ranks.size(); ++l)
+      bells_.Ring(static_cast<int>(l), Urgency::kWork);
     // What was decided before is carried out; what was not ends with kAborted.
     const int64_t limit = NowNs() + kDrainLimit;
     bool busy = true;
@@ -214,14 +227,17 @@ Status Engine::Shutdown() {
     }
     if (busy && board_.aborted().kind == ErrorKind::kOk) {
       // Peers may still use this rank's memory: they must stop before it is given up.
-      Abort(MakeError(ErrorKind::kTimeout,
-                      "rank " + std::to_string(placement_.rank) + " shut down in the middle of a collective",
-                      placement_.rank));
+      Abort(MakeError(
+          ErrorKind::kTimeout,
+          "rank " + std::to_string(placement_.rank) + " shut down in the middle of a collective",
+          placement_.rank));
     }
     const Error ended = MakeError(ErrorKind::kAborted, "the engine has been shut down");
     FailAll(ended);
-    board_.state(me).phase.store(static_cast<uint32_t>(RankPhase::kLeft), std::memory_order_release);
-    for (size_t l = 0; l < share_.ranks.size(); ++l) bells_.Ring(static_cast<int>(l), Urgency::kQuiet);
+    board_.state(me).phase.store(static_cast<uint32_t>(RankPhase::kLeft),
+                                 std::memory_order_release);
+    for (size_t l = 0; l < share_.ranks.size(); ++l)
+      bells_.Ring(static_cast<int>(l), Urgency::kQuiet);
     stopped_.store(true);
     bell.driven.store(0, std::memory_order_seq_cst);
   }

@@ -163,8 +163,9 @@ class Engine {
 
   mutable std::mutex sets_mutex_;
   std::vector<std::shared_ptr<ProcessSet>> sets_;  ///< by id; null where removed
-  std::vector<std::shared_ptr<ProcessSet>> removed_sets_;  ///< a message may still be on its way to one
-  std::mutex process_set_mutex_;                   ///< one AddProcessSet at a time
+  std::vector<std::shared_ptr<ProcessSet>>
+      removed_sets_;              ///< a message may still be on its way to one
+  std::mutex process_set_mutex_;  ///< one AddProcessSet at a time
 
   std::mutex driver_mutex_;
   std::atomic<uint32_t> completed_{0};  ///< futex of callers that wait while another drives

@@ -58,7 +58,8 @@ Result<bool> Engine::ProgressSet(ProcessSet& set) {
   HA_TRY(set.plane->Pump());
   const int gone = set.plane->Gone();  // before the log is emptied: see Plane::Gone
   for (auto& running : set.lingering) {
-    if (running->execution && !running->execution->finished()) moved |= running->execution->Advance();
+    if (running->execution && !running->execution->finished())
+      moved |= running->execution->Advance();
   }
   HA_TRY(Drain(set));
   for (;;) {
@@ -66,7 +67,8 @@ Result<bool> Engine::ProgressSet(ProcessSet& set) {
       Execution& execution = *set.current->execution;
       while (!execution.complete() && execution.Advance()) moved = true;
       if (execution.failed()) {
-        return MakeError(ErrorKind::kSystem, "shared memory is exhausted: no room for window rings");
+        return MakeError(ErrorKind::kSystem,
+                         "shared memory is exhausted: no room for window rings");
       }
       if (!execution.complete()) return moved;
       HA_TRY(End(set, std::move(set.current)));
@@ -79,10 +81,11 @@ Result<bool> Engine::ProgressSet(ProcessSet& set) {
   }
   // A member has shut down: what was not decided by then never will be.
   if (gone >= 0 && set.queue.pending.load(std::memory_order_relaxed) > 0) {
-    FailUndecided(set, MakeError(ErrorKind::kAborted,
-                                 gone == placement_.rank ? "the engine has been shut down"
-                                                         : "rank " + std::to_string(gone) + " has shut down",
-                                 gone));
+    FailUndecided(
+        set, MakeError(ErrorKind::kAborted,
+                       gone == placement_.rank ? "the engine has been shut down"
+                                               : "rank " + std::to_string(gone) + " has shut down",
+                       gone));
   }
   return moved;
 }
@@ -94,9 +97,11 @@ Status Engine::Begin(ProcessSet& set, Decision decision) {
     std::lock_guard lock(set.queue.mutex);
     for (const uint32_t id : running->decision.ids) {
       std::shared_ptr<Entry> found = set.queue.in_flight.Find(id);
-      if (!found && running->decision.kind == Decision::Kind::kError) continue;  // rejected without it
+      if (!found && running->decision.kind == Decision::Kind::kError)
+        continue;  // rejected without it
       if (!found) {
-        return MakeError(ErrorKind::kSystem, "a decision names a tensor that this rank has not submitted");
+        return MakeError(ErrorKind::kSystem,
+                         "a decision names a tensor that this rank has not submitted");
       }
       found->decided = true;
       running->entries.push_back(std::move(found));
@@ -108,9 +113,11 @@ Status Engine::Begin(ProcessSet& set, Decision decision) {
     events_.Emit(Phase::kNegotiated, set.id, entry->handle, bucket, 0, entry->shown_name);
   }
   if (running->decision.kind == Decision::Kind::kError) {
-    Error error = MakeError(running->decision.error, running->decision.text, running->decision.culprit);
+    Error error =
+        MakeError(running->decision.error, running->decision.text, running->decision.culprit);
     // What is a bad argument where it was made is a disagreement for everybody else.
-    if (error.kind == ErrorKind::kInvalid && error.culprit != placement_.rank) error.kind = ErrorKind::kMismatch;
+    if (error.kind == ErrorKind::kInvalid && error.culprit != placement_.rank)
+      error.kind = ErrorKind::kMismatch;
     for (const auto& entry : running->entries) Complete(set, *entry, error);
     set.lingering.push_back(std::move(running));
     return Drain(set);
@@ -124,7 +131,8 @@ Status Engine::Begin(ProcessSet& set, Decision decision) {
   return {};
 }
 
-std::unique_ptr<Execution> Engine::MakeExecution(ProcessSet& set, Running& running, Status& status) {
+std::unique_ptr<Execution> Engine::MakeExecution(ProcessSet& set, Running& running,
+                                                 Status& status) {
   const Decision& decision = running.decision;
   const Entry& first = *running.entries[0];
   const bool allreduce = first.request.collective == Collective::kAllreduce;
@@ -132,8 +140,9 @@ std::unique_ptr<Execution> Engine::MakeExecution(ProcessSet& set, Running& runni
   for (const auto& entry : running.entries) {
     for (const TensorMeta& tensor : entry->request.tensors) selection.bytes += tensor.bytes();
   }
-  const Path path = decision.done ? (selection.bytes > 0 && allreduce ? Path::kLastArriver : Path::kNone)
-                                  : SelectPath(selection, settings_);
+  const Path path = decision.done
+                        ? (selection.bytes > 0 && allreduce ? Path::kLastArriver : Path::kNone)
+                        : SelectPath(selection, settings_);
   if (allreduce) counters_.buckets.fetch_add(1, std::memory_order_relaxed);
   for (const auto& entry : running.entries) {
     events_.Emit(Phase::kExecute, set.id, entry->handle, set.buckets_run, selection.bytes,
@@ -143,7 +152,8 @@ std::unique_ptr<Execution> Engine::MakeExecution(ProcessSet& set, Running& runni
     for (const auto& entry : running.entries) {
       for (size_t t = 0; t < entry->tensors.size(); ++t) {
         if (!entry->tensors[t].staged) {
-          counters_.arena_bytes.fetch_add(entry->request.tensors[t].bytes(), std::memory_order_relaxed);
+          counters_.arena_bytes.fetch_add(entry->request.tensors[t].bytes(),
+                                          std::memory_order_relaxed);
         }
       }
     }
@@ -190,7 +200,8 @@ Status Engine::End(ProcessSet& set, std::unique_ptr<Running> running) {
   for (const auto& entry : running->entries) {
     for (EntryTensor& tensor : entry->tensors) {
       if (tensor.stage_output && running->decision.shared) {
-        std::memcpy(tensor.output, tensor.staged, entry->request.tensors[&tensor - entry->tensors.data()].bytes());
+        std::memcpy(tensor.output, tensor.staged,
+                    entry->request.tensors[&tensor - entry->tensors.data()].bytes());
       }
     }
     Complete(set, *entry, {});
@@ -206,7 +217,8 @@ Status Engine::Drain(ProcessSet& set) {
     if (oldest.execution && !oldest.execution->finished()) break;
     const Decision decision = oldest.decision;
     for (const auto& entry : oldest.entries) {
-      if (entry->extra) set.kept_blocks.emplace_back(decision.end, std::exchange(entry->extra, nullptr));
+      if (entry->extra)
+        set.kept_blocks.emplace_back(decision.end, std::exchange(entry->extra, nullptr));
     }
     set.lingering.pop_front();
     HA_TRY(set.plane->Finish(decision));
@@ -227,7 +239,8 @@ void Engine::Complete(ProcessSet& set, Entry& entry, Status outcome) {
     if (tensor.staged) FreeShared(std::exchange(tensor.staged, nullptr));
   }
   events_.Emit(failed ? Phase::kError : Phase::kExecuted, set.id, entry.handle, set.buckets_run, 0,
-               entry.shown_name, failed ? std::string_view(outcome.error().message) : std::string_view());
+               entry.shown_name,
+               failed ? std::string_view(outcome.error().message) : std::string_view());
   std::function<void()> done = std::move(entry.done);
   {
     std::lock_guard lock(set.queue.mutex);
@@ -279,7 +292,8 @@ void Engine::FailAll(const Error& error) {
     std::vector<std::shared_ptr<Entry>> doomed;
     {
       std::lock_guard lock(set->queue.mutex);
-      for (const uint32_t id : set->queue.in_flight.ids()) doomed.push_back(set->queue.in_flight.Find(id));
+      for (const uint32_t id : set->queue.in_flight.ids())
+        doomed.push_back(set->queue.in_flight.Find(id));
       doomed.insert(doomed.end(), set->queue.backlog.begin(), set->queue.backlog.end());
       set->queue.backlog.clear();
     }

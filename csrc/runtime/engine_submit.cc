@@ -28,7 +28,8 @@ std::string Engine::Validate(const ProcessSet& set, const Submission& submission
       return "no memory was given for its " + std::to_string(tensor.bytes()) + " bytes";
     }
     if (tensor.shape.given() > static_cast<uint32_t>(kMaxDims)) {
-      return std::to_string(tensor.shape.given()) + " dimensions; at most " + std::to_string(kMaxDims);
+      return std::to_string(tensor.shape.given()) + " dimensions; at most " +
+             std::to_string(kMaxDims);
     }
     if (Reduces(request.collective)) {
       if (const Status status = CheckReducible(tensor.type, request.op); !status.ok()) {
@@ -68,7 +69,8 @@ std::string Engine::Validate(const ProcessSet& set, const Submission& submission
              std::to_string(ranks) + " ranks";
     } else if (std::ranges::any_of(request.splits, [](int64_t part) { return part < 0; })) {
       return "alltoall: negative split";
-    } else if (const int64_t sum = std::accumulate(request.splits.begin(), request.splits.end(), int64_t{0});
+    } else if (const int64_t sum =
+                   std::accumulate(request.splits.begin(), request.splits.end(), int64_t{0});
                sum != rows) {
       return "alltoall: splits add up to " + std::to_string(sum) + ", the first dimension is " +
              std::to_string(rows);
@@ -87,7 +89,8 @@ Result<uint64_t> Engine::Submit(Submission submission) {
   }
   const std::shared_ptr<ProcessSet> set = FindSet(submission.process_set);
   if (!set) {
-    return MakeError(ErrorKind::kInvalid, "unknown process set " + std::to_string(submission.process_set));
+    return MakeError(ErrorKind::kInvalid,
+                     "unknown process set " + std::to_string(submission.process_set));
   }
   if (std::ranges::find(set->ranks, placement_.rank) == set->ranks.end()) {
     return MakeError(ErrorKind::kInvalid, "rank " + std::to_string(placement_.rank) +
@@ -113,8 +116,9 @@ Result<uint64_t> Engine::Submit(Submission submission) {
   if (!entry->name.empty()) {
     NameRecord& record = queue.names[entry->name];
     if (record.held_by != 0) {
-      return MakeError(ErrorKind::kInvalid,
-                       "tensor '" + entry->name + "' was submitted again before its handle was released");
+      return MakeError(
+          ErrorKind::kInvalid,
+          "tensor '" + entry->name + "' was submitted again before its handle was released");
     }
     if (!record.known) {
       HA_ASSIGN(const SetBoard::NamedId found, set->board->Lookup(entry->name));
@@ -215,7 +219,8 @@ void Engine::Place(ProcessSet& set, Entry& entry) {
     if (entry.request.collective == Collective::kBroadcast && !is_root) continue;
     const bool input_shared = path != PathKind::kWindows && arena_->Contains(tensor.input);
     const bool output_shared = path != PathKind::kWindows && arena_->Contains(tensor.output);
-    if ((input_shared && (output_shared || !allreduce)) || bytes > limit || set.context.ranks == 1) {
+    if ((input_shared && (output_shared || !allreduce)) || bytes > limit ||
+        set.context.ranks == 1) {
       continue;
     }
     tensor.staged = static_cast<std::byte*>(AllocateShared(bytes));
@@ -251,8 +256,8 @@ Status Engine::PublishRow(ProcessSet& set, Entry& entry, uint64_t generation) {
   if (extra_bytes > 0) {
     if (!entry.extra) entry.extra = static_cast<std::byte*>(AllocateShared(extra_bytes));
     if (!entry.extra) {
-      return MakeError(ErrorKind::kSystem, "shared memory is exhausted: no room to publish '" +
-                                               entry.shown_name + "'");
+      return MakeError(ErrorKind::kSystem,
+                       "shared memory is exhausted: no room to publish '" + entry.shown_name + "'");
     }
     row.extra = arena_->OffsetOf(entry.extra);
     if (group) rows = reinterpret_cast<TensorRow*>(entry.extra);
@@ -270,8 +275,10 @@ Status Engine::PublishRow(ProcessSet& set, Entry& entry, uint64_t generation) {
     published.ndim = static_cast<uint8_t>(request.tensors[t].shape.size());
     std::copy_n(request.tensors[t].shape.begin(), published.ndim, published.shape);
     published.input = offset(tensor.input);
-    if (published.input == kPrivate && tensor.staged) published.input = arena_->OffsetOf(tensor.staged);
-    published.output = tensor.stage_output ? arena_->OffsetOf(tensor.staged) : offset(tensor.output);
+    if (published.input == kPrivate && tensor.staged)
+      published.input = arena_->OffsetOf(tensor.staged);
+    published.output =
+        tensor.stage_output ? arena_->OffsetOf(tensor.staged) : offset(tensor.output);
   }
   row.generation.store(generation, std::memory_order_release);
   return {};

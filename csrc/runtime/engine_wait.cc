@@ -40,7 +40,8 @@ Status Engine::Wait(uint64_t handle, int64_t deadline_ns) {
     bool unblocked = false;
     while (!entry->complete.load(std::memory_order_acquire)) {
       if (NowNs() >= deadline_ns) {
-        return MakeError(ErrorKind::kTimeout, "tensor '" + entry->shown_name + "' is not complete yet");
+        return MakeError(ErrorKind::kTimeout,
+                         "tensor '" + entry->shown_name + "' is not complete yet");
       }
       if (!stopping_.load(std::memory_order_acquire) && driver_mutex_.try_lock()) {
         // A first turn may find the result there already; only a caller that has to wait says so.
@@ -48,7 +49,8 @@ Status Engine::Wait(uint64_t handle, int64_t deadline_ns) {
         }
         if (!entry->complete.load(std::memory_order_acquire) && !unblocked && set) {
           unblocked = true;
-          if (Status status = UnblockFor(*set, Blocked::kCaller); !status.ok()) Abort(status.error());
+          if (Status status = UnblockFor(*set, Blocked::kCaller); !status.ok())
+            Abort(status.error());
         }
         LeaveDriver(DriveUntil(*entry, deadline_ns));
         continue;
@@ -71,7 +73,9 @@ Status Engine::UnblockFor(ProcessSet& set, Blocked blocked) {
     std::lock_guard lock(set.queue.mutex);
     if (blocked == Blocked::kCaller) ++set.queue.pause;
     in_flight = set.queue.in_flight.ids();
-    const auto has_callback = [&](uint32_t id) { return set.queue.in_flight.Find(id)->done != nullptr; };
+    const auto has_callback = [&](uint32_t id) {
+      return set.queue.in_flight.Find(id)->done != nullptr;
+    };
     if (blocked == Blocked::kCallbacks && std::ranges::none_of(in_flight, has_callback)) return {};
   }
   return set.plane->Unblock(in_flight);
@@ -90,7 +94,8 @@ uint32_t Engine::DriveUntil(const Entry& entry, int64_t deadline_ns) {
   int64_t next_sleep = 2 * kMillisecond;
   const auto complete = [&] { return entry.complete.load(std::memory_order_acquire); };
   uint32_t seen = bell.count.load(std::memory_order_seq_cst);
-  for (; !complete() && !stopping_.load(std::memory_order_acquire); seen = bell.count.load(std::memory_order_seq_cst)) {
+  for (; !complete() && !stopping_.load(std::memory_order_acquire);
+       seen = bell.count.load(std::memory_order_seq_cst)) {
     if (Progress()) {
       poll_sleep = kShortestPoll;
       continue;
@@ -163,7 +168,8 @@ void Engine::Coordinate(const std::stop_token& stop) {
     const uint32_t seen = bell.coordinator_word.load(std::memory_order_seq_cst);
     bool running = false;
     if (bell.driven.load(std::memory_order_seq_cst) == 0 && driver_mutex_.try_lock()) {
-      while (!stop.stop_requested() && bell.driven.load() == 0 && Progress()) poll_sleep = kShortestPoll;
+      while (!stop.stop_requested() && bell.driven.load() == 0 && Progress())
+        poll_sleep = kShortestPoll;
       for (const auto& set : Sets()) running |= set->current != nullptr || !set->lingering.empty();
       driver_mutex_.unlock();
       if (waiting_.load(std::memory_order_seq_cst) > 0) FutexWakeAll(completed_);
@@ -186,7 +192,8 @@ void Engine::Coordinate(const std::stop_token& stop) {
       quiet_since = now;
       for (const auto& set : Sets()) {
         if (set->queue.pending.load() == 0) continue;
-        if (Status status = UnblockFor(*set, Blocked::kCallbacks); !status.ok()) Abort(status.error());
+        if (Status status = UnblockFor(*set, Blocked::kCallbacks); !status.ok())
+          Abort(status.error());
       }
     }
     int64_t sleep = pending ? kPendingSleep : kIdleSleep;

@@ -35,8 +35,9 @@ Status Engine::AgreeOnSet(const std::string& what, uint32_t id, const std::vecto
   for (int rank = 0; rank < placement_.size; ++rank) {
     if (!std::equal(mine.begin(), mine.end(), all + rank * mine.size())) {
       return MakeError(ErrorKind::kInvalid,
-                       "process sets differ: rank " + std::to_string(placement_.rank) + " and rank " +
-                           std::to_string(rank) + " do not " + what + " the same ranks",
+                       "process sets differ: rank " + std::to_string(placement_.rank) +
+                           " and rank " + std::to_string(rank) + " do not " + what +
+                           " the same ranks",
                        rank);
     }
   }
@@ -51,16 +52,18 @@ Result<uint32_t> Engine::AddProcessSet(std::vector<int> ranks) {
     return MakeError(ErrorKind::kInvalid, "a process set names a rank twice");
   }
   if (ranks.front() < 0 || ranks.back() >= placement_.size) {
-    return MakeError(ErrorKind::kInvalid, "a process set names rank " +
-                                              std::to_string(ranks.front() < 0 ? ranks.front() : ranks.back()) +
-                                              " of a job of " + std::to_string(placement_.size));
+    return MakeError(ErrorKind::kInvalid,
+                     "a process set names rank " +
+                         std::to_string(ranks.front() < 0 ? ranks.front() : ranks.back()) +
+                         " of a job of " + std::to_string(placement_.size));
   }
   uint32_t id = 0;
   {
     std::lock_guard lock(sets_mutex_);
     for (const auto& set : sets_) {
       if (set && set->ranks == ranks) {
-        return MakeError(ErrorKind::kInvalid, "a process set with these ranks exists: " + std::to_string(set->id));
+        return MakeError(ErrorKind::kInvalid,
+                         "a process set with these ranks exists: " + std::to_string(set->id));
       }
     }
     id = static_cast<uint32_t>(sets_.size());
@@ -80,10 +83,12 @@ Status Engine::RemoveProcessSet(uint32_t id) {
   std::lock_guard one_at_a_time(process_set_mutex_);
   const std::shared_ptr<ProcessSet> set = FindSet(id);
   if (!set || id == 0) {
-    return MakeError(ErrorKind::kInvalid, "process set " + std::to_string(id) + " cannot be removed");
+    return MakeError(ErrorKind::kInvalid,
+                     "process set " + std::to_string(id) + " cannot be removed");
   }
   if (set->queue.pending.load() > 0) {
-    return MakeError(ErrorKind::kInvalid, "process set " + std::to_string(id) + " has calls in flight");
+    return MakeError(ErrorKind::kInvalid,
+                     "process set " + std::to_string(id) + " has calls in flight");
   }
   HA_TRY(AgreeOnSet("remove", id, set->ranks));
   std::lock_guard lock(sets_mutex_);

@@ -9,12 +9,13 @@
 namespace horoacc {
 
 /// Writes a JSON array that is valid at every moment. One lane (tid) a tensor; on it, nested
-/// inside the tensor's life: NEGOTIATE, WAIT, EXECUTE (its path is an argument) and RESULT. Events are handed
-/// to a writer thread; the engine never waits for the disk. A full disk ends the timeline with
-/// one warning, not the job.
+/// inside the tensor's life: NEGOTIATE, WAIT, EXECUTE (its path is an argument) and RESULT. Events
+/// are handed to a writer thread; the engine never waits for the disk. A full disk ends the
+/// timeline with one warning, not the job.
 class Timeline final : public EventSink {
  public:
-  static Result<std::shared_ptr<Timeline>> Open(const std::string& path, int rank, bool mark_cycles);
+  static Result<std::shared_ptr<Timeline>> Open(const std::string& path, int rank,
+                                                bool mark_cycles);
   ~Timeline() override;
   void On(const Event& event) override;
   /// Writes what is left and closes the file.

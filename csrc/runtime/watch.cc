@@ -17,7 +17,8 @@ std::string RankList(const std::vector<int>& ranks) {
   for (size_t k = 0; k < std::min(ranks.size(), kRanksInReport); ++k) {
     text += (k ? ", " : "") + std::to_string(ranks[k]);
   }
-  if (ranks.size() > kRanksInReport) text += " and " + std::to_string(ranks.size() - kRanksInReport) + " more";
+  if (ranks.size() > kRanksInReport)
+    text += " and " + std::to_string(ranks.size() - kRanksInReport) + " more";
   return text;
 }
 
@@ -33,7 +34,8 @@ void Engine::WatchPeers() {
     if (static_cast<int>(l) == share_.local_rank || !share_.pidfds[l]) continue;
     pollfd watched{share_.pidfds[l]->get(), POLLIN, 0};
     if (::poll(&watched, 1, 0) <= 0) continue;
-    const auto phase = static_cast<RankPhase>(board_.state(l).phase.load(std::memory_order_acquire));
+    const auto phase =
+        static_cast<RankPhase>(board_.state(l).phase.load(std::memory_order_acquire));
     if (phase == RankPhase::kLeft) continue;
     const int rank = share_.ranks[l];
     Abort(MakeError(ErrorKind::kPeerLost,
@@ -58,12 +60,13 @@ void Engine::WatchStalls() {
       std::vector<int> missing;
       for (uint32_t r = 0; r < set->context.ranks; ++r) {
         const Row& row = set->board->row(r, id, entry->generation);
-        if (row.generation.load(std::memory_order_acquire) != entry->generation) missing.push_back(set->ranks[r]);
+        if (row.generation.load(std::memory_order_acquire) != entry->generation)
+          missing.push_back(set->ranks[r]);
       }
       if (missing.empty()) continue;  // it runs; a slow collective is not a stalled one
       Abort(MakeError(ErrorKind::kTimeout,
-                      "tensor '" + entry->shown_name + "' was not submitted by rank(s) " + RankList(missing) +
-                          " within " + std::to_string(waited / kSecond) + " s",
+                      "tensor '" + entry->shown_name + "' was not submitted by rank(s) " +
+                          RankList(missing) + " within " + std::to_string(waited / kSecond) + " s",
                       missing[0]));
       return;
     }
@@ -119,8 +122,9 @@ void Engine::ReportStall(const ProcessSet& set, Entry& entry, int64_t waited_ns)
   }
   if (missing.empty() || ready.empty() || ready[0] != placement_.rank) return;
   log_.Write(LogLevel::kWarning, "tensor '" + entry.shown_name + "' has waited for " +
-                                     std::to_string(waited_ns / kSecond) + " s: rank(s) " + RankList(ready) +
-                                     " are ready, rank(s) " + RankList(missing) + " have not submitted it");
+                                     std::to_string(waited_ns / kSecond) + " s: rank(s) " +
+                                     RankList(ready) + " are ready, rank(s) " + RankList(missing) +
+                                     " have not submitted it");
 }
 
 }  // namespace horoacc

@@ -37,7 +37,8 @@ Path SelectPath(const SelectionKey& key, const Settings& settings) {
       {false, Memory::kEither, kAnyRanks, kAnySize, Path::kExchange},
   };
   for (const Row& row : table) {
-    const bool memory_fits = row.memory == Memory::kEither || (row.memory == Memory::kShared) == key.shared;
+    const bool memory_fits =
+        row.memory == Memory::kEither || (row.memory == Memory::kShared) == key.shared;
     if (row.reduces_to_all == key.reduces_to_all && memory_fits && key.ranks <= row.max_ranks &&
         key.bytes <= row.max_bytes) {
       return row.path;

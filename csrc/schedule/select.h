@@ -7,12 +7,12 @@
 namespace horoacc {
 
 enum class Path : uint8_t {
-  kNone,              ///< nothing to move (a barrier, empty tensors)
-  kLastArriver,       ///< the last rank to arrive reduces before the others wake
-  kDirectSlices,      ///< in place in shared memory, slices claimed by whoever runs
-  kFlatWindows,       ///< private memory, every rank reduces everything
-  kTwoPhaseWindows,   ///< private memory, slices reduced once and copied out by all
-  kExchange,          ///< every rank takes what it needs from what its peers show
+  kNone,             ///< nothing to move (a barrier, empty tensors)
+  kLastArriver,      ///< the last rank to arrive reduces before the others wake
+  kDirectSlices,     ///< in place in shared memory, slices claimed by whoever runs
+  kFlatWindows,      ///< private memory, every rank reduces everything
+  kTwoPhaseWindows,  ///< private memory, slices reduced once and copied out by all
+  kExchange,         ///< every rank takes what it needs from what its peers show
 };
 [[nodiscard]] const char* NameOf(Path path);
 

@@ -63,13 +63,16 @@ void Bells::SleepAsWaiter(int local_rank, uint32_t seen, int64_t timeout_ns) con
   Sleep(bell.waiter, bell.count, seen, timeout_ns, waiter_poll_.get());
 }
 
-void Bells::SleepAsCoordinator(int local_rank, uint32_t seen, int64_t timeout_ns, bool with_links) const {
+void Bells::SleepAsCoordinator(int local_rank, uint32_t seen, int64_t timeout_ns,
+                               bool with_links) const {
   Bell& bell = bells_[local_rank];
-  Sleep(bell.coordinator, bell.coordinator_word, seen, timeout_ns, with_links ? coordinator_poll_.get() : -1);
+  Sleep(bell.coordinator, bell.coordinator_word, seen, timeout_ns,
+        with_links ? coordinator_poll_.get() : -1);
 }
 
 bool Bells::CoordinatorIsDeaf(int local_rank) const {
-  return coordinator_poll_ && bells_[local_rank].coordinator.load(std::memory_order_seq_cst) != kInPoll;
+  return coordinator_poll_ &&
+         bells_[local_rank].coordinator.load(std::memory_order_seq_cst) != kInPoll;
 }
 
 void Bells::Sleep(std::atomic<uint32_t>& state, const std::atomic<uint32_t>& word, uint32_t seen,

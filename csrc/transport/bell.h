@@ -15,10 +15,10 @@ namespace horoacc {
 /// engine while it waits (`waiter`), and the background coordinator. While a caller drives, the
 /// coordinator is left asleep: waking both for every message would cost a core.
 struct alignas(64) Bell {
-  std::atomic<uint32_t> count{0};         ///< bumped by every ring; nothing is lost between looks
-  std::atomic<uint32_t> waiter{0};        ///< 1: asleep on `count`, 2: in epoll
-  std::atomic<uint32_t> driven{0};        ///< > 0: a caller drives this rank's engine
-  std::atomic<uint32_t> coordinator{0};   ///< 1: asleep on `coordinator_word`, 2: in epoll
+  std::atomic<uint32_t> count{0};        ///< bumped by every ring; nothing is lost between looks
+  std::atomic<uint32_t> waiter{0};       ///< 1: asleep on `count`, 2: in epoll
+  std::atomic<uint32_t> driven{0};       ///< > 0: a caller drives this rank's engine
+  std::atomic<uint32_t> coordinator{0};  ///< 1: asleep on `coordinator_word`, 2: in epoll
   std::atomic<uint32_t> coordinator_word{0};
 };
 
@@ -31,7 +31,8 @@ enum class Urgency {
 class Bells {
  public:
   Bells() = default;
-  Bells(Bell* bells, std::vector<std::shared_ptr<Fd>> wake) : bells_(bells), wake_(std::move(wake)) {}
+  Bells(Bell* bells, std::vector<std::shared_ptr<Fd>> wake)
+      : bells_(bells), wake_(std::move(wake)) {}
 
   void Ring(int local_rank, Urgency urgency) const;
   [[nodiscard]] Bell& bell(int local_rank) const { return bells_[local_rank]; }

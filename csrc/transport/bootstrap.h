@@ -17,7 +17,8 @@ class Bootstrap {
   [[nodiscard]] virtual int size() const = 0;
   /// Every rank gives a blob and gets everybody's, by rank. kTimeout names the ranks that are
   /// missing when `deadline_ns` (CLOCK_MONOTONIC) passes.
-  virtual Result<std::vector<std::string>> AllGather(const std::string& blob, int64_t deadline_ns) = 0;
+  virtual Result<std::vector<std::string>> AllGather(const std::string& blob,
+                                                     int64_t deadline_ns) = 0;
 };
 
 }  // namespace horoacc

@@ -17,6 +17,7 @@ from pathlib import Path
 import torch
 
 from horoacc import basics, ops_build, settings
+from horoacc.compression import Compressor
 
 _MODES = {"gradients": 1, "all": 2}
 
@@ -126,15 +127,19 @@ def detach() -> None:
         _Attached.address = 0
 
 
-def register_gradients(params: Iterable[torch.Tensor]) -> None:
+def register_gradients(params: Iterable[torch.Tensor], compression: type[Compressor]) -> None:
     """Tells the allocator how large the gradients of these parameters are.
 
     Args:
         params: Parameters whose gradients will be reduced.
+        compression: What makes the copies that travel.
     """
     found = library() if _Attached.address else None
     if found is None:
         return
-    sizes = {param.numel() * param.element_size() for param in params}
+    sizes = set()
+    for param in params:
+        sent, _ = compression.compress(torch.empty(0, dtype=param.dtype))
+        sizes |= {param.numel() * param.element_size(), param.numel() * sent.element_size()}
     array = (ctypes.c_size_t * len(sizes))(*sizes)
     found.ha_torch_register_sizes(array, len(sizes))

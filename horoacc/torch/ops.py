@@ -50,10 +50,13 @@ __all__ = [
 ]
 
 
-def _tracked(tensors: Sequence[torch.Tensor]) -> bool:
-    return torch.is_grad_enabled() and any(
-        isinstance(tensor, torch.Tensor) and tensor.requires_grad for tensor in tensors
-    )
+def _tracked(tensor: torch.Tensor) -> bool:
+    # What is no tensor is refused later, with a better message than a missing attribute's.
+    return getattr(tensor, "requires_grad", False) and torch.is_grad_enabled()
+
+
+def _any_tracked(tensors: Sequence[torch.Tensor]) -> bool:
+    return any(_tracked(tensor) for tensor in tensors)
 
 
 def _apply(function: Any, *arguments: Any) -> Any:
@@ -92,7 +95,7 @@ class TorchCollectives(Collectives):
     ) -> torch.Tensor:
         """See `Collectives.allreduce`; differentiable."""
         scales = (prescale_factor, postscale_factor)
-        if not _tracked([tensor]):
+        if not _tracked(tensor):
             return super().allreduce(tensor, average, name, compression, op, *scales, process_set)  # type: ignore[no-any-return]
         narrow, context = compression.compress(tensor)
         op = resolve_op(op, average)
@@ -113,7 +116,7 @@ class TorchCollectives(Collectives):
         """See `Collectives.grouped_allreduce`; differentiable."""
         check_list(tensors, "allreduce")
         scales = (prescale_factor, postscale_factor)
-        if not _tracked(tensors):
+        if not _any_tracked(tensors):
             return super().grouped_allreduce(
                 tensors, average, name, compression, op, *scales, process_set
             )
@@ -131,7 +134,7 @@ class TorchCollectives(Collectives):
         process_set: ProcessSet = global_process_set,
     ) -> torch.Tensor:
         """See `Collectives.allgather`; differentiable."""
-        if not _tracked([tensor]):
+        if not _tracked(tensor):
             return super().allgather(tensor, name, process_set)  # type: ignore[no-any-return]
         return _apply(Allgather, name, process_set, False, tensor)[0]  # type: ignore[no-any-return]
 
@@ -143,7 +146,7 @@ class TorchCollectives(Collectives):
     ) -> list[torch.Tensor]:
         """See `Collectives.grouped_allgather`; differentiable."""
         check_list(tensors, "allgather")
-        if not _tracked(tensors):
+        if not _any_tracked(tensors):
             return super().grouped_allgather(tensors, name, process_set)
         return list(_apply(Allgather, name, process_set, True, *tensors))
 
@@ -155,7 +158,7 @@ class TorchCollectives(Collectives):
         process_set: ProcessSet = global_process_set,
     ) -> torch.Tensor:
         """See `Collectives.broadcast`; differentiable."""
-        if not _tracked([tensor]):
+        if not _tracked(tensor):
             return super().broadcast(tensor, root_rank, name, process_set)  # type: ignore[no-any-return]
         return _apply(Broadcast, name, root_rank, process_set, tensor)  # type: ignore[no-any-return]
 
@@ -177,7 +180,7 @@ class TorchCollectives(Collectives):
         process_set: ProcessSet = global_process_set,
     ) -> Any:
         """See `Collectives.alltoall`; differentiable."""
-        if not _tracked([tensor]):
+        if not _tracked(tensor):
             return super().alltoall(tensor, _row_counts(splits), name, process_set)
         received = _apply(Alltoall, name, _row_counts(splits), process_set, tensor)
         return received[0] if splits is None else received
@@ -194,7 +197,7 @@ class TorchCollectives(Collectives):
     ) -> torch.Tensor:
         """See `Collectives.reducescatter`; differentiable."""
         scales = (prescale_factor, postscale_factor)
-        if not _tracked([tensor]):
+        if not _tracked(tensor):
             return super().reducescatter(tensor, name, compression, op, process_set, *scales)  # type: ignore[no-any-return]
         narrow, context = compression.compress(tensor)
         op = check_scatter_op(op)
@@ -214,7 +217,7 @@ class TorchCollectives(Collectives):
         """See `Collectives.grouped_reducescatter`; differentiable."""
         check_list(tensors, "reducescatter")
         scales = (prescale_factor, postscale_factor)
-        if not _tracked(tensors):
+        if not _any_tracked(tensors):
             return super().grouped_reducescatter(
                 tensors, name, compression, op, process_set, *scales
             )

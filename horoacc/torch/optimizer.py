@@ -83,7 +83,7 @@ class _DistributedOptimizer(torch.optim.Optimizer):
         self._should_synchronize = True
         if self._reduces():
             _ops.attach()
-            _ops.register_gradients(owned)
+            _ops.register_gradients(owned, compression)
             self._hook(owned)
             teach_grad_scaler(_DistributedOptimizer, "_synchronize_quietly")
 

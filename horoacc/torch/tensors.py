@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 
@@ -24,13 +24,19 @@ _DTYPES: list[torch.dtype] = [getattr(torch, name) for name in NAMES]
 class TorchTensors:
     """Contiguous CPU tensors of torch."""
 
-    def readable(self, tensor: torch.Tensor) -> tuple[torch.Tensor, Restore | None]:
+    def readable(self, tensor: Any) -> tuple[torch.Tensor, Restore | None]:
         """See `Tensors`."""
         # A conjugated view is contiguous, yet its memory holds other numbers.
-        return tensor.resolve_conj().resolve_neg(), None
+        if not isinstance(tensor, torch.Tensor):
+            _refuse(tensor)
+        if tensor.is_conj() or tensor.is_neg():
+            return tensor.resolve_conj().resolve_neg(), None
+        return tensor, None
 
-    def writable(self, tensor: torch.Tensor) -> torch.Tensor:
+    def writable(self, tensor: Any) -> torch.Tensor:
         """See `Tensors`."""
+        if not isinstance(tensor, torch.Tensor):
+            _refuse(tensor)
         if tensor.is_conj() or tensor.is_neg():
             raise ValueError("A conjugated or negated view cannot be written in place.")
         return tensor
@@ -49,7 +55,7 @@ class TorchTensors:
 
     def empty_like(self, tensor: torch.Tensor) -> torch.Tensor:
         """See `Tensors`."""
-        return torch.empty_like(tensor, requires_grad=False)
+        return torch.empty_like(tensor)
 
     def owned(self, output: Output) -> torch.Tensor:
         """See `Tensors`."""
@@ -63,7 +69,7 @@ class TorchTensors:
         return torch.tensor(rows, dtype=torch.int32)
 
 
-def _refuse(tensor: torch.Tensor) -> NoReturn:
+def _refuse(tensor: Any) -> NoReturn:
     if not isinstance(tensor, torch.Tensor):
         raise ValueError(f"A torch.Tensor is needed, not a {type(tensor).__name__}.")
     if tensor.layout is not torch.strided:

@@ -20,7 +20,8 @@ void Allreduces(int ranks, const Pairs& settings, size_t count, bool in_arena) {
   RunRanks(ranks, settings, [&](Engine& engine, int rank) {
     for (int round = 0; round < 4; ++round) {
       std::vector<int32_t> own(count);
-      int32_t* data = in_arena ? static_cast<int32_t*>(engine.AllocateShared(count * 4 + 4)) : own.data();
+      int32_t* data =
+          in_arena ? static_cast<int32_t*>(engine.AllocateShared(count * 4 + 4)) : own.data();
       for (size_t i = 0; i < count; ++i) data[i] = static_cast<int32_t>(i * (rank + 1) + round);
       auto handle = engine.Submit(Make(Collective::kAllreduce, "x", DType::kInt32,
                                        {static_cast<int64_t>(count)}, data, data));
@@ -41,7 +42,8 @@ TEST(allreduce_every_path_and_plane) {
       for (const size_t count : {size_t{0}, size_t{1}, size_t{1000}, size_t{300001}}) {
         for (const bool in_arena : {false, true}) Allreduces(ranks, plane, count, in_arena);
         Allreduces(ranks, With(plane, "reduce_path", "windows"), count, false);
-        Allreduces(ranks, With(With(plane, "reduce_path", "windows"), "window_bytes", "8192"), count, false);
+        Allreduces(ranks, With(With(plane, "reduce_path", "windows"), "window_bytes", "8192"),
+                   count, false);
         Allreduces(ranks, With(plane, "reduce_path", "staged"), count, false);
       }
     }
@@ -61,8 +63,9 @@ TEST(any_order_of_submission) {
         std::vector<uint64_t> handles(kTensors);
         for (const int t : order) {
           data[t].assign(t * 7, static_cast<float>(rank + t + step));
-          auto handle = engine.Submit(Make(Collective::kAllreduce, "t" + std::to_string(t), DType::kFloat32,
-                                           {t * 7}, data[t].data(), data[t].data(), ReduceOp::kAverage));
+          auto handle =
+              engine.Submit(Make(Collective::kAllreduce, "t" + std::to_string(t), DType::kFloat32,
+                                 {t * 7}, data[t].data(), data[t].data(), ReduceOp::kAverage));
           CHECK(handle.ok());
           handles[t] = handle.value();
         }
@@ -86,10 +89,14 @@ TEST(partial_buckets_are_split) {
         CHECK(first.ok());
         uint64_t second = 0;
         // The first steps put both into one bucket; later "a" is waited for alone.
-        if (step < 3) second = engine.Submit(Make(Collective::kAllreduce, "b", DType::kFloat32, {1}, &b, &b)).value();
+        if (step < 3)
+          second = engine.Submit(Make(Collective::kAllreduce, "b", DType::kFloat32, {1}, &b, &b))
+                       .value();
         CHECK(WaitAndRelease(engine, first.value()).ok());
         CHECK_EQ(a, 3.0f);
-        if (step >= 3) second = engine.Submit(Make(Collective::kAllreduce, "b", DType::kFloat32, {1}, &b, &b)).value();
+        if (step >= 3)
+          second = engine.Submit(Make(Collective::kAllreduce, "b", DType::kFloat32, {1}, &b, &b))
+                       .value();
         CHECK(WaitAndRelease(engine, second).ok());
         CHECK_EQ(b, 6.0f);
       }
@@ -101,69 +108,86 @@ TEST(exchanges) {
   for (const Pairs& plane : kPlanes) {
     for (const char* path : {"auto", "windows"}) {
       for (const int ranks : {1, 2, 3, 4}) {
-        RunRanks(ranks, With(With(plane, "reduce_path", path), "window_bytes", "4096"), [&](Engine& engine, int rank) {
-          for (int round = 0; round < 3; ++round) {
-            // All-gather of rank+1 rows of 1500 numbers.
-            const int64_t rows = rank + 1;
-            std::vector<int64_t> mine(rows * 1500);
-            for (size_t i = 0; i < mine.size(); ++i) mine[i] = static_cast<int64_t>(i) * ranks + rank + round;
-            auto gathered = engine.Submit(Make(Collective::kAllgather, "g", DType::kInt64, {rows, 1500}, mine.data(), nullptr));
-            CHECK(gathered.ok());
-            CHECK(engine.Wait(gathered.value(), NowNs() + 60 * kSecond).ok());
-            const auto entry = engine.Find(gathered.value());
-            CHECK_EQ(entry->tensors[0].result_shape[0], static_cast<int64_t>(ranks * (ranks + 1) / 2));
-            const auto* all = reinterpret_cast<const int64_t*>(entry->tensors[0].output);
-            size_t at = 0;
-            for (int from = 0; from < ranks; ++from) {
-              for (int64_t k = 0; k < (from + 1) * 1500; ++k) CHECK_EQ(all[at++], k * ranks + from + round);
-            }
-            engine.Release(gathered.value());
-            // Broadcast from the last rank.
-            std::vector<double> shown(5000);
-            for (size_t i = 0; i < shown.size(); ++i) shown[i] = rank == ranks - 1 ? i + 0.25 * round : -1.0;
-            Submission broadcast = Make(Collective::kBroadcast, "b", DType::kFloat64, {5000}, shown.data(), shown.data());
-            broadcast.request.root = ranks - 1;
-            CHECK(WaitAndRelease(engine, engine.Submit(std::move(broadcast)).value()).ok());
-            for (size_t i = 0; i < shown.size(); ++i) CHECK_EQ(shown[i], i + 0.25 * round);
-            // All-to-all: rank r sends (to+1)*1000 rows to `to`.
-            std::vector<int64_t> splits(ranks);
-            std::vector<int32_t> sent;
-            for (int to = 0; to < ranks; ++to) {
-              splits[to] = (to + 1) * 1000;
-              for (int k = 0; k < splits[to]; ++k) sent.push_back(k * 100 + rank * 10 + to);
-            }
-            Submission alltoall = Make(Collective::kAlltoall, "a", DType::kInt32, {static_cast<int64_t>(sent.size())}, sent.data(), nullptr);
-            alltoall.request.splits = splits;
-            const uint64_t handle = engine.Submit(std::move(alltoall)).value();
-            CHECK(engine.Wait(handle, NowNs() + 60 * kSecond).ok());
-            const auto got = engine.Find(handle);
-            CHECK_EQ(got->tensors[0].result_shape[0], static_cast<int64_t>(ranks) * (rank + 1) * 1000);
-            CHECK_EQ(got->received_splits[0], static_cast<int64_t>(rank + 1) * 1000);
-            const auto* received = reinterpret_cast<const int32_t*>(got->tensors[0].output);
-            for (int from = 0; from < ranks; ++from) {
-              for (int k = 0; k < (rank + 1) * 1000; ++k) {
-                CHECK_EQ(received[from * (rank + 1) * 1000 + k], k * 100 + from * 10 + rank);
+        RunRanks(
+            ranks, With(With(plane, "reduce_path", path), "window_bytes", "4096"),
+            [&](Engine& engine, int rank) {
+              for (int round = 0; round < 3; ++round) {
+                // All-gather of rank+1 rows of 1500 numbers.
+                const int64_t rows = rank + 1;
+                std::vector<int64_t> mine(rows * 1500);
+                for (size_t i = 0; i < mine.size(); ++i)
+                  mine[i] = static_cast<int64_t>(i) * ranks + rank + round;
+                auto gathered = engine.Submit(Make(Collective::kAllgather, "g", DType::kInt64,
+                                                   {rows, 1500}, mine.data(), nullptr));
+                CHECK(gathered.ok());
+                CHECK(engine.Wait(gathered.value(), NowNs() + 60 * kSecond).ok());
+                const auto entry = engine.Find(gathered.value());
+                CHECK_EQ(entry->tensors[0].result_shape[0],
+                         static_cast<int64_t>(ranks * (ranks + 1) / 2));
+                const auto* all = reinterpret_cast<const int64_t*>(entry->tensors[0].output);
+                size_t at = 0;
+                for (int from = 0; from < ranks; ++from) {
+                  for (int64_t k = 0; k < (from + 1) * 1500; ++k)
+                    CHECK_EQ(all[at++], k * ranks + from + round);
+                }
+                engine.Release(gathered.value());
+                // Broadcast from the last rank.
+                std::vector<double> shown(5000);
+                for (size_t i = 0; i < shown.size(); ++i)
+                  shown[i] = rank == ranks - 1 ? i + 0.25 * round : -1.0;
+                Submission broadcast = Make(Collective::kBroadcast, "b", DType::kFloat64, {5000},
+                                            shown.data(), shown.data());
+                broadcast.request.root = ranks - 1;
+                CHECK(WaitAndRelease(engine, engine.Submit(std::move(broadcast)).value()).ok());
+                for (size_t i = 0; i < shown.size(); ++i) CHECK_EQ(shown[i], i + 0.25 * round);
+                // All-to-all: rank r sends (to+1)*1000 rows to `to`.
+                std::vector<int64_t> splits(ranks);
+                std::vector<int32_t> sent;
+                for (int to = 0; to < ranks; ++to) {
+                  splits[to] = (to + 1) * 1000;
+                  for (int k = 0; k < splits[to]; ++k) sent.push_back(k * 100 + rank * 10 + to);
+                }
+                Submission alltoall =
+                    Make(Collective::kAlltoall, "a", DType::kInt32,
+                         {static_cast<int64_t>(sent.size())}, sent.data(), nullptr);
+                alltoall.request.splits = splits;
+                const uint64_t handle = engine.Submit(std::move(alltoall)).value();
+                CHECK(engine.Wait(handle, NowNs() + 60 * kSecond).ok());
+                const auto got = engine.Find(handle);
+                CHECK_EQ(got->tensors[0].result_shape[0],
+                         static_cast<int64_t>(ranks) * (rank + 1) * 1000);
+                CHECK_EQ(got->received_splits[0], static_cast<int64_t>(rank + 1) * 1000);
+                const auto* received = reinterpret_cast<const int32_t*>(got->tensors[0].output);
+                for (int from = 0; from < ranks; ++from) {
+                  for (int k = 0; k < (rank + 1) * 1000; ++k) {
+                    CHECK_EQ(received[from * (rank + 1) * 1000 + k], k * 100 + from * 10 + rank);
+                  }
+                }
+                engine.Release(handle);
+                // Reduce-scatter of 7 rows.
+                std::vector<float> scattered(7 * 1100);
+                for (size_t i = 0; i < scattered.size(); ++i)
+                  scattered[i] = static_cast<float>(i % 97 + rank);
+                const uint64_t scatter =
+                    engine
+                        .Submit(Make(Collective::kReducescatter, "r", DType::kFloat32, {7, 1100},
+                                     scattered.data(), nullptr))
+                        .value();
+                CHECK(engine.Wait(scatter, NowNs() + 60 * kSecond).ok());
+                const auto part = engine.Find(scatter);
+                const int64_t first = 7 / ranks * rank + std::min(rank, 7 % ranks);
+                const auto* sums = reinterpret_cast<const float*>(part->tensors[0].output);
+                for (int64_t i = 0; i < part->tensors[0].result_shape[0] * 1100; ++i) {
+                  CHECK_EQ(sums[i], static_cast<float>((first * 1100 + i) % 97 * ranks +
+                                                       ranks * (ranks - 1) / 2));
+                }
+                engine.Release(scatter);
+                // Barrier, unnamed.
+                Submission barrier;
+                barrier.request.collective = Collective::kBarrier;
+                CHECK(WaitAndRelease(engine, engine.Submit(std::move(barrier)).value()).ok());
               }
-            }
-            engine.Release(handle);
-            // Reduce-scatter of 7 rows.
-            std::vector<float> scattered(7 * 1100);
-            for (size_t i = 0; i < scattered.size(); ++i) scattered[i] = static_cast<float>(i % 97 + rank);
-            const uint64_t scatter = engine.Submit(Make(Collective::kReducescatter, "r", DType::kFloat32, {7, 1100}, scattered.data(), nullptr)).value();
-            CHECK(engine.Wait(scatter, NowNs() + 60 * kSecond).ok());
-            const auto part = engine.Find(scatter);
-            const int64_t first = 7 / ranks * rank + std::min(rank, 7 % ranks);
-            const auto* sums = reinterpret_cast<const float*>(part->tensors[0].output);
-            for (int64_t i = 0; i < part->tensors[0].result_shape[0] * 1100; ++i) {
-              CHECK_EQ(sums[i], static_cast<float>((first * 1100 + i) % 97 * ranks + ranks * (ranks - 1) / 2));
-            }
-            engine.Release(scatter);
-            // Barrier, unnamed.
-            Submission barrier;
-            barrier.request.collective = Collective::kBarrier;
-            CHECK(WaitAndRelease(engine, engine.Submit(std::move(barrier)).value()).ok());
-          }
-        });
+            });
       }
     }
   }
@@ -177,11 +201,16 @@ TEST(mismatches_are_errors_everywhere_and_the_engine_goes_on) {
         const std::string name = warm ? "warm" : "cold";
         if (warm) {
           for (int k = 0; k < 2; ++k) {
-            CHECK(WaitAndRelease(engine, engine.Submit(Make(Collective::kAllreduce, name, DType::kFloat32, {4}, value, value)).value()).ok());
+            CHECK(WaitAndRelease(engine, engine
+                                             .Submit(Make(Collective::kAllreduce, name,
+                                                          DType::kFloat32, {4}, value, value))
+                                             .value())
+                      .ok());
           }
         }
         const int64_t length = rank == 2 ? 3 : 4;
-        auto handle = engine.Submit(Make(Collective::kAllreduce, name, DType::kFloat32, {length}, value, value));
+        auto handle = engine.Submit(
+            Make(Collective::kAllreduce, name, DType::kFloat32, {length}, value, value));
         CHECK(handle.ok());
         Status outcome = WaitAndRelease(engine, handle.value());
         CHECK(!outcome.ok());
@@ -191,7 +220,11 @@ TEST(mismatches_are_errors_everywhere_and_the_engine_goes_on) {
         CHECK(outcome.error().message.find(name) != std::string::npos);
         CHECK(outcome.error().message.find("rank 2") != std::string::npos);
         float after[4] = {1, 2, 3, 4};
-        CHECK(WaitAndRelease(engine, engine.Submit(Make(Collective::kAllreduce, name, DType::kFloat32, {4}, after, after)).value()).ok());
+        CHECK(WaitAndRelease(engine, engine
+                                         .Submit(Make(Collective::kAllreduce, name, DType::kFloat32,
+                                                      {4}, after, after))
+                                         .value())
+                  .ok());
         CHECK_EQ(after[3], 12.0f);
       }
       // A bad argument on one rank: an invalid-argument error there, a mismatch elsewhere.
@@ -210,7 +243,11 @@ TEST(mismatches_are_errors_everywhere_and_the_engine_goes_on) {
         CHECK(outcome.error().message.find("root rank 7") != std::string::npos);
       }
       float again = 1;
-      CHECK(WaitAndRelease(engine, engine.Submit(Make(Collective::kAllreduce, "root", DType::kFloat32, {1}, &again, &again)).value()).ok());
+      CHECK(WaitAndRelease(engine, engine
+                                       .Submit(Make(Collective::kAllreduce, "root", DType::kFloat32,
+                                                    {1}, &again, &again))
+                                       .value())
+                .ok());
       CHECK_EQ(again, 3.0f);
     });
   }
@@ -223,18 +260,28 @@ TEST(different_process_sets_for_one_name) {
       for (int round = 0; round < 2; ++round) {
         float value = 1;
         if (rank < 2) {
-          Submission submission = Make(Collective::kAllreduce, "x", DType::kFloat32, {1}, &value, &value);
+          Submission submission =
+              Make(Collective::kAllreduce, "x", DType::kFloat32, {1}, &value, &value);
           submission.process_set = rank == 0 ? pair : 0;
-          const Status outcome = WaitAndRelease(engine, engine.Submit(std::move(submission)).value());
+          const Status outcome =
+              WaitAndRelease(engine, engine.Submit(std::move(submission)).value());
           CHECK(!outcome.ok());
           CHECK(outcome.error().kind == ErrorKind::kMismatch);
           CHECK(outcome.error().message.find("process set") != std::string::npos);
           CHECK(outcome.error().message.find("rank 1") != std::string::npos);
         }
-        CHECK(WaitAndRelease(engine, engine.Submit(Make(Collective::kAllreduce, "all", DType::kFloat32, {1}, &value, &value)).value()).ok());
+        CHECK(WaitAndRelease(engine, engine
+                                         .Submit(Make(Collective::kAllreduce, "all",
+                                                      DType::kFloat32, {1}, &value, &value))
+                                         .value())
+                  .ok());
         CHECK_EQ(value, 3.0f);
         value = 1;
-        CHECK(WaitAndRelease(engine, engine.Submit(Make(Collective::kAllreduce, "x", DType::kFloat32, {1}, &value, &value)).value()).ok());
+        CHECK(WaitAndRelease(engine, engine
+                                         .Submit(Make(Collective::kAllreduce, "x", DType::kFloat32,
+                                                      {1}, &value, &value))
+                                         .value())
+                  .ok());
         CHECK_EQ(value, 3.0f);
       }
     });
@@ -245,13 +292,18 @@ TEST(names_are_reserved_until_released) {
   RunRanks(2, {}, [&](Engine& engine, int) {
     float a = 1;
     float b = 1;
-    const uint64_t handle = engine.Submit(Make(Collective::kAllreduce, "x", DType::kFloat32, {1}, &a, &a)).value();
+    const uint64_t handle =
+        engine.Submit(Make(Collective::kAllreduce, "x", DType::kFloat32, {1}, &a, &a)).value();
     CHECK(engine.Wait(handle, NowNs() + 60 * kSecond).ok());
     auto again = engine.Submit(Make(Collective::kAllreduce, "x", DType::kFloat32, {1}, &b, &b));
     CHECK(!again.ok());
     CHECK(again.error().kind == ErrorKind::kInvalid);
     engine.Release(handle);
-    CHECK(WaitAndRelease(engine, engine.Submit(Make(Collective::kAllreduce, "x", DType::kFloat32, {1}, &b, &b)).value()).ok());
+    CHECK(
+        WaitAndRelease(
+            engine,
+            engine.Submit(Make(Collective::kAllreduce, "x", DType::kFloat32, {1}, &b, &b)).value())
+            .ok());
   });
 }
 
@@ -262,7 +314,9 @@ TEST(unnamed_calls_outnumber_their_ids) {
       std::vector<int32_t> data(kCalls, rank);
       std::vector<uint64_t> handles;
       for (int k = 0; k < kCalls; ++k) {
-        handles.push_back(engine.Submit(Make(Collective::kAllreduce, "", DType::kInt32, {1}, &data[k], &data[k])).value());
+        handles.push_back(
+            engine.Submit(Make(Collective::kAllreduce, "", DType::kInt32, {1}, &data[k], &data[k]))
+                .value());
       }
       for (int k = 0; k < kCalls; ++k) {
         CHECK(WaitAndRelease(engine, handles[k]).ok());
@@ -276,7 +330,11 @@ TEST(names_outnumber_their_ids) {
   RunRanks(2, {}, [&](Engine& engine, int rank) {
     for (uint32_t k = 0; k < kNamedIds + 500; ++k) {
       int32_t value = rank;
-      CHECK(WaitAndRelease(engine, engine.Submit(Make(Collective::kAllreduce, "n" + std::to_string(k), DType::kInt32, {1}, &value, &value)).value()).ok());
+      CHECK(WaitAndRelease(engine, engine
+                                       .Submit(Make(Collective::kAllreduce, "n" + std::to_string(k),
+                                                    DType::kInt32, {1}, &value, &value))
+                                       .value())
+                .ok());
       CHECK_EQ(value, 1);
     }
   });
@@ -293,7 +351,8 @@ TEST(process_sets_do_not_wait_for_each_other) {
       std::vector<float> a(200000, 1.0f);
       std::vector<float> b(200000, 1.0f);
       const auto submit = [&](uint32_t id, std::vector<float>& data) {
-        Submission submission = Make(Collective::kAllreduce, "same", DType::kFloat32, {200000}, data.data(), data.data());
+        Submission submission = Make(Collective::kAllreduce, "same", DType::kFloat32, {200000},
+                                     data.data(), data.data());
         submission.process_set = id;
         return engine.Submit(std::move(submission));
       };
@@ -316,12 +375,14 @@ TEST(callbacks_run_once_after_completion) {
       std::atomic<int> called{0};
       std::vector<float> data(50, 1.0f);
       for (int k = 0; k < 20; ++k) {
-        Submission submission = Make(Collective::kAllreduce, "c" + std::to_string(k), DType::kFloat32, {1}, &data[k], &data[k]);
+        Submission submission = Make(Collective::kAllreduce, "c" + std::to_string(k),
+                                     DType::kFloat32, {1}, &data[k], &data[k]);
         submission.done = [&called] { called.fetch_add(1); };
         CHECK(engine.Submit(std::move(submission)).ok());
       }
       const int64_t limit = NowNs() + 60 * kSecond;
-      while (called.load() < 20 && NowNs() < limit) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      while (called.load() < 20 && NowNs() < limit)
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
       CHECK_EQ(called.load(), 20);
       for (int k = 0; k < 20; ++k) CHECK_EQ(data[k], 3.0f);
     });
@@ -336,7 +397,8 @@ TEST(threads_of_a_rank_may_wait_together) {
         for (int k = 0; k < 50; ++k) {
           std::vector<int32_t> data(100 + t * 40000, rank + k);
           const auto length = static_cast<int64_t>(data.size());
-          auto handle = engine.Submit(Make(Collective::kAllreduce, "t" + std::to_string(t), DType::kInt32, {length}, data.data(), data.data()));
+          auto handle = engine.Submit(Make(Collective::kAllreduce, "t" + std::to_string(t),
+                                           DType::kInt32, {length}, data.data(), data.data()));
           CHECK(handle.ok());
           CHECK(WaitAndRelease(engine, handle.value()).ok());
           CHECK_EQ(data.back(), 1 + 2 * k);
@@ -350,12 +412,17 @@ TEST(shutdown_of_one_rank_ends_what_waits_for_it) {
   for (const Pairs& plane : kPlanes) {
     RunRanks(3, plane, [&](Engine& engine, int rank) {
       float value = 1;
-      CHECK(WaitAndRelease(engine, engine.Submit(Make(Collective::kAllreduce, "x", DType::kFloat32, {1}, &value, &value)).value()).ok());
+      CHECK(WaitAndRelease(engine, engine
+                                       .Submit(Make(Collective::kAllreduce, "x", DType::kFloat32,
+                                                    {1}, &value, &value))
+                                       .value())
+                .ok());
       if (rank == 2) {
         CHECK(engine.Shutdown().ok());
         return;
       }
-      auto handle = engine.Submit(Make(Collective::kAllreduce, "y", DType::kFloat32, {1}, &value, &value));
+      auto handle =
+          engine.Submit(Make(Collective::kAllreduce, "y", DType::kFloat32, {1}, &value, &value));
       CHECK(handle.ok());
       const Status outcome = WaitAndRelease(engine, handle.value());
       CHECK(!outcome.ok());

@@ -67,8 +67,8 @@ uint64_t Counter(const Engine& engine, const std::string& name) {
 /// One rank's gradients, in the arena or not.
 class Gradients {
  public:
-  Gradients(Engine& engine, int64_t count, bool in_arena)
-      : engine_(engine), count_(count), in_arena_(in_arena) {
+  Gradients(Engine& engine, int64_t count, bool in_arena, std::string prefix = "g")
+      : engine_(engine), count_(count), in_arena_(in_arena), prefix_(std::move(prefix)) {
     for (int g = 0; g < kGradients; ++g) {
       own_.emplace_back(in_arena ? 0 : count);
       data_.push_back(in_arena ? static_cast<float*>(engine.AllocateShared(count * sizeof(float)))
@@ -83,7 +83,7 @@ class Gradients {
   }
   void Queue(int g) {
     auto handle =
-        engine_.Submit(Make(Collective::kAllreduce, "g" + std::to_string(g), DType::kFloat32,
+        engine_.Submit(Make(Collective::kAllreduce, prefix_ + std::to_string(g), DType::kFloat32,
                             {count_}, data_[g], data_[g], ReduceOp::kAverage));
     CHECK(handle.ok());
     handles_.push_back(handle.value());
@@ -98,6 +98,7 @@ class Gradients {
   Engine& engine_;
   const int64_t count_;
   const bool in_arena_;
+  const std::string prefix_;
   std::vector<std::vector<float>> own_;
   std::vector<float*> data_;
   std::vector<uint64_t> handles_;
@@ -170,6 +171,27 @@ TEST(buckets_hold_what_the_threshold_allows) {
                }
                engine.events().Detach(recorder.get());
              });
+  }
+}
+
+// A bucket runs in two parts if only some of its tensors are shared. The one that is complete first
+// must not make the other look as if it had been left alone.
+TEST(buckets_of_shared_and_private_memory_stay_whole) {
+  for (const char* control : {"board", "tcp"}) {
+    RunRanks(2, {{"control", control}}, [&](Engine& engine, int) {
+      Gradients shared(engine, kCount, true);
+      Gradients apart(engine, kCount, false, "p");
+      for (int step = 0; step < 6; ++step) {
+        const uint64_t before = Counter(engine, "buckets");
+        for (int g = 0; g < kGradients; ++g) {
+          shared.Queue(g);
+          apart.Queue(g);
+        }
+        shared.Wait();
+        apart.Wait();
+        if (step >= kWarmSteps) CHECK_EQ(Counter(engine, "buckets") - before, 2);
+      }
+    });
   }
 }
 

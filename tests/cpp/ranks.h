@@ -19,7 +19,8 @@ using Pairs = std::vector<std::pair<std::string, std::string>>;
 
 /// Runs `body(engine, rank)` on every rank. `settings` are key=value pairs; control=tcp means
 /// "messages" here: the tree plane over inproc mailboxes.
-inline void RunRanks(int ranks, const Pairs& settings, const std::function<void(Engine&, int)>& body) {
+inline void RunRanks(int ranks, const Pairs& settings,
+                     const std::function<void(Engine&, int)>& body) {
   auto hub = InprocHub::Create(ranks, HostBoard::BytesFor(ranks), 1ull << 32);
   CHECK(hub.ok());
   std::vector<std::jthread> threads;
@@ -32,7 +33,8 @@ inline void RunRanks(int ranks, const Pairs& settings, const std::function<void(
       parts.placement = {rank, ranks, rank, ranks, 0, 1};
       parts.bootstrap = hub.value()->MakeBootstrap(rank);
       parts.share = hub.value()->MakeHostShare(rank);
-      if (parsed.value().control == ControlKind::kTcp) parts.links = hub.value()->MakeControlLinks(rank);
+      if (parsed.value().control == ControlKind::kTcp)
+        parts.links = hub.value()->MakeControlLinks(rank);
       auto engine = Engine::Create(std::move(parsed).value(), std::move(parts));
       CHECK(engine.ok());
       body(*engine.value(), rank);

@@ -14,6 +14,7 @@
 #include "base/clock.h"
 #include "boards.h"
 #include "forked_ranks.h"
+#include "ranks.h"
 
 namespace horoacc::testing {
 namespace {
@@ -215,6 +216,27 @@ TEST(names_behind_recycled_ones_are_still_found) {
     CHECK(boards.CarryOut() == std::vector<Names>{{names[k]}});
     CHECK_EQ(boards.Lookup(names[k]).incarnation, 1);
   }
+}
+
+// More names than ids, over the plane of messages too: what rests is recycled there as well.
+TEST(names_outnumber_ids_on_the_plane_of_messages) {
+  RunRanks(2, {{"control", "tcp"}}, [&](Engine& engine, int rank) {
+    std::vector<int32_t> values(64);
+    std::vector<uint64_t> handles(values.size());
+    for (uint32_t k = 0; k < kNamedIds + 500; k += values.size()) {
+      for (uint32_t i = 0; i < values.size(); ++i) {
+        values[i] = rank;
+        auto handle = engine.Submit(Make(Collective::kAllreduce, "n" + std::to_string(k + i),
+                                         DType::kInt32, {1}, &values[i], &values[i]));
+        if (!handle.ok()) check::Fail(__FILE__, __LINE__, handle.error().message);
+        handles[i] = handle.value();
+      }
+      for (uint32_t i = 0; i < values.size(); ++i) {
+        CHECK(WaitAndRelease(engine, handles[i]).ok());
+        CHECK_EQ(values[i], 1);
+      }
+    }
+  });
 }
 
 TEST(ranks_that_look_up_together_agree) {

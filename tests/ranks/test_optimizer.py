@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 import warnings
 from typing import Any
@@ -358,6 +359,25 @@ def test_a_later_optimizer_takes_over_the_parameters(arguments: dict[str, Any]) 
     training.steps(model, second, shares(2))
     del first
     training.steps(model, second, shares(2))
+    training.finish(model)
+
+
+def test_forked_child_computes_but_does_not_reduce() -> None:
+    model = training.network()
+    optimizer = training.wrapped(model)
+    batches = training.own_batches(3)
+    training.steps(model, optimizer, batches[:1])
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            training.steps(model, optimizer, batches[1:2])
+        except hvd.HorovodInternalError as error:
+            code = 0 if "forked" in str(error) else 2
+        finally:
+            os._exit(code)
+    assert os.waitpid(child, 0)[1] == 0
+    training.steps(model, optimizer, batches[1:])
     training.finish(model)
 
 

@@ -87,6 +87,9 @@ def test_refused_tensors() -> None:
         hvd.allreduce(x.to_sparse())
     with pytest.raises(ValueError, match="device meta"):
         hvd.allreduce(torch.zeros(2, device="meta"))
+    for call in (hvd.allreduce, hvd.allreduce_, hvd.allgather):
+        with pytest.raises(ValueError, match=r"torch\.Tensor is needed, not a list"):
+            call([1.0])
     with pytest.raises(ValueError, match="one dimension"):
         hvd.alltoall(x, torch.ones(1, 1, dtype=torch.int32))
     with pytest.raises(ValueError, match="int32"):
