@@ -56,6 +56,8 @@ struct Entry {
   bool decided = false;   ///< under the driver's lock
   bool released = false;  ///< under the set's submit lock: nobody holds the handle any more
   bool stall_reported = false;
+  bool waited_for = false;  ///< under the set's submit lock: a caller has waited for it
+  std::atomic<int64_t> next_blocked_ns{0};  ///< when asking again counts as waiting again
 
   Status outcome;                     ///< valid once `complete`
   std::atomic<bool> complete{false};  ///< released last

@@ -129,12 +129,11 @@ class Engine {
 
   // engine_wait.cc
   void Coordinate(const std::stop_token& stop);
-  uint32_t DriveUntil(const Entry& entry, int64_t deadline_ns);
+  uint32_t DriveUntil(Entry& entry, int64_t deadline_ns);
   void LeaveDriver(uint32_t seen);
   [[nodiscard]] bool AnythingPending() const;
-  /// Who waits: a caller that has just begun to, one that still does, or only callbacks.
-  enum class Blocked { kCaller, kStill, kCallbacks };
-  Status UnblockFor(ProcessSet& set, Blocked blocked);
+  void SayBlocked(Entry& entry);
+  void UnblockCallbacks();
 
   // watch.cc
   void WatchPeers();

@@ -12,6 +12,7 @@ constexpr int64_t kLongestSleep = 100 * kMillisecond;  // between looks at the p
 constexpr int64_t kIdleSleep = kSecond;
 constexpr int64_t kPendingSleep = 20 * kMillisecond;
 constexpr int64_t kBucketPatience = 100 * kMillisecond;
+constexpr int64_t kPollIsWaiting = 5 * kMillisecond;
 constexpr int64_t kTrimPeriod = 10 * kSecond;
 constexpr int64_t kShortestPoll = 100 * kMicrosecond;
 constexpr int64_t kLongestPoll = kMillisecond;
@@ -29,61 +30,85 @@ std::optional<bool> Engine::Poll(uint64_t handle) {
     } while (!entry->complete.load(std::memory_order_acquire) && Progress());
     LeaveDriver(seen);
   }
+  if (entry->complete.load(std::memory_order_acquire)) return true;
+  // Who asks again and again waits too.
+  const int64_t now = NowNs();
+  int64_t due = entry->next_blocked_ns.load(std::memory_order_relaxed);
+  const int64_t first = entry->submitted_ns + kPollIsWaiting;
+  if (now > std::max(due, first) &&
+      entry->next_blocked_ns.compare_exchange_strong(due, now + kPollIsWaiting)) {
+    SayBlocked(*entry);
+  }
   return entry->complete.load(std::memory_order_acquire);
 }
 
 Status Engine::Wait(uint64_t handle, int64_t deadline_ns) {
   const std::shared_ptr<Entry> entry = handles_.Find(handle);
   if (!entry) return MakeError(ErrorKind::kInvalid, "unknown handle " + std::to_string(handle));
-  if (!entry->complete.load(std::memory_order_acquire)) {
-    const std::shared_ptr<ProcessSet> set = FindSet(entry->process_set);
-    bool unblocked = false;
-    while (!entry->complete.load(std::memory_order_acquire)) {
-      if (NowNs() >= deadline_ns) {
-        return MakeError(ErrorKind::kTimeout,
-                         "tensor '" + entry->shown_name + "' is not complete yet");
-      }
-      if (!stopping_.load(std::memory_order_acquire) && driver_mutex_.try_lock()) {
-        // A first turn may find the result there already; only a caller that has to wait says so.
-        while (!entry->complete.load(std::memory_order_acquire) && Progress()) {
-        }
-        if (!entry->complete.load(std::memory_order_acquire) && !unblocked && set) {
-          unblocked = true;
-          if (Status status = UnblockFor(*set, Blocked::kCaller); !status.ok())
-            Abort(status.error());
-        }
-        LeaveDriver(DriveUntil(*entry, deadline_ns));
-        continue;
-      }
-      waiting_.fetch_add(1, std::memory_order_seq_cst);
-      const uint32_t seen = completed_.load(std::memory_order_seq_cst);
-      if (!entry->complete.load(std::memory_order_acquire)) {
-        const int64_t left = std::max<int64_t>(deadline_ns - NowNs(), 0);
-        FutexWait(completed_, seen, std::min(left, 5 * kMillisecond));
-      }
-      waiting_.fetch_sub(1, std::memory_order_seq_cst);
+  for (uint32_t turn = 0; !entry->complete.load(std::memory_order_acquire); ++turn) {
+    if (NowNs() >= deadline_ns) {
+      return MakeError(ErrorKind::kTimeout,
+                       "tensor '" + entry->shown_name + "' is not complete yet");
     }
+    if (!stopping_.load(std::memory_order_acquire) && driver_mutex_.try_lock()) {
+      // A first turn may find the result there already; only a caller that has to wait says so.
+      while (!entry->complete.load(std::memory_order_acquire) && Progress()) {
+      }
+      if (!entry->complete.load(std::memory_order_acquire)) SayBlocked(*entry);
+      LeaveDriver(DriveUntil(*entry, deadline_ns));
+      continue;
+    }
+    if (turn % 4 == 0) SayBlocked(*entry);
+    waiting_.fetch_add(1, std::memory_order_seq_cst);
+    const uint32_t seen = completed_.load(std::memory_order_seq_cst);
+    if (!entry->complete.load(std::memory_order_acquire)) {
+      const int64_t left = std::max<int64_t>(deadline_ns - NowNs(), 0);
+      FutexWait(completed_, seen, std::min(left, 5 * kMillisecond));
+    }
+    waiting_.fetch_sub(1, std::memory_order_seq_cst);
   }
   return entry->outcome;
 }
 
-Status Engine::UnblockFor(ProcessSet& set, Blocked blocked) {
-  std::vector<uint32_t> in_flight;
-  {
-    std::lock_guard lock(set.queue.mutex);
-    if (blocked == Blocked::kCaller) ++set.queue.pause;
-    in_flight = set.queue.in_flight.ids();
-    const auto has_callback = [&](uint32_t id) {
-      return set.queue.in_flight.Find(id)->done != nullptr;
-    };
-    if (blocked == Blocked::kCallbacks && std::ranges::none_of(in_flight, has_callback)) return {};
+// A caller needs `entry` before it goes on: buckets of which this rank has submitted only a part,
+// in whatever set, must not wait for the rest.
+void Engine::SayBlocked(Entry& entry) {
+  for (const auto& set : Sets()) {
+    if (set->queue.pending.load(std::memory_order_relaxed) == 0) continue;
+    std::vector<uint32_t> in_flight;
+    {
+      std::lock_guard lock(set->queue.mutex);
+      if (set->id == entry.process_set && !entry.waited_for) {
+        entry.waited_for = true;
+        ++set->queue.pause;
+      }
+      in_flight = set->queue.in_flight.ids();
+    }
+    if (Status status = set->plane->Unblock(in_flight); !status.ok()) Abort(status.error());
   }
-  return set.plane->Unblock(in_flight);
+}
+
+// Frameworks whose threads never wait here (graphs with callbacks) cannot say that they are
+// blocked: after a while without any decision a partial bucket with callbacks is taken for stuck.
+void Engine::UnblockCallbacks() {
+  for (const auto& set : Sets()) {
+    if (set->queue.pending.load(std::memory_order_relaxed) == 0) continue;
+    std::vector<uint32_t> in_flight;
+    {
+      std::lock_guard lock(set->queue.mutex);
+      in_flight = set->queue.in_flight.ids();
+      const auto has_callback = [&](uint32_t id) {
+        return set->queue.in_flight.Find(id)->done != nullptr;
+      };
+      if (std::ranges::none_of(in_flight, has_callback)) continue;
+    }
+    if (Status status = set->plane->Unblock(in_flight); !status.ok()) Abort(status.error());
+  }
 }
 
 // Holds the driver's lock. Returns when the entry is complete or the deadline has come; the value
 // is the bell's count before the last look at everything.
-uint32_t Engine::DriveUntil(const Entry& entry, int64_t deadline_ns) {
+uint32_t Engine::DriveUntil(Entry& entry, int64_t deadline_ns) {
   const int me = share_.local_rank;
   Bell& bell = bells_.bell(me);
   counters_.driven_waits.fetch_add(1, std::memory_order_relaxed);
@@ -122,10 +147,7 @@ uint32_t Engine::DriveUntil(const Entry& entry, int64_t deadline_ns) {
     WatchStalls();
     if (bell.count.load(std::memory_order_seq_cst) != seen) continue;
     WatchProcessSets(entry);
-    // The plan may have put the tensor into a bucket after this caller said that it waits.
-    if (Status status = UnblockFor(*FindSet(entry.process_set), Blocked::kStill); !status.ok()) {
-      Abort(status.error());
-    }
+    SayBlocked(entry);  // the plan may have put the tensor into a bucket since
     next_sleep = std::min(2 * next_sleep, kLongestSleep);
   }
   board_.state(me).blocked_on.store(kNotBlocked);
@@ -181,20 +203,13 @@ void Engine::Coordinate(const std::stop_token& stop) {
       arena_->Trim();
     }
     const bool pending = running || AnythingPending();
-    // Frameworks whose threads never wait here (graphs with callbacks) cannot say that they are
-    // blocked: after a while without any decision a partial bucket with callbacks is taken for
-    // stuck. Callers that wait say so themselves, and a slow backward pass splits nothing.
     if (const uint64_t decisions = counters_.decisions.load(std::memory_order_relaxed);
         !pending || decisions != decisions_seen) {
       decisions_seen = decisions;
       quiet_since = now;
     } else if (now - quiet_since > kBucketPatience) {
       quiet_since = now;
-      for (const auto& set : Sets()) {
-        if (set->queue.pending.load() == 0) continue;
-        if (Status status = UnblockFor(*set, Blocked::kCallbacks); !status.ok())
-          Abort(status.error());
-      }
+      UnblockCallbacks();
     }
     int64_t sleep = pending ? kPendingSleep : kIdleSleep;
     if (must_poll && pending) {

@@ -117,8 +117,9 @@ struct Work {
           all.push_back(&bytes);
         }
         sums[step].push_back(SumOf(tensor.type, all));
-        // Otherwise the tests below would show nothing.
-        if (ranks > 2 && tensor.count >= 1000) {
+        // Otherwise the tests below would show nothing. (The last places of a float32 sum are
+        // mostly lost when it is rounded to 16 bits.)
+        if (ranks > 2 && tensor.count >= 1000 && SizeOf(tensor.type) > 2) {
           CHECK(SumOf(tensor.type, all, false) != sums[step].back());
         }
       }

@@ -1,0 +1,165 @@
+// A caller that needs one tensor of a bucket before it submits the others is never held up by the
+// bucket, however it waits.
+#include <chrono>
+#include <latch>
+#include <string>
+#include <vector>
+
+#include "ranks.h"
+
+namespace horoacc::testing {
+namespace {
+
+/// A named sum of one number over a process set.
+class Sum {
+ public:
+  Sum(Engine& engine, std::string name, uint32_t process_set = 0)
+      : engine_(engine), name_(std::move(name)), process_set_(process_set) {}
+
+  void Submit() {
+    value_ = 1;
+    Submission submission =
+        Make(Collective::kAllreduce, name_, DType::kFloat32, {1}, &value_, &value_);
+    submission.process_set = process_set_;
+    auto handle = engine_.Submit(std::move(submission));
+    CHECK(handle.ok());
+    handle_ = handle.value();
+  }
+  /// Asks again and again; false if there is no result after a long time.
+  [[nodiscard]] bool PollAndRelease() {
+    const int64_t deadline = NowNs() + 20 * kSecond;
+    while (!engine_.Poll(handle_).value()) {
+      if (NowNs() > deadline) return false;
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    engine_.Release(handle_);
+    return true;
+  }
+  [[nodiscard]] bool WaitAndRelease() {
+    const Status outcome = engine_.Wait(handle_, NowNs() + 20 * kSecond);
+    engine_.Release(handle_);
+    return outcome.ok();
+  }
+  [[nodiscard]] float value() const { return value_; }
+
+ private:
+  Engine& engine_;
+  const std::string name_;
+  const uint32_t process_set_;
+  float value_ = 0;
+  uint64_t handle_ = 0;
+};
+
+/// Makes `a` and `b` one bucket.
+void Fuse(Sum& a, Sum& b) {
+  for (int step = 0; step < 3; ++step) {
+    a.Submit();
+    b.Submit();
+    CHECK(a.WaitAndRelease());
+    CHECK(b.WaitAndRelease());
+  }
+}
+
+const std::vector<Pairs> kPlanes = {{{"control", "board"}}, {{"control", "tcp"}}};
+
+TEST(a_caller_that_polls) {
+  for (const Pairs& plane : kPlanes) {
+    RunRanks(2, plane, [&](Engine& engine, int) {
+      Sum a(engine, "a");
+      Sum b(engine, "b");
+      Fuse(a, b);
+      for (int step = 0; step < 2; ++step) {
+        a.Submit();
+        CHECK(a.PollAndRelease());
+        CHECK_EQ(a.value(), 2.0f);
+        b.Submit();
+        CHECK(b.PollAndRelease());
+        CHECK_EQ(b.value(), 2.0f);
+      }
+    });
+  }
+}
+
+TEST(a_caller_that_waits_for_short_times) {
+  for (const Pairs& plane : kPlanes) {
+    RunRanks(2, plane, [&](Engine& engine, int) {
+      Sum b(engine, "b");
+      float value = 1;
+      for (int step = 0; step < 5; ++step) {
+        auto handle =
+            engine.Submit(Make(Collective::kAllreduce, "a", DType::kFloat32, {1}, &value, &value));
+        if (step < 3) b.Submit();
+        const int64_t deadline = NowNs() + 20 * kSecond;
+        Status outcome;
+        do {
+          outcome = engine.Wait(handle.value(), NowNs() + kMillisecond);
+          CHECK(NowNs() < deadline);
+        } while (!outcome.ok());
+        engine.Release(handle.value());
+        if (step >= 3) b.Submit();
+        CHECK(b.WaitAndRelease());
+      }
+    });
+  }
+}
+
+// The members are submitted in opposite orders, and each rank waits for its first.
+TEST(ranks_that_wait_for_different_members) {
+  for (const Pairs& plane : kPlanes) {
+    RunRanks(3, plane, [&](Engine& engine, int rank) {
+      std::vector<Sum> sums;
+      for (const char* name : {"a", "b", "c"}) sums.emplace_back(engine, name);
+      for (int step = 0; step < 4; ++step) {
+        for (Sum& sum : sums) sum.Submit();
+        for (Sum& sum : sums) CHECK(sum.WaitAndRelease());
+      }
+      for (int step = 0; step < 20; ++step) {
+        // Everybody submits "a" and one more before waiting for "a".
+        Sum& other = sums[1 + (rank + step) % 2];
+        Sum& last = sums[2 - (rank + step) % 2];
+        sums[0].Submit();
+        other.Submit();
+        CHECK(sums[0].WaitAndRelease());
+        last.Submit();
+        CHECK(last.WaitAndRelease());
+        CHECK(other.WaitAndRelease());
+        for (const Sum& sum : sums) CHECK_EQ(sum.value(), 3.0f);
+      }
+    });
+  }
+}
+
+// One thread of a rank waits in one process set and drives the engine, another waits in a second
+// set; what the first waits for comes only after what the second waits for.
+TEST(threads_that_wait_in_different_process_sets) {
+  for (const Pairs& plane : kPlanes) {
+    std::latch second_threads_are_done(2);
+    RunRanks(3, plane, [&](Engine& engine, int rank) {
+      const uint32_t pair = engine.AddProcessSet({0, 1}).value();
+      Sum x(engine, "x");
+      if (rank == 2) {
+        second_threads_are_done.wait();
+        x.Submit();
+        CHECK(x.WaitAndRelease());
+        return;
+      }
+      Sum a(engine, "a", pair);
+      Sum b(engine, "b", pair);
+      Fuse(a, b);
+      x.Submit();
+      std::jthread second([&] {
+        std::this_thread::sleep_for(std::chrono::milliseconds(50));  // the first one drives by now
+        a.Submit();
+        const bool came = a.WaitAndRelease();
+        second_threads_are_done.count_down();  // so that a failure ends the test
+        CHECK(came);
+        b.Submit();
+        CHECK(b.WaitAndRelease());
+      });
+      CHECK(x.WaitAndRelease());
+    });
+  }
+}
+
+}  // namespace
+}  // namespace horoacc::testing
