@@ -115,6 +115,12 @@ std::vector<Row> Rows() {
   };
 }
 
+std::string SecondsText(double seconds) {
+  std::ostringstream text;
+  text << seconds;
+  return text.str();
+}
+
 }  // namespace
 
 Result<Settings> Settings::Parse(std::span<const std::pair<std::string, std::string>> pairs) {
@@ -134,6 +140,15 @@ Result<Settings> Settings::Parse(std::span<const std::pair<std::string, std::str
   if (settings.reduction != "canonical") {
     return MakeError(ErrorKind::kConfig, "setting 'reduction' cannot be '" + settings.reduction +
                                              "': on one host every reduction is canonical");
+  }
+  for (const auto& [key, seconds] :
+       {std::pair("stall_warning_seconds", settings.stall_warning_seconds),
+        std::pair("stall_shutdown_seconds", settings.stall_shutdown_seconds),
+        std::pair("start_timeout_seconds", settings.start_timeout_seconds)}) {
+    if (!(seconds >= 0)) {
+      return MakeError(ErrorKind::kConfig, "setting '" + std::string(key) + "' cannot be '" +
+                                               SecondsText(seconds) + "'");
+    }
   }
   if (settings.stall_shutdown_seconds > 0 &&
       settings.stall_shutdown_seconds < settings.stall_warning_seconds) {

@@ -1,6 +1,7 @@
 #include "negotiate/request.h"
 
 #include <bit>
+#include <cstdio>
 
 namespace horoacc {
 namespace {
@@ -38,6 +39,13 @@ bool ShapesFit(Collective collective, const Dims& a, const Dims& b) {
     if (a[dim] != b[dim]) return false;
   }
   return true;
+}
+
+// All digits: two factors that print alike would make a puzzling message.
+std::string FactorText(double factor) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.17g", factor);
+  return text;
 }
 
 }  // namespace
@@ -113,11 +121,11 @@ std::string DescribeMismatch(const std::string& name, int rank_a, const Request&
     if (a.op != b.op) {
       return differ("reduction", std::string(NameOf(a.op)), std::string(NameOf(b.op)));
     }
-    if (a.prescale != b.prescale) {
-      return differ("prescale factor", std::to_string(a.prescale), std::to_string(b.prescale));
+    if (std::bit_cast<uint64_t>(a.prescale) != std::bit_cast<uint64_t>(b.prescale)) {
+      return differ("prescale factor", FactorText(a.prescale), FactorText(b.prescale));
     }
-    if (a.postscale != b.postscale) {
-      return differ("postscale factor", std::to_string(a.postscale), std::to_string(b.postscale));
+    if (std::bit_cast<uint64_t>(a.postscale) != std::bit_cast<uint64_t>(b.postscale)) {
+      return differ("postscale factor", FactorText(a.postscale), FactorText(b.postscale));
     }
   }
   if (a.collective == Collective::kBroadcast && a.root != b.root) {

@@ -44,6 +44,7 @@ uint64_t HashName(std::string_view name) {
 
 HostBoard::HostBoard(const HostShare& share, uint64_t fusion_threshold)
     : base_(share.board.data()),
+      ranks_(share.ranks),
       local_size_(static_cast<uint32_t>(share.ranks.size())),
       fusion_threshold_(fusion_threshold) {}
 
@@ -160,7 +161,10 @@ SetBoard::Guard::Guard(const SetBoard& board) : board_(board) {
       return;
     }
     if (const uint32_t holder = owner.load(); holder != 0 && !board.alive_(holder - 1)) {
-      status_ = MakeError(ErrorKind::kPeerLost, "a rank died while it held the board's lock");
+      status_ = MakeError(ErrorKind::kPeerLost,
+                          "rank " + std::to_string(board.board_.rank_of(holder - 1)) +
+                              " died while it held the board's lock",
+                          board.board_.rank_of(holder - 1));
       return;
     }
   }
@@ -230,6 +234,9 @@ Result<uint32_t> SetBoard::FreeId() {
     const IdEntry& entry = ids_[id];
     if ((entry.arrivals.load(std::memory_order_acquire) & 0xffff) != 0) continue;
     if (entry.last_decision == 0 || entry.last_decision > finished) continue;
+    // Ready on all ranks, but not decided yet.
+    if (plan_.items[id].waiting != 0) continue;
+    if (std::find(backlog_, backlog_ + header.backlog, id) != backlog_ + header.backlog) continue;
     if (oldest == kNamedIds || entry.last_decision < ids_[oldest].last_decision) oldest = id;
   }
   if (oldest == kNamedIds) {

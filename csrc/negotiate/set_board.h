@@ -24,6 +24,8 @@ class HostBoard {
   [[nodiscard]] std::byte* set_memory(uint32_t process_set) const;
   [[nodiscard]] uint64_t fusion_threshold() const { return fusion_threshold_; }
 
+  [[nodiscard]] int rank_of(uint32_t local_rank) const { return ranks_[local_rank]; }
+
   /// Puts an error into the abort word; the first one stays. True if this one did.
   bool Abort(const Error& error) const;
   /// The error in the abort word, or kOk.
@@ -31,6 +33,7 @@ class HostBoard {
 
  private:
   std::byte* base_;
+  std::vector<int> ranks_;  ///< global, by local rank
   uint32_t local_size_;
   uint64_t fusion_threshold_;
 };

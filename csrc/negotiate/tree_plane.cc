@@ -210,7 +210,12 @@ Status TreePlane::Decide(const std::string& key, Pending pending) {
       bells_.Ring(static_cast<int>(board_.local(r)), Urgency::kWork);
     return {};
   }
-  const TensorKey own = own_.at(key).key;
+  const auto submitted = own_.find(key);
+  if (submitted == own_.end()) {
+    return MakeError(ErrorKind::kSystem,
+                     "a control message tells of a tensor that was not submitted");
+  }
+  const TensorKey own = submitted->second.key;
   Disagreement disagreement = std::move(pending.disagreement);
   if (const int gone = board_.header().gone.load(std::memory_order_acquire) - 1; gone >= 0) {
     disagreement = {ErrorKind::kAborted, gone, "rank " + std::to_string(gone) + " has shut down"};

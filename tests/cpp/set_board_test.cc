@@ -107,34 +107,6 @@ TEST(names_may_hold_any_byte) {
   CHECK_EQ(boards.board().NameOf(boards.Lookup(with_zero).id), with_zero);
 }
 
-TEST(the_id_that_rested_longest_goes_to_the_new_name) {
-  Boards boards(2, Unfused());
-  for (const char* name : {"first", "second", "third"}) {
-    boards.AnnounceEverywhere(name);
-    CHECK(boards.CarryOut() == std::vector<Names>{{name}});
-  }
-  FillIds(boards, "more.");
-  const uint32_t first = boards.Lookup("first").id;
-  const uint32_t second = boards.Lookup("second").id;
-  boards.AnnounceEverywhere("first");  // has rested less than "second" now
-  CHECK(boards.CarryOut() == std::vector<Names>{{"first"}});
-  const SetBoard::NamedId fresh = boards.Lookup("fresh", 1);
-  CHECK_EQ(fresh.id, second);
-  CHECK_EQ(fresh.incarnation, 1);
-  CHECK_EQ(boards.Lookup("first").id, first);
-  CHECK_EQ(boards.Lookup("fresh", 0).id, fresh.id);
-  CHECK_EQ(boards.Lookup("fresh", 0).incarnation, 1);
-  // A rank that still knows the id under its old name is told to look it up again.
-  const Status stale = boards.Announce(0, "second", {second, 0});
-  CHECK(!stale.ok());
-  CHECK_EQ(stale.error().culprit, kLookUpAgain);
-  const SetBoard::NamedId again = boards.Lookup("second");
-  CHECK(again.id != second);
-  boards.AnnounceEverywhere("second");
-  boards.AnnounceEverywhere("fresh");
-  CHECK((boards.CarryOut() == std::vector<Names>{{"second"}, {"fresh"}}));
-}
-
 TEST(an_id_in_use_is_not_recycled) {
   Boards boards(2, Unfused());
   // Submitted by one rank only: its peer has yet to come.
