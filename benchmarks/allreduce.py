@@ -31,7 +31,7 @@ def run(records: Records, quick: bool) -> None:
                 if 12 * max(size * ranks, 4 * _MIB) > available_bytes():
                     complain("all", f"{size} bytes do not fit into the memory that is available")
                     continue
-                _measure(records, up, size, ranks, Effort.of(quick), too_slow)
+                _measure(records, up, size, ranks, Effort.of(quick, ranks), too_slow)
 
 
 def contenders(up: dict[str, Group]) -> list[Contender]:

@@ -78,7 +78,9 @@ class GradientWork:
             dims = (ctypes.c_int64 * len(shape))(*shape)
             self._native.gradients_add(self._gradients, name.encode(), dims, len(shape))
 
-    def run(self, calls: int) -> float:
+    def run(self, warm: int, calls: int) -> float:
+        for _ in range(warm):
+            self._step()
         self._door.barrier()
         return statistics.mean(self._step() for _ in range(calls))
 
@@ -166,7 +168,7 @@ def run(records: Records, quick: bool) -> None:
 
     with groups(["horoacc", *PEERS], RANKS, records.complainer(RANKS)) as up:
         for gradients in sets:
-            _measure(records, up, gradients, Effort.of(quick))
+            _measure(records, up, gradients, Effort.of(quick, RANKS))
 
 
 def _measure(

@@ -31,7 +31,7 @@ def run(records: Records, quick: bool) -> None:
             found += [Contender(peer, up[peer]) for peer in PEERS if peer in up]
             samples = compete(
                 [Slices(one, Rotation, SIZE, one.memory, one.how) for one in found],
-                Effort.of(quick),
+                Effort.of(quick, ranks),
                 complain,
             )
             for one in found:

@@ -1,7 +1,9 @@
 // The least that an allreduce of P buffers costs on this machine's memory: every input byte is
 // loaded once and every output byte is stored once, 2S bytes a rank, by all cores and without any
 // waiting.
+#include <sched.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <chrono>
@@ -81,6 +83,22 @@ void Work(const Bound& bound, bool stream, size_t first, size_t calls, int threa
 #endif
 }
 
+// To one of the cores that this process may use: the scheduler may put two threads on one for a
+// while.
+void Bind(int thread) {
+  cpu_set_t allowed;
+  cpu_set_t one;
+  CPU_ZERO(&one);
+  if (sched_getaffinity(getpid(), sizeof allowed, &allowed) != 0) return;
+  int skip = thread % CPU_COUNT(&allowed);
+  for (int core = 0; core < CPU_SETSIZE; ++core) {
+    if (!CPU_ISSET(core, &allowed) || skip-- > 0) continue;
+    CPU_SET(core, &one);
+    sched_setaffinity(0, sizeof one, &one);
+    return;
+  }
+}
+
 void WorkOn(const Bound& bound, bool stream, size_t first, size_t calls, int thread) {
   switch (bound.buffers) {
     case 2:
@@ -116,27 +134,37 @@ float* bound_buffer(const Bound* bound, size_t set, size_t buffer) {
   return bound->Buffer(set, buffer);
 }
 
-// Seconds for one call, of so many over the sets of buffers in turn.
-double bound_run(const Bound* bound, int stream, size_t first, size_t calls) {
+// Seconds for one call, of so many over the sets of buffers in turn, after `warm` others.
+double bound_run(const Bound* bound, int stream, size_t first, size_t warm, size_t calls) {
   using Clock = std::chrono::steady_clock;
   std::atomic<int> ready{0};
   std::atomic<bool> go{false};
+  const auto prepare = [=, &ready](int thread) {
+    Bind(thread);
+    WorkOn(*bound, stream != 0, first, warm, thread);
+    ready.fetch_add(1);
+  };
+  double seconds = 0;
   std::vector<std::jthread> threads;
   for (int thread = 1; thread < bound->threads; ++thread) {
-    threads.emplace_back([=, &ready, &go] {
-      ready.fetch_add(1);
+    threads.emplace_back([=, &go] {
+      prepare(thread);
       while (!go.load(std::memory_order_acquire)) std::this_thread::yield();
-      WorkOn(*bound, stream != 0, first, calls, thread);
+      WorkOn(*bound, stream != 0, first + warm, calls, thread);
     });
   }
-  while (ready.load() < bound->threads - 1) std::this_thread::yield();
-  // Not after a barrier: nobody may have worked before the clock is read.
-  const auto begin = Clock::now();
-  go.store(true, std::memory_order_release);
-  WorkOn(*bound, stream != 0, first, calls, 0);
-  threads.clear();
-  const std::chrono::duration<double> seconds = Clock::now() - begin;
-  return seconds.count() / static_cast<double>(calls);
+  std::jthread leader([&, calls] {
+    prepare(0);
+    while (ready.load() < bound->threads) std::this_thread::yield();
+    // Not after a barrier: nobody may have worked before the clock is read.
+    const auto begin = Clock::now();
+    go.store(true, std::memory_order_release);
+    WorkOn(*bound, stream != 0, first + warm, calls, 0);
+    threads.clear();
+    seconds = std::chrono::duration<double>(Clock::now() - begin).count();
+  });
+  leader.join();
+  return seconds / static_cast<double>(calls);
 }
 
 void bound_destroy(Bound* bound) {

@@ -45,11 +45,12 @@ class BoundWork:
             raise MemoryError(f"{size} bytes for {ranks} ranks")
         self._bound = ctypes.c_void_p(made)
 
-    def run(self, calls: int) -> float:
+    def run(self, warm: int, calls: int) -> float:
         seconds: float = self._native.bound_run(
-            self._bound, self._stream, ctypes.c_size_t(self._next), ctypes.c_size_t(calls)
-        )
-        self._next = (self._next + calls) % self._slots
+            self._bound, self._stream, ctypes.c_size_t(self._next), ctypes.c_size_t(warm),
+            ctypes.c_size_t(calls),
+        )  # fmt: skip
+        self._next = (self._next + warm + calls) % self._slots
         return seconds
 
     def wrong(self) -> int:
@@ -58,7 +59,7 @@ class BoundWork:
         ends = [part for b in buffers for part in (b[:_END], b[-_END:])]
         for index, part in enumerate(ends):
             fill(part, index // 2 + 1)
-        self.run(1)
+        self.run(0, 1)
         count = sum(differing(part, self._ranks * (self._ranks + 1) // 2) for part in ends)
         for part in ends:
             part[:] = 0
@@ -99,7 +100,7 @@ def record(
 
 def run(records: Records, quick: bool) -> None:
     """The bound at 2, 4 and 8 ranks."""
-    effort = Effort.of(quick)
+    effort = Effort.of(quick, 1)
     for ranks in (2, 4) if quick else (2, 4, 8):
         complain = records.complainer(ranks)
         with groups(["bound"], ranks, complain) as up:

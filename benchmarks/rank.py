@@ -25,6 +25,13 @@ class Rank:
         """What a benchmark keeps between two orders."""
 
 
+def _bind() -> None:
+    """Takes a core of its own, as mpirun gives one to the ranks of the peers."""
+    allowed = sorted(os.sched_getaffinity(0))
+    number = int(os.environ.get("HOROACC_LOCAL_RANK") or os.environ["BENCH_RANK"])
+    os.sched_setaffinity(0, {allowed[number % len(allowed)]})
+
+
 def _call(rank: Rank, order: tuple[str, str, tuple[Any, ...], dict[str, Any]]) -> tuple[str, Any]:
     module, name, arguments, named = order
     try:
@@ -40,6 +47,8 @@ def main() -> None:
     # A collection in the middle of a loop would be measured as the loop's.
     gc.disable()
     try:
+        if "BENCH_BIND" in os.environ:
+            _bind()
         rank = Rank(open_door(system))
     except BaseException:
         link.send(("failed", traceback.format_exc()))

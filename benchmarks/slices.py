@@ -18,7 +18,7 @@ import numpy as np
 
 from benchmarks.doors import Array, Door
 from benchmarks.group import Group, GroupFailed
-from benchmarks.machine import last_cache_bytes
+from benchmarks.machine import cores, last_cache_bytes
 from benchmarks.rank import Rank
 
 _MOST_CALLS = 20_000
@@ -32,13 +32,18 @@ class Effort:
     rounds: int
     seconds: float
     """Of one slice."""
+    warm: float
+    """Seconds of the same calls just before each slice. The scheduler forgets the load of the one
+    before in about 50 ms, and until then it may put two ranks on one core."""
     most_seconds: float
     """Of all slices of a contender, about: who is that slow gets fewer of them."""
 
     @classmethod
-    def of(cls, quick: bool) -> Effort:
+    def of(cls, quick: bool, ranks: int) -> Effort:
         """The effort of a run, or of a look whether everything works."""
-        return cls(3, 0.005, 0.5) if quick else cls(7, 0.03, 4.0)
+        if quick:
+            return cls(3, 0.005, 0.005, 0.5)
+        return cls(7, 0.03, 0.02 if ranks <= cores() else 0.1, 2.0)
 
 
 @dataclass
@@ -73,8 +78,8 @@ class Contender:
 class Work(Protocol):
     """What a rank does in a slice."""
 
-    def run(self, calls: int) -> float:
-        """Does it so many times; gives the seconds of one call."""
+    def run(self, warm: int, calls: int) -> float:
+        """Does it `warm` times, and `calls` times by the clock; gives the seconds of one call."""
 
     def wrong(self) -> int:
         """Does it once with known values; gives the number of wrong elements."""
@@ -102,11 +107,13 @@ class Rotation:
         self._next = (self._next + 1) % self._slots
         return self._block[begin : begin + self._count]
 
-    def run(self, calls: int) -> float:
-        turn = [self._door.call(self._buffer(), self._how) for _ in range(calls)]
+    def run(self, warm: int, calls: int) -> float:
+        turn = [self._door.call(self._buffer(), self._how) for _ in range(warm + calls)]
+        for call in turn[:warm]:
+            call()
         self._door.barrier()
         begin = time.perf_counter()
-        for call in turn:
+        for call in turn[warm:]:
             call()
         return (time.perf_counter() - begin) / calls
 
@@ -149,10 +156,10 @@ def prepare(rank: Rank, key: str, work: Callable[..., Work], arguments: tuple[An
     return made.wrong()
 
 
-def take(rank: Rank, key: str, calls: int) -> float:
+def take(rank: Rank, key: str, warm: int, calls: int) -> float:
     """Does one slice."""
     made: Work = rank.kept[key]
-    return made.run(calls)
+    return made.run(warm, calls)
 
 
 def finish(rank: Rank, key: str, check: bool) -> int:
@@ -172,6 +179,7 @@ class Slices:
         self.sample = Sample()
         self._work, self._arguments = work, arguments
         self._spent = 0.0
+        self._warm = 0
         self._checks = True
         # Two contenders may share a group.
         self._key = f"{contender.name} {contender.memory} {contender.how}"
@@ -185,6 +193,7 @@ class Slices:
             calls = min(_MOST_CALLS, 4 * calls)
             each = self._take(calls)
         self.sample.iterations = int(min(_MOST_CALLS, max(1, effort.seconds / each)))
+        self._warm = int(min(_MOST_CALLS, max(1, effort.warm / each)))
         if each > effort.most_seconds:
             self.sample.seconds.append(each)
             self._spent, self._checks = each, False
@@ -194,10 +203,10 @@ class Slices:
         if self._spent < effort.most_seconds:
             each = self._take(self.sample.iterations)
             self.sample.seconds.append(each)
-            self._spent += each * self.sample.iterations
+            self._spent += each * (self._warm + self.sample.iterations)
 
     def _take(self, calls: int) -> float:
-        times: list[float] = self.contender.group.run(take, self._key, calls)
+        times: list[float] = self.contender.group.run(take, self._key, self._warm, calls)
         return statistics.mean(times)
 
     def finish(self) -> None:

@@ -93,10 +93,11 @@ def _horoacc(request: Request) -> Launch:
         raise Unavailable(f"there is no {launcher.name} beside this Python: install horoacc")
     plane = ["--tcp"] if request.tcp else []
     flags = [*plane, "-np", str(request.ranks)]
-    variables = {"HOROACC_ARENA": request.arena}
+    binding, bind = _own_core(request)
+    variables = {"HOROACC_ARENA": request.arena} | bind
     process = Process([str(launcher), *flags, *request.program], variables)
     shown = " ".join(["horoaccrun", *flags, f"HOROACC_ARENA={request.arena}"])
-    return Launch([process], metadata.version("horoacc"), shown, "shared memory", "none")
+    return Launch([process], metadata.version("horoacc"), shown, "shared memory", binding)
 
 
 def _gloo(request: Request) -> Launch:
@@ -104,13 +105,14 @@ def _gloo(request: Request) -> Launch:
         version = metadata.version("torch")
     except metadata.PackageNotFoundError:
         raise Unavailable("torch is not installed") from None
-    shared = {"GLOO_SOCKET_IFNAME": "lo", "BENCH_SIZE": str(request.ranks)}
+    binding, bind = _own_core(request)
+    shared = bind | {"GLOO_SOCKET_IFNAME": "lo", "BENCH_SIZE": str(request.ranks)}
     shared["BENCH_MEETING"] = str(request.folder / "gloo")
     processes = [
         Process(request.program, shared | {"BENCH_RANK": str(rank)})
         for rank in range(request.ranks)
     ]
-    return Launch(processes, f"torch {version}", "GLOO_SOCKET_IFNAME=lo", "TCP over lo", "none")
+    return Launch(processes, f"torch {version}", "GLOO_SOCKET_IFNAME=lo", "TCP over lo", binding)
 
 
 def _openmpi(request: Request) -> Launch:
@@ -149,7 +151,12 @@ def _mpich(request: Request) -> Launch:
 
 def _bound(request: Request) -> Launch:
     threads = f"{cores()} threads in one process"
-    return Launch([Process(request.program)], "-", threads, "memory", "none")
+    return Launch([Process(request.program)], "-", threads, "memory", "core")
+
+
+def _own_core(request: Request) -> tuple[str, dict[str, str]]:
+    """What those that have no launcher that binds are bound to, and the variable for it."""
+    return ("core", {"BENCH_BIND": "1"}) if request.ranks <= cores() else ("none", {})
 
 
 def _version(program: Path, pattern: str) -> str:

@@ -9,6 +9,7 @@
 
 #include "base/clock.h"
 #include "negotiate/board_plane.h"
+#include "runtime/cores.h"
 
 namespace horoacc {
 namespace {
@@ -38,13 +39,6 @@ Result<Settings> AgreeOnSettings(Settings settings, Bootstrap& bootstrap, int64_
   }
   settings.reduce_path = static_cast<PathKind>(path);
   return settings;
-}
-
-// Cores that this process may use.
-int CoresHere() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  return sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
 }
 
 void PinToCore(const std::string& list, int local_rank) {
@@ -81,9 +75,6 @@ Engine::Engine(Settings settings, EngineParts parts)
   }
   const Segment& own = share_.memory[share_.local_rank];
   arena_ = std::make_unique<Arena>(own.data(), own.size(), own.fd(), 0);
-  const bool cores_to_spare = static_cast<int>(share_.ranks.size()) <= CoresHere();
-  spin_ns_ = settings_.spin_microseconds >= 0 ? settings_.spin_microseconds * kMicrosecond
-                                              : (cores_to_spare ? kSpin : 0);
 }
 
 Result<std::unique_ptr<Engine>> Engine::Create(Settings settings, EngineParts parts) {
@@ -104,7 +95,8 @@ Status Engine::Start() {
   for (int rank = 0; rank < placement_.size; ++rank) everybody[rank] = rank;
   sets_.push_back(MakeSet(0, std::move(everybody)));
   // Nobody submits before everybody is there.
-  HA_ASSIGN(const std::vector<std::string> ready, bootstrap_->AllGather("ready", deadline));
+  HA_ASSIGN(const std::vector<std::string> cores, bootstrap_->AllGather(AllowedCores(), deadline));
+  spin_ns_ = SpinTime(cores);
   if (!settings_.timeline.empty()) {
     HA_TRY(StartTimeline(settings_.timeline, settings_.timeline_mark_cycles));
   }
@@ -115,6 +107,14 @@ Status Engine::Start() {
     Coordinate(stop);
   });
   return {};
+}
+
+// Who spins while a peer waits for the core delays what it waits for.
+int64_t Engine::SpinTime(std::span<const std::string> cores) const {
+  if (settings_.spin_microseconds >= 0) return settings_.spin_microseconds * kMicrosecond;
+  std::vector<std::string> here;
+  for (const int rank : share_.ranks) here.push_back(cores[rank]);
+  return static_cast<int>(here.size()) <= CountCores(here) ? kSpin : 0;
 }
 
 std::unique_ptr<ProcessSet> Engine::MakeSet(uint32_t id, std::vector<int> ranks) {

@@ -5,6 +5,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <string>
 #include <thread>
 #include <vector>
@@ -102,6 +103,7 @@ class Engine {
  private:
   Engine(Settings settings, EngineParts parts);
   Status Start();
+  [[nodiscard]] int64_t SpinTime(std::span<const std::string> cores) const;
   std::unique_ptr<ProcessSet> MakeSet(uint32_t id, std::vector<int> ranks);
   [[nodiscard]] std::shared_ptr<ProcessSet> FindSet(uint32_t id) const;
   [[nodiscard]] std::vector<std::shared_ptr<ProcessSet>> Sets() const;
