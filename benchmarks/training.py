@@ -1,13 +1,19 @@
 """Training of three small networks on 2 ranks, against the same two processes alone.
 
-SGD with momentum, one thread a rank. The baseline runs in the same processes, both at once, first
-before `hvd.init()` and then in turns with the training, after `hvd.shutdown()`.
+SGD with momentum, one thread a rank. Each rank has the network twice: one copy is
+trained with the others, one alone. Short blocks of both take turns, each pair of blocks gives an
+efficiency, and the figure is their median. A first block alone runs before `hvd.init()`, so that
+what idle threads cost is seen as well.
+
+Ranks in lockstep wait for whoever is slower in that step, however fast the communication is. The
+blocks alone say how much that is: the mean step against the mean of the slower rank's steps.
 """
 
 from __future__ import annotations
 
 import statistics
 import time
+from itertools import pairwise
 from typing import Any, cast
 
 from benchmarks.doors import HoroaccDoor
@@ -23,14 +29,15 @@ _NAMES = {
     "cnn": "ResNet-20-shaped CNN, batch 16",
     "deep": "100 x Linear(64,64) + Linear(64,10), batch 32",
 }
-_LEAST_STEPS = 5
+_ROUNDS, _BLOCK_SECONDS = 24, 0.25
+_WARM_STEPS = 2
 
 
 # --- on the ranks ------------------------------------------------------------------------------
 
 
 class Training:
-    """One network on a rank, trained alone or with the others."""
+    """One copy of a network on a rank, trained alone or with the others."""
 
     def __init__(self, net: str, rank: int) -> None:
         import torch
@@ -40,24 +47,15 @@ class Training:
         torch.manual_seed(1 + rank)
         self.task = NETS[net]()
         self.data = self.task.data()
-        self.optimizer: Any = self._plain()
-
-    def _plain(self) -> Any:
-        import torch
-
-        return torch.optim.SGD(self.task.model.parameters(), lr=1e-3, momentum=0.9)
+        parameters = self.task.model.parameters()
+        self.optimizer: Any = torch.optim.SGD(parameters, lr=1e-3, momentum=0.9)
 
     def join(self, hvd: Any) -> None:
         """From now on with the others."""
-        parameters = self.task.model.named_parameters()
-        self.optimizer = hvd.DistributedOptimizer(self._plain(), named_parameters=parameters)
+        self.optimizer = hvd.DistributedOptimizer(
+            self.optimizer, named_parameters=self.task.model.named_parameters()
+        )
         hvd.broadcast_parameters(self.task.model.state_dict(), root_rank=0)
-
-    def leave(self) -> None:
-        """From now on alone, with nothing left of the hooks."""
-        for parameter in self.task.model.parameters():
-            parameter.grad = None
-        self.optimizer = self._plain()
 
     def step(self) -> None:
         import torch
@@ -69,49 +67,36 @@ class Training:
 
 
 def build(rank: Rank, net: str) -> int:
-    """Makes the network anew; gives the number of its parameters' tensors."""
-    rank.kept["training"] = made = Training(net, rank.door.rank)
-    return len(list(made.task.model.parameters()))
-
-
-def alone(rank: Rank, seconds: float) -> float:
-    """Trains without a word to anybody for that long; gives the seconds of a step."""
-    training: Training = rank.kept["training"]
-    for _ in range(_LEAST_STEPS):
-        training.step()
-    steps, begin = 0, time.perf_counter()
-    # By the clock, so that both processes work until the end.
-    while steps < _LEAST_STEPS or time.perf_counter() - begin < seconds:
-        training.step()
-        steps += 1
-    return (time.perf_counter() - begin) / steps
+    """Makes both copies of the network; gives the number of its parameters' tensors."""
+    for copy in ("alone", "together"):
+        rank.kept[copy] = Training(net, rank.door.rank)
+    return len(list(rank.kept["alone"].task.model.parameters()))
 
 
 def join(rank: Rank) -> None:
-    """Joins the job and wraps the optimizer."""
+    """Joins the job and wraps the optimizer of one copy."""
     hvd = cast(HoroaccDoor, rank.door).hvd
     hvd.init()
-    rank.kept["training"].join(hvd)
+    rank.kept["together"].join(hvd)
 
 
-def together(rank: Rank, steps: int) -> tuple[float, float]:
-    """Trains with the others; gives the seconds of a step, and the share of bytes that were
-    reduced where autograd had put them."""
-    hvd = cast(HoroaccDoor, rank.door).hvd
-    training: Training = rank.kept["training"]
-    for _ in range(_LEAST_STEPS):
+def train(rank: Rank, copy: str, steps: int) -> list[float]:
+    """Trains one copy; gives the seconds of each step."""
+    training: Training = rank.kept[copy]
+    for _ in range(_WARM_STEPS):
         training.step()
-    hvd.barrier()
-    before = hvd.counters()
-    begin = time.perf_counter()
+    clock = [time.perf_counter()]
     for _ in range(steps):
         training.step()
-    seconds = (time.perf_counter() - begin) / steps
-    after = hvd.counters()
-    moved = {
-        name: after[name] - before[name] for name in ("arena_bytes", "window_bytes", "staged_bytes")
-    }
-    return seconds, moved["arena_bytes"] / max(1, sum(moved.values()))
+        clock.append(time.perf_counter())
+    return [after - before for before, after in pairwise(clock)]
+
+
+def in_place(rank: Rank) -> float:
+    """Gives the share of all bytes that were reduced where autograd had put them."""
+    counted = cast(HoroaccDoor, rank.door).hvd.counters()
+    moved = [counted[name] for name in ("arena_bytes", "window_bytes", "staged_bytes")]
+    return float(moved[0] / max(1, sum(moved)))
 
 
 def same(rank: Rank) -> bool:
@@ -119,16 +104,10 @@ def same(rank: Rank) -> bool:
     import torch
 
     hvd = cast(HoroaccDoor, rank.door).hvd
-    training: Training = rank.kept["training"]
-    own = torch.cat([p.detach().reshape(-1) for p in training.task.model.parameters()])
+    model = rank.kept["together"].task.model
+    own = torch.cat([p.detach().reshape(-1) for p in model.parameters()])
     least, most = hvd.allreduce(own, op=hvd.Min), hvd.allreduce(own, op=hvd.Max)
     return bool(torch.equal(own, least) and torch.equal(own, most))
-
-
-def leave(rank: Rank) -> None:
-    """Leaves the job."""
-    rank.kept["training"].leave()
-    cast(HoroaccDoor, rank.door).hvd.shutdown()
 
 
 # --- in the driver -----------------------------------------------------------------------------
@@ -149,31 +128,43 @@ def run(records: Records, quick: bool) -> None:
 
 
 def _measure(records: Records, group: Group, net: str, quick: bool) -> None:
-    rounds, seconds = (2, 0.2) if quick else (6, 1.5)
     tensors = group.run(build, net)[0]
-    apart: list[float] = []
-    joint: list[float] = []
-    in_place = 0.0
-    for _ in range(rounds):
-        apart.append(statistics.mean(group.run(alone, seconds)))
-        group.run(join)
-        steps = max(_LEAST_STEPS, int(seconds / apart[-1]))
-        found = group.run(together, steps)
-        joint.append(statistics.mean(step for step, _ in found))
-        in_place = min(share for _, share in found)
-        if not all(group.run(same)):
-            records.complain(f"horoacc, {net}", RANKS, "the ranks' parameters differ")
-        group.run(leave)
-    # Each block of training against the baseline just before it: both saw the same machine.
-    shares = [100 * a / j for a, j in zip(apart, joint, strict=True)]
-    share = statistics.median(shares)
-    name = _NAMES[net]
+    group.run(train, "alone", 3)
+    before = group.run(train, "alone", 3 if quick else 10)
+    group.run(join)
+    steps = max(2, int(_BLOCK_SECONDS / _mean(before)))
+    shares: list[float] = []
+    lockstep: list[float] = []
+    seconds: dict[str, list[float]] = {"alone": [], "together": []}
+    for turn in range(3 if quick else _ROUNDS):
+        for copy in ("alone", "together") if turn % 2 else ("together", "alone"):
+            block = group.run(train, copy, steps)
+            seconds[copy].append(_mean(block))
+            if copy == "alone":
+                slower = statistics.mean(map(max, zip(*block, strict=True)))
+                lockstep.append(100 * seconds[copy][-1] / slower)
+        shares.append(100 * seconds["alone"][-1] / seconds["together"][-1])
+    if not all(group.run(same)):
+        records.complain(f"horoacc, {net}", RANKS, "the ranks' parameters differ")
+    share, name = statistics.median(shares), _NAMES[net]
     records.figure(
         f"{name}: efficiency", round(share, 1), "%", group,
-        net=net, tensors=tensors, min=round(min(shares), 1), max=round(max(shares), 1),
-        step_alone_us=[round(1e6 * one, 1) for one in apart],
-        step_together_us=[round(1e6 * one, 1) for one in joint],
-        first_baseline_share=round(100 * apart[0] / statistics.median(joint), 1),
-        reduced_in_place=round(100 * in_place, 1),
+        net=net, tensors=tensors, quartiles=_quartiles(shares),
+        step_us={copy: round(1e6 * statistics.median(found), 1) for copy, found in seconds.items()},
+        step_before_init_us=round(1e6 * _mean(before), 1),
+        reduced_in_place=round(100 * min(group.run(in_place)), 1),
     )  # fmt: skip
-    records.target(f"{name}, {RANKS} ranks on {cores()} cores", share, _LIMITS[net], "%", False)
+    least = statistics.median(lockstep)
+    records.figure(f"{name}: waiting for the slower rank alone leaves", round(least, 1), "%", group)
+    records.target(
+        f"{name}, {RANKS} ranks on {cores()} cores", share, _LIMITS[net], "%", False,
+        lockstep=round(least, 1),
+    )  # fmt: skip
+
+
+def _mean(block: list[list[float]]) -> float:
+    return statistics.mean(statistics.mean(steps) for steps in block)
+
+
+def _quartiles(values: list[float]) -> list[float]:
+    return [round(value, 1) for value in statistics.quantiles(values, n=4)]
