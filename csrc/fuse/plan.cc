@@ -9,6 +9,11 @@ namespace {
 
 constexpr size_t kHeaderBytes = 64;
 
+void MembersChanged(PlanState& plan, PlanBucket& bucket) {
+  ++bucket.version;
+  ++*plan.version;
+}
+
 void CloseRoundIfDone(PlanState& plan, PlanBucket& bucket) {
   if (bucket.ran < bucket.count) return;
   for (uint32_t k = 0; k < bucket.count; ++k) plan.items[plan.order[bucket.first + k]].ran = 0;
@@ -42,7 +47,30 @@ void DropMissing(PlanState& plan, PlanBucket& bucket) {
     }
   }
   bucket.count = kept;
+  MembersChanged(plan, bucket);
   CloseRoundIfDone(plan, bucket);
+}
+
+// Members that left their buckets leave holes in `order`. Buckets keep their numbers.
+void CloseHoles(PlanState& plan) {
+  std::vector<uint32_t> members;
+  for (PlanBucket& bucket : plan.buckets.first(*plan.bucket_count)) {
+    const auto own = plan.order.subspan(bucket.first, bucket.count);
+    bucket.first = static_cast<uint32_t>(members.size());
+    members.insert(members.end(), own.begin(), own.end());
+  }
+  std::ranges::copy(members, plan.order.begin());
+  *plan.order_count = static_cast<uint32_t>(members.size());
+}
+
+// An index whose bucket has lost all its members, or the next new one. As no bucket is added while
+// one is empty, there are never more buckets than items.
+uint32_t FreeBucket(PlanState& plan, uint32_t& next_look) {
+  for (; next_look < *plan.bucket_count; ++next_look) {
+    if (plan.buckets[next_look].count == 0) return next_look++;
+  }
+  ++next_look;
+  return (*plan.bucket_count)++;
 }
 
 void BuildBuckets(PlanState& plan) {
@@ -51,20 +79,25 @@ void BuildBuckets(PlanState& plan) {
     if (plan.items[id].known) fresh.push_back(id);
   }
   std::ranges::sort(fresh, {}, [&](uint32_t id) { return plan.items[id].sequence; });
-  if (*plan.order_count + fresh.size() > plan.order.size()) return;  // the plan is full: run loose
+  // Without holes there is room: what is in a bucket is not fresh.
+  if (*plan.order_count + fresh.size() > plan.order.size()) CloseHoles(plan);
   PlanBucket* open = nullptr;
+  uint32_t open_index = 0;
+  uint32_t next_look = 0;
   uint64_t open_bytes = 0;
   uint32_t open_pause = 0;
   for (uint32_t id : fresh) {
     PlanItem& item = plan.items[id];
     if (!open || open_bytes + item.bytes > plan.threshold || open_pause != item.pause) {
-      open = &plan.buckets[(*plan.bucket_count)++];
-      *open = PlanBucket{.first = *plan.order_count};
+      open_index = FreeBucket(plan, next_look);
+      open = &plan.buckets[open_index];
+      *open = PlanBucket{.first = *plan.order_count, .version = open->version};
+      MembersChanged(plan, *open);
       open_bytes = 0;
       open_pause = item.pause;
     }
     plan.order[(*plan.order_count)++] = id;
-    item.bucket = *plan.bucket_count;
+    item.bucket = open_index + 1;
     item.known = 0;
     ++open->count;
     open_bytes += item.bytes;
@@ -83,6 +116,7 @@ PlanState PlanState::Over(std::byte* memory, size_t ids, uint64_t threshold) {
   auto* header = reinterpret_cast<uint32_t*>(memory);
   plan.bucket_count = &header[0];
   plan.order_count = &header[1];
+  plan.version = &header[2];
   std::byte* cursor = memory + kHeaderBytes;
   plan.items = {reinterpret_cast<PlanItem*>(cursor), ids};
   cursor += ids * sizeof(PlanItem);
@@ -173,6 +207,7 @@ void ForgetItem(PlanState& plan, uint32_t id) {
     --bucket.count;
     if (item.waiting) --bucket.waiting;
     if (item.ran) --bucket.ran;
+    MembersChanged(plan, bucket);
   }
   item = PlanItem{};
 }

@@ -31,7 +31,8 @@ struct PlanBucket {
   uint32_t count = 0;
   uint32_t waiting = 0;
   uint32_t ran = 0;
-  uint8_t split = 0;  ///< this round runs member by member
+  uint32_t version = 0;  ///< moves whenever the members change
+  uint8_t split = 0;     ///< this round runs member by member
 };
 
 /// Fixed-size view of memory that the owner provides (zeroed at the start).
@@ -39,6 +40,7 @@ struct PlanState {
   uint64_t threshold = 0;
   uint32_t* bucket_count = nullptr;
   uint32_t* order_count = nullptr;
+  uint32_t* version = nullptr;    ///< moves whenever the members of any bucket change
   std::span<PlanItem> items;      ///< by id
   std::span<PlanBucket> buckets;  ///< as many as items suffice
   std::span<uint32_t> order;      ///< ids, bucket after bucket
@@ -66,7 +68,8 @@ using Bucket = std::vector<uint32_t>;
 /// An item ended in an error: it counts as run, and what waited for it in its bucket is returned.
 [[nodiscard]] Bucket SkipItem(PlanState& plan, uint32_t id);
 
-/// Forgets an id that is given to another name.
+/// Forgets an id that is given to another name. What waited for nobody else in its bucket goes on
+/// waiting: SplitBucket returns it.
 void ForgetItem(PlanState& plan, uint32_t id);
 
 }  // namespace horoacc

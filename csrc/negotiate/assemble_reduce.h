@@ -9,11 +9,6 @@
 
 namespace horoacc {
 
-struct TensorKey {
-  uint32_t id;
-  uint64_t generation;
-};
-
 /// True if every rank's input and output of the tensor (or of all members of a group) are shared.
 [[nodiscard]] bool AllShared(const SetBoard& board, const SetContext& context, TensorKey key);
 

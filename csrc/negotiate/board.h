@@ -23,6 +23,13 @@ inline constexpr uint32_t kExecSlots = 64;       ///< decisions in flight that r
 inline constexpr uint32_t kMaxProcessSets = 64;
 inline constexpr uint64_t kPrivate = std::numeric_limits<uint64_t>::max();
 
+/// One call, on all ranks: the generation of an id. It never comes back, whatever name the id goes
+/// to.
+struct TensorKey {
+  uint32_t id;
+  uint64_t generation;
+};
+
 /// One tensor of a rank's submission.
 struct TensorRow {
   uint8_t type = 0;
@@ -51,10 +58,14 @@ struct Row {
   TensorRow tensor;    ///< the only tensor, if tensors == 1
 };
 
+inline constexpr uint64_t kUndecided = std::numeric_limits<uint64_t>::max();
+
 struct IdEntry {
   /// incarnation << 48 | generation << 16 | ranks that have arrived in this generation.
   std::atomic<uint64_t> arrivals{0};
-  std::atomic<uint64_t> last_decision{0};  ///< end in the log of the last decision that named it
+  /// End in the log of the last decision that named it. 0: none since its name has it. kUndecided:
+  /// ready on all ranks, and the plane of messages has not decided yet.
+  std::atomic<uint64_t> last_decision{0};
   uint64_t name_hash = 0;
   uint32_t name_length = 0;  ///< of the whole name; 0: free
   char name[kMaxName] = {};
@@ -76,10 +87,13 @@ struct SetHeader {
   alignas(64) std::atomic<uint64_t> log_words{0};  ///< end of the log, in words ever written
   uint64_t slots = 0;                              ///< execution slots ever given to decisions
   std::atomic<uint32_t> starved{0};  ///< a decision waits for room in the log or for a slot
-  std::atomic<int32_t> gone{0};      ///< global rank + 1 of a member that has shut down; 0: none
-  uint32_t ids = 0;                  ///< named ids given out
-  uint32_t backlog = 0;              ///< items that are ready but not decided
+  /// What ended the set: 0 nothing, kSetRemoved, or global rank + 1 of a member that has shut down.
+  std::atomic<int32_t> gone{0};
+  uint32_t ids = 0;      ///< named ids given out
+  uint32_t backlog = 0;  ///< items that are ready but not decided
 };
+
+inline constexpr int32_t kSetRemoved = -1;
 
 enum class RankPhase : uint32_t { kAbsent = 0, kPresent = 1, kLeaving = 2, kLeft = 3 };
 

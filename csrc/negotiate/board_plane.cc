@@ -21,6 +21,7 @@ constexpr uint32_t kHeaderWords = sizeof(LogHeader) / sizeof(uint32_t);
 constexpr uint32_t kDoneFlag = 1;
 constexpr uint32_t kSharedFlag = 2;
 constexpr uint64_t kArrivalMask = 0xffff;
+constexpr size_t kLongestText = 2048;
 
 }  // namespace
 
@@ -34,37 +35,47 @@ BoardPlane::BoardPlane(SetBoard& board, const SetContext& context, const Bells& 
       taken_(board.header().log_words.load(std::memory_order_acquire)) {}
 
 Status BoardPlane::Announce(const Announcement& announcement) {
+  // Nothing is decided any more; the driver fails the call.
+  if (board_.header().gone.load(std::memory_order_acquire) != 0) return {};
   IdEntry& entry = board_.id(announcement.id);
   uint64_t arrivals = entry.arrivals.load(std::memory_order_acquire);
-  bool last = false;
+  std::optional<SetBoard::Guard> guard;
   for (;;) {
     if (arrivals >> 48 != announcement.incarnation ||
         (arrivals >> 16 & 0xffffffff) + 1 != announcement.generation) {
       return MakeError(ErrorKind::kAborted, "the id or its generation has moved on", kLookUpAgain);
     }
-    last = (arrivals & kArrivalMask) + 1 == context_.ranks;
+    const bool last = (arrivals & kArrivalMask) + 1 == context_.ranks;
+    // Under the lock, or the id would seem to rest before it is decided.
+    if (last && !guard) {
+      guard.emplace(board_);
+      HA_TRY(Status(guard->status()));
+    }
     // The last arrival opens the next generation.
     const uint64_t next = last ? (arrivals & ~kArrivalMask) + (kArrivalMask + 1) : arrivals + 1;
-    if (entry.arrivals.compare_exchange_weak(arrivals, next, std::memory_order_acq_rel)) break;
+    if (!entry.arrivals.compare_exchange_weak(arrivals, next, std::memory_order_acq_rel)) continue;
+    if (last) Decide({&announcement.id, 1});
+    return {};
   }
-  if (!last) return {};
-  SetBoard::Guard guard(board_);
-  HA_TRY(Status(guard.status()));
-  Decide({&announcement.id, 1});
-  return {};
 }
 
+// Members that run already do not count: what a caller waits for may be a part of a bucket whose
+// other part is complete, and that says nothing about the bucket's next round.
 Status BoardPlane::Unblock(std::span<const uint32_t> in_flight) {
   SetBoard::Guard guard(board_);
   HA_TRY(Status(guard.status()));
   PlanState& plan = board_.plan();
-  std::vector<std::pair<uint32_t, uint32_t>> touched;  // bucket, members of it in flight here
+  std::vector<std::pair<uint32_t, uint32_t>> touched;  // bucket, members of it submitted here
   for (const uint32_t id : in_flight) {
-    const uint32_t bucket = plan.items[id].bucket;
-    if (bucket == 0) continue;
-    const auto found = std::ranges::find(touched, bucket, &std::pair<uint32_t, uint32_t>::first);
+    const PlanItem& item = plan.items[id];
+    if (item.bucket == 0) continue;
+    const uint64_t open = GenerationOf(id) + 1;
+    const Row& row = board_.row(context_.me, id, open);
+    if (!item.waiting && row.generation.load(std::memory_order_acquire) != open) continue;
+    const auto found =
+        std::ranges::find(touched, item.bucket, &std::pair<uint32_t, uint32_t>::first);
     if (found == touched.end()) {
-      touched.emplace_back(bucket, 1);
+      touched.emplace_back(item.bucket, 1);
     } else {
       ++found->second;
     }
@@ -74,17 +85,21 @@ Status BoardPlane::Unblock(std::span<const uint32_t> in_flight) {
     // Whole here: others complete it. (A bucket that lost a member may be whole and unstarted.)
     if (members == state.count && state.waiting < state.count) continue;
     if (state.waiting == 0 && state.split) continue;
-    if (!HasRoom()) return {};  // the caller goes on waiting and asks again
+    // The caller goes on waiting and asks again.
+    if (board_.header().backlog > 0 || !HasRoom()) return {};
     if (const Bucket ready = SplitBucket(plan, bucket); !ready.empty()) PublishRun(ready);
   }
   return {};
 }
 
 Status BoardPlane::Pump() {
-  if (board_.header().starved.load(std::memory_order_acquire) == 0) return {};
+  if (board_.header().starved.load(std::memory_order_acquire) == 0 && rejections_.empty())
+    return {};
   SetBoard::Guard guard(board_);
   HA_TRY(Status(guard.status()));
   Decide({});
+  for (; !rejections_.empty() && HasRoom(); rejections_.pop_front())
+    RejectNow(rejections_.front().first, rejections_.front().second);
   return {};
 }
 
@@ -105,6 +120,12 @@ Result<std::optional<Decision>> BoardPlane::Next() {
   uint64_t at = taken_ + kHeaderWords;
   decision.ids.reserve(header.ids);
   for (uint32_t k = 0; k < header.ids; ++k) decision.ids.push_back(board_.log_word(at++));
+  if (decision.kind == Decision::Kind::kError) {
+    for (uint32_t k = 0; k < header.ids; ++k, at += 2) {
+      decision.generations.push_back(static_cast<uint64_t>(board_.log_word(at + 1)) << 32 |
+                                     board_.log_word(at));
+    }
+  }
   for (uint32_t byte = 0; byte < header.text_bytes; ++byte) {
     decision.text.push_back(static_cast<char>(board_.log_word(at + byte / 4) >> (8 * (byte % 4))));
   }
@@ -113,30 +134,28 @@ Result<std::optional<Decision>> BoardPlane::Next() {
   return std::optional<Decision>(std::move(decision));
 }
 
-Status BoardPlane::Reject(const TensorName& tensor, const Error& error) {
-  SetBoard::Guard guard(board_);
-  HA_TRY(Status(guard.status()));
-  if (!board_.CloseGeneration(tensor.id, tensor.generation)) return {};
-  PublishError(tensor.id, error.kind, error.culprit, error.message);
-  if (const Bucket rest = SkipItem(board_.plan(), tensor.id); !rest.empty()) PublishRun(rest);
-  return {};
+Status BoardPlane::Reject(TensorKey tensor, const Error& error) {
+  rejections_.emplace_back(tensor, error);
+  return Pump();
+}
+
+void BoardPlane::RejectNow(TensorKey key, const Error& error) {
+  if (!board_.CloseGeneration(key.id, key.generation)) return;
+  PublishError(key, error);
 }
 
 Status BoardPlane::Finish(const Decision& decision) {
-  Cursor& cursor = board_.cursor(context_.me);
-  if (decision.kind == Decision::Kind::kRun && !decision.done) {
-    cursor.slots.store(decision.slot + 1, std::memory_order_release);
-  }
-  cursor.words.store(decision.end, std::memory_order_release);
-  return Pump();
+  const bool ran = decision.kind == Decision::Kind::kRun && !decision.done;
+  const auto slots = ran ? std::optional<uint64_t>(decision.slot + 1) : std::nullopt;
+  return board_.FinishUpTo(decision.end, slots) ? Pump() : Status();
 }
 
 bool BoardPlane::HasRoom() const {
   const SetHeader& header = board_.header();
   const uint64_t used =
       header.log_words.load(std::memory_order_relaxed) - board_.LeastWordsFinished();
-  // One id can bring a whole bucket, in two parts, and an error.
-  constexpr uint64_t kWorstCase = 2 * kIds + 4096;
+  // One id can bring a whole bucket, in two parts or as errors, and an error of its own.
+  constexpr uint64_t kWorstCase = 3 * kIds + 4096;
   return kLogWords - used > kWorstCase && decider_.HasSlots();
 }
 
@@ -148,27 +167,23 @@ void BoardPlane::Decide(std::span<const uint32_t> ready) {
   SetHeader& header = board_.header();
   uint32_t* backlog = board_.backlog();
   for (const uint32_t id : ready) backlog[header.backlog++] = id;
-  uint32_t decided = 0;
-  while (decided < header.backlog && HasRoom()) DecideOne(backlog[decided++]);
-  std::copy(backlog + decided, backlog + header.backlog, backlog);
-  header.backlog -= decided;
-  const bool starved = header.backlog > 0;
-  header.starved.store(starved, std::memory_order_release);
-  if (starved) RingMembers({}, true);  // whoever lags has to catch up
+  for (;;) {
+    uint32_t decided = 0;
+    while (decided < header.backlog && HasRoom()) DecideOne(backlog[decided++]);
+    std::copy(backlog + decided, backlog + header.backlog, backlog);
+    header.backlog -= decided;
+    if (header.backlog == 0) break;
+    if (board_.Starve()) RingMembers({}, true);  // whoever lags has to catch up
+    if (!HasRoom()) return;
+  }
+  header.starved.store(0, std::memory_order_relaxed);
 }
 
 void BoardPlane::DecideOne(uint32_t id) {
   const TensorKey key{id, GenerationOf(id)};
-  const int gone = board_.header().gone.load(std::memory_order_acquire) - 1;
-  Disagreement disagreement;
-  if (gone >= 0) {
-    disagreement = {ErrorKind::kAborted, gone, "rank " + std::to_string(gone) + " has shut down"};
-  } else {
-    disagreement = CompareRows(board_, context_, global_ranks_, key);
-  }
-  if (disagreement.kind != ErrorKind::kOk) {
-    PublishError(id, disagreement.kind, disagreement.culprit, disagreement.text);
-    if (const Bucket rest = SkipItem(board_.plan(), id); !rest.empty()) PublishRun(rest);
+  if (const Error disagreement = CompareRows(board_, context_, global_ranks_, key);
+      disagreement.kind != ErrorKind::kOk) {
+    PublishError(key, disagreement);
     return;
   }
   const Row& lowest = board_.row(0, id, key.generation);
@@ -181,47 +196,42 @@ void BoardPlane::DecideOne(uint32_t id) {
 void BoardPlane::PublishRun(const Bucket& bucket) {
   std::vector<TensorKey> keys;
   for (const uint32_t id : bucket) keys.push_back({id, GenerationOf(id)});
-  for (const Decision& decision : decider_.Run(keys)) {
-    LogHeader entry{};
-    entry.kind = static_cast<uint32_t>(Decision::Kind::kRun);
-    entry.flags = (decision.done ? kDoneFlag : 0) | (decision.shared ? kSharedFlag : 0);
-    entry.slot_low = static_cast<uint32_t>(decision.slot);
-    entry.slot_high = static_cast<uint32_t>(decision.slot >> 32);
-    entry.ids = static_cast<uint32_t>(decision.ids.size());
-    entry.words = kHeaderWords + entry.ids;
-    std::vector<uint32_t> words(entry.words);
-    std::memcpy(words.data(), &entry, sizeof entry);
-    const uint64_t end = board_.header().log_words.load(std::memory_order_relaxed) + entry.words;
-    for (size_t k = 0; k < decision.ids.size(); ++k) {
-      words[kHeaderWords + k] = decision.ids[k];
-      board_.id(decision.ids[k]).last_decision.store(end, std::memory_order_relaxed);
-    }
-    Append(words);
-    RingMembers(keys, !decision.done);
-  }
+  for (const Decision& decision : decider_.Run(keys)) Publish(decision, keys);
 }
 
-void BoardPlane::PublishError(uint32_t id, ErrorKind kind, int culprit, const std::string& text) {
+void BoardPlane::PublishError(TensorKey key, const Error& error) {
+  Publish(ErrorDecision({&key, 1}, error), {&key, 1});
+  if (const Bucket rest = SkipItem(board_.plan(), key.id); !rest.empty()) PublishRun(rest);
+}
+
+void BoardPlane::Publish(const Decision& decision, std::span<const TensorKey> keys) {
   LogHeader entry{};
-  entry.kind = static_cast<uint32_t>(Decision::Kind::kError);
-  entry.ids = 1;
-  entry.error = static_cast<uint32_t>(kind);
-  entry.culprit = culprit;
-  entry.text_bytes = static_cast<uint32_t>(std::min<size_t>(text.size(), 2048));
-  entry.words = kHeaderWords + 1 + (entry.text_bytes + 3) / 4;
+  entry.kind = static_cast<uint32_t>(decision.kind);
+  entry.flags = (decision.done ? kDoneFlag : 0) | (decision.shared ? kSharedFlag : 0);
+  entry.slot_low = static_cast<uint32_t>(decision.slot);
+  entry.slot_high = static_cast<uint32_t>(decision.slot >> 32);
+  entry.ids = static_cast<uint32_t>(decision.ids.size());
+  entry.error = static_cast<uint32_t>(decision.error);
+  entry.culprit = decision.culprit;
+  entry.text_bytes = static_cast<uint32_t>(std::min(decision.text.size(), kLongestText));
+  entry.words = kHeaderWords + entry.ids + static_cast<uint32_t>(2 * decision.generations.size()) +
+                (entry.text_bytes + 3) / 4;
   std::vector<uint32_t> words(entry.words);
   std::memcpy(words.data(), &entry, sizeof entry);
-  words[kHeaderWords] = id;
-  for (uint32_t byte = 0; byte < entry.text_bytes; ++byte) {
-    words[kHeaderWords + 1 + byte / 4] |=
-        static_cast<uint32_t>(static_cast<unsigned char>(text[byte])) << (8 * (byte % 4));
+  uint32_t* at = std::ranges::copy(decision.ids, words.data() + kHeaderWords).out;
+  for (const uint64_t generation : decision.generations) {
+    *at++ = static_cast<uint32_t>(generation);
+    *at++ = static_cast<uint32_t>(generation >> 32);
   }
-  board_.id(id).last_decision.store(
-      board_.header().log_words.load(std::memory_order_relaxed) + entry.words,
-      std::memory_order_relaxed);
+  for (uint32_t byte = 0; byte < entry.text_bytes; ++byte) {
+    at[byte / 4] |= static_cast<uint32_t>(static_cast<unsigned char>(decision.text[byte]))
+                    << (8 * (byte % 4));
+  }
+  const uint64_t end = board_.header().log_words.load(std::memory_order_relaxed) + entry.words;
+  for (const uint32_t id : decision.ids)
+    board_.id(id).last_decision.store(end, std::memory_order_relaxed);
   Append(words);
-  const TensorKey key{id, GenerationOf(id)};
-  RingMembers({&key, 1}, false);
+  RingMembers(keys, decision.kind == Decision::Kind::kRun && !decision.done);
 }
 
 void BoardPlane::Append(std::span<const uint32_t> words) {

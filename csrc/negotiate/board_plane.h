@@ -1,7 +1,8 @@
 #pragma once
 // The plane inside a host: readiness is counted in shared memory, and the rank that completes a
 // count decides. No message, no leader, no wake-up before the work is done if it is small.
-#include <memory>
+#include <deque>
+#include <utility>
 #include <vector>
 
 #include "base/settings.h"
@@ -22,7 +23,7 @@ class BoardPlane final : public Plane {
   Status Unblock(std::span<const uint32_t> in_flight) override;
   Status Pump() override;
   Result<std::optional<Decision>> Next() override;
-  Status Reject(const TensorName& tensor, const Error& error) override;
+  Status Reject(TensorKey tensor, const Error& error) override;
   Status Finish(const Decision& decision) override;
   [[nodiscard]] int Gone() override {
     return board_.header().gone.load(std::memory_order_acquire) - 1;
@@ -33,7 +34,9 @@ class BoardPlane final : public Plane {
   void Decide(std::span<const uint32_t> ready);
   void DecideOne(uint32_t id);
   void PublishRun(const Bucket& bucket);
-  void PublishError(uint32_t id, ErrorKind kind, int culprit, const std::string& text);
+  void PublishError(TensorKey key, const Error& error);
+  void Publish(const Decision& decision, std::span<const TensorKey> keys);
+  void RejectNow(TensorKey key, const Error& error);
   void Append(std::span<const uint32_t> words);
   void RingMembers(std::span<const TensorKey> keys, bool work);
   [[nodiscard]] bool HasRoom() const;
@@ -45,6 +48,7 @@ class BoardPlane final : public Plane {
   Decider decider_;
   std::vector<int> global_ranks_;
   uint64_t taken_ = 0;  ///< words of the log that this rank has taken
+  std::deque<std::pair<TensorKey, Error>> rejections_;  ///< the driver's; they wait for room
 };
 
 }  // namespace horoacc

@@ -10,25 +10,16 @@ constexpr size_t kMostEarlyMessages = 4096;
 
 }  // namespace
 
-Status ControlMux::Register(uint32_t process_set, Handler handler) {
-  std::deque<ControlMessage> early;
-  {
-    std::lock_guard lock(mutex_);
-    handlers_[process_set] = handler;
-    if (const auto found = early_.find(process_set); found != early_.end()) {
-      early = std::move(found->second);
-      early_.erase(found);
-    }
-  }
-  for (const ControlMessage& message : early) {
-    HA_TRY(handler(message.source, std::span(message.bytes).subspan(kPrefix)));
-  }
-  return {};
+void ControlMux::Register(uint32_t process_set, Handler handler) {
+  std::lock_guard lock(mutex_);
+  handlers_[process_set] = std::move(handler);
 }
 
 void ControlMux::Unregister(uint32_t process_set) {
   std::lock_guard lock(mutex_);
   handlers_.erase(process_set);
+  early_.erase(process_set);
+  retired_.insert(process_set);
 }
 
 Status ControlMux::Send(uint32_t process_set, int peer, std::span<const std::byte> payload) {
@@ -41,39 +32,51 @@ Status ControlMux::Send(uint32_t process_set, int peer, std::span<const std::byt
   return sent;
 }
 
-Result<bool> ControlMux::Pump() {
-  bool any = false;
+Result<std::optional<ControlMux::Delivery>> ControlMux::Next() {
+  for (auto early = early_.begin(); early != early_.end(); ++early) {
+    const auto found = handlers_.find(early->first);
+    if (found == handlers_.end()) continue;
+    Delivery delivery{std::move(early->second.front()), found->second};
+    early->second.pop_front();
+    if (early->second.empty()) early_.erase(early);
+    return std::optional(std::move(delivery));
+  }
   for (;;) {
-    ControlMessage message;
-    Handler handler;
+    Result<std::optional<ControlMessage>> received = links_.Receive();
+    if (!received.ok()) {
+      if (received.error().culprit >= 0 && has_left_(received.error().culprit))
+        return std::optional<Delivery>();
+      return std::move(received.error());
+    }
+    if (!received.value()) return std::optional<Delivery>();
+    ControlMessage message = std::move(*received.value());
+    if (message.bytes.size() < kPrefix) {
+      return MakeError(ErrorKind::kSystem, "a control message is too short", message.source);
+    }
+    uint32_t process_set = 0;
+    std::memcpy(&process_set, message.bytes.data(), kPrefix);
+    if (retired_.contains(process_set)) continue;
+    if (const auto found = handlers_.find(process_set); found != handlers_.end())
+      return std::optional(Delivery{std::move(message), found->second});
+    std::deque<ControlMessage>& early = early_[process_set];
+    if (early.size() >= kMostEarlyMessages) {
+      return MakeError(ErrorKind::kSystem, "too many messages for an unknown process set",
+                       message.source);
+    }
+    early.push_back(std::move(message));
+  }
+}
+
+Result<bool> ControlMux::Pump() {
+  for (bool any = false;; any = true) {
+    std::optional<Delivery> delivery;
     {
       std::lock_guard lock(mutex_);
-      Result<std::optional<ControlMessage>> received = links_.Receive();
-      if (!received.ok()) {
-        if (received.error().culprit >= 0 && has_left_(received.error().culprit)) return any;
-        return std::move(received.error());
-      }
-      if (!received.value()) return any;
-      message = std::move(*received.value());
-      any = true;
-      if (message.bytes.size() < kPrefix) {
-        return MakeError(ErrorKind::kSystem, "a control message is too short", message.source);
-      }
-      uint32_t process_set = 0;
-      std::memcpy(&process_set, message.bytes.data(), kPrefix);
-      const auto found = handlers_.find(process_set);
-      if (found == handlers_.end()) {
-        std::deque<ControlMessage>& early = early_[process_set];
-        if (early.size() >= kMostEarlyMessages) {
-          return MakeError(ErrorKind::kSystem, "too many messages for an unknown process set",
-                           message.source);
-        }
-        early.push_back(std::move(message));
-        continue;
-      }
-      handler = found->second;
+      HA_ASSIGN(delivery, Next());
     }
-    HA_TRY(handler(message.source, std::span(message.bytes).subspan(kPrefix)));
+    if (!delivery) return any;
+    HA_TRY(delivery->handler(delivery->message.source,
+                             std::span(delivery->message.bytes).subspan(kPrefix)));
   }
 }
 

@@ -5,6 +5,8 @@
 #include <functional>
 #include <map>
 #include <mutex>
+#include <optional>
+#include <set>
 #include <span>
 #include <vector>
 
@@ -23,12 +25,20 @@ class ControlMux {
   ControlMux(ControlLinks& links, std::function<bool(int)> has_left)
       : links_(links), has_left_(std::move(has_left)) {}
 
-  /// Messages for a set that came before it was registered are handed over now.
-  Status Register(uint32_t process_set, Handler handler);
+  /// Messages for a set that came before it was registered are handed over by the next Pump, in
+  /// front of later ones.
+  void Register(uint32_t process_set, Handler handler);
+  /// What still comes for the set is dropped. Its number is not registered again.
   void Unregister(uint32_t process_set);
   Status Send(uint32_t process_set, int peer, std::span<const std::byte> payload);
   /// Takes every message that has arrived. True if there was one.
   Result<bool> Pump();
+
+  /// See ControlLinks::HasUnsent.
+  [[nodiscard]] bool HasUnsent() {
+    std::lock_guard lock(mutex_);
+    return links_.HasUnsent();
+  }
 
   struct Sent {
     uint64_t messages = 0;
@@ -40,11 +50,19 @@ class ControlMux {
   }
 
  private:
+  /// The next message with its handler; none: nothing has arrived. Under the lock.
+  struct Delivery {
+    ControlMessage message;
+    Handler handler;
+  };
+  Result<std::optional<Delivery>> Next();
+
   ControlLinks& links_;
   std::function<bool(int)> has_left_;
   std::mutex mutex_;
   std::map<uint32_t, Handler> handlers_;
-  std::map<uint32_t, std::deque<ControlMessage>> early_;
+  std::map<uint32_t, std::deque<ControlMessage>> early_;  ///< not yet handed over
+  std::set<uint32_t> retired_;
 };
 
 }  // namespace horoacc

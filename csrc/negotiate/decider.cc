@@ -10,6 +10,8 @@ bool Decider::HasSlots() const {
 }
 
 std::vector<Decision> Decider::Run(std::span<const TensorKey> keys) {
+  if (const int32_t gone = board_.header().gone.load(std::memory_order_acquire); gone != 0)
+    return {ErrorDecision(keys, EndOfSet(gone - 1))};
   std::vector<TensorKey> shared;
   std::vector<TensorKey> apart;
   for (const TensorKey& key : keys)
@@ -45,34 +47,54 @@ Decision Decider::RunPart(const std::vector<TensorKey>& keys, bool shared) {
   return decision;
 }
 
-std::string DisplayName(const SetBoard& board, const SetContext& context, TensorKey key) {
+std::string DisplayName(const SetBoard& board, TensorKey key, Collective collective) {
   if (key.id < kNamedIds) return board.NameOf(key.id);
-  const Row& row = board.row(context.me, key.id, key.generation);
   const uint64_t number = (key.generation - 1) * kUnnamedIds + (key.id - kNamedIds);
-  return std::string(NameOf(static_cast<Collective>(row.collective))) + ".noname." +
-         std::to_string(number);
+  return std::string(NameOf(collective)) + ".noname." + std::to_string(number);
 }
 
-Disagreement CompareRows(const SetBoard& board, const SetContext& context,
-                         const std::vector<int>& global_ranks, TensorKey key) {
-  const uint64_t signature = board.row(0, key.id, key.generation).signature;
+Decision ErrorDecision(std::span<const TensorKey> keys, const Error& error) {
+  Decision decision;
+  decision.kind = Decision::Kind::kError;
+  for (const TensorKey& key : keys) {
+    decision.ids.push_back(key.id);
+    decision.generations.push_back(key.generation);
+  }
+  decision.error = error.kind;
+  decision.culprit = error.culprit;
+  decision.text = error.message;
+  return decision;
+}
+
+Error EndOfSet(int gone) {
+  if (gone == kRemoved) return MakeError(ErrorKind::kAborted, "the process set was removed");
+  return MakeError(ErrorKind::kAborted, "rank " + std::to_string(gone) + " has shut down", gone);
+}
+
+Error CompareRows(const SetBoard& board, const SetContext& context,
+                  const std::vector<int>& global_ranks, TensorKey key) {
+  const auto request_of = [&](uint32_t rank) {
+    return board.ReadRequest(rank, key.id, key.generation, context.memory[rank]);
+  };
+  const Row& lowest = board.row(0, key.id, key.generation);
+  const auto name = [&] {
+    return DisplayName(board, key, static_cast<Collective>(lowest.collective));
+  };
   for (uint32_t r = 0; r < context.ranks; ++r) {
-    const Row& row = board.row(r, key.id, key.generation);
-    if (row.error == 0) continue;
-    const Request request = board.ReadRequest(r, key.id, key.generation, context.memory[r]);
-    return {ErrorKind::kInvalid, global_ranks[r],
-            "tensor '" + DisplayName(board, context, key) + "' on rank " +
-                std::to_string(global_ranks[r]) + ": " + request.local_error};
+    if (board.row(r, key.id, key.generation).error == 0) continue;
+    return MakeError(ErrorKind::kInvalid,
+                     "tensor '" + name() + "' on rank " + std::to_string(global_ranks[r]) + ": " +
+                         request_of(r).local_error,
+                     global_ranks[r]);
   }
   for (uint32_t r = 1; r < context.ranks; ++r) {
-    if (board.row(r, key.id, key.generation).signature == signature) continue;
-    const Request a = board.ReadRequest(0, key.id, key.generation, context.memory[0]);
-    const Request b = board.ReadRequest(r, key.id, key.generation, context.memory[r]);
-    return {
-        ErrorKind::kMismatch, global_ranks[r],
-        DescribeMismatch(DisplayName(board, context, key), global_ranks[0], a, global_ranks[r], b)};
+    if (board.row(r, key.id, key.generation).signature == lowest.signature) continue;
+    return MakeError(
+        ErrorKind::kMismatch,
+        DescribeMismatch(name(), global_ranks[0], request_of(0), global_ranks[r], request_of(r)),
+        global_ranks[r]);
   }
-  return {};
+  return MakeError(ErrorKind::kOk, "");
 }
 
 }  // namespace horoacc

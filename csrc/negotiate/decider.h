@@ -20,7 +20,8 @@ class Decider {
   [[nodiscard]] bool HasSlots() const;
 
   /// One decision for the tensors that all ranks share, one for the others. What is small enough
-  /// is reduced here and now: its decision comes with the result.
+  /// is reduced here and now: its decision comes with the result. Once the set has ended, a
+  /// member's memory may be gone: then the decision is an error, whatever makes the tensors run.
   [[nodiscard]] std::vector<Decision> Run(std::span<const TensorKey> keys);
 
  private:
@@ -31,17 +32,17 @@ class Decider {
   const Settings& settings_;
 };
 
-/// Looks for a reason why the rows of all ranks for this generation do not fit together.
-struct Disagreement {
-  ErrorKind kind = ErrorKind::kOk;
-  int culprit = -1;
-  std::string text;
-};
-[[nodiscard]] Disagreement CompareRows(const SetBoard& board, const SetContext& context,
-                                       const std::vector<int>& global_ranks, TensorKey key);
+/// Looks for a reason why the rows of all ranks for this generation do not fit together; kOk: none.
+[[nodiscard]] Error CompareRows(const SetBoard& board, const SetContext& context,
+                                const std::vector<int>& global_ranks, TensorKey key);
 
 /// What a tensor is called in messages: its name, or the operation and number of an unnamed call.
-[[nodiscard]] std::string DisplayName(const SetBoard& board, const SetContext& context,
-                                      TensorKey key);
+[[nodiscard]] std::string DisplayName(const SetBoard& board, TensorKey key, Collective collective);
+
+/// The decision that ends calls with an error.
+[[nodiscard]] Decision ErrorDecision(std::span<const TensorKey> keys, const Error& error);
+
+/// What calls end with after `gone`, as Plane::Gone says it, has ended their set.
+[[nodiscard]] Error EndOfSet(int gone);
 
 }  // namespace horoacc

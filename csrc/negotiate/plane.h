@@ -4,10 +4,10 @@
 #include <optional>
 #include <span>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "base/result.h"
+#include "negotiate/board.h"
 #include "negotiate/request.h"
 
 namespace horoacc {
@@ -18,7 +18,6 @@ struct Announcement {
   uint64_t generation = 0;
   uint32_t incarnation = 0;
   const Request* request = nullptr;
-  std::string_view name;
 };
 
 /// One entry of the log. Every rank of the set carries out the entries in the same order.
@@ -30,17 +29,17 @@ struct Decision {
   uint64_t slot = 0;    ///< number of its execution slot, if it is not done
   uint64_t end = 0;     ///< where it ends in the log
   std::vector<uint32_t> ids;
+  /// kError: of `ids`. A rank that had not submitted a call when it was ended may have submitted
+  /// the next one of that id by now.
+  std::vector<uint64_t> generations;
   ErrorKind error = ErrorKind::kOk;
   int culprit = -1;
   std::string text;
 };
 
-/// A named tensor that this rank need not have submitted itself.
-struct TensorName {
-  uint32_t id = 0;
-  uint64_t generation = 0;
-  std::string_view name;
-};
+/// What Plane::Gone says besides the global rank of a member that has shut down.
+inline constexpr int kNobody = -1;
+inline constexpr int kRemoved = -2;  ///< the process set was removed
 
 /// One process set's plane, as one rank drives it. Announce and Unblock may come from any thread
 /// (callers serialise Announce with a mutex of theirs); the rest only from the engine's driver.
@@ -56,13 +55,13 @@ class Plane {
   virtual Status Pump() = 0;
   /// The next decision that this rank has not taken.
   virtual Result<std::optional<Decision>> Next() = 0;
-  /// Ends a tensor that can never become ready: its error goes to all ranks that have submitted
-  /// it. Does nothing if it has become ready meanwhile.
-  virtual Status Reject(const TensorName& tensor, const Error& error) = 0;
+  /// Ends a call that can never become ready: its error goes to all ranks that have submitted it.
+  /// Does nothing if it has become ready meanwhile; waits for room for its decision if it must.
+  virtual Status Reject(TensorKey tensor, const Error& error) = 0;
   /// This rank has carried out a decision (in log order).
   virtual Status Finish(const Decision& decision) = 0;
-  /// Global rank of a member that has shut down, or -1. What Next gives after this was read
-  /// includes everything that was ever decided to run.
+  /// Who ended the set, if anybody did. Nothing is decided to run afterwards, and what Next gives
+  /// after this was read includes everything that ever was.
   [[nodiscard]] virtual int Gone() = 0;
 };
 

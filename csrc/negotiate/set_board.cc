@@ -1,6 +1,7 @@
 #include "negotiate/set_board.h"
 
 #include <sched.h>
+#include <sys/mman.h>
 
 #include <algorithm>
 #include <cstring>
@@ -10,7 +11,6 @@
 namespace horoacc {
 namespace {
 
-constexpr uint32_t kTombstone = std::numeric_limits<uint32_t>::max();
 constexpr size_t kPage = 4096;
 constexpr size_t RoundUp(size_t bytes) { return (bytes + kPage - 1) / kPage * kPage; }
 
@@ -62,9 +62,16 @@ RankState& HostBoard::state(uint32_t local_rank) const {
                                       RoundUp(sizeof(Bell) * local_size_))[local_rank];
 }
 
-std::byte* HostBoard::set_memory(uint32_t process_set) const {
+std::byte* HostBoard::set_memory(uint32_t slot) const {
   return base_ + RoundUp(sizeof(HostHeader)) + RoundUp(sizeof(Bell) * local_size_) +
-         RoundUp(sizeof(RankState) * local_size_) + process_set * SetBoard::BytesFor(local_size_);
+         RoundUp(sizeof(RankState) * local_size_) + slot * SetBoard::BytesFor(local_size_);
+}
+
+void HostBoard::WipeSet(uint32_t slot) const {
+  std::byte* const memory = set_memory(slot);
+  const size_t bytes = SetBoard::BytesFor(local_size_);
+  // Gives the pages back, on all ranks; they read as zeroes then.
+  if (::madvise(memory, bytes, MADV_REMOVE) != 0) std::memset(memory, 0, bytes);
 }
 
 bool HostBoard::Abort(const Error& error) const {
@@ -99,10 +106,10 @@ Error HostBoard::aborted() const {
 
 size_t SetBoard::BytesFor(uint32_t ranks) { return SetLayout(ranks).total; }
 
-SetBoard::SetBoard(const HostBoard& board, uint32_t process_set, std::vector<uint32_t> locals,
-                   uint32_t me, std::function<bool(uint32_t)> alive)
+SetBoard::SetBoard(const HostBoard& board, uint32_t slot, std::vector<uint32_t> locals, uint32_t me,
+                   std::function<bool(uint32_t)> alive)
     : board_(board),
-      base_(board.set_memory(process_set)),
+      base_(board.set_memory(slot)),
       locals_(std::move(locals)),
       me_(me),
       alive_(std::move(alive)) {
@@ -125,10 +132,21 @@ ExecSlot& SetBoard::slot(uint64_t number) const {
   return *reinterpret_cast<ExecSlot*>(slots_ + number % kExecSlots * ExecSlot::BytesFor(ranks()));
 }
 
+bool SetBoard::FinishUpTo(uint64_t words, std::optional<uint64_t> slots) const {
+  Cursor& cursor = cursors_[me_];
+  if (slots) cursor.slots.store(*slots, std::memory_order_seq_cst);
+  cursor.words.store(words, std::memory_order_seq_cst);
+  return header().starved.load(std::memory_order_seq_cst) != 0;
+}
+
+bool SetBoard::Starve() const {
+  return header().starved.exchange(1, std::memory_order_seq_cst) == 0;
+}
+
 uint64_t SetBoard::LeastSlotsFinished() const {
   uint64_t least = std::numeric_limits<uint64_t>::max();
   for (uint32_t r = 0; r < ranks(); ++r) {
-    least = std::min(least, cursors_[r].slots.load(std::memory_order_acquire));
+    least = std::min(least, cursors_[r].slots.load(std::memory_order_seq_cst));
   }
   return least;
 }
@@ -136,7 +154,7 @@ uint64_t SetBoard::LeastSlotsFinished() const {
 uint64_t SetBoard::LeastWordsFinished() const {
   uint64_t least = std::numeric_limits<uint64_t>::max();
   for (uint32_t r = 0; r < ranks(); ++r) {
-    least = std::min(least, cursors_[r].words.load(std::memory_order_acquire));
+    least = std::min(least, cursors_[r].words.load(std::memory_order_seq_cst));
   }
   return least;
 }
@@ -174,23 +192,35 @@ SetBoard::Guard::~Guard() {
   if (status_.ok()) board_.header().lock.owner.store(0, std::memory_order_release);
 }
 
+// The table is twice as large as there are names, so a free place ends every chain.
 SetBoard::Place SetBoard::Probe(std::string_view name) const {
   const uint64_t hash = HashName(name);
   Place place{static_cast<uint32_t>(hash % kNameSlots), std::nullopt};
-  uint32_t reusable = kNameSlots;
-  for (uint32_t probes = 0; probes < kNameSlots && names_[place.slot] != 0; ++probes) {
-    if (names_[place.slot] == kTombstone) {
-      if (reusable == kNameSlots) reusable = place.slot;
-    } else if (const IdEntry& entry = ids_[names_[place.slot] - 1];
-               entry.name_hash == hash && entry.name_length == name.size() &&
-               name.substr(0, kMaxName) == NameOf(names_[place.slot] - 1)) {
-      place.id = names_[place.slot] - 1;
+  for (; names_[place.slot] != 0; place.slot = (place.slot + 1) % kNameSlots) {
+    const uint32_t id = names_[place.slot] - 1;
+    if (ids_[id].name_hash == hash && ids_[id].name_length == name.size() &&
+        name.substr(0, kMaxName) == NameOf(id)) {
+      place.id = id;
       return place;
     }
-    place.slot = (place.slot + 1) % kNameSlots;
   }
-  if (reusable != kNameSlots) place.slot = reusable;
   return place;
+}
+
+// Moves up what stands behind `id` in its chain only because the place was taken: nobody gets lost
+// behind the hole, and chains become no longer with time.
+void SetBoard::RemoveFromTable(uint32_t id) {
+  uint32_t hole = static_cast<uint32_t>(ids_[id].name_hash % kNameSlots);
+  while (names_[hole] != id + 1) hole = (hole + 1) % kNameSlots;
+  for (uint32_t at = (hole + 1) % kNameSlots; names_[at] != 0; at = (at + 1) % kNameSlots) {
+    const auto home = static_cast<uint32_t>(ids_[names_[at] - 1].name_hash % kNameSlots);
+    const uint32_t from_home = (at + kNameSlots - home) % kNameSlots;
+    const uint32_t from_hole = (at + kNameSlots - hole) % kNameSlots;
+    if (from_home < from_hole) continue;  // its own place lies behind the hole
+    names_[hole] = names_[at];
+    hole = at;
+  }
+  names_[hole] = 0;
 }
 
 std::optional<uint32_t> SetBoard::Known(std::string_view name) const {
@@ -203,7 +233,7 @@ bool SetBoard::CloseGeneration(uint32_t id, uint64_t generation) const {
   uint64_t seen = arrivals.load(std::memory_order_acquire);
   do {
     if ((seen & 0xffff) == 0 || (seen >> 16 & 0xffffffff) + 1 != generation) return false;
-  } while (!arrivals.compare_exchange_weak(seen, (seen & ~0xffffull) + 0x10000,
+  } while (!arrivals.compare_exchange_weak(seen, (seen & ~0xffffull) + 0x20000,
                                            std::memory_order_acq_rel));
   return true;
 }
@@ -223,43 +253,45 @@ Result<SetBoard::NamedId> SetBoard::Lookup(std::string_view name) {
   return NamedId{id, static_cast<uint32_t>(entry.arrivals.load() >> 48)};
 }
 
+// Once every id is taken, the one that has rested longest goes to the new name. An id rests if no
+// rank has submitted it in its present generation and all have finished its last decision. One that
+// no decision has named since its name got it is about to be submitted.
 Result<uint32_t> SetBoard::FreeId() {
   SetHeader& header = this->header();
   if (header.ids < kNamedIds) return header.ids++;
-  // Every id is taken: give the one that has rested longest to the new name. An id rests if no
-  // rank has submitted it in its present generation and all have finished its last decision.
   const uint64_t finished = LeastWordsFinished();
-  uint32_t oldest = kNamedIds;
-  for (uint32_t id = 0; id < kNamedIds; ++id) {
-    const IdEntry& entry = ids_[id];
-    if ((entry.arrivals.load(std::memory_order_acquire) & 0xffff) != 0) continue;
-    if (entry.last_decision == 0 || entry.last_decision > finished) continue;
+  const auto rests = [&](uint32_t id, uint64_t arrivals) {
+    if ((arrivals & 0xffff) != 0) return false;
+    const uint64_t last = ids_[id].last_decision.load(std::memory_order_acquire);
+    if (last == 0 || last > finished) return false;
     // Ready on all ranks, but not decided yet.
-    if (plan_.items[id].waiting != 0) continue;
-    if (std::find(backlog_, backlog_ + header.backlog, id) != backlog_ + header.backlog) continue;
-    if (oldest == kNamedIds || entry.last_decision < ids_[oldest].last_decision) oldest = id;
-  }
-  if (oldest == kNamedIds) {
-    return MakeError(ErrorKind::kInvalid,
-                     std::to_string(kNamedIds) + " named tensors are in flight");
-  }
-  IdEntry& entry = ids_[oldest];
-  uint64_t arrivals = entry.arrivals.load();
-  const uint64_t next = ((arrivals >> 48) + 1) << 48 | (arrivals & 0xffffffff0000ull);
-  if ((arrivals & 0xffff) != 0 || !entry.arrivals.compare_exchange_strong(arrivals, next)) {
-    return MakeError(ErrorKind::kInvalid,
-                     std::to_string(kNamedIds) + " named tensors are in flight");
-  }
-  ForgetItem(plan_, oldest);
-  // A tombstone, so that names that were put behind this one are still found.
-  for (uint32_t place = entry.name_hash % kNameSlots;; place = (place + 1) % kNameSlots) {
-    if (names_[place] == oldest + 1) {
-      names_[place] = kTombstone;
-      break;
+    return plan_.items[id].waiting == 0 &&
+           std::find(backlog_, backlog_ + header.backlog, id) == backlog_ + header.backlog;
+  };
+  for (;;) {
+    uint32_t oldest = kNamedIds;
+    uint64_t arrivals = 0;
+    for (uint32_t id = 0; id < kNamedIds; ++id) {
+      const uint64_t seen = ids_[id].arrivals.load(std::memory_order_acquire);
+      if (!rests(id, seen)) continue;
+      if (oldest != kNamedIds && ids_[id].last_decision >= ids_[oldest].last_decision) continue;
+      oldest = id;
+      arrivals = seen;
     }
+    if (oldest == kNamedIds) {
+      return MakeError(ErrorKind::kInvalid,
+                       std::to_string(kNamedIds) + " named tensors are in flight");
+    }
+    IdEntry& entry = ids_[oldest];
+    const uint64_t next = ((arrivals >> 48) + 1) << 48 | (arrivals & 0xffffffff0000ull);
+    // A rank that announced it under its old name in this moment keeps it.
+    if (!entry.arrivals.compare_exchange_strong(arrivals, next)) continue;
+    entry.last_decision.store(0, std::memory_order_relaxed);
+    ForgetItem(plan_, oldest);
+    RemoveFromTable(oldest);
+    entry.name_length = 0;
+    return oldest;
   }
-  entry.name_length = 0;
-  return oldest;
 }
 
 std::string SetBoard::NameOf(uint32_t id) const {

@@ -21,7 +21,9 @@ class HostBoard {
   [[nodiscard]] HostHeader& header() const { return *reinterpret_cast<HostHeader*>(base_); }
   [[nodiscard]] Bell* bells() const;
   [[nodiscard]] RankState& state(uint32_t local_rank) const;
-  [[nodiscard]] std::byte* set_memory(uint32_t process_set) const;
+  [[nodiscard]] std::byte* set_memory(uint32_t slot) const;
+  /// Zeroes a slot whose process set is done on all ranks, for the next one.
+  void WipeSet(uint32_t slot) const;
   [[nodiscard]] uint64_t fusion_threshold() const { return fusion_threshold_; }
 
   [[nodiscard]] int rank_of(uint32_t local_rank) const { return ranks_[local_rank]; }
@@ -42,7 +44,7 @@ class SetBoard {
  public:
   /// `locals`: local rank of every member, by index in the set. `alive` tells whether a local rank
   /// still exists; waiting for a lock asks it.
-  SetBoard(const HostBoard& board, uint32_t process_set, std::vector<uint32_t> locals, uint32_t me,
+  SetBoard(const HostBoard& board, uint32_t slot, std::vector<uint32_t> locals, uint32_t me,
            std::function<bool(uint32_t)> alive);
   [[nodiscard]] static size_t BytesFor(uint32_t ranks);
 
@@ -58,6 +60,13 @@ class SetBoard {
   /// Ids that are ready on all ranks but not decided, for lack of room in the log.
   [[nodiscard]] uint32_t* backlog() const { return backlog_; }
   [[nodiscard]] PlanState& plan() { return plan_; }
+  /// This rank has finished the log up to `words`, and its part of `slots` execution slots. True if
+  /// a decision waits for that. Here and in Starve both sides write and then look; in one total
+  /// order, so one of them sees the other.
+  [[nodiscard]] bool FinishUpTo(uint64_t words, std::optional<uint64_t> slots) const;
+  /// A decision waits for room. True if it is the first: others must be woken, and whether there is
+  /// room must be asked again.
+  [[nodiscard]] bool Starve() const;
   [[nodiscard]] uint64_t LeastSlotsFinished() const;
   [[nodiscard]] uint64_t LeastWordsFinished() const;
 
@@ -84,7 +93,8 @@ class SetBoard {
   [[nodiscard]] std::string NameOf(uint32_t id) const;
   /// The id of a name that is known already. Takes the lock.
   [[nodiscard]] std::optional<uint32_t> Known(std::string_view name) const;
-  /// Ends a generation for which ranks are missing. False if it is over already.
+  /// Ends a generation for which ranks are missing, and leaves out the next one: its rows may still
+  /// be read, as those of the one before, by a rank that was missing. False if it is over already.
   [[nodiscard]] bool CloseGeneration(uint32_t id, uint64_t generation) const;
 
   /// What rank `index` has published for `id` in `generation`, as a request again.
@@ -92,6 +102,7 @@ class SetBoard {
                                     const std::byte* memory) const;
 
  private:
+  void RemoveFromTable(uint32_t id);
   /// Where in the name table a name is, or would go.
   struct Place {
     uint32_t slot;

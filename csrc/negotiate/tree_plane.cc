@@ -6,7 +6,6 @@ namespace horoacc {
 namespace {
 
 constexpr uint32_t kFanOut = 4;
-constexpr uint32_t kNoNumber = 0xffffffff;
 
 enum class Message : uint8_t {
   kReady = 1,
@@ -17,11 +16,31 @@ enum class Message : uint8_t {
   kReject = 6
 };
 
-// Unnamed calls are keyed by their place in the ring of unnamed ids, which is the same everywhere.
-std::string KeyOf(uint32_t id, std::string_view name) {
-  return id < kNamedIds ? "n" + std::string(name) : "u" + std::to_string(id);
+Error Damaged(int source) {
+  return MakeError(ErrorKind::kSystem, "a control message is damaged", source);
 }
-bool IsNamed(const std::string& key) { return key[0] == 'n'; }
+
+void Put(WireWriter& writer, const Error& error) {
+  writer.Put(static_cast<uint8_t>(error.kind));
+  writer.Put(static_cast<int32_t>(error.culprit));
+  writer.Put(std::string_view(error.message));
+}
+
+Error GetError(WireReader& reader) {
+  const auto kind = static_cast<ErrorKind>(reader.Get<uint8_t>());
+  const auto culprit = reader.Get<int32_t>();
+  return MakeError(kind, reader.GetText(), culprit);
+}
+
+void Put(WireWriter& writer, TensorKey key) {
+  writer.Put(key.id);
+  writer.Put(key.generation);
+}
+
+TensorKey GetKey(WireReader& reader) {
+  const auto id = reader.Get<uint32_t>();
+  return {id, reader.Get<uint64_t>()};
+}
 
 }  // namespace
 
@@ -33,14 +52,9 @@ TreePlane::TreePlane(ControlMux& mux, uint32_t process_set, SetBoard& board,
       board_(board),
       context_(context),
       bells_(bells),
-      global_ranks_(std::move(global_ranks)),
-      decider_(board, context, settings) {
-  if (IsRoot()) {
-    plan_memory_.resize(PlanState::BytesFor(kNamedIds));
-    plan_ = PlanState::Over(plan_memory_.data(), kNamedIds, settings.fusion_threshold);
-  }
-  // A handler's error ends the job, so the one of early messages may come with the next Pump.
-  (void)mux_.Register(process_set_, [this](int source, std::span<const std::byte> payload) {
+      global_ranks_(std::move(global_ranks)) {
+  if (context_.me == 0) root_.emplace(board, context, settings);
+  mux_.Register(process_set_, [this](int source, std::span<const std::byte> payload) {
     return OnMessage(source, payload);
   });
 }
@@ -58,400 +72,248 @@ std::vector<int> TreePlane::Children() const {
   return children;
 }
 
-Status TreePlane::Announce(const Announcement& announcement) {
-  std::lock_guard lock(mutex_);
-  const std::string key = KeyOf(announcement.id, announcement.name);
-  own_[key] = {{announcement.id, announcement.generation}, *announcement.request};
-  // The generation on the board advances here too, by the last rank: rows are kept by its parity.
-  std::atomic<uint64_t>& arrivals = board_.id(announcement.id).arrivals;
-  uint64_t seen = arrivals.load(std::memory_order_acquire);
-  for (;;) {
-    if (seen >> 48 != announcement.incarnation ||
-        (seen >> 16 & 0xffffffff) + 1 != announcement.generation) {
-      own_.erase(key);
-      return MakeError(ErrorKind::kAborted, "the id or its generation has moved on", kLookUpAgain);
-    }
-    const bool last = (seen & 0xffff) + 1 == context_.ranks;
-    const uint64_t next = last ? (seen & ~0xffffull) + 0x10000 : seen + 1;
-    if (arrivals.compare_exchange_weak(seen, next, std::memory_order_acq_rel)) break;
-  }
-  Disagreement complaint;
-  const int me = global_ranks_[context_.me];
-  if (!announcement.request->local_error.empty()) {
-    complaint = {ErrorKind::kInvalid, me,
-                 "tensor '" + std::string(announcement.name) + "' on rank " + std::to_string(me) +
-                     ": " + announcement.request->local_error};
-  }
-  return Arrive(key, announcement.generation, me, *announcement.request, std::move(complaint));
-}
-
-// One more branch is ready. When all are, the news goes up, or at the root becomes a decision.
-Status TreePlane::Arrive(const std::string& key, uint64_t generation, int rank,
-                         const Request& request, Disagreement disagreement) {
-  // News that was on its way up while the tensor was rejected is for nobody any more.
-  if (const auto rejected = rejected_.find(key);
-      rejected != rejected_.end() && generation <= rejected->second) {
-    return {};
-  }
-  Pending& pending = pending_[key];
-  ++pending.branches;
-  pending.generation = generation;
-  if (pending.disagreement.kind == ErrorKind::kOk) pending.disagreement = std::move(disagreement);
-  if (!pending.has_request) {
-    pending.has_request = true;
-    pending.request = request;
-    pending.request_rank = rank;
-  } else if (pending.disagreement.kind == ErrorKind::kOk &&
-             pending.request.Signature() != request.Signature()) {
-    const bool ordered = pending.request_rank < rank;
-    const std::string name =
-        IsNamed(key) ? key.substr(1) : NameOf(request.collective) + (".noname." + key.substr(1));
-    pending.disagreement = {
-        ErrorKind::kMismatch, std::max(rank, pending.request_rank),
-        ordered ? DescribeMismatch(name, pending.request_rank, pending.request, rank, request)
-                : DescribeMismatch(name, rank, request, pending.request_rank, pending.request)};
-  }
-  if (pending.branches < Children().size() + 1) return {};
-  Pending complete = std::move(pending);
-  pending_.erase(key);
-  if (!IsRoot()) return Forward(key, complete);
-  return Decide(key, std::move(complete));
-}
-
-Status TreePlane::Forward(const std::string& key, const Pending& pending) {
-  WireWriter writer;
-  writer.Put(static_cast<uint8_t>(Message::kReady));
-  const auto number = numbers_.find(key);
-  const bool warm = number != numbers_.end() && pending.disagreement.kind == ErrorKind::kOk &&
-                    known_[number->second].request.Signature() == pending.request.Signature();
-  writer.Put(static_cast<uint8_t>(warm));
-  writer.Put(static_cast<int32_t>(pending.request_rank));
-  writer.Put(pending.generation);
-  if (warm) {
-    writer.Put(number->second);
-  } else {
-    writer.Put(std::string_view(key));
-    writer.Put(pending.request);
-    writer.Put(static_cast<uint8_t>(pending.disagreement.kind));
-    writer.Put(static_cast<int32_t>(pending.disagreement.culprit));
-    writer.Put(std::string_view(pending.disagreement.text));
-  }
-  return mux_.Send(process_set_, Parent(), writer.bytes());
-}
-
 Status TreePlane::OnMessage(int source, std::span<const std::byte> payload) {
   std::lock_guard lock(mutex_);
   WireReader reader(payload);
   switch (static_cast<Message>(reader.Get<uint8_t>())) {
     case Message::kReady:
-      HA_TRY(OnReady(reader));
-      break;
-    case Message::kSplit: {
-      const auto bucket = reader.Get<uint32_t>();
-      if (!IsRoot() || bucket == 0 || bucket > *plan_.bucket_count) break;
-      if (plan_.buckets[bucket - 1].split || !decider_.HasSlots()) break;
-      if (const Bucket ready = SplitBucket(plan_, bucket); !ready.empty())
-        HA_TRY(PublishRun(ready));
-      break;
-    }
-    case Message::kDecision:
-      return OnDecision(payload);
-    case Message::kPlan:
-      return OnPlan(payload);
+      return OnReady(reader);
+    case Message::kSplit:
+      return OnSplit(reader);
     case Message::kReject:
-      return OnReject(payload);
+      return OnReject(reader);
+    case Message::kDecision:
+      return OnDecision(reader, payload);
+    case Message::kPlan:
+      return OnPlan(reader, payload);
     case Message::kGone:
-      HA_TRY(SendDown(payload));
-      gone_ = reader.Get<int32_t>();
-      break;
+      return OnGone(reader, payload);
     default:
       return MakeError(ErrorKind::kSystem, "unknown control message", source);
   }
-  if (!reader.ok()) return MakeError(ErrorKind::kSystem, "a control message is damaged", source);
-  return {};
+}
+
+// ---- up
+
+Status TreePlane::Announce(const Announcement& announcement) {
+  std::lock_guard lock(mutex_);
+  if (gone_ != kNobody) return {};  // nothing is decided any more; the driver fails the call
+  const TensorKey key{announcement.id, announcement.generation};
+  // The generation on the board advances here too, by the last rank: rows are kept by its parity.
+  IdEntry& entry = board_.id(key.id);
+  uint64_t seen = entry.arrivals.load(std::memory_order_acquire);
+  for (;;) {
+    if (seen >> 48 != announcement.incarnation || (seen >> 16 & 0xffffffff) + 1 != key.generation) {
+      return MakeError(ErrorKind::kAborted, "the id or its generation has moved on", kLookUpAgain);
+    }
+    const bool last = (seen & 0xffff) + 1 == context_.ranks;
+    // Until the news has climbed, and the root has decided, the id does not rest.
+    if (last) entry.last_decision.store(kUndecided, std::memory_order_relaxed);
+    const uint64_t next = last ? (seen & ~0xffffull) + 0x10000 : seen + 1;
+    if (entry.arrivals.compare_exchange_weak(seen, next, std::memory_order_acq_rel)) break;
+  }
+  const Request& request = *announcement.request;
+  own_[key.id] = {key.generation, request};
+  const int me = global_ranks_[context_.me];
+  Error complaint = MakeError(ErrorKind::kOk, "");
+  if (!request.local_error.empty()) {
+    complaint = MakeError(ErrorKind::kInvalid,
+                          "tensor '" + DisplayName(board_, key, request.collective) + "' on rank " +
+                              std::to_string(me) + ": " + request.local_error,
+                          me);
+  }
+  return Arrive(key, me, request, std::move(complaint));
+}
+
+// One more branch is ready. When all are, the news goes up, or at the root becomes a decision.
+Status TreePlane::Arrive(TensorKey key, int rank, const Request& request, Error disagreement) {
+  // News that was on its way up while the call was rejected is for nobody any more.
+  if (const auto rejected = rejected_.find(key.id);
+      rejected != rejected_.end() && key.generation <= rejected->second) {
+    return {};
+  }
+  Pending& pending = pending_[key.id];
+  if (key.generation < pending.generation) return {};
+  // The next generation has begun, so the one before was closed; the rejection is on its way.
+  if (key.generation > pending.generation) pending = Pending();
+  pending.generation = key.generation;
+  if (pending.disagreement.kind == ErrorKind::kOk) pending.disagreement = std::move(disagreement);
+  if (pending.branches++ == 0) {
+    pending.request = request;
+    pending.request_rank = rank;
+  } else if (pending.disagreement.kind == ErrorKind::kOk &&
+             pending.request.Signature() != request.Signature()) {
+    const bool ordered = pending.request_rank < rank;
+    const std::string name = DisplayName(board_, key, request.collective);
+    pending.disagreement = MakeError(
+        ErrorKind::kMismatch,
+        ordered ? DescribeMismatch(name, pending.request_rank, pending.request, rank, request)
+                : DescribeMismatch(name, rank, request, pending.request_rank, pending.request),
+        std::max(rank, pending.request_rank));
+  }
+  if (pending.branches < Children().size() + 1) return {};
+  const Pending complete = std::move(pending);
+  pending_.erase(key.id);
+  const auto own = own_.find(key.id);
+  if (own == own_.end() || own->second.generation != key.generation) {
+    return MakeError(ErrorKind::kSystem, "a control message tells of a call that was not made",
+                     rank);
+  }
+  if (!root_) return Forward(key, complete);
+  return Tell(root_->Ready(key, complete.disagreement));
+}
+
+Status TreePlane::Forward(TensorKey key, const Pending& pending) {
+  WireWriter writer;
+  writer.Put(static_cast<uint8_t>(Message::kReady));
+  // The parent has taken every decision that this rank has taken: it knows what this one knows.
+  const auto known = known_.find(key.id);
+  const bool warm = known != known_.end() && pending.disagreement.kind == ErrorKind::kOk &&
+                    known->second.Signature() == pending.request.Signature();
+  writer.Put(static_cast<uint8_t>(warm));
+  writer.Put(static_cast<int32_t>(pending.request_rank));
+  Put(writer, key);
+  if (!warm) {
+    writer.Put(pending.request);
+    Put(writer, pending.disagreement);
+  }
+  return mux_.Send(process_set_, Parent(), writer.bytes());
 }
 
 Status TreePlane::OnReady(WireReader& reader) {
   const bool warm = reader.Get<uint8_t>() != 0;
   const auto rank = reader.Get<int32_t>();
-  const auto generation = reader.Get<uint64_t>();
+  const TensorKey key = GetKey(reader);
+  if (!reader.ok() || key.id >= kIds) return Damaged(rank);
   if (warm) {
-    const auto number = reader.Get<uint32_t>();
-    if (!reader.ok() || number >= known_.size()) {
+    const auto known = known_.find(key.id);
+    if (known == known_.end()) {
       return MakeError(ErrorKind::kSystem, "a control message names an unknown tensor", rank);
     }
-    const Known known = known_[number];
-    return Arrive(known.key, generation, rank, known.request, {});
+    const Request request = known->second;
+    return Arrive(key, rank, request, MakeError(ErrorKind::kOk, ""));
   }
-  const std::string key = reader.GetText();
   const Request request = reader.GetRequest();
-  Disagreement disagreement;
-  disagreement.kind = static_cast<ErrorKind>(reader.Get<uint8_t>());
-  disagreement.culprit = reader.Get<int32_t>();
-  disagreement.text = reader.GetText();
-  if (!reader.ok() || key.empty())
-    return MakeError(ErrorKind::kSystem, "a control message is damaged", rank);
-  return Arrive(key, generation, rank, request, std::move(disagreement));
+  Error disagreement = GetError(reader);
+  if (!reader.ok()) return Damaged(rank);
+  return Arrive(key, rank, request, std::move(disagreement));
 }
 
-// ---- the root
-
-uint32_t TreePlane::NumberOf(const std::string& key) {
-  if (const auto found = numbers_.find(key); found != numbers_.end()) return found->second;
-  if (!IsNamed(key) || known_.size() >= kNamedIds) return kNoNumber;
-  return static_cast<uint32_t>(known_.size());
+// Goes to the root at once, which closes the generation and decides.
+Status TreePlane::Reject(TensorKey tensor, const Error& error) {
+  std::lock_guard lock(mutex_);
+  if (root_) return Tell(root_->Reject(tensor, error));
+  WireWriter writer;
+  writer.Put(static_cast<uint8_t>(Message::kReject));
+  Put(writer, tensor);
+  Put(writer, error);
+  return mux_.Send(process_set_, global_ranks_[0], writer.bytes());
 }
 
-Status TreePlane::Decide(const std::string& key, Pending pending) {
-  if (!decider_.HasSlots() || !backlog_.empty()) {
-    backlog_.emplace_back(key, std::move(pending));
-    board_.header().starved.store(1, std::memory_order_release);
-    for (uint32_t r = 0; r < context_.ranks; ++r)
-      bells_.Ring(static_cast<int>(board_.local(r)), Urgency::kWork);
-    return {};
-  }
-  const auto submitted = own_.find(key);
-  if (submitted == own_.end()) {
-    return MakeError(ErrorKind::kSystem,
-                     "a control message tells of a tensor that was not submitted");
-  }
-  const TensorKey own = submitted->second.key;
-  Disagreement disagreement = std::move(pending.disagreement);
-  if (const int gone = board_.header().gone.load(std::memory_order_acquire) - 1; gone >= 0) {
-    disagreement = {ErrorKind::kAborted, gone, "rank " + std::to_string(gone) + " has shut down"};
-  }
-  const uint32_t number = NumberOf(key);
-  if (disagreement.kind != ErrorKind::kOk) {
-    Decision decision;
-    decision.kind = Decision::Kind::kError;
-    decision.error = disagreement.kind;
-    decision.culprit = disagreement.culprit;
-    decision.text = disagreement.text;
-    HA_TRY(Publish(decision, {key}));
-    if (number == kNoNumber) return {};
-    const Bucket rest = SkipItem(plan_, number);
-    return rest.empty() ? Status() : PublishRun(rest);
-  }
-  const Row& row = board_.row(context_.me, own.id, own.generation);
-  const bool fusable = number != kNoNumber && pending.request.collective == Collective::kAllreduce;
-  if (!fusable) {
-    for (const Decision& decision : decider_.Run({&own, 1})) HA_TRY(Publish(decision, {key}));
-    return {};
-  }
-  ready_[number] = own;
-  if (number == known_.size()) {
-    known_.push_back({key, pending.request});
-    numbers_[key] = number;
-  }
-  const ReadyItem item{number, row.sequence, row.pause, BytesOf(board_, context_, own), true};
-  for (const Bucket& bucket : TakeReady(plan_, {&item, 1})) HA_TRY(PublishRun(bucket));
-  return *plan_.bucket_count > plan_published_ ? PublishPlan() : Status();
+Status TreePlane::OnReject(WireReader& reader) {
+  const TensorKey key = GetKey(reader);
+  Error error = GetError(reader);
+  if (!reader.ok() || key.id >= kIds) return Damaged(-1);
+  return root_ ? Tell(root_->Reject(key, std::move(error))) : Status();
 }
 
-Status TreePlane::PublishRun(const Bucket& bucket) {
-  std::vector<TensorKey> keys;
-  std::unordered_map<uint32_t, uint32_t> numbers;  // board id -> number
-  for (const uint32_t number : bucket) {
-    keys.push_back(ready_.at(number));
-    numbers[keys.back().id] = number;
+// What this rank has submitted and what is not decided yet counts, not what is in flight: a bucket
+// may run in two parts, and a decision be taken but not carried out.
+Status TreePlane::Unblock(std::span<const uint32_t>) {
+  std::lock_guard lock(mutex_);
+  struct Partial {
+    size_t members = 0;
+    TensorKey witness;
+  };
+  std::unordered_map<uint32_t, Partial> touched;
+  for (const auto& [id, own] : own_) {
+    const auto bucket = bucket_of_.find(id);
+    if (bucket == bucket_of_.end()) continue;
+    Partial& partial = touched[bucket->second];
+    ++partial.members;
+    partial.witness = {id, own.generation};
   }
-  for (const Decision& decision : decider_.Run(keys)) {
-    std::vector<std::string> names;
-    for (const uint32_t id : decision.ids) names.push_back(known_[numbers.at(id)].key);
-    HA_TRY(Publish(decision, names));
+  for (const auto& [bucket, partial] : touched) {
+    if (partial.members == plan_members_[bucket].size()) continue;
+    if (root_) {
+      HA_TRY(Tell(root_->Split(bucket, partial.witness)));
+      continue;
+    }
+    WireWriter writer;
+    writer.Put(static_cast<uint8_t>(Message::kSplit));
+    writer.Put(bucket);
+    Put(writer, partial.witness);
+    HA_TRY(mux_.Send(process_set_, global_ranks_[0], writer.bytes()));
   }
   return {};
 }
 
-Status TreePlane::Publish(const Decision& decision, const std::vector<std::string>& keys) {
+Status TreePlane::OnSplit(WireReader& reader) {
+  const auto bucket = reader.Get<uint32_t>();
+  const TensorKey witness = GetKey(reader);
+  if (!reader.ok()) return Damaged(-1);
+  return root_ ? Tell(root_->Split(bucket, witness)) : Status();
+}
+
+// ---- the root
+
+Status TreePlane::Tell(TreeRoot::Verdicts verdicts) {
+  for (;;) {
+    for (Decision& decision : verdicts) HA_TRY(Publish(std::move(decision)));
+    HA_TRY(PublishPlan());
+    if (!root_->starving()) break;
+    if (board_.Starve()) {  // whoever lags has to catch up
+      for (uint32_t r = 0; r < context_.ranks; ++r)
+        bells_.Ring(static_cast<int>(board_.local(r)), Urgency::kWork);
+    }
+    verdicts = root_->Retry();
+    if (verdicts.empty()) return {};
+  }
+  board_.header().starved.store(0, std::memory_order_relaxed);
+  return {};
+}
+
+Status TreePlane::Publish(Decision decision) {
   WireWriter writer;
   writer.Put(static_cast<uint8_t>(Message::kDecision));
   writer.Put(static_cast<uint8_t>(decision.kind));
   writer.Put(static_cast<uint8_t>((decision.done ? 1 : 0) | (decision.shared ? 2 : 0)));
   writer.Put(decision.slot);
-  writer.Put(static_cast<uint8_t>(decision.error));
-  writer.Put(static_cast<int32_t>(decision.culprit));
-  writer.Put(std::string_view(decision.text));
-  writer.Put(static_cast<uint32_t>(keys.size()));
-  for (const std::string& key : keys) {
-    const auto found = numbers_.find(key);
-    // A number that the others have not heard of comes with its name.
-    const uint32_t number = found == numbers_.end() ? kNoNumber : found->second;
-    writer.Put(number);
-    writer.Put(number < numbers_told_ ? std::string_view() : std::string_view(key));
-    if (number == numbers_told_) ++numbers_told_;
-  }
+  Put(writer, MakeError(decision.error, decision.text, decision.culprit));
+  writer.Put(static_cast<uint32_t>(decision.ids.size()));
+  for (const uint32_t id : decision.ids) writer.Put(id);
+  for (const uint64_t generation : decision.generations) writer.Put(generation);
   HA_TRY(SendDown(writer.bytes()));
-  Take(decision, keys);
-  bells_.Ring(static_cast<int>(board_.local(context_.me)),
-              decision.done ? Urgency::kQuiet : Urgency::kWork);
+  bool work = !decision.done;
+  for (const uint32_t id : decision.ids) {
+    const auto own = own_.find(id);
+    work = work ||
+           (own != own_.end() && board_.row(context_.me, id, own->second.generation).notify != 0);
+    board_.id(id).last_decision.store(decided_ + 1, std::memory_order_relaxed);
+  }
+  HA_TRY(Take(std::move(decision)));
+  bells_.Ring(static_cast<int>(board_.local(context_.me)), work ? Urgency::kWork : Urgency::kQuiet);
   return {};
 }
 
 Status TreePlane::PublishPlan() {
+  std::vector<BucketMembers> changes = root_->PlanChanges();
+  if (changes.empty()) return {};
   WireWriter writer;
   writer.Put(static_cast<uint8_t>(Message::kPlan));
-  writer.Put(plan_published_);
-  writer.Put(*plan_.bucket_count - plan_published_);
-  plan_members_.resize(*plan_.bucket_count);
-  for (; plan_published_ < *plan_.bucket_count; ++plan_published_) {
-    const PlanBucket& bucket = plan_.buckets[plan_published_];
-    const auto members = plan_.order.subspan(bucket.first, bucket.count);
-    writer.Put(bucket.count);
-    for (const uint32_t number : members) writer.Put(number);
-    plan_members_[plan_published_].assign(members.begin(), members.end());
+  writer.Put(static_cast<uint32_t>(changes.size()));
+  for (BucketMembers& bucket : changes) {
+    writer.Put(bucket.index);
+    writer.Put(static_cast<uint32_t>(bucket.ids.size()));
+    for (const uint32_t id : bucket.ids) writer.Put(id);
+    SetMembers(std::move(bucket));
   }
   return SendDown(writer.bytes());
 }
 
-Status TreePlane::SendDown(std::span<const std::byte> payload) {
-  for (const int child : Children()) HA_TRY(mux_.Send(process_set_, child, payload));
-  return {};
-}
-
-// ---- every rank
-
-void TreePlane::Take(Decision decision, const std::vector<std::string>& keys) {
-  decision.ids.clear();
-  for (const std::string& key : keys) {
-    const auto own = own_.find(key);
-    if (own == own_.end()) continue;  // the engine reports the decision it cannot carry out
-    decision.ids.push_back(own->second.key.id);
-    if (const auto number = numbers_.find(key); number != numbers_.end()) {
-      local_ids_[own->second.key.id] = number->second;
-      if (decision.kind == Decision::Kind::kRun)
-        known_[number->second].request = std::move(own->second.request);
-    }
-    own_.erase(own);
-  }
-  decision.end = ++decided_;
-  if (IsRoot()) {
-    for (const uint32_t id : decision.ids) board_.id(id).last_decision.store(decision.end);
-  }
-  decisions_.push_back(std::move(decision));
-}
-
-Status TreePlane::OnDecision(std::span<const std::byte> payload) {
-  HA_TRY(SendDown(payload));
-  WireReader reader(payload);
-  (void)reader.Get<uint8_t>();
-  Decision decision;
-  decision.kind = static_cast<Decision::Kind>(reader.Get<uint8_t>());
-  const auto flags = reader.Get<uint8_t>();
-  decision.done = flags & 1;
-  decision.shared = flags & 2;
-  decision.slot = reader.Get<uint64_t>();
-  decision.error = static_cast<ErrorKind>(reader.Get<uint8_t>());
-  decision.culprit = reader.Get<int32_t>();
-  decision.text = reader.GetText();
-  std::vector<std::string> keys;
-  const uint32_t count = reader.GetCount(2 * sizeof(uint32_t));
-  for (uint32_t k = 0; k < count; ++k) {
-    const auto number = reader.Get<uint32_t>();
-    std::string key = reader.GetText();
-    if (key.empty()) {
-      if (number >= known_.size())
-        return MakeError(ErrorKind::kSystem, "a decision names an unknown tensor");
-      key = known_[number].key;
-    } else if (number != kNoNumber) {
-      if (number != known_.size())
-        return MakeError(ErrorKind::kSystem, "a decision's number is out of order");
-      known_.push_back({key, {}});
-      numbers_[key] = number;
-    }
-    keys.push_back(std::move(key));
-  }
-  if (!reader.ok()) return MakeError(ErrorKind::kSystem, "a decision is damaged");
-  Take(std::move(decision), keys);
-  return {};
-}
-
-// Climbs to the root, which closes the generation (once) and sends it down to everybody.
-Status TreePlane::Reject(const TensorName& tensor, const Error& error) {
-  std::lock_guard lock(mutex_);
-  WireWriter writer;
-  writer.Put(static_cast<uint8_t>(Message::kReject));
-  writer.Put(std::string_view(KeyOf(tensor.id, tensor.name)));
-  writer.Put(tensor.id);
-  writer.Put(tensor.generation);
-  writer.Put(static_cast<uint8_t>(error.kind));
-  writer.Put(static_cast<int32_t>(error.culprit));
-  writer.Put(std::string_view(error.message));
-  if (IsRoot()) return OnReject(writer.bytes());
-  return mux_.Send(process_set_, global_ranks_[0], writer.bytes());
-}
-
-Status TreePlane::OnReject(std::span<const std::byte> payload) {
-  WireReader reader(payload);
-  (void)reader.Get<uint8_t>();
-  const std::string key = reader.GetText();
-  const auto id = reader.Get<uint32_t>();
-  const auto generation = reader.Get<uint64_t>();
-  Decision decision;
-  decision.kind = Decision::Kind::kError;
-  decision.error = static_cast<ErrorKind>(reader.Get<uint8_t>());
-  decision.culprit = reader.Get<int32_t>();
-  decision.text = reader.GetText();
-  if (!reader.ok() || id >= kIds) return MakeError(ErrorKind::kSystem, "a rejection is damaged");
-  if (IsRoot() && !board_.CloseGeneration(id, generation)) return {};
-  HA_TRY(SendDown(payload));
-  pending_.erase(key);
-  rejected_[key] = generation;
-  Take(std::move(decision), {key});
-  if (!IsRoot()) return {};
-  const auto number = numbers_.find(key);
-  if (number == numbers_.end()) return {};
-  const Bucket rest = SkipItem(plan_, number->second);
-  return rest.empty() ? Status() : PublishRun(rest);
-}
-
-Status TreePlane::OnPlan(std::span<const std::byte> payload) {
-  HA_TRY(SendDown(payload));
-  WireReader reader(payload);
-  (void)reader.Get<uint8_t>();
-  const auto first = reader.Get<uint32_t>();
-  const uint32_t buckets = reader.GetCount(sizeof(uint32_t));
-  if (first != plan_members_.size()) return MakeError(ErrorKind::kSystem, "a plan is out of order");
-  for (uint32_t b = 0; b < buckets && reader.ok(); ++b) {
-    std::vector<uint32_t>& members = plan_members_.emplace_back();
-    const uint32_t count = reader.GetCount(sizeof(uint32_t));
-    for (uint32_t k = 0; k < count; ++k) members.push_back(reader.Get<uint32_t>());
-  }
-  return reader.ok() ? Status() : MakeError(ErrorKind::kSystem, "a plan is damaged");
-}
-
-Status TreePlane::Unblock(std::span<const uint32_t> in_flight) {
-  std::lock_guard lock(mutex_);
-  std::vector<uint32_t> numbers;
-  for (const uint32_t id : in_flight) {
-    if (const auto found = local_ids_.find(id); found != local_ids_.end())
-      numbers.push_back(found->second);
-  }
-  std::ranges::sort(numbers);
-  for (uint32_t b = 0; b < plan_members_.size(); ++b) {
-    const auto here =
-        static_cast<size_t>(std::ranges::count_if(plan_members_[b], [&](uint32_t number) {
-          return std::ranges::binary_search(numbers, number);
-        }));
-    if (here == 0 || here == plan_members_[b].size()) continue;
-    WireWriter writer;
-    writer.Put(static_cast<uint8_t>(Message::kSplit));
-    writer.Put(b + 1);
-    if (!IsRoot()) {
-      HA_TRY(mux_.Send(process_set_, global_ranks_[0], writer.bytes()));
-    } else if (!plan_.buckets[b].split && decider_.HasSlots()) {
-      if (const Bucket ready = SplitBucket(plan_, b + 1); !ready.empty()) HA_TRY(PublishRun(ready));
-    }
-  }
-  return {};
-}
-
-Status TreePlane::Pump() {
-  if (!IsRoot()) return {};
-  std::lock_guard lock(mutex_);
-  HA_TRY(DecideBacklog());
+Status TreePlane::PublishGone() {
   const int gone = board_.header().gone.load(std::memory_order_acquire) - 1;
-  if (gone < 0 || gone_ >= 0) return {};
+  if (gone == kNobody || gone_ != kNobody) return {};
   gone_ = gone;
   WireWriter writer;
   writer.Put(static_cast<uint8_t>(Message::kGone));
@@ -459,23 +321,107 @@ Status TreePlane::Pump() {
   return SendDown(writer.bytes());
 }
 
+Status TreePlane::Pump() {
+  if (!root_) return {};
+  std::lock_guard lock(mutex_);
+  if (root_->starving()) HA_TRY(Tell(root_->Retry()));
+  return PublishGone();
+}
+
+// ---- down
+
+Status TreePlane::SendDown(std::span<const std::byte> payload) {
+  for (const int child : Children()) HA_TRY(mux_.Send(process_set_, child, payload));
+  return {};
+}
+
+Status TreePlane::OnDecision(WireReader& reader, std::span<const std::byte> payload) {
+  Decision decision;
+  decision.kind = static_cast<Decision::Kind>(reader.Get<uint8_t>());
+  const auto flags = reader.Get<uint8_t>();
+  decision.done = flags & 1;
+  decision.shared = flags & 2;
+  decision.slot = reader.Get<uint64_t>();
+  const Error error = GetError(reader);
+  decision.error = error.kind;
+  decision.culprit = error.culprit;
+  decision.text = error.message;
+  const uint32_t count = reader.GetCount(sizeof(uint32_t));
+  for (uint32_t k = 0; k < count; ++k) decision.ids.push_back(reader.Get<uint32_t>());
+  if (decision.kind == Decision::Kind::kError) {
+    for (uint32_t k = 0; k < count && reader.ok(); ++k)
+      decision.generations.push_back(reader.Get<uint64_t>());
+  }
+  const bool possible = std::ranges::all_of(decision.ids, [](uint32_t id) { return id < kIds; });
+  if (!reader.ok() || !possible) return Damaged(root_ ? -1 : Parent());
+  HA_TRY(SendDown(payload));
+  return Take(std::move(decision));
+}
+
+Status TreePlane::Take(Decision decision) {
+  for (size_t k = 0; k < decision.ids.size(); ++k) {
+    const uint32_t id = decision.ids[k];
+    const auto own = own_.find(id);
+    if (decision.kind == Decision::Kind::kRun) {
+      if (own == own_.end()) {
+        return MakeError(ErrorKind::kSystem,
+                         "a decision names a tensor that this rank has not submitted");
+      }
+      Request& request = own->second.request;
+      if (request.collective == Collective::kAllreduce) known_[id] = std::move(request);
+      own_.erase(own);
+      continue;
+    }
+    const uint64_t generation = decision.generations[k];
+    uint64_t& rejected = rejected_[id];
+    rejected = std::max(rejected, generation);
+    const auto pending = pending_.find(id);
+    if (pending != pending_.end() && pending->second.generation <= generation)
+      pending_.erase(pending);
+    if (own != own_.end() && own->second.generation == generation) own_.erase(own);
+  }
+  decision.end = ++decided_;
+  decisions_.push_back(std::move(decision));
+  return {};
+}
+
+Status TreePlane::OnPlan(WireReader& reader, std::span<const std::byte> payload) {
+  std::vector<BucketMembers> changes(reader.GetCount(2 * sizeof(uint32_t)));
+  bool possible = true;
+  for (BucketMembers& bucket : changes) {
+    bucket.index = reader.Get<uint32_t>();
+    const uint32_t count = reader.GetCount(sizeof(uint32_t));
+    for (uint32_t k = 0; k < count; ++k) bucket.ids.push_back(reader.Get<uint32_t>());
+    possible = possible && bucket.index < kNamedIds;
+  }
+  if (!reader.ok() || !possible) return Damaged(root_ ? -1 : Parent());
+  HA_TRY(SendDown(payload));
+  for (BucketMembers& bucket : changes) SetMembers(std::move(bucket));
+  return {};
+}
+
+void TreePlane::SetMembers(BucketMembers bucket) {
+  if (bucket.index >= plan_members_.size()) plan_members_.resize(bucket.index + 1);
+  std::vector<uint32_t>& members = plan_members_[bucket.index];
+  for (const uint32_t id : members) {
+    const auto found = bucket_of_.find(id);
+    if (found != bucket_of_.end() && found->second == bucket.index) bucket_of_.erase(found);
+  }
+  members = std::move(bucket.ids);
+  for (const uint32_t id : members) bucket_of_[id] = bucket.index;
+}
+
+Status TreePlane::OnGone(WireReader& reader, std::span<const std::byte> payload) {
+  const auto gone = reader.Get<int32_t>();
+  if (!reader.ok()) return Damaged(root_ ? -1 : Parent());
+  HA_TRY(SendDown(payload));
+  gone_ = gone;
+  return {};
+}
+
 int TreePlane::Gone() {
   std::lock_guard lock(mutex_);
   return gone_;
-}
-
-Status TreePlane::DecideBacklog() {
-  while (!backlog_.empty() && decider_.HasSlots()) {
-    std::deque<std::pair<std::string, Pending>> rest = std::move(backlog_);
-    backlog_.clear();
-    auto [key, pending] = std::move(rest.front());
-    rest.pop_front();
-    Status decided = Decide(key, std::move(pending));
-    backlog_ = std::move(rest);
-    HA_TRY(std::move(decided));
-  }
-  if (backlog_.empty()) board_.header().starved.store(0, std::memory_order_release);
-  return {};
 }
 
 Result<std::optional<Decision>> TreePlane::Next() {
@@ -487,14 +433,11 @@ Result<std::optional<Decision>> TreePlane::Next() {
 }
 
 Status TreePlane::Finish(const Decision& decision) {
-  Cursor& cursor = board_.cursor(context_.me);
-  if (decision.kind == Decision::Kind::kRun && !decision.done) {
-    cursor.slots.store(decision.slot + 1, std::memory_order_release);
-  }
-  cursor.words.store(decision.end, std::memory_order_release);
-  if (!IsRoot() && board_.header().starved.load(std::memory_order_acquire) != 0) {
-    bells_.Ring(static_cast<int>(board_.local(0)), Urgency::kWork);
-  }
+  const bool ran = decision.kind == Decision::Kind::kRun && !decision.done;
+  const auto slots = ran ? std::optional<uint64_t>(decision.slot + 1) : std::nullopt;
+  if (!board_.FinishUpTo(decision.end, slots)) return {};
+  if (root_) return Pump();
+  bells_.Ring(static_cast<int>(board_.local(0)), Urgency::kWork);
   return {};
 }
 

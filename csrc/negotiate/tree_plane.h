@@ -1,24 +1,27 @@
 #pragma once
 // The plane of messages, over TCP or MPI: readiness climbs a tree of ranks, decisions come down.
 #include <deque>
-#include <map>
 #include <mutex>
-#include <string>
+#include <optional>
 #include <unordered_map>
 #include <vector>
 
 #include "negotiate/control_mux.h"
-#include "negotiate/decider.h"
 #include "negotiate/plane.h"
+#include "negotiate/tree_root.h"
 #include "negotiate/wire.h"
 #include "transport/bell.h"
 
 namespace horoacc {
 
 /// A rank tells its parent that a tensor is ready once it and all its children are: no rank
-/// handles the messages of all. The first time a name travels with the whole request; the root
-/// numbers it in its decision, and from then on the number alone stands for it. Requests are
-/// compared where branches meet, so a disagreement is found at the lowest common ancestor.
+/// handles the messages of all. The first time an allreduce travels with its whole request; once it
+/// has run, its id alone stands for it. Requests are compared where branches meet, so a
+/// disagreement is found at the lowest common ancestor.
+///
+/// Ids and generations are the board's, which all ranks of the tree map. A generation that is
+/// closed by force is over at once, and the news of it comes later: every rank must expect that a
+/// call of the next one overtakes it.
 class TreePlane final : public Plane {
  public:
   TreePlane(ControlMux& mux, uint32_t process_set, SetBoard& board, const SetContext& context,
@@ -29,48 +32,45 @@ class TreePlane final : public Plane {
   Status Unblock(std::span<const uint32_t> in_flight) override;
   Status Pump() override;
   Result<std::optional<Decision>> Next() override;
-  Status Reject(const TensorName& tensor, const Error& error) override;
+  Status Reject(TensorKey tensor, const Error& error) override;
   Status Finish(const Decision& decision) override;
   [[nodiscard]] int Gone() override;
 
  private:
-  /// A tensor on its way up, as far as this rank's branch knows.
+  /// A call on its way up, as far as this rank's branch knows.
   struct Pending {
     uint64_t generation = 0;
     uint32_t branches = 0;  ///< this rank and its children that are ready
-    bool has_request = false;
     int request_rank = -1;  ///< global rank whose request this is
     Request request;
-    Disagreement disagreement;
+    Error disagreement = MakeError(ErrorKind::kOk, "");
   };
-  struct Known {
-    std::string key;
-    Request request;  ///< as of the last decision that ran it
-  };
+  /// This rank's call, not yet decided.
   struct Own {
-    TensorKey key;
+    uint64_t generation = 0;
     Request request;
   };
 
   // All under mutex_.
   Status OnMessage(int source, std::span<const std::byte> payload);
   Status OnReady(WireReader& reader);
-  Status OnDecision(std::span<const std::byte> payload);
-  Status OnReject(std::span<const std::byte> payload);
-  Status OnPlan(std::span<const std::byte> payload);
-  Status Arrive(const std::string& key, uint64_t generation, int rank, const Request& request,
-                Disagreement disagreement);
-  Status Forward(const std::string& key, const Pending& pending);
-  Status Decide(const std::string& key, Pending pending);
-  Status DecideBacklog();
-  Status PublishRun(const Bucket& gids);
-  Status Publish(const Decision& decision, const std::vector<std::string>& keys);
-  Status PublishPlan();
+  Status OnSplit(WireReader& reader);
+  Status OnReject(WireReader& reader);
+  Status OnDecision(WireReader& reader, std::span<const std::byte> payload);
+  Status OnPlan(WireReader& reader, std::span<const std::byte> payload);
+  Status OnGone(WireReader& reader, std::span<const std::byte> payload);
+  Status Arrive(TensorKey key, int rank, const Request& request, Error disagreement);
+  Status Forward(TensorKey key, const Pending& pending);
+  Status Take(Decision decision);
+  void SetMembers(BucketMembers bucket);
   Status SendDown(std::span<const std::byte> payload);
-  uint32_t NumberOf(const std::string& key);
-  void Take(Decision decision, const std::vector<std::string>& keys);
 
-  [[nodiscard]] bool IsRoot() const { return context_.me == 0; }
+  // The root's.
+  Status Tell(TreeRoot::Verdicts verdicts);
+  Status Publish(Decision decision);
+  Status PublishPlan();
+  Status PublishGone();
+
   [[nodiscard]] int Parent() const;
   [[nodiscard]] std::vector<int> Children() const;
 
@@ -80,27 +80,19 @@ class TreePlane final : public Plane {
   const SetContext& context_;
   const Bells& bells_;
   const std::vector<int> global_ranks_;
-  Decider decider_;
 
+  // By id; there are no more than kIds.
   std::mutex mutex_;
-  std::unordered_map<std::string, Pending> pending_;
-  std::unordered_map<std::string, Own> own_;            ///< this rank's submissions not yet decided
-  std::unordered_map<std::string, uint64_t> rejected_;  ///< generation that was closed by force
-  std::vector<Known> known_;                            ///< by number
-  std::unordered_map<std::string, uint32_t> numbers_;
-  std::unordered_map<uint32_t, uint32_t> local_ids_;  ///< board id -> number
+  std::unordered_map<uint32_t, Pending> pending_;
+  std::unordered_map<uint32_t, Own> own_;
+  std::unordered_map<uint32_t, Request> known_;      ///< of the allreduce that ran last
+  std::unordered_map<uint32_t, uint64_t> rejected_;  ///< last generation that ended in an error
+  std::unordered_map<uint32_t, uint32_t> bucket_of_;
+  std::vector<std::vector<uint32_t>> plan_members_;  ///< by bucket, as the root told
   std::deque<Decision> decisions_;
   uint64_t decided_ = 0;
-  int gone_ = -1;  ///< in the order of the decisions: the root tells it down the tree
-  std::vector<std::vector<uint32_t>> plan_members_;  ///< numbers in each bucket, from the root
-
-  // The root's.
-  std::vector<std::byte> plan_memory_;
-  PlanState plan_;
-  std::unordered_map<uint32_t, TensorKey> ready_;  ///< by number: root's key of what is ready
-  std::deque<std::pair<std::string, Pending>> backlog_;
-  uint32_t plan_published_ = 0;
-  uint32_t numbers_told_ = 0;  ///< the other ranks know the names of numbers below
+  int gone_ = kNobody;  ///< in the order of the decisions: the root tells it down the tree
+  std::optional<TreeRoot> root_;
 };
 
 }  // namespace horoacc

@@ -18,8 +18,8 @@ class WireWriter {
   template <typename T>
     requires std::is_arithmetic_v<T>
   void Put(T value) {
-    const auto* bytes = reinterpret_cast<const std::byte*>(&value);
-    bytes_.insert(bytes_.end(), bytes, bytes + sizeof value);
+    bytes_.resize(bytes_.size() + sizeof value);
+    std::memcpy(bytes_.data() + bytes_.size() - sizeof value, &value, sizeof value);
   }
   void Put(std::string_view text);
   void Put(const Request& request);

@@ -35,6 +35,7 @@ struct NameRecord {
   uint32_t incarnation = 0;
   bool known = false;    ///< id and incarnation are valid
   uint64_t held_by = 0;  ///< handle that reserves the name until it is released; 0: none
+  uint32_t calls = 0;    ///< in flight or in the backlog
 };
 
 struct Entry {

@@ -1,15 +1,15 @@
 #pragma once
 // The entries of one process set that are in flight on this rank.
+#include <atomic>
 #include <cstdint>
 #include <deque>
 #include <memory>
 #include <mutex>
-#include <string>
-#include <unordered_map>
 #include <vector>
 
 #include "negotiate/board.h"
 #include "queue/entry.h"
+#include "queue/names.h"
 
 namespace horoacc {
 
@@ -28,9 +28,11 @@ class InFlight {
     ids_.push_back(entry->id);
     by_id_[entry->id] = std::move(entry);
   }
-  void Erase(uint32_t id) {
-    if (!Contains(id)) return;
-    const uint32_t place = by_id_[id]->place;
+  /// Does nothing if the id is not this entry's: it waits in the backlog behind another one.
+  void Erase(const Entry& entry) {
+    if (!Contains(entry.id) || by_id_[entry.id].get() != &entry) return;
+    const uint32_t id = entry.id;
+    const uint32_t place = entry.place;
     ids_[place] = ids_.back();
     by_id_[ids_[place]]->place = place;
     ids_.pop_back();
@@ -46,15 +48,17 @@ class InFlight {
 /// Guarded by `mutex` unless said otherwise.
 struct SetQueue {
   std::mutex mutex;
-  std::unordered_map<std::string, NameRecord> names;
+  Names names;
   InFlight in_flight;
   /// Submitted, but its id is still in flight for an earlier call: published when that ends.
   std::deque<std::shared_ptr<Entry>> backlog;
   uint64_t unnamed = 0;   ///< unnamed calls submitted
   uint64_t sequence = 0;  ///< entries published
   uint32_t pause = 0;     ///< times a caller waited for a result of this set
-  std::atomic<uint32_t> pending{
-      0};  ///< entries in flight or in the backlog; read without the mutex
+  /// The process set takes no calls any more. Written under the mutex.
+  std::atomic<bool> removed{false};
+  /// Entries in flight or in the backlog; read without the mutex.
+  std::atomic<uint32_t> pending{0};
 };
 
 }  // namespace horoacc

@@ -151,7 +151,8 @@ std::unique_ptr<ProcessSet> Engine::MakeSet(uint32_t id, std::vector<int> ranks)
     pollfd watched{share_.pidfds[local]->get(), POLLIN, 0};
     return ::poll(&watched, 1, 0) <= 0;
   };
-  set->board = std::make_unique<SetBoard>(board_, id, std::move(locals), context.me, alive);
+  set->board = std::make_unique<SetBoard>(board_, id % kMaxProcessSets, std::move(locals),
+                                          context.me, alive);
   if (mux_) {
     set->plane =
         std::make_unique<TreePlane>(*mux_, id, *set->board, context, bells_, settings_, set->ranks);
@@ -165,15 +166,39 @@ Engine::~Engine() { (void)Shutdown(); }
 
 std::shared_ptr<ProcessSet> Engine::FindSet(uint32_t id) const {
   std::lock_guard lock(sets_mutex_);
-  return id < sets_.size() ? sets_[id] : nullptr;
+  const uint32_t slot = id % kMaxProcessSets;
+  return slot < sets_.size() && sets_[slot] && sets_[slot]->id == id ? sets_[slot] : nullptr;
 }
 
 std::vector<std::shared_ptr<ProcessSet>> Engine::Sets() const {
   std::lock_guard lock(sets_mutex_);
+  return SetsOfThisRank();
+}
+
+std::vector<std::shared_ptr<ProcessSet>> Engine::SetsOfThisRank() const {
   std::vector<std::shared_ptr<ProcessSet>> sets;
   for (const auto& set : sets_) {
     if (set && std::ranges::find(set->ranks, placement_.rank) != set->ranks.end())
       sets.push_back(set);
+  }
+  return sets;
+}
+
+std::vector<std::shared_ptr<ProcessSet>> Engine::DrivenSets() {
+  std::vector<std::shared_ptr<ProcessSet>> sets;
+  std::vector<std::shared_ptr<ProcessSet>> removed;
+  {
+    std::lock_guard lock(sets_mutex_);
+    sets = SetsOfThisRank();
+    removed = removed_sets_;
+  }
+  for (const auto& set : removed) {
+    if (!set->done()) {
+      sets.push_back(set);
+      continue;
+    }
+    std::lock_guard lock(sets_mutex_);
+    std::erase(removed_sets_, set);
   }
   return sets;
 }
@@ -219,8 +244,8 @@ Status Engine::Shutdown() {
       const uint32_t seen = bell.count.load(std::memory_order_seq_cst);
       if (Progress()) continue;
       busy = false;
-      for (const auto& set : Sets()) {
-        busy |= set->current != nullptr || !set->lingering.empty() || set->plane->Gone() < 0;
+      for (const auto& set : DrivenSets()) {
+        busy |= set->current || !set->lingering.empty() || set->plane->Gone() == kNobody;
       }
       if (!busy || NowNs() > limit || board_.aborted().kind != ErrorKind::kOk) break;
       bells_.SleepAsWaiter(me, seen, 10 * kMillisecond);
@@ -261,21 +286,37 @@ void* Engine::AllocateShared(size_t bytes) { return arena_->Allocate(bytes); }
 // After an abort a stopped or slow peer may still write into blocks of the collective in flight:
 // until all have seen the abort (or are dead) such memory is not used again.
 void Engine::FreeShared(void* memory) {
-  if (board_.header().abort_word.load(std::memory_order_acquire) != 0) {
-    for (size_t l = 0; l < share_.ranks.size(); ++l) {
-      const RankState& state = board_.state(l);
-      if (state.abort_seen.load(std::memory_order_acquire) != 0) continue;
-      if (static_cast<RankPhase>(state.phase.load()) == RankPhase::kLeft) continue;
-      if (share_.pidfds[l]) {
-        pollfd watched{share_.pidfds[l]->get(), POLLIN, 0};
-        if (::poll(&watched, 1, 0) > 0) continue;
-      }
-      std::lock_guard lock(quarantine_mutex_);
-      quarantine_.push_back(memory);
-      return;
-    }
+  if (board_.header().abort_word.load(std::memory_order_acquire) == 0) {
+    arena_->Free(memory);
+    return;
   }
-  arena_->Free(memory);
+  {
+    std::lock_guard lock(quarantine_mutex_);
+    quarantine_.push_back(memory);
+  }
+  EmptyQuarantine();
+}
+
+bool Engine::AllStopped() const {
+  for (size_t l = 0; l < share_.ranks.size(); ++l) {
+    const RankState& state = board_.state(l);
+    if (state.abort_seen.load(std::memory_order_acquire) != 0) continue;
+    if (static_cast<RankPhase>(state.phase.load()) == RankPhase::kLeft) continue;
+    if (!share_.pidfds[l]) return false;
+    pollfd watched{share_.pidfds[l]->get(), POLLIN, 0};
+    if (::poll(&watched, 1, 0) <= 0) return false;
+  }
+  return true;
+}
+
+void Engine::EmptyQuarantine() {
+  std::vector<void*> freed;
+  {
+    std::lock_guard lock(quarantine_mutex_);
+    if (quarantine_.empty() || !AllStopped()) return;
+    freed.swap(quarantine_);
+  }
+  for (void* memory : freed) arena_->Free(memory);
 }
 
 // One rank tells the story of the job, as Horovod's timeline does: all ranks may call this with

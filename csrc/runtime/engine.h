@@ -107,8 +107,17 @@ class Engine {
   std::unique_ptr<ProcessSet> MakeSet(uint32_t id, std::vector<int> ranks);
   [[nodiscard]] std::shared_ptr<ProcessSet> FindSet(uint32_t id) const;
   [[nodiscard]] std::vector<std::shared_ptr<ProcessSet>> Sets() const;
+  [[nodiscard]] std::vector<std::shared_ptr<ProcessSet>> SetsOfThisRank()
+      const;  // under sets_mutex_
+  /// Sets() and the removed ones that are not done. Under driver_mutex_.
+  [[nodiscard]] std::vector<std::shared_ptr<ProcessSet>> DrivenSets();
 
-  Status AgreeOnSet(const std::string& what, uint32_t id, const std::vector<int>& ranks);
+  // process_sets.cc
+  Result<uint64_t> AgreeOnSet(const std::string& what, int64_t number,
+                              const std::vector<int>& ranks, uint64_t free_slots);
+  Error Refuse(const std::string& what, std::string reason);
+  Result<uint32_t> TakeSlot(uint64_t free_slots);
+  [[nodiscard]] uint64_t FreeSlots() const;
 
   // engine_submit.cc
   [[nodiscard]] std::string Validate(const ProcessSet& set, const Submission& submission) const;
@@ -133,9 +142,14 @@ class Engine {
   void Coordinate(const std::stop_token& stop);
   uint32_t DriveUntil(Entry& entry, int64_t deadline_ns);
   void LeaveDriver(uint32_t seen);
+  [[nodiscard]] bool WorkLeft();
   [[nodiscard]] bool AnythingPending() const;
   void SayBlocked(Entry& entry);
   void UnblockCallbacks();
+
+  /// After an abort: every rank has stopped touching shared memory, has left or is dead.
+  [[nodiscard]] bool AllStopped() const;
+  void EmptyQuarantine();
 
   // watch.cc
   void WatchPeers();
@@ -163,10 +177,10 @@ class Engine {
   std::shared_ptr<Timeline> timeline_;
 
   mutable std::mutex sets_mutex_;
-  std::vector<std::shared_ptr<ProcessSet>> sets_;  ///< by id; null where removed
-  std::vector<std::shared_ptr<ProcessSet>>
-      removed_sets_;              ///< a message may still be on its way to one
-  std::mutex process_set_mutex_;  ///< one AddProcessSet at a time
+  std::vector<std::shared_ptr<ProcessSet>> sets_;          ///< by slot; null where there is none
+  std::vector<std::shared_ptr<ProcessSet>> removed_sets_;  ///< not done when they were removed
+  std::mutex process_set_mutex_;  ///< one AddProcessSet or RemoveProcessSet at a time
+  std::vector<uint32_t> slot_uses_ = std::vector<uint32_t>(kMaxProcessSets);  ///< under that mutex
 
   std::mutex driver_mutex_;
   std::atomic<uint32_t> completed_{0};  ///< futex of callers that wait while another drives

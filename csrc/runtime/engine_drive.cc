@@ -42,7 +42,7 @@ bool Engine::Progress() {
     }
     moved = pumped.value();
   }
-  for (const auto& set : Sets()) {
+  for (const auto& set : DrivenSets()) {
     const Result<bool> advanced = ProgressSet(*set);
     if (!advanced.ok()) {
       Abort(advanced.error());
@@ -79,13 +79,11 @@ Result<bool> Engine::ProgressSet(ProcessSet& set) {
     moved = true;
     HA_TRY(Begin(set, std::move(*decision)));
   }
-  // A member has shut down: what was not decided by then never will be.
-  if (gone >= 0 && set.queue.pending.load(std::memory_order_relaxed) > 0) {
-    FailUndecided(
-        set, MakeError(ErrorKind::kAborted,
-                       gone == placement_.rank ? "the engine has been shut down"
-                                               : "rank " + std::to_string(gone) + " has shut down",
-                       gone));
+  // The set has ended: what was not decided by then never will be.
+  if (gone != kNobody && set.queue.pending.load(std::memory_order_relaxed) > 0) {
+    Error error = EndOfSet(gone);
+    if (gone == placement_.rank) error.message = "the engine has been shut down";
+    FailUndecided(set, error);
   }
   return moved;
 }
@@ -95,10 +93,13 @@ Status Engine::Begin(ProcessSet& set, Decision decision) {
   running->decision = std::move(decision);
   {
     std::lock_guard lock(set.queue.mutex);
-    for (const uint32_t id : running->decision.ids) {
-      std::shared_ptr<Entry> found = set.queue.in_flight.Find(id);
-      if (!found && running->decision.kind == Decision::Kind::kError)
-        continue;  // rejected without it
+    const Decision& decision = running->decision;
+    for (size_t k = 0; k < decision.ids.size(); ++k) {
+      std::shared_ptr<Entry> found = set.queue.in_flight.Find(decision.ids[k]);
+      if (decision.kind == Decision::Kind::kError &&
+          (!found || found->generation != decision.generations[k])) {
+        continue;  // this rank had not submitted the call that was ended, or has given it up
+      }
       if (!found) {
         return MakeError(ErrorKind::kSystem,
                          "a decision names a tensor that this rank has not submitted");
@@ -244,7 +245,8 @@ void Engine::Complete(ProcessSet& set, Entry& entry, Status outcome) {
   std::function<void()> done = std::move(entry.done);
   {
     std::lock_guard lock(set.queue.mutex);
-    set.queue.in_flight.Erase(entry.id);
+    set.queue.in_flight.Erase(entry);
+    if (entry.reservation) --entry.reservation->calls;
     entry.outcome = std::move(outcome);
     entry.complete.store(true, std::memory_order_release);
     set.queue.pending.fetch_sub(1, std::memory_order_relaxed);
@@ -280,15 +282,16 @@ void Engine::FailAll(const Error& error) {
     std::lock_guard lock(failure_mutex_);
     if (!failure_) failure_ = error;
   }
+  const auto driven = DrivenSets();
   // Executions end here: from now on this rank touches no peer's memory.
-  for (const auto& set : Sets()) {
+  for (const auto& set : driven) {
     set->current.reset();
     set->lingering.clear();
     // A caller that announces may be reducing as the last to arrive: wait until it has.
     std::lock_guard announced(set->queue.mutex);
   }
   board_.state(share_.local_rank).abort_seen.store(1, std::memory_order_release);
-  for (const auto& set : Sets()) {
+  for (const auto& set : driven) {
     std::vector<std::shared_ptr<Entry>> doomed;
     {
       std::lock_guard lock(set->queue.mutex);

@@ -113,8 +113,12 @@ Result<uint64_t> Engine::Submit(Submission submission) {
 
   std::lock_guard lock(set->queue.mutex);
   SetQueue& queue = set->queue;
+  if (queue.removed.load(std::memory_order_relaxed)) {
+    return MakeError(ErrorKind::kInvalid,
+                     "process set " + std::to_string(set->id) + " was removed");
+  }
   if (!entry->name.empty()) {
-    NameRecord& record = queue.names[entry->name];
+    NameRecord& record = queue.names.Find(entry->name);
     if (record.held_by != 0) {
       return MakeError(
           ErrorKind::kInvalid,
@@ -162,19 +166,26 @@ Result<uint64_t> Engine::Submit(Submission submission) {
     handles_.Remove(entry->handle);
     events_.Emit(Phase::kReleased, set->id, entry->handle, 0, 0, entry->shown_name);
   }
+  if (entry->reservation) ++entry->reservation->calls;
+  const bool has_callback = entry->done != nullptr;
   if (queue.in_flight.Contains(entry->id)) {
     queue.backlog.push_back(entry);
   } else {
     if (Status published = Publish(*set, entry); !published.ok()) {
       queue.pending.fetch_sub(1, std::memory_order_relaxed);
       handles_.Remove(entry->handle);
-      if (entry->reservation) entry->reservation->held_by = 0;
+      if (entry->reservation) {
+        entry->reservation->held_by = 0;
+        --entry->reservation->calls;
+      }
       Abort(published.error());  // the other ranks count on this call
       return std::move(published.error());
     }
   }
-  // MPI wakes nobody: from now on somebody has to ask it.
-  if (was_idle && links_ && links_->WaitFd() < 0) bells_.WakeCoordinator(share_.local_rank);
+  // MPI wakes nobody: from now on somebody has to ask it. And nobody may ever wait for a call with
+  // a callback: from now on somebody has to look whether its bucket is stuck.
+  if (was_idle && (has_callback || (links_ && links_->WaitFd() < 0)))
+    bells_.WakeCoordinator(share_.local_rank);
   if (!complaint.empty()) {
     return MakeError(ErrorKind::kInvalid, "tensor '" + entry->shown_name + "': " + complaint);
   }
@@ -187,10 +198,10 @@ Status Engine::Publish(ProcessSet& set, const std::shared_ptr<Entry>& entry) {
     entry->generation = (arrivals >> 16 & 0xffffffff) + 1;
     HA_TRY(PublishRow(set, *entry, entry->generation));
     set.queue.in_flight.Insert(entry);
-    Status announced = set.plane->Announce(
-        {entry->id, entry->generation, entry->incarnation, &entry->request, entry->shown_name});
+    Status announced =
+        set.plane->Announce({entry->id, entry->generation, entry->incarnation, &entry->request});
     if (announced.ok()) return {};
-    set.queue.in_flight.Erase(entry->id);
+    set.queue.in_flight.Erase(*entry);
     if (announced.error().culprit != kLookUpAgain) return announced;
     if (!entry->reservation) continue;  // the generation was closed under us: publish for the next
     // The same, or the id was given to another name since this rank looked it up.
@@ -198,6 +209,10 @@ Status Engine::Publish(ProcessSet& set, const std::shared_ptr<Entry>& entry) {
     NameRecord& record = *entry->reservation;
     record.id = entry->id = found.id;
     record.incarnation = entry->incarnation = found.incarnation;
+    if (set.queue.in_flight.Contains(entry->id)) {
+      set.queue.backlog.push_back(entry);
+      return {};
+    }
   }
 }
 
@@ -286,15 +301,15 @@ Status Engine::PublishRow(ProcessSet& set, Entry& entry, uint64_t generation) {
 
 Status Engine::PublishBacklog(ProcessSet& set) {
   SetQueue& queue = set.queue;
-  for (auto entry = queue.backlog.begin(); entry != queue.backlog.end();) {
-    if (queue.in_flight.Contains((*entry)->id)) {
-      ++entry;
-      continue;
-    }
-    const std::shared_ptr<Entry> next = *entry;
-    entry = queue.backlog.erase(entry);
-    if (Status published = Publish(set, next); !published.ok()) {
-      queue.backlog.push_back(next);  // the abort that follows completes it
+  // What still has to wait, or has to again, comes back in its order.
+  std::deque<std::shared_ptr<Entry>> waiting = std::exchange(queue.backlog, {});
+  for (; !waiting.empty(); waiting.pop_front()) {
+    const std::shared_ptr<Entry>& next = waiting.front();
+    if (queue.in_flight.Contains(next->id)) {
+      queue.backlog.push_back(next);
+    } else if (Status published = Publish(set, next); !published.ok()) {
+      // The abort that follows completes them.
+      queue.backlog.insert(queue.backlog.end(), waiting.begin(), waiting.end());
       return published;
     }
   }

@@ -158,8 +158,7 @@ uint32_t Engine::DriveUntil(Entry& entry, int64_t deadline_ns) {
 // Gives the driver's lock back and makes sure that nothing is left without a driver: while this
 // thread drove, rings did not wake the coordinator.
 void Engine::LeaveDriver(uint32_t seen) {
-  bool work_left = false;
-  for (const auto& set : Sets()) work_left |= set->current != nullptr || !set->lingering.empty();
+  const bool work_left = WorkLeft();
   driver_mutex_.unlock();
   if (waiting_.load(std::memory_order_seq_cst) > 0) {
     completed_.fetch_add(1, std::memory_order_seq_cst);
@@ -169,6 +168,14 @@ void Engine::LeaveDriver(uint32_t seen) {
   if (work_left || (rung && AnythingPending()) || bells_.CoordinatorIsDeaf(share_.local_rank)) {
     bells_.WakeCoordinator(share_.local_rank);
   }
+}
+
+// Holds the driver's lock. Something goes on that no call waits for.
+bool Engine::WorkLeft() {
+  if (mux_ && mux_->HasUnsent()) return true;
+  return std::ranges::any_of(DrivenSets(), [](const auto& set) {
+    return set->current || !set->lingering.empty() || set->queue.removed.load();
+  });
 }
 
 bool Engine::AnythingPending() const {
@@ -192,7 +199,7 @@ void Engine::Coordinate(const std::stop_token& stop) {
     if (bell.driven.load(std::memory_order_seq_cst) == 0 && driver_mutex_.try_lock()) {
       while (!stop.stop_requested() && bell.driven.load() == 0 && Progress())
         poll_sleep = kShortestPoll;
-      for (const auto& set : Sets()) running |= set->current != nullptr || !set->lingering.empty();
+      running = WorkLeft();
       driver_mutex_.unlock();
       if (waiting_.load(std::memory_order_seq_cst) > 0) FutexWakeAll(completed_);
     }
@@ -201,6 +208,7 @@ void Engine::Coordinate(const std::stop_token& stop) {
     if (now >= next_trim) {
       next_trim = now + kTrimPeriod;
       arena_->Trim();
+      EmptyQuarantine();
     }
     const bool pending = running || AnythingPending();
     if (const uint64_t decisions = counters_.decisions.load(std::memory_order_relaxed);

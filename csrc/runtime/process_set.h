@@ -20,7 +20,7 @@ struct Running {
 };
 
 struct ProcessSet {
-  uint32_t id = 0;
+  uint32_t id = 0;         ///< never used again; modulo kMaxProcessSets: its place on the board
   std::vector<int> ranks;  ///< global, ascending
   SetContext context;
   std::unique_ptr<SetBoard> board;
@@ -33,6 +33,13 @@ struct ProcessSet {
   /// Blocks that peers may read until every rank has finished the log up to a position.
   std::deque<std::pair<uint64_t, std::byte*>> kept_blocks;
   uint64_t buckets_run = 0;
+
+  /// Nothing of it goes on here or is read by peers, and nothing can begin. Under the driver's
+  /// lock.
+  [[nodiscard]] bool done() const {
+    return plane->Gone() != kNobody && queue.pending.load() == 0 && !current && lingering.empty() &&
+           kept_blocks.empty();
+  }
 };
 
 }  // namespace horoacc

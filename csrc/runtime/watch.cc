@@ -75,18 +75,34 @@ void Engine::WatchStalls() {
 
 // Two ranks that wait for a tensor of one name in different process sets, each for the other, wait
 // for ever: they disagree about the set. Both sets get the error.
+//
+// What the other rank has said of itself may be old: it may not have been on a core since. So the
+// call that would be ended there comes first, then what the rank waits for, and what it has not
+// submitted here comes last: all three were true when it fell asleep over that call.
 void Engine::WatchProcessSets(const Entry& entry) {
   if (entry.name.empty() || entry.complete.load(std::memory_order_acquire)) return;
   const std::shared_ptr<ProcessSet> here = FindSet(entry.process_set);
   for (uint32_t r = 0; here && r < here->context.ranks; ++r) {
-    const Row& row = here->board->row(r, entry.id, entry.generation);
-    if (row.generation.load(std::memory_order_acquire) == entry.generation) continue;
-    const uint64_t blocked = board_.state(here->board->local(r)).blocked_on.load();
-    const std::shared_ptr<ProcessSet> there = FindSet(static_cast<uint32_t>(blocked >> 32));
-    if (blocked == kNotBlocked || !there || there == here) continue;
-    const auto id = static_cast<uint32_t>(blocked);
+    const std::atomic<uint64_t>& blocked = board_.state(here->board->local(r)).blocked_on;
+    const uint64_t blocked_on = blocked.load(std::memory_order_seq_cst);
+    if (blocked_on == kNotBlocked) continue;
+    const std::shared_ptr<ProcessSet> there = FindSet(static_cast<uint32_t>(blocked_on >> 32));
+    if (!there || there == here) continue;
+    const auto id = static_cast<uint32_t>(blocked_on);
+    const auto peer = std::ranges::find(there->ranks, here->ranks[r]);
     const bool member = std::ranges::find(there->ranks, placement_.rank) != there->ranks.end();
-    if (!member || there->board->Known(entry.name) != id) continue;
+    if (!member || peer == there->ranks.end() || there->board->Known(entry.name) != id) continue;
+
+    const uint64_t arrivals = there->board->id(id).arrivals.load(std::memory_order_seq_cst);
+    const uint64_t open = (arrivals >> 16 & 0xffffffff) + 1;
+    const Row& row_there =
+        there->board->row(static_cast<uint32_t>(peer - there->ranks.begin()), id, open);
+    if ((arrivals & 0xffff) == 0 || row_there.generation.load(std::memory_order_seq_cst) != open ||
+        blocked.load(std::memory_order_seq_cst) != blocked_on) {
+      continue;
+    }
+    const Row& row_here = here->board->row(r, entry.id, entry.generation);
+    if (row_here.generation.load(std::memory_order_seq_cst) == entry.generation) continue;
     {
       std::lock_guard lock(there->queue.mutex);
       if (there->queue.in_flight.Contains(id)) continue;
@@ -102,9 +118,8 @@ void Engine::WatchProcessSets(const Entry& entry) {
                                   "tensor '" + entry.shown_name + "': mismatched process set: " +
                                       (lower ? mine + ", " + other : other + ", " + mine),
                                   std::max(rank, placement_.rank));
-    const uint64_t open = (there->board->id(id).arrivals.load() >> 16 & 0xffffffff) + 1;
-    Status status = here->plane->Reject({entry.id, entry.generation, entry.name}, error);
-    if (status.ok()) status = there->plane->Reject({id, open, entry.name}, error);
+    Status status = here->plane->Reject({entry.id, entry.generation}, error);
+    if (status.ok()) status = there->plane->Reject({id, open}, error);
     if (!status.ok()) Abort(status.error());
     return;
   }

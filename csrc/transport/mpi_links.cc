@@ -117,6 +117,7 @@ class MpiControlLinks final : public ControlLinks {
     return session_->Receive(HA_MPI_CONTROL);
   }
 
+  [[nodiscard]] bool HasUnsent() override { return session_->HasUnsent(); }
   [[nodiscard]] int WaitFd() const override { return -1; }
   [[nodiscard]] const char* kind() const override { return "mpi"; }
   [[nodiscard]] uint64_t messages_sent() const override { return messages_sent_; }

@@ -165,9 +165,11 @@ Result<std::optional<ControlMessage>> MpiSession::Receive(ha_mpi_channel channel
   return std::optional<ControlMessage>(ControlMessage{source, {first, first + count}});
 }
 
+bool MpiSession::HasUnsent() { return !abandoned_ && plugin_->unsent(mpi_) > 0; }
+
 bool MpiSession::Drain(int64_t deadline_ns) {
   Patience patience;
-  while (!abandoned_ && plugin_->unsent(mpi_) > 0) {
+  while (HasUnsent()) {
     if (NowNs() >= deadline_ns) return false;
     patience.Wait();
   }

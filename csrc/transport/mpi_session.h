@@ -51,6 +51,8 @@ class MpiSession {
   Status Send(ha_mpi_channel channel, int peer, std::span<const std::byte> bytes);
   /// The next message of the channel, or nothing.
   Result<std::optional<ControlMessage>> Receive(ha_mpi_channel channel);
+  /// Moves what was sent on. True if MPI has not taken everything yet.
+  [[nodiscard]] bool HasUnsent();
   /// Waits until MPI has taken what was sent; false at the deadline.
   bool Drain(int64_t deadline_ns);
 

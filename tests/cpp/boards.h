@@ -64,7 +64,7 @@ class Boards {
   }
 
   /// Rank `rank` submits an allreduce of four private float32 numbers.
-  Status Announce(int rank, const std::string& name, SetBoard::NamedId id) {
+  Status Announce(int rank, SetBoard::NamedId id) {
     SetBoard& view = board(rank);
     const uint64_t generation = (view.id(id.id).arrivals.load() >> 16 & 0xffffffff) + 1;
     Request request;
@@ -79,13 +79,13 @@ class Boards {
     row.tensor.shape[0] = 4;
     row.tensor.input = row.tensor.output = kPrivate;
     row.generation.store(generation, std::memory_order_release);
-    return ranks_[rank]->plane->Announce({id.id, generation, id.incarnation, &request, name});
+    return ranks_[rank]->plane->Announce({id.id, generation, id.incarnation, &request});
   }
 
   /// Every rank submits `name`.
   void AnnounceEverywhere(const std::string& name) {
     const SetBoard::NamedId id = Lookup(name);
-    for (int rank = 0; rank < size(); ++rank) CHECK(Announce(rank, name, id).ok());
+    for (int rank = 0; rank < size(); ++rank) CHECK(Announce(rank, id).ok());
   }
 
   /// Every rank takes all decisions and finishes them; the names of what ran, decision by decision.

@@ -254,7 +254,7 @@ TEST(mismatches_are_errors_everywhere_and_the_engine_goes_on) {
 }
 
 TEST(different_process_sets_for_one_name) {
-  for (const Pairs& plane : {Pairs{{"control", "board"}}}) {
+  for (const Pairs& plane : kPlanes) {
     RunRanks(3, plane, [&](Engine& engine, int rank) {
       const uint32_t pair = engine.AddProcessSet({0, 1}).value();
       for (int round = 0; round < 2; ++round) {

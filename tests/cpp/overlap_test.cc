@@ -174,6 +174,27 @@ TEST(buckets_hold_what_the_threshold_allows) {
   }
 }
 
+// A bucket runs in two parts if only some of its tensors are shared. The one that is complete first
+// must not make the other look as if it had been left alone.
+TEST(buckets_of_shared_and_private_memory_stay_whole) {
+  for (const char* control : {"board", "tcp"}) {
+    RunRanks(2, {{"control", control}}, [&](Engine& engine, int) {
+      Gradients shared(engine, kCount, true);
+      Gradients apart(engine, kCount, false, "p");
+      for (int step = 0; step < 6; ++step) {
+        const uint64_t before = Counter(engine, "buckets");
+        for (int g = 0; g < kGradients; ++g) {
+          shared.Queue(g);
+          apart.Queue(g);
+        }
+        shared.Wait();
+        apart.Wait();
+        if (step >= kWarmSteps) CHECK_EQ(Counter(engine, "buckets") - before, 2);
+      }
+    });
+  }
+}
+
 TEST(every_tensor_goes_through_all_phases_in_order) {
   RunRanks(2, {}, [&](Engine& engine, int) {
     const auto recorder = std::make_shared<Recorder>();

@@ -107,6 +107,34 @@ TEST(names_may_hold_any_byte) {
   CHECK_EQ(boards.board().NameOf(boards.Lookup(with_zero).id), with_zero);
 }
 
+TEST(the_id_that_rested_longest_goes_to_the_new_name) {
+  Boards boards(2, Unfused());
+  for (const char* name : {"first", "second", "third"}) {
+    boards.AnnounceEverywhere(name);
+    CHECK(boards.CarryOut() == std::vector<Names>{{name}});
+  }
+  FillIds(boards, "more.");
+  const uint32_t first = boards.Lookup("first").id;
+  const uint32_t second = boards.Lookup("second").id;
+  boards.AnnounceEverywhere("first");  // has rested less than "second" now
+  CHECK(boards.CarryOut() == std::vector<Names>{{"first"}});
+  const SetBoard::NamedId fresh = boards.Lookup("fresh", 1);
+  CHECK_EQ(fresh.id, second);
+  CHECK_EQ(fresh.incarnation, 1);
+  CHECK_EQ(boards.Lookup("first").id, first);
+  CHECK_EQ(boards.Lookup("fresh", 0).id, fresh.id);
+  CHECK_EQ(boards.Lookup("fresh", 0).incarnation, 1);
+  // A rank that still knows the id under its old name is told to look it up again.
+  const Status stale = boards.Announce(0, {second, 0});
+  CHECK(!stale.ok());
+  CHECK_EQ(stale.error().culprit, kLookUpAgain);
+  const SetBoard::NamedId again = boards.Lookup("second");
+  CHECK(again.id != second);
+  boards.AnnounceEverywhere("second");
+  boards.AnnounceEverywhere("fresh");
+  CHECK((boards.CarryOut() == std::vector<Names>{{"second"}, {"fresh"}}));
+}
+
 TEST(an_id_in_use_is_not_recycled) {
   Boards boards(2, Unfused());
   // Submitted by one rank only: its peer has yet to come.
@@ -116,14 +144,14 @@ TEST(an_id_in_use_is_not_recycled) {
   // Decided, but not carried out by rank 1.
   boards.AnnounceEverywhere("unfinished");
   FillIds(boards, "more.");
-  CHECK(boards.Announce(1, "half", half).ok());
+  CHECK(boards.Announce(1, half).ok());
   for (int k = 0; k < 100; ++k) {
     boards.AnnounceEverywhere("new." + std::to_string(k));
     (void)boards.CarryOut();
   }
   CHECK_EQ(boards.Lookup("half").id, half.id);
   CHECK_EQ(boards.Lookup("half").incarnation, half.incarnation);
-  CHECK(boards.Announce(0, "half", half).ok());
+  CHECK(boards.Announce(0, half).ok());
   CHECK(boards.CarryOut() == std::vector<Names>{{"half"}});
 }
 

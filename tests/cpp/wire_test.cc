@@ -273,7 +273,7 @@ class Trees {
     row.tensor.shape[0] = 4;
     row.tensor.input = row.tensor.output = kPrivate;
     row.generation.store(generation, std::memory_order_release);
-    return planes_[rank]->Announce({id.id, generation, id.incarnation, &request, name});
+    return planes_[rank]->Announce({id.id, generation, id.incarnation, &request});
   }
 
   /// Delivers everything that was sent, until nothing is on its way.

@@ -1,0 +1,36 @@
+#pragma once
+// The names that one process set has met on this rank.
+#include <algorithm>
+#include <cstddef>
+#include <string>
+#include <unordered_map>
+
+#include "queue/entry.h"
+
+namespace horoacc {
+
+/// A record stays where it is until it is swept. A script may make up new names for ever; what
+/// nobody uses can be looked up on the board again.
+class Names {
+ public:
+  NameRecord& Find(const std::string& name) {
+    const auto found = records_.find(name);
+    if (found != records_.end()) return found->second;
+    if (records_.size() >= sweep_at_) {
+      std::erase_if(records_, [](const auto& item) {
+        return item.second.held_by == 0 && item.second.calls == 0;
+      });
+      sweep_at_ = std::max(kSweepAt, 2 * records_.size());
+    }
+    return records_[name];
+  }
+  [[nodiscard]] size_t size() const { return records_.size(); }
+
+  static constexpr size_t kSweepAt = 32768;
+
+ private:
+  std::unordered_map<std::string, NameRecord> records_;
+  size_t sweep_at_ = kSweepAt;
+};
+
+}  // namespace horoacc
