@@ -81,8 +81,11 @@ def test_bindings_include_only_the_c_header() -> None:
             quoted = {target for kind, target in includes(path) if kind == '"'}
             assert targets <= {"api/horoacc.h"}, name(path)
             assert {target.split("/")[-1] for target in quoted if "/" not in target} <= own
-    (module,) = [path for path in cpp_files("csrc/api") if path.name == "python.cc"]
-    assert {t for kind, t in includes(module) if kind == '"'} == {"api/horoacc.h"}
+    module = [path for path in cpp_files("csrc/api") if path.name.startswith("python")]
+    own = {f"api/{path.name}" for path in module}
+    assert "api/python_engine.h" in own
+    for path in module:
+        assert {t for kind, t in includes(path) if kind == '"'} <= {"api/horoacc.h"} | own
 
 
 def test_only_the_plugin_knows_mpi_and_nobody_a_framework() -> None:

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <sstream>
+#include <system_error>
 
 #include "base/clock.h"
 #include "negotiate/board_plane.h"
@@ -47,16 +48,12 @@ int CoresHere() {
   return sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
 }
 
-void PinToCore(const std::string& list, int local_rank) {
-  std::istringstream stream(list);
-  std::string item;
-  for (int k = 0; std::getline(stream, item, ','); ++k) {
-    if (k != local_rank) continue;
-    cpu_set_t set;
-    CPU_ZERO(&set);
-    CPU_SET(std::atoi(item.c_str()), &set);
-    pthread_setaffinity_np(pthread_self(), sizeof set, &set);
-  }
+// Lets the calling thread run on one core only; an errno if that core is not to be had.
+int PinToCore(int core) {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  CPU_SET(core, &set);
+  return pthread_setaffinity_np(pthread_self(), sizeof set, &set);
 }
 
 }  // namespace
@@ -95,6 +92,12 @@ Result<std::unique_ptr<Engine>> Engine::Create(Settings settings, EngineParts pa
 }
 
 Status Engine::Start() {
+  const std::vector<int>& cores = settings_.thread_affinity;
+  if (!cores.empty() && cores.size() < static_cast<size_t>(placement_.local_size)) {
+    return MakeError(ErrorKind::kConfig,
+                     "setting 'thread_affinity' names " + std::to_string(cores.size()) +
+                         " cores for " + std::to_string(placement_.local_size) + " local ranks");
+  }
   const int64_t deadline = NowNs() + static_cast<int64_t>(settings_.start_timeout_seconds * 1e9);
   if (links_ && links_->WaitFd() >= 0)
     HA_TRY(bells_.WatchLinks(share_.local_rank, links_->WaitFd()));
@@ -110,8 +113,14 @@ Status Engine::Start() {
   }
   coordinator_ = std::jthread([this](const std::stop_token& stop) {
     pthread_setname_np(pthread_self(), "horoacc");
-    if (!settings_.thread_affinity.empty())
-      PinToCore(settings_.thread_affinity, placement_.local_rank);
+    if (!settings_.thread_affinity.empty()) {
+      const int core = settings_.thread_affinity[placement_.local_rank];
+      if (const int refused = PinToCore(core); refused != 0) {
+        log_.Write(LogLevel::kWarning,
+                   "setting 'thread_affinity': the engine thread cannot run on core " +
+                       std::to_string(core) + ": " + std::generic_category().message(refused));
+      }
+    }
     Coordinate(stop);
   });
   return {};

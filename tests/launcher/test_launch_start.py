@@ -194,6 +194,14 @@ def test_other_hosts_need_an_engine(job: Job) -> None:
     assert "host.invalid is another host" in result.err and "mpirun" in result.err
 
 
+def test_mpi_cannot_negotiate_for_ranks_that_it_did_not_start(job: Job) -> None:
+    result = job.run("--tcp", "--control", "mpi", "-np", "2", "echo", code=1)
+    assert "--control mpi needs ranks that an mpirun started" in result.err and result.out == ""
+    program = [sys.executable, "-c", "import horoacc; horoacc.init()"]
+    result = job.run("--tcp", "-np", "2", "env", "HOROACC_CONTROL=mpi", *program, code=1)
+    assert "setting 'control' can be 'mpi' only if one mpirun started all ranks" in result.err
+
+
 def test_a_wrong_mpirun_is_named(job: Job) -> None:
     assert (
         "'/nowhere/mpirun' is no program"
