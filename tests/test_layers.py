@@ -103,9 +103,7 @@ def test_no_mutable_globals_or_environment_in_the_core() -> None:
         for count, line in enumerate(path.read_text().splitlines(), 1):
             code = line.partition("//")[0]
             assert not mutable.match(code), f"{name(path)}:{count}: {line.strip()}"
-            # Settings come from Python; only who started an MPI job is read from its variables.
-            mpi = path.name.startswith("mpi_")
-            assert mpi or "getenv(" not in code, f"{name(path)}:{count}: {line.strip()}"
+            assert "getenv(" not in code, f"{name(path)}:{count}: {line.strip()}"
 
 
 def top_level_imports(path: Path) -> set[str]:

@@ -246,6 +246,22 @@ def test_version_and_check_build(job: Job) -> None:
     assert "mpirun: " in result.out
 
 
+def test_a_missing_core_is_told_in_a_line(job: Job) -> None:
+    inject = (
+        "import sys; sys.modules['horoacc._core'] = None; from horoacc.launcher.main import main;"
+        "sys.exit(main(sys.argv[1:]))"
+    )
+    job.command = lambda *arguments: [  # type: ignore[method-assign]
+        sys.executable, "-c", inject, *arguments
+    ]  # fmt: skip
+    result = job.run("--check-build", code=1)
+    assert "    [ ] TCP" in result.out.splitlines() and "Traceback" not in result.err
+    assert "The core cannot be loaded: " in result.out
+    program = "import sys; sys.modules['horoacc._core'] = None; import horoacc; horoacc.init()"
+    result = job.run("--tcp", "-np", "1", sys.executable, "-c", program, code=1)
+    assert "ConfigError: the core of HoroACC cannot be loaded" in result.err
+
+
 def test_the_arguments_of_the_program_are_its_own(job: Job, mode: list[str]) -> None:
     result = job.run(*mode, "-np", "1", "echo", "-np", "3", "--tcp", "a  b", "--", "*")
     assert result.of(0) == ["-np 3 --tcp a  b -- *"]
