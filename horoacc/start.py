@@ -72,6 +72,12 @@ def _is_ranks(comm: Any) -> bool:
 
 
 def _whole_job(place: environment.Placement, values: dict[str, str]) -> dict[str, object]:
+    if values["control"] == "mpi" and place.bootstrap == "tcp":
+        # Each would be an MPI job of its own.
+        raise ConfigError(
+            "setting 'control' can be 'mpi' only if one mpirun started all ranks, but "
+            f"{place.launcher} did"
+        )
     where: dict[str, object] = {
         "rank": place.rank,
         "size": place.size,

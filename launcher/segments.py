@@ -71,7 +71,10 @@ class Search:
         Args:
             pids: Tells the processes.
         """
-        new = [name for name in os.listdir(_FOLDER) if name.startswith(_NAMES)]
+        try:
+            new = [name for name in os.listdir(_FOLDER) if name.startswith(_NAMES)]
+        except OSError:
+            return  # there is no such folder here, and nothing in it
         # Between making a file and mapping it a rank may be stopped: a few looks, not one.
         new = [name for name in new if self._looks.get(name, 0) < 5]
         if not new:

@@ -93,10 +93,11 @@ Result<std::unique_ptr<Engine>> Engine::Create(Settings settings, EngineParts pa
 
 Status Engine::Start() {
   const std::vector<int>& cores = settings_.thread_affinity;
-  if (!cores.empty() && cores.size() < static_cast<size_t>(placement_.local_size)) {
-    return MakeError(ErrorKind::kConfig,
-                     "setting 'thread_affinity' names " + std::to_string(cores.size()) +
-                         " cores for " + std::to_string(placement_.local_size) + " local ranks");
+  const int locals = std::max(placement_.local_size, placement_.local_rank + 1);
+  if (!cores.empty() && cores.size() < static_cast<size_t>(locals)) {
+    return MakeError(ErrorKind::kConfig, "setting 'thread_affinity' names " +
+                                             std::to_string(cores.size()) + " cores for " +
+                                             std::to_string(locals) + " local ranks");
   }
   const int64_t deadline = NowNs() + static_cast<int64_t>(settings_.start_timeout_seconds * 1e9);
   if (links_ && links_->WaitFd() >= 0)

@@ -202,6 +202,35 @@ def test_mpi_cannot_negotiate_for_ranks_that_it_did_not_start(job: Job) -> None:
     assert "setting 'control' can be 'mpi' only if one mpirun started all ranks" in result.err
 
 
+PINNED_PROGRAM = """
+import pathlib, sys, time
+import horoacc as hvd
+hvd.init()
+def cores():
+    tasks = pathlib.Path("/proc/self/task").iterdir()
+    named = [task for task in tasks if (task / "comm").read_text() == "horoacc\\n"]
+    lists = [(task / "status").read_text().split("Cpus_allowed_list:")[1] for task in named]
+    return [text.split()[0] for text in lists]
+deadline = time.monotonic() + 10
+while cores() != [sys.argv[1 + hvd.rank()]] and time.monotonic() < deadline:
+    time.sleep(0.01)
+print(*cores())
+"""
+
+
+def test_engine_threads_run_where_they_are_told(job: Job) -> None:
+    given = sorted(os.sched_getaffinity(0))
+    cores = [str(given[0]), str(given[-1])]
+    program = [sys.executable, "-c", PINNED_PROGRAM, *cores]
+    flag = "--thread-affinity"
+    result = job.run("--tcp", "-np", "2", flag, ",".join(cores), *program)
+    assert [result.of(rank) for rank in range(2)] == [[core] for core in cores]
+    result = job.run("--tcp", "-np", "2", flag, cores[0], *program, code=1)
+    assert "'thread_affinity' names 1 cores for 2 local ranks" in result.err
+    result = job.run("--tcp", "-np", "2", flag, "first", *program, code=1)
+    assert "setting 'thread_affinity' cannot be 'first'" in result.err
+
+
 def test_a_wrong_mpirun_is_named(job: Job) -> None:
     assert (
         "'/nowhere/mpirun' is no program"
