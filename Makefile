@@ -77,6 +77,7 @@ endef
 check: build
 	clang-format --dry-run --Werror $(CXX_FILES)
 	ruff check .
+	ruff format --check .
 	$(TYPES)
 	run-clang-tidy.py -quiet -p $(NATIVE) -j $(JOBS) $(addprefix ^$(CURDIR)/,$(addsuffix $$,$(TIDY_FILES)))
 

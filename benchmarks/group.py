@@ -20,7 +20,8 @@ from multiprocessing.connection import Connection, Listener, wait
 from pathlib import Path
 from typing import Any
 
-from horoacc.launcher.processes import die_with_parent
+from horoacc.launcher import segments
+from horoacc.launcher.processes import descendants, die_with_parent
 
 from benchmarks import systems
 
@@ -51,6 +52,7 @@ class Group:
         self._folder = Path(tempfile.mkdtemp(prefix="benchmarks-"))
         self._links: list[Connection] = []
         self._children: list[subprocess.Popen[bytes]] = []
+        self._segments: set[segments.Segment] = set()
         key = secrets.token_bytes(16)
         address = str(self._folder / "driver")
         program = [sys.executable, "-m", "benchmarks.rank", system, address]
@@ -97,6 +99,7 @@ class Group:
         self._listener.close()
         self._links = arrived
         hellos = self._answers(_START_SECONDS)
+        self._note_segments()
         self._links = [arrived[hellos.index(rank)] for rank in range(self.processes)]
         return self
 
@@ -146,8 +149,14 @@ class Group:
         if time.monotonic() > deadline:
             raise self._failure("it hangs")
 
+    def _note_segments(self) -> None:
+        """Remembers MPI's shared memory, which stays where its ranks are killed."""
+        for child in self._children:
+            self._segments |= segments.mapped_by(descendants(child.pid))
+
     def _failure(self, what: str) -> GroupFailed:
         self.broken = True
+        self._note_segments()
         return GroupFailed(f"{what}; its output: {self._log.read_text(errors='replace')[-2000:]}")
 
     def close(self) -> None:
@@ -162,11 +171,13 @@ class Group:
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     child.wait(max(0.1, deadline - time.monotonic()))
                     break
+                self._note_segments()
                 # A launcher's ranks end with it; a rank's own session is its own.
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(child.pid, number)
                 deadline = time.monotonic() + 5.0
             child.wait()
+        segments.remove(self._segments)
         for link in self._links:
             link.close()
         shutil.rmtree(self._folder, ignore_errors=True)

@@ -64,9 +64,11 @@ def main() -> None:
     y = torch.randint(0, 10, (args.batch_size,))
 
     begin = waited = 0.0
+    before: dict[str, int] = {}
     for step in range(args.warmup + args.steps):
         if step == args.warmup:
             hvd.barrier()
+            before = hvd.counters()
             begin, waited = time.perf_counter(), 0.0
         optimizer.zero_grad()
         nn.functional.cross_entropy(model(x), y).backward()
@@ -76,10 +78,10 @@ def main() -> None:
         with optimizer.skip_synchronize():
             optimizer.step()
     seconds = time.perf_counter() - begin
+    counted = {name: count - before[name] for name, count in hvd.counters().items()}
 
     # The slowest rank decides how fast a job is.
     seconds, waited = hvd.allreduce(torch.tensor([seconds, waited]), op=hvd.Max).tolist()
-    counted = hvd.counters()
     moved = sum(counted[name] for name in ("arena_bytes", "window_bytes", "staged_bytes"))
     result = {
         "ranks": hvd.size(),

@@ -27,8 +27,8 @@ class Engine:
     def __init__(self, settings: dict[str, str], placement: dict[str, object]) -> None:
         """placement keys: rank, size, local_rank, local_size, cross_rank, cross_size, bootstrap
         ("tcp"|"mpi"|"none"), rendezvous, rendezvous_fd, secret, mpi_plugin (a file, or the folder
-        of both plug-ins), mpi_library (a libmpi that the user asks for), mpi_prefix (sys.prefix),
-        host_label."""
+        of both plug-ins), mpi_launcher ("openmpi", "mpich" or any other launcher's name),
+        mpi_library (a libmpi that the user asks for), mpi_prefix (sys.prefix)."""
     @property
     def address(self) -> int:
         """The ha_engine pointer, for torch_ops and tensorflow_ops."""
@@ -38,6 +38,9 @@ class Engine:
     def shutdown(self) -> None: ...
     def finalize_mpi(self) -> None:
         """Before the process ends normally: finalises MPI if HoroACC initialised it."""
+    @property
+    def mpi_thread_level(self) -> int:
+        """What MPI was initialised with: 0 to 3 for MPI_THREAD_SINGLE to _MULTIPLE; -1 without."""
     def before_fork(self) -> None:
         """The three fork calls keep the arena's memory out of the child's reach."""
     def after_fork_in_parent(self) -> None: ...

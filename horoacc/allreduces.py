@@ -1,24 +1,20 @@
-"""Allreduce, for every kind of tensor."""
+"""Allreduce of one tensor, for every kind of tensor."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from horoacc import _core, basics, handles
-from horoacc.calls import check_list, member_names, resolve_op
+from horoacc import handles, process
+from horoacc.calls import resolve_op
 from horoacc.compression import Compressor, NoneCompressor
-from horoacc.growing import Growing
+from horoacc.engine_outputs import EngineOutputs
 from horoacc.process_sets import ProcessSet, global_process_set
 from horoacc.process_sets import number_of as set_number
 from horoacc.tensors import Restore
 
-if TYPE_CHECKING:
-    from horoacc._core import Output
 
-
-class Allreduce(Growing):
-    """Allreduce in all its variants."""
+class Allreduce(EngineOutputs):
+    """Allreduce of one tensor."""
 
     def _reduce(
         self,
@@ -42,7 +38,7 @@ class Allreduce(Growing):
             output = kind.empty_like(source)
             pointer, shape, dtype = kind.view(source)
             target = kind.view(output)[0]
-        engine = basics.engine()
+        engine = process.engine()
         handle = engine.allreduce(
             None if name is None else f"allreduce.{name}", pointer, target, shape, dtype, op,
             prescale, postscale, set_number(process_set), (source, output),
@@ -53,50 +49,6 @@ class Allreduce(Growing):
             return handles.start(engine, handle, output)
         finish = restore
         return handles.start(engine, handle, None, lambda _: finish(output))
-
-    def _reduce_group(
-        self,
-        tensors: Sequence[Any],
-        name: str | None,
-        op: int,
-        scales: tuple[float, float],
-        process_set: ProcessSet,
-        in_place: bool,
-    ) -> int:
-        """Submits several tensors as one unit."""
-        kind = self._choose(tensors[0])
-        restores: list[Restore | None] = [None] * len(tensors)
-        if in_place:
-            inputs = outputs = [kind.writable(tensor) for tensor in tensors]
-        else:
-            inputs = []
-            for index, tensor in enumerate(tensors):
-                readable, restores[index] = kind.readable(tensor)
-                inputs.append(readable)
-            outputs = [kind.empty_like(tensor) for tensor in inputs]
-        views = [kind.view(tensor) for tensor in inputs]
-        targets = views if in_place else [kind.view(tensor) for tensor in outputs]
-        members = [
-            (member, pointer, target[0], shape, dtype)
-            for member, (pointer, shape, dtype), target in zip(
-                member_names("allreduce", name, len(tensors)), views, targets, strict=True
-            )
-        ]
-        engine = basics.engine()
-        handle = engine.submit(
-            _core.ALLREDUCE, members, op, *scales, process_set=set_number(process_set),
-            keep=(inputs, outputs),
-        )  # fmt: skip
-        if in_place:
-            return handles.start(engine, handle, list(tensors))
-
-        def give(_: list[Output]) -> list[Any]:
-            return [
-                output if restore is None else restore(output)
-                for output, restore in zip(outputs, restores, strict=True)
-            ]
-
-        return handles.start(engine, handle, None, give)
 
     def allreduce_async(
         self,
@@ -228,117 +180,3 @@ class Allreduce(Growing):
             in_place=True,
         )
         return handles.synchronize(handle)
-
-    def grouped_allreduce_async(
-        self,
-        tensors: Sequence[Any],
-        average: bool | None = None,
-        name: str | None = None,
-        op: int | None = None,
-        prescale_factor: float = 1.0,
-        postscale_factor: float = 1.0,
-        process_set: ProcessSet = global_process_set,
-    ) -> int:
-        """Starts a reduction of several tensors as one unit; arguments as `allreduce_async`.
-
-        Returns:
-            A handle for `poll` and `synchronize`.
-        """
-        check_list(tensors, "allreduce")
-        return self._reduce_group(
-            tensors,
-            name,
-            resolve_op(op, average),
-            (prescale_factor, postscale_factor),
-            process_set,
-            in_place=False,
-        )
-
-    def grouped_allreduce(
-        self,
-        tensors: Sequence[Any],
-        average: bool | None = None,
-        name: str | None = None,
-        compression: type[Compressor] = NoneCompressor,
-        op: int | None = None,
-        prescale_factor: float = 1.0,
-        postscale_factor: float = 1.0,
-        process_set: ProcessSet = global_process_set,
-    ) -> list[Any]:
-        """Reduces several tensors as one unit; arguments and errors as for `allreduce`.
-
-        Returns:
-            The reduced tensors, in order.
-        """
-        check_list(tensors, "allreduce")
-        narrow = [compression.compress(tensor) for tensor in tensors]
-        handle = self._reduce_group(
-            [tensor for tensor, _ in narrow],
-            name,
-            resolve_op(op, average),
-            (prescale_factor, postscale_factor),
-            process_set,
-            in_place=False,
-        )
-        return widen(compression, handles.synchronize(handle), narrow)
-
-    def grouped_allreduce_async_(
-        self,
-        tensors: Sequence[Any],
-        average: bool | None = None,
-        name: str | None = None,
-        op: int | None = None,
-        prescale_factor: float = 1.0,
-        postscale_factor: float = 1.0,
-        process_set: ProcessSet = global_process_set,
-    ) -> int:
-        """Starts a reduction of several tensors in place; arguments as for `allreduce_async`.
-
-        Returns:
-            A handle for `poll` and `synchronize`.
-        """
-        check_list(tensors, "allreduce")
-        return self._reduce_group(
-            tensors,
-            name,
-            resolve_op(op, average),
-            (prescale_factor, postscale_factor),
-            process_set,
-            in_place=True,
-        )
-
-    def grouped_allreduce_(
-        self,
-        tensors: Sequence[Any],
-        average: bool | None = None,
-        name: str | None = None,
-        op: int | None = None,
-        prescale_factor: float = 1.0,
-        postscale_factor: float = 1.0,
-        process_set: ProcessSet = global_process_set,
-    ) -> list[Any]:
-        """Reduces several tensors in place; arguments and errors as for `allreduce`.
-
-        Returns:
-            The same tensors.
-        """
-        check_list(tensors, "allreduce")
-        handle = self._reduce_group(
-            tensors,
-            name,
-            resolve_op(op, average),
-            (prescale_factor, postscale_factor),
-            process_set,
-            in_place=True,
-        )
-        return handles.synchronize(handle)  # type: ignore[no-any-return]
-
-
-def widen(
-    compression: type[Compressor], results: Sequence[Any], narrow: Sequence[tuple[Any, Any]]
-) -> list[Any]:
-    """Decompresses the results of a grouped call."""
-    return [
-        compression.decompress(result, context)
-        for result, (_, context) in zip(results, narrow, strict=True)
-    ]

@@ -1,90 +1,32 @@
-"""The process-wide state: one engine, where this process stands, and what a fork does to it.
-
-The core has no globals; this module holds the one engine of the process. The engine object is
-never freed, only shut down, because tensors may live in its memory for as long as they please.
-"""
+"""Joining and leaving the job, and what a process may ask about it."""
 
 from __future__ import annotations
 
-import atexit
-import ctypes
 import os
-import sys
-import threading
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+from collections.abc import Sequence
+from typing import Any
 
+from horoacc import process
 from horoacc import process_sets as sets
-from horoacc import start
-from horoacc.errors import Aborted, NotInitialized
+from horoacc.process import bootstrap, engine
 
-if TYPE_CHECKING:
-    from horoacc._core import Engine
-
-# Horovod's text, which scripts match.
-_NOT_INITIALIZED = "Horovod has not been initialized; use hvd.init()."
-_FORKED = (
-    "this process was forked from one that called hvd.init(): its engine belongs to the parent. "
-    "Collectives work in the parent only; a child may call hvd.rank() and hvd.size(), or start "
-    "with multiprocessing's 'spawn' method and call hvd.init() itself."
-)
-
-
-class Position(NamedTuple):
-    """Where a process stands in the job."""
-
-    rank: int
-    size: int
-    local_rank: int
-    local_size: int
-    cross_rank: int
-    cross_size: int
-
-
-class _State:
-    """What `init()` made. `engine` is None before it, after `shutdown()`, and in a child."""
-
-    def __init__(self) -> None:
-        self.lock = threading.RLock()
-        self.engine: Engine | None = None
-        self.position: Position | None = None
-        self.bootstrap = "none"
-        self.forked = False
-        self.at_exit = False
-        self.last_engine: Engine | None = None
-        self.before_shutdown: list[Callable[[], None]] = []
-
-
-_state = _State()
-
-
-def engine() -> Engine:
-    """Gives the engine of this process.
-
-    Returns:
-        The engine.
-
-    Raises:
-        NotInitialized: There is none. It is a ValueError.
-        Aborted: The process is a forked child of one that has an engine.
-    """
-    found = _state.engine
-    if found is None:
-        _refuse()
-    return found
-
-
-def _refuse() -> NoReturn:
-    if _state.forked:
-        raise Aborted(_FORKED)
-    raise NotInitialized(_NOT_INITIALIZED)
-
-
-def _position() -> Position:
-    found = _state.position
-    if found is None:
-        raise NotInitialized(_NOT_INITIALIZED)
-    return found
+__all__ = [
+    "bootstrap",
+    "counters",
+    "cross_rank",
+    "cross_size",
+    "engine",
+    "init",
+    "is_homogeneous",
+    "is_initialized",
+    "local_rank",
+    "local_size",
+    "rank",
+    "shutdown",
+    "size",
+    "start_timeline",
+    "stop_timeline",
+]
 
 
 def init(
@@ -105,20 +47,10 @@ def init(
         Timeout: Some ranks did not come; the message names them.
         ValueError: A process set is a duplicate, or its ranks do not exist.
     """
-    with _state.lock:
-        if _state.forked:
-            raise Aborted(_FORKED)
-        if _state.engine is None:
-            made, bootstrap = start.engine(comm)
-            # One reference more than Python knows of: see the head of this module.
-            ctypes.pythonapi.Py_IncRef(ctypes.py_object(made))
-            _state.engine = _state.last_engine = made
-            _state.position = Position(*made.placement)
-            _state.bootstrap = bootstrap
-            sets.reset(_state.position.size)
-            if not _state.at_exit:
-                _state.at_exit = True
-                atexit.register(_leave)
+    with process.lock():
+        if process.join(comm):
+            sets.reset(process.position().size)
+            process.at_exit(shutdown)
         if process_sets is not None and not isinstance(process_sets, str):
             for process_set in process_sets:
                 sets.add_process_set(process_set)
@@ -135,51 +67,11 @@ def shutdown() -> None:
     `init()` may be called again afterwards. A second call, and a call in a forked child, do
     nothing.
     """
-    with _state.lock:
-        if _state.engine is not None:
-            while _state.before_shutdown:
-                _state.before_shutdown.pop()()
-        made, _state.engine = _state.engine, None
-        if not _state.forked:
-            _state.position = None
+    with process.lock():
+        made = process.part()
         sets.reset(None)
     if made is not None:
         made.shutdown()
-
-
-def _leave() -> None:
-    """Ends this process's part in the job when Python exits.
-
-    Whoever initialised MPI finalises it. After an uncaught exception nobody does: the other ranks
-    may never come to the call, and mpirun has to see that this rank failed.
-    """
-    failed = getattr(sys, "last_value", None) is not None
-    try:
-        shutdown()
-    finally:
-        made = _state.last_engine
-        if failed and (mpi4py := sys.modules.get("mpi4py")) is not None:
-            mpi4py.rc.finalize = False
-        if made is not None and not _state.forked and not failed:
-            made.finalize_mpi()
-
-
-def bootstrap() -> str:
-    """Says how the ranks of this job met.
-
-    Returns:
-        "mpi", "tcp" or "none"; "" before `init()`.
-    """
-    return _state.bootstrap if _state.engine is not None else ""
-
-
-def before_shutdown(action: Callable[[], None]) -> None:
-    """Has something done once, just before the engine is shut down.
-
-    Args:
-        action: What to do.
-    """
-    _state.before_shutdown.append(action)
 
 
 def is_initialized() -> bool:
@@ -188,7 +80,7 @@ def is_initialized() -> bool:
     Returns:
         True between the two.
     """
-    return _state.engine is not None
+    return process.joined()
 
 
 def rank() -> int:
@@ -200,7 +92,7 @@ def rank() -> int:
     Raises:
         ValueError: `init()` was not called.
     """
-    return _position().rank
+    return process.position().rank
 
 
 def size() -> int:
@@ -212,7 +104,7 @@ def size() -> int:
     Raises:
         ValueError: `init()` was not called.
     """
-    return _position().size
+    return process.position().size
 
 
 def local_rank() -> int:
@@ -224,7 +116,7 @@ def local_rank() -> int:
     Raises:
         ValueError: `init()` was not called.
     """
-    return _position().local_rank
+    return process.position().local_rank
 
 
 def local_size() -> int:
@@ -236,7 +128,7 @@ def local_size() -> int:
     Raises:
         ValueError: `init()` was not called.
     """
-    return _position().local_size
+    return process.position().local_size
 
 
 def cross_rank() -> int:
@@ -248,7 +140,7 @@ def cross_rank() -> int:
     Raises:
         ValueError: `init()` was not called.
     """
-    return _position().cross_rank
+    return process.position().cross_rank
 
 
 def cross_size() -> int:
@@ -260,7 +152,7 @@ def cross_size() -> int:
     Raises:
         ValueError: `init()` was not called.
     """
-    return _position().cross_size
+    return process.position().cross_size
 
 
 def is_homogeneous() -> bool:
@@ -272,8 +164,8 @@ def is_homogeneous() -> bool:
     Raises:
         ValueError: `init()` was not called.
     """
-    position = _position()
-    return position.size == position.local_size * position.cross_size
+    place = process.position()
+    return place.size == place.local_size * place.cross_size
 
 
 def start_timeline(file_path: str, mark_cycles: bool = False) -> None:
@@ -301,8 +193,9 @@ def stop_timeline() -> None:
 def counters() -> dict[str, int]:
     """Reads what the engine counted since `init()`.
 
-    `arena_bytes`, `window_bytes` and `staged_bytes` say how many bytes were reduced in place in
-    shared memory, through windows that stay in cache, and through staging memory.
+    Of allreduces, `arena_bytes` were reduced in place in shared memory and `window_bytes` through
+    windows that stay in cache. `staged_bytes` were copied to staging memory first, for any
+    collective; bytes that other collectives move are not counted.
 
     Returns:
         The counters by name.
@@ -311,29 +204,3 @@ def counters() -> dict[str, int]:
         ValueError: `init()` was not called.
     """
     return engine().counters()
-
-
-def _before_fork() -> None:
-    if _state.last_engine is not None and not _state.forked:
-        _state.last_engine.before_fork()
-
-
-def _after_fork_in_parent() -> None:
-    if _state.last_engine is not None and not _state.forked:
-        _state.last_engine.after_fork_in_parent()
-
-
-def _forget_in_child() -> None:
-    if _state.last_engine is not None and not _state.forked:
-        _state.last_engine.after_fork_in_child()
-    # The engine's threads are not in the child and its locks may be held: never touch it again.
-    # The position stays, for a DataLoader worker that asks for its rank.
-    _state.lock = threading.RLock()
-    if _state.last_engine is not None:
-        _state.engine = None
-        _state.forked = True
-
-
-os.register_at_fork(
-    before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_forget_in_child
-)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import glob
-import os
+from horoacc import mpi_plugins, process
 
-from horoacc import basics, mpi_library
+_MPI_THREAD_MULTIPLE = 3
 
 
 def mpi_built() -> bool:
@@ -14,8 +13,8 @@ def mpi_built() -> bool:
     Returns:
         True if so.
     """
-    library = os.path.join(os.path.dirname(__file__), "lib", "libhoroacc_mpi_*.so")
-    return bool(glob.glob(library)) or mpi_enabled()
+    built = any(mpi_plugins.plugin(flavour).is_file() for flavour in mpi_plugins.FLAVOURS)
+    return built or mpi_enabled()
 
 
 def mpi_enabled() -> bool:
@@ -24,7 +23,7 @@ def mpi_enabled() -> bool:
     Returns:
         True after an `init()` that did so.
     """
-    return basics.bootstrap() == "mpi"
+    return process.bootstrap() == "mpi"
 
 
 def mpi_threads_supported() -> bool:
@@ -36,10 +35,10 @@ def mpi_threads_supported() -> bool:
     Raises:
         ValueError: `init()` was not called, or the job does not run over MPI.
     """
-    basics.engine()
+    engine = process.engine()
     if not mpi_enabled():
         raise ValueError("Horovod MPI is not enabled; this job does not run over MPI.")
-    return mpi_library.thread_level() >= mpi_library.MPI_THREAD_MULTIPLE
+    return engine.mpi_thread_level >= _MPI_THREAD_MULTIPLE
 
 
 def gloo_built() -> bool:
@@ -57,7 +56,7 @@ def gloo_enabled() -> bool:
     Returns:
         True after an `init()` that did so.
     """
-    return basics.bootstrap() in ("tcp", "none")
+    return process.bootstrap() in ("tcp", "none")
 
 
 def nccl_built() -> int:

@@ -8,6 +8,15 @@ from typing import Any
 
 from horoacc import dtypes
 
+# By ha_collective of csrc/api/horoacc.h. Not the core's own constants, so that importing this
+# package does not load the core.
+ALLREDUCE = 0
+ALLGATHER = 1
+BROADCAST = 2
+ALLTOALL = 3
+REDUCESCATTER = 4
+BARRIER = 5
+
 _RAISED_BY_AVERAGE = "The op parameter supersedes average. Please provide only one of them."
 
 
@@ -80,19 +89,17 @@ def member_names(collective: str, name: str | None, count: int | None = None) ->
     return [f"{collective}.{name}_{index + 1}of{count}" for index in range(count)]
 
 
-def scatter_shape(shape: Sequence[int], rank: int, size: int) -> tuple[int, ...]:
-    """Gives the shape of a rank's part of a reduce-scatter.
+def part_name(name: str | None, part: str) -> str | None:
+    """Names one of several calls that a caller made as one.
 
     Args:
-        shape: The shape of the input.
-        rank: The rank within the process set.
-        size: The number of ranks of the set. The first `rows % size` ranks get one row more.
+        name: The name that the caller gave, or None.
+        part: What the call is for.
 
     Returns:
-        The shape.
+        The name, or None.
     """
-    rows = shape[0] // size + (1 if rank < shape[0] % size else 0)
-    return (rows, *shape[1:])
+    return None if name is None else f"{name}.{part}"
 
 
 def check_list(tensors: Sequence[Any], collective: str) -> None:

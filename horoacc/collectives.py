@@ -6,14 +6,17 @@ export those of an object of their own. What differs between libraries is behind
 
 from __future__ import annotations
 
-from horoacc import _core, basics, handles
+from horoacc import handles, process
 from horoacc.allreduces import Allreduce
-from horoacc.exchanges import Exchanges, Reducescatter
+from horoacc.calls import BARRIER
+from horoacc.exchanges import Exchanges
+from horoacc.grouped_allreduces import GroupedAllreduce
 from horoacc.process_sets import ProcessSet, global_process_set
 from horoacc.process_sets import number_of as set_number
+from horoacc.reducescatters import Reducescatter
 
 
-class Collectives(Allreduce, Exchanges, Reducescatter):
+class Collectives(Allreduce, GroupedAllreduce, Exchanges, Reducescatter):
     """Horovod's collectives for one kind of tensor, or for the kind that `choose` finds."""
 
 
@@ -26,6 +29,6 @@ def barrier(process_set: ProcessSet = global_process_set) -> None:
     Raises:
         HorovodInternalError: A rank was lost, or did not come in time.
     """
-    engine = basics.engine()
-    handle = engine.submit(_core.BARRIER, [], process_set=set_number(process_set))
+    engine = process.engine()
+    handle = engine.submit(BARRIER, [], process_set=set_number(process_set))
     handles.synchronize(handles.start(engine, handle))

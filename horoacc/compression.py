@@ -5,7 +5,7 @@ The classes know no framework: one says how to cast by giving three functions to
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 
@@ -50,6 +50,25 @@ class NoneCompressor(Compressor):
     def decompress(tensor: Any, ctx: Any) -> Any:
         """Returns the tensor itself."""
         return tensor
+
+
+def decompress_all(
+    compression: type[Compressor], tensors: Sequence[Any], compressed: Sequence[tuple[Any, Any]]
+) -> list[Any]:
+    """Decompresses the results of a grouped call.
+
+    Args:
+        compression: What compressed them.
+        tensors: The results.
+        compressed: What `compress` gave for each.
+
+    Returns:
+        The results in their original types.
+    """
+    return [
+        compression.decompress(tensor, context)
+        for tensor, (_, context) in zip(tensors, compressed, strict=True)
+    ]
 
 
 def narrowing(

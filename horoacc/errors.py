@@ -6,13 +6,12 @@ A collective either gives the right result on every rank, or raises one of these
 
 from __future__ import annotations
 
-from typing import NoReturn
-
 __all__ = [
     "Aborted",
     "ConfigError",
     "HoroaccError",
     "HorovodInternalError",
+    "HorovodVersionMismatchError",
     "HostsUpdatedInterrupt",
     "InvalidArgument",
     "Mismatch",
@@ -22,7 +21,6 @@ __all__ = [
     "Timeout",
     "Unsupported",
     "from_core",
-    "raise_from_core",
 ]
 
 
@@ -92,6 +90,25 @@ class HostsUpdatedInterrupt(RuntimeError):
         self.skip_sync = skip_sync
 
 
+class HorovodVersionMismatchError(ImportError):
+    """A framework's ops were built against another version of it than the installed one.
+
+    Attributes:
+        name: The framework.
+        version: The version that the ops were built against.
+        installed_version: The version that is there.
+    """
+
+    def __init__(self, name: str, version: str, installed_version: str) -> None:
+        super().__init__(
+            f"the ops were built against {name} {version}, but {name} {installed_version} is "
+            "installed",
+            name=name,
+        )
+        self.version = version
+        self.installed_version = installed_version
+
+
 # By ha_error_kind of csrc/api/horoacc.h.
 _KINDS: dict[int, type[HoroaccError]] = {
     1: Mismatch,
@@ -117,17 +134,3 @@ def from_core(kind: int, message: str, culprit: int = -1) -> HoroaccError:
         The exception, not raised yet.
     """
     return _KINDS.get(int(kind), SystemFailure)(message, None if culprit < 0 else culprit)
-
-
-def raise_from_core(kind: int, message: str, culprit: int = -1) -> NoReturn:
-    """Raises the exception for an error of the core; the core's module calls it.
-
-    Args:
-        kind: A number of `ha_error_kind`.
-        message: The core's text.
-        culprit: The rank that caused it, or -1.
-
-    Raises:
-        HoroaccError: Always, as the type for `kind`.
-    """
-    raise from_core(kind, message, culprit)

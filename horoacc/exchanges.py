@@ -1,16 +1,13 @@
-"""All-gather, broadcast, all-to-all and reduce-scatter, for every kind of tensor."""
+"""All-gather, broadcast and all-to-all, for every kind of tensor."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from horoacc import _core, basics, handles
-from horoacc.allreduces import widen
-from horoacc.calls import check_list, check_scatter_op, member_names
-from horoacc.compression import Compressor, NoneCompressor
-from horoacc.dtypes import Average
-from horoacc.growing import Growing, each, only
+from horoacc import handles, process
+from horoacc.calls import ALLGATHER, ALLTOALL, BROADCAST, check_list, member_names
+from horoacc.engine_outputs import EngineOutputs, each, only
 from horoacc.process_sets import ProcessSet, global_process_set
 from horoacc.process_sets import number_of as set_number
 from horoacc.tensors import Restore
@@ -19,7 +16,7 @@ if TYPE_CHECKING:
     from horoacc._core import Output
 
 
-class Exchanges(Growing):
+class Exchanges(EngineOutputs):
     """All-gather, broadcast and all-to-all."""
 
     def allgather_async(
@@ -39,7 +36,7 @@ class Exchanges(Growing):
             ValueError: An argument cannot work.
         """
         names = member_names("allgather", name)
-        return self._grow(_core.ALLGATHER, [tensor], names, process_set, only)
+        return self._submit(ALLGATHER, [tensor], names, process_set, only)
 
     def allgather(
         self, tensor: Any, name: str | None = None, process_set: ProcessSet = global_process_set
@@ -54,7 +51,7 @@ class Exchanges(Growing):
             ValueError: An argument cannot work.
         """
         names = member_names("allgather", name)
-        return handles.synchronize(self._grow(_core.ALLGATHER, [tensor], names, process_set, only))
+        return handles.synchronize(self._submit(ALLGATHER, [tensor], names, process_set, only))
 
     def grouped_allgather_async(
         self,
@@ -69,7 +66,7 @@ class Exchanges(Growing):
         """
         check_list(tensors, "allgather")
         names = member_names("allgather", name, len(tensors))
-        return self._grow(_core.ALLGATHER, tensors, names, process_set, each)
+        return self._submit(ALLGATHER, tensors, names, process_set, each)
 
     def grouped_allgather(
         self,
@@ -85,7 +82,7 @@ class Exchanges(Growing):
         check_list(tensors, "allgather")
         names = member_names("allgather", name, len(tensors))
         return handles.synchronize(  # type: ignore[no-any-return]
-            self._grow(_core.ALLGATHER, tensors, names, process_set, each)
+            self._submit(ALLGATHER, tensors, names, process_set, each)
         )
 
     def _broadcast(
@@ -100,9 +97,9 @@ class Exchanges(Growing):
             output = kind.empty_like(source)
         pointer, shape, dtype = kind.view(source)
         target = pointer if in_place else kind.view(output)[0]
-        engine = basics.engine()
+        engine = process.engine()
         handle = engine.submit(
-            _core.BROADCAST,
+            BROADCAST,
             [(member_names("broadcast", name)[0], pointer, target, shape, dtype)],
             root=root, process_set=set_number(process_set), keep=(source, output),
         )  # fmt: skip
@@ -212,8 +209,8 @@ class Exchanges(Growing):
         def finish(results: list[Any], outputs: list[Output]) -> tuple[Any, Any]:
             return results[0], kind.counts(outputs[0].received_splits or [])
 
-        return self._grow(
-            _core.ALLTOALL, [tensor], member_names("alltoall", name), process_set, finish,
+        return self._submit(
+            ALLTOALL, [tensor], member_names("alltoall", name), process_set, finish,
             splits=rows,
         )  # fmt: skip
 
@@ -237,122 +234,3 @@ class Exchanges(Growing):
             Exchanges.alltoall_async(self, tensor, splits, name, process_set)
         )
         return received[0] if splits is None else received
-
-
-class Reducescatter(Growing):
-    """Reduce-scatter in all its variants."""
-
-    def _scatter(
-        self,
-        tensors: Sequence[Any],
-        names: Sequence[str | None],
-        op: int,
-        scales: tuple[float, float],
-        process_set: ProcessSet,
-        finish: Callable[[list[Any], list[Output]], Any],
-    ) -> int:
-        return self._grow(
-            _core.REDUCESCATTER, tensors, names, process_set, finish, op=check_scatter_op(op),
-            prescale=scales[0], postscale=scales[1],
-        )  # fmt: skip
-
-    def reducescatter_async(
-        self,
-        tensor: Any,
-        name: str | None = None,
-        op: int = Average,
-        process_set: ProcessSet = global_process_set,
-        prescale_factor: float = 1.0,
-        postscale_factor: float = 1.0,
-    ) -> int:
-        """Starts a reduction of which every rank gets a part of the first dimension.
-
-        Args:
-            tensor: The tensor. The first `rows % size` ranks get one row more than the others.
-            name: The same on all ranks; calls without one are matched by their order.
-            op: Average or Sum.
-            process_set: The ranks that take part.
-            prescale_factor: What each rank's tensor is multiplied by before.
-            postscale_factor: What the result is multiplied by.
-
-        Returns:
-            A handle for `poll` and `synchronize`.
-
-        Raises:
-            ValueError: An argument cannot work.
-            RuntimeError: `op` is neither Average nor Sum.
-        """
-        return self._scatter(
-            [tensor], member_names("reducescatter", name), op,
-            (prescale_factor, postscale_factor), process_set, only,
-        )  # fmt: skip
-
-    def reducescatter(
-        self,
-        tensor: Any,
-        name: str | None = None,
-        compression: type[Compressor] = NoneCompressor,
-        op: int = Average,
-        process_set: ProcessSet = global_process_set,
-        prescale_factor: float = 1.0,
-        postscale_factor: float = 1.0,
-    ) -> Any:
-        """Reduces a tensor and gives every rank a part; arguments as `reducescatter_async`.
-
-        Returns:
-            This rank's rows of the reduction.
-
-        Raises:
-            HorovodInternalError: The collective failed.
-            ValueError: An argument cannot work.
-            RuntimeError: `op` is neither Average nor Sum.
-        """
-        narrow, context = compression.compress(tensor)
-        handle = self._scatter(
-            [narrow], member_names("reducescatter", name), op,
-            (prescale_factor, postscale_factor), process_set, only,
-        )  # fmt: skip
-        return compression.decompress(handles.synchronize(handle), context)
-
-    def grouped_reducescatter_async(
-        self,
-        tensors: Sequence[Any],
-        name: str | None = None,
-        op: int = Average,
-        process_set: ProcessSet = global_process_set,
-        prescale_factor: float = 1.0,
-        postscale_factor: float = 1.0,
-    ) -> int:
-        """Starts reduce-scatters of several tensors as one unit, as `reducescatter_async` does.
-
-        Returns:
-            A handle for `poll` and `synchronize`.
-        """
-        check_list(tensors, "reducescatter")
-        return self._scatter(
-            tensors, member_names("reducescatter", name, len(tensors)), op,
-            (prescale_factor, postscale_factor), process_set, each,
-        )  # fmt: skip
-
-    def grouped_reducescatter(
-        self,
-        tensors: Sequence[Any],
-        name: str | None = None,
-        compression: type[Compressor] = NoneCompressor,
-        op: int = Average,
-        process_set: ProcessSet = global_process_set,
-        prescale_factor: float = 1.0,
-        postscale_factor: float = 1.0,
-    ) -> list[Any]:
-        """Reduce-scatters several tensors as one unit; arguments and errors as `reducescatter`.
-
-        Returns:
-            This rank's rows of each reduction, in order.
-        """
-        check_list(tensors, "reducescatter")
-        narrow = [compression.compress(tensor) for tensor in tensors]
-        handle = self._scatter(
-            [tensor for tensor, _ in narrow], member_names("reducescatter", name, len(narrow)), op,
-            (prescale_factor, postscale_factor), process_set, each,
-        )  # fmt: skip
-        return widen(compression, handles.synchronize(handle), narrow)

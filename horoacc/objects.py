@@ -7,7 +7,8 @@ from typing import Any
 import cloudpickle
 import numpy as np
 
-from horoacc import arrays, basics
+from horoacc import arrays, process
+from horoacc.calls import part_name
 from horoacc.process_sets import ProcessSet, global_process_set
 
 
@@ -31,13 +32,13 @@ def broadcast_object(
     Raises:
         HorovodInternalError: The collective failed.
     """
-    is_root = basics.rank() == root_rank
+    is_root = process.position().rank == root_rank
     payload = np.frombuffer(cloudpickle.dumps(obj), np.uint8) if is_root else np.empty(0, np.uint8)
     length = np.array([payload.size], np.int64)
-    arrays.broadcast_(length, root_rank, _part(name, "size"), process_set)
+    arrays.broadcast_(length, root_rank, part_name(name, "size"), process_set)
     # The pickled bytes are read-only, and a broadcast has one buffer for in and out.
     payload = payload.copy() if is_root else np.empty(int(length[0]), np.uint8)
-    arrays.broadcast_(payload, root_rank, _part(name, "data"), process_set)
+    arrays.broadcast_(payload, root_rank, part_name(name, "data"), process_set)
     return obj if is_root else cloudpickle.loads(payload.data)
 
 
@@ -58,14 +59,12 @@ def allgather_object(
         HorovodInternalError: The collective failed.
     """
     payload = np.frombuffer(cloudpickle.dumps(obj), np.uint8)
-    lengths = arrays.allgather(np.array([payload.size], np.int64), _part(name, "size"), process_set)
-    gathered = arrays.allgather(payload, _part(name, "data"), process_set)
+    lengths = arrays.allgather(
+        np.array([payload.size], np.int64), part_name(name, "size"), process_set
+    )
+    gathered = arrays.allgather(payload, part_name(name, "data"), process_set)
     ends = np.cumsum(lengths)
     return [
         cloudpickle.loads(gathered[end - length : end].data)
         for end, length in zip(ends, lengths, strict=True)
     ]
-
-
-def _part(name: str | None, part: str) -> str | None:
-    return None if name is None else f"{name}.{part}"

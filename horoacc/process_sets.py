@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from horoacc import basics
+from horoacc import process
 
 
 class ProcessSet:
@@ -56,7 +56,7 @@ class ProcessSet:
         """
         if self.process_set_id is None or self.ranks is None:
             return None
-        own = basics.rank()
+        own = process.position().rank
         if own not in self.ranks:
             raise ValueError(f"Rank {own} is not in the process set of ranks {self.ranks}.")
         return self.ranks.index(own)
@@ -69,7 +69,7 @@ class ProcessSet:
         """
         if self.process_set_id is None or self.ranks is None:
             return None
-        return basics.rank() in self.ranks
+        return process.position().rank in self.ranks
 
     def _invalidate(self) -> None:
         self.process_set_id = None
@@ -129,16 +129,16 @@ def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
     Raises:
         ValueError: It is registered already, is a duplicate, or names ranks that do not exist.
     """
-    engine = basics.engine()
+    engine = process.engine()
     if not isinstance(process_set, ProcessSet):
         process_set = ProcessSet(process_set)
     ranks = process_set.ranks or []
     if process_set.process_set_id is not None:
         raise ValueError(f"{process_set} is registered already.")
-    outside = [rank for rank in ranks if not 0 <= rank < basics.size()]
-    if outside or not ranks:
+    size = process.position().size
+    if not ranks or not all(0 <= rank < size for rank in ranks):
         raise ValueError(
-            f"A process set needs ranks from 0 to {basics.size() - 1}, but its ranks are {ranks}."
+            f"A process set needs ranks from 0 to {size - 1}, but its ranks are {ranks}."
         )
     for other in _registered.values():
         if other.ranks == ranks:
@@ -160,7 +160,7 @@ def remove_process_set(process_set: ProcessSet) -> bool:
     number = process_set.process_set_id
     if number is None or number == 0:
         return False
-    basics.engine().remove_process_set(number)
+    process.engine().remove_process_set(number)
     _registered.pop(number, None)
     process_set._invalidate()
     return True
@@ -185,16 +185,7 @@ def number_of(process_set: ProcessSet) -> int:
         raise ValueError(f"{process_set} is not registered; use hvd.add_process_set().")
     if not process_set.included():
         raise ValueError(
-            f"Rank {basics.rank()} is not in the process set of ranks {process_set.ranks}, so it "
-            "cannot take part in its collectives."
+            f"Rank {process.position().rank} is not in the process set of ranks "
+            f"{process_set.ranks}, so it cannot take part in its collectives."
         )
     return number
-
-
-def ids_and_ranks() -> dict[int, list[int]]:
-    """Lists the registered sets.
-
-    Returns:
-        The ranks of each set by its id.
-    """
-    return {number: list(found.ranks or []) for number, found in _registered.items()}

@@ -112,16 +112,13 @@ def check_names(names: Sequence[str]) -> None:
         )
 
 
-def partition(
-    params: Sequence[Param], num_groups: int = 0, groups: int | Sequence[Any] | None = None
-) -> list[list[Param]]:
+def partition(params: Sequence[Param], groups: int | Sequence[Any]) -> list[list[Param]]:
     """Says which gradients travel as one unit.
 
     Args:
         params: The parameters, in the order in which their gradients are expected.
-        num_groups: The older name of an integer `groups`.
-        groups: A number of groups of about equal length, or lists of parameters. A parameter that
-            is in no list travels alone.
+        groups: A number of groups of about equal length (0: no groups), or lists of parameters.
+            A parameter that is in no list travels alone.
 
     Returns:
         The groups. Every parameter is in exactly one; those of length 1 travel alone.
@@ -129,8 +126,6 @@ def partition(
     Raises:
         ValueError: The groups make no sense.
     """
-    if groups is None:
-        groups = num_groups
     if isinstance(groups, int) and not isinstance(groups, bool):
         if groups < 0:
             raise ValueError(

@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import secrets
 import socket
+import sys
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from horoacc import mpi_library, settings
+from horoacc import mpi_plugins, settings
 from horoacc.errors import ConfigError
 from horoacc.launcher import environment
+from horoacc.launcher.environment.placement import by_host
 
 if TYPE_CHECKING:
     from horoacc._core import Engine
@@ -29,31 +31,53 @@ def engine(comm: Any) -> tuple[Engine, str]:
         ConfigError: The environment or a setting cannot work.
         Timeout: Some ranks did not come.
     """
-    from horoacc import _core  # noqa: PLC0415 - `import horoacc.launcher` must not load the core
-
+    try:
+        # Not at the head: horoaccrun works without the core, and says that it is missing.
+        from horoacc import _core  # noqa: PLC0415
+    except ImportError as error:
+        raise ConfigError(
+            f"the core of HoroACC cannot be loaded: {error}; install horoacc for this Python again"
+        ) from error
     try:
         values = settings.core_settings(os.environ)
-        mpi_setting = str(settings.read(os.environ)["mpi_library"])
         place = environment.detect(os.environ)
         where: dict[str, object]
         if comm is None or (_is_ranks(comm) and sorted(comm) == list(range(place.size))):
-            where = _whole_job(place, values, mpi_setting)
+            where = _whole_job(place, values)
         elif _is_ranks(comm):
-            where = _some_ranks(place, sorted(comm))
+            where = _some_ranks(place, sorted(comm), values)
         else:
-            where = _communicator(comm)
+            where = _communicator(comm, values)
+        where |= _mpi(place)
     except ValueError as error:
         raise ConfigError(str(error)) from error
     return _core.Engine(values, where), str(where["bootstrap"])
+
+
+def _mpi(place: environment.Placement) -> dict[str, object]:
+    """What the core needs to find the one MPI of this process, should it need any."""
+    launcher = place.launcher
+    if launcher == "slurm" and "PMIX_RANK" in os.environ:  # srun --mpi=pmix
+        launcher = "openmpi"
+    return {
+        "mpi_plugin": str(mpi_plugins.FOLDER),
+        "mpi_launcher": launcher,
+        "mpi_library": str(settings.read(os.environ)["mpi_library"]),
+        "mpi_prefix": sys.prefix,
+    }
 
 
 def _is_ranks(comm: Any) -> bool:
     return isinstance(comm, Iterable) and all(isinstance(rank, int) for rank in comm)
 
 
-def _whole_job(
-    place: environment.Placement, values: dict[str, str], mpi_setting: str
-) -> dict[str, object]:
+def _whole_job(place: environment.Placement, values: dict[str, str]) -> dict[str, object]:
+    if values["control"] == "mpi" and place.bootstrap == "tcp":
+        # Each would be an MPI job of its own.
+        raise ConfigError(
+            "setting 'control' can be 'mpi' only if one mpirun started all ranks, but "
+            f"{place.launcher} did"
+        )
     where: dict[str, object] = {
         "rank": place.rank,
         "size": place.size,
@@ -68,12 +92,12 @@ def _whole_job(
     where["rendezvous"] = meeting.address
     where["rendezvous_fd"] = -1 if meeting.listen_fd is None else meeting.listen_fd
     where["secret"] = meeting.secret
-    if place.bootstrap == "mpi" or values["control"] == "mpi":
-        where["mpi_plugin"] = mpi_library.plugin(place.launcher, mpi_setting)
     return where
 
 
-def _some_ranks(place: environment.Placement, ranks: list[int]) -> dict[str, object]:
+def _some_ranks(
+    place: environment.Placement, ranks: list[int], values: dict[str, str]
+) -> dict[str, object]:
     """A job of some of the ranks: they meet through MPI, which knows them all."""
     if place.rank not in ranks:
         raise ConfigError(f"init() got the ranks {ranks}, but this process has rank {place.rank}")
@@ -87,10 +111,10 @@ def _some_ranks(place: environment.Placement, ranks: list[int]) -> dict[str, obj
     from mpi4py import MPI  # noqa: PLC0415 - only who passes ranks needs mpi4py
 
     group = MPI.COMM_WORLD.Get_group().Incl(ranks)
-    return _communicator(MPI.COMM_WORLD.Create_group(group))
+    return _communicator(MPI.COMM_WORLD.Create_group(group), values)
 
 
-def _communicator(comm: Any) -> dict[str, object]:
+def _communicator(comm: Any, values: dict[str, str]) -> dict[str, object]:
     """A job of an mpi4py communicator's processes: it tells them where to meet over TCP."""
     if not hasattr(comm, "Split_type"):
         raise ConfigError(
@@ -100,6 +124,13 @@ def _communicator(comm: Any) -> dict[str, object]:
     # MPI_COMM_TYPE_SHARED has different values in different MPIs.
     from mpi4py import MPI  # noqa: PLC0415 - a communicator of mpi4py's is at hand
 
+    if values["control"] == "mpi" and size > 1:
+        # The core's messages go over MPI's world, of which everybody must then be a part.
+        everybody = MPI.COMM_WORLD.Get_group()
+        if MPI.Group.Compare(comm.Get_group(), everybody) != MPI.IDENT:
+            raise ConfigError(
+                "setting 'control' can be 'mpi' only in a job of all of MPI's ranks in their order"
+            )
     on_host = comm.Split_type(MPI.COMM_TYPE_SHARED)
     local_rank, local_size = on_host.Get_rank(), on_host.Get_size()
     on_host.Free()
@@ -122,12 +153,12 @@ def _communicator(comm: Any) -> dict[str, object]:
 
 
 def _position(rank: int, size: int, local_rank: int, local_size: int) -> dict[str, object]:
-    hosts = -(-size // local_size)
+    cross_rank, cross_size = by_host(rank, size, local_rank, local_size)
     return {
         "rank": rank,
         "size": size,
         "local_rank": local_rank,
         "local_size": local_size,
-        "cross_rank": min(max(rank - local_rank, 0) // local_size, hosts - 1),
-        "cross_size": hosts,
+        "cross_rank": cross_rank,
+        "cross_size": cross_size,
     }

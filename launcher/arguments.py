@@ -64,14 +64,26 @@ class _Take(argparse.Action):
         source = option_string or self.option_strings[0]
         try:
             if self.setting.kind == "bool":
-                value: Value = from_flag(
-                    self.setting, source not in settings.opposite_flags(self.setting)
-                )
+                value: Value = from_flag(self.setting, source not in self.setting.opposites)
             else:
                 value = from_text(self.setting, str(values), source)
         except ValueError as error:
             parser.error(str(error))
         namespace.given = {**namespace.given, self.setting.key: value}
+
+
+class _Refuse(argparse.Action):
+    """Ends the program at a flag of horovodrun without which the job would be another."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: str | Sequence[object] | None,
+        option_string: str | None = None,
+    ) -> None:
+        """Says what to do instead."""
+        parser.error(f"{option_string} cannot be used: {self.help}")
 
 
 class _Ignore(argparse.Action):
@@ -109,14 +121,11 @@ def build_parser() -> argparse.ArgumentParser:
             if setting.flag and (setting.yaml[0] if setting.yaml else "") == section:
                 _add_flag(group, setting)
     for retired in RETIRED:
-        names = [retired.flag]
-        if not retired.takes_value:
-            names.append("--no-" + retired.flag.removeprefix("--"))
         parser.add_argument(
-            *names,
-            action=_Ignore,
+            *retired.flags,
+            action=_Refuse if retired.refused else _Ignore,
             dest="notices",
-            nargs=None if retired.takes_value else 0,
+            nargs=None if retired.values == 1 else retired.values,
             help=retired.why,
         )
     parser.add_argument("command", nargs=argparse.REMAINDER, help="program and its arguments")
@@ -125,12 +134,10 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def _add_flag(group: argparse._ArgumentGroup, setting: Setting) -> None:
-    assert setting.flag
-    flags = [setting.flag, *setting.aliases]
     switch = setting.kind == "bool"
     group.add_argument(
-        *flags,
-        *(settings.opposite_flags(setting) if switch else []),
+        *setting.flags,
+        *setting.opposites,
         action=_Take,
         setting=setting,
         dest="given",
@@ -169,7 +176,17 @@ def parse_arguments(arguments: Sequence[str], environ: Mapping[str, str] = os.en
         size = sum(host.slots for host in hosts)
     if not parsed.check_build:
         _check(parser, size, command, hosts)
-    return Options(size or 1, command, hosts, given, values, parsed.check_build, parsed.notices)
+    notices = [*parsed.notices, *_unheeded(environ)]
+    return Options(size or 1, command, hosts, given, values, parsed.check_build, notices)
+
+
+def _unheeded(environ: Mapping[str, str]) -> list[str]:
+    """A line for each variable of Horovod's that does nothing here."""
+    return [
+        f"{retired.env} has no effect: {retired.why}"
+        for retired in RETIRED
+        if retired.env and environ.get(retired.env)
+    ]
 
 
 def _hosts(parsed: argparse.Namespace) -> list[Host]:

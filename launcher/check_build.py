@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Mapping
-from pathlib import Path
 
 from horoacc.launcher.mpirun import MpirunError, find_mpirun
 
 from horoacc import _version
-
-_PACKAGE = Path(_version.__file__).parent
+from horoacc.mpi_plugins import plugin
 
 
 def core_error() -> str:
@@ -22,11 +20,6 @@ def core_error() -> str:
     except ImportError as error:
         return str(error)
     return ""
-
-
-def plugin(flavour: str) -> Path:
-    """Where the MPI plug-in for an MPI lies if it was built."""
-    return _PACKAGE / "lib" / f"libhoroacc_mpi_{flavour}.so"
 
 
 def report(given_mpirun: str, environ: Mapping[str, str]) -> tuple[str, bool]:

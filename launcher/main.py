@@ -12,15 +12,17 @@ from collections.abc import Mapping, Sequence
 
 from horoacc.launcher import ops
 from horoacc.launcher.arguments import Options, parse_arguments
-from horoacc.launcher.check_build import plugin, report
+from horoacc.launcher.check_build import report
 from horoacc.launcher.hosts import is_this_host
 from horoacc.launcher.local import start_ranks
 from horoacc.launcher.mpirun import Mpirun, MpirunError, MpirunStarter, find_mpirun
 from horoacc.launcher.output import Printer
 from horoacc.launcher.processes import adopt_orphans
-from horoacc.launcher.supervise import Rank, Supervisor
+from horoacc.launcher.rank import Rank
+from horoacc.launcher.supervise import Supervisor
 
 from horoacc import settings
+from horoacc.mpi_plugins import plugin
 
 # Of an outer job: a rank of this one must not read them.
 _POSITION = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE")
@@ -160,6 +162,9 @@ def _choose(options: Options, printer: Printer, environ: Mapping[str, str]) -> M
             f"{why}, and {', '.join(strangers)} is another host: "
             "start the job there with mpirun or srun"
         )
+    if mpirun is None and options.text("control") == "mpi" and options.size > 1:
+        why = reason or "--tcp starts the ranks without MPI"
+        raise LaunchError(f"--control mpi needs ranks that an mpirun started, but {why}")
     if reason:
         printer.say(f"{reason}: starting {options.size} ranks on this host over TCP")
     return mpirun
@@ -174,8 +179,8 @@ def _conclude(supervisor: Supervisor, printer: Printer, mpirun: Mpirun | None) -
             return _code(failed.status or 0)
     if supervisor.interrupted is not None:
         return 128 + supervisor.interrupted
-    if supervisor.engine_status:
-        code = _code(supervisor.engine_status)
+    if supervisor.engine is not None and supervisor.engine.status:
+        code = _code(supervisor.engine.status)
         assert mpirun
         printer.say(f"{mpirun.path} ended with code {code}")
         return code

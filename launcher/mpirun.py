@@ -208,7 +208,14 @@ class MpirunStarter:
         self._supervisor.add_engine(child.pid, stdout, stderr, self._line)
 
     def _folders(self) -> dict[str, str]:
-        """Folders of the job's own for the files that Open MPI leaves behind when it is killed."""
+        """Folders of the job's own for the files that Open MPI leaves behind when it is killed.
+
+        Before version 5, and with MPICH, such files cannot be sent elsewhere, so they are sought.
+        """
+        if _is_local(self._options) and (
+            self._mpirun.flavour == "mpich" or not is_modern(self._mpirun)
+        ):
+            self._supervisor.watchdog.seek_segments()
         if self._mpirun.flavour != "openmpi" or not is_modern(self._mpirun):
             return {}
         folders = {"session": self._supervisor.watchdog.folder(tempfile.gettempdir())}

@@ -5,17 +5,23 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import select
 import shutil
 import signal
 import tempfile
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import NamedTuple
+
+from horoacc.launcher import segments
 
 # Constants of <sys/prctl.h>, which Python's standard library does not have.
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _LIBC = ctypes.CDLL(None, use_errno=True)
+# Ranks that are all killed by others sooner after MPI_Init than this may leave a segment.
+_LOOK_SECONDS = 0.1
 
 
 def die_with_parent(number: int = signal.SIGKILL) -> Callable[[], None]:
@@ -54,25 +60,48 @@ def signal_group(group: int, number: int) -> bool:
 
 
 def kill_descendants(spared: Iterable[int] = ()) -> None:
-    """Kills every process below this one, except the spared."""
-    parents = _parents()
-    keep = set(spared)
-    below = {os.getpid()}
-    grown = True
-    while grown:
-        found = {pid for pid, parent in parents.items() if parent in below} - below - keep
-        grown = bool(found)
-        below |= found
-    for pid in below - {os.getpid()}:
+    """Kills every process below this one, except the spared and what is below them."""
+    for pid in descendants(os.getpid(), spared):
         try:
             os.kill(pid, signal.SIGKILL)
         except (ProcessLookupError, PermissionError):
             continue
 
 
-def _parents() -> dict[int, int]:
-    """The parent of every process that /proc shows."""
-    parents = {}
+def descendants(root: int, spared: Iterable[int] = ()) -> set[int]:
+    """Finds the processes below one.
+
+    Args:
+        root: The process; it is not among them.
+        spared: Processes to leave out, with what is below them.
+
+    Returns:
+        Their ids.
+    """
+    relatives = _relatives()
+    keep = set(spared)
+    below = {root}
+    grown = True
+    while grown:
+        found = {pid for pid, its in relatives.items() if its.parent in below} - below - keep
+        grown = bool(found)
+        below |= found
+    return below - {root}
+
+
+def _members(groups: set[int]) -> list[int]:
+    """The processes in process groups."""
+    return [pid for pid, its in _relatives().items() if its.group in groups]
+
+
+class _Relatives(NamedTuple):
+    parent: int
+    group: int
+
+
+def _relatives() -> dict[int, _Relatives]:
+    """The parent and the group of every process that /proc shows."""
+    found = {}
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit():
             continue
@@ -81,19 +110,21 @@ def _parents() -> dict[int, int]:
             fields = (entry / "stat").read_text(errors="replace").rpartition(")")[2].split()
         except OSError:
             continue
-        parents[int(entry.name)] = int(fields[1])
-    return parents
+        found[int(entry.name)] = _Relatives(int(fields[1]), int(fields[2]))
+    return found
 
 
 class Watchdog:
     """A small process that cleans up after the job, even if the launcher dies without a chance to.
 
-    It kills the ranks' groups and removes the job's folders. The ranks themselves die with the
-    launcher anyway (`die_with_parent`); this is for what they started. It reads both from a pipe,
-    and knows by the pipe's end that the job is over or the launcher is gone.
+    It kills the ranks' groups and removes the job's folders, and the shared memory of MPI's that
+    killed ranks have left. The ranks themselves die with the launcher anyway (`die_with_parent`);
+    this is for what they started. It reads what to do from a pipe, and knows by the pipe's end that
+    the job is over or the launcher is gone.
     """
 
     def __init__(self) -> None:
+        self._seeks = False
         reader, self._writer = os.pipe()
         self.pid = os.fork()
         if self.pid == 0:
@@ -117,6 +148,17 @@ class Watchdog:
         path = tempfile.mkdtemp(prefix="horoacc-", dir=parent)
         self._tell(f"/{path}\n")
         return path
+
+    def seek_segments(self) -> None:
+        """Looks for MPI's shared memory in /dev/shm, to remove what ranks leave there."""
+        self._seeks = True
+        self._tell("?\n")
+
+    def note_segments(self, groups: set[int]) -> None:
+        """Has what groups have mapped removed: before they are ended, for nobody can ask then."""
+        if self._seeks:
+            for segment in segments.mapped_by(_members(groups)):
+                self._tell(f"={segment.inode} {segment.path}\n")
 
     def dismiss(self) -> None:
         """Lets the watchdog do its work, and waits for it."""
@@ -144,17 +186,32 @@ def _watch(reader: int) -> None:
     os.closerange(reader + 1, 1024)
     groups: set[int] = set()
     folders: list[str] = []
+    search: segments.Search | None = None
     rest = b""
-    while data := os.read(reader, 4096):
+    while True:
+        if not select.select([reader], [], [], _LOOK_SECONDS if search else None)[0]:
+            assert search
+            search.look(lambda: _members(groups))
+            continue
+        data = os.read(reader, 4096)
+        if not data:
+            break
         *lines, rest = (rest + data).split(b"\n")
         for line in lines:
             kind, text = line[:1], line[1:].decode()
             if kind == b"/":
                 folders.append(text)
+            elif kind == b"?":
+                search = segments.Search()
+            elif kind == b"=" and search:
+                inode, path = text.split(" ", 1)
+                search.found.add(segments.Segment(path, int(inode)))
             else:
                 (groups.add if kind == b"+" else groups.discard)(int(text))
     for group in groups:
         signal_group(group, signal.SIGKILL)
+    if search:
+        segments.remove(search.found)
     for folder in folders:
         # A killed process may be writing its last file.
         for _ in range(20):

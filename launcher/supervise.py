@@ -13,36 +13,16 @@ import signal
 import socket
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 
+from horoacc.launcher.engine import Engine, LineHandler
 from horoacc.launcher.output import Printer, RankStream
 from horoacc.launcher.processes import Watchdog, kill_descendants, signal_group
+from horoacc.launcher.rank import DRAIN_SECONDS, Rank
 
-_CHUNK = 1 << 16
-# What a rank's own children may take to end, and its pipes to run dry, after it ended.
-_DRAIN_SECONDS = 1.0
 # What mpirun may take to end after its last rank did.
 _ENGINE_SECONDS = 10.0
 _STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-
-LineHandler = Callable[[str, bytes], None]
-"""Takes the name of a stream and a line that came on it."""
-
-
-@dataclass
-class Rank:
-    """A rank's process."""
-
-    number: int
-    group: int
-    """Its process id, which is also its process group's."""
-    streams: dict[str, RankStream]
-    status: int | None = None
-    """Exit code, negative for a signal; None while it runs."""
-    ended_at: float = 0.0
-    group_gone: bool = False
-    open_fds: set[int] = field(default_factory=set)
 
 
 class Supervisor:
@@ -57,15 +37,12 @@ class Supervisor:
         """The signal that is ending the job, if one is."""
         self.interrupted: int | None = None
         """The signal that was sent to this process."""
-        self.engine: int | None = None
-        """The process id of mpirun, if the ranks are not this process's children."""
-        self.engine_status: int | None = None
-        self._engine_ended_at = 0.0
+        self.engine: Engine | None = None
+        """mpirun, if the ranks are not this process's children."""
         self._grace = grace
         self._folder = folder
         self._kill_at = float("inf")
         self._killed = False
-        self._engine_fds: set[int] = set()
         self._output_lost = False
         self._remote: dict[tuple[int, str], RankStream] = {}
         self._children: dict[int, Callable[[int], None]] = {}
@@ -105,55 +82,20 @@ class Supervisor:
 
     def add_rank(self, number: int, pid: int, stdout: int, stderr: int) -> None:
         """Takes charge of a rank that was started as the head of a process group."""
-        fds = {"stdout": stdout, "stderr": stderr}
-        rank = Rank(number, pid, {name: self.stream(number, name) for name in fds})
-        self.ranks[number] = rank
+        pipes = {
+            name: (fd, self.stream(number, name))
+            for name, fd in (("stdout", stdout), ("stderr", stderr))
+        }
+        self.ranks[number] = Rank(self, number, pid, pipes)
         self.watchdog.add(pid)
-        for name, fd in fds.items():
-            os.set_blocking(fd, False)
-            rank.open_fds.add(fd)
-            self.watch(fd, self._reader(rank, name, fd))
         if self.stopping is not None:
             signal_group(pid, self.stopping)
 
     def add_engine(self, pid: int, stdout: int, stderr: int, line: LineHandler) -> None:
         """Takes charge of mpirun; `line` gets what it prints itself, and what it forwards."""
-        self.engine = pid
+        self.engine = Engine(self, pid, {"stdout": stdout, "stderr": stderr}, line)
         self.watchdog.add(pid)
-        self.on_child_end(pid, self._engine_ended)
-        for name, fd in (("stdout", stdout), ("stderr", stderr)):
-            os.set_blocking(fd, False)
-            self._engine_fds.add(fd)
-            self.watch(fd, self._engine_reader(name, fd, line))
-
-    def _engine_ended(self, status: int) -> None:
-        self.engine_status = status
-        self._engine_ended_at = time.monotonic()
-
-    def _engine_reader(self, name: str, fd: int, line: LineHandler) -> Callable[[], None]:
-        rest = b""
-
-        def ready() -> None:
-            nonlocal rest
-            try:
-                data = os.read(fd, _CHUNK)
-            except BlockingIOError:
-                return
-            *lines, rest = (rest + data).split(b"\n")
-            if not data and rest:
-                lines, rest = [rest], b""
-            with self.guard_output():
-                for text in lines:
-                    line(name, text)
-            if not data:
-                self._close_engine(fd)
-
-        return ready
-
-    def _close_engine(self, fd: int) -> None:
-        self.unwatch(fd)
-        os.close(fd)
-        self._engine_fds.discard(fd)
+        self.on_child_end(pid, self.engine.ended)
 
     def remote_line(self, number: int, name: str, text: bytes) -> None:
         """Takes a line of a rank that runs where this process cannot watch it."""
@@ -183,12 +125,13 @@ class Supervisor:
         """Asks every rank to end, and sees to it after the time of grace."""
         self.stopping = number
         self._kill_at = min(self._kill_at, time.monotonic() + self._grace)
-        for rank in self.ranks.values():
-            if rank.status is None:
-                signal_group(rank.group, number)
+        alive = [rank.group for rank in self.ranks.values() if rank.status is None]
+        self.watchdog.note_segments(set(alive))
+        for group in alive:
+            signal_group(group, number)
         if self.engine is not None and len(self.ranks) < self.size:
             # Some ranks are on other hosts or not there yet: only mpirun reaches those.
-            signal_group(self.engine, signal.SIGTERM)
+            signal_group(self.engine.pid, signal.SIGTERM)
 
     # --- the loop -----------------------------------------------------------------------------
 
@@ -216,18 +159,14 @@ class Supervisor:
         self._wake_end.close()
 
     def _finished(self) -> bool:
-        if self.engine is not None:
-            complete = self.engine_status is not None and not self._engine_fds
-        else:
-            complete = len(self.ranks) == self.size
-        return complete and all(
-            rank.status is not None and not rank.open_fds for rank in self.ranks.values()
-        )
+        complete = self.engine.finished if self.engine else len(self.ranks) == self.size
+        return complete and all(rank.finished for rank in self.ranks.values())
 
     def _patience(self) -> float | None:
         """How long the loop may sleep if nothing happens."""
-        draining = any(rank.status is not None and rank.open_fds for rank in self.ranks.values())
-        limit = 0.05 if draining or self.engine_status is not None else float("inf")
+        ended = self.engine is not None and self.engine.status is not None
+        draining = ended or any(rank.draining for rank in self.ranks.values())
+        limit = 0.05 if draining else float("inf")
         shortest = min(limit, self._kill_at - time.monotonic())
         return None if shortest == float("inf") else max(shortest, 0.0)
 
@@ -236,11 +175,10 @@ class Supervisor:
         if now >= self._kill_at:
             self._kill(now)
         for rank in self.ranks.values():
-            if rank.status is not None:
-                self._sweep(rank, now)
-        if self.engine_status is not None and now >= self._engine_ended_at + 2 * _DRAIN_SECONDS:
-            for fd in list(self._engine_fds):
-                self._close_engine(fd)
+            if rank.status is not None and rank.sweep(now):
+                self.watchdog.remove(rank.group)
+        if self.engine is not None:
+            self.engine.sweep(now)
 
     def _kill(self, now: float) -> None:
         """Ends by force what did not end when it was asked."""
@@ -248,51 +186,12 @@ class Supervisor:
         for rank in self.ranks.values():
             if rank.status is None:
                 signal_group(rank.group, signal.SIGKILL)
-        if self.engine is not None and self.engine_status is None:
+        if self.engine is not None and self.engine.status is None:
             # Once nicely, so that it ends the ranks of other hosts and removes its files.
-            signal_group(self.engine, signal.SIGKILL if self._killed else signal.SIGTERM)
+            signal_group(self.engine.pid, signal.SIGKILL if self._killed else signal.SIGTERM)
             if not self._killed:
-                self._kill_at = now + 2 * _DRAIN_SECONDS
+                self._kill_at = now + 2 * DRAIN_SECONDS
         self._killed = True
-
-    def _sweep(self, rank: Rank, now: float) -> None:
-        """Ends what a rank that is gone has left behind, and closes its pipes."""
-        if not rank.group_gone:
-            rank.group_gone = not signal_group(rank.group, 0)
-            if not rank.group_gone and now >= rank.ended_at + _DRAIN_SECONDS:
-                signal_group(rank.group, signal.SIGKILL)
-                rank.group_gone = True
-            if rank.group_gone:
-                self.watchdog.remove(rank.group)
-        if rank.open_fds and now >= rank.ended_at + 2 * _DRAIN_SECONDS:
-            # Something that left the group still holds the pipe; it is killed at the end.
-            for fd in list(rank.open_fds):
-                self._close(rank, fd)
-
-    def _reader(self, rank: Rank, name: str, fd: int) -> Callable[[], None]:
-        def ready() -> None:
-            try:
-                data = os.read(fd, _CHUNK)
-            except BlockingIOError:
-                return
-            with self.guard_output():
-                if data:
-                    rank.streams[name].feed(data)
-                else:
-                    rank.streams[name].end()
-            if not data:
-                self._close(rank, fd)
-
-        return ready
-
-    def _close(self, rank: Rank, fd: int) -> None:
-        self.unwatch(fd)
-        os.close(fd)
-        rank.open_fds.discard(fd)
-        if not rank.open_fds:
-            with self.guard_output():
-                for stream in rank.streams.values():
-                    stream.end()
 
     @contextlib.contextmanager
     def guard_output(self) -> Iterator[None]:

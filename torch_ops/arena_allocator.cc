@@ -32,6 +32,7 @@ struct State {
   std::atomic<int> mode{kOff};
   std::atomic<const SizeSet*> sizes{nullptr};
   std::atomic<KnownEngine*> engines{nullptr};
+  c10::Allocator* previous = nullptr;  // serves everything but the arena's; set before it is asked
   std::mutex writing;
 };
 
@@ -40,28 +41,22 @@ State& TheState() {
   return state;
 }
 
-c10::Allocator* previous = nullptr;
-
 // Whose block it is, is asked of the engines: the block itself has no room for an answer.
-void GiveBack(void* memory) {
+bool GiveBackToArena(void* memory) {
   for (const KnownEngine* known = TheState().engines.load(std::memory_order_acquire); known;
        known = known->older) {
     if (ha_arena_contains(known->engine, memory)) {
       ha_arena_free(known->engine, memory);
-      return;
+      return true;
     }
   }
+  return false;
 }
 
+void GiveBack(void* memory) { GiveBackToArena(memory); }
+
 void GiveBackAny(void* memory) {
-  for (const KnownEngine* known = TheState().engines.load(std::memory_order_acquire); known;
-       known = known->older) {
-    if (ha_arena_contains(known->engine, memory)) {
-      ha_arena_free(known->engine, memory);
-      return;
-    }
-  }
-  previous->raw_deallocate(memory);
+  if (!GiveBackToArena(memory)) TheState().previous->raw_deallocate(memory);
 }
 
 bool Wanted(const State& state, int mode, size_t bytes) {
@@ -82,7 +77,7 @@ class ArenaAllocator final : public c10::Allocator {
       void* memory = engine != nullptr ? ha_arena_allocate(engine, bytes) : nullptr;
       if (memory != nullptr) return {memory, memory, &GiveBack, c10::Device(c10::DeviceType::CPU)};
     }
-    return previous->allocate(bytes);
+    return state.previous->allocate(bytes);
   }
 
   c10::DeleterFnPtr raw_deleter() const override { return &GiveBackAny; }
@@ -96,7 +91,7 @@ void TurnOffInChild() { TheState().mode.store(kOff, std::memory_order_relaxed); 
 
 void Install() {
   static ArenaAllocator allocator;
-  previous = c10::GetCPUAllocator();
+  TheState().previous = c10::GetCPUAllocator();
   pthread_atfork(nullptr, nullptr, &TurnOffInChild);
   // Above whatever priority the present one has: it still serves everything but the arena's.
   c10::SetCPUAllocator(&allocator, 255);
@@ -122,13 +117,14 @@ HA_API void ha_torch_attach(ha_engine* engine, int mode) {
   KnownEngine* newest = state.engines.load(std::memory_order_acquire);
   const KnownEngine* known = newest;
   while (known != nullptr && known->engine != engine) known = known->older;
+  // Never freed: another thread may be walking the list.
   if (known == nullptr)
     state.engines.store(new KnownEngine{engine, newest}, std::memory_order_release);
   state.engine.store(engine, std::memory_order_release);
   state.mode.store(mode, std::memory_order_relaxed);
 }
 
-// Adds sizes of gradients. An old set stays: another thread may be reading it.
+// Adds sizes of gradients. An old set is never freed: another thread may be reading it.
 HA_API void ha_torch_register_sizes(const size_t* sizes, size_t count) {
   using namespace horoacc;
   State& state = TheState();

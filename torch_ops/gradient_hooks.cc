@@ -23,25 +23,21 @@ namespace horoacc {
 
 using Accumulator = decltype(torch::autograd::impl::grad_accumulator(std::declval<at::Tensor>()));
 
-inline constexpr const char* kTooOften =
-    "Gradients were computed more than backward_passes_per_step times before call to step(). "
-    "Increase backward_passes_per_step to accumulate gradients locally.";
-
-// The numbers of csrc/base/dtype.h; -1 for what has no gradient.
+// The ha_dtype; -1 for what has no gradient.
 static int NumberOf(c10::ScalarType type) {
   switch (type) {
     case c10::kHalf:
-      return 6;
+      return HA_FLOAT16;
     case c10::kBFloat16:
-      return 7;
+      return HA_BFLOAT16;
     case c10::kFloat:
-      return 8;
+      return HA_FLOAT32;
     case c10::kDouble:
-      return 9;
+      return HA_FLOAT64;
     case c10::kComplexFloat:
-      return 10;
+      return HA_COMPLEX64;
     case c10::kComplexDouble:
-      return 11;
+      return HA_COMPLEX128;
     default:
       return -1;
   }
@@ -63,6 +59,7 @@ struct Gradient {
 struct ha_torch_hooks {
   ha_engine* engine = nullptr;
   ha_call call{};
+  std::string too_often;  // what a second gradient between two restarts raises
   std::vector<std::unique_ptr<horoacc::Gradient>> gradients;
 };
 
@@ -106,7 +103,9 @@ class OnAccumulated final : public torch::autograd::FunctionPostHook {
 
   torch::autograd::variable_list operator()(const torch::autograd::variable_list& outputs,
                                             const torch::autograd::variable_list&) override {
-    if (gradient_->fired.exchange(true, std::memory_order_relaxed)) RaiseAssertion(kTooOften);
+    if (gradient_->fired.exchange(true, std::memory_order_relaxed)) {
+      RaiseAssertion(hooks_->too_often.c_str());
+    }
     Submit(*hooks_, *gradient_);
     return outputs;
   }
@@ -133,14 +132,17 @@ void GiveBack(Gradient& gradient) {
 
 extern "C" {
 
-// `params` are addresses of tensors (TensorImpl), leaves that require a gradient.
+// `params` are addresses of tensors (TensorImpl), leaves that require a gradient. `too_often` is
+// the text of the AssertionError for a parameter whose gradient is computed twice before a restart.
 HA_API ha_torch_hooks* ha_torch_hooks_create(ha_engine* engine, int process_set, int op,
                                              double prescale, double postscale,
                                              c10::TensorImpl* const* params,
-                                             const char* const* names, size_t count) {
+                                             const char* const* names, size_t count,
+                                             const char* too_often) {
   horoacc::WatchForks();
   auto hooks = std::make_unique<ha_torch_hooks>();
   hooks->engine = engine;
+  hooks->too_often = too_often;
   hooks->call.collective = HA_ALLREDUCE;
   hooks->call.process_set = process_set;
   hooks->call.op = op;
@@ -216,7 +218,7 @@ HA_API void ha_torch_hooks_destroy(ha_torch_hooks* hooks) {
   for (const auto& gradient : hooks->gradients) {
     gradient->accumulator->del_post_hook(gradient->hook);
     if (gradient->in_flight) {
-      // Peers still write into it, and nobody is left who would wait for them.
+      // Peers still write into it, and nobody is left who would wait for them: it stays for good.
       ha_release(hooks->engine, gradient->handle);
       new at::Tensor(gradient->sent);
     }

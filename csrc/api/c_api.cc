@@ -12,9 +12,23 @@
 
 struct ha_engine {
   std::unique_ptr<horoacc::Engine> engine;
+  int mpi_thread_level = -1;
 };
 
 namespace {
+
+// The core's enumerations and the contract's are one.
+static_assert(HA_COMPLEX128 + 1 == horoacc::kDTypeCount);
+static_assert(HA_BOOL == static_cast<int>(horoacc::DType::kBool));
+static_assert(HA_FLOAT16 == static_cast<int>(horoacc::DType::kFloat16));
+static_assert(HA_BFLOAT16 == static_cast<int>(horoacc::DType::kBFloat16));
+static_assert(HA_FLOAT32 == static_cast<int>(horoacc::DType::kFloat32));
+static_assert(HA_FLOAT64 == static_cast<int>(horoacc::DType::kFloat64));
+static_assert(HA_COMPLEX64 == static_cast<int>(horoacc::DType::kComplex64));
+static_assert(HA_COMPLEX128 == static_cast<int>(horoacc::DType::kComplex128));
+static_assert(HA_AVERAGE == static_cast<int>(horoacc::ReduceOp::kAverage));
+static_assert(HA_ADASUM == static_cast<int>(horoacc::ReduceOp::kAdasum));
+static_assert(HA_PRODUCT == static_cast<int>(horoacc::ReduceOp::kProduct));
 
 using horoacc::Error;
 using horoacc::ErrorKind;
@@ -32,7 +46,7 @@ int Report(const Error& failure, ha_error* error) {
   return static_cast<int>(failure.kind);
 }
 
-int Report(Status status, ha_error* error) {
+int Report(const Status& status, ha_error* error) {
   return status.ok() ? HA_OK : Report(status.error(), error);
 }
 
@@ -53,10 +67,10 @@ horoacc::Result<horoacc::Submission> ToSubmission(const ha_call& call, const ha_
   if (call.collective < 0 || call.collective >= horoacc::kCollectiveCount) {
     return MakeError(ErrorKind::kInvalid, "unknown collective " + std::to_string(call.collective));
   }
-  if (call.op < 0 || call.op > static_cast<int>(horoacc::ReduceOp::kProduct)) {
+  if (call.op < 0 || call.op > HA_PRODUCT) {
     return MakeError(ErrorKind::kInvalid, "unknown reduction " + std::to_string(call.op));
   }
-  if (call.op == static_cast<int>(horoacc::ReduceOp::kAdasum)) {
+  if (call.op == HA_ADASUM) {
     return MakeError(ErrorKind::kUnsupported, "adasum is not a reduction of the core");
   }
   horoacc::Submission submission;
@@ -93,9 +107,11 @@ int ha_engine_create(const ha_setting* settings, size_t count, const ha_placemen
     if (!parsed.ok()) return Report(parsed.error(), error);
     auto parts = horoacc::PrepareLaunch(parsed.value(), *placement);
     if (!parts.ok()) return Report(parts.error(), error);
+    const auto& mpi = parts.value().mpi;
+    const int mpi_thread_level = mpi ? static_cast<int>(mpi->threads()) : -1;
     auto created = horoacc::Engine::Create(std::move(parsed).value(), std::move(parts).value());
     if (!created.ok()) return Report(created.error(), error);
-    *engine = new ha_engine{std::move(created).value()};
+    *engine = new ha_engine{std::move(created).value(), mpi_thread_level};
     return static_cast<int>(HA_OK);
   });
 }
@@ -107,6 +123,8 @@ int ha_engine_shutdown(ha_engine* engine, ha_error* error) {
 int ha_mpi_finalize(ha_engine* engine, ha_error* error) {
   return Guarded(error, [&] { return Report(engine->engine->FinalizeMpi(), error); });
 }
+
+int ha_mpi_thread_level(const ha_engine* engine) { return engine->mpi_thread_level; }
 
 void ha_engine_destroy(ha_engine* engine) { delete engine; }
 

@@ -43,7 +43,30 @@ typedef enum {
   HA_BARRIER = 5
 } ha_collective;
 
-/* dtypes and reduction operations: the numbers of base/dtype.h. */
+typedef enum {
+  HA_BOOL = 0,
+  HA_UINT8 = 1,
+  HA_INT8 = 2,
+  HA_INT16 = 3,
+  HA_INT32 = 4,
+  HA_INT64 = 5,
+  HA_FLOAT16 = 6,
+  HA_BFLOAT16 = 7,
+  HA_FLOAT32 = 8,
+  HA_FLOAT64 = 9,
+  HA_COMPLEX64 = 10,
+  HA_COMPLEX128 = 11
+} ha_dtype;
+
+/* Horovod's numbers. Adasum is known, and refused. */
+typedef enum {
+  HA_AVERAGE = 0,
+  HA_SUM = 1,
+  HA_ADASUM = 2,
+  HA_MIN = 3,
+  HA_MAX = 4,
+  HA_PRODUCT = 5
+} ha_op;
 
 typedef struct {
   const char* key;
@@ -59,11 +82,11 @@ typedef struct {
   const char* rendezvous; /* "host:port" for tcp; rank 0 listens there */
   int32_t rendezvous_fd;  /* a listening socket that rank 0 inherited, or -1 */
   const char* secret;     /* the job's secret, hex */
-  const char*
-      mpi_plugin; /* the MPI plug-in, or the folder of both, for bootstrap or control "mpi" */
-  const char* mpi_library; /* path or soname of a libmpi that the user asks for; NULL: choose */
-  const char* mpi_prefix;  /* where a wheel's libmpi may lie: sys.prefix; NULL: nowhere */
-  const char* host_label;  /* NULL: the host's name */
+  /* For bootstrap or control "mpi": */
+  const char* mpi_plugin;   /* the MPI plug-in, or the folder of both */
+  const char* mpi_launcher; /* "openmpi" or "mpich" if its launcher started this process */
+  const char* mpi_library;  /* path or soname of a libmpi that the user asks for; NULL: choose */
+  const char* mpi_prefix;   /* where a wheel's libmpi may lie: sys.prefix; NULL: nowhere */
 } ha_placement;
 
 /* One tensor of a submission. */
@@ -73,13 +96,13 @@ typedef struct {
   void* output;         /* NULL: the engine allocates (allgather, alltoall, reducescatter) */
   const int64_t* shape; /* dimensions of the input, at most 16 */
   int32_t ndim;
-  int32_t dtype;
+  int32_t dtype; /* ha_dtype */
 } ha_tensor;
 
 typedef struct {
   int32_t collective;  /* ha_collective */
   int32_t process_set; /* 0: all ranks */
-  int32_t op;          /* reductions */
+  int32_t op;          /* ha_op, for reductions */
   int32_t root;        /* broadcast: global rank */
   double prescale, postscale;
   const int64_t* splits; /* alltoall: rows for every rank of the set; NULL: equal parts */
@@ -95,7 +118,7 @@ typedef struct {
   size_t bytes;
   int64_t shape[16];
   int32_t ndim;
-  int32_t dtype;
+  int32_t dtype;                  /* ha_dtype */
   const int64_t* received_splits; /* alltoall; valid until the handle is released */
   int32_t nsplits;
 } ha_output;
@@ -107,6 +130,9 @@ HA_API int ha_engine_shutdown(ha_engine* engine, ha_error* error);
 /* Before the process ends normally: finalises MPI if an engine of this process initialised it and
  * the job was not aborted. MPI cannot be used afterwards. */
 HA_API int ha_mpi_finalize(ha_engine* engine, ha_error* error);
+/* What MPI was initialised with: 0 MPI_THREAD_SINGLE to 3 MPI_THREAD_MULTIPLE; -1: the job does not
+ * use MPI. */
+HA_API int ha_mpi_thread_level(const ha_engine* engine);
 /* Shuts down if need be and frees the engine and every handle. */
 HA_API void ha_engine_destroy(ha_engine* engine);
 
@@ -140,7 +166,7 @@ HA_API void ha_free(void* memory);
 /* Forgets a complete handle and frees its name. For one in flight: forgets it on completion. */
 HA_API void ha_release(ha_engine* engine, ha_handle handle);
 
-/* The arena: memory that the ranks of the host reduce in place. NULL if off or exhausted. */
+/* The arena: memory that the ranks of the host reduce in place. NULL if it is exhausted. */
 HA_API void* ha_arena_allocate(ha_engine* engine, size_t bytes);
 HA_API void ha_arena_free(ha_engine* engine, void* memory);
 HA_API int ha_arena_contains(const ha_engine* engine, const void* memory);

@@ -48,8 +48,21 @@ Result<std::shared_ptr<MpiSession>> OpenMpi(const ha_placement& placement, int64
   options.plugin = TextOr(placement.mpi_plugin, "");
   options.deadline_ns = deadline_ns;
   HA_ASSIGN(options.choice, ChooseMpi(LookAround(TextOr(placement.mpi_library, ""),
-                                                 TextOr(placement.mpi_prefix, ""))));
-  return MpiSession::Open(options);
+                                                 TextOr(placement.mpi_prefix, ""),
+                                                 TextOr(placement.mpi_launcher, ""))));
+  HA_ASSIGN(std::shared_ptr<MpiSession> session, MpiSession::Open(options));
+  if (session->size() != placement.size || session->rank() != placement.rank) {
+    const std::string kind = TextOr(placement.bootstrap, "tcp");
+    return MakeError(
+        ErrorKind::kConfig,
+        "MPI says rank " + std::to_string(session->rank()) + " of " +
+            std::to_string(session->size()) + ", but this is rank " +
+            std::to_string(placement.rank) + " of " + std::to_string(placement.size) +
+            (kind == "mpi"
+                 ? ": the MPI library does not belong to the mpirun that started the job"
+                 : ": setting 'control' can be 'mpi' only if one mpirun started all ranks"));
+  }
+  return session;
 }
 
 }  // namespace
@@ -72,14 +85,6 @@ Result<EngineParts> PrepareLaunch(const Settings& settings, const ha_placement& 
     }
     if (kind == "mpi") {
       parts.bootstrap = MakeMpiBootstrap(parts.mpi);
-      if (parts.bootstrap->size() != placement.size || parts.bootstrap->rank() != placement.rank) {
-        return MakeError(
-            ErrorKind::kConfig,
-            "MPI says rank " + std::to_string(parts.bootstrap->rank()) + " of " +
-                std::to_string(parts.bootstrap->size()) + ", the launcher says rank " +
-                std::to_string(placement.rank) + " of " + std::to_string(placement.size) +
-                ": the MPI library does not belong to the mpirun that started the job");
-      }
       if (secret.empty()) {
         HA_ASSIGN(secret, DrawSecret(*parts.bootstrap, deadline));
       }
@@ -98,7 +103,7 @@ Result<EngineParts> PrepareLaunch(const Settings& settings, const ha_placement& 
       return MakeError(ErrorKind::kConfig, "unknown bootstrap '" + kind + "'");
     }
     HostOptions host;
-    host.label = TextOr(placement.host_label, HostName());
+    host.label = HostName();
     host.secret = secret;
     host.board_bytes = HostBoard::BytesFor(static_cast<uint32_t>(placement.size));
     host.memory_bytes = MemoryBytes(settings);

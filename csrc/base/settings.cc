@@ -1,7 +1,9 @@
 #include "base/settings.h"
 
-#include <cerrno>
-#include <cstdlib>
+#include <sched.h>
+
+#include <algorithm>
+#include <charconv>
 #include <functional>
 #include <sstream>
 #include <vector>
@@ -56,9 +58,9 @@ Row TextRow(const char* key, std::string Settings::* field) {
 
 template <typename Choice>
 Row ChoiceRow(const char* key, Choice Settings::* field,
-              std::vector<std::pair<const char*, Choice>> names) {
+              const std::vector<std::pair<const char*, Choice>>& names) {
   return {key,
-          [=](const std::string& text, Settings& settings) {
+          [field, names](const std::string& text, Settings& settings) {
             for (const auto& [name, choice] : names) {
               if (text == name) {
                 settings.*field = choice;
@@ -67,11 +69,38 @@ Row ChoiceRow(const char* key, Choice Settings::* field,
             }
             return false;
           },
-          [=](const Settings& settings) -> std::string {
+          [field, names](const Settings& settings) -> std::string {
             for (const auto& [name, choice] : names) {
               if (settings.*field == choice) return name;
             }
             return "";
+          }};
+}
+
+// Numbers of cores with commas between them; "" for none.
+Row CoresRow(const char* key, std::vector<int> Settings::* field) {
+  return {key,
+          [field](const std::string& text, Settings& settings) {
+            std::vector<int> cores;
+            for (size_t begin = 0; begin <= text.size() && !text.empty();) {
+              const size_t end = std::min(text.find(',', begin), text.size());
+              int core = 0;
+              const auto [last, error] =
+                  std::from_chars(text.data() + begin, text.data() + end, core);
+              if (error != std::errc() || last != text.data() + end) return false;
+              if (core < 0 || core >= CPU_SETSIZE) return false;
+              cores.push_back(core);
+              begin = end + 1;
+            }
+            settings.*field = std::move(cores);
+            return true;
+          },
+          [field](const Settings& settings) {
+            std::string text;
+            for (const int core : settings.*field) {
+              text += (text.empty() ? "" : ",") + std::to_string(core);
+            }
+            return text;
           }};
 }
 
@@ -97,19 +126,14 @@ std::vector<Row> Rows() {
                            {"fatal", LogLevel::kFatal}}),
       FlagRow("log_hide_time", &Settings::log_hide_time),
       NumberRow("start_timeout_seconds", &Settings::start_timeout_seconds),
-      ChoiceRow<ArenaMode>("arena", &Settings::arena,
-                           {{"off", ArenaMode::kOff},
-                            {"gradients", ArenaMode::kGradients},
-                            {"all", ArenaMode::kAll}}),
       NumberRow("arena_bytes", &Settings::arena_bytes),
       NumberRow("spin_microseconds", &Settings::spin_microseconds),
       NumberRow("window_bytes", &Settings::window_bytes),
       NumberRow("last_arriver_bytes", &Settings::last_arriver_bytes),
       TextRow("reduction", &Settings::reduction),
-      TextRow("thread_affinity", &Settings::thread_affinity),
+      CoresRow("thread_affinity", &Settings::thread_affinity),
       ChoiceRow<PathKind>("reduce_path", &Settings::reduce_path,
                           {{"auto", PathKind::kAuto},
-                           {"direct", PathKind::kDirect},
                            {"staged", PathKind::kStaged},
                            {"windows", PathKind::kWindows}}),
   };

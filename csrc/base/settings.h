@@ -5,6 +5,7 @@
 #include <span>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "base/result.h"
 
@@ -13,8 +14,7 @@ namespace horoacc {
 /// Which plane carries negotiation inside a host.
 enum class ControlKind { kAuto, kBoard, kTcp, kMpi };
 /// Forces a data path, for tests; kAuto lets the selection table choose.
-enum class PathKind { kAuto, kDirect, kStaged, kWindows };
-enum class ArenaMode { kOff, kGradients, kAll };
+enum class PathKind { kAuto, kStaged, kWindows };
 enum class LogLevel { kTrace, kDebug, kInfo, kWarning, kError, kFatal };
 
 struct Settings {
@@ -28,13 +28,12 @@ struct Settings {
   LogLevel log_level = LogLevel::kWarning;
   bool log_hide_time = false;
   double start_timeout_seconds = 60;
-  ArenaMode arena = ArenaMode::kGradients;
   uint64_t arena_bytes = 0;        ///< address space of this rank's memory; 0: physical memory
   int64_t spin_microseconds = -1;  ///< < 0: spin only if every rank of the host has a core
-  uint64_t window_bytes = 0;       ///< 0: by the number of ranks
+  uint64_t window_bytes = 0;       ///< 0: the engine's own choice
   uint64_t last_arriver_bytes = 256 << 10;  ///< up to here the last rank to arrive reduces
   std::string reduction = "canonical";
-  std::string thread_affinity;  ///< comma list: a core for each local rank's engine thread
+  std::vector<int> thread_affinity;  ///< a core for each local rank's engine thread; empty: any
   PathKind reduce_path = PathKind::kAuto;
 
   /// Parses key=value pairs over the defaults. kConfig names an unknown key or a bad value.

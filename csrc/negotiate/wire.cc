@@ -64,7 +64,7 @@ Request WireReader::GetRequest() {
     tensor.type = static_cast<DType>(ok_ ? type : 0);
     const uint32_t dims = GetCount(sizeof(int64_t));
     for (uint32_t dim = 0; dim < dims; ++dim) tensor.shape.push_back(Get<int64_t>());
-    request.tensors.push_back(std::move(tensor));
+    request.tensors.push_back(tensor);
   }
   const uint32_t splits = GetCount(sizeof(int64_t));
   for (uint32_t k = 0; k < splits; ++k) request.splits.push_back(Get<int64_t>());

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <sstream>
+#include <system_error>
 
 #include "base/clock.h"
 #include "negotiate/board_plane.h"
@@ -41,16 +42,12 @@ Result<Settings> AgreeOnSettings(Settings settings, Bootstrap& bootstrap, int64_
   return settings;
 }
 
-void PinToCore(const std::string& list, int local_rank) {
-  std::istringstream stream(list);
-  std::string item;
-  for (int k = 0; std::getline(stream, item, ','); ++k) {
-    if (k != local_rank) continue;
-    cpu_set_t set;
-    CPU_ZERO(&set);
-    CPU_SET(std::atoi(item.c_str()), &set);
-    pthread_setaffinity_np(pthread_self(), sizeof set, &set);
-  }
+// Lets the calling thread run on one core only; an errno if that core is not to be had.
+int PinToCore(int core) {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  CPU_SET(core, &set);
+  return pthread_setaffinity_np(pthread_self(), sizeof set, &set);
 }
 
 }  // namespace
@@ -86,6 +83,13 @@ Result<std::unique_ptr<Engine>> Engine::Create(Settings settings, EngineParts pa
 }
 
 Status Engine::Start() {
+  const std::vector<int>& cores = settings_.thread_affinity;
+  const int locals = std::max(placement_.local_size, placement_.local_rank + 1);
+  if (!cores.empty() && cores.size() < static_cast<size_t>(locals)) {
+    return MakeError(ErrorKind::kConfig, "setting 'thread_affinity' names " +
+                                             std::to_string(cores.size()) + " cores for " +
+                                             std::to_string(locals) + " local ranks");
+  }
   const int64_t deadline = NowNs() + static_cast<int64_t>(settings_.start_timeout_seconds * 1e9);
   if (links_ && links_->WaitFd() >= 0)
     HA_TRY(bells_.WatchLinks(share_.local_rank, links_->WaitFd()));
@@ -102,8 +106,14 @@ Status Engine::Start() {
   }
   coordinator_ = std::jthread([this](const std::stop_token& stop) {
     pthread_setname_np(pthread_self(), "horoacc");
-    if (!settings_.thread_affinity.empty())
-      PinToCore(settings_.thread_affinity, placement_.local_rank);
+    if (!settings_.thread_affinity.empty()) {
+      const int core = settings_.thread_affinity[placement_.local_rank];
+      if (const int refused = PinToCore(core); refused != 0) {
+        log_.Write(LogLevel::kWarning,
+                   "setting 'thread_affinity': the engine thread cannot run on core " +
+                       std::to_string(core) + ": " + std::generic_category().message(refused));
+      }
+    }
     Coordinate(stop);
   });
   return {};

@@ -12,7 +12,7 @@ namespace horoacc {
 /// Thread-safe map of handle numbers to entries.
 class Handles {
  public:
-  uint64_t Add(std::shared_ptr<Entry> entry) {
+  uint64_t Add(const std::shared_ptr<Entry>& entry) {
     std::lock_guard lock(mutex_);
     entry->handle = ++last_;
     entries_.emplace(entry->handle, entry);

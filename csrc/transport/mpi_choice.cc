@@ -3,16 +3,19 @@
 #include <link.h>
 #include <unistd.h>
 
-#include <cstdlib>
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
 #include <optional>
+#include <sstream>
+#include <system_error>
 #include <utility>
 
 namespace horoacc {
 namespace {
 
-constexpr const char* kLauncherVariables[] = {
-    "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_RANK", "PMI_SIZE",
-    "HYDI_CONTROL_FD",      "MPI_LOCALRANKID"};
+// rank, shim, the launcher's process on this host, the launcher; a shell may stand in between.
+constexpr int kAncestors = 6;
 
 std::string BaseName(const std::string& path) { return path.substr(path.rfind('/') + 1); }
 
@@ -27,27 +30,49 @@ std::optional<MpiFlavour> FlavourOfFile(const std::string& path) {
   return std::nullopt;
 }
 
-std::optional<MpiFlavour> FlavourOfLauncher(const std::map<std::string, std::string>& environment) {
-  const auto has = [&](const char* name) { return environment.contains(name); };
-  if (has("OMPI_COMM_WORLD_RANK")) return MpiFlavour::kOpenMpi;
-  if (has("PMI_RANK") || has("PMI_SIZE") || has("HYDI_CONTROL_FD") || has("MPI_LOCALRANKID")) {
-    return MpiFlavour::kMpich;
+/// The same for a name that may be a link without a version.
+std::optional<MpiFlavour> FlavourOfSetting(const std::string& path) {
+  if (const auto flavour = FlavourOfFile(path)) return flavour;
+  std::error_code error;
+  return FlavourOfFile(std::filesystem::canonical(path, error).string());
+}
+
+/// The folder above bin/ of the ancestor that is a part of an MPI's launcher; "" without one.
+std::string LauncherPrefix() {
+  pid_t process = ::getppid();
+  for (int k = 0; k < kAncestors && process > 1; ++k) {
+    const std::string entry = "/proc/" + std::to_string(process);
+    std::error_code error;
+    const std::filesystem::path program = std::filesystem::read_symlink(entry + "/exe", error);
+    if (error) return "";
+    for (const char* name : {"prte", "orte", "mpirun", "mpiexec", "hydra"}) {
+      if (program.filename().string().starts_with(name)) {
+        return program.parent_path().parent_path().string();
+      }
+    }
+    std::ifstream file(entry + "/stat");
+    std::string line;
+    std::getline(file, line);
+    // The name in parentheses may hold anything, parentheses too.
+    std::istringstream fields(line.substr(std::min(line.rfind(')') + 1, line.size())));
+    char state = 0;
+    if (!(fields >> state >> process)) return "";
   }
-  if (has("PMIX_RANK")) return MpiFlavour::kOpenMpi;  // srun --mpi=pmix
-  return std::nullopt;
+  return "";
 }
 
 const char* TitleOf(MpiFlavour flavour) {
   return flavour == MpiFlavour::kOpenMpi ? "Open MPI" : "MPICH";
 }
 
+/// The names by which the loader may find it.
 std::vector<std::string> FileNames(MpiFlavour flavour) {
   if (flavour == MpiFlavour::kOpenMpi) return {"libmpi.so.40"};
   return {"libmpi.so.12", "libmpich.so.12"};
 }
 
-/// Files of the flavour in the folders, then its names for the loader to find.
-std::vector<std::string> Candidates(MpiFlavour flavour, const std::vector<std::string>& folders) {
+/// Files of the flavour in the folders.
+std::vector<std::string> FilesIn(const std::vector<std::string>& folders, MpiFlavour flavour) {
   std::vector<std::string> found;
   for (const std::string& folder : folders) {
     for (const std::string& name : FileNames(flavour)) {
@@ -55,20 +80,23 @@ std::vector<std::string> Candidates(MpiFlavour flavour, const std::vector<std::s
       if (::access(path.c_str(), R_OK) == 0) found.push_back(path);
     }
   }
-  for (const std::string& name : FileNames(flavour)) found.push_back(name);
   return found;
+}
+
+void Append(std::vector<std::string>& list, const std::vector<std::string>& more) {
+  list.insert(list.end(), more.begin(), more.end());
 }
 
 Error Contradiction(const std::string& first, const std::string& second, MpiFlavour launcher) {
   std::string text = first + ", but " + second;
   if (launcher == MpiFlavour::kMpich) {
     text +=
-        "; to use MPICH, set HOROACC_MPI_LIBRARY to its libmpi.so.12 and, for mpi4py, "
-        "MPI4PY_MPIABI=mpich and MPI4PY_LIBMPI to the same file";
+        "; to use MPICH, set HOROACC_MPI_LIBRARY and, for mpi4py, MPI4PY_LIBMPI to its "
+        "libmpi.so.12, and leave MPI4PY_MPIABI unset";
   } else {
     text +=
-        "; to use Open MPI, unset HOROACC_MPI_LIBRARY and MPI4PY_LIBMPI, or set both to its "
-        "libmpi.so.40";
+        "; to use Open MPI, unset HOROACC_MPI_LIBRARY, MPI4PY_LIBMPI and MPI4PY_MPIABI, or set the "
+        "first two to its libmpi.so.40";
   }
   return MakeError(ErrorKind::kConfig, text);
 }
@@ -79,7 +107,8 @@ const char* NameOf(MpiFlavour flavour) {
   return flavour == MpiFlavour::kOpenMpi ? "openmpi" : "mpich";
 }
 
-MpiSurroundings LookAround(const std::string& setting, const std::string& python_prefix) {
+MpiSurroundings LookAround(const std::string& setting, const std::string& python_prefix,
+                           const std::string& launcher) {
   MpiSurroundings around;
   around.setting = setting;
   ::dl_iterate_phdr(
@@ -88,15 +117,19 @@ MpiSurroundings LookAround(const std::string& setting, const std::string& python
         return 0;
       },
       &around.mapped);
-  for (const char* name : kLauncherVariables) {
-    if (const char* value = std::getenv(name)) around.environment[name] = value;
+  for (const MpiFlavour flavour : {MpiFlavour::kOpenMpi, MpiFlavour::kMpich}) {
+    if (launcher == NameOf(flavour)) around.launcher = flavour;
   }
-  if (!python_prefix.empty()) around.folders.push_back(python_prefix + "/lib");
+  const auto add = [](std::vector<std::string>& folders, const std::string& prefix) {
+    if (!prefix.empty()) Append(folders, {prefix + "/lib", prefix + "/lib64"});
+  };
+  if (around.launcher) add(around.launcher_folders, LauncherPrefix());
+  add(around.folders, python_prefix);
   return around;
 }
 
 Result<MpiChoice> ChooseMpi(const MpiSurroundings& surroundings) {
-  const auto launcher = FlavourOfLauncher(surroundings.environment);
+  const auto launcher = surroundings.launcher;
   const std::string started =
       launcher ? std::string("the job was started by ") + TitleOf(*launcher) + "'s launcher" : "";
 
@@ -108,28 +141,35 @@ Result<MpiChoice> ChooseMpi(const MpiSurroundings& surroundings) {
     return MpiChoice{*flavour, {path}, loaded};
   }
 
-  std::optional<MpiFlavour> set;
+  std::vector<std::string> set;
+  std::optional<MpiFlavour> set_flavour;
   if (!surroundings.setting.empty()) {
-    set = FlavourOfFile(surroundings.setting);
-    if (!set) {
+    set_flavour = FlavourOfSetting(surroundings.setting);
+    if (!set_flavour) {
       return MakeError(ErrorKind::kConfig,
                        "HOROACC_MPI_LIBRARY is '" + surroundings.setting +
                            "'; it must name a libmpi.so.40 (Open MPI) or libmpi.so.12 (MPICH)");
     }
-    if (launcher && *launcher != *set) {
+    if (launcher && *launcher != *set_flavour) {
       return Contradiction("HOROACC_MPI_LIBRARY is " + surroundings.setting, started, *launcher);
     }
-    return MpiChoice{*set, {surroundings.setting}, "HOROACC_MPI_LIBRARY says so"};
+    set.push_back(surroundings.setting);
   }
   if (launcher) {
-    return MpiChoice{*launcher, Candidates(*launcher, surroundings.folders), started};
+    std::vector<std::string> libraries = FilesIn(surroundings.launcher_folders, *launcher);
+    Append(libraries, set);
+    Append(libraries, FilesIn(surroundings.folders, *launcher));
+    Append(libraries, FileNames(*launcher));
+    return MpiChoice{*launcher, std::move(libraries), started};
   }
+  if (set_flavour) return MpiChoice{*set_flavour, std::move(set), "HOROACC_MPI_LIBRARY says so"};
   for (const MpiFlavour flavour : {MpiFlavour::kOpenMpi, MpiFlavour::kMpich}) {
-    auto libraries = Candidates(flavour, surroundings.folders);
-    if (libraries.size() == FileNames(flavour).size()) continue;  // in none of the folders
-    return MpiChoice{flavour, std::move(libraries), "it lies beside this Python"};
+    auto libraries = FilesIn(surroundings.folders, flavour);
+    if (!libraries.empty()) {
+      return MpiChoice{flavour, std::move(libraries), "it lies beside this Python"};
+    }
   }
-  return MpiChoice{MpiFlavour::kOpenMpi, Candidates(MpiFlavour::kOpenMpi, {}), "it is the default"};
+  return MpiChoice{MpiFlavour::kOpenMpi, FileNames(MpiFlavour::kOpenMpi), "it is the default"};
 }
 
 }  // namespace horoacc

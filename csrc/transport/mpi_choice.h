@@ -1,7 +1,7 @@
 #pragma once
 // Which MPI a process must use. Two different ones in a process, or one that did not start the
 // job, end in ranks that do not see each other, so this is decided before anything is loaded.
-#include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -16,15 +16,18 @@ enum class MpiFlavour { kOpenMpi, kMpich };
 
 /// What the choice depends on.
 struct MpiSurroundings {
-  std::string setting;              ///< HOROACC_MPI_LIBRARY: a path or a soname; "" if not set
-  std::vector<std::string> mapped;  ///< paths of the shared objects in this process
-  std::map<std::string, std::string> environment;  ///< only the variables that launchers set
+  std::string setting;                 ///< HOROACC_MPI_LIBRARY: a path or a soname; "" if not set
+  std::vector<std::string> mapped;     ///< paths of the shared objects in this process
+  std::optional<MpiFlavour> launcher;  ///< whose launcher started the job, if an MPI's did
+  std::vector<std::string> launcher_folders;  ///< where that launcher's own libmpi may lie
   std::vector<std::string> folders;  ///< where wheels put libmpi: lib/ of the Python prefix
 };
 
-/// The surroundings of this process. `python_prefix` is sys.prefix, or "".
+/// The surroundings of this process. `python_prefix` is sys.prefix, or ""; `launcher` is "openmpi",
+/// "mpich", or anything else for a job that no MPI started.
 [[nodiscard]] MpiSurroundings LookAround(const std::string& setting,
-                                         const std::string& python_prefix);
+                                         const std::string& python_prefix,
+                                         const std::string& launcher);
 
 struct MpiChoice {
   MpiFlavour flavour = MpiFlavour::kOpenMpi;
@@ -32,8 +35,9 @@ struct MpiChoice {
   std::string reason;                  ///< for messages: "it is loaded already", ...
 };
 
-/// The libmpi that is mapped already, else the one that started the job, else the setting's, else
-/// the first that is found. kConfig if two of these contradict each other: it says what to set.
+/// The libmpi that is mapped already, else that of the launcher that started the job, else the
+/// setting's, else the first that is found. kConfig if two of these are of different flavours: it
+/// says what to set.
 Result<MpiChoice> ChooseMpi(const MpiSurroundings& surroundings);
 
 }  // namespace horoacc

@@ -97,7 +97,7 @@ Result<std::shared_ptr<MpiSession>> MpiSession::Open(const MpiOptions& options) 
   if (session->plugin_->open(&session->mpi_, &error) != 0) {
     return PluginError(error, ErrorKind::kConfig);
   }
-  const ha_mpi_threads threads = session->plugin_->threads(session->mpi_);
+  const ha_mpi_threads threads = session->threads();
   if (threads < HA_MPI_SERIALIZED) {
     return MakeError(ErrorKind::kConfig,
                      std::string("MPI was initialised with ") + NameOf(threads) +
@@ -127,6 +127,8 @@ Status MpiSession::Join(int64_t deadline_ns) {
 int MpiSession::rank() const { return plugin_->rank(mpi_); }
 
 int MpiSession::size() const { return plugin_->size(mpi_); }
+
+ha_mpi_threads MpiSession::threads() const { return plugin_->threads(mpi_); }
 
 std::string MpiSession::library_version() const {
   std::string text = plugin_->library_version(mpi_);

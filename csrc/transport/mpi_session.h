@@ -36,6 +36,8 @@ class MpiSession {
 
   [[nodiscard]] int rank() const;
   [[nodiscard]] int size() const;
+  /// What MPI was initialised with, by us or by somebody else.
+  [[nodiscard]] ha_mpi_threads threads() const;
   /// "Open MPI v5.0.11", "MPICH Version: 5.0.2"
   [[nodiscard]] std::string library_version() const;
 

@@ -78,10 +78,10 @@ from horoacc.torch.ops import (
     poll,
     reducescatter,
     reducescatter_async,
-    sparse_allreduce_async,
     synchronize,
 )
 from horoacc.torch.optimizer import DistributedOptimizer
+from horoacc.torch.sparse import sparse_allreduce_async
 
 
 def init(comm: Any = None, process_sets: Any = None) -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import torch
 
-from horoacc import basics, ops_build, settings
+from horoacc import ops_build, process, settings
 from horoacc.compression import Compressor
 
 _MODES = {"gradients": 1, "all": 2}
@@ -80,7 +80,8 @@ def _declare(found: ctypes.CDLL) -> ctypes.CDLL:
         ("attach", None, [pointer, integer]),
         ("register_sizes", None, [sizes, size]),
         ("hooks_create", pointer, [pointer, integer, integer, ctypes.c_double, ctypes.c_double,
-                                   ctypes.POINTER(pointer), ctypes.POINTER(ctypes.c_char_p), size]),
+                                   ctypes.POINTER(pointer), ctypes.POINTER(ctypes.c_char_p), size,
+                                   ctypes.c_char_p]),
         ("hooks_touched", integer, [pointer]),
         ("hooks_in_flight", size, [pointer]),
         ("hooks_missing", size, [pointer, sizes]),
@@ -107,16 +108,16 @@ def attach() -> bool:
         Whether it does: not for a job of one rank, nor with HOROACC_ARENA=off.
     """
     mode = str(settings.read(os.environ)["arena"])
-    if mode == "off" or basics.size() == 1:
+    if mode == "off" or process.position().size == 1:
         return False
-    address = basics.engine().address
+    address = process.engine().address
     found = library()
     if found is None:
         return False
     if address != _Attached.address:
         found.ha_torch_attach(address, _MODES[mode])
         _Attached.address = address
-        basics.before_shutdown(detach)
+        process.before_shutdown(detach)
     return True
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from horoacc import basics
+from horoacc import process
 from horoacc.collectives import Collectives
 from horoacc.dtypes import OP_NAMES, Average, Sum
 from horoacc.errors import Unsupported
@@ -131,7 +131,7 @@ class Broadcast(torch.autograd.Function):
         """Averages the gradient for the root."""
         name, root_rank, process_set = ctx.call
         (reduced,) = _reduce(_dense(grads), name, Average, (1.0, 1.0), process_set, False)
-        if basics.rank() != root_rank:
+        if process.position().rank != root_rank:
             reduced = torch.zeros_like(reduced)
         return None, None, None, reduced
 

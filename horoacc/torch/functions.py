@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from horoacc import basics
+from horoacc import process
 from horoacc.handles import synchronize
 from horoacc.objects import allgather_object, broadcast_object
 from horoacc.torch.ops import broadcast_async_
@@ -64,7 +64,7 @@ def broadcast_optimizer_state(
     own = optimizer.state_dict()
     tensors: list[torch.Tensor] = []
     outline = broadcast_object(_outline(own, tensors), root_rank, "optimizer_state")
-    is_root = basics.rank() == root_rank
+    is_root = process.position().rank == root_rank
     blank: list[torch.Tensor] = []
     received = own if is_root else _fill(outline, blank)
     _broadcast_all(

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from horoacc.errors import from_core
-from horoacc.reduction import Scaling
+from horoacc.reduction import BACKWARD_TOO_OFTEN, Scaling
 from horoacc.torch import _ops
 
 # A wait comes back this often to let Python's signal handlers run.
@@ -62,6 +62,7 @@ class GradientHooks:
             engine.address, process_set, scaling.op, scaling.prescale, scaling.postscale,
             (ctypes.c_void_p * count)(*(param._cdata for param in params)),
             (ctypes.c_char_p * count)(*(name.encode() for name in names)), count,
+            BACKWARD_TOO_OFTEN.encode(),
         )  # fmt: skip
         self.remove = weakref.finalize(self, library.ha_torch_hooks_destroy, self._hooks)
         # At exit the process, not this, ends what autograd still refers to.

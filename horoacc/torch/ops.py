@@ -5,15 +5,15 @@ Tensors are contiguous and on the CPU. The out-of-place calls that wait are diff
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
 from horoacc.calls import check_list, check_scatter_op, resolve_op
 from horoacc.collectives import Collectives, barrier
-from horoacc.compression import Compressor
-from horoacc.dtypes import Average, Sum
+from horoacc.compression import Compressor, decompress_all
+from horoacc.dtypes import Average
 from horoacc.handles import poll, synchronize
 from horoacc.process_sets import ProcessSet, global_process_set
 from horoacc.torch.autograd import Allgather, Allreduce, Alltoall, Broadcast, Reducescatter
@@ -45,7 +45,6 @@ __all__ = [
     "poll",
     "reducescatter",
     "reducescatter_async",
-    "sparse_allreduce_async",
     "synchronize",
 ]
 
@@ -125,7 +124,7 @@ class TorchCollectives(Collectives):
         reduced = _apply(
             Allreduce, name, op, scales, process_set, True, *(tensor for tensor, _ in narrow)
         )
-        return _widen(compression, reduced, narrow)
+        return decompress_all(compression, reduced, narrow)
 
     def allgather(
         self,
@@ -226,60 +225,7 @@ class TorchCollectives(Collectives):
         parts = _apply(
             Reducescatter, name, op, scales, process_set, True, *(tensor for tensor, _ in narrow)
         )
-        return _widen(compression, parts, narrow)
-
-
-def _widen(
-    compression: type[Compressor], results: Sequence[torch.Tensor], narrow: Sequence[Any]
-) -> list[torch.Tensor]:
-    return [
-        compression.decompress(result, context)
-        for result, (_, context) in zip(results, narrow, strict=True)
-    ]
-
-
-def sparse_allreduce_async(
-    tensor: torch.Tensor,
-    name: str | None,
-    op: int,
-    process_set: ProcessSet = global_process_set,
-) -> Callable[[], torch.Tensor]:
-    """Starts a reduction of a sparse tensor: its values and indices are gathered.
-
-    Args:
-        tensor: A COO tensor; the ranks' may have different non-zeros.
-        name: The same on all ranks.
-        op: Average or Sum.
-        process_set: The ranks that take part.
-
-    Returns:
-        A function to call for the reduced sparse tensor; `synchronize` takes it too.
-
-    Raises:
-        ValueError: An argument cannot work.
-    """
-    if op not in (Average, Sum):
-        raise ValueError("A sparse tensor can be averaged or summed, nothing else.")
-    if not tensor.is_coalesced():
-        tensor = tensor.coalesce()
-    indices = allgather_async(
-        tensor._indices().t().contiguous(), _part(name, "indices"), process_set
-    )
-    values = allgather_async(tensor._values().contiguous(), _part(name, "values"), process_set)
-    size = process_set.size() or 1
-
-    def finish() -> torch.Tensor:
-        gathered = synchronize(values)
-        where = synchronize(indices)
-        if op == Average:
-            gathered = gathered / size
-        return torch.sparse_coo_tensor(where.t(), gathered, tensor.shape)
-
-    return finish
-
-
-def _part(name: str | None, part: str) -> str | None:
-    return None if name is None else f"{name}.{part}"
+        return decompress_all(compression, parts, narrow)
 
 
 _collectives = TorchCollectives()

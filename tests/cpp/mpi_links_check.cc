@@ -135,7 +135,8 @@ int main(int argc, char** argv) {
   REQUIRE(argc >= 3);
   const std::string mode = argc > 3 ? argv[3] : "ours";
   const char* setting = std::getenv("HOROACC_MPI_LIBRARY");
-  auto chosen = ChooseMpi(LookAround(setting == nullptr ? "" : setting, argv[2]));
+  const char* launcher = std::getenv("OMPI_COMM_WORLD_RANK") != nullptr ? "openmpi" : "mpich";
+  auto chosen = ChooseMpi(LookAround(setting == nullptr ? "" : setting, argv[2], launcher));
   if (!chosen.ok()) std::fprintf(stderr, "%s\n", chosen.error().message.c_str());
   REQUIRE(chosen.ok());
   const MpiOptions options{argv[1], chosen.value(), Soon()};
@@ -144,7 +145,7 @@ int main(int argc, char** argv) {
   const bool theirs = mode == "theirs" || mode == "funneled";
   if (theirs) CallMpi(options.choice, "MPI_Init_thread", mode == "theirs" ? kMultiple : kFunneled);
   if (theirs) {
-    const auto again = ChooseMpi(LookAround("", ""));
+    const auto again = ChooseMpi(LookAround("", "", launcher));
     REQUIRE(again.ok() && again.value().flavour == options.choice.flavour);
     REQUIRE(again.value().reason.find("loaded already") != std::string::npos);
   }

@@ -51,7 +51,6 @@ TEST(the_defaults_are_valid_text) {
   CHECK_EQ(parsed.timeline, plain.timeline);
   CHECK(parsed.log_level == plain.log_level);
   CHECK_EQ(parsed.start_timeout_seconds, plain.start_timeout_seconds);
-  CHECK(parsed.arena == plain.arena);
   CHECK_EQ(parsed.arena_bytes, plain.arena_bytes);
   CHECK_EQ(parsed.spin_microseconds, plain.spin_microseconds);
   CHECK_EQ(parsed.window_bytes, plain.window_bytes);
@@ -78,7 +77,6 @@ TEST(values_arrive_where_they_belong) {
                                     {"log_level", "trace"},
                                     {"log_hide_time", "1"},
                                     {"start_timeout_seconds", "0.25"},
-                                    {"arena", "all"},
                                     {"arena_bytes", "4096"},
                                     {"spin_microseconds", "-1"},
                                     {"window_bytes", "65536"},
@@ -95,20 +93,17 @@ TEST(values_arrive_where_they_belong) {
   CHECK(settings.log_level == LogLevel::kTrace);
   CHECK(settings.log_hide_time);
   CHECK_EQ(settings.start_timeout_seconds, 0.25);
-  CHECK(settings.arena == ArenaMode::kAll);
   CHECK_EQ(settings.arena_bytes, 4096);
   CHECK_EQ(settings.spin_microseconds, -1);
   CHECK_EQ(settings.window_bytes, 65536);
   CHECK_EQ(settings.last_arriver_bytes, 0);
-  CHECK_EQ(settings.thread_affinity, "3,1");
+  CHECK((settings.thread_affinity == std::vector<int>{3, 1}));
   CHECK(settings.reduce_path == PathKind::kStaged);
 }
 
 TEST(every_choice_has_a_name) {
   for (const char* name : {"auto", "board", "tcp", "mpi"}) (void)Parsed({{"control", name}});
-  for (const char* name : {"off", "gradients", "all"}) (void)Parsed({{"arena", name}});
-  for (const char* name : {"auto", "direct", "staged", "windows"})
-    (void)Parsed({{"reduce_path", name}});
+  for (const char* name : {"auto", "staged", "windows"}) (void)Parsed({{"reduce_path", name}});
   int level = 0;
   for (const char* name : {"trace", "debug", "info", "warning", "error", "fatal"}) {
     CHECK_EQ(static_cast<int>(Parsed({{"log_level", name}}).log_level), level++);
@@ -132,9 +127,11 @@ TEST(bad_values_are_refused_with_key_and_value) {
   }
   for (const char* value : {"", "true", "2", "yes", "01"})
     CheckRefused("stall_check_disable", value);
-  CheckRefused("arena", "on");
+  for (const char* value : {"abc", "1,", ",1", "1,,2", "1 2", "1, 2", "-1", "1024", "1.5", "+1"}) {
+    CheckRefused("thread_affinity", value);
+  }
   CheckRefused("log_level", "WARN");
-  CheckRefused("reduce_path", "ring");
+  for (const char* value : {"ring", "direct"}) CheckRefused("reduce_path", value);
   CheckRefused("reduction", "fast");
 }
 

@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <string>
+#include <vector>
 
 #include "check.h"
 #include "transport/fd.h"
@@ -63,19 +64,42 @@ TEST(TheLauncherDecidesAndTheFoldersComeFirst) {
   const Folder folder({"libmpi.so.40", "libmpi.so.12"});
   MpiSurroundings around;
   around.folders = {"/nowhere", folder.path};
-  around.environment = {{"PMI_RANK", "0"}, {"PMI_SIZE", "2"}};
+  around.launcher = MpiFlavour::kMpich;
   MpiChoice choice = Chosen(around);
   CHECK(choice.flavour == MpiFlavour::kMpich);
   CHECK_EQ(choice.libraries.front(), folder.path + "/libmpi.so.12");
   CHECK_EQ(choice.libraries.back(), std::string("libmpich.so.12"));  // left to the loader
 
-  around.environment = {{"OMPI_COMM_WORLD_RANK", "0"}, {"PMIX_RANK", "0"}};
+  around.launcher = MpiFlavour::kOpenMpi;
   choice = Chosen(around);
   CHECK(choice.flavour == MpiFlavour::kOpenMpi);
   CHECK_EQ(choice.libraries.front(), folder.path + "/libmpi.so.40");
 
   around.folders = {};
   CHECK_EQ(Chosen(around).libraries.front(), std::string("libmpi.so.40"));
+}
+
+TEST(TheLaunchersOwnComesBeforeTheSettingBeforePythons) {
+  const Folder launcher({"libmpi.so.40", "libmpi.so.12"});
+  const Folder python({"libmpi.so.40"});
+  MpiSurroundings around;
+  around.launcher = MpiFlavour::kOpenMpi;
+  around.launcher_folders = {launcher.path};
+  around.setting = "/opt/libmpi.so.40";
+  around.folders = {python.path};
+  const std::vector<std::string> all = {launcher.path + "/libmpi.so.40", around.setting,
+                                        python.path + "/libmpi.so.40", "libmpi.so.40"};
+  CHECK(Chosen(around).libraries == all);
+  around.launcher_folders = {"/nowhere"};
+  CHECK_EQ(Chosen(around).libraries.front(), around.setting);
+}
+
+TEST(TheSettingMayBeALinkWithoutAVersion) {
+  const Folder folder({"libmpi.so.12.3.4"});
+  std::filesystem::create_symlink("libmpi.so.12.3.4", folder.path + "/libmpi.so");
+  MpiSurroundings around;
+  around.setting = folder.path + "/libmpi.so";
+  CHECK(Chosen(around).flavour == MpiFlavour::kMpich);
 }
 
 TEST(TheSettingDecidesWithoutALauncher) {
@@ -101,13 +125,13 @@ TEST(WhatLiesBesidePythonServesOtherwise) {
 
 TEST(ContradictionsAreErrorsThatSayWhatToSet) {
   MpiSurroundings around;
-  around.environment = {{"PMI_RANK", "0"}};
+  around.launcher = MpiFlavour::kMpich;
   around.mapped = {"/x/libmpi.so.40"};
   std::string text = Refused(around);
   CHECK(text.find("Open MPI is loaded already (/x/libmpi.so.40)") != std::string::npos);
-  CHECK(text.find("MPI4PY_MPIABI=mpich") != std::string::npos);
+  CHECK(text.find("MPI4PY_LIBMPI to its libmpi.so.12") != std::string::npos);
   around.mapped = {};
-  around.environment = {{"OMPI_COMM_WORLD_RANK", "0"}};
+  around.launcher = MpiFlavour::kOpenMpi;
   around.setting = "/y/libmpi.so.12";
   text = Refused(around);
   CHECK(text.find("HOROACC_MPI_LIBRARY is /y/libmpi.so.12") != std::string::npos);
@@ -116,12 +140,9 @@ TEST(ContradictionsAreErrorsThatSayWhatToSet) {
 }
 
 TEST(SurroundingsOfThisProcess) {
-  ::setenv("PMI_RANK", "3", 1);
-  ::unsetenv("OMPI_COMM_WORLD_RANK");
-  const MpiSurroundings around = LookAround("here", "/prefix");
-  ::unsetenv("PMI_RANK");
-  CHECK_EQ(around.environment.at("PMI_RANK"), std::string("3"));
-  CHECK(!around.environment.contains("OMPI_COMM_WORLD_RANK"));
+  const MpiSurroundings around = LookAround("here", "/prefix", "mpich");
+  CHECK(around.launcher == MpiFlavour::kMpich);
+  CHECK(!LookAround("", "", "horoaccrun").launcher);
   CHECK_EQ(around.setting, std::string("here"));
   CHECK_EQ(around.folders.front(), std::string("/prefix/lib"));
   bool libc = false;

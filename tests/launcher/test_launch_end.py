@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -212,3 +213,44 @@ def test_no_file_is_left(job: Job, tmp_path: Path, how: str) -> None:
     job.expect_nothing_left()
     job.wait_until(lambda: not list(tmp_path.iterdir()), "the removal of session files", 5)
     assert shared() <= before
+
+
+MPICH_PROGRAM = """
+from mpi4py import MPI
+import os, re, signal, sys, time
+world = MPI.COMM_WORLD
+world.allreduce(1)
+if world.rank == 0:
+    print(re.search(r"/dev/shm/mpich_shm_\\S+", open("/proc/self/maps").read())[0], flush=True)
+if sys.argv[1] == "kill" and world.rank == 1:
+    time.sleep(0.5)
+    os.kill(os.getpid(), signal.SIGKILL)
+if sys.argv[1] == "-":
+    time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("how", ["end", "kill a rank", "interrupt", "kill the launcher"])
+def test_no_segment_of_mpich_is_left(job: Job, how: str) -> None:
+    """MPICH has a file in /dev/shm, of a name that says nothing, until MPI_Finalize."""
+    mpirun = Path(MODES["mpich"][1])
+    if not mpirun.exists():
+        pytest.skip("MPICH is not installed")
+    program = [sys.executable, "-c", MPICH_PROGRAM]
+    argument = how.split()[0] if how in ("end", "kill a rank") else "-"
+    process = job.start(
+        *MODES["mpich"], "-np", "2", *program, argument,
+        MPI4PY_MPIABI="mpich", LD_LIBRARY_PATH=str(mpirun.parents[1] / "lib"),
+    )  # fmt: skip
+    assert process.stdout
+    segment = Path(process.stdout.readline().split()[-1].decode())
+    assert segment.name.startswith("mpich_shm_")
+    if how == "interrupt":
+        process.send_signal(signal.SIGINT)
+    elif how == "kill the launcher":
+        assert segment.exists()
+        time.sleep(0.5)
+        process.kill()
+    process.communicate(timeout=30)
+    job.expect_nothing_left()
+    job.wait_until(lambda: not segment.exists(), "the removal of MPICH's segment", 5)

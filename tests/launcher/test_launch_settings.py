@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,10 +10,12 @@ import pytest
 from horoacc.launcher.arguments import build_parser, parse_arguments
 
 from horoacc import settings
-from horoacc.settings import TABLE, SettingError
+from horoacc.settings import BUILD, RETIRED, TABLE, SettingError
 
 ROOT = Path(__file__).resolve().parents[2]
 ROWS = {setting.key: setting for setting in TABLE}
+IGNORED = [retired for retired in RETIRED if not retired.refused]
+REFUSED = [retired for retired in RETIRED if retired.refused]
 
 
 def test_documentation_is_the_tables() -> None:
@@ -28,7 +31,7 @@ def test_the_core_has_the_same_keys_and_defaults() -> None:
 
 def test_names_are_unique_and_every_row_is_reachable() -> None:
     variables = [name for s in TABLE for name in (s.env, s.horovod_env) if name]
-    flags = [flag for s in TABLE for flag in settings.flag_names(s)]
+    flags = [flag for s in TABLE for flag in (*s.flags, *s.opposites)]
     sections = [s.yaml for s in TABLE]
     for names in (variables, flags, sections, [s.key for s in TABLE]):
         assert len(names) == len(set(names))
@@ -124,7 +127,7 @@ def test_every_flag_and_its_opposite(setting: settings.Setting) -> None:
     if setting.kind == "bool":
         on = not setting.inverted
         assert given(setting.flag) == {setting.key: on}
-        for opposite in settings.opposite_flags(setting):
+        for opposite in setting.opposites:
             assert given(opposite) == {setting.key: not on}
     else:
         text = setting.choices[-1] if setting.choices else "60"
@@ -134,12 +137,47 @@ def test_every_flag_and_its_opposite(setting: settings.Setting) -> None:
         assert given(setting.flag, text) == {setting.key: expected}
 
 
-@pytest.mark.parametrize("retired", settings.RETIRED, ids=lambda retired: retired.flag)
+@pytest.mark.parametrize("retired", IGNORED, ids=lambda retired: retired.flag)
 def test_retired_flags_are_accepted(retired: settings.Retired) -> None:
-    flags = [retired.flag, "5"] if retired.takes_value else [retired.flag]
-    options = parse_arguments([*flags, "-np", "1", "true"], {})
-    assert options.notices == [f"{retired.flag} has no effect: {retired.why}"]
-    assert options.given == {} and options.command == ["true"]
+    for flag in retired.flags:
+        options = parse_arguments([flag, *["5"] * retired.values, "-np", "1", "true"], {})
+        assert options.notices == [f"{flag} has no effect: {retired.why}"]
+        assert options.given == {} and options.command == ["true"]
+
+
+@pytest.mark.parametrize("retired", REFUSED, ids=lambda retired: retired.flag)
+def test_flags_that_would_make_another_job_are_refused(
+    retired: settings.Retired, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for flag in retired.flags:
+        with pytest.raises(SystemExit) as ended:
+            parse_arguments([flag, *["5"] * retired.values, "-np", "1", "true"], {})
+        assert ended.value.code == 2
+        assert f"{flag} cannot be used: {retired.why}" in capsys.readouterr().err
+
+
+def test_horovods_variables_without_a_meaning_get_a_line() -> None:
+    environ = {"HOROVOD_MPI_THREADS_DISABLE": "1", "HOROVOD_CYCLE_TIME": ""}
+    (line,) = parse_arguments(["-np", "1", "true"], environ).notices
+    assert line.startswith("HOROVOD_MPI_THREADS_DISABLE has no effect: threads")
+
+
+def test_every_variable_of_the_project_is_documented() -> None:
+    """Whatever is read from the environment is a row of the table, or the launcher's own."""
+    known = {name for s in TABLE for name in (s.env, s.horovod_env)} | {b.env for b in BUILD}
+    files = [
+        ROOT / "setup.py",
+        *(ROOT / "horoacc").rglob("*.py"),
+        *(ROOT / "launcher").rglob("*.py"),
+    ]
+    named = {
+        name for file in files for name in re.findall(r"HOROACC_[A-Z_]+[A-Z]", file.read_text())
+    }
+    assert {"HOROACC_BUILD_TYPE", "HOROACC_MPI_FETCH"} <= named & known
+    readme = (ROOT / "launcher" / "README.md").read_text()
+    launchers = {f"HOROACC{name}" for name in re.findall(r"`(?:HOROACC)?(_[A-Z_]+)`", readme)}
+    launchers.add("HOROACC_OUTPUT_SOCKET")
+    assert named - known - launchers == set()
 
 
 def test_command_line_wins_over_file_over_environment(tmp_path: Path) -> None:

@@ -194,6 +194,43 @@ def test_other_hosts_need_an_engine(job: Job) -> None:
     assert "host.invalid is another host" in result.err and "mpirun" in result.err
 
 
+def test_mpi_cannot_negotiate_for_ranks_that_it_did_not_start(job: Job) -> None:
+    result = job.run("--tcp", "--control", "mpi", "-np", "2", "echo", code=1)
+    assert "--control mpi needs ranks that an mpirun started" in result.err and result.out == ""
+    program = [sys.executable, "-c", "import horoacc; horoacc.init()"]
+    result = job.run("--tcp", "-np", "2", "env", "HOROACC_CONTROL=mpi", *program, code=1)
+    assert "setting 'control' can be 'mpi' only if one mpirun started all ranks" in result.err
+
+
+PINNED_PROGRAM = """
+import pathlib, sys, time
+import horoacc as hvd
+hvd.init()
+def cores():
+    tasks = pathlib.Path("/proc/self/task").iterdir()
+    named = [task for task in tasks if (task / "comm").read_text() == "horoacc\\n"]
+    lists = [(task / "status").read_text().split("Cpus_allowed_list:")[1] for task in named]
+    return [text.split()[0] for text in lists]
+deadline = time.monotonic() + 10
+while cores() != [sys.argv[1 + hvd.rank()]] and time.monotonic() < deadline:
+    time.sleep(0.01)
+print(*cores())
+"""
+
+
+def test_engine_threads_run_where_they_are_told(job: Job) -> None:
+    given = sorted(os.sched_getaffinity(0))
+    cores = [str(given[0]), str(given[-1])]
+    program = [sys.executable, "-c", PINNED_PROGRAM, *cores]
+    flag = "--thread-affinity"
+    result = job.run("--tcp", "-np", "2", flag, ",".join(cores), *program)
+    assert [result.of(rank) for rank in range(2)] == [[core] for core in cores]
+    result = job.run("--tcp", "-np", "2", flag, cores[0], *program, code=1)
+    assert "'thread_affinity' names 1 cores for 2 local ranks" in result.err
+    result = job.run("--tcp", "-np", "2", flag, "first", *program, code=1)
+    assert "setting 'thread_affinity' cannot be 'first'" in result.err
+
+
 def test_a_wrong_mpirun_is_named(job: Job) -> None:
     assert (
         "'/nowhere/mpirun' is no program"
@@ -236,6 +273,22 @@ def test_version_and_check_build(job: Job) -> None:
     for line in (f"HoroACC v{__version__}:", "Available Frameworks:", "    [X] TCP"):
         assert line in result.out.splitlines()
     assert "mpirun: " in result.out
+
+
+def test_a_missing_core_is_told_in_a_line(job: Job) -> None:
+    inject = (
+        "import sys; sys.modules['horoacc._core'] = None; from horoacc.launcher.main import main;"
+        "sys.exit(main(sys.argv[1:]))"
+    )
+    job.command = lambda *arguments: [  # type: ignore[method-assign]
+        sys.executable, "-c", inject, *arguments
+    ]  # fmt: skip
+    result = job.run("--check-build", code=1)
+    assert "    [ ] TCP" in result.out.splitlines() and "Traceback" not in result.err
+    assert "The core cannot be loaded: " in result.out
+    program = "import sys; sys.modules['horoacc._core'] = None; import horoacc; horoacc.init()"
+    result = job.run("--tcp", "-np", "1", sys.executable, "-c", program, code=1)
+    assert "ConfigError: the core of HoroACC cannot be loaded" in result.err
 
 
 def test_the_arguments_of_the_program_are_its_own(job: Job, mode: list[str]) -> None:

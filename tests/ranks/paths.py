@@ -40,13 +40,11 @@ def _over_mpi(flavour: str) -> Any:
 EARLY = {"HOROACC_LAST_ARRIVER_BYTES": "8192", "HOROACC_WINDOW_BYTES": "4096"}
 DATA_PATHS = [
     pytest.param(EARLY, id="auto"),
-    pytest.param(EARLY | {"HOROACC_REDUCE_PATH": "direct"}, id="direct"),
     pytest.param(EARLY | {"HOROACC_REDUCE_PATH": "windows"}, id="windows"),
     pytest.param(EARLY | {"HOROACC_REDUCE_PATH": "staged"}, id="staged"),
 ]
 DEFAULT_PATHS = [
     pytest.param({}, id="auto"),
-    pytest.param({"HOROACC_REDUCE_PATH": "direct"}, id="direct"),
     pytest.param({"HOROACC_REDUCE_PATH": "windows"}, id="windows"),
     pytest.param({"HOROACC_REDUCE_PATH": "staged"}, id="staged"),
 ]

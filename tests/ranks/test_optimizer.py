@@ -79,7 +79,7 @@ def test_same_as_one_rank(arguments: dict[str, Any], tolerance: float, hooks: st
             warnings.simplefilter("ignore", DeprecationWarning)
             optimizer = training.wrapped(model, **given)
         simple = not ({"groups", "num_groups", "compression", "sparse_as_dense"} & set(given))
-        assert (optimizer._native is not None) == (hooks == "native" and simple)
+        assert (optimizer._gradients.native is not None) == (hooks == "native" and simple)
         training.steps(model, optimizer, shares(5))
     finally:
         gradient_hooks.create = create

@@ -28,8 +28,6 @@ def test_kind(kind: int) -> None:
     assert error.culprit == 3
     for base in (*bases, errors.HoroaccError):
         assert isinstance(error, base)
-    with pytest.raises(wanted, match="what happened"):
-        errors.raise_from_core(kind, "what happened", -1)
     assert errors.from_core(kind, "").culprit is None
 
 
@@ -37,3 +35,10 @@ def test_bad_arguments_are_not_retried_by_elastic_jobs() -> None:
     assert not issubclass(errors.InvalidArgument, errors.HorovodInternalError)
     assert not issubclass(errors.ConfigError, errors.HorovodInternalError)
     assert issubclass(errors.NotInitialized, ValueError)
+
+
+def test_version_mismatch_is_horovods() -> None:
+    error = errors.HorovodVersionMismatchError("torch", "2.13.0", "2.14.1")
+    assert isinstance(error, ImportError)
+    assert (error.name, error.version, error.installed_version) == ("torch", "2.13.0", "2.14.1")
+    assert "2.13.0" in str(error) and "2.14.1" in str(error)

@@ -65,10 +65,6 @@ def test_group_of_unknown_parameters_is_left_out() -> None:
     assert reduction.partition([1, 2], groups=[[1, 7], [8]]) == [[1], [2]]
 
 
-def test_num_groups_is_the_older_name() -> None:
-    assert reduction.partition([1, 2, 3], num_groups=2) == [[1, 2], [3]]
-
-
 @pytest.mark.parametrize("groups", [-1, "two", 1.5, True, [1, 2], [[1], 2], [[1], [1]]])
 def test_groups_that_make_no_sense(groups: Any) -> None:
     with pytest.raises(ValueError, match="groups"):

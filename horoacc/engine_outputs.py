@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from horoacc import basics, handles
+from horoacc import handles, process
 from horoacc.process_sets import ProcessSet
 from horoacc.process_sets import number_of as set_number
 from horoacc.tensors import Tensors
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from horoacc._core import Output
 
 
-class Growing:
+class EngineOutputs:
     """The part that all-gather, all-to-all and reduce-scatter share."""
 
     def __init__(self, choose: Callable[[Any], Tensors]) -> None:
@@ -25,7 +25,7 @@ class Growing:
         """
         self._choose = choose
 
-    def _grow(
+    def _submit(
         self,
         collective: int,
         tensors: Sequence[Any],
@@ -41,7 +41,7 @@ class Growing:
         for name, (tensor, _) in zip(names, found, strict=True):
             pointer, shape, dtype = kind.view(tensor)
             members.append((name, pointer, 0, shape, dtype))
-        engine = basics.engine()
+        engine = process.engine()
         handle = engine.submit(
             collective, members, process_set=set_number(process_set),
             keep=[tensor for tensor, _ in found], **arguments,

@@ -1,0 +1,15 @@
+#include "api/python_contract.h"
+
+namespace py = pybind11;
+
+namespace horoacc::python {
+
+void Raise(const ha_error& error) {
+  const py::object raised =
+      py::module_::import("horoacc.errors")
+          .attr("from_core")(error.kind, std::string(error.message), error.culprit);
+  PyErr_SetObject(py::type::of(raised).ptr(), raised.ptr());
+  throw py::error_already_set();
+}
+
+}  // namespace horoacc::python

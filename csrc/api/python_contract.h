@@ -1,0 +1,48 @@
+#pragma once
+// The conventions of the C contract in Python's terms: errors are exceptions, and whatever may wait
+// does so without the GIL.
+#include <pybind11/pybind11.h>
+
+#include <algorithm>
+#include <string>
+#include <unordered_map>
+
+#include "api/horoacc.h"
+
+namespace horoacc::python {
+
+/// Raises what horoacc.errors.from_core makes of it.
+[[noreturn]] void Raise(const ha_error& error);
+
+/// Calls a function of the contract, which gets an ha_error to fill, without the GIL; an error is
+/// raised.
+template <typename Function>
+void Call(Function function) {
+  ha_error error{};
+  int code = HA_OK;
+  {
+    const pybind11::gil_scoped_release release;
+    code = function(&error);
+  }
+  if (code != HA_OK) Raise(error);
+}
+
+/// The key=value lines that a function like ha_counters writes.
+template <typename Fill>
+std::unordered_map<std::string, std::string> Pairs(Fill fill) {
+  std::string text(fill(nullptr, 0), '\0');
+  text.resize(text.size() + 256);  // counters may grow by a digit in between
+  fill(text.data(), text.size());
+  std::unordered_map<std::string, std::string> pairs;
+  const size_t length = std::char_traits<char>::length(text.c_str());
+  for (size_t at = 0; at < length;) {
+    const size_t end = std::min(text.find('\n', at), length);
+    const std::string line = text.substr(at, end - at);
+    const size_t equals = line.find('=');
+    pairs[line.substr(0, equals)] = line.substr(equals + 1);
+    at = end + 1;
+  }
+  return pairs;
+}
+
+}  // namespace horoacc::python

@@ -1,0 +1,66 @@
+#pragma once
+// The engine as Python sees it: the C contract with Python's types.
+#include <pybind11/pybind11.h>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "api/horoacc.h"
+#include "api/python_outputs.h"
+
+namespace horoacc::python {
+
+class Engine {
+ public:
+  Engine(const std::unordered_map<std::string, std::string>& settings,
+         const pybind11::dict& placement);
+  // The engine itself is never freed: tensors in the arena may outlive every Python object, and
+  // their memory is the engine's. Shutting it down ends its threads and its part in the job.
+  void Shutdown();
+  void FinalizeMpi();
+  [[nodiscard]] int MpiThreadLevel() const { return ha_mpi_thread_level(engine_); }
+
+  void BeforeFork() { ha_before_fork(engine_); }
+  void AfterForkInParent() { ha_after_fork_in_parent(engine_); }
+  void AfterForkInChild() { ha_after_fork_in_child(engine_); }
+
+  [[nodiscard]] uintptr_t address() const { return reinterpret_cast<uintptr_t>(engine_); }
+  [[nodiscard]] pybind11::tuple placement() const;
+
+  int AddProcessSet(const std::vector<int32_t>& ranks);
+  void RemoveProcessSet(int id);
+  [[nodiscard]] pybind11::object ProcessSetRanks(int id) const;
+
+  uint64_t Submit(int collective, const pybind11::sequence& tensors, int op, double prescale,
+                  double postscale, int root, int process_set,
+                  const std::optional<std::vector<int64_t>>& splits, pybind11::object keep);
+  uint64_t Allreduce(const std::optional<std::string>& name, uintptr_t input, uintptr_t output,
+                     const pybind11::tuple& shape, int dtype, int op, double prescale,
+                     double postscale, int process_set, pybind11::object keep);
+  bool Poll(uint64_t handle);
+  void Wait(uint64_t handle, std::optional<double> timeout);
+  std::vector<std::unique_ptr<Output>> Outputs(uint64_t handle) {
+    return TakeOutputs(engine_, handle);
+  }
+  void Release(uint64_t handle);
+
+  [[nodiscard]] bool ArenaContains(uintptr_t pointer) const;
+  void StartTimeline(const std::string& path, bool mark_cycles);
+  void StopTimeline();
+  [[nodiscard]] std::unordered_map<std::string, uint64_t> Counters() const;
+
+ private:
+  uint64_t Hand(const ha_call& call, std::span<const ha_tensor> tensors, pybind11::object keep);
+
+  ha_engine* engine_ = nullptr;
+  std::unordered_map<uint64_t, pybind11::object> kept_;  // guarded by the GIL
+};
+
+void BindEngine(pybind11::module_& module);
+
+}  // namespace horoacc::python

@@ -1,0 +1,226 @@
+"""The process-wide state: one engine, where this process stands, and what a fork does to it.
+
+The core has no globals; this module holds the one engine of the process. The engine object is
+never freed, only shut down, because tensors may live in its memory for as long as they please.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import os
+import sys
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+
+from horoacc import start
+from horoacc.errors import Aborted, NotInitialized
+
+if TYPE_CHECKING:
+    from horoacc._core import Engine
+
+# Horovod's text, which scripts match.
+_NOT_INITIALIZED = "Horovod has not been initialized; use hvd.init()."
+_FORKED = (
+    "this process was forked from one that called hvd.init(): its engine belongs to the parent. "
+    "Collectives work in the parent only; a child may call hvd.rank() and hvd.size(), or start "
+    "with multiprocessing's 'spawn' method and call hvd.init() itself."
+)
+
+
+class Position(NamedTuple):
+    """Where a process stands in the job."""
+
+    rank: int
+    size: int
+    local_rank: int
+    local_size: int
+    cross_rank: int
+    cross_size: int
+
+
+class _Process:
+    """What `init()` made. `engine` is None before it, after `shutdown()`, and in a child."""
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self.engine: Engine | None = None
+        self.position: Position | None = None
+        self.bootstrap = "none"
+        self.forked = False
+        self.at_exit = False
+        self.last_engine: Engine | None = None
+        self.before_shutdown: list[Callable[[], None]] = []
+
+
+_state = _Process()
+
+
+def engine() -> Engine:
+    """Gives the engine of this process.
+
+    Returns:
+        The engine.
+
+    Raises:
+        NotInitialized: There is none. It is a ValueError.
+        Aborted: The process is a forked child of one that has an engine.
+    """
+    found = _state.engine
+    if found is None:
+        _refuse()
+    return found
+
+
+def _refuse() -> NoReturn:
+    if _state.forked:
+        raise Aborted(_FORKED)
+    raise NotInitialized(_NOT_INITIALIZED)
+
+
+def position() -> Position:
+    """Gives this process's place in the job. It stays known in a forked child.
+
+    Returns:
+        The place.
+
+    Raises:
+        NotInitialized: `init()` was not called.
+    """
+    found = _state.position
+    if found is None:
+        raise NotInitialized(_NOT_INITIALIZED)
+    return found
+
+
+def lock() -> threading.RLock:
+    """Gives the lock that whoever joins or leaves the job holds.
+
+    Returns:
+        The lock.
+    """
+    return _state.lock
+
+
+def join(comm: Any) -> bool:
+    """Makes the engine of this process unless there is one. The caller holds the lock.
+
+    Args:
+        comm: As for `horoacc.init`.
+
+    Returns:
+        Whether it was made now.
+
+    Raises:
+        Aborted: The process is a forked child of one that has an engine.
+        ConfigError: The environment or a setting cannot work.
+        Timeout: Some ranks did not come.
+    """
+    if _state.forked:
+        raise Aborted(_FORKED)
+    if _state.engine is not None:
+        return False
+    made, bootstrap = start.engine(comm)
+    # One reference more than Python knows of: see the head of this module.
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(made))
+    _state.engine = _state.last_engine = made
+    _state.position = Position(*made.placement)
+    _state.bootstrap = bootstrap
+    return True
+
+
+def part() -> Engine | None:
+    """Takes the engine out of use, to be shut down. The caller holds the lock.
+
+    Returns:
+        The engine, if there was one.
+    """
+    if _state.engine is not None:
+        while _state.before_shutdown:
+            _state.before_shutdown.pop()()
+    made, _state.engine = _state.engine, None
+    if not _state.forked:
+        _state.position = None
+    return made
+
+
+def at_exit(shutdown: Callable[[], None]) -> None:
+    """Has this process leave the job when Python exits. A second call does nothing.
+
+    Args:
+        shutdown: Leaves the job.
+    """
+    if not _state.at_exit:
+        _state.at_exit = True
+        atexit.register(_leave, shutdown)
+
+
+def _leave(shutdown: Callable[[], None]) -> None:
+    """Ends this process's part in the job when Python exits.
+
+    Whoever initialised MPI finalises it. After an uncaught exception nobody does: the other ranks
+    may never come to the call, and mpirun has to see that this rank failed.
+    """
+    failed = getattr(sys, "last_value", None) is not None
+    try:
+        shutdown()
+    finally:
+        made = _state.last_engine
+        if failed and (mpi4py := sys.modules.get("mpi4py")) is not None:
+            mpi4py.rc.finalize = False
+        if made is not None and not _state.forked and not failed:
+            made.finalize_mpi()
+
+
+def bootstrap() -> str:
+    """Says how the ranks of this job met.
+
+    Returns:
+        "mpi", "tcp" or "none"; "" before `init()`.
+    """
+    return _state.bootstrap if _state.engine is not None else ""
+
+
+def before_shutdown(action: Callable[[], None]) -> None:
+    """Has something done once, just before the engine is shut down.
+
+    Args:
+        action: What to do.
+    """
+    _state.before_shutdown.append(action)
+
+
+def joined() -> bool:
+    """Says whether this process has an engine.
+
+    Returns:
+        True between `init()` and `shutdown()`.
+    """
+    return _state.engine is not None
+
+
+def _before_fork() -> None:
+    if _state.last_engine is not None and not _state.forked:
+        _state.last_engine.before_fork()
+
+
+def _after_fork_in_parent() -> None:
+    if _state.last_engine is not None and not _state.forked:
+        _state.last_engine.after_fork_in_parent()
+
+
+def _forget_in_child() -> None:
+    if _state.last_engine is not None and not _state.forked:
+        _state.last_engine.after_fork_in_child()
+    # The engine's threads are not in the child and its locks may be held: never touch it again.
+    # The position stays, for a DataLoader worker that asks for its rank.
+    _state.lock = threading.RLock()
+    if _state.last_engine is not None:
+        _state.engine = None
+        _state.forked = True
+
+
+os.register_at_fork(
+    before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_forget_in_child
+)

@@ -1,0 +1,110 @@
+"""From text to the values of settings, and back."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from horoacc.settings.setting import Setting, SettingError, Value
+from horoacc.settings.table import TABLE
+
+_WORDS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
+
+
+def parse(setting: Setting, text: str, source: str) -> Value:
+    """Reads one value.
+
+    Args:
+        setting: The row.
+        text: What was given.
+        source: The variable, flag or key that gave it, for the error.
+
+    Returns:
+        The value, of the row's kind.
+
+    Raises:
+        SettingError: The text is no value of this setting; names `source` and the text.
+    """
+    trimmed = text.strip()
+    if setting.kind == "bool":
+        # Horovod's rule is "a number above 0"; words are a courtesy of the new names.
+        if not source.startswith("HOROVOD_") and trimmed.lower() in _WORDS:
+            return _WORDS[trimmed.lower()]
+        try:
+            return int(trimmed) > 0
+        except ValueError:
+            raise SettingError(f"{source} must be 0 or 1, not '{text}'") from None
+    if setting.kind == "str":
+        if setting.choices and trimmed.lower() not in setting.choices:
+            listed = ", ".join(setting.choices)
+            raise SettingError(f"{source} must be one of {listed}, not '{text}'")
+        return trimmed.lower() if setting.choices else text
+    what = "a whole number" if setting.kind == "int" else "a number"
+    try:
+        number = int(trimmed) if setting.kind == "int" else float(trimmed)
+    except ValueError:
+        raise SettingError(f"{source} must be {what}, not '{text}'") from None
+    if not math.isfinite(number) or number < setting.least:
+        limit = f" of at least {setting.least:g}" if setting.least > -math.inf else ""
+        raise SettingError(f"{source} must be {what}{limit}, not '{text}'")
+    return number
+
+
+def as_text(value: Value) -> str:
+    """Writes a value the way the core and the environment read it."""
+    if isinstance(value, bool):
+        return "1" if value else "0"
+    if isinstance(value, float):
+        return f"{value:.12g}"
+    return str(value)
+
+
+def read(environ: Mapping[str, str]) -> dict[str, Value]:
+    """Reads every setting from an environment.
+
+    Args:
+        environ: Variables; `HOROACC_*` wins over `HOROVOD_*`, an empty one counts as not given.
+
+    Returns:
+        The value of every row of the table, by key.
+
+    Raises:
+        SettingError: A variable holds no value of its setting, or two settings contradict.
+    """
+    values: dict[str, Value] = {}
+    for setting in TABLE:
+        values[setting.key] = setting.default
+        for name in (setting.env, setting.horovod_env):
+            if name and environ.get(name, "") != "":
+                values[setting.key] = parse(setting, environ[name], name)
+                break
+    if values["timeline"] == "DYNAMIC":
+        values["timeline"] = ""
+    check(values)
+    return values
+
+
+def check(values: Mapping[str, Value]) -> None:
+    """Raises SettingError for values that are each possible but not together."""
+    shutdown, warning = values["stall_shutdown_seconds"], values["stall_warning_seconds"]
+    if 0 < float(shutdown) < float(warning):
+        raise SettingError(
+            f"stall_shutdown_seconds is {as_text(shutdown)}, which is below "
+            f"stall_warning_seconds, {as_text(warning)}"
+        )
+
+
+def core_settings(environ: Mapping[str, str]) -> dict[str, str]:
+    """The settings that the C++ core takes, as text.
+
+    Args:
+        environ: Variables, as for `read`.
+
+    Returns:
+        Every key that the core knows.
+
+    Raises:
+        SettingError: As `read`.
+    """
+    values = read(environ)
+    return {s.key: as_text(values[s.key]) for s in TABLE if s.scope == "core"}

@@ -1,0 +1,117 @@
+"""The rows of the table that the core never sees: this package's Python's, and horoaccrun's."""
+
+from __future__ import annotations
+
+from horoacc.settings.setting import Setting
+
+PYTHON_ROWS: tuple[Setting, ...] = (
+    Setting(
+        "arena",
+        "str",
+        "gradients",
+        "HOROACC_ARENA",
+        "Which of torch's CPU allocations lie in memory that the ranks of a host reduce in place: "
+        "those that become `gradients`, `all` from 64 KiB on, or none (`off`).",
+        scope="python",
+        flag="--arena",
+        yaml=("params", "arena"),
+        choices=("gradients", "all", "off"),
+    ),
+    Setting(
+        "mpi_library",
+        "str",
+        "",
+        "HOROACC_MPI_LIBRARY",
+        "Path of the libmpi to use if the process has loaded none and that of the launcher which "
+        "started the job is not found.",
+        scope="python",
+        flag="--mpi-library",
+        yaml=("library_options", "mpi_library"),
+    ),
+    Setting(
+        "cache_dir",
+        "str",
+        "",
+        "HOROACC_CACHE_DIR",
+        "Where framework ops that were not built at installation are kept; empty: "
+        "`~/.cache/horoacc`.",
+        scope="python",
+        flag="--cache-dir",
+        yaml=("library_options", "cache_dir"),
+    ),
+    Setting(
+        "tcp",
+        "bool",
+        False,
+        "HOROACC_TCP",
+        "Starts the ranks of this host without MPI. They only meet over TCP; they negotiate in "
+        "shared memory unless `control` says otherwise.",
+        scope="launcher",
+        flag="--tcp",
+        opposite="--mpi",
+        aliases=("--gloo",),
+        yaml=("launcher", "tcp"),
+    ),
+    Setting(
+        "mpirun",
+        "str",
+        "",
+        "HOROACC_MPIRUN",
+        "Path of the mpirun to use; empty: the one beside this Python, else the first on PATH.",
+        scope="launcher",
+        flag="--mpirun",
+        yaml=("launcher", "mpirun"),
+    ),
+    Setting(
+        "mpi_args",
+        "str",
+        "",
+        "HOROACC_MPI_ARGS",
+        "More arguments for mpirun, as one string.",
+        scope="launcher",
+        flag="--mpi-args",
+        yaml=("launcher", "mpi_args"),
+    ),
+    Setting(
+        "output_filename",
+        "str",
+        "",
+        "HOROACC_OUTPUT_FILENAME",
+        "A folder that gets each rank's output in `rank.N/stdout` and `rank.N/stderr`.",
+        scope="launcher",
+        flag="--output-filename",
+        yaml=("launcher", "output_filename"),
+    ),
+    Setting(
+        "prefix_timestamp",
+        "bool",
+        False,
+        "HOROACC_PREFIX_TIMESTAMP",
+        "Puts the time in front of every line that a rank prints.",
+        scope="launcher",
+        flag="--prefix-output-with-timestamp",
+        aliases=("-prefix-timestamp",),
+        yaml=("launcher", "prefix_output_with_timestamp"),
+    ),
+    Setting(
+        "verbose",
+        "bool",
+        False,
+        "HOROACC_VERBOSE",
+        "Makes `horoaccrun` say what it starts and how.",
+        scope="launcher",
+        flag="--verbose",
+        yaml=("launcher", "verbose"),
+    ),
+    Setting(
+        "grace_seconds",
+        "float",
+        5.0,
+        "HOROACC_GRACE_SECONDS",
+        "How long ranks may take to end after SIGTERM before they are killed.",
+        scope="launcher",
+        flag="--grace-seconds",
+        yaml=("launcher", "grace_seconds"),
+        least=0,
+    ),
+)

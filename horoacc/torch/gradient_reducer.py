@@ -1,0 +1,258 @@
+"""Gradients on their way: hooks that hand each over as autograd produces it, and its landing.
+
+What to do with a gradient is decided in `horoacc.reduction`; here are only torch's tensors.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch.utils.weak import WeakIdKeyDictionary
+
+from horoacc import process
+from horoacc.calls import ALLREDUCE
+from horoacc.compression import Compressor, NoneCompressor
+from horoacc.process_sets import ProcessSet, number_of
+from horoacc.reduction import Scaling, Schedule
+from horoacc.torch import gradient_hooks
+from horoacc.torch.gradient_hooks import GradientHooks
+from horoacc.torch.sparse import sparse_allreduce_async
+from horoacc.torch.tensors import torch_tensors
+
+# How to take each parameter's hook off. A parameter has one: a later optimizer's takes the place of
+# an earlier's.
+_take_off: Any = WeakIdKeyDictionary()
+
+
+class Member(NamedTuple):
+    """One gradient on its way."""
+
+    param: torch.Tensor
+    sent: torch.Tensor
+    """What is reduced in place: the gradient itself, or a compressed or dense copy."""
+    context: Any
+
+
+class Flight(NamedTuple):
+    """One submission: an engine's handle, or a function for a sparse gradient."""
+
+    engine: Any
+    handle: Any
+    members: Sequence[Member]
+
+
+class GradientReducer:
+    """Reduces the gradients of one optimizer's parameters."""
+
+    def __init__(
+        self,
+        names: Mapping[torch.Tensor, str],
+        schedule: Schedule[torch.Tensor],
+        scaling: Scaling,
+        compression: type[Compressor],
+        sparse_as_dense: bool,
+        process_set: ProcessSet,
+    ) -> None:
+        """Prepares; `hook` starts.
+
+        Args:
+            names: The name of each parameter's allreduce.
+            schedule: When which gradients travel.
+            scaling: How to reduce.
+            compression: How to make gradients narrower while they travel.
+            sparse_as_dense: Reduce sparse gradients as dense ones.
+            process_set: The ranks that take part.
+        """
+        self.schedule = schedule
+        self.native: GradientHooks | None = None
+        """The hooks in C++, if the schedule is one that they can serve."""
+        self._names = names
+        self._scaling = scaling
+        self._compression = compression
+        self._sparse_as_dense = sparse_as_dense
+        self._process_set = process_set
+        self._flights: list[Flight] = []
+        self._sparse: set[torch.Tensor] = set()
+
+    def hook(self) -> None:
+        """Puts a hook on every parameter; it takes the place of an earlier one."""
+        params = list(self.schedule.params)
+        for param in params:
+            if param in _take_off:
+                _take_off[param]()
+        simple = (
+            self._compression is NoneCompressor
+            and not self._sparse_as_dense
+            and self.schedule.immediate
+        )
+        self.native = gradient_hooks.create(
+            process.engine(), number_of(self._process_set), self._scaling, params,
+            [self._names[param] for param in params],
+        ) if simple else None  # fmt: skip
+        if self.native is not None:
+            for param in params:
+                _take_off[param] = self.native.remove
+            return
+        # Weak: the parameters outlive an optimizer that is replaced, and this with it.
+        reference = weakref.ref(self)
+
+        def hook(param: torch.Tensor) -> None:
+            reducer = reference()
+            if reducer is not None:
+                reducer._on_gradient(param)
+
+        for param in params:
+            register: Any = param.register_post_accumulate_grad_hook
+            _take_off[param] = register(hook).remove
+
+    def _native_hooks(self) -> GradientHooks | None:
+        """The hooks in C++, unless a later optimizer's have taken their place."""
+        return self.native if self.native is not None and self.native.on else None
+
+    @property
+    def touched(self) -> bool:
+        """Whether a backward pass began since the last step."""
+        native = self._native_hooks()
+        return self.schedule.touched or (native is not None and native.touched)
+
+    @property
+    def in_flight(self) -> bool:
+        """Whether gradients are being reduced."""
+        native = self._native_hooks()
+        return bool(self._flights) or (native is not None and native.in_flight)
+
+    def _on_gradient(self, param: torch.Tensor) -> None:
+        ready = self.schedule.ready(param)
+        if ready:
+            self._submit(ready)
+
+    def _submit(self, params: Sequence[torch.Tensor]) -> None:
+        engine = process.engine()
+        members = []
+        for param in params:
+            grad = self._gradient(param)
+            if grad.is_sparse:
+                self._submit_sparse(engine, param, grad)
+            else:
+                members.append(self._member(param, grad))
+        if not members:
+            return
+        scaling = self._scaling
+        number = number_of(self._process_set)
+        if len(members) == 1:
+            member = members[0]
+            pointer, shape, dtype = torch_tensors.view(member.sent)
+            handle = engine.allreduce(
+                self._names[member.param], pointer, pointer, shape, dtype, scaling.op,
+                scaling.prescale, scaling.postscale, number, member.sent,
+            )  # fmt: skip
+        else:
+            tensors = []
+            for member in members:
+                pointer, shape, dtype = torch_tensors.view(member.sent)
+                name = self._names[member.param]
+                tensors.append((name, pointer, pointer, shape, dtype))
+            handle = engine.submit(
+                ALLREDUCE, tensors, scaling.op, scaling.prescale, scaling.postscale,
+                process_set=number, keep=members,
+            )  # fmt: skip
+        self._flights.append(Flight(engine, handle, members))
+
+    def _gradient(self, param: torch.Tensor) -> torch.Tensor:
+        """Gives the gradient to send; zeros if this rank has none but another may."""
+        grad = param.grad
+        if grad is None:
+            if param in self._sparse and not self._sparse_as_dense:
+                dims = param.dim()
+                grad = torch.sparse_coo_tensor(
+                    torch.empty((1, 0), dtype=torch.int64),
+                    torch.empty((0, *param.shape[1:]), dtype=param.dtype), param.shape,
+                ) if dims else torch.zeros_like(param)  # fmt: skip
+            else:
+                grad = torch.zeros_like(param, requires_grad=False)
+            param.grad = grad
+        if grad.is_sparse and self._sparse_as_dense:
+            grad = grad.to_dense()
+            param.grad = grad
+        return grad
+
+    def _member(self, param: torch.Tensor, grad: torch.Tensor) -> Member:
+        if self._compression is NoneCompressor:
+            sent, context = grad, None
+        else:
+            sent, context = self._compression.compress(grad)
+        # Ranks could disagree about another memory order, so what travels is contiguous.
+        return Member(param, sent.contiguous(), context)
+
+    def _submit_sparse(self, engine: Any, param: torch.Tensor, grad: torch.Tensor) -> None:
+        self._sparse.add(param)
+        finish = sparse_allreduce_async(
+            grad, self._names[param], self._scaling.op, self._process_set
+        )
+        self._flights.append(Flight(engine, finish, [Member(param, grad, None)]))
+
+    def finish(self) -> None:
+        """Hands over what was not, waits for everything, and begins a new step.
+
+        Raises:
+            HorovodInternalError: A reduction failed.
+        """
+        native = self._native_hooks()
+        left = self.schedule.missing() if native is None else [[p] for p in native.missing()]
+        for params in left:
+            # One that was frozen meanwhile has no gradient on any rank.
+            wanted = [p for p in params if p.requires_grad or p.grad is not None]
+            if wanted:
+                self._submit(wanted)
+        failed = self._land()
+        if native is not None and native.engine is not process.engine():
+            self.hook()  # init() was called again
+        if failed is not None:
+            raise failed
+
+    def land(self) -> None:
+        """Waits for what is in flight, hands nothing over, and begins a new step.
+
+        Raises:
+            HorovodInternalError: A reduction failed.
+        """
+        if self.in_flight and (failed := self._land()) is not None:
+            raise failed
+
+    def _land(self) -> Exception | None:
+        """Waits for everything in flight and begins a new step; gives the first error."""
+        native = self._native_hooks()
+        failed = native.wait() if native is not None else None
+        for engine, handle, members in self._flights:
+            try:
+                if callable(handle):
+                    members[0].param.grad = handle()
+                    continue
+                engine.wait(handle)
+            except Exception as error:  # the rest must land before their memory may be reused
+                failed = failed or error
+            else:
+                for member in members:
+                    self._give_back(member)
+            if not callable(handle):
+                engine.release(handle)
+        self._flights.clear()
+        self.schedule.restart()
+        if native is not None:
+            native.restart()
+        return failed
+
+    def _give_back(self, member: Member) -> None:
+        param, sent, context = member
+        grad = param.grad
+        if sent is grad:
+            return
+        value = sent if context is None else self._compression.decompress(sent, context)
+        if grad is None:
+            param.grad = value.to(param.dtype)
+        else:
+            # Into the tensor that is there now: others may hold it, or a view of it.
+            grad.copy_(value)
