@@ -25,6 +25,13 @@ from horoacc import settings
 from horoacc.mpi_plugins import plugin
 
 # Of an outer job: a rank of this one must not read them.
+# glibc gives large blocks back to the kernel at once, so that every training step faults its
+# activations' pages in again. docs/benchmarks.md has what that costs. 32 MiB is the most that glibc
+# takes for the first.
+_KEEP_MEMORY = {
+    "MALLOC_MMAP_THRESHOLD_": str(32 << 20),
+    "MALLOC_TRIM_THRESHOLD_": str(1 << 30),
+}
 _POSITION = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE")
 _POSITION_VARIABLES = {
     f"{prefix}_{name}" for prefix in ("HOROACC", "HOROVOD") for name in _POSITION
@@ -101,8 +108,9 @@ def rank_environ(environ: Mapping[str, str], options: Options) -> dict[str, str]
         options: What was asked for.
 
     Returns:
-        Them, without an outer job's; with every setting that was given, under its HOROACC name; and
-        with a number of threads that lets the ranks share the cores.
+        Them, without an outer job's; with every setting that was given, under its HOROACC name;
+        with a number of threads that lets the ranks share the cores; and with a C library that
+        keeps freed memory.
     """
     result = {name: text for name, text in environ.items() if name not in _POSITION_VARIABLES}
     for setting in settings.TABLE:
@@ -111,6 +119,8 @@ def rank_environ(environ: Mapping[str, str], options: Options) -> dict[str, str]
     local = sum(host.slots for host in options.hosts if is_this_host(host.name))
     ranks = min(options.size, local) if local else options.size
     result.setdefault("OMP_NUM_THREADS", str(max(1, len(os.sched_getaffinity(0)) // ranks)))
+    for name, value in _KEEP_MEMORY.items():
+        result.setdefault(name, value)
     return result
 
 

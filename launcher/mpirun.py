@@ -27,7 +27,7 @@ from horoacc.launcher.supervise import Supervisor
 _SHIM = Path(__file__).resolve().parent / "shim.py"
 # Variables that ranks on other hosts need; on this one mpirun inherits all of them.
 _EXPORTED = re.compile(
-    r"(HOROACC_|HOROVOD_|OMP_|MKL_|OPENBLAS_|PYTHON|TORCH|TF_|KERAS_|CUDA_|NCCL_|NO_COLOR$"
+    r"(HOROACC_|HOROVOD_|OMP_|MALLOC_|MKL_|OPENBLAS_|PYTHON|TORCH|TF_|KERAS_|CUDA_|NCCL_|NO_COLOR$"
     r"|PATH$|LD_LIBRARY_PATH$|VIRTUAL_ENV$)"
 )
 # What mpirun puts in front of lines that come from ranks on other hosts.

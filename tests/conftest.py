@@ -2,7 +2,8 @@
 
 Keyword arguments of the mark: `env`, variables of the ranks; `framework`, the module whose init()
 they call (`horoacc` by default); `seconds`, how long the body may take. A parameter named `env`
-adds to the variables and one named `ranks` may be read by the body.
+adds to the variables and one named `ranks` may be read by the body. The mark `only_ranks(2, 3)` of
+a parameter's value leaves out its other sizes.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers", "ranks(*sizes, env=None, framework='horoacc', seconds=60): run in every rank"
     )
+    config.addinivalue_line("markers", "only_ranks(*sizes): leave out other sizes of `ranks`")
     config.stash[pools_key] = Pools()
 
 
@@ -49,8 +51,17 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items[:] = [item for item in items if _wanted(item)]
     # Bodies of equal ranks run one after the other, so that few pools live at a time.
     items.sort(key=_pool_order)
+
+
+def _wanted(item: pytest.Item) -> bool:
+    mark = item.get_closest_marker("only_ranks")
+    if mark is None or item.get_closest_marker("ranks") is None:
+        return True
+    assert isinstance(item, pytest.Function)
+    return item.callspec.params["ranks"] in mark.args
 
 
 def _pool_order(item: pytest.Item) -> tuple[Any, ...]:

@@ -124,10 +124,23 @@ def test_own_rendezvous_checks_the_inherited_socket() -> None:
 
 SHOW = """
 import dataclasses, json, socket, sys, time
+import numpy as np
+import horoacc as hvd
+from horoacc import basics
 from horoacc.launcher import environment
 place = environment.detect()
 shown = dataclasses.asdict(place)
-for _ in range(2):  # a second init() meets anew
+shown["sums"] = []
+for number in range(2):
+    hvd.init()
+    shown["sums"] += hvd.allreduce(np.full(2, hvd.rank() + 1.0), op=hvd.Sum).tolist()
+    shown["met"] = basics.bootstrap()
+    shown["messages"] = hvd.counters()["control_messages"]
+    hvd.barrier()
+    hvd.shutdown()
+maps = open("/proc/self/maps").read()
+shown["plug_ins"] = sorted({line.split("/")[-1] for line in maps.split() if "horoacc_mpi_" in line})
+for _ in range(2):  # as an init() does, each time anew
     meeting = environment.rendezvous(place, seconds=30)
     host, _, port = meeting.address.rpartition(":")
     if meeting.address and place.rank == 0:
@@ -168,6 +181,10 @@ def check_places(places: list[dict[str, object]], size: int, launcher: str, how:
             size, size, place["rank"],
         )  # fmt: skip
         assert (place["launcher"], place["bootstrap"]) == (launcher, how)
+        # The engine starts there, twice, and negotiates in shared memory.
+        assert place["sums"] == [size * (size + 1) / 2] * 4
+        assert (place["met"], place["messages"]) == (how, 0)
+        assert place["plug_ins"] == ([f"libhoroacc_mpi_{launcher}.so"] if how == "mpi" else [])
 
 
 def test_under_horoaccrun(job: Job, any_mode: list[str]) -> None:

@@ -80,6 +80,13 @@ def test_threads_are_bounded_unless_the_user_says_otherwise(job: Job, mode: list
     assert job.run(*mode, "-np", "2", *show, OMP_NUM_THREADS="7").of(1) == ["7"]
 
 
+def test_freed_memory_is_kept_unless_told_otherwise(job: Job, mode: tuple[str, ...]) -> None:
+    show = ["sh", "-c", "echo $MALLOC_TRIM_THRESHOLD_ $MALLOC_MMAP_THRESHOLD_"]
+    assert job.run(*mode, "-np", "2", *show).of(1) == [f"{1 << 30} {32 << 20}"]
+    found = job.run(*mode, "-np", "2", *show, MALLOC_TRIM_THRESHOLD_="1000").of(1)
+    assert found == [f"1000 {32 << 20}"]
+
+
 def test_rank_0_reads_standard_input(job: Job, any_mode: list[str]) -> None:
     result = job.run(*any_mode, "-np", "2", "sh", "-c", "cat; echo end", stdin="one\ntwo\n")
     assert result.of(0) == ["one", "two", "end"]

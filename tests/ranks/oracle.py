@@ -68,7 +68,16 @@ def joiner(op: int) -> Callable[[Array, Array], Array]:
     """The operation on two accumulators."""
     if op == PRODUCT:
         return _product
-    return {AVERAGE: np.add, SUM: np.add, MIN: np.minimum, MAX: np.maximum}[op]  # type: ignore[return-value]
+    return {AVERAGE: np.add, SUM: np.add, MIN: _min, MAX: _max}[op]
+
+
+def _min(a: Array, b: Array) -> Array:
+    # A NaN wins; of equal values (-0 and +0) the lower rank's stays.
+    return np.where((b < a) | (b != b), b, a)
+
+
+def _max(a: Array, b: Array) -> Array:
+    return np.where((b > a) | (b != b), b, a)
 
 
 def _product(a: Array, b: Array) -> Array:

@@ -26,43 +26,55 @@ def has_plugin(flavour: str) -> bool:
     return (Path(found.origin).parent / "lib" / f"libhoroacc_mpi_{flavour}.so").exists()
 
 
-def _over_mpi(flavour: str) -> Any:
+def _over_mpi(flavour: str, word: str, env: dict[str, str], *marks: pytest.MarkDecorator) -> Any:
     mpirun = MPIRUNS[flavour]
-    env = {"HOROACC_TEST_MPIRUN": str(mpirun), "HOROACC_CONTROL": "mpi"}
     missing = not mpirun.exists() or not has_plugin(flavour)
     return pytest.param(
-        env, id=f"control-{flavour}",
-        marks=pytest.mark.skipif(missing, reason=f"{flavour} is not installed or has no plug-in"),
+        env | {"HOROACC_TEST_MPIRUN": str(mpirun)}, id=f"{word}-{flavour}",
+        marks=[
+            pytest.mark.skipif(missing, reason=f"{flavour} is not installed or has no plug-in"),
+            *marks,
+        ],
     )  # fmt: skip
 
 
 # Tensors of a few KiB then go every way that large ones go by default, and wrap around windows.
 EARLY = {"HOROACC_LAST_ARRIVER_BYTES": "8192", "HOROACC_WINDOW_BYTES": "4096"}
-DATA_PATHS = [
-    pytest.param(EARLY, id="auto"),
-    pytest.param(EARLY | {"HOROACC_REDUCE_PATH": "windows"}, id="windows"),
-    pytest.param(EARLY | {"HOROACC_REDUCE_PATH": "staged"}, id="staged"),
-]
-DEFAULT_PATHS = [
-    pytest.param({}, id="auto"),
-    pytest.param({"HOROACC_REDUCE_PATH": "windows"}, id="windows"),
-    pytest.param({"HOROACC_REDUCE_PATH": "staged"}, id="staged"),
-]
+# arena_arrays.placed() puts tensors into the arena where all of torch's would be there.
+_DATA: dict[str, dict[str, str]] = {
+    "auto": {},
+    "arena": {"HOROACC_ARENA": "all"},
+    "windows": {"HOROACC_REDUCE_PATH": "windows"},
+    "staged": {"HOROACC_REDUCE_PATH": "staged"},
+}
+DATA_PATHS = [pytest.param(EARLY | env, id=name) for name, env in _DATA.items()]
+DEFAULT_PATHS = [pytest.param(env, id=name) for name, env in _DATA.items()]
 CONTROL_PATHS = [
-    pytest.param({"HOROACC_CONTROL": "tcp"}, id="control-tcp"),
-    _over_mpi("openmpi"),
-    _over_mpi("mpich"),
+    pytest.param(EARLY | {"HOROACC_CONTROL": "tcp"}, id="control-tcp"),
+    _over_mpi("openmpi", "control", EARLY | {"HOROACC_CONTROL": "mpi"}),
+    _over_mpi("mpich", "control", EARLY | {"HOROACC_CONTROL": "mpi"}),
 ]
-ALL_PATHS = [*DATA_PATHS, *CONTROL_PATHS]
+# What mpirun and horoaccrun give by default: ranks meet through MPI and negotiate on the board.
+BOARD_OVER_MPI = [
+    _over_mpi(flavour, "board", EARLY, pytest.mark.only_ranks(2, 3)) for flavour in MPIRUNS
+]
+ALL_PATHS = [*DATA_PATHS, *CONTROL_PATHS, *BOARD_OVER_MPI]
+
+
+def only(paths: Sequence[Any], *sizes: int) -> list[Any]:
+    """The same paths, for some numbers of ranks."""
+    return [
+        pytest.param(*path.values, id=path.id, marks=[*path.marks, pytest.mark.only_ranks(*sizes)])
+        for path in paths
+    ]
 
 
 def matrix(dtypes: Sequence[str]) -> list[Any]:
-    """Pairs of path and type: data paths with all of them; control planes, which never look at a
-    tensor's bytes, with a few."""
+    """Pairs of path and type: all of them, but for the paths that differ only in how ranks meet."""
     few = [dtype for dtype in dtypes if dtype in ("bool", "int64", "float32")]
     return [
         pytest.param(*path.values, dtype, id=f"{path.id}-{dtype}", marks=path.marks)
-        for paths, types in ((DATA_PATHS, dtypes), (CONTROL_PATHS, few))
+        for paths, types in ((DATA_PATHS, dtypes), (CONTROL_PATHS, dtypes), (BOARD_OVER_MPI, few))
         for path in paths
         for dtype in types
     ]

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 import training
+from paths import BOARD_OVER_MPI, CONTROL_PATHS
 from pool import Pools
 
 import horoacc.torch as hvd
@@ -27,23 +28,33 @@ def test_same_bits_with_arena_on_and_off(pools: Pools, job: str, size: int) -> N
             assert (in_place > 0) == (mode != "off"), f"{in_place} bytes in place with {mode}"
 
 
+@pytest.mark.parametrize("threshold", ["0", "65536", "67108864"])
 @pytest.mark.parametrize(
     "env",
     [
-        {"HOROACC_REDUCE_PATH": "windows"},
-        {"HOROACC_REDUCE_PATH": "staged"},
-        {"HOROACC_FUSION_THRESHOLD": "0"},
-        {"HOROACC_FUSION_THRESHOLD": "65536"},
-        {"HOROACC_CONTROL": "tcp"},
+        pytest.param({}, id="arena"),
+        pytest.param({"HOROACC_REDUCE_PATH": "windows"}, id="windows"),
+        pytest.param({"HOROACC_REDUCE_PATH": "staged"}, id="staged"),
+        CONTROL_PATHS[0],
     ],
-    ids=lambda env: "-".join(env.values()),
 )
-def test_same_bits_by_every_path_and_bucket_size(pools: Pools, env: dict[str, str]) -> None:
-    wanted = pools.get(3, "horoacc.torch", {"HOROACC_ARENA": "off"}).run(
-        TRAINING, "plain_job", {}, 120
-    )
-    got = pools.get(3, "horoacc.torch", env).run(TRAINING, "plain_job", {}, 120)
-    assert got[0][0] == wanted[0][0]
+@pytest.mark.parametrize("size", [2, 3, 8])
+def test_same_bits_by_every_path_and_bucket_size(
+    pools: Pools, size: int, env: dict[str, str], threshold: str
+) -> None:
+    same_as_private(pools, size, env | {"HOROACC_FUSION_THRESHOLD": threshold})
+
+
+@pytest.mark.parametrize("env", [*CONTROL_PATHS[1:], *BOARD_OVER_MPI])
+def test_same_bits_over_mpi(pools: Pools, env: dict[str, str]) -> None:
+    same_as_private(pools, 3, env)
+
+
+def same_as_private(pools: Pools, size: int, env: dict[str, str]) -> None:
+    private = pools.get(size, "horoacc.torch", {"HOROACC_ARENA": "off"})
+    wanted = private.run(TRAINING, "plain_job", {}, 120)
+    got = pools.get(size, "horoacc.torch", env).run(TRAINING, "plain_job", {}, 120)
+    assert {bits for bits, _ in got} == {bits for bits, _ in wanted}
 
 
 @pytest.mark.parametrize("env", [{"HOROACC_ARENA": "gradients"}])

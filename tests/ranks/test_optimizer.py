@@ -10,12 +10,16 @@ from typing import Any
 import pytest
 import torch
 import training
+from paths import CONTROL_PATHS
 from torch import nn
 
 import horoacc.torch as hvd
 from horoacc.torch import gradient_hooks
 
-pytestmark = pytest.mark.ranks(2, 3, framework="horoacc.torch")
+pytestmark = [
+    pytest.mark.ranks(2, 3, framework="horoacc.torch"),
+    pytest.mark.parametrize("env", [pytest.param({}, id="plain"), *CONTROL_PATHS]),
+]
 DOUBLE = torch.float64
 
 
@@ -105,7 +109,7 @@ def test_accumulates_over_passes(set_late: bool) -> None:
     close(model, reference(6, 8, passes=2))
 
 
-@pytest.mark.parametrize("env", [{"HOROACC_FUSION_THRESHOLD": "4096"}])
+@pytest.mark.ranks(2, framework="horoacc.torch", env={"HOROACC_FUSION_THRESHOLD": "4096"})
 def test_first_bucket_runs_before_the_last_gradient_is_queued() -> None:
     model = training.network()
     optimizer = training.wrapped(model)
@@ -406,10 +410,9 @@ def test_states_are_broadcast_from_the_root() -> None:
         hvd.broadcast_parameters((p for p in model.parameters()), 0)
 
 
+@pytest.mark.ranks(3, framework="horoacc.torch")
 def test_process_set_trains_alone() -> None:
-    members = hvd.add_process_set(range(hvd.size() - 1)) if hvd.size() > 2 else None
-    if members is None:
-        return
+    members = hvd.add_process_set([0, 1])
     torch.manual_seed(hvd.rank())
     model = training.network()
     optimizer = training.wrapped(model, process_set=members)

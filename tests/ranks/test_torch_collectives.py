@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import oracle
 import pytest
 import torch
+from paths import CONTROL_PATHS, only
 
 import horoacc.torch as hvd
 
 pytestmark = pytest.mark.ranks(1, 2, 3, framework="horoacc.torch")
 
+PLANES = [pytest.param({}, id="plain"), *only(CONTROL_PATHS, 2, 3)]
 DTYPES = (*oracle.DTYPES, "bfloat16")
 MODES = [
     pytest.param({"HOROACC_ARENA": "all"}, id="arena"),
@@ -31,9 +35,9 @@ def reduced(
 ) -> torch.Tensor:
     if given[0].dtype == torch.bfloat16:
         # Widening to float32 is exact, and the canonical order accumulates there.
-        wide = oracle.reduce([x.float().numpy() for x in given], op)
+        wide = oracle.reduce([x.float().numpy() for x in given], op, pre, post)
         return torch.from_numpy(wide).to(torch.bfloat16)
-    return torch.from_numpy(oracle.reduce([x.numpy() for x in given], op))
+    return torch.from_numpy(oracle.reduce([x.numpy() for x in given], op, pre, post))
 
 
 def same(got: torch.Tensor, wanted: torch.Tensor, what: str) -> None:
@@ -43,11 +47,34 @@ def same(got: torch.Tensor, wanted: torch.Tensor, what: str) -> None:
                        wanted.contiguous().view(-1).view(torch.uint8)), what  # fmt: skip
 
 
-@pytest.mark.parametrize("env", MODES)
+def in_place(call: Callable[[], torch.Tensor], tensor: torch.Tensor) -> torch.Tensor:
+    """Makes a call that reduces a tensor in place, in the arena if the tensor should lie there."""
+    before = hvd.counters()["arena_bytes"]
+    got = call()
+    assert got is tensor
+    size = tensor.numel() * tensor.element_size()
+    if os.environ.get("HOROACC_ARENA") == "all" and size >= 1 << 16 and hvd.size() > 1:
+        assert hvd.counters()["arena_bytes"] - before == size
+    return got
+
+
+@pytest.mark.parametrize("env", [*MODES, *only(CONTROL_PATHS, 2, 3)])
 @pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.ranks(1, 2, 3, 4, 8, framework="horoacc.torch")
 def test_every_type(dtype: str) -> None:
+    every_type(dtype, ((), (5,), (3, 4), (70001,)))
+
+
+@pytest.mark.parametrize("env", MODES)
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32", "int64"])
+@pytest.mark.ranks(16, framework="horoacc.torch")
+def test_sixteen_ranks(dtype: str) -> None:
+    every_type(dtype, ((5,), (40001,)))
+
+
+def every_type(dtype: str, shapes: tuple[tuple[int, ...], ...]) -> None:
     me, size = hvd.rank(), hvd.size()
-    for shape in ((), (5,), (3, 4), (70001,)):
+    for shape in shapes:
         name = f"{dtype}.{shape}"
         given = [values(dtype, shape, rank, name) for rank in range(size)]
         for op in oracle.OPS.values():
@@ -56,7 +83,15 @@ def test_every_type(dtype: str) -> None:
                     hvd.allreduce(given[me], op=op)
                 continue
             same(hvd.allreduce(given[me], op=op, name=name), reduced(given, op), name)
-            same(hvd.allreduce_(given[me].clone(), op=op), reduced(given, op), f"{name} in place")
+            mine = given[me].clone()
+            got = in_place(lambda: hvd.allreduce_(mine, op=op), mine)  # noqa: B023 - called now
+            same(got, reduced(given, op), f"{name} in place")
+            if dtype == "bool":
+                continue
+            mine = given[me].clone()
+            scales = {"prescale_factor": 1.7, "postscale_factor": 0.3}
+            got = in_place(lambda: hvd.allreduce_(mine, op=op, **scales), mine)  # noqa: B023
+            same(got, reduced(given, op, 1.7, 0.3), f"{name} scaled")
         same(hvd.broadcast(given[me], size - 1), given[size - 1], name)
         group = hvd.grouped_allreduce([given[me], given[me].clone()], op=hvd.Sum)
         same(group[1], reduced(given, oracle.SUM), f"group {name}")
@@ -99,6 +134,7 @@ def test_refused_tensors() -> None:
     assert hvd.allreduce(conjugate, op=hvd.Sum)[0] == (1 - 2j) * hvd.size()
 
 
+@pytest.mark.parametrize("env", PLANES)
 def test_neutral_door_takes_tensors() -> None:
     import horoacc
 
@@ -108,6 +144,7 @@ def test_neutral_door_takes_tensors() -> None:
     assert isinstance(horoacc.allgather(np.ones(2)), np.ndarray)
 
 
+@pytest.mark.parametrize("env", PLANES)
 def test_sparse_allreduce() -> None:
     me, size = hvd.rank(), hvd.size()
     mine = torch.sparse_coo_tensor([[me, me + 1]], [[1.0, 2.0], [3.0, 4.0]], (size + 1, 2))
@@ -130,6 +167,7 @@ def through(output: Any, label: str, rank: int | None = None) -> torch.Tensor:
     return (output * values("float64", tuple(output.shape), rank, f"to {label}")).sum()
 
 
+@pytest.mark.parametrize("env", PLANES)
 @pytest.mark.parametrize("name", [None, "named"])
 def test_gradients(name: str | None) -> None:
     me, size = hvd.rank(), hvd.size()
@@ -198,6 +236,7 @@ def test_gradients(name: str | None) -> None:
         hvd.allreduce(x, op=hvd.Max).sum().backward()
 
 
+@pytest.mark.parametrize("env", PLANES)
 def test_compression() -> None:
     x = torch.full((7,), 1.0 / 3.0)
     for compressor, narrow in ((hvd.Compression.fp16, torch.float16),

@@ -13,6 +13,8 @@ from multiprocessing.connection import Client
 from pathlib import Path
 from typing import Any
 
+from plane_watch import PlaneWatch
+
 PR_SET_PDEATHSIG = 1
 
 
@@ -32,7 +34,10 @@ def outcome_of(path: str, name: str, arguments: dict[str, Any]) -> tuple[str, An
     from _pytest.outcomes import Skipped
 
     try:
-        return "ok", load(path, name)(**arguments), ""
+        watch = PlaneWatch()
+        value = load(path, name)(**arguments)
+        watch.check()
+        return "ok", value, ""
     except Skipped as skipped:
         return "skipped", str(skipped), ""
     except BaseException:

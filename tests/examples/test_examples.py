@@ -15,16 +15,18 @@ EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 HOROACCRUN = "import sys; from horoacc.launcher.main import main; sys.exit(main())"
 
 
-def run(ranks: int, script: str, *flags: str) -> subprocess.CompletedProcess[str]:
+def run(
+    ranks: int, script: str, *flags: str, how: tuple[str, ...] = ("--tcp",), seconds: float = 110
+) -> subprocess.CompletedProcess[str]:
     foreign = ("OMPI_", "PMIX_", "PMI_", "HOROVOD_", "HOROACC_")
     variables = {
         name: value for name, value in os.environ.items()
         if not name.startswith(foreign) or name == "HOROACC_CACHE_DIR"
     }  # fmt: skip
     return subprocess.run(
-        [sys.executable, "-c", HOROACCRUN, "-np", str(ranks), "--tcp",
+        [sys.executable, "-c", HOROACCRUN, "-np", str(ranks), *how,
          sys.executable, str(EXAMPLES / script), *flags],
-        env=variables, capture_output=True, text=True, timeout=110, check=False,
+        env=variables, capture_output=True, text=True, timeout=seconds, check=False,
     )  # fmt: skip
 
 
@@ -42,8 +44,15 @@ def test_two_ranks_reach_what_one_reaches() -> None:
     assert abs(together - alone) <= 100 / 360 + 0.01
 
 
+@pytest.mark.timeout(300)  # 16 imports of torch on few cores
+def test_sixteen_ranks_as_a_user_starts_them() -> None:
+    done = run(16, "torch_digits.py", "--epochs", "1", how=(), seconds=280)
+    accuracy(done)
+    assert "16 ranks" in done.stdout
+
+
 def test_bar_is_shown_by_rank_0_only() -> None:
-    done = run(2, "torch_digits.py", "--epochs", "1")
+    done = run(2, "torch_digits.py", "--epochs", "1", how=())
     accuracy(done)
     bars = [line for line in re.split(r"[\r\n]", done.stdout + done.stderr) if "epochs" in line]
     assert bars

@@ -1,0 +1,210 @@
+"""How jobs with an engine end: what the survivors are told, and that nothing stays behind."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from launcher_jobs import MODES, Job, Result
+
+# How ranks meet, and what carries their negotiation.
+WAYS = {
+    "board": (MODES["tcp"], "auto"),
+    "tcp": (MODES["tcp"], "tcp"),
+    "openmpi": (MODES["openmpi"], "auto"),
+    "openmpi-mpi": (MODES["openmpi"], "mpi"),
+}
+
+# The survivors hold back SIGTERM until they have told what they saw, and then wait for it, so that
+# the rank that is at fault ends first.
+PROGRAM = """
+import ctypes, os, signal, sys
+if sys.argv[1] != "go on":
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+import numpy as np
+import horoacc as hvd
+how = sys.argv[1]
+hvd.init()
+me = hvd.rank()
+arrays = [np.ones(1 << 18, np.float32) for _ in range(4)]
+for array in arrays:
+    hvd.allreduce_(array)
+print("up", flush=True)
+if me == 0:
+    sys.stdin.readline()
+hvd.barrier()
+try:
+    for step in range(10**9):
+        flights = [hvd.allreduce_async_(x, name=f"grad{i}") for i, x in enumerate(arrays)]
+        if me == 1 and step == 5:
+            if how == "kill":
+                os.kill(os.getpid(), signal.SIGKILL)
+            elif how == "crash":
+                ctypes.string_at(0)
+            elif how == "interrupt":
+                signal.raise_signal(signal.SIGINT)
+            elif how == "raise":
+                raise ValueError("only on rank 1")
+        for flight in flights:
+            hvd.synchronize(flight)
+        if me == 0 and step == 5:
+            print("running", flush=True)
+except hvd.HorovodInternalError as error:
+    print(type(error).__name__, error.culprit, error, flush=True)
+    signal.sigtimedwait([signal.SIGTERM], 30)
+    sys.exit(9)
+"""
+
+
+@dataclass
+class Traces:
+    """What the processes of a job have outside of themselves."""
+
+    files: set[Path]
+    sockets: set[str]
+
+
+def top(path: Path) -> Path:
+    """The entry of /dev/shm that a file lies in."""
+    return Path(*path.parts[:4])
+
+
+def traces(job: Job) -> Traces:
+    files = set()
+    inodes = set()
+    for pid, _ in job.alive():
+        process = Path("/proc", str(pid))
+        try:
+            mapped = re.findall(r" (/dev/shm/\S+)", (process / "maps").read_text())
+            opened = [str(fd.readlink()) for fd in (process / "fd").iterdir()]
+        except OSError:
+            continue
+        files |= {top(Path(name)) for name in (*mapped, *opened) if name.startswith("/dev/shm/")}
+        inodes |= {name[8:-1] for name in opened if name.startswith("socket:[")}
+    sockets = {line.split()[7] for line in unix_sockets() if line.split()[6] in inodes}
+    return Traces(files, sockets)
+
+
+def unix_sockets() -> list[str]:
+    """The lines of sockets that have a name."""
+    lines = Path("/proc/net/unix").read_text().splitlines()[1:]
+    return [line for line in lines if len(line.split()) > 7]
+
+
+class EngineJob:
+    """Three ranks that reduce until something happens to them."""
+
+    def __init__(self, job: Job, folder: Path, way: str, how: str) -> None:
+        flags, plane = WAYS[way]
+        if len(flags) == 2 and not Path(flags[1]).exists():
+            pytest.skip(f"{way}'s mpirun is not installed")
+        self._job = job
+        self._folder = folder
+        self.process = job.start(
+            *flags, "-np", "3", sys.executable, "-c", PROGRAM, how,
+            stdin=subprocess.PIPE, HOROACC_CONTROL=plane, HOROACC_GRACE_SECONDS="30",
+            TMPDIR=str(folder),
+        )  # fmt: skip
+        assert self.process.stdout and self.process.stdin
+        for _ in range(3):
+            assert self.process.stdout.readline().endswith(b"up\n"), self.process.communicate()
+        self._traces = traces(job)
+        # What is looked for must be there as long as the job lives.
+        assert bool(self._traces.files) == (flags != MODES["tcp"])
+        assert flags == MODES["tcp"] or any("horoaccrun" in name for name in self._traces.sockets)
+        self.process.stdin.write(b"\n")
+        self.process.stdin.flush()
+
+    def end(self) -> Result:
+        out, err = self.process.communicate(timeout=60)
+        return Result(self.process.returncode, out.decode(), err.decode())
+
+    def expect_nothing_left(self) -> None:
+        self._job.expect_nothing_left()
+        self._job.wait_until(lambda: not list(self._folder.iterdir()), "an empty TMPDIR", 5)
+        gone: Callable[[], bool] = lambda: not [p for p in self._traces.files if p.exists()]  # noqa: E731
+        self._job.wait_until(gone, f"the removal of {self._traces.files}", 5)
+        assert not self._traces.sockets & {line.split()[7] for line in unix_sockets()}
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(
+    ("how", "code", "told"),
+    [
+        ("kill", 128 + signal.SIGKILL, "PeerLost"),
+        ("crash", 128 + signal.SIGSEGV, "PeerLost"),
+        ("interrupt", 128 + signal.SIGINT, "Aborted"),
+        ("raise", 1, "Aborted"),
+    ],
+)
+def test_a_rank_ends_in_the_middle(
+    job: Job, tmp_path: Path, way: str, how: str, code: int, told: str
+) -> None:
+    ranks = EngineJob(job, tmp_path, way, how)
+    result = ranks.end()
+    assert result.code == code, result
+    for survivor in (0, 2):
+        (line,) = [line for line in result.of(survivor) if told in line]
+        assert re.fullmatch(rf"{told} 1 .*\brank 1\b.*", line), line
+    if how == "raise":
+        assert "rank 1 exited with code 1" in result.err
+        assert "[1] ValueError: only on rank 1" in result.err
+    ranks.expect_nothing_left()
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_the_launcher_ends_in_the_middle(job: Job, tmp_path: Path, way: str, number: int) -> None:
+    ranks = EngineJob(job, tmp_path, way, "go on")
+    assert ranks.process.stdout and b"running" in ranks.process.stdout.readline()
+    ranks.process.send_signal(number)
+    result = ranks.end()
+    assert result.code == (-number if number == signal.SIGKILL else 128 + number), result
+    if number == signal.SIGINT:
+        assert result.err.count("KeyboardInterrupt") >= 3
+    ranks.expect_nothing_left()
+
+
+STALL = """
+import os, signal, sys, time
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+import numpy as np
+import horoacc as hvd
+from horoacc.errors import Timeout
+hvd.init()
+try:
+    if hvd.rank() == 1:
+        deadline = time.monotonic() + 60
+        while not os.path.exists(sys.argv[1]) and time.monotonic() < deadline:
+            time.sleep(0.01)
+    hvd.allreduce(np.ones(3), name="late")
+except Timeout as error:
+    open(sys.argv[1], "w").close()
+    print(error, flush=True)
+    if hvd.rank() != 1:
+        signal.sigtimedwait([signal.SIGTERM], 30)
+    sys.exit(5)
+"""
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_stalled_tensor_is_named_and_ends_the_job(job: Job, tmp_path: Path, way: str) -> None:
+    flags, plane = WAYS[way]
+    result = job.run(
+        *flags, "-np", "3", sys.executable, "-c", STALL, str(tmp_path / "noticed"),
+        HOROACC_CONTROL=plane, HOROACC_STALL_CHECK_TIME_SECONDS="1",
+        HOROACC_STALL_SHUTDOWN_TIME_SECONDS="2", HOROACC_GRACE_SECONDS="30", code=5,
+    )  # fmt: skip
+    for rank in range(3):
+        (told,) = result.of(rank)
+        assert "'allreduce.late' was not submitted by rank(s) 1 " in told, told
+    warnings = [line for line in result.err.splitlines() if "warning" in line]
+    assert len(warnings) == 1, result.err
+    assert re.search(r"allreduce\.late.*rank\(s\) 1 have not submitted", warnings[0]), warnings
+    job.expect_nothing_left()
