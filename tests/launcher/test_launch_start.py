@@ -80,7 +80,7 @@ def test_threads_are_bounded_unless_the_user_says_otherwise(job: Job, mode: list
     assert job.run(*mode, "-np", "2", *show, OMP_NUM_THREADS="7").of(1) == ["7"]
 
 
-def test_freed_memory_is_kept_unless_told_otherwise(job: Job, mode: tuple[str, ...]) -> None:
+def test_freed_memory_is_kept_unless_told_otherwise(job: Job, mode: list[str]) -> None:
     show = ["sh", "-c", "echo $MALLOC_TRIM_THRESHOLD_ $MALLOC_MMAP_THRESHOLD_"]
     assert job.run(*mode, "-np", "2", *show).of(1) == [f"{1 << 30} {32 << 20}"]
     found = job.run(*mode, "-np", "2", *show, MALLOC_TRIM_THRESHOLD_="1000").of(1)
