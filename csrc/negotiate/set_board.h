@@ -91,6 +91,8 @@ class SetBoard {
   };
   [[nodiscard]] Result<NamedId> Lookup(std::string_view name);
   [[nodiscard]] std::string NameOf(uint32_t id) const;
+  /// A place of the table of names: id + 1, or 0 if it is free.
+  [[nodiscard]] uint32_t name_slot(uint32_t place) const { return names_[place]; }
   /// The id of a name that is known already. Takes the lock.
   [[nodiscard]] std::optional<uint32_t> Known(std::string_view name) const;
   /// Ends a generation for which ranks are missing, and leaves out the next one: its rows may still

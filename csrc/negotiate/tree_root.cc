@@ -73,7 +73,8 @@ TreeRoot::Verdicts TreeRoot::Split(uint32_t bucket, TensorKey witness) {
   if (witness.id >= kNamedIds || bucket >= *plan_.bucket_count) return {};
   const PlanItem& item = plan_.items[witness.id];
   if (item.bucket != bucket + 1) return {};  // the plan has changed
-  if (!item.waiting && last_[witness.id] >= witness.generation) return {};
+  const uint64_t last = last_[witness.id];
+  if (last > witness.generation || (last == witness.generation && !item.waiting)) return {};
   const PlanBucket& state = plan_.buckets[bucket];
   if (state.waiting == 0 && state.split) return {};
   if (!decider_.HasSlots()) return {};  // the rank goes on waiting and asks again

@@ -63,13 +63,19 @@ class Boards {
     return found.value();
   }
 
-  /// Rank `rank` submits an allreduce of four private float32 numbers.
-  Status Announce(int rank, SetBoard::NamedId id) {
-    SetBoard& view = board(rank);
-    const uint64_t generation = (view.id(id.id).arrivals.load() >> 16 & 0xffffffff) + 1;
+  /// What every rank submits: an allreduce of four private float32 numbers.
+  [[nodiscard]] static Request FourNumbers() {
     Request request;
     request.tensors = {{DType::kFloat32, {4}}};
-    Row& row = view.row(static_cast<uint32_t>(rank), id.id, generation);
+    return request;
+  }
+
+  /// Rank `rank` writes its row for the open generation; it has yet to announce itself.
+  TensorKey WriteRow(int rank, uint32_t id) {
+    SetBoard& view = board(rank);
+    const TensorKey key{id, (view.id(id).arrivals.load() >> 16 & 0xffffffff) + 1};
+    const Request request = FourNumbers();
+    Row& row = view.row(static_cast<uint32_t>(rank), id, key.generation);
     row.signature = request.Signature();
     row.sequence = ++sequence_;
     row.op = static_cast<uint8_t>(request.op);
@@ -78,8 +84,14 @@ class Boards {
     row.tensor.ndim = 1;
     row.tensor.shape[0] = 4;
     row.tensor.input = row.tensor.output = kPrivate;
-    row.generation.store(generation, std::memory_order_release);
-    return ranks_[rank]->plane->Announce({id.id, generation, id.incarnation, &request});
+    row.generation.store(key.generation, std::memory_order_release);
+    return key;
+  }
+
+  Status Announce(int rank, SetBoard::NamedId id) {
+    const TensorKey key = WriteRow(rank, id.id);
+    const Request request = FourNumbers();
+    return ranks_[rank]->plane->Announce({key.id, key.generation, id.incarnation, &request});
   }
 
   /// Every rank submits `name`.

@@ -288,6 +288,28 @@ TEST(different_process_sets_for_one_name) {
   }
 }
 
+// A rank that has not been on a core since may still say that it waits for a call that is over.
+TEST(one_name_in_one_process_set_after_the_other) {
+  for (const Pairs& plane : kPlanes) {
+    RunRanks(3, plane, [&](Engine& engine, int rank) {
+      const uint32_t pair = engine.AddProcessSet({0, 1}).value();
+      for (int round = 0; round < 300; ++round) {
+        for (const uint32_t id : {0u, pair}) {
+          if (id == pair && rank == 2) continue;
+          float value = 1;
+          Submission submission =
+              Make(Collective::kAllreduce, "x", DType::kFloat32, {1}, &value, &value);
+          submission.process_set = id;
+          const Status outcome =
+              WaitAndRelease(engine, engine.Submit(std::move(submission)).value());
+          if (!outcome.ok()) check::Fail(__FILE__, __LINE__, outcome.error().message);
+          CHECK_EQ(value, id == 0 ? 3.0f : 2.0f);
+        }
+      }
+    });
+  }
+}
+
 TEST(names_are_reserved_until_released) {
   RunRanks(2, {}, [&](Engine& engine, int) {
     float a = 1;

@@ -341,6 +341,35 @@ TEST(a_full_plan_still_runs_everything) {
   }
 }
 
+// Names come and go: what they leave behind is used again, and new tensors are fused as ever.
+TEST(a_plan_never_stays_full) {
+  constexpr size_t kFew = 8;
+  OwnedPlan plan(1000, kFew);
+  for (uint32_t round = 0; round < 50; ++round) {
+    const uint32_t a = 2 * round % kFew;
+    const uint32_t b = a + 1;
+    for (const uint32_t id : {a, b}) ForgetItem(*plan, id);
+    const std::vector<ReadyItem> both = {{a, 10 * round + 1, round, 4, true},
+                                         {b, 10 * round + 2, round, 4, true}};
+    CHECK_EQ(Text(TakeReady(*plan, both)), Text({{a, b}}));  // as they come
+    const uint32_t before = *plan->version;
+    CHECK_EQ(Text(TakeReady(*plan, {&both[0], 1})), "");
+    CHECK(*plan->version != before);
+    CHECK_EQ(Text(TakeReady(*plan, {&both[1], 1})), Text({{a, b}}));
+    CHECK_EQ(Text(TakeReady(*plan, {&both[1], 1})), "");
+    CHECK_EQ(Text(TakeReady(*plan, {&both[0], 1})), Text({{a, b}}));
+    CHECK(*plan->bucket_count <= kFew);
+    // The buckets of others have moved, but not changed.
+    for (uint32_t id = 0; id < kFew; id += 2) {
+      if (plan->items[id].bucket == 0) continue;
+      const ReadyItem first{id, 0, 0, 4, true};
+      const ReadyItem second{id + 1, 0, 0, 4, true};
+      CHECK_EQ(Text(TakeReady(*plan, {&second, 1})), "");
+      CHECK_EQ(Text(TakeReady(*plan, {&first, 1})), Text({{id, id + 1}}));
+    }
+  }
+}
+
 /// Keeps account of what became ready and what ran.
 class Account {
  public:

@@ -218,6 +218,23 @@ TEST(names_behind_recycled_ones_are_still_found) {
   }
 }
 
+// Names that make way leave nothing in the table: a miss stays as short as in a fresh one.
+TEST(recycled_names_leave_their_places_free) {
+  Boards boards(1, Unfused());
+  const auto taken = [&] {
+    uint32_t names = 0;
+    for (uint32_t k = 0; k < kNameSlots; ++k) names += boards.board().name_slot(k) != 0;
+    return names;
+  };
+  FillIds(boards, "first.");
+  CHECK_EQ(taken(), kNamedIds);
+  for (int k = 0; k < 2000; ++k) {
+    boards.AnnounceEverywhere("new." + std::to_string(k));
+    (void)boards.CarryOut();
+  }
+  CHECK_EQ(taken(), kNamedIds);
+}
+
 // More names than ids, over the plane of messages too: what rests is recycled there as well.
 TEST(names_outnumber_ids_on_the_plane_of_messages) {
   RunRanks(2, {{"control", "tcp"}}, [&](Engine& engine, int rank) {

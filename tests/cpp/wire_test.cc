@@ -7,14 +7,11 @@
 #include <string>
 #include <vector>
 
-#include "boards.h"
 #include "check.h"
-#include "negotiate/tree_plane.h"
+#include "trees.h"
 
 namespace horoacc::testing {
 namespace {
-
-using Bytes = std::vector<std::byte>;
 
 Bytes BytesOf(const WireWriter& writer) { return {writer.bytes().begin(), writer.bytes().end()}; }
 
@@ -209,92 +206,6 @@ TEST(damaged_requests_do_no_harm) {
     }
   }
 }
-
-/// Keeps what a plane sends, so that it can be damaged and sent to another one.
-class Tap final : public ControlLinks {
- public:
-  Status Send(int peer, std::span<const std::byte> bytes) override {
-    sent.push_back({peer, {bytes.begin(), bytes.end()}});
-    return {};
-  }
-  Result<std::optional<ControlMessage>> Receive() override {
-    if (arriving.empty()) return std::optional<ControlMessage>();
-    ControlMessage message = std::move(arriving.back());
-    arriving.pop_back();
-    return std::optional<ControlMessage>(std::move(message));
-  }
-  [[nodiscard]] int WaitFd() const override { return -1; }
-  [[nodiscard]] const char* kind() const override { return "tap"; }
-  [[nodiscard]] uint64_t messages_sent() const override { return sent.size(); }
-  [[nodiscard]] uint64_t bytes_sent() const override { return 0; }
-
-  std::vector<ControlMessage> sent;  ///< source: the peer it is for
-  std::vector<ControlMessage> arriving;
-};
-
-/// Ranks of the plane of messages, connected by hand.
-class Trees {
- public:
-  explicit Trees(int ranks) : boards_(ranks) {
-    std::vector<int> globals;
-    for (int rank = 0; rank < ranks; ++rank) globals.push_back(rank);
-    for (int rank = 0; rank < ranks; ++rank) {
-      taps_.push_back(std::make_unique<Tap>());
-      muxes_.push_back(std::make_unique<ControlMux>(*taps_[rank], [](int) { return false; }));
-      planes_.push_back(std::make_unique<TreePlane>(*muxes_[rank], 0, boards_.board(rank),
-                                                    boards_[rank].context, boards_[rank].bells,
-                                                    settings_, globals));
-    }
-  }
-
-  Tap& tap(int rank) { return *taps_[rank]; }
-  TreePlane& plane(int rank) { return *planes_[rank]; }
-
-  /// Gives one message to a rank. The outcome of handling it.
-  Status Give(int rank, int source, Bytes bytes) {
-    taps_[rank]->arriving.push_back({source, std::move(bytes)});
-    const auto pumped = muxes_[rank]->Pump();
-    if (pumped.ok()) return {};
-    return pumped.error();
-  }
-
-  Status Announce(int rank, const std::string& name) {
-    SetBoard& board = boards_.board(rank);
-    const SetBoard::NamedId id = boards_.Lookup(name, rank);
-    const uint64_t generation = (board.id(id.id).arrivals.load() >> 16 & 0xffffffff) + 1;
-    Request request;
-    request.tensors = {{DType::kFloat32, {4}}};
-    Row& row = board.row(static_cast<uint32_t>(rank), id.id, generation);
-    row.signature = request.Signature();
-    row.op = static_cast<uint8_t>(request.op);
-    row.tensors = 1;
-    row.tensor.type = static_cast<uint8_t>(DType::kFloat32);
-    row.tensor.ndim = 1;
-    row.tensor.shape[0] = 4;
-    row.tensor.input = row.tensor.output = kPrivate;
-    row.generation.store(generation, std::memory_order_release);
-    return planes_[rank]->Announce({id.id, generation, id.incarnation, &request});
-  }
-
-  /// Delivers everything that was sent, until nothing is on its way.
-  void Deliver() {
-    for (bool any = true; std::exchange(any, false);) {
-      for (int rank = 0; rank < boards_.size(); ++rank) {
-        for (ControlMessage& message : std::exchange(taps_[rank]->sent, {})) {
-          any = true;
-          CHECK(Give(message.source, rank, std::move(message.bytes)).ok());
-        }
-      }
-    }
-  }
-
- private:
-  const Settings settings_;
-  Boards boards_;
-  std::vector<std::unique_ptr<Tap>> taps_;
-  std::vector<std::unique_ptr<ControlMux>> muxes_;
-  std::vector<std::unique_ptr<TreePlane>> planes_;
-};
 
 /// Every message of two ranks that run a few steps: by receiver.
 std::vector<ControlMessage> HonestMessages() {
