@@ -73,6 +73,18 @@ def test_the_include_rule_finds_what_it_forbids(tmp_path: Path) -> None:
     ]
 
 
+def test_the_prover_knows_schedules_by_their_steps_alone() -> None:
+    allowed = {"schedule/schedule.h", "schedule/step.h"}
+    files = cpp_files("csrc/schedule/prove")
+    assert files
+    for path in files:
+        targets = {target for _, target in includes(path) if target.startswith("schedule/")}
+        own = {target for target in targets if target.startswith("schedule/prove/")}
+        assert targets - own <= allowed, name(path)
+    for path in cpp_files("csrc/schedule/generate"):
+        assert not [t for _, t in includes(path) if t.startswith("schedule/prove/")], name(path)
+
+
 def test_bindings_include_only_the_c_header() -> None:
     for folder in ("torch_ops", "tensorflow_ops"):
         for path in cpp_files(folder):

@@ -13,13 +13,15 @@ constexpr uint32_t kInPoll = 2;
 }  // namespace
 
 // Store-then-load on both sides (ring: bump, then look for sleepers; sleep: announce, then look at
-// the count) needs sequential consistency, or both could miss each other.
+// the count) needs sequential consistency, or both could miss each other. A ringer takes the
+// announcement back, and it may be one that was made after the ring: the sleeper therefore sleeps
+// on the announcement and not on the count, which would not tell it.
 
 void Bells::Ring(int local_rank, Urgency urgency) const {
   Bell& bell = bells_[local_rank];
   bell.count.fetch_add(1, std::memory_order_seq_cst);
   if (bell.waiter.load(std::memory_order_seq_cst) != kAwake) {
-    Wake(local_rank, bell.waiter.exchange(kAwake, std::memory_order_seq_cst), bell.count);
+    Wake(local_rank, bell.waiter);
   }
   if (urgency == Urgency::kWork && bell.driven.load(std::memory_order_seq_cst) == 0) {
     WakeCoordinator(local_rank);
@@ -30,12 +32,12 @@ void Bells::WakeCoordinator(int local_rank) const {
   Bell& bell = bells_[local_rank];
   bell.coordinator_word.fetch_add(1, std::memory_order_seq_cst);
   if (bell.coordinator.load(std::memory_order_seq_cst) == kAwake) return;
-  Wake(local_rank, bell.coordinator.exchange(kAwake, std::memory_order_seq_cst),
-       bell.coordinator_word);
+  Wake(local_rank, bell.coordinator);
 }
 
-void Bells::Wake(int local_rank, uint32_t how, const std::atomic<uint32_t>& word) const {
-  if (how == kOnFutex) FutexWakeAll(word);
+void Bells::Wake(int local_rank, std::atomic<uint32_t>& state) const {
+  const uint32_t how = state.exchange(kAwake, std::memory_order_seq_cst);
+  if (how == kOnFutex) FutexWakeAll(state);
   if (how == kInPoll) {
     const uint64_t one = 1;
     [[maybe_unused]] const ssize_t written = ::write(wake_[local_rank]->get(), &one, sizeof one);
@@ -80,7 +82,7 @@ void Bells::Sleep(std::atomic<uint32_t>& state, const std::atomic<uint32_t>& wor
   state.store(poll_fd >= 0 ? kInPoll : kOnFutex, std::memory_order_seq_cst);
   if (word.load(std::memory_order_seq_cst) == seen) {
     if (poll_fd < 0) {
-      FutexWait(word, seen, timeout_ns);
+      FutexWait(state, kOnFutex, timeout_ns);
     } else {
       epoll_event woken[2];
       ::epoll_wait(poll_fd, woken, 2, static_cast<int>((timeout_ns + 999'999) / 1'000'000));

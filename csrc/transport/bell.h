@@ -16,9 +16,9 @@ namespace horoacc {
 /// coordinator is left asleep: waking both for every message would cost a core.
 struct alignas(64) Bell {
   std::atomic<uint32_t> count{0};        ///< bumped by every ring; nothing is lost between looks
-  std::atomic<uint32_t> waiter{0};       ///< 1: asleep on `count`, 2: in epoll
+  std::atomic<uint32_t> waiter{0};       ///< 1: asleep on this word, 2: in epoll
   std::atomic<uint32_t> driven{0};       ///< > 0: a caller drives this rank's engine
-  std::atomic<uint32_t> coordinator{0};  ///< 1: asleep on `coordinator_word`, 2: in epoll
+  std::atomic<uint32_t> coordinator{0};  ///< 1: asleep on this word, 2: in epoll
   std::atomic<uint32_t> coordinator_word{0};
 };
 
@@ -53,7 +53,7 @@ class Bells {
  private:
   static void Sleep(std::atomic<uint32_t>& state, const std::atomic<uint32_t>& word, uint32_t seen,
                     int64_t timeout_ns, int poll_fd);
-  void Wake(int local_rank, uint32_t how, const std::atomic<uint32_t>& word) const;
+  void Wake(int local_rank, std::atomic<uint32_t>& state) const;
 
   Bell* bells_ = nullptr;
   std::vector<std::shared_ptr<Fd>> wake_;

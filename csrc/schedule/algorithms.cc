@@ -1,0 +1,93 @@
+#include "schedule/algorithms.h"
+
+#include <array>
+#include <string>
+
+#include "schedule/cost.h"
+#include "schedule/generate/all_to_all.h"
+#include "schedule/generate/cpu_reduce.h"
+#include "schedule/generate/hierarchical.h"
+#include "schedule/generate/log_step.h"
+#include "schedule/generate/ring.h"
+#include "schedule/generate/rooted.h"
+#include "schedule/generate/trees.h"
+
+namespace horoacc::schedule {
+namespace {
+
+using Made = std::unique_ptr<Schedule>;
+
+template <typename Generator>
+Made Flat(const Plan& plan) {
+  return std::make_unique<Generator>(plan.topology.ranks());
+}
+
+template <typename Generator, Across across>
+Made ByHosts(const Plan& plan) {
+  return std::make_unique<Generator>(plan.topology, across);
+}
+
+template <typename Generator, RootedShape shape>
+Made Rooted(const Plan& plan) {
+  return std::make_unique<Generator>(plan.topology.ranks(), plan.root, shape);
+}
+
+Made DoubleTree(const Plan& plan) {
+  return std::make_unique<TreesAllreduce>(plan.topology.ranks(), 2, true);
+}
+Made Trees(const Plan& plan) {
+  return std::make_unique<TreesAllreduce>(plan.topology.ranks(), plan.trees, false);
+}
+Made Rails(const Plan& plan) { return std::make_unique<RailAllToAll>(plan.topology); }
+
+constexpr std::array kAlgorithms{
+    Algorithm{"ring", Goal::kAllreduce, false, Flat<RingAllreduce>, cost::Ring, cost::RingRounds},
+    Algorithm{"double_tree", Goal::kAllreduce, false, DoubleTree, cost::DoubleTree,
+              cost::TreeRounds},
+    Algorithm{"trees", Goal::kAllreduce, false, Trees, cost::Trees, cost::TreeRounds},
+    Algorithm{"hierarchical", Goal::kAllreduce, true, ByHosts<Hierarchical, Across::kRing>,
+              cost::HierarchicalRing, cost::HierarchicalRingRounds},
+    Algorithm{"hierarchical_tree", Goal::kAllreduce, true,
+              ByHosts<Hierarchical, Across::kDoubleTree>, cost::HierarchicalTree,
+              cost::HierarchicalTreeRounds},
+    Algorithm{"cpu_reduce", Goal::kAllreduce, true, ByHosts<CpuReduce, Across::kRing>,
+              cost::CpuReduceRing, cost::CpuReduceRingRounds},
+    Algorithm{"cpu_reduce_tree", Goal::kAllreduce, true, ByHosts<CpuReduce, Across::kDoubleTree>,
+              cost::CpuReduceTree, cost::CpuReduceTreeRounds},
+    Algorithm{"ring_reduce_scatter", Goal::kReduceScatter, false, Flat<RingReduceScatter>,
+              cost::Half, cost::HalfRingRounds},
+    Algorithm{"log_reduce_scatter", Goal::kReduceScatter, false, Flat<LogReduceScatter>, cost::Half,
+              cost::LogRounds},
+    Algorithm{"ring_all_gather", Goal::kAllGather, false, Flat<RingAllGather>, cost::Half,
+              cost::HalfRingRounds},
+    Algorithm{"log_all_gather", Goal::kAllGather, false, Flat<LogAllGather>, cost::Half,
+              cost::LogRounds},
+    Algorithm{"chain_broadcast", Goal::kBroadcast, false, Rooted<Broadcast, RootedShape::kChain>,
+              cost::ChainBroadcast, cost::HalfRingRounds},
+    Algorithm{"tree_broadcast", Goal::kBroadcast, false, Rooted<Broadcast, RootedShape::kTree>,
+              cost::TreeBroadcast, cost::LogRounds},
+    Algorithm{"chain_reduce", Goal::kReduce, false, Rooted<Reduce, RootedShape::kChain>,
+              cost::ToParent, cost::HalfRingRounds},
+    Algorithm{"tree_reduce", Goal::kReduce, false, Rooted<Reduce, RootedShape::kTree>,
+              cost::ToParent, cost::LogRounds},
+    Algorithm{"direct_all_to_all", Goal::kAllToAll, false, Flat<DirectAllToAll>, cost::Half,
+              cost::OneRound},
+    Algorithm{"rail_all_to_all", Goal::kAllToAll, true, Rails, cost::RailAllToAll,
+              cost::RailAllToAllRounds},
+};
+
+}  // namespace
+
+std::span<const Algorithm> Algorithms() { return kAlgorithms; }
+
+Result<const Algorithm*> FindAlgorithm(std::string_view name) {
+  std::string names;
+  for (const Algorithm& algorithm : kAlgorithms) {
+    if (algorithm.name == name) return &algorithm;
+    names += (names.empty() ? "" : ", ") + std::string(algorithm.name);
+  }
+  return MakeError(ErrorKind::kInvalid,
+                   "there is no algorithm '" + std::string(name) + "'; there are " + names);
+}
+
+}  // namespace horoacc::schedule

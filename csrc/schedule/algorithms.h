@@ -1,0 +1,45 @@
+#pragma once
+// The generated algorithms by name, each with the cost that it is said to have.
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string_view>
+
+#include "base/result.h"
+#include "schedule/schedule.h"
+#include "schedule/topology.h"
+
+namespace horoacc::schedule {
+
+/// What a generator is asked for. Every rank must ask for the same.
+struct Plan {
+  Topology topology;
+  uint32_t root = 0;   ///< of broadcast and reduce
+  uint32_t trees = 4;  ///< of `trees`, at most 16
+};
+
+/// Part of S, the bytes of the whole vector.
+struct Fraction {
+  uint64_t over = 0, under = 1;
+  friend bool operator==(const Fraction& a, const Fraction& b) {
+    return a.over * b.under == b.over * a.under;
+  }
+};
+
+struct Algorithm {
+  std::string_view name;
+  Goal goal;
+  bool by_hosts;  ///< depends on which ranks share a host
+  std::unique_ptr<Schedule> (*make)(const Plan& plan);
+  /// What `rank` sends. Stated in closed form; the prover counts and compares.
+  Fraction (*sent)(const Plan& plan, uint32_t rank);
+  /// The longest chain of messages that wait for each other, if all hosts are of one size;
+  /// otherwise at most that.
+  uint32_t (*rounds)(const Plan& plan);
+};
+
+[[nodiscard]] std::span<const Algorithm> Algorithms();
+/// kInvalid names the algorithms that there are.
+[[nodiscard]] Result<const Algorithm*> FindAlgorithm(std::string_view name);
+
+}  // namespace horoacc::schedule

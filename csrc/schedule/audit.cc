@@ -1,0 +1,79 @@
+#include "schedule/audit.h"
+
+namespace horoacc::schedule {
+namespace {
+
+struct Way {
+  const char* name;
+  Rules rules;
+};
+
+// Deadlock at depth 1 is the worst case for a lane that gives slots back early; one that goes from
+// slot to slot needs a second slot. Windows follow each other with scratch for fewer of them.
+constexpr Way kWays[] = {
+    {"apart", {}},
+    {"in place", {.in_place = true}},
+    {"from slot to slot", {.depth = 2, .fused = true}},
+    {"in windows", {.windows = 3, .places = 2}},
+    {"in windows, in place", {.in_place = true, .windows = 2, .places = 1}},
+};
+// More windows than these ranks take repeat what fewer ranks have shown.
+constexpr uint32_t kMostRanksInWindows = 24;
+
+std::string CheckCost(const Proof& proof, const Schedule& schedule, const Algorithm& algorithm,
+                      const Plan& plan, Audit& audit) {
+  const uint32_t chunks = schedule.facts().chunks;
+  std::vector<uint64_t> sent(plan.topology.ranks());
+  audit.host_sends.assign(plan.topology.hosts(), {0, chunks});
+  for (const LinkUse& link : proof.links) {
+    sent[link.from] += link.chunks;
+    const uint32_t host = plan.topology.host_of(link.from);
+    if (host == plan.topology.host_of(link.to)) continue;
+    audit.host_sends[host].over += link.chunks;
+    audit.network_messages += link.messages;
+  }
+  for (uint32_t rank = 0; rank < sent.size(); ++rank) {
+    const Fraction counted{sent[rank], chunks};
+    if (counted.over > audit.most_sent.over) audit.most_sent = counted;
+    const Fraction stated = algorithm.sent(plan, rank);
+    if (counted == stated) continue;
+    return "rank " + std::to_string(rank) + " sends " + std::to_string(counted.over) + "/" +
+           std::to_string(counted.under) + " of the bytes, and is said to send " +
+           std::to_string(stated.over) + "/" + std::to_string(stated.under);
+  }
+  const uint32_t rounds = algorithm.rounds(plan);
+  if (proof.rounds > rounds || (plan.topology.equal() && proof.rounds != rounds)) {
+    return "takes " + std::to_string(proof.rounds) + " rounds, and is said to take " +
+           std::to_string(rounds);
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<Audit> AuditSchedule(const Schedule& schedule, const Algorithm& algorithm,
+                            const Plan& plan) {
+  Audit audit;
+  for (const Way& way : kWays) {
+    const Rules& rules = way.rules;
+    // Nobody can exchange messages of any size in place.
+    if (rules.in_place && algorithm.goal == Goal::kAllToAll) continue;
+    if (rules.windows > 1 && plan.topology.ranks() > kMostRanksInWindows) continue;
+    Result<Proof> proof = Prove(schedule, rules);
+    if (!proof.ok()) {
+      return std::move(proof.error()).Within(std::string(algorithm.name) + ", run " + way.name);
+    }
+    if (&way == kWays) audit.proof = std::move(proof).value();
+  }
+  if (std::string wrong = CheckCost(audit.proof, schedule, algorithm, plan, audit);
+      !wrong.empty()) {
+    return MakeError(ErrorKind::kInvalid, std::string(algorithm.name) + ": " + wrong);
+  }
+  return audit;
+}
+
+Result<Audit> AuditAlgorithm(const Algorithm& algorithm, const Plan& plan) {
+  return AuditSchedule(*algorithm.make(plan), algorithm, plan);
+}
+
+}  // namespace horoacc::schedule

@@ -1,0 +1,105 @@
+#include "schedule/prove/memory.h"
+
+namespace horoacc::schedule {
+namespace {
+
+uint64_t Bit(uint32_t rank) { return uint64_t{1} << rank; }
+
+// What rank r's input holds at the start: chunk c, if the goal gives it one.
+bool HasInput(const Facts& facts, uint32_t rank, uint32_t chunk) {
+  if (facts.goal == Goal::kAllGather) return chunk == rank;
+  if (facts.goal == Goal::kBroadcast) return rank == facts.root;
+  return true;
+}
+
+bool HasOutput(const Facts& facts, uint32_t rank, uint32_t chunk) {
+  if (facts.goal == Goal::kReduceScatter) return chunk == rank;
+  if (facts.goal == Goal::kReduce) return rank == facts.root;
+  return true;
+}
+
+Value Promised(const Facts& facts, uint32_t rank, uint32_t chunk) {
+  const uint64_t everybody = ~uint64_t{0} >> (64 - facts.ranks);
+  switch (facts.goal) {
+    case Goal::kAllGather:
+      return {chunk, false, Bit(chunk), 0};
+    case Goal::kBroadcast:
+      return {chunk, false, Bit(facts.root), 0};
+    case Goal::kAllToAll:
+      return {rank, false, Bit(chunk), 0};
+    default:
+      return {chunk, true, everybody, everybody};
+  }
+}
+
+std::string Show(const Value& value) {
+  return "chunk " + std::to_string(value.chunk) + " of ranks " + std::to_string(value.ranks) +
+         " (mask), scaled " + std::to_string(value.scaled) + (value.finished ? ", finished" : "");
+}
+
+}  // namespace
+
+Memory::Memory(const Schedule& schedule, const Rules& rules)
+    : facts_(schedule.facts()), rules_(rules) {
+  uint32_t next = facts_.ranks * rules.windows * (rules.in_place ? 1 : 2) * facts_.chunks;
+  for (uint32_t rank = 0; rank < facts_.ranks; ++rank) {
+    scratch_.push_back(schedule.scratch(rank));
+    for (uint32_t place = 0; place < rules.places; ++place) {
+      scratch_bases_.push_back(next);
+      next += scratch_.back();
+    }
+  }
+  cells_.resize(next);
+  for (uint32_t window = 0; window < rules.windows; ++window) PutInputs(window);
+}
+
+void Memory::PutInputs(uint32_t window) {
+  for (uint32_t rank = 0; rank < facts_.ranks; ++rank) {
+    const uint32_t base = BaseOf(rank, window, Buffer::kInput);
+    for (uint32_t chunk = 0; chunk < facts_.chunks; ++chunk) {
+      if (HasInput(facts_, rank, chunk)) {
+        cells_[base + chunk].value = {chunk, false, Bit(rank), 0};
+      }
+    }
+  }
+}
+
+uint32_t Memory::BaseOf(uint32_t rank, uint32_t window, Buffer buffer) const {
+  if (buffer == Buffer::kScratch) {
+    return scratch_bases_[rank * rules_.places + window % rules_.places];
+  }
+  const uint32_t buffers = rules_.in_place ? 1 : 2;
+  const uint32_t which = buffers == 2 && buffer == Buffer::kOutput ? 1 : 0;
+  return ((window * facts_.ranks + rank) * buffers + which) * facts_.chunks;
+}
+
+Extent Memory::Find(uint32_t rank, uint32_t window, Buffer buffer, uint32_t chunk, uint32_t count,
+                    const char** wrong) const {
+  if (buffer == Buffer::kNone) return {};
+  const uint32_t size = buffer == Buffer::kScratch ? scratch_[rank] : facts_.chunks;
+  if (count > 0 && (chunk >= size || count > size)) *wrong = "names a chunk that does not exist";
+  return {BaseOf(rank, window, buffer), chunk, size, count};
+}
+
+bool Memory::Writable(uint32_t rank, Buffer buffer, uint32_t chunk) const {
+  if (buffer == Buffer::kInput) return false;
+  return buffer == Buffer::kScratch || HasOutput(facts_, rank, chunk);
+}
+
+std::string Memory::CheckOutputs(uint32_t window) const {
+  for (uint32_t rank = 0; rank < facts_.ranks; ++rank) {
+    const uint32_t base = BaseOf(rank, window, Buffer::kOutput);
+    for (uint32_t chunk = 0; chunk < facts_.chunks; ++chunk) {
+      if (!HasOutput(facts_, rank, chunk)) continue;
+      const Value promised = Promised(facts_, rank, chunk);
+      const Value& value = cells_[base + chunk].value;
+      if (value == promised) continue;
+      return "rank " + std::to_string(rank) + ", window " + std::to_string(window) +
+             ", output chunk " + std::to_string(chunk) + " holds " + Show(value) + " and not " +
+             Show(promised);
+    }
+  }
+  return {};
+}
+
+}  // namespace horoacc::schedule

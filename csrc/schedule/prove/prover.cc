@@ -1,0 +1,396 @@
+#include "schedule/prove/prover.h"
+
+#include <deque>
+#include <string>
+
+#include "schedule/prove/memory.h"
+
+namespace horoacc::schedule {
+namespace {
+
+struct Message {
+  std::vector<Value> values;
+  Extent source;  ///< where the link reads them; empty if only the sender's slot has them
+  Clock clock;
+  uint32_t chain = 0;
+  uint32_t window = 0;
+};
+
+constexpr uint32_t kNobody = ~0u;
+
+struct Link {
+  LinkUse use;
+  uint32_t sender = kNobody, receiver = kNobody;  ///< actors
+  std::deque<Message> messages;
+};
+
+// One lane of one rank.
+struct Actor {
+  uint32_t rank = 0, lane = 0;
+  uint32_t window = 0, k = 0;
+  bool received = false;  ///< the first half of step k is over
+  bool queued = false;
+  uint32_t chain = 0;  ///< of the messages that it has waited for
+  Clock clock;
+  std::vector<Value> values;  ///< what the first half left for the second
+  Extent source;
+};
+
+// A window of a rank: what must be over before its memory is used again.
+struct Turn {
+  uint32_t lanes_ended = 0;
+  uint32_t untaken = 0;
+  Clock over;
+};
+
+class Prover {
+ public:
+  Prover(const Schedule& schedule, const Rules& rules)
+      : schedule_(schedule),
+        facts_(schedule.facts()),
+        rules_(rules),
+        memory_(schedule, rules),
+        everybody_(~uint64_t{0} >> (64 - facts_.ranks)),
+        links_of_pair_(static_cast<size_t>(facts_.ranks) * facts_.ranks) {
+    actors_.resize(static_cast<size_t>(facts_.ranks) * facts_.lanes);
+    turns_.resize(static_cast<size_t>(facts_.ranks) * rules.windows);
+    for (Turn& turn : turns_) turn.over.resize(actors_.size());
+    lane_ends_.resize(actors_.size() * rules.windows);
+    for (uint32_t a = 0; a < actors_.size(); ++a) {
+      actors_[a].rank = a / facts_.lanes;
+      actors_[a].lane = a % facts_.lanes;
+      actors_[a].clock.resize(actors_.size());
+      Queue(a);
+    }
+  }
+
+  Result<Proof> Run() {
+    while (!queue_.empty()) {
+      const uint32_t a = queue_.front();
+      queue_.pop_front();
+      actors_[a].queued = false;
+      while (Advance(a)) {
+      }
+      if (!wrong_.empty()) return MakeError(ErrorKind::kInvalid, wrong_);
+    }
+    for (const Actor& actor : actors_) {
+      if (actor.window < rules_.windows) return MakeError(ErrorKind::kInvalid, Stuck(actor));
+    }
+    for (const Link& link : links_) {
+      if (link.messages.empty()) {
+        proof_.links.push_back(link.use);
+        continue;
+      }
+      return MakeError(ErrorKind::kInvalid, "a message from rank " + std::to_string(link.use.from) +
+                                                " to rank " + std::to_string(link.use.to) +
+                                                " is never received");
+    }
+    for (uint32_t window = 0; window < rules_.windows; ++window) {
+      if (std::string wrong = memory_.CheckOutputs(window); !wrong.empty()) {
+        return MakeError(ErrorKind::kInvalid, std::move(wrong));
+      }
+    }
+    return std::move(proof_);
+  }
+
+ private:
+  // --- links
+
+  Link* LinkOf(uint32_t from, uint32_t to, uint8_t channel) {
+    std::vector<uint32_t>& pair = links_of_pair_[static_cast<size_t>(from) * facts_.ranks + to];
+    for (const uint32_t index : pair) {
+      if (links_[index].use.channel == channel) return &links_[index];
+    }
+    pair.push_back(static_cast<uint32_t>(links_.size()));
+    Link& link = links_.emplace_back();
+    link.use = {from, to, channel};
+    return &link;
+  }
+
+  bool Claim(uint32_t& end, uint32_t a) {
+    if (end == kNobody) end = a;
+    return end == a;
+  }
+
+  bool HasMessages(const Actor& actor, const Step& step) {
+    bool all = true;
+    ForEachSource(step, actor.rank, [&](uint32_t peer) {
+      if (!CheckPeer(actor, peer)) return;
+      Link* link = LinkOf(peer, actor.rank, step.channel);
+      if (!Claim(link->receiver, Index(actor))) Fail(actor, "shares a link with another lane");
+      all = all && !link->messages.empty();
+    });
+    return all && wrong_.empty();
+  }
+
+  bool HasRoom(const Actor& actor, const Step& step) {
+    bool all = true;
+    ForEachTarget(step, actor.rank, [&](uint32_t peer) {
+      if (!CheckPeer(actor, peer)) return;
+      Link* link = LinkOf(actor.rank, peer, step.channel);
+      if (!Claim(link->sender, Index(actor))) Fail(actor, "shares a link with another lane");
+      all = all && link->messages.size() < rules_.depth;
+    });
+    return all && wrong_.empty();
+  }
+
+  bool CheckPeer(const Actor& actor, uint32_t peer) {
+    if (peer < facts_.ranks && peer != actor.rank) return true;
+    Fail(actor, "has a peer that is no other rank");
+    return false;
+  }
+
+  // --- running
+
+  bool Advance(uint32_t a) {
+    Actor& actor = actors_[a];
+    if (actor.window == rules_.windows || !MayBegin(actor)) return false;
+    if (actor.k == schedule_.steps(actor.rank, actor.lane)) return EndWindow(a);
+    const Step step = schedule_.step(actor.rank, actor.lane, actor.k);
+    if (!actor.received) {
+      if (!Awaited(actor, step) || !HasMessages(actor, step)) return false;
+      if (rules_.fused && !HasRoom(actor, step)) return false;
+      FirstHalf(a, step);
+      actor.received = true;
+    }
+    if (!wrong_.empty() || !HasRoom(actor, step)) return false;
+    Post(actor, step);
+    actor.received = false;
+    ++actor.k;
+    ++proof_.steps;
+    return wrong_.empty();
+  }
+
+  // The rank's memory for this window is that of an earlier one.
+  bool MayBegin(Actor& actor) {
+    if (actor.k > 0 || actor.received || actor.window < rules_.places) return true;
+    const Turn& turn = TurnOf(actor.rank, actor.window - rules_.places);
+    if (turn.lanes_ended < facts_.lanes) return false;
+    if (rules_.drains && turn.untaken > 0) return false;
+    Join(actor.clock, turn.over);
+    return true;
+  }
+
+  bool Awaited(Actor& actor, const Step& step) {
+    for (uint32_t lane = 0; lane < facts_.lanes; ++lane) {
+      if ((step.after >> lane & 1) == 0) continue;
+      const Actor& other = actors_[actor.rank * facts_.lanes + lane];
+      if (other.window <= actor.window) return false;
+      Join(actor.clock, lane_ends_[Index(other) * rules_.windows + actor.window]);
+      actor.chain = std::max(actor.chain, other.chain);
+    }
+    return true;
+  }
+
+  bool EndWindow(uint32_t a) {
+    Actor& actor = actors_[a];
+    Turn& turn = TurnOf(actor.rank, actor.window);
+    ++turn.lanes_ended;
+    Join(turn.over, actor.clock);
+    lane_ends_[a * rules_.windows + actor.window] = actor.clock;
+    ++actor.window;
+    actor.k = 0;
+    QueueRank(actor.rank);
+    return true;
+  }
+
+  // Receives, combines and stores.
+  void FirstHalf(uint32_t a, const Step& step) {
+    Actor& actor = actors_[a];
+    ++actor.clock[a];
+    std::vector<std::pair<uint32_t, Message>> taken;
+    ForEachSource(step, actor.rank,
+                  [&](uint32_t peer) { taken.emplace_back(peer, Take(actor, step, peer)); });
+    if (!wrong_.empty()) return;
+    const bool gathers = step.op == Op::kRecv && (step.flags & kReceiveRange) != 0;
+    const char* wrong = CheckForm(step);
+    const Extent own =
+        memory_.Find(actor.rank, actor.window, step.src, step.src_chunk, step.count, &wrong);
+    if (wrong) return Fail(actor, wrong);
+    actor.values.clear();
+    for (uint32_t k = 0; k < own.count && step.src != Buffer::kNone; ++k) {
+      actor.values.push_back(ReadOwn(actor, step, own.cell(k)));
+    }
+    actor.source = step.op == Op::kSend ? own : Extent{};
+    for (auto& [peer, message] : taken) {
+      if (gathers) {
+        Store(actor, step, step.dst_chunk + (peer - step.peer[0]) * step.count, message.values);
+      } else if (step.src == Buffer::kNone) {
+        actor.values = std::move(message.values);
+      } else {
+        for (uint32_t k = 0; k < step.count; ++k) {
+          if (const char* bad = Add(actor.values[k], message.values[k])) return Fail(actor, bad);
+        }
+      }
+    }
+    if (step.flags & kPostscale) {
+      for (Value& value : actor.values) {
+        if (const char* bad = Postscale(value, everybody_)) return Fail(actor, bad);
+      }
+    }
+    if (step.dst != Buffer::kNone && !gathers) {
+      actor.source = Store(actor, step, step.dst_chunk, actor.values);
+    }
+  }
+
+  // Does the step have the operands that its operation speaks of?
+  static const char* CheckForm(const Step& step) {
+    const bool own = step.op != Op::kRecv && step.op != Op::kRecvCopySend;
+    const bool receives = step.op != Op::kSend && step.op != Op::kCopy;
+    const bool stores = step.op != Op::kSend && step.op != Op::kRecvReduceSend;
+    const bool sends = step.op != Op::kCopy && step.op != Op::kRecv && step.op != Op::kRecvReduce;
+    if (own != (step.src != Buffer::kNone)) return "has a wrong source";
+    if (stores != (step.dst != Buffer::kNone)) return "has a wrong destination";
+    if (!receives && Receives(step)) return "receives";
+    if (!sends && Sends(step)) return "sends";
+    if (!own && !Receives(step)) return "has nothing to receive from";
+    if (!own && (step.flags & kPrescaleOwn)) return "scales what it does not have";
+    if (!receives && (step.flags & kPrescaleReceived)) return "scales what it does not receive";
+    if ((!own || step.op == Op::kSend) && (step.flags & kPostscale)) return "finishes no sum";
+    const bool many = step.receives > 1 || (step.flags & kReceiveRange) != 0;
+    if (step.op == Op::kRecvCopySend && many) return "copies from many";
+    return nullptr;
+  }
+
+  Message Take(Actor& actor, const Step& step, uint32_t peer) {
+    Link* link = LinkOf(peer, actor.rank, step.channel);
+    Message message = std::move(link->messages.front());
+    link->messages.pop_front();
+    Queue(link->sender);
+    Join(actor.clock, message.clock);
+    actor.chain = std::max(actor.chain, message.chain);
+    if (message.values.size() != step.count) Fail(actor, "expects another number of chunks");
+    if (message.window != actor.window) Fail(actor, "expects another window");
+    const uint32_t a = Index(actor);
+    for (uint32_t k = 0; k < message.source.count; ++k) {
+      Cell& cell = memory_[message.source.cell(k)];
+      --cell.travelling;
+      if (const char* bad = cell.Read(actor.clock, {a, actor.clock[a]})) Fail(actor, bad);
+    }
+    if (step.flags & kPrescaleReceived) {
+      for (Value& value : message.values) {
+        if (const char* bad = Prescale(value)) Fail(actor, bad);
+      }
+    }
+    Turn& turn = TurnOf(peer, message.window);
+    if (rules_.drains) Join(turn.over, actor.clock);
+    if (--turn.untaken == 0) QueueRank(peer);
+    return message;
+  }
+
+  Value ReadOwn(Actor& actor, const Step& step, uint32_t index) {
+    Cell& cell = memory_[index];
+    const uint32_t a = Index(actor);
+    if (const char* bad = cell.Read(actor.clock, {a, actor.clock[a]})) Fail(actor, bad);
+    Value value = cell.value;
+    if (step.flags & kPrescaleOwn) {
+      if (const char* bad = Prescale(value)) Fail(actor, bad);
+    }
+    return value;
+  }
+
+  Extent Store(Actor& actor, const Step& step, uint32_t chunk, const std::vector<Value>& values) {
+    const char* wrong = nullptr;
+    const Extent extent =
+        memory_.Find(actor.rank, actor.window, step.dst, chunk, step.count, &wrong);
+    if (wrong) {
+      Fail(actor, wrong);
+      return extent;
+    }
+    const uint32_t a = Index(actor);
+    for (uint32_t k = 0; k < extent.count; ++k) {
+      if (!memory_.Writable(actor.rank, step.dst, (chunk + k) % extent.size)) {
+        Fail(actor, "writes where it must not");
+      }
+      Cell& cell = memory_[extent.cell(k)];
+      // A copy of a buffer onto itself is none.
+      if (step.op == Op::kCopy && cell.value == values[k] && rules_.in_place) continue;
+      if (const char* bad = cell.Write(actor.clock, {a, actor.clock[a]}, values[k])) {
+        Fail(actor, bad);
+      }
+    }
+    return extent;
+  }
+
+  void Post(Actor& actor, const Step& step) {
+    ForEachTarget(step, actor.rank, [&](uint32_t peer) {
+      Link* link = LinkOf(actor.rank, peer, step.channel);
+      for (uint32_t k = 0; k < actor.source.count; ++k) ++memory_[actor.source.cell(k)].travelling;
+      link->messages.push_back(
+          {actor.values, actor.source, actor.clock, actor.chain + 1, actor.window});
+      ++link->use.messages;
+      link->use.chunks += step.count;
+      ++TurnOf(actor.rank, actor.window).untaken;
+      proof_.rounds = std::max(proof_.rounds, actor.chain + 1);
+      if (link->receiver != kNobody) {
+        Queue(link->receiver);
+      } else {
+        QueueRank(peer);
+      }
+    });
+  }
+
+  // --- who runs next
+
+  uint32_t Index(const Actor& actor) const { return actor.rank * facts_.lanes + actor.lane; }
+  Turn& TurnOf(uint32_t rank, uint32_t window) { return turns_[rank * rules_.windows + window]; }
+  void Queue(uint32_t a) {
+    if (actors_[a].queued) return;
+    actors_[a].queued = true;
+    queue_.push_back(a);
+  }
+  void QueueRank(uint32_t rank) {
+    for (uint32_t lane = 0; lane < facts_.lanes; ++lane) Queue(rank * facts_.lanes + lane);
+  }
+
+  // --- what went wrong
+
+  static std::string At(const Actor& actor) {
+    return "rank " + std::to_string(actor.rank) + ", lane " + std::to_string(actor.lane) +
+           ", window " + std::to_string(actor.window) + ", step " + std::to_string(actor.k) + " ";
+  }
+  void Fail(const Actor& actor, const char* what) {
+    if (wrong_.empty()) wrong_ = At(actor) + what;
+  }
+  std::string Stuck(const Actor& actor) {
+    if (actor.k == schedule_.steps(actor.rank, actor.lane)) return At(actor) + "never begins";
+    const Step step = schedule_.step(actor.rank, actor.lane, actor.k);
+    std::string text = At(actor) + "waits for ever";
+    ForEachSource(step, actor.rank, [&](uint32_t peer) {
+      if (!actor.received && LinkOf(peer, actor.rank, step.channel)->messages.empty()) {
+        text += ", to receive from rank " + std::to_string(peer);
+      }
+    });
+    ForEachTarget(step, actor.rank, [&](uint32_t peer) {
+      if (LinkOf(actor.rank, peer, step.channel)->messages.size() >= rules_.depth) {
+        text += ", to send to rank " + std::to_string(peer);
+      }
+    });
+    return text;
+  }
+
+  const Schedule& schedule_;
+  const Facts facts_;
+  const Rules rules_;
+  Memory memory_;
+  const uint64_t everybody_;
+  std::vector<Actor> actors_;
+  std::deque<uint32_t> queue_;
+  std::vector<std::vector<uint32_t>> links_of_pair_;
+  std::deque<Link> links_;
+  std::vector<Turn> turns_;
+  std::vector<Clock> lane_ends_;  ///< by actor and window
+  std::string wrong_;
+  Proof proof_;
+};
+
+}  // namespace
+
+Result<Proof> Prove(const Schedule& schedule, const Rules& rules) {
+  if (schedule.facts().ranks > kMostProvableRanks) {
+    return MakeError(ErrorKind::kInvalid, "a proof takes at most 64 ranks");
+  }
+  return Prover(schedule, rules).Run();
+}
+
+}  // namespace horoacc::schedule

@@ -1,0 +1,41 @@
+#pragma once
+// What a chunk holds, symbolically: whose contributions, and which factors were applied to them.
+#include <cstdint>
+#include <string>
+
+namespace horoacc::schedule {
+
+struct Value {
+  uint32_t chunk = 0;     ///< which chunk of the inputs it is made of
+  bool finished = false;  ///< the factor after the sum was applied
+  uint64_t ranks = 0;     ///< whose contributions it holds; 0: nothing was ever written here
+  uint64_t scaled = 0;    ///< those with the factor before the sum
+  friend bool operator==(const Value&, const Value&) = default;
+};
+
+/// Each returns what is wrong, or nullptr.
+[[nodiscard]] inline const char* Prescale(Value& value) {
+  if ((value.ranks & (value.ranks - 1)) != 0) return "scales a sum as if it were an input";
+  if (value.scaled != 0) return "scales an input twice";
+  value.scaled = value.ranks;
+  return nullptr;
+}
+
+[[nodiscard]] inline const char* Postscale(Value& value, uint64_t everybody) {
+  if (value.ranks != everybody) return "scales a sum that is not complete";
+  if (value.finished) return "scales a sum twice";
+  value.finished = true;
+  return nullptr;
+}
+
+[[nodiscard]] inline const char* Add(Value& sum, const Value& part) {
+  if (sum.chunk != part.chunk) return "adds different chunks";
+  if ((sum.ranks & part.ranks) != 0) return "adds a contribution that is in the sum";
+  if (sum.scaled != sum.ranks || part.scaled != part.ranks) return "adds an unscaled input";
+  if (sum.finished || part.finished) return "adds to a finished sum";
+  sum.ranks |= part.ranks;
+  sum.scaled |= part.scaled;
+  return nullptr;
+}
+
+}  // namespace horoacc::schedule

@@ -1,0 +1,49 @@
+#pragma once
+// A collective algorithm as data: a pure function from (rank, lane, k) to a step.
+#include <cstdint>
+
+#include "schedule/step.h"
+
+namespace horoacc::schedule {
+
+/// What the outputs hold when every lane of every rank has ended.
+enum class Goal : uint8_t {
+  kAllreduce,      ///< every rank: the reduction of every chunk
+  kReduceScatter,  ///< rank r: the reduction of chunk r
+  kAllGather,      ///< every rank: chunk r as rank r gave it
+  kBroadcast,      ///< every rank: every chunk as the root gave it
+  kReduce,         ///< the root: the reduction of every chunk
+  kAllToAll,       ///< rank r, chunk s: what rank s gave as chunk r
+};
+
+struct Facts {
+  Goal goal = Goal::kAllreduce;
+  uint32_t ranks = 1;
+  uint32_t lanes = 1;   ///< each runs its steps in order, once for each window
+  uint32_t chunks = 1;  ///< parts into which a window's vector is cut
+  uint32_t root = 0;
+  /// Moving every rank by one host maps the schedule onto itself, but for the names of chunks.
+  bool hosts_alike = false;
+};
+
+/// No member depends on anything but its arguments and what the constructor was given, so all
+/// ranks see the same schedule and nobody has to keep it.
+class Schedule {
+ public:
+  explicit Schedule(const Facts& facts) : facts_(facts) {}
+  virtual ~Schedule() = default;
+  Schedule(const Schedule&) = delete;
+  Schedule& operator=(const Schedule&) = delete;
+
+  [[nodiscard]] const Facts& facts() const { return facts_; }
+  /// Chunks of scratch that a window in flight needs on `rank`.
+  [[nodiscard]] virtual uint32_t scratch([[maybe_unused]] uint32_t rank) const { return 0; }
+  [[nodiscard]] virtual uint32_t steps(uint32_t rank, uint32_t lane) const = 0;
+  /// The k-th step of a lane, k < steps(rank, lane).
+  [[nodiscard]] virtual Step step(uint32_t rank, uint32_t lane, uint32_t k) const = 0;
+
+ private:
+  const Facts facts_;
+};
+
+}  // namespace horoacc::schedule

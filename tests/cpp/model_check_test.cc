@@ -1,0 +1,105 @@
+// Explicit-state model checks of what ranks do through shared memory: all interleavings of the link
+// protocol with its bells, of window rings, and of the board with last arrivers and with slices, at
+// 2 and 3 ranks. Careless variants of each are caught, so the models can see what they look for.
+#include "check.h"
+#include "model/board_model.h"
+#include "model/link_model.h"
+#include "model/window_model.h"
+
+using namespace horoacc::model;
+
+namespace {
+
+template <typename Model>
+void Holds(const Model& model) {
+  const Report report = Explore(model);
+  std::printf("  %llu states\n", static_cast<unsigned long long>(report.states));
+  CHECK_EQ(report.wrong, "");
+}
+
+template <typename Model>
+void IsCaught(const Model& model, const char* how) {
+  CHECK_EQ(Explore(model).wrong, how);
+}
+
+template <uint32_t kRanks>
+void CheckBoard(bool last_arriver, uint8_t tensors, uint8_t generations) {
+  const BoardShape shape{last_arriver, tensors, generations};
+  Holds(BoardModel<kRanks>(shape, BoardFault::kNone));
+}
+
+}  // namespace
+
+TEST(a_link_with_sleeping_ends) {
+  for (const uint8_t depth : {1, 2}) {
+    for (const Sleep sleep : {Sleep::kFutex, Sleep::kPoll}) {
+      Holds(LinkModel(depth, 4, sleep, LinkFault::kNone));
+    }
+  }
+}
+
+TEST(careless_links_are_caught) {
+  for (const uint8_t depth : {1, 2}) {
+    const auto variant = [&](LinkFault fault) { return LinkModel(depth, 4, Sleep::kPoll, fault); };
+    IsCaught(variant(LinkFault::kMissingCredit), "reads another message");
+    IsCaught(variant(LinkFault::kEarlyPost), "reads another message");
+    IsCaught(variant(LinkFault::kEarlyRelease), "reads another message");
+    IsCaught(variant(LinkFault::kDeafSleep), "somebody waits for ever");
+    IsCaught(variant(LinkFault::kLateAnnounce), "somebody waits for ever");
+    IsCaught(variant(LinkFault::kBufferedStore), "somebody waits for ever");
+  }
+  for (const LinkFault fault :
+       {LinkFault::kDeafSleep, LinkFault::kSleepOnCount, LinkFault::kBufferedStore}) {
+    IsCaught(LinkModel(1, 4, Sleep::kFutex, fault), "somebody waits for ever");
+  }
+}
+
+TEST(window_rings) {
+  for (const uint8_t depth : {1, 2}) {
+    Holds(WindowModel<2>(depth, 4, WindowFault::kNone));
+    Holds(WindowModel<3>(depth, 3, WindowFault::kNone));
+  }
+}
+
+TEST(careless_window_rings_are_caught) {
+  for (const WindowFault fault :
+       {WindowFault::kMissingCredit, WindowFault::kOwnCreditOnly, WindowFault::kEarlyExpose,
+        WindowFault::kEarlyConsume, WindowFault::kOneExposed}) {
+    for (const uint8_t depth : {1, 2}) {
+      IsCaught(WindowModel<2>(depth, 4, fault), "reads another window");
+      IsCaught(WindowModel<3>(depth, 3, fault), "reads another window");
+    }
+  }
+}
+
+TEST(last_arrivers_on_the_board) {
+  CheckBoard<2>(true, 1, 4);
+  CheckBoard<2>(true, 2, 3);
+  CheckBoard<3>(true, 1, 3);
+  CheckBoard<3>(true, 2, 1);
+}
+
+TEST(slices_on_the_board) {
+  CheckBoard<2>(false, 1, 4);
+  CheckBoard<2>(false, 2, 3);
+  CheckBoard<3>(false, 1, 3);
+  CheckBoard<3>(false, 2, 1);
+}
+
+TEST(careless_boards_are_caught) {
+  const BoardShape alone{true, 1, 3};
+  const BoardShape two{true, 2, 2};
+  const BoardShape sliced{false, 2, 2};
+  const auto caught = [](BoardShape shape, BoardFault fault, const char* how) {
+    IsCaught(BoardModel<2>(shape, fault), how);
+  };
+  caught(alone, BoardFault::kOneRow, "reads a row of another generation");
+  caught(alone, BoardFault::kEarlyArrival, "reads a row of another generation");
+  caught(alone, BoardFault::kPlainCount, "somebody waits for ever");
+  caught(alone, BoardFault::kEarlyEnd, "takes a decision that is not the next one");
+  caught(alone, BoardFault::kLateSum, "completes without the whole result");
+  caught(two, BoardFault::kNoLock, "two ranks decide at once");
+  caught(two, BoardFault::kFullLog, "takes a decision that is not the next one");
+  caught(two, BoardFault::kForgottenBacklog, "somebody waits for ever");
+  caught(sliced, BoardFault::kEarlyFinish, "reduces the input of another generation");
+}
