@@ -99,8 +99,9 @@ Status Engine::Start() {
   for (int rank = 0; rank < placement_.size; ++rank) everybody[rank] = rank;
   sets_.push_back(MakeSet(0, std::move(everybody)));
   // Nobody submits before everybody is there.
-  HA_ASSIGN(const std::vector<std::string> cores, bootstrap_->AllGather(AllowedCores(), deadline));
-  spin_ns_ = SpinTime(cores);
+  HA_ASSIGN(const std::vector<std::string> allowed,
+            bootstrap_->AllGather(AllowedCores(), deadline));
+  spin_ns_ = SpinTime(allowed);
   if (!settings_.timeline.empty()) {
     HA_TRY(StartTimeline(settings_.timeline, settings_.timeline_mark_cycles));
   }
@@ -120,10 +121,10 @@ Status Engine::Start() {
 }
 
 // Who spins while a peer waits for the core delays what it waits for.
-int64_t Engine::SpinTime(std::span<const std::string> cores) const {
+int64_t Engine::SpinTime(std::span<const std::string> allowed) const {
   if (settings_.spin_microseconds >= 0) return settings_.spin_microseconds * kMicrosecond;
   std::vector<std::string> here;
-  for (const int rank : share_.ranks) here.push_back(cores[rank]);
+  for (const int rank : share_.ranks) here.push_back(allowed[rank]);
   return static_cast<int>(here.size()) <= CountCores(here) ? kSpin : 0;
 }
 

@@ -103,7 +103,7 @@ class Engine {
  private:
   Engine(Settings settings, EngineParts parts);
   Status Start();
-  [[nodiscard]] int64_t SpinTime(std::span<const std::string> cores) const;
+  [[nodiscard]] int64_t SpinTime(std::span<const std::string> allowed) const;
   std::unique_ptr<ProcessSet> MakeSet(uint32_t id, std::vector<int> ranks);
   [[nodiscard]] std::shared_ptr<ProcessSet> FindSet(uint32_t id) const;
   [[nodiscard]] std::vector<std::shared_ptr<ProcessSet>> Sets() const;
