@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstring>
 #include <numeric>
+#include <span>
 
 #include "execute/reduce.h"
 #include "negotiate/assemble_reduce.h"
@@ -276,8 +277,10 @@ Status Engine::PublishRow(ProcessSet& set, Entry& entry, uint64_t generation) {
     }
     row.extra = arena_->OffsetOf(entry.extra);
     if (group) rows = reinterpret_cast<TensorRow*>(entry.extra);
-    std::memcpy(entry.extra + tensor_bytes, request.splits.data(), split_bytes);
-    std::memcpy(entry.extra + tensor_bytes + split_bytes, request.local_error.data(), row.error);
+    // Not memcpy: either may be empty, and then has no address.
+    std::byte* at =
+        std::ranges::copy(std::as_bytes(std::span(request.splits)), entry.extra + tensor_bytes).out;
+    std::ranges::copy(std::as_bytes(std::span(request.local_error)), at);
   }
   const auto offset = [&](const void* memory) {
     const bool hidden = settings_.reduce_path == PathKind::kWindows;
