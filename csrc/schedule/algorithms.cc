@@ -2,6 +2,7 @@
 
 #include <array>
 #include <string>
+#include <utility>
 
 #include "schedule/cost.h"
 #include "schedule/generate/all_to_all.h"
@@ -77,6 +78,20 @@ constexpr std::array kAlgorithms{
 };
 
 }  // namespace
+
+Status CheckPlan(const Plan& plan) {
+  const auto wrong = [](std::string what) {
+    return MakeError(ErrorKind::kInvalid, std::move(what));
+  };
+  const uint32_t ranks = plan.topology.ranks();
+  if (plan.topology.fewest() == 0) return wrong("a host has no ranks");
+  if (ranks > kMostRanks) return wrong("more than " + std::to_string(kMostRanks) + " ranks");
+  if (plan.root >= ranks) return wrong("the root is rank " + std::to_string(plan.root));
+  if (plan.trees == 0 || plan.trees > kMostTrees) {
+    return wrong("the number of trees is 1 to " + std::to_string(kMostTrees));
+  }
+  return {};
+}
 
 std::span<const Algorithm> Algorithms() { return kAlgorithms; }
 

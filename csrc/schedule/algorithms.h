@@ -15,7 +15,7 @@ namespace horoacc::schedule {
 struct Plan {
   Topology topology;
   uint32_t root = 0;   ///< of broadcast and reduce
-  uint32_t trees = 4;  ///< of `trees`, at most 16
+  uint32_t trees = 4;  ///< of `trees`, at most kMostTrees
 };
 
 /// Part of S, the bytes of the whole vector.
@@ -37,6 +37,12 @@ struct Algorithm {
   /// otherwise at most that.
   uint32_t (*rounds)(const Plan& plan);
 };
+
+inline constexpr uint32_t kMostRanks = 65536;  ///< a step counts chunks in 16 bits
+inline constexpr uint32_t kMostTrees = 16;     ///< two lanes each, of 32
+
+/// kInvalid tells what no schedule can be made for.
+[[nodiscard]] Status CheckPlan(const Plan& plan);
 
 [[nodiscard]] std::span<const Algorithm> Algorithms();
 /// kInvalid names the algorithms that there are.

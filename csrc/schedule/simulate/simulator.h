@@ -1,0 +1,39 @@
+#pragma once
+// How long a schedule takes on a fabric: discrete events over the steps of all lanes.
+//
+// Steps are asked for when they are due and never kept. If all hosts behave alike, one of them is
+// simulated: what it receives from a neighbour is what its own counterpart sends, so that a ring
+// over 24,576 ranks costs 8 ranks' steps. Everything else is simulated in full.
+#include <cstdint>
+#include <vector>
+
+#include "schedule/schedule.h"
+#include "schedule/simulate/fabric.h"
+#include "schedule/topology.h"
+
+namespace horoacc::schedule {
+
+struct Run {
+  std::vector<double> window_ends;  ///< when the last lane ended each window
+  double busiest = 0;  ///< seconds for which the busiest lane, link, interface or memory was busy
+  uint64_t events = 0;
+};
+
+/// `bytes` is the vector of one window. `one_host` false simulates every rank whatever the
+/// symmetry.
+[[nodiscard]] Run Simulate(const Schedule& schedule, const Topology& topology, const Fabric& fabric,
+                           double bytes, uint32_t windows, bool one_host = true);
+
+struct Prediction {
+  double seconds = 0;
+  uint32_t windows = 1;  ///< into which the vector is best cut
+  uint64_t events = 0;
+};
+
+/// With the best number of windows, among powers of two. Of many windows the first few are
+/// simulated; the others follow at the distance of the last of those, and no faster than what is
+/// busiest takes for each.
+[[nodiscard]] Prediction Predict(const Schedule& schedule, const Topology& topology,
+                                 const Fabric& fabric, double bytes);
+
+}  // namespace horoacc::schedule
