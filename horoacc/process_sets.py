@@ -127,23 +127,14 @@ def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
         The set, registered.
 
     Raises:
-        ValueError: It is registered already, is a duplicate, or names ranks that do not exist.
+        ValueError: It is empty, is registered already, or names ranks that do not exist; on every
+            rank, also if only one of them says so.
     """
     engine = process.engine()
     if not isinstance(process_set, ProcessSet):
         process_set = ProcessSet(process_set)
-    ranks = process_set.ranks or []
-    if process_set.process_set_id is not None:
-        raise ValueError(f"{process_set} is registered already.")
-    size = process.position().size
-    if not ranks or not all(0 <= rank < size for rank in ranks):
-        raise ValueError(
-            f"A process set needs ranks from 0 to {size - 1}, but its ranks are {ranks}."
-        )
-    for other in _registered.values():
-        if other.ranks == ranks:
-            raise ValueError(f"A process set with ranks {ranks} has already been added: {other}.")
-    process_set.process_set_id = engine.add_process_set(ranks)
+    # The core refuses what is wrong, on all ranks: one that raised here would leave them waiting.
+    process_set.process_set_id = engine.add_process_set(process_set.ranks or [])
     _registered[process_set.process_set_id] = process_set
     return process_set
 
@@ -164,6 +155,15 @@ def remove_process_set(process_set: ProcessSet) -> bool:
     _registered.pop(number, None)
     process_set._invalidate()
     return True
+
+
+def ids_and_ranks() -> dict[int, list[int]]:
+    """Gives the ranks of every registered set.
+
+    Returns:
+        Them, by the core's number of the set.
+    """
+    return {number: list(one.ranks or []) for number, one in _registered.items()}
 
 
 def number_of(process_set: ProcessSet) -> int:
