@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import sysconfig
 import zipfile
 from pathlib import Path
 
@@ -33,14 +34,16 @@ def run(*command: str, cwd: Path, **more: str) -> str:
 
 @pytest.fixture(scope="session")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A wheel of the checkout, which reuses what `make build` has compiled."""
+    """A wheel of the checkout, which reuses what `make build` has compiled.
+
+    torch is here, so its ops are compiled now.
+    """
     folder = tmp_path_factory.mktemp("wheel")
     run(
         *(sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation"),
         *("--wheel-dir", str(folder), str(ROOT)),
         cwd=ROOT,
         HOROACC_TESTS="ON",
-        HOROACC_OPS_PREBUILD="0",
     )
     (built,) = folder.glob("*.whl")
     return built
@@ -123,6 +126,56 @@ def test_works_with_no_framework_and_no_mpi4py(installed: Path) -> None:
         sys.executable, "-c", program, str(installed), cwd=installed, PYTHONPATH=str(installed)
     )
     assert shown == "0 1 [0.0, 1.0, 2.0]\ntorch\n"
+
+
+@pytest.mark.timeout(600)
+def test_torch_ops_of_an_installation_need_no_compiler(installed: Path, tmp_path: Path) -> None:
+    program = (
+        "import horoacc.torch as hvd, torch\n"
+        "from horoacc.torch import _ops\n"
+        "hvd.init()\n"
+        "layer = torch.nn.Linear(3, 2)\n"
+        "sgd = torch.optim.SGD(layer.parameters(), lr=0.1)\n"
+        "optimizer = hvd.DistributedOptimizer(sgd, layer.named_parameters())\n"
+        "layer(torch.ones(1, 3)).sum().backward()\n"
+        "optimizer.step()\n"
+        "print(_ops.library()._name, optimizer._gradients.native is not None)\n"
+    )
+    launch = (sys.executable, "-m", "horoacc.launcher.main", "--tcp", "-np", "2")
+    shown = run(
+        *(*launch, sys.executable, "-W", "error::UserWarning", "-c", program),
+        cwd=installed, PYTHONPATH=str(installed), CXX="false", HOROACC_CACHE_DIR=str(tmp_path),
+    )  # fmt: skip
+    (ops,) = (installed / "horoacc" / "lib" / "ops").glob("*.so")
+    assert sorted(shown.splitlines()) == [f"[{rank}] {ops} True" for rank in range(2)]
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.timeout(600)
+def test_editable_installation(tmp_path: Path) -> None:
+    """`pip install -e .` gives the checkout itself, and the command."""
+    run(
+        *(sys.executable, "-m", "pip", "install", "--no-deps", "--no-index", "--ignore-installed"),
+        *("--no-build-isolation", "--prefix", str(tmp_path), "-e", str(ROOT)),
+        cwd=ROOT,
+        HOROACC_TESTS="ON",
+    )
+    site = sysconfig.get_path("purelib", vars={"base": str(tmp_path)})
+    # This environment's own installation must not be what answers: its folder is on the path for
+    # NumPy's sake, but its .pth files are not read.
+    program = (
+        "import site, sys\n"
+        f"site.addsitedir({site!r})\n"
+        f"sys.path.append({sysconfig.get_path('purelib')!r})\n"
+        "import horoacc as hvd, horoacc.launcher, numpy as np\n"
+        "hvd.init()\n"
+        "print(hvd.__file__, horoacc.launcher.__file__)\n"
+        "print(hvd.allreduce(np.ones(2), op=hvd.Sum).tolist())\n"
+    )
+    shown = run(sys.executable, "-I", "-S", "-c", program, cwd=tmp_path).splitlines()
+    files = [ROOT / "horoacc" / "__init__.py", ROOT / "launcher" / "__init__.py"]
+    assert shown == [f"{files[0]} {files[1]}", "[1.0, 1.0]"]
+    assert (tmp_path / "bin" / "horoaccrun").is_file()
 
 
 @pytest.mark.timeout(600)

@@ -69,12 +69,12 @@ def only(paths: Sequence[Any], *sizes: int) -> list[Any]:
     ]
 
 
-def matrix(dtypes: Sequence[str]) -> list[Any]:
+def matrix(dtypes: Sequence[str], controls: Sequence[Any] = CONTROL_PATHS) -> list[Any]:
     """Pairs of path and type: all of them, but for the paths that differ only in how ranks meet."""
     few = [dtype for dtype in dtypes if dtype in ("bool", "int64", "float32")]
     return [
         pytest.param(*path.values, dtype, id=f"{path.id}-{dtype}", marks=path.marks)
-        for paths, types in ((DATA_PATHS, dtypes), (CONTROL_PATHS, dtypes), (BOARD_OVER_MPI, few))
+        for paths, types in ((DATA_PATHS, dtypes), (controls, dtypes), (BOARD_OVER_MPI, few))
         for path in paths
         for dtype in types
     ]
