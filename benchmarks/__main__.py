@@ -18,6 +18,7 @@ from benchmarks import (
     latency,
     machine,
     memory_bound,
+    pages,
     picture,
     training,
 )
@@ -66,6 +67,9 @@ def main() -> int:
     target = options.output / "allreduce.png" if options.quick else PICTURE
     if picture.draw(records.all, target):
         print(f"\npicture: {target}")
+    # Nor may half a run change what the pages say.
+    if not options.quick and not options.only:
+        pages.fill(records.all)
     print(f"figures: {options.output / 'results.jsonl'}")
     return 1 if records.failures else 0
 

@@ -126,6 +126,28 @@ def run(records: Records, quick: bool) -> None:
                 except GroupFailed as error:
                     complain(f"horoacc, {net}", str(error))
 
+    _keeping(records, quick)
+
+
+def _keeping(records: Records, quick: bool) -> None:
+    """What it brings that horoaccrun lets the C library keep freed memory: the network with large
+    activations alone, on ranks that it started and on ranks that it did not."""
+    with groups(["horoacc", "gloo"], RANKS, records.complainer(RANKS), BENCH_LATE="1") as up:
+        if len(up) < 2:
+            return
+        gains = []
+        for group in up.values():
+            group.run(build, "cnn")
+            group.run(train, "alone", 2)
+        for _ in range(2 if quick else _ROUNDS // 2):
+            kept, given_back = (
+                _mean(up[name].run(train, "alone", 2 if quick else 5))
+                for name in ("horoacc", "gloo")
+            )
+            gains.append(100 * (given_back / kept - 1))
+        what = f"{_NAMES['cnn']}: a step without freed memory kept takes longer by"
+        records.figure(what, round(statistics.median(gains), 1), "%", up["horoacc"])
+
 
 def _measure(records: Records, group: Group, net: str, quick: bool) -> None:
     tensors = group.run(build, net)[0]

@@ -1,0 +1,116 @@
+"""Writes a run's figures into README.md and docs/benchmarks.md, between the marks there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+_PEERS = ("gloo", "openmpi", "mpich")
+_MIB = 1 << 20
+
+Record = dict[str, Any]
+Row = list[str]
+
+
+def fill(records: list[Record]) -> None:
+    """Replaces the tables of the last run.
+
+    Args:
+        records: Those of a whole run.
+    """
+    _replace(ROOT / "README.md", "figures", _figures(records))
+    page = ROOT / "docs" / "benchmarks.md"
+    _replace(page, "machine", _machine(records))
+    _replace(page, "targets", _targets(records))
+    _replace(page, "training", _training(records))
+
+
+def _replace(page: Path, mark: str, rows: Iterable[Row]) -> None:
+    begin, end = f"<!-- {mark}:begin -->", f"<!-- {mark}:end -->"
+    text = page.read_text()
+    head, _, rest = text.partition(begin)
+    _, found, tail = rest.partition(end)
+    if not found:
+        raise ValueError(f"{page} has no marks for '{mark}'")
+    first, *others = rows
+    lines = [_line(first), "|" + "---|" * len(first), *map(_line, others)]
+    page.write_text("\n".join([head + begin, *lines, end + tail]))
+
+
+def _line(row: Row) -> str:
+    return "| " + " | ".join(row) + " |"
+
+
+def _figures(records: list[Record]) -> list[Row]:
+    def row(what: str, benchmark: str, own: str, mine: str, **wanted: Any) -> Row:
+        """`own` and `mine`: our contender's name, and what the peers' names end with."""
+        fits = [
+            one for one in records
+            if one["benchmark"] == benchmark and "time" in one
+            and all(one.get(key) == value for key, value in wanted.items())
+        ]  # fmt: skip
+        times = {one["system"]: one["time"] for one in fits}
+        return [what, *(_time(times.get(name)) for name in (own, *(p + mine for p in _PEERS)))]
+
+    rows = [["what", "HoroACC", "Gloo", "Open MPI", "MPICH"]]
+    for ranks in (2, 8, 16):
+        rows.append(
+            row(f"blocking allreduce of 1 KiB, {ranks} ranks", "latency", "hvd.allreduce", "",
+                ranks=ranks)
+        )  # fmt: skip
+    for ranks, size in ((2, 1), (2, 16), (2, 128), (4, 64), (8, 16)):
+        for memory in ("arena", "private"):
+            rows.append(
+                row(f"allreduce of {size} MiB, {ranks} ranks, {memory}", "allreduce",
+                    f"horoacc {memory}", "", ranks=ranks, size=size * _MIB)
+            )  # fmt: skip
+    for name in ("ResNet-50", "GPT-2 small"):
+        rows.append(
+            row(f"gradients of {name}, 2 ranks", "gradients", "horoacc as hooks submit",
+                " one allreduce", set=name)
+        )  # fmt: skip
+    return rows
+
+
+def _time(microseconds: float | None) -> str:
+    if microseconds is None:
+        return "-"
+    return f"{microseconds / 1e3:.3g} ms" if microseconds >= 1e3 else f"{microseconds:.3g} µs"
+
+
+def _machine(records: list[Record]) -> list[Row]:
+    machine = next(one for one in records if one["benchmark"] == "machine")
+    versions = {one["system"]: one for one in records if one.get("system") in _PEERS}
+    facts = {key: str(value) for key, value in machine.items() if key != "benchmark"}
+    for name, one in versions.items():
+        if "version" in one:
+            facts[name] = f"{one['version']}, {one['transport']}"
+    return [["what", "value"], *([key.replace("_", " "), value] for key, value in facts.items())]
+
+
+def _targets(records: list[Record]) -> list[Row]:
+    rows = [["benchmark", "what", "measured", "target", "met", ""]]
+    for one in records:
+        if "target" in one:
+            sense = "≤" if one["sense"] == "at most" else "≥"
+            measured, limit = (f"{one[key]:.3g} {one['unit']}" for key in ("measured", "limit"))
+            lockstep = f"lockstep alone: {one['lockstep']} %" if "lockstep" in one else ""
+            rows.append(
+                [one["benchmark"], one["target"], measured, f"{sense} {limit}",
+                 "yes" if one["met"] else "**no**", one.get("note", lockstep)]
+            )  # fmt: skip
+    return rows
+
+
+def _training(records: list[Record]) -> list[Row]:
+    rows = [["network", "step alone", "step together", "before init", "efficiency", "quartiles"]]
+    for one in records:
+        if "step_us" in one:
+            times = (*one["step_us"].values(), one["step_before_init_us"])
+            rows.append(
+                [one["figure"].partition(":")[0], *map(_time, times), f"{one['value']} %",
+                 " to ".join(f"{one['quartiles'][k]}" for k in (0, 2))]
+            )  # fmt: skip
+    return rows
