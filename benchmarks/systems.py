@@ -93,7 +93,8 @@ def _horoacc(request: Request) -> Launch:
         raise Unavailable(f"there is no {launcher.name} beside this Python: install horoacc")
     plane = ["--tcp"] if request.tcp else []
     flags = [*plane, "-np", str(request.ranks)]
-    binding, bind = _own_core(request)
+    # Under mpirun only `idle` is measured, where it does not matter.
+    binding, bind = _own_core(request) if request.tcp else ("none", {})
     variables = {"HOROACC_ARENA": request.arena} | bind
     process = Process([str(launcher), *flags, *request.program], variables)
     shown = " ".join(["horoaccrun", *flags, f"HOROACC_ARENA={request.arena}"])
