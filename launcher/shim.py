@@ -7,6 +7,7 @@ On another host, where horoaccrun cannot be reached, the output takes mpirun's o
 Only the standard library, and little of it: one of these starts for every rank.
 """
 
+import contextlib
 import ctypes
 import json
 import os
@@ -77,11 +78,16 @@ def _main(command: list[str]) -> int:
     for fd in (stdout, stderr, stdout_end, stderr_end):
         os.close(fd)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
-        signal.signal(number, lambda number, _: os.killpg(child, number))
+        signal.signal(number, lambda number, _: _pass_on(child, number))
     _, status = os.waitpid(child, 0)
     code = os.waitstatus_to_exitcode(status)
     link.sendall(json.dumps({"status": code}).encode() + b"\n")
     return code if code >= 0 else 128 - code
+
+
+def _pass_on(group: int, number: int) -> None:
+    with contextlib.suppress(ProcessLookupError):  # it has ended and been waited for
+        os.killpg(group, number)
 
 
 if __name__ == "__main__":

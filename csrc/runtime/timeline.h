@@ -8,7 +8,7 @@
 
 namespace horoacc {
 
-/// Writes a JSON array that is valid at every moment. One lane (tid) a tensor; on it, nested
+/// Writes a trace that is valid at every moment (see TraceFile). One lane (tid) a tensor; on it, nested
 /// inside the tensor's life: NEGOTIATE, WAIT, EXECUTE (its path is an argument) and RESULT. Events
 /// are handed to a writer thread; the engine never waits for the disk. A full disk ends the
 /// timeline with one warning, not the job.

@@ -124,11 +124,9 @@ void TraceFile::Add(std::string_view event) {
   if (!ends_on_page_of(end_ + pending_.size() - 1, added)) {
     // A failure stays in outcome_, and the caller hears of it from its own Flush().
     (void)Flush();
-    if (!ends_on_page_of(end_ - 1, added) && event.size() + kTail.size() < kPage) {
-      pending_ = ",";
-      pending_.append((kPage - (end_ + 1) % kPage) % kPage, ' ');
-      pending_ += event;
-      return;
+    if (!ends_on_page_of(end_ - 1, added) && added + kTail.size() < kPage) {
+      // Whoever sees only the first of the two pages misses no more than the closing bracket.
+      pending_.assign((kPage - end_ % kPage) % kPage, ' ');
     }
   }
   pending_ += kBetween;

@@ -19,6 +19,8 @@ WAYS = {
     "tcp": (MODES["tcp"], "tcp"),
     "openmpi": (MODES["openmpi"], "auto"),
     "openmpi-mpi": (MODES["openmpi"], "mpi"),
+    "mpich": (MODES["mpich"], "auto"),
+    "mpich-mpi": (MODES["mpich"], "mpi"),
 }
 
 # The survivors hold back SIGTERM until they have told what they saw, and then wait for it, so that
@@ -81,7 +83,7 @@ def traces(job: Job) -> Traces:
     for pid, _ in job.alive():
         process = Path("/proc", str(pid))
         try:
-            mapped = re.findall(r" (/dev/shm/\S+)", (process / "maps").read_text())
+            mapped = re.findall(r" (/dev/shm/\S+)$", (process / "maps").read_text(), re.MULTILINE)
             opened = [str(fd.readlink()) for fd in (process / "fd").iterdir()]
         except OSError:
             continue
