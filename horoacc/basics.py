@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from horoacc import process
+from horoacc import handles, process
 from horoacc import process_sets as sets
 from horoacc.process import bootstrap, engine
 
@@ -50,6 +50,7 @@ def init(
     with process.lock():
         if process.join(comm):
             sets.reset(process.position().size)
+            handles.forget()
             process.at_exit(shutdown)
         if process_sets is not None and not isinstance(process_sets, str):
             for process_set in process_sets:

@@ -83,11 +83,34 @@ def synchronize(handle: Any) -> Any:
         engine.wait(handle)
         if finish is not None:
             result = finish(engine.outputs(handle))
-    except Exception:
-        _pending.pop(handle, None)
-        engine.release(handle)
+    except BaseException:
+        # What a signal's handler raised leaves the handle as it is: the engine still works on the
+        # tensors.
+        if has_ended(engine, handle):
+            _pending.pop(handle, None)
+            engine.release(handle)
         raise
-    # An interrupt leaves the handle as it is: the engine still works on the tensors.
     _pending.pop(handle, None)
     engine.release(handle)
     return result
+
+
+def has_ended(engine: Engine, handle: int) -> bool:
+    """Says whether the engine has finished with a call's tensors.
+
+    Args:
+        engine: The engine that it was submitted to.
+        handle: The engine's handle.
+
+    Returns:
+        True also if the engine does not know the call any more.
+    """
+    try:
+        return engine.poll(handle)
+    except ValueError:
+        return True
+
+
+def forget() -> None:
+    """Forgets what nobody synchronised; the next engine counts from the same number."""
+    _pending.clear()

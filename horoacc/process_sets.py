@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 from horoacc import process
+
+_LARGEST_RANK = 2**31 - 1
+"""Of the core; a job has none so large, and it says so."""
 
 
 class ProcessSet:
@@ -131,10 +135,16 @@ def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
             rank, also if only one of them says so.
     """
     engine = process.engine()
+    # The core refuses what is wrong, on all ranks: one that raised alone would leave them waiting.
     if not isinstance(process_set, ProcessSet):
-        process_set = ProcessSet(process_set)
-    # The core refuses what is wrong, on all ranks: one that raised here would leave them waiting.
-    process_set.process_set_id = engine.add_process_set(process_set.ranks or [])
+        try:
+            process_set = ProcessSet(process_set)
+        except ValueError:
+            with contextlib.suppress(ValueError):
+                engine.add_process_set([])
+            raise
+    ranks = [max(-1, min(rank, _LARGEST_RANK)) for rank in process_set.ranks or []]
+    process_set.process_set_id = engine.add_process_set(ranks)
     _registered[process_set.process_set_id] = process_set
     return process_set
 

@@ -52,6 +52,7 @@ struct Gradient {
   ha_handle handle = 0;
   std::atomic<bool> fired{false};  // since the last restart
   bool in_flight = false;
+  ha_error refused{};  // the core has told the other ranks of it: it must not be submitted again
 };
 
 }  // namespace horoacc
@@ -89,12 +90,15 @@ void Submit(ha_torch_hooks& hooks, Gradient& gradient) {
   void* data = grad.mutable_data_ptr();
   const ha_tensor tensor{
       gradient.name.c_str(), data, data, shape.data(), static_cast<int32_t>(shape.size()), dtype};
-  // An error is not lost: Python submits again what is not in flight, and raises.
+  ha_error error{};
   if (ha_submit(hooks.engine, &hooks.call, &tensor, 1, nullptr, nullptr, &gradient.handle,
-                nullptr) == HA_OK) {
+                &error) == HA_OK) {
     gradient.sent = grad;
     gradient.in_flight = true;
+  } else if (error.kind == HA_INVALID || error.kind == HA_UNSUPPORTED) {
+    gradient.refused = error;
   }
+  // Other errors are not lost: Python submits again what is not in flight, and raises.
 }
 
 class OnAccumulated final : public torch::autograd::FunctionPostHook {
@@ -180,7 +184,8 @@ HA_API size_t ha_torch_hooks_in_flight(const ha_torch_hooks* hooks) {
 HA_API size_t ha_torch_hooks_missing(const ha_torch_hooks* hooks, size_t* indices) {
   size_t count = 0;
   for (size_t index = 0; index < hooks->gradients.size(); ++index) {
-    if (!hooks->gradients[index]->in_flight) indices[count++] = index;
+    const horoacc::Gradient& gradient = *hooks->gradients[index];
+    if (!gradient.in_flight && gradient.refused.kind == HA_OK) indices[count++] = index;
   }
   return count;
 }
@@ -189,8 +194,10 @@ HA_API size_t ha_torch_hooks_missing(const ha_torch_hooks* hooks, size_t* indice
 // 0: all have landed, and `first` has the error of the first that failed, if any did.
 HA_API int ha_torch_hooks_wait(ha_torch_hooks* hooks, double seconds, ha_error* first) {
   for (const auto& gradient : hooks->gradients) {
+    ha_error error = std::exchange(gradient->refused, ha_error{});
+    if (error.kind != HA_OK && first->kind == HA_OK) *first = error;
     if (!gradient->in_flight) continue;
-    ha_error error{};
+    error = {};
     int code = ha_wait(hooks->engine, gradient->handle, seconds, &error);
     if (code == HA_TIMEOUT) {
       if (ha_poll(hooks->engine, gradient->handle) == 0) return 1;

@@ -15,6 +15,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 from horoacc import process
 from horoacc.calls import ALLREDUCE
 from horoacc.compression import Compressor, NoneCompressor
+from horoacc.handles import has_ended
 from horoacc.process_sets import ProcessSet, number_of
 from horoacc.reduction import Scaling, Schedule
 from horoacc.torch import gradient_hooks
@@ -202,12 +203,17 @@ class GradientReducer:
         """
         native = self._native_hooks()
         left = self.schedule.missing() if native is None else [[p] for p in native.missing()]
+        refused: Exception | None = None
         for params in left:
             # One that was frozen meanwhile has no gradient on any rank.
             wanted = [p for p in params if p.requires_grad or p.grad is not None]
-            if wanted:
-                self._submit(wanted)
-        failed = self._land()
+            try:
+                if wanted:
+                    self._submit(wanted)
+            except Exception as error:  # the other ranks wait for the rest
+                refused = refused or error
+        landed = self._land()
+        failed = refused or landed
         if native is not None and native.engine is not process.engine():
             self.hook()  # init() was called again
         if failed is not None:
@@ -226,13 +232,16 @@ class GradientReducer:
         """Waits for everything in flight and begins a new step; gives the first error."""
         native = self._native_hooks()
         failed = native.wait() if native is not None else None
-        for engine, handle, members in self._flights:
+        for index, (engine, handle, members) in enumerate(self._flights):
             try:
                 if callable(handle):
                     members[0].param.grad = handle()
                     continue
                 engine.wait(handle)
             except Exception as error:  # the rest must land before their memory may be reused
+                if not callable(handle) and not has_ended(engine, handle):
+                    del self._flights[:index]  # a signal's handler raised: this one still flies
+                    raise
                 failed = failed or error
             else:
                 for member in members:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+
 import numpy as np
 import pytest
 from paths import ALL_PATHS
@@ -178,6 +180,36 @@ def test_poll_waits_for_the_other_rank() -> None:
         assert not hvd.poll(handle)
         hvd.broadcast(np.zeros(1), 0, name="go")
     assert hvd.synchronize(handle)[0] == 2
+
+
+@pytest.mark.ranks(2)
+def test_what_a_signal_raises_leaves_the_call_in_flight() -> None:
+    def ring(number: int, frame: object) -> None:
+        raise TimeoutError("too long")
+
+    handle = (
+        hvd.allreduce_async(np.ones(3), name="waited for", op=hvd.Sum) if hvd.rank() == 0 else 0
+    )
+    if hvd.rank() == 0:
+        before = signal.signal(signal.SIGALRM, ring)
+        signal.setitimer(signal.ITIMER_REAL, 0.05)
+        with pytest.raises(TimeoutError, match="too long"):
+            hvd.synchronize(handle)
+        signal.signal(signal.SIGALRM, before)
+        assert not hvd.poll(handle)
+    hvd.broadcast(np.zeros(1), 0, name="the signal came")
+    if hvd.rank() == 1:
+        handle = hvd.allreduce_async(np.ones(3), name="waited for", op=hvd.Sum)
+    assert hvd.synchronize(handle).tolist() == [2] * 3
+    works()
+
+
+@pytest.mark.ranks(2, 3)
+@pytest.mark.parametrize("bad", [[0, 0], ["0"], [1 << 40], [-5], []])
+def test_bad_process_set_of_one_rank(bad: list[int]) -> None:
+    with pytest.raises(ValueError, match="process set"):
+        hvd.add_process_set(bad if hvd.rank() == 1 else [0])
+    works()
 
 
 @pytest.mark.ranks(1, 2)
