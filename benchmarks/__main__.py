@@ -51,24 +51,25 @@ def _options() -> argparse.Namespace:
 
 def main() -> int:
     options = _options()
-    records = Records(options.output / "results.jsonl")
+    wanted: list[str] = options.only or list(BENCHMARKS)
+    left = set(BENCHMARKS).difference(wanted)
+    records = Records(options.output / "results.jsonl", left.__contains__)
     here = records.write(machine.describe())
     if here["load_before"] > 0.5:
         print(f"The load is {here['load_before']}: other work makes these figures worthless.")
     try:
-        for name in options.only or BENCHMARKS:
+        for name in wanted:
             records.begin(name)
             BENCHMARKS[name](records, options.quick)
     finally:
         records.close()
     print(records.summary())
     (options.output / "table.txt").write_text(records.table())
-    # A quick look must not replace the picture of a real run.
+    # A quick look must not replace what the pages say.
     target = options.output / "allreduce.png" if options.quick else PICTURE
     if picture.draw(records.all, target):
         print(f"\npicture: {target}")
-    # Nor may half a run change what the pages say.
-    if not options.quick and not options.only:
+    if not options.quick and {record["benchmark"] for record in records.all} > set(BENCHMARKS):
         pages.fill(records.all)
     print(f"figures: {options.output / 'results.jsonl'}")
     return 1 if records.failures else 0

@@ -62,8 +62,9 @@ def main() -> None:
             os._exit(1)  # the driver is gone; a clean end might wait for ranks that hang
         if order is None:
             break
-        link.send(_call(rank, order))
-        gc.collect()
+        answer = _call(rank, order)
+        gc.collect()  # before the answer: the next system's turn begins with it
+        link.send(answer)
     rank.kept.clear()
     rank.door.close()
 

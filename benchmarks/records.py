@@ -22,14 +22,24 @@ _HEAD = (
 class Records:
     """Writes each record as it comes, so that a run that is cut short leaves what it has."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, keep: Callable[[str], bool] = lambda benchmark: False) -> None:
+        """Begins a file.
+
+        Args:
+            path: The file. One of an earlier run is replaced.
+            keep: Whether that one's records of a benchmark stay.
+        """
         path.parent.mkdir(parents=True, exist_ok=True)
+        earlier = map(json.loads, path.read_text().splitlines()) if path.exists() else ()
+        kept = [record for record in earlier if keep(record["benchmark"])]
         self._file: TextIO = path.open("w")
         self._benchmark = ""
         self._headed = False
         self._lines: list[str] = []
         self.all: list[dict[str, Any]] = []
         self.failures = 0
+        for record in kept:
+            self.write(record)
 
     def begin(self, benchmark: str) -> None:
         """Says which benchmark the records that follow belong to."""

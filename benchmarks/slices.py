@@ -43,7 +43,7 @@ class Effort:
         """The effort of a run, or of a look whether everything works."""
         if quick:
             return cls(3, 0.005, 0.005, 0.5)
-        return cls(7, 0.03, 0.02 if ranks <= cores() else 0.1, 2.0)
+        return cls(7, 0.03, 0.02 if ranks <= cores() else 0.1, 1.5)
 
 
 @dataclass
