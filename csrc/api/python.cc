@@ -12,24 +12,14 @@
 #include <vector>
 
 #include "api/horoacc.h"
+#include "api/python_errors.h"
+#include "api/python_schedule.h"
 
 namespace py = pybind11;
 
 namespace {
 
 constexpr double kSignalPeriod = 0.2;  // seconds between looks at Python's signal handlers
-
-[[noreturn]] void Raise(const ha_error& error) {
-  const py::object raised =
-      py::module_::import("horoacc.errors")
-          .attr("from_core")(error.kind, std::string(error.message), error.culprit);
-  PyErr_SetObject(py::type::of(raised).ptr(), raised.ptr());
-  throw py::error_already_set();
-}
-
-void Check(int code, const ha_error& error) {
-  if (code != HA_OK) Raise(error);
-}
 
 // Memory that the engine allocated, for the buffer protocol.
 struct Output {
@@ -385,6 +375,7 @@ PYBIND11_MODULE(_core, module) {
       .def("stop_timeline", &Engine::StopTimeline)
       .def("counters", &Engine::Counters);
 
+  DefineSchedules(module);
   module.def("version", [] { return std::string(ha_version()); });
   module.def("setting_defaults", [] { return Lines(Text(ha_setting_defaults)); });
 }
