@@ -17,8 +17,15 @@ from collections.abc import Sequence
 from horoacc import _core
 from horoacc.errors import HoroaccError
 
-ALLREDUCES = ("ring", "double_tree", "trees", "hierarchical", "hierarchical_tree", "cpu_reduce")
-ALLREDUCES += ("cpu_reduce_tree",)
+ALLREDUCES = (
+    "ring",
+    "double_tree",
+    "trees",
+    "hierarchical",
+    "hierarchical_tree",
+    "cpu_reduce",
+    "cpu_reduce_tree",
+)
 CONSTANTS = {
     "local_latency": "s",
     "local_bandwidth": "B/s",
