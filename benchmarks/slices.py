@@ -188,8 +188,11 @@ class Slices:
         """Sets it up, and finds how many calls make a slice."""
         group = self.contender.group
         self.sample.wrong += sum(group.run(prepare, self._key, self._work, self._arguments))
-        calls, each = 1, self._take(1)
-        while calls * each < effort.seconds / 4 and calls < _MOST_CALLS:
+        calls = 1
+        each = self._take(calls)
+        # The first calls after a pause may take a hundred times as long as the next.
+        while calls * each < effort.seconds and calls < _MOST_CALLS:
+            self._warm = calls
             calls = min(_MOST_CALLS, 4 * calls)
             each = self._take(calls)
         self.sample.iterations = int(min(_MOST_CALLS, max(1, effort.seconds / each)))

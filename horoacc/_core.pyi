@@ -90,3 +90,51 @@ class Engine:
 
 def version() -> str: ...
 def setting_defaults() -> dict[str, str]: ...
+
+class Fabric:
+    """Links of a simulated cluster, with usual constants: seconds, and bytes a second."""
+
+    local_latency: float
+    local_bandwidth: float
+    memory_bandwidth: float
+    network_latency: float
+    stream_bandwidth: float
+    nic_bandwidth: float
+    reduce_bandwidth: float
+    overhead: float
+    slice_bytes: float
+    nics: int
+
+class Prediction:
+    """What the simulator says."""
+
+    @property
+    def seconds(self) -> float: ...
+    @property
+    def windows(self) -> int:
+        """Into which the vector is best cut."""
+    @property
+    def events(self) -> int: ...
+
+class Proof:
+    """What the prover counted; bytes in parts of the vector."""
+
+    @property
+    def steps(self) -> int: ...
+    @property
+    def links(self) -> int: ...
+    @property
+    def rounds(self) -> int: ...
+    @property
+    def most_sent(self) -> float: ...
+    @property
+    def host_sends(self) -> float: ...
+    @property
+    def network_messages(self) -> int: ...
+
+def algorithms() -> list[str]: ...
+def simulate(
+    algorithm: str, ranks_per_host: Sequence[int], bytes: float, fabric: Fabric, trees: int = 4
+) -> Prediction: ...
+def prove(algorithm: str, ranks_per_host: Sequence[int], root: int = 0, trees: int = 4) -> Proof:
+    """At most 64 ranks. Raises what is wrong with the schedule, or with what was asked."""

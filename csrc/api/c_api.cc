@@ -7,6 +7,7 @@
 
 #include "api/horoacc.h"
 #include "api/launch.h"
+#include "api/report.h"
 #include "base/clock.h"
 #include "runtime/engine.h"
 
@@ -32,35 +33,10 @@ static_assert(HA_PRODUCT == static_cast<int>(horoacc::ReduceOp::kProduct));
 
 using horoacc::Error;
 using horoacc::ErrorKind;
+using horoacc::Guarded;
 using horoacc::MakeError;
+using horoacc::Report;
 using horoacc::Status;
-
-int Report(const Error& failure, ha_error* error) {
-  if (error) {
-    error->kind = static_cast<int32_t>(failure.kind);
-    error->culprit = failure.culprit;
-    const size_t length = std::min(failure.message.size(), sizeof error->message - 1);
-    std::memcpy(error->message, failure.message.data(), length);
-    error->message[length] = '\0';
-  }
-  return static_cast<int>(failure.kind);
-}
-
-int Report(const Status& status, ha_error* error) {
-  return status.ok() ? HA_OK : Report(status.error(), error);
-}
-
-// Runs `body`, turning an exception of the standard library (memory, mostly) into an error.
-template <typename Body>
-int Guarded(ha_error* error, Body body) {
-  try {
-    return body();
-  } catch (const std::bad_alloc&) {
-    return Report(MakeError(ErrorKind::kSystem, "out of memory"), error);
-  } catch (const std::exception& thrown) {
-    return Report(MakeError(ErrorKind::kSystem, thrown.what()), error);
-  }
-}
 
 horoacc::Result<horoacc::Submission> ToSubmission(const ha_call& call, const ha_tensor* tensors,
                                                   size_t count) {
@@ -254,25 +230,13 @@ int ha_timeline_stop(ha_engine* engine, ha_error* error) {
 }
 
 size_t ha_counters(const ha_engine* engine, char* text, size_t capacity) {
-  const std::string all = engine->engine->CounterText();
-  if (capacity > 0) {
-    const size_t length = std::min(all.size(), capacity - 1);
-    std::memcpy(text, all.data(), length);
-    text[length] = '\0';
-  }
-  return all.size();
+  return horoacc::PutText(engine->engine->CounterText(), text, capacity);
 }
 
 const char* ha_version(void) { return HOROACC_VERSION; }
 
 size_t ha_setting_defaults(char* text, size_t capacity) {
-  const std::string all = horoacc::Settings::Defaults();
-  if (capacity > 0) {
-    const size_t length = std::min(all.size(), capacity - 1);
-    std::memcpy(text, all.data(), length);
-    text[length] = '\0';
-  }
-  return all.size();
+  return horoacc::PutText(horoacc::Settings::Defaults(), text, capacity);
 }
 
 }  // extern "C"

@@ -183,6 +183,47 @@ HA_API int ha_timeline_stop(ha_engine* engine, ha_error* error);
 /* Counters as "name=value" lines; returns the length needed, like snprintf. */
 HA_API size_t ha_counters(const ha_engine* engine, char* text, size_t capacity);
 
+/* --- collective schedules, without an engine (csrc/schedule) --- */
+
+/* Links of a simulated cluster: seconds, and bytes a second. */
+typedef struct {
+  double local_latency, local_bandwidth, memory_bandwidth;
+  double network_latency, stream_bandwidth, nic_bandwidth;
+  double reduce_bandwidth, overhead, slice_bytes;
+  uint32_t nics;
+} ha_fabric;
+
+/* Which algorithm on which hosts. */
+typedef struct {
+  const char* algorithm;
+  const uint32_t* ranks_per_host;
+  size_t hosts;
+  uint32_t root;  /* of broadcast and reduce */
+  uint32_t trees; /* of "trees" */
+} ha_plan;
+
+typedef struct {
+  double seconds;
+  uint32_t windows; /* into which the vector is best cut */
+  uint64_t events;  /* that were simulated */
+} ha_prediction;
+
+typedef struct {
+  uint64_t steps, links;
+  uint32_t rounds;           /* the longest chain of messages that wait for each other */
+  double most_sent;          /* by a rank, in parts of the vector */
+  double host_sends;         /* the most that leaves a host, in parts of the vector */
+  uint64_t network_messages; /* between hosts */
+} ha_proof;
+
+/* The names of the algorithms, one a line; returns the length needed. */
+HA_API size_t ha_algorithms(char* text, size_t capacity);
+HA_API void ha_fabric_defaults(ha_fabric* fabric);
+HA_API int ha_simulate(const ha_plan* plan, const ha_fabric* fabric, double bytes,
+                       ha_prediction* prediction, ha_error* error);
+/* At most 64 ranks. HA_INVALID tells what is wrong with the schedule, or with the plan. */
+HA_API int ha_prove(const ha_plan* plan, ha_proof* proof, ha_error* error);
+
 HA_API const char* ha_version(void);
 /* Defaults of every setting that the core knows, as "key=value" lines; returns the length needed.
  */

@@ -8,6 +8,7 @@
 #include "api/python_contract.h"
 #include "api/python_engine.h"
 #include "api/python_outputs.h"
+#include "api/python_schedule.h"
 
 PYBIND11_MODULE(_core, module) {
   module.doc() = "The engine of HoroACC.";
@@ -20,6 +21,7 @@ PYBIND11_MODULE(_core, module) {
 
   horoacc::python::BindOutput(module);
   horoacc::python::BindEngine(module);
+  DefineSchedules(module);
 
   module.def("version", [] { return std::string(ha_version()); });
   module.def("setting_defaults", [] { return horoacc::python::Pairs(ha_setting_defaults); });

@@ -14,6 +14,10 @@ namespace horoacc::python {
 /// Raises what horoacc.errors.from_core makes of it.
 [[noreturn]] void Raise(const ha_error& error);
 
+inline void Check(int code, const ha_error& error) {
+  if (code != HA_OK) Raise(error);
+}
+
 /// Calls a function of the contract, which gets an ha_error to fill, without the GIL; an error is
 /// raised.
 template <typename Function>
@@ -24,7 +28,7 @@ void Call(Function function) {
     const pybind11::gil_scoped_release release;
     code = function(&error);
   }
-  if (code != HA_OK) Raise(error);
+  Check(code, error);
 }
 
 /// The key=value lines that a function like ha_counters writes.

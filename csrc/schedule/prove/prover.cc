@@ -4,44 +4,29 @@
 #include <string>
 
 #include "schedule/prove/memory.h"
+#include "schedule/prove/network.h"
 
 namespace horoacc::schedule {
 namespace {
 
-struct Message {
-  std::vector<Value> values;
-  Extent source;  ///< where the link reads them; empty if only the sender's slot has them
-  Clock clock;
-  uint32_t chain = 0;
-  uint32_t window = 0;
-};
-
-constexpr uint32_t kNobody = ~0u;
-
-struct Link {
-  LinkUse use;
-  uint32_t sender = kNobody, receiver = kNobody;  ///< actors
-  std::deque<Message> messages;
-};
-
-// One lane of one rank.
-struct Actor {
-  uint32_t rank = 0, lane = 0;
-  uint32_t window = 0, k = 0;
-  bool received = false;  ///< the first half of step k is over
-  bool queued = false;
-  uint32_t chain = 0;  ///< of the messages that it has waited for
-  Clock clock;
-  std::vector<Value> values;  ///< what the first half left for the second
-  Extent source;
-};
-
-// A window of a rank: what must be over before its memory is used again.
-struct Turn {
-  uint32_t lanes_ended = 0;
-  uint32_t untaken = 0;
-  Clock over;
-};
+// Does the step have the operands that its operation speaks of?
+const char* CheckForm(const Step& step) {
+  const bool own = step.op != Op::kRecv && step.op != Op::kRecvCopySend;
+  const bool receives = step.op != Op::kSend && step.op != Op::kCopy;
+  const bool stores = step.op != Op::kSend && step.op != Op::kRecvReduceSend;
+  const bool sends = step.op != Op::kCopy && step.op != Op::kRecv && step.op != Op::kRecvReduce;
+  if (own != (step.src != Buffer::kNone)) return "has a wrong source";
+  if (stores != (step.dst != Buffer::kNone)) return "has a wrong destination";
+  if (!receives && Receives(step)) return "receives";
+  if (!sends && Sends(step)) return "sends";
+  if (!own && !Receives(step)) return "has nothing to receive from";
+  if (!own && (step.flags & kPrescaleOwn)) return "scales what it does not have";
+  if (!receives && (step.flags & kPrescaleReceived)) return "scales what it does not receive";
+  if ((!own || step.op == Op::kSend) && (step.flags & kPostscale)) return "finishes no sum";
+  const bool many = step.receives > 1 || (step.flags & kReceiveRange) != 0;
+  if (step.op == Op::kRecvCopySend && many) return "copies from many";
+  return nullptr;
+}
 
 class Prover {
  public:
@@ -51,7 +36,7 @@ class Prover {
         rules_(rules),
         memory_(schedule, rules),
         everybody_(~uint64_t{0} >> (64 - facts_.ranks)),
-        links_of_pair_(static_cast<size_t>(facts_.ranks) * facts_.ranks) {
+        network_(facts_.ranks) {
     actors_.resize(static_cast<size_t>(facts_.ranks) * facts_.lanes);
     turns_.resize(static_cast<size_t>(facts_.ranks) * rules.windows);
     for (Turn& turn : turns_) turn.over.resize(actors_.size());
@@ -76,7 +61,7 @@ class Prover {
     for (const Actor& actor : actors_) {
       if (actor.window < rules_.windows) return MakeError(ErrorKind::kInvalid, Stuck(actor));
     }
-    for (const Link& link : links_) {
+    for (const Link& link : network_.links()) {
       if (link.messages.empty()) {
         proof_.links.push_back(link.use);
         continue;
@@ -96,28 +81,13 @@ class Prover {
  private:
   // --- links
 
-  Link* LinkOf(uint32_t from, uint32_t to, uint8_t channel) {
-    std::vector<uint32_t>& pair = links_of_pair_[static_cast<size_t>(from) * facts_.ranks + to];
-    for (const uint32_t index : pair) {
-      if (links_[index].use.channel == channel) return &links_[index];
-    }
-    pair.push_back(static_cast<uint32_t>(links_.size()));
-    Link& link = links_.emplace_back();
-    link.use = {from, to, channel};
-    return &link;
-  }
-
-  bool Claim(uint32_t& end, uint32_t a) {
-    if (end == kNobody) end = a;
-    return end == a;
-  }
-
   bool HasMessages(const Actor& actor, const Step& step) {
     bool all = true;
     ForEachSource(step, actor.rank, [&](uint32_t peer) {
       if (!CheckPeer(actor, peer)) return;
-      Link* link = LinkOf(peer, actor.rank, step.channel);
-      if (!Claim(link->receiver, Index(actor))) Fail(actor, "shares a link with another lane");
+      Link* link = network_.Find(peer, actor.rank, step.channel);
+      if (!Network::Claim(link->receiver, Index(actor)))
+        Fail(actor, "shares a link with another lane");
       all = all && !link->messages.empty();
     });
     return all && wrong_.empty();
@@ -127,8 +97,9 @@ class Prover {
     bool all = true;
     ForEachTarget(step, actor.rank, [&](uint32_t peer) {
       if (!CheckPeer(actor, peer)) return;
-      Link* link = LinkOf(actor.rank, peer, step.channel);
-      if (!Claim(link->sender, Index(actor))) Fail(actor, "shares a link with another lane");
+      Link* link = network_.Find(actor.rank, peer, step.channel);
+      if (!Network::Claim(link->sender, Index(actor)))
+        Fail(actor, "shares a link with another lane");
       all = all && link->messages.size() < rules_.depth;
     });
     return all && wrong_.empty();
@@ -233,27 +204,8 @@ class Prover {
     }
   }
 
-  // Does the step have the operands that its operation speaks of?
-  static const char* CheckForm(const Step& step) {
-    const bool own = step.op != Op::kRecv && step.op != Op::kRecvCopySend;
-    const bool receives = step.op != Op::kSend && step.op != Op::kCopy;
-    const bool stores = step.op != Op::kSend && step.op != Op::kRecvReduceSend;
-    const bool sends = step.op != Op::kCopy && step.op != Op::kRecv && step.op != Op::kRecvReduce;
-    if (own != (step.src != Buffer::kNone)) return "has a wrong source";
-    if (stores != (step.dst != Buffer::kNone)) return "has a wrong destination";
-    if (!receives && Receives(step)) return "receives";
-    if (!sends && Sends(step)) return "sends";
-    if (!own && !Receives(step)) return "has nothing to receive from";
-    if (!own && (step.flags & kPrescaleOwn)) return "scales what it does not have";
-    if (!receives && (step.flags & kPrescaleReceived)) return "scales what it does not receive";
-    if ((!own || step.op == Op::kSend) && (step.flags & kPostscale)) return "finishes no sum";
-    const bool many = step.receives > 1 || (step.flags & kReceiveRange) != 0;
-    if (step.op == Op::kRecvCopySend && many) return "copies from many";
-    return nullptr;
-  }
-
   Message Take(Actor& actor, const Step& step, uint32_t peer) {
-    Link* link = LinkOf(peer, actor.rank, step.channel);
+    Link* link = network_.Find(peer, actor.rank, step.channel);
     Message message = std::move(link->messages.front());
     link->messages.pop_front();
     Queue(link->sender);
@@ -314,7 +266,7 @@ class Prover {
 
   void Post(Actor& actor, const Step& step) {
     ForEachTarget(step, actor.rank, [&](uint32_t peer) {
-      Link* link = LinkOf(actor.rank, peer, step.channel);
+      Link* link = network_.Find(actor.rank, peer, step.channel);
       for (uint32_t k = 0; k < actor.source.count; ++k) ++memory_[actor.source.cell(k)].travelling;
       link->messages.push_back(
           {actor.values, actor.source, actor.clock, actor.chain + 1, actor.window});
@@ -357,12 +309,12 @@ class Prover {
     const Step step = schedule_.step(actor.rank, actor.lane, actor.k);
     std::string text = At(actor) + "waits for ever";
     ForEachSource(step, actor.rank, [&](uint32_t peer) {
-      if (!actor.received && LinkOf(peer, actor.rank, step.channel)->messages.empty()) {
+      if (!actor.received && network_.Find(peer, actor.rank, step.channel)->messages.empty()) {
         text += ", to receive from rank " + std::to_string(peer);
       }
     });
     ForEachTarget(step, actor.rank, [&](uint32_t peer) {
-      if (LinkOf(actor.rank, peer, step.channel)->messages.size() >= rules_.depth) {
+      if (network_.Find(actor.rank, peer, step.channel)->messages.size() >= rules_.depth) {
         text += ", to send to rank " + std::to_string(peer);
       }
     });
@@ -376,8 +328,7 @@ class Prover {
   const uint64_t everybody_;
   std::vector<Actor> actors_;
   std::deque<uint32_t> queue_;
-  std::vector<std::vector<uint32_t>> links_of_pair_;
-  std::deque<Link> links_;
+  Network network_;
   std::vector<Turn> turns_;
   std::vector<Clock> lane_ends_;  ///< by actor and window
   std::string wrong_;

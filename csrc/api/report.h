@@ -1,0 +1,50 @@
+#pragma once
+// From results, and exceptions of the standard library, to what the C contract gives back.
+#include <algorithm>
+#include <cstring>
+#include <exception>
+#include <new>
+
+#include "api/horoacc.h"
+#include "base/result.h"
+
+namespace horoacc {
+
+inline int Report(const Error& failure, ha_error* error) {
+  if (error) {
+    error->kind = static_cast<int32_t>(failure.kind);
+    error->culprit = failure.culprit;
+    const size_t length = std::min(failure.message.size(), sizeof error->message - 1);
+    std::memcpy(error->message, failure.message.data(), length);
+    error->message[length] = '\0';
+  }
+  return static_cast<int>(failure.kind);
+}
+
+inline int Report(Status status, ha_error* error) {
+  return status.ok() ? HA_OK : Report(status.error(), error);
+}
+
+/// Runs `body`, turning an exception of the standard library (memory, mostly) into an error.
+template <typename Body>
+int Guarded(ha_error* error, Body body) {
+  try {
+    return body();
+  } catch (const std::bad_alloc&) {
+    return Report(MakeError(ErrorKind::kSystem, "out of memory"), error);
+  } catch (const std::exception& thrown) {
+    return Report(MakeError(ErrorKind::kSystem, thrown.what()), error);
+  }
+}
+
+/// Copies what fits; returns the length needed, like snprintf.
+inline size_t PutText(const std::string& all, char* text, size_t capacity) {
+  if (capacity > 0) {
+    const size_t length = std::min(all.size(), capacity - 1);
+    std::memcpy(text, all.data(), length);
+    text[length] = '\0';
+  }
+  return all.size();
+}
+
+}  // namespace horoacc
