@@ -95,7 +95,7 @@ struct SetHeader {
 
 inline constexpr int32_t kSetRemoved = -1;
 
-enum class RankPhase : uint32_t { kAbsent = 0, kPresent = 1, kLeaving = 2, kLeft = 3 };
+enum class RankPhase : uint32_t { kAbsent = 0, kPresent = 1, kLeft = 2 };
 
 inline constexpr uint64_t kNotBlocked = std::numeric_limits<uint64_t>::max();
 
@@ -107,7 +107,6 @@ struct alignas(64) RankState {
 };
 
 struct HostHeader {
-  uint64_t magic = 0;
   /// kind << 32 | culprit + 1; set once, by compare-and-swap. Every wait looks at it.
   alignas(64) std::atomic<uint64_t> abort_word{0};
   std::atomic<uint32_t> abort_text_ready{0};

@@ -6,7 +6,8 @@
 namespace horoacc {
 namespace {
 
-// A decision in the log: this header, then `ids` ids, then the text of an error.
+// A decision in the log: this header, then `ids` ids; an error goes on with
+// their generations (two words each) and its text.
 struct LogHeader {
   uint32_t words;
   uint32_t kind;

@@ -251,6 +251,7 @@ Status Engine::Shutdown() {
     // What was decided before is carried out; what was not ends with kAborted.
     const int64_t limit = NowNs() + kDrainLimit;
     bool busy = true;
+    bool unsent = false;
     for (;;) {
       const uint32_t seen = bell.count.load(std::memory_order_seq_cst);
       if (Progress()) continue;
@@ -258,8 +259,10 @@ Status Engine::Shutdown() {
       for (const auto& set : DrivenSets()) {
         busy |= set->current || !set->lingering.empty() || set->plane->Gone() == kNobody;
       }
-      if (!busy || NowNs() > limit || board_.aborted().kind != ErrorKind::kOk) break;
+      unsent = mux_ && mux_->HasUnsent();
+      if ((!busy && !unsent) || NowNs() > limit || board_.aborted().kind != ErrorKind::kOk) break;
       bells_.SleepAsWaiter(me, seen, 10 * kMillisecond);
+      WatchPeers();
     }
     if (busy && board_.aborted().kind == ErrorKind::kOk) {
       // Peers may still use this rank's memory: they must stop before it is given up.
@@ -274,7 +277,6 @@ Status Engine::Shutdown() {
                                  std::memory_order_release);
     for (size_t l = 0; l < share_.ranks.size(); ++l)
       bells_.Ring(static_cast<int>(l), Urgency::kQuiet);
-    stopped_.store(true);
     bell.driven.store(0, std::memory_order_seq_cst);
   }
   coordinator_.request_stop();

@@ -125,6 +125,7 @@ class Engine {
   Status PublishRow(ProcessSet& set, Entry& entry, uint64_t generation);
   void Place(ProcessSet& set, Entry& entry);
   Status PublishBacklog(ProcessSet& set);
+  static Status LookUpAgain(ProcessSet& set, Entry& entry);
 
   // engine_drive.cc: under driver_mutex_.
   bool Progress();
@@ -186,7 +187,6 @@ class Engine {
   std::atomic<uint32_t> completed_{0};  ///< futex of callers that wait while another drives
   std::atomic<uint32_t> waiting_{0};
   std::atomic<bool> stopping_{false};
-  std::atomic<bool> stopped_{false};
   std::mutex failure_mutex_;
   std::optional<Error> failure_;  ///< why the engine can do nothing more
   std::mutex quarantine_mutex_;

@@ -125,7 +125,9 @@ Result<uint64_t> Engine::Submit(Submission submission) {
           ErrorKind::kInvalid,
           "tensor '" + entry->name + "' was submitted again before its handle was released");
     }
-    if (!record.known) {
+    // Behind a call of the name that has this id by now it might wait for ever.
+    const auto holder = record.known ? queue.in_flight.Find(record.id) : nullptr;
+    if (!record.known || (holder && holder->name != entry->name)) {
       HA_ASSIGN(const SetBoard::NamedId found, set->board->Lookup(entry->name));
       record.id = found.id;
       record.incarnation = found.incarnation;
@@ -206,15 +208,20 @@ Status Engine::Publish(ProcessSet& set, const std::shared_ptr<Entry>& entry) {
     if (announced.error().culprit != kLookUpAgain) return announced;
     if (!entry->reservation) continue;  // the generation was closed under us: publish for the next
     // The same, or the id was given to another name since this rank looked it up.
-    HA_ASSIGN(const SetBoard::NamedId found, set.board->Lookup(entry->name));
-    NameRecord& record = *entry->reservation;
-    record.id = entry->id = found.id;
-    record.incarnation = entry->incarnation = found.incarnation;
+    HA_TRY(LookUpAgain(set, *entry));
     if (set.queue.in_flight.Contains(entry->id)) {
       set.queue.backlog.push_back(entry);
       return {};
     }
   }
+}
+
+Status Engine::LookUpAgain(ProcessSet& set, Entry& entry) {
+  HA_ASSIGN(const SetBoard::NamedId found, set.board->Lookup(entry.name));
+  NameRecord& record = *entry.reservation;
+  record.id = entry.id = found.id;
+  record.incarnation = entry.incarnation = found.incarnation;
+  return {};
 }
 
 // Decides where peers find the entry's data: where the caller has it, in a staged copy, or
@@ -308,9 +315,15 @@ Status Engine::PublishBacklog(ProcessSet& set) {
   std::deque<std::shared_ptr<Entry>> waiting = std::exchange(queue.backlog, {});
   for (; !waiting.empty(); waiting.pop_front()) {
     const std::shared_ptr<Entry>& next = waiting.front();
-    if (queue.in_flight.Contains(next->id)) {
+    Status published;
+    const auto holder = queue.in_flight.Find(next->id);
+    if (holder && holder->name != next->name) published = LookUpAgain(set, *next);  // see Submit
+    if (published.ok() && queue.in_flight.Contains(next->id)) {
       queue.backlog.push_back(next);
-    } else if (Status published = Publish(set, next); !published.ok()) {
+      continue;
+    }
+    if (published.ok()) published = Publish(set, next);
+    if (!published.ok()) {
       // The abort that follows completes them.
       queue.backlog.insert(queue.backlog.end(), waiting.begin(), waiting.end());
       return published;

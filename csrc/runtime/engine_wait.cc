@@ -12,6 +12,8 @@ constexpr int64_t kLongestSleep = 100 * kMillisecond;  // between looks at the p
 constexpr int64_t kIdleSleep = kSecond;
 constexpr int64_t kPendingSleep = 20 * kMillisecond;
 constexpr int64_t kBucketPatience = 100 * kMillisecond;
+constexpr int64_t kSayAgainEvery = 5 * kMillisecond;
+constexpr int64_t kSetsDiffer = 100 * kMillisecond;  // blocked so long before that is decided
 constexpr int64_t kPollIsWaiting = 5 * kMillisecond;
 constexpr int64_t kTrimPeriod = 10 * kSecond;
 constexpr int64_t kShortestPoll = 100 * kMicrosecond;
@@ -117,10 +119,17 @@ uint32_t Engine::DriveUntil(Entry& entry, int64_t deadline_ns) {
   const bool must_poll = links_ && links_->WaitFd() < 0;
   int64_t poll_sleep = kShortestPoll;
   int64_t next_sleep = 2 * kMillisecond;
+  const int64_t began = NowNs();
+  int64_t next_say = began + kSayAgainEvery;  // the caller has just said it
   const auto complete = [&] { return entry.complete.load(std::memory_order_acquire); };
   uint32_t seen = bell.count.load(std::memory_order_seq_cst);
   for (; !complete() && !stopping_.load(std::memory_order_acquire);
        seen = bell.count.load(std::memory_order_seq_cst)) {
+    // Whatever goes on: steady traffic on other sets must not keep a partial bucket waiting.
+    if (const int64_t now = NowNs(); now >= next_say) {
+      next_say = now + kSayAgainEvery;
+      SayBlocked(entry);  // the plan may have put the tensor into a bucket since
+    }
     if (Progress()) {
       poll_sleep = kShortestPoll;
       continue;
@@ -146,8 +155,7 @@ uint32_t Engine::DriveUntil(Entry& entry, int64_t deadline_ns) {
     WatchPeers();
     WatchStalls();
     if (bell.count.load(std::memory_order_seq_cst) != seen) continue;
-    WatchProcessSets(entry);
-    SayBlocked(entry);  // the plan may have put the tensor into a bucket since
+    if (NowNs() - began >= kSetsDiffer) WatchProcessSets(entry);
     next_sleep = std::min(2 * next_sleep, kLongestSleep);
   }
   board_.state(me).blocked_on.store(kNotBlocked);
@@ -201,7 +209,10 @@ void Engine::Coordinate(const std::stop_token& stop) {
         poll_sleep = kShortestPoll;
       running = WorkLeft();
       driver_mutex_.unlock();
-      if (waiting_.load(std::memory_order_seq_cst) > 0) FutexWakeAll(completed_);
+      if (waiting_.load(std::memory_order_seq_cst) > 0) {
+        completed_.fetch_add(1, std::memory_order_seq_cst);
+        FutexWakeAll(completed_);
+      }
     }
     if (stop.stop_requested()) break;
     const int64_t now = NowNs();

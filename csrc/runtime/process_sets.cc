@@ -53,7 +53,9 @@ Result<uint64_t> Engine::AgreeOnSet(const std::string& what, int64_t number,
 
 // A bad call takes part too: the other ranks wait for this one.
 Error Engine::Refuse(const std::string& what, std::string reason) {
-  (void)AgreeOnSet(what, kRefused, {}, 0);
+  const Result<uint64_t> agreed = AgreeOnSet(what, kRefused, {}, 0);
+  // That the others asked for something else is no news; that a rank is lost is.
+  if (!agreed.ok() && agreed.error().kind != ErrorKind::kInvalid) return agreed.error();
   return MakeError(ErrorKind::kInvalid, std::move(reason));
 }
 
@@ -124,7 +126,13 @@ Status Engine::RemoveProcessSet(uint32_t id) {
   const std::shared_ptr<ProcessSet> set = FindSet(id);
   if (!set || id == 0)
     return Refuse("remove", "process set " + std::to_string(id) + " cannot be removed");
-  if (set->queue.pending.load() > 0)
+  bool in_flight = false;
+  {
+    // A call is complete for its caller shortly before it is not pending any more.
+    std::lock_guard lock(set->queue.mutex);
+    in_flight = set->queue.pending.load() > 0;
+  }
+  if (in_flight)
     return Refuse("remove", "process set " + std::to_string(id) + " has calls in flight");
   HA_ASSIGN([[maybe_unused]] const uint64_t free_slots, AgreeOnSet("remove", id, set->ranks, 0));
   const bool member = std::ranges::find(set->ranks, placement_.rank) != set->ranks.end();

@@ -29,14 +29,16 @@ void Engine::WatchPeers() {
   const int64_t now = NowNs();
   int64_t due = next_watch_ns_.load(std::memory_order_relaxed);
   if (now < due || !next_watch_ns_.compare_exchange_strong(due, now + kLookAtPeersEvery)) return;
-  if (stopping_.load(std::memory_order_acquire)) return;
+  const auto left = [this](size_t local) {
+    const uint32_t phase = board_.state(local).phase.load(std::memory_order_acquire);
+    return static_cast<RankPhase>(phase) == RankPhase::kLeft;
+  };
+  if (left(share_.local_rank)) return;
   for (size_t l = 0; l < share_.ranks.size(); ++l) {
     if (static_cast<int>(l) == share_.local_rank || !share_.pidfds[l]) continue;
     pollfd watched{share_.pidfds[l]->get(), POLLIN, 0};
     if (::poll(&watched, 1, 0) <= 0) continue;
-    const auto phase =
-        static_cast<RankPhase>(board_.state(l).phase.load(std::memory_order_acquire));
-    if (phase == RankPhase::kLeft) continue;
+    if (left(l)) continue;
     const int rank = share_.ranks[l];
     Abort(MakeError(ErrorKind::kPeerLost,
                     "rank " + std::to_string(rank) + " died without shutting down", rank));

@@ -25,8 +25,8 @@ class ControlLinks {
   virtual Status Send(int peer, std::span<const std::byte> bytes) = 0;
   /// The next message that has arrived, or nothing.
   virtual Result<std::optional<ControlMessage>> Receive() = 0;
-  /// Is something kept that only moves inside calls here (MPI), and moves it on? False for links
-  /// that WaitFd wakes for that.
+  /// Is something kept that the network has not taken yet? MPI moves it on in this call; with
+  /// links that have a WaitFd the next Receive does.
   [[nodiscard]] virtual bool HasUnsent() { return false; }
   /// A descriptor that becomes readable when Receive has something to do (epoll), or -1 if this
   /// kind of link can only be asked again and again (MPI).

@@ -4,6 +4,7 @@
 #include <sys/eventfd.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <deque>
 #include <optional>
@@ -50,6 +51,10 @@ class TcpControlLinks final : public ControlLinks {
 
   Status Send(int peer, std::span<const std::byte> bytes) override;
   Result<std::optional<ControlMessage>> Receive() override;
+  [[nodiscard]] bool HasUnsent() override {
+    return std::ranges::any_of(
+        links_, [](const Link& link) { return link.fd && link.writer.pending() > 0; });
+  }
   [[nodiscard]] int WaitFd() const override { return epoll_.get(); }
   [[nodiscard]] const char* kind() const override { return "tcp"; }
   [[nodiscard]] uint64_t messages_sent() const override { return messages_sent_; }

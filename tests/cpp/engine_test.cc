@@ -1,6 +1,7 @@
 // The whole path, queue to callback, on ranks that are threads. Run under the sanitizers too.
 #include <atomic>
 #include <cstring>
+#include <latch>
 #include <numeric>
 #include <random>
 
@@ -359,6 +360,40 @@ TEST(names_outnumber_their_ids) {
                 .ok());
       CHECK_EQ(value, 1);
     }
+  });
+}
+
+// The id that rank 0 remembers for "n0" has gone to "new", which is in flight there: "n0" must not
+// wait behind it, since rank 1 submits "new" only afterwards.
+TEST(a_name_does_not_wait_for_the_one_that_has_its_id_now) {
+  std::latch taken(1);
+  RunRanks(2, {}, [&](Engine& engine, int rank) {
+    int32_t value = rank;
+    int32_t other = rank;
+    const auto submit = [&](const std::string& name, int32_t* data) {
+      return engine.Submit(Make(Collective::kAllreduce, name, DType::kInt32, {1}, data, data))
+          .value();
+    };
+    for (uint32_t k = 0; k < kNamedIds; ++k) {
+      value = rank;
+      CHECK(WaitAndRelease(engine, submit("n" + std::to_string(k), &value)).ok());
+    }
+    uint64_t first = 0;
+    if (rank == 0) {
+      first = submit("new", &other);
+      taken.count_down();
+    } else {
+      taken.wait();
+    }
+    value = rank;
+    const uint64_t again = submit("n0", &value);
+    CHECK(engine.Find(again)->id != 0);
+    CHECK(WaitAndRelease(engine, again).ok());
+    CHECK_EQ(value, 1);
+    if (rank == 1) first = submit("new", &other);
+    CHECK_EQ(engine.Find(first)->id, 0);
+    CHECK(WaitAndRelease(engine, first).ok());
+    CHECK_EQ(other, 1);
   });
 }
 
