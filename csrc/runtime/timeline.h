@@ -8,9 +8,9 @@
 
 namespace horoacc {
 
-/// Writes a trace that is valid at every moment (see TraceFile). One lane (tid) a tensor; on it, nested
-/// inside the tensor's life: NEGOTIATE, WAIT, EXECUTE (its path is an argument) and RESULT. Events
-/// are handed to a writer thread; the engine never waits for the disk. A full disk ends the
+/// Writes a trace that is valid at every moment (see TraceFile). One lane (tid) a tensor; on it,
+/// nested inside the tensor's life: NEGOTIATE, WAIT, EXECUTE (its path is an argument) and RESULT.
+/// Events are handed to a writer thread; the engine never waits for the disk. A full disk ends the
 /// timeline with one warning, not the job.
 class Timeline final : public EventSink {
  public:
