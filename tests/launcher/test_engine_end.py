@@ -132,7 +132,10 @@ class EngineJob:
         self._job.wait_until(lambda: not list(self._folder.iterdir()), "an empty TMPDIR", 5)
         gone: Callable[[], bool] = lambda: not [p for p in self._traces.files if p.exists()]  # noqa: E731
         self._job.wait_until(gone, f"the removal of {self._traces.files}", 5)
-        assert not self._traces.sockets & {line.split()[7] for line in unix_sockets()}
+        closed: Callable[[], bool] = lambda: (  # noqa: E731
+            not self._traces.sockets & {line.split()[7] for line in unix_sockets()}
+        )
+        self._job.wait_until(closed, f"the end of {self._traces.sockets}", 5)
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -151,7 +154,9 @@ def test_a_rank_ends_in_the_middle(
     ranks = EngineJob(job, tmp_path, way, how)
     result = ranks.end()
     assert result.code == code, result
-    for survivor in (0, 2):
+    # MPICH's mpirun ends the others with SIGKILL as soon as a signal has ended one.
+    told_nobody = way.startswith("mpich") and how in ("kill", "crash")
+    for survivor in () if told_nobody else (0, 2):
         (line,) = [line for line in result.of(survivor) if told in line]
         assert re.fullmatch(rf"{told} 1 .*\brank 1\b.*", line), line
     if how == "raise":

@@ -156,13 +156,13 @@ for _ in range(2):  # as an init() does, each time anew
     elif meeting.address:
         for _ in range(300):  # rank 0 may have to bind the address first
             try:
-                link = socket.create_connection((host, int(port)), timeout=30)
+                with socket.create_connection((host, int(port)), timeout=30) as link:
+                    link.sendall(meeting.secret.encode() + b"\\n")
+                    assert link.recv(3) == b"met"
                 break
-            except ConnectionRefusedError:
+            except (ConnectionRefusedError, ConnectionResetError):
+                # Or the engine's listener, which is just closing, took the connection.
                 time.sleep(0.1)
-        with link:
-            link.sendall(meeting.secret.encode() + b"\\n")
-            assert link.recv(3) == b"met"
     shown["secret_bytes"] = len(meeting.secret) // 2
 print("PLACED " + json.dumps(shown), flush=True)
 """
