@@ -84,6 +84,7 @@ def _machine(records: list[Record]) -> list[Row]:
     machine = next(one for one in records if one["benchmark"] == "machine")
     versions = {one["system"]: one for one in records if one.get("system") in _PEERS}
     facts = {key: str(value) for key, value in machine.items() if key != "benchmark"}
+    facts["kernel"] = facts["kernel"].partition("-")[0]
     for name, one in versions.items():
         if "version" in one:
             facts[name] = f"{one['version']}, {one['transport']}"
