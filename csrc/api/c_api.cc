@@ -27,9 +27,12 @@ static_assert(HA_FLOAT32 == static_cast<int>(horoacc::DType::kFloat32));
 static_assert(HA_FLOAT64 == static_cast<int>(horoacc::DType::kFloat64));
 static_assert(HA_COMPLEX64 == static_cast<int>(horoacc::DType::kComplex64));
 static_assert(HA_COMPLEX128 == static_cast<int>(horoacc::DType::kComplex128));
+static_assert(HA_JOIN == static_cast<int>(horoacc::Collective::kJoin));
 static_assert(HA_AVERAGE == static_cast<int>(horoacc::ReduceOp::kAverage));
 static_assert(HA_ADASUM == static_cast<int>(horoacc::ReduceOp::kAdasum));
 static_assert(HA_PRODUCT == static_cast<int>(horoacc::ReduceOp::kProduct));
+static_assert(HA_BIT_XOR + 1 == horoacc::kReduceOpCount);
+static_assert(HA_SCATTER + 1 == horoacc::kCollectiveCount);
 
 using horoacc::Error;
 using horoacc::ErrorKind;
@@ -38,36 +41,48 @@ using horoacc::MakeError;
 using horoacc::Report;
 using horoacc::Status;
 
+constexpr auto kUnknown = horoacc::DType::kUInt8;  // stands for a type that there is not
+
 horoacc::Result<horoacc::Submission> ToSubmission(const ha_call& call, const ha_tensor* tensors,
                                                   size_t count) {
-  if (call.collective < 0 || call.collective >= horoacc::kCollectiveCount) {
+  if (call.collective < 0 || call.collective > HA_JOIN) {
     return MakeError(ErrorKind::kInvalid, "unknown collective " + std::to_string(call.collective));
-  }
-  if (call.op < 0 || call.op > HA_PRODUCT) {
-    return MakeError(ErrorKind::kInvalid, "unknown reduction " + std::to_string(call.op));
-  }
-  if (call.op == HA_ADASUM) {
-    return MakeError(ErrorKind::kUnsupported, "adasum is not a reduction of the core");
   }
   horoacc::Submission submission;
   submission.process_set = static_cast<uint32_t>(call.process_set);
   horoacc::Request& request = submission.request;
   request.collective = static_cast<horoacc::Collective>(call.collective);
-  request.op = static_cast<horoacc::ReduceOp>(call.op);
+  // What the core has no value for is told to the other ranks, who wait for this call.
+  std::string& complaint = request.local_error;
+  if (call.complaint) complaint = call.complaint;
+  if (call.op < 0 || call.op >= horoacc::kReduceOpCount) {
+    complaint = "unknown reduction " + std::to_string(call.op);
+  } else {
+    request.op = static_cast<horoacc::ReduceOp>(call.op);
+  }
   request.prescale = call.prescale;
   request.postscale = call.postscale;
   request.root = call.root;
   if (call.splits) request.splits.assign(call.splits, call.splits + call.nsplits);
+  if (call.receive_splits)
+    submission.receive_splits.assign(call.receive_splits, call.receive_splits + call.nsplits);
+  submission.limit_seconds = call.limit_seconds;
   if (count > 0 && tensors[0].name) submission.name = tensors[0].name;
+  if (call.collective == HA_JOIN && count > 0)
+    return MakeError(ErrorKind::kInvalid, "join takes no tensors");
   for (size_t t = 0; t < count; ++t) {
-    if (tensors[t].dtype < 0 || tensors[t].dtype >= horoacc::kDTypeCount) {
-      return MakeError(ErrorKind::kInvalid, "unknown dtype " + std::to_string(tensors[t].dtype));
-    }
-    request.tensors.push_back({static_cast<horoacc::DType>(tensors[t].dtype),
+    const bool known = tensors[t].dtype >= 0 && tensors[t].dtype < horoacc::kDTypeCount;
+    if (!known) complaint = "unknown dtype " + std::to_string(tensors[t].dtype);
+    request.tensors.push_back({known ? static_cast<horoacc::DType>(tensors[t].dtype) : kUnknown,
                                {tensors[t].shape, tensors[t].shape + tensors[t].ndim}});
     submission.buffers.push_back({tensors[t].input, tensors[t].output});
   }
   return submission;
+}
+
+horoacc::Engine::Interrupted Asking(ha_interrupted interrupted, void* context) {
+  if (!interrupted) return {};
+  return [=] { return interrupted(context) != 0; };
 }
 
 }  // namespace
@@ -96,6 +111,10 @@ int ha_engine_shutdown(ha_engine* engine, ha_error* error) {
   return Guarded(error, [&] { return Report(engine->engine->Shutdown(), error); });
 }
 
+int ha_engine_abandon(ha_engine* engine, ha_error* error) {
+  return Guarded(error, [&] { return Report(engine->engine->Abandon(), error); });
+}
+
 int ha_mpi_finalize(ha_engine* engine, ha_error* error) {
   return Guarded(error, [&] { return Report(engine->engine->FinalizeMpi(), error); });
 }
@@ -112,19 +131,46 @@ void ha_engine_placement(const ha_engine* engine, int32_t out[6]) {
 }
 
 int ha_process_set_add(ha_engine* engine, const int32_t* ranks, size_t count, int32_t* id,
-                       ha_error* error) {
+                       ha_interrupted interrupted, void* context, ha_error* error) {
   return Guarded(error, [&] {
-    auto added = engine->engine->AddProcessSet({ranks, ranks + count});
+    auto added =
+        engine->engine->AddProcessSet({ranks, ranks + count}, Asking(interrupted, context));
     if (!added.ok()) return Report(added.error(), error);
     *id = static_cast<int32_t>(added.value());
     return static_cast<int>(HA_OK);
   });
 }
 
-int ha_process_set_remove(ha_engine* engine, int32_t id, ha_error* error) {
+int ha_process_set_remove(ha_engine* engine, int32_t id, ha_interrupted interrupted, void* context,
+                          ha_error* error) {
   return Guarded(error, [&] {
-    return Report(engine->engine->RemoveProcessSet(static_cast<uint32_t>(id)), error);
+    return Report(
+        engine->engine->RemoveProcessSet(static_cast<uint32_t>(id), Asking(interrupted, context)),
+        error);
   });
+}
+
+int ha_group_claim(ha_engine* engine, const int32_t* ranks, size_t count, int32_t* id,
+                   ha_error* error) {
+  return Guarded(error, [&] {
+    auto claimed = engine->engine->ClaimGroup({ranks, ranks + count});
+    if (!claimed.ok()) return Report(claimed.error(), error);
+    *id = static_cast<int32_t>(claimed.value());
+    return static_cast<int>(HA_OK);
+  });
+}
+
+int ha_group_join(ha_engine* engine, int32_t id, const int32_t* ranks, size_t count,
+                  ha_error* error) {
+  return Guarded(error, [&] {
+    return Report(engine->engine->JoinGroup(static_cast<uint32_t>(id), {ranks, ranks + count}),
+                  error);
+  });
+}
+
+int ha_group_leave(ha_engine* engine, int32_t id, ha_error* error) {
+  return Guarded(
+      error, [&] { return Report(engine->engine->LeaveGroup(static_cast<uint32_t>(id)), error); });
 }
 
 int32_t ha_process_set_ranks(const ha_engine* engine, int32_t id, int32_t* ranks, size_t capacity) {
@@ -140,20 +186,53 @@ int ha_submit(ha_engine* engine, const ha_call* call, const ha_tensor* tensors, 
     auto submission = ToSubmission(*call, tensors, count);
     if (!submission.ok()) return Report(submission.error(), error);
     // The callback needs the handle, which is known only once the call is submitted.
-    auto number = std::make_shared<std::atomic<uint64_t>>(0);
+    std::shared_ptr<std::atomic<uint64_t>> number;
     if (done) {
+      number = std::make_shared<std::atomic<uint64_t>>(0);
       submission.value().done = [done, context, number] {
         number->wait(0, std::memory_order_acquire);
         done(context, number->load(std::memory_order_acquire));
       };
     }
     auto submitted = engine->engine->Submit(std::move(submission).value());
-    number->store(submitted.ok() ? submitted.value() : std::numeric_limits<uint64_t>::max());
-    number->notify_all();
+    if (number) {
+      number->store(submitted.ok() ? submitted.value() : std::numeric_limits<uint64_t>::max());
+      number->notify_all();
+    }
     if (!submitted.ok()) return Report(submitted.error(), error);
     *handle = submitted.value();
     return static_cast<int>(HA_OK);
   });
+}
+
+int ha_send(ha_engine* engine, int32_t process_set, int32_t to, int32_t tag, const void* data,
+            size_t bytes, double limit_seconds, ha_handle* handle, ha_error* error) {
+  return Guarded(error, [&] {
+    auto sent =
+        engine->engine->SubmitMessage(static_cast<uint32_t>(process_set), {true, to, tag, bytes},
+                                      {data, nullptr}, limit_seconds, nullptr);
+    if (!sent.ok()) return Report(sent.error(), error);
+    *handle = sent.value();
+    return static_cast<int>(HA_OK);
+  });
+}
+
+int ha_receive(ha_engine* engine, int32_t process_set, int32_t from, int32_t tag, void* data,
+               size_t bytes, double limit_seconds, ha_handle* handle, ha_error* error) {
+  return Guarded(error, [&] {
+    auto posted =
+        engine->engine->SubmitMessage(static_cast<uint32_t>(process_set), {false, from, tag, bytes},
+                                      {nullptr, data}, limit_seconds, nullptr);
+    if (!posted.ok()) return Report(posted.error(), error);
+    *handle = posted.value();
+    return static_cast<int>(HA_OK);
+  });
+}
+
+int32_t ha_source(ha_engine* engine, ha_handle handle) {
+  const auto entry = engine->engine->Find(handle);
+  if (!entry || !entry->complete.load(std::memory_order_acquire) || !entry->message) return -1;
+  return entry->message->source;
 }
 
 int ha_poll(ha_engine* engine, ha_handle handle) {
@@ -167,6 +246,10 @@ int ha_wait(ha_engine* engine, ha_handle handle, double seconds, ha_error* error
                                          : horoacc::NowNs() + static_cast<int64_t>(seconds * 1e9);
     return Report(engine->engine->Wait(handle, deadline), error);
   });
+}
+
+int ha_give_up(ha_engine* engine, ha_handle handle, double seconds, ha_error* error) {
+  return Guarded(error, [&] { return Report(engine->engine->GiveUp(handle, seconds), error); });
 }
 
 int ha_result(ha_engine* engine, ha_handle handle, size_t index, ha_output* output,

@@ -40,7 +40,11 @@ typedef enum {
   HA_BROADCAST = 2,
   HA_ALLTOALL = 3,
   HA_REDUCESCATTER = 4,
-  HA_BARRIER = 5
+  HA_BARRIER = 5,
+  HA_REDUCE = 6,
+  HA_GATHER = 7,
+  HA_SCATTER = 8,
+  HA_JOIN = 9
 } ha_collective;
 
 typedef enum {
@@ -58,14 +62,17 @@ typedef enum {
   HA_COMPLEX128 = 11
 } ha_dtype;
 
-/* Horovod's numbers. Adasum is known, and refused. */
+/* Horovod's numbers. Adasum is for real floating-point types. */
 typedef enum {
   HA_AVERAGE = 0,
   HA_SUM = 1,
   HA_ADASUM = 2,
   HA_MIN = 3,
   HA_MAX = 4,
-  HA_PRODUCT = 5
+  HA_PRODUCT = 5,
+  HA_BIT_AND = 6, /* of integers and truth values */
+  HA_BIT_OR = 7,
+  HA_BIT_XOR = 8
 } ha_op;
 
 typedef struct {
@@ -94,7 +101,7 @@ typedef struct {
   const char* name; /* NULL: unnamed, matched by order of submission in its process set */
   const void* input;
   void* output;         /* NULL: the engine allocates (allgather, alltoall, reducescatter) */
-  const int64_t* shape; /* dimensions of the input, at most 16 */
+  const int64_t* shape; /* dimensions of the input, at most 16; scatter: of the output */
   int32_t ndim;
   int32_t dtype; /* ha_dtype */
 } ha_tensor;
@@ -103,13 +110,22 @@ typedef struct {
   int32_t collective;  /* ha_collective */
   int32_t process_set; /* 0: all ranks */
   int32_t op;          /* ha_op, for reductions */
-  int32_t root;        /* broadcast: global rank */
+  int32_t root;        /* broadcast, reduce, gather, scatter: global rank */
   double prescale, postscale;
   const int64_t* splits; /* alltoall: rows for every rank of the set; NULL: equal parts */
   int32_t nsplits;
+  /* alltoall with an output: rows that it has room for, from every rank of the set (nsplits of
+   * them). HA_MISMATCH if a rank sends another number. NULL: the output has room for all. */
+  const int64_t* receive_splits;
+  /* Why this rank cannot make the call that the others make, found before the core saw it; NULL if
+   * it can. ha_submit returns it as HA_INVALID, and the other ranks' calls end with it. */
+  const char* complaint;
+  /* After so many seconds the call is given up: see ha_give_up. 0: never. */
+  double limit_seconds;
 } ha_call;
 
-/* Runs on the engine's completion thread, once, after the handle is complete. */
+/* Runs once, after the handle is complete: on the engine's completion thread, or on a thread that
+ * was waiting for the handle in ha_wait. */
 typedef void (*ha_done)(void* context, ha_handle handle);
 
 /* A result of which the engine allocated the memory, or the shape of one it did not. */
@@ -119,7 +135,8 @@ typedef struct {
   int64_t shape[16];
   int32_t ndim;
   int32_t dtype;                  /* ha_dtype */
-  const int64_t* received_splits; /* alltoall; valid until the handle is released */
+  const int64_t* received_splits; /* alltoall, allgather (of the last member); rows by rank of the
+                                   * set; valid until the handle is released */
   int32_t nsplits;
 } ha_output;
 
@@ -127,6 +144,9 @@ HA_API int ha_engine_create(const ha_setting* settings, size_t count, const ha_p
                             ha_engine** engine, ha_error* error);
 /* Tells the peers, ends what is in flight with HA_ABORTED, joins all threads. Idempotent. */
 HA_API int ha_engine_shutdown(ha_engine* engine, ha_error* error);
+/* The same without a word to the peers, for a process that is about to end in failure: they notice
+ * its death (HA_PEER_LOST), so that none of them fails before it has. */
+HA_API int ha_engine_abandon(ha_engine* engine, ha_error* error);
 /* Before the process ends normally: finalises MPI if an engine of this process initialised it and
  * the job was not aborted. MPI cannot be used afterwards. */
 HA_API int ha_mpi_finalize(ha_engine* engine, ha_error* error);
@@ -138,32 +158,70 @@ HA_API void ha_engine_destroy(ha_engine* engine);
 
 HA_API void ha_engine_placement(const ha_engine* engine, int32_t out[6]);
 
+/* Asked now and then, on the calling thread, by a call that waits for other ranks. Nonzero ends the
+ * wait with HA_TIMEOUT; the call itself goes on in the background, in step with the other ranks. */
+typedef int (*ha_interrupted)(void* context);
+
 /* `ranks` ascending and distinct; every rank of the job calls it, in the same order. The id is
- * the same on all ranks. Set 0 (all ranks) exists from the start. */
+ * the same on all ranks. Set 0 (all ranks) exists from the start. `interrupted` may be NULL. */
 HA_API int ha_process_set_add(ha_engine* engine, const int32_t* ranks, size_t count, int32_t* id,
-                              ha_error* error);
-HA_API int ha_process_set_remove(ha_engine* engine, int32_t id, ha_error* error);
+                              ha_interrupted interrupted, void* context, ha_error* error);
+HA_API int ha_process_set_remove(ha_engine* engine, int32_t id, ha_interrupted interrupted,
+                                 void* context, ha_error* error);
+/* A process set that only its members know of: `ranks` ascending and distinct, this one among them.
+ * One member claims it and tells the others the id, in whatever way they have; they join. None of
+ * these is a collective. Leaving ends what is undecided in the group, here and on the others. */
+HA_API int ha_group_claim(ha_engine* engine, const int32_t* ranks, size_t count, int32_t* id,
+                          ha_error* error);
+HA_API int ha_group_join(ha_engine* engine, int32_t id, const int32_t* ranks, size_t count,
+                         ha_error* error);
+HA_API int ha_group_leave(ha_engine* engine, int32_t id, ha_error* error);
+
 /* Writes at most `capacity` ranks; returns their number, or -1 for an unknown id. */
 HA_API int32_t ha_process_set_ranks(const ha_engine* engine, int32_t id, int32_t* ranks,
                                     size_t capacity);
 
-/* Submits `count` tensors as one unit (a group if > 1) and returns at once. The input and output
+/* HA_JOIN takes no tensors: this rank has nothing more to reduce. Until all ranks of the set have
+ * joined, allreduces of the others run with zeros in its place, their other collectives fail, and
+ * it may submit nothing else. The handle is complete when all have joined; its one result is an
+ * int32, the rank that was the last.
+ *
+ * Submits `count` tensors as one unit (a group if > 1) and returns at once. The input and output
  * memory must live until the handle is complete. */
 HA_API int ha_submit(ha_engine* engine, const ha_call* call, const ha_tensor* tensors, size_t count,
                      ha_done done, void* context, ha_handle* handle, ha_error* error);
-/* 1 complete, 0 not yet, -1 unknown handle. Never blocks. */
+/* 1 complete, 0 not yet, -1 unknown handle. Does not wait for other ranks, but if nobody drives the
+ * engine it does so itself for some milliseconds as long as there is work. */
 HA_API int ha_poll(ha_engine* engine, ha_handle handle);
 /* Blocks until the handle is complete and returns its outcome; the calling thread may drive the
  * engine meanwhile. HA_TIMEOUT after `seconds` (< 0: no limit); the handle stays valid. A signal
  * may end the wait early, which also reads HA_TIMEOUT. */
 HA_API int ha_wait(ha_engine* engine, ha_handle handle, double seconds, ha_error* error);
+/* The caller's patience with a call has ended, after `seconds`: HA_TIMEOUT, with the ranks that
+ * have not taken part in the text; or the outcome, if the call is complete. The process set ends
+ * with it: calls in flight, and later ones, get an error on all its ranks. The handle stays valid,
+ * and the memory of the call in use until it is complete. */
+HA_API int ha_give_up(ha_engine* engine, ha_handle handle, double seconds, ha_error* error);
+/* Point-to-point, matched by (process set, sender, tag) in the order of the calls. `to` and `from`
+ * are global ranks. Bytes must be equal on both sides, else HA_MISMATCH on both. A send of at most
+ * 64 KiB may complete before it is received; a longer one completes when it has been. The memory
+ * must live until the handle is complete. */
+#define HA_ANY_SOURCE (-1)
+HA_API int ha_send(ha_engine* engine, int32_t process_set, int32_t to, int32_t tag,
+                   const void* data, size_t bytes, double limit_seconds, ha_handle* handle,
+                   ha_error* error);
+HA_API int ha_receive(ha_engine* engine, int32_t process_set, int32_t from, int32_t tag, void* data,
+                      size_t bytes, double limit_seconds, ha_handle* handle, ha_error* error);
+/* The global rank that a complete receive got its message from; -1 for other handles. */
+HA_API int32_t ha_source(ha_engine* engine, ha_handle handle);
 /* The outcome of member `index` of a complete handle. */
 HA_API int ha_result(ha_engine* engine, ha_handle handle, size_t index, ha_output* output,
                      ha_error* error);
 /* Takes the engine-allocated memory of a member out of the handle; free it with ha_free. */
 HA_API void* ha_take(ha_engine* engine, ha_handle handle, size_t index);
 HA_API void ha_free(void* memory);
-/* Forgets a complete handle and frees its name. For one in flight: forgets it on completion. */
+/* Forgets a handle and frees its name. A call in flight goes on, and uses its memory until it is
+ * complete, which nobody can ask any more. */
 HA_API void ha_release(ha_engine* engine, ha_handle handle);
 
 /* The arena: memory that the ranks of the host reduce in place. NULL if it is exhausted. */

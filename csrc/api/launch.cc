@@ -1,13 +1,14 @@
 #include "api/launch.h"
 
-#include <sys/utsname.h>
 #include <unistd.h>
 
+#include "api/hosts.h"
 #include "base/clock.h"
 #include "negotiate/set_board.h"
 #include "transport/inproc.h"
 #include "transport/mpi_choice.h"
 #include "transport/mpi_links.h"
+#include "transport/shm_data.h"
 #include "transport/tcp_links.h"
 #include "transport/tcp_rendezvous.h"
 
@@ -16,11 +17,6 @@ namespace {
 
 std::string TextOr(const char* text, const std::string& otherwise) {
   return text && *text ? std::string(text) : otherwise;
-}
-
-std::string HostName() {
-  utsname names{};
-  return uname(&names) == 0 ? names.nodename : "localhost";
 }
 
 // Address space, not memory: pages cost something once they are touched.
@@ -75,6 +71,7 @@ Result<EngineParts> PrepareLaunch(const Settings& settings, const ha_placement& 
   }
   const std::string kind = TextOr(placement.bootstrap, placement.size == 1 ? "none" : "tcp");
   const int64_t deadline = NowNs() + static_cast<int64_t>(settings.start_timeout_seconds * 1e9);
+  HA_ASSIGN(HostPlace place, PlaceOnHost(settings, placement));
   EngineParts parts;
   if (placement.size == 1 && kind != "mpi") {
     HA_ASSIGN(parts, Alone(settings));
@@ -103,17 +100,18 @@ Result<EngineParts> PrepareLaunch(const Settings& settings, const ha_placement& 
       return MakeError(ErrorKind::kConfig, "unknown bootstrap '" + kind + "'");
     }
     HostOptions host;
-    host.label = HostName();
+    host.label = place.label;
     host.secret = secret;
-    host.board_bytes = HostBoard::BytesFor(static_cast<uint32_t>(placement.size));
+    // Room for a host's own board, and for its data links should there be other hosts.
+    const auto ranks = static_cast<uint32_t>(placement.size);
+    host.board_bytes = HostBoard::BytesFor(ranks) + ShmDataBoardBytes(ranks);
     host.memory_bytes = MemoryBytes(settings);
     host.deadline_ns = deadline;
     HA_ASSIGN(parts.share, ShareHost(*parts.bootstrap, host));
-    if (parts.share.ranks.size() != static_cast<size_t>(placement.size)) {
-      return MakeError(ErrorKind::kConfig, "only " + std::to_string(parts.share.ranks.size()) +
-                                               " of " + std::to_string(placement.size) +
-                                               " ranks share the memory of host '" + host.label +
-                                               "': jobs on several hosts are not possible yet");
+    HA_TRY(ConnectHosts(settings, {TextOr(placement.rendezvous, ""), secret, deadline}, parts));
+    if (parts.spread) {
+      parts.placement = place.placement;
+      return parts;
     }
     if (settings.control == ControlKind::kMpi) parts.links = MakeMpiControlLinks(parts.mpi);
     if (settings.control == ControlKind::kTcp) {
@@ -125,8 +123,7 @@ Result<EngineParts> PrepareLaunch(const Settings& settings, const ha_placement& 
       HA_ASSIGN(parts.links, ConnectTcpLinks(*parts.bootstrap, options));
     }
   }
-  parts.placement = {placement.rank,       placement.size,       placement.local_rank,
-                     placement.local_size, placement.cross_rank, placement.cross_size};
+  parts.placement = place.placement;
   return parts;
 }
 

@@ -18,6 +18,10 @@ PYBIND11_MODULE(_core, module) {
   module.attr("ALLTOALL") = static_cast<int>(HA_ALLTOALL);
   module.attr("REDUCESCATTER") = static_cast<int>(HA_REDUCESCATTER);
   module.attr("BARRIER") = static_cast<int>(HA_BARRIER);
+  module.attr("REDUCE") = static_cast<int>(HA_REDUCE);
+  module.attr("GATHER") = static_cast<int>(HA_GATHER);
+  module.attr("SCATTER") = static_cast<int>(HA_SCATTER);
+  module.attr("JOIN") = static_cast<int>(HA_JOIN);
 
   horoacc::python::BindOutput(module);
   horoacc::python::BindEngine(module);

@@ -11,6 +11,15 @@
 
 namespace horoacc::python {
 
+/// An error to be filled: its text, of some kilobytes, is left as it is.
+inline ha_error NoError() {
+  ha_error error;
+  error.kind = HA_OK;
+  error.culprit = -1;
+  error.message[0] = '\0';
+  return error;
+}
+
 /// Raises what horoacc.errors.from_core makes of it.
 [[noreturn]] void Raise(const ha_error& error);
 
@@ -22,12 +31,13 @@ inline void Check(int code, const ha_error& error) {
 /// raised.
 template <typename Function>
 void Call(Function function) {
-  ha_error error{};
+  ha_error error = NoError();
   int code = HA_OK;
   {
     const pybind11::gil_scoped_release release;
     code = function(&error);
   }
+  if (PyErr_Occurred() != nullptr) throw pybind11::error_already_set();  // a signal's handler did
   Check(code, error);
 }
 

@@ -13,6 +13,13 @@ namespace horoacc::python {
 namespace {
 
 constexpr double kSignalPeriod = 0.2;  // seconds between looks at Python's signal handlers
+constexpr size_t kMostDims = 64;       // of NumPy's arrays
+
+// Runs the handlers of signals that have come. Nonzero if one raised: Call passes that on.
+int HandlersRaise(void*) {
+  const py::gil_scoped_acquire acquire;
+  return PyErr_CheckSignals();
+}
 
 }  // namespace
 
@@ -59,6 +66,11 @@ void Engine::Shutdown() {
   Call([&](ha_error* error) { return ha_engine_shutdown(engine_, error); });
 }
 
+void Engine::Abandon() {
+  const auto kept = std::exchange(kept_, {});
+  Call([&](ha_error* error) { return ha_engine_abandon(engine_, error); });
+}
+
 void Engine::FinalizeMpi() {
   Call([&](ha_error* error) { return ha_mpi_finalize(engine_, error); });
 }
@@ -72,13 +84,30 @@ py::tuple Engine::placement() const {
 int Engine::AddProcessSet(const std::vector<int32_t>& ranks) {
   int32_t id = 0;
   Call([&](ha_error* error) {
-    return ha_process_set_add(engine_, ranks.data(), ranks.size(), &id, error);
+    return ha_process_set_add(engine_, ranks.data(), ranks.size(), &id, HandlersRaise, nullptr,
+                              error);
   });
   return id;
 }
 
 void Engine::RemoveProcessSet(int id) {
-  Call([&](ha_error* error) { return ha_process_set_remove(engine_, id, error); });
+  Call([&](ha_error* error) {
+    return ha_process_set_remove(engine_, id, HandlersRaise, nullptr, error);
+  });
+}
+
+int Engine::ClaimGroup(const std::vector<int32_t>& ranks) {
+  int32_t id = 0;
+  Call([&](ha_error* error) {
+    return ha_group_claim(engine_, ranks.data(), ranks.size(), &id, error);
+  });
+  return id;
+}
+
+void Engine::JoinGroup(int id, const std::vector<int32_t>& ranks) {
+  Call([&](ha_error* error) {
+    return ha_group_join(engine_, id, ranks.data(), ranks.size(), error);
+  });
 }
 
 py::object Engine::ProcessSetRanks(int id) const {
@@ -91,7 +120,8 @@ py::object Engine::ProcessSetRanks(int id) const {
 
 uint64_t Engine::Submit(int collective, const py::sequence& tensors, int op, double prescale,
                         double postscale, int root, int process_set,
-                        const std::optional<std::vector<int64_t>>& splits, py::object keep) {
+                        const std::optional<std::vector<int64_t>>& splits, py::object keep,
+                        const std::optional<std::string>& complaint) {
   const size_t count = py::len(tensors);
   std::vector<ha_tensor> rows(count);
   std::vector<std::string> names(count);
@@ -118,15 +148,18 @@ uint64_t Engine::Submit(int collective, const py::sequence& tensors, int op, dou
     call.splits = splits->data();
     call.nsplits = static_cast<int32_t>(splits->size());
   }
+  if (complaint) call.complaint = complaint->c_str();
   return Hand(call, rows, std::move(keep));
 }
 
 uint64_t Engine::Allreduce(const std::optional<std::string>& name, uintptr_t input,
                            uintptr_t output, const py::tuple& shape, int dtype, int op,
-                           double prescale, double postscale, int process_set, py::object keep) {
-  int64_t dims[16];
-  const size_t ndim = shape.size();
-  if (ndim > 16) throw py::value_error("at most 16 dimensions");
+                           double prescale, double postscale, int process_set, py::object keep,
+                           bool wait) {
+  if (!left_.empty()) ReleaseLeft();
+  int64_t dims[kMostDims];
+  // The core refuses far fewer, and tells the other ranks.
+  const size_t ndim = std::min(shape.size(), kMostDims);
   for (size_t dim = 0; dim < ndim; ++dim)
     dims[dim] = PyLong_AsLongLong(PyTuple_GET_ITEM(shape.ptr(), dim));
   const ha_tensor row{name ? name->c_str() : nullptr,  reinterpret_cast<const void*>(input),
@@ -138,7 +171,29 @@ uint64_t Engine::Allreduce(const std::optional<std::string>& name, uintptr_t inp
   call.op = op;
   call.prescale = prescale;
   call.postscale = postscale;
-  return Hand(call, {&row, 1}, std::move(keep));
+  if (!wait) return Hand(call, {&row, 1}, std::move(keep));
+
+  ha_handle handle = 0;
+  ha_error error = NoError();
+  int submitted = HA_OK;
+  int waited = HA_OK;
+  {
+    const py::gil_scoped_release release;
+    submitted = ha_submit(engine_, &call, &row, 1, nullptr, nullptr, &handle, &error);
+    if (submitted == HA_OK) waited = ha_wait(engine_, handle, kSignalPeriod, &error);
+    if (submitted == HA_OK && waited == HA_OK) ha_release(engine_, handle);
+  }
+  Check(submitted, error);
+  if (waited == HA_OK) return 0;
+  kept_.emplace(handle, std::move(keep));
+  try {
+    Wait(handle, std::nullopt);
+  } catch (...) {
+    Release(handle);  // what a signal's handler raised leaves the call in flight
+    throw;
+  }
+  Release(handle);
+  return 0;
 }
 
 bool Engine::Poll(uint64_t handle) {
@@ -155,7 +210,7 @@ void Engine::Wait(uint64_t handle, std::optional<double> timeout) {
   double left = timeout.value_or(-1);
   for (;;) {
     const double slice = left < 0 ? kSignalPeriod : std::min(left, kSignalPeriod);
-    ha_error error{};
+    ha_error error = NoError();
     int code = HA_OK;
     {
       const py::gil_scoped_release release;
@@ -178,8 +233,17 @@ void Engine::Wait(uint64_t handle, std::optional<double> timeout) {
 }
 
 void Engine::Release(uint64_t handle) {
+  // The core would forget a call in flight at once, and nobody could ask when its tensors are free.
+  if (ha_poll(engine_, handle) == 0) {
+    left_.push_back(handle);
+    return;
+  }
   ha_release(engine_, handle);
   kept_.erase(handle);
+}
+
+void Engine::ReleaseLeft() {
+  for (const uint64_t handle : std::exchange(left_, {})) Release(handle);
 }
 
 bool Engine::ArenaContains(uintptr_t pointer) const {
@@ -206,6 +270,7 @@ std::unordered_map<std::string, uint64_t> Engine::Counters() const {
 }
 
 uint64_t Engine::Hand(const ha_call& call, std::span<const ha_tensor> tensors, py::object keep) {
+  if (!left_.empty()) ReleaseLeft();
   ha_handle handle = 0;
   Call([&](ha_error* error) {
     return ha_submit(engine_, &call, tensors.data(), tensors.size(), nullptr, nullptr, &handle,
@@ -222,6 +287,7 @@ void BindEngine(py::module_& module) {
       .def_property_readonly("address", &Engine::address)
       .def_property_readonly("placement", &Engine::placement)
       .def("shutdown", &Engine::Shutdown)
+      .def("abandon", &Engine::Abandon)
       .def("finalize_mpi", &Engine::FinalizeMpi)
       .def_property_readonly("mpi_thread_level", &Engine::MpiThreadLevel)
       .def("before_fork", &Engine::BeforeFork)
@@ -229,10 +295,13 @@ void BindEngine(py::module_& module) {
       .def("after_fork_in_child", &Engine::AfterForkInChild)
       .def("add_process_set", &Engine::AddProcessSet, py::arg("ranks"))
       .def("remove_process_set", &Engine::RemoveProcessSet, py::arg("process_set"))
+      .def("claim_group", &Engine::ClaimGroup, py::arg("ranks"))
+      .def("join_group", &Engine::JoinGroup, py::arg("group"), py::arg("ranks"))
       .def("process_set_ranks", &Engine::ProcessSetRanks, py::arg("process_set"))
       .def("submit", &Engine::Submit, py::arg("collective"), py::arg("tensors"), py::arg("op") = 1,
            py::arg("prescale") = 1.0, py::arg("postscale") = 1.0, py::arg("root") = 0,
-           py::arg("process_set") = 0, py::arg("splits") = py::none(), py::arg("keep") = py::none())
+           py::arg("process_set") = 0, py::arg("splits") = py::none(), py::arg("keep") = py::none(),
+           py::arg("complaint") = py::none())
       .def("allreduce", &Engine::Allreduce)
       .def("poll", &Engine::Poll, py::arg("handle"))
       .def("wait", &Engine::Wait, py::arg("handle"), py::arg("timeout") = py::none())

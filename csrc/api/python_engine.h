@@ -22,6 +22,7 @@ class Engine {
   // The engine itself is never freed: tensors in the arena may outlive every Python object, and
   // their memory is the engine's. Shutting it down ends its threads and its part in the job.
   void Shutdown();
+  void Abandon();
   void FinalizeMpi();
   [[nodiscard]] int MpiThreadLevel() const { return ha_mpi_thread_level(engine_); }
 
@@ -35,18 +36,22 @@ class Engine {
   int AddProcessSet(const std::vector<int32_t>& ranks);
   void RemoveProcessSet(int id);
   [[nodiscard]] pybind11::object ProcessSetRanks(int id) const;
+  int ClaimGroup(const std::vector<int32_t>& ranks);
+  void JoinGroup(int id, const std::vector<int32_t>& ranks);
 
   uint64_t Submit(int collective, const pybind11::sequence& tensors, int op, double prescale,
                   double postscale, int root, int process_set,
-                  const std::optional<std::vector<int64_t>>& splits, pybind11::object keep);
+                  const std::optional<std::vector<int64_t>>& splits, pybind11::object keep,
+                  const std::optional<std::string>& complaint);
   uint64_t Allreduce(const std::optional<std::string>& name, uintptr_t input, uintptr_t output,
                      const pybind11::tuple& shape, int dtype, int op, double prescale,
-                     double postscale, int process_set, pybind11::object keep);
+                     double postscale, int process_set, pybind11::object keep, bool wait);
   bool Poll(uint64_t handle);
   void Wait(uint64_t handle, std::optional<double> timeout);
   std::vector<std::unique_ptr<Output>> Outputs(uint64_t handle) {
     return TakeOutputs(engine_, handle);
   }
+  // Of a call in flight: later, at a submission that finds it complete.
   void Release(uint64_t handle);
 
   [[nodiscard]] bool ArenaContains(uintptr_t pointer) const;
@@ -57,8 +62,11 @@ class Engine {
  private:
   uint64_t Hand(const ha_call& call, std::span<const ha_tensor> tensors, pybind11::object keep);
 
+  void ReleaseLeft();
+
   ha_engine* engine_ = nullptr;
   std::unordered_map<uint64_t, pybind11::object> kept_;  // guarded by the GIL
+  std::vector<uint64_t> left_;  // released while in flight; guarded by the GIL
 };
 
 void BindEngine(pybind11::module_& module);

@@ -19,7 +19,7 @@ using horoacc::Result;
 using horoacc::Status;
 using namespace horoacc::schedule;
 
-Result<Plan> ToPlan(const ha_plan& plan) {
+Result<Plan> ToPlan(const Algorithm& algorithm, const ha_plan& plan) {
   if (plan.hosts == 0) return MakeError(ErrorKind::kInvalid, "there are no hosts");
   uint64_t ranks = 0;
   for (size_t h = 0; h < plan.hosts; ++h) ranks += plan.ranks_per_host[h];
@@ -30,7 +30,7 @@ Result<Plan> ToPlan(const ha_plan& plan) {
   Plan made{.topology = Topology({plan.ranks_per_host, plan.ranks_per_host + plan.hosts}),
             .root = plan.root,
             .trees = plan.trees};
-  HA_TRY(CheckPlan(made));
+  HA_TRY(CheckPlan(algorithm, made));
   return made;
 }
 
@@ -70,7 +70,7 @@ Status RunSimulation(const ha_plan& asked, const ha_fabric& links, double bytes,
     return MakeError(ErrorKind::kInvalid, "a vector has no such size");
   }
   HA_ASSIGN(const Algorithm* algorithm, FindAlgorithm(asked.algorithm));
-  HA_ASSIGN(const Plan plan, ToPlan(asked));
+  HA_ASSIGN(const Plan plan, ToPlan(*algorithm, asked));
   HA_ASSIGN(const Fabric fabric, ToFabric(links));
   const Prediction made = Predict(*algorithm->make(plan), plan.topology, fabric, bytes);
   prediction = {made.seconds, made.windows, made.events};
@@ -79,7 +79,7 @@ Status RunSimulation(const ha_plan& asked, const ha_fabric& links, double bytes,
 
 Status RunProof(const ha_plan& asked, ha_proof& proof) {
   HA_ASSIGN(const Algorithm* algorithm, FindAlgorithm(asked.algorithm));
-  HA_ASSIGN(const Plan plan, ToPlan(asked));
+  HA_ASSIGN(const Plan plan, ToPlan(*algorithm, asked));
   HA_ASSIGN(const Audit audit, AuditAlgorithm(*algorithm, plan));
   proof = {audit.proof.steps,
            audit.proof.links.size(),

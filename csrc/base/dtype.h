@@ -22,15 +22,19 @@ enum class DType : uint8_t {
 };
 inline constexpr int kDTypeCount = 12;
 
-/// The numbers are Horovod's (Adasum = 2 belongs to a later door).
+/// The numbers are Horovod's. Adasum is the only one that is not element by element.
 enum class ReduceOp : uint8_t {
   kAverage = 0,
   kSum = 1,
   kAdasum = 2,
   kMin = 3,
   kMax = 4,
-  kProduct = 5
+  kProduct = 5,
+  kBitAnd = 6,
+  kBitOr = 7,
+  kBitXor = 8
 };
+inline constexpr int kReduceOpCount = 9;
 
 [[nodiscard]] constexpr size_t SizeOf(DType type) {
   constexpr size_t kSizes[kDTypeCount] = {1, 1, 1, 2, 4, 8, 2, 2, 4, 8, 8, 16};
@@ -45,12 +49,18 @@ enum class ReduceOp : uint8_t {
 }
 
 [[nodiscard]] constexpr std::string_view NameOf(ReduceOp op) {
-  constexpr std::string_view kNames[] = {"average", "sum", "adasum", "min", "max", "product"};
+  constexpr std::string_view kNames[] = {"average",     "sum",        "adasum",
+                                         "min",         "max",        "product",
+                                         "bitwise and", "bitwise or", "bitwise xor"};
   return kNames[static_cast<int>(op)];
 }
 
 [[nodiscard]] constexpr bool IsComplex(DType type) {
   return type == DType::kComplex64 || type == DType::kComplex128;
+}
+
+[[nodiscard]] constexpr bool IsFloat(DType type) {
+  return type >= DType::kFloat16 && type <= DType::kFloat64;
 }
 
 /// The factors of a reduction: out = ((op over ranks of in * pre) * post) / divisor.

@@ -136,6 +136,12 @@ std::vector<Row> Rows() {
                           {{"auto", PathKind::kAuto},
                            {"staged", PathKind::kStaged},
                            {"windows", PathKind::kWindows}}),
+      TextRow("network_interfaces", &Settings::network_interfaces),
+      NumberRow("tcp_streams", &Settings::tcp_streams),
+      NumberRow("socket_buffer_bytes", &Settings::socket_buffer_bytes),
+      TextRow("transport_plugin", &Settings::transport_plugin),
+      TextRow("algorithm", &Settings::algorithm),
+      TextRow("parted_hosts", &Settings::parted_hosts),
   };
 }
 
@@ -161,9 +167,14 @@ Result<Settings> Settings::Parse(std::span<const std::pair<std::string, std::str
     }
     if (!known) return MakeError(ErrorKind::kConfig, "unknown setting '" + key + "'");
   }
-  if (settings.reduction != "canonical") {
+  if (settings.reduction != "canonical" && settings.reduction != "fast") {
     return MakeError(ErrorKind::kConfig, "setting 'reduction' cannot be '" + settings.reduction +
-                                             "': on one host every reduction is canonical");
+                                             "': it is 'canonical' or 'fast'");
+  }
+  if (settings.tcp_streams < 0 || settings.tcp_streams > 64) {
+    return MakeError(ErrorKind::kConfig, "setting 'tcp_streams' cannot be '" +
+                                             std::to_string(settings.tcp_streams) +
+                                             "': 0 to 64 connections are possible");
   }
   for (const auto& [key, seconds] :
        {std::pair("stall_warning_seconds", settings.stall_warning_seconds),

@@ -32,9 +32,15 @@ struct Settings {
   int64_t spin_microseconds = -1;  ///< < 0: spin only if every rank of the host has a core
   uint64_t window_bytes = 0;       ///< 0: the engine's own choice
   uint64_t last_arriver_bytes = 256 << 10;  ///< up to here the last rank to arrive reduces
-  std::string reduction = "canonical";
+  std::string reduction = "canonical";      ///< or "fast", which matters between hosts only
   std::vector<int> thread_affinity;  ///< a core for each local rank's engine thread; empty: any
   PathKind reduce_path = PathKind::kAuto;
+  std::string network_interfaces;    ///< names separated by commas; empty: chosen
+  int tcp_streams = 0;               ///< connections between two ranks; 0: chosen
+  uint64_t socket_buffer_bytes = 0;  ///< 0: follows the bandwidth-delay product
+  std::string transport_plugin;      ///< path of a shared library, or empty
+  std::string algorithm;     ///< of allreduces between hosts: a schedule's name; empty: chosen
+  std::string parted_hosts;  ///< for tests: so many ranks ("2+1") are as if on hosts of their own
 
   /// Parses key=value pairs over the defaults. kConfig names an unknown key or a bad value.
   static Result<Settings> Parse(std::span<const std::pair<std::string, std::string>> pairs);

@@ -13,8 +13,11 @@ constexpr uint64_t kLargestSlice = 1 << 20;
 
 constexpr uint32_t kRanksOnStack = 64;
 
-void ReduceRange(const ReducePiece& piece, uint32_t ranks, uint64_t first, uint64_t last) {
+void ReduceRange(const SetContext& context, const ReducePiece& piece, uint64_t first,
+                 uint64_t last) {
   if (first >= last) return;
+  const size_t ranks = context.ranks;
+  const size_t present = context.present.size();
   const uint64_t offset = first * SizeOf(piece.type);
   const void* few_sources[kRanksOnStack];
   void* few_destinations[kRanksOnStack];
@@ -22,12 +25,12 @@ void ReduceRange(const ReducePiece& piece, uint32_t ranks, uint64_t first, uint6
   std::vector<void*> many_destinations(many_sources.size());
   const void** sources = many_sources.empty() ? few_sources : many_sources.data();
   void** destinations = many_destinations.empty() ? few_destinations : many_destinations.data();
-  for (uint32_t r = 0; r < ranks; ++r) {
+  for (size_t r = 0; r < ranks; ++r)
     sources[r] = static_cast<const std::byte*>(piece.sources[r]) + offset;
-    destinations[r] = static_cast<std::byte*>(piece.destinations[r]) + offset;
-  }
+  for (size_t k = 0; k < present; ++k)
+    destinations[k] = static_cast<std::byte*>(piece.destinations[k]) + offset;
   Reduce(
-      {{sources, ranks}, {destinations, ranks}, last - first, piece.type, piece.op, piece.scale});
+      {{sources, ranks}, {destinations, present}, last - first, piece.type, piece.op, piece.scale});
 }
 
 }  // namespace
@@ -81,12 +84,12 @@ void DirectSlices::ReduceSlice(uint64_t slice) const {
       return std::min(bytes, (inside + kCacheLine - 1) / kCacheLine * kCacheLine);
     };
     const size_t element = SizeOf(piece.type);
-    ReduceRange(piece, context_.ranks, edge(begin) / element, edge(end) / element);
+    ReduceRange(context_, piece, edge(begin) / element, edge(end) / element);
   }
 }
 
-void DirectSlices::ReduceAll(const ReduceList& list, uint32_t ranks) {
-  for (const ReducePiece& piece : list.pieces) ReduceRange(piece, ranks, 0, piece.count);
+void DirectSlices::ReduceAll(const SetContext& context, const ReduceList& list) {
+  for (const ReducePiece& piece : list.pieces) ReduceRange(context, piece, 0, piece.count);
 }
 
 }  // namespace horoacc

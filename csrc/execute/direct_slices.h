@@ -16,7 +16,7 @@ class DirectSlices final : public Execution {
   [[nodiscard]] bool complete() const override;
 
   /// Reduces everything at once, for the last rank to arrive.
-  static void ReduceAll(const ReduceList& list, uint32_t ranks);
+  static void ReduceAll(const SetContext& context, const ReduceList& list);
 
  private:
   void ReduceSlice(uint64_t slice) const;

@@ -52,7 +52,7 @@ bool Exchange::complete() const {
 const std::byte* Exchange::Source(const ExchangePiece& piece, uint32_t index,
                                   uint64_t window) const {
   if (piece.shared[index]) return piece.shared[index] + windows_[window].first;
-  return ring_.Place(index, window);
+  return ring_.Source(index, window);
 }
 
 bool Exchange::Take() {

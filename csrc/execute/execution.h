@@ -1,6 +1,7 @@
 #pragma once
 // One decided unit while it runs: a state machine that never blocks, so that one thread can drive
 // several process sets and a slow peer in one of them holds up nobody else.
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -8,6 +9,7 @@
 #include <vector>
 
 #include "base/dtype.h"
+#include "base/result.h"
 #include "execute/exec_slot.h"
 #include "transport/arena.h"
 
@@ -17,13 +19,21 @@ namespace horoacc {
 struct SetContext {
   uint32_t me = 0;  ///< this rank's index in the set
   uint32_t ranks = 0;
-  std::vector<std::byte*> memory;           ///< by index: base of the rank's memory, mapped here
+  std::vector<std::byte*> memory;  ///< by index: base of the rank's memory, mapped here
+  /// Indices of the ranks that take part, ascending: all of them, but for those that have joined.
+  std::vector<uint32_t> present;
+  /// What is read in the place of the others: as long as the longest tensor. Null if all take part.
+  std::shared_ptr<const std::byte> zeros;
   Arena* staging = nullptr;                 ///< this rank's own memory, for window rings
   std::function<void(void*)> free_staging;  ///< keeps a block that a slow peer might still write
   uint64_t window_bytes = 0;
   uint32_t window_depth = 0;
   /// Tells the set's other ranks that a counter has moved; `work`: they must take part.
   std::function<void(bool work)> ring_others;
+
+  [[nodiscard]] bool IsPresent(uint32_t index) const {
+    return present.size() == ranks || std::ranges::binary_search(present, index);
+  }
 };
 
 /// One tensor of a reduction, with every rank's pointers where they are shared.
@@ -32,7 +42,8 @@ struct ReducePiece {
   ReduceOp op = ReduceOp::kSum;
   Scale scale;
   uint64_t count = 0;
-  /// By index; only if every rank's memory is shared. They lie in the ReduceList.
+  /// Only if every rank's memory is shared: sources by index, destinations of the ranks that take
+  /// part. They lie in the ReduceList.
   const void** sources = nullptr;
   void** destinations = nullptr;
   const void* input = nullptr;  ///< this rank's own memory, for the window paths
@@ -55,8 +66,12 @@ class Execution {
   [[nodiscard]] virtual bool complete() const = 0;
   /// No peer needs anything of this rank's part any more; the slot is free as far as it goes.
   [[nodiscard]] virtual bool finished() const { return complete(); }
-  /// Shared memory for staging ran out; the collective cannot go on on any rank.
+  /// The collective cannot go on on any rank.
   [[nodiscard]] virtual bool failed() const { return false; }
+  /// Why, if it failed: most need shared memory for staging, and nothing else.
+  [[nodiscard]] virtual Error failure() const {
+    return MakeError(ErrorKind::kSystem, "shared memory is exhausted: no room for window rings");
+  }
 };
 
 }  // namespace horoacc

@@ -77,8 +77,14 @@ Status CheckReducible(DType type, ReduceOp op) {
     case ReduceOp::kMax:
       if (!IsComplex(type)) return {};
       return Meaningless(type, op, "complex numbers have no order");
+    case ReduceOp::kBitAnd:
+    case ReduceOp::kBitOr:
+    case ReduceOp::kBitXor:
+      if (type <= DType::kInt64) return {};
+      return Meaningless(type, op, "only integers and truth values have bits");
     case ReduceOp::kAdasum:
-      return Meaningless(type, op, "it is no element-wise reduction");
+      if (IsFloat(type)) return {};
+      return Meaningless(type, op, "it divides, and needs real floating-point numbers");
   }
   return MakeError(ErrorKind::kUnsupported,
                    "unknown reduction operation " + std::to_string(static_cast<int>(op)));
@@ -103,10 +109,10 @@ KernelJob PlanKernel(const ReduceJob& job) {
 std::span<const KernelSet> KernelSetsHere() {
   static constexpr KernelSet kSets[] = {
 #if defined(__x86_64__)
-      {"avx512", ReduceAvx512},
-      {"avx2", ReduceAvx2},
+      {"avx512", ReduceAvx512, ProductsAvx512, CombineAvx512, CastAvx512},
+      {"avx2", ReduceAvx2, ProductsAvx2, CombineAvx2, CastAvx2},
 #endif
-      {"baseline", ReduceBaseline},
+      {"baseline", ReduceBaseline, ProductsBaseline, CombineBaseline, CastBaseline},
   };
 #if defined(__x86_64__)
   const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
@@ -123,6 +129,29 @@ std::span<const KernelSet> KernelSetsHere() {
 void Reduce(const ReduceJob& job) {
   if (job.count == 0 || job.sources.empty() || job.destinations.empty()) return;
   KernelSetsHere().front().reduce(PlanKernel(job));
+}
+
+DType AccumulatorOf(DType type) {
+  switch (type) {
+    case DType::kFloat16:
+    case DType::kBFloat16:
+      return DType::kFloat32;
+    case DType::kUInt8:
+    case DType::kInt8:
+    case DType::kInt16:
+    case DType::kInt32:
+      return DType::kInt64;
+    default:
+      return type;
+  }
+}
+
+void Widen(DType type, const void* from, void* to, size_t count) {
+  KernelSetsHere().front().cast({type, true, from, to, count});
+}
+
+void Narrow(DType type, const void* from, void* to, size_t count) {
+  KernelSetsHere().front().cast({type, false, from, to, count});
 }
 
 const char* ReduceInstructionSet() { return KernelSetsHere().front().name; }

@@ -4,11 +4,15 @@
 #if !defined(__AVX2__) || !defined(__F16C__)
 #error "compile this file with -mavx2 -mfma -mf16c"
 #endif
+#include "execute/adasum_blocks.h"
 #include "execute/reduce_dispatch.h"
 
 namespace horoacc {
 
 void ReduceAvx2(const KernelJob& job) { ReduceAny(job); }
+void ProductsAvx2(const ProductsJob& job) { ProductsAny(job); }
+void CombineAvx2(const CombineJob& job) { CombineAny(job); }
+void CastAvx2(const CastJob& job) { CastAny(job); }
 
 }  // namespace horoacc
 #endif

@@ -6,11 +6,15 @@
     !defined(__AVX512DQ__)
 #error "compile this file with -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx2 -mfma -mf16c"
 #endif
+#include "execute/adasum_blocks.h"
 #include "execute/reduce_dispatch.h"
 
 namespace horoacc {
 
 void ReduceAvx512(const KernelJob& job) { ReduceAny(job); }
+void ProductsAvx512(const ProductsJob& job) { ProductsAny(job); }
+void CombineAvx512(const CombineJob& job) { CombineAny(job); }
+void CastAvx512(const CastJob& job) { CastAny(job); }
 
 }  // namespace horoacc
 #endif

@@ -89,8 +89,27 @@ bool HasScale(const KernelJob& job) {
   return job.pre_step != ScaleStep::kNone || job.post_step != ScaleStep::kNone;
 }
 
+/// Bits are not scaled.
+template <typename E>
+bool ReduceBits(const KernelJob& job) {
+  switch (job.op) {
+    case ReduceOp::kBitAnd:
+      ReduceBlocks<E, BitAnd>(job);
+      return true;
+    case ReduceOp::kBitOr:
+      ReduceBlocks<E, BitOr>(job);
+      return true;
+    case ReduceOp::kBitXor:
+      ReduceBlocks<E, BitXor>(job);
+      return true;
+    default:
+      return false;
+  }
+}
+
 template <typename T>
 void ReduceWhole(const KernelJob& job) {
+  if (ReduceBits<Number<T>>(job)) return;
   if (HasScale(job)) return ReduceNumber<ScaledInteger<T>>(job);
   ReduceNumber<Number<T>>(job);
 }
@@ -104,9 +123,37 @@ void ReduceTruth(const KernelJob& job) {
 
 /// Or is the greatest and And the least of the numbers 0 and 1.
 void ReduceBool(KernelJob job) {
+  if (ReduceBits<Bool>(job)) return;
   if (!HasScale(job)) return ReduceTruth<Bool>(job);
   job.pre = Truncate(job.pre) != 0 ? 1.0 : 0.0;
   ReduceTruth<ScaledBool>(job);
+}
+
+template <typename E>
+void Cast(const CastJob& job) {
+  using Acc = typename E::Acc;
+  if (!job.widen) return Narrow<E>(static_cast<const Acc*>(job.from), job.count, job.to);
+  const void* sources[] = {job.from};
+  Fold<E, Sum, 1>(sources, job.count, static_cast<Acc*>(job.to));
+}
+
+void CastAny(const CastJob& job) {
+  switch (job.type) {
+    case DType::kUInt8:
+      return Cast<ScaledInteger<uint8_t>>(job);
+    case DType::kInt8:
+      return Cast<ScaledInteger<int8_t>>(job);
+    case DType::kInt16:
+      return Cast<ScaledInteger<int16_t>>(job);
+    case DType::kInt32:
+      return Cast<ScaledInteger<int32_t>>(job);
+    case DType::kFloat16:
+      return Cast<Float16>(job);
+    case DType::kBFloat16:
+      return Cast<BFloat16>(job);
+    default:
+      return;  // accumulated in itself: there is nothing to cast
+  }
 }
 
 void ReduceAny(const KernelJob& job) {

@@ -74,6 +74,28 @@ struct Max {
   }
 };
 
+/// Of integers only.
+struct BitAnd {
+  template <typename T>
+  HA_INLINE static T Apply(T a, T b) {
+    return static_cast<T>(a & b);
+  }
+};
+
+struct BitOr {
+  template <typename T>
+  HA_INLINE static T Apply(T a, T b) {
+    return static_cast<T>(a | b);
+  }
+};
+
+struct BitXor {
+  template <typename T>
+  HA_INLINE static T Apply(T a, T b) {
+    return static_cast<T>(a ^ b);
+  }
+};
+
 /// One of the element types: how it lies in memory, and what it is accumulated in.
 template <typename T>
 struct Number {

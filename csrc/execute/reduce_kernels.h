@@ -36,8 +36,21 @@ struct KernelJob {
   double factor;   ///< post / divisor, exact, for kMultiply
 };
 
+/// `count` elements between a type and the accumulator of reductions that are rounded once: float32
+/// for 16-bit floats, int64 for integers.
+struct CastJob {
+  DType type;
+  bool widen;  ///< to the accumulator; otherwise back to the type
+  const void* from;
+  void* to;
+  size_t count;
+};
+
 void ReduceBaseline(const KernelJob& job);
 void ReduceAvx2(const KernelJob& job);
 void ReduceAvx512(const KernelJob& job);
+void CastBaseline(const CastJob& job);
+void CastAvx2(const CastJob& job);
+void CastAvx512(const CastJob& job);
 
 }  // namespace horoacc

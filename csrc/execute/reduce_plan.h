@@ -2,6 +2,7 @@
 // From a ReduceJob to a kernel: what Reduce does, in parts that tests can take one by one.
 #include <span>
 
+#include "execute/adasum_kernels.h"
 #include "execute/reduce.h"
 #include "execute/reduce_kernels.h"
 
@@ -10,6 +11,9 @@ namespace horoacc {
 struct KernelSet {
   const char* name;
   void (*reduce)(const KernelJob& job);
+  void (*products)(const ProductsJob& job);
+  void (*combine)(const CombineJob& job);
+  void (*cast)(const CastJob& job);
 };
 
 /// The kernel sets that this CPU can run, widest first; the baseline is always there.

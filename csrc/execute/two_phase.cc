@@ -44,7 +44,7 @@ bool TwoPhaseWindows::CopyOut() {
   const ReducePiece& piece = pieces_[window.piece];
   const size_t element = SizeOf(piece.type);
   std::memcpy(static_cast<std::byte*>(piece.output) + window.first * element,
-              ring_.Place(w % context_.ranks, w), (window.last - window.first) * element);
+              ring_.Place(HolderOf(w), w), (window.last - window.first) * element);
   ring_.Consume();
   return true;
 }
@@ -71,8 +71,8 @@ bool TwoPhaseWindows::ReduceSlice() {
   const uint64_t last = part + 1 == slices_per_window_ ? count : edge(part + 1);
   if (first < last) {
     std::vector<const void*> sources(context_.ranks);
-    for (uint32_t r = 0; r < context_.ranks; ++r) sources[r] = ring_.Place(r, w) + first * element;
-    void* const sum = ring_.Place(w % context_.ranks, w) + first * element;
+    for (uint32_t r = 0; r < context_.ranks; ++r) sources[r] = ring_.Source(r, w) + first * element;
+    void* const sum = ring_.Place(HolderOf(w), w) + first * element;
     Reduce({sources, {&sum, 1}, last - first, piece.type, piece.op, piece.scale});
   }
   auto& done = slot_.window_done[w % context_.window_depth].value;

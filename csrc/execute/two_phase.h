@@ -30,6 +30,10 @@ class TwoPhaseWindows final : public Execution {
   bool ReduceSlice();
   bool CopyIn();
   [[nodiscard]] uint64_t DoneCountOf(uint64_t window) const;
+  /// The rank in whose place the sum of a window lands.
+  [[nodiscard]] uint32_t HolderOf(uint64_t window) const {
+    return context_.present[window % context_.present.size()];
+  }
 
   const SetContext& context_;
   ExecSlot& slot_;

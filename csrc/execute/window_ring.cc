@@ -32,7 +32,7 @@ void WindowRing::Expose() {
 }
 
 bool WindowRing::AllExposed(uint64_t window) const {
-  for (uint32_t r = 0; r < context_.ranks; ++r) {
+  for (const uint32_t r : context_.present) {
     if (slot_.rank(r).exposed.load(std::memory_order_acquire) <= window) return false;
   }
   return true;
@@ -51,7 +51,7 @@ void WindowRing::Consume() {
 
 uint64_t WindowRing::LeastConsumed() const {
   uint64_t least = windows_;
-  for (uint32_t r = 0; r < context_.ranks; ++r) {
+  for (const uint32_t r : context_.present) {
     least = std::min(least, slot_.rank(r).consumed.load(std::memory_order_acquire));
   }
   return least;

@@ -31,8 +31,12 @@ class WindowRing {
     return own_ + (exposed_ % depth_) * context_.window_bytes;
   }
   void Expose();
-  /// Have all ranks exposed `window`?
+  /// Have all ranks that take part exposed `window`?
   [[nodiscard]] bool AllExposed(uint64_t window) const;
+  /// What rank `index` shows of `window`: zeros, if it takes no part.
+  [[nodiscard]] const std::byte* Source(uint32_t index, uint64_t window) const {
+    return context_.IsPresent(index) ? Place(index, window) : context_.zeros.get();
+  }
   /// Where rank `index` put `window` (only once that rank has exposed it).
   [[nodiscard]] std::byte* Place(uint32_t index, uint64_t window) const;
   void Consume();

@@ -9,8 +9,19 @@
 
 namespace horoacc {
 
+/// The ranks that have submitted the call.
+[[nodiscard]] std::vector<uint32_t> RanksOf(const SetBoard& board, TensorKey key);
+
+/// The context of a call that ranks which have joined take no part in. kSystem if there is no room
+/// for zeros.
+[[nodiscard]] Result<SetContext> PartialContext(const SetBoard& board, const SetContext& context,
+                                                TensorKey key);
+
 /// True if every rank's input and output of the tensor (or of all members of a group) are shared.
 [[nodiscard]] bool AllShared(const SetBoard& board, const SetContext& context, TensorKey key);
+
+/// True if the tensor is to be combined by Adasum; one rank has nothing to combine.
+[[nodiscard]] bool RunsAdasum(const SetBoard& board, const SetContext& context, TensorKey key);
 
 /// Bytes of one rank's input.
 [[nodiscard]] uint64_t BytesOf(const SetBoard& board, const SetContext& context, TensorKey key);

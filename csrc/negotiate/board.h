@@ -2,13 +2,16 @@
 // Layout of the host's board: what the ranks of one host agree through, without messages.
 // Everything lies in zeroed shared memory; offsets, never pointers.
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <limits>
 
 #include "base/result.h"
 #include "execute/exec_slot.h"
 #include "fuse/plan.h"
+#include "negotiate/arrivals.h"
 #include "negotiate/request.h"
+#include "negotiate/set_end.h"
 #include "transport/bell.h"
 
 namespace horoacc {
@@ -21,7 +24,20 @@ inline constexpr uint32_t kMaxName = 240;
 inline constexpr uint32_t kLogWords = 1u << 18;  ///< 1 MiB of decisions not yet carried out by all
 inline constexpr uint32_t kExecSlots = 64;       ///< decisions in flight that ranks run together
 inline constexpr uint32_t kMaxProcessSets = 64;
+inline constexpr uint32_t kMaxGroups = 128;  ///< sets that only their members know of
+inline constexpr uint32_t kBoardSets = kMaxProcessSets + kMaxGroups;
 inline constexpr uint64_t kPrivate = std::numeric_limits<uint64_t>::max();
+
+/// Each part of the board starts on a page of its own.
+constexpr size_t WholePages(size_t bytes) { return (bytes + 4095) / 4096 * 4096; }
+
+/// Numbers of groups have this bit; the others are those of sets that every rank of the job knows.
+inline constexpr uint32_t kGroupBit = 1u << 30;
+[[nodiscard]] constexpr bool IsGroup(uint32_t set) { return (set & kGroupBit) != 0; }
+/// Where a set lies on the board.
+[[nodiscard]] constexpr uint32_t SlotOf(uint32_t set) {
+  return IsGroup(set) ? kMaxProcessSets + set % kMaxGroups : set % kMaxProcessSets;
+}
 
 /// One call, on all ranks: the generation of an id. It never comes back, whatever name the id goes
 /// to.
@@ -61,11 +77,11 @@ struct Row {
 inline constexpr uint64_t kUndecided = std::numeric_limits<uint64_t>::max();
 
 struct IdEntry {
-  /// incarnation << 48 | generation << 16 | ranks that have arrived in this generation.
-  std::atomic<uint64_t> arrivals{0};
+  std::atomic<Arrivals> arrivals;
   /// End in the log of the last decision that named it. 0: none since its name has it. kUndecided:
   /// ready on all ranks, and the plane of messages has not decided yet.
   std::atomic<uint64_t> last_decision{0};
+  std::atomic<uint64_t> stall_told{0};  ///< latest generation that a rank has warned of
   uint64_t name_hash = 0;
   uint32_t name_length = 0;  ///< of the whole name; 0: free
   char name[kMaxName] = {};
@@ -79,6 +95,11 @@ struct BoardLock {
 struct alignas(64) Cursor {
   std::atomic<uint64_t> words{0};  ///< position in the log up to which the rank has finished
   std::atomic<uint64_t> slots{0};  ///< number of execution slots it has finished with
+  /// Odd: the rank has joined, and submits nothing until all have. It moves at the join and at its
+  /// end, so that ranks tell one join from the next.
+  std::atomic<uint32_t> joined{0};
+  std::atomic<uint32_t> left{0};  ///< the rank has left the group; SetHeader::end names only one
+  uint64_t unnamed = 0;           ///< unnamed calls that it had submitted when it joined
 };
 
 /// Fixed part of a set's board; the arrays follow (see SetBoard).
@@ -87,13 +108,14 @@ struct SetHeader {
   alignas(64) std::atomic<uint64_t> log_words{0};  ///< end of the log, in words ever written
   uint64_t slots = 0;                              ///< execution slots ever given to decisions
   std::atomic<uint32_t> starved{0};  ///< a decision waits for room in the log or for a slot
-  /// What ended the set: 0 nothing, kSetRemoved, or global rank + 1 of a member that has shut down.
-  std::atomic<int32_t> gone{0};
-  uint32_t ids = 0;      ///< named ids given out
-  uint32_t backlog = 0;  ///< items that are ready but not decided
+  std::atomic<SetEnd> end;           ///< written once, under the lock
+  std::atomic<uint32_t> joined{0};   ///< ranks that have joined
+  /// Cursor::joined of the join that a rank has warned of.
+  std::atomic<uint32_t> join_stall_told{0};
+  int32_t last_joined = 0;  ///< global rank
+  uint32_t ids = 0;         ///< named ids given out
+  uint32_t backlog = 0;     ///< items that are ready but not decided
 };
-
-inline constexpr int32_t kSetRemoved = -1;
 
 enum class RankPhase : uint32_t { kAbsent = 0, kPresent = 1, kLeft = 2 };
 
@@ -104,6 +126,7 @@ struct alignas(64) RankState {
   std::atomic<uint32_t> abort_seen{0};  ///< this rank has stopped touching shared buffers
   /// process set << 32 | id of what a caller waits for, or kNotBlocked.
   std::atomic<uint64_t> blocked_on{0};
+  std::atomic<uint64_t> mail{0};  ///< the latest message for this rank: runtime/parcel.h
 };
 
 struct HostHeader {
@@ -111,6 +134,8 @@ struct HostHeader {
   alignas(64) std::atomic<uint64_t> abort_word{0};
   std::atomic<uint32_t> abort_text_ready{0};
   char abort_text[1024] = {};
+  /// By place of a group: how often it was used << 16 | members that are not done with it.
+  std::atomic<uint64_t> groups[kMaxGroups] = {};
 };
 
 }  // namespace horoacc

@@ -2,6 +2,7 @@
 // The plane inside a host: readiness is counted in shared memory, and the rank that completes a
 // count decides. No message, no leader, no wake-up before the work is done if it is small.
 #include <deque>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -19,20 +20,39 @@ class BoardPlane final : public Plane {
   BoardPlane(SetBoard& board, const SetContext& context, const Bells& bells,
              const Settings& settings, std::vector<int> global_ranks);
 
-  Status Announce(const Announcement& announcement) override;
+  Result<Announced> Announce(const Announcement& announcement) override;
   Status Unblock(std::span<const uint32_t> in_flight) override;
+  Status Join(uint64_t unnamed) override;
   Status Pump() override;
   Result<std::optional<Decision>> Next() override;
   Status Reject(TensorKey tensor, const Error& error) override;
   Status Finish(const Decision& decision) override;
-  [[nodiscard]] int Gone() override {
-    return board_.header().gone.load(std::memory_order_acquire) - 1;
+  [[nodiscard]] SetEnd Ended() override {
+    return board_.header().end.load(std::memory_order_acquire);
   }
 
  private:
+  /// Holds the set's lock, and rings the members that are to be rung once it is free: who is woken
+  /// may take this thread's core at once, and everybody would wait for the lock.
+  class Turn {
+   public:
+    explicit Turn(BoardPlane& plane) : plane_(plane), guard_(std::in_place, plane.board_) {}
+    ~Turn();
+    Turn(const Turn&) = delete;
+    Turn& operator=(const Turn&) = delete;
+    [[nodiscard]] const Status& status() const { return guard_->status(); }
+
+   private:
+    BoardPlane& plane_;
+    std::optional<SetBoard::Guard> guard_;
+  };
+  enum class Ring : uint8_t { kNo, kQuiet, kWork };
+
   // All under the set's lock.
   void Decide(std::span<const uint32_t> ready);
-  void DecideOne(uint32_t id);
+  bool DecideOne(uint32_t item);
+  void Consider(uint32_t id);
+  bool EndJoin();
   void PublishRun(const Bucket& bucket);
   void PublishError(TensorKey key, const Error& error);
   void Publish(const Decision& decision, std::span<const TensorKey> keys);
@@ -47,7 +67,8 @@ class BoardPlane final : public Plane {
   const Bells& bells_;
   Decider decider_;
   std::vector<int> global_ranks_;
-  uint64_t taken_ = 0;  ///< words of the log that this rank has taken
+  std::vector<Ring> rings_;  ///< by index: whom to wake; under the set's lock
+  uint64_t taken_ = 0;       ///< words of the log that this rank has taken
   std::deque<std::pair<TensorKey, Error>> rejections_;  ///< the driver's; they wait for room
 };
 

@@ -2,11 +2,18 @@
 
 #include <cstring>
 
+#include "negotiate/tree_messages.h"
+
 namespace horoacc {
 namespace {
 
 constexpr size_t kPrefix = sizeof(uint32_t);
-constexpr size_t kMostEarlyMessages = 4096;
+constexpr int kMessagesPerPump = 1024;
+
+// A rank that knows the set already may submit to it before this one does. Nothing of the set is
+// decided before all ranks know it, so each child can tell of every id once; a call that waits for
+// long may be rejected now and then. What goes beyond is no message of a correct peer.
+constexpr size_t kMostEarlyMessages = kFanOut * kIds + 4096;
 
 }  // namespace
 
@@ -68,13 +75,14 @@ Result<std::optional<ControlMux::Delivery>> ControlMux::Next() {
 }
 
 Result<bool> ControlMux::Pump() {
-  for (bool any = false;; any = true) {
+  for (int taken = 0;; ++taken) {
+    if (taken == kMessagesPerPump) return true;
     std::optional<Delivery> delivery;
     {
       std::lock_guard lock(mutex_);
       HA_ASSIGN(delivery, Next());
     }
-    if (!delivery) return any;
+    if (!delivery) return taken > 0;
     HA_TRY(delivery->handler(delivery->message.source,
                              std::span(delivery->message.bytes).subspan(kPrefix)));
   }

@@ -31,7 +31,7 @@ class ControlMux {
   /// What still comes for the set is dropped. Its number is not registered again.
   void Unregister(uint32_t process_set);
   Status Send(uint32_t process_set, int peer, std::span<const std::byte> payload);
-  /// Takes every message that has arrived. True if there was one.
+  /// Takes the messages that have arrived, or the first of many. True if there was one.
   Result<bool> Pump();
 
   /// See ControlLinks::HasUnsent.

@@ -1,48 +1,66 @@
 #include "negotiate/decider.h"
 
+#include <algorithm>
+
+#include "execute/adasum_slices.h"
 #include "execute/direct_slices.h"
 #include "schedule/select.h"
 
 namespace horoacc {
 
 bool Decider::HasSlots() const {
-  return board_.header().slots + 4 - board_.LeastSlotsFinished() < kExecSlots;
+  return board_.header().slots + 8 - board_.LeastSlotsFinished() < kExecSlots;
 }
 
 std::vector<Decision> Decider::Run(std::span<const TensorKey> keys) {
-  if (const int32_t gone = board_.header().gone.load(std::memory_order_acquire); gone != 0)
-    return {ErrorDecision(keys, EndOfSet(gone - 1))};
-  std::vector<TensorKey> shared;
-  std::vector<TensorKey> apart;
+  if (const SetEnd end = board_.header().end.load(std::memory_order_acquire))
+    return {ErrorDecision(keys, EndOfSet(end))};
+  std::vector<TensorKey> parts[2][2];
   for (const TensorKey& key : keys)
-    (AllShared(board_, context_, key) ? shared : apart).push_back(key);
+    parts[RunsAdasum(board_, context_, key)][AllShared(board_, context_, key)].push_back(key);
   std::vector<Decision> decisions;
-  if (!shared.empty()) decisions.push_back(RunPart(shared, true));
-  if (!apart.empty()) decisions.push_back(RunPart(apart, false));
+  for (const bool adasum : {false, true}) {
+    for (const bool shared : {true, false}) {
+      const std::vector<TensorKey>& part = parts[adasum][shared];
+      if (!part.empty()) decisions.push_back(RunPart(context_, part, shared));
+    }
+  }
   return decisions;
 }
 
-Decision Decider::RunPart(const std::vector<TensorKey>& keys, bool shared) {
-  const Row& row = board_.row(context_.me, keys[0].id, keys[0].generation);
+Decision Decider::RunPartial(TensorKey key) {
+  if (const SetEnd end = board_.header().end.load(std::memory_order_acquire))
+    return ErrorDecision({&key, 1}, EndOfSet(end));
+  const Result<SetContext> context = PartialContext(board_, context_, key);
+  if (!context.ok()) return ErrorDecision({&key, 1}, context.error());
+  const bool shared = AllShared(board_, context.value(), key);
+  Decision decision = RunPart(context.value(), {&key, 1}, shared);
+  decision.partial = true;
+  return decision;
+}
+
+Decision Decider::RunPart(const SetContext& context, std::span<const TensorKey> keys, bool shared) {
+  const Row& row = board_.row(context.present[0], keys[0].id, keys[0].generation);
   const auto collective = static_cast<Collective>(row.collective);
-  SelectionKey selection{collective == Collective::kAllreduce, shared, 0, context_.ranks};
+  const bool adasum = RunsAdasum(board_, context, keys[0]);
+  SelectionKey selection{collective == Collective::kAllreduce, adasum, shared, 0, context.ranks};
   Decision decision;
   for (const TensorKey& key : keys) {
-    selection.bytes += BytesOf(board_, context_, key);
+    selection.bytes += BytesOf(board_, context, key);
     decision.ids.push_back(key.id);
   }
   const Path path = SelectPath(selection, settings_);
   if (path == Path::kLastArriver) {
     ReduceList list;
-    for (const TensorKey& key : keys) AppendPieces(board_, context_, key, true, list);
-    DirectSlices::ReduceAll(list, context_.ranks);
+    for (const TensorKey& key : keys) AppendPieces(board_, context, key, true, list);
+    adasum ? AdasumSlices::CombineAll(context, list) : DirectSlices::ReduceAll(context, list);
   }
   decision.shared = shared;
   decision.done =
       path == Path::kNone || path == Path::kLastArriver || collective == Collective::kBarrier;
   if (!decision.done) {
     decision.slot = board_.header().slots++;
-    board_.slot(decision.slot).Reset(context_.ranks);
+    board_.slot(decision.slot).Reset(context.ranks);
   }
   return decision;
 }
@@ -66,35 +84,58 @@ Decision ErrorDecision(std::span<const TensorKey> keys, const Error& error) {
   return decision;
 }
 
-Error EndOfSet(int gone) {
-  if (gone == kRemoved) return MakeError(ErrorKind::kAborted, "the process set was removed");
-  return MakeError(ErrorKind::kAborted, "rank " + std::to_string(gone) + " has shut down", gone);
+Error EndOfSet(SetEnd end) {
+  if (end.removed()) return MakeError(ErrorKind::kAborted, "the process set was removed");
+  const std::string rank = "rank " + std::to_string(end.rank());
+  return MakeError(ErrorKind::kAborted,
+                   end.gave_up() ? "the group has ended: " + rank + " gave up waiting in it"
+                                 : rank + " has shut down",
+                   end.rank());
 }
 
 Error CompareRows(const SetBoard& board, const SetContext& context,
-                  const std::vector<int>& global_ranks, TensorKey key) {
+                  const std::vector<int>& global_ranks, TensorKey key,
+                  std::span<const uint32_t> present) {
   const auto request_of = [&](uint32_t rank) {
     return board.ReadRequest(rank, key.id, key.generation, context.memory[rank]);
   };
-  const Row& lowest = board.row(0, key.id, key.generation);
+  const Row& lowest = board.row(present[0], key.id, key.generation);
   const auto name = [&] {
     return DisplayName(board, key, static_cast<Collective>(lowest.collective));
   };
-  for (uint32_t r = 0; r < context.ranks; ++r) {
+  for (const uint32_t r : present) {
     if (board.row(r, key.id, key.generation).error == 0) continue;
     return MakeError(ErrorKind::kInvalid,
                      "tensor '" + name() + "' on rank " + std::to_string(global_ranks[r]) + ": " +
                          request_of(r).local_error,
                      global_ranks[r]);
   }
-  for (uint32_t r = 1; r < context.ranks; ++r) {
+  for (const uint32_t r : present.subspan(1)) {
     if (board.row(r, key.id, key.generation).signature == lowest.signature) continue;
-    return MakeError(
-        ErrorKind::kMismatch,
-        DescribeMismatch(name(), global_ranks[0], request_of(0), global_ranks[r], request_of(r)),
-        global_ranks[r]);
+    return MakeError(ErrorKind::kMismatch,
+                     DescribeMismatch(name(), global_ranks[present[0]], request_of(present[0]),
+                                      global_ranks[r], request_of(r)),
+                     global_ranks[r]);
   }
   return MakeError(ErrorKind::kOk, "");
+}
+
+Error NeedsJoined(const SetBoard& board, const std::vector<int>& global_ranks, TensorKey key) {
+  const std::vector<uint32_t> present = RanksOf(board, key);
+  const auto collective =
+      static_cast<Collective>(board.row(present[0], key.id, key.generation).collective);
+  if (collective == Collective::kAllreduce) return MakeError(ErrorKind::kOk, "");
+  std::string joined;
+  int first = -1;
+  for (uint32_t r = 0; r < board.ranks(); ++r) {
+    if (std::ranges::binary_search(present, r)) continue;
+    if (first < 0) first = global_ranks[r];
+    joined += (joined.empty() ? "" : ", ") + std::to_string(global_ranks[r]);
+  }
+  return MakeError(ErrorKind::kMismatch,
+                   "tensor '" + DisplayName(board, key, collective) + "': " + NameOf(collective) +
+                       " is not possible while rank(s) " + joined + " have joined; allreduce is",
+                   first);
 }
 
 }  // namespace horoacc

@@ -19,22 +19,33 @@ class Decider {
   /// Is there an execution slot for whatever one ready tensor can bring about?
   [[nodiscard]] bool HasSlots() const;
 
-  /// One decision for the tensors that all ranks share, one for the others. What is small enough
-  /// is reduced here and now: its decision comes with the result. Once the set has ended, a
-  /// member's memory may be gone: then the decision is an error, whatever makes the tensors run.
+  /// One decision for the tensors that all ranks share, one for the others, and Adasum apart. What
+  /// is small enough is reduced here and now: its decision comes with the result. Once the set has
+  /// ended, a member's memory may be gone: then the decision is an error, whatever makes the
+  /// tensors run.
   [[nodiscard]] std::vector<Decision> Run(std::span<const TensorKey> keys);
+  /// The same for an allreduce that some ranks have not submitted, because they have joined. It
+  /// runs by itself.
+  [[nodiscard]] Decision RunPartial(TensorKey key);
 
  private:
-  [[nodiscard]] Decision RunPart(const std::vector<TensorKey>& keys, bool shared);
+  [[nodiscard]] Decision RunPart(const SetContext& context, std::span<const TensorKey> keys,
+                                 bool shared);
 
   SetBoard& board_;
   const SetContext& context_;
   const Settings& settings_;
 };
 
-/// Looks for a reason why the rows of all ranks for this generation do not fit together; kOk: none.
+/// Looks for a reason why the rows of `present` ranks for this generation do not fit together; kOk:
+/// none.
 [[nodiscard]] Error CompareRows(const SetBoard& board, const SetContext& context,
-                                const std::vector<int>& global_ranks, TensorKey key);
+                                const std::vector<int>& global_ranks, TensorKey key,
+                                std::span<const uint32_t> present);
+
+/// Why a call cannot run that ranks which have joined have not submitted; kOk: it can.
+[[nodiscard]] Error NeedsJoined(const SetBoard& board, const std::vector<int>& global_ranks,
+                                TensorKey key);
 
 /// What a tensor is called in messages: its name, or the operation and number of an unnamed call.
 [[nodiscard]] std::string DisplayName(const SetBoard& board, TensorKey key, Collective collective);
@@ -42,7 +53,7 @@ class Decider {
 /// The decision that ends calls with an error.
 [[nodiscard]] Decision ErrorDecision(std::span<const TensorKey> keys, const Error& error);
 
-/// What calls end with after `gone`, as Plane::Gone says it, has ended their set.
-[[nodiscard]] Error EndOfSet(int gone);
+/// What calls end with after their set has ended.
+[[nodiscard]] Error EndOfSet(SetEnd end);
 
 }  // namespace horoacc

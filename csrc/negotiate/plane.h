@@ -4,6 +4,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/result.h"
@@ -18,16 +19,27 @@ struct Announcement {
   uint64_t generation = 0;
   uint32_t incarnation = 0;
   const Request* request = nullptr;
+  std::string_view name;  ///< empty: unnamed
+  uint64_t number = 0;    ///< of an unnamed call: how many this rank has submitted before it
+};
+
+/// What ranks that share no memory must know of each other's calls to carry one out.
+struct CallFacts {
+  Request request;              ///< of a partial decision: for the ranks that have joined
+  std::vector<int64_t> rows;    ///< allgather: first dimensions, by tensor, then by member
+  std::vector<int64_t> splits;  ///< alltoall: rows, by sender, then by receiver
 };
 
 /// One entry of the log. Every rank of the set carries out the entries in the same order.
 struct Decision {
-  enum class Kind : uint32_t { kRun = 1, kError = 2 };
+  /// kJoin: all ranks have joined, and submit again from here on.
+  enum class Kind : uint32_t { kRun = 1, kError = 2, kJoin = 3 };
   Kind kind = Kind::kRun;
-  bool done = false;    ///< the deciding rank has reduced it already
-  bool shared = false;  ///< every buffer of it is in shared memory
-  uint64_t slot = 0;    ///< number of its execution slot, if it is not done
-  uint64_t end = 0;     ///< where it ends in the log
+  bool done = false;     ///< the deciding rank has reduced it already
+  bool shared = false;   ///< every buffer of it is in shared memory
+  bool partial = false;  ///< ranks that have joined take no part; the only id is an allreduce
+  uint64_t slot = 0;     ///< number of its execution slot, if it is not done
+  uint64_t end = 0;      ///< where it ends in the log
   std::vector<uint32_t> ids;
   /// kError: of `ids`. A rank that had not submitted a call when it was ended may have submitted
   /// the next one of that id by now.
@@ -35,22 +47,39 @@ struct Decision {
   ErrorKind error = ErrorKind::kOk;
   int culprit = -1;
   std::string text;
+  int last_joined = -1;  ///< kJoin: global rank
+  uint64_t unnamed = 0;  ///< kJoin: unnamed calls so far, of the rank that made most
+  /// Of a plane whose ranks share no memory: for each of `ids`, or for the one that this rank,
+  /// which has joined, did not submit.
+  std::vector<CallFacts> facts;
 };
 
-/// What Plane::Gone says besides the global rank of a member that has shut down.
-inline constexpr int kNobody = -1;
-inline constexpr int kRemoved = -2;  ///< the process set was removed
+/// Who has submitted a call, and for whom it waits: global ranks. Who has joined is neither.
+struct Attendance {
+  std::vector<int> ready;
+  std::vector<int> missing;
+};
 
-/// One process set's plane, as one rank drives it. Announce and Unblock may come from any thread
-/// (callers serialise Announce with a mutex of theirs); the rest only from the engine's driver.
+/// What becomes of an announcement.
+enum class Announced : uint8_t {
+  kTaken,
+  /// Not taken: the call's generation is over, or its id has gone to another name.
+  kLookUpAgain,
+};
+
+/// One process set's plane, as one rank drives it. Announce, Join and Unblock may come from any
+/// thread (callers serialise the first two with a mutex of theirs); the rest only from the engine's
+/// driver.
 class Plane {
  public:
   virtual ~Plane() = default;
-  /// kAborted with culprit -2 asks to look the name up again: its id went to another name.
-  virtual Status Announce(const Announcement& announcement) = 0;
+  virtual Result<Announced> Announce(const Announcement& announcement) = 0;
   /// This rank is about to wait: a bucket of which it has submitted some members (`in_flight`)
   /// but not all must not wait for the others.
   virtual Status Unblock(std::span<const uint32_t> in_flight) = 0;
+  /// This rank submits nothing more until a decision says that all ranks have joined; allreduces of
+  /// the others run without it. `unnamed`: unnamed calls that it has submitted.
+  virtual Status Join(uint64_t unnamed) = 0;
   /// Moves messages and overdue decisions.
   virtual Status Pump() = 0;
   /// The next decision that this rank has not taken.
@@ -60,11 +89,13 @@ class Plane {
   virtual Status Reject(TensorKey tensor, const Error& error) = 0;
   /// This rank has carried out a decision (in log order).
   virtual Status Finish(const Decision& decision) = 0;
-  /// Who ended the set, if anybody did. Nothing is decided to run afterwards, and what Next gives
-  /// after this was read includes everything that ever was.
-  [[nodiscard]] virtual int Gone() = 0;
+  /// What has ended the set. Nothing is decided to run afterwards, and what Next gives after this
+  /// was read includes everything that ever was.
+  [[nodiscard]] virtual SetEnd Ended() = 0;
+  /// The set has ended, and this rank has carried out all that was decided. Told once or more.
+  virtual Status Release() { return {}; }
+  /// So have all others: nobody needs anything of this rank for the set any more.
+  [[nodiscard]] virtual bool Released() { return true; }
 };
-
-inline constexpr int kLookUpAgain = -2;
 
 }  // namespace horoacc

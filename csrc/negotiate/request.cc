@@ -29,10 +29,6 @@ bool FirstDimensionIsFree(Collective collective) {
   return collective == Collective::kAllgather || collective == Collective::kAlltoall;
 }
 
-bool Reduces(Collective collective) {
-  return collective == Collective::kAllreduce || collective == Collective::kReducescatter;
-}
-
 bool ShapesFit(Collective collective, const Dims& a, const Dims& b) {
   if (a.size() != b.size()) return false;
   for (size_t dim = FirstDimensionIsFree(collective) ? 1 : 0; dim < a.size(); ++dim) {
@@ -51,8 +47,9 @@ std::string FactorText(double factor) {
 }  // namespace
 
 const char* NameOf(Collective collective) {
-  constexpr const char* kNames[kCollectiveCount] = {"allreduce", "allgather",     "broadcast",
-                                                    "alltoall",  "reducescatter", "barrier"};
+  constexpr const char* kNames[] = {"allreduce",     "allgather", "broadcast", "alltoall",
+                                    "reducescatter", "barrier",   "reduce",    "gather",
+                                    "scatter",       "join"};
   return kNames[static_cast<int>(collective)];
 }
 
@@ -70,7 +67,7 @@ uint64_t Request::Signature() const {
     hash.Add(std::bit_cast<uint64_t>(prescale));
     hash.Add(std::bit_cast<uint64_t>(postscale));
   }
-  if (collective == Collective::kBroadcast) hash.Add(static_cast<uint64_t>(root));
+  if (HasRoot(collective)) hash.Add(static_cast<uint64_t>(root));
   hash.Add(tensors.size());
   for (const TensorMeta& tensor : tensors) {
     hash.Add(static_cast<uint64_t>(tensor.type));
@@ -128,7 +125,7 @@ std::string DescribeMismatch(const std::string& name, int rank_a, const Request&
       return differ("postscale factor", FactorText(a.postscale), FactorText(b.postscale));
     }
   }
-  if (a.collective == Collective::kBroadcast && a.root != b.root) {
+  if (HasRoot(a.collective) && a.root != b.root) {
     return differ("root rank", std::to_string(a.root), std::to_string(b.root));
   }
   return "";

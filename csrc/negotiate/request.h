@@ -18,8 +18,22 @@ enum class Collective : uint8_t {
   kAlltoall = 3,
   kReducescatter = 4,
   kBarrier = 5,
+  kReduce = 6,
+  kGather = 7,
+  kScatter = 8,  ///< shapes are those of the results: the root's input is one for every rank
+  kJoin = 9,
 };
-inline constexpr int kCollectiveCount = 6;
+inline constexpr int kCollectiveCount =
+    9;  ///< that ranks submit requests for; join is none of them
+/// One rank gives to all others, or gets from them.
+[[nodiscard]] constexpr bool HasRoot(Collective collective) {
+  return collective == Collective::kBroadcast || collective == Collective::kReduce ||
+         collective == Collective::kGather || collective == Collective::kScatter;
+}
+[[nodiscard]] constexpr bool Reduces(Collective collective) {
+  return collective == Collective::kAllreduce || collective == Collective::kReducescatter ||
+         collective == Collective::kReduce;
+}
 [[nodiscard]] const char* NameOf(Collective collective);
 
 /// Type and shape of one tensor of a request.

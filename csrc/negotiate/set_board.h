@@ -2,43 +2,14 @@
 // One process set's part of the board, as one rank sees it.
 #include <functional>
 #include <optional>
-#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "negotiate/board.h"
-#include "transport/host_share.h"
+#include "negotiate/host_board.h"
+#include "negotiate/name_table.h"
 
 namespace horoacc {
-
-/// The whole board of a host: header, bells, rank states, then set after set.
-class HostBoard {
- public:
-  HostBoard(const HostShare& share, uint64_t fusion_threshold);
-  [[nodiscard]] static size_t BytesFor(uint32_t local_size);
-
-  [[nodiscard]] HostHeader& header() const { return *reinterpret_cast<HostHeader*>(base_); }
-  [[nodiscard]] Bell* bells() const;
-  [[nodiscard]] RankState& state(uint32_t local_rank) const;
-  [[nodiscard]] std::byte* set_memory(uint32_t slot) const;
-  /// Zeroes a slot whose process set is done on all ranks, for the next one.
-  void WipeSet(uint32_t slot) const;
-  [[nodiscard]] uint64_t fusion_threshold() const { return fusion_threshold_; }
-
-  [[nodiscard]] int rank_of(uint32_t local_rank) const { return ranks_[local_rank]; }
-
-  /// Puts an error into the abort word; the first one stays. True if this one did.
-  bool Abort(const Error& error) const;
-  /// The error in the abort word, or kOk.
-  [[nodiscard]] Error aborted() const;
-
- private:
-  std::byte* base_;
-  std::vector<int> ranks_;  ///< global, by local rank
-  uint32_t local_size_;
-  uint64_t fusion_threshold_;
-};
 
 class SetBoard {
  public:
@@ -90,27 +61,36 @@ class SetBoard {
     uint32_t incarnation;
   };
   [[nodiscard]] Result<NamedId> Lookup(std::string_view name);
-  [[nodiscard]] std::string NameOf(uint32_t id) const;
-  /// A place of the table of names: id + 1, or 0 if it is free.
-  [[nodiscard]] uint32_t name_slot(uint32_t place) const { return names_[place]; }
+  [[nodiscard]] std::string NameOf(uint32_t id) const { return names_.NameOf(id); }
+  [[nodiscard]] const NameTable& names() const { return names_; }
   /// The id of a name that is known already. Takes the lock.
   [[nodiscard]] std::optional<uint32_t> Known(std::string_view name) const;
   /// Ends a generation for which ranks are missing, and leaves out the next one: its rows may still
   /// be read, as those of the one before, by a rank that was missing. False if it is over already.
   [[nodiscard]] bool CloseGeneration(uint32_t id, uint64_t generation) const;
 
+  [[nodiscard]] bool HasJoined(uint32_t index) const { return JoinCount(index) % 2 == 1; }
+  [[nodiscard]] uint32_t JoinCount(uint32_t index) const {
+    return cursors_[index].joined.load(std::memory_order_acquire);
+  }
+  /// Of the join in which a rank is whose count is `join`: rank `index` has not come to it.
+  [[nodiscard]] bool IsMissingIn(uint32_t join, uint32_t index) const {
+    return static_cast<int32_t>(JoinCount(index) - join) < 0;
+  }
+  /// Has rank `index` submitted this call? Its row says so shortly before it is counted.
+  [[nodiscard]] bool HasSubmitted(uint32_t index, TensorKey key) const {
+    return row(index, key.id, key.generation).generation.load(std::memory_order_acquire) ==
+           key.generation;
+  }
+  /// A rank that stands aside may yet have to carry out the last call of the id in which it took
+  /// part. Then it may still read rows that the next call but one would overwrite.
+  [[nodiscard]] bool Lags(uint32_t index, TensorKey key) const;
+
   /// What rank `index` has published for `id` in `generation`, as a request again.
   [[nodiscard]] Request ReadRequest(uint32_t index, uint32_t id, uint64_t generation,
                                     const std::byte* memory) const;
 
  private:
-  void RemoveFromTable(uint32_t id);
-  /// Where in the name table a name is, or would go.
-  struct Place {
-    uint32_t slot;
-    std::optional<uint32_t> id;
-  };
-  [[nodiscard]] Place Probe(std::string_view name) const;
   [[nodiscard]] Result<uint32_t> FreeId();
 
   const HostBoard& board_;
@@ -123,11 +103,9 @@ class SetBoard {
   Cursor* cursors_;
   std::byte* slots_;
   uint32_t* log_;
-  uint32_t* names_;  ///< open addressing: id + 1, or 0
+  NameTable names_;
   uint32_t* backlog_;
   PlanState plan_;
 };
-
-[[nodiscard]] uint64_t HashName(std::string_view name);
 
 }  // namespace horoacc

@@ -28,19 +28,26 @@ class TreePlane final : public Plane {
             const Bells& bells, const Settings& settings, std::vector<int> global_ranks);
   ~TreePlane() override;
 
-  Status Announce(const Announcement& announcement) override;
+  Result<Announced> Announce(const Announcement& announcement) override;
   Status Unblock(std::span<const uint32_t> in_flight) override;
+  Status Join(uint64_t unnamed) override;
   Status Pump() override;
   Result<std::optional<Decision>> Next() override;
   Status Reject(TensorKey tensor, const Error& error) override;
   Status Finish(const Decision& decision) override;
-  [[nodiscard]] int Gone() override;
+  [[nodiscard]] SetEnd Ended() override;
 
  private:
+  // The branches of this rank's part of the tree, as bits: itself, then its children.
+  static constexpr uint32_t kOwnBranch = 1;
+  [[nodiscard]] uint32_t AllBranches() const { return (2u << Children().size()) - 1; }
+  /// Of a child; 0 for any other rank.
+  [[nodiscard]] uint32_t BranchOf(int global_rank) const;
+
   /// A call on its way up, as far as this rank's branch knows.
   struct Pending {
     uint64_t generation = 0;
-    uint32_t branches = 0;  ///< this rank and its children that are ready
+    uint32_t arrived = 0;   ///< branches that are ready
     int request_rank = -1;  ///< global rank whose request this is
     Request request;
     Error disagreement = MakeError(ErrorKind::kOk, "");
@@ -53,13 +60,17 @@ class TreePlane final : public Plane {
 
   // All under mutex_.
   Status OnMessage(int source, std::span<const std::byte> payload);
-  Status OnReady(WireReader& reader);
+  Status OnReady(int source, WireReader& reader);
+  Status OnJoined(int source, WireReader& reader);
   Status OnSplit(WireReader& reader);
   Status OnReject(WireReader& reader);
   Status OnDecision(WireReader& reader, std::span<const std::byte> payload);
   Status OnPlan(WireReader& reader, std::span<const std::byte> payload);
-  Status OnGone(WireReader& reader, std::span<const std::byte> payload);
-  Status Arrive(TensorKey key, int rank, const Request& request, Error disagreement);
+  Status OnEnd(WireReader& reader, std::span<const std::byte> payload);
+  Status Arrive(TensorKey key, uint32_t branch, int rank, const Request& request,
+                Error disagreement);
+  Status Climb(uint32_t id);
+  Status BranchJoined(uint32_t branch, int last, uint64_t unnamed);
   Status Forward(TensorKey key, const Pending& pending);
   Status Take(Decision decision);
   void SetMembers(BucketMembers bucket);
@@ -69,7 +80,7 @@ class TreePlane final : public Plane {
   Status Tell(TreeRoot::Verdicts verdicts);
   Status Publish(Decision decision);
   Status PublishPlan();
-  Status PublishGone();
+  Status PublishEnd();
 
   [[nodiscard]] int Parent() const;
   [[nodiscard]] std::vector<int> Children() const;
@@ -91,7 +102,9 @@ class TreePlane final : public Plane {
   std::vector<std::vector<uint32_t>> plan_members_;  ///< by bucket, as the root told
   std::deque<Decision> decisions_;
   uint64_t decided_ = 0;
-  int gone_ = kNobody;  ///< in the order of the decisions: the root tells it down the tree
+  uint32_t joined_ = 0;   ///< branches all of whose ranks have joined
+  uint64_t unnamed_ = 0;  ///< the most unnamed calls of a rank of theirs
+  SetEnd end_;            ///< in the order of the decisions: the root tells it down the tree
   std::optional<TreeRoot> root_;
 };
 

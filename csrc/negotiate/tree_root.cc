@@ -4,69 +4,119 @@
 
 namespace horoacc {
 
-TreeRoot::TreeRoot(SetBoard& board, const SetContext& context, const Settings& settings)
+TreeRoot::TreeRoot(SetBoard& board, const SetContext& context, const Settings& settings,
+                   std::vector<int> global_ranks)
     : board_(board),
       context_(context),
       decider_(board, context, settings),
+      global_ranks_(std::move(global_ranks)),
       plan_memory_(PlanState::BytesFor(kNamedIds)),
       plan_(PlanState::Over(plan_memory_.data(), kNamedIds, settings.fusion_threshold)),
       last_(kIds),
       incarnations_(kNamedIds) {}
 
 TreeRoot::Verdicts TreeRoot::Ready(TensorKey key, Error disagreement) {
-  backlog_.push_back({key, std::move(disagreement), false});
+  backlog_.push_back({.kind = Waiting::Kind::kReady, .key = key, .error = std::move(disagreement)});
   return Retry();
 }
 
 TreeRoot::Verdicts TreeRoot::Reject(TensorKey key, Error error) {
-  backlog_.push_back({key, std::move(error), true});
+  backlog_.push_back({.kind = Waiting::Kind::kRejected, .key = key, .error = std::move(error)});
+  return Retry();
+}
+
+TreeRoot::Verdicts TreeRoot::Joined(int last, uint64_t unnamed) {
+  backlog_.push_back({.kind = Waiting::Kind::kJoined, .last_joined = last, .unnamed = unnamed});
   return Retry();
 }
 
 TreeRoot::Verdicts TreeRoot::Retry() {
   Verdicts verdicts;
   for (; !backlog_.empty() && decider_.HasSlots(); backlog_.pop_front()) {
-    for (Decision& decision : Decide(backlog_.front())) verdicts.push_back(std::move(decision));
+    if (!Decide(backlog_.front(), verdicts)) break;
   }
   return verdicts;
 }
 
-TreeRoot::Verdicts TreeRoot::Decide(const Waiting& item) {
-  const TensorKey key = item.key;
-  if (item.rejected) {
-    if (!board_.CloseGeneration(key.id, key.generation)) return {};
-    last_[key.id] = key.generation;
-    return Skip(key, item.error);
+bool TreeRoot::Decide(const Waiting& item, Verdicts& verdicts) {
+  switch (item.kind) {
+    case Waiting::Kind::kReady:
+      return DecideReady(item.key, item.error, verdicts);
+    case Waiting::Kind::kRejected:
+      if (!board_.CloseGeneration(item.key.id, item.key.generation)) return true;
+      last_[item.key.id] = item.key.generation;
+      Skip(item.key, ErrorDecision({&item.key, 1}, item.error), verdicts);
+      return true;
+    case Waiting::Kind::kJoined:
+      return EndJoin(item, verdicts);
+  }
+  return true;
+}
+
+bool TreeRoot::DecideReady(TensorKey key, const Error& error, Verdicts& verdicts) {
+  IdEntry& entry = board_.id(key.id);
+  const Arrivals seen = entry.arrivals.load(std::memory_order_acquire);
+  // The last of all ranks would have opened the next generation: those that are missing have
+  // joined.
+  const bool partial = seen.open() == key.generation;
+  if (partial) {
+    if (AnyLags(key)) return false;
+    entry.last_decision.store(kUndecided, std::memory_order_relaxed);
+    entry.arrivals.store(seen.Closed(), std::memory_order_release);
   }
   last_[key.id] = key.generation;
-  Verdicts verdicts;
-  if (key.id < kNamedIds) {
-    const auto incarnation =
-        static_cast<uint16_t>(board_.id(key.id).arrivals.load(std::memory_order_acquire) >> 48);
-    if (std::exchange(incarnations_[key.id], incarnation) != incarnation) {
-      // The id has gone to another name. What waited for nobody but the old one may run.
-      const uint32_t bucket = plan_.items[key.id].bucket;
-      ForgetItem(plan_, key.id);
-      if (bucket != 0 && plan_.buckets[bucket - 1].waiting == plan_.buckets[bucket - 1].count)
-        Run(SplitBucket(plan_, bucket), verdicts);
-    }
+  if (key.id < kNamedIds &&
+      std::exchange(incarnations_[key.id], seen.incarnation()) != seen.incarnation()) {
+    // The id has gone to another name. What waited for nobody but the old one may run.
+    const uint32_t bucket = plan_.items[key.id].bucket;
+    ForgetItem(plan_, key.id);
+    if (bucket != 0 && plan_.buckets[bucket - 1].waiting == plan_.buckets[bucket - 1].count)
+      Run(SplitBucket(plan_, bucket), verdicts);
   }
-  if (item.error.kind != ErrorKind::kOk) {
-    for (Decision& decision : Skip(key, item.error)) verdicts.push_back(std::move(decision));
-    return verdicts;
+  Error refusal = error;
+  if (partial && refusal.kind == ErrorKind::kOk) refusal = NeedsJoined(board_, global_ranks_, key);
+  if (refusal.kind != ErrorKind::kOk) {
+    Skip(key, ErrorDecision({&key, 1}, refusal), verdicts);
+    return true;
+  }
+  if (partial) {
+    Skip(key, decider_.RunPartial(key), verdicts);
+    return true;
   }
   const Row& row = board_.row(context_.me, key.id, key.generation);
   const bool fusable =
       key.id < kNamedIds && row.collective == static_cast<uint8_t>(Collective::kAllreduce);
   const ReadyItem ready{key.id, row.sequence, row.pause, BytesOf(board_, context_, key), fusable};
   for (const Bucket& bucket : TakeReady(plan_, {&ready, 1})) Run(bucket, verdicts);
-  return verdicts;
+  return true;
 }
 
-TreeRoot::Verdicts TreeRoot::Skip(TensorKey key, const Error& error) {
-  Verdicts verdicts = {ErrorDecision({&key, 1}, error)};
+bool TreeRoot::AnyLags(TensorKey key) const {
+  for (uint32_t r = 0; r < context_.ranks; ++r) {
+    if (!board_.HasSubmitted(r, key) && board_.Lags(r, key)) return true;
+  }
+  return false;
+}
+
+bool TreeRoot::EndJoin(const Waiting& item, Verdicts& verdicts) {
+  for (uint32_t index = 1; index <= *plan_.bucket_count; ++index) {
+    if (plan_.buckets[index - 1].waiting == 0) continue;
+    if (!decider_.HasSlots()) return false;
+    Run(SplitBucket(plan_, index), verdicts);
+  }
+  Decision join;
+  join.kind = Decision::Kind::kJoin;
+  join.done = true;
+  join.last_joined = item.last_joined;
+  join.unnamed = item.unnamed;
+  verdicts.push_back(std::move(join));
+  return true;
+}
+
+// Decides a call by itself; its bucket goes on without it.
+void TreeRoot::Skip(TensorKey key, Decision decision, Verdicts& verdicts) {
+  verdicts.push_back(std::move(decision));
   if (key.id < kNamedIds) Run(SkipItem(plan_, key.id), verdicts);
-  return verdicts;
 }
 
 TreeRoot::Verdicts TreeRoot::Split(uint32_t bucket, TensorKey witness) {

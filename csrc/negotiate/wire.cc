@@ -50,7 +50,7 @@ Request WireReader::GetRequest() {
   Request request;
   const auto collective = Get<uint8_t>();
   const auto op = Get<uint8_t>();
-  if (collective >= kCollectiveCount || op > static_cast<uint8_t>(ReduceOp::kProduct)) ok_ = false;
+  if (collective >= kCollectiveCount || op >= kReduceOpCount) ok_ = false;
   request.collective = static_cast<Collective>(ok_ ? collective : 0);
   request.op = static_cast<ReduceOp>(ok_ ? op : 0);
   request.prescale = Get<double>();

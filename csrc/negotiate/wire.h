@@ -23,6 +23,10 @@ class WireWriter {
   }
   void Put(std::string_view text);
   void Put(const Request& request);
+  /// As they are, without their number: the rest of a message.
+  void PutBytes(std::span<const std::byte> bytes) {
+    bytes_.insert(bytes_.end(), bytes.begin(), bytes.end());
+  }
   [[nodiscard]] std::span<const std::byte> bytes() const { return bytes_; }
 
  private:

@@ -4,7 +4,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -38,21 +40,39 @@ struct NameRecord {
   uint32_t calls = 0;    ///< in flight or in the backlog
 };
 
+inline constexpr int kAnySource = -1;
+inline constexpr uint32_t kNoId = 0xffffffff;  ///< of an entry that is a message
+
+/// A point-to-point call.
+struct Message {
+  bool sends = false;
+  int peer = kAnySource;  ///< global rank of the other side
+  int32_t tag = 0;
+  uint64_t bytes = 0;
+  int source = -1;  ///< of a receive that is complete: global rank of the sender
+};
+
 struct Entry {
   uint64_t handle = 0;
   uint32_t process_set = 0;
   uint32_t id = 0;
   uint32_t incarnation = 0;
   uint64_t generation = 0;
+  uint64_t number = 0;     ///< of an unnamed call: its number in the set
   std::string name;        ///< as submitted; empty if unnamed
   std::string shown_name;  ///< for messages and the timeline
   Request request;
   std::vector<EntryTensor> tensors;
+  std::optional<Message> message;  ///< this is no collective
   std::vector<int64_t> received_splits;
-  NameRecord* reservation = nullptr;  ///< of a named entry, in the set's queue
-  std::function<void()> done;         ///< runs on the completion thread
+  std::vector<int64_t> receive_splits;  ///< alltoall: rows that the caller's output has room for
+  Status shortfall;                     ///< why the results do not fit there
+  NameRecord* reservation = nullptr;    ///< of a named entry, in the set's queue
+  std::function<void()> done;           ///< the caller's callback; see TakeCallback
   std::byte* extra = nullptr;  ///< block on the board that peers may read until they finished
   int64_t submitted_ns = 0;
+  int64_t deadline_ns = std::numeric_limits<int64_t>::max();  ///< under the set's submit lock
+  double limit_seconds = 0;
   uint32_t place = 0;     ///< in the set queue's list of what is in flight
   bool decided = false;   ///< under the driver's lock
   bool released = false;  ///< under the set's submit lock: nobody holds the handle any more
@@ -61,7 +81,18 @@ struct Entry {
   std::atomic<int64_t> next_blocked_ns{0};  ///< when asking again counts as waiting again
 
   Status outcome;                     ///< valid once `complete`
-  std::atomic<bool> complete{false};  ///< released last
+  std::atomic<bool> complete{false};  ///< stored last
+  std::atomic<int> waiters{0};        ///< callers that would run the callback themselves
+
+  /// For whoever completes the entry, and then for each waiter that leaves: one of them gets the
+  /// callback. A waiter that is awake runs it for nothing, where another thread has to be woken.
+  [[nodiscard]] std::function<void()> TakeCallback() {
+    if (callback_taken_.exchange(true, std::memory_order_acq_rel)) return nullptr;
+    return std::move(done);
+  }
+
+ private:
+  std::atomic<bool> callback_taken_{false};
 };
 
 }  // namespace horoacc

@@ -52,6 +52,12 @@ struct SetQueue {
   InFlight in_flight;
   /// Submitted, but its id is still in flight for an earlier call: published when that ends.
   std::deque<std::shared_ptr<Entry>> backlog;
+  /// Calls of join that wait until all ranks have joined. While there are any this rank submits
+  /// nothing else.
+  std::vector<std::shared_ptr<Entry>> joins;
+  bool join_announced = false;  ///< once the backlog was empty
+  /// When this rank last saw the others go on while it had joined.
+  int64_t join_moved_ns = 0;
   uint64_t unnamed = 0;   ///< unnamed calls submitted
   uint64_t sequence = 0;  ///< entries published
   uint32_t pause = 0;     ///< times a caller waited for a result of this set

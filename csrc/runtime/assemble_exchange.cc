@@ -39,7 +39,26 @@ RowRange Split(const ProcessSet& set, const Entry& entry, const TensorRow& tenso
   return {first, first + splits[to]};
 }
 
-Status Allocate(EntryTensor& tensor, uint64_t bytes) {
+Error DoesNotFit(const std::vector<int>& ranks, const Entry& entry) {
+  const auto differs = std::ranges::mismatch(entry.receive_splits, entry.received_splits);
+  const size_t from = differs.in1 - entry.receive_splits.begin();
+  return MakeError(ErrorKind::kMismatch,
+                   "tensor '" + entry.shown_name + "': rank " + std::to_string(ranks[from]) +
+                       " sends " + std::to_string(*differs.in2) +
+                       " rows, and the output has room for " + std::to_string(*differs.in1),
+                   ranks[from]);
+}
+
+uint64_t RowBytes(const TensorMeta& tensor) {
+  uint64_t bytes = SizeOf(tensor.type);
+  for (size_t dim = 1; dim < tensor.shape.size(); ++dim)
+    bytes *= static_cast<uint64_t>(tensor.shape[dim]);
+  return bytes;
+}
+
+}  // namespace
+
+Status AllocateOutput(EntryTensor& tensor, uint64_t bytes) {
   if (tensor.output) return {};
   constexpr uint64_t kAlignment = 64;
   const uint64_t rounded =
@@ -53,8 +72,6 @@ Status Allocate(EntryTensor& tensor, uint64_t bytes) {
   return {};
 }
 
-}  // namespace
-
 RowRange ScatteredRows(int64_t rows, uint32_t index, uint32_t ranks) {
   const int64_t each = rows / ranks;
   const int64_t more = rows % ranks;
@@ -62,46 +79,118 @@ RowRange ScatteredRows(int64_t rows, uint32_t index, uint32_t ranks) {
   return {first, first + each + (index < more ? 1 : 0)};
 }
 
+namespace {
+
+Status KeepShapes(Entry& entry) {
+  for (size_t t = 0; t < entry.tensors.size(); ++t)
+    entry.tensors[t].result_shape = entry.request.tensors[t].shape;
+  return {};
+}
+
+}  // namespace
+
 Status PrepareOutputs(const ProcessSet& set, Entry& entry) {
-  const uint32_t me = set.context.me;
-  if (entry.request.collective == Collective::kAllreduce) {
-    for (size_t t = 0; t < entry.tensors.size(); ++t) {
-      entry.tensors[t].result_shape = entry.request.tensors[t].shape;
-    }
-    return {};
-  }
+  if (entry.request.collective == Collective::kAllreduce) return KeepShapes(entry);
+  const auto tensors = [&](uint32_t r) {
+    return TensorsOf(set.board->row(r, entry.id, entry.generation), set.context.memory[r]);
+  };
+  return PrepareOutputs({.ranks = set.ranks,
+                         .me = set.context.me,
+                         .rows = [&](size_t t, uint32_t r) { return RowsOf(tensors(r)[t]); },
+                         .rows_between =
+                             [&](uint32_t from, uint32_t to) {
+                               const RowRange part = Split(set, entry, tensors(from)[0], from, to);
+                               return part.last - part.first;
+                             }},
+                        entry);
+}
+
+Status PrepareOutputs(const CallSizes& sizes, Entry& entry) {
+  const uint32_t me = sizes.me;
+  const auto ranks = static_cast<uint32_t>(sizes.ranks.size());
+  if (entry.request.collective == Collective::kAllreduce) return KeepShapes(entry);
   for (size_t t = 0; t < entry.tensors.size(); ++t) {
     EntryTensor& tensor = entry.tensors[t];
-    const std::vector<const TensorRow*> rows = RowsOfAll(set, entry, t);
-    tensor.result_shape.assign(rows[me]->shape, rows[me]->shape + rows[me]->ndim);
-    int64_t length = RowsOf(*rows[me]);
+    tensor.result_shape = entry.request.tensors[t].shape;
+    int64_t length = tensor.result_shape.empty() ? 1 : tensor.result_shape[0];
     switch (entry.request.collective) {
       case Collective::kAllgather:
         length = 0;
-        for (const TensorRow* row : rows) length += RowsOf(*row);
+        entry.received_splits.clear();
+        for (uint32_t r = 0; r < ranks; ++r) {
+          entry.received_splits.push_back(sizes.rows(t, r));
+          length += entry.received_splits.back();
+        }
         break;
       case Collective::kReducescatter: {
-        const RowRange mine = ScatteredRows(length, me, set.context.ranks);
+        const RowRange mine = ScatteredRows(length, me, ranks);
         length = mine.last - mine.first;
         break;
       }
+      case Collective::kReduce:
+      case Collective::kGather:
+        if (entry.request.root != sizes.ranks[me]) {
+          tensor.result_shape = {0};
+          continue;
+        }
+        if (entry.request.collective == Collective::kGather) length *= ranks;
+        break;
       case Collective::kAlltoall:
         length = 0;
         entry.received_splits.clear();
-        for (uint32_t r = 0; r < set.context.ranks; ++r) {
-          const RowRange part = Split(set, entry, *rows[r], r, me);
-          entry.received_splits.push_back(part.last - part.first);
-          length += part.last - part.first;
+        for (uint32_t r = 0; r < ranks; ++r) {
+          entry.received_splits.push_back(sizes.rows_between(r, me));
+          length += entry.received_splits.back();
         }
+        if (!entry.receive_splits.empty() && entry.receive_splits != entry.received_splits)
+          entry.shortfall = DoesNotFit(sizes.ranks, entry);
+        // The others rely on this rank's part: it goes on, into memory of its own.
+        if (!entry.shortfall.ok()) tensor.output = nullptr;
         break;
       default:
         break;
     }
     if (!tensor.result_shape.empty()) tensor.result_shape[0] = length;
-    HA_TRY(Allocate(tensor, static_cast<uint64_t>(length) * RowBytes(*rows[me])));
+    HA_TRY(
+        AllocateOutput(tensor, static_cast<uint64_t>(length) * RowBytes(entry.request.tensors[t])));
   }
   return {};
 }
+
+namespace {
+
+// Only the root takes, or only the root gives. `piece` has what every rank shows.
+void ShareByRoot(const ProcessSet& set, const Entry& entry, size_t t, ExchangePiece& piece) {
+  const uint32_t me = set.context.me;
+  const uint32_t ranks = set.context.ranks;
+  const auto root =
+      static_cast<uint32_t>(std::ranges::find(set.ranks, entry.request.root) - set.ranks.begin());
+  const uint64_t bytes = piece.bytes[me];
+  std::byte* to = entry.tensors[t].output;
+  if (entry.request.collective == Collective::kScatter) {
+    for (uint32_t r = 0; r < ranks; ++r) piece.bytes[r] = r == root ? ranks * bytes : 0;
+    if (me != root || to != piece.input + root * bytes)
+      piece.copies.push_back({root, me * bytes, bytes, to});
+    return;
+  }
+  // The root's own part is for itself: no rank needs to see it, and it need not pass a window.
+  piece.shared[root] = me == root ? piece.input : set.context.memory[root];
+  if (me != root) return;
+  if (entry.request.collective == Collective::kGather) {
+    for (uint32_t r = 0; r < ranks; ++r, to += bytes) piece.copies.push_back({r, 0, bytes, to});
+    return;
+  }
+  const DType type = entry.request.tensors[t].type;
+  const double divisor = entry.request.op == ReduceOp::kAverage ? ranks : 1.0;
+  piece.shards.push_back({type,
+                          entry.request.op,
+                          {entry.request.prescale, entry.request.postscale, divisor},
+                          0,
+                          bytes / SizeOf(type),
+                          to});
+}
+
+}  // namespace
 
 std::vector<ExchangePiece> ExchangePieces(const ProcessSet& set, const Entry& entry) {
   const uint32_t me = set.context.me;
@@ -162,6 +251,11 @@ std::vector<ExchangePiece> ExchangePieces(const ProcessSet& set, const Entry& en
                                 tensor.output});
         break;
       }
+      case Collective::kReduce:
+      case Collective::kGather:
+      case Collective::kScatter:
+        ShareByRoot(set, entry, t, piece);
+        break;
       default:
         break;
     }

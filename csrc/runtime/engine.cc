@@ -19,19 +19,21 @@ constexpr int64_t kDrainLimit = 5 * kSecond;
 constexpr int64_t kSpin = 50 * kMicrosecond;
 constexpr uint64_t kWindowRingBytes = 1 << 20;  // what one rank's window ring takes of the L3 cache
 constexpr uint32_t kWindowDepth = 4;
+constexpr const char* kChosen = "-";  // an algorithm that nobody forces
 
 // The settings in which ranks must not differ travel with the bootstrap; rank 0's values hold.
 Result<Settings> AgreeOnSettings(Settings settings, Bootstrap& bootstrap, int64_t deadline_ns) {
   std::ostringstream mine;
   mine << settings.fusion_threshold << ' ' << settings.window_bytes << ' '
        << settings.last_arriver_bytes << ' ' << static_cast<int>(settings.reduce_path) << ' '
-       << static_cast<int>(settings.control);
+       << static_cast<int>(settings.control) << ' ' << settings.reduction << ' '
+       << (settings.algorithm.empty() ? kChosen : settings.algorithm);
   HA_ASSIGN(const std::vector<std::string> all, bootstrap.AllGather(mine.str(), deadline_ns));
   std::istringstream rank0(all[0]);
   int path = 0;
   int control = 0;
   rank0 >> settings.fusion_threshold >> settings.window_bytes >> settings.last_arriver_bytes >>
-      path >> control;
+      path >> control >> settings.reduction >> settings.algorithm;
   if (!rank0) return MakeError(ErrorKind::kConfig, "rank 0 runs another version of HoroACC", 0);
   if (control != static_cast<int>(settings.control)) {
     return MakeError(
@@ -39,6 +41,7 @@ Result<Settings> AgreeOnSettings(Settings settings, Bootstrap& bootstrap, int64_
         "setting 'control' differs between rank 0 and rank " + std::to_string(bootstrap.rank()), 0);
   }
   settings.reduce_path = static_cast<PathKind>(path);
+  if (settings.algorithm == kChosen) settings.algorithm.clear();
   return settings;
 }
 
@@ -62,9 +65,11 @@ Engine::Engine(Settings settings, EngineParts parts)
       share_(std::move(parts.share)),
       links_(std::move(parts.links)),
       board_(share_, settings_.fusion_threshold),
-      bells_(board_.bells(), share_.wake) {
+      bells_(board_.bells(), share_.wake),
+      spread_parts_(std::move(parts.spread)) {
   if (links_) {
     mux_ = std::make_unique<ControlMux>(*links_, [this](int rank) {
+      if (spread_) return spread_->HasLeft(rank);
       const auto local =
           static_cast<uint32_t>(std::ranges::find(share_.ranks, rank) - share_.ranks.begin());
       return static_cast<RankPhase>(board_.state(local).phase.load()) == RankPhase::kLeft;
@@ -72,6 +77,7 @@ Engine::Engine(Settings settings, EngineParts parts)
   }
   const Segment& own = share_.memory[share_.local_rank];
   arena_ = std::make_unique<Arena>(own.data(), own.size(), own.fd(), 0);
+  messages_ = MakeMessageExchange();
 }
 
 Result<std::unique_ptr<Engine>> Engine::Create(Settings settings, EngineParts parts) {
@@ -91,8 +97,12 @@ Status Engine::Start() {
                                              std::to_string(locals) + " local ranks");
   }
   const int64_t deadline = NowNs() + static_cast<int64_t>(settings_.start_timeout_seconds * 1e9);
-  if (links_ && links_->WaitFd() >= 0)
-    HA_TRY(bells_.WatchLinks(share_.local_rank, links_->WaitFd()));
+  if (spread_parts_) HA_TRY(StartSpread(std::move(*std::exchange(spread_parts_, std::nullopt))));
+  std::vector<int> link_fds;
+  if (links_ && links_->WaitFd() >= 0) link_fds.push_back(links_->WaitFd());
+  if (spread_ && spread_->links().WaitFd() >= 0) link_fds.push_back(spread_->links().WaitFd());
+  must_poll_ = (links_ && links_->WaitFd() < 0) || (spread_ && spread_->links().MustPoll());
+  if (!link_fds.empty()) HA_TRY(bells_.WatchLinks(share_.local_rank, link_fds));
   board_.state(share_.local_rank).blocked_on.store(kNotBlocked);
   board_.state(share_.local_rank).phase.store(static_cast<uint32_t>(RankPhase::kPresent));
   std::vector<int> everybody(placement_.size);
@@ -129,8 +139,14 @@ int64_t Engine::SpinTime(std::span<const std::string> allowed) const {
 }
 
 std::unique_ptr<ProcessSet> Engine::MakeSet(uint32_t id, std::vector<int> ranks) {
+  return MakeSet(id, SlotOf(id), std::move(ranks));
+}
+
+std::unique_ptr<ProcessSet> Engine::MakeSet(uint32_t id, uint32_t place, std::vector<int> ranks) {
+  if (spread_) return MakeSpreadSet(id, place, std::move(ranks));
   auto set = std::make_unique<ProcessSet>();
   set->id = id;
+  set->place = place;
   set->ranks = std::move(ranks);
   std::vector<uint32_t> locals;
   SetContext& context = set->context;
@@ -139,6 +155,7 @@ std::unique_ptr<ProcessSet> Engine::MakeSet(uint32_t id, std::vector<int> ranks)
         static_cast<uint32_t>(std::ranges::find(share_.ranks, rank) - share_.ranks.begin());
     if (rank == placement_.rank) context.me = static_cast<uint32_t>(locals.size());
     locals.push_back(local);
+    context.present.push_back(static_cast<uint32_t>(locals.size()) - 1);
     context.memory.push_back(share_.memory[local].data());
   }
   context.ranks = static_cast<uint32_t>(set->ranks.size());
@@ -162,8 +179,7 @@ std::unique_ptr<ProcessSet> Engine::MakeSet(uint32_t id, std::vector<int> ranks)
     pollfd watched{share_.pidfds[local]->get(), POLLIN, 0};
     return ::poll(&watched, 1, 0) <= 0;
   };
-  set->board = std::make_unique<SetBoard>(board_, id % kMaxProcessSets, std::move(locals),
-                                          context.me, alive);
+  set->board = std::make_unique<SetBoard>(board_, place, std::move(locals), context.me, alive);
   if (mux_) {
     set->plane =
         std::make_unique<TreePlane>(*mux_, id, *set->board, context, bells_, settings_, set->ranks);
@@ -177,7 +193,12 @@ Engine::~Engine() { (void)Shutdown(); }
 
 std::shared_ptr<ProcessSet> Engine::FindSet(uint32_t id) const {
   std::lock_guard lock(sets_mutex_);
-  const uint32_t slot = id % kMaxProcessSets;
+  if (spread_ && IsGroup(id)) {  // its place is this rank's own choice
+    const auto found =
+        std::ranges::find_if(sets_, [id](const auto& set) { return set && set->id == id; });
+    return found != sets_.end() ? *found : nullptr;
+  }
+  const uint32_t slot = SlotOf(id);
   return slot < sets_.size() && sets_[slot] && sets_[slot]->id == id ? sets_[slot] : nullptr;
 }
 
@@ -204,10 +225,15 @@ std::vector<std::shared_ptr<ProcessSet>> Engine::DrivenSets() {
     removed = removed_sets_;
   }
   for (const auto& set : removed) {
-    if (!set->done()) {
+    // Two are `removed` and `removed_sets_`. Whoever else holds it may be about to look at its
+    // place on the board, which must not be another set's by then; new holders do not come.
+    const bool held = set.use_count() > 2;
+    std::atomic_thread_fence(std::memory_order_acquire);
+    if (held || !set->done()) {
       sets.push_back(set);
       continue;
     }
+    if (IsGroup(set->id)) ReturnGroup(set->id);
     std::lock_guard lock(sets_mutex_);
     std::erase(removed_sets_, set);
   }
@@ -242,9 +268,9 @@ Status Engine::Shutdown() {
     // Under each set's lock, so that no rank decides anything that needs this one afterwards.
     for (const auto& set : Sets()) {
       const SetBoard::Guard guard(*set->board);
-      int32_t nobody = 0;
+      SetEnd none;
       if (guard.status().ok())
-        set->board->header().gone.compare_exchange_strong(nobody, placement_.rank + 1);
+        set->board->header().end.compare_exchange_strong(none, SetEnd::Left(placement_.rank));
     }
     for (size_t l = 0; l < share_.ranks.size(); ++l)
       bells_.Ring(static_cast<int>(l), Urgency::kWork);
@@ -255,11 +281,14 @@ Status Engine::Shutdown() {
     for (;;) {
       const uint32_t seen = bell.count.load(std::memory_order_seq_cst);
       if (Progress()) continue;
-      busy = false;
+      busy = messages_->Gives();
+      unsent = false;
       for (const auto& set : DrivenSets()) {
-        busy |= set->current || !set->lingering.empty() || set->plane->Gone() == kNobody;
+        busy |= set->current || !set->lingering.empty() || !set->plane->Ended();
+        unsent |= !set->plane->Released();
       }
-      unsent = mux_ && mux_->HasUnsent();
+      unsent |= mux_ && mux_->HasUnsent();
+      unsent |= spread_ && spread_->HasUnsent();
       if ((!busy && !unsent) || NowNs() > limit || board_.aborted().kind != ErrorKind::kOk) break;
       bells_.SleepAsWaiter(me, seen, 10 * kMillisecond);
       WatchPeers();
@@ -271,17 +300,32 @@ Status Engine::Shutdown() {
           "rank " + std::to_string(placement_.rank) + " shut down in the middle of a collective",
           placement_.rank));
     }
-    const Error ended = MakeError(ErrorKind::kAborted, "the engine has been shut down");
-    FailAll(ended);
+    FailAll(MakeError(ErrorKind::kAborted, "the engine has been shut down"));
+    if (spread_) spread_->Leave(board_.aborted().kind == ErrorKind::kOk);
     board_.state(me).phase.store(static_cast<uint32_t>(RankPhase::kLeft),
                                  std::memory_order_release);
     for (size_t l = 0; l < share_.ranks.size(); ++l)
       bells_.Ring(static_cast<int>(l), Urgency::kQuiet);
     bell.driven.store(0, std::memory_order_seq_cst);
   }
+  return JoinThreads();
+}
+
+Status Engine::Abandon() {
+  if (stopping_.exchange(true)) return {};
+  bells_.Ring(share_.local_rank, Urgency::kQuiet);  // a caller that drives gives the lock back
+  {
+    std::lock_guard driver(driver_mutex_);
+    FailAll(MakeError(ErrorKind::kAborted, "the engine has been abandoned"));
+  }
+  return JoinThreads();
+}
+
+Status Engine::JoinThreads() {
   coordinator_.request_stop();
-  bells_.WakeCoordinator(me);
+  bells_.WakeCoordinator(share_.local_rank);
   if (coordinator_.joinable()) coordinator_.join();
+  set_calls_.Stop();
   completion_.Stop();
   completed_.fetch_add(1);
   FutexWakeAll(completed_);

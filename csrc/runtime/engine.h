@@ -15,10 +15,13 @@
 #include "base/settings.h"
 #include "negotiate/set_board.h"
 #include "negotiate/tree_plane.h"
-#include "runtime/completion_thread.h"
 #include "runtime/counters.h"
 #include "runtime/handles.h"
+#include "runtime/message_exchange.h"
 #include "runtime/process_set.h"
+#include "runtime/spread_job.h"
+#include "runtime/spread_run.h"
+#include "runtime/task_threads.h"
 #include "runtime/timeline.h"
 #include "transport/arena.h"
 #include "transport/bell.h"
@@ -41,6 +44,7 @@ struct EngineParts {
   std::unique_ptr<Bootstrap> bootstrap;
   HostShare share;
   std::unique_ptr<ControlLinks> links;  ///< null: negotiation runs on the board
+  std::optional<SpreadParts> spread;    ///< if not all ranks share memory; then there are links
   std::shared_ptr<MpiSession> mpi;      ///< if the job uses MPI
   std::vector<std::shared_ptr<void>> keep_alive;
 };
@@ -54,8 +58,10 @@ struct Submission {
     const void* input = nullptr;
     void* output = nullptr;  ///< nullptr: the engine allocates
   };
-  std::vector<Buffers> buffers;  ///< one for every tensor of the request
+  std::vector<Buffers> buffers;         ///< one for every tensor of the request
+  std::vector<int64_t> receive_splits;  ///< alltoall: rows that the output has room for, by rank
   std::function<void()> done;
+  double limit_seconds = 0;  ///< after which the call is given up; 0: never
 };
 
 /// Threads: docs/thread_model.md. Any thread may call any public method.
@@ -72,12 +78,28 @@ class Engine {
   [[nodiscard]] Counters& counters() { return counters_; }
   [[nodiscard]] std::string CounterText() const;
 
-  Result<uint32_t> AddProcessSet(std::vector<int> ranks);
-  Status RemoveProcessSet(uint32_t id);
+  /// Asked now and then by a call that waits for other ranks; true ends the wait with kTimeout. The
+  /// call itself goes on, in step with the other ranks.
+  using Interrupted = std::function<bool()>;
+  Result<uint32_t> AddProcessSet(std::vector<int> ranks, const Interrupted& interrupted = {});
+  Status RemoveProcessSet(uint32_t id, const Interrupted& interrupted = {});
   [[nodiscard]] std::optional<std::vector<int>> ProcessSetRanks(uint32_t id) const;
+
+  // groups.cc: process sets of which only their members know. One member claims the number and
+  // tells it to the others, who join; there is no collective, and nobody else takes part.
+  Result<uint32_t> ClaimGroup(const std::vector<int>& ranks);
+  Status JoinGroup(uint32_t id, const std::vector<int>& ranks);
+  /// What is undecided ends with an error here and on the other members. Unknown: does nothing.
+  Status LeaveGroup(uint32_t id);
+  /// The caller's patience with a call has ended after `seconds`: says whom it waits for, and ends
+  /// the process set on all its ranks. Gives the call's own outcome if it is complete by now.
+  Status GiveUp(uint64_t handle, double seconds);
 
   /// Publishes the call and returns its handle at once.
   Result<uint64_t> Submit(Submission submission);
+  /// A message to or from one rank of a process set. messages.cc
+  Result<uint64_t> SubmitMessage(uint32_t process_set, Message message, Submission::Buffers buffers,
+                                 double limit_seconds, std::function<void()> done);
   /// nullopt: unknown handle.
   [[nodiscard]] std::optional<bool> Poll(uint64_t handle);
   /// kTimeout at the deadline (the handle stays); else the call's outcome.
@@ -87,6 +109,9 @@ class Engine {
 
   /// Ends what is in flight with kAborted, tells the peers, joins the threads.
   Status Shutdown();
+  /// The same without a word to the peers, before the process ends in failure: they notice its
+  /// death. Whoever is told earlier may fail, and end, before the rank that is at fault.
+  Status Abandon();
 
   /// Finalises MPI if HoroACC initialised it and the job ended in good order.
   Status FinalizeMpi();
@@ -103,8 +128,10 @@ class Engine {
  private:
   Engine(Settings settings, EngineParts parts);
   Status Start();
+  Status JoinThreads();
   [[nodiscard]] int64_t SpinTime(std::span<const std::string> allowed) const;
   std::unique_ptr<ProcessSet> MakeSet(uint32_t id, std::vector<int> ranks);
+  std::unique_ptr<ProcessSet> MakeSet(uint32_t id, uint32_t place, std::vector<int> ranks);
   [[nodiscard]] std::shared_ptr<ProcessSet> FindSet(uint32_t id) const;
   [[nodiscard]] std::vector<std::shared_ptr<ProcessSet>> Sets() const;
   [[nodiscard]] std::vector<std::shared_ptr<ProcessSet>> SetsOfThisRank()
@@ -112,20 +139,53 @@ class Engine {
   /// Sets() and the removed ones that are not done. Under driver_mutex_.
   [[nodiscard]] std::vector<std::shared_ptr<ProcessSet>> DrivenSets();
 
-  // process_sets.cc
-  Result<uint64_t> AgreeOnSet(const std::string& what, int64_t number,
-                              const std::vector<int>& ranks, uint64_t free_slots);
-  Error Refuse(const std::string& what, std::string reason);
-  Result<uint32_t> TakeSlot(uint64_t free_slots);
+  // engine_spread.cc: of a job whose ranks do not all share memory.
+  Status StartSpread(SpreadParts parts);
+  std::unique_ptr<ProcessSet> MakeSpreadSet(uint32_t id, uint32_t place, std::vector<int> ranks);
+  Status BeginSpread(ProcessSet& set, std::unique_ptr<Running> running);
+  [[nodiscard]] std::optional<Attendance> AttendanceOf(const ProcessSet& set,
+                                                       const Entry& entry) const;
+
+  // process_sets.cc: on set_calls_
+  enum class SetChange : int64_t { kAdd = 1, kRemove = 2 };
+  static const char* VerbOf(SetChange change);
+  Result<uint32_t> AddAgreedSet(std::vector<int> ranks);
+  Status RemoveAgreedSet(uint32_t id);
+  Result<uint64_t> AgreeOnSet(SetChange change, int64_t number, const std::vector<int>& ranks,
+                              uint64_t free_slots);
+  Error Refuse(SetChange change, std::string reason);
+  Result<uint32_t> TakeSlot(const std::vector<int>& ranks);
   [[nodiscard]] uint64_t FreeSlots() const;
+  [[nodiscard]] size_t CountSets() const;
+  void AwaitRemovedSets() const;
+
+  // groups.cc
+  Status AddGroup(uint32_t id, const std::vector<int>& ranks);
+  Status CheckGroup(const std::vector<int>& ranks) const;
+  void ReturnGroup(uint32_t id);
+  [[nodiscard]] Result<uint32_t> PlaceOfGroup(uint32_t id) const;
+
+  // give_up.cc
+  Error GiveUp(const std::shared_ptr<Entry>& entry, double seconds);
+  void WatchDeadlines();
+  Status EndSet(ProcessSet& set);  // under driver_mutex_
+  [[nodiscard]] Error TooLate(const Entry& entry, double seconds) const;
+
+  // messages.cc
+  std::unique_ptr<MessageExchange> MakeMessageExchange();
+  void CompleteMessage(Entry& entry, Status outcome);
+  [[nodiscard]] std::optional<Error> WhyNoMessage(const Entry& entry) const;
+  [[nodiscard]] std::string WhoIsMissing(const ProcessSet& set, const Entry& entry) const;
+  Status EndGivenUp();  // under driver_mutex_
 
   // engine_submit.cc
   [[nodiscard]] std::string Validate(const ProcessSet& set, const Submission& submission) const;
   Status Publish(ProcessSet& set, const std::shared_ptr<Entry>& entry);
   Status PublishRow(ProcessSet& set, Entry& entry, uint64_t generation);
-  void Place(ProcessSet& set, Entry& entry);
+  [[nodiscard]] Status Place(ProcessSet& set, Entry& entry);
   Status PublishBacklog(ProcessSet& set);
   static Status LookUpAgain(ProcessSet& set, Entry& entry);
+  static Status AnnounceJoin(ProcessSet& set);
 
   // engine_drive.cc: under driver_mutex_.
   bool Progress();
@@ -133,14 +193,19 @@ class Engine {
   Status Begin(ProcessSet& set, Decision decision);
   std::unique_ptr<Execution> MakeExecution(ProcessSet& set, Running& running, Status& status);
   Status End(ProcessSet& set, std::unique_ptr<Running> running);
+  Status EndJoin(ProcessSet& set, std::unique_ptr<Running> running);
   Status Drain(ProcessSet& set);
+  std::vector<std::shared_ptr<Entry>> TakeUndecided(ProcessSet& set);
   void FailUndecided(ProcessSet& set, const Error& error);
   void FailAll(const Error& error);
   void Complete(ProcessSet& set, Entry& entry, Status outcome);
+  void WakeWaiters(Entry& entry);
   void Abort(const Error& error);
+  bool AbortHere(const Error& error);
 
   // engine_wait.cc
   void Coordinate(const std::stop_token& stop);
+  Status AwaitEntry(Entry& entry, int64_t deadline_ns);
   uint32_t DriveUntil(Entry& entry, int64_t deadline_ns);
   void LeaveDriver(uint32_t seen);
   [[nodiscard]] bool WorkLeft();
@@ -157,6 +222,7 @@ class Engine {
   void WatchStalls();
   void WatchProcessSets(const Entry& entry);
   void ReportStall(const ProcessSet& set, Entry& entry, int64_t waited_ns);
+  [[nodiscard]] bool WatchJoins(ProcessSet& set, int64_t warn_after_ns, int64_t end_after_ns);
 
   const Settings settings_;
   const Placement placement_;
@@ -170,18 +236,27 @@ class Engine {
   HostBoard board_;
   Bells bells_;
   std::unique_ptr<Arena> arena_;
+  std::optional<SpreadParts> spread_parts_;  ///< until Start
+  std::unique_ptr<SpreadJob> spread_;
   EventStream events_;
   Counters counters_;
   Handles handles_;
-  CompletionThread completion_;
+  std::unique_ptr<MessageExchange> messages_;
+  TaskThreads completion_{16};  ///< runs callbacks
   std::mutex timeline_mutex_;
   std::shared_ptr<Timeline> timeline_;
 
+  std::mutex groups_mutex_;  ///< one group is added at a time
   mutable std::mutex sets_mutex_;
   std::vector<std::shared_ptr<ProcessSet>> sets_;          ///< by slot; null where there is none
   std::vector<std::shared_ptr<ProcessSet>> removed_sets_;  ///< not done when they were removed
-  std::mutex process_set_mutex_;  ///< one AddProcessSet or RemoveProcessSet at a time
-  std::vector<uint32_t> slot_uses_ = std::vector<uint32_t>(kMaxProcessSets);  ///< under that mutex
+  TaskThreads set_calls_{1};  ///< adds and removes process sets, one at a time
+  std::vector<uint32_t> slot_uses_ = std::vector<uint32_t>(kMaxProcessSets);  ///< that thread's
+
+  /// Calls that nobody waits for any more, and what to end them with: for the driver.
+  std::mutex given_up_mutex_;
+  std::vector<std::pair<std::shared_ptr<Entry>, Error>> given_up_;
+  std::atomic<bool> any_given_up_{false};
 
   std::mutex driver_mutex_;
   std::atomic<uint32_t> completed_{0};  ///< futex of callers that wait while another drives
@@ -193,6 +268,7 @@ class Engine {
   std::vector<void*> quarantine_;  ///< shared blocks that a slow peer might still write
   std::atomic<int64_t> next_watch_ns_{0};
   int64_t spin_ns_ = 0;
+  bool must_poll_ = false;  ///< some links wake nobody (MPI)
   std::jthread coordinator_;
 };
 

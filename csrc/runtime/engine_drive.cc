@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "execute/adasum_slices.h"
 #include "execute/direct_slices.h"
 #include "execute/exchange.h"
 #include "execute/two_phase.h"
@@ -13,11 +14,32 @@
 namespace horoacc {
 namespace {
 
-std::vector<ReducePiece> PrivatePieces(const ProcessSet& set, const Running& running) {
+constexpr int kStepsPerTurn = 256;  // decisions, and bounded pieces of executions, of one set
+constexpr int kStepsPerClock = 8;   // of them between looks at the clock
+constexpr int64_t kLongestTurn = 2 * kMillisecond;
+
+// Ends a turn of the loop by count and by the clock, which a turn of few steps does not read.
+class Turn {
+ public:
+  [[nodiscard]] bool IsOver() {
+    if (++steps_ % kStepsPerClock != 0) return false;
+    if (steps_ >= kStepsPerTurn) return true;
+    const int64_t now = NowNs();
+    if (over_ns_ == 0) over_ns_ = now + kLongestTurn;
+    return now >= over_ns_;
+  }
+
+ private:
+  int steps_ = 0;
+  int64_t over_ns_ = 0;
+};
+
+std::vector<ReducePiece> PrivatePieces(const ProcessSet& set, const SetContext& context,
+                                       const Running& running) {
   ReduceList list;
   for (const auto& entry : running.entries) {
     const size_t first = list.pieces.size();
-    AppendPieces(*set.board, set.context, {entry->id, entry->generation}, false, list);
+    AppendPieces(*set.board, context, {entry->id, entry->generation}, false, list);
     for (size_t t = 0; t < entry->tensors.size(); ++t) {
       list.pieces[first + t].input = entry->tensors[t].input;
       list.pieces[first + t].output = entry->tensors[t].output;
@@ -31,9 +53,16 @@ std::vector<ReducePiece> PrivatePieces(const ProcessSet& set, const Running& run
 bool Engine::Progress() {
   if (const Error aborted = board_.aborted(); aborted.kind != ErrorKind::kOk) {
     FailAll(aborted);
+    if (mux_ && mux_->HasUnsent()) (void)mux_->Pump();  // others wait for the news
     return false;
   }
   bool moved = false;
+  if (any_given_up_.load(std::memory_order_acquire)) {
+    if (Status ended = EndGivenUp(); !ended.ok()) {
+      Abort(ended.error());
+      return true;
+    }
+  }
   if (mux_) {
     const Result<bool> pumped = mux_->Pump();
     if (!pumped.ok()) {
@@ -42,6 +71,15 @@ bool Engine::Progress() {
     }
     moved = pumped.value();
   }
+  if (spread_) {
+    const Result<bool> carried = spread_->Progress();
+    if (!carried.ok()) {
+      Abort(carried.error());
+      return true;
+    }
+    moved |= carried.value();
+  }
+  moved |= messages_->Progress();
   for (const auto& set : DrivenSets()) {
     const Result<bool> advanced = ProgressSet(*set);
     if (!advanced.ok()) {
@@ -56,20 +94,21 @@ bool Engine::Progress() {
 Result<bool> Engine::ProgressSet(ProcessSet& set) {
   bool moved = false;
   HA_TRY(set.plane->Pump());
-  const int gone = set.plane->Gone();  // before the log is emptied: see Plane::Gone
+  const SetEnd end = set.plane->Ended();  // before the log is emptied: see Plane::Ended
   for (auto& running : set.lingering) {
     if (running->execution && !running->execution->finished())
       moved |= running->execution->Advance();
   }
   HA_TRY(Drain(set));
-  for (;;) {
+  for (Turn turn;;) {
+    // There may be no end of it: whoever drives has other sets, a deadline and peers to look at.
+    if (turn.IsOver()) return true;
     if (set.current) {
       Execution& execution = *set.current->execution;
-      while (!execution.complete() && execution.Advance()) moved = true;
-      if (execution.failed()) {
-        return MakeError(ErrorKind::kSystem,
-                         "shared memory is exhausted: no room for window rings");
+      for (; !execution.complete() && execution.Advance(); moved = true) {
+        if (turn.IsOver()) return true;
       }
+      if (execution.failed()) return execution.failure();
       if (!execution.complete()) return moved;
       HA_TRY(End(set, std::move(set.current)));
       moved = true;
@@ -80,11 +119,15 @@ Result<bool> Engine::ProgressSet(ProcessSet& set) {
     HA_TRY(Begin(set, std::move(*decision)));
   }
   // The set has ended: what was not decided by then never will be.
-  if (gone != kNobody && set.queue.pending.load(std::memory_order_relaxed) > 0) {
-    Error error = EndOfSet(gone);
-    if (gone == placement_.rank) error.message = "the engine has been shut down";
+  if (end && set.queue.pending.load(std::memory_order_relaxed) > 0) {
+    Error error = EndOfSet(end);
+    if (end == SetEnd::Left(placement_.rank)) {
+      error.message = set.queue.removed.load() ? "this rank has left the group"
+                                               : "the engine has been shut down";
+    }
     FailUndecided(set, error);
   }
+  if (end && !set.current && set.lingering.empty()) HA_TRY(set.plane->Release());
   return moved;
 }
 
@@ -93,6 +136,7 @@ Status Engine::Begin(ProcessSet& set, Decision decision) {
   running->decision = std::move(decision);
   {
     std::lock_guard lock(set.queue.mutex);
+    if (!set.queue.joins.empty()) set.queue.join_moved_ns = NowNs();
     const Decision& decision = running->decision;
     for (size_t k = 0; k < decision.ids.size(); ++k) {
       std::shared_ptr<Entry> found = set.queue.in_flight.Find(decision.ids[k]);
@@ -100,6 +144,7 @@ Status Engine::Begin(ProcessSet& set, Decision decision) {
           (!found || found->generation != decision.generations[k])) {
         continue;  // this rank had not submitted the call that was ended, or has given it up
       }
+      if (!found && decision.partial) continue;  // this rank has joined
       if (!found) {
         return MakeError(ErrorKind::kSystem,
                          "a decision names a tensor that this rank has not submitted");
@@ -123,6 +168,17 @@ Status Engine::Begin(ProcessSet& set, Decision decision) {
     set.lingering.push_back(std::move(running));
     return Drain(set);
   }
+  if (running->decision.kind == Decision::Kind::kJoin) return EndJoin(set, std::move(running));
+  if (set.spread) return BeginSpread(set, std::move(running));
+  if (running->entries.empty()) {
+    set.lingering.push_back(std::move(running));
+    return Drain(set);
+  }
+  if (running->decision.partial) {
+    const Entry& only = *running->entries[0];
+    HA_ASSIGN(running->context,
+              PartialContext(*set.board, set.context, {only.id, only.generation}));
+  }
   for (const auto& entry : running->entries) HA_TRY(PrepareOutputs(set, *entry));
   Status status;
   running->execution = MakeExecution(set, *running, status);
@@ -135,9 +191,11 @@ Status Engine::Begin(ProcessSet& set, Decision decision) {
 std::unique_ptr<Execution> Engine::MakeExecution(ProcessSet& set, Running& running,
                                                  Status& status) {
   const Decision& decision = running.decision;
+  const SetContext& context = running.context ? *running.context : set.context;
   const Entry& first = *running.entries[0];
   const bool allreduce = first.request.collective == Collective::kAllreduce;
-  SelectionKey selection{allreduce, decision.shared, 0, set.context.ranks};
+  const bool adasum = RunsAdasum(*set.board, context, {first.id, first.generation});
+  SelectionKey selection{allreduce, adasum, decision.shared, 0, set.context.ranks};
   for (const auto& entry : running.entries) {
     for (const TensorMeta& tensor : entry->request.tensors) selection.bytes += tensor.bytes();
   }
@@ -166,25 +224,27 @@ std::unique_ptr<Execution> Engine::MakeExecution(ProcessSet& set, Running& runni
     case Path::kLastArriver:
       counters_.last_arriver.fetch_add(1, std::memory_order_relaxed);
       return nullptr;
-    case Path::kDirectSlices: {
+    case Path::kDirectSlices:
+    case Path::kAdasumSlices: {
       ReduceList list;
       list.pieces.reserve(running.entries.size());
       for (const auto& entry : running.entries) {
-        AppendPieces(*set.board, set.context, {entry->id, entry->generation}, true, list);
+        AppendPieces(*set.board, context, {entry->id, entry->generation}, true, list);
       }
-      return std::make_unique<DirectSlices>(set.context, slot, std::move(list));
+      if (adasum) return std::make_unique<AdasumSlices>(context, slot, std::move(list));
+      return std::make_unique<DirectSlices>(context, slot, std::move(list));
     }
     case Path::kFlatWindows: {
       counters_.window_bytes.fetch_add(selection.bytes, std::memory_order_relaxed);
       std::vector<ExchangePiece> pieces;
-      for (const ReducePiece& piece : PrivatePieces(set, running)) {
-        pieces.push_back(FlatAllreduce(piece, set.context));
+      for (const ReducePiece& piece : PrivatePieces(set, context, running)) {
+        pieces.push_back(FlatAllreduce(piece, context));
       }
-      return std::make_unique<Exchange>(set.context, slot, std::move(pieces));
+      return std::make_unique<Exchange>(context, slot, std::move(pieces));
     }
     case Path::kTwoPhaseWindows:
       counters_.window_bytes.fetch_add(selection.bytes, std::memory_order_relaxed);
-      return std::make_unique<TwoPhaseWindows>(set.context, slot, PrivatePieces(set, running));
+      return std::make_unique<TwoPhaseWindows>(context, slot, PrivatePieces(set, context, running));
     case Path::kExchange: {
       std::vector<ExchangePiece> pieces;
       for (const auto& entry : running.entries) {
@@ -205,6 +265,27 @@ Status Engine::End(ProcessSet& set, std::unique_ptr<Running> running) {
                     entry->request.tensors[&tensor - entry->tensors.data()].bytes());
       }
     }
+    Complete(set, *entry, std::exchange(entry->shortfall, {}));
+  }
+  set.lingering.push_back(std::move(running));
+  return Drain(set);
+}
+
+// All ranks have joined: they submit again, and number their unnamed calls alike.
+Status Engine::EndJoin(ProcessSet& set, std::unique_ptr<Running> running) {
+  const Decision& decision = running->decision;
+  {
+    std::lock_guard lock(set.queue.mutex);
+    running->entries.swap(set.queue.joins);
+    set.queue.join_announced = false;
+    set.queue.unnamed = std::max(set.queue.unnamed, decision.unnamed);
+  }
+  for (const auto& entry : running->entries) {
+    EntryTensor& result = entry->tensors[0];
+    const auto last = static_cast<int32_t>(decision.last_joined);
+    HA_TRY(AllocateOutput(result, sizeof last));
+    std::memcpy(result.output, &last, sizeof last);
+    events_.Emit(Phase::kNegotiated, set.id, entry->handle, set.buckets_run, 0, entry->shown_name);
     Complete(set, *entry, {});
   }
   set.lingering.push_back(std::move(running));
@@ -239,42 +320,65 @@ void Engine::Complete(ProcessSet& set, Entry& entry, Status outcome) {
   for (EntryTensor& tensor : entry.tensors) {
     if (tensor.staged) FreeShared(std::exchange(tensor.staged, nullptr));
   }
+  // Of a call that was decided Drain frees it, once no peer can read it any more.
+  if (entry.extra && !entry.decided) FreeShared(std::exchange(entry.extra, nullptr));
   events_.Emit(failed ? Phase::kError : Phase::kExecuted, set.id, entry.handle, set.buckets_run, 0,
                entry.shown_name,
                failed ? std::string_view(outcome.error().message) : std::string_view());
-  std::function<void()> done = std::move(entry.done);
   {
     std::lock_guard lock(set.queue.mutex);
     set.queue.in_flight.Erase(entry);
     if (entry.reservation) --entry.reservation->calls;
     entry.outcome = std::move(outcome);
-    entry.complete.store(true, std::memory_order_release);
+    entry.complete.store(true, std::memory_order_seq_cst);
     set.queue.pending.fetch_sub(1, std::memory_order_relaxed);
     if (!set.queue.backlog.empty()) {
-      if (Status status = PublishBacklog(set); !status.ok()) Abort(status.error());
+      Status status = PublishBacklog(set);
+      if (status.ok()) status = AnnounceJoin(set);
+      if (!status.ok()) Abort(status.error());
     }
   }
+  WakeWaiters(entry);
+}
+
+// A waiter either sees that the entry is complete when it leaves, or was counted out before.
+void Engine::WakeWaiters(Entry& entry) {
   completed_.fetch_add(1, std::memory_order_seq_cst);
   if (waiting_.load(std::memory_order_seq_cst) > 0) FutexWakeAll(completed_);
-  if (done) completion_.Post(std::move(done));
+  if (entry.waiters.load(std::memory_order_seq_cst) > 0) return;
+  if (auto done = entry.TakeCallback()) completion_.Post(std::move(done));
+}
+
+// What waits here without having been decided, which nothing will decide any more.
+std::vector<std::shared_ptr<Entry>> Engine::TakeUndecided(ProcessSet& set) {
+  SetQueue& queue = set.queue;
+  std::lock_guard lock(queue.mutex);
+  std::vector<std::shared_ptr<Entry>> undecided;
+  for (const uint32_t id : queue.in_flight.ids()) {
+    const auto entry = queue.in_flight.Find(id);
+    if (!entry->decided) undecided.push_back(entry);
+  }
+  undecided.insert(undecided.end(), queue.backlog.begin(), queue.backlog.end());
+  undecided.insert(undecided.end(), queue.joins.begin(), queue.joins.end());
+  queue.backlog.clear();
+  queue.joins.clear();
+  return undecided;
 }
 
 void Engine::FailUndecided(ProcessSet& set, const Error& error) {
-  std::vector<std::shared_ptr<Entry>> doomed;
-  {
-    std::lock_guard lock(set.queue.mutex);
-    for (const uint32_t id : set.queue.in_flight.ids()) {
-      if (const auto entry = set.queue.in_flight.Find(id); !entry->decided) doomed.push_back(entry);
-    }
-    doomed.insert(doomed.end(), set.queue.backlog.begin(), set.queue.backlog.end());
-    set.queue.backlog.clear();
-  }
-  for (const auto& entry : doomed) Complete(set, *entry, error);
+  for (const auto& entry : TakeUndecided(set)) Complete(set, *entry, error);
 }
 
 void Engine::Abort(const Error& error) {
-  if (board_.Abort(error)) log_.Write(LogLevel::kError, "the job is aborted: " + error.message);
+  if (AbortHere(error) && spread_) spread_->TellAbort(error);
+}
+
+// On this host. True if it was the first to say so.
+bool Engine::AbortHere(const Error& error) {
+  const bool first = board_.Abort(error);
+  if (first) log_.Write(LogLevel::kError, "the job is aborted: " + error.message);
   for (size_t l = 0; l < share_.ranks.size(); ++l) bells_.Ring(static_cast<int>(l), Urgency::kWork);
+  return first;
 }
 
 void Engine::FailAll(const Error& error) {
@@ -282,6 +386,9 @@ void Engine::FailAll(const Error& error) {
     std::lock_guard lock(failure_mutex_);
     if (!failure_) failure_ = error;
   }
+  messages_->FailAll(error);
+  // Not as this rank shuts down in good order: what others have yet to read of it they may.
+  if (spread_ && board_.aborted().kind != ErrorKind::kOk) spread_->Abort(error);
   const auto driven = DrivenSets();
   // Executions end here: from now on this rank touches no peer's memory.
   for (const auto& set : driven) {
@@ -292,13 +399,13 @@ void Engine::FailAll(const Error& error) {
   }
   board_.state(share_.local_rank).abort_seen.store(1, std::memory_order_release);
   for (const auto& set : driven) {
-    std::vector<std::shared_ptr<Entry>> doomed;
+    std::vector<std::shared_ptr<Entry>> doomed = TakeUndecided(*set);
     {
       std::lock_guard lock(set->queue.mutex);
-      for (const uint32_t id : set->queue.in_flight.ids())
-        doomed.push_back(set->queue.in_flight.Find(id));
-      doomed.insert(doomed.end(), set->queue.backlog.begin(), set->queue.backlog.end());
-      set->queue.backlog.clear();
+      for (const uint32_t id : set->queue.in_flight.ids()) {
+        if (auto entry = set->queue.in_flight.Find(id); entry->decided)
+          doomed.push_back(std::move(entry));
+      }
     }
     for (const auto& entry : doomed) Complete(*set, *entry, error);
   }

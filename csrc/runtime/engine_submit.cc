@@ -13,19 +13,23 @@ namespace {
 
 constexpr uint64_t kSmallExchange = 256 << 10;  // inputs up to here are staged rather than windowed
 
-bool Reduces(Collective collective) {
-  return collective == Collective::kAllreduce || collective == Collective::kReducescatter;
+Error NoRoomFor(const Entry& entry) {
+  return MakeError(ErrorKind::kSystem,
+                   "shared memory is exhausted: no room to publish '" + entry.shown_name + "'");
 }
 
 }  // namespace
 
 std::string Engine::Validate(const ProcessSet& set, const Submission& submission) const {
   const Request& request = submission.request;
+  if (request.collective == Collective::kJoin) return "";
   const auto ranks = static_cast<int64_t>(set.ranks.size());
   for (size_t t = 0; t < request.tensors.size(); ++t) {
     const TensorMeta& tensor = request.tensors[t];
-    if (submission.buffers[t].input == nullptr && tensor.bytes() > 0 &&
-        request.collective != Collective::kBarrier) {
+    const bool gives =
+        request.collective != Collective::kBarrier &&
+        (request.collective != Collective::kScatter || request.root == placement_.rank);
+    if (submission.buffers[t].input == nullptr && tensor.bytes() > 0 && gives) {
       return "no memory was given for its " + std::to_string(tensor.bytes()) + " bytes";
     }
     if (tensor.shape.given() > static_cast<uint32_t>(kMaxDims)) {
@@ -36,10 +40,8 @@ std::string Engine::Validate(const ProcessSet& set, const Submission& submission
       if (const Status status = CheckReducible(tensor.type, request.op); !status.ok()) {
         return status.error().message;
       }
-    }
-    if (request.collective == Collective::kReducescatter && request.op != ReduceOp::kSum &&
-        request.op != ReduceOp::kAverage) {
-      return "reducescatter takes sum or average, not " + std::string(NameOf(request.op));
+      if (request.op == ReduceOp::kAdasum && request.collective != Collective::kAllreduce)
+        return std::string(NameOf(request.collective)) + " does not take adasum";
     }
     const bool needs_rows = request.collective == Collective::kAllgather ||
                             request.collective == Collective::kAlltoall ||
@@ -48,7 +50,7 @@ std::string Engine::Validate(const ProcessSet& set, const Submission& submission
       return std::string(NameOf(request.collective)) + " needs a tensor of at least one dimension";
     }
   }
-  if (request.collective == Collective::kBroadcast &&
+  if (HasRoot(request.collective) &&
       std::ranges::find(set.ranks, request.root) == set.ranks.end()) {
     return "root rank " + std::to_string(request.root) + " is not in the process set";
   }
@@ -97,14 +99,20 @@ Result<uint64_t> Engine::Submit(Submission submission) {
     return MakeError(ErrorKind::kInvalid, "rank " + std::to_string(placement_.rank) +
                                               " is not in process set " + std::to_string(set->id));
   }
-  submission.request.local_error = Validate(*set, submission);
+  if (submission.request.local_error.empty())
+    submission.request.local_error = Validate(*set, submission);
 
   auto entry = std::make_shared<Entry>();
   entry->process_set = set->id;
   entry->name = std::move(submission.name);
   entry->request = std::move(submission.request);
   entry->done = std::move(submission.done);
+  entry->receive_splits = std::move(submission.receive_splits);
   entry->submitted_ns = NowNs();
+  if (submission.limit_seconds > 0) {
+    entry->limit_seconds = submission.limit_seconds;
+    entry->deadline_ns = entry->submitted_ns + static_cast<int64_t>(submission.limit_seconds * 1e9);
+  }
   entry->tensors.resize(submission.buffers.size());
   for (size_t t = 0; t < entry->tensors.size(); ++t) {
     entry->tensors[t].input = static_cast<const std::byte*>(submission.buffers[t].input);
@@ -118,7 +126,19 @@ Result<uint64_t> Engine::Submit(Submission submission) {
     return MakeError(ErrorKind::kInvalid,
                      "process set " + std::to_string(set->id) + " was removed");
   }
-  if (!entry->name.empty()) {
+  const bool join = entry->request.collective == Collective::kJoin;
+  if (!join && !queue.joins.empty()) {
+    return MakeError(ErrorKind::kInvalid, "rank " + std::to_string(placement_.rank) +
+                                              " has joined: it submits nothing until all ranks "
+                                              "have");
+  }
+  if (join) {
+    entry->id = kIds;  // it has none
+    entry->shown_name = NameOf(Collective::kJoin);
+    entry->request.tensors = {{DType::kInt32, {}}};
+    entry->tensors.resize(1);
+    entry->handle = handles_.Add(entry);
+  } else if (!entry->name.empty()) {
     NameRecord& record = queue.names.Find(entry->name);
     if (record.held_by != 0) {
       return MakeError(
@@ -140,7 +160,7 @@ Result<uint64_t> Engine::Submit(Submission submission) {
     record.held_by = entry->handle;
     entry->reservation = &record;
   } else {
-    const uint64_t number = queue.unnamed++;
+    const uint64_t number = entry->number = queue.unnamed++;
     entry->id = kNamedIds + static_cast<uint32_t>(number % kUnnamedIds);
     entry->shown_name =
         std::string(NameOf(entry->request.collective)) + ".noname." + std::to_string(number);
@@ -171,10 +191,12 @@ Result<uint64_t> Engine::Submit(Submission submission) {
   }
   if (entry->reservation) ++entry->reservation->calls;
   const bool has_callback = entry->done != nullptr;
-  if (queue.in_flight.Contains(entry->id)) {
+  if (join) queue.joins.push_back(entry);
+  if (!join && queue.in_flight.Contains(entry->id)) {
     queue.backlog.push_back(entry);
   } else {
-    if (Status published = Publish(*set, entry); !published.ok()) {
+    if (Status published = join ? AnnounceJoin(*set) : Publish(*set, entry); !published.ok()) {
+      std::erase(queue.joins, entry);
       queue.pending.fetch_sub(1, std::memory_order_relaxed);
       handles_.Remove(entry->handle);
       if (entry->reservation) {
@@ -187,8 +209,7 @@ Result<uint64_t> Engine::Submit(Submission submission) {
   }
   // MPI wakes nobody: from now on somebody has to ask it. And nobody may ever wait for a call with
   // a callback: from now on somebody has to look whether its bucket is stuck.
-  if (was_idle && (has_callback || (links_ && links_->WaitFd() < 0)))
-    bells_.WakeCoordinator(share_.local_rank);
+  if (was_idle && (has_callback || must_poll_)) bells_.WakeCoordinator(share_.local_rank);
   if (!complaint.empty()) {
     return MakeError(ErrorKind::kInvalid, "tensor '" + entry->shown_name + "': " + complaint);
   }
@@ -197,15 +218,18 @@ Result<uint64_t> Engine::Submit(Submission submission) {
 
 Status Engine::Publish(ProcessSet& set, const std::shared_ptr<Entry>& entry) {
   for (;;) {
-    const uint64_t arrivals = set.board->id(entry->id).arrivals.load(std::memory_order_acquire);
-    entry->generation = (arrivals >> 16 & 0xffffffff) + 1;
+    entry->generation = set.board->id(entry->id).arrivals.load(std::memory_order_acquire).open();
     HA_TRY(PublishRow(set, *entry, entry->generation));
     set.queue.in_flight.Insert(entry);
-    Status announced =
-        set.plane->Announce({entry->id, entry->generation, entry->incarnation, &entry->request});
-    if (announced.ok()) return {};
+    const Result<Announced> announced =
+        set.plane->Announce({entry->id, entry->generation, entry->incarnation, &entry->request,
+                             entry->name, entry->number});
+    if (announced.ok() && announced.value() == Announced::kTaken) return {};
     set.queue.in_flight.Erase(*entry);
-    if (announced.error().culprit != kLookUpAgain) return announced;
+    if (!announced.ok()) return announced.error();
+    // Nobody may take the row for a call of the id's next name.
+    set.board->row(set.context.me, entry->id, entry->generation)
+        .generation.store(0, std::memory_order_release);
     if (!entry->reservation) continue;  // the generation was closed under us: publish for the next
     // The same, or the id was given to another name since this rank looked it up.
     HA_TRY(LookUpAgain(set, *entry));
@@ -214,6 +238,14 @@ Status Engine::Publish(ProcessSet& set, const std::shared_ptr<Entry>& entry) {
       return {};
     }
   }
+}
+
+// This rank joins after all that it has submitted before. Under the queue's lock.
+Status Engine::AnnounceJoin(ProcessSet& set) {
+  SetQueue& queue = set.queue;
+  if (queue.joins.empty() || queue.join_announced || !queue.backlog.empty()) return {};
+  queue.join_announced = true;
+  return set.plane->Join(queue.unnamed);
 }
 
 Status Engine::LookUpAgain(ProcessSet& set, Entry& entry) {
@@ -225,21 +257,26 @@ Status Engine::LookUpAgain(ProcessSet& set, Entry& entry) {
 }
 
 // Decides where peers find the entry's data: where the caller has it, in a staged copy, or
-// (nullptr staged, private row) in window rings later.
-void Engine::Place(ProcessSet& set, Entry& entry) {
+// (nullptr staged, private row) in window rings later; Adasum has no windows.
+Status Engine::Place(ProcessSet& set, Entry& entry) {
   const bool allreduce = entry.request.collective == Collective::kAllreduce;
   const PathKind path = settings_.reduce_path;
-  const uint64_t limit = path == PathKind::kStaged    ? std::numeric_limits<uint64_t>::max()
-                         : path == PathKind::kWindows ? 0
-                         : allreduce                  ? settings_.last_arriver_bytes
-                                                      : kSmallExchange;
-  if (entry.request.collective == Collective::kBarrier) return;
+  const bool adasum = allreduce && entry.request.op == ReduceOp::kAdasum;
+  const uint64_t limit = path == PathKind::kStaged || adasum ? std::numeric_limits<uint64_t>::max()
+                         : path == PathKind::kWindows        ? 0
+                         : allreduce                         ? settings_.last_arriver_bytes
+                                                             : kSmallExchange;
+  if (entry.request.collective == Collective::kBarrier) return {};
   const bool is_root = entry.request.root == placement_.rank;
   for (size_t t = 0; t < entry.tensors.size(); ++t) {
     EntryTensor& tensor = entry.tensors[t];
-    const uint64_t bytes = entry.request.tensors[t].bytes();
+    uint64_t bytes = entry.request.tensors[t].bytes();
+    const Collective collective = entry.request.collective;
+    if (collective == Collective::kScatter) bytes *= set.context.ranks;
     if (tensor.staged || bytes == 0) continue;
-    if (entry.request.collective == Collective::kBroadcast && !is_root) continue;
+    const bool root_gives =
+        collective == Collective::kBroadcast || collective == Collective::kScatter;
+    if (HasRoot(collective) && is_root != root_gives) continue;
     const bool input_shared = path != PathKind::kWindows && arena_->Contains(tensor.input);
     const bool output_shared = path != PathKind::kWindows && arena_->Contains(tensor.output);
     if ((input_shared && (output_shared || !allreduce)) || bytes > limit ||
@@ -247,16 +284,18 @@ void Engine::Place(ProcessSet& set, Entry& entry) {
       continue;
     }
     tensor.staged = static_cast<std::byte*>(AllocateShared(bytes));
+    if (!tensor.staged && adasum) return NoRoomFor(entry);
     if (!tensor.staged) continue;  // shared memory is exhausted: windows will do
     if (!input_shared) std::memcpy(tensor.staged, tensor.input, bytes);
     tensor.stage_output = allreduce && !output_shared;
     counters_.staged_bytes.fetch_add(bytes, std::memory_order_relaxed);
   }
+  return {};
 }
 
 Status Engine::PublishRow(ProcessSet& set, Entry& entry, uint64_t generation) {
   const Request& request = entry.request;
-  if (request.local_error.empty()) Place(set, entry);
+  if (request.local_error.empty()) HA_TRY(Place(set, entry));
   Row& row = set.board->row(set.context.me, entry.id, generation);
   row.signature = request.Signature();
   row.sequence = ++set.queue.sequence;
@@ -279,8 +318,7 @@ Status Engine::PublishRow(ProcessSet& set, Entry& entry, uint64_t generation) {
   if (extra_bytes > 0) {
     if (!entry.extra) entry.extra = static_cast<std::byte*>(AllocateShared(extra_bytes));
     if (!entry.extra) {
-      return MakeError(ErrorKind::kSystem,
-                       "shared memory is exhausted: no room to publish '" + entry.shown_name + "'");
+      return NoRoomFor(entry);
     }
     row.extra = arena_->OffsetOf(entry.extra);
     if (group) rows = reinterpret_cast<TensorRow*>(entry.extra);

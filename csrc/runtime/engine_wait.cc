@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/clock.h"
+#include "base/pause.h"
 #include "runtime/engine.h"
 
 namespace horoacc {
@@ -13,6 +14,7 @@ constexpr int64_t kIdleSleep = kSecond;
 constexpr int64_t kPendingSleep = 20 * kMillisecond;
 constexpr int64_t kBucketPatience = 100 * kMillisecond;
 constexpr int64_t kSayAgainEvery = 5 * kMillisecond;
+constexpr int64_t kFirstLook = kMillisecond;  // what a caller drives before it counts as waiting
 constexpr int64_t kSetsDiffer = 100 * kMillisecond;  // blocked so long before that is decided
 constexpr int64_t kPollIsWaiting = 5 * kMillisecond;
 constexpr int64_t kTrimPeriod = 10 * kSecond;
@@ -27,9 +29,11 @@ std::optional<bool> Engine::Poll(uint64_t handle) {
   if (entry->complete.load(std::memory_order_acquire)) return true;
   if (driver_mutex_.try_lock()) {
     uint32_t seen = 0;
+    const int64_t look_until = NowNs() + kFirstLook;
     do {
       seen = bells_.bell(share_.local_rank).count.load(std::memory_order_seq_cst);
-    } while (!entry->complete.load(std::memory_order_acquire) && Progress());
+    } while (!entry->complete.load(std::memory_order_acquire) && Progress() &&
+             NowNs() < look_until);
     LeaveDriver(seen);
   }
   if (entry->complete.load(std::memory_order_acquire)) return true;
@@ -47,29 +51,43 @@ std::optional<bool> Engine::Poll(uint64_t handle) {
 Status Engine::Wait(uint64_t handle, int64_t deadline_ns) {
   const std::shared_ptr<Entry> entry = handles_.Find(handle);
   if (!entry) return MakeError(ErrorKind::kInvalid, "unknown handle " + std::to_string(handle));
-  for (uint32_t turn = 0; !entry->complete.load(std::memory_order_acquire); ++turn) {
+  // Of what is complete the callback is on its way, and may be what is asking.
+  if (entry->complete.load(std::memory_order_acquire)) return entry->outcome;
+  entry->waiters.fetch_add(1, std::memory_order_seq_cst);
+  Status outcome = AwaitEntry(*entry, deadline_ns);
+  entry->waiters.fetch_sub(1, std::memory_order_seq_cst);
+  if (entry->complete.load(std::memory_order_seq_cst)) {
+    if (const auto done = entry->TakeCallback()) done();
+  }
+  return outcome;
+}
+
+Status Engine::AwaitEntry(Entry& entry, int64_t deadline_ns) {
+  for (uint32_t turn = 0; !entry.complete.load(std::memory_order_acquire); ++turn) {
     if (NowNs() >= deadline_ns) {
       return MakeError(ErrorKind::kTimeout,
-                       "tensor '" + entry->shown_name + "' is not complete yet");
+                       "tensor '" + entry.shown_name + "' is not complete yet");
     }
     if (!stopping_.load(std::memory_order_acquire) && driver_mutex_.try_lock()) {
-      // A first turn may find the result there already; only a caller that has to wait says so.
-      while (!entry->complete.load(std::memory_order_acquire) && Progress()) {
+      // A first look may find the result there already; only a caller that has to wait says so.
+      const int64_t look_until = std::min(deadline_ns, NowNs() + kFirstLook);
+      while (!entry.complete.load(std::memory_order_acquire) && Progress() &&
+             NowNs() < look_until) {
       }
-      if (!entry->complete.load(std::memory_order_acquire)) SayBlocked(*entry);
-      LeaveDriver(DriveUntil(*entry, deadline_ns));
+      if (!entry.complete.load(std::memory_order_acquire)) SayBlocked(entry);
+      LeaveDriver(DriveUntil(entry, deadline_ns));
       continue;
     }
-    if (turn % 4 == 0) SayBlocked(*entry);
+    if (turn % 4 == 0) SayBlocked(entry);
     waiting_.fetch_add(1, std::memory_order_seq_cst);
     const uint32_t seen = completed_.load(std::memory_order_seq_cst);
-    if (!entry->complete.load(std::memory_order_acquire)) {
+    if (!entry.complete.load(std::memory_order_acquire)) {
       const int64_t left = std::max<int64_t>(deadline_ns - NowNs(), 0);
       FutexWait(completed_, seen, std::min(left, 5 * kMillisecond));
     }
     waiting_.fetch_sub(1, std::memory_order_seq_cst);
   }
-  return entry->outcome;
+  return entry.outcome;
 }
 
 // A caller needs `entry` before it goes on: buckets of which this rank has submitted only a part,
@@ -116,7 +134,6 @@ uint32_t Engine::DriveUntil(Entry& entry, int64_t deadline_ns) {
   counters_.driven_waits.fetch_add(1, std::memory_order_relaxed);
   bell.driven.store(1, std::memory_order_seq_cst);
   board_.state(me).blocked_on.store(static_cast<uint64_t>(entry.process_set) << 32 | entry.id);
-  const bool must_poll = links_ && links_->WaitFd() < 0;
   int64_t poll_sleep = kShortestPoll;
   int64_t next_sleep = 2 * kMillisecond;
   const int64_t began = NowNs();
@@ -125,10 +142,15 @@ uint32_t Engine::DriveUntil(Entry& entry, int64_t deadline_ns) {
   uint32_t seen = bell.count.load(std::memory_order_seq_cst);
   for (; !complete() && !stopping_.load(std::memory_order_acquire);
        seen = bell.count.load(std::memory_order_seq_cst)) {
-    // Whatever goes on: steady traffic on other sets must not keep a partial bucket waiting.
+    // Whatever goes on: steady traffic must keep no partial bucket waiting, and hide no deadline,
+    // death or stall.
     if (const int64_t now = NowNs(); now >= next_say) {
+      if (now >= deadline_ns) break;
       next_say = now + kSayAgainEvery;
       SayBlocked(entry);  // the plan may have put the tensor into a bucket since
+      WatchPeers();
+      WatchStalls();
+      WatchDeadlines();
     }
     if (Progress()) {
       poll_sleep = kShortestPoll;
@@ -140,20 +162,21 @@ uint32_t Engine::DriveUntil(Entry& entry, int64_t deadline_ns) {
     bool rung = false;
     for (int64_t now = start; !rung && now - start < spin_ns_; now = NowNs()) {
       for (int turn = 0; turn < 32 && !rung; ++turn) {
-        __builtin_ia32_pause();
+        Pause();
         rung = bell.count.load(std::memory_order_relaxed) != seen;
       }
       if (!rung && mux_) rung = Progress();  // messages ring no bell
     }
     if (rung) continue;
     int64_t sleep = std::min(deadline_ns - start, next_sleep);
-    if (must_poll) {
+    if (must_poll_) {
       sleep = std::min(sleep, poll_sleep);
       poll_sleep = std::min(2 * poll_sleep, kLongestPoll);
     }
     bells_.SleepAsWaiter(me, seen, sleep);
     WatchPeers();
     WatchStalls();
+    WatchDeadlines();
     if (bell.count.load(std::memory_order_seq_cst) != seen) continue;
     if (NowNs() - began >= kSetsDiffer) WatchProcessSets(entry);
     next_sleep = std::min(2 * next_sleep, kLongestSleep);
@@ -181,12 +204,15 @@ void Engine::LeaveDriver(uint32_t seen) {
 // Holds the driver's lock. Something goes on that no call waits for.
 bool Engine::WorkLeft() {
   if (mux_ && mux_->HasUnsent()) return true;
+  if (spread_ && spread_->HasUnsent()) return true;
+  if (messages_->pending()) return true;
   return std::ranges::any_of(DrivenSets(), [](const auto& set) {
     return set->current || !set->lingering.empty() || set->queue.removed.load();
   });
 }
 
 bool Engine::AnythingPending() const {
+  if (messages_->pending()) return true;
   for (const auto& set : Sets()) {
     if (set->queue.pending.load(std::memory_order_relaxed) > 0) return true;
   }
@@ -196,7 +222,6 @@ bool Engine::AnythingPending() const {
 void Engine::Coordinate(const std::stop_token& stop) {
   const int me = share_.local_rank;
   Bell& bell = bells_.bell(me);
-  const bool must_poll = links_ && links_->WaitFd() < 0;
   int64_t poll_sleep = kShortestPoll;
   int64_t quiet_since = NowNs();
   int64_t next_trim = quiet_since + kTrimPeriod;
@@ -204,9 +229,14 @@ void Engine::Coordinate(const std::stop_token& stop) {
   while (!stop.stop_requested()) {
     const uint32_t seen = bell.coordinator_word.load(std::memory_order_seq_cst);
     bool running = false;
+    bool more = false;  // to drive, after a look at the peers
     if (bell.driven.load(std::memory_order_seq_cst) == 0 && driver_mutex_.try_lock()) {
-      while (!stop.stop_requested() && bell.driven.load() == 0 && Progress())
+      const int64_t drive_until = NowNs() + kPendingSleep;
+      while (!stop.stop_requested() && bell.driven.load() == 0 && Progress()) {
         poll_sleep = kShortestPoll;
+        more = NowNs() >= drive_until;
+        if (more) break;
+      }
       running = WorkLeft();
       driver_mutex_.unlock();
       if (waiting_.load(std::memory_order_seq_cst) > 0) {
@@ -231,14 +261,18 @@ void Engine::Coordinate(const std::stop_token& stop) {
       UnblockCallbacks();
     }
     int64_t sleep = pending ? kPendingSleep : kIdleSleep;
-    if (must_poll && pending) {
+    if (must_poll_ && pending) {
       sleep = poll_sleep;
       poll_sleep = std::min(2 * poll_sleep, kLongestPoll);
     }
-    bells_.SleepAsCoordinator(me, seen, sleep, bell.driven.load(std::memory_order_seq_cst) == 0);
+    // After an abort nobody empties the links: what comes over them must wake nobody.
+    const bool with_links =
+        bell.driven.load(std::memory_order_seq_cst) == 0 && board_.aborted().kind == ErrorKind::kOk;
+    if (!more) bells_.SleepAsCoordinator(me, seen, sleep, with_links);
     counters_.coordinator_wakes.fetch_add(1, std::memory_order_relaxed);
     WatchPeers();
     WatchStalls();
+    WatchDeadlines();
   }
 }
 

@@ -8,24 +8,32 @@
 #include "execute/execution.h"
 #include "negotiate/plane.h"
 #include "negotiate/set_board.h"
+#include "negotiate/spread_plane.h"
 #include "queue/set_queue.h"
+#include "runtime/spread_set.h"
 
 namespace horoacc {
 
 /// A decision being carried out here.
 struct Running {
   Decision decision;
-  std::vector<std::shared_ptr<Entry>> entries;  ///< by member
+  std::vector<std::shared_ptr<Entry>> entries;  ///< by member; none if this rank takes no part
+  std::optional<SetContext> context;            ///< of a partial decision; the execution uses it
   std::unique_ptr<Execution> execution;         ///< none if there was nothing to do
 };
 
 struct ProcessSet {
-  uint32_t id = 0;         ///< never used again; modulo kMaxProcessSets: its place on the board
+  uint32_t id = 0;         ///< never used again
+  uint32_t place = 0;      ///< on the board, and in the engine's list
   std::vector<int> ranks;  ///< global, ascending
   SetContext context;
   std::unique_ptr<SetBoard> board;
   std::unique_ptr<Plane> plane;
   SetQueue queue;
+  /// If its ranks do not all share memory. Then `context` and `board` are this rank's alone, and
+  /// `spread` is null if it is no member.
+  std::unique_ptr<SpreadSet> spread;
+  SpreadPlane* spread_plane = nullptr;
 
   // Guarded by the driver's lock.
   std::unique_ptr<Running> current;
@@ -37,8 +45,8 @@ struct ProcessSet {
   /// Nothing of it goes on here or is read by peers, and nothing can begin. Under the driver's
   /// lock.
   [[nodiscard]] bool done() const {
-    return plane->Gone() != kNobody && queue.pending.load() == 0 && !current && lingering.empty() &&
-           kept_blocks.empty();
+    return plane->Ended() && queue.pending.load() == 0 && !current && lingering.empty() &&
+           kept_blocks.empty() && plane->Released();
   }
 };
 

@@ -59,20 +59,54 @@ void Engine::WatchStalls() {
       const int64_t waited = now - entry->submitted_ns;
       if (waited > warn_after && !entry->stall_reported) ReportStall(*set, *entry, waited);
       if (end_after == 0 || waited <= end_after) continue;
-      std::vector<int> missing;
-      for (uint32_t r = 0; r < set->context.ranks; ++r) {
-        const Row& row = set->board->row(r, id, entry->generation);
-        if (row.generation.load(std::memory_order_acquire) != entry->generation)
-          missing.push_back(set->ranks[r]);
-      }
-      if (missing.empty()) continue;  // it runs; a slow collective is not a stalled one
+      const std::optional<Attendance> attendance = AttendanceOf(*set, *entry);
+      if (!attendance || attendance->missing.empty())
+        continue;  // it runs; a slow collective is not a stalled one
+      const std::vector<int>& missing = attendance->missing;
       Abort(MakeError(ErrorKind::kTimeout,
                       "tensor '" + entry->shown_name + "' was not submitted by rank(s) " +
                           RankList(missing) + " within " + std::to_string(waited / kSecond) + " s",
                       missing[0]));
       return;
     }
+    if (!WatchJoins(*set, warn_after, end_after)) return;
   }
+}
+
+// A join waits for as long as the others have data: it stalls once they do nothing any more either.
+// Under the queue's lock. False if that ended the job.
+bool Engine::WatchJoins(ProcessSet& set, int64_t warn_after_ns, int64_t end_after_ns) {
+  if (set.queue.joins.empty()) return true;
+  const Entry& entry = *set.queue.joins.front();
+  const int64_t waited = NowNs() - std::max(entry.submitted_ns, set.queue.join_moved_ns);
+  const bool ends = end_after_ns != 0 && waited > end_after_ns;
+  if (waited <= warn_after_ns && !ends) return true;
+  const uint32_t join = set.board->JoinCount(set.context.me);
+  if (join % 2 == 0) return true;  // not announced yet, or over already
+  std::vector<int> joined;
+  std::vector<int> missing;
+  if (set.spread_plane) {
+    const std::optional<Attendance> attendance = AttendanceOf(set, entry);
+    if (!attendance) return true;  // not known yet
+    joined = attendance->ready;
+    missing = attendance->missing;
+  } else {
+    for (uint32_t r = 0; r < set.context.ranks; ++r)
+      (set.board->IsMissingIn(join, r) ? missing : joined).push_back(set.ranks[r]);
+  }
+  if (missing.empty()) return true;
+  const std::string seconds = std::to_string(waited / kSecond) + " s";
+  if (waited > warn_after_ns && set.board->header().join_stall_told.exchange(join) != join) {
+    log_.Write(LogLevel::kWarning, "'" + entry.shown_name + "' has waited for " + seconds +
+                                       ": rank(s) " + RankList(joined) + " have joined, rank(s) " +
+                                       RankList(missing) + " have not, and submit nothing");
+  }
+  if (!ends) return true;
+  Abort(MakeError(ErrorKind::kTimeout,
+                  "'" + entry.shown_name + "' was not called by rank(s) " + RankList(missing) +
+                      " within " + seconds + " in which they submitted nothing",
+                  missing[0]));
+  return false;
 }
 
 // Two ranks that wait for a tensor of one name in different process sets, each for the other, wait
@@ -82,7 +116,8 @@ void Engine::WatchStalls() {
 // call that would be ended there comes first, then what the rank waits for, and what it has not
 // submitted here comes last: all three were true when it fell asleep over that call.
 void Engine::WatchProcessSets(const Entry& entry) {
-  if (entry.name.empty() || entry.complete.load(std::memory_order_acquire)) return;
+  // Between hosts nobody sees what the others wait for; the stall watch tells it later.
+  if (spread_ || entry.name.empty() || entry.complete.load(std::memory_order_acquire)) return;
   const std::shared_ptr<ProcessSet> here = FindSet(entry.process_set);
   for (uint32_t r = 0; here && r < here->context.ranks; ++r) {
     const std::atomic<uint64_t>& blocked = board_.state(here->board->local(r)).blocked_on;
@@ -95,16 +130,17 @@ void Engine::WatchProcessSets(const Entry& entry) {
     const bool member = std::ranges::find(there->ranks, placement_.rank) != there->ranks.end();
     if (!member || peer == there->ranks.end() || there->board->Known(entry.name) != id) continue;
 
-    const uint64_t arrivals = there->board->id(id).arrivals.load(std::memory_order_seq_cst);
-    const uint64_t open = (arrivals >> 16 & 0xffffffff) + 1;
+    const Arrivals arrivals = there->board->id(id).arrivals.load(std::memory_order_seq_cst);
+    const uint64_t open = arrivals.open();
     const Row& row_there =
         there->board->row(static_cast<uint32_t>(peer - there->ranks.begin()), id, open);
-    if ((arrivals & 0xffff) == 0 || row_there.generation.load(std::memory_order_seq_cst) != open ||
+    if (arrivals.arrived() == 0 || row_there.generation.load(std::memory_order_seq_cst) != open ||
         blocked.load(std::memory_order_seq_cst) != blocked_on) {
       continue;
     }
     const Row& row_here = here->board->row(r, entry.id, entry.generation);
     if (row_here.generation.load(std::memory_order_seq_cst) == entry.generation) continue;
+    if (here->board->HasJoined(r)) continue;
     {
       std::lock_guard lock(there->queue.mutex);
       if (there->queue.in_flight.Contains(id)) continue;
@@ -127,17 +163,18 @@ void Engine::WatchProcessSets(const Entry& entry) {
   }
 }
 
-// The lowest rank that is ready tells, so that a job of many ranks says it once.
+// Whose patience ends first tells, so that a job of many ranks says it once, and in time: a lower
+// rank may have submitted the tensor much later. Under the queue's lock.
 void Engine::ReportStall(const ProcessSet& set, Entry& entry, int64_t waited_ns) {
+  const std::optional<Attendance> attendance = AttendanceOf(set, entry);
+  if (!attendance) return;  // not known yet, or it runs
+  const auto& [ready, missing] = *attendance;
   entry.stall_reported = true;
-  std::vector<int> ready;
-  std::vector<int> missing;
-  for (uint32_t r = 0; r < set.context.ranks; ++r) {
-    const Row& row = set.board->row(r, entry.id, entry.generation);
-    const bool has_it = row.generation.load(std::memory_order_acquire) == entry.generation;
-    (has_it ? ready : missing).push_back(set.ranks[r]);
-  }
-  if (missing.empty() || ready.empty() || ready[0] != placement_.rank) return;
+  if (missing.empty()) return;  // nor will anybody be later
+  // Between hosts there is no board on which to say that it has been told.
+  if (spread_ && ready.front() != placement_.rank) return;
+  std::atomic<uint64_t>& told = set.board->id(entry.id).stall_told;
+  if (told.exchange(entry.generation) == entry.generation) return;
   log_.Write(LogLevel::kWarning, "tensor '" + entry.shown_name + "' has waited for " +
                                      std::to_string(waited_ns / kSecond) + " s: rank(s) " +
                                      RankList(ready) + " are ready, rank(s) " + RankList(missing) +

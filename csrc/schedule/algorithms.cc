@@ -6,6 +6,7 @@
 
 #include "schedule/cost.h"
 #include "schedule/generate/all_to_all.h"
+#include "schedule/generate/canonical.h"
 #include "schedule/generate/cpu_reduce.h"
 #include "schedule/generate/hierarchical.h"
 #include "schedule/generate/log_step.h"
@@ -39,6 +40,7 @@ Made DoubleTree(const Plan& plan) {
 Made Trees(const Plan& plan) {
   return std::make_unique<TreesAllreduce>(plan.topology.ranks(), plan.trees, false);
 }
+Made Canonical(const Plan& plan) { return std::make_unique<CanonicalAllreduce>(plan.topology); }
 Made Rails(const Plan& plan) { return std::make_unique<RailAllToAll>(plan.topology); }
 
 constexpr std::array kAlgorithms{
@@ -55,6 +57,8 @@ constexpr std::array kAlgorithms{
               cost::CpuReduceRing, cost::CpuReduceRingRounds},
     Algorithm{"cpu_reduce_tree", Goal::kAllreduce, true, ByHosts<CpuReduce, Across::kDoubleTree>,
               cost::CpuReduceTree, cost::CpuReduceTreeRounds},
+    Algorithm{"canonical", Goal::kAllreduce, true, Canonical, cost::Canonical,
+              cost::CanonicalRounds, kMostCanonicalRanks},
     Algorithm{"ring_reduce_scatter", Goal::kReduceScatter, false, Flat<RingReduceScatter>,
               cost::Half, cost::HalfRingRounds},
     Algorithm{"log_reduce_scatter", Goal::kReduceScatter, false, Flat<LogReduceScatter>, cost::Half,
@@ -91,6 +95,13 @@ Status CheckPlan(const Plan& plan) {
     return wrong("the number of trees is 1 to " + std::to_string(kMostTrees));
   }
   return {};
+}
+
+Status CheckPlan(const Algorithm& algorithm, const Plan& plan) {
+  HA_TRY(CheckPlan(plan));
+  if (plan.topology.ranks() <= algorithm.most_ranks) return {};
+  return MakeError(ErrorKind::kInvalid, std::string(algorithm.name) + " is for at most " +
+                                            std::to_string(algorithm.most_ranks) + " ranks");
 }
 
 std::span<const Algorithm> Algorithms() { return kAlgorithms; }

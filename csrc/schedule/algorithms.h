@@ -18,6 +18,11 @@ struct Plan {
   uint32_t trees = 4;  ///< of `trees`, at most kMostTrees
 };
 
+inline constexpr uint32_t kMostRanks = 65536;  ///< a step counts chunks in 16 bits
+/// The tables of `canonical` grow with the square of the blocks; these take 150 MB if no ranks
+/// share a host.
+inline constexpr uint32_t kMostCanonicalRanks = 2048;
+
 /// Part of S, the bytes of the whole vector.
 struct Fraction {
   uint64_t over = 0, under = 1;
@@ -33,16 +38,17 @@ struct Algorithm {
   std::unique_ptr<Schedule> (*make)(const Plan& plan);
   /// What `rank` sends. Stated in closed form; the prover counts and compares.
   Fraction (*sent)(const Plan& plan, uint32_t rank);
-  /// The longest chain of messages that wait for each other, if all hosts are of one size;
-  /// otherwise at most that.
+  /// The longest chain of messages that wait for each other, if all hosts are of one size (and of
+  /// 2^k ranks, where sums are made in the order of the ranks); otherwise at most that.
   uint32_t (*rounds)(const Plan& plan);
+  uint32_t most_ranks = kMostRanks;  ///< fewer where a schedule keeps tables
 };
 
-inline constexpr uint32_t kMostRanks = 65536;  ///< a step counts chunks in 16 bits
-inline constexpr uint32_t kMostTrees = 16;     ///< two lanes each, of 32
+inline constexpr uint32_t kMostTrees = 16;  ///< two lanes each, of 32
 
 /// kInvalid tells what no schedule can be made for.
 [[nodiscard]] Status CheckPlan(const Plan& plan);
+[[nodiscard]] Status CheckPlan(const Algorithm& algorithm, const Plan& plan);
 
 [[nodiscard]] std::span<const Algorithm> Algorithms();
 /// kInvalid names the algorithms that there are.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <vector>
 
 namespace horoacc::schedule::cost {
 namespace {
@@ -70,6 +71,25 @@ uint32_t LabelOf(const Plan& plan, uint32_t rank) {
   return (rank + plan.topology.ranks() - plan.root) % plan.topology.ranks();
 }
 
+// The largest parts of the tree over ranks that lie on one host each: the first rank of every one,
+// and the number of ranks at the end.
+void AddBlocks(const Topology& topology, uint32_t first, uint32_t ranks,
+               std::vector<uint32_t>& begins) {
+  if (topology.host_of(first) == topology.host_of(first + ranks - 1)) {
+    return begins.push_back(first);
+  }
+  const uint32_t half = 1u << (LogOf(ranks) - 1);
+  AddBlocks(topology, first, half, begins);
+  AddBlocks(topology, first + half, ranks - half, begins);
+}
+
+std::vector<uint32_t> BlocksOf(const Topology& topology) {
+  std::vector<uint32_t> begins;
+  AddBlocks(topology, 0, topology.ranks(), begins);
+  begins.push_back(topology.ranks());
+  return begins;
+}
+
 }  // namespace
 
 Fraction Ring(const Plan& plan, uint32_t) {
@@ -109,6 +129,34 @@ Fraction CpuReduceRing(const Plan& plan, uint32_t rank) {
 Fraction CpuReduceTree(const Plan& plan, uint32_t rank) {
   const Place at = PlaceOf(plan, rank);
   return WithDoubleTree(at, InsideAtOnce(at));
+}
+
+// A rank shows every shard that another one of its block reduces. A block sends every shard up
+// once, but its root shards; their owners send to all other hosts, and who has a result first shows
+// it.
+Fraction Canonical(const Plan& plan, uint32_t rank) {
+  const Place at = PlaceOf(plan, rank);
+  const std::vector<uint32_t> begins = BlocksOf(plan.topology);
+  const auto blocks = static_cast<uint32_t>(begins.size()) - 1;
+  uint32_t most = 0;
+  for (uint32_t b = 0; b < blocks; ++b) most = std::max(most, begins[b + 1] - begins[b]);
+  const uint32_t shards = (most + blocks - 1) / blocks * blocks;
+  const auto reducer = [&](uint32_t b, uint32_t s) {
+    return begins[b] + s % (begins[b + 1] - begins[b]);
+  };
+  uint32_t own = 0;
+  while (begins[own + 1] <= rank) ++own;
+  uint64_t messages = 0;
+  for (uint32_t s = 0; s < shards; ++s) {
+    const uint32_t owner = reducer(s % blocks, s);
+    const bool root_here = plan.topology.host_of(owner) == at.host;
+    const uint32_t relay = root_here ? owner : plan.topology.first(at.host) + s % at.local;
+    if (reducer(own, s) != rank) ++messages;
+    if (reducer(own, s) == rank && owner != rank) ++messages;
+    if (owner == rank) messages += at.hosts - 1;
+    if (relay == rank) messages += at.local - 1;
+  }
+  return {messages, shards};
 }
 
 Fraction ChainBroadcast(const Plan& plan, uint32_t rank) {
@@ -151,6 +199,18 @@ uint32_t CpuReduceRingRounds(const Plan& plan) {
 
 uint32_t CpuReduceTreeRounds(const Plan& plan) {
   return (LargestHost(plan) > 1 ? 2 : 0) + 2 * LogOf(plan.topology.hosts());
+}
+
+uint32_t CanonicalRounds(const Plan& plan) {
+  const std::vector<uint32_t> begins = BlocksOf(plan.topology);
+  uint32_t most = 1;
+  for (size_t b = 0; b + 1 < begins.size(); ++b) most = std::max(most, begins[b + 1] - begins[b]);
+  // The tree over unequal blocks is at most as high as that over the ranks.
+  const uint32_t up = plan.topology.equal() && std::has_single_bit(plan.topology.fewest())
+                          ? LogOf(plan.topology.hosts())
+                          : LogOf(plan.topology.ranks());
+  return (most > 1 ? 1 : 0) + up + (plan.topology.hosts() > 1 ? 1 : 0) +
+         (LargestHost(plan) > 1 ? 1 : 0);
 }
 
 uint32_t OneRound(const Plan& plan) { return plan.topology.ranks() > 1 ? 1 : 0; }

@@ -16,6 +16,13 @@ enum class Goal : uint8_t {
   kAllToAll,       ///< rank r, chunk s: what rank s gave as chunk r
 };
 
+/// Whose part of the vector a chunk of scratch holds, for its size: a chunk of the vector, and of
+/// an all-to-all the rank that it came from.
+struct Part {
+  uint32_t chunk = 0;
+  uint32_t source = 0;
+};
+
 struct Facts {
   Goal goal = Goal::kAllreduce;
   uint32_t ranks = 1;
@@ -24,6 +31,10 @@ struct Facts {
   uint32_t root = 0;
   /// Moving every rank by one host maps the schedule onto itself, but for the names of chunks.
   bool hosts_alike = false;
+  /// Every sum is made along the balanced binary tree over the numbers of the ranks: n of them
+  /// split at the largest power of two below n. So the result is the same, to the bit, on any
+  /// hosts.
+  bool in_rank_order = false;
 };
 
 /// No member depends on anything but its arguments and what the constructor was given, so all
@@ -38,6 +49,10 @@ class Schedule {
   [[nodiscard]] const Facts& facts() const { return facts_; }
   /// Chunks of scratch that a window in flight needs on `rank`.
   [[nodiscard]] virtual uint32_t scratch([[maybe_unused]] uint32_t rank) const { return 0; }
+  /// What a chunk of scratch is used for. In a reduction these are sums that are not finished.
+  [[nodiscard]] virtual Part kept([[maybe_unused]] uint32_t rank, uint32_t chunk) const {
+    return {chunk, 0};
+  }
   [[nodiscard]] virtual uint32_t steps(uint32_t rank, uint32_t lane) const = 0;
   /// The k-th step of a lane, k < steps(rank, lane).
   [[nodiscard]] virtual Step step(uint32_t rank, uint32_t lane, uint32_t k) const = 0;

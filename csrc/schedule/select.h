@@ -1,8 +1,10 @@
 #pragma once
 // Which way a collective runs: one table, in which generated schedules stand beside the fast paths.
 #include <cstdint>
+#include <string_view>
 
 #include "base/settings.h"
+#include "schedule/schedule.h"
 
 namespace horoacc {
 
@@ -10,6 +12,7 @@ enum class Path : uint8_t {
   kNone,             ///< nothing to move (a barrier, empty tensors)
   kLastArriver,      ///< the last rank to arrive reduces before the others wake
   kDirectSlices,     ///< in place in shared memory, slices claimed by whoever runs
+  kAdasumSlices,     ///< Adasum, in shared memory, in chunks claimed by whoever runs
   kFlatWindows,      ///< private memory, every rank reduces everything
   kTwoPhaseWindows,  ///< private memory, slices reduced once and copied out by all
   kExchange,         ///< every rank takes what it needs from what its peers show
@@ -19,11 +22,23 @@ enum class Path : uint8_t {
 /// What the choice may depend on: only what all ranks agree on.
 struct SelectionKey {
   bool reduces_to_all = false;  ///< allreduce
+  bool adasum = false;          ///< its memory is always shared: private memory is staged
   bool shared = false;          ///< every rank sees every buffer
   uint64_t bytes = 0;           ///< of the whole bucket
   uint32_t ranks = 1;
 };
 
 [[nodiscard]] Path SelectPath(const SelectionKey& key, const Settings& settings);
+
+/// The same, of a schedule for ranks that do not all share memory.
+struct SpreadKey {
+  schedule::Goal goal = schedule::Goal::kAllreduce;
+  uint64_t bytes = 0;  ///< of the vector; of an all-to-all and an all-gather, of the largest shard
+  bool shares_hosts = false;  ///< several hosts, and more than one rank on some
+};
+
+/// The algorithm's name. Allreduces are canonical unless the settings give that up: then sums may
+/// be made in the order in which the fewest bytes, or messages, cross the network.
+[[nodiscard]] std::string_view SelectAlgorithm(const SpreadKey& key, const Settings& settings);
 
 }  // namespace horoacc

@@ -1,6 +1,7 @@
 #include "transport/admission.h"
 
 #include <poll.h>
+#include <sys/epoll.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -36,8 +37,29 @@ Result<Admission::Pending> Admission::Begin(Fd fd, Handshake::Side side, int tag
                  std::move(greeting), NowNs() + patience_ns_, tag};
 }
 
+Status Admission::MakeWaitable() {
+  epoll_ = Fd(::epoll_create1(EPOLL_CLOEXEC));
+  if (!epoll_) return SystemError("epoll_create1");
+  return {};
+}
+
+/// A descriptor leaves the set when it is closed; one that is handed out has to be taken out.
+Status Admission::Watch(const Fd& fd, bool writing, bool anew) {
+  if (!epoll_) return {};
+  epoll_event event{.events = writing ? uint32_t{EPOLLOUT} : uint32_t{EPOLLIN}, .data = {}};
+  const int how = anew ? EPOLL_CTL_ADD : EPOLL_CTL_MOD;
+  if (::epoll_ctl(epoll_.get(), how, fd.get(), &event) != 0) return SystemError("epoll_ctl");
+  return {};
+}
+
+Status Admission::Listen(Fd listener) {
+  listener_ = std::move(listener);
+  return Watch(listener_, false, true);
+}
+
 Status Admission::Dial(Fd connecting, int tag) {
   HA_ASSIGN(Pending pending, Begin(std::move(connecting), Handshake::Side::kDial, tag));
+  HA_TRY(Watch(pending.fd, true, true));
   pending_.push_back(std::move(pending));
   return {};
 }
@@ -84,16 +106,17 @@ void Admission::Accept() {
     if (!fd) return;
     TuneStream(fd.get());
     auto pending = Begin(std::move(fd), Handshake::Side::kAccept, -1);
-    if (pending.ok()) pending_.push_back(std::move(pending).value());
+    if (!pending.ok() || !Watch(pending.value().fd, false, true).ok()) continue;
+    pending_.push_back(std::move(pending).value());
   }
 }
 
-void Admission::Drop(Pending& pending, const std::string& reason, Outcome& outcome) {
+void Admission::Drop(Pending& pending, const Error& error, Outcome& outcome) {
   if (pending.tag >= 0) {
-    outcome.failed.push_back({pending.tag, reason});
+    outcome.failed.push_back({pending.tag, error});
   } else {
     ++turned_away_;
-    last_reason_ = reason;
+    last_reason_ = error.message;
   }
   pending.fd = Fd();
 }
@@ -117,21 +140,31 @@ Result<Admission::Outcome> Admission::Step(int64_t deadline_ns) {
     if (ready > 0 && waits[index].revents != 0) {
       auto advanced = Advance(pending);
       if (!advanced.ok()) {
-        Drop(pending, advanced.error().message, outcome);
+        Drop(pending, advanced.error(), outcome);
         continue;
       }
       if (advanced.value()) {
+        if (epoll_) ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, pending.fd.get(), nullptr);
         outcome.admitted.push_back({std::move(pending.fd), pending.handshake.peer_rank(),
                                     pending.handshake.peer_size(), pending.tag});
         continue;
       }
+      HA_TRY(Watch(pending.fd, !pending.outbox.empty(), false));
     }
-    if (now >= pending.expires_ns) Drop(pending, "the handshake took too long", outcome);
+    if (now >= pending.expires_ns) {
+      Drop(pending, MakeError(ErrorKind::kTimeout, "the handshake took too long"), outcome);
+    }
   }
   const bool knocked = ready > 0 && listener_ && waits.back().revents != 0;
   std::erase_if(pending_, [](const Pending& pending) { return !pending.fd; });
   if (knocked) Accept();
   return outcome;
+}
+
+int64_t Admission::due_ns() const {
+  int64_t due = INT64_MAX;
+  for (const Pending& pending : pending_) due = std::min(due, pending.expires_ns);
+  return due;
 }
 
 std::string Admission::TurnedAway() const {

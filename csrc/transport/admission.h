@@ -22,7 +22,7 @@ struct Admitted {
 /// A connection given to Dial that came to nothing.
 struct FailedDial {
   int tag = -1;
-  std::string reason;
+  Error error;  ///< kConfig: somebody answered, and the handshake failed
 };
 
 class Admission {
@@ -34,7 +34,7 @@ class Admission {
   Admission(const Admission&) = delete;
   Admission& operator=(const Admission&) = delete;
 
-  void Listen(Fd listener) { listener_ = std::move(listener); }
+  Status Listen(Fd listener);
   /// Takes over a connection that StartDial made; `tag` (>= 0) comes back with its outcome.
   Status Dial(Fd connecting, int tag);
 
@@ -44,6 +44,12 @@ class Admission {
   };
   /// Waits until something happens, at most to the deadline, and says what came of it.
   Result<Outcome> Step(int64_t deadline_ns);
+  /// From here on WaitFd is a descriptor that is readable (epoll) when Step has something to do,
+  /// but for handshakes that take too long. Before anything is listened to or dialed.
+  Status MakeWaitable();
+  [[nodiscard]] int WaitFd() const { return epoll_.get(); }
+  /// When the first handshake has taken too long; INT64_MAX: none is under way.
+  [[nodiscard]] int64_t due_ns() const;
 
   /// How many connections from outside were dropped, and why the last one was; "" if none.
   [[nodiscard]] std::string TurnedAway() const;
@@ -59,13 +65,15 @@ class Admission {
   };
   Result<Pending> Begin(Fd fd, Handshake::Side side, int tag) const;
   static Result<bool> Advance(Pending& pending);
+  Status Watch(const Fd& fd, bool writing, bool anew);
   void Accept();
-  void Drop(Pending& pending, const std::string& reason, Outcome& outcome);
+  void Drop(Pending& pending, const Error& error, Outcome& outcome);
 
   HandshakeTerms terms_;
   size_t capacity_;
   int64_t patience_ns_;
   Fd listener_;
+  Fd epoll_;  ///< empty unless waitable
   std::vector<Pending> pending_;
   uint64_t turned_away_ = 0;
   std::string last_reason_;

@@ -44,18 +44,19 @@ void Bells::Wake(int local_rank, std::atomic<uint32_t>& state) const {
   }
 }
 
-Status Bells::WatchLinks(int local_rank, int link_fd) {
+Status Bells::WatchLinks(int local_rank, std::span<const int> link_fds) {
   for (Fd* poll : {&waiter_poll_, &coordinator_poll_}) {
     *poll = Fd(::epoll_create1(EPOLL_CLOEXEC));
     if (!*poll) return SystemError("epoll_create1");
-    epoll_event links{};
-    links.events = EPOLLIN;
+    for (const int fd : link_fds) {
+      epoll_event links{};
+      links.events = EPOLLIN;
+      if (::epoll_ctl(poll->get(), EPOLL_CTL_ADD, fd, &links) != 0) return SystemError("epoll_ctl");
+    }
     epoll_event bell{};
     bell.events = EPOLLIN | EPOLLET;
-    if (::epoll_ctl(poll->get(), EPOLL_CTL_ADD, link_fd, &links) != 0 ||
-        ::epoll_ctl(poll->get(), EPOLL_CTL_ADD, wake_[local_rank]->get(), &bell) != 0) {
+    if (::epoll_ctl(poll->get(), EPOLL_CTL_ADD, wake_[local_rank]->get(), &bell) != 0)
       return SystemError("epoll_ctl");
-    }
   }
   return {};
 }

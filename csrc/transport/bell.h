@@ -3,6 +3,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "base/futex.h"
@@ -38,7 +39,7 @@ class Bells {
   [[nodiscard]] Bell& bell(int local_rank) const { return bells_[local_rank]; }
 
   /// From now on this rank's sleepers also wake when `link_fd` (of its control links) is readable.
-  Status WatchLinks(int local_rank, int link_fd);
+  Status WatchLinks(int local_rank, std::span<const int> link_fds);
 
   /// A caller sleeps until the count leaves `seen` or the time is over.
   void SleepAsWaiter(int local_rank, uint32_t seen, int64_t timeout_ns) const;

@@ -12,7 +12,7 @@
 namespace horoacc {
 
 /// What the connection is for; part of the proof, so that one port cannot be used for another.
-enum class LinkPurpose : uint32_t { kRendezvous = 1, kControl = 2, kHost = 3 };
+enum class LinkPurpose : uint32_t { kRendezvous = 1, kControl = 2, kHost = 3, kData = 4 };
 
 struct HandshakeTerms {
   std::string secret;

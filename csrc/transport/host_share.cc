@@ -132,7 +132,7 @@ Error Trouble(int rank, Error error) {
 /// Connections to the other ranks of the host, by local rank.
 Result<std::vector<Fd>> Household::AdmitAll(int64_t deadline_ns) {
   Admission admission(terms_, kStrangers + ranks_.size(), kPatience);
-  admission.Listen(std::move(listener_));
+  HA_TRY(admission.Listen(std::move(listener_)));
   std::vector<Fd> members(ranks_.size());
   while (true) {
     std::string missing;
@@ -195,7 +195,7 @@ Result<Fd> Household::DialLeader(const SocketAddress& address, int64_t deadline_
         HA_ASSIGN(Admission::Outcome outcome, admission.Step(deadline_ns));
         if (!outcome.admitted.empty()) return std::move(outcome.admitted[0].fd);
         if (outcome.failed.empty()) continue;
-        reason = outcome.failed[0].reason;
+        reason = outcome.failed[0].error.message;
         break;
       }
     }

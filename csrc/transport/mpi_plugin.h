@@ -5,12 +5,14 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "transport/transport_plugin.h"
+
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-#define HA_MPI_PLUGIN_VERSION 1u
-#define HA_MPI_PLUGIN_SYMBOL "horoacc_mpi_plugin_v1"
+#define HA_MPI_PLUGIN_VERSION 2u
+#define HA_MPI_PLUGIN_SYMBOL "horoacc_mpi_plugin_v2"
 
 /* One connection to MPI, with a communicator of its own. One thread at a time. */
 typedef struct ha_mpi ha_mpi;
@@ -54,6 +56,13 @@ typedef struct {
                  size_t* count, ha_mpi_error* error);
   /* Moves what was sent on; the number of messages that MPI has not taken yet. */
   size_t (*unsent)(ha_mpi* mpi);
+
+  /* Messages of data links, from and to where they lie; `self` is the ha_mpi. Their tags do not mix
+   * with the channels if they are above those. A place that is being written to when it is given
+   * back is waited for, at most a second. */
+  ha_tagged_calls tagged;
+  /* The largest tag. */
+  uint32_t (*most_tag)(const ha_mpi* mpi);
 
   /* Frees everything; `mpi` is gone. With `abandon` nothing of MPI is touched any more: after an
    * abort its calls could wait for the dead. */

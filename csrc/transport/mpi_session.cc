@@ -5,6 +5,7 @@
 
 #include <optional>
 #include <span>
+#include <string_view>
 #include <utility>
 
 #include "base/clock.h"
@@ -29,6 +30,12 @@ const char* NameOf(ha_mpi_threads threads) {
       return "MPI_THREAD_MULTIPLE";
   }
   return "an unknown thread level";
+}
+
+int Refuse(ha_transport_error* error) {
+  constexpr std::string_view kText = "MPI was abandoned after an abort";
+  if (error != nullptr) kText.copy(error->message, sizeof(error->message) - 1);
+  return -1;
 }
 
 std::string PluginPath(const MpiOptions& options) {
@@ -138,6 +145,7 @@ std::string MpiSession::library_version() const {
 }
 
 Status MpiSession::Finalize() {
+  std::lock_guard lock(mutex_);
   if (abandoned_) return {};
   ha_mpi_error error = {};
   if (plugin_->finalize(&error) != 0) return PluginError(error);
@@ -146,6 +154,7 @@ Status MpiSession::Finalize() {
 }
 
 Status MpiSession::Send(ha_mpi_channel channel, int peer, std::span<const std::byte> bytes) {
+  std::lock_guard lock(mutex_);
   if (abandoned_) return MakeError(ErrorKind::kAborted, "MPI was abandoned after an abort");
   ha_mpi_error error = {};
   if (plugin_->send(mpi_, channel, peer, bytes.data(), bytes.size(), &error) == 0) return {};
@@ -154,6 +163,7 @@ Status MpiSession::Send(ha_mpi_channel channel, int peer, std::span<const std::b
 }
 
 Result<std::optional<ControlMessage>> MpiSession::Receive(ha_mpi_channel channel) {
+  std::lock_guard lock(mutex_);
   if (abandoned_) return MakeError(ErrorKind::kAborted, "MPI was abandoned after an abort");
   ha_mpi_error error = {};
   int source = -1;
@@ -167,7 +177,10 @@ Result<std::optional<ControlMessage>> MpiSession::Receive(ha_mpi_channel channel
   return std::optional<ControlMessage>(ControlMessage{source, {first, first + count}});
 }
 
-bool MpiSession::HasUnsent() { return !abandoned_ && plugin_->unsent(mpi_) > 0; }
+bool MpiSession::HasUnsent() {
+  std::lock_guard lock(mutex_);
+  return !abandoned_ && plugin_->unsent(mpi_) > 0;
+}
 
 bool MpiSession::Drain(int64_t deadline_ns) {
   Patience patience;
@@ -176,6 +189,38 @@ bool MpiSession::Drain(int64_t deadline_ns) {
     patience.Wait();
   }
   return !abandoned_;
+}
+
+uint32_t MpiSession::most_tag() const { return plugin_->most_tag(mpi_); }
+
+ha_tagged_calls MpiSession::TaggedCalls() {
+  ha_tagged_calls calls = {};
+  calls.send = [](void* self, int peer, uint32_t tag, const ha_piece* pieces, size_t count,
+                  void** request, ha_transport_error* error) {
+    auto* const own = static_cast<MpiSession*>(self);
+    std::lock_guard lock(own->mutex_);
+    if (own->abandoned_) return Refuse(error);
+    return own->plugin_->tagged.send(own->mpi_, peer, tag, pieces, count, request, error);
+  };
+  calls.receive = [](void* self, int peer, uint32_t tag, const ha_piece* pieces, size_t count,
+                     void** request, ha_transport_error* error) {
+    auto* const own = static_cast<MpiSession*>(self);
+    std::lock_guard lock(own->mutex_);
+    if (own->abandoned_) return Refuse(error);
+    return own->plugin_->tagged.receive(own->mpi_, peer, tag, pieces, count, request, error);
+  };
+  calls.test = [](void* self, void* request, int* done, size_t* bytes, ha_transport_error* error) {
+    auto* const own = static_cast<MpiSession*>(self);
+    std::lock_guard lock(own->mutex_);
+    if (own->abandoned_) return Refuse(error);
+    return own->plugin_->tagged.test(own->mpi_, request, done, bytes, error);
+  };
+  calls.cancel = [](void* self, void* request) {
+    auto* const own = static_cast<MpiSession*>(self);
+    std::lock_guard lock(own->mutex_);
+    if (!own->abandoned_) own->plugin_->tagged.cancel(own->mpi_, request);
+  };
+  return calls;
 }
 
 }  // namespace horoacc

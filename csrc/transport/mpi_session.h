@@ -1,8 +1,10 @@
 #pragma once
 // The way to MPI through the plug-in. The core does not link MPI.
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
@@ -22,8 +24,8 @@ struct MpiOptions {
 };
 
 /// This process's way to MPI: a communicator of its own. The bootstrap and the links made on it
-/// (mpi_links.h) keep it alive. All of them together may be used by one thread at a time; every
-/// call is non-blocking inside.
+/// (mpi_links.h) keep it alive. Each of them may be used by one thread at a time; what they have in
+/// common is locked here. Every call is non-blocking inside.
 class MpiSession {
  public:
   /// Loads libmpi (visible to all, as its own plug-ins want it) and the plug-in, initialises MPI
@@ -49,6 +51,11 @@ class MpiSession {
   /// MPI cannot be used afterwards, so it is no part of shutting down an engine.
   Status Finalize();
 
+  /// Messages from and to where they lie; for `ha_tagged_calls`, this session is `self`. Once it
+  /// is abandoned, nothing is started and nothing is ever done.
+  [[nodiscard]] static ha_tagged_calls TaggedCalls();
+  [[nodiscard]] uint32_t most_tag() const;
+
   /// Copies `bytes` and returns at once.
   Status Send(ha_mpi_channel channel, int peer, std::span<const std::byte> bytes);
   /// The next message of the channel, or nothing.
@@ -66,7 +73,8 @@ class MpiSession {
   std::unique_ptr<Libraries> libraries_;
   const ha_mpi_plugin* plugin_ = nullptr;
   ha_mpi* mpi_ = nullptr;
-  bool abandoned_ = false;
+  std::mutex mutex_;  ///< a leaf: around every call of MPI
+  std::atomic<bool> abandoned_{false};
 };
 
 }  // namespace horoacc

@@ -144,10 +144,19 @@ Result<Fd> Listen(const SocketAddress& address, int backlog, int* code) {
   return fd;
 }
 
-Result<Fd> StartDial(const SocketAddress& address) {
+Result<Fd> StartDial(const SocketAddress& address, const SocketAddress* own) {
   Fd fd(::socket(address.family(), SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!fd) return SystemError("socket");
   TuneStream(fd.get());
+  if (own != nullptr) {
+    // The port is chosen by connect, which sees that only the pair of ends must be unique.
+    SetOption(fd.get(), IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, 1);
+    SocketAddress from = *own;
+    from.set_port(0);
+    if (::bind(fd.get(), from.get(), from.length) != 0) {
+      return SystemError("bind to " + from.ToString());
+    }
+  }
   if (::connect(fd.get(), address.get(), address.length) != 0 && errno != EINPROGRESS &&
       errno != EINTR) {
     return SystemError("connect to " + address.ToString());

@@ -43,8 +43,9 @@ Result<SocketAddress> LocalAddress(int fd);
 /// receives the errno of a failed bind.
 Result<Fd> Listen(const SocketAddress& address, int backlog, int* code = nullptr);
 
-/// Starts to connect. The connection is usable, or has failed, once it is writable.
-Result<Fd> StartDial(const SocketAddress& address);
+/// Starts to connect, from the address `own` (any port) if it is given. The connection is usable,
+/// or has failed, once it is writable.
+Result<Fd> StartDial(const SocketAddress& address, const SocketAddress* own = nullptr);
 
 /// Sets what a TCP connection of a job needs: no delay, and a dead host is noticed within half a
 /// minute even if nothing is sent. Does nothing for other sockets.

@@ -107,7 +107,7 @@ Error RootBootstrap::Fail(Error error) {
 Status RootBootstrap::Gather(Fd listener) {
   HandshakeTerms terms{options_.secret, LinkPurpose::kRendezvous, options_.epoch, 0, options_.size};
   Admission admission(std::move(terms), kStrangers + options_.size, kPatience);
-  admission.Listen(std::move(listener));
+  HA_TRY(admission.Listen(std::move(listener)));
   while (true) {
     const auto present = Present();
     if (std::ranges::all_of(present, std::identity())) break;

@@ -3,6 +3,7 @@
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -72,7 +73,7 @@ class Mesh {
     const int size = static_cast<int>(wanted_.size());
     Admission admission({options_.secret, LinkPurpose::kControl, options_.epoch, rank_, size},
                         kStrangers + wanted_.size(), kPatience);
-    admission.Listen(std::move(listener));
+    HA_TRY(admission.Listen(std::move(listener)));
     while (true) {
       std::vector<bool> there(wanted_.size());
       for (int peer = 0; peer < size; ++peer) there[peer] = !wanted_[peer] || links_[peer];
@@ -83,7 +84,7 @@ class Mesh {
       }
       HA_ASSIGN(const int64_t until, DialDue(addresses, admission));
       HA_ASSIGN(Admission::Outcome outcome, admission.Step(until));
-      for (const FailedDial& failed : outcome.failed) Again(failed.tag, failed.reason);
+      for (const FailedDial& failed : outcome.failed) Again(failed.tag, failed.error);
       for (Admitted& guest : outcome.admitted) Seat(std::move(guest));
     }
   }
@@ -102,7 +103,7 @@ class Mesh {
           redial_ns_[peer] = kDialing;
           HA_TRY(admission.Dial(std::move(connecting).value(), peer));
         } else {
-          Again(peer, connecting.error().message);
+          Again(peer, connecting.error());
         }
       }
       until = std::min(until, redial_ns_[peer]);
@@ -110,15 +111,20 @@ class Mesh {
     return until;
   }
 
-  void Again(int peer, const std::string& reason) {
-    reasons_[peer] = reason;
+  // What somebody said who answered tells more than that nobody answers any more.
+  void Again(int peer, Error error) {
+    const bool answered = error.kind == ErrorKind::kConfig;
+    if (answered || !reasons_[peer] || reasons_[peer]->kind != ErrorKind::kConfig) {
+      reasons_[peer] = std::move(error);
+    }
     redial_ns_[peer] = NowNs() + kRedial;
   }
 
   void Seat(Admitted guest) {
     const int peer = guest.peer_rank;
     if (guest.dialed >= 0 && guest.dialed != peer) {
-      Again(guest.dialed, "rank " + std::to_string(peer) + " answers at its address");
+      Again(guest.dialed, MakeError(ErrorKind::kConfig,
+                                    "rank " + std::to_string(peer) + " answers at its address"));
       return;
     }
     // From outside only lower ranks come. A second connection is another process with this rank,
@@ -131,8 +137,8 @@ class Mesh {
 
   Error TooLate(const std::vector<bool>& there, int first, const Admission& admission) const {
     std::string text = "no control link to rank(s) " + NamesOfMissing(there) + " in time";
-    if (!reasons_[first].empty()) {
-      text += "; rank " + std::to_string(first) + ": " + reasons_[first];
+    if (reasons_[first]) {
+      text += "; rank " + std::to_string(first) + ": " + reasons_[first]->message;
     }
     if (const std::string why = admission.TurnedAway(); !why.empty()) text += " (" + why + ")";
     return MakeError(ErrorKind::kTimeout, text, first);
@@ -142,8 +148,8 @@ class Mesh {
   const TcpLinksOptions& options_;
   std::vector<Fd> links_;  ///< by rank
   std::vector<bool> wanted_;
-  std::vector<int64_t> redial_ns_;    ///< by rank: when to dial; kDialing: it is under way
-  std::vector<std::string> reasons_;  ///< by rank: why the last dial failed
+  std::vector<int64_t> redial_ns_;             ///< by rank: when to dial; kDialing: it is under way
+  std::vector<std::optional<Error>> reasons_;  ///< by rank: why the last dial failed
 };
 
 }  // namespace

@@ -78,7 +78,7 @@ Result<Fd> DialRoot(const TcpOptions& options) {
             break;
           }
           if (!outcome.failed.empty()) {
-            reason = outcome.failed[0].reason;
+            reason = outcome.failed[0].error.message;
             break;
           }
         }

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "negotiate/tree_messages.h"
 #include "ranks.h"
 
 namespace horoacc::testing {
@@ -192,6 +193,64 @@ TEST(threads_that_wait_in_different_process_sets) {
       CHECK(x.WaitAndRelease());
     });
   }
+}
+
+// Links on which there is always a message: one that asks to split a bucket that does not exist.
+class RestlessLinks final : public ControlLinks {
+ public:
+  explicit RestlessLinks(std::unique_ptr<ControlLinks> links) : links_(std::move(links)) {}
+  Status Send(int peer, std::span<const std::byte> bytes) override {
+    return links_->Send(peer, bytes);
+  }
+  Result<std::optional<ControlMessage>> Receive() override {
+    noisy_ = !noisy_;
+    if (!noisy_) return links_->Receive();
+    WireWriter writer;
+    writer.Put(uint32_t{0});  // process set
+    writer.Put(static_cast<uint8_t>(TreeMessage::kSplit));
+    writer.Put(uint32_t{0});
+    Put(writer, TensorKey{kNamedIds, 1});
+    const auto bytes = writer.bytes();
+    return std::optional(ControlMessage{1, {bytes.begin(), bytes.end()}});
+  }
+  [[nodiscard]] int WaitFd() const override { return links_->WaitFd(); }
+  [[nodiscard]] const char* kind() const override { return links_->kind(); }
+  [[nodiscard]] uint64_t messages_sent() const override { return links_->messages_sent(); }
+  [[nodiscard]] uint64_t bytes_sent() const override { return links_->bytes_sent(); }
+
+ private:
+  std::unique_ptr<ControlLinks> links_;
+  bool noisy_ = false;
+};
+
+// However busy the engine is, a deadline is kept, asking does not block, and stalls end the job.
+TEST(a_restless_engine_hides_neither_deadlines_nor_stalls) {
+  std::latch done(1);
+  RunRanks(
+      2,
+      {{"control", "tcp"},
+       {"stall_warning_seconds", "0.5"},
+       {"stall_shutdown_seconds", "0.5"},
+       {"log_level", "fatal"}},
+      [&](Engine& engine, int rank) {
+        if (rank == 1) {
+          done.wait();
+          return;
+        }
+        float value = 1;
+        const uint64_t handle =
+            engine.Submit(Make(Collective::kAllreduce, "t", DType::kFloat32, {1}, &value, &value))
+                .value();
+        CHECK(!engine.Poll(handle).value());
+        CHECK(engine.Wait(handle, NowNs() + 50 * kMillisecond).error().kind == ErrorKind::kTimeout);
+        const Status stalled = engine.Wait(handle, NowNs() + 60 * kSecond);
+        CHECK(!stalled.ok());
+        CHECK(stalled.error().message.find("was not submitted by rank(s) 1") != std::string::npos);
+        done.count_down();
+      },
+      [](EngineParts& parts, int rank) {
+        if (rank == 0) parts.links = std::make_unique<RestlessLinks>(std::move(parts.links));
+      });
 }
 
 }  // namespace

@@ -60,7 +60,7 @@ TEST(nothing_runs_after_a_rank_has_left) {
   Fuse(boards, {"a", "b"});
   boards.AnnounceEverywhere("a");
   CHECK(boards.CarryOut().empty());
-  boards.board().header().gone.store(1 + 1);
+  boards.board().header().end.store(SetEnd::Left(1));
   const uint32_t a = boards.Lookup("a").id;
   CHECK(boards[0].plane->Unblock({&a, 1}).ok());
   for (int rank = 0; rank < 2; ++rank) {
@@ -133,7 +133,7 @@ TEST(a_rejection_waits_for_room) {
   CHECK(boards.Announce(0, id).ok());
   Starve(boards);
   CHECK(boards[1].plane->Reject(key, kUnwanted).ok());
-  CHECK_EQ(boards.board().id(id.id).arrivals.load() & 0xffff, 1);
+  CHECK_EQ(boards.board().id(id.id).arrivals.load().arrived(), 1);
   bool rejected = false;
   for (int turn = 0; turn < 1000 && !rejected; ++turn) {
     for (int rank = 0; rank < 2; ++rank) {
@@ -146,7 +146,7 @@ TEST(a_rejection_waits_for_room) {
     }
   }
   CHECK(rejected);
-  CHECK_EQ(boards.board().id(id.id).arrivals.load() & 0xffff, 0);
+  CHECK_EQ(boards.board().id(id.id).arrivals.load().arrived(), 0);
 }
 
 // A slow rank may still read what its peers published for the call before the one that was closed.
@@ -154,7 +154,7 @@ TEST(rows_that_may_still_be_read_are_left_alone) {
   Boards boards(2);
   const SetBoard::NamedId id = boards.Lookup("x");
   boards.AnnounceEverywhere("x");  // decided; rank 1 has yet to carry it out
-  const TensorKey before = {id.id, boards.board().id(id.id).arrivals.load() >> 16 & 0xffffffff};
+  const TensorKey before = {id.id, boards.board().id(id.id).arrivals.load().over()};
   const TensorKey closed = boards.WriteRow(0, id.id);
   CHECK(boards.Announce(0, id).ok());
   CHECK(boards[0].plane->Reject(closed, kUnwanted).ok());

@@ -23,6 +23,7 @@ struct BoardRank {
       locals.push_back(rank);
       globals.push_back(share.ranks[rank]);
       context.memory.push_back(share.memory[rank].data());
+      context.present.push_back(rank);
     }
     context.me = static_cast<uint32_t>(share.local_rank);
     context.ranks = static_cast<uint32_t>(share.ranks.size());
@@ -73,7 +74,7 @@ class Boards {
   /// Rank `rank` writes its row for the open generation; it has yet to announce itself.
   TensorKey WriteRow(int rank, uint32_t id) {
     SetBoard& view = board(rank);
-    const TensorKey key{id, (view.id(id).arrivals.load() >> 16 & 0xffffffff) + 1};
+    const TensorKey key{id, view.id(id).arrivals.load().open()};
     const Request request = FourNumbers();
     Row& row = view.row(static_cast<uint32_t>(rank), id, key.generation);
     row.signature = request.Signature();
@@ -88,7 +89,7 @@ class Boards {
     return key;
   }
 
-  Status Announce(int rank, SetBoard::NamedId id) {
+  Result<Announced> Announce(int rank, SetBoard::NamedId id) {
     const TensorKey key = WriteRow(rank, id.id);
     const Request request = FourNumbers();
     return ranks_[rank]->plane->Announce({key.id, key.generation, id.incarnation, &request});

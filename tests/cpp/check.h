@@ -98,4 +98,6 @@ inline int RunTests(const char* filter) {
 #define CHECK_EQ(actual, expected) \
   ::horoacc::check::CheckEqual(actual, expected, #actual " == " #expected, __FILE__, __LINE__)
 
+#ifndef HOROACC_CHECK_WITHOUT_MAIN
 int main(int argc, char** argv) { return ::horoacc::check::RunTests(argc > 1 ? argv[1] : nullptr); }
+#endif

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "check.h"
+#include "negotiate/tree_messages.h"
 
 namespace horoacc {
 namespace {
@@ -33,6 +34,16 @@ class Inbox final : public ControlLinks {
  private:
   std::deque<ControlMessage> arrived_;
 };
+
+constexpr int kMoreThanMayComeEarly = 100000;
+
+void PumpAll(ControlMux& mux) {
+  for (bool any = true; any;) {
+    const auto pumped = mux.Pump();
+    CHECK(pumped.ok());
+    any = pumped.value();
+  }
+}
 
 TEST(early_messages_come_first_and_their_errors_are_told) {
   Inbox inbox;
@@ -64,8 +75,48 @@ TEST(a_removed_set_gets_nothing) {
     return MakeError(ErrorKind::kSystem, "handled");
   });
   mux.Unregister(7);
-  for (int k = 0; k < 10000; ++k) inbox.Arrive(7, 1);  // more than may come early
-  CHECK(mux.Pump().ok());
+  for (int k = 0; k < kMoreThanMayComeEarly; ++k) inbox.Arrive(7, 1);
+  PumpAll(mux);
+}
+
+// A peer that knows the set already may tell of every id there is before this rank knows it.
+TEST(whatever_a_correct_peer_can_send_early_is_kept) {
+  Inbox inbox;
+  ControlMux mux(inbox, [](int) { return false; });
+  for (uint32_t child = 0; child < kFanOut; ++child) {
+    for (uint32_t id = 0; id < kIds; ++id) inbox.Arrive(7, static_cast<uint8_t>(id));
+  }
+  PumpAll(mux);
+  uint32_t handled = 0;
+  mux.Register(7, [&](int, std::span<const std::byte> payload) -> Status {
+    CHECK_EQ(static_cast<uint8_t>(payload[0]), static_cast<uint8_t>(handled % kIds));
+    ++handled;
+    return {};
+  });
+  PumpAll(mux);
+  CHECK_EQ(handled, kFanOut * kIds);
+}
+
+TEST(more_than_a_correct_peer_can_send_early_is_an_error) {
+  Inbox inbox;
+  ControlMux mux(inbox, [](int) { return false; });
+  for (int k = 0; k < kMoreThanMayComeEarly; ++k) inbox.Arrive(7, 1);
+  Result<bool> pumped = true;
+  while (pumped.ok() && pumped.value()) pumped = mux.Pump();
+  CHECK(!pumped.ok());
+  CHECK_EQ(pumped.error().culprit, 1);
+}
+
+// Who pumps has other things to do than to take messages for ever.
+TEST(a_pump_ends_although_messages_keep_coming) {
+  Inbox inbox;
+  ControlMux mux(inbox, [](int) { return false; });
+  mux.Register(7, [&](int, std::span<const std::byte>) -> Status {
+    inbox.Arrive(7, 1);
+    return {};
+  });
+  inbox.Arrive(7, 1);
+  CHECK(mux.Pump().value());
 }
 
 }  // namespace

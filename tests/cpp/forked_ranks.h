@@ -32,6 +32,12 @@ class ForkedRank {
   }
 
   void Kill() const { ::kill(pid_, SIGKILL); }
+  void Signal(int number) const { ::kill(pid_, number); }
+  /// Whether a signal has stopped it.
+  [[nodiscard]] bool Stopped() const {
+    int status = 0;
+    return ::waitpid(pid_, &status, WUNTRACED | WNOHANG) == pid_ && WIFSTOPPED(status);
+  }
 
   /// What the body returned; 1000 + the signal that ended it; -1 if it still runs at the deadline.
   int Await(int64_t deadline_ns) {

@@ -4,7 +4,8 @@
 //
 // Modes: "ours" (default): HoroACC initialises and finalises MPI; "theirs": this program does, as
 // mpi4py would; "funneled": it asks for too few threads; "twice": two sessions, one after the
-// other; "missing": the last rank stays away from a gather; "abandon": everybody gives MPI up.
+// other; "missing": the last rank stays away from a gather; "abandon": everybody gives MPI up;
+// "data": the data links.
 // Prints "rank R of N: good" and returns 0, or says what was wrong and returns 1.
 #include <dlfcn.h>
 #include <unistd.h>
@@ -15,8 +16,11 @@
 #include <thread>
 #include <vector>
 
+#define HOROACC_CHECK_WITHOUT_MAIN
 #include "base/clock.h"
+#include "data_battery.h"
 #include "transport/mpi_links.h"
+#include "transport/tagged_links.h"
 
 using namespace horoacc;
 
@@ -96,14 +100,37 @@ void CheckLinks(const std::shared_ptr<MpiSession>& session) {
   REQUIRE(std::string(links->kind()) == "mpi");
 }
 
+/// What all data links do, and an abort.
+void CheckData(const std::shared_ptr<MpiSession>& session) {
+  const auto bootstrap = MakeMpiBootstrap(session);
+  const int rank = session->rank();
+  const auto links = MakeMpiDataLinks(session, 3);
+  REQUIRE(links->MustPoll() && links->WaitFd() == -1 && std::string(links->kind()) == "mpi");
+  const auto meet = [&] { REQUIRE(bootstrap->AllGather("", Soon()).ok()); };
+  testing::RunBattery(*links, rank, session->size(), meet);
+  const auto spec = testing::Spec(rank == 0 ? 1 : 0, 60);
+  const auto receiver = rank < 2 ? testing::MustReceive(*links, spec) : nullptr;
+  std::vector<std::byte> place(100000);
+  const std::span<std::byte> piece(place);
+  if (rank < 2) REQUIRE(receiver->Expect(place.size(), {&piece, 1}).ok());
+  meet();
+  if (rank == 0) links->Abort(MakeError(ErrorKind::kTimeout, "rank 2 is late", 2));
+  if (rank == 1) {
+    const auto error = testing::Drive(*links, [] { return false; });
+    REQUIRE(error && error->kind == ErrorKind::kTimeout && error->culprit == 2);
+    REQUIRE(error->message.find("rank 0 gave up: rank 2 is late") != std::string::npos);
+  }
+  meet();
+}
+
 void CheckMissing(const std::shared_ptr<MpiSession>& session) {
   const auto bootstrap = MakeMpiBootstrap(session);
   const int last = session->size() - 1;
   if (session->rank() == last) {
-    std::this_thread::sleep_for(std::chrono::seconds(3));
+    std::this_thread::sleep_for(std::chrono::seconds(5));
     return;
   }
-  const auto blobs = bootstrap->AllGather("here", NowNs() + kSecond);
+  const auto blobs = bootstrap->AllGather("here", NowNs() + 2 * kSecond);
   REQUIRE(!blobs.ok());
   REQUIRE(blobs.error().kind == ErrorKind::kTimeout);
   REQUIRE(blobs.error().culprit == last);
@@ -167,6 +194,8 @@ int main(int argc, char** argv) {
   const int size = session->size();
   if (mode == "missing") {
     CheckMissing(session);
+  } else if (mode == "data") {
+    CheckData(session);
   } else {
     CheckBootstrap(session);
     std::jthread([&session] { CheckLinks(session); }).join();

@@ -1,6 +1,7 @@
 // Adding, using and removing process sets, with calls that go wrong or come at the wrong time.
 #include <chrono>
 #include <latch>
+#include <optional>
 #include <sstream>
 
 #include "ranks.h"
@@ -65,6 +66,52 @@ TEST(a_bad_call_on_one_rank_is_an_error_on_all) {
   }
 }
 
+// The ranks' calls meet whatever they ask for: nobody waits for a call of the other kind.
+TEST(an_addition_that_meets_a_removal_is_an_error_on_all) {
+  for (const Pairs& plane : kPlanes) {
+    RunRanks(3, plane, [&](Engine& engine, int rank) {
+      const uint32_t pair = engine.AddProcessSet({0, 1}).value();
+      std::optional<Error> error;
+      if (rank == 1) {
+        const Status removed = engine.RemoveProcessSet(pair);
+        if (!removed.ok()) error = removed.error();
+      } else {
+        const auto added = engine.AddProcessSet({1, 2});
+        if (!added.ok()) error = added.error();
+      }
+      CHECK(error.has_value());
+      CHECK(error->kind == ErrorKind::kInvalid);
+      CHECK_EQ(error->message, rank == 1 ? "process sets differ: rank 1 was asked to remove one, "
+                                           "rank 0 to add one"
+                                         : "process sets differ: rank " + std::to_string(rank) +
+                                               " was asked to add one, rank 1 to remove one");
+      CHECK_EQ(error->culprit, rank == 1 ? 0 : 1);
+      if (rank < 2) CHECK_EQ(Sum(engine, pair), 2.0f);
+      CHECK(engine.RemoveProcessSet(pair).ok());
+      CHECK_EQ(engine.AddProcessSet({1, 2}).ok(), true);
+    });
+  }
+}
+
+// Only a rank that stands alone with it is named for it.
+TEST(removing_an_unknown_set_takes_part) {
+  constexpr uint32_t kUnknown = 40;
+  for (const Pairs& plane : kPlanes) {
+    RunRanks(3, plane, [&](Engine& engine, int rank) {
+      const uint32_t pair = engine.AddProcessSet({0, 1}).value();
+      const Status alone = engine.RemoveProcessSet(rank == 2 ? kUnknown : pair);
+      CHECK(!alone.ok());
+      CHECK(alone.error().kind == ErrorKind::kInvalid);
+      CHECK_EQ(alone.error().culprit, 2);
+      const Status alike = engine.RemoveProcessSet(kUnknown);
+      CHECK(!alike.ok());
+      CHECK_EQ(alike.error().message, "a process set that is not registered cannot be removed");
+      CHECK_EQ(alike.error().culprit, -1);
+      CHECK(engine.RemoveProcessSet(pair).ok());
+    });
+  }
+}
+
 // A script that adds and removes sets for ever; numbers do not come back, places do.
 TEST(sets_may_come_and_go_for_ever) {
   for (const Pairs& plane : kPlanes) {
@@ -89,6 +136,76 @@ TEST(sets_may_come_and_go_for_ever) {
   }
 }
 
+// While sets come and go, another thread asks after a call of set 0, and so looks at every set that
+// has calls in flight: it must not mistake one for the next in its place.
+TEST(a_poller_holds_no_set_beyond_its_end) {
+  for (const Pairs& plane : kPlanes) {
+    std::latch polled(1);
+    RunRanks(2, plane, [&](Engine& engine, int rank) {
+      float late = 1;
+      Submission submission =
+          Make(Collective::kAllreduce, "late", DType::kFloat32, {1}, &late, &late);
+      std::optional<uint64_t> handle;
+      std::jthread poller;
+      if (rank == 0) {
+        handle = engine.Submit(submission).value();
+        poller = std::jthread([&](const std::stop_token& stop) {
+          while (!stop.stop_requested()) {
+            CHECK(!engine.Poll(*handle).value());
+            CHECK(engine.Wait(*handle, NowNs() + kMillisecond).error().kind == ErrorKind::kTimeout);
+          }
+        });
+      }
+      for (int round = 0; round < 100; ++round) {
+        const uint32_t set = engine.AddProcessSet({0}).value();
+        if (rank == 0) CHECK_EQ(Sum(engine, set), 1.0f);
+        CHECK(engine.RemoveProcessSet(set).ok());
+      }
+      if (rank == 0) {
+        poller.request_stop();
+        poller.join();
+        polled.count_down();
+      } else {
+        polled.wait();
+        handle = engine.Submit(submission).value();
+      }
+      CHECK(WaitAndRelease(engine, *handle).ok());
+      CHECK_EQ(late, 2.0f);
+    });
+  }
+}
+
+// A signal ends the wait of the rank that got it, not what the ranks have agreed to do.
+TEST(an_interrupted_addition_goes_on) {
+  for (const Pairs& plane : kPlanes) {
+    std::latch interrupted(1);
+    RunRanks(2, plane, [&](Engine& engine, int rank) {
+      if (rank == 0) {
+        const auto added = engine.AddProcessSet({1}, [] { return true; });
+        CHECK(!added.ok());
+        CHECK(added.error().kind == ErrorKind::kTimeout);
+        interrupted.count_down();
+        // The next call comes after it on every rank.
+        CHECK(!engine.AddProcessSet({1}).ok());
+      } else {
+        interrupted.wait();
+        CHECK_EQ(engine.AddProcessSet({1}).value(), 1);
+        CHECK(!engine.AddProcessSet({1}).ok());
+      }
+      CHECK(engine.ProcessSetRanks(1).has_value());
+      if (rank == 1) CHECK_EQ(Sum(engine, 1), 1.0f);
+      CHECK(engine.RemoveProcessSet(1).ok());
+    });
+  }
+}
+
+// A rank that leaves while its own addition still waits for the others.
+TEST(shutting_down_ends_an_interrupted_addition) {
+  RunRanks(2, {}, [&](Engine& engine, int rank) {
+    if (rank == 0) CHECK(!engine.AddProcessSet({0}, [] { return true; }).ok());
+  });
+}
+
 TEST(too_many_sets_at_a_time) {
   RunRanks(7, {}, [&](Engine& engine, int) {
     std::vector<uint32_t> sets;
@@ -101,11 +218,8 @@ TEST(too_many_sets_at_a_time) {
     }
     CHECK(!engine.AddProcessSet({1, 2, 3, 4, 5, 6}).ok());
     CHECK(engine.RemoveProcessSet(sets[5]).ok());
-    const auto again = engine.AddProcessSet({1, 2, 3, 4, 5, 6});
-    if (!again.ok()) {
-      // The removed one was not done everywhere when the ranks agreed; it is by the next time.
-      CHECK(engine.AddProcessSet({1, 2, 3, 4, 5, 6}).ok());
-    }
+    // The removed one may not be done everywhere yet: that is waited for.
+    CHECK(engine.AddProcessSet({1, 2, 3, 4, 5, 6}).ok());
   });
 }
 
@@ -116,6 +230,7 @@ TEST(a_call_that_meets_a_removal_ends) {
     RunRanks(3, plane, [&](Engine& engine, int rank) {
       const uint32_t pair = engine.AddProcessSet({0, 1}).value();
       if (rank < 2) CHECK_EQ(Sum(engine, pair), 2.0f);
+      const uint64_t in_use = Counter(engine, "arena_in_use");
       if (rank > 0) {
         submitted.wait();
         CHECK(engine.RemoveProcessSet(pair).ok());
@@ -126,13 +241,22 @@ TEST(a_call_that_meets_a_removal_ends) {
         // The removal is under way, and waits for the other ranks.
         CHECK(Eventually([&] { return Counter(engine, "submissions") > before; }));
         const auto handle = SubmitSum(engine, pair, value);
+        Submission group = Make(Collective::kAllreduce, "group", DType::kFloat32, {1}, &value,
+                                &value);  // has a block beside its row
+        group.request.tensors.push_back(group.request.tensors[0]);
+        group.buffers.push_back(group.buffers[0]);
+        group.process_set = pair;
+        const auto grouped = engine.Submit(std::move(group));
         submitted.count_down();
-        CHECK(handle.ok());
-        const Status outcome = WaitAndRelease(engine, handle.value());
-        CHECK(!outcome.ok());
-        CHECK(outcome.error().kind == ErrorKind::kAborted);
-        CHECK(outcome.error().message.find("removed") != std::string::npos);
+        for (const auto& call : {handle, grouped}) {
+          CHECK(call.ok());
+          const Status outcome = WaitAndRelease(engine, call.value());
+          CHECK(!outcome.ok());
+          CHECK(outcome.error().kind == ErrorKind::kAborted);
+          CHECK(outcome.error().message.find("removed") != std::string::npos);
+        }
         remover.join();
+        CHECK(Eventually([&] { return Counter(engine, "arena_in_use") <= in_use; }));
         CHECK(!SubmitSum(engine, pair, value).ok());
       }
       CHECK_EQ(Sum(engine, 0), 3.0f);

@@ -18,9 +18,10 @@ namespace horoacc::testing {
 using Pairs = std::vector<std::pair<std::string, std::string>>;
 
 /// Runs `body(engine, rank)` on every rank. `settings` are key=value pairs; control=tcp means
-/// "messages" here: the tree plane over inproc mailboxes.
+/// "messages" here: the tree plane over inproc mailboxes. `adjust` may change a rank's parts.
 inline void RunRanks(int ranks, const Pairs& settings,
-                     const std::function<void(Engine&, int)>& body) {
+                     const std::function<void(Engine&, int)>& body,
+                     const std::function<void(EngineParts&, int)>& adjust = {}) {
   auto hub = InprocHub::Create(ranks, HostBoard::BytesFor(ranks), 1ull << 32);
   CHECK(hub.ok());
   std::vector<std::jthread> threads;
@@ -35,6 +36,7 @@ inline void RunRanks(int ranks, const Pairs& settings,
       parts.share = hub.value()->MakeHostShare(rank);
       if (parsed.value().control == ControlKind::kTcp)
         parts.links = hub.value()->MakeControlLinks(rank);
+      if (adjust) adjust(parts, rank);
       auto engine = Engine::Create(std::move(parsed).value(), std::move(parts));
       CHECK(engine.ok());
       body(*engine.value(), rank);

@@ -24,6 +24,9 @@ class Mutant final : public Schedule {
         where_(where),
         change_(std::move(change)) {}
   [[nodiscard]] uint32_t scratch(uint32_t rank) const override { return original_.scratch(rank); }
+  [[nodiscard]] Part kept(uint32_t rank, uint32_t chunk) const override {
+    return original_.kept(rank, chunk);
+  }
   [[nodiscard]] uint32_t steps(uint32_t rank, uint32_t lane) const override {
     return original_.steps(rank, lane) - (!change_ && Here(rank, lane) ? 1 : 0);
   }
@@ -181,6 +184,42 @@ TEST(scratch_that_is_reused_without_credit) {
     }
   }
   CHECK(found >= 7);
+}
+
+TEST(sums_in_another_order) {
+  // Any allreduce, said to add in the order of the ranks.
+  class Pretender final : public Schedule {
+   public:
+    explicit Pretender(const Schedule& original)
+        : Schedule(Ordered(original)), original_(original) {}
+    [[nodiscard]] uint32_t steps(uint32_t rank, uint32_t lane) const override {
+      return original_.steps(rank, lane);
+    }
+    [[nodiscard]] Step step(uint32_t rank, uint32_t lane, uint32_t k) const override {
+      return original_.step(rank, lane, k);
+    }
+
+   private:
+    static Facts Ordered(const Schedule& original) {
+      Facts facts = original.facts();
+      facts.in_rank_order = true;
+      return facts;
+    }
+    const Schedule& original_;
+  };
+  const Plan plan{.topology = Topology({3, 2}), .trees = 3};
+  uint32_t caught = 0;
+  for (const Algorithm& algorithm : Algorithms()) {
+    if (algorithm.goal != Goal::kAllreduce) continue;
+    const auto original = algorithm.make(plan);
+    const bool in_order = Prove(Pretender(*original), {}).ok();
+    CHECK_EQ(in_order, original->facts().in_rank_order);
+    if (!in_order) ++caught;
+  }
+  CHECK_EQ(caught, 7u);
+  // One pass over the ranks of one host is in their order.
+  const auto one_host = FindAlgorithm("cpu_reduce").value()->make({.topology = Topology({5})});
+  CHECK(Prove(Pretender(*one_host), {}).ok());
 }
 
 TEST(a_cycle_of_full_links) {

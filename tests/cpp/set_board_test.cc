@@ -63,6 +63,28 @@ TEST(every_name_has_an_id_of_its_own_on_all_ranks) {
   }
 }
 
+// One word holds three counts: none may run into its neighbour.
+TEST(counts_of_arrivals_are_kept_apart) {
+  Arrivals arrivals;
+  uint64_t over = 0;
+  for (uint32_t name = 0; name < 3; ++name) {
+    for (uint32_t generation = 0; generation < 4; ++generation) {
+      for (uint32_t rank = 0; rank < 65535; ++rank) arrivals = arrivals.OneMore();
+      CHECK_EQ(arrivals.arrived(), 65535);
+      CHECK_EQ(arrivals.open(), over + 1);
+      CHECK_EQ(arrivals.incarnation(), name);
+      const bool skip = generation == 2;
+      arrivals = skip ? arrivals.ClosedWithNext() : arrivals.Closed();
+      over += skip ? 2 : 1;
+      CHECK_EQ(arrivals.arrived(), 0);
+      CHECK_EQ(arrivals.over(), over);
+    }
+    arrivals = arrivals.Renamed();
+    CHECK_EQ(arrivals.over(), over);
+  }
+  CHECK_EQ(arrivals.incarnation(), 3);
+}
+
 TEST(names_without_a_finished_call_keep_their_ids) {
   const Boards boards(2);
   for (uint32_t k = 0; k < kNamedIds; ++k) (void)boards.Lookup("t" + std::to_string(k));
@@ -125,9 +147,7 @@ TEST(the_id_that_rested_longest_goes_to_the_new_name) {
   CHECK_EQ(boards.Lookup("fresh", 0).id, fresh.id);
   CHECK_EQ(boards.Lookup("fresh", 0).incarnation, 1);
   // A rank that still knows the id under its old name is told to look it up again.
-  const Status stale = boards.Announce(0, {second, 0});
-  CHECK(!stale.ok());
-  CHECK_EQ(stale.error().culprit, kLookUpAgain);
+  CHECK_EQ(boards.Announce(0, {second, 0}).value(), Announced::kLookUpAgain);
   const SetBoard::NamedId again = boards.Lookup("second");
   CHECK(again.id != second);
   boards.AnnounceEverywhere("second");
@@ -223,7 +243,7 @@ TEST(recycled_names_leave_their_places_free) {
   Boards boards(1, Unfused());
   const auto taken = [&] {
     uint32_t names = 0;
-    for (uint32_t k = 0; k < kNameSlots; ++k) names += boards.board().name_slot(k) != 0;
+    for (uint32_t k = 0; k < kNameSlots; ++k) names += boards.board().names().at(k) != 0;
     return names;
   };
   FillIds(boards, "first.");
@@ -351,7 +371,7 @@ TEST(the_death_of_a_locks_owner_is_noticed) {
     CHECK(guard.status().error().kind == ErrorKind::kPeerLost);
     CHECK_EQ(guard.status().error().culprit, 1);  // the error names the rank
   }
-  CHECK(NowNs() - start < 5 * kSecond);
+  CHECK(NowNs() - start < 20 * kSecond);
   // What the dead rank left half done stays closed.
   auto lookup = boards.board(0).Lookup("x");
   CHECK(!lookup.ok());
@@ -382,6 +402,22 @@ TEST(the_first_abort_stays) {
     CHECK_EQ(boards[rank].host.aborted().message, "rank 7 died");
     CHECK_EQ(boards[rank].host.aborted().culprit, 7);
   }
+}
+
+TEST(the_ends_of_a_set_are_told_apart) {
+  const SetEnd none;
+  const SetEnd removed = SetEnd::Removed();
+  CHECK(!none && removed && removed.removed() && !removed.gave_up());
+  for (const int rank : {0, 1, 7, 100000}) {
+    const SetEnd left = SetEnd::Left(rank);
+    const SetEnd gave_up = SetEnd::GaveUp(rank);
+    CHECK(left && !left.removed() && !left.gave_up());
+    CHECK(gave_up && !gave_up.removed() && gave_up.gave_up());
+    CHECK_EQ(left.rank(), rank);
+    CHECK_EQ(gave_up.rank(), rank);
+  }
+  for (const SetEnd end : {none, removed, SetEnd::Left(3), SetEnd::GaveUp(3)})
+    CHECK(SetEnd::FromWire(end.wire()) == end);
 }
 
 TEST(an_abort_without_a_culprit_and_with_a_long_text) {

@@ -256,25 +256,32 @@ TEST(AMissingPeerIsNamedAtTheDeadline) {
   CHECK(connected.error().message.find("refused") != std::string::npos);
 }
 
-TEST(AStrangerAtTheControlPortIsTurnedAway) {
-  // A stranger that sits on rank 1's port from the start and a rank with another secret.
+// What each rank is told when rank 0 has another secret. Rank 1 waits for a better one until then.
+std::vector<std::string> ToldToStrangers(int64_t seconds) {
   const auto hub = std::move(InprocHub::Create(2, 4096, 4096)).value();
   std::vector<std::string> texts(2);
-  {
-    std::vector<std::jthread> threads;
-    for (int rank = 0; rank < 2; ++rank) {
-      threads.emplace_back([&, rank] {
-        TcpLinksOptions options = Options();
-        options.deadline_ns = NowNs() + kSecond;
-        if (rank == 0) options.secret = "guessed";
-        const auto bootstrap = hub->MakeBootstrap(rank);
-        const auto connected = ConnectTcpLinks(*bootstrap, options);
-        texts[rank] = connected.ok() ? "connected" : connected.error().message;
-      });
-    }
+  std::vector<std::jthread> threads;
+  for (int rank = 0; rank < 2; ++rank) {
+    threads.emplace_back([&, rank] {
+      TcpLinksOptions options = Options();
+      options.deadline_ns = NowNs() + seconds * kSecond;
+      if (rank == 0) options.secret = "guessed";
+      const auto bootstrap = hub->MakeBootstrap(rank);
+      const auto connected = ConnectTcpLinks(*bootstrap, options);
+      texts[rank] = connected.ok() ? "connected" : connected.error().message;
+    });
   }
-  CHECK(texts[0].find("secret") != std::string::npos);
-  CHECK(texts[1].find("does not know the job's secret") != std::string::npos);
+  threads.clear();
+  return texts;
+}
+
+TEST(AStrangerAtTheControlPortIsTurnedAway) {
+  const auto names_the_secret = [](const std::vector<std::string>& texts) {
+    return texts[0].find("secret") != std::string::npos &&
+           texts[1].find("does not know the job's secret") != std::string::npos;
+  };
+  // On a machine that is very busy the two may not have met by then.
+  CHECK(names_the_secret(ToldToStrangers(3)) || names_the_secret(ToldToStrangers(30)));
 }
 
 TEST(FramesRefuseWhatTheyCannotTrust) {

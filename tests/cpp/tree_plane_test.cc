@@ -21,7 +21,7 @@ Settings Unfused() {
 }
 
 uint64_t OpenGeneration(Trees& trees, const std::string& name) {
-  return (trees.boards().board().id(trees.IdOf(name)).arrivals.load() >> 16 & 0xffffffff) + 1;
+  return trees.boards().board().id(trees.IdOf(name)).arrivals.load().open();
 }
 
 /// Makes one bucket of the names.
@@ -154,7 +154,7 @@ TEST(nothing_runs_after_a_rank_has_left) {
   Fuse(trees, {"a", "b"});
   trees.AnnounceEverywhere("a");
   CHECK(trees.CarryOut().empty());
-  trees.boards().board().header().gone.store(1 + 1);
+  trees.boards().board().header().end.store(SetEnd::Left(1));
   CHECK(trees.plane(0).Unblock({}).ok());
   trees.Deliver();
   for (int rank = 0; rank < 2; ++rank) {

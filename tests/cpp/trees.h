@@ -65,7 +65,7 @@ class Trees {
     return pumped.error();
   }
 
-  Status Announce(int rank, const std::string& name) {
+  Result<Announced> Announce(int rank, const std::string& name) {
     const SetBoard::NamedId id = boards_.Lookup(name, rank);
     const TensorKey key = boards_.WriteRow(rank, id.id);
     const Request request = Boards::FourNumbers();

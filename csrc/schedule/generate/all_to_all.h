@@ -25,6 +25,7 @@ class RailAllToAll final : public Schedule {
  public:
   explicit RailAllToAll(Topology topology);
   [[nodiscard]] uint32_t scratch(uint32_t rank) const override;
+  [[nodiscard]] Part kept(uint32_t rank, uint32_t chunk) const override;
   [[nodiscard]] uint32_t steps(uint32_t rank, uint32_t lane) const override;
   [[nodiscard]] Step step(uint32_t rank, uint32_t lane, uint32_t k) const override;
 

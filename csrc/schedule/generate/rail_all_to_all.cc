@@ -33,6 +33,11 @@ uint32_t RailAllToAll::scratch(uint32_t rank) const {
   return local > 1 && topology_.hosts() > 1 ? facts().ranks * local : 0;
 }
 
+Part RailAllToAll::kept(uint32_t rank, uint32_t chunk) const {
+  const Place place = PlaceOf(rank);
+  return {chunk / place.local, place.first + chunk % place.local};
+}
+
 uint32_t RailAllToAll::RelayedTo(const Place& place, uint32_t other) const {
   const uint32_t theirs = topology_.local(other);
   return theirs > place.i ? (theirs - place.i - 1) / place.local + 1 : 0;

@@ -18,28 +18,29 @@ bool HasOutput(const Facts& facts, uint32_t rank, uint32_t chunk) {
   return true;
 }
 
-Value Promised(const Facts& facts, uint32_t rank, uint32_t chunk) {
+Value Promised(const Facts& facts, uint32_t rank, uint32_t chunk, uint32_t whole_sum) {
   const uint64_t everybody = ~uint64_t{0} >> (64 - facts.ranks);
   switch (facts.goal) {
     case Goal::kAllGather:
-      return {chunk, false, Bit(chunk), 0};
+      return {chunk, false, Bit(chunk), 0, 0};
     case Goal::kBroadcast:
-      return {chunk, false, Bit(facts.root), 0};
+      return {chunk, false, Bit(facts.root), 0, 0};
     case Goal::kAllToAll:
-      return {rank, false, Bit(chunk), 0};
+      return {rank, false, Bit(chunk), 0, 0};
     default:
-      return {chunk, true, everybody, everybody};
+      return {chunk, true, everybody, everybody, whole_sum};
   }
 }
 
 std::string Show(const Value& value) {
   return "chunk " + std::to_string(value.chunk) + " of ranks " + std::to_string(value.ranks) +
-         " (mask), scaled " + std::to_string(value.scaled) + (value.finished ? ", finished" : "");
+         " (mask), scaled " + std::to_string(value.scaled) + (value.finished ? ", finished" : "") +
+         (value.expression != 0 ? ", combined as " + std::to_string(value.expression) : "");
 }
 
 }  // namespace
 
-Memory::Memory(const Schedule& schedule, const Rules& rules)
+Memory::Memory(const Schedule& schedule, const Rules& rules, Expressions& expressions)
     : facts_(schedule.facts()), rules_(rules) {
   uint32_t next = facts_.ranks * rules.windows * (rules.in_place ? 1 : 2) * facts_.chunks;
   for (uint32_t rank = 0; rank < facts_.ranks; ++rank) {
@@ -50,15 +51,21 @@ Memory::Memory(const Schedule& schedule, const Rules& rules)
     }
   }
   cells_.resize(next);
-  for (uint32_t window = 0; window < rules.windows; ++window) PutInputs(window);
+  if (facts_.in_rank_order) {
+    std::vector<uint32_t> leaves;
+    for (uint32_t rank = 0; rank < facts_.ranks; ++rank) leaves.push_back(expressions.Leaf(rank));
+    whole_sum_ = expressions.Balanced(leaves);
+  }
+  for (uint32_t window = 0; window < rules.windows; ++window) PutInputs(window, expressions);
 }
 
-void Memory::PutInputs(uint32_t window) {
+void Memory::PutInputs(uint32_t window, Expressions& expressions) {
   for (uint32_t rank = 0; rank < facts_.ranks; ++rank) {
+    const uint32_t leaf = facts_.in_rank_order ? expressions.Leaf(rank) : 0;
     const uint32_t base = BaseOf(rank, window, Buffer::kInput);
     for (uint32_t chunk = 0; chunk < facts_.chunks; ++chunk) {
       if (HasInput(facts_, rank, chunk)) {
-        cells_[base + chunk].value = {chunk, false, Bit(rank), 0};
+        cells_[base + chunk].value = {chunk, false, Bit(rank), 0, leaf};
       }
     }
   }
@@ -91,7 +98,7 @@ std::string Memory::CheckOutputs(uint32_t window) const {
     const uint32_t base = BaseOf(rank, window, Buffer::kOutput);
     for (uint32_t chunk = 0; chunk < facts_.chunks; ++chunk) {
       if (!HasOutput(facts_, rank, chunk)) continue;
-      const Value promised = Promised(facts_, rank, chunk);
+      const Value promised = Promised(facts_, rank, chunk, whole_sum_);
       const Value& value = cells_[base + chunk].value;
       if (value == promised) continue;
       return "rank " + std::to_string(rank) + ", window " + std::to_string(window) +

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "schedule/prove/expression.h"
 #include "schedule/prove/ordering.h"
 #include "schedule/prove/prover.h"
 
@@ -16,7 +17,7 @@ struct Extent {
 
 class Memory {
  public:
-  Memory(const Schedule& schedule, const Rules& rules);
+  Memory(const Schedule& schedule, const Rules& rules, Expressions& expressions);
 
   /// kNone's extent is empty. What is wrong with it goes into `*wrong`.
   [[nodiscard]] Extent Find(uint32_t rank, uint32_t window, Buffer buffer, uint32_t chunk,
@@ -28,11 +29,12 @@ class Memory {
   [[nodiscard]] std::string CheckOutputs(uint32_t window) const;
 
  private:
-  void PutInputs(uint32_t window);
+  void PutInputs(uint32_t window, Expressions& expressions);
   [[nodiscard]] uint32_t BaseOf(uint32_t rank, uint32_t window, Buffer buffer) const;
 
   const Facts facts_;
   const Rules rules_;
+  uint32_t whole_sum_ = 0;               ///< the expression that sums must have; 0: any
   std::vector<uint32_t> scratch_;        ///< chunks, by rank
   std::vector<uint32_t> scratch_bases_;  ///< by rank and place
   std::vector<Cell> cells_;

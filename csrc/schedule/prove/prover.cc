@@ -1,6 +1,7 @@
 #include "schedule/prove/prover.h"
 
 #include <deque>
+#include <map>
 #include <string>
 
 #include "schedule/prove/memory.h"
@@ -34,7 +35,7 @@ class Prover {
       : schedule_(schedule),
         facts_(schedule.facts()),
         rules_(rules),
-        memory_(schedule, rules),
+        memory_(schedule, rules, expressions_),
         everybody_(~uint64_t{0} >> (64 - facts_.ranks)),
         network_(facts_.ranks) {
     actors_.resize(static_cast<size_t>(facts_.ranks) * facts_.lanes);
@@ -183,6 +184,8 @@ class Prover {
       actor.values.push_back(ReadOwn(actor, step, own.cell(k)));
     }
     actor.source = step.op == Op::kSend ? own : Extent{};
+    const bool reduces = step.src != Buffer::kNone && !taken.empty();
+    if (reduces && facts_.in_rank_order) NoteOrder(actor, taken);
     for (auto& [peer, message] : taken) {
       if (gathers) {
         Store(actor, step, step.dst_chunk + (peer - step.peer[0]) * step.count, message.values);
@@ -201,6 +204,17 @@ class Prover {
     }
     if (step.dst != Buffer::kNone && !gathers) {
       actor.source = Store(actor, step, step.dst_chunk, actor.values);
+    }
+  }
+
+  // Operands are combined in the order of the ranks that they came from, this one among them.
+  void NoteOrder(Actor& actor, std::vector<std::pair<uint32_t, Message>>& taken) {
+    for (size_t k = 0; k < actor.values.size(); ++k) {
+      std::map<uint32_t, uint32_t> by_rank{{actor.rank, actor.values[k].expression}};
+      for (const auto& [peer, message] : taken) by_rank[peer] = message.values[k].expression;
+      std::vector<uint32_t> operands;
+      for (const auto& [rank, expression] : by_rank) operands.push_back(expression);
+      actor.values[k].expression = expressions_.Balanced(operands);
     }
   }
 
@@ -254,6 +268,7 @@ class Prover {
       if (!memory_.Writable(actor.rank, step.dst, (chunk + k) % extent.size)) {
         Fail(actor, "writes where it must not");
       }
+      if (const char* bad = CheckPlaceOf(actor, step, chunk + k, values[k])) Fail(actor, bad);
       Cell& cell = memory_[extent.cell(k)];
       // A copy of a buffer onto itself is none.
       if (step.op == Op::kCopy && cell.value == values[k] && rules_.in_place) continue;
@@ -262,6 +277,26 @@ class Prover {
       }
     }
     return extent;
+  }
+
+  // An executor gives unfinished sums a type of their own, and chunks of scratch the size of what
+  // they are said to be kept for.
+  const char* CheckPlaceOf(const Actor& actor, const Step& step, uint32_t chunk,
+                           const Value& value) {
+    const bool sums = facts_.goal == Goal::kAllreduce || facts_.goal == Goal::kReduceScatter ||
+                      facts_.goal == Goal::kReduce;
+    if (step.dst == Buffer::kScratch) {
+      const Part part = schedule_.kept(actor.rank, chunk % schedule_.scratch(actor.rank));
+      if (part.chunk != value.chunk) return "keeps a chunk where another one belongs";
+      if (sums && (value.finished || value.scaled != value.ranks)) {
+        return "keeps what is no unfinished sum";
+      }
+      const uint64_t source = uint64_t{1} << part.source;
+      if (!sums && value.ranks != source) return "keeps what came from another rank";
+    } else if (sums && step.src == Buffer::kNone && !value.finished) {
+      return "takes an unfinished sum for a result";
+    }
+    return nullptr;
   }
 
   void Post(Actor& actor, const Step& step) {
@@ -324,6 +359,7 @@ class Prover {
   const Schedule& schedule_;
   const Facts facts_;
   const Rules rules_;
+  Expressions expressions_;
   Memory memory_;
   const uint64_t everybody_;
   std::vector<Actor> actors_;

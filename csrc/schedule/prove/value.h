@@ -10,6 +10,8 @@ struct Value {
   bool finished = false;  ///< the factor after the sum was applied
   uint64_t ranks = 0;     ///< whose contributions it holds; 0: nothing was ever written here
   uint64_t scaled = 0;    ///< those with the factor before the sum
+  /// How they were combined (expression.h); 0 where the order does not matter.
+  uint32_t expression = 0;
   friend bool operator==(const Value&, const Value&) = default;
 };
 

@@ -1,0 +1,134 @@
+#include "api/hosts.h"
+
+#include <sys/utsname.h>
+
+#include <charconv>
+#include <sstream>
+#include <string_view>
+#include <vector>
+
+#include "transport/interfaces.h"
+#include "transport/mpi_links.h"
+#include "transport/plugin_links.h"
+#include "transport/shm_data.h"
+#include "transport/tagged_links.h"
+#include "transport/tcp_data_links.h"
+#include "transport/tcp_links.h"
+
+namespace horoacc {
+namespace {
+
+// 0 for what is no number.
+int NumberIn(std::string_view text) {
+  int number = 0;
+  std::from_chars(text.data(), text.data() + text.size(), number);
+  return number;
+}
+
+std::string HostName() {
+  utsname names{};
+  return uname(&names) == 0 ? names.nodename : "localhost";
+}
+
+// Ranks that met through MPI have no rendezvous: they listen on the interface that joins the hosts.
+Result<std::string> AddressOfRankZero(const Settings& settings, Bootstrap& bootstrap,
+                                      int local_rank, int64_t deadline_ns) {
+  HA_ASSIGN(std::vector<Interface> interfaces, ListInterfaces());
+  const InterfaceOffer mine{NetworkIdentity(), local_rank, std::move(interfaces)};
+  HA_ASSIGN(const std::vector<std::string> packed,
+            bootstrap.AllGather(PackOffer(mine), deadline_ns));
+  std::vector<InterfaceOffer> offers;
+  for (const std::string& text : packed) {
+    HA_ASSIGN(InterfaceOffer offer, UnpackOffer(text));
+    offers.push_back(std::move(offer));
+  }
+  HA_ASSIGN(const std::vector<Interface> chosen,
+            ChooseInterfaces(offers, settings.network_interfaces));
+  return chosen[0].address + ":1";
+}
+
+Result<std::unique_ptr<DataLinks>> LinksAcross(const Settings& settings,
+                                               const HostLinkOptions& options,
+                                               const EngineParts& parts) {
+  constexpr uint64_t kEpoch = 0;
+  if (!settings.transport_plugin.empty()) {
+    return LoadDataLinks(*parts.bootstrap, settings.transport_plugin, kEpoch, options.deadline_ns);
+  }
+  if (settings.control == ControlKind::kMpi) return MakeMpiDataLinks(parts.mpi, kEpoch);
+  TcpDataOptions tcp;
+  tcp.secret = options.secret;
+  tcp.epoch = kEpoch;
+  tcp.deadline_ns = options.deadline_ns;
+  tcp.local_rank = parts.share.local_rank;
+  tcp.interfaces = settings.network_interfaces;
+  tcp.streams = settings.tcp_streams;
+  tcp.socket_buffer = settings.socket_buffer_bytes;
+  HA_ASSIGN(std::unique_ptr<TcpDataLinks> links, ListenForData(*parts.bootstrap, tcp));
+  return std::unique_ptr<DataLinks>(std::move(links));
+}
+
+}  // namespace
+
+Result<HostPlace> PlaceOnHost(const Settings& settings, const ha_placement& given) {
+  HostPlace place;
+  place.label = HostName();
+  place.placement = {given.rank,       given.size,       given.local_rank,
+                     given.local_size, given.cross_rank, given.cross_size};
+  if (settings.parted_hosts.empty() || given.size == 1) return place;
+  std::vector<int> parts;
+  int ranks = 0;
+  std::istringstream text(settings.parted_hosts);
+  for (std::string part; std::getline(text, part, '+'); ranks += parts.back())
+    parts.push_back(NumberIn(part));
+  const bool positive = std::ranges::all_of(parts, [](int part) { return part > 0; });
+  if (!positive || ranks != given.size) {
+    return MakeError(ErrorKind::kConfig, "setting 'parted_hosts' cannot be '" +
+                                             settings.parted_hosts + "' in a job of " +
+                                             std::to_string(given.size) + " ranks");
+  }
+  int first = 0;
+  int host = 0;
+  for (; given.rank >= first + parts[host]; ++host) first += parts[host];
+  place.label += "/" + std::to_string(host);
+  place.placement.local_rank = given.rank - first;
+  place.placement.local_size = parts[host];
+  place.placement.cross_rank = place.placement.cross_size = 0;
+  for (int other = 0; other < static_cast<int>(parts.size()); ++other) {
+    if (parts[other] <= place.placement.local_rank) continue;
+    ++place.placement.cross_size;
+    if (other < host) ++place.placement.cross_rank;
+  }
+  return place;
+}
+
+Status ConnectHosts(const Settings& settings, const HostLinkOptions& options, EngineParts& parts) {
+  Bootstrap& bootstrap = *parts.bootstrap;
+  HA_ASSIGN(const std::vector<std::string> lowest,
+            bootstrap.AllGather(std::to_string(parts.share.ranks[0]), options.deadline_ns));
+  SpreadParts spread;
+  for (const std::string& rank : lowest) spread.host_of.push_back(NumberIn(rank));
+  if (parts.share.ranks.size() == lowest.size()) return {};
+  if (settings.control == ControlKind::kBoard) {
+    return MakeError(ErrorKind::kConfig,
+                     "setting 'control' can be 'board' only if all ranks share one host's memory");
+  }
+  if (settings.control == ControlKind::kMpi) {
+    parts.links = MakeMpiControlLinks(parts.mpi);
+  } else {
+    TcpLinksOptions tcp;
+    tcp.rendezvous = options.rendezvous;
+    if (tcp.rendezvous.empty()) {
+      HA_ASSIGN(tcp.rendezvous, AddressOfRankZero(settings, bootstrap, parts.share.local_rank,
+                                                  options.deadline_ns));
+    }
+    tcp.secret = options.secret;
+    tcp.deadline_ns = options.deadline_ns;
+    HA_ASSIGN(parts.links, ConnectTcpLinks(bootstrap, tcp));
+  }
+  HA_ASSIGN(spread.across, LinksAcross(settings, options, parts));
+  spread.shm_offset = HostBoard::BytesFor(static_cast<uint32_t>(parts.share.ranks.size()));
+  parts.spread = std::move(spread);
+  return {};
+}
+
+}  // namespace horoacc

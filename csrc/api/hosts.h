@@ -1,0 +1,31 @@
+#pragma once
+// From ranks on several hosts to the links between them.
+#include <optional>
+#include <string>
+
+#include "api/horoacc.h"
+#include "base/settings.h"
+#include "runtime/engine.h"
+
+namespace horoacc {
+
+/// A rank's host, and where on it the rank is.
+struct HostPlace {
+  std::string label;  ///< ranks with different labels do not try to share memory
+  Placement placement;
+};
+
+/// What the launcher said, unless setting 'parted_hosts' makes hosts of parts of this one.
+Result<HostPlace> PlaceOnHost(const Settings& settings, const ha_placement& placement);
+
+struct HostLinkOptions {
+  std::string rendezvous;  ///< as the launcher gave it, or empty
+  std::string secret;
+  int64_t deadline_ns = 0;
+};
+
+/// Connects ranks that do not all share memory: fills in `links` and `spread`. All ranks call it,
+/// after they know who shares theirs. Leaves alone a job whose ranks all share memory.
+Status ConnectHosts(const Settings& settings, const HostLinkOptions& options, EngineParts& parts);
+
+}  // namespace horoacc

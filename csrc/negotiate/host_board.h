@@ -1,0 +1,37 @@
+#pragma once
+// The whole board of a host: header, bells, rank states, then set after set.
+#include <vector>
+
+#include "negotiate/board.h"
+#include "transport/host_share.h"
+
+namespace horoacc {
+
+class HostBoard {
+ public:
+  HostBoard(const HostShare& share, uint64_t fusion_threshold);
+  [[nodiscard]] static size_t BytesFor(uint32_t local_size);
+
+  [[nodiscard]] HostHeader& header() const { return *reinterpret_cast<HostHeader*>(base_); }
+  [[nodiscard]] Bell* bells() const;
+  [[nodiscard]] RankState& state(uint32_t local_rank) const;
+  [[nodiscard]] std::byte* set_memory(uint32_t slot) const;
+  /// Zeroes a slot whose process set is done on all ranks, for the next one.
+  void WipeSet(uint32_t slot) const;
+  [[nodiscard]] uint64_t fusion_threshold() const { return fusion_threshold_; }
+
+  [[nodiscard]] int rank_of(uint32_t local_rank) const { return ranks_[local_rank]; }
+
+  /// Puts an error into the abort word; the first one stays. True if this one did.
+  bool Abort(const Error& error) const;
+  /// The error in the abort word, or kOk.
+  [[nodiscard]] Error aborted() const;
+
+ private:
+  std::byte* base_;
+  std::vector<int> ranks_;  ///< global, by local rank
+  uint32_t local_size_;
+  uint64_t fusion_threshold_;
+};
+
+}  // namespace horoacc

@@ -1,0 +1,280 @@
+#include "negotiate/spread_root.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "negotiate/board.h"
+
+namespace horoacc {
+namespace {
+
+std::string Join(const std::vector<int>& ranks) {
+  std::string text;
+  for (const int rank : ranks) text += (text.empty() ? "" : ", ") + std::to_string(rank);
+  return text;
+}
+
+}  // namespace
+
+SpreadRoot::SpreadRoot(std::vector<int> global_ranks, uint64_t fusion_threshold)
+    : global_ranks_(std::move(global_ranks)),
+      joined_(global_ranks_.size()),
+      plan_memory_(PlanState::BytesFor(kNamedIds)),
+      plan_(PlanState::Over(plan_memory_.data(), kNamedIds, fusion_threshold)) {}
+
+SpreadRoot::Verdicts SpreadRoot::Ready(uint32_t member, const CallName& call, Request request,
+                                       uint64_t seen, const RootPlace& place) {
+  Verdicts verdicts;
+  // It was on its way while the call was rejected: its rank learns of that by itself.
+  if (const auto rejected = rejected_.find(call);
+      rejected != rejected_.end() && seen < rejected->second) {
+    return verdicts;
+  }
+  Pending& pending = pending_[call];
+  pending.requests.resize(global_ranks_.size());
+  pending.requests[member] = std::move(request);
+  if (member == 0) pending.place = place;
+  if (!Complete(pending)) return verdicts;
+  Pending complete = std::move(pending);
+  pending_.erase(call);
+  Decide(call, std::move(complete), verdicts);
+  return verdicts;
+}
+
+bool SpreadRoot::Complete(const Pending& pending) const {
+  for (size_t m = 0; m < joined_.size(); ++m) {
+    if (!pending.requests[m] && !joined_[m]) return false;
+  }
+  return true;
+}
+
+void SpreadRoot::Decide(const CallName& call, Pending pending, Verdicts& verdicts) {
+  const bool partial = std::ranges::any_of(pending.requests, [](const auto& r) { return !r; });
+  if (pending.requests[0] && call.named) Adopt(call, pending.place.id, verdicts);
+  Error refusal = Compare(call, pending);
+  if (partial && refusal.kind == ErrorKind::kOk) refusal = NeedsJoined(call, pending);
+  if (partial || refusal.kind != ErrorKind::kOk) {
+    SpreadDecision alone;
+    alone.calls = {call};
+    if (refusal.kind != ErrorKind::kOk) {
+      alone.decision.kind = Decision::Kind::kError;
+      alone.decision.error = refusal.kind;
+      alone.decision.culprit = refusal.culprit;
+      alone.decision.text = std::move(refusal.message);
+    } else {
+      alone.decision.partial = true;
+      alone.decision.facts.push_back(FactsOf(pending, true));
+    }
+    Emit(std::move(alone), verdicts);
+    Skip(call, verdicts);
+    return;
+  }
+  const Request& own = *pending.requests[0];
+  const bool reduces = own.collective == Collective::kAllreduce;
+  const uint32_t id = pending.place.id;
+  Whole whole{call, FactsOf(pending, false), reduces && own.op == ReduceOp::kAdasum};
+  uint64_t bytes = 0;
+  for (const TensorMeta& tensor : own.tensors) bytes += tensor.bytes();
+  whole.facts.request.collective = own.collective;
+  whole_.emplace(id, std::move(whole));
+  const ReadyItem ready{id, pending.place.sequence, pending.place.pause, bytes,
+                        call.named && reduces};
+  for (const Bucket& bucket : TakeReady(plan_, {&ready, 1})) Run(bucket, verdicts);
+}
+
+Error SpreadRoot::Compare(const CallName& call, const Pending& pending) const {
+  const Request* lowest = nullptr;
+  int lowest_rank = -1;
+  for (size_t m = 0; m < pending.requests.size(); ++m) {
+    if (!pending.requests[m]) continue;
+    if (lowest == nullptr) {
+      lowest = &*pending.requests[m];
+      lowest_rank = global_ranks_[m];
+    }
+    const std::string& complaint = pending.requests[m]->local_error;
+    if (complaint.empty()) continue;
+    return MakeError(ErrorKind::kInvalid,
+                     "tensor '" + call.Shown(lowest->collective) + "' on rank " +
+                         std::to_string(global_ranks_[m]) + ": " + complaint,
+                     global_ranks_[m]);
+  }
+  for (size_t m = 0; m < pending.requests.size(); ++m) {
+    const auto& request = pending.requests[m];
+    if (!request || request->Signature() == lowest->Signature()) continue;
+    return MakeError(ErrorKind::kMismatch,
+                     DescribeMismatch(call.Shown(lowest->collective), lowest_rank, *lowest,
+                                      global_ranks_[m], *request),
+                     global_ranks_[m]);
+  }
+  return MakeError(ErrorKind::kOk, "");
+}
+
+Error SpreadRoot::NeedsJoined(const CallName& call, const Pending& pending) const {
+  std::vector<int> joined;
+  const Request* request = nullptr;
+  for (size_t m = 0; m < pending.requests.size(); ++m) {
+    if (!pending.requests[m]) joined.push_back(global_ranks_[m]);
+    if (pending.requests[m]) request = &*pending.requests[m];
+  }
+  if (request->collective == Collective::kAllreduce) return MakeError(ErrorKind::kOk, "");
+  return MakeError(ErrorKind::kMismatch,
+                   "tensor '" + call.Shown(request->collective) +
+                       "': " + NameOf(request->collective) + " is not possible while rank(s) " +
+                       Join(joined) + " have joined; allreduce is",
+                   joined.front());
+}
+
+CallFacts SpreadRoot::FactsOf(const Pending& pending, bool partial) const {
+  CallFacts facts;
+  const size_t ranks = global_ranks_.size();
+  const auto first = std::ranges::find_if(pending.requests, [](const auto& r) { return !!r; });
+  const Request& request = **first;
+  if (partial) facts.request = request;
+  if (request.collective == Collective::kAllgather) {
+    for (size_t t = 0; t < request.tensors.size(); ++t) {
+      for (const auto& each : pending.requests) facts.rows.push_back(each->tensors[t].shape[0]);
+    }
+  }
+  if (request.collective == Collective::kAlltoall) {
+    for (const auto& each : pending.requests) {
+      const int64_t even = each->tensors[0].shape[0] / static_cast<int64_t>(ranks);
+      for (size_t to = 0; to < ranks; ++to)
+        facts.splits.push_back(each->splits.empty() ? even : each->splits[to]);
+    }
+  }
+  return facts;
+}
+
+// The plan knows calls by the root's ids, and an id may have gone to another name.
+void SpreadRoot::Adopt(const CallName& call, uint32_t id, Verdicts& verdicts) {
+  if (id >= name_of_.size()) name_of_.resize(id + 1);
+  if (name_of_[id] == call) return;
+  if (const auto old = id_of_.find(name_of_[id]); old != id_of_.end() && old->second == id)
+    id_of_.erase(old);
+  // What waited for nobody but the old name may run.
+  const uint32_t bucket = plan_.items[id].bucket;
+  ForgetItem(plan_, id);
+  if (bucket != 0 && plan_.buckets[bucket - 1].waiting == plan_.buckets[bucket - 1].count)
+    Run(SplitBucket(plan_, bucket), verdicts);
+  name_of_[id] = call;
+  id_of_[call] = id;
+}
+
+// A call was decided by itself; its bucket goes on without it.
+void SpreadRoot::Skip(const CallName& call, Verdicts& verdicts) {
+  if (const auto known = id_of_.find(call); known != id_of_.end())
+    Run(SkipItem(plan_, known->second), verdicts);
+}
+
+void SpreadRoot::Run(const Bucket& ids, Verdicts& verdicts) {
+  for (const bool adasum : {false, true}) {
+    SpreadDecision unit;
+    for (const uint32_t id : ids) {
+      const auto found = whole_.find(id);
+      if (found == whole_.end() || found->second.adasum != adasum) continue;
+      Whole whole = std::move(found->second);
+      whole_.erase(found);
+      unit.decision.done = whole.facts.request.collective == Collective::kBarrier;
+      unit.calls.push_back(std::move(whole.call));
+      unit.decision.facts.push_back(std::move(whole.facts));
+    }
+    if (!unit.calls.empty()) Emit(std::move(unit), verdicts);
+  }
+}
+
+void SpreadRoot::Emit(SpreadDecision decision, Verdicts& verdicts) {
+  ++decided_;
+  verdicts.push_back(std::move(decision));
+}
+
+SpreadRoot::Verdicts SpreadRoot::Joined(uint32_t member, uint64_t unnamed) {
+  Verdicts verdicts;
+  joined_[member] = true;
+  last_joined_ = global_ranks_[member];
+  unnamed_ = std::max(unnamed_, unnamed);
+  std::vector<CallName> complete;
+  for (const auto& [call, pending] : pending_) {
+    if (Complete(pending)) complete.push_back(call);
+  }
+  for (const CallName& call : complete) {
+    Pending pending = std::move(pending_[call]);
+    pending_.erase(call);
+    Decide(call, std::move(pending), verdicts);
+  }
+  if (std::ranges::all_of(joined_, [](bool joined) { return joined; })) EndJoin(verdicts);
+  return verdicts;
+}
+
+void SpreadRoot::EndJoin(Verdicts& verdicts) {
+  for (uint32_t index = 1; index <= *plan_.bucket_count; ++index) {
+    if (plan_.buckets[index - 1].waiting > 0) Run(SplitBucket(plan_, index), verdicts);
+  }
+  SpreadDecision join;
+  join.decision.kind = Decision::Kind::kJoin;
+  join.decision.done = true;
+  join.decision.last_joined = last_joined_;
+  join.decision.unnamed = unnamed_;
+  Emit(std::move(join), verdicts);
+  joined_.assign(joined_.size(), false);
+  unnamed_ = 0;
+}
+
+// What the member submitted before came before, and what is decided is neither here nor waits.
+SpreadRoot::Verdicts SpreadRoot::Blocked(uint32_t member) {
+  Verdicts verdicts;
+  for (uint32_t index = 0; index < *plan_.bucket_count; ++index) {
+    const PlanBucket& bucket = plan_.buckets[index];
+    if (bucket.waiting == 0 && bucket.split) continue;
+    uint32_t submitted = 0;
+    for (const uint32_t id : plan_.order.subspan(bucket.first, bucket.count)) {
+      const auto pending = pending_.find(name_of_[id]);
+      const bool arrived = pending != pending_.end() && pending->second.requests[member];
+      submitted += arrived || plan_.items[id].waiting ? 1 : 0;
+    }
+    if (submitted > 0 && submitted < bucket.count) Run(SplitBucket(plan_, index + 1), verdicts);
+  }
+  return verdicts;
+}
+
+SpreadRoot::Verdicts SpreadRoot::Reject(const CallName& call, Error error) {
+  Verdicts verdicts;
+  const std::optional<Attendance> attendance = WhoHas(call);
+  if (!attendance) return verdicts;
+  // Whoever gave up may not have known whom it waited for.
+  if (error.kind == ErrorKind::kTimeout && error.culprit < 0 && !attendance->missing.empty()) {
+    error.message += ": waiting for rank(s) " + Join(attendance->missing);
+    error.culprit = attendance->missing.front();
+  }
+  pending_.erase(call);
+  SpreadDecision rejection;
+  rejection.calls = {call};
+  rejection.decision.kind = Decision::Kind::kError;
+  rejection.decision.error = error.kind;
+  rejection.decision.culprit = error.culprit;
+  rejection.decision.text = std::move(error.message);
+  Emit(std::move(rejection), verdicts);
+  rejected_[call] = decided_;
+  Skip(call, verdicts);
+  return verdicts;
+}
+
+std::optional<Attendance> SpreadRoot::WhoHas(const CallName& call) const {
+  const auto pending = pending_.find(call);
+  if (pending == pending_.end()) return std::nullopt;
+  Attendance attendance;
+  for (size_t m = 0; m < joined_.size(); ++m) {
+    const bool here = pending->second.requests[m].has_value();
+    if (here || !joined_[m])
+      (here ? attendance.ready : attendance.missing).push_back(global_ranks_[m]);
+  }
+  return attendance;
+}
+
+Attendance SpreadRoot::WhoHasJoined() const {
+  Attendance attendance;
+  for (size_t m = 0; m < joined_.size(); ++m)
+    (joined_[m] ? attendance.ready : attendance.missing).push_back(global_ranks_[m]);
+  return attendance;
+}
+
+}  // namespace horoacc

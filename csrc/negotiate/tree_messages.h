@@ -1,0 +1,47 @@
+#pragma once
+// What the ranks of a tree plane say to each other, and the fields that several messages have.
+#include "negotiate/board.h"
+#include "negotiate/wire.h"
+
+namespace horoacc {
+
+inline constexpr uint32_t kFanOut = 4;  ///< children of a rank in the tree
+
+/// The first byte of a message.
+enum class TreeMessage : uint8_t {
+  kReady = 1,
+  kSplit = 2,
+  kDecision = 3,
+  kPlan = 4,
+  kEnd = 5,
+  kReject = 6,
+  kJoined = 7
+};
+
+[[nodiscard]] inline Error Damaged(int source) {
+  return MakeError(ErrorKind::kSystem, "a control message is damaged", source);
+}
+
+inline void Put(WireWriter& writer, const Error& error) {
+  writer.Put(static_cast<uint8_t>(error.kind));
+  writer.Put(static_cast<int32_t>(error.culprit));
+  writer.Put(std::string_view(error.message));
+}
+
+[[nodiscard]] inline Error GetError(WireReader& reader) {
+  const auto kind = static_cast<ErrorKind>(reader.Get<uint8_t>());
+  const auto culprit = reader.Get<int32_t>();
+  return MakeError(kind, reader.GetText(), culprit);
+}
+
+inline void Put(WireWriter& writer, TensorKey key) {
+  writer.Put(key.id);
+  writer.Put(key.generation);
+}
+
+[[nodiscard]] inline TensorKey GetKey(WireReader& reader) {
+  const auto id = reader.Get<uint32_t>();
+  return {id, reader.Get<uint64_t>()};
+}
+
+}  // namespace horoacc

@@ -1,0 +1,125 @@
+// The engine of a job whose ranks do not all share memory: sets, decisions and watching over links.
+#include <algorithm>
+
+#include "runtime/assemble_exchange.h"
+#include "runtime/engine.h"
+#include "schedule/algorithms.h"
+
+namespace horoacc {
+
+Status Engine::StartSpread(SpreadParts parts) {
+  if (!settings_.algorithm.empty()) {
+    HA_ASSIGN(const schedule::Algorithm* const forced,
+              schedule::FindAlgorithm(settings_.algorithm));
+    if (forced->goal != schedule::Goal::kAllreduce) {
+      return MakeError(ErrorKind::kConfig, "setting 'algorithm' cannot be '" + settings_.algorithm +
+                                               "', which is no allreduce");
+    }
+  }
+  SpreadJob::Surroundings around;
+  around.rank = placement_.rank;
+  around.share = &share_;
+  around.arena = arena_.get();
+  around.bells = &bells_;
+  around.mux = mux_.get();
+  around.has_left = [this](int local) {
+    return static_cast<RankPhase>(board_.state(static_cast<uint32_t>(local)).phase.load()) ==
+           RankPhase::kLeft;
+  };
+  around.aborted = [this](const Error& error) { AbortHere(error); };
+  HA_ASSIGN(spread_,
+            SpreadJob::Make(std::move(parts), std::move(around), settings_.fusion_threshold));
+  return {};
+}
+
+// Of the board only this rank's own part is used, and by it alone.
+std::unique_ptr<ProcessSet> Engine::MakeSpreadSet(uint32_t id, uint32_t place,
+                                                  std::vector<int> ranks) {
+  auto set = std::make_unique<ProcessSet>();
+  set->id = id;
+  set->place = place;
+  set->ranks = std::move(ranks);
+  SetContext& context = set->context;
+  context.ranks = 1;
+  context.present = {0};
+  context.memory = {spread_->memory()};
+  context.staging = arena_.get();
+  context.free_staging = [this](void* block) { FreeShared(block); };
+  context.ring_others = [this](bool) { bells_.Ring(share_.local_rank, Urgency::kWork); };
+  set->board = std::make_unique<SetBoard>(spread_->board(), place, std::vector<uint32_t>{0}, 0,
+                                          [](uint32_t) { return true; });
+  auto plane = std::make_unique<SpreadPlane>(
+      *mux_,
+      SpreadPlane::Place{id, set->ranks, placement_.rank, share_.local_rank,
+                         [this](int rank) { return spread_->HasLeft(rank); }},
+      *set->board, bells_, settings_);
+  set->spread_plane = plane.get();
+  set->plane = std::move(plane);
+  const auto member = std::ranges::find(set->ranks, placement_.rank);
+  if (member != set->ranks.end()) {
+    set->spread = std::make_unique<SpreadSet>(spread_->host_of(), set->ranks,
+                                              static_cast<uint32_t>(member - set->ranks.begin()));
+  }
+  return set;
+}
+
+Status Engine::BeginSpread(ProcessSet& set, std::unique_ptr<Running> running) {
+  const Decision& decision = running->decision;
+  const uint32_t ranks = set.spread->size();
+  std::vector<SpreadRun::Call> calls;
+  for (size_t k = 0; k < decision.facts.size(); ++k) {
+    const CallFacts& facts = decision.facts[k];
+    Entry* const entry = k < running->entries.size() ? running->entries[k].get() : nullptr;
+    if (entry) {
+      HA_TRY(PrepareOutputs(
+          {.ranks = set.ranks,
+           .me = set.spread->me(),
+           .rows = [&](size_t t, uint32_t r) { return facts.rows[t * ranks + r]; },
+           .rows_between = [&](uint32_t from,
+                               uint32_t to) { return facts.splits[from * ranks + to]; }},
+          *entry));
+    }
+    calls.push_back({entry ? &entry->request : &facts.request, entry, &facts});
+  }
+  if (!decision.done) {
+    SpreadRun::Surroundings around;
+    around.links = &spread_->links();
+    around.memory = {arena_.get(), [this](void* block) { FreeShared(block); }};
+    around.settings = &settings_;
+    around.set = set.id;
+    HA_ASSIGN(auto run, SpreadRun::Make(std::move(around), *set.spread, calls));
+    uint64_t bytes = 0;
+    for (const SpreadRun::Call& call : calls) {
+      for (const TensorMeta& tensor : call.request->tensors) bytes += tensor.bytes();
+    }
+    for (const auto& entry : running->entries) {
+      events_.Emit(Phase::kExecute, set.id, entry->handle, set.buckets_run, bytes,
+                   entry->shown_name, run->algorithm());
+    }
+    if (calls[0].request->collective == Collective::kAllreduce)
+      counters_.buckets.fetch_add(1, std::memory_order_relaxed);
+    running->execution = std::move(run);
+  }
+  set.current = std::move(running);
+  if (!set.current->execution) return End(set, std::move(set.current));
+  return {};
+}
+
+// Who has submitted a call that waits here, and who keeps it waiting, as far as it is known.
+std::optional<Attendance> Engine::AttendanceOf(const ProcessSet& set, const Entry& entry) const {
+  const bool join = entry.request.collective == Collective::kJoin;
+  if (set.spread_plane) {
+    const auto key = join ? std::nullopt : std::optional(TensorKey{entry.id, entry.generation});
+    Result<std::optional<Attendance>> attendance = set.spread_plane->WhoHas(key);
+    return attendance.ok() ? std::move(attendance).value() : std::nullopt;
+  }
+  Attendance attendance;
+  for (uint32_t r = 0; r < set.context.ranks; ++r) {
+    const bool has_it = !join && set.board->HasSubmitted(r, {entry.id, entry.generation});
+    if (!has_it && set.board->HasJoined(r)) continue;  // nobody waits for it
+    (has_it ? attendance.ready : attendance.missing).push_back(set.ranks[r]);
+  }
+  return attendance;
+}
+
+}  // namespace horoacc

@@ -1,0 +1,110 @@
+#include "runtime/spread_job.h"
+
+#include <utility>
+
+#include "negotiate/tree_messages.h"
+#include "transport/mix_data.h"
+#include "transport/shm_data.h"
+
+namespace horoacc {
+namespace {
+
+constexpr uint32_t kJobChannel = 0xffffffff;  // no process set has this number
+enum class JobMessage : uint8_t { kAbort = 1, kLeft = 2 };
+
+// Of the number of a group: who claimed it, and its count of such.
+constexpr uint32_t kClaimBits = 14;
+constexpr uint32_t kMostClaims = 1u << kClaimBits;
+static_assert(kGroupBit == 1u << (kClaimBits + 16));
+
+}  // namespace
+
+SpreadJob::SpreadJob(std::vector<int> host_of, Surroundings surroundings)
+    : host_of_(std::move(host_of)), surroundings_(std::move(surroundings)), left_(host_of_.size()) {
+  surroundings_.mux->Register(kJobChannel, [this](int source, std::span<const std::byte> payload) {
+    return OnMessage(source, payload);
+  });
+}
+
+SpreadJob::~SpreadJob() { surroundings_.mux->Unregister(kJobChannel); }
+
+Result<std::unique_ptr<SpreadJob>> SpreadJob::Make(SpreadParts parts, Surroundings surroundings,
+                                                   uint64_t fusion_threshold) {
+  std::unique_ptr<SpreadJob> job(new SpreadJob(std::move(parts.host_of), std::move(surroundings)));
+  const Surroundings& around = job->surroundings_;
+  const HostShare& share = *around.share;
+  job->own_.ranks = {around.rank};
+  HA_ASSIGN(job->own_.board, Segment::Create("horoacc-own-board", HostBoard::BytesFor(1)));
+  job->own_.memory = {share.memory[share.local_rank]};
+  job->board_ = std::make_unique<HostBoard>(job->own_, fusion_threshold);
+
+  std::vector<std::unique_ptr<DataLinks>> kinds;
+  kinds.push_back(std::move(parts.across));
+  if (share.ranks.size() > 1) {
+    HA_ASSIGN(auto inside, MakeShmDataLinks({.share = &share,
+                                             .board = share.board.data() + parts.shm_offset,
+                                             .arena = around.arena,
+                                             .bells = around.bells,
+                                             .has_left = around.has_left}));
+    kinds.push_back(std::move(inside));
+  }
+  std::vector<int> kind_of;
+  for (const int host : job->host_of_)
+    kind_of.push_back(host == job->host_of_[around.rank] ? 1 : 0);
+  kind_of[around.rank] = -1;
+  HA_ASSIGN(job->links_, MixDataLinks(std::move(kinds), std::move(kind_of)));
+  return job;
+}
+
+void SpreadJob::TellAll(const WireWriter& writer) {
+  for (int rank = 0; rank < static_cast<int>(host_of_.size()); ++rank) {
+    if (rank == surroundings_.rank || HasLeft(rank)) continue;
+    (void)surroundings_.mux->Send(kJobChannel, rank, writer.bytes());
+  }
+}
+
+void SpreadJob::TellAbort(const Error& error) {
+  WireWriter writer;
+  writer.Put(static_cast<uint8_t>(JobMessage::kAbort));
+  Put(writer, error);
+  TellAll(writer);
+}
+
+Result<bool> SpreadJob::Progress() {
+  if (!links_) return false;
+  Result<bool> moved = links_->Progress();
+  if (!moved.ok()) return std::move(moved.error()).Within("the links between ranks");
+  return moved;
+}
+
+void SpreadJob::Leave(bool in_order) {
+  if (in_order) links_.reset();
+  WireWriter writer;
+  writer.Put(static_cast<uint8_t>(JobMessage::kLeft));
+  TellAll(writer);
+}
+
+Status SpreadJob::OnMessage(int source, std::span<const std::byte> payload) {
+  WireReader reader(payload);
+  const auto kind = static_cast<JobMessage>(reader.Get<uint8_t>());
+  if (kind == JobMessage::kLeft) {
+    left_[source].store(true, std::memory_order_release);
+    return {};
+  }
+  const Error error = GetError(reader);
+  if (kind != JobMessage::kAbort || !reader.ok() || error.kind == ErrorKind::kOk)
+    return Damaged(source);
+  surroundings_.aborted(error);
+  return {};
+}
+
+Result<uint32_t> SpreadJob::ClaimGroupNumber() {
+  const uint32_t count = groups_claimed_.fetch_add(1);
+  if (count >= kMostClaims) {
+    return MakeError(ErrorKind::kInvalid,
+                     "this rank has made " + std::to_string(kMostClaims) + " groups already");
+  }
+  return kGroupBit | static_cast<uint32_t>(surroundings_.rank) << kClaimBits | count;
+}
+
+}  // namespace horoacc

@@ -1,0 +1,77 @@
+#pragma once
+// What an engine has besides if its job's ranks do not all share memory: data links to every rank,
+// a board of its own, and a channel for what concerns the job as a whole.
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "negotiate/control_mux.h"
+#include "negotiate/host_board.h"
+#include "negotiate/wire.h"
+#include "transport/arena.h"
+#include "transport/bell.h"
+#include "transport/data_links.h"
+#include "transport/host_share.h"
+
+namespace horoacc {
+
+/// Made by the launch, if there is more than one host.
+struct SpreadParts {
+  std::vector<int> host_of;           ///< by rank: a number that ranks sharing memory have alike
+  std::unique_ptr<DataLinks> across;  ///< to ranks of other hosts
+  size_t shm_offset = 0;              ///< where the host's board has room for the links inside it
+};
+
+class SpreadJob {
+ public:
+  struct Surroundings {
+    int rank = 0;
+    const HostShare* share = nullptr;
+    Arena* arena = nullptr;
+    const Bells* bells = nullptr;
+    ControlMux* mux = nullptr;
+    std::function<bool(int local_rank)> has_left;  ///< of ranks on this host
+    std::function<void(const Error&)> aborted;     ///< another rank has aborted the job
+  };
+  static Result<std::unique_ptr<SpreadJob>> Make(SpreadParts parts, Surroundings surroundings,
+                                                 uint64_t fusion_threshold);
+  ~SpreadJob();
+
+  [[nodiscard]] const std::vector<int>& host_of() const { return host_of_; }
+  /// Nobody else sees it: the sets' ids, names and rows of this rank.
+  [[nodiscard]] const HostBoard& board() const { return *board_; }
+  [[nodiscard]] std::byte* memory() const { return own_.memory[0].data(); }
+  /// Until Leave.
+  [[nodiscard]] DataLinks& links() const { return *links_; }
+  Result<bool> Progress();
+  [[nodiscard]] bool HasUnsent() const { return links_ && links_->HasUnsent(); }
+  void Abort(const Error& error) {
+    if (links_) links_->Abort(error);
+  }
+
+  /// Tells all ranks, as far as they can be reached.
+  void TellAbort(const Error& error);
+  /// This rank shuts down: the last message to each of the others. `in_order`: nobody here uses the
+  /// data links any more, and they go; after an abort a slow peer may still read what they hold.
+  void Leave(bool in_order);
+  [[nodiscard]] bool HasLeft(int rank) const { return left_[rank].load(std::memory_order_acquire); }
+
+  /// A number for a group of which this rank tells the other members.
+  Result<uint32_t> ClaimGroupNumber();
+
+ private:
+  SpreadJob(std::vector<int> host_of, Surroundings surroundings);
+  Status OnMessage(int source, std::span<const std::byte> payload);
+  void TellAll(const WireWriter& writer);
+
+  const std::vector<int> host_of_;
+  const Surroundings surroundings_;
+  HostShare own_;
+  std::unique_ptr<HostBoard> board_;
+  std::unique_ptr<DataLinks> links_;
+  std::vector<std::atomic<bool>> left_;  ///< by rank
+  std::atomic<uint32_t> groups_claimed_{0};
+};
+
+}  // namespace horoacc

@@ -1,0 +1,298 @@
+#include "runtime/spread_run.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <numeric>
+#include <span>
+
+#include "execute/adasum_slices.h"
+#include "execute/zero_memory.h"
+#include "runtime/assemble_exchange.h"
+#include "schedule/select.h"
+
+namespace horoacc {
+
+using schedule::Goal;
+
+namespace {
+
+uint64_t RowElements(const TensorMeta& tensor) {
+  uint64_t elements = 1;
+  for (size_t dim = 1; dim < tensor.shape.size(); ++dim)
+    elements *= static_cast<uint64_t>(tensor.shape[dim]);
+  return elements;
+}
+
+bool Overlap(const void* a, uint64_t a_bytes, const void* b, uint64_t b_bytes) {
+  const auto first = reinterpret_cast<uintptr_t>(a);
+  const auto second = reinterpret_cast<uintptr_t>(b);
+  return a_bytes > 0 && b_bytes > 0 && first < second + b_bytes && second < first + a_bytes;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<SpreadRun>> SpreadRun::Make(Surroundings surroundings, SpreadSet& set,
+                                                   const std::vector<Call>& calls) {
+  std::unique_ptr<SpreadRun> run(new SpreadRun(std::move(surroundings), set));
+  HA_TRY(run->AddCalls(calls));
+  return run;
+}
+
+bool SpreadRun::Advance() {
+  if (complete_ || failed_) return false;
+  bool moved = false;
+  bool ended = true;
+  for (const auto& run : runs_) {
+    if (run->complete()) continue;
+    moved |= run->Advance();
+    if (run->failed()) {
+      failed_ = run.get();
+      return true;
+    }
+    ended &= run->complete();
+  }
+  if (!ended) return moved;
+  for (const auto& action : afterwards_) action();
+  complete_ = true;
+  return true;
+}
+
+Status SpreadRun::AddCalls(const std::vector<Call>& calls) {
+  const Call& first = calls.front();
+  const Request& request = *first.request;
+  if (request.collective == Collective::kAllreduce) {
+    if (request.op != ReduceOp::kAdasum || set_.size() == 1) return AddAllreduce(calls);
+    for (const Call& call : calls) HA_TRY(AddAdasum(call));
+    return {};
+  }
+  if (request.collective == Collective::kBroadcast) return AddBroadcast(first);
+  if (request.collective == Collective::kReduce) return AddReduce(first);
+  for (size_t t = 0; t < request.tensors.size(); ++t) {
+    switch (request.collective) {
+      case Collective::kAllgather:
+        HA_TRY(AddAllgather(first, t));
+        break;
+      case Collective::kReducescatter:
+        HA_TRY(AddReducescatter(first, t));
+        break;
+      case Collective::kAlltoall:
+        HA_TRY(AddAllToAll(first, t, {first.facts->splits.begin(), first.facts->splits.end()}));
+        break;
+      case Collective::kGather:
+      case Collective::kScatter:
+        HA_TRY(AddGatherOrScatter(first, t));
+        break;
+      default:
+        break;
+    }
+  }
+  return {};
+}
+
+Result<std::byte*> SpreadRun::Allocate(uint64_t bytes) {
+  EntryTensor tensor;
+  HA_TRY(AllocateOutput(tensor, bytes));
+  scratch_.push_back(std::move(tensor.owned));
+  return tensor.output;
+}
+
+uint32_t SpreadRun::IndexOfRoot(const Call& call) const {
+  return static_cast<uint32_t>(std::ranges::find(set_.ranks(), call.request->root) -
+                               set_.ranks().begin());
+}
+
+Result<PayloadTensor> SpreadRun::TensorOf(const Call& call, size_t t) {
+  const Request& request = *call.request;
+  const TensorMeta& meta = request.tensors[t];
+  PayloadTensor tensor;
+  tensor.type = meta.type;
+  // One vector has nothing to be combined with.
+  tensor.op = request.op == ReduceOp::kAdasum ? ReduceOp::kSum : request.op;
+  const double divisor = request.op == ReduceOp::kAverage ? static_cast<double>(set_.size()) : 1.0;
+  if (Reduces(request.collective)) tensor.scale = {request.prescale, request.postscale, divisor};
+  tensor.count = meta.count();
+  if (call.entry) {
+    tensor.input = call.entry->tensors[t].input;
+    tensor.output = call.entry->tensors[t].output;
+    return tensor;
+  }
+  zeros_.push_back(ZeroMemory(meta.bytes()));
+  if (!zeros_.back()) {
+    return MakeError(ErrorKind::kSystem, "no address space for " + std::to_string(meta.bytes()) +
+                                             " bytes of zeros in the place of ranks that joined");
+  }
+  tensor.input = zeros_.back().get();
+  HA_ASSIGN(tensor.output, Allocate(meta.bytes()));
+  return tensor;
+}
+
+Status SpreadRun::Add(Goal goal, uint64_t bytes, uint32_t root, Payload payload) {
+  const std::string_view name =
+      SelectAlgorithm({goal, bytes, set_.shares_hosts()}, *surroundings_.settings);
+  if (runs_.empty()) algorithm_ = name;
+  HA_ASSIGN(const SpreadSet::Scheduled scheduled, set_.Schedule(name, root));
+  payload.wide = canonical();
+  RunOptions options;
+  options.collective = {surroundings_.set, set_.NextRun()};
+  HA_ASSIGN(auto run, ScheduleRun::Make(*surroundings_.links, scheduled.schedule, scheduled.group,
+                                        options, std::move(payload), surroundings_.memory));
+  runs_.push_back(std::move(run));
+  return {};
+}
+
+Status SpreadRun::AddAllreduce(const std::vector<Call>& calls) {
+  Payload payload;
+  uint64_t bytes = 0;
+  for (const Call& call : calls) {
+    for (size_t t = 0; t < call.request->tensors.size(); ++t) {
+      HA_ASSIGN(const PayloadTensor tensor, TensorOf(call, t));
+      payload.tensors.push_back(tensor);
+      bytes += call.request->tensors[t].bytes();
+    }
+  }
+  return Add(Goal::kAllreduce, bytes, 0, std::move(payload));
+}
+
+// Its products need every rank's whole vector; so every rank gets all of them.
+Status SpreadRun::AddAdasum(const Call& call) {
+  for (size_t t = 0; t < call.request->tensors.size(); ++t) {
+    HA_ASSIGN(const PayloadTensor own, TensorOf(call, t));
+    const uint64_t bytes = call.request->tensors[t].bytes();
+    if (bytes == 0) continue;
+    HA_ASSIGN(std::byte* const all, Allocate(bytes * set_.size()));
+    Payload payload;
+    payload.tensors = {{.type = own.type, .input = own.input, .output = all}};
+    payload.sizes.assign(set_.size(), own.count);
+    HA_TRY(Add(Goal::kAllGather, bytes, 0, std::move(payload)));
+    afterwards_.emplace_back([own, all, bytes, ranks = set_.size()] {
+      std::vector<const void*> sources;
+      for (uint32_t r = 0; r < ranks; ++r) sources.push_back(all + r * bytes);
+      void* output = own.output;
+      SetContext alone;
+      alone.ranks = ranks;
+      alone.present = {0};  // who gets the result here
+      ReduceList list;
+      list.pieces.push_back({.type = own.type,
+                             .op = ReduceOp::kAdasum,
+                             .scale = own.scale,
+                             .count = own.count,
+                             .sources = sources.data(),
+                             .destinations = &output});
+      AdasumSlices::CombineAll(alone, list);
+    });
+  }
+  return {};
+}
+
+Status SpreadRun::AddAllgather(const Call& call, size_t t) {
+  HA_ASSIGN(const PayloadTensor tensor, TensorOf(call, t));
+  const TensorMeta& meta = call.request->tensors[t];
+  const uint64_t row = RowElements(meta);
+  Payload payload;
+  payload.tensors = {tensor};
+  for (uint32_t r = 0; r < set_.size(); ++r)
+    payload.sizes.push_back(static_cast<uint64_t>(call.facts->rows[t * set_.size() + r]) * row);
+  const uint64_t longest = *std::ranges::max_element(payload.sizes) * SizeOf(meta.type);
+  return Add(Goal::kAllGather, longest, 0, std::move(payload));
+}
+
+Status SpreadRun::AddReducescatter(const Call& call, size_t t) {
+  HA_ASSIGN(PayloadTensor tensor, TensorOf(call, t));
+  const TensorMeta& meta = call.request->tensors[t];
+  const uint64_t row = RowElements(meta);
+  const auto shard = [&](uint32_t r) { return ScatteredRows(meta.shape[0], r, set_.size()); };
+  Payload payload;
+  if (!canonical()) {
+    payload.tensors = {tensor};
+    for (uint32_t r = 0; r < set_.size(); ++r)
+      payload.sizes.push_back(static_cast<uint64_t>(shard(r).last - shard(r).first) * row);
+    return Add(Goal::kReduceScatter, meta.bytes(), 0, std::move(payload));
+  }
+  // There is no canonical schedule of it: this rank keeps its shard of an allreduce.
+  std::byte* const result = static_cast<std::byte*>(tensor.output);
+  HA_ASSIGN(std::byte* const whole, Allocate(meta.bytes()));
+  tensor.output = whole;
+  payload.tensors = {tensor};
+  HA_TRY(Add(Goal::kAllreduce, meta.bytes(), 0, std::move(payload)));
+  const RowRange mine = shard(set_.me());
+  const uint64_t row_bytes = row * SizeOf(meta.type);
+  afterwards_.emplace_back([=] {
+    const uint64_t bytes = static_cast<uint64_t>(mine.last - mine.first) * row_bytes;
+    if (bytes > 0)
+      std::memcpy(result, whole + static_cast<uint64_t>(mine.first) * row_bytes, bytes);
+  });
+  return {};
+}
+
+Status SpreadRun::AddReduce(const Call& call) {
+  const bool keeps = call.request->root == set_.ranks()[set_.me()];
+  Payload payload;
+  uint64_t bytes = 0;
+  for (size_t t = 0; t < call.request->tensors.size(); ++t) {
+    HA_ASSIGN(PayloadTensor tensor, TensorOf(call, t));
+    const uint64_t own = call.request->tensors[t].bytes();
+    if (!keeps) {
+      HA_ASSIGN(tensor.output, Allocate(own));
+    }
+    payload.tensors.push_back(tensor);
+    bytes += own;
+  }
+  // There is no canonical schedule of it: the others do without the result of an allreduce.
+  if (canonical()) return Add(Goal::kAllreduce, bytes, 0, std::move(payload));
+  return Add(Goal::kReduce, bytes, IndexOfRoot(call), std::move(payload));
+}
+
+Status SpreadRun::AddBroadcast(const Call& call) {
+  Payload payload;
+  uint64_t bytes = 0;
+  for (size_t t = 0; t < call.request->tensors.size(); ++t) {
+    HA_ASSIGN(const PayloadTensor tensor, TensorOf(call, t));
+    payload.tensors.push_back(tensor);
+    bytes += call.request->tensors[t].bytes();
+  }
+  return Add(Goal::kBroadcast, bytes, IndexOfRoot(call), std::move(payload));
+}
+
+// `rows`: by sender, then by receiver.
+Status SpreadRun::AddAllToAll(const Call& call, size_t t, std::vector<uint64_t> rows) {
+  HA_ASSIGN(PayloadTensor tensor, TensorOf(call, t));
+  const TensorMeta& meta = call.request->tensors[t];
+  const uint64_t row = RowElements(meta);
+  const uint64_t element = SizeOf(meta.type);
+  const uint32_t ranks = set_.size();
+  uint64_t given = 0;
+  uint64_t taken = 0;
+  for (uint64_t& count : rows) count *= row;
+  for (uint32_t r = 0; r < ranks; ++r) {
+    given += rows[set_.me() * ranks + r] * element;
+    taken += rows[r * ranks + set_.me()] * element;
+  }
+  // What goes out and what comes in must not meet.
+  if (Overlap(tensor.input, given, tensor.output, taken)) {
+    HA_ASSIGN(std::byte* const copy, Allocate(given));
+    std::memcpy(copy, tensor.input, given);
+    tensor.input = copy;
+  }
+  const uint64_t longest = *std::ranges::max_element(rows) * element;
+  Payload payload;
+  payload.tensors = {tensor};
+  payload.sizes = std::move(rows);
+  return Add(Goal::kAllToAll, longest, 0, std::move(payload));
+}
+
+// An all-to-all in which only the root takes, or gives: every rank's part is of one size.
+Status SpreadRun::AddGatherOrScatter(const Call& call, size_t t) {
+  const Dims& shape = call.request->tensors[t].shape;
+  const uint64_t length = shape.empty() ? 1 : static_cast<uint64_t>(shape[0]);
+  const uint32_t root = IndexOfRoot(call);
+  const uint32_t ranks = set_.size();
+  std::vector<uint64_t> rows(static_cast<size_t>(ranks) * ranks);
+  for (uint32_t r = 0; r < ranks; ++r) {
+    const bool gather = call.request->collective == Collective::kGather;
+    rows[gather ? r * ranks + root : root * ranks + r] = length;
+  }
+  return AddAllToAll(call, t, std::move(rows));
+}
+
+}  // namespace horoacc

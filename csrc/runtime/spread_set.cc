@@ -1,0 +1,48 @@
+#include "runtime/spread_set.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "schedule/algorithms.h"
+
+namespace horoacc {
+
+SpreadSet::SpreadSet(const std::vector<int>& host_of, std::vector<int> ranks, uint32_t me)
+    : me_(me), ranks_(std::move(ranks)) {
+  std::vector<int> hosts;  // as they come
+  for (const int rank : ranks_) {
+    if (std::ranges::find(hosts, host_of[rank]) == hosts.end()) hosts.push_back(host_of[rank]);
+  }
+  for (const int host : hosts) {
+    const size_t before = by_host_.size();
+    for (uint32_t index = 0; index < size(); ++index) {
+      if (host_of[ranks_[index]] == host) by_host_.push_back(index);
+    }
+    ranks_per_host_.push_back(static_cast<uint32_t>(by_host_.size() - before));
+  }
+  shares_hosts_ = hosts.size() > 1 && hosts.size() < ranks_.size();
+}
+
+Result<SpreadSet::Scheduled> SpreadSet::Schedule(std::string_view algorithm, uint32_t root) {
+  const auto key = std::pair(std::string(algorithm), root);
+  if (const auto known = known_.find(key); known != known_.end()) return known->second;
+  HA_ASSIGN(const schedule::Algorithm* const found, schedule::FindAlgorithm(algorithm));
+  const auto make = [&](std::vector<uint32_t> order,
+                        const std::vector<uint32_t>& hosts) -> Result<Scheduled> {
+    const auto place = std::ranges::find(order, root) - order.begin();
+    const schedule::Plan plan{.topology = schedule::Topology(hosts),
+                              .root = static_cast<uint32_t>(place)};
+    HA_TRY(schedule::CheckPlan(*found, plan));
+    return Scheduled{found->make(plan), {me_, ranks_, std::move(order)}};
+  };
+  HA_ASSIGN(Scheduled scheduled, make(by_host_, ranks_per_host_));
+  // Ranks that do not lie host after host: sums in their order cannot use that some share one.
+  if (scheduled.schedule->facts().in_rank_order && !std::ranges::is_sorted(by_host_)) {
+    std::vector<uint32_t> order(size());
+    std::iota(order.begin(), order.end(), 0u);
+    HA_ASSIGN(scheduled, make(std::move(order), std::vector<uint32_t>(size(), 1)));
+  }
+  return known_.emplace(key, std::move(scheduled)).first->second;
+}
+
+}  // namespace horoacc

@@ -1,0 +1,247 @@
+// Ranks that share no memory: the root of their plane by hand, and engines as threads that have
+// nothing in common but links.
+#include <latch>
+
+#include "negotiate/spread_root.h"
+#include "ranks.h"
+#include "transport/inproc_data.h"
+
+namespace horoacc::testing {
+namespace {
+
+Request Vector(int64_t elements, Collective collective = Collective::kAllreduce) {
+  Request request;
+  request.collective = collective;
+  request.tensors = {{DType::kFloat32, {elements}}};
+  return request;
+}
+
+const CallName kOne{true, "one", 0};
+const CallName kTwo{true, "two", 0};
+
+TEST(a_call_is_decided_once_all_have_it) {
+  SpreadRoot root({4, 5, 9}, 0);
+  CHECK(root.Ready(2, kOne, Vector(3), 0).empty());
+  CHECK(root.Ready(0, kOne, Vector(3), 0, {7, 1, 0}).empty());
+  CHECK_EQ(root.WhoHas(kOne)->ready.size(), 2);
+  CHECK_EQ(root.WhoHas(kOne)->missing.at(0), 5);
+  const auto verdicts = root.Ready(1, kOne, Vector(3), 0);
+  CHECK_EQ(verdicts.size(), 1);
+  CHECK(verdicts[0].decision.kind == Decision::Kind::kRun);
+  CHECK(verdicts[0].calls == std::vector{kOne});
+  CHECK(!root.WhoHas(kOne));
+}
+
+TEST(unnamed_calls_meet_by_number) {
+  SpreadRoot root({0, 1}, 0);
+  const CallName first{false, "", 0};
+  const CallName second{false, "", 1};
+  CHECK(root.Ready(1, first, Vector(1), 0).empty());
+  CHECK(root.Ready(0, second, Vector(1), 0, {kNamedIds + 1, 2, 0}).empty());
+  CHECK_EQ(root.Ready(0, first, Vector(1), 0, {kNamedIds, 1, 0}).size(), 1);
+  CHECK_EQ(root.Ready(1, second, Vector(1), 0).size(), 1);
+}
+
+TEST(a_disagreement_names_both_ranks) {
+  SpreadRoot root({4, 5, 9}, 0);
+  (void)root.Ready(0, kOne, Vector(3), 0, {7, 1, 0});
+  (void)root.Ready(1, kOne, Vector(3), 0);
+  const auto verdicts = root.Ready(2, kOne, Vector(2), 0);
+  CHECK_EQ(verdicts.size(), 1);
+  CHECK(verdicts[0].decision.error == ErrorKind::kMismatch);
+  CHECK_EQ(verdicts[0].decision.culprit, 9);
+  CHECK(verdicts[0].decision.text.find("rank 4") != std::string::npos);
+  CHECK(verdicts[0].decision.text.find("rank 9") != std::string::npos);
+}
+
+TEST(facts_tell_what_every_rank_gives) {
+  SpreadRoot root({0, 1}, 0);
+  (void)root.Ready(0, kOne, Vector(3, Collective::kAllgather), 0, {1, 1, 0});
+  auto verdicts = root.Ready(1, kOne, Vector(5, Collective::kAllgather), 0);
+  CHECK(verdicts[0].decision.facts[0].rows == std::vector<int64_t>{3, 5});
+  Request split = Vector(4, Collective::kAlltoall);
+  split.splits = {1, 3};
+  (void)root.Ready(0, kTwo, split, 1, {2, 2, 0});
+  verdicts = root.Ready(1, kTwo, Vector(6, Collective::kAlltoall), 1);
+  CHECK(verdicts[0].decision.facts[0].splits == std::vector<int64_t>{1, 3, 3, 3});
+  WireWriter writer;
+  Put(writer, verdicts[0]);
+  WireReader reader(writer.bytes());
+  const SpreadDecision read = GetSpreadDecision(reader);
+  CHECK(reader.ok() && reader.at_end());
+  CHECK(read.calls == verdicts[0].calls);
+  CHECK(read.decision.facts[0].splits == verdicts[0].decision.facts[0].splits);
+}
+
+// What a rank had submitted before it took the rejection belongs to the call that was rejected.
+TEST(a_rejected_call_takes_what_is_on_its_way_with_it) {
+  SpreadRoot root({0, 1, 2}, 0);
+  (void)root.Ready(0, kOne, Vector(1), 0, {1, 1, 0});
+  Error late = MakeError(ErrorKind::kTimeout, "too late");
+  const auto rejected = root.Reject(kOne, late);
+  CHECK_EQ(rejected.size(), 1);
+  CHECK(rejected[0].decision.text.find("waiting for rank(s) 1, 2") != std::string::npos);
+  CHECK(root.Reject(kOne, late).empty());
+  CHECK(root.Ready(1, kOne, Vector(1), 0).empty());
+  CHECK(!root.WhoHas(kOne));
+  CHECK(root.Ready(1, kOne, Vector(1), 1).empty());
+  CHECK(root.Ready(0, kOne, Vector(1), 1, {1, 2, 0}).empty());
+  CHECK_EQ(root.Ready(2, kOne, Vector(1), 1).size(), 1);
+}
+
+TEST(joined_ranks_are_not_waited_for) {
+  SpreadRoot root({0, 1, 2}, 0);
+  (void)root.Ready(0, kOne, Vector(2), 0, {1, 1, 0});
+  (void)root.Ready(2, kOne, Vector(2), 0);
+  auto verdicts = root.Joined(1, 5);
+  CHECK_EQ(verdicts.size(), 1);
+  CHECK(verdicts[0].decision.partial);
+  CHECK(verdicts[0].decision.facts[0].request.Signature() == Vector(2).Signature());
+  (void)root.Ready(0, kTwo, Vector(2, Collective::kBroadcast), 1, {2, 2, 0});
+  verdicts = root.Ready(2, kTwo, Vector(2, Collective::kBroadcast), 1);
+  CHECK(verdicts[0].decision.kind == Decision::Kind::kError);
+  CHECK_EQ(verdicts[0].decision.culprit, 1);
+  CHECK(root.Joined(0, 2).empty());
+  verdicts = root.Joined(2, 9);
+  CHECK_EQ(verdicts.size(), 1);
+  CHECK(verdicts[0].decision.kind == Decision::Kind::kJoin);
+  CHECK_EQ(verdicts[0].decision.last_joined, 2);
+  CHECK_EQ(verdicts[0].decision.unnamed, 9);
+}
+
+TEST(a_bucket_waits_for_its_members_until_a_rank_is_blocked) {
+  SpreadRoot root({0, 1}, 1 << 20);
+  uint64_t sequence = 0;
+  const auto submit = [&](const CallName& call, uint32_t id) {
+    auto verdicts = root.Ready(0, call, Vector(4), 0, {id, ++sequence, 0});
+    for (auto& verdict : root.Ready(1, call, Vector(4), 0)) verdicts.push_back(std::move(verdict));
+    return verdicts;
+  };
+  CHECK_EQ(submit(kOne, 1).size(), 1);
+  CHECK_EQ(submit(kTwo, 2).size(), 1);
+  CHECK(submit(kOne, 1).empty());
+  auto verdicts = submit(kTwo, 2);
+  CHECK_EQ(verdicts.size(), 1);
+  CHECK_EQ(verdicts[0].calls.size(), 2);
+  CHECK(submit(kOne, 1).empty());
+  verdicts = root.Blocked(1);
+  CHECK_EQ(verdicts.size(), 1);
+  CHECK(verdicts[0].calls == std::vector{kOne});
+  CHECK(root.Blocked(1).empty());
+  CHECK_EQ(submit(kTwo, 2).size(), 1);
+}
+
+/// Every rank is a thread with memory of its own.
+void RunApart(int ranks, const std::function<void(Engine&, int)>& body) {
+  auto network = InprocDataHub::Create(ranks, {.seed = 3, .longest_delay = 4});
+  CHECK(network.ok());
+  RunRanks(ranks, {{"control", "tcp"}}, body, [&](EngineParts& parts, int rank) {
+    auto host = InprocHub::Create(1, HostBoard::BytesFor(1), 1ull << 32);
+    CHECK(host.ok());
+    parts.share = host.value()->MakeHostShare(0);
+    parts.share.ranks = {rank};
+    parts.keep_alive.push_back(host.value());
+    parts.keep_alive.push_back(network.value());
+    parts.placement.local_rank = 0;
+    parts.placement.local_size = 1;
+    SpreadParts spread;
+    for (int host_of = 0; host_of < ranks; ++host_of) spread.host_of.push_back(host_of);
+    spread.across = network.value()->MakeLinks(rank);
+    parts.spread = std::move(spread);
+  });
+}
+
+float Sum(Engine& engine, const std::string& name, float value, uint32_t process_set = 0) {
+  Submission submission = Make(Collective::kAllreduce, name, DType::kFloat32, {1}, &value, &value);
+  submission.process_set = process_set;
+  auto handle = engine.Submit(std::move(submission));
+  CHECK(handle.ok());
+  CHECK(WaitAndRelease(engine, handle.value()).ok());
+  return value;
+}
+
+TEST(engines_reduce_over_links_alone) {
+  for (const int ranks : {2, 3, 5}) {
+    RunApart(ranks, [&](Engine& engine, int rank) {
+      constexpr int kTensors = 20;
+      for (int step = 0; step < 6; ++step) {
+        std::vector<std::vector<float>> data(kTensors);
+        std::vector<uint64_t> handles(kTensors);
+        for (int k = 0; k < kTensors; ++k) {
+          const int t = (k * 7 + rank * 3) % kTensors;  // each rank in an order of its own
+          data[t].assign(1000 + t, static_cast<float>(rank + 1));
+          auto handle =
+              engine.Submit(Make(Collective::kAllreduce, "t" + std::to_string(t), DType::kFloat32,
+                                 {1000 + t}, data[t].data(), data[t].data()));
+          CHECK(handle.ok());
+          handles[t] = handle.value();
+        }
+        for (const uint64_t handle : handles) CHECK(WaitAndRelease(engine, handle).ok());
+        for (const auto& tensor : data) {
+          for (const float value : tensor) CHECK_EQ(value, ranks * (ranks + 1) / 2.0f);
+        }
+      }
+    });
+  }
+}
+
+TEST(process_sets_joins_and_disagreements_over_links_alone) {
+  RunApart(3, [&](Engine& engine, int rank) {
+    const uint32_t pair = engine.AddProcessSet({0, 2}).value();
+    if (rank != 1) CHECK_EQ(Sum(engine, "pair", 1, pair), 2.0f);
+    CHECK(engine.RemoveProcessSet(pair).ok());
+    std::vector<float> odd(rank == 1 ? 2 : 3);
+    const int64_t length = static_cast<int64_t>(odd.size());
+    auto handle = engine.Submit(
+        Make(Collective::kAllreduce, "odd", DType::kFloat32, {length}, odd.data(), odd.data()));
+    const Status outcome = WaitAndRelease(engine, handle.value());
+    CHECK(!outcome.ok());
+    CHECK(outcome.error().kind == ErrorKind::kMismatch);
+    if (rank == 0) CHECK_EQ(Sum(engine, "alone", 3), 3.0f);
+    Submission join;
+    join.request.collective = Collective::kJoin;
+    handle = engine.Submit(std::move(join));
+    CHECK(handle.ok());
+    CHECK(WaitAndRelease(engine, handle.value()).ok());
+    CHECK_EQ(Sum(engine, "again", 1), 3.0f);
+  });
+}
+
+TEST(messages_go_over_links) {
+  RunApart(3, [&](Engine& engine, int rank) {
+    const int next = (rank + 1) % 3;
+    for (const uint64_t bytes : {uint64_t{0}, uint64_t{100}, uint64_t{3} << 20}) {
+      std::vector<char> out(bytes, static_cast<char>('a' + rank));
+      std::vector<char> in(bytes);
+      Message send{.sends = true, .peer = next, .tag = 5, .bytes = bytes};
+      Message receive{.peer = kAnySource, .tag = 5, .bytes = bytes};
+      auto sent = engine.SubmitMessage(0, send, {out.data() + 0, nullptr}, 0, {});
+      auto received = engine.SubmitMessage(0, receive, {nullptr, in.data()}, 0, {});
+      CHECK(sent.ok() && received.ok());
+      CHECK(WaitAndRelease(engine, received.value()).ok());
+      CHECK(WaitAndRelease(engine, sent.value()).ok());
+      for (const char c : in) CHECK_EQ(c, 'a' + (rank + 2) % 3);
+    }
+  });
+}
+
+TEST(who_waits_for_a_rank_that_shuts_down_is_told) {
+  RunApart(3, [&](Engine& engine, int rank) {
+    CHECK_EQ(Sum(engine, "first", 1), 3.0f);
+    if (rank == 1) {
+      CHECK(engine.Shutdown().ok());
+      return;
+    }
+    float value = 1;
+    auto handle =
+        engine.Submit(Make(Collective::kAllreduce, "second", DType::kFloat32, {1}, &value, &value));
+    const Status outcome =
+        handle.ok() ? WaitAndRelease(engine, handle.value()) : Status(handle.error());
+    CHECK(!outcome.ok());
+    CHECK(outcome.error().kind == ErrorKind::kAborted);
+    CHECK_EQ(outcome.error().culprit, 1);
+  });
+}
+
+}  // namespace
+}  // namespace horoacc::testing

@@ -1,0 +1,271 @@
+// What the data links over TCP are made of: the choice of an interface, the size of a buffer,
+// stripes, and frames that do not fit.
+#include <sys/socket.h>
+
+#include <cstring>
+#include <string>
+
+#include "check.h"
+#include "transport/interfaces.h"
+#include "transport/stream_tuning.h"
+#include "transport/tcp_stream.h"
+
+using namespace horoacc;
+
+namespace {
+
+Interface Make(const std::string& name, const std::string& address, const std::string& network,
+               int64_t megabits = 0) {
+  return {name, address, network, megabits, name == "lo"};
+}
+
+InterfaceOffer OfHost(const std::string& host, int local_rank, std::vector<Interface> interfaces) {
+  interfaces.insert(interfaces.begin(), Make("lo", "127.0.0.1", "127.0.0.0"));
+  return {host, local_rank, std::move(interfaces)};
+}
+
+std::string Names(const std::vector<InterfaceOffer>& offers, const std::string& wanted = "") {
+  const auto chosen = ChooseInterfaces(offers, wanted);
+  if (!chosen.ok()) return "error: " + chosen.error().message;
+  std::string names;
+  for (const Interface& each : chosen.value()) names += each.name + "@" + each.address + " ";
+  return names;
+}
+
+/// The frames that one end sends, as the other end sees them.
+struct Witness final : FrameReceiver {
+  Result<std::shared_ptr<InboundMessage>> OnStripe(const DataHeader& stripe) override {
+    return inbound.Take(stripe);
+  }
+  Status OnNotice(const DataHeader& header, std::string_view text) override {
+    notices.emplace_back(header.kind, std::string(text));
+    return {};
+  }
+  Inbound inbound{5};
+  std::vector<std::pair<DataKind, std::string>> notices;
+};
+
+struct Pair {
+  explicit Pair(uint64_t epoch = 3, uint64_t other = 3) {
+    int fds[2];
+    CHECK_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, fds), 0);
+    out.emplace(Fd(fds[0]), epoch, traffic);
+    in.emplace(Fd(fds[1]), other, traffic);
+  }
+  TcpTraffic traffic;
+  std::optional<TcpStream> out;
+  std::optional<TcpStream> in;
+  Witness witness;
+};
+
+DataHeader Stripe(uint64_t number, uint64_t total, uint64_t offset, uint32_t length) {
+  DataHeader header;
+  header.epoch = 3;
+  header.set = 2;
+  header.sequence = 8;
+  header.channel = 1;
+  header.number = number;
+  header.total = total;
+  header.offset = offset;
+  header.length = length;
+  return header;
+}
+
+/// What the receiver says to raw bytes.
+Error Verdict(Pair& pair, const DataHeader& header) {
+  CHECK_EQ(::send(pair.out->fd().get(), &header, sizeof(header), 0), sizeof(header));
+  const auto read = pair.in->Read(pair.witness);
+  CHECK(!read.ok());
+  CHECK(read.error().kind == ErrorKind::kMismatch);
+  return read.error();
+}
+
+bool Has(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+}  // namespace
+
+TEST(OneHostUsesItsLoopback) {
+  const auto eth = Make("eth0", "10.0.0.1", "10.0.0.0", 1000);
+  CHECK_EQ(Names({OfHost("a", 0, {eth}), OfHost("a", 1, {eth})}), "lo@127.0.0.1 lo@127.0.0.1 ");
+}
+
+TEST(HostsMeetOnTheFastestNetworkThatReachesMost) {
+  const auto bridge = Make("docker0", "172.17.0.1", "172.17.0.0", 10000);
+  const auto offer = [&](const std::string& host, const std::string& last) {
+    return OfHost(host, 0,
+                  {bridge, Make("own", "192.168." + last + ".1", "192.168." + last + ".0", 100000),
+                   Make("slow", "10.0.0." + last, "10.0.0.0", 1000),
+                   Make("fast", "10.1.0." + last, "10.1.0.0", 25000)});
+  };
+  CHECK_EQ(Names({offer("a", "1"), offer("b", "2")}), "fast@10.1.0.1 fast@10.1.0.2 ");
+  // Speeds that no driver tells: the first.
+  CHECK_EQ(
+      Names(
+          {OfHost("a", 0, {Make("x", "10.0.0.1", "10.0.0.0"), Make("y", "10.1.0.1", "10.1.0.0")}),
+           OfHost("b", 0, {Make("x", "10.0.0.2", "10.0.0.0"), Make("y", "10.1.0.2", "10.1.0.0")})}),
+      "x@10.0.0.1 x@10.0.0.2 ");
+  CHECK(Has(Names({OfHost("a", 0, {bridge}), OfHost("b", 0, {bridge})}), "host a has no network"));
+}
+
+TEST(NamedInterfacesAreTheRailsOfLocalRanks) {
+  const auto offer = [](const std::string& host, int local_rank, const std::string& last) {
+    return OfHost(
+        host, local_rank,
+        {Make("eth0", "10.0.0." + last, "10.0.0.0"), Make("eth1", "10.1.0." + last, "10.1.0.0")});
+  };
+  CHECK_EQ(Names({offer("a", 0, "1"), offer("a", 1, "1"), offer("b", 0, "2"), offer("b", 1, "2")},
+                 "eth1, eth0"),
+           "eth1@10.1.0.1 eth0@10.0.0.1 eth1@10.1.0.2 eth0@10.0.0.2 ");
+  CHECK_EQ(Names({offer("a", 0, "1"), offer("a", 1, "1")}, "ib0,eth1"),
+           "eth1@10.1.0.1 eth1@10.1.0.1 ");
+  const std::string error = Names({offer("a", 0, "1")}, "ib0");
+  CHECK(Has(error, "host a") && Has(error, "'ib0'") && Has(error, "eth0 (10.0.0.1)"));
+}
+
+TEST(AnIdentityIsThatOfTheNetworkNamespace) {
+  const std::string own = NetworkIdentity();
+  CHECK_EQ(own, NetworkIdentity());
+  CHECK(own.find('#') != std::string::npos && Has(own, "net:["));
+  // A name that two machines share does not make them one.
+  const auto eth = Make("eth0", "10.0.0.1", "10.0.0.0");
+  const auto other = Make("eth0", "10.0.0.2", "10.0.0.0");
+  CHECK_EQ(Names({OfHost("node#1", 0, {eth}), OfHost("node#2", 0, {other})}),
+           "eth0@10.0.0.1 eth0@10.0.0.2 ");
+  CHECK(Has(Names({OfHost("node#1", 0, {}), OfHost("node#2", 0, {})}), "host node has no"));
+}
+
+TEST(OffersTravelAsText) {
+  const auto own = ListInterfaces();
+  CHECK(own.ok() && !own.value().empty());
+  const InterfaceOffer offer{"host with spaces", 3, own.value()};
+  const auto back = UnpackOffer(PackOffer(offer));
+  CHECK(back.ok());
+  CHECK_EQ(back.value().host, offer.host);
+  CHECK_EQ(back.value().local_rank, 3);
+  CHECK(back.value().interfaces == offer.interfaces);
+  CHECK(!UnpackOffer("").ok());
+}
+
+TEST(BuffersGrowToTwiceTheBandwidthDelayProduct) {
+  // 1 Gbit/s over 40 ms is 5 MB.
+  CHECK_EQ(WantedBuffer({125'000'000, 40'000, 0, 0}, 1 << 20), 10'000'000);
+  CHECK_EQ(WantedBuffer({125'000'000, 100, 0, 0}, 1 << 20), 1 << 20);
+  CHECK_EQ(WantedBuffer({0, 0, 0, 0}, 4096), 4096);
+  // A buffer that bounds the rate doubles until it does not: 64 KiB over 40 ms, then 128 KiB, ...
+  uint64_t buffer = 64 << 10;
+  for (int round = 0; round < 20; ++round) {
+    const uint64_t rate = std::min<uint64_t>(125'000'000, buffer * 25);
+    buffer = WantedBuffer({rate, 40'000, 0, 0}, buffer);
+  }
+  CHECK_EQ(buffer, 10'000'000);
+}
+
+TEST(AMessageIsCutIntoStripesAndCreditsGoFirst) {
+  Outbound outbound;
+  OutboundLink* const link = outbound.Open({{0, 1}, 0}).value();
+  const std::vector<std::byte> bytes(1'000'000);
+  const std::span<const std::byte> piece(bytes);
+  outbound.Post(*link, {&piece, 1});
+  outbound.Owe({{0, 2}, 3}, 17);
+  std::vector<iovec> memory;
+  auto frame = outbound.Next(3, 4, memory);
+  CHECK(frame->header.kind == DataKind::kCredit && frame->link == nullptr && memory.empty());
+  CHECK_EQ(frame->header.number, 17);
+  uint64_t covered = 0;
+  int stripes = 0;
+  while ((frame = outbound.Next(3, 4, memory))) {
+    CHECK_EQ(frame->header.offset, covered);
+    CHECK_EQ(frame->header.total, bytes.size());
+    covered += frame->header.length;
+    ++stripes;
+    CHECK(frame->header.length >= 64 << 10 || covered == bytes.size());
+  }
+  CHECK_EQ(covered, bytes.size());
+  CHECK_EQ(stripes, 4);
+  CHECK(outbound.empty() && outbound.waiting());
+  CHECK(outbound.Credit({{0, 1}, 0}, 1) && !outbound.Credit({{0, 1}, 0}, 2));
+  CHECK(!outbound.waiting());
+}
+
+TEST(LinksTakeTurns) {
+  Outbound outbound;
+  const std::vector<std::byte> bytes(200'000);
+  const std::span<const std::byte> piece(bytes);
+  for (uint8_t channel = 0; channel < 3; ++channel) {
+    outbound.Post(*outbound.Open({{0, 1}, channel}).value(), {&piece, 1});
+  }
+  std::vector<iovec> memory;
+  std::string order;
+  while (const auto frame = outbound.Next(3, 2, memory)) {
+    order += static_cast<char>('0' + frame->header.channel);
+  }
+  CHECK_EQ(order, std::string("012012"));
+}
+
+TEST(FramesThatDoNotFitAreErrorsThatNameBoth) {
+  {
+    Pair pair(3, 4);
+    DataHeader header = Stripe(0, 10, 0, 10);
+    const Error error = Verdict(pair, header);
+    CHECK(Has(error.message, "epoch 3") && Has(error.message, "4"));
+  }
+  {
+    Pair pair;
+    DataHeader header = Stripe(0, 10, 0, 10);
+    header.magic = 1;
+    CHECK(Has(Verdict(pair, header).message, "broken header"));
+  }
+  {
+    Pair pair;
+    DataHeader header = Stripe(0, 0, 0, 3000);
+    header.kind = DataKind::kAbort;
+    CHECK(Has(Verdict(pair, header).message, "broken length"));
+  }
+  for (const DataHeader& header :
+       {Stripe(4, 10, 0, 10), Stripe(0, 101, 0, 10), Stripe(0, 10, 5, 6), Stripe(0, 10, 11, 0)}) {
+    Pair pair;
+    const LinkSpec spec{{2, 8}, 5, 1, 4, 100};
+    InboundLink* const link = pair.witness.inbound.Open(spec).value();
+    const Error error = Verdict(pair, header);
+    CHECK(Has(error.message, "collective 8 of set 2, channel 1"));
+    CHECK(Has(error.message, "message " + std::to_string(header.number) + " from rank 5"));
+    CHECK_EQ(link->released(), 0);
+  }
+}
+
+TEST(WhatWasReleasedDoesNotComeAgain) {
+  Pair pair;
+  const LinkSpec spec{{2, 8}, 5, 1, 4, 100};
+  InboundLink* const link = pair.witness.inbound.Open(spec).value();
+  CHECK(link->Expect(0, {}).ok());
+  const DataHeader empty = Stripe(0, 0, 0, 0);
+  CHECK_EQ(::send(pair.out->fd().get(), &empty, sizeof(empty), 0), sizeof(empty));
+  CHECK(pair.in->Read(pair.witness).ok());
+  CHECK(link->Arrived().value() != nullptr);
+  link->Release();
+  CHECK(Has(Verdict(pair, empty).message, "1 messages were released before"));
+}
+
+TEST(NoticesArriveWhole) {
+  Pair pair;
+  const std::string text(TcpStream::kLongestText + 100, 'x');
+  DataHeader header;
+  header.kind = DataKind::kAbort;
+  pair.out->Queue(header, text);
+  CHECK(pair.out->Flush().value());
+  CHECK(pair.in->Read(pair.witness).value());
+  CHECK_EQ(pair.witness.notices.size(), 1);
+  CHECK_EQ(pair.witness.notices[0].second, text.substr(0, TcpStream::kLongestText));
+}
+
+TEST(EarlyMessagesThatTheLinkCannotHoldAreFoundWhenItIsOpened) {
+  for (const LinkSpec& spec : {LinkSpec{{2, 8}, 5, 1, 2, 100}, LinkSpec{{2, 8}, 5, 1, 4, 9}}) {
+    Inbound inbound(5);
+    CHECK(inbound.Take(Stripe(2, 10, 0, 10)).ok());
+    const auto opened = inbound.Open(spec);
+    CHECK(!opened.ok() && opened.error().kind == ErrorKind::kMismatch);
+    CHECK(Has(opened.error().message, "message 2 from rank 5"));
+  }
+}
