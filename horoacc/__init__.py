@@ -9,7 +9,7 @@ PyTorch. It imports no framework:
     total = hvd.allreduce(array, op=hvd.Sum)
 """
 
-from horoacc import errors
+from horoacc import elastic, errors
 from horoacc._version import __version__
 from horoacc.arrays import (
     Compression,
@@ -34,6 +34,7 @@ from horoacc.arrays import (
     grouped_allreduce_async_,
     grouped_reducescatter,
     grouped_reducescatter_async,
+    join,
     poll,
     reducescatter,
     reducescatter_async,
@@ -66,8 +67,10 @@ from horoacc.builds import (
     nccl_built,
     rocm_built,
 )
+from horoacc.dropin import install_as_horovod
 from horoacc.dtypes import Adasum, Average, Max, Min, Product, Sum
 from horoacc.errors import HorovodInternalError
+from horoacc.launcher.function import run
 from horoacc.objects import allgather_object, broadcast_object
 from horoacc.process_sets import (
     ProcessSet,
@@ -109,6 +112,7 @@ __all__ = [
     "cross_size",
     "cuda_built",
     "ddl_built",
+    "elastic",
     "errors",
     "global_process_set",
     "gloo_built",
@@ -122,8 +126,10 @@ __all__ = [
     "grouped_reducescatter",
     "grouped_reducescatter_async",
     "init",
+    "install_as_horovod",
     "is_homogeneous",
     "is_initialized",
+    "join",
     "local_rank",
     "local_size",
     "mpi_built",
@@ -136,6 +142,7 @@ __all__ = [
     "reducescatter_async",
     "remove_process_set",
     "rocm_built",
+    "run",
     "shutdown",
     "size",
     "start_timeline",

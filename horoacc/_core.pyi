@@ -8,11 +8,16 @@ BROADCAST: int
 ALLTOALL: int
 REDUCESCATTER: int
 BARRIER: int
+REDUCE: int
+GATHER: int
+SCATTER: int
+JOIN: int
 
 class Output:
     """Memory that the engine allocated. Supports the buffer protocol (format 'B', writable, 1-D
     bytes) and keeps the memory alive."""
 
+    def __buffer__(self, flags: int, /) -> memoryview: ...
     @property
     def shape(self) -> tuple[int, ...]: ...
     @property
@@ -36,6 +41,8 @@ class Engine:
     def placement(self) -> tuple[int, int, int, int, int, int]:
         """rank, size, local_rank, local_size, cross_rank, cross_size."""
     def shutdown(self) -> None: ...
+    def abandon(self) -> None:
+        """Shuts down without a word to the other ranks, before this process ends in failure."""
     def finalize_mpi(self) -> None:
         """Before the process ends normally: finalises MPI if HoroACC initialised it."""
     @property
@@ -47,6 +54,8 @@ class Engine:
     def after_fork_in_child(self) -> None: ...
     def add_process_set(self, ranks: Sequence[int]) -> int: ...
     def remove_process_set(self, process_set: int) -> None: ...
+    def claim_group(self, ranks: Sequence[int]) -> int: ...
+    def join_group(self, group: int, ranks: Sequence[int]) -> None: ...
     def process_set_ranks(self, process_set: int) -> list[int] | None: ...
     def submit(
         self,
@@ -59,9 +68,11 @@ class Engine:
         process_set: int = 0,
         splits: Sequence[int] | None = None,
         keep: object = None,
+        complaint: str | None = None,
     ) -> int:
         """tensors: (name, input pointer, output pointer or 0, shape, dtype number). `keep` is held
-        until the handle is complete. Returns a handle."""
+        until the handle is complete. With `complaint`, why this rank cannot make the call, the call
+        fails on all ranks. Returns a handle."""
     def allreduce(
         self,
         name: str | None,
@@ -74,15 +85,19 @@ class Engine:
         postscale: float,
         process_set: int,
         keep: object,
+        wait: bool,
     ) -> int:
-        """The hot path of submit: one allreduce, positional arguments only."""
+        """The hot path of submit: one allreduce, positional arguments only. With `wait` it returns
+        when the result is there, raises what `wait` raises, and leaves no handle behind."""
     def poll(self, handle: int) -> bool:
         """Raises KeyError for an unknown handle."""
     def wait(self, handle: int, timeout: float | None = None) -> None:
         """Raises the handle's error; KeyboardInterrupt and other signal handlers run meanwhile."""
     def outputs(self, handle: int) -> list[Output]:
         """Of a complete handle; empty for members whose output the caller gave."""
-    def release(self, handle: int) -> None: ...
+    def release(self, handle: int) -> None:
+        """Forgets a call and frees its name. For one in flight that happens at a submission after
+        its completion, and its tensors are kept until then."""
     def arena_contains(self, pointer: int) -> bool: ...
     def start_timeline(self, path: str, mark_cycles: bool) -> None: ...
     def stop_timeline(self) -> None: ...

@@ -7,20 +7,16 @@ NumPy. Tensors of torch are treated as `horoacc.torch` treats them, but without 
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from horoacc.collectives import Collectives, barrier
+from horoacc.collectives import Collectives, barrier, join
 from horoacc.compression import NoneCompressor, narrowing
-from horoacc.dtypes import number_of, numpy_dtype
-from horoacc.foreign import Array, as_array, restorer
+from horoacc.eight_bit import Int8Compressor
 from horoacc.handles import poll, synchronize
-from horoacc.tensors import Restore, Tensors, View
-
-if TYPE_CHECKING:
-    from horoacc._core import Output
+from horoacc.numpy_tensors import numpy_tensors
+from horoacc.tensors import Tensors
 
 __all__ = [
     "Compression",
@@ -45,6 +41,7 @@ __all__ = [
     "grouped_allreduce_async_",
     "grouped_reducescatter",
     "grouped_reducescatter_async",
+    "join",
     "poll",
     "reducescatter",
     "reducescatter_async",
@@ -62,63 +59,23 @@ FP16Compressor = narrowing(
 
 
 class Compression:
-    """The compressors of arrays."""
+    """The compressors of arrays.
+
+    Attributes:
+        none: Leaves them as they are.
+        fp16: Sends float32 and float64 as float16.
+        int8: A codec: sends floating-point numbers as 8-bit integers with a scale for 256 of them.
+    """
 
     none = NoneCompressor
     fp16 = FP16Compressor
-
-
-class NumpyTensors:
-    """NumPy arrays, and what NumPy can look into."""
-
-    def readable(self, tensor: Any) -> tuple[Array, Restore | None]:
-        """See `Tensors`."""
-        if isinstance(tensor, np.ndarray):
-            return np.asarray(tensor, order="C"), None
-        return np.asarray(as_array(tensor), order="C"), restorer(tensor)
-
-    def writable(self, tensor: Any) -> Array:
-        """See `Tensors`."""
-        array = tensor if isinstance(tensor, np.ndarray) else as_array(tensor)
-        if not isinstance(tensor, np.ndarray) and not hasattr(tensor, "__dlpack__"):
-            raise ValueError(f"A {type(tensor).__name__} cannot be written in place.")
-        if not array.flags.c_contiguous:
-            raise ValueError(
-                "Tensor is required to be contiguous, but its shape is "
-                f"{array.shape} and its strides are {array.strides}."
-            )
-        if not array.flags.writeable:
-            raise ValueError("The array is read-only, so it cannot be written in place.")
-        return array
-
-    def view(self, tensor: Array) -> View:
-        """See `Tensors`."""
-        return tensor.__array_interface__["data"][0], tensor.shape, number_of(tensor.dtype)
-
-    def empty_like(self, tensor: Array) -> Array:
-        """See `Tensors`."""
-        return np.empty_like(tensor)
-
-    def owned(self, output: Output) -> Array:
-        """See `Tensors`."""
-        dtype = numpy_dtype(output.dtype)
-        if 0 in output.shape:
-            return np.empty(output.shape, dtype)
-        flat: Array = np.frombuffer(memoryview(output), np.uint8)  # type: ignore[arg-type]
-        return flat.view(dtype).reshape(output.shape)
-
-    def counts(self, rows: Sequence[int]) -> Array:
-        """See `Tensors`."""
-        return np.asarray(rows, np.int32)
-
-
-_numpy_tensors = NumpyTensors()
+    int8 = Int8Compressor
 
 
 def _choose(tensor: Any) -> Tensors:
     torch = sys.modules.get("torch")
     if torch is None or not isinstance(tensor, torch.Tensor):
-        return _numpy_tensors
+        return numpy_tensors
     from horoacc.torch.tensors import torch_tensors  # noqa: PLC0415 - torch is loaded already
 
     return torch_tensors

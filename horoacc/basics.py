@@ -9,6 +9,7 @@ from typing import Any
 from horoacc import handles, process
 from horoacc import process_sets as sets
 from horoacc.process import bootstrap, engine
+from horoacc.start import World
 
 __all__ = [
     "bootstrap",
@@ -48,10 +49,7 @@ def init(
         ValueError: A process set is a duplicate, or its ranks do not exist.
     """
     with process.lock():
-        if process.join(comm):
-            sets.reset(process.position().size)
-            handles.forget()
-            process.at_exit(shutdown)
+        _enter(comm)
         if process_sets is not None and not isinstance(process_sets, str):
             for process_set in process_sets:
                 sets.add_process_set(process_set)
@@ -62,6 +60,28 @@ def init(
             )
 
 
+def _enter(comm: Any, world: World | None = None) -> None:
+    if process.enter(comm, world):
+        sets.reset(process.position().size)
+        handles.forget()
+        process.at_exit(shutdown)
+
+
+def join_world(world: World) -> None:
+    """Joins the job that torch.distributed knows, unless this process is in one already.
+
+    Args:
+        world: This process's place, and a store through which the ranks can meet if no launcher
+            says how.
+
+    Raises:
+        ConfigError: The environment or a setting cannot work.
+        Timeout: Some ranks did not come.
+    """
+    with process.lock():
+        _enter(None, world)
+
+
 def shutdown() -> None:
     """Leaves the job and joins the engine's threads. What is in flight ends with `Aborted`.
 
@@ -69,7 +89,7 @@ def shutdown() -> None:
     nothing.
     """
     with process.lock():
-        made = process.part()
+        made = process.leave()
         sets.reset(None)
     if made is not None:
         made.shutdown()
@@ -81,7 +101,7 @@ def is_initialized() -> bool:
     Returns:
         True between the two.
     """
-    return process.joined()
+    return process.entered()
 
 
 def rank() -> int:

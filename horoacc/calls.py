@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import operator
 import warnings
-from collections.abc import Sequence
 from typing import Any
 
 from horoacc import dtypes
@@ -16,6 +16,22 @@ BROADCAST = 2
 ALLTOALL = 3
 REDUCESCATTER = 4
 BARRIER = 5
+REDUCE = 6
+GATHER = 7
+SCATTER = 8
+JOIN = 9
+COLLECTIVE_NAMES = (
+    "allreduce",
+    "allgather",
+    "broadcast",
+    "alltoall",
+    "reducescatter",
+    "barrier",
+    "reduce",
+    "gather",
+    "scatter",
+    "join",
+)
 
 _RAISED_BY_AVERAGE = "The op parameter supersedes average. Please provide only one of them."
 
@@ -32,7 +48,6 @@ def resolve_op(op: int | None, average: bool | None) -> int:
 
     Raises:
         ValueError: Both were given, or there is no such reduction.
-        NotImplementedError: The reduction is Adasum.
     """
     if average is not None:
         if op is not None:
@@ -45,11 +60,9 @@ def resolve_op(op: int | None, average: bool | None) -> int:
         op = dtypes.Average if average else dtypes.Sum
     if op is None:
         return dtypes.Average
-    if op == dtypes.Adasum:
-        raise NotImplementedError("Adasum is not implemented.")
     if op not in dtypes.OP_NAMES:
         raise ValueError(f"There is no reduction {op!r}; see hvd.Average, hvd.Sum and the others.")
-    return op
+    return int(op)
 
 
 def check_scatter_op(op: int) -> int:
@@ -68,7 +81,64 @@ def check_scatter_op(op: int) -> int:
         raise RuntimeError(
             f"Reducescatter only supports Average and Sum, not {dtypes.OP_NAMES.get(op, repr(op))}."
         )
-    return op
+    return int(op)
+
+
+def check_root(root: Any) -> int:
+    """Checks that the root of a call is a number; whether there is such a rank, the core knows.
+
+    Args:
+        root: The global rank that the caller gave.
+
+    Returns:
+        The rank.
+
+    Raises:
+        ValueError: It does not fit into 32 bits.
+        TypeError: It is no integer.
+    """
+    rank = operator.index(root)
+    if not -(1 << 31) <= rank < 1 << 31:
+        raise ValueError(f"root rank {rank} is not in the process set")
+    return rank
+
+
+def check_factors(scales: tuple[Any, Any]) -> tuple[float, float]:
+    """Checks that the factors of a reduction are numbers.
+
+    Args:
+        scales: `prescale_factor` and `postscale_factor`, as the caller gave them.
+
+    Returns:
+        The factors.
+
+    Raises:
+        ValueError: One is no number.
+        TypeError: The same.
+    """
+    return float(scales[0]), float(scales[1])
+
+
+def check_splits(splits: Any) -> list[int] | None:
+    """Checks that splits are numbers of rows; whether they fit, the core knows.
+
+    Args:
+        splits: A sequence of integers, or None.
+
+    Returns:
+        The numbers, or None.
+
+    Raises:
+        ValueError: One is no number, or does not fit into 64 bits.
+        TypeError: It is no sequence of numbers.
+    """
+    if splits is None:
+        return None
+    rows = [int(count) for count in splits]
+    for count in rows:
+        if abs(count) >= 1 << 63:
+            raise ValueError(f"alltoall: a split of {count} rows")
+    return rows
 
 
 def member_names(collective: str, name: str | None, count: int | None = None) -> list[str | None]:
@@ -100,17 +170,3 @@ def part_name(name: str | None, part: str) -> str | None:
         The name, or None.
     """
     return None if name is None else f"{name}.{part}"
-
-
-def check_list(tensors: Sequence[Any], collective: str) -> None:
-    """Checks the list of a grouped call.
-
-    Args:
-        tensors: The tensors.
-        collective: The collective, for the message.
-
-    Raises:
-        ValueError: There are none, or this is a single tensor instead of a list.
-    """
-    if not isinstance(tensors, (list, tuple)) or not tensors:
-        raise ValueError(f"grouped_{collective} needs a list of at least one tensor.")

@@ -6,14 +6,21 @@ export those of an object of their own. What differs between libraries is behind
 
 from __future__ import annotations
 
+import operator
+import sys
+from typing import TYPE_CHECKING
+
 from horoacc import handles, process
 from horoacc.allreduces import Allreduce
-from horoacc.calls import BARRIER
+from horoacc.calls import BARRIER, JOIN
 from horoacc.exchanges import Exchanges
 from horoacc.grouped_allreduces import GroupedAllreduce
 from horoacc.process_sets import ProcessSet, global_process_set
 from horoacc.process_sets import number_of as set_number
 from horoacc.reducescatters import Reducescatter
+
+if TYPE_CHECKING:
+    from horoacc._core import Output
 
 
 class Collectives(Allreduce, GroupedAllreduce, Exchanges, Reducescatter):
@@ -31,4 +38,39 @@ def barrier(process_set: ProcessSet = global_process_set) -> None:
     """
     engine = process.engine()
     handle = engine.submit(BARRIER, [], process_set=set_number(process_set))
-    handles.synchronize(handles.start(engine, handle))
+    handles.result(handles.start(engine, handle))
+
+
+def join(device: int = -1) -> int:
+    """Says that this rank has nothing more to reduce, and waits until every rank has said so.
+
+    For data that is spread unevenly: a rank that has run out of it calls this after its last step.
+    From then on the allreduces of the others, in whatever form and of whatever type, run with zeros
+    in the place of this rank, and Average goes on dividing by the number of all ranks. What this
+    rank has submitted before is carried out. Their other collectives raise on all that call them,
+    naming the ranks that have joined; so does what is made of such: `Compression.int8`, the
+    allreduce of sparse tensors, and SyncBatchNorm. Once all ranks have joined, everything is as
+    before.
+
+    It concerns the global process set; collectives of other sets need all their ranks as ever.
+
+    Args:
+        device: As in Horovod, where zeros are made; not used, as no zeros are made.
+
+    Returns:
+        The rank that joined last, the same on every rank.
+
+    Raises:
+        TypeError: `device` is no integer. This rank has joined all the same.
+        HorovodInternalError: A rank was lost or has shut down.
+    """
+    engine = process.engine()
+    handle = engine.submit(JOIN, [])
+    last: int = handles.result(handles.start(engine, handle, None, _last_rank))
+    operator.index(device)  # the others have joined: this rank must, whatever it was given
+    return last
+
+
+def _last_rank(outputs: list[Output]) -> int:
+    (last,) = outputs
+    return int.from_bytes(memoryview(last), sys.byteorder, signed=True)

@@ -8,6 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 
 class Compressor:
     """Interface for compressing and decompressing a tensor."""
@@ -36,6 +39,76 @@ class Compressor:
             A tensor of the original type.
         """
         raise NotImplementedError
+
+
+class Codec(Compressor):
+    """A compressor of which the results cannot be added up.
+
+    The ranks exchange them, add up what they decode, and exchange the sum; see
+    `horoacc.coded_allreduce`. `compress` and `decompress` are for who wants to see what is lost.
+    """
+
+    @staticmethod
+    def encode(values: npt.NDArray[np.float32]) -> npt.NDArray[np.uint8]:
+        """Encodes a vector. What is not finite must not be decoded as finite.
+
+        Args:
+            values: The vector.
+
+        Returns:
+            As many bytes as `encoded_bytes` says.
+        """
+        raise NotImplementedError
+
+    @staticmethod
+    def decode(code: npt.NDArray[np.uint8], count: int) -> npt.NDArray[np.float32]:
+        """Undoes `encode`, but for what it lost.
+
+        Args:
+            code: What `encode` returned.
+            count: The length of the vector.
+
+        Returns:
+            The vector.
+        """
+        raise NotImplementedError
+
+    @staticmethod
+    def encoded_bytes(count: int) -> int:
+        """Says how many bytes `encode` makes of a vector.
+
+        Args:
+            count: The length of the vector.
+
+        Returns:
+            The number of bytes.
+        """
+        raise NotImplementedError
+
+
+def is_codec(compression: Any) -> bool:
+    """Says whether what a caller passed as `compression` is a codec.
+
+    Args:
+        compression: A compressor class, or anything else with its two functions.
+
+    Returns:
+        True for a `Codec`.
+    """
+    return isinstance(compression, type) and issubclass(compression, Codec)
+
+
+def check_no_codec(compression: Any) -> None:
+    """Checks the compression of a collective that has no way for codecs.
+
+    Args:
+        compression: What the caller passed.
+
+    Raises:
+        ValueError: It is a codec.
+    """
+    if is_codec(compression):
+        raise ValueError(f"{compression.__name__} is for allreduce, not for reducescatter.")
 
 
 class NoneCompressor(Compressor):

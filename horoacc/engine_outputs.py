@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from horoacc import handles, process
+from horoacc.complaints import complaining
 from horoacc.process_sets import ProcessSet
 from horoacc.process_sets import number_of as set_number
 from horoacc.tensors import Tensors
@@ -35,15 +36,17 @@ class EngineOutputs:
         **arguments: Any,
     ) -> int:
         """Submits a call of which the engine allocates the outputs."""
-        kind = self._choose(tensors[0])
-        found = [kind.readable(tensor) for tensor in tensors]
-        members = []
-        for name, (tensor, _) in zip(names, found, strict=True):
-            pointer, shape, dtype = kind.view(tensor)
-            members.append((name, pointer, 0, shape, dtype))
+        with complaining(collective, names[0], process_set):
+            kind = self._choose(tensors[0])
+            found = [kind.readable(tensor) for tensor in tensors]
+            members = []
+            for name, (tensor, _) in zip(names, found, strict=True):
+                pointer, shape, dtype = kind.view(tensor)
+                members.append((name, pointer, 0, shape, dtype))
+            number = set_number(process_set)
         engine = process.engine()
         handle = engine.submit(
-            collective, members, process_set=set_number(process_set),
+            collective, members, process_set=number,
             keep=[tensor for tensor, _ in found], **arguments,
         )  # fmt: skip
 

@@ -17,6 +17,7 @@ __all__ = [
     "Mismatch",
     "NotInitialized",
     "PeerLost",
+    "RankFailed",
     "SystemFailure",
     "Timeout",
     "Unsupported",
@@ -76,6 +77,10 @@ class SystemFailure(HoroaccError, HorovodInternalError):
 
 class Unsupported(HoroaccError, NotImplementedError, ValueError):
     """The operation has no meaning for this type of tensor, or does not exist here."""
+
+
+class RankFailed(HoroaccError, RuntimeError):
+    """A rank of `horoacc.run` ended without a result, or raised what cannot be pickled."""
 
 
 class HostsUpdatedInterrupt(RuntimeError):

@@ -6,7 +6,15 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from horoacc import handles, process
-from horoacc.calls import ALLGATHER, ALLTOALL, BROADCAST, check_list, member_names
+from horoacc.calls import (
+    ALLGATHER,
+    ALLTOALL,
+    BROADCAST,
+    check_root,
+    check_splits,
+    member_names,
+)
+from horoacc.complaints import check_group, complaining
 from horoacc.engine_outputs import EngineOutputs, each, only
 from horoacc.process_sets import ProcessSet, global_process_set
 from horoacc.process_sets import number_of as set_number
@@ -25,7 +33,8 @@ class Exchanges(EngineOutputs):
         """Starts a concatenation of all ranks' tensors along the first dimension.
 
         Args:
-            tensor: The tensor. First dimensions may differ between ranks.
+            tensor: The tensor, [rows, ...] of any type. The number of rows may differ between
+                ranks, and nothing else may. Not changed.
             name: The same on all ranks; calls without one are matched by their order.
             process_set: The ranks that take part.
 
@@ -44,14 +53,14 @@ class Exchanges(EngineOutputs):
         """Concatenates all ranks' tensors; arguments as for `allgather_async`.
 
         Returns:
-            The concatenation, in the order of ranks, on every rank.
+            The concatenation in the order of ranks, [rows of all, ...], on every rank.
 
         Raises:
             HorovodInternalError: The collective failed.
             ValueError: An argument cannot work.
         """
         names = member_names("allgather", name)
-        return handles.synchronize(self._submit(ALLGATHER, [tensor], names, process_set, only))
+        return handles.result(self._submit(ALLGATHER, [tensor], names, process_set, only))
 
     def grouped_allgather_async(
         self,
@@ -59,12 +68,14 @@ class Exchanges(EngineOutputs):
         name: str | None = None,
         process_set: ProcessSet = global_process_set,
     ) -> int:
-        """Starts concatenations of several tensors as one unit, as `allgather_async` does.
+        """Starts concatenations of several tensors as one unit; else as for `allgather_async`.
+
+        `tensors` is a list of one tensor or more, each as there; as many on every rank.
 
         Returns:
             A handle for `poll` and `synchronize`.
         """
-        check_list(tensors, "allgather")
+        check_group(tensors, ALLGATHER, name, process_set)
         names = member_names("allgather", name, len(tensors))
         return self._submit(ALLGATHER, tensors, names, process_set, each)
 
@@ -76,32 +87,38 @@ class Exchanges(EngineOutputs):
     ) -> list[Any]:
         """Concatenates several tensors as one unit; arguments and errors as for `allgather`.
 
+        `tensors` is a list of one tensor or more, each as there; as many on every rank.
+
         Returns:
             The concatenations, in order.
         """
-        check_list(tensors, "allgather")
+        check_group(tensors, ALLGATHER, name, process_set)
         names = member_names("allgather", name, len(tensors))
-        return handles.synchronize(  # type: ignore[no-any-return]
+        return handles.result(  # type: ignore[no-any-return]
             self._submit(ALLGATHER, tensors, names, process_set, each)
         )
 
     def _broadcast(
         self, tensor: Any, root: int, name: str | None, process_set: ProcessSet, in_place: bool
     ) -> int:
-        kind = self._choose(tensor)
+        full_name = member_names("broadcast", name)[0]
         restore: Restore | None = None
-        if in_place:
-            source = output = kind.writable(tensor)
-        else:
-            source, restore = kind.readable(tensor)
-            output = kind.empty_like(source)
-        pointer, shape, dtype = kind.view(source)
-        target = pointer if in_place else kind.view(output)[0]
+        with complaining(BROADCAST, full_name, process_set):
+            kind = self._choose(tensor)
+            if in_place:
+                source = output = kind.writable(tensor)
+            else:
+                source, restore = kind.readable(tensor)
+                output = kind.empty_like(source)
+            pointer, shape, dtype = kind.view(source)
+            target = pointer if in_place else kind.view(output)[0]
+            root = check_root(root)
+            number = set_number(process_set)
         engine = process.engine()
         handle = engine.submit(
             BROADCAST,
-            [(member_names("broadcast", name)[0], pointer, target, shape, dtype)],
-            root=root, process_set=set_number(process_set), keep=(source, output),
+            [(full_name, pointer, target, shape, dtype)],
+            root=root, process_set=number, keep=(source, output),
         )  # fmt: skip
         if restore is None:
             return handles.start(engine, handle, tensor if in_place else output)
@@ -118,7 +135,7 @@ class Exchanges(EngineOutputs):
         """Starts sending the root's tensor to all ranks.
 
         Args:
-            tensor: The tensor; shape and type are the same on all ranks. Not changed.
+            tensor: The tensor, of any shape and type, both the same on all ranks. Not changed.
             root_rank: The global rank that sends.
             name: The same on all ranks; calls without one are matched by their order.
             process_set: The ranks that take part.
@@ -141,15 +158,13 @@ class Exchanges(EngineOutputs):
         """Sends the root's tensor to all ranks; arguments as for `broadcast_async`.
 
         Returns:
-            The root's tensor, on every rank.
+            The root's tensor, of the same shape and type, on every rank.
 
         Raises:
             HorovodInternalError: The collective failed.
             ValueError: An argument cannot work.
         """
-        return handles.synchronize(
-            self._broadcast(tensor, root_rank, name, process_set, in_place=False)
-        )
+        return handles.result(self._broadcast(tensor, root_rank, name, process_set, in_place=False))
 
     def broadcast_async_(
         self,
@@ -158,7 +173,9 @@ class Exchanges(EngineOutputs):
         name: str | None = None,
         process_set: ProcessSet = global_process_set,
     ) -> int:
-        """Starts sending the root's tensor into all ranks' tensors, as `broadcast_async` does.
+        """Starts sending the root's tensor into all ranks'; else as for `broadcast_async`.
+
+        The tensor is contiguous and writable, and must not be touched before `synchronize`.
 
         Returns:
             A handle for `poll` and `synchronize`.
@@ -174,12 +191,12 @@ class Exchanges(EngineOutputs):
     ) -> Any:
         """Sends the root's tensor into all ranks' tensors; arguments as for `broadcast`.
 
+        The tensor is contiguous and writable.
+
         Returns:
             The same tensor.
         """
-        return handles.synchronize(
-            self._broadcast(tensor, root_rank, name, process_set, in_place=True)
-        )
+        return handles.result(self._broadcast(tensor, root_rank, name, process_set, in_place=True))
 
     def alltoall_async(
         self,
@@ -191,27 +208,30 @@ class Exchanges(EngineOutputs):
         """Starts sending parts of the first dimension to the other ranks.
 
         Args:
-            tensor: The tensor.
-            splits: How many rows go to each rank of the set, in order: a vector of integers.
-                Equal parts if None.
+            tensor: The tensor, [rows, ...] of any type. The number of rows may differ between
+                ranks, and nothing else may. Not changed.
+            splits: How many rows go to each rank of the set, in order: integers, [size of the
+                set], of which the sum is `rows`. Equal parts if None.
             name: The same on all ranks; calls without one are matched by their order.
             process_set: The ranks that take part.
 
         Returns:
-            A handle; `synchronize` gives the received rows and how many came from each rank.
+            A handle; `synchronize` gives the received rows, [received, ...], and how many came
+            from each rank: int32, [size of the set].
 
         Raises:
             ValueError: An argument cannot work.
         """
-        kind = self._choose(tensor)
-        rows = None if splits is None else [int(count) for count in splits]
+        names = member_names("alltoall", name)
+        with complaining(ALLTOALL, names[0], process_set):
+            kind = self._choose(tensor)
+            rows = check_splits(splits)
 
         def finish(results: list[Any], outputs: list[Output]) -> tuple[Any, Any]:
             return results[0], kind.counts(outputs[0].received_splits or [])
 
         return self._submit(
-            ALLTOALL, [tensor], member_names("alltoall", name), process_set, finish,
-            splits=rows,
+            ALLTOALL, [tensor], names, process_set, finish, splits=rows,
         )  # fmt: skip
 
     def alltoall(
@@ -221,16 +241,15 @@ class Exchanges(EngineOutputs):
         name: str | None = None,
         process_set: ProcessSet = global_process_set,
     ) -> Any:
-        """Sends parts of the first dimension to the other ranks; arguments as `alltoall_async`.
+        """Sends parts of the first dimension to other ranks; arguments as for `alltoall_async`.
 
         Returns:
-            The received rows, in the order of ranks; with `splits`, also how many came from each.
+            The received rows in the order of ranks, [received, ...]; with `splits` a pair of them
+            and how many came from each rank: int32, [size of the set].
 
         Raises:
             HorovodInternalError: The collective failed.
             ValueError: An argument cannot work.
         """
-        received = handles.synchronize(
-            Exchanges.alltoall_async(self, tensor, splits, name, process_set)
-        )
+        received = handles.result(Exchanges.alltoall_async(self, tensor, splits, name, process_set))
         return received[0] if splits is None else received

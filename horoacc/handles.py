@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -13,6 +14,9 @@ class Pending(NamedTuple):
     """A call that nobody has synchronised yet."""
 
     engine: Engine
+    number: int
+    """The engine's number of it. Every engine counts from 1; handles go on, so that one from before
+    `shutdown()` is never another call's."""
     result: Any
     """What synchronize() gives back, if `finish` is None. It keeps the output alive."""
     finish: Callable[[list[Output]], Any] | None
@@ -20,11 +24,12 @@ class Pending(NamedTuple):
 
 
 _pending: dict[int, Pending] = {}
+_handles = itertools.count(1)
 
 
 def start(
     engine: Engine,
-    handle: int,
+    number: int,
     result: Any = None,
     finish: Callable[[list[Output]], Any] | None = None,
 ) -> int:
@@ -32,14 +37,15 @@ def start(
 
     Args:
         engine: The engine that it was submitted to.
-        handle: The engine's handle.
+        number: The engine's number of it.
         result: What to give back, if the caller owned the output.
         finish: Makes what to give back from the engine's outputs.
 
     Returns:
         The handle.
     """
-    _pending[handle] = Pending(engine, result, finish)
+    handle = next(_handles)
+    _pending[handle] = Pending(engine, number, result, finish)
     return handle
 
 
@@ -58,7 +64,7 @@ def poll(handle: int) -> bool:
     found = _pending.get(handle)
     if found is None:
         raise ValueError(f"Handle {handle} was not created or has been cleared.")
-    return found.engine.poll(handle)
+    return found.engine.poll(found.number)
 
 
 def synchronize(handle: Any) -> Any:
@@ -78,39 +84,62 @@ def synchronize(handle: Any) -> Any:
     found = _pending.get(handle)
     if found is None:
         return None
-    engine, result, finish = found
+    engine, number, result, finish = found
     try:
-        engine.wait(handle)
+        engine.wait(number)
         if finish is not None:
-            result = finish(engine.outputs(handle))
+            result = finish(engine.outputs(number))
     except BaseException:
         # What a signal's handler raised leaves the handle as it is: the engine still works on the
         # tensors.
-        if has_ended(engine, handle):
+        if has_ended(engine, number):
             _pending.pop(handle, None)
-            engine.release(handle)
+            engine.release(number)
         raise
     _pending.pop(handle, None)
-    engine.release(handle)
+    engine.release(number)
     return result
 
 
-def has_ended(engine: Engine, handle: int) -> bool:
+def result(handle: int) -> Any:
+    """Waits for a call of which the caller has no handle; else as `synchronize`.
+
+    What a signal's handler raises ends the wait. The call goes on, and nobody will ask after it:
+    the engine keeps its tensors alive until it is complete, and frees its name then.
+
+    Args:
+        handle: What `start` gave.
+
+    Returns:
+        The result.
+
+    Raises:
+        HorovodInternalError: The collective failed.
+    """
+    try:
+        return synchronize(handle)
+    finally:
+        left = _pending.pop(handle, None)
+        if left is not None:
+            left.engine.release(left.number)
+
+
+def has_ended(engine: Engine, number: int) -> bool:
     """Says whether the engine has finished with a call's tensors.
 
     Args:
         engine: The engine that it was submitted to.
-        handle: The engine's handle.
+        number: The engine's number of it.
 
     Returns:
         True also if the engine does not know the call any more.
     """
     try:
-        return engine.poll(handle)
+        return engine.poll(number)
     except ValueError:
         return True
 
 
 def forget() -> None:
-    """Forgets what nobody synchronised; the next engine counts from the same number."""
+    """Forgets what nobody synchronised, when there is another engine."""
     _pending.clear()

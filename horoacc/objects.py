@@ -8,7 +8,8 @@ import cloudpickle
 import numpy as np
 
 from horoacc import arrays, process
-from horoacc.calls import part_name
+from horoacc.calls import ALLGATHER, BROADCAST, member_names, part_name
+from horoacc.complaints import complaining
 from horoacc.process_sets import ProcessSet, global_process_set
 
 
@@ -33,9 +34,12 @@ def broadcast_object(
         HorovodInternalError: The collective failed.
     """
     is_root = process.position().rank == root_rank
-    payload = np.frombuffer(cloudpickle.dumps(obj), np.uint8) if is_root else np.empty(0, np.uint8)
+    first = part_name(name, "size")
+    with complaining(BROADCAST, member_names("broadcast", first)[0], process_set):
+        pickled = cloudpickle.dumps(obj) if is_root else b""
+    payload = np.frombuffer(pickled, np.uint8)
     length = np.array([payload.size], np.int64)
-    arrays.broadcast_(length, root_rank, part_name(name, "size"), process_set)
+    arrays.broadcast_(length, root_rank, first, process_set)
     # The pickled bytes are read-only, and a broadcast has one buffer for in and out.
     payload = payload.copy() if is_root else np.empty(int(length[0]), np.uint8)
     arrays.broadcast_(payload, root_rank, part_name(name, "data"), process_set)
@@ -58,10 +62,10 @@ def allgather_object(
     Raises:
         HorovodInternalError: The collective failed.
     """
-    payload = np.frombuffer(cloudpickle.dumps(obj), np.uint8)
-    lengths = arrays.allgather(
-        np.array([payload.size], np.int64), part_name(name, "size"), process_set
-    )
+    first = part_name(name, "size")
+    with complaining(ALLGATHER, member_names("allgather", first)[0], process_set):
+        payload = np.frombuffer(cloudpickle.dumps(obj), np.uint8)
+    lengths = arrays.allgather(np.array([payload.size], np.int64), first, process_set)
     gathered = arrays.allgather(payload, part_name(name, "data"), process_set)
     ends = np.cumsum(lengths)
     return [

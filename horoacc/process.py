@@ -95,7 +95,7 @@ def position() -> Position:
 
 
 def lock() -> threading.RLock:
-    """Gives the lock that whoever joins or leaves the job holds.
+    """Gives the lock that whoever enters or leaves the job holds.
 
     Returns:
         The lock.
@@ -103,11 +103,12 @@ def lock() -> threading.RLock:
     return _state.lock
 
 
-def join(comm: Any) -> bool:
+def enter(comm: Any, world: start.World | None = None) -> bool:
     """Makes the engine of this process unless there is one. The caller holds the lock.
 
     Args:
         comm: As for `horoacc.init`.
+        world: What torch.distributed knows of the job, if it asks.
 
     Returns:
         Whether it was made now.
@@ -121,7 +122,7 @@ def join(comm: Any) -> bool:
         raise Aborted(_FORKED)
     if _state.engine is not None:
         return False
-    made, bootstrap = start.engine(comm)
+    made, bootstrap = start.engine(comm, world)
     # One reference more than Python knows of: see the head of this module.
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(made))
     _state.engine = _state.last_engine = made
@@ -130,7 +131,7 @@ def join(comm: Any) -> bool:
     return True
 
 
-def part() -> Engine | None:
+def leave() -> Engine | None:
     """Takes the engine out of use, to be shut down. The caller holds the lock.
 
     Returns:
@@ -153,18 +154,25 @@ def at_exit(shutdown: Callable[[], None]) -> None:
     """
     if not _state.at_exit:
         _state.at_exit = True
-        atexit.register(_leave, shutdown)
+        atexit.register(_end, shutdown)
 
 
-def _leave(shutdown: Callable[[], None]) -> None:
+def _end(shutdown: Callable[[], None]) -> None:
     """Ends this process's part in the job when Python exits.
 
     Whoever initialised MPI finalises it. After an uncaught exception nobody does: the other ranks
-    may never come to the call, and mpirun has to see that this rank failed.
+    may never come to the call, and mpirun has to see that this rank failed. Nor are the others told
+    then: they notice the death of this process, so that it is the first that has failed.
     """
     failed = getattr(sys, "last_value", None) is not None
     try:
-        shutdown()
+        if failed:
+            with _state.lock:
+                made = leave()
+            if made is not None:
+                made.abandon()
+        else:
+            shutdown()
     finally:
         made = _state.last_engine
         if failed and (mpi4py := sys.modules.get("mpi4py")) is not None:
@@ -191,7 +199,7 @@ def before_shutdown(action: Callable[[], None]) -> None:
     _state.before_shutdown.append(action)
 
 
-def joined() -> bool:
+def entered() -> bool:
     """Says whether this process has an engine.
 
     Returns:

@@ -7,9 +7,13 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from horoacc import process
+from horoacc.errors import InvalidArgument
 
 _LARGEST_RANK = 2**31 - 1
 """Of the core; a job has none so large, and it says so."""
+
+_UNREGISTERED = -1
+"""The core has no set with this number."""
 
 
 class ProcessSet:
@@ -26,6 +30,14 @@ class ProcessSet:
     mpi_comm: Any
 
     def __init__(self, ranks_or_comm: Any) -> None:
+        """Makes a set that is not registered.
+
+        Args:
+            ranks_or_comm: Global ranks, in any order, or an mpi4py communicator.
+
+        Raises:
+            ValueError: It is neither, or names a rank twice.
+        """
         self.process_set_id = None
         self.mpi_comm = None
         if isinstance(ranks_or_comm, Iterable):
@@ -157,14 +169,28 @@ def remove_process_set(process_set: ProcessSet) -> bool:
 
     Returns:
         Whether it was removed: the global set, and one that is not registered, are not.
+
+    Raises:
+        ValueError: The ranks do not remove the same set, or it has calls in flight; on every rank.
     """
     number = process_set.process_set_id
     if number is None or number == 0:
+        if process.entered():
+            _remove_none(_UNREGISTERED if number is None else number)
         return False
     process.engine().remove_process_set(number)
     _registered.pop(number, None)
     process_set._invalidate()
     return True
+
+
+def _remove_none(number: int) -> None:
+    """Takes part in a removal without a set of its own: the other ranks may have one."""
+    try:
+        process.engine().remove_process_set(number)
+    except InvalidArgument as refusal:
+        if refusal.culprit is not None:
+            raise
 
 
 def ids_and_ranks() -> dict[int, list[int]]:
@@ -174,6 +200,24 @@ def ids_and_ranks() -> dict[int, list[int]]:
         Them, by the core's number of the set.
     """
     return {number: list(one.ranks or []) for number, one in _registered.items()}
+
+
+def registered(number: int) -> ProcessSet:
+    """Finds a set by the core's number of it.
+
+    Args:
+        number: What `process_set_id` of a registered set says.
+
+    Returns:
+        The set.
+
+    Raises:
+        ValueError: No set has this number, or not any more.
+    """
+    found = _registered.get(number)
+    if found is None:
+        raise ValueError(f"No process set with the number {number} is registered.")
+    return found
 
 
 def number_of(process_set: ProcessSet) -> int:
@@ -186,9 +230,13 @@ def number_of(process_set: ProcessSet) -> int:
         The number.
 
     Raises:
+        TypeError: It is no process set.
         ValueError: It is not registered, or this process is not in it.
     """
-    number = process_set.process_set_id
+    try:
+        number = process_set.process_set_id
+    except AttributeError:
+        raise TypeError(f"process_set must be a ProcessSet, not {process_set!r}.") from None
     if number == 0:
         return 0
     if number is None:

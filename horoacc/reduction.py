@@ -7,6 +7,7 @@ identifies it by.
 
 from __future__ import annotations
 
+import warnings
 from collections import Counter
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
@@ -110,6 +111,25 @@ def check_names(names: Sequence[str]) -> None:
             "Parameter names in named_parameters must be unique. Found duplicates: "
             + ", ".join(sorted(str(name) for name in duplicates))
         )
+
+
+def chosen_groups(num_groups: int, groups: Any) -> Any:
+    """Gives what groups were asked for, by the newer or the older name.
+
+    Args:
+        num_groups: The older name's value; 0 if it was not used.
+        groups: The newer one's; None if it was not used.
+
+    Returns:
+        A number, or lists of parameters.
+    """
+    if num_groups:
+        warnings.warn(
+            "Parameter `num_groups` has been replaced by `groups` and will be removed.",
+            DeprecationWarning,
+            stacklevel=3,
+        )
+    return groups if groups is not None else num_groups
 
 
 def partition(params: Sequence[Param], groups: int | Sequence[Any]) -> list[list[Param]]:

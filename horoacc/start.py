@@ -2,27 +2,39 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import secrets
 import socket
 import sys
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from horoacc import mpi_plugins, settings
 from horoacc.errors import ConfigError
 from horoacc.launcher import environment
+from horoacc.launcher.environment import torchrun
 from horoacc.launcher.environment.placement import by_host
 
 if TYPE_CHECKING:
     from horoacc._core import Engine
 
 
-def engine(comm: Any) -> tuple[Engine, str]:
+class World(NamedTuple):
+    """What torch.distributed knows of the job when a process group of it is made."""
+
+    rank: int
+    size: int
+    store: Any
+    """Its key-value store, which all ranks reach."""
+
+
+def engine(comm: Any, world: World | None = None) -> tuple[Engine, str]:
     """Joins the job that the environment describes.
 
     Args:
         comm: As for `horoacc.init`.
+        world: What torch.distributed knows. Its word counts where the environment has another.
 
     Returns:
         The engine, and how its ranks met: "mpi", "tcp" or "none".
@@ -41,8 +53,13 @@ def engine(comm: Any) -> tuple[Engine, str]:
     try:
         values = settings.core_settings(os.environ)
         place = environment.detect(os.environ)
+        if place.rank == 0 and "HOROACC_SECRET" not in os.environ:  # horoaccrun told its user
+            for line in settings.unheeded(os.environ):
+                _tell_once(line)
         where: dict[str, object]
-        if comm is None or (_is_ranks(comm) and sorted(comm) == list(range(place.size))):
+        if world is not None and (place.rank, place.size) != world[:2]:
+            where = _world(world, float(values["start_timeout_seconds"]))
+        elif comm is None or (_is_ranks(comm) and sorted(comm) == list(range(place.size))):
             where = _whole_job(place, values)
         elif _is_ranks(comm):
             where = _some_ranks(place, sorted(comm), values)
@@ -52,6 +69,12 @@ def engine(comm: Any) -> tuple[Engine, str]:
     except ValueError as error:
         raise ConfigError(str(error)) from error
     return _core.Engine(values, where), str(where["bootstrap"])
+
+
+@functools.cache
+def _tell_once(line: str) -> None:
+    """Prints a line, also if `init()` is called again."""
+    print(f"horoacc: {line}", file=sys.stderr)
 
 
 def _mpi(place: environment.Placement) -> dict[str, object]:
@@ -64,6 +87,24 @@ def _mpi(place: environment.Placement) -> dict[str, object]:
         "mpi_launcher": launcher,
         "mpi_library": str(settings.read(os.environ)["mpi_library"]),
         "mpi_prefix": sys.prefix,
+    }
+
+
+def _world(world: World, seconds: float) -> dict[str, object]:
+    """Ranks that a script numbered itself, on one host: they meet through torch's store."""
+    where = _position(world.rank, world.size, world.rank, world.size)
+    if world.size == 1:
+        return where | {"bootstrap": "none"}
+    place = environment.Placement(
+        world.rank, world.size, world.rank, world.size, 0, 1, "torch.distributed", "tcp"
+    )
+    master = {"MASTER_ADDR": os.environ.get("MASTER_ADDR", "127.0.0.1"), "MASTER_PORT": "0"}
+    meeting = torchrun.rendezvous(place, master, seconds, lambda *_: world.store)
+    return where | {
+        "bootstrap": "tcp",
+        "rendezvous": meeting.address,
+        "rendezvous_fd": -1 if meeting.listen_fd is None else meeting.listen_fd,
+        "secret": meeting.secret,
     }
 
 

@@ -59,7 +59,11 @@ void GiveBackAny(void* memory) {
   if (!GiveBackToArena(memory)) TheState().previous->raw_deallocate(memory);
 }
 
+// How deep this thread is in making DistributedDataParallel's buckets.
+thread_local int making_buckets = 0;
+
 bool Wanted(const State& state, int mode, size_t bytes) {
+  if (making_buckets > 0) return bytes >= kLeastOfAll;
   if (mode == kAll) return bytes >= kLeastOfAll;
   // Outside of a backward pass nothing becomes a gradient; the check reads a thread-local.
   if (torch::autograd::get_current_graph_task_id() == -1) return false;
@@ -123,6 +127,9 @@ HA_API void ha_torch_attach(ha_engine* engine, int mode) {
   state.engine.store(engine, std::memory_order_release);
   state.mode.store(mode, std::memory_order_relaxed);
 }
+
+// With 1, this thread goes on to make DistributedDataParallel's buckets; -1: it is through.
+HA_API void ha_torch_buckets(int change) { horoacc::making_buckets += change; }
 
 // Adds sizes of gradients. An old set is never freed: another thread may be reading it.
 HA_API void ha_torch_register_sizes(const size_t* sizes, size_t count) {

@@ -90,7 +90,7 @@ void Submit(ha_torch_hooks& hooks, Gradient& gradient) {
   void* data = grad.mutable_data_ptr();
   const ha_tensor tensor{
       gradient.name.c_str(), data, data, shape.data(), static_cast<int32_t>(shape.size()), dtype};
-  ha_error error{};
+  ha_error error;  // filled if the call fails; some kilobytes that need no zeros
   if (ha_submit(hooks.engine, &hooks.call, &tensor, 1, nullptr, nullptr, &gradient.handle,
                 &error) == HA_OK) {
     gradient.sent = grad;

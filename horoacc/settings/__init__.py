@@ -11,15 +11,25 @@ then the `HOROVOD_*` name of the same setting, then the default.
 
 from horoacc.settings.document import documentation
 from horoacc.settings.parse import as_text, check, core_settings, parse, read
-from horoacc.settings.setting import BuildVariable, Retired, Setting, SettingError, Value
-from horoacc.settings.table import BUILD, RETIRED, TABLE
+from horoacc.settings.retired_rows import RETIRED, RETIRED_VARIABLES, unheeded
+from horoacc.settings.setting import (
+    BuildVariable,
+    Retired,
+    RetiredVariable,
+    Setting,
+    SettingError,
+    Value,
+)
+from horoacc.settings.table import BUILD, TABLE
 
 __all__ = [
     "BUILD",
     "RETIRED",
+    "RETIRED_VARIABLES",
     "TABLE",
     "BuildVariable",
     "Retired",
+    "RetiredVariable",
     "Setting",
     "SettingError",
     "Value",
@@ -29,4 +39,5 @@ __all__ = [
     "documentation",
     "parse",
     "read",
+    "unheeded",
 ]

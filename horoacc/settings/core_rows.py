@@ -13,7 +13,8 @@ CORE_ROWS: tuple[Setting, ...] = (
         "auto",
         "HOROACC_CONTROL",
         "The plane that carries negotiation. `auto` and `board` use shared memory inside the host; "
-        "`tcp` and `mpi` send all of it through that plane, even inside a host.",
+        "`tcp` and `mpi` send all of it through that plane, even inside a host. Between hosts "
+        "`auto` is `tcp`, and `mpi` carries the data too.",
         flag="--control",
         yaml=("params", "control"),
         choices=("auto", "board", "tcp", "mpi"),
@@ -78,10 +79,11 @@ CORE_ROWS: tuple[Setting, ...] = (
         "canonical",
         "HOROACC_REDUCTION",
         "The order of summation. `canonical`: a balanced binary tree over the ranks, so that the "
-        "bits of a result depend on no bucket, path, arrival order or placement.",
+        "bits of a result depend on no bucket, path, arrival order or placement. `fast`: the same "
+        "inside a host; between hosts whatever order sends the fewest bytes, or messages.",
         flag="--reduction",
         yaml=("params", "reduction"),
-        choices=("canonical",),
+        choices=("canonical", "fast"),
     ),
     Setting(
         "reduce_path",
@@ -92,6 +94,71 @@ CORE_ROWS: tuple[Setting, ...] = (
         flag="--reduce-path",
         yaml=("params", "reduce_path"),
         choices=("auto", "windows", "staged"),
+    ),
+    Setting(
+        "network_interfaces",
+        "str",
+        "",
+        "HOROACC_NETWORK_INTERFACES",
+        "Names of the network interfaces that carry data between hosts, separated by commas; the "
+        "ranks of a host use them in turn, by local rank. Empty: the fastest on the network that "
+        "joins most hosts. mpirun gets them too.",
+        flag="--network-interfaces",
+        aliases=("--network-interface", "--nics"),
+        horovod_env="HOROVOD_GLOO_IFACE",
+        yaml=("network", "network_interfaces"),
+    ),
+    Setting(
+        "tcp_streams",
+        "int",
+        0,
+        "HOROACC_TCP_STREAMS",
+        "TCP connections over which a message to another host is scattered, 1 to 64. 0: up to 8, "
+        "of which a second is used only while the first is full.",
+        flag="--tcp-streams",
+        yaml=("network", "tcp_streams"),
+        least=0,
+    ),
+    Setting(
+        "socket_buffer_bytes",
+        "int",
+        0,
+        "HOROACC_SOCKET_BUFFER_BYTES",
+        "The kernel's buffers of such a connection. 0: twice the measured product of bandwidth and "
+        "delay.",
+        flag="--socket-buffer-bytes",
+        yaml=("network", "socket_buffer_bytes"),
+        least=0,
+    ),
+    Setting(
+        "transport_plugin",
+        "str",
+        "",
+        "HOROACC_TRANSPORT_PLUGIN",
+        "Path of a shared library with a transport of its own "
+        "(`csrc/transport/transport_plugin.h`), which carries the data between hosts.",
+        flag="--transport-plugin",
+        yaml=("network", "transport_plugin"),
+    ),
+    Setting(
+        "algorithm",
+        "str",
+        "",
+        "HOROACC_ALGORITHM",
+        "Forces the schedule of allreduces between hosts: a name of docs/schedules.md, such as "
+        "`ring` or `hierarchical`; it wins over `reduction`. Empty: chosen.",
+        flag="--algorithm",
+        yaml=("params", "algorithm"),
+    ),
+    Setting(
+        "parted_hosts",
+        "str",
+        "",
+        "HOROACC_PARTED_HOSTS",
+        "For tests: numbers of ranks, such as `2+1`, that share memory only among themselves, as "
+        "if each part of the job were on a host of its own.",
+        flag="--parted-hosts",
+        yaml=("params", "parted_hosts"),
     ),
     Setting(
         "timeline",

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from horoacc.settings.parse import as_text
+from horoacc.settings.retired_rows import RETIRED, RETIRED_VARIABLES
 from horoacc.settings.setting import Setting
-from horoacc.settings.table import BUILD, RETIRED, TABLE
+from horoacc.settings.table import BUILD, TABLE
 
 
 def documentation() -> str:
@@ -34,8 +35,10 @@ def documentation() -> str:
     lines += [
         "They are accepted, and `horoaccrun` says in a line why they do nothing; the same for"
     ]
-    lines += ["Horovod's variables.", ""]
+    lines += ["Horovod's variables, of which `init()` tells where `horoaccrun` did not.", ""]
     lines += _retired(refused=False)
+    lines += ["", "Variables that no flag stands for:", "", "| variable | why |", "|---|---|"]
+    lines += [f"| `{row.env}` | {row.why} |" for row in RETIRED_VARIABLES]
     lines += ["", "With these the job would not be what was asked for, so they are errors:", ""]
     lines += _retired(refused=True)
     return "\n".join(lines) + "\n"

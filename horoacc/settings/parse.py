@@ -76,12 +76,21 @@ def read(environ: Mapping[str, str]) -> dict[str, Value]:
         values[setting.key] = setting.default
         for name in (setting.env, setting.horovod_env):
             if name and environ.get(name, "") != "":
-                values[setting.key] = parse(setting, environ[name], name)
+                values[setting.key] = _parse_variable(setting, environ[name], name)
                 break
     if values["timeline"] == "DYNAMIC":
         values["timeline"] = ""
     check(values)
     return values
+
+
+def _parse_variable(setting: Setting, text: str, name: str) -> Value:
+    if name != setting.horovod_env or not setting.horovod_words:
+        return parse(setting, text, name)
+    words = dict(setting.horovod_words)
+    if text.strip().lower() not in words:
+        raise SettingError(f"{name} must be one of {', '.join(words)}, not '{text}'")
+    return words[text.strip().lower()]
 
 
 def check(values: Mapping[str, Value]) -> None:

@@ -44,9 +44,12 @@ PYTHON_ROWS: tuple[Setting, ...] = (
         "bool",
         False,
         "HOROACC_TCP",
-        "Starts the ranks of this host without MPI. They only meet over TCP; they negotiate in "
-        "shared memory unless `control` says otherwise.",
+        "The ranks need no MPI: they meet over TCP, and negotiate in shared memory where they can "
+        "unless `control` says otherwise. On this host they need no mpirun either. Horovod's "
+        "variable says `gloo` or `mpi`.",
         scope="launcher",
+        horovod_env="HOROVOD_CONTROLLER",
+        horovod_words=(("gloo", True), ("mpi", False)),
         flag="--tcp",
         opposite="--mpi",
         aliases=("--gloo",),
@@ -73,6 +76,17 @@ PYTHON_ROWS: tuple[Setting, ...] = (
         yaml=("launcher", "mpi_args"),
     ),
     Setting(
+        "launch_agent",
+        "str",
+        "",
+        "HOROACC_LAUNCH_AGENT",
+        "Program that starts a command on another host, called as `PROGRAM HOST WORD...` in place "
+        "of ssh; empty: mpirun's own choice.",
+        scope="launcher",
+        flag="--launch-agent",
+        yaml=("launcher", "launch_agent"),
+    ),
+    Setting(
         "output_filename",
         "str",
         "",
@@ -92,6 +106,17 @@ PYTHON_ROWS: tuple[Setting, ...] = (
         flag="--prefix-output-with-timestamp",
         aliases=("-prefix-timestamp",),
         yaml=("launcher", "prefix_output_with_timestamp"),
+    ),
+    Setting(
+        "as_horovod",
+        "bool",
+        False,
+        "HOROACC_AS_HOROVOD",
+        "Makes `import horovod` give HoroACC in the ranks and in what they start, also where a "
+        "Horovod is installed.",
+        scope="launcher",
+        flag="--as-horovod",
+        yaml=("launcher", "as_horovod"),
     ),
     Setting(
         "verbose",

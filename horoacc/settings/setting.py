@@ -29,6 +29,8 @@ class Setting:
     scope: Scope = "core"
     """Who reads it: the C++ core, the launcher, or only this package's Python."""
     horovod_env: str | None = None
+    horovod_words: tuple[tuple[str, Value], ...] = ()
+    """What Horovod's variable may say and what it means, if that is not the setting's own form."""
     flag: str | None = None
     """The flag of `horoaccrun`; a bool also gets its opposite."""
     opposite: str | None = None
@@ -78,6 +80,14 @@ class Retired:
         """All spellings."""
         names = (self.flag, *self.aliases)
         return names if self.values else (*names, "--no-" + self.flag.removeprefix("--"))
+
+
+@dataclass(frozen=True)
+class RetiredVariable:
+    """A variable of Horovod's that has no meaning here, and that no flag stands for."""
+
+    env: str
+    why: str
 
 
 @dataclass(frozen=True)

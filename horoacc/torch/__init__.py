@@ -45,7 +45,7 @@ from horoacc.process_sets import (
     global_process_set,
     remove_process_set,
 )
-from horoacc.torch import _ops
+from horoacc.torch import _ops, elastic, process_group
 from horoacc.torch.compression import Compression
 from horoacc.torch.functions import (
     allgather_object,
@@ -75,6 +75,7 @@ from horoacc.torch.ops import (
     grouped_allreduce_async_,
     grouped_reducescatter,
     grouped_reducescatter_async,
+    join,
     poll,
     reducescatter,
     reducescatter_async,
@@ -82,6 +83,7 @@ from horoacc.torch.ops import (
 )
 from horoacc.torch.optimizer import DistributedOptimizer
 from horoacc.torch.sparse import sparse_allreduce_async
+from horoacc.torch.sync_batch_norm import SyncBatchNorm
 
 
 def init(comm: Any = None, process_sets: Any = None) -> None:
@@ -100,6 +102,8 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
     _ops.attach()
 
 
+process_group.register()
+
 __all__ = [
     "Adasum",
     "Average",
@@ -111,6 +115,7 @@ __all__ = [
     "ProcessSet",
     "Product",
     "Sum",
+    "SyncBatchNorm",
     "__version__",
     "add_process_set",
     "allgather",
@@ -136,6 +141,7 @@ __all__ = [
     "cross_size",
     "cuda_built",
     "ddl_built",
+    "elastic",
     "global_process_set",
     "gloo_built",
     "gloo_enabled",
@@ -150,6 +156,7 @@ __all__ = [
     "init",
     "is_homogeneous",
     "is_initialized",
+    "join",
     "local_rank",
     "local_size",
     "mpi_built",

@@ -52,7 +52,8 @@ def _compiler(sources: list[Path], output: Path) -> list[str]:
     command.append(files[-1])
     # By soname: the process has these libraries before it loads this one. The core's functions are
     # found because they are global by then.
-    command += ["-L", str(root / "lib"), "-l:libtorch_cpu.so", "-l:libc10.so"]
+    command += ["-L", str(root / "lib"), "-l:libtorch_cpu.so", "-l:libc10.so",
+                "-l:libtorch_python.so"]  # fmt: skip
     return [*command, "-o", str(output)]
 
 
@@ -73,12 +74,34 @@ def library() -> ctypes.CDLL | None:
         return None
 
 
+@functools.cache
+def python_library() -> ctypes.PyDLL:
+    """Loads the functions of the library that give and take Python objects.
+
+    Returns:
+        The library.
+
+    Raises:
+        OpsBuildError: It cannot be built.
+        OSError: It cannot be loaded.
+    """
+    ctypes.CDLL(str(ops_build.core_library()), mode=ctypes.RTLD_GLOBAL)
+    found = ctypes.PyDLL(str(build_if_needed()))
+    found.ha_torch_backend.restype = ctypes.py_object
+    found.ha_torch_backend.argtypes = [
+        ctypes.c_void_p, ctypes.c_int32, ctypes.POINTER(ctypes.c_int32), ctypes.c_size_t,
+        ctypes.c_int, ctypes.c_double, ctypes.c_char_p,
+    ]  # fmt: skip
+    return found
+
+
 def _declare(found: ctypes.CDLL) -> ctypes.CDLL:
     pointer, size, integer = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
     sizes = ctypes.POINTER(size)
     for name, result, arguments in (
         ("attach", None, [pointer, integer]),
         ("register_sizes", None, [sizes, size]),
+        ("buckets", None, [integer]),
         ("hooks_create", pointer, [pointer, integer, integer, ctypes.c_double, ctypes.c_double,
                                    ctypes.POINTER(pointer), ctypes.POINTER(ctypes.c_char_p), size,
                                    ctypes.c_char_p]),

@@ -15,9 +15,10 @@ import torch
 
 from horoacc import process
 from horoacc.collectives import Collectives
+from horoacc.compression import Compressor, NoneCompressor
 from horoacc.dtypes import OP_NAMES, Average, Sum
 from horoacc.errors import Unsupported
-from horoacc.handles import synchronize
+from horoacc.handles import result
 from horoacc.process_sets import ProcessSet
 from horoacc.torch.tensors import torch_tensors
 
@@ -25,7 +26,8 @@ plain = Collectives(lambda _: torch_tensors)
 """The collectives without autograd."""
 
 
-def _backward_name(name: str | None) -> str | None:
+def backward_name(name: str | None) -> str | None:
+    """Names the gradient's collective after the call's."""
     return None if name is None else f"{name}.backward"
 
 
@@ -35,11 +37,12 @@ def _dense(grads: Sequence[torch.Tensor]) -> list[torch.Tensor]:
 
 
 class Allreduce(torch.autograd.Function):
-    """Allreduce of one or several tensors."""
+    """Allreduce of one or several tensors; their gradients travel without the codec."""
 
     @staticmethod
     def forward(
         ctx: Any,
+        codec: type[Compressor],
         name: str | None,
         op: int,
         scales: tuple[float, float],
@@ -48,8 +51,8 @@ class Allreduce(torch.autograd.Function):
         *tensors: torch.Tensor,
     ) -> Any:
         """Reduces."""
-        ctx.call = (_backward_name(name), op, scales, process_set, grouped)
-        return tuple(_reduce(tensors, name, op, scales, process_set, grouped))
+        ctx.call = (backward_name(name), op, scales, process_set, grouped)
+        return tuple(_reduce(tensors, name, op, scales, process_set, grouped, codec))
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> Any:
@@ -58,7 +61,7 @@ class Allreduce(torch.autograd.Function):
         if op not in (Average, Sum):
             raise Unsupported(f"allreduce with {OP_NAMES[op]} has no gradient")
         reduced = _reduce(_dense(grads), name, op, scales, process_set, grouped)
-        return (None, None, None, None, None, *reduced)
+        return (None, None, None, None, None, None, *reduced)
 
 
 def _reduce(
@@ -68,9 +71,11 @@ def _reduce(
     scales: tuple[float, float],
     process_set: ProcessSet,
     grouped: bool,
+    compression: type[Compressor] = NoneCompressor,
 ) -> list[torch.Tensor]:
     arguments: dict[str, Any] = {
         "name": name,
+        "compression": compression,
         "op": op,
         "prescale_factor": scales[0],
         "postscale_factor": scales[1],
@@ -79,6 +84,36 @@ def _reduce(
     if grouped:
         return plain.grouped_allreduce(tensors, **arguments)
     return [plain.allreduce(tensors[0], **arguments)]
+
+
+def averaged_own_rows(
+    grads: Sequence[torch.Tensor],
+    rows: Sequence[int],
+    name: str | None,
+    process_set: ProcessSet,
+    grouped: bool,
+) -> list[torch.Tensor]:
+    """Averages gradients of gathered tensors and takes from each the rows that this rank gave.
+
+    Args:
+        grads: One for each gathered tensor; contiguous.
+        rows: How many rows this rank gave to each.
+        name: The name of the averages.
+        process_set: The ranks that take part.
+        grouped: Average them as one unit.
+
+    Returns:
+        Views of the averages.
+    """
+    reduced = _reduce(grads, name, Average, (1.0, 1.0), process_set, grouped)
+    all_rows = plain.allgather(
+        torch.tensor([list(rows)]), None if name is None else f"{name}.rows", process_set
+    )
+    begins = all_rows[: process_set.rank()].sum(0).tolist()
+    return [
+        grad.narrow(0, begin, count)
+        for grad, begin, count in zip(reduced, begins, rows, strict=True)
+    ]
 
 
 class Allgather(torch.autograd.Function):
@@ -93,25 +128,19 @@ class Allgather(torch.autograd.Function):
         *tensors: torch.Tensor,
     ) -> Any:
         """Gathers."""
-        ctx.rows = [tensor.shape[0] for tensor in tensors]
-        ctx.call = (_backward_name(name), process_set, grouped)
+        ctx.call = (backward_name(name), process_set, grouped)
         if grouped:
-            return tuple(plain.grouped_allgather(tensors, name, process_set))
-        return (plain.allgather(tensors[0], name, process_set),)
+            gathered = plain.grouped_allgather(tensors, name, process_set)
+        else:
+            gathered = [plain.allgather(tensors[0], name, process_set)]
+        ctx.rows = [tensor.shape[0] for tensor in tensors]
+        return tuple(gathered)
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> Any:
         """Averages the gradients and takes this rank's rows."""
         name, process_set, grouped = ctx.call
-        reduced = _reduce(_dense(grads), name, Average, (1.0, 1.0), process_set, grouped)
-        rows = plain.allgather(
-            torch.tensor([ctx.rows]), None if name is None else f"{name}.rows", process_set
-        )
-        begins = rows[: process_set.rank()].sum(0).tolist()
-        own = [
-            grad.narrow(0, begin, count)
-            for grad, begin, count in zip(reduced, begins, ctx.rows, strict=True)
-        ]
+        own = averaged_own_rows(_dense(grads), ctx.rows, name, process_set, grouped)
         return (None, None, None, *own)
 
 
@@ -123,7 +152,7 @@ class Broadcast(torch.autograd.Function):
         ctx: Any, name: str | None, root_rank: int, process_set: ProcessSet, tensor: torch.Tensor
     ) -> Any:
         """Sends the root's tensor."""
-        ctx.call = (_backward_name(name), root_rank, process_set)
+        ctx.call = (backward_name(name), root_rank, process_set)
         return plain.broadcast(tensor, root_rank, name, process_set)
 
     @staticmethod
@@ -144,8 +173,8 @@ class Alltoall(torch.autograd.Function):
         ctx: Any, name: str | None, splits: Any, process_set: ProcessSet, tensor: torch.Tensor
     ) -> Any:
         """Sends rows to the other ranks."""
-        output, received = synchronize(plain.alltoall_async(tensor, splits, name, process_set))
-        ctx.call = (_backward_name(name), received, process_set)
+        output, received = result(plain.alltoall_async(tensor, splits, name, process_set))
+        ctx.call = (backward_name(name), received, process_set)
         ctx.mark_non_differentiable(received)
         return output, received
 
@@ -171,7 +200,7 @@ class Reducescatter(torch.autograd.Function):
         *tensors: torch.Tensor,
     ) -> Any:
         """Reduces and gives this rank its part."""
-        ctx.call = (_backward_name(name), op, scales, process_set, grouped)
+        ctx.call = (backward_name(name), op, scales, process_set, grouped)
         arguments: dict[str, Any] = {
             "name": name,
             "op": op,

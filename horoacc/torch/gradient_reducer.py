@@ -10,22 +10,19 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
-from torch.utils.weak import WeakIdKeyDictionary
 
 from horoacc import process
 from horoacc.calls import ALLREDUCE
-from horoacc.compression import Compressor, NoneCompressor
+from horoacc.coded_allreduce import CodedAllreduce, ErrorFeedback
+from horoacc.compression import Compressor, NoneCompressor, is_codec
 from horoacc.handles import has_ended
 from horoacc.process_sets import ProcessSet, number_of
 from horoacc.reduction import Scaling, Schedule
 from horoacc.torch import gradient_hooks
 from horoacc.torch.gradient_hooks import GradientHooks
+from horoacc.torch.parameter_hooks import remember, take_off, take_over
 from horoacc.torch.sparse import sparse_allreduce_async
 from horoacc.torch.tensors import torch_tensors
-
-# How to take each parameter's hook off. A parameter has one: a later optimizer's takes the place of
-# an earlier's.
-_take_off: Any = WeakIdKeyDictionary()
 
 
 class Member(NamedTuple):
@@ -38,7 +35,7 @@ class Member(NamedTuple):
 
 
 class Flight(NamedTuple):
-    """One submission: an engine's handle, or a function for a sparse gradient."""
+    """One submission: an engine's handle, or a function for a sparse or an encoded gradient."""
 
     engine: Any
     handle: Any
@@ -77,13 +74,14 @@ class GradientReducer:
         self._process_set = process_set
         self._flights: list[Flight] = []
         self._sparse: set[torch.Tensor] = set()
+        self._feedback = ErrorFeedback()
+        self._coded: list[CodedAllreduce] = []
 
     def hook(self) -> None:
         """Puts a hook on every parameter; it takes the place of an earlier one."""
         params = list(self.schedule.params)
         for param in params:
-            if param in _take_off:
-                _take_off[param]()
+            take_off(param)
         simple = (
             self._compression is NoneCompressor
             and not self._sparse_as_dense
@@ -95,7 +93,7 @@ class GradientReducer:
         ) if simple else None  # fmt: skip
         if self.native is not None:
             for param in params:
-                _take_off[param] = self.native.remove
+                remember(param, self.native.remove)
             return
         # Weak: the parameters outlive an optimizer that is replaced, and this with it.
         reference = weakref.ref(self)
@@ -106,8 +104,7 @@ class GradientReducer:
                 reducer._on_gradient(param)
 
         for param in params:
-            register: Any = param.register_post_accumulate_grad_hook
-            _take_off[param] = register(hook).remove
+            take_over(param, hook)
 
     def _native_hooks(self) -> GradientHooks | None:
         """The hooks in C++, unless a later optimizer's have taken their place."""
@@ -137,6 +134,8 @@ class GradientReducer:
             grad = self._gradient(param)
             if grad.is_sparse:
                 self._submit_sparse(engine, param, grad)
+            elif is_codec(self._compression) and grad.is_floating_point():
+                self._submit_coded(engine, param, grad)
             else:
                 members.append(self._member(param, grad))
         if not members:
@@ -148,7 +147,7 @@ class GradientReducer:
             pointer, shape, dtype = torch_tensors.view(member.sent)
             handle = engine.allreduce(
                 self._names[member.param], pointer, pointer, shape, dtype, scaling.op,
-                scaling.prescale, scaling.postscale, number, member.sent,
+                scaling.prescale, scaling.postscale, number, member.sent, False,
             )  # fmt: skip
         else:
             tensors = []
@@ -181,7 +180,7 @@ class GradientReducer:
         return grad
 
     def _member(self, param: torch.Tensor, grad: torch.Tensor) -> Member:
-        if self._compression is NoneCompressor:
+        if self._compression is NoneCompressor or is_codec(self._compression):
             sent, context = grad, None
         else:
             sent, context = self._compression.compress(grad)
@@ -193,6 +192,19 @@ class GradientReducer:
         finish = sparse_allreduce_async(
             grad, self._names[param], self._scaling.op, self._process_set
         )
+        self._flights.append(Flight(engine, finish, [Member(param, grad, None)]))
+
+    def _submit_coded(self, engine: Any, param: torch.Tensor, grad: torch.Tensor) -> None:
+        codec: Any = self._compression
+        values: Any = torch_tensors.numbers(grad)
+        reduction = CodedAllreduce(
+            values, codec, self._names[param], self._scaling, self._process_set, self._feedback
+        )
+
+        def finish() -> torch.Tensor:
+            return torch_tensors.of_numbers(reduction(), grad)
+
+        self._coded.append(reduction)
         self._flights.append(Flight(engine, finish, [Member(param, grad, None)]))
 
     def finish(self) -> None:
@@ -232,10 +244,12 @@ class GradientReducer:
         """Waits for everything in flight and begins a new step; gives the first error."""
         native = self._native_hooks()
         failed = native.wait() if native is not None else None
+        for coded in self._coded:
+            coded.add()  # all sums are on their way before the first is waited for
         for index, (engine, handle, members) in enumerate(self._flights):
             try:
                 if callable(handle):
-                    members[0].param.grad = handle()
+                    self._replace(members[0].param, handle())
                     continue
                 engine.wait(handle)
             except Exception as error:  # the rest must land before their memory may be reused
@@ -249,10 +263,17 @@ class GradientReducer:
             if not callable(handle):
                 engine.release(handle)
         self._flights.clear()
+        self._coded.clear()
         self.schedule.restart()
         if native is not None:
             native.restart()
         return failed
+
+    def _replace(self, param: torch.Tensor, reduced: torch.Tensor) -> None:
+        if reduced.is_sparse:
+            param.grad = reduced
+        else:
+            self._give_back(Member(param, reduced, None))
 
     def _give_back(self, member: Member) -> None:
         param, sent, context = member

@@ -9,16 +9,18 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch.compiler import is_compiling
 
-from horoacc.calls import check_list, check_scatter_op, resolve_op
-from horoacc.collectives import Collectives, barrier
-from horoacc.compression import Compressor, decompress_all
-from horoacc.dtypes import Average
+from horoacc.calls import ALLGATHER, ALLTOALL, member_names
+from horoacc.collectives import barrier, join
+from horoacc.complaints import check_group, complaining
 from horoacc.handles import poll, synchronize
 from horoacc.process_sets import ProcessSet, global_process_set
-from horoacc.torch.autograd import Allgather, Allreduce, Alltoall, Broadcast, Reducescatter
-from horoacc.torch.compression import Compression
+from horoacc.torch import compiled
+from horoacc.torch.autograd import Allgather, Alltoall, Broadcast
+from horoacc.torch.reductions import Reductions
 from horoacc.torch.tensors import torch_tensors
+from horoacc.torch.ways import any_tracked, apply, set_number, tracked
 
 __all__ = [
     "allgather",
@@ -42,6 +44,7 @@ __all__ = [
     "grouped_allreduce_async_",
     "grouped_reducescatter",
     "grouped_reducescatter_async",
+    "join",
     "poll",
     "reducescatter",
     "reducescatter_async",
@@ -49,82 +52,24 @@ __all__ = [
 ]
 
 
-def _tracked(tensor: torch.Tensor) -> bool:
-    # What is no tensor is refused later, with a better message than a missing attribute's.
-    return getattr(tensor, "requires_grad", False) and torch.is_grad_enabled()
-
-
-def _any_tracked(tensors: Sequence[torch.Tensor]) -> bool:
-    return any(_tracked(tensor) for tensor in tensors)
-
-
-def _apply(function: Any, *arguments: Any) -> Any:
-    # torch's stubs leave `apply` untyped.
-    return function.apply(*arguments)
-
-
-def _row_counts(splits: Any) -> Any:
+def _row_counts(splits: Any, name: str | None, process_set: ProcessSet) -> Any:
     """Checks Horovod's rule for splits; other sequences of integers are welcome too."""
-    if isinstance(splits, torch.Tensor):
+    if not isinstance(splits, torch.Tensor):
+        return splits
+    with complaining(ALLTOALL, member_names("alltoall", name)[0], process_set):
         if splits.dim() != 1:
             raise ValueError(f"splits must have one dimension, not {splits.dim()}.")
         if splits.dtype not in (torch.int32, torch.int64):
             raise ValueError(f"splits must be of type int32, not {splits.dtype}.")
         return splits.tolist()
-    return splits
 
 
-class TorchCollectives(Collectives):
+class TorchCollectives(Reductions):
     """Horovod's collectives for torch's tensors."""
 
     def __init__(self) -> None:
         """Makes the functions."""
         super().__init__(lambda _: torch_tensors)
-
-    def allreduce(
-        self,
-        tensor: torch.Tensor,
-        average: bool | None = None,
-        name: str | None = None,
-        compression: type[Compressor] = Compression.none,
-        op: int | None = None,
-        prescale_factor: float = 1.0,
-        postscale_factor: float = 1.0,
-        process_set: ProcessSet = global_process_set,
-    ) -> torch.Tensor:
-        """See `Collectives.allreduce`; differentiable."""
-        scales = (prescale_factor, postscale_factor)
-        if not _tracked(tensor):
-            return super().allreduce(tensor, average, name, compression, op, *scales, process_set)  # type: ignore[no-any-return]
-        narrow, context = compression.compress(tensor)
-        op = resolve_op(op, average)
-        (reduced,) = _apply(Allreduce, name, op, scales, process_set, False, narrow)
-        return compression.decompress(reduced, context)  # type: ignore[no-any-return]
-
-    def grouped_allreduce(
-        self,
-        tensors: Sequence[torch.Tensor],
-        average: bool | None = None,
-        name: str | None = None,
-        compression: type[Compressor] = Compression.none,
-        op: int | None = None,
-        prescale_factor: float = 1.0,
-        postscale_factor: float = 1.0,
-        process_set: ProcessSet = global_process_set,
-    ) -> list[torch.Tensor]:
-        """See `Collectives.grouped_allreduce`; differentiable."""
-        check_list(tensors, "allreduce")
-        scales = (prescale_factor, postscale_factor)
-        if not _any_tracked(tensors):
-            return super().grouped_allreduce(
-                tensors, average, name, compression, op, *scales, process_set
-            )
-        narrow = [compression.compress(tensor) for tensor in tensors]
-        op = resolve_op(op, average)
-        reduced = _apply(
-            Allreduce, name, op, scales, process_set, True, *(tensor for tensor, _ in narrow)
-        )
-        return decompress_all(compression, reduced, narrow)
 
     def allgather(
         self,
@@ -133,9 +78,11 @@ class TorchCollectives(Collectives):
         process_set: ProcessSet = global_process_set,
     ) -> torch.Tensor:
         """See `Collectives.allgather`; differentiable."""
-        if not _tracked(tensor):
+        if is_compiling():
+            return compiled.allgather([tensor], name, False, set_number(process_set))[0]  # type: ignore[no-any-return]
+        if not tracked(tensor):
             return super().allgather(tensor, name, process_set)  # type: ignore[no-any-return]
-        return _apply(Allgather, name, process_set, False, tensor)[0]  # type: ignore[no-any-return]
+        return apply(Allgather, name, process_set, False, tensor)[0]  # type: ignore[no-any-return]
 
     def grouped_allgather(
         self,
@@ -144,10 +91,12 @@ class TorchCollectives(Collectives):
         process_set: ProcessSet = global_process_set,
     ) -> list[torch.Tensor]:
         """See `Collectives.grouped_allgather`; differentiable."""
-        check_list(tensors, "allgather")
-        if not _any_tracked(tensors):
+        check_group(tensors, ALLGATHER, name, process_set)
+        if is_compiling():
+            return compiled.allgather(list(tensors), name, True, set_number(process_set))  # type: ignore[no-any-return]
+        if not any_tracked(tensors):
             return super().grouped_allgather(tensors, name, process_set)
-        return list(_apply(Allgather, name, process_set, True, *tensors))
+        return list(apply(Allgather, name, process_set, True, *tensors))
 
     def broadcast(
         self,
@@ -157,9 +106,11 @@ class TorchCollectives(Collectives):
         process_set: ProcessSet = global_process_set,
     ) -> torch.Tensor:
         """See `Collectives.broadcast`; differentiable."""
-        if not _tracked(tensor):
+        if is_compiling():
+            return compiled.broadcast(tensor, root_rank, name, set_number(process_set))  # type: ignore[no-any-return]
+        if not tracked(tensor):
             return super().broadcast(tensor, root_rank, name, process_set)  # type: ignore[no-any-return]
-        return _apply(Broadcast, name, root_rank, process_set, tensor)  # type: ignore[no-any-return]
+        return apply(Broadcast, name, root_rank, process_set, tensor)  # type: ignore[no-any-return]
 
     def alltoall_async(
         self,
@@ -169,7 +120,8 @@ class TorchCollectives(Collectives):
         process_set: ProcessSet = global_process_set,
     ) -> int:
         """See `Collectives.alltoall_async`."""
-        return super().alltoall_async(tensor, _row_counts(splits), name, process_set)
+        counts = _row_counts(splits, name, process_set)
+        return super().alltoall_async(tensor, counts, name, process_set)
 
     def alltoall(
         self,
@@ -179,53 +131,15 @@ class TorchCollectives(Collectives):
         process_set: ProcessSet = global_process_set,
     ) -> Any:
         """See `Collectives.alltoall`; differentiable."""
-        if not _tracked(tensor):
-            return super().alltoall(tensor, _row_counts(splits), name, process_set)
-        received = _apply(Alltoall, name, _row_counts(splits), process_set, tensor)
+        if is_compiling():
+            rows = None if splits is None else torch.as_tensor(splits)
+            both = compiled.alltoall(tensor, rows, name, set_number(process_set))
+            return both[0] if splits is None else both
+        counts = _row_counts(splits, name, process_set)
+        if not tracked(tensor):
+            return super().alltoall(tensor, counts, name, process_set)
+        received = apply(Alltoall, name, counts, process_set, tensor)
         return received[0] if splits is None else received
-
-    def reducescatter(
-        self,
-        tensor: torch.Tensor,
-        name: str | None = None,
-        compression: type[Compressor] = Compression.none,
-        op: int = Average,
-        process_set: ProcessSet = global_process_set,
-        prescale_factor: float = 1.0,
-        postscale_factor: float = 1.0,
-    ) -> torch.Tensor:
-        """See `Collectives.reducescatter`; differentiable."""
-        scales = (prescale_factor, postscale_factor)
-        if not _tracked(tensor):
-            return super().reducescatter(tensor, name, compression, op, process_set, *scales)  # type: ignore[no-any-return]
-        narrow, context = compression.compress(tensor)
-        op = check_scatter_op(op)
-        (part,) = _apply(Reducescatter, name, op, scales, process_set, False, narrow)
-        return compression.decompress(part, context)  # type: ignore[no-any-return]
-
-    def grouped_reducescatter(
-        self,
-        tensors: Sequence[torch.Tensor],
-        name: str | None = None,
-        compression: type[Compressor] = Compression.none,
-        op: int = Average,
-        process_set: ProcessSet = global_process_set,
-        prescale_factor: float = 1.0,
-        postscale_factor: float = 1.0,
-    ) -> list[torch.Tensor]:
-        """See `Collectives.grouped_reducescatter`; differentiable."""
-        check_list(tensors, "reducescatter")
-        scales = (prescale_factor, postscale_factor)
-        if not _any_tracked(tensors):
-            return super().grouped_reducescatter(
-                tensors, name, compression, op, process_set, *scales
-            )
-        narrow = [compression.compress(tensor) for tensor in tensors]
-        op = check_scatter_op(op)
-        parts = _apply(
-            Reducescatter, name, op, scales, process_set, True, *(tensor for tensor, _ in narrow)
-        )
-        return decompress_all(compression, parts, narrow)
 
 
 _collectives = TorchCollectives()

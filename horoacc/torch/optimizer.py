@@ -18,8 +18,10 @@ from horoacc.compression import Compressor, NoneCompressor
 from horoacc.dtypes import Adasum, Average
 from horoacc.process_sets import ProcessSet, global_process_set
 from horoacc.torch import _ops
+from horoacc.torch.adasum_optimizer import _DistributedAdasumOptimizer
 from horoacc.torch.grad_scaler import teach_grad_scaler
 from horoacc.torch.gradient_reducer import GradientReducer
+from horoacc.torch.parameter_names import name_parameters
 
 
 class _DistributedOptimizer(torch.optim.Optimizer):
@@ -39,7 +41,7 @@ class _DistributedOptimizer(torch.optim.Optimizer):
         self.op = op
         self.process_set = process_set
         self.sparse_as_dense = sparse_as_dense
-        named = self._named(named_parameters)
+        named = name_parameters(self.param_groups, named_parameters)
         owned = [
             param for group in self.param_groups for param in group["params"]
             if param.requires_grad
@@ -59,38 +61,12 @@ class _DistributedOptimizer(torch.optim.Optimizer):
             _ops.attach()
             _ops.register_gradients(owned, compression)
             self._gradients.hook()
-            teach_grad_scaler(_DistributedOptimizer, "_synchronize_quietly")
+            teach_grad_scaler()
 
     @property
     def backward_passes_per_step(self) -> int:
         """The number of backward passes that one step accumulates."""
         return self._gradients.schedule.passes
-
-    def _named(self, named_parameters: Any) -> list[tuple[str, torch.Tensor]]:
-        if named_parameters is None:
-            return [
-                (f"noname.{index}.{position}", param)
-                for index, group in enumerate(self.param_groups)
-                for position, param in enumerate(group["params"])
-            ]
-        named = list(named_parameters)
-        if any(not isinstance(item, tuple) for item in named):
-            raise ValueError(
-                "named_parameters should be a sequence of tuples (name, parameter), usually "
-                "produced by model.named_parameters()."
-            )
-        reduction.check_names([name for name, _ in named])
-        known = {id(param) for _, param in named}
-        unnamed = [
-            param for group in self.param_groups for param in group["params"]
-            if id(param) not in known
-        ]  # fmt: skip
-        if unnamed:
-            raise ValueError(
-                "named_parameters was specified, but one or more model parameters were not named. "
-                f"Python object ids: {', '.join(str(id(param)) for param in unnamed)}"
-            )
-        return named
 
     def _reduces(self) -> bool:
         return bool(self.process_set.included()) and (self.process_set.size() or 1) > 1
@@ -106,10 +82,13 @@ class _DistributedOptimizer(torch.optim.Optimizer):
         self._synchronize()
         self._should_warn = True
 
-    def _synchronize_quietly(self) -> None:
+    def _before_unscale(self) -> None:
         """For GradScaler, which looks at the gradients before it calls `step()`."""
         if self._should_synchronize and (self._gradients.touched or not self._synchronized):
             self._synchronize()
+
+    def _after_unscale(self, overflows: list[torch.Tensor]) -> None:
+        """The ranks have seen the same gradients and agree."""
 
     def _synchronize(self) -> None:
         self._synchronized = True
@@ -239,7 +218,8 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
             names must be the same on all ranks. Without it parameters are matched by position.
         compression: How to make gradients narrower while they travel.
         backward_passes_per_step: How many backward passes to accumulate before reducing.
-        op: Average, Sum, Min, Max or Product.
+        op: Average, Sum, Min, Max or Product; or Adasum, with which each rank steps by itself and
+            what the steps have changed is combined.
         gradient_predivide_factor: Divides by this before the sum and by `size` over it after.
         num_groups: The older name of an integer `groups`.
         groups: A number of groups, or lists of parameters, of which the gradients travel together.
@@ -252,28 +232,28 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
     Raises:
         ValueError: An argument makes no sense, names are not unique, or parameters lack a name.
     """
-    if isinstance(optimizer, _DistributedOptimizer):
+    if isinstance(optimizer, (_DistributedOptimizer, _DistributedAdasumOptimizer)):
         raise ValueError("This optimizer is distributed already.")
-    if op == Adasum:
-        raise NotImplementedError("Adasum is not implemented.")
-    if num_groups:
-        warnings.warn(
-            "Parameter `num_groups` has been replaced by `groups` and will be removed.",
-            DeprecationWarning,
-            stacklevel=2,
-        )
+    reduction.scaling(op, gradient_predivide_factor)  # refuses what makes no sense
+    combines = op == Adasum and (process_set.size() or 1) > 1 and bool(process_set.included())
     base = type(optimizer)
     derived: Any = type(
         base.__name__,
-        (_DistributedOptimizer, base),
+        (_DistributedAdasumOptimizer if combines else _DistributedOptimizer, base),
         {"__doc__": base.__doc__, "__module__": __name__},
     )
     wrapped = derived.__new__(derived)
     # Not the constructor: it would ask for arguments that only the caller knew. `step` is there if
     # a learning-rate scheduler wrapped it, bound to the old optimizer.
     wrapped.__dict__.update({k: v for k, v in optimizer.__dict__.items() if k != "step"})
-    wrapped._distribute(
-        named_parameters, compression, backward_passes_per_step, op, gradient_predivide_factor,
-        groups if groups is not None else num_groups, sparse_as_dense, process_set,
-    )  # fmt: skip
+    parts = reduction.chosen_groups(num_groups, groups)
+    if combines:
+        wrapped._distribute(
+            named_parameters, compression, backward_passes_per_step, parts, process_set
+        )
+    else:
+        wrapped._distribute(
+            named_parameters, compression, backward_passes_per_step, op, gradient_predivide_factor,
+            parts, sparse_as_dense, process_set,
+        )  # fmt: skip
     return wrapped  # type: ignore[no-any-return]

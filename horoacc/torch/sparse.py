@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 import torch
 
-from horoacc.calls import part_name
+from horoacc.calls import ALLGATHER, member_names, part_name
+from horoacc.complaints import complaining
 from horoacc.dtypes import Average, Sum
 from horoacc.process_sets import ProcessSet, global_process_set
 from horoacc.torch.ops import allgather_async, synchronize
@@ -21,30 +22,37 @@ def sparse_allreduce_async(
     """Starts a reduction of a sparse tensor: its values and indices are gathered.
 
     Args:
-        tensor: A COO tensor; the ranks' may have different non-zeros.
-        name: The same on all ranks.
+        tensor: A COO tensor with one sparse dimension or more. Shape and type are the same on all
+            ranks, the non-zeros need not be. Not changed.
+        name: The same on all ranks; None for a call that is matched by its order.
         op: Average or Sum.
         process_set: The ranks that take part.
 
     Returns:
-        A function to call for the reduced sparse tensor; `synchronize` takes it too.
+        A function to call for the reduced sparse tensor, of the same shape and type and not
+        coalesced; `synchronize` takes it too.
 
     Raises:
-        ValueError: An argument cannot work.
+        ValueError: The operation is another, or the name is in use.
+        HorovodInternalError: From the function or `synchronize`: the collective failed.
     """
-    if op not in (Average, Sum):
-        raise ValueError("A sparse tensor can be averaged or summed, nothing else.")
-    if not tensor.is_coalesced():
-        tensor = tensor.coalesce()
-    indices = allgather_async(
-        tensor._indices().t().contiguous(), part_name(name, "indices"), process_set
-    )
-    values = allgather_async(tensor._values().contiguous(), part_name(name, "values"), process_set)
+    parts = [part_name(name, "indices"), part_name(name, "values")]
+    first, second = (member_names("allgather", part)[0] for part in parts)
+    # The inner complaint comes first, as the call does.
+    with complaining(ALLGATHER, second, process_set), complaining(ALLGATHER, first, process_set):
+        if op not in (Average, Sum):
+            raise ValueError("A sparse tensor can be averaged or summed, nothing else.")
+        if not tensor.is_coalesced():
+            tensor = tensor.coalesce()
+    indices = allgather_async(tensor._indices().t().contiguous(), parts[0], process_set)
+    values = allgather_async(tensor._values().contiguous(), parts[1], process_set)
     size = process_set.size() or 1
 
     def finish() -> torch.Tensor:
-        gathered = synchronize(values)
-        where = synchronize(indices)
+        try:
+            gathered = synchronize(values)
+        finally:  # the names of both are free again
+            where = synchronize(indices)
         if op == Average:
             gathered = gathered / size
         return torch.sparse_coo_tensor(where.t(), gathered, tensor.shape)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
 from horoacc.dtypes import NAMES
@@ -53,6 +55,10 @@ class TorchTensors:
             )
         return tensor.data_ptr(), tensor.shape, number
 
+    def address(self, tensor: torch.Tensor) -> int:
+        """See `Tensors`."""
+        return tensor.data_ptr()
+
     def empty_like(self, tensor: torch.Tensor) -> torch.Tensor:
         """See `Tensors`."""
         return torch.empty_like(tensor)
@@ -63,6 +69,19 @@ class TorchTensors:
         if 0 in output.shape:
             return torch.empty(output.shape, dtype=dtype)
         return torch.frombuffer(output, dtype=dtype).view(output.shape)
+
+    def numbers(self, tensor: torch.Tensor) -> npt.NDArray[np.float32] | None:
+        """See `Tensors`."""
+        if not isinstance(tensor, torch.Tensor) or not tensor.is_floating_point():
+            return None
+        found: npt.NDArray[np.float32] = (
+            tensor.detach().to("cpu", torch.float32).reshape(-1).numpy()
+        )
+        return found
+
+    def of_numbers(self, numbers: npt.NDArray[np.float32], like: torch.Tensor) -> torch.Tensor:
+        """See `Tensors`."""
+        return torch.from_numpy(numbers).to(like.device, like.dtype).reshape(like.shape)
 
     def counts(self, rows: Sequence[int]) -> torch.Tensor:
         """See `Tensors`."""

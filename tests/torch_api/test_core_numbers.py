@@ -19,7 +19,11 @@ def numbers(enum: str) -> dict[str, int]:
     return {name: int(n) for name, n in re.findall(r"HA_(\w+) = (\d+)", found[1])}
 
 
-@pytest.mark.parametrize("name", numbers("ha_collective"))
+# What the backend of torch.distributed asks for, which calls the core from C++.
+FROM_CPP = {"REDUCE", "GATHER", "SCATTER", "BIT_AND", "BIT_OR", "BIT_XOR"}
+
+
+@pytest.mark.parametrize("name", sorted(set(numbers("ha_collective")) - FROM_CPP))
 def test_collective(name: str) -> None:
     from horoacc import _core
 
@@ -31,7 +35,9 @@ def test_types() -> None:
 
 
 def test_reductions() -> None:
-    assert {name.upper(): n for n, name in dtypes.OP_NAMES.items()} == numbers("ha_op")
+    assert {name.upper(): n for n, name in dtypes.OP_NAMES.items()} == {
+        name: n for name, n in numbers("ha_op").items() if name not in FROM_CPP
+    }
 
 
 def test_every_kind_of_error_has_a_type() -> None:

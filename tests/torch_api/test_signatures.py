@@ -50,6 +50,7 @@ TORCH: dict[str, dict[str, Any]] = {
         "tensors": NEEDED, "name": None, "op": hvd.Average, **PSET, **SC,
     },
     "barrier": PSET,
+    "join": {"device": -1},
     "poll": {"handle": NEEDED},
     "synchronize": {"handle": NEEDED},
     "broadcast_parameters": {"params": NEEDED, "root_rank": NEEDED},
@@ -59,6 +60,10 @@ TORCH: dict[str, dict[str, Any]] = {
         "optimizer": NEEDED, "named_parameters": None, **CN, "backward_passes_per_step": 1,
         "op": hvd.Average, "gradient_predivide_factor": 1.0, "num_groups": 0, "groups": None,
         "sparse_as_dense": False, **PSET,
+    },
+    "SyncBatchNorm": {
+        "num_features": NEEDED, "eps": 1e-5, "momentum": 0.1, "affine": True,
+        "track_running_stats": True, **PSET,
     },
     "start_timeline": {"file_path": NEEDED, "mark_cycles": False},
     "stop_timeline": {},
@@ -94,7 +99,7 @@ def test_neutral_door_has_everything_that_knows_no_framework() -> None:
     missing = {n for n in TORCH if not hasattr(horoacc, n)}
     assert missing == {
         "sparse_allreduce_async", "broadcast_parameters", "broadcast_optimizer_state",
-        "DistributedOptimizer",
+        "DistributedOptimizer", "SyncBatchNorm",
     }  # fmt: skip
 
 

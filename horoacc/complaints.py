@@ -1,0 +1,99 @@
+"""Calls that this rank cannot make: the others, who make them, must not wait for it.
+
+The core tells the ranks what it finds wrong itself. What is found before (an array that is not
+contiguous, a type or a reduction that does not exist) is handed to it in place of the call. So
+every rank gets an error, and calls without a name stay in step for a caller that catches it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from typing import Any
+
+from horoacc import process
+from horoacc.calls import COLLECTIVE_NAMES
+from horoacc.dtypes import INT32
+from horoacc.errors import HoroaccError
+from horoacc.process_sets import ProcessSet
+from horoacc.process_sets import number_of as set_number
+
+
+def complain(error: Exception, collective: int, name: str | None, process_set: ProcessSet) -> None:
+    """Ends a call with an error on the ranks that make it.
+
+    Nothing happens where there is nobody to tell: without an engine, or in a process set that is
+    not registered or that this rank is not in. What the core has raised it has told itself; a
+    second call for it would put those without a name out of step.
+
+    Args:
+        error: Why this rank cannot make the call. Nothing of the call was submitted.
+        collective: A number of `ha_collective`.
+        name: The call's name as the core knows it (of a group, its first member's), or None.
+        process_set: The ranks that make it.
+    """
+    if isinstance(error, HoroaccError):
+        return
+    # The core raises the complaint here too, but the caller gets the error that was found.
+    with contextlib.suppress(Exception):
+        process.engine().submit(
+            collective, [(name, 0, 0, (), INT32)], process_set=set_number(process_set),
+            complaint=str(error) or type(error).__name__,
+        )  # fmt: skip
+
+
+class complaining:
+    """Complains about what a block raises.
+
+    The block prepares a call and submits nothing: what a signal's handler raises right after a
+    submission would be complained about too. Every call passes through one, so it is no generator.
+    """
+
+    __slots__ = ("_collective", "_names", "_process_set")
+
+    def __init__(
+        self, collective: int, name: str | None, process_set: ProcessSet, *more: str | None
+    ) -> None:
+        """Takes what `complain` needs.
+
+        Args:
+            collective: A number of `ha_collective`.
+            name: The call's name as the core knows it, or None.
+            process_set: The ranks that make it.
+            more: The names of further calls that the block prepares at once.
+        """
+        self._collective, self._names, self._process_set = collective, (name, *more), process_set
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, Exception):
+            for name in self._names:
+                complain(error, self._collective, name, self._process_set)
+
+
+def check_group(
+    tensors: Sequence[Any], collective: int, name: str | None, process_set: ProcessSet
+) -> None:
+    """Checks the list of a grouped call, and complains if it is none.
+
+    The names of a group's members tell how many there are. The others wait for a name that this
+    rank cannot know then, unless the call has none.
+
+    Args:
+        tensors: The tensors.
+        collective: A number of `ha_collective`.
+        name: The name that the caller gave, or None.
+        process_set: The ranks that make the call.
+
+    Raises:
+        ValueError: There are none, or this is a single tensor instead of a list.
+    """
+    if isinstance(tensors, (list, tuple)) and tensors:
+        return
+    what = COLLECTIVE_NAMES[collective]
+    error = ValueError(f"grouped_{what} needs a list of at least one tensor.")
+    if name is None:
+        complain(error, collective, None, process_set)
+    raise error

@@ -1,0 +1,60 @@
+"""Puts the finder in place, in this process and in those that it starts."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import MutableMapping
+from pathlib import Path
+
+from horoacc.dropin.finder import HorovodFinder
+
+STARTUP = Path(__file__).with_name("startup")
+
+
+def install_as_horovod() -> None:
+    """Makes `import horovod` give HoroACC, here and in processes that this one starts.
+
+    `horovod.torch` is then the very module `horoacc.torch`, and the other modules of Horovod hold
+    the same objects as HoroACC's. An installed Horovod is hidden. PYTHONPATH in `os.environ` gets a
+    folder more, for child processes. A second call does nothing.
+
+    Raises:
+        ImportError: Another `horovod` has been imported already.
+    """
+    if not any(isinstance(finder, HorovodFinder) for finder in sys.meta_path):
+        there = sys.modules.get("horovod")
+        if there is not None:
+            raise ImportError(
+                "another horovod has been imported already, from "
+                f"{getattr(there, '__file__', 'an unknown place')}: "
+                "call horoacc.install_as_horovod() before anything imports horovod",
+                name="horovod",
+            )
+        sys.meta_path.insert(0, HorovodFinder())
+    for_children(os.environ)
+
+
+def installed() -> bool:
+    """Says whether `import horovod` gives HoroACC in this process.
+
+    Returns:
+        True if so.
+    """
+    # By its name: child processes first get a smaller finder, until somebody imports horovod.
+    return any(type(finder).__name__ in ("HorovodFinder", "HorovodStartup")
+               for finder in sys.meta_path)  # fmt: skip
+
+
+def for_children(environ: MutableMapping[str, str]) -> None:
+    """Adds what makes `import horovod` give HoroACC in processes that get these variables.
+
+    Python runs the `sitecustomize` that it finds first; the folder has one, which runs the one
+    that it hides.
+
+    Args:
+        environ: The variables.
+    """
+    folder = str(STARTUP)
+    others = [path for path in environ.get("PYTHONPATH", "").split(os.pathsep) if path]
+    environ["PYTHONPATH"] = os.pathsep.join([folder, *(p for p in others if p != folder)])

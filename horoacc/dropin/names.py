@@ -1,0 +1,139 @@
+"""The table from Horovod's names to the objects of HoroACC that they mean."""
+
+from __future__ import annotations
+
+VERSION = "0.28.1"
+"""Of the Horovod whose names these are; scripts compare `horovod.__version__` with a version."""
+
+MODULES: dict[str, str] = {
+    "horovod.common.elastic": "horoacc.elastic",
+    "horovod.common.exceptions": "horoacc.errors",
+    "horovod.common.process_sets": "horoacc.process_sets",
+    "horovod.keras": "horoacc.keras",
+    "horovod.keras.callbacks": "horoacc.keras.callbacks",
+    "horovod.keras.elastic": "horoacc.keras.elastic",
+    "horovod.runner.common.util.env": "horoacc.dropin.variables",
+    "horovod.runner.util.threads": "horoacc.dropin.threads",
+    "horovod.tensorflow": "horoacc.tensorflow",
+    "horovod.tensorflow.compression": "horoacc.tensorflow.compression",
+    "horovod.tensorflow.elastic": "horoacc.tensorflow.elastic",
+    "horovod.tensorflow.functions": "horoacc.tensorflow.functions",
+    "horovod.tensorflow.keras": "horoacc.tensorflow.keras",
+    "horovod.tensorflow.keras.callbacks": "horoacc.tensorflow.keras.callbacks",
+    "horovod.tensorflow.keras.elastic": "horoacc.tensorflow.keras.elastic",
+    "horovod.tensorflow.sync_batch_norm": "horoacc.tensorflow.sync_batch_norm",
+    "horovod.torch": "horoacc.torch",
+    "horovod.torch.compression": "horoacc.torch.compression",
+    "horovod.torch.elastic": "horoacc.torch.elastic",
+    "horovod.torch.elastic.sampler": "horoacc.torch.elastic.sampler",
+    "horovod.torch.elastic.state": "horoacc.torch.elastic.state",
+    "horovod.torch.functions": "horoacc.torch.functions",
+    "horovod.torch.optimizer": "horoacc.torch.optimizer",
+    "horovod.torch.sync_batch_norm": "horoacc.torch.sync_batch_norm",
+}
+"""Modules of Horovod that are a module of HoroACC: the same object under two names."""
+
+_BASICS = "horoacc.dropin.basics_object"
+_AVERAGE = "horoacc.dropin.average"
+_EXTENSIONS = "horoacc.dropin.extensions"
+_BUILT = ("mpi", "gloo", "nccl", "ddl", "ccl")
+_JOB = (
+    "init", "shutdown", "is_initialized", "start_timeline", "stop_timeline", "size", "local_size",
+    "cross_size", "rank", "local_rank", "cross_rank", "is_homogeneous", "mpi_threads_supported",
+    "mpi_enabled", "mpi_built", "gloo_enabled", "gloo_built", "nccl_built", "ddl_built",
+    "ccl_built", "cuda_built", "rocm_built", "ProcessSet", "global_process_set",
+    "add_process_set", "remove_process_set", "Average", "Sum", "Adasum", "Min", "Max", "Product",
+)  # fmt: skip
+_COLLECTIVES = (
+    "allreduce", "allreduce_", "allreduce_async", "allreduce_async_", "grouped_allreduce",
+    "grouped_allreduce_", "grouped_allreduce_async", "grouped_allreduce_async_",
+    "sparse_allreduce_async", "allgather", "allgather_async", "grouped_allgather",
+    "grouped_allgather_async", "broadcast", "broadcast_", "broadcast_async", "broadcast_async_",
+    "alltoall", "alltoall_async", "reducescatter", "reducescatter_async", "grouped_reducescatter",
+    "grouped_reducescatter_async", "join", "barrier", "poll", "synchronize",
+    "HorovodInternalError", "Compression",
+)  # fmt: skip
+_TENSORFLOW_OPS = (
+    "allreduce", "grouped_allreduce", "reducescatter", "grouped_reducescatter", "allgather",
+    "grouped_allgather", "broadcast", "broadcast_", "alltoall", "join", "size_op", "rank_op",
+    "local_size_op", "local_rank_op", "process_set_included_op", "_allreduce", "gpu_available",
+    "check_num_rank_power_of_2", "handle_average_backwards_compatibility",
+)  # fmt: skip
+_TENSORFLOW_SMALL = (
+    "_cache", "_executing_eagerly", "_make_subgraph", "refs_to_vars", "vars_to_refs",
+)  # fmt: skip
+
+NAMES: dict[str, dict[str, str]] = {
+    "horovod": {
+        "__version__": "horoacc.dropin.names:VERSION",
+        "run": "horoacc:run",
+    },
+    "horovod.common": {},
+    "horovod.common.basics": {"HorovodBasics": f"{_BASICS}:HorovodBasics"},
+    "horovod.common.util": {
+        "env": "horoacc.dropin.variables:env",
+        "get_average_backwards_compatibility_fun": (
+            f"{_AVERAGE}:get_average_backwards_compatibility_fun"
+        ),
+        "is_version_greater_equal_than": "horoacc.dropin.versions:is_version_greater_equal_than",
+        **{f"{what}_built": f"{_EXTENSIONS}:{what}_built" for what in _BUILT},
+        **{
+            name: f"{_EXTENSIONS}:{name}"
+            for name in (
+                "extension_available", "gpu_available", "check_extension",
+                "check_installed_version",
+            )
+        },
+        **{
+            name: f"horoacc.dropin.pieces:{name}"
+            for name in ("num_rank_is_power_2", "split_list", "is_iterable")
+        },
+    },
+    "horovod.runner": {"run": "horoacc:run"},
+    "horovod.runner.common": {},
+    "horovod.runner.common.util": {},
+    "horovod.runner.elastic": {},
+    "horovod.runner.elastic.worker": {"HostUpdateResult": "horoacc.elastic:HostUpdateResult"},
+    "horovod.runner.launch": {"run_commandline": "horoacc.launcher.main:main"},
+    "horovod.runner.util": {},
+    "horovod.tensorflow.gradient_aggregation": {
+        "LocalGradientAggregationHelper":
+            "horoacc.tensorflow.gradient_aggregation:LocalGradientAggregation",
+    },
+    "horovod.tensorflow.mpi_ops": {
+        "_basics": f"{_BASICS}:BASICS",
+        **{name: f"horoacc.tensorflow:{name}" for name in (*_JOB, *_TENSORFLOW_OPS)},
+    },
+    "horovod.tensorflow.util": {
+        name: f"horoacc.tensorflow.horovod_names:{name}" for name in _TENSORFLOW_SMALL
+    },
+    "horovod.torch.mpi_ops": {
+        "_basics": f"{_BASICS}:BASICS",
+        "handle_average_backwards_compatibility": f"{_AVERAGE}:handle_average",
+        **{name: f"horoacc.torch:{name}" for name in (*_JOB, *_COLLECTIVES)},
+    },
+}  # fmt: skip
+"""Modules of Horovod that are made of parts of HoroACC: their names as `module:name`."""
+
+_DOORS = {
+    "horovod._keras": "what horovod.keras and horovod.tensorflow.keras are made of",
+    "horovod.mxnet": "MXNet",
+    "horovod.spark": "Spark",
+    "horovod.ray": "Ray",
+    "horovod.data": "Horovod's data loaders",
+}
+
+
+def absent(name: str) -> str:
+    """Says why a module of Horovod is not here.
+
+    Args:
+        name: The module's full name.
+
+    Returns:
+        The reason, or "" if it is not one that is known to be absent.
+    """
+    for door, what in _DOORS.items():
+        if name == door or name.startswith(door + "."):
+            return f"HoroACC has no door for {what} yet, so there is no {name}"
+    return ""

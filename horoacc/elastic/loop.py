@@ -1,0 +1,130 @@
+"""The loop around a training function: synchronise, train, and after an error go back.
+
+Which errors end the job and which it can go on after:
+
+* `Mismatch`: the ranks of a correct program do not disagree; it would come again. Raised as it is.
+* a rank is lost, or does not come back: the state is restored, and the error raised with a text
+  that says what to do, for nothing replaces a rank in a job whose size is fixed.
+* any other `HorovodInternalError`: all ranks restore, leave the job, join it again and synchronise.
+* `HostsUpdatedInterrupt`: the same without going back, and as it asks without synchronising.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from horoacc import basics
+from horoacc.elastic.notices import Notices
+from horoacc.elastic.state import State
+from horoacc.errors import (
+    HoroaccError,
+    HorovodInternalError,
+    HostsUpdatedInterrupt,
+    Mismatch,
+    PeerLost,
+    Timeout,
+)
+
+R = TypeVar("R")
+
+notification_manager = Notices()
+"""Brings the states of running training functions news of hosts. Horovod's name."""
+
+# An error that comes again and again while nothing is committed will not go away.
+_FRUITLESS_RESETS = 3
+
+
+def run(func: Callable[..., R]) -> Callable[..., R]:
+    """Makes a training function go back to its last commit after an error.
+
+    Args:
+        func: Takes the state and any further arguments.
+
+    Returns:
+        A function of the same arguments that returns what `func` returns.
+
+    Raises:
+        HorovodInternalError: From the function that is returned: one that the job cannot go on
+            after. The state is that of the last commit.
+    """
+    return run_fn(func, rejoin)
+
+
+def rejoin() -> None:
+    """Leaves the job and joins it again."""
+    basics.shutdown()
+    basics.init()
+
+
+def run_fn(func: Callable[..., R], reset: Callable[[], None]) -> Callable[..., R]:
+    """As `run`, with a framework's own way to leave the job and join it again.
+
+    Args:
+        func: Takes the state and any further arguments.
+        reset: Leaves the job and joins it again.
+
+    Returns:
+        A function of the same arguments.
+    """
+
+    @functools.wraps(func)
+    def training(state: State, *args: Any, **kwargs: Any) -> R:
+        notification_manager.init()
+        notification_manager.register_listener(state)
+        try:
+            return _train(func, reset, state, args, kwargs)
+        finally:
+            notification_manager.remove_listener(state)
+
+    return training
+
+
+def _train(
+    func: Callable[..., R],
+    reset: Callable[[], None],
+    state: State,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> R:
+    skip_sync = False
+    fruitless = 0
+    while True:
+        commits = state.commits
+        failure: HorovodInternalError | None = None
+        try:
+            if not skip_sync:
+                state.sync()
+            return func(state, *args, **kwargs)
+        except Mismatch:
+            raise
+        except HorovodInternalError as error:
+            failure = error
+            skip_sync = False
+            state.restore()
+            fruitless = 1 if state.commits != commits else fruitless + 1
+            if isinstance(error, PeerLost):
+                raise _final(error, "a rank that is lost is not replaced") from error
+            if fruitless > _FRUITLESS_RESETS:
+                raise _final(error, f"it came {fruitless} times without a commit") from error
+        except HostsUpdatedInterrupt as interrupt:
+            skip_sync = interrupt.skip_sync
+        try:
+            reset()
+        except (PeerLost, Timeout) as error:
+            if failure is None:
+                raise
+            raise _final(failure, f"the ranks did not meet again: {error}") from error
+        state.on_reset()
+
+
+def _final(error: HorovodInternalError, why: str) -> HorovodInternalError:
+    """The error again, with a text that says what its reader can do."""
+    text = (
+        f"{error}; {why}, so that this job cannot go on: "
+        "the state is that of the last commit, and the job has to be started again"
+    )
+    if isinstance(error, HoroaccError):
+        return type(error)(text, error.culprit)
+    return HorovodInternalError(text)

@@ -1,0 +1,149 @@
+"""What a training function can go back to: values with a committed copy."""
+
+from __future__ import annotations
+
+import copy
+import queue
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from horoacc import basics, objects
+from horoacc.elastic.notices import HostUpdateResult
+from horoacc.errors import HostsUpdatedInterrupt
+
+
+class State:
+    """What is common to all states: callbacks, and news of hosts.
+
+    Attributes:
+        commits: How often `commit` has saved.
+    """
+
+    def __init__(self, bcast_object: Callable[[Any], Any], get_rank: Callable[[], int]) -> None:
+        """Makes a state without values.
+
+        Args:
+            bcast_object: Gives every rank the object of rank 0.
+            get_rank: Gives this process's rank.
+        """
+        self._bcast_object = bcast_object
+        self._rank = get_rank
+        self._news: queue.SimpleQueue[tuple[float, HostUpdateResult]] = queue.SimpleQueue()
+        self._last_update = 0.0
+        self.commits = 0
+        self._reset_callbacks: list[Callable[[], None]] = []
+
+    def register_reset_callbacks(self, callbacks: Sequence[Callable[[], None]]) -> None:
+        """Has functions called after each reset, as to fit a learning rate to a new size.
+
+        Args:
+            callbacks: The functions; they take nothing.
+        """
+        self._reset_callbacks.extend(callbacks)
+
+    def on_reset(self) -> None:
+        """Forgets old news and calls the reset callbacks; `run` does it after a reset."""
+        self._news = queue.SimpleQueue()
+        self.reset()
+        for callback in self._reset_callbacks:
+            callback()
+
+    def on_hosts_updated(self, timestamp: float, update_res: HostUpdateResult) -> None:
+        """Takes news, to be looked at by the next `check_host_updates`. Any thread may call it.
+
+        Args:
+            timestamp: When it happened; only what is later than the last is news.
+            update_res: What happened.
+        """
+        self._news.put((timestamp, update_res))
+
+    def commit(self) -> None:
+        """Saves the state, then looks for news of hosts.
+
+        All values are copied, so that a commit after every batch may cost more than it saves.
+
+        Raises:
+            HostsUpdatedInterrupt: As `check_host_updates`.
+        """
+        self.save()
+        self.commits += 1
+        self.check_host_updates()
+
+    def check_host_updates(self) -> None:
+        """Asks whether hosts came or went. Every rank calls it; rank 0's answer counts.
+
+        Raises:
+            HostsUpdatedInterrupt: They did; on every rank. It asks for no `sync` if hosts only
+                went: those that stay have the same state.
+        """
+        before = latest = self._last_update
+        happened = HostUpdateResult.no_update
+        while not self._news.empty():
+            timestamp, update = self._news.get()
+            if timestamp > latest:
+                latest = timestamp
+                happened |= update
+        before, self._last_update, happened = self._bcast_object((before, latest, happened))
+        if self._last_update > before:
+            raise HostsUpdatedInterrupt(happened == HostUpdateResult.removed)
+
+    def save(self) -> None:
+        """Copies the values, for `restore`."""
+        raise NotImplementedError
+
+    def restore(self) -> None:
+        """Goes back to what was last saved."""
+        raise NotImplementedError
+
+    def sync(self) -> None:
+        """Gives all ranks the values of rank 0. Every rank calls it."""
+        raise NotImplementedError
+
+    def reset(self) -> None:
+        """Fits the state to a job whose ranks may be others, before the reset callbacks."""
+
+
+class ObjectState(State):
+    """Python objects as attributes, each with a committed copy.
+
+    Attributes are those of the constructor's keyword arguments.
+    """
+
+    def __init__(
+        self,
+        bcast_object: Callable[[Any], Any] = objects.broadcast_object,
+        get_rank: Callable[[], int] = basics.rank,
+        **kwargs: Any,
+    ) -> None:
+        """Makes a state that is committed with the values given.
+
+        Args:
+            bcast_object: Gives every rank the object of rank 0.
+            get_rank: Gives this process's rank.
+            kwargs: The values; what pickle and `copy.deepcopy` can handle.
+        """
+        super().__init__(bcast_object, get_rank)
+        # A copy: what the training function changes in place must not change what was saved.
+        self._saved_state = copy.deepcopy(kwargs)
+        self._show(kwargs)
+
+    def save(self) -> None:
+        """Copies the values, for `restore`."""
+        self._saved_state = copy.deepcopy(self._shown())
+
+    def restore(self) -> None:
+        """Goes back to what was last saved."""
+        self._show(copy.deepcopy(self._saved_state))
+
+    def sync(self) -> None:
+        """Gives all ranks the values of rank 0, and saves them. Every rank calls it."""
+        if self._saved_state:
+            self._show(self._bcast_object(self._shown()))
+            ObjectState.save(self)
+
+    def _shown(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in self._saved_state}
+
+    def _show(self, values: dict[str, Any]) -> None:
+        for name, value in values.items():
+            setattr(self, name, value)

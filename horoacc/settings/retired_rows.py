@@ -1,0 +1,112 @@
+"""What Horovod can be told that has no meaning here: flags of horovodrun, and variables."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from horoacc.settings.setting import Retired, RetiredVariable
+
+_TOPOLOGY = "the algorithm follows the topology"
+_TUNING = "there is nothing to tune at run time"
+_ELASTIC = "elastic jobs are not possible yet; give a fixed number of ranks with -np"
+_SSH = (
+    "mpirun reaches other hosts by itself: give Open MPI's `--mca plm_ssh_args` in --mpi-args, or "
+    "a program of your own in --launch-agent"
+)
+_NO_GPU = "tensors are reduced in the host's memory"
+_TURNS = "threads of a rank take turns in calling MPI, which needs MPI_THREAD_SERIALIZED at least"
+
+RETIRED: tuple[Retired, ...] = (
+    Retired(
+        "--cycle-time-ms", "the engine wakes on submission instead of on a cycle", 1,
+        env="HOROVOD_CYCLE_TIME",
+    ),
+    Retired(
+        "--cache-capacity", "the agreed table has no capacity", 1, env="HOROVOD_CACHE_CAPACITY"
+    ),
+    Retired("--hierarchical-allreduce", _TOPOLOGY, env="HOROVOD_HIERARCHICAL_ALLREDUCE"),
+    Retired("--hierarchical-allgather", _TOPOLOGY, env="HOROVOD_HIERARCHICAL_ALLGATHER"),
+    Retired("--torus-allreduce", _TOPOLOGY, env="HOROVOD_TORUS_ALLREDUCE"),
+    Retired("--autotune", _TUNING, env="HOROVOD_AUTOTUNE"),
+    Retired("--autotune-log-file", _TUNING, 1, env="HOROVOD_AUTOTUNE_LOG"),
+    Retired(
+        "--autotune-warmup-samples", _TUNING, 1,
+        env="HOROVOD_AUTOTUNE_WARMUP_SAMPLES",
+    ),
+    Retired(
+        "--autotune-steps-per-sample", _TUNING, 1,
+        env="HOROVOD_AUTOTUNE_STEPS_PER_SAMPLE",
+    ),
+    Retired(
+        "--autotune-bayes-opt-max-samples", _TUNING, 1,
+        env="HOROVOD_AUTOTUNE_BAYES_OPT_MAX_SAMPLES",
+    ),
+    Retired(
+        "--autotune-gaussian-process-noise", _TUNING, 1,
+        env="HOROVOD_AUTOTUNE_GAUSSIAN_PROCESS_NOISE",
+    ),
+    Retired("--mpi-threads-disable", _TURNS, env="HOROVOD_MPI_THREADS_DISABLE"),
+    Retired("--num-nccl-streams", "NCCL is not used", 1, env="HOROVOD_NUM_NCCL_STREAMS"),
+    Retired(
+        "--gloo-timeout-seconds", "Gloo is not used; see --start-timeout", 1,
+        env="HOROVOD_GLOO_TIMEOUT_SECONDS",
+    ),
+    Retired("--disable-cache", "the launcher caches nothing"),
+    Retired("--ssh-port", _SSH, 1, ("-p",)),
+    Retired("--ssh-identity-file", _SSH, 1, ("-i",)),
+    Retired("--binding-args", "ranks are not bound; give mpirun's own flags in --mpi-args", 1),
+    Retired("--min-np", _ELASTIC, 1, ("--min-num-proc",), refused=True),
+    Retired("--max-np", _ELASTIC, 1, ("--max-num-proc",), refused=True),
+    Retired("--host-discovery-script", _ELASTIC, 1, refused=True),
+    Retired("--slots-per-host", _ELASTIC, 1, ("--slots",), refused=True),
+    Retired("--elastic-timeout", _ELASTIC, 1, env="HOROVOD_ELASTIC_TIMEOUT", refused=True),
+    Retired("--reset-limit", _ELASTIC, 1, refused=True),
+    Retired("--blacklist-cooldown-range", _ELASTIC, 2, refused=True),
+    Retired(
+        "--jsrun", "jsrun is not used; start the job with an mpirun or srun of its own",
+        refused=True,
+    ),
+)  # fmt: skip
+
+RETIRED_VARIABLES: tuple[RetiredVariable, ...] = (
+    RetiredVariable(
+        "HOROVOD_CPU_OPERATIONS",
+        "one engine carries all collectives; HOROVOD_CONTROLLER says whether mpirun starts ranks",
+    ),
+    RetiredVariable("HOROVOD_DYNAMIC_PROCESS_SETS", "process sets can always be added and removed"),
+    RetiredVariable(
+        "HOROVOD_DISABLE_GROUP_FUSION", "a result has the same bits whatever it is fused with"
+    ),
+    RetiredVariable("HOROVOD_ADASUM_MPI_CHUNK_SIZE", "Adasum is not cut into chunks"),
+    RetiredVariable("HOROVOD_BATCH_D2D_MEMCOPIES", _NO_GPU),
+    RetiredVariable("HOROVOD_DISABLE_NVTX_RANGES", _NO_GPU),
+    RetiredVariable("HOROVOD_ENABLE_ASYNC_COMPLETION", _NO_GPU),
+    RetiredVariable(
+        "HOROVOD_ENABLE_XLA_OPS", "XLA cannot run the collectives; see docs/tensorflow.md"
+    ),
+    RetiredVariable("HOROVOD_CCL_CACHE", "oneCCL is not used"),
+    RetiredVariable("HOROVOD_ELASTIC", _ELASTIC),
+    RetiredVariable("HOROVOD_SPARK_START_TIMEOUT", "jobs are not started from Spark"),
+    RetiredVariable("HOROVOD_SPARK_USE_LOCAL_RANK_GPU_INDEX", "jobs are not started from Spark"),
+    RetiredVariable("HOROVOD_SPARK_PYTHONPATH", "jobs are not started from Spark"),
+    RetiredVariable("HOROVOD_SPARK_WORK_DIR", "jobs are not started from Spark"),
+)
+"""Those that no flag stands for."""
+
+
+def unheeded(environ: Mapping[str, str]) -> list[str]:
+    """Tells of Horovod's variables that are set and do nothing.
+
+    Args:
+        environ: The variables; an empty one, or a switch that is off, counts as not set.
+
+    Returns:
+        A line for each.
+    """
+    rows = {row.env: row.why for row in RETIRED if row.env}
+    rows |= {row.env: row.why for row in RETIRED_VARIABLES}
+    return [
+        f"{name} has no effect: {why}"
+        for name, why in rows.items()
+        if environ.get(name, "") not in ("", "0")
+    ]

@@ -1,0 +1,177 @@
+"""The optimizer for Adasum: each rank steps by itself, and what the steps changed is combined.
+
+Adasum combines what an optimizer makes of the gradients, not the gradients, so that its learning
+rate and its momenta are those of one rank (S. Maleki et al., "Scaling Distributed Training with
+Adaptive Summation", 2020, section 4).
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
+
+import torch
+
+from horoacc import reduction
+from horoacc.compression import Compressor, check_no_codec
+from horoacc.dtypes import Adasum, Max
+from horoacc.handles import synchronize
+from horoacc.process_sets import ProcessSet
+from horoacc.torch.autograd import plain
+from horoacc.torch.grad_scaler import teach_grad_scaler
+from horoacc.torch.parameter_hooks import take_over
+from horoacc.torch.parameter_names import name_parameters
+
+
+class _DistributedAdasumOptimizer(torch.optim.Optimizer):
+    """Mixed in before a torch optimizer's class: combines the ranks' steps."""
+
+    def _distribute(
+        self,
+        named_parameters: Any,
+        compression: type[Compressor],
+        backward_passes_per_step: int,
+        groups: Any,
+        process_set: ProcessSet,
+    ) -> None:
+        check_no_codec(compression)
+        self.op = Adasum
+        self.process_set = process_set
+        self._compression = compression
+        named = name_parameters(self.param_groups, named_parameters)
+        self._names = {param: name for name, param in named}
+        owned = [
+            param for group in self.param_groups for param in group["params"]
+            if param.requires_grad
+        ]  # fmt: skip
+        self._parts = reduction.partition(owned, groups)
+        self._schedule = reduction.Schedule([[param] for param in owned], backward_passes_per_step)
+        reference = weakref.ref(self)
+
+        def count(param: torch.Tensor) -> None:
+            optimizer = reference()
+            if optimizer is not None:
+                optimizer._schedule.ready(param)
+
+        for param in owned:
+            take_over(param, count)
+        teach_grad_scaler()
+
+    @property
+    def backward_passes_per_step(self) -> int:
+        """The number of backward passes that one step accumulates."""
+        return self._schedule.passes
+
+    def _before_unscale(self) -> None:
+        """Gradients are this rank's own, and complete, also if the step is skipped."""
+        self._schedule.restart()
+
+    def _after_unscale(self, overflows: list[torch.Tensor]) -> None:
+        """Lets all ranks skip the step if one of them must."""
+        found = torch.stack([flag.cpu() for flag in overflows]).max() if overflows \
+            else torch.zeros(())  # fmt: skip
+        found = plain.allreduce(found, op=Max, process_set=self.process_set)
+        for flag in overflows:
+            flag.copy_(found)
+
+    def synchronize(self) -> None:
+        """Does nothing: gradients are not reduced. For scripts that call it before clipping."""
+
+    def skip_synchronize(self) -> NoReturn:
+        """Not possible: a step is what is combined.
+
+        Raises:
+            AssertionError: Always.
+        """
+        raise AssertionError(
+            "Skipping synchronization is not supported when using Adasum optimizer."
+        )
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Steps on this rank, then combines what the ranks' steps have changed.
+
+        Args:
+            closure: Computes the loss and the gradients of this rank, as often as the wrapped
+                optimizer asks for it.
+
+        Returns:
+            What the wrapped optimizer's `step` returns.
+
+        Raises:
+            HorovodInternalError: A reduction failed; this rank's parameters are as before.
+        """
+        starts = {param: param.detach().clone() for part in self._parts for param in part}
+        if closure is not None:
+            given = closure
+
+            def counted() -> Any:
+                self._schedule.restart()
+                return given()
+
+            closure = counted
+        loss = super().step(closure)
+        self._schedule.restart()
+        with torch.no_grad():
+            try:
+                self._combine(starts)
+            except Exception:
+                for param, start in starts.items():
+                    param.copy_(start)
+                raise
+        return loss
+
+    # LBFGS and friends run hooks around the wrapped class's step; a second layer would repeat them.
+    step.hooked = True  # type: ignore[attr-defined]
+
+    def _combine(self, starts: dict[torch.Tensor, torch.Tensor]) -> None:
+        flights = [(part, *self._send(part, starts)) for part in self._parts]
+        failure: Exception | None = None
+        for part, handle, contexts in flights:
+            try:
+                deltas = synchronize(handle)
+            except Exception as error:  # the rest must land before their memory may be reused
+                failure = failure or error
+                continue
+            for param, delta, context in zip(part, deltas, contexts, strict=True):
+                param.copy_(starts[param] + self._compression.decompress(delta, context))
+        if failure is not None:
+            raise failure
+
+    def _send(
+        self, part: list[torch.Tensor], starts: dict[torch.Tensor, torch.Tensor]
+    ) -> tuple[int, list[Any]]:
+        """Submits what the step has changed, and gives what decompression needs."""
+        sent = [
+            self._compression.compress((param.detach() - starts[param]).contiguous())
+            for param in part
+        ]
+        # A part is known by its first parameter, on every rank.
+        name = f"adasum.{self._names[part[0]]}"
+        handle = plain.grouped_allreduce_async_(
+            [delta for delta, _ in sent], name=name, op=Adasum, process_set=self.process_set
+        )
+        return handle, [context for _, context in sent]
+
+    def set_backward_passes_per_step(self, passes: int) -> None:
+        """Changes the number of backward passes that one step accumulates.
+
+        Args:
+            passes: The number.
+
+        Raises:
+            ValueError: It is not a positive integer.
+        """
+        self._schedule.set_passes(passes)
+
+    @staticmethod
+    def find_duplicates(lst: Sequence[Any]) -> set[Any]:
+        """Finds what occurs more than once.
+
+        Args:
+            lst: Names.
+
+        Returns:
+            Those that occur at least twice.
+        """
+        return reduction.find_duplicates(lst)

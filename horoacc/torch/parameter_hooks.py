@@ -1,0 +1,44 @@
+"""The one hook that a parameter's gradient has: a later optimizer's replaces an earlier's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.utils.weak import WeakIdKeyDictionary
+
+# How to take each parameter's hook off.
+_take_off: Any = WeakIdKeyDictionary()
+
+
+def take_off(param: torch.Tensor) -> None:
+    """Takes a parameter's hook off, if it has one.
+
+    Args:
+        param: The parameter.
+    """
+    if param in _take_off:
+        _take_off[param]()
+
+
+def remember(param: torch.Tensor, remove: Callable[[], None]) -> None:
+    """Keeps how to take off the hook that a parameter has now.
+
+    Args:
+        param: The parameter.
+        remove: Takes it off.
+    """
+    _take_off[param] = remove
+
+
+def take_over(param: torch.Tensor, hook: Callable[[torch.Tensor], None]) -> None:
+    """Puts a hook on a parameter's gradient, in the place of an earlier optimizer's.
+
+    Args:
+        param: The parameter.
+        hook: What is called with it when its gradient has been accumulated.
+    """
+    take_off(param)
+    register: Any = param.register_post_accumulate_grad_hook
+    remember(param, register(hook).remove)

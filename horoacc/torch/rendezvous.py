@@ -1,0 +1,75 @@
+"""How the ranks of torch.distributed meet where nobody set MASTER_ADDR.
+
+torchrun sets the variables that `init_process_group` reads by default (env://). Under horoaccrun or
+mpirun they may be missing; then the ranks meet as those of `horoacc.init()` do, and rank 0 opens
+torch's store.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import socket
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+import torch
+from torch.distributed import distributed_c10d as c10d
+
+from horoacc import basics, process
+from horoacc.launcher import environment
+from horoacc.objects import broadcast_object
+
+# The package hides this module behind a function of its name.
+_torchs: Any = importlib.import_module("torch.distributed.rendezvous")
+_TCPStore: Any = torch.distributed.TCPStore  # type: ignore[attr-defined]
+_NEEDED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+
+
+def extend_env() -> None:
+    """Has env:// work under every launcher that HoroACC recognises. A second call does nothing."""
+    original = _torchs._rendezvous_handlers["env"]
+    if getattr(original, "of_horoacc", False):
+        return
+
+    def env(url: str, **options: Any) -> Any:
+        if "rank=" in url or all(os.environ.get(name) for name in _NEEDED):
+            return original(url, **options)
+        place = environment.detect(os.environ)
+        if place.launcher == "single":
+            return original(url, **options)
+        return _meet(options.get("timeout", c10d.default_pg_timeout))
+
+    env.of_horoacc = True  # type: ignore[attr-defined]
+    _torchs._rendezvous_handlers["env"] = env
+
+
+def set_variables() -> None:
+    """Sets the variables of torchrun that scripts read, where another launcher did not."""
+    place = environment.detect(os.environ)
+    if place.launcher == "single":
+        return
+    for name, value in (
+        ("RANK", place.rank),
+        ("WORLD_SIZE", place.size),
+        ("LOCAL_RANK", place.local_rank),
+        ("LOCAL_WORLD_SIZE", place.local_size),
+    ):
+        os.environ.setdefault(name, str(value))
+
+
+def _meet(timeout: timedelta) -> Iterator[tuple[Any, int, int]]:
+    basics.init()
+    place = process.position()
+    store: Any = None
+    address: tuple[str, int] | None = None
+    if place.rank == 0:
+        host = "127.0.0.1" if place.local_size == place.size else socket.gethostname()
+        store = _TCPStore(host, 0, None, True, timeout, False)
+        address = (host, store.port)
+    host, port = broadcast_object(address, root_rank=0, name="horoacc.torch.store")
+    if store is None:
+        store = _TCPStore(host, port, None, False, timeout)
+    yield store, place.rank, place.size
+    raise RuntimeError("the ranks of a job of HoroACC meet only once")

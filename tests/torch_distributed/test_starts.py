@@ -1,0 +1,167 @@
+"""Scripts of PyTorch's documentation under every launcher, as they are and with `horoacc.auto`."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import runpy
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch.distributed as dist
+from pool import BodyFailed, Pools
+from torch.distributed import distributed_c10d as c10d
+
+import horoacc.torch as hvd
+
+HERE = Path(__file__)
+SCRIPTS = HERE.resolve().parents[1] / "torch_scripts"
+SECONDS = 90
+TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+HOROACCRUN = ["-m", "horoacc.launcher.main", "-np", "2"]
+MPIRUN = str(Path(sys.executable).parent / "mpirun")
+
+
+def variables() -> dict[str, str]:
+    """The environment of a job that nobody has started yet."""
+    outside = ("HOROACC_", "HOROVOD_", "OMPI_", "PMI")
+    environ = {name: text for name, text in os.environ.items() if not name.startswith(outside)}
+    if cache := os.environ.get("HOROACC_CACHE_DIR"):
+        environ["HOROACC_CACHE_DIR"] = cache
+    return environ | {"OMP_NUM_THREADS": "1"}
+
+
+def lines(*arguments: str, program: str = sys.executable) -> list[str]:
+    """What a job printed."""
+    done = subprocess.run(
+        [program, *arguments], env=variables(), capture_output=True,
+        text=True, timeout=SECONDS, check=False, stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    return [line.removeprefix("[0] ") for line in done.stdout.strip().splitlines()]
+
+
+def plain_script(name: str, port: int) -> str:
+    """Runs a script as it is in the ranks of a pool; gives what it writes."""
+    rank, size = hvd.rank(), hvd.size()
+    places = {
+        "RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": size,
+        "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port,
+    }  # fmt: skip
+    os.environ.update({variable: str(value) for variable, value in places.items()})
+    path = str(SCRIPTS / f"{name}.py")
+    with contextlib.redirect_stdout(io.StringIO()) as said:
+        if name == "pipeline":
+            # The script would start processes.
+            script = runpy.run_path(path, run_name=name)
+            script["init_process"](rank, size, port, script["run"])
+        else:
+            runpy.run_path(path, run_name="__main__")
+    for variable in places:
+        del os.environ[variable]
+    return said.getvalue().strip()
+
+
+def plain(pools: Pools, name: str) -> str:
+    """What a script prints with Gloo, which is not what is tested and may hang twice."""
+    said = ""
+    for _ in range(3):
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        pool = pools.get(2, "horoacc.torch", {"HOROACC_ARENA": "off"})
+        try:
+            return str(pool.run(HERE, "plain_script", {"name": name, "port": port}, 30)[0])
+        except BodyFailed as failure:
+            said = str(failure)
+    pytest.fail(f"{name}.py does not end with Gloo either: {said}")
+
+
+def both(line: str, with_gloo: str) -> None:
+    """The script chose Gloo, and got what it is called here; the numbers are the same."""
+    assert with_gloo.split()[0] == "gloo"
+    assert line.split()[0] == "horoacc"
+    assert line.split()[1:] == with_gloo.split()[1:]
+
+
+@pytest.mark.timeout(200)
+def test_a_ddp_script_under_torchrun(pools: Pools) -> None:
+    ours = lines(*TORCHRUN, "-m", "horoacc.auto", str(SCRIPTS / "ddp.py"))
+    both(ours[-1], plain(pools, "ddp"))
+
+
+@pytest.mark.timeout(200)
+def test_an_fsdp2_script_under_horoaccrun(pools: Pools) -> None:
+    script = str(SCRIPTS / "fsdp2.py")
+    ours = lines(*HOROACCRUN, "--tcp", sys.executable, "-m", "horoacc.auto", script)
+    both(ours[-1], plain(pools, "fsdp2"))
+
+
+@pytest.mark.timeout(200)
+def test_a_pipeline_that_starts_its_own_processes(pools: Pools) -> None:
+    ours = lines("-m", "horoacc.auto", str(SCRIPTS / "pipeline.py"), "2")
+    both(ours[-1], plain(pools, "pipeline"))
+
+
+def test_by_name_under_mpirun() -> None:
+    if not Path(MPIRUN).exists():
+        pytest.skip("Open MPI's mpirun is not installed")
+    text = (
+        "import torch, torch.distributed as dist, horoacc.torch\n"
+        "dist.init_process_group('horoacc')\n"
+        "x = torch.full((3,), dist.get_rank() + 1.0)\n"
+        "dist.all_reduce(x)\n"
+        "dist.destroy_process_group()\n"
+        "print(x.tolist(), flush=True)\n"
+    )
+    printed = lines(
+        "-np", "2", "--oversubscribe", "--allow-run-as-root", "--bind-to", "none",
+        sys.executable, "-c", text, program=MPIRUN,
+    )  # fmt: skip
+    assert printed == ["[3.0, 3.0, 3.0]"] * 2
+
+
+def test_a_rank_that_dies_ends_a_recv_with_its_name() -> None:
+    text = (
+        "import os, socket, torch, torch.distributed as dist, horoacc.torch\n"
+        "with socket.socket() as probe:\n"
+        "    probe.bind(('127.0.0.1', 0))\n"
+        "    port = str(probe.getsockname()[1])\n"
+        "os.environ.update(WORLD_SIZE='2', MASTER_ADDR='127.0.0.1', MASTER_PORT=port)\n"
+        "child = os.fork()\n"
+        "os.environ['RANK'] = '0' if child else '1'\n"
+        "dist.init_process_group('horoacc')\n"
+        "dist.barrier()\n"
+        "if not child: os.kill(os.getpid(), 9)\n"
+        "try: dist.recv(torch.ones(1), 1)\n"
+        "except dist.DistBackendError as error: print(error)\n"
+        "print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))\n"
+    )
+    said, status = lines("-c", text)
+    assert "rank 1 died" in said
+    assert status == "-9"
+
+
+def test_what_takes_the_place_of_what() -> None:
+    from horoacc.torch.default_backend import replaced
+
+    assert replaced("gloo") == replaced("mpi") == replaced("undefined") == "horoacc"
+    assert replaced("cpu:gloo,cuda:nccl") == "cpu:horoacc,cuda:nccl"
+    assert replaced("nccl") == "nccl" and replaced("horoacc") == "horoacc"
+
+
+def test_auto_can_be_removed() -> None:
+    before = (c10d._new_process_group_helper, dict(dist.Backend.default_device_backend_map))
+    import horoacc.auto
+
+    try:
+        assert dist.Backend.default_device_backend_map["cpu"] == "horoacc"
+        assert c10d._new_process_group_helper is not before[0]
+    finally:
+        horoacc.auto.remove()
+    after = (c10d._new_process_group_helper, dict(dist.Backend.default_device_backend_map))
+    assert after == before

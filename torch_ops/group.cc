@@ -1,0 +1,91 @@
+#include "group.h"
+
+#include <c10/util/Exception.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+namespace horoacc {
+namespace {
+
+constexpr double kPatienceSeconds = 5;
+
+}  // namespace
+
+Group::Group(ha_engine* engine, int32_t process_set, std::vector<int32_t> ranks, int rank,
+             double limit_seconds, std::string name)
+    : engine_(engine),
+      process_set_(process_set),
+      ranks_(std::move(ranks)),
+      rank_(rank),
+      name_(std::move(name)),
+      process_(getpid()),
+      limit_seconds_(limit_seconds) {}
+
+// Nobody waits for the orphans any more, but the engine, or a peer, may still be in their memory.
+Group::~Group() {
+  Leave();
+  if (getpid() != process_) return;
+  for (Orphan& orphan : orphans_) {
+    ha_error error{};
+    ha_wait(engine_, orphan.handle, kPatienceSeconds, &error);
+    if (ha_poll(engine_, orphan.handle) == 0)
+      new std::vector<at::Tensor>(std::move(orphan.tensors));
+    ha_release(engine_, orphan.handle);
+  }
+}
+
+int32_t Group::GlobalRank(int64_t rank) const {
+  return rank >= 0 && rank < size() ? ranks_[static_cast<size_t>(rank)] : -1;
+}
+
+int Group::LocalRank(int32_t global_rank) const {
+  const auto found = std::find(ranks_.begin(), ranks_.end(), global_rank);
+  return found == ranks_.end() ? -1 : static_cast<int>(found - ranks_.begin());
+}
+
+void Group::Leave() {
+  if (left_.exchange(true) || getpid() != process_) return;
+  ha_error error{};
+  // An engine that is shut down, or a job that is aborted, has no groups to leave.
+  (void)ha_group_leave(engine_, process_set_, &error);
+}
+
+void Group::Adopt(ha_handle handle, std::vector<at::Tensor> tensors) {
+  const std::scoped_lock lock(orphans_mutex_);
+  orphans_.push_back({handle, std::move(tensors)});
+  has_orphans_.store(true, std::memory_order_release);
+}
+
+void Group::Sweep() {
+  if (!has_orphans_.load(std::memory_order_acquire)) return;
+  std::vector<Orphan> done;  // tensors are freed without the lock
+  const std::scoped_lock lock(orphans_mutex_);
+  const auto complete = [this](const Orphan& orphan) {
+    return ha_poll(engine_, orphan.handle) != 0;
+  };
+  const auto first = std::stable_partition(orphans_.begin(), orphans_.end(),
+                                           [&](const Orphan& o) { return !complete(o); });
+  for (auto orphan = first; orphan != orphans_.end(); ++orphan) {
+    ha_release(engine_, orphan->handle);
+    done.push_back(std::move(*orphan));
+  }
+  orphans_.erase(first, orphans_.end());
+  has_orphans_.store(!orphans_.empty(), std::memory_order_release);
+}
+
+void Group::Throw(const ha_error& error) const {
+  const std::string text = "horoacc, process group '" + name_ + "', rank " + std::to_string(rank_) +
+                           ": " + error.message;
+  const c10::SourceLocation here{__func__, __FILE__, static_cast<uint32_t>(__LINE__)};
+  switch (error.kind) {
+    case HA_INVALID:
+      throw c10::ValueError(here, text);
+    case HA_UNSUPPORTED:
+      throw c10::NotImplementedError(here, text);
+    default:
+      throw c10::DistBackendError(here, text);
+  }
+}
+
+}  // namespace horoacc

@@ -1,0 +1,43 @@
+// Process groups as Python makes them.
+#include "group_backend.h"
+
+#include <torch/csrc/utils/pybind.h>
+
+#include "api/horoacc.h"
+
+namespace horoacc {
+
+GroupBackend::GroupBackend(std::shared_ptr<Group> group)
+    : Backend(group->rank(), group->size()),
+      group_(std::move(group)),
+      options_(c10::make_intrusive<Options>(
+          "horoacc",
+          std::chrono::milliseconds(static_cast<int64_t>(group_->limit_seconds() * 1000)))) {}
+
+void GroupBackend::setTimeout(std::chrono::milliseconds timeout) {
+  options_->timeout = timeout;
+  group_->set_limit_seconds(std::chrono::duration<double>(timeout).count());
+}
+
+}  // namespace horoacc
+
+extern "C" {
+
+// A new reference to torch's Python object for a backend over a process set that this rank has
+// joined, or NULL with a Python error. The caller holds the GIL.
+HA_API PyObject* ha_torch_backend(ha_engine* engine, int32_t process_set, const int32_t* ranks,
+                                  size_t count, int rank, double limit_seconds, const char* name) {
+  try {
+    auto group = std::make_shared<horoacc::Group>(
+        engine, process_set, std::vector<int32_t>(ranks, ranks + count), rank, limit_seconds, name);
+    c10::intrusive_ptr<c10d::Backend> backend =
+        c10::make_intrusive<horoacc::GroupBackend>(std::move(group));
+    return pybind11::cast(std::move(backend)).release().ptr();
+  } catch (pybind11::error_already_set& error) {
+    error.restore();
+  } catch (const std::exception& error) {
+    PyErr_SetString(PyExc_RuntimeError, error.what());
+  }
+  return nullptr;
+}
+}

@@ -1,0 +1,185 @@
+#include "group_call.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+
+#include <utility>
+
+namespace horoacc {
+namespace {
+
+// ha_dtype, or -1 for a type that the core does not reduce.
+int32_t CoreType(at::ScalarType type) {
+  switch (type) {
+    case at::kBool:
+      return HA_BOOL;
+    case at::kByte:
+      return HA_UINT8;
+    case at::kChar:
+      return HA_INT8;
+    case at::kShort:
+      return HA_INT16;
+    case at::kInt:
+      return HA_INT32;
+    case at::kLong:
+      return HA_INT64;
+    case at::kHalf:
+      return HA_FLOAT16;
+    case at::kBFloat16:
+      return HA_BFLOAT16;
+    case at::kFloat:
+      return HA_FLOAT32;
+    case at::kDouble:
+      return HA_FLOAT64;
+    case at::kComplexFloat:
+      return HA_COMPLEX64;
+    case at::kComplexDouble:
+      return HA_COMPLEX128;
+    default:
+      return -1;
+  }
+}
+
+int32_t CoreReduction(c10d::ReduceOp::RedOpType op) {
+  switch (op) {
+    case c10d::ReduceOp::SUM:
+    case c10d::ReduceOp::PREMUL_SUM:
+      return HA_SUM;
+    case c10d::ReduceOp::AVG:
+      return HA_AVERAGE;
+    case c10d::ReduceOp::PRODUCT:
+      return HA_PRODUCT;
+    case c10d::ReduceOp::MIN:
+      return HA_MIN;
+    case c10d::ReduceOp::MAX:
+      return HA_MAX;
+    case c10d::ReduceOp::BAND:
+      return HA_BIT_AND;
+    case c10d::ReduceOp::BOR:
+      return HA_BIT_OR;
+    case c10d::ReduceOp::BXOR:
+      return HA_BIT_XOR;
+    default:
+      return -1;
+  }
+}
+
+}  // namespace
+
+Moved MovedAs(at::ScalarType type) {
+  const int32_t known = CoreType(type);
+  if (known >= 0) return {known, 1};
+  return {HA_UINT8, static_cast<int64_t>(c10::elementSize(type))};
+}
+
+GroupCall::GroupCall(std::shared_ptr<Group> group, ha_collective collective,
+                     const CallOptions& options)
+    : group_(std::move(group)), options_(options) {
+  call_.collective = collective;
+  call_.process_set = group_->process_set();
+  call_.op = HA_SUM;
+  call_.prescale = call_.postscale = 1.0;
+}
+
+bool GroupCall::Require(bool holds, const char* what) {
+  if (!holds && complaint_.empty()) complaint_ = std::string(options_.title) + ": " + what;
+  return holds;
+}
+
+void GroupCall::SetReduction(const c10d::ReduceOp& op) {
+  const int32_t reduction = CoreReduction(op.op_);
+  if (!Require(reduction >= 0, "unknown reduction")) return;
+  call_.op = reduction;
+  if (op.op_ != c10d::ReduceOp::PREMUL_SUM) return;
+  const auto* factor = dynamic_cast<const c10d::PreMulSumSupplement*>(op.supplement_.get());
+  if (!Require(factor != nullptr, "PREMUL_SUM has no factor")) return;
+  call_.prescale = factor->tensor_factor.defined() ? factor->tensor_factor.item<double>()
+                                                   : factor->double_factor;
+}
+
+void GroupCall::SetRoot(int64_t rank) {
+  call_.root = group_->GlobalRank(rank);
+  Require(call_.root >= 0, "the root is no rank of the group");
+}
+
+void GroupCall::SetSplits(std::vector<int64_t> give, std::vector<int64_t> take) {
+  give_ = std::move(give);
+  take_ = std::move(take);
+}
+
+bool GroupCall::Check(const at::Tensor& tensor, bool moved_only) {
+  return Require(tensor.defined(), "a tensor is missing") &&
+         Require(tensor.is_cpu(),
+                 "the tensor is not in CPU memory; horoacc serves CPU tensors only so far: use "
+                 "\"cpu:horoacc,cuda:nccl\" where there are GPUs") &&
+         Require(tensor.layout() == at::kStrided, "the tensor is sparse") &&
+         Require(moved_only || CoreType(tensor.scalar_type()) >= 0,
+                 "tensors of this type cannot be reduced");
+}
+
+at::Tensor GroupCall::Readable(const at::Tensor& tensor) { return tensor.contiguous(); }
+
+at::Tensor GroupCall::Writable(const at::Tensor& tensor, bool with_contents) {
+  if (tensor.is_contiguous()) return tensor;
+  at::Tensor flat =
+      with_contents ? tensor.contiguous() : at::empty_like(tensor, at::MemoryFormat::Contiguous);
+  Land([tensor, flat](ha_engine*, ha_handle) { tensor.copy_(flat); });
+  return flat;
+}
+
+void GroupCall::Add(const at::Tensor& input, const at::Tensor& output, at::ScalarType type,
+                    std::vector<int64_t> shape) {
+  const Moved moved = MovedAs(type);
+  if (!shape.empty()) shape.back() *= moved.units;
+  for (const at::Tensor* tensor : {&input, &output}) {
+    if (tensor->defined()) kept_.push_back(*tensor);
+  }
+  members_.push_back({input.defined() ? input.const_data_ptr() : nullptr,
+                      output.defined() ? output.mutable_data_ptr() : nullptr, std::move(shape),
+                      moved.dtype});
+}
+
+double GroupCall::LimitSeconds() const {
+  if (options_.timeout <= kNoTimeout) return group_->limit_seconds();
+  return std::chrono::duration<double>(options_.timeout).count();
+}
+
+c10::intrusive_ptr<c10d::Work> GroupCall::Submit(std::vector<at::Tensor> outputs) {
+  group_->Sweep();
+  std::vector<ha_tensor> rows;
+  rows.reserve(members_.size());
+  for (const Member& member : members_) {
+    rows.push_back({nullptr, member.input, member.output, member.shape.data(),
+                    static_cast<int32_t>(member.shape.size()), member.dtype});
+  }
+  if (!complaint_.empty()) call_.complaint = complaint_.c_str();
+  if (!give_.empty()) {
+    call_.splits = give_.data();
+    call_.nsplits = static_cast<int32_t>(give_.size());
+    if (!take_.empty()) call_.receive_splits = take_.data();
+  }
+  call_.limit_seconds = LimitSeconds();
+  Landing landing;
+  if (landings_.size() == 1) {
+    landing = std::move(landings_[0]);
+  } else if (!landings_.empty()) {
+    landing = [all = std::move(landings_)](ha_engine* engine, ha_handle handle) {
+      for (const Landing& one : all) one(engine, handle);
+    };
+  }
+  auto work =
+      c10::make_intrusive<GroupWork>(group_, options_.type, options_.title, options_.async,
+                                     std::move(kept_), std::move(outputs), std::move(landing));
+  auto callback = options_.async ? std::make_unique<GroupWork::Callback>(work) : nullptr;
+  ha_handle handle = 0;
+  ha_error error{};
+  if (ha_submit(group_->engine(), &call_, rows.data(), rows.size(),
+                callback ? &GroupWork::Done : nullptr, callback.get(), &handle, &error) != HA_OK) {
+    group_->Throw(error);
+  }
+  (void)callback.release();
+  work->Started(handle);
+  return work;
+}
+
+}  // namespace horoacc

@@ -1,0 +1,61 @@
+// Point-to-point calls of torch.distributed.
+#include "group_backend.h"
+#include "group_call.h"
+
+namespace horoacc {
+namespace {
+
+// They are matched by their order between two ranks, so a bad one is an error of this rank alone.
+const at::Tensor& OneTensor(const TensorVector& tensors) {
+  TORCH_CHECK_VALUE(tensors.size() == 1, "one tensor is sent at a time, not ", tensors.size());
+  TORCH_CHECK_VALUE(tensors[0].is_cpu() && tensors[0].layout() == at::kStrided,
+                    "horoacc sends dense CPU tensors only so far");
+  return tensors[0];
+}
+
+}  // namespace
+
+WorkPointer GroupBackend::send(TensorVector& tensors, int to, int tag) {
+  const at::Tensor data = OneTensor(tensors).contiguous();
+  group_->Sweep();
+  auto work = c10::make_intrusive<GroupWork>(group_, c10d::OpType::SEND, "send", false,
+                                             TensorVector{data}, TensorVector{}, Landing());
+  ha_handle handle = 0;
+  ha_error error{};
+  if (ha_send(group_->engine(), group_->process_set(), group_->GlobalRank(to), tag,
+              data.const_data_ptr(), data.nbytes(), group_->limit_seconds(), &handle,
+              &error) != HA_OK) {
+    group_->Throw(error);
+  }
+  work->Started(handle);
+  return work;
+}
+
+WorkPointer GroupBackend::recv(TensorVector& tensors, int from, int tag) {
+  return Receive(tensors, group_->GlobalRank(from), tag, c10d::OpType::RECV);
+}
+
+WorkPointer GroupBackend::recvAnysource(TensorVector& tensors, int tag) {
+  return Receive(tensors, HA_ANY_SOURCE, tag, c10d::OpType::RECVANYSOURCE);
+}
+
+WorkPointer GroupBackend::Receive(TensorVector& tensors, int32_t from, int tag, c10d::OpType type) {
+  const at::Tensor output = OneTensor(tensors);
+  group_->Sweep();
+  const at::Tensor memory = output.is_contiguous() ? output : output.contiguous();
+  Landing landing;
+  if (!memory.is_same(output))
+    landing = [output, memory](ha_engine*, ha_handle) { output.copy_(memory); };
+  auto work = c10::make_intrusive<GroupWork>(group_, type, "recv", false, TensorVector{memory},
+                                             TensorVector{output}, std::move(landing));
+  ha_handle handle = 0;
+  ha_error error{};
+  if (ha_receive(group_->engine(), group_->process_set(), from, tag, memory.mutable_data_ptr(),
+                 memory.nbytes(), group_->limit_seconds(), &handle, &error) != HA_OK) {
+    group_->Throw(error);
+  }
+  work->Started(handle);
+  return work;
+}
+
+}  // namespace horoacc

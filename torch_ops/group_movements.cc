@@ -1,0 +1,280 @@
+// The calls of torch.distributed that move tensors as they are, and the barriers.
+#include <ATen/ops/cat.h>
+#include <ATen/ops/empty.h>
+
+#include <numeric>
+
+#include "group_backend.h"
+#include "group_call.h"
+
+namespace horoacc {
+namespace {
+
+// Flat memory for what every rank sends, of which part r goes to `outputs[r]` in the end.
+at::Tensor LandInParts(GroupCall& call, const TensorVector& outputs) {
+  int64_t elements = 0;
+  for (const at::Tensor& output : outputs) elements += output.numel();
+  at::Tensor flat = at::empty({elements}, outputs[0].options());
+  call.Land([flat, outputs](ha_engine*, ha_handle) {
+    int64_t first = 0;
+    for (const at::Tensor& output : outputs) {
+      output.copy_(flat.narrow(0, first, output.numel()).view(output.sizes()));
+      first += output.numel();
+    }
+  });
+  return flat;
+}
+
+// The parts of `inputs`, one after the other.
+at::Tensor InOneRow(const TensorVector& inputs) {
+  TensorVector flat;
+  for (const at::Tensor& input : inputs) flat.push_back(input.reshape({-1}));
+  return at::cat(flat);
+}
+
+bool Alike(GroupCall& call, const TensorVector& tensors, const at::Tensor& like, size_t ranks) {
+  if (!call.Require(tensors.size() == ranks, "the list must have a tensor for every rank"))
+    return false;
+  for (const at::Tensor& tensor : tensors) {
+    if (!call.Check(tensor, true) ||
+        !call.Require(tensor.scalar_type() == like.scalar_type(), "the tensors differ in type") ||
+        !call.Require(tensor.numel() == like.numel(), "the tensors differ in size"))
+      return false;
+  }
+  return true;
+}
+
+// Uneven parts: what each rank sends is known to it alone, and compared when it is there.
+void AddUnevenAllgather(GroupCall& call, const TensorVector& outputs, const at::Tensor& input) {
+  call.Add(call.Readable(input), {}, input.scalar_type(), {input.numel()});
+  const int64_t unit = MovedAs(input.scalar_type()).units;
+  call.Land([outputs, unit](ha_engine* engine, ha_handle handle) {
+    ha_output gathered{};
+    TORCH_CHECK(ha_result(engine, handle, 0, &gathered, nullptr) == HA_OK, "no result");
+    const auto* at = static_cast<const std::byte*>(gathered.data);
+    for (size_t rank = 0; rank < outputs.size(); ++rank) {
+      const int64_t sent = gathered.received_splits[rank] / unit;
+      TORCH_CHECK(sent == outputs[rank].numel(), "all_gather: rank ", rank, " of the group sends ",
+                  sent, " elements, and the tensor for it has ", outputs[rank].numel());
+      const at::Tensor part = at::empty(outputs[rank].sizes(), outputs[rank].options());
+      if (sent > 0) std::memcpy(part.mutable_data_ptr(), at, part.nbytes());
+      outputs[rank].copy_(part);
+      at += part.nbytes();
+    }
+  });
+}
+
+void AddAllgather(GroupCall& call, const at::Tensor& output, const at::Tensor& input, int ranks) {
+  if (!call.Check(output, true) || !call.Check(input, true)) return;
+  if (!call.Require(input.scalar_type() == output.scalar_type(), "input and output differ in type"))
+    return;
+  if (!call.Require(output.numel() == ranks * input.numel(),
+                    "the output must have as many elements as the inputs of all ranks"))
+    return;
+  call.Add(call.Readable(input), call.Writable(output, false), input.scalar_type(),
+           {1, input.numel()});
+}
+
+}  // namespace
+
+WorkPointer GroupBackend::broadcast(TensorVector& tensors, const c10d::BroadcastOptions& options) {
+  GroupCall call(group_, HA_BROADCAST,
+                 {c10d::OpType::BROADCAST, "broadcast", options.asyncOp, options.timeout});
+  call.SetRoot(options.rootRank);
+  if (call.Require(tensors.size() == 1, "one tensor is sent at a time") &&
+      call.Check(tensors[0], true)) {
+    const at::Tensor memory = call.Writable(tensors[0], true);
+    call.Add(memory, memory, memory.scalar_type(), {memory.numel()});
+  }
+  return call.Submit(tensors);
+}
+
+WorkPointer GroupBackend::allgather(TensorLists& outputs, TensorVector& inputs,
+                                    const c10d::AllgatherOptions& options) {
+  GroupCall call(group_, HA_ALLGATHER,
+                 {c10d::OpType::ALLGATHER, "all_gather", options.asyncOp, options.timeout});
+  if (!call.Require(outputs.size() == 1 && inputs.size() == 1, "one input and one list") ||
+      !call.Check(inputs[0], true) ||
+      !call.Require(static_cast<int>(outputs[0].size()) == getSize(),
+                    "the list must have a tensor for every rank"))
+    return call.Submit({});
+  bool even = true;
+  for (const at::Tensor& output : outputs[0]) {
+    if (!call.Check(output, true) || !call.Require(output.scalar_type() == inputs[0].scalar_type(),
+                                                   "the tensors differ in type"))
+      return call.Submit({});
+    even = even && output.numel() == outputs[0][0].numel();
+  }
+  if (!even) {
+    AddUnevenAllgather(call, outputs[0], inputs[0]);
+  } else if (call.Require(outputs[0][0].numel() == inputs[0].numel(),
+                          "the tensors of the list must be as large as the input")) {
+    AddAllgather(call, LandInParts(call, outputs[0]), inputs[0], getSize());
+  }
+  return call.Submit(outputs[0]);
+}
+
+WorkPointer GroupBackend::_allgather_base(at::Tensor& output, at::Tensor& input,
+                                          const c10d::AllgatherOptions& options) {
+  GroupCall call(
+      group_, HA_ALLGATHER,
+      {c10d::OpType::_ALLGATHER_BASE, "all_gather_into_tensor", options.asyncOp, options.timeout});
+  AddAllgather(call, output, input, getSize());
+  return call.Submit({output});
+}
+
+// outputs[rank][tensor]
+WorkPointer GroupBackend::allgather_coalesced(TensorLists& outputs, TensorVector& inputs,
+                                              const c10d::AllgatherOptions& options) {
+  GroupCall call(group_, HA_ALLGATHER,
+                 {c10d::OpType::ALLGATHER_COALESCED, "all_gather_coalesced", options.asyncOp,
+                  options.timeout});
+  TensorVector results;
+  call.Require(static_cast<int>(outputs.size()) == getSize(),
+               "there must be a list for every rank");
+  call.Require(!inputs.empty(), "there are no tensors");
+  for (size_t t = 0; t < inputs.size() && call.good(); ++t) {
+    TensorVector parts;
+    for (const TensorVector& of_rank : outputs) {
+      if (call.Require(of_rank.size() == inputs.size(), "the lists differ in length"))
+        parts.push_back(of_rank[t]);
+    }
+    if (call.good() && call.Check(inputs[t], true) && Alike(call, parts, inputs[t], outputs.size()))
+      AddAllgather(call, LandInParts(call, parts), inputs[t], getSize());
+  }
+  for (const TensorVector& of_rank : outputs)
+    results.insert(results.end(), of_rank.begin(), of_rank.end());
+  return call.Submit(std::move(results));
+}
+
+WorkPointer GroupBackend::allgather_into_tensor_coalesced(TensorVector& outputs,
+                                                          TensorVector& inputs,
+                                                          const c10d::AllgatherOptions& options) {
+  GroupCall call(group_, HA_ALLGATHER,
+                 {c10d::OpType::ALLGATHER_COALESCED, "all_gather_into_tensor_coalesced",
+                  options.asyncOp, options.timeout});
+  if (call.Require(!outputs.empty() && outputs.size() == inputs.size(),
+                   "there must be an input for every output")) {
+    for (size_t t = 0; t < outputs.size(); ++t)
+      AddAllgather(call, outputs[t], inputs[t], getSize());
+  }
+  return call.Submit(outputs);
+}
+
+WorkPointer GroupBackend::gather(TensorLists& outputs, TensorVector& inputs,
+                                 const c10d::GatherOptions& options) {
+  GroupCall call(group_, HA_GATHER,
+                 {c10d::OpType::GATHER, "gather", options.asyncOp, options.timeout});
+  call.SetRoot(options.rootRank);
+  const bool is_root = options.rootRank == getRank();
+  TensorVector results;
+  if (call.Require(inputs.size() == 1, "one tensor is gathered at a time") &&
+      call.Check(inputs[0], true)) {
+    at::Tensor memory;
+    if (is_root && call.Require(outputs.size() == 1, "the root needs one list") &&
+        Alike(call, outputs[0], inputs[0], static_cast<size_t>(getSize()))) {
+      results = outputs[0];
+      memory = LandInParts(call, results);
+    }
+    call.Add(call.Readable(inputs[0]), memory, inputs[0].scalar_type(), {inputs[0].numel()});
+  }
+  return call.Submit(std::move(results));
+}
+
+WorkPointer GroupBackend::scatter(TensorVector& outputs, TensorLists& inputs,
+                                  const c10d::ScatterOptions& options) {
+  GroupCall call(group_, HA_SCATTER,
+                 {c10d::OpType::SCATTER, "scatter", options.asyncOp, options.timeout});
+  call.SetRoot(options.rootRank);
+  const bool is_root = options.rootRank == getRank();
+  if (call.Require(outputs.size() == 1, "one tensor is received at a time") &&
+      call.Check(outputs[0], true)) {
+    at::Tensor memory;
+    if (is_root && call.Require(inputs.size() == 1, "the root needs one list") &&
+        Alike(call, inputs[0], outputs[0], static_cast<size_t>(getSize())))
+      memory = InOneRow(inputs[0]);
+    call.Add(memory, call.Writable(outputs[0], false), outputs[0].scalar_type(),
+             {outputs[0].numel()});
+  }
+  return call.Submit(outputs);
+}
+
+// The core sees rows: of each tensor, what lies behind its first dimension.
+WorkPointer GroupBackend::alltoall_base(at::Tensor& output, at::Tensor& input,
+                                        std::vector<int64_t>& output_splits,
+                                        std::vector<int64_t>& input_splits,
+                                        const c10d::AllToAllOptions& options) {
+  GroupCall call(
+      group_, HA_ALLTOALL,
+      {c10d::OpType::ALLTOALL_BASE, "all_to_all_single", options.asyncOp, options.timeout});
+  const auto parts = [&](const at::Tensor& tensor, const std::vector<int64_t>& splits) {
+    std::vector<int64_t> found = splits;
+    const int64_t rows = tensor.dim() > 0 ? tensor.size(0) : 1;
+    if (splits.empty()) {
+      call.Require(rows % getSize() == 0, "the first dimension is not divisible by the ranks");
+      found.assign(static_cast<size_t>(getSize()), rows / getSize());
+    }
+    call.Require(static_cast<int>(found.size()) == getSize(),
+                 "there must be a split for every rank");
+    call.Require(std::accumulate(found.begin(), found.end(), int64_t{0}) == rows,
+                 "the splits do not add up to the first dimension");
+    return found;
+  };
+  if (call.Check(output, true) && call.Check(input, true) &&
+      call.Require(input.scalar_type() == output.scalar_type(),
+                   "input and output differ in type")) {
+    std::vector<int64_t> give = parts(input, input_splits);
+    std::vector<int64_t> take = parts(output, output_splits);
+    const auto row = [](const at::Tensor& tensor) {
+      int64_t elements = 1;
+      for (int64_t dim = 1; dim < tensor.dim(); ++dim) elements *= tensor.size(dim);
+      return elements;
+    };
+    call.Require(row(input) == row(output), "input and output differ beyond the first dimension");
+    call.SetSplits(std::move(give), std::move(take));
+    call.Add(call.Readable(input), call.Writable(output, false), input.scalar_type(),
+             {input.dim() > 0 ? input.size(0) : 1, row(input)});
+  }
+  return call.Submit({output});
+}
+
+WorkPointer GroupBackend::alltoall(TensorVector& outputs, TensorVector& inputs,
+                                   const c10d::AllToAllOptions& options) {
+  GroupCall call(group_, HA_ALLTOALL,
+                 {c10d::OpType::ALLTOALL, "all_to_all", options.asyncOp, options.timeout});
+  const auto ranks = static_cast<size_t>(getSize());
+  if (!call.Require(outputs.size() == ranks && inputs.size() == ranks,
+                    "the lists must have a tensor for every rank"))
+    return call.Submit({});
+  std::vector<int64_t> give;
+  std::vector<int64_t> take;
+  for (size_t r = 0; r < ranks; ++r) {
+    if (!call.Check(inputs[r], true) || !call.Check(outputs[r], true) ||
+        !call.Require(inputs[r].scalar_type() == inputs[0].scalar_type() &&
+                          outputs[r].scalar_type() == inputs[0].scalar_type(),
+                      "the tensors differ in type"))
+      return call.Submit({});
+    give.push_back(inputs[r].numel());
+    take.push_back(outputs[r].numel());
+  }
+  const at::Tensor flat = InOneRow(inputs);
+  call.SetSplits(std::move(give), std::move(take));
+  call.Add(flat, LandInParts(call, outputs), flat.scalar_type(), {flat.numel(), 1});
+  return call.Submit(outputs);
+}
+
+WorkPointer GroupBackend::barrier(const c10d::BarrierOptions& options) {
+  GroupCall call(group_, HA_BARRIER,
+                 {c10d::OpType::BARRIER, "barrier", options.asyncOp, options.timeout});
+  return call.Submit({});
+}
+
+// The core's text for a barrier that is not complete in time names every rank that is missing, so
+// there is nothing to be told by waiting for all.
+void GroupBackend::monitoredBarrier(const c10d::BarrierOptions& options, bool) {
+  GroupCall call(group_, HA_BARRIER,
+                 {c10d::OpType::BARRIER, "monitored_barrier", false, options.timeout});
+  call.Submit({})->wait();
+}
+
+}  // namespace horoacc

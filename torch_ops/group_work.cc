@@ -1,0 +1,158 @@
+#include "group_work.h"
+
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <c10/util/Exception.h>
+
+#include "signals.h"
+
+namespace horoacc {
+namespace {
+
+constexpr double kSignalPeriodSeconds = 0.2;  // between looks at Python's signal handlers
+
+c10::intrusive_ptr<c10::ivalue::Future> NewFuture() {
+  return c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()));
+}
+
+}  // namespace
+
+GroupWork::GroupWork(std::shared_ptr<Group> group, c10d::OpType type, std::string title,
+                     bool has_callback, std::vector<at::Tensor> kept,
+                     std::vector<at::Tensor> outputs, Landing landing)
+    : Work(group->rank(), type),
+      group_(std::move(group)),
+      title_(std::move(title)),
+      has_callback_(has_callback),
+      sequence_(group_->NextSequence()),
+      kept_(std::move(kept)),
+      outputs_(std::move(outputs)),
+      landing_(std::move(landing)) {
+  if (has_callback_) future_ = NewFuture();
+}
+
+GroupWork::~GroupWork() {
+  const ha_handle handle = handle_.load();
+  if (settled_ || handle == 0) return;
+  // The engine, and peers, may still use the memory.
+  for (const at::Tensor& output : outputs_) kept_.push_back(output);
+  group_->Adopt(handle, std::move(kept_));
+}
+
+void GroupWork::Started(ha_handle handle) { handle_.store(handle); }
+
+void GroupWork::Done(void* context, ha_handle handle) {
+  const std::unique_ptr<Callback> work(static_cast<Callback*>(context));
+  (*work)->Settle(handle);
+}
+
+void GroupWork::Settle(ha_handle handle) {
+  std::exception_ptr thrown;
+  {
+    const std::scoped_lock lock(settling_);
+    if (settled_) return;
+    ha_engine* const engine = group_->engine();
+    ha_error error{};
+    try {
+      if (ha_wait(engine, handle, 0, &error) != HA_OK) {
+        group_->Throw(error);
+      }
+      source_ = group_->LocalRank(ha_source(engine, handle));
+      if (landing_) {
+        // Results are copied to where the caller wants them, which is no business of autograd's.
+        const at::AutoDispatchBelowADInplaceOrView no_autograd;
+        landing_(engine, handle);
+      }
+    } catch (...) {
+      thrown = std::current_exception();
+    }
+    ha_release(engine, handle);
+    settled_ = true;
+    landing_ = nullptr;
+    kept_.clear();
+    finish(thrown);
+  }
+  c10::intrusive_ptr<c10::ivalue::Future> future;
+  {
+    const std::scoped_lock lock(future_mutex_);
+    future = future_;
+  }
+  if (!future) return;
+  // Callbacks of the future run here: without any lock.
+  if (thrown) {
+    future->setError(thrown);
+  } else {
+    future->markCompleted(at::IValue(outputs_));
+  }
+}
+
+bool GroupWork::isCompleted() {
+  if (Work::isCompleted()) return true;
+  const ha_handle handle = handle_.load();
+  if (handle == 0 || ha_poll(group_->engine(), handle) == 0) return Work::isCompleted();
+  Settle(handle);
+  return true;
+}
+
+bool GroupWork::isSuccess() const {
+  const std::scoped_lock lock(mutex_);
+  return completed_ && !exception_;
+}
+
+std::exception_ptr GroupWork::exception() const {
+  const std::scoped_lock lock(mutex_);
+  return exception_;
+}
+
+int GroupWork::sourceRank() const {
+  TORCH_CHECK(source_ >= 0, title_, " has no source rank: it is no receive that is complete");
+  return source_;
+}
+
+std::vector<at::Tensor> GroupWork::result() {
+  TORCH_CHECK(isCompleted(), title_, " is not complete: wait for it before its result");
+  return outputs_;
+}
+
+bool GroupWork::wait(std::chrono::milliseconds timeout) {
+  const ha_handle handle = handle_.load();
+  ha_engine* const engine = group_->engine();
+  const auto limit = std::chrono::steady_clock::now() + timeout;
+  ha_error error{};
+  while (!Work::isCompleted() &&
+         ha_wait(engine, handle, kSignalPeriodSeconds, &error) == HA_TIMEOUT &&
+         ha_poll(engine, handle) == 0) {
+    CheckSignals();
+    if (timeout <= kNoTimeout || std::chrono::steady_clock::now() < limit) continue;
+    const double seconds = std::chrono::duration<double>(timeout).count();
+    ha_error late{};
+    if (ha_give_up(engine, handle, seconds, &late) != HA_TIMEOUT) break;
+    group_->Throw(late);
+  }
+  Settle(handle);
+  const std::exception_ptr thrown = exception();
+  if (thrown) std::rethrow_exception(thrown);
+  return true;
+}
+
+void GroupWork::abort() { group_->Leave(); }
+
+c10::intrusive_ptr<c10::ivalue::Future> GroupWork::getFuture() {
+  if (!has_callback_) {
+    try {
+      wait();
+    } catch (...) {
+      // The future hands it on.
+    }
+  }
+  const std::scoped_lock lock(future_mutex_);
+  if (future_) return future_;
+  future_ = NewFuture();
+  if (const std::exception_ptr thrown = exception()) {
+    future_->setError(thrown);
+  } else {
+    future_->markCompleted(at::IValue(outputs_));
+  }
+  return future_;
+}
+
+}  // namespace horoacc
