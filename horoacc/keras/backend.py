@@ -1,0 +1,133 @@
+"""What HoroACC needs of Keras' backend, and which one this process uses.
+
+Keras computes with TensorFlow, torch or JAX; which one, KERAS_BACKEND or its configuration file
+says before it is first imported.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol, TypeVar
+
+import keras
+
+from horoacc.coded_allreduce import ErrorFeedback
+from horoacc.compression import Compressor
+from horoacc.process_sets import ProcessSet
+from horoacc.reduction import Scaling
+
+R = TypeVar("R")
+
+
+class Member(NamedTuple):
+    """One gradient on its way."""
+
+    name: str
+    gradient: Any
+    """None if this rank has none, where the backend exchanges that too."""
+    variable: Any
+
+
+@dataclass(frozen=True)
+class Travel:
+    """How the gradients of one optimizer travel."""
+
+    name: str
+    """What the names of its collectives begin with."""
+    scaling: Scaling
+    compression: type[Compressor]
+    sparse_as_dense: bool
+    process_set: ProcessSet
+    feedback: ErrorFeedback = field(default_factory=ErrorFeedback)
+    """What encoding has lost, for the next step."""
+
+
+class Backend(Protocol):
+    """What differs between Keras' backends."""
+
+    Compression: Any
+    """The compressors of its tensors."""
+
+    sends_absent: bool
+    """Whether a gradient that some ranks do not have is reduced all the same."""
+
+    def attach(self) -> None:
+        """Prepares the framework, after the process has joined the job."""
+
+    def register(self, variables: Sequence[Any], compression: type[Compressor]) -> None:
+        """Says of which variables the gradients will be reduced, before there are any."""
+
+    def allreduce(
+        self, value: Any, name: str | None, op: int, scales: tuple[float, float],
+        compression: type[Compressor],
+    ) -> Any:  # fmt: skip
+        """Reduces a tensor, an array, a number or a variable over all ranks."""
+
+    def allgather(self, value: Any, name: str | None) -> Any:
+        """Joins all ranks' values along the first dimension."""
+
+    def broadcast(self, value: Any, root_rank: int, name: str | None) -> Any:
+        """Gives all ranks the root's value."""
+
+    def reducescatter(self, value: Any, name: str | None, op: int) -> Any:
+        """Reduces a tensor over all ranks and gives each its share of the first dimension."""
+
+    def broadcast_global_variables(self, root_rank: int) -> Any:
+        """Broadcasts what a TensorFlow 1 graph collects as its variables."""
+
+    def broadcast_variables(self, variables: Sequence[Any], root_rank: int, name: str) -> None:
+        """Gives all ranks the root's values of Keras variables, in place."""
+
+    def gradients(self, loss: Any, variables: Sequence[Any], tape: Any) -> list[Any]:
+        """Computes the gradients of a loss; None for a variable that it does not depend on."""
+
+    def reduce_gradients(self, parts: Sequence[Sequence[Member]], travel: Travel) -> list[Any]:
+        """Reduces gradients. The members of a part travel as one unit.
+
+        Args:
+            parts: The gradients.
+            travel: How they travel.
+
+        Returns:
+            The reduced gradients in the order of the members. None where no rank had one.
+
+        Raises:
+            HorovodInternalError: A reduction failed.
+        """
+
+    def with_own_errors(self, func: Callable[..., R]) -> Callable[..., R]:
+        """Wraps a function so that an error of HoroACC's comes out of it as itself."""
+
+    def scaled(self, gradient: Any, factor: float) -> Any:
+        """Multiplies a gradient, which may be sparse."""
+
+    def dense(self, gradient: Any) -> Any:
+        """Makes a sparse gradient dense."""
+
+
+_MODULES = {"tensorflow": "tensorflow_backend", "torch": "torch_backend"}
+
+
+@functools.cache
+def current() -> Backend:
+    """Finds what belongs to the backend that Keras uses.
+
+    Returns:
+        The backend.
+
+    Raises:
+        ImportError: There is nothing for it.
+    """
+    name = keras.backend.backend()
+    if name not in _MODULES:
+        raise ImportError(
+            f"horoacc.keras works with Keras on TensorFlow and on torch, but Keras uses {name!r}. "
+            "What is missing for JAX are collectives inside its compiled steps (an XLA custom "
+            "call for each). Set KERAS_BACKEND=tensorflow or KERAS_BACKEND=torch before Keras is "
+            "imported."
+        )
+    module = importlib.import_module(f"horoacc.keras.{_MODULES[name]}")
+    return module.BACKEND  # type: ignore[no-any-return]

@@ -1,0 +1,157 @@
+"""Horovod's callbacks for `model.fit`, of which every rank has the same list.
+
+What learning rates need is in `horoacc.keras.learning_rates`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import numpy as np
+
+from horoacc import arrays, basics, objects
+from horoacc.dtypes import Min
+from horoacc.keras import backend
+from horoacc.keras.callback import Callback
+from horoacc.keras.learning_rates import LearningRateScheduleCallback, LearningRateWarmupCallback
+
+__all__ = [
+    "BestModelCheckpoint",
+    "BroadcastGlobalVariablesCallback",
+    "LearningRateScheduleCallback",
+    "LearningRateWarmupCallback",
+    "MetricAverageCallback",
+]
+
+
+class BroadcastGlobalVariablesCallback(Callback):
+    """Gives all ranks the root's weights and optimizer state, once, when training begins.
+
+    Before the first step if all ranks have built model and optimizer by then, as Keras does where
+    it can; after the first batch otherwise.
+    """
+
+    def __init__(self, root_rank: int, device: str = "", local_variables: Any = None) -> None:
+        """Makes the callback.
+
+        Args:
+            root_rank: The global rank that sends.
+            device: As in Horovod; not used.
+            local_variables: Keras variables that stay each rank's own.
+        """
+        super().__init__()
+        del device
+        self.root_rank = root_rank
+        self.broadcast_done = False
+        given = [] if local_variables is None else local_variables
+        many = isinstance(given, (list, tuple, set))
+        self.local_variables: list[Any] = list(given) if many else [given]
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        """Broadcasts, if there is something to broadcast on all ranks."""
+        if self.broadcast_done:
+            return
+        model, optimizer = self.model, self.model.optimizer
+        if model.built and optimizer is not None and not optimizer.built:
+            # As the first step would.
+            optimizer.build(model.trainable_variables)
+            optimizer.built = True
+        ready = model.built
+        everywhere = arrays.allreduce(np.array(ready, np.int32), name="keras.built", op=Min)
+        if everywhere:
+            self._broadcast()
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        """Broadcasts, if that was not possible before."""
+        if not self.broadcast_done:
+            self._broadcast()
+
+    def _broadcast(self) -> None:
+        local = {id(variable) for variable in self.local_variables}
+        optimizer = self.model.optimizer
+        variables = [*self.model.weights, *(optimizer.variables if optimizer is not None else ())]
+        # A tf.Variable is as good a name for a Keras variable as itself.
+        chosen = [
+            variable for variable in variables
+            if id(variable) not in local and id(variable.value) not in local
+        ]  # fmt: skip
+        backend.current().broadcast_variables(chosen, self.root_rank, "keras.variables")
+        self.broadcast_done = True
+
+
+class MetricAverageCallback(Callback):
+    """Averages the metrics of an epoch over the ranks, for the callbacks behind it in the list."""
+
+    def __init__(self, device: str = "") -> None:
+        """Makes the callback.
+
+        Args:
+            device: As in Horovod; not used.
+        """
+        super().__init__()
+        del device
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        """Averages, in place.
+
+        Raises:
+            ValueError: The ranks have not measured the same.
+        """
+        if not logs:
+            logs = {} if logs is None else logs
+        names = sorted(logs)
+        everywhere = objects.allgather_object(names, name="keras.metrics.names")
+        for rank, others in enumerate(everywhere):
+            if others != everywhere[0]:
+                raise ValueError(
+                    f"MetricAverageCallback: rank {rank} has metrics {others} and rank 0 "
+                    f"{everywhere[0]}; all ranks must measure the same."
+                )
+        if names:
+            values = np.array([float(logs[name]) for name in names], np.float64)
+            averages = arrays.allreduce(values, name="keras.metrics")
+            logs.update(zip(names, averages.tolist(), strict=True))
+
+
+class RankZeroCheckpoint(keras.callbacks.ModelCheckpoint):  # type: ignore[misc]
+    """Saves the best model so far, on rank 0. `filepath` is to be set before training."""
+
+    def __init__(
+        self, monitor: str, verbose: int, save_weights_only: bool, mode: str, save_freq: Any
+    ) -> None:
+        suffix = ".weights.h5" if save_weights_only else ".keras"
+        self.filepath: Any
+        super().__init__(
+            f"unset{suffix}", monitor=monitor, verbose=verbose, save_best_only=True,
+            save_weights_only=save_weights_only, mode=mode, save_freq=save_freq,
+        )  # fmt: skip
+        self.filepath = None
+
+    def _save_model(self, epoch: int, batch: Any, logs: Any) -> None:
+        if self.filepath is None:
+            raise ValueError("BestModelCheckpoint: set its `filepath` before training.")
+        # Ranks that write one file at a time would leave none that can be read.
+        if basics.rank() == 0:
+            super()._save_model(epoch, batch, logs)
+
+
+class BestModelCheckpoint(RankZeroCheckpoint):
+    """Saves the best model so far, on rank 0. `filepath` is to be set before training."""
+
+    def __init__(
+        self,
+        monitor: str = "val_loss",
+        verbose: int = 0,
+        mode: str = "auto",
+        save_freq: Any = "epoch",
+    ) -> None:
+        """Makes the callback.
+
+        Args:
+            monitor: The metric that says which model is best. Put `MetricAverageCallback` before.
+            verbose: Whether to print what is saved.
+            mode: "min", "max" or "auto".
+            save_freq: "epoch", or a number of batches.
+        """
+        super().__init__(monitor, verbose, False, mode, save_freq)

@@ -1,0 +1,78 @@
+"""What cannot be trained here, told before TensorFlow or Keras fail with less to go by."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import keras
+
+_XLA = (
+    "XLA (jit_compile=True) compiles this training step, and XLA cannot run HoroACC's collectives "
+    "inside a step. Pass jit_compile=False to model.compile(), or to tf.function()."
+)
+
+
+def refuse_xla() -> None:
+    """Raises if the caller is being traced by a function of TensorFlow that XLA will compile.
+
+    Raises:
+        ValueError: It is.
+    """
+    if keras.backend.backend() != "tensorflow":
+        return
+    import tensorflow as tf  # noqa: PLC0415 - Keras has imported it, if anybody
+
+    if tf.executing_eagerly():
+        return
+    # Tracing calls this from below the function's own frames, and a graph does not say who
+    # compiles it.
+    frame = sys._getframe(1)
+    while frame is not None:
+        owner = frame.f_locals.get("self")
+        if isinstance(owner, tf.types.experimental.PolymorphicFunction) and getattr(
+            owner, "_jit_compile", False
+        ):
+            raise ValueError(_XLA)
+        frame = frame.f_back  # type: ignore[assignment]
+
+
+def refuse_model(model: Any) -> None:
+    """Raises if a model that a callback was given cannot be trained here.
+
+    Args:
+        model: The model.
+
+    Raises:
+        TypeError: It is not a model of Keras 3.
+        ValueError: XLA will compile its steps.
+    """
+    if not isinstance(model, keras.Model):
+        raise TypeError(not_keras_3("model", model))
+    optimizer = getattr(model, "optimizer", None)
+    inner = getattr(optimizer, "inner_optimizer", optimizer)
+    distributed = any(hasattr(one, "_apply_reduced") for one in (optimizer, inner))
+    if keras.backend.backend() == "tensorflow" and distributed and model.jit_compile:
+        raise ValueError(_XLA)
+
+
+def not_keras_3(what: str, given: Any) -> str:
+    """Says what to do about an object that is not of Keras 3.
+
+    Args:
+        what: What it should be.
+        given: The object.
+
+    Returns:
+        The text.
+    """
+    kind = type(given)
+    article = "an" if what[0] in "aeiou" else "a"
+    text = f"HoroACC needs {article} {what} of Keras 3, not {kind.__module__}.{kind.__qualname__}"
+    if kind.__module__.split(".")[0] == "tf_keras":
+        return (
+            f"{text} of the legacy package tf_keras (Keras 2): unset TF_USE_LEGACY_KERAS and use "
+            "`keras`, or train with horoacc.tensorflow.DistributedGradientTape, which knows no "
+            "Keras."
+        )
+    return f"{text}."

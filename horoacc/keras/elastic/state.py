@@ -1,0 +1,72 @@
+"""The state of training with Keras."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+
+from horoacc import basics
+from horoacc.elastic import ObjectState
+from horoacc.keras import backend
+from horoacc.objects import broadcast_object
+
+
+class KerasState(ObjectState):
+    """A model, its optimizer and plain objects as attributes, each with a committed copy.
+
+    Attributes:
+        model: The model.
+        optimizer: The optimizer.
+    """
+
+    def __init__(self, model: Any, optimizer: Any = None, **kwargs: Any) -> None:
+        """Makes a state that is committed with the values given.
+
+        Args:
+            model: A model. One that is not built yet is saved and shared from when it is.
+            optimizer: Its optimizer; by default the one that it was compiled with.
+            kwargs: More values, as for `ObjectState`.
+        """
+        self.model = model
+        self.optimizer = optimizer if optimizer is not None else getattr(model, "optimizer", None)
+        self._saved_values: list[Any] = []
+        self._save_values()
+        super().__init__(bcast_object=broadcast_object, get_rank=basics.rank, **kwargs)
+
+    def _variables(self) -> list[Any]:
+        """What training changes, in the order of the saved values."""
+        if not self.model.built:
+            return []
+        if self.optimizer is None:
+            return list(self.model.weights)
+        if not self.optimizer.built:
+            self.optimizer.build(self.model.trainable_variables)
+            self.optimizer.built = True
+        return [*self.model.weights, *self.optimizer.variables]
+
+    def _save_values(self) -> None:
+        # A copy also where an array would show a tensor's own memory.
+        self._saved_values = [
+            keras.ops.convert_to_numpy(variable).copy() for variable in self._variables()
+        ]
+
+    def save(self) -> None:
+        """Copies all values, for `restore`."""
+        self._save_values()
+        super().save()
+
+    def restore(self) -> None:
+        """Goes back to what was last saved, in place for model and optimizer."""
+        if self._saved_values:
+            for variable, value in zip(self._variables(), self._saved_values, strict=True):
+                variable.assign(value)
+        super().restore()
+
+    def sync(self) -> None:
+        """Gives all ranks the values of rank 0, and saves them. Every rank calls it."""
+        variables = self._variables()
+        if variables:
+            backend.current().broadcast_variables(variables, 0, "keras.state")
+        self._save_values()
+        super().sync()

@@ -1,0 +1,45 @@
+"""Loading a model back into a distributed optimizer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import keras
+
+from horoacc.compression import Compressor, NoneCompressor
+from horoacc.keras.optimizer import DistributedOptimizer
+
+
+def load_model(
+    filepath: Any,
+    custom_optimizers: Sequence[Any] | None = None,
+    custom_objects: Mapping[str, Any] | None = None,
+    compression: type[Compressor] = NoneCompressor,
+    legacy_opts: bool = False,
+) -> Any:
+    """Loads a model, and makes its optimizer a distributed one with the state that was saved.
+
+    Args:
+        filepath: A `.keras` or `.h5` file, whether it was saved with a distributed optimizer or a
+            plain one. Of an `.h5` file Keras loads no more of the optimizer's state than its count
+            of iterations.
+        custom_optimizers: Classes of optimizers that Keras does not know.
+        custom_objects: Names and what they mean, as for `keras.models.load_model`.
+        compression: See `DistributedOptimizer`.
+        legacy_opts: Horovod's way to ask for optimizers of Keras 2, of which there are none here.
+
+    Returns:
+        The model. It has no optimizer if it was saved without one.
+
+    Raises:
+        ValueError: `legacy_opts` is set, or the file cannot be loaded.
+    """
+    if legacy_opts:
+        raise ValueError("Keras 3 has no legacy optimizers: legacy_opts must be False.")
+    known = {one.__name__: one for one in custom_optimizers or ()} | dict(custom_objects or {})
+    model = keras.models.load_model(filepath, custom_objects=known)
+    optimizer = getattr(model, "optimizer", None)
+    if optimizer is not None:
+        model.optimizer = DistributedOptimizer(optimizer, compression=compression)
+    return model

@@ -1,0 +1,162 @@
+"""Keras on TensorFlow: in a graph every gradient has an op of its own, eagerly all are one call."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import keras
+import tensorflow as tf
+
+import horoacc.tensorflow as hvd
+from horoacc.compression import Compressor
+from horoacc.keras.backend import Member, Travel
+from horoacc.tensorflow import _ops
+from horoacc.tensorflow.failures import cause_of
+
+R = TypeVar("R")
+
+
+class TensorFlowBackend:
+    """See `horoacc.keras.backend.Backend`."""
+
+    Compression = hvd.Compression
+    # A graph has the ops of the gradients that it was made for, the same on all ranks.
+    sends_absent = False
+
+    def attach(self) -> None:
+        """Has TensorFlow's ops use the engine."""
+        _ops.attach()
+
+    def register(self, variables: Sequence[Any], compression: type[Compressor]) -> None:
+        """There is nothing to prepare."""
+
+    def allreduce(
+        self, value: Any, name: str | None, op: int, scales: tuple[float, float],
+        compression: type[Compressor],
+    ) -> Any:  # fmt: skip
+        """Reduces over all ranks."""
+        return hvd.allreduce(
+            _tensor(value), name=name, compression=compression, op=op, prescale_factor=scales[0],
+            postscale_factor=scales[1],
+        )  # fmt: skip
+
+    def allgather(self, value: Any, name: str | None) -> Any:
+        """Joins all ranks' values along the first dimension."""
+        return hvd.allgather(_tensor(value), name=name)
+
+    def broadcast(self, value: Any, root_rank: int, name: str | None) -> Any:
+        """Gives all ranks the root's value."""
+        return hvd.broadcast(_tensor(value), root_rank, name=name)
+
+    def reducescatter(self, value: Any, name: str | None, op: int) -> Any:
+        """Reduces and gives each rank its share."""
+        return hvd.reducescatter(_tensor(value), name=name, op=op)
+
+    def broadcast_global_variables(self, root_rank: int) -> Any:
+        """Broadcasts what the graph collects; refuses outside a graph."""
+        return hvd.broadcast_global_variables(root_rank)
+
+    def broadcast_variables(self, variables: Sequence[Any], root_rank: int, name: str) -> None:
+        """Gives all ranks the root's values, in place."""
+        del name
+        hvd.broadcast_variables([_variable(variable) for variable in variables], root_rank)
+
+    def gradients(self, loss: Any, variables: Sequence[Any], tape: Any) -> list[Any]:
+        """Computes the gradients of a loss."""
+        if callable(loss):
+            with tf.GradientTape() as tape:
+                loss = loss()
+        if tape is None:
+            raise ValueError("A tape that has recorded the loss is needed, or a loss function.")
+        return list(tape.gradient(loss, [_variable(variable) for variable in variables]))
+
+    def reduce_gradients(self, parts: Sequence[Sequence[Member]], travel: Travel) -> list[Any]:
+        """See `Backend.reduce_gradients`."""
+        if travel.sparse_as_dense:
+            parts = [
+                [member._replace(gradient=self.dense(member.gradient)) for member in part]
+                for part in parts
+            ]
+        if tf.executing_eagerly():
+            return _reduce_together(parts, travel)
+        reduced: list[Any] = []
+        for part in parts:
+            dense = all(not isinstance(member.gradient, tf.IndexedSlices) for member in part)
+            if len(part) > 1 and dense:
+                reduced.extend(_group(part, travel))
+            else:
+                reduced.extend(_single(member, travel) for member in part)
+        return reduced
+
+    def with_own_errors(self, func: Callable[..., R]) -> Callable[..., R]:
+        """Wraps a function so that TensorFlow's errors of HoroACC's ops come out as HoroACC's."""
+
+        @functools.wraps(func)
+        def translated(*args: Any, **kwargs: Any) -> R:
+            try:
+                return func(*args, **kwargs)
+            except tf.errors.OpError as error:
+                cause = cause_of(error)
+                if cause is None:
+                    raise
+                raise cause from error
+
+        return translated
+
+    def scaled(self, gradient: Any, factor: float) -> Any:
+        """Multiplies a gradient."""
+        return tf.math.scalar_mul(tf.cast(factor, gradient.dtype), gradient)
+
+    def dense(self, gradient: Any) -> Any:
+        """Makes a sparse gradient dense."""
+        return tf.convert_to_tensor(gradient)
+
+
+def _variable(value: Any) -> Any:
+    return value.value if isinstance(value, keras.Variable) else value
+
+
+def _tensor(value: Any) -> Any:
+    return tf.convert_to_tensor(_variable(value))
+
+
+def _how(travel: Travel) -> dict[str, Any]:
+    scaling = travel.scaling
+    return {
+        "compression": travel.compression, "op": scaling.op, "prescale_factor": scaling.prescale,
+        "postscale_factor": scaling.postscale, "process_set": travel.process_set,
+        "ignore_name_scope": True,
+    }  # fmt: skip
+
+
+def _single(member: Member, travel: Travel) -> Any:
+    how = _how(travel)
+    if isinstance(member.gradient, tf.IndexedSlices):
+        # Slices are gathered as they are; the two parts of a predivided average make a plain one.
+        how = {name: how[name] for name in ("op", "process_set", "ignore_name_scope")}
+    return hvd.allreduce(member.gradient, name=_op_name(member.name), **how)
+
+
+def _group(part: Sequence[Member], travel: Travel) -> list[Any]:
+    gradients = [member.gradient for member in part]
+    return list(hvd.grouped_allreduce(gradients, name=_op_name(part[0].name), **_how(travel)))
+
+
+def _reduce_together(parts: Sequence[Sequence[Member]], travel: Travel) -> list[Any]:
+    """Without a graph each call waits, so that there should be as few as possible."""
+    members = [member for part in parts for member in part]
+    dense = [one for one in members if not isinstance(one.gradient, tf.IndexedSlices)]
+    reduced: dict[str, Any] = {}
+    if dense:
+        reduced = dict(zip((one.name for one in dense), _group(dense, travel), strict=True))
+    return [reduced[one.name] if one.name in reduced else _single(one, travel) for one in members]
+
+
+def _op_name(name: str) -> str:
+    """The name as TensorFlow allows it for an op."""
+    return "".join(char if char.isalnum() or char in "._-/" else "_" for char in name)
+
+
+BACKEND = TensorFlowBackend()

@@ -1,0 +1,197 @@
+"""Keras on torch: gradients are torch's, and each is reduced as soon as `apply` is called."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import keras
+import torch
+
+# torch.compiler.disable does the same, but loads the compiler, which takes as long as torch itself.
+from torch._compile import _disable_dynamo
+
+import horoacc.torch as hvd
+from horoacc.coded_allreduce import CodedAllreduce
+from horoacc.compression import Compressor, NoneCompressor, is_codec
+from horoacc.keras.backend import Member, Travel
+from horoacc.torch import _ops
+from horoacc.torch.tensors import torch_tensors
+
+R = TypeVar("R")
+Landing = Callable[[], "list[torch.Tensor]"]
+"""Waits for a submission and gives its gradients."""
+
+
+class TorchBackend:
+    """See `horoacc.keras.backend.Backend`."""
+
+    Compression = hvd.Compression
+    sends_absent = True
+
+    def attach(self) -> None:
+        """Lets torch allocate in the arena."""
+        _ops.attach()
+
+    def register(self, variables: Sequence[Any], compression: type[Compressor]) -> None:
+        """Tells torch's allocator how large the gradients are."""
+        _ops.attach()
+        _ops.register_gradients([_tensor(variable) for variable in variables], compression)
+
+    def allreduce(
+        self, value: Any, name: str | None, op: int, scales: tuple[float, float],
+        compression: type[Compressor],
+    ) -> torch.Tensor:  # fmt: skip
+        """Reduces over all ranks."""
+        return hvd.allreduce(
+            _tensor(value), name=name, compression=compression, op=op, prescale_factor=scales[0],
+            postscale_factor=scales[1],
+        )  # fmt: skip
+
+    def allgather(self, value: Any, name: str | None) -> torch.Tensor:
+        """Joins all ranks' values along the first dimension."""
+        return hvd.allgather(_tensor(value), name=name)
+
+    def broadcast(self, value: Any, root_rank: int, name: str | None) -> torch.Tensor:
+        """Gives all ranks the root's value."""
+        return hvd.broadcast(_tensor(value), root_rank, name=name)
+
+    def reducescatter(self, value: Any, name: str | None, op: int) -> torch.Tensor:
+        """Reduces and gives each rank its share."""
+        return hvd.reducescatter(_tensor(value), name=name, op=op)
+
+    def broadcast_global_variables(self, root_rank: int) -> Any:
+        """Refuses: there is no graph that would collect variables."""
+        del root_rank
+        raise RuntimeError(
+            "hvd.broadcast_global_variables() is for graphs of TensorFlow 1, and Keras uses torch. "
+            "Use hvd.callbacks.BroadcastGlobalVariablesCallback."
+        )
+
+    def broadcast_variables(self, variables: Sequence[Any], root_rank: int, name: str) -> None:
+        """Gives all ranks the root's values, in place."""
+        hvd.broadcast_parameters(
+            [(f"{name}.{index}", _tensor(variable)) for index, variable in enumerate(variables)],
+            root_rank,
+        )
+
+    def gradients(self, loss: Any, variables: Sequence[Any], tape: Any) -> list[Any]:
+        """Computes the gradients of a loss."""
+        if tape is not None:
+            raise ValueError("A tape is TensorFlow's, but Keras uses torch; leave it out.")
+        params = [variable.value for variable in variables]
+        return list(torch.autograd.grad(loss, params, allow_unused=True))
+
+    @_disable_dynamo
+    @torch.no_grad()
+    def reduce_gradients(
+        self, parts: Sequence[Sequence[Member]], travel: Travel
+    ) -> list[torch.Tensor | None]:
+        """See `Backend.reduce_gradients`.
+
+        Whether any rank has a gradient travels with the gradients, so that a variable that no rank
+        has used stays as it is, and one that only some have used holds nobody up.
+        """
+        members = [member for part in parts for member in part]
+        landings: list[Landing] = []
+        failure: Exception | None = None
+        for part in parts:
+            try:
+                landings.extend(_send(part, travel))
+            except Exception as error:  # the other ranks wait for the rest
+                failure = failure or error
+        have = torch.tensor([float(member.gradient is not None) for member in members])
+        try:
+            landings.append(_send_plain([have], [f"{travel.name}.present"], travel))
+        except Exception as error:
+            failure = failure or error
+        reduced: list[torch.Tensor] = []
+        for land in landings:
+            try:
+                reduced.extend(land())
+            except Exception as error:  # what flies must land before its memory may be reused
+                failure = failure or error
+        if failure is not None:
+            raise failure
+        present = reduced.pop().tolist()
+        return [gradient if some else None for gradient, some in zip(reduced, present, strict=True)]
+
+    def with_own_errors(self, func: Callable[..., R]) -> Callable[..., R]:
+        """Gives the function itself: torch's calls raise HoroACC's errors."""
+        return func
+
+    def scaled(self, gradient: torch.Tensor, factor: float) -> torch.Tensor:
+        """Multiplies a gradient."""
+        return gradient * factor
+
+    def dense(self, gradient: torch.Tensor) -> torch.Tensor:
+        """Makes a sparse gradient dense."""
+        return gradient.to_dense() if gradient.is_sparse else gradient
+
+
+def _tensor(value: Any) -> torch.Tensor:
+    """Whatever a caller has, as torch's: a variable's is the one that it holds."""
+    if isinstance(value, keras.Variable):
+        value = value.value
+    return torch.as_tensor(value).detach()
+
+
+def _own(member: Member) -> torch.Tensor:
+    """A contiguous tensor that may be overwritten with the reduced gradient."""
+    gradient, variable = member.gradient, member.variable.value
+    if gradient is None:
+        return torch.zeros_like(variable, requires_grad=False)
+    # None of Keras' optimizers takes sparse gradients on torch.
+    gradient = BACKEND.dense(gradient.detach())
+    dense = gradient.contiguous()
+    # The variable's own gradient is this step's and nobody else's; another tensor is the caller's.
+    own = variable.grad is not None and dense.data_ptr() == variable.grad.data_ptr()
+    return dense if own or dense is not gradient else dense.clone()
+
+
+def _send(part: Sequence[Member], travel: Travel) -> list[Landing]:
+    """Hands over the gradients of one unit."""
+    tensors = [_own(member) for member in part]
+    names = [member.name for member in part]
+    if is_codec(travel.compression) and all(tensor.is_floating_point() for tensor in tensors):
+        return [
+            _send_coded(tensor, name, travel) for tensor, name in zip(tensors, names, strict=True)
+        ]
+    if is_codec(travel.compression) or travel.compression is NoneCompressor:
+        return [_send_plain(tensors, names, travel)]
+    compressed = [travel.compression.compress(tensor) for tensor in tensors]
+    land = _send_plain([tensor.contiguous() for tensor, _ in compressed], names, travel)
+
+    def restored() -> list[torch.Tensor]:
+        pairs = zip(land(), compressed, strict=True)
+        return [travel.compression.decompress(tensor, ctx) for tensor, (_, ctx) in pairs]
+
+    return [restored]
+
+
+def _send_plain(tensors: list[torch.Tensor], names: list[str], travel: Travel) -> Landing:
+    """Hands over tensors to be reduced in place, as one unit."""
+    scaling = travel.scaling
+    how: dict[str, Any] = {
+        "op": scaling.op, "prescale_factor": scaling.prescale,
+        "postscale_factor": scaling.postscale, "process_set": travel.process_set,
+    }  # fmt: skip
+    if len(tensors) == 1:
+        one = hvd.allreduce_async_(tensors[0], name=names[0], **how)
+        return lambda: [hvd.synchronize(one)]
+    group = hvd.grouped_allreduce_async_(tensors, name=names[0], **how)
+    return lambda: list(hvd.synchronize(group))
+
+
+def _send_coded(tensor: torch.Tensor, name: str, travel: Travel) -> Landing:
+    """Hands over a tensor that travels encoded."""
+    values = torch_tensors.numbers(tensor)
+    assert values is not None
+    codec: Any = travel.compression
+    reduction = CodedAllreduce(
+        values, codec, name, travel.scaling, travel.process_set, travel.feedback
+    )
+    return lambda: [torch_tensors.of_numbers(reduction(), tensor)]
+
+
+BACKEND = TorchBackend()

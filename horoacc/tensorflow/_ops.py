@@ -1,0 +1,104 @@
+"""Loads TensorFlow's ops of this door, and tells them which engine to use.
+
+The library is built once for each version of TensorFlow (`horoacc.ops_build`).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import os
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+
+from horoacc import ops_build, process
+
+
+def build_if_needed() -> Path:
+    """Builds the library unless that has been done for this TensorFlow.
+
+    Returns:
+        Its path.
+
+    Raises:
+        OpsBuildError: There is no compiler, or it failed.
+    """
+    sources = ops_build.sources_of("tensorflow_ops")
+    return ops_build.ensure_built("tensorflow", sources, lambda output: _compiler(sources, output))
+
+
+def _compiler(sources: list[Path], output: Path) -> list[str]:
+    defines = [flag for flag in tf.sysconfig.get_compile_flags() if flag.startswith("-D")]
+    command = [
+        os.environ.get("CXX", "g++"), "-std=c++20", "-O2", "-shared", "-fPIC", "-Wall", "-Wextra",
+        "-fvisibility=hidden", *defines,
+        "-isystem", tf.sysconfig.get_include(),
+        "-I", str(ops_build.source_folder("csrc")),
+    ]  # fmt: skip
+    # One translation unit, because TensorFlow's headers are most of the work.
+    files = [str(source) for source in sources if source.suffix == ".cc"]
+    for file in files[:-1]:
+        command += ["-include", file]
+    command.append(files[-1])
+    # By soname, as torch's ops do it: the process has these libraries before it loads this one.
+    return [*command, *tf.sysconfig.get_link_flags(), "-o", str(output)]
+
+
+@functools.cache
+def library() -> Any:
+    """Loads the ops.
+
+    Returns:
+        A module with a function for each op.
+
+    Raises:
+        OpsBuildError: They cannot be built; without them there is no way from a graph to the core.
+        tf.errors.NotFoundError: The library does not fit the TensorFlow that is installed.
+    """
+    _core()
+    return tf.load_op_library(str(build_if_needed()))
+
+
+@functools.cache
+def _core() -> ctypes.CDLL:
+    # The core's functions must be global before a library that uses them is loaded.
+    return ctypes.CDLL(str(ops_build.core_library()), mode=ctypes.RTLD_GLOBAL)
+
+
+@functools.cache
+def _control() -> ctypes.CDLL:
+    library()
+    found = ctypes.CDLL(str(build_if_needed()))
+    found.ha_tensorflow_attach.restype = None
+    found.ha_tensorflow_attach.argtypes = [ctypes.c_void_p]
+    return found
+
+
+class _Attached:
+    """The engine that the ops use now."""
+
+    address = 0
+
+
+def attach() -> None:
+    """Has the ops use the engine of this process, if it has one. A second call does nothing."""
+    if not process.entered():
+        return
+    address = process.engine().address
+    if address != _Attached.address:
+        _control().ha_tensorflow_attach(address)
+        _Attached.address = address
+        process.before_shutdown(detach)
+
+
+def detach() -> None:
+    """Has the ops say that `init()` was not called, as after `shutdown()`."""
+    if _Attached.address:
+        _control().ha_tensorflow_attach(None)
+        _Attached.address = 0
+
+
+# In a forked child the engine's threads are not there.
+os.register_at_fork(after_in_child=detach)

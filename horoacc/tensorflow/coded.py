@@ -1,0 +1,57 @@
+"""Allreduce of tensors that travel encoded, which NumPy does."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from horoacc import coded_allreduce
+from horoacc.numpy_tensors import numpy_tensors
+from horoacc.process_sets import ProcessSet
+
+
+def allreduce_coded(
+    tensors: Sequence[Any],
+    codec: Any,
+    name: str | None,
+    op: int,
+    scales: tuple[float, float],
+    process_set: ProcessSet,
+) -> list[Any]:
+    """Reduces tensors with a codec; in a graph, Python is called when it runs.
+
+    Args:
+        tensors: Tensors of real floating-point numbers.
+        codec: How they travel.
+        name: The name of the call, or None.
+        op: Average or Sum.
+        scales: The factors before and after.
+        process_set: The ranks that take part.
+
+    Returns:
+        The reduced tensors.
+
+    Raises:
+        ValueError: An argument cannot work.
+        HorovodInternalError: An exchange failed.
+    """
+
+    def reduce(*arrays: Any) -> list[Any]:
+        wide = [np.asarray(array, np.float32) for array in arrays]
+        reduced = coded_allreduce.allreduce_coded(
+            lambda _: numpy_tensors, wide, codec, name, op, None, scales, process_set
+        )
+        assert reduced is not None
+        return reduced
+
+    narrow = [tf.cast(tensor, tf.float32) for tensor in tensors]
+    if tf.executing_eagerly():
+        results = [tf.constant(array) for array in reduce(*(tensor.numpy() for tensor in narrow))]
+    else:
+        results = tf.numpy_function(reduce, narrow, [tf.float32] * len(narrow), stateful=True)
+    for result, tensor in zip(results, tensors, strict=True):
+        result.set_shape(tensor.shape)
+    return [tf.cast(result, like.dtype) for result, like in zip(results, tensors, strict=True)]

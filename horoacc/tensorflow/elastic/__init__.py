@@ -1,0 +1,57 @@
+"""Elastic training with TensorFlow: Horovod's `hvd.elastic`.
+
+`TensorFlowState` holds variables beside plain objects, `TensorFlowKerasState` a Keras model and its
+optimizer, and `run` goes back to the last commit after an error; `horoacc.elastic.loop` says after
+which.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import tensorflow as tf
+
+from horoacc import basics
+from horoacc.elastic import ObjectState, State, run_fn
+from horoacc.tensorflow import _ops
+from horoacc.tensorflow.elastic.state import TensorFlowKerasState, TensorFlowState
+from horoacc.tensorflow.failures import cause_of
+
+__all__ = ["ObjectState", "State", "TensorFlowKerasState", "TensorFlowState", "run"]
+
+R = TypeVar("R")
+
+
+def run(func: Callable[..., R]) -> Callable[..., R]:
+    """Makes a training function go back to its last commit after an error.
+
+    Args:
+        func: Takes a state, such as a `TensorFlowState`, and any further arguments.
+
+    Returns:
+        A function of the same arguments that returns what `func` returns.
+
+    Raises:
+        HorovodInternalError: From the function that is returned: one that the job cannot go on
+            after. The state is that of the last commit.
+    """
+
+    @functools.wraps(func)
+    def translated(*args: Any, **kwargs: Any) -> R:
+        try:
+            return func(*args, **kwargs)
+        except tf.errors.OpError as error:
+            cause = cause_of(error)
+            if cause is None:
+                raise
+            raise cause from error
+
+    return run_fn(translated, _rejoin)
+
+
+def _rejoin() -> None:
+    basics.shutdown()
+    basics.init()
+    _ops.attach()

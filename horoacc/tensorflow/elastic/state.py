@@ -1,0 +1,153 @@
+"""States of training with TensorFlow."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from horoacc import basics
+from horoacc.elastic import ObjectState
+from horoacc.tensorflow.functions import broadcast_object, broadcast_variables, variable_of
+
+__all__ = ["TensorFlowKerasState", "TensorFlowState"]
+
+
+class TensorFlowState(ObjectState):
+    """Variables, and plain objects as attributes."""
+
+    def __init__(
+        self, variables: Sequence[Any] | None = None, session: Any = None, **kwargs: Any
+    ) -> None:
+        """Makes a state that is committed with the values given.
+
+        Args:
+            variables: Variables of TensorFlow's or of Keras; the global variables of the default
+                graph if None, which needs a TF1-style graph.
+            session: The session in which the variables have their values, for a TF1-style graph;
+                the default session if None.
+            kwargs: The objects.
+
+        Raises:
+            ValueError: No variables were given in eager execution, or there is no session.
+        """
+        if variables is None:
+            if tf.executing_eagerly():
+                raise ValueError("In eager execution TensorFlowState needs the variables.")
+            variables = tf.compat.v1.global_variables()
+        self._session = session
+        self._set_variables(variables)
+        self._saved_values = self._values()
+        super().__init__(bcast_object=broadcast_object, get_rank=basics.rank, **kwargs)
+
+    def _set_variables(self, variables: Sequence[Any]) -> None:
+        self.variables = [variable_of(variable) for variable in variables]
+        self._broadcast: Any = None
+        self._placeholders: list[Any] = []
+        self._assign: Any = None
+        if not tf.executing_eagerly():
+            # Ops are added to a graph once, not at each commit.
+            self._broadcast = broadcast_variables(self.variables, root_rank=0)
+            self._placeholders = [
+                tf.compat.v1.placeholder(variable.dtype, variable.shape)
+                for variable in self.variables
+            ]
+            self._assign = tf.group(
+                *[
+                    variable.assign(value)
+                    for variable, value in zip(self.variables, self._placeholders, strict=True)
+                ]
+            )
+
+    def _run(self, fetches: Any, feed: Any = None) -> Any:
+        session = self._session or tf.compat.v1.get_default_session()
+        if session is None:
+            raise ValueError("A state of a TF1-style graph needs a session.")
+        return session.run(fetches, feed)
+
+    def _values(self) -> list[Any]:
+        if tf.executing_eagerly():
+            return [variable.numpy() for variable in self.variables]
+        return list(self._run(self.variables))
+
+    def save(self) -> None:
+        """Copies all values, for `restore`."""
+        self._saved_values = self._values()
+        super().save()
+
+    def restore(self) -> None:
+        """Goes back to what was last saved, in place for variables."""
+        if tf.executing_eagerly():
+            for variable, value in zip(self.variables, self._saved_values, strict=True):
+                variable.assign(value)
+        else:
+            self._run(self._assign, dict(zip(self._placeholders, self._saved_values, strict=True)))
+        super().restore()
+
+    def sync(self) -> None:
+        """Gives all ranks the values of rank 0, and saves them. Every rank calls it."""
+        if tf.executing_eagerly():
+            broadcast_variables(self.variables, root_rank=0)
+        else:
+            self._run(self._broadcast)
+        self._saved_values = self._values()
+        super().sync()
+
+
+class TensorFlowKerasState(ObjectState):
+    """A Keras model, its optimizer, and plain objects as attributes."""
+
+    def __init__(
+        self, model: Any, optimizer: Any = None, backend: Any = None, **kwargs: Any
+    ) -> None:
+        """Makes a state that is committed with the values given.
+
+        Args:
+            model: A model that has been built.
+            optimizer: Its optimizer; the one that the model was compiled with if None.
+            backend: Accepted for Horovod's sake; not used.
+            kwargs: The objects.
+
+        Raises:
+            ValueError: The model has no variables yet.
+        """
+        del backend
+        if not model.built:
+            raise ValueError(
+                "TensorFlowKerasState needs a model that is built: call model.build() or the model."
+            )
+        self.model = model
+        self.optimizer = optimizer if optimizer is not None else model.optimizer
+        if self.optimizer is not None and not getattr(self.optimizer, "built", True):
+            # All ranks must have the same variables before the first step makes them.
+            self.optimizer.build(model.trainable_variables)
+        self._saved_values = self._values()
+        super().__init__(bcast_object=broadcast_object, get_rank=basics.rank, **kwargs)
+
+    def _variables(self) -> list[Any]:
+        optimizer: Any = self.optimizer
+        own: Any = [] if optimizer is None else optimizer.variables
+        if isinstance(own, Callable):  # type: ignore[arg-type]
+            own = own()
+        return [*self.model.variables, *own]
+
+    def _values(self) -> list[Any]:
+        return [variable_of(variable).numpy() for variable in self._variables()]
+
+    def save(self) -> None:
+        """Copies all values, for `restore`."""
+        self._saved_values = self._values()
+        super().save()
+
+    def restore(self) -> None:
+        """Goes back to what was last saved, in place."""
+        for variable, value in zip(self._variables(), self._saved_values, strict=True):
+            variable.assign(value)
+        super().restore()
+
+    def sync(self) -> None:
+        """Gives all ranks the values of rank 0, and saves them. Every rank calls it."""
+        broadcast_variables(self._variables(), root_rank=0)
+        self._saved_values = self._values()
+        super().sync()

@@ -1,0 +1,200 @@
+"""Broadcasts of variables and of Python objects."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from horoacc import objects
+from horoacc.process_sets import ProcessSet, global_process_set
+from horoacc.tensorflow import raw_ops
+from horoacc.tensorflow.ops import broadcast
+
+__all__ = [
+    "BroadcastGlobalVariablesHook",
+    "allgather_object",
+    "broadcast_global_variables",
+    "broadcast_object",
+    "broadcast_object_fn",
+    "broadcast_variables",
+]
+
+
+def variable_of(variable: Any) -> Any:
+    """Gives TensorFlow's variable behind a variable of Keras.
+
+    Args:
+        variable: A variable of TensorFlow's, or of Keras 3 on TensorFlow.
+
+    Returns:
+        TensorFlow's variable.
+    """
+    inner = getattr(variable, "value", None)
+    return inner if isinstance(inner, tf.Variable) else variable
+
+
+def broadcast_variables(
+    variables: Sequence[Any],
+    root_rank: int,
+    process_set: ProcessSet = global_process_set,
+    inplace: bool = False,
+) -> Any:
+    """Gives every rank's variables the values of the root's, as at the beginning of training.
+
+    Args:
+        variables: Variables of TensorFlow's or of Keras; shapes and types are the same on all
+            ranks, and so is their order. None at all do no harm.
+        root_rank: The global rank that sends.
+        process_set: The ranks that take part.
+        inplace: Accepted for Horovod's sake: resource variables are always received in place.
+
+    Returns:
+        In a graph an operation that does it; None in an eager call.
+
+    Raises:
+        tf.errors.OpError: The collective failed; `horoacc.tensorflow.ops` has the meanings.
+    """
+    del inplace
+    inner = [variable_of(variable) for variable in variables]
+    resources = [variable for variable in inner if hasattr(variable, "handle")]
+    others = [variable for variable in inner if not hasattr(variable, "handle")]
+    number = raw_ops.set_id(process_set)
+    done = []
+    if resources:
+        done.append(raw_ops.broadcast_variables(resources, root_rank, None, number))
+    for index, variable in enumerate(others):
+        sent = broadcast(variable, root_rank, f"variable.{index}", process_set=process_set)
+        done.append(variable.assign(sent))
+    return None if tf.executing_eagerly() else tf.group(*done)
+
+
+def broadcast_global_variables(root_rank: int) -> Any:
+    """Makes an operation that gives all ranks the root's values of a TF1 graph's variables.
+
+    Args:
+        root_rank: The global rank that sends.
+
+    Returns:
+        The operation.
+
+    Raises:
+        RuntimeError: There is no graph: eager execution is on.
+    """
+    if tf.executing_eagerly():
+        raise RuntimeError(
+            "hvd.broadcast_global_variables() does not support eager execution. Please use "
+            "`hvd.broadcast_variables(<model/optimizer variables>)` instead."
+        )
+    return broadcast_variables(tf.compat.v1.global_variables(), root_rank)
+
+
+class BroadcastGlobalVariablesHook(tf.compat.v1.train.SessionRunHook):  # type: ignore[misc]
+    """Gives all ranks the root's variables once a TF1 session has been made.
+
+    For `tf.compat.v1.train.MonitoredTrainingSession(hooks=[...])`, so that all ranks begin alike,
+    also if only the root has restored a checkpoint.
+    """
+
+    def __init__(self, root_rank: int, device: str = "") -> None:
+        """Makes the hook.
+
+        Args:
+            root_rank: The global rank that sends.
+            device: Accepted for Horovod's sake; not used.
+        """
+        super().__init__()
+        del device
+        self.root_rank = root_rank
+        self.bcast_op: Any = None
+
+    def begin(self) -> None:
+        """Adds the broadcast to the graph."""
+        graph = tf.compat.v1.get_default_graph()
+        if self.bcast_op is None or self.bcast_op.graph is not graph:
+            self.bcast_op = broadcast_global_variables(self.root_rank)
+
+    def after_create_session(self, session: Any, coord: Any) -> None:
+        """Runs the broadcast.
+
+        Args:
+            session: The session.
+            coord: Not used.
+        """
+        del coord
+        session.run(self.bcast_op)
+
+
+def broadcast_object(
+    obj: Any,
+    root_rank: int = 0,
+    session: Any = None,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> Any:
+    """Sends an object from one rank to all, now, in eager execution as with a graph.
+
+    Args:
+        obj: The object; only the root's matters. cloudpickle must know how to pickle it.
+        root_rank: The global rank that sends.
+        session: Accepted for Horovod's sake; no session is needed.
+        name: The name of the call, for the timeline.
+        process_set: The ranks that take part.
+
+    Returns:
+        The root's object: itself on the root, a copy elsewhere.
+
+    Raises:
+        HorovodInternalError: The collective failed.
+    """
+    del session
+    return objects.broadcast_object(obj, root_rank, name, process_set)
+
+
+def broadcast_object_fn(
+    root_rank: int = 0,
+    session: Any = None,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> Callable[[Any], Any]:
+    """Makes a function that sends an object from one rank to all.
+
+    Args:
+        root_rank: The global rank that sends.
+        session: As for `broadcast_object`.
+        name: The name of the call, for the timeline.
+        process_set: The ranks that take part.
+
+    Returns:
+        A function of the object, with what `broadcast_object` returns.
+    """
+
+    def send(obj: Any) -> Any:
+        return broadcast_object(obj, root_rank, session, name, process_set)
+
+    return send
+
+
+def allgather_object(
+    obj: Any,
+    session: Any = None,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> list[Any]:
+    """Collects every rank's object on every rank, now.
+
+    Args:
+        obj: This rank's object. cloudpickle must know how to pickle it.
+        session: As for `broadcast_object`.
+        name: The name of the call, for the timeline.
+        process_set: The ranks that take part.
+
+    Returns:
+        The objects by rank within the process set.
+
+    Raises:
+        HorovodInternalError: The collective failed.
+    """
+    del session
+    return objects.allgather_object(obj, name, process_set)

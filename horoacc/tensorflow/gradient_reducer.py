@@ -1,0 +1,156 @@
+"""Reduces a list of gradients: what the tape and the optimizers share.
+
+What to do with a gradient is decided in `horoacc.reduction`; here are only TensorFlow's tensors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from horoacc import process, reduction
+from horoacc.compression import Compressor, NoneCompressor
+from horoacc.dtypes import Average
+from horoacc.process_sets import ProcessSet, global_process_set
+from horoacc.tensorflow.functions import variable_of
+from horoacc.tensorflow.ops import allreduce, grouped_allreduce
+from horoacc.tensorflow.sparse import divided
+
+
+class GradientReducer:
+    """Reduces gradients over the ranks of a process set.
+
+    Gradients go by their place in the list, so that ranks whose variables have other names match.
+    In a graph each is reduced when it is there; in eager execution all travel as one unit.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        compression: type[Compressor] = NoneCompressor,
+        sparse_as_dense: bool = False,
+        op: int = Average,
+        gradient_predivide_factor: float = 1.0,
+        groups: Any = 0,
+        process_set: ProcessSet = global_process_set,
+    ) -> None:
+        """Prepares.
+
+        Args:
+            name: What the allreduces are called, before the place of the gradient.
+            compression: How to make gradients narrower while they travel.
+            sparse_as_dense: Reduce `tf.IndexedSlices` as dense tensors.
+            op: The reduction.
+            gradient_predivide_factor: Divides by this before the sum and by `size` over it after.
+            groups: A number of groups, or lists of variables, of which the gradients travel
+                together.
+            process_set: The ranks that take part.
+
+        Raises:
+            ValueError: An argument makes no sense.
+        """
+        # By identity: variables cannot be compared.
+        self._groups = _by_identity(groups)
+        reduction.partition([], self._groups)  # refuses what makes no sense
+        self._name = name
+        self._compression = compression
+        self._sparse_as_dense = sparse_as_dense
+        self._scaling = reduction.scaling(op, gradient_predivide_factor)
+        self.process_set = process_set
+
+    @property
+    def reduces(self) -> bool:
+        """Whether there is anybody to reduce with; `init()` must have been called."""
+        process.position()
+        return bool(self.process_set.included()) and (self.process_set.size() or 1) > 1
+
+    def __call__(self, grads: Sequence[Any], variables: Sequence[Any] = ()) -> list[Any]:
+        """Reduces gradients.
+
+        Args:
+            grads: Tensors, `tf.IndexedSlices`, or None for what has no gradient: on all ranks.
+            variables: Whose gradients; needed for groups that are lists of variables.
+
+        Returns:
+            The reduced gradients, in the same order.
+
+        Raises:
+            tf.errors.OpError: A collective failed.
+        """
+        reduced = [self._dense(grad) for grad in grads]
+        if not self.reduces:
+            return reduced
+        dense = []
+        for index, grad in enumerate(reduced):
+            if isinstance(grad, tf.IndexedSlices):
+                # The two parts of a predivided average make a plain one, which does as well here.
+                reduced[index] = allreduce(
+                    grad, op=self._scaling.op, name=self._member(index),
+                    process_set=self.process_set,
+                )  # fmt: skip
+            elif grad is not None:
+                dense.append(index)
+        for part in self._parts(dense, variables):
+            for index, grad in zip(part, self._reduce(part, reduced), strict=True):
+                reduced[index] = grad
+        return reduced
+
+    def local(self, grad: Any) -> Any:
+        """Scales a gradient that stays on this rank as an average would scale it.
+
+        Args:
+            grad: A gradient, or None.
+
+        Returns:
+            The gradient over the number of ranks.
+        """
+        ranks = self.process_set.size() or 1
+        if grad is None or not self.reduces:
+            return grad
+        if isinstance(grad, tf.IndexedSlices):
+            return tf.IndexedSlices(divided(grad.values, ranks), grad.indices, grad.dense_shape)
+        return divided(grad, ranks)
+
+    def _dense(self, grad: Any) -> Any:
+        if self._sparse_as_dense and isinstance(grad, tf.IndexedSlices):
+            return tf.convert_to_tensor(grad)
+        return grad
+
+    def _member(self, index: int) -> str:
+        return f"{self._name}.{index}"
+
+    def _parts(self, dense: list[int], variables: Sequence[Any]) -> list[list[int]]:
+        if self._groups == 0 and tf.executing_eagerly():
+            return [dense] if dense else []
+        if isinstance(self._groups, int):
+            return reduction.partition(dense, self._groups)
+        keys = [id(variable_of(variable)) for variable in variables]
+        place = {keys[index]: index for index in dense}
+        parts = reduction.partition([keys[index] for index in dense], self._groups)
+        return [[place[key] for key in part] for part in parts]
+
+    def _reduce(self, part: list[int], grads: list[Any]) -> list[Any]:
+        arguments: dict[str, Any] = {
+            "op": self._scaling.op,
+            "prescale_factor": self._scaling.prescale,
+            "postscale_factor": self._scaling.postscale,
+            "compression": self._compression,
+            "process_set": self.process_set,
+            "name": self._member(part[0]),
+        }
+        if len(part) == 1:
+            return [allreduce(grads[part[0]], **arguments)]
+        return grouped_allreduce([grads[index] for index in part], **arguments)
+
+
+def _by_identity(groups: Any) -> Any:
+    """Gives lists of variables as lists of keys; what is no list of lists stays as it is."""
+    if not isinstance(groups, (list, tuple)):
+        return groups
+    return [
+        [id(variable_of(variable)) for variable in group]
+        if isinstance(group, (list, tuple)) else group
+        for group in groups
+    ]  # fmt: skip

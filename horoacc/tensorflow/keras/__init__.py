@@ -1,0 +1,186 @@
+"""Horovod's API for `tf.keras`, which is Keras 3.
+
+The same as `horoacc.keras`, but for the order of some arguments.
+"""
+
+from typing import Any
+
+from horoacc.calls import resolve_op
+from horoacc.compression import Compressor, NoneCompressor
+from horoacc.keras import (
+    Adasum,
+    Average,
+    Compression,
+    HorovodInternalError,
+    PartialDistributedOptimizer,
+    ProcessSet,
+    Sum,
+    __version__,
+    add_process_set,
+    allgather,
+    allgather_object,
+    backend,
+    broadcast,
+    broadcast_global_variables,
+    broadcast_object,
+    ccl_built,
+    counters,
+    cross_rank,
+    cross_size,
+    cuda_built,
+    ddl_built,
+    global_process_set,
+    gloo_built,
+    gloo_enabled,
+    init,
+    is_homogeneous,
+    is_initialized,
+    load_model,
+    local_rank,
+    local_size,
+    mpi_built,
+    mpi_enabled,
+    mpi_threads_supported,
+    nccl_built,
+    rank,
+    reducescatter,
+    remove_process_set,
+    rocm_built,
+    shutdown,
+    size,
+    start_timeline,
+    stop_timeline,
+)
+from horoacc.keras.gradients import Wishes
+from horoacc.keras.optimizer import distribute
+from horoacc.reduction import chosen_groups
+from horoacc.tensorflow.keras import callbacks, elastic
+
+
+def DistributedOptimizer(  # noqa: N802 - Horovod's name
+    optimizer: Any,
+    name: str | None = None,
+    device_dense: str = "",
+    device_sparse: str = "",
+    compression: type[Compressor] = NoneCompressor,
+    sparse_as_dense: bool = False,
+    gradient_predivide_factor: float = 1.0,
+    op: int = Average,
+    backward_passes_per_step: int = 1,
+    average_aggregated_gradients: bool = False,
+    num_groups: int = 0,
+    groups: Any = None,
+    process_set: ProcessSet = global_process_set,
+    scale_local_gradients: bool = True,
+) -> Any:
+    """See `horoacc.keras.DistributedOptimizer`.
+
+    Args:
+        optimizer: See there.
+        name: See there.
+        device_dense: See there.
+        device_sparse: See there.
+        compression: See there.
+        sparse_as_dense: See there.
+        gradient_predivide_factor: See there.
+        op: See there.
+        backward_passes_per_step: See there.
+        average_aggregated_gradients: See there.
+        num_groups: See there.
+        groups: See there.
+        process_set: See there.
+        scale_local_gradients: See there.
+
+    Returns:
+        The optimizer.
+
+    Raises:
+        TypeError: It is no optimizer of Keras 3.
+        ValueError: An argument makes no sense, or the optimizer is distributed already.
+    """
+    del device_dense, device_sparse
+    return distribute(optimizer, Wishes(
+        name, compression, sparse_as_dense, gradient_predivide_factor, op,
+        backward_passes_per_step, average_aggregated_gradients, chosen_groups(num_groups, groups),
+        process_set, (), scale_local_gradients,
+    ))  # fmt: skip
+
+
+def allreduce(
+    value: Any,
+    name: str | None = None,
+    average: bool | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    op: int | None = None,
+    compression: type[Compressor] = NoneCompressor,
+) -> Any:
+    """See `horoacc.keras.allreduce`.
+
+    Args:
+        value: See there.
+        name: See there.
+        average: Older way to say `op=Average` (True) or `op=Sum` (False).
+        prescale_factor: See there.
+        postscale_factor: See there.
+        op: The reduction; Average by default.
+        compression: See there.
+
+    Returns:
+        A tensor of the backend.
+
+    Raises:
+        ValueError: An argument cannot work.
+        HorovodInternalError: The collective failed.
+    """
+    scales = (prescale_factor, postscale_factor)
+    return backend.current().allreduce(value, name, resolve_op(op, average), scales, compression)
+
+
+__all__ = [
+    "Adasum",
+    "Average",
+    "Compression",
+    "DistributedOptimizer",
+    "HorovodInternalError",
+    "PartialDistributedOptimizer",
+    "ProcessSet",
+    "Sum",
+    "__version__",
+    "add_process_set",
+    "allgather",
+    "allgather_object",
+    "allreduce",
+    "broadcast",
+    "broadcast_global_variables",
+    "broadcast_object",
+    "callbacks",
+    "ccl_built",
+    "counters",
+    "cross_rank",
+    "cross_size",
+    "cuda_built",
+    "ddl_built",
+    "elastic",
+    "global_process_set",
+    "gloo_built",
+    "gloo_enabled",
+    "init",
+    "is_homogeneous",
+    "is_initialized",
+    "load_model",
+    "local_rank",
+    "local_size",
+    "mpi_built",
+    "mpi_enabled",
+    "mpi_threads_supported",
+    "nccl_built",
+    "rank",
+    "reducescatter",
+    "remove_process_set",
+    "rocm_built",
+    "shutdown",
+    "size",
+    "start_timeline",
+    "stop_timeline",
+]

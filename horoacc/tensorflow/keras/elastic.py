@@ -1,0 +1,17 @@
+"""Elastic training with `tf.keras`, which is Keras 3: that of `horoacc.keras`."""
+
+from horoacc.keras.elastic import (
+    CommitStateCallback,
+    KerasState,
+    UpdateBatchStateCallback,
+    UpdateEpochStateCallback,
+    run,
+)
+
+__all__ = [
+    "CommitStateCallback",
+    "KerasState",
+    "UpdateBatchStateCallback",
+    "UpdateEpochStateCallback",
+    "run",
+]

@@ -1,0 +1,447 @@
+"""The collectives of TensorFlow's tensors: eager, in a tf.function, and in TF1-style graphs.
+
+All of them are differentiable (`horoacc.tensorflow.gradients`). Tensors are on the CPU while they
+are reduced, wherever they were; `device_dense` and `device_sparse` are accepted for Horovod's sake.
+
+What is wrong with a call raises TensorFlow's errors: `InvalidArgumentError` for an argument that
+cannot work, `FailedPreconditionError` if the ranks disagree or `init()` was not called,
+`AbortedError` for a reduce-scatter that is neither a sum nor an average, and `UnknownError` if the
+job is over or a rank was lost.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from horoacc.calls import (
+    ALLGATHER,
+    ALLREDUCE,
+    REDUCESCATTER,
+    check_factors,
+    member_names,
+    resolve_op,
+)
+from horoacc.complaints import check_group, complain
+from horoacc.compression import Compressor, check_no_codec, decompress_all, is_codec
+from horoacc.dtypes import Average
+from horoacc.process_sets import ProcessSet, global_process_set
+from horoacc.tensorflow import _ops, raw_ops
+from horoacc.tensorflow.coded import allreduce_coded
+from horoacc.tensorflow.compression import Compression
+from horoacc.tensorflow.raw_ops import set_id
+from horoacc.tensorflow.sparse import allreduce_sparse
+
+__all__ = [
+    "allgather",
+    "allreduce",
+    "alltoall",
+    "broadcast",
+    "broadcast_",
+    "grouped_allgather",
+    "grouped_allreduce",
+    "grouped_reducescatter",
+    "join",
+    "local_rank_op",
+    "local_size_op",
+    "process_set_included_op",
+    "rank_op",
+    "reducescatter",
+    "size_op",
+]
+
+
+@contextlib.contextmanager
+def _complaining(
+    collective: int, name: str | None, process_set: ProcessSet, count: int | None = None
+) -> Iterator[None]:
+    """As `horoacc.complaints.complaining`, for calls that are made now and not by a graph."""
+    try:
+        yield
+    except Exception as error:
+        if tf.executing_eagerly():
+            what = {ALLREDUCE: "allreduce", REDUCESCATTER: "reducescatter"}[collective]
+            first = member_names(what, name, count)[0]
+            complain(error, collective, first, process_set)
+        raise
+
+
+def allreduce(
+    tensor: Any,
+    average: bool | None = None,
+    device_dense: str = "",
+    device_sparse: str = "",
+    compression: type[Compressor] = Compression.none,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+    ignore_name_scope: bool = False,
+) -> Any:
+    """Reduces a tensor over all ranks.
+
+    Args:
+        tensor: A `tf.Tensor`, a variable or a `tf.IndexedSlices`; slices are gathered, not reduced,
+            and their sum or average is the `tf.IndexedSlices` that is returned.
+        average: Older way to say `op=Average` (True) or `op=Sum` (False).
+        device_dense: Not used.
+        device_sparse: Not used.
+        compression: How to make the tensor narrower while it travels.
+        op: The reduction; Average by default.
+        prescale_factor: What each rank's tensor is multiplied by before.
+        postscale_factor: What the result is multiplied by.
+        name: The same on all ranks. Eager calls without one are matched by their order, calls in a
+            graph by the tensor's name.
+        process_set: The ranks that take part.
+        ignore_name_scope: Leave the graph's name scope out of the name.
+
+    Returns:
+        The reduced tensor, of the same shape and type, the same on every rank.
+
+    Raises:
+        tf.errors.OpError: The collective failed; the module says which error means what.
+        ValueError: `op` and `average` were given, or there is no such reduction.
+        NotImplementedError: Slices with another reduction than Average and Sum, or with factors.
+    """
+    del device_dense, device_sparse
+    with _complaining(ALLREDUCE, name, process_set):
+        op = resolve_op(op, average)
+        scales = check_factors((prescale_factor, postscale_factor))
+    if isinstance(tensor, tf.IndexedSlices):
+        return allreduce_sparse(tensor, op, scales, name, process_set, ignore_name_scope)
+    tensor = tf.convert_to_tensor(tensor)
+    if is_codec(compression):
+        if tensor.dtype.is_floating:
+            return allreduce_coded([tensor], compression, name, op, scales, process_set)[0]
+        compression = Compression.none
+    with _complaining(ALLREDUCE, name, process_set):
+        compressed, context = compression.compress(tensor)
+    (reduced,) = raw_ops.allreduce(
+        [compressed], name, op, scales, set_id(process_set), False, ignore_name_scope
+    )
+    return compression.decompress(reduced, context)
+
+
+def grouped_allreduce(
+    tensors: Sequence[Any],
+    average: bool | None = None,
+    device_dense: str = "",
+    device_sparse: str = "",
+    compression: type[Compressor] = Compression.none,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+    ignore_name_scope: bool = False,
+    name: str | None = None,
+) -> list[Any]:
+    """Reduces several tensors as one unit; arguments and errors as for `allreduce`.
+
+    Slices among them are gathered, each by itself. The tensors' types may differ.
+
+    Returns:
+        The reduced tensors, in order.
+
+    Raises:
+        ValueError: As `allreduce`, and if there are no tensors.
+    """
+    check_group(tensors, ALLREDUCE, name, process_set)
+    sparse = any(isinstance(tensor, tf.IndexedSlices) for tensor in tensors)
+    if sparse:
+        return [
+            allreduce(
+                tensor, average, device_dense, device_sparse, compression, op, prescale_factor,
+                postscale_factor, None if name is None else f"{name}_{index + 1}of{len(tensors)}",
+                process_set, ignore_name_scope,
+            )
+            for index, tensor in enumerate(tensors)
+        ]  # fmt: skip
+    with _complaining(ALLREDUCE, name, process_set, len(tensors)):
+        op = resolve_op(op, average)
+        scales = check_factors((prescale_factor, postscale_factor))
+        tensors = [tf.convert_to_tensor(tensor) for tensor in tensors]
+    if is_codec(compression):
+        if all(tensor.dtype.is_floating for tensor in tensors):
+            return allreduce_coded(tensors, compression, name, op, scales, process_set)
+        compression = Compression.none
+    with _complaining(ALLREDUCE, name, process_set, len(tensors)):
+        compressed = [compression.compress(tensor) for tensor in tensors]
+    reduced = raw_ops.allreduce(
+        [tensor for tensor, _ in compressed], name, op, scales, set_id(process_set), True,
+        ignore_name_scope,
+    )  # fmt: skip
+    return decompress_all(compression, reduced, compressed)
+
+
+def reducescatter(
+    tensor: Any,
+    device_dense: str = "",
+    compression: type[Compressor] = Compression.none,
+    op: int = Average,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+    ignore_name_scope: bool = False,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> Any:
+    """Reduces a tensor and gives every rank a part of its first dimension.
+
+    Args:
+        tensor: The tensor. The first `rows % size` ranks get one row more than the others.
+        device_dense: Not used.
+        compression: How to make the tensor narrower while it travels; no codec.
+        op: Average or Sum.
+        name: As for `allreduce`.
+        process_set: The ranks that take part.
+        ignore_name_scope: As for `allreduce`.
+        prescale_factor: What each rank's tensor is multiplied by before.
+        postscale_factor: What the result is multiplied by.
+
+    Returns:
+        This rank's rows of the reduction.
+
+    Raises:
+        tf.errors.AbortedError: `op` is neither Average nor Sum.
+        tf.errors.OpError: The collective failed; the module says which error means what.
+        ValueError: The compression is a codec.
+    """
+    del device_dense
+    with _complaining(REDUCESCATTER, name, process_set):
+        check_no_codec(compression)
+        scales = check_factors((prescale_factor, postscale_factor))
+        compressed, context = compression.compress(tf.convert_to_tensor(tensor))
+    (part,) = raw_ops.reducescatter(
+        [compressed], name, op, scales, set_id(process_set), False, ignore_name_scope
+    )
+    return compression.decompress(part, context)
+
+
+def grouped_reducescatter(
+    tensors: Sequence[Any],
+    device_dense: str = "",
+    compression: type[Compressor] = Compression.none,
+    op: int = Average,
+    process_set: ProcessSet = global_process_set,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    name: str | None = None,
+) -> list[Any]:
+    """Reduce-scatters several tensors as one unit; arguments and errors as for `reducescatter`.
+
+    Returns:
+        This rank's rows of each reduction, in order.
+    """
+    del device_dense
+    check_group(tensors, REDUCESCATTER, name, process_set)
+    with _complaining(REDUCESCATTER, name, process_set, len(tensors)):
+        check_no_codec(compression)
+        scales = check_factors((prescale_factor, postscale_factor))
+        compressed = [compression.compress(tf.convert_to_tensor(tensor)) for tensor in tensors]
+    parts = raw_ops.reducescatter(
+        [tensor for tensor, _ in compressed], name, op, scales, set_id(process_set), True
+    )
+    return decompress_all(compression, parts, compressed)
+
+
+def allgather(
+    tensor: Any,
+    name: str | None = None,
+    ignore_name_scope: bool = False,
+    process_set: ProcessSet = global_process_set,
+) -> Any:
+    """Concatenates all ranks' tensors along the first dimension.
+
+    Args:
+        tensor: The tensor; the ranks' may differ in the first dimension.
+        name: As for `allreduce`.
+        ignore_name_scope: As for `allreduce`.
+        process_set: The ranks that take part.
+
+    Returns:
+        The concatenation, in the order of ranks, on every rank.
+
+    Raises:
+        tf.errors.OpError: The collective failed; the module says which error means what.
+    """
+    tensor = tf.convert_to_tensor(tensor)
+    return raw_ops.allgather([tensor], name, set_id(process_set), False, ignore_name_scope)[0]
+
+
+def grouped_allgather(
+    tensors: Sequence[Any],
+    name: str | None = None,
+    ignore_name_scope: bool = False,
+    process_set: ProcessSet = global_process_set,
+) -> list[Any]:
+    """Concatenates several tensors as one unit; arguments and errors as for `allgather`.
+
+    Returns:
+        The concatenations, in order.
+
+    Raises:
+        ValueError: There are no tensors.
+    """
+    check_group(tensors, ALLGATHER, name, process_set)
+    given = [tf.convert_to_tensor(tensor) for tensor in tensors]
+    return raw_ops.allgather(given, name, set_id(process_set), True, ignore_name_scope)
+
+
+def broadcast(
+    tensor: Any,
+    root_rank: int,
+    name: str | None = None,
+    ignore_name_scope: bool = False,
+    process_set: ProcessSet = global_process_set,
+) -> Any:
+    """Gives every rank the root's tensor.
+
+    Args:
+        tensor: The tensor; shape and type are the same on all ranks.
+        root_rank: The global rank that sends.
+        name: As for `allreduce`.
+        ignore_name_scope: As for `allreduce`.
+        process_set: The ranks that take part.
+
+    Returns:
+        The root's tensor.
+
+    Raises:
+        tf.errors.OpError: The collective failed; the module says which error means what.
+    """
+    tensor = tf.convert_to_tensor(tensor)
+    return raw_ops.broadcast(tensor, root_rank, name, set_id(process_set), ignore_name_scope)
+
+
+def broadcast_(
+    variables: Sequence[Any],
+    root_rank: int,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> list[Any]:
+    """Gives every rank's variables the values of the root's, in place and as one unit.
+
+    Args:
+        variables: Resource variables (`tf.Variable`); their shapes are the same on all ranks.
+        root_rank: The global rank that sends.
+        name: As for `allreduce`.
+        process_set: The ranks that take part.
+
+    Returns:
+        The values that the variables have then.
+
+    Raises:
+        tf.errors.OpError: The collective failed; the module says which error means what.
+        ValueError: There are no variables, or one is no resource variable.
+    """
+    if not isinstance(variables, (list, tuple)) or not variables:
+        raise ValueError("broadcast_ needs a list of at least one variable.")
+    if not all(hasattr(variable, "handle") for variable in variables):
+        raise ValueError(
+            "broadcast_ takes resource variables; for others there is broadcast_variables()."
+        )
+    done = raw_ops.broadcast_variables(variables, root_rank, name, set_id(process_set))
+    with tf.control_dependencies([] if done is None else [done]):
+        return [variable.read_value() for variable in variables]
+
+
+def alltoall(
+    tensor: Any,
+    splits: Any = None,
+    name: str | None = None,
+    ignore_name_scope: bool = False,
+    process_set: ProcessSet = global_process_set,
+) -> Any:
+    """Sends parts of the first dimension to the other ranks.
+
+    Args:
+        tensor: The tensor.
+        splits: How many rows go to each rank of the set, in order: a vector of integers. Equal
+            parts if None.
+        name: As for `allreduce`.
+        ignore_name_scope: As for `allreduce`.
+        process_set: The ranks that take part.
+
+    Returns:
+        The received rows, in the order of ranks; with `splits`, also how many came from each.
+
+    Raises:
+        tf.errors.OpError: The collective failed; the module says which error means what.
+    """
+    tensor = tf.convert_to_tensor(tensor)
+    rows = tf.zeros([0], tf.int32) if splits is None else tf.cast(splits, tf.int32)
+    output, received = raw_ops.alltoall(tensor, rows, name, set_id(process_set), ignore_name_scope)
+    return output if splits is None else (output, received)
+
+
+def join() -> Any:
+    """Says that this rank has nothing more to reduce, and waits until every rank has said so.
+
+    See `horoacc.join`. In a graph it comes after all collectives that the graph has so far.
+
+    Returns:
+        The rank that joined last, a scalar of type int32, the same on every rank.
+
+    Raises:
+        tf.errors.OpError: A rank was lost or has shut down.
+    """
+    return raw_ops.join()
+
+
+def size_op(process_set_id: int = 0, name: str | None = None) -> Any:
+    """Gives the number of ranks of a process set when the graph runs.
+
+    Args:
+        process_set_id: The core's number of the set; 0 for all ranks.
+        name: The name of the op.
+
+    Returns:
+        A scalar of type int32.
+
+    Raises:
+        tf.errors.FailedPreconditionError: `init()` was not called.
+        tf.errors.InvalidArgumentError: There is no such set.
+    """
+    _ops.attach()
+    return _ops.library().horovod_size(process_set_id=process_set_id, name=name)
+
+
+def process_set_included_op(process_set_id: int = 0, name: str | None = None) -> Any:
+    """Says whether this process is in a process set when the graph runs; as `size_op`.
+
+    Returns:
+        1 or 0, a scalar of type int32.
+    """
+    _ops.attach()
+    return _ops.library().horovod_process_set_included(process_set_id=process_set_id, name=name)
+
+
+def rank_op(name: str | None = None) -> Any:
+    """Gives this process's rank when the graph runs.
+
+    Args:
+        name: The name of the op.
+
+    Returns:
+        A scalar of type int32.
+
+    Raises:
+        tf.errors.FailedPreconditionError: `init()` was not called.
+    """
+    _ops.attach()
+    return _ops.library().horovod_rank(name=name)
+
+
+def local_rank_op(name: str | None = None) -> Any:
+    """Gives this process's rank among those on its host when the graph runs; as `rank_op`."""
+    _ops.attach()
+    return _ops.library().horovod_local_rank(name=name)
+
+
+def local_size_op(name: str | None = None) -> Any:
+    """Gives the number of ranks on this host when the graph runs; as `rank_op`."""
+    _ops.attach()
+    return _ops.library().horovod_local_size(name=name)

@@ -1,0 +1,115 @@
+#include "call.h"
+
+#include "element_types.h"
+#include "engine.h"
+#include "tensorflow/core/framework/node_def_util.h"
+
+namespace horoacc {
+namespace {
+
+using tensorflow::Tensor;
+using tensorflow::TensorShape;
+
+// More iterations of a loop than this never run at the same time.
+constexpr int64_t kIterations = 128;
+
+// Memory of the engine's that a tensor owns.
+class EngineMemory final : public tensorflow::TensorBuffer {
+ public:
+  EngineMemory(void* memory, size_t bytes) : TensorBuffer(memory), bytes_(bytes) {}
+  ~EngineMemory() override { ha_free(data()); }
+
+  size_t size() const override { return bytes_; }
+  TensorBuffer* root_buffer() override { return this; }
+  void FillAllocationDescription(tensorflow::AllocationDescription*) const override {}
+  bool GetAllocatedBytes(size_t* bytes) const override {
+    *bytes = bytes_;
+    return true;
+  }
+
+ private:
+  const size_t bytes_;
+};
+
+}  // namespace
+
+Manner::Manner(tensorflow::OpKernelConstruction* construction) {
+  OP_REQUIRES_OK(construction, construction->GetAttr("tensor_name", &name_));
+  OP_REQUIRES_OK(construction, construction->GetAttr("wait", &waits_));
+  OP_REQUIRES_OK(construction, construction->GetAttr("process_set_id", &process_set_));
+  if (!name_.empty() || waits_) return;
+  // A graph that was not made by horoacc.tensorflow: its nodes have names, too.
+  name_ = construction->def().name();
+  bool without_scope = false;
+  if (construction->HasAttr("ignore_name_scope"))
+    OP_REQUIRES_OK(construction, construction->GetAttr("ignore_name_scope", &without_scope));
+  if (without_scope) name_ = name_.substr(name_.rfind('/') + 1);
+}
+
+std::string Manner::NameIn(const tensorflow::OpKernelContext& context) const {
+  // Iterations of a loop overlap, and each has a call of its own.
+  const int64_t iteration = context.frame_iter().iter_id;
+  if (name_.empty() || waits_ || iteration <= 0) return name_;
+  return name_ + "#" + std::to_string(iteration % kIterations);
+}
+
+void Call::Add(const Tensor& input, void* output) {
+  std::vector<int64_t> shape;
+  for (int dim = 0; dim < input.dims(); ++dim) shape.push_back(input.dim_size(dim));
+  members.push_back({ReadOnly(input), output, std::move(shape), NumberOf(input.dtype())});
+}
+
+int Call::Submit(ha_engine* engine, ha_done done, void* context, ha_handle* handle,
+                 ha_error* error) {
+  std::vector<std::string> names;
+  std::vector<ha_tensor> rows;
+  names.reserve(members.size());
+  rows.reserve(members.size());
+  const bool group = members.size() > 1;
+  for (size_t m = 0; m < members.size(); ++m) {
+    const Member& member = members[m];
+    names.push_back(
+        group ? name + "_" + std::to_string(m + 1) + "of" + std::to_string(members.size()) : name);
+    rows.push_back({name.empty() ? nullptr : names.back().c_str(), member.input, member.output,
+                    member.shape.data(), static_cast<int32_t>(member.shape.size()), member.dtype});
+  }
+  if (!splits.empty()) {
+    head.splits = splits.data();
+    head.nsplits = static_cast<int32_t>(splits.size());
+  }
+  return ha_submit(engine, &head, rows.data(), rows.size(), done, context, handle, error);
+}
+
+void Call::Complain(ha_engine* engine, const std::string& why) {
+  ha_call complaint = head;
+  complaint.complaint = why.c_str();
+  complaint.splits = nullptr;
+  complaint.nsplits = 0;
+  const std::string first =
+      members.size() > 1 ? name + "_1of" + std::to_string(members.size()) : name;
+  const ha_tensor row{
+      name.empty() ? nullptr : first.c_str(), nullptr, nullptr, nullptr, 0, HA_INT32};
+  ha_handle handle = 0;
+  ha_error error;
+  // What it returns is what the kernel is about to report.
+  (void)ha_submit(engine, &complaint, &row, 1, nullptr, nullptr, &handle, &error);
+}
+
+absl::Status GiveOutput(tensorflow::OpKernelContext* context, int output, ha_engine* engine,
+                        ha_handle handle, size_t member) {
+  ha_output result{};
+  ha_error error{};
+  if (ha_result(engine, handle, member, &result, &error) != HA_OK) return StatusOf(error);
+  TensorShape shape;
+  for (int32_t dim = 0; dim < result.ndim; ++dim) shape.AddDim(result.shape[dim]);
+  if (result.bytes == 0) {
+    Tensor* nothing = nullptr;
+    return context->allocate_output(output, shape, &nothing);
+  }
+  auto* memory = new EngineMemory(ha_take(engine, handle, member), result.bytes);
+  context->set_output(output, Tensor(context->expected_output_dtype(output), shape, memory));
+  memory->Unref();  // the tensor has a reference of its own
+  return absl::OkStatus();
+}
+
+}  // namespace horoacc

@@ -1,0 +1,95 @@
+#pragma once
+// The one body of all collectives' kernels.
+#include <memory>
+#include <utility>
+
+#include "call.h"
+#include "engine.h"
+#include "tensorflow/core/framework/op_kernel.h"
+
+namespace horoacc {
+
+/// A kernel that makes one call of the core. `Collective` is constructible from a kernel's
+/// construction and has
+///
+///     absl::Status Prepare(tensorflow::OpKernelContext*, Call*) const;  // before the call
+///     absl::Status Land(tensorflow::OpKernelContext*, const Call&, ha_engine*, ha_handle) const;
+///
+/// What Prepare refuses is published, so that the other ranks do not wait for this one.
+template <class Collective>
+class CollectiveKernel final : public tensorflow::AsyncOpKernel {
+ public:
+  explicit CollectiveKernel(tensorflow::OpKernelConstruction* construction)
+      : AsyncOpKernel(construction), manner_(construction), collective_(construction) {}
+
+  void ComputeAsync(tensorflow::OpKernelContext* context, DoneCallback done) override {
+    ha_engine* const engine = TheEngine();
+    OP_REQUIRES_ASYNC(context, engine != nullptr, NotInitialized(), done);
+    auto flight = std::make_unique<Flight>(this, context, engine, std::move(done));
+    Call& call = flight->call;
+    call.head.collective = Collective::kCollective;
+    call.head.process_set = manner_.process_set();
+    call.head.prescale = call.head.postscale = 1.0;
+    call.name = manner_.NameIn(*context);
+    if (absl::Status refused = collective_.Prepare(context, &call); !refused.ok()) {
+      call.Complain(engine, std::string(refused.message()));
+      return End(std::move(flight), refused);
+    }
+    ha_handle handle = 0;
+    ha_error error{};
+    const bool waits = manner_.waits();
+    if (call.Submit(engine, waits ? nullptr : &Done, flight.get(), &handle, &error) != HA_OK)
+      return End(std::move(flight), StatusOf(error));
+    if (!waits) {
+      (void)flight.release();  // Done has it, perhaps already
+      return;
+    }
+    // A signal may end a wait early; its handler runs when Python gets control.
+    while (ha_wait(engine, handle, -1, &error) == HA_TIMEOUT && ha_poll(engine, handle) == 0) {
+    }
+    Land(std::move(flight), handle);
+  }
+
+ private:
+  struct Flight {
+    Flight(CollectiveKernel* made_by, tensorflow::OpKernelContext* with, ha_engine* by,
+           DoneCallback then)
+        : kernel(made_by), context(with), engine(by), done(std::move(then)) {}
+
+    CollectiveKernel* const kernel;
+    tensorflow::OpKernelContext* const context;
+    ha_engine* const engine;
+    DoneCallback done;
+    Call call;
+  };
+
+  static void Done(void* context, ha_handle handle) {
+    std::unique_ptr<Flight> flight(static_cast<Flight*>(context));
+    CollectiveKernel* const kernel = flight->kernel;
+    kernel->Land(std::move(flight), handle);
+  }
+
+  void Land(std::unique_ptr<Flight> flight, ha_handle handle) {
+    ha_error error{};
+    absl::Status status;
+    if (ha_wait(flight->engine, handle, 0, &error) != HA_OK) {
+      status = StatusOf(error);
+    } else {
+      status = collective_.Land(flight->context, flight->call, flight->engine, handle);
+    }
+    ha_release(flight->engine, handle);
+    End(std::move(flight), status);
+  }
+
+  static void End(std::unique_ptr<Flight> flight, const absl::Status& status) {
+    if (!status.ok()) flight->context->CtxFailure(status);
+    const DoneCallback done = std::move(flight->done);
+    flight.reset();
+    done();  // the kernel may be gone after this
+  }
+
+  const Manner manner_;
+  const Collective collective_;
+};
+
+}  // namespace horoacc

@@ -1,0 +1,22 @@
+#pragma once
+// TensorFlow's types and the core's.
+#include <cstdint>
+
+#include "tensorflow/core/framework/types.pb.h"
+
+/// The types that can be reduced; all of them the core knows.
+#define HOROACC_REDUCED_TYPES                                                                 \
+  "{bool, uint8, int8, int16, int32, int64, float16, bfloat16, float32, float64, complex64, " \
+  "complex128}"
+
+/// The types that can be moved, some of them as others of the same width.
+#define HOROACC_MOVED_TYPES                                                              \
+  "{bool, uint8, int8, uint16, int16, uint32, int32, uint64, int64, float16, bfloat16, " \
+  "float32, float64, complex64, complex128}"
+
+namespace horoacc {
+
+/// The core's number of the type with these bits; -1 if it can only be computed with elsewhere.
+[[nodiscard]] int32_t NumberOf(tensorflow::DataType type);
+
+}  // namespace horoacc

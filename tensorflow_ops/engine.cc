@@ -1,0 +1,62 @@
+#include "engine.h"
+
+#include <atomic>
+#include <string>
+
+#include "absl/strings/cord.h"
+
+namespace horoacc {
+namespace {
+
+// A binding is the place of process-wide state: kernels are made by TensorFlow, which knows no
+// engine. An engine is never freed, so that a kernel may still hold one that was shut down.
+std::atomic<ha_engine*>& Attached() {
+  static std::atomic<ha_engine*> engine{nullptr};
+  return engine;
+}
+
+// The codes are those that scripts written for Horovod catch.
+absl::StatusCode CodeOf(int32_t kind) {
+  switch (kind) {
+    case HA_MISMATCH:
+    case HA_CONFIG:
+      return absl::StatusCode::kFailedPrecondition;
+    case HA_INVALID:
+      return absl::StatusCode::kInvalidArgument;
+    case HA_TIMEOUT:
+      return absl::StatusCode::kDeadlineExceeded;
+    case HA_UNSUPPORTED:
+      return absl::StatusCode::kUnimplemented;
+    default:
+      return absl::StatusCode::kUnknown;
+  }
+}
+
+}  // namespace
+
+ha_engine* TheEngine() { return Attached().load(std::memory_order_acquire); }
+
+absl::Status NotInitialized() {
+  return absl::FailedPreconditionError("Horovod has not been initialized; use hvd.init().");
+}
+
+absl::Status StatusOf(const ha_error& error) {
+  absl::Status status(CodeOf(error.kind), error.message);
+  // Of a view: TensorFlow's libraries have no Cord that is made of a string.
+  const std::string kind = std::to_string(error.kind);
+  const std::string culprit = std::to_string(error.culprit);
+  status.SetPayload("horoacc/kind", absl::Cord(absl::string_view(kind)));
+  status.SetPayload("horoacc/culprit", absl::Cord(absl::string_view(culprit)));
+  return status;
+}
+
+}  // namespace horoacc
+
+extern "C" {
+
+// Kernels submit to this engine from now on; NULL: to none.
+HA_API void ha_tensorflow_attach(ha_engine* engine) {
+  horoacc::Attached().store(engine, std::memory_order_release);
+}
+
+}  // extern "C"

@@ -1,0 +1,124 @@
+// Where this process stands in the job, asked when a graph runs; and join.
+#include <cstring>
+#include <vector>
+
+#include "collective_kernel.h"
+#include "tensorflow/core/framework/common_shape_fns.h"
+#include "tensorflow/core/framework/op.h"
+
+namespace horoacc {
+namespace {
+
+using tensorflow::OpKernel;
+using tensorflow::OpKernelConstruction;
+using tensorflow::OpKernelContext;
+using tensorflow::Tensor;
+using tensorflow::TensorShape;
+
+absl::Status GiveNumber(OpKernelContext* context, int32_t number) {
+  Tensor* output = nullptr;
+  absl::Status status = context->allocate_output(0, TensorShape({}), &output);
+  if (status.ok()) output->scalar<int32_t>()() = number;
+  return status;
+}
+
+// One of the numbers that ha_engine_placement knows.
+template <int kWhich>
+class Place final : public OpKernel {
+ public:
+  using OpKernel::OpKernel;
+
+  void Compute(OpKernelContext* context) override {
+    ha_engine* const engine = TheEngine();
+    OP_REQUIRES(context, engine != nullptr, NotInitialized());
+    int32_t numbers[6];
+    ha_engine_placement(engine, numbers);
+    OP_REQUIRES_OK(context, GiveNumber(context, numbers[kWhich]));
+  }
+};
+
+// How many ranks a process set has, or whether this process is one of them.
+template <bool kIncluded>
+class Membership final : public OpKernel {
+ public:
+  explicit Membership(OpKernelConstruction* construction) : OpKernel(construction) {
+    OP_REQUIRES_OK(construction, construction->GetAttr("process_set_id", &process_set_));
+  }
+
+  void Compute(OpKernelContext* context) override {
+    ha_engine* const engine = TheEngine();
+    OP_REQUIRES(context, engine != nullptr, NotInitialized());
+    const int32_t size = ha_process_set_ranks(engine, process_set_, nullptr, 0);
+    OP_REQUIRES(context, size >= 0,
+                absl::InvalidArgumentError("no process set with the number " +
+                                           std::to_string(process_set_) + " is registered"));
+    int32_t number = size;
+    if (kIncluded) {
+      std::vector<int32_t> ranks(static_cast<size_t>(size));
+      ha_process_set_ranks(engine, process_set_, ranks.data(), ranks.size());
+      int32_t numbers[6];
+      ha_engine_placement(engine, numbers);
+      number = 0;
+      for (const int32_t rank : ranks) number |= rank == numbers[0] ? 1 : 0;
+    }
+    OP_REQUIRES_OK(context, GiveNumber(context, number));
+  }
+
+ private:
+  int32_t process_set_ = 0;
+};
+
+class Join {
+ public:
+  static constexpr ha_collective kCollective = HA_JOIN;
+  explicit Join(OpKernelConstruction*) {}
+
+  absl::Status Prepare(OpKernelContext*, Call*) const { return absl::OkStatus(); }
+
+  absl::Status Land(OpKernelContext* context, const Call&, ha_engine* engine,
+                    ha_handle handle) const {
+    ha_output result{};
+    ha_error error{};
+    if (ha_result(engine, handle, 0, &result, &error) != HA_OK) return StatusOf(error);
+    int32_t last = -1;
+    std::memcpy(&last, result.data, sizeof last);
+    return GiveNumber(context, last);
+  }
+};
+
+}  // namespace
+
+#define HOROACC_PLACE(op, kernel)                            \
+  REGISTER_OP(op)                                            \
+      .Output("number: int32")                               \
+      .SetIsStateful()                                       \
+      .SetShapeFn(tensorflow::shape_inference::ScalarShape); \
+  REGISTER_KERNEL_BUILDER(Name(op).Device(tensorflow::DEVICE_CPU), kernel)
+
+HOROACC_PLACE("HorovodRank", Place<0>);
+HOROACC_PLACE("HorovodLocalRank", Place<2>);
+HOROACC_PLACE("HorovodLocalSize", Place<3>);
+
+#define HOROACC_MEMBERSHIP(op, kernel)                       \
+  REGISTER_OP(op)                                            \
+      .Attr("process_set_id: int = 0")                       \
+      .Output("number: int32")                               \
+      .SetIsStateful()                                       \
+      .SetShapeFn(tensorflow::shape_inference::ScalarShape); \
+  REGISTER_KERNEL_BUILDER(Name(op).Device(tensorflow::DEVICE_CPU), kernel)
+
+HOROACC_MEMBERSHIP("HorovodSize", Membership<false>);
+HOROACC_MEMBERSHIP("HorovodProcessSetIncluded", Membership<true>);
+
+REGISTER_OP("HorovodJoin")
+    .Attr("process_set_id: int = 0")
+    .Attr("tensor_name: string = ''")
+    .Attr("wait: bool = false")
+    .Output("output_last_joined_rank: int32")
+    .SetIsStateful()
+    .SetIsDistributedCommunication()
+    .SetShapeFn(tensorflow::shape_inference::ScalarShape)
+    .Doc("Says that this rank has nothing more to reduce, and waits until all have said so.");
+REGISTER_KERNEL_BUILDER(Name("HorovodJoin").Device(tensorflow::DEVICE_CPU), CollectiveKernel<Join>);
+
+}  // namespace horoacc

@@ -1,0 +1,126 @@
+"""Elastic training with Keras: state, callbacks, and the loop."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from lazy import hvd, keras, mostly_on_torch, on_both, ranks
+
+
+@mostly_on_torch
+@ranks(1, 2, 4)
+def test_state() -> None:
+    import keras_training as training
+
+    model = training.network(seed=hvd.rank())
+    optimizer = hvd.DistributedOptimizer(training.sgd())
+    model.compile(optimizer, loss="mse")
+    state = hvd.elastic.KerasState(model, batch=hvd.rank(), epoch=7)
+    assert state.optimizer is optimizer and optimizer.built
+    own = training.values(model)
+    state.sync()
+    assert state.batch == 0
+    assert len(training.all_bits(model)) == 1
+    shared = training.values(model)
+    assert hvd.rank() == 0 or (own[0] != shared[0]).any()
+    model.fit(*training.share(2), verbose=0)
+    state.batch = 5
+    momenta = [keras.ops.convert_to_numpy(one).copy() for one in optimizer.variables]
+    state.restore()
+    assert (state.batch, state.epoch) == (0, 7)
+    for found, value in zip(training.values(model), shared, strict=True):
+        assert (found == value).all()
+    assert int(optimizer.iterations) == 0
+    restored = [keras.ops.convert_to_numpy(one) for one in optimizer.variables]
+    assert any((a != b).any() for a, b in zip(momenta, restored, strict=True))
+    model.fit(*training.share(1), verbose=0)
+    state.batch = 3
+    state.commit()
+    learned = training.values(model)
+    model.fit(*training.share(1), verbose=0)
+    state.batch = 9
+    state.restore()
+    assert state.batch == 3
+    for found, value in zip(training.values(model), learned, strict=True):
+        assert (found == value).all()
+
+
+@mostly_on_torch
+@ranks(1, 2)
+def test_state_with_an_optimizer_of_its_own() -> None:
+    import keras_training as training
+
+    model = training.network(seed=hvd.rank())
+    optimizer = keras.optimizers.Adam(0.5 + hvd.rank())
+    state = hvd.elastic.KerasState(model, optimizer)
+    state.sync()
+    assert float(optimizer.learning_rate) == 0.5
+    late = keras.Sequential([keras.layers.Dense(2)])
+    state = hvd.elastic.KerasState(late, optimizer, epoch=1)
+    state.epoch = 2
+    state.restore()
+    assert state.epoch == 1 and not late.built
+
+
+@mostly_on_torch
+@ranks(1, 2)
+def test_callbacks() -> None:
+    import keras_training as training
+
+    model = training.network()
+    optimizer = hvd.DistributedOptimizer(training.sgd())
+    model.compile(optimizer, loss="mse")
+    state = hvd.elastic.KerasState(model, batch=0, epoch=0)
+    seen: list[tuple[int, int]] = []
+
+    class Watch(keras.callbacks.Callback):  # type: ignore[misc]
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            seen.append((state.epoch, state.batch))
+
+    elastic = hvd.elastic
+    callbacks = [
+        elastic.UpdateBatchStateCallback(state), elastic.UpdateEpochStateCallback(state),
+        elastic.CommitStateCallback(state, batches_per_commit=2), Watch(),
+    ]  # fmt: skip
+    model.fit(*training.share(5), batch_size=training.BATCH, verbose=0, callbacks=callbacks)
+    assert (state.epoch, state.batch) == (1, 0)
+    assert seen == [(0, 0), (0, 1), (0, 2), (0, 3), (0, 4)]
+    assert state.commits == 3  # after the second and the fourth batch, and at the end
+    model.fit(*training.share(1), epochs=3 - state.epoch, verbose=0, callbacks=callbacks)
+    assert state.epoch == 3
+    with pytest.raises(ValueError, match="must be positive"):
+        elastic.CommitStateCallback(state, batches_per_commit=0)
+
+
+@on_both
+@ranks(2)
+def test_run_goes_back_to_the_last_commit() -> None:
+    """An error of a collective on all ranks: the job is left, joined again, and goes on."""
+    import keras_training as training
+
+    model = training.network()
+    model.compile(hvd.DistributedOptimizer(training.sgd()), loss="mse")
+    state = hvd.elastic.KerasState(model, steps=0)
+    failed = []
+
+    @hvd.elastic.run
+    def train(state: Any) -> int:
+        while state.steps < 4:
+            x, y = training.share(4)
+            part = slice(state.steps * training.BATCH, (state.steps + 1) * training.BATCH)
+            model.fit(x[part], y[part], batch_size=training.BATCH, shuffle=False, verbose=0)
+            state.steps += 1
+            if state.steps == 3 and not failed:
+                failed.append(True)
+                raise hvd.HorovodInternalError("as if a link had broken")
+            if state.steps % 2 == 0:
+                state.commit()
+        return int(state.steps)
+
+    assert train(state) == 4
+    assert failed
+    assert len(training.all_bits(model)) == 1
+    training.close(model, training.alone(4))
+    assert np.isfinite(training.values(model)[0]).all()
