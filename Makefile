@@ -1,6 +1,6 @@
 # make demo    trains the digits on two ranks and prints the accuracy
 # make test    C++ tests, then Python tests
-# make check   formatting, lint and types
+# make check   formatting, lint and types; clang-tidy only where something changed since it was clean
 # make tsan    C++ tests under ThreadSanitizer; make asan: Address- and UBSanitizer
 # make bench   measures against Gloo, Open MPI and MPICH on this machine
 #
@@ -29,7 +29,7 @@ test-cpp: build
 	ctest --test-dir $(NATIVE) --output-on-failure -j 2
 
 test-python: build
-	python -m pytest tests
+	python tests/lanes.py
 
 bench: build
 	python -m benchmarks
@@ -64,13 +64,11 @@ build: .venv/.editable-$(PACKAGES_SUM)
 
 # --- checks ----------------------------------------------------------------------------------
 CXX_FILES = $(shell find csrc torch_ops tensorflow_ops tests/cpp -name '*.cc' -o -name '*.h')
-# The MPI plug-in is compiled against two MPIs; the linter takes the first.
-TIDY_FILES = $(shell find csrc -name '*.cc')
 
 # mypy must see launcher/ where it is imported: as horoacc.launcher.
 define TYPES
 rm -rf build/types && mkdir -p build/types/horoacc
-ln -s $(CURDIR)/horoacc/* build/types/horoacc/ && ln -s $(CURDIR)/launcher build/types/horoacc/
+ln -s $(CURDIR)/horoacc/* build/types/horoacc/ && ln -sfn $(CURDIR)/launcher build/types/horoacc/launcher
 cd build/types && mypy --config-file $(CURDIR)/pyproject.toml -p horoacc
 endef
 
@@ -79,7 +77,7 @@ check: build
 	ruff check .
 	ruff format --check .
 	$(TYPES)
-	run-clang-tidy.py -quiet -p $(NATIVE) -j $(JOBS) $(addprefix ^$(CURDIR)/,$(addsuffix $$,$(TIDY_FILES)))
+	python tests/tidy.py $(NATIVE) -j $(JOBS)
 
 # Sanitizers reserve fixed address ranges that a randomised layout may occupy.
 NO_RANDOM := $(shell setarch $$(uname -m) -R true 2> /dev/null && echo setarch $$(uname -m) -R)

@@ -61,7 +61,8 @@ class CMakeBuild(build_ext):
             [cmake, "--install", str(build), "--prefix", str(package)], check=True, env=environ
         )
         if not in_tree:
-            prebuild_torch_ops(Path(self.build_lib).resolve())
+            for framework in ("torch", "tensorflow"):
+                prebuild_ops(framework, Path(self.build_lib).resolve())
 
     def get_outputs(self) -> list[str]:
         """The native files, for setuptools' record."""
@@ -172,14 +173,15 @@ def fetch_wheel(requirement: str, prefix: Path) -> bool:
     return done.returncode == 0
 
 
-def prebuild_torch_ops(build_lib: Path) -> None:
-    """Builds the torch ops into the package when torch is here; never fails the installation.
+def prebuild_ops(framework: str, build_lib: Path) -> None:
+    """Builds a framework's ops into the package when it is here; never fails the installation.
 
-    HOROACC_OPS_PREBUILD=0 leaves them to the first import.
+    HOROACC_OPS_PREBUILD=0 leaves them to the first import, and so does a list of other frameworks.
     """
-    if os.environ.get("HOROACC_OPS_PREBUILD") == "0":
+    wanted = os.environ.get("HOROACC_OPS_PREBUILD") or "1"
+    if wanted != "1" and framework not in wanted.split(","):
         return
-    probe = "import importlib.util as u; raise SystemExit(u.find_spec('torch') is None)"
+    probe = f"import importlib.util as u; raise SystemExit(u.find_spec('{framework}') is None)"
     if subprocess.run([sys.executable, "-c", probe], check=False).returncode != 0:
         return
     environ = dict(os.environ)
@@ -187,9 +189,10 @@ def prebuild_torch_ops(build_lib: Path) -> None:
         [str(build_lib), *filter(None, [environ.get("PYTHONPATH")])]
     )
     environ["HOROACC_OPS_PREBUILD"] = "1"
-    command = [sys.executable, "-c", "import horoacc.torch._ops as ops; ops.build_if_needed()"]
+    build = f"import horoacc.{framework}._ops as ops; ops.build_if_needed()"
+    command = [sys.executable, "-c", build]
     if subprocess.run(command, check=False, env=environ, cwd=build_lib).returncode != 0:
-        notice("torch ops were not built now; they are built at the first import")
+        notice(f"{framework} ops were not built now; they are built at the first import")
     for lock in (build_lib / "horoacc" / "lib" / "ops").glob("*.lock"):
         lock.unlink()
 
@@ -201,7 +204,7 @@ setup(
         *(f"horoacc.launcher.{name}" for name in find_packages("launcher")),
     ],
     package_dir={"horoacc.launcher": "launcher"},
-    package_data={"horoacc": ["*.pyi", "py.typed"]},
+    package_data={"horoacc": ["*.pyi", "py.typed", "dropin/startup/*.py"]},
     ext_modules=[Extension("horoacc._core", sources=[])],
     cmdclass={"build_ext": CMakeBuild, "build_py": BuildPy},
 )

@@ -7,12 +7,11 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from horoacc import settings
+from horoacc._version import __version__
 from horoacc.launcher.config_file import read_config
 from horoacc.launcher.hosts import Host, parse_hosts, read_hostfile
 from horoacc.launcher.values import from_flag, from_text
-
-from horoacc import settings
-from horoacc._version import __version__
 from horoacc.settings import RETIRED, TABLE, Setting, Value
 
 
@@ -176,17 +175,8 @@ def parse_arguments(arguments: Sequence[str], environ: Mapping[str, str] = os.en
         size = sum(host.slots for host in hosts)
     if not parsed.check_build:
         _check(parser, size, command, hosts)
-    notices = [*parsed.notices, *_unheeded(environ)]
+    notices = [*parsed.notices, *settings.unheeded(environ)]
     return Options(size or 1, command, hosts, given, values, parsed.check_build, notices)
-
-
-def _unheeded(environ: Mapping[str, str]) -> list[str]:
-    """A line for each variable of Horovod's that does nothing here."""
-    return [
-        f"{retired.env} has no effect: {retired.why}"
-        for retired in RETIRED
-        if retired.env and environ.get(retired.env)
-    ]
 
 
 def _hosts(parsed: argparse.Namespace) -> list[Host]:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Mapping
 
-from horoacc.launcher.mpirun import MpirunError, find_mpirun
-
 from horoacc import _version
+from horoacc.launcher.find_mpirun import MpirunError, find_mpirun
 from horoacc.mpi_plugins import plugin
 
 

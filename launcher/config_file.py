@@ -10,7 +10,6 @@ import difflib
 from pathlib import Path
 
 from horoacc.launcher.values import from_text
-
 from horoacc.settings import TABLE, Setting, Value
 
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable
 
-from horoacc.launcher.rank import CHUNK, DRAIN_SECONDS, Loop
+from horoacc.launcher.pipes import DRAIN_SECONDS, Loop, Pipes
 
 LineHandler = Callable[[str, bytes], None]
 """Takes the name of a stream and a line that came on it."""
@@ -28,18 +27,12 @@ class Engine:
         self.status: int | None = None
         """Exit code, negative for a signal; None while it runs."""
         self._ended_at = 0.0
-        self._loop = loop
-        self._line = line
-        self._open_fds: set[int] = set()
-        for name, fd in pipes.items():
-            os.set_blocking(fd, False)
-            self._open_fds.add(fd)
-            loop.watch(fd, self._reader(name, fd))
+        self._pipes = Pipes(loop, {fd: _splitter(name, line) for name, fd in pipes.items()})
 
     @property
     def finished(self) -> bool:
         """Whether it ended and all of its output has been read."""
-        return self.status is not None and not self._open_fds
+        return self.status is not None and not self._pipes.open
 
     def ended(self, status: int) -> None:
         """Notes how it ended."""
@@ -49,30 +42,18 @@ class Engine:
     def sweep(self, now: float) -> None:
         """Closes its pipes some time after its end: something may still hold them."""
         if self.status is not None and now >= self._ended_at + 2 * DRAIN_SECONDS:
-            for fd in list(self._open_fds):
-                self._close(fd)
+            self._pipes.close()
 
-    def _reader(self, name: str, fd: int) -> Callable[[], None]:
-        rest = b""
 
-        def ready() -> None:
-            nonlocal rest
-            try:
-                data = os.read(fd, CHUNK)
-            except BlockingIOError:
-                return
-            *lines, rest = (rest + data).split(b"\n")
-            if not data and rest:
-                lines, rest = [rest], b""
-            with self._loop.guard_output():
-                for text in lines:
-                    self._line(name, text)
-            if not data:
-                self._close(fd)
+def _splitter(name: str, line: LineHandler) -> Callable[[bytes], None]:
+    rest = b""
 
-        return ready
+    def take(data: bytes) -> None:
+        nonlocal rest
+        *lines, rest = (rest + data).split(b"\n")
+        if not data and rest:
+            lines, rest = [rest], b""
+        for text in lines:
+            line(name, text)
 
-    def _close(self, fd: int) -> None:
-        self._loop.unwatch(fd)
-        os.close(fd)
-        self._open_fds.discard(fd)
+    return take

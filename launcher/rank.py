@@ -2,31 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import signal
 from collections.abc import Callable
-from contextlib import AbstractContextManager
-from typing import Protocol
 
 from horoacc.launcher.output import RankStream
+from horoacc.launcher.pipes import DRAIN_SECONDS, Loop, Pipes
 from horoacc.launcher.processes import signal_group
-
-CHUNK = 1 << 16
-# What a rank's own children may take to end, and its pipes to run dry, after it ended.
-DRAIN_SECONDS = 1.0
-
-
-class Loop(Protocol):
-    """What calls back when there is something to read."""
-
-    def watch(self, fd: int, ready: Callable[[], None]) -> None:
-        """Calls `ready` whenever `fd` can be read."""
-
-    def unwatch(self, fd: int) -> None:
-        """Ends `watch`."""
-
-    def guard_output(self) -> AbstractContextManager[None]:
-        """Around everything that prints."""
 
 
 class Rank:
@@ -51,21 +32,17 @@ class Rank:
         self.ended_at = 0.0
         self._group_gone = False
         self._loop = loop
-        self._open_fds: set[int] = set()
-        for fd, stream in pipes.values():
-            os.set_blocking(fd, False)
-            self._open_fds.add(fd)
-            loop.watch(fd, self._reader(stream, fd))
+        self._pipes = Pipes(loop, {fd: _feeder(stream) for fd, stream in pipes.values()})
 
     @property
     def draining(self) -> bool:
         """Whether it ended while its pipes are still open."""
-        return self.status is not None and bool(self._open_fds)
+        return self.status is not None and self._pipes.open
 
     @property
     def finished(self) -> bool:
         """Whether it ended and all of its output has been read."""
-        return self.status is not None and not self._open_fds
+        return self.status is not None and not self._pipes.open
 
     def sweep(self, now: float) -> bool:
         """Ends what it has left behind, and closes its pipes, some time after its end.
@@ -83,33 +60,20 @@ class Rank:
                 signal_group(self.group, signal.SIGKILL)
                 gone = True
             self._group_gone = gone
-        if self._open_fds and now >= self.ended_at + 2 * DRAIN_SECONDS:
+        if self._pipes.open and now >= self.ended_at + 2 * DRAIN_SECONDS:
             # Something that left the group still holds the pipe; it is killed at the end.
-            for fd in list(self._open_fds):
-                self._close(fd)
-        return gone
-
-    def _reader(self, stream: RankStream, fd: int) -> Callable[[], None]:
-        def ready() -> None:
-            try:
-                data = os.read(fd, CHUNK)
-            except BlockingIOError:
-                return
-            with self._loop.guard_output():
-                if data:
-                    stream.feed(data)
-                else:
-                    stream.end()
-            if not data:
-                self._close(fd)
-
-        return ready
-
-    def _close(self, fd: int) -> None:
-        self._loop.unwatch(fd)
-        os.close(fd)
-        self._open_fds.discard(fd)
-        if not self._open_fds:
+            self._pipes.close()
             with self._loop.guard_output():
                 for stream in self.streams.values():
                     stream.end()
+        return gone
+
+
+def _feeder(stream: RankStream) -> Callable[[bytes], None]:
+    def take(data: bytes) -> None:
+        if data:
+            stream.feed(data)
+        else:
+            stream.end()
+
+    return take

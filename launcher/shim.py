@@ -16,6 +16,8 @@ import socket
 import sys
 
 _PR_SET_PDEATHSIG = 1
+# What comes with the byte that lets a rank start: descriptors, in this order.
+STDIN, LISTENER = 1, 2
 
 
 def _die_with_parent() -> None:
@@ -51,8 +53,34 @@ def _connect(name: str) -> socket.socket | None:
     return link
 
 
+def _tell_place() -> None:
+    """A rank that meets the others over TCP is told its place as if no MPI had started it."""
+    rank = _rank()
+    size = _number("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", default=1)
+    local_size = _number("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", default=1)
+    local_rank = _number("OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", default=rank % local_size)
+    hosts = -(-size // local_size)
+    place = {
+        "RANK": rank,
+        "SIZE": size,
+        "LOCAL_RANK": local_rank,
+        "LOCAL_SIZE": local_size,
+        # Exact on hosts of equally many ranks, as for an MPI job; the core asks every rank.
+        "CROSS_RANK": min(max(rank - local_rank, 0) // local_size, hosts - 1),
+        "CROSS_SIZE": hosts,
+    }
+    for name, value in place.items():
+        os.environ[f"HOROACC_{name}"] = os.environ[f"HOROVOD_{name}"] = str(value)
+
+
+def _number(*names: str, default: int) -> int:
+    return next((int(os.environ[n]) for n in names if os.environ.get(n, "").isdigit()), default)
+
+
 def _main(command: list[str]) -> int:
     _die_with_parent()
+    if "HOROACC_RENDEZVOUS" in os.environ:
+        _tell_place()
     link = _connect(os.environ.pop("HOROACC_OUTPUT_SOCKET", ""))
     if link is None:
         _execute(command)
@@ -67,10 +95,13 @@ def _main(command: list[str]) -> int:
         os.dup2(stderr_end, 2)
         # Not before horoaccrun knows this process, so that it can end it. Rank 0 also gets its
         # standard input, for mpirun's own forwarding may never deliver the end of it.
-        go, fds, _, _ = socket.recv_fds(link, 1, 1)
+        go, fds, _, _ = socket.recv_fds(link, 1, 2)
         if not go:
             os._exit(1)
-        os.dup2(fds[0] if fds else os.open(os.devnull, os.O_RDONLY), 0)
+        os.dup2(fds.pop(0) if go[0] & STDIN else os.open(os.devnull, os.O_RDONLY), 0)
+        if go[0] & LISTENER:
+            os.set_inheritable(fds[0], True)
+            os.environ["HOROACC_RENDEZVOUS_FD"] = str(fds[0])
         _execute(command)
     os.setpgid(child, child)
     hello = json.dumps({"rank": _rank(), "pid": child}).encode() + b"\n"

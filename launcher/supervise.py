@@ -17,8 +17,9 @@ from pathlib import Path
 
 from horoacc.launcher.engine import Engine, LineHandler
 from horoacc.launcher.output import Printer, RankStream
+from horoacc.launcher.pipes import DRAIN_SECONDS
 from horoacc.launcher.processes import Watchdog, kill_descendants, signal_group
-from horoacc.launcher.rank import DRAIN_SECONDS, Rank
+from horoacc.launcher.rank import Rank
 
 # What mpirun may take to end after its last rank did.
 _ENGINE_SECONDS = 10.0

@@ -36,7 +36,7 @@ def run(*command: str, cwd: Path, **more: str) -> str:
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A wheel of the checkout, which reuses what `make build` has compiled.
 
-    torch is here, so its ops are compiled now.
+    torch is here, so its ops are compiled now; TensorFlow's would be as well, in half a minute.
     """
     folder = tmp_path_factory.mktemp("wheel")
     run(
@@ -44,6 +44,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
         *("--wheel-dir", str(folder), str(ROOT)),
         cwd=ROOT,
         HOROACC_TESTS="ON",
+        HOROACC_OPS_PREBUILD="torch",
     )
     (built,) = folder.glob("*.whl")
     return built
@@ -73,14 +74,16 @@ def test_what_a_wheel_holds(wheel: Path) -> None:
         "horoacc/launcher/main.py",
         "horoacc/launcher/shim.py",
         "horoacc/launcher/environment/__init__.py",
+        "horoacc/dropin/startup/sitecustomize.py",
         "horoacc/_sources/csrc/api/horoacc.h",
     ):
         assert expected in names
     assert any(name.startswith("horoacc/_core.") and name.endswith(".so") for name in names)
     tops = {name.split("/")[0] for name in names}
     assert len(tops) == 2 and "horoacc" in tops, "a top-level name that is not ours"
-    torch_ops = {f"horoacc/_sources/torch_ops/{p.name}" for p in (ROOT / "torch_ops").glob("*.cc")}
-    assert torch_ops <= set(names)
+    for ops in ("torch_ops", "tensorflow_ops"):
+        sources = {f"horoacc/_sources/{ops}/{path.name}" for path in (ROOT / ops).glob("*.cc")}
+        assert sources and sources <= set(names)
 
 
 @pytest.mark.timeout(600)
@@ -194,3 +197,31 @@ def test_the_launcher_of_an_installation(installed: Path) -> None:
         PYTHONPATH=str(installed),
     )
     assert sorted(shown.splitlines()) == ["[0] [2.0]", "[1] [2.0]"]
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("flavour", ["openmpi", "mpich"])
+def test_two_ranks_over_mpi_without_a_framework(installed: Path, flavour: str) -> None:
+    """What `pip install horoacc[mpi]` gives: NumPy, mpi4py and an MPI whose ABI has a plug-in."""
+    prefix = Path(sys.prefix) if flavour == "openmpi" else ROOT / ".mpich"
+    mpirun = prefix / "bin" / "mpirun"
+    if not mpirun.exists():
+        pytest.skip(f"{flavour}'s mpirun is not installed")
+    program = BLOCK.replace(', "mpi4py"', "") + (
+        "import horoacc as hvd, numpy as np, re\n"
+        "from horoacc import basics\n"
+        "hvd.init()\n"
+        "total = hvd.allreduce(np.arange(3.0), op=hvd.Sum).tolist()\n"
+        "maps = open('/proc/self/maps').read()\n"
+        "plug_ins = sorted(set(re.findall(r'/\\S*horoacc_mpi_\\S*', maps)))\n"
+        "print(hvd.size(), total, basics.bootstrap(), *plug_ins, 'torch' in sys.modules)\n"
+    )
+    shown = run(
+        *(sys.executable, "-m", "horoacc.launcher.main", "--mpirun", str(mpirun), "-np", "2"),
+        *(sys.executable, "-c", program),
+        cwd=installed,
+        PYTHONPATH=str(installed),
+    )
+    plug_in = installed / "horoacc" / "lib" / f"libhoroacc_mpi_{flavour}.so"
+    said = f"2 [0.0, 2.0, 4.0] mpi {plug_in} False"
+    assert sorted(shown.splitlines()) == [f"[{rank}] {said}" for rank in range(2)]

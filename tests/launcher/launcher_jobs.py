@@ -20,6 +20,9 @@ MODES = {
 # A program's own rank, however it was started.
 RANK = "${HOROACC_RANK:-${OMPI_COMM_WORLD_RANK:-$PMI_RANK}}"
 SECONDS = 60
+# How long traces of a job may stay. Programs sleep for longer, so that their own end is no help.
+END_SECONDS = 20
+ASLEEP = 600
 
 
 @dataclass
@@ -93,5 +96,5 @@ class Job:
             assert time.monotonic() < deadline, f"{what} did not happen; alive: {self.alive()}"
             time.sleep(0.02)
 
-    def expect_nothing_left(self, seconds: float = 5) -> None:
-        self.wait_until(lambda: not self.alive(), "the end of every process", seconds)
+    def expect_nothing_left(self) -> None:
+        self.wait_until(lambda: not self.alive(), "the end of every process", END_SECONDS)

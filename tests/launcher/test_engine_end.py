@@ -6,12 +6,11 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from launcher_jobs import MODES, Job, Result
+from launcher_jobs import END_SECONDS, MODES, Job, Result
+from launcher_traces import traces
 
 # How ranks meet, and what carries their negotiation.
 WAYS = {
@@ -64,41 +63,6 @@ except hvd.HorovodInternalError as error:
 """
 
 
-@dataclass
-class Traces:
-    """What the processes of a job have outside of themselves."""
-
-    files: set[Path]
-    sockets: set[str]
-
-
-def top(path: Path) -> Path:
-    """The entry of /dev/shm that a file lies in."""
-    return Path(*path.parts[:4])
-
-
-def traces(job: Job) -> Traces:
-    files = set()
-    inodes = set()
-    for pid, _ in job.alive():
-        process = Path("/proc", str(pid))
-        try:
-            mapped = re.findall(r" (/dev/shm/\S+)$", (process / "maps").read_text(), re.MULTILINE)
-            opened = [str(fd.readlink()) for fd in (process / "fd").iterdir()]
-        except OSError:
-            continue
-        files |= {top(Path(name)) for name in (*mapped, *opened) if name.startswith("/dev/shm/")}
-        inodes |= {name[8:-1] for name in opened if name.startswith("socket:[")}
-    sockets = {line.split()[7] for line in unix_sockets() if line.split()[6] in inodes}
-    return Traces(files, sockets)
-
-
-def unix_sockets() -> list[str]:
-    """The lines of sockets that have a name."""
-    lines = Path("/proc/net/unix").read_text().splitlines()[1:]
-    return [line for line in lines if len(line.split()) > 7]
-
-
 class EngineJob:
     """Three ranks that reduce until something happens to them."""
 
@@ -129,44 +93,85 @@ class EngineJob:
 
     def expect_nothing_left(self) -> None:
         self._job.expect_nothing_left()
-        self._job.wait_until(lambda: not list(self._folder.iterdir()), "an empty TMPDIR", 5)
-        gone: Callable[[], bool] = lambda: not [p for p in self._traces.files if p.exists()]  # noqa: E731
-        self._job.wait_until(gone, f"the removal of {self._traces.files}", 5)
-        closed: Callable[[], bool] = lambda: (  # noqa: E731
-            not self._traces.sockets & {line.split()[7] for line in unix_sockets()}
+        self._job.wait_until(
+            lambda: not list(self._folder.iterdir()), "an empty TMPDIR", END_SECONDS
         )
-        self._job.wait_until(closed, f"the end of {self._traces.sockets}", 5)
+        self._traces.expect_gone(self._job)
 
 
-@pytest.mark.parametrize("way", WAYS)
+CODES = {
+    "kill": 128 + signal.SIGKILL,
+    "crash": 128 + signal.SIGSEGV,
+    "interrupt": 128 + signal.SIGINT,
+    "raise": 1,
+}
+
+
+# What a rank does in its last moments depends on how it ends, and what the others notice on the
+# way: each end once with each launcher, and one with every way.
 @pytest.mark.parametrize(
-    ("how", "code", "told"),
+    ("how", "way"),
     [
-        ("kill", 128 + signal.SIGKILL, "PeerLost"),
-        ("crash", 128 + signal.SIGSEGV, "PeerLost"),
-        ("interrupt", 128 + signal.SIGINT, "Aborted"),
-        ("raise", 1, "Aborted"),
+        *(("kill", way) for way in WAYS),
+        *(("crash", way) for way in ("tcp", "openmpi", "mpich-mpi")),
+        *(("interrupt", way) for way in ("board", "openmpi-mpi", "mpich")),
+        *(("raise", way) for way in ("board", "openmpi", "mpich-mpi")),
     ],
 )
-def test_a_rank_ends_in_the_middle(
-    job: Job, tmp_path: Path, way: str, how: str, code: int, told: str
-) -> None:
+def test_a_rank_ends_in_the_middle(job: Job, tmp_path: Path, way: str, how: str) -> None:
     ranks = EngineJob(job, tmp_path, way, how)
     result = ranks.end()
-    assert result.code == code, result
-    # MPICH's mpirun ends the others with SIGKILL as soon as a signal has ended one.
-    told_nobody = way.startswith("mpich") and how in ("kill", "crash")
+    assert result.code == CODES[how], result
+    # MPICH's mpirun ends the others with SIGKILL as soon as one has failed.
+    told_nobody = way.startswith("mpich")
     for survivor in () if told_nobody else (0, 2):
-        (line,) = [line for line in result.of(survivor) if told in line]
-        assert re.fullmatch(rf"{told} 1 .*\brank 1\b.*", line), line
+        (line,) = [line for line in result.of(survivor) if "PeerLost" in line]
+        assert re.fullmatch(r"PeerLost 1 .*\brank 1\b.*", line), line
     if how == "raise":
         assert "rank 1 exited with code 1" in result.err
         assert "[1] ValueError: only on rank 1" in result.err
     ranks.expect_nothing_left()
 
 
+BLAME = """
+import atexit, time
+atexit.register(time.sleep, 1)  # runs after the engine's own
+import numpy as np
+import horoacc as hvd
+hvd.init()
+hvd.barrier()
+if hvd.rank() == 1:
+    raise ValueError("only on rank 1")
+if hvd.rank() == 0:
+    atexit.unregister(time.sleep)
+try:
+    hvd.allreduce(np.ones(3))
+except hvd.HorovodInternalError as error:
+    print(type(error).__name__, error.culprit, flush=True)
+    raise SystemExit(9)
+"""
+
+
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_the_rank_that_raised_is_the_one_that_failed(job: Job, way: str) -> None:
+    """However long it takes to end: the others must not end, with another code, before it has."""
+    flags, plane = WAYS[way]
+    if len(flags) == 2 and not Path(flags[1]).exists():
+        pytest.skip(f"{way}'s mpirun is not installed")
+    result = job.run(*flags, "-np", "3", sys.executable, "-c", BLAME, HOROACC_CONTROL=plane, code=1)
+    said = result.err.split("horoaccrun: rank 1 exited with code 1; its last lines on stderr:\n")
+    assert len(said) == 2, result.err
+    assert said[1].rstrip().endswith("[1] ValueError: only on rank 1"), result.err
+    job.expect_nothing_left()
+
+
+@pytest.mark.parametrize(
+    ("number", "way"),
+    [
+        *((signal.SIGINT, way) for way in ("board", "openmpi-mpi", "mpich")),
+        *((signal.SIGKILL, way) for way in ("tcp", "openmpi", "mpich-mpi")),
+    ],
+)
 def test_the_launcher_ends_in_the_middle(job: Job, tmp_path: Path, way: str, number: int) -> None:
     ranks = EngineJob(job, tmp_path, way, "go on")
     assert ranks.process.stdout and b"running" in ranks.process.stdout.readline()
@@ -174,7 +179,9 @@ def test_the_launcher_ends_in_the_middle(job: Job, tmp_path: Path, way: str, num
     result = ranks.end()
     assert result.code == (-number if number == signal.SIGKILL else 128 + number), result
     if number == signal.SIGINT:
-        assert result.err.count("KeyboardInterrupt") >= 3
+        # MPICH's mpirun ends the others with SIGKILL as soon as one has ended.
+        told = 1 if way.startswith("mpich") else 3
+        assert result.err.count("KeyboardInterrupt") >= told
     ranks.expect_nothing_left()
 
 
@@ -185,6 +192,7 @@ import numpy as np
 import horoacc as hvd
 from horoacc.errors import Timeout
 hvd.init()
+hvd.barrier()  # what is told is how long the tensor waits, and not how long ranks take to start
 try:
     if hvd.rank() == 1:
         deadline = time.monotonic() + 60
@@ -200,7 +208,7 @@ except Timeout as error:
 """
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", ["board", "tcp", "openmpi-mpi", "mpich"])
 def test_a_stalled_tensor_is_named_and_ends_the_job(job: Job, tmp_path: Path, way: str) -> None:
     flags, plane = WAYS[way]
     result = job.run(

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from horoacc.launcher.config_file import ConfigFileError, read_config
 
+from horoacc.launcher.config_file import ConfigFileError, read_config
 from horoacc.settings import TABLE, parse
 
 

@@ -10,10 +10,11 @@ import time
 from pathlib import Path
 
 import pytest
-from launcher_jobs import MODES, RANK, Job
+from launcher_jobs import ASLEEP, END_SECONDS, MODES, RANK, Job
+from launcher_traces import traces
 
 
-def when(rank: int, then: str, otherwise: str = "sleep 60") -> list[str]:
+def when(rank: int, then: str, otherwise: str = f"sleep {ASLEEP}") -> list[str]:
     """A program in which one rank does something else than the others."""
     return ["sh", "-c", f"if [ {RANK} = {rank} ]; then {then}; else {otherwise}; fi"]
 
@@ -42,7 +43,7 @@ def test_death_by_a_signal(job: Job, any_mode: list[str]) -> None:
 
 
 def test_a_rank_killed_from_outside(job: Job, mode: list[str]) -> None:
-    process = job.start(*mode, "-np", "3", "sleep", "61")
+    process = job.start(*mode, "-np", "3", "sleep", str(ASLEEP))
     os.kill(ranks_up(job, 3, "sleep")[1], signal.SIGKILL)
     _, err = process.communicate(timeout=30)
     assert process.returncode == 128 + 9
@@ -58,9 +59,11 @@ def test_last_lines_are_repeated_only_twenty(job: Job) -> None:
     assert result.err.splitlines() == [*lines, told, *lines[10:]]
 
 
-def test_others_may_clean_up_when_one_fails(job: Job, mode: list[str]) -> None:
-    program = when(1, "sleep 0.5; exit 4", "trap 'echo cleaned; exit' TERM; sleep 60 & wait")
-    result = job.run(*mode, "-np", "2", *program, code=4)
+def test_others_may_clean_up_when_one_fails(job: Job, mode: list[str], tmp_path: Path) -> None:
+    ready = tmp_path / "ready"
+    fail = f"while [ ! -e {ready} ]; do sleep 0.05; done; exit 4"
+    clean = f"trap 'echo cleaned; exit' TERM; touch {ready}; sleep {ASLEEP} & wait"
+    result = job.run(*mode, "-np", "2", *when(1, fail, clean), code=4)
     assert result.of(0) == ["cleaned"]
     job.expect_nothing_left()
 
@@ -76,7 +79,7 @@ def test_others_may_clean_up_when_one_fails(job: Job, mode: list[str]) -> None:
     ],
 )
 def test_signals_end_the_job(job: Job, way: str, number: int, code: int) -> None:
-    process = job.start(*MODES[way], "-np", "3", "sleep", "62")
+    process = job.start(*MODES[way], "-np", "3", "sleep", str(ASLEEP))
     ranks_up(job, 3, "sleep")
     process.send_signal(number)
     process.communicate(timeout=30)
@@ -89,7 +92,7 @@ def test_ctrl_c_reaches_python_as_an_exception(job: Job, mode: list[str]) -> Non
 import time
 try:
     print("ready", flush=True)
-    time.sleep(60)
+    time.sleep(600)
 except KeyboardInterrupt:
     print("interrupted")
 """
@@ -118,11 +121,12 @@ def test_stubborn_ranks_are_killed_after_the_grace(job: Job, mode: list[str]) ->
 
 
 def test_second_ctrl_c_does_not_wait(job: Job) -> None:
-    stubborn = "trap '' INT; echo deaf; while true; do sleep 1; done"
+    stubborn = "trap 'echo heard' INT; echo deaf; while true; do sleep 1; done"
     flags = ["--tcp", "--grace-seconds", "1000", "-np", "1", "sh", "-c", stubborn]
     process = job.start(*flags)
     assert process.stdout and b"deaf" in process.stdout.readline()
     process.send_signal(signal.SIGINT)
+    assert b"heard" in process.stdout.readline()
     with pytest.raises(subprocess.TimeoutExpired):
         process.wait(timeout=0.5)
     process.send_signal(signal.SIGINT)
@@ -132,7 +136,7 @@ def test_second_ctrl_c_does_not_wait(job: Job) -> None:
 
 
 def test_a_stopped_rank_ends_too(job: Job, mode: list[str]) -> None:
-    process = job.start(*mode, "-np", "2", "sleep", "63")
+    process = job.start(*mode, "-np", "2", "sleep", str(ASLEEP))
     os.kill(ranks_up(job, 2, "sleep")[0], signal.SIGSTOP)
     process.send_signal(signal.SIGTERM)
     process.communicate(timeout=30)
@@ -142,7 +146,7 @@ def test_a_stopped_rank_ends_too(job: Job, mode: list[str]) -> None:
 
 def test_nothing_survives_a_killed_launcher(job: Job, mode: list[str]) -> None:
     """Neither the ranks nor what they started, not even mpirun."""
-    process = job.start(*mode, "-np", "2", "sh", "-c", "sleep 64 & sleep 64; true")
+    process = job.start(*mode, "-np", "2", "sh", "-c", f"sleep {ASLEEP} & sleep {ASLEEP}; true")
     ranks_up(job, 4, "sleep")
     process.kill()
     process.communicate(timeout=30)
@@ -150,7 +154,7 @@ def test_nothing_survives_a_killed_launcher(job: Job, mode: list[str]) -> None:
 
 
 def test_nothing_survives_a_killed_mpirun(job: Job) -> None:
-    process = job.start("--mpi", "-np", "2", "sh", "-c", "sleep 65 & sleep 65; true")
+    process = job.start("--mpi", "-np", "2", "sh", "-c", f"sleep {ASLEEP} & sleep {ASLEEP}; true")
     ranks_up(job, 4, "sleep")
     (engine,) = [pid for pid, line in job.alive() if "--map-by" in line]
     os.kill(engine, signal.SIGKILL)
@@ -162,7 +166,7 @@ def test_nothing_survives_a_killed_mpirun(job: Job) -> None:
 @pytest.mark.parametrize("code", [0, 1])
 def test_nothing_survives_its_rank(job: Job, code: int) -> None:
     """Children in the rank's group, and one that left it, in a rank that ends by itself."""
-    program = f"sleep 66 & setsid sleep 66 & sleep 0.2; exit {code}"
+    program = f"sleep {ASLEEP} & setsid sleep {ASLEEP} & sleep 0.2; exit {code}"
     flags = MODES["tcp" if code == 0 else "openmpi"]
     result = job.run(*flags, "-np", "1", "sh", "-c", program, code=code)
     assert result.out == ""
@@ -186,33 +190,38 @@ import os, signal, sys, time
 world = MPI.COMM_WORLD
 world.allreduce(1)
 print("up", flush=True)
-if world.rank == 1 and sys.argv[1] == "kill":
-    os.kill(os.getpid(), signal.SIGKILL)
-time.sleep(60)
+while world.rank == 1 and sys.argv[1] != "-":
+    if os.path.exists(sys.argv[1]):
+        os.kill(os.getpid(), signal.SIGKILL)
+    time.sleep(0.01)
+time.sleep(600)
 """
 
 
 @pytest.mark.parametrize("how", ["kill a rank", "interrupt", "kill the launcher"])
 def test_no_file_is_left(job: Job, tmp_path: Path, how: str) -> None:
     """MPI itself has shared memory and session files, which it leaves where it is killed."""
-
-    def shared() -> set[Path]:
-        return set(Path("/dev/shm").glob("horoacc-*"))
-
-    before = shared()
-    program = [sys.executable, "-c", MPI_PROGRAM, how.split()[0] if how == "kill a rank" else "-"]
-    process = job.start("--mpi", "-np", "2", *program, TMPDIR=str(tmp_path))
+    go = tmp_path / "go"
+    folder = tmp_path / "sessions"
+    folder.mkdir()
+    argument = str(go) if how == "kill a rank" else "-"
+    program = [sys.executable, "-c", MPI_PROGRAM, argument]
+    process = job.start("--mpi", "-np", "2", *program, TMPDIR=str(folder))
     assert process.stdout
-    assert process.stdout.readline().endswith(b"up\n")
-    assert how == "kill a rank" or shared() - before
-    if how == "interrupt":
+    for _ in range(2):
+        assert process.stdout.readline().endswith(b"up\n")
+    found = traces(job)
+    assert found.files and list(folder.iterdir())
+    if how == "kill a rank":
+        go.touch()
+    elif how == "interrupt":
         process.send_signal(signal.SIGINT)
-    elif how == "kill the launcher":
+    else:
         process.kill()
     process.communicate(timeout=30)
     job.expect_nothing_left()
-    job.wait_until(lambda: not list(tmp_path.iterdir()), "the removal of session files", 5)
-    assert shared() <= before
+    job.wait_until(lambda: not list(folder.iterdir()), "the removal of session files", END_SECONDS)
+    found.expect_gone(job)
 
 
 MPICH_PROGRAM = """
@@ -222,35 +231,36 @@ world = MPI.COMM_WORLD
 world.allreduce(1)
 if world.rank == 0:
     print(re.search(r"/dev/shm/mpich_shm_\\S+", open("/proc/self/maps").read())[0], flush=True)
-if sys.argv[1] == "kill" and world.rank == 1:
-    time.sleep(0.5)
+if sys.argv[1] != "end":
+    while world.rank == 0 or not os.path.exists(sys.argv[1]):
+        time.sleep(0.01)
     os.kill(os.getpid(), signal.SIGKILL)
-if sys.argv[1] == "-":
-    time.sleep(60)
 """
 
 
 @pytest.mark.parametrize("how", ["end", "kill a rank", "interrupt", "kill the launcher"])
-def test_no_segment_of_mpich_is_left(job: Job, how: str) -> None:
+def test_no_segment_of_mpich_is_left(job: Job, tmp_path: Path, how: str) -> None:
     """MPICH has a file in /dev/shm, of a name that says nothing, until MPI_Finalize."""
     mpirun = Path(MODES["mpich"][1])
     if not mpirun.exists():
         pytest.skip("MPICH is not installed")
-    program = [sys.executable, "-c", MPICH_PROGRAM]
-    argument = how.split()[0] if how in ("end", "kill a rank") else "-"
+    go = tmp_path / "go"
+    program = [sys.executable, "-c", MPICH_PROGRAM, "end" if how == "end" else str(go)]
     process = job.start(
-        *MODES["mpich"], "-np", "2", *program, argument,
+        *MODES["mpich"], "-np", "2", *program,
         MPI4PY_MPIABI="mpich", LD_LIBRARY_PATH=str(mpirun.parents[1] / "lib"),
     )  # fmt: skip
     assert process.stdout
     segment = Path(process.stdout.readline().split()[-1].decode())
     assert segment.name.startswith("mpich_shm_")
-    if how == "interrupt":
+    if how == "kill a rank":
+        go.touch()
+    elif how == "interrupt":
         process.send_signal(signal.SIGINT)
     elif how == "kill the launcher":
         assert segment.exists()
-        time.sleep(0.5)
+        time.sleep(2)  # many of the looks that are taken for such files, on a busy machine too
         process.kill()
     process.communicate(timeout=30)
     job.expect_nothing_left()
-    job.wait_until(lambda: not segment.exists(), "the removal of MPICH's segment", 5)
+    job.wait_until(lambda: not segment.exists(), "the removal of MPICH's segment", END_SECONDS)

@@ -9,9 +9,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from launcher_jobs import MODES, Job
+
 from horoacc.launcher import environment
 from horoacc.launcher.environment import Placement, PlacementError
-from launcher_jobs import MODES, Job
 
 TORCH = {"RANK": "5", "WORLD_SIZE": "8", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
 TORCHRUN = TORCH | {

@@ -114,13 +114,18 @@ def test_progress_bar_shows_before_its_line_ends(job: Job) -> None:
     assert process.returncode == 0
 
 
-def test_bar_stays_below_other_lines_on_a_terminal(job: Job) -> None:
-    program = """
+def test_bar_stays_below_other_lines_on_a_terminal(job: Job, tmp_path: Path) -> None:
+    # Each waits for the other, and then long enough for horoaccrun to have read what it wrote.
+    program = f"""
+def wait_for(name):
+    while not os.path.exists({str(tmp_path)!r} + name): time.sleep(0.02)
+    time.sleep(0.8)
+def tell(name): open({str(tmp_path)!r} + name, "w").close()
 if os.environ["HOROACC_RANK"] == "0":
-    sys.stderr.write("\\rbar"); sys.stderr.flush(); time.sleep(0.6)
+    sys.stderr.write("\\rbar"); sys.stderr.flush(); tell("/bar"); wait_for("/line")
     sys.stderr.write("\\rbar done\\n")
 else:
-    time.sleep(0.3); print("line")
+    wait_for("/bar"); print("line", flush=True); tell("/line")
 """
     shown = on_terminal(job, "--tcp", "-np", "2", *python(program), NO_COLOR="1")
     assert b"\r[0] bar\r\x1b[K[1] line\r\n[0] bar\r[0] bar done\r\n" in shown

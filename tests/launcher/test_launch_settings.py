@@ -7,9 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from horoacc.launcher.arguments import build_parser, parse_arguments
 
 from horoacc import settings
+from horoacc.launcher.arguments import build_parser, parse_arguments
 from horoacc.settings import BUILD, RETIRED, TABLE, SettingError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -162,8 +162,48 @@ def test_horovods_variables_without_a_meaning_get_a_line() -> None:
     assert line.startswith("HOROVOD_MPI_THREADS_DISABLE has no effect: threads")
 
 
+def test_horovods_controller_says_whether_mpi_starts_the_ranks() -> None:
+    for word, tcp in (("gloo", True), ("GLOO", True), ("mpi", False)):
+        assert settings.read({"HOROVOD_CONTROLLER": word})["tcp"] is tcp
+    assert settings.read({"HOROVOD_CONTROLLER": "gloo", "HOROACC_TCP": "0"})["tcp"] is False
+    with pytest.raises(
+        SettingError, match="HOROVOD_CONTROLLER must be one of gloo, mpi, not 'nccl'"
+    ):
+        settings.read({"HOROVOD_CONTROLLER": "nccl"})
+
+
+# Of Horovod's documentation, without the ones that its launcher alone sets and reads.
+HOROVODS = re.findall(
+    r"\w+",
+    """
+    FUSION_THRESHOLD CYCLE_TIME CACHE_CAPACITY HIERARCHICAL_ALLREDUCE HIERARCHICAL_ALLGATHER
+    TORUS_ALLREDUCE AUTOTUNE AUTOTUNE_LOG AUTOTUNE_WARMUP_SAMPLES AUTOTUNE_STEPS_PER_SAMPLE
+    AUTOTUNE_BAYES_OPT_MAX_SAMPLES AUTOTUNE_GAUSSIAN_PROCESS_NOISE TIMELINE
+    TIMELINE_MARK_CYCLES STALL_CHECK_DISABLE STALL_CHECK_TIME_SECONDS
+    STALL_SHUTDOWN_TIME_SECONDS MPI_THREADS_DISABLE NUM_NCCL_STREAMS THREAD_AFFINITY
+    GLOO_TIMEOUT_SECONDS LOG_LEVEL LOG_HIDE_TIME CPU_OPERATIONS CONTROLLER BATCH_D2D_MEMCOPIES
+    DISABLE_GROUP_FUSION DISABLE_NVTX_RANGES ENABLE_ASYNC_COMPLETION DYNAMIC_PROCESS_SETS
+    ENABLE_XLA_OPS ADASUM_MPI_CHUNK_SIZE CCL_CACHE ELASTIC GLOO_IFACE START_TIMEOUT
+    ELASTIC_TIMEOUT SPARK_START_TIMEOUT SPARK_USE_LOCAL_RANK_GPU_INDEX SPARK_PYTHONPATH
+    SPARK_WORK_DIR
+    """,
+)
+
+
+@pytest.mark.parametrize("name", [f"HOROVOD_{name}" for name in HOROVODS])
+def test_every_variable_of_horovod_is_honoured_or_told(name: str) -> None:
+    honoured = [setting for setting in TABLE if setting.horovod_env == name]
+    told = settings.unheeded({name: "1"})
+    assert len(honoured) + len(told) == 1
+    assert not told or told[0].startswith(f"{name} has no effect: ")
+    assert settings.unheeded({name: "0"}) == settings.unheeded({name: ""}) == []
+    page = (ROOT / "docs" / "settings.md").read_text()
+    assert f"`{name}`" in page
+
+
 def test_every_variable_of_the_project_is_documented() -> None:
-    """Whatever is read from the environment is a row of the table, or the launcher's own."""
+    """Whatever is read from the environment is a row of the table, or the launcher's own, or
+    begins with an underscore: what a process tells its own children."""
     known = {name for s in TABLE for name in (s.env, s.horovod_env)} | {b.env for b in BUILD}
     files = [
         ROOT / "setup.py",
@@ -171,7 +211,9 @@ def test_every_variable_of_the_project_is_documented() -> None:
         *(ROOT / "launcher").rglob("*.py"),
     ]
     named = {
-        name for file in files for name in re.findall(r"HOROACC_[A-Z_]+[A-Z]", file.read_text())
+        name
+        for file in files
+        for name in re.findall(r"(?<!_)HOROACC_[A-Z_]+[A-Z]", file.read_text())
     }
     assert {"HOROACC_BUILD_TYPE", "HOROACC_MPI_FETCH"} <= named & known
     readme = (ROOT / "launcher" / "README.md").read_text()

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from pathlib import Path
 
 import pytest
-from horoacc.launcher.main import main
 from launcher_jobs import RANK, Job
+
+from horoacc.launcher.arguments import parse_arguments
+from horoacc.launcher.find_mpirun import Mpirun
+from horoacc.launcher.main import main
+from horoacc.launcher.mpirun_command import command_line
 
 CORES = len(os.sched_getaffinity(0))
 
@@ -197,8 +202,24 @@ def test_programs_that_cannot_start(job: Job, any_mode: list[str], tmp_path: Pat
 
 
 def test_other_hosts_need_an_engine(job: Job) -> None:
-    result = job.run("--tcp", "-np", "2", "-H", "host.invalid:2", "echo", code=1)
-    assert "host.invalid is another host" in result.err and "mpirun" in result.err
+    inject = (
+        "import sys, horoacc.launcher.main as m; m.find_mpirun = lambda *a: None;"
+        "sys.exit(m.main(sys.argv[1:]))"
+    )
+    job.command = lambda *arguments: [  # type: ignore[method-assign]
+        sys.executable, "-c", inject, *arguments
+    ]  # fmt: skip
+    for flags in (["--tcp"], []):
+        result = job.run(*flags, "-np", "2", "-H", "host.invalid:2", "echo", code=1)
+        assert "no mpirun was found, and host.invalid is another host" in result.err
+
+
+def test_over_tcp_rank_0_is_on_the_launchers_host(job: Job) -> None:
+    hosts = "host.invalid:1,localhost:1"
+    result = job.run("--tcp", "-np", "2", "-H", hosts, "echo", code=1)
+    assert "the ranks meet on the first host, which is host.invalid" in result.err
+    result = job.run("--tcp", "-np", "2", "-H", "localhost:1,host.invalid:1", "echo", code=1)
+    assert "there is no way to host host.invalid" in result.err
 
 
 def test_mpi_cannot_negotiate_for_ranks_that_it_did_not_start(job: Job) -> None:
@@ -301,3 +322,20 @@ def test_a_missing_core_is_told_in_a_line(job: Job) -> None:
 def test_the_arguments_of_the_program_are_its_own(job: Job, mode: list[str]) -> None:
     result = job.run(*mode, "-np", "1", "echo", "-np", "3", "--tcp", "a  b", "--", "*")
     assert result.of(0) == ["-np 3 --tcp a  b -- *"]
+
+
+@pytest.mark.parametrize(
+    ("flavour", "version", "expected"),
+    [
+        ("openmpi", "5.0.11", "--prtemca plm_ssh_agent /a/enter --mca btl_tcp_if_include eth1,eth0 "
+         "--prtemca prte_if_include eth1,eth0"),
+        ("openmpi", "4.1.6", "--mca plm_rsh_agent /a/enter --mca btl_tcp_if_include eth1,eth0 "
+         "--mca oob_tcp_if_include eth1,eth0"),
+        ("mpich", "5.0.2", "-launcher rsh -launcher-exec /a/enter -iface eth1"),
+    ],
+)  # fmt: skip
+def test_mpirun_is_told_how_to_reach_other_hosts(flavour: str, version: str, expected: str) -> None:
+    flags = ["--launch-agent", "/a/enter", "--network-interfaces", "eth1, eth0"]
+    options = parse_arguments([*flags, "-np", "2", "-H", "a,b", "true"], {})
+    line = command_line(Mpirun("/x/mpirun", flavour, version), options, {}, 2, {})
+    assert expected in shlex.join(line)

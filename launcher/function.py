@@ -1,0 +1,219 @@
+"""`horoacc.run`: calls a function on every rank of a job and gives what it returned.
+
+The job is one of horoaccrun's (`function_job`), so that nothing of it stays behind; its ranks run
+`function_rank`. Function, results and exceptions travel as files of a folder that only this user
+can enter (mode 0700): what is unpickled was written by this user's own processes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+import cloudpickle
+
+from horoacc import dropin
+from horoacc.errors import RankFailed
+from horoacc.launcher import function_arguments
+from horoacc.launcher.function_output import forwarded
+from horoacc.launcher.processes import die_with_parent
+
+# Beyond the ranks' own time of grace, which the job observes by itself.
+_STOP_SECONDS = 15.0
+_JOB = "import sys; sys.path[:] = {path!r}; from horoacc.launcher.{module} import main; main()"
+
+
+class RankTraceback(Exception):
+    """The cause of an exception that `run` raises again: where the rank raised it."""
+
+
+def run(
+    func: Callable[..., Any],
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    num_proc: int = 1,
+    min_num_proc: int | None = None,
+    max_num_proc: int | None = None,
+    slots: int | None = None,
+    reset_limit: int | None = None,
+    cooldown_range: Sequence[int] | None = None,
+    hosts: str | None = None,
+    hostfile: str | None = None,
+    host_discovery_script: str | None = None,
+    start_timeout: float | None = None,
+    ssh_port: int | None = None,
+    ssh_identity_file: str | None = None,
+    disable_cache: bool | None = None,
+    output_filename: str | None = None,
+    verbose: bool | int | None = None,
+    use_gloo: bool | None = None,
+    use_mpi: bool | None = None,
+    mpi_args: str | None = None,
+    network_interface: str | None = None,
+    network_interfaces: str | None = None,
+    executable: str | None = None,
+    np: int | None = None,
+    min_np: int | None = None,
+    max_np: int | None = None,
+    *,
+    env: Mapping[str, str] | None = None,
+) -> list[Any]:
+    """Calls a function on every rank of a new job on this host. It calls `init()` itself.
+
+    Functions of a notebook or of the main script travel whole; those of other modules by name.
+
+    Args:
+        func: The function. cloudpickle must know how to pickle it, its arguments and its results.
+        args: Its arguments.
+        kwargs: Its keyword arguments.
+        num_proc: The number of ranks.
+        min_num_proc: For elastic jobs, which are not possible yet.
+        max_num_proc: The same.
+        slots: The same.
+        reset_limit: The same.
+        cooldown_range: The same.
+        hosts: "localhost:4": this host, with at least as many slots as ranks.
+        hostfile: A file that says the same.
+        host_discovery_script: For elastic jobs.
+        start_timeout: How long the ranks wait for each other in `init()`, in seconds.
+        ssh_port: Has no effect, and prints a line that says so.
+        ssh_identity_file: The same.
+        disable_cache: The same.
+        output_filename: A folder that gets each rank's output in files.
+        verbose: Whether to say what is started and how.
+        use_gloo: Starts the ranks without MPI.
+        use_mpi: Insists on MPI.
+        mpi_args: More arguments for mpirun.
+        network_interface: Has no effect, and prints a line that says so.
+        network_interfaces: The same.
+        executable: The Python of the ranks; None: this one.
+        np: The older name of `num_proc`.
+        min_np: The older name of `min_num_proc`.
+        max_np: The older name of `max_num_proc`.
+        env: More variables for the ranks.
+
+    Returns:
+        What the function returned, by rank.
+
+    Raises:
+        ValueError: Arguments contradict each other, or ask for what is not possible.
+        RankFailed: A rank died, or raised what cannot be pickled; `culprit` is the rank.
+        RuntimeError: The job cannot be started.
+        Exception: What the first rank that failed raised; its cause has that rank's traceback.
+    """
+    flags = function_arguments.flags(
+        {
+            "--num-proc": num_proc if np is None or num_proc != 1 else np,
+            "--min-num-proc": min_np if min_num_proc is None else min_num_proc,
+            "--max-num-proc": max_np if max_num_proc is None else max_num_proc,
+            "--slots-per-host": slots,
+            "--reset-limit": reset_limit,
+            "--blacklist-cooldown-range": cooldown_range,
+            "--hosts": hosts,
+            "--hostfile": hostfile,
+            "--host-discovery-script": host_discovery_script,
+            "--start-timeout": start_timeout,
+            "--ssh-port": ssh_port,
+            "--ssh-identity-file": ssh_identity_file,
+            "--disable-cache": disable_cache,
+            "--output-filename": output_filename,
+            "--verbose": bool(verbose),
+            "--gloo": use_gloo,
+            "--mpi": use_mpi,
+            "--mpi-args": mpi_args,
+            "--network-interfaces": network_interface or network_interfaces,
+            "--as-horovod": dropin.installed(),
+        }
+    )
+    size = function_arguments.check(flags, {**os.environ, **(env or {})})
+    folder = Path(tempfile.mkdtemp(prefix="horoacc-run-"))
+    try:
+        call = cloudpickle.dumps((func, tuple(args), dict(kwargs or {})))
+        (folder / "function").write_bytes(call)
+        code = _run_job(folder, flags, executable or sys.executable, env)
+        return _collect(folder, size, code)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _run_job(folder: Path, flags: list[str], executable: str, env: Mapping[str, str] | None) -> int:
+    """Runs the job to its end and gives its exit code; what interrupts that ends the job first."""
+    # Another Python has modules of its own, and gets this one's path behind them.
+    path = [os.path.abspath(entry) for entry in sys.path]
+    (folder / "path").write_text(json.dumps(path))
+    rank = "from horoacc.launcher.function_rank import main; main()"
+    if executable == sys.executable:
+        rank = _JOB.format(path=path, module="function_rank")
+    job_program = _JOB.format(path=path, module="function_job")
+    command = [sys.executable, "-c", job_program, str(os.getpid()), str(folder)]
+    command += [*flags, "--", executable, "-c", rank, str(folder)]
+    with forwarded() as (stdout, stderr):
+        job = subprocess.Popen(
+            command,
+            env={**os.environ, **(env or {})},
+            stdin=subprocess.DEVNULL,
+            stdout=stdout,
+            stderr=stderr,
+            # The job hears of Ctrl-C from here, so that it is told once.
+            start_new_session=True,
+            preexec_fn=die_with_parent(15),
+        )
+        try:
+            return job.wait()
+        except BaseException:
+            job.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                job.wait(_STOP_SECONDS)
+            job.kill()
+            job.wait()
+            raise
+
+
+def _collect(folder: Path, size: int, code: int) -> list[Any]:
+    """Gives the results by rank, or raises what went wrong first."""
+    outcome_file = folder / "outcome"
+    if not outcome_file.exists():
+        how = f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
+        raise RuntimeError(f"the job's own process {how}, and all ranks with it")
+    outcome = json.loads(outcome_file.read_text())
+    if outcome["refused"]:
+        raise RuntimeError(outcome["refused"])
+    failed = outcome["failed"]
+    raised = {rank: folder / f"error.{rank}" for rank in range(size)}
+    raised = {rank: path for rank, path in raised.items() if path.exists()}
+    if failed is not None and failed not in raised:
+        raise RankFailed(f"rank {failed} {outcome['text']}", failed)
+    if raised:
+        # All ranks of a host have one clock. Who raised later did so because of the first.
+        errors = {rank: cloudpickle.loads(path.read_bytes()) for rank, path in raised.items()}
+        _raise(*min(errors.items(), key=lambda item: item[1]["time"]))
+    results = []
+    for rank in range(size):
+        result = folder / f"result.{rank}"
+        if not result.exists():
+            raise RankFailed(f"rank {rank} ended without a result{outcome['text']}", rank)
+        results.append(cloudpickle.loads(result.read_bytes()))
+    return results
+
+
+def _raise(rank: int, told: dict[str, Any]) -> NoReturn:
+    """Raises what a rank raised, with its traceback as the cause."""
+    cause = RankTraceback(f"on rank {rank}:\n\n{told['traceback'].rstrip()}")
+    error: BaseException | None = None
+    if told["exception"] is not None:
+        # Some exceptions can be pickled but not be made again: their text must do.
+        with contextlib.suppress(Exception):
+            error = cloudpickle.loads(told["exception"])
+    if not isinstance(error, Exception):
+        error = RankFailed(f"rank {rank}: {told['summary']}", rank)
+    if hasattr(error, "add_note"):  # from Python 3.11 on
+        error.add_note(f"raised on rank {rank}")
+    raise error from cause

@@ -1,0 +1,104 @@
+"""Functions that `horoacc.run` calls in tests. Ranks import them from here by name."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from typing import Any
+
+import numpy as np
+
+import horoacc as hvd
+
+
+def summed(first: float, second: float = 0.0) -> tuple[int, int, float]:
+    hvd.init()
+    total = hvd.allreduce(np.full(3, first + second), op=hvd.Sum)
+    return hvd.rank(), hvd.size(), float(total[0])
+
+
+class Refusal(Exception):
+    """An exception with more than a text."""
+
+    def __init__(self, reason: str, amount: int) -> None:
+        super().__init__(f"{reason} {amount}")
+        self.reason = reason
+        self.amount = amount
+
+    def __reduce__(self) -> Any:
+        return Refusal, (self.reason, self.amount)
+
+
+class Stubborn(Exception):
+    """An exception that pickles, but that nobody can make again from its text."""
+
+    def __init__(self, reason: str, amount: int) -> None:
+        super().__init__(f"{reason} {amount}")
+
+
+def refuses_on_1() -> None:
+    hvd.init()
+    if hvd.rank() == 1:
+        raise Refusal("no more than", 7)
+    hvd.allreduce(np.ones(2), name="never complete")
+
+
+def stubborn_on_0() -> None:
+    hvd.init()
+    if hvd.rank() == 0:
+        raise Stubborn("not again", 3)
+    hvd.allreduce(np.ones(2), name="never complete")
+
+
+def leaves(code: int) -> None:
+    sys.exit(code)
+
+
+def dies_on_1(folder: str) -> None:
+    hvd.init()
+    with open(os.path.join(folder, f"pid.{hvd.rank()}"), "w") as file:
+        file.write(str(os.getpid()))
+    if hvd.rank() == 1:
+        print("these are my last words", file=sys.stderr, flush=True)
+        os.kill(os.getpid(), signal.SIGKILL)
+    hvd.allreduce(np.ones(2), name="never complete")
+
+
+def vanishes() -> None:
+    os._exit(0)
+
+
+def returns_a_lock() -> Any:
+    import threading
+
+    return threading.Lock()
+
+
+def large(count: int) -> Any:
+    return np.arange(count, dtype=np.int64)
+
+
+def variable(name: str) -> str | None:
+    return os.environ.get(name)
+
+
+def prints() -> None:
+    hvd.init()
+    print(f"from rank {hvd.rank()}", flush=True)
+    print(f"error of {hvd.rank()}", file=sys.stderr, flush=True)
+
+
+def sleeps(folder: str) -> None:
+    hvd.init()
+    open(os.path.join(folder, f"there.{hvd.rank()}"), "w").close()
+    time.sleep(60)
+
+
+def imports_horovod() -> bool:
+    import horovod.torch as found
+
+    import horoacc.torch as own
+
+    return found is own

@@ -1,0 +1,88 @@
+"""Scripts written from Horovod's documentation run unchanged under `--as-horovod`."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import sys
+from pathlib import Path
+
+import pytest
+from launcher_jobs import MODES, ROOT, Job, Result
+
+SCRIPTS = ROOT / "tests" / "horovod_scripts"
+
+
+def run(job: Job, mode: list[str], ranks: int, script: str, *arguments: str) -> Result:
+    path = SCRIPTS / script
+    assert "horoacc" not in path.read_text()
+    result = job.run(
+        *mode, "--as-horovod", "-np", str(ranks), sys.executable, str(path), *arguments
+    )
+    # TensorFlow's own, whatever is asked for.
+    told = [line for line in result.err.splitlines() if "absl::InitializeLog" not in line]
+    assert not [line for line in told if "Traceback" in line or "warning" in line.lower()], told
+    job.expect_nothing_left()
+    return result
+
+
+@pytest.mark.parametrize(
+    ("way", "ranks", "flags"),
+    [
+        ("tcp", 2, ("--fp16-allreduce",)),
+        ("openmpi", 2, ("--gradient-predivide-factor", "2")),
+    ],
+)
+def test_plain(job: Job, tmp_path: Path, way: str, ranks: int, flags: tuple[str, ...]) -> None:
+    saved = str(tmp_path / "model.pt")
+    result = run(job, MODES[way], ranks, "plain.py", "--checkpoint", saved, *flags)
+    *epochs, last = result.of(0)
+    losses = [float(line.split("loss ")[1].split(",")[0]) for line in epochs]
+    assert len(losses) == 4 and losses[-1] < 0.5 * losses[0] + 0.05
+    assert float(epochs[-1].rpartition(" ")[2]) > 0.9
+    assert last == "same everywhere: True, saved: True"
+    assert not any(result.of(rank) for rank in range(1, ranks))
+
+
+@pytest.mark.parametrize(("ranks", "resets"), [(1, 0), (2, 1)])
+def test_elastic(job: Job, ranks: int, resets: int) -> None:
+    result = run(job, ["--tcp"], ranks, "elastic.py", *["fail"] * resets)
+    for rank in range(ranks):
+        *before, last = result.of(rank)
+        assert before == ["reset"] * resets
+        assert re.fullmatch(r"loss small, weights \[1.0, -2.0, 0.5\], epoch 2", last), last
+
+
+def test_process_sets_and_uneven_data(job: Job) -> None:
+    result = run(job, ["--tcp"], 4, "process_sets_uneven.py")
+    for rank in range(4):
+        even = rank % 2 == 0
+        assert result.of(rank) == [
+            "0 [0, 1, 2, 3]", "1 [0, 2]", "2 [1, 3]",
+            f"half {2 if even else 4}",
+            f"rows {[0, 2, 2] if even else [1, 3, 3]}",
+            f"from {2 if even else 3}",
+            "low or high 2",
+            # One step with all, then with 3, 2 and 1 of 4: -(1 + 3/4 + 2/4 + 1/4).
+            "last 3, weight -2.5",
+        ]  # fmt: skip
+
+
+@pytest.mark.skipif(importlib.util.find_spec("keras") is None, reason="keras is not installed")
+@pytest.mark.parametrize(
+    ("backend", "flags"), [("torch", ()), ("tensorflow", ("--fp16-allreduce",))]
+)
+def test_keras(
+    job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, backend: str, flags: tuple[str, ...]
+) -> None:
+    if importlib.util.find_spec(backend) is None:
+        pytest.skip(f"{backend} is not installed")
+    monkeypatch.setenv("KERAS_BACKEND", backend)
+    saved = ("--checkpoint-dir", str(tmp_path), *flags)
+    begun = run(job, ["--tcp"], 2, "keras_fit.py", *saved, "--epochs", "3").of(0)
+    assert begun[-1] == "same everywhere: True"
+    assert any("finished gradual learning rate warmup to 0.1." in line for line in begun)
+    resumed = run(job, ["--tcp"], 2, "keras_fit.py", *saved).of(0)
+    assert re.fullmatch(r"accuracy (0\.9\d*|1\.0) from epoch 3", resumed[-2]), resumed[-2]
+    assert resumed[-1] == "same everywhere: True"
+    assert sum(line.startswith("Epoch ") for line in resumed) == 3

@@ -1,0 +1,83 @@
+"""How jobs end whose ranks do not all share memory: parts are as if on hosts of their own."""
+
+from __future__ import annotations
+
+import signal
+import sys
+
+import pytest
+from launcher_jobs import Job
+
+# The survivors hold back SIGTERM until they have told what they saw.
+PROGRAM = """
+import os, signal, sys
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+import numpy as np
+import horoacc as hvd
+how, who = sys.argv[1], int(sys.argv[2])
+hvd.init()
+me = hvd.rank()
+arrays = [np.ones(1 << 18, np.float32) for _ in range(4)]
+try:
+    for step in range(10**9):
+        flights = [hvd.allreduce_async_(x, name=f"grad{i}") for i, x in enumerate(arrays)]
+        if me == who and step == 5:
+            if how == "kill":
+                os.kill(os.getpid(), signal.SIGKILL)
+            if how == "raise":
+                raise ValueError("only here")
+            for flight in flights:
+                hvd.synchronize(flight)
+            hvd.shutdown()
+            print("left", flush=True)
+            break
+        for flight in flights:
+            hvd.synchronize(flight)
+except hvd.HorovodInternalError as error:
+    print(type(error).__name__, error.culprit, flush=True)
+    if how == "shut down":
+        hvd.shutdown()
+        sys.exit(0)
+    signal.sigtimedwait([signal.SIGTERM], 30)
+    sys.exit(9)
+"""
+
+
+@pytest.mark.parametrize("hosts", ["2+1", "1+1+1"])
+@pytest.mark.parametrize(("how", "who"), [("kill", 0), ("kill", 2), ("raise", 1)])
+def test_a_rank_ends_in_the_middle(job: Job, hosts: str, how: str, who: int) -> None:
+    result = job.run(
+        "--tcp", "-np", "3", sys.executable, "-c", PROGRAM, how, str(who), code=None,
+        HOROACC_PARTED_HOSTS=hosts, HOROACC_GRACE_SECONDS="30",
+    )  # fmt: skip
+    assert result.code == (128 + signal.SIGKILL if how == "kill" else 1), result
+    for survivor in {0, 1, 2} - {who}:
+        assert result.of(survivor) == [f"PeerLost {who}"], result
+
+
+@pytest.mark.parametrize("who", [0, 2])
+def test_a_rank_shuts_down_while_others_go_on(job: Job, who: int) -> None:
+    result = job.run(
+        "--tcp", "-np", "3", sys.executable, "-c", PROGRAM, "shut down", str(who),
+        HOROACC_PARTED_HOSTS="2+1",
+    )  # fmt: skip
+    assert result.of(who) == ["left"], result
+    for survivor in {0, 1, 2} - {who}:
+        assert result.of(survivor) == [f"Aborted {who}"], result
+
+
+def test_hosts_that_do_not_add_up(job: Job) -> None:
+    program = "import horoacc; horoacc.init()"
+    result = job.run(
+        "--tcp", "-np", "2", sys.executable, "-c", program, code=None, HOROACC_PARTED_HOSTS="2+1"
+    )
+    assert "'parted_hosts' cannot be '2+1' in a job of 2 ranks" in result.err, result
+
+
+def test_an_algorithm_that_is_none(job: Job) -> None:
+    program = "import horoacc; horoacc.init()"
+    result = job.run(
+        "--tcp", "-np", "2", sys.executable, "-c", program, code=None,
+        HOROACC_PARTED_HOSTS="1+1", HOROACC_ALGORITHM="rings",
+    )  # fmt: skip
+    assert "there is no algorithm 'rings'; there are ring, double_tree" in result.err, result
