@@ -39,7 +39,8 @@ class Door(Protocol):
 
 
 class HoroaccDoor:
-    """HoroACC: `memory` is arena or private, `how` is in place, blocking or named."""
+    """HoroACC: `memory` is arena or private, `how` is in place, blocking, named, c10d, or eager or
+    graph for TensorFlow, which takes its own copies of private memory."""
 
     def __init__(self) -> None:
         import torch
@@ -49,6 +50,8 @@ class HoroaccDoor:
 
         torch.set_num_threads(1)
         self._torch, self._plain, self.hvd = torch, horoacc, horoacc.torch
+        self._reduce_in_graph: Any = None
+        self._copies: dict[int, Any] = {}
         # Who measures what happens before init() calls it later.
         if "BENCH_LATE" in os.environ:
             self.rank, self.size = int(os.environ["HOROACC_RANK"]), int(os.environ["HOROACC_SIZE"])
@@ -80,7 +83,37 @@ class HoroaccDoor:
             return lambda: hvd.allreduce(buffer, op=sum_)
         if how == "named":
             return lambda: hvd.allreduce(buffer, op=sum_, name="the same every time")
+        if how in ("eager", "graph"):
+            return self._tensorflow(buffer, how)
+        if how == "c10d":
+            # As dist.all_reduce calls it; the options of a group say "asynchronous" by default.
+            options = self._torch.distributed.AllreduceOptions()
+            options.asyncOp = False
+            reduce, tensors = self._group().allreduce, [buffer]
+            return lambda: reduce(tensors, options).wait()
         return lambda: hvd.allreduce_(buffer, op=sum_)
+
+    def _tensorflow(self, buffer: Array, how: str) -> Call:
+        import tensorflow as tf
+
+        import horoacc.tensorflow as hvd
+
+        if not self._reduce_in_graph:
+            self._reduce_in_graph = tf.function(lambda x: hvd.allreduce(x, op=hvd.Sum))
+        where = buffer.ctypes.data
+        tensor = self._copies.get(where)
+        if tensor is None or not np.array_equal(tensor.numpy(), buffer):
+            tensor = self._copies[where] = tf.constant(buffer)
+        if how == "graph":
+            return lambda: self._reduce_in_graph(tensor)
+        return lambda: hvd.allreduce(tensor, op=hvd.Sum)
+
+    def _group(self) -> Any:
+        import torch.distributed as dist
+
+        if not dist.is_initialized():
+            dist.init_process_group("horoacc")
+        return dist.group.WORLD
 
     def barrier(self) -> None:
         self.hvd.barrier()

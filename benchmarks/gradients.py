@@ -69,7 +69,8 @@ class GradientWork:
 
         # Its functions must be global before a library that uses them is loaded.
         ctypes.CDLL(str(ops_build.core_library()), mode=ctypes.RTLD_GLOBAL)
-        self._native = native.library("submit.cc", f"-I{native.ROOT / 'csrc'}")
+        core = native.ROOT / "csrc"
+        self._native = native.library("submit.cc", f"-I{core}", header=core / "api" / "horoacc.h")
         self._native.gradients_create.restype = ctypes.c_void_p
         self._native.gradients_step.restype = ctypes.c_double
         engine = ctypes.c_void_p(basics.engine().address)

@@ -20,10 +20,9 @@ from multiprocessing.connection import Connection, Listener, wait
 from pathlib import Path
 from typing import Any
 
+from benchmarks import systems
 from horoacc.launcher import segments
 from horoacc.launcher.processes import descendants, die_with_parent
-
-from benchmarks import systems
 
 _START_SECONDS = 180.0
 _RUN_SECONDS = 300.0

@@ -1,5 +1,5 @@
 """A blocking allreduce of 1 KiB, negotiation included: at 2 ranks, and at 8 and 16 ranks on however
-few cores there are.
+few cores there are. Through `hvd`, and as a backend of torch.distributed below its Python front.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from benchmarks.slices import Contender, Effort, Rotation, Sample, Slices, compe
 SIZE = 1 << 10
 PEERS = ("gloo", "openmpi", "mpich")
 OWN = "hvd.allreduce"
+C10D = "c10d allreduce"
 
 
 def run(records: Records, quick: bool) -> None:
@@ -27,6 +28,7 @@ def run(records: Records, quick: bool) -> None:
                     Contender(OWN, own, "torch", "blocking"),
                     Contender("hvd.allreduce, named", own, "torch", "named"),
                     Contender("hvd.allreduce_", own, "torch", "in place"),
+                    Contender(C10D, own, "torch", "c10d"),
                 ]
             found += [Contender(peer, up[peer]) for peer in PEERS if peer in up]
             samples = compete(
@@ -46,6 +48,9 @@ def _compare(records: Records, ranks: int, samples: dict[str, Sample]) -> None:
     own = 1e6 * samples[OWN].median
     if ranks == 2:
         records.target("blocking hvd.allreduce of 1 KiB at 2 ranks", own, 30, "us", True)
+        if C10D in samples:
+            group = 1e6 * samples[C10D].median
+            records.target("blocking c10d allreduce of 1 KiB at 2 ranks", group, 20, "us", True)
         return
     where = f"1 KiB at {ranks} ranks on {cores()} cores"
     if "openmpi" in samples:

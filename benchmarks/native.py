@@ -12,12 +12,13 @@ ROOT = Path(__file__).resolve().parents[1]
 _FOLDER = ROOT / "build" / "bench"
 
 
-def library(source: str, *flags: str) -> ctypes.CDLL:
+def library(source: str, *flags: str, header: Path | None = None) -> ctypes.CDLL:
     """Compiles a source of this folder, unless that was done already, and loads it.
 
     Args:
         source: The file's name.
         flags: More for the compiler.
+        header: What the source includes of the project: compiled anew when it changes.
 
     Raises:
         RuntimeError: There is no compiler, or it failed.
@@ -26,7 +27,8 @@ def library(source: str, *flags: str) -> ctypes.CDLL:
     compiler = os.environ.get("CXX", "g++")
     command = [compiler, "-std=c++20", "-O3", "-march=native", "-Wall", "-Wextra", "-shared",
                "-fPIC", "-pthread", *flags]  # fmt: skip
-    key = hashlib.sha256(repr(command).encode() + path.read_bytes()).hexdigest()[:16]
+    texts = [path.read_bytes(), header.read_bytes() if header else b""]
+    key = hashlib.sha256(b"".join([repr(command).encode(), *texts])).hexdigest()[:16]
     output = _FOLDER / f"{path.stem}-{key}.so"
     if not output.exists():
         _FOLDER.mkdir(parents=True, exist_ok=True)

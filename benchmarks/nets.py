@@ -68,3 +68,59 @@ def deep() -> Task:
 
 
 NETS = {"mlp": mlp, "cnn": cnn, "deep": deep}
+
+
+class _Decoder(nn.Module):
+    """GPT-2 small's shape (Radford et al. 2019): 12 layers of width 768 with 12 heads."""
+
+    def __init__(self, words: int = 50257, places: int = 1024, width: int = 768) -> None:
+        super().__init__()
+        self.words, self.places = nn.Embedding(words, width), nn.Embedding(places, width)
+        layer = nn.TransformerEncoderLayer(
+            width, 12, 4 * width, dropout=0.0, activation="gelu", batch_first=True, norm_first=True
+        )
+        self.body = nn.TransformerEncoder(
+            layer, 12, nn.LayerNorm(width), enable_nested_tensor=False
+        )
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        length = x.shape[1]
+        mask = nn.Transformer.generate_square_subsequent_mask(length)
+        y = self.body(self.words(x) + self.places.weight[:length], mask, is_causal=True)
+        # The last layer shares the words' weights.
+        return nn.functional.linear(y, self.words.weight).reshape(-1, self.words.num_embeddings)
+
+
+@dataclass(frozen=True)
+class _Text(Task):
+    def data(self) -> tuple[torch.Tensor, torch.Tensor]:
+        return torch.randint(0, self.classes, self.batch), torch.randint(
+            0, self.classes, (self.batch[0] * self.batch[1],)
+        )
+
+
+class _Tiny(nn.Module):
+    """Parameters that do next to nothing, one after the other."""
+
+    def __init__(self, count: int, width: int) -> None:
+        super().__init__()
+        self.parts = nn.ParameterList([nn.Parameter(torch.randn(width)) for _ in range(count)])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for part in self.parts:
+            x = x + part
+        return x
+
+
+def gpt2() -> Task:
+    """GPT-2 small's shape, one sequence of 16 words: 124 M parameters, little work."""
+    return _Text(_Decoder(), (1, 16), 50257)
+
+
+def tiny() -> Task:
+    """2000 tensors of 64 numbers."""
+    return Task(_Tiny(2000, 64), (4, 64), 64)
+
+
+WIDE_NETS = {"gpt2": gpt2, "tiny": tiny}
+"""Of which communication is most of a step."""

@@ -9,6 +9,8 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 _PEERS = ("gloo", "openmpi", "mpich")
 _MIB = 1 << 20
+NEEDED = {"machine", "memory_bound", "allreduce", "latency", "gradients", "training", "ddp", "idle"}
+"""Benchmarks whose figures the pages show."""
 
 Record = dict[str, Any]
 Row = list[str]
@@ -18,13 +20,14 @@ def fill(records: list[Record]) -> None:
     """Replaces the tables of the last run.
 
     Args:
-        records: Those of a whole run.
+        records: Those of the last run of each benchmark, of all that are `NEEDED`.
     """
     _replace(ROOT / "README.md", "figures", _figures(records))
     page = ROOT / "docs" / "benchmarks.md"
     _replace(page, "machine", _machine(records))
     _replace(page, "targets", _targets(records))
     _replace(page, "training", _training(records))
+    _replace(page, "ddp", _ddp(records))
 
 
 def _replace(page: Path, mark: str, rows: Iterable[Row]) -> None:
@@ -115,3 +118,14 @@ def _training(records: list[Record]) -> list[Row]:
                  " to ".join(f"{one['quartiles'][k]}" for k in (0, 2))]
             )  # fmt: skip
     return rows
+
+
+def _ddp(records: list[Record]) -> list[Row]:
+    systems = ("gloo alone", "gloo DDP", "horoacc DDP", "horoacc DistributedOptimizer")
+    steps: dict[str, dict[str, str]] = {}
+    for one in records:
+        network, found, system = one.get("figure", "").partition(": step, ")
+        if one["benchmark"] == "ddp" and found:
+            steps.setdefault(network, {})[system] = f"{one['value']:.3g} {one['unit']}"
+    header = ["network", "alone", "DDP over Gloo", "DDP over HoroACC", "`hvd.DistributedOptimizer`"]
+    return [header, *([name, *(of.get(one, "-") for one in systems)] for name, of in steps.items())]

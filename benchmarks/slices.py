@@ -191,7 +191,7 @@ class Slices:
         calls = 1
         each = self._take(calls)
         # The first calls after a pause may take a hundred times as long as the next.
-        while calls * each < effort.seconds and calls < _MOST_CALLS:
+        while calls == 1 or (calls * each < effort.seconds and calls < _MOST_CALLS):
             self._warm = calls
             calls = min(_MOST_CALLS, 4 * calls)
             each = self._take(calls)

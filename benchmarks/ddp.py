@@ -1,0 +1,177 @@
+"""Training steps of three networks on 2 ranks: torch's DistributedDataParallel over HoroACC and
+over Gloo, and `hvd.DistributedOptimizer`.
+
+The ranks of both systems take turns, and so do the ways of each. Gloo's ranks also train the same
+network alone: what is left of its step is communication.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, cast
+
+from benchmarks.doors import Door, HoroaccDoor
+from benchmarks.group import Group, groups
+from benchmarks.records import Records
+from benchmarks.slices import Contender, Effort, Sample, Slices, compete
+from horoacc.launcher.main import KEEP_MEMORY
+
+RANKS = 2
+ALONE, DDP, OPTIMIZER = "alone", "DDP", "DistributedOptimizer"
+_NAMES = {
+    "cnn": "ResNet-20-shaped CNN, batch 16",
+    "gpt2": "GPT-2-small-shaped transformer, one sequence of 16",
+    "tiny": "2000 tensors of 64 numbers",
+}
+_SHARE = 1 / 3
+"""Of a step with Gloo: from here on communication counts."""
+_GAIN = 1.5
+
+
+# --- on the ranks ------------------------------------------------------------------------------
+
+
+class StepWork:
+    """A network that a rank trains alone or with the others."""
+
+    def __init__(self, door: Door, net: str, how: str) -> None:
+        import torch
+
+        from benchmarks.nets import NETS, WIDE_NETS
+
+        torch.manual_seed(1)
+        task = (NETS | WIDE_NETS)[net]()
+        torch.manual_seed(2 + door.rank)
+        self._door, self._torch = door, torch
+        self._data = task.data()
+        self._own = task.model
+        self._model: Any = task.model
+        self._optimizer: Any = torch.optim.SGD(task.model.parameters(), lr=1e-3)
+        if how == DDP:
+            self._model = self._wrap(task.model)
+        elif how == OPTIMIZER:
+            hvd = cast(HoroaccDoor, door).hvd
+            self._optimizer = hvd.DistributedOptimizer(
+                self._optimizer, named_parameters=task.model.named_parameters()
+            )
+        self._how = how
+
+    def _wrap(self, model: Any) -> Any:
+        import torch.distributed as dist
+
+        if not dist.is_initialized():
+            dist.init_process_group("horoacc")
+        parallel = self._torch.nn.parallel.DistributedDataParallel
+        return parallel(model, gradient_as_bucket_view=True)
+
+    def _step(self) -> None:
+        x, y = self._data
+        self._optimizer.zero_grad()
+        self._torch.nn.functional.cross_entropy(self._model(x), y).backward()
+        self._optimizer.step()
+
+    def run(self, warm: int, calls: int) -> float:
+        for _ in range(warm):
+            self._step()
+        self._door.barrier()
+        begin = time.perf_counter()
+        for _ in range(calls):
+            self._step()
+        return (time.perf_counter() - begin) / calls
+
+    def wrong(self) -> int:
+        """The parameters of all ranks must be the same: compares sums of their bits."""
+        self._step()
+        if self._how == ALONE:
+            return 0
+        torch = self._torch
+        bits = [p.detach().reshape(-1).view(torch.int32) for p in self._own.parameters()]
+        own = torch.stack([one.sum(dtype=torch.int64) for one in bits])
+        return int((own != self._of_root(own)).sum())
+
+    def _of_root(self, own: Any) -> Any:
+        import torch.distributed as dist
+
+        if self._how == OPTIMIZER:
+            return cast(HoroaccDoor, self._door).hvd.broadcast(own, 0)
+        given = own.clone()
+        dist.broadcast(given, 0)
+        return given
+
+
+# --- in the driver -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Way:
+    name: str
+    system: str
+    how: str
+
+
+_WAYS = (
+    _Way("gloo alone", "gloo", ALONE),
+    _Way("gloo DDP", "gloo", DDP),
+    _Way("horoacc DDP", "horoacc", DDP),
+    _Way("horoacc DistributedOptimizer", "horoacc", OPTIMIZER),
+)
+
+
+def run(records: Records, quick: bool) -> None:
+    """Measures and compares with the targets."""
+    complain = records.complainer(RANKS)
+    for net in _NAMES if not quick else ("cnn", "tiny"):
+        # DDP takes what its buckets lie in when it is made; other networks' are gone then.
+        # Everybody's C library keeps freed memory, as under horoaccrun: a step of the CNN takes a
+        # fifth longer without, whoever communicates.
+        free = {"BENCH_FREE": "1", "HOROACC_ARENA": "gradients", **KEEP_MEMORY}
+        with groups(["horoacc", "gloo"], RANKS, complain, **free) as up:
+            if len(up) == len({way.system for way in _WAYS}):
+                _measure(records, up, net, quick, complain)
+
+
+def _measure(
+    records: Records,
+    up: dict[str, Group],
+    net: str,
+    quick: bool,
+    complain: Callable[[str, str], None],
+) -> None:
+    entries = {
+        way.name: Slices(
+            Contender(way.name, up[way.system], "gradients", way.how), StepWork, net, way.how
+        )
+        for way in _WAYS
+    }
+    effort = Effort(3, 0.01, 0.01, 1.0) if quick else Effort(9, 0.25, 0.1, 12.0)
+    samples = compete(list(entries.values()), effort, complain)
+    for name, sample in samples.items():
+        group = entries[name].contender.group
+        records.figure(
+            f"{_NAMES[net]}: step, {name}", round(1e3 * sample.median, 3), "ms", group,
+            steps=sample.iterations, quartiles=_quartiles(sample),
+        )  # fmt: skip
+        if sample.wrong:
+            records.complain(f"{name}, {net}", RANKS, "the ranks' parameters differ")
+    if len(samples) == len(_WAYS):
+        _compare(records, net, {name: sample.median for name, sample in samples.items()})
+
+
+def _compare(records: Records, net: str, step: dict[str, float]) -> None:
+    share = 1 - step["gloo alone"] / step["gloo DDP"]
+    limit = _GAIN if share >= _SHARE else 1.0
+    for way in _WAYS:
+        if way.system == "horoacc":
+            records.target(
+                f"{_NAMES[net]}: steps a second of {way.name} against Gloo's DDP",
+                step["gloo DDP"] / step[way.name], limit, "x", False,
+                note=f"communication is {100 * share:.0f} % of Gloo's step",
+            )  # fmt: skip
+
+
+def _quartiles(sample: Sample) -> list[float]:
+    values = [1e3 * seconds for seconds in sample.seconds]
+    return [round(value, 3) for value in statistics.quantiles(values, n=4)]

@@ -1,0 +1,126 @@
+"""`fit` of Keras on 2 ranks, on TensorFlow and on torch, against the same two processes alone.
+
+Each rank has the network twice: one copy has a distributed optimizer, one a plain one. Short calls
+of `fit` of both take turns, and each pair gives an efficiency, as in `training`.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import statistics
+import time
+from typing import Any
+
+from benchmarks.group import Group, GroupFailed, groups
+from benchmarks.machine import cores
+from benchmarks.rank import Rank
+from benchmarks.records import Records
+
+RANKS = 2
+_BACKENDS = ("tensorflow", "torch")
+_WIDTHS = (2048, 2048)
+_INPUTS, _CLASSES, _BATCH = 1024, 1000, 32
+_NET = "Keras fit, MLP 1024-2048-2048-1000, batch 32"
+_LIMIT = 90
+_ROUNDS, _BLOCK_SECONDS = 16, 0.4
+
+
+# --- on the ranks ------------------------------------------------------------------------------
+
+
+def build(rank: Rank) -> None:
+    """Makes both copies of the network, with one thread for each op."""
+    import keras
+    import numpy as np
+
+    import horoacc.keras as hvd
+
+    if keras.backend.backend() == "tensorflow":
+        import tensorflow as tf
+
+        tf.config.threading.set_intra_op_parallelism_threads(1)
+    hvd.init()
+    random = np.random.default_rng(1 + rank.door.rank)
+    rank.kept["x"] = random.normal(size=(_BATCH, _INPUTS)).astype("float32")
+    rank.kept["y"] = random.integers(0, _CLASSES, _BATCH)
+    for copy in ("alone", "together"):
+        layers = [keras.layers.Dense(width, activation="relu") for width in _WIDTHS]
+        model = keras.Sequential([
+            keras.Input((_INPUTS,)), *layers, keras.layers.Dense(_CLASSES),
+        ])  # fmt: skip
+        optimizer = keras.optimizers.SGD(1e-3, momentum=0.9)
+        together = copy == "together"
+        model.compile(
+            hvd.DistributedOptimizer(optimizer) if together else optimizer,
+            loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        )
+        # The first step, and on TensorFlow the graph.
+        callbacks = [hvd.callbacks.BroadcastGlobalVariablesCallback(0)] if together else []
+        _fit(rank, model, 2, callbacks)
+        rank.kept[copy] = model
+
+
+def _fit(rank: Rank, model: Any, steps: int, callbacks: list[Any]) -> None:
+    """One epoch of so many times the same batch."""
+    x, y = (rank.kept[name] for name in ("x", "y"))
+    rows = list(range(_BATCH)) * steps
+    model.fit(x[rows], y[rows], batch_size=_BATCH, shuffle=False, verbose=0, callbacks=callbacks)
+
+
+def train(rank: Rank, copy: str, steps: int) -> float:
+    """Trains one copy by a call of `fit`; gives the seconds of a step."""
+    begin = time.perf_counter()
+    _fit(rank, rank.kept[copy], steps, [])
+    return (time.perf_counter() - begin) / steps
+
+
+def same(rank: Rank) -> bool:
+    """Says whether all ranks have the same weights, bit for bit."""
+    import horoacc
+
+    weights = rank.kept["together"].get_weights()
+    return all(
+        bool((horoacc.allreduce(weight, op=op) == weight).all())
+        for weight in weights for op in (horoacc.Min, horoacc.Max)
+    )  # fmt: skip
+
+
+# --- in the driver -----------------------------------------------------------------------------
+
+
+def run(records: Records, quick: bool) -> None:
+    """Measures both backends and compares with the target."""
+    for backend in _BACKENDS:
+        missing = [one for one in ("keras", backend) if importlib.util.find_spec(one) is None]
+        if missing:
+            records.write({"skipped": f"{', '.join(missing)} is not installed"})
+            continue
+        complain = records.complainer(RANKS)
+        with groups(["horoacc"], RANKS, complain, BENCH_FREE="1", KERAS_BACKEND=backend) as up:
+            if "horoacc" in up:
+                try:
+                    _measure(records, up["horoacc"], backend, quick)
+                except GroupFailed as error:
+                    complain(f"horoacc, {_NET}, {backend}", str(error))
+
+
+def _measure(records: Records, group: Group, backend: str, quick: bool) -> None:
+    what = f"{_NET}, {backend}"
+    group.run(build)
+    steps = max(4, int(_BLOCK_SECONDS / max(group.run(train, "alone", 4))))
+    seconds: dict[str, list[float]] = {"alone": [], "together": []}
+    shares = []
+    for turn in range(3 if quick else _ROUNDS):
+        for copy in ("alone", "together") if turn % 2 else ("together", "alone"):
+            seconds[copy].append(statistics.mean(group.run(train, copy, steps)))
+        shares.append(100 * seconds["alone"][-1] / seconds["together"][-1])
+    if not all(group.run(same)):
+        records.complain(f"horoacc, {what}", RANKS, "the ranks' weights differ")
+    share = statistics.median(shares)
+    medians = {copy: statistics.median(found) for copy, found in seconds.items()}
+    records.figure(
+        f"{what}: efficiency", round(share, 1), "%", group,
+        step_us={copy: round(1e6 * found, 1) for copy, found in medians.items()},
+        communication_share=round(1 - medians["alone"] / medians["together"], 3),
+    )  # fmt: skip
+    records.target(f"{what}, {RANKS} ranks on {cores()} cores", share, _LIMIT, "%", False)
