@@ -18,6 +18,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent / "ranks"))
 
+from nursery_process import START_SECONDS
 from pool import BodyFailed, BodySkipped, Pools
 
 pools_key = pytest.StashKey[Pools]()
@@ -52,16 +53,22 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items[:] = [item for item in items if _wanted(item)]
+    for item in items:
+        # The pool tells more than pytest's own limit, which must leave it the time to do so.
+        mark = item.get_closest_marker("ranks")
+        if mark is not None and item.get_closest_marker("timeout") is None:
+            seconds = mark.kwargs.get("seconds", BODY_SECONDS) + 2 * START_SECONDS
+            item.add_marker(pytest.mark.timeout(seconds))
     # Bodies of equal ranks run one after the other, so that few pools live at a time.
     items.sort(key=_pool_order)
 
 
 def _wanted(item: pytest.Item) -> bool:
-    mark = item.get_closest_marker("only_ranks")
-    if mark is None or item.get_closest_marker("ranks") is None:
+    if item.get_closest_marker("ranks") is None:
         return True
     assert isinstance(item, pytest.Function)
-    return item.callspec.params["ranks"] in mark.args
+    size = item.callspec.params["ranks"]
+    return all(size in mark.args for mark in item.iter_markers("only_ranks"))
 
 
 def _pool_order(item: pytest.Item) -> tuple[Any, ...]:

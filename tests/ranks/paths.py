@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 RANKS = (1, 2, 3, 4, 8)
+only_ranks = pytest.mark.only_ranks
 
 ROOT = Path(__file__).resolve().parents[2]
 MPIRUNS = {
@@ -26,7 +27,7 @@ def has_plugin(flavour: str) -> bool:
     return (Path(found.origin).parent / "lib" / f"libhoroacc_mpi_{flavour}.so").exists()
 
 
-def _over_mpi(flavour: str, word: str, env: dict[str, str], *marks: pytest.MarkDecorator) -> Any:
+def over_mpi(flavour: str, word: str, env: dict[str, str], *marks: pytest.MarkDecorator) -> Any:
     mpirun = MPIRUNS[flavour]
     missing = not mpirun.exists() or not has_plugin(flavour)
     return pytest.param(
@@ -51,30 +52,38 @@ DATA_PATHS = [pytest.param(EARLY | env, id=name) for name, env in _DATA.items()]
 DEFAULT_PATHS = [pytest.param(env, id=name) for name, env in _DATA.items()]
 CONTROL_PATHS = [
     pytest.param(EARLY | {"HOROACC_CONTROL": "tcp"}, id="control-tcp"),
-    _over_mpi("openmpi", "control", EARLY | {"HOROACC_CONTROL": "mpi"}),
-    _over_mpi("mpich", "control", EARLY | {"HOROACC_CONTROL": "mpi"}),
+    over_mpi("openmpi", "control", EARLY | {"HOROACC_CONTROL": "mpi"}),
+    # Another library below the same plane.
+    over_mpi("mpich", "control", EARLY | {"HOROACC_CONTROL": "mpi"}, only_ranks(2, 3, 16)),
 ]
 # What mpirun and horoaccrun give by default: ranks meet through MPI and negotiate on the board.
-BOARD_OVER_MPI = [
-    _over_mpi(flavour, "board", EARLY, pytest.mark.only_ranks(2, 3)) for flavour in MPIRUNS
-]
+BOARD_OVER_MPI = [over_mpi(flavour, "board", EARLY, only_ranks(2, 3)) for flavour in MPIRUNS]
 ALL_PATHS = [*DATA_PATHS, *CONTROL_PATHS, *BOARD_OVER_MPI]
 
 
 def only(paths: Sequence[Any], *sizes: int) -> list[Any]:
     """The same paths, for some numbers of ranks."""
     return [
-        pytest.param(*path.values, id=path.id, marks=[*path.marks, pytest.mark.only_ranks(*sizes)])
+        pytest.param(*path.values, id=path.id, marks=[*path.marks, only_ranks(*sizes)])
         for path in paths
     ]
 
 
-def matrix(dtypes: Sequence[str], controls: Sequence[Any] = CONTROL_PATHS) -> list[Any]:
-    """Pairs of path and type: all of them, but for the paths that differ only in how ranks meet."""
+def matrix(dtypes: Sequence[str], *control_sizes: int) -> list[Any]:
+    """Pairs of path and type: all of them, but for the paths that differ only in how ranks meet.
+
+    Args:
+        dtypes: The types.
+        control_sizes: Numbers of ranks that are run with negotiation over TCP and MPI; without
+            any, those with somebody to negotiate with.
+    """
     few = [dtype for dtype in dtypes if dtype in ("bool", "int64", "float32")]
+    *planes, another_mpi = only(CONTROL_PATHS, *(control_sizes or RANKS[1:]))
     return [
         pytest.param(*path.values, dtype, id=f"{path.id}-{dtype}", marks=path.marks)
-        for paths, types in ((DATA_PATHS, dtypes), (controls, dtypes), (BOARD_OVER_MPI, few))
+        for paths, types in (
+            (DATA_PATHS, dtypes), (planes, dtypes), ([another_mpi, *BOARD_OVER_MPI], few),
+        )
         for path in paths
         for dtype in types
-    ]
+    ]  # fmt: skip

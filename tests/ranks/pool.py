@@ -4,13 +4,13 @@ A pool is a job of `size` worker processes (worker.py). They are forked from a p
 imported the framework (nursery.py), meet over TCP on the loopback device, and then wait for bodies:
 functions of test modules, which every rank runs. A body that raises on any rank, or misses its
 deadline, ends the pool; the next body gets a new one. With HOROACC_TEST_MPIRUN among its variables
-the pool is started by that mpirun instead.
+the pool is started by that mpirun instead: it starts relays (relay.py), for which the ranks are
+forked, and the ranks find each other through it.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import secrets
 import select
@@ -26,15 +26,19 @@ from multiprocessing.connection import Connection, Listener, wait
 from pathlib import Path
 from typing import Any
 
-WORKER = Path(__file__).with_name("worker.py")
-NURSERY = Path(__file__).with_name("nursery.py")
-START_SECONDS = 90.0
+from nursery_process import START_SECONDS, BodyFailed, Nursery, variables
+
+RELAY = Path(__file__).with_name("relay.py")
 # After one rank failed the others may wait for it for ever.
 GRACE_SECONDS = 3.0
 STACK_SECONDS = 2.0
-# What other launchers leave behind must not decide who the workers think they are.
-FOREIGN = ("OMPI_", "PMIX_", "PMI_", "PRTE_", "SLURM_", "HOROVOD_", "HOROACC_")
-KEPT = ("HOROACC_CACHE_DIR",)
+# By what `mpirun --version` says: flags that the pool needs, and the library in lib/ beside bin/.
+MPIS = {
+    "Open MPI": (["--oversubscribe", "--allow-run-as-root", "--bind-to", "none"], "libmpi.so.40"),
+    "HYDRA": ([], "libmpi.so.12"),
+}
+# Variables that decide how a framework is imported.
+AT_IMPORT = ("KERAS_BACKEND",)
 
 
 @dataclass
@@ -50,56 +54,14 @@ class Outcome:
     """The traceback, the stacks of all threads, or the last lines on stderr."""
 
 
-class BodyFailed(AssertionError):
-    """A body did not end well on every rank."""
-
-
 class BodySkipped(Exception):
     """A body asked to be skipped on every rank."""
-
-
-class Nursery:
-    """The process that ranks are forked from: importing a framework takes longer than a test."""
-
-    def __init__(self, framework: str) -> None:
-        variables = {name: value for name, value in os.environ.items() if _harmless(name)}
-        self._process = subprocess.Popen(
-            [sys.executable, str(NURSERY), framework], env=variables | {"OMP_NUM_THREADS": "1"},
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-        )  # fmt: skip
-
-    def fork(self, size: int, variables: dict[str, str], arguments: list[str]) -> list[int]:
-        """Forks the ranks of a pool and gives their process ids."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        order = {"size": size, "variables": variables, "arguments": arguments}
-        try:
-            self._process.stdin.write(json.dumps(order).encode() + b"\n")
-            self._process.stdin.flush()
-        except BrokenPipeError:
-            raise BodyFailed("the process that ranks are forked from has died") from None
-        ready, _, _ = select.select([self._process.stdout], [], [], START_SECONDS)
-        line = self._process.stdout.readline() if ready else b""
-        if not line:
-            raise BodyFailed("the process that ranks are forked from did not answer")
-        return [int(pid) for pid in json.loads(line)]
-
-    def close(self) -> None:
-        """Ends it."""
-        self._process.kill()
-        self._process.wait()
-
-
-def _harmless(name: str) -> bool:
-    return not name.startswith(FOREIGN) or name in KEPT
 
 
 class RankPool:
     """A job of worker processes."""
 
-    def __init__(
-        self, size: int, framework: str, env: Mapping[str, str], nursery: Nursery | None
-    ) -> None:
+    def __init__(self, size: int, framework: str, env: Mapping[str, str], nursery: Nursery) -> None:
         self.size = size
         self.broken = False
         self._folder = tempfile.mkdtemp(prefix="horoacc-ranks-")
@@ -107,41 +69,42 @@ class RankPool:
         self._mpirun: subprocess.Popen[bytes] | None = None
         # By rank. A descriptor, because a number may be another process's by the time of a signal.
         self._processes: list[int] = []
-        variables = {name: value for name, value in os.environ.items() if _harmless(name)}
-        variables |= {"OMP_NUM_THREADS": "1", "HOROACC_START_TIMEOUT": str(int(START_SECONDS))}
-        variables |= env
         try:
-            self._start(framework, variables, nursery)
+            self._start(framework, variables() | dict(env), nursery)
         except BaseException:
             self.kill()
             raise
 
-    def _start(self, framework: str, variables: dict[str, str], nursery: Nursery | None) -> None:
+    def _start(self, framework: str, variables: dict[str, str], nursery: Nursery) -> None:
         key = secrets.token_bytes(16)
         variables["HOROACC_TEST_KEY"] = key.hex()
         address = os.path.join(self._folder, "pool")
         arguments = [address, framework, self._folder]
         # stdlib's Listener authenticates whoever connects with the key.
         with Listener(address, "AF_UNIX", backlog=self.size, authkey=key) as listener:
-            if nursery is None:
-                self._start_mpirun(variables, [sys.executable, str(WORKER), *arguments])
+            if "HOROACC_TEST_MPIRUN" in variables:
+                relays = os.path.join(self._folder, "relays")
+                nursery.await_relays(relays, arguments)
+                self._start_mpirun(variables, relays)
             else:
                 pids = nursery.fork(self.size, variables, arguments)
                 self._processes = [os.pidfd_open(pid) for pid in pids]
             self._accept(listener)
 
-    def _start_mpirun(self, variables: dict[str, str], command: list[str]) -> None:
-        mpirun = variables["HOROACC_TEST_MPIRUN"]
-        arguments = ["-np", str(self.size)]
+    def _start_mpirun(self, variables: dict[str, str], relays: str) -> None:
+        mpirun = Path(variables["HOROACC_TEST_MPIRUN"])
         version = subprocess.run(
             [mpirun, "--version"], capture_output=True, text=True, timeout=30, check=True
         )
-        if "Open MPI" in version.stdout:
-            arguments += ["--oversubscribe", "--allow-run-as-root", "--bind-to", "none"]
+        (mpi,) = [name for name in MPIS if name in version.stdout]
+        flags, library = MPIS[mpi]
+        # A rank's ancestors do not tell which MPI it is to use: mpirun is none of them.
+        variables["HOROACC_MPI_LIBRARY"] = str(mpirun.parents[1] / "lib" / library)
+        command = [sys.executable, "-I", "-S", str(RELAY), relays]
         with open(os.path.join(self._folder, "stderr.mpirun"), "wb") as stderr:
             self._mpirun = subprocess.Popen(
-                [mpirun, *arguments, *command], env=variables, stdin=subprocess.DEVNULL,
-                stdout=stderr, stderr=stderr,
+                [mpirun, "-np", str(self.size), *flags, *command], env=variables,
+                stdin=subprocess.DEVNULL, stdout=stderr, stderr=stderr,
             )  # fmt: skip
 
     def _died(self) -> bool:
@@ -299,7 +262,7 @@ class Pools:
     def __init__(self, most_ranks: int = 40) -> None:
         self._most_ranks = most_ranks
         self._pools: dict[tuple[Any, ...], RankPool] = {}
-        self._nurseries: dict[str, Nursery] = {}
+        self._nurseries: dict[tuple[Any, ...], Nursery] = {}
 
     def get(self, size: int, framework: str, env: Mapping[str, str]) -> RankPool:
         """Gives a working pool, starting it if need be."""
@@ -313,11 +276,11 @@ class Pools:
         return pool
 
     def _new(self, size: int, framework: str, env: Mapping[str, str]) -> RankPool:
-        if "HOROACC_TEST_MPIRUN" in env:
-            return RankPool(size, framework, env, None)
-        if framework not in self._nurseries:
-            self._nurseries[framework] = Nursery(framework)
-        return RankPool(size, framework, env, self._nurseries[framework])
+        chosen = {name: value for name, value in env.items() if name in AT_IMPORT}
+        key = (framework, *sorted(chosen.items()))
+        if key not in self._nurseries:
+            self._nurseries[key] = Nursery(framework, chosen=chosen)
+        return RankPool(size, framework, env, self._nurseries[key])
 
     def close(self) -> None:
         """Stops all pools."""

@@ -28,21 +28,26 @@ def test_same_bits_with_arena_on_and_off(pools: Pools, job: str, size: int) -> N
             assert (in_place > 0) == (mode != "off"), f"{in_place} bytes in place with {mode}"
 
 
-@pytest.mark.parametrize("threshold", ["0", "65536", "67108864"])
+THRESHOLDS = ("0", "65536", "67108864")
+PATHS = {
+    "arena": {},
+    "windows": {"HOROACC_REDUCE_PATH": "windows"},
+    "staged": {"HOROACC_REDUCE_PATH": "staged"},
+    "control-tcp": CONTROL_PATHS[0].values[0],
+}
+
+
 @pytest.mark.parametrize(
-    "env",
+    ("size", "path", "threshold"),
     [
-        pytest.param({}, id="arena"),
-        pytest.param({"HOROACC_REDUCE_PATH": "windows"}, id="windows"),
-        pytest.param({"HOROACC_REDUCE_PATH": "staged"}, id="staged"),
-        CONTROL_PATHS[0],
+        *((3, path, threshold) for path in PATHS for threshold in THRESHOLDS),
+        *((8, path, threshold) for path, threshold in zip(PATHS, THRESHOLDS * 2, strict=False)),
     ],
 )
-@pytest.mark.parametrize("size", [3, 8])
 def test_same_bits_by_every_path_and_bucket_size(
-    pools: Pools, size: int, env: dict[str, str], threshold: str
+    pools: Pools, size: int, path: str, threshold: str
 ) -> None:
-    same_as_private(pools, size, env | {"HOROACC_FUSION_THRESHOLD": threshold})
+    same_as_private(pools, size, PATHS[path] | {"HOROACC_FUSION_THRESHOLD": threshold})
 
 
 @pytest.mark.parametrize("env", [*CONTROL_PATHS[1:], *BOARD_OVER_MPI])

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -141,8 +143,8 @@ def test_bad_arguments_of_all_ranks(ranks: int) -> None:
         hvd.allgather(np.float64(1))
     with pytest.raises(RuntimeError, match="only supports"):
         hvd.reducescatter(np.ones(4), op=hvd.Max)
-    with pytest.raises(NotImplementedError, match="Adasum"):
-        hvd.allreduce(np.ones(4), op=hvd.Adasum)
+    with pytest.raises(ValueError, match="adasum of int64"):
+        hvd.allreduce(np.ones(4, np.int64), op=hvd.Adasum)
     with pytest.raises(ValueError, match="no reduction"):
         hvd.allreduce(np.ones(4), op=17)
     with pytest.raises(ValueError, match="supersedes"):
@@ -204,6 +206,80 @@ def test_what_a_signal_raises_leaves_the_call_in_flight() -> None:
     works()
 
 
+def blocking_calls() -> dict[str, Callable[[str], Any]]:
+    """Calls that wait, and give the number of ranks in every place."""
+    ones = np.ones(4, np.float32)
+    return {
+        "allreduce": lambda name: hvd.allreduce(ones, name=name, op=hvd.Sum),
+        "allreduce_": lambda name: hvd.allreduce_(ones.copy(), name=name, op=hvd.Sum),
+        "group": lambda name: hvd.grouped_allreduce([ones, ones], name=name, op=hvd.Sum)[1],
+        "allgather": lambda name: hvd.allgather(ones, name=name)[:4] * hvd.size(),
+        "broadcast": lambda name: hvd.broadcast(ones, 1, name=name) * hvd.size(),
+        "alltoall": lambda name: hvd.alltoall(ones, name=name) * hvd.size(),
+        "part": lambda name: hvd.reducescatter(ones, name=name, op=hvd.Sum),
+    }
+
+
+@pytest.mark.parametrize("what", blocking_calls())
+@pytest.mark.ranks(2)
+def test_a_signal_leaves_a_blocking_call_and_its_name_is_free_again(what: str) -> None:
+    def ring(number: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    call = blocking_calls()[what]
+    name = f"interrupted {what}"
+    if hvd.rank() == 0:
+        before = signal.signal(signal.SIGALRM, ring)
+        signal.setitimer(signal.ITIMER_REAL, 0.05)
+        with pytest.raises(KeyboardInterrupt):
+            call(name)
+        signal.signal(signal.SIGALRM, before)
+    hvd.broadcast(np.zeros(1), 0, name="the signal came")
+    if hvd.rank() == 1:
+        assert set(call(name)) == {2}
+    hvd.barrier()
+    for _ in range(2):
+        assert set(call(name)) == {2}
+    works()
+
+
+@pytest.mark.ranks(2)
+def test_what_a_signal_raises_ends_the_wait_for_a_process_set() -> None:
+    """The ranks still add the set: the call goes on behind the exception."""
+
+    def ring(number: int, frame: object) -> None:
+        raise TimeoutError("too long")
+
+    if hvd.rank() == 0:
+        before = signal.signal(signal.SIGALRM, ring)
+        signal.setitimer(signal.ITIMER_REAL, 0.05)
+        with pytest.raises(TimeoutError, match="too long"):
+            hvd.add_process_set([1])
+        signal.signal(signal.SIGALRM, before)
+    hvd.barrier()
+    number = hvd.add_process_set([1]).process_set_id if hvd.rank() == 1 else None
+    with pytest.raises(ValueError, match="exists"):
+        hvd.add_process_set([1])
+    hvd.basics.engine().remove_process_set(hvd.broadcast_object(number, 1))
+    works()
+
+
+@pytest.mark.ranks(2, 3)
+def test_process_set_calls_that_differ() -> None:
+    made = hvd.add_process_set([0])
+    with pytest.raises(ValueError, match="was asked to"):
+        if hvd.rank() == 1:
+            hvd.remove_process_set(made)
+        else:
+            hvd.add_process_set([1])
+    unknown = hvd.ProcessSet([1])
+    with pytest.raises(ValueError, match="remove"):
+        hvd.remove_process_set(unknown if hvd.rank() == 1 else made)
+    assert not hvd.remove_process_set(unknown)
+    assert hvd.remove_process_set(made)
+    works()
+
+
 @pytest.mark.ranks(2, 3)
 @pytest.mark.parametrize("bad", [[0, 0], ["0"], [1 << 40], [-5], []])
 def test_bad_process_set_of_one_rank(bad: list[int]) -> None:
@@ -221,6 +297,8 @@ def test_shutdown_and_init_again(ranks: int) -> None:
         hvd.synchronize(flight)
     assert hvd.is_initialized()
     hvd.barrier()
+    left = hvd.allreduce_async(np.ones(1), name="never synchronised", op=hvd.Sum)
+    hvd.barrier()
     hvd.shutdown()
     hvd.shutdown()
     assert not hvd.is_initialized()
@@ -234,6 +312,11 @@ def test_shutdown_and_init_again(ranks: int) -> None:
     hvd.init()
     assert hvd.size() == ranks
     assert basics.counters()["submissions"] == 0
+    # Its number is no other call's, however many the new engine has.
+    later = [hvd.allreduce_async(np.full(1, 7.0), name=f"new {i}") for i in range(4)]
+    assert left not in later
+    assert hvd.synchronize(left) is None
+    assert [hvd.synchronize(handle)[0] for handle in later] == [7] * 4
     works()
 
 

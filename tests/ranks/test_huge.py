@@ -18,18 +18,18 @@ COUNT = (1 << 31) + 3
 MARKED = np.array([0, 1, 1_234_567_891, (1 << 31) - 1, 1 << 31, COUNT - 1])
 
 
-def zeros(count: int) -> Array:
-    """Zeros where this pool's tensors lie, without a second array to copy from."""
-    return placed(np.broadcast_to(np.uint8(0), (count,)))
+def filled(count: int, value: int) -> Array:
+    """An array where this pool's tensors lie, without a second one to copy from."""
+    return placed(np.broadcast_to(np.uint8(value), (count,)))
 
 
 def chunks(array: Array) -> Iterator[Array]:
-    return (array[begin : begin + (1 << 26)] for begin in range(0, len(array), 1 << 26))
+    """Pieces whose comparison stays in the cache."""
+    return (array[begin : begin + (1 << 18)] for begin in range(0, len(array), 1 << 18))
 
 
 def reduce_in_place() -> None:
-    mine = zeros(COUNT)
-    mine.fill(hvd.rank() + 1)
+    mine = filled(COUNT, hvd.rank() + 1)
     mine[MARKED] = MARKED % 50 * (hvd.rank() + 1)
     before = hvd.counters()
     hvd.allreduce_(mine, op=hvd.Sum, name="huge")
@@ -43,12 +43,21 @@ def reduce_in_place() -> None:
 def gather() -> None:
     # The parts are of different sizes, and the last begins below 2^31 and ends above.
     counts = [(1 << 30) - 5, (1 << 30) + 8]
-    mine = zeros(counts[hvd.rank()])
-    mine.fill(hvd.rank() + 1)
+    mine = filled(counts[hvd.rank()], hvd.rank() + 1)
     got = hvd.allgather(mine, name="huge")
     assert got.shape == (COUNT,)
     assert all((part == 1).all() for part in chunks(got[: counts[0]]))
     assert all((part == 2).all() for part in chunks(got[counts[0] :]))
+
+
+def send() -> None:
+    mine = filled(COUNT, 2 * hvd.rank())
+    if hvd.rank() == 1:
+        mine[MARKED] = MARKED % 50
+    hvd.broadcast_(mine, 1, name="huge")
+    assert mine[MARKED].tolist() == (MARKED % 50).tolist()
+    mine[MARKED] = 2
+    assert all((part == 2).all() for part in chunks(mine))
 
 
 def available_bytes() -> int:
@@ -60,8 +69,8 @@ def available_bytes() -> int:
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize(
     ("body", "env"),
-    [("reduce_in_place", {"HOROACC_ARENA": "all"}), ("gather", {})],
-    ids=["reduce", "gather"],
+    [("reduce_in_place", {"HOROACC_ARENA": "all"}), ("gather", {}), ("send", {})],
+    ids=["reduce", "gather", "send"],
 )
 def test_more_than_two_to_the_31_elements(pools: Pools, body: str, env: dict[str, str]) -> None:
     needed = 8 << 30

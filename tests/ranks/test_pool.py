@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -71,7 +73,43 @@ def test_values_come_back_and_pool_is_reused(pools: Pools) -> None:
 def test_failures_name_rank_and_reason(pools: Pools, body: str, words: list[str]) -> None:
     pool = pools.get(2, "horoacc", {})
     with pytest.raises(BodyFailed) as failure:
-        pool.run(HERE, body, {}, 3)
+        pool.run(HERE, body, {}, 3 if body == "hang_in_sleep" else 30)
     for word in words:
         assert word in str(failure.value)
     assert pools.get(2, "horoacc", {}) is not pool
+
+
+KILLED = """
+import os, signal, sys
+sys.path.insert(0, sys.argv[1])
+from pool import Pools
+pools = Pools()
+pools.get(2, "horoacc", {})
+print(os.listdir(os.environ["TMPDIR"]), flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_nothing_is_left_of_tests_that_are_killed(tmp_path: Path) -> None:
+    killed = subprocess.run(
+        [sys.executable, "-c", KILLED, str(HERE.parent)], stdout=subprocess.PIPE, text=True,
+        env=os.environ | {"TMPDIR": str(tmp_path)}, timeout=60, check=False,
+    )  # fmt: skip
+    assert killed.returncode == -signal.SIGKILL
+    assert "horoacc-ranks-" in killed.stdout
+    deadline = time.monotonic() + 20
+    while list(tmp_path.iterdir()) or marked(str(tmp_path)):
+        assert time.monotonic() < deadline, (list(tmp_path.iterdir()), marked(str(tmp_path)))
+        time.sleep(0.05)
+
+
+def marked(word: str) -> list[int]:
+    """Processes that have a word among the variables they were started with."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        try:
+            if entry.name.isdigit() and word.encode() in (entry / "environ").read_bytes():
+                found.append(int(entry.name))
+        except OSError:
+            continue
+    return found

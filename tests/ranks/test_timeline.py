@@ -19,8 +19,13 @@ def events(path: Path) -> list[dict[str, Any]]:
 
 
 def events_by_now(path: Path) -> list[dict[str, Any]]:
-    """A look in the middle of a write may miss the bracket, which the trace format allows."""
-    text = path.read_text().rstrip()
+    """A look in the middle of a write may miss the bracket, which the trace format allows.
+
+    Reading takes several system calls, so what was read counts only if the file is still the same.
+    """
+    text, state = "", (-1, -1)
+    while state != (now := (path.stat().st_size, path.stat().st_mtime_ns)):
+        text, state = path.read_text().rstrip(), now
     found: list[dict[str, Any]] = json.loads(text if text.endswith("]") else text + "]")
     return found
 

@@ -159,10 +159,3 @@ def large_job() -> tuple[str, int]:
         model(torch.full((1, 5000), 0.01 * (hvd.rank() + step + 1))).square().sum().backward()
         optimizer.step()
     return finish(model)
-
-
-if __name__ == "__main__":
-    hvd.init()
-    result = large_job()
-    if hvd.rank() == 0:
-        print("result", *result, flush=True)

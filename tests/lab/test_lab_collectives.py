@@ -1,0 +1,138 @@
+"""Collectives between hosts: right however ranks start and meet, and counted in bytes."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from lab_jobs import MODES, horoaccrun
+
+from benchmarks.lab import Laboratory, Network
+
+Build = Callable[[Network], Laboratory]
+MIB = 1 << 20
+
+WORK = """
+import numpy as np
+import horoacc as hvd
+hvd.init()
+me, size = hvd.rank(), hvd.size()
+whole = [np.arange(100_003) % 89 * (rank + 1) for rank in range(size)]
+for turn in range(3):
+    handles = [hvd.allreduce_async(whole[me] + k, name=f"t{k}", op=hvd.Sum) for k in range(8)]
+    for k, handle in enumerate(handles):
+        assert (hvd.synchronize(handle) == np.sum(whole, axis=0) + k * size).all()
+rows = hvd.allgather(np.full((me + 1, 3), me, np.float32))
+assert rows[:, 0].tolist() == [r for r in range(size) for _ in range(r + 1)]
+assert hvd.broadcast(np.full(5, me), size - 1).tolist() == [size - 1] * 5
+got, splits = hvd.alltoall(np.full(size * (size + 1) // 2, me), list(range(1, size + 1)))
+assert got.tolist() == [r for r in range(size) for _ in range(me + 1)] and set(splits) == {me + 1}
+shard = hvd.reducescatter(np.ones((size + 1, 2)), op=hvd.Sum)
+assert (shard == size).all() and len(shard) == (2 if me == 0 else 1)
+some = hvd.add_process_set(list(range(1, size)))
+if me > 0:
+    assert hvd.allreduce(np.ones(1), op=hvd.Sum, process_set=some)[0] == size - 1
+assert hvd.join() >= 0
+hvd.barrier()
+print("right\\n", end="")
+hvd.shutdown()
+"""
+
+DIFFER = """
+import numpy as np
+import horoacc as hvd
+hvd.init()
+try:
+    hvd.allreduce(np.ones(3 if hvd.rank() == 3 else 2), name="odd")
+except hvd.errors.Mismatch as error:
+    print(f"{error}\\n", end="")
+assert hvd.allreduce(np.ones(1), op=hvd.Sum)[0] == hvd.size()
+"""
+
+DIE = """
+import os, signal
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])  # until the rank has told what it saw
+import numpy as np
+import horoacc as hvd
+hvd.init()
+hvd.allreduce(np.ones(1), name="first")
+if hvd.rank() == 3:
+    os.kill(os.getpid(), signal.SIGKILL)
+try:
+    hvd.allreduce(np.ones(1 << 20), name="second")
+except hvd.errors.PeerLost as error:
+    print(f"lost {error.culprit}\\n", end="", flush=True)
+"""
+
+REDUCE = """
+import sys, numpy as np
+import horoacc as hvd
+hvd.init()
+got = hvd.allreduce(np.full(int(sys.argv[1]) // 4, hvd.rank() + 1, np.float32), op=hvd.Sum)
+assert (got == hvd.size() * (hvd.size() + 1) / 2).all()
+hvd.shutdown()
+"""
+
+
+@pytest.fixture(params=list(MODES))
+def mode(request: pytest.FixtureRequest) -> list[str]:
+    """The flags that choose who starts the ranks and how they meet."""
+    flags = MODES[request.param]
+    if not Path(flags[-1]).exists():
+        pytest.skip(f"{request.param}: this mpirun is not installed")
+    return flags
+
+
+def test_collectives_between_hosts(build: Build, mode: list[str]) -> None:
+    lab = build(Network())
+    lines, _ = horoaccrun(lab, *mode, "-np", "4", "-H", "h1:2,h2:2", sys.executable, "-c", WORK)
+    assert lines == {rank: ["right"] for rank in range(4)}
+
+
+@pytest.mark.parametrize("hosts", ["h1:1,h2:1", "h1:2,h2:1"])
+def test_other_shapes(build: Build, hosts: str) -> None:
+    lab = build(Network())
+    ranks = sum(int(part[-1]) for part in hosts.split(","))
+    run = [*MODES["tcp over openmpi"], "-np", str(ranks), "-H", hosts, sys.executable, "-c", WORK]
+    assert horoaccrun(lab, *run)[0] == {rank: ["right"] for rank in range(ranks)}
+
+
+def test_mpi_carries_control_and_data(build: Build) -> None:
+    lab = build(Network())
+    run = [*MODES["openmpi"], "--control", "mpi", "-np", "4", "-H", "h1:2,h2:2"]
+    lines, _ = horoaccrun(lab, *run, sys.executable, "-c", WORK)
+    assert lines == {rank: ["right"] for rank in range(4)}
+
+
+def test_a_disagreement_is_told_on_every_host(build: Build) -> None:
+    lab = build(Network())
+    run = [*MODES["tcp over openmpi"], "-np", "4", "-H", "h1:2,h2:2", sys.executable, "-c", DIFFER]
+    lines, _ = horoaccrun(lab, *run)
+    assert set(lines) == set(range(4))
+    for (text,) in lines.values():
+        assert "odd" in text and "rank 0" in text and "rank 3" in text, text
+
+
+def test_a_death_on_another_host_is_told(build: Build) -> None:
+    lab = build(Network())
+    run = [*MODES["tcp over openmpi"], "-np", "4", "-H", "h1:2,h2:2", sys.executable, "-c", DIE]
+    lines, _ = horoaccrun(lab, *run, code=None, grace=20)
+    assert lines[0] == ["lost 3"]
+    assert lines[1] == ["lost 3"]
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "times"), [("hierarchical", 1.0), ("canonical", 1.0), ("ring", 1.5)]
+)
+def test_bytes_on_the_link_of_a_host(build: Build, algorithm: str, times: float) -> None:
+    """What the algorithm is said to send, and 2 % for headers and all that a job says besides."""
+    lab = build(Network())
+    size = 32 * MIB
+    before = {name: count.sent_bytes for name, count in lab.traffic().items()}
+    run = [*MODES["tcp over openmpi"], "--algorithm", algorithm, "-np", "4", "-H", "h1:2,h2:2"]
+    horoaccrun(lab, *run, sys.executable, "-c", REDUCE, str(size))
+    for name in ("h1.eth0", "h2.eth0"):
+        sent = lab.traffic()[name].sent_bytes - before[name]
+        assert times * size <= sent <= 1.02 * times * size, (name, sent / size)

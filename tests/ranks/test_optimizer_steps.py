@@ -1,0 +1,117 @@
+"""DistributedOptimizer's step: synchronised by hand, clipped, scaled, and what is refused."""
+
+from __future__ import annotations
+
+import warnings
+
+import pytest
+import torch
+import training
+from paths import CONTROL_PATHS
+from torch import nn
+from training_reference import DOUBLE, close, reference, shares
+
+import horoacc.torch as hvd
+
+pytestmark = [
+    pytest.mark.ranks(2, 3, framework="horoacc.torch"),
+    pytest.mark.parametrize("env", [pytest.param({}, id="plain"), *CONTROL_PATHS]),
+]
+
+
+@pytest.mark.parametrize("set_to_none", [True, False])
+def test_zero_grad(set_to_none: bool) -> None:
+    model = training.network(dtype=DOUBLE)
+    optimizer = training.wrapped(model)
+    for step, (x, y) in enumerate(shares(5)):
+        optimizer.zero_grad(set_to_none=set_to_none)
+        if step:
+            assert all((param.grad is None) == set_to_none for param in model.parameters())
+        nn.functional.cross_entropy(model(x), y).backward()
+        with pytest.raises(AssertionError, match="race condition"):
+            optimizer.zero_grad()
+        optimizer.step()
+    close(model, reference(5, 8))
+
+
+@pytest.mark.parametrize("passes", [1, 2])
+def test_too_many_backward_passes(passes: int) -> None:
+    model = training.network()
+    optimizer = training.wrapped(model, backward_passes_per_step=passes)
+    x, y = training.own_batches(1)[0]
+    for _ in range(passes):
+        nn.functional.cross_entropy(model(x), y).backward()
+    with pytest.raises(AssertionError, match="backward_passes_per_step"):
+        nn.functional.cross_entropy(model(x), y).backward()
+    optimizer.synchronize()
+    hvd.barrier()
+
+
+def test_synchronize_then_step() -> None:
+    model = training.network(dtype=DOUBLE)
+    optimizer = training.wrapped(model)
+    for x, y in shares(3):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(x), y).backward()
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            optimizer.synchronize()
+            with optimizer.skip_synchronize():
+                optimizer.step()
+        assert not caught
+    close(model, reference(3, 8))
+    nn.functional.cross_entropy(model(x), y).backward()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        optimizer.synchronize()
+        optimizer.step()
+    assert len(caught) == 1
+    assert "skip_synchronize" in str(caught[0].message)
+
+
+def test_clipping_sees_reduced_gradients() -> None:
+    model = training.network(dtype=DOUBLE)
+    optimizer = training.wrapped(model)
+    x, y = shares(1)[0]
+    nn.functional.cross_entropy(model(x), y).backward()
+    optimizer.synchronize()
+    norm = nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+    assert len(set(hvd.allgather_object(float(norm)))) == 1
+    with optimizer.skip_synchronize():
+        optimizer.step()
+
+
+@pytest.mark.parametrize("unscale", [False, True])
+def test_grad_scaler_without_synchronize(unscale: bool) -> None:
+    model = training.network(dtype=DOUBLE)
+    optimizer = training.wrapped(model)
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for x, y in shares(4):
+            optimizer.zero_grad()
+            scaler.scale(nn.functional.cross_entropy(model(x), y)).backward()
+            if unscale:
+                scaler.unscale_(optimizer)
+                total = sum(float(p.grad.abs().sum()) for p in model.parameters())
+                assert len(set(hvd.allgather_object(total))) == 1
+            scaler.step(optimizer)
+            scaler.update()
+    close(model, reference(4, 8))
+
+
+def test_grad_scaler_agrees_about_overflow() -> None:
+    model = training.network()
+    optimizer = training.wrapped(model)
+    scaler = torch.amp.GradScaler("cpu", init_scale=16.0)
+    before = training.bits(model)
+    x, y = training.own_batches(1)[0]
+    loss = nn.functional.cross_entropy(model(x), y)
+    # Only one rank overflows; all must skip the step and lower the scale.
+    scaler.scale(loss * (float("inf") if hvd.rank() == 0 else 1.0)).backward()
+    scaler.step(optimizer)
+    scaler.update()
+    assert training.bits(model) == before
+    assert set(hvd.allgather_object(scaler.get_scale())) == {8.0}
+    training.steps(model, optimizer, training.own_batches(2))
+    training.finish(model)
