@@ -1,8 +1,8 @@
 """What the collectives' ops are to automatic differentiation: each has a gradient of collectives.
 
-Rules, as in `horoacc.torch.autograd`: allreduce reduces the gradient alike; all-gather averages it
-and takes its own rows; broadcast averages it on the root and is zero elsewhere; all-to-all sends
-the rows back; reduce-scatter gathers.
+Rules, as in `horoacc.torch.autograd`: allreduce reduces the gradient alike, whatever the
+operation; all-gather averages it and takes its own rows; broadcast averages it on the root and is
+zero elsewhere; all-to-all sends the rows back; reduce-scatter gathers.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from horoacc.dtypes import OP_NAMES, Average, Sum
+from horoacc.dtypes import Average, Sum
 from horoacc.process_sets import registered
 from horoacc.tensorflow import _ops, raw_ops
 
@@ -37,13 +37,11 @@ def _dense(op: Any, grads: Any) -> list[Any]:
 
 
 def _allreduce(op: Any, *grads: Any) -> Any:
-    reduction = op.get_attr("reduce_op")
-    if reduction not in (Average, Sum):
-        raise NotImplementedError(f"allreduce with {OP_NAMES[reduction]} has no gradient")
     grouped = len(grads) > 1
     return raw_ops.allreduce(
-        _dense(op, grads), _name(op), reduction, _scales(op), op.get_attr("process_set_id"), grouped
-    )
+        _dense(op, grads), _name(op), op.get_attr("reduce_op"), _scales(op),
+        op.get_attr("process_set_id"), grouped,
+    )  # fmt: skip
 
 
 def _averaged(op: Any, grads: list[Any], number: int) -> list[Any]:

@@ -1,9 +1,10 @@
 """What the collectives are to autograd: each has a gradient that is a collective itself.
 
 Every rank runs the same backward passes, because a gradient waits for all ranks as its collective
-does. Rules: allreduce reduces the gradient alike; all-gather averages it and takes its own rows;
-broadcast averages it on the root and is zero elsewhere; all-to-all sends the rows back;
-reduce-scatter gathers.
+does, and raises what that raises. It is named after the call, with `.backward` at the end.
+
+The rules are Horovod's. With Average and Sum it is that of the sum of all ranks' losses; with Min,
+Max, Product and Adasum the same operation on the gradients is no derivative.
 """
 
 from __future__ import annotations
@@ -16,8 +17,7 @@ import torch
 from horoacc import process
 from horoacc.collectives import Collectives
 from horoacc.compression import Compressor, NoneCompressor
-from horoacc.dtypes import OP_NAMES, Average, Sum
-from horoacc.errors import Unsupported
+from horoacc.dtypes import Average, Sum
 from horoacc.handles import result
 from horoacc.process_sets import ProcessSet
 from horoacc.torch.tensors import torch_tensors
@@ -56,10 +56,12 @@ class Allreduce(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> Any:
-        """Reduces the gradients alike."""
+        """The gradient, reduced alike: the same operation, factors and process set.
+
+        It has the shape and type of the input, and travels without the codec of `Compression.int8`;
+        under the other compressors it is the gradient of the narrower tensor.
+        """
         name, op, scales, process_set, grouped = ctx.call
-        if op not in (Average, Sum):
-            raise Unsupported(f"allreduce with {OP_NAMES[op]} has no gradient")
         reduced = _reduce(_dense(grads), name, op, scales, process_set, grouped)
         return (None, None, None, None, None, None, *reduced)
 
@@ -138,7 +140,10 @@ class Allgather(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> Any:
-        """Averages the gradients and takes this rank's rows."""
+        """The average of the ranks' gradients of the whole, of which each takes the rows it gave.
+
+        It has the shape and type of this rank's input.
+        """
         name, process_set, grouped = ctx.call
         own = averaged_own_rows(_dense(grads), ctx.rows, name, process_set, grouped)
         return (None, None, None, *own)
@@ -157,7 +162,7 @@ class Broadcast(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> Any:
-        """Averages the gradient for the root."""
+        """On the root the average of the ranks' gradients, elsewhere zeros; the input's shape."""
         name, root_rank, process_set = ctx.call
         (reduced,) = _reduce(_dense(grads), name, Average, (1.0, 1.0), process_set, False)
         if process.position().rank != root_rank:
@@ -180,7 +185,10 @@ class Alltoall(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> Any:
-        """Sends the rows of the gradient back."""
+        """The rows of the gradients, sent back to whom they came from.
+
+        It has the shape of the input; the received splits have no gradient.
+        """
         name, received, process_set = ctx.call
         back, _ = plain.alltoall(grads[0].contiguous(), received, name, process_set)
         return None, None, None, back
@@ -214,7 +222,10 @@ class Reducescatter(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> Any:
-        """Gathers the gradients."""
+        """The gradients of all parts, gathered and multiplied by the factors.
+
+        With Sum also by the number of ranks, as in Horovod. It has the shape of the input.
+        """
         name, op, scales, process_set, grouped = ctx.call
         factor = scales[0] * scales[1] * (process_set.size() if op == Sum else 1)
         scaled = [grad if factor == 1 else grad * factor for grad in _dense(grads)]

@@ -17,8 +17,7 @@ from torch import Tensor
 from torch.library import custom_op, get_ctx
 
 from horoacc import process
-from horoacc.dtypes import OP_NAMES, Average, Sum
-from horoacc.errors import Unsupported
+from horoacc.dtypes import Average, Sum
 from horoacc.handles import synchronize
 from horoacc.process_sets import registered
 from horoacc.torch.autograd import averaged_own_rows, backward_name, plain
@@ -39,11 +38,6 @@ def _scattered_rows(rows: Any, process_set: int) -> Any:
     """The number of rows that this rank gets: the first ranks get one of the rest each."""
     members = registered(process_set)
     return (rows + (members.size() or 1) - 1 - (members.rank() or 0)) // (members.size() or 1)
-
-
-def _check_differentiable(op: int) -> None:
-    if op not in (Average, Sum):
-        raise Unsupported(f"allreduce with {OP_NAMES[op]} has no gradient")
 
 
 @custom_op("horoacc::allreduce", mutates_args=())
@@ -69,7 +63,6 @@ def _keep_reduction(ctx: Any, inputs: Any, output: Any) -> None:
 
 
 def _allreduce_backward(ctx: Any, grad: Tensor) -> Any:
-    _check_differentiable(ctx.call[1])
     return (allreduce(grad, *ctx.call), None, None, None, None, None)
 
 
@@ -94,7 +87,6 @@ def _(tensors: list[Tensor], *_: Any) -> list[Tensor]:
 
 
 def _grouped_allreduce_backward(ctx: Any, grads: Sequence[Tensor]) -> Any:
-    _check_differentiable(ctx.call[1])
     return (grouped_allreduce(list(grads), *ctx.call), None, None, None, None, None)
 
 

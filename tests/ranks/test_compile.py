@@ -12,7 +12,7 @@ from torch import nn
 
 import horoacc.torch as hvd
 
-pytestmark = pytest.mark.ranks(1, 4, framework="horoacc.torch", seconds=120)
+pytestmark = pytest.mark.ranks(3, framework="horoacc.torch", seconds=120)
 
 
 def compiled(function: Any, backend: str = "aot_eager") -> Any:
@@ -57,7 +57,7 @@ CASES = [reduce_all, send, scatter, gather, exchange]
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
 def test_full_graph_is_what_eager_is(case: Any) -> None:
-    """Eager collectives and their gradients are checked elsewhere, against closed forms."""
+    """Mixtures; each collective is checked against closed forms in `test_gradients.py`."""
     me, size = hvd.rank(), hvd.size()
     torch._dynamo.config.capture_dynamic_output_shape_ops = True
     rows = (me + 1) * size if case in (gather, exchange) else 2 * size + 1
@@ -189,6 +189,5 @@ def test_other_calls_cut_the_graph() -> None:
 def test_what_cannot_be_compiled_says_so() -> None:
     with pytest.raises(Exception, match="uncompiled"):
         compiled(lambda x: hvd.allreduce(x, compression=hvd.Compression.int8))(torch.ones(3))
-    refused = compiled(lambda x: hvd.allreduce(x, op=hvd.Max).sum())
-    with pytest.raises(Exception, match="no gradient"):
-        refused(torch.ones(3, requires_grad=True)).backward()
+    with pytest.raises(Exception, match="no reduction"):
+        compiled(lambda x: hvd.allreduce(x, op=77))(torch.ones(3))

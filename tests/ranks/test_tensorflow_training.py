@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 from collections.abc import Callable
 from typing import Any
@@ -79,10 +80,11 @@ def test_gradients_of_the_collectives() -> None:
         check(lambda x, op=op, **kw: hvd.grouped_reducescatter([x, 2 * x], op=op, **kw),
               np.ones((size, 2)), upstream=[ups[me], ups[me]],
               expected=[np.concatenate(ups) * 3.0 * factor])  # fmt: skip
-    with pytest.raises(NotImplementedError, match="has no gradient"):
-        gradients_of(
-            lambda x, **kw: hvd.allreduce(x, op=hvd.Max, **kw), x, upstream=[up("max", (4, 3))[me]]
-        )
+    # Horovod's rule: the same operation on the gradient.
+    for op, fold in ((hvd.Min, np.minimum), (hvd.Max, np.maximum), (hvd.Product, np.multiply)):
+        ups = up(f"fold {op}", (4, 3))
+        check(lambda x, op=op, **kw: hvd.allreduce(x, op=op, **kw, postscale_factor=3.0), x,
+              upstream=[ups[me]], expected=[functools.reduce(fold, ups) * 3.0])  # fmt: skip
 
 
 # --- tapes -----------------------------------------------------------------------------------
