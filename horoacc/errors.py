@@ -18,6 +18,7 @@ __all__ = [
     "NotInitialized",
     "PeerLost",
     "RankFailed",
+    "ShutDown",
     "SystemFailure",
     "Timeout",
     "Unsupported",
@@ -65,6 +66,10 @@ class Timeout(HoroaccError, HorovodInternalError):
 
 class Aborted(HoroaccError, HorovodInternalError):
     """The job was shut down, or aborted by another rank, while this was in flight."""
+
+
+class ShutDown(Aborted, NotInitialized):
+    """A collective was called after `shutdown()`; elastic scripts catch it, as Horovod's."""
 
 
 class ConfigError(HoroaccError, RuntimeError, ValueError):

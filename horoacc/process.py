@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from horoacc import start
-from horoacc.errors import Aborted, NotInitialized
+from horoacc.errors import Aborted, NotInitialized, ShutDown
 
 if TYPE_CHECKING:
     from horoacc._core import Engine
@@ -65,6 +65,7 @@ def engine() -> Engine:
 
     Raises:
         NotInitialized: There is none. It is a ValueError.
+        ShutDown: There was one; also a HorovodInternalError.
         Aborted: The process is a forked child of one that has an engine.
     """
     found = _state.engine
@@ -76,6 +77,8 @@ def engine() -> Engine:
 def _refuse() -> NoReturn:
     if _state.forked:
         raise Aborted(_FORKED)
+    if _state.last_engine is not None:
+        raise ShutDown(_NOT_INITIALIZED)
     raise NotInitialized(_NOT_INITIALIZED)
 
 

@@ -64,21 +64,21 @@ except hvd.HorovodInternalError as error:
 
 
 class EngineJob:
-    """Three ranks that reduce until something happens to them."""
+    """Ranks that reduce until something happens to rank 1."""
 
-    def __init__(self, job: Job, folder: Path, way: str, how: str) -> None:
+    def __init__(self, job: Job, folder: Path, way: str, how: str, ranks: int = 3) -> None:
         flags, plane = WAYS[way]
         if len(flags) == 2 and not Path(flags[1]).exists():
             pytest.skip(f"{way}'s mpirun is not installed")
         self._job = job
         self._folder = folder
         self.process = job.start(
-            *flags, "-np", "3", sys.executable, "-c", PROGRAM, how,
+            *flags, "-np", str(ranks), sys.executable, "-c", PROGRAM, how,
             stdin=subprocess.PIPE, HOROACC_CONTROL=plane, HOROACC_GRACE_SECONDS="30",
             TMPDIR=str(folder),
         )  # fmt: skip
         assert self.process.stdout and self.process.stdin
-        for _ in range(3):
+        for _ in range(ranks):
             assert self.process.stdout.readline().endswith(b"up\n"), self.process.communicate()
         self._traces = traces(job)
         # What is looked for must be there as long as the job lives.
@@ -112,7 +112,7 @@ CODES = {
 @pytest.mark.parametrize(
     ("how", "way"),
     [
-        *(("kill", way) for way in WAYS),
+        *(("kill", way) for way in WAYS if way != "board"),
         *(("crash", way) for way in ("tcp", "openmpi", "mpich-mpi")),
         *(("interrupt", way) for way in ("board", "openmpi-mpi", "mpich")),
         *(("raise", way) for way in ("board", "openmpi", "mpich-mpi")),
@@ -131,6 +131,15 @@ def test_a_rank_ends_in_the_middle(job: Job, tmp_path: Path, way: str, how: str)
         assert "rank 1 exited with code 1" in result.err
         assert "[1] ValueError: only on rank 1" in result.err
     ranks.expect_nothing_left()
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4])
+def test_a_rank_dies(job: Job, tmp_path: Path, ranks: int) -> None:
+    result = EngineJob(job, tmp_path, "board", "kill", ranks).end()
+    assert result.code == CODES["kill"], result
+    for survivor in set(range(ranks)) - {1}:
+        (line,) = [line for line in result.of(survivor) if "PeerLost" in line]
+        assert re.fullmatch(r"PeerLost 1 .*\brank 1\b.*", line), line
 
 
 BLAME = """

@@ -32,6 +32,8 @@ def job(comm, expected, rank, bootstrap):
     hvd.init(comm)
     members(expected, rank)
     assert basics.bootstrap() == bootstrap, basics.bootstrap()
+    assert hvd.mpi_enabled() == (bootstrap == "mpi")
+    assert hvd.mpi_built() and not hvd.ccl_built() and not hvd.ddl_built()
     hvd.barrier()
     hvd.shutdown()
 

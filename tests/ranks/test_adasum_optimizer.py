@@ -138,7 +138,7 @@ def test_grad_scaler_agrees_about_overflow(fused: bool) -> None:
     assert scaler.get_scale() == 8.0
 
 
-@pytest.mark.ranks(2, 3, framework="horoacc.torch")
+@pytest.mark.ranks(2, 3, 4, framework="horoacc.torch")
 def test_ways_and_limits() -> None:
     model = network()
     sgd = torch.optim.SGD(model.parameters(), lr=0.1)

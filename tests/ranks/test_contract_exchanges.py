@@ -179,6 +179,30 @@ def test_barrier() -> None:
         hvd.barrier(hvd.ProcessSet([0]))
 
 
+def test_a_barrier_holds_back_its_own_set_only(ranks: int) -> None:
+    """Rank 1 stays in its set's barrier until rank 0 has passed those of another set."""
+    me = hvd.rank()
+    if ranks == 1:
+        hvd.barrier()
+        return
+    first, second = hvd.add_process_set([0]), hvd.add_process_set(list(range(1, ranks)))
+    own = first if me == 0 else second
+    for turn in range(3):
+        if me == 1:
+            go = hvd.allreduce_async(torch.ones(1), op=hvd.Sum, name=f"go {turn}")
+            hvd.barrier(process_set=own)
+            got = hvd.synchronize(go)
+        elif me == 0:
+            hvd.barrier(process_set=own)
+            got = hvd.allreduce(torch.ones(1), op=hvd.Sum, name=f"go {turn}")
+        else:
+            got = hvd.allreduce(torch.ones(1), op=hvd.Sum, name=f"go {turn}")
+            hvd.barrier(process_set=own)
+        assert got.item() == ranks
+    hvd.remove_process_set(first)
+    hvd.remove_process_set(second)
+
+
 def test_poll_and_synchronize() -> None:
     if hvd.rank() == 0:
         handle = hvd.allreduce_async(torch.ones(2), op=hvd.Sum, name="polled")

@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 import torch
+from paths import has_plugin
 
 import horoacc
 import horoacc.torch as hvd
 from horoacc import errors
+from horoacc.dropin.basics_object import BASICS
 
 pytestmark = pytest.mark.ranks(1, 2, 3, 4, framework="horoacc.torch")
 
@@ -24,9 +26,15 @@ def test_init_shutdown_and_init_again(ranks: int) -> None:
     hvd.shutdown()
     assert not hvd.is_initialized()
     for question in (hvd.rank, hvd.size, hvd.local_rank, hvd.local_size, hvd.cross_rank,
-                     hvd.cross_size):  # fmt: skip
+                     hvd.cross_size, hvd.is_homogeneous):  # fmt: skip
         with pytest.raises(ValueError, match=r"has not been initialized; use hvd\.init\(\)"):
             question()
+    # What takes part in a collective is told as by a job that has ended, for elastic scripts.
+    one = torch.ones(1)
+    for collective in (lambda: hvd.allreduce(one), lambda: hvd.allgather(one), hvd.barrier,
+                       hvd.join):  # fmt: skip
+        with pytest.raises(hvd.HorovodInternalError, match=r"use hvd\.init\(\)"):
+            collective()
     last = hvd.ProcessSet([ranks - 1])
     hvd.init(process_sets=[last] if ranks > 1 else None)
     hvd.init()
@@ -61,9 +69,12 @@ def test_questions_about_the_build() -> None:
                      "ccl_built", "cuda_built", "rocm_built")
     }  # fmt: skip
     assert all(isinstance(answer, bool) for answer in answers.values()), answers
+    assert answers["mpi_built"] == any(has_plugin(flavour) for flavour in ("openmpi", "mpich"))
+    assert answers["gloo_built"] and answers["gloo_enabled"], "which means: works without MPI"
+    assert not answers["cuda_built"]
     assert not answers["ddl_built"] and not answers["ccl_built"] and not answers["rocm_built"]
     assert not answers["mpi_enabled"], "these ranks meet over TCP"
-    assert isinstance(hvd.nccl_built(), int)
+    assert (hvd.nccl_built(), type(hvd.nccl_built())) == (0, int)
     with pytest.raises(ValueError, match="MPI"):
         hvd.mpi_threads_supported()
 
@@ -188,3 +199,20 @@ def test_errors_have_horovods_types() -> None:
     with pytest.raises(ValueError, match="bool"):
         hvd.allreduce(torch.ones(2, dtype=torch.bool))
     assert hvd.allreduce(torch.ones(1), op=hvd.Sum).item() == hvd.size()
+
+
+def test_internals_that_tools_import(ranks: int) -> None:
+    everybody = list(range(ranks))
+    assert BASICS._get_process_set_ids_and_ranks() == {0: everybody}
+    assert (BASICS._process_set_rank(0), BASICS._process_set_size(0)) == (hvd.rank(), ranks)
+    assert BASICS._remove_process_set_impl(0) is None
+    for question in (BASICS._process_set_rank, BASICS._process_set_size):
+        with pytest.raises(ValueError, match="number 77"):
+            question(77)
+    with pytest.raises(ValueError, match="these ranks exists"):
+        BASICS._add_process_set_impl(everybody)
+    if ranks > 1:
+        last = BASICS._add_process_set_impl([ranks - 1])
+        assert BASICS._get_process_set_ids_and_ranks() == {0: everybody, last: [ranks - 1]}
+        assert BASICS._process_set_size(last) == 1
+        assert BASICS._remove_process_set_impl(last) == last

@@ -19,7 +19,7 @@ def both(*sizes: int) -> Any:
     return pytest.mark.ranks(*sizes, framework="horoacc.torch")
 
 
-@both(1, 2, 3)
+@both(1, 2, 3, 4)
 @pytest.mark.parametrize(
     ("news", "skip"),
     [
@@ -44,7 +44,7 @@ def test_news_of_hosts_interrupt_every_rank(news: list[HostUpdateResult], skip: 
     state.check_host_updates()  # older than the last: no news
 
 
-@both(1, 2)
+@both(1, 2, 3, 4)
 def test_hosts_updated_resets_and_goes_on(ranks: int) -> None:
     called: list[int] = []
 
@@ -82,7 +82,7 @@ def trained(batches: int, size: int, rate: float) -> Any:
     return weight
 
 
-@both(1, 2, 3)
+@both(1, 2, 3, 4)
 @pytest.mark.parametrize("who", ["one", "all"])
 def test_training_goes_back_to_its_last_commit(ranks: int, who: str) -> None:
     model = torch.nn.Linear(2, 1, bias=False)
@@ -137,7 +137,7 @@ def test_the_neutral_door_goes_back_too(ranks: int) -> None:
     hvd.init()  # with torch's part, for the bodies that come next
 
 
-@both(2, 3)
+@both(2, 3, 4)
 def test_a_mismatch_is_raised_and_not_tried_again() -> None:
     calls: list[int] = []
 
@@ -154,7 +154,7 @@ def test_a_mismatch_is_raised_and_not_tried_again() -> None:
     assert hvd.allreduce(torch.ones(1), op=hvd.Sum).item() == hvd.size()
 
 
-@both(1, 2)
+@both(1, 2, 3, 4)
 def test_an_error_that_comes_again_and_again_ends_it() -> None:
     calls: list[int] = []
 
@@ -189,7 +189,7 @@ def test_a_lost_rank_ends_it_at_once_and_after_going_back() -> None:
     assert caught.value.culprit == 5 and (state.batch, resets) == (0, [])
 
 
-@both(1)
+@both(1, 2, 3, 4)
 def test_other_exceptions_pass_through() -> None:
     def train(state: Any, *, word: str) -> None:
         raise KeyError(word)

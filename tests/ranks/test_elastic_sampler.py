@@ -54,9 +54,13 @@ def test_sampler_parts_what_is_left(ranks: int, length: int, shuffle: bool) -> N
     assert sampler.remaining_indices == order(length, 4, shuffle)
     sampler.load_state_dict(saved)
     assert (sampler.epoch, list(sampler)) == (0, [])
+    with pytest.raises(KeyError, match="epoch"):
+        sampler.load_state_dict({})
+    with pytest.raises(TypeError, match="len"):
+        hvd.elastic.ElasticSampler(iter(range(length)))
 
 
-@both(1, 2, 3)
+@both(1, 2, 3, 4)
 def test_sampler_in_a_state(ranks: int) -> None:
     """A loader over the sampler sees each sample of an epoch once, also after going back."""
     dataset = torch.utils.data.TensorDataset(torch.arange(12 * ranks))

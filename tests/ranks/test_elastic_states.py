@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import threading
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ def both(*sizes: int) -> Any:
     return pytest.mark.ranks(*sizes, framework="horoacc.torch")
 
 
-@both(1, 2, 4)
+@both(1, 2, 3, 4)
 def test_object_state_commits_restores_and_syncs() -> None:
     state = elastic.ObjectState(batch=hvd.rank(), history=[hvd.rank()])
     state.sync()
@@ -37,6 +38,10 @@ def test_object_state_commits_restores_and_syncs() -> None:
     state.sync()
     state.restore()
     assert state.batch == 6
+    with pytest.raises(AttributeError, match="epoch"):
+        _ = state.epoch
+    with pytest.raises(TypeError, match="pickle"):
+        elastic.ObjectState(lock=threading.Lock())
 
 
 @both(1)
@@ -49,7 +54,7 @@ def test_object_state_shows_what_it_was_given_itself() -> None:
     assert state.history == []
 
 
-@both(1, 2)
+@both(1, 2, 3, 4)
 def test_state_with_functions_of_ones_own() -> None:
     """Horovod's constructor, for a framework of one's own."""
     asked: list[Any] = []
@@ -75,7 +80,7 @@ def step(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
     optimizer.step()
 
 
-@both(1, 2, 3)
+@both(1, 2, 3, 4)
 def test_torch_state(ranks: int) -> None:
     torch.manual_seed(hvd.rank())
     model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.BatchNorm1d(4))
@@ -107,9 +112,16 @@ def test_torch_state(ranks: int) -> None:
         for index, entry in optimizer.state_dict()["state"].items():
             assert torch.equal(entry["momentum_buffer"], kept[1][index]["momentum_buffer"])
         step(model, optimizer)
+    with pytest.raises(AttributeError, match="batch"):
+        _ = state.batch
+    # What a rank's model cannot take is an error there, and the others are told.
+    other = hvd.elastic.TorchState(model=torch.nn.Linear(2 + hvd.rank() % 2, 1))
+    if ranks > 1:
+        with pytest.raises(hvd.HorovodInternalError, match="shape"):
+            other.sync()
 
 
-@both(1, 2)
+@both(1, 2, 3, 4)
 def test_a_model_that_takes_anothers_place() -> None:
     first, second = torch.nn.Linear(1, 1), torch.nn.Linear(1, 1)
     state = hvd.elastic.TorchState(model=first)
@@ -141,7 +153,7 @@ class CounterHandler(torch_state.StateHandler):
         self.save()
 
 
-@both(1, 2)
+@both(1, 2, 3, 4)
 def test_handlers_of_ones_own() -> None:
     registry = hvd.elastic.state.get_handler_registry()
     hvd.elastic.state.set_handler_registry([(Counter, CounterHandler), *registry])

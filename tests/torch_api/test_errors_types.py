@@ -35,6 +35,7 @@ def test_bad_arguments_are_not_retried_by_elastic_jobs() -> None:
     assert not issubclass(errors.InvalidArgument, errors.HorovodInternalError)
     assert not issubclass(errors.ConfigError, errors.HorovodInternalError)
     assert issubclass(errors.NotInitialized, ValueError)
+    assert not issubclass(errors.NotInitialized, errors.HorovodInternalError)
 
 
 def test_version_mismatch_is_horovods() -> None:
