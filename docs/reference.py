@@ -17,6 +17,7 @@ from typing import Any
 import horoacc
 import horoacc.torch
 from horoacc.dtypes import OP_NAMES
+from horoacc.torch import autograd
 
 PAGES = Path(__file__).resolve().parent / "api"
 BOTH = "In `horoacc` for arrays, and in `horoacc.torch` for tensors."
@@ -76,9 +77,17 @@ CONTENTS: dict[str, tuple[str, str, dict[str, list[str]]]] = {
                     f"optimizer._DistributedOptimizer.{method}"
                     for method in (
                         "step", "synchronize", "skip_synchronize", "zero_grad",
-                        "set_backward_passes_per_step", "load_state_dict",
+                        "backward_passes_per_step", "set_backward_passes_per_step",
+                        "load_state_dict", "find_duplicates",
                     )
                 ),
+            ],
+            "Optimizers with Adasum": [
+                f"adasum_optimizer._DistributedAdasumOptimizer.{method}"
+                for method in (
+                    "step", "synchronize", "skip_synchronize", "backward_passes_per_step",
+                    "set_backward_passes_per_step", "find_duplicates",
+                )
             ],
             "Layers": ["SyncBatchNorm"],
             "Compression": [
@@ -100,6 +109,14 @@ CONTENTS: dict[str, tuple[str, str, dict[str, list[str]]]] = {
         },
     ),
 }  # fmt: skip
+GRADIENTS = {
+    "allreduce, grouped_allreduce": autograd.Allreduce,
+    "allgather, grouped_allgather": autograd.Allgather,
+    "broadcast": autograd.Broadcast,
+    "alltoall": autograd.Alltoall,
+    "reducescatter, grouped_reducescatter": autograd.Reducescatter,
+}
+"""What the collectives' backward passes are; their docstrings say it."""
 CONSTANTS = ("Adasum", "Average", "Max", "Min", "Product", "Sum", "__version__",
              "global_process_set")  # fmt: skip
 """Public names that docs/api/README.md tells of."""
@@ -195,7 +212,10 @@ def default(name: str, value: Any) -> str:
 def entry(name: str, thing: Any, level: int) -> list[str]:
     """The lines about one object, and about the methods of a class."""
     said = docstring(name, thing)
-    shown = name.removeprefix("optimizer._")
+    shown = re.sub(r"^(adasum_)?optimizer\._", "", name)
+    if isinstance(thing, property):
+        lines = [f"{'#' * level} `{shown}`", "", said.text]
+        return [*lines, *table("raises", said.rows("Raises")), ""]
     call = "" if inspect.isclass(thing) and not takes(thing) else signature(thing)
     lines = [f"{'#' * level} `{shown}`", "", f"```text\n{shown.rpartition('.')[2]}{call}\n```"]
     lines += ["", said.text]
@@ -248,6 +268,17 @@ def table(what: str, rows: dict[str, str]) -> list[str]:
     return ["", f"| {what} | |", "|---|---|", *lines]
 
 
+def gradients() -> list[str]:
+    """The section about backward passes."""
+    said = parsed(autograd).text.partition("\n\n")[2].split("\n\n")
+    lines = ["## Gradients", "", "Of tensors in `horoacc.torch`, also within `torch.compile`."]
+    lines += [said[0], "", "| of | with respect to the input it is |", "|---|---|"]
+    for calls, function in GRADIENTS.items():
+        names = ", ".join(f"`{call}`" for call in calls.split(", "))
+        lines.append(f"| {names} | {' '.join(parsed(function.backward).text.split())} |")
+    return [*lines, "", *said[1:], ""]
+
+
 def page(name: str) -> str:
     """The text of a page of `CONTENTS`."""
     title, first, sections = CONTENTS[name]
@@ -257,6 +288,8 @@ def page(name: str) -> str:
         lines += [f"## {heading}", ""]
         for each in names:
             lines += entry(each, found(each), 3)
+    if name == "collectives":
+        lines += gradients()
     return "\n".join(lines).rstrip() + "\n"
 
 

@@ -136,6 +136,10 @@ def reset(size: int | None) -> None:
 def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
     """Registers a process set. Every rank of the job calls it, in the same order.
 
+    A signal whose handler raises, such as that of Ctrl-C, ends this rank's wait and not the call:
+    the ranks register the set all the same. This rank then has no `ProcessSet` of it and cannot use
+    it; whoever wants to go on leaves the job and joins it again, on all ranks.
+
     Args:
         process_set: The set, or its ranks.
 
@@ -145,6 +149,7 @@ def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
     Raises:
         ValueError: It is empty, is registered already, or names ranks that do not exist; on every
             rank, also if only one of them says so.
+        HorovodInternalError: A rank died, or has joined.
     """
     engine = process.engine()
     # The core refuses what is wrong, on all ranks: one that raised alone would leave them waiting.

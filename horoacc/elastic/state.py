@@ -121,6 +121,9 @@ class ObjectState(State):
             bcast_object: Gives every rank the object of rank 0.
             get_rank: Gives this process's rank.
             kwargs: The values; what pickle and `copy.deepcopy` can handle.
+
+        Raises:
+            TypeError: A value cannot be copied.
         """
         super().__init__(bcast_object, get_rank)
         # A copy: what the training function changes in place must not change what was saved.

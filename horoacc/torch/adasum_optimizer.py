@@ -60,7 +60,13 @@ class _DistributedAdasumOptimizer(torch.optim.Optimizer):
 
     @property
     def backward_passes_per_step(self) -> int:
-        """The number of backward passes that one step accumulates."""
+        """The number of backward passes that one step accumulates.
+
+        It is set by `set_backward_passes_per_step()`.
+
+        Raises:
+            AssertionError: From the backward pass that is one too many before `step()`.
+        """
         return self._schedule.passes
 
     def _before_unscale(self) -> None:
@@ -173,5 +179,8 @@ class _DistributedAdasumOptimizer(torch.optim.Optimizer):
 
         Returns:
             Those that occur at least twice.
+
+        Raises:
+            TypeError: It is no iterable, or has something in it that cannot be hashed.
         """
         return reduction.find_duplicates(lst)

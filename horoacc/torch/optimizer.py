@@ -65,7 +65,13 @@ class _DistributedOptimizer(torch.optim.Optimizer):
 
     @property
     def backward_passes_per_step(self) -> int:
-        """The number of backward passes that one step accumulates."""
+        """The number of backward passes that one step accumulates.
+
+        It is set by `set_backward_passes_per_step()`.
+
+        Raises:
+            AssertionError: From the backward pass that is one too many before `step()`.
+        """
         return self._gradients.schedule.passes
 
     def _reduces(self) -> bool:
@@ -99,7 +105,14 @@ class _DistributedOptimizer(torch.optim.Optimizer):
 
     @contextlib.contextmanager
     def skip_synchronize(self) -> Iterator[None]:
-        """Lets the `step()` inside it rely on an earlier `synchronize()`."""
+        """Lets the `step()` inside it rely on an earlier `synchronize()`.
+
+        Returns:
+            A context manager.
+
+        Raises:
+            AssertionError: The optimizer was made with `op=Adasum`: a step is what is combined.
+        """
         self._should_synchronize = False
         try:
             yield
@@ -176,6 +189,10 @@ class _DistributedOptimizer(torch.optim.Optimizer):
 
         Args:
             state_dict: What `state_dict()` gave, here or on a plain optimizer.
+
+        Raises:
+            ValueError: It belongs to an optimizer with other parameter groups.
+            HorovodInternalError: A gradient that was in flight could not be reduced.
         """
         self._gradients.land()
         self._synchronized = False
@@ -191,6 +208,9 @@ class _DistributedOptimizer(torch.optim.Optimizer):
 
         Returns:
             Those that occur at least twice.
+
+        Raises:
+            TypeError: It is no iterable, or has something in it that cannot be hashed.
         """
         return reduction.find_duplicates(lst)
 

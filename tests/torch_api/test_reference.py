@@ -45,6 +45,20 @@ def test_every_public_name_is_on_a_page() -> None:
     assert names - shown - told == set()
 
 
+def test_every_call_of_the_backend_is_on_its_page() -> None:
+    written = (DOCS / "api" / "torch_distributed.md").read_text()
+    header = (DOCS.parent / "torch_ops" / "group_backend.h").read_text()
+    methods = set(re.findall(r"(?:WorkPointer|void) (\w+)\([^;]*override;", header))
+    assert {"allreduce", "alltoall_base", "recvAnysource", "monitoredBarrier"} <= methods
+    assert [
+        name
+        for name in sorted(
+            methods - {"setTimeout", "setSequenceNumberForGroup", "abort", "shutdown"}
+        )
+        if f"`{name}`" not in written
+    ] == []
+
+
 def test_what_a_page_says_of_a_call() -> None:
     page = reference.page("collectives")
     entry = page[page.index("### `allreduce`") : page.index("### `allreduce_async`")]

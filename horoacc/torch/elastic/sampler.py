@@ -37,6 +37,7 @@ class ElasticSampler(torch.utils.data.Sampler[int]):
 
         Raises:
             ValueError: `init()` was not called.
+            TypeError: The dataset has no length.
         """
         self.dataset = dataset
         self.shuffle = shuffle
@@ -91,6 +92,9 @@ class ElasticSampler(torch.utils.data.Sampler[int]):
 
         Args:
             state_dict: What `state_dict` gave, here or in a job of another size.
+
+        Raises:
+            KeyError: It has no "epoch" or no "processed_num".
         """
         self.epoch = state_dict["epoch"]
         self.processed_num = state_dict["processed_num"]
