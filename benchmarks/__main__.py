@@ -77,12 +77,8 @@ def main() -> int:
     target = options.output / "allreduce.png" if options.quick else PICTURE
     if picture.draw(records.all, target):
         print(f"\npicture: {target}")
-    missing = pages.NEEDED.difference(record["benchmark"] for record in records.all)
-    if not options.quick and missing:
-        print(f"README.md and docs/benchmarks.md stay as they are: {', '.join(sorted(missing))} "
-              "was not run")  # fmt: skip
-    elif not options.quick:
-        pages.fill(records.all)
+    if not options.quick and (stay := pages.fill(records.all)):
+        print(f"not run, so that these stay as they are: {', '.join(stay)}")
     print(f"figures: {options.output / 'results.jsonl'}")
     return 1 if records.failures else 0
 

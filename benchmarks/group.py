@@ -36,12 +36,14 @@ class GroupFailed(RuntimeError):
 class Group:
     """The processes of one system. The constructor starts them, `join` waits until they are up."""
 
-    def __init__(self, system: str, ranks: int, **extra: str) -> None:
+    def __init__(self, system: str, ranks: int, bound: bool = True, **extra: str) -> None:
         """Starts the ranks.
 
         Args:
             system: As `systems.launch` calls it.
             ranks: How many.
+            bound: Give each a core of its own, if there are enough. Who trains has a second thread,
+                which must find the core that is free.
             extra: More variables for them.
         """
         self.system = system
@@ -57,7 +59,7 @@ class Group:
         program = [sys.executable, "-m", "benchmarks.rank", system, address]
         try:
             arena = extra.get("HOROACC_ARENA", "all")
-            request = systems.Request(ranks, program, self._folder, arena)
+            request = systems.Request(ranks, program, self._folder, arena, bound=bound)
             self.launch = systems.launch(system, request)
             self._listener = Listener(address, "AF_UNIX", backlog=max(16, ranks), authkey=key)
         except BaseException:
@@ -184,7 +186,11 @@ class Group:
 
 @contextlib.contextmanager
 def groups(
-    wanted: list[str], ranks: int, complain: Callable[[str, str], None], **extra: str
+    wanted: list[str],
+    ranks: int,
+    complain: Callable[[str, str], None],
+    bound: bool = True,
+    **extra: str,
 ) -> Iterator[dict[str, Group]]:
     """Starts several systems at once and ends them afterwards.
 
@@ -192,6 +198,7 @@ def groups(
         wanted: The systems.
         ranks: How many ranks each gets.
         complain: Is told the system and the reason if one cannot be measured.
+        bound: As for `Group`.
         extra: More variables for all of them.
 
     Yields:
@@ -201,7 +208,7 @@ def groups(
     try:
         for system in wanted:
             try:
-                started[system] = Group(system, ranks, **extra)
+                started[system] = Group(system, ranks, bound, **extra)
             except (systems.Unavailable, OSError) as error:
                 complain(system, str(error))
         up = {}

@@ -96,7 +96,7 @@ def run(records: Records, quick: bool) -> None:
             records.write({"skipped": f"{', '.join(missing)} is not installed"})
             continue
         complain = records.complainer(RANKS)
-        with groups(["horoacc"], RANKS, complain, BENCH_FREE="1", KERAS_BACKEND=backend) as up:
+        with groups(["horoacc"], RANKS, complain, False, KERAS_BACKEND=backend) as up:
             if "horoacc" in up:
                 try:
                     _measure(records, up["horoacc"], backend, quick)

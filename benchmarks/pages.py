@@ -9,25 +9,47 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 _PEERS = ("gloo", "openmpi", "mpich")
 _MIB = 1 << 20
-NEEDED = {"machine", "memory_bound", "allreduce", "latency", "gradients", "training", "ddp", "idle"}
-"""Benchmarks whose figures the pages show."""
-
+_VERDICTS = {True: "yes", False: "**no**", None: "the run does not tell"}
 Record = dict[str, Any]
 Row = list[str]
 
 
-def fill(records: list[Record]) -> None:
+def fill(records: list[Record]) -> list[str]:
     """Replaces the tables of the last run.
 
     Args:
-        records: Those of the last run of each benchmark, of all that are `NEEDED`.
+        records: Those of the last run of each benchmark.
+
+    Returns:
+        What stays as it is because a benchmark that it shows was not run. Of the targets, the rows
+        of such benchmarks stay.
     """
-    _replace(ROOT / "README.md", "figures", _figures(records))
-    page = ROOT / "docs" / "benchmarks.md"
-    _replace(page, "machine", _machine(records))
-    _replace(page, "targets", _targets(records))
-    _replace(page, "training", _training(records))
-    _replace(page, "ddp", _ddp(records))
+    run = {record["benchmark"] for record in records}
+    readme, page = ROOT / "README.md", ROOT / "docs" / "benchmarks.md"
+    tables = (
+        (readme, "figures", _figures, {"latency", "allreduce", "gradients"}),
+        (page, "machine", _machine, {"machine", "allreduce"}),
+        (page, "training", _training, {"training"}),
+        (page, "ddp", _ddp, {"ddp"}),
+    )
+    stay = []
+    for where, mark, rows, needed in tables:
+        if needed <= run:
+            _replace(where, mark, rows(records))
+        else:
+            stay.append(f"{where.name}: {mark}")
+    new = _targets(records)
+    kept = [row for row in _rows(page, "targets")[1:] if row[0] not in run]
+    stay += sorted({f"{page.name}: targets of {row[0]}" for row in kept})
+    _replace(page, "targets", [new[0], *kept, *new[1:]])
+    return stay
+
+
+def _rows(page: Path, mark: str) -> list[Row]:
+    """A table as it is, without the line below its header."""
+    text = page.read_text().partition(f"<!-- {mark}:begin -->\n")[2]
+    header, _, *lines = text.partition(f"<!-- {mark}:end -->")[0].splitlines()
+    return [[cell.strip() for cell in line[1:-1].split(" | ")] for line in (header, *lines)]
 
 
 def _replace(page: Path, mark: str, rows: Iterable[Row]) -> None:
@@ -100,10 +122,14 @@ def _targets(records: list[Record]) -> list[Row]:
         if "target" in one:
             sense = "≤" if one["sense"] == "at most" else "≥"
             measured, limit = (f"{one[key]:.3g} {one['unit']}" for key in ("measured", "limit"))
-            lockstep = f"lockstep alone: {one['lockstep']} %" if "lockstep" in one else ""
+            notes = [one["note"]] if "note" in one else []
+            if "lockstep" in one:
+                notes.append(f"lockstep alone: {one['lockstep']} %")
+            if "quartiles" in one:
+                notes.append("quartiles {:.3g} to {:.3g}".format(*one["quartiles"]))
             rows.append(
                 [one["benchmark"], one["target"], measured, f"{sense} {limit}",
-                 "yes" if one["met"] else "**no**", one.get("note", lockstep)]
+                 _VERDICTS[one["met"]], "; ".join(notes)]
             )  # fmt: skip
     return rows
 

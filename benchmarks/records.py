@@ -13,6 +13,7 @@ from benchmarks.slices import Contender, Sample
 
 FOLDER = Path(__file__).resolve().parents[1] / "bench"
 
+_VERDICTS = {True: "yes", False: "NO", None: "?"}
 _HEAD = (
     f"{'system':<24}{'ranks':>6}{'size(B)':>12}{'count':>11}{'type':>7}{'redop':>7}"
     f"{'time(us)':>12}{'min':>11}{'max':>11}{'algbw':>8}{'busbw':>8}{'#wrong':>8}"
@@ -95,8 +96,15 @@ class Records:
         self._say(f"  {what}: {value:.4g} {unit}")
 
     def target(
-        self, what: str, measured: float, limit: float, unit: str, at_most: bool, **more: Any
-    ) -> bool:
+        self,
+        what: str,
+        measured: float,
+        limit: float,
+        unit: str,
+        at_most: bool,
+        quartiles: tuple[float, float] | None = None,
+        **more: Any,
+    ) -> bool | None:
         """Compares a figure with its target. Nothing fails for a missed one.
 
         Args:
@@ -105,16 +113,24 @@ class Records:
             limit: The target.
             unit: Of both.
             at_most: Whether the figure should be below it.
+            quartiles: The lower and the upper one of what `measured` is the median of. A limit
+                between them is neither met nor missed.
             more: Facts for the record.
 
         Returns:
-            Whether it is met.
+            Whether it is met; None if the run does not tell.
         """
-        met = measured <= limit if at_most else measured >= limit
-        self.write(
-            {"target": what, "measured": measured, "limit": limit,
-             "sense": "at most" if at_most else "at least", "unit": unit, "met": met, **more}
-        )  # fmt: skip
+        worse, better = sorted(quartiles or (measured, measured), reverse=at_most)
+        met: bool | None = worse <= limit if at_most else worse >= limit
+        if not met and (better <= limit if at_most else better >= limit):
+            met = None
+        record = {
+            "target": what, "measured": measured, "limit": limit,
+            "sense": "at most" if at_most else "at least", "unit": unit, "met": met,
+        }  # fmt: skip
+        if quartiles:
+            record["quartiles"] = [round(value, 3) for value in quartiles]
+        self.write(record | more)
         return met
 
     def complainer(self, ranks: int) -> Callable[[str, str], None]:
@@ -150,7 +166,7 @@ class Records:
             note = f"  ({record['note']})" if "note" in record else ""
             lines.append(
                 f"{what:<84}{record['measured']:>10.4g}{limit:>13} {record['unit']:<3}  "
-                f"{'yes' if record['met'] else 'NO'}{note}"
+                f"{_VERDICTS[record['met']]}{note}"
             )
         return "\n".join(lines)
 

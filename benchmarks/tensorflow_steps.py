@@ -121,7 +121,7 @@ def run(records: Records, quick: bool) -> None:
     with groups(["horoacc", *PEERS], RANKS, complain) as up:
         for size in _SIZES[:1] if quick else _SIZES:
             _allreduce(records, up, size, Effort.of(quick, RANKS))
-    with groups(["horoacc"], RANKS, complain, BENCH_FREE="1") as up:
+    with groups(["horoacc"], RANKS, complain, bound=False) as up:
         if "horoacc" in up:
             try:
                 _steps(records, up["horoacc"], quick)

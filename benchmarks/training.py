@@ -119,7 +119,7 @@ def run(records: Records, quick: bool) -> None:
     for net in _NAMES:
         # New processes for each, so that its first baseline really is before init().
         late = {"BENCH_LATE": "1", "HOROACC_ARENA": "gradients"}
-        with groups(["horoacc"], RANKS, complain, **late) as up:
+        with groups(["horoacc"], RANKS, complain, False, **late) as up:
             if "horoacc" in up:
                 try:
                     _measure(records, up["horoacc"], net, quick)
@@ -132,7 +132,8 @@ def run(records: Records, quick: bool) -> None:
 def _keeping(records: Records, quick: bool) -> None:
     """What it brings that horoaccrun lets the C library keep freed memory: the network with large
     activations alone, on ranks that it started and on ranks that it did not."""
-    with groups(["horoacc", "gloo"], RANKS, records.complainer(RANKS), BENCH_LATE="1") as up:
+    complain = records.complainer(RANKS)
+    with groups(["horoacc", "gloo"], RANKS, complain, False, BENCH_LATE="1") as up:
         if len(up) < 2:
             return
         gains = []
