@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import io
 from typing import Any
 
 import cloudpickle
 import numpy as np
+import numpy.typing as npt
 
 from horoacc import arrays, process
 from horoacc.calls import ALLGATHER, BROADCAST, member_names, part_name
 from horoacc.complaints import complaining
 from horoacc.process_sets import ProcessSet, global_process_set
+
+
+def _pickled(obj: Any) -> npt.NDArray[np.uint8]:
+    """Pickles into memory that can be written to, as a broadcast needs it."""
+    file = io.BytesIO()
+    cloudpickle.dump(obj, file)
+    return np.frombuffer(file.getbuffer(), np.uint8)
 
 
 def broadcast_object(
@@ -36,12 +45,11 @@ def broadcast_object(
     is_root = process.position().rank == root_rank
     first = part_name(name, "size")
     with complaining(BROADCAST, member_names("broadcast", first)[0], process_set):
-        pickled = cloudpickle.dumps(obj) if is_root else b""
-    payload = np.frombuffer(pickled, np.uint8)
+        payload = _pickled(obj) if is_root else np.empty(0, np.uint8)
     length = np.array([payload.size], np.int64)
     arrays.broadcast_(length, root_rank, first, process_set)
-    # The pickled bytes are read-only, and a broadcast has one buffer for in and out.
-    payload = payload.copy() if is_root else np.empty(int(length[0]), np.uint8)
+    if not is_root:
+        payload = np.empty(int(length[0]), np.uint8)
     arrays.broadcast_(payload, root_rank, part_name(name, "data"), process_set)
     return obj if is_root else cloudpickle.loads(payload.data)
 
@@ -64,9 +72,10 @@ def allgather_object(
     """
     first = part_name(name, "size")
     with complaining(ALLGATHER, member_names("allgather", first)[0], process_set):
-        payload = np.frombuffer(cloudpickle.dumps(obj), np.uint8)
+        payload = _pickled(obj)
     lengths = arrays.allgather(np.array([payload.size], np.int64), first, process_set)
     gathered = arrays.allgather(payload, part_name(name, "data"), process_set)
+    del payload  # it may be long, and so may be what comes out of the others'
     ends = np.cumsum(lengths)
     return [
         cloudpickle.loads(gathered[end - length : end].data)

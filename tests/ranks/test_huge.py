@@ -1,9 +1,10 @@
-"""More elements than 32 bits with a sign can count."""
+"""More elements than 32 bits with a sign can count, and objects of more than 2 GiB."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -60,6 +61,43 @@ def send() -> None:
     assert all((part == 2).all() for part in chunks(mine))
 
 
+class Heavy:
+    """Small itself, more than 2 GiB on its way, and `described` when it arrives."""
+
+    def __reduce__(self) -> Any:
+        data = np.full(COUNT, 7, np.uint8)
+        data[MARKED] = MARKED % 50 + 8
+        return described, (data.tobytes(),)
+
+
+def described(data: Any) -> tuple[int, list[int], int]:
+    """Length, the marked bytes, and how many are as they were filled."""
+    array = np.frombuffer(data, np.uint8)
+    same = sum(int(np.count_nonzero(part == 7)) for part in chunks(array))
+    return len(array), array[MARKED].tolist(), same
+
+
+ARRIVED = (COUNT, (MARKED % 50 + 8).tolist(), COUNT - len(MARKED))
+
+
+def send_object() -> None:
+    got = hvd.broadcast_object(Heavy() if hvd.rank() == 1 else None, root_rank=1)
+    assert isinstance(got, Heavy) if hvd.rank() == 1 else got == ARRIVED
+
+
+def gather_objects() -> None:
+    assert hvd.allgather_object(Heavy() if hvd.rank() == 0 else "light") == [ARRIVED, "light"]
+
+
+def send_object_of_torch() -> None:
+    import torch.distributed as dist
+
+    dist.init_process_group("horoacc")
+    box = [Heavy() if hvd.rank() == 0 else None]
+    dist.broadcast_object_list(box)
+    assert isinstance(box[0], Heavy) if hvd.rank() == 0 else box == [ARRIVED]
+
+
 def available_bytes() -> int:
     lines = Path("/proc/meminfo").read_text().splitlines()
     (line,) = [line for line in lines if line.startswith("MemAvailable")]
@@ -73,10 +111,28 @@ def available_bytes() -> int:
     ids=["reduce", "gather", "send"],
 )
 def test_more_than_two_to_the_31_elements(pools: Pools, body: str, env: dict[str, str]) -> None:
-    needed = 8 << 30
+    on_two_ranks(pools, body, "horoacc", env)
+
+
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize(
+    ("body", "door"),
+    [
+        ("send_object", "horoacc"),
+        ("gather_objects", "horoacc"),
+        ("send_object_of_torch", "horoacc.torch"),
+    ],
+    ids=["broadcast", "allgather", "torch.distributed"],
+)
+def test_objects_of_more_than_two_gib(pools: Pools, body: str, door: str) -> None:
+    on_two_ranks(pools, body, door, {})
+
+
+def on_two_ranks(pools: Pools, body: str, door: str, env: dict[str, str]) -> None:
+    needed = 12 << 30 if door == "horoacc.torch" else 9 << 30
     if available_bytes() < needed:
         pytest.skip(f"needs {needed >> 30} GiB of memory")
-    pool = pools.get(2, "horoacc", env | {"HOROACC_FUSION_THRESHOLD": "1048576"})
+    pool = pools.get(2, door, env | {"HOROACC_FUSION_THRESHOLD": "1048576"})
     try:
         pool.run(HERE, body, {}, 300)
     finally:
