@@ -1,26 +1,23 @@
 """The gradient policy, written once for all frameworks.
 
-It says how a gradient's average is split, which gradients travel together, on which backward pass
-they travel, and what is an error. It holds no tensors: a parameter is whatever the framework
-identifies it by.
+It says how a gradient's average is split, which gradients travel together, what happens to those
+that stay on their rank, and what is an error; `horoacc.backward_passes` says on which backward pass
+they travel. It holds no tensors: a parameter is whatever the framework identifies it by.
 """
 
 from __future__ import annotations
 
 import warnings
 from collections import Counter
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 from horoacc import dtypes
+from horoacc.process_sets import ProcessSet
 
 Param = TypeVar("Param", bound=Hashable)
 
-BACKWARD_TOO_OFTEN = (
-    "Gradients were computed more than backward_passes_per_step times before call to step(). "
-    "Increase backward_passes_per_step to accumulate gradients locally."
-)
 ZERO_GRAD_TOO_EARLY = (
     "optimizer.zero_grad() was called after loss.backward() but before optimizer.step() or "
     "optimizer.synchronize(). This is prohibited as it can cause a race condition."
@@ -67,21 +64,36 @@ def scaling(op: int, gradient_predivide_factor: float = 1.0) -> Scaling:
     return Scaling(op, 1.0 / gradient_predivide_factor, gradient_predivide_factor)
 
 
-def check_passes(passes: Any) -> int:
-    """Checks `backward_passes_per_step`.
+def has_peers(process_set: ProcessSet) -> bool:
+    """Says whether gradients travel at all.
 
     Args:
-        passes: The number of backward passes that one step accumulates.
+        process_set: The ranks that train together.
 
     Returns:
-        The number.
+        True if this rank is among them, with others.
 
     Raises:
-        ValueError: It is not a positive integer.
+        ValueError: The set is not registered, or `init()` was not called.
     """
-    if not isinstance(passes, int) or passes < 1:
-        raise ValueError(f"backward_passes_per_step must be a positive integer, not {passes!r}.")
-    return passes
+    included = process_set.included()
+    if included is None:  # it would train alone, and nobody would notice
+        raise ValueError(f"{process_set} is not registered; use hvd.add_process_set().")
+    return included and (process_set.size() or 1) > 1
+
+
+def local_divisor(process_set: ProcessSet, scale_local_gradients: bool) -> int:
+    """Says by what a gradient is divided that stays on its rank.
+
+    Args:
+        process_set: The ranks that train together.
+        scale_local_gradients: Divide as an average divides those that travel, so that the learning
+            rate of the whole model suits both.
+
+    Returns:
+        The divisor.
+    """
+    return (process_set.size() or 1) if scale_local_gradients and has_peers(process_set) else 1
 
 
 def find_duplicates(names: Iterable[Hashable]) -> set[Hashable]:
@@ -130,6 +142,24 @@ def chosen_groups(num_groups: int, groups: Any) -> Any:
             stacklevel=3,
         )
     return groups if groups is not None else num_groups
+
+
+def keyed(groups: Any, key: Callable[[Any], Hashable]) -> Any:
+    """Gives groups by what identifies their members; frameworks' variables cannot be compared.
+
+    Args:
+        groups: A number of groups, or lists of variables.
+        key: What identifies a variable.
+
+    Returns:
+        Lists of keys; what is no list of lists stays as it is, for `partition` to judge.
+    """
+    if not isinstance(groups, (list, tuple)):
+        return groups
+    return [
+        [key(variable) for variable in group] if isinstance(group, (list, tuple)) else group
+        for group in groups
+    ]
 
 
 def partition(params: Sequence[Param], groups: int | Sequence[Any]) -> list[list[Param]]:
@@ -194,87 +224,3 @@ def _given_parts(params: Sequence[Param], groups: Sequence[Any]) -> list[list[Pa
             parts.append(members)
     parts.extend([param] for param in params if param not in seen)
     return parts
-
-
-class Schedule(Generic[Param]):
-    """Counts backward passes and says which groups of gradients are to be submitted now.
-
-    A gradient is due on its `passes`-th backward pass. A group is due when its last member is.
-    """
-
-    def __init__(self, parts: Sequence[Sequence[Param]], passes: int) -> None:
-        self.passes = check_passes(passes)
-        self._parts = [list(part) for part in parts]
-        self._part_of = {param: index for index, part in enumerate(parts) for param in part}
-        self._left: dict[Param, int] = {}
-        self._waiting: list[int] = []
-        self._submitted: set[int] = set()
-        self._touched = False
-        self.restart()
-
-    @property
-    def touched(self) -> bool:
-        """Whether a backward pass began since the last step."""
-        return self._touched
-
-    @property
-    def immediate(self) -> bool:
-        """Whether every gradient is due, alone, as soon as it is computed."""
-        return self.passes == 1 and all(len(part) == 1 for part in self._parts)
-
-    @property
-    def params(self) -> Iterable[Param]:
-        """All parameters, group by group."""
-        return self._part_of
-
-    def set_passes(self, passes: int) -> None:
-        """Changes the number of backward passes of a step, from the next step on.
-
-        Args:
-            passes: The number.
-        """
-        self.passes = check_passes(passes)
-        self.restart()
-
-    def restart(self) -> None:
-        """Begins a step: nothing has been accumulated."""
-        self._left = dict.fromkeys(self._part_of, self.passes)
-        self._waiting = [len(part) for part in self._parts]
-        self._submitted.clear()
-        self._touched = False
-
-    def ready(self, param: Param) -> Sequence[Param]:
-        """Notes that a gradient was computed.
-
-        Args:
-            param: Whose gradient.
-
-        Returns:
-            The parameters to submit now, as one unit; none if it is not time yet.
-
-        Raises:
-            AssertionError: It was computed too often since the last step.
-        """
-        left = self._left[param] - 1
-        if left < 0:
-            raise AssertionError(BACKWARD_TOO_OFTEN)
-        self._left[param] = left
-        self._touched = True
-        if left:
-            return ()
-        index = self._part_of[param]
-        self._waiting[index] -= 1
-        if self._waiting[index]:
-            return ()
-        self._submitted.add(index)
-        return self._parts[index]
-
-    def missing(self) -> list[list[Param]]:
-        """Ends the step: what other ranks may have submitted and this one has not.
-
-        Returns:
-            The groups that are still to be submitted, in order.
-        """
-        rest = [part for index, part in enumerate(self._parts) if index not in self._submitted]
-        self._submitted.update(range(len(self._parts)))
-        return rest

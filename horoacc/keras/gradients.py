@@ -1,7 +1,7 @@
 """The gradients of one Keras optimizer: named, accumulated, reduced.
 
-What to do with a gradient is decided in `horoacc.reduction`, and how it travels in the module of
-the backend; here is what an optimizer of Keras knows of its variables.
+What to do with a gradient is decided in `horoacc.reduction` and `horoacc.backward_passes`, and how it
+travels in the module of the backend; here is what an optimizer of Keras knows of its variables.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any
 import keras
 
 from horoacc import reduction
+from horoacc.backward_passes import Passes
 from horoacc.compression import Compressor
 from horoacc.keras import backend
 from horoacc.keras.backend import Member, Travel
@@ -55,8 +56,8 @@ class GradientReduction:
         self._wishes = wishes
         self._key = key
         self._scaling = reduction.scaling(wishes.op, wishes.gradient_predivide_factor)
-        self.passes = reduction.check_passes(wishes.backward_passes_per_step)
-        self._groups = self._keyed(wishes.groups)
+        self._step_of = Passes(wishes.backward_passes_per_step, wishes.average_aggregated_gradients)
+        self._groups = reduction.keyed(wishes.groups, key)
         reduction.partition([], self._groups)  # refuses what makes no sense
         self._local: set[Hashable] = set()
         self._names: dict[Hashable, str] = {}
@@ -68,13 +69,10 @@ class GradientReduction:
         self.counter: Any = 0
         """The number of passes that are accumulated: a variable, if there can be any."""
 
-    def _keyed(self, groups: Any) -> Any:
-        if not isinstance(groups, (list, tuple)):
-            return groups
-        return [
-            [self._key(variable) for variable in group] if isinstance(group, (list, tuple))
-            else group for group in groups
-        ]  # fmt: skip
+    @property
+    def passes(self) -> int:
+        """The number of backward passes of a step."""
+        return self._step_of.count
 
     def add_local(self, variable: Any) -> None:
         """Leaves a variable's gradient to this rank.
@@ -105,8 +103,7 @@ class GradientReduction:
 
     def reduces(self) -> bool:
         """Whether there are other ranks to reduce with."""
-        process_set = self._wishes.process_set
-        return bool(process_set.included()) and (process_set.size() or 1) > 1
+        return reduction.has_peers(self._wishes.process_set)
 
     def apply(
         self,
@@ -127,14 +124,13 @@ class GradientReduction:
         elif self.passes == 1:
             self._step(step, self.reduce(gradients, variables))
         else:
-            self._accumulate(gradients, variables)
-            seen = frozenset(self._seen)
+            due = self._accumulate(gradients, variables)
 
-            def due() -> None:
-                self._step(step, self.reduce(self._taken(variables, seen), variables))
-                self._clear()
+            def end() -> None:
+                self._step(step, self.reduce(self._totals(variables), variables))
+                self._seen.clear()
 
-            keras.ops.cond(keras.ops.equal(self.counter, self.passes), due, lambda: None)
+            keras.ops.cond(due, end, lambda: None)
 
     def _step(self, step: Callable[[Sequence[Any]], Any], gradients: Sequence[Any]) -> None:
         self._done = True
@@ -147,35 +143,34 @@ class GradientReduction:
         """Notes that the next gradients to be applied are reduced already."""
         self._ahead = True
 
-    def _accumulate(self, gradients: Sequence[Any], variables: Sequence[Any]) -> None:
+    def _accumulate(self, gradients: Sequence[Any], variables: Sequence[Any]) -> Any:
+        """Adds a pass to the sums of its step; says whether it is the last."""
         self.build(variables)
+        before = self.counter + 0
         for gradient, variable in zip(gradients, variables, strict=True):
-            if gradient is None:
-                continue
             key = self._key(variable)
             if key not in self._sums:
                 raise ValueError(
                     f"The optimizer was not built for {variable.name!r}, so its gradients cannot "
                     "be accumulated."
                 )
-            self._sums[key].assign_add(backend.current().dense(gradient))
-            self._seen.add(key)
-        self.counter.assign_add(1)
+            total = self._sums[key]
+            if gradient is None:  # in this pass: in another of its step there may be one
+                gradient = keras.ops.zeros_like(total)
+            else:
+                self._seen.add(key)
+            dense = backend.current().dense(gradient)
+            total.assign(self._step_of.added(before, total, dense, keras.ops.where))
+        self.counter.assign(self._step_of.after(before))
+        return self._step_of.due(before)
 
-    def _taken(self, variables: Sequence[Any], seen: frozenset[Hashable]) -> list[Any]:
-        factor = 1.0 / self.passes if self._wishes.average_aggregated_gradients else 1.0
-        taken = []
-        for variable in variables:
-            key = self._key(variable)
-            total = self._sums[key].value if key in seen else None
-            taken.append(total if total is None or factor == 1.0 else total * factor)
-        return taken
-
-    def _clear(self) -> None:
-        for total in self._sums.values():
-            total.assign(keras.ops.zeros_like(total))
-        self.counter.assign(0)
-        self._seen.clear()
+    def _totals(self, variables: Sequence[Any]) -> list[Any]:
+        """What is reduced if the step ends; None for what no pass of it had a gradient for."""
+        keys = [self._key(variable) for variable in variables]
+        return [
+            self._step_of.result(self._sums[key].value) if key in self._seen else None
+            for key in keys
+        ]
 
     def reduce(self, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
         """Reduces gradients.
@@ -199,12 +194,14 @@ class GradientReduction:
             self._key(variable) for layer in self._wishes.local_layers
             for variable in layer.trainable_weights
         }  # fmt: skip
+        divisor = reduction.local_divisor(
+            self._wishes.process_set, self._wishes.scale_local_gradients
+        )
         wanted: dict[Hashable, int] = {}
         for index, (key, gradient) in enumerate(zip(keys, gradients, strict=True)):
             if key in local:
-                if gradient is not None and self._wishes.scale_local_gradients:
-                    ranks = self._wishes.process_set.size() or 1
-                    reduced[index] = place.scaled(gradient, 1.0 / ranks)
+                if gradient is not None and divisor != 1:
+                    reduced[index] = place.scaled(gradient, 1.0 / divisor)
             elif gradient is not None or place.sends_absent:
                 wanted[key] = index
         if not wanted:

@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from horoacc.reduction import check_passes
+from horoacc.backward_passes import Passes
 
 
 class LocalGradientAggregation:
@@ -38,10 +38,9 @@ class LocalGradientAggregation:
         Raises:
             ValueError: The number of passes is not a positive integer.
         """
-        self.passes = check_passes(backward_passes_per_step)
+        self._passes = Passes(backward_passes_per_step, average_aggregated_gradients)
         self.counter: Any = None
         self._reduce = allreduce_func
-        self._average = average_aggregated_gradients
         self._sparse_as_dense = sparse_as_dense
         self._sums: list[Any] = []
         self._due: Any = None
@@ -72,18 +71,17 @@ class LocalGradientAggregation:
                     )
                     for index in there
                 ]
-        # Nothing is cleared: the first pass of a step replaces what the sums held.
         before = self.counter.read_value()
-        due = tf.equal(before + 1, self.passes)
+        due = self._passes.due(before)
         summed = [
-            tf.where(tf.equal(before, 0), dense[index], variable.read_value() + dense[index])
+            self._passes.added(before, variable.read_value(), dense[index], tf.where)
             for variable, index in zip(self._sums, there, strict=True)
         ]
         kept = [
             variable.assign(value, read_value=False)
             for variable, value in zip(self._sums, summed, strict=True)
         ]
-        kept.append(self.counter.assign(tf.where(due, 0, before + 1), read_value=False))
+        kept.append(self.counter.assign(self._passes.after(before), read_value=False))
         chosen = [variables[index] for index in there]
         with after(kept):
             self._due = tf.identity(due)
@@ -94,9 +92,8 @@ class LocalGradientAggregation:
 
     def _finish(self, summed: list[Any], variables: Sequence[Any]) -> list[Any]:
         """Reduces the sums."""
-        if self._average:
-            summed = [value / tf.cast(self.passes, value.dtype) for value in summed]
-        return [tf.identity(value) for value in self._reduce(summed, variables)]
+        totals = [self._passes.result(value) for value in summed]
+        return [tf.identity(value) for value in self._reduce(totals, variables)]
 
     def apply_gradients(self, apply: Callable[[], Any], skipped: Callable[[], Any]) -> Any:
         """Applies the sums of a step after its last pass.

@@ -5,12 +5,12 @@ What to do with a gradient is decided in `horoacc.reduction`; here are only Tens
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import tensorflow as tf
 
-from horoacc import process, reduction
+from horoacc import reduction
 from horoacc.compression import Compressor, NoneCompressor
 from horoacc.dtypes import Average
 from horoacc.process_sets import ProcessSet, global_process_set
@@ -51,8 +51,7 @@ class GradientReducer:
         Raises:
             ValueError: An argument makes no sense.
         """
-        # By identity: variables cannot be compared.
-        self._groups = _by_identity(groups)
+        self._groups = reduction.keyed(groups, key_of)
         reduction.partition([], self._groups)  # refuses what makes no sense
         self._name = name
         self._compression = compression
@@ -60,27 +59,43 @@ class GradientReducer:
         self._scaling = reduction.scaling(op, gradient_predivide_factor)
         self.process_set = process_set
 
-    @property
-    def reduces(self) -> bool:
-        """Whether there is anybody to reduce with; `init()` must have been called."""
-        process.position()
-        return bool(self.process_set.included()) and (self.process_set.size() or 1) > 1
-
-    def __call__(self, grads: Sequence[Any], variables: Sequence[Any] = ()) -> list[Any]:
+    def __call__(
+        self,
+        grads: Sequence[Any],
+        variables: Sequence[Any],
+        local: Collection[int] = (),
+        scale_local_gradients: bool = True,
+    ) -> list[Any]:
         """Reduces gradients.
 
         Args:
             grads: Tensors, `tf.IndexedSlices`, or None for what has no gradient: on all ranks.
-            variables: Whose gradients; needed for groups that are lists of variables.
+            variables: Whose gradients.
+            local: The keys of variables of which the gradients stay on their rank.
+            scale_local_gradients: Divide those as an average divides the others.
 
         Returns:
-            The reduced gradients, in the same order.
+            The gradients, in the same order.
 
         Raises:
+            ValueError: The process set is not registered, or `init()` was not called.
             tf.errors.OpError: A collective failed.
         """
+        keys = [key_of(variable) for variable in variables]
+        travelling = self._travelled(
+            [grad for grad, key in zip(grads, keys, strict=True) if key not in local],
+            [key for key in keys if key not in local],
+        )
+        divisor = reduction.local_divisor(self.process_set, scale_local_gradients)
+        reduced = iter(travelling)
+        return [
+            divided(grad, divisor) if key in local else next(reduced)
+            for grad, key in zip(grads, keys, strict=True)
+        ]
+
+    def _travelled(self, grads: Sequence[Any], keys: Sequence[int]) -> list[Any]:
         reduced = [self._dense(grad) for grad in grads]
-        if not self.reduces:
+        if not reduction.has_peers(self.process_set):
             return reduced
         dense = []
         for index, grad in enumerate(reduced):
@@ -92,26 +107,10 @@ class GradientReducer:
                 )  # fmt: skip
             elif grad is not None:
                 dense.append(index)
-        for part in self._parts(dense, variables):
+        for part in self._parts(dense, keys):
             for index, grad in zip(part, self._reduce(part, reduced), strict=True):
                 reduced[index] = grad
         return reduced
-
-    def local(self, grad: Any) -> Any:
-        """Scales a gradient that stays on this rank as an average would scale it.
-
-        Args:
-            grad: A gradient, or None.
-
-        Returns:
-            The gradient over the number of ranks.
-        """
-        ranks = self.process_set.size() or 1
-        if grad is None or not self.reduces:
-            return grad
-        if isinstance(grad, tf.IndexedSlices):
-            return tf.IndexedSlices(divided(grad.values, ranks), grad.indices, grad.dense_shape)
-        return divided(grad, ranks)
 
     def _dense(self, grad: Any) -> Any:
         if self._sparse_as_dense and isinstance(grad, tf.IndexedSlices):
@@ -121,12 +120,11 @@ class GradientReducer:
     def _member(self, index: int) -> str:
         return f"{self._name}.{index}"
 
-    def _parts(self, dense: list[int], variables: Sequence[Any]) -> list[list[int]]:
+    def _parts(self, dense: list[int], keys: Sequence[int]) -> list[list[int]]:
         if self._groups == 0 and tf.executing_eagerly():
             return [dense] if dense else []
         if isinstance(self._groups, int):
             return reduction.partition(dense, self._groups)
-        keys = [id(variable_of(variable)) for variable in variables]
         place = {keys[index]: index for index in dense}
         parts = reduction.partition([keys[index] for index in dense], self._groups)
         return [[place[key] for key in part] for part in parts]
@@ -145,12 +143,13 @@ class GradientReducer:
         return grouped_allreduce([grads[index] for index in part], **arguments)
 
 
-def _by_identity(groups: Any) -> Any:
-    """Gives lists of variables as lists of keys; what is no list of lists stays as it is."""
-    if not isinstance(groups, (list, tuple)):
-        return groups
-    return [
-        [id(variable_of(variable)) for variable in group]
-        if isinstance(group, (list, tuple)) else group
-        for group in groups
-    ]  # fmt: skip
+def key_of(variable: Any) -> int:
+    """What tells variables apart, which cannot be compared.
+
+    Args:
+        variable: A variable of TensorFlow's or of Keras'.
+
+    Returns:
+        The identity of TensorFlow's variable.
+    """
+    return id(variable_of(variable))

@@ -10,8 +10,7 @@ import tensorflow as tf
 from horoacc.compression import Compressor, NoneCompressor
 from horoacc.dtypes import Average
 from horoacc.process_sets import ProcessSet, global_process_set
-from horoacc.tensorflow.functions import variable_of
-from horoacc.tensorflow.gradient_reducer import GradientReducer
+from horoacc.tensorflow.gradient_reducer import GradientReducer, key_of
 
 
 class _DistributedGradientTape(tf.GradientTape):  # type: ignore[misc]
@@ -28,7 +27,7 @@ class _DistributedGradientTape(tf.GradientTape):  # type: ignore[misc]
         Args:
             source: A variable that each rank has for itself.
         """
-        self._local_sources[id(variable_of(source))] = source
+        self._local_sources[key_of(source)] = source
 
     def gradient(
         self,
@@ -58,17 +57,7 @@ class _DistributedGradientTape(tf.GradientTape):  # type: ignore[misc]
         computed = super().gradient(target, sources, output_gradients, unconnected_gradients)
         flat_sources = tf.nest.flatten(sources)
         grads = tf.nest.flatten(computed)
-        shared = [
-            index for index, source in enumerate(flat_sources)
-            if id(variable_of(source)) not in self._local_sources
-        ]  # fmt: skip
-        reduced = self._reducer(
-            [grads[index] for index in shared], [flat_sources[index] for index in shared]
-        )
-        if self._scale_local_gradients:
-            grads = [self._reducer.local(grad) for grad in grads]
-        for index, grad in zip(shared, reduced, strict=True):
-            grads[index] = grad
+        grads = self._reducer(grads, flat_sources, self._local_sources, self._scale_local_gradients)
         return tf.nest.pack_sequence_as(sources, grads)
 
     def get_local_and_global_gradients(
@@ -91,9 +80,7 @@ class _DistributedGradientTape(tf.GradientTape):  # type: ignore[misc]
             and the list of reduced ones, with None in the places of local sources.
         """
         grads = tf.nest.flatten(self.gradient(target, sources, output_gradients, use_generic_names))
-        local = [
-            id(variable_of(source)) in self._local_sources for source in tf.nest.flatten(sources)
-        ]
+        local = [key_of(source) in self._local_sources for source in tf.nest.flatten(sources)]
         pairs = list(zip(grads, local, strict=True))
         return (
             [grad if here else None for grad, here in pairs],

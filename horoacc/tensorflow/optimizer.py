@@ -8,14 +8,14 @@ from typing import Any
 
 import tensorflow as tf
 
+from horoacc.backward_passes import check_passes
 from horoacc.compression import Compressor, NoneCompressor
 from horoacc.dtypes import Adasum, Average
 from horoacc.process_sets import ProcessSet, global_process_set
-from horoacc.reduction import check_passes, chosen_groups
+from horoacc.reduction import chosen_groups
 from horoacc.tensorflow.adasum_optimizer import _DistributedAdasumOptimizer
-from horoacc.tensorflow.functions import variable_of
 from horoacc.tensorflow.gradient_aggregation import LocalGradientAggregation
-from horoacc.tensorflow.gradient_reducer import GradientReducer
+from horoacc.tensorflow.gradient_reducer import GradientReducer, key_of
 
 
 class _DistributedOptimizer(tf.compat.v1.train.Optimizer):  # type: ignore[misc]
@@ -45,7 +45,7 @@ class _DistributedOptimizer(tf.compat.v1.train.Optimizer):  # type: ignore[misc]
         Args:
             var: A variable that each rank has for itself.
         """
-        self._local_vars[id(variable_of(var))] = var
+        self._local_vars[key_of(var)] = var
 
     def compute_gradients(self, *args: Any, **kwargs: Any) -> list[tuple[Any, Any]]:
         """Computes gradients as the wrapped optimizer does, and reduces them.
@@ -69,18 +69,7 @@ class _DistributedOptimizer(tf.compat.v1.train.Optimizer):  # type: ignore[misc]
         )
 
     def _reduced(self, grads: list[Any], variables: Sequence[Any]) -> list[Any]:
-        local = [id(variable_of(variable)) in self._local_vars for variable in variables]
-        shared = [index for index, here in enumerate(local) if not here]
-        results = [
-            self._reducer.local(grad) if here and self._scale_local_gradients else grad
-            for grad, here in zip(grads, local, strict=True)
-        ]
-        reduced = self._reducer(
-            [grads[index] for index in shared], [variables[index] for index in shared]
-        )
-        for index, grad in zip(shared, reduced, strict=True):
-            results[index] = grad
-        return results
+        return self._reducer(grads, variables, self._local_vars, self._scale_local_gradients)
 
     def apply_gradients(self, grads_and_vars: Any, *args: Any, **kwargs: Any) -> Any:
         """Applies reduced gradients; with several passes a step, after the last of them.
@@ -191,21 +180,18 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
         return _DistributedAdasumOptimizer(
             optimizer, name, use_locking, reducer, check_passes(backward_passes_per_step)
         )
-    aggregation = None
-    if check_passes(backward_passes_per_step) > 1:
-        wrapped: Any = None
-        aggregation = LocalGradientAggregation(
-            backward_passes_per_step,
-            lambda grads, variables: wrapped._reduced(grads, variables),
-            average_aggregated_gradients,
-            sparse_as_dense,
+    if check_passes(backward_passes_per_step) == 1:
+        return _DistributedOptimizer(
+            optimizer, name, use_locking, reducer, None, scale_local_gradients
         )
-        wrapped = _DistributedOptimizer(
-            optimizer, name, use_locking, reducer, aggregation, scale_local_gradients
-        )
-        return wrapped
-    if average_aggregated_gradients:
-        raise ValueError("average_aggregated_gradients == True needs backward_passes_per_step > 1.")
-    return _DistributedOptimizer(
+    wrapped: Any = None
+    aggregation = LocalGradientAggregation(
+        backward_passes_per_step,
+        lambda grads, variables: wrapped._reduced(grads, variables),
+        average_aggregated_gradients,
+        sparse_as_dense,
+    )
+    wrapped = _DistributedOptimizer(
         optimizer, name, use_locking, reducer, aggregation, scale_local_gradients
     )
+    return wrapped

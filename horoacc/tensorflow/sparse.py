@@ -55,14 +55,18 @@ def allreduce_sparse(
     return tf.IndexedSlices(values, indices, slices.dense_shape)
 
 
-def divided(values: Any, ranks: int) -> Any:
+def divided(grad: Any, divisor: int) -> Any:
     """Divides, integers towards zero.
 
     Args:
-        values: A tensor.
-        ranks: By what.
+        grad: A tensor, `tf.IndexedSlices`, or None.
+        divisor: By what.
 
     Returns:
-        A tensor of the same type.
+        The same of the same type.
     """
-    return tf.cast(values / ranks, values.dtype) if values.dtype.is_integer else values / ranks
+    if grad is None or divisor == 1:
+        return grad
+    if isinstance(grad, tf.IndexedSlices):
+        return tf.IndexedSlices(divided(grad.values, divisor), grad.indices, grad.dense_shape)
+    return tf.cast(grad / divisor, grad.dtype) if grad.dtype.is_integer else grad / divisor

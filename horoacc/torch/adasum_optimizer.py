@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 import torch
 
 from horoacc import reduction
+from horoacc.backward_passes import Schedule
 from horoacc.compression import Compressor, check_no_codec
 from horoacc.dtypes import Adasum, Max
 from horoacc.handles import synchronize
@@ -46,7 +47,7 @@ class _DistributedAdasumOptimizer(torch.optim.Optimizer):
             if param.requires_grad
         ]  # fmt: skip
         self._parts = reduction.partition(owned, groups)
-        self._schedule = reduction.Schedule([[param] for param in owned], backward_passes_per_step)
+        self._schedule = Schedule([[param] for param in owned], backward_passes_per_step)
         reference = weakref.ref(self)
 
         def count(param: torch.Tensor) -> None:

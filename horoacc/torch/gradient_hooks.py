@@ -13,8 +13,9 @@ from typing import Any
 
 import torch
 
+from horoacc.backward_passes import BACKWARD_TOO_OFTEN
 from horoacc.errors import from_core
-from horoacc.reduction import BACKWARD_TOO_OFTEN, Scaling
+from horoacc.reduction import Scaling
 from horoacc.torch import _ops
 
 # A wait comes back this often to let Python's signal handlers run.

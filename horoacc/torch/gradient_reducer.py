@@ -12,12 +12,13 @@ from typing import Any, NamedTuple
 import torch
 
 from horoacc import process
+from horoacc.backward_passes import Schedule
 from horoacc.calls import ALLREDUCE
 from horoacc.coded_allreduce import CodedAllreduce, ErrorFeedback
 from horoacc.compression import Compressor, NoneCompressor, is_codec
 from horoacc.handles import has_ended
 from horoacc.process_sets import ProcessSet, number_of
-from horoacc.reduction import Scaling, Schedule
+from horoacc.reduction import Scaling
 from horoacc.torch import gradient_hooks
 from horoacc.torch.gradient_hooks import GradientHooks
 from horoacc.torch.parameter_hooks import remember, take_off, take_over

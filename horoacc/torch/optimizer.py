@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from horoacc import reduction
+from horoacc.backward_passes import Schedule
 from horoacc.compression import Compressor, NoneCompressor
 from horoacc.dtypes import Adasum, Average
 from horoacc.process_sets import ProcessSet, global_process_set
@@ -48,7 +49,7 @@ class _DistributedOptimizer(torch.optim.Optimizer):
         ]  # fmt: skip
         self._gradients = GradientReducer(
             {param: f"allreduce.{name}" for name, param in named},
-            reduction.Schedule(reduction.partition(owned, groups), backward_passes_per_step),
+            Schedule(reduction.partition(owned, groups), backward_passes_per_step),
             reduction.scaling(op, gradient_predivide_factor),
             compression,
             sparse_as_dense,
@@ -75,7 +76,7 @@ class _DistributedOptimizer(torch.optim.Optimizer):
         return self._gradients.schedule.passes
 
     def _reduces(self) -> bool:
-        return bool(self.process_set.included()) and (self.process_set.size() or 1) > 1
+        return reduction.has_peers(self.process_set)
 
     def synchronize(self) -> None:
         """Waits until all gradients are reduced, so that they can be clipped before `step()`.
@@ -255,7 +256,7 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
     if isinstance(optimizer, (_DistributedOptimizer, _DistributedAdasumOptimizer)):
         raise ValueError("This optimizer is distributed already.")
     reduction.scaling(op, gradient_predivide_factor)  # refuses what makes no sense
-    combines = op == Adasum and (process_set.size() or 1) > 1 and bool(process_set.included())
+    combines = op == Adasum and reduction.has_peers(process_set)
     base = type(optimizer)
     derived: Any = type(
         base.__name__,

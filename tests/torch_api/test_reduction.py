@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from horoacc import reduction
+from horoacc import backward_passes, reduction
 from horoacc.dtypes import Average, Min, Sum
+from horoacc.process_sets import ProcessSet
 
 
 @pytest.mark.parametrize(
@@ -72,7 +73,7 @@ def test_groups_that_make_no_sense(groups: Any) -> None:
 
 
 def test_schedule_counts_passes_and_groups() -> None:
-    schedule = reduction.Schedule([["a", "b"], ["c"]], passes=2)
+    schedule = backward_passes.Schedule([["a", "b"], ["c"]], passes=2)
     assert not schedule.touched
     assert not schedule.immediate
     assert [list(schedule.ready(p)) for p in "cab"] == [[], [], []]
@@ -91,14 +92,46 @@ def test_schedule_counts_passes_and_groups() -> None:
 
 
 def test_schedule_of_the_usual_case_is_immediate() -> None:
-    assert reduction.Schedule([["a"], ["b"]], passes=1).immediate
-    assert not reduction.Schedule([["a", "b"]], passes=1).immediate
+    assert backward_passes.Schedule([["a"], ["b"]], passes=1).immediate
+    assert not backward_passes.Schedule([["a", "b"]], passes=1).immediate
 
 
 @pytest.mark.parametrize("passes", [0, -1, 1.0, "1"])
 def test_passes_that_make_no_sense(passes: Any) -> None:
-    with pytest.raises(ValueError, match="backward_passes_per_step"):
-        reduction.Schedule([["a"]], passes)
+    for kind in (backward_passes.Passes, lambda count: backward_passes.Schedule([["a"]], count)):
+        with pytest.raises(ValueError, match="backward_passes_per_step"):
+            kind(passes)
+
+
+@given(st.integers(1, 5), st.booleans(), st.lists(st.integers(-9, 9), max_size=20))
+def test_passes_add_up_to_steps(count: int, average: bool, gradients: list[int]) -> None:
+    """What doors do that keep a sum and a count, against slices of the list."""
+    passes = backward_passes.Passes(count, average)
+    before, total, steps = 0, 10**6, []
+    for gradient in gradients:
+        total = passes.added(before, total, gradient, lambda test, yes, no: yes if test else no)
+        if passes.due(before):
+            steps.append(passes.result(total))
+        before = passes.after(before)
+    whole = [gradients[i : i + count] for i in range(0, len(gradients) - count + 1, count)]
+    assert steps == [sum(step) / (count if average else 1) for step in whole]
+    assert before == len(gradients) % count
+
+
+def test_gradients_that_stay_on_their_rank() -> None:
+    """Without a job there is no policy that could be silently that of one rank."""
+    unregistered = ProcessSet([0])
+    with pytest.raises(ValueError, match="not registered"):
+        reduction.has_peers(unregistered)
+    assert reduction.local_divisor(unregistered, False) == 1
+    with pytest.raises(ValueError, match="not registered"):
+        reduction.local_divisor(unregistered, True)
+
+
+def test_groups_by_what_identifies_their_members() -> None:
+    assert reduction.keyed([["a", "bb"], ["ccc"]], len) == [[1, 2], [3]]
+    assert reduction.keyed([["a"], 3], len) == [[1], 3]
+    assert reduction.keyed(2, len) == 2
 
 
 def test_duplicate_names() -> None:

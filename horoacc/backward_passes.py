@@ -1,0 +1,193 @@
+"""How several backward passes make one step: the policy of all frameworks, without any of them.
+
+Where autograd adds up a parameter's gradients itself, as torch does, `Schedule` counts them
+parameter by parameter. Elsewhere a door keeps a sum for each variable and one count, and `Passes` says what
+they become; a count may be an integer, a tensor, or a tensor of a graph that is being traced.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import Any, Generic, TypeVar
+
+Param = TypeVar("Param", bound=Hashable)
+
+BACKWARD_TOO_OFTEN = (
+    "Gradients were computed more than backward_passes_per_step times before call to step(). "
+    "Increase backward_passes_per_step to accumulate gradients locally."
+)
+
+
+def check_passes(passes: Any) -> int:
+    """Checks `backward_passes_per_step`.
+
+    Args:
+        passes: The number of backward passes that one step accumulates.
+
+    Returns:
+        The number.
+
+    Raises:
+        ValueError: It is not a positive integer.
+    """
+    if not isinstance(passes, int) or passes < 1:
+        raise ValueError(f"backward_passes_per_step must be a positive integer, not {passes!r}.")
+    return passes
+
+
+class Passes:
+    """The arithmetic of a step of several backward passes.
+
+    `before` is the number of passes that the step has had. Nothing is ever cleared: the first pass
+    of a step replaces what the sums held, so that a graph needs no order between taking and
+    clearing.
+    """
+
+    def __init__(self, count: int, average: bool = False) -> None:
+        """Checks what was asked for.
+
+        Args:
+            count: How many passes make a step.
+            average: Divide what was added up by their number.
+
+        Raises:
+            ValueError: The number of passes is not a positive integer.
+        """
+        self.count = check_passes(count)
+        self._average = average
+
+    def due(self, before: Any) -> Any:
+        """Says whether the next pass is the last of its step.
+
+        Args:
+            before: The number of passes before it.
+
+        Returns:
+            A truth value, of the kind that comparing `before` gives.
+        """
+        return before >= self.count - 1
+
+    def after(self, before: Any) -> Any:
+        """Counts a pass.
+
+        Args:
+            before: The number of passes before it.
+
+        Returns:
+            The number with it; 0 if it was the last of its step.
+        """
+        return (before + 1) % self.count
+
+    def added(self, before: Any, total: Any, gradient: Any, where: Callable[..., Any]) -> Any:
+        """Adds a pass's gradient to those of its step.
+
+        Args:
+            before: The number of passes before it.
+            total: The sum of their gradients; anything if there were none.
+            gradient: The pass's gradient.
+            where: The framework's choice between two tensors.
+
+        Returns:
+            The sum with it.
+        """
+        return where(before < 1, gradient, total + gradient)
+
+    def result(self, total: Any) -> Any:
+        """Says what is reduced after the last pass.
+
+        Args:
+            total: The sum of a step's gradients.
+
+        Returns:
+            The sum, or the average, if that was asked for.
+        """
+        return total / self.count if self._average and self.count > 1 else total
+
+
+class Schedule(Generic[Param]):
+    """Counts backward passes and says which groups of gradients are to be submitted now.
+
+    A gradient is due on its `passes`-th backward pass. A group is due when its last member is.
+    """
+
+    def __init__(self, parts: Sequence[Sequence[Param]], passes: int) -> None:
+        self._step = Passes(passes)
+        self._parts = [list(part) for part in parts]
+        self._part_of = {param: index for index, part in enumerate(parts) for param in part}
+        self._done: dict[Param, int] = {}
+        self._waiting: list[int] = []
+        self._submitted: set[int] = set()
+        self._touched = False
+        self.restart()
+
+    @property
+    def passes(self) -> int:
+        """The number of backward passes of a step."""
+        return self._step.count
+
+    @property
+    def touched(self) -> bool:
+        """Whether a backward pass began since the last step."""
+        return self._touched
+
+    @property
+    def immediate(self) -> bool:
+        """Whether every gradient is due, alone, as soon as it is computed."""
+        return self.passes == 1 and all(len(part) == 1 for part in self._parts)
+
+    @property
+    def params(self) -> Iterable[Param]:
+        """All parameters, group by group."""
+        return self._part_of
+
+    def set_passes(self, passes: int) -> None:
+        """Changes the number of backward passes of a step, from the next step on.
+
+        Args:
+            passes: The number.
+        """
+        self._step = Passes(passes)
+        self.restart()
+
+    def restart(self) -> None:
+        """Begins a step: nothing has been accumulated."""
+        self._done = dict.fromkeys(self._part_of, 0)
+        self._waiting = [len(part) for part in self._parts]
+        self._submitted.clear()
+        self._touched = False
+
+    def ready(self, param: Param) -> Sequence[Param]:
+        """Notes that a gradient was computed.
+
+        Args:
+            param: Whose gradient.
+
+        Returns:
+            The parameters to submit now, as one unit; none if it is not time yet.
+
+        Raises:
+            AssertionError: It was computed too often since the last step.
+        """
+        before = self._done[param]
+        if before == self.passes:
+            raise AssertionError(BACKWARD_TOO_OFTEN)
+        self._done[param] = before + 1
+        self._touched = True
+        if not self._step.due(before):
+            return ()
+        index = self._part_of[param]
+        self._waiting[index] -= 1
+        if self._waiting[index]:
+            return ()
+        self._submitted.add(index)
+        return self._parts[index]
+
+    def missing(self) -> list[list[Param]]:
+        """Ends the step: what other ranks may have submitted and this one has not.
+
+        Returns:
+            The groups that are still to be submitted, in order.
+        """
+        rest = [part for index, part in enumerate(self._parts) if index not in self._submitted]
+        self._submitted.update(range(len(self._parts)))
+        return rest
