@@ -1,4 +1,4 @@
-"""Writes the API reference from the docstrings: python docs/reference.py.
+"""Writes the API reference from the docstrings: python docs/reference.py [--check].
 
 A function whose docstring says that its arguments are "as for" another's gets that one's list; what
 it takes beyond must be named in its text.
@@ -16,6 +16,7 @@ from typing import Any
 
 import horoacc
 import horoacc.torch
+from horoacc.compression import NoneCompressor
 from horoacc.dtypes import OP_NAMES
 from horoacc.torch import autograd
 
@@ -108,6 +109,76 @@ CONTENTS: dict[str, tuple[str, str, dict[str, list[str]]]] = {
             ],
         },
     ),
+    "tensorflow": (
+        "TensorFlow",
+        "In `horoacc.tensorflow`, beside what [job.md](job.md) has. Kinds of execution and errors: "
+        "[tensorflow.md](../tensorflow.md).",
+        {
+            "Reductions": [
+                "allreduce", "grouped_allreduce", "reducescatter", "grouped_reducescatter",
+            ],
+            "Exchanges": [
+                "allgather", "grouped_allgather", "broadcast", "broadcast_", "alltoall", "join",
+            ],
+            "Places in a graph": [
+                "rank_op", "local_rank_op", "local_size_op", "size_op", "process_set_included_op",
+            ],
+            "Variables and objects": [
+                "broadcast_variables", "broadcast_global_variables",
+                "BroadcastGlobalVariablesHook", "broadcast_object", "broadcast_object_fn",
+                "allgather_object",
+            ],
+            "Gradients": [
+                "DistributedGradientTape", "PartialDistributedGradientTape",
+                "gradient_tape._DistributedGradientTape.gradient",
+                "gradient_tape._DistributedGradientTape.register_local_source",
+                "gradient_tape._DistributedGradientTape.get_local_and_global_gradients",
+                "DistributedOptimizer",
+                "gradient_aggregation.LocalGradientAggregation",
+            ],
+            "Layers": ["SyncBatchNormalization"],
+            "Elastic training": [
+                "elastic.run", "elastic.TensorFlowState", "elastic.TensorFlowKerasState",
+            ],
+            "Data service": [
+                "data.compute_service.TfDataServiceConfig",
+                "data.compute_service.tf_data_service",
+                "data.compute_service.send_to_data_service",
+                "data.compute_service.compute_worker_fn", "data.compute_worker.main",
+            ],
+        },
+    ),
+    "keras": (
+        "Keras",
+        "In `horoacc.keras`; `horoacc.tensorflow.keras` has the same. What cannot work: "
+        "[keras.md](../keras.md).",
+        {
+            "Optimizers": [
+                "DistributedOptimizer", "PartialDistributedOptimizer",
+                *(
+                    f"optimizer._DistributedOptimizer.{method}"
+                    for method in (
+                        "register_local_var", "apply", "apply_gradients", "compute_gradients",
+                        "get_gradients",
+                    )
+                ),
+            ],
+            "Collectives": [
+                "allreduce", "allgather", "broadcast", "reducescatter",
+                "broadcast_global_variables",
+            ],
+            "Files": ["load_model"],
+            "Callbacks": [
+                "callbacks.BroadcastGlobalVariablesCallback", "callbacks.MetricAverageCallback",
+                "callbacks.LearningRateScheduleCallback", "callbacks.LearningRateWarmupCallback",
+                "callbacks.BestModelCheckpoint",
+            ],
+            "Elastic training": [
+                "elastic.run", "elastic.KerasState", "elastic.CommitStateCallback",
+                "elastic.UpdateBatchStateCallback", "elastic.UpdateEpochStateCallback",
+            ],
+        },
+    ),
 }  # fmt: skip
 GRADIENTS = {
     "allreduce, grouped_allreduce": autograd.Allreduce,
@@ -117,10 +188,15 @@ GRADIENTS = {
     "reducescatter, grouped_reducescatter": autograd.Reducescatter,
 }
 """What the collectives' backward passes are; their docstrings say it."""
+DOORS = {
+    "tensorflow": "horoacc.tensorflow",
+    "keras": "horoacc.keras",
+}
+"""Pages whose names are those of a door of their own: of it only, and not of the others."""
 CONSTANTS = ("Adasum", "Average", "Max", "Min", "Product", "Sum", "__version__",
              "global_process_set")  # fmt: skip
 """Public names that docs/api/README.md tells of."""
-SECTION = re.compile(r"^(Args|Attributes|Returns|Raises):$", re.MULTILINE)
+SECTION = re.compile(r"^(Args|Attributes|Returns|Yields|Raises):$", re.MULTILINE)
 
 
 @dataclass
@@ -134,7 +210,7 @@ class Docstring:
         """The entries of a section, by name."""
         found: dict[str, str] = {}
         for line in self.sections.get(section, "").splitlines():
-            if match := re.match(r"(\w+): (.*)", line):
+            if match := re.match(r"([\w.]+): (.*)", line):
                 name = match[1]
                 found[name] = match[2]
             elif line.strip():
@@ -149,9 +225,10 @@ def parsed(thing: Any) -> Docstring:
     return Docstring(head.strip(), dict(zip(parts[::2], bodies, strict=True)))
 
 
-def found(name: str) -> Any:
-    """The object that a name of `CONTENTS` means."""
-    for module in (horoacc.torch, horoacc):
+def found(name: str, door: str = "") -> Any:
+    """The object that a name of `CONTENTS` means, in a door of its own or in the common ones."""
+    modules = [importlib.import_module(door)] if door else [horoacc.torch, horoacc]
+    for module in modules:
         thing: Any = module
         for part in name.split("."):
             if inspect.ismodule(thing) and not hasattr(thing, part):
@@ -166,15 +243,15 @@ def found(name: str) -> Any:
     raise LookupError(f"there is no {name}")
 
 
-def docstring(name: str, thing: Any) -> Docstring:
+def docstring(name: str, thing: Any, door: str = "") -> Docstring:
     """What an object's docstring says, with what it takes from another's."""
     said = parsed(thing)
     if match := re.match(r"See `Collectives\.(\w+)`", said.text):
         said = parsed(getattr(horoacc, match[1]))
     if match := re.search(r"\bas (?:for|in) `(?:horoacc\.)?([\w.]+)`", said.text):
         other = match[1]
-        thing = getattr(horoacc, other, None) or found(other)
-        for section, body in docstring(other, thing).sections.items():
+        thing = found(other, door) if door else getattr(horoacc, other, None) or found(other)
+        for section, body in docstring(other, thing, door).sections.items():
             if section != "Returns":
                 said.sections.setdefault(section, body)
     return said
@@ -204,15 +281,15 @@ def default(name: str, value: Any) -> str:
         return OP_NAMES[value]
     if value is horoacc.global_process_set:
         return "global_process_set"
-    if inspect.isclass(value) and value is horoacc.torch.Compression.none:
+    if inspect.isclass(value) and value is NoneCompressor:
         return "Compression.none"
     return value.__name__ if inspect.isroutine(value) else repr(value)
 
 
-def entry(name: str, thing: Any, level: int) -> list[str]:
+def entry(name: str, thing: Any, level: int, door: str = "") -> list[str]:
     """The lines about one object, and about the methods of a class."""
-    said = docstring(name, thing)
-    shown = re.sub(r"^(adasum_)?optimizer\._", "", name)
+    said = docstring(name, thing, door)
+    shown = re.sub(r"^\w+\._", "", name)
     if isinstance(thing, property):
         lines = [f"{'#' * level} `{shown}`", "", said.text]
         return [*lines, *table("raises", said.rows("Raises")), ""]
@@ -231,22 +308,27 @@ def entry(name: str, thing: Any, level: int) -> list[str]:
         rows = {n: text.removesuffix(" Not changed.") for n, text in rows.items()}
     lines += table("argument", rows)
     lines += table("attribute", said.rows("Attributes"))
-    if "Returns" in said.sections:
-        lines += ["", "**Returns** " + " ".join(said.sections["Returns"].split())]
+    for section in ("Returns", "Yields"):
+        if section in said.sections:
+            lines += ["", f"**{section}** " + " ".join(said.sections[section].split())]
     raises = made.rows("Raises") if inspect.isclass(thing) else said.rows("Raises")
     lines += table("raises", raises)
     lines.append("")
     if inspect.isclass(thing):
         for method, function in vars(thing).items():
             function = getattr(function, "__func__", function)
-            if method.startswith("_") or not (
-                inspect.isfunction(function) or isinstance(function, property)
+            # What Keras calls of a callback is told with its class.
+            hook = method.startswith("on_") and hasattr(thing, "set_params")
+            if (
+                method.startswith("_")
+                or hook
+                or not (inspect.isfunction(function) or isinstance(function, property))
             ):
                 continue
             if isinstance(function, property):
                 lines += [f"{'#' * (level + 1)} `{shown}.{method}`", "", parsed(function).text, ""]
             else:
-                lines += entry(f"{shown}.{method}", function, level + 1)
+                lines += entry(f"{shown}.{method}", function, level + 1, door)
     return lines
 
 
@@ -282,23 +364,29 @@ def gradients() -> list[str]:
 def page(name: str) -> str:
     """The text of a page of `CONTENTS`."""
     title, first, sections = CONTENTS[name]
+    door = DOORS.get(name, "")
     lines = [f"# {title}", "", "Written by `python docs/reference.py` from the docstrings.", first]
     lines += ["What holds for all of them is in [README.md](README.md).", ""]
     for heading, names in sections.items():
         lines += [f"## {heading}", ""]
         for each in names:
-            lines += entry(each, found(each), 3)
+            lines += entry(each, found(each, door), 3, door)
     if name == "collectives":
         lines += gradients()
     return "\n".join(lines).rstrip() + "\n"
 
 
-def main() -> None:
-    """Writes all pages."""
+def main() -> str:
+    """Writes all pages; with `--check` it says instead which are not what it would write."""
     PAGES.mkdir(exist_ok=True)
-    for name in CONTENTS:
-        (PAGES / f"{name}.md").write_text(page(name))
+    files = {PAGES / f"{name}.md": page(name) for name in CONTENTS}
+    if sys.argv[1:] == ["--check"]:
+        old = [file.name for file, text in files.items() if file.read_text() != text]
+        return f"run: python docs/reference.py, for {', '.join(old)}" if old else ""
+    for file, text in files.items():
+        file.write_text(text)
+    return ""
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main() or 0)

@@ -1,8 +1,8 @@
 """How several backward passes make one step: the policy of all frameworks, without any of them.
 
 Where autograd adds up a parameter's gradients itself, as torch does, `Schedule` counts them
-parameter by parameter. Elsewhere a door keeps a sum for each variable and one count, and `Passes` says what
-they become; a count may be an integer, a tensor, or a tensor of a graph that is being traced.
+parameter by parameter. Elsewhere a door keeps a sum for each variable and one count, and `Passes`
+says what they become; a count may be an integer, a tensor, or a tensor of a graph that is traced.
 """
 
 from __future__ import annotations

@@ -2,12 +2,17 @@
 // The one body of all collectives' kernels.
 #include <memory>
 #include <utility>
+#include <vector>
 
 #include "call.h"
 #include "engine.h"
+#include "interrupts.h"
 #include "tensorflow/core/framework/op_kernel.h"
 
 namespace horoacc {
+
+/// Seconds between looks at signals while an eager call waits.
+inline constexpr double kSignalPeriod = 0.2;
 
 /// A kernel that makes one call of the core. `Collective` is constructible from a kernel's
 /// construction and has
@@ -25,6 +30,7 @@ class CollectiveKernel final : public tensorflow::AsyncOpKernel {
   void ComputeAsync(tensorflow::OpKernelContext* context, DoneCallback done) override {
     ha_engine* const engine = TheEngine();
     OP_REQUIRES_ASYNC(context, engine != nullptr, NotInitialized(), done);
+    ReleaseLeft();
     auto flight = std::make_unique<Flight>(this, context, engine, std::move(done));
     Call& call = flight->call;
     call.head.collective = Collective::kCollective;
@@ -44,8 +50,10 @@ class CollectiveKernel final : public tensorflow::AsyncOpKernel {
       (void)flight.release();  // Done has it, perhaps already
       return;
     }
-    // A signal may end a wait early; its handler runs when Python gets control.
-    while (ha_wait(engine, handle, -1, &error) == HA_TIMEOUT && ha_poll(engine, handle) == 0) {
+    // The calling thread may be the one that runs Python's handlers of signals.
+    while (ha_wait(engine, handle, kSignalPeriod, &error) == HA_TIMEOUT &&
+           ha_poll(engine, handle) == 0) {
+      if (HandlersRaise()) return Leave(std::move(flight), handle);
     }
     Land(std::move(flight), handle);
   }
@@ -79,6 +87,21 @@ class CollectiveKernel final : public tensorflow::AsyncOpKernel {
     }
     ha_release(flight->engine, handle);
     End(std::move(flight), status);
+  }
+
+  // Ends the op, but not its call, which the other ranks are going to take part in.
+  static void Leave(std::unique_ptr<Flight> flight, ha_handle handle) {
+    tensorflow::OpKernelContext* const context = flight->context;
+    std::vector<tensorflow::Tensor> memory = std::move(flight->call.kept);
+    for (int t = 0; t < context->num_inputs(); ++t) {
+      if (!context->input_is_ref(t)) memory.push_back(context->input(t));
+    }
+    for (int t = 0; t < context->num_outputs(); ++t) {
+      if (const tensorflow::Tensor* const output = context->mutable_output(t))
+        memory.push_back(*output);
+    }
+    LeaveInFlight(flight->engine, handle, std::move(memory));
+    End(std::move(flight), absl::CancelledError("a signal's handler ended the wait"));
   }
 
   static void End(std::unique_ptr<Flight> flight, const absl::Status& status) {

@@ -1,6 +1,7 @@
 // Broadcast of variables, into the variables.
 #include "collective_kernel.h"
 #include "element_types.h"
+#include "shapes.h"
 #include "tensorflow/core/framework/common_shape_fns.h"
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/resource_mgr.h"
@@ -14,8 +15,49 @@ using tensorflow::OpKernelContext;
 using tensorflow::Tensor;
 using tensorflow::Var;
 
+// Variables of TensorFlow 2: an input is a handle.
+struct Resources {
+  static absl::Status Read(OpKernelContext* context, int index, Tensor* value) {
+    tensorflow::core::RefCountPtr<Var> variable;
+    absl::Status status = LookupResource(context, HandleFromInput(context, index), &variable);
+    if (!status.ok()) return status;
+    const tensorflow::tf_shared_lock lock(*variable->mu());
+    if (variable->is_initialized) *value = *variable->tensor();
+    return absl::OkStatus();
+  }
+
+  static absl::Status Write(OpKernelContext* context, int index, const Tensor& value) {
+    tensorflow::core::RefCountPtr<Var> variable;
+    absl::Status status = LookupResource(context, HandleFromInput(context, index), &variable);
+    if (!status.ok()) return status;
+    const tensorflow::mutex_lock lock(*variable->mu());
+    *variable->tensor() = value;
+    return absl::OkStatus();
+  }
+
+  static void Pass(OpKernelContext*, int) {}
+};
+
+// Variables of TensorFlow 1: an input is a reference, which is handed on.
+struct References {
+  static absl::Status Read(OpKernelContext* context, int index, Tensor* value) {
+    *value = context->mutable_input(index, false);
+    return absl::OkStatus();
+  }
+
+  static absl::Status Write(OpKernelContext* context, int index, const Tensor& value) {
+    context->replace_ref_input(index, value, false);
+    return absl::OkStatus();
+  }
+
+  static void Pass(OpKernelContext* context, int index) {
+    context->forward_ref_input_to_ref_output(index, index);
+  }
+};
+
 // The root sends what its variables hold. The others receive into new memory, which then becomes
 // the variables': whoever holds a value that was read before goes on seeing it.
+template <class Kind>
 class BroadcastVariables {
  public:
   static constexpr ha_collective kCollective = HA_BROADCAST;
@@ -25,26 +67,19 @@ class BroadcastVariables {
 
   absl::Status Prepare(OpKernelContext* context, Call* call) const {
     call->head.root = root_;
-    int32_t place[6];
-    ha_engine_placement(TheEngine(), place);
+    const bool sends = IsRoot(TheEngine());
     for (int v = 0; v < context->num_inputs(); ++v) {
-      tensorflow::core::RefCountPtr<Var> variable;
-      absl::Status status = LookupResource(context, HandleFromInput(context, v), &variable);
-      if (!status.ok()) return status;
       Tensor present;
-      {
-        const tensorflow::tf_shared_lock lock(*variable->mu());
-        if (!variable->is_initialized)
-          return absl::FailedPreconditionError("a variable is not initialized");
-        present = *variable->tensor();
-      }
+      absl::Status status = Kind::Read(context, v, &present);
+      if (!status.ok()) return status;
+      if (!present.IsInitialized())
+        return absl::FailedPreconditionError("a variable is not initialized");
       if (NumberOf(present.dtype()) < 0) {
         return absl::InvalidArgumentError("a variable of type " + DataTypeString(present.dtype()) +
                                           " cannot be broadcast");
       }
       Tensor memory = present;
-      if (place[0] != root_)
-        status = context->allocate_temp(present.dtype(), present.shape(), &memory);
+      if (!sends) status = context->allocate_temp(present.dtype(), present.shape(), &memory);
       if (!status.ok()) return status;
       call->Add(memory, Writable(memory));
       call->kept.push_back(memory);
@@ -54,20 +89,24 @@ class BroadcastVariables {
 
   absl::Status Land(OpKernelContext* context, const Call& call, ha_engine* engine,
                     ha_handle) const {
-    int32_t place[6];
-    ha_engine_placement(engine, place);
-    if (place[0] == root_) return absl::OkStatus();
+    const bool sent = IsRoot(engine);
     for (int v = 0; v < context->num_inputs(); ++v) {
-      tensorflow::core::RefCountPtr<Var> variable;
-      absl::Status status = LookupResource(context, HandleFromInput(context, v), &variable);
-      if (!status.ok()) return status;
-      const tensorflow::mutex_lock lock(*variable->mu());
-      *variable->tensor() = call.kept[static_cast<size_t>(v)];
+      if (!sent) {
+        absl::Status status = Kind::Write(context, v, call.kept[static_cast<size_t>(v)]);
+        if (!status.ok()) return status;
+      }
+      Kind::Pass(context, v);
     }
     return absl::OkStatus();
   }
 
  private:
+  [[nodiscard]] bool IsRoot(const ha_engine* engine) const {
+    int32_t place[6];
+    ha_engine_placement(engine, place);
+    return place[0] == root_;
+  }
+
   int root_ = 0;
 };
 
@@ -85,6 +124,22 @@ REGISTER_OP("HorovodBroadcastInplaceResource")
     .SetShapeFn(tensorflow::shape_inference::NoOutputs)
     .Doc("Gives every rank's variables the values of the root's, as one unit.");
 REGISTER_KERNEL_BUILDER(Name("HorovodBroadcastInplaceResource").Device(tensorflow::DEVICE_CPU),
-                        CollectiveKernel<BroadcastVariables>);
+                        CollectiveKernel<BroadcastVariables<Resources>>);
+
+REGISTER_OP("HorovodBroadcastInplace")
+    .Attr("T: " HOROACC_MOVED_TYPES)
+    .Attr("num_variables: int >= 1")
+    .Attr("root_rank: int")
+    .Attr("process_set_id: int = 0")
+    .Attr("tensor_name: string = ''")
+    .Attr("wait: bool = false")
+    .Input("variables: Ref(num_variables * T)")
+    .Output("outputs: Ref(num_variables * T)")
+    .SetIsStateful()
+    .SetIsDistributedCommunication()
+    .SetShapeFn(SameShapes)
+    .Doc("As HorovodBroadcastInplaceResource, for reference variables of one type.");
+REGISTER_KERNEL_BUILDER(Name("HorovodBroadcastInplace").Device(tensorflow::DEVICE_CPU),
+                        CollectiveKernel<BroadcastVariables<References>>);
 
 }  // namespace horoacc

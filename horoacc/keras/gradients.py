@@ -1,7 +1,7 @@
 """The gradients of one Keras optimizer: named, accumulated, reduced.
 
-What to do with a gradient is decided in `horoacc.reduction` and `horoacc.backward_passes`, and how it
-travels in the module of the backend; here is what an optimizer of Keras knows of its variables.
+What to do with a gradient is decided in `horoacc.reduction` and `horoacc.backward_passes`, and how
+it travels in the module of the backend; here is what an optimizer of Keras knows of its variables.
 """
 
 from __future__ import annotations

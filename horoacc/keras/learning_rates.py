@@ -171,6 +171,8 @@ class _Live(float):
     """A number that graphs of TensorFlow read from a variable: they keep plain numbers for good."""
 
     variable: Any
+    dtype = float
+    """What Keras takes the type of a number for, when it asks how to promote it."""
 
     def __tf_tensor__(self, dtype: Any = None, name: str | None = None) -> Any:
         import tensorflow as tf  # noqa: PLC0415 - only TensorFlow calls this
@@ -192,7 +194,7 @@ class _Momentum:
             if known is None:
                 import tensorflow as tf  # noqa: PLC0415 - Keras has imported it
 
-                known = tf.Variable(self._usual, trainable=False, dtype=tf.float32)
+                known = tf.Variable(self._usual, trainable=False, dtype=tf.float64)
                 # A function that was traced before has the number in its graph.
                 model.train_function = None
             self._variable = known

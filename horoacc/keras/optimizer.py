@@ -196,6 +196,10 @@ def _copy(optimizer: Any) -> Any:
     base: Any = type(optimizer)
     inner = getattr(optimizer, "inner_optimizer", None)
     derived = _derived(base)
+    choose = getattr(optimizer, "_optimizer_map", None)
+    if choose is not None and not hasattr(choose, "get_config"):
+        # A MultiOptimizer's function, which makes optimizers, holds no state: share it.
+        return derived(choose, optimizer.loss_scale_factor, optimizer.name)
     if inner is None:
         return derived.from_config(_config(optimizer))
     # By its class: it may be one that Keras does not know by its name.

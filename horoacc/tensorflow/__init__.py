@@ -50,6 +50,14 @@ from horoacc.process_sets import (
 from horoacc.tensorflow import _ops, elastic
 from horoacc.tensorflow import gradients as _gradients  # noqa: F401 - registers them
 from horoacc.tensorflow.compression import Compression
+from horoacc.tensorflow.exchanges import (
+    allgather,
+    alltoall,
+    broadcast,
+    broadcast_,
+    grouped_allgather,
+    join,
+)
 from horoacc.tensorflow.functions import (
     BroadcastGlobalVariablesHook,
     allgather_object,
@@ -70,24 +78,20 @@ from horoacc.tensorflow.horovod_names import (  # noqa: F401 - Horovod has them 
     split_list,
     vars_to_refs,
 )
-from horoacc.tensorflow.ops import (
-    allgather,
-    allreduce,
-    alltoall,
-    broadcast,
-    broadcast_,
-    grouped_allgather,
-    grouped_allreduce,
-    grouped_reducescatter,
-    join,
+from horoacc.tensorflow.optimizer import DistributedOptimizer
+from horoacc.tensorflow.places import (
     local_rank_op,
     local_size_op,
     process_set_included_op,
     rank_op,
-    reducescatter,
     size_op,
 )
-from horoacc.tensorflow.optimizer import DistributedOptimizer
+from horoacc.tensorflow.reductions import (
+    allreduce,
+    grouped_allreduce,
+    grouped_reducescatter,
+    reducescatter,
+)
 
 LocalGradientAggregationHelper = LocalGradientAggregation
 """Horovod's name."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +75,20 @@ def _control() -> ctypes.CDLL:
     found.ha_tensorflow_attach.restype = None
     found.ha_tensorflow_attach.argtypes = [ctypes.c_void_p]
     return found
+
+
+@functools.cache
+def _raise() -> Callable[[], None]:
+    # PyDLL keeps the GIL, and raises what the function has left as Python's error.
+    library()
+    found = ctypes.PyDLL(str(build_if_needed())).ha_tensorflow_raise
+    found.restype = None
+    return found
+
+
+def raise_interrupt() -> None:
+    """Raises what a signal's handler raised while an eager call waited, if one has."""
+    _raise()()
 
 
 class _Attached:

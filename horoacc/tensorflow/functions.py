@@ -10,7 +10,7 @@ import tensorflow as tf
 from horoacc import objects
 from horoacc.process_sets import ProcessSet, global_process_set
 from horoacc.tensorflow import raw_ops
-from horoacc.tensorflow.ops import broadcast
+from horoacc.tensorflow.variables import broadcast_in_place, variable_of
 
 __all__ = [
     "BroadcastGlobalVariablesHook",
@@ -20,19 +20,6 @@ __all__ = [
     "broadcast_object_fn",
     "broadcast_variables",
 ]
-
-
-def variable_of(variable: Any) -> Any:
-    """Gives TensorFlow's variable behind a variable of Keras.
-
-    Args:
-        variable: A variable of TensorFlow's, or of Keras 3 on TensorFlow.
-
-    Returns:
-        TensorFlow's variable.
-    """
-    inner = getattr(variable, "value", None)
-    return inner if isinstance(inner, tf.Variable) else variable
 
 
 def broadcast_variables(
@@ -48,25 +35,17 @@ def broadcast_variables(
             ranks, and so is their order. None at all do no harm.
         root_rank: The global rank that sends.
         process_set: The ranks that take part.
-        inplace: Accepted for Horovod's sake: resource variables are always received in place.
+        inplace: Accepted for Horovod's sake: variables are always received in place.
 
     Returns:
         In a graph an operation that does it; None in an eager call.
 
     Raises:
-        tf.errors.OpError: The collective failed; `horoacc.tensorflow.ops` has the meanings.
+        tf.errors.OpError: The collective failed; `horoacc.tensorflow.reductions` has the meanings.
     """
     del inplace
     inner = [variable_of(variable) for variable in variables]
-    resources = [variable for variable in inner if hasattr(variable, "handle")]
-    others = [variable for variable in inner if not hasattr(variable, "handle")]
-    number = raw_ops.set_id(process_set)
-    done = []
-    if resources:
-        done.append(raw_ops.broadcast_variables(resources, root_rank, None, number))
-    for index, variable in enumerate(others):
-        sent = broadcast(variable, root_rank, f"variable.{index}", process_set=process_set)
-        done.append(variable.assign(sent))
+    done = broadcast_in_place(inner, root_rank, None, raw_ops.set_id(process_set))
     return None if tf.executing_eagerly() else tf.group(*done)
 
 

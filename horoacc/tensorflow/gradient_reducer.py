@@ -14,9 +14,9 @@ from horoacc import reduction
 from horoacc.compression import Compressor, NoneCompressor
 from horoacc.dtypes import Average
 from horoacc.process_sets import ProcessSet, global_process_set
-from horoacc.tensorflow.functions import variable_of
-from horoacc.tensorflow.ops import allreduce, grouped_allreduce
+from horoacc.tensorflow.reductions import allreduce, grouped_allreduce
 from horoacc.tensorflow.sparse import divided
+from horoacc.tensorflow.variables import variable_of
 
 
 class GradientReducer:

@@ -95,6 +95,7 @@ for _op, _gradient in {
 }.items():
     tf.RegisterGradient(_op)(_gradient)
 
-for _op in ("HorovodBroadcastInplaceResource", "HorovodJoin", "HorovodRank", "HorovodLocalRank",
-            "HorovodLocalSize", "HorovodSize", "HorovodProcessSetIncluded"):  # fmt: skip
+for _op in ("HorovodBroadcastInplace", "HorovodBroadcastInplaceResource", "HorovodJoin",
+            "HorovodRank", "HorovodLocalRank", "HorovodLocalSize", "HorovodSize",
+            "HorovodProcessSetIncluded"):  # fmt: skip
     tf.no_gradient(_op)

@@ -11,7 +11,7 @@ from horoacc.dropin.extensions import gpu_available as _gpu_available
 from horoacc.dropin.pieces import num_rank_is_power_2, split_list
 from horoacc.dtypes import Sum
 from horoacc.process_sets import ProcessSet, global_process_set
-from horoacc.tensorflow.ops import allreduce
+from horoacc.tensorflow.reductions import allreduce
 
 __all__ = [
     "_allreduce",

@@ -64,8 +64,23 @@ def refuse_xla(op: str) -> None:
         graph = getattr(graph, "outer_graph", None)
 
 
-def _manner(collective: str, name: str | None, like: Any, ignore_name_scope: bool) -> Any:
-    """The attributes that say how a call is named and how it waits."""
+def manner(
+    collective: str, name: str | None, like: Any, ignore_name_scope: bool = False
+) -> dict[str, Any]:
+    """Says how a call is named and how it waits.
+
+    Args:
+        collective: What is called.
+        name: The name that the caller gave, or None.
+        like: A tensor whose name names the call otherwise.
+        ignore_name_scope: Leave the name scope out of the name.
+
+    Returns:
+        The attributes of the op.
+
+    Raises:
+        tf.errors.UnimplementedError: XLA is to compile the function that is being traced.
+    """
     _ops.attach()
     if tf.executing_eagerly():
         return {"tensor_name": "" if name is None else f"{collective}.{name}", "wait": True}
@@ -88,8 +103,28 @@ def _any_order(result: Any) -> Any:
     return result
 
 
+def called(op: Callable[..., Any], **arguments: Any) -> Any:
+    """Calls an op. What a signal's handler raises while an eager one waits comes out of it.
+
+    Args:
+        op: The function of the op.
+        arguments: Its inputs and attributes.
+
+    Returns:
+        What the op gives.
+
+    Raises:
+        tf.errors.OpError: The collective failed.
+    """
+    try:
+        return op(**arguments)
+    except tf.errors.CancelledError:
+        _ops.raise_interrupt()
+        raise
+
+
 def _run(op: Callable[..., Any], **arguments: Any) -> Any:
-    return _any_order(op(**arguments))
+    return _any_order(called(op, **arguments))
 
 
 def allreduce(
@@ -162,7 +197,7 @@ def _reduction(
         "prescale_factor": repr(float(scales[0])),
         "postscale_factor": repr(float(scales[1])),
         "process_set_id": process_set,
-        **_manner(collective, name, tensors[0], ignore_name_scope),
+        **manner(collective, name, tensors[0], ignore_name_scope),
     }
 
 
@@ -180,7 +215,7 @@ def allgather(
     """
     arguments = {
         "process_set_id": process_set,
-        **_manner("allgather", name, tensors[0], ignore_name_scope),
+        **manner("allgather", name, tensors[0], ignore_name_scope),
     }
     if grouped:
         return list(_run(_ops.library().horovod_grouped_allgather, tensors=tensors, **arguments))
@@ -197,22 +232,7 @@ def broadcast(
     """
     return _run(
         _ops.library().horovod_broadcast, tensor=tensor, root_rank=check_root(root_rank),
-        process_set_id=process_set, **_manner("broadcast", name, tensor, ignore_name_scope),
-    )  # fmt: skip
-
-
-def broadcast_variables(
-    variables: Sequence[Any], root_rank: int, name: str | None, process_set: int
-) -> Any:
-    """Gives every rank's resource variables the values of the root's, as one unit.
-
-    Returns:
-        In a graph the operation; None in an eager call.
-    """
-    return _ops.library().horovod_broadcast_inplace_resource(
-        variables=[variable.handle for variable in variables], root_rank=check_root(root_rank),
-        process_set_id=process_set,
-        **_manner("broadcast", "variables" if name is None else name, None, False),
+        process_set_id=process_set, **manner("broadcast", name, tensor, ignore_name_scope),
     )  # fmt: skip
 
 
@@ -226,7 +246,7 @@ def alltoall(
     """
     output, received = _run(
         _ops.library().horovod_alltoall, tensor=tensor, splits=splits, process_set_id=process_set,
-        **_manner("alltoall", name, tensor, ignore_name_scope),
+        **manner("alltoall", name, tensor, ignore_name_scope),
     )  # fmt: skip
     return output, received
 
@@ -237,13 +257,13 @@ def join() -> Any:
     Returns:
         The rank that joined last.
     """
-    manner = _manner("join", None, None, False)
+    how = manner("join", None, None)
     if tf.executing_eagerly():
-        return _ops.library().horovod_join(**manner)
+        return called(_ops.library().horovod_join, **how)
     # After what this graph submits: a rank that has joined may submit nothing else.
     earlier = [
         op for op in tf.compat.v1.get_default_graph().get_operations()
         if op.type.startswith("Horovod")
     ]  # fmt: skip
     with tf.control_dependencies(earlier):
-        return _ops.library().horovod_join(**manner)
+        return _ops.library().horovod_join(**how)

@@ -10,7 +10,7 @@ import tensorflow as tf
 from horoacc import process
 from horoacc.dtypes import Sum
 from horoacc.process_sets import ProcessSet, global_process_set
-from horoacc.tensorflow.ops import allreduce
+from horoacc.tensorflow.reductions import allreduce
 
 
 @keras.saving.register_keras_serializable(package="horoacc")

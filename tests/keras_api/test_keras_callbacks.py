@@ -105,7 +105,9 @@ def test_metric_average_comes_before_what_is_behind_it() -> None:
     assert losses[0] == losses[1] and len(losses[0]) == 2
 
 
-def rates(callback: Any, epochs: int, **given: Any) -> tuple[list[float], list[float], list[float]]:
+def rates(
+    callback: Any, epochs: int, kind: str = "SGD", **given: Any
+) -> tuple[list[float], list[float], list[float]]:
     """The rate and the momentum within each batch, and the rates that were logged."""
     import keras_training as training
 
@@ -118,7 +120,7 @@ def rates(callback: Any, epochs: int, **given: Any) -> tuple[list[float], list[f
             within.append((rate, float(optimizer.momentum)))
 
     model = training.network(dtype="float32")
-    optimizer = keras.optimizers.SGD(0.5, momentum=0.8)
+    optimizer = getattr(keras.optimizers, kind)(0.5, momentum=0.8)
     history = training.fit(
         model, optimizer, training.share(2, "float32"), epochs=epochs,
         callbacks=[callback, Watch()], **given,
@@ -151,6 +153,15 @@ def test_learning_rate_schedule() -> None:
 
 @on_both
 @ranks(1)
+def test_momentum_of_rmsprop_is_corrected() -> None:
+    callback = hvd.callbacks.LearningRateScheduleCallback(1.0, 0.25, start_epoch=1)
+    found, momenta, _ = rates(callback, 2, "RMSprop")
+    assert found == [0.5, 0.5, 0.25, 0.25]
+    assert momenta == pytest.approx([0.8, 0.8, 0.4, 0.8])
+
+
+@on_both
+@ranks(1)
 def test_rate_of_a_schedule_cannot_be_set() -> None:
     import keras_training as training
 
@@ -179,13 +190,15 @@ def test_learning_rate_warmup() -> None:
 
 @on_tensorflow
 @ranks(1)
-def test_corrected_momentum_reaches_the_graph() -> None:
+@pytest.mark.parametrize("kind", ["SGD", "RMSprop"])
+def test_corrected_momentum_reaches_the_graph(kind: str) -> None:
     """A graph that has been made with the number would go on with it."""
     import keras_training as training
 
     def trained(eagerly: bool) -> Any:
         model = training.network()
-        model.compile(training.sgd(), loss="mse", run_eagerly=eagerly)
+        optimizer = getattr(keras.optimizers, kind)(0.05, momentum=0.9)
+        model.compile(optimizer, loss="mse", run_eagerly=eagerly)
         for callbacks in (
             [], [hvd.callbacks.LearningRateScheduleCallback(0.05, lambda epoch: 0.25 + epoch)]
         ):  # fmt: skip

@@ -70,6 +70,31 @@ def test_optimizer_of_a_user() -> None:
 
 
 @on_both
+@ranks(2)
+@pytest.mark.parametrize("by", ["map", "function"])
+def test_several_optimizers_in_one(by: str) -> None:
+    """Layers have optimizers of their own; the gradients of all are reduced once, before them."""
+    import keras_training as training
+
+    def made() -> Any:
+        first = keras.optimizers.RMSprop(0.01, momentum=0.9)
+        second = training.sgd()
+        if by == "map":
+            chosen = keras.optimizers.OptimizerMap(second, {"inner/.*": first})
+        else:
+            chosen = lambda variable: first if "inner" in variable.path else second  # noqa: E731
+        return keras.optimizers.MultiOptimizer(chosen)
+
+    model = training.network()
+    optimizer = hvd.DistributedOptimizer(made())
+    training.fit(model, optimizer, training.share(3))
+    assert len(optimizer.optimizers) == 2
+    assert len(training.all_bits(model)) == 1
+    # RMSprop divides by the gradient's size: what rounding has changed of a small one grows.
+    training.close(model, training.alone(3, made()), 20 * training.TOLERANCE)
+
+
+@on_both
 @ranks(1, 2)
 def test_refused() -> None:
     import keras_training as training

@@ -121,13 +121,45 @@ def test_broadcast_in_place() -> None:
     for nothing in ([], tf.Variable(1.0)):
         with pytest.raises(ValueError, match="at least one variable"):
             hvd.broadcast_(nothing, 0)
-    with pytest.raises(ValueError, match="resource variables"):
+    with pytest.raises(ValueError, match="received in place"):
         hvd.broadcast_([tf.zeros([2])], 0)
     with pytest.raises(tf.errors.InvalidArgumentError, match="root"):
         hvd.broadcast_([tf.Variable(1.0)], hvd.size())
     if hvd.size() > 1:
         with pytest.raises(tf.errors.FailedPreconditionError, match="shape"):
             hvd.broadcast_([tf.Variable(tf.zeros([1 + me]))], 0)
+
+
+def test_reference_variables() -> None:
+    """Those of TensorFlow 1, beside resource variables, in a graph."""
+    me, root = hvd.rank(), hvd.size() - 1
+    arrays, whole = given("reference"), given("whole", (4,), "int64")
+    kinds = [(arrays, False), (whole, False), (arrays, True), (arrays, False)]
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        variables = [
+            tf.compat.v1.Variable(values[me], use_resource=resource) for values, resource in kinds
+        ]
+        sent = hvd.broadcast_(variables, root, name="both kinds")
+        again = hvd.broadcast_variables(variables, 0, inplace=True)
+        session.run(tf.compat.v1.global_variables_initializer())
+        for got in (session.run(sent), session.run(variables)):
+            for found, (values, _) in zip(got, kinds, strict=True):
+                np.testing.assert_array_equal(found, values[root])
+        session.run(variables[0].assign(arrays[me]))
+        session.run(again)
+        np.testing.assert_array_equal(session.run(variables[0]), arrays[0])
+        ops = {op.type for op in session.graph.get_operations()}
+        assert {"HorovodBroadcastInplace", "HorovodBroadcastInplaceResource"} <= ops
+        blank = tf.compat.v1.Variable([1.0], use_resource=False)
+        with pytest.raises(tf.errors.FailedPreconditionError, match=r"initialized|uninitialized"):
+            session.run(hvd.broadcast_variables([blank], 0))
+        with pytest.raises(tf.errors.InvalidArgumentError, match="root"):
+            session.run(hvd.broadcast_([variables[0]], hvd.size()))
+        if hvd.size() > 1:
+            ragged = tf.compat.v1.Variable(tf.zeros([1 + me]), use_resource=False)
+            session.run(ragged.initializer)
+            with pytest.raises(tf.errors.FailedPreconditionError, match="shape"):
+                session.run(hvd.broadcast_variables([ragged], 0))
 
 
 def test_broadcast_variables() -> None:
@@ -201,7 +233,8 @@ def test_join() -> None:
 def test_questions() -> None:
     me, size = hvd.rank(), hvd.size()
     for way in in_both(
-        lambda: (hvd.rank_op(), hvd.size_op(), hvd.local_rank_op(name="mine"), hvd.local_size_op(),
+        lambda: (hvd.rank_op(name="me"), hvd.size_op(), hvd.local_rank_op(name="mine"),
+                 hvd.local_size_op(name="here"),
                  hvd.process_set_included_op())
     ):  # fmt: skip
         numbers = way()
@@ -209,7 +242,7 @@ def test_questions() -> None:
         assert {one.dtype for one in numbers} == {tf.int32}
     with process_set() as members:
         number = members.process_set_id
-        assert hvd.size_op(number).numpy() == len(members.ranks)
+        assert hvd.size_op(process_set_id=number).numpy() == len(members.ranks)
         assert hvd.process_set_included_op(process_set_id=number).numpy() == (me % 2 == 0)
     for op in (hvd.size_op, hvd.process_set_included_op):
         with pytest.raises(tf.errors.InvalidArgumentError, match="no process set"):
@@ -222,7 +255,7 @@ def test_objects() -> None:
     thing = {"rank": me, "array": np.arange(me + 1), "text": "x" * 1000 * me}
     got = hvd.broadcast_object(thing, root_rank=root, session=None, name="thing")
     assert got["rank"] == root and got["array"].tolist() == list(range(root + 1))
-    assert hvd.broadcast_object_fn(root)(me) == root
+    assert hvd.broadcast_object_fn(root_rank=root, name="fn")(me) == root
     assert hvd.allgather_object({me: "x" * me}) == [{rank: "x" * rank} for rank in range(size)]
     with process_set() as members:
         if members.included():

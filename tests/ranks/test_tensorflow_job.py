@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import signal
+import threading
+import time
 from typing import Any
 
 import numpy as np
@@ -13,6 +16,7 @@ hvd = importlib.import_module("horoacc.tensorflow")
 calls = importlib.import_module("tensorflow_calls")
 errors = importlib.import_module("horoacc.errors")
 failures = importlib.import_module("horoacc.tensorflow.failures")
+ops = importlib.import_module("horoacc.tensorflow._ops")
 
 pytestmark = pytest.mark.ranks(1, 2, 4, framework="horoacc.tensorflow")
 
@@ -66,6 +70,80 @@ def test_a_rank_leaves() -> None:
     hvd.shutdown()
     hvd.init()
     assert reduce(tf.constant(1.0)).numpy() == size
+
+
+def test_a_name_in_flight() -> None:
+    """Of an eager call that another thread waits for; and of one that nobody has made."""
+    me, size = hvd.rank(), hvd.size()
+    got: list[Any] = []
+    first = threading.Thread(
+        target=lambda: got.append(hvd.allreduce(tf.constant(1.0), op=hvd.Sum, name="twice"))
+    )
+    if me == 0 and size > 1:
+        before = hvd.counters()["submissions"]
+        first.start()
+        deadline = time.monotonic() + 60
+        while hvd.counters()["submissions"] == before and time.monotonic() < deadline:
+            time.sleep(0.01)
+        with pytest.raises(tf.errors.InvalidArgumentError, match="twice"):
+            hvd.allreduce(tf.constant(1.0), op=hvd.Sum, name="twice")
+        in_graph = tf.function(
+            lambda x: ops.library().horovod_allreduce(tensor=x, tensor_name="allreduce.twice")
+        )
+        with pytest.raises(tf.errors.InvalidArgumentError, match="twice"):
+            in_graph(tf.constant(1.0))
+    hvd.broadcast(tf.zeros([1]), 0, name="both were refused")
+    if me != 0 or size == 1:
+        first.run()
+    else:
+        first.join(60)
+    assert [one.numpy() for one in got] == [size]
+
+
+@pytest.mark.parametrize("what", ["allreduce", "allgather", "broadcast_"])
+def test_a_signal_ends_the_wait_of_an_eager_call(what: str) -> None:
+    """And not the call: the other ranks make it, and everybody goes on."""
+    me, size = hvd.rank(), hvd.size()
+    variable = tf.Variable(tf.fill([3], float(me)))
+    call = {
+        "allreduce": lambda: hvd.allreduce(variable, op=hvd.Sum, name="interrupted"),
+        "allgather": lambda: hvd.allgather(variable, name="interrupted"),
+        "broadcast_": lambda: hvd.broadcast_([variable], size - 1, name="interrupted"),
+    }[what]
+
+    def ring(number: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    if me == 0 and size > 1:
+        before = signal.signal(signal.SIGALRM, ring)
+        signal.setitimer(signal.ITIMER_REAL, 0.05)
+        with pytest.raises(KeyboardInterrupt):
+            call()
+        signal.signal(signal.SIGALRM, before)
+    hvd.broadcast(tf.zeros([1]), 0, name="the signal came")
+    if me != 0 or size == 1:
+        call()
+    assert variable.numpy()[0] == (size - 1 if what == "broadcast_" and me != 0 else me)
+    hvd.allreduce(tf.zeros([1]), name="everybody is here")
+    assert hvd.allreduce(tf.constant(1.0), op=hvd.Sum).numpy() == size
+    call()  # the name is free again
+
+
+def test_a_handler_that_does_not_raise_leaves_the_wait() -> None:
+    me, size = hvd.rank(), hvd.size()
+    rung: list[int] = []
+    if me == 0:
+        before = signal.signal(signal.SIGALRM, lambda number, frame: rung.append(number))
+        signal.setitimer(signal.ITIMER_REAL, 0.05)
+    else:
+        time.sleep(0.5)
+    assert hvd.allreduce(tf.constant(1.0), op=hvd.Sum, name="waited").numpy() == size
+    if me == 0:
+        deadline = time.monotonic() + 60
+        while not rung and time.monotonic() < deadline:
+            time.sleep(0.01)
+        signal.signal(signal.SIGALRM, before)
+        assert rung == [signal.SIGALRM]
 
 
 def test_state_of_variables() -> None:

@@ -364,7 +364,7 @@ def test_broadcast_global_variables() -> None:
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
         resource = tf.compat.v1.get_variable("resource", initializer=[float(me)])
         old = tf.compat.v1.Variable([float(me)], use_resource=False)
-        send = hvd.broadcast_global_variables(root)
+        send = hvd.broadcast_global_variables(root_rank=root)
         session.run(tf.compat.v1.global_variables_initializer())
         session.run(send)
         assert session.run([resource, old]) == [[root], [root]]

@@ -12,6 +12,7 @@ _REDUCTIONS = "ranks/test_tensorflow_reductions.py::"
 _EXCHANGES = "ranks/test_tensorflow_exchanges.py::"
 _TRAINING = "ranks/test_tensorflow_training.py::"
 _JOB = "ranks/test_tensorflow_job.py::"
+_DATA = "ranks/test_tensorflow_data.py::"
 _GRADIENTS = _TRAINING + "test_gradients_of_the_collectives"
 _SIZES = frozenset({1, 2, 4})
 
@@ -34,13 +35,15 @@ API = [
     _row("allgather", _EXCHANGES + "test_allgather", _GRADIENTS),
     _row("grouped_allgather", _EXCHANGES + "test_grouped_allgather", _GRADIENTS),
     _row("broadcast", _EXCHANGES + "test_broadcast", _GRADIENTS),
-    _row("broadcast_", _EXCHANGES + "test_broadcast_in_place"),
+    _row("broadcast_", _EXCHANGES + "test_broadcast_in_place",
+         _EXCHANGES + "test_reference_variables"),
     _row("alltoall", _EXCHANGES + "test_alltoall", _GRADIENTS),
     _row("join", _EXCHANGES + "test_join"),
     *[_row(name, _EXCHANGES + "test_questions")
       for name in ("rank_op", "local_rank_op", "local_size_op", "size_op",
                    "process_set_included_op")],
-    _row("broadcast_variables", _EXCHANGES + "test_broadcast_variables"),
+    _row("broadcast_variables", _EXCHANGES + "test_broadcast_variables",
+         _EXCHANGES + "test_reference_variables"),
     *[_row(name, _EXCHANGES + "test_objects")
       for name in ("broadcast_object", "broadcast_object_fn", "allgather_object")],
     _row("broadcast_global_variables", _TRAINING + "test_broadcast_global_variables"),
@@ -57,6 +60,8 @@ API = [
     _row("also importable", _JOB + "test_names_beside_the_api"),
     _row("Compression", _REDUCTIONS + "test_arguments_of_allreduce",
          _REDUCTIONS + "test_allreduce_in_eight_bits", _REDUCTIONS + "test_grouped_allreduce"),
+    _row("data.compute_service", _DATA + "test_data_comes_from_the_service",
+         _DATA + "test_two_dispatchers", _DATA + "test_config_and_errors"),
     _row("jit_compile", _EXCHANGES + "test_xla_is_refused_with_what_to_do"),
 ]  # fmt: skip
 
@@ -64,10 +69,13 @@ ERRORS = [
     _error("ranks disagree: FailedPreconditionError", _REDUCTIONS + "test_arguments_of_allreduce",
            _EXCHANGES + "test_join"),
     _error("bad argument: InvalidArgumentError", _EXCHANGES + "test_broadcast",
-           _EXCHANGES + "test_alltoall"),
+           _EXCHANGES + "test_alltoall", _REDUCTIONS + "test_arguments_of_allreduce"),
+    _error("name in flight: InvalidArgumentError", _JOB + "test_a_name_in_flight"),
     _error("reducescatter with another op: AbortedError", _REDUCTIONS + "test_reducescatter"),
     _error("not initialised: FailedPreconditionError", _JOB + "test_init_shutdown_and_init_again"),
     _error("shut down: UnknownError", _JOB + "test_a_rank_leaves"),
+    _error("Adasum on a process set, and on any number of ranks: no error here",
+           _REDUCTIONS + "test_adasum"),
 ]  # fmt: skip
 
 ROWS = [*API, *ERRORS]

@@ -9,7 +9,8 @@ import tensorflow as tf
 
 from horoacc import basics
 from horoacc.elastic import ObjectState
-from horoacc.tensorflow.functions import broadcast_object, broadcast_variables, variable_of
+from horoacc.tensorflow.functions import broadcast_object, broadcast_variables
+from horoacc.tensorflow.variables import variable_of
 
 __all__ = ["TensorFlowKerasState", "TensorFlowState"]
 

@@ -1,4 +1,4 @@
-"""The collectives of TensorFlow's tensors: eager, in a tf.function, and in TF1-style graphs.
+"""The reductions of TensorFlow's tensors: eager, in a tf.function, and in TF1-style graphs.
 
 All of them are differentiable (`horoacc.tensorflow.gradients`). Tensors are on the CPU while they
 are reduced, wherever they were; `device_dense` and `device_sparse` are accepted for Horovod's sake.
@@ -17,41 +17,18 @@ from typing import Any
 
 import tensorflow as tf
 
-from horoacc.calls import (
-    ALLGATHER,
-    ALLREDUCE,
-    REDUCESCATTER,
-    check_factors,
-    member_names,
-    resolve_op,
-)
+from horoacc.calls import ALLREDUCE, REDUCESCATTER, check_factors, member_names, resolve_op
 from horoacc.complaints import check_group, complain
 from horoacc.compression import Compressor, check_no_codec, decompress_all, is_codec
 from horoacc.dtypes import Average
 from horoacc.process_sets import ProcessSet, global_process_set
-from horoacc.tensorflow import _ops, raw_ops
+from horoacc.tensorflow import raw_ops
 from horoacc.tensorflow.coded import allreduce_coded
 from horoacc.tensorflow.compression import Compression
 from horoacc.tensorflow.raw_ops import set_id
 from horoacc.tensorflow.sparse import allreduce_sparse
 
-__all__ = [
-    "allgather",
-    "allreduce",
-    "alltoall",
-    "broadcast",
-    "broadcast_",
-    "grouped_allgather",
-    "grouped_allreduce",
-    "grouped_reducescatter",
-    "join",
-    "local_rank_op",
-    "local_size_op",
-    "process_set_included_op",
-    "rank_op",
-    "reducescatter",
-    "size_op",
-]
+__all__ = ["allreduce", "grouped_allreduce", "grouped_reducescatter", "reducescatter"]
 
 
 @contextlib.contextmanager
@@ -245,203 +222,3 @@ def grouped_reducescatter(
         [tensor for tensor, _ in compressed], name, op, scales, set_id(process_set), True
     )
     return decompress_all(compression, parts, compressed)
-
-
-def allgather(
-    tensor: Any,
-    name: str | None = None,
-    ignore_name_scope: bool = False,
-    process_set: ProcessSet = global_process_set,
-) -> Any:
-    """Concatenates all ranks' tensors along the first dimension.
-
-    Args:
-        tensor: The tensor; the ranks' may differ in the first dimension.
-        name: As for `allreduce`.
-        ignore_name_scope: As for `allreduce`.
-        process_set: The ranks that take part.
-
-    Returns:
-        The concatenation, in the order of ranks, on every rank.
-
-    Raises:
-        tf.errors.OpError: The collective failed; the module says which error means what.
-    """
-    tensor = tf.convert_to_tensor(tensor)
-    return raw_ops.allgather([tensor], name, set_id(process_set), False, ignore_name_scope)[0]
-
-
-def grouped_allgather(
-    tensors: Sequence[Any],
-    name: str | None = None,
-    ignore_name_scope: bool = False,
-    process_set: ProcessSet = global_process_set,
-) -> list[Any]:
-    """Concatenates several tensors as one unit; arguments and errors as for `allgather`.
-
-    Returns:
-        The concatenations, in order.
-
-    Raises:
-        ValueError: There are no tensors.
-    """
-    check_group(tensors, ALLGATHER, name, process_set)
-    given = [tf.convert_to_tensor(tensor) for tensor in tensors]
-    return raw_ops.allgather(given, name, set_id(process_set), True, ignore_name_scope)
-
-
-def broadcast(
-    tensor: Any,
-    root_rank: int,
-    name: str | None = None,
-    ignore_name_scope: bool = False,
-    process_set: ProcessSet = global_process_set,
-) -> Any:
-    """Gives every rank the root's tensor.
-
-    Args:
-        tensor: The tensor; shape and type are the same on all ranks.
-        root_rank: The global rank that sends.
-        name: As for `allreduce`.
-        ignore_name_scope: As for `allreduce`.
-        process_set: The ranks that take part.
-
-    Returns:
-        The root's tensor.
-
-    Raises:
-        tf.errors.OpError: The collective failed; the module says which error means what.
-    """
-    tensor = tf.convert_to_tensor(tensor)
-    return raw_ops.broadcast(tensor, root_rank, name, set_id(process_set), ignore_name_scope)
-
-
-def broadcast_(
-    variables: Sequence[Any],
-    root_rank: int,
-    name: str | None = None,
-    process_set: ProcessSet = global_process_set,
-) -> list[Any]:
-    """Gives every rank's variables the values of the root's, in place and as one unit.
-
-    Args:
-        variables: Resource variables (`tf.Variable`); their shapes are the same on all ranks.
-        root_rank: The global rank that sends.
-        name: As for `allreduce`.
-        process_set: The ranks that take part.
-
-    Returns:
-        The values that the variables have then.
-
-    Raises:
-        tf.errors.OpError: The collective failed; the module says which error means what.
-        ValueError: There are no variables, or one is no resource variable.
-    """
-    if not isinstance(variables, (list, tuple)) or not variables:
-        raise ValueError("broadcast_ needs a list of at least one variable.")
-    if not all(hasattr(variable, "handle") for variable in variables):
-        raise ValueError(
-            "broadcast_ takes resource variables; for others there is broadcast_variables()."
-        )
-    done = raw_ops.broadcast_variables(variables, root_rank, name, set_id(process_set))
-    with tf.control_dependencies([] if done is None else [done]):
-        return [variable.read_value() for variable in variables]
-
-
-def alltoall(
-    tensor: Any,
-    splits: Any = None,
-    name: str | None = None,
-    ignore_name_scope: bool = False,
-    process_set: ProcessSet = global_process_set,
-) -> Any:
-    """Sends parts of the first dimension to the other ranks.
-
-    Args:
-        tensor: The tensor.
-        splits: How many rows go to each rank of the set, in order: a vector of integers. Equal
-            parts if None.
-        name: As for `allreduce`.
-        ignore_name_scope: As for `allreduce`.
-        process_set: The ranks that take part.
-
-    Returns:
-        The received rows, in the order of ranks; with `splits`, also how many came from each.
-
-    Raises:
-        tf.errors.OpError: The collective failed; the module says which error means what.
-    """
-    tensor = tf.convert_to_tensor(tensor)
-    rows = tf.zeros([0], tf.int32) if splits is None else tf.cast(splits, tf.int32)
-    output, received = raw_ops.alltoall(tensor, rows, name, set_id(process_set), ignore_name_scope)
-    return output if splits is None else (output, received)
-
-
-def join() -> Any:
-    """Says that this rank has nothing more to reduce, and waits until every rank has said so.
-
-    See `horoacc.join`. In a graph it comes after all collectives that the graph has so far.
-
-    Returns:
-        The rank that joined last, a scalar of type int32, the same on every rank.
-
-    Raises:
-        tf.errors.OpError: A rank was lost or has shut down.
-    """
-    return raw_ops.join()
-
-
-def size_op(process_set_id: int = 0, name: str | None = None) -> Any:
-    """Gives the number of ranks of a process set when the graph runs.
-
-    Args:
-        process_set_id: The core's number of the set; 0 for all ranks.
-        name: The name of the op.
-
-    Returns:
-        A scalar of type int32.
-
-    Raises:
-        tf.errors.FailedPreconditionError: `init()` was not called.
-        tf.errors.InvalidArgumentError: There is no such set.
-    """
-    _ops.attach()
-    return _ops.library().horovod_size(process_set_id=process_set_id, name=name)
-
-
-def process_set_included_op(process_set_id: int = 0, name: str | None = None) -> Any:
-    """Says whether this process is in a process set when the graph runs; as `size_op`.
-
-    Returns:
-        1 or 0, a scalar of type int32.
-    """
-    _ops.attach()
-    return _ops.library().horovod_process_set_included(process_set_id=process_set_id, name=name)
-
-
-def rank_op(name: str | None = None) -> Any:
-    """Gives this process's rank when the graph runs.
-
-    Args:
-        name: The name of the op.
-
-    Returns:
-        A scalar of type int32.
-
-    Raises:
-        tf.errors.FailedPreconditionError: `init()` was not called.
-    """
-    _ops.attach()
-    return _ops.library().horovod_rank(name=name)
-
-
-def local_rank_op(name: str | None = None) -> Any:
-    """Gives this process's rank among those on its host when the graph runs; as `rank_op`."""
-    _ops.attach()
-    return _ops.library().horovod_local_rank(name=name)
-
-
-def local_size_op(name: str | None = None) -> Any:
-    """Gives the number of ranks on this host when the graph runs; as `rank_op`."""
-    _ops.attach()
-    return _ops.library().horovod_local_size(name=name)

@@ -1,0 +1,1 @@
+"""Input pipelines that run on other processes than training: TensorFlow's data service."""

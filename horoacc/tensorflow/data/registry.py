@@ -1,0 +1,227 @@
+"""Where dispatchers and workers of a data service say that they are there, and others wait.
+
+One process serves; all others ask. A connection is a question and an answer, both JSON, and nothing
+is read of a connection that does not know the key.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import threading
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from multiprocessing import AuthenticationError
+from multiprocessing.connection import Client, Connection, answer_challenge, deliver_challenge
+from typing import Any
+
+Addresses = Mapping[str, Sequence[Sequence[Any]]]
+"""By interface, pairs of an IP address and a port."""
+
+
+class Registry:
+    """Serves until it is closed; what it knows is under one lock."""
+
+    def __init__(self, dispatchers: int, workers_per_dispatcher: int, key: bytes) -> None:
+        """Begins to serve.
+
+        Args:
+            dispatchers: How many dispatchers there will be.
+            workers_per_dispatcher: How many workers each of them will have.
+            key: What whoever asks must know.
+        """
+        self._wanted = dispatchers, workers_per_dispatcher
+        self._news = threading.Condition()
+        self._dispatchers: dict[int, str] = {}
+        self._workers: Counter[int] = Counter()
+        self._ended = False
+        self._key = key
+        self._socket = socket.create_server(("0.0.0.0", 0), backlog=64)
+        threading.Thread(target=self._serve, name="horoacc-data", daemon=True).start()
+
+    @property
+    def addresses(self) -> dict[str, list[list[Any]]]:
+        """Where it can be reached: by the host's name, and from the host itself."""
+        port = self._socket.getsockname()[1]
+        found = {"127.0.0.1"}
+        with contextlib.suppress(OSError):
+            found |= {str(one[4][0]) for one in socket.getaddrinfo(
+                socket.gethostname(), None, socket.AF_INET
+            )}  # fmt: skip
+        return {"any": [[address, port] for address in sorted(found, reverse=True)]}
+
+    def wait_for_shutdown(self, seconds: float | None = None) -> bool:
+        """Waits until somebody has asked for the end.
+
+        Args:
+            seconds: How long; None: as long as it takes.
+
+        Returns:
+            Whether that happened.
+        """
+        with self._news:
+            return self._news.wait_for(lambda: self._ended, seconds)
+
+    def close(self) -> None:
+        """Ends the service and tells those that wait for its end."""
+        with self._news:
+            self._ended = True
+            self._news.notify_all()
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)  # ends the wait for the next connection
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                taken, _ = self._socket.accept()
+            except OSError:
+                self._socket.close()
+                return
+            link = Connection(taken.detach())
+            threading.Thread(target=self._answer, args=(link,), daemon=True).start()
+
+    def _answer(self, link: Connection[Any, Any]) -> None:
+        # Here, not where connections are taken: a stranger who says nothing holds nobody up.
+        with contextlib.suppress(OSError, EOFError, AuthenticationError), link:
+            deliver_challenge(link, self._key)
+            answer_challenge(link, self._key)
+            asked = json.loads(link.recv_bytes())
+            link.send_bytes(json.dumps(self._outcome(**asked)).encode())
+
+    def _outcome(self, what: str, seconds: float, dispatcher: int, address: str) -> Any:
+        """The answer to a question; None if it did not come about in time."""
+        many, each = self._wanted
+        if not 0 <= dispatcher < many:
+            return {"error": f"there is no dispatcher {dispatcher}: there are {many}"}
+        with self._news:
+            if what == "dispatcher is":
+                if self._dispatchers.setdefault(dispatcher, address) != address:
+                    return {"error": f"there is a dispatcher {dispatcher} already"}
+            elif what == "worker of":
+                self._workers[dispatcher] += 1
+            elif what == "end":
+                self._ended = True
+            self._news.notify_all()
+            there = {
+                "where is": lambda: dispatcher in self._dispatchers,
+                "workers of": lambda: self._workers[dispatcher] >= each,
+                "until the end": lambda: self._ended,
+            }.get(what, lambda: True)
+            if not self._news.wait_for(there, seconds):
+                return {"late": True}
+            return {"value": self._dispatchers.get(dispatcher, "")}
+
+
+class ComputeClient:
+    """Asks a registry."""
+
+    def __init__(self, addresses: Addresses, key: bytes, timeout: float) -> None:
+        """Remembers where it is; the first question connects.
+
+        Args:
+            addresses: Where the registry may be reached.
+            key: What it asks for.
+            timeout: Seconds that an answer may take.
+        """
+        self._addresses = [(str(host), int(port)) for of in addresses.values() for host, port in of]
+        self._key = key
+        self._timeout = timeout
+
+    def register_dispatcher(self, dispatcher_id: int, address: str) -> None:
+        """Says where a dispatcher is.
+
+        Args:
+            dispatcher_id: Its number.
+            address: Its host and port.
+
+        Raises:
+            ValueError: There is no such number, or another dispatcher has it.
+        """
+        self._ask("dispatcher is", dispatcher_id, address)
+
+    def register_worker_for_dispatcher(self, dispatcher_id: int) -> None:
+        """Says that a worker of a dispatcher is there.
+
+        Args:
+            dispatcher_id: The dispatcher's number.
+        """
+        self._ask("worker of", dispatcher_id)
+
+    def wait_for_dispatcher_registration(self, dispatcher_id: int) -> str:
+        """Waits for a dispatcher.
+
+        Args:
+            dispatcher_id: Its number.
+
+        Returns:
+            Its host and port.
+
+        Raises:
+            TimeoutError: It did not come in time.
+        """
+        return self._ask("where is", dispatcher_id)
+
+    def wait_for_dispatcher_worker_registration(self, dispatcher_id: int) -> None:
+        """Waits until a dispatcher has all its workers.
+
+        Args:
+            dispatcher_id: Its number.
+
+        Raises:
+            TimeoutError: They did not come in time.
+        """
+        self._ask("workers of", dispatcher_id)
+
+    def wait_for_shutdown(self) -> None:
+        """Waits until somebody has ended the service, or it is gone."""
+        while True:
+            try:
+                self._ask("until the end", 0)
+            except TimeoutError:
+                continue
+            except ConnectionError:
+                return
+            return
+
+    def shutdown(self) -> None:
+        """Ends the service: its workers stop."""
+        self._ask("end", 0)
+
+    def local_address(self) -> str:
+        """Gives the address by which this host is known where the registry is."""
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            probe.connect(self._reached()[0])
+            return str(probe.getsockname()[0])
+
+    def _reached(self) -> tuple[tuple[str, int], Connection[Any, Any]]:
+        """Connects to the first address that answers."""
+        failures = []
+        for address in self._addresses:
+            try:
+                return address, Client(address, authkey=self._key)
+            except AuthenticationError as error:
+                raise PermissionError("the key is not that of the compute service") from error
+            except (OSError, EOFError) as error:
+                failures.append(f"{address[0]}:{address[1]}: {error}")
+        raise ConnectionError(f"the compute service cannot be reached: {'; '.join(failures)}")
+
+    def _ask(self, what: str, dispatcher: int, address: str = "") -> str:
+        asked = {"what": what, "seconds": self._timeout, "dispatcher": dispatcher,
+                 "address": address}  # fmt: skip
+        _, link = self._reached()
+        try:
+            with link:
+                link.send_bytes(json.dumps(asked).encode())
+                if not link.poll(self._timeout + 30):
+                    raise TimeoutError(f"the compute service has not answered: {what}")
+                answer = json.loads(link.recv_bytes())
+        except EOFError as error:
+            raise ConnectionResetError("the compute service is gone") from error
+        if "error" in answer:
+            raise ValueError(answer["error"])
+        if "late" in answer:
+            raise TimeoutError(
+                f"the compute service waited {self._timeout:g} s for '{what} {dispatcher}'"
+            )
+        return str(answer["value"])

@@ -1,0 +1,70 @@
+"""Variables: whose they are, and the ops that receive into them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from horoacc.calls import check_root
+from horoacc.tensorflow import _ops
+from horoacc.tensorflow.raw_ops import called, manner
+
+
+def variable_of(variable: Any) -> Any:
+    """Gives TensorFlow's variable behind a variable of Keras.
+
+    Args:
+        variable: A variable of TensorFlow's, or of Keras 3 on TensorFlow.
+
+    Returns:
+        TensorFlow's variable.
+    """
+    inner = getattr(variable, "value", None)
+    return inner if isinstance(inner, tf.Variable) else variable
+
+
+def broadcast_in_place(
+    variables: Sequence[Any], root_rank: int, name: str | None, process_set: int
+) -> list[Any]:
+    """Gives every rank's variables the values of the root's; those of a kind are one unit.
+
+    Args:
+        variables: Resource variables, or reference variables of a TF1-style graph.
+        root_rank: The global rank that sends.
+        name: The name that the caller gave, or None.
+        process_set: The number of the set.
+
+    Returns:
+        In a graph the operations; nothing in an eager call.
+
+    Raises:
+        ValueError: One is no variable.
+        tf.errors.OpError: The collective failed.
+    """
+    check_root(root_rank)
+    name = "variables" if name is None else name
+    resources: list[Any] = []
+    references: dict[Any, list[Any]] = {}
+    for variable in variables:
+        if hasattr(variable, "handle"):
+            resources.append(variable.handle)
+        elif isinstance(variable, tf.compat.v1.Variable):
+            references.setdefault(variable.dtype.base_dtype, []).append(variable._ref())
+        else:
+            raise ValueError(f"Only variables can be received in place, not {variable!r}.")
+    done = []
+    how = {"root_rank": root_rank, "process_set_id": process_set}
+    if resources:
+        done.append(called(
+            _ops.library().horovod_broadcast_inplace_resource, variables=resources, **how,
+            **manner("broadcast", name, None),
+        ))  # fmt: skip
+    for dtype, of_type in references.items():
+        received = called(
+            _ops.library().horovod_broadcast_inplace, variables=of_type, **how,
+            **manner("broadcast", f"{name}.{dtype.name}", None),
+        )  # fmt: skip
+        done.append(received[0].op)
+    return [] if tf.executing_eagerly() else done

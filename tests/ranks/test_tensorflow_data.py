@@ -1,0 +1,120 @@
+"""TensorFlow's data service in Horovod's way: ranks that prepare data, ranks that train with it."""
+
+from __future__ import annotations
+
+import importlib
+import stat
+import tempfile
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+tf = pytest.importorskip("tensorflow", reason="TensorFlow is not installed")
+hvd = importlib.import_module("horoacc.tensorflow")
+compute_service = importlib.import_module("horoacc.tensorflow.data.compute_service")
+compute_worker = importlib.import_module("horoacc.tensorflow.data.compute_worker")
+registry = importlib.import_module("horoacc.tensorflow.data.registry")
+
+pytestmark = pytest.mark.ranks(1, 2, 4, framework="horoacc.tensorflow")
+
+
+def squares() -> Any:
+    return tf.data.Dataset.range(60).map(lambda x: x * x)
+
+
+@pytest.mark.parametrize("side", ["compute", "training"])
+def test_data_comes_from_the_service(side: str) -> None:
+    """Each rank is one of the preparing job, in a thread, and one of the training job."""
+    me, size = hvd.rank(), hvd.size()
+    folder = hvd.broadcast_object(tempfile.mkdtemp() if me == 0 else None)
+    file = f"{folder}/service.json"
+    worker = threading.Thread(target=compute_worker.main, args=(1, side, file, 120))
+    worker.start()
+    config = compute_service.TfDataServiceConfig.read(file, wait_for_file_creation=True)
+    assert (config.dispatchers, config.workers_per_dispatcher) == (1, size)
+    wanted = [x * x for x in range(60)]
+    with compute_service.tf_data_service(config, me) as address:
+        whole = squares().apply(
+            tf.data.experimental.service.distribute("distributed_epoch", f"grpc://{address}")
+        )
+        assert sorted(int(x) for x in whole.as_numpy_iterator()) == wanted
+        hvd.allgather_object(None, name="all have read")
+    if side == "compute":
+        shared = squares().send_to_data_service(config, me, size, reuse_dataset=True)
+        mine = [int(x) for x in shared.as_numpy_iterator()]
+        parts = hvd.allgather_object(mine, name="parts")
+        assert sorted(x for part in parts for x in part) == wanted
+    if me == 0:
+        config.compute_client(verbose=2).shutdown()
+    worker.join(120)
+    assert not worker.is_alive()
+    assert hvd.allgather_object(Path(file).exists(), name="gone")[0] is False
+    with pytest.raises(ConnectionError, match="cannot be reached"):
+        config.compute_client().shutdown()
+
+
+def test_two_dispatchers() -> None:
+    if hvd.size() % 2:
+        with pytest.raises(ValueError, match="do not divide"):
+            compute_worker.main(2, "compute", "nowhere", 1)
+        return
+    me, size = hvd.rank(), hvd.size()
+    served = registry.Registry(2, size // 2, b"key") if me == 0 else None
+    made = None
+    if served is not None:
+        made = compute_service.TfDataServiceConfig(
+            2, size // 2, "compute", served.addresses, b"key", 120
+        )
+    config = hvd.broadcast_object(made, name="config")
+    worker = threading.Thread(target=compute_service.compute_worker_fn, args=(config,))
+    worker.start()
+    data = compute_service.send_to_data_service(squares(), config, me)
+    assert sorted(int(x) for x in data.as_numpy_iterator()) == [x * x for x in range(60)]
+    hvd.allgather_object(None, name="all have read")
+    if served is not None:
+        served.close()
+    worker.join(120)
+    assert not worker.is_alive()
+
+
+def test_config_and_errors() -> None:
+    served = registry.Registry(1, hvd.size() + 1, b"key")
+    config = compute_service.TfDataServiceConfig(
+        1, hvd.size() + 1, "compute", served.addresses, b"key", timeout=1
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "config.json"
+        with pytest.raises(FileNotFoundError):
+            compute_service.TfDataServiceConfig.read(str(file))
+        config.write(str(file))
+        assert stat.S_IMODE(file.stat().st_mode) == 0o600
+        assert compute_service.TfDataServiceConfig.read(str(file)) == config
+    assert compute_service.TfDataServiceConfig.from_dict(config.to_dict()) == config
+    client = config.compute_client()
+    with pytest.raises(TimeoutError, match="where is 0"):
+        client.wait_for_dispatcher_registration(0)
+    client.register_dispatcher(0, "here:1")
+    assert client.wait_for_dispatcher_registration(0) == "here:1"
+    with pytest.raises(ValueError, match="already"):
+        client.register_dispatcher(0, "there:1")
+    with pytest.raises(ValueError, match="no dispatcher 1"):
+        client.register_worker_for_dispatcher(1)
+    with pytest.raises(TimeoutError, match="workers of 0"):
+        client.wait_for_dispatcher_worker_registration(0)
+    with pytest.raises(PermissionError, match="key"):
+        registry.ComputeClient(served.addresses, b"another", 1).shutdown()
+    with pytest.raises(ValueError, match=f"needs {hvd.size() + 1} ranks"):
+        compute_service.compute_worker_fn(config)
+    for arguments, text in (
+        ({"round_robin": True}, "needs reuse_dataset"),
+        ({"round_robin": True, "reuse_dataset": True}, "needs the size"),
+    ):
+        with pytest.raises(ValueError, match=text):
+            squares().send_to_data_service(config, 0, **arguments)
+    with pytest.raises(ValueError, match="'compute' or 'training'"):
+        compute_service.TfDataServiceConfig(1, 1, "elsewhere", {}, b"")
+    with pytest.raises(ValueError, match="at least one"):
+        compute_service.TfDataServiceConfig(0, 1, "compute", {}, b"")
+    served.close()
