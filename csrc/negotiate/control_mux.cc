@@ -75,6 +75,17 @@ Result<std::optional<ControlMux::Delivery>> ControlMux::Next() {
 }
 
 Result<bool> ControlMux::Pump() {
+  const auto with_links = [this](auto&& action) {
+    std::lock_guard lock(mutex_);
+    action();
+  };
+  with_links([this] { links_.Hold(); });
+  Result<bool> taken = Deliver();
+  with_links([this] { links_.Flush(); });
+  return taken;
+}
+
+Result<bool> ControlMux::Deliver() {
   for (int taken = 0;; ++taken) {
     if (taken == kMessagesPerPump) return true;
     std::optional<Delivery> delivery;

@@ -31,7 +31,8 @@ class ControlMux {
   /// What still comes for the set is dropped. Its number is not registered again.
   void Unregister(uint32_t process_set);
   Status Send(uint32_t process_set, int peer, std::span<const std::byte> payload);
-  /// Takes the messages that have arrived, or the first of many. True if there was one.
+  /// Takes the messages that have arrived, or the first of many. True if there was one. What is
+  /// sent meanwhile goes at the end, to each peer in one piece.
   Result<bool> Pump();
 
   /// See ControlLinks::HasUnsent.
@@ -56,6 +57,7 @@ class ControlMux {
     Handler handler;
   };
   Result<std::optional<Delivery>> Next();
+  Result<bool> Deliver();
 
   ControlLinks& links_;
   std::function<bool(int)> has_left_;

@@ -92,6 +92,8 @@ class Plane {
   /// What has ended the set. Nothing is decided to run afterwards, and what Next gives after this
   /// was read includes everything that ever was.
   [[nodiscard]] virtual SetEnd Ended() = 0;
+  /// Is there news of others that Pump has to send on after a while?
+  [[nodiscard]] virtual bool HoldsNews() { return false; }
   /// The set has ended, and this rank has carried out all that was decided. Told once or more.
   virtual Status Release() { return {}; }
   /// So have all others: nobody needs anything of this rank for the set any more.

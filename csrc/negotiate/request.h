@@ -57,6 +57,8 @@ struct Request {
 
   /// Equal on two ranks if and only if their requests fit together (up to a hash collision).
   [[nodiscard]] uint64_t Signature() const;
+  /// The same in everything, also where ranks may differ.
+  bool operator==(const Request&) const = default;
 };
 
 /// Says, with both values, what differs between the requests of two ranks for `name`; empty if

@@ -1,8 +1,89 @@
 #include "negotiate/spread_messages.h"
 
-namespace horoacc {
+#include <algorithm>
 
-void Put(WireWriter& writer, const SpreadDecision& spread) {
+namespace horoacc {
+namespace {
+
+enum class CallForm : uint8_t { kUnnamed = 0, kNamed = 1, kNumber = 2 };
+
+}  // namespace
+
+void Put(WireWriter& writer, const CallName& call, const CallNumbers* numbers) {
+  const uint64_t* const number = numbers ? numbers->NumberOf(call) : nullptr;
+  const CallForm form = number       ? CallForm::kNumber
+                        : call.named ? CallForm::kNamed
+                                     : CallForm::kUnnamed;
+  writer.Put(static_cast<uint8_t>(form));
+  if (form == CallForm::kNumber) {
+    writer.Put(*number);
+  } else if (form == CallForm::kNamed) {
+    writer.Put(std::string_view(call.name));
+  } else {
+    writer.Put(call.number);
+  }
+}
+
+CallName GetCallName(WireReader& reader, const CallNumbers* numbers) {
+  CallName call;
+  switch (static_cast<CallForm>(reader.Get<uint8_t>())) {
+    case CallForm::kUnnamed:
+      call.number = reader.Get<uint64_t>();
+      return call;
+    case CallForm::kNamed:
+      call.named = true;
+      call.name = reader.GetText();
+      return call;
+    case CallForm::kNumber:
+      if (const auto* known = numbers ? numbers->At(reader.Get<uint64_t>()) : nullptr)
+        return known->call;
+      break;
+  }
+  reader.Fail();
+  return call;
+}
+
+void PutReady(WireWriter& writer, const CallName& call, const Gathering& gathering, bool whole,
+              uint64_t seen, const CallNumbers& numbers) {
+  writer.Put(seen);
+  const uint64_t* const number = whole ? numbers.NumberOf(call) : nullptr;
+  const bool warm = number && *numbers.At(*number)->request == *gathering.groups()[0].request;
+  writer.Put(static_cast<uint8_t>(warm));
+  if (warm) return writer.Put(*number);
+  Put(writer, call);
+  writer.Put(static_cast<uint32_t>(gathering.groups().size()));
+  for (const Gathering::Group& group : gathering.groups()) {
+    writer.Put(*group.request);
+    Put(writer, group.members);
+  }
+}
+
+ReadyNews GetReady(WireReader& reader, std::span<const uint32_t> branch,
+                   const CallNumbers& numbers) {
+  ReadyNews news;
+  news.seen = reader.Get<uint64_t>();
+  if (reader.Get<uint8_t>() != 0) {
+    const CallNumbers::Known* const known = numbers.At(reader.Get<uint64_t>());
+    if (!known) reader.Fail();
+    if (!reader.ok()) return news;
+    news.call = known->call;
+    (void)news.gathering.Add(known->request, branch);
+    return news;
+  }
+  news.call = GetCallName(reader);
+  const uint32_t groups = reader.GetCount(sizeof(uint32_t));
+  for (uint32_t g = 0; g < groups && reader.ok(); ++g) {
+    const auto request = std::make_shared<const Request>(reader.GetRequest());
+    const std::vector<uint32_t> members = GetList<uint32_t>(reader);
+    const bool below = std::ranges::all_of(
+        members, [&](uint32_t member) { return std::ranges::binary_search(branch, member); });
+    if (!reader.ok() || !below || !news.gathering.Add(request, members)) reader.Fail();
+  }
+  if (news.gathering.count() == 0) reader.Fail();
+  return news;
+}
+
+void Put(WireWriter& writer, const SpreadDecision& spread, const CallNumbers& numbers) {
   const Decision& decision = spread.decision;
   writer.Put(static_cast<uint8_t>(decision.kind));
   writer.Put(static_cast<uint8_t>((decision.done ? 1 : 0) | (decision.partial ? 2 : 0)));
@@ -10,7 +91,7 @@ void Put(WireWriter& writer, const SpreadDecision& spread) {
   writer.Put(static_cast<int32_t>(decision.last_joined));
   writer.Put(decision.unnamed);
   writer.Put(static_cast<uint32_t>(spread.calls.size()));
-  for (const CallName& call : spread.calls) Put(writer, call);
+  for (const CallName& call : spread.calls) Put(writer, call, &numbers);
   writer.Put(static_cast<uint32_t>(decision.facts.size()));
   for (const CallFacts& facts : decision.facts) {
     if (decision.partial) writer.Put(facts.request);
@@ -19,7 +100,7 @@ void Put(WireWriter& writer, const SpreadDecision& spread) {
   }
 }
 
-SpreadDecision GetSpreadDecision(WireReader& reader) {
+SpreadDecision GetSpreadDecision(WireReader& reader, const CallNumbers& numbers) {
   SpreadDecision spread;
   Decision& decision = spread.decision;
   decision.kind = static_cast<Decision::Kind>(reader.Get<uint8_t>());
@@ -33,7 +114,7 @@ SpreadDecision GetSpreadDecision(WireReader& reader) {
   decision.last_joined = reader.Get<int32_t>();
   decision.unnamed = reader.Get<uint64_t>();
   spread.calls.resize(reader.GetCount(sizeof(uint8_t) + sizeof(uint32_t)));
-  for (CallName& call : spread.calls) call = GetCallName(reader);
+  for (CallName& call : spread.calls) call = GetCallName(reader, &numbers);
   decision.facts.resize(reader.GetCount(2 * sizeof(uint32_t)));
   for (CallFacts& facts : decision.facts) {
     if (decision.partial) facts.request = reader.GetRequest();

@@ -1,8 +1,11 @@
 #pragma once
 // What the ranks of a spread plane say to each other, and the fields that several messages have.
+#include <memory>
 #include <string>
 #include <utility>
 
+#include "negotiate/call_numbers.h"
+#include "negotiate/gathering.h"
 #include "negotiate/plane.h"
 #include "negotiate/tree_messages.h"
 
@@ -10,48 +13,25 @@ namespace horoacc {
 
 /// The first byte of a message.
 enum class SpreadMessage : uint8_t {
-  // To the root.
+  // Up the tree.
   kReady = 1,
   kJoined = 2,
-  kBlocked = 3,
+  kSplit = 3,
   kReject = 4,
-  kEnd = 5,     ///< and from it
-  kWhoHas = 6,  ///< and the answer
-  // From it.
-  kDecision = 7,
+  kEnd = 5,  ///< and down again
+  // Down it.
+  kDecision = 6,
+  kPlan = 7,
+  // Of any to the root, and back.
+  kWhoHas = 8,
   // Of any to any other.
-  kReleased = 8,
-  kLeft = 9,
+  kReleased = 9,
+  kLeft = 10,
 };
 
-/// One call as all ranks of a set name it: their ids and generations are their own affair.
-struct CallName {
-  bool named = false;
-  std::string name;
-  uint64_t number = 0;  ///< of an unnamed call
-  friend auto operator<=>(const CallName&, const CallName&) = default;
-
-  /// For errors and reports.
-  [[nodiscard]] std::string Shown(Collective collective) const {
-    return named ? name : std::string(NameOf(collective)) + ".noname." + std::to_string(number);
-  }
-};
-
-inline void Put(WireWriter& writer, const CallName& call) {
-  writer.Put(static_cast<uint8_t>(call.named));
-  call.named ? writer.Put(std::string_view(call.name)) : writer.Put(call.number);
-}
-
-[[nodiscard]] inline CallName GetCallName(WireReader& reader) {
-  CallName call;
-  call.named = reader.Get<uint8_t>() != 0;
-  if (call.named) {
-    call.name = reader.GetText();
-  } else {
-    call.number = reader.Get<uint64_t>();
-  }
-  return call;
-}
+/// A call goes by its number where it has one (`numbers`: null for none), otherwise by its name.
+void Put(WireWriter& writer, const CallName& call, const CallNumbers* numbers = nullptr);
+[[nodiscard]] CallName GetCallName(WireReader& reader, const CallNumbers* numbers = nullptr);
 
 template <typename T>
 void Put(WireWriter& writer, const std::vector<T>& values) {
@@ -72,7 +52,20 @@ struct SpreadDecision {
   std::vector<CallName> calls;
 };
 
-void Put(WireWriter& writer, const SpreadDecision& spread);
-[[nodiscard]] SpreadDecision GetSpreadDecision(WireReader& reader);
+void Put(WireWriter& writer, const SpreadDecision& spread, const CallNumbers& numbers);
+[[nodiscard]] SpreadDecision GetSpreadDecision(WireReader& reader, const CallNumbers& numbers);
+
+/// News of a call on its way up. `seen`: decisions that its sender had taken by then.
+struct ReadyNews {
+  uint64_t seen = 0;
+  CallName call;
+  Gathering gathering;
+};
+/// `whole`: all of the sender's branch, of one mind: then a number may say it all.
+void PutReady(WireWriter& writer, const CallName& call, const Gathering& gathering, bool whole,
+              uint64_t seen, const CallNumbers& numbers);
+/// `branch`: the sender's, ascending; news of anybody else is damaged.
+[[nodiscard]] ReadyNews GetReady(WireReader& reader, std::span<const uint32_t> branch,
+                                 const CallNumbers& numbers);
 
 }  // namespace horoacc

@@ -1,9 +1,9 @@
 #pragma once
-// The plane of ranks that share no memory: every rank tells the set's lowest what it has submitted,
-// by name, and gets the decisions in one order.
+// The plane of ranks that share no memory: calls by name, up a tree of hosts and back.
 #include <deque>
 #include <functional>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <unordered_map>
@@ -13,20 +13,27 @@
 #include "negotiate/control_mux.h"
 #include "negotiate/plane.h"
 #include "negotiate/set_board.h"
+#include "negotiate/spread_branch.h"
 #include "negotiate/spread_root.h"
+#include "negotiate/spread_tree.h"
 #include "transport/bell.h"
 
 namespace horoacc {
 
+/// A rank tells its parent in the tree (SpreadTree) of a call once all of its branch have submitted
+/// it; the set's lowest rank, the root, decides, and decisions come down the same way. So a rank
+/// hears, for a call, of each of its children once, and of its parent once.
+///
 /// The board is this rank's alone: its ids and generations mean nothing to the others, and a
 /// decision's are put in as it is taken.
 class SpreadPlane final : public Plane {
  public:
   struct Place {
     uint32_t set = 0;
-    std::vector<int> ranks;  ///< global, of the set
-    int rank = 0;            ///< global, this one; it may be no member
-    int local_rank = 0;      ///< whose bell rings
+    std::vector<int> ranks;    ///< global, of the set
+    std::vector<int> host_of;  ///< by rank of the job
+    int rank = 0;              ///< global, this one; it may be no member
+    int local_rank = 0;        ///< whose bell rings
     /// Has this rank of the job shut down in good order?
     std::function<bool(int)> has_left;
   };
@@ -44,6 +51,7 @@ class SpreadPlane final : public Plane {
   [[nodiscard]] SetEnd Ended() override;
   Status Release() override;
   [[nodiscard]] bool Released() override;
+  [[nodiscard]] bool HoldsNews() override;
 
   /// This rank has left the group: for what no decision is needed.
   Status SayLeft();
@@ -58,23 +66,40 @@ class SpreadPlane final : public Plane {
   /// A call of this rank's that is not decided.
   struct Own {
     TensorKey key;
+    std::shared_ptr<const Request> request;
     std::optional<Attendance> attendance;  ///< as the root last said
   };
 
   // All under mutex_.
   Status OnMessage(int source, std::span<const std::byte> payload);
-  Status AtRoot(uint32_t member, SpreadMessage kind, WireReader& reader);
-  Status OnWhoHas(uint32_t member, WireReader& reader);
-  Status OnAttendance(WireReader& reader);
+  // The way up: spread_plane_up.cc
+  Status FromBelow(const SpreadTree::Child& child, std::span<const std::byte> payload);
+  Status OnReady(const SpreadTree::Child& child, WireReader& reader);
+  Status OnJoined(uint32_t member, uint64_t unnamed);
+  Status OnSplit(uint32_t bucket, const CallName& witness, uint64_t seen);
+  Status OnReject(const CallName& call, const Error& error);
+  Status OnEnd(SetEnd end);
+  Status Arrive(const CallName& call, const Gathering& gathering, uint64_t seen,
+                const RootPlace& place);
+  Status SendNews(const SpreadBranch::News& news);
+  Status SendUp(const WireWriter& writer);
+  // The way down: spread_plane_down.cc
+  Status FromAbove(std::span<const std::byte> payload);
   Status Tell(SpreadRoot::Verdicts verdicts);
+  Status TellPlan();
   Status Take(SpreadDecision spread);
+  void SetMembers(const BucketCalls& bucket);
   Status EndAll(SetEnd end);
-  Status SendToRoot(const WireWriter& writer);
+  Status SendDown(std::span<const std::byte> payload);
+  // Between any rank and the root or all: spread_plane.cc
+  Status OnWhoHas(int source, WireReader& reader);
+  Status OnAttendance(WireReader& reader);
   Status SendToAll(const WireWriter& writer);
 
   ControlMux& mux_;
   const Place place_;
   const std::optional<uint32_t> member_;  ///< this rank's index; none: it is not in the set
+  const SpreadTree tree_;
   SetBoard& board_;
   const Bells& bells_;
 
@@ -84,11 +109,26 @@ class SpreadPlane final : public Plane {
   std::optional<Attendance> joins_;                 ///< as the root last said
   std::deque<Decision> decisions_;
   uint64_t decided_ = 0;
+  CallNumbers numbers_;  ///< of what was decided by then
   bool end_told_ = false;
   SetEnd end_;
   bool release_told_ = false;
   std::vector<bool> released_, left_;  ///< by member, as they have said
+
+  std::optional<SpreadBranch> branch_;  ///< none: the root
+  int64_t next_flush_ns_ = 0;
+  std::map<CallName, uint64_t> rejected_;  ///< decisions there were then; not the root's
+  std::map<uint32_t, uint64_t> splits_;    ///< by bucket: decisions seen by whom it was sent up for
+  std::map<CallName, uint32_t> bucket_of_;           ///< by the plan, as the root has told
+  std::vector<std::vector<CallName>> bucket_calls_;  ///< by bucket
   std::optional<SpreadRoot> root_;
 };
+
+/// The message begins.
+[[nodiscard]] inline WireWriter Begin(SpreadMessage kind) {
+  WireWriter writer;
+  writer.Put(static_cast<uint8_t>(kind));
+  return writer;
+}
 
 }  // namespace horoacc

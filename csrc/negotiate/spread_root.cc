@@ -22,7 +22,7 @@ SpreadRoot::SpreadRoot(std::vector<int> global_ranks, uint64_t fusion_threshold)
       plan_memory_(PlanState::BytesFor(kNamedIds)),
       plan_(PlanState::Over(plan_memory_.data(), kNamedIds, fusion_threshold)) {}
 
-SpreadRoot::Verdicts SpreadRoot::Ready(uint32_t member, const CallName& call, Request request,
+SpreadRoot::Verdicts SpreadRoot::Ready(const CallName& call, const Gathering& gathering,
                                        uint64_t seen, const RootPlace& place) {
   Verdicts verdicts;
   // It was on its way while the call was rejected: its rank learns of that by itself.
@@ -31,28 +31,29 @@ SpreadRoot::Verdicts SpreadRoot::Ready(uint32_t member, const CallName& call, Re
     return verdicts;
   }
   Pending& pending = pending_[call];
-  pending.requests.resize(global_ranks_.size());
-  pending.requests[member] = std::move(request);
-  if (member == 0) pending.place = place;
+  (void)pending.gathering.Add(gathering);
+  if (gathering.Has(0)) pending.place = place;
   if (!Complete(pending)) return verdicts;
-  Pending complete = std::move(pending);
+  const Pending complete = std::move(pending);
   pending_.erase(call);
-  Decide(call, std::move(complete), verdicts);
+  Decide(call, complete, verdicts);
   return verdicts;
 }
 
 bool SpreadRoot::Complete(const Pending& pending) const {
-  for (size_t m = 0; m < joined_.size(); ++m) {
-    if (!pending.requests[m] && !joined_[m]) return false;
+  if (pending.gathering.count() == joined_.size()) return true;
+  for (uint32_t m = 0; m < joined_.size(); ++m) {
+    if (!joined_[m] && !pending.gathering.Has(m)) return false;
   }
   return true;
 }
 
-void SpreadRoot::Decide(const CallName& call, Pending pending, Verdicts& verdicts) {
-  const bool partial = std::ranges::any_of(pending.requests, [](const auto& r) { return !r; });
-  if (pending.requests[0] && call.named) Adopt(call, pending.place.id, verdicts);
-  Error refusal = Compare(call, pending);
-  if (partial && refusal.kind == ErrorKind::kOk) refusal = NeedsJoined(call, pending);
+void SpreadRoot::Decide(const CallName& call, const Pending& pending, Verdicts& verdicts) {
+  const Gathering& gathering = pending.gathering;
+  const bool partial = gathering.count() < global_ranks_.size();
+  if (gathering.Has(0) && call.named) Adopt(call, pending.place.id, verdicts);
+  Error refusal = Compare(call, gathering);
+  if (partial && refusal.kind == ErrorKind::kOk) refusal = NeedsJoined(call, gathering);
   if (partial || refusal.kind != ErrorKind::kOk) {
     SpreadDecision alone;
     alone.calls = {call};
@@ -63,16 +64,18 @@ void SpreadRoot::Decide(const CallName& call, Pending pending, Verdicts& verdict
       alone.decision.text = std::move(refusal.message);
     } else {
       alone.decision.partial = true;
-      alone.decision.facts.push_back(FactsOf(pending, true));
+      alone.decision.facts.push_back(FactsOf(gathering, true));
     }
     Emit(std::move(alone), verdicts);
     Skip(call, verdicts);
     return;
   }
-  const Request& own = *pending.requests[0];
+  // All have submitted it since, and nothing of the time before is on its way any more.
+  rejected_.erase(call);
+  const Request& own = *gathering.groups()[0].request;
   const bool reduces = own.collective == Collective::kAllreduce;
   const uint32_t id = pending.place.id;
-  Whole whole{call, FactsOf(pending, false), reduces && own.op == ReduceOp::kAdasum};
+  Whole whole{call, FactsOf(gathering, false), reduces && own.op == ReduceOp::kAdasum};
   uint64_t bytes = 0;
   for (const TensorMeta& tensor : own.tensors) bytes += tensor.bytes();
   whole.facts.request.collective = own.collective;
@@ -82,61 +85,64 @@ void SpreadRoot::Decide(const CallName& call, Pending pending, Verdicts& verdict
   for (const Bucket& bucket : TakeReady(plan_, {&ready, 1})) Run(bucket, verdicts);
 }
 
-Error SpreadRoot::Compare(const CallName& call, const Pending& pending) const {
+Error SpreadRoot::Compare(const CallName& call, const Gathering& gathering) const {
+  const auto& groups = gathering.groups();
+  if (groups.size() == 1 && groups[0].request->local_error.empty())
+    return MakeError(ErrorKind::kOk, "");
+  const std::vector<const Request*> requests = gathering.ByMember(global_ranks_.size());
   const Request* lowest = nullptr;
   int lowest_rank = -1;
-  for (size_t m = 0; m < pending.requests.size(); ++m) {
-    if (!pending.requests[m]) continue;
+  for (size_t m = 0; m < requests.size(); ++m) {
+    if (!requests[m]) continue;
     if (lowest == nullptr) {
-      lowest = &*pending.requests[m];
+      lowest = requests[m];
       lowest_rank = global_ranks_[m];
     }
-    const std::string& complaint = pending.requests[m]->local_error;
+    const std::string& complaint = requests[m]->local_error;
     if (complaint.empty()) continue;
     return MakeError(ErrorKind::kInvalid,
                      "tensor '" + call.Shown(lowest->collective) + "' on rank " +
                          std::to_string(global_ranks_[m]) + ": " + complaint,
                      global_ranks_[m]);
   }
-  for (size_t m = 0; m < pending.requests.size(); ++m) {
-    const auto& request = pending.requests[m];
-    if (!request || request->Signature() == lowest->Signature()) continue;
+  const uint64_t signature = lowest->Signature();
+  for (size_t m = 0; m < requests.size(); ++m) {
+    if (!requests[m] || requests[m]->Signature() == signature) continue;
     return MakeError(ErrorKind::kMismatch,
                      DescribeMismatch(call.Shown(lowest->collective), lowest_rank, *lowest,
-                                      global_ranks_[m], *request),
+                                      global_ranks_[m], *requests[m]),
                      global_ranks_[m]);
   }
   return MakeError(ErrorKind::kOk, "");
 }
 
-Error SpreadRoot::NeedsJoined(const CallName& call, const Pending& pending) const {
+Error SpreadRoot::NeedsJoined(const CallName& call, const Gathering& gathering) const {
+  const Request& request = *gathering.groups()[0].request;
+  if (request.collective == Collective::kAllreduce) return MakeError(ErrorKind::kOk, "");
   std::vector<int> joined;
-  const Request* request = nullptr;
-  for (size_t m = 0; m < pending.requests.size(); ++m) {
-    if (!pending.requests[m]) joined.push_back(global_ranks_[m]);
-    if (pending.requests[m]) request = &*pending.requests[m];
+  for (uint32_t m = 0; m < global_ranks_.size(); ++m) {
+    if (!gathering.Has(m)) joined.push_back(global_ranks_[m]);
   }
-  if (request->collective == Collective::kAllreduce) return MakeError(ErrorKind::kOk, "");
   return MakeError(ErrorKind::kMismatch,
-                   "tensor '" + call.Shown(request->collective) +
-                       "': " + NameOf(request->collective) + " is not possible while rank(s) " +
+                   "tensor '" + call.Shown(request.collective) +
+                       "': " + NameOf(request.collective) + " is not possible while rank(s) " +
                        Join(joined) + " have joined; allreduce is",
                    joined.front());
 }
 
-CallFacts SpreadRoot::FactsOf(const Pending& pending, bool partial) const {
+CallFacts SpreadRoot::FactsOf(const Gathering& gathering, bool partial) const {
   CallFacts facts;
   const size_t ranks = global_ranks_.size();
-  const auto first = std::ranges::find_if(pending.requests, [](const auto& r) { return !!r; });
-  const Request& request = **first;
+  const Request& request = *gathering.groups()[0].request;
   if (partial) facts.request = request;
   if (request.collective == Collective::kAllgather) {
+    const std::vector<const Request*> requests = gathering.ByMember(ranks);
     for (size_t t = 0; t < request.tensors.size(); ++t) {
-      for (const auto& each : pending.requests) facts.rows.push_back(each->tensors[t].shape[0]);
+      for (const Request* each : requests) facts.rows.push_back(each->tensors[t].shape[0]);
     }
   }
   if (request.collective == Collective::kAlltoall) {
-    for (const auto& each : pending.requests) {
+    for (const Request* each : gathering.ByMember(ranks)) {
       const int64_t even = each->tensors[0].shape[0] / static_cast<int64_t>(ranks);
       for (size_t to = 0; to < ranks; ++to)
         facts.splits.push_back(each->splits.empty() ? even : each->splits[to]);
@@ -147,7 +153,10 @@ CallFacts SpreadRoot::FactsOf(const Pending& pending, bool partial) const {
 
 // The plan knows calls by the root's ids, and an id may have gone to another name.
 void SpreadRoot::Adopt(const CallName& call, uint32_t id, Verdicts& verdicts) {
-  if (id >= name_of_.size()) name_of_.resize(id + 1);
+  if (id >= name_of_.size()) {
+    name_of_.resize(id + 1);
+    last_.resize(id + 1);
+  }
   if (name_of_[id] == call) return;
   if (const auto old = id_of_.find(name_of_[id]); old != id_of_.end() && old->second == id)
     id_of_.erase(old);
@@ -162,8 +171,10 @@ void SpreadRoot::Adopt(const CallName& call, uint32_t id, Verdicts& verdicts) {
 
 // A call was decided by itself; its bucket goes on without it.
 void SpreadRoot::Skip(const CallName& call, Verdicts& verdicts) {
-  if (const auto known = id_of_.find(call); known != id_of_.end())
-    Run(SkipItem(plan_, known->second), verdicts);
+  const auto known = id_of_.find(call);
+  if (known == id_of_.end()) return;
+  last_[known->second] = decided_;
+  Run(SkipItem(plan_, known->second), verdicts);
 }
 
 void SpreadRoot::Run(const Bucket& ids, Verdicts& verdicts) {
@@ -174,6 +185,7 @@ void SpreadRoot::Run(const Bucket& ids, Verdicts& verdicts) {
       if (found == whole_.end() || found->second.adasum != adasum) continue;
       Whole whole = std::move(found->second);
       whole_.erase(found);
+      if (whole.call.named) last_[id] = decided_ + 1;
       unit.decision.done = whole.facts.request.collective == Collective::kBarrier;
       unit.calls.push_back(std::move(whole.call));
       unit.decision.facts.push_back(std::move(whole.facts));
@@ -197,9 +209,9 @@ SpreadRoot::Verdicts SpreadRoot::Joined(uint32_t member, uint64_t unnamed) {
     if (Complete(pending)) complete.push_back(call);
   }
   for (const CallName& call : complete) {
-    Pending pending = std::move(pending_[call]);
+    const Pending pending = std::move(pending_[call]);
     pending_.erase(call);
-    Decide(call, std::move(pending), verdicts);
+    Decide(call, pending, verdicts);
   }
   if (std::ranges::all_of(joined_, [](bool joined) { return joined; })) EndJoin(verdicts);
   return verdicts;
@@ -219,21 +231,30 @@ void SpreadRoot::EndJoin(Verdicts& verdicts) {
   unnamed_ = 0;
 }
 
-// What the member submitted before came before, and what is decided is neither here nor waits.
-SpreadRoot::Verdicts SpreadRoot::Blocked(uint32_t member) {
+SpreadRoot::Verdicts SpreadRoot::Split(uint32_t bucket, const CallName& witness, uint64_t seen) {
   Verdicts verdicts;
+  const auto known = id_of_.find(witness);
+  if (known == id_of_.end() || bucket >= *plan_.bucket_count) return verdicts;
+  if (plan_.items[known->second].bucket != bucket + 1) return verdicts;  // the plan has changed
+  if (seen < last_[known->second]) return verdicts;
+  const PlanBucket& state = plan_.buckets[bucket];
+  if (state.waiting == 0 && state.split) return verdicts;
+  Run(SplitBucket(plan_, bucket + 1), verdicts);
+  return verdicts;
+}
+
+std::vector<BucketCalls> SpreadRoot::PlanChanges() {
+  std::vector<BucketCalls> changes;
+  if (std::exchange(told_version_, *plan_.version) == *plan_.version) return changes;
+  told_.resize(*plan_.bucket_count);
   for (uint32_t index = 0; index < *plan_.bucket_count; ++index) {
     const PlanBucket& bucket = plan_.buckets[index];
-    if (bucket.waiting == 0 && bucket.split) continue;
-    uint32_t submitted = 0;
-    for (const uint32_t id : plan_.order.subspan(bucket.first, bucket.count)) {
-      const auto pending = pending_.find(name_of_[id]);
-      const bool arrived = pending != pending_.end() && pending->second.requests[member];
-      submitted += arrived || plan_.items[id].waiting ? 1 : 0;
-    }
-    if (submitted > 0 && submitted < bucket.count) Run(SplitBucket(plan_, index + 1), verdicts);
+    if (std::exchange(told_[index], bucket.version) == bucket.version) continue;
+    BucketCalls& change = changes.emplace_back(BucketCalls{index, {}});
+    for (const uint32_t id : plan_.order.subspan(bucket.first, bucket.count))
+      change.calls.push_back(name_of_[id]);
   }
-  return verdicts;
+  return changes;
 }
 
 SpreadRoot::Verdicts SpreadRoot::Reject(const CallName& call, Error error) {
@@ -262,8 +283,8 @@ std::optional<Attendance> SpreadRoot::WhoHas(const CallName& call) const {
   const auto pending = pending_.find(call);
   if (pending == pending_.end()) return std::nullopt;
   Attendance attendance;
-  for (size_t m = 0; m < joined_.size(); ++m) {
-    const bool here = pending->second.requests[m].has_value();
+  for (uint32_t m = 0; m < joined_.size(); ++m) {
+    const bool here = pending->second.gathering.Has(m);
     if (here || !joined_[m])
       (here ? attendance.ready : attendance.missing).push_back(global_ranks_[m]);
   }

@@ -19,6 +19,12 @@ struct RootPlace {
   uint32_t pause = 0;
 };
 
+/// The calls that a bucket of the plan has now, told to ranks that have no plan.
+struct BucketCalls {
+  uint32_t index = 0;
+  std::vector<CallName> calls;
+};
+
 /// Every call returns the decisions that it brings about, in their order.
 class SpreadRoot {
  public:
@@ -26,23 +32,28 @@ class SpreadRoot {
 
   SpreadRoot(std::vector<int> global_ranks, uint64_t fusion_threshold);
 
-  /// `seen`: decisions that the member had taken when it submitted the call. `place` of member 0.
-  [[nodiscard]] Verdicts Ready(uint32_t member, const CallName& call, Request request,
-                               uint64_t seen, const RootPlace& place = {});
+  /// Members have submitted a call. `seen`: decisions that they had taken by then. `place`: if
+  /// member 0 is among them.
+  [[nodiscard]] Verdicts Ready(const CallName& call, const Gathering& gathering, uint64_t seen,
+                               const RootPlace& place = {});
   /// The member has joined, after all that it has submitted before.
   [[nodiscard]] Verdicts Joined(uint32_t member, uint64_t unnamed);
-  /// The member waits: a bucket of which it has submitted only a part is split.
-  [[nodiscard]] Verdicts Blocked(uint32_t member);
+  /// A member waits that has submitted only a part of a bucket (its index in the plan), `witness`
+  /// among it, and had taken `seen` decisions. If the witness has run meanwhile, that says nothing
+  /// about the next round.
+  [[nodiscard]] Verdicts Split(uint32_t bucket, const CallName& witness, uint64_t seen);
   /// Ends a call that can never become ready, unless it has become ready meanwhile.
   [[nodiscard]] Verdicts Reject(const CallName& call, Error error);
   /// Who has submitted a call that is not decided; nothing if nobody has.
   [[nodiscard]] std::optional<Attendance> WhoHas(const CallName& call) const;
   /// Of the join that is under way.
   [[nodiscard]] Attendance WhoHasJoined() const;
+  /// The buckets whose members have changed since the last call.
+  [[nodiscard]] std::vector<BucketCalls> PlanChanges();
 
  private:
   struct Pending {
-    std::vector<std::optional<Request>> requests;  ///< by member
+    Gathering gathering;
     RootPlace place;
   };
   /// Ready on all ranks.
@@ -53,10 +64,10 @@ class SpreadRoot {
   };
 
   [[nodiscard]] bool Complete(const Pending& pending) const;
-  void Decide(const CallName& call, Pending pending, Verdicts& verdicts);
-  [[nodiscard]] Error Compare(const CallName& call, const Pending& pending) const;
-  [[nodiscard]] Error NeedsJoined(const CallName& call, const Pending& pending) const;
-  [[nodiscard]] CallFacts FactsOf(const Pending& pending, bool partial) const;
+  void Decide(const CallName& call, const Pending& pending, Verdicts& verdicts);
+  [[nodiscard]] Error Compare(const CallName& call, const Gathering& gathering) const;
+  [[nodiscard]] Error NeedsJoined(const CallName& call, const Gathering& gathering) const;
+  [[nodiscard]] CallFacts FactsOf(const Gathering& gathering, bool partial) const;
   void Adopt(const CallName& call, uint32_t id, Verdicts& verdicts);
   void Skip(const CallName& call, Verdicts& verdicts);
   void Run(const Bucket& ids, Verdicts& verdicts);
@@ -76,6 +87,9 @@ class SpreadRoot {
   PlanState plan_;
   std::vector<CallName> name_of_;  ///< by the root's id: which name the plan knows it by
   std::map<CallName, uint32_t> id_of_;
+  std::vector<uint64_t> last_;  ///< by the root's id: the decision that it was in last
+  uint32_t told_version_ = 0;
+  std::vector<uint32_t> told_;  ///< by bucket: the version of its members that was told
 };
 
 }  // namespace horoacc

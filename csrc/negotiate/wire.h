@@ -49,6 +49,8 @@ class WireReader {
   Request GetRequest();
   /// A count of items of at least `item_bytes` each; not ok if that many cannot follow.
   uint32_t GetCount(size_t item_bytes);
+  /// What was read makes no sense: not ok from here on.
+  void Fail() { ok_ = false; }
   [[nodiscard]] bool ok() const { return ok_; }
   [[nodiscard]] bool at_end() const { return at_ == bytes_.size(); }
 

@@ -1,5 +1,7 @@
 // Waiting: a caller drives the engine itself while it waits; the coordinator thread drives it for
 // everybody else.
+#include <sched.h>
+
 #include <algorithm>
 
 #include "base/clock.h"
@@ -161,11 +163,17 @@ uint32_t Engine::DriveUntil(Entry& entry, int64_t deadline_ns) {
     if (start >= deadline_ns) break;
     bool rung = false;
     for (int64_t now = start; !rung && now - start < spin_ns_; now = NowNs()) {
+      if (mux_) {
+        // Messages ring no bell. And whoever brings them may want this core: another host's ranks
+        // were not counted.
+        sched_yield();
+        rung = bell.count.load(std::memory_order_relaxed) != seen || Progress();
+        continue;
+      }
       for (int turn = 0; turn < 32 && !rung; ++turn) {
         Pause();
         rung = bell.count.load(std::memory_order_relaxed) != seen;
       }
-      if (!rung && mux_) rung = Progress();  // messages ring no bell
     }
     if (rung) continue;
     int64_t sleep = std::min(deadline_ns - start, next_sleep);
@@ -215,6 +223,7 @@ bool Engine::AnythingPending() const {
   if (messages_->pending()) return true;
   for (const auto& set : Sets()) {
     if (set->queue.pending.load(std::memory_order_relaxed) > 0) return true;
+    if (set->plane->HoldsNews()) return true;
   }
   return false;
 }

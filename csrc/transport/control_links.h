@@ -23,6 +23,9 @@ class ControlLinks {
   /// Copies `bytes` and returns at once; what the network will not take now is kept and sent by
   /// a later Send or Receive. kPeerLost names a peer that is gone.
   virtual Status Send(int peer, std::span<const std::byte> bytes) = 0;
+  /// What is sent from now on may be kept until Flush: so many messages for a peer go at once.
+  virtual void Hold() {}
+  virtual void Flush() {}
   /// The next message that has arrived, or nothing.
   virtual Result<std::optional<ControlMessage>> Receive() = 0;
   /// Is something kept that the network has not taken yet? MPI moves it on in this call; with

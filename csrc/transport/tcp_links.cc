@@ -50,6 +50,8 @@ class TcpControlLinks final : public ControlLinks {
   Status Open(std::vector<Fd> connections);
 
   Status Send(int peer, std::span<const std::byte> bytes) override;
+  void Hold() override { holding_ = true; }
+  void Flush() override;
   Result<std::optional<ControlMessage>> Receive() override;
   [[nodiscard]] bool HasUnsent() override {
     return std::ranges::any_of(
@@ -72,6 +74,8 @@ class TcpControlLinks final : public ControlLinks {
   Fd epoll_;
   Fd bell_;  ///< in the epoll set; readable while arrivals_ is not empty but epoll might be quiet
   bool ringing_ = false;
+  bool holding_ = false;
+  std::vector<int> held_;  ///< peers for whom something was kept
   std::deque<Arrival> arrivals_;
   uint64_t messages_sent_ = 0;
   uint64_t bytes_sent_ = 0;
@@ -189,7 +193,8 @@ Status TcpControlLinks::Send(int peer, std::span<const std::byte> bytes) {
   if (!link.send_failed) {
     link.writer.Queue(kControl, bytes);
     // Behind a backlog the socket is known to be full; epoll says when it is not.
-    if (idle) WriteTo(peer);
+    if (idle && holding_) held_.push_back(peer);
+    if (idle && !holding_) WriteTo(peer);
   }
   if (link.send_failed) {
     return MakeError(ErrorKind::kPeerLost, name + " does not take control messages any more", peer);
@@ -197,6 +202,14 @@ Status TcpControlLinks::Send(int peer, std::span<const std::byte> bytes) {
   ++messages_sent_;
   bytes_sent_ += bytes.size();
   return {};
+}
+
+void TcpControlLinks::Flush() {
+  holding_ = false;
+  for (const int peer : held_) {
+    if (links_[peer].fd && !links_[peer].send_failed) WriteTo(peer);
+  }
+  held_.clear();
 }
 
 Result<std::optional<ControlMessage>> TcpControlLinks::Receive() {

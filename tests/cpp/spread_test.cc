@@ -2,9 +2,8 @@
 // nothing in common but links.
 #include <latch>
 
+#include "host_ranks.h"
 #include "negotiate/spread_root.h"
-#include "ranks.h"
-#include "transport/inproc_data.h"
 
 namespace horoacc::testing {
 namespace {
@@ -16,16 +15,28 @@ Request Vector(int64_t elements, Collective collective = Collective::kAllreduce)
   return request;
 }
 
+Gathering Of(std::vector<uint32_t> members, const Request& request) {
+  Gathering gathering;
+  CHECK(gathering.Add(std::make_shared<const Request>(request), members));
+  return gathering;
+}
+
+/// One member's news at the root.
+SpreadRoot::Verdicts Ready(SpreadRoot& root, uint32_t member, const CallName& call,
+                           const Request& request, uint64_t seen, const RootPlace& place = {}) {
+  return root.Ready(call, Of({member}, request), seen, place);
+}
+
 const CallName kOne{true, "one", 0};
 const CallName kTwo{true, "two", 0};
 
 TEST(a_call_is_decided_once_all_have_it) {
   SpreadRoot root({4, 5, 9}, 0);
-  CHECK(root.Ready(2, kOne, Vector(3), 0).empty());
-  CHECK(root.Ready(0, kOne, Vector(3), 0, {7, 1, 0}).empty());
+  CHECK(Ready(root, 2, kOne, Vector(3), 0).empty());
+  CHECK(Ready(root, 0, kOne, Vector(3), 0, {7, 1, 0}).empty());
   CHECK_EQ(root.WhoHas(kOne)->ready.size(), 2);
   CHECK_EQ(root.WhoHas(kOne)->missing.at(0), 5);
-  const auto verdicts = root.Ready(1, kOne, Vector(3), 0);
+  const auto verdicts = Ready(root, 1, kOne, Vector(3), 0);
   CHECK_EQ(verdicts.size(), 1);
   CHECK(verdicts[0].decision.kind == Decision::Kind::kRun);
   CHECK(verdicts[0].calls == std::vector{kOne});
@@ -36,17 +47,17 @@ TEST(unnamed_calls_meet_by_number) {
   SpreadRoot root({0, 1}, 0);
   const CallName first{false, "", 0};
   const CallName second{false, "", 1};
-  CHECK(root.Ready(1, first, Vector(1), 0).empty());
-  CHECK(root.Ready(0, second, Vector(1), 0, {kNamedIds + 1, 2, 0}).empty());
-  CHECK_EQ(root.Ready(0, first, Vector(1), 0, {kNamedIds, 1, 0}).size(), 1);
-  CHECK_EQ(root.Ready(1, second, Vector(1), 0).size(), 1);
+  CHECK(Ready(root, 1, first, Vector(1), 0).empty());
+  CHECK(Ready(root, 0, second, Vector(1), 0, {kNamedIds + 1, 2, 0}).empty());
+  CHECK_EQ(Ready(root, 0, first, Vector(1), 0, {kNamedIds, 1, 0}).size(), 1);
+  CHECK_EQ(Ready(root, 1, second, Vector(1), 0).size(), 1);
 }
 
 TEST(a_disagreement_names_both_ranks) {
   SpreadRoot root({4, 5, 9}, 0);
-  (void)root.Ready(0, kOne, Vector(3), 0, {7, 1, 0});
-  (void)root.Ready(1, kOne, Vector(3), 0);
-  const auto verdicts = root.Ready(2, kOne, Vector(2), 0);
+  (void)Ready(root, 0, kOne, Vector(3), 0, {7, 1, 0});
+  (void)Ready(root, 1, kOne, Vector(3), 0);
+  const auto verdicts = Ready(root, 2, kOne, Vector(2), 0);
   CHECK_EQ(verdicts.size(), 1);
   CHECK(verdicts[0].decision.error == ErrorKind::kMismatch);
   CHECK_EQ(verdicts[0].decision.culprit, 9);
@@ -56,18 +67,19 @@ TEST(a_disagreement_names_both_ranks) {
 
 TEST(facts_tell_what_every_rank_gives) {
   SpreadRoot root({0, 1}, 0);
-  (void)root.Ready(0, kOne, Vector(3, Collective::kAllgather), 0, {1, 1, 0});
-  auto verdicts = root.Ready(1, kOne, Vector(5, Collective::kAllgather), 0);
+  (void)Ready(root, 0, kOne, Vector(3, Collective::kAllgather), 0, {1, 1, 0});
+  auto verdicts = Ready(root, 1, kOne, Vector(5, Collective::kAllgather), 0);
   CHECK(verdicts[0].decision.facts[0].rows == std::vector<int64_t>{3, 5});
   Request split = Vector(4, Collective::kAlltoall);
   split.splits = {1, 3};
-  (void)root.Ready(0, kTwo, split, 1, {2, 2, 0});
-  verdicts = root.Ready(1, kTwo, Vector(6, Collective::kAlltoall), 1);
+  (void)Ready(root, 0, kTwo, split, 1, {2, 2, 0});
+  verdicts = Ready(root, 1, kTwo, Vector(6, Collective::kAlltoall), 1);
   CHECK(verdicts[0].decision.facts[0].splits == std::vector<int64_t>{1, 3, 3, 3});
   WireWriter writer;
-  Put(writer, verdicts[0]);
+  const CallNumbers numbers;
+  Put(writer, verdicts[0], numbers);
   WireReader reader(writer.bytes());
-  const SpreadDecision read = GetSpreadDecision(reader);
+  const SpreadDecision read = GetSpreadDecision(reader, numbers);
   CHECK(reader.ok() && reader.at_end());
   CHECK(read.calls == verdicts[0].calls);
   CHECK(read.decision.facts[0].splits == verdicts[0].decision.facts[0].splits);
@@ -76,29 +88,29 @@ TEST(facts_tell_what_every_rank_gives) {
 // What a rank had submitted before it took the rejection belongs to the call that was rejected.
 TEST(a_rejected_call_takes_what_is_on_its_way_with_it) {
   SpreadRoot root({0, 1, 2}, 0);
-  (void)root.Ready(0, kOne, Vector(1), 0, {1, 1, 0});
+  (void)Ready(root, 0, kOne, Vector(1), 0, {1, 1, 0});
   Error late = MakeError(ErrorKind::kTimeout, "too late");
   const auto rejected = root.Reject(kOne, late);
   CHECK_EQ(rejected.size(), 1);
   CHECK(rejected[0].decision.text.find("waiting for rank(s) 1, 2") != std::string::npos);
   CHECK(root.Reject(kOne, late).empty());
-  CHECK(root.Ready(1, kOne, Vector(1), 0).empty());
+  CHECK(Ready(root, 1, kOne, Vector(1), 0).empty());
   CHECK(!root.WhoHas(kOne));
-  CHECK(root.Ready(1, kOne, Vector(1), 1).empty());
-  CHECK(root.Ready(0, kOne, Vector(1), 1, {1, 2, 0}).empty());
-  CHECK_EQ(root.Ready(2, kOne, Vector(1), 1).size(), 1);
+  CHECK(Ready(root, 1, kOne, Vector(1), 1).empty());
+  CHECK(Ready(root, 0, kOne, Vector(1), 1, {1, 2, 0}).empty());
+  CHECK_EQ(Ready(root, 2, kOne, Vector(1), 1).size(), 1);
 }
 
 TEST(joined_ranks_are_not_waited_for) {
   SpreadRoot root({0, 1, 2}, 0);
-  (void)root.Ready(0, kOne, Vector(2), 0, {1, 1, 0});
-  (void)root.Ready(2, kOne, Vector(2), 0);
+  (void)Ready(root, 0, kOne, Vector(2), 0, {1, 1, 0});
+  (void)Ready(root, 2, kOne, Vector(2), 0);
   auto verdicts = root.Joined(1, 5);
   CHECK_EQ(verdicts.size(), 1);
   CHECK(verdicts[0].decision.partial);
   CHECK(verdicts[0].decision.facts[0].request.Signature() == Vector(2).Signature());
-  (void)root.Ready(0, kTwo, Vector(2, Collective::kBroadcast), 1, {2, 2, 0});
-  verdicts = root.Ready(2, kTwo, Vector(2, Collective::kBroadcast), 1);
+  (void)Ready(root, 0, kTwo, Vector(2, Collective::kBroadcast), 1, {2, 2, 0});
+  verdicts = Ready(root, 2, kTwo, Vector(2, Collective::kBroadcast), 1);
   CHECK(verdicts[0].decision.kind == Decision::Kind::kError);
   CHECK_EQ(verdicts[0].decision.culprit, 1);
   CHECK(root.Joined(0, 2).empty());
@@ -113,8 +125,8 @@ TEST(a_bucket_waits_for_its_members_until_a_rank_is_blocked) {
   SpreadRoot root({0, 1}, 1 << 20);
   uint64_t sequence = 0;
   const auto submit = [&](const CallName& call, uint32_t id) {
-    auto verdicts = root.Ready(0, call, Vector(4), 0, {id, ++sequence, 0});
-    for (auto& verdict : root.Ready(1, call, Vector(4), 0)) verdicts.push_back(std::move(verdict));
+    auto verdicts = Ready(root, 0, call, Vector(4), 0, {id, ++sequence, 0});
+    for (auto& verdict : Ready(root, 1, call, Vector(4), 0)) verdicts.push_back(std::move(verdict));
     return verdicts;
   };
   CHECK_EQ(submit(kOne, 1).size(), 1);
@@ -124,40 +136,16 @@ TEST(a_bucket_waits_for_its_members_until_a_rank_is_blocked) {
   CHECK_EQ(verdicts.size(), 1);
   CHECK_EQ(verdicts[0].calls.size(), 2);
   CHECK(submit(kOne, 1).empty());
-  verdicts = root.Blocked(1);
+  verdicts = root.Split(0, kOne, 4);
   CHECK_EQ(verdicts.size(), 1);
   CHECK(verdicts[0].calls == std::vector{kOne});
-  CHECK(root.Blocked(1).empty());
+  CHECK(root.Split(0, kOne, 4).empty());
   CHECK_EQ(submit(kTwo, 2).size(), 1);
 }
 
 /// Every rank is a thread with memory of its own.
 void RunApart(int ranks, const std::function<void(Engine&, int)>& body) {
-  auto network = InprocDataHub::Create(ranks, {.seed = 3, .longest_delay = 4});
-  CHECK(network.ok());
-  RunRanks(ranks, {{"control", "tcp"}}, body, [&](EngineParts& parts, int rank) {
-    auto host = InprocHub::Create(1, HostBoard::BytesFor(1), 1ull << 32);
-    CHECK(host.ok());
-    parts.share = host.value()->MakeHostShare(0);
-    parts.share.ranks = {rank};
-    parts.keep_alive.push_back(host.value());
-    parts.keep_alive.push_back(network.value());
-    parts.placement.local_rank = 0;
-    parts.placement.local_size = 1;
-    SpreadParts spread;
-    for (int host_of = 0; host_of < ranks; ++host_of) spread.host_of.push_back(host_of);
-    spread.across = network.value()->MakeLinks(rank);
-    parts.spread = std::move(spread);
-  });
-}
-
-float Sum(Engine& engine, const std::string& name, float value, uint32_t process_set = 0) {
-  Submission submission = Make(Collective::kAllreduce, name, DType::kFloat32, {1}, &value, &value);
-  submission.process_set = process_set;
-  auto handle = engine.Submit(std::move(submission));
-  CHECK(handle.ok());
-  CHECK(WaitAndRelease(engine, handle.value()).ok());
-  return value;
+  RunHosts(std::vector<int>(ranks, 1), body);
 }
 
 TEST(engines_reduce_over_links_alone) {

@@ -1,0 +1,45 @@
+#pragma once
+// Short numbers for calls that have run: all ranks of a set give the same, without a word.
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <unordered_map>
+
+#include "negotiate/call_name.h"
+#include "negotiate/request.h"
+
+namespace horoacc {
+
+/// All ranks take the same decisions in the same order, and each numbers the named allreduces that
+/// have run. A number stands for the name and for the request.
+///
+/// Numbers come in generations of kGeneration. A call that runs again gets a new one if its own is
+/// of an older generation, and what has not run for a generation is forgotten; so names that come
+/// and go take a bounded room. A rank says a number of the present generation or the one before,
+/// and understands one of the generation before that, too: whoever hears a number has taken all
+/// decisions that its sender had, and at most as many more runs as the sender has names in flight,
+/// of which there are no more than kGeneration.
+class CallNumbers {
+ public:
+  static constexpr uint64_t kGeneration = 16384;
+
+  struct Known {
+    CallName call;
+    std::shared_ptr<const Request> request;
+  };
+  /// A named allreduce of all members is decided to run, as `request` asks.
+  void Ran(const CallName& call, std::shared_ptr<const Request> request);
+  /// What may be said for the call; null: nothing but its name.
+  [[nodiscard]] const uint64_t* NumberOf(const CallName& call) const;
+  /// Null: no such number.
+  [[nodiscard]] const Known* At(uint64_t number) const;
+
+ private:
+  void Sweep();
+
+  std::map<CallName, uint64_t> numbers_;
+  std::unordered_map<uint64_t, Known> known_;
+  uint64_t next_ = 0;
+};
+
+}  // namespace horoacc
