@@ -23,6 +23,7 @@ from benchmarks import (
     memory_bound,
     pages,
     picture,
+    small_calls,
     tensorflow_steps,
     training,
 )
@@ -40,6 +41,7 @@ BENCHMARKS: dict[str, Callable[[Records, bool], None]] = {
     "keras": keras_fit.run,
     "idle": idle.run,
     "hosts": hosts.run,
+    "small_calls": small_calls.run,
 }
 
 

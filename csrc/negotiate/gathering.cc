@@ -28,6 +28,7 @@ bool Gathering::Add(const Gathering& other) {
       return false;
   }
   for (const Group& group : other.groups_) (void)Add(group.request, group.members);
+  inputs_.insert(inputs_.end(), other.inputs_.begin(), other.inputs_.end());
   return true;
 }
 

@@ -1,5 +1,6 @@
 #pragma once
 // The control plane: turns what ranks announce into one ordered log of decisions.
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -21,13 +22,16 @@ struct Announcement {
   const Request* request = nullptr;
   std::string_view name;  ///< empty: unnamed
   uint64_t number = 0;    ///< of an unnamed call: how many this rank has submitted before it
+  /// Where the tensors' inputs lie; for planes whose ranks share no memory.
+  std::span<const std::byte* const> inputs{};
 };
 
 /// What ranks that share no memory must know of each other's calls to carry one out.
 struct CallFacts {
-  Request request;              ///< of a partial decision: for the ranks that have joined
-  std::vector<int64_t> rows;    ///< allgather: first dimensions, by tensor, then by member
-  std::vector<int64_t> splits;  ///< alltoall: rows, by sender, then by receiver
+  Request request;                ///< of a partial decision: for the ranks that have joined
+  std::vector<int64_t> rows;      ///< allgather: first dimensions, by tensor, then by member
+  std::vector<int64_t> splits;    ///< alltoall: rows, by sender, then by receiver
+  std::vector<std::byte> result;  ///< of a decision that is done (carried.h)
 };
 
 /// One entry of the log. Every rank of the set carries out the entries in the same order.

@@ -1,9 +1,14 @@
 #include "negotiate/spread_messages.h"
 
 #include <algorithm>
+#include <set>
 
 namespace horoacc {
 namespace {
+
+// Of news of a call.
+constexpr uint8_t kByNumber = 1;  ///< the call and its request go by a number
+constexpr uint8_t kCarries = 2;   ///< inputs follow
 
 enum class CallForm : uint8_t { kUnnamed = 0, kNamed = 1, kNumber = 2 };
 
@@ -48,26 +53,54 @@ void PutReady(WireWriter& writer, const CallName& call, const Gathering& gatheri
   writer.Put(seen);
   const uint64_t* const number = whole ? numbers.NumberOf(call) : nullptr;
   const bool warm = number && *numbers.At(*number)->request == *gathering.groups()[0].request;
-  writer.Put(static_cast<uint8_t>(warm));
-  if (warm) return writer.Put(*number);
-  Put(writer, call);
-  writer.Put(static_cast<uint32_t>(gathering.groups().size()));
-  for (const Gathering::Group& group : gathering.groups()) {
-    writer.Put(*group.request);
-    Put(writer, group.members);
+  const bool carries = !gathering.inputs().empty();
+  writer.Put(static_cast<uint8_t>((warm ? kByNumber : 0) | (carries ? kCarries : 0)));
+  if (warm) {
+    writer.Put(*number);
+  } else {
+    Put(writer, call);
+    writer.Put(static_cast<uint32_t>(gathering.groups().size()));
+    for (const Gathering::Group& group : gathering.groups()) {
+      writer.Put(*group.request);
+      Put(writer, group.members);
+    }
+  }
+  if (!carries) return;
+  writer.Put(static_cast<uint32_t>(gathering.inputs().size()));
+  for (const auto& [member, input] : gathering.inputs()) {
+    writer.Put(member);
+    writer.PutBlock(*input);
   }
 }
+
+namespace {
+
+// Of members that are here, and of each once.
+void GetInputs(WireReader& reader, Gathering& gathering) {
+  const uint32_t count = reader.GetCount(2 * sizeof(uint32_t));
+  std::set<uint32_t> known;
+  for (uint32_t k = 0; k < count && reader.ok(); ++k) {
+    const auto member = reader.Get<uint32_t>();
+    auto input = std::make_shared<const std::vector<std::byte>>(reader.GetBlock());
+    if (!gathering.Has(member) || !known.insert(member).second) reader.Fail();
+    if (reader.ok()) gathering.Carry(member, std::move(input));
+  }
+}
+
+}  // namespace
 
 ReadyNews GetReady(WireReader& reader, std::span<const uint32_t> branch,
                    const CallNumbers& numbers) {
   ReadyNews news;
   news.seen = reader.Get<uint64_t>();
-  if (reader.Get<uint8_t>() != 0) {
+  const auto form = reader.Get<uint8_t>();
+  if ((form & kByNumber) != 0) {
     const CallNumbers::Known* const known = numbers.At(reader.Get<uint64_t>());
     if (!known) reader.Fail();
     if (!reader.ok()) return news;
     news.call = known->call;
     (void)news.gathering.Add(known->request, branch);
+    if ((form & kCarries) != 0) GetInputs(reader, news.gathering);
     return news;
   }
   news.call = GetCallName(reader);
@@ -80,6 +113,7 @@ ReadyNews GetReady(WireReader& reader, std::span<const uint32_t> branch,
     if (!reader.ok() || !below || !news.gathering.Add(request, members)) reader.Fail();
   }
   if (news.gathering.count() == 0) reader.Fail();
+  if ((form & kCarries) != 0) GetInputs(reader, news.gathering);
   return news;
 }
 
@@ -97,6 +131,7 @@ void Put(WireWriter& writer, const SpreadDecision& spread, const CallNumbers& nu
     if (decision.partial) writer.Put(facts.request);
     Put(writer, facts.rows);
     Put(writer, facts.splits);
+    writer.PutBlock(facts.result);
   }
 }
 
@@ -115,11 +150,12 @@ SpreadDecision GetSpreadDecision(WireReader& reader, const CallNumbers& numbers)
   decision.unnamed = reader.Get<uint64_t>();
   spread.calls.resize(reader.GetCount(sizeof(uint8_t) + sizeof(uint32_t)));
   for (CallName& call : spread.calls) call = GetCallName(reader, &numbers);
-  decision.facts.resize(reader.GetCount(2 * sizeof(uint32_t)));
+  decision.facts.resize(reader.GetCount(3 * sizeof(uint32_t)));
   for (CallFacts& facts : decision.facts) {
     if (decision.partial) facts.request = reader.GetRequest();
     facts.rows = GetList<int64_t>(reader);
     facts.splits = GetList<int64_t>(reader);
+    facts.result = reader.GetBlock();
   }
   return spread;
 }

@@ -44,6 +44,7 @@ SpreadPlane::SpreadPlane(ControlMux& mux, Place place, SetBoard& board, const Be
       place_(std::move(place)),
       member_(IndexOf(place_.ranks, place_.rank)),
       tree_(TreeOf(place_, member_)),
+      carries_(settings.algorithm.empty() && place_.ranks.size() > 1),
       board_(board),
       bells_(bells),
       released_(place_.ranks.size()),

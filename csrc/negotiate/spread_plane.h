@@ -67,6 +67,7 @@ class SpreadPlane final : public Plane {
   struct Own {
     TensorKey key;
     std::shared_ptr<const Request> request;
+    uint64_t carried = 0;                  ///< bytes of the input that went with the news
     std::optional<Attendance> attendance;  ///< as the root last said
   };
 
@@ -100,6 +101,7 @@ class SpreadPlane final : public Plane {
   const Place place_;
   const std::optional<uint32_t> member_;  ///< this rank's index; none: it is not in the set
   const SpreadTree tree_;
+  const bool carries_;  ///< small inputs travel with the news; not if an algorithm is asked for
   SetBoard& board_;
   const Bells& bells_;
 
@@ -109,7 +111,8 @@ class SpreadPlane final : public Plane {
   std::optional<Attendance> joins_;                 ///< as the root last said
   std::deque<Decision> decisions_;
   uint64_t decided_ = 0;
-  CallNumbers numbers_;  ///< of what was decided by then
+  CallNumbers numbers_;   ///< of what was decided by then
+  uint64_t carried_ = 0;  ///< of own_
   bool end_told_ = false;
   SetEnd end_;
   bool release_told_ = false;

@@ -124,6 +124,7 @@ Status SpreadPlane::Take(SpreadDecision spread) {
       if (call.named && own->second.request->collective == Collective::kAllreduce)
         numbers_.Ran(call, std::move(own->second.request));
     }
+    carried_ -= own->second.carried;
     call_of_.erase(key.id);
     own_.erase(own);
   }

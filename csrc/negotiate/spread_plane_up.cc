@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "base/clock.h"
+#include "negotiate/carried.h"
 #include "negotiate/spread_plane.h"
 
 namespace horoacc {
@@ -32,8 +33,16 @@ Result<Announced> SpreadPlane::Announce(const Announcement& announcement) {
   }
   Gathering gathering;
   (void)gathering.Add(request, {&*member_, 1});
+  uint64_t carried = carries_ ? CarriedBytes(*request, place_.ranks.size()) : 0;
+  if (carried_ + carried > kMostCarried / place_.ranks.size()) carried = 0;
+  carried_ += carried;
+  if (carried > 0) {
+    gathering.Carry(*member_, std::make_shared<const std::vector<std::byte>>(
+                                  PackTensors(*request, announcement.inputs)));
+  }
   call_of_[announcement.id] = call;
-  own_[call] = {{announcement.id, announcement.generation}, std::move(request), std::nullopt};
+  own_[call] = {
+      {announcement.id, announcement.generation}, std::move(request), carried, std::nullopt};
   const Row& row = board_.row(0, announcement.id, announcement.generation);
   HA_TRY(Arrive(call, gathering, decided_, {announcement.id, row.sequence, row.pause}));
   return Announced::kTaken;

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "negotiate/board.h"
+#include "negotiate/carried.h"
 
 namespace horoacc {
 namespace {
@@ -75,7 +76,10 @@ void SpreadRoot::Decide(const CallName& call, const Pending& pending, Verdicts& 
   const Request& own = *gathering.groups()[0].request;
   const bool reduces = own.collective == Collective::kAllreduce;
   const uint32_t id = pending.place.id;
-  Whole whole{call, FactsOf(gathering, false), reduces && own.op == ReduceOp::kAdasum};
+  Whole whole{call, FactsOf(gathering, false), Whole::Kind::kScheduled};
+  if (reduces && own.op == ReduceOp::kAdasum) whole.kind = Whole::Kind::kAdasum;
+  whole.facts.result = ReduceCarried(gathering, global_ranks_.size());
+  if (!whole.facts.result.empty()) whole.kind = Whole::Kind::kCarried;
   uint64_t bytes = 0;
   for (const TensorMeta& tensor : own.tensors) bytes += tensor.bytes();
   whole.facts.request.collective = own.collective;
@@ -178,15 +182,17 @@ void SpreadRoot::Skip(const CallName& call, Verdicts& verdicts) {
 }
 
 void SpreadRoot::Run(const Bucket& ids, Verdicts& verdicts) {
-  for (const bool adasum : {false, true}) {
+  for (const Whole::Kind kind :
+       {Whole::Kind::kScheduled, Whole::Kind::kAdasum, Whole::Kind::kCarried}) {
     SpreadDecision unit;
     for (const uint32_t id : ids) {
       const auto found = whole_.find(id);
-      if (found == whole_.end() || found->second.adasum != adasum) continue;
+      if (found == whole_.end() || found->second.kind != kind) continue;
       Whole whole = std::move(found->second);
       whole_.erase(found);
       if (whole.call.named) last_[id] = decided_ + 1;
-      unit.decision.done = whole.facts.request.collective == Collective::kBarrier;
+      unit.decision.done =
+          kind == Whole::Kind::kCarried || whole.facts.request.collective == Collective::kBarrier;
       unit.calls.push_back(std::move(whole.call));
       unit.decision.facts.push_back(std::move(whole.facts));
     }

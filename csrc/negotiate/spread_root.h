@@ -60,7 +60,9 @@ class SpreadRoot {
   struct Whole {
     CallName call;
     CallFacts facts;
-    bool adasum = false;
+    /// What is decided together.
+    enum class Kind : uint8_t { kScheduled, kAdasum, kCarried };
+    Kind kind = Kind::kScheduled;
   };
 
   [[nodiscard]] bool Complete(const Pending& pending) const;

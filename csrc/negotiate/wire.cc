@@ -46,6 +46,13 @@ std::string WireReader::GetText() {
   return {reinterpret_cast<const char*>(bytes_.data() + at_ - length), length};
 }
 
+std::vector<std::byte> WireReader::GetBlock() {
+  const uint32_t length = GetCount(1);
+  if (!Take(length)) return {};
+  const auto block = bytes_.subspan(at_ - length, length);
+  return {block.begin(), block.end()};
+}
+
 Request WireReader::GetRequest() {
   Request request;
   const auto collective = Get<uint8_t>();

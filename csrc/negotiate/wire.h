@@ -27,6 +27,11 @@ class WireWriter {
   void PutBytes(std::span<const std::byte> bytes) {
     bytes_.insert(bytes_.end(), bytes.begin(), bytes.end());
   }
+  /// Behind their number.
+  void PutBlock(std::span<const std::byte> bytes) {
+    Put(static_cast<uint32_t>(bytes.size()));
+    PutBytes(bytes);
+  }
   [[nodiscard]] std::span<const std::byte> bytes() const { return bytes_; }
 
  private:
@@ -47,6 +52,7 @@ class WireReader {
   }
   std::string GetText();
   Request GetRequest();
+  std::vector<std::byte> GetBlock();
   /// A count of items of at least `item_bytes` each; not ok if that many cannot follow.
   uint32_t GetCount(size_t item_bytes);
   /// What was read makes no sense: not ok from here on.

@@ -259,6 +259,7 @@ class Engine {
   std::atomic<bool> any_given_up_{false};
 
   std::mutex driver_mutex_;
+  int64_t driven_since_ns_ = 0;  ///< by a caller that waits; 0: by nobody, or for a look. Under it
   std::atomic<uint32_t> completed_{0};  ///< futex of callers that wait while another drives
   std::atomic<uint32_t> waiting_{0};
   std::atomic<bool> stopping_{false};

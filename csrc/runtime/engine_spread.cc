@@ -1,6 +1,7 @@
 // The engine of a job whose ranks do not all share memory: sets, decisions and watching over links.
 #include <algorithm>
 
+#include "negotiate/carried.h"
 #include "runtime/assemble_exchange.h"
 #include "runtime/engine.h"
 #include "schedule/algorithms.h"
@@ -81,24 +82,36 @@ Status Engine::BeginSpread(ProcessSet& set, std::unique_ptr<Running> running) {
     }
     calls.push_back({entry ? &entry->request : &facts.request, entry, &facts});
   }
-  if (!decision.done) {
+  uint64_t bytes = 0;
+  for (const SpreadRun::Call& call : calls) {
+    for (const TensorMeta& tensor : call.request->tensors) bytes += tensor.bytes();
+  }
+  std::string_view how = "none";
+  if (decision.done) {
+    for (size_t k = 0; k < running->entries.size(); ++k) {
+      if (decision.facts[k].result.empty()) continue;
+      how = "carried";
+      std::vector<std::byte*> outputs;
+      for (EntryTensor& tensor : running->entries[k]->tensors) outputs.push_back(tensor.output);
+      UnpackTensors(running->entries[k]->request, decision.facts[k].result, outputs);
+    }
+  } else {
     SpreadRun::Surroundings around;
     around.links = &spread_->links();
     around.memory = {arena_.get(), [this](void* block) { FreeShared(block); }};
     around.settings = &settings_;
     around.set = set.id;
     HA_ASSIGN(auto run, SpreadRun::Make(std::move(around), *set.spread, calls));
-    uint64_t bytes = 0;
-    for (const SpreadRun::Call& call : calls) {
-      for (const TensorMeta& tensor : call.request->tensors) bytes += tensor.bytes();
-    }
+    how = run->algorithm();
+    running->execution = std::move(run);
+  }
+  const bool reduces = !calls.empty() && calls[0].request->collective == Collective::kAllreduce;
+  if (reduces) counters_.buckets.fetch_add(1, std::memory_order_relaxed);
+  if (reduces || !decision.done) {
     for (const auto& entry : running->entries) {
       events_.Emit(Phase::kExecute, set.id, entry->handle, set.buckets_run, bytes,
-                   entry->shown_name, run->algorithm());
+                   entry->shown_name, how);
     }
-    if (calls[0].request->collective == Collective::kAllreduce)
-      counters_.buckets.fetch_add(1, std::memory_order_relaxed);
-    running->execution = std::move(run);
   }
   set.current = std::move(running);
   if (!set.current->execution) return End(set, std::move(set.current));

@@ -221,9 +221,13 @@ Status Engine::Publish(ProcessSet& set, const std::shared_ptr<Entry>& entry) {
     entry->generation = set.board->id(entry->id).arrivals.load(std::memory_order_acquire).open();
     HA_TRY(PublishRow(set, *entry, entry->generation));
     set.queue.in_flight.Insert(entry);
+    std::vector<const std::byte*> inputs;
+    if (set.spread) {
+      for (const EntryTensor& tensor : entry->tensors) inputs.push_back(tensor.input);
+    }
     const Result<Announced> announced =
         set.plane->Announce({entry->id, entry->generation, entry->incarnation, &entry->request,
-                             entry->name, entry->number});
+                             entry->name, entry->number, inputs});
     if (announced.ok() && announced.value() == Announced::kTaken) return {};
     set.queue.in_flight.Erase(*entry);
     if (!announced.ok()) return announced.error();

@@ -3,6 +3,7 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "base/clock.h"
 #include "base/pause.h"
@@ -22,6 +23,7 @@ constexpr int64_t kPollIsWaiting = 5 * kMillisecond;
 constexpr int64_t kTrimPeriod = 10 * kSecond;
 constexpr int64_t kShortestPoll = 100 * kMicrosecond;
 constexpr int64_t kLongestPoll = kMillisecond;
+constexpr int64_t kShortDrive = kMillisecond;  // leaves the coordinator as it is
 
 }  // namespace
 
@@ -138,7 +140,7 @@ uint32_t Engine::DriveUntil(Entry& entry, int64_t deadline_ns) {
   board_.state(me).blocked_on.store(static_cast<uint64_t>(entry.process_set) << 32 | entry.id);
   int64_t poll_sleep = kShortestPoll;
   int64_t next_sleep = 2 * kMillisecond;
-  const int64_t began = NowNs();
+  const int64_t began = driven_since_ns_ = NowNs();
   int64_t next_say = began + kSayAgainEvery;  // the caller has just said it
   const auto complete = [&] { return entry.complete.load(std::memory_order_acquire); };
   uint32_t seen = bell.count.load(std::memory_order_seq_cst);
@@ -198,13 +200,17 @@ uint32_t Engine::DriveUntil(Entry& entry, int64_t deadline_ns) {
 // thread drove, rings did not wake the coordinator.
 void Engine::LeaveDriver(uint32_t seen) {
   const bool work_left = WorkLeft();
+  // Who calls again and again wakes nobody in between: see Coordinate.
+  const int64_t since = std::exchange(driven_since_ns_, 0);
+  const bool was_long = since != 0 && NowNs() - since >= kShortDrive;
   driver_mutex_.unlock();
   if (waiting_.load(std::memory_order_seq_cst) > 0) {
     completed_.fetch_add(1, std::memory_order_seq_cst);
     FutexWakeAll(completed_);
   }
   const bool rung = bells_.bell(share_.local_rank).count.load(std::memory_order_seq_cst) != seen;
-  if (work_left || (rung && AnythingPending()) || bells_.CoordinatorIsDeaf(share_.local_rank)) {
+  if (work_left || (rung && AnythingPending()) ||
+      (was_long && bells_.CoordinatorIsDeaf(share_.local_rank))) {
     bells_.WakeCoordinator(share_.local_rank);
   }
 }
@@ -235,11 +241,15 @@ void Engine::Coordinate(const std::stop_token& stop) {
   int64_t quiet_since = NowNs();
   int64_t next_trim = quiet_since + kTrimPeriod;
   uint64_t decisions_seen = 0;
+  uint64_t drives_seen = 0;
+  int64_t deaf_sleep = kShortDrive;
   while (!stop.stop_requested()) {
     const uint32_t seen = bell.coordinator_word.load(std::memory_order_seq_cst);
     bool running = false;
     bool more = false;  // to drive, after a look at the peers
-    if (bell.driven.load(std::memory_order_seq_cst) == 0 && driver_mutex_.try_lock()) {
+    bool others_drive = bell.driven.load(std::memory_order_seq_cst) != 0;
+    if (!others_drive) others_drive = !driver_mutex_.try_lock();
+    if (!others_drive) {
       const int64_t drive_until = NowNs() + kPendingSleep;
       while (!stop.stop_requested() && bell.driven.load() == 0 && Progress()) {
         poll_sleep = kShortestPoll;
@@ -274,9 +284,19 @@ void Engine::Coordinate(const std::stop_token& stop) {
       sleep = poll_sleep;
       poll_sleep = std::min(2 * poll_sleep, kLongestPoll);
     }
-    // After an abort nobody empties the links: what comes over them must wake nobody.
+    // Callers that drive read the links themselves, and who has just driven is likely to do so
+    // again: until a short while has passed without it, what comes over the links does not wake
+    // this thread. After an abort nobody empties the links: what comes over them must wake nobody.
+    const uint64_t drives = counters_.driven_waits.load(std::memory_order_relaxed);
+    const bool drove = mux_ && std::exchange(drives_seen, drives) != drives;
+    const bool aborted = board_.aborted().kind != ErrorKind::kOk;
     const bool with_links =
-        bell.driven.load(std::memory_order_seq_cst) == 0 && board_.aborted().kind == ErrorKind::kOk;
+        !drove && !others_drive && !aborted && bell.driven.load(std::memory_order_seq_cst) == 0;
+    if (with_links || drove) deaf_sleep = kShortDrive;
+    if (mux_ && !with_links && !aborted) {
+      sleep = std::min(sleep, deaf_sleep);
+      deaf_sleep = std::min(2 * deaf_sleep, kPendingSleep);
+    }
     if (!more) bells_.SleepAsCoordinator(me, seen, sleep, with_links);
     counters_.coordinator_wakes.fetch_add(1, std::memory_order_relaxed);
     WatchPeers();

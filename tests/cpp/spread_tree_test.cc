@@ -8,8 +8,9 @@
 #include <climits>
 
 #include "host_ranks.h"
+#include "negotiate/carried.h"
 #include "negotiate/spread_branch.h"
-#include "negotiate/spread_messages.h"
+#include "negotiate/spread_root.h"
 
 namespace horoacc::testing {
 namespace {
@@ -135,6 +136,13 @@ TEST(a_call_that_has_run_is_told_of_in_eighteen_bytes) {
   CHECK_EQ(told(*request, true).size(), 18);
   CHECK(told(*request, false).size() > 18);
   CHECK(told(Vector(5), true).size() > 18);
+  // Who carries an input is below, too.
+  Gathering stranger = Of({2, 3}, *request);
+  stranger.Carry(8, std::make_shared<const std::vector<std::byte>>(16));
+  WireWriter writer;
+  writer.Put(uint8_t{1});
+  PutReady(writer, kOne, stranger, true, 7, numbers);
+  CHECK(!heard(writer.bytes(), {2, 3}).first);
   const auto [fits, news] = heard(told(*request, true), {2, 3});
   CHECK(fits);
   CHECK(news.call == kOne);
@@ -143,6 +151,47 @@ TEST(a_call_that_has_run_is_told_of_in_eighteen_bytes) {
   CHECK(*news.gathering.groups()[0].request == *request);
   CHECK(heard(told(Vector(5), true), {2, 3}).first);
   CHECK(!heard(told(Vector(5), true), {3, 4}).first);  // tells of who is not below
+}
+
+// Inputs that travel with the news give the bits of one pass, whoever passes them on.
+TEST(carried_inputs_are_reduced_at_the_root) {
+  Request request = Vector(3);
+  request.op = ReduceOp::kAverage;
+  request.tensors.push_back({DType::kInt32, {1}});
+  CHECK_EQ(CarriedBytes(request, 3), 32);
+  SpreadRoot root({4, 5, 9}, 0);
+  CallNumbers numbers;
+  SpreadRoot::Verdicts verdicts;
+  for (uint32_t member = 0; member < 3; ++member) {
+    const std::vector<float> floats{1.0f * member, 2.0f, 3.0f * member};
+    const int whole = 2;
+    const std::byte* const tensors[] = {reinterpret_cast<const std::byte*>(floats.data()),
+                                        reinterpret_cast<const std::byte*>(&whole)};
+    Gathering gathering = Of({member}, request);
+    gathering.Carry(member,
+                    std::make_shared<const std::vector<std::byte>>(PackTensors(request, tensors)));
+    WireWriter writer;
+    PutReady(writer, kOne, gathering, true, 0, numbers);
+    WireReader reader(writer.bytes());
+    const ReadyNews news = GetReady(reader, std::vector{member}, numbers);
+    CHECK(reader.ok() && reader.at_end());
+    verdicts = root.Ready(news.call, news.gathering, 0, {1, 1, 0});
+  }
+  CHECK_EQ(verdicts.size(), 1);
+  CHECK(verdicts[0].decision.done);
+  std::vector<float> floats(3);
+  int whole = 0;
+  std::byte* const tensors[] = {reinterpret_cast<std::byte*>(floats.data()),
+                                reinterpret_cast<std::byte*>(&whole)};
+  UnpackTensors(request, verdicts[0].decision.facts[0].result, tensors);
+  CHECK(floats == (std::vector<float>{1.0f, 2.0f, 3.0f}));
+  CHECK_EQ(whole, 2);
+  // One that does not carry: then all go by a schedule. And so does what is too long.
+  verdicts = root.Ready(kTwo, Of({0, 1, 2}, request), 1, {2, 2, 0});
+  CHECK(!verdicts[0].decision.done);
+  CHECK_EQ(CarriedBytes(Vector(20000), 3), 0);
+  request.collective = Collective::kAllgather;
+  CHECK_EQ(CarriedBytes(request, 3), 0);
 }
 
 // Names that come and go: a rank that lags is understood, and the room is bounded.
