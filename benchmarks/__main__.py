@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks import (
+    algorithms,
     allreduce,
     ddp,
     gradients,
@@ -24,6 +25,7 @@ from benchmarks import (
     pages,
     picture,
     small_calls,
+    streams,
     tensorflow_steps,
     training,
 )
@@ -42,6 +44,8 @@ BENCHMARKS: dict[str, Callable[[Records, bool], None]] = {
     "idle": idle.run,
     "hosts": hosts.run,
     "small_calls": small_calls.run,
+    "streams": streams.run,
+    "algorithms": algorithms.run,
 }
 
 

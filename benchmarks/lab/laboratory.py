@@ -134,6 +134,20 @@ class Laboratory:
             result["spine"] = read_counters(self._fabric)["spine0"]
         return result
 
+    def unplug(self, host: str) -> None:
+        """Takes a host's cables out of the switches, as if it had lost its power.
+
+        Args:
+            host: Its name. It runs on, and nothing reaches it any more.
+
+        Raises:
+            ValueError: With a delay the switch is a relay, which has no cables.
+        """
+        if self.network.delay:
+            raise ValueError("a relay between the hosts has no cables to take out")
+        rails = range(self.network.rails)
+        self._batch(self._fabric, "ip", [f"link set {host}.{rail} down" for rail in rails])
+
     def _build(self) -> None:
         names = self.network.names
         unshare = ["unshare", "--mount", "--net", "--pid", "--fork", "--kill-child", "--mount-proc"]

@@ -1,0 +1,153 @@
+"""Algorithms between hosts of the laboratory, against each other and against the simulator.
+
+Four ranks at 1 Gbit/s, on two hosts and on four: what each algorithm sends, how long it takes, and
+what the simulator says once its links are fitted to a ping-pong and one algorithm.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable, Sequence
+
+from benchmarks.lab import Laboratory, Network, missing
+from benchmarks.lab_jobs import MIB, Order, measure, order, shape
+from benchmarks.records import Records
+from horoacc import _core
+
+RATE = 1e9
+SHAPES = ((2, 2), (1, 1, 1, 1))
+SIZES = (4 << 10, MIB, 32 * MIB)
+LARGE = 8 * MIB
+"""Where bandwidth decides: here the simulator's error is quoted."""
+FITTED = "ring"
+ALGORITHMS = ("ring", "double_tree", "hierarchical", "hierarchical_tree", "cpu_reduce", "canonical")
+Times = dict[tuple[tuple[int, ...], str, int], Order]
+
+
+def run(records: Records, quick: bool) -> None:
+    """Measures all, or writes why that is not possible here."""
+    if reason := missing():
+        records.write({"skipped": reason})
+        print(f"skipped: {reason}")
+        return
+    sizes = (4 << 10, MIB) if quick else (*SIZES, LARGE)
+    try:
+        times, pings = _measure(sizes, 1 if quick else 3)
+    except subprocess.SubprocessError as error:
+        records.complain("horoacc", 4, str(error))
+        return
+    _bytes(records, times, max(sizes))
+    _orders(records, times, sizes)
+    _simulated(records, times, pings, [size for size in sizes if size >= LARGE] or [MIB])
+
+
+def _measure(sizes: Sequence[int], turns: int) -> tuple[Times, dict[int, float]]:
+    """Times by shape, algorithm and size, and those of a ping-pong by size."""
+    times: Times = {}
+    pings = {}
+    for hosts in SHAPES:
+        work = [order("allreduce", size, turns if size > 64 << 10 else 3 * turns,
+                      batch=1 if size > 64 << 10 else 10) for size in sizes]  # fmt: skip
+        entries = [({"HOROACC_ALGORITHM": name}, work) for name in ALGORITHMS]
+        ping = [order("pingpong", size, turns, ranks=[[0, sum(hosts) - 1]]) for size in sizes]
+        inside = [order("allreduce", max(sizes), turns, ranks=[[0, 1], [2, 3]])]
+        entries.append(({"HOROACC_ALGORITHM": FITTED}, ping + (inside if len(hosts) == 2 else [])))
+        with Laboratory(Network(hosts=len(hosts), rate=RATE)) as lab:
+            for told in measure(lab, shape(hosts), entries):
+                if told["call"] == "pingpong":
+                    pings[told["bytes"]] = told["time"]
+                elif "ranks" in told:
+                    pings[0] = told["time"]
+                else:
+                    name = told["set"]["HOROACC_ALGORITHM"]
+                    times[hosts, name, told["bytes"]] = told
+    return times, pings
+
+
+def _bytes(records: Records, times: Times, size: int) -> None:
+    for name, most in (("hierarchical", 1.0), ("ring", 1.5), ("canonical", 1.0)):
+        sent = times[SHAPES[0], name, size]["sent"]["eth0"] / size
+        what = f"2x2, {name}: bytes of a host's link over the vector's"
+        print(f"  {what}: {sent:.4f}")
+        records.target(what, sent, 1.02 * most, "", at_most=True)
+
+
+def _orders(records: Records, times: Times, sizes: Sequence[int]) -> None:
+    """Sums in the order of ranks against every other order."""
+    for hosts in SHAPES:
+        for size in sorted(sizes):
+            row = {name: times[hosts, name, size]["time"] for name in ALGORITHMS}
+            shown = "  ".join(f"{name} {seconds * 1e3:.2f}" for name, seconds in row.items())
+            title = f"{'x'.join(map(str, (len(hosts), hosts[0])))}, {size >> 10} KiB"
+            print(f"  {title}, ms: {shown}", flush=True)
+            records.write({"figure": f"allreduce on {title}", **row})
+            best = min(seconds for name, seconds in row.items() if name != "canonical")
+            records.target(f"{title}: canonical order over the quickest other",
+                           row["canonical"] / best, 1.05, "x", at_most=True)  # fmt: skip
+
+
+def _simulated(
+    records: Records, times: Times, pings: dict[int, float], sizes: Sequence[int]
+) -> None:
+    fabric, call = fit(times, pings)
+    print(f"  fitted: network_latency {fabric.network_latency:.3g} s, nic_bandwidth "
+          f"{fabric.nic_bandwidth:.4g} B/s, local_bandwidth {fabric.local_bandwidth:.3g} B/s, "
+          f"a call besides {call:.3g} s")  # fmt: skip
+    records.write({"figure": "fitted links", "network_latency": fabric.network_latency,
+                   "nic_bandwidth": fabric.nic_bandwidth, "call": call,
+                   "local_bandwidth": fabric.local_bandwidth})  # fmt: skip
+    worst = 0.0
+    for (hosts, name, size), told in times.items():
+        if size not in sizes or (name == FITTED and hosts == SHAPES[1]):
+            continue
+        said = _core.simulate(name, list(hosts), size, fabric).seconds + call
+        error = said / told["time"] - 1
+        worst = max(worst, abs(error))
+        print(f"  {len(hosts)} hosts, {name}, {size >> 20} MiB: measured {told['time'] * 1e3:.1f} "
+              f"ms, simulated {said * 1e3:.1f} ms, {error:+.1%}")  # fmt: skip
+        records.write({"figure": f"simulated {name}", "hosts": hosts, "bytes": size,
+                       "measured": told["time"], "simulated": said, "error": error})  # fmt: skip
+    records.target("largest error of the simulator where bandwidth decides", worst, 0.2, "",
+                   at_most=True)  # fmt: skip
+
+
+def fit(times: Times, pings: dict[int, float]) -> tuple[_core.Fabric, float]:
+    """Finds the links' constants.
+
+    Args:
+        times: Of them only those of the ring on hosts of one rank are used.
+        pings: Seconds of a vector there and back between two hosts, by bytes; with 0, those of the
+            ring's allreduce of the largest inside hosts of two ranks.
+
+    Returns:
+        The links, and what a call costs besides.
+    """
+    fabric = _core.Fabric()
+    sizes = sorted(size for size in pings if size > 0)
+    small, large = sizes[0], sizes[-1]
+    # The network's part of a round: what the ring's rounds cost beyond the ping-pong's two.
+    ring = times[SHAPES[1], FITTED, small]["time"]
+    rounds = 2 * (len(SHAPES[1]) - 1)
+    fabric.network_latency = max(1e-6, (ring - pings[small] / 2) / (rounds - 1))
+    call = max(0.0, ring - rounds * fabric.network_latency)
+    way = (pings[large] - pings[small]) / 2
+    fabric.nic_bandwidth = fabric.stream_bandwidth = (large - small) / way
+    fabric.overhead = 0.0
+    inside = pings.get(0)
+    if inside is not None:
+
+        def time_of(rate: float) -> float:
+            fabric.local_bandwidth = fabric.reduce_bandwidth = rate
+            fabric.memory_bandwidth = 2 * rate
+            return float(_core.simulate(FITTED, [2], large, fabric).seconds) + call
+
+        _bisect(time_of, inside)
+    return fabric, call
+
+
+def _bisect(time_of: Callable[[float], float], wanted: float) -> None:
+    """Leaves `time_of` at the rate for which it gives what is wanted, or at the nearest."""
+    low, high = 1e8, 1e12
+    for _ in range(50):
+        middle = (low * high) ** 0.5
+        low, high = (middle, high) if time_of(middle) > wanted else (low, middle)

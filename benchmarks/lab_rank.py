@@ -1,0 +1,135 @@
+"""One rank of a job in the laboratory: does what a list of orders says, and rank 0 prints times.
+
+`python -m benchmarks.lab_rank '[{"set": {variable: value}, "do": [{...}, ...]}, ...]'`: with each
+entry's variables a job begins anew, and does its measurements: {"call": "allreduce", "bytes": n,
+"turns": n, "ranks": [[0, 1], [2, 3]]}. `ranks`: process sets that do it at the same time; without
+it, all. Lines of JSON: the order, its times in seconds, what was wrong, what h1's interfaces
+sent in the last turn, in bytes and packets, and how many connections the first call opened.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import horoacc as hvd
+from benchmarks.lab.counters import read_counters
+
+Call = Callable[[], bool]
+"""A collective, and whether its result is right."""
+
+
+def main() -> None:
+    """Does all orders."""
+    for entry in json.loads(sys.argv[1]):
+        kept = dict(os.environ)
+        os.environ.update(entry.get("set", {}))
+        hvd.init()
+        for number, order in enumerate(entry["do"]):
+            _do({"set": entry.get("set", {}), **order}, str(number))
+        hvd.shutdown()
+        os.environ.clear()
+        os.environ.update(kept)
+
+
+def _do(order: dict[str, Any], name: str) -> None:
+    sets = [hvd.add_process_set(ranks) for ranks in order.get("ranks", ())]
+    mine = next((s for s in sets if s.included()), None) if sets else hvd.global_process_set
+    call = CALLS[order["call"]](order["bytes"], mine, name) if mine is not None else None
+    seconds, wrong = [], 0
+    batch = order.get("batch", 1)
+    opened = 0
+    for turn in range(order["turns"] + 1):
+        hvd.barrier()
+        idle = _connections()
+        before, began = read_counters(os.getpid()), time.perf_counter()
+        if call is not None:
+            wrong += sum(not call() for _ in range(batch))
+        took = time.perf_counter() - began
+        if turn == 0:  # before the ranks tell each other their times
+            hvd.barrier()
+            opened = _connections() - idle
+        # Who takes longest says how long it took; a broadcast's root is done before the others.
+        took = float(hvd.allreduce(np.array([took]), op=hvd.Max, name="took")[0])
+        now = read_counters(os.getpid())
+        if turn > 0:  # the first connects
+            seconds.append(took / batch)
+    wrong = int(hvd.allreduce(np.array([wrong]), op=hvd.Sum, name="wrong")[0])
+    if hvd.rank() == 0:
+        sent = {link: (now[link] - before[link]).sent_bytes // batch for link in now}
+        packets = {link: (now[link] - before[link]).sent_packets // batch for link in now}
+        told = {"time": statistics.median(seconds), "min": min(seconds), "max": max(seconds)}
+        print(json.dumps({**order, **told, "wrong": wrong, "sent": sent, "packets": packets,
+                          "opened": opened}), flush=True)  # fmt: skip
+    for one in sets:
+        hvd.remove_process_set(one)
+
+
+def _connections() -> int:
+    """TCP connections of this host to others that are open."""
+    lines = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    return sum(line[3] == "01" and not line[2].startswith("0100007F") for line in lines)
+
+
+def _allreduce(size: int, ranks: Any, name: str) -> Call:
+    array = np.ones(size // 4, np.float32)
+    wanted = float(ranks.size())
+
+    def call() -> bool:
+        array.fill(1)
+        hvd.allreduce_(array, name=f"a{name}", op=hvd.Sum, process_set=ranks)
+        return bool((array[:: max(1, len(array) // 1000)] == wanted).all())
+
+    return call
+
+
+def _broadcast(size: int, ranks: Any, name: str) -> Call:
+    return _rooted(size, ranks, name, ranks.ranks[0])
+
+
+def _rooted(size: int, ranks: Any, name: str, root: int) -> Call:
+    array = np.zeros(size // 4, np.float32)
+
+    def call() -> bool:
+        if hvd.rank() == root:
+            array.fill(7)
+        hvd.broadcast_(array, root, name=f"b{name}.{root}", process_set=ranks)
+        return bool((array[:: max(1, len(array) // 1000)] == 7).all())
+
+    return call
+
+
+def _pingpong(size: int, ranks: Any, name: str) -> Call:
+    """There and back: two broadcasts."""
+    there, back = (_rooted(size, ranks, name, root) for root in ranks.ranks)
+    return lambda: there() and back()
+
+
+def _alltoall(size: int, ranks: Any, name: str) -> Call:
+    """`size`: what each rank sends to each."""
+    array = np.full((ranks.size(), size // 4), hvd.rank(), np.float32)
+
+    def call() -> bool:
+        got = hvd.alltoall(array, name=f"x{name}", process_set=ranks)
+        return bool((got[:, 0] == ranks.ranks).all())
+
+    return call
+
+
+CALLS: dict[str, Callable[[int, Any, str], Call]] = {
+    "allreduce": _allreduce,
+    "broadcast": _broadcast,
+    "pingpong": _pingpong,
+    "alltoall": _alltoall,
+}
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,115 @@
+"""How much of a link the TCP transport uses: with a cap on each connection, and over a long way."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+from benchmarks.lab import Laboratory, Network, missing
+from benchmarks.lab_jobs import MIB, measure, order
+from benchmarks.records import Records
+
+RATE, CAP = 1e9, 200e6
+DELAY = 0.02
+HOSTS = "h1:1,h2:1"
+STREAMS = (1, 2, 4, 8)
+BUFFERS = (256 << 10, MIB, 4 * MIB, 16 * MIB)
+
+# One plain connection, whose buffers are left to the kernel: the system's defaults.
+_PLAIN = """
+import json, socket, sys, time
+size, turns = int(sys.argv[2]), int(sys.argv[3])
+def swallow(link):
+    left = size
+    while left:
+        left -= len(link.recv(min(left, 1 << 18)))
+    link.sendall(b"!")
+if sys.argv[1] == "serve":
+    with socket.create_server(("", 0)) as listener:
+        print(listener.getsockname()[1], flush=True)
+        link = listener.accept()[0]
+    for _ in range(turns + 1):
+        swallow(link)
+else:
+    link, block, times = socket.create_connection(("h2", int(sys.argv[4]))), bytes(size), []
+    for _ in range(turns + 1):
+        began = time.perf_counter()
+        link.sendall(block)
+        assert link.recv(1) == b"!"
+        times.append(time.perf_counter() - began)
+    print(json.dumps(sorted(times[1:])[turns // 2]))
+"""
+
+
+def run(records: Records, quick: bool) -> None:
+    """Measures both, or writes why that is not possible here."""
+    if reason := missing(delay=True):
+        records.write({"skipped": reason})
+        print(f"skipped: {reason}")
+        return
+    turns = 1 if quick else 3
+    try:
+        _caps(records, 4 * MIB if quick else 32 * MIB, turns)
+        _delay(records, 4 * MIB if quick else 32 * MIB, turns)
+    except subprocess.SubprocessError as error:
+        records.complain("horoacc", 2, str(error))
+
+
+def _caps(records: Records, size: int, turns: int) -> None:
+    work = [order("broadcast", size, turns)]
+    entries = [({"HOROACC_TCP_STREAMS": str(k)}, work) for k in STREAMS] + [({}, work)]
+    with Laboratory(Network(rate=RATE, flow_cap=CAP)) as lab:
+        rates = [size * 8 / told["time"] for told in measure(lab, HOSTS, entries)]
+    where = f"{CAP / 1e6:g} Mbit/s a connection, {RATE / 1e9:g} Gbit/s the link"
+    for k, rate in zip(STREAMS, rates, strict=False):
+        possible = min(k * CAP, RATE)
+        _say(records, f"{where}, {k} connections", rate, streams=k, possible=possible)
+        what = f"{k} connections of at most {CAP / 1e6:g} Mbit/s: share of what they may carry"
+        records.target(what, rate / possible, 0.95, "", at_most=False)
+    _say(records, f"{where}, chosen", rates[-1], streams="chosen")
+    what = "connections that are chosen, against the best fixed number"
+    records.target(what, rates[-1] / max(rates[:-1]), 0.95, "x", at_most=False)
+
+
+def _delay(records: Records, size: int, turns: int) -> None:
+    one = {"HOROACC_TCP_STREAMS": "1"}
+    entries = [
+        (one | {"HOROACC_SOCKET_BUFFER_BYTES": str(buffer)},
+         [order("broadcast", min(size, 64 * buffer), turns)])
+        for buffer in BUFFERS
+    ]  # fmt: skip
+    entries.append((one, [order("broadcast", size, turns)]))
+    # All of them twice, in turns: the relay is a program, and has better and worse seconds.
+    with Laboratory(Network(delay=DELAY)) as lab:
+        times = measure(lab, HOSTS, entries * 2)
+        plain = size * 8 / min(_plain_seconds(lab, size, turns) for _ in range(2))
+    both = [told["bytes"] * 8 / told["time"] for told in times]
+    rates = list(map(max, both[: len(entries)], both[len(entries) :]))
+    where = f"{DELAY * 1e3:g} ms each way, one connection"
+    for buffer, rate in zip(BUFFERS, rates, strict=False):
+        _say(records, f"{where}, buffers of {buffer >> 10} KiB", rate, buffer=buffer)
+    _say(records, f"{where}, buffers that follow", rates[-1], buffer="follows")
+    _say(records, f"{where}, a plain connection with the system's defaults", plain)
+    what = f"buffers that follow a delay of {DELAY * 1e3:g} ms"
+    records.target(f"{what}, against the system's", rates[-1] / plain, 1, "x", at_most=False)
+    best = rates[-1] / max(rates[:-1])
+    records.target(f"{what}, against the best fixed size", best, 0.9, "x", at_most=False)
+
+
+def _plain_seconds(lab: Laboratory, size: int, turns: int) -> float:
+    words = [sys.executable, "-c", _PLAIN]
+    numbers = [str(size), str(turns)]
+    server = lab.hosts["h2"].popen([*words, "serve", *numbers], stdout=subprocess.PIPE, text=True)
+    with server:
+        assert server.stdout
+        port = server.stdout.readline().strip()
+        done = lab.hosts["h1"].run(
+            [*words, "send", *numbers, port], stdout=subprocess.PIPE, text=True, timeout=120
+        )
+    return float(json.loads(done.stdout))
+
+
+def _say(records: Records, what: str, rate: float, **more: object) -> None:
+    records.write({"figure": what, "value": rate, "unit": "bit/s", **more})
+    print(f"  {what}: {rate / 1e6:.1f} Mbit/s", flush=True)
