@@ -115,6 +115,8 @@ std::vector<Row> Rows() {
       NumberRow("stall_warning_seconds", &Settings::stall_warning_seconds),
       NumberRow("stall_shutdown_seconds", &Settings::stall_shutdown_seconds),
       FlagRow("stall_check_disable", &Settings::stall_check_disable),
+      NumberRow("silence_warning_seconds", &Settings::silence_warning_seconds),
+      NumberRow("hang_limit_seconds", &Settings::hang_limit_seconds),
       TextRow("timeline", &Settings::timeline),
       FlagRow("timeline_mark_cycles", &Settings::timeline_mark_cycles),
       ChoiceRow<LogLevel>("log_level", &Settings::log_level,
@@ -179,6 +181,8 @@ Result<Settings> Settings::Parse(std::span<const std::pair<std::string, std::str
   for (const auto& [key, seconds] :
        {std::pair("stall_warning_seconds", settings.stall_warning_seconds),
         std::pair("stall_shutdown_seconds", settings.stall_shutdown_seconds),
+        std::pair("silence_warning_seconds", settings.silence_warning_seconds),
+        std::pair("hang_limit_seconds", settings.hang_limit_seconds),
         std::pair("start_timeout_seconds", settings.start_timeout_seconds)}) {
     if (!(seconds >= 0)) {
       return MakeError(ErrorKind::kConfig, "setting '" + std::string(key) + "' cannot be '" +

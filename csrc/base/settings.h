@@ -23,7 +23,9 @@ struct Settings {
   double stall_warning_seconds = 60;
   double stall_shutdown_seconds = 0;  ///< 0: never
   bool stall_check_disable = false;
-  std::string timeline;  ///< path of the trace, or empty
+  double silence_warning_seconds = 5;  ///< without a heartbeat; 0: never
+  double hang_limit_seconds = 600;     ///< without a heartbeat, then the job ends; 0: never
+  std::string timeline;                ///< path of the trace, or empty
   bool timeline_mark_cycles = false;
   LogLevel log_level = LogLevel::kWarning;
   bool log_hide_time = false;

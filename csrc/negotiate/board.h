@@ -127,6 +127,13 @@ struct alignas(64) RankState {
   /// process set << 32 | id of what a caller waits for, or kNotBlocked.
   std::atomic<uint64_t> blocked_on{0};
   std::atomic<uint64_t> mail{0};  ///< the latest message for this rank: runtime/parcel.h
+
+  // The heartbeat, by which a rank that is stopped is told from one that computes.
+  alignas(64) std::atomic<int64_t> beat_ns{0};  ///< the last sign of life, on its own clock
+  std::atomic<int64_t> silence_told{0};         ///< the beat after which somebody missed one
+  std::atomic<uint64_t> collectives{0};         ///< decisions that it has begun to carry out
+  std::atomic<uint64_t> started_ticks{0};       ///< of its process, see runtime/process_state.h
+  std::atomic<int32_t> pid{0};
 };
 
 struct HostHeader {

@@ -105,6 +105,12 @@ Status Engine::Start() {
   if (!link_fds.empty()) HA_TRY(bells_.WatchLinks(share_.local_rank, link_fds));
   board_.state(share_.local_rank).blocked_on.store(kNotBlocked);
   board_.state(share_.local_rank).phase.store(static_cast<uint32_t>(RankPhase::kPresent));
+  Introduce();
+  const auto limit = [](double seconds) { return static_cast<int64_t>(seconds * 1e9); };
+  silences_ =
+      std::make_unique<Silences>(share_.ranks.size() + (spread_ ? spread_->watched().size() : 0),
+                                 Silences::Limits{limit(settings_.silence_warning_seconds),
+                                                  limit(settings_.hang_limit_seconds)});
   std::vector<int> everybody(placement_.size);
   for (int rank = 0; rank < placement_.size; ++rank) everybody[rank] = rank;
   sets_.push_back(MakeSet(0, std::move(everybody)));

@@ -19,6 +19,7 @@
 #include "runtime/handles.h"
 #include "runtime/message_exchange.h"
 #include "runtime/process_set.h"
+#include "runtime/silences.h"
 #include "runtime/spread_job.h"
 #include "runtime/spread_run.h"
 #include "runtime/task_threads.h"
@@ -217,6 +218,12 @@ class Engine {
   [[nodiscard]] bool AllStopped() const;
   void EmptyQuarantine();
 
+  // heartbeat.cc
+  void Introduce();
+  void Beat();
+  void WatchSilences(int64_t now_ns);
+  void TellSilence(Silences::News news, int rank, const std::string& who, int64_t silent_ns);
+
   // watch.cc
   void WatchPeers();
   void WatchStalls();
@@ -268,6 +275,10 @@ class Engine {
   std::mutex quarantine_mutex_;
   std::vector<void*> quarantine_;  ///< shared blocks that a slow peer might still write
   std::atomic<int64_t> next_watch_ns_{0};
+  std::mutex watch_mutex_;              ///< one looks at a time
+  std::unique_ptr<Silences> silences_;  ///< of the host's ranks, then of SpreadJob::watched()
+  std::atomic<bool> doubtful_{false};
+  int64_t next_beat_across_ns_ = 0;  ///< the coordinator's
   int64_t spin_ns_ = 0;
   bool must_poll_ = false;  ///< some links wake nobody (MPI)
   std::jthread coordinator_;

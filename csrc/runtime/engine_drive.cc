@@ -153,7 +153,8 @@ Status Engine::Begin(ProcessSet& set, Decision decision) {
       running->entries.push_back(std::move(found));
     }
   }
-  counters_.decisions.fetch_add(1, std::memory_order_relaxed);
+  const uint64_t begun = counters_.decisions.fetch_add(1, std::memory_order_relaxed) + 1;
+  board_.state(share_.local_rank).collectives.store(begun, std::memory_order_relaxed);
   const uint64_t bucket = ++set.buckets_run;
   for (const auto& entry : running->entries) {
     events_.Emit(Phase::kNegotiated, set.id, entry->handle, bucket, 0, entry->shown_name);

@@ -245,6 +245,7 @@ void Engine::Coordinate(const std::stop_token& stop) {
   int64_t deaf_sleep = kShortDrive;
   while (!stop.stop_requested()) {
     const uint32_t seen = bell.coordinator_word.load(std::memory_order_seq_cst);
+    Beat();
     bool running = false;
     bool more = false;  // to drive, after a look at the peers
     bool others_drive = bell.driven.load(std::memory_order_seq_cst) != 0;
@@ -279,7 +280,9 @@ void Engine::Coordinate(const std::stop_token& stop) {
       quiet_since = now;
       UnblockCallbacks();
     }
-    int64_t sleep = pending ? kPendingSleep : kIdleSleep;
+    int64_t sleep = pending                                     ? kPendingSleep
+                    : doubtful_.load(std::memory_order_relaxed) ? kLongestSleep
+                                                                : kIdleSleep;
     if (must_poll_ && pending) {
       sleep = poll_sleep;
       poll_sleep = std::min(2 * poll_sleep, kLongestPoll);

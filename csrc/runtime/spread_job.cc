@@ -1,7 +1,9 @@
 #include "runtime/spread_job.h"
 
+#include <algorithm>
 #include <utility>
 
+#include "base/clock.h"
 #include "negotiate/tree_messages.h"
 #include "transport/mix_data.h"
 #include "transport/shm_data.h"
@@ -10,17 +12,36 @@ namespace horoacc {
 namespace {
 
 constexpr uint32_t kJobChannel = 0xffffffff;  // no process set has this number
-enum class JobMessage : uint8_t { kAbort = 1, kLeft = 2 };
+enum class JobMessage : uint8_t { kAbort = 1, kLeft = 2, kBeat = 3 };
 
 // Of the number of a group: who claimed it, and its count of such.
 constexpr uint32_t kClaimBits = 14;
 constexpr uint32_t kMostClaims = 1u << kClaimBits;
 static_assert(kGroupBit == 1u << (kClaimBits + 16));
 
+// Hosts form a ring in the order of their lowest ranks, which are also their numbers.
+std::vector<int> Neighbours(const std::vector<int>& host_of, int rank) {
+  if (host_of[rank] != rank) return {};
+  std::vector<int> hosts;
+  for (int other = 0; other < static_cast<int>(host_of.size()); ++other) {
+    if (host_of[other] == other) hosts.push_back(other);
+  }
+  const size_t count = hosts.size();
+  const auto mine = static_cast<size_t>(std::ranges::find(hosts, rank) - hosts.begin());
+  std::vector<int> neighbours;
+  if (count > 1) neighbours.push_back(hosts[(mine + 1) % count]);
+  if (count > 2) neighbours.push_back(hosts[(mine + count - 1) % count]);
+  return neighbours;
+}
+
 }  // namespace
 
 SpreadJob::SpreadJob(std::vector<int> host_of, Surroundings surroundings)
-    : host_of_(std::move(host_of)), surroundings_(std::move(surroundings)), left_(host_of_.size()) {
+    : host_of_(std::move(host_of)),
+      surroundings_(std::move(surroundings)),
+      left_(host_of_.size()),
+      watched_(Neighbours(host_of_, surroundings_.rank)),
+      heard_ns_(host_of_.size()) {
   surroundings_.mux->Register(kJobChannel, [this](int source, std::span<const std::byte> payload) {
     return OnMessage(source, payload);
   });
@@ -63,6 +84,15 @@ void SpreadJob::TellAll(const WireWriter& writer) {
   }
 }
 
+void SpreadJob::TellBeat() {
+  WireWriter writer;
+  writer.Put(static_cast<uint8_t>(JobMessage::kBeat));
+  for (const int rank : watched_) {
+    // What cannot be sent is missed by the other side, and by whoever reads from the link.
+    if (!HasLeft(rank)) (void)surroundings_.mux->Send(kJobChannel, rank, writer.bytes());
+  }
+}
+
 void SpreadJob::TellAbort(const Error& error) {
   WireWriter writer;
   writer.Put(static_cast<uint8_t>(JobMessage::kAbort));
@@ -89,6 +119,10 @@ Status SpreadJob::OnMessage(int source, std::span<const std::byte> payload) {
   const auto kind = static_cast<JobMessage>(reader.Get<uint8_t>());
   if (kind == JobMessage::kLeft) {
     left_[source].store(true, std::memory_order_release);
+    return {};
+  }
+  if (kind == JobMessage::kBeat) {
+    heard_ns_[source].store(NowNs(), std::memory_order_release);
     return {};
   }
   const Error error = GetError(reader);

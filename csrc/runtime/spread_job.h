@@ -55,6 +55,14 @@ class SpreadJob {
   /// This rank shuts down: the last message to each of the others. `in_order`: nobody here uses the
   /// data links any more, and they go; after an abort a slow peer may still read what they hold.
   void Leave(bool in_order);
+  /// The ranks of neighbouring hosts that send this one signs of life: the lowest rank of a host
+  /// speaks for it, and each host is listened to by the hosts before and behind it.
+  [[nodiscard]] const std::vector<int>& watched() const { return watched_; }
+  [[nodiscard]] int64_t heard_ns(int rank) const {
+    return heard_ns_[rank].load(std::memory_order_acquire);
+  }
+  /// To those who watch this rank.
+  void TellBeat();
   [[nodiscard]] bool HasLeft(int rank) const { return left_[rank].load(std::memory_order_acquire); }
 
   /// A number for a group of which this rank tells the other members.
@@ -70,7 +78,9 @@ class SpreadJob {
   HostShare own_;
   std::unique_ptr<HostBoard> board_;
   std::unique_ptr<DataLinks> links_;
-  std::vector<std::atomic<bool>> left_;  ///< by rank
+  std::vector<std::atomic<bool>> left_;         ///< by rank
+  std::vector<int> watched_;                    ///< none unless this rank speaks for its host
+  std::vector<std::atomic<int64_t>> heard_ns_;  ///< by rank
   std::atomic<uint32_t> groups_claimed_{0};
 };
 

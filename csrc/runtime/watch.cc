@@ -34,6 +34,8 @@ void Engine::WatchPeers() {
     return static_cast<RankPhase>(phase) == RankPhase::kLeft;
   };
   if (left(share_.local_rank)) return;
+  const std::unique_lock watching(watch_mutex_, std::try_to_lock);
+  if (!watching) return;
   for (size_t l = 0; l < share_.ranks.size(); ++l) {
     if (static_cast<int>(l) == share_.local_rank || !share_.pidfds[l]) continue;
     pollfd watched{share_.pidfds[l]->get(), POLLIN, 0};
@@ -44,6 +46,8 @@ void Engine::WatchPeers() {
                     "rank " + std::to_string(rank) + " died without shutting down", rank));
     return;
   }
+  WatchSilences(now);
+  doubtful_.store(silences_->doubtful(), std::memory_order_relaxed);
 }
 
 void Engine::WatchStalls() {

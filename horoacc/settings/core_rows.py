@@ -215,6 +215,28 @@ CORE_ROWS: tuple[Setting, ...] = (
         least=0,
     ),
     Setting(
+        "silence_warning_seconds",
+        "float",
+        5.0,
+        "HOROACC_SILENCE_WARNING_SECONDS",
+        "After how long without a sign of life a rank is reported: it is stopped, or cut off. 0: "
+        "never.",
+        flag="--silence-warning-seconds",
+        yaml=("stall_check", "silence_warning_seconds"),
+        least=0,
+    ),
+    Setting(
+        "hang_limit_seconds",
+        "float",
+        600.0,
+        "HOROACC_HANG_LIMIT_SECONDS",
+        "After how long without a sign of life of some rank the job ends; 0: never, which suits a "
+        "debugger.",
+        flag="--hang-limit-seconds",
+        yaml=("stall_check", "hang_limit_seconds"),
+        least=0,
+    ),
+    Setting(
         "thread_affinity",
         "str",
         "",

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,12 +11,8 @@ from launcher_jobs import MODES, Job
 
 @pytest.fixture
 def job() -> Iterator[Job]:
-    jobs = Job()
-    yield jobs
-    left = jobs.alive()
-    for pid, _ in left:
-        os.kill(pid, signal.SIGKILL)
-    assert not left, "the test's job left processes behind"
+    with Job() as jobs:
+        yield jobs
 
 
 def _flags(name: str) -> list[str]:

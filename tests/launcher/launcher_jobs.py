@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -10,6 +11,7 @@ import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Self
 
 ROOT = Path(__file__).resolve().parents[2]
 MODES = {
@@ -43,6 +45,15 @@ class Job:
     """Jobs of one test; every process of theirs carries a mark in its environment."""
 
     mark: str = field(default_factory=lambda: uuid.uuid4().hex)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        left = self.alive()
+        for pid, _line in left:
+            os.kill(pid, signal.SIGKILL)
+        assert not left, "the test's job left processes behind"
 
     def environ(self, **more: str) -> dict[str, str]:
         kept = {

@@ -1,0 +1,79 @@
+// Signs of life: what this rank gives, and which others give none. A rank that computes for minutes
+// without a call gives them all the same, for they are the coordinator's.
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "runtime/engine.h"
+#include "runtime/process_state.h"
+
+namespace horoacc {
+namespace {
+
+constexpr int64_t kBeatAcrossEvery = kSecond;
+
+std::string SecondsOf(int64_t ns) { return std::to_string(ns / kSecond) + " s"; }
+
+}  // namespace
+
+void Engine::Introduce() {
+  RankState& state = board_.state(share_.local_rank);
+  state.pid.store(::getpid(), std::memory_order_relaxed);
+  state.started_ticks.store(StartOfProcess(::getpid()), std::memory_order_relaxed);
+  state.beat_ns.store(NowNs(), std::memory_order_release);
+}
+
+void Engine::Beat() {
+  const int64_t now = NowNs();
+  board_.state(share_.local_rank).beat_ns.store(now, std::memory_order_release);
+  if (!spread_ || now < next_beat_across_ns_) return;
+  next_beat_across_ns_ = now + kBeatAcrossEvery;
+  if (!stopping_.load(std::memory_order_acquire)) spread_->TellBeat();
+}
+
+// Under watch_mutex_.
+void Engine::WatchSilences(int64_t now_ns) {
+  if (board_.aborted().kind != ErrorKind::kOk) return;
+  silences_->Begin(now_ns);
+  for (size_t l = 0; l < share_.ranks.size(); ++l) {
+    if (static_cast<int>(l) == share_.local_rank) continue;
+    RankState& state = board_.state(static_cast<uint32_t>(l));
+    if (static_cast<RankPhase>(state.phase.load(std::memory_order_acquire)) == RankPhase::kLeft)
+      continue;
+    const int64_t beat = state.beat_ns.load(std::memory_order_acquire);
+    const Silences::News news = silences_->See(l, beat);
+    // Of the ranks of a host one tells.
+    if (news == Silences::News::kSilent && state.silence_told.exchange(beat) == beat) continue;
+    if (news == Silences::News::kBack && state.silence_told.exchange(0) == 0) continue;
+    const int pid = state.pid.load(std::memory_order_relaxed);
+    TellSilence(news, share_.ranks[l],
+                "process " + std::to_string(pid) + " on this host; " +
+                    WhyProcessIsSilent(pid, state.started_ticks.load(std::memory_order_relaxed)),
+                silences_->silent_ns(l));
+  }
+  if (!spread_) return;
+  const std::vector<int>& watched = spread_->watched();
+  for (size_t k = 0; k < watched.size(); ++k) {
+    if (spread_->HasLeft(watched[k])) continue;
+    const size_t peer = share_.ranks.size() + k;
+    TellSilence(silences_->See(peer, spread_->heard_ns(watched[k])), watched[k],
+                "on another host; it is stopped, or the host or the network between is",
+                silences_->silent_ns(peer));
+  }
+}
+
+void Engine::TellSilence(Silences::News news, int rank, const std::string& who, int64_t silent_ns) {
+  const std::string name = "rank " + std::to_string(rank);
+  const std::string silence = name + " (" + who + ") has given no sign of life for ";
+  switch (news) {
+    case Silences::News::kNone:
+      return;
+    case Silences::News::kSilent:
+      return log_.Write(LogLevel::kWarning, silence + SecondsOf(silent_ns));
+    case Silences::News::kBack:
+      return log_.Write(LogLevel::kWarning, name + " gives signs of life again");
+    case Silences::News::kHangs:
+      return Abort(MakeError(ErrorKind::kTimeout, silence + SecondsOf(silent_ns), rank));
+  }
+}
+
+}  // namespace horoacc

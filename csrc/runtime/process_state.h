@@ -1,0 +1,15 @@
+#pragma once
+// What the kernel says of a process of this host.
+#include <cstdint>
+#include <string>
+
+namespace horoacc {
+
+/// When it started, in clock ticks since the machine did; with its number this names a process for
+/// good. 0: there is none, or none that can be seen.
+[[nodiscard]] uint64_t StartOfProcess(int pid);
+
+/// Why a process may give no sign of life: "it is stopped".
+[[nodiscard]] std::string WhyProcessIsSilent(int pid, uint64_t started_ticks);
+
+}  // namespace horoacc

@@ -1,0 +1,99 @@
+"""Jobs of `faulted_rank.py`: started, waited for until all ranks are at it, and looked at after."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from launcher_jobs import Job
+
+RANK = str(Path(__file__).with_name("faulted_rank.py"))
+SECONDS = 100
+
+
+@dataclass
+class FaultedJob:
+    """One job. `told` is what each rank said at its end, by rank."""
+
+    job: Job
+    pids: dict[int, int] = field(default_factory=dict)
+    told: dict[int, dict[str, Any]] = field(default_factory=dict)
+    out: list[str] = field(default_factory=list)
+    err: list[str] = field(default_factory=list)
+
+    def start(
+        self, size: int, phase: str, victim: int, go: Path, *flags: str, **variables: str
+    ) -> None:
+        """Starts the ranks, and returns when all are where the phase wants them."""
+        self._size = size
+        self._news = threading.Condition()
+        self._process = self.job.start(
+            *(flags or ("--tcp",)), "-np", str(size), sys.executable, RANK, phase, str(victim),
+            str(go), **{"HOROACC_GRACE_SECONDS": "30"} | variables,
+        )  # fmt: skip
+        assert self._process.stdout and self._process.stderr
+        self._readers = [
+            threading.Thread(target=self._read, args=(self._process.stdout, self._hear)),
+            threading.Thread(target=self._read, args=(self._process.stderr, self.err.append)),
+        ]
+        for reader in self._readers:
+            reader.start()
+
+    def await_phase(self) -> None:
+        """Until every rank is where the phase wants it."""
+        self.wait_for(lambda: len(self.pids) == self._size, "the ranks' start")
+
+    def _read(self, pipe: Any, hear: Any) -> None:
+        for line in pipe:
+            with self._news:
+                hear(line.decode(errors="replace").rstrip("\n"))
+                self._news.notify_all()
+        with self._news:
+            self._news.notify_all()
+
+    def _hear(self, line: str) -> None:
+        self.out.append(line)
+        rank, mark, rest = line.partition("] ")
+        if not mark or not rest.startswith("{"):
+            return
+        said = json.loads(rest)
+        if "pid" in said:
+            self.pids[int(rank[1:])] = said["pid"]
+        else:
+            self.told[int(rank[1:])] = said
+
+    def wait_for(self, true: Any, what: str, seconds: float = SECONDS) -> None:
+        """Until something is so that the ranks' output tells."""
+        with self._news:
+            assert self._news.wait_for(true, seconds), (what, self.out, self.err)
+
+    def signal(self, rank: int, number: int) -> None:
+        """Sends a signal to one rank's process."""
+        os.kill(self.pids[rank], number)
+
+    def warnings(self) -> list[str]:
+        """What the core has warned of so far, without who says so and when."""
+        return [line.split(" warning: ", 1)[1] for line in self.err if " warning: " in line]
+
+    def end(self) -> int:
+        """Waits for the end of everything, and that nothing is left of it."""
+        code = self._process.wait(SECONDS)
+        for reader in self._readers:
+            reader.join(SECONDS)
+        self.job.expect_nothing_left()
+        for rank, told in self.told.items():
+            assert told["left"] == [], (rank, told)
+        return code
+
+    def __del__(self) -> None:
+        for pid in self.pids.values():  # a stopped rank must not outlive a test that failed
+            try:
+                os.kill(pid, signal.SIGCONT)
+            except ProcessLookupError:
+                continue

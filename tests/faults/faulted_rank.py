@@ -1,0 +1,91 @@
+"""A rank of a job to which something happens: python faulted_rank.py PHASE VICTIM GO
+
+PHASE is what the ranks are at when it does: `idle` (nobody calls), `negotiating` (the victim does
+not submit what the others wait for), `collective` (one large reduction after the other) or
+`shutdown` (the others leave). All but the first go on until the file GO is there. Each rank prints
+a line of JSON when it is at it, and one at its end: what it was told, when, and what it still holds.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+phase, victim, go = sys.argv[1], int(sys.argv[2]), Path(sys.argv[3])
+# What a rank has seen it tells before it heeds the launcher, which ends the job for the victim.
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+
+import numpy as np  # noqa: E402
+
+import horoacc as hvd  # noqa: E402
+
+PATIENCE = 90.0
+arrays = [np.ones(1 << 20, np.float32) for _ in range(2)]
+
+
+def held() -> set[str]:
+    """What the process has open, but for what only looking at it opens."""
+    found = set()
+    for fd in os.listdir("/proc/self/fd"):
+        try:
+            found.add(fd + " " + os.readlink("/proc/self/fd/" + fd))
+        except OSError:
+            continue
+    return found
+
+
+def say(**what: object) -> None:
+    print(json.dumps(what), flush=True)
+
+
+def await_go() -> None:
+    end = time.monotonic() + PATIENCE
+    while not go.exists() and time.monotonic() < end:
+        time.sleep(0.01)
+
+
+def reduce_until_go() -> None:
+    """All leave after the same step."""
+    for step in range(10**9):
+        handles = [hvd.allreduce_async(a, op=hvd.Sum, name=f"grad{i}") for i, a in enumerate(arrays)]
+        for handle in handles:
+            assert (np.asarray(hvd.synchronize(handle)) == hvd.size()).all()
+        over = np.array([go.exists()])
+        if step % 8 == 0 and hvd.allreduce(over, op=hvd.Max, name="over")[0]:
+            return
+
+
+def run() -> None:
+    me = hvd.rank()
+    say(at=phase, pid=os.getpid())
+    if phase == "idle" or (me == victim and phase != "collective"):
+        await_go()
+    if phase == "shutdown" and me != victim:
+        return
+    if phase == "collective":
+        reduce_until_go()
+    else:
+        total = hvd.allreduce(np.ones(3), op=hvd.Sum, name="late")
+        assert total.tolist() == [hvd.size()] * 3
+
+
+before = held()
+hvd.init()
+hvd.allreduce_(arrays[0], op=hvd.Average, name="warm")
+hvd.barrier()
+told: dict[str, object] = {}
+try:
+    run()
+except hvd.errors.HoroaccError as error:
+    told = {"error": type(error).__name__, "text": str(error), **vars(error)}
+told["at_ns"] = time.monotonic_ns()
+hvd.shutdown()
+# Memory of the engine stays mapped for arrays that may live in it, but nothing stays open.
+say(**told, left=sorted(held() - before))
+if "error" in told and hvd.errors.__name__:
+    signal.sigtimedwait([signal.SIGTERM], 30)
+    sys.exit(9)

@@ -1,0 +1,90 @@
+"""A rank that is stopped: reported, waited for, and in the end given up (rows 5 and 6)."""
+
+from __future__ import annotations
+
+import re
+import signal
+from pathlib import Path
+
+import pytest
+from faulted_jobs import FaultedJob
+
+SILENT = re.compile(r"rank 1 \(.*it is stopped.*\) has given no sign of life for (\d+) s")
+HOSTS = {"HOROACC_PARTED_HOSTS": "1+1"}
+
+
+@pytest.mark.parametrize(
+    ("size", "phase", "variables"),
+    [
+        (2, "collective", {}),
+        (4, "idle", {}),
+        (2, "idle", HOSTS),
+        (4, "negotiating", {"HOROACC_PARTED_HOSTS": "2+2"}),
+        (4, "collective", {"HOROACC_CONTROL": "tcp"}),
+    ],
+)
+def test_it_is_reported_and_goes_on(
+    faulted: FaultedJob, tmp_path: Path, size: int, phase: str, variables: dict[str, str]
+) -> None:
+    go = tmp_path / "go"
+    faulted.start(size, phase, 1, go, **{"HOROACC_SILENCE_WARNING_SECONDS": "2"} | variables)
+    faulted.await_phase()
+    faulted.signal(1, signal.SIGSTOP)
+    faulted.wait_for(lambda: any(map(SILENT.search, faulted.warnings())), "the report")
+    faulted.signal(1, signal.SIGCONT)
+    faulted.wait_for(
+        lambda: any("rank 1 gives signs of life again" in line for line in faulted.warnings()),
+        "the second report",
+    )
+    go.touch()
+    assert faulted.end() == 0
+    assert sorted(faulted.told) == list(range(size))
+    assert not any("error" in told for told in faulted.told.values())
+    # Once, whoever says it.
+    assert len(faulted.warnings()) == 2, faulted.warnings()
+
+
+def test_it_is_reported_after_five_seconds(faulted: FaultedJob, tmp_path: Path) -> None:
+    """What nobody has set: of the time of the silence, the report itself tells."""
+    faulted.start(2, "idle", 1, tmp_path / "go")
+    faulted.await_phase()
+    faulted.signal(1, signal.SIGSTOP)
+    faulted.wait_for(lambda: any(map(SILENT.search, faulted.warnings())), "the report")
+    faulted.signal(1, signal.SIGCONT)
+    (told,) = filter(None, map(SILENT.search, faulted.warnings()))
+    assert int(told[1]) >= 5
+    (tmp_path / "go").touch()
+    assert faulted.end() == 0
+
+
+@pytest.mark.parametrize(
+    ("size", "phase", "variables"),
+    [(2, "collective", {}), (4, "negotiating", {}), (2, "negotiating", HOSTS)],
+)
+def test_it_ends_the_job_at_the_limit(
+    faulted: FaultedJob, tmp_path: Path, size: int, phase: str, variables: dict[str, str]
+) -> None:
+    limits = {"HOROACC_SILENCE_WARNING_SECONDS": "0", "HOROACC_HANG_LIMIT_SECONDS": "2"}
+    faulted.start(size, phase, 1, tmp_path / "go", **limits | variables)
+    faulted.await_phase()
+    faulted.signal(1, signal.SIGSTOP)
+    faulted.wait_for(lambda: len(faulted.told) == size - 1, "the survivors' end")
+    # The one that was stopped is told as well, once it can listen.
+    faulted.signal(1, signal.SIGCONT)
+    faulted.wait_for(lambda: len(faulted.told) == size, "its own end")
+    assert faulted.end() == 9
+    for rank, told in faulted.told.items():
+        if rank == 1 and variables == HOSTS and told["error"] == "PeerLost":
+            continue  # the other rank has left meanwhile, which it learns at the same time
+        assert (told["error"], told["culprit"]) == ("Timeout", 1), told
+        assert SILENT.search(told["text"]), told
+
+
+def test_a_rank_that_computes_is_not_silent(faulted: FaultedJob, tmp_path: Path) -> None:
+    """Its main thread makes no call, and holds the lock of the interpreter all the time."""
+    faulted.start(2, "idle", 1, tmp_path / "go", HOROACC_SILENCE_WARNING_SECONDS="2")
+    faulted.await_phase()
+    with pytest.raises(AssertionError):
+        faulted.wait_for(lambda: bool(faulted.warnings()), "a false alarm", 4)
+    (tmp_path / "go").touch()
+    assert faulted.end() == 0 and faulted.warnings() == []
