@@ -43,6 +43,8 @@ class Engine:
     def shutdown(self) -> None: ...
     def abandon(self) -> None:
         """Shuts down without a word to the other ranks, before this process ends in failure."""
+    def watch_stacks(self, signal: int, fd: int, asked_fd: int) -> None:
+        """Says by which signal, and in which file, the interpreter's stacks are to be had."""
     def finalize_mpi(self) -> None:
         """Before the process ends normally: finalises MPI if HoroACC initialised it."""
     @property

@@ -93,6 +93,7 @@ def shutdown() -> None:
         sets.reset(None)
     if made is not None:
         made.shutdown()
+        process.left(made)
 
 
 def is_initialized() -> bool:

@@ -31,13 +31,36 @@ class HoroaccError(Exception):
 
     Attributes:
         culprit: The rank that caused it, or None if no single rank did.
+        host: The name of the culprit's host, or None if it is not known.
+        tensor: The name of the tensor of the call that failed, or None if no call did.
+        collective: The number of that call among those that the ranks of its process set have
+            agreed on, from 1 and alike on all ranks; of a call that they had not, the next number.
+            None if it is not known.
+        hint: What to look at next; None if nobody can say.
     """
 
     culprit: int | None
+    host: str | None
+    tensor: str | None
+    collective: int | None
+    hint: str | None
 
-    def __init__(self, message: str = "", culprit: int | None = None) -> None:
+    def __init__(
+        self,
+        message: str = "",
+        culprit: int | None = None,
+        *,
+        host: str | None = None,
+        tensor: str | None = None,
+        collective: int | None = None,
+        hint: str | None = None,
+    ) -> None:
         super().__init__(message)
         self.culprit = culprit
+        self.host = host
+        self.tensor = tensor
+        self.collective = collective
+        self.hint = hint
 
 
 class HorovodInternalError(RuntimeError):
@@ -132,15 +155,34 @@ _KINDS: dict[int, type[HoroaccError]] = {
 }
 
 
-def from_core(kind: int, message: str, culprit: int = -1) -> HoroaccError:
+def from_core(
+    kind: int,
+    message: str,
+    culprit: int = -1,
+    host: str = "",
+    tensor: str = "",
+    collective: int = -1,
+    hint: str = "",
+) -> HoroaccError:
     """Makes the exception for an error of the core.
 
     Args:
         kind: A number of `ha_error_kind`.
         message: The core's text.
         culprit: The rank that caused it, or -1.
+        host: Its host, or "".
+        tensor: The tensor of the call that failed, or "".
+        collective: The number of that call, or -1.
+        hint: What to look at next, or "".
 
     Returns:
         The exception, not raised yet.
     """
-    return _KINDS.get(int(kind), SystemFailure)(message, None if culprit < 0 else culprit)
+    return _KINDS.get(int(kind), SystemFailure)(
+        message,
+        None if culprit < 0 else culprit,
+        host=host or None,
+        tensor=tensor or None,
+        collective=None if collective < 0 else collective,
+        hint=hint or None,
+    )

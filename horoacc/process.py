@@ -14,8 +14,9 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
-from horoacc import start
+from horoacc import settings, start
 from horoacc.errors import Aborted, NotInitialized, ShutDown
+from horoacc.stacks import StackWatch
 
 if TYPE_CHECKING:
     from horoacc._core import Engine
@@ -51,6 +52,7 @@ class _Process:
         self.forked = False
         self.at_exit = False
         self.last_engine: Engine | None = None
+        self.stacks: StackWatch | None = None
         self.before_shutdown: list[Callable[[], None]] = []
 
 
@@ -129,6 +131,8 @@ def enter(comm: Any, world: start.World | None = None) -> bool:
     # One reference more than Python knows of: see the head of this module.
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(made))
     _state.engine = _state.last_engine = made
+    on_request = bool(settings.read(os.environ)["flight_dir"])
+    _state.stacks = StackWatch(made, on_request)
     _state.position = Position(*made.placement)
     _state.bootstrap = bootstrap
     return True
@@ -147,6 +151,18 @@ def leave() -> Engine | None:
     if not _state.forked:
         _state.position = None
     return made
+
+
+def left(made: Engine) -> None:
+    """Takes back what was there for an engine that has been shut down.
+
+    Args:
+        made: The engine.
+    """
+    made.watch_stacks(-1, -1, -1)
+    if _state.stacks is not None and made is _state.last_engine:
+        _state.stacks.close()
+        _state.stacks = None
 
 
 def at_exit(shutdown: Callable[[], None]) -> None:
@@ -174,6 +190,7 @@ def _end(shutdown: Callable[[], None]) -> None:
                 made = leave()
             if made is not None:
                 made.abandon()
+                left(made)
         else:
             shutdown()
     finally:

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from importlib.machinery import PathFinder
 
 from horoacc import dropin, settings
-from horoacc.launcher import ops
+from horoacc.launcher import explain, ops
 from horoacc.launcher.arguments import Options, parse_arguments
 from horoacc.launcher.check_build import report
 from horoacc.launcher.find_mpirun import Mpirun, MpirunError, find_mpirun
@@ -58,7 +58,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         The exit code: that of the first rank that failed (128 + n for signal n), 128 + n if this
         program was ended by signal n, 2 for a wrong command line, 127 if there is no such command.
     """
-    options = parse_arguments(sys.argv[1:] if arguments is None else arguments)
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    if given[:1] == ["explain"]:
+        return explain.main(given[1:])
+    options = parse_arguments(given)
     if options.check_build:
         text, usable = report(options.text("mpirun"), os.environ)
         print(text)

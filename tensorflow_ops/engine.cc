@@ -43,10 +43,15 @@ absl::Status NotInitialized() {
 absl::Status StatusOf(const ha_error& error) {
   absl::Status status(CodeOf(error.kind), error.message);
   // Of a view: TensorFlow's libraries have no Cord that is made of a string.
-  const std::string kind = std::to_string(error.kind);
-  const std::string culprit = std::to_string(error.culprit);
-  status.SetPayload("horoacc/kind", absl::Cord(absl::string_view(kind)));
-  status.SetPayload("horoacc/culprit", absl::Cord(absl::string_view(culprit)));
+  const auto put = [&](const char* key, const std::string& text) {
+    status.SetPayload(key, absl::Cord(absl::string_view(text)));
+  };
+  put("horoacc/kind", std::to_string(error.kind));
+  put("horoacc/culprit", std::to_string(error.culprit));
+  put("horoacc/collective", std::to_string(error.collective));
+  put("horoacc/host", error.host);
+  put("horoacc/tensor", error.tensor);
+  put("horoacc/hint", error.hint);
   return status;
 }
 

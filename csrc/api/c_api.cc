@@ -303,6 +303,10 @@ void ha_after_fork_in_parent(ha_engine* engine) { engine->engine->arena().AfterF
 
 void ha_after_fork_in_child(ha_engine* engine) { engine->engine->arena().AfterForkInChild(); }
 
+void ha_stacks(ha_engine* engine, int signal, int fd, int asked_fd) {
+  engine->engine->stacks().Set(signal, fd, asked_fd);
+}
+
 int ha_timeline_start(ha_engine* engine, const char* path, int mark_cycles, ha_error* error) {
   return Guarded(
       error, [&] { return Report(engine->engine->StartTimeline(path, mark_cycles != 0), error); });

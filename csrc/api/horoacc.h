@@ -31,7 +31,13 @@ typedef enum {
 typedef struct {
   int32_t kind;    /* ha_error_kind */
   int32_t culprit; /* rank that caused it, or -1 */
+  /* Of the call that failed: the how-manieth it is, or would have been, of those that its process
+   * set has agreed on, the same on all ranks; -1: not known, or no collective. */
+  int64_t collective;
   char message[4096];
+  char host[256];   /* the culprit's; "" if it is not known */
+  char tensor[512]; /* of the call that failed; "" if none did */
+  char hint[512];   /* what to look at next */
 } ha_error;
 
 typedef enum {
@@ -234,6 +240,13 @@ HA_API int ha_arena_contains(const ha_engine* engine, const void* memory);
 HA_API void ha_before_fork(ha_engine* engine);
 HA_API void ha_after_fork_in_parent(ha_engine* engine);
 HA_API void ha_after_fork_in_child(ha_engine* engine);
+
+/* For the binding of an interpreter: `signal` has a handler that appends the stacks of all threads
+ * to `fd`, in the form of CPython's faulthandler, whatever they are doing; a stall's warning on
+ * other ranks shows them. `asked_fd` is a file that grows when somebody asks for a record of the
+ * latest events (setting flight_dir). The files stay open until this is called with -1, or the
+ * engine is shut down. */
+HA_API void ha_stacks(ha_engine* engine, int signal, int fd, int asked_fd);
 
 HA_API int ha_timeline_start(ha_engine* engine, const char* path, int mark_cycles, ha_error* error);
 HA_API int ha_timeline_stop(ha_engine* engine, ha_error* error);

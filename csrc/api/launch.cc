@@ -99,6 +99,8 @@ Result<EngineParts> PrepareLaunch(const Settings& settings, const ha_placement& 
     } else {
       return MakeError(ErrorKind::kConfig, "unknown bootstrap '" + kind + "'");
     }
+    parts.faults = std::make_shared<FaultPoints>(settings.fault, placement.rank);
+    HA_FAULT(*parts.faults, kBootstrap);
     HostOptions host;
     host.label = place.label;
     host.secret = secret;

@@ -16,7 +16,8 @@ inline ha_error NoError() {
   ha_error error;
   error.kind = HA_OK;
   error.culprit = -1;
-  error.message[0] = '\0';
+  error.collective = -1;
+  error.message[0] = error.host[0] = error.tensor[0] = error.hint[0] = '\0';
   return error;
 }
 

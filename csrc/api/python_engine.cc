@@ -289,6 +289,8 @@ void BindEngine(py::module_& module) {
       .def("shutdown", &Engine::Shutdown)
       .def("abandon", &Engine::Abandon)
       .def("finalize_mpi", &Engine::FinalizeMpi)
+      .def("watch_stacks", &Engine::WatchStacks, py::arg("signal"), py::arg("fd"),
+           py::arg("asked_fd"))
       .def_property_readonly("mpi_thread_level", &Engine::MpiThreadLevel)
       .def("before_fork", &Engine::BeforeFork)
       .def("after_fork_in_parent", &Engine::AfterForkInParent)

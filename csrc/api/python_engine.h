@@ -24,6 +24,7 @@ class Engine {
   void Shutdown();
   void Abandon();
   void FinalizeMpi();
+  void WatchStacks(int signal, int fd, int asked_fd) { ha_stacks(engine_, signal, fd, asked_fd); }
   [[nodiscard]] int MpiThreadLevel() const { return ha_mpi_thread_level(engine_); }
 
   void BeforeFork() { ha_before_fork(engine_); }

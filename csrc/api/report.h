@@ -10,13 +10,25 @@
 
 namespace horoacc {
 
+/// Copies what fits; returns the length needed, like snprintf.
+inline size_t PutText(const std::string& all, char* text, size_t capacity) {
+  if (capacity > 0) {
+    const size_t length = std::min(all.size(), capacity - 1);
+    std::memcpy(text, all.data(), length);
+    text[length] = '\0';
+  }
+  return all.size();
+}
+
 inline int Report(const Error& failure, ha_error* error) {
   if (error) {
     error->kind = static_cast<int32_t>(failure.kind);
     error->culprit = failure.culprit;
-    const size_t length = std::min(failure.message.size(), sizeof error->message - 1);
-    std::memcpy(error->message, failure.message.data(), length);
-    error->message[length] = '\0';
+    error->collective = failure.collective;
+    PutText(failure.message, error->message, sizeof error->message);
+    PutText(failure.host, error->host, sizeof error->host);
+    PutText(failure.tensor, error->tensor, sizeof error->tensor);
+    PutText(HintOf(failure), error->hint, sizeof error->hint);
   }
   return static_cast<int>(failure.kind);
 }
@@ -35,16 +47,6 @@ int Guarded(ha_error* error, Body body) {
   } catch (const std::exception& thrown) {
     return Report(MakeError(ErrorKind::kSystem, thrown.what()), error);
   }
-}
-
-/// Copies what fits; returns the length needed, like snprintf.
-inline size_t PutText(const std::string& all, char* text, size_t capacity) {
-  if (capacity > 0) {
-    const size_t length = std::min(all.size(), capacity - 1);
-    std::memcpy(text, all.data(), length);
-    text[length] = '\0';
-  }
-  return all.size();
 }
 
 }  // namespace horoacc

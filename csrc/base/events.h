@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/flight_ring.h"
 
 namespace horoacc {
 
@@ -40,9 +41,11 @@ class EventSink {
   virtual void On(const Event& event) = 0;
 };
 
-/// Sinks of one engine. Emitting with no sink costs one load.
+/// Sinks of one engine, and the ring in which the latest events are kept.
 class EventStream {
  public:
+  /// `records`: room in the ring.
+  explicit EventStream(size_t records = 0) : ring_(records) {}
   void Attach(std::shared_ptr<EventSink> sink) {
     std::lock_guard lock(mutex_);
     sinks_.push_back(std::move(sink));
@@ -54,16 +57,24 @@ class EventStream {
     active_.store(!sinks_.empty(), std::memory_order_release);
   }
   [[nodiscard]] bool active() const { return active_.load(std::memory_order_relaxed); }
+  /// The ring is not needed any more.
+  void Forget() { ring_.Forget(); }
+  [[nodiscard]] const FlightRing& ring() const { return ring_; }
 
   void Emit(Phase phase, uint32_t process_set, uint64_t handle, uint64_t bucket, uint64_t value,
             std::string_view tensor, std::string_view detail = {}) {
-    if (!active()) return;
+    // Two of the stations of a call that goes well tell no more than the others.
+    const bool kept = ring_.on() && phase != Phase::kExecute && phase != Phase::kReleased;
+    if (!kept && !active()) return;
     const Event event{phase, NowNs(), process_set, handle, bucket, value, tensor, detail};
+    if (kept) ring_.Write(event);
+    if (!active()) return;
     std::lock_guard lock(mutex_);
     for (const auto& sink : sinks_) sink->On(event);
   }
 
  private:
+  FlightRing ring_;
   std::atomic<bool> active_{false};
   std::mutex mutex_;
   std::vector<std::shared_ptr<EventSink>> sinks_;

@@ -1,6 +1,7 @@
 #pragma once
 // Error values that carry a kind, a culprit and a cause chain. Nothing in csrc/ throws.
 #include <cassert>
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <utility>
@@ -24,7 +25,10 @@ enum class ErrorKind : int {
 struct Error {
   ErrorKind kind = ErrorKind::kSystem;
   std::string message;
-  int culprit = -1;  ///< rank that caused it, or -1
+  int culprit = -1;         ///< rank that caused it, or -1
+  std::string host{};       ///< the culprit's, if it is known
+  std::string tensor{};     ///< of the call that failed, if one did
+  int64_t collective = -1;  ///< its number among those that its process set has agreed on, or -1
 
   /// Puts `what` in front of the message, so that a chain reads outermost first.
   [[nodiscard]] Error Within(const std::string& what) && {
@@ -67,6 +71,9 @@ using Status = Result<void>;
 [[nodiscard]] inline Error MakeError(ErrorKind kind, std::string message, int culprit = -1) {
   return Error{kind, std::move(message), culprit};
 }
+
+/// What its reader should look at next: a sentence.
+[[nodiscard]] std::string HintOf(const Error& error);
 
 /// A kSystem error that names the call and says what errno means.
 [[nodiscard]] Error SystemError(const std::string& call);

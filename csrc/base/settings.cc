@@ -11,6 +11,8 @@
 namespace horoacc {
 namespace {
 
+constexpr uint64_t kMostFlightEvents = 1 << 20;
+
 // One row per key: how to read it into the struct and how to write it back. Parse and Defaults
 // walk the same rows, so a key cannot be known to one and not the other.
 struct Row {
@@ -104,6 +106,18 @@ Row CoresRow(const char* key, std::vector<int> Settings::* field) {
           }};
 }
 
+// The order itself cannot be written back, but nobody asks for more than the default.
+Row FaultRow(const char* key, FaultOrder Settings::* field) {
+  return {key,
+          [field](const std::string& text, Settings& settings) {
+            Result<FaultOrder> order = FaultOrder::Parse(text);
+            if (!order.ok()) return false;
+            settings.*field = order.value();
+            return true;
+          },
+          [](const Settings&) { return std::string(); }};
+}
+
 std::vector<Row> Rows() {
   return {
       ChoiceRow<ControlKind>("control", &Settings::control,
@@ -116,6 +130,7 @@ std::vector<Row> Rows() {
       NumberRow("stall_shutdown_seconds", &Settings::stall_shutdown_seconds),
       FlagRow("stall_check_disable", &Settings::stall_check_disable),
       NumberRow("silence_warning_seconds", &Settings::silence_warning_seconds),
+      FlagRow("check_numerics", &Settings::check_numerics),
       NumberRow("hang_limit_seconds", &Settings::hang_limit_seconds),
       TextRow("timeline", &Settings::timeline),
       FlagRow("timeline_mark_cycles", &Settings::timeline_mark_cycles),
@@ -143,6 +158,9 @@ std::vector<Row> Rows() {
       NumberRow("socket_buffer_bytes", &Settings::socket_buffer_bytes),
       TextRow("transport_plugin", &Settings::transport_plugin),
       TextRow("algorithm", &Settings::algorithm),
+      TextRow("flight_dir", &Settings::flight_dir),
+      NumberRow("flight_events", &Settings::flight_events),
+      FaultRow("fault", &Settings::fault),
       TextRow("parted_hosts", &Settings::parted_hosts),
   };
 }
@@ -172,6 +190,11 @@ Result<Settings> Settings::Parse(std::span<const std::pair<std::string, std::str
   if (settings.reduction != "canonical" && settings.reduction != "fast") {
     return MakeError(ErrorKind::kConfig, "setting 'reduction' cannot be '" + settings.reduction +
                                              "': it is 'canonical' or 'fast'");
+  }
+  if (settings.flight_events > kMostFlightEvents) {
+    return MakeError(ErrorKind::kConfig, "setting 'flight_events' cannot be '" +
+                                             std::to_string(settings.flight_events) +
+                                             "': at most " + std::to_string(kMostFlightEvents));
   }
   if (settings.tcp_streams < 0 || settings.tcp_streams > 64) {
     return MakeError(ErrorKind::kConfig, "setting 'tcp_streams' cannot be '" +

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/fault.h"
 #include "base/result.h"
 
 namespace horoacc {
@@ -24,6 +25,7 @@ struct Settings {
   double stall_shutdown_seconds = 0;  ///< 0: never
   bool stall_check_disable = false;
   double silence_warning_seconds = 5;  ///< without a heartbeat; 0: never
+  bool check_numerics = false;         ///< refuse to reduce what is infinite or no number
   double hang_limit_seconds = 600;     ///< without a heartbeat, then the job ends; 0: never
   std::string timeline;                ///< path of the trace, or empty
   bool timeline_mark_cycles = false;
@@ -41,7 +43,10 @@ struct Settings {
   int tcp_streams = 0;               ///< connections between two ranks; 0: chosen
   uint64_t socket_buffer_bytes = 0;  ///< 0: follows the bandwidth-delay product
   std::string transport_plugin;      ///< path of a shared library, or empty
-  std::string algorithm;     ///< of allreduces between hosts: a schedule's name; empty: chosen
+  std::string algorithm;   ///< of allreduces between hosts: a schedule's name; empty: chosen
+  std::string flight_dir;  ///< where the latest events go when something is wrong; empty: nowhere
+  uint64_t flight_events = 4096;  ///< how many are kept; 0: none
+  FaultOrder fault;               ///< for tests
   std::string parted_hosts;  ///< for tests: so many ranks ("2+1") are as if on hosts of their own
 
   /// Parses key=value pairs over the defaults. kConfig names an unknown key or a bad value.

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/dtype.h"
+#include "base/fault.h"
 #include "base/result.h"
 #include "execute/exec_slot.h"
 #include "transport/arena.h"
@@ -28,6 +29,7 @@ struct SetContext {
   std::function<void(void*)> free_staging;  ///< keeps a block that a slow peer might still write
   uint64_t window_bytes = 0;
   uint32_t window_depth = 0;
+  FaultPoints* faults = nullptr;  ///< null: none
   /// Tells the set's other ranks that a counter has moved; `work`: they must take part.
   std::function<void(bool work)> ring_others;
 

@@ -119,6 +119,7 @@ struct SetHeader {
 
 enum class RankPhase : uint32_t { kAbsent = 0, kPresent = 1, kLeft = 2 };
 
+inline constexpr size_t kStackText = 512;
 inline constexpr uint64_t kNotBlocked = std::numeric_limits<uint64_t>::max();
 
 struct alignas(64) RankState {
@@ -134,6 +135,11 @@ struct alignas(64) RankState {
   std::atomic<uint64_t> collectives{0};         ///< decisions that it has begun to carry out
   std::atomic<uint64_t> started_ticks{0};       ///< of its process, see runtime/process_state.h
   std::atomic<int32_t> pid{0};
+
+  // Where its interpreter is, for those who wait for it: runtime/ask_stacks.cc.
+  std::atomic<uint32_t> stack_wanted{0};
+  std::atomic<uint32_t> stack_given{0};  ///< the latest wish that `stack` answers
+  std::atomic<char> stack[kStackText] = {};
 };
 
 struct HostHeader {

@@ -34,7 +34,8 @@ Status ControlMux::Send(uint32_t process_set, int peer, std::span<const std::byt
   std::memcpy(bytes.data(), &process_set, kPrefix);
   std::memcpy(bytes.data() + kPrefix, payload.data(), payload.size());
   std::lock_guard lock(mutex_);
-  Status sent = links_.Send(peer, bytes);
+  if (!links_) return {};
+  Status sent = links_->Send(peer, bytes);
   if (!sent.ok() && has_left_(peer)) return {};
   return sent;
 }
@@ -49,7 +50,7 @@ Result<std::optional<ControlMux::Delivery>> ControlMux::Next() {
     return std::optional(std::move(delivery));
   }
   for (;;) {
-    Result<std::optional<ControlMessage>> received = links_.Receive();
+    Result<std::optional<ControlMessage>> received = links_->Receive();
     if (!received.ok()) {
       if (received.error().culprit >= 0 && has_left_(received.error().culprit))
         return std::optional<Delivery>();
@@ -74,6 +75,12 @@ Result<std::optional<ControlMux::Delivery>> ControlMux::Next() {
   }
 }
 
+void ControlMux::Close() {
+  std::lock_guard lock(mutex_);
+  sent_ = SentSoFar();
+  links_ = nullptr;
+}
+
 Result<bool> ControlMux::Pump() {
   const auto with_links = [this](auto&& action) {
     std::lock_guard lock(mutex_);
@@ -91,6 +98,7 @@ Result<bool> ControlMux::Deliver() {
     std::optional<Delivery> delivery;
     {
       std::lock_guard lock(mutex_);
+      if (!links_) return false;
       HA_ASSIGN(delivery, Next());
     }
     if (!delivery) return taken > 0;

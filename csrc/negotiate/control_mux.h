@@ -23,7 +23,10 @@ class ControlMux {
 
   /// `has_left`: has this rank shut down in good order? Then its silence is no fault.
   ControlMux(ControlLinks& links, std::function<bool(int)> has_left)
-      : links_(links), has_left_(std::move(has_left)) {}
+      : links_(&links), has_left_(std::move(has_left)) {}
+
+  /// The links are about to go: nothing is sent or received any more.
+  void Close();
 
   /// Messages for a set that came before it was registered are handed over by the next Pump, in
   /// front of later ones.
@@ -38,7 +41,7 @@ class ControlMux {
   /// See ControlLinks::HasUnsent.
   [[nodiscard]] bool HasUnsent() {
     std::lock_guard lock(mutex_);
-    return links_.HasUnsent();
+    return links_ && links_->HasUnsent();
   }
 
   struct Sent {
@@ -47,7 +50,7 @@ class ControlMux {
   };
   [[nodiscard]] Sent sent() {
     std::lock_guard lock(mutex_);
-    return {links_.messages_sent(), links_.bytes_sent()};
+    return SentSoFar();
   }
 
  private:
@@ -58,8 +61,12 @@ class ControlMux {
   };
   Result<std::optional<Delivery>> Next();
   Result<bool> Deliver();
+  [[nodiscard]] Sent SentSoFar() const {
+    return links_ ? Sent{links_->messages_sent(), links_->bytes_sent()} : sent_;
+  }
 
-  ControlLinks& links_;
+  ControlLinks* links_;  ///< null once they are closed
+  Sent sent_;            ///< by then
   std::function<bool(int)> has_left_;
   std::mutex mutex_;
   std::map<uint32_t, Handler> handlers_;

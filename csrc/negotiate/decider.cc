@@ -40,6 +40,8 @@ Decision Decider::RunPartial(TensorKey key) {
 }
 
 Decision Decider::RunPart(const SetContext& context, std::span<const TensorKey> keys, bool shared) {
+  if (context.faults && context.faults->Has(FaultSite::kDecide)) [[unlikely]]
+    (void)context.faults->Strike();
   const Row& row = board_.row(context.present[0], keys[0].id, keys[0].generation);
   const auto collective = static_cast<Collective>(row.collective);
   const bool adasum = RunsAdasum(board_, context, keys[0]);

@@ -73,11 +73,13 @@ struct Entry {
   int64_t submitted_ns = 0;
   int64_t deadline_ns = std::numeric_limits<int64_t>::max();  ///< under the set's submit lock
   double limit_seconds = 0;
-  uint32_t place = 0;     ///< in the set queue's list of what is in flight
-  bool decided = false;   ///< under the driver's lock
+  uint32_t place = 0;                ///< in the set queue's list of what is in flight
+  std::atomic<bool> decided{false};  ///< changes under the driver's lock
+  std::atomic<uint64_t> bucket{0};   ///< of what was decided: see ProcessSet::buckets_run
   bool released = false;  ///< under the set's submit lock: nobody holds the handle any more
   bool stall_reported = false;
-  bool waited_for = false;  ///< under the set's submit lock: a caller has waited for it
+  int64_t stacks_asked_ns = 0;  ///< when the ranks that miss it were asked where they are
+  bool waited_for = false;      ///< under the set's submit lock: a caller has waited for it
   std::atomic<int64_t> next_blocked_ns{0};  ///< when asking again counts as waiting again
 
   Status outcome;                     ///< valid once `complete`

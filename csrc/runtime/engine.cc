@@ -3,6 +3,7 @@
 #include <poll.h>
 #include <pthread.h>
 #include <sched.h>
+#include <sys/utsname.h>
 
 #include <algorithm>
 #include <sstream>
@@ -11,6 +12,7 @@
 #include "base/clock.h"
 #include "negotiate/board_plane.h"
 #include "runtime/cores.h"
+#include "transport/faulty_links.h"
 
 namespace horoacc {
 namespace {
@@ -21,6 +23,16 @@ constexpr uint64_t kWindowRingBytes = 1 << 20;  // what one rank's window ring t
 constexpr uint32_t kWindowDepth = 4;
 constexpr const char* kChosen = "-";  // an algorithm that nobody forces
 
+// The fifth word of what AgreeOnSettings sends.
+int ControlIn(const std::string& text) {
+  std::istringstream words(text);
+  std::string skipped;
+  for (int word = 0; word < 4; ++word) words >> skipped;
+  int control = -1;
+  words >> control;
+  return control;
+}
+
 // The settings in which ranks must not differ travel with the bootstrap; rank 0's values hold.
 Result<Settings> AgreeOnSettings(Settings settings, Bootstrap& bootstrap, int64_t deadline_ns) {
   std::ostringstream mine;
@@ -29,20 +41,31 @@ Result<Settings> AgreeOnSettings(Settings settings, Bootstrap& bootstrap, int64_
        << static_cast<int>(settings.control) << ' ' << settings.reduction << ' '
        << (settings.algorithm.empty() ? kChosen : settings.algorithm);
   HA_ASSIGN(const std::vector<std::string> all, bootstrap.AllGather(mine.str(), deadline_ns));
-  std::istringstream rank0(all[0]);
-  int path = 0;
-  int control = 0;
-  rank0 >> settings.fusion_threshold >> settings.window_bytes >> settings.last_arriver_bytes >>
-      path >> control >> settings.reduction >> settings.algorithm;
-  if (!rank0) return MakeError(ErrorKind::kConfig, "rank 0 runs another version of HoroACC", 0);
-  if (control != static_cast<int>(settings.control)) {
-    return MakeError(
-        ErrorKind::kConfig,
-        "setting 'control' differs between rank 0 and rank " + std::to_string(bootstrap.rank()), 0);
+  // Each rank looks at all, so that none of them goes on, and all give the same reason.
+  for (int rank = static_cast<int>(all.size()) - 1; rank >= 0; --rank) {
+    std::istringstream theirs(all[rank]);
+    int path = 0;
+    int control = 0;
+    theirs >> settings.fusion_threshold >> settings.window_bytes >> settings.last_arriver_bytes >>
+        path >> control >> settings.reduction >> settings.algorithm;
+    if (!theirs) {
+      return MakeError(ErrorKind::kConfig,
+                       "rank " + std::to_string(rank) + " runs another version of HoroACC", rank);
+    }
+    if (control != ControlIn(all[0])) {
+      return MakeError(ErrorKind::kConfig,
+                       "setting 'control' differs between rank 0 and rank " + std::to_string(rank),
+                       rank);
+    }
+    settings.reduce_path = static_cast<PathKind>(path);
   }
-  settings.reduce_path = static_cast<PathKind>(path);
   if (settings.algorithm == kChosen) settings.algorithm.clear();
   return settings;
+}
+
+std::string HostName() {
+  utsname names{};
+  return uname(&names) == 0 ? names.nodename : "localhost";
 }
 
 // Lets the calling thread run on one core only; an errno if that core is not to be had.
@@ -66,7 +89,12 @@ Engine::Engine(Settings settings, EngineParts parts)
       links_(std::move(parts.links)),
       board_(share_, settings_.fusion_threshold),
       bells_(board_.bells(), share_.wake),
-      spread_parts_(std::move(parts.spread)) {
+      spread_parts_(std::move(parts.spread)),
+      faults_(parts.faults ? std::move(parts.faults)
+                           : std::make_shared<FaultPoints>(settings_.fault, placement_.rank)),
+      events_(settings_.flight_events),
+      tickets_(placement_.size) {
+  if (links_) links_ = WithFaults(std::move(links_), *faults_);
   if (links_) {
     mux_ = std::make_unique<ControlMux>(*links_, [this](int rank) {
       if (spread_) return spread_->HasLeft(rank);
@@ -114,10 +142,12 @@ Status Engine::Start() {
   std::vector<int> everybody(placement_.size);
   for (int rank = 0; rank < placement_.size; ++rank) everybody[rank] = rank;
   sets_.push_back(MakeSet(0, std::move(everybody)));
+  HA_FAULT(*faults_, kBootstrap);
   // Nobody submits before everybody is there.
   HA_ASSIGN(const std::vector<std::string> allowed,
             bootstrap_->AllGather(AllowedCores(), deadline));
   spin_ns_ = SpinTime(allowed);
+  HA_ASSIGN(hosts_, bootstrap_->AllGather(HostName(), deadline));
   if (!settings_.timeline.empty()) {
     HA_TRY(StartTimeline(settings_.timeline, settings_.timeline_mark_cycles));
   }
@@ -168,6 +198,7 @@ std::unique_ptr<ProcessSet> Engine::MakeSet(uint32_t id, uint32_t place, std::ve
   context.staging = arena_.get();
   context.free_staging = [this](void* block) { FreeShared(block); };
   context.window_depth = kWindowDepth;
+  context.faults = faults_.get();
   const uint64_t automatic =
       std::clamp<uint64_t>(kWindowRingBytes / kWindowDepth, 64 << 10, 1 << 20);
   context.window_bytes =
@@ -280,6 +311,7 @@ Status Engine::Shutdown() {
     }
     for (size_t l = 0; l < share_.ranks.size(); ++l)
       bells_.Ring(static_cast<int>(l), Urgency::kWork);
+    HA_FAULT(*faults_, kShutdown);
     // What was decided before is carried out; what was not ends with kAborted.
     const int64_t limit = NowNs() + kDrainLimit;
     bool busy = true;
@@ -314,7 +346,9 @@ Status Engine::Shutdown() {
       bells_.Ring(static_cast<int>(l), Urgency::kQuiet);
     bell.driven.store(0, std::memory_order_seq_cst);
   }
-  return JoinThreads();
+  Status joined = JoinThreads();
+  LetGo();
+  return joined;
 }
 
 Status Engine::Abandon() {
@@ -340,7 +374,7 @@ Status Engine::JoinThreads() {
 
 Status Engine::FinalizeMpi() {
   if (!mpi_) return {};
-  if (board_.aborted().kind != ErrorKind::kOk) mpi_->Abandon();
+  if (ended_in_abort_ || board_.aborted().kind != ErrorKind::kOk) mpi_->Abandon();
   return mpi_->Finalize();
 }
 

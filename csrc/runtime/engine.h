@@ -22,6 +22,7 @@
 #include "runtime/silences.h"
 #include "runtime/spread_job.h"
 #include "runtime/spread_run.h"
+#include "runtime/stack_source.h"
 #include "runtime/task_threads.h"
 #include "runtime/timeline.h"
 #include "transport/arena.h"
@@ -45,6 +46,7 @@ struct EngineParts {
   std::unique_ptr<Bootstrap> bootstrap;
   HostShare share;
   std::unique_ptr<ControlLinks> links;  ///< null: negotiation runs on the board
+  std::shared_ptr<FaultPoints> faults;  ///< null: as the settings order
   std::optional<SpreadParts> spread;    ///< if not all ranks share memory; then there are links
   std::shared_ptr<MpiSession> mpi;      ///< if the job uses MPI
   std::vector<std::shared_ptr<void>> keep_alive;
@@ -123,6 +125,9 @@ class Engine {
 
   [[nodiscard]] Arena& arena() { return *arena_; }
 
+  /// How to ask where this process's interpreter is.
+  [[nodiscard]] StackSource& stacks() { return stacks_; }
+
   Status StartTimeline(const std::string& path, bool mark_cycles);
   Status StopTimeline();
 
@@ -130,6 +135,7 @@ class Engine {
   Engine(Settings settings, EngineParts parts);
   Status Start();
   Status JoinThreads();
+  void LetGo();  // let_go.cc
   [[nodiscard]] int64_t SpinTime(std::span<const std::string> allowed) const;
   std::unique_ptr<ProcessSet> MakeSet(uint32_t id, std::vector<int> ranks);
   std::unique_ptr<ProcessSet> MakeSet(uint32_t id, uint32_t place, std::vector<int> ranks);
@@ -181,6 +187,7 @@ class Engine {
 
   // engine_submit.cc
   [[nodiscard]] std::string Validate(const ProcessSet& set, const Submission& submission) const;
+  [[nodiscard]] static std::string FindNotFinite(const Submission& submission);
   Status Publish(ProcessSet& set, const std::shared_ptr<Entry>& entry);
   Status PublishRow(ProcessSet& set, Entry& entry, uint64_t generation);
   [[nodiscard]] Status Place(ProcessSet& set, Entry& entry);
@@ -218,11 +225,28 @@ class Engine {
   [[nodiscard]] bool AllStopped() const;
   void EmptyQuarantine();
 
+  // blame.cc
+  [[nodiscard]] Error Blame(Error error, const ProcessSet* set, const Entry* entry) const;
+  /// Of a call that is not taken any more.
+  [[nodiscard]] Error BlameRefusal(Error error, const std::string& tensor) const;
+
   // heartbeat.cc
   void Introduce();
   void Beat();
   void WatchSilences(int64_t now_ns);
   void TellSilence(Silences::News news, int rank, const std::string& who, int64_t silent_ns);
+
+  // ask_stacks.cc
+  void AnswerForStack();
+  [[nodiscard]] bool HasStacksOf(const std::vector<int>& ranks, Entry& entry);
+  void AskForStack(int rank);
+  [[nodiscard]] std::optional<std::string> StackOf(int rank);
+  [[nodiscard]] std::string ShowStacks(const std::vector<int>& ranks);
+
+  // flight.cc
+  [[nodiscard]] std::string CallsInFlight(int64_t now_ns, bool ask_others);
+  [[nodiscard]] std::string FlightText(const std::string& reason, bool ask_others);
+  void RecordFlight(const std::string& reason, bool ask_others);
 
   // watch.cc
   void WatchPeers();
@@ -245,7 +269,12 @@ class Engine {
   std::unique_ptr<Arena> arena_;
   std::optional<SpreadParts> spread_parts_;  ///< until Start
   std::unique_ptr<SpreadJob> spread_;
+  std::shared_ptr<FaultPoints> faults_;
+  std::vector<std::string> hosts_;  ///< names, by rank
   EventStream events_;
+  StackSource stacks_;
+  std::mutex tickets_mutex_;
+  std::vector<uint32_t> tickets_;  ///< by rank: the number of this rank's latest wish for its stack
   Counters counters_;
   Handles handles_;
   std::unique_ptr<MessageExchange> messages_;
@@ -270,6 +299,8 @@ class Engine {
   std::atomic<uint32_t> completed_{0};  ///< futex of callers that wait while another drives
   std::atomic<uint32_t> waiting_{0};
   std::atomic<bool> stopping_{false};
+  bool gone_ = false;            ///< see LetGo; under driver_mutex_
+  bool ended_in_abort_ = false;  ///< once it is gone
   std::mutex failure_mutex_;
   std::optional<Error> failure_;  ///< why the engine can do nothing more
   std::mutex quarantine_mutex_;

@@ -51,6 +51,7 @@ std::vector<ReducePiece> PrivatePieces(const ProcessSet& set, const SetContext& 
 }  // namespace
 
 bool Engine::Progress() {
+  if (gone_) return false;
   if (const Error aborted = board_.aborted(); aborted.kind != ErrorKind::kOk) {
     FailAll(aborted);
     if (mux_ && mux_->HasUnsent()) (void)mux_->Pump();  // others wait for the news
@@ -104,6 +105,7 @@ Result<bool> Engine::ProgressSet(ProcessSet& set) {
     // There may be no end of it: whoever drives has other sets, a deadline and peers to look at.
     if (turn.IsOver()) return true;
     if (set.current) {
+      HA_FAULT(*faults_, kAdvance);
       Execution& execution = *set.current->execution;
       for (; !execution.complete() && execution.Advance(); moved = true) {
         if (turn.IsOver()) return true;
@@ -132,6 +134,7 @@ Result<bool> Engine::ProgressSet(ProcessSet& set) {
 }
 
 Status Engine::Begin(ProcessSet& set, Decision decision) {
+  HA_FAULT(*faults_, kBegin);
   auto running = std::make_unique<Running>();
   running->decision = std::move(decision);
   {
@@ -149,14 +152,16 @@ Status Engine::Begin(ProcessSet& set, Decision decision) {
         return MakeError(ErrorKind::kSystem,
                          "a decision names a tensor that this rank has not submitted");
       }
-      found->decided = true;
+      found->decided.store(true, std::memory_order_relaxed);
       running->entries.push_back(std::move(found));
     }
   }
   const uint64_t begun = counters_.decisions.fetch_add(1, std::memory_order_relaxed) + 1;
   board_.state(share_.local_rank).collectives.store(begun, std::memory_order_relaxed);
-  const uint64_t bucket = ++set.buckets_run;
+  const uint64_t bucket = set.buckets_run.load(std::memory_order_relaxed) + 1;
+  set.buckets_run.store(bucket, std::memory_order_relaxed);
   for (const auto& entry : running->entries) {
+    entry->bucket.store(bucket, std::memory_order_relaxed);
     events_.Emit(Phase::kNegotiated, set.id, entry->handle, bucket, 0, entry->shown_name);
   }
   if (running->decision.kind == Decision::Kind::kError) {
@@ -259,6 +264,7 @@ std::unique_ptr<Execution> Engine::MakeExecution(ProcessSet& set, Running& runni
 }
 
 Status Engine::End(ProcessSet& set, std::unique_ptr<Running> running) {
+  HA_FAULT(*faults_, kFinish);
   for (const auto& entry : running->entries) {
     for (EntryTensor& tensor : entry->tensors) {
       if (tensor.stage_output && running->decision.shared) {
@@ -318,6 +324,7 @@ Status Engine::Drain(ProcessSet& set) {
 
 void Engine::Complete(ProcessSet& set, Entry& entry, Status outcome) {
   const bool failed = !outcome.ok();
+  if (failed) outcome = Blame(std::move(outcome.error()), &set, &entry);
   for (EntryTensor& tensor : entry.tensors) {
     if (tensor.staged) FreeShared(std::exchange(tensor.staged, nullptr));
   }
@@ -383,10 +390,13 @@ bool Engine::AbortHere(const Error& error) {
 }
 
 void Engine::FailAll(const Error& error) {
+  bool first = false;
   {
     std::lock_guard lock(failure_mutex_);
-    if (!failure_) failure_ = error;
+    first = !failure_;
+    if (first) failure_ = error;
   }
+  if (first && board_.aborted().kind != ErrorKind::kOk) RecordFlight(error.message, !spread_);
   messages_->FailAll(error);
   // Not as this rank shuts down in good order: what others have yet to read of it they may.
   if (spread_ && board_.aborted().kind != ErrorKind::kOk) spread_->Abort(error);

@@ -5,6 +5,7 @@
 #include "runtime/assemble_exchange.h"
 #include "runtime/engine.h"
 #include "schedule/algorithms.h"
+#include "transport/faulty_links.h"
 
 namespace horoacc {
 
@@ -27,6 +28,8 @@ Status Engine::StartSpread(SpreadParts parts) {
     return static_cast<RankPhase>(board_.state(static_cast<uint32_t>(local)).phase.load()) ==
            RankPhase::kLeft;
   };
+  around.stack = [this] { return MainStackOf(stacks_.Take()).substr(0, kStackText); };
+  parts.across = WithFaults(std::move(parts.across), *faults_);
   around.aborted = [this](const Error& error) { AbortHere(error); };
   HA_ASSIGN(spread_,
             SpreadJob::Make(std::move(parts), std::move(around), settings_.fusion_threshold));

@@ -4,6 +4,7 @@
 #include <numeric>
 #include <span>
 
+#include "execute/finite.h"
 #include "execute/reduce.h"
 #include "negotiate/assemble_reduce.h"
 #include "runtime/engine.h"
@@ -82,11 +83,27 @@ std::string Engine::Validate(const ProcessSet& set, const Submission& submission
   return "";
 }
 
+std::string Engine::FindNotFinite(const Submission& submission) {
+  const Request& request = submission.request;
+  if (!Reduces(request.collective)) return "";
+  for (size_t t = 0; t < request.tensors.size(); ++t) {
+    const TensorMeta& tensor = request.tensors[t];
+    const uint64_t count = tensor.bytes() / SizeOf(tensor.type);
+    const auto found = FirstNotFinite(submission.buffers[t].input, tensor.type, count);
+    if (!found) continue;
+    return "element " + std::to_string(*found) + " of " + std::to_string(count) +
+           (request.tensors.size() > 1 ? " of tensor " + std::to_string(t) + " of the group" : "") +
+           " is infinite or not a number (setting 'check_numerics')";
+  }
+  return "";
+}
+
 Result<uint64_t> Engine::Submit(Submission submission) {
   {
     std::lock_guard lock(failure_mutex_);
-    if (failure_) return *failure_;
+    if (failure_) return BlameRefusal(*failure_, submission.name);
   }
+  HA_FAULT(*faults_, kSubmit);
   if (stopping_.load(std::memory_order_acquire)) {
     return MakeError(ErrorKind::kAborted, "the engine has been shut down");
   }
@@ -101,6 +118,8 @@ Result<uint64_t> Engine::Submit(Submission submission) {
   }
   if (submission.request.local_error.empty())
     submission.request.local_error = Validate(*set, submission);
+  if (settings_.check_numerics && submission.request.local_error.empty())
+    submission.request.local_error = FindNotFinite(submission);
 
   auto entry = std::make_shared<Entry>();
   entry->process_set = set->id;
@@ -173,7 +192,7 @@ Result<uint64_t> Engine::Submit(Submission submission) {
     if (failure_) {
       handles_.Remove(entry->handle);
       if (entry->reservation) entry->reservation->held_by = 0;
-      return *failure_;
+      return BlameRefusal(*failure_, entry->shown_name);
     }
   }
   const bool was_idle = queue.pending.fetch_add(1, std::memory_order_relaxed) == 0;

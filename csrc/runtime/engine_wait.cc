@@ -246,6 +246,8 @@ void Engine::Coordinate(const std::stop_token& stop) {
   while (!stop.stop_requested()) {
     const uint32_t seen = bell.coordinator_word.load(std::memory_order_seq_cst);
     Beat();
+    AnswerForStack();
+    if (stacks_.WasAsked()) RecordFlight("a signal asked for it", true);
     bool running = false;
     bool more = false;  // to drive, after a look at the peers
     bool others_drive = bell.driven.load(std::memory_order_seq_cst) != 0;

@@ -42,13 +42,15 @@ Status Engine::GiveUp(uint64_t handle, double seconds) {
 }
 
 Error Engine::GiveUp(const std::shared_ptr<Entry>& entry, double seconds) {
-  Error error = TooLate(*entry, seconds);
+  const std::shared_ptr<ProcessSet> set = FindSet(entry->process_set);
+  Error error = Blame(TooLate(*entry, seconds), set.get(), entry.get());
   {
     std::lock_guard lock(given_up_mutex_);
     given_up_.emplace_back(entry, error);
     any_given_up_.store(true, std::memory_order_release);
   }
   bells_.Ring(share_.local_rank, Urgency::kWork);
+  RecordFlight(error.message, true);
   return error;
 }
 

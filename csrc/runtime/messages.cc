@@ -90,7 +90,7 @@ Result<uint64_t> Engine::SubmitMessage(uint32_t process_set, Message message,
     }
     if (!begun.ok()) {
       handles_.Remove(handle);
-      return std::move(begun.error());
+      return Blame(std::move(begun.error()), nullptr, entry.get());
     }
   }
   // Nobody may ever wait for a call with a callback.
@@ -100,6 +100,7 @@ Result<uint64_t> Engine::SubmitMessage(uint32_t process_set, Message message,
 
 void Engine::CompleteMessage(Entry& entry, Status outcome) {
   const bool failed = !outcome.ok();
+  if (failed) outcome = Blame(std::move(outcome.error()), nullptr, &entry);
   events_.Emit(failed ? Phase::kError : Phase::kExecuted, entry.process_set, entry.handle, 0, 0,
                entry.shown_name,
                failed ? std::string_view(outcome.error().message) : std::string_view());

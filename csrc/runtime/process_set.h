@@ -1,5 +1,6 @@
 #pragma once
 // One process set on this rank: its board, its plane, its queue and what runs.
+#include <atomic>
 #include <deque>
 #include <memory>
 #include <optional>
@@ -40,7 +41,7 @@ struct ProcessSet {
   std::deque<std::unique_ptr<Running>> lingering;  ///< complete here, still read by peers
   /// Blocks that peers may read until every rank has finished the log up to a position.
   std::deque<std::pair<uint64_t, std::byte*>> kept_blocks;
-  uint64_t buckets_run = 0;
+  std::atomic<uint64_t> buckets_run{0};  ///< decisions begun: the same number on all ranks
 
   /// Nothing of it goes on here or is read by peers, and nothing can begin. Under the driver's
   /// lock.

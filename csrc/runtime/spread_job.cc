@@ -12,7 +12,7 @@ namespace horoacc {
 namespace {
 
 constexpr uint32_t kJobChannel = 0xffffffff;  // no process set has this number
-enum class JobMessage : uint8_t { kAbort = 1, kLeft = 2, kBeat = 3 };
+enum class JobMessage : uint8_t { kAbort = 1, kLeft = 2, kBeat = 3, kWhereAreYou = 4, kHere = 5 };
 
 // Of the number of a group: who claimed it, and its count of such.
 constexpr uint32_t kClaimBits = 14;
@@ -93,6 +93,22 @@ void SpreadJob::TellBeat() {
   }
 }
 
+void SpreadJob::AskForStack(int rank) {
+  {
+    std::lock_guard lock(stacks_mutex_);
+    stacks_[rank].reset();
+  }
+  WireWriter writer;
+  writer.Put(static_cast<uint8_t>(JobMessage::kWhereAreYou));
+  (void)surroundings_.mux->Send(kJobChannel, rank, writer.bytes());
+}
+
+std::optional<std::string> SpreadJob::StackOf(int rank) {
+  std::lock_guard lock(stacks_mutex_);
+  const auto found = stacks_.find(rank);
+  return found == stacks_.end() ? std::nullopt : found->second;
+}
+
 void SpreadJob::TellAbort(const Error& error) {
   WireWriter writer;
   writer.Put(static_cast<uint8_t>(JobMessage::kAbort));
@@ -114,11 +130,31 @@ void SpreadJob::Leave(bool in_order) {
   TellAll(writer);
 }
 
+void SpreadJob::LetGo() {
+  links_.reset();
+  own_.memory.clear();
+  own_.board.Forget();
+}
+
 Status SpreadJob::OnMessage(int source, std::span<const std::byte> payload) {
   WireReader reader(payload);
   const auto kind = static_cast<JobMessage>(reader.Get<uint8_t>());
   if (kind == JobMessage::kLeft) {
     left_[source].store(true, std::memory_order_release);
+    return {};
+  }
+  if (kind == JobMessage::kWhereAreYou) {
+    WireWriter writer;
+    writer.Put(static_cast<uint8_t>(JobMessage::kHere));
+    writer.Put(std::string_view(surroundings_.stack()));
+    return surroundings_.mux->Send(kJobChannel, source, writer.bytes());
+  }
+  if (kind == JobMessage::kHere) {
+    std::string text = reader.GetText();
+    if (!reader.ok() || text.size() > kStackText) return Damaged(source);
+    std::lock_guard lock(stacks_mutex_);
+    if (const auto asked = stacks_.find(source); asked != stacks_.end())
+      asked->second = std::move(text);
     return {};
   }
   if (kind == JobMessage::kBeat) {

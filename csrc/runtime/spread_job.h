@@ -3,7 +3,11 @@
 // a board of its own, and a channel for what concerns the job as a whole.
 #include <atomic>
 #include <functional>
+#include <map>
 #include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
 #include <vector>
 
 #include "negotiate/control_mux.h"
@@ -33,6 +37,7 @@ class SpreadJob {
     ControlMux* mux = nullptr;
     std::function<bool(int local_rank)> has_left;  ///< of ranks on this host
     std::function<void(const Error&)> aborted;     ///< another rank has aborted the job
+    std::function<std::string()> stack;            ///< where this rank's interpreter is
   };
   static Result<std::unique_ptr<SpreadJob>> Make(SpreadParts parts, Surroundings surroundings,
                                                  uint64_t fusion_threshold);
@@ -61,8 +66,13 @@ class SpreadJob {
   [[nodiscard]] int64_t heard_ns(int rank) const {
     return heard_ns_[rank].load(std::memory_order_acquire);
   }
+  /// Asks a rank where its interpreter is; the answer to the latest wish, once it has come.
+  void AskForStack(int rank);
+  [[nodiscard]] std::optional<std::string> StackOf(int rank);
   /// To those who watch this rank.
   void TellBeat();
+  /// After Leave: nobody drives any more.
+  void LetGo();
   [[nodiscard]] bool HasLeft(int rank) const { return left_[rank].load(std::memory_order_acquire); }
 
   /// A number for a group of which this rank tells the other members.
@@ -82,6 +92,8 @@ class SpreadJob {
   std::vector<int> watched_;                    ///< none unless this rank speaks for its host
   std::vector<std::atomic<int64_t>> heard_ns_;  ///< by rank
   std::atomic<uint32_t> groups_claimed_{0};
+  std::mutex stacks_mutex_;
+  std::map<int, std::optional<std::string>> stacks_;  ///< by rank that was asked
 };
 
 }  // namespace horoacc

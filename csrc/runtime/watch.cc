@@ -173,6 +173,7 @@ void Engine::ReportStall(const ProcessSet& set, Entry& entry, int64_t waited_ns)
   const std::optional<Attendance> attendance = AttendanceOf(set, entry);
   if (!attendance) return;  // not known yet, or it runs
   const auto& [ready, missing] = *attendance;
+  if (!missing.empty() && !HasStacksOf(missing, entry)) return;
   entry.stall_reported = true;
   if (missing.empty()) return;  // nor will anybody be later
   // Between hosts there is no board on which to say that it has been told.
@@ -182,7 +183,7 @@ void Engine::ReportStall(const ProcessSet& set, Entry& entry, int64_t waited_ns)
   log_.Write(LogLevel::kWarning, "tensor '" + entry.shown_name + "' has waited for " +
                                      std::to_string(waited_ns / kSecond) + " s: rank(s) " +
                                      RankList(ready) + " are ready, rank(s) " + RankList(missing) +
-                                     " have not submitted it");
+                                     " have not submitted it" + ShowStacks(missing));
 }
 
 }  // namespace horoacc

@@ -77,6 +77,8 @@ struct Arena::State {
   uint64_t allocations = 0;
   uint64_t in_use = 0;
   uint64_t touched = 0;
+  bool closed = false;
+  bool gone = false;  ///< closed, and the memory is not there any more
 
   Fd snapshot_wait;  ///< during a fork: the parent's end of the pipe
   Fd snapshot_done;  ///< during a fork: the child's end
@@ -158,6 +160,7 @@ void* Arena::Allocate(size_t bytes) {
   uint64_t offset = 0;
   {
     std::scoped_lock lock(state.mutex);
+    if (state.closed) return nullptr;
     bool found = state.TakeFree(size_class, &offset);
     if (!found && state.Cut(size_class, &fresh, bytes)) found = state.TakeFree(size_class, &offset);
     // Out of fresh range: a free block of a slightly larger class is better than none.
@@ -245,6 +248,20 @@ ArenaStats Arena::stats() const {
   return {state.allocations, state.in_use, state.touched};
 }
 
+bool Arena::Close() {
+  State& state = *state_;
+  if (!state.owner.Here()) return false;
+  std::scoped_lock lock(state.mutex);
+  state.closed = true;
+  state.gone = std::ranges::none_of(state.blocks, [](const auto& of) { return of.second.live; });
+  if (state.gone) {
+    state.blocks.clear();
+    state.free_lists.clear();
+    state.next = state.bytes;
+  }
+  return state.gone;
+}
+
 void Arena::BeforeFork() {
   State& state = *state_;
   if (!state.owner.Here()) return;
@@ -279,7 +296,7 @@ void Arena::AfterForkInChild() {
   // Private, same addresses. Pages that nobody wrote to would go on showing what the parent
   // writes; writing to those of live blocks makes them the child's own while the parent waits.
   const uint64_t cut = RoundUp(state.next, kPage);
-  if (cut > 0 && state.fd >= 0 &&
+  if (cut > 0 && state.fd >= 0 && !state.gone &&
       ::mmap(state.base, cut, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED | MAP_NORESERVE,
              state.fd, static_cast<off_t>(state.fd_offset)) != MAP_FAILED) {
     for (const auto& [offset, block] : state.blocks) {

@@ -43,6 +43,8 @@ class Arena {
   /// since: call it now and then, and what a step reuses every time stays.
   void Trim();
   [[nodiscard]] ArenaStats stats() const;
+  /// Gives out no more blocks. True if none is live: then nobody needs the memory any more.
+  [[nodiscard]] bool Close();
 
   /// Before fork(): holds the arena still, so that the child inherits it whole.
   void BeforeFork();

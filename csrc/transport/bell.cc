@@ -38,10 +38,16 @@ void Bells::WakeCoordinator(int local_rank) const {
 void Bells::Wake(int local_rank, std::atomic<uint32_t>& state) const {
   const uint32_t how = state.exchange(kAwake, std::memory_order_seq_cst);
   if (how == kOnFutex) FutexWakeAll(state);
-  if (how == kInPoll) {
+  if (how == kInPoll && wake_[local_rank]) {
     const uint64_t one = 1;
     [[maybe_unused]] const ssize_t written = ::write(wake_[local_rank]->get(), &one, sizeof one);
   }
+}
+
+void Bells::LetGo() {
+  for (auto& wake : wake_) wake.reset();
+  waiter_poll_ = Fd();
+  coordinator_poll_ = Fd();
 }
 
 Status Bells::WatchLinks(int local_rank, std::span<const int> link_fds) {

@@ -50,6 +50,8 @@ class Bells {
   /// True unless the coordinator sleeps where a message wakes it (it is awake, or deaf).
   [[nodiscard]] bool CoordinatorIsDeaf(int local_rank) const;
   void WakeCoordinator(int local_rank) const;
+  /// Nobody sleeps here any more, and nobody is to be woken.
+  void LetGo();
 
  private:
   static void Sleep(std::atomic<uint32_t>& state, const std::atomic<uint32_t>& word, uint32_t seen,

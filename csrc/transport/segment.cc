@@ -54,6 +54,14 @@ Result<Segment> Segment::Map(Fd fd) {
   return Segment(std::make_shared<Mapping>(std::move(fd), static_cast<std::byte*>(base), bytes));
 }
 
+void Segment::Forget() {
+  if (!mapping_ || mapping_.use_count() > 1) return;
+  // Whether or not that works, the rest of the process goes on.
+  (void)::mmap(mapping_->data, mapping_->bytes, PROT_READ | PROT_WRITE,
+               MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0);
+  mapping_->fd = Fd();
+}
+
 std::byte* Segment::data() const { return mapping_ ? mapping_->data : nullptr; }
 
 size_t Segment::size() const { return mapping_ ? mapping_->bytes : 0; }

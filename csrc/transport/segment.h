@@ -24,6 +24,9 @@ class Segment {
   [[nodiscard]] size_t size() const;
   [[nodiscard]] int fd() const;
   [[nodiscard]] bool Contains(const void* pointer) const;
+  /// Lets go of the memory, and of the descriptor, unless other copies share the mapping. Who still
+  /// looks at it sees zeroes of his own.
+  void Forget();
   explicit operator bool() const { return mapping_ != nullptr; }
 
  private:

@@ -126,5 +126,7 @@ def _final(error: HorovodInternalError, why: str) -> HorovodInternalError:
         "the state is that of the last commit, and the job has to be started again"
     )
     if isinstance(error, HoroaccError):
-        return type(error)(text, error.culprit)
+        final = type(error)(text)
+        vars(final).update(vars(error))
+        return final
     return HorovodInternalError(text)

@@ -151,6 +151,47 @@ CORE_ROWS: tuple[Setting, ...] = (
         yaml=("params", "algorithm"),
     ),
     Setting(
+        "check_numerics",
+        "bool",
+        False,
+        "HOROACC_CHECK_NUMERICS",
+        "Looks at every tensor that is to be reduced: one with an infinite element, or one that is "
+        "no number, is an error on all ranks that names tensor, rank and element.",
+        flag="--check-numerics",
+        yaml=("params", "check_numerics"),
+    ),
+    Setting(
+        "flight_dir",
+        "str",
+        "",
+        "HOROACC_FLIGHT_DIR",
+        "Directory in which each rank writes its latest events and the calls in flight, one file a "
+        "rank, when the job fails, a call is given up, or the rank gets SIGUSR1; "
+        "`horoaccrun explain` reads them. Empty: nothing is written.",
+        flag="--flight-dir",
+        yaml=("stall_check", "flight_dir"),
+    ),
+    Setting(
+        "flight_events",
+        "int",
+        4096,
+        "HOROACC_FLIGHT_EVENTS",
+        "How many events a rank keeps for that, in 128 bytes each; 0: none.",
+        flag="--flight-events",
+        yaml=("stall_check", "flight_events"),
+        least=0,
+    ),
+    Setting(
+        "fault",
+        "str",
+        "",
+        "HOROACC_FAULT",
+        "For tests: `site:rank:nth:action`, something that happens to a rank when it comes to a "
+        "place in the core for the n-th time (docs/faults.md). Empty: nothing does.",
+        flag="--fault",
+        yaml=("params", "fault"),
+    ),
+    Setting(
         "parted_hosts",
         "str",
         "",

@@ -19,10 +19,21 @@ def cause_of(error: Any) -> errors.HoroaccError | None:
         The core's error, not raised yet; None if it was another op's.
     """
     payloads = getattr(error, "experimental_payloads", None) or {}
-    kind = payloads.get(b"horoacc/kind", payloads.get("horoacc/kind"))
-    if kind is not None:
-        culprit = payloads.get(b"horoacc/culprit", payloads.get("horoacc/culprit", b"-1"))
-        return errors.from_core(int(kind), error.message, int(culprit))
+
+    def payload(key: str, default: str) -> str:
+        found = payloads.get(key.encode(), payloads.get(key, default))
+        return found.decode(errors="replace") if isinstance(found, bytes) else str(found)
+
+    if kind := payload("horoacc/kind", ""):
+        return errors.from_core(
+            int(kind),
+            error.message,
+            int(payload("horoacc/culprit", "-1")),
+            payload("horoacc/host", ""),
+            payload("horoacc/tensor", ""),
+            int(payload("horoacc/collective", "-1")),
+            payload("horoacc/hint", ""),
+        )
     # Where TensorFlow has lost the payloads; as Horovod finds its own.
     if isinstance(error, tf.errors.UnknownError) and "Horovod" in error.message:
         return errors.Aborted(error.message)

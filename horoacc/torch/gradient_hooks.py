@@ -28,7 +28,11 @@ class _Error(ctypes.Structure):
     _fields_ = (
         ("kind", ctypes.c_int32),
         ("culprit", ctypes.c_int32),
+        ("collective", ctypes.c_int64),
         ("message", ctypes.c_char * 4096),
+        ("host", ctypes.c_char * 256),
+        ("tensor", ctypes.c_char * 512),
+        ("hint", ctypes.c_char * 512),
     )
 
 
@@ -104,7 +108,11 @@ class GradientHooks:
             pass
         if error.kind == 0:
             return None
-        return from_core(error.kind, error.message.decode(errors="replace"), error.culprit)
+        message, host, tensor, hint = (
+            text.decode(errors="replace")
+            for text in (error.message, error.host, error.tensor, error.hint)
+        )
+        return from_core(error.kind, message, error.culprit, host, tensor, error.collective, hint)
 
     def restart(self) -> None:
         """Begins a step: nothing has been accumulated."""

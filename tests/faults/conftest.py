@@ -10,8 +10,8 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "launcher"))
 
-from faulted_jobs import FaultedJob  # noqa: E402
-from launcher_jobs import Job  # noqa: E402
+from faulted_jobs import FaultedJob
+from launcher_jobs import Job
 
 
 @pytest.fixture

@@ -33,14 +33,14 @@ class FaultedJob:
         """Starts the ranks, and returns when all are where the phase wants them."""
         self._size = size
         self._news = threading.Condition()
-        self._process = self.job.start(
+        self.process = self.job.start(
             *(flags or ("--tcp",)), "-np", str(size), sys.executable, RANK, phase, str(victim),
             str(go), **{"HOROACC_GRACE_SECONDS": "30"} | variables,
         )  # fmt: skip
-        assert self._process.stdout and self._process.stderr
+        assert self.process.stdout and self.process.stderr
         self._readers = [
-            threading.Thread(target=self._read, args=(self._process.stdout, self._hear)),
-            threading.Thread(target=self._read, args=(self._process.stderr, self.err.append)),
+            threading.Thread(target=self._read, args=(self.process.stdout, self._hear)),
+            threading.Thread(target=self._read, args=(self.process.stderr, self.err.append)),
         ]
         for reader in self._readers:
             reader.start()
@@ -83,7 +83,7 @@ class FaultedJob:
 
     def end(self) -> int:
         """Waits for the end of everything, and that nothing is left of it."""
-        code = self._process.wait(SECONDS)
+        code = self.process.wait(SECONDS)
         for reader in self._readers:
             reader.join(SECONDS)
         self.job.expect_nothing_left()
@@ -97,3 +97,21 @@ class FaultedJob:
                 os.kill(pid, signal.SIGCONT)
             except ProcessLookupError:
                 continue
+
+
+# Far more than it takes: the machine may be busy with something else.
+NOTICE_SECONDS = 30.0
+
+
+def expect_told(
+    faulted: FaultedJob, size: int, victim: int, since_ns: int | None
+) -> list[dict[str, Any]]:
+    """The errors of all ranks but the victim's, which name it and came in time."""
+    assert sorted(faulted.told) == sorted({*range(size)} - {victim}), (faulted.told, faulted.err)
+    told = list(faulted.told.values())
+    for error in told:
+        assert error.get("culprit") == victim, error
+        assert isinstance(error["collective"], int) or error["collective"] is None, error
+        if since_ns is not None:
+            assert (error["at_ns"] - since_ns) / 1e9 < NOTICE_SECONDS, error
+    return told

@@ -1,0 +1,91 @@
+#include "base/flight_ring.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+
+#include "base/events.h"
+
+namespace horoacc {
+
+FlightRing::FlightRing(size_t records) {
+  if (records == 0) return;
+  const size_t count = std::bit_ceil(records);
+  void* const pages = ::mmap(nullptr, count * sizeof(Slot), PROT_READ | PROT_WRITE,
+                             MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (pages == MAP_FAILED) return;  // then nothing is kept
+  mask_ = count - 1;
+  slots_ = static_cast<Slot*>(pages);
+}
+
+FlightRing::~FlightRing() {
+  if (slots_) ::munmap(slots_, (mask_ + 1) * sizeof(Slot));
+}
+
+void FlightRing::Forget() {
+  if (slots_) ::madvise(slots_, (mask_ + 1) * sizeof(Slot), MADV_DONTNEED);
+}
+
+template <size_t words>
+size_t FlightRing::Put(std::string_view text, std::atomic<uint64_t> (&to)[words]) {
+  if (text.size() > sizeof to) text.remove_prefix(text.size() - sizeof to);
+  uint64_t packed[words] = {};
+  std::memcpy(packed, text.data(), text.size());
+  for (size_t word = 0; word < (text.size() + 7) / 8; ++word)
+    to[word].store(packed[word], std::memory_order_release);
+  return text.size();
+}
+
+template <size_t words>
+std::string FlightRing::Get(const std::atomic<uint64_t> (&from)[words], size_t length) {
+  uint64_t packed[words] = {};
+  for (size_t word = 0; word < words; ++word)
+    packed[word] = from[word].load(std::memory_order_acquire);
+  return {reinterpret_cast<const char*>(packed), std::min(length, sizeof packed)};
+}
+
+// The fields are stored with release so that none of them is seen before the number is 0, and read
+// with acquire so that the number is read again after them: a record of which the number was the
+// same before and after is whole.
+void FlightRing::Write(const Event& event) {
+  const uint64_t number = next_.fetch_add(1, std::memory_order_relaxed);
+  Slot& slot = slots_[number & mask_];
+  slot.number.store(0, std::memory_order_relaxed);
+  slot.time_ns.store(event.time_ns, std::memory_order_release);
+  slot.handle.store(event.handle, std::memory_order_release);
+  slot.bucket.store(event.bucket, std::memory_order_release);
+  slot.value.store(event.value, std::memory_order_release);
+  const uint64_t name = event.tensor.empty() ? 0 : Put(event.tensor, slot.name);
+  const uint64_t detail = event.detail.empty() ? 0 : Put(event.detail, slot.detail);
+  slot.head.store(static_cast<uint64_t>(event.process_set) << 32 | name << 16 | detail << 8 |
+                      static_cast<uint64_t>(event.phase),
+                  std::memory_order_release);
+  slot.number.store(number + 1, std::memory_order_release);
+}
+
+std::vector<FlightRing::Record> FlightRing::Read() const {
+  std::vector<Record> records;
+  if (!on()) return records;
+  const uint64_t end = next_.load(std::memory_order_acquire);
+  for (uint64_t number = end > mask_ ? end - mask_ - 1 : 0; number < end; ++number) {
+    const Slot& slot = slots_[number & mask_];
+    if (slot.number.load(std::memory_order_acquire) != number + 1) continue;
+    Record record;
+    const uint64_t head = slot.head.load(std::memory_order_acquire);
+    record.phase = static_cast<Phase>(head & 0xff);
+    record.process_set = static_cast<uint32_t>(head >> 32);
+    record.time_ns = slot.time_ns.load(std::memory_order_acquire);
+    record.handle = slot.handle.load(std::memory_order_acquire);
+    record.bucket = slot.bucket.load(std::memory_order_acquire);
+    record.value = slot.value.load(std::memory_order_acquire);
+    record.tensor = Get(slot.name, head >> 16 & 0xffff);
+    record.detail = Get(slot.detail, head >> 8 & 0xff);
+    if (slot.number.load(std::memory_order_relaxed) == number + 1)
+      records.push_back(std::move(record));
+  }
+  return records;
+}
+
+}  // namespace horoacc

@@ -1,0 +1,65 @@
+#pragma once
+// The latest events of a rank, kept in memory in case something goes wrong.
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace horoacc {
+
+struct Event;
+enum class Phase : uint8_t;
+
+/// Writers never wait, neither for each other nor for a reader. Of a long name the end is kept.
+class FlightRing {
+ public:
+  struct Record {
+    Phase phase{};
+    int64_t time_ns = 0;
+    uint32_t process_set = 0;
+    uint64_t handle = 0;
+    uint64_t bucket = 0;
+    uint64_t value = 0;
+    std::string tensor;
+    std::string detail;
+  };
+
+  /// Room for at least so many; 0: nothing is kept.
+  explicit FlightRing(size_t records);
+  ~FlightRing();
+  FlightRing(const FlightRing&) = delete;
+  FlightRing& operator=(const FlightRing&) = delete;
+  [[nodiscard]] bool on() const { return slots_ != nullptr; }
+  /// Gives the memory back; who still writes, writes to new pages.
+  void Forget();
+  void Write(const Event& event);
+  /// What is there, oldest first. Any thread.
+  [[nodiscard]] std::vector<Record> Read() const;
+
+ private:
+  static constexpr size_t kNameWords = 8;
+  static constexpr size_t kDetailWords = 2;
+
+  struct alignas(128) Slot {
+    std::atomic<uint64_t> number{0};  ///< of the record, from 1; 0: it is being written
+    std::atomic<uint64_t> head;       ///< phase, lengths of the texts, process set
+    std::atomic<int64_t> time_ns;
+    std::atomic<uint64_t> handle, bucket, value;
+    std::atomic<uint64_t> name[kNameWords];
+    std::atomic<uint64_t> detail[kDetailWords];
+  };
+  static_assert(sizeof(Slot) == 128);
+
+  template <size_t words>
+  static size_t Put(std::string_view text, std::atomic<uint64_t> (&to)[words]);
+  template <size_t words>
+  static std::string Get(const std::atomic<uint64_t> (&from)[words], size_t length);
+
+  size_t mask_ = 0;
+  Slot* slots_ = nullptr;  ///< pages of their own, zero as they come
+  std::atomic<uint64_t> next_{0};
+};
+
+}  // namespace horoacc

@@ -1,0 +1,14 @@
+#pragma once
+// Looks for numbers that are none.
+#include <cstddef>
+#include <optional>
+
+#include "base/dtype.h"
+
+namespace horoacc {
+
+/// The index of the first of `count` elements that is infinite or not a number; none of a type that
+/// has no such values.
+[[nodiscard]] std::optional<size_t> FirstNotFinite(const void* data, DType type, size_t count);
+
+}  // namespace horoacc

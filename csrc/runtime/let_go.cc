@@ -1,0 +1,57 @@
+// What an engine that has been shut down gives back. The object itself stays for as long as tensors
+// may lie in its memory, and bindings may still ask it; a process that joins and leaves many times
+// must not pay for each time.
+#include "runtime/engine.h"
+
+namespace horoacc {
+
+// The threads have been joined, and every call has ended. A caller that is on its way out may still
+// look at the board, which reads as zeroes from now on, but drives nothing any more.
+void Engine::LetGo() {
+  const std::lock_guard driver(driver_mutex_);
+  gone_ = true;
+  ended_in_abort_ = board_.aborted().kind != ErrorKind::kOk;
+  std::vector<std::shared_ptr<ProcessSet>> sets;
+  {
+    std::lock_guard lock(sets_mutex_);
+    for (const auto& set : sets_) {
+      if (set) sets.push_back(set);
+    }
+    sets.insert(sets.end(), removed_sets_.begin(), removed_sets_.end());
+  }
+  // Who is in the middle of a submission leaves it: the next one finds the failure.
+  for (const auto& set : sets) {
+    const std::lock_guard submitting(set->queue.mutex);
+    for (const auto& [end, block] : set->kept_blocks) arena_->Free(block);
+    set->kept_blocks.clear();
+  }
+  std::vector<void*> freed;
+  {
+    std::lock_guard lock(quarantine_mutex_);
+    freed.swap(quarantine_);
+  }
+  for (void* memory : freed) arena_->Free(memory);
+
+  // MPI has nothing that is ours to give back, and after an abort may not be called.
+  if (!mpi_) {
+    if (mux_) mux_->Close();
+    links_.reset();
+    if (spread_) spread_->LetGo();
+  }
+  bootstrap_.reset();
+  bells_.LetGo();
+  share_.board.Forget();
+  for (size_t l = 0; l < share_.memory.size(); ++l) {
+    const bool own = static_cast<int>(l) == share_.local_rank;
+    if (!own || !arena_->Close()) continue;
+    share_.memory[l].Forget();
+  }
+  for (size_t l = 0; l < share_.memory.size(); ++l) {
+    if (static_cast<int>(l) != share_.local_rank) share_.memory[l] = Segment();
+  }
+  for (auto& watched : share_.pidfds) watched.reset();
+  for (auto& wake : share_.wake) wake.reset();
+  events_.Forget();
+}
+
+}  // namespace horoacc

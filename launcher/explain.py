@@ -1,0 +1,180 @@
+"""`horoaccrun explain DIR`: who waited for whom when the ranks wrote their records."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+__all__ = ["explain", "main"]
+
+_FORMAT = 1
+
+
+@dataclass(frozen=True)
+class _Wait:
+    """One call, and the ranks that are in it and that are not."""
+
+    tensor: str
+    process_set: int
+    waiting: tuple[int, ...]
+    missing: tuple[int, ...]
+    since: float
+    """Wall-clock seconds of the first that waits."""
+
+
+class RecordError(ValueError):
+    """A folder holds no records, or a file that is none."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Runs the command.
+
+    Args:
+        arguments: What follows `explain` on the command line.
+
+    Returns:
+        The exit code: 0, or 1 if there is nothing to explain.
+    """
+    parser = argparse.ArgumentParser(
+        prog="horoaccrun explain",
+        description="Says who waited for whom, from the records in HOROACC_FLIGHT_DIR.",
+    )
+    parser.add_argument("folder", help="the directory with the files rank.N.json")
+    folder = Path(parser.parse_args(arguments).folder)
+    try:
+        print("\n".join(explain(folder)))
+    except RecordError as error:
+        print(f"horoaccrun explain: {error}")
+        return 1
+    return 0
+
+
+def explain(folder: Path) -> list[str]:
+    """Puts the ranks' records together.
+
+    Args:
+        folder: Where they are.
+
+    Returns:
+        Lines, the most important first.
+
+    Raises:
+        RecordError: There are none, or a file is damaged.
+    """
+    records = _read(folder)
+    size = max(record["size"] for record in records.values())
+    lines = [_sentence(wait, records) for wait in _waits(records)]
+    if not lines:
+        lines.append("No rank waited for another: every call in flight was made by all.")
+    lines += [
+        f"Rank {rank} could not be asked where it is: it left no record, so it was killed, stopped, "
+        "or is not of this job."
+        for rank in range(size)
+        if rank not in records
+    ]
+    lines += [_why(rank, record) for rank, record in records.items()]
+    return lines
+
+
+def _read(folder: Path) -> dict[int, dict[str, Any]]:
+    records: dict[int, dict[str, Any]] = {}
+    for path in sorted(folder.glob("rank.*.json")):
+        try:
+            record = json.loads(path.read_text(errors="replace"))
+            if record["format"] != _FORMAT:
+                raise RecordError(f"{path} is of another version of HoroACC")
+            records[int(record["rank"])] = record
+        except (ValueError, KeyError, TypeError) as error:
+            raise RecordError(f"{path} is no record: {error}") from error
+    if not records:
+        raise RecordError(f"there are no records (rank.N.json) in {folder}")
+    return dict(sorted(records.items()))
+
+
+def _waits(records: dict[int, dict[str, Any]]) -> list[_Wait]:
+    """Calls that some ranks of a set have made and others have not; the longest wait first."""
+    made: dict[tuple[int, str], dict[int, float]] = {}
+    members: dict[tuple[int, str], list[int]] = {}
+    agreed: set[tuple[int, str]] = set()
+    for rank, record in records.items():
+        for call in record["calls"]:
+            key = (call["set"], call["tensor"])
+            since = record["time"] - call["age"]
+            made.setdefault(key, {})[rank] = since
+            members[key] = call["ranks"]
+            if call["collective"]:
+                agreed.add(key)
+            for other in call.get("ready", ()):  # of those that have left no record
+                made[key].setdefault(other, since)
+    waits = []
+    for key, by_rank in made.items():
+        missing = tuple(rank for rank in members[key] if rank not in by_rank)
+        if key in agreed:
+            # All have made it: whoever left no record, or does not take part, holds it up.
+            missing = tuple(rank for rank in members[key] if rank not in records)
+        if missing:
+            waiting = tuple(sorted(set(by_rank) - set(missing)))
+            waits.append(_Wait(key[1], key[0], waiting, missing, min(by_rank.values())))
+    return sorted(waits, key=lambda wait: wait.since)
+
+
+def _sentence(wait: _Wait, records: dict[int, dict[str, Any]]) -> str:
+    ended = max(record["time"] for record in records.values())
+    clock = time.strftime("%H:%M:%S", time.localtime(wait.since))
+    where = f" in process set {wait.process_set}" if wait.process_set else ""
+    text = (
+        f"{_names(wait.waiting)} {_verb(wait.waiting, 'waits', 'wait')} for "
+        f"{_names(wait.missing, of_sentence=False)} in '{wait.tensor}'{where} since {clock}, for "
+        f"{max(ended - wait.since, 0):.0f} s"
+    )
+    for rank in wait.missing:
+        if rank in records:
+            text += f"; rank {rank} {_last(records[rank])}"
+            if place := _place(records[rank].get("stack", "")):
+                text += f" and is in {place}"
+    return text + "."
+
+
+def _names(ranks: Sequence[int], of_sentence: bool = True) -> str:
+    word = "rank" if len(ranks) == 1 else "ranks"
+    return f"{word.capitalize() if of_sentence else word} {', '.join(map(str, ranks))}"
+
+
+def _verb(ranks: Sequence[int], one: str, several: str) -> str:
+    return one if len(ranks) == 1 else several
+
+
+def _last(record: dict[str, Any]) -> str:
+    """What a rank did last that it was done with."""
+    for event in reversed(record["events"]):
+        if event["what"] == "done":
+            return (
+                f"has done nothing since it completed '{event['tensor']}' {event['age']:.0f} s ago"
+            )
+    return "has completed nothing yet"
+
+
+def _place(stack: str) -> str:
+    """The innermost lines of the main thread, which faulthandler writes last."""
+    frames: list[str] = []
+    for line in stack.splitlines():
+        if line.startswith(("Thread ", "Current thread ")):
+            frames = []
+        elif line.startswith("  File "):
+            path, _, rest = line.removeprefix('  File "').partition('", line ')
+            number, _, function = rest.partition(" in ")
+            frames.append(f"{function} ({Path(path).name}:{number})")
+    return " < ".join(frames[:4])
+
+
+def _why(rank: int, record: dict[str, Any]) -> str:
+    clock = time.strftime("%H:%M:%S", time.localtime(record["time"]))
+    return (
+        f"Rank {rank} on {record['host']} (process {record['pid']}) wrote its record at {clock}: "
+        f"{record['reason']}."
+    )

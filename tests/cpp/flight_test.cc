@@ -1,0 +1,128 @@
+// The ring of events, orders of faults, and lines made of an interpreter's stacks.
+#include <atomic>
+#include <limits>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/events.h"
+#include "base/fault.h"
+#include "check.h"
+#include "execute/finite.h"
+#include "runtime/stack_source.h"
+
+namespace horoacc {
+namespace {
+
+TEST(the_latest_events_are_kept_in_order) {
+  EventStream events(8);
+  for (uint64_t k = 0; k < 100; ++k)
+    events.Emit(Phase::kQueued, 3, k, 2 * k, 3 * k, "tensor." + std::to_string(k), "sum");
+  const auto records = events.ring().Read();
+  CHECK_EQ(records.size(), size_t{8});
+  for (size_t k = 0; k < records.size(); ++k) {
+    CHECK_EQ(records[k].handle, 92 + k);
+    CHECK_EQ(records[k].bucket, 2 * (92 + k));
+    CHECK_EQ(records[k].process_set, uint32_t{3});
+    CHECK_EQ(records[k].tensor, "tensor." + std::to_string(92 + k));
+    CHECK_EQ(records[k].detail, std::string("sum"));
+    CHECK(records[k].phase == Phase::kQueued);
+    CHECK(k == 0 || records[k].time_ns >= records[k - 1].time_ns);
+  }
+}
+
+TEST(of_a_long_name_the_end_is_kept) {
+  EventStream events(2);
+  events.Emit(Phase::kError, 0, 1, 1, 0, std::string(300, 'a') + "weight", std::string(40, 'b'));
+  const auto records = events.ring().Read();
+  CHECK_EQ(records.size(), size_t{1});
+  CHECK_EQ(records[0].tensor, std::string(58, 'a') + "weight");
+  CHECK_EQ(records[0].detail, std::string(16, 'b'));
+}
+
+TEST(nothing_is_kept_without_room) {
+  EventStream events;
+  events.Emit(Phase::kQueued, 0, 1, 1, 0, "x");
+  CHECK(events.ring().Read().empty());
+}
+
+// A record is whole or left out, however fast it is overwritten.
+TEST(a_reader_sees_no_half_record) {
+  EventStream events(4);
+  std::atomic<bool> over{false};
+  std::vector<std::thread> writers;
+  for (uint64_t writer = 0; writer < 2; ++writer) {
+    writers.emplace_back([&, writer] {
+      const std::string name(20, static_cast<char>('a' + writer));
+      while (!over.load()) events.Emit(Phase::kQueued, 0, writer, writer, writer, name);
+    });
+  }
+  size_t seen = 0;
+  for (int look = 0; look < 20000; ++look) {
+    for (const auto& record : events.ring().Read()) {
+      ++seen;
+      CHECK(record.handle == record.bucket && record.handle == record.value);
+      CHECK_EQ(record.tensor, std::string(20, static_cast<char>('a' + record.handle)));
+    }
+    if (seen == 0 && look == 19999) look = 0;  // the writers have not been on a core yet
+  }
+  over.store(true);
+  for (std::thread& writer : writers) writer.join();
+}
+
+TEST(orders_are_read) {
+  const auto order = FaultOrder::Parse("advance:3:7:sleep=0.25");
+  CHECK(order.ok());
+  CHECK(order.value().site == FaultSite::kAdvance && order.value().action == FaultAction::kSleep);
+  CHECK_EQ(order.value().rank, 3);
+  CHECK_EQ(order.value().nth, uint64_t{7});
+  CHECK_EQ(order.value().seconds, 0.25);
+  CHECK(FaultOrder::Parse("").ok());
+  for (const char* wrong :
+       {"x", "advance:1:1", "nowhere:1:1:kill", "begin:-1:1:kill", "begin:1:0:kill",
+        "begin:1:1:dance", "begin:1:1:sleep", "begin:1:1:kill=3", "begin:1:1:sleep=x",
+        "decide:1:1:error", "shutdown:1:1:error", "begin:1:1:kill:more"}) {
+    const auto refused = FaultOrder::Parse(wrong);
+    CHECK(!refused.ok() && refused.error().kind == ErrorKind::kConfig);
+  }
+}
+
+TEST(the_nth_time_is_struck_and_no_other) {
+  const auto order = FaultOrder::Parse("begin:1:3:error");
+  FaultPoints other(order.value(), 0);
+  CHECK(!other.Has(FaultSite::kBegin));
+  FaultPoints points(order.value(), 1);
+  CHECK(points.Has(FaultSite::kBegin) && !points.Has(FaultSite::kFinish));
+  for (int time = 1; time <= 5; ++time) CHECK_EQ(points.Strike().ok(), time != 3);
+}
+
+TEST(a_stack_becomes_a_line) {
+  const std::string text =
+      "Thread 0x00007f (most recent call first):\n"
+      "  File \"/a/b/other.py\", line 1 in wait\n"
+      "\n"
+      "Thread 0x00007e (most recent call first):\n"
+      "  File \"/home/x/in data.py\", line 20 in load\n"
+      "  File \"<string>\", line 7 in <module>\n";
+  CHECK_EQ(MainStackOf(text), std::string("load (in data.py:20) < <module> (<string>:7)"));
+  CHECK_EQ(MainStackOf(""), std::string());
+}
+
+TEST(numbers_that_are_none_are_found) {
+  std::vector<float> floats(10'001, 1.0f);
+  CHECK(!FirstNotFinite(floats.data(), DType::kFloat32, floats.size()));
+  floats[10'000] = std::numeric_limits<float>::infinity();
+  CHECK_EQ(*FirstNotFinite(floats.data(), DType::kFloat32, floats.size()), size_t{10'000});
+  floats[4097] = std::numeric_limits<float>::quiet_NaN();
+  CHECK_EQ(*FirstNotFinite(floats.data(), DType::kFloat32, floats.size()), size_t{4097});
+  CHECK_EQ(*FirstNotFinite(floats.data(), DType::kComplex64, 5000), size_t{2048});
+  const std::vector<double> doubles = {1, -std::numeric_limits<double>::infinity()};
+  CHECK_EQ(*FirstNotFinite(doubles.data(), DType::kFloat64, 2), size_t{1});
+  const std::vector<uint16_t> halves = {0x7bff, 0x7c00};
+  CHECK_EQ(*FirstNotFinite(halves.data(), DType::kFloat16, 2), size_t{1});
+  CHECK(!FirstNotFinite(halves.data(), DType::kBFloat16, 2));
+  CHECK(!FirstNotFinite(floats.data(), DType::kInt32, floats.size()));
+}
+
+}  // namespace
+}  // namespace horoacc

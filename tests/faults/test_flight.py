@@ -1,0 +1,128 @@
+"""What a rank waits for is told: by the stall's warning, and by the record of its flight."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+from faulted_jobs import FaultedJob
+from launcher_jobs import Job
+
+from horoacc.launcher import explain
+
+PARTED = {"HOROACC_PARTED_HOSTS": "2+2"}
+STALL = {"HOROACC_STALL_CHECK_TIME_SECONDS": "1"}
+
+
+@pytest.mark.parametrize(
+    ("size", "variables"), [(2, {}), (4, {"HOROACC_CONTROL": "tcp"}), (4, PARTED)]
+)
+def test_a_stall_tells_where_the_missing_rank_is(
+    faulted: FaultedJob, tmp_path: Path, size: int, variables: dict[str, str]
+) -> None:
+    """It sleeps; nothing of it runs but the core's own thread."""
+    faulted.start(size, "negotiating", 1, tmp_path / "go", **STALL | variables)
+    faulted.await_phase()
+    faulted.wait_for(lambda: bool(faulted.warnings()), "the warning")
+    (warning,) = faulted.warnings()
+    assert re.search(r"'allreduce\.late' has waited .* rank\(s\) 1 have not submitted it", warning)
+    assert re.search(
+        r"; rank 1 is in await_go \(faulted_rank\.py:\d+\) < run \(faulted_rank\.py:\d+\) <",
+        warning,
+    ), warning
+    (tmp_path / "go").touch()
+    assert faulted.end() == 0
+
+
+HOLDS_THE_LOCK = """
+import ctypes, sys, time
+import numpy as np
+import horoacc as hvd
+hvd.init()
+hvd.barrier()
+def compute():
+    ctypes.PyDLL(None).usleep(5_000_000)  # without giving up the interpreter's lock
+if hvd.rank() == 1:
+    compute()
+print(hvd.allreduce(np.ones(2), op=hvd.Sum, name="late").tolist(), flush=True)
+"""
+
+
+def test_a_rank_that_holds_the_interpreter_is_asked_as_well_and_is_not_silent() -> None:
+    with Job() as job:
+        result = job.run(
+            "--tcp", "-np", "2", sys.executable, "-c", HOLDS_THE_LOCK,
+            HOROACC_STALL_CHECK_TIME_SECONDS="1", HOROACC_SILENCE_WARNING_SECONDS="3",
+        )  # fmt: skip
+    (warning,) = [line for line in result.err.splitlines() if "warning" in line]
+    assert re.search(r"; rank 1 is in compute \(<string>:8\) < <module>", warning), warning
+    assert result.of(0) == result.of(1) == ["[2.0, 2.0]"]
+
+
+def test_a_time_out_leaves_records_that_explain_it(faulted: FaultedJob, tmp_path: Path) -> None:
+    folder = tmp_path / "flight"
+    faulted.start(
+        4, "negotiating", 2, tmp_path / "go", "--tcp", "--flight-dir", str(folder),
+        HOROACC_STALL_SHUTDOWN_TIME_SECONDS="2", **STALL,
+    )  # fmt: skip
+    faulted.wait_for(lambda: len(faulted.told) == 3, "the others' end")
+    (tmp_path / "go").touch()
+    assert faulted.end() == 9
+    for told in faulted.told.values():
+        assert (told["error"], told["culprit"]) == ("Timeout", 2), told
+        assert told["tensor"] == "allreduce.late" and "horoaccrun explain" in told["hint"], told
+    lines = explain.explain(folder)
+    words = r"Ranks 0, 1, 3 wait for rank 2 in 'allreduce\.late' since \d\d:\d\d:\d\d, for \d+ s; "
+    assert re.match(words, lines[0]), lines
+    assert "rank 2 has done nothing since it completed 'barrier" in lines[0], lines
+    assert "and is in await_go (faulted_rank.py:" in lines[0], lines
+    assert len(lines) == 5 and all("was not submitted by rank(s) 2" in line for line in lines[1:])
+
+
+def test_a_signal_asks_for_a_record_and_the_job_goes_on(
+    faulted: FaultedJob, tmp_path: Path
+) -> None:
+    folder = tmp_path / "flight"
+    faulted.start(
+        2, "negotiating", 0, tmp_path / "go", "--tcp", HOROACC_FLIGHT_DIR=str(folder),
+        HOROACC_FLIGHT_EVENTS="4",
+    )  # fmt: skip
+    faulted.await_phase()
+    faulted.signal(1, signal.SIGUSR1)
+    record = folder / "rank.1.json"
+    faulted.job.wait_until(record.exists, "the record")
+    said = json.loads(record.read_text())
+    assert said["rank"] == 1 and said["size"] == 2 and len(said["events"]) <= 4
+    (call,) = said["calls"]
+    assert (call["tensor"], call["ready"], call["missing"]) == ("allreduce.late", [1], [0])
+    assert "in run" in said["stack"]
+    (line, *_rest) = explain.explain(folder)
+    assert line.startswith("Rank 1 waits for rank 0 in 'allreduce.late' since "), line
+    (tmp_path / "go").touch()
+    assert faulted.end() == 0
+
+
+def test_a_folder_that_cannot_be_written_to_costs_one_warning(
+    faulted: FaultedJob, tmp_path: Path
+) -> None:
+    (tmp_path / "file").touch()
+    faulted.start(2, "idle", 1, tmp_path / "go", HOROACC_FLIGHT_DIR=str(tmp_path / "file"))
+    faulted.await_phase()
+    faulted.signal(0, signal.SIGUSR1)
+    faulted.wait_for(lambda: bool(faulted.warnings()), "the warning")
+    assert "the record of the flight cannot be written" in faulted.warnings()[0]
+    (tmp_path / "go").touch()
+    assert faulted.end() == 0
+
+
+def test_explain_without_records(tmp_path: Path) -> None:
+    with Job() as job:
+        nothing = job.run("explain", str(tmp_path), code=1)
+        assert "there are no records (rank.N.json)" in nothing.out
+        (tmp_path / "rank.0.json").write_text("{")
+        damaged = job.run("explain", str(tmp_path), code=1)
+        assert "rank.0.json is no record" in damaged.out
