@@ -72,8 +72,7 @@ def explain(folder: Path) -> list[str]:
     if not lines:
         lines.append("No rank waited for another: every call in flight was made by all.")
     lines += [
-        f"Rank {rank} could not be asked where it is: it left no record, so it was killed, stopped, "
-        "or is not of this job."
+        f"Rank {rank} left no record: it was killed or stopped, or its host has another folder."
         for rank in range(size)
         if rank not in records
     ]

@@ -5,6 +5,7 @@
 #include "api/hosts.h"
 #include "base/clock.h"
 #include "negotiate/set_board.h"
+#include "runtime/agreed_settings.h"
 #include "transport/inproc.h"
 #include "transport/mpi_choice.h"
 #include "transport/mpi_links.h"
@@ -99,6 +100,7 @@ Result<EngineParts> PrepareLaunch(const Settings& settings, const ha_placement& 
     } else {
       return MakeError(ErrorKind::kConfig, "unknown bootstrap '" + kind + "'");
     }
+    HA_TRY(CheckAlike(settings, ha_version(), *parts.bootstrap, deadline));
     parts.faults = std::make_shared<FaultPoints>(settings.fault, placement.rank);
     HA_FAULT(*parts.faults, kBootstrap);
     HostOptions host;

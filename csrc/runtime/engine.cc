@@ -11,6 +11,7 @@
 
 #include "base/clock.h"
 #include "negotiate/board_plane.h"
+#include "runtime/agreed_settings.h"
 #include "runtime/cores.h"
 #include "transport/faulty_links.h"
 
@@ -21,47 +22,6 @@ constexpr int64_t kDrainLimit = 5 * kSecond;
 constexpr int64_t kSpin = 50 * kMicrosecond;
 constexpr uint64_t kWindowRingBytes = 1 << 20;  // what one rank's window ring takes of the L3 cache
 constexpr uint32_t kWindowDepth = 4;
-constexpr const char* kChosen = "-";  // an algorithm that nobody forces
-
-// The fifth word of what AgreeOnSettings sends.
-int ControlIn(const std::string& text) {
-  std::istringstream words(text);
-  std::string skipped;
-  for (int word = 0; word < 4; ++word) words >> skipped;
-  int control = -1;
-  words >> control;
-  return control;
-}
-
-// The settings in which ranks must not differ travel with the bootstrap; rank 0's values hold.
-Result<Settings> AgreeOnSettings(Settings settings, Bootstrap& bootstrap, int64_t deadline_ns) {
-  std::ostringstream mine;
-  mine << settings.fusion_threshold << ' ' << settings.window_bytes << ' '
-       << settings.last_arriver_bytes << ' ' << static_cast<int>(settings.reduce_path) << ' '
-       << static_cast<int>(settings.control) << ' ' << settings.reduction << ' '
-       << (settings.algorithm.empty() ? kChosen : settings.algorithm);
-  HA_ASSIGN(const std::vector<std::string> all, bootstrap.AllGather(mine.str(), deadline_ns));
-  // Each rank looks at all, so that none of them goes on, and all give the same reason.
-  for (int rank = static_cast<int>(all.size()) - 1; rank >= 0; --rank) {
-    std::istringstream theirs(all[rank]);
-    int path = 0;
-    int control = 0;
-    theirs >> settings.fusion_threshold >> settings.window_bytes >> settings.last_arriver_bytes >>
-        path >> control >> settings.reduction >> settings.algorithm;
-    if (!theirs) {
-      return MakeError(ErrorKind::kConfig,
-                       "rank " + std::to_string(rank) + " runs another version of HoroACC", rank);
-    }
-    if (control != ControlIn(all[0])) {
-      return MakeError(ErrorKind::kConfig,
-                       "setting 'control' differs between rank 0 and rank " + std::to_string(rank),
-                       rank);
-    }
-    settings.reduce_path = static_cast<PathKind>(path);
-  }
-  if (settings.algorithm == kChosen) settings.algorithm.clear();
-  return settings;
-}
 
 std::string HostName() {
   utsname names{};
@@ -376,44 +336,6 @@ Status Engine::FinalizeMpi() {
   if (!mpi_) return {};
   if (ended_in_abort_ || board_.aborted().kind != ErrorKind::kOk) mpi_->Abandon();
   return mpi_->Finalize();
-}
-
-void* Engine::AllocateShared(size_t bytes) { return arena_->Allocate(bytes); }
-
-// After an abort a stopped or slow peer may still write into blocks of the collective in flight:
-// until all have seen the abort (or are dead) such memory is not used again.
-void Engine::FreeShared(void* memory) {
-  if (board_.header().abort_word.load(std::memory_order_acquire) == 0) {
-    arena_->Free(memory);
-    return;
-  }
-  {
-    std::lock_guard lock(quarantine_mutex_);
-    quarantine_.push_back(memory);
-  }
-  EmptyQuarantine();
-}
-
-bool Engine::AllStopped() const {
-  for (size_t l = 0; l < share_.ranks.size(); ++l) {
-    const RankState& state = board_.state(l);
-    if (state.abort_seen.load(std::memory_order_acquire) != 0) continue;
-    if (static_cast<RankPhase>(state.phase.load()) == RankPhase::kLeft) continue;
-    if (!share_.pidfds[l]) return false;
-    pollfd watched{share_.pidfds[l]->get(), POLLIN, 0};
-    if (::poll(&watched, 1, 0) <= 0) return false;
-  }
-  return true;
-}
-
-void Engine::EmptyQuarantine() {
-  std::vector<void*> freed;
-  {
-    std::lock_guard lock(quarantine_mutex_);
-    if (quarantine_.empty() || !AllStopped()) return;
-    freed.swap(quarantine_);
-  }
-  for (void* memory : freed) arena_->Free(memory);
 }
 
 // One rank tells the story of the job, as Horovod's timeline does: all ranks may call this with

@@ -203,11 +203,12 @@ class Engine {
   Status End(ProcessSet& set, std::unique_ptr<Running> running);
   Status EndJoin(ProcessSet& set, std::unique_ptr<Running> running);
   Status Drain(ProcessSet& set);
+  void Complete(ProcessSet& set, Entry& entry, Status outcome);
+  void WakeWaiters(Entry& entry);
+  // engine_fail.cc: under driver_mutex_, but for the last two
   std::vector<std::shared_ptr<Entry>> TakeUndecided(ProcessSet& set);
   void FailUndecided(ProcessSet& set, const Error& error);
   void FailAll(const Error& error);
-  void Complete(ProcessSet& set, Entry& entry, Status outcome);
-  void WakeWaiters(Entry& entry);
   void Abort(const Error& error);
   bool AbortHere(const Error& error);
 

@@ -1,7 +1,7 @@
 """Kills ranks at random moments: python tests/faults/kill_soak.py [--times 100] [--hosts 2+2]
 
-Each time a job of its own is at reductions of 4 MiB when one of its ranks is killed. Prints how long the survivors took to be told, and fails if that was longer than
-`docs/faults.md` says.
+Each time a job of its own is at reductions of 4 MiB when one of its ranks is killed. Prints how
+long the survivors took to be told, and fails if that was longer than docs/faults.md says.
 """
 
 from __future__ import annotations

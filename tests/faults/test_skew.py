@@ -52,7 +52,7 @@ def test_what_must_not_differ_is_told_to_all(size: int) -> None:
             HOROACC_GRACE_SECONDS="30",
         )  # fmt: skip
     last = size - 1
-    text = f"{last} setting 'control' differs between rank 0 and rank {last}"
+    text = f"{last} setting 'control' differs: rank 0 has 'auto', rank {last} has 'tcp'"
     told = [line for rank in range(size) for line in result.of(rank)]
     assert told and set(told) == {text}, result
 

@@ -1,0 +1,56 @@
+#include "runtime/agreed_settings.h"
+
+#include <array>
+#include <sstream>
+#include <string>
+#include <vector>
+
+namespace horoacc {
+namespace {
+
+constexpr const char* kChosen = "-";  // an algorithm that nobody forces
+constexpr std::array kControls = {"auto", "board", "tcp", "mpi"};
+
+}  // namespace
+
+Result<Settings> AgreeOnSettings(Settings settings, Bootstrap& bootstrap, int64_t deadline_ns) {
+  std::ostringstream mine;
+  mine << settings.fusion_threshold << ' ' << settings.window_bytes << ' '
+       << settings.last_arriver_bytes << ' ' << static_cast<int>(settings.reduce_path) << ' '
+       << settings.reduction << ' ' << (settings.algorithm.empty() ? kChosen : settings.algorithm);
+  HA_ASSIGN(const std::vector<std::string> all, bootstrap.AllGather(mine.str(), deadline_ns));
+  std::istringstream rank0(all[0]);
+  int path = 0;
+  rank0 >> settings.fusion_threshold >> settings.window_bytes >> settings.last_arriver_bytes >>
+      path >> settings.reduction >> settings.algorithm;
+  if (!rank0) return MakeError(ErrorKind::kConfig, "rank 0's settings cannot be read", 0);
+  settings.reduce_path = static_cast<PathKind>(path);
+  if (settings.algorithm == kChosen) settings.algorithm.clear();
+  return settings;
+}
+
+Status CheckAlike(const Settings& settings, const std::string& version, Bootstrap& bootstrap,
+                  int64_t deadline_ns) {
+  const std::string control = kControls[static_cast<size_t>(settings.control)];
+  HA_ASSIGN(const std::vector<std::string> all,
+            bootstrap.AllGather(version + "\n" + control, deadline_ns));
+  const auto field = [&](int rank, int index) {
+    std::istringstream lines(all[rank]);
+    std::string line;
+    for (int k = 0; k <= index; ++k) std::getline(lines, line);
+    return line;
+  };
+  const std::array names = {"HoroACC's version", "setting 'control'"};
+  for (int rank = 1; rank < static_cast<int>(all.size()); ++rank) {
+    for (int index = 0; index < static_cast<int>(names.size()); ++index) {
+      if (field(rank, index) == field(0, index)) continue;
+      return MakeError(ErrorKind::kConfig,
+                       std::string(names[index]) + " differs: rank 0 has '" + field(0, index) +
+                           "', rank " + std::to_string(rank) + " has '" + field(rank, index) + "'",
+                       rank);
+    }
+  }
+  return {};
+}
+
+}  // namespace horoacc
