@@ -18,6 +18,8 @@ void Engine::LetGo() {
       if (set) sets.push_back(set);
     }
     sets.insert(sets.end(), removed_sets_.begin(), removed_sets_.end());
+    sets_.clear();
+    removed_sets_.clear();
   }
   // Who is in the middle of a submission leaves it: the next one finds the failure.
   for (const auto& set : sets) {

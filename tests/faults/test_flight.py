@@ -18,9 +18,7 @@ PARTED = {"HOROACC_PARTED_HOSTS": "2+2"}
 STALL = {"HOROACC_STALL_CHECK_TIME_SECONDS": "1"}
 
 
-@pytest.mark.parametrize(
-    ("size", "variables"), [(2, {}), (4, {"HOROACC_CONTROL": "tcp"}), (4, PARTED)]
-)
+@pytest.mark.parametrize(("size", "variables"), [(2, {}), (4, PARTED)])
 def test_a_stall_tells_where_the_missing_rank_is(
     faulted: FaultedJob, tmp_path: Path, size: int, variables: dict[str, str]
 ) -> None:

@@ -12,10 +12,8 @@ from faulted_jobs import FaultedJob
 @pytest.mark.parametrize(
     ("size", "phase", "number"),
     [
-        (2, "idle", signal.SIGINT),
         (4, "collective", signal.SIGINT),
-        (4, "negotiating", signal.SIGTERM),
-        (2, "collective", signal.SIGTERM),
+        (2, "negotiating", signal.SIGTERM),
     ],
 )
 def test_the_launcher_is_told(
@@ -27,7 +25,7 @@ def test_the_launcher_is_told(
     assert faulted.end() == 128 + number
 
 
-@pytest.mark.parametrize(("size", "phase"), [(2, "negotiating"), (4, "collective")])
+@pytest.mark.parametrize(("size", "phase"), [(4, "negotiating")])
 def test_a_rank_is_told(faulted: FaultedJob, tmp_path: Path, size: int, phase: str) -> None:
     """As a scheduler does that reclaims one process: the others learn whom they lost."""
     faulted.start(size, phase, 1, tmp_path / "go")

@@ -21,9 +21,7 @@ HOSTS = {"HOROACC_PARTED_HOSTS": "1+1"}
     [
         (2, "collective", {}),
         (4, "idle", {}),
-        (2, "idle", HOSTS),
         (4, "negotiating", {"HOROACC_PARTED_HOSTS": "2+2"}),
-        (4, "collective", {"HOROACC_CONTROL": "tcp"}),
     ],
 )
 def test_it_is_reported_and_goes_on(
@@ -62,7 +60,7 @@ def test_it_is_reported_after_five_seconds(faulted: FaultedJob, tmp_path: Path) 
 
 @pytest.mark.parametrize(
     ("size", "phase", "variables"),
-    [(2, "collective", {}), (4, "negotiating", {}), (2, "negotiating", HOSTS)],
+    [(4, "negotiating", {}), (2, "collective", HOSTS)],
 )
 def test_it_ends_the_job_at_the_limit(
     faulted: FaultedJob, tmp_path: Path, size: int, phase: str, variables: dict[str, str]
