@@ -71,6 +71,7 @@ def test_it_ends_the_job_at_the_limit(
     faulted.signal(1, signal.SIGSTOP)
     faulted.wait_for(lambda: len(faulted.told) == size - 1, "the survivors' end")
     # The one that was stopped is told as well, once it can listen.
+    (tmp_path / "go").touch()
     faulted.signal(1, signal.SIGCONT)
     faulted.wait_for(lambda: len(faulted.told) == size, "its own end")
     assert faulted.end() == 9
