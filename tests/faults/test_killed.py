@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import re
 import signal
 import socket
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from faulted_jobs import FaultedJob, expect_told
+from kill_soak import kill_once
 
 HOSTS = {"HOROACC_PARTED_HOSTS": "1+1"}
 FOUR_HOSTS = {"HOROACC_PARTED_HOSTS": "2+2"}
@@ -48,6 +50,15 @@ def test_kill(
             assert error["tensor"] == "allreduce.late", error
         else:
             assert error["tensor"].startswith("allreduce."), error
+
+
+@pytest.mark.parametrize("hosts", ["", "2+2"])
+def test_a_kill_at_a_random_moment(tmp_path: Path, hosts: str) -> None:
+    """One of those of which kill_soak.py does a hundred."""
+    chance = random.Random()
+    kill_once(
+        4, chance.random(), chance.randrange(4), tmp_path, HOROACC_PARTED_HOSTS=hosts
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(("size", "variables"), [(2, {}), (4, FOUR_HOSTS)])
