@@ -84,11 +84,11 @@ void ControlMux::Close() {
 Result<bool> ControlMux::Pump() {
   const auto with_links = [this](auto&& action) {
     std::lock_guard lock(mutex_);
-    action();
+    if (links_) action(*links_);
   };
-  with_links([this] { links_.Hold(); });
+  with_links([](ControlLinks& links) { links.Hold(); });
   Result<bool> taken = Deliver();
-  with_links([this] { links_.Flush(); });
+  with_links([](ControlLinks& links) { links.Flush(); });
   return taken;
 }
 

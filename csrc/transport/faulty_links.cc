@@ -17,6 +17,8 @@ class FaultyControlLinks final : public ControlLinks {
     HA_FAULT(points_, kSend);
     return links_->Send(peer, bytes);
   }
+  void Hold() override { links_->Hold(); }
+  void Flush() override { links_->Flush(); }
   Result<std::optional<ControlMessage>> Receive() override {
     Result<std::optional<ControlMessage>> received = links_->Receive();
     if (received.ok() && received.value()) HA_FAULT(points_, kReceive);
