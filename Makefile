@@ -2,6 +2,7 @@
 # make test    C++ tests, then Python tests
 # make check   formatting, lint and types; clang-tidy only where something changed since it was clean
 # make tsan    C++ tests under ThreadSanitizer; make asan: Address- and UBSanitizer
+# make cuda-all  compiles the kernels for all GPUs that CUDA 13 knows; `make build` for sm_90 and newer
 # make bench   measures against Gloo, Open MPI and MPICH on this machine
 #
 # Everything lands in .venv, .mpich and build/. The first run installs and compiles; later ones only
@@ -16,7 +17,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 NATIVE = build/cmake-$(shell $(BIN)/python -c "import sysconfig; print(sysconfig.get_config_var('SOABI'))")
 MPICH_VERSION := 5.0.2
 
-.PHONY: setup build demo test test-cpp test-python check bench tsan asan clean distclean
+.PHONY: setup build demo test test-cpp test-python check bench tsan asan cuda-all clean distclean
 .DELETE_ON_ERROR:
 
 demo: build
@@ -63,7 +64,7 @@ build: .venv/.editable-$(PACKAGES_SUM)
 	@cmake --install $(NATIVE) --prefix horoacc > /dev/null
 
 # --- checks ----------------------------------------------------------------------------------
-CXX_FILES = $(shell find csrc torch_ops tensorflow_ops tests/cpp -name '*.cc' -o -name '*.h')
+CXX_FILES = $(shell find csrc torch_ops tensorflow_ops tests/cpp -name '*.cc' -o -name '*.cu' -o -name '*.h')
 
 # mypy must see launcher/ where it is imported: as horoacc.launcher.
 define TYPES
@@ -89,6 +90,12 @@ tsan asan: | setup
 	TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1 \
 	ASAN_OPTIONS=detect_leaks=1:strict_string_checks=1 UBSAN_OPTIONS=print_stacktrace=1 \
 	  $(NO_RANDOM) ctest --test-dir build/$@ --output-on-failure -j 2
+
+# Into a folder of its own: nothing else is built from it.
+cuda-all: | setup
+	cmake -G Ninja -S . -B build/$@ -DHOROACC_PYTHON=OFF \
+	  "-DHOROACC_CUDA_ARCHITECTURES=75-real;80-real;86-real;89-real;90-real;100"
+	cmake --build build/$@ --target horoacc_cuda -j $(JOBS)
 
 clean:
 	rm -rf build dist *.egg-info horoacc/lib horoacc/_core*.so .venv/.editable-*

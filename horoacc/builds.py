@@ -87,10 +87,10 @@ def ccl_built() -> bool:
 
 
 def cuda_built() -> bool:
-    """Says whether CUDA code is in use.
+    """Says whether collectives take CUDA tensors.
 
     Returns:
-        False.
+        False: kernels for GPUs may have been built, but no collective uses them yet.
     """
     return False
 

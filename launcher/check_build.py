@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Mapping
 
-from horoacc import _version
+from horoacc import _version, cuda_plugin
 from horoacc.launcher.find_mpirun import MpirunError, find_mpirun
 from horoacc.mpi_plugins import plugin
 
@@ -44,6 +44,13 @@ def report(given_mpirun: str, environ: Mapping[str, str]) -> tuple[str, bool]:
     lines += [_mark(not core and (openmpi or mpich), "MPI"), _mark(not core, "TCP")]
     lines += ["", "Available Tensor Operations:", _mark(not core, "Shared memory")]
     lines += ["", "MPI plug-ins:", _mark(openmpi, "Open MPI"), _mark(mpich, "MPICH")]
+    lines += ["", "Kernels for GPUs:", _mark(cuda_plugin.LIBRARY.is_file(), "CUDA plug-in")]
+    if not core:
+        trouble = cuda_plugin.trouble()
+        lines += [f"    here: {trouble or 'they run'}"]
+    lines += [
+        "    No collective uses them yet, and no GPU has run them: tests/gpu/run.sh checks them."
+    ]
     lines += ["", f"mpirun: {starts}"]
     if core:
         lines += ["", f"The core cannot be loaded: {core}"]

@@ -19,7 +19,8 @@ INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]', re.MULTILINE)
 
 
 def cpp_files(folder: str) -> list[Path]:
-    return sorted(path for path in (ROOT / folder).rglob("*") if path.suffix in (".cc", ".h"))
+    suffixes = (".cc", ".cu", ".h")
+    return sorted(path for path in (ROOT / folder).rglob("*") if path.suffix in suffixes)
 
 
 def python_files(*folders: str) -> list[Path]:
@@ -107,6 +108,19 @@ def test_only_the_plugin_knows_mpi_and_nobody_a_framework() -> None:
             assert "mpi.h" not in targets, name(path)
         outside = ("torch/", "ATen/", "c10/", "tensorflow/")
         assert not [target for target in targets if target.startswith(outside)], name(path)
+
+
+def test_only_the_cuda_plugin_knows_cuda() -> None:
+    """So that everything else compiles where there is no toolkit."""
+    toolkit = ("cuda.h", "cuda_runtime", "cuda_fp16", "cuda_bf16", "nccl")
+    launch = "execute/cuda/launch.h"
+    for path in cpp_files("csrc"):
+        if path.suffix == ".cu" or name(path) == f"csrc/{launch}":
+            continue
+        targets = [target for _, target in includes(path)]
+        assert not [target for target in targets if target.startswith((*toolkit, launch))], name(
+            path
+        )
 
 
 def test_no_mutable_globals_or_environment_in_the_core() -> None:

@@ -295,6 +295,10 @@ HA_API int ha_simulate(const ha_plan* plan, const ha_fabric* fabric, double byte
 /* At most 64 ranks. HA_INVALID tells what is wrong with the schedule, or with the plan. */
 HA_API int ha_prove(const ha_plan* plan, ha_proof* proof, ha_error* error);
 
+/* Whether kernels run on a GPU of this machine: loads the CUDA plug-in and takes the GPU into use.
+ * HA_UNSUPPORTED tells what is missing. */
+HA_API int ha_check_cuda(const char* plugin, int device, ha_error* error);
+
 HA_API const char* ha_version(void);
 /* Defaults of every setting that the core knows, as "key=value" lines; returns the length needed.
  */

@@ -10,6 +10,8 @@
 #include "api/python_outputs.h"
 #include "api/python_schedule.h"
 
+namespace py = pybind11;
+
 PYBIND11_MODULE(_core, module) {
   module.doc() = "The engine of HoroACC.";
   module.attr("ALLREDUCE") = static_cast<int>(HA_ALLREDUCE);
@@ -28,5 +30,10 @@ PYBIND11_MODULE(_core, module) {
   DefineSchedules(module);
 
   module.def("version", [] { return std::string(ha_version()); });
+  module.def("cuda_trouble", [](const std::string& plugin, int device) {
+    ha_error error{};
+    const py::gil_scoped_release release;
+    return ha_check_cuda(plugin.c_str(), device, &error) == HA_OK ? std::string() : error.message;
+  });
   module.def("setting_defaults", [] { return horoacc::python::Pairs(ha_setting_defaults); });
 }

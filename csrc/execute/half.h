@@ -5,10 +5,12 @@
 // is compiled for one instruction set can use them without lending its machine code to others.
 #include <cstdint>
 
+#include "base/device.h"
+
 namespace horoacc {
 
 /// Widens IEEE 754 binary16. Exact; a signalling NaN becomes quiet, as with vcvtph2ps.
-[[nodiscard, gnu::always_inline]] constexpr inline float HalfToFloat(uint16_t half) {
+[[nodiscard]] HA_INLINE constexpr float HalfToFloat(uint16_t half) {
   const uint32_t sign = (half & 0x8000u) << 16;
   const uint32_t magnitude = half & 0x7fffu;
   // A subnormal is its fraction times 2^-24, which float32 holds as a normal number.
@@ -23,7 +25,7 @@ namespace horoacc {
 }
 
 /// Rounds to IEEE 754 binary16, nearest even; a NaN keeps its sign and upper payload.
-[[nodiscard, gnu::always_inline]] constexpr inline uint16_t FloatToHalf(float value) {
+[[nodiscard]] HA_INLINE constexpr uint16_t FloatToHalf(float value) {
   const uint32_t bits = __builtin_bit_cast(uint32_t, value);
   const uint32_t sign = (bits >> 16) & 0x8000u;
   const uint32_t magnitude = bits & 0x7fffffffu;
@@ -41,12 +43,12 @@ namespace horoacc {
 }
 
 /// Widens bfloat16, which is the upper half of a float32. Exact.
-[[nodiscard, gnu::always_inline]] constexpr inline float BFloat16ToFloat(uint16_t half) {
+[[nodiscard]] HA_INLINE constexpr float BFloat16ToFloat(uint16_t half) {
   return __builtin_bit_cast(float, static_cast<uint32_t>(half) << 16);
 }
 
 /// Rounds to bfloat16, nearest even; a NaN stays a NaN where rounding up could make an infinity.
-[[nodiscard, gnu::always_inline]] constexpr inline uint16_t FloatToBFloat16(float value) {
+[[nodiscard]] HA_INLINE constexpr uint16_t FloatToBFloat16(float value) {
   const uint32_t bits = __builtin_bit_cast(uint32_t, value);
   const uint32_t rounded = bits + 0x7fffu + ((bits >> 16) & 1u);
   const uint32_t nan = bits | 0x00400000u;

@@ -1,5 +1,6 @@
 #pragma once
-// Element types and operations of the kernels. Included only by the reduce_<isa>.cc files.
+// Element types and operations of the kernels. Included by the reduce_<isa>.cc files, and by the
+// kernels of GPUs (cuda/).
 //
 // Everything in the kernel headers lies in an anonymous namespace: each instruction set has its
 // own copy, and none of them can end up serving a CPU that lacks the instructions.
@@ -8,8 +9,6 @@
 #include <type_traits>
 
 #include "execute/half.h"
-
-#define HA_INLINE [[gnu::always_inline]] inline
 
 namespace horoacc {
 namespace {

@@ -294,6 +294,7 @@ def test_flags_without_a_meaning_are_explained(job: Job) -> None:
 
 
 def test_version_and_check_build(job: Job) -> None:
+    from horoacc import cuda_plugin
     from horoacc._version import __version__
 
     assert job.run("--version").out.strip() == __version__
@@ -301,6 +302,11 @@ def test_version_and_check_build(job: Job) -> None:
     for line in (f"HoroACC v{__version__}:", "Available Frameworks:", "    [X] TCP"):
         assert line in result.out.splitlines()
     assert "mpirun: " in result.out
+    lines = result.out.splitlines()
+    kernels = lines.index("Kernels for GPUs:")
+    built = cuda_plugin.LIBRARY.is_file()
+    assert lines[kernels + 1] == f"    [{'X' if built else ' '}] CUDA plug-in"
+    assert lines[kernels + 2].removeprefix("    here: ") == (cuda_plugin.trouble() or "they run")
 
 
 def test_a_missing_core_is_told_in_a_line(job: Job) -> None:

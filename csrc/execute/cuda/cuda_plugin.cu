@@ -1,0 +1,233 @@
+// The plug-in's entry: checks what it is given, puts tables where the GPU reads them, launches.
+#include <cstdio>
+#include <cstring>
+#include <memory>
+#include <new>
+#include <string>
+
+#include "execute/cuda/cuda_plugin.h"
+#include "execute/cuda/launch.h"
+
+namespace horoacc::cuda {
+namespace {
+
+Status Check(cudaError_t code, const char* call) {
+  if (code == cudaSuccess) return {};
+  return MakeError(ErrorKind::kSystem, std::string(call) + ": " + cudaGetErrorString(code));
+}
+
+/// The calling thread uses the device; whatever it used before, afterwards.
+class CurrentDevice {
+ public:
+  explicit CurrentDevice(int device) {
+    code_ = cudaGetDevice(&before_);
+    if (code_ == cudaSuccess && before_ != device) code_ = cudaSetDevice(device);
+    restores_ = code_ == cudaSuccess && before_ != device;
+  }
+  ~CurrentDevice() {
+    // It was current before, so there is nothing that could be wrong with it now.
+    if (restores_) static_cast<void>(cudaSetDevice(before_));
+  }
+  CurrentDevice(const CurrentDevice&) = delete;
+  CurrentDevice& operator=(const CurrentDevice&) = delete;
+  [[nodiscard]] Status status() const { return Check(code_, "cudaSetDevice"); }
+
+ private:
+  cudaError_t code_ = cudaSuccess;
+  int before_ = 0;
+  bool restores_ = false;
+};
+
+/// A place for a table of tensors: pinned memory, the device's copy, and when the host may write
+/// again.
+class Table {
+ public:
+  Table() = default;
+  Table(const Table&) = delete;
+  Table& operator=(const Table&) = delete;
+  // What fails here has failed before, and been reported.
+  ~Table() {
+    if (copied_ != nullptr) static_cast<void>(cudaEventDestroy(copied_));
+    Free();
+  }
+
+  /// Enqueues the copy and gives the device's address.
+  [[nodiscard]] Result<const PackItem*> Fill(const std::vector<PackItem>& items,
+                                             cudaStream_t stream) {
+    HA_TRY(Prepare(items.size()));
+    std::memcpy(host_, items.data(), items.size() * sizeof(PackItem));
+    HA_TRY(Check(cudaMemcpyAsync(device_, host_, items.size() * sizeof(PackItem),
+                                 cudaMemcpyHostToDevice, stream),
+                 "cudaMemcpyAsync"));
+    return device_;
+  }
+  /// After the kernel that reads it has been enqueued.
+  [[nodiscard]] Status Close(cudaStream_t stream) {
+    return Check(cudaEventRecord(copied_, stream), "cudaEventRecord");
+  }
+
+ private:
+  Status Prepare(size_t items) {
+    if (copied_ == nullptr) {
+      HA_TRY(Check(cudaEventCreateWithFlags(&copied_, cudaEventDisableTiming), "cudaEventCreate"));
+    } else {
+      HA_TRY(Check(cudaEventSynchronize(copied_), "a pack before this one"));
+    }
+    if (items <= capacity_) return {};
+    Free();
+    size_t capacity = 1024;
+    while (capacity < items) capacity *= 2;
+    HA_TRY(Check(cudaMallocHost(reinterpret_cast<void**>(&host_), capacity * sizeof(PackItem)),
+                 "cudaMallocHost"));
+    HA_TRY(Check(cudaMalloc(reinterpret_cast<void**>(&device_), capacity * sizeof(PackItem)),
+                 "cudaMalloc"));
+    capacity_ = capacity;
+    return {};
+  }
+
+  void Free() {
+    if (host_ != nullptr) static_cast<void>(cudaFreeHost(host_));
+    if (device_ != nullptr) static_cast<void>(cudaFree(device_));
+    host_ = nullptr;
+    device_ = nullptr;
+    capacity_ = 0;
+  }
+
+  PackItem* host_ = nullptr;
+  PackItem* device_ = nullptr;
+  size_t capacity_ = 0;
+  cudaEvent_t copied_ = nullptr;
+};
+
+class Device {
+ public:
+  explicit Device(int number) : number_(number) {}
+
+  Status Open() {
+    const CurrentDevice current(number_);
+    HA_TRY(current.status());
+    int processors = 0;
+    HA_TRY(Check(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, number_),
+                 "cudaDeviceGetAttribute"));
+    processors_ = static_cast<uint32_t>(processors);
+    return {};
+  }
+
+  void Close() {
+    const CurrentDevice current(number_);
+    // A device that is lost has nothing left to wait for.
+    static_cast<void>(cudaDeviceSynchronize());
+    for (std::unique_ptr<Table>& table : tables_) table.reset();
+  }
+
+  Status Reduce(cudaStream_t stream, const ReduceJob& job) {
+    HA_ASSIGN(const ReducePlan plan, PlanReduce(job));
+    if (job.count == 0) return {};
+    const CurrentDevice current(number_);
+    HA_TRY(current.status());
+    return Check(LaunchReduce(plan, {stream, processors_}), "the launch of a reduction");
+  }
+
+  Status Pack(cudaStream_t stream, const PackJob& job) {
+    HA_ASSIGN(const PackPlan plan, PlanPack(job));
+    if (plan.items.empty()) return {};
+    const CurrentDevice current(number_);
+    HA_TRY(current.status());
+    const Place place{stream, processors_};
+    if (plan.items.size() <= kInlineItems) {
+      return Check(LaunchPack(plan, nullptr, place), "the launch of a pack");
+    }
+    std::unique_ptr<Table>& table = tables_[packs_++ % kTables];
+    if (!table) table = std::make_unique<Table>();
+    HA_ASSIGN(const PackItem* const items, table->Fill(plan.items, stream));
+    const Status launched = Check(LaunchPack(plan, items, place), "the launch of a pack");
+    HA_TRY(table->Close(stream));
+    return launched;
+  }
+
+ private:
+  static constexpr size_t kTables = 16;
+
+  const int number_;
+  uint32_t processors_ = 1;
+  size_t packs_ = 0;
+  std::unique_ptr<Table> tables_[kTables];
+};
+
+int Report(const Status& status, ha_cuda_error* error) {
+  if (status.ok()) return 0;
+  std::snprintf(error->message, sizeof(error->message), "%s", status.error().message.c_str());
+  return 1;
+}
+
+/// Nothing that is thrown leaves the plug-in.
+template <typename Body>
+int Guarded(ha_cuda_error* error, Body body) {
+  try {
+    return Report(body(), error);
+  } catch (const std::exception& failure) {
+    return Report(MakeError(ErrorKind::kSystem, failure.what()), error);
+  }
+}
+
+bool IsType(int type) { return type >= 0 && type < kDTypeCount; }
+
+Status CheckNumbers(bool good) {
+  if (good) return {};
+  return MakeError(ErrorKind::kUnsupported, "the CUDA kernels: no such type or operation");
+}
+
+int OpenDevice(void** self, int device, ha_cuda_error* error) {
+  return Guarded(error, [&]() -> Status {
+    auto opened = std::make_unique<Device>(device);
+    HA_TRY(opened->Open());
+    *self = opened.release();
+    return {};
+  });
+}
+
+void CloseDevice(void* self) {
+  const std::unique_ptr<Device> device(static_cast<Device*>(self));
+  device->Close();
+}
+
+int RunReduce(void* self, void* stream, const ha_cuda_reduce* job, ha_cuda_error* error) {
+  return Guarded(error, [&]() -> Status {
+    HA_TRY(CheckNumbers(IsType(job->type) && job->op >= 0 && job->op < kReduceOpCount));
+    return static_cast<Device*>(self)->Reduce(
+        static_cast<cudaStream_t>(stream),
+        {.sources = {job->sources, job->source_count},
+         .destinations = {job->destinations, job->destination_count},
+         .count = job->count,
+         .type = static_cast<DType>(job->type),
+         .op = static_cast<ReduceOp>(job->op),
+         .scale = {job->pre, job->post, job->divisor}});
+  });
+}
+
+int RunPack(void* self, void* stream, const ha_cuda_pack* job, ha_cuda_error* error) {
+  return Guarded(error, [&]() -> Status {
+    HA_TRY(CheckNumbers(IsType(job->from_type) && IsType(job->to_type)));
+    std::vector<Tensor> tensors;
+    tensors.reserve(job->tensor_count);
+    for (size_t i = 0; i < job->tensor_count; ++i) {
+      tensors.push_back({job->tensors[i].from, job->tensors[i].to, job->tensors[i].count});
+    }
+    return static_cast<Device*>(self)->Pack(static_cast<cudaStream_t>(stream),
+                                            {.tensors = tensors,
+                                             .from = static_cast<DType>(job->from_type),
+                                             .to = static_cast<DType>(job->to_type),
+                                             .factor = job->factor,
+                                             .nonfinite = job->nonfinite});
+  });
+}
+
+constexpr ha_cuda_plugin kPlugin = {HA_CUDA_PLUGIN_VERSION, OpenDevice, CloseDevice, RunReduce,
+                                    RunPack};
+
+}  // namespace
+}  // namespace horoacc::cuda
+
+extern "C" __attribute__((visibility("default"))) const ha_cuda_plugin* horoacc_cuda_plugin_v1() {
+  return &horoacc::cuda::kPlugin;
+}

@@ -1,0 +1,62 @@
+#pragma once
+/* The CUDA plug-in: what libhoroacc.so knows of CUDA. It is a library of its own, so that the core
+   neither needs a toolkit to be built nor a driver to be loaded. Plain C. Functions that can fail
+   return 0, or another number after filling `error`. */
+#include <stddef.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define HA_CUDA_PLUGIN_VERSION 1
+#define HA_CUDA_PLUGIN_SYMBOL "horoacc_cuda_plugin_v1"
+
+typedef struct ha_cuda_error {
+  char message[512];
+} ha_cuda_error;
+
+/* All pointers to elements are the GPU's, or can be read and written by it. */
+typedef struct ha_cuda_reduce {
+  const void* const* sources;
+  void* const* destinations;
+  size_t source_count;
+  size_t destination_count;
+  size_t count;
+  int type; /* a DType of base/dtype.h */
+  int op;   /* a ReduceOp */
+  double pre, post, divisor;
+} ha_cuda_reduce;
+
+typedef struct ha_cuda_tensor {
+  const void* from;
+  void* to;
+  size_t count;
+} ha_cuda_tensor;
+
+typedef struct ha_cuda_pack {
+  const ha_cuda_tensor* tensors; /* the host's memory; free again when the call returns */
+  size_t tensor_count;
+  int from_type;
+  int to_type;
+  double factor;
+  unsigned long long* nonfinite; /* the GPU's; NaNs and infinities written are added; or null */
+} ha_cuda_pack;
+
+typedef struct ha_cuda_plugin {
+  unsigned version;
+  /* Takes the `device` of this process into use. */
+  int (*open)(void** self, int device, ha_cuda_error* error);
+  /* After everything that was enqueued has run. */
+  void (*close)(void* self);
+  /* One launch each on `stream` (a CUstream or cudaStream_t of the device; null is the default
+     stream). Nothing is waited for, except that of the last 16 packs with more than 100 tensors
+     the oldest must have begun to run. One thread at a time for one `self`. */
+  int (*reduce)(void* self, void* stream, const ha_cuda_reduce* job, ha_cuda_error* error);
+  int (*pack)(void* self, void* stream, const ha_cuda_pack* job, ha_cuda_error* error);
+} ha_cuda_plugin;
+
+typedef const ha_cuda_plugin* (*ha_cuda_plugin_entry)(void);
+
+#ifdef __cplusplus
+}
+#endif

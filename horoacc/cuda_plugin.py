@@ -1,0 +1,22 @@
+"""Where the CUDA plug-in lies, and whether it works on this machine."""
+
+from __future__ import annotations
+
+from horoacc.mpi_plugins import FOLDER
+
+LIBRARY = FOLDER / "libhoroacc_cuda.so"
+
+
+def trouble(device: int = 0) -> str:
+    """Says why the kernels for GPUs cannot run here.
+
+    Args:
+        device: The number of the GPU.
+
+    Returns:
+        What is missing (the plug-in, a driver, the GPU), or an empty string if they run. The first
+        call for a GPU takes it into use.
+    """
+    from horoacc import _core
+
+    return _core.cuda_trouble(str(LIBRARY), device)

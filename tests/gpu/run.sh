@@ -1,0 +1,81 @@
+#!/usr/bin/env bash
+# Builds, checks and times what HoroACC has for GPUs, on a machine with a GPU, CUDA 13 (nvcc), Python
+# 3.10 or newer and torch 2.10 or newer. Needs neither network, MPI nor an installed HoroACC.
+#
+#   tests/gpu/run.sh [folder]     everything that is said goes to the folder too (build/gpu)
+#
+# A part that fails does not end the others; the last lines say which ones did.
+set -uo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+out=$(mkdir -p "${1:-build/gpu}" && cd "${1:-build/gpu}" && pwd)
+python=${PYTHON:-$(command -v python3 || command -v python)}
+nvcc=${NVCC:-$(command -v nvcc || echo /usr/local/cuda/bin/nvcc)}
+library=$out/libhoroacc_cuda.so
+verdicts=()
+
+# part NAME SECONDS COMMAND ...
+part() {
+  local name=$1 seconds=$2 begin=$SECONDS
+  shift 2
+  echo "=== $name"
+  timeout "$seconds" "$@" 2>&1 | tee "$out/$name.txt"
+  local code=${PIPESTATUS[0]}
+  verdicts+=("$([ "$code" = 0 ] && echo PASS || echo "FAIL($code)") $name, $((SECONDS - begin)) s")
+}
+
+build() {
+  local options=(-std=c++20 -O3 -fmad=false -Icsrc -Xcompiler=-fPIC,-Wall,-Wextra,-fvisibility=hidden
+    -gencode "arch=compute_90,code=[sm_90,compute_90]")
+  local sources=(csrc/execute/cuda/*.cu csrc/execute/cuda/kernel_plan.cc csrc/execute/reduce_plan.cc)
+  local source objects=() jobs=()
+  for source in "${sources[@]}"; do
+    local object
+    object=$out/$(basename "$source").o
+    objects+=("$object")
+    "$nvcc" "${options[@]}" -c "$source" -o "$object" &
+    jobs+=($!)
+  done
+  local job
+  for job in "${jobs[@]}"; do wait "$job" || return 1; done
+  "$nvcc" -shared -cudart static "${objects[@]}" -o "$library"
+}
+
+machine() {
+  nvidia-smi
+  "$nvcc" --version
+  "$python" -c "import torch; print(torch.__version__, torch.version.cuda, torch.cuda.get_device_properties(0))"
+}
+
+host_tests() {
+  local test
+  for test in cuda_reduce cuda_pack; do
+    g++ -std=c++20 -O2 -ffp-contract=off -Icsrc -Itests/cpp "tests/cpp/${test}_test.cc" \
+      csrc/execute/cuda/kernel_plan.cc csrc/execute/reduce_plan.cc csrc/base/result.cc \
+      -o "$out/${test}_test" && "$out/${test}_test" || return 1
+  done
+}
+
+sanitizer() {
+  local tool program=${nvcc%/*}/compute-sanitizer
+  command -v compute-sanitizer > /dev/null && program=compute-sanitizer
+  for tool in memcheck racecheck; do
+    "$program" --tool "$tool" --error-exitcode 9 --target-processes all \
+      "$python" tests/gpu/check_kernels.py "$library" nonfinite_is_counted factors_are_exact || return 1
+  done
+}
+
+export -f build machine host_tests sanitizer
+export nvcc python out library
+part machine 60 bash -c machine
+part build 300 bash -c build
+kernels=(reduce_is_exact factors_are_exact pack_is_exact nonfinite_is_counted times_of_pack
+  times_of_reduce times_of_launches)
+for kernel in "${kernels[@]}"; do
+  part "$kernel" 180 "$python" tests/gpu/check_kernels.py "$library" "$kernel"
+done
+part sanitizer 240 bash -c sanitizer
+part host_tests 180 bash -c host_tests
+
+echo "=== verdicts"
+printf '%s\n' "${verdicts[@]}" | tee "$out/verdicts.txt"
+! grep -q '^FAIL' "$out/verdicts.txt"
