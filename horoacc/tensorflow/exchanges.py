@@ -14,7 +14,7 @@ from horoacc.calls import ALLGATHER
 from horoacc.complaints import check_group
 from horoacc.process_sets import ProcessSet, global_process_set
 from horoacc.tensorflow import raw_ops
-from horoacc.tensorflow.raw_ops import set_id
+from horoacc.tensorflow.raw_ops import as_written, set_id
 from horoacc.tensorflow.variables import broadcast_in_place, variable_of
 
 __all__ = [
@@ -27,6 +27,7 @@ __all__ = [
 ]
 
 
+@as_written
 def allgather(
     tensor: Any,
     name: str | None = None,
@@ -51,6 +52,7 @@ def allgather(
     return raw_ops.allgather([tensor], name, set_id(process_set), False, ignore_name_scope)[0]
 
 
+@as_written
 def grouped_allgather(
     tensors: Sequence[Any],
     name: str | None = None,
@@ -70,6 +72,7 @@ def grouped_allgather(
     return raw_ops.allgather(given, name, set_id(process_set), True, ignore_name_scope)
 
 
+@as_written
 def broadcast(
     tensor: Any,
     root_rank: int,
@@ -96,6 +99,7 @@ def broadcast(
     return raw_ops.broadcast(tensor, root_rank, name, set_id(process_set), ignore_name_scope)
 
 
+@as_written
 def broadcast_(
     variables: Sequence[Any],
     root_rank: int,
@@ -126,6 +130,7 @@ def broadcast_(
         return [variable.read_value() for variable in inner]
 
 
+@as_written
 def alltoall(
     tensor: Any,
     splits: Any = None,
@@ -155,6 +160,7 @@ def alltoall(
     return output if splits is None else (output, received)
 
 
+@as_written
 def join() -> Any:
     """Says that this rank has nothing more to reduce, and waits until every rank has said so.
 

@@ -10,6 +10,7 @@ import tensorflow as tf
 from horoacc import objects
 from horoacc.process_sets import ProcessSet, global_process_set
 from horoacc.tensorflow import raw_ops
+from horoacc.tensorflow.raw_ops import as_written
 from horoacc.tensorflow.variables import broadcast_in_place, variable_of
 
 __all__ = [
@@ -22,6 +23,7 @@ __all__ = [
 ]
 
 
+@as_written
 def broadcast_variables(
     variables: Sequence[Any],
     root_rank: int,

@@ -11,6 +11,7 @@ from horoacc.compression import Compressor, NoneCompressor
 from horoacc.dtypes import Average
 from horoacc.process_sets import ProcessSet, global_process_set
 from horoacc.tensorflow.gradient_reducer import GradientReducer, key_of
+from horoacc.tensorflow.raw_ops import as_written
 
 
 class _DistributedGradientTape(tf.GradientTape):  # type: ignore[misc]
@@ -29,6 +30,7 @@ class _DistributedGradientTape(tf.GradientTape):  # type: ignore[misc]
         """
         self._local_sources[key_of(source)] = source
 
+    @as_written
     def gradient(
         self,
         target: Any,
@@ -60,6 +62,7 @@ class _DistributedGradientTape(tf.GradientTape):  # type: ignore[misc]
         grads = self._reducer(grads, flat_sources, self._local_sources, self._scale_local_gradients)
         return tf.nest.pack_sequence_as(sources, grads)
 
+    @as_written
     def get_local_and_global_gradients(
         self,
         target: Any,

@@ -16,6 +16,7 @@ from horoacc.reduction import chosen_groups
 from horoacc.tensorflow.adasum_optimizer import _DistributedAdasumOptimizer
 from horoacc.tensorflow.gradient_aggregation import LocalGradientAggregation
 from horoacc.tensorflow.gradient_reducer import GradientReducer, key_of
+from horoacc.tensorflow.raw_ops import as_written
 
 
 class _DistributedOptimizer(tf.compat.v1.train.Optimizer):  # type: ignore[misc]
@@ -47,6 +48,7 @@ class _DistributedOptimizer(tf.compat.v1.train.Optimizer):  # type: ignore[misc]
         """
         self._local_vars[key_of(var)] = var
 
+    @as_written
     def compute_gradients(self, *args: Any, **kwargs: Any) -> list[tuple[Any, Any]]:
         """Computes gradients as the wrapped optimizer does, and reduces them.
 

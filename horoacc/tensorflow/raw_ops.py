@@ -8,7 +8,7 @@ order: the one that was given, or one made of the tensor's (`horoacc.tensorflow.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import tensorflow as tf
 
@@ -17,11 +17,25 @@ from horoacc.process_sets import ProcessSet
 from horoacc.tensorflow import _ops
 from horoacc.tensorflow.call_names import name_in
 
+F = TypeVar("F", bound=Callable[..., Any])
+
 _XLA = (
     "HoroACC's collectives cannot be compiled by XLA: call {op} outside of the function that has "
     "jit_compile=True (compute the gradients inside of it and reduce them outside), or give "
     "jit_compile=False, in Keras model.compile(..., jit_compile=False)"
 )
+
+
+def as_written(function: F) -> F:
+    """Keeps AutoGraph from rewriting a function, and all that it calls, in a tf.function.
+
+    Args:
+        function: What has no loop or branch over tensors.
+
+    Returns:
+        The function, for a tf.function as for all others.
+    """
+    return tf.autograph.experimental.do_not_convert(function)  # type: ignore[no-any-return]
 
 
 def set_id(process_set: Any) -> int:

@@ -25,7 +25,7 @@ from horoacc.process_sets import ProcessSet, global_process_set
 from horoacc.tensorflow import raw_ops
 from horoacc.tensorflow.coded import allreduce_coded
 from horoacc.tensorflow.compression import Compression
-from horoacc.tensorflow.raw_ops import set_id
+from horoacc.tensorflow.raw_ops import as_written, set_id
 from horoacc.tensorflow.sparse import allreduce_sparse
 
 __all__ = ["allreduce", "grouped_allreduce", "grouped_reducescatter", "reducescatter"]
@@ -46,6 +46,7 @@ def _complaining(
         raise
 
 
+@as_written
 def allreduce(
     tensor: Any,
     average: bool | None = None,
@@ -103,6 +104,7 @@ def allreduce(
     return compression.decompress(reduced, context)
 
 
+@as_written
 def grouped_allreduce(
     tensors: Sequence[Any],
     average: bool | None = None,
@@ -154,6 +156,7 @@ def grouped_allreduce(
     return decompress_all(compression, reduced, compressed)
 
 
+@as_written
 def reducescatter(
     tensor: Any,
     device_dense: str = "",
@@ -197,6 +200,7 @@ def reducescatter(
     return compression.decompress(part, context)
 
 
+@as_written
 def grouped_reducescatter(
     tensors: Sequence[Any],
     device_dense: str = "",

@@ -114,11 +114,19 @@ def test_a_signal_ends_the_wait_of_an_eager_call(what: str) -> None:
     def ring(number: int, frame: object) -> None:
         raise KeyboardInterrupt
 
+    def send(submitted: int) -> None:
+        """The signal, once the call has been submitted and not before."""
+        while hvd.counters()["submissions"] == submitted:
+            time.sleep(0.01)
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGALRM)
+
     if me == 0 and size > 1:
         before = signal.signal(signal.SIGALRM, ring)
-        signal.setitimer(signal.ITIMER_REAL, 0.05)
+        sender = threading.Thread(target=send, args=(hvd.counters()["submissions"],), daemon=True)
+        sender.start()
         with pytest.raises(KeyboardInterrupt):
             call()
+        sender.join(60)
         signal.signal(signal.SIGALRM, before)
     hvd.broadcast(tf.zeros([1]), 0, name="the signal came")
     if me != 0 or size == 1:

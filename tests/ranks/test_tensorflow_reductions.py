@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -259,6 +261,28 @@ def test_grouped_reducescatter() -> None:
     with pytest.raises(ValueError, match="list of at least one"):
         hvd.grouped_reducescatter([])
     check_errors(hvd.grouped_reducescatter, lambda x: [x])
+
+
+def test_autograph_does_not_rewrite_the_calls() -> None:
+    """It would say that it cannot, and take its time for all that a call calls."""
+    callers = []
+
+    class Seen(hvd.Compression.none):  # type: ignore[misc]
+        @staticmethod
+        def compress(tensor: Any) -> Any:
+            callers.append(sys._getframe(1).f_code.co_filename)
+            return tensor, None
+
+    @tf.function
+    def step(x: Any) -> Any:
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = hvd.allreduce(x, op=hvd.Sum, compression=Seen)
+        tape = hvd.DistributedGradientTape(tape, compression=Seen, op=hvd.Sum)
+        return tape.gradient(y, x)
+
+    np.testing.assert_array_equal(step(tf.ones([2])).numpy(), [float(hvd.size()) ** 2] * 2)
+    assert {Path(caller).name for caller in callers} == {"reductions.py"}
 
 
 def test_names_of_calls() -> None:
