@@ -1,6 +1,7 @@
 #pragma once
 // Error values that carry a kind, a culprit and a cause chain. Nothing in csrc/ throws.
 #include <cassert>
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <utility>
@@ -20,6 +21,11 @@ enum class ErrorKind : int {
   kSystem = 7,       ///< the operating system said no
   kUnsupported = 8,  ///< the operation has no meaning here (min of complex numbers)
 };
+
+/// Whether a number that came from somebody else stands for a kind.
+[[nodiscard]] constexpr bool IsErrorKind(int64_t number) {
+  return number >= 0 && number <= static_cast<int>(ErrorKind::kUnsupported);
+}
 
 struct Error {
   ErrorKind kind = ErrorKind::kSystem;
