@@ -16,7 +16,7 @@ from horoacc.launcher import ops
 
 TESTS = Path(__file__).resolve().parent
 # Folders of the first lane; everything else is in the second.
-JOBS = ("examples", "install", "lab", "launcher")
+JOBS = ("examples", "faults", "install", "lab", "launcher")
 NO_TESTS = 5  # pytest's exit code where none is chosen, as by -k
 
 
