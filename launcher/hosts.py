@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,8 +49,8 @@ def read_hostfile(path: str) -> list[Host]:
     """
     try:
         lines = Path(path).read_text().splitlines()
-    except OSError as error:
-        raise HostsError(f"host file {path}: {error.strerror}") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise HostsError(f"host file {path}: {error}") from None
     hosts = []
     for count, line in enumerate(lines, 1):
         words = line.partition("#")[0].split()
@@ -90,7 +91,7 @@ def _host(text: str, where: str) -> Host:
     name, colon, slots = text.rpartition(":")
     if not colon:
         name, slots = text, "1"
-    if not name or not slots.isdigit() or int(slots) < 1:
+    if not name or not re.fullmatch("[0-9]{1,9}", slots) or int(slots) < 1:
         raise HostsError(f"'{where}' is not host:slots with at least one slot")
     return Host(name, int(slots))
 

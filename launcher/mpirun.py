@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
 import os
 import re
 import secrets
 import shlex
 import socket
-import struct
 import subprocess
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from horoacc.launcher.arguments import Options
 from horoacc.launcher.find_mpirun import Mpirun, MpirunError, is_modern
 from horoacc.launcher.hosts import is_this_host
-from horoacc.launcher.local import stdin_for
 from horoacc.launcher.mpirun_command import command_line, is_local
 from horoacc.launcher.processes import die_with_parent
-from horoacc.launcher.shim import LISTENER, STDIN
+from horoacc.launcher.shim_links import ShimDoor
 from horoacc.launcher.supervise import Supervisor
 
 # What mpirun puts in front of lines that come from ranks on other hosts.
@@ -37,13 +33,8 @@ class MpirunStarter:
         self._mpirun = mpirun
         self._options = options
         self._cores = cores
-        # An abstract name leaves no file behind, whatever happens to this process.
-        self._name = f"horoaccrun-{secrets.token_hex(16)}"
-        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._listener.bind(f"\0{self._name}")
-        self._listener.listen(max(128, options.size))
-        self._listener.setblocking(False)
-        self._meeting = _meeting_place(options) if options.on("tcp") else None
+        self._door = ShimDoor(supervisor, secrets.token_hex(32), options.size)
+        self._door.meeting = _meeting_place(options) if options.on("tcp") else None
 
     def start(self, environ: Mapping[str, str]) -> None:
         """Starts the job.
@@ -55,12 +46,12 @@ class MpirunStarter:
             OSError: mpirun cannot be started.
         """
         own = dict(environ)
-        own["HOROACC_SECRET"] = secrets.token_hex(32)
-        own["HOROACC_OUTPUT_SOCKET"] = self._name
-        if self._meeting is not None:
-            host, port = self._meeting.getsockname()[:2]
+        own["HOROACC_SECRET"] = self._door.secret
+        own["HOROACC_OUTPUT_SOCKET"] = self._door.name
+        if self._door.meeting is not None:
+            host, port = self._door.meeting.getsockname()[:2]
             own["HOROACC_RENDEZVOUS"] = f"{host}:{port}"
-        self._supervisor.watch(self._listener.fileno(), self._accept)
+        self._door.open()
         stdout, stdout_end = os.pipe()
         stderr, stderr_end = os.pipe()
         line = command_line(self._mpirun, self._options, own, self._cores, self._folders())
@@ -97,27 +88,6 @@ class MpirunStarter:
             folders["shared"] = self._supervisor.watchdog.folder("/dev/shm")
         return folders
 
-    def _accept(self) -> None:
-        try:
-            link, _ = self._listener.accept()
-        except OSError:
-            return
-        _, uid, _ = struct.unpack(
-            "3i", link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-        )
-        if uid != os.geteuid():
-            link.close()
-            return
-        link.setblocking(False)
-        self._supervisor.watch(
-            link.fileno(), _Shim(self._supervisor, link, self._pass_meeting).ready
-        )
-
-    def _pass_meeting(self) -> socket.socket | None:
-        """The socket where the ranks meet; it becomes rank 0's alone."""
-        meeting, self._meeting = self._meeting, None
-        return meeting
-
     def _line(self, stream: str, text: bytes) -> None:
         """Takes a line of mpirun's: a remote rank's, or a message of its own."""
         if match := _TAG.match(text):
@@ -127,59 +97,6 @@ class MpirunStarter:
         elif self._supervisor.first_failed is None or self._options.on("verbose"):
             # After a failure mpirun says at length what this launcher says better.
             self._supervisor.printer.plain(stream, text)
-
-
-class _Shim:
-    """One rank's shim, as seen from here."""
-
-    def __init__(
-        self,
-        supervisor: Supervisor,
-        link: socket.socket,
-        pass_meeting: Callable[[], socket.socket | None],
-    ) -> None:
-        self._supervisor = supervisor
-        self._link = link
-        self._pass_meeting = pass_meeting
-        self._rank: int | None = None
-        self._rest = b""
-
-    def ready(self) -> None:
-        """Reads who the rank is, with its pipes, and later how it ended."""
-        try:
-            data, fds, _, _ = socket.recv_fds(self._link, 4096, 2)
-        except BlockingIOError:
-            return
-        except OSError:
-            data, fds = b"", []
-        *lines, self._rest = (self._rest + data).split(b"\n")
-        for line in lines:
-            message = json.loads(line)
-            if "rank" in message and len(fds) == 2:
-                self._rank = int(message["rank"])
-                self._supervisor.add_rank(self._rank, int(message["pid"]), fds[0], fds[1])
-                self._let_go(self._rank)
-            elif "status" in message and self._rank is not None:
-                self._supervisor.rank_ended(self._rank, int(message["status"]))
-        if not data:
-            self._supervisor.unwatch(self._link.fileno())
-            self._link.close()
-            if self._rank is not None:
-                # Without a report the shim was killed, and its program with it.
-                self._supervisor.rank_ended(self._rank, -9)
-
-    def _let_go(self, rank: int) -> None:
-        """Lets the program start, with the descriptors that only this one gets."""
-        passed = [0] if stdin_for(rank) is None else []
-        kinds = STDIN if passed else 0
-        meeting = self._pass_meeting() if rank == 0 else None
-        if meeting is not None:
-            passed.append(meeting.fileno())
-            kinds |= LISTENER
-        with contextlib.suppress(BrokenPipeError):  # the shim is gone; that comes next
-            socket.send_fds(self._link, [bytes([kinds])], passed)
-        if meeting is not None:
-            meeting.close()
 
 
 def _meeting_place(options: Options) -> socket.socket:

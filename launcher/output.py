@@ -125,12 +125,12 @@ class RankStream:
         self._rest = b""
         self._in_bar = False
         self._drawn = b""
+        self._copy_path = copy
         self._copy = open(copy, "wb", buffering=0) if copy else None  # noqa: SIM115
 
     def feed(self, data: bytes) -> None:
         """Takes bytes as they come from the pipe."""
-        if self._copy:
-            self._copy.write(data)
+        self._write_copy(data)
         *lines, rest = (self._rest + data).split(b"\n")
         for line in lines:
             self._complete(line.removesuffix(b"\r"))
@@ -147,6 +147,22 @@ class RankStream:
         if self._copy:
             self._copy.close()
             self._copy = None
+
+    def _write_copy(self, data: bytes) -> None:
+        """A file that takes no more, for its disk is full, must not take the job with it."""
+        if self._copy is None:
+            return
+        view = memoryview(data)
+        try:
+            while view:
+                view = view[self._copy.write(view) :]
+        except OSError as error:
+            self._copy.close()
+            self._copy = None
+            self._printer.say(
+                f"cannot write to '{self._copy_path}' any more ({error.strerror}); what rank "
+                f"{self.rank} writes to its {self.name} goes only here from now on"
+            )
 
     def _complete(self, line: bytes) -> None:
         # What a terminal would show of a line that was overdrawn.

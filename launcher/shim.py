@@ -9,6 +9,7 @@ Only the standard library, and little of it: one of these starts for every rank.
 
 import contextlib
 import ctypes
+import hmac
 import json
 import os
 import signal
@@ -18,6 +19,19 @@ import sys
 _PR_SET_PDEATHSIG = 1
 # What comes with the byte that lets a rank start: descriptors, in this order.
 STDIN, LISTENER = 1, 2
+_NONCE = 32  # bytes
+_SECONDS = 60.0  # that horoaccrun may take to answer
+
+
+def proof_of_shim(secret: str, challenge: bytes, nonce: bytes, rank: int, pid: int) -> str:
+    """What only a process of the job can say to horoaccrun's challenge."""
+    text = b"shim" + challenge + nonce + f"{rank} {pid}".encode()
+    return hmac.new(secret.encode(), text, "sha256").hexdigest()
+
+
+def proof_of_horoaccrun(secret: str, challenge: bytes, nonce: bytes) -> str:
+    """What only the job's horoaccrun can say to a shim's nonce."""
+    return hmac.new(secret.encode(), b"horoaccrun" + challenge + nonce, "sha256").hexdigest()
 
 
 def _die_with_parent() -> None:
@@ -43,14 +57,20 @@ def _execute(command: list[str]) -> None:
         os._exit(127 if isinstance(error, FileNotFoundError) else 126)
 
 
-def _connect(name: str) -> socket.socket | None:
+def _connect(name: str) -> tuple[socket.socket, bytes] | None:
+    """The connection to horoaccrun, and its challenge; None if it is out of reach."""
     link = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
+        link.settimeout(_SECONDS)
         link.connect(f"\0{name}")
+        challenge = link.recv(_NONCE, socket.MSG_WAITALL)
     except OSError:
+        challenge = b""
+    if len(challenge) < _NONCE:
         link.close()
         return None
-    return link
+    link.settimeout(None)
+    return link, challenge
 
 
 def _tell_place() -> None:
@@ -81,10 +101,12 @@ def _main(command: list[str]) -> int:
     _die_with_parent()
     if "HOROACC_RENDEZVOUS" in os.environ:
         _tell_place()
-    link = _connect(os.environ.pop("HOROACC_OUTPUT_SOCKET", ""))
-    if link is None:
+    connected = _connect(os.environ.pop("HOROACC_OUTPUT_SOCKET", ""))
+    if connected is None:
         _execute(command)
-    assert link is not None
+    assert connected is not None
+    link, challenge = connected
+    secret, nonce = os.environ["HOROACC_SECRET"], os.urandom(_NONCE)
     stdout, stdout_end = os.pipe()
     stderr, stderr_end = os.pipe()
     child = os.fork()
@@ -95,8 +117,9 @@ def _main(command: list[str]) -> int:
         os.dup2(stderr_end, 2)
         # Not before horoaccrun knows this process, so that it can end it. Rank 0 also gets its
         # standard input, for mpirun's own forwarding may never deliver the end of it.
-        go, fds, _, _ = socket.recv_fds(link, 1, 2)
-        if not go:
+        go, fds, _, _ = socket.recv_fds(link, 128, 2)
+        proof = proof_of_horoaccrun(secret, challenge, nonce).encode()
+        if not hmac.compare_digest(go[1:], proof):
             os._exit(1)
         os.dup2(fds.pop(0) if go[0] & STDIN else os.open(os.devnull, os.O_RDONLY), 0)
         if go[0] & LISTENER:
@@ -104,8 +127,9 @@ def _main(command: list[str]) -> int:
             os.environ["HOROACC_RENDEZVOUS_FD"] = str(fds[0])
         _execute(command)
     os.setpgid(child, child)
-    hello = json.dumps({"rank": _rank(), "pid": child}).encode() + b"\n"
-    socket.send_fds(link, [hello], [stdout, stderr])
+    proof = proof_of_shim(secret, challenge, nonce, _rank(), child)
+    hello = {"rank": _rank(), "pid": child, "nonce": nonce.hex(), "proof": proof}
+    socket.send_fds(link, [json.dumps(hello).encode() + b"\n"], [stdout, stderr])
     for fd in (stdout, stderr, stdout_end, stderr_end):
         os.close(fd)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):

@@ -50,19 +50,21 @@ Result<std::string> AddressOfRankZero(const Settings& settings, Bootstrap& boots
 Result<std::unique_ptr<DataLinks>> LinksAcross(const Settings& settings,
                                                const HostLinkOptions& options,
                                                const EngineParts& parts) {
-  constexpr uint64_t kEpoch = 0;
   if (!settings.transport_plugin.empty()) {
-    return LoadDataLinks(*parts.bootstrap, settings.transport_plugin, kEpoch, options.deadline_ns);
+    return LoadDataLinks(*parts.bootstrap, settings.transport_plugin, options.epoch,
+                         options.deadline_ns);
   }
-  if (settings.control == ControlKind::kMpi) return MakeMpiDataLinks(parts.mpi, kEpoch);
+  if (settings.control == ControlKind::kMpi) return MakeMpiDataLinks(parts.mpi, options.epoch);
   TcpDataOptions tcp;
   tcp.secret = options.secret;
-  tcp.epoch = kEpoch;
+  tcp.epoch = options.epoch;
+  tcp.log = options.log;
   tcp.deadline_ns = options.deadline_ns;
   tcp.local_rank = parts.share.local_rank;
   tcp.interfaces = settings.network_interfaces;
   tcp.streams = settings.tcp_streams;
   tcp.socket_buffer = settings.socket_buffer_bytes;
+  tcp.checksums = settings.tcp_checksums;
   HA_ASSIGN(std::unique_ptr<TcpDataLinks> links, ListenForData(*parts.bootstrap, tcp));
   return std::unique_ptr<DataLinks>(std::move(links));
 }
@@ -122,6 +124,8 @@ Status ConnectHosts(const Settings& settings, const HostLinkOptions& options, En
                                                   options.deadline_ns));
     }
     tcp.secret = options.secret;
+    tcp.epoch = options.epoch;
+    tcp.log = options.log;
     tcp.deadline_ns = options.deadline_ns;
     HA_ASSIGN(parts.links, ConnectTcpLinks(bootstrap, tcp));
   }

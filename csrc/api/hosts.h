@@ -4,6 +4,7 @@
 #include <string>
 
 #include "api/horoacc.h"
+#include "base/log.h"
 #include "base/settings.h"
 #include "runtime/engine.h"
 
@@ -21,7 +22,9 @@ Result<HostPlace> PlaceOnHost(const Settings& settings, const ha_placement& plac
 struct HostLinkOptions {
   std::string rendezvous;  ///< as the launcher gave it, or empty
   std::string secret;
+  uint64_t epoch = 0;
   int64_t deadline_ns = 0;
+  Log log{0, LogLevel::kWarning, false};
 };
 
 /// Connects ranks that do not all share memory: fills in `links` and `spread`. All ranks call it,

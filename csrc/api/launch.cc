@@ -6,6 +6,7 @@
 #include "base/clock.h"
 #include "negotiate/set_board.h"
 #include "runtime/agreed_settings.h"
+#include "transport/incarnation.h"
 #include "transport/inproc.h"
 #include "transport/mpi_choice.h"
 #include "transport/mpi_links.h"
@@ -73,6 +74,7 @@ Result<EngineParts> PrepareLaunch(const Settings& settings, const ha_placement& 
   const std::string kind = TextOr(placement.bootstrap, placement.size == 1 ? "none" : "tcp");
   const int64_t deadline = NowNs() + static_cast<int64_t>(settings.start_timeout_seconds * 1e9);
   HA_ASSIGN(HostPlace place, PlaceOnHost(settings, placement));
+  const Log log(placement.rank, settings.log_level, settings.log_hide_time);
   EngineParts parts;
   if (placement.size == 1 && kind != "mpi") {
     HA_ASSIGN(parts, Alone(settings));
@@ -95,6 +97,7 @@ Result<EngineParts> PrepareLaunch(const Settings& settings, const ha_placement& 
       options.address = TextOr(placement.rendezvous, "");
       options.listen_fd = placement.rendezvous_fd;
       options.secret = secret;
+      options.log = log;
       options.deadline_ns = deadline;
       HA_ASSIGN(parts.bootstrap, ConnectTcp(options));
     } else {
@@ -103,16 +106,20 @@ Result<EngineParts> PrepareLaunch(const Settings& settings, const ha_placement& 
     HA_TRY(CheckAlike(settings, ha_version(), *parts.bootstrap, deadline));
     parts.faults = std::make_shared<FaultPoints>(settings.fault, placement.rank);
     HA_FAULT(*parts.faults, kBootstrap);
+    HA_ASSIGN(const uint64_t epoch, DrawEpoch(*parts.bootstrap, deadline));
     HostOptions host;
     host.label = place.label;
     host.secret = secret;
+    host.epoch = epoch;
+    host.log = log;
     // Room for a host's own board, and for its data links should there be other hosts.
     const auto ranks = static_cast<uint32_t>(placement.size);
     host.board_bytes = HostBoard::BytesFor(ranks) + ShmDataBoardBytes(ranks);
     host.memory_bytes = MemoryBytes(settings);
     host.deadline_ns = deadline;
     HA_ASSIGN(parts.share, ShareHost(*parts.bootstrap, host));
-    HA_TRY(ConnectHosts(settings, {TextOr(placement.rendezvous, ""), secret, deadline}, parts));
+    HA_TRY(ConnectHosts(settings, {TextOr(placement.rendezvous, ""), secret, epoch, deadline, log},
+                        parts));
     if (parts.spread) {
       parts.placement = place.placement;
       return parts;
@@ -123,6 +130,8 @@ Result<EngineParts> PrepareLaunch(const Settings& settings, const ha_placement& 
       // Ranks that met through MPI have no rendezvous: they meet on the loopback of their host.
       options.rendezvous = TextOr(placement.rendezvous, "");
       options.secret = secret;
+      options.epoch = epoch;
+      options.log = log;
       options.deadline_ns = deadline;
       HA_ASSIGN(parts.links, ConnectTcpLinks(*parts.bootstrap, options));
     }

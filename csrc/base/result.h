@@ -22,6 +22,11 @@ enum class ErrorKind : int {
   kUnsupported = 8,  ///< the operation has no meaning here (min of complex numbers)
 };
 
+/// Whether a number that came from somebody else stands for a kind.
+[[nodiscard]] constexpr bool IsErrorKind(int64_t number) {
+  return number >= 0 && number <= static_cast<int>(ErrorKind::kUnsupported);
+}
+
 struct Error {
   ErrorKind kind = ErrorKind::kSystem;
   std::string message;

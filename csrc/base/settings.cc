@@ -156,6 +156,7 @@ std::vector<Row> Rows() {
       TextRow("network_interfaces", &Settings::network_interfaces),
       NumberRow("tcp_streams", &Settings::tcp_streams),
       NumberRow("socket_buffer_bytes", &Settings::socket_buffer_bytes),
+      FlagRow("tcp_checksums", &Settings::tcp_checksums),
       TextRow("transport_plugin", &Settings::transport_plugin),
       TextRow("algorithm", &Settings::algorithm),
       TextRow("flight_dir", &Settings::flight_dir),

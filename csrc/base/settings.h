@@ -42,6 +42,7 @@ struct Settings {
   std::string network_interfaces;    ///< names separated by commas; empty: chosen
   int tcp_streams = 0;               ///< connections between two ranks; 0: chosen
   uint64_t socket_buffer_bytes = 0;  ///< 0: follows the bandwidth-delay product
+  bool tcp_checksums = false;        ///< of payload; headers and control messages have them anyway
   std::string transport_plugin;      ///< path of a shared library, or empty
   std::string algorithm;   ///< of allreduces between hosts: a schedule's name; empty: chosen
   std::string flight_dir;  ///< where the latest events go when something is wrong; empty: nowhere

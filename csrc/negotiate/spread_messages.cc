@@ -89,6 +89,15 @@ void GetInputs(WireReader& reader, Gathering& gathering) {
 
 }  // namespace
 
+/// Whether the root may read how many rows there are: a rank's engine lets no other call pass,
+/// except with a complaint, and then nobody reads on.
+static bool HasRows(const Request& request) {
+  const bool counted =
+      request.collective == Collective::kAllgather || request.collective == Collective::kAlltoall;
+  return !counted || !request.local_error.empty() ||
+         std::ranges::none_of(request.tensors, [](const auto& t) { return t.shape.empty(); });
+}
+
 ReadyNews GetReady(WireReader& reader, std::span<const uint32_t> branch,
                    const CallNumbers& numbers) {
   ReadyNews news;
@@ -110,7 +119,8 @@ ReadyNews GetReady(WireReader& reader, std::span<const uint32_t> branch,
     const std::vector<uint32_t> members = GetList<uint32_t>(reader);
     const bool below = std::ranges::all_of(
         members, [&](uint32_t member) { return std::ranges::binary_search(branch, member); });
-    if (!reader.ok() || !below || !news.gathering.Add(request, members)) reader.Fail();
+    if (!reader.ok() || !below || !HasRows(*request) || !news.gathering.Add(request, members))
+      reader.Fail();
   }
   if (news.gathering.count() == 0) reader.Fail();
   if ((form & kCarries) != 0) GetInputs(reader, news.gathering);
@@ -157,6 +167,11 @@ SpreadDecision GetSpreadDecision(WireReader& reader, const CallNumbers& numbers)
     facts.splits = GetList<int64_t>(reader);
     facts.result = reader.GetBlock();
   }
+  const bool runs = decision.kind == Decision::Kind::kRun;
+  const bool joins = decision.kind == Decision::Kind::kJoin;
+  if (!IsPossible(decision) || decision.facts.size() != (runs ? spread.calls.size() : 0) ||
+      (decision.partial && !(runs && spread.calls.size() == 1)) || (joins && !spread.calls.empty()))
+    reader.Fail();
   return spread;
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 // What the ranks of a tree plane say to each other, and the fields that several messages have.
 #include "negotiate/board.h"
+#include "negotiate/plane.h"
 #include "negotiate/wire.h"
 
 namespace horoacc {
@@ -22,6 +23,18 @@ enum class TreeMessage : uint8_t {
   return MakeError(ErrorKind::kSystem, "a control message is damaged", source);
 }
 
+/// Whether a decision that came from somebody else is one that a root could take.
+[[nodiscard]] inline bool IsPossible(const Decision& decision) {
+  switch (decision.kind) {
+    case Decision::Kind::kRun:
+    case Decision::Kind::kError:
+      return true;
+    case Decision::Kind::kJoin:
+      return decision.ids.empty();
+  }
+  return false;
+}
+
 inline void Put(WireWriter& writer, const Error& error) {
   writer.Put(static_cast<uint8_t>(error.kind));
   writer.Put(static_cast<int32_t>(error.culprit));
@@ -29,9 +42,11 @@ inline void Put(WireWriter& writer, const Error& error) {
 }
 
 [[nodiscard]] inline Error GetError(WireReader& reader) {
-  const auto kind = static_cast<ErrorKind>(reader.Get<uint8_t>());
+  const auto kind = reader.Get<uint8_t>();
   const auto culprit = reader.Get<int32_t>();
-  return MakeError(kind, reader.GetText(), culprit);
+  if (!IsErrorKind(kind)) reader.Fail();
+  std::string text = reader.GetText();
+  return MakeError(static_cast<ErrorKind>(reader.ok() ? kind : 0), std::move(text), culprit);
 }
 
 inline void Put(WireWriter& writer, TensorKey key) {

@@ -106,7 +106,8 @@ Status TreePlane::OnDecision(WireReader& reader, std::span<const std::byte> payl
   }
   decision.last_joined = reader.Get<int32_t>();
   decision.unnamed = reader.Get<uint64_t>();
-  const bool possible = std::ranges::all_of(decision.ids, [](uint32_t id) { return id < kIds; });
+  const bool possible = IsPossible(decision) &&
+                        std::ranges::all_of(decision.ids, [](uint32_t id) { return id < kIds; });
   if (!reader.ok() || !possible) return Damaged(root_ ? -1 : Parent());
   HA_TRY(SendDown(payload));
   return Take(std::move(decision));

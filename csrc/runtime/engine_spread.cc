@@ -67,6 +67,22 @@ std::unique_ptr<ProcessSet> Engine::MakeSpreadSet(uint32_t id, uint32_t place,
   return set;
 }
 
+namespace {
+
+/// Whether the root has told of every rank what this call needs to know.
+bool HasFactsOf(const Request& request, const CallFacts& facts, size_t ranks) {
+  const auto counts = [](const std::vector<int64_t>& values, size_t expected) {
+    return values.size() == expected &&
+           std::ranges::all_of(values, [](int64_t value) { return value >= 0; });
+  };
+  if (request.collective == Collective::kAllgather)
+    return counts(facts.rows, request.tensors.size() * ranks);
+  if (request.collective == Collective::kAlltoall) return counts(facts.splits, ranks * ranks);
+  return true;
+}
+
+}  // namespace
+
 Status Engine::BeginSpread(ProcessSet& set, std::unique_ptr<Running> running) {
   const Decision& decision = running->decision;
   const uint32_t ranks = set.spread->size();
@@ -74,6 +90,10 @@ Status Engine::BeginSpread(ProcessSet& set, std::unique_ptr<Running> running) {
   for (size_t k = 0; k < decision.facts.size(); ++k) {
     const CallFacts& facts = decision.facts[k];
     Entry* const entry = k < running->entries.size() ? running->entries[k].get() : nullptr;
+    if (entry && !HasFactsOf(entry->request, facts, ranks)) {
+      return MakeError(ErrorKind::kSystem,
+                       "a decision lacks what '" + entry->shown_name + "' needs", set.ranks[0]);
+    }
     if (entry) {
       HA_TRY(PrepareOutputs(
           {.ranks = set.ranks,

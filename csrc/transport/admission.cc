@@ -33,8 +33,10 @@ Status SendSome(int fd, std::string& outbox) {
 Result<Admission::Pending> Admission::Begin(Fd fd, Handshake::Side side, int tag) const {
   HA_ASSIGN(Handshake handshake, Handshake::Start(terms_, side));
   std::string greeting = handshake.TakeOutput();
+  std::string from = side == Handshake::Side::kAccept ? NameOfPeer(fd) : "";
   return Pending{std::move(fd),       std::move(handshake),   {},
-                 std::move(greeting), NowNs() + patience_ns_, tag};
+                 std::move(greeting), NowNs() + patience_ns_, tag,
+                 std::move(from)};
 }
 
 Status Admission::MakeWaitable() {
@@ -53,8 +55,8 @@ Status Admission::Watch(const Fd& fd, bool writing, bool anew) {
 }
 
 Status Admission::Listen(Fd listener) {
-  listener_ = std::move(listener);
-  return Watch(listener_, false, true);
+  HA_TRY(door_.Open(std::move(listener)));
+  return Watch(door_.listener(), false, true);
 }
 
 Status Admission::Dial(Fd connecting, int tag) {
@@ -75,7 +77,8 @@ Result<bool> Admission::Advance(Pending& pending) {
     if (got < 0 && WouldBlock()) return false;
     if (got < 0) return SystemError("connection");
     if (got == 0) {
-      return MakeError(ErrorKind::kConfig,
+      // Of one from outside it says little: a rank that lost its patience leaves like this, too.
+      return MakeError(pending.tag < 0 ? ErrorKind::kPeerLost : ErrorKind::kConfig,
                        "the other end closed the connection during the handshake (does it know "
                        "another secret?)");
     }
@@ -90,33 +93,62 @@ Result<bool> Admission::Advance(Pending& pending) {
 
 void Admission::Accept() {
   // The bound lets the connections that are here already move on under a flood of new ones.
-  for (int count = 0; count < 16; ++count) {
-    Fd fd(::accept4(listener_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
-    const bool out_of_descriptors = !fd && (errno == EMFILE || errno == ENFILE);
-    if (!fd && !out_of_descriptors) return;
+  for (int count = 0; count < 16 && door_.rests_until_ns() <= NowNs(); ++count) {
+    Door::Guest guest = door_.Accept();
+    if (!guest.fd && !guest.refused) return;
     const auto guests = std::ranges::count_if(pending_, [](const auto& p) { return p.tag < 0; });
-    if (out_of_descriptors || static_cast<size_t>(guests) >= capacity_) {
+    if (guest.refused || static_cast<size_t>(guests) >= capacity_) {
       const auto oldest = std::ranges::find_if(pending_, [](const auto& p) { return p.tag < 0; });
       if (oldest != pending_.end()) {
+        TurnAway(oldest->from, MakeError(ErrorKind::kTimeout, "too many connections at once"));
         pending_.erase(oldest);
-        ++turned_away_;
-        last_reason_ = "too many connections at once";
       }
     }
-    if (!fd) return;
-    TuneStream(fd.get());
-    auto pending = Begin(std::move(fd), Handshake::Side::kAccept, -1);
-    if (!pending.ok() || !Watch(pending.value().fd, false, true).ok()) continue;
-    pending_.push_back(std::move(pending).value());
+    if (guest.refused) {
+      TurnAway("somewhere", MakeError(ErrorKind::kSystem,
+                                      "this process has no file descriptors left (ulimit -n)"));
+      continue;
+    }
+    TuneStream(guest.fd.get());
+    const std::string from = NameOfPeer(guest.fd);
+    auto pending = Begin(std::move(guest.fd), Handshake::Side::kAccept, -1);
+    Status watched = pending.ok() ? Watch(pending.value().fd, false, true) : pending.error();
+    if (watched.ok()) {
+      pending_.push_back(std::move(pending).value());
+    } else {
+      TurnAway(from, watched.error());  // a shortage that somebody outside may have caused
+    }
   }
+}
+
+/// A door that rests must not wake whoever sleeps on WaitFd.
+void Admission::OpenOrShutDoor() {
+  const bool shut = door_.rests_until_ns() > NowNs();
+  if (shut == shut_) return;
+  shut_ = shut;
+  if (!epoll_) return;
+  epoll_event event{.events = shut ? uint32_t{0} : uint32_t{EPOLLIN}, .data = {}};
+  ::epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, door_.listener().get(), &event);
+}
+
+void Admission::TurnAway(const std::string& from, const Error& error) {
+  ++turned_away_;
+  last_reason_ = error.message;
+  door_.Charge(NowNs());
+  if (told_ || error.kind == ErrorKind::kPeerLost) return;
+  told_ = true;
+  log_.Write(LogLevel::kWarning, "a connection from " + from + " to " + NameOf(terms_.purpose) +
+                                     " was turned away: " + error.message +
+                                     "; others will be without a word");
 }
 
 void Admission::Drop(Pending& pending, const Error& error, Outcome& outcome) {
   if (pending.tag >= 0) {
     outcome.failed.push_back({pending.tag, error});
   } else {
-    ++turned_away_;
-    last_reason_ = error.message;
+    // A connection that broke is no more a stranger's than one that was closed.
+    const bool broke = error.kind == ErrorKind::kSystem;
+    TurnAway(pending.from, broke ? MakeError(ErrorKind::kPeerLost, error.message) : error);
   }
   pending.fd = Fd();
 }
@@ -124,12 +156,15 @@ void Admission::Drop(Pending& pending, const Error& error, Outcome& outcome) {
 Result<Admission::Outcome> Admission::Step(int64_t deadline_ns) {
   std::vector<pollfd> waits;
   int64_t until = deadline_ns;
+  OpenOrShutDoor();
   for (const Pending& pending : pending_) {
     const short events = pending.outbox.empty() ? POLLIN : POLLOUT;
     waits.push_back({pending.fd.get(), events, 0});
     until = std::min(until, pending.expires_ns);
   }
-  if (listener_) waits.push_back({listener_.get(), POLLIN, 0});
+  const bool listens = door_.open() && !shut_;
+  if (listens) waits.push_back({door_.listener().get(), POLLIN, 0});
+  if (shut_) until = std::min(until, door_.rests_until_ns());
   const int ready = ::poll(waits.data(), waits.size(), PollTimeout(until));
   if (ready < 0 && errno != EINTR) return SystemError("poll");
 
@@ -155,14 +190,15 @@ Result<Admission::Outcome> Admission::Step(int64_t deadline_ns) {
       Drop(pending, MakeError(ErrorKind::kTimeout, "the handshake took too long"), outcome);
     }
   }
-  const bool knocked = ready > 0 && listener_ && waits.back().revents != 0;
+  const bool knocked = ready > 0 && listens && waits.back().revents != 0;
   std::erase_if(pending_, [](const Pending& pending) { return !pending.fd; });
   if (knocked) Accept();
+  OpenOrShutDoor();
   return outcome;
 }
 
 int64_t Admission::due_ns() const {
-  int64_t due = INT64_MAX;
+  int64_t due = shut_ ? door_.rests_until_ns() : INT64_MAX;
   for (const Pending& pending : pending_) due = std::min(due, pending.expires_ns);
   return due;
 }

@@ -1,11 +1,14 @@
 #pragma once
 // Connections that have not proved the secret yet, in both directions, driven together by one
-// thread. Strangers cost a bounded number of descriptors, bytes and seconds.
+// thread. Strangers cost a bounded number of descriptors, bytes and seconds; the first one is told
+// of.
 #include <cstdint>
 #include <string>
 #include <vector>
 
+#include "base/log.h"
 #include "base/result.h"
+#include "transport/door.h"
 #include "transport/fd.h"
 #include "transport/handshake.h"
 
@@ -29,8 +32,8 @@ class Admission {
  public:
   /// `capacity` bounds the unproved connections from outside: when one more comes, the oldest
   /// goes. `patience_ns` bounds the time that one handshake may take.
-  Admission(HandshakeTerms terms, size_t capacity, int64_t patience_ns)
-      : terms_(std::move(terms)), capacity_(capacity), patience_ns_(patience_ns) {}
+  Admission(HandshakeTerms terms, size_t capacity, int64_t patience_ns, Log log)
+      : terms_(std::move(terms)), capacity_(capacity), patience_ns_(patience_ns), log_(log) {}
   Admission(const Admission&) = delete;
   Admission& operator=(const Admission&) = delete;
 
@@ -48,7 +51,7 @@ class Admission {
   /// but for handshakes that take too long. Before anything is listened to or dialed.
   Status MakeWaitable();
   [[nodiscard]] int WaitFd() const { return epoll_.get(); }
-  /// When the first handshake has taken too long; INT64_MAX: none is under way.
+  /// When Step has something to do although WaitFd is not readable; INT64_MAX: never.
   [[nodiscard]] int64_t due_ns() const;
 
   /// How many connections from outside were dropped, and why the last one was; "" if none.
@@ -62,21 +65,27 @@ class Admission {
     std::string outbox;
     int64_t expires_ns;
     int tag;
+    std::string from;  ///< of one from outside
   };
   Result<Pending> Begin(Fd fd, Handshake::Side side, int tag) const;
   static Result<bool> Advance(Pending& pending);
   Status Watch(const Fd& fd, bool writing, bool anew);
   void Accept();
+  void OpenOrShutDoor();
+  void TurnAway(const std::string& from, const Error& error);
   void Drop(Pending& pending, const Error& error, Outcome& outcome);
 
   HandshakeTerms terms_;
   size_t capacity_;
   int64_t patience_ns_;
-  Fd listener_;
-  Fd epoll_;  ///< empty unless waitable
+  Log log_;
+  Door door_;
+  bool shut_ = false;  ///< the door rests, and is not watched
+  Fd epoll_;           ///< empty unless waitable
   std::vector<Pending> pending_;
   uint64_t turned_away_ = 0;
   std::string last_reason_;
+  bool told_ = false;
 };
 
 /// Whether the other end of an idle connection is gone.

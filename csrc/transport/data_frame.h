@@ -8,6 +8,7 @@
 #include <span>
 #include <vector>
 
+#include "base/crc32c.h"
 #include "transport/data_links.h"
 
 namespace horoacc {
@@ -23,19 +24,33 @@ struct DataHeader {
   uint32_t magic = kMagic;
   DataKind kind = DataKind::kStripe;
   uint8_t channel = 0;
-  uint16_t reserved = 0;
+  uint16_t flags = 0;
   uint64_t epoch = 0;
   uint64_t sequence = 0;  ///< the collective's
   uint32_t set = 0;
-  uint32_t length = 0;  ///< bytes that follow
-  uint64_t number = 0;  ///< the message's in its link, or a count of messages
-  uint64_t total = 0;   ///< bytes of the whole message
-  uint64_t offset = 0;  ///< of this part in the message
+  uint32_t length = 0;         ///< bytes that follow
+  uint64_t number = 0;         ///< the message's in its link, or a count of messages
+  uint64_t total = 0;          ///< bytes of the whole message
+  uint64_t offset = 0;         ///< of this part in the message
+  uint32_t payload_check = 0;  ///< CRC-32C of the bytes that follow, if kChecked
+  uint32_t check = 0;          ///< of everything before it
 
   static constexpr uint32_t kMagic = 0x44434148;  // "HACD"
+  static constexpr uint16_t kChecked = 1;         ///< of `flags`
   [[nodiscard]] CollectiveId collective() const { return {set, sequence}; }
+  [[nodiscard]] uint32_t Checksum() const {
+    return Crc32c(std::as_bytes(std::span(this, 1)).first(sizeof(DataHeader) - sizeof(check)));
+  }
 };
-static_assert(sizeof(DataHeader) == 56);
+static_assert(sizeof(DataHeader) == 64);
+
+[[nodiscard]] inline uint32_t ChecksumOf(std::span<const iovec> pieces) {
+  uint32_t check = 0;
+  for (const iovec& piece : pieces) {
+    check = Crc32c({static_cast<const std::byte*>(piece.iov_base), piece.iov_len}, check);
+  }
+  return check;
+}
 
 /// One direction of a link, as its two ranks know it.
 struct LinkKey {

@@ -6,6 +6,8 @@
 #include <cstring>
 #include <string>
 
+#include "base/crc32c.h"
+
 namespace horoacc {
 namespace {
 
@@ -18,8 +20,14 @@ struct Header {
   uint32_t kind;
   uint64_t epoch;
   uint64_t length;
+  uint32_t payload_check;
+  uint32_t check;  ///< of everything before it
 };
-static_assert(sizeof(Header) == 24);
+static_assert(sizeof(Header) == 32);
+
+uint32_t CheckOf(const Header& header) {
+  return Crc32c(std::as_bytes(std::span(&header, 1)).first(offsetof(Header, check)));
+}
 
 /// Forgets the bytes before `begin` once they are the larger part.
 void Compact(std::vector<std::byte>& bytes, size_t& begin) {
@@ -60,6 +68,9 @@ Result<std::optional<Frame>> FrameReader::Next() {
   if (available < sizeof(header)) return std::optional<Frame>();
   std::memcpy(&header, bytes_.data() + begin_, sizeof(header));
   if (header.magic != kMagic) return MakeError(ErrorKind::kSystem, "a message has a broken header");
+  if (header.check != CheckOf(header)) {
+    return MakeError(ErrorKind::kSystem, "the header of a message was damaged on its way");
+  }
   if (header.epoch != epoch_) {
     return MakeError(ErrorKind::kSystem, "a message is of epoch " + std::to_string(header.epoch) +
                                              " instead of " + std::to_string(epoch_));
@@ -72,13 +83,18 @@ Result<std::optional<Frame>> FrameReader::Next() {
   if (available - sizeof(header) < header.length) return std::optional<Frame>();
   const std::byte* payload = bytes_.data() + begin_ + sizeof(header);
   Frame frame{header.kind, {payload, payload + header.length}};
+  if (header.payload_check != Crc32c(frame.bytes)) {
+    return MakeError(ErrorKind::kSystem, "a message of " + std::to_string(header.length) +
+                                             " bytes was damaged on its way");
+  }
   begin_ += sizeof(header) + header.length;
   Compact(bytes_, begin_);
   return std::optional<Frame>(std::move(frame));
 }
 
 void FrameWriter::Queue(uint32_t kind, std::span<const std::byte> payload) {
-  const Header header{kMagic, kind, epoch_, payload.size()};
+  Header header{kMagic, kind, epoch_, payload.size(), Crc32c(payload), 0};
+  header.check = CheckOf(header);
   const auto* head = reinterpret_cast<const std::byte*>(&header);
   bytes_.reserve(bytes_.size() + sizeof(header) + payload.size());
   bytes_.insert(bytes_.end(), head, head + sizeof(header));

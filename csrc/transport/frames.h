@@ -1,5 +1,6 @@
 #pragma once
-// Messages over a byte stream: a header with magic, epoch, kind and length, then the payload.
+// Messages over a byte stream: a header with magic, kind, epoch, length and checksums, then the
+// payload. The header is trusted for nothing before its checksum is right.
 #include <cstddef>
 #include <cstdint>
 #include <optional>

@@ -39,7 +39,7 @@ std::string PackError(const Error& error) {
 Error UnpackError(std::span<const std::byte> bytes) {
   int32_t kind = 0;
   int32_t culprit = -1;
-  if (!Take(bytes, &kind) || !Take(bytes, &culprit)) {
+  if (!Take(bytes, &kind) || !Take(bytes, &culprit) || !IsErrorKind(kind)) {
     return MakeError(ErrorKind::kSystem, "rank 0 reported a failure without a reason", 0);
   }
   return MakeError(static_cast<ErrorKind>(kind), TextOf(bytes), culprit);

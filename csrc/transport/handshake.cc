@@ -15,7 +15,7 @@ namespace {
 static_assert(std::endian::native == std::endian::little, "the wire is little-endian");
 
 constexpr uint32_t kMagic = 0x43434148;  // "HACC"
-constexpr uint32_t kVersion = 1;
+constexpr uint32_t kVersion = 2;
 constexpr size_t kNonce = 32;
 
 struct Greeting {
@@ -31,6 +31,20 @@ struct Greeting {
 static_assert(sizeof(Greeting) == 64);
 
 }  // namespace
+
+const char* NameOf(LinkPurpose purpose) {
+  switch (purpose) {
+    case LinkPurpose::kRendezvous:
+      return "the rendezvous";
+    case LinkPurpose::kControl:
+      return "the port of the control links";
+    case LinkPurpose::kHost:
+      return "the socket of the host's ranks";
+    case LinkPurpose::kData:
+      return "the port of the data links";
+  }
+  return "an unknown port";
+}
 
 Result<std::string> RandomBytes(size_t count) {
   std::string bytes(count, '\0');

@@ -14,6 +14,9 @@ namespace horoacc {
 /// What the connection is for; part of the proof, so that one port cannot be used for another.
 enum class LinkPurpose : uint32_t { kRendezvous = 1, kControl = 2, kHost = 3, kData = 4 };
 
+/// "the rendezvous", for a person.
+[[nodiscard]] const char* NameOf(LinkPurpose purpose);
+
 struct HandshakeTerms {
   std::string secret;
   LinkPurpose purpose = LinkPurpose::kRendezvous;

@@ -68,7 +68,8 @@ class Household {
         gifts_(ranks_.size()),
         options_(options),
         local_rank_(static_cast<int>(std::ranges::find(ranks_, bootstrap.rank()) - ranks_.begin())),
-        terms_{options.secret, LinkPurpose::kHost, 0, bootstrap.rank(), bootstrap.size()} {}
+        terms_{options.secret, LinkPurpose::kHost, options.epoch, bootstrap.rank(),
+               bootstrap.size()} {}
 
   [[nodiscard]] bool leads() const { return local_rank_ == 0; }
   [[nodiscard]] int leader() const { return ranks_.front(); }
@@ -131,7 +132,7 @@ Error Trouble(int rank, Error error) {
 
 /// Connections to the other ranks of the host, by local rank.
 Result<std::vector<Fd>> Household::AdmitAll(int64_t deadline_ns) {
-  Admission admission(terms_, kStrangers + ranks_.size(), kPatience);
+  Admission admission(terms_, kStrangers + ranks_.size(), kPatience, options_.log);
   HA_TRY(admission.Listen(std::move(listener_)));
   std::vector<Fd> members(ranks_.size());
   while (true) {
@@ -183,7 +184,7 @@ Status Household::Lead(int64_t deadline_ns) {
 }
 
 Result<Fd> Household::DialLeader(const SocketAddress& address, int64_t deadline_ns) {
-  Admission admission(terms_, 0, kPatience);
+  Admission admission(terms_, 0, kPatience, options_.log);
   std::string reason = "no time to try";
   while (NowNs() < deadline_ns) {
     auto connecting = StartDial(address);

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "base/log.h"
 #include "base/result.h"
 #include "transport/bootstrap.h"
 #include "transport/fd.h"
@@ -17,7 +18,9 @@ struct HostOptions {
   std::string secret;       ///< the job's secret, asked for before any descriptor is passed
   size_t board_bytes = 0;   ///< size of the board that the host's lowest rank creates (sparse)
   size_t memory_bytes = 0;  ///< size of this rank's own memory (sparse)
+  uint64_t epoch = 0;
   int64_t deadline_ns = 0;
+  Log log{0, LogLevel::kWarning, false};  ///< where strangers are told of
 };
 
 /// Filled by ShareHost (processes) or InprocHub (threads).

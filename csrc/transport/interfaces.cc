@@ -120,6 +120,22 @@ Result<std::vector<Interface>> ListInterfaces() {
   return found;
 }
 
+std::string WayTo(const SocketAddress& peer) {
+  const auto local = AddressTowards(peer);
+  if (!local.ok()) return "over no network interface of this host";
+  // "10.0.0.2:0" without its port.
+  const std::string text = local.value().ToString();
+  const std::string address = text.substr(0, text.rfind(':'));
+  const auto interfaces = ListInterfaces();
+  std::string name = "an interface of this host";
+  if (interfaces.ok()) {
+    for (const Interface& each : interfaces.value()) {
+      if (each.address == address) name = each.name;
+    }
+  }
+  return "over " + name + " (" + address + ")";
+}
+
 std::string NetworkIdentity() {
   utsname names{};
   const std::string name = ::uname(&names) == 0 ? names.nodename : "";

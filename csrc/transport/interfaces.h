@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "transport/socket.h"
 
 namespace horoacc {
 
@@ -21,6 +22,9 @@ struct Interface {
 
 /// This host's, in the kernel's order.
 Result<std::vector<Interface>> ListInterfaces();
+
+/// How this host would reach an address: "over eth0 (10.0.0.2)", for errors. Sends nothing.
+[[nodiscard]] std::string WayTo(const SocketAddress& peer);
 
 /// Equal for processes that see the same interfaces, and for no others: the host's name, then '#',
 /// the running kernel and the network namespace. (Names alone may be equal on different machines.)

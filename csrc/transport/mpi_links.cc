@@ -135,15 +135,6 @@ std::unique_ptr<Bootstrap> MakeMpiBootstrap(std::shared_ptr<MpiSession> session)
   return std::make_unique<MpiBootstrap>(std::move(session));
 }
 
-Result<std::string> DrawSecret(Bootstrap& bootstrap, int64_t deadline_ns) {
-  std::string own;
-  if (bootstrap.rank() == 0) {
-    HA_ASSIGN(own, RandomBytes(32));
-  }
-  HA_ASSIGN(std::vector<std::string> secrets, bootstrap.AllGather(own, deadline_ns));
-  return std::move(secrets[0]);
-}
-
 std::unique_ptr<ControlLinks> MakeMpiControlLinks(std::shared_ptr<MpiSession> session) {
   return std::make_unique<MpiControlLinks>(std::move(session));
 }

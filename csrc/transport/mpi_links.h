@@ -13,10 +13,6 @@ namespace horoacc {
 
 [[nodiscard]] std::unique_ptr<Bootstrap> MakeMpiBootstrap(std::shared_ptr<MpiSession> session);
 
-/// A secret for a job that got none from its launcher (plain mpirun): rank 0 draws it, and MPI,
-/// which the ranks trust anyway, carries it to the others. Every rank calls it.
-Result<std::string> DrawSecret(Bootstrap& bootstrap, int64_t deadline_ns);
-
 /// Its WaitFd is -1: MPI wakes nobody. MPI itself does not tell of a peer's death either; that is
 /// the business of whoever holds its pidfd or a socket to it.
 [[nodiscard]] std::unique_ptr<ControlLinks> MakeMpiControlLinks(

@@ -171,10 +171,11 @@ void TuneStream(int fd) {
   if (domain != AF_INET && domain != AF_INET6) return;
   SetOption(fd, IPPROTO_TCP, TCP_NODELAY, 1);
   SetOption(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
-  SetOption(fd, IPPROTO_TCP, TCP_KEEPIDLE, 10);
-  SetOption(fd, IPPROTO_TCP, TCP_KEEPINTVL, 5);
+  // A link that is down for some seconds is ridden out; after twelve the other host is lost.
+  SetOption(fd, IPPROTO_TCP, TCP_KEEPIDLE, 4);
+  SetOption(fd, IPPROTO_TCP, TCP_KEEPINTVL, 2);
   SetOption(fd, IPPROTO_TCP, TCP_KEEPCNT, 4);
-  SetOption(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, 30'000);
+  SetOption(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, 12'000);
 }
 
 Status SetNonBlocking(int fd) {

@@ -47,8 +47,8 @@ Result<Fd> Listen(const SocketAddress& address, int backlog, int* code = nullptr
 /// or has failed, once it is writable.
 Result<Fd> StartDial(const SocketAddress& address, const SocketAddress* own = nullptr);
 
-/// Sets what a TCP connection of a job needs: no delay, and a dead host is noticed within half a
-/// minute even if nothing is sent. Does nothing for other sockets.
+/// Sets what a TCP connection of a job needs: no delay, and a host that is out of reach is noticed
+/// within a quarter of a minute even if nothing is sent. Does nothing for other sockets.
 void TuneStream(int fd);
 
 Status SetNonBlocking(int fd);

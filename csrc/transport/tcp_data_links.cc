@@ -173,6 +173,7 @@ Status Links::Open(Fd listener, SocketAddress own, std::vector<Place> places) {
   dialing.own = own;
   for (const Place& place : places_) dialing.addresses.push_back(place.address);
   dialing.patience_ns = options_.patience_ns;
+  dialing.log = options_.log;
   HA_ASSIGN(dialing_, TcpDialing::Start(std::move(dialing), std::move(listener)));
   const auto watch = [this](int fd, uint64_t mark) {
     epoll_event event{.events = EPOLLIN, .data = {.u64 = mark}};
@@ -183,8 +184,8 @@ Status Links::Open(Fd listener, SocketAddress own, std::vector<Place> places) {
   }
   dialed_.assign(places_.size(), false);
   for (int peer = 0; peer < size; ++peer) {
-    peers_.push_back(
-        std::make_unique<TcpPeer>(peer, options_.epoch, options_.socket_buffer, epoll_.get()));
+    peers_.push_back(std::make_unique<TcpPeer>(peer, options_.epoch, options_.checksums,
+                                               options_.socket_buffer, epoll_.get()));
   }
   return {};
 }

@@ -5,6 +5,7 @@
 #include <memory>
 #include <string>
 
+#include "base/log.h"
 #include "base/result.h"
 #include "transport/bootstrap.h"
 #include "transport/data_links.h"
@@ -21,7 +22,9 @@ struct TcpDataOptions {
   std::string interfaces;      ///< names separated by commas; empty: chosen (interfaces.h)
   int streams = 0;             ///< connections to a peer; 0: chosen
   uint64_t socket_buffer = 0;  ///< bytes; 0: follows the bandwidth-delay product
-  int64_t patience_ns = 30'000'000'000;  ///< how long a peer may be out of reach when dialed
+  bool checksums = false;      ///< of the payload, too; headers always have one
+  int64_t patience_ns = 30'000'000'000;   ///< how long a peer may be out of reach when dialed
+  Log log{0, LogLevel::kWarning, false};  ///< where strangers are told of
 };
 
 class TcpDataLinks : public DataLinks {

@@ -1,11 +1,13 @@
 #include "transport/tcp_dialing.h"
 
+#include <sys/resource.h>
 #include <sys/socket.h>
 
 #include <algorithm>
 #include <utility>
 
 #include "base/clock.h"
+#include "transport/interfaces.h"
 
 namespace horoacc {
 namespace {
@@ -14,11 +16,19 @@ constexpr int64_t kHandshakePatience = 10 * kSecond;
 constexpr int64_t kRedial = 20 * kMillisecond;
 constexpr size_t kStrangers = 256;
 
+/// This port stays open while the job runs: strangers must leave the program its descriptors.
+size_t RoomForStrangers() {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return kStrangers;
+  return static_cast<size_t>(std::clamp<rlim_t>(limit.rlim_cur / 8, 4, kStrangers));
+}
+
 }  // namespace
 
 TcpDialing::TcpDialing(Options options)
     : options_(std::move(options)),
-      admission_(options_.terms, kStrangers, std::min(kHandshakePatience, options_.patience_ns)) {}
+      admission_(options_.terms, RoomForStrangers(),
+                 std::min(kHandshakePatience, options_.patience_ns), options_.log) {}
 
 Result<std::unique_ptr<TcpDialing>> TcpDialing::Start(Options options, Fd listener) {
   std::unique_ptr<TcpDialing> dialing(new TcpDialing(std::move(options)));
@@ -45,7 +55,7 @@ Status TcpDialing::Again(Attempt& attempt, const std::string& reason) {
     const std::string name = "rank " + std::to_string(attempt.peer);
     return MakeError(ErrorKind::kPeerLost,
                      name + " cannot be reached at " + options_.addresses[attempt.peer].ToString() +
-                         ": " + reason,
+                         " " + WayTo(options_.addresses[attempt.peer]) + ": " + reason,
                      attempt.peer);
   }
   attempt.due_ns = now + kRedial;

@@ -19,6 +19,7 @@ class TcpDialing {
     SocketAddress own;                     ///< where connections leave from
     std::vector<SocketAddress> addresses;  ///< by rank: where they listen
     int64_t patience_ns = 0;               ///< how long a peer may be out of reach
+    Log log{0, LogLevel::kWarning, false};
   };
   static Result<std::unique_ptr<TcpDialing>> Start(Options options, Fd listener);
 

@@ -106,7 +106,7 @@ Error RootBootstrap::Fail(Error error) {
 
 Status RootBootstrap::Gather(Fd listener) {
   HandshakeTerms terms{options_.secret, LinkPurpose::kRendezvous, options_.epoch, 0, options_.size};
-  Admission admission(std::move(terms), kStrangers + options_.size, kPatience);
+  Admission admission(std::move(terms), kStrangers + options_.size, kPatience, options_.log);
   HA_TRY(admission.Listen(std::move(listener)));
   while (true) {
     const auto present = Present();

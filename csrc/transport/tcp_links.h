@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "base/log.h"
 #include "base/result.h"
 #include "transport/bootstrap.h"
 #include "transport/control_links.h"
@@ -19,6 +20,7 @@ struct TcpLinksOptions {
   int64_t deadline_ns = 0;  ///< CLOCK_MONOTONIC, for connecting
   std::vector<int> peers;   ///< ranks to have a link to, the same on both ends; empty: all
   int send_buffer = 0;      ///< bytes of the kernel's buffer of a link; 0: the system's choice
+  Log log{0, LogLevel::kWarning, false};  ///< where strangers are told of
 };
 
 /// Connects to the peers: of two ranks the lower one dials, so that there is one connection a

@@ -10,6 +10,7 @@
 #include "base/clock.h"
 #include "transport/admission.h"
 #include "transport/gather_wire.h"
+#include "transport/interfaces.h"
 #include "transport/socket.h"
 
 namespace horoacc {
@@ -72,7 +73,7 @@ class Mesh {
   Result<std::vector<Fd>> Connect(Fd listener, const std::vector<SocketAddress>& addresses) {
     const int size = static_cast<int>(wanted_.size());
     Admission admission({options_.secret, LinkPurpose::kControl, options_.epoch, rank_, size},
-                        kStrangers + wanted_.size(), kPatience);
+                        kStrangers + wanted_.size(), kPatience, options_.log);
     HA_TRY(admission.Listen(std::move(listener)));
     while (true) {
       std::vector<bool> there(wanted_.size());
@@ -80,7 +81,8 @@ class Mesh {
       const auto missing = std::ranges::find(there, false);
       if (missing == there.end()) return std::move(links_);
       if (NowNs() >= options_.deadline_ns) {
-        return TooLate(there, static_cast<int>(missing - there.begin()), admission);
+        const int first = static_cast<int>(missing - there.begin());
+        return TooLate(there, first, addresses[first], admission);
       }
       HA_ASSIGN(const int64_t until, DialDue(addresses, admission));
       HA_ASSIGN(Admission::Outcome outcome, admission.Step(until));
@@ -135,10 +137,12 @@ class Mesh {
     links_[peer] = std::move(guest.fd);
   }
 
-  Error TooLate(const std::vector<bool>& there, int first, const Admission& admission) const {
+  Error TooLate(const std::vector<bool>& there, int first, const SocketAddress& address,
+                const Admission& admission) const {
     std::string text = "no control link to rank(s) " + NamesOfMissing(there) + " in time";
     if (reasons_[first]) {
-      text += "; rank " + std::to_string(first) + ": " + reasons_[first]->message;
+      text += "; rank " + std::to_string(first) + " at " + address.ToString() + " " +
+              WayTo(address) + ": " + reasons_[first]->message;
     }
     if (const std::string why = admission.TurnedAway(); !why.empty()) text += " (" + why + ")";
     return MakeError(ErrorKind::kTimeout, text, first);
@@ -164,7 +168,7 @@ Result<std::vector<Fd>> ConnectMesh(Bootstrap& bootstrap, const TcpLinksOptions&
       return MakeError(ErrorKind::kInvalid, "there is no rank " + std::to_string(peer));
     }
   }
-  auto listener = ListenTowards(options.rendezvous, size + static_cast<int>(kStrangers));
+  auto listener = ListenTowards(options.rendezvous, std::max(1024, size));
   HA_ASSIGN(const std::vector<SocketAddress> addresses,
             ExchangeAddresses(bootstrap, listener, options.deadline_ns));
   Mesh mesh(bootstrap, options);

@@ -15,7 +15,7 @@ namespace {
 /// Batches of one connection before the others have their turn.
 constexpr int kBatchesAtOnce = 8;
 /// After so long without an acknowledgement of what was sent, the peer's host is dead.
-constexpr uint64_t kSilenceMs = 30'000;
+constexpr uint64_t kSilenceMs = 12'000;
 
 }  // namespace
 
@@ -60,7 +60,8 @@ Status TcpPeer::Join(Fd connection) {
   if (::epoll_ctl(epoll_, EPOLL_CTL_ADD, connection.get(), &event) != 0) {
     return SystemError("epoll_ctl");
   }
-  streams_.push_back(std::make_unique<TcpStream>(std::move(connection), epoch_, traffic_));
+  streams_.push_back(
+      std::make_unique<TcpStream>(std::move(connection), epoch_, checksums_, traffic_));
   full_.push_back(false);
   closed_.push_back(false);
   ++open_;
@@ -87,7 +88,9 @@ Error TcpPeer::Explain(Error error, size_t stream) {
     [[maybe_unused]] const auto read = streams_[other]->Read(*this);
   }
   if (told_) return *told_;
-  return error.kind == ErrorKind::kPeerLost ? error : Lost(error.message);
+  if (error.kind == ErrorKind::kPeerLost) return error;
+  return Lost("connection " + std::to_string(stream + 1) + " of " + std::to_string(streams()) +
+              ": " + error.message);
 }
 
 Result<bool> TcpPeer::SendOn(size_t stream) {
@@ -136,8 +139,10 @@ Result<bool> TcpPeer::Read(size_t stream) {
   if (!open.ok() && left_) HA_TRY(Finish(stream));
   if (!open.ok() && !left_) return Explain(std::move(open.error()), stream);
   if (open.ok() && !open.value()) {
-    if (own.partial()) return Explain(Lost("it ended in the middle of a message"), stream);
-    if (!left_) return Explain(Lost("it ended"), stream);
+    if (own.partial() || !left_) {
+      const char* const how = own.partial() ? "it ended in the middle of a message" : "it ended";
+      return Explain(MakeError(ErrorKind::kSystem, how), stream);
+    }
     HA_TRY(Finish(stream));
   }
   return own.TakeMoved();

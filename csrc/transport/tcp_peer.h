@@ -17,8 +17,13 @@ namespace horoacc {
 class TcpPeer final : public FrameReceiver {
  public:
   /// `epoll`: the set that the connections join; an event's mark is `(rank << 16) + stream`.
-  TcpPeer(int rank, uint64_t epoch, uint64_t fixed_buffer, int epoll)
-      : rank_(rank), epoch_(epoch), fixed_buffer_(fixed_buffer), epoll_(epoll), inbound_(rank) {}
+  TcpPeer(int rank, uint64_t epoch, bool checksums, uint64_t fixed_buffer, int epoll)
+      : rank_(rank),
+        epoch_(epoch),
+        checksums_(checksums),
+        fixed_buffer_(fixed_buffer),
+        epoll_(epoll),
+        inbound_(rank) {}
 
   [[nodiscard]] Inbound& in() { return inbound_; }
   [[nodiscard]] Outbound& out() { return outbound_; }
@@ -56,6 +61,7 @@ class TcpPeer final : public FrameReceiver {
 
   const int rank_;
   const uint64_t epoch_;
+  const bool checksums_;
   const uint64_t fixed_buffer_;
   const int epoll_;
   Inbound inbound_;

@@ -9,6 +9,7 @@
 
 #include "base/clock.h"
 #include "transport/admission.h"
+#include "transport/interfaces.h"
 #include "transport/socket.h"
 #include "transport/tcp_gather.h"
 
@@ -17,10 +18,10 @@ namespace {
 
 constexpr int64_t kPatience = 10 * kSecond;
 constexpr int64_t kRedial = 50 * kMillisecond;
-constexpr size_t kStrangers = 64;
 
 Result<Fd> ListenForRanks(const TcpOptions& options) {
-  const int backlog = options.size + static_cast<int>(kStrangers);
+  // Ranks must get through although strangers stand in front of them.
+  const int backlog = std::max(1024, options.size);
   HA_ASSIGN(const std::vector<SocketAddress> addresses, ResolveAddress(options.address));
   Error last;
   for (SocketAddress address : addresses) {
@@ -53,8 +54,9 @@ Result<Fd> TakeListener(const TcpOptions& options) {
 Result<Fd> DialRoot(const TcpOptions& options) {
   HandshakeTerms terms{options.secret, LinkPurpose::kRendezvous, options.epoch, options.rank,
                        options.size};
-  Admission admission(std::move(terms), 0, kPatience);
+  Admission admission(std::move(terms), 0, kPatience, options.log);
   std::string reason = "no time to try";
+  std::string way;
   for (size_t attempt = 0; NowNs() < options.deadline_ns; ++attempt) {
     // Resolved every time: the name of a host that is still starting may not exist yet.
     auto addresses = ResolveAddress(options.address);
@@ -63,7 +65,9 @@ Result<Fd> DialRoot(const TcpOptions& options) {
       reason = addresses.error().message;
     } else {
       const auto& all = addresses.value();
-      auto connecting = StartDial(all[attempt % all.size()]);
+      const SocketAddress& address = all[attempt % all.size()];
+      way = " " + WayTo(address);
+      auto connecting = StartDial(address);
       if (!connecting.ok()) {
         reason = connecting.error().message;
       } else {
@@ -89,7 +93,7 @@ Result<Fd> DialRoot(const TcpOptions& options) {
   }
   return MakeError(ErrorKind::kTimeout,
                    "rank " + std::to_string(options.rank) + " cannot reach rank 0 at " +
-                       options.address + ": " + reason,
+                       options.address + way + ": " + reason,
                    0);
 }
 

@@ -4,6 +4,7 @@
 #include <memory>
 #include <string>
 
+#include "base/log.h"
 #include "base/result.h"
 #include "transport/bootstrap.h"
 
@@ -16,7 +17,8 @@ struct TcpOptions {
   int listen_fd = -1;   ///< rank 0: a listening socket to take over instead of binding
   std::string secret;   ///< the job's; not empty
   uint64_t epoch = 0;
-  int64_t deadline_ns = 0;  ///< CLOCK_MONOTONIC, for the whole call
+  int64_t deadline_ns = 0;                ///< CLOCK_MONOTONIC, for the whole call
+  Log log{0, LogLevel::kWarning, false};  ///< where strangers are told of
 };
 
 /// Returns once all ranks of the job are there. Strangers (another secret, garbage, silence, a

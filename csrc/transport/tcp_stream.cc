@@ -30,12 +30,19 @@ bool TcpStream::Fill(Outbound& outbound, int streams) {
   for (size_t count = 0; count < kBatch && bytes < kBatchBytes && batch_.size() < kBatchPieces;
        ++count) {
     batch_.push_back({&headers_[count], sizeof(DataHeader)});
+    const size_t first = batch_.size();
     const auto frame = outbound.Next(epoch_, streams, batch_);
     if (!frame) {
       batch_.pop_back();
       break;
     }
-    headers_[count] = frame->header;
+    DataHeader& header = headers_[count];
+    header = frame->header;
+    if (checksums_) {
+      header.flags |= DataHeader::kChecked;
+      header.payload_check = ChecksumOf(std::span(batch_).subspan(first));
+    }
+    header.check = header.Checksum();
     if (frame->link != nullptr) lenders_.push_back(frame->link);
     bytes += sizeof(DataHeader) + frame->header.length;
   }
@@ -49,6 +56,9 @@ void TcpStream::Queue(const DataHeader& header, std::string_view text) {
   headers_[0].length = static_cast<uint32_t>(text.size());
   const auto bytes = std::as_bytes(std::span(text));
   own_.assign(bytes.begin(), bytes.end());
+  headers_[0].flags |= DataHeader::kChecked;
+  headers_[0].payload_check = Crc32c(bytes);
+  headers_[0].check = headers_[0].Checksum();
   batch_.assign({{headers_.data(), sizeof(DataHeader)}, {own_.data(), own_.size()}});
   lenders_.clear();
   next_ = 0;
@@ -99,7 +109,10 @@ Result<bool> TcpStream::ConsumeHeader(FrameReceiver& receiver) {
   if (end_ - begin_ < sizeof(header)) return false;
   std::memcpy(&header, staging_.data() + begin_, sizeof(header));
   if (header.magic != DataHeader::kMagic) {
-    return MakeError(ErrorKind::kMismatch, "a frame has a broken header");
+    return MakeError(ErrorKind::kSystem, "a frame has a broken header");
+  }
+  if (header.check != header.Checksum()) {
+    return MakeError(ErrorKind::kSystem, "the header of a frame was damaged on its way");
   }
   if (header.epoch != epoch_) {
     return MakeError(ErrorKind::kMismatch, "a frame belongs to epoch " +
@@ -109,8 +122,10 @@ Result<bool> TcpStream::ConsumeHeader(FrameReceiver& receiver) {
   if (header.kind == DataKind::kStripe) {
     begin_ += sizeof(header);
     HA_ASSIGN(message_, receiver.OnStripe(header));
+    stripe_ = header;
     at_ = header.offset;
     left_ = header.length;
+    HA_TRY(Took(0));
     return true;
   }
   if (header.length > kLongestText) {
@@ -119,8 +134,32 @@ Result<bool> TcpStream::ConsumeHeader(FrameReceiver& receiver) {
   if (end_ - begin_ < sizeof(header) + header.length) return false;
   const auto* text = reinterpret_cast<const char*>(staging_.data()) + begin_ + sizeof(header);
   begin_ += sizeof(header) + header.length;
+  const bool checked = (header.flags & DataHeader::kChecked) != 0;
+  if (checked && header.payload_check != Crc32c(std::as_bytes(std::span(text, header.length)))) {
+    return MakeError(ErrorKind::kSystem, "a notice was damaged on its way");
+  }
   HA_TRY(receiver.OnNotice(header, {text, header.length}));
   return true;
+}
+
+/// Bytes of the stripe that have come to where they belong. With a checksum they count when the
+/// whole stripe is known to be right: nobody must see a message with damaged bytes.
+Status TcpStream::Took(uint64_t bytes) {
+  at_ += bytes;
+  left_ -= bytes;
+  if ((stripe_.flags & DataHeader::kChecked) == 0) {
+    message_->Received(bytes);
+    return {};
+  }
+  if (left_ > 0 || message_->dropped()) return {};
+  targets_.clear();
+  message_->AppendTarget(stripe_.offset, stripe_.length, SIZE_MAX, targets_);
+  if (ChecksumOf(targets_) != stripe_.payload_check) {
+    return MakeError(ErrorKind::kSystem, std::to_string(stripe_.length) +
+                                             " bytes of a message were damaged on their way");
+  }
+  message_->Received(stripe_.length);
+  return {};
 }
 
 /// Works off the staging area, as far as whole headers are there.
@@ -142,9 +181,7 @@ Status TcpStream::Consume(FrameReceiver& receiver) {
         }
       }
       begin_ += part;
-      at_ += part;
-      left_ -= part;
-      message_->Received(part);
+      HA_TRY(Took(part));
       continue;
     }
     message_.reset();
@@ -195,9 +232,7 @@ Result<bool> TcpStream::Read(FrameReceiver& receiver) {
     moved_ = true;
     traffic_.bytes_received += static_cast<uint64_t>(got);
     const uint64_t placed = std::min<uint64_t>(static_cast<uint64_t>(got), direct);
-    at_ += placed;
-    left_ -= placed;
-    if (placed > 0) message_->Received(placed);
+    if (placed > 0) HA_TRY(Took(placed));
     end_ += static_cast<size_t>(got) - placed;
     HA_TRY(Consume(receiver));
     if (static_cast<uint64_t>(got) < asked_) return true;  // there was no more

@@ -38,8 +38,10 @@ class TcpStream {
  public:
   static constexpr size_t kLongestText = 2048;
 
-  TcpStream(Fd fd, uint64_t epoch, TcpTraffic& traffic)
-      : fd_(std::move(fd)), epoch_(epoch), traffic_(traffic) {}
+  /// With `checksums` what it sends carries checksums of the payload; what it receives says itself
+  /// whether it does.
+  TcpStream(Fd fd, uint64_t epoch, bool checksums, TcpTraffic& traffic)
+      : fd_(std::move(fd)), epoch_(epoch), checksums_(checksums), traffic_(traffic) {}
   TcpStream(const TcpStream&) = delete;
   TcpStream& operator=(const TcpStream&) = delete;
 
@@ -69,9 +71,11 @@ class TcpStream {
   Status Consume(FrameReceiver& receiver);
   Result<bool> ConsumeHeader(FrameReceiver& receiver);
   Result<ssize_t> Receive(uint64_t& direct);
+  Status Took(uint64_t bytes);
 
   Fd fd_;
   const uint64_t epoch_;
+  const bool checksums_;
   TcpTraffic& traffic_;
 
   // Out.
@@ -86,6 +90,7 @@ class TcpStream {
   size_t begin_ = 0;
   size_t end_ = 0;
   std::shared_ptr<InboundMessage> message_;
+  DataHeader stripe_;  ///< which is being received
   uint64_t at_ = 0;    ///< where in the message the next byte goes
   uint64_t left_ = 0;  ///< bytes of the stripe that are missing
   std::vector<iovec> targets_;

@@ -131,6 +131,16 @@ CORE_ROWS: tuple[Setting, ...] = (
         least=0,
     ),
     Setting(
+        "tcp_checksums",
+        "bool",
+        False,
+        "HOROACC_TCP_CHECKSUMS",
+        "1: data between hosts carries checksums, so that a byte that was damaged on its way ends "
+        "the job instead of going into a result. Headers and control messages always do.",
+        flag="--tcp-checksums",
+        yaml=("network", "tcp_checksums"),
+    ),
+    Setting(
         "transport_plugin",
         "str",
         "",

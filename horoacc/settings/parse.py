@@ -44,7 +44,7 @@ def parse(setting: Setting, text: str, source: str) -> Value:
         number = int(trimmed) if setting.kind == "int" else float(trimmed)
     except ValueError:
         raise SettingError(f"{source} must be {what}, not '{text}'") from None
-    if not math.isfinite(number) or number < setting.least:
+    if not setting.least <= number < 2**63:  # no number that is none, none too large for the core
         limit = f" of at least {setting.least:g}" if setting.least > -math.inf else ""
         raise SettingError(f"{source} must be {what}{limit}, not '{text}'")
     return number

@@ -59,7 +59,7 @@ def _inherited(text: str, address: str) -> int | None:
     A wrapper between the launcher and this process may have closed it, an earlier `init` may have
     used it up, and its number may be another file's by now; the address is then free to be bound.
     """
-    if not text.isdigit():
+    if not text.isdecimal():
         return None
     fd = int(text)
     try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from horoacc.launcher.environment.placement import Placement, by_host, number
+from horoacc.launcher.environment.placement import Placement, by_host, count, number
 
 
 class OpenMpi:
@@ -18,9 +18,9 @@ class OpenMpi:
         return _mpi_placement(
             "openmpi",
             number(environ, "OMPI_COMM_WORLD_RANK"),
-            number(environ, "OMPI_COMM_WORLD_SIZE"),
+            count(environ, "OMPI_COMM_WORLD_SIZE"),
             number(environ, "OMPI_COMM_WORLD_LOCAL_RANK", 0),
-            number(environ, "OMPI_COMM_WORLD_LOCAL_SIZE", 1),
+            count(environ, "OMPI_COMM_WORLD_LOCAL_SIZE", 1),
         )
 
 
@@ -32,8 +32,8 @@ class Mpich:
         """The placement, or None if no PMI launcher started this process."""
         if "PMI_RANK" not in environ or "PMI_SIZE" not in environ:
             return None
-        rank, size = number(environ, "PMI_RANK"), number(environ, "PMI_SIZE")
-        local_size = number(environ, "MPI_LOCALNRANKS", size)
+        rank, size = number(environ, "PMI_RANK"), count(environ, "PMI_SIZE")
+        local_size = count(environ, "MPI_LOCALNRANKS", size)
         return _mpi_placement(
             "mpich", rank, size, number(environ, "MPI_LOCALRANKID", rank % local_size), local_size
         )

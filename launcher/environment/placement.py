@@ -79,6 +79,14 @@ def number(environ: Mapping[str, str], name: str, default: int | None = None) ->
         raise PlacementError(f"{name} {what}; a launcher sets it to a whole number") from None
 
 
+def count(environ: Mapping[str, str], name: str, default: int | None = None) -> int:
+    """Like `number`, of something of which there must be one at least."""
+    value = number(environ, name, default)
+    if value < 1:
+        raise PlacementError(f"{name} is '{value}'; a launcher sets it to 1 at least")
+    return value
+
+
 def by_host(rank: int, size: int, local_rank: int, local_size: int) -> tuple[int, int]:
     """Cross rank and cross size for launchers that do not tell them.
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
-from horoacc.launcher.environment.placement import Placement, number
+from horoacc.launcher.environment.placement import Placement, PlacementError, number
+
+_RUN = re.compile(r"([0-9]{1,9})(?:\(x([0-9]{1,9})\))?")
 
 
 class Slurm:
@@ -35,8 +38,11 @@ class Slurm:
 
 def _tasks_here(text: str, node: int, default: int) -> int:
     """Reads Slurm's run-length form: `2(x3),1` is 2, 2, 2 and 1 tasks on four nodes."""
-    counts: list[int] = []
+    nodes = 0
     for part in filter(None, text.split(",")):
-        count, _, times = part.partition("(x")
-        counts += [int(count)] * int(times.rstrip(")") or 1)
-    return counts[node] if node < len(counts) else default
+        if not (run := _RUN.fullmatch(part)):
+            raise PlacementError(f"SLURM_STEP_TASKS_PER_NODE is '{text}', such as '2(x3),1'")
+        nodes += int(run[2] or 1)
+        if node < nodes:
+            return int(run[1])
+    return default

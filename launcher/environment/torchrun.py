@@ -15,6 +15,7 @@ from horoacc.launcher.environment.placement import (
     PlacementError,
     Rendezvous,
     by_host,
+    count,
     number,
 )
 
@@ -46,8 +47,8 @@ class TorchVariables:
         """The placement, or None if the variables are not all there."""
         if any(environ.get(name, "") == "" for name in _NEEDED):
             return None
-        rank, size = number(environ, "RANK"), number(environ, "WORLD_SIZE")
-        local_size = number(environ, "LOCAL_WORLD_SIZE", size)
+        rank, size = number(environ, "RANK"), count(environ, "WORLD_SIZE")
+        local_size = count(environ, "LOCAL_WORLD_SIZE", size)
         local_rank = number(environ, "LOCAL_RANK", rank % local_size)
         cross_rank, cross_size = by_host(rank, size, local_rank, local_size)
         return Placement(

@@ -2,6 +2,7 @@
 // stripes, and frames that do not fit.
 #include <sys/socket.h>
 
+#include <array>
 #include <cstring>
 #include <string>
 
@@ -46,11 +47,11 @@ struct Witness final : FrameReceiver {
 };
 
 struct Pair {
-  explicit Pair(uint64_t epoch = 3, uint64_t other = 3) {
+  explicit Pair(uint64_t epoch = 3, uint64_t other = 3, bool checksums = false) {
     int fds[2];
     CHECK_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, fds), 0);
-    out.emplace(Fd(fds[0]), epoch, traffic);
-    in.emplace(Fd(fds[1]), other, traffic);
+    out.emplace(Fd(fds[0]), epoch, checksums, traffic);
+    in.emplace(Fd(fds[1]), other, false, traffic);
   }
   TcpTraffic traffic;
   std::optional<TcpStream> out;
@@ -72,11 +73,11 @@ DataHeader Stripe(uint64_t number, uint64_t total, uint64_t offset, uint32_t len
 }
 
 /// What the receiver says to raw bytes.
-Error Verdict(Pair& pair, const DataHeader& header) {
+Error Verdict(Pair& pair, DataHeader header) {
+  header.check = header.Checksum();
   CHECK_EQ(::send(pair.out->fd().get(), &header, sizeof(header), 0), sizeof(header));
   const auto read = pair.in->Read(pair.witness);
   CHECK(!read.ok());
-  CHECK(read.error().kind == ErrorKind::kMismatch);
   return read.error();
 }
 
@@ -209,6 +210,7 @@ TEST(FramesThatDoNotFitAreErrorsThatNameBoth) {
     Pair pair(3, 4);
     DataHeader header = Stripe(0, 10, 0, 10);
     const Error error = Verdict(pair, header);
+    CHECK(error.kind == ErrorKind::kMismatch);
     CHECK(Has(error.message, "epoch 3") && Has(error.message, "4"));
   }
   {
@@ -229,9 +231,73 @@ TEST(FramesThatDoNotFitAreErrorsThatNameBoth) {
     const LinkSpec spec{{2, 8}, 5, 1, 4, 100};
     InboundLink* const link = pair.witness.inbound.Open(spec).value();
     const Error error = Verdict(pair, header);
+    CHECK(error.kind == ErrorKind::kMismatch);
     CHECK(Has(error.message, "collective 8 of set 2, channel 1"));
     CHECK(Has(error.message, "message " + std::to_string(header.number) + " from rank 5"));
     CHECK_EQ(link->released(), 0);
+  }
+}
+
+/// Sends one message as its receiver would get it if bit `flipped` of it were damaged.
+std::string Damaged(bool checksums, size_t flipped) {
+  Pair pair(3, 3, checksums);
+  const std::string sent = "twenty bytes of data";
+  const auto bytes = std::as_bytes(std::span(sent));
+  Outbound outbound;
+  OutboundLink* const link = outbound.Open({{2, 8}, 1}).value();
+  outbound.Post(*link, std::array{bytes});
+  CHECK(pair.out->Fill(outbound, 1));
+  int wire[2];
+  CHECK_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, wire), 0);
+  CHECK(pair.out->Flush().value());
+  std::string raw(200, '\0');
+  raw.resize(static_cast<size_t>(::recv(pair.in->fd().get(), raw.data(), raw.size(), 0)));
+  CHECK_EQ(raw.size(), sizeof(DataHeader) + sent.size());
+  raw[flipped / 8] ^= static_cast<char>(1 << flipped % 8);
+  CHECK_EQ(::send(wire[0], raw.data(), raw.size(), 0), raw.size());
+  ::close(wire[0]);
+  TcpTraffic traffic;
+  TcpStream damaged(Fd(wire[1]), 3, false, traffic);
+  const LinkSpec spec{{2, 8}, 5, 1, 4, 100};
+  InboundLink* const inbound = pair.witness.inbound.Open(spec).value();
+  std::string got(sent.size(), '\0');
+  CHECK(inbound->Expect(got.size(), std::array{std::as_writable_bytes(std::span(got))}).ok());
+  const auto read = damaged.Read(pair.witness);
+  const bool whole = inbound->Arrived().value() != nullptr;
+  if (read.ok()) return whole && got != sent ? "a wrong message" : "nothing noticed";
+  CHECK(!whole);
+  return read.error().message;
+}
+
+TEST(AFlippedBitOfAHeaderIsNoticedBeforeTheHeaderIsBelieved) {
+  for (size_t bit = 0; bit < 8 * sizeof(DataHeader); ++bit) {
+    CHECK(Has(Damaged(false, bit), bit < 32 ? "broken header" : "damaged on its way"));
+  }
+}
+
+TEST(AFlippedBitOfThePayloadIsNoticedWithChecksumsOnly) {
+  for (size_t bit = 8 * sizeof(DataHeader); bit < 8 * (sizeof(DataHeader) + 20); ++bit) {
+    CHECK_EQ(Damaged(true, bit), std::string("20 bytes of a message were damaged on their way"));
+    CHECK_EQ(Damaged(false, bit), std::string("a wrong message"));
+  }
+}
+
+TEST(ChecksumsAreThoseOfTheStandard) {
+  // RFC 3720, B.4.
+  const std::string zeroes(32, '\0');
+  const std::string ones(32, '\xff');
+  std::string counted(32, '\0');
+  for (size_t at = 0; at < counted.size(); ++at) counted[at] = static_cast<char>(at);
+  for (const auto& [text, expected] :
+       {std::pair(zeroes, 0x8a9136aaU), std::pair(ones, 0x62a8ab43U),
+        std::pair(counted, 0x46dd794eU), std::pair(std::string("123456789"), 0xe3069283U)}) {
+    const auto bytes = std::as_bytes(std::span(text));
+    CHECK_EQ(Crc32c(bytes), expected);
+    CHECK_EQ(Crc32cByTable(bytes), expected);
+    for (size_t cut = 0; cut <= bytes.size(); ++cut) {
+      CHECK_EQ(Crc32c(bytes.subspan(cut), Crc32c(bytes.first(cut))), expected);
+      CHECK_EQ(Crc32cByTable(bytes.subspan(cut), Crc32cByTable(bytes.first(cut))), expected);
+    }
   }
 }
 
@@ -240,7 +306,8 @@ TEST(WhatWasReleasedDoesNotComeAgain) {
   const LinkSpec spec{{2, 8}, 5, 1, 4, 100};
   InboundLink* const link = pair.witness.inbound.Open(spec).value();
   CHECK(link->Expect(0, {}).ok());
-  const DataHeader empty = Stripe(0, 0, 0, 0);
+  DataHeader empty = Stripe(0, 0, 0, 0);
+  empty.check = empty.Checksum();
   CHECK_EQ(::send(pair.out->fd().get(), &empty, sizeof(empty), 0), sizeof(empty));
   CHECK(pair.in->Read(pair.witness).ok());
   CHECK(link->Arrived().value() != nullptr);

@@ -1,0 +1,109 @@
+"""Strangers of all kinds, one function each: they come to a port and do what they do."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import socket
+import time
+from pathlib import Path
+
+import wire_format
+
+Address = tuple[str, int]
+
+
+def _speak(address: Address, text: bytes, listen: float = 0.0) -> bytes:
+    """Says something and hears what is answered, until the other end closes or time is up."""
+    heard = b""
+    with contextlib.suppress(OSError), socket.create_connection(address, 5) as link:
+        link.settimeout(listen or 0.01)
+        link.sendall(text)
+        while more := link.recv(4096):
+            heard += more
+    return heard
+
+
+def noise(address: Address) -> None:
+    assert _speak(address, os.urandom(random.choice([1, 63, 64, 65, 5000])), 1.0) == b""
+
+
+def http(address: Address) -> None:
+    text = b"GET / HTTP/1.1\r\nHost: a\r\nAccept: */*\r\nX: " + b"x" * 100 + b"\r\n\r\n"
+    assert _speak(address, text, 5.0) == b""
+
+
+def scan(address: Address) -> None:
+    _speak(address, b"")
+
+
+def wrong_secret(address: Address, purpose: int = wire_format.RENDEZVOUS) -> None:
+    """Learns a greeting where the epoch is known, and nothing more."""
+    own = wire_format.greeting(purpose, 1, 2)
+    with contextlib.suppress(OSError), socket.create_connection(address, 5) as link:
+        link.settimeout(5)
+        link.sendall(own)
+        theirs = link.recv(wire_format.GREETING.size)
+        if theirs:
+            link.sendall(wire_format.proof("not the secret", own, theirs))
+            assert link.recv(100) == b""
+
+
+def wrong_epoch(address: Address, secret: str, purpose: int) -> None:
+    """Knows the secret, but is of another job or another init."""
+    del secret  # there is nothing to prove it with: no greeting comes
+    assert _speak(address, wire_format.greeting(purpose, 1, 2, epoch=12345), 5.0) == b""
+
+
+def replayed(address: Address, recorded: bytes) -> None:
+    """What a rank has said once, said again."""
+    assert len(_speak(address, recorded, 5.0)) <= wire_format.GREETING.size
+
+
+def slow(address: Address, seconds: float) -> None:
+    """A byte now and then."""
+    own = wire_format.greeting(wire_format.RENDEZVOUS, 1, 2)
+    with contextlib.suppress(OSError), socket.create_connection(address, 5) as link:
+        end = time.monotonic() + seconds
+        for byte in own:
+            link.sendall(bytes([byte]))
+            time.sleep(seconds / len(own))
+            if time.monotonic() > end:
+                return
+
+
+class Crowd:
+    """Connections that say nothing, as many as are asked for or descriptors allow."""
+
+    def __init__(self, address: Address, count: int) -> None:
+        self.links: list[socket.socket] = []
+        for _ in range(count):
+            try:
+                link = socket.socket()
+            except OSError:
+                break
+            link.setblocking(False)
+            link.connect_ex(address)
+            self.links.append(link)
+
+    def leave(self) -> None:
+        for link in self.links:
+            link.close()
+
+
+def ports_of(pid: int) -> set[Address]:
+    """The TCP ports where a process listens, on IPv4."""
+    inodes = set()
+    for fd in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(OSError):
+            name = os.readlink(fd)
+            if name.startswith("socket:["):
+                inodes.add(name[8:-1])
+    found = set()
+    for line in Path(f"/proc/{pid}/net/tcp").read_text().splitlines()[1:]:
+        fields = line.split()
+        if fields[3] == "0A" and fields[9] in inodes:
+            host, port = fields[1].split(":")
+            found.add((socket.inet_ntoa(bytes.fromhex(host)[::-1]), int(port, 16)))
+    return found
