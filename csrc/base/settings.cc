@@ -141,6 +141,7 @@ std::vector<Row> Rows() {
       NumberRow("socket_buffer_bytes", &Settings::socket_buffer_bytes),
       TextRow("transport_plugin", &Settings::transport_plugin),
       TextRow("algorithm", &Settings::algorithm),
+      TextRow("selection_table", &Settings::selection_table),
       TextRow("parted_hosts", &Settings::parted_hosts),
   };
 }

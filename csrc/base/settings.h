@@ -39,7 +39,8 @@ struct Settings {
   int tcp_streams = 0;               ///< connections between two ranks; 0: chosen
   uint64_t socket_buffer_bytes = 0;  ///< 0: follows the bandwidth-delay product
   std::string transport_plugin;      ///< path of a shared library, or empty
-  std::string algorithm;     ///< of allreduces between hosts: a schedule's name; empty: chosen
+  std::string algorithm;        ///< between hosts: names with commas between them; empty: chosen
+  std::string selection_table;  ///< what was measured here (schedule/measured.h); rank 0's holds
   std::string parted_hosts;  ///< for tests: so many ranks ("2+1") are as if on hosts of their own
 
   /// Parses key=value pairs over the defaults. kConfig names an unknown key or a bad value.

@@ -5,12 +5,14 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <cctype>
 #include <sstream>
 #include <system_error>
 
 #include "base/clock.h"
 #include "negotiate/board_plane.h"
 #include "runtime/cores.h"
+#include "schedule/measured.h"
 
 namespace horoacc {
 namespace {
@@ -19,21 +21,37 @@ constexpr int64_t kDrainLimit = 5 * kSecond;
 constexpr int64_t kSpin = 50 * kMicrosecond;
 constexpr uint64_t kWindowRingBytes = 1 << 20;  // what one rank's window ring takes of the L3 cache
 constexpr uint32_t kWindowDepth = 4;
-constexpr const char* kChosen = "-";  // an algorithm that nobody forces
+constexpr const char* kNone = "-";  // in the place of an empty text
+
+// A table that cannot be read is told of once, and the job does without.
+void CheckTable(Settings& settings, int rank) {
+  if (rank != 0 || settings.selection_table.empty()) return;
+  const auto table = schedule::MeasuredTable::Parse(settings.selection_table);
+  if (table.ok()) return;
+  Log(rank, settings.log_level, settings.log_hide_time)
+      .Write(LogLevel::kWarning, "the table of measured algorithms is ignored: " +
+                                     table.error().message + "; `horoaccrun tune` makes a new one");
+  settings.selection_table.clear();
+}
 
 // The settings in which ranks must not differ travel with the bootstrap; rank 0's values hold.
 Result<Settings> AgreeOnSettings(Settings settings, Bootstrap& bootstrap, int64_t deadline_ns) {
+  const auto word = [](std::string text) {
+    std::erase_if(text, [](unsigned char c) { return std::isspace(c) != 0; });
+    return text.empty() ? std::string(kNone) : text;
+  };
   std::ostringstream mine;
   mine << settings.fusion_threshold << ' ' << settings.window_bytes << ' '
        << settings.last_arriver_bytes << ' ' << static_cast<int>(settings.reduce_path) << ' '
        << static_cast<int>(settings.control) << ' ' << settings.reduction << ' '
-       << (settings.algorithm.empty() ? kChosen : settings.algorithm);
+       << word(settings.algorithm) << ' '
+       << word(bootstrap.rank() == 0 ? settings.selection_table : std::string());
   HA_ASSIGN(const std::vector<std::string> all, bootstrap.AllGather(mine.str(), deadline_ns));
   std::istringstream rank0(all[0]);
   int path = 0;
   int control = 0;
   rank0 >> settings.fusion_threshold >> settings.window_bytes >> settings.last_arriver_bytes >>
-      path >> control >> settings.reduction >> settings.algorithm;
+      path >> control >> settings.reduction >> settings.algorithm >> settings.selection_table;
   if (!rank0) return MakeError(ErrorKind::kConfig, "rank 0 runs another version of HoroACC", 0);
   if (control != static_cast<int>(settings.control)) {
     return MakeError(
@@ -41,7 +59,9 @@ Result<Settings> AgreeOnSettings(Settings settings, Bootstrap& bootstrap, int64_
         "setting 'control' differs between rank 0 and rank " + std::to_string(bootstrap.rank()), 0);
   }
   settings.reduce_path = static_cast<PathKind>(path);
-  if (settings.algorithm == kChosen) settings.algorithm.clear();
+  for (std::string* text : {&settings.algorithm, &settings.selection_table}) {
+    if (*text == kNone) text->clear();
+  }
   return settings;
 }
 
@@ -82,6 +102,7 @@ Engine::Engine(Settings settings, EngineParts parts)
 
 Result<std::unique_ptr<Engine>> Engine::Create(Settings settings, EngineParts parts) {
   const int64_t deadline = NowNs() + static_cast<int64_t>(settings.start_timeout_seconds * 1e9);
+  CheckTable(settings, parts.bootstrap->rank());
   HA_ASSIGN(Settings agreed, AgreeOnSettings(std::move(settings), *parts.bootstrap, deadline));
   std::unique_ptr<Engine> engine(new Engine(std::move(agreed), std::move(parts)));
   HA_TRY(engine->Start());

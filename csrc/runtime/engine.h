@@ -238,6 +238,7 @@ class Engine {
   std::unique_ptr<Arena> arena_;
   std::optional<SpreadParts> spread_parts_;  ///< until Start
   std::unique_ptr<SpreadJob> spread_;
+  std::shared_ptr<const schedule::MeasuredTable> measured_;  ///< agreed; of jobs on several hosts
   EventStream events_;
   Counters counters_;
   Handles handles_;
