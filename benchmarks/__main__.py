@@ -24,7 +24,9 @@ from benchmarks import (
     memory_bound,
     pages,
     picture,
+    rails,
     small_calls,
+    stages,
     streams,
     tensorflow_steps,
     training,
@@ -45,7 +47,9 @@ BENCHMARKS: dict[str, Callable[[Records, bool], None]] = {
     "hosts": hosts.run,
     "small_calls": small_calls.run,
     "streams": streams.run,
+    "rails": rails.run,
     "algorithms": algorithms.run,
+    "stages": stages.run,
 }
 
 

@@ -10,6 +10,9 @@ ROOT = Path(__file__).resolve().parents[1]
 _PEERS = ("gloo", "openmpi", "mpich")
 _MIB = 1 << 20
 _VERDICTS = {True: "yes", False: "**no**", None: "the run does not tell"}
+NETWORKS = ("hosts", "streams", "rails", "algorithms", "stages")
+"""Benchmarks in the network laboratory, whose figures docs/networks.md shows."""
+
 Record = dict[str, Any]
 Row = list[str]
 
@@ -26,6 +29,7 @@ def fill(records: list[Record]) -> list[str]:
     """
     run = {record["benchmark"] for record in records}
     readme, page = ROOT / "README.md", ROOT / "docs" / "benchmarks.md"
+    networks = ROOT / "docs" / "networks.md"
     tables = (
         (readme, "figures", _figures, {"latency", "allreduce", "gradients"}),
         (page, "machine", _machine, {"machine", "allreduce"}),
@@ -34,6 +38,8 @@ def fill(records: list[Record]) -> list[str]:
         (page, "tensorflow", _tensorflow, {"tensorflow"}),
         (page, "frameworks", _frameworks, {"tensorflow", "keras"}),
         (readme, "frameworks", _frameworks, {"tensorflow", "keras"}),
+        (networks, "hosts", _hosts, {"hosts"}),
+        (networks, "measured", _network_figures, set(NETWORKS)),
     )
     stay = []
     for where, mark, rows, needed in tables:
@@ -41,11 +47,40 @@ def fill(records: list[Record]) -> list[str]:
             _replace(where, mark, rows(records))
         else:
             stay.append(f"{where.name}: {mark}")
-    new = _targets(records)
-    kept = [row for row in _rows(page, "targets")[1:] if row[0] not in run]
-    stay += sorted({f"{page.name}: targets of {row[0]}" for row in kept})
-    _replace(page, "targets", [new[0], *kept, *new[1:]])
+    for where, between_hosts in ((page, False), (networks, True)):
+        new = _targets(one for one in records if _of_networks(one) == between_hosts)
+        kept = [row for row in _rows(where, "targets")[1:] if row[0] not in run]
+        stay += sorted({f"{where.name}: targets of {row[0]}" for row in kept})
+        _replace(where, "targets", [new[0], *kept, *new[1:]])
     return stay
+
+
+def _of_networks(record: Record) -> bool:
+    return record["benchmark"] in NETWORKS
+
+
+def _hosts(records: list[Record]) -> list[Row]:
+    rows = [["system", "bytes", "time", "share of the link"]]
+    for one in records:
+        if one["benchmark"] == "hosts" and "share_of_link" in one:
+            rows.append([one["system"], str(one["size"]), _time(one["time"] * 1e6),
+                         f"{one['share_of_link']:.1%}"])  # fmt: skip
+    return rows
+
+
+def _network_figures(records: list[Record]) -> list[Row]:
+    """All that was measured besides: what it is, and the numbers by name."""
+    rows = [["benchmark", "what", "figures"]]
+    for one in records:
+        if not _of_networks(one) or "figure" not in one:
+            continue
+        if one.get("unit") == "bit/s":
+            shown = f"{one['value'] / 1e6:.4g} Mbit/s"
+        else:
+            numbers = {k: v for k, v in one.items() if isinstance(v, (int, float))}
+            shown = ", ".join(f"{k.replace('_', ' ')} {v:.4g}" for k, v in numbers.items())
+        rows.append([one["benchmark"], one["figure"], shown])
+    return rows
 
 
 def _rows(page: Path, mark: str) -> list[Row]:
@@ -119,7 +154,7 @@ def _machine(records: list[Record]) -> list[Row]:
     return [["what", "value"], *([key.replace("_", " "), value] for key, value in facts.items())]
 
 
-def _targets(records: list[Record]) -> list[Row]:
+def _targets(records: Iterable[Record]) -> list[Row]:
     rows = [["benchmark", "what", "measured", "target", "met", ""]]
     for one in records:
         if "target" in one:

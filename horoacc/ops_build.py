@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator, Sequence
 from importlib import metadata
 from pathlib import Path
 
-from horoacc import settings
+from horoacc import cache
 from horoacc._version import __version__
 
 CompileCommand = Sequence[str] | Callable[[Path], Sequence[str]]
@@ -95,7 +95,7 @@ def ensure_built(framework: str, sources: Sequence[Path], compile_command: Compi
     if found := _named_by(_PREBUILT / _ready_name(framework, sources)):
         return found
     prebuild = os.environ.get("HOROACC_OPS_PREBUILD") == "1"
-    folder = _PREBUILT if prebuild else _cache()
+    folder = _PREBUILT if prebuild else cache.folder(os.environ)
     ready = _ready_name(framework, sources, "" if prebuild else _place(framework))
     key = hashlib.sha256(f"{ready}\n{_flags(compile_command)}".encode()).hexdigest()[:16]
     library = folder / f"{framework}-ops-{key}.so"
@@ -120,13 +120,8 @@ def is_built(framework: str, sources: Sequence[Path]) -> bool:
     Does not import the framework, so that `horoaccrun` can ask at no cost.
     """
     prebuilt = _PREBUILT / _ready_name(framework, sources)
-    cached = _cache() / _ready_name(framework, sources, _place(framework))
+    cached = cache.folder(os.environ) / _ready_name(framework, sources, _place(framework))
     return (_named_by(prebuilt) or _named_by(cached)) is not None
-
-
-def _cache() -> Path:
-    given = str(settings.read(os.environ)["cache_dir"])
-    return Path(given).expanduser() if given else Path("~/.cache/horoacc").expanduser()
 
 
 def _place(framework: str) -> str:

@@ -7,10 +7,10 @@ import os
 import secrets
 import socket
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from horoacc import mpi_plugins, settings
+from horoacc import mpi_plugins, selection_table, settings
 from horoacc.errors import ConfigError
 from horoacc.launcher import environment
 from horoacc.launcher.environment import torchrun
@@ -66,6 +66,7 @@ def engine(comm: Any, world: World | None = None) -> tuple[Engine, str]:
         else:
             where = _communicator(comm, values)
         where |= _mpi(place)
+        _use_table(values, where)
     except ValueError as error:
         raise ConfigError(str(error)) from error
     return _core.Engine(values, where), str(where["bootstrap"])
@@ -75,6 +76,19 @@ def engine(comm: Any, world: World | None = None) -> tuple[Engine, str]:
 def _tell_once(line: str) -> None:
     """Prints a line, also if `init()` is called again."""
     print(f"horoacc: {line}", file=sys.stderr)
+
+
+def _use_table(values: dict[str, str], where: Mapping[str, object]) -> None:
+    """Replaces the table's path by what rank 0 reads there; rank 0's values hold on all ranks."""
+    values["selection_table"] = ""
+    if where["rank"] != 0 or where["size"] == 1:
+        return
+    table = selection_table.load(os.environ, int(str(where["size"])))
+    if table.complaint:
+        _tell_once(table.complaint)
+    values["selection_table"] = table.rows
+    if table.last_arriver_bytes is not None and not os.environ.get("HOROACC_LAST_ARRIVER_BYTES"):
+        values["last_arriver_bytes"] = str(table.last_arriver_bytes)
 
 
 def _mpi(place: environment.Placement) -> dict[str, object]:

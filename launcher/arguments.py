@@ -104,7 +104,8 @@ def build_parser() -> argparse.ArgumentParser:
     """The parser, with one flag for each row of the table that has one."""
     parser = argparse.ArgumentParser(
         prog="horoaccrun",
-        usage="horoaccrun -np N [flags] command [arguments]",
+        usage="horoaccrun -np N [flags] command [arguments]\n"
+        "       horoaccrun tune -np N [flags] [-- options of the measurement]",
         description="Starts a command on N ranks, with mpirun or, without one, over TCP.",
         allow_abbrev=False,
     )

@@ -61,7 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = list(sys.argv[1:] if arguments is None else arguments)
     if given[:1] == ["explain"]:
         return explain.main(given[1:])
-    options = parse_arguments(given)
+    options = parse_arguments(_tune(given[1:]) if given[:1] == ["tune"] else given)
     if options.check_build:
         text, usable = report(options.text("mpirun"), os.environ)
         print(text)
@@ -76,6 +76,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return error.code
     except KeyboardInterrupt:  # before there is a rank; later signals are read, not raised
         return 128 + signal.SIGINT
+
+
+def _tune(arguments: list[str]) -> list[str]:
+    """`horoaccrun tune FLAGS [-- OPTIONS]`: the command line that measures; a job as any other."""
+    at = arguments.index("--") if "--" in arguments else len(arguments)
+    return [*arguments[:at], sys.executable, "-m", "horoacc.tune", *arguments[at + 1 :]]
 
 
 def start_and_wait(options: Options, printer: Printer) -> tuple[Supervisor, Mpirun | None]:

@@ -21,6 +21,9 @@ FIGURES = {
     ("docs/benchmarks.md", "targets"): 50,
     ("docs/benchmarks.md", "training"): 3,
     ("docs/benchmarks.md", "ddp"): 3,
+    ("docs/networks.md", "hosts"): 9,
+    ("docs/networks.md", "targets"): 20,
+    ("docs/networks.md", "measured"): 20,
 }
 
 

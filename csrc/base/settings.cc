@@ -159,6 +159,7 @@ std::vector<Row> Rows() {
       FlagRow("tcp_checksums", &Settings::tcp_checksums),
       TextRow("transport_plugin", &Settings::transport_plugin),
       TextRow("algorithm", &Settings::algorithm),
+      TextRow("selection_table", &Settings::selection_table),
       TextRow("flight_dir", &Settings::flight_dir),
       NumberRow("flight_events", &Settings::flight_events),
       FaultRow("fault", &Settings::fault),

@@ -44,7 +44,8 @@ struct Settings {
   uint64_t socket_buffer_bytes = 0;  ///< 0: follows the bandwidth-delay product
   bool tcp_checksums = false;        ///< of payload; headers and control messages have them anyway
   std::string transport_plugin;      ///< path of a shared library, or empty
-  std::string algorithm;   ///< of allreduces between hosts: a schedule's name; empty: chosen
+  std::string algorithm;        ///< between hosts: names with commas between them; empty: chosen
+  std::string selection_table;  ///< what was measured here (schedule/measured.h); rank 0's holds
   std::string flight_dir;  ///< where the latest events go when something is wrong; empty: nowhere
   uint64_t flight_events = 4096;  ///< how many are kept; 0: none
   FaultOrder fault;               ///< for tests

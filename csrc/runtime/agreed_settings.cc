@@ -1,15 +1,36 @@
 #include "runtime/agreed_settings.h"
 
 #include <array>
+#include <cctype>
 #include <sstream>
 #include <string>
 #include <vector>
 
+#include "base/log.h"
+#include "schedule/measured.h"
+
 namespace horoacc {
 namespace {
 
-constexpr const char* kChosen = "-";  // an algorithm that nobody forces
+constexpr const char* kNone = "-";  // in the place of an empty text
 constexpr std::array kControls = {"auto", "board", "tcp", "mpi"};
+
+// Without blanks, so that it travels as one word.
+std::string Word(std::string text) {
+  std::erase_if(text, [](unsigned char c) { return std::isspace(c) != 0; });
+  return text.empty() ? std::string(kNone) : text;
+}
+
+// A table that cannot be read is told of once, and the job does without.
+std::string ReadableTable(const Settings& settings) {
+  if (settings.selection_table.empty()) return {};
+  const auto table = schedule::MeasuredTable::Parse(settings.selection_table);
+  if (table.ok()) return settings.selection_table;
+  Log(0, settings.log_level, settings.log_hide_time)
+      .Write(LogLevel::kWarning, "the table of measured algorithms is ignored: " +
+                                     table.error().message + "; `horoaccrun tune` makes a new one");
+  return {};
+}
 
 }  // namespace
 
@@ -17,15 +38,18 @@ Result<Settings> AgreeOnSettings(Settings settings, Bootstrap& bootstrap, int64_
   std::ostringstream mine;
   mine << settings.fusion_threshold << ' ' << settings.window_bytes << ' '
        << settings.last_arriver_bytes << ' ' << static_cast<int>(settings.reduce_path) << ' '
-       << settings.reduction << ' ' << (settings.algorithm.empty() ? kChosen : settings.algorithm);
+       << settings.reduction << ' ' << Word(settings.algorithm) << ' '
+       << Word(bootstrap.rank() == 0 ? ReadableTable(settings) : std::string());
   HA_ASSIGN(const std::vector<std::string> all, bootstrap.AllGather(mine.str(), deadline_ns));
   std::istringstream rank0(all[0]);
   int path = 0;
   rank0 >> settings.fusion_threshold >> settings.window_bytes >> settings.last_arriver_bytes >>
-      path >> settings.reduction >> settings.algorithm;
+      path >> settings.reduction >> settings.algorithm >> settings.selection_table;
   if (!rank0) return MakeError(ErrorKind::kConfig, "rank 0's settings cannot be read", 0);
   settings.reduce_path = static_cast<PathKind>(path);
-  if (settings.algorithm == kChosen) settings.algorithm.clear();
+  for (std::string* text : {&settings.algorithm, &settings.selection_table}) {
+    if (*text == kNone) text->clear();
+  }
   return settings;
 }
 

@@ -272,6 +272,7 @@ class Engine {
   std::unique_ptr<SpreadJob> spread_;
   std::shared_ptr<FaultPoints> faults_;
   std::vector<std::string> hosts_;  ///< names, by rank
+  std::shared_ptr<const schedule::MeasuredTable> measured_;  ///< agreed; of jobs on several hosts
   EventStream events_;
   StackSource stacks_;
   std::mutex tickets_mutex_;

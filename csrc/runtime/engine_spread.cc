@@ -4,20 +4,16 @@
 #include "negotiate/carried.h"
 #include "runtime/assemble_exchange.h"
 #include "runtime/engine.h"
-#include "schedule/algorithms.h"
+#include "schedule/select.h"
 #include "transport/faulty_links.h"
 
 namespace horoacc {
 
 Status Engine::StartSpread(SpreadParts parts) {
-  if (!settings_.algorithm.empty()) {
-    HA_ASSIGN(const schedule::Algorithm* const forced,
-              schedule::FindAlgorithm(settings_.algorithm));
-    if (forced->goal != schedule::Goal::kAllreduce) {
-      return MakeError(ErrorKind::kConfig, "setting 'algorithm' cannot be '" + settings_.algorithm +
-                                               "', which is no allreduce");
-    }
-  }
+  HA_TRY(CheckForced(settings_));
+  HA_ASSIGN(schedule::MeasuredTable table,
+            schedule::MeasuredTable::Parse(settings_.selection_table));
+  measured_ = std::make_shared<const schedule::MeasuredTable>(std::move(table));
   SpreadJob::Surroundings around;
   around.rank = placement_.rank;
   around.share = &share_;
@@ -61,8 +57,9 @@ std::unique_ptr<ProcessSet> Engine::MakeSpreadSet(uint32_t id, uint32_t place,
   set->plane = std::move(plane);
   const auto member = std::ranges::find(set->ranks, placement_.rank);
   if (member != set->ranks.end()) {
-    set->spread = std::make_unique<SpreadSet>(spread_->host_of(), set->ranks,
-                                              static_cast<uint32_t>(member - set->ranks.begin()));
+    set->spread =
+        std::make_unique<SpreadSet>(spread_->host_of(), set->ranks,
+                                    static_cast<uint32_t>(member - set->ranks.begin()), measured_);
   }
   return set;
 }

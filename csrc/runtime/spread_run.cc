@@ -9,7 +9,6 @@
 #include "execute/adasum_slices.h"
 #include "execute/zero_memory.h"
 #include "runtime/assemble_exchange.h"
-#include "schedule/select.h"
 
 namespace horoacc {
 
@@ -129,12 +128,14 @@ Result<PayloadTensor> SpreadRun::TensorOf(const Call& call, size_t t) {
 
 Status SpreadRun::Add(Goal goal, uint64_t bytes, uint32_t root, Payload payload) {
   const std::string_view name =
-      SelectAlgorithm({goal, bytes, set_.shares_hosts()}, *surroundings_.settings);
+      SelectAlgorithm({goal, bytes}, *surroundings_.settings, set_.choice());
   if (runs_.empty()) algorithm_ = name;
   HA_ASSIGN(const SpreadSet::Scheduled scheduled, set_.Schedule(name, root));
   payload.wide = canonical();
   RunOptions options;
   options.collective = {surroundings_.set, set_.NextRun()};
+  const uint64_t window = surroundings_.settings->window_bytes;
+  if (window > 0) options.window_bytes = window;
   HA_ASSIGN(auto run, ScheduleRun::Make(*surroundings_.links, scheduled.schedule, scheduled.group,
                                         options, std::move(payload), surroundings_.memory));
   runs_.push_back(std::move(run));
@@ -164,7 +165,7 @@ Status SpreadRun::AddAdasum(const Call& call) {
     Payload payload;
     payload.tensors = {{.type = own.type, .input = own.input, .output = all}};
     payload.sizes.assign(set_.size(), own.count);
-    HA_TRY(Add(Goal::kAllGather, bytes, 0, std::move(payload)));
+    HA_TRY(Add(Goal::kAllGather, bytes * set_.size(), 0, std::move(payload)));
     afterwards_.emplace_back([own, all, bytes, ranks = set_.size()] {
       std::vector<const void*> sources;
       for (uint32_t r = 0; r < ranks; ++r) sources.push_back(all + r * bytes);
@@ -194,7 +195,7 @@ Status SpreadRun::AddAllgather(const Call& call, size_t t) {
   for (uint32_t r = 0; r < set_.size(); ++r)
     payload.sizes.push_back(static_cast<uint64_t>(call.facts->rows[t * set_.size() + r]) * row);
   const uint64_t longest = *std::ranges::max_element(payload.sizes) * SizeOf(meta.type);
-  return Add(Goal::kAllGather, longest, 0, std::move(payload));
+  return Add(Goal::kAllGather, longest * set_.size(), 0, std::move(payload));
 }
 
 Status SpreadRun::AddReducescatter(const Call& call, size_t t) {
@@ -203,7 +204,7 @@ Status SpreadRun::AddReducescatter(const Call& call, size_t t) {
   const uint64_t row = RowElements(meta);
   const auto shard = [&](uint32_t r) { return ScatteredRows(meta.shape[0], r, set_.size()); };
   Payload payload;
-  if (!canonical()) {
+  if (!AsAllreduce(Goal::kReduceScatter)) {
     payload.tensors = {tensor};
     for (uint32_t r = 0; r < set_.size(); ++r)
       payload.sizes.push_back(static_cast<uint64_t>(shard(r).last - shard(r).first) * row);
@@ -239,7 +240,7 @@ Status SpreadRun::AddReduce(const Call& call) {
     bytes += own;
   }
   // There is no canonical schedule of it: the others do without the result of an allreduce.
-  if (canonical()) return Add(Goal::kAllreduce, bytes, 0, std::move(payload));
+  if (AsAllreduce(Goal::kReduce)) return Add(Goal::kAllreduce, bytes, 0, std::move(payload));
   return Add(Goal::kReduce, bytes, IndexOfRoot(call), std::move(payload));
 }
 
@@ -278,7 +279,7 @@ Status SpreadRun::AddAllToAll(const Call& call, size_t t, std::vector<uint64_t> 
   Payload payload;
   payload.tensors = {tensor};
   payload.sizes = std::move(rows);
-  return Add(Goal::kAllToAll, longest, 0, std::move(payload));
+  return Add(Goal::kAllToAll, longest * ranks, 0, std::move(payload));
 }
 
 // An all-to-all in which only the root takes, or gives: every rank's part is of one size.

@@ -11,6 +11,7 @@
 #include "negotiate/plane.h"
 #include "queue/entry.h"
 #include "runtime/spread_set.h"
+#include "schedule/select.h"
 
 namespace horoacc {
 
@@ -56,6 +57,10 @@ class SpreadRun final : public Execution {
   Result<PayloadTensor> TensorOf(const Call& call, size_t t);
   Result<std::byte*> Allocate(uint64_t bytes);
   [[nodiscard]] bool canonical() const { return surroundings_.settings->reduction == "canonical"; }
+  /// Only an allreduce has a canonical schedule; what is forced wins.
+  [[nodiscard]] bool AsAllreduce(schedule::Goal goal) const {
+    return canonical() && ForcedAlgorithm(goal, *surroundings_.settings).empty();
+  }
   [[nodiscard]] uint32_t IndexOfRoot(const Call& call) const;
 
   const Surroundings surroundings_;

@@ -7,7 +7,8 @@
 
 namespace horoacc {
 
-SpreadSet::SpreadSet(const std::vector<int>& host_of, std::vector<int> ranks, uint32_t me)
+SpreadSet::SpreadSet(const std::vector<int>& host_of, std::vector<int> ranks, uint32_t me,
+                     std::shared_ptr<const schedule::MeasuredTable> measured)
     : me_(me), ranks_(std::move(ranks)) {
   std::vector<int> hosts;  // as they come
   for (const int rank : ranks_) {
@@ -20,7 +21,7 @@ SpreadSet::SpreadSet(const std::vector<int>& host_of, std::vector<int> ranks, ui
     }
     ranks_per_host_.push_back(static_cast<uint32_t>(by_host_.size() - before));
   }
-  shares_hosts_ = hosts.size() > 1 && hosts.size() < ranks_.size();
+  choice_.emplace(schedule::Topology(ranks_per_host_), std::move(measured));
 }
 
 Result<SpreadSet::Scheduled> SpreadSet::Schedule(std::string_view algorithm, uint32_t root) {

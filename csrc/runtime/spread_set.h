@@ -3,25 +3,28 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "base/result.h"
 #include "execute/schedule_run.h"
-#include "schedule/topology.h"
+#include "schedule/choice.h"
 
 namespace horoacc {
 
 class SpreadSet {
  public:
   /// `host_of`: by rank of the job. `ranks`: the set's, ascending, `me` among them (by index).
-  SpreadSet(const std::vector<int>& host_of, std::vector<int> ranks, uint32_t me);
+  SpreadSet(const std::vector<int>& host_of, std::vector<int> ranks, uint32_t me,
+            std::shared_ptr<const schedule::MeasuredTable> measured);
 
   [[nodiscard]] uint32_t me() const { return me_; }
   [[nodiscard]] const std::vector<int>& ranks() const { return ranks_; }
   [[nodiscard]] uint32_t size() const { return static_cast<uint32_t>(ranks_.size()); }
-  [[nodiscard]] bool shares_hosts() const { return shares_hosts_; }
+  /// The algorithms that are possible here, and what they take.
+  [[nodiscard]] schedule::AlgorithmChoice& choice() { return *choice_; }
 
   /// A schedule, and in which order it has the ranks. `root`: index in the set.
   struct Scheduled {
@@ -37,7 +40,7 @@ class SpreadSet {
   const std::vector<int> ranks_;
   std::vector<uint32_t> by_host_;         ///< indices, host after host
   std::vector<uint32_t> ranks_per_host_;  ///< in that order
-  bool shares_hosts_ = false;
+  std::optional<schedule::AlgorithmChoice> choice_;
   uint64_t runs_ = 0;
   std::map<std::pair<std::string, uint32_t>, Scheduled> known_;
 };

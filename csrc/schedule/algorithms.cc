@@ -58,7 +58,7 @@ constexpr std::array kAlgorithms{
     Algorithm{"cpu_reduce_tree", Goal::kAllreduce, true, ByHosts<CpuReduce, Across::kDoubleTree>,
               cost::CpuReduceTree, cost::CpuReduceTreeRounds},
     Algorithm{"canonical", Goal::kAllreduce, true, Canonical, cost::Canonical,
-              cost::CanonicalRounds, kMostCanonicalRanks},
+              cost::CanonicalRounds, kMostCanonicalRanks, true},
     Algorithm{"ring_reduce_scatter", Goal::kReduceScatter, false, Flat<RingReduceScatter>,
               cost::Half, cost::HalfRingRounds},
     Algorithm{"log_reduce_scatter", Goal::kReduceScatter, false, Flat<LogReduceScatter>, cost::Half,

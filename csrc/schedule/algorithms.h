@@ -42,6 +42,7 @@ struct Algorithm {
   /// 2^k ranks, where sums are made in the order of the ranks); otherwise at most that.
   uint32_t (*rounds)(const Plan& plan);
   uint32_t most_ranks = kMostRanks;  ///< fewer where a schedule keeps tables
+  bool in_rank_order = false;        ///< as Facts says
 };
 
 inline constexpr uint32_t kMostTrees = 16;  ///< two lanes each, of 32

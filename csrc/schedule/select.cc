@@ -1,12 +1,15 @@
 #include "schedule/select.h"
 
 #include <limits>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "schedule/algorithms.h"
 
 namespace horoacc {
 namespace {
 
-// Up to here a message costs more than its bytes.
-constexpr uint64_t kFewMessages = 64 << 10;
 constexpr uint64_t kAnySize = std::numeric_limits<uint64_t>::max();
 constexpr uint32_t kAnyRanks = std::numeric_limits<uint32_t>::max();
 
@@ -21,6 +24,17 @@ struct Row {
   uint64_t max_bytes;
   Path path;
 };
+
+// The parts between commas.
+std::vector<std::string_view> Names(std::string_view text) {
+  std::vector<std::string_view> names;
+  while (!text.empty()) {
+    const size_t end = text.find(',');
+    names.push_back(text.substr(0, end));
+    text = end == std::string_view::npos ? std::string_view() : text.substr(end + 1);
+  }
+  return names;
+}
 
 }  // namespace
 
@@ -54,27 +68,38 @@ Path SelectPath(const SelectionKey& key, const Settings& settings) {
   return Path::kNone;
 }
 
-std::string_view SelectAlgorithm(const SpreadKey& key, const Settings& settings) {
-  using schedule::Goal;
-  const bool few_messages = key.bytes <= kFewMessages;
-  switch (key.goal) {
-    case Goal::kAllreduce:
-      if (!settings.algorithm.empty()) return settings.algorithm;
-      if (settings.reduction == "canonical") return "canonical";
-      if (key.shares_hosts) return few_messages ? "hierarchical_tree" : "hierarchical";
-      return few_messages ? "double_tree" : "ring";
-    case Goal::kReduceScatter:
-      return few_messages ? "log_reduce_scatter" : "ring_reduce_scatter";
-    case Goal::kAllGather:
-      return few_messages ? "log_all_gather" : "ring_all_gather";
-    case Goal::kBroadcast:
-      return few_messages ? "tree_broadcast" : "chain_broadcast";
-    case Goal::kReduce:
-      return few_messages ? "tree_reduce" : "chain_reduce";
-    case Goal::kAllToAll:
-      return key.shares_hosts && few_messages ? "rail_all_to_all" : "direct_all_to_all";
+std::string_view ForcedAlgorithm(schedule::Goal goal, const Settings& settings) {
+  for (const std::string_view name : Names(settings.algorithm)) {
+    const auto found = schedule::FindAlgorithm(name);
+    if (found.ok() && found.value()->goal == goal) return found.value()->name;
   }
   return "";
+}
+
+Status CheckForced(const Settings& settings) {
+  std::map<schedule::Goal, std::string_view> forced;
+  for (const std::string_view name : Names(settings.algorithm)) {
+    Result<const schedule::Algorithm*> found = schedule::FindAlgorithm(name);
+    if (!found.ok()) {
+      return MakeError(ErrorKind::kConfig, "setting 'algorithm' cannot be '" + settings.algorithm +
+                                               "': " + found.error().message);
+    }
+    const auto [other, first] = forced.emplace(found.value()->goal, name);
+    if (first) continue;
+    return MakeError(ErrorKind::kConfig, "setting 'algorithm' cannot be '" + settings.algorithm +
+                                             "': " + std::string(other->second) + " and " +
+                                             std::string(name) + " are for the same collective");
+  }
+  return {};
+}
+
+std::string_view SelectAlgorithm(const SpreadKey& key, const Settings& settings,
+                                 schedule::AlgorithmChoice& choice) {
+  if (const std::string_view forced = ForcedAlgorithm(key.goal, settings); !forced.empty())
+    return forced;
+  const bool canonical =
+      key.goal == schedule::Goal::kAllreduce && settings.reduction == "canonical";
+  return choice.For(key.goal, key.bytes, canonical);
 }
 
 }  // namespace horoacc

@@ -4,6 +4,7 @@
 #include <string_view>
 
 #include "base/settings.h"
+#include "schedule/choice.h"
 #include "schedule/schedule.h"
 
 namespace horoacc {
@@ -33,12 +34,18 @@ struct SelectionKey {
 /// The same, of a schedule for ranks that do not all share memory.
 struct SpreadKey {
   schedule::Goal goal = schedule::Goal::kAllreduce;
-  uint64_t bytes = 0;  ///< of the vector; of an all-to-all and an all-gather, of the largest shard
-  bool shares_hosts = false;  ///< several hosts, and more than one rank on some
+  uint64_t bytes = 0;  ///< of the vector; where parts differ, as if all were as long as the longest
 };
 
-/// The algorithm's name. Allreduces are canonical unless the settings give that up: then sums may
-/// be made in the order in which the fewest bytes, or messages, cross the network.
-[[nodiscard]] std::string_view SelectAlgorithm(const SpreadKey& key, const Settings& settings);
+/// The algorithm's name: what the settings force, else the choice of what is possible. Allreduces
+/// are canonical unless the settings give that up.
+[[nodiscard]] std::string_view SelectAlgorithm(const SpreadKey& key, const Settings& settings,
+                                               schedule::AlgorithmChoice& choice);
+
+/// What the setting `algorithm` names for this goal, or "".
+[[nodiscard]] std::string_view ForcedAlgorithm(schedule::Goal goal, const Settings& settings);
+
+/// kConfig if the setting `algorithm` names what there is not, or two for one goal.
+[[nodiscard]] Status CheckForced(const Settings& settings);
 
 }  // namespace horoacc

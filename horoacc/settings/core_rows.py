@@ -58,7 +58,8 @@ CORE_ROWS: tuple[Setting, ...] = (
         "int",
         0,
         "HOROACC_WINDOW_BYTES",
-        "Window in which memory outside the arena is copied and reduced. 0: 256 KiB.",
+        "Window in which memory outside the arena is copied and reduced, and part of a vector that "
+        "schedules between hosts work on at a time. 0: 256 KiB, and 4 MiB between hosts.",
         flag="--window-bytes",
         yaml=("params", "window_bytes"),
         least=0,
@@ -155,10 +156,21 @@ CORE_ROWS: tuple[Setting, ...] = (
         "str",
         "",
         "HOROACC_ALGORITHM",
-        "Forces the schedule of allreduces between hosts: a name of docs/schedules.md, such as "
-        "`ring` or `hierarchical`; it wins over `reduction`. Empty: chosen.",
+        "Forces schedules of collectives between hosts: names of docs/schedules.md, such as "
+        "`ring` or `hierarchical`, with commas between them, one for a collective; it wins over "
+        "`reduction`. Empty: chosen.",
         flag="--algorithm",
         yaml=("params", "algorithm"),
+    ),
+    Setting(
+        "selection_table",
+        "str",
+        "",
+        "HOROACC_SELECTION_TABLE",
+        "Path of a table of measured algorithms, which `horoaccrun tune` writes and rank 0 reads. "
+        "Empty: this machine's in the cache folder, if there is one; `off`: none.",
+        flag="--selection-table",
+        yaml=("params", "selection_table"),
     ),
     Setting(
         "check_numerics",

@@ -33,8 +33,8 @@ PYTHON_ROWS: tuple[Setting, ...] = (
         "str",
         "",
         "HOROACC_CACHE_DIR",
-        "Where framework ops that were not built at installation are kept; empty: "
-        "`~/.cache/horoacc`.",
+        "Where tables of measured algorithms and framework ops that were not built at installation "
+        "are kept; empty: `horoacc` in `$XDG_CACHE_HOME` or `~/.cache`.",
         scope="python",
         flag="--cache-dir",
         yaml=("library_options", "cache_dir"),

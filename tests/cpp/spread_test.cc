@@ -4,6 +4,7 @@
 
 #include "host_ranks.h"
 #include "negotiate/spread_root.h"
+#include "transport/plugin_links.h"
 
 namespace horoacc::testing {
 namespace {
@@ -171,6 +172,27 @@ TEST(engines_reduce_over_links_alone) {
       }
     });
   }
+}
+
+TEST(engines_reduce_over_a_transport_from_a_library) {
+  const auto over_library = [](EngineParts& parts, int) {
+    auto links = LoadDataLinks(*parts.bootstrap, SAMPLE_TRANSPORT, 0, NowNs() + 60 * kSecond);
+    if (!links.ok()) check::Fail(__FILE__, __LINE__, links.error().message);
+    CHECK_EQ(std::string(links.value()->kind()), "sample");
+    parts.spread->across = std::move(links).value();
+  };
+  const auto body = [](Engine& engine, int rank) {
+    for (const int64_t length : {int64_t{1}, int64_t{1003}, int64_t{1} << 20}) {
+      std::vector<double> data(length, rank);
+      auto handle = engine.Submit(Make(Collective::kAllreduce, "of " + std::to_string(length),
+                                       DType::kFloat64, {length}, data.data(), data.data()));
+      CHECK(handle.ok());
+      CHECK(WaitAndRelease(engine, handle.value()).ok());
+      for (const double value : data) CHECK_EQ(value, 3.0);
+    }
+  };
+  RunHosts({1, 1, 1}, body, over_library);
+  RunHosts({2, 1}, body, over_library);
 }
 
 TEST(process_sets_joins_and_disagreements_over_links_alone) {

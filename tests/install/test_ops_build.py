@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from horoacc import ops_build
+from horoacc import cache, ops_build
 from horoacc.ops_build import OpsBuildError, ensure_built, is_built
 
 # A compiler that counts its runs and takes its time; the "library" is a copy of the source.
@@ -151,6 +151,11 @@ def test_ops_built_at_installation_come_first(
 
 
 def test_the_cache_defaults_to_the_users(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("HOROACC_CACHE_DIR", raising=False)
     monkeypatch.setenv("HOME", "/home/somebody")
-    assert ops_build._cache() == Path("/home/somebody/.cache/horoacc")
+    for base, wanted in [
+        ("", "/home/somebody/.cache/horoacc"),
+        ("relative", "/home/somebody/.cache/horoacc"),
+        ("/caches", "/caches/horoacc"),
+    ]:
+        assert cache.folder({"XDG_CACHE_HOME": base}) == Path(wanted)
+    assert cache.folder({"XDG_CACHE_HOME": "/caches", "HOROACC_CACHE_DIR": "/c"}) == Path("/c")

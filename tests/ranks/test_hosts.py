@@ -78,6 +78,17 @@ def test_exchanges(dtype: str) -> None:
         test_collectives.test_reducescatter(dtype)
 
 
+@pytest.mark.parametrize(
+    "env",
+    [over_mpi("openmpi", "1+1"), over_mpi("mpich", "1+1+1+1"), over_mpi("openmpi", "2+2+2"), *MPI],
+)
+@pytest.mark.ranks(*SIZES)
+def test_every_type_on_every_shape_over_mpi() -> None:
+    for dtype in oracle.DTYPES:
+        test_collectives.test_allreduce(dtype)
+        test_exchanges(dtype)
+
+
 @pytest.mark.parametrize("env", EVERYWHERE)
 @pytest.mark.ranks(*SIZES)
 def test_groups_order_and_sets(ranks: int) -> None:

@@ -1,0 +1,54 @@
+#pragma once
+// Which algorithm reaches a goal soonest on one topology: a model of the links, corrected by what
+// was measured.
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string_view>
+#include <vector>
+
+#include "schedule/algorithms.h"
+#include "schedule/measured.h"
+
+namespace horoacc::schedule {
+
+/// What the model takes links to cost, in seconds and bytes a second: those of a network of 10
+/// Gbit/s that is used through sockets.
+struct LinkCosts {
+  double round = 30e-6;   ///< a message that somebody waits for
+  double message = 5e-6;  ///< each of those that pass a host's interface
+  double rank = 4e9;      ///< what a rank sends, or receives
+  double host = 1.25e9;   ///< what passes a host's interface one way
+};
+
+class AlgorithmChoice {
+ public:
+  AlgorithmChoice(Topology topology, std::shared_ptr<const MeasuredTable> measured)
+      : topology_(std::move(topology)), measured_(std::move(measured)) {}
+
+  /// The quickest for a vector of so many bytes. `in_rank_order`: only among those whose sums have
+  /// the bits of one host; there is none for a reduce-scatter or a reduce. It depends on nothing
+  /// but its arguments and the constructor's, so all ranks that gave the same get the same.
+  [[nodiscard]] std::string_view For(Goal goal, uint64_t bytes, bool in_rank_order);
+
+  /// What the model expects, without what was measured.
+  [[nodiscard]] double Expected(const Algorithm& algorithm, uint64_t bytes);
+
+ private:
+  /// Of a whole run, in parts of the vector.
+  struct Load {
+    uint32_t rounds = 0;
+    uint64_t messages = 0;  ///< through the interface of the host that has most, one way
+    double rank = 0;        ///< through the rank that has most
+    double host = 0;
+  };
+  const Load& LoadOf(const Algorithm& algorithm);
+  /// How much longer it took than the model expects; 1 if it was not measured.
+  [[nodiscard]] double Correction(const Algorithm& algorithm, uint64_t bytes);
+
+  const Topology topology_;
+  const std::shared_ptr<const MeasuredTable> measured_;
+  std::map<std::string_view, Load> loads_;
+};
+
+}  // namespace horoacc::schedule

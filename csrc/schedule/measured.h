@@ -1,0 +1,36 @@
+#pragma once
+// What algorithms took on this machine's hosts, as `horoaccrun tune` measured it.
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "base/result.h"
+#include "schedule/topology.h"
+
+namespace horoacc::schedule {
+
+class MeasuredTable {
+ public:
+  MeasuredTable() = default;
+  /// Rows "algorithm@ranks,ranks:bytes=seconds" with ';' between them: the ranks of each host, in
+  /// order. Empty: nothing was measured. kInvalid names the row that is none.
+  static Result<MeasuredTable> Parse(std::string_view text);
+
+  struct Point {
+    uint64_t bytes;
+    double seconds;
+  };
+  /// By size, ascending; empty if it was not measured on hosts like these.
+  [[nodiscard]] const std::vector<Point>& Of(std::string_view algorithm,
+                                             const Topology& topology) const;
+
+ private:
+  using Key = std::pair<std::string, std::vector<uint32_t>>;
+  std::map<Key, std::vector<Point>> points_;
+};
+
+}  // namespace horoacc::schedule

@@ -1,0 +1,172 @@
+"""The table of measured algorithms: one file for each machine, written by `horoaccrun tune`.
+
+Rank 0 reads it when a job starts, and its values hold on all ranks.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from horoacc import cache, settings
+from horoacc._version import __version__
+
+LAST_ARRIVER, SLICES = "last_arriver", "direct_slices"
+"""Ways of an allreduce inside a host: one rank reduces for all, or every rank its slices."""
+_PATHS = (LAST_ARRIVER, SLICES)
+_FORMAT = 1
+
+
+class Measurement(NamedTuple):
+    """What one algorithm took for one size."""
+
+    algorithm: str
+    """A schedule's name, or a way inside a host."""
+    hosts: tuple[int, ...]
+    """Ranks of each host."""
+    bytes: int
+    """Of the whole vector."""
+    seconds: float
+
+
+def machine() -> dict[str, Any]:
+    """What must be the same for a measurement to hold: the host, its processor, its cores."""
+    processor = ""
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                processor = line.partition(":")[2].strip()
+                break
+    except OSError:
+        pass
+    cores = len(os.sched_getaffinity(0))
+    return {"host": socket.gethostname(), "processor": processor, "cores": cores}
+
+
+def path(environ: Mapping[str, str]) -> Path | None:
+    """Finds this machine's table.
+
+    Args:
+        environ: Variables; `HOROACC_SELECTION_TABLE` is a path or `off`.
+
+    Returns:
+        Where it is or would be, or None for `off`.
+    """
+    given = str(settings.read(environ)["selection_table"])
+    if given:
+        return None if given == "off" else Path(given).expanduser()
+    return cache.folder(environ) / f"selection-{socket.gethostname()}.json"
+
+
+def save(file: Path, measured: Sequence[Measurement]) -> None:
+    """Writes a table, in one step; measurements of other hosts' shapes are kept.
+
+    Args:
+        file: Where.
+        measured: What was measured. Replaces all that was known of jobs of the same shape.
+
+    Raises:
+        OSError: The file cannot be written.
+    """
+    shapes = {row.hosts for row in measured}
+    try:
+        kept = [row for row in _read(file) if row.hosts not in shapes]
+    except (OSError, ValueError):
+        kept = []
+    table = {
+        "format": _FORMAT,
+        "version": __version__,
+        "machine": machine(),
+        "rows": [list(row) for row in (*kept, *measured)],
+    }
+    file.parent.mkdir(parents=True, exist_ok=True)
+    new = file.with_name(f"{file.name}.{os.getpid()}")
+    new.write_text(json.dumps(table, indent=1) + "\n")
+    new.replace(file)
+
+
+def _read(file: Path) -> list[Measurement]:
+    """Raises ValueError for what is no table, or one of another version or machine."""
+    table = json.loads(file.read_text())
+    if not isinstance(table, dict) or table.get("format") != _FORMAT:
+        raise ValueError("it is not in this version's format")
+    if table.get("version") != __version__:
+        raise ValueError(f"HoroACC {table.get('version')} wrote it, and this is {__version__}")
+    if table.get("machine") != machine():
+        raise ValueError(f"it is of another machine: {table.get('machine')}, not {machine()}")
+    rows = []
+    for row in table.get("rows", ()):
+        algorithm, hosts, size, seconds = row
+        if not all(isinstance(ranks, int) and ranks > 0 for ranks in hosts) or not seconds > 0:
+            raise ValueError(f"{row} is no measurement")
+        rows.append(Measurement(str(algorithm), tuple(hosts), int(size), float(seconds)))
+    return rows
+
+
+class Loaded(NamedTuple):
+    """What a job takes from a table."""
+
+    rows: str
+    """As csrc/schedule/measured.h reads them."""
+    last_arriver_bytes: int | None
+    """Up to which size one rank should reduce for all of a host; None: it was not measured."""
+    complaint: str
+    """Why the table is ignored, or ""."""
+
+
+def load(environ: Mapping[str, str], ranks: int) -> Loaded:
+    """Reads this machine's table.
+
+    Args:
+        environ: Variables that say where it is.
+        ranks: Of the job.
+
+    Returns:
+        What it says; nothing if there is none, and a complaint if it cannot be used.
+    """
+    file = path(environ)
+    # A path that was given must be there; the usual one need not.
+    given = bool(settings.read(environ)["selection_table"])
+    if file is None or not (given or file.exists()):
+        return Loaded("", None, "")
+    try:
+        rows = _read(file)
+    except (OSError, ValueError, TypeError) as error:
+        why = f"the table of measured algorithms {file} is ignored: {error}"
+        return Loaded("", None, f"{why}; `horoaccrun tune` makes a new one")
+    across = [row for row in rows if row.algorithm not in _PATHS]
+    text = ";".join(
+        f"{row.algorithm}@{','.join(map(str, row.hosts))}:{row.bytes}={row.seconds:.6g}"
+        for row in across
+    )
+    return Loaded(text, last_arriver_bytes(rows, ranks), "")
+
+
+def last_arriver_bytes(rows: Sequence[Measurement], ranks: int) -> int | None:
+    """Finds up to which size one rank should reduce for all.
+
+    Args:
+        rows: Measurements.
+        ranks: Of the host.
+
+    Returns:
+        The largest size for which that was the quicker way, as it was for all that are smaller;
+        0 if for none, None if it was not measured for so many ranks.
+    """
+    times: dict[int, dict[str, float]] = {}
+    for row in rows:
+        if row.algorithm in _PATHS and row.hosts == (ranks,):
+            times.setdefault(row.bytes, {})[row.algorithm] = row.seconds
+    both = {size: taken for size, taken in times.items() if len(taken) == len(_PATHS)}
+    if not both:
+        return None
+    bound = 0
+    for size in sorted(both):
+        if both[size][LAST_ARRIVER] > both[size][SLICES]:
+            break
+        bound = size
+    return bound

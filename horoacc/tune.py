@@ -1,0 +1,237 @@
+"""`python -m horoacc.tune`: what `horoaccrun tune` runs on every rank.
+
+Measures every algorithm of every collective on this job's hosts, and stores what they took in this
+machine's table (`horoacc.selection_table`), on the host of rank 0.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import itertools
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+
+import horoacc as hvd
+from horoacc import _core, basics, calls, dtypes, ops_build, selection_table
+from horoacc.schedule import format_bytes, format_seconds, parse_bytes
+from horoacc.selection_table import LAST_ARRIVER, SLICES, Measurement
+
+LEAST = 1 << 10
+FACTOR = 8
+BATCHES = 3
+BATCH_SECONDS = 0.05
+_ALLREDUCE = ("HOROACC_REDUCTION", "HOROACC_ALGORITHM", "HOROACC_LAST_ARRIVER_BYTES")
+
+
+def main() -> int:
+    """Measures and stores; 0, or 1 if the table cannot be written."""
+    parser = argparse.ArgumentParser(prog="horoaccrun tune … --", description=__doc__)
+    parser.add_argument(
+        "--most", type=parse_bytes, default=parse_bytes("32M"), help="the largest vector"
+    )
+    parser.add_argument("--batch", type=float, default=BATCH_SECONDS, help="seconds of a sample")
+    given = parser.parse_args()
+    file = selection_table.path(os.environ)
+    if file is None:
+        parser.error("HOROACC_SELECTION_TABLE is 'off': there is no table to write")
+    # Measured as if nothing had been measured yet.
+    os.environ["HOROACC_SELECTION_TABLE"] = "off"
+    sizes = [LEAST]
+    while sizes[-1] * FACTOR <= given.most:
+        sizes.append(sizes[-1] * FACTOR)
+    hvd.init()
+    hosts, first = _hosts(), hvd.rank() == 0
+    hvd.shutdown()
+    if sum(hosts) == 1:
+        parser.error("one rank has nothing to choose between: give -np")
+    inside = len(hosts) == 1
+    rounds = _inside() if inside else _across()
+    measured = [
+        Measurement(algorithm, hosts, size, seconds)
+        for forced, calls_of in rounds
+        for algorithm, size, seconds in _measure(forced, calls_of, sizes, given.batch)
+    ]
+    if not first:
+        return 0
+    _show(measured)
+    try:
+        selection_table.save(file, measured)
+    except OSError as error:
+        print(f"the table cannot be written: {error}", file=sys.stderr)
+        return 1
+    print(f"{len(measured)} measurements of hosts with {', '.join(map(str, hosts))} ranks: {file}")
+    return 0
+
+
+def _hosts() -> tuple[int, ...]:
+    """Ranks of each host; a host's lowest rank is its local rank 0."""
+    own = np.array([[hvd.local_rank(), hvd.local_size()]])
+    return tuple(int(size) for rank, size in hvd.allgather(own, name="hosts") if rank == 0)
+
+
+Calls = dict[str, Callable[[int], Callable[[], object]]]
+"""By algorithm: from the bytes of the vector to the call."""
+Round = tuple[dict[str, str], Calls]
+"""Variables that force algorithms, and those algorithms."""
+
+
+def _inside() -> Iterable[Round]:
+    """The ways of an allreduce in shared memory."""
+    for path, limit in ((LAST_ARRIVER, 1 << 40), (SLICES, 0)):
+        yield {"HOROACC_LAST_ARRIVER_BYTES": str(limit)}, {path: _arena_allreduce}
+
+
+def _across() -> Iterable[Round]:
+    """One algorithm of each collective at a time."""
+    goals: list[tuple[str, Callable[[int], Callable[[], object]]]] = [
+        ("_reduce_scatter", _reducescatter),
+        ("_all_gather", _allgather),
+        ("_broadcast", _broadcast),
+        ("_reduce", _reduce),
+        ("_all_to_all", _alltoall),
+    ]
+    groups: list[list[tuple[str, Any]]] = [[] for _ in range(len(goals) + 1)]
+    for name in _core.algorithms():
+        for index, (ending, call) in enumerate(goals):
+            if name.endswith(ending) and name != "cpu_reduce":
+                groups[index].append((name, call))
+                break
+        else:
+            groups[-1].append((name, _allreduce))
+    for together in itertools.zip_longest(*groups):
+        chosen = dict(pair for pair in together if pair is not None)
+        yield {"HOROACC_ALGORITHM": ",".join(chosen)}, chosen
+
+
+def _measure(
+    forced: dict[str, str], calls_of: Calls, sizes: list[int], batch: float
+) -> list[tuple[str, int, float]]:
+    """What each algorithm takes for each size."""
+    kept = {name: os.environ.pop(name) for name in _ALLREDUCE if name in os.environ}
+    os.environ.update(forced, HOROACC_REDUCTION="fast")
+    try:
+        hvd.init()
+        result = [
+            (algorithm, size, _seconds(make(size), batch))
+            for algorithm, make in calls_of.items()
+            for size in sizes
+        ]
+        hvd.shutdown()
+    finally:
+        for name in _ALLREDUCE:
+            os.environ.pop(name, None)
+        os.environ.update(kept)
+    return result
+
+
+def _seconds(call: Callable[[], object], batch: float) -> float:
+    """The median of some samples, as rank 0 sees it; each begins together."""
+    call()  # connects, allocates
+    began = time.perf_counter()
+    call()
+    took = time.perf_counter() - began
+    turns = int(hvd.broadcast(np.array([max(1, min(200, int(batch / took)))]), 0, name="turns")[0])
+    samples = []
+    for _ in range(BATCHES):
+        hvd.barrier()
+        began = time.perf_counter()
+        for _ in range(turns):
+            call()
+        samples.append((time.perf_counter() - began) / turns)
+    return statistics.median(samples)
+
+
+def _vector(size: int) -> np.ndarray[Any, Any]:
+    return np.zeros(max(1, size // 4), np.float32)
+
+
+def _rows(size: int) -> np.ndarray[Any, Any]:
+    """A vector with as many rows as there are ranks."""
+    return np.zeros((hvd.size(), max(1, size // 4 // hvd.size())), np.float32)
+
+
+def _allreduce(size: int) -> Callable[[], object]:
+    array = _vector(size)
+    return lambda: hvd.allreduce_(array, name=f"allreduce{size}", op=hvd.Sum)
+
+
+def _reducescatter(size: int) -> Callable[[], object]:
+    array = _rows(size)
+    return lambda: hvd.reducescatter(array, name=f"reducescatter{size}", op=hvd.Sum)
+
+
+def _allgather(size: int) -> Callable[[], object]:
+    array = _rows(size)[:1]
+    return lambda: hvd.allgather(array, name=f"allgather{size}")
+
+
+def _broadcast(size: int) -> Callable[[], object]:
+    array = _vector(size)
+    return lambda: hvd.broadcast_(array, 0, name=f"broadcast{size}")
+
+
+def _alltoall(size: int) -> Callable[[], object]:
+    array = _rows(size)
+    return lambda: hvd.alltoall(array, name=f"alltoall{size}")
+
+
+def _reduce(size: int) -> Callable[[], object]:
+    """No door for arrays has it; process groups of torch.distributed do."""
+    array = _vector(size)
+    engine = basics.engine()
+    pointer = array.ctypes.data
+    tensor = (f"reduce{size}", pointer, pointer, array.shape, dtypes.number_of(array.dtype))
+
+    def call() -> None:
+        handle = engine.submit(calls.REDUCE, [tensor], op=hvd.Sum, root=0, keep=array)
+        engine.wait(handle)
+        engine.release(handle)
+
+    return call
+
+
+class _ArenaBlock:
+    """Memory that the ranks of the host reduce in place."""
+
+    def __init__(self, count: int) -> None:
+        core = ctypes.CDLL(str(ops_build.core_library()))
+        self._free = core.ha_arena_free
+        self._free.restype, self._free.argtypes = None, [ctypes.c_void_p, ctypes.c_void_p]
+        allocate = core.ha_arena_allocate
+        allocate.restype, allocate.argtypes = ctypes.c_void_p, [ctypes.c_void_p, ctypes.c_size_t]
+        self._engine = basics.engine().address
+        self._memory = allocate(self._engine, count * 4)
+        if not self._memory:
+            raise MemoryError(f"the arena has no {count * 4} bytes")
+        self.__array_interface__ = {
+            "shape": (count,), "typestr": "<f4", "data": (self._memory, False), "version": 3,
+        }  # fmt: skip
+
+    def __del__(self) -> None:
+        if getattr(self, "_memory", None) and hvd.is_initialized():
+            self._free(self._engine, self._memory)
+
+
+def _arena_allreduce(size: int) -> Callable[[], object]:
+    array = np.asarray(_ArenaBlock(max(1, size // 4)))
+    array[:] = 0
+    return lambda: hvd.allreduce_(array, name=f"arena{size}", op=hvd.Sum)
+
+
+def _show(measured: list[Measurement]) -> None:
+    sizes = sorted({row.bytes for row in measured})
+    print(f"{'algorithm':<22}" + "".join(f"{format_bytes(size):>12}" for size in sizes))
+    for algorithm in dict.fromkeys(row.algorithm for row in measured):
+        times = {row.bytes: row.seconds for row in measured if row.algorithm == algorithm}
+        print(f"{algorithm:<22}" + "".join(f"{format_seconds(times[s]):>12}" for s in sizes))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
