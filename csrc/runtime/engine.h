@@ -271,7 +271,7 @@ class Engine {
   std::optional<SpreadParts> spread_parts_;  ///< until Start
   std::unique_ptr<SpreadJob> spread_;
   std::shared_ptr<FaultPoints> faults_;
-  std::vector<std::string> hosts_;  ///< names, by rank
+  std::vector<std::string> hosts_;                           ///< names, by rank
   std::shared_ptr<const schedule::MeasuredTable> measured_;  ///< agreed; of jobs on several hosts
   EventStream events_;
   StackSource stacks_;
