@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
 import threading
 
 import pytest
@@ -36,11 +37,14 @@ def test_a_host_that_vanishes_is_noticed_and_named() -> None:
     if reason := missing():
         pytest.skip(reason)
     kept = {name: text for name, text in os.environ.items() if not name.startswith("HOROACC_")}
-    with Laboratory(Network()) as lab:
+    # The daemons of mpirun are killed here, and what they leave would be in the way of the next
+    # laboratory's, whose processes have the same numbers.
+    with tempfile.TemporaryDirectory() as folder, Laboratory(Network()) as lab:
         job = lab.hosts["h1"].popen(
             [sys.executable, "-m", "horoacc.launcher.main", *MODES["tcp over openmpi"],
              "-H", "h1:2,h2:1", sys.executable, "-c", PROGRAM],
-            env=kept | {"PYTHONPATH": str(ROOT), "HOROACC_GRACE_SECONDS": "1"},
+            env=kept | {"PYTHONPATH": str(ROOT), "HOROACC_GRACE_SECONDS": "1",
+                        "TMPDIR": folder},
             stdout=subprocess.PIPE, text=True,
         )  # fmt: skip
         assert job.stdout
