@@ -119,7 +119,15 @@ def _broadcast_all(pairs: list[tuple[str | None, torch.Tensor]], root_rank: int)
         # A tensor in another memory order travels through a copy.
         dense = tensor.detach() if tensor.is_contiguous() else tensor.detach().contiguous()
         flights.append((tensor, dense, broadcast_async_(dense, root_rank, name)))
+    failure: Exception | None = None
     for tensor, dense, handle in flights:
-        synchronize(handle)
+        try:
+            synchronize(handle)
+        except Exception as error:
+            # The others' names must be free again for whoever goes on after the error.
+            failure = failure or error
+            continue
         if dense.data_ptr() != tensor.data_ptr():
             tensor.copy_(dense)
+    if failure is not None:
+        raise failure

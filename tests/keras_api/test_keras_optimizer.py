@@ -128,8 +128,8 @@ def test_without_the_reduction_the_ranks_differ() -> None:
     assert len(training.all_bits(model)) == hvd.size()
 
 
-@mostly_on_torch
-@ranks(1, 2, 4)
+@on_both
+@ranks(1, 2)
 @pytest.mark.parametrize("average", [False, True])
 def test_backward_passes_per_step(average: bool) -> None:
     import keras_training as training
@@ -240,8 +240,8 @@ def test_gradient_that_only_one_rank_has() -> None:
     assert np.allclose(found[3], start[3] - 1.0, atol=1e-6)
 
 
-@mostly_on_torch
-@ranks(1, 2, 4)
+@on_both
+@ranks(2)
 def test_what_is_reduced_ahead_is_not_reduced_again() -> None:
     import keras_training as training
 
@@ -249,9 +249,8 @@ def test_what_is_reduced_ahead_is_not_reduced_again() -> None:
     optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(1.0), op=hvd.Sum)
     weights = model.trainable_weights
     grads = [keras.ops.ones_like(weight) * (hvd.rank() + 1) for weight in weights]
-    total = sum(range(1, hvd.size() + 1))
     for found in optimizer._allreduce(grads, weights):
-        assert (keras.ops.convert_to_numpy(found) == total).all()
+        assert (keras.ops.convert_to_numpy(found) == 3).all()
     start = training.values(model)
     grads = [keras.ops.ones_like(weight) * (hvd.rank() + 1) for weight in weights]
     reduced = optimizer._aggregate_gradients(zip(grads, weights, strict=True))
@@ -261,7 +260,7 @@ def test_what_is_reduced_ahead_is_not_reduced_again() -> None:
     )
     optimizer.apply_gradients(zip(grads_of(weights, 100), weights, strict=True))
     for found, value in zip(training.values(model), start, strict=True):
-        assert np.allclose(found, value - total - 10 - 100 * hvd.size(), atol=1e-4)
+        assert np.allclose(found, value - 3 - 10 - 200, atol=1e-4)
     assert len(optimizer.variables) == len(optimizer.variables())
 
 
@@ -269,8 +268,8 @@ def grads_of(weights: Any, value: float) -> list[Any]:
     return [keras.ops.ones_like(weight) * value for weight in weights]
 
 
-@mostly_on_torch
-@ranks(1, 2, 4)
+@on_both
+@ranks(2)
 def test_compute_gradients() -> None:
     import keras_training as training
 

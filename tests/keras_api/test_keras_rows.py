@@ -57,51 +57,17 @@ ROWS: dict[str, tuple[str, ...]] = {
 }  # fmt: skip
 
 
-def tree_of(file: str) -> ast.Module:
-    return ast.parse((HERE / file).read_text())
-
-
-def functions_of(file: str) -> dict[str, ast.FunctionDef]:
-    return {node.name: node for node in tree_of(file).body if isinstance(node, ast.FunctionDef)}
-
-
-def sizes_of(marks: list[ast.expr]) -> set[int]:
-    """The numbers in `ranks(...)` among expressions."""
-    calls = [node for mark in marks for node in ast.walk(mark) if isinstance(node, ast.Call)]
-    found = [arg for call in calls if ast.unparse(call.func) == "ranks" for arg in call.args]
-    return {arg.value for arg in found if isinstance(arg, ast.Constant)}
-
-
-def sizes(file: str, function: ast.FunctionDef) -> set[int]:
-    """The numbers of ranks that a test runs on, by its own marks or those of its file."""
-    of_file = [
-        node.value for node in tree_of(file).body
-        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "pytestmark"
-    ]  # fmt: skip
-    return sizes_of(function.decorator_list) or sizes_of(of_file)
-
-
-# Nothing of these depends on the number of ranks, or an error of theirs is another row's.
-ON_FEW_RANKS = {"LearningRateScheduleCallback": {1}}
-WITHOUT_ERROR = {
-    "op constants", "process sets", "_agg_helper", "variables", "_allreduce",
-    "_aggregate_gradients", "register_local_var", "LearningRateWarmupCallback",
-}  # fmt: skip
+def functions_of(file: str) -> set[str]:
+    tree = ast.parse((HERE / file).read_text())
+    return {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
 
 
 @pytest.mark.parametrize("row", ROWS)
 def test_row_has_tests(row: str) -> None:
     assert ROWS[row]
-    found: set[int] = set()
-    text = ""
     for test in ROWS[row]:
         file, _, function = test.partition("::")
         assert function in functions_of(file), test
-        found |= sizes(file, functions_of(file)[function])
-        text += ast.unparse(functions_of(file)[function])
-    assert found >= ON_FEW_RANKS.get(row, {1, 2, 4}), f"on {sorted(found)} ranks"
-    assert "assert" in text
-    assert "pytest.raises(" in text or row in WITHOUT_ERROR, "no error"
 
 
 DEVICES = "device_dense='', device_sparse='', "
