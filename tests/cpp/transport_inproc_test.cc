@@ -8,6 +8,7 @@
 
 #include "base/clock.h"
 #include "check.h"
+#include "transport/incarnation.h"
 #include "transport/inproc.h"
 #include "transport/mpi_links.h"
 
