@@ -118,8 +118,8 @@ def _main(command: list[str]) -> int:
         # Not before horoaccrun knows this process, so that it can end it. Rank 0 also gets its
         # standard input, for mpirun's own forwarding may never deliver the end of it.
         go, fds, _, _ = socket.recv_fds(link, 128, 2)
-        proof = proof_of_horoaccrun(secret, challenge, nonce).encode()
-        if not hmac.compare_digest(go[1:], proof):
+        expected = proof_of_horoaccrun(secret, challenge, nonce).encode()
+        if not hmac.compare_digest(go[1:], expected):
             os._exit(1)
         os.dup2(fds.pop(0) if go[0] & STDIN else os.open(os.devnull, os.O_RDONLY), 0)
         if go[0] & LISTENER:
