@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import signal
 import tempfile
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -123,7 +124,6 @@ def test_other_collectives_name_the_joined_ranks(ranks: int) -> None:
 @pytest.mark.ranks(3)
 def test_other_process_sets_go_on(ranks: int) -> None:
     """A rank that has joined the global set still takes part in a smaller one, from a thread."""
-    import threading
 
     pair = hvd.add_process_set([0, 1])
     joined: list[int] = []
