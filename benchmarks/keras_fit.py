@@ -1,28 +1,22 @@
-"""`fit` of Keras on 2 ranks, on TensorFlow and on torch, against the same two processes alone.
+"""`fit` of Keras on 2 ranks, on TensorFlow and on torch, against the same script alone.
 
-Each rank has the network twice: one copy has a distributed optimizer, one a plain one. Short calls
-of `fit` of both take turns, and each pair gives an efficiency, as in `training`.
+One copy of the network has a distributed optimizer, one a plain one; see `benchmarks.steps`.
 """
 
 from __future__ import annotations
 
 import importlib.util
-import statistics
 import time
 from typing import Any
 
-from benchmarks.group import Group, GroupFailed, groups
-from benchmarks.machine import cores
 from benchmarks.rank import Rank
 from benchmarks.records import Records
+from benchmarks.steps import compare
 
-RANKS = 2
 _BACKENDS = ("tensorflow", "torch")
 _WIDTHS = (2048, 2048)
 _INPUTS, _CLASSES, _BATCH = 1024, 1000, 32
 _NET = "Keras fit, MLP 1024-2048-2048-1000, batch 32"
-_LIMIT = 90
-_ROUNDS, _BLOCK_SECONDS = 16, 0.4
 
 
 # --- on the ranks ------------------------------------------------------------------------------
@@ -95,32 +89,4 @@ def run(records: Records, quick: bool) -> None:
         if missing:
             records.write({"skipped": f"{', '.join(missing)} is not installed"})
             continue
-        complain = records.complainer(RANKS)
-        with groups(["horoacc"], RANKS, complain, False, KERAS_BACKEND=backend) as up:
-            if "horoacc" in up:
-                try:
-                    _measure(records, up["horoacc"], backend, quick)
-                except GroupFailed as error:
-                    complain(f"horoacc, {_NET}, {backend}", str(error))
-
-
-def _measure(records: Records, group: Group, backend: str, quick: bool) -> None:
-    what = f"{_NET}, {backend}"
-    group.run(build)
-    steps = max(4, int(_BLOCK_SECONDS / max(group.run(train, "alone", 4))))
-    seconds: dict[str, list[float]] = {"alone": [], "together": []}
-    shares = []
-    for turn in range(3 if quick else _ROUNDS):
-        for copy in ("alone", "together") if turn % 2 else ("together", "alone"):
-            seconds[copy].append(statistics.mean(group.run(train, copy, steps)))
-        shares.append(100 * seconds["alone"][-1] / seconds["together"][-1])
-    if not all(group.run(same)):
-        records.complain(f"horoacc, {what}", RANKS, "the ranks' weights differ")
-    share = statistics.median(shares)
-    medians = {copy: statistics.median(found) for copy, found in seconds.items()}
-    records.figure(
-        f"{what}: efficiency", round(share, 1), "%", group,
-        step_us={copy: round(1e6 * found, 1) for copy, found in medians.items()},
-        communication_share=round(1 - medians["alone"] / medians["together"], 3),
-    )  # fmt: skip
-    records.target(f"{what}, {RANKS} ranks on {cores()} cores", share, _LIMIT, "%", False)
+        compare(records, f"{_NET}, {backend}", build, train, same, quick, KERAS_BACKEND=backend)

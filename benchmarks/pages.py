@@ -35,6 +35,9 @@ def fill(records: list[Record]) -> list[str]:
         (page, "machine", _machine, {"machine", "allreduce"}),
         (page, "training", _training, {"training"}),
         (page, "ddp", _ddp, {"ddp"}),
+        (page, "tensorflow", _tensorflow, {"tensorflow"}),
+        (page, "frameworks", _frameworks, {"tensorflow", "keras"}),
+        (readme, "frameworks", _frameworks, {"tensorflow", "keras"}),
         (networks, "hosts", _hosts, {"hosts"}),
         (networks, "measured", _network_figures, set(NETWORKS)),
     )
@@ -172,7 +175,7 @@ def _targets(records: Iterable[Record]) -> list[Row]:
 def _training(records: list[Record]) -> list[Row]:
     rows = [["network", "step alone", "step together", "before init", "efficiency", "quartiles"]]
     for one in records:
-        if "step_us" in one:
+        if one["benchmark"] == "training" and "step_us" in one:
             times = (*one["step_us"].values(), one["step_before_init_us"])
             rows.append(
                 [one["figure"].partition(":")[0], *map(_time, times), f"{one['value']} %",
@@ -190,3 +193,26 @@ def _ddp(records: list[Record]) -> list[Row]:
             steps.setdefault(network, {})[system] = f"{one['value']:.3g} {one['unit']}"
     header = ["network", "alone", "DDP over Gloo", "DDP over HoroACC", "`hvd.DistributedOptimizer`"]
     return [header, *([name, *(of.get(one, "-") for one in systems)] for name, of in steps.items())]
+
+
+def _frameworks(records: list[Record]) -> list[Row]:
+    rows = [["what", "one rank", "alone", "together", "scaling", "communication share"]]
+    for one in records:
+        if "scaling" in one:
+            times = (_time(one["step_us"][name]) for name in ("one", "alone", "together"))
+            share = f"{one['communication_share']} %"
+            rows.append([one["network"], *times, f"{one['scaling']} %", share])
+    return rows
+
+
+def _tensorflow(records: list[Record]) -> list[Row]:
+    systems = ("tensorflow eager", "tensorflow graph", "horoacc private", *_PEERS)
+    times: dict[int, dict[str, float]] = {}
+    for one in records:
+        if one["benchmark"] == "tensorflow" and "time" in one:
+            times.setdefault(one["size"], {})[one["system"]] = one["time"]
+    header = ["size", "eager", "`tf.function`", "NumPy", "Gloo", "Open MPI", "MPICH"]
+    return [header, *(
+        [f"{size // _MIB} MiB", *(_time(of.get(system)) for system in systems)]
+        for size, of in sorted(times.items())
+    )]  # fmt: skip

@@ -1,35 +1,29 @@
 """TensorFlow on 2 ranks: allreduce of its tensors against the peers, and training steps in a
-`tf.function` against the same two processes alone.
+`tf.function` against the same script alone (`benchmarks.steps`).
 
 TensorFlow owns its memory, so its tensors go the way of private memory; a call gives a new tensor.
-Each rank has the network twice: one copy is trained with a distributed tape, one alone. Short
-blocks of both take turns, and each pair gives an efficiency, as in `training`.
 """
 
 from __future__ import annotations
 
 import importlib.util
-import statistics
 import time
 from itertools import pairwise
 from typing import Any
 
 from benchmarks.allreduce import PEERS, PRIVATE
-from benchmarks.group import Group, GroupFailed, groups
-from benchmarks.machine import cores
+from benchmarks.group import Group, groups
 from benchmarks.rank import Rank
 from benchmarks.records import Records
 from benchmarks.slices import Contender, Effort, Rotation, Slices, compete
+from benchmarks.steps import RANKS, compare
 
-RANKS = 2
 EAGER, GRAPH = "tensorflow eager", "tensorflow graph"
 _SIZES = tuple(1 << shift for shift in (20, 24, 26))
 _MIB = 1 << 20
 _LAYERS = (1024, 2048, 2048, 1000)
 _BATCH = 32
 _NET = "MLP 1024-2048-2048-1000, batch 32, tf.function"
-_LIMIT = 90
-_ROUNDS, _BLOCK_SECONDS = 24, 0.25
 _WARM_STEPS = 2
 
 
@@ -86,16 +80,15 @@ def build(rank: Rank) -> None:
         rank.kept[copy] = Copy(rank.door.rank, copy == "together")
 
 
-def train(rank: Rank, copy: str, steps: int) -> list[float]:
-    """Trains one copy; gives the seconds of each step."""
+def train(rank: Rank, copy: str, steps: int) -> float:
+    """Trains one copy; gives the seconds of a step."""
     made: Copy = rank.kept[copy]
     for _ in range(_WARM_STEPS):
         made.step()
-    clock = [time.perf_counter()]
+    begin = time.perf_counter()
     for _ in range(steps):
         made.step()
-        clock.append(time.perf_counter())
-    return [after - before for before, after in pairwise(clock)]
+    return (time.perf_counter() - begin) / steps
 
 
 def same(rank: Rank) -> bool:
@@ -121,12 +114,7 @@ def run(records: Records, quick: bool) -> None:
     with groups(["horoacc", *PEERS], RANKS, complain) as up:
         for size in _SIZES[:1] if quick else _SIZES:
             _allreduce(records, up, size, Effort.of(quick, RANKS))
-    with groups(["horoacc"], RANKS, complain, bound=False) as up:
-        if "horoacc" in up:
-            try:
-                _steps(records, up["horoacc"], quick)
-            except GroupFailed as error:
-                complain(f"horoacc, {_NET}", str(error))
+    compare(records, _NET, build, train, same, quick)
 
 
 def _allreduce(records: Records, up: dict[str, Group], size: int, effort: Effort) -> None:
@@ -152,27 +140,3 @@ def _allreduce(records: Records, up: dict[str, Group], size: int, effort: Effort
                 f"{name} against {best}, {size // _MIB} MiB at {RANKS} ranks",
                 peers[best] / samples[name].median, 2, "x", False, size=size, best_peer=best,
             )  # fmt: skip
-
-
-def _steps(records: Records, group: Group, quick: bool) -> None:
-    group.run(build)
-    first = group.run(train, "alone", 3 if quick else 10)
-    steps = max(2, int(_BLOCK_SECONDS / _mean(first)))
-    seconds: dict[str, list[float]] = {"alone": [], "together": []}
-    shares = []
-    for turn in range(3 if quick else _ROUNDS):
-        for copy in ("alone", "together") if turn % 2 else ("together", "alone"):
-            seconds[copy].append(_mean(group.run(train, copy, steps)))
-        shares.append(100 * seconds["alone"][-1] / seconds["together"][-1])
-    if not all(group.run(same)):
-        records.complain(f"horoacc, {_NET}", RANKS, "the ranks' weights differ")
-    share = statistics.median(shares)
-    records.figure(
-        f"{_NET}: efficiency", round(share, 1), "%", group,
-        step_us={copy: round(1e6 * statistics.median(found), 1) for copy, found in seconds.items()},
-    )  # fmt: skip
-    records.target(f"{_NET}, {RANKS} ranks on {cores()} cores", share, _LIMIT, "%", False)
-
-
-def _mean(block: list[list[float]]) -> float:
-    return statistics.mean(statistics.mean(steps) for steps in block)
