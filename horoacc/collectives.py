@@ -52,6 +52,9 @@ def join(device: int = -1) -> int:
     allreduce of sparse tensors, and SyncBatchNorm. Once all ranks have joined, everything is as
     before.
 
+    What a signal's handler raises ends the wait; this rank has joined all the same. The next call
+    waits for the same join, or gives its result if it is over and this rank made no other call since.
+
     It concerns the global process set; collectives of other sets need all their ranks as ever.
 
     Args:

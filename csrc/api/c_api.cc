@@ -65,7 +65,7 @@ horoacc::Result<horoacc::Submission> ToSubmission(const ha_call& call, const ha_
   request.root = call.root;
   if (call.splits) request.splits.assign(call.splits, call.splits + call.nsplits);
   if (call.receive_splits)
-    submission.receive_splits.assign(call.receive_splits, call.receive_splits + call.nsplits);
+    request.receives.assign(call.receive_splits, call.receive_splits + call.nsplits);
   submission.limit_seconds = call.limit_seconds;
   if (count > 0 && tensors[0].name) submission.name = tensors[0].name;
   if (call.collective == HA_JOIN && count > 0)
@@ -267,6 +267,7 @@ int ha_result(ha_engine* engine, ha_handle handle, size_t index, ha_output* outp
     output->shape[dim] = tensor.result_shape[dim];
     bytes *= static_cast<uint64_t>(tensor.result_shape[dim]);
   }
+  if (entry->join_over) entry->join_over->taken.store(true, std::memory_order_relaxed);
   output->data = tensor.output;
   output->bytes = bytes;
   output->dtype = static_cast<int32_t>(type);

@@ -121,7 +121,8 @@ typedef struct {
   const int64_t* splits; /* alltoall: rows for every rank of the set; NULL: equal parts */
   int32_t nsplits;
   /* alltoall with an output: rows that it has room for, from every rank of the set (nsplits of
-   * them). HA_MISMATCH if a rank sends another number. NULL: the output has room for all. */
+   * them). HA_MISMATCH on all of them if a rank sends another number. NULL: the output has room for
+   * all. */
   const int64_t* receive_splits;
   /* Why this rank cannot make the call that the others make, found before the core saw it; NULL if
    * it can. ha_submit returns it as HA_INVALID, and the other ranks' calls end with it. */
@@ -190,7 +191,9 @@ HA_API int32_t ha_process_set_ranks(const ha_engine* engine, int32_t id, int32_t
 /* HA_JOIN takes no tensors: this rank has nothing more to reduce. Until all ranks of the set have
  * joined, allreduces of the others run with zeros in its place, their other collectives fail, and
  * it may submit nothing else. The handle is complete when all have joined; its one result is an
- * int32, the rank that was the last.
+ * int32, the rank that was the last. If nobody has asked for that result of a join, and nothing
+ * else was submitted since, the next HA_JOIN has it and is complete at once: its caller was called
+ * away.
  *
  * Submits `count` tensors as one unit (a group if > 1) and returns at once. The input and output
  * memory must live until the handle is complete. */

@@ -13,7 +13,7 @@ enum class FaultSite : uint8_t {
   kNone,
   kBootstrap,  ///< before the ranks of a host meet (first), and before the last of all meetings
   kSubmit,     ///< a call comes in
-  kDecide,     ///< under the set's lock: what is ready on all ranks is about to be decided
+  kDecide,     ///< under the set's lock: what is ready is about to be decided, or told to hosts
   kBegin,      ///< a decision is about to be carried out
   kAdvance,    ///< in the middle of one
   kFinish,     ///< it is complete here, and nobody has been told

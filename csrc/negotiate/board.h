@@ -66,8 +66,9 @@ struct Row {
   uint32_t pause = 0;    ///< how often this rank had waited before
   uint32_t tensors = 0;  ///< if > 1: TensorRow[tensors] at `extra`
   int32_t root = 0;
-  uint32_t splits = 0;  ///< int64_t[splits] at `extra`, after the tensors
-  uint32_t error = 0;   ///< length of a local error's text at `extra`
+  uint32_t splits = 0;    ///< int64_t[splits] at `extra`, after the tensors
+  uint32_t receives = 0;  ///< int64_t[receives] after these
+  uint32_t error = 0;     ///< length of a local error's text at `extra`
   uint8_t collective = 0;
   uint8_t op = 0;
   uint8_t notify = 0;  ///< this rank must be woken for the decision (it has a callback)

@@ -1,6 +1,7 @@
 #include "negotiate/decider.h"
 
 #include <algorithm>
+#include <ranges>
 
 #include "execute/adasum_slices.h"
 #include "execute/direct_slices.h"
@@ -119,7 +120,26 @@ Error CompareRows(const SetBoard& board, const SetContext& context,
                                       global_ranks[r], request_of(r)),
                      global_ranks[r]);
   }
-  return MakeError(ErrorKind::kOk, "");
+  // While somebody has joined an alltoall is not possible at all.
+  if (present.size() < board.ranks()) return MakeError(ErrorKind::kOk, "");
+  return CompareSplits(board, context, global_ranks, key);
+}
+
+Error CompareSplits(const SetBoard& board, const SetContext& context,
+                    const std::vector<int>& global_ranks, TensorKey key) {
+  const auto collective = static_cast<Collective>(board.row(0, key.id, key.generation).collective);
+  if (collective != Collective::kAlltoall) return MakeError(ErrorKind::kOk, "");
+  const auto receives = [&](uint32_t r) {
+    return board.row(r, key.id, key.generation).receives > 0;
+  };
+  const auto members = std::views::iota(uint32_t{0}, board.ranks());
+  if (std::ranges::none_of(members, receives)) return MakeError(ErrorKind::kOk, "");
+  std::vector<Request> requests;
+  std::vector<const Request*> shown;
+  for (const uint32_t r : members)
+    requests.push_back(board.ReadRequest(r, key.id, key.generation, context.memory[r]));
+  for (const Request& request : requests) shown.push_back(&request);
+  return CompareSplits(DisplayName(board, key, Collective::kAlltoall), global_ranks, shown);
 }
 
 Error NeedsJoined(const SetBoard& board, const std::vector<int>& global_ranks, TensorKey key) {

@@ -43,6 +43,11 @@ class Decider {
                                 const std::vector<int>& global_ranks, TensorKey key,
                                 std::span<const uint32_t> present);
 
+/// Whether the parts of an alltoall that all ranks have submitted fit where they go; kOk also for
+/// other collectives. CompareRows does so, too.
+[[nodiscard]] Error CompareSplits(const SetBoard& board, const SetContext& context,
+                                  const std::vector<int>& global_ranks, TensorKey key);
+
 /// Why a call cannot run that ranks which have joined have not submitted; kOk: it can.
 [[nodiscard]] Error NeedsJoined(const SetBoard& board, const std::vector<int>& global_ranks,
                                 TensorKey key);

@@ -59,6 +59,11 @@ uint64_t TensorMeta::count() const {
   return count;
 }
 
+int64_t SplitOf(const Request& request, size_t to, size_t ranks) {
+  if (!request.splits.empty()) return request.splits[to];
+  return request.tensors[0].shape[0] / static_cast<int64_t>(ranks);
+}
+
 uint64_t Request::Signature() const {
   Hash hash;
   hash.Add(static_cast<uint64_t>(collective));
@@ -129,6 +134,35 @@ std::string DescribeMismatch(const std::string& name, int rank_a, const Request&
     return differ("root rank", std::to_string(a.root), std::to_string(b.root));
   }
   return "";
+}
+
+Error CompareSplits(const std::string& name, std::span<const int> ranks,
+                    std::span<const Request* const> requests) {
+  const auto mismatch = [&](const std::string& what, int culprit) {
+    return MakeError(ErrorKind::kMismatch, "tensor '" + name + "': mismatched splits: " + what,
+                     culprit);
+  };
+  const auto rank = [](int number) { return "rank " + std::to_string(number); };
+  for (size_t r = 0; r < ranks.size(); ++r) {
+    for (const auto* parts : {&requests[r]->splits, &requests[r]->receives}) {
+      if (parts->empty() || parts->size() == ranks.size()) continue;
+      return mismatch(rank(ranks[r]) + " has " + std::to_string(parts->size()) + ", the set has " +
+                          std::to_string(ranks.size()) + " ranks",
+                      ranks[r]);
+    }
+  }
+  for (size_t to = 0; to < ranks.size(); ++to) {
+    const std::vector<int64_t>& receives = requests[to]->receives;
+    for (size_t from = 0; from < receives.size(); ++from) {
+      const int64_t sent = SplitOf(*requests[from], to, ranks.size());
+      if (sent == receives[from]) continue;
+      return mismatch(rank(ranks[from]) + " sends " + std::to_string(sent) + " rows to " +
+                          rank(ranks[to]) + ", whose output has room for " +
+                          std::to_string(receives[from]),
+                      ranks[from]);
+    }
+  }
+  return MakeError(ErrorKind::kOk, "");
 }
 
 }  // namespace horoacc

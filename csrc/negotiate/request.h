@@ -1,6 +1,7 @@
 #pragma once
 // What one rank asks for, in a form that ranks can compare.
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -53,7 +54,9 @@ struct Request {
   int32_t root = 0;  ///< global rank
   std::vector<TensorMeta> tensors;
   std::vector<int64_t> splits;  ///< alltoall: one per rank of the set, in rows
-  std::string local_error;      ///< why this rank's call is invalid; every rank then gets an error
+  /// alltoall: rows that the caller's output has room for, from each rank; empty: for all.
+  std::vector<int64_t> receives;
+  std::string local_error;  ///< why this rank's call is invalid; every rank then gets an error
 
   /// Equal on two ranks if and only if their requests fit together (up to a hash collision).
   [[nodiscard]] uint64_t Signature() const;
@@ -65,6 +68,14 @@ struct Request {
 /// they fit together.
 [[nodiscard]] std::string DescribeMismatch(const std::string& name, int rank_a, const Request& a,
                                            int rank_b, const Request& b);
+
+/// Rows that a rank of an alltoall sends to member `to` of `ranks`.
+[[nodiscard]] int64_t SplitOf(const Request& request, size_t to, size_t ranks);
+
+/// Whether every rank of an alltoall gives what its receivers have room for: kOk, or an error that
+/// names two ranks and their numbers. `requests` and `ranks` (global): of every rank of the set.
+[[nodiscard]] Error CompareSplits(const std::string& name, std::span<const int> ranks,
+                                  std::span<const Request* const> requests);
 
 [[nodiscard]] std::string ShapeText(const Dims& shape);
 

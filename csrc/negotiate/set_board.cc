@@ -208,11 +208,11 @@ Request SetBoard::ReadRequest(uint32_t index, uint32_t id, uint64_t generation,
   const std::byte* extra =
       memory + row.extra + (row.tensors > 1 ? row.tensors * sizeof(TensorRow) : 0);
   const auto* splits = reinterpret_cast<const int64_t*>(extra);
-  request.splits.assign(splits, splits + row.splits);
-  if (row.error > 0) {
-    request.local_error.assign(reinterpret_cast<const char*>(extra) + row.splits * sizeof(int64_t),
-                               row.error);
-  }
+  const int64_t* const receives = splits + row.splits;
+  request.splits.assign(splits, receives);
+  request.receives.assign(receives, receives + row.receives);
+  if (row.error > 0)
+    request.local_error.assign(reinterpret_cast<const char*>(receives + row.receives), row.error);
   return request;
 }
 

@@ -92,8 +92,9 @@ void GetInputs(WireReader& reader, Gathering& gathering) {
 /// Whether the root may read how many rows there are: a rank's engine lets no other call pass,
 /// except with a complaint, and then nobody reads on.
 static bool HasRows(const Request& request) {
-  const bool counted =
-      request.collective == Collective::kAllgather || request.collective == Collective::kAlltoall;
+  const bool splits = request.collective == Collective::kAlltoall;
+  const bool counted = splits || request.collective == Collective::kAllgather;
+  if (splits && request.tensors.size() != 1) return !request.local_error.empty();
   return !counted || !request.local_error.empty() ||
          std::ranges::none_of(request.tensors, [](const auto& t) { return t.shape.empty(); });
 }

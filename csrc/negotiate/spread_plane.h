@@ -9,6 +9,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "base/fault.h"
 #include "base/settings.h"
 #include "negotiate/control_mux.h"
 #include "negotiate/plane.h"
@@ -36,6 +37,7 @@ class SpreadPlane final : public Plane {
     int local_rank = 0;        ///< whose bell rings
     /// Has this rank of the job shut down in good order?
     std::function<bool(int)> has_left;
+    FaultPoints* faults = nullptr;  ///< null: none
   };
   SpreadPlane(ControlMux& mux, Place place, SetBoard& board, const Bells& bells,
               const Settings& settings);

@@ -14,6 +14,7 @@ Status SpreadPlane::SendDown(std::span<const std::byte> payload) {
 // The root's.
 Status SpreadPlane::Tell(SpreadRoot::Verdicts verdicts) {
   for (SpreadDecision& verdict : verdicts) {
+    if (place_.faults) HA_FAULT(*place_.faults, kDecide);
     WireWriter writer = Begin(SpreadMessage::kDecision);
     Put(writer, verdict, numbers_);
     HA_TRY(SendDown(writer.bytes()));

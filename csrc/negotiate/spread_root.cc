@@ -91,7 +91,8 @@ void SpreadRoot::Decide(const CallName& call, const Pending& pending, Verdicts& 
 
 Error SpreadRoot::Compare(const CallName& call, const Gathering& gathering) const {
   const auto& groups = gathering.groups();
-  if (groups.size() == 1 && groups[0].request->local_error.empty())
+  const bool splits = groups[0].request->collective == Collective::kAlltoall;
+  if (groups.size() == 1 && groups[0].request->local_error.empty() && !splits)
     return MakeError(ErrorKind::kOk, "");
   const std::vector<const Request*> requests = gathering.ByMember(global_ranks_.size());
   const Request* lowest = nullptr;
@@ -117,7 +118,10 @@ Error SpreadRoot::Compare(const CallName& call, const Gathering& gathering) cons
                                       global_ranks_[m], *requests[m]),
                      global_ranks_[m]);
   }
-  return MakeError(ErrorKind::kOk, "");
+  // While somebody has joined it is not possible at all.
+  if (!splits || std::ranges::find(requests, nullptr) != requests.end())
+    return MakeError(ErrorKind::kOk, "");
+  return CompareSplits(call.Shown(lowest->collective), global_ranks_, requests);
 }
 
 Error SpreadRoot::NeedsJoined(const CallName& call, const Gathering& gathering) const {
@@ -147,9 +151,7 @@ CallFacts SpreadRoot::FactsOf(const Gathering& gathering, bool partial) const {
   }
   if (request.collective == Collective::kAlltoall) {
     for (const Request* each : gathering.ByMember(ranks)) {
-      const int64_t even = each->tensors[0].shape[0] / static_cast<int64_t>(ranks);
-      for (size_t to = 0; to < ranks; ++to)
-        facts.splits.push_back(each->splits.empty() ? even : each->splits[to]);
+      for (size_t to = 0; to < ranks; ++to) facts.splits.push_back(SplitOf(*each, to, ranks));
     }
   }
   return facts;

@@ -74,7 +74,10 @@ bool TreeRoot::DecideReady(TensorKey key, const Error& error, Verdicts& verdicts
       Run(SplitBucket(plan_, bucket), verdicts);
   }
   Error refusal = error;
-  if (partial && refusal.kind == ErrorKind::kOk) refusal = NeedsJoined(board_, global_ranks_, key);
+  if (refusal.kind == ErrorKind::kOk) {
+    refusal = partial ? NeedsJoined(board_, global_ranks_, key)
+                      : CompareSplits(board_, context_, global_ranks_, key);
+  }
   if (refusal.kind != ErrorKind::kOk) {
     Skip(key, ErrorDecision({&key, 1}, refusal), verdicts);
     return true;

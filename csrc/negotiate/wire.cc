@@ -22,6 +22,8 @@ void WireWriter::Put(const Request& request) {
   }
   Put(static_cast<uint32_t>(request.splits.size()));
   for (const int64_t part : request.splits) Put(part);
+  Put(static_cast<uint32_t>(request.receives.size()));
+  for (const int64_t part : request.receives) Put(part);
   Put(std::string_view(request.local_error));
 }
 
@@ -75,6 +77,8 @@ Request WireReader::GetRequest() {
   }
   const uint32_t splits = GetCount(sizeof(int64_t));
   for (uint32_t k = 0; k < splits; ++k) request.splits.push_back(Get<int64_t>());
+  const uint32_t receives = GetCount(sizeof(int64_t));
+  for (uint32_t k = 0; k < receives; ++k) request.receives.push_back(Get<int64_t>());
   request.local_error = GetText();
   return request;
 }

@@ -52,6 +52,12 @@ struct Message {
   int source = -1;  ///< of a receive that is complete: global rank of the sender
 };
 
+/// A join that is over, on this rank.
+struct JoinOver {
+  int32_t last = 0;                ///< global rank
+  std::atomic<bool> taken{false};  ///< a caller has this result
+};
+
 struct Entry {
   uint64_t handle = 0;
   uint32_t process_set = 0;
@@ -65,8 +71,7 @@ struct Entry {
   std::vector<EntryTensor> tensors;
   std::optional<Message> message;  ///< this is no collective
   std::vector<int64_t> received_splits;
-  std::vector<int64_t> receive_splits;  ///< alltoall: rows that the caller's output has room for
-  Status shortfall;                     ///< why the results do not fit there
+  std::shared_ptr<JoinOver> join_over;  ///< of a join that is complete
   NameRecord* reservation = nullptr;    ///< of a named entry, in the set's queue
   std::function<void()> done;           ///< the caller's callback; see TakeCallback
   std::byte* extra = nullptr;  ///< block on the board that peers may read until they finished

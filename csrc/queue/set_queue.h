@@ -55,6 +55,8 @@ struct SetQueue {
   /// Calls of join that wait until all ranks have joined. While there are any this rank submits
   /// nothing else.
   std::vector<std::shared_ptr<Entry>> joins;
+  /// The latest, until something else is submitted: of whoever was called away from it.
+  std::shared_ptr<JoinOver> join_over;
   bool join_announced = false;  ///< once the backlog was empty
   /// When this rank last saw the others go on while it had joined.
   int64_t join_moved_ns = 0;

@@ -61,8 +61,7 @@ struct Submission {
     const void* input = nullptr;
     void* output = nullptr;  ///< nullptr: the engine allocates
   };
-  std::vector<Buffers> buffers;         ///< one for every tensor of the request
-  std::vector<int64_t> receive_splits;  ///< alltoall: rows that the output has room for, by rank
+  std::vector<Buffers> buffers;  ///< one for every tensor of the request
   std::function<void()> done;
   double limit_seconds = 0;  ///< after which the call is given up; 0: never
 };
@@ -194,6 +193,7 @@ class Engine {
   Status PublishBacklog(ProcessSet& set);
   static Status LookUpAgain(ProcessSet& set, Entry& entry);
   static Status AnnounceJoin(ProcessSet& set);
+  Result<uint64_t> TakeOverJoin(SetQueue& queue, Entry& entry);
 
   // engine_drive.cc: under driver_mutex_.
   bool Progress();

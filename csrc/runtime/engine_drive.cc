@@ -272,27 +272,6 @@ Status Engine::End(ProcessSet& set, std::unique_ptr<Running> running) {
                     entry->request.tensors[&tensor - entry->tensors.data()].bytes());
       }
     }
-    Complete(set, *entry, std::exchange(entry->shortfall, {}));
-  }
-  set.lingering.push_back(std::move(running));
-  return Drain(set);
-}
-
-// All ranks have joined: they submit again, and number their unnamed calls alike.
-Status Engine::EndJoin(ProcessSet& set, std::unique_ptr<Running> running) {
-  const Decision& decision = running->decision;
-  {
-    std::lock_guard lock(set.queue.mutex);
-    running->entries.swap(set.queue.joins);
-    set.queue.join_announced = false;
-    set.queue.unnamed = std::max(set.queue.unnamed, decision.unnamed);
-  }
-  for (const auto& entry : running->entries) {
-    EntryTensor& result = entry->tensors[0];
-    const auto last = static_cast<int32_t>(decision.last_joined);
-    HA_TRY(AllocateOutput(result, sizeof last));
-    std::memcpy(result.output, &last, sizeof last);
-    events_.Emit(Phase::kNegotiated, set.id, entry->handle, set.buckets_run, 0, entry->shown_name);
     Complete(set, *entry, {});
   }
   set.lingering.push_back(std::move(running));

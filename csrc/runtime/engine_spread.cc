@@ -51,7 +51,7 @@ std::unique_ptr<ProcessSet> Engine::MakeSpreadSet(uint32_t id, uint32_t place,
   auto plane = std::make_unique<SpreadPlane>(
       *mux_,
       SpreadPlane::Place{id, set->ranks, spread_->host_of(), placement_.rank, share_.local_rank,
-                         [this](int rank) { return spread_->HasLeft(rank); }},
+                         [this](int rank) { return spread_->HasLeft(rank); }, faults_.get()},
       *set->board, bells_, settings_);
   set->spread_plane = plane.get();
   set->plane = std::move(plane);

@@ -79,6 +79,10 @@ std::string Engine::Validate(const ProcessSet& set, const Submission& submission
       return "alltoall: splits add up to " + std::to_string(sum) + ", the first dimension is " +
              std::to_string(rows);
     }
+    if (!request.receives.empty() && static_cast<int64_t>(request.receives.size()) != ranks) {
+      return "alltoall: room for parts of " + std::to_string(request.receives.size()) +
+             " ranks, the process set has " + std::to_string(ranks);
+    }
   }
   return "";
 }
@@ -126,7 +130,6 @@ Result<uint64_t> Engine::Submit(Submission submission) {
   entry->name = std::move(submission.name);
   entry->request = std::move(submission.request);
   entry->done = std::move(submission.done);
-  entry->receive_splits = std::move(submission.receive_splits);
   entry->submitted_ns = NowNs();
   if (submission.limit_seconds > 0) {
     entry->limit_seconds = submission.limit_seconds;
@@ -195,6 +198,8 @@ Result<uint64_t> Engine::Submit(Submission submission) {
       return BlameRefusal(*failure_, entry->shown_name);
     }
   }
+  if (join && queue.join_over && !queue.join_over->taken) return TakeOverJoin(queue, *entry);
+  queue.join_over.reset();
   const bool was_idle = queue.pending.fetch_add(1, std::memory_order_relaxed) == 0;
   counters_.submissions.fetch_add(1, std::memory_order_relaxed);
   events_.Emit(Phase::kQueued, set->id, entry->handle, 0, 0, entry->shown_name,
@@ -263,14 +268,6 @@ Status Engine::Publish(ProcessSet& set, const std::shared_ptr<Entry>& entry) {
   }
 }
 
-// This rank joins after all that it has submitted before. Under the queue's lock.
-Status Engine::AnnounceJoin(ProcessSet& set) {
-  SetQueue& queue = set.queue;
-  if (queue.joins.empty() || queue.join_announced || !queue.backlog.empty()) return {};
-  queue.join_announced = true;
-  return set.plane->Join(queue.unnamed);
-}
-
 Status Engine::LookUpAgain(ProcessSet& set, Entry& entry) {
   HA_ASSIGN(const SetBoard::NamedId found, set.board->Lookup(entry.name));
   NameRecord& record = *entry.reservation;
@@ -331,11 +328,12 @@ Status Engine::PublishRow(ProcessSet& set, Entry& entry, uint64_t generation) {
   row.notify = entry.done ? 1 : 0;
   row.tensors = static_cast<uint32_t>(request.tensors.size());
   row.splits = static_cast<uint32_t>(request.splits.size());
+  row.receives = static_cast<uint32_t>(request.receives.size());
   row.error = static_cast<uint32_t>(request.local_error.size());
 
   const bool group = row.tensors > 1;
   const size_t tensor_bytes = group ? row.tensors * sizeof(TensorRow) : 0;
-  const size_t split_bytes = row.splits * sizeof(int64_t);
+  const size_t split_bytes = (row.splits + row.receives) * sizeof(int64_t);
   const size_t extra_bytes = tensor_bytes + split_bytes + row.error;
   TensorRow* rows = &row.tensor;
   if (extra_bytes > 0) {
@@ -348,6 +346,7 @@ Status Engine::PublishRow(ProcessSet& set, Entry& entry, uint64_t generation) {
     // Not memcpy: either may be empty, and then has no address.
     std::byte* at =
         std::ranges::copy(std::as_bytes(std::span(request.splits)), entry.extra + tensor_bytes).out;
+    at = std::ranges::copy(std::as_bytes(std::span(request.receives)), at).out;
     std::ranges::copy(std::as_bytes(std::span(request.local_error)), at);
   }
   const auto offset = [&](const void* memory) {

@@ -23,6 +23,10 @@ constexpr size_t kLongestBacklog = 512ULL << 20;
 /// The bell's mark in the epoll set, where ranks have their number.
 constexpr uint32_t kBell = UINT32_MAX;
 
+std::string LostLink(int peer, const std::string& why) {
+  return "lost the control link to rank " + std::to_string(peer) + ": " + why;
+}
+
 struct Link {
   explicit Link(uint64_t epoch) : reader(epoch, kLongestMessage), writer(epoch) {}
 
@@ -123,9 +127,7 @@ void TcpControlLinks::Watch(int peer, bool writing) {
 void TcpControlLinks::Lose(int peer, const std::string& why) {
   links_[peer].fd = Fd();
   links_[peer].writer = FrameWriter(0);
-  Error error =
-      MakeError(ErrorKind::kPeerLost,
-                "lost the control link to rank " + std::to_string(peer) + ": " + why, peer);
+  Error error = MakeError(ErrorKind::kPeerLost, LostLink(peer, why), peer);
   arrivals_.push_back({{}, std::move(error)});
 }
 
@@ -197,7 +199,7 @@ Status TcpControlLinks::Send(int peer, std::span<const std::byte> bytes) {
     if (idle && !holding_) WriteTo(peer);
   }
   if (link.send_failed) {
-    return MakeError(ErrorKind::kPeerLost, name + " does not take control messages any more", peer);
+    return MakeError(ErrorKind::kPeerLost, LostLink(peer, "it takes no more messages"), peer);
   }
   ++messages_sent_;
   bytes_sent_ += bytes.size();

@@ -91,6 +91,7 @@ int EndJoin(Engine& engine, uint64_t handle) {
   if (!outcome.ok()) check::Fail(__FILE__, __LINE__, outcome.error().message);
   int32_t last = -1;
   std::memcpy(&last, engine.Find(handle)->tensors[0].output, sizeof last);
+  engine.Find(handle)->join_over->taken = true;
   engine.Release(handle);
   return last;
 }
@@ -324,6 +325,31 @@ TEST(a_rank_that_has_joined_submits_nothing) {
         CHECK_EQ(EndJoin(engine, again), 1);
       }
       CHECK_EQ(EndJoin(engine, join), 1);
+    });
+  }
+}
+
+// Its caller was called away, and comes back when the join is over: the others do not join again.
+TEST(a_join_whose_result_nobody_took_is_the_next_one) {
+  for (const Pairs& plane : kPlanes) {
+    RunRanks(2, plane, [&](Engine& engine, int rank) {
+      Numbers numbers(engine, 4, false);
+      for (const bool returns : {true, false}) {
+        const uint64_t join = BeginJoin(engine);
+        if (rank == 1) (void)EndJoin(engine, join);
+        if (rank == 0) Finish(engine, join);
+        if (rank == 0 && returns) {
+          const uint64_t again = BeginJoin(engine);
+          CHECK(engine.Poll(again).value());
+          const int last = EndJoin(engine, again);
+          CHECK(last == 0 || last == 1);
+        }
+        numbers.Fill(1);
+        Finish(engine, Submit(engine, Reduction("t", numbers)));
+        numbers.Expect(2);
+      }
+      // What nobody took is forgotten by then.
+      (void)EndJoin(engine, BeginJoin(engine));
     });
   }
 }

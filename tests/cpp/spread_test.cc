@@ -86,6 +86,35 @@ TEST(facts_tell_what_every_rank_gives) {
   CHECK(read.decision.facts[0].splits == verdicts[0].decision.facts[0].splits);
 }
 
+// Both as they came over the wire: the root reads numbers of other ranks.
+TEST(splits_that_do_not_fit_end_the_call) {
+  const auto decided = [](const Request& first, const Request& second) {
+    SpreadRoot root({4, 7}, 0);
+    (void)Ready(root, 0, kOne, first, 0, {1, 1, 0});
+    const auto verdicts = Ready(root, 1, kOne, second, 0);
+    CHECK_EQ(verdicts.size(), 1);
+    return verdicts[0].decision;
+  };
+  Request even = Vector(4, Collective::kAlltoall);
+  Request takes = even;
+  takes.receives = {2, 2};
+  CHECK(decided(even, takes).kind == Decision::Kind::kRun);
+  CHECK(decided(takes, takes).kind == Decision::Kind::kRun);
+  takes.receives = {1, 2};
+  for (const Decision& decision : {decided(even, takes), decided(takes, takes)}) {
+    CHECK(decision.error == ErrorKind::kMismatch);
+    CHECK_EQ(decision.culprit, 4);
+    CHECK(decision.text.find("rank 4 sends 2 rows to rank") != std::string::npos);
+    CHECK(decision.text.find("has room for 1") != std::string::npos);
+  }
+  Request odd = even;
+  odd.splits = {1, 1, 2};
+  const Decision decision = decided(even, odd);
+  CHECK(decision.error == ErrorKind::kMismatch);
+  CHECK_EQ(decision.culprit, 7);
+  CHECK(decision.text.find("rank 7 has 3, the set has 2 ranks") != std::string::npos);
+}
+
 // What a rank had submitted before it took the rejection belongs to the call that was rejected.
 TEST(a_rejected_call_takes_what_is_on_its_way_with_it) {
   SpreadRoot root({0, 1, 2}, 0);

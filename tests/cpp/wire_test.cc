@@ -33,6 +33,8 @@ Request RandomRequest(std::mt19937_64& random) {
   }
   request.splits.resize(draw(5));
   for (int64_t& part : request.splits) part = static_cast<int64_t>(random());
+  request.receives.resize(draw(5));
+  for (int64_t& part : request.receives) part = static_cast<int64_t>(random());
   for (int64_t k = draw(20); k > 0; --k) request.local_error.push_back(static_cast<char>(random()));
   return request;
 }
@@ -45,6 +47,7 @@ void CheckSame(const Request& a, const Request& b) {
   CHECK_EQ(a.root, b.root);
   CHECK(a.tensors == b.tensors);
   CHECK(a.splits == b.splits);
+  CHECK(a.receives == b.receives);
   CHECK_EQ(a.local_error, b.local_error);
 }
 

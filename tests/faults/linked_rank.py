@@ -1,7 +1,8 @@
 """A rank that reduces until it is told to stop: python linked_rank.py GO [ELEMENTS]
 
 It prints lines of JSON: what its `init()` said, from time to time how far it is and what it holds,
-and how it ended.
+and how it ended. While GO.idle is there nobody calls, while GO.absent is there the last rank does
+not. With LINKED_AGAIN it joins the others again after an error.
 """
 
 from __future__ import annotations
@@ -19,7 +20,11 @@ import horoacc as hvd
 
 # Descriptors that the rank takes for itself: all but so many before init(), or all after it.
 spare, hoard = os.environ.get("LINKED_SPARE"), "LINKED_HOARD" in os.environ
+again = "LINKED_AGAIN" in os.environ
 go, elements = Path(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else 1000
+
+
+idle, absent = go.with_suffix(".idle"), go.with_suffix(".absent")
 
 
 def say(**what: object) -> None:
@@ -60,30 +65,43 @@ def run() -> None:
     for step in range(10**9):
         total = hvd.allreduce(mine, op=hvd.Sum, name="grad")
         assert (np.asarray(total) == expected).all(), "a wrong result"
-        over = hvd.allreduce(np.array([go.exists()]), op=hvd.Max, name="over")
-        if over[0]:
+        asked = np.array([go.exists(), idle.exists(), absent.exists()])
+        over, nobody, not_last = hvd.allreduce(asked, op=hvd.Max, name="over")
+        if over:
             return say(ended=step)
+        if nobody or (not_last and hvd.rank() == hvd.size() - 1):
+            say(away=step)
+            while idle.exists() or absent.exists():
+                time.sleep(0.01)
         if time.monotonic() - said > 0.2:
             said = time.monotonic()
             say(step=step, time=said, **({} if hoard else holdings()))
             time.sleep(0.01)
 
 
+def join_and_run() -> None:
+    try:
+        hvd.init()
+    except hvd.errors.HoroaccError as error:
+        tell(error, at="init")
+        sys.exit(7)
+    hvd.allreduce(np.zeros(elements, np.float32))  # the data links come with the first one
+    if hoard:
+        take_all_but(0)
+    say(at="start", pid=os.getpid())
+    run()
+
+
 if spare is not None:
     take_all_but(int(spare))
-try:
-    hvd.init()
-except hvd.errors.HoroaccError as error:
-    tell(error, at="init")
-    sys.exit(7)
-hvd.allreduce(np.zeros(elements, np.float32))  # the data links come with the first one
-if hoard:
-    take_all_but(0)
-say(at="start", pid=os.getpid())
-try:
-    run()
-except hvd.errors.HoroaccError as error:
-    tell(error, at="run", time=time.monotonic())
-    hvd.shutdown()
-    sys.exit(9)
+while True:
+    try:
+        join_and_run()
+    except hvd.errors.HoroaccError as error:
+        tell(error, at="run", time=time.monotonic())
+        hvd.shutdown()
+        if not again or go.exists():
+            sys.exit(9)
+    else:
+        break
 hvd.shutdown()

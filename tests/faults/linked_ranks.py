@@ -95,7 +95,11 @@ class LinkedRanks:
         self.await_steps(0)
 
     def step_of(self, rank: int) -> int:
-        return max((said["step"] for said in self.ranks[rank].said if "step" in said), default=-1)
+        """The latest since the rank's latest start."""
+        for said in reversed(self.ranks[rank].said):
+            if "step" in said or said.get("at") == "start":
+                return int(said.get("step", -1))
+        return -1
 
     def await_steps(self, more: int) -> None:
         """Until every rank has done so many more steps."""
@@ -103,6 +107,10 @@ class LinkedRanks:
         self.wait_for(
             lambda: all(self.step_of(rank) >= goal for rank, goal in goals.items()), "steps"
         )
+
+    def count(self, rank: int, word: str) -> int:
+        """How often a rank has said something that has this word."""
+        return sum(word in said for said in self.ranks[rank].said)
 
     def holds(self, rank: int, what: str) -> int:
         """The latest number of `fds` or `kib`."""

@@ -96,14 +96,20 @@ def test_an_end_at_any_place(
 
 
 @pytest.mark.parametrize(
-    ("order", "variables"), [("send:1:30:exit", TCP), ("receive:1:30:kill", FOUR_HOSTS)]
+    ("size", "order", "variables"),
+    [
+        (4, "send:1:30:exit", TCP),
+        (4, "receive:1:30:kill", FOUR_HOSTS),
+        (2, "decide:0:9:exit", HOSTS),
+    ],
 )
 def test_an_end_at_a_link(
-    faulted: FaultedJob, tmp_path: Path, order: str, variables: dict[str, str]
+    faulted: FaultedJob, tmp_path: Path, size: int, order: str, variables: dict[str, str]
 ) -> None:
-    faulted.start(4, "collective", 1, tmp_path / "go", HOROACC_FAULT=order, **variables)
+    victim = int(order.split(":")[1])
+    faulted.start(size, "collective", victim, tmp_path / "go", HOROACC_FAULT=order, **variables)
     assert faulted.end() in (70, 128 + signal.SIGKILL)
-    for error in expect_told(faulted, 4, 1, None):
+    for error in expect_told(faulted, size, victim, None):
         assert error["error"] == "PeerLost", error
 
 

@@ -94,20 +94,21 @@ def test_a_bad_argument_is_an_error_on_every_rank_at_once() -> None:
     dist.destroy_process_group(group)
 
 
-def test_rows_that_do_not_fit_are_an_error_where_they_arrive() -> None:
+def test_rows_that_do_not_fit_are_an_error_on_every_rank() -> None:
     rank, size = world()
     rows = torch.ones(size)
-    take = [1] * size
-    if rank == 0:
-        take[size - 1] = 2
-    output = torch.zeros(sum(take))
-    if rank == 0:
-        with pytest.raises(RuntimeError, match=f"rank {size - 1} sends 1 rows.*room for 2"):
+    for one in (0, size - 1):  # the first and the last that is compared
+        take = [1] * size
+        if rank == one:
+            take[size - 1 - one] = 2
+        output = torch.zeros(sum(take))
+        match = f"rank {size - 1 - one} sends 1 rows to rank {one}, whose output has room for 2"
+        with pytest.raises(RuntimeError, match=match):
             dist.all_to_all_single(output, rows, take, [1] * size)
         assert output.sum() == 0
-    else:
-        dist.all_to_all_single(output, rows, take, [1] * size)
-        same(output, torch.ones(size))
+        with pytest.raises(RuntimeError, match="mismatched splits"):
+            dist.all_to_all_single(torch.zeros(2 * size), rows, [2] * size, [1] * size)
+        dist.all_to_all_single(rows.clone(), rows)  # the group goes on
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,7 @@ def test_groups() -> None:
     groups.test_a_group_made_by_its_members_alone()
     groups.test_async_calls_of_two_groups_overlap()
     groups.test_a_bad_argument_is_an_error_on_every_rank_at_once()
-    groups.test_rows_that_do_not_fit_are_an_error_where_they_arrive()
+    groups.test_rows_that_do_not_fit_are_an_error_on_every_rank()
     groups.test_leaving_a_group_ends_what_others_wait_for_in_it()
 
 

@@ -1,0 +1,171 @@
+"""A TCP fault proxy: gates through which the connections to one rank go, and what happens in them.
+
+`Passage` stands between a rank and the rendezvous. What the rank tells the others there of where it
+listens is replaced by the address of a gate, so that the connections of the job go through gates
+without knowing it: first those of the control links, then those of the data links.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import re
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import wire_format
+
+_CHUNK = 1 << 16
+_ADDRESS = re.compile(rb"(127\.0\.0\.1):(\d+)")
+_RESET = struct.pack("ii", 1, 0)  # for SO_LINGER
+
+
+@dataclass
+class Fault:
+    """What happens to bytes on their way: "to" the rank behind the gate, or "from" it."""
+
+    delay: float = 0.0  # seconds, each way
+    jitter: float = 0.0  # seconds more or less
+    stalled: tuple[str, ...] = ()  # ways on which nothing passes for now
+    flip: tuple[str, int] | None = None  # a way, and which byte of a frame loses a bit, once
+
+
+class Gate:
+    """Listens, and passes connections on to `target`."""
+
+    def __init__(self, target: tuple[str, int]) -> None:
+        self.fault = Fault()
+        self.target = target
+        self.links: list[tuple[socket.socket, socket.socket]] = []
+        self._open = True
+        self._resets = False
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = int(self._listener.getsockname()[1])
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def reset(self, index: int) -> None:
+        """Ends a connection as if a packet with RST had come to both ends."""
+        self._resets = True
+        for end in self.links[index]:
+            end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+            # The thread that reads it keeps it open otherwise.
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RD)
+            end.close()
+
+    def close(self) -> None:
+        self._open = False
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        for link in self.links:
+            for end in link:
+                with contextlib.suppress(OSError):
+                    end.shutdown(socket.SHUT_RDWR)
+                end.close()
+
+    def pass_on(self, way: str) -> Callable[[bytes], bytes]:
+        """Gives what becomes of the bytes of one connection that is new."""
+        return lambda data: self._late_or_damaged(data, way)
+
+    def _serve(self) -> None:
+        while self._open:
+            try:
+                near, _ = self._listener.accept()
+            except OSError:
+                return
+            try:
+                far = socket.create_connection(self.target)
+            except OSError:
+                near.close()
+                continue
+            self.links.append((near, far))
+            for source, sink, way in ((near, far, "to"), (far, near, "from")):
+                words = (source, sink, self.pass_on(way))
+                threading.Thread(target=self._pump, args=words, daemon=True).start()
+
+    def _pump(
+        self, source: socket.socket, sink: socket.socket, become: Callable[[bytes], bytes]
+    ) -> None:
+        with contextlib.suppress(OSError):
+            while data := source.recv(_CHUNK):
+                sink.sendall(become(data))
+        if not self._resets:  # whose ends are to hear nothing else
+            with contextlib.suppress(OSError):
+                sink.shutdown(socket.SHUT_WR)
+
+    def _late_or_damaged(self, data: bytes, way: str) -> bytes:
+        if self.fault.delay:
+            jitter = random.uniform(-self.fault.jitter, self.fault.jitter)
+            time.sleep(max(0.0, self.fault.delay + jitter))
+        while way in self.fault.stalled and self._open:
+            time.sleep(0.01)
+        if self.fault.flip is None or self.fault.flip[0] != way:
+            return data
+        begin = max(map(data.rfind, (wire_format.FRAME_MAGIC, wire_format.DATA_MAGIC)))
+        at = begin + self.fault.flip[1]
+        if begin < 0 or at >= len(data):
+            return data
+        self.fault.flip = None
+        return data[:at] + bytes([data[at] ^ 16]) + data[at + 1 :]
+
+
+class Passage(Gate):
+    """The way of one rank to the rendezvous. `gates` are those of its latest `init()`."""
+
+    def __init__(self, port: int) -> None:
+        self.gates: list[Gate] = []
+        super().__init__(("127.0.0.1", port))
+
+    @property
+    def control(self) -> Gate:
+        return self.gates[0]
+
+    @property
+    def data(self) -> Gate:
+        return self.gates[1]
+
+    def pass_on(self, way: str) -> Callable[[bytes], bytes]:
+        if way == "from":
+            return lambda data: data
+        self._close_gates()
+        return _Told(self.gates).pass_on
+
+    def close(self) -> None:
+        super().close()
+        self._close_gates()
+
+    def _close_gates(self) -> None:
+        while self.gates:
+            self.gates.pop().close()
+
+
+class _Told:
+    """Whole messages of one connection to the rendezvous, with other addresses in them."""
+
+    def __init__(self, gates: list[Gate]) -> None:
+        self._gates = gates
+        self._opening = wire_format.GREETING.size + wire_format.PROOF_BYTES
+        self._begun = b""
+
+    def pass_on(self, data: bytes) -> bytes:
+        opening = min(self._opening, len(data))
+        self._opening -= opening
+        told, self._begun = data[:opening], self._begun + data[opening:]
+        while len(self._begun) >= wire_format.HEADER_BYTES:
+            _, kind, epoch, length, _ = wire_format.HEADER.unpack_from(self._begun)
+            end = wire_format.HEADER_BYTES + length
+            if len(self._begun) < end:
+                break
+            payload = self._begun[wire_format.HEADER_BYTES : end]
+            self._begun = self._begun[end:]
+            if kind == wire_format.BLOB and (found := _ADDRESS.fullmatch(payload)):
+                gate = Gate((found[1].decode(), int(found[2])))
+                self._gates.append(gate)
+                payload = f"127.0.0.1:{gate.port}".encode()
+            told += wire_format.frame(kind, epoch, payload)
+        return told
