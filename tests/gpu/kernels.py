@@ -65,8 +65,8 @@ class Kernels:
 
     def __init__(self, library: Path, device: int = 0) -> None:
         loaded = ctypes.CDLL(str(library))
-        loaded.horoacc_cuda_plugin_v1.restype = ctypes.POINTER(_Table)
-        self._table = loaded.horoacc_cuda_plugin_v1().contents
+        loaded.horoacc_cuda_plugin_v2.restype = ctypes.POINTER(_Table)
+        self._table = loaded.horoacc_cuda_plugin_v2().contents
         assert self._table.version == 1
         self._error = _Error()
         self._self = ctypes.c_void_p()

@@ -6,37 +6,12 @@
 #include <string>
 
 #include "execute/cuda/cuda_plugin.h"
+#include "execute/cuda/current_device.cuh"
 #include "execute/cuda/launch.h"
+#include "execute/cuda/streams.h"
 
 namespace horoacc::cuda {
 namespace {
-
-Status Check(cudaError_t code, const char* call) {
-  if (code == cudaSuccess) return {};
-  return MakeError(ErrorKind::kSystem, std::string(call) + ": " + cudaGetErrorString(code));
-}
-
-/// The calling thread uses the device; whatever it used before, afterwards.
-class CurrentDevice {
- public:
-  explicit CurrentDevice(int device) {
-    code_ = cudaGetDevice(&before_);
-    if (code_ == cudaSuccess && before_ != device) code_ = cudaSetDevice(device);
-    restores_ = code_ == cudaSuccess && before_ != device;
-  }
-  ~CurrentDevice() {
-    // It was current before, so there is nothing that could be wrong with it now.
-    if (restores_) static_cast<void>(cudaSetDevice(before_));
-  }
-  CurrentDevice(const CurrentDevice&) = delete;
-  CurrentDevice& operator=(const CurrentDevice&) = delete;
-  [[nodiscard]] Status status() const { return Check(code_, "cudaSetDevice"); }
-
- private:
-  cudaError_t code_ = cudaSuccess;
-  int before_ = 0;
-  bool restores_ = false;
-};
 
 /// A place for a table of tensors: pinned memory, the device's copy, and when the host may write
 /// again.
@@ -101,7 +76,7 @@ class Table {
 
 class Device {
  public:
-  explicit Device(int number) : number_(number) {}
+  explicit Device(int number) : number_(number), streams_(number) {}
 
   Status Open() {
     const CurrentDevice current(number_);
@@ -113,11 +88,14 @@ class Device {
     return {};
   }
 
+  [[nodiscard]] Streams& streams() { return streams_; }
+
   void Close() {
     const CurrentDevice current(number_);
     // A device that is lost has nothing left to wait for.
     static_cast<void>(cudaDeviceSynchronize());
     for (std::unique_ptr<Table>& table : tables_) table.reset();
+    streams_.Close();
   }
 
   Status Reduce(cudaStream_t stream, const ReduceJob& job) {
@@ -149,6 +127,7 @@ class Device {
   static constexpr size_t kTables = 16;
 
   const int number_;
+  Streams streams_;
   uint32_t processors_ = 1;
   size_t packs_ = 0;
   std::unique_ptr<Table> tables_[kTables];
@@ -222,12 +201,47 @@ int RunPack(void* self, void* stream, const ha_cuda_pack* job, ha_cuda_error* er
   });
 }
 
-constexpr ha_cuda_plugin kPlugin = {HA_CUDA_PLUGIN_VERSION, OpenDevice, CloseDevice, RunReduce,
-                                    RunPack};
+Streams& StreamsOf(void* self) { return static_cast<Device*>(self)->streams(); }
+
+int Pin(void* self, void* memory, size_t bytes, ha_cuda_error* error) {
+  return Guarded(error, [&] { return StreamsOf(self).Pin(memory, bytes); });
+}
+
+void Unpin(void* self, void* memory) { StreamsOf(self).Unpin(memory); }
+
+int CreateStream(void* self, void** stream, ha_cuda_error* error) {
+  return Guarded(error, [&] { return StreamsOf(self).CreateStream(stream); });
+}
+
+int CreateEvent(void* self, void** event, ha_cuda_error* error) {
+  return Guarded(error, [&] { return StreamsOf(self).CreateEvent(event); });
+}
+
+void DestroyEvent(void* self, void* event) { StreamsOf(self).DestroyEvent(event); }
+
+int Record(void* self, void* event, void* stream, ha_cuda_error* error) {
+  return Guarded(error, [&] { return StreamsOf(self).Record(event, stream); });
+}
+
+int Wait(void* self, void* stream, void* event, ha_cuda_error* error) {
+  return Guarded(error, [&] { return StreamsOf(self).Wait(stream, event); });
+}
+
+int IsDone(void* self, void* event, int* done, ha_cuda_error* error) {
+  return Guarded(error, [&] { return StreamsOf(self).IsDone(event, done); });
+}
+
+int Copy(void* self, void* stream, void* to, const void* from, size_t bytes, ha_cuda_error* error) {
+  return Guarded(error, [&] { return StreamsOf(self).Copy(stream, to, from, bytes); });
+}
+
+constexpr ha_cuda_plugin kPlugin = {
+    HA_CUDA_PLUGIN_VERSION, OpenDevice,  CloseDevice,  RunReduce, RunPack, Pin,    Unpin,
+    CreateStream,           CreateEvent, DestroyEvent, Record,    Wait,    IsDone, Copy};
 
 }  // namespace
 }  // namespace horoacc::cuda
 
-extern "C" __attribute__((visibility("default"))) const ha_cuda_plugin* horoacc_cuda_plugin_v1() {
+extern "C" __attribute__((visibility("default"))) const ha_cuda_plugin* horoacc_cuda_plugin_v2() {
   return &horoacc::cuda::kPlugin;
 }

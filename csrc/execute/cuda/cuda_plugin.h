@@ -8,8 +8,8 @@
 extern "C" {
 #endif
 
-#define HA_CUDA_PLUGIN_VERSION 1
-#define HA_CUDA_PLUGIN_SYMBOL "horoacc_cuda_plugin_v1"
+#define HA_CUDA_PLUGIN_VERSION 2
+#define HA_CUDA_PLUGIN_SYMBOL "horoacc_cuda_plugin_v2"
 
 typedef struct ha_cuda_error {
   char message[512];
@@ -53,6 +53,27 @@ typedef struct ha_cuda_plugin {
      the oldest must have begun to run. One thread at a time for one `self`. */
   int (*reduce)(void* self, void* stream, const ha_cuda_reduce* job, ha_cuda_error* error);
   int (*pack)(void* self, void* stream, const ha_cuda_pack* job, ha_cuda_error* error);
+
+  /* What follows waits for nothing, and any thread may call it at any time. */
+
+  /* Whole pages of the host's memory that the GPU is to copy from and to without the host. */
+  int (*pin)(void* self, void* memory, size_t bytes, ha_cuda_error* error);
+  void (*unpin)(void* self, void* memory);
+  /* A stream of the highest priority that does not wait for the default stream. It goes at close.
+   */
+  int (*create_stream)(void* self, void** stream, ha_cuda_error* error);
+  /* Events do not measure time. */
+  int (*create_event)(void* self, void** event, ha_cuda_error* error);
+  void (*destroy_event)(void* self, void* event);
+  /* The event is done when all that is on the stream by now is. An error on a stream that is being
+     captured into a graph. */
+  int (*record)(void* self, void* event, void* stream, ha_cuda_error* error);
+  /* What comes on the stream from now on waits for what the event was last recorded for. */
+  int (*wait)(void* self, void* stream, void* event, ha_cuda_error* error);
+  int (*is_done)(void* self, void* event, int* done, ha_cuda_error* error);
+  /* Between the GPU's memory and the host's, either way. The host's is not pinned: may wait. */
+  int (*copy)(void* self, void* stream, void* to, const void* from, size_t bytes,
+              ha_cuda_error* error);
 } ha_cuda_plugin;
 
 typedef const ha_cuda_plugin* (*ha_cuda_plugin_entry)(void);
