@@ -67,6 +67,7 @@ horoacc::Result<horoacc::Submission> ToSubmission(const ha_call& call, const ha_
   if (call.receive_splits)
     request.receives.assign(call.receive_splits, call.receive_splits + call.nsplits);
   submission.limit_seconds = call.limit_seconds;
+  if (call.gpu) submission.device = {call.gpu->device, call.gpu->stream};
   if (count > 0 && tensors[0].name) submission.name = tensors[0].name;
   if (call.collective == HA_JOIN && count > 0)
     return MakeError(ErrorKind::kInvalid, "join takes no tensors");
@@ -246,6 +247,10 @@ int ha_wait(ha_engine* engine, ha_handle handle, double seconds, ha_error* error
                                          : horoacc::NowNs() + static_cast<int64_t>(seconds * 1e9);
     return Report(engine->engine->Wait(handle, deadline), error);
   });
+}
+
+int ha_join_stream(ha_engine* engine, ha_handle handle, void* stream, ha_error* error) {
+  return Guarded(error, [&] { return Report(engine->engine->JoinStream(handle, stream), error); });
 }
 
 int ha_give_up(ha_engine* engine, ha_handle handle, double seconds, ha_error* error) {

@@ -112,6 +112,14 @@ typedef struct {
   int32_t dtype; /* ha_dtype */
 } ha_tensor;
 
+/* Where tensors lie that are not in the host's memory. */
+typedef struct {
+  int32_t device; /* the GPU's number in this process */
+  /* The CUDA stream (NULL: the default stream) on which the inputs are ready, and the outputs may
+   * be written, once what is on it now has run. */
+  void* stream;
+} ha_gpu;
+
 typedef struct {
   int32_t collective;  /* ha_collective */
   int32_t process_set; /* 0: all ranks */
@@ -129,6 +137,9 @@ typedef struct {
   const char* complaint;
   /* After so many seconds the call is given up: see ha_give_up. 0: never. */
   double limit_seconds;
+  /* All tensors of the call lie in this GPU's memory; NULL: in the host's. Ranks must not differ in
+   * which of the two it is. What the engine allocates for a result is the host's memory. */
+  const ha_gpu* gpu;
 } ha_call;
 
 /* Runs once, after the handle is complete: on the engine's completion thread, or on a thread that
@@ -206,6 +217,10 @@ HA_API int ha_poll(ha_engine* engine, ha_handle handle);
  * engine meanwhile. HA_TIMEOUT after `seconds` (< 0: no limit); the handle stays valid. A signal
  * may end the wait early, which also reads HA_TIMEOUT. */
 HA_API int ha_wait(ha_engine* engine, ha_handle handle, double seconds, ha_error* error);
+/* Of a complete call of a GPU's memory: what comes on `stream` from now on finds the results. So
+ * does what comes on the stream of the submission, as memory goes back to its allocator there. Does
+ * nothing for other calls. Nothing waits here. */
+HA_API int ha_join_stream(ha_engine* engine, ha_handle handle, void* stream, ha_error* error);
 /* The caller's patience with a call has ended, after `seconds`: HA_TIMEOUT, with the ranks that
  * have not taken part in the text; or the outcome, if the call is complete. The process set ends
  * with it: calls in flight, and later ones, get an error on all its ranks. The handle stays valid,

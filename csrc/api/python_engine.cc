@@ -21,6 +21,11 @@ int HandlersRaise(void*) {
   return PyErr_CheckSignals();
 }
 
+ha_gpu GpuOf(const std::optional<Place>& place) {
+  if (!place) return {};
+  return {place->first, reinterpret_cast<void*>(place->second)};
+}
+
 }  // namespace
 
 Engine::Engine(const std::unordered_map<std::string, std::string>& settings,
@@ -121,7 +126,8 @@ py::object Engine::ProcessSetRanks(int id) const {
 uint64_t Engine::Submit(int collective, const py::sequence& tensors, int op, double prescale,
                         double postscale, int root, int process_set,
                         const std::optional<std::vector<int64_t>>& splits, py::object keep,
-                        const std::optional<std::string>& complaint) {
+                        const std::optional<std::string>& complaint,
+                        const std::optional<Place>& place) {
   const size_t count = py::len(tensors);
   std::vector<ha_tensor> rows(count);
   std::vector<std::string> names(count);
@@ -149,13 +155,15 @@ uint64_t Engine::Submit(int collective, const py::sequence& tensors, int op, dou
     call.nsplits = static_cast<int32_t>(splits->size());
   }
   if (complaint) call.complaint = complaint->c_str();
+  const ha_gpu gpu = GpuOf(place);
+  if (place) call.gpu = &gpu;
   return Hand(call, rows, std::move(keep));
 }
 
 uint64_t Engine::Allreduce(const std::optional<std::string>& name, uintptr_t input,
                            uintptr_t output, const py::tuple& shape, int dtype, int op,
                            double prescale, double postscale, int process_set, py::object keep,
-                           bool wait) {
+                           bool wait, const std::optional<Place>& place) {
   if (!left_.empty()) ReleaseLeft();
   int64_t dims[kMostDims];
   // The core refuses far fewer, and tells the other ranks.
@@ -171,6 +179,8 @@ uint64_t Engine::Allreduce(const std::optional<std::string>& name, uintptr_t inp
   call.op = op;
   call.prescale = prescale;
   call.postscale = postscale;
+  const ha_gpu gpu = GpuOf(place);
+  if (place) call.gpu = &gpu;
   if (!wait) return Hand(call, {&row, 1}, std::move(keep));
 
   ha_handle handle = 0;
@@ -181,6 +191,8 @@ uint64_t Engine::Allreduce(const std::optional<std::string>& name, uintptr_t inp
     const py::gil_scoped_release release;
     submitted = ha_submit(engine_, &call, &row, 1, nullptr, nullptr, &handle, &error);
     if (submitted == HA_OK) waited = ha_wait(engine_, handle, kSignalPeriod, &error);
+    if (submitted == HA_OK && waited == HA_OK && place)
+      waited = ha_join_stream(engine_, handle, gpu.stream, &error);
     if (submitted == HA_OK && waited == HA_OK) ha_release(engine_, handle);
   }
   Check(submitted, error);
@@ -188,12 +200,19 @@ uint64_t Engine::Allreduce(const std::optional<std::string>& name, uintptr_t inp
   kept_.emplace(handle, std::move(keep));
   try {
     Wait(handle, std::nullopt);
+    if (place) JoinStream(handle, place->second);
   } catch (...) {
     Release(handle);  // what a signal's handler raised leaves the call in flight
     throw;
   }
   Release(handle);
   return 0;
+}
+
+void Engine::JoinStream(uint64_t handle, uintptr_t stream) {
+  Call([&](ha_error* error) {
+    return ha_join_stream(engine_, handle, reinterpret_cast<void*>(stream), error);
+  });
 }
 
 bool Engine::Poll(uint64_t handle) {
@@ -303,8 +322,12 @@ void BindEngine(py::module_& module) {
       .def("submit", &Engine::Submit, py::arg("collective"), py::arg("tensors"), py::arg("op") = 1,
            py::arg("prescale") = 1.0, py::arg("postscale") = 1.0, py::arg("root") = 0,
            py::arg("process_set") = 0, py::arg("splits") = py::none(), py::arg("keep") = py::none(),
-           py::arg("complaint") = py::none())
-      .def("allreduce", &Engine::Allreduce)
+           py::arg("complaint") = py::none(), py::arg("place") = py::none())
+      .def("allreduce", &Engine::Allreduce, py::arg("name"), py::arg("input"), py::arg("output"),
+           py::arg("shape"), py::arg("dtype"), py::arg("op"), py::arg("prescale"),
+           py::arg("postscale"), py::arg("process_set"), py::arg("keep"), py::arg("wait"),
+           py::arg("place") = py::none())
+      .def("join_stream", &Engine::JoinStream, py::arg("handle"), py::arg("stream"))
       .def("poll", &Engine::Poll, py::arg("handle"))
       .def("wait", &Engine::Wait, py::arg("handle"), py::arg("timeout") = py::none())
       .def("outputs", &Engine::Outputs, py::arg("handle"))

@@ -15,6 +15,9 @@
 
 namespace horoacc::python {
 
+/// A GPU's number, and a stream of it.
+using Place = std::pair<int32_t, uintptr_t>;
+
 class Engine {
  public:
   Engine(const std::unordered_map<std::string, std::string>& settings,
@@ -43,10 +46,13 @@ class Engine {
   uint64_t Submit(int collective, const pybind11::sequence& tensors, int op, double prescale,
                   double postscale, int root, int process_set,
                   const std::optional<std::vector<int64_t>>& splits, pybind11::object keep,
-                  const std::optional<std::string>& complaint);
+                  const std::optional<std::string>& complaint, const std::optional<Place>& place);
   uint64_t Allreduce(const std::optional<std::string>& name, uintptr_t input, uintptr_t output,
                      const pybind11::tuple& shape, int dtype, int op, double prescale,
-                     double postscale, int process_set, pybind11::object keep, bool wait);
+                     double postscale, int process_set, pybind11::object keep, bool wait,
+                     const std::optional<Place>& place);
+  // The results are there for what comes on a GPU's stream from now on.
+  void JoinStream(uint64_t handle, uintptr_t stream);
   bool Poll(uint64_t handle);
   void Wait(uint64_t handle, std::optional<double> timeout);
   std::vector<std::unique_ptr<Output>> Outputs(uint64_t handle) {

@@ -158,6 +158,7 @@ std::vector<Row> Rows() {
       NumberRow("socket_buffer_bytes", &Settings::socket_buffer_bytes),
       FlagRow("tcp_checksums", &Settings::tcp_checksums),
       TextRow("transport_plugin", &Settings::transport_plugin),
+      TextRow("cuda_plugin", &Settings::cuda_plugin),
       TextRow("algorithm", &Settings::algorithm),
       TextRow("selection_table", &Settings::selection_table),
       TextRow("flight_dir", &Settings::flight_dir),

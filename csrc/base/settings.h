@@ -44,6 +44,7 @@ struct Settings {
   uint64_t socket_buffer_bytes = 0;  ///< 0: follows the bandwidth-delay product
   bool tcp_checksums = false;        ///< of payload; headers and control messages have them anyway
   std::string transport_plugin;      ///< path of a shared library, or empty
+  std::string cuda_plugin;           ///< the same; empty: the one that was built with the core
   std::string algorithm;        ///< between hosts: names with commas between them; empty: chosen
   std::string selection_table;  ///< what was measured here (schedule/measured.h); rank 0's holds
   std::string flight_dir;  ///< where the latest events go when something is wrong; empty: nowhere

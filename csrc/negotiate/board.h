@@ -72,7 +72,8 @@ struct Row {
   uint8_t collective = 0;
   uint8_t op = 0;
   uint8_t notify = 0;  ///< this rank must be woken for the decision (it has a callback)
-  TensorRow tensor;    ///< the only tensor, if tensors == 1
+  uint8_t on_gpu = 0;
+  TensorRow tensor;  ///< the only tensor, if tensors == 1
 };
 
 inline constexpr uint64_t kUndecided = std::numeric_limits<uint64_t>::max();

@@ -73,6 +73,7 @@ uint64_t Request::Signature() const {
     hash.Add(std::bit_cast<uint64_t>(postscale));
   }
   if (HasRoot(collective)) hash.Add(static_cast<uint64_t>(root));
+  hash.Add(on_gpu ? 1 : 0);
   hash.Add(tensors.size());
   for (const TensorMeta& tensor : tensors) {
     hash.Add(static_cast<uint64_t>(tensor.type));
@@ -118,6 +119,10 @@ std::string DescribeMismatch(const std::string& name, int rank_a, const Request&
               member,
           ShapeText(a.tensors[i].shape), ShapeText(b.tensors[i].shape));
     }
+  }
+  if (a.on_gpu != b.on_gpu) {
+    const auto where = [](const Request& request) { return request.on_gpu ? "a GPU" : "the CPU"; };
+    return differ("device", where(a), where(b));
   }
   if (Reduces(a.collective)) {
     if (a.op != b.op) {

@@ -56,6 +56,7 @@ struct Request {
   std::vector<int64_t> splits;  ///< alltoall: one per rank of the set, in rows
   /// alltoall: rows that the caller's output has room for, from each rank; empty: for all.
   std::vector<int64_t> receives;
+  bool on_gpu = false;      ///< the tensors lie in a GPU's memory
   std::string local_error;  ///< why this rank's call is invalid; every rank then gets an error
 
   /// Equal on two ranks if and only if their requests fit together (up to a hash collision).

@@ -14,6 +14,7 @@ void WireWriter::Put(const Request& request) {
   Put(request.prescale);
   Put(request.postscale);
   Put(request.root);
+  Put(static_cast<uint8_t>(request.on_gpu ? 1 : 0));
   Put(static_cast<uint32_t>(request.tensors.size()));
   for (const TensorMeta& tensor : request.tensors) {
     Put(static_cast<uint8_t>(tensor.type));
@@ -65,6 +66,9 @@ Request WireReader::GetRequest() {
   request.prescale = Get<double>();
   request.postscale = Get<double>();
   request.root = Get<int32_t>();
+  const auto on_gpu = Get<uint8_t>();
+  if (on_gpu > 1) ok_ = false;
+  request.on_gpu = on_gpu == 1;
   const uint32_t tensors = GetCount(5);
   for (uint32_t t = 0; t < tensors && ok_; ++t) {
     TensorMeta tensor;

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "execute/cuda/device_call.h"
 #include "negotiate/request.h"
 
 namespace horoacc {
@@ -64,12 +65,14 @@ struct Entry {
   uint32_t id = 0;
   uint32_t incarnation = 0;
   uint64_t generation = 0;
+  uint32_t pause = 0;      ///< how often this rank had waited for results when it submitted this
   uint64_t number = 0;     ///< of an unnamed call: its number in the set
   std::string name;        ///< as submitted; empty if unnamed
   std::string shown_name;  ///< for messages and the timeline
   Request request;
   std::vector<EntryTensor> tensors;
-  std::optional<Message> message;  ///< this is no collective
+  std::unique_ptr<cuda::DeviceCall> device;  ///< of tensors in a GPU's memory; else null
+  std::optional<Message> message;            ///< this is no collective
   std::vector<int64_t> received_splits;
   std::shared_ptr<JoinOver> join_over;  ///< of a join that is complete
   NameRecord* reservation = nullptr;    ///< of a named entry, in the set's queue

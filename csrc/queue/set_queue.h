@@ -52,6 +52,8 @@ struct SetQueue {
   InFlight in_flight;
   /// Submitted, but its id is still in flight for an earlier call: published when that ends.
   std::deque<std::shared_ptr<Entry>> backlog;
+  /// Submitted, and the first of them waits for what a GPU sends; published in this order.
+  std::deque<std::shared_ptr<Entry>> arriving;
   /// Calls of join that wait until all ranks have joined. While there are any this rank submits
   /// nothing else.
   std::vector<std::shared_ptr<Entry>> joins;
@@ -65,7 +67,7 @@ struct SetQueue {
   uint32_t pause = 0;     ///< times a caller waited for a result of this set
   /// The process set takes no calls any more. Written under the mutex.
   std::atomic<bool> removed{false};
-  /// Entries in flight or in the backlog; read without the mutex.
+  /// Entries in flight, arriving or in the backlog; read without the mutex.
   std::atomic<uint32_t> pending{0};
 };
 

@@ -71,6 +71,15 @@ RowRange ScatteredRows(int64_t rows, uint32_t index, uint32_t ranks) {
 
 namespace {
 
+// What goes on to a GPU has a place from which it is copied there.
+Status MakeRoom(Entry& entry, size_t t, uint64_t bytes) {
+  EntryTensor& tensor = entry.tensors[t];
+  if (!tensor.output && entry.device) {
+    HA_ASSIGN(tensor.output, entry.device->MakeOutput(t, bytes));
+  }
+  return AllocateOutput(tensor, bytes);
+}
+
 Status KeepShapes(Entry& entry) {
   for (size_t t = 0; t < entry.tensors.size(); ++t)
     entry.tensors[t].result_shape = entry.request.tensors[t].shape;
@@ -137,8 +146,7 @@ Status PrepareOutputs(const CallSizes& sizes, Entry& entry) {
         break;
     }
     if (!tensor.result_shape.empty()) tensor.result_shape[0] = length;
-    HA_TRY(
-        AllocateOutput(tensor, static_cast<uint64_t>(length) * RowBytes(entry.request.tensors[t])));
+    HA_TRY(MakeRoom(entry, t, static_cast<uint64_t>(length) * RowBytes(entry.request.tensors[t])));
   }
   return {};
 }

@@ -53,7 +53,9 @@ Engine::Engine(Settings settings, EngineParts parts)
       faults_(parts.faults ? std::move(parts.faults)
                            : std::make_shared<FaultPoints>(settings_.fault, placement_.rank)),
       events_(settings_.flight_events),
-      tickets_(placement_.size) {
+      tickets_(placement_.size),
+      gpus_(settings_.cuda_plugin, {[this](size_t bytes) { return AllocateShared(bytes); },
+                                    [this](void* memory) { FreeShared(memory); }}) {
   if (links_) links_ = WithFaults(std::move(links_), *faults_);
   if (links_) {
     mux_ = std::make_unique<ControlMux>(*links_, [this](int rank) {
@@ -247,6 +249,7 @@ void Engine::Release(uint64_t handle) {
   const std::shared_ptr<Entry> entry = handles_.Remove(handle);
   if (!entry) return;
   events_.Emit(Phase::kReleased, entry->process_set, handle, 0, 0, entry->shown_name);
+  if (entry->device && entry->complete.load(std::memory_order_acquire)) entry->device->Forget();
   const std::shared_ptr<ProcessSet> set = FindSet(entry->process_set);
   if (!set) return;
   std::lock_guard lock(set->queue.mutex);
@@ -368,6 +371,7 @@ std::string Engine::CounterText() const {
   counter("arena_bytes", counters_.arena_bytes);
   counter("staged_bytes", counters_.staged_bytes);
   counter("window_bytes", counters_.window_bytes);
+  counter("gpu_bytes", counters_.gpu_bytes);
   counter("last_arriver", counters_.last_arriver);
   counter("driven_waits", counters_.driven_waits);
   counter("coordinator_wakes", counters_.coordinator_wakes);

@@ -13,6 +13,7 @@
 #include "base/events.h"
 #include "base/log.h"
 #include "base/settings.h"
+#include "execute/cuda/gpus.h"
 #include "negotiate/set_board.h"
 #include "negotiate/tree_plane.h"
 #include "runtime/counters.h"
@@ -64,6 +65,12 @@ struct Submission {
   std::vector<Buffers> buffers;  ///< one for every tensor of the request
   std::function<void()> done;
   double limit_seconds = 0;  ///< after which the call is given up; 0: never
+  /// Where the buffers lie, if not in the host's memory, and on which stream they get ready.
+  struct Device {
+    int number = 0;
+    void* stream = nullptr;
+  };
+  std::optional<Device> device;
 };
 
 /// Threads: docs/thread_model.md. Any thread may call any public method.
@@ -108,6 +115,9 @@ class Engine {
   Status Wait(uint64_t handle, int64_t deadline_ns);
   [[nodiscard]] std::shared_ptr<Entry> Find(uint64_t handle) const { return handles_.Find(handle); }
   void Release(uint64_t handle);
+  /// What comes on a GPU's stream from now on finds the results of a complete call. Does nothing
+  /// for a call of the host's memory.
+  Status JoinStream(uint64_t handle, void* stream);
 
   /// Ends what is in flight with kAborted, tells the peers, joins the threads.
   Status Shutdown();
@@ -186,14 +196,22 @@ class Engine {
 
   // engine_submit.cc
   [[nodiscard]] std::string Validate(const ProcessSet& set, const Submission& submission) const;
-  [[nodiscard]] static std::string FindNotFinite(const Submission& submission);
+  [[nodiscard]] static std::string FindNotFinite(const Request& request,
+                                                 std::span<const void* const> inputs);
   Status Publish(ProcessSet& set, const std::shared_ptr<Entry>& entry);
   Status PublishRow(ProcessSet& set, Entry& entry, uint64_t generation);
   [[nodiscard]] Status Place(ProcessSet& set, Entry& entry);
   Status PublishBacklog(ProcessSet& set);
   static Status LookUpAgain(ProcessSet& set, Entry& entry);
+  Status PublishInTurn(ProcessSet& set, const std::shared_ptr<Entry>& entry);
   static Status AnnounceJoin(ProcessSet& set);
   Result<uint64_t> TakeOverJoin(SetQueue& queue, Entry& entry);
+
+  // engine_device.cc: calls of a GPU's memory
+  Status BeginDevice(Entry& entry, const Submission& submission);
+  bool MustArrive(const SetQueue& queue, const Entry& entry) const;
+  Result<bool> PublishArrived(ProcessSet& set);  // under driver_mutex_
+  static Status LandDevice(Entry& entry);
 
   // engine_drive.cc: under driver_mutex_.
   bool Progress();
@@ -278,6 +296,8 @@ class Engine {
   std::mutex tickets_mutex_;
   std::vector<uint32_t> tickets_;  ///< by rank: the number of this rank's latest wish for its stack
   Counters counters_;
+  cuda::Gpus gpus_;
+  std::atomic<uint32_t> arriving_{0};  ///< calls that wait for what a GPU sends, in all sets
   Handles handles_;
   std::unique_ptr<MessageExchange> messages_;
   TaskThreads completion_{16};  ///< runs callbacks

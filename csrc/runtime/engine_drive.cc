@@ -93,7 +93,7 @@ bool Engine::Progress() {
 }
 
 Result<bool> Engine::ProgressSet(ProcessSet& set) {
-  bool moved = false;
+  HA_ASSIGN(bool moved, PublishArrived(set));
   HA_TRY(set.plane->Pump());
   const SetEnd end = set.plane->Ended();  // before the log is emptied: see Plane::Ended
   for (auto& running : set.lingering) {
@@ -216,7 +216,7 @@ std::unique_ptr<Execution> Engine::MakeExecution(ProcessSet& set, Running& runni
   if (allreduce && decision.shared) {
     for (const auto& entry : running.entries) {
       for (size_t t = 0; t < entry->tensors.size(); ++t) {
-        if (!entry->tensors[t].staged) {
+        if (!entry->tensors[t].staged && !entry->device) {
           counters_.arena_bytes.fetch_add(entry->request.tensors[t].bytes(),
                                           std::memory_order_relaxed);
         }
@@ -272,6 +272,7 @@ Status Engine::End(ProcessSet& set, std::unique_ptr<Running> running) {
                     entry->request.tensors[&tensor - entry->tensors.data()].bytes());
       }
     }
+    if (entry->device) HA_TRY(LandDevice(*entry));
     Complete(set, *entry, {});
   }
   set.lingering.push_back(std::move(running));
@@ -307,6 +308,7 @@ void Engine::Complete(ProcessSet& set, Entry& entry, Status outcome) {
   for (EntryTensor& tensor : entry.tensors) {
     if (tensor.staged) FreeShared(std::exchange(tensor.staged, nullptr));
   }
+  if (entry.device) entry.device->Release();
   // Of a call that was decided Drain frees it, once no peer can read it any more.
   if (entry.extra && !entry.decided) FreeShared(std::exchange(entry.extra, nullptr));
   events_.Emit(failed ? Phase::kError : Phase::kExecuted, set.id, entry.handle, set.buckets_run, 0,

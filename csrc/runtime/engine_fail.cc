@@ -13,8 +13,11 @@ std::vector<std::shared_ptr<Entry>> Engine::TakeUndecided(ProcessSet& set) {
     if (!entry->decided) undecided.push_back(entry);
   }
   undecided.insert(undecided.end(), queue.backlog.begin(), queue.backlog.end());
+  undecided.insert(undecided.end(), queue.arriving.begin(), queue.arriving.end());
   undecided.insert(undecided.end(), queue.joins.begin(), queue.joins.end());
   queue.backlog.clear();
+  arriving_.fetch_sub(static_cast<uint32_t>(queue.arriving.size()), std::memory_order_relaxed);
+  queue.arriving.clear();
   queue.joins.clear();
   return undecided;
 }

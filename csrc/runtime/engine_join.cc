@@ -18,7 +18,8 @@ Status PutLastRank(EntryTensor& result, int32_t last) {
 // This rank joins after all that it has submitted before. Under the queue's lock.
 Status Engine::AnnounceJoin(ProcessSet& set) {
   SetQueue& queue = set.queue;
-  if (queue.joins.empty() || queue.join_announced || !queue.backlog.empty()) return {};
+  if (queue.joins.empty() || queue.join_announced) return {};
+  if (!queue.backlog.empty() || !queue.arriving.empty()) return {};
   queue.join_announced = true;
   return set.plane->Join(queue.unnamed);
 }

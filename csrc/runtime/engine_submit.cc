@@ -87,13 +87,12 @@ std::string Engine::Validate(const ProcessSet& set, const Submission& submission
   return "";
 }
 
-std::string Engine::FindNotFinite(const Submission& submission) {
-  const Request& request = submission.request;
+std::string Engine::FindNotFinite(const Request& request, std::span<const void* const> inputs) {
   if (!Reduces(request.collective)) return "";
   for (size_t t = 0; t < request.tensors.size(); ++t) {
     const TensorMeta& tensor = request.tensors[t];
     const uint64_t count = tensor.bytes() / SizeOf(tensor.type);
-    const auto found = FirstNotFinite(submission.buffers[t].input, tensor.type, count);
+    const auto found = FirstNotFinite(inputs[t], tensor.type, count);
     if (!found) continue;
     return "element " + std::to_string(*found) + " of " + std::to_string(count) +
            (request.tensors.size() > 1 ? " of tensor " + std::to_string(t) + " of the group" : "") +
@@ -122,13 +121,17 @@ Result<uint64_t> Engine::Submit(Submission submission) {
   }
   if (submission.request.local_error.empty())
     submission.request.local_error = Validate(*set, submission);
-  if (settings_.check_numerics && submission.request.local_error.empty())
-    submission.request.local_error = FindNotFinite(submission);
+  if (settings_.check_numerics && submission.request.local_error.empty() && !submission.device) {
+    std::vector<const void*> inputs;
+    for (const auto& buffer : submission.buffers) inputs.push_back(buffer.input);
+    submission.request.local_error = FindNotFinite(submission.request, inputs);
+  }
 
   auto entry = std::make_shared<Entry>();
   entry->process_set = set->id;
   entry->name = std::move(submission.name);
   entry->request = std::move(submission.request);
+  entry->request.on_gpu = submission.device.has_value();
   entry->done = std::move(submission.done);
   entry->submitted_ns = NowNs();
   if (submission.limit_seconds > 0) {
@@ -139,6 +142,10 @@ Result<uint64_t> Engine::Submit(Submission submission) {
   for (size_t t = 0; t < entry->tensors.size(); ++t) {
     entry->tensors[t].input = static_cast<const std::byte*>(submission.buffers[t].input);
     entry->tensors[t].output = static_cast<std::byte*>(submission.buffers[t].output);
+  }
+  if (submission.device && entry->request.local_error.empty()) {
+    if (Status begun = BeginDevice(*entry, submission); !begun.ok())
+      entry->request.local_error = begun.error().message;
   }
   const std::string complaint = entry->request.local_error;
 
@@ -214,12 +221,16 @@ Result<uint64_t> Engine::Submit(Submission submission) {
     events_.Emit(Phase::kReleased, set->id, entry->handle, 0, 0, entry->shown_name);
   }
   if (entry->reservation) ++entry->reservation->calls;
+  entry->pause = queue.pause;
   const bool has_callback = entry->done != nullptr;
+  const bool arrives = !join && MustArrive(queue, *entry);
   if (join) queue.joins.push_back(entry);
-  if (!join && queue.in_flight.Contains(entry->id)) {
-    queue.backlog.push_back(entry);
+  if (arrives) {
+    queue.arriving.push_back(entry);
+    arriving_.fetch_add(1, std::memory_order_relaxed);
   } else {
-    if (Status published = join ? AnnounceJoin(*set) : Publish(*set, entry); !published.ok()) {
+    if (Status published = join ? AnnounceJoin(*set) : PublishInTurn(*set, entry);
+        !published.ok()) {
       std::erase(queue.joins, entry);
       queue.pending.fetch_sub(1, std::memory_order_relaxed);
       handles_.Remove(entry->handle);
@@ -233,11 +244,19 @@ Result<uint64_t> Engine::Submit(Submission submission) {
   }
   // MPI wakes nobody: from now on somebody has to ask it. And nobody may ever wait for a call with
   // a callback: from now on somebody has to look whether its bucket is stuck.
-  if (was_idle && (has_callback || must_poll_)) bells_.WakeCoordinator(share_.local_rank);
+  if (arrives || (was_idle && (has_callback || must_poll_)))
+    bells_.WakeCoordinator(share_.local_rank);
   if (!complaint.empty()) {
     return MakeError(ErrorKind::kInvalid, "tensor '" + entry->shown_name + "': " + complaint);
   }
   return entry->handle;
+}
+
+// Behind an earlier call of its id, if there is one.
+Status Engine::PublishInTurn(ProcessSet& set, const std::shared_ptr<Entry>& entry) {
+  if (!set.queue.in_flight.Contains(entry->id)) return Publish(set, entry);
+  set.queue.backlog.push_back(entry);
+  return {};
 }
 
 Status Engine::Publish(ProcessSet& set, const std::shared_ptr<Entry>& entry) {
@@ -319,13 +338,14 @@ Status Engine::PublishRow(ProcessSet& set, Entry& entry, uint64_t generation) {
   Row& row = set.board->row(set.context.me, entry.id, generation);
   row.signature = request.Signature();
   row.sequence = ++set.queue.sequence;
-  row.pause = set.queue.pause;
+  row.pause = entry.pause;
   row.prescale = request.prescale;
   row.postscale = request.postscale;
   row.root = request.root;
   row.collective = static_cast<uint8_t>(request.collective);
   row.op = static_cast<uint8_t>(request.op);
   row.notify = entry.done ? 1 : 0;
+  row.on_gpu = request.on_gpu ? 1 : 0;
   row.tensors = static_cast<uint32_t>(request.tensors.size());
   row.splits = static_cast<uint32_t>(request.splits.size());
   row.receives = static_cast<uint32_t>(request.receives.size());

@@ -165,9 +165,9 @@ uint32_t Engine::DriveUntil(Entry& entry, int64_t deadline_ns) {
     if (start >= deadline_ns) break;
     bool rung = false;
     for (int64_t now = start; !rung && now - start < spin_ns_; now = NowNs()) {
-      if (mux_) {
-        // Messages ring no bell. And whoever brings them may want this core: another host's ranks
-        // were not counted.
+      if (mux_ || arriving_.load(std::memory_order_relaxed) > 0) {
+        // Messages ring no bell, and neither does a GPU. And whoever brings them may want this
+        // core: another host's ranks were not counted.
         sched_yield();
         rung = bell.count.load(std::memory_order_relaxed) != seen || Progress();
         continue;
@@ -179,7 +179,7 @@ uint32_t Engine::DriveUntil(Entry& entry, int64_t deadline_ns) {
     }
     if (rung) continue;
     int64_t sleep = std::min(deadline_ns - start, next_sleep);
-    if (must_poll_) {
+    if (must_poll_ || arriving_.load(std::memory_order_relaxed) > 0) {
       sleep = std::min(sleep, poll_sleep);
       poll_sleep = std::min(2 * poll_sleep, kLongestPoll);
     }
@@ -285,7 +285,7 @@ void Engine::Coordinate(const std::stop_token& stop) {
     int64_t sleep = pending                                     ? kPendingSleep
                     : doubtful_.load(std::memory_order_relaxed) ? kLongestSleep
                                                                 : kIdleSleep;
-    if (must_poll_ && pending) {
+    if ((must_poll_ && pending) || arriving_.load(std::memory_order_relaxed) > 0) {
       sleep = poll_sleep;
       poll_sleep = std::min(2 * poll_sleep, kLongestPoll);
     }

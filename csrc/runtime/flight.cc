@@ -67,10 +67,13 @@ std::string Engine::CallsInFlight(int64_t now_ns, bool ask_others) {
     for (const uint32_t id : set->queue.in_flight.ids())
       entries.push_back(set->queue.in_flight.Find(id));
     for (const auto& join : set->queue.joins) entries.push_back(join);
-    for (const auto& entry : entries) {
+    const size_t published = entries.size();
+    entries.insert(entries.end(), set->queue.arriving.begin(), set->queue.arriving.end());
+    for (size_t k = 0; k < entries.size(); ++k) {
+      const auto& entry = entries[k];
       const bool agreed = entry->bucket.load(std::memory_order_relaxed) > 0;
       std::optional<Attendance> attendance;
-      if (!agreed && ask_others) attendance = AttendanceOf(*set, *entry);
+      if (!agreed && ask_others && k < published) attendance = AttendanceOf(*set, *entry);
       std::ostringstream call;
       call << "{\"tensor\":" << Quoted(entry->shown_name) << ",\"set\":" << set->id
            << ",\"ranks\":" << ListOf(set->ranks)

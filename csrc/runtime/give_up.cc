@@ -85,6 +85,9 @@ void Engine::WatchDeadlines() {
         if (spread_ && entry->deadline_ns - now < kAskBefore) (void)AttendanceOf(*set, *entry);
         if (entry->deadline_ns <= now) overdue.push_back(std::move(entry));
       }
+      for (const auto& entry : set->queue.arriving) {
+        if (entry->deadline_ns <= now) overdue.push_back(entry);
+      }
       for (const auto& join : set->queue.joins) {
         if (join->deadline_ns <= now) overdue.push_back(join);
       }

@@ -27,6 +27,7 @@ void Engine::LetGo() {
     for (const auto& [end, block] : set->kept_blocks) arena_->Free(block);
     set->kept_blocks.clear();
   }
+  gpus_.Close();
   std::vector<void*> freed;
   {
     std::lock_guard lock(quarantine_mutex_);

@@ -23,6 +23,7 @@ Request RandomRequest(std::mt19937_64& random) {
   request.prescale = std::bit_cast<double>(random() & 0xbfffffffffffffff);
   request.postscale = draw(1) ? 1.0 : -0.25;
   request.root = static_cast<int32_t>(random());
+  request.on_gpu = draw(1) == 1;
   request.tensors.resize(draw(4));
   for (TensorMeta& tensor : request.tensors) {
     tensor.type = static_cast<DType>(draw(kDTypeCount - 1));
@@ -45,6 +46,7 @@ void CheckSame(const Request& a, const Request& b) {
   CHECK_EQ(std::bit_cast<uint64_t>(a.prescale), std::bit_cast<uint64_t>(b.prescale));
   CHECK_EQ(std::bit_cast<uint64_t>(a.postscale), std::bit_cast<uint64_t>(b.postscale));
   CHECK_EQ(a.root, b.root);
+  CHECK_EQ(a.on_gpu, b.on_gpu);
   CHECK(a.tensors == b.tensors);
   CHECK(a.splits == b.splits);
   CHECK(a.receives == b.receives);
@@ -147,9 +149,10 @@ TEST(unknown_enumerators_are_refused) {
   WireWriter writer;
   writer.Put(request);
   const Bytes good = BytesOf(writer);
-  const size_t type_at = 1 + 1 + 8 + 8 + 4 + 4;
+  const size_t device_at = 1 + 1 + 8 + 8 + 4;
+  const size_t type_at = device_at + 1 + 4;
   CHECK_EQ(static_cast<int>(good[type_at]), static_cast<int>(DType::kFloat32));
-  for (const size_t at : {size_t{0}, size_t{1}, type_at}) {
+  for (const size_t at : {size_t{0}, size_t{1}, device_at, type_at}) {
     Bytes bad = good;
     bad[at] = std::byte{200};
     WireReader reader(bad);

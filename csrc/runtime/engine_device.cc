@@ -1,0 +1,97 @@
+// Calls whose tensors lie on a GPU: copied to memory that the ranks see, published once they are
+// there, and copied back. In between they are calls like any other.
+#include "runtime/engine.h"
+
+namespace horoacc {
+namespace {
+
+/// Does this rank's call read its input?
+bool Gives(Collective collective, bool is_root) {
+  const bool only_root = collective == Collective::kBroadcast || collective == Collective::kScatter;
+  return is_root || !only_root;
+}
+
+}  // namespace
+
+// Before anybody else knows of the entry: puts the host's memory in the place of the GPU's.
+Status Engine::BeginDevice(Entry& entry, const Submission& submission) {
+  const Request& request = entry.request;
+  if (request.collective == Collective::kBarrier || request.collective == Collective::kJoin)
+    return {};
+  const bool is_root = request.root == placement_.rank;
+  HA_ASSIGN(cuda::Gpus::Place place, gpus_.Find(submission.device->number));
+  std::vector<cuda::DeviceTensor> tensors;
+  for (size_t t = 0; t < entry.tensors.size(); ++t) {
+    const bool allreduce = request.collective == Collective::kAllreduce;
+    const bool broadcast = request.collective == Collective::kBroadcast;
+    cuda::DeviceTensor tensor;
+    tensor.input = entry.tensors[t].input;
+    tensor.output = entry.tensors[t].output;
+    tensor.input_bytes = request.tensors[t].bytes();
+    if (request.collective == Collective::kScatter)
+      tensor.input_bytes *= FindSet(entry.process_set)->ranks.size();
+    tensor.fetches = Gives(request.collective, is_root);
+    tensor.in_place = allreduce || (broadcast && tensor.output == tensor.input);
+    tensor.lands = !(broadcast && is_root && tensor.in_place);
+    tensors.push_back(tensor);
+  }
+  HA_ASSIGN(entry.device,
+            cuda::DeviceCall::Begin(std::move(place), submission.device->stream, tensors));
+  for (size_t t = 0; t < entry.tensors.size(); ++t) {
+    entry.tensors[t].input = entry.device->input(t);
+    entry.tensors[t].output = entry.device->output(t);
+  }
+  counters_.gpu_bytes.fetch_add(entry.device->fetched_bytes(), std::memory_order_relaxed);
+  return {};
+}
+
+// Under the queue's lock. What comes behind a call of its own name waits with it.
+bool Engine::MustArrive(const SetQueue& queue, const Entry& entry) const {
+  if (entry.device) return true;
+  return std::ranges::any_of(queue.arriving,
+                             [&](const auto& other) { return other->id == entry.id; });
+}
+
+Result<bool> Engine::PublishArrived(ProcessSet& set) {
+  if (arriving_.load(std::memory_order_relaxed) == 0) return false;
+  bool moved = false;
+  std::lock_guard lock(set.queue.mutex);
+  std::deque<std::shared_ptr<Entry>>& arriving = set.queue.arriving;
+  while (!arriving.empty()) {
+    const std::shared_ptr<Entry> next = arriving.front();
+    if (next->device) {
+      HA_ASSIGN(const bool arrived, next->device->HasArrived());
+      if (!arrived) break;
+      if (settings_.check_numerics && next->request.local_error.empty()) {
+        std::vector<const void*> inputs;
+        for (const EntryTensor& tensor : next->tensors) inputs.push_back(tensor.input);
+        next->request.local_error = FindNotFinite(next->request, inputs);
+      }
+    }
+    arriving.pop_front();
+    arriving_.fetch_sub(1, std::memory_order_relaxed);
+    moved = true;
+    HA_TRY(PublishInTurn(set, next));
+  }
+  if (moved) HA_TRY(AnnounceJoin(set));
+  return moved;
+}
+
+Status Engine::LandDevice(Entry& entry) {
+  std::vector<size_t> bytes;
+  for (size_t t = 0; t < entry.tensors.size(); ++t) {
+    uint64_t size = SizeOf(entry.request.tensors[t].type);
+    for (const int64_t dim : entry.tensors[t].result_shape) size *= static_cast<uint64_t>(dim);
+    bytes.push_back(size);
+  }
+  return entry.device->Land(bytes);
+}
+
+Status Engine::JoinStream(uint64_t handle, void* stream) {
+  const std::shared_ptr<Entry> entry = handles_.Find(handle);
+  if (!entry) return MakeError(ErrorKind::kInvalid, "unknown handle " + std::to_string(handle));
+  if (!entry->complete.load(std::memory_order_acquire) || !entry->device) return {};
+  return entry->device->Join(stream);
+}
+
+}  // namespace horoacc

@@ -1,0 +1,49 @@
+#pragma once
+/* A GPU played by the host, for tests: a plug-in with the contract of execute/cuda/cuda_plugin.h,
+   and what a test does with it. Its memory cannot be touched through the addresses that it gives
+   out, and what is put on a stream runs later, on a thread of that stream, in order. */
+#include <stddef.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+#pragma GCC visibility push(default)
+
+#define FAKE_CUDA_DEVICES 2
+
+/* Memory of `device`; it is no other's until it is freed. */
+void* fake_cuda_allocate(int device, size_t bytes);
+void fake_cuda_free(void* memory);
+/* Where the host may look at it; anything else as it is. */
+void* fake_cuda_real(const void* memory);
+/* The device whose memory it is, or -1. */
+int fake_cuda_device_of(const void* memory);
+
+/* Streams of a script, as a framework has them; NULL is the default stream of device 0. */
+void* fake_cuda_stream(int device);
+/* Puts a kernel on a stream: `body` runs there. */
+void fake_cuda_launch(void* stream, void (*body)(void*), void* argument);
+/* Waits until a stream has run all it was given; no part of the plug-in may do so. */
+void fake_cuda_synchronize(void* stream);
+/* Events as the plug-in's. */
+void* fake_cuda_event(void);
+void fake_cuda_event_free(void* event);
+void fake_cuda_record(void* event, void* stream);
+void fake_cuda_wait(void* stream, void* event);
+int fake_cuda_is_done(void* event);
+
+/* From now on: recording on a stream that is being captured is an error. */
+void fake_cuda_capture(void* stream, int on);
+/* From now on copies to a GPU fail, as to one that has fallen off the bus. */
+void fake_cuda_break(int on);
+/* Bytes that went between a GPU and memory of the host that was not pinned. */
+size_t fake_cuda_unpinned_bytes(void);
+/* The largest number of copies that were at work at a time, on different streams, since the last
+   call. */
+int fake_cuda_most_copies(void);
+
+#pragma GCC visibility pop
+
+#ifdef __cplusplus
+}
+#endif
