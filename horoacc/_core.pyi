@@ -71,10 +71,13 @@ class Engine:
         splits: Sequence[int] | None = None,
         keep: object = None,
         complaint: str | None = None,
+        place: tuple[int, int] | None = None,
     ) -> int:
         """tensors: (name, input pointer, output pointer or 0, shape, dtype number). `keep` is held
         until the handle is complete. With `complaint`, why this rank cannot make the call, the call
-        fails on all ranks. Returns a handle."""
+        fails on all ranks. `place` is a GPU's
+        number and the stream on which its memory gets ready, if the tensors lie there. Returns a
+        handle."""
     def allreduce(
         self,
         name: str | None,
@@ -88,9 +91,13 @@ class Engine:
         process_set: int,
         keep: object,
         wait: bool,
+        place: tuple[int, int] | None = None,
     ) -> int:
-        """The hot path of submit: one allreduce, positional arguments only. With `wait` it returns
+        """The hot path of submit: one allreduce. With `wait` it returns
         when the result is there, raises what `wait` raises, and leaves no handle behind."""
+    def join_stream(self, handle: int, stream: int) -> None:
+        """Of a complete call with a `place`: what comes on `stream` from now on finds the results.
+        Waits for nothing."""
     def poll(self, handle: int) -> bool:
         """Raises KeyError for an unknown handle."""
     def wait(self, handle: int, timeout: float | None = None) -> None:

@@ -12,7 +12,7 @@ from horoacc.compression import Compressor, NoneCompressor, is_codec
 from horoacc.engine_outputs import EngineOutputs
 from horoacc.process_sets import ProcessSet, global_process_set
 from horoacc.process_sets import number_of as set_number
-from horoacc.tensors import Restore
+from horoacc.tensors import Restore, stream_of
 
 
 def _full(name: str | None) -> str | None:
@@ -53,6 +53,7 @@ class Allreduce(EngineOutputs):
                 output = kind.empty_like(source)
                 pointer, shape, dtype = kind.view(source)
                 target = kind.address(output)
+            place = kind.place(source)
             prescale, postscale = float(prescale), float(postscale)
             number = set_number(process_set)
         except Exception as error:
@@ -61,18 +62,19 @@ class Allreduce(EngineOutputs):
         engine = process.engine()
         handle = engine.allreduce(
             full_name, pointer, target, shape, dtype, op, prescale, postscale,
-            number, (source, output), wait,
+            number, (source, output), wait, place,
         )  # fmt: skip
         if wait:
             if in_place:
                 return tensor
             return output if restore is None else restore(output)
+        stream = stream_of(kind, place)
         if in_place:
-            return handles.start(engine, handle, tensor)
+            return handles.start(engine, handle, tensor, None, stream)
         if restore is None:
-            return handles.start(engine, handle, output)
+            return handles.start(engine, handle, output, None, stream)
         finish = restore
-        return handles.start(engine, handle, None, lambda _: finish(output))
+        return handles.start(engine, handle, None, lambda _: finish(output), stream)
 
     def allreduce_async(
         self,

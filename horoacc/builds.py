@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from horoacc import mpi_plugins, process
+import os
+
+from horoacc import cuda_plugin, mpi_plugins, process, settings
 
 _MPI_THREAD_MULTIPLE = 3
 
@@ -87,12 +89,12 @@ def ccl_built() -> bool:
 
 
 def cuda_built() -> bool:
-    """Says whether collectives take CUDA tensors.
+    """Says whether collectives take CUDA tensors, on a machine that has a GPU.
 
     Returns:
-        False: kernels for GPUs may have been built, but no collective uses them yet.
+        True if the CUDA plug-in was built, or HOROACC_CUDA_PLUGIN names another.
     """
-    return False
+    return cuda_plugin.LIBRARY.is_file() or bool(settings.read(os.environ)["cuda_plugin"])
 
 
 def rocm_built() -> bool:

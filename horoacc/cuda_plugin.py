@@ -5,6 +5,17 @@ from __future__ import annotations
 from horoacc.mpi_plugins import FOLDER
 
 LIBRARY = FOLDER / "libhoroacc_cuda.so"
+CHECK = "tests/gpu/run.sh"
+"""What checks on a GPU all of the following."""
+NOT_RUN = (
+    "copies between GPU and host, streams, events",
+    "CUDA tensors in horoacc.torch",
+    "CUDA tensors in torch.distributed",
+    "hooks on gradients of a GPU",
+    "reduce kernels",
+    "pack kernels",
+)
+"""What has been compiled, and run by no GPU yet; docs/gpu.md says what stands in for it."""
 
 
 def trouble(device: int = 0) -> str:

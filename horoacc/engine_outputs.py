@@ -9,7 +9,7 @@ from horoacc import handles, process
 from horoacc.complaints import complaining
 from horoacc.process_sets import ProcessSet
 from horoacc.process_sets import number_of as set_number
-from horoacc.tensors import Tensors
+from horoacc.tensors import Tensors, place_of_all, stream_of
 
 if TYPE_CHECKING:
     from horoacc._core import Output
@@ -43,11 +43,12 @@ class EngineOutputs:
             for name, (tensor, _) in zip(names, found, strict=True):
                 pointer, shape, dtype = kind.view(tensor)
                 members.append((name, pointer, 0, shape, dtype))
+            place = place_of_all(kind, [tensor for tensor, _ in found])
             number = set_number(process_set)
         engine = process.engine()
         handle = engine.submit(
             collective, members, process_set=number,
-            keep=[tensor for tensor, _ in found], **arguments,
+            keep=[tensor for tensor, _ in found], place=place, **arguments,
         )  # fmt: skip
 
         def give(outputs: list[Output]) -> Any:
@@ -57,7 +58,7 @@ class EngineOutputs:
                 results.append(result if restore is None else restore(result))
             return finish(results, outputs)
 
-        return handles.start(engine, handle, None, give)
+        return handles.start(engine, handle, None, give, stream_of(kind, place))
 
 
 def only(results: list[Any], _: list[Output]) -> Any:

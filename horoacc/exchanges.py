@@ -18,7 +18,7 @@ from horoacc.complaints import check_group, complaining
 from horoacc.engine_outputs import EngineOutputs, each, only
 from horoacc.process_sets import ProcessSet, global_process_set
 from horoacc.process_sets import number_of as set_number
-from horoacc.tensors import Restore
+from horoacc.tensors import Restore, stream_of
 
 if TYPE_CHECKING:
     from horoacc._core import Output
@@ -112,18 +112,20 @@ class Exchanges(EngineOutputs):
                 output = kind.empty_like(source)
             pointer, shape, dtype = kind.view(source)
             target = pointer if in_place else kind.view(output)[0]
+            place = kind.place(source)
             root = check_root(root)
             number = set_number(process_set)
         engine = process.engine()
         handle = engine.submit(
             BROADCAST,
             [(full_name, pointer, target, shape, dtype)],
-            root=root, process_set=number, keep=(source, output),
+            root=root, process_set=number, keep=(source, output), place=place,
         )  # fmt: skip
+        stream = stream_of(kind, place)
         if restore is None:
-            return handles.start(engine, handle, tensor if in_place else output)
+            return handles.start(engine, handle, tensor if in_place else output, None, stream)
         finish = restore
-        return handles.start(engine, handle, None, lambda _: finish(output))
+        return handles.start(engine, handle, None, lambda _: finish(output), stream)
 
     def broadcast_async(
         self,

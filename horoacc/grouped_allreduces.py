@@ -13,7 +13,7 @@ from horoacc.compression import Compressor, NoneCompressor, decompress_all, is_c
 from horoacc.engine_outputs import EngineOutputs
 from horoacc.process_sets import ProcessSet, global_process_set
 from horoacc.process_sets import number_of as set_number
-from horoacc.tensors import Restore
+from horoacc.tensors import Restore, place_of_all, stream_of
 
 if TYPE_CHECKING:
     from horoacc._core import Output
@@ -46,6 +46,7 @@ class GroupedAllreduce(EngineOutputs):
                     readable, restores[index] = kind.readable(tensor)
                     inputs.append(readable)
                 outputs = [kind.empty_like(tensor) for tensor in inputs]
+            place = place_of_all(kind, inputs)
             views = [kind.view(tensor) for tensor in inputs]
             targets = views if in_place else [kind.view(tensor) for tensor in outputs]
             prescale, postscale = check_factors(scales)
@@ -57,10 +58,11 @@ class GroupedAllreduce(EngineOutputs):
         engine = process.engine()
         handle = engine.submit(
             ALLREDUCE, members, op, prescale, postscale, process_set=number,
-            keep=(inputs, outputs),
+            keep=(inputs, outputs), place=place,
         )  # fmt: skip
+        stream = stream_of(kind, place)
         if in_place:
-            return handles.start(engine, handle, list(tensors))
+            return handles.start(engine, handle, list(tensors), None, stream)
 
         def give(_: list[Output]) -> list[Any]:
             return [
@@ -68,7 +70,7 @@ class GroupedAllreduce(EngineOutputs):
                 for output, restore in zip(outputs, restores, strict=True)
             ]
 
-        return handles.start(engine, handle, None, give)
+        return handles.start(engine, handle, None, give, stream)
 
     def grouped_allreduce_async(
         self,

@@ -21,6 +21,8 @@ class Pending(NamedTuple):
     """What synchronize() gives back, if `finish` is None. It keeps the output alive."""
     finish: Callable[[list[Output]], Any] | None
     """Makes the result from memory that the engine allocated."""
+    stream: Callable[[], int] | None
+    """Of a GPU's tensors: the stream on which the caller of `synchronize` works there."""
 
 
 _pending: dict[int, Pending] = {}
@@ -32,6 +34,7 @@ def start(
     number: int,
     result: Any = None,
     finish: Callable[[list[Output]], Any] | None = None,
+    stream: Callable[[], int] | None = None,
 ) -> int:
     """Notes a submitted call.
 
@@ -40,12 +43,13 @@ def start(
         number: The engine's number of it.
         result: What to give back, if the caller owned the output.
         finish: Makes what to give back from the engine's outputs.
+        stream: Of a GPU's tensors: finds the stream on which the result will be used.
 
     Returns:
         The handle.
     """
     handle = next(_handles)
-    _pending[handle] = Pending(engine, number, result, finish)
+    _pending[handle] = Pending(engine, number, result, finish, stream)
     return handle
 
 
@@ -70,6 +74,9 @@ def poll(handle: int) -> bool:
 def synchronize(handle: Any) -> Any:
     """Waits for a call and gives its result. Its name may be used again afterwards.
 
+    Of a tensor on a GPU the result is there for what comes on the current stream; the host does not
+    wait for the copy to the GPU.
+
     Args:
         handle: What an asynchronous call returned.
 
@@ -84,9 +91,11 @@ def synchronize(handle: Any) -> Any:
     found = _pending.get(handle)
     if found is None:
         return None
-    engine, number, result, finish = found
+    engine, number, result, finish, stream = found
     try:
         engine.wait(number)
+        if stream is not None:
+            engine.join_stream(number, stream())
         if finish is not None:
             result = finish(engine.outputs(number))
     except BaseException:

@@ -9,7 +9,7 @@ import numpy as np
 
 from horoacc.dtypes import number_of, numpy_dtype
 from horoacc.foreign import Array, as_array, restorer
-from horoacc.tensors import Restore, View
+from horoacc.tensors import Place, Restore, View
 
 if TYPE_CHECKING:
     from horoacc._core import Output
@@ -41,6 +41,14 @@ class NumpyTensors:
     def view(self, tensor: Array) -> View:
         """See `Tensors`."""
         return tensor.__array_interface__["data"][0], tensor.shape, number_of(tensor.dtype)
+
+    def place(self, tensor: Array) -> Place | None:
+        """See `Tensors`."""
+        return None
+
+    def stream(self, device: int) -> int:
+        """See `Tensors`."""
+        raise ValueError(f"NumPy has no arrays on GPU {device}.")
 
     def address(self, tensor: Array) -> int:
         """See `Tensors`."""

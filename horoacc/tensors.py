@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -14,13 +15,17 @@ if TYPE_CHECKING:
 Restore = Callable[[Any], Any]
 View = tuple[int, tuple[int, ...], int]
 """Pointer, shape and the core's number of the type."""
+Place = tuple[int, int]
+"""A GPU's number, and a stream of it as an address."""
 
 
 class Tensors(Protocol):
-    """What a library's tensors must be able to do. `Any` stands for its contiguous CPU tensor."""
+    """What a library's tensors must be able to do. `Any` stands for its contiguous tensor, on the
+    CPU or on a GPU.
+    """
 
     def readable(self, tensor: Any) -> tuple[Any, Restore | None]:
-        """Gives a contiguous CPU tensor with the caller's values, and what makes a result of the
+        """Gives a contiguous tensor with the caller's values, and what makes a result of the
         caller's kind out of such a tensor (None: it is one). ValueError if there is no way.
         """
 
@@ -30,6 +35,14 @@ class Tensors(Protocol):
     def view(self, tensor: Any) -> View:
         """Says where a contiguous tensor lies and what it is; ValueError for a foreign type."""
 
+    def place(self, tensor: Any) -> Place | None:
+        """Says on which GPU a tensor lies that `view` would take, and on which stream the caller
+        works there; None for the CPU.
+        """
+
+    def stream(self, device: int) -> int:
+        """Gives the stream on which the caller works on a GPU."""
+
     def address(self, tensor: Any) -> int:
         """Says where a tensor lies that `view` would take."""
 
@@ -37,7 +50,7 @@ class Tensors(Protocol):
         """Makes a tensor for an output."""
 
     def owned(self, output: Output) -> Any:
-        """Makes a tensor of memory that the engine allocated."""
+        """Makes a tensor of memory that the engine allocated, on the CPU."""
 
     def numbers(self, tensor: Any) -> npt.NDArray[np.float32] | None:
         """Gives a caller's real floating-point tensor as a vector of float32, which may share
@@ -49,3 +62,35 @@ class Tensors(Protocol):
 
     def counts(self, rows: Sequence[int]) -> Any:
         """Makes the int32 vector of received splits."""
+
+
+def stream_of(kind: Tensors, place: Place | None) -> Callable[[], int] | None:
+    """Says how to find the stream on which a result will be used.
+
+    Args:
+        kind: The kind of tensors of the call.
+        place: Where they lie.
+
+    Returns:
+        What finds the stream of that GPU when it is asked; None for the CPU.
+    """
+    return None if place is None else functools.partial(kind.stream, place[0])
+
+
+def place_of_all(kind: Tensors, tensors: Sequence[Any]) -> Place | None:
+    """Finds where all tensors of a call lie.
+
+    Args:
+        kind: Their kind.
+        tensors: The tensors; at least one.
+
+    Returns:
+        Their GPU and a stream of it; None for the CPU.
+
+    Raises:
+        ValueError: They lie on different devices.
+    """
+    place, *others = [kind.place(tensor) for tensor in tensors]
+    if any(other != place for other in others):
+        raise ValueError("The tensors of a call lie on different devices.")
+    return place

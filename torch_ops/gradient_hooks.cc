@@ -18,6 +18,7 @@
 
 #include "api/horoacc.h"
 #include "assertion.h"
+#include "places.h"
 
 namespace horoacc {
 
@@ -80,7 +81,7 @@ void WatchForks() {
 void Submit(ha_torch_hooks& hooks, Gradient& gradient) {
   if (forked.load(std::memory_order_relaxed)) return;  // Python says why at synchronize()
   const at::Tensor& grad = gradient.param.grad();
-  if (!grad.defined() || !grad.device().is_cpu() || grad.layout() != c10::kStrided ||
+  if (!grad.defined() || (!grad.is_cpu() && !grad.is_cuda()) || grad.layout() != c10::kStrided ||
       !grad.is_contiguous() || grad.is_neg() || grad.is_conj()) {
     return;
   }
@@ -91,8 +92,12 @@ void Submit(ha_torch_hooks& hooks, Gradient& gradient) {
   const ha_tensor tensor{
       gradient.name.c_str(), data, data, shape.data(), static_cast<int32_t>(shape.size()), dtype};
   ha_error error;  // filled if the call fails; some kilobytes that need no zeros
-  if (ha_submit(hooks.engine, &hooks.call, &tensor, 1, nullptr, nullptr, &gradient.handle,
-                &error) == HA_OK) {
+  ha_call call = hooks.call;
+  const std::optional<c10::Stream> stream = StreamOf(grad);
+  const ha_gpu gpu = stream ? GpuOf(*stream) : ha_gpu{};
+  if (stream) call.gpu = &gpu;
+  if (ha_submit(hooks.engine, &call, &tensor, 1, nullptr, nullptr, &gradient.handle, &error) ==
+      HA_OK) {
     gradient.sent = grad;
     gradient.in_flight = true;
   } else if (error.kind == HA_INVALID || error.kind == HA_UNSUPPORTED) {
@@ -204,6 +209,8 @@ HA_API int ha_torch_hooks_wait(ha_torch_hooks* hooks, double seconds, ha_error* 
       code = ha_wait(hooks->engine, gradient->handle, 0, &error);
     }
     gradient->in_flight = false;
+    if (const auto stream = horoacc::StreamOf(gradient->sent); stream && code == HA_OK)
+      code = ha_join_stream(hooks->engine, gradient->handle, stream->native_handle(), &error);
     ha_release(hooks->engine, gradient->handle);
     if (code == HA_OK) {
       horoacc::GiveBack(*gradient);

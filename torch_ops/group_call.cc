@@ -108,13 +108,21 @@ void GroupCall::SetSplits(std::vector<int64_t> give, std::vector<int64_t> take) 
 }
 
 bool GroupCall::Check(const at::Tensor& tensor, bool moved_only) {
-  return Require(tensor.defined(), "a tensor is missing") &&
-         Require(tensor.is_cpu(),
-                 "the tensor is not in CPU memory; horoacc serves CPU tensors only so far: use "
-                 "\"cpu:horoacc,cuda:nccl\" where there are GPUs") &&
-         Require(tensor.layout() == at::kStrided, "the tensor is sparse") &&
+  if (!Require(tensor.defined(), "a tensor is missing") || !CheckDevice(tensor)) return false;
+  return Require(tensor.layout() == at::kStrided, "the tensor is sparse") &&
          Require(moved_only || CoreType(tensor.scalar_type()) >= 0,
                  "tensors of this type cannot be reduced");
+}
+
+bool GroupCall::CheckDevice(const at::Tensor& tensor) {
+  if (!Require(tensor.is_cpu() || tensor.is_cuda(),
+               "the tensor is neither in CPU memory nor on a CUDA GPU") ||
+      !Require(!device_ || *device_ == tensor.device(),
+               "the tensors of a call lie on different devices"))
+    return false;
+  device_ = tensor.device();
+  stream_ = StreamOf(tensor);
+  return true;
 }
 
 at::Tensor GroupCall::Readable(const at::Tensor& tensor) { return tensor.contiguous(); }
@@ -159,6 +167,8 @@ c10::intrusive_ptr<c10d::Work> GroupCall::Submit(std::vector<at::Tensor> outputs
     if (!take_.empty()) call_.receive_splits = take_.data();
   }
   call_.limit_seconds = LimitSeconds();
+  const ha_gpu gpu = stream_ ? GpuOf(*stream_) : ha_gpu{};
+  if (stream_) call_.gpu = &gpu;
   Landing landing;
   if (landings_.size() == 1) {
     landing = std::move(landings_[0]);
@@ -167,9 +177,9 @@ c10::intrusive_ptr<c10d::Work> GroupCall::Submit(std::vector<at::Tensor> outputs
       for (const Landing& one : all) one(engine, handle);
     };
   }
-  auto work =
-      c10::make_intrusive<GroupWork>(group_, options_.type, options_.title, options_.async,
-                                     std::move(kept_), std::move(outputs), std::move(landing));
+  auto work = c10::make_intrusive<GroupWork>(group_, options_.type, options_.title, options_.async,
+                                             std::move(kept_), std::move(outputs),
+                                             std::move(landing), stream_);
   auto callback = options_.async ? std::make_unique<GroupWork::Callback>(work) : nullptr;
   ha_handle handle = 0;
   ha_error error{};

@@ -12,6 +12,7 @@
 #include "api/horoacc.h"
 #include "group.h"
 #include "group_work.h"
+#include "places.h"
 
 namespace horoacc {
 
@@ -38,9 +39,10 @@ class GroupCall {
   /// In elements of the tensors, by rank of the group.
   void SetSplits(std::vector<int64_t> give, std::vector<int64_t> take);
 
-  /// Refuses what is not a dense CPU tensor. `moved_only`: a type that the core does not know is
-  /// welcome as bytes.
+  /// Refuses what is not a dense tensor of the CPU or of the call's one GPU. `moved_only`: a type
+  /// that the core does not know is welcome as bytes.
   bool Check(const at::Tensor& tensor, bool moved_only);
+  bool CheckDevice(const at::Tensor& tensor);
   /// One tensor of the call; its memory is kept until the call is complete. The core sees `shape`.
   /// Undefined: no memory on this rank.
   void Add(const at::Tensor& input, const at::Tensor& output, at::ScalarType type,
@@ -71,6 +73,8 @@ class GroupCall {
   ha_call call_{};
   std::string complaint_;
   std::vector<int64_t> give_, take_;
+  std::optional<c10::Device> device_;  ///< of the tensors that were checked
+  std::optional<c10::Stream> stream_;  ///< if that is a GPU
   std::vector<Member> members_;
   std::vector<at::Tensor> kept_;
   std::vector<Landing> landings_;

@@ -1,4 +1,6 @@
 // Point-to-point calls of torch.distributed.
+#include <ATen/ops/empty.h>
+
 #include "group_backend.h"
 #include "group_call.h"
 
@@ -8,15 +10,17 @@ namespace {
 // They are matched by their order between two ranks, so a bad one is an error of this rank alone.
 const at::Tensor& OneTensor(const TensorVector& tensors) {
   TORCH_CHECK_VALUE(tensors.size() == 1, "one tensor is sent at a time, not ", tensors.size());
-  TORCH_CHECK_VALUE(tensors[0].is_cpu() && tensors[0].layout() == at::kStrided,
-                    "horoacc sends dense CPU tensors only so far");
+  TORCH_CHECK_VALUE(
+      (tensors[0].is_cpu() || tensors[0].is_cuda()) && tensors[0].layout() == at::kStrided,
+      "horoacc sends dense tensors of the CPU or of a CUDA GPU");
   return tensors[0];
 }
 
 }  // namespace
 
 WorkPointer GroupBackend::send(TensorVector& tensors, int to, int tag) {
-  const at::Tensor data = OneTensor(tensors).contiguous();
+  // A GPU's is waited for and copied here: messages are between host's memories.
+  const at::Tensor data = OneTensor(tensors).cpu().contiguous();
   group_->Sweep();
   auto work = c10::make_intrusive<GroupWork>(group_, c10d::OpType::SEND, "send", false,
                                              TensorVector{data}, TensorVector{}, Landing());
@@ -42,7 +46,9 @@ WorkPointer GroupBackend::recvAnysource(TensorVector& tensors, int tag) {
 WorkPointer GroupBackend::Receive(TensorVector& tensors, int32_t from, int tag, c10d::OpType type) {
   const at::Tensor output = OneTensor(tensors);
   group_->Sweep();
-  const at::Tensor memory = output.is_contiguous() ? output : output.contiguous();
+  const at::Tensor memory = output.is_cuda()
+                                ? at::empty(output.sizes(), output.options().device(at::kCPU))
+                                : output.contiguous();
   Landing landing;
   if (!memory.is_same(output))
     landing = [output, memory](ha_engine*, ha_handle) { output.copy_(memory); };

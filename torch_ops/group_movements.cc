@@ -56,7 +56,8 @@ void AddUnevenAllgather(GroupCall& call, const TensorVector& outputs, const at::
       const int64_t sent = gathered.received_splits[rank] / unit;
       TORCH_CHECK(sent == outputs[rank].numel(), "all_gather: rank ", rank, " of the group sends ",
                   sent, " elements, and the tensor for it has ", outputs[rank].numel());
-      const at::Tensor part = at::empty(outputs[rank].sizes(), outputs[rank].options());
+      const at::Tensor part =
+          at::empty(outputs[rank].sizes(), outputs[rank].options().device(at::kCPU));
       if (sent > 0) std::memcpy(part.mutable_data_ptr(), at, part.nbytes());
       outputs[rank].copy_(part);
       at += part.nbytes();

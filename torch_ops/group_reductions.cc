@@ -36,12 +36,12 @@ WorkPointer AllreduceSparse(const std::shared_ptr<Group>& group, at::Tensor& ten
                             const CallOptions& options, const c10d::ReduceOp& op) {
   GroupCall call(group, HA_ALLGATHER, options);
   call.Require(op.op_ == c10d::ReduceOp::SUM, "sparse tensors are reduced by SUM only");
-  call.Require(tensor.layout() == at::kSparse && tensor.is_cpu(), "not a sparse COO CPU tensor");
+  call.Require(tensor.layout() == at::kSparse, "not a sparse COO tensor");
   if (!call.good()) return call.Submit({});
   const at::Tensor sorted = tensor.coalesce();
   const at::Tensor indices = sorted.indices().t().contiguous();
   const at::Tensor values = sorted.values().contiguous();
-  if (!call.Check(values, true)) return call.Submit({});
+  if (!call.Check(values, true) || !call.Check(indices, true)) return call.Submit({});
   call.Add(indices, {}, at::kLong, indices.sizes().vec());
   call.Add(values, {}, values.scalar_type(), values.sizes().vec());
   const auto gathered = [](ha_engine* engine, ha_handle handle, size_t member,
@@ -50,9 +50,9 @@ WorkPointer AllreduceSparse(const std::shared_ptr<Group>& group, at::Tensor& ten
     TORCH_CHECK(ha_result(engine, handle, member, &output, nullptr) == HA_OK, "no result");
     std::vector<int64_t> shape = like.sizes().vec();
     shape[0] = output.shape[0];
-    at::Tensor result = at::empty(shape, like.options());
+    const at::Tensor result = at::empty(shape, like.options().device(at::kCPU));
     if (output.bytes > 0) std::memcpy(result.mutable_data_ptr(), output.data, result.nbytes());
-    return result;
+    return result.to(like.device());
   };
   call.Land([tensor, indices, values, gathered](ha_engine* engine, ha_handle handle) {
     const at::Tensor all_indices = gathered(engine, handle, 0, indices);

@@ -1,6 +1,8 @@
 #include "group_work.h"
 
 #include <ATen/core/LegacyTypeDispatch.h>
+#include <c10/core/StreamGuard.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <c10/util/Exception.h>
 
 #include "signals.h"
@@ -10,15 +12,12 @@ namespace {
 
 constexpr double kSignalPeriodSeconds = 0.2;  // between looks at Python's signal handlers
 
-c10::intrusive_ptr<c10::ivalue::Future> NewFuture() {
-  return c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()));
-}
-
 }  // namespace
 
 GroupWork::GroupWork(std::shared_ptr<Group> group, c10d::OpType type, std::string title,
                      bool has_callback, std::vector<at::Tensor> kept,
-                     std::vector<at::Tensor> outputs, Landing landing)
+                     std::vector<at::Tensor> outputs, Landing landing,
+                     std::optional<c10::Stream> stream)
     : Work(group->rank(), type),
       group_(std::move(group)),
       title_(std::move(title)),
@@ -26,7 +25,8 @@ GroupWork::GroupWork(std::shared_ptr<Group> group, c10d::OpType type, std::strin
       sequence_(group_->NextSequence()),
       kept_(std::move(kept)),
       outputs_(std::move(outputs)),
-      landing_(std::move(landing)) {
+      landing_(std::move(landing)),
+      stream_(stream) {
   if (has_callback_) future_ = NewFuture();
 }
 
@@ -38,6 +38,20 @@ GroupWork::~GroupWork() {
   group_->Adopt(handle, std::move(kept_));
 }
 
+c10::intrusive_ptr<c10::ivalue::Future> GroupWork::NewFuture() const {
+  std::vector<c10::Device> devices;
+  if (stream_) devices.push_back(stream_->device());
+  return c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()),
+                                                  std::move(devices));
+}
+
+void GroupWork::Join() {
+  if (!landed_) return;
+  const c10::impl::VirtualGuardImpl guard(stream_->device_type());
+  const c10::Stream now = guard.getStream(stream_->device());
+  if (now != *stream_) landed_->block(now);
+}
+
 void GroupWork::Started(ha_handle handle) { handle_.store(handle); }
 
 void GroupWork::Done(void* context, ha_handle handle) {
@@ -47,6 +61,8 @@ void GroupWork::Done(void* context, ha_handle handle) {
 
 void GroupWork::Settle(ha_handle handle) {
   std::exception_ptr thrown;
+  // On a GPU results land on the stream of the submission, where their memory is at home.
+  const c10::OptionalStreamGuard on_stream(stream_);
   {
     const std::scoped_lock lock(settling_);
     if (settled_) return;
@@ -56,12 +72,15 @@ void GroupWork::Settle(ha_handle handle) {
       if (ha_wait(engine, handle, 0, &error) != HA_OK) {
         group_->Throw(error);
       }
+      if (stream_ && ha_join_stream(engine, handle, stream_->native_handle(), &error) != HA_OK)
+        group_->Throw(error);
       source_ = group_->LocalRank(ha_source(engine, handle));
       if (landing_) {
         // Results are copied to where the caller wants them, which is no business of autograd's.
         const at::AutoDispatchBelowADInplaceOrView no_autograd;
         landing_(engine, handle);
       }
+      if (stream_) landed_.emplace(stream_->device_type()).record(*stream_);
     } catch (...) {
       thrown = std::current_exception();
     }
@@ -131,6 +150,7 @@ bool GroupWork::wait(std::chrono::milliseconds timeout) {
   Settle(handle);
   const std::exception_ptr thrown = exception();
   if (thrown) std::rethrow_exception(thrown);
+  Join();
   return true;
 }
 

@@ -1,8 +1,12 @@
 #pragma once
 // What torch.distributed holds of a call in flight.
+#include <c10/core/Event.h>
+#include <c10/core/Stream.h>
+
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 #include <vector>
@@ -20,7 +24,8 @@ using Landing = std::function<void(ha_engine* engine, ha_handle handle)>;
 class GroupWork final : public c10d::Work {
  public:
   GroupWork(std::shared_ptr<Group> group, c10d::OpType type, std::string title, bool has_callback,
-            std::vector<at::Tensor> kept, std::vector<at::Tensor> outputs, Landing landing);
+            std::vector<at::Tensor> kept, std::vector<at::Tensor> outputs, Landing landing,
+            std::optional<c10::Stream> stream = std::nullopt);
   ~GroupWork() override;
 
   /// The call was submitted. Before it is waited for.
@@ -46,6 +51,9 @@ class GroupWork final : public c10d::Work {
 
  private:
   void Settle(ha_handle handle);
+  [[nodiscard]] c10::intrusive_ptr<c10::ivalue::Future> NewFuture() const;
+  /// The caller's stream finds the results from now on.
+  void Join();
 
   const std::shared_ptr<Group> group_;
   const std::string title_;
@@ -54,6 +62,8 @@ class GroupWork final : public c10d::Work {
   std::vector<at::Tensor> kept_;  ///< what the engine reads and writes
   std::vector<at::Tensor> outputs_;
   Landing landing_;
+  const std::optional<c10::Stream> stream_;  ///< of a GPU's tensors: on which they were submitted
+  std::optional<c10::Event> landed_;         ///< on that stream, once settled
   std::atomic<ha_handle> handle_{0};
   std::mutex settling_;
   bool settled_ = false;  ///< under settling_

@@ -152,6 +152,16 @@ CORE_ROWS: tuple[Setting, ...] = (
         yaml=("network", "transport_plugin"),
     ),
     Setting(
+        "cuda_plugin",
+        "str",
+        "",
+        "HOROACC_CUDA_PLUGIN",
+        "A shared library through which GPUs are reached. Empty: the one that was built with "
+        "HoroACC, where there is a driver.",
+        flag="--cuda-plugin",
+        yaml=("params", "cuda_plugin"),
+    ),
+    Setting(
         "algorithm",
         "str",
         "",

@@ -82,6 +82,7 @@ class _Blank:
     def __init__(self, tensor: torch.Tensor) -> None:
         self.shape = tuple(tensor.shape)
         self.dtype = tensor.dtype
+        self.device = tensor.device.type  # which of its GPUs is each rank's own affair
 
 
 def _outline(value: Any, tensors: list[torch.Tensor]) -> Any:
@@ -101,7 +102,7 @@ def _outline(value: Any, tensors: list[torch.Tensor]) -> Any:
 def _fill(value: Any, tensors: list[torch.Tensor]) -> Any:
     """Undoes `_outline` with empty tensors, which it collects in the same order."""
     if isinstance(value, _Blank):
-        tensors.append(torch.empty(value.shape, dtype=value.dtype))
+        tensors.append(torch.empty(value.shape, dtype=value.dtype, device=value.device))
         return tensors[-1]
     if isinstance(value, dict):
         return {key: _fill(item, tensors) for key, item in value.items()}

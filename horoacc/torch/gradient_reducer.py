@@ -19,6 +19,7 @@ from horoacc.compression import Compressor, NoneCompressor, is_codec
 from horoacc.handles import has_ended
 from horoacc.process_sets import ProcessSet, number_of
 from horoacc.reduction import Scaling
+from horoacc.tensors import place_of_all
 from horoacc.torch import gradient_hooks
 from horoacc.torch.gradient_hooks import GradientHooks
 from horoacc.torch.parameter_hooks import remember, take_off, take_over
@@ -149,6 +150,7 @@ class GradientReducer:
             handle = engine.allreduce(
                 self._names[member.param], pointer, pointer, shape, dtype, scaling.op,
                 scaling.prescale, scaling.postscale, number, member.sent, False,
+                torch_tensors.place(member.sent),
             )  # fmt: skip
         else:
             tensors = []
@@ -159,6 +161,7 @@ class GradientReducer:
             handle = engine.submit(
                 ALLREDUCE, tensors, scaling.op, scaling.prescale, scaling.postscale,
                 process_set=number, keep=members,
+                place=place_of_all(torch_tensors, [member.sent for member in members]),
             )  # fmt: skip
         self._flights.append(Flight(engine, handle, members))
 
@@ -169,8 +172,9 @@ class GradientReducer:
             if param in self._sparse and not self._sparse_as_dense:
                 dims = param.dim()
                 grad = torch.sparse_coo_tensor(
-                    torch.empty((1, 0), dtype=torch.int64),
-                    torch.empty((0, *param.shape[1:]), dtype=param.dtype), param.shape,
+                    torch.empty((1, 0), dtype=torch.int64, device=param.device),
+                    torch.empty((0, *param.shape[1:]), dtype=param.dtype, device=param.device),
+                    param.shape,
                 ) if dims else torch.zeros_like(param)  # fmt: skip
             else:
                 grad = torch.zeros_like(param, requires_grad=False)
@@ -253,6 +257,8 @@ class GradientReducer:
                     self._replace(members[0].param, handle())
                     continue
                 engine.wait(handle)
+                if (place := torch_tensors.place(members[0].sent)) is not None:
+                    engine.join_stream(handle, place[1])
             except Exception as error:  # the rest must land before their memory may be reused
                 if not callable(handle) and not has_ended(engine, handle):
                     del self._flights[:index]  # a signal's handler raised: this one still flies

@@ -1,6 +1,7 @@
 """The collectives of torch's tensors, with autograd where Horovod has it.
 
-Tensors are contiguous and on the CPU. The out-of-place calls that wait are differentiable.
+Tensors are contiguous, on the CPU or on a CUDA GPU (docs/gpu.md). The out-of-place calls that wait
+are differentiable.
 """
 
 from __future__ import annotations

@@ -33,8 +33,7 @@ _made: collections.Counter[tuple[str, str]] = collections.Counter()
 def register() -> None:
     """Makes the backend known to torch.distributed, which `import horoacc.torch` does.
 
-    It takes tensors in CPU memory. With the name alone it is also asked about CUDA tensors, and
-    raises an error that says that it does not take them yet.
+    It takes tensors in CPU memory and on CUDA GPUs.
     """
     if BACKEND.upper() in distributed_c10d.Backend._plugins or not dist.is_available():
         return

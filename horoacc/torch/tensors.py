@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -10,7 +11,7 @@ import numpy.typing as npt
 import torch
 
 from horoacc.dtypes import NAMES
-from horoacc.tensors import Restore, View
+from horoacc.tensors import Place, Restore, View
 
 if TYPE_CHECKING:
     from horoacc._core import Output
@@ -24,7 +25,7 @@ _DTYPES: list[torch.dtype] = [getattr(torch, name) for name in NAMES]
 
 
 class TorchTensors:
-    """Contiguous CPU tensors of torch."""
+    """Contiguous tensors of torch, on the CPU or on a CUDA GPU."""
 
     def readable(self, tensor: Any) -> tuple[torch.Tensor, Restore | None]:
         """See `Tensors`."""
@@ -32,8 +33,9 @@ class TorchTensors:
         if not isinstance(tensor, torch.Tensor):
             _refuse(tensor)
         if tensor.is_conj() or tensor.is_neg():
-            return tensor.resolve_conj().resolve_neg(), None
-        return tensor, None
+            tensor = tensor.resolve_conj().resolve_neg()
+        # What the engine allocates for a result lies on the CPU.
+        return tensor, functools.partial(_on_gpu, tensor.device) if tensor.is_cuda else None
 
     def writable(self, tensor: Any) -> torch.Tensor:
         """See `Tensors`."""
@@ -46,7 +48,8 @@ class TorchTensors:
     def view(self, tensor: torch.Tensor) -> View:
         """See `Tensors`."""
         number = NUMBERS.get(tensor.dtype)
-        if number is None or not tensor.is_cpu or tensor.layout is not torch.strided:
+        on_known_device = tensor.is_cpu or tensor.is_cuda
+        if number is None or not on_known_device or tensor.layout is not torch.strided:
             _refuse(tensor)
         if not tensor.is_contiguous():
             raise ValueError(
@@ -54,6 +57,16 @@ class TorchTensors:
                 f"{tuple(tensor.shape)} and its strides are {tensor.stride()}."
             )
         return tensor.data_ptr(), tensor.shape, number
+
+    def place(self, tensor: torch.Tensor) -> Place | None:
+        """See `Tensors`."""
+        if tensor.is_cpu:
+            return None
+        return tensor.device.index, self.stream(tensor.device.index)
+
+    def stream(self, device: int) -> int:
+        """See `Tensors`."""
+        return torch.cuda.current_stream(device).cuda_stream
 
     def address(self, tensor: torch.Tensor) -> int:
         """See `Tensors`."""
@@ -88,6 +101,10 @@ class TorchTensors:
         return torch.tensor(rows, dtype=torch.int32)
 
 
+def _on_gpu(device: torch.device, result: torch.Tensor) -> torch.Tensor:
+    return result.to(device)
+
+
 def _refuse(tensor: Any) -> NoReturn:
     if not isinstance(tensor, torch.Tensor):
         raise ValueError(f"A torch.Tensor is needed, not a {type(tensor).__name__}.")
@@ -96,9 +113,10 @@ def _refuse(tensor: Any) -> NoReturn:
             f"Tensor layout {tensor.layout} is not supported; sparse tensors have "
             "sparse_allreduce_async()."
         )
-    if not tensor.is_cpu:
+    if not tensor.is_cpu and not tensor.is_cuda:
         raise ValueError(
-            f"Tensor device {tensor.device} is not supported; tensors must be on the CPU."
+            f"Tensor device {tensor.device} is not supported; tensors must be on the CPU or on a "
+            "CUDA GPU."
         )
     raise ValueError(f"Tensor type {tensor.dtype} is not supported.")
 

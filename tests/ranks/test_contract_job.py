@@ -12,7 +12,7 @@ from paths import has_plugin
 
 import horoacc
 import horoacc.torch as hvd
-from horoacc import errors
+from horoacc import cuda_plugin, errors
 from horoacc.dropin.basics_object import BASICS
 
 pytestmark = pytest.mark.ranks(1, 2, 3, 4, framework="horoacc.torch")
@@ -71,7 +71,7 @@ def test_questions_about_the_build() -> None:
     assert all(isinstance(answer, bool) for answer in answers.values()), answers
     assert answers["mpi_built"] == any(has_plugin(flavour) for flavour in ("openmpi", "mpich"))
     assert answers["gloo_built"] and answers["gloo_enabled"], "which means: works without MPI"
-    assert not answers["cuda_built"]
+    assert answers["cuda_built"] == cuda_plugin.LIBRARY.is_file()
     assert not answers["ddl_built"] and not answers["ccl_built"] and not answers["rocm_built"]
     assert not answers["mpi_enabled"], "these ranks meet over TCP"
     assert (hvd.nccl_built(), type(hvd.nccl_built())) == (0, int)

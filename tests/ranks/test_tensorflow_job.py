@@ -251,6 +251,6 @@ def test_names_beside_the_api() -> None:
     hvd.check_num_rank_power_of_2(4)
     with pytest.raises(NotImplementedError, match="power of 2"):
         hvd.check_num_rank_power_of_2(3)
-    assert (hvd.nccl_built(), hvd.gloo_built(), hvd.cuda_built()) == (0, True, False)
+    assert (hvd.nccl_built(), hvd.gloo_built(), hvd.rocm_built()) == (0, True, False)
     with pytest.raises(AttributeError, match="no attribute"):
         hvd.no_such_name  # noqa: B018

@@ -1,0 +1,189 @@
+"""CUDA tensors in horoacc.torch and torch.distributed, on a GPU that the host plays.
+
+The fake GPU's memory cannot be touched by the host, its streams are late, and its allocator gives
+memory away again at once: who does not wait for the right event gets wrong numbers, or dies.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import fake_gpu
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+
+import horoacc.torch as hvd
+
+PLUGIN = {"HOROACC_CUDA_PLUGIN": str(fake_gpu.plugin())}
+pytestmark = pytest.mark.ranks(1, 2, 3, framework="horoacc.torch", env=PLUGIN)
+HOSTS = [pytest.param({}, id="host"), pytest.param({"HOROACC_PARTED_HOSTS": "2+1"}, id="hosts")]
+
+
+def values(rank: int, shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    draw = np.random.default_rng([len(shape), rank])
+    return torch.from_numpy(draw.integers(-8, 9, shape)).to(dtype)
+
+
+def on_gpu(*args: Any) -> torch.Tensor:
+    return values(*args).to("cuda")
+
+
+def total(shape: tuple[int, ...]) -> torch.Tensor:
+    return torch.stack([values(rank, shape) for rank in range(hvd.size())]).sum(0)
+
+
+def every(shape: tuple[int, ...]) -> list[torch.Tensor]:
+    return [values(rank, shape) for rank in range(hvd.size())]
+
+
+@pytest.mark.parametrize(
+    "env", [HOSTS[0], pytest.param(*HOSTS[1].values, id="hosts", marks=pytest.mark.only_ranks(3))]
+)
+def test_every_call_of_horovod() -> None:
+    gpu = fake_gpu.install()
+    rank, size = hvd.rank(), hvd.size()
+    for shape in ((7,), (3, 50001)):
+        with gpu.stream():
+            given = on_gpu(rank, shape) * 2  # runs on the stream, and is not waited for
+            assert torch.equal(hvd.allreduce(given, op=hvd.Sum).cpu(), 2 * total(shape))
+            assert torch.equal(given.cpu(), 2 * values(rank, shape))
+            hvd.allreduce_(given, op=hvd.Sum, name="in_place")
+            assert torch.equal((given + 1).cpu(), 2 * total(shape) + 1)
+            pair = hvd.grouped_allreduce([on_gpu(rank, shape), on_gpu(rank, (5,))], op=hvd.Sum)
+            assert torch.equal(pair[0].cpu(), total(shape))
+            assert torch.equal(pair[1].cpu(), total((5,)))
+            handles = [hvd.allreduce_async_(on_gpu(rank, shape), name=f"t{k}", op=hvd.Max)
+                       for k in range(5)]  # fmt: skip
+            for handle in reversed(handles):
+                largest = torch.stack(every(shape)).amax(0)
+                assert torch.equal(hvd.synchronize(handle).cpu(), largest)
+            gathered = hvd.allgather(on_gpu(rank, (rank + 1, 4)))
+            assert gathered.is_cuda
+            assert torch.equal(gathered.cpu(),
+                               torch.cat([values(r, (r + 1, 4)) for r in range(size)]))  # fmt: skip
+            for root in range(size):
+                sent = on_gpu(rank, shape)
+                assert torch.equal(hvd.broadcast(sent, root).cpu(), values(root, shape))
+                assert torch.equal(hvd.broadcast_(sent, root).cpu(), values(root, shape))
+            rows = on_gpu(rank, (2 * size, 3))
+            taken, counts = hvd.alltoall(rows, [2] * size)
+            assert taken.is_cuda
+            assert counts.tolist() == [2] * size
+            parts = [values(r, (2 * size, 3))[2 * rank : 2 * rank + 2] for r in range(size)]
+            assert torch.equal(taken.cpu(), torch.cat(parts))
+            shard = hvd.reducescatter(rows, op=hvd.Sum)
+            assert torch.equal(shard.cpu(), total((2 * size, 3))[2 * rank : 2 * rank + 2])
+    assert gpu.unpinned_bytes == 0
+
+
+def test_results_are_there_on_the_stream_where_they_are_asked_for() -> None:
+    gpu = fake_gpu.install()
+    handle = hvd.allreduce_async(on_gpu(hvd.rank(), (1000,)), op=hvd.Sum, name="elsewhere")
+    with gpu.stream():
+        assert torch.equal((hvd.synchronize(handle) + 1).cpu(), total((1000,)) + 1)
+    # Left alone: its memory must not be somebody else's while results are on their way to it.
+    for step in range(20):
+        hvd.allreduce_async(on_gpu(hvd.rank(), (3000,)), name=f"left{step}")
+        kept = on_gpu(hvd.rank(), (3000,))
+        assert torch.equal((kept + 1).cpu(), values(hvd.rank(), (3000,)) + 1)
+
+
+@pytest.mark.only_ranks(2)
+def test_what_cannot_work_is_said_on_all_ranks() -> None:
+    fake_gpu.install()
+    here = torch.ones(4)
+    with pytest.raises(hvd.HorovodInternalError, match="mismatched device"):
+        hvd.allreduce(here.to("cuda") if hvd.rank() == 0 else here, name="mixed")
+    with pytest.raises((ValueError, hvd.HorovodInternalError), match="lie on different devices"):
+        hvd.grouped_allreduce([here.to("cuda"), here if hvd.rank() == 0 else here.to("cuda")],
+                              name="group")  # fmt: skip
+    assert hvd.allreduce(here.to("cuda"), op=hvd.Sum).cpu().tolist() == [2.0] * 4
+
+
+def test_steps_of_an_optimizer() -> None:
+    fake_gpu.install()
+    torch.manual_seed(hvd.rank())
+    model = torch.nn.Sequential(torch.nn.Linear(6, 20), torch.nn.Linear(20, 2)).to("cuda")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.5)
+    optimizer = hvd.DistributedOptimizer(optimizer, model.named_parameters())
+    hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+    wanted = [param.detach().cpu().clone() for param in model.parameters()]
+    momenta = [torch.zeros_like(param) for param in wanted]
+    for step in range(3):
+        for index, param in enumerate(model.parameters()):
+            param.grad = on_gpu(hvd.rank() + step, tuple(param.shape))
+            given = [values(r + step, tuple(param.shape)) for r in range(hvd.size())]
+            momenta[index] = 0.5 * momenta[index] + torch.stack(given).mean(0)
+            wanted[index] = wanted[index] - 0.5 * momenta[index]
+        optimizer.step()
+    for param, value in zip(model.parameters(), wanted, strict=True):
+        torch.testing.assert_close(param.detach().cpu(), value)
+    hvd.broadcast_optimizer_state(optimizer, root_rank=0)
+    for state in optimizer.state_dict()["state"].values():
+        assert state["momentum_buffer"].is_cuda
+
+
+def test_every_call_of_torch_distributed() -> None:
+    gpu = fake_gpu.install()
+    if not dist.is_initialized():
+        dist.init_process_group("cpu:horoacc,cuda:horoacc")
+    rank, size = dist.get_rank(), dist.get_world_size()
+    shape = (4, 1001)
+    with gpu.stream():
+        mine = on_gpu(rank, shape)
+        dist.all_reduce(mine)
+        assert torch.equal((mine + 1).cpu(), total(shape) + 1)
+        across = on_gpu(rank, shape).t()  # no contiguous memory
+        dist.all_reduce(across)
+        assert torch.equal(across.cpu(), total(shape).t())
+        works = [dist.all_reduce(tensor, async_op=True)
+                 for tensor in [on_gpu(rank, shape) for _ in range(4)]]  # fmt: skip
+        for work in works:
+            work.wait()
+            assert torch.equal(work.result()[0].cpu(), total(shape))
+        future = dist.all_reduce(on_gpu(rank, shape), async_op=True).get_future()
+        assert torch.equal((future.wait()[0] + 1).cpu(), total(shape) + 1)
+        parts = [torch.empty(shape, device="cuda") for _ in range(size)]
+        dist.all_gather(parts, on_gpu(rank, shape))
+        for part, wanted in zip(parts, every(shape), strict=True):
+            assert torch.equal(part.cpu(), wanted)
+        ragged = [torch.empty(r + 1, device="cuda") for r in range(size)]
+        dist.all_gather(ragged, on_gpu(rank, (rank + 1,)))
+        for r, part in enumerate(ragged):
+            assert torch.equal(part.cpu(), values(r, (r + 1,)))
+        whole = torch.empty((size * 4, 1001), device="cuda")
+        dist.all_gather_into_tensor(whole, on_gpu(rank, shape))
+        assert torch.equal(whole.cpu(), torch.cat(every(shape)))
+        rows = on_gpu(rank, (4 * size, 5))
+        shard = torch.empty((4, 5), device="cuda")
+        dist.reduce_scatter_tensor(shard, rows)
+        assert torch.equal(shard.cpu(), total((4 * size, 5))[4 * rank : 4 * rank + 4])
+        swapped = torch.empty_like(rows)
+        dist.all_to_all_single(swapped, rows)
+        wanted = [x[4 * rank : 4 * rank + 4] for x in every((4 * size, 5))]
+        assert torch.equal(swapped.cpu(), torch.cat(wanted))
+        sent = on_gpu(rank, shape)
+        dist.broadcast(sent, size - 1)
+        assert torch.equal(sent.cpu(), values(size - 1, shape))
+        if size > 1:
+            if rank == 0:
+                dist.send(on_gpu(rank, shape), 1)
+            elif rank == 1:
+                got = torch.empty(shape, device="cuda")
+                dist.recv(got, 0)
+                assert torch.equal(got.cpu(), values(0, shape))
+        dist.barrier()
+
+
+@pytest.mark.only_ranks(2)
+def test_what_is_checked_on_a_gpu() -> None:
+    fake_gpu.install()
+    sys.path.append(str(fake_gpu.ROOT / "tests/gpu"))
+    import check_collectives  # noqa: PLC0415 - the path is set above
+
+    check_collectives.COUNTS = (1000,)
+    check_collectives.reductions_are_exact()
+    check_collectives.movements_are_exact()
