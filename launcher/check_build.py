@@ -44,13 +44,12 @@ def report(given_mpirun: str, environ: Mapping[str, str]) -> tuple[str, bool]:
     lines += [_mark(not core and (openmpi or mpich), "MPI"), _mark(not core, "TCP")]
     lines += ["", "Available Tensor Operations:", _mark(not core, "Shared memory")]
     lines += ["", "MPI plug-ins:", _mark(openmpi, "Open MPI"), _mark(mpich, "MPICH")]
-    lines += ["", "Kernels for GPUs:", _mark(cuda_plugin.LIBRARY.is_file(), "CUDA plug-in")]
+    lines += ["", "GPUs:", _mark(cuda_plugin.LIBRARY.is_file(), "CUDA plug-in")]
     if not core:
         trouble = cuda_plugin.trouble()
-        lines += [f"    here: {trouble or 'they run'}"]
-    lines += [
-        "    No collective uses them yet, and no GPU has run them: tests/gpu/run.sh checks them."
-    ]
+        lines += [f"    here: {trouble or 'it works'}"]
+    lines += [f"    no GPU has run this yet; {cuda_plugin.CHECK} checks it on one:"]
+    lines += [f"        {part}" for part in cuda_plugin.NOT_RUN]
     lines += ["", f"mpirun: {starts}"]
     if core:
         lines += ["", f"The core cannot be loaded: {core}"]

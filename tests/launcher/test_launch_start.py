@@ -303,10 +303,30 @@ def test_version_and_check_build(job: Job) -> None:
         assert line in result.out.splitlines()
     assert "mpirun: " in result.out
     lines = result.out.splitlines()
-    kernels = lines.index("Kernels for GPUs:")
+    at = lines.index("GPUs:")
     built = cuda_plugin.LIBRARY.is_file()
-    assert lines[kernels + 1] == f"    [{'X' if built else ' '}] CUDA plug-in"
-    assert lines[kernels + 2].removeprefix("    here: ") == (cuda_plugin.trouble() or "they run")
+    assert lines[at + 1] == f"    [{'X' if built else ' '}] CUDA plug-in"
+    assert lines[at + 2].removeprefix("    here: ") == (cuda_plugin.trouble() or "it works")
+    assert [line.strip() for line in lines[at + 4 :]][: len(cuda_plugin.NOT_RUN)] == list(
+        cuda_plugin.NOT_RUN
+    )
+
+
+def test_check_build_of_a_build_without_nvcc(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    import horoacc
+    from horoacc import cuda_plugin
+    from horoacc.launcher import check_build
+
+    for built in (False, True):
+        monkeypatch.setattr(cuda_plugin, "LIBRARY", tmp_path / "libhoroacc_cuda.so")
+        if built:
+            cuda_plugin.LIBRARY.touch()
+        text, works = check_build.report("", {})
+        assert works
+        assert f"    [{'X' if built else ' '}] CUDA plug-in" in text.splitlines()
+        assert horoacc.cuda_built() is built
 
 
 def test_a_missing_core_is_told_in_a_line(job: Job) -> None:

@@ -1,0 +1,235 @@
+"""Checks and times the collectives of CUDA tensors; run on every rank, which may share a GPU.
+
+horoaccrun --tcp -np 4 python tests/gpu/check_collectives.py PART ...
+
+A part is the name of a function below.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import statistics
+import sys
+import time
+from collections.abc import Callable
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+import horoacc.torch as hvd
+
+MIB = 1 << 20
+OPS = {"sum": hvd.Sum, "average": hvd.Average, "min": hvd.Min, "max": hvd.Max,
+       "product": hvd.Product}  # fmt: skip
+DTYPES = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.float16,
+          torch.bfloat16, torch.float32, torch.float64)  # fmt: skip
+COUNTS = (1, 1000, 262_147)
+RESNET_50 = [9408, *[16384] * 8, *[36864] * 4, *[65536] * 12, *[147456] * 6, *[262144] * 20,
+             *[589824] * 8, *[1048576] * 12, *[2359296] * 4, 2048000, 1000]  # fmt: skip
+GPT_2_SMALL = [38597376, 786432, *[1769472, 2304, 589824, 768, 2359296, 3072, 2359296, 768] * 12]
+
+
+def device() -> torch.device:
+    """The GPU of this rank: one of its own, if there are enough."""
+    return torch.device("cuda", hvd.local_rank() % max(1, torch.cuda.device_count()))
+
+
+def given(rank: int, count: int, dtype: torch.dtype) -> torch.Tensor:
+    """What a rank has: small numbers, of which every sum and product is exact."""
+    draw = np.random.default_rng([rank, count])
+    low = 0 if dtype == torch.uint8 else -2
+    return torch.from_numpy(draw.integers(low, 3, count)).to(dtype)
+
+
+def oracle(op: str, count: int, dtype: torch.dtype) -> torch.Tensor:
+    """The result in float64, brought to the type as the CPU's collectives do."""
+    all_ranks = np.stack([given(r, count, dtype).double().numpy() for r in range(hvd.size())])
+    reduce = {"sum": np.sum, "average": np.mean, "min": np.min, "max": np.max, "product": np.prod}
+    exact = reduce[op](all_ranks, axis=0)
+    if not dtype.is_floating_point:
+        exact = np.trunc(exact)
+    return torch.from_numpy(exact).to(dtype)
+
+
+def reductions_are_exact() -> None:
+    """Every type, operation and length, in place and not."""
+    for dtype in DTYPES:
+        for op, number in OPS.items():
+            for count in COUNTS:
+                mine = given(hvd.rank(), count, dtype).to(device())
+                wanted = oracle(op, count, dtype)
+                found = hvd.allreduce(mine, op=number)
+                torch.testing.assert_close(found.cpu(), wanted, msg=f"{dtype} {op} {count}")
+                hvd.allreduce_(mine, op=number)
+                torch.testing.assert_close(mine.cpu(), wanted, msg=f"{dtype} {op} {count} in place")
+
+
+def movements_are_exact() -> None:
+    """The other collectives, through both doors."""
+    rank, size = hvd.rank(), hvd.size()
+    if not dist.is_initialized():
+        dist.init_process_group("cpu:horoacc,cuda:horoacc")
+    everybody = [given(r, 6000 * size, torch.float32) for r in range(size)]
+    mine = everybody[rank].to(device())
+    assert torch.equal(hvd.allgather(mine[: rank + 1]).cpu(),
+                       torch.cat([x[: r + 1] for r, x in enumerate(everybody)]))  # fmt: skip
+    for root in range(size):
+        assert torch.equal(hvd.broadcast(mine, root).cpu(), everybody[root])
+    part = slice(6000 * rank, 6000 * (rank + 1))
+    assert torch.equal(hvd.alltoall(mine).cpu(), torch.cat([x[part] for x in everybody]))
+    total = torch.stack(everybody).sum(0)
+    assert torch.equal(hvd.reducescatter(mine, op=hvd.Sum).cpu(), total[part])
+    whole = torch.empty(size * mine.numel(), device=device())
+    dist.all_gather_into_tensor(whole, mine)
+    assert torch.equal(whole.cpu(), torch.cat(everybody))
+    shard = torch.empty(6000, device=device())
+    dist.reduce_scatter_tensor(shard, mine)
+    assert torch.equal(shard.cpu(), total[part])
+
+
+def streams_are_kept() -> None:
+    """The call waits for a slow stream, and the stream for its result; nothing else waits."""
+    own = torch.cuda.Stream(device())
+    for step in range(20):
+        with torch.cuda.stream(own):
+            slow = torch.ones(4 * MIB, device=device())
+            for _ in range(20):
+                slow = slow * 1.0 + step
+            handle = hvd.allreduce_async(slow, op=hvd.Sum, name="slow")
+            result = hvd.synchronize(handle) - hvd.size() * (1 + 20 * step)
+        assert float(result.abs().max()) == 0.0, step
+
+
+def training_is_the_same() -> None:
+    """Hooks on gradients, and DistributedDataParallel, against the same model on the CPU."""
+    if not dist.is_initialized():
+        dist.init_process_group("cpu:horoacc,cuda:horoacc")
+    for wrapped in (False, True):
+        torch.manual_seed(1)
+        model = torch.nn.Sequential(torch.nn.Linear(20, 300), torch.nn.Tanh(),
+                                    torch.nn.Linear(300, 5)).to(device())  # fmt: skip
+        alone = torch.nn.Sequential(torch.nn.Linear(20, 300), torch.nn.Tanh(),
+                                    torch.nn.Linear(300, 5))  # fmt: skip
+        alone.load_state_dict({name: value.cpu() for name, value in model.state_dict().items()})
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        net = torch.nn.parallel.DistributedDataParallel(model) if wrapped else model
+        if not wrapped:
+            optimizer = hvd.DistributedOptimizer(optimizer, model.named_parameters())
+        reference = torch.optim.SGD(alone.parameters(), lr=0.1)
+        for step in range(5):
+            inputs = [given(r + step, 320, torch.float32).view(16, 20) for r in range(hvd.size())]
+            optimizer.zero_grad()
+            net(inputs[hvd.rank()].to(device())).square().mean().backward()
+            optimizer.step()
+            reference.zero_grad()
+            torch.stack([alone(x).square().mean() for x in inputs]).mean().backward()
+            reference.step()
+        for found, wanted in zip(model.parameters(), alone.parameters(), strict=True):
+            torch.testing.assert_close(found.cpu(), wanted, rtol=1e-4, atol=1e-5)
+
+
+def a_killed_rank_releases_the_others() -> None:
+    """The last rank dies in the middle; the others are told within 5 s, and end in good order."""
+    tensor = torch.ones(1000, device=device())
+    hvd.allreduce(tensor, name="first")
+    if hvd.rank() == hvd.size() - 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    begin = time.monotonic()
+    try:
+        hvd.allreduce(tensor, name="second")
+    except hvd.HorovodInternalError as error:
+        seconds = time.monotonic() - begin
+        print(f"released after {seconds:.2f} s: {error}", flush=True)
+        os._exit(0 if seconds < 5 else 1)
+    os._exit(1)
+
+
+def _median_seconds(body: Callable[[], None], rounds: int = 7) -> float:
+    times = []
+    for _ in range(rounds):
+        hvd.barrier()
+        torch.cuda.synchronize(device())
+        begin = time.perf_counter()
+        body()
+        torch.cuda.synchronize(device())
+        times.append(time.perf_counter() - begin)
+    return statistics.median(times[1:])
+
+
+def _say(text: str) -> None:
+    if hvd.rank() == 0:
+        print(text, flush=True)
+
+
+def times_of_allreduce() -> None:
+    """The bytes of a rank a second, against both ways of the bus used at once in the same run."""
+    for mib in (1, 16, 64, 256):
+        tensors = [torch.ones(mib * MIB // 32, device=device()) for _ in range(8)]
+        pinned = [torch.ones(mib * MIB // 32, pin_memory=True) for _ in range(16)]
+        back = [torch.empty_like(tensor) for tensor in tensors]
+        one = torch.ones(mib * MIB // 4, device=device())
+        there, here = torch.cuda.Stream(device()), torch.cuda.Stream(device())
+
+        def both_ways(tensors=tensors, pinned=pinned, back=back, one=there, two=here) -> None:  # type: ignore[no-untyped-def]
+            for k, tensor in enumerate(tensors):
+                with torch.cuda.stream(one):
+                    pinned[k].copy_(tensor, non_blocking=True)
+                with torch.cuda.stream(two):
+                    back[k].copy_(pinned[8 + k], non_blocking=True)
+
+        def many(tensors=tensors) -> None:  # type: ignore[no-untyped-def]
+            handles = [hvd.allreduce_async_(x, name=f"t{k}") for k, x in enumerate(tensors)]
+            for handle in handles:
+                hvd.synchronize(handle)
+
+        copy = _median_seconds(both_ways)
+        split = _median_seconds(many)
+        whole = _median_seconds(lambda one=one: hvd.allreduce_(one, name="one"))  # type: ignore[misc]
+        rate = mib * MIB / 1e9
+        _say(f"{mib:4d} MiB, {hvd.size()} ranks: both ways {rate / copy:6.2f} GB/s; allreduce of "
+             f"8 parts {rate / split:6.2f} GB/s ({copy / split:4.0%}), of one tensor "
+             f"{rate / whole:6.2f} GB/s ({copy / whole:4.0%})")  # fmt: skip
+
+
+class _Weights(torch.nn.Module):
+    """Parameters of given sizes, each with a gradient."""
+
+    def __init__(self, sizes: list[int]) -> None:
+        super().__init__()
+        self.weights = torch.nn.ParameterList([torch.zeros(size) for size in sizes])
+
+    def forward(self, factor: torch.Tensor) -> torch.Tensor:
+        return torch.stack([(weight * factor).sum() for weight in self.weights]).sum()
+
+
+def times_of_steps() -> None:
+    """A backward pass and a step with DistributedDataParallel over horoacc."""
+    if not dist.is_initialized():
+        dist.init_process_group("cpu:horoacc,cuda:horoacc")
+    for name, sizes in (("ResNet-50", RESNET_50), ("GPT-2 small", GPT_2_SMALL)):
+        model = _Weights(sizes).to(device())
+        net = torch.nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=True)
+        factor = torch.ones((), device=device())
+
+        def step(net=net) -> None:  # type: ignore[no-untyped-def]
+            net.zero_grad()
+            net(factor).backward()  # noqa: B023 - called before the next model
+
+        def alone(model=model) -> None:  # type: ignore[no-untyped-def]
+            model.zero_grad()
+            model(factor).backward()  # noqa: B023 - called before the next model
+
+        both = _median_seconds(step)
+        _say(f"{name}, {4 * sum(sizes) / 1e6:.0f} MB of gradients, {hvd.size()} ranks: "
+             f"{both * 1e3:.1f} ms, {_median_seconds(alone) * 1e3:.1f} ms alone")  # fmt: skip
+
+
+if __name__ == "__main__":
+    hvd.init()
+    torch.cuda.set_device(device())
+    for part in sys.argv[1:]:
+        globals()[part]()
+        _say(f"{part}: good, {hvd.size()} ranks")
+    hvd.shutdown()
