@@ -159,8 +159,9 @@ void ChunkMap::AppendOfVector(const Where& where, uint32_t chunk,
       apart += RoundUp(count * element_bytes(number, where.form));
     } else {
       const void* base = where.buffer == Buffer::kInput ? tensor.input : tensor.output;
-      auto* data = const_cast<std::byte*>(static_cast<const std::byte*>(base)) + first;
-      extents.push_back({number, count, data});
+      auto* data = const_cast<std::byte*>(static_cast<const std::byte*>(base));
+      // Who asks for lengths only may have no such memory.
+      extents.push_back({number, count, data == nullptr ? nullptr : data + first});
     }
   }
 }

@@ -65,8 +65,8 @@ Status SpreadRun::AddCalls(const std::vector<Call>& calls) {
     for (const Call& call : calls) HA_TRY(AddAdasum(call));
     return {};
   }
-  if (request.collective == Collective::kBroadcast) return AddBroadcast(first);
-  if (request.collective == Collective::kReduce) return AddReduce(first);
+  if (request.collective == Collective::kBroadcast) return AddRooted(Goal::kBroadcast, first);
+  if (request.collective == Collective::kReduce) return AddRooted(Goal::kReduce, first);
   for (size_t t = 0; t < request.tensors.size(); ++t) {
     switch (request.collective) {
       case Collective::kAllgather:
@@ -199,52 +199,20 @@ Status SpreadRun::AddAllgather(const Call& call, size_t t) {
 }
 
 Status SpreadRun::AddReducescatter(const Call& call, size_t t) {
-  HA_ASSIGN(PayloadTensor tensor, TensorOf(call, t));
+  HA_ASSIGN(const PayloadTensor tensor, TensorOf(call, t));
   const TensorMeta& meta = call.request->tensors[t];
   const uint64_t row = RowElements(meta);
-  const auto shard = [&](uint32_t r) { return ScatteredRows(meta.shape[0], r, set_.size()); };
   Payload payload;
-  if (!AsAllreduce(Goal::kReduceScatter)) {
-    payload.tensors = {tensor};
-    for (uint32_t r = 0; r < set_.size(); ++r)
-      payload.sizes.push_back(static_cast<uint64_t>(shard(r).last - shard(r).first) * row);
-    return Add(Goal::kReduceScatter, meta.bytes(), 0, std::move(payload));
-  }
-  // There is no canonical schedule of it: this rank keeps its shard of an allreduce.
-  std::byte* const result = static_cast<std::byte*>(tensor.output);
-  HA_ASSIGN(std::byte* const whole, Allocate(meta.bytes()));
-  tensor.output = whole;
   payload.tensors = {tensor};
-  HA_TRY(Add(Goal::kAllreduce, meta.bytes(), 0, std::move(payload)));
-  const RowRange mine = shard(set_.me());
-  const uint64_t row_bytes = row * SizeOf(meta.type);
-  afterwards_.emplace_back([=] {
-    const uint64_t bytes = static_cast<uint64_t>(mine.last - mine.first) * row_bytes;
-    if (bytes > 0)
-      std::memcpy(result, whole + static_cast<uint64_t>(mine.first) * row_bytes, bytes);
-  });
-  return {};
-}
-
-Status SpreadRun::AddReduce(const Call& call) {
-  const bool keeps = call.request->root == set_.ranks()[set_.me()];
-  Payload payload;
-  uint64_t bytes = 0;
-  for (size_t t = 0; t < call.request->tensors.size(); ++t) {
-    HA_ASSIGN(PayloadTensor tensor, TensorOf(call, t));
-    const uint64_t own = call.request->tensors[t].bytes();
-    if (!keeps) {
-      HA_ASSIGN(tensor.output, Allocate(own));
-    }
-    payload.tensors.push_back(tensor);
-    bytes += own;
+  for (uint32_t r = 0; r < set_.size(); ++r) {
+    const RowRange shard = ScatteredRows(meta.shape[0], r, set_.size());
+    payload.sizes.push_back(static_cast<uint64_t>(shard.last - shard.first) * row);
   }
-  // There is no canonical schedule of it: the others do without the result of an allreduce.
-  if (AsAllreduce(Goal::kReduce)) return Add(Goal::kAllreduce, bytes, 0, std::move(payload));
-  return Add(Goal::kReduce, bytes, IndexOfRoot(call), std::move(payload));
+  return Add(Goal::kReduceScatter, meta.bytes(), 0, std::move(payload));
 }
 
-Status SpreadRun::AddBroadcast(const Call& call) {
+// A broadcast, or a reduce.
+Status SpreadRun::AddRooted(Goal goal, const Call& call) {
   Payload payload;
   uint64_t bytes = 0;
   for (size_t t = 0; t < call.request->tensors.size(); ++t) {
@@ -252,7 +220,7 @@ Status SpreadRun::AddBroadcast(const Call& call) {
     payload.tensors.push_back(tensor);
     bytes += call.request->tensors[t].bytes();
   }
-  return Add(Goal::kBroadcast, bytes, IndexOfRoot(call), std::move(payload));
+  return Add(goal, bytes, IndexOfRoot(call), std::move(payload));
 }
 
 // `rows`: by sender, then by receiver.

@@ -49,18 +49,13 @@ class SpreadRun final : public Execution {
   Status AddAdasum(const Call& call);
   Status AddAllgather(const Call& call, size_t t);
   Status AddReducescatter(const Call& call, size_t t);
-  Status AddReduce(const Call& call);
-  Status AddBroadcast(const Call& call);
+  Status AddRooted(schedule::Goal goal, const Call& call);
   Status AddAllToAll(const Call& call, size_t t, std::vector<uint64_t> rows);
   Status AddGatherOrScatter(const Call& call, size_t t);
   Status Add(schedule::Goal goal, uint64_t bytes, uint32_t root, Payload payload);
   Result<PayloadTensor> TensorOf(const Call& call, size_t t);
   Result<std::byte*> Allocate(uint64_t bytes);
   [[nodiscard]] bool canonical() const { return surroundings_.settings->reduction == "canonical"; }
-  /// Only an allreduce has a canonical schedule; what is forced wins.
-  [[nodiscard]] bool AsAllreduce(schedule::Goal goal) const {
-    return canonical() && ForcedAlgorithm(goal, *surroundings_.settings).empty();
-  }
   [[nodiscard]] uint32_t IndexOfRoot(const Call& call) const;
 
   const Surroundings surroundings_;

@@ -40,7 +40,10 @@ Made DoubleTree(const Plan& plan) {
 Made Trees(const Plan& plan) {
   return std::make_unique<TreesAllreduce>(plan.topology.ranks(), plan.trees, false);
 }
-Made Canonical(const Plan& plan) { return std::make_unique<CanonicalAllreduce>(plan.topology); }
+template <Goal goal>
+Made Canonical(const Plan& plan) {
+  return std::make_unique<CanonicalReduction>(plan.topology, goal, plan.root);
+}
 Made Rails(const Plan& plan) { return std::make_unique<RailAllToAll>(plan.topology); }
 
 constexpr std::array kAlgorithms{
@@ -57,12 +60,15 @@ constexpr std::array kAlgorithms{
               cost::CpuReduceRing, cost::CpuReduceRingRounds},
     Algorithm{"cpu_reduce_tree", Goal::kAllreduce, true, ByHosts<CpuReduce, Across::kDoubleTree>,
               cost::CpuReduceTree, cost::CpuReduceTreeRounds},
-    Algorithm{"canonical", Goal::kAllreduce, true, Canonical, cost::Canonical,
+    Algorithm{"canonical", Goal::kAllreduce, true, Canonical<Goal::kAllreduce>, cost::Canonical,
               cost::CanonicalRounds, kMostCanonicalRanks, true},
     Algorithm{"ring_reduce_scatter", Goal::kReduceScatter, false, Flat<RingReduceScatter>,
               cost::Half, cost::HalfRingRounds},
     Algorithm{"log_reduce_scatter", Goal::kReduceScatter, false, Flat<LogReduceScatter>, cost::Half,
               cost::LogRounds},
+    Algorithm{"canonical_reduce_scatter", Goal::kReduceScatter, true,
+              Canonical<Goal::kReduceScatter>, cost::CanonicalReduceScatter,
+              cost::CanonicalReduceScatterRounds, kMostCanonicalRanks, true},
     Algorithm{"ring_all_gather", Goal::kAllGather, false, Flat<RingAllGather>, cost::Half,
               cost::HalfRingRounds},
     Algorithm{"log_all_gather", Goal::kAllGather, false, Flat<LogAllGather>, cost::Half,
@@ -75,6 +81,8 @@ constexpr std::array kAlgorithms{
               cost::ToParent, cost::HalfRingRounds},
     Algorithm{"tree_reduce", Goal::kReduce, false, Rooted<Reduce, RootedShape::kTree>,
               cost::ToParent, cost::LogRounds},
+    Algorithm{"canonical_reduce", Goal::kReduce, true, Canonical<Goal::kReduce>,
+              cost::CanonicalReduce, cost::CanonicalReduceRounds, kMostCanonicalRanks, true},
     Algorithm{"direct_all_to_all", Goal::kAllToAll, false, Flat<DirectAllToAll>, cost::Half,
               cost::OneRound},
     Algorithm{"rail_all_to_all", Goal::kAllToAll, true, Rails, cost::RailAllToAll,

@@ -27,8 +27,8 @@ class AlgorithmChoice {
       : topology_(std::move(topology)), measured_(std::move(measured)) {}
 
   /// The quickest for a vector of so many bytes. `in_rank_order`: only among those whose sums have
-  /// the bits of one host; there is none for a reduce-scatter or a reduce. It depends on nothing
-  /// but its arguments and the constructor's, so all ranks that gave the same get the same.
+  /// the bits of one host. It depends on nothing but its arguments and the constructor's, so all
+  /// ranks that gave the same get the same.
   [[nodiscard]] std::string_view For(Goal goal, uint64_t bytes, bool in_rank_order);
 
   /// What the model expects, without what was measured.

@@ -83,11 +83,73 @@ void AddBlocks(const Topology& topology, uint32_t first, uint32_t ranks,
   AddBlocks(topology, first + half, ranks - half, begins);
 }
 
-std::vector<uint32_t> BlocksOf(const Topology& topology) {
-  std::vector<uint32_t> begins;
-  AddBlocks(topology, 0, topology.ranks(), begins);
-  begins.push_back(topology.ranks());
-  return begins;
+/// The blocks of canonical sums.
+struct Blocks {
+  explicit Blocks(const Topology& topology) {
+    AddBlocks(topology, 0, topology.ranks(), begins);
+    count = static_cast<uint32_t>(begins.size());
+    begins.push_back(topology.ranks());
+    for (uint32_t b = 0; b < count; ++b) most = std::max(most, begins[b + 1] - begins[b]);
+  }
+  // Of a block's ranks the one that is the shard modulo their number.
+  [[nodiscard]] uint32_t reducer(uint32_t block, uint32_t shard) const {
+    const uint32_t ranks = begins[block + 1] - begins[block];
+    uint32_t rank = begins[block];
+    while (rank % ranks != shard % ranks) ++rank;
+    return rank;
+  }
+  [[nodiscard]] uint32_t of(uint32_t rank) const {
+    return static_cast<uint32_t>(std::ranges::upper_bound(begins, rank) - begins.begin()) - 1;
+  }
+  /// As many for every block.
+  [[nodiscard]] uint32_t shards() const { return (most + count - 1) / count * count; }
+  /// How many times the tree is cut until only the block's ranks are left.
+  [[nodiscard]] uint32_t depth(uint32_t block) const {
+    uint32_t first = 0;
+    uint32_t ranks = begins.back();
+    uint32_t cuts = 0;
+    for (; ranks > begins[block + 1] - begins[block]; ++cuts) {
+      const uint32_t half = 1u << (LogOf(ranks) - 1);
+      const bool left = begins[block] < first + half;
+      first = left ? first : first + half;
+      ranks = left ? half : ranks - half;
+    }
+    return cuts;
+  }
+
+  std::vector<uint32_t> begins;  ///< and the number of ranks
+  uint32_t count = 0;
+  uint32_t most = 1;  ///< ranks of a block
+};
+
+// Messages until the sums of the blocks have met: a rank shows every shard that another one of its
+// block reduces, and a block sends every shard up once, but those whose last sum it makes itself.
+template <typename OwnerOf>
+uint64_t WayUp(const Blocks& blocks, uint32_t rank, uint32_t shards, OwnerOf owner_of) {
+  const uint32_t own = blocks.of(rank);
+  uint64_t messages = 0;
+  for (uint32_t s = 0; s < shards; ++s) {
+    if (blocks.reducer(own, s) != rank || owner_of(s) != own) ++messages;
+  }
+  return messages;
+}
+
+// Messages that wait for each other until a part of the tree over so many ranks has one sum. Over
+// unequal blocks it is at most as high as that over the ranks.
+uint32_t HeightOf(const Plan& plan, uint32_t ranks) {
+  const uint32_t local = plan.topology.fewest();
+  const bool aligned = plan.topology.equal() && std::has_single_bit(local);
+  return LogOf(aligned ? (ranks + local - 1) / local : ranks);
+}
+
+// The same of a part with the root of a reduce, whose sum goes over to its sibling's each time.
+uint32_t HeightOverRoot(const Plan& plan, const Blocks& blocks, uint32_t first, uint32_t ranks) {
+  if (blocks.of(first) == blocks.of(first + ranks - 1)) return 0;
+  const uint32_t half = 1u << (LogOf(ranks) - 1);
+  const bool left = plan.root < first + half;
+  const uint32_t with = left ? half : ranks - half;
+  const uint32_t below = HeightOverRoot(plan, blocks, left ? first : first + half, with);
+  return std::max(below + 1, HeightOf(plan, ranks - with));
 }
 
 }  // namespace
@@ -131,30 +193,45 @@ Fraction CpuReduceTree(const Plan& plan, uint32_t rank) {
   return WithDoubleTree(at, InsideAtOnce(at));
 }
 
-// A rank shows every shard that another one of its block reduces. A block sends every shard up
-// once, but its root shards; their owners send to all other hosts, and who has a result first shows
-// it.
+// The shards' owners send results to all other hosts, and who has one first shows it to its host.
 Fraction Canonical(const Plan& plan, uint32_t rank) {
   const Place at = PlaceOf(plan, rank);
-  const std::vector<uint32_t> begins = BlocksOf(plan.topology);
-  const auto blocks = static_cast<uint32_t>(begins.size()) - 1;
-  uint32_t most = 0;
-  for (uint32_t b = 0; b < blocks; ++b) most = std::max(most, begins[b + 1] - begins[b]);
-  const uint32_t shards = (most + blocks - 1) / blocks * blocks;
-  const auto reducer = [&](uint32_t b, uint32_t s) {
-    return begins[b] + s % (begins[b + 1] - begins[b]);
-  };
-  uint32_t own = 0;
-  while (begins[own + 1] <= rank) ++own;
-  uint64_t messages = 0;
+  const Blocks blocks(plan.topology);
+  const uint32_t shards = blocks.shards();
+  uint64_t messages = WayUp(blocks, rank, shards, [&](uint32_t s) { return s % blocks.count; });
   for (uint32_t s = 0; s < shards; ++s) {
-    const uint32_t owner = reducer(s % blocks, s);
+    const uint32_t owner = blocks.reducer(s % blocks.count, s);
     const bool root_here = plan.topology.host_of(owner) == at.host;
     const uint32_t relay = root_here ? owner : plan.topology.first(at.host) + s % at.local;
-    if (reducer(own, s) != rank) ++messages;
-    if (reducer(own, s) == rank && owner != rank) ++messages;
     if (owner == rank) messages += at.hosts - 1;
     if (relay == rank) messages += at.local - 1;
+  }
+  return {messages, shards};
+}
+
+Fraction CanonicalReduceScatter(const Plan& plan, uint32_t rank) {
+  const Blocks blocks(plan.topology);
+  const uint32_t shards = plan.topology.ranks();
+  return {WayUp(blocks, rank, shards, [&](uint32_t s) { return blocks.of(s); }), shards};
+}
+
+// The last sum of a shard is made in the half without the root, unless the root's block meets all
+// others at once; then it goes to the root. On one host the root makes it.
+Fraction CanonicalReduce(const Plan& plan, uint32_t rank) {
+  const Blocks blocks(plan.topology);
+  if (blocks.count == 1) return ToParent(plan, rank);
+  const uint32_t ranks = plan.topology.ranks();
+  const uint32_t shards = blocks.shards();
+  const uint32_t own = blocks.of(plan.root);
+  const uint32_t half = 1u << (LogOf(ranks) - 1);
+  const uint32_t in_left = blocks.of(half);  // blocks before the second half
+  const auto owner_of = [&](uint32_t s) {
+    if (blocks.depth(own) == 1) return own;
+    return plan.root < half ? in_left + s % (blocks.count - in_left) : s % in_left;
+  };
+  uint64_t messages = WayUp(blocks, rank, shards, owner_of);
+  for (uint32_t s = 0; s < shards && rank != plan.root; ++s) {
+    if (blocks.reducer(owner_of(s), s) == rank) ++messages;
   }
   return {messages, shards};
 }
@@ -202,15 +279,29 @@ uint32_t CpuReduceTreeRounds(const Plan& plan) {
 }
 
 uint32_t CanonicalRounds(const Plan& plan) {
-  const std::vector<uint32_t> begins = BlocksOf(plan.topology);
-  uint32_t most = 1;
-  for (size_t b = 0; b + 1 < begins.size(); ++b) most = std::max(most, begins[b + 1] - begins[b]);
-  // The tree over unequal blocks is at most as high as that over the ranks.
-  const uint32_t up = plan.topology.equal() && std::has_single_bit(plan.topology.fewest())
-                          ? LogOf(plan.topology.hosts())
-                          : LogOf(plan.topology.ranks());
-  return (most > 1 ? 1 : 0) + up + (plan.topology.hosts() > 1 ? 1 : 0) +
+  return CanonicalReduceScatterRounds(plan) + (plan.topology.hosts() > 1 ? 1 : 0) +
          (LargestHost(plan) > 1 ? 1 : 0);
+}
+
+uint32_t CanonicalReduceScatterRounds(const Plan& plan) {
+  const bool shows = Blocks(plan.topology).most > 1;
+  return (shows ? 1 : 0) + HeightOf(plan, plan.topology.ranks());
+}
+
+uint32_t CanonicalReduceRounds(const Plan& plan) {
+  const Blocks blocks(plan.topology);
+  const uint32_t own = blocks.of(plan.root);
+  const uint32_t own_ranks = blocks.begins[own + 1] - blocks.begins[own];
+  const uint32_t ranks = plan.topology.ranks();
+  const uint32_t shows = blocks.most > 1 ? 1 : 0;
+  switch (blocks.depth(own)) {
+    case 0:
+      return shows;
+    case 1:  // the root's block adds, and who of it is not the root sends the result on
+      return shows + HeightOf(plan, ranks - own_ranks) + 1 + (own_ranks > 1 ? 1 : 0);
+    default:
+      return shows + HeightOverRoot(plan, blocks, 0, ranks) + 1;
+  }
 }
 
 uint32_t OneRound(const Plan& plan) { return plan.topology.ranks() > 1 ? 1 : 0; }

@@ -14,6 +14,8 @@ namespace horoacc::schedule::cost {
 [[nodiscard]] Fraction CpuReduceRing(const Plan& plan, uint32_t rank);
 [[nodiscard]] Fraction CpuReduceTree(const Plan& plan, uint32_t rank);
 [[nodiscard]] Fraction Canonical(const Plan& plan, uint32_t rank);
+[[nodiscard]] Fraction CanonicalReduceScatter(const Plan& plan, uint32_t rank);
+[[nodiscard]] Fraction CanonicalReduce(const Plan& plan, uint32_t rank);
 [[nodiscard]] Fraction ChainBroadcast(const Plan& plan, uint32_t rank);
 [[nodiscard]] Fraction TreeBroadcast(const Plan& plan, uint32_t rank);
 [[nodiscard]] Fraction ToParent(const Plan& plan, uint32_t rank);  ///< S, and nothing from the root
@@ -28,6 +30,8 @@ namespace horoacc::schedule::cost {
 [[nodiscard]] uint32_t CpuReduceRingRounds(const Plan& plan);
 [[nodiscard]] uint32_t CpuReduceTreeRounds(const Plan& plan);
 [[nodiscard]] uint32_t CanonicalRounds(const Plan& plan);
+[[nodiscard]] uint32_t CanonicalReduceScatterRounds(const Plan& plan);
+[[nodiscard]] uint32_t CanonicalReduceRounds(const Plan& plan);
 [[nodiscard]] uint32_t OneRound(const Plan& plan);
 [[nodiscard]] uint32_t RailAllToAllRounds(const Plan& plan);
 

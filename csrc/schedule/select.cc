@@ -97,9 +97,10 @@ std::string_view SelectAlgorithm(const SpreadKey& key, const Settings& settings,
                                  schedule::AlgorithmChoice& choice) {
   if (const std::string_view forced = ForcedAlgorithm(key.goal, settings); !forced.empty())
     return forced;
-  const bool canonical =
-      key.goal == schedule::Goal::kAllreduce && settings.reduction == "canonical";
-  return choice.For(key.goal, key.bytes, canonical);
+  using schedule::Goal;
+  const bool reduces =
+      key.goal == Goal::kAllreduce || key.goal == Goal::kReduceScatter || key.goal == Goal::kReduce;
+  return choice.For(key.goal, key.bytes, reduces && settings.reduction == "canonical");
 }
 
 }  // namespace horoacc

@@ -37,7 +37,7 @@ struct SpreadKey {
   uint64_t bytes = 0;  ///< of the vector; where parts differ, as if all were as long as the longest
 };
 
-/// The algorithm's name: what the settings force, else the choice of what is possible. Allreduces
+/// The algorithm's name: what the settings force, else the choice of what is possible. Reductions
 /// are canonical unless the settings give that up.
 [[nodiscard]] std::string_view SelectAlgorithm(const SpreadKey& key, const Settings& settings,
                                                schedule::AlgorithmChoice& choice);

@@ -50,22 +50,24 @@ TEST(few_rounds_for_small_vectors_and_few_bytes_for_large_ones) {
   const Topology many = Topology::Equal(16, 1);
   CHECK_EQ(Chosen(many, Goal::kBroadcast, kSmall), "tree_broadcast");
   CHECK_EQ(Chosen(many, Goal::kBroadcast, kLarge), "chain_broadcast");
-  CHECK_EQ(Chosen(many, Goal::kReduce, kSmall), "tree_reduce");
-  CHECK_EQ(Chosen(many, Goal::kReduce, kLarge), "chain_reduce");
   const Topology shared = Topology::Equal(4, 8);
   CHECK_EQ(Chosen(shared, Goal::kAllToAll, kSmall), "rail_all_to_all");
   Settings fast;
   fast.reduction = "fast";
+  CHECK_EQ(Chosen(many, Goal::kReduce, kSmall, "", fast), "tree_reduce");
+  CHECK_EQ(Chosen(many, Goal::kReduceScatter, kSmall, "", fast), "log_reduce_scatter");
   // Sums in the order of ranks cost nothing on hosts of 2^k ranks, and bytes on others.
   CHECK_EQ(Chosen(shared, Goal::kAllreduce, kLarge, "", fast), "canonical");
   CHECK_EQ(Chosen(Topology::Equal(4, 3), Goal::kAllreduce, kLarge, "", fast), "cpu_reduce");
 }
 
-TEST(allreduces_are_canonical_unless_the_settings_say_otherwise) {
+TEST(reductions_are_canonical_unless_the_settings_say_otherwise) {
   const Topology two = Topology::Equal(2, 2);
   const std::string table = "ring@2,2:1024=1e-9;canonical@2,2:1024=1";
   for (const uint64_t bytes : {kSmall, kLarge}) {
     CHECK_EQ(Chosen(two, Goal::kAllreduce, bytes, table), "canonical");
+    CHECK_EQ(Chosen(two, Goal::kReduceScatter, bytes), "canonical_reduce_scatter");
+    CHECK_EQ(Chosen(two, Goal::kReduce, bytes), "canonical_reduce");
   }
   Settings fast;
   fast.reduction = "fast";

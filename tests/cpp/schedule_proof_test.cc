@@ -30,10 +30,13 @@ bool Rooted(const Algorithm& algorithm) {
   return algorithm.goal == Goal::kBroadcast || algorithm.goal == Goal::kReduce;
 }
 
+/// Rooted algorithms with another root for each shape.
 void CheckByHosts(const std::vector<Topology>& shapes) {
-  for (const Topology& shape : shapes) {
+  for (uint32_t k = 0; k < shapes.size(); ++k) {
     for (const Algorithm& algorithm : Algorithms()) {
-      if (algorithm.by_hosts) Right(algorithm, {.topology = shape});
+      if (!algorithm.by_hosts) continue;
+      const uint32_t root = Rooted(algorithm) ? k * 7 % shapes[k].ranks() : 0;
+      Right(algorithm, {.topology = shapes[k], .root = root});
     }
   }
 }
@@ -92,6 +95,38 @@ TEST(bytes_that_leave_a_host) {
     for (const char* name : {"hierarchical", "cpu_reduce"}) {
       for (const Fraction& host : Right(Named(name), {.topology = shape}).host_sends) {
         CHECK(host == least);
+      }
+    }
+  }
+}
+
+TEST(canonical_reduce_from_every_root) {
+  for (uint32_t hosts = 1; hosts <= 9; ++hosts) {
+    for (const uint32_t local : {1u, 2u, 3u, 4u}) {
+      for (uint32_t root = 0; root < hosts * local; ++root) {
+        Right(Named("canonical_reduce"), {.topology = Topology::Equal(hosts, local), .root = root});
+      }
+    }
+  }
+}
+
+TEST(sums_in_rank_order_leave_a_host_once) {
+  for (const auto& [hosts, local] : {std::pair{2u, 1u}, {2u, 2u}, {4u, 2u}, {8u, 1u}, {4u, 8u}}) {
+    const Topology shape = Topology::Equal(hosts, local);
+    const Audit scatter = Right(Named("canonical_reduce_scatter"), {.topology = shape});
+    for (const Fraction& host : scatter.host_sends) CHECK(host == Fraction{hosts - 1, hosts});
+    for (const uint32_t root : {0u, local, shape.ranks() - 1}) {
+      const Audit reduce = Right(Named("canonical_reduce"), {.topology = shape, .root = root});
+      std::vector<uint64_t> received(hosts);
+      const uint64_t whole = reduce.host_sends[0].under;
+      for (const LinkUse& link : reduce.proof.links) {
+        const uint32_t to = shape.host_of(link.to);
+        if (shape.host_of(link.from) != to) received[to] += link.chunks;
+      }
+      for (uint32_t host = 0; host < hosts; ++host) {
+        const bool two = hosts == 2 && host == shape.host_of(root);
+        CHECK_EQ(reduce.host_sends[host].over, two ? 0 : whole);
+        CHECK(received[host] <= whole);
       }
     }
   }

@@ -162,8 +162,9 @@ TEST(sizes_around_the_cuts) {
 
 TEST(a_bucket_of_many_tensors_and_types) {
   uint32_t seed = 1;
-  for (const char* name : {"ring", "double_tree", "trees", "hierarchical", "cpu_reduce",
-                           "hierarchical_tree", "cpu_reduce_tree", "tree_reduce"}) {
+  for (const char* name :
+       {"ring", "double_tree", "trees", "hierarchical", "cpu_reduce", "hierarchical_tree",
+        "cpu_reduce_tree", "tree_reduce", "canonical_reduce"}) {
     for (const RunOptions& options : Ways()) {
       RunCase what{.algorithm = name, .shape = Shapes()[++seed % 9]};
       const double ranks = what.shape.ranks();
@@ -204,20 +205,30 @@ TEST(canonical_sums_have_the_bits_of_one_host) {
   }
   for (const Topology& shape : shapes) {
     const double ranks = shape.ranks();
-    RunCase what{.algorithm = "canonical", .shape = shape};
-    what.tensors = {{DType::kFloat32, ReduceOp::kSum, {}, 301},
-                    {DType::kFloat16, ReduceOp::kAverage, {1.0, 1.0, ranks}, 203},
-                    {DType::kBFloat16, ReduceOp::kSum, {}, 155},
-                    {DType::kBFloat16, ReduceOp::kProduct, {}, 100},
-                    {DType::kFloat64, ReduceOp::kSum, {0.3, 7.0, 1.0}, 77},
-                    {DType::kFloat16, ReduceOp::kSum, {0.25, 3.0, ranks}, 64},
-                    {DType::kInt8, ReduceOp::kAverage, {1.0, 1.0, ranks}, 70},
-                    {DType::kComplex64, ReduceOp::kProduct, {}, 41}};
-    what.options = Ways()[++seed % 5];
-    what.in_place = seed % 2 == 0;
-    what.wide = true;
-    what.seed = seed;
-    Run(what, Network(seed), true);
+    const std::vector<CaseTensor> tensors = {
+        {DType::kFloat32, ReduceOp::kSum, {}, 301},
+        {DType::kFloat16, ReduceOp::kAverage, {1.0, 1.0, ranks}, 203},
+        {DType::kBFloat16, ReduceOp::kSum, {}, 155},
+        {DType::kBFloat16, ReduceOp::kProduct, {}, 100},
+        {DType::kFloat64, ReduceOp::kSum, {0.3, 7.0, 1.0}, 77},
+        {DType::kFloat16, ReduceOp::kSum, {0.25, 3.0, ranks}, 64},
+        {DType::kInt8, ReduceOp::kAverage, {1.0, 1.0, ranks}, 70},
+        {DType::kComplex64, ReduceOp::kProduct, {}, 41}};
+    for (const char* name : {"canonical", "canonical_reduce", "canonical_reduce_scatter"}) {
+      RunCase what{.algorithm = name, .shape = shape};
+      what.options = Ways()[++seed % 5];
+      what.in_place = seed % 2 == 0;
+      what.root = seed % shape.ranks();
+      what.wide = true;
+      what.seed = seed;
+      what.tensors = tensors;
+      // A vector in shards is of one type.
+      if (std::string_view(name) == "canonical_reduce_scatter") {
+        what.tensors = {tensors[seed % tensors.size()]};
+        what.tensors[0].count *= shape.ranks();
+      }
+      Run(what, Network(seed), true);
+    }
   }
 }
 

@@ -1,7 +1,6 @@
 #include "schedule/generate/canonical.h"
 
 #include <algorithm>
-#include <bit>
 #include <utility>
 
 namespace horoacc::schedule {
@@ -12,8 +11,8 @@ constexpr uint32_t kReduceLane = 1;
 constexpr uint32_t kUpLane = 2;
 constexpr uint32_t kAddLane = 3;  // of height 1; then one for each height
 // Behind the lanes that add.
-constexpr uint32_t kResultOut = 0;
-constexpr uint32_t kResultIn = 1;
+constexpr uint32_t kResultIn = 0;
+constexpr uint32_t kResultOut = 1;
 constexpr uint32_t kShareOut = 2;
 constexpr uint32_t kShareIn = 3;
 constexpr uint32_t kLanesOfResults = 4;
@@ -23,74 +22,95 @@ constexpr uint8_t kResultChannel = 1;
 constexpr uint8_t kShareChannel = 2;
 constexpr uint8_t kUpChannel = 3;  // of height 1; then one for each height
 
+// Lanes that pass results on; of a reduce the one of its root.
+uint32_t LanesOfResults(Goal goal) {
+  if (goal == Goal::kAllreduce) return kLanesOfResults;
+  return goal == Goal::kReduce ? kResultIn + 1 : 0;
+}
+
 }  // namespace
 
-CanonicalAllreduce::CanonicalAllreduce(const Topology& topology)
-    : CanonicalAllreduce(topology, ShapeOf(topology), ShardsOf(ShapeOf(topology))) {}
+CanonicalReduction::CanonicalReduction(const Topology& topology, Goal goal, uint32_t root)
+    : CanonicalReduction(topology, BlockTree(topology), goal, root) {}
 
-CanonicalAllreduce::CanonicalAllreduce(const Topology& topology, Shape shape, uint32_t shards)
-    : Schedule({.goal = Goal::kAllreduce,
-                .ranks = topology.ranks(),
-                .lanes = kAddLane + shape.nodes.back().height + kLanesOfResults,
-                .chunks = shards,
-                .in_rank_order = true}),
+CanonicalReduction::CanonicalReduction(const Topology& topology, BlockTree tree, Goal goal,
+                                       uint32_t root)
+    : Schedule(FactsOf(topology, tree, goal, root)),
       topology_(topology),
-      shape_(std::move(shape)),
+      tree_(std::move(tree)),
       notes_(static_cast<size_t>(facts().ranks) * facts().lanes),
-      awaited_(notes_.size()) {
-  for (uint32_t b = 0; b < shape_.blocks.size(); ++b) {
-    block_of_.insert(block_of_.end(), shape_.blocks[b].ranks, b);
-  }
+      awaited_(notes_.size()),
+      kept_(facts().ranks) {
   if (facts().ranks == 1) return;
   NoteReduction();
   NoteWayUp();
-  NoteWayDown();
-}
-
-CanonicalAllreduce::Shape CanonicalAllreduce::ShapeOf(const Topology& topology) {
-  Shape shape;
-  Grow(topology, shape, 0, topology.ranks());
-  return shape;
-}
-
-// Splits as the tree over ranks does, down to what lies on one host. The node's index.
-uint32_t CanonicalAllreduce::Grow(const Topology& topology, Shape& shape, uint32_t rank,
-                                  uint32_t ranks) {
-  Node node{.first = static_cast<uint32_t>(shape.blocks.size())};
-  if (topology.host_of(rank) == topology.host_of(rank + ranks - 1)) {
-    shape.blocks.push_back({rank, ranks});
-  } else {
-    const uint32_t half = std::bit_floor(ranks - 1);
-    node.child[0] = Grow(topology, shape, rank, half);
-    node.child[1] = Grow(topology, shape, rank + half, ranks - half);
-    node.blocks = static_cast<uint32_t>(shape.blocks.size()) - node.first;
-    for (const uint32_t child : node.child) {
-      node.height = std::max(node.height, shape.nodes[child].height + 1);
-    }
+  for (std::vector<uint32_t>& kept : kept_) {
+    std::ranges::sort(kept);
+    kept.erase(std::ranges::unique(kept).begin(), kept.end());
   }
-  shape.nodes.push_back(node);
-  return static_cast<uint32_t>(shape.nodes.size()) - 1;
+  if (everywhere()) NoteResultsToHosts();
+  if (goal != Goal::kReduce) return;
+  for (uint32_t shard = 0; shard < facts().chunks; ++shard) {
+    const uint32_t owner = OwnerOf(shard);
+    if (owner == root) continue;
+    Append(root, kAddLane + height() + kResultIn, {.shard = shard, .peer = owner}, kNothing);
+  }
 }
 
-// As many for every block, and at least one for each of its ranks.
-uint32_t CanonicalAllreduce::ShardsOf(const Shape& shape) {
-  const auto blocks = static_cast<uint32_t>(shape.blocks.size());
-  uint32_t most = 0;
-  for (const Block& block : shape.blocks) most = std::max(most, block.ranks);
-  return (most + blocks - 1) / blocks * blocks;
+Facts CanonicalReduction::FactsOf(const Topology& topology, const BlockTree& tree, Goal goal,
+                                  uint32_t root) {
+  return {.goal = goal,
+          .ranks = topology.ranks(),
+          .lanes = kAddLane + tree.height() + LanesOfResults(goal),
+          .chunks = goal == Goal::kReduceScatter                  ? topology.ranks()
+                    : goal == Goal::kReduce && tree.height() == 0 ? 1
+                                                                  : tree.even_shards(),
+          .root = root,
+          .in_rank_order = true};
 }
 
-uint32_t CanonicalAllreduce::OwnerOf(uint32_t shard) const {
-  return shape_.blocks[shape_.nodes.back().adder(shard)].reducer(shard);
+// The block that adds the two halves of a subtree, unless the shard's way up leads through another.
+uint32_t CanonicalReduction::AdderIn(const BlockTree::Node& node, uint32_t shard) const {
+  if (facts().goal == Goal::kReduceScatter) {
+    const uint32_t block = tree_.block_of(shard);
+    if (node.holds(block)) return block;
+  }
+  const uint32_t block = tree_.block_of(facts().root);
+  if (facts().goal != Goal::kReduce || node.height == 0 || !node.holds(block)) {
+    return node.turn(shard);
+  }
+  if (tree_.depth_of(block) == 1) return block;
+  const BlockTree::Node& left = tree_.nodes()[node.child[0]];
+  return (left.holds(block) ? tree_.nodes()[node.child[1]] : left).turn(shard);
 }
 
-uint32_t CanonicalAllreduce::RelayOf(uint32_t host, uint32_t shard) const {
+// Who of a block makes its sum of a shard. Where one host adds everything, a reduce's root does.
+uint32_t CanonicalReduction::ReducerOf(uint32_t block, uint32_t shard) const {
+  if (facts().goal == Goal::kReduce && height() == 0) return facts().root;
+  return tree_.blocks()[block].reducer(shard);
+}
+
+uint32_t CanonicalReduction::OwnerOf(uint32_t shard) const {
+  return ReducerOf(AdderIn(tree_.root(), shard), shard);
+}
+
+uint32_t CanonicalReduction::RelayOf(uint32_t host, uint32_t shard) const {
   const uint32_t owner = OwnerOf(shard);
   if (topology_.host_of(owner) == host) return owner;
   return topology_.first(host) + shard % topology_.local(host);
 }
 
-void CanonicalAllreduce::Append(uint32_t rank, uint32_t lane, Note note, uint32_t needs) {
+void CanonicalReduction::Keep(uint32_t rank, uint32_t shard) {
+  if (!everywhere()) kept_[rank].push_back(shard);
+}
+
+uint32_t CanonicalReduction::PlaceOf(uint32_t rank, uint32_t shard) const {
+  if (everywhere()) return shard;
+  const std::vector<uint32_t>& kept = kept_[rank];
+  return static_cast<uint32_t>(std::ranges::lower_bound(kept, shard) - kept.begin());
+}
+
+void CanonicalReduction::Append(uint32_t rank, uint32_t lane, Note note, uint32_t needs) {
   const size_t index = static_cast<size_t>(rank) * facts().lanes + lane;
   if (needs != kNothing && (awaited_[index] >> needs & 1) == 0) {
     note.after = 1u << needs;
@@ -101,16 +121,17 @@ void CanonicalAllreduce::Append(uint32_t rank, uint32_t lane, Note note, uint32_
 
 // To the next reducers first, so that not all ranks begin with the same one; but never two shards
 // of one reducer in another order than it reduces them.
-void CanonicalAllreduce::NoteReduction() {
+void CanonicalReduction::NoteReduction() {
   for (uint32_t rank = 0; rank < facts().ranks; ++rank) {
-    const Block& block = shape_.blocks[block_of_[rank]];
-    const uint32_t i = rank - block.first;
+    const BlockTree::Block& block = tree_.blocks()[tree_.block_of(rank)];
     for (uint32_t group = 0; group < facts().chunks && block.ranks > 1; group += block.ranks) {
       for (uint32_t k = 1; k <= block.ranks; ++k) {
-        const uint32_t shard = group + (i + k) % block.ranks;
+        const uint32_t shard = group + (rank + k) % block.ranks;
         if (shard >= facts().chunks) continue;
-        const uint32_t lane = k == block.ranks ? kReduceLane : kShowLane;
-        Append(rank, lane, {.shard = shard, .peer = block.reducer(shard)}, kNothing);
+        const uint32_t reducer = ReducerOf(tree_.block_of(rank), shard);
+        const uint32_t lane = reducer == rank ? kReduceLane : kShowLane;
+        Append(rank, lane, {.shard = shard, .peer = reducer}, kNothing);
+        if (lane == kReduceLane && height() > 0) Keep(rank, shard);
       }
     }
   }
@@ -118,51 +139,51 @@ void CanonicalAllreduce::NoteReduction() {
 
 // Messages of one height are sent, and added, in the order of the shards: with every lane in one
 // and the same order, the next message of all can always move.
-void CanonicalAllreduce::NoteWayUp() {
-  std::vector<uint32_t> by_height(shape_.nodes.size());
+void CanonicalReduction::NoteWayUp() {
+  const std::vector<BlockTree::Node>& nodes = tree_.nodes();
+  std::vector<uint32_t> by_height(nodes.size());
   for (uint32_t n = 0; n < by_height.size(); ++n) by_height[n] = n;
-  std::ranges::stable_sort(by_height, {}, [this](uint32_t n) { return shape_.nodes[n].height; });
-  std::vector<std::vector<uint32_t>> adder(shape_.nodes.size());  // by node and shard
+  std::ranges::stable_sort(by_height, {}, [&](uint32_t n) { return nodes[n].height; });
+  std::vector<std::vector<uint32_t>> adder(nodes.size());  // by node and shard
   for (auto& of_node : adder) of_node.resize(facts().chunks);
   for (uint32_t shard = 0; shard < facts().chunks; ++shard) {
-    adder.back()[shard] = shape_.nodes.back().adder(shard);
-    for (uint32_t n = static_cast<uint32_t>(shape_.nodes.size()); n-- > 0;) {
-      const Node& node = shape_.nodes[n];
-      if (node.height == 0) continue;
-      for (const uint32_t c : node.child) {
-        const Node& child = shape_.nodes[c];
+    adder.back()[shard] = AdderIn(tree_.root(), shard);
+    for (uint32_t n = static_cast<uint32_t>(nodes.size()); n-- > 0;) {
+      if (nodes[n].height == 0) continue;
+      for (const uint32_t c : nodes[n].child) {
         const uint32_t above = adder[n][shard];
-        adder[c][shard] = child.holds(above) ? above : child.adder(shard);
+        adder[c][shard] = nodes[c].holds(above) ? above : AdderIn(nodes[c], shard);
       }
     }
   }
   // By block and shard: the lane that made what the block has of it.
-  std::vector<std::vector<uint32_t>> made(shape_.blocks.size());
+  std::vector<std::vector<uint32_t>> made(tree_.blocks().size());
   for (uint32_t b = 0; b < made.size(); ++b) {
-    made[b].resize(facts().chunks, shape_.blocks[b].ranks == 1 ? kNothing : kReduceLane);
+    made[b].resize(facts().chunks, tree_.blocks()[b].ranks == 1 ? kNothing : kReduceLane);
   }
   for (const uint32_t n : by_height) {
-    const Node& node = shape_.nodes[n];
+    const BlockTree::Node& node = nodes[n];
     if (node.height == 0) continue;
-    const auto height = static_cast<uint8_t>(node.height);
+    const auto of_height = static_cast<uint8_t>(node.height);
     for (uint32_t shard = 0; shard < facts().chunks; ++shard) {
       const uint32_t to = adder[n][shard];
-      const bool left = shape_.nodes[node.child[0]].holds(to);
+      const bool left = nodes[node.child[0]].holds(to);
       const uint32_t from = adder[node.child[left ? 1 : 0]][shard];
-      const uint32_t sender = shape_.blocks[from].reducer(shard);
-      const uint32_t receiver = shape_.blocks[to].reducer(shard);
+      const uint32_t sender = ReducerOf(from, shard);
+      const uint32_t receiver = ReducerOf(to, shard);
       const auto note = [&](uint32_t block, uint32_t peer) -> Note {
-        return {shard, peer, 0, height, made[block][shard] == kNothing};
+        return {shard, peer, 0, of_height, made[block][shard] == kNothing};
       };
-      const uint32_t lane = kAddLane + height - 1;
+      const uint32_t lane = kAddLane + of_height - 1;
       Append(sender, kUpLane, note(from, receiver), made[from][shard]);
       Append(receiver, lane, note(to, sender), made[to][shard]);
+      if (node.height < height()) Keep(receiver, shard);
       made[to][shard] = lane;
     }
   }
 }
 
-void CanonicalAllreduce::NoteWayDown() {
+void CanonicalReduction::NoteResultsToHosts() {
   const uint32_t results = kAddLane + height();
   const uint32_t made = height() == 0 ? kReduceLane : results - 1;
   for (uint32_t shard = 0; shard < facts().chunks; ++shard) {
@@ -185,61 +206,105 @@ void CanonicalAllreduce::NoteWayDown() {
   }
 }
 
-uint32_t CanonicalAllreduce::steps(uint32_t rank, uint32_t lane) const {
+uint32_t CanonicalReduction::scratch(uint32_t rank) const {
+  return static_cast<uint32_t>(kept_[rank].size());
+}
+
+Part CanonicalReduction::kept(uint32_t rank, uint32_t chunk) const {
+  return {kept_[rank][chunk], 0};
+}
+
+uint32_t CanonicalReduction::steps(uint32_t rank, uint32_t lane) const {
   if (facts().ranks == 1) return lane == kReduceLane ? 1 : 0;
   return static_cast<uint32_t>(notes_[rank * facts().lanes + lane].size());
 }
 
-Step CanonicalAllreduce::step(uint32_t rank, uint32_t lane, uint32_t k) const {
+Step CanonicalReduction::step(uint32_t rank, uint32_t lane, uint32_t k) const {
   if (facts().ranks == 1) return CopyThrough(0, 1, kPrescaleOwn | kPostscale);
   const Note& note = notes_[rank * facts().lanes + lane][k];
-  const uint32_t results = kAddLane + height();
+  const bool adds = lane >= kAddLane && lane < kAddLane + height();
+  if (lane == kReduceLane) return ReduceBlock(note, rank);
+  if (lane == kUpLane || adds) return GoUp(note, rank, adds);
   Step step;
   step.after = note.after;
-  step.src_chunk = step.dst_chunk = note.shard;
   step.peer[0] = note.peer;
   if (lane == kShowLane) {
     step.op = Op::kSend;
     step.channel = kShowChannel;
     step.src = Buffer::kInput;
+    step.src_chunk = note.shard;
     step.sends = 1;
-  } else if (lane == kReduceLane) {
-    const Block& block = shape_.blocks[block_of_[rank]];
-    step.op = Op::kRecvReduce;
-    step.channel = kShowChannel;
-    step.flags = kReceiveRange | kPrescaleOwn | kPrescaleReceived;
-    if (height() == 0) step.flags |= kPostscale;
-    step.peer[0] = block.first;
-    step.peer[1] = block.ranks;
-    step.src = Buffer::kInput;
-    step.dst = Buffer::kOutput;
-  } else if (lane < results) {
-    const bool adds = lane != kUpLane;
-    step.op = adds ? Op::kRecvReduce : Op::kSend;
-    step.channel = static_cast<uint8_t>(kUpChannel + note.height - 1);
-    step.src = note.raw ? Buffer::kInput : Buffer::kOutput;
-    step.flags = note.raw ? kPrescaleOwn : 0;
-    (adds ? step.receives : step.sends) = 1;
-    if (adds) step.dst = Buffer::kOutput;
-    if (adds && note.height == height()) step.flags |= kPostscale;
-  } else if (lane == results + kResultIn || lane == results + kShareIn) {
-    step.op = Op::kRecv;
-    step.channel = lane == results + kResultIn ? kResultChannel : kShareChannel;
-    step.dst = Buffer::kOutput;
+    return step;
+  }
+  PassResult(step, rank, lane - kAddLane - height(), note.shard);
+  return step;
+}
+
+// The result of a reduce that another rank than the root has made is kept nowhere.
+void CanonicalReduction::Store(Step& step, uint32_t rank, uint32_t shard, bool last) const {
+  if (last) step.flags |= kPostscale;
+  if (last && facts().goal == Goal::kReduce && rank != facts().root) {
+    step.op = Op::kRecvReduceSend;
+    step.sends = 1;
+    step.peer[step.receives] = facts().root;
+    return;
+  }
+  step.op = Op::kRecvReduce;
+  step.dst = last ? Buffer::kOutput : partials();
+  step.dst_chunk = last ? shard : PlaceOf(rank, shard);
+}
+
+Step CanonicalReduction::ReduceBlock(const Note& note, uint32_t rank) const {
+  const BlockTree::Block& block = tree_.blocks()[tree_.block_of(rank)];
+  Step step;
+  step.channel = kShowChannel;
+  step.flags = kReceiveRange | kPrescaleOwn | kPrescaleReceived;
+  step.peer[0] = block.first;
+  step.peer[1] = block.ranks;
+  step.src = Buffer::kInput;
+  step.src_chunk = note.shard;
+  Store(step, rank, note.shard, height() == 0);
+  return step;
+}
+
+Step CanonicalReduction::GoUp(const Note& note, uint32_t rank, bool adds) const {
+  Step step;
+  step.after = note.after;
+  step.peer[0] = note.peer;
+  step.channel = static_cast<uint8_t>(kUpChannel + note.height - 1);
+  step.src = note.raw ? Buffer::kInput : partials();
+  step.src_chunk = note.raw ? note.shard : PlaceOf(rank, note.shard);
+  step.flags = note.raw ? kPrescaleOwn : 0;
+  if (adds) {
     step.receives = 1;
+    Store(step, rank, note.shard, note.height == height());
   } else {
-    const bool shares = lane == results + kShareOut;
     step.op = Op::kSend;
-    step.channel = shares ? kShareChannel : kResultChannel;
-    step.src = Buffer::kOutput;
-    if (shares) {
-      step.flags = kSendRange;
-      step.peer[1] = topology_.local(topology_.host_of(rank));
-    } else {
-      step.sends = 1;
-    }
+    step.sends = 1;
   }
   return step;
+}
+
+void CanonicalReduction::PassResult(Step& step, uint32_t rank, uint32_t lane,
+                                    uint32_t shard) const {
+  step.src_chunk = step.dst_chunk = shard;
+  step.channel = lane == kResultIn || lane == kResultOut ? kResultChannel : kShareChannel;
+  // Who adds for the root of a reduce sends as it adds.
+  if (!everywhere()) step.channel = static_cast<uint8_t>(kUpChannel + height() - 1);
+  if (lane == kResultIn || lane == kShareIn) {
+    step.op = Op::kRecv;
+    step.dst = Buffer::kOutput;
+    step.receives = 1;
+    return;
+  }
+  step.op = Op::kSend;
+  step.src = Buffer::kOutput;
+  if (lane == kResultOut) {
+    step.sends = 1;
+  } else {
+    step.flags = kSendRange;
+    step.peer[1] = topology_.local(topology_.host_of(rank));
+  }
 }
 
 }  // namespace horoacc::schedule

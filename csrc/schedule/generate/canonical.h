@@ -1,57 +1,45 @@
 #pragma once
-// Allreduce whose sums are made along the balanced binary tree over the numbers of the ranks, and
+// Reductions whose sums are made along the balanced binary tree over the numbers of the ranks, and
 // so are the same to the bit on any hosts. The exchange between blocks is recursive halving
 // (Rabenseifner 2004, and Thakur, Rabenseifner and Gropp, "Optimization of collective communication
 // operations in MPICH", 2005) with neighbours first, generalised to trees of any shape.
 #include <vector>
 
+#include "schedule/generate/block_tree.h"
 #include "schedule/generate/stage.h"
 #include "schedule/topology.h"
 
 namespace horoacc::schedule {
 
-/// A block is a largest subtree whose ranks all share a host: of hosts with 2^k ranks each, the
-/// host; where nothing fits together, every rank. A block's ranks reduce their shards in one pass
-/// each. Then, for every shard, partial sums go up the tree over the blocks: of two siblings one
-/// adds, and for each shard another one, so that all send and receive alike. The shard's root sends
-/// the result to one rank of every other host, and these show it to their hosts.
+/// A block's ranks reduce their shards in one pass each. Then, for every shard, partial sums go up
+/// the tree over the blocks: of two siblings one adds. Who adds last, and what happens then, is the
+/// goal's:
+///   allreduce       another block for each shard, so that all send and receive alike; it sends the
+///                   result to one rank of every other host, and these show it to their hosts
+///   reduce-scatter  the block of the rank whose shard it is; that rank has its result
+///   reduce          a block of the half of the tree in which the root is not, as its siblings'
+///                   below it; so the root's host sends what it has once and receives the result
+///                   once. If all the rest is one sibling of the root's block, the block itself
 ///
 /// Lanes:
 ///   0 show       every rank shows its input to those of its block that reduce it
 ///   1 reduce
 ///   2 up         partial sums to siblings
 ///   3 ...        siblings' partial sums are added, one lane for each height of the tree
-///   then         results to other hosts; results from there; results to the own host; from there
+///   then         results to other hosts; results from there; results to the own host; from there.
+///                Of a reduce, only results to the root
 ///
 /// Its tables take a few bytes for every pair of blocks.
-class CanonicalAllreduce final : public Schedule {
+class CanonicalReduction final : public Schedule {
  public:
-  explicit CanonicalAllreduce(const Topology& topology);
+  /// `root`: of a reduce.
+  CanonicalReduction(const Topology& topology, Goal goal, uint32_t root = 0);
+  [[nodiscard]] uint32_t scratch(uint32_t rank) const override;
+  [[nodiscard]] Part kept(uint32_t rank, uint32_t chunk) const override;
   [[nodiscard]] uint32_t steps(uint32_t rank, uint32_t lane) const override;
   [[nodiscard]] Step step(uint32_t rank, uint32_t lane, uint32_t k) const override;
 
  private:
-  struct Block {
-    uint32_t first = 0, ranks = 0;
-    /// Who of the block makes its sum of a shard.
-    [[nodiscard]] uint32_t reducer(uint32_t shard) const { return first + shard % ranks; }
-  };
-  /// A subtree over blocks: [first, first + blocks).
-  struct Node {
-    uint32_t first = 0, blocks = 1;
-    uint32_t height = 0;
-    uint32_t child[2]{};  ///< into the nodes
-    [[nodiscard]] bool holds(uint32_t block) const {
-      return block >= first && block < first + blocks;
-    }
-    /// The block that adds for `shard` in here, unless the shard's own way up leads through.
-    [[nodiscard]] uint32_t adder(uint32_t shard) const { return first + shard % blocks; }
-  };
-
-  struct Shape {
-    std::vector<Block> blocks;
-    std::vector<Node> nodes;  ///< the last is the root
-  };
   /// One step of a lane: a shard, and with whom.
   struct Note {
     uint32_t shard = 0, peer = 0;
@@ -60,27 +48,42 @@ class CanonicalAllreduce final : public Schedule {
     bool raw = false;    ///< what this rank has of it is still its input
   };
 
-  CanonicalAllreduce(const Topology& topology, Shape shape, uint32_t shards);
-  static Shape ShapeOf(const Topology& topology);
-  static uint32_t Grow(const Topology& topology, Shape& shape, uint32_t rank, uint32_t ranks);
-  static uint32_t ShardsOf(const Shape& shape);
+  CanonicalReduction(const Topology& topology, BlockTree tree, Goal goal, uint32_t root);
+  [[nodiscard]] static Facts FactsOf(const Topology& topology, const BlockTree& tree, Goal goal,
+                                     uint32_t root);
 
   static constexpr uint32_t kNothing = ~0u;
   void NoteReduction();
   void NoteWayUp();
-  void NoteWayDown();
+  void NoteResultsToHosts();
+  [[nodiscard]] uint32_t AdderIn(const BlockTree::Node& node, uint32_t shard) const;
+  [[nodiscard]] uint32_t ReducerOf(uint32_t block, uint32_t shard) const;
   [[nodiscard]] uint32_t OwnerOf(uint32_t shard) const;
   [[nodiscard]] uint32_t RelayOf(uint32_t host, uint32_t shard) const;
+  void Keep(uint32_t rank, uint32_t shard);
+  /// The chunk in which a rank keeps its unfinished sum of a shard.
+  [[nodiscard]] uint32_t PlaceOf(uint32_t rank, uint32_t shard) const;
   /// Appends a step that needs what lane `needs` of the rank has made (kNothing: the input). It
   /// says so unless an earlier step of its lane has waited for that already.
   void Append(uint32_t rank, uint32_t lane, Note note, uint32_t needs);
-  [[nodiscard]] uint32_t height() const { return shape_.nodes.back().height; }
+  [[nodiscard]] uint32_t height() const { return tree_.height(); }
+  [[nodiscard]] bool everywhere() const { return facts().goal == Goal::kAllreduce; }
+  /// Unfinished sums lie in the output only where every rank has one for every shard.
+  [[nodiscard]] Buffer partials() const {
+    return everywhere() ? Buffer::kOutput : Buffer::kScratch;
+  }
+  /// Where what a step has added goes; `last`: it is the result.
+  void Store(Step& step, uint32_t rank, uint32_t shard, bool last) const;
+  [[nodiscard]] Step ReduceBlock(const Note& note, uint32_t rank) const;
+  [[nodiscard]] Step GoUp(const Note& note, uint32_t rank, bool adds) const;
+  void PassResult(Step& step, uint32_t rank, uint32_t lane, uint32_t shard) const;
 
   const Topology topology_;
-  const Shape shape_;
-  std::vector<uint32_t> block_of_;        ///< by rank
+  const BlockTree tree_;
   std::vector<std::vector<Note>> notes_;  ///< by rank and lane
   std::vector<uint32_t> awaited_;         ///< by rank and lane: lanes that it has waited for
+  /// By rank: the shards of which it keeps unfinished sums in scratch, in ascending order.
+  std::vector<std::vector<uint32_t>> kept_;
 };
 
 }  // namespace horoacc::schedule

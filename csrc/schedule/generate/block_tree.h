@@ -1,0 +1,55 @@
+#pragma once
+// The balanced binary tree over the numbers of the ranks, down to what one host can add by itself.
+#include <cstdint>
+#include <vector>
+
+#include "schedule/topology.h"
+
+namespace horoacc::schedule {
+
+/// A block is a largest subtree whose ranks all share a host: of hosts with 2^k ranks each, the
+/// host; where nothing fits together, every rank. The tree above the blocks is what is left.
+class BlockTree {
+ public:
+  struct Block {
+    uint32_t first = 0, ranks = 0;
+    /// Who of the block makes its sum of a shard: the one that equals it modulo the block's ranks,
+    /// so that of as many shards as ranks everybody makes the own one.
+    [[nodiscard]] uint32_t reducer(uint32_t shard) const {
+      return first + (shard % ranks + ranks - first % ranks) % ranks;
+    }
+  };
+  /// A subtree over blocks: [first, first + blocks).
+  struct Node {
+    uint32_t first = 0, blocks = 1;
+    uint32_t height = 0;
+    uint32_t child[2]{};  ///< into the nodes
+    [[nodiscard]] bool holds(uint32_t block) const {
+      return block >= first && block < first + blocks;
+    }
+    /// One of its blocks for each shard, in turn.
+    [[nodiscard]] uint32_t turn(uint32_t shard) const { return first + shard % blocks; }
+  };
+
+  explicit BlockTree(const Topology& topology);
+
+  [[nodiscard]] const std::vector<Block>& blocks() const { return blocks_; }
+  /// Children before their parents; the last is the root.
+  [[nodiscard]] const std::vector<Node>& nodes() const { return nodes_; }
+  [[nodiscard]] const Node& root() const { return nodes_.back(); }
+  [[nodiscard]] uint32_t height() const { return root().height; }
+  [[nodiscard]] uint32_t block_of(uint32_t rank) const { return block_of_[rank]; }
+  /// As many shards for every block, and at least one for each of its ranks.
+  [[nodiscard]] uint32_t even_shards() const;
+  /// How many subtrees above the block it is in.
+  [[nodiscard]] uint32_t depth_of(uint32_t block) const;
+
+ private:
+  uint32_t Grow(const Topology& topology, uint32_t rank, uint32_t ranks);
+
+  std::vector<Block> blocks_;
+  std::vector<Node> nodes_;
+  std::vector<uint32_t> block_of_;  ///< by rank
+};
+
+}  // namespace horoacc::schedule
