@@ -56,15 +56,17 @@ Result<Settings> AgreeOnSettings(Settings settings, Bootstrap& bootstrap, int64_
 Status CheckAlike(const Settings& settings, const std::string& version, Bootstrap& bootstrap,
                   int64_t deadline_ns) {
   const std::string control = kControls[static_cast<size_t>(settings.control)];
+  // Where the library lies is each host's own affair.
+  const std::string plugin = settings.transport_plugin.empty() ? "" : "a library";
   HA_ASSIGN(const std::vector<std::string> all,
-            bootstrap.AllGather(version + "\n" + control, deadline_ns));
+            bootstrap.AllGather(version + "\n" + control + "\n" + plugin, deadline_ns));
   const auto field = [&](int rank, int index) {
     std::istringstream lines(all[rank]);
     std::string line;
     for (int k = 0; k <= index; ++k) std::getline(lines, line);
     return line;
   };
-  const std::array names = {"HoroACC's version", "setting 'control'"};
+  const std::array names = {"HoroACC's version", "setting 'control'", "setting 'transport_plugin'"};
   for (int rank = 1; rank < static_cast<int>(all.size()); ++rank) {
     for (int index = 0; index < static_cast<int>(names.size()); ++index) {
       if (field(rank, index) == field(0, index)) continue;

@@ -3,6 +3,7 @@
 #include <dlfcn.h>
 
 #include <algorithm>
+#include <cstring>
 #include <utility>
 #include <vector>
 
@@ -41,15 +42,21 @@ Result<const ha_transport_plugin*> Load(const std::string& path) {
     return Failure(path, "has no function " HA_TRANSPORT_PLUGIN_SYMBOL ", so it is none");
   }
   const ha_transport_plugin* const plugin = entry();
-  if (plugin == nullptr || plugin->version != HA_TRANSPORT_PLUGIN_VERSION) {
-    return Failure(path,
-                   "is of another version than " + std::to_string(HA_TRANSPORT_PLUGIN_VERSION));
+  if (plugin == nullptr) return Failure(path, "has no table of functions");
+  if (plugin->version != HA_TRANSPORT_PLUGIN_VERSION) {
+    return Failure(path, "has version " + std::to_string(plugin->version) +
+                             " of the contract, and this HoroACC version " +
+                             std::to_string(HA_TRANSPORT_PLUGIN_VERSION));
   }
+  const bool whole = plugin->open && plugin->address && plugin->connect && plugin->wait_fd &&
+                     plugin->close && plugin->calls.send && plugin->calls.receive &&
+                     plugin->calls.test && plugin->calls.cancel;
+  if (!whole || !plugin->name) return Failure(path, "lacks a function, or a name");
   if (plugin->most_tag < kLeastTags) return Failure(path, "has too few tags");
   return plugin;
 }
 
-/// Opens it and says where this rank is to be found.
+/// Opens it and says what it is and, behind a zero, where this rank is to be found.
 Result<std::string> OpenTransport(const std::string& path, Bootstrap& bootstrap,
                                   Transport& transport) {
   HA_ASSIGN(transport.plugin, Load(path));
@@ -65,7 +72,7 @@ Result<std::string> OpenTransport(const std::string& path, Bootstrap& bootstrap,
     return Failure(path, error.message);
   }
   address.resize(std::min(count, address.size()));
-  return address;
+  return std::string(transport.plugin->name) + '\0' + address;
 }
 
 }  // namespace
@@ -78,14 +85,23 @@ Result<std::unique_ptr<DataLinks>> LoadDataLinks(Bootstrap& bootstrap, const std
   const auto own = OpenTransport(path, bootstrap, *transport);
   const std::string blob = own.ok() ? kGood + own.value() : kBad + own.error().message;
   HA_ASSIGN(std::vector<std::string> blobs, bootstrap.AllGather(blob, deadline_ns));
+  for (int rank = 0; rank < bootstrap.size(); ++rank) {
+    if (blobs[rank].starts_with(kGood)) continue;
+    return MakeError(ErrorKind::kConfig,
+                     "rank " + std::to_string(rank) + ": " + blobs[rank].substr(1), rank);
+  }
   std::vector<ha_piece> addresses;
   for (int rank = 0; rank < bootstrap.size(); ++rank) {
     std::string& each = blobs[rank];
-    if (!each.starts_with(kGood)) {
-      return MakeError(ErrorKind::kConfig, "rank " + std::to_string(rank) + ": " + each.substr(1),
+    const size_t name = std::strlen(transport->plugin->name);
+    if (each.compare(1, name + 1, blobs[bootstrap.rank()], 1, name + 1) != 0) {
+      return MakeError(ErrorKind::kConfig,
+                       "setting 'transport_plugin' differs: rank " + std::to_string(rank) +
+                           " has the transport '" + (each.c_str() + 1) + "', rank " +
+                           std::to_string(bootstrap.rank()) + " '" + transport->plugin->name + "'",
                        rank);
     }
-    addresses.push_back({each.data() + 1, each.size() - 1});
+    addresses.push_back({each.data() + name + 2, each.size() - name - 2});
   }
   ha_transport_error error = {};
   if (transport->plugin->connect(transport->self, addresses.data(), &error) != 0) {
