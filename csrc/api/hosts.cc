@@ -25,6 +25,10 @@ int NumberIn(std::string_view text) {
   return number;
 }
 
+int64_t HostTimeout(const Settings& settings) {
+  return static_cast<int64_t>(settings.host_timeout_seconds * kSecond);
+}
+
 std::string HostName() {
   utsname names{};
   return uname(&names) == 0 ? names.nodename : "localhost";
@@ -65,6 +69,7 @@ Result<std::unique_ptr<DataLinks>> LinksAcross(const Settings& settings,
   tcp.streams = settings.tcp_streams;
   tcp.socket_buffer = settings.socket_buffer_bytes;
   tcp.checksums = settings.tcp_checksums;
+  tcp.host_timeout_ns = HostTimeout(settings);
   HA_ASSIGN(std::unique_ptr<TcpDataLinks> links, ListenForData(*parts.bootstrap, tcp));
   return std::unique_ptr<DataLinks>(std::move(links));
 }
@@ -127,6 +132,7 @@ Status ConnectHosts(const Settings& settings, const HostLinkOptions& options, En
     tcp.epoch = options.epoch;
     tcp.log = options.log;
     tcp.deadline_ns = options.deadline_ns;
+    tcp.host_timeout_ns = HostTimeout(settings);
     HA_ASSIGN(parts.links, ConnectTcpLinks(bootstrap, tcp));
   }
   HA_ASSIGN(spread.across, LinksAcross(settings, options, parts));

@@ -132,6 +132,7 @@ std::vector<Row> Rows() {
       NumberRow("silence_warning_seconds", &Settings::silence_warning_seconds),
       FlagRow("check_numerics", &Settings::check_numerics),
       NumberRow("hang_limit_seconds", &Settings::hang_limit_seconds),
+      NumberRow("host_timeout_seconds", &Settings::host_timeout_seconds),
       TextRow("timeline", &Settings::timeline),
       FlagRow("timeline_mark_cycles", &Settings::timeline_mark_cycles),
       ChoiceRow<LogLevel>("log_level", &Settings::log_level,
@@ -209,6 +210,7 @@ Result<Settings> Settings::Parse(std::span<const std::pair<std::string, std::str
         std::pair("stall_shutdown_seconds", settings.stall_shutdown_seconds),
         std::pair("silence_warning_seconds", settings.silence_warning_seconds),
         std::pair("hang_limit_seconds", settings.hang_limit_seconds),
+        std::pair("host_timeout_seconds", settings.host_timeout_seconds),
         std::pair("start_timeout_seconds", settings.start_timeout_seconds)}) {
     if (!(seconds >= 0)) {
       return MakeError(ErrorKind::kConfig, "setting '" + std::string(key) + "' cannot be '" +

@@ -27,6 +27,7 @@ struct Settings {
   double silence_warning_seconds = 5;  ///< without a heartbeat; 0: never
   bool check_numerics = false;         ///< refuse to reduce what is infinite or no number
   double hang_limit_seconds = 600;     ///< without a heartbeat, then the job ends; 0: never
+  double host_timeout_seconds = 12;    ///< without an acknowledgement of another host; 0: never
   std::string timeline;                ///< path of the trace, or empty
   bool timeline_mark_cycles = false;
   LogLevel log_level = LogLevel::kWarning;

@@ -7,6 +7,11 @@
 
 #include <algorithm>
 #include <climits>
+#include <fstream>
+#include <sstream>
+
+#include "base/clock.h"
+#include "transport/fd.h"
 
 namespace horoacc {
 namespace {
@@ -19,6 +24,38 @@ void Set(int fd, int level, int name, int value) {
   ::setsockopt(fd, level, name, &value, sizeof(value));
 }
 
+struct Options {
+  int size, beyond_the_limit;
+  const char* limits;  ///< least, first and largest size that the kernel chooses
+};
+constexpr Options kOptions[] = {
+    {SO_SNDBUF, SO_SNDBUFFORCE, "/proc/sys/net/ipv4/tcp_wmem"},
+    {SO_RCVBUF, SO_RCVBUFFORCE, "/proc/sys/net/ipv4/tcp_rmem"},
+};
+const Options& OptionsOf(Direction direction) { return kOptions[static_cast<int>(direction)]; }
+
+// The largest size that the kernel chooses; beyond everything if that cannot be found out.
+uint64_t LimitOf(Direction direction) {
+  std::ifstream text(OptionsOf(direction).limits);
+  uint64_t least = 0, first = 0, most = 0;
+  text >> least >> first >> most;
+  return text ? most : UINT64_MAX;
+}
+
+// What a process without CAP_NET_ADMIN can ask for.
+uint64_t MostForAnybody(Direction direction) {
+  const Fd probe(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  Set(probe.get(), SOL_SOCKET, OptionsOf(direction).size, INT_MAX / 2);
+  return BufferOf(probe.get(), direction);
+}
+
+bool SetBeyondLimit(int fd, Direction direction, int bytes) {
+  const int option = OptionsOf(direction).beyond_the_limit;
+  return ::setsockopt(fd, SOL_SOCKET, option, &bytes, sizeof(bytes)) == 0;
+}
+
+int Clamped(uint64_t bytes) { return static_cast<int>(std::min<uint64_t>(bytes, INT_MAX / 2)); }
+
 }  // namespace
 
 StreamHealth HealthOf(int fd) {
@@ -26,39 +63,70 @@ StreamHealth HealthOf(int fd) {
   socklen_t length = sizeof(info);
   if (::getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &length) != 0) return {};
   const uint64_t round_trip = info.tcpi_min_rtt == ~0U ? 0 : info.tcpi_min_rtt;
-  return {info.tcpi_delivery_rate, round_trip, info.tcpi_unacked, info.tcpi_last_ack_recv};
+  return {info.tcpi_delivery_rate, round_trip, info.tcpi_unacked, info.tcpi_last_ack_recv,
+          info.tcpi_rcv_space};
 }
 
-uint64_t WantedBuffer(const StreamHealth& health, uint64_t current) {
-  const uint64_t under_way = health.rate * health.round_trip / 1'000'000;
-  return std::max(current, std::min(2 * under_way, kLargest));
+int64_t HostSilence::Look(const StreamHealth& health, int64_t now_ns) {
+  if (health.unacknowledged == 0) {
+    owes_since_ns_ = 0;
+    return 0;
+  }
+  if (owes_since_ns_ == 0) owes_since_ns_ = now_ns;
+  return std::min(now_ns - owes_since_ns_, static_cast<int64_t>(health.silence) * kMillisecond);
 }
 
-uint64_t SendBufferOf(int fd) {
+// The kernel asks a connection on which nothing passes; six times the pause is the limit.
+void LimitSilence(int fd, int64_t limit_ns) {
+  if (limit_ns == 0) return Set(fd, SOL_SOCKET, SO_KEEPALIVE, 0);
+  const auto pause = static_cast<int>(std::clamp<int64_t>(limit_ns / kSecond / 6, 1, 10'000));
+  Set(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
+  Set(fd, IPPROTO_TCP, TCP_KEEPIDLE, 2 * pause);
+  Set(fd, IPPROTO_TCP, TCP_KEEPINTVL, pause);
+  Set(fd, IPPROTO_TCP, TCP_KEEPCNT, 4);
+}
+
+void LimitUnanswered(int fd, int64_t limit_ns) {
+  const int64_t ms = std::min<int64_t>(limit_ns / kMillisecond, INT_MAX);
+  Set(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, static_cast<int>(ms));
+}
+
+std::string SilenceText(int64_t silent_ns, int64_t limit_ns) {
+  std::ostringstream text;
+  text << "its host has acknowledged nothing for " << silent_ns / kSecond
+       << " s (host_timeout_seconds: " << static_cast<double>(limit_ns) / kSecond << ")";
+  return text.str();
+}
+
+uint64_t BufferOf(int fd, Direction direction) {
   int granted = 0;
   socklen_t length = sizeof(granted);
-  ::getsockopt(fd, SOL_SOCKET, SO_SNDBUF, &granted, &length);
+  ::getsockopt(fd, SOL_SOCKET, OptionsOf(direction).size, &granted, &length);
   // The kernel doubles what is asked for, to have room for its own bookkeeping.
   return static_cast<uint64_t>(granted) / 2;
 }
 
-uint64_t SetSendBuffer(int fd, uint64_t bytes) {
-  const int wanted = static_cast<int>(std::min<uint64_t>(bytes, INT_MAX / 2));
-  // Beyond the system's limit only with CAP_NET_ADMIN.
-  if (::setsockopt(fd, SOL_SOCKET, SO_SNDBUFFORCE, &wanted, sizeof(wanted)) != 0) {
-    Set(fd, SOL_SOCKET, SO_SNDBUF, wanted);
-  }
-  return SendBufferOf(fd);
+uint64_t WantedBuffer(uint64_t under_way, uint64_t current) {
+  return std::max(current, std::min(2 * under_way, kLargest));
+}
+
+void AdaptBuffer(int fd, Direction direction, uint64_t under_way) {
+  static const uint64_t limits[] = {LimitOf(Direction::kSend), LimitOf(Direction::kReceive)};
+  const uint64_t current = BufferOf(fd, direction);
+  if (2 * current < limits[static_cast<int>(direction)]) return;
+  const uint64_t wanted = WantedBuffer(under_way, current);
+  if (wanted <= current + current / 4 || SetBeyondLimit(fd, direction, Clamped(wanted))) return;
+  const uint64_t possible = std::min(wanted, MostForAnybody(direction));
+  if (possible > current) Set(fd, SOL_SOCKET, OptionsOf(direction).size, Clamped(possible));
 }
 
 void PrepareStream(int fd, uint64_t fixed_buffer) {
-  Set(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, 0);
+  LimitUnanswered(fd, 0);
   Set(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, kUnsent);
   if (fixed_buffer == 0) return;
-  SetSendBuffer(fd, fixed_buffer);
-  const int wanted = static_cast<int>(std::min<uint64_t>(fixed_buffer, INT_MAX / 2));
-  if (::setsockopt(fd, SOL_SOCKET, SO_RCVBUFFORCE, &wanted, sizeof(wanted)) != 0) {
-    Set(fd, SOL_SOCKET, SO_RCVBUF, wanted);
+  for (const Direction direction : {Direction::kSend, Direction::kReceive}) {
+    if (SetBeyondLimit(fd, direction, Clamped(fixed_buffer))) continue;
+    Set(fd, SOL_SOCKET, OptionsOf(direction).size, Clamped(fixed_buffer));
   }
 }
 

@@ -1,8 +1,11 @@
 #pragma once
-// How large the kernel's send buffer of a stream has to be: twice what the network has under way,
-// which is the rate times the round trip. A buffer that is too small bounds the rate that can be
-// measured, so the estimate doubles until the network itself is the bound.
+// How large the kernel's buffers of a stream have to be: twice what the network has under way,
+// which is the rate times the round trip. The kernel adapts them by itself, and better than anybody
+// from outside, up to a limit of the system's (tcp_wmem, tcp_rmem); and not any more once a size
+// was set. So sizes are set only where a buffer has come to that limit and bounds the rate. That
+// estimate doubles until the network itself is the bound.
 #include <cstdint>
+#include <string>
 
 namespace horoacc {
 
@@ -11,21 +14,49 @@ struct StreamHealth {
   uint64_t round_trip = 0;      ///< microseconds, the least seen
   uint64_t unacknowledged = 0;  ///< packets
   uint64_t silence = 0;         ///< milliseconds since the peer's kernel acknowledged anything
+  uint64_t received = 0;        ///< bytes that came in a round trip, the most seen
+  /// Bytes that the network holds on the way to the peer.
+  [[nodiscard]] uint64_t under_way() const { return rate * round_trip / 1'000'000; }
 };
 
 /// What TCP_INFO says; zeros if it says nothing.
 [[nodiscard]] StreamHealth HealthOf(int fd);
 
-/// The buffer to ask for; `current` if that will do. Pure.
-[[nodiscard]] uint64_t WantedBuffer(const StreamHealth& health, uint64_t current);
+/// For how long the host at the other end has acknowledged nothing of what it was sent. An idle
+/// connection is silent as well, so the time counts from the first look that finds it owes an
+/// answer.
+class HostSilence {
+ public:
+  /// Nanoseconds; 0 if it owes none.
+  [[nodiscard]] int64_t Look(const StreamHealth& health, int64_t now_ns);
 
-/// Asks for a buffer of so many bytes of payload, and keeps the backlog behind it short, so that a
-/// stripe goes to the stream that can send it soonest. Returns what the kernel granted.
-uint64_t SetSendBuffer(int fd, uint64_t bytes);
-[[nodiscard]] uint64_t SendBufferOf(int fd);
+ private:
+  int64_t owes_since_ns_ = 0;
+};
 
-/// What every stream gets: no limit on how long a peer may leave data unread (it may compute for
-/// minutes, or be stopped by a debugger; that its host is alive is seen from its acknowledgements).
+/// How long a host may be silent until its connections are lost; 0: for ever.
+void LimitSilence(int fd, int64_t limit_ns);
+/// How long what was sent may stay unacknowledged, or unread behind a full buffer; 0: for ever.
+void LimitUnanswered(int fd, int64_t limit_ns);
+/// "its host has acknowledged nothing for 13 s (host_timeout_seconds: 12)"
+[[nodiscard]] std::string SilenceText(int64_t silent_ns, int64_t limit_ns);
+
+enum class Direction { kSend, kReceive };
+
+/// The bytes of payload for which a stream's buffer has room.
+[[nodiscard]] uint64_t BufferOf(int fd, Direction direction);
+
+/// The buffer to ask for if so much is under way; `current` if that will do. Pure.
+[[nodiscard]] uint64_t WantedBuffer(uint64_t under_way, uint64_t current);
+
+/// Makes a buffer larger that the kernel has made as large as it ever does, if that bounds what is
+/// under way, and if the system lets this process.
+void AdaptBuffer(int fd, Direction direction, uint64_t under_way);
+
+/// What every stream gets: a short backlog behind its buffer, so that a stripe goes to the stream
+/// that can send it soonest; the buffers, if they have a fixed size; and no limit on how long a
+/// peer may leave data unread (it may compute for minutes, or be stopped by a debugger; that its
+/// host is alive is seen from its acknowledgements).
 void PrepareStream(int fd, uint64_t fixed_buffer);
 
 }  // namespace horoacc

@@ -185,7 +185,8 @@ Status Links::Open(Fd listener, SocketAddress own, std::vector<Place> places) {
   dialed_.assign(places_.size(), false);
   for (int peer = 0; peer < size; ++peer) {
     peers_.push_back(std::make_unique<TcpPeer>(peer, options_.epoch, options_.checksums,
-                                               options_.socket_buffer, epoll_.get()));
+                                               options_.socket_buffer, options_.host_timeout_ns,
+                                               epoll_.get()));
   }
   return {};
 }

@@ -10,7 +10,9 @@
 #include <optional>
 #include <utility>
 
+#include "base/clock.h"
 #include "transport/frames.h"
+#include "transport/stream_tuning.h"
 #include "transport/tcp_mesh.h"
 
 namespace horoacc {
@@ -22,6 +24,7 @@ constexpr uint64_t kLongestMessage = 256ULL << 20;
 constexpr size_t kLongestBacklog = 512ULL << 20;
 /// The bell's mark in the epoll set, where ranks have their number.
 constexpr uint32_t kBell = UINT32_MAX;
+constexpr int64_t kLookAfterHosts = 250 * kMillisecond;
 
 std::string LostLink(int peer, const std::string& why) {
   return "lost the control link to rank " + std::to_string(peer) + ": " + why;
@@ -35,6 +38,8 @@ struct Link {
   FrameWriter writer;
   bool wants_to_write = false;  ///< registered for EPOLLOUT
   bool send_failed = false;     ///< what it sent before may still be read
+  bool asked = false;           ///< something was sent that may not have been acknowledged
+  HostSilence silence;
 };
 
 /// A message that has come, or the end of its source's link.
@@ -45,7 +50,8 @@ struct Arrival {
 
 class TcpControlLinks final : public ControlLinks {
  public:
-  TcpControlLinks(int size, uint64_t epoch) {
+  TcpControlLinks(int size, uint64_t epoch, int64_t host_timeout_ns)
+      : host_timeout_ns_(host_timeout_ns) {
     for (int peer = 0; peer < size; ++peer) links_.emplace_back(epoch);
   }
   ~TcpControlLinks() override;
@@ -68,12 +74,15 @@ class TcpControlLinks final : public ControlLinks {
 
  private:
   Status LookAtNetwork();
+  void LookAfterHosts();
   void ReadFrom(int peer);
   void WriteTo(int peer);
   void Lose(int peer, const std::string& why);
   void Watch(int peer, bool writing);
   void RingIf(bool more);
 
+  const int64_t host_timeout_ns_;
+  int64_t look_after_hosts_ns_ = 0;
   std::vector<Link> links_;  ///< by rank
   Fd epoll_;
   Fd bell_;  ///< in the epoll set; readable while arrivals_ is not empty but epoll might be quiet
@@ -108,6 +117,12 @@ Status TcpControlLinks::Open(std::vector<Fd> connections) {
   if (!watch(bell_, kBell)) return SystemError("epoll_ctl");
   for (size_t peer = 0; peer < links_.size(); ++peer) {
     links_[peer].fd = std::move(connections[peer]);
+    if (links_[peer].fd) {
+      // Beside this link's own look at it: also a process that does not read, though its host
+      // acknowledges, must not be waited for without end.
+      LimitSilence(links_[peer].fd.get(), host_timeout_ns_);
+      LimitUnanswered(links_[peer].fd.get(), 10 * host_timeout_ns_);
+    }
     if (links_[peer].fd && !watch(links_[peer].fd, static_cast<uint32_t>(peer))) {
       return SystemError("epoll_ctl");
     }
@@ -169,6 +184,23 @@ Status TcpControlLinks::LookAtNetwork() {
   return {};
 }
 
+// A process may be stopped for as long as it likes: its host answers.
+void TcpControlLinks::LookAfterHosts() {
+  const int64_t now = NowNs();
+  if (host_timeout_ns_ == 0 || now < look_after_hosts_ns_) return;
+  look_after_hosts_ns_ = now + kLookAfterHosts;
+  for (size_t peer = 0; peer < links_.size(); ++peer) {
+    Link& link = links_[peer];
+    if (!link.fd || !link.asked) continue;
+    const StreamHealth health = HealthOf(link.fd.get());
+    const int64_t silent = link.silence.Look(health, now);
+    link.asked = health.unacknowledged > 0 || link.writer.pending() > 0;
+    if (silent >= host_timeout_ns_) {
+      Lose(static_cast<int>(peer), SilenceText(silent, host_timeout_ns_));
+    }
+  }
+}
+
 void TcpControlLinks::RingIf(bool more) {
   if (more == ringing_) return;
   ringing_ = more;
@@ -194,6 +226,7 @@ Status TcpControlLinks::Send(int peer, std::span<const std::byte> bytes) {
   const bool idle = link.writer.pending() == 0;
   if (!link.send_failed) {
     link.writer.Queue(kControl, bytes);
+    link.asked = true;
     // Behind a backlog the socket is known to be full; epoll says when it is not.
     if (idle && holding_) held_.push_back(peer);
     if (idle && !holding_) WriteTo(peer);
@@ -216,6 +249,7 @@ void TcpControlLinks::Flush() {
 
 Result<std::optional<ControlMessage>> TcpControlLinks::Receive() {
   if (arrivals_.empty()) HA_TRY(LookAtNetwork());
+  if (arrivals_.empty()) LookAfterHosts();
   if (arrivals_.empty()) return std::optional<ControlMessage>();
   Arrival arrival = std::move(arrivals_.front());
   arrivals_.pop_front();
@@ -229,7 +263,8 @@ Result<std::optional<ControlMessage>> TcpControlLinks::Receive() {
 Result<std::unique_ptr<ControlLinks>> ConnectTcpLinks(Bootstrap& bootstrap,
                                                       const TcpLinksOptions& options) {
   HA_ASSIGN(std::vector<Fd> connections, ConnectMesh(bootstrap, options));
-  auto links = std::make_unique<TcpControlLinks>(bootstrap.size(), options.epoch);
+  auto links =
+      std::make_unique<TcpControlLinks>(bootstrap.size(), options.epoch, options.host_timeout_ns);
   HA_TRY(links->Open(std::move(connections)));
   return std::unique_ptr<ControlLinks>(std::move(links));
 }

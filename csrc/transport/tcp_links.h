@@ -19,7 +19,8 @@ struct TcpLinksOptions {
   uint64_t epoch = 0;
   int64_t deadline_ns = 0;  ///< CLOCK_MONOTONIC, for connecting
   std::vector<int> peers;   ///< ranks to have a link to, the same on both ends; empty: all
-  int send_buffer = 0;      ///< bytes of the kernel's buffer of a link; 0: the system's choice
+  int64_t host_timeout_ns = 12'000'000'000;  ///< how long a host may be silent; 0: for ever
+  int send_buffer = 0;  ///< bytes of the kernel's buffer of a link; 0: the system's choice
   Log log{0, LogLevel::kWarning, false};  ///< where strangers are told of
 };
 

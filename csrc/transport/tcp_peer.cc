@@ -7,15 +7,13 @@
 #include <charconv>
 #include <utility>
 
-#include "transport/stream_tuning.h"
+#include "base/clock.h"
 
 namespace horoacc {
 namespace {
 
 /// Batches of one connection before the others have their turn.
 constexpr int kBatchesAtOnce = 8;
-/// After so long without an acknowledgement of what was sent, the peer's host is dead.
-constexpr uint64_t kSilenceMs = 12'000;
 
 }  // namespace
 
@@ -55,6 +53,7 @@ Error TcpPeer::Lost(const std::string& why) const {
 
 Status TcpPeer::Join(Fd connection) {
   PrepareStream(connection.get(), fixed_buffer_);
+  LimitSilence(connection.get(), host_timeout_ns_);
   const uint64_t mark = (static_cast<uint64_t>(rank_) << 16) + streams_.size();
   epoll_event event{.events = EPOLLIN, .data = {.u64 = mark}};
   if (::epoll_ctl(epoll_, EPOLL_CTL_ADD, connection.get(), &event) != 0) {
@@ -63,6 +62,7 @@ Status TcpPeer::Join(Fd connection) {
   streams_.push_back(
       std::make_unique<TcpStream>(std::move(connection), epoch_, checksums_, traffic_));
   full_.push_back(false);
+  silences_.emplace_back();
   closed_.push_back(false);
   ++open_;
   return {};
@@ -168,18 +168,20 @@ void TcpPeer::Detach(const OutboundLink* link) {
 }
 
 Status TcpPeer::LookAfterStreams() {
+  const bool received = traffic_.bytes_received > looked_at_;
+  looked_at_ = traffic_.bytes_received;
   for (size_t stream = 0; stream < streams_.size(); ++stream) {
-    if (!full_[stream] || closed_[stream]) continue;
+    const bool full = full_[stream];
+    if (closed_[stream] || (!full && !received)) continue;
     const int fd = streams_[stream]->fd().get();
     const StreamHealth health = HealthOf(fd);
-    if (health.unacknowledged > 0 && health.silence > kSilenceMs) {
-      return Lost("its host has acknowledged nothing for " + std::to_string(health.silence / 1000) +
-                  " s");
+    const int64_t silent = full ? silences_[stream].Look(health, NowNs()) : 0;
+    if (host_timeout_ns_ > 0 && silent >= host_timeout_ns_) {
+      return Lost(SilenceText(silent, host_timeout_ns_));
     }
     if (fixed_buffer_ > 0) continue;
-    const uint64_t current = SendBufferOf(fd);
-    const uint64_t wanted = WantedBuffer(health, current);
-    if (wanted > current + current / 4) SetSendBuffer(fd, wanted);
+    if (full) AdaptBuffer(fd, Direction::kSend, health.under_way());
+    if (received) AdaptBuffer(fd, Direction::kReceive, health.received);
   }
   return {};
 }
@@ -203,6 +205,7 @@ void TcpPeer::End(DataKind words, std::string_view text) {
   inbound_.DropAll();
   streams_.clear();
   full_.clear();
+  silences_.clear();
   closed_.clear();
   open_ = 0;
 }

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "transport/stream_tuning.h"
 #include "transport/tcp_inbound.h"
 #include "transport/tcp_outbound.h"
 #include "transport/tcp_stream.h"
@@ -17,11 +18,13 @@ namespace horoacc {
 class TcpPeer final : public FrameReceiver {
  public:
   /// `epoll`: the set that the connections join; an event's mark is `(rank << 16) + stream`.
-  TcpPeer(int rank, uint64_t epoch, bool checksums, uint64_t fixed_buffer, int epoll)
+  TcpPeer(int rank, uint64_t epoch, bool checksums, uint64_t fixed_buffer, int64_t host_timeout_ns,
+          int epoll)
       : rank_(rank),
         epoch_(epoch),
         checksums_(checksums),
         fixed_buffer_(fixed_buffer),
+        host_timeout_ns_(host_timeout_ns),
         epoll_(epoll),
         inbound_(rank) {}
 
@@ -43,7 +46,7 @@ class TcpPeer final : public FrameReceiver {
   [[nodiscard]] bool gone() const { return open_ == 0 && !streams_.empty(); }
   /// A link's memory may go.
   void Detach(const OutboundLink* link);
-  /// Adapts the buffers of full connections. kPeerLost if the peer's host shows no sign of life.
+  /// Adapts the buffers of connections at work. kPeerLost if the peer's host shows no sign of life.
   Status LookAfterStreams();
   /// Last words over whatever connection is between two frames, then their end. Nothing waits, and
   /// no link's memory is touched.
@@ -63,14 +66,17 @@ class TcpPeer final : public FrameReceiver {
   const uint64_t epoch_;
   const bool checksums_;
   const uint64_t fixed_buffer_;
+  const int64_t host_timeout_ns_;
   const int epoll_;
   Inbound inbound_;
   Outbound outbound_;
   TcpTraffic traffic_;
   std::vector<std::unique_ptr<TcpStream>> streams_;
-  std::vector<bool> full_;    ///< by stream: registered for writing
-  std::vector<bool> closed_;  ///< by stream: the peer has closed its end, in order
+  std::vector<bool> full_;             ///< by stream: registered for writing
+  std::vector<HostSilence> silences_;  ///< by stream
+  std::vector<bool> closed_;           ///< by stream: the peer has closed its end, in order
   int open_ = 0;
+  uint64_t looked_at_ = 0;     ///< how much had come when the streams were looked after
   bool left_ = false;          ///< the peer has said that it ends in order
   std::optional<Error> told_;  ///< why the peer has given up
 };

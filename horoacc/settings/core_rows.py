@@ -125,8 +125,9 @@ CORE_ROWS: tuple[Setting, ...] = (
         "int",
         0,
         "HOROACC_SOCKET_BUFFER_BYTES",
-        "The kernel's buffers of such a connection. 0: twice the measured product of bandwidth and "
-        "delay.",
+        "The kernel's buffers of such a connection. 0: the kernel's own choice up to its limit "
+        "(`tcp_wmem`, `tcp_rmem`), and beyond that twice the measured product of bandwidth and "
+        "delay, as far as the process may.",
         flag="--socket-buffer-bytes",
         yaml=("network", "socket_buffer_bytes"),
         least=0,
@@ -147,7 +148,8 @@ CORE_ROWS: tuple[Setting, ...] = (
         "",
         "HOROACC_TRANSPORT_PLUGIN",
         "Path of a shared library with a transport of its own "
-        "(`csrc/transport/transport_plugin.h`), which carries the data between hosts.",
+        "(`csrc/transport/transport_plugin.h`), which carries the data between hosts. All ranks "
+        "need one, each on its own host.",
         flag="--transport-plugin",
         yaml=("network", "transport_plugin"),
     ),
@@ -307,6 +309,18 @@ CORE_ROWS: tuple[Setting, ...] = (
         "debugger.",
         flag="--hang-limit-seconds",
         yaml=("stall_check", "hang_limit_seconds"),
+        least=0,
+    ),
+    Setting(
+        "host_timeout_seconds",
+        "float",
+        12.0,
+        "HOROACC_HOST_TIMEOUT_SECONDS",
+        "After how long without an acknowledgement from another host its ranks are lost: it has "
+        "vanished, or the network between. 0: never. A rank that is only stopped is none of it, "
+        "for its host acknowledges.",
+        flag="--host-timeout-seconds",
+        yaml=("stall_check", "host_timeout_seconds"),
         least=0,
     ),
     Setting(

@@ -151,16 +151,34 @@ TEST(OffersTravelAsText) {
 
 TEST(BuffersGrowToTwiceTheBandwidthDelayProduct) {
   // 1 Gbit/s over 40 ms is 5 MB.
-  CHECK_EQ(WantedBuffer({125'000'000, 40'000, 0, 0}, 1 << 20), 10'000'000);
-  CHECK_EQ(WantedBuffer({125'000'000, 100, 0, 0}, 1 << 20), 1 << 20);
-  CHECK_EQ(WantedBuffer({0, 0, 0, 0}, 4096), 4096);
+  CHECK_EQ(WantedBuffer(StreamHealth{125'000'000, 40'000}.under_way(), 1 << 20), 10'000'000);
+  CHECK_EQ(WantedBuffer(StreamHealth{125'000'000, 100}.under_way(), 1 << 20), 1 << 20);
+  CHECK_EQ(WantedBuffer(StreamHealth{}.under_way(), 4096), 4096);
   // A buffer that bounds the rate doubles until it does not: 64 KiB over 40 ms, then 128 KiB, ...
   uint64_t buffer = 64 << 10;
   for (int round = 0; round < 20; ++round) {
     const uint64_t rate = std::min<uint64_t>(125'000'000, buffer * 25);
-    buffer = WantedBuffer({rate, 40'000, 0, 0}, buffer);
+    buffer = WantedBuffer(StreamHealth{rate, 40'000}.under_way(), buffer);
   }
   CHECK_EQ(buffer, 10'000'000);
+}
+
+TEST(BuffersAreTheKernelsOwnUpToItsLimit) {
+  for (const Direction direction : {Direction::kSend, Direction::kReceive}) {
+    const Fd own(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    const uint64_t fresh = BufferOf(own.get(), direction);
+    CHECK(fresh > 0);
+    AdaptBuffer(own.get(), direction, 100 << 20);
+    CHECK_EQ(BufferOf(own.get(), direction), fresh);
+    // One that is as large as the kernel makes it grows with what is under way, if that is allowed.
+    PrepareStream(own.get(), 64 << 20);
+    const uint64_t full = BufferOf(own.get(), direction);
+    AdaptBuffer(own.get(), direction, 100 << 20);
+    const bool allowed = full >= 64 << 20;
+    CHECK_EQ(BufferOf(own.get(), direction), allowed ? 200 << 20 : full);
+    AdaptBuffer(own.get(), direction, 1 << 20);
+    CHECK_EQ(BufferOf(own.get(), direction), allowed ? 200 << 20 : full);
+  }
 }
 
 TEST(AMessageIsCutIntoStripesAndCreditsGoFirst) {
