@@ -21,6 +21,8 @@ LARGE = 8 * MIB
 """Where bandwidth decides: here the simulator's error is quoted."""
 FITTED = "ring"
 ALGORITHMS = ("ring", "double_tree", "hierarchical", "hierarchical_tree", "cpu_reduce", "canonical")
+SCATTERS = {"canonical": 0.5, "ring": 0.75, "log": 1.0}
+"""Reduce-scatters, and what they send over a host's link on 2x2, over the vector's bytes."""
 Times = dict[tuple[tuple[int, ...], str, int], Order]
 
 
@@ -32,19 +34,21 @@ def run(records: Records, quick: bool) -> None:
         return
     sizes = (4 << 10, MIB) if quick else (*SIZES, LARGE)
     try:
-        times, pings = _measure(sizes, 1 if quick else 3)
+        times, pings, scatters = _measure(sizes, 1 if quick else 3)
     except subprocess.SubprocessError as error:
         records.complain("horoacc", 4, str(error))
         return
     _bytes(records, times, max(sizes))
+    _scatters(records, scatters, max(sizes))
     _orders(records, times, sizes)
     _simulated(records, times, pings, [size for size in sizes if size >= LARGE] or [MIB])
 
 
-def _measure(sizes: Sequence[int], turns: int) -> tuple[Times, dict[int, float]]:
-    """Times by shape, algorithm and size, and those of a ping-pong by size."""
+def _measure(sizes: Sequence[int], turns: int) -> tuple[Times, dict[int, float], dict[str, Order]]:
+    """Times by shape, algorithm and size, those of a ping-pong by size, and reduce-scatters."""
     times: Times = {}
     pings = {}
+    scatters = {}
     for hosts in SHAPES:
         work = [order("allreduce", size, turns if size > 64 << 10 else 3 * turns,
                       batch=1 if size > 64 << 10 else 10) for size in sizes]  # fmt: skip
@@ -52,16 +56,23 @@ def _measure(sizes: Sequence[int], turns: int) -> tuple[Times, dict[int, float]]
         ping = [order("pingpong", size, turns, ranks=[[0, sum(hosts) - 1]]) for size in sizes]
         inside = [order("allreduce", max(sizes), turns, ranks=[[0, 1], [2, 3]])]
         entries.append(({"HOROACC_ALGORITHM": FITTED}, ping + (inside if len(hosts) == 2 else [])))
+        if len(hosts) == 2:
+            work = [order("reducescatter", max(sizes), turns)]
+            entries += [
+                ({"HOROACC_ALGORITHM": f"{name}_reduce_scatter"}, work) for name in SCATTERS
+            ]
         with Laboratory(Network(hosts=len(hosts), rate=RATE)) as lab:
             for told in measure(lab, shape(hosts), entries):
-                if told["call"] == "pingpong":
+                if told["call"] == "reducescatter":
+                    scatters[told["set"]["HOROACC_ALGORITHM"].partition("_")[0]] = told
+                elif told["call"] == "pingpong":
                     pings[told["bytes"]] = told["time"]
                 elif "ranks" in told:
                     pings[0] = told["time"]
                 else:
                     name = told["set"]["HOROACC_ALGORITHM"]
                     times[hosts, name, told["bytes"]] = told
-    return times, pings
+    return times, pings, scatters
 
 
 def _bytes(records: Records, times: Times, size: int) -> None:
@@ -70,6 +81,16 @@ def _bytes(records: Records, times: Times, size: int) -> None:
         what = f"2x2, {name}: bytes of a host's link over the vector's"
         print(f"  {what}: {sent:.4f}")
         records.target(what, sent, 1.02 * most, "", at_most=True)
+
+
+def _scatters(records: Records, scatters: dict[str, Order], size: int) -> None:
+    for name, most in SCATTERS.items():
+        sent = scatters[name]["sent"]["eth0"] / size
+        what = f"2x2, {name} reduce-scatter: bytes of a host's link over the vector's"
+        print(f"  {what}: {sent:.4f}, {scatters[name]['time'] * 1e3:.1f} ms")
+        records.target(what, sent, 1.02 * most, "", at_most=True)
+    row = {name: told["time"] for name, told in scatters.items()}
+    records.write({"figure": f"reduce-scatter on 2x2, {size >> 10} KiB", **row})
 
 
 def _orders(records: Records, times: Times, sizes: Sequence[int]) -> None:

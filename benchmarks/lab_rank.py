@@ -3,8 +3,9 @@
 `python -m benchmarks.lab_rank '[{"set": {variable: value}, "do": [{...}, ...]}, ...]'`: with each
 entry's variables a job begins anew, and does its measurements: {"call": "allreduce", "bytes": n,
 "turns": n, "ranks": [[0, 1], [2, 3]]}. `ranks`: process sets that do it at the same time; without
-it, all. Lines of JSON: the order, its times in seconds, what was wrong, what h1's interfaces
-sent in the last turn, in bytes and packets, and how many connections the first call opened.
+it, all. Only the calls are timed, not what fills arrays and looks at them. Lines of JSON: the
+order, its times in seconds, what was wrong, what h1's interfaces sent in the last turn, in bytes
+and packets, and how many connections the first call opened.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +25,14 @@ import numpy as np
 import horoacc as hvd
 from benchmarks.lab.counters import read_counters
 
-Call = Callable[[], bool]
-"""A collective, and whether its result is right."""
+
+@dataclass(frozen=True)
+class Call:
+    """A collective: what fills its array, the call, and whether so many of them were right."""
+
+    fill: Callable[[], object]
+    make: Callable[[], object]
+    right: Callable[[int], bool]
 
 
 def main() -> None:
@@ -48,12 +56,15 @@ def _do(order: dict[str, Any], name: str) -> None:
     batch = order.get("batch", 1)
     opened = 0
     for turn in range(order["turns"] + 1):
+        if call is not None:
+            call.fill()
         hvd.barrier()
         idle = _connections()
         before, began = read_counters(os.getpid()), time.perf_counter()
-        if call is not None:
-            wrong += sum(not call() for _ in range(batch))
+        for _ in range(batch if call is not None else 0):
+            call.make()
         took = time.perf_counter() - began
+        wrong += call is not None and not call.right(batch)
         if turn == 0:  # before the ranks tell each other their times
             hvd.barrier()
             opened = _connections() - idle
@@ -81,14 +92,22 @@ def _connections() -> int:
 
 def _allreduce(size: int, ranks: Any, name: str) -> Call:
     array = np.ones(size // 4, np.float32)
-    wanted = float(ranks.size())
+    return Call(
+        lambda: array.fill(1),
+        lambda: hvd.allreduce_(array, name=f"a{name}", op=hvd.Sum, process_set=ranks),
+        lambda calls: _holds(array, float(ranks.size()) ** calls),
+    )
 
-    def call() -> bool:
-        array.fill(1)
-        hvd.allreduce_(array, name=f"a{name}", op=hvd.Sum, process_set=ranks)
-        return bool((array[:: max(1, len(array) // 1000)] == wanted).all())
 
-    return call
+def _reducescatter(size: int, ranks: Any, name: str) -> Call:
+    array = np.ones((ranks.size(), size // 4 // ranks.size()), np.float32)
+    got: list[Any] = []
+    return Call(
+        got.clear,
+        lambda: got.append(hvd.reducescatter(array, name=f"s{name}", op=hvd.Sum,
+                                             process_set=ranks)),
+        lambda calls: len(got) == calls and all(_holds(one.ravel(), ranks.size()) for one in got),
+    )  # fmt: skip
 
 
 def _broadcast(size: int, ranks: Any, name: str) -> Call:
@@ -97,35 +116,42 @@ def _broadcast(size: int, ranks: Any, name: str) -> Call:
 
 def _rooted(size: int, ranks: Any, name: str, root: int) -> Call:
     array = np.zeros(size // 4, np.float32)
-
-    def call() -> bool:
-        if hvd.rank() == root:
-            array.fill(7)
-        hvd.broadcast_(array, root, name=f"b{name}.{root}", process_set=ranks)
-        return bool((array[:: max(1, len(array) // 1000)] == 7).all())
-
-    return call
+    return Call(
+        lambda: array.fill(7 if hvd.rank() == root else 0),
+        lambda: hvd.broadcast_(array, root, name=f"b{name}.{root}", process_set=ranks),
+        lambda _: _holds(array, 7),
+    )
 
 
 def _pingpong(size: int, ranks: Any, name: str) -> Call:
     """There and back: two broadcasts."""
     there, back = (_rooted(size, ranks, name, root) for root in ranks.ranks)
-    return lambda: there() and back()
+    return Call(
+        lambda: (there.fill(), back.fill()),
+        lambda: (there.make(), back.make()),
+        lambda calls: there.right(calls) and back.right(calls),
+    )
 
 
 def _alltoall(size: int, ranks: Any, name: str) -> Call:
     """`size`: what each rank sends to each."""
     array = np.full((ranks.size(), size // 4), hvd.rank(), np.float32)
+    got: list[Any] = []
+    return Call(
+        got.clear,
+        lambda: got.append(hvd.alltoall(array, name=f"x{name}", process_set=ranks)),
+        lambda calls: len(got) == calls and all(one[:, 0].tolist() == ranks.ranks for one in got),
+    )
 
-    def call() -> bool:
-        got = hvd.alltoall(array, name=f"x{name}", process_set=ranks)
-        return bool((got[:, 0] == ranks.ranks).all())
 
-    return call
+def _holds(array: Any, value: float) -> bool:
+    """In a thousand places."""
+    return bool((array[:: max(1, len(array) // 1000)] == np.float32(value)).all())
 
 
 CALLS: dict[str, Callable[[int, Any, str], Call]] = {
     "allreduce": _allreduce,
+    "reducescatter": _reducescatter,
     "broadcast": _broadcast,
     "pingpong": _pingpong,
     "alltoall": _alltoall,

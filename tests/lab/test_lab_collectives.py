@@ -71,7 +71,8 @@ REDUCE = """
 import sys, numpy as np
 import horoacc as hvd
 hvd.init()
-got = hvd.allreduce(np.full(int(sys.argv[1]) // 4, hvd.rank() + 1, np.float32), op=hvd.Sum)
+call = getattr(hvd, sys.argv[2])
+got = call(np.full(int(sys.argv[1]) // 4, hvd.rank() + 1, np.float32), op=hvd.Sum)
 assert (got == hvd.size() * (hvd.size() + 1) / 2).all()
 hvd.shutdown()
 """
@@ -125,15 +126,21 @@ def test_a_death_on_another_host_is_told(build: Build) -> None:
 
 
 @pytest.mark.parametrize(
-    ("algorithm", "times"), [("hierarchical", 1.0), ("canonical", 1.0), ("ring", 1.5)]
+    ("algorithm", "call", "times"),
+    [
+        ("hierarchical", "allreduce", 1.0),
+        ("canonical", "allreduce", 1.0),
+        ("ring", "allreduce", 1.5),
+        ("canonical_reduce_scatter", "reducescatter", 0.5),
+    ],
 )
-def test_bytes_on_the_link_of_a_host(build: Build, algorithm: str, times: float) -> None:
+def test_bytes_on_the_link_of_a_host(build: Build, algorithm: str, call: str, times: float) -> None:
     """What the algorithm is said to send, and 2 % for headers and all that a job says besides."""
     lab = build(Network())
     size = 32 * MIB
     before = {name: count.sent_bytes for name, count in lab.traffic().items()}
     run = [*MODES["tcp over openmpi"], "--algorithm", algorithm, "-np", "4", "-H", "h1:2,h2:2"]
-    horoaccrun(lab, *run, sys.executable, "-c", REDUCE, str(size))
+    horoaccrun(lab, *run, sys.executable, "-c", REDUCE, str(size), call)
     for name in ("h1.eth0", "h2.eth0"):
         sent = lab.traffic()[name].sent_bytes - before[name]
         assert times * size <= sent <= 1.02 * times * size, (name, sent / size)
