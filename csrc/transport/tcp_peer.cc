@@ -172,6 +172,7 @@ Status TcpPeer::LookAfterStreams() {
   looked_at_ = traffic_.bytes_received;
   for (size_t stream = 0; stream < streams_.size(); ++stream) {
     const bool full = full_[stream];
+    if (!full) silences_[stream] = {};
     if (closed_[stream] || (!full && !received)) continue;
     const int fd = streams_[stream]->fd().get();
     const StreamHealth health = HealthOf(fd);

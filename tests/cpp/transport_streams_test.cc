@@ -6,6 +6,7 @@
 #include <cstring>
 #include <string>
 
+#include "base/clock.h"
 #include "check.h"
 #include "transport/interfaces.h"
 #include "transport/stream_tuning.h"
@@ -161,6 +162,25 @@ TEST(BuffersGrowToTwiceTheBandwidthDelayProduct) {
     buffer = WantedBuffer(StreamHealth{rate, 40'000}.under_way(), buffer);
   }
   CHECK_EQ(buffer, 10'000'000);
+}
+
+TEST(AHostIsSilentFromWhenItOwesAnAnswer) {
+  HostSilence host;
+  constexpr int64_t kStart = 1000 * kSecond;
+  const auto look = [&](int64_t seconds, uint64_t packets, uint64_t silent_ms) {
+    StreamHealth health;
+    health.unacknowledged = packets;
+    health.silence = silent_ms;
+    return host.Look(health, kStart + seconds * kSecond);
+  };
+  CHECK_EQ(look(0, 0, 60'000), 0);
+  // It was idle for a minute, and is asked only now.
+  CHECK_EQ(look(1, 4, 61'000), 0);
+  CHECK_EQ(look(4, 4, 64'000), 3 * kSecond);
+  CHECK_EQ(look(5, 9, 10), 10 * kMillisecond);
+  CHECK_EQ(look(8, 9, 3'010), 3'010 * kMillisecond);
+  CHECK_EQ(look(9, 0, 4'010), 0);
+  CHECK_EQ(look(10, 1, 5'010), 0);
 }
 
 TEST(BuffersAreTheKernelsOwnUpToItsLimit) {
