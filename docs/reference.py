@@ -79,7 +79,7 @@ CONTENTS: dict[str, tuple[str, str, dict[str, list[str]]]] = {
                     for method in (
                         "step", "synchronize", "skip_synchronize", "zero_grad",
                         "backward_passes_per_step", "set_backward_passes_per_step",
-                        "load_state_dict", "find_duplicates",
+                        "add_param_group", "load_state_dict", "find_duplicates",
                     )
                 ),
             ],

@@ -140,6 +140,17 @@ class Schedule(Generic[Param]):
         """All parameters, group by group."""
         return self._part_of
 
+    def add(self, params: Iterable[Param]) -> None:
+        """Adds parameters that are due alone, from the next step on.
+
+        Args:
+            params: Those that were not among the parts.
+        """
+        for param in params:
+            self._part_of[param] = len(self._parts)
+            self._parts.append([param])
+        self.restart()
+
     def set_passes(self, passes: int) -> None:
         """Changes the number of backward passes of a step, from the next step on.
 

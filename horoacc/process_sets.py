@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from horoacc import process
 from horoacc.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from horoacc._core import Engine
 
 _LARGEST_RANK = 2**31 - 1
 """Of the core; a job has none so large, and it says so."""
@@ -136,6 +139,9 @@ def reset(size: int | None) -> None:
 def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
     """Registers a process set. Every rank of the job calls it, in the same order.
 
+    Of a set that was made from a communicator, the ranks may each pass the one that they are in, as
+    `MPI.COMM_WORLD.Split()` gives it: then all of these sets are registered.
+
     A signal whose handler raises, such as that of Ctrl-C, ends this rank's wait and not the call:
     the ranks register the set all the same. This rank then has no `ProcessSet` of it and cannot use
     it; whoever wants to go on leaves the job and joins it again, on all ranks.
@@ -161,13 +167,27 @@ def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
                 engine.add_process_set([])
             raise
     ranks = [max(-1, min(rank, _LARGEST_RANK)) for rank in process_set.ranks or []]
-    process_set.process_set_id = engine.add_process_set(ranks)
+    own_part = process_set.mpi_comm is not None
+    process_set.process_set_id = engine.add_process_set(ranks, own_part)
     _registered[process_set.process_set_id] = process_set
+    if own_part:
+        _register_parts(engine)
     return process_set
+
+
+def _register_parts(engine: Engine) -> None:
+    """Registers the sets that came with this rank's, from the other ranks' communicators."""
+    for number in engine.process_set_ids():
+        if number not in _registered:
+            part = ProcessSet(engine.process_set_ranks(number))
+            part.process_set_id = number
+            _registered[number] = part
 
 
 def remove_process_set(process_set: ProcessSet) -> bool:
     """Removes a process set. Every rank of the job calls it, in the same order.
+
+    Sets that were registered together, each rank with its own communicator, are removed so.
 
     Args:
         process_set: A registered set.
@@ -183,9 +203,11 @@ def remove_process_set(process_set: ProcessSet) -> bool:
         if process.entered():
             _remove_none(_UNREGISTERED if number is None else number)
         return False
-    process.engine().remove_process_set(number)
-    _registered.pop(number, None)
-    process_set._invalidate()
+    engine = process.engine()
+    engine.remove_process_set(number, process_set.mpi_comm is not None)
+    left = set(engine.process_set_ids())
+    for gone in [known for known in _registered if known not in left]:
+        _registered.pop(gone)._invalidate()
     return True
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import secrets
@@ -154,6 +155,8 @@ def _some_ranks(
     place: environment.Placement, ranks: list[int], values: dict[str, str]
 ) -> dict[str, object]:
     """A job of some of the ranks: they meet through MPI, which knows them all."""
+    if place.bootstrap == "mpi":
+        _enter_mpi()
     if place.rank not in ranks:
         raise ConfigError(f"init() got the ranks {ranks}, but this process has rank {place.rank}")
     if len(ranks) == 1:
@@ -167,6 +170,15 @@ def _some_ranks(
 
     group = MPI.COMM_WORLD.Get_group().Incl(ranks)
     return _communicator(MPI.COMM_WORLD.Create_group(group), values)
+
+
+def _enter_mpi() -> None:
+    """Initialises MPI, where all ranks wait for each other.
+
+    Also a rank that needs no MPI, or that raises an error, does so: the others may need it.
+    """
+    with contextlib.suppress(ImportError):  # whoever needs mpi4py is told
+        from mpi4py import MPI  # noqa: F401, PLC0415 - only who passes ranks needs mpi4py
 
 
 def _communicator(comm: Any, values: dict[str, str]) -> dict[str, object]:

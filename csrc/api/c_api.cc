@@ -81,6 +81,11 @@ horoacc::Result<horoacc::Submission> ToSubmission(const ha_call& call, const ha_
   return submission;
 }
 
+horoacc::Engine::Claim ClaimOf(int own_part) {
+  using Claim = horoacc::Engine::Claim;
+  return own_part != 0 ? Claim::kOwnPart : Claim::kWhole;
+}
+
 horoacc::Engine::Interrupted Asking(ha_interrupted interrupted, void* context) {
   if (!interrupted) return {};
   return [=] { return interrupted(context) != 0; };
@@ -131,24 +136,30 @@ void ha_engine_placement(const ha_engine* engine, int32_t out[6]) {
   std::copy_n(values, 6, out);
 }
 
-int ha_process_set_add(ha_engine* engine, const int32_t* ranks, size_t count, int32_t* id,
-                       ha_interrupted interrupted, void* context, ha_error* error) {
+int ha_process_set_add(ha_engine* engine, const int32_t* ranks, size_t count, int own_part,
+                       int32_t* id, ha_interrupted interrupted, void* context, ha_error* error) {
   return Guarded(error, [&] {
-    auto added =
-        engine->engine->AddProcessSet({ranks, ranks + count}, Asking(interrupted, context));
+    auto added = engine->engine->AddProcessSet({ranks, ranks + count}, ClaimOf(own_part),
+                                               Asking(interrupted, context));
     if (!added.ok()) return Report(added.error(), error);
     *id = static_cast<int32_t>(added.value());
     return static_cast<int>(HA_OK);
   });
 }
 
-int ha_process_set_remove(ha_engine* engine, int32_t id, ha_interrupted interrupted, void* context,
-                          ha_error* error) {
+int ha_process_set_remove(ha_engine* engine, int32_t id, int own_part, ha_interrupted interrupted,
+                          void* context, ha_error* error) {
   return Guarded(error, [&] {
-    return Report(
-        engine->engine->RemoveProcessSet(static_cast<uint32_t>(id), Asking(interrupted, context)),
-        error);
+    return Report(engine->engine->RemoveProcessSet(static_cast<uint32_t>(id), ClaimOf(own_part),
+                                                   Asking(interrupted, context)),
+                  error);
   });
+}
+
+size_t ha_process_set_ids(const ha_engine* engine, int32_t* ids, size_t capacity) {
+  const std::vector<uint32_t> found = engine->engine->ProcessSetIds();
+  std::copy_n(found.begin(), std::min(capacity, found.size()), ids);
+  return found.size();
 }
 
 int ha_group_claim(ha_engine* engine, const int32_t* ranks, size_t count, int32_t* id,

@@ -181,11 +181,16 @@ HA_API void ha_engine_placement(const ha_engine* engine, int32_t out[6]);
 typedef int (*ha_interrupted)(void* context);
 
 /* `ranks` ascending and distinct; every rank of the job calls it, in the same order. The id is
- * the same on all ranks. Set 0 (all ranks) exists from the start. `interrupted` may be NULL. */
-HA_API int ha_process_set_add(ha_engine* engine, const int32_t* ranks, size_t count, int32_t* id,
-                              ha_interrupted interrupted, void* context, ha_error* error);
-HA_API int ha_process_set_remove(ha_engine* engine, int32_t id, ha_interrupted interrupted,
-                                 void* context, ha_error* error);
+ * the same on all ranks. Set 0 (all ranks) exists from the start. `interrupted` may be NULL. With
+ * `own_part` on all ranks each may name another set, of which it is a member as all others in it
+ * say: all of these are added, or removed, and the id is that of its own. */
+HA_API int ha_process_set_add(ha_engine* engine, const int32_t* ranks, size_t count, int own_part,
+                              int32_t* id, ha_interrupted interrupted, void* context,
+                              ha_error* error);
+HA_API int ha_process_set_remove(ha_engine* engine, int32_t id, int own_part,
+                                 ha_interrupted interrupted, void* context, ha_error* error);
+/* The sets that all ranks know: writes at most `capacity` ids and returns their number. */
+HA_API size_t ha_process_set_ids(const ha_engine* engine, int32_t* ids, size_t capacity);
 /* A process set that only its members know of: `ranks` ascending and distinct, this one among them.
  * One member claims it and tells the others the id, in whatever way they have; they join. None of
  * these is a collective. Leaving ends what is undecided in the group, here and on the others. */

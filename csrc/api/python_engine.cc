@@ -86,19 +86,25 @@ py::tuple Engine::placement() const {
   return py::make_tuple(values[0], values[1], values[2], values[3], values[4], values[5]);
 }
 
-int Engine::AddProcessSet(const std::vector<int32_t>& ranks) {
+int Engine::AddProcessSet(const std::vector<int32_t>& ranks, bool own_part) {
   int32_t id = 0;
   Call([&](ha_error* error) {
-    return ha_process_set_add(engine_, ranks.data(), ranks.size(), &id, HandlersRaise, nullptr,
-                              error);
+    return ha_process_set_add(engine_, ranks.data(), ranks.size(), own_part, &id, HandlersRaise,
+                              nullptr, error);
   });
   return id;
 }
 
-void Engine::RemoveProcessSet(int id) {
+void Engine::RemoveProcessSet(int id, bool own_part) {
   Call([&](ha_error* error) {
-    return ha_process_set_remove(engine_, id, HandlersRaise, nullptr, error);
+    return ha_process_set_remove(engine_, id, own_part, HandlersRaise, nullptr, error);
   });
+}
+
+std::vector<int32_t> Engine::ProcessSetIds() const {
+  std::vector<int32_t> ids(ha_process_set_ids(engine_, nullptr, 0));
+  ids.resize(std::min(ids.size(), ha_process_set_ids(engine_, ids.data(), ids.size())));
+  return ids;
 }
 
 int Engine::ClaimGroup(const std::vector<int32_t>& ranks) {
@@ -314,8 +320,10 @@ void BindEngine(py::module_& module) {
       .def("before_fork", &Engine::BeforeFork)
       .def("after_fork_in_parent", &Engine::AfterForkInParent)
       .def("after_fork_in_child", &Engine::AfterForkInChild)
-      .def("add_process_set", &Engine::AddProcessSet, py::arg("ranks"))
-      .def("remove_process_set", &Engine::RemoveProcessSet, py::arg("process_set"))
+      .def("add_process_set", &Engine::AddProcessSet, py::arg("ranks"), py::arg("own_part") = false)
+      .def("remove_process_set", &Engine::RemoveProcessSet, py::arg("process_set"),
+           py::arg("own_part") = false)
+      .def("process_set_ids", &Engine::ProcessSetIds)
       .def("claim_group", &Engine::ClaimGroup, py::arg("ranks"))
       .def("join_group", &Engine::JoinGroup, py::arg("group"), py::arg("ranks"))
       .def("process_set_ranks", &Engine::ProcessSetRanks, py::arg("process_set"))

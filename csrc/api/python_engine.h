@@ -37,8 +37,9 @@ class Engine {
   [[nodiscard]] uintptr_t address() const { return reinterpret_cast<uintptr_t>(engine_); }
   [[nodiscard]] pybind11::tuple placement() const;
 
-  int AddProcessSet(const std::vector<int32_t>& ranks);
-  void RemoveProcessSet(int id);
+  int AddProcessSet(const std::vector<int32_t>& ranks, bool own_part);
+  void RemoveProcessSet(int id, bool own_part);
+  [[nodiscard]] std::vector<int32_t> ProcessSetIds() const;
   [[nodiscard]] pybind11::object ProcessSetRanks(int id) const;
   int ClaimGroup(const std::vector<int32_t>& ranks);
   void JoinGroup(int id, const std::vector<int32_t>& ranks);

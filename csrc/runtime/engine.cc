@@ -239,6 +239,15 @@ std::vector<std::shared_ptr<ProcessSet>> Engine::DrivenSets() {
   return sets;
 }
 
+std::vector<uint32_t> Engine::ProcessSetIds() const {
+  std::lock_guard lock(sets_mutex_);
+  std::vector<uint32_t> ids;
+  for (const auto& set : sets_) {
+    if (set && !IsGroup(set->id)) ids.push_back(set->id);
+  }
+  return ids;
+}
+
 std::optional<std::vector<int>> Engine::ProcessSetRanks(uint32_t id) const {
   const auto set = FindSet(id);
   if (!set) return std::nullopt;

@@ -90,8 +90,15 @@ class Engine {
   /// Asked now and then by a call that waits for other ranks; true ends the wait with kTimeout. The
   /// call itself goes on, in step with the other ranks.
   using Interrupted = std::function<bool()>;
-  Result<uint32_t> AddProcessSet(std::vector<int> ranks, const Interrupted& interrupted = {});
-  Status RemoveProcessSet(uint32_t id, const Interrupted& interrupted = {});
+  /// What a rank means by the ranks that it names: the set that all ranks name, or the part of the
+  /// job that it is in itself, as of a communicator that was split; each part then becomes a set.
+  enum class Claim : int64_t { kRefused = -1, kWhole = 0, kOwnPart = 1 };
+  Result<uint32_t> AddProcessSet(std::vector<int> ranks, Claim claim = Claim::kWhole,
+                                 const Interrupted& interrupted = {});
+  Status RemoveProcessSet(uint32_t id, Claim claim = Claim::kWhole,
+                          const Interrupted& interrupted = {});
+  /// Of the sets that all ranks know.
+  [[nodiscard]] std::vector<uint32_t> ProcessSetIds() const;
   [[nodiscard]] std::optional<std::vector<int>> ProcessSetRanks(uint32_t id) const;
 
   // groups.cc: process sets of which only their members know. One member claims the number and
@@ -164,13 +171,25 @@ class Engine {
 
   // process_sets.cc: on set_calls_
   enum class SetChange : int64_t { kAdd = 1, kRemove = 2 };
+  struct TakenSlot {
+    uint32_t id = 0;  // of the new set, unless there are parts
+    std::vector<std::vector<int>> parts;
+  };
+  Result<uint32_t> AddAgreedSet(std::vector<int> ranks, Claim claim);
+  Result<uint32_t> AddParts(const std::vector<std::vector<int>>& parts,
+                            const std::vector<int>& own);
+  Status RemoveAgreedSet(uint32_t id, Claim claim);
+  [[nodiscard]] std::optional<uint32_t> FindSetOf(const std::vector<int>& ranks) const;
+  Result<TakenSlot> TakeSlot(const std::vector<int>& ranks, Claim claim);
+  // set_agreement.cc: on set_calls_
+  struct SetAgreement {
+    uint64_t free_slots = 0;              // those that are free on all ranks
+    std::vector<std::vector<int>> parts;  // if the ranks named several sets, each its own
+  };
   static const char* VerbOf(SetChange change);
-  Result<uint32_t> AddAgreedSet(std::vector<int> ranks);
-  Status RemoveAgreedSet(uint32_t id);
-  Result<uint64_t> AgreeOnSet(SetChange change, int64_t number, const std::vector<int>& ranks,
-                              uint64_t free_slots);
+  Result<SetAgreement> AgreeOnSet(SetChange change, Claim claim, const std::vector<int>& ranks,
+                                  uint64_t free_slots);
   Error Refuse(SetChange change, std::string reason);
-  Result<uint32_t> TakeSlot(const std::vector<int>& ranks);
   [[nodiscard]] uint64_t FreeSlots() const;
   [[nodiscard]] size_t CountSets() const;
   void AwaitRemovedSets() const;

@@ -8,12 +8,13 @@
 
 #include "base/clock.h"
 #include "runtime/engine.h"
+#include "runtime/in_set_zero.h"
 
 namespace horoacc {
 namespace {
 
-constexpr int64_t kRefused = -1;
 constexpr int64_t kForEver = std::numeric_limits<int64_t>::max();
+constexpr uint32_t kNoSet = std::numeric_limits<uint32_t>::max();
 constexpr int64_t kDrainTurn = kSecond;
 constexpr int kDrainTurns = 30;  // after which a removed set that keeps its place is an error
 constexpr std::chrono::milliseconds kAskInterrupted(200);
@@ -46,68 +47,7 @@ Result<T> RunAndAwait(TaskThreads& thread, Call call, const Engine::Interrupted&
   return std::move(*answer->result);
 }
 
-Submission InSetZero(std::string name, Collective collective) {
-  Submission submission;
-  submission.name = std::move(name);
-  submission.request.collective = collective;
-  return submission;
-}
-
 }  // namespace
-
-const char* Engine::VerbOf(SetChange change) {
-  return change == SetChange::kAdd ? "add" : "remove";
-}
-
-// All ranks exchange what they were asked for, so that a disagreement is an error everywhere
-// instead of two sets with one number. Additions and removals meet under one name, so that one of
-// each is a disagreement, too. There is no deadline: a rank that came later would agree with itself
-// alone. Dead peers and the stall watch end the wait, and a caller whom a signal calls away leaves
-// it to set_calls_. Returns the slots that are free on all ranks.
-Result<uint64_t> Engine::AgreeOnSet(SetChange change, int64_t number, const std::vector<int>& ranks,
-                                    uint64_t free_slots) {
-  std::vector<int64_t> mine(placement_.size + 3, -1);
-  mine[0] = static_cast<int64_t>(free_slots);
-  mine[1] = static_cast<int64_t>(change);
-  mine[2] = number;
-  std::ranges::copy(ranks, mine.begin() + 3);
-  Submission submission = InSetZero("horoacc.process_set", Collective::kAllgather);
-  submission.request.tensors = {{DType::kInt64, {static_cast<int64_t>(mine.size())}}};
-  submission.buffers = {{mine.data(), nullptr}};
-  HA_ASSIGN(const uint64_t handle, Submit(std::move(submission)));
-  Status outcome = Wait(handle, kForEver);
-  const std::shared_ptr<Entry> entry = Find(handle);
-  Release(handle);
-  HA_TRY(std::move(outcome));
-  const auto* all = reinterpret_cast<const int64_t*>(entry->tensors[0].output);
-  for (int rank = 0; rank < placement_.size; ++rank, all += mine.size()) {
-    free_slots &= static_cast<uint64_t>(all[0]);
-    if (std::equal(mine.begin() + 1, mine.end(), all + 1)) continue;
-    const std::string here = "rank " + std::to_string(placement_.rank);
-    const std::string there = "rank " + std::to_string(rank);
-    std::string text;
-    if (all[1] != mine[1]) {
-      text = here + " was asked to " + VerbOf(change) + " one, " + there + " to " +
-             VerbOf(static_cast<SetChange>(all[1])) + " one";
-    } else if (all[2] == kRefused) {
-      text = there + " could not " + VerbOf(change) + " its own";
-    } else {
-      text = here + " and " + there + " do not " + VerbOf(change) + " the same ranks";
-    }
-    return MakeError(ErrorKind::kInvalid, "process sets differ: " + text, rank);
-  }
-  return free_slots;
-}
-
-// A bad call takes part too: the other ranks wait for this one. The error names this rank as the
-// culprit unless all ranks made a bad call.
-Error Engine::Refuse(SetChange change, std::string reason) {
-  const Result<uint64_t> agreed = AgreeOnSet(change, kRefused, {}, 0);
-  if (agreed.ok()) return MakeError(ErrorKind::kInvalid, std::move(reason));
-  // That the others asked for something else is no news; that a rank is lost is.
-  if (agreed.error().kind != ErrorKind::kInvalid) return agreed.error();
-  return MakeError(ErrorKind::kInvalid, std::move(reason), placement_.rank);
-}
 
 uint64_t Engine::FreeSlots() const {
   static_assert(kMaxProcessSets == 64);
@@ -137,14 +77,16 @@ void Engine::AwaitRemovedSets() const {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
 }
 
-// The number of the new set, which all ranks find alike.
-Result<uint32_t> Engine::TakeSlot(const std::vector<int>& ranks) {
+// The place of the new set, which all ranks find alike.
+Result<Engine::TakenSlot> Engine::TakeSlot(const std::vector<int>& ranks, Claim claim) {
   uint64_t free_slots = 0;
   // Every rank has as many sets as the others (groups apart), so all of them ask again or none
   // does.
   for (int turn = 0; free_slots == 0; ++turn) {
     if (turn > 0) AwaitRemovedSets();
-    HA_ASSIGN(free_slots, AgreeOnSet(SetChange::kAdd, 0, ranks, FreeSlots()));
+    HA_ASSIGN(SetAgreement agreed, AgreeOnSet(SetChange::kAdd, claim, ranks, FreeSlots()));
+    if (!agreed.parts.empty()) return TakenSlot{0, std::move(agreed.parts)};
+    free_slots = agreed.free_slots;
     if (free_slots != 0 || (CountSets() < kMaxProcessSets && turn < kDrainTurns)) continue;
     return MakeError(ErrorKind::kInvalid,
                      "there are " + std::to_string(kMaxProcessSets) + " process sets already");
@@ -161,19 +103,47 @@ Result<uint32_t> Engine::TakeSlot(const std::vector<int>& ranks) {
     Release(handle);
     HA_TRY(std::move(wiped));
   }
-  return uses * kMaxProcessSets + slot;
+  return TakenSlot{uses * kMaxProcessSets + slot, {}};
 }
 
-Result<uint32_t> Engine::AddProcessSet(std::vector<int> ranks, const Interrupted& interrupted) {
+Result<uint32_t> Engine::AddProcessSet(std::vector<int> ranks, Claim claim,
+                                       const Interrupted& interrupted) {
   return RunAndAwait<uint32_t>(
-      set_calls_, [this, ranks = std::move(ranks)] { return AddAgreedSet(ranks); }, interrupted);
+      set_calls_, [this, ranks = std::move(ranks), claim] { return AddAgreedSet(ranks, claim); },
+      interrupted);
 }
 
-Status Engine::RemoveProcessSet(uint32_t id, const Interrupted& interrupted) {
-  return RunAndAwait<void>(set_calls_, [this, id] { return RemoveAgreedSet(id); }, interrupted);
+Status Engine::RemoveProcessSet(uint32_t id, Claim claim, const Interrupted& interrupted) {
+  return RunAndAwait<void>(
+      set_calls_, [this, id, claim] { return RemoveAgreedSet(id, claim); }, interrupted);
 }
 
-Result<uint32_t> Engine::AddAgreedSet(std::vector<int> ranks) {
+std::optional<uint32_t> Engine::FindSetOf(const std::vector<int>& ranks) const {
+  std::lock_guard lock(sets_mutex_);
+  for (const auto& set : sets_) {
+    if (set && !IsGroup(set->id) && set->ranks == ranks) return set->id;
+  }
+  return std::nullopt;
+}
+
+// One set after the other, on all ranks in the same order. Gives the number of this rank's own.
+Result<uint32_t> Engine::AddParts(const std::vector<std::vector<int>>& parts,
+                                  const std::vector<int>& own) {
+  uint32_t own_id = 0;
+  std::vector<uint32_t> added;
+  for (const std::vector<int>& part : parts) {
+    const Result<uint32_t> id = AddAgreedSet(part, Claim::kWhole);
+    if (!id.ok()) {
+      for (const uint32_t earlier : added) HA_TRY(RemoveAgreedSet(earlier, Claim::kWhole));
+      return id.error();
+    }
+    added.push_back(id.value());
+    if (part == own) own_id = id.value();
+  }
+  return own_id;
+}
+
+Result<uint32_t> Engine::AddAgreedSet(std::vector<int> ranks, Claim claim) {
   if (ranks.empty()) return Refuse(SetChange::kAdd, "a process set needs at least one rank");
   std::ranges::sort(ranks);
   if (std::ranges::adjacent_find(ranks) != ranks.end())
@@ -184,16 +154,13 @@ Result<uint32_t> Engine::AddAgreedSet(std::vector<int> ranks) {
                       std::to_string(ranks.front() < 0 ? ranks.front() : ranks.back()) +
                       " of a job of " + std::to_string(placement_.size));
   }
-  std::string exists;
-  {
-    std::lock_guard lock(sets_mutex_);
-    for (const auto& set : sets_) {
-      if (set && !IsGroup(set->id) && set->ranks == ranks)
-        exists = "a process set with these ranks exists: " + std::to_string(set->id);
-    }
+  if (const std::optional<uint32_t> found = FindSetOf(ranks)) {
+    return Refuse(SetChange::kAdd,
+                  "a process set with these ranks exists: " + std::to_string(*found));
   }
-  if (!exists.empty()) return Refuse(SetChange::kAdd, std::move(exists));
-  HA_ASSIGN(const uint32_t id, TakeSlot(ranks));
+  HA_ASSIGN(const TakenSlot taken, TakeSlot(ranks, claim));
+  if (!taken.parts.empty()) return AddParts(taken.parts, ranks);
+  const uint32_t id = taken.id;
   std::shared_ptr<ProcessSet> set = MakeSet(id, std::move(ranks));
   {
     std::lock_guard lock(sets_mutex_);
@@ -205,7 +172,7 @@ Result<uint32_t> Engine::AddAgreedSet(std::vector<int> ranks) {
   return id;
 }
 
-Status Engine::RemoveAgreedSet(uint32_t id) {
+Status Engine::RemoveAgreedSet(uint32_t id, Claim claim) {
   const std::shared_ptr<ProcessSet> set = FindSet(id);
   if (!set || IsGroup(id))
     return Refuse(SetChange::kRemove, "a process set that is not registered cannot be removed");
@@ -219,8 +186,13 @@ Status Engine::RemoveAgreedSet(uint32_t id) {
   }
   if (in_flight)
     return Refuse(SetChange::kRemove, "process set " + std::to_string(id) + " has calls in flight");
-  HA_ASSIGN([[maybe_unused]] const uint64_t free_slots,
-            AgreeOnSet(SetChange::kRemove, id, set->ranks, 0));
+  HA_ASSIGN(const SetAgreement agreed, AgreeOnSet(SetChange::kRemove, claim, set->ranks, 0));
+  for (const std::vector<int>& part : agreed.parts) {
+    // A part that nobody knows as a set is a disagreement of all ranks with none.
+    const std::optional<uint32_t> found = FindSetOf(part);
+    HA_TRY(RemoveAgreedSet(found.value_or(kNoSet), Claim::kWhole));
+  }
+  if (!agreed.parts.empty()) return {};
   const bool member = std::ranges::find(set->ranks, placement_.rank) != set->ranks.end();
   if (member) {
     {

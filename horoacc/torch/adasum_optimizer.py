@@ -8,7 +8,7 @@ Adaptive Summation", 2020, section 4).
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NoReturn
 
 import torch
@@ -21,6 +21,7 @@ from horoacc.handles import synchronize
 from horoacc.process_sets import ProcessSet
 from horoacc.torch.autograd import plain
 from horoacc.torch.grad_scaler import teach_grad_scaler
+from horoacc.torch.late_parameters import LateParameters
 from horoacc.torch.parameter_hooks import take_over
 from horoacc.torch.parameter_names import name_parameters
 
@@ -40,14 +41,20 @@ class _DistributedAdasumOptimizer(torch.optim.Optimizer):
         self.op = Adasum
         self.process_set = process_set
         self._compression = compression
-        named = name_parameters(self.param_groups, named_parameters)
-        self._names = {param: name for name, param in named}
+        self._names = {
+            param: name for name, param in name_parameters(self.param_groups, named_parameters)
+        }
+        self._late = LateParameters(self.param_groups, self._names)
         owned = [
             param for group in self.param_groups for param in group["params"]
             if param.requires_grad
         ]  # fmt: skip
         self._parts = reduction.partition(owned, groups)
         self._schedule = Schedule([[param] for param in owned], backward_passes_per_step)
+        self._count_passes(owned)
+        teach_grad_scaler()
+
+    def _count_passes(self, params: Iterable[torch.Tensor]) -> None:
         reference = weakref.ref(self)
 
         def count(param: torch.Tensor) -> None:
@@ -55,9 +62,24 @@ class _DistributedAdasumOptimizer(torch.optim.Optimizer):
             if optimizer is not None:
                 optimizer._schedule.ready(param)
 
-        for param in owned:
+        for param in params:
             take_over(param, count)
-        teach_grad_scaler()
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Adds parameters, whose changes are combined as the others' are.
+
+        Every rank adds the same ones. They are named by their position unless `named_parameters`
+        had them.
+
+        Args:
+            param_group: As the wrapped optimizer takes it.
+
+        Raises:
+            TypeError: It has no parameters, or what is in it is none.
+            ValueError: It has one that another group has.
+        """
+        super().add_param_group(param_group)
+        self._late.add_group()
 
     @property
     def backward_passes_per_step(self) -> int:
@@ -108,6 +130,10 @@ class _DistributedAdasumOptimizer(torch.optim.Optimizer):
         Raises:
             HorovodInternalError: A reduction failed; this rank's parameters are as before.
         """
+        if late := self._late.take():
+            self._parts += [[param] for param in late]
+            self._schedule.add(late)
+            self._count_passes(late)
         starts = {param: param.detach().clone() for part in self._parts for param in part}
         if closure is not None:
             given = closure

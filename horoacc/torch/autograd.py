@@ -5,6 +5,8 @@ does, and raises what that raises. It is named after the call, with `.backward` 
 
 The rules are Horovod's. With Average and Sum it is that of the sum of all ranks' losses; with Min,
 Max, Product and Adasum the same operation on the gradients is no derivative.
+
+Derivatives of second order (`create_graph=True`) are found too, except in compiled graphs.
 """
 
 from __future__ import annotations
@@ -52,7 +54,7 @@ class Allreduce(torch.autograd.Function):
     ) -> Any:
         """Reduces."""
         ctx.call = (backward_name(name), op, scales, process_set, grouped)
-        return tuple(_reduce(tensors, name, op, scales, process_set, grouped, codec))
+        return tuple(_reduce(codec, name, op, scales, process_set, grouped, tensors))
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> Any:
@@ -61,23 +63,22 @@ class Allreduce(torch.autograd.Function):
         It has the shape and type of the input, and travels without the codec of `Compression.int8`;
         under the other compressors it is the gradient of the narrower tensor.
         """
-        name, op, scales, process_set, grouped = ctx.call
-        reduced = _reduce(_dense(grads), name, op, scales, process_set, grouped)
+        reduced = Allreduce.apply(NoneCompressor, *ctx.call, *_dense(grads))  # type: ignore[no-untyped-call]
         return (None, None, None, None, None, None, *reduced)
 
 
 def _reduce(
-    tensors: Sequence[torch.Tensor],
+    codec: type[Compressor],
     name: str | None,
     op: int,
     scales: tuple[float, float],
     process_set: ProcessSet,
     grouped: bool,
-    compression: type[Compressor] = NoneCompressor,
+    tensors: Sequence[torch.Tensor],
 ) -> list[torch.Tensor]:
     arguments: dict[str, Any] = {
         "name": name,
-        "compression": compression,
+        "compression": codec,
         "op": op,
         "prescale_factor": scales[0],
         "postscale_factor": scales[1],
@@ -86,6 +87,13 @@ def _reduce(
     if grouped:
         return plain.grouped_allreduce(tensors, **arguments)
     return [plain.allreduce(tensors[0], **arguments)]
+
+
+def _averaged(
+    grads: Sequence[torch.Tensor], name: str | None, process_set: ProcessSet, grouped: bool
+) -> Sequence[torch.Tensor]:
+    call = (NoneCompressor, name, Average, (1.0, 1.0), process_set, grouped)
+    return Allreduce.apply(*call, *grads)  # type: ignore[no-any-return, no-untyped-call]
 
 
 def averaged_own_rows(
@@ -107,7 +115,7 @@ def averaged_own_rows(
     Returns:
         Views of the averages.
     """
-    reduced = _reduce(grads, name, Average, (1.0, 1.0), process_set, grouped)
+    reduced = _averaged(grads, name, process_set, grouped)
     all_rows = plain.allgather(
         torch.tensor([list(rows)]), None if name is None else f"{name}.rows", process_set
     )
@@ -149,6 +157,23 @@ class Allgather(torch.autograd.Function):
         return (None, None, None, *own)
 
 
+def kept_on_root(reduced: torch.Tensor, root_rank: int) -> torch.Tensor:
+    """Gives the tensor on one rank, and zeros on the others.
+
+    Args:
+        reduced: The tensor.
+        root_rank: The global rank that keeps it.
+
+    Returns:
+        The tensor, or zeros that depend on it: a derivative of second order, which is a collective
+        too, must come by it on every rank.
+    """
+    if process.position().rank == root_rank:
+        return reduced
+    nowhere = torch.zeros((), dtype=torch.bool, device=reduced.device)
+    return torch.where(nowhere, reduced, torch.zeros_like(reduced))
+
+
 class Broadcast(torch.autograd.Function):
     """Broadcast of one tensor."""
 
@@ -164,10 +189,8 @@ class Broadcast(torch.autograd.Function):
     def backward(ctx: Any, *grads: torch.Tensor) -> Any:
         """On the root the average of the ranks' gradients, elsewhere zeros; the input's shape."""
         name, root_rank, process_set = ctx.call
-        (reduced,) = _reduce(_dense(grads), name, Average, (1.0, 1.0), process_set, False)
-        if process.position().rank != root_rank:
-            reduced = torch.zeros_like(reduced)
-        return None, None, None, reduced
+        (reduced,) = _averaged(_dense(grads), name, process_set, False)
+        return None, None, None, kept_on_root(reduced, root_rank)
 
 
 class Alltoall(torch.autograd.Function):
@@ -190,7 +213,8 @@ class Alltoall(torch.autograd.Function):
         It has the shape of the input; the received splits have no gradient.
         """
         name, received, process_set = ctx.call
-        back, _ = plain.alltoall(grads[0].contiguous(), received, name, process_set)
+        grad = grads[0].contiguous()
+        back, _ = Alltoall.apply(name, received, process_set, grad)  # type: ignore[no-untyped-call]
         return None, None, None, back
 
 
@@ -229,8 +253,5 @@ class Reducescatter(torch.autograd.Function):
         name, op, scales, process_set, grouped = ctx.call
         factor = scales[0] * scales[1] * (process_set.size() if op == Sum else 1)
         scaled = [grad if factor == 1 else grad * factor for grad in _dense(grads)]
-        if grouped:
-            gathered = plain.grouped_allgather(scaled, name, process_set)
-        else:
-            gathered = [plain.allgather(scaled[0], name, process_set)]
+        gathered = Allgather.apply(name, process_set, grouped, *scaled)  # type: ignore[no-untyped-call]
         return (None, None, None, None, None, *gathered)

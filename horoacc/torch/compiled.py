@@ -16,11 +16,10 @@ import torch
 from torch import Tensor
 from torch.library import custom_op, get_ctx
 
-from horoacc import process
 from horoacc.dtypes import Average, Sum
 from horoacc.handles import synchronize
 from horoacc.process_sets import registered
-from horoacc.torch.autograd import averaged_own_rows, backward_name, plain
+from horoacc.torch.autograd import averaged_own_rows, backward_name, kept_on_root, plain
 
 
 def _like(tensor: Tensor, rows: Any = None) -> Tensor:
@@ -114,7 +113,8 @@ def allgather_backward(
 ) -> list[Tensor]:
     """Averages the gradients and takes this rank's rows."""
     members = registered(process_set)
-    own = averaged_own_rows(_dense(grads), rows, name, members, grouped)
+    with torch.no_grad():
+        own = averaged_own_rows(_dense(grads), rows, name, members, grouped)
     return [part.clone() for part in own]
 
 
@@ -152,9 +152,7 @@ def _keep_root(ctx: Any, inputs: Any, output: Any) -> None:
 
 
 def _broadcast_backward(ctx: Any, grad: Tensor) -> Any:
-    reduced = allreduce(grad, *ctx.call)
-    is_root = process.position().rank == ctx.root
-    return (reduced if is_root else torch.zeros_like(reduced), None, None, None)
+    return (kept_on_root(allreduce(grad, *ctx.call), ctx.root), None, None, None)
 
 
 broadcast.register_autograd(_broadcast_backward, setup_context=_keep_root)

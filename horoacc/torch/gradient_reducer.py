@@ -21,6 +21,7 @@ from horoacc.process_sets import ProcessSet, number_of
 from horoacc.reduction import Scaling
 from horoacc.tensors import place_of_all
 from horoacc.torch import gradient_hooks
+from horoacc.torch.autograd import plain
 from horoacc.torch.gradient_hooks import GradientHooks
 from horoacc.torch.parameter_hooks import remember, take_off, take_over
 from horoacc.torch.sparse import sparse_allreduce_async
@@ -59,7 +60,7 @@ class GradientReducer:
         """Prepares; `hook` starts.
 
         Args:
-            names: The name of each parameter's allreduce.
+            names: What each parameter is called; more may come later.
             schedule: When which gradients travel.
             scaling: How to reduce.
             compression: How to make gradients narrower while they travel.
@@ -91,7 +92,7 @@ class GradientReducer:
         )
         self.native = gradient_hooks.create(
             process.engine(), number_of(self._process_set), self._scaling, params,
-            [self._names[param] for param in params],
+            [self._name(param) for param in params],
         ) if simple else None  # fmt: skip
         if self.native is not None:
             for param in params:
@@ -124,6 +125,9 @@ class GradientReducer:
         native = self._native_hooks()
         return bool(self._flights) or (native is not None and native.in_flight)
 
+    def _name(self, param: torch.Tensor) -> str:
+        return f"allreduce.{self._names[param]}"
+
     def _on_gradient(self, param: torch.Tensor) -> None:
         ready = self.schedule.ready(param)
         if ready:
@@ -148,7 +152,7 @@ class GradientReducer:
             member = members[0]
             pointer, shape, dtype = torch_tensors.view(member.sent)
             handle = engine.allreduce(
-                self._names[member.param], pointer, pointer, shape, dtype, scaling.op,
+                self._name(member.param), pointer, pointer, shape, dtype, scaling.op,
                 scaling.prescale, scaling.postscale, number, member.sent, False,
                 torch_tensors.place(member.sent),
             )  # fmt: skip
@@ -156,7 +160,7 @@ class GradientReducer:
             tensors = []
             for member in members:
                 pointer, shape, dtype = torch_tensors.view(member.sent)
-                name = self._names[member.param]
+                name = self._name(member.param)
                 tensors.append((name, pointer, pointer, shape, dtype))
             handle = engine.submit(
                 ALLREDUCE, tensors, scaling.op, scaling.prescale, scaling.postscale,
@@ -195,7 +199,7 @@ class GradientReducer:
     def _submit_sparse(self, engine: Any, param: torch.Tensor, grad: torch.Tensor) -> None:
         self._sparse.add(param)
         finish = sparse_allreduce_async(
-            grad, self._names[param], self._scaling.op, self._process_set
+            grad, self._name(param), self._scaling.op, self._process_set
         )
         self._flights.append(Flight(engine, finish, [Member(param, grad, None)]))
 
@@ -203,7 +207,7 @@ class GradientReducer:
         codec: Any = self._compression
         values: Any = torch_tensors.numbers(grad)
         reduction = CodedAllreduce(
-            values, codec, self._names[param], self._scaling, self._process_set, self._feedback
+            values, codec, self._name(param), self._scaling, self._process_set, self._feedback
         )
 
         def finish() -> torch.Tensor:
@@ -212,14 +216,18 @@ class GradientReducer:
         self._coded.append(reduction)
         self._flights.append(Flight(engine, finish, [Member(param, grad, None)]))
 
-    def finish(self) -> None:
+    def finish(self, late: Sequence[torch.Tensor] = ()) -> None:
         """Hands over what was not, waits for everything, and begins a new step.
+
+        Args:
+            late: Parameters that are trained from this step on, and have no hook yet.
 
         Raises:
             HorovodInternalError: A reduction failed.
         """
         native = self._native_hooks()
         left = self.schedule.missing() if native is None else [[p] for p in native.missing()]
+        left += [[param] for param in late]
         refused: Exception | None = None
         for params in left:
             # One that was frozen meanwhile has no gradient on any rank.
@@ -231,10 +239,34 @@ class GradientReducer:
                 refused = refused or error
         landed = self._land()
         failed = refused or landed
-        if native is not None and native.engine is not process.engine():
-            self.hook()  # init() was called again
+        if late:
+            self.schedule.add(late)
+        if late or (native is not None and native.engine is not process.engine()):
+            self.hook()  # or init() was called again
         if failed is not None:
             raise failed
+
+    def reduced_loss(self, loss: Any) -> Any:
+        """Reduces a closure's loss as the gradients are reduced.
+
+        Args:
+            loss: What the closure returned.
+
+        Returns:
+            The loss of all ranks, of the same kind; anything that is no loss as it was.
+
+        Raises:
+            HorovodInternalError: The reduction failed.
+        """
+        own = torch.as_tensor(loss, dtype=torch.float64) if isinstance(loss, float) else loss
+        if not (isinstance(own, torch.Tensor) and own.numel() == 1 and own.is_floating_point()):
+            return loss
+        reduced = plain.allreduce(
+            own.detach(), name="closure.loss", op=self._scaling.op,
+            prescale_factor=self._scaling.prescale, postscale_factor=self._scaling.postscale,
+            process_set=self._process_set,
+        )  # fmt: skip
+        return reduced.item() if isinstance(loss, float) else reduced
 
     def land(self) -> None:
         """Waits for what is in flight, hands nothing over, and begins a new step.

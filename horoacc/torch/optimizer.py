@@ -22,6 +22,7 @@ from horoacc.torch import _ops
 from horoacc.torch.adasum_optimizer import _DistributedAdasumOptimizer
 from horoacc.torch.grad_scaler import teach_grad_scaler
 from horoacc.torch.gradient_reducer import GradientReducer
+from horoacc.torch.late_parameters import LateParameters
 from horoacc.torch.parameter_names import name_parameters
 
 
@@ -42,13 +43,17 @@ class _DistributedOptimizer(torch.optim.Optimizer):
         self.op = op
         self.process_set = process_set
         self.sparse_as_dense = sparse_as_dense
-        named = name_parameters(self.param_groups, named_parameters)
+        names = {
+            param: name for name, param in name_parameters(self.param_groups, named_parameters)
+        }
         owned = [
             param for group in self.param_groups for param in group["params"]
             if param.requires_grad
         ]  # fmt: skip
+        self._compression = compression
+        self._late = LateParameters(self.param_groups, names)
         self._gradients = GradientReducer(
-            {param: f"allreduce.{name}" for name, param in named},
+            names,
             Schedule(reduction.partition(owned, groups), backward_passes_per_step),
             reduction.scaling(op, gradient_predivide_factor),
             compression,
@@ -102,7 +107,26 @@ class _DistributedOptimizer(torch.optim.Optimizer):
         self._should_warn = False
         if not self._reduces():
             return
-        self._gradients.finish()
+        late = self._late.take()
+        if late:
+            _ops.register_gradients(late, self._compression)
+        self._gradients.finish(late)
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Adds parameters; their gradients are reduced as the others' are.
+
+        Every rank adds the same ones. They are named by their position unless `named_parameters`
+        had them.
+
+        Args:
+            param_group: As the wrapped optimizer takes it.
+
+        Raises:
+            TypeError: It has no parameters, or what is in it is none.
+            ValueError: It has one that another group has.
+        """
+        super().add_param_group(param_group)
+        self._late.add_group()
 
     @contextlib.contextmanager
     def skip_synchronize(self) -> Iterator[None]:
@@ -124,11 +148,13 @@ class _DistributedOptimizer(torch.optim.Optimizer):
         """Reduces the gradients, then steps.
 
         Args:
-            closure: Computes the loss and the gradients again, as LBFGS needs it; they are
-                reduced after each call.
+            closure: Computes the loss and the gradients again, as LBFGS needs it. Both are
+                reduced after each call, the loss as the gradients are: optimizers end a search by
+                it, and must do so on all ranks at once. A loss is a float or a floating-point
+                tensor of one element; something else, and None, is left as it is.
 
         Returns:
-            What the wrapped optimizer's `step` returns.
+            What the wrapped optimizer's `step` returns; of a closure, the loss of all ranks.
 
         Raises:
             HorovodInternalError: A reduction failed.
@@ -140,7 +166,7 @@ class _DistributedOptimizer(torch.optim.Optimizer):
                 self._synchronized = False
                 loss = given()
                 self._synchronize()
-                return loss
+                return self._gradients.reduced_loss(loss) if self._reduces() else loss
 
             closure = reduced
             if self._gradients.in_flight:

@@ -42,6 +42,9 @@ uint64_t Counter(const Engine& engine, const std::string& name) {
   check::Fail(__FILE__, __LINE__, "no counter " + name);
 }
 
+constexpr auto kWhole = Engine::Claim::kWhole;
+constexpr auto kOwnPart = Engine::Claim::kOwnPart;
+
 // The others wait for a rank that was called with nonsense: it must take part, and the next
 // addition is a new one for everybody.
 TEST(a_bad_call_on_one_rank_is_an_error_on_all) {
@@ -89,6 +92,57 @@ TEST(an_addition_that_meets_a_removal_is_an_error_on_all) {
       if (rank < 2) CHECK_EQ(Sum(engine, pair), 2.0f);
       CHECK(engine.RemoveProcessSet(pair).ok());
       CHECK_EQ(engine.AddProcessSet({1, 2}).ok(), true);
+    });
+  }
+}
+
+// As a communicator that was split gives each rank its part.
+TEST(every_rank_may_name_the_part_that_it_is_in) {
+  const std::vector<std::vector<int>> kPartOf = {{0, 3}, {1}, {2, 4}, {0, 3}, {2, 4}};
+  for (const Pairs& plane : kPlanes) {
+    RunRanks(5, plane, [&](Engine& engine, int rank) {
+      const std::vector<int>& part = kPartOf[rank];
+      for (int round = 0; round < 2; ++round) {
+        const uint32_t own = engine.AddProcessSet(part, kOwnPart).value();
+        CHECK(engine.ProcessSetRanks(own) == part);
+        CHECK_EQ(Sum(engine, own), static_cast<float>(part.size()));
+        std::vector<std::vector<int>> known;
+        for (const uint32_t id : engine.ProcessSetIds())
+          known.push_back(engine.ProcessSetRanks(id).value());
+        CHECK(known == (std::vector<std::vector<int>>{{0, 1, 2, 3, 4}, {0, 3}, {1}, {2, 4}}));
+        CHECK(engine.RemoveProcessSet(own, kOwnPart).ok());
+        CHECK_EQ(engine.ProcessSetIds().size(), 1);
+      }
+      const uint32_t same = engine.AddProcessSet({1, 2}, rank % 2 ? kOwnPart : kWhole).value();
+      if (rank == 1 || rank == 2) CHECK_EQ(Sum(engine, same), 2.0f);
+      CHECK(engine.RemoveProcessSet(same, kOwnPart).ok());
+    });
+  }
+}
+
+TEST(parts_that_are_none_are_an_error_on_all) {
+  using Ranks = std::vector<int>;
+  const std::vector<std::vector<Ranks>> kBad = {
+      {{0, 1}, {0, 1}, {1, 2}},  // they overlap
+      {{0, 1}, {0, 2}, {0, 2}},  // rank 1 is not in its own
+      {{0, 1}, {0, 1}, {5}},     // one is refused
+  };
+  for (const Pairs& plane : kPlanes) {
+    RunRanks(3, plane, [&](Engine& engine, int rank) {
+      for (const std::vector<Ranks>& bad : kBad) {
+        const auto added = engine.AddProcessSet(bad[rank], kOwnPart);
+        CHECK(!added.ok());
+        CHECK(added.error().kind == ErrorKind::kInvalid);
+      }
+      // Parts, but rank 0 means them for all.
+      CHECK(!engine.AddProcessSet({rank}, rank == 0 ? kWhole : kOwnPart).ok());
+      // One of the parts is a set already: none is added.
+      const uint32_t one = engine.AddProcessSet({1}).value();
+      CHECK(!engine.AddProcessSet({rank}, kOwnPart).ok());
+      CHECK_EQ(engine.ProcessSetIds().size(), 2);
+      CHECK(engine.RemoveProcessSet(one).ok());
+      CHECK(engine.AddProcessSet({rank}, kOwnPart).ok());
+      CHECK_EQ(engine.ProcessSetIds().size(), 4);
     });
   }
 }
@@ -181,7 +235,7 @@ TEST(an_interrupted_addition_goes_on) {
     std::latch interrupted(1);
     RunRanks(2, plane, [&](Engine& engine, int rank) {
       if (rank == 0) {
-        const auto added = engine.AddProcessSet({1}, [] { return true; });
+        const auto added = engine.AddProcessSet({1}, kWhole, [] { return true; });
         CHECK(!added.ok());
         CHECK(added.error().kind == ErrorKind::kTimeout);
         interrupted.count_down();
@@ -202,7 +256,7 @@ TEST(an_interrupted_addition_goes_on) {
 // A rank that leaves while its own addition still waits for the others.
 TEST(shutting_down_ends_an_interrupted_addition) {
   RunRanks(2, {}, [&](Engine& engine, int rank) {
-    if (rank == 0) CHECK(!engine.AddProcessSet({0}, [] { return true; }).ok());
+    if (rank == 0) CHECK(!engine.AddProcessSet({0}, kWhole, [] { return true; }).ok());
   });
 }
 

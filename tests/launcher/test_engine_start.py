@@ -57,7 +57,7 @@ assert pair.ranks == [0, 1] and pair.included() == (me < 2)
 if me < 2:
     members([0, 1], me, pair)
 hvd.init(process_sets=[[1, 2]])
-from horoacc.process_sets import ids_and_ranks
+from horoacc.process_sets import ids_and_ranks, registered
 assert sorted(ids_and_ranks().values()) == [[0, 1], everybody, [1, 2], [2, 3]]
 odd = hvd.ProcessSet(reverse)
 assert odd.mpi_comm is reverse and odd.ranks == halves and odd.size() is None
@@ -74,6 +74,36 @@ for wrong in ([[0, 1]], "static", [[0, 9]], [[]]):
     raise AssertionError(f"init() took {wrong!r}")
 hvd.init(process_sets="dynamic")
 hvd.barrier()
+
+# Every rank passes the half that it is in itself: both become sets.
+for one in sets:
+    hvd.remove_process_set(one)
+own = hvd.add_process_set(world.Split(color=me % 2, key=me))
+assert own.ranks == halves
+assert sorted(ids_and_ranks().values()) == [[0, 1], everybody, [0, 2], [1, 2], [1, 3], [2, 3]]
+members(halves, halves.index(me), own)
+assert hvd.remove_process_set(own) and own.size() is None
+assert sorted(ids_and_ranks().values()) == [[0, 1], everybody, [1, 2], [2, 3]]
+uneven = hvd.add_process_set(world.Split(color=min(me, 1), key=me))
+members([0] if me == 0 else [1, 2, 3], max(0, me - 1), uneven)
+hvd.shutdown()
+hvd.init()
+# Communicators that overlap, and one rank that names ranks instead, are errors on all ranks.
+low = world.Create_group(world.Get_group().Incl([0, 1])) if me < 2 else MPI.COMM_SELF
+high = world.Create_group(world.Get_group().Incl([1, 2, 3])) if me > 0 else low
+pairs = world.Split(color=me // 2, key=me)
+for wrong in (high if me != 1 else low, pairs if me else [0, 3]):
+    try:
+        hvd.add_process_set(wrong)
+    except ValueError as error:
+        assert "differ" in str(error), error
+    else:
+        raise AssertionError("sets that differ were taken")
+hvd.barrier()
+hvd.shutdown()
+hvd.init(world, process_sets=[hvd.ProcessSet(world.Split(color=me % 2, key=me))])
+assert [one.ranks for one in map(registered, range(1, 3))] == [[0, 2], [1, 3]]
+members(halves, halves.index(me), registered(1 + me % 2))
 hvd.shutdown()
 assert pair.size() is None and pair.process_set_id is None
 print("done")
@@ -104,6 +134,28 @@ hvd.init(comm=[0, 1, 2])
 hvd.barrier()
 print(hvd.size())
 """
+
+
+APART = """
+import os, sys
+import horoacc as hvd
+from horoacc.errors import ConfigError
+me = int(os.environ["OMPI_COMM_WORLD_RANK"])
+try:
+    hvd.init(comm=[1] if sys.argv[1] == "alone" and me == 1 else [0, 2])
+except ConfigError as error:
+    print(error)
+else:
+    print(hvd.size())
+"""
+
+
+@pytest.mark.parametrize(("how", "told"), [("alone", "1"), ("refused", "init() got the ranks")])
+def test_nobody_waits_for_a_rank_that_needs_no_mpi(job: Job, how: str, told: str) -> None:
+    """MPI begins when all ranks do, also those that the job of the others is nothing to."""
+    flags = MODES["openmpi"]
+    result = job.run(*flags, "-np", "3", sys.executable, "-c", APART, how)
+    assert [result.of(rank)[0][: len(told)] for rank in range(3)] == ["2", told, "2"]
 
 
 def test_some_of_the_ranks_need_mpi(job: Job) -> None:

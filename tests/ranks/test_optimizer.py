@@ -102,16 +102,20 @@ def test_first_bucket_runs_before_the_last_gradient_is_queued() -> None:
     assert ran == [True, True, True]
 
 
-def test_closure_is_reduced_each_time() -> None:
+@pytest.mark.parametrize("search", [None, "strong_wolfe"])
+def test_closure_is_reduced_each_time(search: str | None) -> None:
+    """LBFGS ends its search by the loss and the gradients, and does so on all ranks at once."""
     x, y = training.data(16 * hvd.size(), DOUBLE)
     mine = slice(hvd.rank(), None, hvd.size())
+    calls: list[float] = []
 
     def fit(model: nn.Module, optimizer: Any, x: torch.Tensor, y: torch.Tensor) -> None:
         def closure() -> torch.Tensor:
             optimizer.zero_grad()
             loss = nn.functional.cross_entropy(model(x), y)
             loss.backward()
-            return hvd.allreduce(loss.detach(), name="loss") if hvd_closure else loss
+            calls.append(loss.item())
+            return loss
 
         for _ in range(3):
             optimizer.step(closure)
@@ -119,12 +123,30 @@ def test_closure_is_reduced_each_time() -> None:
     torch.manual_seed(0)
     model, alone = (nn.Linear(20, 4, dtype=DOUBLE) for _ in range(2))
     alone.load_state_dict(model.state_dict())
-    hvd_closure = False
-    fit(alone, torch.optim.LBFGS(alone.parameters(), max_iter=4), x, y)
-    hvd_closure = True
-    lbfgs = torch.optim.LBFGS(model.parameters(), max_iter=4)
+    arguments: dict[str, Any] = {"max_iter": 6, "line_search_fn": search}
+    fit(alone, torch.optim.LBFGS(alone.parameters(), **arguments), x, y)
+    in_one = len(calls)
+    lbfgs = torch.optim.LBFGS(model.parameters(), **arguments)
     fit(model, hvd.DistributedOptimizer(lbfgs, model.named_parameters()), x[mine], y[mine])
+    assert hvd.allgather_object(len(calls)) == [2 * in_one] * hvd.size()
     close(model, alone, 1e-8)
+
+
+@pytest.mark.parametrize("op", ["Average", "Sum"])
+def test_loss_of_a_closure(op: str) -> None:
+    """A step gives the loss of all ranks, reduced as the gradients are, in the closure's type."""
+    layer = nn.Linear(1, 1)
+    optimizer: Any = torch.optim.SGD(layer.parameters(), lr=0.0)
+    optimizer = hvd.DistributedOptimizer(optimizer, op=getattr(hvd, op))
+    mine = float(hvd.rank() + 1)
+    whole = sum(range(1, hvd.size() + 1)) / (hvd.size() if op == "Average" else 1)
+    for loss in (mine, torch.tensor(mine), torch.tensor([mine], dtype=torch.double)):
+        got = optimizer.step(lambda loss=loss: loss)
+        assert got == whole and type(got) is type(loss)
+        if isinstance(loss, torch.Tensor):
+            assert got.dtype == loss.dtype and got.shape == loss.shape
+    for loss in (None, "text", torch.tensor(3), torch.zeros(2)):
+        assert optimizer.step(lambda loss=loss: loss) is loss
 
 
 def test_parameter_without_gradient_on_one_rank() -> None:

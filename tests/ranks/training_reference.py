@@ -33,8 +33,14 @@ def close(model: nn.Module, wanted: nn.Module, tolerance: float = 1e-12) -> None
         )
 
 
-def shares(count: int, samples: int = 8) -> list[tuple[torch.Tensor, torch.Tensor]]:
+def wholes(count: int, samples: int = 8) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """The batches of all ranks together."""
     x, y = training.data(count * samples * hvd.size(), DOUBLE)
     whole = samples * hvd.size()
+    return list(zip(x.split(whole), y.split(whole), strict=True))
+
+
+def shares(count: int, samples: int = 8) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """This rank's part of each of them."""
     mine = slice(hvd.rank(), None, hvd.size())
-    return [(xs[mine], ys[mine]) for xs, ys in zip(x.split(whole), y.split(whole), strict=True)]
+    return [(x[mine], y[mine]) for x, y in wholes(count, samples)]
