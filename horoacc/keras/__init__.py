@@ -41,7 +41,7 @@ from horoacc.builds import (
 )
 from horoacc.dtypes import Adasum, Average, Sum
 from horoacc.errors import HorovodInternalError
-from horoacc.keras import backend, callbacks, elastic
+from horoacc.keras import backend, callbacks, elastic, legacy
 from horoacc.keras.functions import (
     allgather,
     allreduce,
@@ -81,6 +81,7 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
     backend.current().attach()
     if basics.rank() != 0:
         keras.config.disable_interactive_logging()
+        legacy.silence()
 
 
 __all__ = [

@@ -9,7 +9,25 @@ import keras
 from horoacc.keras import compilation
 
 
-class Callback(keras.callbacks.Callback):  # type: ignore[misc]
+class BatchHooks:
+    """Tells tf_keras which of its hooks a callback has; Keras 3 does not ask."""
+
+    def _overrides(self, stage: str) -> bool:
+        names = (f"on_{stage}_batch_{when}" for when in ("begin", "end"))
+        base = keras.callbacks.Callback
+        return any(getattr(type(self), name) is not getattr(base, name) for name in names)
+
+    def _implements_train_batch_hooks(self) -> bool:
+        return self._overrides("train")
+
+    def _implements_test_batch_hooks(self) -> bool:
+        return self._overrides("test")
+
+    def _implements_predict_batch_hooks(self) -> bool:
+        return self._overrides("predict")
+
+
+class Callback(BatchHooks, keras.callbacks.Callback):  # type: ignore[misc]
     """A callback that refuses models that cannot be trained here, before they are."""
 
     def set_model(self, model: Any) -> None:
@@ -19,7 +37,7 @@ class Callback(keras.callbacks.Callback):  # type: ignore[misc]
             model: The model.
 
         Raises:
-            TypeError: It is not a model of Keras 3.
+            TypeError: It is not a model of Keras.
             ValueError: XLA would compile its steps.
         """
         compilation.refuse_model(model)

@@ -12,9 +12,10 @@ import numpy as np
 
 from horoacc import arrays, basics, objects
 from horoacc.dtypes import Min
-from horoacc.keras import backend
-from horoacc.keras.callback import Callback
+from horoacc.keras import backend, legacy
+from horoacc.keras.callback import BatchHooks, Callback
 from horoacc.keras.learning_rates import LearningRateScheduleCallback, LearningRateWarmupCallback
+from horoacc.keras.optimizer_state import variables_of
 
 __all__ = [
     "BestModelCheckpoint",
@@ -52,13 +53,8 @@ class BroadcastGlobalVariablesCallback(Callback):
         """Broadcasts, if there is something to broadcast on all ranks."""
         if self.broadcast_done:
             return
-        model, optimizer = self.model, self.model.optimizer
-        if model.built and optimizer is not None and not optimizer.built:
-            # As the first step would.
-            optimizer.build(model.trainable_variables)
-            optimizer.built = True
-        ready = model.built
-        everywhere = arrays.allreduce(np.array(ready, np.int32), name="keras.built", op=Min)
+        ready = np.array(self.model.built, np.int32)
+        everywhere = arrays.allreduce(ready, name="keras.built", op=Min)
         if everywhere:
             self._broadcast()
 
@@ -69,8 +65,7 @@ class BroadcastGlobalVariablesCallback(Callback):
 
     def _broadcast(self) -> None:
         local = {id(variable) for variable in self.local_variables}
-        optimizer = self.model.optimizer
-        variables = [*self.model.weights, *(optimizer.variables if optimizer is not None else ())]
+        variables = [*self.model.weights, *variables_of(self.model.optimizer, self.model)]
         # A tf.Variable is as good a name for a Keras variable as itself.
         chosen = [
             variable for variable in variables
@@ -114,7 +109,7 @@ class MetricAverageCallback(Callback):
             logs.update(zip(names, averages.tolist(), strict=True))
 
 
-class RankZeroCheckpoint(keras.callbacks.ModelCheckpoint):  # type: ignore[misc]
+class RankZeroCheckpoint(BatchHooks, keras.callbacks.ModelCheckpoint):  # type: ignore[misc]
     """Saves the best model so far, on rank 0. `filepath` is to be set before training."""
 
     def __init__(
@@ -127,6 +122,13 @@ class RankZeroCheckpoint(keras.callbacks.ModelCheckpoint):  # type: ignore[misc]
             save_weights_only=save_weights_only, mode=mode, save_freq=save_freq,
         )  # fmt: skip
         self.filepath = None
+
+    def _set_monitor_op(self) -> None:
+        if self.mode not in ("min", "max") and legacy.is_legacy(self.model):
+            # Metrics of tf_keras do not say which way is better; it goes by their names as well.
+            rises = any(part in self.monitor for part in ("acc", "auc"))
+            self.mode = "max" if rises else "min"
+        super()._set_monitor_op()
 
     def _save_model(self, epoch: int, batch: Any, logs: Any) -> None:
         if self.filepath is None:

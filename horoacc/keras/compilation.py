@@ -7,6 +7,8 @@ from typing import Any
 
 import keras
 
+from horoacc.keras import legacy
+
 _XLA = (
     "XLA (jit_compile=True) compiles this training step, and XLA cannot run HoroACC's collectives "
     "inside a step. Pass jit_compile=False to model.compile(), or to tf.function()."
@@ -44,20 +46,22 @@ def refuse_model(model: Any) -> None:
         model: The model.
 
     Raises:
-        TypeError: It is not a model of Keras 3.
+        TypeError: It is not a model of Keras.
         ValueError: XLA will compile its steps.
     """
-    if not isinstance(model, keras.Model):
-        raise TypeError(not_keras_3("model", model))
+    if not legacy.is_a(model, "Model"):
+        raise TypeError(not_of_keras("model", model))
+    if legacy.is_legacy(model):
+        legacy.require_tensorflow(model)
     optimizer = getattr(model, "optimizer", None)
     inner = getattr(optimizer, "inner_optimizer", optimizer)
-    distributed = any(hasattr(one, "_apply_reduced") for one in (optimizer, inner))
+    distributed = any(hasattr(one, "_reduction") for one in (optimizer, inner))
     if keras.backend.backend() == "tensorflow" and distributed and model.jit_compile:
         raise ValueError(_XLA)
 
 
-def not_keras_3(what: str, given: Any) -> str:
-    """Says what to do about an object that is not of Keras 3.
+def not_of_keras(what: str, given: Any) -> str:
+    """Says that an object is not of Keras.
 
     Args:
         what: What it should be.
@@ -68,11 +72,4 @@ def not_keras_3(what: str, given: Any) -> str:
     """
     kind = type(given)
     article = "an" if what[0] in "aeiou" else "a"
-    text = f"HoroACC needs {article} {what} of Keras 3, not {kind.__module__}.{kind.__qualname__}"
-    if kind.__module__.split(".")[0] == "tf_keras":
-        return (
-            f"{text} of the legacy package tf_keras (Keras 2): unset TF_USE_LEGACY_KERAS and use "
-            "`keras`, or train with horoacc.tensorflow.DistributedGradientTape, which knows no "
-            "Keras."
-        )
-    return f"{text}."
+    return f"HoroACC needs {article} {what} of Keras, not {kind.__module__}.{kind.__qualname__}."

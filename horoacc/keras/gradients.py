@@ -6,7 +6,6 @@ it travels in the module of the backend; here is what an optimizer of Keras know
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,8 +18,6 @@ from horoacc.compression import Compressor
 from horoacc.keras import backend
 from horoacc.keras.backend import Member, Travel
 from horoacc.process_sets import ProcessSet
-
-_serials = itertools.count()
 
 
 @dataclass(frozen=True)
@@ -222,8 +219,9 @@ class GradientReduction:
         """Names what is reduced for the first time, alike on all ranks."""
         wishes = self._wishes
         if self._travel is None:
-            # By the order of first use: a rank may have made some that it does not train with.
-            name = wishes.name or f"gradients{next(_serials)}"
+            # Nothing that a rank counts up: a rank may have used optimizers before that the others
+            # have not. Optimizers of as many variables share names, and take turns with them.
+            name = wishes.name or f"gradients.of{len(keys)}"
             self._travel = Travel(
                 name, self._scaling, wishes.compression, wishes.sparse_as_dense, wishes.process_set
             )
@@ -233,3 +231,29 @@ class GradientReduction:
                 title = variable.name.partition(":")[0].rpartition("/")[2]
                 self._names[key] = f"{self._travel.name}.{len(self._names)}.{title}"
         return self._travel
+
+
+class ReducesGradients:
+    """Mixed in before an optimizer's class: what distributed optimizers of all kinds have."""
+
+    _reduction: GradientReduction
+
+    def register_local_var(self, var: Any) -> None:
+        """Leaves a variable to this rank: its gradient is not reduced.
+
+        Args:
+            var: The variable.
+        """
+        self._reduction.add_local(var)
+
+
+def is_distributed(optimizer: Any) -> bool:
+    """Says whether an optimizer reduces gradients.
+
+    Args:
+        optimizer: Any object.
+
+    Returns:
+        True for what `DistributedOptimizer` gave.
+    """
+    return issubclass(type(optimizer), ReducesGradients)

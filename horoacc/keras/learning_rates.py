@@ -12,7 +12,7 @@ from typing import Any
 import keras
 
 from horoacc import basics
-from horoacc.keras import callback
+from horoacc.keras import callback, legacy
 
 
 class LearningRateScheduleCallback(callback.Callback):
@@ -75,7 +75,11 @@ class LearningRateScheduleCallback(callback.Callback):
                     f"steps_per_epoch parameter to the {type(self).__name__}()."
                 )
         optimizer = _innermost(self.model.optimizer)
-        if not isinstance(getattr(optimizer, "_learning_rate", None), keras.Variable):
+        if legacy.is_legacy(optimizer):
+            settable = legacy.schedule_of(optimizer) is None
+        else:
+            settable = isinstance(getattr(optimizer, "_learning_rate", None), keras.Variable)
+        if not settable:
             raise ValueError(
                 f"{type(self).__name__} cannot set the learning rate of this optimizer, which "
                 "was made with a schedule or a function: make it with a number."
@@ -189,7 +193,8 @@ class _Momentum:
         self._usual = float(optimizer.momentum)
         self._variable: Any = None
         self._changed = False
-        if keras.backend.backend() == "tensorflow":
+        # Optimizers of tf_keras.optimizers.legacy have it in a variable already.
+        if keras.backend.backend() == "tensorflow" and not hasattr(optimizer, "_hyper"):
             known = getattr(optimizer.momentum, "variable", None)
             if known is None:
                 import tensorflow as tf  # noqa: PLC0415 - Keras has imported it

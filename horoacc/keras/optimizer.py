@@ -14,10 +14,11 @@ from typing import Any
 
 import keras
 
+from horoacc import basics
 from horoacc.compression import Compressor, NoneCompressor
 from horoacc.dtypes import OP_NAMES, Average, Sum
-from horoacc.keras import backend, compilation
-from horoacc.keras.gradients import GradientReduction, Wishes
+from horoacc.keras import backend, compilation, legacy
+from horoacc.keras.gradients import GradientReduction, ReducesGradients, Wishes, is_distributed
 from horoacc.keras.loss_scaling import teach_loss_scaling
 from horoacc.process_sets import ProcessSet, global_process_set
 from horoacc.reduction import chosen_groups
@@ -31,10 +32,8 @@ class CallableList(list[Any]):
         return self
 
 
-class _DistributedOptimizer:
+class _DistributedOptimizer(ReducesGradients):
     """Mixed in before a Keras optimizer's class: reduces the gradients before each step."""
-
-    _reduction: GradientReduction
 
     def build(self, variables: Sequence[Any]) -> None:
         """Makes the optimizer's variables.
@@ -51,14 +50,6 @@ class _DistributedOptimizer:
     def variables(self) -> CallableList:
         """The optimizer's variables; may also be called."""
         return CallableList(super().variables)  # type: ignore[misc]
-
-    def register_local_var(self, var: Any) -> None:
-        """Leaves a variable to this rank: its gradient is not reduced.
-
-        Args:
-            var: The variable.
-        """
-        self._reduction.add_local(var)
 
     def apply(self, grads: Sequence[Any], trainable_variables: Any = None) -> None:
         """Reduces gradients and steps with them.
@@ -155,18 +146,6 @@ class _DistributedOptimizer:
         return [gradient for gradient, _ in self.compute_gradients(loss, params)]
 
 
-def is_distributed(optimizer: Any) -> bool:
-    """Says whether an optimizer reduces gradients.
-
-    Args:
-        optimizer: Any object.
-
-    Returns:
-        True for what `distribute` gave.
-    """
-    return issubclass(type(optimizer), _DistributedOptimizer)
-
-
 @functools.cache
 def _derived(base: type) -> Any:
     """The class of distributed optimizers of a class."""
@@ -238,11 +217,12 @@ def distribute(optimizer: Any, wishes: Wishes) -> Any:
         An optimizer whose class has the name of the given one's and derives from it.
 
     Raises:
-        TypeError: It is no optimizer of Keras 3.
+        TypeError: It is no optimizer of Keras.
         ValueError: It is distributed already, or an argument makes no sense.
     """
-    if not isinstance(optimizer, keras.optimizers.Optimizer):
-        raise TypeError(compilation.not_keras_3("optimizer", optimizer))
+    of_keras_2 = legacy.is_a(optimizer, "optimizers.legacy.Optimizer")
+    if not (of_keras_2 or legacy.is_a(optimizer, "optimizers.Optimizer")):
+        raise TypeError(compilation.not_of_keras("optimizer", optimizer))
     if is_distributed(optimizer) or is_distributed(getattr(optimizer, "inner_optimizer", None)):
         raise ValueError("This optimizer is distributed already.")
     if wishes.op not in (Average, Sum):
@@ -251,10 +231,17 @@ def distribute(optimizer: Any, wishes: Wishes) -> Any:
             f"{OP_NAMES.get(wishes.op, repr(wishes.op))}."
         )
     for layer in wishes.local_layers:
-        if not isinstance(layer, keras.layers.Layer):
+        if not legacy.is_a(layer, "layers.Layer"):
             raise ValueError(
                 f"All local layers must be of type keras.layers.Layer, not {type(layer).__name__}."
             )
+    if legacy.is_legacy(optimizer):
+        legacy.require_tensorflow(optimizer)
+        if basics.is_initialized() and basics.rank() != 0:
+            legacy.silence()  # it may have been imported after init()
+        from horoacc.keras import legacy_optimizer  # noqa: PLC0415 - only where TensorFlow is
+
+        return legacy_optimizer.distribute(optimizer, wishes)
     copied = _copy(optimizer)
     copied._reduction = GradientReduction(wishes, copied._var_key)
     _take_state(optimizer, copied)
@@ -285,9 +272,10 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
     `load_model` gives it a distributed one again.
 
     Args:
-        optimizer: The optimizer to wrap, a `LossScaleOptimizer` among others.
-        name: What the names of its collectives begin with, the same on all ranks. By default
-            optimizers are matched by the order in which they are first used.
+        optimizer: The optimizer to wrap, a `LossScaleOptimizer` among others; of Keras 3 or of
+            tf_keras.
+        name: What the names of its collectives begin with, the same on all ranks. Optimizers that
+            step at the same time, in several threads, need names.
         device_dense: As in Horovod; not used.
         device_sparse: As in Horovod; not used.
         compression: How to make gradients narrower while they travel.
@@ -306,7 +294,7 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
         An optimizer whose class has the name of the given one's and derives from it.
 
     Raises:
-        TypeError: It is no optimizer of Keras 3.
+        TypeError: It is no optimizer of Keras.
         ValueError: An argument makes no sense, or the optimizer is distributed already.
     """
     del device_dense, device_sparse
@@ -356,7 +344,7 @@ def PartialDistributedOptimizer(  # noqa: N802 - Horovod's name
         The optimizer.
 
     Raises:
-        TypeError: It is no optimizer of Keras 3.
+        TypeError: It is no optimizer of Keras.
         ValueError: An argument makes no sense, or the optimizer is distributed already.
     """
     del device_dense, device_sparse

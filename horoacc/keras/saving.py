@@ -8,6 +8,7 @@ from typing import Any
 import keras
 
 from horoacc.compression import Compressor, NoneCompressor
+from horoacc.keras import legacy
 from horoacc.keras.optimizer import DistributedOptimizer
 
 
@@ -27,18 +28,20 @@ def load_model(
         custom_optimizers: Classes of optimizers that Keras does not know.
         custom_objects: Names and what they mean, as for `keras.models.load_model`.
         compression: See `DistributedOptimizer`.
-        legacy_opts: Horovod's way to ask for optimizers of Keras 2, of which there are none here.
+        legacy_opts: Horovod's way to ask for optimizers of Keras 2. Where `tf.keras` is tf_keras
+            (TF_USE_LEGACY_KERAS=1), files are loaded by it, and say themselves what they hold.
 
     Returns:
         The model. It has no optimizer if it was saved without one.
 
     Raises:
-        ValueError: `legacy_opts` is set, or the file cannot be loaded.
+        ValueError: `legacy_opts` is set and Keras is Keras 3, or the file cannot be loaded.
     """
-    if legacy_opts:
+    package = legacy.tf_keras()
+    if legacy_opts and package is None:
         raise ValueError("Keras 3 has no legacy optimizers: legacy_opts must be False.")
     known = {one.__name__: one for one in custom_optimizers or ()} | dict(custom_objects or {})
-    model = keras.models.load_model(filepath, custom_objects=known)
+    model = (package or keras).models.load_model(filepath, custom_objects=known)
     optimizer = getattr(model, "optimizer", None)
     if optimizer is not None:
         model.optimizer = DistributedOptimizer(optimizer, compression=compression)

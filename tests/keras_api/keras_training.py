@@ -6,6 +6,7 @@ is batch k of the whole.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from typing import Any
 
@@ -64,8 +65,9 @@ def values(model: Any) -> list[Any]:
 
 
 def close(model: Any, other: Any, tolerance: float = TOLERANCE) -> None:
-    """Compares weights, by the largest of each."""
-    for mine, theirs in zip(values(model), values(other), strict=True):
+    """Compares the weights with another model's, or with arrays, by the largest of each."""
+    wanted = other if isinstance(other, list) else values(other)
+    for mine, theirs in zip(values(model), wanted, strict=True):
         apart = np.abs(mine - theirs).max() / max(1.0, np.abs(theirs).max())
         assert apart <= tolerance, f"{apart:.3g} > {tolerance:.3g}"
 
@@ -87,3 +89,9 @@ def alone(steps: int, optimizer: Any = None, passes: int = 1, seed: int = 3) -> 
     model = network(seed)
     fit(model, optimizer or sgd(), whole(steps), BATCH * hvd.size() * passes)
     return model
+
+
+@functools.cache
+def learned_alone(steps: int, passes: int = 1) -> list[Any]:
+    """The weights of `alone`, which many bodies of a rank compare with."""
+    return values(alone(steps, passes=passes))

@@ -27,6 +27,7 @@ class Lazy:
 
 
 keras: Any = Lazy("keras")
+tf_keras: Any = Lazy("tf_keras")
 hvd: Any = Lazy("horoacc.keras")
 tf: Any = Lazy("tensorflow")
 torch: Any = Lazy("torch")
@@ -38,10 +39,14 @@ def missing(*packages: str) -> str:
     return f"{', '.join(absent)} is not installed" if absent else ""
 
 
+def _without(package: str) -> list[Any]:
+    why = missing(package)
+    return [pytest.mark.skip(reason=why)] if why else []
+
+
 def _backend(name: str, package: str, *marks: Any) -> Any:
-    why = missing("keras", package)
-    skip = [pytest.mark.skip(reason=why)] if why else []
-    return pytest.param({"KERAS_BACKEND": name}, id=name, marks=[*marks, *skip])
+    without = [*_without("keras"), *_without(package)]
+    return pytest.param({"KERAS_BACKEND": name}, id=name, marks=[*marks, *without])
 
 
 TORCH = _backend("torch", "torch")
@@ -50,6 +55,9 @@ on_both = pytest.mark.parametrize("env", [TORCH, TENSORFLOW])
 # Four ranks that trace graphs on few cores take long: for what does not depend on the backend.
 mostly_on_torch = pytest.mark.parametrize(
     "env", [TORCH, _backend("tensorflow", "tensorflow", pytest.mark.only_ranks(2))]
+)
+on_tf_keras = pytest.mark.parametrize(
+    "env", [_backend("tensorflow", "tensorflow", *_without("tf_keras"))]
 )
 on_torch = pytest.mark.parametrize("env", [TORCH])
 on_tensorflow = pytest.mark.parametrize("env", [TENSORFLOW])

@@ -32,6 +32,10 @@ def test_broadcast_global_variables() -> None:
     training.fit(alone, slow, training.whole(3), training.BATCH * hvd.size())
     # Rates are up to 3.05, that is 61 times those of the tolerance.
     training.close(model, alone, training.TOLERANCE * 60)
+    if hvd.size() > 1:
+        nobody = hvd.callbacks.BroadcastGlobalVariablesCallback(hvd.size())
+        with pytest.raises(Exception, match="root"):
+            training.fit(model, optimizer, training.share(1), callbacks=[nobody])
 
 
 @on_both
@@ -160,8 +164,8 @@ def test_momentum_of_rmsprop_is_corrected() -> None:
     assert momenta == pytest.approx([0.8, 0.8, 0.4, 0.8])
 
 
-@on_both
-@ranks(1)
+@mostly_on_torch
+@ranks(1, 2, 4)
 def test_rate_of_a_schedule_cannot_be_set() -> None:
     import keras_training as training
 

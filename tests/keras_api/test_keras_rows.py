@@ -3,71 +3,74 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
 import inspect
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from lazy import hvd, on_both, on_tensorflow, ranks
 
-HERE = Path(__file__).parent
-OPTIMIZER = "test_keras_optimizer.py::"
-FUNCTIONS = "test_keras_functions.py::"
-CALLBACKS = "test_keras_callbacks.py::"
-ELASTIC = "test_keras_elastic.py::"
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "torch_api"))
 
-ROWS: dict[str, tuple[str, ...]] = {
-    "DistributedOptimizer": (
-        OPTIMIZER + "test_same_as_one_rank", OPTIMIZER + "test_arguments",
-        OPTIMIZER + "test_backward_passes_per_step", OPTIMIZER + "test_process_set",
-        "test_keras_wrapping.py::test_refused",
-    ),
-    "PartialDistributedOptimizer": (
-        OPTIMIZER + "test_local_layers", "test_keras_wrapping.py::test_refused",
-    ),
-    "allreduce": (FUNCTIONS + "test_allreduce",),
-    "allgather": (FUNCTIONS + "test_allgather",),
-    "broadcast": (FUNCTIONS + "test_broadcast",),
-    "reducescatter": (FUNCTIONS + "test_reducescatter",),
-    "broadcast_global_variables": (FUNCTIONS + "test_broadcast_global_variables",),
-    "load_model": ("test_keras_saving.py::test_load_model",
-                   "test_keras_saving.py::test_load_model_with_objects_of_a_user"),
-    "process sets": (FUNCTIONS + "test_job", OPTIMIZER + "test_process_set"),
-    "op constants": (FUNCTIONS + "test_job", "test_keras_wrapping.py::test_refused"),
-    "register_local_var": (OPTIMIZER + "test_local_layers",),
-    "compute_gradients": (OPTIMIZER + "test_compute_gradients",),
-    "_allreduce": (OPTIMIZER + "test_what_is_reduced_ahead_is_not_reduced_again",),
-    "_aggregate_gradients": (OPTIMIZER + "test_what_is_reduced_ahead_is_not_reduced_again",),
-    "_agg_helper": (OPTIMIZER + "test_backward_passes_per_step",),
-    "variables": (OPTIMIZER + "test_what_is_reduced_ahead_is_not_reduced_again",),
-    "BroadcastGlobalVariablesCallback": (
-        CALLBACKS + "test_broadcast_global_variables", CALLBACKS + "test_variables_that_stay_local",
-        CALLBACKS + "test_model_that_is_built_by_its_first_batch",
-    ),
-    "MetricAverageCallback": (CALLBACKS + "test_metric_average",),
-    "LearningRateScheduleCallback": (CALLBACKS + "test_learning_rate_schedule",),
-    "LearningRateWarmupCallback": (CALLBACKS + "test_learning_rate_warmup",),
-    "BestModelCheckpoint": (CALLBACKS + "test_best_model_checkpoint",),
-    "KerasState": (ELASTIC + "test_state",),
-    "CommitStateCallback": (ELASTIC + "test_callbacks",),
-    "UpdateBatchStateCallback": (ELASTIC + "test_callbacks",),
-    "UpdateEpochStateCallback": (ELASTIC + "test_callbacks",),
-    "elastic.run": (ELASTIC + "test_run_goes_back_to_the_last_commit",),
-}  # fmt: skip
+from keras_rows import NO_GRAPH, ROWS
+from row_texts import TESTS, faults, gaps, module, parts, sizes
 
 
-def functions_of(file: str) -> set[str]:
-    tree = ast.parse((HERE / file).read_text())
-    return {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
+def defaults(row: Any) -> set[str]:
+    """The parameters with defaults of what a row is about."""
+    texts = (one[row.name] for one in (SIGNATURES, OF_TENSORFLOW) if row.name in one)
+    return {word for text in texts for word in re.findall(r"(\w+)=", text)}
 
 
-@pytest.mark.parametrize("row", ROWS)
-def test_row_has_tests(row: str) -> None:
-    assert ROWS[row]
-    for test in ROWS[row]:
-        file, _, function = test.partition("::")
-        assert function in functions_of(file), test
+def on_tensorflow_in_graphs(row: Any) -> set[int]:
+    """The numbers of ranks on which a row's tests have a graph of TensorFlow."""
+    found: set[int] = set()
+    for test in row.tests:
+        file, _, name = test.partition("::")
+        (node,) = (one for one in module(file).body if getattr(one, "name", "") == name)
+        assert isinstance(node, ast.FunctionDef)
+        text = "".join(ast.unparse(part) for part in parts(file, name, set()))
+        if not re.search(r"fit\(|in_both\(|tf\.function|tf\.Graph", text):
+            continue
+        of_file = [
+            one.value for one in module(file).body
+            if isinstance(one, ast.Assign) and ast.unparse(one.targets[0]) == "pytestmark"
+        ]  # fmt: skip
+        marks = " ".join(ast.unparse(mark) for mark in [*node.decorator_list, *of_file])
+        on = sizes(node.decorator_list) or sizes(of_file)
+        if "mostly_on_torch" in marks:
+            on &= {2}
+        elif "on_both" not in marks and "on_tensorflow" not in marks:
+            on = frozenset()
+        found |= on
+    return found
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
+def test_row(row: Any) -> None:
+    assert faults(row) == []
+    assert gaps(row, defaults(row)) == []
+    if row.name not in NO_GRAPH:
+        assert on_tensorflow_in_graphs(row) >= row.sizes
+
+
+def test_what_rows_leave_out_is_found() -> None:
+    row = ROWS[0]
+    few = ("keras_api/test_keras_wrapping.py::test_optimizer_of_a_user",)
+    few_faults = faults(dataclasses.replace(row, tests=few))
+    assert few_faults == ["its tests run on [2] ranks"]
+    assert on_tensorflow_in_graphs(dataclasses.replace(row, tests=few)) == {2}
+    silent = dataclasses.replace(row, tests=few, errors=few)
+    assert gaps(silent, {"op"}) == [
+        "values are compared on [2] ranks", "an error is seen on [] ranks",
+        "one of ['op'] is passed on [] ranks",
+    ]  # fmt: skip
+    assert {row.name for row in ROWS} >= set(NO_GRAPH)
+    assert {row.name for row in ROWS} >= set(SIGNATURES)
+    assert (TESTS / "keras_api").is_dir()
 
 
 DEVICES = "device_dense='', device_sparse='', "
@@ -160,7 +163,7 @@ def test_the_other_door_and_that_of_tensorflow_train_alike() -> None:
             training.sgd(), backward_passes_per_step=2, average_aggregated_gradients=True
         )
         training.fit(model, optimizer, training.share(4))
-        training.close(model, training.alone(4, passes=2))
+        training.close(model, training.learned_alone(4, passes=2))
 
 
 @on_both

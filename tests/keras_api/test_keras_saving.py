@@ -83,7 +83,7 @@ def test_load_model(suffix: str, wrapped: bool) -> None:
 
 
 @mostly_on_torch
-@ranks(1, 2)
+@ranks(1, 2, 4)
 def test_load_model_with_objects_of_a_user() -> None:
     import keras_training as training
 

@@ -16,8 +16,8 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "torch_api"))
 
+from row_texts import faults
 from tensorflow_rows import API, ROWS
-from test_contract_rows import faults
 
 TESTS = Path(__file__).resolve().parents[1]
 

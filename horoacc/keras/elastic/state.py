@@ -9,6 +9,7 @@ import keras
 from horoacc import basics
 from horoacc.elastic import ObjectState
 from horoacc.keras import backend
+from horoacc.keras.optimizer_state import variables_of
 from horoacc.objects import broadcast_object
 
 
@@ -38,12 +39,7 @@ class KerasState(ObjectState):
         """What training changes, in the order of the saved values."""
         if not self.model.built:
             return []
-        if self.optimizer is None:
-            return list(self.model.weights)
-        if not self.optimizer.built:
-            self.optimizer.build(self.model.trainable_variables)
-            self.optimizer.built = True
-        return [*self.model.weights, *self.optimizer.variables]
+        return [*self.model.weights, *variables_of(self.optimizer, self.model)]
 
     def _save_values(self) -> None:
         # A copy also where an array would show a tensor's own memory.

@@ -1,4 +1,4 @@
-"""Horovod's API for `tf.keras`, which is Keras 3.
+"""Horovod's API for `tf.keras`: Keras 3, or tf_keras with TF_USE_LEGACY_KERAS=1.
 
 The same as `horoacc.keras`, but for the order of some arguments.
 """
@@ -95,7 +95,7 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
         The optimizer.
 
     Raises:
-        TypeError: It is no optimizer of Keras 3.
+        TypeError: It is no optimizer of Keras.
         ValueError: An argument makes no sense, or the optimizer is distributed already.
     """
     del device_dense, device_sparse

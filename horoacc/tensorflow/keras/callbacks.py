@@ -1,4 +1,4 @@
-"""Horovod's callbacks for `tf.keras`, which is Keras 3: those of `horoacc.keras`."""
+"""Horovod's callbacks for `tf.keras`: those of `horoacc.keras`."""
 
 from __future__ import annotations
 

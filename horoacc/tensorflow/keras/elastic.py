@@ -1,4 +1,4 @@
-"""Elastic training with `tf.keras`, which is Keras 3: that of `horoacc.keras`."""
+"""Elastic training with `tf.keras`: that of `horoacc.keras`."""
 
 from horoacc.keras.elastic import (
     CommitStateCallback,

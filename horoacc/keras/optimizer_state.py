@@ -1,0 +1,30 @@
+"""The variables of an optimizer of Keras, which its first step would make."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from horoacc.keras import legacy
+
+
+def variables_of(optimizer: Any, model: Any) -> list[Any]:
+    """Gives what an optimizer keeps from step to step, made now if it was not yet.
+
+    Args:
+        optimizer: An optimizer of Keras 3 or of tf_keras; None for none.
+        model: The model that it trains, built.
+
+    Returns:
+        Its variables.
+    """
+    if optimizer is None:
+        return []
+    if legacy.is_legacy(optimizer):
+        from horoacc.keras import legacy_optimizer  # noqa: PLC0415 - only where TensorFlow is
+
+        legacy_optimizer.build(optimizer, model.trainable_variables)
+        return legacy_optimizer.variables_of(optimizer)
+    if not optimizer.built:
+        optimizer.build(model.trainable_variables)
+        optimizer.built = True
+    return list(optimizer.variables)
