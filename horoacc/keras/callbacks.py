@@ -117,6 +117,7 @@ class RankZeroCheckpoint(BatchHooks, keras.callbacks.ModelCheckpoint):  # type: 
     ) -> None:
         suffix = ".weights.h5" if save_weights_only else ".keras"
         self.filepath: Any
+        self.mode: str
         super().__init__(
             f"unset{suffix}", monitor=monitor, verbose=verbose, save_best_only=True,
             save_weights_only=save_weights_only, mode=mode, save_freq=save_freq,

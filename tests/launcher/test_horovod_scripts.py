@@ -86,3 +86,39 @@ def test_keras(
     assert re.fullmatch(r"accuracy (0\.9\d*|1\.0) from epoch 3", resumed[-2]), resumed[-2]
     assert resumed[-1] == "same everywhere: True"
     assert sum(line.startswith("Epoch ") for line in resumed) == 3
+
+
+def without(*packages: str) -> pytest.MarkDecorator:
+    absent = [name for name in packages if importlib.util.find_spec(name) is None]
+    return pytest.mark.skipif(bool(absent), reason=f"{', '.join(absent)} is not installed")
+
+
+@pytest.mark.parametrize(
+    ("legacy", "flags"),
+    [
+        pytest.param("0", (), id="keras", marks=without("tensorflow")),
+        pytest.param(
+            "1", ("--fp16-allreduce",), id="tf_keras", marks=without("tensorflow", "tf_keras")
+        ),
+    ],
+)
+def test_tensorflow(
+    job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, legacy: str, flags: tuple[str, ...]
+) -> None:
+    monkeypatch.setenv("TF_USE_LEGACY_KERAS", legacy)
+    saved = ("--checkpoint-dir", str(tmp_path), *flags)
+    result = run(job, ["--tcp"], 2, "tensorflow_tape.py", *saved)
+    *steps, accuracy, same = result.of(0)
+    assert steps == ["step 0", "step 10", "step 20"]
+    assert re.fullmatch(r"accuracy (0\.9\d*|1\.0) ranks 2", accuracy), accuracy
+    assert same == "same everywhere: True"
+    assert list(tmp_path.glob("checkpoint-1.index"))
+    assert not result.of(1)
+
+
+@without("tensorflow")
+def test_tensorflow_session(job: Job, tmp_path: Path) -> None:
+    result = run(job, ["--tcp"], 2, "tensorflow_session.py", str(tmp_path))
+    for rank in range(2):
+        assert result.of(rank) == ["weights [1.0, -2.0, 0.5]"]
+    assert list(tmp_path.glob("model.ckpt-*.index"))
