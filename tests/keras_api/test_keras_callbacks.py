@@ -104,9 +104,17 @@ def test_metric_average_comes_before_what_is_behind_it() -> None:
     model = training.network()
     optimizer = hvd.DistributedOptimizer(training.sgd())
     callbacks = [hvd.callbacks.MetricAverageCallback()]
-    history = training.fit(model, optimizer, training.share(3), callbacks=callbacks, epochs=2)
+    model.compile(optimizer, loss="mse")
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        history = model.fit(
+            *training.share(3), batch_size=training.BATCH, callbacks=callbacks, epochs=2
+        )
     losses = hvd.allgather_object(history.history["loss"])
     assert losses[0] == losses[1] and len(losses[0]) == 2
+    # Progress bars are rank 0's.
+    assert ("Epoch 2/2" in printed.getvalue()) == (hvd.rank() == 0)
+    assert hvd.rank() == 0 or not printed.getvalue()
 
 
 def rates(

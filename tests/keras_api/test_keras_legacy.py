@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import os
 import sys
@@ -208,16 +210,21 @@ def test_callbacks(kind: str) -> None:
     best = hvd.callbacks.BestModelCheckpoint(monitor="accuracy")
     with tempfile.TemporaryDirectory() as folder:
         best.filepath = f"{folder}/best.keras"
-        history = model.fit(
-            *training.share(2), batch_size=training.BATCH, verbose=0, epochs=2, callbacks=[
-                hvd.callbacks.MetricAverageCallback(),
-                hvd.callbacks.LearningRateWarmupCallback(0.1, warmup_epochs=1, verbose=1),
-                hvd.callbacks.LearningRateScheduleCallback(0.1, 0.5, start_epoch=1),
-                hvd.elastic.UpdateBatchStateCallback(state),
-                hvd.elastic.UpdateEpochStateCallback(state),
-                hvd.elastic.CommitStateCallback(state, batches_per_commit=2), Watch(), best,
-            ],
-        )  # fmt: skip
+        callbacks = [
+            hvd.callbacks.MetricAverageCallback(),
+            hvd.callbacks.LearningRateWarmupCallback(0.1, warmup_epochs=1),
+            hvd.callbacks.LearningRateScheduleCallback(0.1, 0.5, start_epoch=1),
+            hvd.elastic.UpdateBatchStateCallback(state),
+            hvd.elastic.UpdateEpochStateCallback(state),
+            hvd.elastic.CommitStateCallback(state, batches_per_commit=2), Watch(), best,
+        ]  # fmt: skip
+        printed = io.StringIO()
+        with contextlib.redirect_stdout(printed):
+            history = model.fit(
+                *training.share(2), batch_size=training.BATCH, epochs=2, callbacks=callbacks
+            )
+        # Progress bars are rank 0's.
+        assert ("Epoch 2/2" in printed.getvalue()) == (hvd.rank() == 0)
         assert os.path.exists(best.filepath) == (hvd.rank() == 0)
     assert rates == [0.075, 0.1, 0.05, 0.05]
     assert momenta == [1.35, 1.2, 0.45, 0.9]
