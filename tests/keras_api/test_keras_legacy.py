@@ -239,6 +239,28 @@ def test_callbacks(kind: str) -> None:
 
 @on_tf_keras
 @ranks(2)
+@pytest.mark.parametrize("kind", KINDS)
+def test_state_of_the_door_of_tensorflow(kind: str) -> None:
+    import keras_training as training
+
+    import horoacc.tensorflow
+
+    model = network(seed=hvd.rank())
+    optimizer = horoacc.tensorflow.DistributedOptimizer(optimizer_of(kind))
+    model.compile(optimizer, loss="mse")
+    state = horoacc.tensorflow.elastic.TensorFlowKerasState(model, epoch=hvd.rank())
+    state.sync()
+    assert (state.epoch, all_bits(model)) == (0, 1)
+    start = model.get_weights()
+    model.fit(*training.share(1), verbose=0)
+    state.restore()
+    assert int(optimizer.iterations) == 0
+    for found, value in zip(model.get_weights(), start, strict=True):
+        assert (found == value).all()
+
+
+@on_tf_keras
+@ranks(2)
 def test_what_cannot_work_says_so() -> None:
     import keras_training as training
 

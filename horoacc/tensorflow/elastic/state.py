@@ -120,9 +120,8 @@ class TensorFlowKerasState(ObjectState):
             )
         self.model = model
         self.optimizer = optimizer if optimizer is not None else model.optimizer
-        if self.optimizer is not None and not getattr(self.optimizer, "built", True):
-            # All ranks must have the same variables before the first step makes them.
-            self.optimizer.build(model.trainable_variables)
+        # All ranks must have the same variables before the first step makes them.
+        _build(self.optimizer, model.trainable_variables)
         self._saved_values = self._values()
         super().__init__(bcast_object=broadcast_object, get_rank=basics.rank, **kwargs)
 
@@ -152,3 +151,11 @@ class TensorFlowKerasState(ObjectState):
         broadcast_variables(self._variables(), root_rank=0)
         self._saved_values = self._values()
         super().sync()
+
+
+def _build(optimizer: Any, variables: Sequence[Any]) -> None:
+    """Makes what an optimizer of Keras 3 or of tf_keras keeps, unless it has it."""
+    if hasattr(optimizer, "_create_all_weights"):  # of tf_keras.optimizers.legacy
+        optimizer._create_all_weights(variables)
+    elif hasattr(optimizer, "build") and not getattr(optimizer, "built", False):
+        optimizer.build(variables)  # if there is anything left to make, where it does not say
