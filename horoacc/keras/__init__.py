@@ -50,6 +50,7 @@ from horoacc.keras.functions import (
     reducescatter,
 )
 from horoacc.keras.optimizer import DistributedOptimizer, PartialDistributedOptimizer
+from horoacc.keras.progress_bars import teach_progress_bars
 from horoacc.keras.saving import load_model
 from horoacc.objects import allgather_object, broadcast_object
 from horoacc.process_sets import (
@@ -81,6 +82,7 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
     backend.current().attach()
     if basics.rank() != 0:
         keras.config.disable_interactive_logging()
+        teach_progress_bars()
         legacy.silence()
 
 
