@@ -21,7 +21,7 @@ LARGE = 8 * MIB
 """Where bandwidth decides: here the simulator's error is quoted."""
 FITTED = "ring"
 ALGORITHMS = ("ring", "double_tree", "hierarchical", "hierarchical_tree", "cpu_reduce", "canonical")
-SCATTERS = {"canonical": 0.5, "ring": 0.75, "log": 1.0}
+SCATTERS = {"canonical": 0.5, "ring": 0.75, "log": 1.25}
 """Reduce-scatters, and what they send over a host's link on 2x2, over the vector's bytes."""
 Times = dict[tuple[tuple[int, ...], str, int], Order]
 
