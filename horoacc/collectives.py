@@ -53,7 +53,8 @@ def join(device: int = -1) -> int:
     before.
 
     What a signal's handler raises ends the wait; this rank has joined all the same. The next call
-    waits for the same join, or gives its result if it is over and this rank made no other call since.
+    waits for the same join; if that is over, and this rank has called nothing else since, it gives
+    its result.
 
     It concerns the global process set; collectives of other sets need all their ranks as ever.
 

@@ -207,9 +207,9 @@ HA_API int32_t ha_process_set_ranks(const ha_engine* engine, int32_t id, int32_t
 /* HA_JOIN takes no tensors: this rank has nothing more to reduce. Until all ranks of the set have
  * joined, allreduces of the others run with zeros in its place, their other collectives fail, and
  * it may submit nothing else. The handle is complete when all have joined; its one result is an
- * int32, the rank that was the last. If nobody has asked for that result of a join, and nothing
- * else was submitted since, the next HA_JOIN has it and is complete at once: its caller was called
- * away.
+ * int32, the rank that was the last. If nobody has waited for a join to its end or asked for its
+ * result, and nothing else was submitted since, the next HA_JOIN is complete at once and has it:
+ * its caller was called away.
  *
  * Submits `count` tensors as one unit (a group if > 1) and returns at once. The input and output
  * memory must live until the handle is complete. */

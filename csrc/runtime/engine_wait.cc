@@ -56,11 +56,15 @@ Status Engine::Wait(uint64_t handle, int64_t deadline_ns) {
   const std::shared_ptr<Entry> entry = handles_.Find(handle);
   if (!entry) return MakeError(ErrorKind::kInvalid, "unknown handle " + std::to_string(handle));
   // Of what is complete the callback is on its way, and may be what is asking.
-  if (entry->complete.load(std::memory_order_acquire)) return entry->outcome;
+  if (entry->complete.load(std::memory_order_acquire)) {
+    if (entry->join_over) entry->join_over->taken.store(true, std::memory_order_relaxed);
+    return entry->outcome;
+  }
   entry->waiters.fetch_add(1, std::memory_order_seq_cst);
   Status outcome = AwaitEntry(*entry, deadline_ns);
   entry->waiters.fetch_sub(1, std::memory_order_seq_cst);
   if (entry->complete.load(std::memory_order_seq_cst)) {
+    if (entry->join_over) entry->join_over->taken.store(true, std::memory_order_relaxed);
     if (const auto done = entry->TakeCallback()) done();
   }
   return outcome;

@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 import torch
 import torch.distributed as dist
-from world import same, world
+from world import world
 
 pytestmark = pytest.mark.ranks(2, 3, 4, framework="horoacc.torch")
 
