@@ -105,7 +105,8 @@ def run(
 
     Raises:
         ValueError: Arguments contradict each other, or ask for what is not possible.
-        RankFailed: A rank died, or raised what cannot be pickled; `culprit` is the rank.
+        RankFailed: A rank died, or raised what cannot be pickled or be made again; `culprit` is
+            the rank.
         RuntimeError: The job cannot be started.
         Exception: What the first rank that failed raised; its cause has that rank's traceback.
     """
@@ -209,7 +210,7 @@ def _raise(rank: int, told: dict[str, Any]) -> NoReturn:
     cause = RankTraceback(f"on rank {rank}:\n\n{told['traceback'].rstrip()}")
     error: BaseException | None = None
     if told["exception"] is not None:
-        # Some exceptions can be pickled but not be made again: their text must do.
+        # Some classes have a `__reduce__` that gives what cannot be made again: the text must do.
         with contextlib.suppress(Exception):
             error = cloudpickle.loads(told["exception"])
     if not isinstance(error, Exception):

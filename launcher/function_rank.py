@@ -13,7 +13,7 @@ from typing import Any
 
 import cloudpickle
 
-from horoacc.launcher import environment
+from horoacc.launcher import environment, function_pickle
 
 
 def main() -> None:
@@ -42,7 +42,7 @@ def main() -> None:
 
 def _dumps(value: Any, rank: int) -> bytes:
     try:
-        return bytes(cloudpickle.dumps(value))
+        return function_pickle.dumps(value)
     except Exception as error:
         kind = type(value).__name__
         raise TypeError(f"rank {rank} returned a {kind} that cannot be pickled: {error}") from error
@@ -61,7 +61,7 @@ def _named(raised: BaseException) -> Exception:
 def _told(error: Exception, raised: BaseException) -> dict[str, Any]:
     pickled = None
     with contextlib.suppress(Exception):
-        pickled = cloudpickle.dumps(error)
+        pickled = function_pickle.dumps(error)
     return {
         "time": time.monotonic(),
         "summary": f"{type(error).__name__}: {error}",

@@ -32,10 +32,35 @@ class Refusal(Exception):
 
 
 class Stubborn(Exception):
-    """An exception that pickles, but that nobody can make again from its text."""
+    """An exception that its class cannot make again from `args`."""
 
-    def __init__(self, reason: str, amount: int) -> None:
+    def __init__(self, reason: str, amount: int, cause: Exception | None = None) -> None:
         super().__init__(f"{reason} {amount}")
+        self.amount = amount
+        self.cause = cause
+
+
+class Undecoded(UnicodeDecodeError):
+    """One of Python's own that has more than `args` behind it."""
+
+    def __init__(self, data: bytes) -> None:
+        super().__init__("ascii", data, 1, 2, "not of ours")
+        self.length = len(data)
+
+
+class Clutching(Exception):
+    """An exception that pickles, but not with what it holds."""
+
+    def __init__(self) -> None:
+        super().__init__("mine")
+        self.lock = returns_a_lock()
+
+
+class Gone(Exception):
+    """An exception that pickles, but that nobody can make again."""
+
+    def __reduce__(self) -> Any:
+        return int, ("no number",)
 
 
 def refuses_on_1() -> None:
@@ -45,10 +70,13 @@ def refuses_on_1() -> None:
     hvd.allreduce(np.ones(2), name="never complete")
 
 
-def stubborn_on_0() -> None:
+def raises_on_0(kind: str) -> None:
     hvd.init()
     if hvd.rank() == 0:
-        raise Stubborn("not again", 3)
+        if kind == "stubborn":
+            raise Stubborn("not again", 3, Stubborn("inside", 4))
+        raise {"undecoded": lambda: Undecoded(b"a\xff"), "clutching": Clutching,
+               "gone": lambda: Gone("gone")}[kind]()  # fmt: skip
     hvd.allreduce(np.ones(2), name="never complete")
 
 

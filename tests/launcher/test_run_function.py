@@ -73,10 +73,27 @@ def test_an_exception_comes_back_with_its_traceback(ways: dict[str, Any]) -> Non
     assert caught.value.__notes__ == ["raised on rank 1"]
 
 
-def test_an_exception_that_cannot_be_made_again_is_told() -> None:
-    with pytest.raises(RankFailed, match="rank 0: Stubborn: not again 3") as caught:
-        horoacc.run(run_bodies.stubborn_on_0, np=2, use_gloo=True)
-    assert caught.value.culprit == 0 and "in stubborn_on_0" in str(caught.value.__cause__)
+def test_an_exception_whose_class_takes_other_arguments_comes_back_whole() -> None:
+    with pytest.raises(run_bodies.Stubborn, match=r"^not again 3$") as stubborn:
+        horoacc.run(run_bodies.raises_on_0, ("stubborn",), np=2, use_gloo=True)
+    assert stubborn.value.args == ("not again 3",) and stubborn.value.amount == 3
+    inside = stubborn.value.cause
+    assert isinstance(inside, run_bodies.Stubborn) and (str(inside), inside.amount) == (
+        "inside 4", 4)  # fmt: skip
+    assert "in raises_on_0" in str(stubborn.value.__cause__)
+    with pytest.raises(run_bodies.Undecoded, match="can't decode byte 0xff") as undecoded:
+        horoacc.run(run_bodies.raises_on_0, ("undecoded",), np=1, use_gloo=True)
+    assert (undecoded.value.object, undecoded.value.start) == (b"a\xff", 1)
+    assert undecoded.value.length == 2
+
+
+@pytest.mark.parametrize(
+    ("kind", "told"), [("clutching", "Clutching: mine"), ("gone", "Gone: gone")]
+)
+def test_an_exception_that_cannot_travel_is_told(kind: str, told: str) -> None:
+    with pytest.raises(RankFailed, match=f"rank 0: {told}") as caught:
+        horoacc.run(run_bodies.raises_on_0, (kind,), np=1, use_gloo=True)
+    assert caught.value.culprit == 0 and "in raises_on_0" in str(caught.value.__cause__)
 
 
 @pytest.mark.parametrize("code", [0, 3])
