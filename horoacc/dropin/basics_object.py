@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from horoacc import basics, builds, dtypes, process_sets
+from horoacc.dropin.library import Library
 
 
 class HorovodBasics:
@@ -16,6 +17,7 @@ class HorovodBasics:
     Min = dtypes.Min
     Max = dtypes.Max
     Product = dtypes.Product
+    MPI_LIB_CTYPES = Library()
 
     init = staticmethod(basics.init)
     shutdown = staticmethod(basics.shutdown)

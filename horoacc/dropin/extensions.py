@@ -3,8 +3,18 @@
 from __future__ import annotations
 
 import importlib.util
+import sysconfig
 
 from horoacc import builds
+
+
+def get_ext_suffix() -> str:
+    """Gives what names of compiled modules end in.
+
+    Returns:
+        Such as ".cpython-311-x86_64-linux-gnu.so".
+    """
+    return str(sysconfig.get_config_var("EXT_SUFFIX"))
 
 
 def extension_available(ext_base_name: str, verbose: bool = False) -> bool:

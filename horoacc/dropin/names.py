@@ -13,6 +13,9 @@ MODULES: dict[str, str] = {
     "horovod.keras.callbacks": "horoacc.keras.callbacks",
     "horovod.keras.elastic": "horoacc.keras.elastic",
     "horovod.runner.common.util.env": "horoacc.dropin.variables",
+    "horovod.runner.common.util.hosts": "horoacc.dropin.hosts",
+    "horovod.runner.common.util.secret": "horoacc.dropin.secret",
+    "horovod.runner.common.util.timeout": "horoacc.dropin.timeout",
     "horovod.runner.util.threads": "horoacc.dropin.threads",
     "horovod.tensorflow": "horoacc.tensorflow",
     "horovod.tensorflow.compression": "horoacc.tensorflow.compression",
@@ -80,7 +83,7 @@ NAMES: dict[str, dict[str, str]] = {
         **{
             name: f"{_EXTENSIONS}:{name}"
             for name in (
-                "extension_available", "gpu_available", "check_extension",
+                "extension_available", "get_ext_suffix", "gpu_available", "check_extension",
                 "check_installed_version",
             )
         },
@@ -89,7 +92,9 @@ NAMES: dict[str, dict[str, str]] = {
             for name in ("num_rank_is_power_2", "split_list", "is_iterable")
         },
     },
-    "horovod.runner": {"run": "horoacc:run"},
+    "horovod.runner": {
+        "run": "horoacc:run", "run_commandline": "horoacc.launcher.main:main",
+    },
     "horovod.runner.common": {},
     "horovod.runner.common.util": {},
     "horovod.runner.elastic": {},
@@ -122,6 +127,20 @@ _DOORS = {
     "horovod.ray": "Ray",
     "horovod.data": "Horovod's data loaders",
 }
+_PARTS = {
+    "horovod.runner.common.util.config_parser":
+        "horoaccrun reads its --config-file itself; `python -m horoacc.settings` lists the keys",
+    "horovod.runner.common.util.network":
+        "launcher and ranks have a protocol of their own (docs/security.md)",
+    "horovod.runner.common.util.settings":
+        "a job's settings are the arguments of horoacc.run, or flags of horoaccrun",
+    "horovod.runner.common.util.safe_shell_exec":
+        "take subprocess; horoaccrun ends what its ranks leave behind",
+    "horovod.runner.elastic.discovery": "elastic jobs are not possible yet",
+    "horovod.torch.mpi_lib_v2":
+        "no compiled module is behind horovod.torch.mpi_ops, which has the collectives",
+}  # fmt: skip
+"""What they would be made for is done elsewhere here."""
 
 
 def absent(name: str) -> str:
@@ -133,6 +152,8 @@ def absent(name: str) -> str:
     Returns:
         The reason, or "" if it is not one that is known to be absent.
     """
+    if name in _PARTS:
+        return f"HoroACC has no {name}: {_PARTS[name]}"
     for door, what in _DOORS.items():
         if name == door or name.startswith(door + "."):
             return f"HoroACC has no door for {what} yet, so there is no {name}"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import importlib
+import importlib.machinery
 import importlib.util
 import os
 import subprocess
@@ -77,8 +79,11 @@ from horovod.common.exceptions import HorovodInternalError, HostsUpdatedInterrup
 from horovod.common.exceptions import HorovodVersionMismatchError
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.common.process_sets import add_process_set, remove_process_set
+from horovod.common.util import get_ext_suffix
 from horovod.common.util import env, gpu_available, is_iterable, split_list, mpi_built
 from horovod.runner import run
+from horovod.runner import run_commandline
+from horovod.runner.common.util import hosts, secret, timeout
 from horovod.runner.common.util.env import get_env_rank_and_size
 from horovod.runner.elastic.worker import HostUpdateResult
 from horovod.runner.launch import run_commandline
@@ -140,6 +145,12 @@ def test_version_is_one_that_scripts_accept() -> None:
         ("horovod._keras", "no door for what horovod.keras"),
         ("horovod.mxnet", "no door for MXNet yet"),
         ("horovod.spark", "no door for Spark yet"),
+        ("horovod.runner.common.util.config_parser", "horoaccrun reads its --config-file itself"),
+        ("horovod.runner.common.util.network", "protocol of their own"),
+        ("horovod.runner.common.util.safe_shell_exec", "take subprocess"),
+        ("horovod.runner.common.util.settings", "arguments of horoacc.run"),
+        ("horovod.runner.elastic.discovery", "elastic jobs are not possible yet"),
+        ("horovod.torch.mpi_lib_v2", "mpi_ops, which has the collectives"),
         ("horovod.torch.no_such_module", "no such part of Horovod"),
         ("horovod.common.no_such_module", "no such part of Horovod"),
     ],
@@ -190,12 +201,82 @@ def test_basics_object() -> None:
         horoacc.shutdown()
 
 
+def test_names_of_the_c_library(tmp_path: Path) -> None:
+    library = importlib.import_module("horovod.torch.mpi_ops")._basics.MPI_LIB_CTYPES
+    assert (library.horovod_is_initialized(), library.horovod_rank()) == (False, -1)
+    assert library.horovod_stop_timeline() == -1
+    assert [
+        getattr(library, f"horovod_reduce_op_{op}")()
+        for op in ("average", "sum", "adasum", "min", "max", "product")
+    ] == list(range(6))
+    assert library.horovod_init(None, 0, None, None, 0)
+    try:
+        assert library.horovod_is_initialized()
+        places = [
+            f"{scope}{what}" for scope in ("", "local_", "cross_") for what in ("rank", "size")
+        ]
+        assert [getattr(library, f"horovod_{place}")() for place in places] == [0, 1] * 3
+        library.horovod_size.restype = ctypes.c_int
+        # As what C would be handed.
+        pointer = ctypes.cast(library.horovod_size, ctypes.c_void_p).value
+        assert ctypes.CFUNCTYPE(ctypes.c_int)(pointer)() == 1
+        assert library.horovod_gloo_built() and not library.horovod_ddl_built()
+        assert library.horovod_number_of_process_sets() == 1
+        ids, ranks = (ctypes.c_int * 1)(7), (ctypes.c_int * 1)(7)
+        assert (library.horovod_process_set_ids(ids), ids[0]) == (0, 0)
+        assert (library.horovod_process_set_ranks(0, ranks), ranks[0]) == (0, 0)
+        assert (library.horovod_process_set_size(0), library.horovod_process_set_size(7)) == (1, -1)
+        assert (library.horovod_process_set_rank(0), library.horovod_process_set_included(0)) == (
+            0, 1)  # fmt: skip
+        assert library.horovod_add_process_set(ranks, 1) == -1  # there is one of these ranks
+        trace = tmp_path / "trace.json"
+        assert library.horovod_start_timeline(str(trace).encode(), False) == 0
+        assert library.horovod_stop_timeline() == 0 and trace.exists()
+    finally:
+        assert library.horovod_shutdown() is None
+    assert library.horovod_size() == -1
+    assert "horovod_rank" in dir(library)
+    with pytest.raises(AttributeError, match="no C function 'horovod_init_multi_comm'"):
+        _ = library.horovod_init_multi_comm
+
+
+def test_hosts_secrets_and_timeouts(tmp_path: Path) -> None:
+    hosts: Any = importlib.import_module("horovod.runner.common.util.hosts")
+    assert hosts.HostInfo.from_string("a:2") == hosts.HostInfo("a", 2)
+    (tmp_path / "hosts").write_text("a slots=2\nb:1\n")
+    text = hosts.parse_host_files(str(tmp_path / "hosts"))
+    assert text == "a:2,b:1"
+    found = hosts.get_host_assignments(hosts.parse_hosts(text + ",c:4"), 2, 5)
+    assert [(one.hostname, one.rank, one.local_rank, one.local_size, one.cross_rank, one.cross_size)
+            for one in found] == [
+        ("a", 0, 0, 2, 0, 3), ("a", 1, 1, 2, 0, 2), ("b", 2, 0, 1, 1, 3), ("c", 3, 0, 2, 2, 3),
+        ("c", 4, 1, 2, 1, 2)]  # fmt: skip
+    assert {one.size for one in found} == {5}
+    with pytest.raises(ValueError, match="8 ranks do not fit into 7 slots"):
+        hosts.get_host_assignments(hosts.parse_hosts("a:7"), 8)
+    secret: Any = importlib.import_module("horovod.runner.common.util.secret")
+    key = secret.make_secret_key()
+    digest = secret.compute_digest(key, b"message")
+    assert len(digest) == secret.DIGEST_LENGTH_BYTES and secret.make_secret_key() != key
+    assert secret.check_digest(key, b"message", digest)
+    assert not secret.check_digest(key, b"massage", digest)
+    timeout: Any = importlib.import_module("horovod.runner.common.util.timeout")
+    late = timeout.Timeout(-1, "{activity} took longer than {timeout} s")
+    assert late.timed_out() and late.remaining() == 0
+    with pytest.raises(timeout.TimeoutException, match="start took longer than -1 s"):
+        late.check_time_out_for("start")
+    early = timeout.Timeout(600, "")
+    early.check_time_out_for("start")
+    assert not early.timed_out() and 0 < early.remaining() <= 600
+
+
 def test_small_functions(monkeypatch: pytest.MonkeyPatch) -> None:
     small: Any = importlib.import_module("horovod.common.util")
     assert small.split_list([1, 2, 3, 4, 5], 3) == [[1, 2], [3, 4], [5]]
     assert small.split_list([1], 3) == [[1], [], []]
     assert [n for n in range(9) if small.num_rank_is_power_2(n)] == [1, 2, 4, 8]
     assert small.is_iterable("ab") and not small.is_iterable(3)
+    assert small.get_ext_suffix() in importlib.machinery.EXTENSION_SUFFIXES
     assert small.extension_available("torch") and not small.extension_available("mxnet")
     small.check_extension("horovod.torch", "HOROVOD_WITH_PYTORCH", "path", "mpi_lib_v2")
     with pytest.raises(ImportError, match="no door for mxnet"):
