@@ -55,7 +55,7 @@ def _position(rank: int, size: int) -> dict[str, str]:
         f"{prefix}_{name}": str(value)
         for prefix in ("HOROACC", "HOROVOD")
         for name, value in values.items()
-    }
+    } | {"HOROVOD_HOSTNAME": socket.gethostname()}
 
 
 def _start(

@@ -91,6 +91,7 @@ def _tell_place() -> None:
     }
     for name, value in place.items():
         os.environ[f"HOROACC_{name}"] = os.environ[f"HOROVOD_{name}"] = str(value)
+    os.environ["HOROVOD_HOSTNAME"] = socket.gethostname()
 
 
 def _number(*names: str, default: int) -> int:

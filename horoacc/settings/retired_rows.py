@@ -14,6 +14,7 @@ _SSH = (
     "a program of your own in --launch-agent"
 )
 _NO_GPU = "tensors are reduced in the host's memory"
+_MEETING = "ranks learn from horoaccrun where they meet, or from HOROACC_RENDEZVOUS"
 _TURNS = "threads of a rank take turns in calling MPI, which needs MPI_THREAD_SERIALIZED at least"
 
 RETIRED: tuple[Retired, ...] = (
@@ -85,6 +86,9 @@ RETIRED_VARIABLES: tuple[RetiredVariable, ...] = (
         "HOROVOD_ENABLE_XLA_OPS", "XLA cannot run the collectives; see docs/tensorflow.md"
     ),
     RetiredVariable("HOROVOD_CCL_CACHE", "oneCCL is not used"),
+    RetiredVariable("HOROVOD_GLOO_RENDEZVOUS_ADDR", _MEETING),
+    RetiredVariable("HOROVOD_GLOO_RENDEZVOUS_PORT", _MEETING),
+    RetiredVariable("HOROVOD_SECRET_KEY", "horoaccrun makes a secret for each job"),
     RetiredVariable("HOROVOD_ELASTIC", _ELASTIC),
     RetiredVariable("HOROVOD_SPARK_START_TIMEOUT", "jobs are not started from Spark"),
     RetiredVariable("HOROVOD_SPARK_USE_LOCAL_RANK_GPU_INDEX", "jobs are not started from Spark"),

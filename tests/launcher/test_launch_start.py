@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import socket
 import sys
 from pathlib import Path
 
@@ -27,10 +28,11 @@ def test_every_rank_runs_once(job: Job, any_mode: list[str]) -> None:
 def test_placement_over_tcp(job: Job) -> None:
     names = ["RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE"]
     echo = "echo " + " ".join(f"$HOROACC_{n}=$HOROVOD_{n}" for n in names)
-    result = job.run("--tcp", "-np", "3", "sh", "-c", echo)
+    result = job.run("--tcp", "-np", "3", "sh", "-c", echo + " on $HOROVOD_HOSTNAME")
     for rank in range(3):
         values = [rank, 3, rank, 3, 0, 1]
-        assert result.of(rank) == [" ".join(f"{value}={value}" for value in values)]
+        place = " ".join(f"{value}={value}" for value in values)
+        assert result.of(rank) == [f"{place} on {socket.gethostname()}"]
 
 
 def test_rank_0_inherits_a_listening_socket(job: Job) -> None:

@@ -307,9 +307,15 @@ TOLD = (  # noqa: SIM905
     "HOROVOD_DISABLE_NVTX_RANGES HOROVOD_ENABLE_ASYNC_COMPLETION HOROVOD_DYNAMIC_PROCESS_SETS "
     "HOROVOD_ENABLE_XLA_OPS HOROVOD_ADASUM_MPI_CHUNK_SIZE HOROVOD_CCL_CACHE HOROVOD_ELASTIC "
     "HOROVOD_ELASTIC_TIMEOUT HOROVOD_SPARK_START_TIMEOUT HOROVOD_SPARK_USE_LOCAL_RANK_GPU_INDEX "
-    "HOROVOD_SPARK_PYTHONPATH HOROVOD_SPARK_WORK_DIR"
+    "HOROVOD_SPARK_PYTHONPATH HOROVOD_SPARK_WORK_DIR HOROVOD_GLOO_RENDEZVOUS_ADDR "
+    "HOROVOD_GLOO_RENDEZVOUS_PORT HOROVOD_SECRET_KEY"
 ).split()
 """Horovod's variables that have no meaning here, and get a line that says why."""
+SET = (  # noqa: SIM905
+    "HOROVOD_RANK HOROVOD_SIZE HOROVOD_LOCAL_RANK HOROVOD_LOCAL_SIZE HOROVOD_CROSS_RANK "
+    "HOROVOD_CROSS_SIZE HOROVOD_HOSTNAME"
+).split()
+"""What the launcher tells ranks that no MPI starts; values: launcher/test_launch_start."""
 FLAGS = (  # noqa: SIM905
     "--version -np --num-proc --check-build --disable-cache --network-interfaces "
     "--network-interface --output-filename --verbose --config-file --ssh-port --ssh-identity-file "

@@ -13,6 +13,7 @@ from row_texts import cases_of, faults
 
 import horoacc.torch as hvd
 from horoacc import settings
+from horoacc.launcher import local
 from horoacc.launcher.arguments import build_parser
 
 
@@ -91,4 +92,5 @@ def test_variables_and_flags() -> None:
     told = {retired.env for retired in (*settings.RETIRED, *settings.RETIRED_VARIABLES)} - {""}
     assert set(contract_rows.HEEDED) <= heeded
     assert set(contract_rows.TOLD) <= told
+    assert set(contract_rows.SET) <= set(local._position(0, 1))
     assert set(contract_rows.FLAGS) - set(build_parser()._option_string_actions) == set()
