@@ -178,7 +178,7 @@ class GradientReducer:
                 grad = torch.sparse_coo_tensor(
                     torch.empty((1, 0), dtype=torch.int64, device=param.device),
                     torch.empty((0, *param.shape[1:]), dtype=param.dtype, device=param.device),
-                    param.shape,
+                    param.shape, check_invariants=False,
                 ) if dims else torch.zeros_like(param)  # fmt: skip
             else:
                 grad = torch.zeros_like(param, requires_grad=False)

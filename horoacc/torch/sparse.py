@@ -55,6 +55,7 @@ def sparse_allreduce_async(
             where = synchronize(indices)
         if op == Average:
             gathered = gathered / size
-        return torch.sparse_coo_tensor(where.t(), gathered, tensor.shape)
+        # What torch would check every rank has checked of its own part. Not to say so is a warning.
+        return torch.sparse_coo_tensor(where.t(), gathered, tensor.shape, check_invariants=False)
 
     return finish

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -180,6 +181,29 @@ def test_sparse_allreduce_async() -> None:
             torch.testing.assert_close(handle().to_dense(), dense[::2].sum(0))
     with pytest.raises(ValueError, match="averaged or summed"):
         hvd.sparse_allreduce_async(mine(me), "sparse", hvd.Max)
+
+
+@pytest.mark.ranks(2)
+def test_sparse_allreduce_warns_of_nothing() -> None:
+    always = torch.is_warn_always_enabled()
+    torch.set_warn_always(True)  # else torch says it once in a process
+    try:
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            mine = torch.sparse_coo_tensor([[hvd.rank()]], [1.0], (2,), check_invariants=True)
+            got = hvd.sparse_allreduce_async(mine, "warned of", hvd.Sum)()
+            assert got.to_dense().tolist() == [1.0, 1.0]
+            table = torch.nn.Embedding(3, 2, sparse=True)
+            optimizer = hvd.DistributedOptimizer(torch.optim.SGD(table.parameters(), lr=1.0))
+            for rows in ([0, 1], [2]):
+                optimizer.zero_grad()
+                # From the second step on a rank without a gradient gives an empty one.
+                if hvd.rank() == 0 or len(rows) > 1:
+                    table(torch.tensor(rows)).sum().backward()
+                optimizer.step()
+    finally:
+        torch.set_warn_always(always)
+    assert [str(one.message) for one in told if "nvariant" in str(one.message)] == []
 
 
 def check_scatter(call: Callable[..., Any]) -> None:
