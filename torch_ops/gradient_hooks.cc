@@ -5,9 +5,12 @@
 // submits at synchronize() what was not submitted here.
 #include <ATen/core/Tensor.h>
 #include <pthread.h>
+#include <pybind11/pybind11.h>
+#include <torch/csrc/PyInterpreter.h>
 #include <torch/csrc/autograd/function_hook.h>
 #include <torch/csrc/autograd/node.h>
 #include <torch/csrc/autograd/variable.h>
+#include <torch/csrc/dynamo/compiled_autograd.h>
 
 #include <atomic>
 #include <memory>
@@ -59,6 +62,7 @@ struct Gradient {
 }  // namespace horoacc
 
 struct ha_torch_hooks {
+  PyObject* compiled = nullptr;  // the caller's: see ha_torch_hooks_create
   ha_engine* engine = nullptr;
   ha_call call{};
   std::string too_often;  // what a second gradient between two restarts raises
@@ -106,17 +110,31 @@ void Submit(ha_torch_hooks& hooks, Gradient& gradient) {
   // Other errors are not lost: Python submits again what is not in flight, and raises.
 }
 
+// False: for the second time since the last restart.
+bool Accumulated(ha_torch_hooks& hooks, Gradient& gradient) {
+  if (gradient.fired.exchange(true, std::memory_order_relaxed)) return false;
+  Submit(hooks, gradient);
+  return true;
+}
+
 class OnAccumulated final : public torch::autograd::FunctionPostHook {
  public:
   OnAccumulated(ha_torch_hooks* hooks, Gradient* gradient) : hooks_(hooks), gradient_(gradient) {}
 
   torch::autograd::variable_list operator()(const torch::autograd::variable_list& outputs,
                                             const torch::autograd::variable_list&) override {
-    if (gradient_->fired.exchange(true, std::memory_order_relaxed)) {
-      RaiseAssertion(hooks_->too_often.c_str());
-    }
-    Submit(*hooks_, *gradient_);
+    if (!Accumulated(*hooks_, *gradient_)) RaiseAssertion(hooks_->too_often.c_str());
     return outputs;
+  }
+
+  // Compiled autograd turns the backward pass into a graph, which calls hooks of Python only. It
+  // asks for them with the interpreter's lock.
+  void compiled_args(torch::dynamo::autograd::CompiledNodeArgs& args) const override {
+    size_t index = 0;
+    while (hooks_->gradients[index].get() != gradient_) ++index;
+    PyObject* const hook = PyObject_CallFunction(hooks_->compiled, "n", index);
+    if (hook == nullptr) throw pybind11::error_already_set();
+    args.add_post_hook(c10::SafePyObject(hook, getPyInterpreter()));
   }
 
  private:
@@ -143,15 +161,18 @@ extern "C" {
 
 // `params` are addresses of tensors (TensorImpl), leaves that require a gradient. `too_often` is
 // the text of the AssertionError for a parameter whose gradient is computed twice before a restart.
+// `compiled`, which the caller keeps, gives the hook in Python that calls
+// ha_torch_hooks_accumulated for the parameter of an index.
 HA_API ha_torch_hooks* ha_torch_hooks_create(ha_engine* engine, int process_set, int op,
                                              double prescale, double postscale,
                                              c10::TensorImpl* const* params,
                                              const char* const* names, size_t count,
-                                             const char* too_often) {
+                                             const char* too_often, PyObject* compiled) {
   horoacc::WatchForks();
   auto hooks = std::make_unique<ha_torch_hooks>();
   hooks->engine = engine;
   hooks->too_often = too_often;
+  hooks->compiled = compiled;
   hooks->call.collective = HA_ALLREDUCE;
   hooks->call.process_set = process_set;
   hooks->call.op = op;
@@ -169,6 +190,11 @@ HA_API ha_torch_hooks* ha_torch_hooks_create(ha_engine* engine, int process_set,
     hooks->gradients.push_back(std::move(gradient));
   }
   return hooks.release();
+}
+
+// What the hook of a parameter does. 0: its gradient was accumulated before since the last restart.
+HA_API int ha_torch_hooks_accumulated(ha_torch_hooks* hooks, size_t index) {
+  return horoacc::Accumulated(*hooks, *hooks->gradients[index]) ? 1 : 0;
 }
 
 // Whether a gradient was accumulated since the last restart.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -34,6 +34,34 @@ class _Error(ctypes.Structure):
         ("tensor", ctypes.c_char * 512),
         ("hint", ctypes.c_char * 512),
     )
+
+
+class _CompiledHooks:
+    """What the C++ side asks for hooks that a compiled backward pass can call."""
+
+    def __init__(self, library: ctypes.CDLL) -> None:
+        self.hooks: int | None = None
+        self._library = library
+        self._made: dict[int, Callable[..., None]] = {}
+
+    def __call__(self, index: int) -> Callable[..., None]:
+        """Gives the hook of a parameter, always the same: the graph is compiled for it."""
+        if index not in self._made:
+
+            def hook(*_: Any) -> None:
+                if self.hooks is None:
+                    return  # taken off since the graph was made
+                if not self._library.ha_torch_hooks_accumulated(self.hooks, index):
+                    raise AssertionError(BACKWARD_TOO_OFTEN)
+
+            # The graph is cut here, so that the gradient is in its place and on its way at once.
+            self._made[index] = torch.compiler.disable(hook)
+        return self._made[index]
+
+    def destroy(self) -> None:
+        """Takes the hooks off."""
+        hooks, self.hooks = self.hooks, None
+        self._library.ha_torch_hooks_destroy(hooks)
 
 
 class GradientHooks:
@@ -63,13 +91,14 @@ class GradientHooks:
         self._params = list(params)
         self._library = library
         self._indices = (ctypes.c_size_t * count)()
-        self._hooks = library.ha_torch_hooks_create(
+        compiled = _CompiledHooks(library)
+        self._hooks = compiled.hooks = library.ha_torch_hooks_create(
             engine.address, process_set, scaling.op, scaling.prescale, scaling.postscale,
             (ctypes.c_void_p * count)(*(param._cdata for param in params)),
             (ctypes.c_char_p * count)(*(name.encode() for name in names)), count,
-            BACKWARD_TOO_OFTEN.encode(),
+            BACKWARD_TOO_OFTEN.encode(), compiled,
         )  # fmt: skip
-        self.remove = weakref.finalize(self, library.ha_torch_hooks_destroy, self._hooks)
+        self.remove = weakref.finalize(self, compiled.destroy)
         # At exit the process, not this, ends what autograd still refers to.
         self.remove.atexit = False
 

@@ -191,3 +191,40 @@ def test_what_cannot_be_compiled_says_so() -> None:
         compiled(lambda x: hvd.allreduce(x, compression=hvd.Compression.int8))(torch.ones(3))
     with pytest.raises(Exception, match="no reduction"):
         compiled(lambda x: hvd.allreduce(x, op=77))(torch.ones(3))
+
+
+@pytest.mark.ranks(2, framework="horoacc.torch", seconds=180)
+def test_compiled_autograd() -> None:
+    """A whole step with its backward pass in a graph, before and after steps without."""
+    torch.compiler.reset()
+    wanted, model = training.network(), training.network()
+    batches = training.own_batches(5)
+    training.steps(wanted, training.wrapped(wanted), batches)
+    optimizer: Any = training.wrapped(model)
+
+    def forward_and_backward(x: torch.Tensor, y: torch.Tensor) -> None:
+        nn.functional.cross_entropy(model(x), y).backward()
+
+    def steps(step: Any, batches: Any) -> None:
+        for x, y in batches:
+            optimizer.zero_grad()
+            submitted = hvd.counters()["submissions"]
+            step(x, y)
+            handed_over.append(hvd.counters()["submissions"] - submitted)
+            optimizer.step()
+
+    handed_over: list[int] = []
+    steps(forward_and_backward, batches[:1])
+    with torch._dynamo.config.patch(compiled_autograd=True):
+        compiled_step = torch.compile(forward_and_backward, backend="aot_eager")
+        steps(compiled_step, batches[1:4])
+        with pytest.raises(AssertionError, match="more than backward_passes_per_step"):
+            compiled_step(*batches[0])
+            compiled_step(*batches[0])
+        optimizer.synchronize()
+    steps(forward_and_backward, batches[4:])
+    # Every gradient was handed over in the backward pass, and not at the step.
+    assert handed_over == [len(list(model.parameters()))] * 5
+    for mine, theirs in zip(model.parameters(), wanted.parameters(), strict=True):
+        torch.testing.assert_close(mine, theirs)
+    training.finish(model)
