@@ -271,9 +271,10 @@ WorkPointer GroupBackend::barrier(const c10d::BarrierOptions& options) {
 }
 
 // The core's text for a barrier that is not complete in time names every rank that is missing, so
-// there is nothing to be told by waiting for all.
+// there is nothing to be told by waiting for all. A rank in any other call, an ordinary barrier
+// among them, has not come either: that is a disagreement, told at once.
 void GroupBackend::monitoredBarrier(const c10d::BarrierOptions& options, bool) {
-  GroupCall call(group_, HA_BARRIER,
+  GroupCall call(group_, HA_MONITORED_BARRIER,
                  {c10d::OpType::BARRIER, "monitored_barrier", false, options.timeout});
   call.Submit({})->wait();
 }

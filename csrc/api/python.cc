@@ -23,6 +23,7 @@ PYBIND11_MODULE(_core, module) {
   module.attr("REDUCE") = static_cast<int>(HA_REDUCE);
   module.attr("GATHER") = static_cast<int>(HA_GATHER);
   module.attr("SCATTER") = static_cast<int>(HA_SCATTER);
+  module.attr("MONITORED_BARRIER") = static_cast<int>(HA_MONITORED_BARRIER);
   module.attr("JOIN") = static_cast<int>(HA_JOIN);
 
   horoacc::python::BindOutput(module);

@@ -59,8 +59,7 @@ Decision Decider::RunPart(const SetContext& context, std::span<const TensorKey> 
     adasum ? AdasumSlices::CombineAll(context, list) : DirectSlices::ReduceAll(context, list);
   }
   decision.shared = shared;
-  decision.done =
-      path == Path::kNone || path == Path::kLastArriver || collective == Collective::kBarrier;
+  decision.done = path == Path::kNone || path == Path::kLastArriver || IsBarrier(collective);
   if (!decision.done) {
     decision.slot = board_.header().slots++;
     board_.slot(decision.slot).Reset(context.ranks);

@@ -47,9 +47,9 @@ std::string FactorText(double factor) {
 }  // namespace
 
 const char* NameOf(Collective collective) {
-  constexpr const char* kNames[] = {"allreduce",     "allgather", "broadcast", "alltoall",
-                                    "reducescatter", "barrier",   "reduce",    "gather",
-                                    "scatter",       "join"};
+  constexpr const char* kNames[] = {"allreduce",     "allgather",         "broadcast", "alltoall",
+                                    "reducescatter", "barrier",           "reduce",    "gather",
+                                    "scatter",       "monitored_barrier", "join"};
   return kNames[static_cast<int>(collective)];
 }
 

@@ -22,10 +22,15 @@ enum class Collective : uint8_t {
   kReduce = 6,
   kGather = 7,
   kScatter = 8,  ///< shapes are those of the results: the root's input is one for every rank
-  kJoin = 9,
+  kMonitoredBarrier = 9,  ///< a barrier that no other one is taken for
+  kJoin = 10,
 };
 inline constexpr int kCollectiveCount =
-    9;  ///< that ranks submit requests for; join is none of them
+    10;  ///< that ranks submit requests for; join is none of them
+/// Has no tensors.
+[[nodiscard]] constexpr bool IsBarrier(Collective collective) {
+  return collective == Collective::kBarrier || collective == Collective::kMonitoredBarrier;
+}
 /// One rank gives to all others, or gets from them.
 [[nodiscard]] constexpr bool HasRoot(Collective collective) {
   return collective == Collective::kBroadcast || collective == Collective::kReduce ||

@@ -194,7 +194,7 @@ void SpreadRoot::Run(const Bucket& ids, Verdicts& verdicts) {
       whole_.erase(found);
       if (whole.call.named) last_[id] = decided_ + 1;
       unit.decision.done =
-          kind == Whole::Kind::kCarried || whole.facts.request.collective == Collective::kBarrier;
+          kind == Whole::Kind::kCarried || IsBarrier(whole.facts.request.collective);
       unit.calls.push_back(std::move(whole.call));
       unit.decision.facts.push_back(std::move(whole.facts));
     }

@@ -259,8 +259,8 @@ TEST(other_collectives_fail_on_all_that_call_them) {
         for (const Collective collective :
              {Collective::kBroadcast, Collective::kAllgather, Collective::kAlltoall,
               Collective::kReducescatter, Collective::kBarrier, Collective::kReduce,
-              Collective::kGather, Collective::kScatter}) {
-          const bool barrier = collective == Collective::kBarrier;
+              Collective::kGather, Collective::kScatter, Collective::kMonitoredBarrier}) {
+          const bool barrier = IsBarrier(collective);
           Submission call = Make(collective, barrier ? "" : "t", DType::kInt32, {8}, in,
                                  collective == Collective::kBroadcast ? out : nullptr);
           if (barrier) {

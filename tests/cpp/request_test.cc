@@ -69,6 +69,11 @@ TEST(every_kind_of_mismatch_is_told_with_both_values) {
   other = broadcast;
   other.root = 2;
   CheckDiffer(broadcast, other, "root rank", "0", "2");
+  Request barrier;
+  barrier.collective = Collective::kBarrier;
+  other = barrier;
+  other.collective = Collective::kMonitoredBarrier;
+  CheckDiffer(barrier, other, "operation", "barrier", "monitored_barrier");
 }
 
 TEST(members_of_a_group_are_told_apart) {

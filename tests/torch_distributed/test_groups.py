@@ -168,6 +168,24 @@ def test_monitored_barrier_names_every_rank_that_is_missing() -> None:
     dist.destroy_process_group(group)
 
 
+def test_nothing_but_a_monitored_barrier_comes_to_one() -> None:
+    rank, size = world()
+    group = dist.new_group()
+    for other in (dist.barrier, lambda group: summed(group, 1.0)):
+        with pytest.raises(
+            RuntimeError, match="rank 0 has monitored_barrier, rank 1 has "
+        ) as error:
+            if rank == 0:
+                dist.monitored_barrier(group, timedelta(seconds=60))
+            else:
+                other(group=group)
+        assert ("allreduce" in str(error.value)) == (other is not dist.barrier)
+        # Nothing is out of step afterwards.
+        dist.monitored_barrier(group, timedelta(seconds=60))
+        assert summed(group, 1.0) == size
+    dist.destroy_process_group(group)
+
+
 def test_leaving_a_group_ends_what_others_wait_for_in_it() -> None:
     rank, size = world()
     group = dist.new_group()
