@@ -19,7 +19,8 @@ BARRIER = 5
 REDUCE = 6
 GATHER = 7
 SCATTER = 8
-JOIN = 9
+MONITORED_BARRIER = 9
+JOIN = 10
 COLLECTIVE_NAMES = (
     "allreduce",
     "allgather",
@@ -30,6 +31,7 @@ COLLECTIVE_NAMES = (
     "reduce",
     "gather",
     "scatter",
+    "monitored_barrier",
     "join",
 )
 

@@ -12,14 +12,20 @@ from collections.abc import Sequence
 from typing import Any
 
 from horoacc import process
-from horoacc.calls import COLLECTIVE_NAMES
+from horoacc.calls import COLLECTIVE_NAMES, member_names
 from horoacc.dtypes import INT32
 from horoacc.errors import HoroaccError
 from horoacc.process_sets import ProcessSet
 from horoacc.process_sets import number_of as set_number
 
 
-def complain(error: Exception, collective: int, name: str | None, process_set: ProcessSet) -> None:
+def complain(
+    error: Exception,
+    collective: int,
+    name: str | None,
+    process_set: ProcessSet,
+    grouped: bool = False,
+) -> None:
     """Ends a call with an error on the ranks that make it.
 
     Nothing happens where there is nobody to tell: without an engine, or in a process set that is
@@ -31,6 +37,7 @@ def complain(error: Exception, collective: int, name: str | None, process_set: P
         collective: A number of `ha_collective`.
         name: The call's name as the core knows it (of a group, its first member's), or None.
         process_set: The ranks that make it.
+        grouped: Whether it is a group's.
     """
     if isinstance(error, HoroaccError):
         return
@@ -38,7 +45,7 @@ def complain(error: Exception, collective: int, name: str | None, process_set: P
     with contextlib.suppress(Exception):
         process.engine().submit(
             collective, [(name, 0, 0, (), INT32)], process_set=set_number(process_set),
-            complaint=str(error) or type(error).__name__,
+            complaint=str(error) or type(error).__name__, grouped=grouped,
         )  # fmt: skip
 
 
@@ -49,10 +56,15 @@ class complaining:
     submission would be complained about too. Every call passes through one, so it is no generator.
     """
 
-    __slots__ = ("_collective", "_names", "_process_set")
+    __slots__ = ("_collective", "_grouped", "_names", "_process_set")
 
     def __init__(
-        self, collective: int, name: str | None, process_set: ProcessSet, *more: str | None
+        self,
+        collective: int,
+        name: str | None,
+        process_set: ProcessSet,
+        *more: str | None,
+        grouped: bool = False,
     ) -> None:
         """Takes what `complain` needs.
 
@@ -61,8 +73,10 @@ class complaining:
             name: The call's name as the core knows it, or None.
             process_set: The ranks that make it.
             more: The names of further calls that the block prepares at once.
+            grouped: Whether the names are those of groups' first members.
         """
         self._collective, self._names, self._process_set = collective, (name, *more), process_set
+        self._grouped = grouped
 
     def __enter__(self) -> None:
         pass
@@ -70,16 +84,13 @@ class complaining:
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if isinstance(error, Exception):
             for name in self._names:
-                complain(error, self._collective, name, self._process_set)
+                complain(error, self._collective, name, self._process_set, self._grouped)
 
 
 def check_group(
     tensors: Sequence[Any], collective: int, name: str | None, process_set: ProcessSet
 ) -> None:
     """Checks the list of a grouped call, and complains if it is none.
-
-    The names of a group's members tell how many there are. The others wait for a name that this
-    rank cannot know then, unless the call has none.
 
     Args:
         tensors: The tensors.
@@ -94,6 +105,6 @@ def check_group(
         return
     what = COLLECTIVE_NAMES[collective]
     error = ValueError(f"grouped_{what} needs a list of at least one tensor.")
-    if name is None:
-        complain(error, collective, None, process_set)
+    first = None if name is None else member_names(what, name, 1)[0]
+    complain(error, collective, first, process_set, grouped=True)
     raise error

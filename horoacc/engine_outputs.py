@@ -35,8 +35,9 @@ class EngineOutputs:
         finish: Callable[[list[Any], list[Output]], Any],
         **arguments: Any,
     ) -> int:
-        """Submits a call of which the engine allocates the outputs."""
-        with complaining(collective, names[0], process_set):
+        """Submits a call of which the engine allocates the outputs; with `each` it is a group's."""
+        grouped = finish is each
+        with complaining(collective, names[0], process_set, grouped=grouped):
             kind = self._choose(tensors[0])
             found = [kind.readable(tensor) for tensor in tensors]
             members = []
@@ -48,7 +49,8 @@ class EngineOutputs:
         engine = process.engine()
         handle = engine.submit(
             collective, members, process_set=number,
-            keep=[tensor for tensor, _ in found], place=place, **arguments,
+            keep=[tensor for tensor, _ in found], place=place, grouped=grouped,
+            **arguments,
         )  # fmt: skip
 
         def give(outputs: list[Output]) -> Any:

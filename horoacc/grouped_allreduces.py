@@ -35,7 +35,7 @@ class GroupedAllreduce(EngineOutputs):
         """Submits several tensors as one unit."""
         names = member_names("allreduce", name, len(tensors))
         restores: list[Restore | None] = [None] * len(tensors)
-        with complaining(ALLREDUCE, names[0], process_set):
+        with complaining(ALLREDUCE, names[0], process_set, grouped=True):
             op = resolve_op(op, average)
             kind = self._choose(tensors[0])
             if in_place:
@@ -58,7 +58,7 @@ class GroupedAllreduce(EngineOutputs):
         engine = process.engine()
         handle = engine.submit(
             ALLREDUCE, members, op, prescale, postscale, process_set=number,
-            keep=(inputs, outputs), place=place,
+            keep=(inputs, outputs), place=place, grouped=True,
         )  # fmt: skip
         stream = stream_of(kind, place)
         if in_place:
@@ -127,7 +127,8 @@ class GroupedAllreduce(EngineOutputs):
             if coded is not None:
                 return coded
             compression = NoneCompressor
-        with complaining(ALLREDUCE, member_names("allreduce", name, len(tensors))[0], process_set):
+        first = member_names("allreduce", name, len(tensors))[0]
+        with complaining(ALLREDUCE, first, process_set, grouped=True):
             narrow = [compression.compress(tensor) for tensor in tensors]
         handle = self._reduce_group(
             [tensor for tensor, _ in narrow],

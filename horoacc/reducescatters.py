@@ -29,7 +29,7 @@ class Reducescatter(EngineOutputs):
         process_set: ProcessSet,
         finish: Callable[[list[Any], list[Output]], Any],
     ) -> int:
-        with complaining(REDUCESCATTER, names[0], process_set):
+        with complaining(REDUCESCATTER, names[0], process_set, grouped=finish is each):
             op = check_scatter_op(op)
             prescale, postscale = check_factors(scales)
         return self._submit(
@@ -143,7 +143,7 @@ class Reducescatter(EngineOutputs):
         """
         check_group(tensors, REDUCESCATTER, name, process_set)
         names = member_names("reducescatter", name, len(tensors))
-        with complaining(REDUCESCATTER, names[0], process_set):
+        with complaining(REDUCESCATTER, names[0], process_set, grouped=True):
             check_no_codec(compression)
             narrow = [compression.compress(tensor) for tensor in tensors]
         handle = self._scatter(

@@ -73,6 +73,7 @@ int Call::Submit(ha_engine* engine, ha_done done, void* context, ha_handle* hand
     rows.push_back({name.empty() ? nullptr : names.back().c_str(), member.input, member.output,
                     member.shape.data(), static_cast<int32_t>(member.shape.size()), member.dtype});
   }
+  head.grouped = group ? 1 : 0;
   if (!splits.empty()) {
     head.splits = splits.data();
     head.nsplits = static_cast<int32_t>(splits.size());
@@ -85,8 +86,9 @@ void Call::Complain(ha_engine* engine, const std::string& why) {
   complaint.complaint = why.c_str();
   complaint.splits = nullptr;
   complaint.nsplits = 0;
+  complaint.grouped = members.size() > 1 ? 1 : 0;
   const std::string first =
-      members.size() > 1 ? name + "_1of" + std::to_string(members.size()) : name;
+      complaint.grouped ? name + "_1of" + std::to_string(members.size()) : name;
   const ha_tensor row{
       name.empty() ? nullptr : first.c_str(), nullptr, nullptr, nullptr, 0, HA_INT32};
   ha_handle handle = 0;

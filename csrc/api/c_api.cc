@@ -32,7 +32,7 @@ static_assert(HA_AVERAGE == static_cast<int>(horoacc::ReduceOp::kAverage));
 static_assert(HA_ADASUM == static_cast<int>(horoacc::ReduceOp::kAdasum));
 static_assert(HA_PRODUCT == static_cast<int>(horoacc::ReduceOp::kProduct));
 static_assert(HA_BIT_XOR + 1 == horoacc::kReduceOpCount);
-static_assert(HA_SCATTER + 1 == horoacc::kCollectiveCount);
+static_assert(HA_MONITORED_BARRIER + 1 == horoacc::kCollectiveCount);
 
 using horoacc::Error;
 using horoacc::ErrorKind;
@@ -68,6 +68,7 @@ horoacc::Result<horoacc::Submission> ToSubmission(const ha_call& call, const ha_
     request.receives.assign(call.receive_splits, call.receive_splits + call.nsplits);
   submission.limit_seconds = call.limit_seconds;
   if (call.gpu) submission.device = {call.gpu->device, call.gpu->stream};
+  submission.grouped = call.grouped != 0;
   if (count > 0 && tensors[0].name) submission.name = tensors[0].name;
   if (call.collective == HA_JOIN && count > 0)
     return MakeError(ErrorKind::kInvalid, "join takes no tensors");

@@ -50,7 +50,8 @@ typedef enum {
   HA_REDUCE = 6,
   HA_GATHER = 7,
   HA_SCATTER = 8,
-  HA_JOIN = 9
+  HA_MONITORED_BARRIER = 9, /* as HA_BARRIER, and HA_MISMATCH where others make an HA_BARRIER */
+  HA_JOIN = 10
 } ha_collective;
 
 typedef enum {
@@ -140,6 +141,9 @@ typedef struct {
   /* All tensors of the call lie in this GPU's memory; NULL: in the host's. Ranks must not differ in
    * which of the two it is. What the engine allocates for a result is the host's memory. */
   const ha_gpu* gpu;
+  /* Not 0: a group, whose tensors are named "<name>_<i>of<n>". Groups of one name are one call,
+   * however many tensors a rank has in it: HA_MISMATCH if the ranks' numbers differ. */
+  int32_t grouped;
 } ha_call;
 
 /* Runs once, after the handle is complete: on the engine's completion thread, or on a thread that

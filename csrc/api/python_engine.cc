@@ -133,7 +133,7 @@ uint64_t Engine::Submit(int collective, const py::sequence& tensors, int op, dou
                         double postscale, int root, int process_set,
                         const std::optional<std::vector<int64_t>>& splits, py::object keep,
                         const std::optional<std::string>& complaint,
-                        const std::optional<Place>& place) {
+                        const std::optional<Place>& place, bool grouped) {
   const size_t count = py::len(tensors);
   std::vector<ha_tensor> rows(count);
   std::vector<std::string> names(count);
@@ -163,6 +163,7 @@ uint64_t Engine::Submit(int collective, const py::sequence& tensors, int op, dou
   if (complaint) call.complaint = complaint->c_str();
   const ha_gpu gpu = GpuOf(place);
   if (place) call.gpu = &gpu;
+  call.grouped = grouped ? 1 : 0;
   return Hand(call, rows, std::move(keep));
 }
 
@@ -330,7 +331,8 @@ void BindEngine(py::module_& module) {
       .def("submit", &Engine::Submit, py::arg("collective"), py::arg("tensors"), py::arg("op") = 1,
            py::arg("prescale") = 1.0, py::arg("postscale") = 1.0, py::arg("root") = 0,
            py::arg("process_set") = 0, py::arg("splits") = py::none(), py::arg("keep") = py::none(),
-           py::arg("complaint") = py::none(), py::arg("place") = py::none())
+           py::arg("complaint") = py::none(), py::arg("place") = py::none(),
+           py::arg("grouped") = false)
       .def("allreduce", &Engine::Allreduce, py::arg("name"), py::arg("input"), py::arg("output"),
            py::arg("shape"), py::arg("dtype"), py::arg("op"), py::arg("prescale"),
            py::arg("postscale"), py::arg("process_set"), py::arg("keep"), py::arg("wait"),

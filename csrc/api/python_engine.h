@@ -47,7 +47,8 @@ class Engine {
   uint64_t Submit(int collective, const pybind11::sequence& tensors, int op, double prescale,
                   double postscale, int root, int process_set,
                   const std::optional<std::vector<int64_t>>& splits, pybind11::object keep,
-                  const std::optional<std::string>& complaint, const std::optional<Place>& place);
+                  const std::optional<std::string>& complaint, const std::optional<Place>& place,
+                  bool grouped);
   uint64_t Allreduce(const std::optional<std::string>& name, uintptr_t input, uintptr_t output,
                      const pybind11::tuple& shape, int dtype, int op, double prescale,
                      double postscale, int process_set, pybind11::object keep, bool wait,

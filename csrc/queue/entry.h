@@ -67,8 +67,8 @@ struct Entry {
   uint64_t generation = 0;
   uint32_t pause = 0;      ///< how often this rank had waited for results when it submitted this
   uint64_t number = 0;     ///< of an unnamed call: its number in the set
-  std::string name;        ///< as submitted; empty if unnamed
-  std::string shown_name;  ///< for messages and the timeline
+  std::string name;        ///< by which ranks match it; empty if unnamed
+  std::string shown_name;  ///< as submitted: for messages and the timeline
   Request request;
   std::vector<EntryTensor> tensors;
   std::unique_ptr<cuda::DeviceCall> device;  ///< of tensors in a GPU's memory; else null

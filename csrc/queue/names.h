@@ -9,8 +9,16 @@
 
 namespace horoacc {
 
-/// A record stays where it is until it is swept. A script may make up new names for ever; what
-/// nobody uses can be looked up on the board again.
+/// By which ranks match a group, given the name of its first tensor: without the number of its
+/// tensors, so that ranks that disagree about it hear of it instead of waiting for each other.
+[[nodiscard]] inline std::string GroupName(const std::string& first) {
+  const size_t suffix = first.rfind("_1of");
+  return suffix == std::string::npos ? first : first.substr(0, suffix) + " (group)";
+}
+
+/// By name as submitted: what holds it, and the id of what ranks match it by. A record stays where
+/// it is until it is swept. A script may make up new names for ever; what nobody uses can be looked
+/// up on the board again.
 class Names {
  public:
   NameRecord& Find(const std::string& name) {

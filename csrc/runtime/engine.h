@@ -56,7 +56,8 @@ struct EngineParts {
 /// One call as the framework makes it.
 struct Submission {
   uint32_t process_set = 0;
-  std::string name;  ///< empty: unnamed
+  std::string name;      ///< empty: unnamed
+  bool grouped = false;  ///< the name is that of the first of n tensors, and ends in "_1of<n>"
   Request request;
   struct Buffers {
     const void* input = nullptr;

@@ -28,7 +28,7 @@ std::string Engine::Validate(const ProcessSet& set, const Submission& submission
   for (size_t t = 0; t < request.tensors.size(); ++t) {
     const TensorMeta& tensor = request.tensors[t];
     const bool gives =
-        request.collective != Collective::kBarrier &&
+        !IsBarrier(request.collective) &&
         (request.collective != Collective::kScatter || request.root == placement_.rank);
     if (submission.buffers[t].input == nullptr && tensor.bytes() > 0 && gives) {
       return "no memory was given for its " + std::to_string(tensor.bytes()) + " bytes";
@@ -58,7 +58,7 @@ std::string Engine::Validate(const ProcessSet& set, const Submission& submission
   if (request.collective == Collective::kAlltoall && request.tensors.size() != 1) {
     return "alltoall takes one tensor, not " + std::to_string(request.tensors.size());
   }
-  if (request.collective != Collective::kBarrier && request.tensors.empty()) {
+  if (!IsBarrier(request.collective) && request.tensors.empty()) {
     return std::string(NameOf(request.collective)) + " needs a tensor";
   }
   if (request.collective == Collective::kAlltoall) {
@@ -129,7 +129,7 @@ Result<uint64_t> Engine::Submit(Submission submission) {
 
   auto entry = std::make_shared<Entry>();
   entry->process_set = set->id;
-  entry->name = std::move(submission.name);
+  entry->name = submission.grouped ? GroupName(submission.name) : submission.name;
   entry->request = std::move(submission.request);
   entry->request.on_gpu = submission.device.has_value();
   entry->done = std::move(submission.done);
@@ -168,11 +168,11 @@ Result<uint64_t> Engine::Submit(Submission submission) {
     entry->tensors.resize(1);
     entry->handle = handles_.Add(entry);
   } else if (!entry->name.empty()) {
-    NameRecord& record = queue.names.Find(entry->name);
+    NameRecord& record = queue.names.Find(submission.name);
     if (record.held_by != 0) {
       return MakeError(
           ErrorKind::kInvalid,
-          "tensor '" + entry->name + "' was submitted again before its handle was released");
+          "tensor '" + submission.name + "' was submitted again before its handle was released");
     }
     // Behind a call of the name that has this id by now it might wait for ever.
     const auto holder = record.known ? queue.in_flight.Find(record.id) : nullptr;
@@ -184,7 +184,7 @@ Result<uint64_t> Engine::Submit(Submission submission) {
     }
     entry->id = record.id;
     entry->incarnation = record.incarnation;
-    entry->shown_name = entry->name;
+    entry->shown_name = std::move(submission.name);
     entry->handle = handles_.Add(entry);
     record.held_by = entry->handle;
     entry->reservation = &record;
@@ -305,7 +305,7 @@ Status Engine::Place(ProcessSet& set, Entry& entry) {
                          : path == PathKind::kWindows        ? 0
                          : allreduce                         ? settings_.last_arriver_bytes
                                                              : kSmallExchange;
-  if (entry.request.collective == Collective::kBarrier) return {};
+  if (IsBarrier(entry.request.collective)) return {};
   const bool is_root = entry.request.root == placement_.rank;
   for (size_t t = 0; t < entry.tensors.size(); ++t) {
     EntryTensor& tensor = entry.tensors[t];

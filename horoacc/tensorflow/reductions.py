@@ -42,7 +42,7 @@ def _complaining(
         if tf.executing_eagerly():
             what = {ALLREDUCE: "allreduce", REDUCESCATTER: "reducescatter"}[collective]
             first = member_names(what, name, count)[0]
-            complain(error, collective, first, process_set)
+            complain(error, collective, first, process_set, count is not None and count > 1)
         raise
 
 

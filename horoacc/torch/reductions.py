@@ -110,7 +110,8 @@ class Reductions(Collectives):
             return uncompiled(  # type: ignore[no-any-return]
                 _coded, tensors, compression, name, op, average, scales, process_set, True
             )
-        with complaining(ALLREDUCE, member_names("allreduce", name, len(tensors))[0], process_set):
+        first = member_names("allreduce", name, len(tensors))[0]
+        with complaining(ALLREDUCE, first, process_set, grouped=True):
             op = resolve_op(op, average)
             narrow = [compression.compress(tensor) for tensor in tensors]
         narrowed = [tensor for tensor, _ in narrow]
@@ -173,7 +174,7 @@ class Reductions(Collectives):
             parts = compiled.reducescatter(given, name, op, *scales, True, number)
             return decompress_all(compression, parts, narrow)
         first = member_names("reducescatter", name, len(tensors))[0]
-        with complaining(REDUCESCATTER, first, process_set):
+        with complaining(REDUCESCATTER, first, process_set, grouped=True):
             check_no_codec(compression)
             narrow = [compression.compress(tensor) for tensor in tensors]
             op = check_scatter_op(op)

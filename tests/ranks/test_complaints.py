@@ -169,14 +169,14 @@ def test_one_rank_cannot_make_the_call() -> None:
 
 @pytest.mark.ranks(2, 3)
 def test_an_empty_group_of_one_rank() -> None:
-    # With a name it could not be told of: the names of members say how many there are.
     case: Case = (
         lambda name: hvd.grouped_allreduce([ROWS, ROWS], name=name),
         lambda name: hvd.grouped_allreduce([], name=name),
         ValueError, "at least one",
     )  # fmt: skip
-    one_rank_cannot(case, None)
-    in_step()
+    for name in (None, "empty"):
+        one_rank_cannot(case, name)
+        in_step()
 
 
 @pytest.mark.ranks(2, 3)

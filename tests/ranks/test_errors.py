@@ -51,12 +51,15 @@ def differ(name: str, how: str) -> None:
         hvd.reducescatter(np.ones((5 if odd else 6, 2)), name=name)
     elif how == "group":
         hvd.grouped_allreduce([array, array[:2] if odd else array], name=name)
+    elif how == "group size":
+        hvd.grouped_allreduce([array] * (3 if odd else 2), name=name)
     else:
         raise AssertionError(how)
 
 
 KINDS = ["type", "shape", "dimensions", "operation", "average", "prescale", "postscale", "root",
-         "columns", "gathered type", "exchanged type", "scattered shape", "group"]  # fmt: skip
+         "columns", "gathered type", "exchanged type", "scattered shape", "group",
+         "group size"]  # fmt: skip
 
 
 def agree(name: str, how: str) -> None:
@@ -72,7 +75,7 @@ def agree(name: str, how: str) -> None:
         hvd.alltoall(np.ones(2 * hvd.size(), np.int64), name=name)
     elif how == "scattered shape":
         hvd.reducescatter(np.ones((6, 2)), name=name)
-    elif how == "group":
+    elif how.startswith("group"):
         hvd.grouped_allreduce([array, array], name=name)
     else:
         hvd.allreduce(array, name=name)
@@ -97,6 +100,33 @@ def test_disagreement(how: str, table: str) -> None:
     assert len(set(texts)) == 1, texts
     works()
     agree(name, how)
+
+
+@pytest.mark.ranks(2, 3)
+def test_groups_of_other_sizes(ranks: int) -> None:
+    me = hvd.rank()
+    calls = (hvd.grouped_allreduce, hvd.grouped_allgather, hvd.grouped_reducescatter)
+    for call in calls:
+        # One of them is a single tensor: that is a group too.
+        count = 1 if me == 0 else 4
+        with pytest.raises(Mismatch, match=r"tensor '\w+\.sizes \(group\)'") as error:
+            call([np.ones(4)] * count, name="sizes")
+        assert "number of grouped tensors: rank 0 has 1, rank 1 has 4" in str(error.value)
+        assert error.value.tensor.endswith(f"sizes_1of{count}")
+        works()
+    # Two groups of one name at a time, in the same order on every rank.
+    handles = [hvd.grouped_allreduce_async([np.full(2, float(count + me))] * count, name="sizes")
+               for count in (2, 3)]  # fmt: skip
+    with pytest.raises(ValueError, match="sizes_1of3' was submitted again"):
+        hvd.grouped_allreduce_async([np.ones(2)] * 3, name="sizes")
+    for count, handle in zip((2, 3), handles, strict=True):
+        got = hvd.synchronize(handle)
+        wanted = count + (ranks - 1) / 2
+        assert [part.tolist() for part in got] == [[wanted, wanted]] * count
+    # A call that is no group has a name of its own.
+    both = hvd.grouped_allreduce_async([np.ones(1)], name="sizes", op=hvd.Sum)
+    assert hvd.allreduce(np.ones(1), name="sizes", op=hvd.Max)[0] == 1
+    assert hvd.synchronize(both)[0][0] == ranks
 
 
 @pytest.mark.parametrize("env", ALL_PATHS)
