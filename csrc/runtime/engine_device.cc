@@ -16,8 +16,7 @@ bool Gives(Collective collective, bool is_root) {
 // Before anybody else knows of the entry: puts the host's memory in the place of the GPU's.
 Status Engine::BeginDevice(Entry& entry, const Submission& submission) {
   const Request& request = entry.request;
-  if (IsBarrier(request.collective) || request.collective == Collective::kJoin)
-    return {};
+  if (IsBarrier(request.collective) || request.collective == Collective::kJoin) return {};
   const bool is_root = request.root == placement_.rank;
   HA_ASSIGN(cuda::Gpus::Place place, gpus_.Find(submission.device->number));
   std::vector<cuda::DeviceTensor> tensors;
