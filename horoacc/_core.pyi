@@ -77,9 +77,9 @@ class Engine:
     ) -> int:
         """tensors: (name, input pointer, output pointer or 0, shape, dtype number). `keep` is held
         until the handle is complete. With `complaint`, why this rank cannot make the call, the call
-        fails on all ranks. `place` is a GPU's
-        number and the stream on which its memory gets ready, if the tensors lie there. `grouped`: the
-        names are those of a group's members, "<name>_<i>of<n>". Returns a handle."""
+        fails on all ranks. `place` is a GPU's number and the stream on which its memory gets ready,
+        if the tensors lie there. `grouped`: the names are those of a group's members,
+        "<name>_<i>of<n>". Returns a handle."""
     def allreduce(
         self,
         name: str | None,

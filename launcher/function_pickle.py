@@ -49,5 +49,5 @@ def _made_again(kind: type[BaseException], args: tuple[Any, ...]) -> BaseExcepti
     """
     builtin = next(base for base in kind.__mro__ if base.__module__ == "builtins")
     error: BaseException = builtin.__new__(kind, *args)
-    builtin.__init__(error, *args)
+    builtin.__init__(error, *args)  # type: ignore[misc]
     return error

@@ -100,7 +100,7 @@ def get_host_assignments(
     for host in hosts:
         counts.append(min(host.slots, left))
         left -= counts[-1]
-    places = []
+    places: list[SlotInfo] = []
     for index, (host, count) in enumerate(zip(hosts, counts, strict=True)):
         for local in range(count):
             across = [local < other for other in counts]

@@ -36,6 +36,16 @@ def _init(ranks: Any, count: int, members: Any, sizes: Any, sets: int) -> bool:
     return True
 
 
+def _start_timeline(path: bytes, cycles: bool) -> int:
+    basics.start_timeline(path.decode(), cycles)
+    return 0
+
+
+def _stop_timeline() -> int:
+    basics.stop_timeline()
+    return 0
+
+
 def _write(array: Any, values: list[int]) -> int:
     for index, value in enumerate(values):
         array[index] = value
@@ -60,9 +70,8 @@ _ASKED: dict[str, tuple[Any, Callable[..., Any], tuple[Any, ...]]] = {
     "is_initialized": (ctypes.c_bool, basics.is_initialized, ()),
     "mpi_threads_supported": (ctypes.c_int, builds.mpi_threads_supported, ()),
     "nccl_built": (ctypes.c_int, builds.nccl_built, ()),
-    "start_timeline": (ctypes.c_int, lambda path, cycles: basics.start_timeline(
-        path.decode(), cycles) or 0, (ctypes.c_char_p, ctypes.c_bool)),
-    "stop_timeline": (ctypes.c_int, lambda: basics.stop_timeline() or 0, ()),
+    "start_timeline": (ctypes.c_int, _start_timeline, (ctypes.c_char_p, ctypes.c_bool)),
+    "stop_timeline": (ctypes.c_int, _stop_timeline, ()),
     "add_process_set": (ctypes.c_int, _add_process_set, (_Ints, ctypes.c_int)),
     "remove_process_set": (ctypes.c_int, _remove_process_set, (ctypes.c_int,)),
     "process_set_rank": (ctypes.c_int, lambda number: process_sets.registered(number).rank(),

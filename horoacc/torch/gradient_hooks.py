@@ -55,7 +55,7 @@ class _CompiledHooks:
                     raise AssertionError(BACKWARD_TOO_OFTEN)
 
             # The graph is cut here, so that the gradient is in its place and on its way at once.
-            self._made[index] = torch.compiler.disable(hook)
+            self._made[index] = torch.compiler.disable(hook)  # type: ignore[no-untyped-call]
         return self._made[index]
 
     def destroy(self) -> None:
