@@ -110,7 +110,7 @@ struct Nobody final : FrameReceiver {
   Status OnNotice(const DataHeader& header, std::string_view text) override {
     return peer.OnNotice(header, text);
   }
-  TcpPeer peer{1, 3, true, 0, -1};
+  TcpPeer peer{1, 3, true, 0, 0, -1};
 };
 
 /// Headers that are whole but say what chance wants, as a peer could that is out of its mind.
