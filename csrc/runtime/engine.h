@@ -292,7 +292,12 @@ class Engine {
   void WatchStalls();
   void WatchProcessSets(const Entry& entry);
   void ReportStall(const ProcessSet& set, Entry& entry, int64_t waited_ns);
-  [[nodiscard]] bool WatchJoins(ProcessSet& set, int64_t warn_after_ns, int64_t end_after_ns);
+  struct StallLimits {
+    int64_t warn_ns = 0;
+    int64_t end_ns = 0;  ///< 0: never
+  };
+  [[nodiscard]] bool WatchRun(ProcessSet& set, Entry& entry, StallLimits limits, int64_t now_ns);
+  [[nodiscard]] bool WatchJoins(ProcessSet& set, StallLimits limits);
 
   const Settings settings_;
   const Placement placement_;
@@ -318,6 +323,7 @@ class Engine {
   Counters counters_;
   cuda::Gpus gpus_;
   std::atomic<uint32_t> arriving_{0};  ///< calls that wait for what a GPU sends, in all sets
+  std::atomic<uint64_t> data_moves_{0};  ///< turns of the loop in which data came or went
   Handles handles_;
   std::unique_ptr<MessageExchange> messages_;
   TaskThreads completion_{16};  ///< runs callbacks

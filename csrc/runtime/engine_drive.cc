@@ -78,6 +78,7 @@ bool Engine::Progress() {
       Abort(carried.error());
       return true;
     }
+    if (carried.value()) data_moves_.fetch_add(1, std::memory_order_relaxed);
     moved |= carried.value();
   }
   moved |= messages_->Progress();
@@ -87,6 +88,7 @@ bool Engine::Progress() {
       Abort(advanced.error());
       return true;
     }
+    if (advanced.value()) set->moves.fetch_add(1, std::memory_order_relaxed);
     moved |= advanced.value();
   }
   return moved;

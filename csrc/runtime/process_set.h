@@ -41,6 +41,12 @@ struct ProcessSet {
   std::deque<std::unique_ptr<Running>> lingering;  ///< complete here, still read by peers
   /// Blocks that peers may read until every rank has finished the log up to a position.
   std::deque<std::pair<uint64_t, std::byte*>> kept_blocks;
+  /// How often something of it went on here. The stall watch looks whether it still does, and keeps
+  /// what it saw under the queue's lock.
+  std::atomic<uint64_t> moves{0};
+  uint64_t moves_seen = 0;
+  int64_t moves_looked_ns = 0;
+  int64_t moved_ns = 0;
   std::atomic<uint64_t> buckets_run{0};  ///< decisions begun: the same number on all ranks
 
   /// Nothing of it goes on here or is read by peers, and nothing can begin. Under the driver's

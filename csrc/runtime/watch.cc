@@ -2,6 +2,7 @@
 #include <poll.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "base/clock.h"
 #include "runtime/engine.h"
@@ -10,6 +11,7 @@ namespace horoacc {
 namespace {
 
 constexpr int64_t kLookAtPeersEvery = 100 * kMillisecond;
+constexpr int64_t kOwnPause = 2 * kSecond;  // looks are far closer together
 constexpr size_t kRanksInReport = 8;
 
 std::string RankList(const std::vector<int>& ranks) {
@@ -61,11 +63,14 @@ void Engine::WatchStalls() {
     for (const uint32_t id : set->queue.in_flight.ids()) {
       const std::shared_ptr<Entry> entry = set->queue.in_flight.Find(id);
       const int64_t waited = now - entry->submitted_ns;
+      if (entry->decided.load(std::memory_order_relaxed)) {
+        if (!WatchRun(*set, *entry, {warn_after, end_after}, now)) return;
+        continue;
+      }
       if (waited > warn_after && !entry->stall_reported) ReportStall(*set, *entry, waited);
       if (end_after == 0 || waited <= end_after) continue;
       const std::optional<Attendance> attendance = AttendanceOf(*set, *entry);
-      if (!attendance || attendance->missing.empty())
-        continue;  // it runs; a slow collective is not a stalled one
+      if (!attendance || attendance->missing.empty()) continue;  // it runs
       const std::vector<int>& missing = attendance->missing;
       Abort(MakeError(ErrorKind::kTimeout,
                       "tensor '" + entry->shown_name + "' was not submitted by rank(s) " +
@@ -73,18 +78,39 @@ void Engine::WatchStalls() {
                       missing[0]));
       return;
     }
-    if (!WatchJoins(*set, warn_after, end_after)) return;
+    if (!WatchJoins(*set, {warn_after, end_after})) return;
   }
+}
+
+// All ranks have submitted it. A slow collective is no stalled one; in one that is stuck nothing
+// goes on at all, and no data come from other hosts, of whatever collective. Under the queue's
+// lock. False if that ended the job.
+bool Engine::WatchRun(ProcessSet& set, Entry& entry, StallLimits limits, int64_t now_ns) {
+  const uint64_t moves =
+      set.moves.load(std::memory_order_relaxed) + data_moves_.load(std::memory_order_relaxed);
+  // While this process itself did not run, it could see nothing.
+  const bool away = now_ns - std::exchange(set.moves_looked_ns, now_ns) > kOwnPause;
+  if (std::exchange(set.moves_seen, moves) != moves || away) set.moved_ns = now_ns;
+  const int64_t still = now_ns - std::max(entry.submitted_ns, set.moved_ns);
+  const bool ends = limits.end_ns != 0 && still > limits.end_ns;
+  if (still <= limits.warn_ns && !ends) return true;
+  const std::string text = "tensor '" + entry.shown_name +
+                           "' was submitted by all ranks, but nothing of it has gone on here for " +
+                           std::to_string(still / kSecond) +
+                           " s: what other ranks send does not arrive";
+  if (!std::exchange(entry.stall_reported, true)) log_.Write(LogLevel::kWarning, text);
+  if (ends) Abort(MakeError(ErrorKind::kTimeout, text));
+  return !ends;
 }
 
 // A join waits for as long as the others have data: it stalls once they do nothing any more either.
 // Under the queue's lock. False if that ended the job.
-bool Engine::WatchJoins(ProcessSet& set, int64_t warn_after_ns, int64_t end_after_ns) {
+bool Engine::WatchJoins(ProcessSet& set, StallLimits limits) {
   if (set.queue.joins.empty()) return true;
   const Entry& entry = *set.queue.joins.front();
   const int64_t waited = NowNs() - std::max(entry.submitted_ns, set.queue.join_moved_ns);
-  const bool ends = end_after_ns != 0 && waited > end_after_ns;
-  if (waited <= warn_after_ns && !ends) return true;
+  const bool ends = limits.end_ns != 0 && waited > limits.end_ns;
+  if (waited <= limits.warn_ns && !ends) return true;
   const uint32_t join = set.board->JoinCount(set.context.me);
   if (join % 2 == 0) return true;  // not announced yet, or over already
   std::vector<int> joined;
@@ -100,7 +126,7 @@ bool Engine::WatchJoins(ProcessSet& set, int64_t warn_after_ns, int64_t end_afte
   }
   if (missing.empty()) return true;
   const std::string seconds = std::to_string(waited / kSecond) + " s";
-  if (waited > warn_after_ns && set.board->header().join_stall_told.exchange(join) != join) {
+  if (waited > limits.warn_ns && set.board->header().join_stall_told.exchange(join) != join) {
     log_.Write(LogLevel::kWarning, "'" + entry.shown_name + "' has waited for " + seconds +
                                        ": rank(s) " + RankList(joined) + " have joined, rank(s) " +
                                        RankList(missing) + " have not, and submit nothing");
