@@ -195,6 +195,6 @@ def test_training() -> None:
 
     test_optimizer_steps.test_zero_grad(set_to_none=True)
     test_optimizer_steps.test_clipping_sees_reduced_gradients()
-    test_optimizer.test_closure_is_reduced_each_time()
+    test_optimizer.test_closure_is_reduced_each_time("strong_wolfe")
     test_optimizer.test_parameter_without_gradient_on_one_rank()
     test_optimizer.test_sparse_gradients(dense=False)
