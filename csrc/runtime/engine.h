@@ -322,7 +322,7 @@ class Engine {
   std::vector<uint32_t> tickets_;  ///< by rank: the number of this rank's latest wish for its stack
   Counters counters_;
   cuda::Gpus gpus_;
-  std::atomic<uint32_t> arriving_{0};  ///< calls that wait for what a GPU sends, in all sets
+  std::atomic<uint32_t> arriving_{0};    ///< calls that wait for what a GPU sends, in all sets
   std::atomic<uint64_t> data_moves_{0};  ///< turns of the loop in which data came or went
   Handles handles_;
   std::unique_ptr<MessageExchange> messages_;
