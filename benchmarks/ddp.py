@@ -165,8 +165,8 @@ def _measure(
 
 
 def _compare(records: Records, net: str, step: dict[str, list[float]]) -> None:
-    # A step that communicates is no faster than one that does not: the fastest way tells what is left
-    # of Gloo's step without its communication, also where that is not the copy alone.
+    # A step that communicates is no faster than one that does not: the fastest way tells what is
+    # left of Gloo's step without its communication, also where that is not the copy alone.
     share = 1 - min(
         statistics.median(ratios(step[way.name], step["gloo DDP"]))
         for way in _WAYS if way.name != "gloo DDP"

@@ -35,7 +35,9 @@ TEST(IsValidAfterEveryFlush) {
     const int64_t deadline = NowNs() + 30 * kSecond;
     while (lanes < handle && NowNs() < deadline) {
       std::this_thread::sleep_for(std::chrono::milliseconds(5));
-      lanes = Read(ReadSettled(path)).lanes.size();
+      const std::string text = ReadAll(path);
+      // A writer that lost its core in the middle of a write leaves a part for as long as it waits.
+      if (JsonParser::Parse(text)) lanes = Read(text).lanes.size();
     }
     CHECK_EQ(lanes, handle);
   }

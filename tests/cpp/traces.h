@@ -174,14 +174,6 @@ Trace Read(std::string_view text, int rank = 0) {
 
 Trace ReadFile(const std::string& path, int rank = 0) { return Read(ReadAll(path), rank); }
 
-/// The file between two writes. One that is read while a write runs may show a part of it.
-inline std::string ReadSettled(const std::string& path) {
-  std::string before = ReadAll(path);
-  for (std::string now; (now = ReadAll(path)) != before; before = std::move(now)) {
-  }
-  return before;
-}
-
 inline size_t Count(const std::string& text, std::string_view part) {
   size_t count = 0;
   for (size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++count;
