@@ -21,7 +21,7 @@ FIGURES = {
     ("docs/benchmarks.md", "targets"): 50,
     ("docs/benchmarks.md", "training"): 3,
     ("docs/benchmarks.md", "ddp"): 3,
-    ("docs/benchmarks.md", "tensorflow"): 1,
+    ("docs/benchmarks.md", "tensorflow"): 3,
     ("docs/benchmarks.md", "frameworks"): 3,
     ("README.md", "frameworks"): 3,
     ("docs/networks.md", "hosts"): 9,
