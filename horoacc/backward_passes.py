@@ -7,7 +7,7 @@ says what they become; a count may be an integer, a tensor, or a tensor of a gra
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from typing import Any, Generic, TypeVar
 
 Param = TypeVar("Param", bound=Hashable)
@@ -136,7 +136,7 @@ class Schedule(Generic[Param]):
         return self.passes == 1 and all(len(part) == 1 for part in self._parts)
 
     @property
-    def params(self) -> Iterable[Param]:
+    def params(self) -> Collection[Param]:
         """All parameters, group by group."""
         return self._part_of
 

@@ -6,6 +6,7 @@ it travels in the module of the backend; here is what an optimizer of Keras know
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -245,6 +246,27 @@ class ReducesGradients:
             var: The variable.
         """
         self._reduction.add_local(var)
+
+
+@functools.cache
+def derived_class(mixed_in: type[ReducesGradients], base: type) -> Any:
+    """Derives the class of distributed optimizers of a class.
+
+    Args:
+        mixed_in: What makes them distributed.
+        base: The class of the plain optimizers.
+
+    Returns:
+        The class. To serialization an instance of it is one of `base`.
+    """
+    names = {
+        "__doc__": base.__doc__,
+        "__module__": base.__module__,
+        "__class__": property(lambda self: base),
+        # Horovod's name of what accumulates.
+        "_agg_helper": property(lambda self: self._reduction),
+    }
+    return type(base)(base.__name__, (mixed_in, base), names)
 
 
 def is_distributed(optimizer: Any) -> bool:

@@ -8,14 +8,18 @@ of `horoacc.keras.gradients`, as for Keras 3.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from horoacc.keras import compilation
-from horoacc.keras.gradients import GradientReduction, ReducesGradients, Wishes
+from horoacc.keras.gradients import (
+    GradientReduction,
+    ReducesGradients,
+    Wishes,
+    derived_class,
+)
 from horoacc.keras.legacy import schedule_of
 
 _STEP_WITH_THESE = {"experimental_aggregate_gradients": False}
@@ -194,7 +198,8 @@ def distribute(optimizer: Any, wishes: Wishes) -> Any:
         config["learning_rate"] = schedule
     reduction = GradientReduction(wishes, id)
     base: Any = type(optimizer)
-    copied = _derived(base).from_config(config)
+    mixed_in = _DistributedOld if hasattr(base, "_create_all_weights") else _DistributedNew
+    copied = derived_class(mixed_in, base).from_config(config)
     copied._reduction = reduction
     copied._start = _Start(optimizer)
     copied._start.give(copied)
@@ -202,21 +207,6 @@ def distribute(optimizer: Any, wishes: Wishes) -> Any:
         if name.startswith("_exclude_from_weight_decay"):
             setattr(copied, name, value)
     return copied
-
-
-@functools.cache
-def _derived(base: type) -> Any:
-    """The class of distributed optimizers of a class."""
-    names = {
-        "__doc__": base.__doc__,
-        "__module__": base.__module__,
-        # To serialization an instance is of the class it was derived from.
-        "__class__": property(lambda self: base),
-        # Horovod's name of what accumulates.
-        "_agg_helper": property(lambda self: self._reduction),
-    }
-    mixed_in = _DistributedOld if hasattr(base, "_create_all_weights") else _DistributedNew
-    return type(base)(base.__name__, (mixed_in, base), names)
 
 
 def _parted(grads_and_vars: Iterable[Any]) -> tuple[list[Any], list[Any]]:

@@ -7,7 +7,6 @@ the class it was derived from, so that files hold the plain optimizer.
 
 from __future__ import annotations
 
-import functools
 import warnings
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -18,7 +17,13 @@ from horoacc import basics
 from horoacc.compression import Compressor, NoneCompressor
 from horoacc.dtypes import OP_NAMES, Average, Sum
 from horoacc.keras import backend, compilation, legacy
-from horoacc.keras.gradients import GradientReduction, ReducesGradients, Wishes, is_distributed
+from horoacc.keras.gradients import (
+    GradientReduction,
+    ReducesGradients,
+    Wishes,
+    derived_class,
+    is_distributed,
+)
 from horoacc.keras.loss_scaling import teach_loss_scaling
 from horoacc.process_sets import ProcessSet, global_process_set
 from horoacc.reduction import chosen_groups
@@ -146,19 +151,6 @@ class _DistributedOptimizer(ReducesGradients):
         return [gradient for gradient, _ in self.compute_gradients(loss, params)]
 
 
-@functools.cache
-def _derived(base: type) -> Any:
-    """The class of distributed optimizers of a class."""
-    names = {
-        "__doc__": base.__doc__,
-        "__module__": base.__module__,
-        "__class__": property(lambda self: base),
-        # Horovod's name of what accumulates.
-        "_agg_helper": property(lambda self: self._reduction),
-    }
-    return type(base.__name__, (_DistributedOptimizer, base), names)
-
-
 def _config(optimizer: Any) -> dict[str, Any]:
     """What makes an optimizer of the same class with the same settings."""
     with warnings.catch_warnings():
@@ -174,7 +166,7 @@ def _copy(optimizer: Any) -> Any:
     """A distributed optimizer with the settings of the given one."""
     base: Any = type(optimizer)
     inner = getattr(optimizer, "inner_optimizer", None)
-    derived = _derived(base)
+    derived = derived_class(_DistributedOptimizer, base)
     choose = getattr(optimizer, "_optimizer_map", None)
     if choose is not None and not hasattr(choose, "get_config"):
         # A MultiOptimizer's function, which makes optimizers, holds no state: share it.

@@ -21,12 +21,12 @@ from horoacc.handles import synchronize
 from horoacc.process_sets import ProcessSet
 from horoacc.torch.autograd import plain
 from horoacc.torch.grad_scaler import teach_grad_scaler
-from horoacc.torch.late_parameters import LateParameters
+from horoacc.torch.late_parameters import LateParameters, TakesLateParameters
 from horoacc.torch.parameter_hooks import take_over
 from horoacc.torch.parameter_names import name_parameters
 
 
-class _DistributedAdasumOptimizer(torch.optim.Optimizer):
+class _DistributedAdasumOptimizer(TakesLateParameters):
     """Mixed in before a torch optimizer's class: combines the ranks' steps."""
 
     def _distribute(
@@ -64,22 +64,6 @@ class _DistributedAdasumOptimizer(torch.optim.Optimizer):
 
         for param in params:
             take_over(param, count)
-
-    def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Adds parameters, whose changes are combined as the others' are.
-
-        Every rank adds the same ones. They are named by their position unless `named_parameters`
-        had them.
-
-        Args:
-            param_group: As the wrapped optimizer takes it.
-
-        Raises:
-            TypeError: It has no parameters, or what is in it is none.
-            ValueError: It has one that another group has.
-        """
-        super().add_param_group(param_group)
-        self._late.add_group()
 
     @property
     def backward_passes_per_step(self) -> int:
@@ -130,7 +114,7 @@ class _DistributedAdasumOptimizer(torch.optim.Optimizer):
         Raises:
             HorovodInternalError: A reduction failed; this rank's parameters are as before.
         """
-        if late := self._late.take():
+        if late := self._late.trained(self._schedule.params):
             self._parts += [[param] for param in late]
             self._schedule.add(late)
             self._count_passes(late)

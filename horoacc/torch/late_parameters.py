@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 import torch
@@ -22,7 +23,7 @@ class LateParameters:
         """
         self._groups = param_groups
         self._names = names
-        self._waiting = [
+        self._may_come = [
             param for group in param_groups for param in group["params"] if not param.requires_grad
         ]
 
@@ -31,15 +32,37 @@ class LateParameters:
         index = len(self._groups) - 1
         for position, param in enumerate(self._groups[index]["params"]):
             self._names.setdefault(param, f"added.{index}.{position}")
-            self._waiting.append(param)
+            self._may_come.append(param)
 
-    def take(self) -> list[torch.Tensor]:
-        """Gives the parameters that are trained by now, each of them once.
+    def trained(self, known: Collection[torch.Tensor]) -> list[torch.Tensor]:
+        """Finds the parameters that are trained by now and are not known to be.
+
+        Args:
+            known: Those that are.
 
         Returns:
-            Them, in the optimizer's order.
+            The others, in the optimizer's order.
         """
-        late = [param for param in self._waiting if param.requires_grad]
-        if late:
-            self._waiting = [param for param in self._waiting if not param.requires_grad]
-        return late
+        return [param for param in self._may_come if param.requires_grad and param not in known]
+
+
+class TakesLateParameters(torch.optim.Optimizer):
+    """Mixed in before a torch optimizer's class: remembers what is added to it."""
+
+    _late: LateParameters
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Adds parameters. The ranks train them together, as the others.
+
+        Every rank adds the same ones. They are named by their position unless `named_parameters`
+        had them.
+
+        Args:
+            param_group: As the wrapped optimizer takes it.
+
+        Raises:
+            TypeError: It has no parameters, or what is in it is none.
+            ValueError: It has one that another group has.
+        """
+        super().add_param_group(param_group)
+        self._late.add_group()

@@ -22,11 +22,11 @@ from horoacc.torch import _ops
 from horoacc.torch.adasum_optimizer import _DistributedAdasumOptimizer
 from horoacc.torch.grad_scaler import teach_grad_scaler
 from horoacc.torch.gradient_reducer import GradientReducer
-from horoacc.torch.late_parameters import LateParameters
+from horoacc.torch.late_parameters import LateParameters, TakesLateParameters
 from horoacc.torch.parameter_names import name_parameters
 
 
-class _DistributedOptimizer(torch.optim.Optimizer):
+class _DistributedOptimizer(TakesLateParameters):
     """Mixed in before a torch optimizer's class: reduces the gradients before each step."""
 
     def _distribute(
@@ -107,26 +107,10 @@ class _DistributedOptimizer(torch.optim.Optimizer):
         self._should_warn = False
         if not self._reduces():
             return
-        late = self._late.take()
+        late = self._late.trained(self._gradients.schedule.params)
         if late:
             _ops.register_gradients(late, self._compression)
         self._gradients.finish(late)
-
-    def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Adds parameters; their gradients are reduced as the others' are.
-
-        Every rank adds the same ones. They are named by their position unless `named_parameters`
-        had them.
-
-        Args:
-            param_group: As the wrapped optimizer takes it.
-
-        Raises:
-            TypeError: It has no parameters, or what is in it is none.
-            ValueError: It has one that another group has.
-        """
-        super().add_param_group(param_group)
-        self._late.add_group()
 
     @contextlib.contextmanager
     def skip_synchronize(self) -> Iterator[None]:

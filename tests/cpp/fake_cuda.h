@@ -46,4 +46,20 @@ int fake_cuda_most_copies(void);
 
 #ifdef __cplusplus
 }
+
+#include <functional>
+#include <memory>
+#include <utility>
+
+/// The same with whatever can be called.
+inline void FakeCudaLaunch(void* stream, std::function<void()> body) {
+  fake_cuda_launch(
+      stream,
+      [](void* argument) {
+        const std::unique_ptr<std::function<void()>> run(
+            static_cast<std::function<void()>*>(argument));
+        (*run)();
+      },
+      new std::function<void()>(std::move(body)));
+}
 #endif

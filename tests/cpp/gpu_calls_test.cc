@@ -30,29 +30,19 @@ class Numbers {
   [[nodiscard]] Dims shape() const { return {static_cast<int64_t>(count_)}; }
 
   void Fill(void* stream, std::function<int32_t(size_t)> value) const {
-    Launch(stream, [data = Real(), count = count_, value = std::move(value)] {
+    FakeCudaLaunch(stream, [data = Real(), count = count_, value = std::move(value)] {
       for (size_t i = 0; i < count; ++i) data[i] = value(i);
     });
   }
   /// Looks when the stream comes to it, and then waits for that.
   void Expect(void* stream, const std::function<int32_t(size_t)>& value) const {
-    Launch(stream, [data = Real(), count = count_, value] {
+    FakeCudaLaunch(stream, [data = Real(), count = count_, value] {
       for (size_t i = 0; i < count; ++i) CHECK_EQ(data[i], value(i));
     });
     fake_cuda_synchronize(stream);
   }
 
  private:
-  static void Launch(void* stream, std::function<void()> body) {
-    fake_cuda_launch(
-        stream,
-        [](void* argument) {
-          const std::unique_ptr<std::function<void()>> run(
-              static_cast<std::function<void()>*>(argument));
-          (*run)();
-        },
-        new std::function<void()>(std::move(body)));
-  }
   [[nodiscard]] int32_t* Real() const { return static_cast<int32_t*>(fake_cuda_real(data_)); }
 
   int32_t* const data_;

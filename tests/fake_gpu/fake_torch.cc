@@ -98,17 +98,6 @@ struct Memory final : c10::Allocator {
 
 Memory memory;
 
-void Launch(void* stream, std::function<void()> body) {
-  fake_cuda_launch(
-      stream,
-      [](void* argument) {
-        const std::unique_ptr<std::function<void()>> run(
-            static_cast<std::function<void()>*>(argument));
-        (*run)();
-      },
-      new std::function<void()>(std::move(body)));
-}
-
 // The same numbers as the host sees them.
 at::Tensor OnHost(const at::Tensor& tensor) {
   if (tensor.is_cpu()) return tensor;
@@ -143,7 +132,7 @@ at::Tensor& Copy(at::Tensor& to, const at::Tensor& from, bool) {
   // there.
   const at::Tensor target = OnHost(to);
   const at::Tensor read = OnHost(source);
-  Launch(stream, [target, read] {
+  FakeCudaLaunch(stream, [target, read] {
     const at::NoGradGuard no_grad;
     target.copy_(read);
   });
