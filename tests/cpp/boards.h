@@ -92,7 +92,7 @@ class Boards {
   Result<Announced> Announce(int rank, SetBoard::NamedId id) {
     const TensorKey key = WriteRow(rank, id.id);
     const Request request = FourNumbers();
-    return ranks_[rank]->plane->Announce({key.id, key.generation, id.incarnation, &request});
+    return ranks_[rank]->plane->Announce({key.id, key.generation, id.incarnation, &request, {}});
   }
 
   /// Every rank submits `name`.

@@ -1,13 +1,12 @@
 // Ranks that have nothing more to reduce: the others go on with zeros in their place, on every
 // plane and path, and afterwards everything is as before.
 #include <algorithm>
-#include <cstring>
 #include <latch>
 #include <memory>
 #include <random>
 #include <thread>
 
-#include "ranks.h"
+#include "join_calls.h"
 
 namespace horoacc::testing {
 namespace {
@@ -24,7 +23,6 @@ Pairs Early(Pairs settings) {
   return settings;
 }
 
-const std::vector<Pairs> kPlanes = {{{"control", "board"}}, {{"control", "tcp"}}};
 const std::vector<Way> kWays = {
     {Early({{"control", "board"}}), false},
     {Early({{"control", "board"}}), true},
@@ -33,68 +31,6 @@ const std::vector<Way> kWays = {
     {Early({{"control", "tcp"}}), false},
     {Early({{"control", "tcp"}}), true},
 };
-
-/// Numbers of a rank, where the test asks for them.
-class Numbers {
- public:
-  Numbers(Engine& engine, size_t count, bool in_arena)
-      : engine_(engine), own_(count), count_(count) {
-    data_ = in_arena ? static_cast<int32_t*>(engine.AllocateShared(count * 4)) : own_.data();
-    in_arena_ = in_arena;
-  }
-  ~Numbers() {
-    if (in_arena_) engine_.FreeShared(data_);
-  }
-  Numbers(const Numbers&) = delete;
-  Numbers& operator=(const Numbers&) = delete;
-  [[nodiscard]] int32_t* data() const { return data_; }
-  [[nodiscard]] size_t count() const { return count_; }
-  void Fill(int32_t value) const { std::fill_n(data_, count_, value); }
-  void Expect(int32_t value) const {
-    for (size_t i = 0; i < count_; ++i) CHECK_EQ(data_[i], value);
-  }
-
- private:
-  Engine& engine_;
-  std::vector<int32_t> own_;
-  size_t count_;
-  int32_t* data_;
-  bool in_arena_;
-};
-
-Submission Reduction(const std::string& name, const Numbers& numbers,
-                     ReduceOp op = ReduceOp::kSum) {
-  return Make(Collective::kAllreduce, name, DType::kInt32, {static_cast<int64_t>(numbers.count())},
-              numbers.data(), numbers.data(), op);
-}
-
-uint64_t Submit(Engine& engine, Submission submission) {
-  auto handle = engine.Submit(std::move(submission));
-  if (!handle.ok()) check::Fail(__FILE__, __LINE__, handle.error().message);
-  return handle.value();
-}
-
-void Finish(Engine& engine, uint64_t handle) {
-  const Status outcome = WaitAndRelease(engine, handle);
-  if (!outcome.ok()) check::Fail(__FILE__, __LINE__, outcome.error().message);
-}
-
-uint64_t BeginJoin(Engine& engine, uint32_t process_set = 0, double limit_seconds = 0) {
-  Submission join;
-  join.limit_seconds = limit_seconds;
-  join.request.collective = Collective::kJoin;
-  join.process_set = process_set;
-  return Submit(engine, std::move(join));
-}
-
-int EndJoin(Engine& engine, uint64_t handle) {
-  const Status outcome = engine.Wait(handle, NowNs() + 60 * kSecond);
-  if (!outcome.ok()) check::Fail(__FILE__, __LINE__, outcome.error().message);
-  int32_t last = -1;
-  std::memcpy(&last, engine.Find(handle)->tensors[0].output, sizeof last);
-  engine.Release(handle);
-  return last;
-}
 
 /// The tensors of one step: small and large ones, unnamed, a group of two, and every kind of
 /// operation. Filled with the rank's number for the step.
@@ -302,123 +238,6 @@ TEST(joining_meets_submitting) {
           numbers.Expect(rank + 1);
         }
         (void)EndJoin(engine, join);
-      }
-    });
-  }
-}
-
-TEST(a_rank_that_has_joined_submits_nothing) {
-  for (const Pairs& plane : kPlanes) {
-    std::latch tried(1);
-    RunRanks(2, plane, [&](Engine& engine, int rank) {
-      Numbers numbers(engine, 4, false);
-      if (rank == 1) tried.wait();
-      const uint64_t join = BeginJoin(engine);
-      if (rank == 0) {
-        const auto refused = engine.Submit(Reduction("t", numbers));
-        CHECK(!refused.ok());
-        CHECK(refused.error().kind == ErrorKind::kInvalid);
-        CHECK(engine.Wait(join, NowNs() + kMillisecond).error().kind == ErrorKind::kTimeout);
-        // Joining again is to wait for the same.
-        const uint64_t again = BeginJoin(engine);
-        tried.count_down();
-        CHECK_EQ(EndJoin(engine, again), 1);
-      }
-      CHECK_EQ(EndJoin(engine, join), 1);
-    });
-  }
-}
-
-// Its caller was called away, and comes back when the join is over: the others do not join again.
-TEST(a_join_whose_result_nobody_took_is_the_next_one) {
-  for (const Pairs& plane : kPlanes) {
-    RunRanks(2, plane, [&](Engine& engine, int rank) {
-      Numbers numbers(engine, 4, false);
-      for (const bool returns : {true, false}) {
-        const uint64_t join = BeginJoin(engine);
-        if (rank == 1) (void)EndJoin(engine, join);
-        while (rank == 0 && !engine.Poll(join).value()) std::this_thread::yield();
-        if (rank == 0) engine.Release(join);
-        if (rank == 0 && returns) {
-          const uint64_t again = BeginJoin(engine);
-          CHECK(engine.Poll(again).value());
-          const int last = EndJoin(engine, again);
-          CHECK(last == 0 || last == 1);
-        }
-        numbers.Fill(1);
-        Finish(engine, Submit(engine, Reduction("t", numbers)));
-        numbers.Expect(2);
-      }
-      // What nobody took is forgotten by then.
-      (void)EndJoin(engine, BeginJoin(engine));
-    });
-  }
-}
-
-TEST(each_process_set_is_joined_by_itself) {
-  for (const Pairs& plane : kPlanes) {
-    RunRanks(3, plane, [&](Engine& engine, int rank) {
-      const uint32_t pair = engine.AddProcessSet({0, 2}).value();
-      Numbers numbers(engine, 4, false);
-      const uint64_t join = rank == 2 ? BeginJoin(engine) : 0;
-      if (rank != 1) {
-        numbers.Fill(rank + 1);
-        Submission call = Reduction("t", numbers);
-        call.process_set = pair;
-        Finish(engine, Submit(engine, std::move(call)));
-        numbers.Expect(4);
-        const int last = EndJoin(engine, BeginJoin(engine, pair));
-        CHECK(last == 0 || last == 2);
-      }
-      (void)EndJoin(engine, rank == 2 ? join : BeginJoin(engine));
-      CHECK(engine.RemoveProcessSet(pair).ok());
-    });
-  }
-}
-
-TEST(a_rank_that_leaves_ends_the_joins_of_the_others) {
-  for (const Pairs& plane : kPlanes) {
-    RunRanks(3, plane, [&](Engine& engine, int rank) {
-      if (rank == 2) {
-        CHECK(engine.Shutdown().ok());
-        return;
-      }
-      const uint64_t join = BeginJoin(engine);
-      const Status outcome = WaitAndRelease(engine, join);
-      CHECK(!outcome.ok());
-      CHECK(outcome.error().kind == ErrorKind::kAborted);
-      CHECK_EQ(outcome.error().culprit, 2);
-    });
-  }
-}
-
-// Who gave up gets the ranks that have not joined; the set ends for them, too.
-TEST(a_join_is_given_up) {
-  for (const Pairs& plane : kPlanes) {
-    std::latch over(1);
-    RunRanks(3, plane, [&](Engine& engine, int rank) {
-      if (rank == 2) {
-        over.wait();
-        Numbers numbers(engine, 4, false);
-        const auto late = engine.Submit(Reduction("t", numbers));
-        const Status outcome = late.ok() ? WaitAndRelease(engine, late.value()) : late.error();
-        CHECK(outcome.error().kind == ErrorKind::kAborted);
-        CHECK_EQ(outcome.error().message, "the group has ended: rank 0 gave up waiting in it");
-        CHECK_EQ(outcome.error().culprit, 0);
-        return;
-      }
-      const uint64_t join = BeginJoin(engine, 0, rank == 0 ? 0.5 : 0);
-      const Status outcome = WaitAndRelease(engine, join);
-      CHECK(!outcome.ok());
-      if (rank == 0) {
-        CHECK(outcome.error().kind == ErrorKind::kTimeout);
-        CHECK_EQ(outcome.error().message,
-                 "tensor 'join' was not complete within 0.5 s: waiting for rank(s) 2");
-        CHECK_EQ(outcome.error().culprit, 2);
-        over.count_down();
-      } else {
-        CHECK(outcome.error().kind == ErrorKind::kAborted);
-        CHECK_EQ(outcome.error().culprit, 0);
       }
     });
   }
