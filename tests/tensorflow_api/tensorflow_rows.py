@@ -11,6 +11,7 @@ from contract_rows import Row
 _REDUCTIONS = "ranks/test_tensorflow_reductions.py::"
 _EXCHANGES = "ranks/test_tensorflow_exchanges.py::"
 _TRAINING = "ranks/test_tensorflow_training.py::"
+_SESSIONS = "ranks/test_tensorflow_sessions.py::"
 _JOB = "ranks/test_tensorflow_job.py::"
 _DATA = "ranks/test_tensorflow_data.py::"
 _GRADIENTS = _TRAINING + "test_gradients_of_the_collectives"
@@ -46,10 +47,10 @@ API = [
          _EXCHANGES + "test_reference_variables"),
     *[_row(name, _EXCHANGES + "test_objects")
       for name in ("broadcast_object", "broadcast_object_fn", "allgather_object")],
-    _row("broadcast_global_variables", _TRAINING + "test_broadcast_global_variables"),
-    _row("BroadcastGlobalVariablesHook", _TRAINING + "test_broadcast_global_variables_hook"),
-    _row("DistributedOptimizer", _TRAINING + "test_optimizer_of_tf1",
-         _TRAINING + "test_backward_passes_per_step_of_tf1", _TRAINING + "test_adasum_of_tf1"),
+    _row("broadcast_global_variables", _SESSIONS + "test_broadcast_global_variables"),
+    _row("BroadcastGlobalVariablesHook", _SESSIONS + "test_broadcast_global_variables_hook"),
+    _row("DistributedOptimizer", _SESSIONS + "test_optimizer_of_tf1",
+         _SESSIONS + "test_backward_passes_per_step_of_tf1", _SESSIONS + "test_adasum_of_tf1"),
     _row("DistributedGradientTape", _TRAINING + "test_distributed_gradient_tape",
          _TRAINING + "test_tape_of_a_process_set", _TRAINING + "test_local_sources",
          _TRAINING + "test_training_gives_the_weights_of_one_rank_with_all_data"),
