@@ -51,9 +51,12 @@ def script(name: str, flags: list[str]) -> tuple[object, str, str]:
     return code, out.getvalue(), err.getvalue()
 
 
-def in_pool(pools: Pools, ranks: int, name: str, *flags: str) -> list[tuple[object, str, str]]:
-    """The same script by the ranks of a pool, which need not import torch again."""
-    pool = pools.get(ranks, "horoacc.torch", {})
+def in_pool(
+    pools: Pools, ranks: int, name: str, *flags: str, framework: str = "horoacc.torch",
+    backend: str | None = None,
+) -> list[tuple[object, str, str]]:  # fmt: skip
+    """The same script by the ranks of a pool, which need not import the framework again."""
+    pool = pools.get(ranks, framework, {"KERAS_BACKEND": backend} if backend else {})
     return pool.run(HERE, "script", {"name": name, "flags": list(flags)}, 110)
 
 
@@ -78,12 +81,11 @@ def test_two_ranks_reach_what_one_reaches(pools: Pools) -> None:
     assert not [line for line in bars if line.startswith("[1")]
 
 
-@pytest.mark.timeout(420)  # 16 imports of torch on few cores
-def test_sixteen_ranks_as_a_user_starts_them() -> None:
-    done = run(16, "torch_digits.py", "--epochs", "1", seconds=400)
-    assert done.returncode == 0, done.stderr
-    accuracy(done.stdout)
-    assert "16 ranks" in done.stdout
+def test_sixteen_ranks(pools: Pools) -> None:
+    told = in_pool(pools, 16, "torch_digits.py", "--epochs", "1")
+    assert [code for code, _, _ in told] == [0] * 16, told
+    accuracy(told[0][1])
+    assert "16 ranks" in told[0][1]
 
 
 def test_ranks_that_do_not_communicate_are_found_out(pools: Pools) -> None:
@@ -135,12 +137,9 @@ def test_keras(backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert not re.search(r"^\[1.*Epoch", printed, re.MULTILINE)
 
 
-@pytest.mark.timeout(240)
 @pytest.mark.skipif(importlib.util.find_spec("keras") is None, reason="keras is not installed")
-def test_ranks_of_keras_that_do_not_communicate_are_found_out(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("KERAS_BACKEND", "torch")
-    done = run(2, "keras_digits.py", "--epochs", "1", "--no-communication", seconds=220)
-    assert done.returncode == 1
-    assert "did not train the same model" in done.stderr
+def test_ranks_of_keras_that_do_not_communicate_are_found_out(pools: Pools) -> None:
+    flags = ("--epochs", "1", "--no-communication")
+    told = in_pool(pools, 2, "keras_digits.py", *flags, framework="horoacc.keras", backend="torch")
+    assert [code for code, _, _ in told] == [1, 1], told
+    assert "did not train the same model" in told[0][2]

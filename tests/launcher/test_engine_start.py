@@ -164,3 +164,16 @@ def test_some_of_the_ranks_need_mpi(job: Job) -> None:
         told, size = result.of(rank)
         assert ("needs MPI" if rank < 2 else "this process has rank 2") in told
         assert size == "3"
+
+
+def test_sixteen_ranks(job: Job, mode: list[str]) -> None:
+    program = """
+import numpy as np
+import horoacc as hvd
+hvd.init()
+total = hvd.allreduce(np.full(5, 1 << hvd.rank()), op=hvd.Sum)
+print(hvd.size(), set(total.tolist()))
+"""
+    result = job.run(*mode, "-np", "16", sys.executable, "-c", program)
+    for rank in range(16):
+        assert result.of(rank) == [f"16 {{{(1 << 16) - 1}}}"]
