@@ -40,7 +40,7 @@ class Door(Protocol):
 
 class HoroaccDoor:
     """HoroACC: `memory` is arena or private, `how` is in place, blocking, named, c10d, or eager or
-    graph for TensorFlow, which takes its own copies of private memory."""
+    graph for TensorFlow, which takes copies that it allocates itself, as it does gradients."""
 
     def __init__(self) -> None:
         import torch
@@ -103,7 +103,8 @@ class HoroaccDoor:
         where = buffer.ctypes.data
         tensor = self._copies.get(where)
         if tensor is None or not np.array_equal(tensor.numpy(), buffer):
-            tensor = self._copies[where] = tf.constant(buffer)
+            # A constant may be in memory of NumPy's.
+            tensor = self._copies[where] = tf.add(tf.constant(buffer), 0.0)
         if how == "graph":
             return lambda: self._reduce_in_graph(tensor)
         return lambda: hvd.allreduce(tensor, op=hvd.Sum)

@@ -206,12 +206,14 @@ def _frameworks(records: list[Record]) -> list[Row]:
 
 
 def _tensorflow(records: list[Record]) -> list[Row]:
-    systems = ("tensorflow eager", "tensorflow graph", "horoacc private", *_PEERS)
+    own = ("tensorflow eager", "tensorflow graph", "tensorflow eager, HOROACC_ARENA=off")
+    systems = (*own, "horoacc arena", "horoacc private", *_PEERS, "memory bound")
     times: dict[int, dict[str, float]] = {}
     for one in records:
         if one["benchmark"] == "tensorflow" and "time" in one:
             times.setdefault(one["size"], {})[one["system"]] = one["time"]
-    header = ["size", "eager", "`tf.function`", "NumPy", "Gloo", "Open MPI", "MPICH"]
+    header = ["size", "eager", "`tf.function`", "eager, no arena", "torch", "NumPy", "Gloo",
+              "Open MPI", "MPICH", "bound"]  # fmt: skip
     return [header, *(
         [f"{size // _MIB} MiB", *(_time(of.get(system)) for system in systems)]
         for size, of in sorted(times.items())

@@ -1,7 +1,7 @@
 """TensorFlow on 2 ranks: allreduce of its tensors against the peers, and training steps in a
 `tf.function` against the same script alone (`benchmarks.steps`).
 
-TensorFlow owns its memory, so its tensors go the way of private memory; a call gives a new tensor.
+What TensorFlow allocates lies in the arena, unless HOROACC_ARENA=off. Each call gives a new tensor.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ import time
 from itertools import pairwise
 from typing import Any
 
-from benchmarks.allreduce import PEERS, PRIVATE
+from benchmarks import memory_bound
+from benchmarks.allreduce import ARENA, PEERS, PRIVATE
 from benchmarks.group import Group, groups
 from benchmarks.rank import Rank
 from benchmarks.records import Records
@@ -19,6 +20,7 @@ from benchmarks.slices import Contender, Effort, Rotation, Slices, compete
 from benchmarks.steps import RANKS, compare
 
 EAGER, GRAPH = "tensorflow eager", "tensorflow graph"
+OFF = "tensorflow eager, HOROACC_ARENA=off"
 _SIZES = tuple(1 << shift for shift in (20, 24, 26))
 _MIB = 1 << 20
 _LAYERS = (1024, 2048, 2048, 1000)
@@ -111,7 +113,12 @@ def run(records: Records, quick: bool) -> None:
         records.write({"skipped": "TensorFlow is not installed"})
         return
     complain = records.complainer(RANKS)
-    with groups(["horoacc", *PEERS], RANKS, complain) as up:
+    with (
+        groups(["horoacc", *PEERS, "bound"], RANKS, complain) as up,
+        groups(["horoacc"], RANKS, complain, HOROACC_ARENA="off") as off,
+    ):
+        if "horoacc" in off:
+            up = {**up, OFF: off["horoacc"]}
         for size in _SIZES[:1] if quick else _SIZES:
             _allreduce(records, up, size, Effort.of(quick, RANKS))
     compare(records, _NET, build, train, same, quick)
@@ -121,22 +128,33 @@ def _allreduce(records: Records, up: dict[str, Group], size: int, effort: Effort
     found = [Contender(peer, up[peer]) for peer in PEERS if peer in up and not up[peer].broken]
     if "horoacc" in up and not up["horoacc"].broken:
         found += [
+            Contender(ARENA, up["horoacc"], "arena"),
             Contender(PRIVATE, up["horoacc"]),
             Contender(EAGER, up["horoacc"], how="eager"),
             Contender(GRAPH, up["horoacc"], how="graph"),
         ]
+    if OFF in up and not up[OFF].broken:
+        found.append(Contender(OFF, up[OFF], how="eager"))
     entries = [Slices(one, Rotation, size, one.memory, one.how) for one in found]
+    if "bound" in up:
+        entries += memory_bound.entries(up["bound"], size, RANKS)
     samples = compete(entries, effort, records.complainer(RANKS))
     for one in found:
         if one.name in samples:
             records.allreduce(one, size, samples[one.name])
+    bound = 0.0
+    if "bound" in up:
+        bound = memory_bound.record(records, up["bound"], size, RANKS, samples)
     peers = {name: samples[name].median for name in PEERS if name in samples}
     if not peers:
         return
     best = min(peers, key=lambda name: peers[name])
-    for name in (EAGER, GRAPH):
+    beyond = bool(bound) and peers[best] < 2 * bound
+    note = {"note": f"the bound itself is {peers[best] / bound:.2g} x"} if beyond else {}
+    for name in (EAGER, GRAPH, OFF):
         if name in samples:
             records.target(
                 f"{name} against {best}, {size // _MIB} MiB at {RANKS} ranks",
-                peers[best] / samples[name].median, 2, "x", False, size=size, best_peer=best,
+                peers[best] / samples[name].median, 2, "x", False,
+                size=size, best_peer=best, **note,
             )  # fmt: skip

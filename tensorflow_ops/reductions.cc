@@ -2,6 +2,7 @@
 #include <charconv>
 #include <string>
 
+#include "arena_allocator.h"
 #include "collective_kernel.h"
 #include "element_types.h"
 #include "shapes.h"
@@ -59,6 +60,7 @@ class Allreduce {
     reduction_.Describe(&call->head);
     for (int t = 0; t < context->num_inputs(); ++t) {
       Tensor* output = nullptr;
+      ExpectReduced(context->input(t).TotalBytes());
       // In place where nobody else reads the input.
       if (absl::Status failed =
               context->forward_input_or_allocate_output({t}, t, context->input(t).shape(), &output);

@@ -10,8 +10,8 @@ PYTHON_ROWS: tuple[Setting, ...] = (
         "str",
         "gradients",
         "HOROACC_ARENA",
-        "Which of torch's CPU allocations lie in memory that the ranks of a host reduce in place: "
-        "those that become `gradients`, `all` from 64 KiB on, or none (`off`).",
+        "Which CPU allocations of torch and TensorFlow lie in memory that the ranks of a host "
+        "reduce in place: those that become `gradients`, `all` from 64 KiB on, or none (`off`).",
         scope="python",
         flag="--arena",
         yaml=("params", "arena"),

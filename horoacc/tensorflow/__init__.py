@@ -93,6 +93,9 @@ from horoacc.tensorflow.reductions import (
     reducescatter,
 )
 
+# TensorFlow's allocator can be chosen until it allocates for the first time.
+_ops.redirect_early()
+
 LocalGradientAggregationHelper = LocalGradientAggregation
 """Horovod's name."""
 

@@ -1,20 +1,25 @@
 """Loads TensorFlow's ops of this door, and tells them which engine to use.
 
-The library is built once for each version of TensorFlow (`horoacc.ops_build`).
+The library is built once for each version of TensorFlow (`horoacc.ops_build`). It also redirects
+TensorFlow's CPU allocator to the arena, which works only before TensorFlow has allocated anything.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import os
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
 
-from horoacc import ops_build, process
+from horoacc import ops_build, process, settings
+
+_MODES = {"gradients": 1, "all": 2}
 
 
 def build_if_needed() -> Path:
@@ -74,7 +79,28 @@ def _control() -> ctypes.CDLL:
     found = ctypes.CDLL(str(build_if_needed()))
     found.ha_tensorflow_attach.restype = None
     found.ha_tensorflow_attach.argtypes = [ctypes.c_void_p]
+    found.ha_tensorflow_arena.restype = None
+    found.ha_tensorflow_arena.argtypes = [ctypes.c_void_p, ctypes.c_int]
     return found
+
+
+@functools.cache
+def redirect() -> bool:
+    """Puts the arena in front of TensorFlow's CPU allocator, for engines to come.
+
+    Returns:
+        Whether that was done: not if TensorFlow has allocated before.
+
+    Raises:
+        OpsBuildError: The ops cannot be built.
+    """
+    return bool(_control().ha_tensorflow_redirect())
+
+
+def redirect_early() -> None:
+    """As `redirect`, at import: what is wrong is said when the ops are needed."""
+    with contextlib.suppress(ops_build.OpsBuildError, tf.errors.NotFoundError):
+        redirect()
 
 
 @functools.cache
@@ -98,20 +124,40 @@ class _Attached:
 
 
 def attach() -> None:
-    """Has the ops use the engine of this process, if it has one. A second call does nothing."""
+    """Has the ops use the engine of this process, if it has one. A second call does nothing.
+
+    TensorFlow's CPU allocator takes from its arena what HOROACC_ARENA says.
+    """
     if not process.entered():
         return
     address = process.engine().address
     if address != _Attached.address:
-        _control().ha_tensorflow_attach(address)
+        control = _control()
+        control.ha_tensorflow_attach(address)
+        control.ha_tensorflow_arena(*_arena(address))
         _Attached.address = address
         process.before_shutdown(detach)
 
 
+def _arena(address: int) -> tuple[int | None, int]:
+    mode = str(settings.read(os.environ)["arena"])
+    if mode == "off" or process.position().size == 1:
+        return None, 0
+    if redirect():
+        return address, _MODES[mode]
+    warnings.warn(
+        "TensorFlow had allocated memory before horoacc.tensorflow was imported: its gradients are "
+        "copied instead of being reduced where they are. Import it first.",
+        stacklevel=4,
+    )
+    return None, 0
+
+
 def detach() -> None:
-    """Has the ops say that `init()` was not called, as after `shutdown()`."""
+    """Has the ops say that `init()` was not called, as after `shutdown()`. Tensors stay valid."""
     if _Attached.address:
         _control().ha_tensorflow_attach(None)
+        _control().ha_tensorflow_arena(None, 0)
         _Attached.address = 0
 
 

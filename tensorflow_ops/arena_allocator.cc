@@ -1,0 +1,182 @@
+#include "arena_allocator.h"
+
+#include <pthread.h>
+
+#include <atomic>
+#include <mutex>
+#include <optional>
+
+#include "api/horoacc.h"
+#include "arena_sizes.h"
+#include "tensorflow/core/framework/allocator.h"
+#include "tensorflow/core/framework/allocator_registry.h"
+
+namespace horoacc {
+namespace {
+
+using tsl::AllocatorFactory;
+using tsl::AllocatorFactoryRegistry;
+
+constexpr size_t kLeast = 64 << 10;  // below, a copy costs next to nothing
+constexpr size_t kAlignment = 64;    // the arena's
+
+enum Mode : int { kOff = 0, kGradients = 1, kAll = 2 };
+
+// Engines are never freed, because their memory may be in use for as long as the process lives.
+struct KnownEngine {
+  ha_engine* engine;
+  KnownEngine* older;
+};
+
+// A binding is the place of process-wide state: TensorFlow has one allocator.
+struct State {
+  std::atomic<ha_engine*> engine{nullptr};  // where new blocks come from
+  std::atomic<int> mode{kOff};
+  std::atomic<KnownEngine*> engines{nullptr};
+  ArenaSizes sizes;
+  std::mutex writing;
+};
+
+State& TheState() {
+  static auto* const state = new State;  // threads of TensorFlow outlive static objects
+  return *state;
+}
+
+void* FromArena(size_t alignment, size_t bytes) {
+  State& state = TheState();
+  if (bytes < kLeast || alignment > kAlignment) return nullptr;
+  const int mode = state.mode.load(std::memory_order_relaxed);
+  if (mode == kOff || (mode == kGradients && !state.sizes.Contains(bytes))) return nullptr;
+  ha_engine* const engine = state.engine.load(std::memory_order_acquire);
+  return engine != nullptr ? ha_arena_allocate(engine, bytes) : nullptr;
+}
+
+// Whose block it is, is asked of the engines: the block itself has no room for an answer.
+bool GiveBackToArena(void* memory) {
+  for (const KnownEngine* known = TheState().engines.load(std::memory_order_acquire); known;
+       known = known->older) {
+    if (ha_arena_contains(known->engine, memory)) {
+      ha_arena_free(known->engine, memory);
+      return true;
+    }
+  }
+  return false;
+}
+
+// In front of the allocator that TensorFlow would have without it, which serves all but the
+// arena's.
+class ArenaAllocator final : public tsl::AllocatorWrapper {
+ public:
+  explicit ArenaAllocator(tsl::Allocator* behind) : AllocatorWrapper(behind) {}
+
+  void* AllocateRaw(size_t alignment, size_t bytes) override {
+    if (void* const memory = FromArena(alignment, bytes)) return memory;
+    return wrapped()->AllocateRaw(alignment, bytes);
+  }
+  void* AllocateRaw(size_t alignment, size_t bytes,
+                    const tsl::AllocationAttributes& attributes) override {
+    if (void* const memory = FromArena(alignment, bytes)) return memory;
+    return wrapped()->AllocateRaw(alignment, bytes, attributes);
+  }
+  void DeallocateRaw(void* memory) override {
+    if (!GiveBackToArena(memory)) wrapped()->DeallocateRaw(memory);
+  }
+  void DeallocateRaw(void* memory, size_t alignment, size_t bytes) override {
+    if (!GiveBackToArena(memory)) wrapped()->DeallocateRaw(memory, alignment, bytes);
+  }
+  std::optional<tsl::AllocatorStats> GetStats() override { return wrapped()->GetStats(); }
+  bool ClearStats() override { return wrapped()->ClearStats(); }
+};
+
+class ArenaFactory final : public AllocatorFactory {
+ public:
+  explicit ArenaFactory(AllocatorFactory* behind) : behind_(behind) {}
+  bool NumaEnabled() override { return behind_->NumaEnabled(); }
+  tsl::Allocator* CreateAllocator() override {
+    return new ArenaAllocator(behind_->CreateAllocator());
+  }
+  tsl::SubAllocator* CreateSubAllocator(int node) override {
+    return behind_->CreateSubAllocator(node);
+  }
+
+ private:
+  AllocatorFactory* const behind_;  // the registry's, which is never freed
+};
+
+template <class Entries>
+AllocatorFactory* BestOf(const Entries& entries, int* priority) {
+  AllocatorFactory* best = nullptr;
+  for (const auto& entry : entries) {
+    if (best != nullptr && entry.priority <= *priority) continue;
+    best = entry.factory.get();
+    *priority = entry.priority;
+  }
+  return best;
+}
+
+// TensorFlow takes the factory of the highest priority at its first allocation, ends the process
+// if one comes after that, and tells nobody whether it was. What it knows is private; an explicit
+// instantiation may name private members.
+template <auto kMutex, auto kAllocated, auto kFactories>
+struct Registry {
+  friend AllocatorFactory* Best(AllocatorFactoryRegistry& registry, int* priority) {
+    const absl::MutexLock lock(&(registry.*kMutex));
+    return registry.*kAllocated ? nullptr : BestOf(registry.*kFactories, priority);
+  }
+};
+// The factory that is going to be used; nullptr: one is in use already.
+AllocatorFactory* Best(AllocatorFactoryRegistry& registry, int* priority);
+template struct Registry<&AllocatorFactoryRegistry::mu_,
+                         &AllocatorFactoryRegistry::first_alloc_made_,
+                         &AllocatorFactoryRegistry::factories_>;
+
+bool Install() {
+  AllocatorFactoryRegistry& registry = *AllocatorFactoryRegistry::singleton();
+  int priority = 0;
+  AllocatorFactory* const best = Best(registry, &priority);
+  if (best == nullptr) return false;
+  registry.Register(__FILE__, __LINE__, "HoroaccArena", priority + 1, new ArenaFactory(best));
+  pthread_atfork(nullptr, nullptr, [] { TheState().mode.store(kOff, std::memory_order_relaxed); });
+  return true;
+}
+
+// Whether TensorFlow allocates through the arena's allocator.
+bool Installed() {
+  static const bool installed = Install();
+  return installed;
+}
+
+}  // namespace
+
+void ExpectReduced(size_t bytes) {
+  if (bytes >= kLeast) TheState().sizes.Add(bytes);
+}
+
+}  // namespace horoacc
+
+extern "C" {
+
+// Puts the arena in front of TensorFlow's allocator. 0: TensorFlow has allocated before.
+HA_API int ha_tensorflow_redirect() { return horoacc::Installed() ? 1 : 0; }
+
+// Takes new blocks from this engine's arena. NULL: takes none any more.
+HA_API void ha_tensorflow_arena(ha_engine* engine, int mode) {
+  using namespace horoacc;
+  State& state = TheState();
+  const std::scoped_lock lock(state.writing);
+  if (engine == nullptr) {
+    state.mode.store(kOff, std::memory_order_relaxed);
+    state.engine.store(nullptr, std::memory_order_release);
+    return;
+  }
+  KnownEngine* const newest = state.engines.load(std::memory_order_acquire);
+  const KnownEngine* known = newest;
+  while (known != nullptr && known->engine != engine) known = known->older;
+  // Never freed: another thread may be walking the list.
+  if (known == nullptr)
+    state.engines.store(new KnownEngine{engine, newest}, std::memory_order_release);
+  state.engine.store(engine, std::memory_order_release);
+  state.mode.store(mode, std::memory_order_relaxed);
+}
+
+}  // extern "C"
