@@ -155,7 +155,8 @@ def test_a_rank_that_could_not_redirect() -> None:
         tensor = made(count, hvd.rank())
         found, moved = in_place(lambda tensor=tensor: hvd.allreduce(tensor, op=hvd.Sum))
         np.testing.assert_array_equal(found.numpy(), summed(count))
-        assert moved == 0
+        # The other rank's is staged for this one, unless it is too large for that.
+        assert moved == (4 * COUNT if count == COUNT and not late else 0)
     hvd.shutdown()
     hvd.init()
     _, moved = in_place(lambda: hvd.allreduce(made(COUNT, hvd.rank()), op=hvd.Sum))
