@@ -147,7 +147,8 @@ def _arena(address: int) -> tuple[int | None, int]:
         return address, _MODES[mode]
     warnings.warn(
         "TensorFlow had allocated memory before horoacc.tensorflow was imported: its gradients are "
-        "copied instead of being reduced where they are. Import it first.",
+        "copied instead of being reduced where they are. Import it, or call horoacc.keras.init(), "
+        "before the first tensor is made.",
         stacklevel=4,
     )
     return None, 0
