@@ -225,8 +225,7 @@ bool ScheduleRun::Advance() {
     moved |= advanced.value();
   }
   if (!ended) return moved;
-  complete_ = std::ranges::all_of(senders_,
-                                  [](const auto& link) { return link->taken() == link->posted(); });
+  complete_ = std::ranges::none_of(senders_, [](const auto& link) { return link->Reads(); });
   return complete_;
 }
 

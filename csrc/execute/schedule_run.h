@@ -57,8 +57,8 @@ class ScheduleRun final : public Execution {
   ~ScheduleRun() override;
 
   bool Advance() override;
-  /// All lanes have ended, and everything that was sent has been taken: nobody needs anything of
-  /// this rank any more.
+  /// All lanes have ended, and everything that was sent has been taken or has left this rank's
+  /// memory: nobody needs anything of this rank any more.
   [[nodiscard]] bool complete() const override { return complete_; }
   [[nodiscard]] bool failed() const override { return error_.has_value(); }
   [[nodiscard]] Error failure() const override { return *error_; }

@@ -82,6 +82,7 @@ bool Engine::Progress() {
     moved |= carried.value();
   }
   moved |= messages_->Progress();
+  bool runs = false;
   for (const auto& set : DrivenSets()) {
     const Result<bool> advanced = ProgressSet(*set);
     if (!advanced.ok()) {
@@ -90,6 +91,12 @@ bool Engine::Progress() {
     }
     if (advanced.value()) set->moves.fetch_add(1, std::memory_order_relaxed);
     moved |= advanced.value();
+    runs |= set->current != nullptr;
+  }
+  // What is left over goes now: a caller whose call is complete takes no other turn, and would have
+  // to wake the coordinator for it.
+  if (spread_ && moved && !runs && spread_->HasUnsent()) {
+    if (const Result<bool> carried = spread_->Progress(); !carried.ok()) Abort(carried.error());
   }
   return moved;
 }

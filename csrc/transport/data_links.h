@@ -46,6 +46,10 @@ class SendLink {
   /// taken() messages, always; grows during DataLinks::Progress, or by itself in shared memory.
   [[nodiscard]] virtual uint64_t taken() = 0;
   [[nodiscard]] bool HasRoom() { return posted_ - taken() < slots_; }
+  /// Whether memory of what was posted may still be read. A link that has copied it on its way, as
+  /// one over sockets does, may say no before the messages are taken: then whoever has no more to
+  /// post may close it, and what was posted arrives.
+  [[nodiscard]] virtual bool Reads() { return taken() < posted_; }
   /// The memory of the next message's slot, `slot_bytes` long and aligned to 64: for a message that
   /// lies nowhere else. It is free if HasRoom(), and the message's until that is taken.
   [[nodiscard]] virtual Result<std::byte*> Slot() = 0;

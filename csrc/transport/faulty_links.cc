@@ -40,6 +40,7 @@ class FaultySendLink final : public SendLink {
   FaultySendLink(std::unique_ptr<SendLink> link, FaultPoints& points, uint32_t slots)
       : SendLink(slots), link_(std::move(link)), points_(points) {}
   [[nodiscard]] uint64_t taken() override { return link_->taken(); }
+  [[nodiscard]] bool Reads() override { return link_->Reads(); }
   [[nodiscard]] Result<std::byte*> Slot() override { return link_->Slot(); }
 
  private:

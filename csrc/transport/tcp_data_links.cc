@@ -98,6 +98,7 @@ class TcpSendLink final : public SendLink {
   TcpSendLink& operator=(const TcpSendLink&) = delete;
 
   [[nodiscard]] uint64_t taken() override { return link_->taken(); }
+  [[nodiscard]] bool Reads() override { return links_.peer(spec_.peer).Reads(link_); }
 
   [[nodiscard]] Result<std::byte*> Slot() override {
     HA_TRY(links_.Health());

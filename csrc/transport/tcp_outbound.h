@@ -23,6 +23,8 @@ class OutboundLink {
   void Post(uint64_t number, SendPieces pieces);
   [[nodiscard]] uint64_t posted() const { return posted_; }
   [[nodiscard]] uint64_t taken() const { return taken_; }
+  /// Whether a part of a message was not handed to a stream yet.
+  [[nodiscard]] bool waiting() const { return !waiting_.empty(); }
 
  private:
   friend class Outbound;

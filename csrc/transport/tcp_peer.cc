@@ -163,6 +163,11 @@ bool TcpPeer::HasUnsent() const {
 
 bool TcpPeer::full() const { return std::ranges::find(full_, true) != full_.end(); }
 
+bool TcpPeer::Reads(const OutboundLink* link) const {
+  return link->waiting() ||
+         std::ranges::any_of(streams_, [link](const auto& stream) { return stream->Reads(link); });
+}
+
 void TcpPeer::Detach(const OutboundLink* link) {
   for (const auto& stream : streams_) stream->Detach(link);
 }

@@ -44,6 +44,8 @@ class TcpPeer final : public FrameReceiver {
   /// kPeerLost if the peer has ended in order, but a link still waits for it.
   [[nodiscard]] Status CheckPresence() const;
   [[nodiscard]] bool gone() const { return open_ == 0 && !streams_.empty(); }
+  /// Whether a link's memory is still to be sent.
+  [[nodiscard]] bool Reads(const OutboundLink* link) const;
   /// A link's memory may go.
   void Detach(const OutboundLink* link);
   /// Adapts the buffers of connections at work. kPeerLost if the peer's host shows no sign of life.

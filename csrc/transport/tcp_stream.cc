@@ -90,7 +90,7 @@ Result<bool> TcpStream::Flush() {
 }
 
 void TcpStream::Detach(const OutboundLink* link) {
-  if (!sending() || std::ranges::find(lenders_, link) == lenders_.end()) return;
+  if (!sending() || !Reads(link)) return;
   std::vector<std::byte> rest;
   for (size_t index = next_; index < batch_.size(); ++index) {
     const auto* bytes = static_cast<const std::byte*>(batch_[index].iov_base);

@@ -2,6 +2,7 @@
 // One connection of data links: frames out of the links' memory, frames into it.
 #include <sys/uio.h>
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -55,6 +56,10 @@ class TcpStream {
   void Queue(const DataHeader& header, std::string_view text);
   /// Sends what the socket takes; true once the batch is gone.
   Result<bool> Flush();
+  /// Whether a begun frame needs memory of the link.
+  [[nodiscard]] bool Reads(const OutboundLink* link) const {
+    return std::ranges::find(lenders_, link) != lenders_.end();
+  }
   /// The link's memory may go: what a begun frame still needs of it is copied.
   void Detach(const OutboundLink* link);
 

@@ -96,6 +96,34 @@ TEST(AClosedLinkTouchesNoMemoryAndTheNextOnesGoOn) {
   CHECK(links[0]->traffic(1).bytes_sent < kBig);
 }
 
+TEST(WhatTheSocketHasIsReadNoMore) {
+  const auto links = ListenAll(2, 1);
+  auto bytes = std::make_unique<std::vector<std::byte>>(Pattern(100000, 3));
+  const auto expected = *bytes;
+  auto sender = MustSend(*links[0], Spec(1, 1));
+  CHECK(PostAll(*sender, *bytes).ok());
+  CHECK(sender->Reads());  // there is no connection yet
+  CHECK(!Drive(*links[0], [&] {
+    CHECK(links[1]->Progress().ok());
+    return !sender->Reads();
+  }));
+  CHECK_EQ(sender->taken(), 0);
+  sender.reset();
+  bytes.reset();
+  auto receiver = MustReceive(*links[1], Spec(0, 1));
+  CHECK(receiver->Expect(expected.size(), {}).ok());
+  CHECK(!Drive(*links[1], [&] {
+    CHECK(links[0]->Progress().ok());
+    return Look(*receiver) != nullptr;
+  }));
+  CHECK(Gather(*Look(*receiver)) == expected);
+  receiver->Release();
+  receiver.reset();
+  // The credit comes for a link that is closed, which is nothing.
+  CHECK(!Drive(*links[1], [&] { return !links[1]->HasUnsent(); }));
+  CHECK(links[0]->Progress().ok());
+}
+
 TEST(ManySmallMessagesShareSystemCalls) {
   const auto links = ListenAll(2, 4);
   constexpr uint64_t kCount = 64;
