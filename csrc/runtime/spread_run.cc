@@ -135,7 +135,7 @@ Status SpreadRun::Add(Goal goal, uint64_t bytes, uint32_t root, Payload payload)
   RunOptions options;
   options.collective = {surroundings_.set, set_.NextRun()};
   const uint64_t window = surroundings_.settings->window_bytes;
-  if (window > 0) options.window_bytes = window;
+  options.window_bytes = window > 0 ? window : scheduled.window_bytes;
   HA_ASSIGN(auto run, ScheduleRun::Make(*surroundings_.links, scheduled.schedule, scheduled.group,
                                         options, std::move(payload), surroundings_.memory));
   runs_.push_back(std::move(run));

@@ -34,7 +34,7 @@ Result<SpreadSet::Scheduled> SpreadSet::Schedule(std::string_view algorithm, uin
     const schedule::Plan plan{.topology = schedule::Topology(hosts),
                               .root = static_cast<uint32_t>(place)};
     HA_TRY(schedule::CheckPlan(*found, plan));
-    return Scheduled{found->make(plan), {me_, ranks_, std::move(order)}};
+    return Scheduled{found->make(plan), {me_, ranks_, std::move(order)}, found->window_bytes};
   };
   HA_ASSIGN(Scheduled scheduled, make(by_host_, ranks_per_host_));
   // Ranks that do not lie host after host: sums in their order cannot use that some share one.

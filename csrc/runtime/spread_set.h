@@ -30,6 +30,7 @@ class SpreadSet {
   struct Scheduled {
     std::shared_ptr<const schedule::Schedule> schedule;
     RunGroup group;
+    uint64_t window_bytes = 0;  ///< unless a setting says otherwise
   };
   Result<Scheduled> Schedule(std::string_view algorithm, uint32_t root);
   /// All ranks begin the same runs in the same order.

@@ -46,20 +46,25 @@ Made Canonical(const Plan& plan) {
 }
 Made Rails(const Plan& plan) { return std::make_unique<RailAllToAll>(plan.topology); }
 
+constexpr Algorithm ByTrees(Algorithm algorithm) {
+  algorithm.window_bytes = kTreeWindow;
+  return algorithm;
+}
+
 constexpr std::array kAlgorithms{
     Algorithm{"ring", Goal::kAllreduce, false, Flat<RingAllreduce>, cost::Ring, cost::RingRounds},
-    Algorithm{"double_tree", Goal::kAllreduce, false, DoubleTree, cost::DoubleTree,
-              cost::TreeRounds},
-    Algorithm{"trees", Goal::kAllreduce, false, Trees, cost::Trees, cost::TreeRounds},
+    ByTrees(
+        {"double_tree", Goal::kAllreduce, false, DoubleTree, cost::DoubleTree, cost::TreeRounds}),
+    ByTrees({"trees", Goal::kAllreduce, false, Trees, cost::Trees, cost::TreeRounds}),
     Algorithm{"hierarchical", Goal::kAllreduce, true, ByHosts<Hierarchical, Across::kRing>,
               cost::HierarchicalRing, cost::HierarchicalRingRounds},
-    Algorithm{"hierarchical_tree", Goal::kAllreduce, true,
-              ByHosts<Hierarchical, Across::kDoubleTree>, cost::HierarchicalTree,
-              cost::HierarchicalTreeRounds},
+    ByTrees({"hierarchical_tree", Goal::kAllreduce, true,
+             ByHosts<Hierarchical, Across::kDoubleTree>, cost::HierarchicalTree,
+             cost::HierarchicalTreeRounds}),
     Algorithm{"cpu_reduce", Goal::kAllreduce, true, ByHosts<CpuReduce, Across::kRing>,
               cost::CpuReduceRing, cost::CpuReduceRingRounds},
-    Algorithm{"cpu_reduce_tree", Goal::kAllreduce, true, ByHosts<CpuReduce, Across::kDoubleTree>,
-              cost::CpuReduceTree, cost::CpuReduceTreeRounds},
+    ByTrees({"cpu_reduce_tree", Goal::kAllreduce, true, ByHosts<CpuReduce, Across::kDoubleTree>,
+             cost::CpuReduceTree, cost::CpuReduceTreeRounds}),
     Algorithm{"canonical", Goal::kAllreduce, true, Canonical<Goal::kAllreduce>, cost::Canonical,
               cost::CanonicalRounds, kMostCanonicalRanks, true},
     Algorithm{"ring_reduce_scatter", Goal::kReduceScatter, false, Flat<RingReduceScatter>,

@@ -31,6 +31,11 @@ struct Fraction {
   }
 };
 
+inline constexpr uint64_t kWindow = uint64_t{4} << 20;
+/// Up and down trees, several peers send to a rank at once, over one interface: with long windows
+/// those that are ahead fill it, and what the others are waited for stands behind.
+inline constexpr uint64_t kTreeWindow = uint64_t{1} << 20;
+
 struct Algorithm {
   std::string_view name;
   Goal goal;
@@ -43,6 +48,7 @@ struct Algorithm {
   uint32_t (*rounds)(const Plan& plan);
   uint32_t most_ranks = kMostRanks;  ///< fewer where a schedule keeps tables
   bool in_rank_order = false;        ///< as Facts says
+  uint64_t window_bytes = kWindow;   ///< between hosts, unless a setting says otherwise
 };
 
 inline constexpr uint32_t kMostTrees = 16;  ///< two lanes each, of 32
