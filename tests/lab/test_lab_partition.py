@@ -13,8 +13,9 @@ from linked_ranks import LinkedRanks
 from benchmarks.lab import Host, Laboratory, Network
 
 Build = Callable[[Network], Laboratory]
-# Ten seconds after which a host counts as lost, what the kernel's timers add, and a busy machine.
+# What the kernel's timers add to the limit after which a host counts as lost, and a busy machine.
 LOST_SECONDS = 60.0
+LIMIT = {"HOROACC_HOST_TIMEOUT_SECONDS": "5"}
 SILENCE = "pfifo limit 0"  # a queue that takes no packet: what a host sends goes nowhere
 
 
@@ -92,7 +93,7 @@ def test_a_link_that_flaps_is_ridden_out(build: Build, apart: LinkedRanks) -> No
 
 
 def test_a_partition_ends_both_sides(build: Build, apart: LinkedRanks) -> None:
-    hosts = _start(apart, build(Network()))
+    hosts = _start(apart, build(Network()), **LIMIT)
     for host in hosts:
         _shut_up(host)
     try:
@@ -106,7 +107,7 @@ def test_a_way_that_is_dead_in_one_direction_ends_both_sides(
     build: Build, apart: LinkedRanks
 ) -> None:
     """What h2 says is lost, h1's words arrive."""
-    _, other = _start(apart, build(Network()))
+    _, other = _start(apart, build(Network()), **LIMIT)
     _shut_up(other)
     try:
         _expect_lost(apart, time.monotonic())
