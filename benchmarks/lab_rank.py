@@ -2,10 +2,11 @@
 
 `python -m benchmarks.lab_rank '[{"set": {variable: value}, "do": [{...}, ...]}, ...]'`: with each
 entry's variables a job begins anew, and does its measurements: {"call": "allreduce", "bytes": n,
-"turns": n, "ranks": [[0, 1], [2, 3]]}. `ranks`: process sets that do it at the same time; without
-it, all. Only the calls are timed, not what fills arrays and looks at them. Lines of JSON: the
-order, its times in seconds, what was wrong, what h1's interfaces sent in the last turn, in bytes
-and packets, and how many connections the first call opened.
+"turns": n, "warm": n, "ranks": [[0, 1], [2, 3]]}. `warm`: turns before those that count, one if it
+is left out. `ranks`: process sets that do it at the same time; without it, all. Only the calls are
+timed, not what fills arrays and looks at them. Lines of JSON: the order, its times in seconds, what
+was wrong, what h1's interfaces sent in the last turn, in bytes and packets, and how many
+connections the first call opened.
 """
 
 from __future__ import annotations
@@ -55,7 +56,8 @@ def _do(order: dict[str, Any], name: str) -> None:
     seconds, wrong = [], 0
     batch = order.get("batch", 1)
     opened = 0
-    for turn in range(order["turns"] + 1):
+    warm = order.get("warm", 1)  # the first connects
+    for turn in range(order["turns"] + warm):
         if call is not None:
             call.fill()
         hvd.barrier()
@@ -71,7 +73,7 @@ def _do(order: dict[str, Any], name: str) -> None:
         # Who takes longest says how long it took; a broadcast's root is done before the others.
         took = float(hvd.allreduce(np.array([took]), op=hvd.Max, name="took")[0])
         now = read_counters(os.getpid())
-        if turn > 0:  # the first connects
+        if turn >= warm:
             seconds.append(took / batch)
     wrong = int(hvd.allreduce(np.array([wrong]), op=hvd.Sum, name="wrong")[0])
     if hvd.rank() == 0:

@@ -8,8 +8,9 @@ from benchmarks.lab import Laboratory, Network, missing
 from benchmarks.lab_jobs import MIB, measure, order, shape
 from benchmarks.records import Records
 
-PIPE_RATE = 8e9
-"""At which the stages inside a host and between hosts take about as long on two cores."""
+PIPE_RATE = 4e9
+"""At which the cores of this machine can do all stages in the time that the link needs for its own.
+At twice as much the work of all stages, one after the other or not, fills two cores."""
 TREE_HOSTS, TREE_RATE = 16, 100e6
 
 
@@ -32,13 +33,11 @@ def _pipeline(records: Records, size: int, turns: int) -> None:
     inside = [order("allreduce", size, turns, ranks=[[0, 1], [2, 3]])]
     across = [order("allreduce", size, turns, ranks=[[0, 2]])]
     with Laboratory(Network(rate=PIPE_RATE)) as lab:
-        windows, one, within, between = (
-            told["time"]
-            for told in measure(lab, shape((2, 2)), [
-                (forced, whole), (forced | {"HOROACC_WINDOW_BYTES": str(size)}, whole),
-                (forced, inside), (forced, across),
-            ])
-        )  # fmt: skip
+        told = [one["time"] for one in measure(lab, shape((2, 2)), [
+            (forced, whole), (forced | {"HOROACC_WINDOW_BYTES": str(size)}, whole),
+            (forced, inside), (forced, across),
+        ] * 2)]  # fmt: skip
+    windows, one, within, between = (min(told[k::4]) for k in range(4))
     for what, seconds in [("in windows", windows), ("in one window", one),
                           ("stages inside the hosts alone", within),
                           ("stage between the hosts alone", between)]:  # fmt: skip

@@ -15,11 +15,14 @@ DELAY = 0.02
 HOSTS = "h1:1,h2:1"
 STREAMS = (1, 2, 4, 8)
 BUFFERS = (256 << 10, MIB, 4 * MIB, 16 * MIB)
+WARM = 6
+"""Turns until the kernel's congestion window has grown over such a way: before, it is the bound,
+and not the buffers."""
 
 # One plain connection, whose buffers are left to the kernel: the system's defaults.
 _PLAIN = """
 import json, socket, sys, time
-size, turns = int(sys.argv[2]), int(sys.argv[3])
+size, turns, warm = int(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
 def swallow(link):
     left = size
     while left:
@@ -29,16 +32,16 @@ if sys.argv[1] == "serve":
     with socket.create_server(("", 0)) as listener:
         print(listener.getsockname()[1], flush=True)
         link = listener.accept()[0]
-    for _ in range(turns + 1):
+    for _ in range(turns + warm):
         swallow(link)
 else:
-    link, block, times = socket.create_connection(("h2", int(sys.argv[4]))), bytes(size), []
-    for _ in range(turns + 1):
+    link, block, times = socket.create_connection(("h2", int(sys.argv[5]))), bytes(size), []
+    for _ in range(turns + warm):
         began = time.perf_counter()
         link.sendall(block)
         assert link.recv(1) == b"!"
         times.append(time.perf_counter() - began)
-    print(json.dumps(sorted(times[1:])[turns // 2]))
+    print(json.dumps(sorted(times[warm:])[turns // 2]))
 """
 
 
@@ -51,7 +54,7 @@ def run(records: Records, quick: bool) -> None:
     turns = 1 if quick else 3
     try:
         _caps(records, 4 * MIB if quick else 32 * MIB, turns)
-        _delay(records, 4 * MIB if quick else 32 * MIB, turns)
+        _delay(records, 4 * MIB if quick else 32 * MIB, 1 if quick else 5, 1 if quick else WARM)
     except subprocess.SubprocessError as error:
         records.complain("horoacc", 2, str(error))
 
@@ -72,18 +75,18 @@ def _caps(records: Records, size: int, turns: int) -> None:
     records.target(what, rates[-1] / max(rates[:-1]), 0.95, "x", at_most=False)
 
 
-def _delay(records: Records, size: int, turns: int) -> None:
+def _delay(records: Records, size: int, turns: int, warm: int) -> None:
     one = {"HOROACC_TCP_STREAMS": "1"}
     entries = [
         (one | {"HOROACC_SOCKET_BUFFER_BYTES": str(buffer)},
-         [order("broadcast", min(size, 64 * buffer), turns)])
+         [order("broadcast", min(size, 32 * buffer), turns, warm=warm)])
         for buffer in BUFFERS
     ]  # fmt: skip
-    entries.append((one, [order("broadcast", size, turns)]))
+    entries.append((one, [order("broadcast", size, turns, warm=warm)]))
     # All of them twice, in turns: the relay is a program, and has better and worse seconds.
     with Laboratory(Network(delay=DELAY)) as lab:
         times = measure(lab, HOSTS, entries * 2)
-        plain = size * 8 / min(_plain_seconds(lab, size, turns) for _ in range(2))
+        plain = size * 8 / min(_plain_seconds(lab, size, turns, warm) for _ in range(2))
     both = [told["bytes"] * 8 / told["time"] for told in times]
     rates = list(map(max, both[: len(entries)], both[len(entries) :]))
     where = f"{DELAY * 1e3:g} ms each way, one connection"
@@ -97,9 +100,9 @@ def _delay(records: Records, size: int, turns: int) -> None:
     records.target(f"{what}, against the best fixed size", best, 0.9, "x", at_most=False)
 
 
-def _plain_seconds(lab: Laboratory, size: int, turns: int) -> float:
+def _plain_seconds(lab: Laboratory, size: int, turns: int, warm: int) -> float:
     words = [sys.executable, "-c", _PLAIN]
-    numbers = [str(size), str(turns)]
+    numbers = [str(size), str(turns), str(warm)]
     server = lab.hosts["h2"].popen([*words, "serve", *numbers], stdout=subprocess.PIPE, text=True)
     with server:
         assert server.stdout
