@@ -14,6 +14,7 @@ NOT_RUN = (
     "hooks on gradients of a GPU",
     "reduce kernels",
     "pack kernels",
+    "persistent kernels (mode K)",
 )
 """What has been compiled, and run by no GPU yet; docs/gpu.md says what stands in for it."""
 

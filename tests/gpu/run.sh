@@ -55,6 +55,25 @@ host_tests() {
   done
 }
 
+# The checks and the benchmark of persistent kernels: the core's schedules and compiler, and the plug-in.
+persistent_programs() {
+  local program
+  for program in check_persistent time_persistent; do
+    "$nvcc" -std=c++20 -O2 -Icsrc -Itests/cpp -Itests/gpu -Xcompiler=-ffp-contract=off -cudart static \
+      "tests/gpu/$program.cc" csrc/execute/cuda/kernel_{compiler,plan,shapes,trace}.cc \
+      csrc/execute/reduce_plan.cc csrc/base/result.cc csrc/schedule/{algorithms,cost}.cc \
+      csrc/schedule/generate/*.cc -ldl -o "$out/$program" || return 1
+  done
+}
+
+# NCCL from 2.30 on runs several ranks on one GPU; NCCL=path names one, else torch's is tried.
+times_of_persistent() {
+  local nccl
+  nccl=${NCCL:-$("$python" -c "import glob, site; print(next((p for f in site.getsitepackages() \
+    for p in glob.glob(f + '/nvidia/**/libnccl.so.2', recursive=True)), 'libnccl.so.2'))")}
+  "$out/time_persistent" "$library" "$nccl"
+}
+
 # The whole of HoroACC without CMake: the core, its Python module (torch brings pybind11) and the ops.
 package() {
   local home=$out/horoacc objects=$out/core
@@ -109,10 +128,11 @@ sanitizer() {
   for tool in memcheck racecheck; do
     "$program" --tool "$tool" --error-exitcode 9 --target-processes all \
       "$python" tests/gpu/check_kernels.py "$library" nonfinite_is_counted factors_are_exact || return 1
+    "$program" --tool "$tool" --error-exitcode 9 "$out/check_persistent" "$library" algorithms || return 1
   done
 }
 
-export -f build machine host_tests sanitizer package collectives killed_rank
+export -f build machine host_tests persistent_programs times_of_persistent sanitizer package collectives killed_rank
 export nvcc python out library
 part machine 60 bash -c machine
 part build 300 bash -c build
@@ -121,6 +141,14 @@ kernels=(reduce_is_exact factors_are_exact pack_is_exact nonfinite_is_counted ti
 for kernel in "${kernels[@]}"; do
   part "$kernel" 180 "$python" tests/gpu/check_kernels.py "$library" "$kernel"
 done
+part persistent_programs 240 bash -c persistent_programs
+for ranks in 1 2 3 4 8; do
+  part "persistent_of_$ranks" 120 "$out/check_persistent" "$library" "operations_of_$ranks"
+done
+part persistent_algorithms 120 "$out/check_persistent" "$library" algorithms
+part persistent_abort 60 "$out/check_persistent" "$library" an_abort_and_a_deadline
+part persistent_residency 60 "$out/check_persistent" "$library" more_blocks_than_fit
+part times_of_persistent 240 bash -c times_of_persistent
 part package 600 bash -c package
 for ranks in 1 2 4 8; do
   part "collectives_of_$ranks" 240 bash -c "collectives $ranks reductions_are_exact \

@@ -1,5 +1,4 @@
 // The plug-in's entry: checks what it is given, puts tables where the GPU reads them, launches.
-#include <cstdio>
 #include <cstring>
 #include <memory>
 #include <new>
@@ -7,6 +6,7 @@
 
 #include "execute/cuda/cuda_plugin.h"
 #include "execute/cuda/current_device.cuh"
+#include "execute/cuda/guarded.cuh"
 #include "execute/cuda/launch.h"
 #include "execute/cuda/streams.h"
 
@@ -132,22 +132,6 @@ class Device {
   size_t packs_ = 0;
   std::unique_ptr<Table> tables_[kTables];
 };
-
-int Report(const Status& status, ha_cuda_error* error) {
-  if (status.ok()) return 0;
-  std::snprintf(error->message, sizeof(error->message), "%s", status.error().message.c_str());
-  return 1;
-}
-
-/// Nothing that is thrown leaves the plug-in.
-template <typename Body>
-int Guarded(ha_cuda_error* error, Body body) {
-  try {
-    return Report(body(), error);
-  } catch (const std::exception& failure) {
-    return Report(MakeError(ErrorKind::kSystem, failure.what()), error);
-  }
-}
 
 bool IsType(int type) { return type >= 0 && type < kDTypeCount; }
 

@@ -3,12 +3,11 @@
 // the CPU's kernels, to the bit: the balanced tree over rank numbers, in the accumulator's type,
 // rounded once.
 #include "execute/cuda/grid.h"
+#include "execute/cuda/rank_tree.h"
 #include "execute/cuda/scale_one.h"
 #include "execute/cuda/wide.h"
 
 namespace horoacc::cuda {
-
-inline constexpr uint32_t kMostSources = 64;
 
 /// The arguments of a kernel. A destination may be a source (in place); nothing else overlaps.
 struct ReduceArgs {
@@ -22,60 +21,16 @@ struct ReduceArgs {
 
 namespace {
 
-/// The accumulators of a run.
-template <typename Acc, size_t N>
-struct Lanes {
-  Acc lane[N];
-};
-
-template <typename E, typename Op, size_t N>
-class SourceTree {
+/// An element, or a run of them, of each source.
+template <typename E, size_t N>
+class SourceLeaf {
  public:
-  using Acc = typename E::Acc;
   using Stored = typename E::Stored;
-  using Vector = Lanes<Acc, N>;
+  using Vector = Lanes<typename E::Acc, N>;
 
-  HA_INLINE SourceTree(const ReduceArgs& args, size_t element) : args_(args), element_(element) {}
+  HA_INLINE SourceLeaf(const ReduceArgs& args, size_t element) : args_(args), element_(element) {}
 
-  /// Any number of sources, one after the other: a binary counter whose digits are the finished
-  /// subtrees. Not unrolled: every sum is in the code once, or 60 kernels take minutes to compile.
-  [[nodiscard]] HA_INLINE Vector Any() const {
-    Vector digit[kDigits];
-    Vector sum{};
-    uint32_t done = 0;
-    HA_ROLLED
-    for (uint32_t rank = 0; rank < args_.sources; ++rank) {
-      sum = Leaf(rank);
-      done = 0;
-      HA_ROLLED
-      for (; (rank >> done & 1) != 0; ++done) sum = Apply(digit[done], sum);
-      digit[done] = sum;
-    }
-    // What is left of the counter, from the last ranks to the first.
-    HA_ROLLED
-    for (uint32_t d = done + 1; d < kDigits; ++d) {
-      if ((args_.sources >> d & 1) != 0) sum = Apply(digit[d], sum);
-    }
-    return sum;
-  }
-
-  /// P sources from `first` on: n of them split at the largest power of two below n.
-  template <uint32_t P>
-  [[nodiscard]] HA_INLINE Vector Tree(uint32_t first) const {
-    if constexpr (P == 1) {
-      return Leaf(first);
-    } else {
-      constexpr uint32_t kLeft = P > 4 ? 4 : P > 2 ? 2 : 1;
-      const Vector left = Tree<kLeft>(first);
-      return Apply(left, Tree<P - kLeft>(first + kLeft));
-    }
-  }
-
- private:
-  static constexpr uint32_t kDigits = 7;
-  static_assert(kMostSources < 1U << kDigits);
-
-  [[nodiscard]] HA_INLINE Vector Leaf(uint32_t rank) const {
+  [[nodiscard]] HA_INLINE Vector At(uint32_t rank) const {
     const char* const at = static_cast<const char*>(args_.source[rank]) + element_ * sizeof(Stored);
     Vector out;
     if constexpr (N == 1) {
@@ -90,12 +45,7 @@ class SourceTree {
     return out;
   }
 
-  [[nodiscard]] HA_INLINE static Vector Apply(const Vector& a, const Vector& b) {
-    Vector out;
-    for (size_t i = 0; i < N; ++i) out.lane[i] = Op::Apply(a.lane[i], b.lane[i]);
-    return out;
-  }
-
+ private:
   const ReduceArgs& args_;
   const size_t element_;
 };
@@ -103,9 +53,9 @@ class SourceTree {
 /// P sources, or any number if P is 0.
 template <typename E, typename Op, uint32_t P, size_t N>
 HA_INLINE Lanes<typename E::Acc, N> Reduced(const ReduceArgs& args, size_t element) {
-  const SourceTree<E, Op, N> tree(args, element);
-  if constexpr (P == 0) return tree.Any();
-  if constexpr (P != 0) return tree.template Tree<P>(0);
+  const SourceLeaf<E, N> leaf(args, element);
+  const Fixed<Op> op{};
+  return RankTree<SourceLeaf<E, N>, Fixed<Op>>(leaf, op, args.sources).template Fold<P>();
 }
 
 template <typename E, size_t N>
