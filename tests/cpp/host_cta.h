@@ -56,7 +56,7 @@ class HostCta {
   }
   [[nodiscard]] bool GoOn(uint32_t looks) const {
     if (watch_.abort.load() != 0) return false;
-    if (looks > 0 && looks % 64 == 0) {
+    if (looks % 8 == 7) {
       if (std::chrono::steady_clock::now() > watch_.deadline) watch_.abort.store(1);
       std::this_thread::sleep_for(std::chrono::microseconds(20));
     } else {

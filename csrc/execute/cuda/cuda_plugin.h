@@ -103,11 +103,12 @@ typedef struct ha_cuda_kernels {
   int (*import_memory)(void* self, const ha_cuda_kernel_memory* memories, ha_cuda_error* error);
   /* Of a rank in a process: its input and output, which its peers can reach. */
   int (*buffers)(void* self, void** input, void** output, ha_cuda_error* error);
-  /* One launch on `stream`; waits for nothing. Virtual ranks: every rank's input and output, which
-     may be the same. A rank in a process: both null, for its buffers() are meant. An error if the
-     blocks would not all be on the GPU at once; nothing was launched then. `seconds`: when the
-     launch gives up by itself; 0: never. Ranks in processes launch what they share in one order, and
-     nothing else that keeps blocks from the GPU for long. */
+  /* One launch on `stream`, behind the launch before it; waits for nothing. Virtual ranks: every
+     rank's input and output, which may be the same. A rank in a process: both null, for its
+     buffers() are meant. An error if the blocks would not all be on the GPU at once, or the stream
+     is being captured into a graph; nothing was launched then. `seconds`: when the launch gives up
+     by itself; 0: never. Ranks in processes launch what they share in one order, and nothing else
+     that keeps blocks from the GPU for long. */
   int (*launch)(void* self, void* stream, const void* const* inputs, void* const* outputs,
                 double seconds, ha_cuda_error* error);
   /* From any thread, at any time: every wait of the launches ends soon, and no other launch will be

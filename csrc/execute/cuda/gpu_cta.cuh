@@ -46,7 +46,7 @@ class GpuCta {
   __host__ __device__ __forceinline__ CombineArgs& board() { return board_; }
 
   template <typename Body>
-  __host__ __device__ __forceinline__ void Each(const Body& body) {
+  __host__ __device__ __forceinline__ void Each([[maybe_unused]] const Body& body) {
 #if defined(__CUDA_ARCH__)
     body(Grid{0, 1, threadIdx.x, blockDim.x});
 #endif
@@ -66,7 +66,8 @@ class GpuCta {
 #endif
   }
 
-  __host__ __device__ __forceinline__ uint64_t Acquire(const uint64_t* cell) const {
+  __host__ __device__ __forceinline__ uint64_t
+  Acquire([[maybe_unused]] const uint64_t* cell) const {
     uint64_t count = 0;
 #if defined(__CUDA_ARCH__)
     asm volatile("ld.acquire.sys.global.u64 %0, [%1];" : "=l"(count) : "l"(cell) : "memory");
@@ -74,14 +75,16 @@ class GpuCta {
     return count;
   }
 
-  __host__ __device__ __forceinline__ void Release(uint64_t* cell, uint64_t count) const {
+  __host__ __device__ __forceinline__ void Release([[maybe_unused]] uint64_t* cell,
+                                                   [[maybe_unused]] uint64_t count) const {
 #if defined(__CUDA_ARCH__)
     asm volatile("fence.acq_rel.sys;" ::: "memory");
     asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(cell), "l"(count) : "memory");
 #endif
   }
 
-  __host__ __device__ __forceinline__ uint64_t LoadWord(const uint64_t* word) const {
+  __host__ __device__ __forceinline__ uint64_t
+  LoadWord([[maybe_unused]] const uint64_t* word) const {
     uint64_t value = 0;
 #if defined(__CUDA_ARCH__)
     asm volatile("ld.relaxed.sys.global.u64 %0, [%1];" : "=l"(value) : "l"(word) : "memory");
@@ -89,14 +92,15 @@ class GpuCta {
     return value;
   }
 
-  __host__ __device__ __forceinline__ void StoreWord(uint64_t* word, uint64_t value) const {
+  __host__ __device__ __forceinline__ void StoreWord([[maybe_unused]] uint64_t* word,
+                                                     [[maybe_unused]] uint64_t value) const {
 #if defined(__CUDA_ARCH__)
     asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(word), "l"(value) : "memory");
 #endif
   }
 
   /// The host's memory is far, so it is looked at now and then only.
-  __host__ __device__ __forceinline__ bool GoOn(uint32_t looks) const {
+  __host__ __device__ __forceinline__ bool GoOn([[maybe_unused]] uint32_t looks) const {
 #if defined(__CUDA_ARCH__)
     if ((looks & kLooks) != kLooks) return true;
     if (watch_.deadline != 0 && Nanoseconds() - begun_ > watch_.deadline) {
@@ -112,7 +116,7 @@ class GpuCta {
 #endif
   }
 
-  __host__ __device__ __forceinline__ void Report(uint64_t where) const {
+  __host__ __device__ __forceinline__ void Report([[maybe_unused]] uint64_t where) const {
 #if defined(__CUDA_ARCH__)
     atomicCAS(watch_.report, 0ULL, static_cast<unsigned long long>(where));
 #endif

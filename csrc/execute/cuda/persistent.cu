@@ -158,10 +158,16 @@ Status Persistent::Launch(cudaStream_t stream, const void* const* inputs, void* 
                           double seconds) {
   if (!connected_) return Refused("the memory of the other ranks is not known yet");
   if (std::atomic_ref(*abort_).load() != 0) return Refused("they were aborted");
+  if (!(seconds >= 0 && seconds < 1e9)) return Refused("a launch cannot take that many seconds");
   HA_TRY(SetAddresses(inputs, outputs));
   if (launch_.header.windows == 0) return {};
   const CurrentDevice current(device_);
   HA_TRY(current.status());
+  cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
+  HA_TRY(Check(cudaStreamIsCapturing(stream, &capture), "cudaStreamIsCapturing"));
+  if (capture != cudaStreamCaptureStatusNone) {
+    return Refused("every launch has a number, so they cannot be captured into a CUDA graph");
+  }
   launch_.watch.deadline = static_cast<unsigned long long>(seconds * 1e9);
   Residency residency;
   const cudaError_t code = OrderAny({launch_, processors_, stream, &residency});
