@@ -18,7 +18,7 @@ struct HostWatch {
   std::atomic<uint32_t> abort{0};
   std::atomic<uint64_t> report{0};
   std::chrono::steady_clock::time_point deadline =
-      std::chrono::steady_clock::now() + std::chrono::minutes(2);
+      std::chrono::steady_clock::now() + std::chrono::minutes(15);
 };
 
 struct BlockPlace {
