@@ -5,6 +5,7 @@
 #include <dlfcn.h>
 
 #include "check.h"
+#include "execute/cuda/cuda_kernels.h"
 #include "execute/cuda/kernel_compiler.h"
 
 using namespace horoacc;

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "check.h"
-#include "execute/cuda/cuda_plugin.h"
+#include "execute/cuda/cuda_kernels.h"
 #include "execute/cuda/kernel_compiler.h"
 
 namespace horoacc::cuda {

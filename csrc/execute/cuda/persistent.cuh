@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "base/result.h"
-#include "execute/cuda/cuda_plugin.h"
+#include "execute/cuda/cuda_kernels.h"
 #include "execute/cuda/current_device.cuh"
 #include "execute/cuda/kernel_launch.cuh"
 
