@@ -1,6 +1,6 @@
 #pragma once
-/* Persistent kernels (mode K), whose blocks wait for each other: what the CUDA plug-in offers beside
-   cuda_plugin.h. A table of its own, found by its own symbol: a plug-in may lack it. */
+/* Persistent kernels (mode K), whose blocks wait for each other: what the CUDA plug-in offers
+   beside cuda_plugin.h. A table of its own, found by its own symbol: a plug-in may lack it. */
 #include "execute/cuda/cuda_plugin.h"
 
 #ifdef __cplusplus
