@@ -84,6 +84,9 @@ class ArenaAllocator final : public tsl::AllocatorWrapper {
   void DeallocateRaw(void* memory, size_t alignment, size_t bytes) override {
     if (!GiveBackToArena(memory)) wrapped()->DeallocateRaw(memory, alignment, bytes);
   }
+  // The one behind knows no sizes of the arena's blocks.
+  bool TracksAllocationSizes() const override { return false; }
+  size_t AllocatedSizeSlow(const void*) const override { return 0; }
   std::optional<tsl::AllocatorStats> GetStats() override { return wrapped()->GetStats(); }
   bool ClearStats() override { return wrapped()->ClearStats(); }
 };

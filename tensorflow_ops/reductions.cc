@@ -86,7 +86,10 @@ class Reducescatter {
 
   absl::Status Prepare(OpKernelContext* context, Call* call) const {
     reduction_.Describe(&call->head);
-    for (int t = 0; t < context->num_inputs(); ++t) call->Add(context->input(t), nullptr);
+    for (int t = 0; t < context->num_inputs(); ++t) {
+      ExpectReduced(context->input(t).TotalBytes());
+      call->Add(context->input(t), nullptr);
+    }
     if (reduction_.op() != HA_AVERAGE && reduction_.op() != HA_SUM)
       return absl::AbortedError("Reducescatter only supports Average and Sum.");
     return absl::OkStatus();
