@@ -24,8 +24,8 @@ def fill(records: list[Record]) -> list[str]:
         records: Those of the last run of each benchmark.
 
     Returns:
-        What stays as it is because a benchmark that it shows was not run. Of the targets, the rows
-        of such benchmarks stay.
+        What stays as it is because a benchmark that it shows was not run. Of the targets and of
+        the figures of networks, the rows of such benchmarks stay.
     """
     run = {record["benchmark"] for record in records}
     readme, page = ROOT / "README.md", ROOT / "docs" / "benchmarks.md"
@@ -39,7 +39,6 @@ def fill(records: list[Record]) -> list[str]:
         (page, "frameworks", _frameworks, {"tensorflow", "keras"}),
         (readme, "frameworks", _frameworks, {"tensorflow", "keras"}),
         (networks, "hosts", _hosts, {"hosts"}),
-        (networks, "measured", _network_figures, set(NETWORKS)),
     )
     stay = []
     for where, mark, rows, needed in tables:
@@ -47,11 +46,15 @@ def fill(records: list[Record]) -> list[str]:
             _replace(where, mark, rows(records))
         else:
             stay.append(f"{where.name}: {mark}")
-    for where, between_hosts in ((page, False), (networks, True)):
-        new = _targets(one for one in records if _of_networks(one) == between_hosts)
-        kept = [row for row in _rows(where, "targets")[1:] if row[0] not in run]
-        stay += sorted({f"{where.name}: targets of {row[0]}" for row in kept})
-        _replace(where, "targets", [new[0], *kept, *new[1:]])
+    by_rows = (
+        (page, "targets", _targets(one for one in records if not _of_networks(one))),
+        (networks, "targets", _targets(filter(_of_networks, records))),
+        (networks, "measured", _network_figures(records)),
+    )
+    for where, mark, new in by_rows:
+        kept = [row for row in _rows(where, mark)[1:] if row[0] not in run]
+        stay += sorted({f"{where.name}: {mark} of {row[0]}" for row in kept})
+        _replace(where, mark, [new[0], *kept, *new[1:]])
     return stay
 
 
