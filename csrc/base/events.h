@@ -66,9 +66,10 @@ class EventStream {
     // Two of the stations of a call that goes well tell no more than the others.
     const bool kept = ring_.on() && phase != Phase::kExecute && phase != Phase::kReleased;
     if (!kept && !active()) return;
-    const Event event{phase, NowNs(), process_set, handle, bucket, value, tensor, detail};
+    Event event{phase, 0, process_set, handle, bucket, value, tensor, detail};
     if (kept) ring_.Write(event);
     if (!active()) return;
+    event.time_ns = NowNs();
     std::lock_guard lock(mutex_);
     for (const auto& sink : sinks_) sink->On(event);
   }

@@ -53,7 +53,7 @@ void FlightRing::Write(const Event& event) {
   const uint64_t number = next_.fetch_add(1, std::memory_order_relaxed);
   Slot& slot = slots_[number & mask_];
   slot.number.store(0, std::memory_order_relaxed);
-  slot.time_ns.store(event.time_ns, std::memory_order_release);
+  slot.ticks.store(clock_.Now(), std::memory_order_release);
   slot.handle.store(event.handle, std::memory_order_release);
   slot.bucket.store(event.bucket, std::memory_order_release);
   slot.value.store(event.value, std::memory_order_release);
@@ -68,6 +68,7 @@ void FlightRing::Write(const Event& event) {
 std::vector<FlightRing::Record> FlightRing::Read() const {
   std::vector<Record> records;
   if (!on()) return records;
+  const TickClock::Reading reading(clock_);
   const uint64_t end = next_.load(std::memory_order_acquire);
   for (uint64_t number = end > mask_ ? end - mask_ - 1 : 0; number < end; ++number) {
     const Slot& slot = slots_[number & mask_];
@@ -76,7 +77,7 @@ std::vector<FlightRing::Record> FlightRing::Read() const {
     const uint64_t head = slot.head.load(std::memory_order_acquire);
     record.phase = static_cast<Phase>(head & 0xff);
     record.process_set = static_cast<uint32_t>(head >> 32);
-    record.time_ns = slot.time_ns.load(std::memory_order_acquire);
+    record.time_ns = reading.ToNs(slot.ticks.load(std::memory_order_acquire));
     record.handle = slot.handle.load(std::memory_order_acquire);
     record.bucket = slot.bucket.load(std::memory_order_acquire);
     record.value = slot.value.load(std::memory_order_acquire);

@@ -7,6 +7,8 @@
 #include <string_view>
 #include <vector>
 
+#include "base/tick_clock.h"
+
 namespace horoacc {
 
 struct Event;
@@ -34,6 +36,7 @@ class FlightRing {
   [[nodiscard]] bool on() const { return slots_ != nullptr; }
   /// Gives the memory back; who still writes, writes to new pages.
   void Forget();
+  /// With a stamp of its own in place of the event's.
   void Write(const Event& event);
   /// What is there, oldest first. Any thread.
   [[nodiscard]] std::vector<Record> Read() const;
@@ -45,7 +48,7 @@ class FlightRing {
   struct alignas(128) Slot {
     std::atomic<uint64_t> number{0};  ///< of the record, from 1; 0: it is being written
     std::atomic<uint64_t> head;       ///< phase, lengths of the texts, process set
-    std::atomic<int64_t> time_ns;
+    std::atomic<int64_t> ticks;
     std::atomic<uint64_t> handle, bucket, value;
     std::atomic<uint64_t> name[kNameWords];
     std::atomic<uint64_t> detail[kDetailWords];
@@ -57,6 +60,7 @@ class FlightRing {
   template <size_t words>
   static std::string Get(const std::atomic<uint64_t> (&from)[words], size_t length);
 
+  TickClock clock_;
   size_t mask_ = 0;
   Slot* slots_ = nullptr;  ///< pages of their own, zero as they come
   std::atomic<uint64_t> next_{0};

@@ -46,6 +46,21 @@ TEST(nothing_is_kept_without_room) {
   CHECK(events.ring().Read().empty());
 }
 
+// Stamps come from a counter, and are read as nanoseconds of the one clock.
+TEST(stamps_tell_how_long_ago_it_was) {
+  EventStream events(4);
+  const int64_t begin = NowNs();
+  events.Emit(Phase::kQueued, 0, 1, 1, 0, "x");
+  while (NowNs() < begin + 50 * kMillisecond) std::this_thread::yield();
+  events.Emit(Phase::kExecuted, 0, 1, 1, 0, "x");
+  const auto records = events.ring().Read();
+  CHECK_EQ(records.size(), size_t{2});
+  const int64_t span = records[1].time_ns - records[0].time_ns;
+  CHECK(span > 45 * kMillisecond && span < 60 * kSecond);
+  const int64_t age = NowNs() - records[0].time_ns;
+  CHECK(age > 45 * kMillisecond && age < 60 * kSecond);
+}
+
 // A record is whole or left out, however fast it is overwritten.
 TEST(a_reader_sees_no_half_record) {
   EventStream events(4);
