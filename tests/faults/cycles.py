@@ -1,0 +1,97 @@
+"""Joins and leaves many times: python tests/faults/cycles.py [CYCLES [WAY...]]
+
+Two ranks do so on each way on which a job can be held together, or on those that are named. Prints
+how long a cycle took and what each rank holds more than before, and fails if it holds more
+descriptors, threads or shared memory, or more than so much memory for each cycle.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "launcher"))
+
+from launcher_jobs import MODES, Job
+
+# horoaccrun's flags and a rank's variables.
+WAYS: dict[str, tuple[list[str], dict[str, str]]] = {
+    "board": (MODES["tcp"], {}),
+    "links": (MODES["tcp"], {"HOROACC_CONTROL": "tcp"}),
+    "hosts": (MODES["tcp"], {"HOROACC_PARTED_HOSTS": "1+1"}),
+    "openmpi": (MODES["openmpi"], {}),
+    "openmpi-mpi": (MODES["openmpi"], {"HOROACC_CONTROL": "mpi"}),
+    "mpich": (MODES["mpich"], {}),
+    "mpich-mpi": (MODES["mpich"], {"HOROACC_CONTROL": "mpi"}),
+}
+KIB_A_CYCLE = 40
+RANK = """
+import os, sys
+import numpy as np
+import horoacc as hvd
+
+def held():
+    with open("/proc/self/maps") as maps:
+        shared = sum("memfd:horoacc" in line for line in maps)
+    with open("/proc/self/status") as status:
+        resident = next(int(line.split()[1]) for line in status if line.startswith("VmRSS"))
+    return len(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task")), shared, resident
+
+def cycle(k):
+    hvd.init()
+    total = hvd.allreduce(np.ones(1000), op=hvd.Sum, name=f"x{k % 7}")
+    assert (total == hvd.size()).all()
+    if k % 10 == 9:  # somebody leaves what is in flight
+        if hvd.rank() == 0:
+            hvd.allreduce_async(np.ones(10), name="never")
+    hvd.shutdown()
+
+for k in range(5):
+    cycle(k)
+before = held()
+for k in range(int(sys.argv[1])):
+    cycle(k)
+print(*before, *held(), flush=True)
+"""
+
+
+def run(way: str, cycles: int) -> list[int]:
+    """Fails if something is left over.
+
+    Args:
+        way: One of `WAYS`.
+        cycles: How often the ranks join and leave.
+
+    Returns:
+        By how many KiB each rank has grown.
+    """
+    flags, variables = WAYS[way]
+    grown = []
+    with Job() as job:
+        result = job.run(
+            *flags, "-np", "2", sys.executable, "-c", RANK, str(cycles),
+            seconds=60 + cycles, **variables,
+        )  # fmt: skip
+        for rank in range(2):
+            (line,) = result.of(rank)
+            *before, resident, fds, threads, shared, resident_now = map(int, line.split())
+            assert [fds, threads, shared] == before, (way, line)
+            grown.append(resident_now - resident)
+        job.expect_nothing_left()
+    assert max(grown) < KIB_A_CYCLE * cycles, (way, grown)
+    return grown
+
+
+def main() -> None:
+    """Runs one way after the other."""
+    cycles = int(sys.argv[1]) if len(sys.argv) > 1 else 200
+    for way in sys.argv[2:] or WAYS:
+        begun = time.monotonic()
+        grown = run(way, cycles)
+        each = (time.monotonic() - begun) / cycles
+        print(f"{way}: {cycles} cycles of {each * 1e3:.0f} ms, grown by {grown} KiB", flush=True)
+
+
+if __name__ == "__main__":
+    main()
