@@ -158,7 +158,7 @@ def in_step() -> None:
 
 
 @pytest.mark.parametrize("env", ALL_PATHS)
-@pytest.mark.ranks(2, 3)
+@pytest.mark.ranks(2, 3, 4)
 def test_one_rank_cannot_make_the_call() -> None:
     for what, case in CASES.items():
         for name in (None, f"bad {what}"):
@@ -167,7 +167,7 @@ def test_one_rank_cannot_make_the_call() -> None:
         case[0](f"bad {what}")  # the name works again
 
 
-@pytest.mark.ranks(2, 3)
+@pytest.mark.ranks(2, 3, 4)
 def test_an_empty_group_of_one_rank() -> None:
     case: Case = (
         lambda name: hvd.grouped_allreduce([ROWS, ROWS], name=name),
@@ -179,7 +179,7 @@ def test_an_empty_group_of_one_rank() -> None:
         in_step()
 
 
-@pytest.mark.ranks(2, 3)
+@pytest.mark.ranks(2, 3, 4)
 def test_all_ranks_cannot() -> None:
     for _, bad, raised, words in CASES.values():
         if words == "generator":
@@ -210,7 +210,7 @@ def test_in_a_process_set() -> None:
     ("dtype", "op", "words"),
     [(99, 1, "unknown dtype 99"), (8, 17, "unknown reduction 17")],
 )
-@pytest.mark.ranks(2, 3)
+@pytest.mark.ranks(2, 3, 4)
 def test_what_only_another_binding_would_ask_for(dtype: int, op: int, words: str) -> None:
     from horoacc import _core, basics
 
@@ -228,7 +228,7 @@ def test_what_only_another_binding_would_ask_for(dtype: int, op: int, words: str
     in_step()
 
 
-@pytest.mark.ranks(2, 3)
+@pytest.mark.ranks(2, 3, 4)
 def test_an_error_of_the_core_is_told_once() -> None:
     """A codec's calls are exchanges of which the core refuses the first: the ranks stay in step."""
     codec = INT8 if hvd.rank() == 0 else hvd.Compression.none
@@ -238,7 +238,7 @@ def test_an_error_of_the_core_is_told_once() -> None:
         in_step()
 
 
-@pytest.mark.ranks(2, 3)
+@pytest.mark.ranks(2, 3, 4)
 def test_a_device_that_is_none() -> None:
     for device in (np.int64(0), "cpu", None, -1):
         if hvd.rank() == 0 and not isinstance(device, (int, np.integer)):
@@ -249,7 +249,7 @@ def test_a_device_that_is_none() -> None:
         in_step()
 
 
-@pytest.mark.ranks(2, 3)
+@pytest.mark.ranks(2, 3, 4)
 def test_what_is_no_process_set() -> None:
     bad: Any = "nonsense"
     for call in (
@@ -344,7 +344,7 @@ def torch_cases() -> dict[str, Case]:
 
 
 @pytest.mark.parametrize("env", [pytest.param({}, id="plain"), *only(CONTROL_PATHS, 2, 3)])
-@pytest.mark.ranks(2, 3, framework="horoacc.torch")
+@pytest.mark.ranks(2, 3, 4, framework="horoacc.torch")
 def test_torch() -> None:
     for what, case in torch_cases().items():
         for name in (None, f"bad {what}"):

@@ -84,7 +84,7 @@ def agree(name: str, how: str) -> None:
 @pytest.mark.parametrize("env", ALL_PATHS)
 @pytest.mark.parametrize("how", KINDS)
 @pytest.mark.parametrize("table", ["cold", "warm"])
-@pytest.mark.ranks(2, 3)
+@pytest.mark.ranks(2, 3, 4)
 def test_disagreement(how: str, table: str) -> None:
     name = f"{table} {how}"
     for _ in range(3 if table == "warm" else 0):
@@ -102,7 +102,7 @@ def test_disagreement(how: str, table: str) -> None:
     agree(name, how)
 
 
-@pytest.mark.ranks(2, 3)
+@pytest.mark.ranks(2, 3, 4)
 def test_groups_of_other_sizes(ranks: int) -> None:
     me = hvd.rank()
     calls = (hvd.grouped_allreduce, hvd.grouped_allgather, hvd.grouped_reducescatter)
@@ -130,7 +130,7 @@ def test_groups_of_other_sizes(ranks: int) -> None:
 
 
 @pytest.mark.parametrize("env", ALL_PATHS)
-@pytest.mark.ranks(2, 3)
+@pytest.mark.ranks(2, 3, 4)
 def test_collective_differs(ranks: int) -> None:
     # Under one name only if the bindings' prefixes are left out, as another binding may.
     from horoacc import _core, basics
@@ -148,7 +148,7 @@ def test_collective_differs(ranks: int) -> None:
 
 
 @pytest.mark.parametrize("env", ALL_PATHS)
-@pytest.mark.ranks(2, 3)
+@pytest.mark.ranks(2, 3, 4)
 def test_bad_argument_of_one_rank(ranks: int) -> None:
     me = hvd.rank()
     rows = np.ones((2 * ranks, 2))
@@ -161,7 +161,7 @@ def test_bad_argument_of_one_rank(ranks: int) -> None:
         works()
 
 
-@pytest.mark.ranks(1, 2, 3)
+@pytest.mark.ranks(1, 2, 3, 4)
 def test_bad_arguments_of_all_ranks(ranks: int) -> None:
     with pytest.raises(ValueError, match="root rank 99"):
         hvd.broadcast(np.ones(2), 99)
@@ -275,7 +275,7 @@ def test_what_a_signal_raises_ends_the_wait_for_a_process_set() -> None:
     works()
 
 
-@pytest.mark.ranks(2, 3)
+@pytest.mark.ranks(2, 3, 4)
 def test_process_set_calls_that_differ() -> None:
     made = hvd.add_process_set([0])
     with pytest.raises(ValueError, match="was asked to"):
@@ -291,7 +291,7 @@ def test_process_set_calls_that_differ() -> None:
     works()
 
 
-@pytest.mark.ranks(2, 3)
+@pytest.mark.ranks(2, 3, 4)
 @pytest.mark.parametrize("bad", [[0, 0], ["0"], [1 << 40], [-5], []])
 def test_bad_process_set_of_one_rank(bad: list[int]) -> None:
     with pytest.raises(ValueError, match="process set"):
