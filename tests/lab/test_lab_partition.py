@@ -1,4 +1,8 @@
-"""Networks that are slow, flap, or fall apart (rows 15 to 18), with a rank on each of two hosts."""
+"""Networks that are slow, flap, or fall apart (rows 15 to 18), with each rank on a host of its own.
+
+What happens to the network happens at once to several jobs, which share the hosts: of four ranks in
+every phase, and of two.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +17,16 @@ from linked_ranks import LinkedRanks
 from benchmarks.lab import Host, Laboratory, Network
 
 Build = Callable[[Network], Laboratory]
-# What the kernel's timers add to the limit after which a host counts as lost, and a busy machine.
-LOST_SECONDS = 60.0
-LIMIT = {"HOROACC_HOST_TIMEOUT_SECONDS": "5"}
+# Seconds after which a host counts as lost here, and within which it is noticed on a busy machine.
+HOST_TIMEOUT, NOTICE_SECONDS = 5, 60.0
 SILENCE = "pfifo limit 0"  # a queue that takes no packet: what a host sends goes nowhere
+# By size and phase, and where each has its rendezvous; those that need the processors come last.
+JOBS = {
+    key: 4711 + place
+    for place, key in enumerate(
+        [(4, "shutdown"), (4, "idle"), (4, "negotiating"), (4, "collective"), (2, "collective")]
+    )
+}
 
 
 @pytest.fixture
@@ -27,13 +37,44 @@ def apart(tmp_path: Path) -> Iterator[LinkedRanks]:
     ranks.kill()
 
 
-def _start(ranks: LinkedRanks, lab: Laboratory, **variables: str) -> list[Host]:
-    hosts = [lab.hosts["h1"], lab.hosts["h2"]]
-    address = f"{hosts[0].addresses[0]}:4711"
+@pytest.fixture
+def every(tmp_path: Path) -> Iterator[dict[tuple[int, str], LinkedRanks]]:
+    """Jobs in each phase, not started yet."""
+    jobs = {}
+    for size, phase in JOBS:
+        folder = tmp_path / f"{phase}{size}"
+        folder.mkdir()
+        jobs[size, phase] = LinkedRanks(Job(), folder, size)
+    yield jobs
+    for job in jobs.values():
+        job.kill()
+
+
+def _launch(ranks: LinkedRanks, hosts: list[Host], port: int = 4711, **variables: str) -> None:
     for rank, host in enumerate(hosts):
-        prefix = tuple(host.command([]))
-        ranks.start(rank, address, prefix, **{"HOROACC_PARTED_HOSTS": ""} | variables)
+        ranks.start(
+            rank, f"{hosts[0].addresses[0]}:{port}", tuple(host.command([])),
+            **{"HOROACC_PARTED_HOSTS": ""} | variables,
+        )  # fmt: skip
+
+
+def _start(ranks: LinkedRanks, lab: Laboratory) -> None:
+    _launch(ranks, [lab.hosts["h1"], lab.hosts["h2"]])
     ranks.await_start()
+
+
+def _start_every(
+    jobs: dict[tuple[int, str], LinkedRanks], lab: Laboratory, **variables: str
+) -> list[Host]:
+    """Returns once each job is in its phase: those that are to leave call nothing."""
+    hosts = [lab.hosts[f"h{n}"] for n in range(1, 5)]
+    for (size, phase), job in jobs.items():
+        # Two ranks are on the first and on the last host.
+        places = hosts if size == 4 else [hosts[0], hosts[3]]
+        _launch(job, places, JOBS[size, phase], **variables)
+    for (_, phase), job in jobs.items():
+        job.await_start()
+        job.enter("idle" if phase == "shutdown" else phase)
     return hosts
 
 
@@ -54,18 +95,23 @@ def _up(host: Host) -> None:
     host.run(["ip", "route", "replace", "10.77.0.0/24", "dev", "eth0", "src", host.addresses[0]])
 
 
-def _expect_lost(ranks: LinkedRanks, began: float) -> None:
-    """Each rank names the other one, and none goes on."""
-    errors = ranks.await_errors()
-    steps = {rank: ranks.step_of(rank) for rank in errors}
+def _expect_lost(job: LinkedRanks, phase: str, began: float) -> None:
+    """Each rank names another one, and none goes on."""
+    if phase == "shutdown":  # who leaves waits for no answer
+        return job.end(0, 9)
+    if phase == "idle":  # who calls nothing hears of it as well
+        job.wait_for(lambda: job.logged(" error: ") > 0, "the end in the log")
+    job.resume()
+    errors = job.await_errors()
+    steps = {rank: job.step_of(rank) for rank in errors}
     for rank, said in errors.items():
-        assert said["error"] == "PeerLost" and said["culprit"] in (0, 1), (rank, said)
+        assert said["error"] == "PeerLost" and said["culprit"] in range(job.size), (rank, said)
         assert "lost the " in said["text"] and "link" in said["text"], said
-        assert said["time"] - began < LOST_SECONDS, (rank, said["time"] - began)
-        print(f"rank {rank} noticed after {said['time'] - began:.1f} s")
-    assert any(said["culprit"] == 1 - rank for rank, said in errors.items())
-    ranks.end(9)
-    assert steps == {rank: ranks.step_of(rank) for rank in errors}
+        assert said["time"] - began < NOTICE_SECONDS, (rank, said["time"] - began)
+        print(f"{phase}: rank {rank} noticed after {said['time'] - began:.1f} s")
+    assert any(said["culprit"] != rank for rank, said in errors.items())
+    job.end(9)
+    assert steps == {rank: job.step_of(rank) for rank in errors}
 
 
 def test_a_slow_link_is_no_death(build: Build, apart: LinkedRanks) -> None:
@@ -83,33 +129,38 @@ def test_a_late_link_is_no_death(build: Build, apart: LinkedRanks) -> None:
     apart.end()
 
 
-def test_a_link_that_flaps_is_ridden_out(build: Build, apart: LinkedRanks) -> None:
-    _, other = _start(apart, build(Network()))
-    _down(other)
-    time.sleep(3)
-    _up(other)
-    apart.await_steps(20)
-    apart.end()
+def test_a_link_that_flaps_is_ridden_out(
+    build: Build, every: dict[tuple[int, str], LinkedRanks]
+) -> None:
+    """The last host's cable is out for 3 s."""
+    *_, last = _start_every(every, build(Network(hosts=4)))
+    _down(last)
+    time.sleep(1)
+    every[4, "shutdown"].part()
+    time.sleep(2)
+    _up(last)
+    for (_, phase), job in every.items():
+        job.resume()
+        if phase != "shutdown":
+            job.await_steps(20)
+        job.end()
 
 
-def test_a_partition_ends_both_sides(build: Build, apart: LinkedRanks) -> None:
-    hosts = _start(apart, build(Network()), **LIMIT)
-    for host in hosts:
+@pytest.mark.parametrize("silenced", [4, 1])
+def test_hosts_that_lose_each_other_all_end(
+    build: Build, every: dict[tuple[int, str], LinkedRanks], silenced: int
+) -> None:
+    """What all of them send is lost, or only what the last one sends: the others' words arrive."""
+    hosts = _start_every(
+        every, build(Network(hosts=4)), HOROACC_HOST_TIMEOUT_SECONDS=str(HOST_TIMEOUT)
+    )
+    began = time.monotonic()
+    for host in hosts[-silenced:]:
         _shut_up(host)
     try:
-        _expect_lost(apart, time.monotonic())
+        every[4, "shutdown"].part()
+        for (_, phase), job in every.items():
+            _expect_lost(job, phase, began)
     finally:
-        for host in hosts:
+        for host in hosts[-silenced:]:
             _let_speak(host)
-
-
-def test_a_way_that_is_dead_in_one_direction_ends_both_sides(
-    build: Build, apart: LinkedRanks
-) -> None:
-    """What h2 says is lost, h1's words arrive."""
-    _, other = _start(apart, build(Network()), **LIMIT)
-    _shut_up(other)
-    try:
-        _expect_lost(apart, time.monotonic())
-    finally:
-        _let_speak(other)
