@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -20,6 +20,25 @@ def faulted() -> Iterator[FaultedJob]:
     """A job to which something is done; whatever it leaves behind fails the test."""
     with Job() as job:
         yield FaultedJob(job)
+
+
+@pytest.fixture
+def another(tmp_path: Path) -> Iterator[Callable[..., FaultedJob]]:
+    """Starts one of several jobs that live side by side, as `FaultedJob.start` does, and gives it.
+
+    Its ranks' file to go on is of its own, and in the attribute `go`.
+    """
+    started: list[FaultedJob] = []
+
+    def start(size: int, phase: str, victim: int, *flags: str, **variables: str) -> FaultedJob:
+        one = FaultedJob(Job())
+        started.append(one)
+        one.start(size, phase, victim, tmp_path / f"go{len(started)}", *flags, **variables)
+        return one
+
+    yield start
+    left = [line for one in started for line in one.job.end_all()]
+    assert not left, "the test's jobs left processes behind"
 
 
 @pytest.fixture

@@ -2,7 +2,8 @@
 
 It prints lines of JSON: what its `init()` said, from time to time how far it is and what it holds,
 and how it ended. While GO.idle is there nobody calls, while GO.absent is there the last rank does
-not. With LINKED_AGAIN it joins the others again after an error.
+not; who is away then leaves when GO.leave comes. With LINKED_AGAIN it joins the others again after
+an error.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ again = "LINKED_AGAIN" in os.environ
 go, elements = Path(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else 1000
 
 
-idle, absent = go.with_suffix(".idle"), go.with_suffix(".absent")
+idle, absent, leave = (go.with_suffix(suffix) for suffix in (".idle", ".absent", ".leave"))
 
 
 def say(**what: object) -> None:
@@ -72,6 +73,8 @@ def run() -> None:
         if nobody or (not_last and hvd.rank() == hvd.size() - 1):
             say(away=step)
             while idle.exists() or absent.exists():
+                if leave.exists():
+                    return say(left=step)
                 time.sleep(0.01)
         if time.monotonic() - said > 0.2:
             said = time.monotonic()

@@ -19,6 +19,9 @@ from launcher_jobs import Job
 
 PROGRAM = str(Path(__file__).with_name("linked_rank.py"))
 SECONDS = 100.0
+# What the ranks may be at: all reduce, all wait for the last one, nobody calls.
+PHASES = ("collective", "negotiating", "idle")
+_WORDS = {"negotiating": "absent", "idle": "idle"}
 
 
 def free_port() -> int:
@@ -108,6 +111,29 @@ class LinkedRanks:
             lambda: all(self.step_of(rank) >= goal for rank, goal in goals.items()), "steps"
         )
 
+    def enter(self, phase: str) -> None:
+        """Until the ranks, which reduce, are at what the phase says."""
+        if phase == "collective":
+            return
+        before = {rank: self.count(rank, "away") for rank in self.ranks}
+        away = self.ranks if phase == "idle" else [self.size - 1]
+        self.go.with_suffix("." + _WORDS[phase]).touch()
+        self.wait_for(lambda: all(self.count(rank, "away") > before[rank] for rank in away), phase)
+
+    def resume(self) -> None:
+        """Lets all ranks reduce again, or find that they cannot."""
+        for word in _WORDS.values():
+            self.go.with_suffix("." + word).unlink(missing_ok=True)
+
+    def part(self) -> None:
+        """Lets ranks that are idle leave; returns when all have begun to."""
+        self.go.with_suffix(".leave").touch()
+        self.wait_for(lambda: all(self.count(rank, "left") for rank in self.ranks), "leaving")
+
+    def logged(self, word: str) -> int:
+        """How many lines of the ranks' logs say so."""
+        return sum(word in line for one in self.ranks.values() for line in one.err)
+
     def count(self, rank: int, word: str) -> int:
         """How often a rank has said something that has this word."""
         return sum(word in said for said in self.ranks[rank].said)
@@ -128,11 +154,11 @@ class LinkedRanks:
         self.wait_for(lambda: len(errors()) == len(chosen), "the errors")
         return errors()
 
-    def end(self, code: int = 0) -> None:
-        """Lets the ranks end; nothing of them may be left."""
+    def end(self, *codes: int) -> None:
+        """Lets the ranks end, with one of the codes (0); nothing of them may be left."""
         self.go.touch()
         for rank, one in self.ranks.items():
-            assert one.process.wait(SECONDS) == code, (rank, one.said[-3:], one.err)
+            assert one.process.wait(SECONDS) in (codes or (0,)), (rank, one.said[-3:], one.err)
         for reader in self._readers:
             reader.join(SECONDS)
         self.job.expect_nothing_left()

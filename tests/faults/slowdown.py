@@ -1,17 +1,22 @@
 """What strangers cost a job that runs: python tests/faults/slowdown.py [ROUNDS [CROWD]]
 
 Two ranks reduce 1 MiB over TCP, as if on two hosts. In turn nobody is there for five seconds, and
-then for five seconds a crowd that holds as many idle connections as it gets, beside strangers who
-say something, fifty a second. Prints the steps a second of both, and the median of the ratios.
+then for five seconds there are idle connections to each port (10,000), which have just come and
+which the ranks turn away as fast as they do, beside strangers who say something, fifty a second at
+each port. The strangers get what processor the ranks leave, as if they were on a machine of their
+own. Prints the steps a second and the ranks' processor time for a step, each alone, beset and their
+ratio, and the medians of the ratios.
 """
 
 from __future__ import annotations
 
 import multiprocessing
+import os
 import statistics
 import sys
 import tempfile
 import time
+from multiprocessing.synchronize import Event
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "launcher"))
@@ -25,23 +30,36 @@ SECONDS = 5.0
 SPEAKERS = 50  # a second
 
 
-def come(ports: list[strangers.Address], crowd: int) -> None:
+def come(ports: list[strangers.Address], crowd: int, there: Event) -> None:
     """What the strangers do until they are ended."""
-    crowds = [strangers.Crowd(port, crowd // len(ports)) for port in ports]
-    print(f"  {sum(len(one.links) for one in crowds)} connections", file=sys.stderr)
+    os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+    crowds = [strangers.Crowd(port, crowd) for port in ports]
+    print(f"  {sum(one.await_all() for one in crowds)} connections", file=sys.stderr)
+    there.set()
     while True:
         for port in ports:
             strangers.scan(port)
             strangers.wrong_secret(port, wire_format.DATA)
-            time.sleep(1 / SPEAKERS)
+        time.sleep(1 / SPEAKERS)
 
 
-def steps_a_second(job: LinkedRanks) -> float:
-    """Of the seconds from now on."""
-    begin, begun = job.step_of(0), time.monotonic()
+def processor_seconds(job: LinkedRanks) -> float:
+    """What the ranks have used so far, in user and in kernel mode."""
+    ticks = 0
+    for one in job.ranks.values():
+        fields = Path(f"/proc/{one.process.pid}/stat").read_text().rpartition(")")[2].split()
+        ticks += int(fields[11]) + int(fields[12])
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def pace(job: LinkedRanks) -> tuple[float, float]:
+    """Steps a second and processor seconds a step, of the seconds from now on."""
+    begin, begun, used = job.step_of(0), time.monotonic(), processor_seconds(job)
     job.wait_for(lambda: time.monotonic() - begun > SECONDS, "the end of the time")
+    used = processor_seconds(job) - used
     said = [one for one in job.ranks[0].said if "step" in one and one["step"] >= begin]
-    return float((said[-1]["step"] - said[0]["step"]) / (said[-1]["time"] - said[0]["time"]))
+    steps = said[-1]["step"] - said[0]["step"]
+    return steps / (said[-1]["time"] - said[0]["time"]), used / steps
 
 
 def main() -> None:
@@ -53,20 +71,25 @@ def main() -> None:
             job.start(rank)
         job.await_start()
         ports = [p for one in job.ranks.values() for p in strangers.ports_of(one.process.pid)]
-        ratios = []
+        speeds, costs = [], []
         for _ in range(rounds):
-            alone = steps_a_second(job)
-            guests = multiprocessing.Process(target=come, args=(ports, crowd))
+            alone = pace(job)
+            there = multiprocessing.Event()
+            guests = multiprocessing.Process(target=come, args=(ports, crowd, there))
             guests.start()
-            beset = steps_a_second(job)
+            assert there.wait(60)
+            beset = pace(job)
             guests.kill()
             guests.join()
-            ratios.append(beset / alone)
+            speeds.append(beset[0] / alone[0])
+            costs.append(beset[1] / alone[1])
             print(
-                f"alone {alone:.0f}, beset {beset:.0f} steps a second: {ratios[-1]:.3f}", flush=True
+                f"alone {alone[0]:.0f}, beset {beset[0]:.0f} steps a second: {speeds[-1]:.3f}; "
+                f"{alone[1] * 1e3:.2f}, {beset[1] * 1e3:.2f} ms of processor: {costs[-1]:.3f}",
+                flush=True,
             )
             time.sleep(1)
-        print(f"median {statistics.median(ratios):.3f}")
+        print(f"median {statistics.median(speeds):.3f}; {statistics.median(costs):.3f}")
         job.end()
 
 

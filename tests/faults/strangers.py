@@ -1,17 +1,24 @@
-"""Strangers of all kinds, one function each: they come to a port and do what they do."""
+"""Strangers of all kinds, one function each: they come to a port and do what they do.
+
+As a program, idle ones: python strangers.py HOST PORT COUNT
+"""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import random
+import resource
 import socket
+import subprocess
+import sys
 import time
 from pathlib import Path
 
 import wire_format
 
 Address = tuple[str, int]
+SPARE = 32  # descriptors that a process has besides
 
 
 def _speak(address: Address, text: bytes, listen: float = 0.0) -> bytes:
@@ -74,22 +81,41 @@ def slow(address: Address, seconds: float) -> None:
 
 
 class Crowd:
-    """Connections that say nothing, as many as are asked for or descriptors allow."""
+    """So many connections that say nothing, in processes of their own: of their descriptors each
+    process may have no more than the hard limit, and what one of them costs is not the test's."""
 
     def __init__(self, address: Address, count: int) -> None:
-        self.links: list[socket.socket] = []
-        for _ in range(count):
-            try:
-                link = socket.socket()
-            except OSError:
-                break
-            link.setblocking(False)
-            link.connect_ex(address)
-            self.links.append(link)
+        share = max(1, resource.getrlimit(resource.RLIMIT_NOFILE)[1] - SPARE)
+        counts = [share] * (count // share) + [count % share] * (count % share > 0)
+        self._holders = [
+            subprocess.Popen(
+                [sys.executable, __file__, address[0], str(address[1]), str(one)],
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            )
+            for one in counts
+        ]  # fmt: skip
+
+    def await_all(self) -> int:
+        """Until all have come; how many that are."""
+        return sum(int(one.stdout.readline()) for one in self._holders if one.stdout)
 
     def leave(self) -> None:
-        for link in self.links:
-            link.close()
+        for one in self._holders:
+            one.communicate()
+
+
+def _hold(address: Address, count: int) -> None:
+    """Until standard input ends."""
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
+    links = []
+    for _ in range(count):
+        link = socket.socket()
+        link.setblocking(False)
+        link.connect_ex(address)
+        links.append(link)
+    print(len(links), flush=True)
+    sys.stdin.read()
 
 
 def ports_of(pid: int) -> set[Address]:
@@ -107,3 +133,7 @@ def ports_of(pid: int) -> set[Address]:
             host, port = fields[1].split(":")
             found.add((socket.inet_ntoa(bytes.fromhex(host)[::-1]), int(port, 16)))
     return found
+
+
+if __name__ == "__main__":
+    _hold((sys.argv[1], int(sys.argv[2])), int(sys.argv[3]))

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from gates import Fault, Passage
-from linked_ranks import LinkedRanks
+from launcher_jobs import Job
+from linked_ranks import PHASES, LinkedRanks
 
 # Bytes in a frame: of its header, and beyond it of its payload.
 CONTROL_BYTES = {"magic": 1, "kind": 5, "length": 17, "payload": 33}
@@ -24,6 +26,7 @@ VARIABLES = {
     "HOROACC_TCP_CHECKSUMS": "1",
     "LINKED_AGAIN": "1",
 }
+SILENT, AGAIN = "has given no sign of life for", "gives signs of life again"
 
 
 class Rounds:
@@ -52,26 +55,29 @@ class Rounds:
         linked.await_steps(0)
         assert len(self.passage.gates) == 2 and len(self.passage.control.links) == 1
         linked.wait_for(lambda: len(self.passage.data.links) == 4, "the streams")
-        if phase != "collective":
-            before = {rank: linked.count(rank, "away") for rank in linked.ranks}
-            away = linked.ranks if phase == "idle" else [linked.size - 1]
-            linked.go.with_suffix("." + {"idle": "idle", "negotiating": "absent"}[phase]).touch()
-            linked.wait_for(
-                lambda: all(linked.count(rank, "away") > before[rank] for rank in away), phase
-            )
-        self.logged = self._logged()
+        linked.enter(phase)
+        self.logged = linked.logged(" error: ")
         self.began = time.monotonic()
 
-    def _logged(self) -> int:
-        return sum(" error: " in line for one in self.linked.ranks.values() for line in one.err)
+    def befall(self, fault: Fault) -> None:
+        """On all ways between rank 1 and the others."""
+        for gate in self.passage.gates:
+            gate.fault = fault
+
+    def await_told(self, word: str, times: int) -> None:
+        """Until both ends of the connections have warned so often."""
+        ends = [self.linked.ranks[rank] for rank in (0, 1)]
+        self.linked.wait_for(
+            lambda: all(sum(word in line for line in one.warnings()) >= times for one in ends),
+            word,
+        )
 
     def expect(self, error: str, *texts: str) -> None:
         """All ranks get the error, one of whose texts names the link and what is wrong with it."""
         linked = self.linked
         if linked.go.with_suffix(".idle").exists():  # who calls nothing hears of it as well
-            linked.wait_for(lambda: self._logged() > self.logged, "the end in the log")
-        for suffix in (".idle", ".absent"):
-            linked.go.with_suffix(suffix).unlink(missing_ok=True)
+            linked.wait_for(lambda: linked.logged(" error: ") > self.logged, "the end in the log")
+        linked.resume()
         linked.wait_for(
             lambda: all(linked.count(rank, "error") == self.round for rank in linked.ranks), texts
         )
@@ -92,6 +98,20 @@ def rounds(linked: LinkedRanks, request: pytest.FixtureRequest) -> Iterator[Roun
     made.passage.close()
 
 
+@pytest.fixture
+def both(tmp_path: Path) -> Iterator[list[Rounds]]:
+    """Jobs of two and of four ranks, which wait side by side."""
+    made = []
+    for size in (2, 4):
+        (folder := tmp_path / f"{size} ranks").mkdir()
+        made.append(Rounds(LinkedRanks(Job(), folder), size))
+    yield made
+    for one in made:
+        one.passage.close()
+        one.linked.kill()
+
+
+@pytest.mark.parametrize("rounds", [2, 4], indirect=True)
 def test_damage_is_an_error_that_names_the_link(rounds: Rounds) -> None:
     rounds.start()
     for part, byte in CONTROL_BYTES.items():
@@ -105,6 +125,11 @@ def test_damage_is_an_error_that_names_the_link(rounds: Rounds) -> None:
         what = {"magic": "broken header", "payload": "bytes of a message were damaged"}
         text = what.get(part, "the header of a frame was damaged")
         rounds.expect("PeerLost", "lost the data links to rank 1", "of 4", text)
+    # Of ranks that submit nothing the signs of life are damaged.
+    for phase, way in (("negotiating", "to"), ("idle", "from")):
+        rounds.begin(phase)
+        rounds.passage.control.fault = Fault(flip=(way, CONTROL_BYTES["kind"]))
+        rounds.expect("PeerLost", "lost the control link to rank", "damaged on its way")
     rounds.begin()
     rounds.linked.end()
 
@@ -121,33 +146,35 @@ def test_a_reset_ends_the_job_in_every_phase(rounds: Rounds) -> None:
         rounds.passage.data.reset(3 if phase == "idle" else 0)
         rounds.expect("PeerLost", "lost the data links to rank", "of 4")
     # While they leave: that may be noticed or not, but holds up nobody.
-    rounds.begin()
-    rounds.linked.go.touch()
+    rounds.begin("idle")
     rounds.passage.control.reset(0)
-    for one in rounds.linked.ranks.values():
-        assert one.process.wait(NOTICE_SECONDS) in (0, 9)
-    rounds.linked.job.expect_nothing_left()
+    rounds.linked.part()
+    rounds.linked.end(0, 9)
 
 
-def test_delay_and_stalls_are_no_deaths(rounds: Rounds) -> None:
-    rounds.start(HOROACC_SILENCE_WARNING_SECONDS="1")
-    linked = rounds.linked
-    rounds.begin()
-    for gate in rounds.passage.gates:
-        gate.fault = Fault(delay=0.05, jitter=0.02)
-    linked.await_steps(3)
-    for gate in rounds.passage.gates:
-        gate.fault = Fault(stalled=("to", "from"))
-
-    def told() -> bool:
-        silent = "has given no sign of life for"
-        return all(any(silent in line for line in one.warnings()) for one in linked.ranks.values())
-
-    linked.wait_for(told, "the warnings")
-    for gate in rounds.passage.gates:
-        gate.fault = Fault()
-    linked.await_steps(20)
-    linked.end()
+def test_delay_and_stalls_are_no_deaths(both: list[Rounds]) -> None:
+    for rounds in both:
+        rounds.start(HOROACC_SILENCE_WARNING_SECONDS="1")
+    for rounds in both:
+        rounds.begin()
+        rounds.befall(Fault(delay=0.05, jitter=0.02))
+        rounds.linked.await_steps(3)
+    for times, phase in enumerate(PHASES, start=1):
+        for rounds in both:
+            rounds.linked.enter(phase)
+            rounds.befall(Fault(stalled=("to", "from")))
+        for rounds in both:
+            rounds.await_told(SILENT, times)
+            rounds.befall(Fault())
+            rounds.await_told(AGAIN, times)
+            rounds.linked.resume()
+            rounds.linked.await_steps(20)
+    for rounds in both:
+        rounds.linked.enter("idle")
+        rounds.befall(Fault(stalled=("to", "from")))
+        rounds.linked.part()
+        rounds.befall(Fault())
+        rounds.linked.end()
 
 
 def test_data_that_never_come_are_told_of(rounds: Rounds) -> None:
@@ -163,13 +190,19 @@ def test_data_that_never_come_are_told_of(rounds: Rounds) -> None:
     rounds.linked.end()
 
 
-def test_a_way_that_carries_nothing_ends_both_sides(rounds: Rounds) -> None:
+def test_a_way_that_carries_nothing_ends_both_sides(both: list[Rounds]) -> None:
     """Nothing is lost and nothing closed, as if something between had stopped: heartbeats tell."""
-    rounds.start(HOROACC_HANG_LIMIT_SECONDS="3", HOROACC_SILENCE_WARNING_SECONDS="0")
-    for phase, ways in (("collective", ("to",)), ("idle", ("to", "from"))):
-        rounds.begin(phase)
-        for gate in rounds.passage.gates:
-            gate.fault = Fault(stalled=ways)
-        rounds.expect("Timeout", "has given no sign of life for")
-    rounds.begin()
-    rounds.linked.end()
+    for rounds in both:
+        rounds.start(HOROACC_HANG_LIMIT_SECONDS="3", HOROACC_SILENCE_WARNING_SECONDS="0")
+    for phase, ways in zip(PHASES, (("to",), ("from",), ("to", "from")), strict=True):
+        for rounds in both:
+            rounds.begin(phase)
+            rounds.befall(Fault(stalled=ways))
+        for rounds in both:
+            rounds.expect("Timeout", SILENT)
+    # Who leaves waits for no answer.
+    for rounds in both:
+        rounds.begin("idle")
+        rounds.befall(Fault(stalled=("to", "from")))
+        rounds.linked.part()
+        rounds.linked.end(0, 9)

@@ -2,35 +2,42 @@
 
 from __future__ import annotations
 
+import itertools
+import os
 import signal
-from pathlib import Path
+from collections.abc import Callable
 
-import pytest
-from faulted_jobs import FaultedJob
+from faulted_jobs import PHASES, FaultedJob
 
-
-@pytest.mark.parametrize(
-    ("size", "phase", "number"),
-    [
-        (4, "collective", signal.SIGINT),
-        (2, "negotiating", signal.SIGTERM),
-    ],
-)
-def test_the_launcher_is_told(
-    faulted: FaultedJob, tmp_path: Path, size: int, phase: str, number: signal.Signals
-) -> None:
-    faulted.start(size, phase, 1, tmp_path / "go", HOROACC_GRACE_SECONDS="1")
-    faulted.await_phase()
-    faulted.process.send_signal(number)
-    assert faulted.end() == 128 + number
+ALL = [*itertools.product((2, 4), (*PHASES, "shutdown"))]
 
 
-@pytest.mark.parametrize(("size", "phase"), [(4, "negotiating")])
-def test_a_rank_is_told(faulted: FaultedJob, tmp_path: Path, size: int, phase: str) -> None:
+def test_the_launcher_is_told(another: Callable[..., FaultedJob]) -> None:
+    jobs = [another(size, phase, 1, HOROACC_GRACE_SECONDS="1") for size, phase in ALL]
+    numbers = itertools.cycle((signal.SIGINT, signal.SIGTERM, signal.SIGTERM, signal.SIGINT))
+    told = [*zip(jobs, numbers, strict=False)]
+    for job in jobs:
+        job.await_phase()
+    for job, number in told:
+        job.process.send_signal(number)
+    for job, number in told:
+        assert job.end() == 128 + number, (job.size, job.phase, job.err)
+
+
+def test_a_rank_is_told(another: Callable[..., FaultedJob]) -> None:
     """As a scheduler does that reclaims one process: the others learn whom they lost."""
-    faulted.start(size, phase, 1, tmp_path / "go")
-    faulted.await_phase()
-    faulted.signal(1, signal.SIGINT)
-    assert faulted.end() == 128 + signal.SIGINT
-    assert {told.get("culprit") for told in faulted.told.values()} == {1}, faulted.told
-    assert {told.get("error") for told in faulted.told.values()} == {"PeerLost"}, faulted.told
+    jobs = [another(size, phase, 1) for size, phase in ALL]
+    for job in jobs:
+        job.await_phase()
+    for job in jobs:
+        job.signal(1, signal.SIGINT)
+        if job.phase == "idle":  # who calls nothing hears of it with the next call
+            job.go.touch()
+    for job in jobs:
+        assert job.end() == 128 + signal.SIGINT, (job.size, job.phase, job.err)
+        assert sorted(job.told) == sorted({*range(job.size)} - {1}), (job.phase, job.told)
+        for told in job.told.values():
+            if job.phase == "shutdown" and "error" not in told:
+                continue  # it had left by then
+            assert (told["error"], told["culprit"]) == ("PeerLost", 1), (job.phase, told)
+            assert told["host"] == os.uname().nodename and told["hint"], told

@@ -2,54 +2,66 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import re
 import signal
 import socket
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from faulted_jobs import FaultedJob, expect_told
+from faulted_jobs import PHASES, FaultedJob, expect_told
 from kill_soak import kill_once
 
 HOSTS = {"HOROACC_PARTED_HOSTS": "1+1"}
 FOUR_HOSTS = {"HOROACC_PARTED_HOSTS": "2+2"}
 TCP = {"HOROACC_CONTROL": "tcp"}
+SIZES_AND_PHASES = [*itertools.product((2, 4), (*PHASES, "shutdown"))]
 
 
-@pytest.mark.parametrize(
-    ("size", "phase", "victim", "variables"),
-    [
-        (2, "idle", 1, {}),
-        (4, "negotiating", 0, {}),
-        (4, "collective", 3, {}),
-        (2, "collective", 0, HOSTS),
-        (4, "negotiating", 2, FOUR_HOSTS),
-        (2, "idle", 0, TCP),
-    ],
-)
-def test_kill(
-    faulted: FaultedJob, tmp_path: Path, size: int, phase: str, victim: int,
-    variables: dict[str, str],
-) -> None:  # fmt: skip
-    faulted.start(size, phase, victim, tmp_path / "go", **variables)
-    faulted.await_phase()
-    killed = time.monotonic_ns()
-    faulted.signal(victim, signal.SIGKILL)
-    if phase == "idle":
-        (tmp_path / "go").touch()
-    assert faulted.end() == 128 + signal.SIGKILL
-    told = expect_told(faulted, size, victim, killed)
-    for error in told:
+def _expect_lost(job: FaultedJob, victim: int, killed: int) -> None:
+    """What the survivors of one job were told, each of whom had called something."""
+    for error in expect_told(job, job.size, victim, killed):
+        if job.phase == "shutdown" and "error" not in error:
+            continue  # it needed nothing of the victim any more, and did not wait for it
         assert error["error"] == "PeerLost", error
         assert re.search(rf"\brank {victim}\b", error["text"]), error
-        assert error["host"] == socket.gethostname(), error
+        assert (error["culprit"], error["host"]) == (victim, socket.gethostname()), error
         assert f"rank {victim} on host" in error["hint"], error
-        if phase != "collective":
+        if job.phase == "shutdown":
+            continue
+        # The first call was agreed on, and so this is a later one.
+        assert error["collective"] > 1, error
+        if job.phase != "collective":
             assert error["tensor"] == "allreduce.late", error
         else:
             assert error["tensor"].startswith("allreduce."), error
+
+
+@pytest.mark.parametrize(
+    ("how", "number"),
+    [("board", signal.SIGKILL), ("hosts", signal.SIGKILL), ("links", signal.SIGSEGV)],
+)
+def test_kill(another: Callable[..., FaultedJob], how: str, number: signal.Signals) -> None:
+    """Every phase at once, the first rank in some of them and the last in others."""
+    jobs = []
+    for place, (size, phase) in enumerate(SIZES_AND_PHASES):
+        variables = {"board": {}, "links": TCP, "hosts": HOSTS if size == 2 else FOUR_HOSTS}[how]
+        victim = (0, size - 1)[(place + (how != "board")) % 2]
+        jobs.append((another(size, phase, victim, **variables), victim))
+    for job, _ in jobs:
+        job.await_phase()
+    killed = []
+    for job, victim in jobs:
+        killed.append(time.monotonic_ns())
+        job.signal(victim, number)
+        if job.phase == "idle":
+            job.go.touch()
+    for (job, victim), since in zip(jobs, killed, strict=True):
+        assert job.end() == 128 + number, (job.size, job.phase, job.err)
+        _expect_lost(job, victim, since)
 
 
 @pytest.mark.parametrize("hosts", ["", "2+2"])
@@ -59,20 +71,6 @@ def test_a_kill_at_a_random_moment(tmp_path: Path, hosts: str) -> None:
     kill_once(
         4, chance.random(), chance.randrange(4), tmp_path, HOROACC_PARTED_HOSTS=hosts
     )  # fmt: skip
-
-
-@pytest.mark.parametrize(("size", "variables"), [(2, {}), (4, FOUR_HOSTS)])
-def test_kill_while_the_others_leave(
-    faulted: FaultedJob, tmp_path: Path, size: int, variables: dict[str, str]
-) -> None:
-    """They need nothing of it any more, and must not wait for it."""
-    faulted.start(size, "shutdown", 1, tmp_path / "go", **variables)
-    faulted.await_phase()
-    faulted.signal(1, signal.SIGKILL)
-    assert faulted.end() == 128 + signal.SIGKILL
-    assert sorted(faulted.told) == sorted({*range(size)} - {1})
-    for told in faulted.told.values():
-        assert told.get("error") in (None, "PeerLost"), told
 
 
 # Where in the core a rank ends, and how: what it holds there must not hold up the others.

@@ -6,43 +6,65 @@ import os
 import re
 import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
-import pytest
 from faulted_jobs import FaultedJob
 from launcher_jobs import Job
 
 SILENT = re.compile(r"rank 1 \(.*it is stopped.*\) has given no sign of life for (\d+) s")
-HOSTS = {"HOROACC_PARTED_HOSTS": "1+1"}
 
 
-@pytest.mark.parametrize(
-    ("size", "phase", "variables"),
-    [
-        (2, "collective", {}),
-        (4, "idle", {}),
-        (4, "negotiating", {"HOROACC_PARTED_HOSTS": "2+2"}),
-    ],
-)
-def test_it_is_reported_and_goes_on(
-    faulted: FaultedJob, tmp_path: Path, size: int, phase: str, variables: dict[str, str]
-) -> None:
-    go = tmp_path / "go"
-    faulted.start(size, phase, 1, go, **{"HOROACC_SILENCE_WARNING_SECONDS": "2"} | variables)
-    faulted.await_phase()
-    faulted.signal(1, signal.SIGSTOP)
-    faulted.wait_for(lambda: any(map(SILENT.search, faulted.warnings())), "the report")
-    faulted.signal(1, signal.SIGCONT)
-    faulted.wait_for(
-        lambda: any("rank 1 gives signs of life again" in line for line in faulted.warnings()),
-        "the second report",
-    )
-    go.touch()
-    assert faulted.end() == 0
-    assert sorted(faulted.told) == list(range(size))
-    assert not any("error" in told for told in faulted.told.values())
-    # Once, whoever says it.
-    assert sum(bool(SILENT.search(line)) for line in faulted.warnings()) == 1, faulted.warnings()
+def _reported(job: FaultedJob) -> bool:
+    return any(map(SILENT.search, job.warnings()))
+
+
+def _start_all(another: Callable[..., FaultedJob], **variables: str) -> list[FaultedJob]:
+    """A job of each size for each phase, half of them as if on two hosts, and stops a rank of each.
+
+    Of those in `shutdown` the other ranks leave.
+    """
+    jobs = []
+    # Those that need the processors start last.
+    for phase in ("shutdown", "idle", "negotiating", "collective"):
+        for size, hosts in ((2, "1+1"), (4, "2+2")):
+            parted = (phase == "collective") == (size == 2)
+            place = {"HOROACC_PARTED_HOSTS": hosts} if parted else {}
+            jobs.append(another(size, phase, 1, **variables | place))
+    for job in jobs:
+        job.await_phase()
+    for job in jobs:
+        job.signal(1, signal.SIGSTOP)
+    return jobs
+
+
+def test_it_is_reported_and_goes_on(another: Callable[..., FaultedJob]) -> None:
+    jobs = _start_all(another, HOROACC_SILENCE_WARNING_SECONDS="2")
+    for job in jobs:
+        if job.phase == "shutdown":  # nobody is left who waits for it
+            job.wait_for(lambda job=job: len(job.told) == job.size - 1, "the others' end")
+            continue
+        job.wait_for(lambda job=job: _reported(job), "the report")
+    for job in jobs:
+        job.signal(1, signal.SIGCONT)
+    for job in jobs:
+        if job.phase != "shutdown":
+            job.wait_for(
+                lambda job=job: any(
+                    "rank 1 gives signs of life again" in line for line in job.warnings()
+                ),
+                "the second report",
+            )
+        job.go.touch()
+    for job in jobs:
+        left_alone = job.phase == "shutdown"
+        assert job.end() == (9 if left_alone else 0), (job.phase, job.told)
+        assert sorted(job.told) == list(range(job.size))
+        for rank, told in job.told.items():
+            assert told.get("error") == ("Aborted" if left_alone and rank == 1 else None), told
+        # Once, whoever says it.
+        reports = sum(bool(SILENT.search(line)) for line in job.warnings())
+        assert reports == 1 or (left_alone and reports == 0), job.warnings()
 
 
 def test_it_is_reported_after_five_seconds(faulted: FaultedJob, tmp_path: Path) -> None:
@@ -58,28 +80,28 @@ def test_it_is_reported_after_five_seconds(faulted: FaultedJob, tmp_path: Path) 
     assert faulted.end() == 0
 
 
-@pytest.mark.parametrize(
-    ("size", "phase", "variables"),
-    [(4, "negotiating", {}), (2, "collective", HOSTS)],
-)
-def test_it_ends_the_job_at_the_limit(
-    faulted: FaultedJob, tmp_path: Path, size: int, phase: str, variables: dict[str, str]
-) -> None:
-    limits = {"HOROACC_SILENCE_WARNING_SECONDS": "0", "HOROACC_HANG_LIMIT_SECONDS": "2"}
-    faulted.start(size, phase, 1, tmp_path / "go", **limits | variables)
-    faulted.await_phase()
-    faulted.signal(1, signal.SIGSTOP)
-    faulted.wait_for(lambda: len(faulted.told) == size - 1, "the survivors' end")
-    # The one that was stopped is told as well, once it can listen.
-    (tmp_path / "go").touch()
-    faulted.signal(1, signal.SIGCONT)
-    faulted.wait_for(lambda: len(faulted.told) == size, "its own end")
-    assert faulted.end() == 9
-    for rank, told in faulted.told.items():
-        if rank == 1 and variables == HOSTS and told["error"] == "PeerLost":
-            continue  # the other rank has left meanwhile, which it learns at the same time
-        assert (told["error"], told["culprit"]) == ("Timeout", 1), told
-        assert SILENT.search(told["text"]), told
+def test_it_ends_the_job_at_the_limit(another: Callable[..., FaultedJob]) -> None:
+    jobs = _start_all(another, HOROACC_SILENCE_WARNING_SECONDS="0", HOROACC_HANG_LIMIT_SECONDS="4")
+    for job in jobs:
+        if job.phase == "idle":  # who calls nothing hears of it with the next call
+            job.wait_for(lambda job=job: any(" error: " in line for line in job.err), "its end")
+            job.go.touch()
+        job.wait_for(lambda job=job: len(job.told) == job.size - 1, "the survivors' end")
+        # The one that was stopped is told as well, once it can listen.
+        job.go.touch()
+        job.signal(1, signal.SIGCONT)
+    for job in jobs:
+        assert job.end() == 9, (job.phase, job.told)
+        assert sorted(job.told) == list(range(job.size)), (job.phase, job.told)
+        for rank, told in job.told.items():
+            if job.phase == "shutdown":
+                assert told.get("error") == ("Aborted" if rank == 1 else None), told
+                continue
+            if rank == 1 and told["error"] == "PeerLost":
+                continue  # the others have left meanwhile, which it learns at the same time
+            assert (told["error"], told["culprit"]) == ("Timeout", 1), told
+            assert told["host"] == os.uname().nodename and told["hint"], told
+            assert SILENT.search(told["text"]), told
 
 
 EIGHT = """

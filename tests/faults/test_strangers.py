@@ -2,31 +2,44 @@
 
 from __future__ import annotations
 
-import resource
 import socket
 import threading
 
+import pytest
 import strangers
 import wire_format
-from linked_ranks import LinkedRanks
+from linked_ranks import PHASES, LinkedRanks
 
-# Both ends of a connection count against the limit of their own process only.
-CROWD = min(3000, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
+CROWD = 10_000  # idle connections to a port
 # Of the port that stays open (docs/security.md), and what a rank opens now and then.
 MOST_GUESTS, SOME = 256, 16
 
 
 def _visit(address: strangers.Address, secret: str, purpose: int) -> None:
     """One stranger of each kind."""
-    for _ in range(5):
+    for _ in range(3):
         strangers.noise(address)
     strangers.http(address)
     strangers.scan(address)
     strangers.wrong_secret(address, purpose)
     strangers.wrong_epoch(address, secret, purpose)
+    strangers.replayed(address, wire_format.greeting(purpose, 0, 2) + bytes(32))
 
 
-def test_while_the_ranks_meet(linked: LinkedRanks) -> None:
+def _visit_all(ports: set[strangers.Address], secret: str) -> None:
+    """All ports at once."""
+    visits = [
+        threading.Thread(target=_visit, args=(port, secret, wire_format.DATA)) for port in ports
+    ]
+    for visit in visits:
+        visit.start()
+    for visit in visits:
+        visit.join()
+
+
+@pytest.mark.parametrize("size", [2, 4])
+def test_while_the_ranks_meet(linked: LinkedRanks, size: int) -> None:
+    linked.size = size
     linked.start(0)
     address = ("127.0.0.1", linked.port)
     _await_listener(address)
@@ -34,48 +47,62 @@ def test_while_the_ranks_meet(linked: LinkedRanks) -> None:
     late.start()
     _visit(address, linked.secret, wire_format.RENDEZVOUS)
     # Who knows the secret, but is no rank that is missing, is told so and does not take a place.
-    for rank, size, word in ((2, 2, b"no place"), (0, 2, b"no place"), (1, 3, b"expects 3")):
-        assert word in _prove(address, linked.secret, rank, size), word
-    idle = strangers.Crowd(address, CROWD)
-    linked.start(1)
+    for rank, of, word in (
+        (size, size, "no place"),
+        (0, size, "no place"),
+        (1, size + 1, f"expects {size + 1}"),
+    ):
+        assert word.encode() in _prove(address, linked.secret, rank, of), word
+    idle = strangers.Crowd(address, CROWD // size)
+    assert idle.await_all() == CROWD // size
+    for rank in range(1, size):
+        linked.start(rank)
     linked.await_start()
     late.join()
     idle.leave()
     linked.end()
     (warning,) = _told_of(linked, 0)
     assert "to the rendezvous was turned away" in warning
-    assert not _told_of(linked, 1)
+    assert not any(_told_of(linked, rank) for rank in range(1, size))
 
 
-def test_while_the_job_runs(linked: LinkedRanks) -> None:
-    for rank in range(2):
+@pytest.mark.parametrize("size", [2, 4])
+def test_while_the_job_runs(linked: LinkedRanks, size: int) -> None:
+    """Some of each kind in every phase, and idle ones until the ranks have left."""
+    linked.size = size
+    for rank in range(size):
         linked.start(rank)
     linked.await_start()
     pids = {rank: one.process.pid for rank, one in linked.ranks.items()}
     ports = {address for pid in pids.values() for address in strangers.ports_of(pid)}
     # The data links' of each rank; those of the meeting are closed.
-    assert len(ports) == 2 and {host for host, _ in ports} == {"127.0.0.1"}
+    assert len(ports) == size and {host for host, _ in ports} == {"127.0.0.1"}
     fds = {rank: linked.holds(rank, "fds") for rank in pids}
     kib = {rank: linked.holds(rank, "kib") for rank in pids}
-    crowds = [strangers.Crowd(address, CROWD // 2) for address in ports]
     late = [threading.Thread(target=strangers.slow, args=(address, 3)) for address in ports]
     for thread in late:
         thread.start()
-    for address in ports:
-        _visit(address, linked.secret, wire_format.DATA)
-        strangers.replayed(address, wire_format.greeting(wire_format.DATA, 0, 2) + bytes(32))
+    for phase in PHASES:
+        linked.enter(phase)
+        _visit_all(ports, linked.secret)
+        linked.resume()
+        linked.await_steps(1)
+    linked.wait_for(
+        lambda: all(linked.holds(rank, "fds") <= fds[rank] + SOME for rank in pids), "their end"
+    )
+    crowds = [strangers.Crowd(address, CROWD * 2 // size) for address in ports]
+    assert sum(crowd.await_all() for crowd in crowds) == CROWD * 2
     linked.await_steps(20)
     for rank in pids:
         assert linked.holds(rank, "fds") <= fds[rank] + MOST_GUESTS + SOME
         assert linked.holds(rank, "kib") <= kib[rank] + (64 << 10)
-    for crowd in crowds:
-        crowd.leave()
+    linked.enter("idle")
+    linked.part()
+    linked.end()
     for thread in late:
         thread.join()
-    linked.wait_for(
-        lambda: all(linked.holds(rank, "fds") <= fds[rank] + SOME for rank in pids), "their end"
-    )
-    linked.end()
+    for crowd in crowds:
+        crowd.leave()
     for rank in pids:
         (warning,) = _told_of(linked, rank)
         assert "to the port of the data links was turned away" in warning

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -50,10 +51,15 @@ class Job:
         return self
 
     def __exit__(self, *_: object) -> None:
+        assert not self.end_all(), "the test's job left processes behind"
+
+    def end_all(self) -> list[tuple[int, str]]:
+        """Kills what is alive of this test's jobs, and gives it."""
         left = self.alive()
         for pid, _line in left:
-            os.kill(pid, signal.SIGKILL)
-        assert not left, "the test's job left processes behind"
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        return left
 
     def environ(self, **more: str) -> dict[str, str]:
         kept = {
@@ -67,11 +73,16 @@ class Job:
         return [sys.executable, "-m", "horoacc.launcher.main", *arguments]
 
     def run(
-        self, *arguments: str, stdin: str | None = None, code: int | None = 0, **more: str
+        self,
+        *arguments: str,
+        stdin: str | None = None,
+        code: int | None = 0,
+        seconds: float = SECONDS,
+        **more: str,
     ) -> Result:
         """Runs to the end; `code` is the exit code that must come, None: any."""
         process = self.start(*arguments, stdin=subprocess.PIPE, **more)
-        out, err = process.communicate((stdin or "").encode(), timeout=SECONDS)
+        out, err = process.communicate((stdin or "").encode(), timeout=seconds)
         result = Result(process.returncode, out.decode(), err.decode())
         assert code is None or result.code == code, result
         return result
