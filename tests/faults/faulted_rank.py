@@ -91,6 +91,7 @@ hvd.shutdown()
 # Memory of the engine stays mapped for arrays that may live in it, but nothing stays open.
 say(**told, left=sorted(held() - before))
 if "error" in told:
-    if told["culprit"] != place:  # who is at fault ends first, and the launcher then ends the job
+    # Who is at fault ends first, and the launcher then ends the job; who has left ends nothing.
+    if told["culprit"] != place and told["error"] != "Aborted":
         signal.sigtimedwait([signal.SIGTERM], 30)
     sys.exit(9)
