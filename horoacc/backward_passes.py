@@ -104,6 +104,18 @@ class Passes:
         return total / self.count if self._average and self.count > 1 else total
 
 
+def begin_step(optimizer: Any) -> None:
+    """Has a distributed optimizer of Keras forget the passes of a step that is not whole.
+
+    Args:
+        optimizer: It, or what scales losses around it. With any other nothing happens.
+    """
+    for one in (optimizer, getattr(optimizer, "inner_optimizer", None)):
+        accumulation = getattr(one, "_agg_helper", None)
+        if accumulation is not None:
+            accumulation.restart()
+
+
 class Schedule(Generic[Param]):
     """Counts backward passes and says which groups of gradients are to be submitted now.
 

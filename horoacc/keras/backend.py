@@ -98,6 +98,23 @@ class Backend(Protocol):
             HorovodInternalError: A reduction failed.
         """
 
+    def all_finite(self, gradients: Sequence[Any], travel: Travel) -> Any:
+        """Says whether all ranks' gradients are finite, each rank's own ones.
+
+        Args:
+            gradients: This rank's; the ranks may have different ones.
+            travel: How the optimizer's gradients travel.
+
+        Returns:
+            A truth value, the same on all ranks.
+        """
+
+    def spoiled_unless(self, finite: Any, gradient: Any) -> Any:
+        """Gives a gradient that is not finite if a truth value is false, otherwise itself."""
+
+    def trace(self) -> Any:
+        """Gives the outermost graph that is being made; None if calls are carried out now."""
+
     def with_own_errors(self, func: Callable[..., R]) -> Callable[..., R]:
         """Wraps a function so that an error of HoroACC's comes out of it as itself."""
 

@@ -91,22 +91,43 @@ class MetricAverageCallback(Callback):
         """Averages, in place.
 
         Raises:
-            ValueError: The ranks have not measured the same.
+            ValueError: The ranks have not measured the same, or something that is no number.
         """
         if not logs:
             logs = {} if logs is None else logs
-        names = sorted(logs)
-        everywhere = objects.allgather_object(names, name="keras.metrics.names")
+        values = {name: _numbers(logs[name]) for name in sorted(logs)}
+        titles = [_title(name, value) for name, value in values.items()]
+        everywhere = objects.allgather_object(titles, name="keras.metrics.names")
         for rank, others in enumerate(everywhere):
             if others != everywhere[0]:
                 raise ValueError(
                     f"MetricAverageCallback: rank {rank} has metrics {others} and rank 0 "
                     f"{everywhere[0]}; all ranks must measure the same."
                 )
-        if names:
-            values = np.array([float(logs[name]) for name in names], np.float64)
-            averages = arrays.allreduce(values, name="keras.metrics")
-            logs.update(zip(names, averages.tolist(), strict=True))
+        for name in [name for name, value in values.items() if value is None]:
+            raise ValueError(f"MetricAverageCallback: {name!r} is no number: {logs[name]!r}.")
+        if titles:
+            flat = np.concatenate([np.ravel(value) for value in values.values()])
+            ends = np.cumsum([value.size for value in values.values()])
+            averages = np.split(arrays.allreduce(flat, name="keras.metrics"), ends[:-1])
+            for (name, value), mean in zip(values.items(), averages, strict=True):
+                logs[name] = mean.reshape(value.shape) if value.ndim else mean.item()
+
+
+def _numbers(metric: Any) -> Any:
+    """A metric as an array of float64: most have one number, some have one for each class."""
+    try:
+        if keras.ops.is_tensor(metric):
+            metric = keras.ops.convert_to_numpy(metric)
+        return np.asarray(metric, np.float64)
+    except (TypeError, ValueError):
+        return None
+
+
+def _title(name: str, value: Any) -> str:
+    if value is None:
+        return f"{name} (no number)"
+    return f"{name} of shape {value.shape}" if value.ndim else name
 
 
 class RankZeroCheckpoint(BatchHooks, keras.callbacks.ModelCheckpoint):  # type: ignore[misc]

@@ -6,8 +6,9 @@ it travels in the module of the backend; here is what an optimizer of Keras know
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +19,7 @@ from horoacc.backward_passes import Passes
 from horoacc.compression import Compressor
 from horoacc.keras import backend
 from horoacc.keras.backend import Member, Travel
+from horoacc.keras.reduced_ahead import ReducedAhead
 from horoacc.process_sets import ProcessSet
 
 
@@ -60,8 +62,10 @@ class GradientReduction:
         self._local: set[Hashable] = set()
         self._names: dict[Hashable, str] = {}
         self._travel: Travel | None = None
-        self._ahead = False
+        self.ahead = ReducedAhead(wishes.op)
+        """What was reduced before it is applied."""
         self._done = False
+        self._overflow_counts = False
         self._sums: dict[Hashable, Any] = {}
         self._seen: set[Hashable] = set()
         self.counter: Any = 0
@@ -116,9 +120,8 @@ class GradientReduction:
             variables: The variables.
             step: Steps with reduced gradients; if it comes back here, they are not reduced again.
         """
-        if self._done or self._ahead:
-            self._ahead = False
-            step(gradients)
+        if self._done or self.ahead.covers(gradients):
+            self._step(step, gradients)
         elif self.passes == 1:
             self._step(step, self.reduce(gradients, variables))
         else:
@@ -131,15 +134,31 @@ class GradientReduction:
             keras.ops.cond(due, end, lambda: None)
 
     def _step(self, step: Callable[[Sequence[Any]], Any], gradients: Sequence[Any]) -> None:
-        self._done = True
-        try:
+        with self.leaving_as_they_are():
             step(gradients)
-        finally:
-            self._done = False
 
-    def reduced_ahead(self) -> None:
-        """Notes that the next gradients to be applied are reduced already."""
-        self._ahead = True
+    @contextlib.contextmanager
+    def leaving_as_they_are(self) -> Iterator[None]:
+        """Has `apply` step with the gradients that it gets."""
+        before, self._done = self._done, True
+        try:
+            yield
+        finally:
+            self._done = before
+
+    def agree_on_overflow(self) -> None:
+        """From now on gradients that are not finite are so on all ranks, local ones as well.
+
+        What scales losses looks at them, and skips the step or does not.
+        """
+        self._overflow_counts = True
+
+    def restart(self) -> None:
+        """Begins a step: no pass of it has been accumulated."""
+        if self._sums:
+            self.counter.assign(0)
+        self._seen.clear()
+        self.ahead.forget()
 
     def _accumulate(self, gradients: Sequence[Any], variables: Sequence[Any]) -> Any:
         """Adds a pass to the sums of its step; says whether it is the last."""
@@ -214,6 +233,11 @@ class GradientReduction:
         order = [wanted[key] for part in parts for key in part]
         for index, gradient in zip(order, place.reduce_gradients(members, travel), strict=True):
             reduced[index] = gradient
+        if self._overflow_counts and not local.isdisjoint(keys):
+            mine = [gradients[index] for index, key in enumerate(keys) if key in local]
+            finite = place.all_finite([one for one in mine if one is not None], travel)
+            first = next(index for index, one in enumerate(reduced) if one is not None)
+            reduced[first] = place.spoiled_unless(finite, reduced[first])
         return reduced
 
     def _prepared(self, keys: Sequence[Hashable], variables: Sequence[Any]) -> Travel:

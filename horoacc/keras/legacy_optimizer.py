@@ -190,7 +190,9 @@ def distribute(optimizer: Any, wishes: Wishes) -> Any:
             name: value for name, value in optimizer.get_config().items()
             if name in ("dynamic", "initial_scale", "dynamic_growth_steps")
         }  # fmt: skip
-        return type(optimizer)(distribute(inner, wishes), **scaling)
+        distributed = distribute(inner, wishes)
+        distributed._reduction.agree_on_overflow()
+        return type(optimizer)(distributed, **scaling)
     config = dict(optimizer.get_config())
     # What holds no state is shared: a schedule of a user's may have no name that can be looked up.
     schedule = schedule_of(optimizer)

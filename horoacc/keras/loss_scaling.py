@@ -2,7 +2,8 @@
 
 `LossScaleOptimizer.apply` looks for infinities before it calls the optimizer inside, and
 `model.compile` puts it around an optimizer that is distributed already. Gradients are reduced
-before it looks.
+before it looks; of gradients that a rank keeps to itself the ranks tell each other whether they are
+finite.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ def _heeding_apply(original: Any) -> Any:
         variables = (
             self._trainable_variables if trainable_variables is None else trainable_variables
         )
+        inner._reduction.agree_on_overflow()
         inner._apply_reduced(list(grads), variables, functools.partial(original, self))
 
     apply._heeds_distributed_optimizers = True  # type: ignore[attr-defined]

@@ -96,9 +96,11 @@ class _DistributedOptimizer(ReducesGradients):
             The optimizer's count of iterations.
         """
         del name
+        apply = super().apply_gradients  # type: ignore[misc]
         if skip_gradients_aggregation or not experimental_aggregate_gradients:
-            self._reduction.reduced_ahead()
-        return super().apply_gradients(list(grads_and_vars))  # type: ignore[misc]
+            with self._reduction.leaving_as_they_are():
+                return apply(list(grads_and_vars))
+        return apply(list(grads_and_vars))
 
     def _allreduce(self, grads: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
         return self._reduction.reduce(list(grads), list(variables))
@@ -109,14 +111,15 @@ class _DistributedOptimizer(ReducesGradients):
         if self._reduction.passes > 1:
             return list(grads)
         reduced = self._allreduce(grads, variables)
-        self._reduction.reduced_ahead()
+        self._reduction.ahead.note(reduced)
         return reduced
 
     def compute_gradients(self, loss: Any, var_list: Any, tape: Any = None) -> list[Any]:
         """Computes reduced gradients, for `apply_gradients`.
 
         With several backward passes a step they are this rank's: they are reduced when they are
-        applied for the last of them.
+        applied for the last of them. What is made of the gradients (clipped ones, say) may be
+        applied just as well, by the function that computes them.
 
         Args:
             loss: The loss; on TensorFlow without a tape, a function that computes it.
@@ -236,6 +239,8 @@ def distribute(optimizer: Any, wishes: Wishes) -> Any:
         return legacy_optimizer.distribute(optimizer, wishes)
     copied = _copy(optimizer)
     copied._reduction = GradientReduction(wishes, copied._var_key)
+    if hasattr(copied, "inner_optimizer"):  # it scales losses
+        copied._reduction.agree_on_overflow()
     _take_state(optimizer, copied)
     teach_loss_scaling()
     return copied

@@ -90,6 +90,32 @@ class TensorFlowBackend:
                 reduced.extend(_single(member, travel) for member in part)
         return reduced
 
+    def all_finite(self, gradients: Sequence[Any], travel: Travel) -> Any:
+        """See `Backend.all_finite`."""
+        values = [one.values if isinstance(one, tf.IndexedSlices) else one for one in gradients]
+        finite = [tf.reduce_all(tf.math.is_finite(value)) for value in values]
+        mine = tf.cast(tf.reduce_all(tf.stack([*finite, True])), tf.int32)
+        everywhere = hvd.allreduce(
+            mine, op=hvd.Min, name=_op_name(f"{travel.name}.finite"),
+            process_set=travel.process_set, ignore_name_scope=True,
+        )  # fmt: skip
+        return everywhere > 0
+
+    def spoiled_unless(self, finite: Any, gradient: Any) -> Any:
+        """See `Backend.spoiled_unless`."""
+        return self.scaled(gradient, tf.where(finite, 1.0, float("nan")))
+
+    def trace(self) -> Any:
+        """See `Backend.trace`."""
+        if tf.executing_eagerly():
+            return None
+        graph = tf.compat.v1.get_default_graph()
+        while getattr(graph, "outer_graph", None) is not None:
+            if not getattr(graph.outer_graph, "building_function", False):
+                break
+            graph = graph.outer_graph
+        return graph
+
     def with_own_errors(self, func: Callable[..., R]) -> Callable[..., R]:
         """Wraps a function so that TensorFlow's errors of HoroACC's ops come out as HoroACC's."""
 
@@ -105,7 +131,7 @@ class TensorFlowBackend:
 
         return translated
 
-    def scaled(self, gradient: Any, factor: float) -> Any:
+    def scaled(self, gradient: Any, factor: Any) -> Any:
         """Multiplies a gradient."""
         return tf.math.scalar_mul(tf.cast(factor, gradient.dtype), gradient)
 

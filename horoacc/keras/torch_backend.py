@@ -116,6 +116,24 @@ class TorchBackend:
         present = reduced.pop().tolist()
         return [gradient if some else None for gradient, some in zip(reduced, present, strict=True)]
 
+    @_disable_dynamo
+    @torch.no_grad()
+    def all_finite(self, gradients: Sequence[torch.Tensor], travel: Travel) -> bool:
+        """See `Backend.all_finite`."""
+        dense = [self.dense(gradient) for gradient in gradients]
+        mine = torch.tensor(int(all(bool(torch.isfinite(one).all()) for one in dense)))
+        everywhere = hvd.allreduce(
+            mine, op=hvd.Min, name=f"{travel.name}.finite", process_set=travel.process_set
+        )
+        return bool(everywhere.item())
+
+    def spoiled_unless(self, finite: bool, gradient: torch.Tensor) -> torch.Tensor:
+        """See `Backend.spoiled_unless`."""
+        return gradient if finite else gradient * float("nan")
+
+    def trace(self) -> None:
+        """There are no graphs that run without this code."""
+
     def with_own_errors(self, func: Callable[..., R]) -> Callable[..., R]:
         """Gives the function itself: torch's calls raise HoroACC's errors."""
         return func

@@ -13,7 +13,8 @@ import weakref
 from collections import Counter
 from typing import Any
 
-_NUMBER = re.compile(r"_\d+$")
+# Also in the middle, as in the gradient of a loop: while_body_12_grad_34.
+_NUMBER = re.compile(r"_\d+(?=_|$)")
 
 # By outermost function: a function that is traced again has the same names again.
 _taken: weakref.WeakKeyDictionary[Any, Counter[str]] = weakref.WeakKeyDictionary()

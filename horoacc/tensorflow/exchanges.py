@@ -10,10 +10,11 @@ from typing import Any
 
 import tensorflow as tf
 
-from horoacc.calls import ALLGATHER
+from horoacc.calls import ALLGATHER, ALLTOALL, BROADCAST
 from horoacc.complaints import check_group
 from horoacc.process_sets import ProcessSet, global_process_set
 from horoacc.tensorflow import raw_ops
+from horoacc.tensorflow.complaints import complaining, tensor_of
 from horoacc.tensorflow.raw_ops import as_written, set_id
 from horoacc.tensorflow.variables import broadcast_in_place, variable_of
 
@@ -48,7 +49,8 @@ def allgather(
     Raises:
         tf.errors.OpError: The collective failed; the module says which error means what.
     """
-    tensor = tf.convert_to_tensor(tensor)
+    with complaining(ALLGATHER, name, process_set):
+        tensor = tensor_of(tensor)
     return raw_ops.allgather([tensor], name, set_id(process_set), False, ignore_name_scope)[0]
 
 
@@ -68,7 +70,8 @@ def grouped_allgather(
         ValueError: There are no tensors.
     """
     check_group(tensors, ALLGATHER, name, process_set)
-    given = [tf.convert_to_tensor(tensor) for tensor in tensors]
+    with complaining(ALLGATHER, name, process_set, len(tensors)):
+        given = [tensor_of(tensor) for tensor in tensors]
     return raw_ops.allgather(given, name, set_id(process_set), True, ignore_name_scope)
 
 
@@ -95,7 +98,8 @@ def broadcast(
     Raises:
         tf.errors.OpError: The collective failed; the module says which error means what.
     """
-    tensor = tf.convert_to_tensor(tensor)
+    with complaining(BROADCAST, name, process_set):
+        tensor = tensor_of(tensor)
     return raw_ops.broadcast(tensor, root_rank, name, set_id(process_set), ignore_name_scope)
 
 
@@ -154,8 +158,9 @@ def alltoall(
     Raises:
         tf.errors.OpError: The collective failed; the module says which error means what.
     """
-    tensor = tf.convert_to_tensor(tensor)
-    rows = tf.zeros([0], tf.int32) if splits is None else tf.cast(splits, tf.int32)
+    with complaining(ALLTOALL, name, process_set):
+        tensor = tensor_of(tensor)
+        rows = tf.zeros([0], tf.int32) if splits is None else tf.cast(splits, tf.int32)
     output, received = raw_ops.alltoall(tensor, rows, name, set_id(process_set), ignore_name_scope)
     return output if splits is None else (output, received)
 

@@ -11,39 +11,24 @@ job is over or a rank was lost.
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
 
-from horoacc.calls import ALLREDUCE, REDUCESCATTER, check_factors, member_names, resolve_op
-from horoacc.complaints import check_group, complain
+from horoacc.calls import ALLREDUCE, REDUCESCATTER, check_factors, resolve_op
+from horoacc.complaints import check_group
 from horoacc.compression import Compressor, check_no_codec, decompress_all, is_codec
 from horoacc.dtypes import Average
 from horoacc.process_sets import ProcessSet, global_process_set
 from horoacc.tensorflow import raw_ops
 from horoacc.tensorflow.coded import allreduce_coded
+from horoacc.tensorflow.complaints import complaining, tensor_of
 from horoacc.tensorflow.compression import Compression
 from horoacc.tensorflow.raw_ops import as_written, set_id
 from horoacc.tensorflow.sparse import allreduce_sparse
 
 __all__ = ["allreduce", "grouped_allreduce", "grouped_reducescatter", "reducescatter"]
-
-
-@contextlib.contextmanager
-def _complaining(
-    collective: int, name: str | None, process_set: ProcessSet, count: int | None = None
-) -> Iterator[None]:
-    """As `horoacc.complaints.complaining`, for calls that are made now and not by a graph."""
-    try:
-        yield
-    except Exception as error:
-        if tf.executing_eagerly():
-            what = {ALLREDUCE: "allreduce", REDUCESCATTER: "reducescatter"}[collective]
-            first = member_names(what, name, count)[0]
-            complain(error, collective, first, process_set, count is not None and count > 1)
-        raise
 
 
 @as_written
@@ -86,17 +71,18 @@ def allreduce(
         NotImplementedError: Slices with another reduction than Average and Sum, or with factors.
     """
     del device_dense, device_sparse
-    with _complaining(ALLREDUCE, name, process_set):
+    with complaining(ALLREDUCE, name, process_set):
         op = resolve_op(op, average)
         scales = check_factors((prescale_factor, postscale_factor))
     if isinstance(tensor, tf.IndexedSlices):
         return allreduce_sparse(tensor, op, scales, name, process_set, ignore_name_scope)
-    tensor = tf.convert_to_tensor(tensor)
+    with complaining(ALLREDUCE, name, process_set):
+        tensor = tensor_of(tensor)
     if is_codec(compression):
         if tensor.dtype.is_floating:
             return allreduce_coded([tensor], compression, name, op, scales, process_set)[0]
         compression = Compression.none
-    with _complaining(ALLREDUCE, name, process_set):
+    with complaining(ALLREDUCE, name, process_set):
         compressed, context = compression.compress(tensor)
     (reduced,) = raw_ops.allreduce(
         [compressed], name, op, scales, set_id(process_set), False, ignore_name_scope
@@ -139,15 +125,15 @@ def grouped_allreduce(
             )
             for index, tensor in enumerate(tensors)
         ]  # fmt: skip
-    with _complaining(ALLREDUCE, name, process_set, len(tensors)):
+    with complaining(ALLREDUCE, name, process_set, len(tensors)):
         op = resolve_op(op, average)
         scales = check_factors((prescale_factor, postscale_factor))
-        tensors = [tf.convert_to_tensor(tensor) for tensor in tensors]
+        tensors = [tensor_of(tensor) for tensor in tensors]
     if is_codec(compression):
         if all(tensor.dtype.is_floating for tensor in tensors):
             return allreduce_coded(tensors, compression, name, op, scales, process_set)
         compression = Compression.none
-    with _complaining(ALLREDUCE, name, process_set, len(tensors)):
+    with complaining(ALLREDUCE, name, process_set, len(tensors)):
         compressed = [compression.compress(tensor) for tensor in tensors]
     reduced = raw_ops.allreduce(
         [tensor for tensor, _ in compressed], name, op, scales, set_id(process_set), True,
@@ -190,10 +176,10 @@ def reducescatter(
         ValueError: The compression is a codec.
     """
     del device_dense
-    with _complaining(REDUCESCATTER, name, process_set):
+    with complaining(REDUCESCATTER, name, process_set):
         check_no_codec(compression)
         scales = check_factors((prescale_factor, postscale_factor))
-        compressed, context = compression.compress(tf.convert_to_tensor(tensor))
+        compressed, context = compression.compress(tensor_of(tensor))
     (part,) = raw_ops.reducescatter(
         [compressed], name, op, scales, set_id(process_set), False, ignore_name_scope
     )
@@ -218,10 +204,10 @@ def grouped_reducescatter(
     """
     del device_dense
     check_group(tensors, REDUCESCATTER, name, process_set)
-    with _complaining(REDUCESCATTER, name, process_set, len(tensors)):
+    with complaining(REDUCESCATTER, name, process_set, len(tensors)):
         check_no_codec(compression)
         scales = check_factors((prescale_factor, postscale_factor))
-        compressed = [compression.compress(tf.convert_to_tensor(tensor)) for tensor in tensors]
+        compressed = [compression.compress(tensor_of(tensor)) for tensor in tensors]
     parts = raw_ops.reducescatter(
         [tensor for tensor, _ in compressed], name, op, scales, set_id(process_set), True
     )

@@ -17,7 +17,8 @@ _SAVING = "keras_api/test_keras_saving.py::test_"
 _CALLBACKS = "keras_api/test_keras_callbacks.py::test_"
 _ELASTIC = "keras_api/test_keras_elastic.py::test_"
 _WHOLE = "keras_api/test_keras_whole.py::test_a_whole_training"
-_AHEAD = _OPTIMIZER + "what_is_reduced_ahead_is_not_reduced_again"
+_COMPUTED = "keras_api/test_keras_ahead.py::test_"
+_AHEAD = _COMPUTED + "what_is_reduced_ahead_is_not_reduced_again"
 _PASSES = _OPTIMIZER + "backward_passes_per_step"
 _REFUSED = (_WRAPPING + "refused",)
 
@@ -49,8 +50,8 @@ ROWS = [
     _row("op constants", _FUNCTIONS + "job", errors=_REFUSED),
     _row("register_local_var", _OPTIMIZER + "local_layers",
          _OPTIMIZER + "local_layers_in_a_graph", errors="any variable may be local"),
-    _row("compute_gradients", _OPTIMIZER + "compute_gradients"),
-    _row("get_gradients", _OPTIMIZER + "compute_gradients"),
+    _row("compute_gradients", _COMPUTED + "compute_gradients"),
+    _row("get_gradients", _COMPUTED + "compute_gradients"),
     _row("_allreduce", _AHEAD, errors=(_WRAPPING + "ranks_that_disagree_are_told",),
          error_sizes=SEVERAL),
     _row("_aggregate_gradients", _AHEAD, errors=(_WRAPPING + "ranks_that_disagree_are_told",),

@@ -94,6 +94,14 @@ def test_metric_average() -> None:
     if hvd.size() > 1:
         with pytest.raises(ValueError, match=r"rank 1 has metrics \['accuracy', 'loss'\]"):
             callback.on_epoch_end(2, dict(logs) if hvd.rank() else {"loss": 1.0})
+        with pytest.raises(ValueError, match=r"\['f1 of shape \(3,\)'\] and rank 0 \['f1'\]"):
+            callback.on_epoch_end(3, {"f1": np.ones(3) if hvd.rank() else 1.0})
+    of_classes = {"f1": keras.ops.convert_to_tensor([1.0, 2.0, 6.0 * hvd.rank()]), "loss": 2.0}
+    callback.on_epoch_end(4, of_classes)
+    assert of_classes["f1"].tolist() == [1.0, 2.0, 3.0 * (hvd.size() - 1)]
+    assert of_classes["loss"] == 2.0
+    with pytest.raises(ValueError, match="'text' is no number: 'x'"):
+        callback.on_epoch_end(5, {"text": "x"})
 
 
 @on_both

@@ -130,3 +130,25 @@ def test_run_goes_back_to_the_last_commit() -> None:
     assert np.isfinite(training.values(model)[0]).all()
     with pytest.raises(ZeroDivisionError):  # what is no error of the job is nobody's to undo
         hvd.elastic.run(lambda state: 1 // 0)(state)
+
+
+@mostly_on_torch
+@ranks(1, 2)
+def test_a_step_that_is_not_whole_begins_again() -> None:
+    import keras_training as training
+
+    model = training.network()
+    optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(1.0), backward_passes_per_step=3)
+    model.compile(optimizer, loss="mse")
+    weights = model.trainable_weights
+    state = hvd.elastic.KerasState(model)
+    start = training.values(model)
+    for back in (state.restore, state.sync):
+        for _ in range(2 if hvd.rank() == 0 else 1):
+            optimizer.apply(training.gradients(weights, 100.0), weights)
+        back()
+        assert int(optimizer._agg_helper.counter) == 0
+    for _ in range(3):
+        optimizer.apply(training.gradients(weights, 1.0), weights)
+    for found, value in zip(training.values(model), start, strict=True):
+        assert np.allclose(found, value - 3.0, atol=1e-5)

@@ -74,3 +74,36 @@ def test_fit_with_the_policy(passes: int) -> None:
     )  # fmt: skip
     # float16 has 11 binary digits; each of 4 steps moves a weight by 0.05 of a gradient below 2.
     training.close(model, alone, 4 * 0.05 * 2 * 2.0**-9)
+
+
+@on_both
+@ranks(1, 2, 4)
+@pytest.mark.parametrize("how", ["layers", "registered"])
+def test_overflow_in_a_local_layer_is_everybodys(how: str) -> None:
+    import keras_training as training
+
+    model = training.network(dtype="float32")
+    local = model.layers[0]
+    sgd = keras.optimizers.SGD(1.0)
+    if how == "layers":
+        scaler = keras.optimizers.LossScaleOptimizer(sgd, initial_scale=8.0)
+        optimizer = hvd.PartialDistributedOptimizer(scaler, local_layers=[local])
+    else:
+        inner = hvd.DistributedOptimizer(sgd)
+        for variable in local.trainable_weights:
+            inner.register_local_var(variable)
+        optimizer = keras.optimizers.LossScaleOptimizer(inner, initial_scale=8.0)
+    weights = model.trainable_weights
+    optimizer.build(weights)
+    start = training.values(model)
+    overflown = training.gradients(weights, 8.0)
+    if hvd.rank() == hvd.size() - 1:
+        overflown[1] = overflown[1] * np.inf
+    optimizer.apply(overflown, weights)
+    assert float(keras.ops.convert_to_numpy(optimizer.dynamic_scale)) == 4.0
+    for found, value in zip(training.values(model), start, strict=True):
+        assert (found == value).all()
+    optimizer.apply(training.gradients(weights, 4.0), weights)
+    scale = hvd.size()  # of local gradients, unless scale_local_gradients=False
+    for index, (found, value) in enumerate(zip(training.values(model), start, strict=True)):
+        assert np.allclose(found, value - (1.0 / scale if index < 2 else 1.0), atol=1e-5)

@@ -201,7 +201,9 @@ def step_with_local_layers(how: str) -> None:
             scale_local_gradients=how == "scaled",
         )  # fmt: skip
     training.fit(model, optimizer, training.share(1))
-    mine, everybody = (gradients(start, *data) for data in (training.share(1), training.whole(1)))
+    mine, everybody = (
+        training.by_hand(start, *data) for data in (training.share(1), training.whole(1))
+    )
     factor = 1.0 if how == "layers" else 1.0 / hvd.size()
     wanted = [
         start[0] - rate * factor * mine[0], start[1] - rate * factor * mine[1],
@@ -209,15 +211,6 @@ def step_with_local_layers(how: str) -> None:
     ]  # fmt: skip
     for found, value in zip(training.values(model), wanted, strict=True):
         assert np.abs(found - value).max() <= training.TOLERANCE
-
-
-def gradients(weights: list[Any], x: Any, y: Any) -> list[Any]:
-    """Of the mean squared error of `keras_training.network`, by hand."""
-    first, first_bias, second, second_bias = weights
-    hidden = np.tanh(x @ first + first_bias)
-    error = 2 * (hidden @ second + second_bias - y) / y.size
-    back = (error @ second.T) * (1 - hidden**2)
-    return [x.T @ back, back.sum(0), hidden.T @ error, error.sum(0)]
 
 
 @on_both
@@ -258,67 +251,6 @@ def test_gradient_that_only_one_rank_has() -> None:
     assert np.allclose(found[3], start[3] - 1.0, atol=1e-6)
 
 
-@mostly_on_torch
-@ranks(1, 2, 4)
-def test_what_is_reduced_ahead_is_not_reduced_again() -> None:
-    import keras_training as training
-
-    model = training.network()
-    optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(1.0), op=hvd.Sum)
-    weights = model.trainable_weights
-    grads = [keras.ops.ones_like(weight) * (hvd.rank() + 1) for weight in weights]
-    total = sum(range(1, hvd.size() + 1))
-    for found in optimizer._allreduce(grads, weights):
-        assert (keras.ops.convert_to_numpy(found) == total).all()
-    start = training.values(model)
-    grads = [keras.ops.ones_like(weight) * (hvd.rank() + 1) for weight in weights]
-    reduced = optimizer._aggregate_gradients(zip(grads, weights, strict=True))
-    optimizer.apply_gradients(zip(reduced, weights, strict=True))
-    optimizer.apply_gradients(
-        zip(grads_of(weights, 10), weights, strict=True), experimental_aggregate_gradients=False
-    )
-    optimizer.apply_gradients(zip(grads_of(weights, 100), weights, strict=True))
-    for found, value in zip(training.values(model), start, strict=True):
-        assert np.allclose(found, value - total - 10 - 100 * hvd.size(), atol=1e-4)
-    assert len(optimizer.variables) == len(optimizer.variables())
-
-
-def grads_of(weights: Any, value: float) -> list[Any]:
-    return [keras.ops.ones_like(weight) * value for weight in weights]
-
-
-@on_both
-@ranks(1, 2, 4)
-def test_compute_gradients() -> None:
-    import keras_training as training
-
-    model = training.network()
-    start = training.values(model)
-    optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(1.0))
-    x, y = training.share(1)
-    weights = model.trainable_weights
-    in_graphs = keras.backend.backend() == "tensorflow"
-
-    def loss() -> Any:
-        return keras.ops.mean(keras.ops.square(model(x) - keras.ops.convert_to_tensor(y)))
-
-    def reduced() -> list[Any]:
-        return list(optimizer.get_gradients(loss if in_graphs else loss(), weights))
-
-    wanted = gradients(start, *training.whole(1))
-    for way in [reduced, tf.function(reduced)] if in_graphs else [reduced]:
-        for found, value in zip(way(), wanted, strict=True):
-            assert np.abs(keras.ops.convert_to_numpy(found) - value).max() <= training.TOLERANCE
-    pairs = optimizer.compute_gradients(loss if in_graphs else loss(), weights)
-    optimizer.apply_gradients(pairs)
-    for found, value, step in zip(training.values(model), start, wanted, strict=True):
-        assert np.abs(found - (value - step)).max() <= training.TOLERANCE
-    with pytest.raises(ValueError, match="grad_loss"):
-        optimizer._compute_gradients(loss, weights, grad_loss=1)
-    with pytest.raises(ValueError, match="tape"):
-        optimizer.compute_gradients(1.0, weights, tape=None if in_graphs else object())
-
-
 @on_both
 @ranks(2)
 def test_ranks_may_have_used_other_optimizers() -> None:
@@ -332,13 +264,13 @@ def test_ranks_may_have_used_other_optimizers() -> None:
     if hvd.rank() == 0:
         twice = hvd.DistributedOptimizer(training.sgd(), groups=[weights[:1], weights[:2]])
         with pytest.raises(ValueError, match="disjoint"):
-            twice.apply(grads_of(weights, 1.0), weights)
+            twice.apply(training.gradients(weights, 1.0), weights)
     optimizers = [hvd.DistributedOptimizer(keras.optimizers.SGD(1.0)) for _ in models]
 
     def step() -> None:
         for model, optimizer in zip(models, optimizers, strict=True):
             trained = model.trainable_weights
-            optimizer.apply(grads_of(trained, float(hvd.rank())), trained)
+            optimizer.apply(training.gradients(trained, float(hvd.rank())), trained)
 
     for model, optimizer in zip(models, optimizers, strict=True):
         optimizer.build(model.trainable_weights)

@@ -283,3 +283,21 @@ def test_xla_is_refused_with_what_to_do() -> None:
     # What the text says to do.
     gradient = tf.function(lambda x: 2 * x, jit_compile=True)(tf.ones([2]))
     same(hvd.allreduce(gradient), np.array([2, 2], np.float32))
+
+
+def test_what_is_no_tensor_is_told_to_the_others() -> None:
+    """Only the last rank's is none; the others' calls end, and calls without names stay in step."""
+    me, last = hvd.rank(), hvd.size() - 1
+    ragged = tf.ragged.constant([[1.0], [2.0, 3.0]])
+    sparse = tf.sparse.from_dense([[1.0, 0.0]])
+    good = tf.ones([hvd.size()])
+    for call in (hvd.allreduce, hvd.allgather, lambda one: hvd.broadcast(one, 0), hvd.alltoall,
+                 hvd.reducescatter):  # fmt: skip
+        for bad, text in ((ragged, r"\.flat_values"), (sparse, r"\.values"), ([[1], [2, 3]], ".")):
+            if me == last:
+                with pytest.raises((TypeError, ValueError), match=text):
+                    call(bad)
+            else:
+                with pytest.raises(tf.errors.FailedPreconditionError, match=f"rank {last}"):
+                    call(good)
+    assert hvd.allreduce(good, op=hvd.Sum).numpy()[0] == hvd.size()

@@ -316,3 +316,26 @@ def test_names_of_calls() -> None:
         for op in graph.get_operations() if op.type == "HorovodAllreduce"
     ]  # fmt: skip
     assert mine == ["outer/scope/allreduce.same", "outer/allreduce.same"]
+
+
+def test_names_of_gradients() -> None:
+    """Of calls in loops and branches, on ranks that have traced more than others."""
+    me, size = hvd.rank(), hvd.size()
+
+    @tf.function
+    def slope(x: Any, times: Any) -> Any:
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = x
+            for _ in tf.range(times):
+                y = hvd.allreduce(y * x, op=hvd.Sum, name="loop") / size
+            y = hvd.allreduce(y, op=hvd.Sum, name="branch") / size if times > 1 else 2 * y
+        return tape.gradient(y, x)
+
+    for turn in range(3 * me):
+        slope.get_concrete_function(tf.zeros([2 + turn]), tf.constant(0))
+    x = tf.fill([1], 2.0)
+    for _ in range(2):
+        # Equal ranks: reducing changes neither values nor slopes. It is x^3, and 2 x^2.
+        assert slope(x, tf.constant(2)).numpy()[0] == 3 * 2.0**2
+        assert slope(x, tf.constant(1)).numpy()[0] == 2 * 2 * 2.0

@@ -7,6 +7,7 @@ from typing import Any
 import keras
 
 from horoacc import basics
+from horoacc.backward_passes import begin_step
 from horoacc.elastic import ObjectState
 from horoacc.keras import backend
 from horoacc.keras.optimizer_state import variables_of
@@ -53,7 +54,11 @@ class KerasState(ObjectState):
         super().save()
 
     def restore(self) -> None:
-        """Goes back to what was last saved, in place for model and optimizer."""
+        """Goes back to what was last saved, in place for model and optimizer.
+
+        Of a step of several backward passes the ranks begin with the first.
+        """
+        begin_step(self.optimizer)
         if self._saved_values:
             for variable, value in zip(self._variables(), self._saved_values, strict=True):
                 variable.assign(value)
@@ -61,6 +66,7 @@ class KerasState(ObjectState):
 
     def sync(self) -> None:
         """Gives all ranks the values of rank 0, and saves them. Every rank calls it."""
+        begin_step(self.optimizer)
         variables = self._variables()
         if variables:
             backend.current().broadcast_variables(variables, 0, "keras.state")

@@ -8,6 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from horoacc import basics
+from horoacc.backward_passes import begin_step
 from horoacc.elastic import ObjectState
 from horoacc.tensorflow.functions import broadcast_object, broadcast_variables
 from horoacc.tensorflow.variables import variable_of
@@ -141,13 +142,18 @@ class TensorFlowKerasState(ObjectState):
         super().save()
 
     def restore(self) -> None:
-        """Goes back to what was last saved, in place."""
+        """Goes back to what was last saved, in place.
+
+        Of a step of several backward passes the ranks begin with the first.
+        """
+        begin_step(self.optimizer)
         for variable, value in zip(self._variables(), self._saved_values, strict=True):
             variable.assign(value)
         super().restore()
 
     def sync(self) -> None:
         """Gives all ranks the values of rank 0, and saves them. Every rank calls it."""
+        begin_step(self.optimizer)
         broadcast_variables(self._variables(), root_rank=0)
         self._saved_values = self._values()
         super().sync()

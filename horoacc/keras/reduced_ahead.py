@@ -1,0 +1,84 @@
+"""Gradients that `compute_gradients` has reduced already, and what is made of them.
+
+Between computing and applying a caller may change gradients (clip them, say), which makes other
+tensors of them, and may as well leave them alone and train with others. What tells is the trace:
+what one function computes and then applies is the same each time the function runs. Outside of
+functions reducing once more changes nothing, unless it adds or multiplies.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+from typing import Any
+
+from horoacc.dtypes import OP_NAMES, Product, Sum
+from horoacc.keras import backend
+
+
+class ReducedAhead:
+    """What one optimizer has reduced before it was asked to step."""
+
+    def __init__(self, op: int) -> None:
+        """Notes nothing yet.
+
+        Args:
+            op: The reduction.
+        """
+        self._op = op
+        self._twice_is_once = op not in (Sum, Product)
+        self._trace: weakref.ref[Any] | None = None
+        self._gradients: Sequence[Any] = ()
+
+    def note(self, gradients: Sequence[Any]) -> None:
+        """Notes gradients that are reduced.
+
+        Args:
+            gradients: They; None where there is none.
+        """
+        trace = backend.current().trace()
+        self._trace = None if trace is None else weakref.ref(trace)
+        # In a trace nothing is compared, and its tensors would keep it.
+        self._gradients = list(gradients) if trace is None else ()
+
+    def forget(self) -> None:
+        """Forgets what was noted."""
+        self._trace, self._gradients = None, ()
+
+    def covers(self, gradients: Sequence[Any]) -> bool:
+        """Says whether gradients are not to be reduced any more, and forgets that they are.
+
+        Args:
+            gradients: What is to be applied.
+
+        Returns:
+            Whether they were noted, or made of what was noted.
+
+        Raises:
+            ValueError: They may have been reduced in a function that is over, and reducing them
+                again would be wrong.
+        """
+        here = backend.current().trace()
+        if self._trace is not None:
+            return self._covers_traced(here)
+        noted, self._gradients = self._gradients, ()
+        if here is not None or not noted:
+            return False
+        ids = {id(gradient) for gradient in noted}
+        same = all(gradient is None or id(gradient) in ids for gradient in gradients)
+        return same or not self._twice_is_once
+
+    def _covers_traced(self, here: Any) -> bool:
+        assert self._trace is not None
+        if here is not None and self._trace() is here:
+            self.forget()
+            return True
+        if here is None and not self._twice_is_once:
+            name = OP_NAMES[self._op]
+            raise ValueError(
+                "compute_gradients() was called in a tf.function, and what it gave is reduced. "
+                f"Outside of it nobody can tell, and op={name} must not reduce twice. Apply the "
+                "gradients in the same function, or say apply_gradients(..., "
+                "skip_gradients_aggregation=True)."
+            )
+        return False
