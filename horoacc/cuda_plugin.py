@@ -15,6 +15,10 @@ NOT_RUN = (
     "reduce kernels",
     "pack kernels",
     "persistent kernels (mode K)",
+    "mode L: memory and events of other processes, one leader's kernels",
+    "mode S: words that streams write and wait for, memory of other GPUs",
+    "the choice of a mode, and its refusal",
+    "what becomes of mapped memory when its process is killed",
 )
 """What has been compiled, and run by no GPU yet; docs/gpu.md says what stands in for it."""
 

@@ -16,6 +16,8 @@ namespace horoacc {
 enum class ControlKind { kAuto, kBoard, kTcp, kMpi };
 /// Forces a data path, for tests; kAuto lets the selection table choose.
 enum class PathKind { kAuto, kStaged, kWindows };
+/// Who reduces what lies on GPUs (execute/cuda/mode.h); kAuto lets the ranks choose.
+enum class GpuMode { kAuto, kCpuReduce, kLeader, kStream, kKernel };
 enum class LogLevel { kTrace, kDebug, kInfo, kWarning, kError, kFatal };
 
 struct Settings {
@@ -46,6 +48,7 @@ struct Settings {
   bool tcp_checksums = false;        ///< of payload; headers and control messages have them anyway
   std::string transport_plugin;      ///< path of a shared library, or empty
   std::string cuda_plugin;           ///< the same; empty: the one that was built with the core
+  GpuMode gpu_mode = GpuMode::kAuto;
   std::string algorithm;        ///< between hosts: names with commas between them; empty: chosen
   std::string selection_table;  ///< what was measured here (schedule/measured.h); rank 0's holds
   std::string flight_dir;  ///< where the latest events go when something is wrong; empty: nowhere

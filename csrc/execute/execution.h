@@ -70,6 +70,8 @@ class Execution {
   [[nodiscard]] virtual bool finished() const { return complete(); }
   /// The collective cannot go on on any rank.
   [[nodiscard]] virtual bool failed() const { return false; }
+  /// What its calls end with once it is complete: an error if the ranks agree that they cannot.
+  [[nodiscard]] virtual Status outcome() const { return {}; }
   /// Why, if it failed: most need shared memory for staging, and nothing else.
   [[nodiscard]] virtual Error failure() const {
     return MakeError(ErrorKind::kSystem, "shared memory is exhausted: no room for window rings");

@@ -25,9 +25,11 @@ struct SetLayout {
     names = take(sizeof(uint32_t) * kNameSlots);
     backlog = take(sizeof(uint32_t) * kIds);
     plan = take(PlanState::BytesFor(kIds));
+    cards = take(sizeof(cuda::TeamCard) * ranks);
+    words = take(sizeof(cuda::TeamWords) * ranks * ranks);
     total = at;
   }
-  size_t ids, rows, cursors, slots, log, names, backlog, plan, total;
+  size_t ids, rows, cursors, slots, log, names, backlog, plan, cards, words, total;
 };
 
 }  // namespace
@@ -50,6 +52,8 @@ SetBoard::SetBoard(const HostBoard& board, uint32_t slot, std::vector<uint32_t> 
   names_ = NameTable(ids_, reinterpret_cast<uint32_t*>(base_ + layout.names));
   backlog_ = reinterpret_cast<uint32_t*>(base_ + layout.backlog);
   plan_ = PlanState::Over(base_ + layout.plan, kIds, board.fusion_threshold());
+  gpus_ = {reinterpret_cast<cuda::TeamCard*>(base_ + layout.cards),
+           reinterpret_cast<cuda::TeamWords*>(base_ + layout.words), ranks()};
 }
 
 Row& SetBoard::row(uint32_t index, uint32_t id, uint64_t generation) const {

@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "execute/cuda/team_card.h"
 #include "negotiate/host_board.h"
 #include "negotiate/name_table.h"
 
@@ -22,6 +23,7 @@ class SetBoard {
   [[nodiscard]] uint32_t ranks() const { return static_cast<uint32_t>(locals_.size()); }
   [[nodiscard]] uint32_t me() const { return me_; }
   [[nodiscard]] uint32_t local(uint32_t index) const { return locals_[index]; }
+  [[nodiscard]] bool IsAlive(uint32_t index) const { return alive_(locals_[index]); }
   [[nodiscard]] SetHeader& header() const { return *reinterpret_cast<SetHeader*>(base_); }
   [[nodiscard]] IdEntry& id(uint32_t id) const { return ids_[id]; }
   [[nodiscard]] Row& row(uint32_t index, uint32_t id, uint64_t generation) const;
@@ -31,6 +33,8 @@ class SetBoard {
   /// Ids that are ready on all ranks but not decided, for lack of room in the log.
   [[nodiscard]] uint32_t* backlog() const { return backlog_; }
   [[nodiscard]] PlanState& plan() { return plan_; }
+  /// Where the ranks' GPUs meet.
+  [[nodiscard]] const cuda::TeamBoard& gpus() const { return gpus_; }
   /// This rank has finished the log up to `words`, and its part of `slots` execution slots. True if
   /// a decision waits for that. Here and in Starve both sides write and then look; in one total
   /// order, so one of them sees the other.
@@ -106,6 +110,7 @@ class SetBoard {
   NameTable names_;
   uint32_t* backlog_;
   PlanState plan_;
+  cuda::TeamBoard gpus_;
 };
 
 }  // namespace horoacc

@@ -232,6 +232,7 @@ std::vector<std::shared_ptr<ProcessSet>> Engine::DrivenSets() {
       sets.push_back(set);
       continue;
     }
+    set->gpu_team.reset();  // its words on the board are pinned
     if (IsGroup(set->id)) ReturnGroup(set->id);
     std::lock_guard lock(sets_mutex_);
     std::erase(removed_sets_, set);
@@ -381,6 +382,8 @@ std::string Engine::CounterText() const {
   counter("staged_bytes", counters_.staged_bytes);
   counter("window_bytes", counters_.window_bytes);
   counter("gpu_bytes", counters_.gpu_bytes);
+  counter("gpu_leader_bytes", counters_.gpu_leader_bytes);
+  counter("gpu_stream_bytes", counters_.gpu_stream_bytes);
   counter("last_arriver", counters_.last_arriver);
   counter("driven_waits", counters_.driven_waits);
   counter("coordinator_wakes", counters_.coordinator_wakes);

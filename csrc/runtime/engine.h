@@ -228,16 +228,24 @@ class Engine {
   Result<uint64_t> TakeOverJoin(SetQueue& queue, Entry& entry);
 
   // engine_device.cc: calls of a GPU's memory
+  [[nodiscard]] Status CheckGpuMode(const ProcessSet& set) const;
+  [[nodiscard]] bool StaysOnGpu(const ProcessSet& set, const Submission& submission) const;
   Status BeginDevice(Entry& entry, const Submission& submission);
   bool MustArrive(const SetQueue& queue, const Entry& entry) const;
   Result<bool> PublishArrived(ProcessSet& set);  // under driver_mutex_
   static Status LandDevice(Entry& entry);
+  // engine_gpus.cc: reductions that GPUs may carry out; under driver_mutex_
+  [[nodiscard]] static bool MayRunOnGpus(const ProcessSet& set, const Running& running);
+  std::unique_ptr<Execution> MakeDeviceRun(ProcessSet& set, Running& running);
+  std::unique_ptr<Execution> MakeModeRun(ProcessSet& set, const Running& running, GpuMode mode);
+  cuda::Team* FindTeam(ProcessSet& set, const Running& running);
 
   // engine_drive.cc: under driver_mutex_.
   bool Progress();
   Result<bool> ProgressSet(ProcessSet& set);
   Status Begin(ProcessSet& set, Decision decision);
   std::unique_ptr<Execution> MakeExecution(ProcessSet& set, Running& running, Status& status);
+  std::unique_ptr<Execution> MakeHostExecution(ProcessSet& set, Running& running, Status& status);
   Status End(ProcessSet& set, std::unique_ptr<Running> running);
   Status EndJoin(ProcessSet& set, std::unique_ptr<Running> running);
   Status Drain(ProcessSet& set);
@@ -322,7 +330,7 @@ class Engine {
   std::vector<uint32_t> tickets_;  ///< by rank: the number of this rank's latest wish for its stack
   Counters counters_;
   cuda::Gpus gpus_;
-  std::atomic<uint32_t> arriving_{0};    ///< calls that wait for what a GPU sends, in all sets
+  std::atomic<uint32_t> arriving_{0};    ///< who waits for a GPU, which wakes nobody; in all sets
   std::atomic<uint64_t> data_moves_{0};  ///< turns of the loop in which data came or went
   Handles handles_;
   std::unique_ptr<MessageExchange> messages_;

@@ -1,5 +1,7 @@
 // Calls whose tensors lie on a GPU: copied to memory that the ranks see, published once they are
 // there, and copied back. In between they are calls like any other.
+#include <algorithm>
+
 #include "runtime/engine.h"
 
 namespace horoacc {
@@ -13,12 +15,41 @@ bool Gives(Collective collective, bool is_root) {
 
 }  // namespace
 
+// What is ordered and cannot be is said in the first call, on all ranks alike.
+Status Engine::CheckGpuMode(const ProcessSet& set) const {
+  const GpuMode wanted = settings_.gpu_mode;
+  if (!set.spread || wanted == GpuMode::kAuto || wanted == GpuMode::kCpuReduce) return {};
+  return cuda::RefuseMode(wanted, "the ranks do not all share a host");
+}
+
+// Otherwise it is copied to the host at once. What stays may still be copied later, if the ranks do
+// not agree on a mode in which GPUs reduce.
+bool Engine::StaysOnGpu(const ProcessSet& set, const Submission& submission) const {
+  const Request& request = submission.request;
+  if (request.collective != Collective::kAllreduce || set.spread || settings_.check_numerics)
+    return false;
+  if (settings_.gpu_mode == GpuMode::kCpuReduce ||
+      set.gpu_mode.load(std::memory_order_relaxed) == GpuMode::kCpuReduce) {
+    return false;
+  }
+  return std::ranges::all_of(request.tensors, [&](const TensorMeta& tensor) {
+    return cuda::CanReduce(tensor.type, request.op);
+  });
+}
+
 // Before anybody else knows of the entry: puts the host's memory in the place of the GPU's.
 Status Engine::BeginDevice(Entry& entry, const Submission& submission) {
   const Request& request = entry.request;
   if (IsBarrier(request.collective) || request.collective == Collective::kJoin) return {};
   const bool is_root = request.root == placement_.rank;
+  if (request.collective == Collective::kAllreduce) {
+    for (size_t t = 0; t < entry.tensors.size(); ++t) {
+      if (entry.tensors[t].output || request.tensors[t].bytes() == 0) continue;
+      return MakeError(ErrorKind::kInvalid, "no memory on the GPU was given for its result");
+    }
+  }
   HA_ASSIGN(cuda::Gpus::Place place, gpus_.Find(submission.device->number));
+  const auto set = FindSet(entry.process_set);
   std::vector<cuda::DeviceTensor> tensors;
   for (size_t t = 0; t < entry.tensors.size(); ++t) {
     const bool allreduce = request.collective == Collective::kAllreduce;
@@ -27,8 +58,7 @@ Status Engine::BeginDevice(Entry& entry, const Submission& submission) {
     tensor.input = entry.tensors[t].input;
     tensor.output = entry.tensors[t].output;
     tensor.input_bytes = request.tensors[t].bytes();
-    if (request.collective == Collective::kScatter)
-      tensor.input_bytes *= FindSet(entry.process_set)->ranks.size();
+    if (request.collective == Collective::kScatter) tensor.input_bytes *= set->ranks.size();
     tensor.fetches = Gives(request.collective, is_root);
     tensor.in_place = allreduce || (broadcast && tensor.output == tensor.input);
     tensor.lands = !(broadcast && is_root && tensor.in_place);
@@ -36,17 +66,20 @@ Status Engine::BeginDevice(Entry& entry, const Submission& submission) {
   }
   HA_ASSIGN(entry.device,
             cuda::DeviceCall::Begin(std::move(place), submission.device->stream, tensors));
+  if (!StaysOnGpu(*set, submission)) {
+    HA_ASSIGN(const uint64_t fetched, entry.device->Fetch());
+    counters_.gpu_bytes.fetch_add(fetched, std::memory_order_relaxed);
+  }
   for (size_t t = 0; t < entry.tensors.size(); ++t) {
     entry.tensors[t].input = entry.device->input(t);
     entry.tensors[t].output = entry.device->output(t);
   }
-  counters_.gpu_bytes.fetch_add(entry.device->fetched_bytes(), std::memory_order_relaxed);
   return {};
 }
 
 // Under the queue's lock. What comes behind a call of its own name waits with it.
 bool Engine::MustArrive(const SetQueue& queue, const Entry& entry) const {
-  if (entry.device) return true;
+  if (entry.device && entry.device->fetched()) return true;
   return std::ranges::any_of(queue.arriving,
                              [&](const auto& other) { return other->id == entry.id; });
 }

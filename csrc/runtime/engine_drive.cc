@@ -205,6 +205,12 @@ Status Engine::Begin(ProcessSet& set, Decision decision) {
 
 std::unique_ptr<Execution> Engine::MakeExecution(ProcessSet& set, Running& running,
                                                  Status& status) {
+  if (MayRunOnGpus(set, running)) return MakeDeviceRun(set, running);
+  return MakeHostExecution(set, running, status);
+}
+
+std::unique_ptr<Execution> Engine::MakeHostExecution(ProcessSet& set, Running& running,
+                                                     Status& status) {
   const Decision& decision = running.decision;
   const SetContext& context = running.context ? *running.context : set.context;
   const Entry& first = *running.entries[0];
@@ -274,7 +280,12 @@ std::unique_ptr<Execution> Engine::MakeExecution(ProcessSet& set, Running& runni
 
 Status Engine::End(ProcessSet& set, std::unique_ptr<Running> running) {
   HA_FAULT(*faults_, kFinish);
+  const Status outcome = running->execution ? running->execution->outcome() : Status();
   for (const auto& entry : running->entries) {
+    if (!outcome.ok()) {
+      Complete(set, *entry, outcome);
+      continue;
+    }
     for (EntryTensor& tensor : entry->tensors) {
       if (tensor.stage_output && running->decision.shared) {
         std::memcpy(tensor.output, tensor.staged,

@@ -119,6 +119,7 @@ Result<uint64_t> Engine::Submit(Submission submission) {
     return MakeError(ErrorKind::kInvalid, "rank " + std::to_string(placement_.rank) +
                                               " is not in process set " + std::to_string(set->id));
   }
+  if (submission.device) HA_TRY(CheckGpuMode(*set));
   if (submission.request.local_error.empty())
     submission.request.local_error = Validate(*set, submission);
   if (settings_.check_numerics && submission.request.local_error.empty() && !submission.device) {
@@ -306,6 +307,7 @@ Status Engine::Place(ProcessSet& set, Entry& entry) {
                          : allreduce                         ? settings_.last_arriver_bytes
                                                              : kSmallExchange;
   if (IsBarrier(entry.request.collective)) return {};
+  if (entry.device && !entry.device->fetched()) return {};  // it is not in the host's memory
   const bool is_root = entry.request.root == placement_.rank;
   for (size_t t = 0; t < entry.tensors.size(); ++t) {
     EntryTensor& tensor = entry.tensors[t];
@@ -345,7 +347,8 @@ Status Engine::PublishRow(ProcessSet& set, Entry& entry, uint64_t generation) {
   row.collective = static_cast<uint8_t>(request.collective);
   row.op = static_cast<uint8_t>(request.op);
   row.notify = entry.done ? 1 : 0;
-  row.on_gpu = request.on_gpu ? 1 : 0;
+  const int device = entry.device ? entry.device->gpu()->device() : 0;
+  row.on_gpu = request.on_gpu ? static_cast<uint8_t>(1 + device) : 0;
   row.tensors = static_cast<uint32_t>(request.tensors.size());
   row.splits = static_cast<uint32_t>(request.splits.size());
   row.receives = static_cast<uint32_t>(request.receives.size());

@@ -27,6 +27,7 @@ void Engine::LetGo() {
     for (const auto& [end, block] : set->kept_blocks) arena_->Free(block);
     set->kept_blocks.clear();
   }
+  for (const auto& set : sets) set->gpu_team.reset();
   gpus_.Close();
   std::vector<void*> freed;
   {

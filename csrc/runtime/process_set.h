@@ -6,6 +6,8 @@
 #include <optional>
 #include <vector>
 
+#include "base/settings.h"
+#include "execute/cuda/team.h"
 #include "execute/execution.h"
 #include "negotiate/plane.h"
 #include "negotiate/set_board.h"
@@ -35,8 +37,11 @@ struct ProcessSet {
   /// `spread` is null if it is no member.
   std::unique_ptr<SpreadSet> spread;
   SpreadPlane* spread_plane = nullptr;
+  /// What the ranks' GPUs have agreed on; kAuto: nothing yet.
+  std::atomic<GpuMode> gpu_mode{GpuMode::kAuto};
 
   // Guarded by the driver's lock.
+  std::unique_ptr<cuda::Team> gpu_team;  ///< from the first reduction on GPUs on
   std::unique_ptr<Running> current;
   std::deque<std::unique_ptr<Running>> lingering;  ///< complete here, still read by peers
   /// Blocks that peers may read until every rank has finished the log up to a position.

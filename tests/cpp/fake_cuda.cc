@@ -1,133 +1,40 @@
 // The fake GPU: see fake_cuda.h.
 #include "fake_cuda.h"
 
-#include <sys/mman.h>
 #include <unistd.h>
 
+#include <array>
 #include <atomic>
-#include <condition_variable>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
-#include <deque>
-#include <functional>
+#include <list>
 #include <map>
 #include <memory>
 #include <mutex>
-#include <thread>
 #include <vector>
 
 #include "execute/cuda/cuda_plugin.h"
+#include "fake_kernels.h"
+#include "fake_memory.h"
+#include "fake_stream.h"
 
 namespace {
 
-constexpr size_t kMemory = size_t{4} << 30;  // of a device; sparse
-
-void Sleep() { std::this_thread::sleep_for(std::chrono::microseconds(200)); }
-
-/// One file mapped twice: addresses to give out, which nobody can touch, and those of the truth.
-class Memory {
- public:
-  Memory() {
-    const int fd = memfd_create("fake_cuda", 0);
-    if (fd < 0 || ftruncate(fd, kMemory) != 0) std::abort();
-    shown_ = static_cast<std::byte*>(
-        mmap(nullptr, kMemory, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
-    real_ =
-        static_cast<std::byte*>(mmap(nullptr, kMemory, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0));
-    close(fd);
-  }
-  [[nodiscard]] bool Has(const void* memory) const {
-    const auto* at = static_cast<const std::byte*>(memory);
-    return at >= shown_ && at < shown_ + kMemory;
-  }
-  [[nodiscard]] std::byte* Real(const void* memory) const {
-    return real_ + (static_cast<const std::byte*>(memory) - shown_);
-  }
-  void* Allocate(size_t bytes) {
-    const size_t size = (bytes + 511) / 512 * 512 + 512;
-    const std::scoped_lock lock(mutex_);
-    size_t at = 0;
-    if (auto& free = free_[size]; !free.empty()) {
-      at = free.back();
-      free.pop_back();
-    } else {
-      at = end_;
-      end_ += size;
-      if (end_ > kMemory) return nullptr;
-    }
-    sizes_[at] = size;
-    return shown_ + at;
-  }
-  void Free(void* memory) {
-    const auto at = static_cast<size_t>(static_cast<std::byte*>(memory) - shown_);
-    const std::scoped_lock lock(mutex_);
-    free_[sizes_.at(at)].push_back(at);
-  }
-
- private:
-  std::byte* shown_ = nullptr;
-  std::byte* real_ = nullptr;
-  std::mutex mutex_;
-  size_t end_ = 0;
-  std::map<size_t, size_t> sizes_;
-  std::map<size_t, std::vector<size_t>> free_;
-};
-
-struct Event {
-  std::mutex mutex;
-  std::condition_variable moved;
-  uint64_t recorded = 0;
-  uint64_t done = 0;
-};
-
-class Stream {
- public:
-  Stream() {
-    std::thread([this] { Run(); }).detach();
-  }
-  void Put(std::function<void()> task) {
-    const std::scoped_lock lock(mutex_);
-    tasks_.push_back(std::move(task));
-    moved_.notify_all();
-  }
-  void Drain() {
-    std::unique_lock lock(mutex_);
-    moved_.wait(lock, [this] { return tasks_.empty() && !busy_; });
-  }
-  std::atomic<bool> captured{false};
-
- private:
-  void Run() {
-    std::unique_lock lock(mutex_);
-    for (;;) {
-      moved_.wait(lock, [this] { return !tasks_.empty(); });
-      const auto task = std::move(tasks_.front());
-      tasks_.pop_front();
-      busy_ = true;
-      lock.unlock();
-      Sleep();  // whoever does not wait for it is found out
-      task();
-      lock.lock();
-      busy_ = false;
-      moved_.notify_all();
-    }
-  }
-
-  std::mutex mutex_;
-  std::condition_variable moved_;
-  std::deque<std::function<void()>> tasks_;
-  bool busy_ = false;
-};
+using namespace horoacc::testing;
 
 /// Streams and what they use are never freed: their threads go with the process.
 struct World {
-  Memory memory[FAKE_CUDA_DEVICES];
-  Stream first;
+  FakeMemory memory[FAKE_CUDA_DEVICES] = {FakeMemory(0), FakeMemory(1)};
+  FakeStream first;
   std::mutex mutex;
-  std::map<std::byte*, size_t> pinned;
+  /// Sizes, and how often: ranks that are threads pin the same.
+  std::map<std::byte*, std::pair<size_t, int>> pinned;
+  std::list<std::unique_ptr<FakeMemory>> opened;  ///< of other processes
   std::atomic<size_t> unpinned_bytes{0};
   std::atomic<int> copies{0};
   std::atomic<int> most_copies{0};
+  std::atomic<int> waits{0};
   std::atomic<bool> broken{false};
 };
 
@@ -136,16 +43,31 @@ World& TheWorld() {
   return *world;
 }
 
-Stream& StreamOf(void* stream) {
-  return stream == nullptr ? TheWorld().first : *static_cast<Stream*>(stream);
+FakeStream& StreamOf(void* stream) {
+  return stream == nullptr ? TheWorld().first : *static_cast<FakeStream*>(stream);
 }
+
+/// Whose memory it is; null: the host's.
+FakeMemory* MemoryOf(const void* memory) {
+  World& world = TheWorld();
+  for (FakeMemory& own : world.memory) {
+    if (own.Has(memory)) return &own;
+  }
+  const std::scoped_lock lock(world.mutex);
+  for (const auto& opened : world.opened) {
+    if (opened->Has(memory)) return opened.get();
+  }
+  return nullptr;
+}
+
+void* Real(const void* memory) { return fake_cuda_real(memory); }
 
 bool IsPinned(const void* memory, size_t bytes) {
   World& world = TheWorld();
   const auto* at = static_cast<const std::byte*>(memory);
   const std::scoped_lock lock(world.mutex);
-  for (const auto& [begin, size] : world.pinned) {
-    if (at >= begin && at + bytes <= begin + size) return true;
+  for (const auto& [begin, pinned] : world.pinned) {
+    if (at >= begin && at + bytes <= begin + pinned.first) return true;
   }
   return false;
 }
@@ -156,7 +78,7 @@ void CopyNow(void* to, const void* from, size_t bytes) {
   for (int most = world.most_copies;
        now > most && !world.most_copies.compare_exchange_weak(most, now);) {
   }
-  Sleep();
+  SleepShortly();
   std::memcpy(fake_cuda_real(to), fake_cuda_real(from), bytes);
   world.copies.fetch_sub(1);
 }
@@ -174,24 +96,54 @@ int Open(void** self, int device, ha_cuda_error* error) {
 
 void Close(void* self) { delete static_cast<int*>(self); }
 
-int NoReduce(void*, void*, const ha_cuda_reduce*, ha_cuda_error* error) {
-  return Fail(error, "the fake GPU has no kernels");
+bool On(const char* variable) { return std::getenv(variable) != nullptr; }
+
+int Reduce(void*, void* stream, const ha_cuda_reduce* job, ha_cuda_error* error) {
+  std::vector<const void*> sources;
+  std::vector<void*> destinations;
+  for (size_t s = 0; s < job->source_count; ++s) sources.push_back(Real(job->sources[s]));
+  for (size_t d = 0; d < job->destination_count; ++d)
+    destinations.push_back(Real(job->destinations[d]));
+  const auto plan = horoacc::cuda::PlanReduce({.sources = sources,
+                                               .destinations = destinations,
+                                               .count = job->count,
+                                               .type = static_cast<horoacc::DType>(job->type),
+                                               .op = static_cast<horoacc::ReduceOp>(job->op),
+                                               .scale = {job->pre, job->post, job->divisor}});
+  if (!plan.ok()) return Fail(error, plan.error().message.c_str());
+  StreamOf(stream).Put([plan = plan.value()] { RunReduce(plan); });
+  return 0;
 }
 
-int NoPack(void*, void*, const ha_cuda_pack*, ha_cuda_error* error) {
-  return Fail(error, "the fake GPU has no kernels");
+int Pack(void*, void* stream, const ha_cuda_pack* job, ha_cuda_error* error) {
+  if (TheWorld().broken) return Fail(error, "the GPU has fallen off the bus (fake)");
+  std::vector<horoacc::cuda::Tensor> tensors;
+  for (size_t t = 0; t < job->tensor_count; ++t) {
+    const ha_cuda_tensor& tensor = job->tensors[t];
+    tensors.push_back({Real(tensor.from), Real(tensor.to), tensor.count});
+  }
+  auto plan = horoacc::cuda::PlanPack({.tensors = tensors,
+                                       .from = static_cast<horoacc::DType>(job->from_type),
+                                       .to = static_cast<horoacc::DType>(job->to_type),
+                                       .factor = job->factor,
+                                       .nonfinite = job->nonfinite});
+  if (!plan.ok()) return Fail(error, plan.error().message.c_str());
+  StreamOf(stream).Put([plan = std::move(plan.value())] { RunPack(plan); });
+  return 0;
 }
 
 int Pin(void*, void* memory, size_t bytes, ha_cuda_error* error) {
   if (reinterpret_cast<uintptr_t>(memory) % 4096 != 0) return Fail(error, "not on a page (fake)");
   const std::scoped_lock lock(TheWorld().mutex);
-  TheWorld().pinned[static_cast<std::byte*>(memory)] = bytes;
+  auto& pinned = TheWorld().pinned[static_cast<std::byte*>(memory)];
+  pinned = {bytes, pinned.second + 1};
   return 0;
 }
 
 void Unpin(void*, void* memory) {
   const std::scoped_lock lock(TheWorld().mutex);
-  TheWorld().pinned.erase(static_cast<std::byte*>(memory));
+  const auto found = TheWorld().pinned.find(static_cast<std::byte*>(memory));
+  if (--found->second.second == 0) TheWorld().pinned.erase(found);
 }
 
 int CreateStream(void*, void** stream, ha_cuda_error*) {
@@ -231,15 +183,130 @@ int Copy(void*, void* stream, void* to, const void* from, size_t bytes, ha_cuda_
   return 0;
 }
 
-constexpr ha_cuda_plugin kPlugin = {
-    HA_CUDA_PLUGIN_VERSION, Open,        Close,        NoReduce, NoPack, Pin,    Unpin,
-    CreateStream,           CreateEvent, DestroyEvent, Record,   Wait,   IsDone, Copy};
+// --- together with other processes ---
+
+/// What is in a ha_cuda_handle.
+struct Handle {
+  pid_t process;
+  int fd;
+  int device;
+  size_t offset;
+};
+
+int Traits(void* self, ha_cuda_traits* traits, ha_cuda_error*) {
+  const int device = *static_cast<int*>(self);
+  std::memset(traits->uuid, 'f', sizeof traits->uuid);
+  traits->uuid[0] = static_cast<unsigned char>(device);
+  std::snprintf(traits->bus_id, sizeof traits->bus_id, "fake:%d", device);
+  traits->shares = On("FAKE_CUDA_SHARES_NOTHING") ? 0 : 1;
+  traits->stream_words = On("FAKE_CUDA_NO_WORDS") ? 0 : 1;
+  traits->exclusive = 0;
+  traits->concurrent = 0;
+  return 0;
+}
+
+int Allocate(void* self, size_t bytes, void** memory, ha_cuda_error* error) {
+  *memory = fake_cuda_allocate(*static_cast<int*>(self), bytes);
+  return *memory != nullptr ? 0 : Fail(error, "out of memory (fake)");
+}
+
+void Deallocate(void*, void* memory) { fake_cuda_free(memory); }
+
+int ShareMemory(void*, void* memory, ha_cuda_handle* handle, ha_cuda_error*) {
+  const FakeMemory& of = *MemoryOf(memory);
+  const Handle made{getpid(), of.fd(), of.device(), of.OffsetOf(memory)};
+  std::memcpy(handle->bytes, &made, sizeof made);
+  return 0;
+}
+
+FakeMemory* OpenFile(const Handle& given) {
+  auto opened = FakeMemory::Open(given.device, given.process, given.fd);
+  if (!opened) return nullptr;
+  const std::scoped_lock lock(TheWorld().mutex);
+  return TheWorld().opened.emplace_back(std::move(opened)).get();
+}
+
+int OpenMemory(void* self, const ha_cuda_handle* handle, void** memory, ha_cuda_error* error) {
+  Handle given{};
+  std::memcpy(&given, handle->bytes, sizeof given);
+  if (given.process == getpid()) return Fail(error, "it is this process's own (fake)");
+  if (given.device != *static_cast<int*>(self) && On("FAKE_CUDA_NO_PEERS"))
+    return Fail(error, "no way to that GPU (fake)");
+  const FakeMemory* const opened = OpenFile(given);
+  if (opened == nullptr) return Fail(error, "that process is gone (fake)");
+  *memory = opened->Shown(given.offset);
+  return 0;
+}
+
+void CloseMemory(void*, void* memory) {
+  const std::scoped_lock lock(TheWorld().mutex);
+  TheWorld().opened.remove_if([memory](const auto& opened) { return opened->Has(memory); });
+}
+
+int CreateSharedEvent(void* self, void** event, ha_cuda_handle* handle, ha_cuda_error* error) {
+  void* memory = nullptr;
+  if (Allocate(self, sizeof(FakeEvent), &memory, error) != 0) return 1;
+  *event = new (Real(memory)) FakeEvent;
+  return ShareMemory(self, memory, handle, error);
+}
+
+int OpenEvent(void*, const ha_cuda_handle* handle, void** event, ha_cuda_error* error) {
+  Handle given{};
+  std::memcpy(&given, handle->bytes, sizeof given);
+  if (given.process == getpid()) return Fail(error, "it is this process's own (fake)");
+  const FakeMemory* const opened = OpenFile(given);
+  if (opened == nullptr) return Fail(error, "that process is gone (fake)");
+  *event = opened->Real(given.offset);
+  return 0;
+}
+
+int WriteWord(void*, void* stream, uint32_t* word, uint32_t value, ha_cuda_error* error) {
+  if (!IsPinned(word, sizeof *word)) return Fail(error, "a word that is not pinned (fake)");
+  StreamOf(stream).Put([=] { std::atomic_ref(*word).store(value, std::memory_order_release); });
+  return 0;
+}
+
+int AwaitWord(void*, void* stream, uint32_t* word, uint32_t value, ha_cuda_error* error) {
+  if (!IsPinned(word, sizeof *word)) return Fail(error, "a word that is not pinned (fake)");
+  StreamOf(stream).PutWait(
+      [=] {
+        const uint32_t now = std::atomic_ref(*word).load(std::memory_order_acquire);
+        return static_cast<int32_t>(now - value) >= 0;
+      },
+      TheWorld().waits);
+  return 0;
+}
+
+constexpr ha_cuda_plugin kPlugin = {.version = HA_CUDA_PLUGIN_VERSION,
+                                    .open = Open,
+                                    .close = Close,
+                                    .reduce = Reduce,
+                                    .pack = Pack,
+                                    .pin = Pin,
+                                    .unpin = Unpin,
+                                    .create_stream = CreateStream,
+                                    .create_event = CreateEvent,
+                                    .destroy_event = DestroyEvent,
+                                    .record = Record,
+                                    .wait = Wait,
+                                    .is_done = IsDone,
+                                    .copy = Copy,
+                                    .traits = Traits,
+                                    .allocate = Allocate,
+                                    .deallocate = Deallocate,
+                                    .share_memory = ShareMemory,
+                                    .open_memory = OpenMemory,
+                                    .close_memory = CloseMemory,
+                                    .create_shared_event = CreateSharedEvent,
+                                    .open_event = OpenEvent,
+                                    .write_word = WriteWord,
+                                    .await_word = AwaitWord};
 
 }  // namespace
 
 extern "C" {
 
-__attribute__((visibility("default"))) const ha_cuda_plugin* horoacc_cuda_plugin_v2() {
+__attribute__((visibility("default"))) const ha_cuda_plugin* horoacc_cuda_plugin_v3() {
   return &kPlugin;
 }
 
@@ -253,18 +320,16 @@ void fake_cuda_free(void* memory) {
 }
 
 void* fake_cuda_real(const void* memory) {
-  const int device = fake_cuda_device_of(memory);
-  return device >= 0 ? TheWorld().memory[device].Real(memory) : const_cast<void*>(memory);
+  const FakeMemory* const of = MemoryOf(memory);
+  return of != nullptr ? of->Real(of->OffsetOf(memory)) : const_cast<void*>(memory);
 }
 
 int fake_cuda_device_of(const void* memory) {
-  for (int device = 0; device < FAKE_CUDA_DEVICES; ++device) {
-    if (TheWorld().memory[device].Has(memory)) return device;
-  }
-  return -1;
+  const FakeMemory* const of = MemoryOf(memory);
+  return of != nullptr ? of->device() : -1;
 }
 
-void* fake_cuda_stream(int) { return new Stream; }
+void* fake_cuda_stream(int) { return new FakeStream; }
 
 void fake_cuda_launch(void* stream, void (*body)(void*), void* argument) {
   StreamOf(stream).Put([=] { body(argument); });
@@ -272,41 +337,26 @@ void fake_cuda_launch(void* stream, void (*body)(void*), void* argument) {
 
 void fake_cuda_synchronize(void* stream) { StreamOf(stream).Drain(); }
 
-void* fake_cuda_event() { return new Event; }
+void* fake_cuda_event() { return new FakeEvent; }
 
 void fake_cuda_event_free(void*) {}
 
 void fake_cuda_record(void* event, void* stream) {
-  auto* const recorded = static_cast<Event*>(event);
-  uint64_t number = 0;
-  {
-    const std::scoped_lock lock(recorded->mutex);
-    number = ++recorded->recorded;
-  }
-  StreamOf(stream).Put([=] {
-    const std::scoped_lock lock(recorded->mutex);
-    recorded->done = number;
-    recorded->moved.notify_all();
-  });
+  auto* const recorded = static_cast<FakeEvent*>(event);
+  const uint64_t number = ++recorded->recorded;
+  StreamOf(stream).Put([=] { recorded->done.store(number); });
 }
 
 void fake_cuda_wait(void* stream, void* event) {
-  auto* const awaited = static_cast<Event*>(event);
-  uint64_t number = 0;
-  {
-    const std::scoped_lock lock(awaited->mutex);
-    number = awaited->recorded;
-  }
-  StreamOf(stream).Put([=] {
-    std::unique_lock lock(awaited->mutex);
-    awaited->moved.wait(lock, [&] { return awaited->done >= number; });
-  });
+  const auto* const awaited = static_cast<const FakeEvent*>(event);
+  StreamOf(stream).PutWait(
+      [awaited, number = awaited->recorded.load()] { return awaited->Has(number); },
+      TheWorld().waits);
 }
 
 int fake_cuda_is_done(void* event) {
-  auto* const asked = static_cast<Event*>(event);
-  const std::scoped_lock lock(asked->mutex);
-  return asked->done == asked->recorded ? 1 : 0;
+  const auto* const asked = static_cast<const FakeEvent*>(event);
+  return asked->Has(asked->recorded) ? 1 : 0;
 }
 
 void fake_cuda_capture(void* stream, int on) { StreamOf(stream).captured = on != 0; }
@@ -314,6 +364,8 @@ void fake_cuda_capture(void* stream, int on) { StreamOf(stream).captured = on !=
 void fake_cuda_break(int on) { TheWorld().broken = on != 0; }
 
 size_t fake_cuda_unpinned_bytes() { return TheWorld().unpinned_bytes; }
+
+int fake_cuda_waits() { return TheWorld().waits; }
 
 int fake_cuda_most_copies() { return TheWorld().most_copies.exchange(0); }
 

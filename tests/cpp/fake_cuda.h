@@ -34,10 +34,12 @@ int fake_cuda_is_done(void* event);
 
 /* From now on: recording on a stream that is being captured is an error. */
 void fake_cuda_capture(void* stream, int on);
-/* From now on copies to a GPU fail, as to one that has fallen off the bus. */
+/* From now on copies to a GPU fail, and packs, as of one that has fallen off the bus. */
 void fake_cuda_break(int on);
 /* Bytes that went between a GPU and memory of the host that was not pinned. */
 size_t fake_cuda_unpinned_bytes(void);
+/* Streams that wait for an event or a word by now. */
+int fake_cuda_waits(void);
 /* The largest number of copies that were at work at a time, on different streams, since the last
    call. */
 int fake_cuda_most_copies(void);

@@ -1,5 +1,7 @@
 // Collectives of a GPU's memory through the whole engine, with a GPU that the host plays: ranks are
 // threads, which share it. Its memory cannot be touched by the host, and streams are late.
+#include "gpu_calls.h"
+
 #include <array>
 #include <atomic>
 #include <cstring>
@@ -7,66 +9,12 @@
 #include <latch>
 #include <numeric>
 
-#include "fake_cuda.h"
-#include "ranks.h"
-
 namespace horoacc::testing {
 namespace {
 
-const std::vector<Pairs> kPlanes = {{{"control", "board"}, {"cuda_plugin", FAKE_CUDA}},
-                                    {{"control", "tcp"}, {"cuda_plugin", FAKE_CUDA}}};
+const std::vector<Pairs> kPlanes = {With("board", "cpu_reduce"), With("tcp", "cpu_reduce"),
+                                    With("tcp", "leader"), With("board", "stream")};
 const Pairs& kBoard = kPlanes[0];
-
-/// Numbers on the GPU. Everything that is done with them is put on a stream.
-class Numbers {
- public:
-  explicit Numbers(size_t count, int device = 0)
-      : data_(static_cast<int32_t*>(fake_cuda_allocate(device, count * 4))), count_(count) {}
-  ~Numbers() { fake_cuda_free(data_); }
-  Numbers(const Numbers&) = delete;
-  Numbers& operator=(const Numbers&) = delete;
-
-  [[nodiscard]] int32_t* data() const { return data_; }
-  [[nodiscard]] Dims shape() const { return {static_cast<int64_t>(count_)}; }
-
-  void Fill(void* stream, std::function<int32_t(size_t)> value) const {
-    FakeCudaLaunch(stream, [data = Real(), count = count_, value = std::move(value)] {
-      for (size_t i = 0; i < count; ++i) data[i] = value(i);
-    });
-  }
-  /// Looks when the stream comes to it, and then waits for that.
-  void Expect(void* stream, const std::function<int32_t(size_t)>& value) const {
-    FakeCudaLaunch(stream, [data = Real(), count = count_, value] {
-      for (size_t i = 0; i < count; ++i) CHECK_EQ(data[i], value(i));
-    });
-    fake_cuda_synchronize(stream);
-  }
-
- private:
-  [[nodiscard]] int32_t* Real() const { return static_cast<int32_t*>(fake_cuda_real(data_)); }
-
-  int32_t* const data_;
-  const size_t count_;
-};
-
-Submission OnGpu(Collective collective, const std::string& name, const Numbers& input,
-                 const Numbers* output, void* stream, int root = 0, int device = 0) {
-  Submission submission = Make(collective, name, DType::kInt32, input.shape(), input.data(),
-                               output ? output->data() : nullptr);
-  submission.request.root = root;
-  submission.device = {device, stream};
-  return submission;
-}
-
-/// Waits for the call, not for its results: those come on the stream.
-void Finish(Engine& engine, const Result<uint64_t>& handle, void* stream) {
-  CHECK(handle.ok());
-  CHECK(engine.Wait(handle.value(), NowNs() + 60 * kSecond).ok());
-  CHECK(engine.JoinStream(handle.value(), stream).ok());
-  engine.Release(handle.value());
-}
-
-int32_t Value(int rank, size_t i) { return static_cast<int32_t>((rank + 1) * (i % 1000 + 1)); }
 
 TEST(allreduces_wait_for_the_stream_and_the_stream_for_them) {
   for (const Pairs& plane : kPlanes) {
@@ -95,9 +43,9 @@ TEST(allreduces_wait_for_the_stream_and_the_stream_for_them) {
   CHECK_EQ(fake_cuda_unpinned_bytes(), size_t{0});
 }
 
-TEST(many_in_flight_in_any_order) {
+void ManyInFlight(const Pairs& settings) {
   constexpr int kTensors = 40;
-  RunRanks(3, kBoard, [&](Engine& engine, int rank) {
+  RunRanks(3, settings, [&](Engine& engine, int rank) {
     void* const streams[] = {fake_cuda_stream(0), fake_cuda_stream(0)};
     for (int step = 0; step < 3; ++step) {
       std::vector<std::unique_ptr<Numbers>> tensors(kTensors);
@@ -118,8 +66,12 @@ TEST(many_in_flight_in_any_order) {
   });
 }
 
+TEST(many_in_flight_in_any_order) {
+  for (const char* mode : {"cpu_reduce", "leader", "stream"}) ManyInFlight(With("board", mode));
+}
+
 TEST(a_name_again_is_behind_what_had_it) {
-  RunRanks(2, kBoard, [](Engine& engine, int rank) {
+  RunRanks(2, With("board", "auto"), [](Engine& engine, int rank) {
     void* const stream = fake_cuda_stream(0);
     for (int step = 0; step < 20; ++step) {
       const Numbers first(100000);
@@ -299,8 +251,8 @@ TEST(without_a_plugin_calls_say_so) {
   });
 }
 
-TEST(who_joins_does_so_behind_what_is_arriving) {
-  RunRanks(2, kBoard, [](Engine& engine, int rank) {
+void WhoJoins(const Pairs& settings) {
+  RunRanks(2, settings, [](Engine& engine, int rank) {
     void* const stream = fake_cuda_stream(0);
     const Numbers tensor(50000);
     tensor.Fill(stream, [](size_t) { return 3; });
@@ -322,6 +274,10 @@ TEST(who_joins_does_so_behind_what_is_arriving) {
   });
 }
 
+TEST(who_joins_does_so_behind_what_is_arriving) {
+  for (const char* mode : {"cpu_reduce", "leader", "stream"}) WhoJoins(With("board", mode));
+}
+
 TEST(memory_is_used_again) {
   RunRanks(2, kBoard, [](Engine& engine, int) {
     void* const stream = fake_cuda_stream(0);
@@ -339,9 +295,9 @@ TEST(memory_is_used_again) {
   });
 }
 
-TEST(a_lost_gpu_ends_the_job_on_all_ranks) {
+void LoseTheGpu(const Pairs& settings) {
   std::latch good(2);
-  RunRanks(2, kBoard, [&](Engine& engine, int) {
+  RunRanks(2, settings, [&](Engine& engine, int) {
     void* const stream = fake_cuda_stream(0);
     const Numbers tensor(1000);
     tensor.Fill(stream, [](size_t) { return 1; });
@@ -357,6 +313,10 @@ TEST(a_lost_gpu_ends_the_job_on_all_ranks) {
     CHECK(outcome.error().message.find("fallen off the bus") != std::string::npos);
   });
   fake_cuda_break(0);
+}
+
+TEST(a_lost_gpu_ends_the_job_on_all_ranks) {
+  for (const char* mode : {"cpu_reduce", "leader", "stream"}) LoseTheGpu(With("board", mode));
 }
 
 }  // namespace

@@ -19,7 +19,8 @@ import horoacc.torch as hvd
 
 PLUGIN = {"HOROACC_CUDA_PLUGIN": str(fake_gpu.plugin())}
 pytestmark = pytest.mark.ranks(1, 2, 3, framework="horoacc.torch", env=PLUGIN)
-HOSTS = [pytest.param({}, id="host"), pytest.param({"HOROACC_PARTED_HOSTS": "2+1"}, id="hosts")]
+CPU_REDUCE = pytest.param({"HOROACC_GPU_MODE": "cpu_reduce"}, id="host")
+HOSTS = pytest.param({"HOROACC_PARTED_HOSTS": "2+1"}, id="hosts", marks=pytest.mark.only_ranks(3))
 
 
 def values(rank: int, shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> torch.Tensor:
@@ -39,9 +40,7 @@ def every(shape: tuple[int, ...]) -> list[torch.Tensor]:
     return [values(rank, shape) for rank in range(hvd.size())]
 
 
-@pytest.mark.parametrize(
-    "env", [HOSTS[0], pytest.param(*HOSTS[1].values, id="hosts", marks=pytest.mark.only_ranks(3))]
-)
+@pytest.mark.parametrize("env", [CPU_REDUCE, HOSTS, pytest.param({}, id="leader")])
 def test_every_call_of_horovod() -> None:
     gpu = fake_gpu.install()
     rank, size = hvd.rank(), hvd.size()

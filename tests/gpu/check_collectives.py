@@ -18,12 +18,14 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
+import horoacc
 import horoacc.torch as hvd
+from horoacc.errors import ConfigError
 
 MIB = 1 << 20
 OPS = {"sum": hvd.Sum, "average": hvd.Average, "min": hvd.Min, "max": hvd.Max,
        "product": hvd.Product}  # fmt: skip
-DTYPES = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.float16,
+DTYPES = (torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.float16,
           torch.bfloat16, torch.float32, torch.float64)  # fmt: skip
 COUNTS = (1, 1000, 262_147)
 RESNET_50 = [9408, *[16384] * 8, *[36864] * 4, *[65536] * 12, *[147456] * 6, *[262144] * 20,
@@ -48,6 +50,8 @@ def oracle(op: str, count: int, dtype: torch.dtype) -> torch.Tensor:
     all_ranks = np.stack([given(r, count, dtype).double().numpy() for r in range(hvd.size())])
     reduce = {"sum": np.sum, "average": np.mean, "min": np.min, "max": np.max, "product": np.prod}
     exact = reduce[op](all_ranks, axis=0)
+    if dtype == torch.bool:
+        return torch.from_numpy(exact != 0)
     if not dtype.is_floating_point:
         exact = np.trunc(exact)
     return torch.from_numpy(exact).to(dtype)
@@ -57,6 +61,8 @@ def reductions_are_exact() -> None:
     """Every type, operation and length, in place and not."""
     for dtype in DTYPES:
         for op, number in OPS.items():
+            if dtype == torch.bool and op == "average":
+                continue
             for count in COUNTS:
                 mine = given(hvd.rank(), count, dtype).to(device())
                 wanted = oracle(op, count, dtype)
@@ -130,8 +136,39 @@ def training_is_the_same() -> None:
             torch.testing.assert_close(found.cpu(), wanted, rtol=1e-4, atol=1e-5)
 
 
+def the_mode_is_used() -> None:
+    """The mode that was ordered reduces, and only in CPU-Reduce anything goes to the host."""
+    mode = os.environ.get("HOROACC_GPU_MODE", "auto")
+    before = horoacc.counters()
+    found = hvd.allreduce(torch.ones(MIB, device=device()), op=hvd.Sum)
+    assert float((found - hvd.size()).abs().max()) == 0.0
+    after = horoacc.counters()
+    moved = {name: after[f"gpu_{name}bytes"] - before[f"gpu_{name}bytes"]
+             for name in ("leader_", "stream_", "")}  # fmt: skip
+    _say(f"{mode}: bytes by leader, stream and host {list(moved.values())}")
+    if mode == "auto":
+        assert sum(moved.values()) == 4 * MIB
+    else:
+        used = {"leader": "leader_", "stream": "stream_", "cpu_reduce": ""}[mode]
+        assert moved == {name: 4 * MIB if name == used else 0 for name in moved}
+
+
+def a_mode_is_refused() -> None:
+    """What cannot be is an error on all ranks, and the job goes on."""
+    for _ in range(2):
+        try:
+            hvd.allreduce(torch.ones(1000, device=device()))
+        except ConfigError as error:
+            _say(f"refused: {error}")
+        else:
+            raise AssertionError("it was not refused")
+    assert hvd.allreduce(torch.ones(3), op=hvd.Sum).tolist() == [float(hvd.size())] * 3
+
+
 def a_killed_rank_releases_the_others() -> None:
     """The last rank dies in the middle; the others are told within 5 s, and end in good order."""
+    # The launcher ends the job for the victim: what a rank has seen it tells before that.
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     tensor = torch.ones(1000, device=device())
     hvd.allreduce(tensor, name="first")
     if hvd.rank() == hvd.size() - 1:
@@ -191,6 +228,36 @@ def times_of_allreduce() -> None:
         _say(f"{mib:4d} MiB, {hvd.size()} ranks: both ways {rate / copy:6.2f} GB/s; allreduce of "
              f"8 parts {rate / split:6.2f} GB/s ({copy / split:4.0%}), of one tensor "
              f"{rate / whole:6.2f} GB/s ({copy / whole:4.0%})")  # fmt: skip
+
+
+def times_of_small_allreduce() -> None:
+    """What a blocking call takes."""
+    for count in (256, 16_384, 262_144):
+        tensor = torch.ones(count, device=device())
+
+        def twenty(tensor=tensor) -> None:  # type: ignore[no-untyped-def]
+            for _ in range(20):
+                hvd.allreduce_(tensor, name="small")
+
+        micros = _median_seconds(twenty) / 20 * 1e6
+        _say(f"{4 * count / 1024:6.0f} KiB, {hvd.size()} ranks: {micros:8.1f} µs")
+
+
+def times_of_the_leaders_bound() -> None:
+    """One rank after the other copies as much as mode L must move: 2 N S, without its packing."""
+    for mib in (64, 256):
+        tensor = torch.ones(mib * MIB // 4, device=device())
+        other = torch.empty_like(tensor)
+
+        def bound(tensor=tensor, other=other) -> None:  # type: ignore[no-untyped-def]
+            if hvd.rank() == 0:
+                for _ in range(hvd.size()):
+                    other.copy_(tensor)
+
+        copies = _median_seconds(bound)
+        whole = _median_seconds(lambda tensor=tensor: hvd.allreduce_(tensor, name="bound"))  # type: ignore[misc]
+        _say(f"{mib:4d} MiB, {hvd.size()} ranks: bound {copies * 1e3:.3f} ms, allreduce "
+             f"{whole * 1e3:.3f} ms ({copies / whole:4.0%})")  # fmt: skip
 
 
 class _Weights(torch.nn.Module):

@@ -65,9 +65,9 @@ class Kernels:
 
     def __init__(self, library: Path, device: int = 0) -> None:
         loaded = ctypes.CDLL(str(library))
-        loaded.horoacc_cuda_plugin_v2.restype = ctypes.POINTER(_Table)
-        self._table = loaded.horoacc_cuda_plugin_v2().contents
-        assert self._table.version == 1
+        loaded.horoacc_cuda_plugin_v3.restype = ctypes.POINTER(_Table)
+        self._table = loaded.horoacc_cuda_plugin_v3().contents
+        assert self._table.version == 3
         self._error = _Error()
         self._self = ctypes.c_void_p()
         self._check(self._table.open(ctypes.byref(self._self), device, ctypes.byref(self._error)))

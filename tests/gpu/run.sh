@@ -118,8 +118,13 @@ collectives() {
 
 # The launcher tells of the death, so that its own code says nothing.
 killed_rank() {
-  collectives 4 a_killed_rank_releases_the_others | tee "$out/killed.txt"
-  [ "$(grep -c 'released after [0-4][.]' "$out/killed.txt")" = 3 ]
+  HOROACC_GPU_MODE=$1 collectives 4 a_killed_rank_releases_the_others | tee "$out/killed_$1.txt"
+  [ "$(grep -c 'released after [0-4][.]' "$out/killed_$1.txt")" = 3 ]
+}
+
+# in_mode MODE RANKS PART ...
+in_mode() {
+  HOROACC_GPU_MODE=$1 collectives "${@:2}"
 }
 
 sanitizer() {
@@ -132,7 +137,7 @@ sanitizer() {
   done
 }
 
-export -f build machine host_tests persistent_programs times_of_persistent sanitizer package collectives killed_rank
+export -f build machine host_tests persistent_programs times_of_persistent sanitizer package collectives killed_rank in_mode
 export nvcc python out library
 part machine 60 bash -c machine
 part build 300 bash -c build
@@ -150,12 +155,22 @@ part persistent_abort 60 "$out/check_persistent" "$library" an_abort_and_a_deadl
 part persistent_residency 60 "$out/check_persistent" "$library" more_blocks_than_fit
 part times_of_persistent 240 bash -c times_of_persistent
 part package 600 bash -c package
-for ranks in 1 2 4 8; do
-  part "collectives_of_$ranks" 240 bash -c "collectives $ranks reductions_are_exact \
-    movements_are_exact streams_are_kept training_is_the_same"
+for mode in cpu_reduce leader stream; do
+  for ranks in 1 2 4 8; do
+    part "collectives_of_${ranks}_$mode" 240 bash -c "in_mode $mode $ranks the_mode_is_used \
+      reductions_are_exact streams_are_kept training_is_the_same"
+  done
+  part "small_buffer_$mode" 120 bash -c \
+    "HOROACC_FUSION_THRESHOLD=65536 in_mode $mode 4 reductions_are_exact"
+  part "killed_rank_$mode" 60 bash -c "killed_rank $mode"
+  part "times_of_collectives_$mode" 240 bash -c \
+    "in_mode $mode 4 times_of_allreduce times_of_small_allreduce times_of_steps"
 done
-part killed_rank 60 bash -c killed_rank
-part times_of_collectives 240 bash -c "collectives 4 times_of_allreduce times_of_steps"
+part movements 240 bash -c "collectives 4 movements_are_exact"
+part what_is_agreed_on 60 bash -c "in_mode auto 2 the_mode_is_used"
+part impossible_mode 60 bash -c "in_mode kernel 2 a_mode_is_refused"
+part times_of_leader 240 bash -c \
+  "for ranks in 2 4 8; do in_mode leader \$ranks times_of_the_leaders_bound || exit 1; done"
 part sanitizer 240 bash -c sanitizer
 part host_tests 180 bash -c host_tests
 

@@ -8,6 +8,7 @@
 #include "execute/cuda/current_device.cuh"
 #include "execute/cuda/guarded.cuh"
 #include "execute/cuda/launch.h"
+#include "execute/cuda/peers.h"
 #include "execute/cuda/streams.h"
 
 namespace horoacc::cuda {
@@ -76,7 +77,7 @@ class Table {
 
 class Device {
  public:
-  explicit Device(int number) : number_(number), streams_(number) {}
+  explicit Device(int number) : number_(number), streams_(number), peers_(number) {}
 
   Status Open() {
     const CurrentDevice current(number_);
@@ -85,10 +86,11 @@ class Device {
     HA_TRY(Check(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, number_),
                  "cudaDeviceGetAttribute"));
     processors_ = static_cast<uint32_t>(processors);
-    return {};
+    return peers_.Open();
   }
 
   [[nodiscard]] Streams& streams() { return streams_; }
+  [[nodiscard]] const Peers& peers() const { return peers_; }
 
   void Close() {
     const CurrentDevice current(number_);
@@ -128,6 +130,7 @@ class Device {
 
   const int number_;
   Streams streams_;
+  Peers peers_;
   uint32_t processors_ = 1;
   size_t packs_ = 0;
   std::unique_ptr<Table> tables_[kTables];
@@ -219,13 +222,72 @@ int Copy(void* self, void* stream, void* to, const void* from, size_t bytes, ha_
   return Guarded(error, [&] { return StreamsOf(self).Copy(stream, to, from, bytes); });
 }
 
-constexpr ha_cuda_plugin kPlugin = {
-    HA_CUDA_PLUGIN_VERSION, OpenDevice,  CloseDevice,  RunReduce, RunPack, Pin,    Unpin,
-    CreateStream,           CreateEvent, DestroyEvent, Record,    Wait,    IsDone, Copy};
+const Peers& PeersOf(void* self) { return static_cast<Device*>(self)->peers(); }
+
+int Traits(void* self, ha_cuda_traits* traits, ha_cuda_error* error) {
+  return Guarded(error, [&] { return PeersOf(self).Traits(traits); });
+}
+
+int Allocate(void* self, size_t bytes, void** memory, ha_cuda_error* error) {
+  return Guarded(error, [&] { return PeersOf(self).Allocate(bytes, memory); });
+}
+
+void Deallocate(void* self, void* memory) { PeersOf(self).Deallocate(memory); }
+
+int ShareMemory(void* self, void* memory, ha_cuda_handle* handle, ha_cuda_error* error) {
+  return Guarded(error, [&] { return PeersOf(self).ShareMemory(memory, handle); });
+}
+
+int OpenMemory(void* self, const ha_cuda_handle* handle, void** memory, ha_cuda_error* error) {
+  return Guarded(error, [&] { return PeersOf(self).OpenMemory(*handle, memory); });
+}
+
+void CloseMemory(void* self, void* memory) { PeersOf(self).CloseMemory(memory); }
+
+int CreateSharedEvent(void* self, void** event, ha_cuda_handle* handle, ha_cuda_error* error) {
+  return Guarded(error, [&] { return PeersOf(self).CreateSharedEvent(event, handle); });
+}
+
+int OpenEvent(void* self, const ha_cuda_handle* handle, void** event, ha_cuda_error* error) {
+  return Guarded(error, [&] { return PeersOf(self).OpenEvent(*handle, event); });
+}
+
+int WriteWord(void* self, void* stream, uint32_t* word, uint32_t value, ha_cuda_error* error) {
+  return Guarded(error, [&] { return PeersOf(self).WriteWord(stream, word, value); });
+}
+
+int AwaitWord(void* self, void* stream, uint32_t* word, uint32_t value, ha_cuda_error* error) {
+  return Guarded(error, [&] { return PeersOf(self).AwaitWord(stream, word, value); });
+}
+
+constexpr ha_cuda_plugin kPlugin = {.version = HA_CUDA_PLUGIN_VERSION,
+                                    .open = OpenDevice,
+                                    .close = CloseDevice,
+                                    .reduce = RunReduce,
+                                    .pack = RunPack,
+                                    .pin = Pin,
+                                    .unpin = Unpin,
+                                    .create_stream = CreateStream,
+                                    .create_event = CreateEvent,
+                                    .destroy_event = DestroyEvent,
+                                    .record = Record,
+                                    .wait = Wait,
+                                    .is_done = IsDone,
+                                    .copy = Copy,
+                                    .traits = Traits,
+                                    .allocate = Allocate,
+                                    .deallocate = Deallocate,
+                                    .share_memory = ShareMemory,
+                                    .open_memory = OpenMemory,
+                                    .close_memory = CloseMemory,
+                                    .create_shared_event = CreateSharedEvent,
+                                    .open_event = OpenEvent,
+                                    .write_word = WriteWord,
+                                    .await_word = AwaitWord};
 
 }  // namespace
 }  // namespace horoacc::cuda
 
-extern "C" __attribute__((visibility("default"))) const ha_cuda_plugin* horoacc_cuda_plugin_v2() {
+extern "C" __attribute__((visibility("default"))) const ha_cuda_plugin* horoacc_cuda_plugin_v3() {
   return &horoacc::cuda::kPlugin;
 }

@@ -3,13 +3,14 @@
    neither needs a toolkit to be built nor a driver to be loaded. Plain C. Functions that can fail
    return 0, or another number after filling `error`. */
 #include <stddef.h>
+#include <stdint.h>
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-#define HA_CUDA_PLUGIN_VERSION 2
-#define HA_CUDA_PLUGIN_SYMBOL "horoacc_cuda_plugin_v2"
+#define HA_CUDA_PLUGIN_VERSION 3
+#define HA_CUDA_PLUGIN_SYMBOL "horoacc_cuda_plugin_v3"
 
 typedef struct ha_cuda_error {
   char message[512];
@@ -41,6 +42,21 @@ typedef struct ha_cuda_pack {
   double factor;
   unsigned long long* nonfinite; /* the GPU's; NaNs and infinities written are added; or null */
 } ha_cuda_pack;
+
+/* What a GPU is, and what it can do together with other processes. */
+typedef struct ha_cuda_traits {
+  unsigned char uuid[16]; /* the same in all processes, whatever number it has there */
+  char bus_id[16];        /* the PCI bus's, for people */
+  int shares;             /* other processes can open its memory and its events */
+  int stream_words;       /* streams can write words of memory, and wait for them */
+  int exclusive;          /* no other process may use it at the same time */
+  int concurrent;         /* kernels of several processes run at the same time (MPS) */
+} ha_cuda_traits;
+
+/* By which another process of the host opens memory or an event. */
+typedef struct ha_cuda_handle {
+  unsigned char bytes[64];
+} ha_cuda_handle;
 
 typedef struct ha_cuda_plugin {
   unsigned version;
@@ -74,6 +90,24 @@ typedef struct ha_cuda_plugin {
   /* Between the GPU's memory and the host's, either way. The host's is not pinned: may wait. */
   int (*copy)(void* self, void* stream, void* to, const void* from, size_t bytes,
               ha_cuda_error* error);
+
+  /* Together with other processes. Whoever opens something closes it before its owner frees it,
+     and opens nothing of its own process. */
+  int (*traits)(void* self, ha_cuda_traits* traits, ha_cuda_error* error);
+  int (*allocate)(void* self, size_t bytes, void** memory, ha_cuda_error* error);
+  void (*deallocate)(void* self, void* memory);
+  int (*share_memory)(void* self, void* memory, ha_cuda_handle* handle, ha_cuda_error* error);
+  int (*open_memory)(void* self, const ha_cuda_handle* handle, void** memory, ha_cuda_error* error);
+  void (*close_memory)(void* self, void* memory);
+  /* Events as above, which destroy_event destroys or closes. */
+  int (*create_shared_event)(void* self, void** event, ha_cuda_handle* handle,
+                             ha_cuda_error* error);
+  int (*open_event)(void* self, const ha_cuda_handle* handle, void** event, ha_cuda_error* error);
+  /* Words of the host's pinned memory. The value is written when all that is on the stream before
+     has run and can be seen by everybody; what comes behind a wait begins once the word is the
+     value or has passed it, counted in a circle. The host may write words, too. */
+  int (*write_word)(void* self, void* stream, uint32_t* word, uint32_t value, ha_cuda_error* error);
+  int (*await_word)(void* self, void* stream, uint32_t* word, uint32_t value, ha_cuda_error* error);
 } ha_cuda_plugin;
 
 typedef const ha_cuda_plugin* (*ha_cuda_plugin_entry)(void);

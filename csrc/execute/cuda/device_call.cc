@@ -7,24 +7,28 @@ namespace horoacc::cuda {
 
 Result<std::unique_ptr<DeviceCall>> DeviceCall::Begin(Gpus::Place place, void* stream,
                                                       std::span<const DeviceTensor> tensors) {
-  std::unique_ptr<DeviceCall> call(new DeviceCall(std::move(place), stream));
-  Gpu& gpu = *call->place_.gpu;
-  HA_ASSIGN(call->ready_, gpu.Record(stream));
-  HA_TRY(gpu.Wait(gpu.fetching(), call->ready_));
-  for (const DeviceTensor& tensor : tensors) {
-    Member& member = call->members_.emplace_back();
-    if (tensor.lands) member.target = tensor.output;
+  std::unique_ptr<DeviceCall> call(new DeviceCall(std::move(place), stream, tensors));
+  HA_ASSIGN(call->ready_, call->place_.gpu->Record(stream));
+  return call;
+}
+
+Result<uint64_t> DeviceCall::Fetch() {
+  if (fetched()) return uint64_t{0};
+  Gpu& gpu = *place_.gpu;
+  HA_TRY(gpu.Wait(gpu.fetching(), ready_));
+  for (const DeviceTensor& tensor : tensors_) {
+    Member& member = members_.emplace_back();
     if (!tensor.fetches && !tensor.in_place) continue;
-    HA_ASSIGN(member.input, call->Take(tensor.input_bytes));
+    HA_ASSIGN(member.input, Take(tensor.input_bytes));
     if (tensor.in_place) member.output = member.input;
     if (!tensor.fetches || tensor.input_bytes == 0) continue;
     HA_TRY(gpu.Copy(gpu.fetching(), member.input, tensor.input, tensor.input_bytes));
-    call->fetched_bytes_ += tensor.input_bytes;
+    fetched_bytes_ += tensor.input_bytes;
   }
-  if (call->fetched_bytes_ > 0) {
-    HA_ASSIGN(call->arrived_, gpu.Record(gpu.fetching()));
+  if (fetched_bytes_ > 0) {
+    HA_ASSIGN(arrived_, gpu.Record(gpu.fetching()));
   }
-  return call;
+  return fetched_bytes_;
 }
 
 void DeviceCall::Release() {
@@ -33,7 +37,8 @@ void DeviceCall::Release() {
   for (Member& member : std::exchange(members_, {})) {
     if (unknown) continue;
     const bool in_place = member.output == member.input;
-    place_.blocks->Retire(member.input, in_place && landed_ ? landed_ : arrived_);
+    const bool landed = landed_ && !landed_on_gpu_;
+    place_.blocks->Retire(member.input, in_place && landed ? landed_ : arrived_);
     if (!in_place) place_.blocks->Retire(member.output, landed_);
   }
 }
@@ -47,22 +52,30 @@ Result<std::byte*> DeviceCall::Take(size_t bytes) {
 
 Result<std::byte*> DeviceCall::MakeOutput(size_t t, size_t bytes) {
   Member& member = members_[t];
-  if (member.output || !member.target) return member.output;
+  const bool lands = tensors_[t].lands && tensors_[t].output;
+  if (member.output || !lands) return member.output;
   HA_ASSIGN(member.output, Take(bytes));
   return member.output;
 }
 
 Result<bool> DeviceCall::HasArrived() { return place_.gpu->IsDone(arrived_); }
 
+void DeviceCall::LandedOnGpu(GpuEvent landed) {
+  landed_ = std::move(landed);
+  landed_on_gpu_ = true;
+}
+
 Status DeviceCall::Land(std::span<const size_t> bytes) {
+  if (landed_on_gpu_) return {};
   Gpu& gpu = *place_.gpu;
   // The caller's memory may have been somebody else's, whose work is ahead of the call.
   HA_TRY(gpu.Wait(gpu.landing(), ready_));
   bool any = false;
   for (size_t t = 0; t < members_.size(); ++t) {
     const Member& member = members_[t];
-    if (!member.target || !member.output || bytes[t] == 0) continue;
-    HA_TRY(gpu.Copy(gpu.landing(), member.target, member.output, bytes[t]));
+    void* const target = tensors_[t].lands ? tensors_[t].output : nullptr;
+    if (!target || !member.output || bytes[t] == 0) continue;
+    HA_TRY(gpu.Copy(gpu.landing(), target, member.output, bytes[t]));
     any = true;
   }
   if (!any) return {};

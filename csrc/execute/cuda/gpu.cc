@@ -1,22 +1,18 @@
 #include "execute/cuda/gpu.h"
 
 namespace horoacc::cuda {
-namespace {
 
-/// What a function of the plug-in said.
-Status Outcome(int code, const ha_cuda_error& error, int device) {
+Status Gpu::Outcome(int code, const ha_cuda_error& error) const {
   if (code == 0) return {};
-  return MakeError(ErrorKind::kSystem, "GPU " + std::to_string(device) + ": " + error.message);
+  return MakeError(ErrorKind::kSystem, "GPU " + std::to_string(device_) + ": " + error.message);
 }
-
-}  // namespace
 
 Result<std::shared_ptr<Gpu>> Gpu::Open(const ha_cuda_plugin& plugin, int device) {
   std::shared_ptr<Gpu> gpu(new Gpu(plugin, device));
   ha_cuda_error error{};
-  HA_TRY(Outcome(plugin.open(&gpu->self_, device, &error), error, device));
+  HA_TRY(gpu->Outcome(plugin.open(&gpu->self_, device, &error), error));
   for (void** stream : {&gpu->fetching_, &gpu->landing_})
-    HA_TRY(Outcome(plugin.create_stream(gpu->self_, stream, &error), error, device));
+    HA_TRY(gpu->Call(&ha_cuda_plugin::create_stream, stream));
   return gpu;
 }
 
@@ -36,9 +32,24 @@ Result<void*> Gpu::TakeEvent() {
     }
   }
   void* event = nullptr;
-  ha_cuda_error error{};
-  HA_TRY(Outcome(plugin_.create_event(self_, &event, &error), error, device_));
+  HA_TRY(Call(&ha_cuda_plugin::create_event, &event));
   return event;
+}
+
+Result<GpuStream> Gpu::TakeStream() {
+  void* taken = nullptr;
+  {
+    const std::scoped_lock lock(mutex_);
+    if (!free_streams_.empty()) {
+      taken = free_streams_.back();
+      free_streams_.pop_back();
+    }
+  }
+  if (taken == nullptr) HA_TRY(Call(&ha_cuda_plugin::create_stream, &taken));
+  return GpuStream(taken, [gpu = shared_from_this()](void* unused) {
+    const std::scoped_lock lock(gpu->mutex_);
+    gpu->free_streams_.push_back(unused);
+  });
 }
 
 Result<GpuEvent> Gpu::Record(void* stream) {
@@ -47,33 +58,28 @@ Result<GpuEvent> Gpu::Record(void* stream) {
     const std::scoped_lock lock(gpu->mutex_);
     gpu->free_events_.push_back(unused);
   });
-  ha_cuda_error error{};
-  HA_TRY(Outcome(plugin_.record(self_, taken, stream, &error), error, device_));
+  HA_TRY(Call(&ha_cuda_plugin::record, taken, stream));
   return event;
 }
 
 Status Gpu::Wait(void* stream, const GpuEvent& event) const {
   if (!event) return {};
-  ha_cuda_error error{};
-  return Outcome(plugin_.wait(self_, stream, event.get(), &error), error, device_);
+  return Call(&ha_cuda_plugin::wait, stream, event.get());
 }
 
 Result<bool> Gpu::IsDone(const GpuEvent& event) const {
   if (!event) return true;
   int done = 0;
-  ha_cuda_error error{};
-  HA_TRY(Outcome(plugin_.is_done(self_, event.get(), &done, &error), error, device_));
+  HA_TRY(Call(&ha_cuda_plugin::is_done, event.get(), &done));
   return done != 0;
 }
 
 Status Gpu::Copy(void* stream, void* to, const void* from, size_t bytes) const {
-  ha_cuda_error error{};
-  return Outcome(plugin_.copy(self_, stream, to, from, bytes, &error), error, device_);
+  return Call(&ha_cuda_plugin::copy, stream, to, from, bytes);
 }
 
 Status Gpu::Pin(void* memory, size_t bytes) const {
-  ha_cuda_error error{};
-  return Outcome(plugin_.pin(self_, memory, bytes, &error), error, device_);
+  return Call(&ha_cuda_plugin::pin, memory, bytes);
 }
 
 void Gpu::Unpin(void* memory) const { plugin_.unpin(self_, memory); }

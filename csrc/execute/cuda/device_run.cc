@@ -1,0 +1,61 @@
+#include "execute/cuda/device_run.h"
+
+#include <utility>
+
+namespace horoacc::cuda {
+
+bool DeviceRun::Advance() {
+  if (step_ == Step::kRun) return inner_ && inner_->Advance();
+  if (step_ == Step::kRefused || failed()) return false;
+  Result<bool> moved = step_ == Step::kMeet ? Meet() : Fetch();
+  if (moved.ok()) return moved.value();
+  status_ = std::move(moved.error());
+  return false;
+}
+
+bool DeviceRun::OnGpusOfTheTeam() const {
+  for (uint32_t r = 0; r < parts_.team->ranks(); ++r) {
+    if (parts_.devices[r] != parts_.team->device(r)) return false;
+  }
+  return true;
+}
+
+Result<bool> DeviceRun::Meet() {
+  GpuMode mode = GpuMode::kCpuReduce;
+  if (parts_.team) {
+    if (!parts_.team->agreed()) return parts_.team->Advance();
+    const Result<GpuMode>& agreed = *parts_.team->agreed();
+    if (!agreed.ok()) {
+      refusal_ = agreed.error();
+      step_ = Step::kRefused;
+      return true;
+    }
+    if (OnGpusOfTheTeam()) mode = agreed.value();
+  }
+  if (mode != GpuMode::kCpuReduce) {
+    inner_ = parts_.on_gpus(mode);
+    step_ = Step::kRun;
+    return true;
+  }
+  for (DeviceCall* call : parts_.calls) {
+    HA_ASSIGN(const uint64_t bytes, call->Fetch());
+    parts_.fetched->fetch_add(bytes, std::memory_order_relaxed);
+  }
+  step_ = Step::kFetch;
+  return true;
+}
+
+Result<bool> DeviceRun::Fetch() {
+  for (DeviceCall* call : parts_.calls) {
+    HA_ASSIGN(const bool arrived, call->HasArrived());
+    watch_.Set(!arrived);
+    if (!arrived) return false;
+  }
+  Status status;
+  inner_ = parts_.on_host(status);
+  HA_TRY(std::move(status));
+  step_ = Step::kRun;
+  return true;
+}
+
+}  // namespace horoacc::cuda

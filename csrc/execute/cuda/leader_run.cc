@@ -1,0 +1,92 @@
+#include "execute/cuda/leader_run.h"
+
+#include <utility>
+
+namespace horoacc::cuda {
+
+LeaderRun::LeaderRun(Bucket bucket)
+    : bucket_(std::move(bucket)), team_(bucket_.team()), watch_(team_.polling()) {}
+
+// The tensors stay the stream's until it is through with them. A GPU that refuses has failed
+// before.
+LeaderRun::~LeaderRun() {
+  if (step_ != Step::kDone) static_cast<void>(bucket_.Land());
+}
+
+bool LeaderRun::Advance() {
+  if (step_ == Step::kDone || failed()) return false;
+  Result<bool> moved = Turn();
+  if (moved.ok()) return moved.value();
+  status_ = std::move(moved.error());
+  return false;
+}
+
+Result<bool> LeaderRun::Turn() {
+  switch (step_) {
+    case Step::kPack:
+      return Pack();
+    case Step::kGather:
+      return Gather();
+    case Step::kReduce:
+      return Reduce();
+    default:
+      return Await();
+  }
+}
+
+Result<bool> LeaderRun::Pack() {
+  if (window_ == 0) HA_TRY(bucket_.AwaitTensors());
+  number_ = team_.NextWindow();
+  HA_TRY(bucket_.Pack(window_));
+  HA_TRY(team_.gpu().Call(&ha_cuda_plugin::record, team_.packed_event(team_.me()), team_.stream()));
+  team_.card(team_.me()).packed.store(number_, std::memory_order_release);
+  team_.RingOthers();
+  gathered_ = 0;
+  step_ = team_.me() == Team::kLeader ? Step::kGather : Step::kAwait;
+  return true;
+}
+
+Result<bool> LeaderRun::IsDone(void* event) {
+  int done = 0;
+  HA_TRY(team_.gpu().Call(&ha_cuda_plugin::is_done, event, &done));
+  watch_.Set(done == 0);
+  return done != 0;
+}
+
+// An event may be asked for once its rank has said that it was recorded.
+Result<bool> LeaderRun::Gather() {
+  for (; gathered_ < team_.ranks(); ++gathered_) {
+    if (team_.card(gathered_).packed.load(std::memory_order_acquire) < number_) return false;
+    HA_ASSIGN(const bool done, IsDone(team_.packed_event(gathered_)));
+    if (!done) return false;
+  }
+  for (uint32_t r = 0; r < team_.ranks(); ++r) {
+    HA_TRY(team_.gpu().Call(&ha_cuda_plugin::wait, team_.stream(), team_.packed_event(r)));
+  }
+  HA_TRY(bucket_.ReduceAll(window_));
+  HA_TRY(team_.gpu().Call(&ha_cuda_plugin::record, team_.reduced_event(), team_.stream()));
+  step_ = Step::kReduce;
+  return true;
+}
+
+Result<bool> LeaderRun::Reduce() {
+  HA_ASSIGN(const bool done, IsDone(team_.reduced_event()));
+  if (!done) return false;
+  team_.card(Team::kLeader).reduced.store(number_, std::memory_order_release);
+  team_.RingOthers();
+  step_ = Step::kAwait;
+  return true;
+}
+
+Result<bool> LeaderRun::Await() {
+  if (team_.card(Team::kLeader).reduced.load(std::memory_order_acquire) < number_) return false;
+  HA_TRY(team_.gpu().Call(&ha_cuda_plugin::wait, team_.stream(), team_.reduced_event()));
+  HA_TRY(bucket_.Unpack(window_));
+  step_ = Step::kPack;
+  if (++window_ < bucket_.windows()) return true;
+  HA_TRY(bucket_.Land());
+  step_ = Step::kDone;
+  return true;
+}
+
+}  // namespace horoacc::cuda

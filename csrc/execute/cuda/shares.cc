@@ -1,0 +1,147 @@
+#include "execute/cuda/shares.h"
+
+#include <chrono>
+#include <thread>
+#include <utility>
+
+#include "base/clock.h"
+
+namespace horoacc::cuda {
+namespace {
+
+constexpr int64_t kPatience = 2 * kSecond;
+
+template <typename Condition>
+bool Soon(Condition condition) {
+  const int64_t limit = NowNs() + kPatience;
+  while (!condition()) {
+    if (NowNs() >= limit) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  return true;
+}
+
+}  // namespace
+
+Shares::Shares(std::shared_ptr<Gpu> gpu, TeamBoard board, uint32_t me,
+               std::vector<bool> in_this_process, std::function<bool(uint32_t)> alive)
+    : gpu_(std::move(gpu)),
+      board_(board),
+      me_(me),
+      in_this_process_(std::move(in_this_process)),
+      alive_(std::move(alive)),
+      memory_(board.ranks),
+      packed_(board.ranks),
+      reduced_(board.ranks) {}
+
+Shares::~Shares() { Close(); }
+
+// A rank alone needs a GPU that can share nothing.
+Status Shares::MakeEvent(void** event, ha_cuda_handle* handle) const {
+  if (board_.ranks == 1) return gpu_->Call(&ha_cuda_plugin::create_event, event);
+  return gpu_->Call(&ha_cuda_plugin::create_shared_event, event, handle);
+}
+
+Status Shares::Offer(size_t buffer_bytes) {
+  TeamCard& card = board_.cards[me_];
+  offered_ = true;
+  HA_ASSIGN(stream_, gpu_->TakeStream());
+  HA_TRY(gpu_->Call(&ha_cuda_plugin::allocate, buffer_bytes, &memory_[me_]));
+  if (board_.ranks > 1) {
+    HA_TRY(gpu_->Call(&ha_cuda_plugin::share_memory, memory_[me_], &card.memory_handle));
+  }
+  HA_TRY(MakeEvent(&packed_[me_], &card.packed_handle));
+  HA_TRY(MakeEvent(&reduced_[me_], &card.reduced_handle));
+  card.memory = memory_[me_];
+  card.packed_event = packed_[me_];
+  card.reduced_event = reduced_[me_];
+  return {};
+}
+
+Status Shares::OpenMemory(uint32_t index) {
+  if (index == me_) return {};
+  const TeamCard& card = board_.cards[index];
+  if (in_this_process_[index]) {
+    memory_[index] = card.memory;
+    return {};
+  }
+  return gpu_->Call(&ha_cuda_plugin::open_memory, &card.memory_handle, &memory_[index]);
+}
+
+Status Shares::OpenEvent(uint32_t index, void* pointer, const ha_cuda_handle& handle,
+                         void** event) const {
+  if (index == me_) return {};
+  if (in_this_process_[index]) {
+    *event = pointer;
+    return {};
+  }
+  return gpu_->Call(&ha_cuda_plugin::open_event, &handle, event);
+}
+
+Status Shares::OpenPackedEvent(uint32_t index) {
+  const TeamCard& card = board_.cards[index];
+  return OpenEvent(index, card.packed_event, card.packed_handle, &packed_[index]);
+}
+
+Status Shares::OpenReducedEvent(uint32_t index) {
+  const TeamCard& card = board_.cards[index];
+  return OpenEvent(index, card.reduced_event, card.reduced_handle, &reduced_[index]);
+}
+
+Status Shares::PinWords() {
+  HA_TRY(gpu_->Pin(board_.words, board_.word_pages()));
+  pinned_ = true;
+  return {};
+}
+
+bool Shares::StreamIsDone() const {
+  const Result<GpuEvent> last = gpu_->Record(stream_.get());
+  return last.ok() && Soon([&] {
+           const Result<bool> done = gpu_->IsDone(last.value());
+           return done.ok() && done.value();
+         });
+}
+
+bool Shares::OthersHaveClosed() const {
+  return Soon([this] {
+    for (uint32_t r = 0; r < board_.ranks; ++r) {
+      const bool closed = board_.cards[r].closed.load(std::memory_order_acquire) != 0;
+      if (r != me_ && !closed && alive_(r)) return false;
+    }
+    return true;
+  });
+}
+
+// Those of others in this process are theirs.
+void Shares::DropEvents(std::vector<void*>& events) const {
+  for (uint32_t r = 0; r < board_.ranks; ++r) {
+    void* const event = std::exchange(events[r], nullptr);
+    if (event != nullptr && (r == me_ || !in_this_process_[r]))
+      gpu_->Drop(&ha_cuda_plugin::destroy_event, event);
+  }
+}
+
+void Shares::Close() {
+  if (!std::exchange(offered_, false)) {
+    board_.cards[me_].closed.store(1, std::memory_order_release);
+    return;
+  }
+  const bool idle = !stream_ || StreamIsDone();
+  void* const own = std::exchange(memory_[me_], nullptr);
+  if (idle) {
+    for (uint32_t r = 0; r < board_.ranks; ++r) {
+      void* const opened = std::exchange(memory_[r], nullptr);
+      if (opened != nullptr && !in_this_process_[r])
+        gpu_->Drop(&ha_cuda_plugin::close_memory, opened);
+    }
+    if (std::exchange(pinned_, false)) gpu_->Unpin(board_.words);
+    board_.cards[me_].closed.store(1, std::memory_order_release);
+  }
+  if (OthersHaveClosed() && idle) {
+    if (own != nullptr) gpu_->Drop(&ha_cuda_plugin::deallocate, own);
+    DropEvents(packed_);
+    DropEvents(reduced_);
+  }
+}
+
+}  // namespace horoacc::cuda

@@ -1,0 +1,97 @@
+#pragma once
+// The GPUs of a process set: the ranks meet once, agree on a mode, and open each other's memory.
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "execute/cuda/gpu.h"
+#include "execute/cuda/mode.h"
+#include "execute/cuda/shares.h"
+#include "execute/cuda/team_card.h"
+
+namespace horoacc::cuda {
+
+/// What a team needs to know of its process set.
+struct TeamPlace {
+  TeamBoard board;
+  uint32_t me = 0;
+  std::vector<bool> in_this_process;         ///< by index
+  std::function<bool(uint32_t)> alive;       ///< whether the process of a rank is there
+  std::function<void()> ring_others;         ///< to be called when a card has changed
+  size_t buffer_bytes = 0;                   ///< of each rank's fusion buffer, the same on all
+  GpuMode wanted = GpuMode::kAuto;           ///< the same on all
+  std::atomic<uint32_t>* polling = nullptr;  ///< somebody has to ask a GPU: see Watch
+};
+
+/// One thread at a time. Nothing waits, but the destructor a little, for its stream and for the
+/// others to let go of its memory.
+class Team {
+ public:
+  static constexpr uint32_t kLeader = 0;  ///< of mode L: the rank whose kernels reduce
+
+  /// `gpu`: of this rank's first call.
+  Team(TeamPlace place, std::shared_ptr<Gpu> gpu);
+  ~Team() = default;
+  Team(const Team&) = delete;
+  Team& operator=(const Team&) = delete;
+
+  /// Goes on with the meeting. False: another rank has to move first.
+  bool Advance();
+  /// From the end of the meeting on: the mode, or why what was ordered is impossible. The same on
+  /// all ranks.
+  [[nodiscard]] const std::optional<Result<GpuMode>>& agreed() const { return agreed_; }
+  /// The GPU of a rank's calls, by its number there.
+  [[nodiscard]] int device(uint32_t index) const { return place_.board.cards[index].device; }
+
+  // Once the mode is one in which GPUs reduce.
+  [[nodiscard]] Gpu& gpu() const { return *gpu_; }
+  [[nodiscard]] uint32_t me() const { return place_.me; }
+  [[nodiscard]] uint32_t ranks() const { return place_.board.ranks; }
+  [[nodiscard]] TeamCard& card(uint32_t index) const { return place_.board.cards[index]; }
+  [[nodiscard]] const TeamBoard& board() const { return place_.board; }
+  [[nodiscard]] size_t buffer_bytes() const { return place_.buffer_bytes; }
+  [[nodiscard]] void* stream() const { return shares_.stream(); }
+  /// A rank's fusion buffer, where this rank's GPU finds it.
+  [[nodiscard]] std::byte* buffer(uint32_t index) const { return shares_.memory(index); }
+  /// Of a rank, and of the leader. Only in mode L, and the others' only where they are needed.
+  [[nodiscard]] void* packed_event(uint32_t index) const { return shares_.packed_event(index); }
+  [[nodiscard]] void* reduced_event() const { return shares_.reduced_event(kLeader); }
+  void RingOthers() const { place_.ring_others(); }
+  [[nodiscard]] std::atomic<uint32_t>& polling() const { return *place_.polling; }
+  /// The number of the next window: the same on all ranks.
+  [[nodiscard]] uint64_t NextWindow() { return ++windows_; }
+
+ private:
+  [[nodiscard]] bool AllAt(MeetingStage stage) const;
+  void Reach(MeetingStage stage, const Status& status);
+  [[nodiscard]] std::optional<std::string> TroubleUpTo(MeetingStage stage) const;
+  [[nodiscard]] Status Open();
+
+  TeamPlace place_;
+  const std::shared_ptr<Gpu> gpu_;
+  GpuMode candidate_ = GpuMode::kAuto;
+  std::optional<Result<GpuMode>> agreed_;
+  Shares shares_;
+  uint64_t windows_ = 0;
+};
+
+/// Somebody has to ask the GPU now and then, for as long as this says so.
+class Watch {
+ public:
+  explicit Watch(std::atomic<uint32_t>& polling) : polling_(polling) {}
+  ~Watch() { Set(false); }
+  Watch(const Watch&) = delete;
+  Watch& operator=(const Watch&) = delete;
+  void Set(bool on) {
+    if (on != on_) polling_.fetch_add(on ? 1 : -1U, std::memory_order_relaxed);
+    on_ = on;
+  }
+
+ private:
+  std::atomic<uint32_t>& polling_;
+  bool on_ = false;
+};
+
+}  // namespace horoacc::cuda

@@ -1,0 +1,131 @@
+// Reductions that GPUs carry out, if the ranks agree that they can.
+#include <algorithm>
+
+#include "execute/cuda/device_run.h"
+#include "execute/cuda/leader_run.h"
+#include "execute/cuda/stream_run.h"
+#include "runtime/engine.h"
+
+namespace horoacc {
+namespace {
+
+constexpr size_t kLeastBuffer = 64 << 10;
+constexpr size_t kMostBuffer = 256 << 20;
+
+// Of each rank, for each process set that reduces on GPUs. Larger buckets go through it in windows.
+size_t BufferBytes(const Settings& settings) {
+  return WholePages(std::clamp<size_t>(settings.fusion_threshold, kLeastBuffer, kMostBuffer));
+}
+
+}  // namespace
+
+// The ranks must not differ in the answer: it depends on what they have agreed on.
+bool Engine::MayRunOnGpus(const ProcessSet& set, const Running& running) {
+  if (set.spread || running.decision.done) return false;
+  if (running.entries[0]->request.collective != Collective::kAllreduce) return false;
+  const auto on_gpu = [](const auto& entry) { return entry->request.on_gpu; };
+  return std::ranges::any_of(running.entries, on_gpu) &&
+         std::ranges::any_of(running.entries, [](const auto& entry) {
+           return std::ranges::any_of(entry->request.tensors,
+                                      [](const TensorMeta& tensor) { return tensor.bytes() > 0; });
+         });
+}
+
+// Null: the host reduces.
+cuda::Team* Engine::FindTeam(ProcessSet& set, const Running& running) {
+  if (running.decision.partial || settings_.gpu_mode == GpuMode::kCpuReduce) return nullptr;
+  const bool reducible = std::ranges::all_of(running.entries, [](const auto& entry) {
+    return entry->request.on_gpu &&
+           std::ranges::all_of(entry->request.tensors, [&](const TensorMeta& tensor) {
+             return cuda::CanReduce(tensor.type, entry->request.op);
+           });
+  });
+  if (!reducible) return nullptr;
+  if (set.gpu_team) return set.gpu_team.get();
+  cuda::TeamPlace place;
+  place.board = set.board->gpus();
+  place.me = set.context.me;
+  for (uint32_t r = 0; r < set.context.ranks; ++r)
+    place.in_this_process.push_back(!share_.pidfds[set.board->local(r)]);
+  place.alive = [&set](uint32_t index) { return set.board->IsAlive(index); };
+  place.ring_others = [&set] { set.context.ring_others(true); };
+  place.buffer_bytes = BufferBytes(settings_);
+  place.wanted = settings_.gpu_mode;
+  place.polling = &arriving_;
+  set.gpu_team = std::make_unique<cuda::Team>(std::move(place), running.entries[0]->device->gpu());
+  return set.gpu_team.get();
+}
+
+std::unique_ptr<Execution> Engine::MakeDeviceRun(ProcessSet& set, Running& running) {
+  cuda::DeviceRun::Parts parts;
+  parts.team = FindTeam(set, running);
+  parts.polling = &arriving_;
+  parts.fetched = &counters_.gpu_bytes;
+  for (const auto& entry : running.entries) {
+    if (entry->device) parts.calls.push_back(entry->device.get());
+  }
+  parts.devices.resize(set.context.ranks);
+  for (uint32_t r = 0; r < set.context.ranks; ++r) {
+    const auto device = [&](const auto& entry) {
+      return set.board->row(r, entry->id, entry->generation).on_gpu - 1;
+    };
+    parts.devices[r] = device(running.entries[0]);
+    for (const auto& entry : running.entries) {
+      if (device(entry) != parts.devices[r]) parts.devices[r] = -1;
+    }
+  }
+  parts.on_gpus = [this, &set, &running](GpuMode mode) {
+    set.gpu_mode.store(mode, std::memory_order_relaxed);
+    return MakeModeRun(set, running, mode);
+  };
+  parts.on_host = [this, &set, &running](Status& status) {
+    const auto& agreed = set.gpu_team ? set.gpu_team->agreed() : std::nullopt;
+    if (agreed && agreed->ok() && agreed->value() == GpuMode::kCpuReduce)
+      set.gpu_mode.store(GpuMode::kCpuReduce, std::memory_order_relaxed);
+    for (const auto& entry : running.entries) {
+      if (!entry->device) continue;  // a bucket may hold tensors of both kinds
+      for (size_t t = 0; t < entry->tensors.size(); ++t) {
+        entry->tensors[t].input = entry->device->input(t);
+        entry->tensors[t].output = entry->device->output(t);
+      }
+    }
+    return MakeHostExecution(set, running, status);
+  };
+  return std::make_unique<cuda::DeviceRun>(std::move(parts));
+}
+
+// The place of modes: each is an Execution of a bucket on the GPUs of a team.
+std::unique_ptr<Execution> Engine::MakeModeRun(ProcessSet& set, const Running& running,
+                                               GpuMode mode) {
+  std::vector<cuda::DeviceCall*> calls;
+  std::vector<cuda::BucketTensor> tensors;
+  uint64_t bytes = 0;
+  for (const auto& entry : running.entries) {
+    const Request& request = entry->request;
+    const double divisor =
+        request.op == ReduceOp::kAverage ? static_cast<double>(set.context.ranks) : 1.0;
+    calls.push_back(entry->device.get());
+    for (size_t t = 0; t < request.tensors.size(); ++t) {
+      const TensorMeta& tensor = request.tensors[t];
+      tensors.push_back({.input = static_cast<const std::byte*>(entry->device->source(t)),
+                         .output = static_cast<std::byte*>(entry->device->target(t)),
+                         .count = tensor.bytes() / SizeOf(tensor.type),
+                         .type = tensor.type,
+                         .op = request.op,
+                         .scale = {request.prescale, request.postscale, divisor}});
+      bytes += tensor.bytes();
+    }
+  }
+  counters_.buckets.fetch_add(1, std::memory_order_relaxed);
+  (mode == GpuMode::kLeader ? counters_.gpu_leader_bytes : counters_.gpu_stream_bytes)
+      .fetch_add(bytes, std::memory_order_relaxed);
+  for (const auto& entry : running.entries) {
+    events_.Emit(Phase::kExecute, set.id, entry->handle, set.buckets_run, bytes, entry->shown_name,
+                 cuda::NameOf(mode));
+  }
+  cuda::Bucket bucket(*set.gpu_team, std::move(calls), std::move(tensors));
+  if (mode == GpuMode::kLeader) return std::make_unique<cuda::LeaderRun>(std::move(bucket));
+  return std::make_unique<cuda::StreamRun>(std::move(bucket));
+}
+
+}  // namespace horoacc

@@ -1,0 +1,73 @@
+#pragma once
+// Streams and events of the fake GPU.
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <mutex>
+#include <thread>
+
+namespace horoacc::testing {
+
+inline void SleepShortly() { std::this_thread::sleep_for(std::chrono::microseconds(200)); }
+
+/// May lie in memory that several processes see: its numbers alone are its state.
+struct FakeEvent {
+  std::atomic<uint64_t> recorded{0};
+  std::atomic<uint64_t> done{0};
+
+  [[nodiscard]] bool Has(uint64_t number) const { return done.load() >= number; }
+};
+
+/// Runs what it is given later, in order, on a thread of its own that goes with the process.
+class FakeStream {
+ public:
+  FakeStream() {
+    std::thread([this] { Run(); }).detach();
+  }
+  void Put(std::function<void()> task) {
+    const std::scoped_lock lock(mutex_);
+    tasks_.push_back(std::move(task));
+    moved_.notify_all();
+  }
+  /// What comes behind it waits; whoever is waited for may be another process. `waits` counts who
+  /// does.
+  void PutWait(std::function<bool()> over, std::atomic<int>& waits) {
+    Put([over = std::move(over), &waits] {
+      waits.fetch_add(1);
+      while (!over()) SleepShortly();
+      waits.fetch_sub(1);
+    });
+  }
+  void Drain() {
+    std::unique_lock lock(mutex_);
+    moved_.wait(lock, [this] { return tasks_.empty() && !busy_; });
+  }
+  std::atomic<bool> captured{false};
+
+ private:
+  void Run() {
+    std::unique_lock lock(mutex_);
+    for (;;) {
+      moved_.wait(lock, [this] { return !tasks_.empty(); });
+      const auto task = std::move(tasks_.front());
+      tasks_.pop_front();
+      busy_ = true;
+      lock.unlock();
+      SleepShortly();  // whoever does not wait for it is found out
+      task();
+      lock.lock();
+      busy_ = false;
+      moved_.notify_all();
+    }
+  }
+
+  std::mutex mutex_;
+  std::condition_variable moved_;
+  std::deque<std::function<void()>> tasks_;
+  bool busy_ = false;
+};
+
+}  // namespace horoacc::testing

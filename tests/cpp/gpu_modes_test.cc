@@ -1,0 +1,192 @@
+// Modes in which GPUs reduce, through the whole engine on the fake GPU: which one the ranks agree
+// on, and what becomes of one that fails in the middle. Processes: tests/fake_gpu.
+#include <chrono>
+#include <cstring>
+#include <thread>
+
+#include "execute/cuda/bucket.h"
+#include "execute/cuda/mode.h"
+#include "gpu_calls.h"
+
+namespace horoacc::testing {
+namespace {
+
+ha_cuda_traits Traits(unsigned char gpu, int shares = 1, int stream_words = 1) {
+  ha_cuda_traits traits{};
+  std::memset(traits.uuid, gpu, sizeof traits.uuid);
+  std::snprintf(traits.bus_id, sizeof traits.bus_id, "bus:%d", gpu);
+  traits.shares = shares;
+  traits.stream_words = stream_words;
+  return traits;
+}
+
+TEST(the_choice_is_the_first_mode_that_all_ranks_can) {
+  using Ranks = std::vector<ha_cuda_traits>;
+  const auto chosen = [](GpuMode wanted, const Ranks& ranks) {
+    const auto mode = cuda::ChooseMode(wanted, ranks);
+    CHECK(mode.ok());
+    return mode.value();
+  };
+  const auto refused = [](GpuMode wanted, const Ranks& ranks, const char* why) {
+    const auto mode = cuda::ChooseMode(wanted, ranks);
+    CHECK(!mode.ok());
+    CHECK_EQ(mode.error().kind, ErrorKind::kConfig);
+    CHECK(mode.error().message.find(why) != std::string::npos);
+  };
+  const Ranks one_gpu = {Traits(1), Traits(1), Traits(1)};
+  const Ranks two_gpus = {Traits(1), Traits(2)};
+  CHECK_EQ(chosen(GpuMode::kAuto, one_gpu), GpuMode::kLeader);
+  CHECK_EQ(chosen(GpuMode::kStream, one_gpu), GpuMode::kStream);
+  CHECK_EQ(chosen(GpuMode::kCpuReduce, one_gpu), GpuMode::kCpuReduce);
+  CHECK_EQ(chosen(GpuMode::kAuto, two_gpus), GpuMode::kStream);
+  refused(GpuMode::kLeader, two_gpus,
+          "ranks 0 and 1 of the process set have different GPUs (bus:1");
+  refused(GpuMode::kKernel, one_gpu, "'gpu_mode' cannot be 'kernel'");
+  const Ranks mute = {Traits(1), Traits(2, 1, 0)};
+  CHECK_EQ(chosen(GpuMode::kAuto, mute), GpuMode::kCpuReduce);
+  refused(GpuMode::kStream, mute, "the GPU of rank 1 of the process set has no memory operations");
+  const Ranks closed = {Traits(1, 0), Traits(1)};
+  CHECK_EQ(chosen(GpuMode::kAuto, closed), GpuMode::kCpuReduce);
+  refused(GpuMode::kLeader, closed, "cannot open memory of the GPU of rank 0");
+  CHECK_EQ(chosen(GpuMode::kAuto, {Traits(1, 0, 0)}), GpuMode::kLeader);  // alone
+  CHECK_EQ(chosen(GpuMode::kAuto, Ranks(65, Traits(1))), GpuMode::kCpuReduce);
+  refused(GpuMode::kLeader, Ranks(65, Traits(1)), "there are 65 ranks");
+}
+
+TEST(a_bucket_is_cut_into_windows_that_hold_all_of_it_once) {
+  constexpr size_t kBuffer = 8192;
+  std::vector<cuda::BucketTensor> tensors;
+  const auto add = [&](uint64_t count, DType type, ReduceOp op = ReduceOp::kSum) {
+    tensors.push_back({.count = count, .type = type, .op = op});
+  };
+  add(7, DType::kUInt8);
+  add(0, DType::kFloat64);
+  add(5000, DType::kFloat32);
+  add(3, DType::kFloat32);
+  add(3, DType::kFloat32, ReduceOp::kMax);
+  add(2100, DType::kFloat64);
+  const auto windows = cuda::CutBucket(tensors, kBuffer);
+  std::vector<uint64_t> moved(tensors.size());
+  for (const cuda::BucketWindow& window : windows) {
+    uint64_t end = 0;
+    for (const cuda::BucketPart& part : window.parts) {
+      CHECK_EQ(part.first_byte, moved[part.tensor]);  // in order, without a gap
+      CHECK(part.bytes > 0 && part.offset >= end && part.offset + part.bytes <= kBuffer);
+      end = part.offset + part.bytes;
+      moved[part.tensor] += part.bytes;
+      // Exactly one run has it, with the tensor's type and operation.
+      int runs = 0;
+      for (const cuda::BucketRun& run : window.runs) {
+        const uint64_t run_end = run.offset + run.count * SizeOf(run.type);
+        if (part.offset < run.offset || part.offset + part.bytes > run_end) continue;
+        ++runs;
+        CHECK_EQ(run.type, tensors[part.tensor].type);
+        CHECK_EQ(run.op, tensors[part.tensor].op);
+        CHECK_EQ((part.offset - run.offset) % SizeOf(run.type), size_t{0});
+      }
+      CHECK_EQ(runs, 1);
+    }
+  }
+  for (size_t t = 0; t < tensors.size(); ++t)
+    CHECK_EQ(moved[t], tensors[t].count * SizeOf(tensors[t].type));
+  CHECK_EQ(windows.size(), size_t{5});  // of 36.8 KB
+  CHECK_EQ(
+      cuda::CutBucket({{.count = 100, .type = DType::kInt8}, {.count = 50, .type = DType::kInt8}},
+                      kBuffer)[0]
+          .runs.size(),
+      size_t{1});  // of one kind: one launch
+}
+
+// A rank fails while the other's stream waits for it: nothing stays stuck.
+TEST(a_rank_that_fails_leaves_no_stream_waiting) {
+  Pairs settings = With("board", "stream");
+  settings.emplace_back("fault", "begin:1:2:error");
+  RunRanks(2, settings, [](Engine& engine, int) {
+    void* const stream = fake_cuda_stream(0);
+    const Numbers tensor(100000);
+    tensor.Fill(stream, [](size_t) { return 1; });
+    Finish(engine, engine.Submit(OnGpu(Collective::kAllreduce, "x", tensor, &tensor, stream)),
+           stream);
+    tensor.Expect(stream, [](size_t) { return 2; });
+    const auto handle = engine.Submit(OnGpu(Collective::kAllreduce, "y", tensor, &tensor, stream));
+    const Status outcome = handle.ok() ? WaitAndRelease(engine, handle.value()) : handle.error();
+    CHECK(!outcome.ok());
+  });
+  const int64_t limit = NowNs() + 60 * kSecond;
+  while (fake_cuda_waits() > 0 && NowNs() < limit) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  CHECK_EQ(fake_cuda_waits(), 0);
+}
+
+// One tensor after the other goes through a small buffer, in windows that end in its middle.
+TEST(buckets_are_larger_than_the_buffer) {
+  for (const char* mode : {"leader", "stream"}) {
+    Pairs settings = With("board", mode);
+    settings.emplace_back("fusion_threshold", "65536");
+    RunRanks(3, settings, [](Engine& engine, int rank) {
+      void* const stream = fake_cuda_stream(0);
+      std::vector<std::unique_ptr<Numbers>> tensors;
+      Submission group =
+          Make(Collective::kAllreduce, "group_1of3", DType::kInt32, {}, nullptr, nullptr);
+      group.grouped = true;
+      group.device = {0, stream};
+      group.request.tensors.clear();
+      group.buffers.clear();
+      for (const size_t count : {size_t{100}, size_t{50001}, size_t{20003}}) {
+        tensors.push_back(std::make_unique<Numbers>(count));
+        tensors.back()->Fill(stream, [rank](size_t i) { return Value(rank, i); });
+        group.request.tensors.push_back({DType::kInt32, tensors.back()->shape()});
+        group.buffers.push_back({tensors.back()->data(), tensors.back()->data()});
+      }
+      Finish(engine, engine.Submit(std::move(group)), stream);
+      for (const auto& tensor : tensors)
+        tensor->Expect(stream, [](size_t i) { return Value(5, i); });
+    });
+  }
+}
+
+// A GPU for each rank, then the other's: that is no team's, and the CPU reduces.
+TEST(modes_depend_on_where_the_ranks_tensors_are) {
+  RunRanks(2, With("board", "auto"), [](Engine& engine, int rank) {
+    for (const int device : {rank, rank, 1 - rank, rank}) {
+      void* const stream = fake_cuda_stream(device);
+      const Numbers tensor(30000, device);
+      tensor.Fill(stream, [rank](size_t i) { return Value(rank, i); });
+      const auto before = engine.counters().gpu_stream_bytes.load();
+      Finish(engine,
+             engine.Submit(OnGpu(Collective::kAllreduce, "x" + std::to_string(device == rank),
+                                 tensor, &tensor, stream, 0, device)),
+             stream);
+      tensor.Expect(stream, [](size_t i) { return Value(2, i); });
+      CHECK_EQ(engine.counters().gpu_stream_bytes.load() - before, device == rank ? 120000U : 0U);
+    }
+  });
+}
+
+TEST(a_mode_that_is_impossible_is_refused_on_all_ranks) {
+  const std::pair<const char*, const char*> cases[] = {
+      {"leader", "have different GPUs"}, {"kernel", "no collective that a persistent kernel"}};
+  for (const auto& [mode, why] : cases) {
+    RunRanks(2, With("board", mode), [&, why = why](Engine& engine, int rank) {
+      void* const stream = fake_cuda_stream(rank);
+      const Numbers tensor(10, rank);
+      for (int turn = 0; turn < 2; ++turn) {
+        const auto handle =
+            engine.Submit(OnGpu(Collective::kAllreduce, "x", tensor, &tensor, stream, 0, rank));
+        CHECK(handle.ok());
+        const Status outcome = WaitAndRelease(engine, handle.value());
+        CHECK_EQ(outcome.error().kind, ErrorKind::kConfig);
+        CHECK(outcome.error().message.find(why) != std::string::npos);
+      }
+      std::vector<int32_t> here(10, 1);
+      const auto handle = engine.Submit(
+          Make(Collective::kAllreduce, "y", DType::kInt32, {10}, here.data(), here.data()));
+      CHECK(WaitAndRelease(engine, handle.value()).ok());
+      CHECK_EQ(here[0], 2);
+    });
+  }
+}
+
+}  // namespace
+}  // namespace horoacc::testing

@@ -1,0 +1,25 @@
+"""A rank of a job in which one is killed (test_killed_gpu_rank.py)."""
+
+import signal
+import time
+
+import fake_gpu
+import torch
+
+import horoacc.torch as hvd
+from horoacc.errors import PeerLost
+
+# What a rank has seen it tells before it heeds the launcher, which ends the job for the victim.
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+hvd.init()
+gpu = fake_gpu.install()
+tensor = torch.ones(100_000).to("cuda")
+try:
+    for step in range(10_000):
+        hvd.allreduce(tensor, op=hvd.Max, name=f"step{step % 2}")
+except PeerLost as error:
+    limit = time.monotonic() + 20
+    while gpu.waits > 0 and time.monotonic() < limit:
+        time.sleep(0.01)
+    text = str(error).replace("\n", " ")
+    print(f"released by PeerLost: {text}; waiting streams: {gpu.waits}", flush=True)

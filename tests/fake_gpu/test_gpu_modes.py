@@ -1,0 +1,119 @@
+"""Modes in which GPUs reduce, on the GPU that the host plays, whose kernels are those of GPUs.
+
+Every rank is a process; memory, events and words are shared between them as CUDA's are.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import fake_gpu
+import numpy as np
+import pytest
+import torch
+
+import horoacc
+import horoacc.torch as hvd
+from horoacc.errors import ConfigError
+
+sys.path.append(str(fake_gpu.ROOT / "tests/gpu"))
+import check_collectives
+
+PLUGIN = {"HOROACC_CUDA_PLUGIN": str(fake_gpu.plugin())}
+# A small buffer, so that tensors go through it in several windows.
+LEADER = {"HOROACC_GPU_MODE": "leader", "HOROACC_FUSION_THRESHOLD": "65536"}
+STREAM = {"HOROACC_GPU_MODE": "stream", "HOROACC_FUSION_THRESHOLD": "65536"}
+MODES = [pytest.param(LEADER, id="leader"), pytest.param(STREAM, id="stream")]
+pytestmark = pytest.mark.ranks(2, 4, framework="horoacc.torch", env=PLUGIN)
+
+
+def reduced(mode: str) -> int:
+    """Bytes that the GPUs of this rank have reduced in a mode."""
+    return horoacc.counters()[f"gpu_{mode}_bytes"]
+
+
+@pytest.mark.parametrize("env", MODES)
+def test_every_type_and_operation() -> None:
+    fake_gpu.install()
+    fetched = horoacc.counters()["gpu_bytes"]
+    before = reduced(os.environ["HOROACC_GPU_MODE"])
+    check_collectives.COUNTS = (1, 20_003)
+    check_collectives.reductions_are_exact()
+    assert reduced(os.environ["HOROACC_GPU_MODE"]) > before
+    assert horoacc.counters()["gpu_bytes"] == fetched, "nothing went through the host"
+
+
+@pytest.mark.parametrize("env", MODES)
+def test_the_bits_are_the_cpus() -> None:
+    gpu = fake_gpu.install()
+    draw = np.random.default_rng(hvd.rank())
+    for dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
+        given = [torch.from_numpy(draw.standard_normal(n)).to(dtype) for n in (3, 30_001, 70_000)]
+        factors = {"prescale_factor": 0.3, "postscale_factor": 1.7}
+        wanted = [hvd.allreduce(x, op=hvd.Average, **factors) for x in given]
+        with gpu.stream():
+            there = [x.to("cuda") for x in given]
+            found = hvd.grouped_allreduce(there, op=hvd.Average, **factors)
+            for one, other in zip(found, wanted, strict=True):
+                assert torch.equal(one.cpu(), other)
+            handles = [hvd.allreduce_async_(x, op=hvd.Average, name=f"{k}.{dtype}", **factors)
+                       for k, x in enumerate(there)]  # fmt: skip
+            for handle, other in reversed(list(zip(handles, wanted, strict=True))):
+                assert torch.equal(hvd.synchronize(handle).cpu(), other)
+
+
+@pytest.mark.only_ranks(2)
+@pytest.mark.parametrize(
+    ("env", "mode"),
+    [
+        pytest.param({}, "leader", id="one_gpu"),
+        pytest.param({"FAKE_GPU_EACH": "1"}, "stream", id="a_gpu_each"),
+        pytest.param({"FAKE_GPU_EACH": "1", "FAKE_CUDA_NO_PEERS": "1"}, "cpu", id="no_way"),
+        pytest.param({"FAKE_CUDA_SHARES_NOTHING": "1"}, "cpu", id="nothing_shared"),
+    ],
+)
+def test_what_the_ranks_agree_on(mode: str) -> None:
+    fake_gpu.install()
+    device = f"cuda:{hvd.rank() % 2 if 'FAKE_GPU_EACH' in os.environ else 0}"
+    before = {name: reduced(name) for name in ("leader", "stream")}
+    for _ in range(2):
+        found = hvd.allreduce(torch.full((5000,), hvd.rank() + 1.0).to(device), op=hvd.Sum)
+        assert found.cpu().tolist() == [3.0] * 5000
+    for name, bytes_before in before.items():
+        assert reduced(name) - bytes_before == (40_000 if name == mode else 0)
+
+
+@pytest.mark.only_ranks(2)
+@pytest.mark.parametrize(
+    ("env", "why"),
+    [
+        pytest.param({"HOROACC_GPU_MODE": "leader"}, "have different GPUs", id="leader"),
+        pytest.param({"HOROACC_GPU_MODE": "stream", "FAKE_CUDA_NO_WORDS": "1"},
+                     "no memory operations on streams", id="stream"),
+        pytest.param({"HOROACC_GPU_MODE": "stream", "FAKE_CUDA_NO_PEERS": "1"},
+                     "rank 0 of the process set: GPU 0: no way to that GPU", id="no_way"),
+        pytest.param({"HOROACC_GPU_MODE": "stream", "HOROACC_PARTED_HOSTS": "1+1"},
+                     "do not all share a host", id="hosts"),
+    ],
+)  # fmt: skip
+def test_what_is_impossible_is_refused_on_all_ranks(why: str) -> None:
+    fake_gpu.install()
+    tensor = torch.ones(100).to(f"cuda:{hvd.rank()}")
+    with pytest.raises(ConfigError, match=why):
+        hvd.allreduce(tensor, op=hvd.Sum)
+    assert hvd.allreduce(torch.ones(3), op=hvd.Sum).tolist() == [2.0] * 3
+
+
+@pytest.mark.only_ranks(2)
+@pytest.mark.parametrize("env", MODES)
+def test_process_sets_have_teams_of_their_own() -> None:
+    fake_gpu.install()
+    for _ in range(3):
+        own = hvd.add_process_set([1])
+        for ranks in (own, hvd.global_process_set):
+            if not ranks.included():
+                continue
+            found = hvd.allreduce(torch.ones(40_000).to("cuda"), op=hvd.Sum, process_set=ranks)
+            assert found.cpu().tolist() == [float(ranks.size())] * 40_000
+        hvd.remove_process_set(own)

@@ -1,0 +1,33 @@
+"""A rank is killed while GPUs reduce: the others get an error, and no stream stays behind."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import fake_gpu
+import pytest
+
+
+@pytest.mark.parametrize(("mode", "ranks"), [("leader", 4), ("stream", 2)])
+def test_a_killed_rank_releases_the_others(mode: str, ranks: int) -> None:
+    env = dict(
+        os.environ,
+        HOROACC_CUDA_PLUGIN=str(fake_gpu.plugin()),
+        HOROACC_GPU_MODE=mode,
+        HOROACC_FUSION_THRESHOLD="65536",
+        # The leader of mode L, or the last rank.
+        HOROACC_FAULT=f"advance:{0 if mode == 'leader' else ranks - 1}:60:kill",
+    )
+    script = Path(__file__).with_name("killed_rank.py")
+    job = subprocess.run(
+        [sys.executable, "-m", "horoacc.launcher.main", "--tcp", "-np", str(ranks),
+         sys.executable, str(script)],
+        env=env, capture_output=True, text=True, timeout=100, check=False,
+    )  # fmt: skip
+    assert job.returncode == 128 + 9, job.stdout + job.stderr
+    told = re.findall(r"released by PeerLost: .*; waiting streams: (\d+)", job.stdout)
+    assert told == ["0"] * (ranks - 1), job.stdout + job.stderr
