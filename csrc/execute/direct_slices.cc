@@ -13,8 +13,8 @@ constexpr uint64_t kLargestSlice = 1 << 20;
 
 constexpr uint32_t kRanksOnStack = 64;
 
-void ReduceRange(const SetContext& context, const ReducePiece& piece, uint64_t first,
-                 uint64_t last) {
+void ReduceRange(const SetContext& context, const ReducePiece& piece, uint64_t first, uint64_t last,
+                 uint64_t whole_bytes) {
   if (first >= last) return;
   const size_t ranks = context.ranks;
   const size_t present = context.present.size();
@@ -29,8 +29,13 @@ void ReduceRange(const SetContext& context, const ReducePiece& piece, uint64_t f
     sources[r] = static_cast<const std::byte*>(piece.sources[r]) + offset;
   for (size_t k = 0; k < present; ++k)
     destinations[k] = static_cast<std::byte*>(piece.destinations[k]) + offset;
-  Reduce(
-      {{sources, ranks}, {destinations, present}, last - first, piece.type, piece.op, piece.scale});
+  Reduce({{sources, ranks},
+          {destinations, present},
+          last - first,
+          piece.type,
+          piece.op,
+          piece.scale,
+          whole_bytes});
 }
 
 }  // namespace
@@ -84,12 +89,12 @@ void DirectSlices::ReduceSlice(uint64_t slice) const {
       return std::min(bytes, (inside + kCacheLine - 1) / kCacheLine * kCacheLine);
     };
     const size_t element = SizeOf(piece.type);
-    ReduceRange(context_, piece, edge(begin) / element, edge(end) / element);
+    ReduceRange(context_, piece, edge(begin) / element, edge(end) / element, starts_.back());
   }
 }
 
 void DirectSlices::ReduceAll(const SetContext& context, const ReduceList& list) {
-  for (const ReducePiece& piece : list.pieces) ReduceRange(context, piece, 0, piece.count);
+  for (const ReducePiece& piece : list.pieces) ReduceRange(context, piece, 0, piece.count, 0);
 }
 
 }  // namespace horoacc

@@ -20,6 +20,9 @@ struct ReduceJob {
   DType type = DType::kFloat32;
   ReduceOp op = ReduceOp::kSum;
   Scale scale;
+  /// Of the work of which this is a part, if it is larger: whether the result stays in the cache
+  /// depends on it.
+  size_t whole_bytes = 0;
 };
 
 /// Says whether `op` has a meaning for `type` (min of complex numbers, average of bool do not).

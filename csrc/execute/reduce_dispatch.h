@@ -10,7 +10,7 @@ namespace {
 inline constexpr size_t kStreamBytes = size_t{4} << 20;
 
 bool ShouldStream(const KernelJob& job, size_t element_bytes) {
-  if (job.count * element_bytes < kStreamBytes) return false;
+  if (job.count * element_bytes < kStreamBytes && job.whole_bytes < kStreamBytes) return false;
   for (size_t d = 0; d < job.destination_count; ++d) {
     if (reinterpret_cast<uintptr_t>(job.destinations[d]) % kVectorBytes != 0) return false;
     for (size_t s = 0; s < job.source_count; ++s) {

@@ -34,6 +34,7 @@ struct KernelJob {
   double post;     ///< for kInDouble
   double divisor;  ///< for kDivide and kInDouble
   double factor;   ///< post / divisor, exact, for kMultiply
+  size_t whole_bytes;
 };
 
 /// `count` elements between a type and the accumulator of reductions that are rounded once: float32

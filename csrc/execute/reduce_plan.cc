@@ -102,7 +102,8 @@ KernelJob PlanKernel(const ReduceJob& job) {
           .pre = job.scale.pre,
           .post = job.scale.post,
           .divisor = job.scale.divisor,
-          .factor = job.scale.post / job.scale.divisor};
+          .factor = job.scale.post / job.scale.divisor,
+          .whole_bytes = job.whole_bytes};
 }
 
 }  // namespace horoacc

@@ -73,7 +73,7 @@ void CheckDestinations(const Workspace& work, const std::vector<char>& expected,
 }
 
 void CheckAll(const Sources& sources, DType type, ReduceOp op, const Scale& scale,
-              std::span<const size_t> counts) {
+              std::span<const size_t> counts, size_t whole_bytes = 0) {
   const std::vector<char> expected =
       oracle::Reduce(sources.pointers(), counts.back(), type, op, scale);
   for (const KernelSet& set : KernelSetsHere()) {
@@ -82,7 +82,7 @@ void CheckAll(const Sources& sources, DType type, ReduceOp op, const Scale& scal
         for (const Placement placement :
              {Placement::kInPlace, Placement::kApart, Placement::kMixed}) {
           const Workspace work(sources, count * SizeOf(type), placement, aligned);
-          const ReduceJob job{work.sources, work.destinations, count, type, op, scale};
+          const ReduceJob job{work.sources, work.destinations, count, type, op, scale, whole_bytes};
           set.reduce(PlanKernel(job));
           CheckDestinations(work, expected, job, set.name);
         }
@@ -145,6 +145,15 @@ TEST(LargeJobsApart) {
   for (const DType type : {DType::kFloat32, DType::kFloat64, DType::kFloat16, DType::kBFloat16}) {
     const size_t count[] = {(size_t{4} << 20) / SizeOf(type) + 77};
     CheckAll(Sources(type, 2, count[0]), type, ReduceOp::kSum, {1, 0.5, 1}, count);
+  }
+}
+
+// And so do their slices.
+TEST(PartsOfLargeJobsApart) {
+  for (const DType type : {DType::kFloat32, DType::kFloat64, DType::kFloat16, DType::kBFloat16}) {
+    for (const size_t ranks : {2, 3, 4, 5, 8})
+      CheckAll(Sources(type, ranks, kMostElements), type, ReduceOp::kSum, {1, 0.5, 1}, kCounts,
+               size_t{8} << 20);
   }
 }
 
