@@ -275,11 +275,12 @@ Status Engine::Shutdown() {
   {
     std::lock_guard driver(driver_mutex_);
     bell.driven.store(1, std::memory_order_seq_cst);
-    // Under each set's lock, so that no rank decides anything that needs this one afterwards.
+    // Under each set's lock, so that no rank decides anything that needs this one afterwards. After
+    // an abort nobody decides: who has not seen it yet is to be told of it, not of who left first.
     for (const auto& set : Sets()) {
       const SetBoard::Guard guard(*set->board);
       SetEnd none;
-      if (guard.status().ok())
+      if (guard.status().ok() && board_.aborted().kind == ErrorKind::kOk)
         set->board->header().end.compare_exchange_strong(none, SetEnd::Left(placement_.rank));
     }
     for (size_t l = 0; l < share_.ranks.size(); ++l)
