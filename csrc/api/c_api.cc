@@ -9,6 +9,7 @@
 #include "api/launch.h"
 #include "api/report.h"
 #include "base/clock.h"
+#include "base/standard_descriptors.h"
 #include "runtime/engine.h"
 
 struct ha_engine {
@@ -99,6 +100,7 @@ extern "C" {
 int ha_engine_create(const ha_setting* settings, size_t count, const ha_placement* placement,
                      ha_engine** engine, ha_error* error) {
   return Guarded(error, [&] {
+    horoacc::KeepStandardDescriptors();
     std::vector<std::pair<std::string, std::string>> pairs;
     for (size_t k = 0; k < count; ++k) pairs.emplace_back(settings[k].key, settings[k].value);
     auto parsed = horoacc::Settings::Parse(pairs);
@@ -256,7 +258,7 @@ int ha_poll(ha_engine* engine, ha_handle handle) {
 int ha_wait(ha_engine* engine, ha_handle handle, double seconds, ha_error* error) {
   return Guarded(error, [&] {
     const int64_t deadline = seconds < 0 ? std::numeric_limits<int64_t>::max()
-                                         : horoacc::NowNs() + static_cast<int64_t>(seconds * 1e9);
+                                         : horoacc::NowNs() + horoacc::FromSeconds(seconds);
     return Report(engine->engine->Wait(handle, deadline), error);
   });
 }

@@ -25,9 +25,7 @@ int NumberIn(std::string_view text) {
   return number;
 }
 
-int64_t HostTimeout(const Settings& settings) {
-  return static_cast<int64_t>(settings.host_timeout_seconds * kSecond);
-}
+int64_t HostTimeout(const Settings& settings) { return FromSeconds(settings.host_timeout_seconds); }
 
 std::string HostName() {
   utsname names{};

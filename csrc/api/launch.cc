@@ -72,7 +72,7 @@ Result<EngineParts> PrepareLaunch(const Settings& settings, const ha_placement& 
                                              " ranks");
   }
   const std::string kind = TextOr(placement.bootstrap, placement.size == 1 ? "none" : "tcp");
-  const int64_t deadline = NowNs() + static_cast<int64_t>(settings.start_timeout_seconds * 1e9);
+  const int64_t deadline = NowNs() + FromSeconds(settings.start_timeout_seconds);
   HA_ASSIGN(HostPlace place, PlaceOnHost(settings, placement));
   const Log log(placement.rank, settings.log_level, settings.log_hide_time);
   EngineParts parts;

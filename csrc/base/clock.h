@@ -2,6 +2,7 @@
 // The one clock: CLOCK_MONOTONIC in nanoseconds. A wall clock that jumps must not end a job.
 #include <time.h>
 
+#include <algorithm>
 #include <cstdint>
 
 namespace horoacc {
@@ -15,5 +16,11 @@ namespace horoacc {
 inline constexpr int64_t kMicrosecond = 1'000;
 inline constexpr int64_t kMillisecond = 1'000'000;
 inline constexpr int64_t kSecond = 1'000'000'000;
+
+/// Nanoseconds that may be added to a point of time: more than a century is a century.
+[[nodiscard]] inline int64_t FromSeconds(double seconds) {
+  constexpr double kCentury = 100.0 * 365 * 24 * 3600;
+  return static_cast<int64_t>(std::min(seconds, kCentury) * 1e9);
+}
 
 }  // namespace horoacc

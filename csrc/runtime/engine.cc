@@ -71,7 +71,7 @@ Engine::Engine(Settings settings, EngineParts parts)
 }
 
 Result<std::unique_ptr<Engine>> Engine::Create(Settings settings, EngineParts parts) {
-  const int64_t deadline = NowNs() + static_cast<int64_t>(settings.start_timeout_seconds * 1e9);
+  const int64_t deadline = NowNs() + FromSeconds(settings.start_timeout_seconds);
   HA_ASSIGN(Settings agreed, AgreeOnSettings(std::move(settings), *parts.bootstrap, deadline));
   std::unique_ptr<Engine> engine(new Engine(std::move(agreed), std::move(parts)));
   HA_TRY(engine->Start());
@@ -86,7 +86,7 @@ Status Engine::Start() {
                                              std::to_string(cores.size()) + " cores for " +
                                              std::to_string(locals) + " local ranks");
   }
-  const int64_t deadline = NowNs() + static_cast<int64_t>(settings_.start_timeout_seconds * 1e9);
+  const int64_t deadline = NowNs() + FromSeconds(settings_.start_timeout_seconds);
   if (spread_parts_) HA_TRY(StartSpread(std::move(*std::exchange(spread_parts_, std::nullopt))));
   std::vector<int> link_fds;
   if (links_ && links_->WaitFd() >= 0) link_fds.push_back(links_->WaitFd());
@@ -96,11 +96,10 @@ Status Engine::Start() {
   board_.state(share_.local_rank).blocked_on.store(kNotBlocked);
   board_.state(share_.local_rank).phase.store(static_cast<uint32_t>(RankPhase::kPresent));
   Introduce();
-  const auto limit = [](double seconds) { return static_cast<int64_t>(seconds * 1e9); };
   silences_ =
       std::make_unique<Silences>(share_.ranks.size() + (spread_ ? spread_->watched().size() : 0),
-                                 Silences::Limits{limit(settings_.silence_warning_seconds),
-                                                  limit(settings_.hang_limit_seconds)});
+                                 Silences::Limits{FromSeconds(settings_.silence_warning_seconds),
+                                                  FromSeconds(settings_.hang_limit_seconds)});
   std::vector<int> everybody(placement_.size);
   for (int rank = 0; rank < placement_.size; ++rank) everybody[rank] = rank;
   sets_.push_back(MakeSet(0, std::move(everybody)));

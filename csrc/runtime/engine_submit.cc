@@ -137,7 +137,7 @@ Result<uint64_t> Engine::Submit(Submission submission) {
   entry->submitted_ns = NowNs();
   if (submission.limit_seconds > 0) {
     entry->limit_seconds = submission.limit_seconds;
-    entry->deadline_ns = entry->submitted_ns + static_cast<int64_t>(submission.limit_seconds * 1e9);
+    entry->deadline_ns = entry->submitted_ns + FromSeconds(submission.limit_seconds);
   }
   entry->tensors.resize(submission.buffers.size());
   for (size_t t = 0; t < entry->tensors.size(); ++t) {

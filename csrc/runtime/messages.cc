@@ -69,7 +69,7 @@ Result<uint64_t> Engine::SubmitMessage(uint32_t process_set, Message message,
   entry->submitted_ns = NowNs();
   if (limit_seconds > 0) {
     entry->limit_seconds = limit_seconds;
-    entry->deadline_ns = entry->submitted_ns + static_cast<int64_t>(limit_seconds * 1e9);
+    entry->deadline_ns = entry->submitted_ns + FromSeconds(limit_seconds);
   }
   entry->tensors.resize(1);
   entry->tensors[0].input = static_cast<const std::byte*>(buffers.input);

@@ -55,8 +55,8 @@ void Engine::WatchPeers() {
 void Engine::WatchStalls() {
   if (settings_.stall_check_disable) return;
   const int64_t now = NowNs();
-  const auto warn_after = static_cast<int64_t>(settings_.stall_warning_seconds * 1e9);
-  const auto end_after = static_cast<int64_t>(settings_.stall_shutdown_seconds * 1e9);
+  const auto warn_after = FromSeconds(settings_.stall_warning_seconds);
+  const auto end_after = FromSeconds(settings_.stall_shutdown_seconds);
   for (const auto& set : Sets()) {
     if (set->queue.pending.load(std::memory_order_relaxed) == 0) continue;
     std::lock_guard lock(set->queue.mutex);

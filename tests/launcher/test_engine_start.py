@@ -177,3 +177,35 @@ print(hvd.size(), set(total.tolist()))
     result = job.run(*mode, "-np", "16", sys.executable, "-c", program)
     for rank in range(16):
         assert result.of(rank) == [f"16 {{{(1 << 16) - 1}}}"]
+
+
+def test_ranks_whose_standard_error_is_closed(job: Job) -> None:
+    """What a stall's warning says must not be written into what the engine has opened."""
+    program = """
+import os, time
+import numpy as np
+import horoacc as hvd
+hvd.init()
+if hvd.rank() == 1:
+    time.sleep(1.5)
+mean = hvd.allreduce(np.ones(3), name="late")
+print(os.readlink("/proc/self/fd/2"), mean.tolist())
+"""
+    closed = ("sh", "-c", 'exec "$@" 2>&-', "sh", sys.executable, "-c", program)
+    result = job.run("--tcp", "--stall-check-warning-time-seconds", "0.2", "-np", "2", *closed)
+    for rank in range(2):
+        assert result.of(rank) == ["/dev/null [1.0, 1.0, 1.0]"]
+
+
+def test_limits_that_no_clock_reaches(job: Job) -> None:
+    program = """
+import numpy as np
+import horoacc as hvd
+hvd.init()
+print(hvd.allreduce(np.ones(1), op=hvd.Sum).tolist())
+"""
+    limits = ("--start-timeout", "1e10", "--stall-check-warning-time-seconds", "1e10",
+              "--stall-check-shutdown-time-seconds", "1e11")  # fmt: skip
+    result = job.run("--tcp", *limits, "-np", "2", sys.executable, "-c", program)
+    assert result.of(0) == result.of(1) == ["[2.0]"]
+    assert "late" not in result.err and "within" not in result.err
