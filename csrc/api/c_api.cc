@@ -321,7 +321,7 @@ void ha_before_fork(ha_engine* engine) { engine->engine->arena().BeforeFork(); }
 
 void ha_after_fork_in_parent(ha_engine* engine) { engine->engine->arena().AfterForkInParent(); }
 
-void ha_after_fork_in_child(ha_engine* engine) { engine->engine->arena().AfterForkInChild(); }
+void ha_after_fork_in_child(ha_engine* engine) { engine->engine->AfterForkInChild(); }
 
 void ha_stacks(ha_engine* engine, int signal, int fd, int asked_fd) {
   engine->engine->stacks().Set(signal, fd, asked_fd);

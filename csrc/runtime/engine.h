@@ -141,6 +141,8 @@ class Engine {
   [[nodiscard]] bool IsShared(const void* memory) const { return arena_->Contains(memory); }
 
   [[nodiscard]] Arena& arena() { return *arena_; }
+  /// In a child that a thread of this process forks: what is the parent's alone stays so.
+  void AfterForkInChild();
 
   /// How to ask where this process's interpreter is.
   [[nodiscard]] StackSource& stacks() { return stacks_; }

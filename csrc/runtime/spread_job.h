@@ -50,6 +50,10 @@ class SpreadJob {
   /// Until Leave.
   [[nodiscard]] DataLinks& links() const { return *links_; }
   Result<bool> Progress();
+  /// As ControlLinks::LeaveToParent.
+  void LeaveToParent() {
+    if (links_) links_->LeaveToParent();
+  }
   [[nodiscard]] bool HasUnsent() const { return links_ && links_->HasUnsent(); }
   void Abort(const Error& error) {
     if (links_) links_->Abort(error);

@@ -34,6 +34,10 @@ class ControlLinks {
   /// A descriptor that becomes readable when Receive has something to do (epoll), or -1 if this
   /// kind of link can only be asked again and again (MPI).
   [[nodiscard]] virtual int WaitFd() const = 0;
+
+  /// In a forked child: lets go of the connections, which would outlive the parent in it, so that
+  /// peers would not notice its death. Nothing else may be called there.
+  virtual void LeaveToParent() {}
   /// "tcp", "mpi" or "inproc".
   [[nodiscard]] virtual const char* kind() const = 0;
   [[nodiscard]] virtual uint64_t messages_sent() const = 0;

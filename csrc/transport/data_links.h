@@ -127,6 +127,8 @@ class DataLinks {
   /// possible, and no memory of a link is read or written, but for what peers on this host still
   /// read of shared memory: that must stay as it is until they have stopped as well.
   virtual void Abort(const Error& error) = 0;
+  /// As ControlLinks::LeaveToParent.
+  virtual void LeaveToParent() {}
   /// A descriptor that is readable (epoll, level-triggered) when Progress has something to do, or
   /// -1. News in shared memory rings this rank's bell instead (bell.h).
   [[nodiscard]] virtual int WaitFd() const = 0;

@@ -26,6 +26,7 @@ class FaultyControlLinks final : public ControlLinks {
   }
   [[nodiscard]] bool HasUnsent() override { return links_->HasUnsent(); }
   [[nodiscard]] int WaitFd() const override { return links_->WaitFd(); }
+  void LeaveToParent() override { links_->LeaveToParent(); }
   [[nodiscard]] const char* kind() const override { return links_->kind(); }
   [[nodiscard]] uint64_t messages_sent() const override { return links_->messages_sent(); }
   [[nodiscard]] uint64_t bytes_sent() const override { return links_->bytes_sent(); }
@@ -90,6 +91,7 @@ class FaultyDataLinks final : public DataLinks {
   [[nodiscard]] bool HasUnsent() override { return links_->HasUnsent(); }
   void Abort(const Error& error) override { links_->Abort(error); }
   [[nodiscard]] int WaitFd() const override { return links_->WaitFd(); }
+  void LeaveToParent() override { links_->LeaveToParent(); }
   [[nodiscard]] bool MustPoll() const override { return links_->MustPoll(); }
   [[nodiscard]] const char* kind() const override { return links_->kind(); }
   [[nodiscard]] DataCounters counters() const override { return links_->counters(); }

@@ -1,4 +1,5 @@
 #pragma once
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <utility>
@@ -23,6 +24,14 @@ class Fd {
   [[nodiscard]] int get() const { return fd_; }
   [[nodiscard]] int Release() { return std::exchange(fd_, -1); }
   explicit operator bool() const { return fd_ >= 0; }
+  /// In a forked child: lets go of what is the parent's, and keeps the number.
+  void LeaveToParent() const {
+    if (fd_ < 0) return;
+    const int nothing = ::open("/dev/null", O_RDWR | O_CLOEXEC);
+    if (nothing < 0) return;
+    ::dup3(nothing, fd_, O_CLOEXEC);
+    ::close(nothing);
+  }
 
  private:
   void Reset() {

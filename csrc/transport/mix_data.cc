@@ -62,6 +62,9 @@ class Mix final : public DataLinks {
   [[nodiscard]] bool HasUnsent() override {
     return std::ranges::any_of(parts_, [](const auto& part) { return part->HasUnsent(); });
   }
+  void LeaveToParent() override {
+    for (const auto& part : parts_) part->LeaveToParent();
+  }
   void Abort(const Error& error) override {
     aborted_ = true;
     for (const auto& part : parts_) part->Abort(error);

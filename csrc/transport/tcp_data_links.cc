@@ -45,6 +45,9 @@ class Links final : public TcpDataLinks {
   Result<bool> Progress() override;
   [[nodiscard]] bool HasUnsent() override;
   void Abort(const Error& error) override;
+  void LeaveToParent() override {
+    for (const auto& peer : peers_) peer->LeaveToParent();
+  }
   [[nodiscard]] int WaitFd() const override { return epoll_.get(); }
   [[nodiscard]] const char* kind() const override { return "tcp"; }
   [[nodiscard]] DataCounters counters() const override { return counters_; }

@@ -68,6 +68,9 @@ class TcpControlLinks final : public ControlLinks {
         links_, [](const Link& link) { return link.fd && link.writer.pending() > 0; });
   }
   [[nodiscard]] int WaitFd() const override { return epoll_.get(); }
+  void LeaveToParent() override {
+    for (const Link& link : links_) link.fd.LeaveToParent();
+  }
   [[nodiscard]] const char* kind() const override { return "tcp"; }
   [[nodiscard]] uint64_t messages_sent() const override { return messages_sent_; }
   [[nodiscard]] uint64_t bytes_sent() const override { return bytes_sent_; }

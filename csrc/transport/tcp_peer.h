@@ -31,6 +31,10 @@ class TcpPeer final : public FrameReceiver {
   [[nodiscard]] Inbound& in() { return inbound_; }
   [[nodiscard]] Outbound& out() { return outbound_; }
   [[nodiscard]] const TcpTraffic& traffic() const { return traffic_; }
+  /// As ControlLinks::LeaveToParent.
+  void LeaveToParent() const {
+    for (const auto& stream : streams_) stream->fd().LeaveToParent();
+  }
   [[nodiscard]] int streams() const { return static_cast<int>(streams_.size()); }
 
   Status Join(Fd connection);
