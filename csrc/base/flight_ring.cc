@@ -46,13 +46,19 @@ std::string FlightRing::Get(const std::atomic<uint64_t> (&from)[words], size_t l
   return {reinterpret_cast<const char*>(packed), std::min(length, sizeof packed)};
 }
 
-// The fields are stored with release so that none of them is seen before the number is 0, and read
-// with acquire so that the number is read again after them: a record of which the number was the
-// same before and after is whole.
+// A slot has one writer at a time: who is overtaken by a whole round, or has overtaken another,
+// leaves its event out. The fields are stored with release so that none of them is seen before
+// kWriting, and read with acquire so that the number is read again after them: a record of which
+// the number was the same before and after is whole.
 void FlightRing::Write(const Event& event) {
   const uint64_t number = next_.fetch_add(1, std::memory_order_relaxed);
   Slot& slot = slots_[number & mask_];
-  slot.number.store(0, std::memory_order_relaxed);
+  uint64_t before = slot.number.load(std::memory_order_relaxed);
+  if (before == kWriting || before > number) return;
+  if (!slot.number.compare_exchange_strong(before, kWriting, std::memory_order_acquire,
+                                           std::memory_order_relaxed)) {
+    return;
+  }
   slot.ticks.store(clock_.Now(), std::memory_order_release);
   slot.handle.store(event.handle, std::memory_order_release);
   slot.bucket.store(event.bucket, std::memory_order_release);

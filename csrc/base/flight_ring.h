@@ -42,11 +42,12 @@ class FlightRing {
   [[nodiscard]] std::vector<Record> Read() const;
 
  private:
+  static constexpr uint64_t kWriting = UINT64_MAX;
   static constexpr size_t kNameWords = 8;
   static constexpr size_t kDetailWords = 2;
 
   struct alignas(128) Slot {
-    std::atomic<uint64_t> number{0};  ///< of the record, from 1; 0: it is being written
+    std::atomic<uint64_t> number{0};  ///< of the record, from 1; 0: none yet
     std::atomic<uint64_t> head;       ///< phase, lengths of the texts, process set
     std::atomic<int64_t> ticks;
     std::atomic<uint64_t> handle, bucket, value;
