@@ -38,7 +38,8 @@ Result<Settings> AgreeOnSettings(Settings settings, Bootstrap& bootstrap, int64_
   std::ostringstream mine;
   mine << settings.fusion_threshold << ' ' << settings.window_bytes << ' '
        << settings.last_arriver_bytes << ' ' << static_cast<int>(settings.reduce_path) << ' '
-       << settings.reduction << ' ' << static_cast<int>(settings.gpu_mode) << ' ' << Word(settings.algorithm) << ' '
+       << settings.reduction << ' ' << static_cast<int>(settings.gpu_mode) << ' '
+       << Word(settings.algorithm) << ' '
        << Word(bootstrap.rank() == 0 ? ReadableTable(settings) : std::string());
   HA_ASSIGN(const std::vector<std::string> all, bootstrap.AllGather(mine.str(), deadline_ns));
   std::istringstream rank0(all[0]);
