@@ -69,7 +69,8 @@ def sources_of(name: str) -> list[Path]:
     """
     folder = source_folder(name)
     files = sorted(path for path in folder.iterdir() if path.suffix in (".cc", ".h"))
-    return [*files, source_folder("csrc") / "api" / "horoacc.h"]
+    api = source_folder("csrc") / "api"
+    return [*files, api / "horoacc.h", api / "known_engines.h"]
 
 
 def core_library() -> Path:

@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "api/horoacc.h"
+#include "api/known_engines.h"
 #include "arena_sizes.h"
 #include "tensorflow/core/framework/allocator.h"
 #include "tensorflow/core/framework/allocator_registry.h"
@@ -22,17 +23,11 @@ constexpr size_t kAlignment = 64;    // the arena's
 
 enum Mode : int { kOff = 0, kGradients = 1, kAll = 2 };
 
-// Engines are never freed, because their memory may be in use for as long as the process lives.
-struct KnownEngine {
-  ha_engine* engine;
-  KnownEngine* older;
-};
-
 // A binding is the place of process-wide state: TensorFlow has one allocator.
 struct State {
   std::atomic<ha_engine*> engine{nullptr};  // where new blocks come from
   std::atomic<int> mode{kOff};
-  std::atomic<KnownEngine*> engines{nullptr};
+  KnownEngines engines;
   ArenaSizes sizes;
   std::mutex writing;
 };
@@ -51,18 +46,6 @@ void* FromArena(size_t alignment, size_t bytes) {
   return engine != nullptr ? ha_arena_allocate(engine, bytes) : nullptr;
 }
 
-// Whose block it is, is asked of the engines: the block itself has no room for an answer.
-bool GiveBackToArena(void* memory) {
-  for (const KnownEngine* known = TheState().engines.load(std::memory_order_acquire); known;
-       known = known->older) {
-    if (ha_arena_contains(known->engine, memory)) {
-      ha_arena_free(known->engine, memory);
-      return true;
-    }
-  }
-  return false;
-}
-
 // In front of the allocator that TensorFlow would have without it, which serves all but the
 // arena's.
 class ArenaAllocator final : public tsl::AllocatorWrapper {
@@ -79,10 +62,10 @@ class ArenaAllocator final : public tsl::AllocatorWrapper {
     return wrapped()->AllocateRaw(alignment, bytes, attributes);
   }
   void DeallocateRaw(void* memory) override {
-    if (!GiveBackToArena(memory)) wrapped()->DeallocateRaw(memory);
+    if (!TheState().engines.Free(memory)) wrapped()->DeallocateRaw(memory);
   }
   void DeallocateRaw(void* memory, size_t alignment, size_t bytes) override {
-    if (!GiveBackToArena(memory)) wrapped()->DeallocateRaw(memory, alignment, bytes);
+    if (!TheState().engines.Free(memory)) wrapped()->DeallocateRaw(memory, alignment, bytes);
   }
   // The one behind knows no sizes of the arena's blocks.
   bool TracksAllocationSizes() const override { return false; }
@@ -172,12 +155,7 @@ HA_API void ha_tensorflow_arena(ha_engine* engine, int mode) {
     state.engine.store(nullptr, std::memory_order_release);
     return;
   }
-  KnownEngine* const newest = state.engines.load(std::memory_order_acquire);
-  const KnownEngine* known = newest;
-  while (known != nullptr && known->engine != engine) known = known->older;
-  // Never freed: another thread may be walking the list.
-  if (known == nullptr)
-    state.engines.store(new KnownEngine{engine, newest}, std::memory_order_release);
+  state.engines.Add(engine);
   state.engine.store(engine, std::memory_order_release);
   state.mode.store(mode, std::memory_order_relaxed);
 }

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "api/horoacc.h"
+#include "api/known_engines.h"
 #include "size_set.h"
 
 namespace horoacc {
@@ -21,17 +22,11 @@ constexpr size_t kLeastOfAll = 64 << 10;  // in mode `all`; below, a copy costs 
 
 enum Mode : int { kOff = 0, kGradients = 1, kAll = 2 };
 
-// Engines are never freed, because their memory may be in use for as long as the process lives.
-struct KnownEngine {
-  ha_engine* engine;
-  KnownEngine* older;
-};
-
 struct State {
   std::atomic<ha_engine*> engine{nullptr};  // where new blocks come from
   std::atomic<int> mode{kOff};
   std::atomic<const SizeSet*> sizes{nullptr};
-  std::atomic<KnownEngine*> engines{nullptr};
+  KnownEngines engines;
   c10::Allocator* previous = nullptr;  // serves everything but the arena's; set before it is asked
   std::mutex writing;
 };
@@ -41,22 +36,10 @@ State& TheState() {
   return state;
 }
 
-// Whose block it is, is asked of the engines: the block itself has no room for an answer.
-bool GiveBackToArena(void* memory) {
-  for (const KnownEngine* known = TheState().engines.load(std::memory_order_acquire); known;
-       known = known->older) {
-    if (ha_arena_contains(known->engine, memory)) {
-      ha_arena_free(known->engine, memory);
-      return true;
-    }
-  }
-  return false;
-}
-
-void GiveBack(void* memory) { GiveBackToArena(memory); }
+void GiveBack(void* memory) { TheState().engines.Free(memory); }
 
 void GiveBackAny(void* memory) {
-  if (!GiveBackToArena(memory)) TheState().previous->raw_deallocate(memory);
+  if (!TheState().engines.Free(memory)) TheState().previous->raw_deallocate(memory);
 }
 
 // How deep this thread is in making DistributedDataParallel's buckets.
@@ -118,12 +101,7 @@ HA_API void ha_torch_attach(ha_engine* engine, int mode) {
   }
   static std::once_flag installed;
   std::call_once(installed, &Install);
-  KnownEngine* newest = state.engines.load(std::memory_order_acquire);
-  const KnownEngine* known = newest;
-  while (known != nullptr && known->engine != engine) known = known->older;
-  // Never freed: another thread may be walking the list.
-  if (known == nullptr)
-    state.engines.store(new KnownEngine{engine, newest}, std::memory_order_release);
+  state.engines.Add(engine);
   state.engine.store(engine, std::memory_order_release);
   state.mode.store(mode, std::memory_order_relaxed);
 }

@@ -13,22 +13,6 @@ using schedule::Step;
 
 namespace {
 
-/// A step that gathers from a range becomes one step for each source: they depend on each other in
-/// nothing, and every message has its own place.
-void Expand(const Step& step, uint32_t place, std::vector<Step>& steps) {
-  if (step.op != Op::kRecv || (step.flags & schedule::kReceiveRange) == 0) {
-    return steps.push_back(step);
-  }
-  ForEachSource(step, place, [&](uint32_t source) {
-    Step one = step;
-    one.flags = static_cast<uint8_t>(one.flags & ~schedule::kReceiveRange);
-    one.receives = 1;
-    one.peer[0] = source;
-    one.dst_chunk = step.dst_chunk + (source - step.peer[0]) * step.count;
-    steps.push_back(one);
-  });
-}
-
 /// The length of the longest message of every link of a rank.
 struct LinkLengths {
   using Name = std::pair<uint32_t, uint8_t>;  ///< place of the peer, channel
@@ -137,7 +121,8 @@ Status ScheduleRun::Open(DataLinks& links, const RunGroup& group, uint32_t place
   for (uint32_t lane = 0; lane < lanes; ++lane) {
     const uint32_t count = schedule_->steps(place, lane);
     for (uint32_t k = 0; k < count; ++k) {
-      Expand(schedule_->step(place, lane, k), place, steps[lane]);
+      ForEachGathering(schedule_->step(place, lane, k), place,
+                       [&](const Step& step) { steps[lane].push_back(step); });
     }
     for (const Step& step : steps[lane]) {
       // The first window has the longest chunks.

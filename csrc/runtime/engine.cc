@@ -324,12 +324,6 @@ Status Engine::Shutdown() {
   return joined;
 }
 
-void Engine::AfterForkInChild() {
-  arena_->AfterForkInChild();
-  if (links_) links_->LeaveToParent();
-  if (spread_) spread_->LeaveToParent();
-}
-
 Status Engine::Abandon() {
   if (stopping_.exchange(true)) return {};
   bells_.Ring(share_.local_rank, Urgency::kQuiet);  // a caller that drives gives the lock back

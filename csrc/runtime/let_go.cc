@@ -1,6 +1,6 @@
 // What an engine that has been shut down gives back. The object itself stays for as long as tensors
 // may lie in its memory, and bindings may still ask it; a process that joins and leaves many times
-// must not pay for each time.
+// must not pay for each time. And what a forked child gives back at once.
 #include "runtime/engine.h"
 
 namespace horoacc {
@@ -56,6 +56,12 @@ void Engine::LetGo() {
   for (auto& watched : share_.pidfds) watched.reset();
   for (auto& wake : share_.wake) wake.reset();
   events_.Forget();
+}
+
+void Engine::AfterForkInChild() {
+  arena_->AfterForkInChild();
+  if (links_) links_->LeaveToParent();
+  if (spread_) spread_->LeaveToParent();
 }
 
 }  // namespace horoacc

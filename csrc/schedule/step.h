@@ -69,6 +69,21 @@ constexpr void ForEachSource(const Step& step, uint32_t rank, Visit visit) {
   for (uint32_t k = 0; k < step.receives; ++k) visit(step.peer[k]);
 }
 
+/// Calls `visit` with the step; with one for each source in its place if it gathers from a range:
+/// they depend on each other in nothing, and every message has its own place.
+template <typename Visit>
+constexpr void ForEachGathering(const Step& step, uint32_t rank, Visit visit) {
+  if (step.op != Op::kRecv || (step.flags & kReceiveRange) == 0) return visit(step);
+  ForEachSource(step, rank, [&](uint32_t source) {
+    Step one = step;
+    one.flags = static_cast<uint8_t>(one.flags & ~kReceiveRange);
+    one.receives = 1;
+    one.peer[0] = source;
+    one.dst_chunk = step.dst_chunk + (source - step.peer[0]) * step.count;
+    visit(one);
+  });
+}
+
 /// Calls `visit` with every peer that `rank` sends to in this step.
 template <typename Visit>
 constexpr void ForEachTarget(const Step& step, uint32_t rank, Visit visit) {

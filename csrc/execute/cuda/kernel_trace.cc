@@ -47,19 +47,8 @@ void KernelTrace::Expand() {
     for (uint32_t lane = 0; lane < facts.lanes; ++lane) {
       std::vector<Step>& steps = steps_.emplace_back();
       for (uint32_t k = 0; k < schedule_.steps(rank, lane); ++k) {
-        const Step step = schedule_.step(rank, lane, k);
-        if (step.op != Op::kRecv || (step.flags & schedule::kReceiveRange) == 0) {
-          steps.push_back(step);
-          continue;
-        }
-        ForEachSource(step, rank, [&](uint32_t source) {
-          Step one = step;
-          one.flags = static_cast<uint8_t>(one.flags & ~schedule::kReceiveRange);
-          one.receives = 1;
-          one.peer[0] = source;
-          one.dst_chunk = step.dst_chunk + (source - step.peer[0]) * step.count;
-          steps.push_back(one);
-        });
+        ForEachGathering(schedule_.step(rank, lane, k), rank,
+                         [&](const Step& step) { steps.push_back(step); });
       }
     }
   }
