@@ -312,7 +312,7 @@ Status Engine::Shutdown() {
           placement_.rank));
     }
     FailAll(MakeError(ErrorKind::kAborted, "the engine has been shut down"));
-    if (spread_) spread_->Leave(board_.aborted().kind == ErrorKind::kOk);
+    if (spread_) spread_->Leave(board_.aborted());
     board_.state(me).phase.store(static_cast<uint32_t>(RankPhase::kLeft),
                                  std::memory_order_release);
     for (size_t l = 0; l < share_.ranks.size(); ++l)

@@ -258,6 +258,7 @@ class Engine {
   void FailUndecided(ProcessSet& set, const Error& error);
   void FailAll(const Error& error);
   void Abort(const Error& error);
+  void AbortUnlessTold(const Error& error);
   bool AbortHere(const Error& error);
 
   // engine_wait.cc

@@ -60,14 +60,14 @@ bool Engine::Progress() {
   bool moved = false;
   if (any_given_up_.load(std::memory_order_acquire)) {
     if (Status ended = EndGivenUp(); !ended.ok()) {
-      Abort(ended.error());
+      AbortUnlessTold(ended.error());
       return true;
     }
   }
   if (mux_) {
     const Result<bool> pumped = mux_->Pump();
     if (!pumped.ok()) {
-      Abort(pumped.error());
+      AbortUnlessTold(pumped.error());
       return true;
     }
     moved = pumped.value();
@@ -75,7 +75,7 @@ bool Engine::Progress() {
   if (spread_) {
     const Result<bool> carried = spread_->Progress();
     if (!carried.ok()) {
-      Abort(carried.error());
+      AbortUnlessTold(carried.error());
       return true;
     }
     if (carried.value()) data_moves_.fetch_add(1, std::memory_order_relaxed);
@@ -86,7 +86,7 @@ bool Engine::Progress() {
   for (const auto& set : DrivenSets()) {
     const Result<bool> advanced = ProgressSet(*set);
     if (!advanced.ok()) {
-      Abort(advanced.error());
+      AbortUnlessTold(advanced.error());
       return true;
     }
     if (advanced.value()) set->moves.fetch_add(1, std::memory_order_relaxed);
@@ -96,7 +96,7 @@ bool Engine::Progress() {
   // What is left over goes now: a caller whose call is complete takes no other turn, and would have
   // to wake the coordinator for it.
   if (spread_ && moved && !runs && spread_->HasUnsent()) {
-    if (const Result<bool> carried = spread_->Progress(); !carried.ok()) Abort(carried.error());
+    if (const Result<bool> carried = spread_->Progress(); !carried.ok()) AbortUnlessTold(carried.error());
   }
   return moved;
 }

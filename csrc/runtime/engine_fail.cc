@@ -30,6 +30,18 @@ void Engine::Abort(const Error& error) {
   if (AbortHere(error) && spread_) spread_->TellAbort(error);
 }
 
+// Who drives may find a link closed whose other end was told earlier why the job is over: what has
+// arrived says it, and names whose fault it was.
+void Engine::AbortUnlessTold(const Error& error) {
+  if (error.kind == ErrorKind::kPeerLost && spread_) {
+    for (int looks = 0; looks < placement_.size; ++looks) {
+      const Result<bool> heard = mux_->Pump();
+      if (heard.ok() && !heard.value()) break;
+    }
+  }
+  Abort(error);
+}
+
 // On this host. True if it was the first to say so.
 bool Engine::AbortHere(const Error& error) {
   const bool first = board_.Abort(error);

@@ -123,8 +123,9 @@ Result<bool> SpreadJob::Progress() {
   return moved;
 }
 
-void SpreadJob::Leave(bool in_order) {
-  if (in_order) links_.reset();
+void SpreadJob::Leave(const Error& aborted) {
+  if (aborted.kind != ErrorKind::kOk) return TellAbort(aborted);
+  links_.reset();
   WireWriter writer;
   writer.Put(static_cast<uint8_t>(JobMessage::kLeft));
   TellAll(writer);
