@@ -96,7 +96,8 @@ bool Engine::Progress() {
   // What is left over goes now: a caller whose call is complete takes no other turn, and would have
   // to wake the coordinator for it.
   if (spread_ && moved && !runs && spread_->HasUnsent()) {
-    if (const Result<bool> carried = spread_->Progress(); !carried.ok()) AbortUnlessTold(carried.error());
+    if (const Result<bool> carried = spread_->Progress(); !carried.ok())
+      AbortUnlessTold(carried.error());
   }
   return moved;
 }

@@ -61,9 +61,9 @@ class SpreadJob {
 
   /// Tells all ranks, as far as they can be reached.
   void TellAbort(const Error& error);
-  /// This rank shuts down: the last message to each of the others. In good order nobody here uses the
-  /// data links any more, and they go; after an abort a slow peer may still read what they hold, and
-  /// who has not heard of it yet hears why this rank's links close.
+  /// This rank shuts down: the last message to each of the others. In good order nobody here uses
+  /// the data links any more, and they go; after an abort a slow peer may still read what they
+  /// hold, and who has not heard of it yet hears why this rank's links close.
   void Leave(const Error& aborted);
   /// The ranks of neighbouring hosts that send this one signs of life: the lowest rank of a host
   /// speaks for it, and each host is listened to by the hosts before and behind it.

@@ -21,7 +21,8 @@ class ControlLinks {
  public:
   virtual ~ControlLinks() = default;
   /// Copies `bytes` and returns at once; what the network will not take now is kept and sent by
-  /// a later Send or Receive. kPeerLost names a peer that is gone.
+  /// a later Send or Receive. That a peer has gone is for Receive to say, behind its last words;
+  /// kPeerLost names one that does not read, or to whom there is no link.
   virtual Status Send(int peer, std::span<const std::byte> bytes) = 0;
   /// What is sent from now on may be kept until Flush: so many messages for a peer go at once.
   virtual void Hold() {}

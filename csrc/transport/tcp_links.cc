@@ -38,6 +38,7 @@ struct Link {
   FrameWriter writer;
   bool wants_to_write = false;  ///< registered for EPOLLOUT
   bool send_failed = false;     ///< what it sent before may still be read
+  bool lost = false;            ///< Receive says so, or has said so
   bool asked = false;           ///< something was sent that may not have been acknowledged
   HostSilence silence;
 };
@@ -92,6 +93,7 @@ class TcpControlLinks final : public ControlLinks {
   bool ringing_ = false;
   bool holding_ = false;
   std::vector<int> held_;  ///< peers for whom something was kept
+  std::vector<int> deaf_;  ///< peers to whom sending has just failed
   std::deque<Arrival> arrivals_;
   uint64_t messages_sent_ = 0;
   uint64_t bytes_sent_ = 0;
@@ -145,6 +147,7 @@ void TcpControlLinks::Watch(int peer, bool writing) {
 void TcpControlLinks::Lose(int peer, const std::string& why) {
   links_[peer].fd = Fd();
   links_[peer].writer = FrameWriter(0);
+  links_[peer].lost = true;
   Error error = MakeError(ErrorKind::kPeerLost, LostLink(peer, why), peer);
   arrivals_.push_back({{}, std::move(error)});
 }
@@ -155,6 +158,8 @@ void TcpControlLinks::WriteTo(int peer) {
   if (!flushed.ok()) {
     link.send_failed = true;
     link.writer = FrameWriter(0);
+    deaf_.push_back(peer);
+    RingIf(true);
   }
   Watch(peer, flushed.ok() && !flushed.value());
 }
@@ -183,6 +188,11 @@ Status TcpControlLinks::LookAtNetwork() {
     const int peer = static_cast<int>(events[index].data.u32);
     if ((events[index].events & EPOLLOUT) != 0) WriteTo(peer);
     if ((events[index].events & ~static_cast<uint32_t>(EPOLLOUT)) != 0) ReadFrom(peer);
+  }
+  // Its last words say more than that it has gone.
+  for (const int peer : std::exchange(deaf_, {})) {
+    if (links_[peer].fd) ReadFrom(peer);
+    if (links_[peer].fd) Lose(peer, "it takes no more messages");
   }
   return {};
 }
@@ -222,21 +232,19 @@ Status TcpControlLinks::Send(int peer, std::span<const std::byte> bytes) {
   }
   Link& link = links_[peer];
   const std::string name = "rank " + std::to_string(peer);
-  if (!link.fd) return MakeError(ErrorKind::kPeerLost, "no control link to " + name, peer);
+  if (!link.fd && !link.lost) {
+    return MakeError(ErrorKind::kPeerLost, "no control link to " + name, peer);
+  }
   if (link.writer.pending() > kLongestBacklog) {
     return MakeError(ErrorKind::kPeerLost, name + " does not read its control messages", peer);
   }
+  if (link.lost || link.send_failed) return {};  // why is for Receive to say
   const bool idle = link.writer.pending() == 0;
-  if (!link.send_failed) {
-    link.writer.Queue(kControl, bytes);
-    link.asked = true;
-    // Behind a backlog the socket is known to be full; epoll says when it is not.
-    if (idle && holding_) held_.push_back(peer);
-    if (idle && !holding_) WriteTo(peer);
-  }
-  if (link.send_failed) {
-    return MakeError(ErrorKind::kPeerLost, LostLink(peer, "it takes no more messages"), peer);
-  }
+  link.writer.Queue(kControl, bytes);
+  link.asked = true;
+  // Behind a backlog the socket is known to be full; epoll says when it is not.
+  if (idle && holding_) held_.push_back(peer);
+  if (idle && !holding_) WriteTo(peer);
   ++messages_sent_;
   bytes_sent_ += bytes.size();
   return {};
@@ -253,10 +261,13 @@ void TcpControlLinks::Flush() {
 Result<std::optional<ControlMessage>> TcpControlLinks::Receive() {
   if (arrivals_.empty()) HA_TRY(LookAtNetwork());
   if (arrivals_.empty()) LookAfterHosts();
-  if (arrivals_.empty()) return std::optional<ControlMessage>();
+  if (arrivals_.empty()) {
+    RingIf(false);
+    return std::optional<ControlMessage>();
+  }
   Arrival arrival = std::move(arrivals_.front());
   arrivals_.pop_front();
-  RingIf(!arrivals_.empty());
+  RingIf(!arrivals_.empty() || !deaf_.empty());
   if (arrival.lost) return *std::move(arrival.lost);
   return std::optional<ControlMessage>(std::move(arrival.message));
 }
