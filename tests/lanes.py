@@ -1,16 +1,19 @@
-"""Runs the Python tests in three lanes, side by side: python tests/lanes.py [pytest's arguments].
+"""Runs the tests in lanes, side by side: python tests/lanes.py [--ctest DIR] [pytest's arguments].
 
-Tests with real jobs wait for processes, time-outs and each other most of the time; so three pytests
-keep two cores busy. What the first lanes say is shown when the last has ended.
+Tests with real jobs wait for processes, time-outs and each other most of the time; so five pytests
+keep two cores busy, and with `--ctest` the C++ tests of a build directory besides. What the last
+lane says is shown at once, what the others say when all have ended.
 """
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import os
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 from typing import IO
 
@@ -19,48 +22,59 @@ from horoacc.launcher import ops
 TESTS = Path(__file__).resolve().parent
 # By folder or module; everything else is in the last lane. Each takes about as long as the others.
 LANES = (
-    ("install", "lab", "launcher"),
+    ("launcher",),
+    ("examples", "install", "lab", "torch_api", "torch_distributed"),
     (
-        *("examples", "faults", "fake_gpu", "keras_api", "torch_api", "torch_distributed"),
-        *("ranks/test_compile.py", "ranks/test_huge.py"),
+        *("fake_gpu", "faults", "ranks/test_arena.py", "ranks/test_compile.py"),
+        *("ranks/test_hosts.py", "ranks/test_huge.py", "ranks/test_small_shm.py"),
+    ),
+    (
+        *("keras_api", "tensorflow_api"),
+        *(f"ranks/{path.name}" for path in sorted((TESTS / "ranks").glob("test_tensorflow_*.py"))),
     ),
 )
 NO_TESTS = 5  # pytest's exit code where none is chosen, as by -k
 
 
-def pytest(*arguments: str) -> list[str]:
-    """The command that runs some tests."""
-    return [sys.executable, "-m", "pytest", *arguments, *sys.argv[1:]]
-
-
-def lane(number: int, said: IO[bytes]) -> subprocess.Popen[bytes]:
+def start(command: list[str], said: IO[bytes]) -> subprocess.Popen[bytes]:
     """Starts one of the first lanes, which writes to a file."""
-    paths = [str(TESTS / name) for name in LANES[number]]
-    # What failed last is remembered by lane.
-    cache = ("-o", f"cache_dir=.pytest_cache/lane.{number}")
-    return subprocess.Popen(pytest(*paths, *cache), cwd=TESTS.parent, stdout=said, stderr=said)
+    return subprocess.Popen(command, cwd=TESTS.parent, stdout=said, stderr=said)
 
 
 def main() -> int:
     """Gives the exit code of a lane that failed, or 0."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--ctest", metavar="DIR", help="a build directory with C++ tests")
+    options, chosen = parser.parse_known_args()
+    pytest = [sys.executable, "-m", "pytest", *chosen]
+    # What failed last is remembered by lane.
+    commands = [
+        [*pytest, *(str(TESTS / name) for name in names), "-o", f"cache_dir=.pytest_cache/{number}"]
+        for number, names in enumerate(LANES)
+    ]
+    ignored = [f"--ignore={TESTS / name}" for names in LANES for name in names]
     # No lane is to wait for the compiler in a test.
     print(ops.prepare(["python"], os.environ), end="", flush=True)
+    if options.ctest:
+        commands.append(["ctest", "--test-dir", options.ctest, "--output-on-failure"])
+    began = time.monotonic()
     with contextlib.ExitStack() as ends:
-        outputs = [ends.enter_context(tempfile.TemporaryFile()) for _ in LANES]
+        outputs = [ends.enter_context(tempfile.TemporaryFile()) for _ in commands]
         lanes = []
-        for number, said in enumerate(outputs):
-            lanes.append(lane(number, said))
+        for command, said in zip(commands, outputs, strict=True):
+            lanes.append(start(command, said))
             ends.callback(lanes[-1].wait)
             ends.callback(lanes[-1].kill)
-        ignored = [f"--ignore={TESTS / name}" for names in LANES for name in names]
-        last = subprocess.run(pytest(str(TESTS), *ignored), cwd=TESTS.parent, check=False)
-        codes = [last.returncode, *(one.wait() for one in lanes)]
+        last = subprocess.run([*pytest, str(TESTS), *ignored], cwd=TESTS.parent, check=False)
+        codes = [one.wait() for one in lanes]
         sys.stdout.flush()
         for said in outputs:
             said.seek(0)
             sys.stdout.buffer.write(said.read())
-        sys.stdout.flush()
-    return max(set(codes) - {0, NO_TESTS}, default=0)
+        print(f"all lanes: {time.monotonic() - began:.0f} s", flush=True)
+    # ctest's exit codes mean other things.
+    by_pytest = {*codes[: len(LANES)], last.returncode} - {0, NO_TESTS}
+    return max({*by_pytest, *codes[len(LANES) :]}, default=0)
 
 
 if __name__ == "__main__":

@@ -16,9 +16,9 @@ Error Engine::Blame(Error error, const ProcessSet* set, const Entry* entry) cons
   return error;
 }
 
-Error Engine::BlameRefusal(Error error, const std::string& tensor) const {
+Error Engine::BlameRefusal(Error error, const ProcessSet* set, const std::string& tensor) const {
   if (error.tensor.empty()) error.tensor = tensor;
-  return Blame(std::move(error), nullptr, nullptr);
+  return Blame(std::move(error), set, nullptr);
 }
 
 }  // namespace horoacc

@@ -278,7 +278,8 @@ class Engine {
   // blame.cc
   [[nodiscard]] Error Blame(Error error, const ProcessSet* set, const Entry* entry) const;
   /// Of a call that is not taken any more.
-  [[nodiscard]] Error BlameRefusal(Error error, const std::string& tensor) const;
+  [[nodiscard]] Error BlameRefusal(Error error, const ProcessSet* set,
+                                   const std::string& tensor) const;
 
   // heartbeat.cc
   void Introduce();

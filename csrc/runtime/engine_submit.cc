@@ -92,9 +92,12 @@ std::string Engine::FindNotFinite(const Request& request, std::span<const void* 
 }
 
 Result<uint64_t> Engine::Submit(Submission submission) {
-  {
+  const auto failure = [this] {
     std::lock_guard lock(failure_mutex_);
-    if (failure_) return BlameRefusal(*failure_, submission.name);
+    return failure_;
+  }();
+  if (failure) {
+    return BlameRefusal(*failure, FindSet(submission.process_set).get(), submission.name);
   }
   HA_FAULT(*faults_, kSubmit);
   if (stopping_.load(std::memory_order_acquire)) {
@@ -193,7 +196,7 @@ Result<uint64_t> Engine::Submit(Submission submission) {
     if (failure_) {
       handles_.Remove(entry->handle);
       if (entry->reservation) entry->reservation->held_by = 0;
-      return BlameRefusal(*failure_, entry->shown_name);
+      return BlameRefusal(*failure_, set.get(), entry->shown_name);
     }
   }
   if (join && queue.join_over && !queue.join_over->taken) return TakeOverJoin(queue, *entry);
