@@ -2,9 +2,11 @@
 #include <algorithm>
 
 #include "execute/cuda/device_run.h"
+#include "execute/cuda/kernel_run.h"
 #include "execute/cuda/leader_run.h"
 #include "execute/cuda/stream_run.h"
 #include "runtime/engine.h"
+#include "schedule/select.h"
 
 namespace horoacc {
 namespace {
@@ -51,8 +53,11 @@ cuda::Team* Engine::FindTeam(ProcessSet& set, const Running& running) {
   place.ring_others = [&set] { set.context.ring_others(true); };
   place.buffer_bytes = BufferBytes(settings_);
   place.wanted = settings_.gpu_mode;
+  place.all_ranks = set.id == 0;
+  place.algorithm = ForcedAlgorithm(schedule::Goal::kAllreduce, settings_);
   place.polling = &arriving_;
-  set.gpu_team = std::make_unique<cuda::Team>(std::move(place), running.entries[0]->device->gpu());
+  const cuda::DeviceCall& call = *running.entries[0]->device;
+  set.gpu_team = std::make_unique<cuda::Team>(std::move(place), call.gpu(), call.blocks());
   return set.gpu_team.get();
 }
 
@@ -117,7 +122,9 @@ std::unique_ptr<Execution> Engine::MakeModeRun(ProcessSet& set, const Running& r
     }
   }
   counters_.buckets.fetch_add(1, std::memory_order_relaxed);
-  (mode == GpuMode::kLeader ? counters_.gpu_leader_bytes : counters_.gpu_stream_bytes)
+  (mode == GpuMode::kLeader   ? counters_.gpu_leader_bytes
+   : mode == GpuMode::kStream ? counters_.gpu_stream_bytes
+                              : counters_.gpu_kernel_bytes)
       .fetch_add(bytes, std::memory_order_relaxed);
   for (const auto& entry : running.entries) {
     events_.Emit(Phase::kExecute, set.id, entry->handle, set.buckets_run, bytes, entry->shown_name,
@@ -125,6 +132,7 @@ std::unique_ptr<Execution> Engine::MakeModeRun(ProcessSet& set, const Running& r
   }
   cuda::Bucket bucket(*set.gpu_team, std::move(calls), std::move(tensors));
   if (mode == GpuMode::kLeader) return std::make_unique<cuda::LeaderRun>(std::move(bucket));
+  if (mode == GpuMode::kKernel) return std::make_unique<cuda::KernelRun>(std::move(bucket));
   return std::make_unique<cuda::StreamRun>(std::move(bucket));
 }
 

@@ -170,9 +170,11 @@ CORE_ROWS: tuple[Setting, ...] = (
         "auto",
         "HOROACC_GPU_MODE",
         "Who reduces tensors on GPUs. `leader`: one rank's kernels, on the GPU of all ranks; "
-        "`stream`: every rank's kernels, and streams that wait for each other; `cpu_reduce`: the "
-        "CPU; `auto`: the first of these that all ranks of a process set can. What is ordered and "
-        "impossible is an error on all ranks that says why. Rank 0's holds.",
+        "`kernel`: kernels that wait for each other, where no two ranks share a GPU; `stream`: "
+        "every rank's kernels, and streams that wait for each other; `cpu_reduce`: the CPU; "
+        "`auto`: the first of these that all ranks of a process set can, `kernel` only on GPUs "
+        "that no other process may use. What is ordered and impossible is an error on all ranks "
+        "that says why. Rank 0's holds.",
         flag="--gpu-mode",
         yaml=("params", "gpu_mode"),
         choices=("auto", "cpu_reduce", "leader", "stream", "kernel"),

@@ -2,11 +2,7 @@
 // it loads without a driver, and says that there is none.
 #include "execute/cuda/cuda_library.h"
 
-#include <dlfcn.h>
-
 #include "check.h"
-#include "execute/cuda/cuda_kernels.h"
-#include "execute/cuda/kernel_compiler.h"
 
 using namespace horoacc;
 using namespace horoacc::cuda;
@@ -45,29 +41,4 @@ TEST(ThePluginWithoutADriver) {
   CHECK(plugin.open(&device, 4096, &error) != 0);
   CHECK(device == nullptr);
   CHECK(std::string(error.message).find("cuda") != std::string::npos);
-}
-
-TEST(PersistentKernelsWithoutADriver) {
-  if (std::string(CUDA_PLUGIN).empty()) {
-    std::printf("  skipped: this build has no CUDA plug-in\n");
-    return;
-  }
-  void* const library = ::dlopen(CUDA_PLUGIN, RTLD_NOW | RTLD_LOCAL);
-  CHECK(library != nullptr);
-  const auto entry =
-      reinterpret_cast<ha_cuda_kernels_entry>(::dlsym(library, HA_CUDA_KERNELS_SYMBOL));
-  CHECK(entry != nullptr);
-  const ha_cuda_kernels& kernels = *entry();
-  CHECK_EQ(kernels.version, HA_CUDA_KERNELS_VERSION);
-  const auto refuses = [&](const KernelImage& image, int device, int rank, const char* why) {
-    void* self = nullptr;
-    ha_cuda_error error{};
-    CHECK(kernels.create(&self, device, image.data(), image.size(), rank, &error) != 0);
-    CHECK(self == nullptr);
-    CHECK(std::string(error.message).find(why) != std::string::npos);
-  };
-  const KernelImage program = CompileFixed(KernelKind::kDirect, 4, {.count = 100}).value();
-  refuses(KernelImage(program.begin(), program.end() - 8), 0, -1, "no program of this build");
-  refuses(program, 0, 4, "no such rank");
-  refuses(program, 4096, -1, "cuda");  // there is no such GPU, wherever this runs
 }

@@ -3,6 +3,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstdio>
@@ -17,11 +18,14 @@
 #include "execute/cuda/cuda_plugin.h"
 #include "fake_kernels.h"
 #include "fake_memory.h"
+#include "fake_programs.h"
 #include "fake_stream.h"
 
 namespace {
 
 using namespace horoacc::testing;
+
+constexpr int kProcessors = 8;
 
 /// Streams and what they use are never freed: their threads go with the process.
 struct World {
@@ -183,6 +187,12 @@ int Copy(void*, void* stream, void* to, const void* from, size_t bytes, ha_cuda_
   return 0;
 }
 
+int Zero(void*, void* stream, void* memory, size_t bytes, ha_cuda_error* error) {
+  if (fake_cuda_device_of(memory) < 0) return Fail(error, "it is no GPU's (fake)");
+  StreamOf(stream).Put([=] { std::memset(Real(memory), 0, bytes); });
+  return 0;
+}
+
 // --- together with other processes ---
 
 /// What is in a ha_cuda_handle.
@@ -200,8 +210,9 @@ int Traits(void* self, ha_cuda_traits* traits, ha_cuda_error*) {
   std::snprintf(traits->bus_id, sizeof traits->bus_id, "fake:%d", device);
   traits->shares = On("FAKE_CUDA_SHARES_NOTHING") ? 0 : 1;
   traits->stream_words = On("FAKE_CUDA_NO_WORDS") ? 0 : 1;
-  traits->exclusive = 0;
-  traits->concurrent = 0;
+  traits->exclusive = On("FAKE_CUDA_EXCLUSIVE") ? 1 : 0;
+  traits->concurrent = On("FAKE_CUDA_MPS") ? 1 : 0;
+  traits->processors = kProcessors;
   return 0;
 }
 
@@ -277,6 +288,38 @@ int AwaitWord(void*, void* stream, uint32_t* word, uint32_t value, ha_cuda_error
   return 0;
 }
 
+int RunProgram(void*, void* stream, const ha_cuda_program* program, ha_cuda_error* error) {
+  using horoacc::cuda::KernelHeader;
+  if (!horoacc::cuda::IsProgram(program->image, program->bytes))
+    return Fail(error, "no program (fake)");
+  const auto& header = *static_cast<const KernelHeader*>(program->image);
+  if (header.lanes * header.channels > kProcessors) return Fail(error, "too many blocks (fake)");
+  if (!IsPinned(program->watch, sizeof *program->watch))
+    return Fail(error, "a watch that is not pinned (fake)");
+  FakeProgram fake;
+  fake.image = std::make_shared<std::byte[]>(program->bytes);
+  for (uint32_t rank = 0; rank < header.ranks; ++rank) {
+    fake.call.input[rank] = static_cast<const char*>(Real(program->inputs[rank]));
+    fake.call.output[rank] = static_cast<char*>(Real(program->outputs[rank]));
+    fake.call.workspace[rank] = static_cast<char*>(Real(program->workspaces[rank]));
+  }
+  fake.call.call = program->call;
+  fake.rank = program->rank;
+  fake.watch = program->watch;
+  // What the GPU has of it counts; the header alone travels with the launch.
+  std::memcpy(fake.image.get(), program->image, sizeof header);
+  const auto* const uploaded = static_cast<const std::byte*>(Real(program->uploaded));
+  StreamOf(stream).Put([fake, uploaded, bytes = program->bytes] {
+    World& world = TheWorld();
+    std::copy(uploaded + sizeof(KernelHeader), uploaded + bytes,
+              fake.image.get() + sizeof(KernelHeader));
+    world.waits.fetch_add(1);
+    RunProgram(fake);
+    world.waits.fetch_sub(1);
+  });
+  return 0;
+}
+
 constexpr ha_cuda_plugin kPlugin = {.version = HA_CUDA_PLUGIN_VERSION,
                                     .open = Open,
                                     .close = Close,
@@ -291,6 +334,7 @@ constexpr ha_cuda_plugin kPlugin = {.version = HA_CUDA_PLUGIN_VERSION,
                                     .wait = Wait,
                                     .is_done = IsDone,
                                     .copy = Copy,
+                                    .zero = Zero,
                                     .traits = Traits,
                                     .allocate = Allocate,
                                     .deallocate = Deallocate,
@@ -300,13 +344,14 @@ constexpr ha_cuda_plugin kPlugin = {.version = HA_CUDA_PLUGIN_VERSION,
                                     .create_shared_event = CreateSharedEvent,
                                     .open_event = OpenEvent,
                                     .write_word = WriteWord,
-                                    .await_word = AwaitWord};
+                                    .await_word = AwaitWord,
+                                    .run_program = RunProgram};
 
 }  // namespace
 
 extern "C" {
 
-__attribute__((visibility("default"))) const ha_cuda_plugin* horoacc_cuda_plugin_v3() {
+__attribute__((visibility("default"))) const ha_cuda_plugin* horoacc_cuda_plugin_v4() {
   return &kPlugin;
 }
 

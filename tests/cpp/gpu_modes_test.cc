@@ -5,6 +5,7 @@
 #include <thread>
 
 #include "execute/cuda/bucket.h"
+#include "execute/cuda/kernel_programs.h"
 #include "execute/cuda/mode.h"
 #include "gpu_calls.h"
 
@@ -17,18 +18,25 @@ ha_cuda_traits Traits(unsigned char gpu, int shares = 1, int stream_words = 1) {
   std::snprintf(traits.bus_id, sizeof traits.bus_id, "bus:%d", gpu);
   traits.shares = shares;
   traits.stream_words = stream_words;
+  traits.processors = 100;
+  return traits;
+}
+
+ha_cuda_traits But(ha_cuda_traits traits, int ha_cuda_traits::* what, int value = 1) {
+  traits.*what = value;
   return traits;
 }
 
 TEST(the_choice_is_the_first_mode_that_all_ranks_can) {
   using Ranks = std::vector<ha_cuda_traits>;
-  const auto chosen = [](GpuMode wanted, const Ranks& ranks) {
-    const auto mode = cuda::ChooseMode(wanted, ranks);
+  const auto chosen = [](GpuMode wanted, const Ranks& ranks, bool all_ranks = true) {
+    const auto mode = cuda::ChooseMode(wanted, ranks, all_ranks);
     CHECK(mode.ok());
     return mode.value();
   };
-  const auto refused = [](GpuMode wanted, const Ranks& ranks, const char* why) {
-    const auto mode = cuda::ChooseMode(wanted, ranks);
+  const auto refused = [](GpuMode wanted, const Ranks& ranks, const char* why,
+                          bool all_ranks = true) {
+    const auto mode = cuda::ChooseMode(wanted, ranks, all_ranks);
     CHECK(!mode.ok());
     CHECK_EQ(mode.error().kind, ErrorKind::kConfig);
     CHECK(mode.error().message.find(why) != std::string::npos);
@@ -41,7 +49,6 @@ TEST(the_choice_is_the_first_mode_that_all_ranks_can) {
   CHECK_EQ(chosen(GpuMode::kAuto, two_gpus), GpuMode::kStream);
   refused(GpuMode::kLeader, two_gpus,
           "ranks 0 and 1 of the process set have different GPUs (bus:1");
-  refused(GpuMode::kKernel, one_gpu, "'gpu_mode' cannot be 'kernel'");
   const Ranks mute = {Traits(1), Traits(2, 1, 0)};
   CHECK_EQ(chosen(GpuMode::kAuto, mute), GpuMode::kCpuReduce);
   refused(GpuMode::kStream, mute, "the GPU of rank 1 of the process set has no memory operations");
@@ -51,6 +58,23 @@ TEST(the_choice_is_the_first_mode_that_all_ranks_can) {
   CHECK_EQ(chosen(GpuMode::kAuto, {Traits(1, 0, 0)}), GpuMode::kLeader);  // alone
   CHECK_EQ(chosen(GpuMode::kAuto, Ranks(65, Traits(1))), GpuMode::kCpuReduce);
   refused(GpuMode::kLeader, Ranks(65, Traits(1)), "there are 65 ranks");
+  // Kernels that wait for each other must all be there.
+  CHECK_EQ(chosen(GpuMode::kKernel, two_gpus), GpuMode::kKernel);
+  refused(GpuMode::kKernel, one_gpu, "'gpu_mode' cannot be 'kernel': ranks 0 and 1 of the process");
+  refused(GpuMode::kKernel, two_gpus, "only the process set of all ranks", false);
+  refused(GpuMode::kKernel, {Traits(1), Traits(2, 0)}, "cannot open memory of the GPU of rank 1");
+  refused(GpuMode::kKernel, {Traits(1), But(Traits(2), &ha_cuda_traits::processors, 0)},
+          "rank 1 of the process set cannot promise");
+  const auto own = [](unsigned char gpu) { return But(Traits(gpu), &ha_cuda_traits::exclusive); };
+  CHECK_EQ(chosen(GpuMode::kAuto, {own(1), own(2)}), GpuMode::kKernel);
+  CHECK_EQ(chosen(GpuMode::kAuto, {own(1), own(2)}, false), GpuMode::kStream);
+  CHECK_EQ(chosen(GpuMode::kAuto, {own(1), Traits(2)}), GpuMode::kStream);
+  const ha_cuda_traits shared = But(Traits(1), &ha_cuda_traits::concurrent);
+  CHECK_EQ(chosen(GpuMode::kKernel, {shared, shared}), GpuMode::kKernel);
+  CHECK_EQ(chosen(GpuMode::kAuto, {shared, shared}), GpuMode::kLeader);
+  refused(GpuMode::kKernel, Ranks(51, shared), "fewer processors than their kernels need");
+  CHECK_EQ(cuda::KernelBlocks(std::vector{Traits(1), Traits(2)}), 32U);
+  CHECK_EQ(cuda::KernelBlocks(std::vector{shared, shared, Traits(2), shared}), 16U);
 }
 
 TEST(a_bucket_is_cut_into_windows_that_hold_all_of_it_once) {
@@ -97,18 +121,20 @@ TEST(a_bucket_is_cut_into_windows_that_hold_all_of_it_once) {
       size_t{1});  // of one kind: one launch
 }
 
-// A rank fails while the other's stream waits for it: nothing stays stuck.
-TEST(a_rank_that_fails_leaves_no_stream_waiting) {
-  Pairs settings = With("board", "stream");
+// A rank fails while the other's stream, or its kernel, waits for it: nothing stays stuck.
+void LeaveNothingWaiting(const char* mode) {
+  Pairs settings = With("board", mode);
   settings.emplace_back("fault", "begin:1:2:error");
-  RunRanks(2, settings, [](Engine& engine, int) {
-    void* const stream = fake_cuda_stream(0);
-    const Numbers tensor(100000);
+  RunRanks(2, settings, [](Engine& engine, int rank) {
+    void* const stream = fake_cuda_stream(rank);
+    const Numbers tensor(100000, rank);
     tensor.Fill(stream, [](size_t) { return 1; });
-    Finish(engine, engine.Submit(OnGpu(Collective::kAllreduce, "x", tensor, &tensor, stream)),
-           stream);
+    const auto reduce = [&](const char* name) {
+      return engine.Submit(OnGpu(Collective::kAllreduce, name, tensor, &tensor, stream, 0, rank));
+    };
+    Finish(engine, reduce("x"), stream);
     tensor.Expect(stream, [](size_t) { return 2; });
-    const auto handle = engine.Submit(OnGpu(Collective::kAllreduce, "y", tensor, &tensor, stream));
+    const auto handle = reduce("y");
     const Status outcome = handle.ok() ? WaitAndRelease(engine, handle.value()) : handle.error();
     CHECK(!outcome.ok());
   });
@@ -117,6 +143,64 @@ TEST(a_rank_that_fails_leaves_no_stream_waiting) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
   CHECK_EQ(fake_cuda_waits(), 0);
+}
+
+TEST(a_rank_that_fails_leaves_no_stream_waiting) { LeaveNothingWaiting("stream"); }
+TEST(a_rank_that_fails_leaves_no_kernel_waiting) { LeaveNothingWaiting("kernel"); }
+
+/// Allreduces of such lengths, one after the other, on two ranks with a GPU each.
+void ReduceByKernels(Engine& engine, int rank, const std::vector<size_t>& counts) {
+  void* const stream = fake_cuda_stream(rank);
+  uint64_t bytes = 0;
+  for (const size_t count : counts) {
+    const Numbers tensor(count, rank);
+    tensor.Fill(stream, [rank](size_t i) { return Value(rank, i); });
+    Finish(engine,
+           engine.Submit(OnGpu(Collective::kAllreduce, "x" + std::to_string(count), tensor, &tensor,
+                               stream, 0, rank)),
+           stream);
+    tensor.Expect(stream, [](size_t i) { return Value(2, i); });
+    bytes += 4 * count;
+  }
+  CHECK_EQ(engine.counters().gpu_kernel_bytes.load(), bytes);
+}
+
+// One-shot, two-shot and direct, and the same again: calls of one program.
+TEST(kernels_reduce_messages_of_every_size) {
+  RunRanks(2, With("board", "kernel"), [](Engine& engine, int rank) {
+    ReduceByKernels(engine, rank, {1, 3000, 4096, 5000, 262144, 262145, 500001, 3000, 262145});
+  });
+}
+
+TEST(kernels_interpret_the_schedule_that_is_ordered) {
+  for (const char* algorithm : {"ring", "double_tree"}) {
+    Pairs settings = With("board", "kernel");
+    settings.emplace_back("algorithm", algorithm);
+    RunRanks(2, settings, [](Engine& engine, int rank) {
+      ReduceByKernels(engine, rank, {1, 5000, 300001, 5000});
+    });
+  }
+}
+
+TEST(an_algorithm_with_more_lanes_than_blocks_is_refused) {
+  cuda::KernelRules rules{.ranks = 2, .blocks = 1, .bytes = 4 << 20, .algorithm = "double_tree"};
+  const Status status = cuda::KernelPrograms(rules).Check();
+  CHECK_EQ(status.error().kind, ErrorKind::kConfig);
+  CHECK(status.error().message.find("lanes, and a rank 1 blocks") != std::string::npos);
+  rules.blocks = 8;
+  CHECK(cuda::KernelPrograms(rules).Check().ok());
+}
+
+// More programs than there is memory for: it is cleared in between, on all ranks at once.
+TEST(memory_of_kernels_is_used_again) {
+  Pairs settings = With("board", "kernel");
+  settings.emplace_back("fusion_threshold", "65536");
+  RunRanks(2, settings, [](Engine& engine, int rank) {
+    std::vector<size_t> counts;
+    for (size_t k = 0; k < 24; ++k) counts.push_back(16000 - 7 * k);
+    counts.push_back(100003);  // several windows, of one program and another
+    ReduceByKernels(engine, rank, counts);
+  });
 }
 
 // One tensor after the other goes through a small buffer, in windows that end in its middle.
@@ -165,10 +249,15 @@ TEST(modes_depend_on_where_the_ranks_tensors_are) {
 }
 
 TEST(a_mode_that_is_impossible_is_refused_on_all_ranks) {
-  const std::pair<const char*, const char*> cases[] = {
-      {"leader", "have different GPUs"}, {"kernel", "no collective that a persistent kernel"}};
-  for (const auto& [mode, why] : cases) {
-    RunRanks(2, With("board", mode), [&, why = why](Engine& engine, int rank) {
+  struct Case {
+    const char* mode;
+    bool a_gpu_each;
+    const char* why;
+  };
+  for (const Case& one :
+       {Case{"leader", true, "have different GPUs"}, Case{"kernel", false, "without MPS"}}) {
+    RunRanks(2, With("board", one.mode), [one](Engine& engine, int me) {
+      const int rank = one.a_gpu_each ? me : 0;
       void* const stream = fake_cuda_stream(rank);
       const Numbers tensor(10, rank);
       for (int turn = 0; turn < 2; ++turn) {
@@ -177,7 +266,7 @@ TEST(a_mode_that_is_impossible_is_refused_on_all_ranks) {
         CHECK(handle.ok());
         const Status outcome = WaitAndRelease(engine, handle.value());
         CHECK_EQ(outcome.error().kind, ErrorKind::kConfig);
-        CHECK(outcome.error().message.find(why) != std::string::npos);
+        CHECK(outcome.error().message.find(one.why) != std::string::npos);
       }
       std::vector<int32_t> here(10, 1);
       const auto handle = engine.Submit(

@@ -2,13 +2,9 @@
 // Blocks of a persistent kernel, played by threads of the host: one thread plays all threads of a
 // block, one after the other (execute/cuda/kernel_wait.h says what a block has to offer).
 #include <atomic>
-#include <barrier>
 #include <chrono>
-#include <memory>
 #include <thread>
-#include <vector>
 
-#include "execute/cuda/kernel_compiler.h"
 #include "execute/cuda/kernel_instance.h"
 
 namespace horoacc::cuda {
@@ -17,6 +13,7 @@ namespace horoacc::cuda {
 struct HostWatch {
   std::atomic<uint32_t> abort{0};
   std::atomic<uint64_t> report{0};
+  uint32_t* host_abort = nullptr;  ///< of whoever launched them, if that is somebody else
   std::chrono::steady_clock::time_point deadline =
       std::chrono::steady_clock::now() + std::chrono::minutes(15);
 };
@@ -56,6 +53,7 @@ class HostCta {
   }
   [[nodiscard]] bool GoOn(uint32_t looks) const {
     if (watch_.abort.load() != 0) return false;
+    if (watch_.host_abort && std::atomic_ref(*watch_.host_abort).load() != 0) return false;
     if (looks % 8 == 7) {
       if (std::chrono::steady_clock::now() > watch_.deadline) watch_.abort.store(1);
       std::this_thread::sleep_for(std::chrono::microseconds(20));
@@ -76,69 +74,31 @@ class HostCta {
   CombineArgs board_{};
 };
 
-/// A program with the memory of all its ranks.
-class HostKernel {
- public:
-  explicit HostKernel(KernelImage image) : image_(std::move(image)) {
-    const uint64_t words = header().workspace_bytes / sizeof(uint64_t) + 16;
-    for (uint32_t rank = 0; rank < header().ranks; ++rank) {
-      // Aligned as a GPU's memory is.
-      uint64_t* at = workspaces_.emplace_back(std::make_unique<uint64_t[]>(words)).get();
-      while (reinterpret_cast<uintptr_t>(at) % 64 != 0) ++at;
-      call_.workspace[rank] = reinterpret_cast<char*>(at);
-      ends_.push_back(std::make_unique<std::barrier<>>(header().lanes * header().channels));
-    }
+/// What kernel_instance.h visits.
+struct HostInstance {
+  HostCta& cta;
+  const KernelProgram& program;
+  const KernelCall& call;
+  bool& ok;
+  template <typename E, typename Op>
+  void Take(Op op) const {
+    ok = RunKernelLane<E>(cta, program, call, op) && ok;
   }
-
-  [[nodiscard]] const KernelHeader& header() const { return HeaderOf(image_); }
-  [[nodiscard]] uint32_t blocks() const {
-    return header().ranks * header().lanes * header().channels;
-  }
-  void Give(uint32_t rank, const void* input, void* output) {
-    call_.input[rank] = static_cast<const char*>(input);
-    call_.output[rank] = static_cast<char*>(output);
-  }
-
-  /// What block `block` does in `calls` calls. A call of a rank ends when all its blocks have
-  /// ended, and the next one may begin while other ranks are still in this one.
-  bool Run(uint32_t block, uint64_t calls, HostWatch& watch) {
-    const BlockPlace place{block / (header().lanes * header().channels),
-                           block / header().channels % header().lanes, block % header().channels};
-    HostCta cta(watch, place, 1 + header().window_elements % 3 * 4);
-    const KernelProgram program(header(), reinterpret_cast<const char*>(image_.data()));
-    bool ok = true;
-    for (uint64_t call = 0; call < calls; ++call) {
-      KernelCall now = call_;
-      now.call = call;
-      const Instance instance{cta, program, now, ok};
-      if (IsFloat(header().type)) {
-        VisitFloats(header(), instance);
-      } else if (header().scaled) {
-        VisitScaled(header(), instance);
-      } else {
-        VisitNumbers(header(), instance);
-      }
-      ends_[place.rank]->arrive_and_wait();
-    }
-    return ok;
-  }
-
- private:
-  struct Instance {
-    HostCta& cta;
-    const KernelProgram& program;
-    const KernelCall& call;
-    bool& ok;
-    template <typename E, typename Op>
-    void Take(Op op) const {
-      ok = RunKernelLane<E>(cta, program, call, op) && ok;
-    }
-  };
-
-  const KernelImage image_;
-  std::vector<std::unique_ptr<uint64_t[]>> workspaces_;
-  std::vector<std::unique_ptr<std::barrier<>>> ends_;
-  KernelCall call_{};
 };
+
+/// One block's part of one call. False: it was given up.
+inline bool RunBlock(HostCta& cta, const KernelProgram& program, const KernelCall& call) {
+  bool ok = true;
+  const HostInstance instance{cta, program, call, ok};
+  const KernelHeader& header = program.header();
+  if (IsFloat(header.type)) {
+    VisitFloats(header, instance);
+  } else if (header.scaled) {
+    VisitScaled(header, instance);
+  } else {
+    VisitNumbers(header, instance);
+  }
+  return ok;
+}
 
 }  // namespace horoacc::cuda

@@ -1,6 +1,6 @@
 #pragma once
 // Calls of persistent kernels on the host, with inputs and an oracle.
-#include "host_cta.h"
+#include "host_kernel.h"
 #include "run_cases.h"
 
 namespace horoacc::cuda {

@@ -19,6 +19,7 @@ HERE = Path(__file__).parent
 PLUGIN = (
     ROOT / "tests/cpp/fake_cuda.cc",
     ROOT / "tests/cpp/fake_kernels.cc",
+    ROOT / "tests/cpp/fake_programs.cc",
     ROOT / "csrc/execute/cuda/kernel_plan.cc",
     ROOT / "csrc/execute/reduce_plan.cc",
     ROOT / "csrc/base/result.cc",
@@ -27,6 +28,7 @@ SOURCES = (
     HERE / "fake_torch.cc",
     *PLUGIN,
     *sorted((ROOT / "tests/cpp").glob("fake_*.h")),
+    ROOT / "tests/cpp/host_cta.h",
     *sorted((ROOT / "csrc/execute").glob("*.h")),
     *sorted((ROOT / "csrc/execute/cuda").glob("*.h")),
 )
@@ -56,11 +58,15 @@ def libraries() -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     flags = [os.environ.get("CXX", "g++"), "-std=c++20", "-shared", "-fPIC", "-fvisibility=hidden",
              f"-I{ROOT / 'csrc'}", f"-I{ROOT / 'tests/cpp'}"]  # fmt: skip
-    # Its kernels are compiled ten times as fast as they would be for speed.
-    subprocess.run(
-        [*flags, "-O0", "-ffp-contract=off", *map(str, PLUGIN), "-o", str(plugin()), "-pthread"],
-        check=True,
-    )
+    # Its kernels are compiled ten times as fast as they would be for speed, and at once.
+    objects = [str(folder / f"{source.stem}.{os.getpid()}.o") for source in PLUGIN]
+    jobs = [
+        subprocess.Popen([*flags, "-O0", "-ffp-contract=off", "-c", str(source), "-o", made])
+        for source, made in zip(PLUGIN, objects, strict=True)
+    ]
+    codes = [job.wait() for job in jobs]
+    assert not any(codes), "the fake GPU cannot be compiled"
+    subprocess.run([*flags, *objects, "-o", str(plugin()), "-pthread"], check=True)
     home = Path(torch.__file__).parent
     unfinished = folder / f"libfake_torch.{os.getpid()}.so"
     subprocess.run(

@@ -24,7 +24,10 @@ PLUGIN = {"HOROACC_CUDA_PLUGIN": str(fake_gpu.plugin())}
 # A small buffer, so that tensors go through it in several windows.
 LEADER = {"HOROACC_GPU_MODE": "leader", "HOROACC_FUSION_THRESHOLD": "65536"}
 STREAM = {"HOROACC_GPU_MODE": "stream", "HOROACC_FUSION_THRESHOLD": "65536"}
-MODES = [pytest.param(LEADER, id="leader"), pytest.param(STREAM, id="stream")]
+# Ranks that share a GPU may have kernels that wait for each other if MPS runs them at once.
+KERNEL = {"HOROACC_GPU_MODE": "kernel", "HOROACC_FUSION_THRESHOLD": "65536", "FAKE_CUDA_MPS": "1"}
+SETS = [pytest.param(LEADER, id="leader"), pytest.param(STREAM, id="stream")]
+MODES = [*SETS, pytest.param(KERNEL, id="kernel")]
 pytestmark = pytest.mark.ranks(2, 4, framework="horoacc.torch", env=PLUGIN)
 
 
@@ -69,6 +72,7 @@ def test_the_bits_are_the_cpus() -> None:
     [
         pytest.param({}, "leader", id="one_gpu"),
         pytest.param({"FAKE_GPU_EACH": "1"}, "stream", id="a_gpu_each"),
+        pytest.param({"FAKE_GPU_EACH": "1", "FAKE_CUDA_EXCLUSIVE": "1"}, "kernel", id="owned"),
         pytest.param({"FAKE_GPU_EACH": "1", "FAKE_CUDA_NO_PEERS": "1"}, "cpu", id="no_way"),
         pytest.param({"FAKE_CUDA_SHARES_NOTHING": "1"}, "cpu", id="nothing_shared"),
     ],
@@ -76,7 +80,7 @@ def test_the_bits_are_the_cpus() -> None:
 def test_what_the_ranks_agree_on(mode: str) -> None:
     fake_gpu.install()
     device = f"cuda:{hvd.rank() % 2 if 'FAKE_GPU_EACH' in os.environ else 0}"
-    before = {name: reduced(name) for name in ("leader", "stream")}
+    before = {name: reduced(name) for name in ("leader", "stream", "kernel")}
     for _ in range(2):
         found = hvd.allreduce(torch.full((5000,), hvd.rank() + 1.0).to(device), op=hvd.Sum)
         assert found.cpu().tolist() == [3.0] * 5000
@@ -93,20 +97,36 @@ def test_what_the_ranks_agree_on(mode: str) -> None:
                      "no memory operations on streams", id="stream"),
         pytest.param({"HOROACC_GPU_MODE": "stream", "FAKE_CUDA_NO_PEERS": "1"},
                      "rank 0 of the process set: GPU 0: no way to that GPU", id="no_way"),
+        pytest.param({"HOROACC_GPU_MODE": "kernel", "FAKE_GPU_EACH": "0"},
+                     "share a GPU .fake:0., where kernels of two processes never run at once",
+                     id="kernel"),
         pytest.param({"HOROACC_GPU_MODE": "stream", "HOROACC_PARTED_HOSTS": "1+1"},
                      "do not all share a host", id="hosts"),
     ],
 )  # fmt: skip
 def test_what_is_impossible_is_refused_on_all_ranks(why: str) -> None:
     fake_gpu.install()
-    tensor = torch.ones(100).to(f"cuda:{hvd.rank()}")
+    device = 0 if os.environ.get("FAKE_GPU_EACH") == "0" else hvd.rank()
+    tensor = torch.ones(100).to(f"cuda:{device}")
     with pytest.raises(ConfigError, match=why):
         hvd.allreduce(tensor, op=hvd.Sum)
     assert hvd.allreduce(torch.ones(3), op=hvd.Sum).tolist() == [2.0] * 3
 
 
 @pytest.mark.only_ranks(2)
-@pytest.mark.parametrize("env", MODES)
+@pytest.mark.parametrize("env", [pytest.param(KERNEL, id="kernel")])
+def test_only_the_set_of_all_ranks_has_kernels() -> None:
+    fake_gpu.install()
+    own = hvd.add_process_set([1])
+    if own.included():
+        with pytest.raises(ConfigError, match="only the process set of all ranks"):
+            hvd.allreduce(torch.ones(40).to("cuda"), op=hvd.Sum, process_set=own)
+    hvd.remove_process_set(own)
+    assert hvd.allreduce(torch.ones(40).to("cuda"), op=hvd.Sum).cpu().tolist() == [2.0] * 40
+
+
+@pytest.mark.only_ranks(2)
+@pytest.mark.parametrize("env", SETS)
 def test_process_sets_have_teams_of_their_own() -> None:
     fake_gpu.install()
     for _ in range(3):

@@ -144,12 +144,12 @@ def the_mode_is_used() -> None:
     assert float((found - hvd.size()).abs().max()) == 0.0
     after = horoacc.counters()
     moved = {name: after[f"gpu_{name}bytes"] - before[f"gpu_{name}bytes"]
-             for name in ("leader_", "stream_", "")}  # fmt: skip
-    _say(f"{mode}: bytes by leader, stream and host {list(moved.values())}")
+             for name in ("leader_", "stream_", "kernel_", "")}  # fmt: skip
+    _say(f"{mode}: bytes by leader, stream, kernel and host {list(moved.values())}")
     if mode == "auto":
         assert sum(moved.values()) == 4 * MIB
     else:
-        used = {"leader": "leader_", "stream": "stream_", "cpu_reduce": ""}[mode]
+        used = "" if mode == "cpu_reduce" else f"{mode}_"
         assert moved == {name: 4 * MIB if name == used else 0 for name in moved}
 
 

@@ -16,7 +16,7 @@ using schedule::Topology;
 namespace {
 
 /// The plug-in under test; set once, by main.
-const ha_cuda_kernels* kernels = nullptr;
+Plugin plugin;
 
 struct Case {
   RunCase run;
@@ -26,7 +26,7 @@ struct Case {
 };
 
 /// One case on the GPU: inputs go there, outputs come back to where the case looks for them.
-void Run(const Case& what) {
+void RunOnGpu(const Case& what) {
   OddMemory memory;
   std::map<void*, size_t> sizes;
   const CaseData data(what.run, [&](uint32_t member, size_t bytes) {
@@ -44,7 +44,7 @@ void Run(const Case& what) {
   auto image = what.kind == KernelKind::kSchedule ? CompileSchedule(*data.MakeSchedule(), request)
                                                   : CompileFixed(what.kind, data.ranks(), request);
   if (!image.ok()) check::Fail(__FILE__, __LINE__, what.run.Name() + image.error().message);
-  VirtualRanks ranks(*kernels, image.value());
+  VirtualRanks ranks(plugin, image.value());
   std::vector<std::unique_ptr<GpuMemory>> blocks;
   std::vector<void*> inputs;
   std::vector<void*> outputs;
@@ -97,7 +97,7 @@ void RunAll(uint32_t ranks) {
           one.request.channels = 1 + turn % 4;
           one.request.chunk_bytes = 4096 << turn % 3;
           one.exact = one.kind != KernelKind::kSchedule;
-          Run(one);
+          RunOnGpu(one);
         }
       }
     }
@@ -139,7 +139,7 @@ TEST(algorithms) {
         one.run.seed = turn;
         one.request.channels = 1 + turn % 2;
         one.request.chunk_bytes = 1024;
-        Run(one);
+        RunOnGpu(one);
       }
     }
   }
@@ -147,7 +147,7 @@ TEST(algorithms) {
 
 TEST(an_abort_and_a_deadline_release_everybody) {
   for (const bool by_deadline : {false, true}) {
-    VirtualRanks ranks(*kernels, Stuck());
+    VirtualRanks ranks(plugin, Stuck());
     std::vector<std::unique_ptr<GpuMemory>> blocks;
     std::vector<void*> pointers;
     for (int k = 0; k < 4; ++k) {
@@ -171,7 +171,7 @@ TEST(an_abort_and_a_deadline_release_everybody) {
 TEST(more_blocks_than_fit_are_refused) {
   const auto ring = schedule::FindAlgorithm("ring").value()->make({Topology::Equal(1, 8)});
   const KernelImage image = CompileSchedule(*ring, {.count = 8, .channels = 1000}).value();
-  VirtualRanks ranks(*kernels, image);
+  VirtualRanks ranks(plugin, image);
   const GpuMemory memory(8 * 4 * 8);
   std::vector<void*> pointers;
   for (int k = 0; k < 8; ++k) pointers.push_back(static_cast<char*>(memory.get()) + 32 * k);
@@ -181,6 +181,6 @@ TEST(more_blocks_than_fit_are_refused) {
 
 int main(int argc, char** argv) {
   if (argc < 2) return 2;
-  kernels = &KernelsOf(argv[1]);
+  plugin = OpenPlugin(argv[1]);
   return check::RunTests(argc > 2 ? argv[2] : nullptr);
 }

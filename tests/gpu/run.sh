@@ -118,8 +118,9 @@ collectives() {
 
 # The launcher tells of the death, so that its own code says nothing.
 killed_rank() {
-  HOROACC_GPU_MODE=$1 collectives 4 a_killed_rank_releases_the_others | tee "$out/killed_$1.txt"
-  [ "$(grep -c 'released after [0-4][.]' "$out/killed_$1.txt")" = 3 ]
+  local ranks=${ranks:-4}
+  HOROACC_GPU_MODE=$1 collectives "$ranks" a_killed_rank_releases_the_others | tee "$out/killed_$1.txt"
+  [ "$(grep -c 'released after [0-4][.]' "$out/killed_$1.txt")" = $((ranks - 1)) ]
 }
 
 # in_mode MODE RANKS PART ...
@@ -168,7 +169,17 @@ for mode in cpu_reduce leader stream; do
 done
 part movements 240 bash -c "collectives 4 movements_are_exact"
 part what_is_agreed_on 60 bash -c "in_mode auto 2 the_mode_is_used"
-part impossible_mode 60 bash -c "in_mode kernel 2 a_mode_is_refused"
+# Mode K in the engine: a rank alone; without MPS two on one GPU are refused; several have one each.
+part collectives_of_1_kernel 240 bash -c "in_mode kernel 1 the_mode_is_used reductions_are_exact"
+gpus=$("$python" -c "import torch; print(torch.cuda.device_count())")
+if [ "$gpus" -gt 1 ]; then
+  part "collectives_of_${gpus}_kernel" 240 bash -c "in_mode kernel $gpus the_mode_is_used \
+    reductions_are_exact streams_are_kept training_is_the_same times_of_allreduce \
+    times_of_small_allreduce"
+  part killed_rank_kernel 60 bash -c "ranks=$gpus killed_rank kernel"
+else
+  part impossible_mode 60 bash -c "in_mode kernel 2 a_mode_is_refused"
+fi
 part times_of_leader 240 bash -c \
   "for ranks in 2 4 8; do in_mode leader \$ranks times_of_the_leaders_bound || exit 1; done"
 part sanitizer 240 bash -c sanitizer

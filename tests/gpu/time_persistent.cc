@@ -55,7 +55,7 @@ struct Memory {
 
 /// Who takes part at a size, and with how many blocks a rank. The GPU's multiprocessors are shared
 /// by all ranks, and each holds at least one block.
-void Time(const ha_cuda_kernels& kernels, const std::string& nccl, uint32_t ranks, size_t bytes) {
+void Time(const Plugin& plugin, const std::string& nccl, uint32_t ranks, size_t bytes) {
   int processors = 0;
   Must(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, 0));
   const uint32_t each = static_cast<uint32_t>(processors) / ranks;
@@ -65,7 +65,7 @@ void Time(const ha_cuda_kernels& kernels, const std::string& nccl, uint32_t rank
   const auto add = [&](const std::string& name, uint32_t channels, uint64_t chunk) {
     const KernelRequest request{
         .count = bytes / sizeof(float), .channels = channels, .chunk_bytes = chunk};
-    programs.push_back(std::make_unique<VirtualRanks>(kernels, ImageOf(name, ranks, request)));
+    programs.push_back(std::make_unique<VirtualRanks>(plugin, ImageOf(name, ranks, request)));
     VirtualRanks* const program = programs.back().get();
     contenders.push_back({name, [program, &memory] {
                             const std::string error =
@@ -118,11 +118,11 @@ void Time(const ha_cuda_kernels& kernels, const std::string& nccl, uint32_t rank
 
 int main(int argc, char** argv) {
   if (argc < 2) return 2;
-  const ha_cuda_kernels& kernels = KernelsOf(argv[1]);
+  const Plugin plugin = OpenPlugin(argv[1]);
   const std::string nccl = argc > 2 ? argv[2] : "libnccl.so.2";
   for (const uint32_t ranks : {2U, 4U, 8U}) {
     for (const size_t bytes : {size_t{8} << 10, size_t{1} << 20, size_t{256} << 20}) {
-      Time(kernels, nccl, ranks, bytes);
+      Time(plugin, nccl, ranks, bytes);
     }
   }
   return 0;

@@ -5,12 +5,13 @@
 
 #include <cstring>
 #include <memory>
+#include <new>
 #include <string>
 #include <vector>
 
 #include "check.h"
-#include "execute/cuda/cuda_kernels.h"
 #include "execute/cuda/kernel_compiler.h"
+#include "execute/cuda/kernel_outcome.h"
 
 namespace horoacc::cuda {
 
@@ -18,13 +19,22 @@ inline void Must(cudaError_t code) {
   if (code != cudaSuccess) check::Fail(__FILE__, __LINE__, cudaGetErrorString(code));
 }
 
-inline const ha_cuda_kernels& KernelsOf(const char* library) {
+/// GPU 0, opened by the plug-in under test.
+struct Plugin {
+  const ha_cuda_plugin* table = nullptr;
+  void* self = nullptr;
+};
+
+inline Plugin OpenPlugin(const char* library) {
   void* const loaded = ::dlopen(library, RTLD_NOW | RTLD_LOCAL);
   if (loaded == nullptr) check::Fail(__FILE__, __LINE__, ::dlerror());
-  const auto entry =
-      reinterpret_cast<ha_cuda_kernels_entry>(::dlsym(loaded, HA_CUDA_KERNELS_SYMBOL));
-  CHECK(entry != nullptr && entry()->version == HA_CUDA_KERNELS_VERSION);
-  return *entry();
+  const auto entry = reinterpret_cast<ha_cuda_plugin_entry>(::dlsym(loaded, HA_CUDA_PLUGIN_SYMBOL));
+  CHECK(entry != nullptr && entry()->version == HA_CUDA_PLUGIN_VERSION);
+  Plugin plugin{entry(), nullptr};
+  ha_cuda_error error{};
+  if (plugin.table->open(&plugin.self, 0, &error) != 0)
+    check::Fail(__FILE__, __LINE__, error.message);
+  return plugin;
 }
 
 /// Memory of the GPU.
@@ -43,16 +53,25 @@ class GpuMemory {
 /// A program whose ranks are all on GPU 0.
 class VirtualRanks {
  public:
-  VirtualRanks(const ha_cuda_kernels& kernels, const KernelImage& image) : kernels_(kernels) {
-    ha_cuda_error error{};
-    if (kernels_.create(&self_, 0, image.data(), image.size(), -1, &error) != 0) {
-      check::Fail(__FILE__, __LINE__, error.message);
-    }
+  VirtualRanks(const Plugin& plugin, const KernelImage& image)
+      : plugin_(plugin),
+        image_(image),
+        ranks_(HeaderOf(image).ranks),
+        workspace_((HeaderOf(image).workspace_bytes + 511) / 512 * 512),
+        memory_(workspace_ * ranks_),
+        uploaded_(image.size()) {
+    Must(cudaMemset(memory_.get(), 0, workspace_ * ranks_));
+    Must(cudaMemcpy(uploaded_.get(), image.data(), image.size(), cudaMemcpyHostToDevice));
+    void* watch = nullptr;
+    Must(cudaHostAlloc(&watch, sizeof *watch_, cudaHostAllocMapped));
+    watch_ = new (watch) ha_cuda_watch{};
     Must(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
+    Must(cudaDeviceSynchronize());
   }
   ~VirtualRanks() {
-    kernels_.destroy(self_);
+    static_cast<void>(cudaStreamSynchronize(stream_));
     static_cast<void>(cudaStreamDestroy(stream_));
+    static_cast<void>(cudaFreeHost(watch_));
   }
   VirtualRanks(const VirtualRanks&) = delete;
   VirtualRanks& operator=(const VirtualRanks&) = delete;
@@ -60,23 +79,42 @@ class VirtualRanks {
   /// The error, or the empty string.
   std::string Launch(const std::vector<void*>& inputs, const std::vector<void*>& outputs,
                      double seconds = 20) {
+    std::vector<void*> workspaces;
+    for (uint32_t r = 0; r < ranks_; ++r)
+      workspaces.push_back(static_cast<char*>(memory_.get()) + r * workspace_);
+    const ha_cuda_program call{.image = image_.data(),
+                               .bytes = image_.size(),
+                               .uploaded = uploaded_.get(),
+                               .rank = -1,
+                               .inputs = inputs.data(),
+                               .outputs = outputs.data(),
+                               .workspaces = workspaces.data(),
+                               .call = calls_,
+                               .seconds = seconds,
+                               .watch = watch_};
     ha_cuda_error error{};
-    const int code =
-        kernels_.launch(self_, stream_, inputs.data(), outputs.data(), seconds, &error);
-    return code == 0 ? "" : error.message;
+    if (plugin_.table->run_program(plugin_.self, stream_, &call, &error) != 0) return error.message;
+    ++calls_;
+    return "";
   }
   /// Waits for the launches; the error, or the empty string.
   std::string End() {
     Must(cudaStreamSynchronize(stream_));
-    ha_cuda_error error{};
-    return kernels_.outcome(self_, &error) == 0 ? "" : error.message;
+    const Status outcome = OutcomeOf(*watch_);
+    return outcome.ok() ? "" : outcome.error().message;
   }
-  void Abort() { kernels_.abort(self_); }
+  void Abort() { AbortKernels(*watch_); }
 
  private:
-  const ha_cuda_kernels& kernels_;
-  void* self_ = nullptr;
+  const Plugin plugin_;
+  const KernelImage image_;
+  const uint32_t ranks_;
+  const uint64_t workspace_;  ///< bytes of a rank
+  const GpuMemory memory_;
+  const GpuMemory uploaded_;
+  ha_cuda_watch* watch_ = nullptr;
   cudaStream_t stream_ = nullptr;
+  uint64_t calls_ = 0;
 };
 
 }  // namespace horoacc::cuda

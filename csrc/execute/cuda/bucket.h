@@ -55,6 +55,10 @@ class Bucket {
 
   [[nodiscard]] Team& team() const { return team_; }
   [[nodiscard]] size_t windows() const { return windows_.size(); }
+  /// What is reduced in one launch each.
+  [[nodiscard]] const std::vector<BucketRun>& runs(size_t window) const {
+    return windows_[window].runs;
+  }
   /// The team's stream goes on once the tensors are ready. Before the first window.
   [[nodiscard]] Status AwaitTensors() const;
   /// One launch: from the tensors to this rank's buffer, and back.

@@ -9,6 +9,7 @@
 #include "execute/cuda/guarded.cuh"
 #include "execute/cuda/launch.h"
 #include "execute/cuda/peers.h"
+#include "execute/cuda/programs.cuh"
 #include "execute/cuda/streams.h"
 
 namespace horoacc::cuda {
@@ -125,6 +126,12 @@ class Device {
     return launched;
   }
 
+  Status Run(cudaStream_t stream, const ha_cuda_program& program) const {
+    const CurrentDevice current(number_);
+    HA_TRY(current.status());
+    return LaunchProgram(program, {stream, processors_});
+  }
+
  private:
   static constexpr size_t kTables = 16;
 
@@ -222,6 +229,10 @@ int Copy(void* self, void* stream, void* to, const void* from, size_t bytes, ha_
   return Guarded(error, [&] { return StreamsOf(self).Copy(stream, to, from, bytes); });
 }
 
+int Zero(void* self, void* stream, void* memory, size_t bytes, ha_cuda_error* error) {
+  return Guarded(error, [&] { return StreamsOf(self).Zero(stream, memory, bytes); });
+}
+
 const Peers& PeersOf(void* self) { return static_cast<Device*>(self)->peers(); }
 
 int Traits(void* self, ha_cuda_traits* traits, ha_cuda_error* error) {
@@ -260,6 +271,12 @@ int AwaitWord(void* self, void* stream, uint32_t* word, uint32_t value, ha_cuda_
   return Guarded(error, [&] { return PeersOf(self).AwaitWord(stream, word, value); });
 }
 
+int RunProgram(void* self, void* stream, const ha_cuda_program* program, ha_cuda_error* error) {
+  return Guarded(error, [&] {
+    return static_cast<Device*>(self)->Run(static_cast<cudaStream_t>(stream), *program);
+  });
+}
+
 constexpr ha_cuda_plugin kPlugin = {.version = HA_CUDA_PLUGIN_VERSION,
                                     .open = OpenDevice,
                                     .close = CloseDevice,
@@ -274,6 +291,7 @@ constexpr ha_cuda_plugin kPlugin = {.version = HA_CUDA_PLUGIN_VERSION,
                                     .wait = Wait,
                                     .is_done = IsDone,
                                     .copy = Copy,
+                                    .zero = Zero,
                                     .traits = Traits,
                                     .allocate = Allocate,
                                     .deallocate = Deallocate,
@@ -283,11 +301,12 @@ constexpr ha_cuda_plugin kPlugin = {.version = HA_CUDA_PLUGIN_VERSION,
                                     .create_shared_event = CreateSharedEvent,
                                     .open_event = OpenEvent,
                                     .write_word = WriteWord,
-                                    .await_word = AwaitWord};
+                                    .await_word = AwaitWord,
+                                    .run_program = RunProgram};
 
 }  // namespace
 }  // namespace horoacc::cuda
 
-extern "C" __attribute__((visibility("default"))) const ha_cuda_plugin* horoacc_cuda_plugin_v3() {
+extern "C" __attribute__((visibility("default"))) const ha_cuda_plugin* horoacc_cuda_plugin_v4() {
   return &horoacc::cuda::kPlugin;
 }

@@ -9,8 +9,8 @@
 extern "C" {
 #endif
 
-#define HA_CUDA_PLUGIN_VERSION 3
-#define HA_CUDA_PLUGIN_SYMBOL "horoacc_cuda_plugin_v3"
+#define HA_CUDA_PLUGIN_VERSION 4
+#define HA_CUDA_PLUGIN_SYMBOL "horoacc_cuda_plugin_v4"
 
 typedef struct ha_cuda_error {
   char message[512];
@@ -51,12 +51,37 @@ typedef struct ha_cuda_traits {
   int stream_words;       /* streams can write words of memory, and wait for them */
   int exclusive;          /* no other process may use it at the same time */
   int concurrent;         /* kernels of several processes run at the same time (MPS) */
+  int processors;         /* each holds a block of a persistent kernel at least; 0: it runs none */
 } ha_cuda_traits;
 
 /* By which another process of the host opens memory or an event. */
 typedef struct ha_cuda_handle {
   unsigned char bytes[64];
 } ha_cuda_handle;
+
+/* What the blocks of a persistent kernel look at while they wait, and leave behind: zeroed memory
+   of the host that is pinned. */
+typedef struct ha_cuda_watch {
+  uint32_t abort; /* 1, from the host: every wait ends soon; 2: the deadline has passed */
+  uint32_t unused;
+  uint64_t report; /* where a wait was given up (kernel_wait.h); 0: nowhere */
+} ha_cuda_watch;
+
+/* One call of a program (kernel_compiler.h), in one launch. */
+typedef struct ha_cuda_program {
+  const void* image; /* the host's memory; free again when the call returns */
+  size_t bytes;
+  const void* uploaded; /* the same on the GPU; null: it is a header alone */
+  int rank;             /* whose blocks these are; -1: those of all ranks */
+  /* Of every rank, where this GPU finds it. A workspace is as long as the header says, and was
+     zeroed before the program's first call. */
+  const void* const* inputs;
+  void* const* outputs;
+  void* const* workspaces;
+  uint64_t call;  /* of this program with these workspaces: 0, 1, ... */
+  double seconds; /* after which it gives up by itself; 0: never */
+  ha_cuda_watch* watch;
+} ha_cuda_program;
 
 typedef struct ha_cuda_plugin {
   unsigned version;
@@ -90,6 +115,8 @@ typedef struct ha_cuda_plugin {
   /* Between the GPU's memory and the host's, either way. The host's is not pinned: may wait. */
   int (*copy)(void* self, void* stream, void* to, const void* from, size_t bytes,
               ha_cuda_error* error);
+  /* Memory of the GPU. */
+  int (*zero)(void* self, void* stream, void* memory, size_t bytes, ha_cuda_error* error);
 
   /* Together with other processes. Whoever opens something closes it before its owner frees it,
      and opens nothing of its own process. */
@@ -108,6 +135,13 @@ typedef struct ha_cuda_plugin {
      value or has passed it, counted in a circle. The host may write words, too. */
   int (*write_word)(void* self, void* stream, uint32_t* word, uint32_t value, ha_cuda_error* error);
   int (*await_word)(void* self, void* stream, uint32_t* word, uint32_t value, ha_cuda_error* error);
+
+  /* Blocks that wait for each other, those of other ranks too (mode K). An error if those of this
+     launch would not all be on the GPU at once, or the stream is being captured into a graph:
+     nothing was launched then. All ranks launch their calls in one order, and nothing else on their
+     GPUs that ends only when a call of another rank does. */
+  int (*run_program)(void* self, void* stream, const ha_cuda_program* program,
+                     ha_cuda_error* error);
 } ha_cuda_plugin;
 
 typedef const ha_cuda_plugin* (*ha_cuda_plugin_entry)(void);

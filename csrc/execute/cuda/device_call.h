@@ -44,6 +44,7 @@ class DeviceCall {
   [[nodiscard]] Result<std::byte*> MakeOutput(size_t t, size_t bytes);
 
   [[nodiscard]] const std::shared_ptr<Gpu>& gpu() const { return place_.gpu; }
+  [[nodiscard]] const std::shared_ptr<PinnedBlocks>& blocks() const { return place_.blocks; }
   /// On the GPU: where the caller has tensor `t`, and where its result is to be.
   [[nodiscard]] const void* source(size_t t) const { return tensors_[t].input; }
   [[nodiscard]] void* target(size_t t) const { return tensors_[t].output; }

@@ -1,6 +1,6 @@
 #pragma once
 // What a persistent kernel runs (mode K), as one block of plain data: made by the host
-// (kernel_compiler.h, kernel_fixed.h), copied to the GPU as it is, read by kernels and, in tests,
+// (kernel_compiler.h), copied to the GPU as it is, read by kernels and, in tests,
 // by threads of the host.
 //
 // Nothing in it is a pointer, so ranks on different GPUs, which all make the same program, can

@@ -1,5 +1,6 @@
 #include "execute/cuda/mode.h"
 
+#include <algorithm>
 #include <cstring>
 #include <optional>
 
@@ -12,6 +13,10 @@ using Ranks = std::span<const ha_cuda_traits>;
 
 std::string GpuOf(const ha_cuda_traits& traits) {
   return std::string(traits.bus_id, strnlen(traits.bus_id, sizeof traits.bus_id));
+}
+
+bool ShareGpu(const ha_cuda_traits& one, const ha_cuda_traits& other) {
+  return std::memcmp(one.uuid, other.uuid, sizeof one.uuid) == 0;
 }
 
 std::optional<std::string> TooMany(Ranks ranks) {
@@ -32,7 +37,7 @@ std::optional<std::string> CannotShare(Ranks ranks) {
 
 std::optional<std::string> WhyNotLeader(Ranks ranks) {
   for (size_t r = 1; r < ranks.size(); ++r) {
-    if (std::memcmp(ranks[r].uuid, ranks[0].uuid, sizeof ranks[0].uuid) == 0) continue;
+    if (ShareGpu(ranks[r], ranks[0])) continue;
     return "ranks 0 and " + std::to_string(r) + " of the process set have different GPUs (" +
            GpuOf(ranks[0]) + " and " + GpuOf(ranks[r]) + ")";
   }
@@ -50,7 +55,45 @@ std::optional<std::string> WhyNotStream(Ranks ranks) {
   return CannotShare(ranks);
 }
 
+// Blocks that wait for each other must all be on their GPUs at once. Kernels of two process sets
+// might each hold what the other waits for.
+std::optional<std::string> WhyNotKernel(Ranks ranks, bool all_ranks) {
+  if (!all_ranks) return "only the process set of all ranks can have persistent kernels";
+  for (size_t a = 0; a < ranks.size(); ++a) {
+    if (ranks[a].processors == 0) {
+      return "the GPU of rank " + std::to_string(a) +
+             " of the process set cannot promise that all blocks of a kernel run at once";
+    }
+    for (size_t b = 0; b < a; ++b) {
+      if (!ShareGpu(ranks[a], ranks[b]) || (ranks[a].concurrent && ranks[b].concurrent)) continue;
+      return "ranks " + std::to_string(b) + " and " + std::to_string(a) +
+             " of the process set share a GPU (" + GpuOf(ranks[a]) +
+             "), where kernels of two processes never run at once without MPS";
+    }
+  }
+  if (KernelBlocks(ranks) == 0) return "a GPU has fewer processors than their kernels need";
+  if (auto many = TooMany(ranks)) return many;
+  return CannotShare(ranks);
+}
+
+// What nobody orders needs a GPU that no other process can use.
+bool HaveGpusOfTheirOwn(Ranks ranks) {
+  return std::ranges::all_of(ranks, [](const ha_cuda_traits& rank) { return rank.exclusive != 0; });
+}
+
 }  // namespace
+
+uint32_t KernelBlocks(Ranks ranks) {
+  constexpr uint32_t kMost = 32;  // of which one rank's links have enough
+  uint32_t blocks = kMost;
+  for (const ha_cuda_traits& rank : ranks) {
+    const auto here = std::ranges::count_if(
+        ranks, [&](const ha_cuda_traits& other) { return ShareGpu(rank, other); });
+    // As many are left for whatever else runs there.
+    blocks = std::min(blocks, static_cast<uint32_t>(rank.processors / (2 * here)));
+  }
+  return blocks;
+}
 
 const char* NameOf(GpuMode mode) {
   constexpr const char* kNames[] = {"auto", "cpu_reduce", "leader", "stream", "kernel"};
@@ -61,7 +104,7 @@ bool CanReduce(DType type, ReduceOp op) {
   return !IsComplex(type) && op <= ReduceOp::kProduct && op != ReduceOp::kAdasum;
 }
 
-Result<GpuMode> ChooseMode(GpuMode wanted, Ranks ranks) {
+Result<GpuMode> ChooseMode(GpuMode wanted, Ranks ranks, bool all_ranks) {
   switch (wanted) {
     case GpuMode::kCpuReduce:
       return wanted;
@@ -72,12 +115,13 @@ Result<GpuMode> ChooseMode(GpuMode wanted, Ranks ranks) {
       if (const auto why = WhyNotStream(ranks)) return RefuseMode(wanted, *why);
       return wanted;
     case GpuMode::kKernel:
-      return RefuseMode(wanted,
-                        "this version has no collective that a persistent kernel carries out");
+      if (const auto why = WhyNotKernel(ranks, all_ranks)) return RefuseMode(wanted, *why);
+      return wanted;
     case GpuMode::kAuto:
       break;
   }
   if (!WhyNotLeader(ranks)) return GpuMode::kLeader;
+  if (HaveGpusOfTheirOwn(ranks) && !WhyNotKernel(ranks, all_ranks)) return GpuMode::kKernel;
   if (!WhyNotStream(ranks)) return GpuMode::kStream;
   return GpuMode::kCpuReduce;
 }

@@ -83,6 +83,9 @@ Status Peers::Traits(ha_cuda_traits* traits) const {
   traits->shares = Attribute(cudaDevAttrUnifiedAddressing, device_) != 0 &&
                    Attribute(cudaDevAttrIpcEventSupport, device_) != 0;
   traits->stream_words = write_word_ != nullptr && await_word_ != nullptr;
+  // Persistent kernels are launched so that all their blocks run at once, or not at all.
+  if (Attribute(cudaDevAttrCooperativeLaunch, device_) != 0)
+    traits->processors = properties.multiProcessorCount;
   const int mode = Attribute(cudaDevAttrComputeMode, device_);
   traits->exclusive = mode == cudaComputeModeExclusiveProcess;
 #if CUDART_VERSION >= 12040

@@ -93,6 +93,12 @@ Status Streams::Copy(void* stream, void* to, const void* from, size_t bytes) con
                "cudaMemcpyAsync");
 }
 
+Status Streams::Zero(void* stream, void* memory, size_t bytes) const {
+  const CurrentDevice current(device_);
+  HA_TRY(current.status());
+  return Check(cudaMemsetAsync(memory, 0, bytes, Stream(stream)), "cudaMemsetAsync");
+}
+
 void Streams::Close() {
   const std::scoped_lock lock(mutex_);
   for (void* stream : created_) static_cast<void>(cudaStreamDestroy(Stream(stream)));

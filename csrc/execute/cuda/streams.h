@@ -21,6 +21,7 @@ class Streams {
   [[nodiscard]] Status Wait(void* stream, void* event) const;
   [[nodiscard]] Status IsDone(void* event, int* done) const;
   [[nodiscard]] Status Copy(void* stream, void* to, const void* from, size_t bytes) const;
+  [[nodiscard]] Status Zero(void* stream, void* memory, size_t bytes) const;
   void Close();
 
  private:

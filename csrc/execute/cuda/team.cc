@@ -4,12 +4,24 @@
 #include <cstdio>
 #include <utility>
 
+#include "execute/cuda/team_kernels.h"
+
 namespace horoacc::cuda {
 
-Team::Team(TeamPlace place, std::shared_ptr<Gpu> gpu)
+Team::Team(TeamPlace place, std::shared_ptr<Gpu> gpu, std::shared_ptr<PinnedBlocks> blocks)
     : place_(std::move(place)),
       gpu_(std::move(gpu)),
+      blocks_(std::move(blocks)),
+      watch_(*place_.polling),
       shares_(gpu_, place_.board, place_.me, place_.in_this_process, place_.alive) {}
+
+Team::~Team() = default;
+
+std::vector<ha_cuda_traits> Team::Traits() const {
+  std::vector<ha_cuda_traits> traits;
+  for (uint32_t r = 0; r < ranks(); ++r) traits.push_back(card(r).traits);
+  return traits;
+}
 
 bool Team::AllAt(MeetingStage stage) const {
   for (uint32_t r = 0; r < ranks(); ++r) {
@@ -56,9 +68,7 @@ bool Team::Advance() {
     return true;
   }
   if (at == MeetingStage::kIntroduced) {
-    std::vector<ha_cuda_traits> traits;
-    for (uint32_t r = 0; r < ranks(); ++r) traits.push_back(card(r).traits);
-    Result<GpuMode> chosen = ChooseMode(place_.wanted, traits);
+    Result<GpuMode> chosen = ChooseMode(place_.wanted, Traits(), place_.all_ranks);
     if (!chosen.ok() || chosen.value() == GpuMode::kCpuReduce) {
       agreed_ = std::move(chosen);
       return true;
@@ -67,23 +77,42 @@ bool Team::Advance() {
   }
   switch (at) {
     case MeetingStage::kIntroduced:
-      Reach(MeetingStage::kOffered, shares_.Offer(buffer_bytes()));
+      Reach(MeetingStage::kOffered, Offer());
       break;
-    case MeetingStage::kOffered:
-      Reach(MeetingStage::kOpened, Open());
+    case MeetingStage::kOffered: {
+      const Result<bool> ready = gpu_->IsDone(offered_);
+      watch_.Set(ready.ok() && !ready.value());
+      if (ready.ok() && !ready.value()) return false;
+      Reach(MeetingStage::kOpened, ready.ok() ? Open() : Status(ready.error()));
       break;
+    }
     default:
       agreed_ = candidate_;
   }
   return true;
 }
 
+// Kernels write flags into each other's memory, which have to be zero before.
+Status Team::Offer() {
+  if (candidate_ != GpuMode::kKernel) return shares_.Offer(buffer_bytes());
+  const uint64_t beside = TeamKernels::BytesBeside(buffer_bytes());
+  HA_TRY(shares_.Offer(buffer_bytes() + beside));
+  HA_TRY(gpu_->Call(&ha_cuda_plugin::zero, stream(), buffer(me()) + buffer_bytes(), beside));
+  HA_ASSIGN(offered_, gpu_->Record(stream()));
+  kernels_ = std::make_unique<TeamKernels>(*this, blocks_,
+                                           KernelRules{.ranks = ranks(),
+                                                       .blocks = KernelBlocks(Traits()),
+                                                       .bytes = beside,
+                                                       .algorithm = place_.algorithm});
+  return kernels_->Check();
+}
+
 // In mode L the leader's kernels go everywhere, and the others wait for its event alone.
 Status Team::Open() {
   const bool leader = me() == kLeader;
-  if (candidate_ == GpuMode::kStream) {
+  if (candidate_ != GpuMode::kLeader) {
     for (uint32_t r = 0; r < ranks(); ++r) HA_TRY(shares_.OpenMemory(r));
-    return shares_.PinWords();
+    return candidate_ == GpuMode::kStream ? shares_.PinWords() : Status();
   }
   if (!leader) return shares_.OpenReducedEvent(kLeader);
   for (uint32_t r = 0; r < ranks(); ++r) {

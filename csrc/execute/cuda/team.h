@@ -13,6 +13,26 @@
 
 namespace horoacc::cuda {
 
+class PinnedBlocks;
+class TeamKernels;
+
+/// Somebody has to ask the GPU now and then, for as long as this says so.
+class Watch {
+ public:
+  explicit Watch(std::atomic<uint32_t>& polling) : polling_(polling) {}
+  ~Watch() { Set(false); }
+  Watch(const Watch&) = delete;
+  Watch& operator=(const Watch&) = delete;
+  void Set(bool on) {
+    if (on != on_) polling_.fetch_add(on ? 1 : -1U, std::memory_order_relaxed);
+    on_ = on;
+  }
+
+ private:
+  std::atomic<uint32_t>& polling_;
+  bool on_ = false;
+};
+
 /// What a team needs to know of its process set.
 struct TeamPlace {
   TeamBoard board;
@@ -22,6 +42,8 @@ struct TeamPlace {
   std::function<void()> ring_others;         ///< to be called when a card has changed
   size_t buffer_bytes = 0;                   ///< of each rank's fusion buffer, the same on all
   GpuMode wanted = GpuMode::kAuto;           ///< the same on all
+  bool all_ranks = false;                    ///< it is the set of all ranks of the job
+  std::string algorithm;                     ///< of allreduces in kernels; "": the size decides
   std::atomic<uint32_t>* polling = nullptr;  ///< somebody has to ask a GPU: see Watch
 };
 
@@ -32,8 +54,8 @@ class Team {
   static constexpr uint32_t kLeader = 0;  ///< of mode L: the rank whose kernels reduce
 
   /// `gpu`: of this rank's first call.
-  Team(TeamPlace place, std::shared_ptr<Gpu> gpu);
-  ~Team() = default;
+  Team(TeamPlace place, std::shared_ptr<Gpu> gpu, std::shared_ptr<PinnedBlocks> blocks);
+  ~Team();
   Team(const Team&) = delete;
   Team& operator=(const Team&) = delete;
 
@@ -58,6 +80,8 @@ class Team {
   /// Of a rank, and of the leader. Only in mode L, and the others' only where they are needed.
   [[nodiscard]] void* packed_event(uint32_t index) const { return shares_.packed_event(index); }
   [[nodiscard]] void* reduced_event() const { return shares_.reduced_event(kLeader); }
+  /// In mode K, else null.
+  [[nodiscard]] TeamKernels* kernels() const { return kernels_.get(); }
   void RingOthers() const { place_.ring_others(); }
   [[nodiscard]] std::atomic<uint32_t>& polling() const { return *place_.polling; }
   /// The number of the next window: the same on all ranks.
@@ -67,31 +91,21 @@ class Team {
   [[nodiscard]] bool AllAt(MeetingStage stage) const;
   void Reach(MeetingStage stage, const Status& status);
   [[nodiscard]] std::optional<std::string> TroubleUpTo(MeetingStage stage) const;
+  /// Of every rank, in the stage that it has reached.
+  [[nodiscard]] std::vector<ha_cuda_traits> Traits() const;
+  [[nodiscard]] Status Offer();
   [[nodiscard]] Status Open();
 
   TeamPlace place_;
   const std::shared_ptr<Gpu> gpu_;
+  const std::shared_ptr<PinnedBlocks> blocks_;
+  Watch watch_;
+  GpuEvent offered_;  ///< what the others may use is ready for them
   GpuMode candidate_ = GpuMode::kAuto;
   std::optional<Result<GpuMode>> agreed_;
   Shares shares_;
+  std::unique_ptr<TeamKernels> kernels_;
   uint64_t windows_ = 0;
-};
-
-/// Somebody has to ask the GPU now and then, for as long as this says so.
-class Watch {
- public:
-  explicit Watch(std::atomic<uint32_t>& polling) : polling_(polling) {}
-  ~Watch() { Set(false); }
-  Watch(const Watch&) = delete;
-  Watch& operator=(const Watch&) = delete;
-  void Set(bool on) {
-    if (on != on_) polling_.fetch_add(on ? 1 : -1U, std::memory_order_relaxed);
-    on_ = on;
-  }
-
- private:
-  std::atomic<uint32_t>& polling_;
-  bool on_ = false;
 };
 
 }  // namespace horoacc::cuda

@@ -36,6 +36,10 @@ struct alignas(64) TeamCard {
   // How many windows: their events have been recorded.
   alignas(64) std::atomic<uint64_t> packed{0};
   std::atomic<uint64_t> reduced{0};
+  // How often it has renewed the memory of its kernels: nothing uses what was there before; all of
+  // it is zeroed.
+  std::atomic<uint64_t> drained{0};
+  std::atomic<uint64_t> cleared{0};
   std::atomic<uint32_t> closed{0};  ///< it has nothing of the others' open any more
 };
 

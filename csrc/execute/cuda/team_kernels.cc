@@ -1,0 +1,126 @@
+#include "execute/cuda/team_kernels.h"
+
+#include <algorithm>
+#include <cstring>
+#include <new>
+#include <utility>
+
+#include "execute/cuda/kernel_outcome.h"
+
+namespace horoacc::cuda {
+namespace {
+
+constexpr uint64_t kLeastBytes = uint64_t{4} << 20;
+constexpr uint64_t kMostBytes = uint64_t{64} << 20;
+
+}  // namespace
+
+uint64_t TeamKernels::BytesBeside(uint64_t buffer_bytes) {
+  return std::clamp(buffer_bytes, kLeastBytes, kMostBytes);
+}
+
+TeamKernels::TeamKernels(Team& team, std::shared_ptr<PinnedBlocks> blocks, KernelRules rules)
+    : team_(team), blocks_(std::move(blocks)), bytes_(rules.bytes), programs_(std::move(rules)) {
+  std::byte* const block = blocks_->Take(sizeof(ha_cuda_watch));
+  if (block != nullptr) watch_ = new (block) ha_cuda_watch{};
+}
+
+// Kernels may still look at it. A GPU that records nothing has failed before.
+TeamKernels::~TeamKernels() {
+  if (watch_ == nullptr) return;
+  Result<GpuEvent> last = team_.gpu().Record(team_.stream());
+  if (last.ok()) blocks_->Retire(reinterpret_cast<std::byte*>(watch_), std::move(last).value());
+}
+
+std::byte* TeamKernels::memory(uint32_t index) const {
+  return team_.buffer(index) + team_.buffer_bytes();
+}
+
+Status TeamKernels::Upload(const PlacedProgram& program) {
+  const size_t bytes = program.image.size();
+  std::byte* const block = blocks_->Take(bytes);
+  if (block == nullptr) return MakeError(ErrorKind::kSystem, "no memory for a kernel's program");
+  std::memcpy(block, program.image.data(), bytes);
+  const Gpu& gpu = team_.gpu();
+  HA_TRY(gpu.Copy(team_.stream(), memory(team_.me()) + program.uploaded, block, bytes));
+  HA_ASSIGN(GpuEvent copied, team_.gpu().Record(team_.stream()));
+  blocks_->Retire(block, std::move(copied));
+  return {};
+}
+
+Result<bool> TeamKernels::Launch(const BucketRun& run) {
+  if (watch_ == nullptr) return MakeError(ErrorKind::kSystem, "no memory for a kernel's watch");
+  HA_ASSIGN(PlacedProgram* const program, programs_.Find({run.type, run.op, run.scale, run.count}));
+  if (program == nullptr) return false;
+  if (program->calls == 0) HA_TRY(Upload(*program));
+  std::vector<void*> places;
+  std::vector<void*> workspaces;
+  for (uint32_t r = 0; r < team_.ranks(); ++r) {
+    places.push_back(team_.buffer(r) + run.offset);
+    workspaces.push_back(memory(r) + program->workspace);
+  }
+  const ha_cuda_program call{.image = program->image.data(),
+                             .bytes = program->image.size(),
+                             .uploaded = memory(team_.me()) + program->uploaded,
+                             .rank = static_cast<int>(team_.me()),
+                             .inputs = places.data(),
+                             .outputs = places.data(),
+                             .workspaces = workspaces.data(),
+                             .call = program->calls,
+                             .seconds = 0,
+                             .watch = watch_};
+  HA_TRY(team_.gpu().Call(&ha_cuda_plugin::run_program, team_.stream(), &call));
+  ++program->calls;
+  return true;
+}
+
+Status TeamKernels::Outcome() const { return OutcomeOf(*watch_); }
+
+void TeamKernels::Abort() const {
+  if (watch_ != nullptr) AbortKernels(*watch_);
+}
+
+bool TeamKernels::AllHave(std::atomic<uint64_t> TeamCard::* count) const {
+  for (uint32_t r = 0; r < team_.ranks(); ++r) {
+    if ((team_.card(r).*count).load(std::memory_order_acquire) < renewals_) return false;
+  }
+  return true;
+}
+
+// Kernels write flags into the memory of others: what is cleared must not be in use on any rank,
+// and not be used before it is cleared on all.
+Result<bool> TeamKernels::Renew() {
+  Gpu& gpu = team_.gpu();
+  TeamCard& own = team_.card(team_.me());
+  if (renewal_ == Renewal::kNone) {
+    HA_ASSIGN(ended_, gpu.Record(team_.stream()));
+    ++renewals_;
+    renewal_ = Renewal::kDraining;
+  }
+  if (renewal_ == Renewal::kDraining) {
+    HA_ASSIGN(const bool ended, gpu.IsDone(ended_));
+    if (!ended) return false;
+    own.drained.store(renewals_, std::memory_order_release);
+    team_.RingOthers();
+    renewal_ = Renewal::kDrained;
+  }
+  if (renewal_ == Renewal::kDrained) {
+    if (!AllHave(&TeamCard::drained)) return false;
+    HA_TRY(gpu.Call(&ha_cuda_plugin::zero, team_.stream(), memory(team_.me()), bytes_));
+    HA_ASSIGN(ended_, gpu.Record(team_.stream()));
+    renewal_ = Renewal::kClearing;
+  }
+  if (renewal_ == Renewal::kClearing) {
+    HA_ASSIGN(const bool cleared, gpu.IsDone(ended_));
+    if (!cleared) return false;
+    own.cleared.store(renewals_, std::memory_order_release);
+    team_.RingOthers();
+    renewal_ = Renewal::kCleared;
+  }
+  if (!AllHave(&TeamCard::cleared)) return false;
+  programs_.Clear();
+  renewal_ = Renewal::kNone;
+  return true;
+}
+
+}  // namespace horoacc::cuda
