@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import statistics
 import subprocess
 import sys
 
@@ -10,8 +11,10 @@ from benchmarks.lab import Laboratory, Network, missing
 from benchmarks.lab_jobs import MIB, measure, order
 from benchmarks.records import Records
 
-RATE, CAP = 1e9, 200e6
+LINKS = ((1e9, 200e6), (1e9, None), (4e9, None))
+"""Bits a second of the link, and of a connection over it."""
 DELAY = 0.02
+ROUNDS = 3
 HOSTS = "h1:1,h2:1"
 STREAMS = (1, 2, 4, 8)
 BUFFERS = (256 << 10, MIB, 4 * MIB, 16 * MIB)
@@ -51,53 +54,67 @@ def run(records: Records, quick: bool) -> None:
         records.write({"skipped": reason})
         print(f"skipped: {reason}")
         return
-    turns = 1 if quick else 3
+    size = 4 * MIB if quick else 32 * MIB
+    rounds = 1 if quick else ROUNDS
     try:
-        _caps(records, 4 * MIB if quick else 32 * MIB, turns)
-        _delay(records, 4 * MIB if quick else 32 * MIB, 1 if quick else 5, 1 if quick else WARM)
+        for rate, cap in LINKS:
+            _numbers(records, Network(rate=rate, flow_cap=cap), size, rounds)
+        _delay(records, size, rounds, 1 if quick else WARM)
     except subprocess.SubprocessError as error:
         records.complain("horoacc", 2, str(error))
 
 
-def _caps(records: Records, size: int, turns: int) -> None:
-    work = [order("broadcast", size, turns)]
+def _numbers(records: Records, network: Network, size: int, rounds: int) -> None:
+    """Every number of connections, in turns, and what is chosen."""
+    rate, cap = network.rate, network.flow_cap
+    assert rate is not None
+    work = [order("broadcast", size, 1)]
     entries = [({"HOROACC_TCP_STREAMS": str(k)}, work) for k in STREAMS] + [({}, work)]
-    with Laboratory(Network(rate=RATE, flow_cap=CAP)) as lab:
-        rates = [size * 8 / told["time"] for told in measure(lab, HOSTS, entries)]
-    where = f"{CAP / 1e6:g} Mbit/s a connection, {RATE / 1e9:g} Gbit/s the link"
-    for k, rate in zip(STREAMS, rates, strict=False):
-        possible = min(k * CAP, RATE)
-        _say(records, f"{where}, {k} connections", rate, streams=k, possible=possible)
-        what = f"{k} connections of at most {CAP / 1e6:g} Mbit/s: share of what they may carry"
-        records.target(what, rate / possible, 0.95, "", at_most=False)
+    with Laboratory(network) as lab:
+        told = measure(lab, HOSTS, entries * rounds)
+    rates = _medians([size * 8 / one["time"] for one in told], len(entries))
+    where = f"{rate / 1e9:g} Gbit/s the link"
+    where = f"{cap / 1e6:g} Mbit/s a connection, {where}" if cap else f"no caps, {where}"
+    for k, goodput in zip(STREAMS, rates, strict=False):
+        _say(records, f"{where}, {k} connections", goodput, streams=k)
+        if cap:
+            share = goodput / min(k * cap, rate)
+            what = f"{k} connections of at most {cap / 1e6:g} Mbit/s: share of what they may carry"
+            records.target(what, share, 0.95, "", at_most=False)
     _say(records, f"{where}, chosen", rates[-1], streams="chosen")
-    what = "connections that are chosen, against the best fixed number"
+    what = f"{where}: connections that are chosen, against the best fixed number"
     records.target(what, rates[-1] / max(rates[:-1]), 0.95, "x", at_most=False)
 
 
-def _delay(records: Records, size: int, turns: int, warm: int) -> None:
+def _delay(records: Records, size: int, rounds: int, warm: int) -> None:
     one = {"HOROACC_TCP_STREAMS": "1"}
     entries = [
         (one | {"HOROACC_SOCKET_BUFFER_BYTES": str(buffer)},
-         [order("broadcast", min(size, 32 * buffer), turns, warm=warm)])
+         [order("broadcast", min(size, 32 * buffer), 3, warm=warm)])
         for buffer in BUFFERS
     ]  # fmt: skip
-    entries.append((one, [order("broadcast", size, turns, warm=warm)]))
-    # All of them twice, in turns: the relay is a program, and has better and worse seconds.
+    entries.append((one, [order("broadcast", size, 3, warm=warm)]))
+    ours: list[float] = []
+    plain: list[float] = []
     with Laboratory(Network(delay=DELAY)) as lab:
-        times = measure(lab, HOSTS, entries * 2)
-        plain = size * 8 / min(_plain_seconds(lab, size, turns, warm) for _ in range(2))
-    both = [told["bytes"] * 8 / told["time"] for told in times]
-    rates = list(map(max, both[: len(entries)], both[len(entries) :]))
+        for _ in range(rounds):
+            ours += [told["bytes"] * 8 / told["time"] for told in measure(lab, HOSTS, entries)]
+            plain.append(size * 8 / _plain_seconds(lab, size, 3, warm))
+    rates, system = _medians(ours, len(entries)), statistics.median(plain)
     where = f"{DELAY * 1e3:g} ms each way, one connection"
     for buffer, rate in zip(BUFFERS, rates, strict=False):
         _say(records, f"{where}, buffers of {buffer >> 10} KiB", rate, buffer=buffer)
     _say(records, f"{where}, buffers that follow", rates[-1], buffer="follows")
-    _say(records, f"{where}, a plain connection with the system's defaults", plain)
+    _say(records, f"{where}, a plain connection with the system's defaults", system)
     what = f"buffers that follow a delay of {DELAY * 1e3:g} ms"
-    records.target(f"{what}, against the system's", rates[-1] / plain, 1, "x", at_most=False)
+    records.target(f"{what}, against the system's", rates[-1] / system, 1, "x", at_most=False)
     best = rates[-1] / max(rates[:-1])
     records.target(f"{what}, against the best fixed size", best, 0.9, "x", at_most=False)
+
+
+def _medians(values: list[float], each: int) -> list[float]:
+    """Of rounds of so many values."""
+    return [statistics.median(values[k::each]) for k in range(each)]
 
 
 def _plain_seconds(lab: Laboratory, size: int, turns: int, warm: int) -> float:

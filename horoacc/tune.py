@@ -52,11 +52,13 @@ def main() -> int:
     if sum(hosts) == 1:
         parser.error("one rank has nothing to choose between: give -np")
     inside = len(hosts) == 1
-    rounds = _inside() if inside else _across()
+    rounds, clock = (_inside(), _in_a_row) if inside else (_across(), until_the_last)
     measured = [
         Measurement(algorithm, hosts, size, seconds)
         for forced, calls_of in rounds
-        for algorithm, size, seconds in _measure(forced, calls_of, sizes, given.batch)
+        for algorithm, size, seconds in _measure(
+            forced, calls_of, sizes, lambda call: clock(call, given.batch)
+        )
     ]
     if not first:
         return 0
@@ -111,15 +113,16 @@ def _across() -> Iterable[Round]:
 
 
 def _measure(
-    forced: dict[str, str], calls_of: Calls, sizes: list[int], batch: float
-) -> list[tuple[str, int, float]]:
+    forced: dict[str, str], calls_of: Calls, sizes: list[int],
+    clock: Callable[[Callable[[], object]], float],
+) -> list[tuple[str, int, float]]:  # fmt: skip
     """What each algorithm takes for each size."""
     kept = {name: os.environ.pop(name) for name in _ALLREDUCE if name in os.environ}
     os.environ.update(forced, HOROACC_REDUCTION="fast")
     try:
         hvd.init()
         result = [
-            (algorithm, size, _seconds(make(size), batch))
+            (algorithm, size, clock(make(size)))
             for algorithm, make in calls_of.items()
             for size in sizes
         ]
@@ -131,13 +134,11 @@ def _measure(
     return result
 
 
-def _seconds(call: Callable[[], object], batch: float) -> float:
-    """The median of some samples, as rank 0 sees it; each begins together."""
-    call()  # connects, allocates
-    began = time.perf_counter()
-    call()
-    took = time.perf_counter() - began
-    turns = int(hvd.broadcast(np.array([max(1, min(200, int(batch / took)))]), 0, name="turns")[0])
+def _in_a_row(call: Callable[[], object], batch: float) -> float:
+    """The median of some samples, as rank 0 sees it: of calls that no rank leaves before the others
+    have come.
+    """
+    turns = _turns(call, batch)
     samples = []
     for _ in range(BATCHES):
         hvd.barrier()
@@ -146,6 +147,30 @@ def _seconds(call: Callable[[], object], batch: float) -> float:
             call()
         samples.append((time.perf_counter() - began) / turns)
     return statistics.median(samples)
+
+
+def until_the_last(call: Callable[[], object], batch: float) -> float:
+    """The median of some calls, each until the last rank is through with it.
+
+    The root of a broadcast is through when its message is on the way, and could begin the next.
+    """
+    times = np.empty(BATCHES * _turns(call, batch))
+    for turn in range(len(times)):
+        hvd.barrier()
+        began = time.perf_counter()
+        call()
+        times[turn] = time.perf_counter() - began
+    return float(np.median(hvd.allreduce(times, op=hvd.Max, name=f"times{len(times)}")))
+
+
+def _turns(call: Callable[[], object], batch: float) -> int:
+    """How many calls take so many seconds, about; the same on all ranks."""
+    call()  # connects, allocates
+    began = time.perf_counter()
+    call()
+    took = time.perf_counter() - began
+    turns = max(1, min(200, int(batch / took)))
+    return int(hvd.broadcast(np.array([turns]), 0, name="turns")[0])
 
 
 def _vector(size: int) -> np.ndarray[Any, Any]:

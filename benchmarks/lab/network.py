@@ -10,6 +10,9 @@ MTU = 9000
 BURST = 256 << 10
 # What a shaped link queues before it drops: some milliseconds at 1 Gbit/s, as a switch's port.
 QUEUE = 2 << 20
+# Packets that wait for the relay of a delay, a program that others keep from its core: the usual 500
+# are less than is under way over such a link, and what comes then is lost.
+RELAY_QUEUE = 20_000
 # bbr would pace below the rates asked for here, and the system's default varies.
 CONGESTION = "cubic"
 # With caps, flows are told apart by the port of the end that dialled. Linux gives even ports of
@@ -99,12 +102,13 @@ def fabric_links(network: Network, pids: Sequence[int]) -> list[str]:
 def host_links(network: Network, host: int) -> list[str]:
     """`ip` commands inside host 0, 1, …: addresses, and one way for each source address."""
     lines = ["link set lo up"]
+    queue = f"txqueuelen {RELAY_QUEUE} " if network.delay else ""
     for rail in range(network.rails):
         device, address = f"eth{rail}", network.address(host, rail)
         route = f"dev {device} src {address} congctl {CONGESTION}"
         lines += [
             f"addr add {address}/24 dev {device} noprefixroute",
-            f"link set {device} mtu {MTU} up",
+            f"link set {device} mtu {MTU} {queue}up",
             f"route add 10.77.{rail}.0/24 {route}",
         ]
         if network.spine_rate is not None:

@@ -197,9 +197,10 @@ Result<Settings> Settings::Parse(std::span<const std::pair<std::string, std::str
     }
     if (!known) return MakeError(ErrorKind::kConfig, "unknown setting '" + key + "'");
   }
-  if (settings.reduction != "canonical" && settings.reduction != "fast") {
+  if (settings.reduction != "auto" && settings.reduction != "canonical" &&
+      settings.reduction != "fast") {
     return MakeError(ErrorKind::kConfig, "setting 'reduction' cannot be '" + settings.reduction +
-                                             "': it is 'canonical' or 'fast'");
+                                             "': it is 'auto', 'canonical' or 'fast'");
   }
   if (settings.flight_events > kMostFlightEvents) {
     return MakeError(ErrorKind::kConfig, "setting 'flight_events' cannot be '" +

@@ -1,5 +1,6 @@
 #include "negotiate/carried.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "execute/reduce.h"
@@ -23,6 +24,12 @@ uint64_t CarriedBytes(const Request& request, size_t ranks) {
   if (!request.local_error.empty()) return 0;
   const uint64_t bytes = PackedBytes(request);
   return bytes <= kMostCarried / ranks ? bytes : 0;
+}
+
+bool HasHalves(const Request& request) {
+  return std::ranges::any_of(request.tensors, [](const TensorMeta& tensor) {
+    return tensor.type == DType::kFloat16 || tensor.type == DType::kBFloat16;
+  });
 }
 
 std::vector<std::byte> PackTensors(const Request& request,

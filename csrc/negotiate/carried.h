@@ -17,6 +17,9 @@ inline constexpr uint64_t kMostCarried = 64 << 10;
 /// Bytes of one rank if its input may be carried; otherwise 0.
 [[nodiscard]] uint64_t CarriedBytes(const Request& request, size_t ranks);
 
+/// Whether a tensor has 16-bit floats.
+[[nodiscard]] bool HasHalves(const Request& request);
+
 /// A call's tensors in a row, each at a multiple of 16 bytes. `tensors`: where they lie.
 [[nodiscard]] std::vector<std::byte> PackTensors(const Request& request,
                                                  std::span<const std::byte* const> tensors);

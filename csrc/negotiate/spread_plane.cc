@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "schedule/select.h"
+
 namespace horoacc {
 namespace {
 
@@ -44,7 +46,9 @@ SpreadPlane::SpreadPlane(ControlMux& mux, Place place, SetBoard& board, const Be
       place_(std::move(place)),
       member_(IndexOf(place_.ranks, place_.rank)),
       tree_(TreeOf(place_, member_)),
-      carries_(settings.algorithm.empty() && place_.ranks.size() > 1),
+      carries_(place_.ranks.size() > 1 &&
+               ForcedAlgorithm(schedule::Goal::kAllreduce, settings).empty()),
+      carries_halves_(settings.reduction != "auto"),
       board_(board),
       bells_(bells),
       released_(place_.ranks.size()),

@@ -104,6 +104,8 @@ class SpreadPlane final : public Plane {
   const std::optional<uint32_t> member_;  ///< this rank's index; none: it is not in the set
   const SpreadTree tree_;
   const bool carries_;  ///< small inputs travel with the news; not if an algorithm is asked for
+  /// 16-bit floats, too; not where sums of schedules are rounded on the way and the root's not.
+  const bool carries_halves_;
   SetBoard& board_;
   const Bells& bells_;
 

@@ -33,7 +33,8 @@ Result<Announced> SpreadPlane::Announce(const Announcement& announcement) {
   }
   Gathering gathering;
   (void)gathering.Add(request, {&*member_, 1});
-  uint64_t carried = carries_ ? CarriedBytes(*request, place_.ranks.size()) : 0;
+  const bool may = carries_ && (carries_halves_ || !HasHalves(*request));
+  uint64_t carried = may ? CarriedBytes(*request, place_.ranks.size()) : 0;
   if (carried_ + carried > kMostCarried / place_.ranks.size()) carried = 0;
   carried_ += carried;
   if (carried > 0) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <limits>
+#include <utility>
 
 #include "base/clock.h"
 #include "negotiate/tree_messages.h"
@@ -11,10 +12,15 @@ namespace horoacc {
 namespace {
 
 constexpr uint32_t kChannel = 0xfffffffe;        // no process set has this number
-constexpr uint64_t kSmall = uint64_t{64} << 10;  // travels with its offer
+constexpr uint64_t kSmall = uint64_t{64} << 10;  // may travel with its offer
+// What a receiver may have to keep for one sender. It tells of what was matched by quarters.
+constexpr uint64_t kRoom = uint64_t{1} << 20;
 constexpr uint64_t kPart = uint64_t{256} << 10;
 constexpr uint64_t kPartsAhead = 4;
 constexpr uint64_t kGaveUp = std::numeric_limits<uint64_t>::max();  // in the place of a size
+
+// What a carried message takes of the room: an empty one is kept as well.
+uint64_t Charge(uint64_t bytes) { return bytes + 256; }
 
 }  // namespace
 
@@ -44,25 +50,29 @@ Status LinkedMessages::SendTo(int peer, const WireWriter& writer) {
 
 Status LinkedMessages::Send(std::shared_ptr<Entry> entry) {
   const uint64_t bytes = entry->message->bytes;
-  const bool small = bytes <= kSmall;
+  bool carried = false;
   pending_.fetch_add(1, std::memory_order_relaxed);
   {
     std::lock_guard lock(fresh_mutex_);
+    uint64_t& kept = kept_there_[entry->message->peer];
+    carried = bytes <= kSmall && kept + Charge(bytes) <= kRoom;
     const uint64_t number = ++numbers_;
     WireWriter writer = About(Kind::kOffer, number);
     writer.Put(entry->process_set);
     writer.Put(entry->message->tag);
     writer.Put(bytes);
     const auto* text = reinterpret_cast<const char*>(entry->tensors[0].input);
-    writer.Put(small && bytes > 0 ? std::string_view(text, bytes) : std::string_view());
-    if (!small) fresh_sends_.emplace_back(number, entry);
+    writer.Put(static_cast<uint8_t>(carried));
+    writer.Put(carried && bytes > 0 ? std::string_view(text, bytes) : std::string_view());
+    if (!carried) fresh_sends_.emplace_back(number, entry);
     if (Status sent = SendTo(entry->message->peer, writer); !sent.ok()) {
-      if (!small) fresh_sends_.pop_back();
+      if (!carried) fresh_sends_.pop_back();
       pending_.fetch_sub(1, std::memory_order_relaxed);
       return sent;
     }
+    if (carried) kept += Charge(bytes);
   }
-  if (small) Finish(std::move(entry), {});
+  if (carried) Finish(std::move(entry), {});
   wake_();
   return {};
 }
@@ -151,6 +161,13 @@ Status LinkedMessages::OnMessage(int source, std::span<const std::byte> payload)
     case Kind::kRefused:
       OnRefused(number, reader.Get<uint64_t>(), source);
       return {};
+    case Kind::kMatched: {
+      std::lock_guard lock(fresh_mutex_);
+      uint64_t& kept = kept_there_[source];
+      if (number > kept) return Damaged(source);
+      kept -= number;
+      return {};
+    }
     case Kind::kWithdrawn: {
       const Name name{source, number};
       std::erase_if(offers_, [&](const Offer& offer) { return offer.name == name; });
@@ -173,9 +190,9 @@ Status LinkedMessages::OnOffer(int source, uint64_t number, WireReader& reader) 
   offer.process_set = reader.Get<uint32_t>();
   offer.tag = reader.Get<int32_t>();
   offer.bytes = reader.Get<uint64_t>();
+  offer.carried = reader.Get<uint8_t>() != 0;
   const std::string inside = reader.GetText();
-  if (!reader.ok() || (offer.bytes <= kSmall && inside.size() != offer.bytes))
-    return Damaged(source);
+  if (!reader.ok() || inside.size() != (offer.carried ? offer.bytes : 0)) return Damaged(source);
   const auto* bytes = reinterpret_cast<const std::byte*>(inside.data());
   offer.inside.assign(bytes, bytes + inside.size());
   const auto match =
@@ -192,16 +209,16 @@ Status LinkedMessages::OnOffer(int source, uint64_t number, WireReader& reader) 
 Status LinkedMessages::Begin(Offer offer, std::shared_ptr<Entry> entry) {
   const auto [from, number] = offer.name;
   const uint64_t room = entry->message->bytes;
-  const bool small = offer.bytes <= kSmall;
   entry->message->source = from;
+  if (offer.carried) HA_TRY(GiveRoomBack(from, offer.bytes));
   if (offer.bytes != room) {
     Finish(std::move(entry), SizesDiffer(from, offer.bytes, rank_, room));
-    if (small) return {};  // its sender has gone on
+    if (offer.carried) return {};  // its sender has gone on
     WireWriter writer = About(Kind::kRefused, number);
     writer.Put(room);
     return SendTo(from, writer);
   }
-  if (small) {
+  if (offer.carried) {
     if (room > 0) std::memcpy(entry->tensors[0].output, offer.inside.data(), room);
     Finish(std::move(entry), {});
     return {};
@@ -210,6 +227,13 @@ Status LinkedMessages::Begin(Offer offer, std::shared_ptr<Entry> entry) {
   WireWriter writer = About(Kind::kWant, number);
   writer.Put(static_cast<uint32_t>(kPartsAhead));
   return SendTo(from, writer);
+}
+
+Status LinkedMessages::GiveRoomBack(int source, uint64_t bytes) {
+  uint64_t& matched = matched_[source];
+  matched += Charge(bytes);
+  if (matched < kRoom / 4) return {};
+  return SendTo(source, About(Kind::kMatched, std::exchange(matched, 0)));
 }
 
 Status LinkedMessages::OnPart(const Name& name, std::span<const std::byte> part) {
@@ -248,14 +272,15 @@ bool LinkedMessages::SendParts() {
   for (auto next = outgoing_.begin(); next != outgoing_.end();) {
     auto& [number, outgoing] = *next;
     const uint64_t bytes = outgoing.entry->message->bytes;
-    for (; outgoing.wanted > 0 && outgoing.sent < bytes; --outgoing.wanted, moved = true) {
+    for (; outgoing.wanted > 0 && !outgoing.whole; --outgoing.wanted, moved = true) {
       const uint64_t count = std::min(kPart, bytes - outgoing.sent);
       WireWriter writer = About(Kind::kPart, number);
       writer.PutBytes({outgoing.entry->tensors[0].input + outgoing.sent, count});
       if (!SendTo(outgoing.entry->message->peer, writer).ok()) return moved;
       outgoing.sent += count;
+      outgoing.whole = outgoing.sent == bytes;
     }
-    if (outgoing.sent < bytes) {
+    if (!outgoing.whole) {
       ++next;
       continue;
     }

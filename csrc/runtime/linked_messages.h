@@ -15,9 +15,9 @@
 
 namespace horoacc {
 
-/// A sender offers a message. A small one travels with its offer; of any other the receiver, once
-/// a receive matches, asks for a few parts at a time, so that it never has to keep what nobody
-/// wants.
+/// A sender offers a message. A small one travels with its offer, as long as its receiver keeps
+/// little of this sender's that no receive has matched; of any other the receiver, once a receive
+/// matches, asks for a few parts at a time. So it never has to keep more than that little.
 class LinkedMessages final : public MessageExchange {
  public:
   LinkedMessages(ControlMux& mux, int rank, std::function<void()> wake,
@@ -35,7 +35,14 @@ class LinkedMessages final : public MessageExchange {
   }
 
  private:
-  enum class Kind : uint8_t { kOffer = 1, kWant = 2, kPart = 3, kRefused = 4, kWithdrawn = 5 };
+  enum class Kind : uint8_t {
+    kOffer = 1,
+    kWant = 2,
+    kPart = 3,
+    kRefused = 4,
+    kWithdrawn = 5,
+    kMatched = 6
+  };
   /// Of the sender, and the sender's count of its messages.
   using Name = std::pair<int, uint64_t>;
 
@@ -43,6 +50,7 @@ class LinkedMessages final : public MessageExchange {
     std::shared_ptr<Entry> entry;
     uint64_t wanted = 0;  ///< parts that the receiver has asked for
     uint64_t sent = 0;    ///< bytes
+    bool whole = false;   ///< all of it was sent; an empty one is a part, too
   };
   struct Incoming {
     std::shared_ptr<Entry> entry;
@@ -53,7 +61,8 @@ class LinkedMessages final : public MessageExchange {
     uint32_t process_set = 0;
     int32_t tag = 0;
     uint64_t bytes = 0;
-    std::vector<std::byte> inside;  ///< the message, if it is small
+    bool carried = false;
+    std::vector<std::byte> inside;  ///< the message, if it came along
   };
 
   [[nodiscard]] static bool Fits(const Entry& receive, const Offer& offer);
@@ -66,6 +75,7 @@ class LinkedMessages final : public MessageExchange {
   void TakeFresh();
   bool TakeOwnMail();
   Status Begin(Offer offer, std::shared_ptr<Entry> entry);
+  Status GiveRoomBack(int source, uint64_t bytes);
   bool SendParts();
   bool EndWhatCannotCome();
   bool EndOverdue();
@@ -79,6 +89,7 @@ class LinkedMessages final : public MessageExchange {
 
   std::mutex fresh_mutex_;  ///< before the links' lock, so that offers keep the order of the calls
   uint64_t numbers_ = 0;
+  std::map<int, uint64_t> kept_there_;  ///< by receiver: what it may keep of this rank's messages
   std::vector<std::pair<uint64_t, std::shared_ptr<Entry>>> fresh_sends_;
   std::vector<std::shared_ptr<Entry>> fresh_receives_;
   std::mutex own_mail_mutex_;                    ///< a leaf
@@ -89,6 +100,7 @@ class LinkedMessages final : public MessageExchange {
   std::list<Offer> offers_;                     ///< that no receive has matched, as they came
   std::map<uint64_t, Outgoing> outgoing_;
   std::map<Name, Incoming> incoming_;
+  std::map<int, uint64_t> matched_;  ///< by sender: what it has not been told of
 };
 
 }  // namespace horoacc

@@ -131,7 +131,7 @@ Status SpreadRun::Add(Goal goal, uint64_t bytes, uint32_t root, Payload payload)
       SelectAlgorithm({goal, bytes}, *surroundings_.settings, set_.choice());
   if (runs_.empty()) algorithm_ = name;
   HA_ASSIGN(const SpreadSet::Scheduled scheduled, set_.Schedule(name, root));
-  payload.wide = canonical();
+  payload.wide = canonical() && scheduled.schedule->facts().in_rank_order;
   RunOptions options;
   options.collective = {surroundings_.set, set_.NextRun()};
   const uint64_t window = surroundings_.settings->window_bytes;

@@ -21,7 +21,8 @@ SpreadSet::SpreadSet(const std::vector<int>& host_of, std::vector<int> ranks, ui
     }
     ranks_per_host_.push_back(static_cast<uint32_t>(by_host_.size() - before));
   }
-  choice_.emplace(schedule::Topology(ranks_per_host_), std::move(measured));
+  choice_.emplace(schedule::Topology(ranks_per_host_), std::move(measured),
+                  std::ranges::is_sorted(by_host_));
 }
 
 Result<SpreadSet::Scheduled> SpreadSet::Schedule(std::string_view algorithm, uint32_t root) {

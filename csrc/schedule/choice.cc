@@ -1,13 +1,24 @@
 #include "schedule/choice.h"
 
 #include <algorithm>
-#include <limits>
 
 namespace horoacc::schedule {
 namespace {
 
 // Counting all steps of more ranks takes longer than what there is to gain.
 constexpr uint32_t kMostCounted = 64;
+
+// What a step's gradients mostly travel in.
+constexpr uint64_t kBuckets[] = {uint64_t{1} << 20, uint64_t{32} << 20};
+// What the same bits on all hosts are worth.
+constexpr double kHardlyLonger = 1.1;
+
+const Algorithm* InRankOrder(Goal goal) {
+  for (const Algorithm& algorithm : Algorithms()) {
+    if (algorithm.goal == goal && algorithm.in_rank_order) return &algorithm;
+  }
+  return nullptr;
+}
 
 /// What passes a rank or a host each way.
 struct Passed {
@@ -88,28 +99,44 @@ double AlgorithmChoice::Correction(const Algorithm& algorithm, uint64_t bytes) {
   return ratio(*below) + (ratio(*above) - ratio(*below)) * part;
 }
 
-std::string_view AlgorithmChoice::For(Goal goal, uint64_t bytes, bool in_rank_order) {
-  std::vector<const Algorithm*> candidates;
-  bool any_measured = false;
+// A time of the model's beside a measured one would be compared with another clock.
+AlgorithmChoice::Expectation AlgorithmChoice::Quickest(Goal goal, uint64_t bytes, bool measured) {
+  Expectation best;
   for (const Algorithm& algorithm : Algorithms()) {
-    if (algorithm.goal != goal || (in_rank_order && !algorithm.in_rank_order)) continue;
-    // With one candidate, who makes its schedule tells what is too many.
-    if (!in_rank_order && topology_.ranks() > algorithm.most_ranks) continue;
-    candidates.push_back(&algorithm);
-    any_measured |= !measured_->Of(algorithm.name, topology_).empty();
+    if (algorithm.goal != goal || topology_.ranks() > algorithm.most_ranks) continue;
+    if (measured && !Measured(algorithm)) continue;
+    // Of ranks in another order it makes hosts of one rank each, which nobody has counted here.
+    if (algorithm.in_rank_order && !in_order_) continue;
+    const double correction = measured ? Correction(algorithm, bytes) : 1;
+    const double seconds = Expected(algorithm, bytes) * correction;
+    if (best.algorithm == nullptr || seconds < best.seconds) best = {&algorithm, seconds};
   }
-  const Algorithm* best = nullptr;
-  double least = std::numeric_limits<double>::infinity();
-  for (const Algorithm* candidate : candidates) {
-    // A time of the model's beside a measured one would be compared with another clock.
-    if (any_measured && measured_->Of(candidate->name, topology_).empty()) continue;
-    const double seconds = Expected(*candidate, bytes) * Correction(*candidate, bytes);
-    if (seconds < least) {
-      least = seconds;
-      best = candidate;
-    }
+  return best;
+}
+
+bool AlgorithmChoice::RankOrderIsCheap(Goal goal) {
+  if (const auto known = rank_order_is_cheap_.find(goal); known != rank_order_is_cheap_.end())
+    return known->second;
+  const Algorithm* const ordered = InRankOrder(goal);
+  bool cheap = in_order_ && ordered != nullptr && topology_.ranks() <= ordered->most_ranks;
+  const bool measured = cheap && Measured(*ordered);
+  for (const uint64_t bytes : kBuckets) {
+    if (!cheap) break;
+    const double correction = measured ? Correction(*ordered, bytes) : 1;
+    cheap = Expected(*ordered, bytes) * correction <=
+            kHardlyLonger * Quickest(goal, bytes, measured).seconds;
   }
-  return best ? best->name : std::string_view();
+  return rank_order_is_cheap_[goal] = cheap;
+}
+
+std::string_view AlgorithmChoice::For(Goal goal, uint64_t bytes, bool in_rank_order) {
+  // With one candidate, who makes its schedule tells what is too many.
+  const bool measured = std::ranges::any_of(Algorithms(), [&](const Algorithm& algorithm) {
+    return algorithm.goal == goal && Measured(algorithm);
+  });
+  const Algorithm* const chosen =
+      in_rank_order ? InRankOrder(goal) : Quickest(goal, bytes, measured).algorithm;
+  return chosen != nullptr ? chosen->name : std::string_view();
 }
 
 }  // namespace horoacc::schedule

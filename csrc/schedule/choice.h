@@ -23,13 +23,19 @@ struct LinkCosts {
 
 class AlgorithmChoice {
  public:
-  AlgorithmChoice(Topology topology, std::shared_ptr<const MeasuredTable> measured)
-      : topology_(std::move(topology)), measured_(std::move(measured)) {}
+  /// `in_order`: the ranks lie host after host, so that sums in their order can use the hosts.
+  AlgorithmChoice(Topology topology, std::shared_ptr<const MeasuredTable> measured,
+                  bool in_order = true)
+      : topology_(std::move(topology)), measured_(std::move(measured)), in_order_(in_order) {}
 
   /// The quickest for a vector of so many bytes. `in_rank_order`: only among those whose sums have
   /// the bits of one host. It depends on nothing but its arguments and the constructor's, so all
   /// ranks that gave the same get the same.
   [[nodiscard]] std::string_view For(Goal goal, uint64_t bytes, bool in_rank_order);
+
+  /// Whether sums in the order of the ranks are expected to take hardly longer than the quickest.
+  /// It depends on the hosts and not on a vector's size, so that neither do a result's bits.
+  [[nodiscard]] bool RankOrderIsCheap(Goal goal);
 
   /// What the model expects, without what was measured.
   [[nodiscard]] double Expected(const Algorithm& algorithm, uint64_t bytes);
@@ -42,12 +48,23 @@ class AlgorithmChoice {
     double rank = 0;        ///< through the rank that has most
     double host = 0;
   };
+  struct Expectation {
+    const Algorithm* algorithm = nullptr;
+    double seconds = 0;
+  };
+  /// `measured`: among those that were measured on these hosts; otherwise as the model says.
+  [[nodiscard]] Expectation Quickest(Goal goal, uint64_t bytes, bool measured);
+  [[nodiscard]] bool Measured(const Algorithm& algorithm) const {
+    return !measured_->Of(algorithm.name, topology_).empty();
+  }
   const Load& LoadOf(const Algorithm& algorithm);
   /// How much longer it took than the model expects; 1 if it was not measured.
   [[nodiscard]] double Correction(const Algorithm& algorithm, uint64_t bytes);
 
   const Topology topology_;
   const std::shared_ptr<const MeasuredTable> measured_;
+  const bool in_order_;
+  std::map<Goal, bool> rank_order_is_cheap_;
   std::map<std::string_view, Load> loads_;
 };
 

@@ -100,7 +100,10 @@ std::string_view SelectAlgorithm(const SpreadKey& key, const Settings& settings,
   using schedule::Goal;
   const bool reduces =
       key.goal == Goal::kAllreduce || key.goal == Goal::kReduceScatter || key.goal == Goal::kReduce;
-  return choice.For(key.goal, key.bytes, reduces && settings.reduction == "canonical");
+  const bool in_rank_order =
+      settings.reduction == "canonical" ||
+      (settings.reduction == "auto" && reduces && choice.RankOrderIsCheap(key.goal));
+  return choice.For(key.goal, key.bytes, reduces && in_rank_order);
 }
 
 }  // namespace horoacc

@@ -37,8 +37,9 @@ struct SpreadKey {
   uint64_t bytes = 0;  ///< of the vector; where parts differ, as if all were as long as the longest
 };
 
-/// The algorithm's name: what the settings force, else the choice of what is possible. Reductions
-/// are canonical unless the settings give that up.
+/// The algorithm's name: what the settings force, else the choice of what is possible. The setting
+/// `reduction` says whether sums must be in the order of the ranks, need not be, or shall be where
+/// that is cheap.
 [[nodiscard]] std::string_view SelectAlgorithm(const SpreadKey& key, const Settings& settings,
                                                schedule::AlgorithmChoice& choice);
 

@@ -78,14 +78,16 @@ CORE_ROWS: tuple[Setting, ...] = (
     Setting(
         "reduction",
         "str",
-        "canonical",
+        "auto",
         "HOROACC_REDUCTION",
-        "The order of summation. `canonical`: a balanced binary tree over the ranks, so that the "
-        "bits of a result depend on no bucket, path, arrival order or placement. `fast`: the same "
-        "inside a host; between hosts whatever order sends the fewest bytes, or messages.",
+        "The order of summation between hosts; inside a host it is always a balanced binary tree "
+        "over the ranks. `canonical`: that tree, with the bits of one host, whatever it costs. "
+        "`auto`: that tree where the hosts' shape lets it cost next to nothing (hosts of the same "
+        "power of two of ranks, a power of two of them), otherwise as `fast`; 16-bit sums are "
+        "rounded where they leave a host. `fast`: whatever is expected to end first.",
         flag="--reduction",
         yaml=("params", "reduction"),
-        choices=("canonical", "fast"),
+        choices=("auto", "canonical", "fast"),
     ),
     Setting(
         "reduce_path",

@@ -61,17 +61,47 @@ TEST(few_rounds_for_small_vectors_and_few_bytes_for_large_ones) {
   CHECK_EQ(Chosen(Topology::Equal(4, 3), Goal::kAllreduce, kLarge, "", fast), "cpu_reduce");
 }
 
-TEST(reductions_are_canonical_unless_the_settings_say_otherwise) {
-  const Topology two = Topology::Equal(2, 2);
-  const std::string table = "ring@2,2:1024=1e-9;canonical@2,2:1024=1";
-  for (const uint64_t bytes : {kSmall, kLarge}) {
-    CHECK_EQ(Chosen(two, Goal::kAllreduce, bytes, table), "canonical");
-    CHECK_EQ(Chosen(two, Goal::kReduceScatter, bytes), "canonical_reduce_scatter");
-    CHECK_EQ(Chosen(two, Goal::kReduce, bytes), "canonical_reduce");
-  }
+TEST(sums_are_in_the_order_of_ranks_where_that_is_cheap) {
+  Settings always;
+  always.reduction = "canonical";
   Settings fast;
   fast.reduction = "fast";
-  CHECK_EQ(Chosen(two, Goal::kAllreduce, kSmall, table, fast), "ring");
+  for (const Topology& cheap :
+       {Topology::Equal(2, 2), Topology::Equal(4, 1), Topology::Equal(2, 8), Topology({2, 1})}) {
+    for (const uint64_t bytes : {kSmall, kLarge}) {
+      CHECK_EQ(Chosen(cheap, Goal::kAllreduce, bytes), "canonical");
+      CHECK_EQ(Chosen(cheap, Goal::kReduceScatter, bytes), "canonical_reduce_scatter");
+    }
+  }
+  // What does not fit the tree sends more, and there the size decides.
+  for (const Topology& dear : {Topology::Equal(2, 3), Topology::Equal(2, 6), Topology({3, 2, 4}),
+                               Topology::Equal(3, 2), Topology::Equal(4096, 1)}) {
+    CHECK(Chosen(dear, Goal::kAllreduce, kLarge) != "canonical");
+    CHECK_EQ(Chosen(dear, Goal::kAllreduce, kLarge),
+             Chosen(dear, Goal::kAllreduce, kLarge, "", fast));
+    CHECK_EQ(Chosen(dear, Goal::kAllreduce, kLarge, "", always), "canonical");
+  }
+  CHECK_EQ(Chosen(Topology::Equal(4096, 1), Goal::kAllreduce, kSmall), "double_tree");
+  CHECK(Chosen(Topology::Equal(16, 3), Goal::kAllreduce, kSmall) !=
+        Chosen(Topology::Equal(16, 3), Goal::kAllreduce, kLarge));
+}
+
+TEST(what_was_measured_says_whether_the_order_of_ranks_is_cheap) {
+  const Topology two = Topology::Equal(2, 2);
+  Settings always;
+  always.reduction = "canonical";
+  const auto table = [](const std::string& canonical) {
+    return "hierarchical@2,2:1048576=1e-2;canonical@2,2:1048576=" + canonical;
+  };
+  CHECK_EQ(Chosen(two, Goal::kAllreduce, kLarge, table("1.05e-2")), "canonical");
+  CHECK_EQ(Chosen(two, Goal::kAllreduce, kLarge, table("1.3e-2")), "hierarchical");
+  CHECK_EQ(Chosen(two, Goal::kAllreduce, kLarge, table("1.3e-2"), always), "canonical");
+  // The others alone say nothing about it.
+  CHECK_EQ(Chosen(two, Goal::kAllreduce, kLarge, "hierarchical@2,2:1048576=1e-9"), "canonical");
+  // Ranks that do not lie host after host: their order cannot use that some share one.
+  AlgorithmChoice mixed(two, Table(""), false);
+  CHECK(SelectAlgorithm({Goal::kAllreduce, kLarge}, {}, mixed) != "canonical");
+  CHECK_EQ(SelectAlgorithm({Goal::kAllreduce, kLarge}, always, mixed), "canonical");
 }
 
 TEST(what_was_measured_corrects_the_model) {

@@ -89,13 +89,33 @@ uint32_t AllAreCaught(const char* what, const std::function<bool(Step&, const Sc
 
 TEST(a_dropped_step) { CHECK(AllAreCaught("a dropped step", nullptr) > 1000); }
 
+// Every peer of a step, those behind the first too, becomes every other rank.
 TEST(a_swapped_peer) {
-  const uint32_t mutants = AllAreCaught("a swapped peer", [](Step& step, const Schedule& schedule) {
-    if (step.receives + step.sends == 0) return false;
-    step.peer[0] = (step.peer[0] + 1) % schedule.facts().ranks;
-    return true;
-  });
-  CHECK(mutants > 1000);
+  uint32_t mutants = 0;
+  for (uint32_t index = 0; index < kMaxPeers; ++index) {
+    for (uint32_t by = 1; by < 6; ++by) {
+      mutants += AllAreCaught("a swapped peer", [&](Step& step, const Schedule& schedule) {
+        const uint32_t ranks = schedule.facts().ranks;
+        const bool range = (step.flags & (kReceiveRange | kSendRange)) != 0;
+        if (range || index >= step.receives + step.sends || by >= ranks) return false;
+        step.peer[index] = (step.peer[index] + by) % ranks;
+        return true;
+      });
+    }
+  }
+  CHECK(mutants > 5000);
+}
+
+TEST(a_range_of_peers_that_is_shifted_or_longer) {
+  uint32_t mutants = 0;
+  for (const uint32_t index : {0u, 1u}) {
+    mutants += AllAreCaught("a changed range", [&](Step& step, const Schedule&) {
+      if ((step.flags & (kReceiveRange | kSendRange)) == 0) return false;
+      ++step.peer[index];
+      return true;
+    });
+  }
+  CHECK(mutants > 100);
 }
 
 TEST(a_step_that_goes_to_itself) {

@@ -264,6 +264,53 @@ TEST(messages_go_over_links) {
   });
 }
 
+// Of what no receive has matched a receiver keeps a little; the rest waits with its sender.
+TEST(a_receiver_keeps_a_bounded_part_of_small_messages) {
+  RunApart(2, [](Engine& engine, int rank) {
+    constexpr uint64_t kSizes[] = {60'000, 0};
+    for (const uint64_t bytes : kSizes) {
+      constexpr int kMessages = 5000;
+      const int count = bytes > 0 ? 60 : kMessages;
+      const auto tag = static_cast<int32_t>(bytes);
+      const auto receive_all = [&] {
+        std::vector<char> in(bytes);
+        for (int k = 0; k < count; ++k) {
+          auto received = engine.SubmitMessage(0, {.peer = 0, .tag = tag, .bytes = bytes},
+                                               {nullptr, in.data()}, 0, {});
+          CHECK(received.ok() && WaitAndRelease(engine, received.value()).ok());
+          for (const char c : in) CHECK_EQ(c, static_cast<char>(k));
+        }
+      };
+      // Twice: what was received has given its room back.
+      for (int turn = 0; turn < 2; ++turn) {
+        CHECK_EQ(Sum(engine, "begin", 1), 2.0f);
+        std::vector<uint64_t> handles;
+        std::vector<std::vector<char>> out;
+        for (int k = 0; k < count && rank == 0; ++k) {
+          out.emplace_back(bytes, static_cast<char>(k));
+          auto sent =
+              engine.SubmitMessage(0, {.sends = true, .peer = 1, .tag = tag, .bytes = bytes},
+                                   {out.back().data(), nullptr}, 0, {});
+          CHECK(sent.ok());
+          handles.push_back(sent.value());
+        }
+        if (rank == 0) {
+          const auto gone = std::ranges::count_if(
+              handles, [&](uint64_t handle) { return engine.Poll(handle).value_or(true); });
+          // A quarter of the room may not have been given back yet.
+          const auto room = static_cast<int64_t>((1 << 20) / (bytes + 256));
+          CHECK(gone <= room);
+          CHECK(gone >= room / 2);
+        }
+        // Nobody waits for a message that has not been asked for.
+        CHECK_EQ(Sum(engine, "sent", 1), 2.0f);
+        if (rank == 1) receive_all();
+        for (const uint64_t handle : handles) CHECK(WaitAndRelease(engine, handle).ok());
+      }
+    }
+  });
+}
+
 TEST(who_waits_for_a_rank_that_shuts_down_is_told) {
   RunApart(3, [&](Engine& engine, int rank) {
     CHECK_EQ(Sum(engine, "first", 1), 3.0f);

@@ -1,7 +1,7 @@
 """Jobs whose ranks do not all share memory: parts of the pool are as if on hosts of their own.
 
-Most bodies are those of the other modules, bit for bit against the same oracle: by default a result
-depends on no placement.
+Most bodies are those of the other modules, bit for bit against the same oracle: in canonical order
+a result depends on no placement.
 """
 
 from __future__ import annotations
@@ -19,11 +19,14 @@ from paths import MPIRUNS, has_plugin
 import horoacc as hvd
 
 
+CANONICAL = {"HOROACC_REDUCTION": "canonical"}
+
+
 def parted(hosts: str, **more: str) -> Any:
     """Ranks on hosts of so many each, as a value of `env`."""
     ranks = sum(int(part) for part in hosts.split("+"))
     return pytest.param(
-        {"HOROACC_PARTED_HOSTS": hosts} | more, id="-".join([hosts, *more.values()]),
+        CANONICAL | {"HOROACC_PARTED_HOSTS": hosts} | more, id="-".join([hosts, *more.values()]),
         marks=pytest.mark.only_ranks(ranks),
     )  # fmt: skip
 
@@ -35,8 +38,8 @@ def over_mpi(flavour: str, hosts: str) -> Any:
     missing = not mpirun.exists() or not has_plugin(flavour)
     reason = f"{flavour} is not installed or has no plug-in"
     return pytest.param(
-        {"HOROACC_PARTED_HOSTS": hosts, "HOROACC_CONTROL": "mpi",
-         "HOROACC_TEST_MPIRUN": str(mpirun)}, id=f"{hosts}-{flavour}",
+        CANONICAL | {"HOROACC_PARTED_HOSTS": hosts, "HOROACC_CONTROL": "mpi",
+                     "HOROACC_TEST_MPIRUN": str(mpirun)}, id=f"{hosts}-{flavour}",
         marks=[pytest.mark.only_ranks(ranks), pytest.mark.skipif(missing, reason=reason)],
     )  # fmt: skip
 
@@ -151,6 +154,7 @@ ALGORITHMS = ("ring", "double_tree", "trees", "hierarchical", "hierarchical_tree
     "env",
     [
         *(parted("2+2", HOROACC_ALGORITHM=name) for name in ALGORITHMS),
+        parted("3+1", HOROACC_REDUCTION="auto"),
         parted("2+1", HOROACC_REDUCTION="fast"),
         parted("1+1+1+1", HOROACC_REDUCTION="fast"),
     ],
@@ -169,6 +173,28 @@ def test_other_orders_of_summation(ranks: int) -> None:
         np.testing.assert_allclose(got, wanted, rtol=0, atol=1e-6)
     shard = hvd.reducescatter(np.ones((2 * ranks + 1, 3)), op=hvd.Sum)
     assert (shard == ranks).all()
+
+
+@pytest.mark.parametrize(
+    "env", [parted(hosts, HOROACC_REDUCTION="auto") for hosts in ("2+2", "1+1+1+1")]
+)
+@pytest.mark.ranks(4)
+def test_order_of_summation_by_default(ranks: int) -> None:
+    """On such hosts: the bits of one host; of 16 bits those of the same tree, rounded on the way."""
+    for dtype in ("float32", "complex128", "int8"):
+        test_collectives.test_allreduce(dtype)
+        test_collectives.test_scales_in_place(dtype)
+        test_collectives.test_reducescatter(dtype)
+    long = [oracle.values("float16", (70_001,), rank, "halves") for rank in range(ranks)]
+    short = [values[-257:] for values in long]
+    me = hvd.rank()
+    got = hvd.allreduce(long[me], name="alone", op=hvd.Sum)
+    wanted = oracle.reduce(long, hvd.Sum)
+    np.testing.assert_allclose(got.astype(float), wanted.astype(float), rtol=4e-3, atol=4e-3)
+    # Neither the place in a vector, nor what else is in a bucket, nor the size shows in the bits.
+    for others in (0, 1, 1000):
+        bucket = hvd.grouped_allreduce([np.ones(others, np.float16), short[me]], op=hvd.Sum)
+        oracle.same_bits(bucket[1], got[-257:], f"beside {others} others")
 
 
 @pytest.mark.parametrize("env", [parted("2+2"), parted("2+1")])

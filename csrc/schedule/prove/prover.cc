@@ -10,6 +10,15 @@
 namespace horoacc::schedule {
 namespace {
 
+bool NamesOneTwice(const Step& step, uint32_t from, uint32_t to) {
+  for (uint32_t k = from; k < to; ++k) {
+    for (uint32_t other = from; other < k; ++other) {
+      if (step.peer[other] == step.peer[k]) return true;
+    }
+  }
+  return false;
+}
+
 // Does the step have the operands that its operation speaks of?
 const char* CheckForm(const Step& step) {
   const bool own = step.op != Op::kRecv && step.op != Op::kRecvCopySend;
@@ -26,6 +35,11 @@ const char* CheckForm(const Step& step) {
   if ((!own || step.op == Op::kSend) && (step.flags & kPostscale)) return "finishes no sum";
   const bool many = step.receives > 1 || (step.flags & kReceiveRange) != 0;
   if (step.op == Op::kRecvCopySend && many) return "copies from many";
+  if (step.receives + step.sends > kMaxPeers) return "has too many peers";
+  if (NamesOneTwice(step, 0, step.receives) ||
+      NamesOneTwice(step, step.receives, step.receives + step.sends)) {
+    return "names a peer twice";
+  }
   return nullptr;
 }
 
@@ -120,6 +134,10 @@ class Prover {
     if (actor.k == schedule_.steps(actor.rank, actor.lane)) return EndWindow(a);
     const Step step = schedule_.step(actor.rank, actor.lane, actor.k);
     if (!actor.received) {
+      if (const char* wrong = CheckForm(step)) {
+        Fail(actor, wrong);
+        return false;
+      }
       if (!Awaited(actor, step) || !HasMessages(actor, step)) return false;
       if (rules_.fused && !HasRoom(actor, step)) return false;
       FirstHalf(a, step);
@@ -175,7 +193,7 @@ class Prover {
                   [&](uint32_t peer) { taken.emplace_back(peer, Take(actor, step, peer)); });
     if (!wrong_.empty()) return;
     const bool gathers = step.op == Op::kRecv && (step.flags & kReceiveRange) != 0;
-    const char* wrong = CheckForm(step);
+    const char* wrong = nullptr;
     const Extent own =
         memory_.Find(actor.rank, actor.window, step.src, step.src_chunk, step.count, &wrong);
     if (wrong) return Fail(actor, wrong);
