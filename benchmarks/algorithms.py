@@ -117,7 +117,9 @@ def _orders(records: Records, times: Times, sizes: Sequence[int]) -> None:
             print(f"  {title}, ms: {shown}", flush=True)
             best = min(row[name] for name in ALGORITHMS if name != "canonical")
             dearer = row["canonical"] / best
-            records.write({"figure": f"allreduce on {title}", **row, "canonical over others": dearer})
+            records.write(
+                {"figure": f"allreduce on {title}", **row, "canonical over others": dearer}
+            )
             if size >= MIB:
                 records.target(f"{title}: what is chosen over the quickest algorithm",
                                row[CHOSEN] / min(best, row["canonical"]), 1.1, "x",

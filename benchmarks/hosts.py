@@ -3,8 +3,8 @@
 Two hosts of two ranks each, joined by a link of 1 Gbit/s. What an algorithm must send over it is
 known (2S(H-1)/H = S for each host), so the time says which share of the link was payload. All
 systems are started by the same mpirun through the laboratory's agent, in turns; a figure is the
-median of the turns' medians. Open MPI runs with its defaults and with the settings that were quickest
-here of those tried; the best of all peers counts.
+median of the turns' medians. Open MPI runs with its defaults and with those settings that were
+quickest here of the ones tried; the best of all peers counts.
 """
 
 from __future__ import annotations
@@ -127,7 +127,8 @@ def _write(records: Records, system: str, size: int, rounds: list[Figures]) -> f
          "rate": RATE, "size": size, "time": seconds, "min": min(f["min"] for f in rounds),
          "max": max(f["max"] for f in rounds), "wrong": wrong, "share_of_link": round(share, 4)}
     )  # fmt: skip
-    print(f"{system:<24}{size:>12}{seconds * 1e3:>12.3f} ms{share:>8.1%} of the link{wrong:>6} wrong")
+    line = f"{system:<24}{size:>12}{seconds * 1e3:>12.3f} ms{share:>8.1%} of the link"
+    print(f"{line}{wrong:>6} wrong", flush=True)
     if wrong:
         records.complain(system, RANKS, f"{wrong} elements of {size} bytes are wrong")
     return seconds

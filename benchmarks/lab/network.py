@@ -10,8 +10,8 @@ MTU = 9000
 BURST = 256 << 10
 # What a shaped link queues before it drops: some milliseconds at 1 Gbit/s, as a switch's port.
 QUEUE = 2 << 20
-# Packets that wait for the relay of a delay, a program that others keep from its core: the usual 500
-# are less than is under way over such a link, and what comes then is lost.
+# Packets that wait for the relay of a delay, a program that others keep from its core. The usual
+# 500 are less than is under way over such a link, and what comes then is lost.
 RELAY_QUEUE = 20_000
 # bbr would pace below the rates asked for here, and the system's default varies.
 CONGESTION = "cubic"

@@ -82,9 +82,9 @@ CORE_ROWS: tuple[Setting, ...] = (
         "HOROACC_REDUCTION",
         "The order of summation between hosts; inside a host it is always a balanced binary tree "
         "over the ranks. `canonical`: that tree, with the bits of one host, whatever it costs. "
-        "`auto`: that tree where the hosts' shape lets it cost next to nothing (hosts of the same "
-        "power of two of ranks, a power of two of them), otherwise as `fast`; 16-bit sums are "
-        "rounded where they leave a host. `fast`: whatever is expected to end first.",
+        "`auto`: that tree where the hosts' shape lets it cost next to nothing, as on two or four "
+        "hosts of the same power of two of ranks, otherwise as `fast`; 16-bit sums are rounded "
+        "where they leave a host. `fast`: whatever is expected to end first.",
         flag="--reduction",
         yaml=("params", "reduction"),
         choices=("auto", "canonical", "fast"),

@@ -76,7 +76,8 @@ RETIRED_VARIABLES: tuple[RetiredVariable, ...] = (
     ),
     RetiredVariable("HOROVOD_DYNAMIC_PROCESS_SETS", "process sets can always be added and removed"),
     RetiredVariable(
-        "HOROVOD_DISABLE_GROUP_FUSION", "a result has the same bits whatever it is fused with"
+        "HOROVOD_DISABLE_GROUP_FUSION",
+        "with HOROACC_REDUCTION=canonical no bit depends on it",
     ),
     RetiredVariable("HOROVOD_ADASUM_MPI_CHUNK_SIZE", "Adasum is not cut into chunks"),
     RetiredVariable("HOROVOD_BATCH_D2D_MEMCOPIES", _NO_GPU),

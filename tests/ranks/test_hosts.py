@@ -18,7 +18,6 @@ from paths import MPIRUNS, has_plugin
 
 import horoacc as hvd
 
-
 CANONICAL = {"HOROACC_REDUCTION": "canonical"}
 
 
@@ -180,7 +179,7 @@ def test_other_orders_of_summation(ranks: int) -> None:
 )
 @pytest.mark.ranks(4)
 def test_order_of_summation_by_default(ranks: int) -> None:
-    """On such hosts: the bits of one host; of 16 bits those of the same tree, rounded on the way."""
+    """On such hosts: the bits of one host; of 16 bits the same tree, rounded on the way."""
     for dtype in ("float32", "complex128", "int8"):
         test_collectives.test_allreduce(dtype)
         test_collectives.test_scales_in_place(dtype)
