@@ -240,6 +240,7 @@ class Engine {
   [[nodiscard]] static bool MayRunOnGpus(const ProcessSet& set, const Running& running);
   std::unique_ptr<Execution> MakeDeviceRun(ProcessSet& set, Running& running);
   std::unique_ptr<Execution> MakeModeRun(ProcessSet& set, const Running& running, GpuMode mode);
+  std::unique_ptr<Execution> MakeExchangeRun(ProcessSet& set, const Running& running, GpuMode mode);
   cuda::Team* FindTeam(ProcessSet& set, const Running& running);
 
   // engine_drive.cc: under driver_mutex_.

@@ -13,6 +13,12 @@ bool Gives(Collective collective, bool is_root) {
   return is_root || !only_root;
 }
 
+bool HasPathOnGpus(Collective collective) {
+  return collective == Collective::kAllreduce || collective == Collective::kReducescatter ||
+         collective == Collective::kAllgather || collective == Collective::kBroadcast ||
+         collective == Collective::kAlltoall;
+}
+
 }  // namespace
 
 // What is ordered and cannot be is said in the first call, on all ranks alike.
@@ -26,15 +32,19 @@ Status Engine::CheckGpuMode(const ProcessSet& set) const {
 // not agree on a mode in which GPUs reduce.
 bool Engine::StaysOnGpu(const ProcessSet& set, const Submission& submission) const {
   const Request& request = submission.request;
-  if (request.collective != Collective::kAllreduce || set.spread || settings_.check_numerics)
-    return false;
+  if (!HasPathOnGpus(request.collective) || set.spread || settings_.check_numerics) return false;
   if (settings_.gpu_mode == GpuMode::kCpuReduce ||
       set.gpu_mode.load(std::memory_order_relaxed) == GpuMode::kCpuReduce) {
     return false;
   }
-  return std::ranges::all_of(request.tensors, [&](const TensorMeta& tensor) {
-    return cuda::CanReduce(tensor.type, request.op);
-  });
+  // What the engine allocates lies in the host's memory.
+  const bool placed = std::ranges::all_of(
+      submission.buffers, [](const auto& buffer) { return buffer.output != nullptr; });
+  if (!placed && request.collective != Collective::kAllreduce) return false;
+  return !Reduces(request.collective) ||
+         std::ranges::all_of(request.tensors, [&](const TensorMeta& tensor) {
+           return cuda::CanReduce(tensor.type, request.op);
+         });
 }
 
 // Before anybody else knows of the entry: puts the host's memory in the place of the GPU's.

@@ -227,7 +227,7 @@ std::unique_ptr<Execution> Engine::MakeHostExecution(ProcessSet& set, Running& r
   if (allreduce) counters_.buckets.fetch_add(1, std::memory_order_relaxed);
   for (const auto& entry : running.entries) {
     events_.Emit(Phase::kExecute, set.id, entry->handle, set.buckets_run, selection.bytes,
-                 entry->shown_name, NameOf(path));
+                 entry->shown_name, entry->device ? "cpu_reduce" : NameOf(path));
   }
   if (allreduce && decision.shared) {
     for (const auto& entry : running.entries) {

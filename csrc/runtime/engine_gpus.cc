@@ -2,15 +2,18 @@
 #include <algorithm>
 
 #include "execute/cuda/device_run.h"
+#include "execute/cuda/exchange_run.h"
 #include "execute/cuda/kernel_run.h"
 #include "execute/cuda/leader_run.h"
 #include "execute/cuda/stream_run.h"
+#include "runtime/assemble_exchange.h"
 #include "runtime/engine.h"
 #include "schedule/select.h"
 
 namespace horoacc {
 namespace {
 
+constexpr int kMostKernelTeams = 2;
 constexpr size_t kLeastBuffer = 64 << 10;
 constexpr size_t kMostBuffer = 256 << 20;
 
@@ -19,12 +22,24 @@ size_t BufferBytes(const Settings& settings) {
   return WholePages(std::clamp<size_t>(settings.fusion_threshold, kLeastBuffer, kMostBuffer));
 }
 
+// How many ranks have told that all of it stays on their GPU.
+uint32_t RanksOnGpus(const ProcessSet& set, const Running& running) {
+  uint32_t count = 0;
+  for (uint32_t r = 0; r < set.context.ranks; ++r) {
+    count += std::ranges::all_of(running.entries, [&](const auto& entry) {
+      return set.board->row(r, entry->id, entry->generation).stays_on_gpu != 0;
+    });
+  }
+  return count;
+}
+
 }  // namespace
 
 // The ranks must not differ in the answer: it depends on what they have agreed on.
 bool Engine::MayRunOnGpus(const ProcessSet& set, const Running& running) {
   if (set.spread || running.decision.done) return false;
-  if (running.entries[0]->request.collective != Collective::kAllreduce) return false;
+  if (running.entries[0]->request.collective != Collective::kAllreduce)
+    return RanksOnGpus(set, running) > 0;
   const auto on_gpu = [](const auto& entry) { return entry->request.on_gpu; };
   return std::ranges::any_of(running.entries, on_gpu) &&
          std::ranges::any_of(running.entries, [](const auto& entry) {
@@ -33,16 +48,20 @@ bool Engine::MayRunOnGpus(const ProcessSet& set, const Running& running) {
          });
 }
 
-// Null: the host reduces.
+// Null: the host does it.
 cuda::Team* Engine::FindTeam(ProcessSet& set, const Running& running) {
   if (running.decision.partial || settings_.gpu_mode == GpuMode::kCpuReduce) return nullptr;
-  const bool reducible = std::ranges::all_of(running.entries, [](const auto& entry) {
-    return entry->request.on_gpu &&
-           std::ranges::all_of(entry->request.tensors, [&](const TensorMeta& tensor) {
-             return cuda::CanReduce(tensor.type, entry->request.op);
-           });
-  });
-  if (!reducible) return nullptr;
+  if (running.entries[0]->request.collective == Collective::kAllreduce) {
+    const bool reducible = std::ranges::all_of(running.entries, [](const auto& entry) {
+      return entry->request.on_gpu &&
+             std::ranges::all_of(entry->request.tensors, [&](const TensorMeta& tensor) {
+               return cuda::CanReduce(tensor.type, entry->request.op);
+             });
+    });
+    if (!reducible) return nullptr;
+  } else if (RanksOnGpus(set, running) < set.context.ranks) {
+    return nullptr;
+  }
   if (set.gpu_team) return set.gpu_team.get();
   cuda::TeamPlace place;
   place.board = set.board->gpus();
@@ -53,7 +72,13 @@ cuda::Team* Engine::FindTeam(ProcessSet& set, const Running& running) {
   place.ring_others = [&set] { set.context.ring_others(true); };
   place.buffer_bytes = BufferBytes(settings_);
   place.wanted = settings_.gpu_mode;
-  place.all_ranks = set.id == 0;
+  // Kernels of two sets fit on a GPU together: see cuda::KernelBlocks. Whoever shares one is in
+  // both.
+  const auto others = std::ranges::count_if(Sets(), [](const auto& other) {
+    return other->gpu_team && other->gpu_team->may_have_kernels();
+  });
+  place.room_for_kernels =
+      static_cast<int>(set.ranks.size()) == placement_.size && others < kMostKernelTeams;
   place.algorithm = ForcedAlgorithm(schedule::Goal::kAllreduce, settings_);
   place.polling = &arriving_;
   const cuda::DeviceCall& call = *running.entries[0]->device;
@@ -94,7 +119,11 @@ std::unique_ptr<Execution> Engine::MakeDeviceRun(ProcessSet& set, Running& runni
         entry->tensors[t].output = entry->device->output(t);
       }
     }
-    return MakeHostExecution(set, running, status);
+    // Once there is memory of the host for what the GPU gives and gets.
+    for (const auto& entry : running.entries) {
+      if (status.ok()) status = PrepareOutputs(set, *entry);
+    }
+    return status.ok() ? MakeHostExecution(set, running, status) : nullptr;
   };
   return std::make_unique<cuda::DeviceRun>(std::move(parts));
 }
@@ -102,6 +131,8 @@ std::unique_ptr<Execution> Engine::MakeDeviceRun(ProcessSet& set, Running& runni
 // The place of modes: each is an Execution of a bucket on the GPUs of a team.
 std::unique_ptr<Execution> Engine::MakeModeRun(ProcessSet& set, const Running& running,
                                                GpuMode mode) {
+  if (running.entries[0]->request.collective != Collective::kAllreduce)
+    return MakeExchangeRun(set, running, mode);
   std::vector<cuda::DeviceCall*> calls;
   std::vector<cuda::BucketTensor> tensors;
   uint64_t bytes = 0;
@@ -134,6 +165,28 @@ std::unique_ptr<Execution> Engine::MakeModeRun(ProcessSet& set, const Running& r
   if (mode == GpuMode::kLeader) return std::make_unique<cuda::LeaderRun>(std::move(bucket));
   if (mode == GpuMode::kKernel) return std::make_unique<cuda::KernelRun>(std::move(bucket));
   return std::make_unique<cuda::StreamRun>(std::move(bucket));
+}
+
+std::unique_ptr<Execution> Engine::MakeExchangeRun(ProcessSet& set, const Running& running,
+                                                   GpuMode mode) {
+  std::vector<cuda::DeviceCall*> calls;
+  std::vector<ExchangePiece> pieces;
+  uint64_t bytes = 0;
+  for (const auto& entry : running.entries) {
+    calls.push_back(entry->device.get());
+    for (size_t t = 0; t < entry->tensors.size(); ++t) {
+      entry->tensors[t].input = static_cast<const std::byte*>(entry->device->source(t));
+      entry->tensors[t].output = static_cast<std::byte*>(entry->device->target(t));
+      bytes += entry->request.tensors[t].bytes();
+    }
+    for (ExchangePiece& piece : ExchangePieces(set, *entry)) pieces.push_back(std::move(piece));
+  }
+  counters_.gpu_moved_bytes.fetch_add(bytes, std::memory_order_relaxed);
+  for (const auto& entry : running.entries) {
+    events_.Emit(Phase::kExecute, set.id, entry->handle, set.buckets_run, bytes, entry->shown_name,
+                 cuda::NameOf(mode));
+  }
+  return std::make_unique<cuda::ExchangeRun>(*set.gpu_team, std::move(calls), std::move(pieces));
 }
 
 }  // namespace horoacc

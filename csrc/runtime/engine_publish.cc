@@ -113,6 +113,7 @@ Status Engine::PublishRow(ProcessSet& set, Entry& entry, uint64_t generation) {
   row.notify = entry.done ? 1 : 0;
   const int device = entry.device ? entry.device->gpu()->device() : 0;
   row.on_gpu = request.on_gpu ? static_cast<uint8_t>(1 + device) : 0;
+  row.stays_on_gpu = entry.device && !entry.device->fetched() ? 1 : 0;
   row.tensors = static_cast<uint32_t>(request.tensors.size());
   row.splits = static_cast<uint32_t>(request.splits.size());
   row.receives = static_cast<uint32_t>(request.receives.size());

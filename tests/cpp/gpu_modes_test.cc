@@ -27,16 +27,15 @@ ha_cuda_traits But(ha_cuda_traits traits, int ha_cuda_traits::* what, int value 
   return traits;
 }
 
-TEST(the_choice_is_the_first_mode_that_all_ranks_can) {
+TEST(the_choice_is_the_first_mode_that_room_can) {
   using Ranks = std::vector<ha_cuda_traits>;
-  const auto chosen = [](GpuMode wanted, const Ranks& ranks, bool all_ranks = true) {
-    const auto mode = cuda::ChooseMode(wanted, ranks, all_ranks);
+  const auto chosen = [](GpuMode wanted, const Ranks& ranks, bool room = true) {
+    const auto mode = cuda::ChooseMode(wanted, ranks, room);
     CHECK(mode.ok());
     return mode.value();
   };
-  const auto refused = [](GpuMode wanted, const Ranks& ranks, const char* why,
-                          bool all_ranks = true) {
-    const auto mode = cuda::ChooseMode(wanted, ranks, all_ranks);
+  const auto refused = [](GpuMode wanted, const Ranks& ranks, const char* why, bool room = true) {
+    const auto mode = cuda::ChooseMode(wanted, ranks, room);
     CHECK(!mode.ok());
     CHECK_EQ(mode.error().kind, ErrorKind::kConfig);
     CHECK(mode.error().message.find(why) != std::string::npos);
@@ -61,7 +60,7 @@ TEST(the_choice_is_the_first_mode_that_all_ranks_can) {
   // Kernels that wait for each other must all be there.
   CHECK_EQ(chosen(GpuMode::kKernel, two_gpus), GpuMode::kKernel);
   refused(GpuMode::kKernel, one_gpu, "'gpu_mode' cannot be 'kernel': ranks 0 and 1 of the process");
-  refused(GpuMode::kKernel, two_gpus, "only the process set of all ranks", false);
+  refused(GpuMode::kKernel, two_gpus, "two process sets can have", false);
   refused(GpuMode::kKernel, {Traits(1), Traits(2, 0)}, "cannot open memory of the GPU of rank 1");
   refused(GpuMode::kKernel, {Traits(1), But(Traits(2), &ha_cuda_traits::processors, 0)},
           "rank 1 of the process set cannot promise");
@@ -244,6 +243,28 @@ TEST(modes_depend_on_where_the_ranks_tensors_are) {
              stream);
       tensor.Expect(stream, [](size_t i) { return Value(2, i); });
       CHECK_EQ(engine.counters().gpu_stream_bytes.load() - before, device == rank ? 120000U : 0U);
+    }
+  });
+}
+
+// Only one of the ranks gives memory for the result: then the host does it, on both.
+TEST(an_exchange_without_memory_for_all_results_goes_through_the_host) {
+  RunRanks(2, With("board", "stream"), [](Engine& engine, int rank) {
+    void* const stream = fake_cuda_stream(0);
+    constexpr size_t kCount = 20000;
+    const Numbers input(kCount);
+    const Numbers output(2 * kCount);
+    for (int turn = 0; turn < 4; ++turn) {
+      input.Fill(stream, [rank, turn](size_t i) { return Value(rank + turn, i); });
+      const bool given = rank == 0 || turn % 2 == 1;
+      const auto handle = engine.Submit(
+          OnGpu(Collective::kAllgather, "x", input, given ? &output : nullptr, stream));
+      Finish(engine, handle, stream);
+      const auto wanted = [turn](size_t i) {
+        return Value(static_cast<int>(i / kCount) + turn, i % kCount);
+      };
+      if (given) output.Expect(stream, wanted);
+      CHECK_EQ(engine.counters().gpu_moved_bytes.load(), (turn + 1) / 2 * kCount * 4);
     }
   });
 }

@@ -12,6 +12,7 @@ import fake_gpu
 import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
 
 import horoacc
 import horoacc.torch as hvd
@@ -66,6 +67,44 @@ def test_the_bits_are_the_cpus() -> None:
                 assert torch.equal(hvd.synchronize(handle).cpu(), other)
 
 
+@pytest.mark.parametrize("env", MODES)
+def test_other_collectives_go_from_gpu_to_gpu() -> None:
+    fake_gpu.install()
+    if not dist.is_initialized():
+        dist.init_process_group("cpu:horoacc,cuda:horoacc")
+    rank, size = hvd.rank(), hvd.size()
+    everybody = [torch.arange(9001 * size) % 1000 * (r + 1) for r in range(size)]
+    mine = everybody[rank].to("cuda")
+    part = slice(9001 * rank, 9001 * (rank + 1))
+    before = horoacc.counters()
+    for root in range(size):
+        assert torch.equal(hvd.broadcast(mine, root).cpu(), everybody[root])
+    whole = torch.empty(size * mine.numel(), dtype=torch.int64).to("cuda")
+    dist.all_gather_into_tensor(whole, mine)
+    assert torch.equal(whole.cpu(), torch.cat(everybody))
+    shard = torch.empty(9001, dtype=torch.int64).to("cuda")
+    dist.reduce_scatter_tensor(shard, mine, op=dist.ReduceOp.MAX)
+    assert torch.equal(shard.cpu(), torch.stack(everybody).amax(0)[part])
+    swapped = torch.empty_like(mine)
+    dist.all_to_all_single(swapped, mine)
+    assert torch.equal(swapped.cpu(), torch.cat([x[part] for x in everybody]))
+    after = horoacc.counters()
+    assert after["gpu_moved_bytes"] - before["gpu_moved_bytes"] == (size + 3) * mine.nbytes
+    assert after["gpu_bytes"] == before["gpu_bytes"], "nothing went through the host"
+    # What the engine allocates, and who has more than the others.
+    uneven = hvd.allgather(mine[: 10 * (rank + 1)])
+    assert torch.equal(
+        uneven.cpu(), torch.cat([x[: 10 * (r + 1)] for r, x in enumerate(everybody)])
+    )
+    counts = [100 * (r + 1) for r in range(size)]
+    dist.all_to_all_single(
+        took := torch.empty(size * counts[rank], dtype=torch.int64).to("cuda"),
+        mine[: sum(counts)], [counts[rank]] * size, counts,
+    )  # fmt: skip
+    first = sum(counts[:rank])
+    assert torch.equal(took.cpu(), torch.cat([x[first : first + counts[rank]] for x in everybody]))
+
+
 @pytest.mark.only_ranks(2)
 @pytest.mark.parametrize(
     ("env", "mode"),
@@ -81,6 +120,10 @@ def test_what_the_ranks_agree_on(mode: str) -> None:
     fake_gpu.install()
     device = f"cuda:{hvd.rank() % 2 if 'FAKE_GPU_EACH' in os.environ else 0}"
     before = {name: reduced(name) for name in ("leader", "stream", "kernel")}
+    moved = reduced("moved")
+    sent = hvd.broadcast(torch.full((5000,), hvd.rank() + 1.0).to(device), 1)
+    assert sent.cpu().tolist() == [2.0] * 5000
+    assert reduced("moved") - moved == (0 if mode == "cpu" else 20_000)
     for _ in range(2):
         found = hvd.allreduce(torch.full((5000,), hvd.rank() + 1.0).to(device), op=hvd.Sum)
         assert found.cpu().tolist() == [3.0] * 5000
@@ -115,11 +158,11 @@ def test_what_is_impossible_is_refused_on_all_ranks(why: str) -> None:
 
 @pytest.mark.only_ranks(2)
 @pytest.mark.parametrize("env", [pytest.param(KERNEL, id="kernel")])
-def test_only_the_set_of_all_ranks_has_kernels() -> None:
+def test_only_sets_of_all_ranks_have_kernels() -> None:
     fake_gpu.install()
     own = hvd.add_process_set([1])
     if own.included():
-        with pytest.raises(ConfigError, match="only the process set of all ranks"):
+        with pytest.raises(ConfigError, match="of all ranks of the job each"):
             hvd.allreduce(torch.ones(40).to("cuda"), op=hvd.Sum, process_set=own)
     hvd.remove_process_set(own)
     assert hvd.allreduce(torch.ones(40).to("cuda"), op=hvd.Sum).cpu().tolist() == [2.0] * 40

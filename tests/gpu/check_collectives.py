@@ -73,7 +73,8 @@ def reductions_are_exact() -> None:
 
 
 def movements_are_exact() -> None:
-    """The other collectives, through both doors."""
+    """The other collectives, through both doors: what has memory for its results by GPUs, in modes."""
+    before = horoacc.counters()["gpu_moved_bytes"]
     rank, size = hvd.rank(), hvd.size()
     if not dist.is_initialized():
         dist.init_process_group("cpu:horoacc,cuda:horoacc")
@@ -93,6 +94,9 @@ def movements_are_exact() -> None:
     shard = torch.empty(6000, device=device())
     dist.reduce_scatter_tensor(shard, mine)
     assert torch.equal(shard.cpu(), total[part])
+    moved = horoacc.counters()["gpu_moved_bytes"] - before
+    on_gpus = os.environ.get("HOROACC_GPU_MODE", "auto") != "cpu_reduce"
+    assert moved == ((size + 2) * mine.nbytes if on_gpus else 0), moved
 
 
 def streams_are_kept() -> None:

@@ -159,7 +159,7 @@ part package 600 bash -c package
 for mode in cpu_reduce leader stream; do
   for ranks in 1 2 4 8; do
     part "collectives_of_${ranks}_$mode" 240 bash -c "in_mode $mode $ranks the_mode_is_used \
-      reductions_are_exact streams_are_kept training_is_the_same"
+      reductions_are_exact movements_are_exact streams_are_kept training_is_the_same"
   done
   part "small_buffer_$mode" 120 bash -c \
     "HOROACC_FUSION_THRESHOLD=65536 in_mode $mode 4 reductions_are_exact"
@@ -167,14 +167,14 @@ for mode in cpu_reduce leader stream; do
   part "times_of_collectives_$mode" 240 bash -c \
     "in_mode $mode 4 times_of_allreduce times_of_small_allreduce times_of_steps"
 done
-part movements 240 bash -c "collectives 4 movements_are_exact"
 part what_is_agreed_on 60 bash -c "in_mode auto 2 the_mode_is_used"
 # Mode K in the engine: a rank alone; without MPS two on one GPU are refused; several have one each.
-part collectives_of_1_kernel 240 bash -c "in_mode kernel 1 the_mode_is_used reductions_are_exact"
+part collectives_of_1_kernel 240 bash -c "in_mode kernel 1 the_mode_is_used reductions_are_exact \
+  movements_are_exact"
 gpus=$("$python" -c "import torch; print(torch.cuda.device_count())")
 if [ "$gpus" -gt 1 ]; then
   part "collectives_of_${gpus}_kernel" 240 bash -c "in_mode kernel $gpus the_mode_is_used \
-    reductions_are_exact streams_are_kept training_is_the_same times_of_allreduce \
+    reductions_are_exact movements_are_exact streams_are_kept training_is_the_same times_of_allreduce \
     times_of_small_allreduce"
   part killed_rank_kernel 60 bash -c "ranks=$gpus killed_rank kernel"
 else

@@ -55,10 +55,9 @@ std::optional<std::string> WhyNotStream(Ranks ranks) {
   return CannotShare(ranks);
 }
 
-// Blocks that wait for each other must all be on their GPUs at once. Kernels of two process sets
-// might each hold what the other waits for.
-std::optional<std::string> WhyNotKernel(Ranks ranks, bool all_ranks) {
-  if (!all_ranks) return "only the process set of all ranks can have persistent kernels";
+// Blocks that wait for each other must all be on their GPUs at once, those of all process sets.
+std::optional<std::string> WhyNotKernel(Ranks ranks, bool room) {
+  if (!room) return "two process sets can have persistent kernels, of all ranks of the job each";
   for (size_t a = 0; a < ranks.size(); ++a) {
     if (ranks[a].processors == 0) {
       return "the GPU of rank " + std::to_string(a) +
@@ -104,7 +103,7 @@ bool CanReduce(DType type, ReduceOp op) {
   return !IsComplex(type) && op <= ReduceOp::kProduct && op != ReduceOp::kAdasum;
 }
 
-Result<GpuMode> ChooseMode(GpuMode wanted, Ranks ranks, bool all_ranks) {
+Result<GpuMode> ChooseMode(GpuMode wanted, Ranks ranks, bool room) {
   switch (wanted) {
     case GpuMode::kCpuReduce:
       return wanted;
@@ -115,13 +114,13 @@ Result<GpuMode> ChooseMode(GpuMode wanted, Ranks ranks, bool all_ranks) {
       if (const auto why = WhyNotStream(ranks)) return RefuseMode(wanted, *why);
       return wanted;
     case GpuMode::kKernel:
-      if (const auto why = WhyNotKernel(ranks, all_ranks)) return RefuseMode(wanted, *why);
+      if (const auto why = WhyNotKernel(ranks, room)) return RefuseMode(wanted, *why);
       return wanted;
     case GpuMode::kAuto:
       break;
   }
   if (!WhyNotLeader(ranks)) return GpuMode::kLeader;
-  if (HaveGpusOfTheirOwn(ranks) && !WhyNotKernel(ranks, all_ranks)) return GpuMode::kKernel;
+  if (HaveGpusOfTheirOwn(ranks) && !WhyNotKernel(ranks, room)) return GpuMode::kKernel;
   if (!WhyNotStream(ranks)) return GpuMode::kStream;
   return GpuMode::kCpuReduce;
 }

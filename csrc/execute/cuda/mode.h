@@ -17,10 +17,10 @@ namespace horoacc::cuda {
 [[nodiscard]] bool CanReduce(DType type, ReduceOp op);
 
 /// By index of the ranks that take part: the mode, never kAuto. Pure, so that all of them choose
-/// alike. `all_ranks`: these are all of the job. An error says why what is `wanted` is impossible;
-/// kAuto never is.
+/// alike. `room`: their GPUs can hold the kernels of mode K. An error says why what is `wanted` is
+/// impossible; kAuto never is.
 [[nodiscard]] Result<GpuMode> ChooseMode(GpuMode wanted, std::span<const ha_cuda_traits> ranks,
-                                         bool all_ranks);
+                                         bool room);
 
 /// In mode K: how many blocks each rank's kernel may have, so that all fit beside as many others.
 /// 0: they do not.

@@ -30,6 +30,12 @@ bool Team::AllAt(MeetingStage stage) const {
   return true;
 }
 
+bool Team::AllHaveRoom() const {
+  bool all = true;
+  for (uint32_t r = 0; r < ranks(); ++r) all = all && card(r).room_for_kernels;
+  return all;
+}
+
 // What a rank cannot do is told to all: they go on together, or not at all.
 void Team::Reach(MeetingStage stage, const Status& status) {
   TeamCard& own = card(me());
@@ -57,6 +63,7 @@ bool Team::Advance() {
   if (at == MeetingStage::kAbsent) {
     TeamCard& own = card(me());
     own.device = gpu_->device();
+    own.room_for_kernels = place_.room_for_kernels;
     Reach(MeetingStage::kIntroduced, gpu_->Call(&ha_cuda_plugin::traits, &own.traits));
     return true;
   }
@@ -68,7 +75,7 @@ bool Team::Advance() {
     return true;
   }
   if (at == MeetingStage::kIntroduced) {
-    Result<GpuMode> chosen = ChooseMode(place_.wanted, Traits(), place_.all_ranks);
+    Result<GpuMode> chosen = ChooseMode(place_.wanted, Traits(), AllHaveRoom());
     if (!chosen.ok() || chosen.value() == GpuMode::kCpuReduce) {
       agreed_ = std::move(chosen);
       return true;
@@ -107,18 +114,14 @@ Status Team::Offer() {
   return kernels_->Check();
 }
 
-// In mode L the leader's kernels go everywhere, and the others wait for its event alone.
+// Exchanges take from all ranks' memory. In mode L the leader's kernels reduce, and the others wait
+// for its event alone.
 Status Team::Open() {
-  const bool leader = me() == kLeader;
-  if (candidate_ != GpuMode::kLeader) {
-    for (uint32_t r = 0; r < ranks(); ++r) HA_TRY(shares_.OpenMemory(r));
-    return candidate_ == GpuMode::kStream ? shares_.PinWords() : Status();
-  }
-  if (!leader) return shares_.OpenReducedEvent(kLeader);
-  for (uint32_t r = 0; r < ranks(); ++r) {
-    HA_TRY(shares_.OpenMemory(r));
-    HA_TRY(shares_.OpenPackedEvent(r));
-  }
+  for (uint32_t r = 0; r < ranks(); ++r) HA_TRY(shares_.OpenMemory(r));
+  if (candidate_ == GpuMode::kStream) return shares_.PinWords();
+  if (candidate_ != GpuMode::kLeader) return {};
+  if (me() != kLeader) return shares_.OpenReducedEvent(kLeader);
+  for (uint32_t r = 0; r < ranks(); ++r) HA_TRY(shares_.OpenPackedEvent(r));
   return {};
 }
 

@@ -42,7 +42,7 @@ struct TeamPlace {
   std::function<void()> ring_others;         ///< to be called when a card has changed
   size_t buffer_bytes = 0;                   ///< of each rank's fusion buffer, the same on all
   GpuMode wanted = GpuMode::kAuto;           ///< the same on all
-  bool all_ranks = false;                    ///< it is the set of all ranks of the job
+  bool room_for_kernels = false;             ///< this rank's GPU can hold those of mode K, too
   std::string algorithm;                     ///< of allreduces in kernels; "": the size decides
   std::atomic<uint32_t>* polling = nullptr;  ///< somebody has to ask a GPU: see Watch
 };
@@ -64,6 +64,11 @@ class Team {
   /// From the end of the meeting on: the mode, or why what was ordered is impossible. The same on
   /// all ranks.
   [[nodiscard]] const std::optional<Result<GpuMode>>& agreed() const { return agreed_; }
+  /// It is in mode K, or may yet be.
+  [[nodiscard]] bool may_have_kernels() const {
+    return place_.room_for_kernels &&
+           (!agreed_ || (agreed_->ok() && agreed_->value() == GpuMode::kKernel));
+  }
   /// The GPU of a rank's calls, by its number there.
   [[nodiscard]] int device(uint32_t index) const { return place_.board.cards[index].device; }
 
@@ -88,6 +93,7 @@ class Team {
   [[nodiscard]] uint64_t NextWindow() { return ++windows_; }
 
  private:
+  [[nodiscard]] bool AllHaveRoom() const;
   [[nodiscard]] bool AllAt(MeetingStage stage) const;
   void Reach(MeetingStage stage, const Status& status);
   [[nodiscard]] std::optional<std::string> TroubleUpTo(MeetingStage stage) const;

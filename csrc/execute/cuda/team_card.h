@@ -12,7 +12,7 @@ namespace horoacc::cuda {
 /// How far a rank has come in its set's meeting. Each waits for the others before the next.
 enum class MeetingStage : uint32_t {
   kAbsent = 0,
-  kIntroduced = 1,  ///< `device`, `traits`
+  kIntroduced = 1,  ///< `device`, `traits`, `room_for_kernels`
   kOffered = 2,     ///< memory and events that the others may open
   kOpened = 3,      ///< it has opened what it needs
 };
@@ -22,6 +22,7 @@ struct alignas(64) TeamCard {
   std::atomic<uint32_t> stage{0};
   int32_t device = -1;  ///< its number in that process
   ha_cuda_traits traits{};
+  bool room_for_kernels = false;
   // Of the rank's fusion buffer and events; the pointers are for ranks in the same process.
   void* memory = nullptr;
   void* packed_event = nullptr;
@@ -33,7 +34,7 @@ struct alignas(64) TeamCard {
   std::atomic<uint32_t> trouble_at{0};
   char trouble[256] = {};
 
-  // How many windows: their events have been recorded.
+  // How many windows: their events have been recorded; in an exchange, they are done.
   alignas(64) std::atomic<uint64_t> packed{0};
   std::atomic<uint64_t> reduced{0};
   // How often it has renewed the memory of its kernels: nothing uses what was there before; all of

@@ -1,0 +1,159 @@
+#include "execute/cuda/exchange_run.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace horoacc::cuda {
+
+ExchangeRun::ExchangeRun(Team& team, std::vector<DeviceCall*> calls,
+                         std::vector<ExchangePiece> pieces)
+    : team_(team), calls_(std::move(calls)), pieces_(std::move(pieces)), watch_(team_.polling()) {
+  for (size_t p = 0; p < pieces_.size(); ++p) {
+    const uint64_t longest = std::ranges::max(pieces_[p].bytes);
+    for (uint64_t first = 0; first < longest; first += team_.buffer_bytes())
+      windows_.push_back({p, first, std::min(first + team_.buffer_bytes(), longest)});
+  }
+}
+
+// The tensors stay the stream's until it is through with them. A GPU that refuses has failed
+// before.
+ExchangeRun::~ExchangeRun() {
+  if (step_ != Step::kDone) static_cast<void>(Land());
+}
+
+bool ExchangeRun::Advance() {
+  if (step_ == Step::kDone || failed()) return false;
+  Result<bool> moved = Turn();
+  if (moved.ok()) return moved.value();
+  status_ = std::move(moved.error());
+  return false;
+}
+
+Result<bool> ExchangeRun::Turn() {
+  switch (step_) {
+    case Step::kShow:
+      if (windows_.empty()) {
+        HA_TRY(Land());
+        step_ = Step::kDone;
+        return true;
+      }
+      HA_TRY(Show());
+      step_ = Step::kShown;
+      return true;
+    case Step::kShown: {
+      HA_ASSIGN(const bool told, Tell(&TeamCard::packed));
+      if (told) step_ = Step::kTake;
+      return told;
+    }
+    case Step::kTake:
+      if (!AllHave(&TeamCard::packed)) return false;
+      HA_TRY(Take());
+      step_ = Step::kTaken;
+      return true;
+    case Step::kTaken: {
+      HA_ASSIGN(const bool told, Tell(&TeamCard::reduced));
+      if (told) step_ = Step::kLeave;
+      return told;
+    }
+    default:
+      if (!AllHave(&TeamCard::reduced)) return false;
+      step_ = Step::kShow;
+      if (++window_ < windows_.size()) return true;
+      HA_TRY(Land());
+      step_ = Step::kDone;
+      return true;
+  }
+}
+
+Result<bool> ExchangeRun::Tell(std::atomic<uint64_t> TeamCard::* count) {
+  HA_ASSIGN(const bool ended, team_.gpu().IsDone(ended_));
+  watch_.Set(!ended);
+  if (!ended) return false;
+  (team_.card(team_.me()).*count).store(number_, std::memory_order_release);
+  team_.RingOthers();
+  return true;
+}
+
+bool ExchangeRun::AllHave(std::atomic<uint64_t> TeamCard::* count) const {
+  for (uint32_t r = 0; r < team_.ranks(); ++r) {
+    if ((team_.card(r).*count).load(std::memory_order_acquire) < number_) return false;
+  }
+  return true;
+}
+
+namespace {
+
+/// Copies as they are, in one launch.
+Status Move(Team& team, const std::vector<ha_cuda_tensor>& moves) {
+  if (moves.empty()) return {};
+  const ha_cuda_pack job{.tensors = moves.data(),
+                         .tensor_count = moves.size(),
+                         .from_type = static_cast<int>(DType::kUInt8),
+                         .to_type = static_cast<int>(DType::kUInt8),
+                         .factor = 1,
+                         .nonfinite = nullptr};
+  return team.gpu().Call(&ha_cuda_plugin::pack, team.stream(), &job);
+}
+
+}  // namespace
+
+Status ExchangeRun::Show() {
+  if (window_ == 0) {
+    for (const DeviceCall* call : calls_) HA_TRY(team_.gpu().Wait(team_.stream(), call->ready()));
+  }
+  number_ = team_.NextWindow();
+  const Window& window = windows_[window_];
+  const ExchangePiece& piece = pieces_[window.piece];
+  const uint64_t last = std::min(window.last, piece.bytes[team_.me()]);
+  if (window.first < last) {
+    HA_TRY(
+        Move(team_, {{piece.input + window.first, team_.buffer(team_.me()), last - window.first}}));
+  }
+  HA_ASSIGN(ended_, team_.gpu().Record(team_.stream()));
+  return {};
+}
+
+Status ExchangeRun::Take() {
+  const Window& window = windows_[window_];
+  const ExchangePiece& piece = pieces_[window.piece];
+  std::vector<ha_cuda_tensor> moves;
+  for (const ExchangePiece::Copy& copy : piece.copies) {
+    const uint64_t first = std::max(copy.from, window.first);
+    const uint64_t last = std::min(copy.from + copy.bytes, window.last);
+    if (first >= last) continue;
+    moves.push_back({team_.buffer(copy.source) + (first - window.first),
+                     copy.to + (first - copy.from), last - first});
+  }
+  HA_TRY(Move(team_, moves));
+  for (const ExchangePiece::Shard& shard : piece.shards) {
+    const uint64_t element = SizeOf(shard.type);
+    const uint64_t first = std::max(shard.first * element, window.first);
+    const uint64_t last = std::min(shard.last * element, window.last);
+    if (first >= last) continue;
+    std::vector<const void*> sources;
+    for (uint32_t r = 0; r < team_.ranks(); ++r)
+      sources.push_back(team_.buffer(r) + (first - window.first));
+    void* const to = shard.to + (first - shard.first * element);
+    const ha_cuda_reduce job{.sources = sources.data(),
+                             .destinations = &to,
+                             .source_count = sources.size(),
+                             .destination_count = 1,
+                             .count = (last - first) / element,
+                             .type = static_cast<int>(shard.type),
+                             .op = static_cast<int>(shard.op),
+                             .pre = shard.scale.pre,
+                             .post = shard.scale.post,
+                             .divisor = shard.scale.divisor};
+    HA_TRY(team_.gpu().Call(&ha_cuda_plugin::reduce, team_.stream(), &job));
+  }
+  HA_ASSIGN(ended_, team_.gpu().Record(team_.stream()));
+  return {};
+}
+
+Status ExchangeRun::Land() {
+  HA_ASSIGN(const GpuEvent landed, team_.gpu().Record(team_.stream()));
+  for (DeviceCall* call : calls_) call->LandedOnGpu(landed);
+  return {};
+}
+
+}  // namespace horoacc::cuda
