@@ -43,8 +43,9 @@ class Engine:
     def shutdown(self) -> None: ...
     def abandon(self) -> None:
         """Shuts down without a word to the other ranks, before this process ends in failure."""
-    def watch_stacks(self, signal: int, fd: int, asked_fd: int) -> None:
-        """Says by which signal, and in which file, the interpreter's stacks are to be had."""
+    def watch_stacks(self, talk: int, signal: int, fd: int, heed_requests: bool) -> None:
+        """Says over which socket, else by which signal and in which file, the interpreter's stacks
+        are to be had, and whether the signal of `hear_requests` asks for a record."""
     def finalize_mpi(self) -> None:
         """Before the process ends normally: finalises MPI if HoroACC initialised it."""
     @property
@@ -115,6 +116,15 @@ class Engine:
     def counters(self) -> dict[str, int]: ...
 
 def version() -> str: ...
+def signal_is_free(signal: int) -> bool:
+    """Whether nobody handles or ignores it, in Python or not."""
+
+def hear_requests(signal: int) -> bool:
+    """Counts how often a signal comes, if it is free. Says whether it was."""
+
+def end_requests(signal: int) -> None:
+    """Gives the signal back, unless somebody else has taken it since then."""
+
 def cuda_trouble(plugin: str, device: int) -> str: ...
 def setting_defaults() -> dict[str, str]: ...
 

@@ -159,7 +159,7 @@ def left(made: Engine) -> None:
     Args:
         made: The engine.
     """
-    made.watch_stacks(-1, -1, -1)
+    made.watch_stacks(-1, -1, -1, False)
     if _state.stacks is not None and made is _state.last_engine:
         _state.stacks.close()
         _state.stacks = None

@@ -1,8 +1,9 @@
 """Lets the core ask where this process's interpreter is, whatever it is doing.
 
-`faulthandler` writes the stacks of all threads from a signal's handler, without the interpreter's
-lock: also while one thread holds it in a long call, or sleeps. The core sends the signal to a
-thread of its own, so that no other thread is interrupted, and reads what was written.
+A thread of its own waits for the core's questions and answers while it holds the interpreter's
+lock: no other thread moves meanwhile. If the lock is not to be had soon, because one thread holds
+it in a long call, the core sends itself a signal, whose handler (`faulthandler`'s) writes the
+stacks without the lock.
 """
 
 from __future__ import annotations
@@ -11,7 +12,10 @@ import contextlib
 import faulthandler
 import fcntl
 import os
+import re
 import signal
+import socket
+import threading
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -19,43 +23,73 @@ if TYPE_CHECKING:
 
 __all__ = ["StackWatch"]
 
+_MOST_BYTES = 60_000
+_OWN_SECTION = re.compile(rb"Current thread .*?\n\n", re.DOTALL)
+
 
 class StackWatch:
     """What is registered for one engine, from `init()` to `shutdown()`."""
 
     def __init__(self, engine: Engine, on_request: bool) -> None:
-        """Registers the signals.
+        """Registers the signals and starts the thread.
 
         Args:
             engine: Who is to ask.
             on_request: Whether SIGUSR1 asks for a record of the latest events, unless the script
                 has a use of its own for it.
         """
-        self._registered: list[int] = []
-        self._files: list[int] = []
-        number = next(filter(_is_free, range(signal.SIGRTMAX - 1, signal.SIGRTMIN, -1)), None)
-        stacks = -1 if number is None else self._register(number)
-        asked = self._register(signal.SIGUSR1) if on_request and _is_free(signal.SIGUSR1) else -1
-        engine.watch_stacks(-1 if number is None else number, stacks, asked)
+        # Not at the head: horoaccrun works without the core, and says that it is missing.
+        from horoacc import _core  # noqa: PLC0415
 
-    def _register(self, number: int) -> int:
-        # Its size tells the core that the handler has run.
-        file = os.memfd_create("horoacc-stacks", os.MFD_CLOEXEC)
-        self._files.append(file)
-        fcntl.fcntl(file, fcntl.F_SETFL, fcntl.fcntl(file, fcntl.F_GETFL) | os.O_APPEND)
-        faulthandler.register(number, file=file, all_threads=True, chain=False)
-        self._registered.append(number)
-        return file
+        self._core = _core
+        self._pid = os.getpid()
+        free = filter(_core.signal_is_free, range(signal.SIGRTMAX - 1, signal.SIGRTMIN, -1))
+        self._number = next(free, None)
+        self._written = _stack_file()
+        if self._number is not None:
+            faulthandler.register(self._number, file=self._written, all_threads=True, chain=False)
+        self._asked_by = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        core, own = self._asked_by
+        self._thread = threading.Thread(
+            target=_answer, args=(own,), name="horoacc-stacks", daemon=True
+        )
+        self._thread.start()
+        heed = on_request and _core.hear_requests(signal.SIGUSR1)
+        engine.watch_stacks(
+            core.fileno(), -1 if self._number is None else self._number, self._written, heed
+        )
 
     def close(self) -> None:
         """Takes all of it back. The engine must have been shut down."""
-        while self._registered:
-            faulthandler.unregister(self._registered.pop())
-        while self._files:
+        core, own = self._asked_by
+        if os.getpid() == self._pid:  # a forked child has not the thread, but the same sockets
             with contextlib.suppress(OSError):
-                os.close(self._files.pop())
+                core.shutdown(socket.SHUT_RDWR)
+            self._thread.join()
+        core.close()
+        own.close()
+        self._core.end_requests(signal.SIGUSR1)
+        if self._number is not None:
+            faulthandler.unregister(self._number)
+        os.close(self._written)
 
 
-def _is_free(number: int) -> bool:
-    """Whether nobody, in Python or not, has a handler for a signal."""
-    return signal.getsignal(number) == signal.SIG_DFL
+def _stack_file() -> int:
+    file = os.memfd_create("horoacc-stacks", os.MFD_CLOEXEC)
+    fcntl.fcntl(file, fcntl.F_SETFL, fcntl.fcntl(file, fcntl.F_GETFL) | os.O_APPEND)
+    return file
+
+
+def _answer(questions: socket.socket) -> None:
+    """Answers until the other end is shut down."""
+    file = _stack_file()
+    try:
+        while question := questions.recv(64):
+            os.ftruncate(file, 0)
+            faulthandler.dump_traceback(file=file, all_threads=True)
+            stacks = _OWN_SECTION.sub(b"", os.pread(file, _MOST_BYTES, 0), count=1)
+            questions.send(question + stacks)
+    except OSError:  # nobody asks any more
+        pass
+    finally:
+        os.close(file)

@@ -9,6 +9,7 @@
 #include "api/python_engine.h"
 #include "api/python_outputs.h"
 #include "api/python_schedule.h"
+#include "api/python_signals.h"
 
 namespace py = pybind11;
 
@@ -29,6 +30,7 @@ PYBIND11_MODULE(_core, module) {
   horoacc::python::BindOutput(module);
   horoacc::python::BindEngine(module);
   DefineSchedules(module);
+  horoacc::python::BindSignals(module);
 
   module.def("version", [] { return std::string(ha_version()); });
   module.def("cuda_trouble", [](const std::string& plugin, int device) {

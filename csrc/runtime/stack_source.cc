@@ -1,17 +1,24 @@
 #include "runtime/stack_source.h"
 
+#include <poll.h>
 #include <pthread.h>
 #include <signal.h>
-#include <sys/stat.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
+#include <cerrno>
+#include <cstring>
 #include <sstream>
 #include <vector>
+
+#include "base/clock.h"
+#include "transport/socket.h"
 
 namespace horoacc {
 namespace {
 
 constexpr size_t kMostBytes = 64 << 10;
+constexpr int64_t kPatience = 300 * kMillisecond;
 constexpr size_t kFrames = 6;
 constexpr const char* kFileMark = "  File \"";
 
@@ -31,15 +38,40 @@ std::string ContentsOf(int fd) {
 
 }  // namespace
 
-void StackSource::Set(int signal, int fd, int asked_fd) {
+void StackSource::Set(int talk, int signal, int fd, Requests requests) {
   std::lock_guard lock(mutex_);
+  talk_ = talk;
   signal_ = signal;
   fd_ = fd;
-  asked_fd_.store(asked_fd, std::memory_order_relaxed);
+  if (requests != nullptr) heard_.store(requests(), std::memory_order_relaxed);
+  requests_.store(requests, std::memory_order_release);
 }
 
 std::string StackSource::Take() {
   std::lock_guard lock(mutex_);
+  if (std::optional<std::string> answer = AskInterpreter()) return *std::move(answer);
+  return AskHandler();
+}
+
+// The answers to earlier questions, which came too late, are still to be read.
+std::optional<std::string> StackSource::AskInterpreter() {
+  const uint32_t question = ++questions_;
+  if (talk_ < 0 || ::send(talk_, &question, sizeof question, MSG_DONTWAIT | MSG_NOSIGNAL) < 0)
+    return std::nullopt;
+  const int64_t deadline = NowNs() + kPatience;
+  std::string packet(sizeof question + kMostBytes, '\0');
+  while (WaitReady(talk_, POLLIN, deadline).ok()) {
+    const ssize_t bytes = ::recv(talk_, packet.data(), packet.size(), MSG_DONTWAIT);
+    if (bytes < 0 && (errno == EAGAIN || errno == EINTR)) continue;
+    if (bytes < static_cast<ssize_t>(sizeof question)) return std::nullopt;  // it has gone
+    if (std::memcmp(packet.data(), &question, sizeof question) != 0) continue;
+    return packet.substr(sizeof question, static_cast<size_t>(bytes) - sizeof question);
+  }
+  return std::nullopt;
+}
+
+// Whoever holds the lock for so long is in one call: no stack moves while the handler reads it.
+std::string StackSource::AskHandler() const {
   if (fd_ < 0 || !IsHandled(signal_) || ::ftruncate(fd_, 0) != 0) return "";
   sigset_t only;
   sigset_t before;
@@ -52,11 +84,10 @@ std::string StackSource::Take() {
 }
 
 bool StackSource::WasAsked() {
-  const int fd = asked_fd_.load(std::memory_order_relaxed);
-  if (fd < 0) return false;
-  struct stat file{};
-  if (::fstat(fd, &file) != 0 || file.st_size == 0) return false;
-  return ::ftruncate(fd, 0) == 0;
+  const Requests requests = requests_.load(std::memory_order_acquire);
+  if (requests == nullptr) return false;
+  const uint32_t now = requests();
+  return heard_.exchange(now, std::memory_order_relaxed) != now;
 }
 
 std::string MainStackOf(const std::string& text) {
