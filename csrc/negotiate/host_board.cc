@@ -35,6 +35,10 @@ std::byte* HostBoard::set_memory(uint32_t slot) const {
          WholePages(sizeof(RankState) * local_size_) + slot * SetBoard::BytesFor(local_size_);
 }
 
+size_t HostBoard::BytesUpTo(uint32_t slots) const {
+  return static_cast<size_t>(set_memory(slots) - base_);
+}
+
 void HostBoard::WipeSet(uint32_t slot) const {
   std::byte* const memory = set_memory(slot);
   const size_t bytes = SetBoard::BytesFor(local_size_);

@@ -18,6 +18,8 @@ class HostBoard {
   [[nodiscard]] std::byte* set_memory(uint32_t slot) const;
   /// Zeroes a slot whose process set is done on all ranks, for the next one.
   void WipeSet(uint32_t slot) const;
+  /// Of the board, up to the end of the sets in its first `slots`.
+  [[nodiscard]] size_t BytesUpTo(uint32_t slots) const;
   [[nodiscard]] uint64_t fusion_threshold() const { return fusion_threshold_; }
 
   [[nodiscard]] int rank_of(uint32_t local_rank) const { return ranks_[local_rank]; }

@@ -1,6 +1,8 @@
 // What an engine that has been shut down gives back. The object itself stays for as long as tensors
 // may lie in its memory, and bindings may still ask it; a process that joins and leaves many times
 // must not pay for each time. And what a forked child gives back at once.
+#include <algorithm>
+
 #include "runtime/engine.h"
 
 namespace horoacc {
@@ -40,19 +42,19 @@ void Engine::LetGo() {
   if (!mpi_) {
     if (mux_) mux_->Close();
     links_.reset();
-    if (spread_) spread_->LetGo();
   }
+  uint32_t places = 0;
+  for (const auto& set : sets) places = std::max(places, set->place + 1);
+  if (spread_) spread_->LetGo(/*close_links=*/!mpi_, places);
   bootstrap_.reset();
   bells_.LetGo();
-  share_.board.Forget();
-  for (size_t l = 0; l < share_.memory.size(); ++l) {
-    const bool own = static_cast<int>(l) == share_.local_rank;
-    if (!own || !arena_->Close()) continue;
-    share_.memory[l].Forget();
-  }
+  keep_alive_.clear();
+  share_.keep_alive.clear();
+  share_.board.Forget(board_.BytesUpTo(spread_ ? 0 : places));
   for (size_t l = 0; l < share_.memory.size(); ++l) {
     if (static_cast<int>(l) != share_.local_rank) share_.memory[l] = Segment();
   }
+  share_.memory[share_.local_rank].KeepOnly(arena_->Close());
   for (auto& watched : share_.pidfds) watched.reset();
   for (auto& wake : share_.wake) wake.reset();
   events_.Forget();

@@ -131,10 +131,10 @@ void SpreadJob::Leave(const Error& aborted) {
   TellAll(writer);
 }
 
-void SpreadJob::LetGo() {
-  links_.reset();
+void SpreadJob::LetGo(bool close_links, uint32_t places) {
+  if (close_links) links_.reset();
   own_.memory.clear();
-  own_.board.Forget();
+  own_.board.Forget(board_->BytesUpTo(places));
 }
 
 Status SpreadJob::OnMessage(int source, std::span<const std::byte> payload) {

@@ -76,8 +76,9 @@ class SpreadJob {
   [[nodiscard]] std::optional<std::string> StackOf(int rank);
   /// To those who watch this rank.
   void TellBeat();
-  /// After Leave: nobody drives any more.
-  void LetGo();
+  /// After Leave: nobody drives any more. Links over MPI stay: they cannot be closed after its end.
+  /// Of the board those places stay readable that had sets.
+  void LetGo(bool close_links, uint32_t places);
   [[nodiscard]] bool HasLeft(int rank) const { return left_[rank].load(std::memory_order_acquire); }
 
   /// A number for a group of which this rank tells the other members.

@@ -63,7 +63,7 @@ struct Arena::State {
       : base(start), bytes(size), fd(descriptor), fd_offset(offset) {}
 
   std::byte* const base;
-  const uint64_t bytes;
+  std::atomic<uint64_t> bytes;  ///< shrinks once, in Close
   const int fd;
   const uint64_t fd_offset;
   OwnerMark owner;
@@ -78,7 +78,6 @@ struct Arena::State {
   uint64_t in_use = 0;
   uint64_t touched = 0;
   bool closed = false;
-  bool gone = false;  ///< closed, and the memory is not there any more
 
   Fd snapshot_wait;  ///< during a fork: the parent's end of the pipe
   Fd snapshot_done;  ///< during a fork: the child's end
@@ -94,7 +93,7 @@ struct Arena::State {
 Range Arena::State::ClaimFresh(uint64_t begin, uint64_t asked, uint64_t size_class) {
   Range range{std::max(populated, begin), begin + std::min(asked, kPopulateLimit)};
   if (range.begin >= range.end) return {};
-  range.end = std::min(RoundUp(range.end, kPopulateBatch), bytes);
+  range.end = std::min(RoundUp(range.end, kPopulateBatch), bytes.load());
   populated = std::max(range.end, begin + size_class);
   return range;
 }
@@ -195,7 +194,11 @@ void Arena::Free(void* pointer) {
   block.live = false;
   block.freed_at = state.trims;
   state.in_use -= block.asked;
-  state.free_lists[block.size_class].push_back(offset);
+  if (!state.closed) return state.free_lists[block.size_class].push_back(offset);
+  if (block.size_class >= kPage && state.Punch(offset, block.size_class)) {
+    state.touched -= block.resident;
+    block.resident = 0;
+  }
 }
 
 bool Arena::Contains(const void* pointer) const {
@@ -248,18 +251,22 @@ ArenaStats Arena::stats() const {
   return {state.allocations, state.in_use, state.touched};
 }
 
-bool Arena::Close() {
+// Blocks that are free by now are left as they are: a peer may be about to read what was kept for
+// it, which it does through a mapping of its own.
+uint64_t Arena::Close() {
   State& state = *state_;
-  if (!state.owner.Here()) return false;
+  if (!state.owner.Here()) return state.bytes;
   std::scoped_lock lock(state.mutex);
+  if (state.closed) return state.bytes;
   state.closed = true;
-  state.gone = std::ranges::none_of(state.blocks, [](const auto& of) { return of.second.live; });
-  if (state.gone) {
-    state.blocks.clear();
-    state.free_lists.clear();
-    state.next = state.bytes;
+  state.free_lists.clear();
+  uint64_t end = 0;
+  for (const auto& [offset, block] : state.blocks) {
+    if (block.live) end = std::max(end, RoundUp(offset + block.size_class, kPage));
   }
-  return state.gone;
+  state.next = end;
+  state.bytes = end;
+  return end;
 }
 
 void Arena::BeforeFork() {
@@ -296,7 +303,7 @@ void Arena::AfterForkInChild() {
   // Private, same addresses. Pages that nobody wrote to would go on showing what the parent
   // writes; writing to those of live blocks makes them the child's own while the parent waits.
   const uint64_t cut = RoundUp(state.next, kPage);
-  if (cut > 0 && state.fd >= 0 && !state.gone &&
+  if (cut > 0 && state.fd >= 0 &&
       ::mmap(state.base, cut, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED | MAP_NORESERVE,
              state.fd, static_cast<off_t>(state.fd_offset)) != MAP_FAILED) {
     for (const auto& [offset, block] : state.blocks) {

@@ -43,8 +43,10 @@ class Arena {
   /// since: call it now and then, and what a step reuses every time stays.
   void Trim();
   [[nodiscard]] ArenaStats stats() const;
-  /// Gives out no more blocks. True if none is live: then nobody needs the memory any more.
-  [[nodiscard]] bool Close();
+  /// Gives out no more blocks. Returns where the last live one ends, in whole pages (0: none is
+  /// live): nobody needs the memory behind it any more, and the arena's range ends there. Blocks of
+  /// whole pages that are freed from now on go back to the system at once.
+  [[nodiscard]] uint64_t Close();
 
   /// Before fork(): holds the arena still, so that the child inherits it whole.
   void BeforeFork();

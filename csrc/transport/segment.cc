@@ -13,7 +13,9 @@ namespace horoacc {
 struct Segment::Mapping {
   Mapping(Fd descriptor, std::byte* base, size_t size)
       : fd(std::move(descriptor)), data(base), bytes(size) {}
-  ~Mapping() { ::munmap(data, bytes); }
+  ~Mapping() {
+    if (bytes > 0) ::munmap(data, bytes);
+  }
   Mapping(const Mapping&) = delete;
   Mapping& operator=(const Mapping&) = delete;
 
@@ -54,11 +56,21 @@ Result<Segment> Segment::Map(Fd fd) {
   return Segment(std::make_shared<Mapping>(std::move(fd), static_cast<std::byte*>(base), bytes));
 }
 
-void Segment::Forget() {
+void Segment::KeepOnly(size_t bytes) {
+  if (!mapping_ || mapping_.use_count() > 1 || bytes >= mapping_->bytes) return;
+  if (::munmap(mapping_->data + bytes, mapping_->bytes - bytes) != 0) return;
+  mapping_->bytes = bytes;
+  if (bytes == 0) mapping_->fd = Fd();
+}
+
+void Segment::Forget(size_t bytes) {
   if (!mapping_ || mapping_.use_count() > 1) return;
+  KeepOnly(bytes);
   // Whether or not that works, the rest of the process goes on.
-  (void)::mmap(mapping_->data, mapping_->bytes, PROT_READ | PROT_WRITE,
-               MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0);
+  if (mapping_->bytes > 0) {
+    (void)::mmap(mapping_->data, mapping_->bytes, PROT_READ | PROT_WRITE,
+                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0);
+  }
   mapping_->fd = Fd();
 }
 

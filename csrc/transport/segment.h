@@ -24,9 +24,12 @@ class Segment {
   [[nodiscard]] size_t size() const;
   [[nodiscard]] int fd() const;
   [[nodiscard]] bool Contains(const void* pointer) const;
-  /// Lets go of the memory, and of the descriptor, unless other copies share the mapping. Who still
-  /// looks at it sees zeroes of his own.
-  void Forget();
+  /// Lets go of everything behind the first `bytes` (whole pages), addresses too, unless other
+  /// copies share the mapping; of the descriptor as well if nothing stays.
+  void KeepOnly(size_t bytes);
+  /// The same, and of the memory and the descriptor in any case: who still looks at those bytes
+  /// sees zeroes of his own.
+  void Forget(size_t bytes);
   explicit operator bool() const { return mapping_ != nullptr; }
 
  private:

@@ -66,6 +66,71 @@ TEST(SegmentRefusesAFileThatCouldShrink) {
   CHECK(!Segment::Map(std::move(file)).ok());
 }
 
+namespace {
+
+/// Whether anything is mapped there.
+bool IsMapped(const std::byte* address) {
+  unsigned char resident = 0;
+  return ::mincore(const_cast<std::byte*>(address), 4096, &resident) == 0;
+}
+
+}  // namespace
+
+TEST(SegmentKeepsOnlyWhatItIsToldTo) {
+  Segment segment = MakeSegment(8 * kMiB);
+  std::byte* const base = segment.data();
+  base[0] = std::byte{7};
+  {
+    const Segment copy = segment;
+    segment.KeepOnly(kMiB);  // somebody else looks at it
+    CHECK_EQ(segment.size(), 8 * kMiB);
+  }
+  segment.KeepOnly(kMiB);
+  CHECK_EQ(segment.size(), kMiB);
+  CHECK(IsMapped(base + kMiB - 4096) && !IsMapped(base + kMiB) && !IsMapped(base + 7 * kMiB));
+  CHECK_EQ(static_cast<int>(base[0]), 7);
+  CHECK(segment.fd() >= 0);
+  segment.KeepOnly(0);
+  CHECK(!IsMapped(base));
+  CHECK_EQ(segment.fd(), -1);
+  CHECK(!segment.Contains(base));
+
+  Segment forgotten = MakeSegment(8 * kMiB);
+  std::byte* const start = forgotten.data();
+  start[0] = std::byte{7};
+  forgotten.Forget(kMiB);
+  CHECK(IsMapped(start) && !IsMapped(start + kMiB));
+  CHECK_EQ(static_cast<int>(start[0]), 0);
+  CHECK_EQ(forgotten.fd(), -1);
+}
+
+TEST(ArenaThatIsClosedEndsBehindTheLastLiveBlock) {
+  const Segment segment = MakeSegment(64 * kMiB);
+  Arena arena(segment.data(), segment.size(), segment.fd(), 0);
+  void* freed = arena.Allocate(4 * kMiB);
+  auto* live = static_cast<std::byte*>(arena.Allocate(2 * kMiB));
+  void* behind = arena.Allocate(8 * kMiB);
+  std::memset(live, 5, 2 * kMiB);
+  arena.Free(freed);
+  arena.Free(behind);
+  const uint64_t end = arena.Close();
+  CHECK_EQ(end, arena.OffsetOf(live) + 2 * kMiB);
+  CHECK_EQ(arena.Close(), end);
+  CHECK(arena.Contains(live + 2 * kMiB - 1) && !arena.Contains(live + 2 * kMiB));
+  CHECK(arena.Allocate(64) == nullptr);
+  CHECK_EQ(static_cast<int>(live[kMiB]), 5);
+  const uint64_t before = FileBytes(segment);
+  arena.Free(live);  // nobody will use it again
+  CHECK(FileBytes(segment) + 2 * kMiB <= before);
+  CHECK_EQ(arena.stats().bytes_in_use, 0U);
+
+  const Segment other = MakeSegment(4 * kMiB);
+  Arena empty(other.data(), other.size(), other.fd(), 0);
+  empty.Free(empty.Allocate(kMiB));
+  CHECK_EQ(empty.Close(), 0U);
+  CHECK(!empty.Contains(other.data()));
+}
+
 TEST(ArenaAlignsAndSeparatesBlocks) {
   const Segment segment = MakeSegment(256 * kMiB);
   Arena arena(segment.data(), segment.size(), segment.fd(), 0);

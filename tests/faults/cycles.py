@@ -2,7 +2,8 @@
 
 Two ranks do so on each way on which a job can be held together, or on those that are named. Prints
 how long a cycle took and what each rank holds more than before, and fails if it holds more
-descriptors, threads or shared memory, or more than so much memory for each cycle.
+descriptors, threads or shared memory, or more than so much memory, or so many addresses, for each
+cycle. (What the ranks of a host share is as large as the machine's memory.)
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ WAYS: dict[str, tuple[list[str], dict[str, str]]] = {
     "mpich-mpi": (MODES["mpich"], {"HOROACC_CONTROL": "mpi"}),
 }
 KIB_A_CYCLE = 40
+# What of a board may still be looked at: 26 MiB for each process set of two ranks.
+ADDRESS_KIB_A_CYCLE = 64 << 10
 RANK = """
 import os, sys
 import numpy as np
@@ -35,8 +38,9 @@ def held():
     with open("/proc/self/maps") as maps:
         shared = sum("memfd:horoacc" in line for line in maps)
     with open("/proc/self/status") as status:
-        resident = next(int(line.split()[1]) for line in status if line.startswith("VmRSS"))
-    return len(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task")), shared, resident
+        kib = dict(line.split()[:2] for line in status if line.startswith(("VmRSS", "VmSize")))
+    files, threads = (len(os.listdir("/proc/self/" + of)) for of in ("fd", "task"))
+    return files, threads, shared, kib["VmRSS:"], kib["VmSize:"]
 
 def cycle(k):
     hvd.init()
@@ -75,9 +79,14 @@ def run(way: str, cycles: int) -> list[int]:
         )  # fmt: skip
         for rank in range(2):
             (line,) = result.of(rank)
-            *before, resident, fds, threads, shared, resident_now = map(int, line.split())
-            assert [fds, threads, shared] == before, (way, line)
+            held = [*map(int, line.split())]
+            (*before, resident, addresses), (*after, resident_now, addresses_now) = (
+                held[:5], held[5:],
+            )  # fmt: skip
+            assert after == before, (way, line)
             grown.append(resident_now - resident)
+            reserved = addresses_now - addresses
+            assert reserved < ADDRESS_KIB_A_CYCLE * cycles, (way, line)
         job.expect_nothing_left()
     assert max(grown) < KIB_A_CYCLE * cycles, (way, grown)
     return grown
