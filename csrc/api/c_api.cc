@@ -11,6 +11,7 @@
 #include "base/clock.h"
 #include "base/standard_descriptors.h"
 #include "runtime/engine.h"
+#include "transport/called_away.h"
 
 struct ha_engine {
   std::unique_ptr<horoacc::Engine> engine;
@@ -98,14 +99,16 @@ horoacc::Engine::Interrupted Asking(ha_interrupted interrupted, void* context) {
 extern "C" {
 
 int ha_engine_create(const ha_setting* settings, size_t count, const ha_placement* placement,
-                     ha_engine** engine, ha_error* error) {
+                     ha_engine** engine, ha_interrupted interrupted, void* context,
+                     ha_error* error) {
   return Guarded(error, [&] {
     horoacc::KeepStandardDescriptors();
+    const horoacc::CalledAway called_away(Asking(interrupted, context), placement->rank);
     std::vector<std::pair<std::string, std::string>> pairs;
     for (size_t k = 0; k < count; ++k) pairs.emplace_back(settings[k].key, settings[k].value);
     auto parsed = horoacc::Settings::Parse(pairs);
     if (!parsed.ok()) return Report(parsed.error(), error);
-    auto parts = horoacc::PrepareLaunch(parsed.value(), *placement);
+    auto parts = horoacc::PrepareLaunch(parsed.value(), *placement, called_away);
     if (!parts.ok()) return Report(parts.error(), error);
     const auto& mpi = parts.value().mpi;
     const int mpi_thread_level = mpi ? static_cast<int>(mpi->threads()) : -1;
@@ -323,8 +326,8 @@ void ha_after_fork_in_parent(ha_engine* engine) { engine->engine->arena().AfterF
 
 void ha_after_fork_in_child(ha_engine* engine) { engine->engine->AfterForkInChild(); }
 
-void ha_stacks(ha_engine* engine, int signal, int fd, int asked_fd) {
-  engine->engine->stacks().Set(signal, fd, asked_fd);
+void ha_stacks(ha_engine* engine, int talk, int signal, int fd, uint32_t (*requests)(void)) {
+  engine->engine->stacks().Set(talk, signal, fd, requests);
 }
 
 int ha_timeline_start(ha_engine* engine, const char* path, int mark_cycles, ha_error* error) {

@@ -162,8 +162,16 @@ typedef struct {
   int32_t nsplits;
 } ha_output;
 
+/* Asked now and then, on the calling thread, by a call that waits for other ranks. Nonzero ends the
+ * wait: that for a process set with HA_TIMEOUT, and the call itself goes on in the background, in
+ * step with the other ranks; that of ha_engine_create with HA_ABORTED, and the job does not come
+ * together. */
+typedef int (*ha_interrupted)(void* context);
+
+/* Waits until all ranks have come; `interrupted` may be NULL. */
 HA_API int ha_engine_create(const ha_setting* settings, size_t count, const ha_placement* placement,
-                            ha_engine** engine, ha_error* error);
+                            ha_engine** engine, ha_interrupted interrupted, void* context,
+                            ha_error* error);
 /* Tells the peers, ends what is in flight with HA_ABORTED, joins all threads. Idempotent. */
 HA_API int ha_engine_shutdown(ha_engine* engine, ha_error* error);
 /* The same without a word to the peers, for a process that is about to end in failure: they notice
@@ -179,10 +187,6 @@ HA_API int ha_mpi_thread_level(const ha_engine* engine);
 HA_API void ha_engine_destroy(ha_engine* engine);
 
 HA_API void ha_engine_placement(const ha_engine* engine, int32_t out[6]);
-
-/* Asked now and then, on the calling thread, by a call that waits for other ranks. Nonzero ends the
- * wait with HA_TIMEOUT; the call itself goes on in the background, in step with the other ranks. */
-typedef int (*ha_interrupted)(void* context);
 
 /* `ranks` ascending and distinct; every rank of the job calls it, in the same order. The id is
  * the same on all ranks. Set 0 (all ranks) exists from the start. `interrupted` may be NULL. With
@@ -268,12 +272,14 @@ HA_API void ha_before_fork(ha_engine* engine);
 HA_API void ha_after_fork_in_parent(ha_engine* engine);
 HA_API void ha_after_fork_in_child(ha_engine* engine);
 
-/* For the binding of an interpreter: `signal` has a handler that appends the stacks of all threads
- * to `fd`, in the form of CPython's faulthandler, whatever they are doing; a stall's warning on
- * other ranks shows them. `asked_fd` is a file that grows when somebody asks for a record of the
- * latest events (setting flight_dir). The files stay open until this is called with -1, or the
- * engine is shut down. */
-HA_API void ha_stacks(ha_engine* engine, int signal, int fd, int asked_fd);
+/* For the binding of an interpreter, whose stacks a stall's warning on other ranks shows. `talk` is
+ * one end of a pair of packet sockets: every packet that comes out of the other end is to be sent
+ * back with the stacks of all threads behind it, in the form of CPython's faulthandler. Who does
+ * not answer soon is asked by `signal`, whose handler appends them to `fd` whatever the interpreter
+ * is doing. `requests` (or NULL) says how often somebody has asked for a record of the latest
+ * events (setting flight_dir). The files stay open until this is called with -1, or the engine is
+ * shut down. */
+HA_API void ha_stacks(ha_engine* engine, int talk, int signal, int fd, uint32_t (*requests)(void));
 
 HA_API int ha_timeline_start(ha_engine* engine, const char* path, int mark_cycles, ha_error* error);
 HA_API int ha_timeline_stop(ha_engine* engine, ha_error* error);

@@ -130,6 +130,7 @@ Status ConnectHosts(const Settings& settings, const HostLinkOptions& options, En
     tcp.epoch = options.epoch;
     tcp.log = options.log;
     tcp.deadline_ns = options.deadline_ns;
+    tcp.called_away = options.called_away;
     tcp.host_timeout_ns = HostTimeout(settings);
     HA_ASSIGN(parts.links, ConnectTcpLinks(bootstrap, tcp));
   }

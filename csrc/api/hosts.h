@@ -7,6 +7,7 @@
 #include "base/log.h"
 #include "base/settings.h"
 #include "runtime/engine.h"
+#include "transport/called_away.h"
 
 namespace horoacc {
 
@@ -25,6 +26,7 @@ struct HostLinkOptions {
   uint64_t epoch = 0;
   int64_t deadline_ns = 0;
   Log log{0, LogLevel::kWarning, false};
+  CalledAway called_away;
 };
 
 /// Connects ranks that do not all share memory: fills in `links` and `spread`. All ranks call it,

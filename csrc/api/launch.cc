@@ -41,10 +41,12 @@ Result<EngineParts> Alone(const Settings& settings) {
   return parts;
 }
 
-Result<std::shared_ptr<MpiSession>> OpenMpi(const ha_placement& placement, int64_t deadline_ns) {
+Result<std::shared_ptr<MpiSession>> OpenMpi(const ha_placement& placement, int64_t deadline_ns,
+                                            const CalledAway& called_away) {
   MpiOptions options;
   options.plugin = TextOr(placement.mpi_plugin, "");
   options.deadline_ns = deadline_ns;
+  options.called_away = called_away;
   HA_ASSIGN(options.choice, ChooseMpi(LookAround(TextOr(placement.mpi_library, ""),
                                                  TextOr(placement.mpi_prefix, ""),
                                                  TextOr(placement.mpi_launcher, ""))));
@@ -65,7 +67,8 @@ Result<std::shared_ptr<MpiSession>> OpenMpi(const ha_placement& placement, int64
 
 }  // namespace
 
-Result<EngineParts> PrepareLaunch(const Settings& settings, const ha_placement& placement) {
+Result<EngineParts> PrepareLaunch(const Settings& settings, const ha_placement& placement,
+                                  const CalledAway& called_away) {
   if (placement.size < 1 || placement.rank < 0 || placement.rank >= placement.size) {
     return MakeError(ErrorKind::kConfig, "rank " + std::to_string(placement.rank) +
                                              " of a job of " + std::to_string(placement.size) +
@@ -81,7 +84,7 @@ Result<EngineParts> PrepareLaunch(const Settings& settings, const ha_placement& 
   } else {
     std::string secret = TextOr(placement.secret, "");
     if (kind == "mpi" || settings.control == ControlKind::kMpi) {
-      HA_ASSIGN(parts.mpi, OpenMpi(placement, deadline));
+      HA_ASSIGN(parts.mpi, OpenMpi(placement, deadline, called_away));
     }
     if (kind == "mpi") {
       parts.bootstrap = MakeMpiBootstrap(parts.mpi);
@@ -99,6 +102,7 @@ Result<EngineParts> PrepareLaunch(const Settings& settings, const ha_placement& 
       options.secret = secret;
       options.log = log;
       options.deadline_ns = deadline;
+      options.called_away = called_away;
       HA_ASSIGN(parts.bootstrap, ConnectTcp(options));
     } else {
       return MakeError(ErrorKind::kConfig, "unknown bootstrap '" + kind + "'");
@@ -117,9 +121,11 @@ Result<EngineParts> PrepareLaunch(const Settings& settings, const ha_placement& 
     host.board_bytes = HostBoard::BytesFor(ranks) + ShmDataBoardBytes(ranks);
     host.memory_bytes = MemoryBytes(settings);
     host.deadline_ns = deadline;
+    host.called_away = called_away;
     HA_ASSIGN(parts.share, ShareHost(*parts.bootstrap, host));
-    HA_TRY(ConnectHosts(settings, {TextOr(placement.rendezvous, ""), secret, epoch, deadline, log},
-                        parts));
+    HA_TRY(ConnectHosts(
+        settings, {TextOr(placement.rendezvous, ""), secret, epoch, deadline, log, called_away},
+        parts));
     if (parts.spread) {
       parts.placement = place.placement;
       return parts;
@@ -133,6 +139,7 @@ Result<EngineParts> PrepareLaunch(const Settings& settings, const ha_placement& 
       options.epoch = epoch;
       options.log = log;
       options.deadline_ns = deadline;
+      options.called_away = called_away;
       HA_ASSIGN(parts.links, ConnectTcpLinks(*parts.bootstrap, options));
     }
   }

@@ -61,7 +61,8 @@ Engine::Engine(const std::unordered_map<std::string, std::string>& settings,
   where.mpi_library = library.c_str();
   where.mpi_prefix = prefix.c_str();
   Call([&](ha_error* error) {
-    return ha_engine_create(rows.data(), rows.size(), &where, &engine_, error);
+    return ha_engine_create(rows.data(), rows.size(), &where, &engine_, HandlersRaise, nullptr,
+                            error);
   });
 }
 
@@ -315,8 +316,8 @@ void BindEngine(py::module_& module) {
       .def("shutdown", &Engine::Shutdown)
       .def("abandon", &Engine::Abandon)
       .def("finalize_mpi", &Engine::FinalizeMpi)
-      .def("watch_stacks", &Engine::WatchStacks, py::arg("signal"), py::arg("fd"),
-           py::arg("asked_fd"))
+      .def("watch_stacks", &Engine::WatchStacks, py::arg("talk"), py::arg("signal"), py::arg("fd"),
+           py::arg("heed_requests"), py::call_guard<py::gil_scoped_release>())
       .def_property_readonly("mpi_thread_level", &Engine::MpiThreadLevel)
       .def("before_fork", &Engine::BeforeFork)
       .def("after_fork_in_parent", &Engine::AfterForkInParent)

@@ -12,6 +12,7 @@
 
 #include "api/horoacc.h"
 #include "api/python_outputs.h"
+#include "api/python_signals.h"
 
 namespace horoacc::python {
 
@@ -27,7 +28,9 @@ class Engine {
   void Shutdown();
   void Abandon();
   void FinalizeMpi();
-  void WatchStacks(int signal, int fd, int asked_fd) { ha_stacks(engine_, signal, fd, asked_fd); }
+  void WatchStacks(int talk, int signal, int fd, bool heed_requests) {
+    ha_stacks(engine_, talk, signal, fd, heed_requests ? RecordRequests : nullptr);
+  }
   [[nodiscard]] int MpiThreadLevel() const { return ha_mpi_thread_level(engine_); }
 
   void BeforeFork() { ha_before_fork(engine_); }

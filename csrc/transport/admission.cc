@@ -165,14 +165,13 @@ Result<Admission::Outcome> Admission::Step(int64_t deadline_ns) {
   const bool listens = door_.open() && !shut_;
   if (listens) waits.push_back({door_.listener().get(), POLLIN, 0});
   if (shut_) until = std::min(until, door_.rests_until_ns());
-  const int ready = ::poll(waits.data(), waits.size(), PollTimeout(until));
-  if (ready < 0 && errno != EINTR) return SystemError("poll");
+  HA_TRY(PollUntil(waits, until, called_away_));
 
   Outcome outcome;
   const int64_t now = NowNs();
   for (size_t index = 0; index < pending_.size(); ++index) {
     Pending& pending = pending_[index];
-    if (ready > 0 && waits[index].revents != 0) {
+    if (waits[index].revents != 0) {
       auto advanced = Advance(pending);
       if (!advanced.ok()) {
         Drop(pending, advanced.error(), outcome);
@@ -190,7 +189,7 @@ Result<Admission::Outcome> Admission::Step(int64_t deadline_ns) {
       Drop(pending, MakeError(ErrorKind::kTimeout, "the handshake took too long"), outcome);
     }
   }
-  const bool knocked = ready > 0 && listens && waits.back().revents != 0;
+  const bool knocked = listens && waits.back().revents != 0;
   std::erase_if(pending_, [](const Pending& pending) { return !pending.fd; });
   if (knocked) Accept();
   OpenOrShutDoor();

@@ -8,6 +8,7 @@
 
 #include "base/log.h"
 #include "base/result.h"
+#include "transport/called_away.h"
 #include "transport/door.h"
 #include "transport/fd.h"
 #include "transport/handshake.h"
@@ -32,8 +33,13 @@ class Admission {
  public:
   /// `capacity` bounds the unproved connections from outside: when one more comes, the oldest
   /// goes. `patience_ns` bounds the time that one handshake may take.
-  Admission(HandshakeTerms terms, size_t capacity, int64_t patience_ns, Log log)
-      : terms_(std::move(terms)), capacity_(capacity), patience_ns_(patience_ns), log_(log) {}
+  Admission(HandshakeTerms terms, size_t capacity, int64_t patience_ns, Log log,
+            CalledAway called_away = {})
+      : terms_(std::move(terms)),
+        capacity_(capacity),
+        patience_ns_(patience_ns),
+        log_(log),
+        called_away_(std::move(called_away)) {}
   Admission(const Admission&) = delete;
   Admission& operator=(const Admission&) = delete;
 
@@ -79,6 +85,7 @@ class Admission {
   size_t capacity_;
   int64_t patience_ns_;
   Log log_;
+  CalledAway called_away_;  ///< of Step
   Door door_;
   bool shut_ = false;  ///< the door rests, and is not watched
   Fd epoll_;           ///< empty unless waitable

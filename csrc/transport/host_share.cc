@@ -132,7 +132,8 @@ Error Trouble(int rank, Error error) {
 
 /// Connections to the other ranks of the host, by local rank.
 Result<std::vector<Fd>> Household::AdmitAll(int64_t deadline_ns) {
-  Admission admission(terms_, kStrangers + ranks_.size(), kPatience, options_.log);
+  Admission admission(terms_, kStrangers + ranks_.size(), kPatience, options_.log,
+                      options_.called_away);
   HA_TRY(admission.Listen(std::move(listener_)));
   std::vector<Fd> members(ranks_.size());
   while (true) {
@@ -184,7 +185,7 @@ Status Household::Lead(int64_t deadline_ns) {
 }
 
 Result<Fd> Household::DialLeader(const SocketAddress& address, int64_t deadline_ns) {
-  Admission admission(terms_, 0, kPatience, options_.log);
+  Admission admission(terms_, 0, kPatience, options_.log, options_.called_away);
   std::string reason = "no time to try";
   while (NowNs() < deadline_ns) {
     auto connecting = StartDial(address);
@@ -200,7 +201,7 @@ Result<Fd> Household::DialLeader(const SocketAddress& address, int64_t deadline_
         break;
       }
     }
-    ::poll(nullptr, 0, PollTimeout(std::min(NowNs() + kRedial, deadline_ns)));
+    HA_TRY(PollUntil({}, std::min(NowNs() + kRedial, deadline_ns), options_.called_away));
   }
   return MakeError(ErrorKind::kConfig, "cannot reach the socket of rank " +
                                            std::to_string(leader()) + " (" + reason +

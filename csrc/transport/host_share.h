@@ -8,6 +8,7 @@
 #include "base/log.h"
 #include "base/result.h"
 #include "transport/bootstrap.h"
+#include "transport/called_away.h"
 #include "transport/fd.h"
 #include "transport/segment.h"
 
@@ -21,6 +22,7 @@ struct HostOptions {
   uint64_t epoch = 0;
   int64_t deadline_ns = 0;
   Log log{0, LogLevel::kWarning, false};  ///< where strangers are told of
+  CalledAway called_away;
 };
 
 /// Filled by ShareHost (processes) or InprocHub (threads).

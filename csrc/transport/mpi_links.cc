@@ -60,18 +60,18 @@ class MpiBootstrap final : public Bootstrap {
     std::vector<bool> present(size(), false);
     blobs[0] = blob;
     present[0] = true;
-    Patience patience;
+    Patience patience(session_->called_away());
     while (std::ranges::find(present, false) != present.end()) {
       HA_ASSIGN(std::optional<ControlMessage> message, session_->Receive(HA_MPI_BOOTSTRAP));
       if (message && !message->bytes.empty()) {
         // No rank is ahead: the next blob follows the table of this one.
         blobs[message->source] = TextOf(std::span(message->bytes).subspan(1));
         present[message->source] = true;
-        patience = Patience();
+        patience = Patience(session_->called_away());
       } else if (NowNs() >= deadline_ns) {
         return StillMissing(present);
       } else {
-        patience.Wait();
+        HA_TRY(patience.Wait());
       }
     }
     return blobs;
@@ -79,7 +79,7 @@ class MpiBootstrap final : public Bootstrap {
 
   Result<std::vector<std::string>> Follow(const std::string& blob, int64_t deadline_ns) {
     HA_TRY(Say(0, kGatherBlob, blob));
-    Patience patience;
+    Patience patience(session_->called_away());
     while (true) {
       HA_ASSIGN(std::optional<ControlMessage> message, session_->Receive(HA_MPI_BOOTSTRAP));
       if (message && !message->bytes.empty()) {
@@ -91,7 +91,7 @@ class MpiBootstrap final : public Bootstrap {
       if (NowNs() >= WithVerdictGrace(deadline_ns)) {
         return MakeError(ErrorKind::kTimeout, "bootstrap: no answer from rank 0", 0);
       }
-      patience.Wait();
+      HA_TRY(patience.Wait());
     }
   }
 

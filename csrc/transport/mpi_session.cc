@@ -111,12 +111,13 @@ Result<std::shared_ptr<MpiSession>> MpiSession::Open(const MpiOptions& options) 
                          ", but several threads take turns here; set mpi4py.rc.thread_level = "
                          "'multiple' before mpi4py.MPI is imported, or let HoroACC initialise MPI");
   }
+  session->called_away_ = options.called_away;
   HA_TRY(session->Join(options.deadline_ns));
   return session;
 }
 
 Status MpiSession::Join(int64_t deadline_ns) {
-  Patience patience;
+  Patience patience(called_away_);
   while (true) {
     int ready = 0;
     ha_mpi_error error = {};
@@ -127,7 +128,10 @@ Status MpiSession::Join(int64_t deadline_ns) {
       return MakeError(ErrorKind::kTimeout,
                        "not all ranks joined HoroACC's MPI communicator in time");
     }
-    patience.Wait();
+    if (Status waited = patience.Wait(); !waited.ok()) {
+      Abandon();
+      return waited;
+    }
   }
 }
 
@@ -183,10 +187,9 @@ bool MpiSession::HasUnsent() {
 }
 
 bool MpiSession::Drain(int64_t deadline_ns) {
-  Patience patience;
+  Patience patience(called_away_);
   while (HasUnsent()) {
-    if (NowNs() >= deadline_ns) return false;
-    patience.Wait();
+    if (NowNs() >= deadline_ns || !patience.Wait().ok()) return false;
   }
   return !abandoned_;
 }

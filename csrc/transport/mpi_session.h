@@ -10,6 +10,7 @@
 #include <string>
 
 #include "base/result.h"
+#include "transport/called_away.h"
 #include "transport/control_links.h"
 #include "transport/mpi_choice.h"
 #include "transport/mpi_plugin.h"
@@ -21,6 +22,7 @@ struct MpiOptions {
   std::string plugin;
   MpiChoice choice;
   int64_t deadline_ns = 0;  ///< CLOCK_MONOTONIC; MPI's own initialisation knows no deadline
+  CalledAway called_away;   ///< while the job comes together; MPI's own initialisation hears nobody
 };
 
 /// This process's way to MPI: a communicator of its own. The bootstrap and the links made on it
@@ -40,6 +42,8 @@ class MpiSession {
   [[nodiscard]] int size() const;
   /// What MPI was initialised with, by us or by somebody else.
   [[nodiscard]] ha_mpi_threads threads() const;
+  /// Of the caller of Open, until the job has come together.
+  [[nodiscard]] const CalledAway& called_away() const { return called_away_; }
   /// "Open MPI v5.0.11", "MPICH Version: 5.0.2"
   [[nodiscard]] std::string library_version() const;
 
@@ -73,6 +77,7 @@ class MpiSession {
   std::unique_ptr<Libraries> libraries_;
   const ha_mpi_plugin* plugin_ = nullptr;
   ha_mpi* mpi_ = nullptr;
+  CalledAway called_away_;
   std::mutex mutex_;  ///< a leaf: around every call of MPI
   std::atomic<bool> abandoned_{false};
 };

@@ -7,21 +7,32 @@
 #include <ctime>
 
 #include "base/clock.h"
+#include "transport/called_away.h"
 
 namespace horoacc {
 
 /// Waits between looks at MPI, which can wake nobody: a short spin, then longer and longer sleeps.
 class Patience {
  public:
-  void Wait() {
-    if (NowNs() - start_ < 100 * kMicrosecond) return;
+  explicit Patience(const CalledAway& called_away) : called_away_(called_away) {}
+  /// Fails if the caller is called away.
+  Status Wait() {
+    const int64_t now = NowNs();
+    if (now - start_ < 100 * kMicrosecond) return {};
+    if (now - looked_ns_ > 100 * kMillisecond) {
+      looked_ns_ = now;
+      HA_TRY(called_away_.Check());
+    }
     const timespec pause{0, sleep_ns_};
     ::ppoll(nullptr, 0, &pause, nullptr);
     sleep_ns_ = std::min(sleep_ns_ * 2, kMillisecond);
+    return {};
   }
 
  private:
+  CalledAway called_away_;
   int64_t start_ = NowNs();
+  int64_t looked_ns_ = start_;
   int64_t sleep_ns_ = 50 * kMicrosecond;
 };
 

@@ -19,6 +19,8 @@
 namespace horoacc {
 namespace {
 
+constexpr int64_t kLookPeriod = 100 * kMillisecond;
+
 const sockaddr_in& V4(const SocketAddress& address) {
   return reinterpret_cast<const sockaddr_in&>(address.storage);
 }
@@ -194,15 +196,27 @@ int PollTimeout(int64_t deadline_ns) {
   return static_cast<int>(std::min<int64_t>(ms, INT_MAX));
 }
 
-Status WaitReady(int fd, short events, int64_t deadline_ns) {
+Status WaitReady(int fd, short events, int64_t deadline_ns, const CalledAway& called_away) {
   pollfd wait{fd, events, 0};
   while (true) {
-    const int timeout = PollTimeout(deadline_ns);
-    const int ready = ::poll(&wait, 1, timeout);
-    if (ready > 0) return {};
-    if (ready < 0 && errno != EINTR) return SystemError("poll");
-    if (ready == 0 && NowNs() >= deadline_ns) {
-      return MakeError(ErrorKind::kTimeout, "the deadline passed");
+    HA_TRY(PollUntil({&wait, 1}, deadline_ns, called_away));
+    if (wait.revents != 0) return {};
+    if (NowNs() >= deadline_ns) return MakeError(ErrorKind::kTimeout, "the deadline passed");
+  }
+}
+
+Status PollUntil(std::span<pollfd> waits, int64_t deadline_ns, const CalledAway& called_away) {
+  for (pollfd& wait : waits) wait.revents = 0;
+  while (true) {
+    const int64_t until =
+        called_away.Possible() ? std::min(deadline_ns, NowNs() + kLookPeriod) : deadline_ns;
+    const int ready = ::poll(waits.data(), waits.size(), PollTimeout(until));
+    const int code = errno;
+    HA_TRY(called_away.Check());
+    if (ready > 0 || (ready < 0 && code == EINTR) || NowNs() >= deadline_ns) return {};
+    if (ready < 0) {
+      errno = code;
+      return SystemError("poll");
     }
   }
 }

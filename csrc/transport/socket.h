@@ -1,15 +1,18 @@
 #pragma once
 // Sockets as this project uses them: non-blocking, closed on exec, no SIGPIPE, every wait with a
 // deadline (CLOCK_MONOTONIC).
+#include <poll.h>
 #include <sys/socket.h>
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "base/result.h"
+#include "transport/called_away.h"
 #include "transport/fd.h"
 
 namespace horoacc {
@@ -54,7 +57,11 @@ void TuneStream(int fd);
 Status SetNonBlocking(int fd);
 
 /// kTimeout at the deadline. Errors and hang-ups count as ready: the next call reports them.
-Status WaitReady(int fd, short events, int64_t deadline_ns);
+Status WaitReady(int fd, short events, int64_t deadline_ns, const CalledAway& called_away = {});
+
+/// poll() until something is ready, a signal has come or the deadline has passed; the caller looks
+/// which. Fails only if the caller is called away, or as poll() does.
+Status PollUntil(std::span<pollfd> waits, int64_t deadline_ns, const CalledAway& called_away = {});
 
 /// Time to the deadline in poll()'s unit, at least 0, rounded up.
 [[nodiscard]] int PollTimeout(int64_t deadline_ns);

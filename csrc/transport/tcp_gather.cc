@@ -106,7 +106,8 @@ Error RootBootstrap::Fail(Error error) {
 
 Status RootBootstrap::Gather(Fd listener) {
   HandshakeTerms terms{options_.secret, LinkPurpose::kRendezvous, options_.epoch, 0, options_.size};
-  Admission admission(std::move(terms), kStrangers + options_.size, kPatience, options_.log);
+  Admission admission(std::move(terms), kStrangers + options_.size, kPatience, options_.log,
+                      options_.called_away);
   HA_TRY(admission.Listen(std::move(listener)));
   while (true) {
     const auto present = Present();
@@ -163,7 +164,7 @@ Status RootBootstrap::SendAll(uint32_t kind, const std::string& payload, int64_t
                        "rendezvous: rank(s) " + NamesOfMissing(taken) + " do not read from rank 0",
                        static_cast<int>(slow));
     }
-    ::poll(waits.data(), waits.size(), PollTimeout(deadline_ns));
+    HA_TRY(PollUntil(waits, deadline_ns, options_.called_away));
   }
   if (first) return *std::move(first);
   return {};
@@ -189,7 +190,7 @@ Result<std::vector<std::string>> RootBootstrap::Collect(const std::string& blob,
     }
     if (waits.empty()) return blobs;
     if (NowNs() >= deadline_ns) return StillMissing(present);
-    ::poll(waits.data(), waits.size(), PollTimeout(deadline_ns));
+    HA_TRY(PollUntil(waits, deadline_ns, options_.called_away));
   }
 }
 
@@ -251,7 +252,9 @@ std::pair<Frame, Status> LeafBootstrap::Await(uint32_t kind, int64_t deadline_ns
     }
     const bool sending = flushed.ok() && !flushed.value();
     const Status ready =
-        WaitReady(root_.fd.get(), static_cast<short>(sending ? POLLIN | POLLOUT : POLLIN), give_up);
+        WaitReady(root_.fd.get(), static_cast<short>(sending ? POLLIN | POLLOUT : POLLIN), give_up,
+                  options_.called_away);
+    if (!ready.ok() && ready.error().kind != ErrorKind::kTimeout) return {Frame(), ready.error()};
     if (!ready.ok()) {
       return {Frame(), MakeError(ErrorKind::kTimeout, "rendezvous: no answer from rank 0", 0)};
     }

@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "base/result.h"
 #include "transport/bootstrap.h"
+#include "transport/called_away.h"
 #include "transport/control_links.h"
 
 namespace horoacc {
@@ -22,6 +23,7 @@ struct TcpLinksOptions {
   int64_t host_timeout_ns = 12'000'000'000;  ///< how long a host may be silent; 0: for ever
   int send_buffer = 0;  ///< bytes of the kernel's buffer of a link; 0: the system's choice
   Log log{0, LogLevel::kWarning, false};  ///< where strangers are told of
+  CalledAway called_away;                 ///< while connecting
 };
 
 /// Connects to the peers: of two ranks the lower one dials, so that there is one connection a

@@ -73,7 +73,7 @@ class Mesh {
   Result<std::vector<Fd>> Connect(Fd listener, const std::vector<SocketAddress>& addresses) {
     const int size = static_cast<int>(wanted_.size());
     Admission admission({options_.secret, LinkPurpose::kControl, options_.epoch, rank_, size},
-                        kStrangers + wanted_.size(), kPatience, options_.log);
+                        kStrangers + wanted_.size(), kPatience, options_.log, options_.called_away);
     HA_TRY(admission.Listen(std::move(listener)));
     while (true) {
       std::vector<bool> there(wanted_.size());

@@ -54,7 +54,7 @@ Result<Fd> TakeListener(const TcpOptions& options) {
 Result<Fd> DialRoot(const TcpOptions& options) {
   HandshakeTerms terms{options.secret, LinkPurpose::kRendezvous, options.epoch, options.rank,
                        options.size};
-  Admission admission(std::move(terms), 0, kPatience, options.log);
+  Admission admission(std::move(terms), 0, kPatience, options.log, options.called_away);
   std::string reason = "no time to try";
   std::string way;
   for (size_t attempt = 0; NowNs() < options.deadline_ns; ++attempt) {
@@ -89,7 +89,7 @@ Result<Fd> DialRoot(const TcpOptions& options) {
       }
     }
     const int64_t again = std::min(NowNs() + kRedial, options.deadline_ns);
-    ::poll(nullptr, 0, PollTimeout(again));
+    HA_TRY(PollUntil({}, again, options.called_away));
   }
   return MakeError(ErrorKind::kTimeout,
                    "rank " + std::to_string(options.rank) + " cannot reach rank 0 at " +

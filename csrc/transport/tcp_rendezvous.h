@@ -7,6 +7,7 @@
 #include "base/log.h"
 #include "base/result.h"
 #include "transport/bootstrap.h"
+#include "transport/called_away.h"
 
 namespace horoacc {
 
@@ -19,6 +20,7 @@ struct TcpOptions {
   uint64_t epoch = 0;
   int64_t deadline_ns = 0;                ///< CLOCK_MONOTONIC, for the whole call
   Log log{0, LogLevel::kWarning, false};  ///< where strangers are told of
+  CalledAway called_away;                 ///< of this call, and of those of the bootstrap
 };
 
 /// Returns once all ranks of the job are there. Strangers (another secret, garbage, silence, a

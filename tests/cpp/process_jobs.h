@@ -102,7 +102,8 @@ class Job {
     placement.secret = "736563726574";
     ha_engine* engine = nullptr;
     ha_error error{};
-    if (ha_engine_create(settings.data(), settings.size(), &placement, &engine, &error) != HA_OK) {
+    if (ha_engine_create(settings.data(), settings.size(), &placement, &engine, nullptr, nullptr,
+                         &error) != HA_OK) {
       check::Fail(__FILE__, __LINE__, "rank " + std::to_string(rank) + ": " + error.message);
     }
     CheckNothingHasAName();

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import signal
+import socket
+import subprocess
+import sys
+import time
 from collections.abc import Callable
 
+import pytest
+import strangers
 from faulted_jobs import PHASES, FaultedJob
+from launcher_jobs import Job
+from linked_ranks import free_port
 
 ALL = [*itertools.product((2, 4), (*PHASES, "shutdown"))]
 
@@ -41,3 +50,56 @@ def test_a_rank_is_told(another: Callable[..., FaultedJob]) -> None:
                 continue  # it had left by then
             assert (told["error"], told["culprit"]) == ("PeerLost", 1), (job.phase, told)
             assert told["host"] == os.uname().nodename and told["hint"], told
+
+
+COMES = """
+import horoacc as hvd
+try:
+    hvd.init()
+except KeyboardInterrupt:
+    print("away", flush=True)
+    hvd.init()
+print("met", hvd.rank(), flush=True)
+hvd.shutdown()
+"""
+
+
+@pytest.mark.parametrize("away", [0, 1])
+def test_a_rank_that_waits_in_init_is_called_away(job: Job, away: int) -> None:
+    """The other has not come yet; when it does, the one that was called away has come back."""
+    port = free_port()
+
+    with contextlib.ExitStack() as left:
+
+        def start(rank: int) -> subprocess.Popen[str]:
+            place = {
+                "RANK": rank, "SIZE": 2, "LOCAL_RANK": rank, "LOCAL_SIZE": 2, "SECRET": "s" * 64,
+                "RENDEZVOUS": f"127.0.0.1:{port}", "START_TIMEOUT": 600,
+            }  # fmt: skip
+            values = {f"HOROACC_{name}": str(value) for name, value in place.items()}
+            process = subprocess.Popen(
+                [sys.executable, "-c", COMES],
+                env=job.environ(**values), stdout=subprocess.PIPE, text=True,
+            )  # fmt: skip
+            left.callback(process.kill)
+            return process
+
+        with contextlib.ExitStack() as silent:
+            if away == 0:
+                waits = start(0)
+                end = time.monotonic() + 90
+                while not strangers.ports_of(waits.pid):
+                    assert time.monotonic() < end and waits.poll() is None
+                    time.sleep(0.02)
+            else:  # it has come to somebody who says nothing
+                listener = silent.enter_context(socket.create_server(("127.0.0.1", port)))
+                listener.settimeout(90)
+                waits = start(1)
+                silent.enter_context(listener.accept()[0])
+            waits.send_signal(signal.SIGINT)
+            assert waits.stdout and waits.stdout.readline() == "away\n"
+        other = start(1 - away)
+        for rank, process in ((away, waits), (1 - away, other)):
+            out, _ = process.communicate(timeout=90)
+            assert (process.returncode, out) == (0, f"met {rank}\n")
+    job.expect_nothing_left()
