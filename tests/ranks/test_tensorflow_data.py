@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import importlib
+import os
+import socket
 import stat
 import tempfile
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +18,7 @@ tf = pytest.importorskip("tensorflow", reason="TensorFlow is not installed")
 hvd = importlib.import_module("horoacc.tensorflow")
 compute_service = importlib.import_module("horoacc.tensorflow.data.compute_service")
 compute_worker = importlib.import_module("horoacc.tensorflow.data.compute_worker")
+door = importlib.import_module("horoacc.tensorflow.data.door")
 registry = importlib.import_module("horoacc.tensorflow.data.registry")
 
 pytestmark = pytest.mark.ranks(1, 2, 4, framework="horoacc.tensorflow")
@@ -118,3 +122,72 @@ def test_config_and_errors() -> None:
     with pytest.raises(ValueError, match="at least one"):
         compute_service.TfDataServiceConfig(0, 1, "compute", {}, b"")
     served.close()
+
+
+def test_strangers_cost_little_and_learn_nothing() -> None:
+    served = registry.Registry(1, 1, b"key")
+    own = served.addresses["any"]
+    assert all(host != "0.0.0.0" for host, _ in own) and ("127.0.0.1" in {at for at, _ in own})
+    address = ("127.0.0.1", next(port for host, port in own if host == "127.0.0.1"))
+    before = threading.active_count()
+    idle = [socket.create_connection(address, 30) for _ in range(3 * door.MOST_STRANGERS)]
+    client = registry.ComputeClient(served.addresses, b"key", 60)
+    client.register_dispatcher(0, "here:1")  # it is served all the same, and found a place
+    end = time.monotonic() + 60
+    while threading.active_count() > before + door.MOST_STRANGERS and time.monotonic() < end:
+        time.sleep(0.01)
+    assert threading.active_count() <= before + door.MOST_STRANGERS
+    # The oldest had to go; nobody was told anything.
+    assert idle[0].recv(1) == b""
+    for said in (b"GET / HTTP/1.1\r\n\r\n" + b"x" * 100, os.urandom(200)):
+        with socket.create_connection(address, 30) as link:
+            link.sendall(said)
+            assert _rest(link) == b""
+    # What a client has said once is worth nothing the next time.
+    said = _overheard(address, b"key")
+    with socket.create_connection(address, 30) as link:
+        link.sendall(said)
+        nonce, proof = _exactly(link, 32), _exactly(link, 32)
+        assert proof == bytes(32) != nonce and _rest(link) == b""
+    assert client.wait_for_dispatcher_registration(0) == "here:1"
+    for link in idle:
+        link.close()
+    served.close()
+
+
+def test_the_interface_is_chosen() -> None:
+    assert door.addresses_of(["lo"]) == ["127.0.0.1"]
+    with pytest.raises(ValueError, match="no network interface 'nosuch0'"):
+        door.addresses_of(["lo", "nosuch0"])
+
+
+def _exactly(link: socket.socket, count: int) -> bytes:
+    return link.recv(count, socket.MSG_WAITALL)
+
+
+def _rest(link: socket.socket) -> bytes:
+    """What still comes, until the other end closes."""
+    link.settimeout(60)
+    heard = b""
+    try:
+        while more := link.recv(4096):
+            heard += more
+    except ConnectionResetError:  # not all that was said was read
+        pass
+    return heard
+
+
+def _overheard(address: tuple[str, int], key: bytes) -> bytes:
+    """What a client says to prove its key, heard by somebody between."""
+    heard = b""
+    with socket.create_server(("127.0.0.1", 0)) as between:
+        coming = threading.Thread(target=door.dial, args=(between.getsockname(), key, 30))
+        coming.start()
+        near, _ = between.accept()
+        with near, socket.create_connection(address, 30) as far:
+            for asked, given in ((48, 32), (32, 32)):
+                heard += _exactly(near, asked)
+                far.sendall(heard[-asked:])
+                near.sendall(_exactly(far, given))
+        coming.join()
+    return heard

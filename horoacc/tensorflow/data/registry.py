@@ -1,23 +1,27 @@
 """Where dispatchers and workers of a data service say that they are there, and others wait.
 
-One process serves; all others ask. A connection is a question and an answer, both JSON, and nothing
-is read of a connection that does not know the key.
+One process serves; all others ask. A connection is a question and an answer, both JSON. `door.py`
+lets in only who knows the key.
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
+import os
 import socket
 import threading
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from multiprocessing import AuthenticationError
-from multiprocessing.connection import Client, Connection, answer_challenge, deliver_challenge
 from typing import Any
+
+from horoacc import settings
+from horoacc.tensorflow.data.door import Door, Link, addresses_of, dial
 
 Addresses = Mapping[str, Sequence[Sequence[Any]]]
 """By interface, pairs of an IP address and a port."""
+
+_SECONDS = 30.0
+"""That a message may take on its way."""
 
 
 class Registry:
@@ -30,26 +34,24 @@ class Registry:
             dispatchers: How many dispatchers there will be.
             workers_per_dispatcher: How many workers each of them will have.
             key: What whoever asks must know.
+
+        Raises:
+            ValueError: Setting `network_interfaces` names one that this host has not.
         """
         self._wanted = dispatchers, workers_per_dispatcher
         self._news = threading.Condition()
         self._dispatchers: dict[int, str] = {}
         self._workers: Counter[int] = Counter()
         self._ended = False
-        self._key = key
-        self._socket = socket.create_server(("0.0.0.0", 0), backlog=64)
-        threading.Thread(target=self._serve, name="horoacc-data", daemon=True).start()
+        names = str(settings.read(os.environ)["network_interfaces"]).replace(" ", "").split(",")
+        self._door = Door(addresses_of(filter(None, names)), key, self._answer)
 
     @property
     def addresses(self) -> dict[str, list[list[Any]]]:
-        """Where it can be reached: by the host's name, and from the host itself."""
-        port = self._socket.getsockname()[1]
-        found = {"127.0.0.1"}
-        with contextlib.suppress(OSError):
-            found |= {str(one[4][0]) for one in socket.getaddrinfo(
-                socket.gethostname(), None, socket.AF_INET
-            )}  # fmt: skip
-        return {"any": [[address, port] for address in sorted(found, reverse=True)]}
+        """Where it can be reached: at the interfaces of setting `network_interfaces`, else by the
+        host's name and from the host itself.
+        """
+        return {"any": [[*address] for address in self._door.addresses]}
 
     def wait_for_shutdown(self, seconds: float | None = None) -> bool:
         """Waits until somebody has asked for the end.
@@ -68,26 +70,11 @@ class Registry:
         with self._news:
             self._ended = True
             self._news.notify_all()
-        with contextlib.suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)  # ends the wait for the next connection
+        self._door.close()
 
-    def _serve(self) -> None:
-        while True:
-            try:
-                taken, _ = self._socket.accept()
-            except OSError:
-                self._socket.close()
-                return
-            link = Connection(taken.detach())
-            threading.Thread(target=self._answer, args=(link,), daemon=True).start()
-
-    def _answer(self, link: Connection[Any, Any]) -> None:
-        # Here, not where connections are taken: a stranger who says nothing holds nobody up.
-        with contextlib.suppress(OSError, EOFError, AuthenticationError), link:
-            deliver_challenge(link, self._key)
-            answer_challenge(link, self._key)
-            asked = json.loads(link.recv_bytes())
-            link.send_bytes(json.dumps(self._outcome(**asked)).encode())
+    def _answer(self, link: Link) -> None:
+        asked = json.loads(link.receive(_SECONDS))
+        link.send(json.dumps(self._outcome(**asked)).encode(), _SECONDS)
 
     def _outcome(self, what: str, seconds: float, dispatcher: int, address: str) -> Any:
         """The answer to a question; None if it did not come about in time."""
@@ -191,17 +178,19 @@ class ComputeClient:
     def local_address(self) -> str:
         """Gives the address by which this host is known where the registry is."""
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-            probe.connect(self._reached()[0])
+            address, link = self._reached()
+            link.close()
+            probe.connect(address)
             return str(probe.getsockname()[0])
 
-    def _reached(self) -> tuple[tuple[str, int], Connection[Any, Any]]:
+    def _reached(self) -> tuple[tuple[str, int], Link]:
         """Connects to the first address that answers."""
         failures = []
         for address in self._addresses:
             try:
-                return address, Client(address, authkey=self._key)
-            except AuthenticationError as error:
-                raise PermissionError("the key is not that of the compute service") from error
+                return address, dial(address, self._key, _SECONDS)
+            except PermissionError:
+                raise
             except (OSError, EOFError) as error:
                 failures.append(f"{address[0]}:{address[1]}: {error}")
         raise ConnectionError(f"the compute service cannot be reached: {'; '.join(failures)}")
@@ -211,13 +200,14 @@ class ComputeClient:
                  "address": address}  # fmt: skip
         _, link = self._reached()
         try:
-            with link:
-                link.send_bytes(json.dumps(asked).encode())
-                if not link.poll(self._timeout + 30):
-                    raise TimeoutError(f"the compute service has not answered: {what}")
-                answer = json.loads(link.recv_bytes())
+            link.send(json.dumps(asked).encode(), _SECONDS)
+            answer = json.loads(link.receive(self._timeout + _SECONDS))
+        except TimeoutError as error:
+            raise TimeoutError(f"the compute service has not answered: {what}") from error
         except EOFError as error:
             raise ConnectionResetError("the compute service is gone") from error
+        finally:
+            link.close()
         if "error" in answer:
             raise ValueError(answer["error"])
         if "late" in answer:

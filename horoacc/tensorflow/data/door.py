@@ -1,0 +1,245 @@
+"""Where those who know a data service's key come in, and nobody else gets anywhere.
+
+Who comes greets with a nonce, hears one, and proves that it knows the key; then the listener does.
+Each proof is an HMAC of both nonces and of the side that gives it. Until then nothing else is read,
+a connection keeps 80 bytes and 10 s at most, and there are at most 64 of them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hmac
+import secrets
+import selectors
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable, Iterable
+
+__all__ = ["Door", "Link", "addresses_of", "dial"]
+
+MOST_STRANGERS = 64
+STRANGER_SECONDS = 10.0
+_GREETING = b"horoacc data 1\n\0"
+_NONCE = 32
+_PROOF = 32
+_MOST_BYTES = 1 << 16  # of a message
+_PAUSE = 1 / 500  # seconds from one connection that is taken to the next
+_SIOCGIFADDR = 0x8915
+
+
+class Link:
+    """A connection whose ends have proved that they know the key; messages are bytes."""
+
+    def __init__(self, link: socket.socket) -> None:
+        self._link = link
+
+    def send(self, message: bytes, seconds: float) -> None:
+        """Sends a message.
+
+        Args:
+            message: At most 64 KiB.
+            seconds: How long that may take.
+        """
+        self._link.settimeout(seconds)
+        self._link.sendall(struct.pack("!I", len(message)) + message)
+
+    def receive(self, seconds: float) -> bytes:
+        """Waits for a message.
+
+        Args:
+            seconds: How long until it is there as a whole.
+
+        Returns:
+            The message.
+
+        Raises:
+            TimeoutError: It is not.
+            EOFError: The other end is gone.
+            ValueError: It is too long.
+        """
+        until = time.monotonic() + seconds
+        (length,) = struct.unpack("!I", _read(self._link, 4, until))
+        if length > _MOST_BYTES:
+            raise ValueError("a message without end")
+        return _read(self._link, length, until)
+
+    def close(self) -> None:
+        """Ends the connection."""
+        self._link.close()
+
+
+class Door:
+    """Listens at some addresses of this host, each with a port of its own."""
+
+    def __init__(self, addresses: Iterable[str], key: bytes, serve: Callable[[Link], None]) -> None:
+        """Begins to listen.
+
+        Args:
+            addresses: The IPv4 addresses.
+            key: What whoever comes must know.
+            serve: Is called on a thread of its own with each that has proved it, and may raise
+                what `Link` raises.
+        """
+        self._key = key
+        self._serve = serve
+        self._strangers: list[socket.socket] = []
+        self._lock = threading.Lock()
+        self._closing, self._closed = socket.socketpair()
+        self._listeners = [socket.create_server((one, 0), backlog=64) for one in addresses]
+        self.addresses = [one.getsockname() for one in self._listeners]
+        threading.Thread(target=self._listen, name="horoacc-data", daemon=True).start()
+
+    def close(self) -> None:
+        """Listens no more. Who is being served stays."""
+        with contextlib.suppress(OSError):
+            self._closing.send(b"\0")
+
+    def _listen(self) -> None:
+        with contextlib.ExitStack() as owned, selectors.DefaultSelector() as ready:
+            owned.enter_context(self._closing)
+            ready.register(owned.enter_context(self._closed), selectors.EVENT_READ)
+            for listener in self._listeners:
+                listener.setblocking(False)
+                ready.register(owned.enter_context(listener), selectors.EVENT_READ)
+            while True:
+                for key, _ in ready.select():
+                    if key.fileobj is self._closed:
+                        return
+                    # Gone again, or no descriptor is left: who waits is looked at after a pause.
+                    with contextlib.suppress(OSError):
+                        self._admit(key.fileobj.accept()[0])  # type: ignore[union-attr]
+                time.sleep(_PAUSE)
+
+    def _admit(self, stranger: socket.socket) -> None:
+        with self._lock:
+            if len(self._strangers) >= MOST_STRANGERS:
+                with contextlib.suppress(OSError):
+                    self._strangers.pop(0).shutdown(socket.SHUT_RDWR)
+            self._strangers.append(stranger)
+        # A thread of its own: a stranger who says nothing holds nobody up.
+        meeting = threading.Thread(target=self._meet, args=(stranger,), daemon=True)
+        try:
+            meeting.start()
+        except RuntimeError:  # there are too many
+            with self._lock, stranger:
+                self._strangers.remove(stranger)
+
+    def _meet(self, stranger: socket.socket) -> None:
+        with stranger, contextlib.suppress(OSError, EOFError, ValueError):
+            try:
+                proved = self._has_proved(stranger, time.monotonic() + STRANGER_SECONDS)
+            finally:
+                with self._lock:
+                    if stranger in self._strangers:
+                        self._strangers.remove(stranger)
+            if proved:
+                self._serve(Link(stranger))
+
+    def _has_proved(self, stranger: socket.socket, until: float) -> bool:
+        greeting = _read(stranger, len(_GREETING) + _NONCE, until)
+        if not greeting.startswith(_GREETING):
+            return False
+        nonces = greeting[len(_GREETING) :] + secrets.token_bytes(_NONCE)
+        stranger.sendall(nonces[_NONCE:])
+        given = _read(stranger, _PROOF, until)
+        if not hmac.compare_digest(given, _proof(self._key, b"who comes", nonces)):
+            stranger.sendall(bytes(_PROOF))  # no proof, which tells why it ends
+            return False
+        stranger.sendall(_proof(self._key, b"who listens", nonces))
+        return True
+
+
+def dial(address: tuple[str, int], key: bytes, seconds: float) -> Link:
+    """Comes to a door.
+
+    Args:
+        address: Its host and port.
+        key: What it asks for.
+        seconds: How long coming in may take.
+
+    Returns:
+        The connection.
+
+    Raises:
+        PermissionError: The door knows another key.
+        OSError: Nobody listens there, or does not answer.
+        EOFError: It was closed.
+    """
+    until = time.monotonic() + seconds
+    link = socket.create_connection(address, seconds)
+    try:
+        own = secrets.token_bytes(_NONCE)
+        link.sendall(_GREETING + own)
+        nonces = own + _read(link, _NONCE, until)
+        link.sendall(_proof(key, b"who comes", nonces))
+        given = _read(link, _PROOF, until)
+        if not hmac.compare_digest(given, _proof(key, b"who listens", nonces)):
+            raise PermissionError("the key is not that of the compute service")
+    except BaseException:
+        link.close()
+        raise
+    return Link(link)
+
+
+def addresses_of(interfaces: Iterable[str]) -> list[str]:
+    """Gives the IPv4 addresses of network interfaces.
+
+    Args:
+        interfaces: Their names; none: those that the host's name stands for, and loopback.
+
+    Returns:
+        The addresses, loopback last.
+
+    Raises:
+        ValueError: There is no such interface, or it has no such address.
+    """
+    found = [_address_of(name) for name in interfaces]
+    if not found:
+        with contextlib.suppress(OSError):
+            known = socket.getaddrinfo(socket.gethostname(), None, socket.AF_INET)
+            found = [str(one[4][0]) for one in known]
+        found = [one for one in found if _is_own(one)] + ["127.0.0.1"]
+    return sorted(set(found), key=lambda one: (one.startswith("127."), one))
+
+
+def _address_of(name: str) -> str:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
+        try:
+            asked = struct.pack("256s", name.encode()[:15])
+            answer = fcntl.ioctl(asking.fileno(), _SIOCGIFADDR, asked)
+        except OSError as error:
+            raise ValueError(
+                f"this host has no network interface {name!r} with an IPv4 address"
+            ) from error
+    return socket.inet_ntoa(answer[20:24])
+
+
+def _is_own(address: str) -> bool:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.bind((address, 0))
+        except OSError:
+            return False
+    return True
+
+
+def _proof(key: bytes, side: bytes, nonces: bytes) -> bytes:
+    return hmac.digest(key, _GREETING + side + b"\0" + nonces, "sha256")
+
+
+def _read(link: socket.socket, count: int, until: float) -> bytes:
+    """Exactly so many bytes, in time."""
+    said = b""
+    while len(said) < count:
+        left = until - time.monotonic()
+        if left <= 0:
+            raise TimeoutError("no answer in time")
+        link.settimeout(left)
+        more = link.recv(count - len(said))
+        if not more:
+            raise EOFError("the other end is gone")
+        said += more
+    return said
