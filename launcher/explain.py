@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import json
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+
+from horoacc.launcher.flight_records import Record, read_records
 
 __all__ = ["explain", "main"]
-
-_FORMAT = 1
 
 
 @dataclass(frozen=True)
@@ -28,7 +26,7 @@ class _Wait:
 
 
 class RecordError(ValueError):
-    """A folder holds no records, or a file that is none."""
+    """A folder holds no record that can be read."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -64,51 +62,42 @@ def explain(folder: Path) -> list[str]:
         Lines, the most important first.
 
     Raises:
-        RecordError: There are none, or a file is damaged.
+        RecordError: There are none that can be read.
     """
-    records = _read(folder)
-    size = max(record["size"] for record in records.values())
+    records, damaged = read_records(folder)
+    if not records:
+        raise RecordError(
+            "; ".join(f"{folder / name} is no record: {why}" for name, why in damaged.items())
+            or f"there are no records (rank.N.json) in {folder}"
+        )
+    size = max(record.size for record in records.values())
     lines = [_sentence(wait, records) for wait in _waits(records)]
     if not lines:
         lines.append("No rank waited for another: every call in flight was made by all.")
     lines += [
         f"Rank {rank} left no record: it was killed or stopped, or its host has another folder."
         for rank in range(size)
-        if rank not in records
+        if rank not in records and f"rank.{rank}.json" not in damaged
     ]
+    lines += [f"{name} is damaged, and not heeded: {why}." for name, why in damaged.items()]
     lines += [_why(rank, record) for rank, record in records.items()]
     return lines
 
 
-def _read(folder: Path) -> dict[int, dict[str, Any]]:
-    records: dict[int, dict[str, Any]] = {}
-    for path in sorted(folder.glob("rank.*.json")):
-        try:
-            record = json.loads(path.read_text(errors="replace"))
-            if record["format"] != _FORMAT:
-                raise RecordError(f"{path} is of another version of HoroACC")
-            records[int(record["rank"])] = record
-        except (ValueError, KeyError, TypeError) as error:
-            raise RecordError(f"{path} is no record: {error}") from error
-    if not records:
-        raise RecordError(f"there are no records (rank.N.json) in {folder}")
-    return dict(sorted(records.items()))
-
-
-def _waits(records: dict[int, dict[str, Any]]) -> list[_Wait]:
+def _waits(records: Mapping[int, Record]) -> list[_Wait]:
     """Calls that some ranks of a set have made and others have not; the longest wait first."""
     made: dict[tuple[int, str], dict[int, float]] = {}
-    members: dict[tuple[int, str], list[int]] = {}
+    members: dict[tuple[int, str], tuple[int, ...]] = {}
     agreed: set[tuple[int, str]] = set()
     for rank, record in records.items():
-        for call in record["calls"]:
-            key = (call["set"], call["tensor"])
-            since = record["time"] - call["age"]
+        for call in record.calls:
+            key = (call.process_set, call.tensor)
+            since = record.time - call.age
             made.setdefault(key, {})[rank] = since
-            members[key] = call["ranks"]
-            if call["collective"]:
+            members[key] = call.ranks
+            if call.collective:
                 agreed.add(key)
-            for other in call.get("ready", ()):  # of those that have left no record
+            for other in call.ready:  # of those that have left no record
                 made[key].setdefault(other, since)
     waits = []
     for key, by_rank in made.items():
@@ -122,8 +111,8 @@ def _waits(records: dict[int, dict[str, Any]]) -> list[_Wait]:
     return sorted(waits, key=lambda wait: wait.since)
 
 
-def _sentence(wait: _Wait, records: dict[int, dict[str, Any]]) -> str:
-    ended = max(record["time"] for record in records.values())
+def _sentence(wait: _Wait, records: Mapping[int, Record]) -> str:
+    ended = max(record.time for record in records.values())
     clock = time.strftime("%H:%M:%S", time.localtime(wait.since))
     where = f" in process set {wait.process_set}" if wait.process_set else ""
     text = (
@@ -134,7 +123,7 @@ def _sentence(wait: _Wait, records: dict[int, dict[str, Any]]) -> str:
     for rank in wait.missing:
         if rank in records:
             text += f"; rank {rank} {_last(records[rank])}"
-            if place := _place(records[rank].get("stack", "")):
+            if place := _place(records[rank].stack):
                 text += f" and is in {place}"
     return text + "."
 
@@ -148,13 +137,11 @@ def _verb(ranks: Sequence[int], one: str, several: str) -> str:
     return one if len(ranks) == 1 else several
 
 
-def _last(record: dict[str, Any]) -> str:
+def _last(record: Record) -> str:
     """What a rank did last that it was done with."""
-    for event in reversed(record["events"]):
-        if event["what"] == "done":
-            return (
-                f"has done nothing since it completed '{event['tensor']}' {event['age']:.0f} s ago"
-            )
+    for event in reversed(record.events):
+        if event.what == "done":
+            return f"has done nothing since it completed '{event.tensor}' {event.age:.0f} s ago"
     return "has completed nothing yet"
 
 
@@ -171,9 +158,9 @@ def _place(stack: str) -> str:
     return " < ".join(frames[:4])
 
 
-def _why(rank: int, record: dict[str, Any]) -> str:
-    clock = time.strftime("%H:%M:%S", time.localtime(record["time"]))
+def _why(rank: int, record: Record) -> str:
+    clock = time.strftime("%H:%M:%S", time.localtime(record.time))
     return (
-        f"Rank {rank} on {record['host']} (process {record['pid']}) wrote its record at {clock}: "
-        f"{record['reason']}."
+        f"Rank {rank} on {record.host} (process {record.pid}) wrote its record at {clock}: "
+        f"{record.reason}."
     )

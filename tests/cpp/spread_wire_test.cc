@@ -5,6 +5,7 @@
 
 #include "negotiate/spread_plane.h"
 #include "runtime/linked_messages.h"
+#include "seeds.h"
 #include "trees.h"
 
 namespace horoacc::testing {
@@ -145,6 +146,7 @@ TEST(damaged_news_and_decisions_do_no_harm) {
   const auto honest = Honest();
   std::mt19937_64 random(1);
   for (int job = 0; job < 150; ++job) {
+    check::ReseedHalfway(random, job, 150);
     Spreads spreads;
     for (int rank = 0; rank < Spreads::kRanks; ++rank) {
       CHECK(spreads.Announce(rank, "a", Collective::kAllreduce).ok());
@@ -259,6 +261,7 @@ TEST(damaged_messages_between_two_ranks_do_no_harm) {
   const std::vector<std::byte> big(kBig, std::byte{3});
   std::mt19937_64 random(2);
   for (int job = 0; job < 100; ++job) {
+    check::ReseedHalfway(random, job, 100);
     Receiver receiver;
     for (const int32_t tag : {1, 2, 3}) receiver.Expect(tag, tag == 1 ? kSmall : kBig);
     receiver.Offer(1, big);

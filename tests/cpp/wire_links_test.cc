@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "check.h"
+#include "seeds.h"
 #include "negotiate/spread_messages.h"
 #include "transport/fd_passing.h"
 #include "transport/frames.h"
@@ -81,6 +82,7 @@ struct Wire {
 TEST(DamagedFramesAreNeverAnotherFrame) {
   Random random(1);
   for (int turn = 0; turn < 4000; ++turn) {
+    check::ReseedHalfway(random, turn, 4000);
     Wire wire;
     FrameWriter writer(7);
     std::vector<std::string> sent;
@@ -136,6 +138,7 @@ DataHeader Mad(Random& random) {
 TEST(StreamsOfDataSurviveWhatTheyAreSent) {
   Random random(2);
   for (int turn = 0; turn < 3000; ++turn) {
+    check::ReseedHalfway(random, turn, 3000);
     Wire wire;
     TcpTraffic traffic;
     Nobody nobody;
@@ -160,6 +163,7 @@ TEST(HandshakesBelieveNothing) {
   Random random(3);
   const HandshakeTerms terms{"secret", LinkPurpose::kData, 9, 1, 4};
   for (int turn = 0; turn < 3000; ++turn) {
+    check::ReseedHalfway(random, turn, 3000);
     auto dial = Handshake::Start(terms, Handshake::Side::kDial).value();
     auto accept = Handshake::Start(terms, Handshake::Side::kAccept).value();
     // One of the two greetings and the dialer's proof is damaged, and kept as long as it has to be.
@@ -185,6 +189,7 @@ TEST(HandshakesBelieveNothing) {
 TEST(TablesAndErrorsOfTheRendezvous) {
   Random random(4);
   for (int turn = 0; turn < 20'000; ++turn) {
+    check::ReseedHalfway(random, turn, 20'000);
     std::vector<std::string> blobs;
     for (int rank = 0; rank < 4; ++rank) blobs.push_back(Noise(random, 20));
     const std::string bytes = turn % 3 == 0 ? Noise(random, 100) : Damage(PackTable(blobs), random);
@@ -206,6 +211,7 @@ TEST(TextsOfOtherRanks) {
   offer.interfaces.push_back({"eth0", "10.0.0.1", "10.0.0.0", 1000, false});
   offer.interfaces.push_back({"lo", "[::1]", "[::1]", 0, true});
   for (int turn = 0; turn < 10'000; ++turn) {
+    check::ReseedHalfway(random, turn, 10'000);
     const auto read = UnpackOffer(Damage(PackOffer(offer), random));
     if (read.ok()) {
       for (const std::string& wanted : {std::string(), std::string("eth0,lo"), Noise(random, 9)})
@@ -225,6 +231,7 @@ TEST(TextsOfOtherRanks) {
 TEST(DecisionsBetweenHosts) {
   Random random(6);
   for (int turn = 0; turn < 20'000; ++turn) {
+    check::ReseedHalfway(random, turn, 20'000);
     SpreadDecision spread;
     const uint64_t calls = 1 + random() % 3;
     for (uint64_t call = 0; call < calls; ++call) {
@@ -256,6 +263,7 @@ TEST(DescriptorsThatWereNotAnnouncedAreClosed) {
   const int free_before = ::dup(0);
   ::close(free_before);
   for (int turn = 0; turn < 500; ++turn) {
+    check::ReseedHalfway(random, turn, 500);
     Wire wire;
     const std::array<int, 2> fds{0, 1};
     const size_t count = random() % 3;

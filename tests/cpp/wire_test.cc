@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "check.h"
+#include "seeds.h"
 #include "trees.h"
 
 namespace horoacc::testing {
@@ -98,6 +99,7 @@ TEST(after_a_failure_everything_is_zero) {
 TEST(requests_come_back) {
   std::mt19937_64 random(1);
   for (int k = 0; k < 3000; ++k) {
+    check::ReseedHalfway(random, k, 3000);
     const Request request = RandomRequest(random);
     WireWriter writer;
     writer.Put(request);
@@ -113,6 +115,7 @@ TEST(requests_come_back) {
 TEST(every_truncation_is_refused) {
   std::mt19937_64 random(2);
   for (int k = 0; k < 100; ++k) {
+    check::ReseedHalfway(random, k, 100);
     WireWriter writer;
     writer.Put(RandomRequest(random));
     const Bytes bytes = BytesOf(writer);
@@ -191,6 +194,7 @@ void Damage(Bytes& bytes, std::mt19937_64& random) {
 TEST(damaged_requests_do_no_harm) {
   std::mt19937_64 random(3);
   for (int k = 0; k < 50'000; ++k) {
+    check::ReseedHalfway(random, k, 50'000);
     Bytes bytes;
     if (k % 2) {
       bytes.resize(random() % 200);
@@ -273,6 +277,7 @@ TEST(messages_out_of_turn_do_no_harm) {
   const std::vector<ControlMessage> honest = HonestMessages();
   std::mt19937_64 random(4);
   for (int job = 0; job < 60; ++job) {
+    check::ReseedHalfway(random, job, 60);
     Trees trees(2);
     for (int k = 0; k < 12; ++k) {
       const ControlMessage& message = honest[random() % honest.size()];
@@ -287,6 +292,7 @@ TEST(damaged_messages_do_no_harm) {
   const std::vector<ControlMessage> honest = HonestMessages();
   std::mt19937_64 random(5);
   for (int job = 0; job < 60; ++job) {
+    check::ReseedHalfway(random, job, 60);
     Trees trees(2);
     CHECK(trees.Announce(0, "a").ok());
     for (int k = 0; k < 30; ++k) {

@@ -6,11 +6,15 @@ import json
 import re
 import signal
 import sys
+import tempfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 from faulted_jobs import FaultedJob
+from hypothesis import strategies as st
 from launcher_jobs import Job
+from seeds import fuzzed
 
 from horoacc.launcher import explain
 
@@ -124,3 +128,67 @@ def test_explain_without_records(tmp_path: Path) -> None:
         (tmp_path / "rank.0.json").write_text("{")
         damaged = job.run("explain", str(tmp_path), code=1)
         assert "rank.0.json is no record" in damaged.out
+
+
+def _record(rank: int, calls: list[dict[str, object]]) -> dict[str, object]:
+    """As csrc/runtime/flight.cc writes it, of a job of three."""
+    return {
+        "format": 1, "rank": rank, "size": 3, "host": "h", "pid": 7, "time": 1e9, "agreed": 4,
+        "reason": "told", "calls": calls, "stack": "",
+        "events": [{"age": 2, "what": "done", "set": 0, "collective": 4, "tensor": "a",
+                    "detail": ""}],
+    }  # fmt: skip
+
+
+WAITS = {"tensor": "x", "set": 0, "ranks": [0, 1, 2], "age": 3.5, "collective": 0}
+
+
+def test_explain_names_a_damaged_record_and_goes_on(tmp_path: Path) -> None:
+    whole = {0: _record(0, [WAITS]), 2: _record(2, [WAITS])}
+    for rank, record in whole.items():
+        (tmp_path / f"rank.{rank}.json").write_text(json.dumps(record))
+    broken = _record(1, [])
+    for name, what, why in (
+        ("calls", None, "it lacks 'calls'"),
+        ("size", "3", "it says '3' where a number"),
+        ("time", float("nan"), "nan is no time"),
+        ("calls", [{**WAITS, "ranks": [0, 9]}], "it says '9' where a number"),
+        ("rank", 2, "it is of rank 2"),
+        ("format", 2, "another version"),
+    ):
+        said = {key: value for key, value in broken.items() if key != name}
+        text = json.dumps(said if what is None else said | {name: what})
+        (tmp_path / "rank.1.json").write_text(text)
+        lines = explain.explain(tmp_path)
+        assert lines[0].startswith("Ranks 0, 2 wait for rank 1 in 'x' since "), lines
+        (told,) = [line for line in lines if "rank.1.json" in line]
+        assert told.startswith("rank.1.json is damaged, and not heeded: ") and why in told, told
+        assert not any("left no record" in line for line in lines), lines
+
+
+JSON = st.recursive(
+    st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=5)),
+    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(st.text(), inner)),
+    max_leaves=5,
+)
+
+
+@fuzzed(200, st.data())
+def test_explain_bears_any_record(data: st.DataObject) -> None:
+    record = _record(1, [dict(WAITS)])
+    for _ in range(data.draw(st.integers(1, 3))):
+        place: Any = record
+        while data.draw(st.booleans()) and isinstance(place, dict | list) and place:
+            keys = list(place) if isinstance(place, dict) else range(len(place))
+            inner = place[data.draw(st.sampled_from(keys))]
+            if not isinstance(inner, dict | list):
+                break
+            place = inner
+        if isinstance(place, dict) and place:
+            place[data.draw(st.sampled_from(list(place)))] = data.draw(JSON)
+        elif isinstance(place, list):
+            place.append(data.draw(JSON))
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "rank.0.json").write_text(json.dumps(_record(0, [WAITS])))
+        (Path(folder) / "rank.1.json").write_text(json.dumps(record))
+        assert explain.explain(Path(folder))

@@ -1,7 +1,4 @@
-"""Whatever a file, a variable, a flag or a process says: it is read, or refused with a typed error.
-
-The examples are drawn anew from the same seed at every run.
-"""
+"""Whatever a file, a variable, a flag or a process says is read, or refused with a typed error."""
 
 from __future__ import annotations
 
@@ -14,8 +11,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from seeds import fuzzed
 
 from horoacc.launcher import environment, shim
 from horoacc.launcher.config_file import ConfigFileError, read_config
@@ -26,13 +23,6 @@ from horoacc.launcher.values import from_text
 from horoacc.settings import TABLE, SettingError, core_settings
 
 SECRET = "a secret"
-seeded = settings(
-    max_examples=300,
-    derandomize=True,
-    deadline=None,
-    database=None,
-    suppress_health_check=list(HealthCheck),
-)
 NUMBERS = st.one_of(
     st.integers().map(str),
     st.floats().map(str),
@@ -49,8 +39,7 @@ PLACES = [
 ]  # fmt: skip
 
 
-@seeded
-@given(st.sampled_from(TABLE), TEXTS)
+@fuzzed(300, st.sampled_from(TABLE), TEXTS)
 def test_settings(setting: Any, text: str) -> None:
     try:
         from_text(setting, text, "--flag")
@@ -60,9 +49,9 @@ def test_settings(setting: Any, text: str) -> None:
         assert "--flag" in str(error) or setting.env in str(error) or "stall_" in str(error)
 
 
-@seeded
-@given(
-    st.dictionaries(st.sampled_from(PLACES), st.one_of(TEXTS, st.sampled_from("0123")), max_size=9)
+@fuzzed(
+    300,
+    st.dictionaries(st.sampled_from(PLACES), st.one_of(TEXTS, st.sampled_from("0123")), max_size=9),
 )
 def test_places(variables: dict[str, str]) -> None:
     try:
@@ -72,8 +61,9 @@ def test_places(variables: dict[str, str]) -> None:
     assert 0 <= place.rank < place.size and 0 <= place.local_rank < place.local_size
 
 
-@seeded
-@given(st.lists(st.sampled_from([*"019:, x()#=\n\t", "2(x3)", "slots=", "host", "²", "\x85"])))
+@fuzzed(
+    300, st.lists(st.sampled_from([*"019:, x()#=\n\t", "2(x3)", "slots=", "host", "²", "\x85"]))
+)
 def test_hosts(words: list[str]) -> None:
     text = "".join(words)
     for read in (parse_hosts, _host_file):
@@ -93,8 +83,7 @@ def _host_file(text: str) -> Any:
         return read_hostfile(file.name)
 
 
-@seeded
-@given(
+@fuzzed(300,
     st.one_of(
         st.binary(max_size=60),
         st.lists(
@@ -206,8 +195,7 @@ def test_who_does_not_know_the_secret_is_no_rank() -> None:
     assert _visit(_hello, passes_pipes=False).ranks == {}
 
 
-@seeded
-@given(st.one_of(st.binary(max_size=80), st.recursive(
+@fuzzed(300, st.one_of(st.binary(max_size=80), st.recursive(
     st.one_of(st.none(), st.booleans(), st.integers(), st.text(max_size=5)),
     lambda inner: st.dictionaries(
         st.sampled_from(["rank", "pid", "nonce", "proof", "status"]), inner, max_size=5

@@ -1,0 +1,121 @@
+"""The records that ranks leave in HOROACC_FLIGHT_DIR (csrc/runtime/flight.cc writes them)."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+__all__ = ["Call", "Event", "Record", "read_records"]
+
+_FORMAT = 1
+_MOST_RANKS = 1 << 20
+_LONGEST_TIME = 1e11  # seconds
+
+
+@dataclass(frozen=True)
+class Call:
+    """A call in flight."""
+
+    tensor: str
+    process_set: int
+    ranks: tuple[int, ...]
+    age: float
+    collective: int
+    """Its number; 0: not agreed on."""
+    ready: tuple[int, ...]
+    """The ranks that had made it, as far as the writer knew."""
+
+
+@dataclass(frozen=True)
+class Event:
+    """Something that happened to a call."""
+
+    what: str
+    tensor: str
+    age: float
+
+
+@dataclass(frozen=True)
+class Record:
+    """What one rank wrote; times are seconds."""
+
+    rank: int
+    size: int
+    host: str
+    pid: int
+    time: float
+    reason: str
+    stack: str
+    calls: tuple[Call, ...]
+    events: tuple[Event, ...]
+
+
+def read_records(folder: Path) -> tuple[dict[int, Record], dict[str, str]]:
+    """Reads all that can be read.
+
+    Args:
+        folder: Where the files rank.N.json are.
+
+    Returns:
+        The records by rank, and what is wrong with each of the other files, by its name.
+    """
+    records: dict[int, Record] = {}
+    damaged: dict[str, str] = {}
+    for path in sorted(folder.glob("rank.*.json")):
+        try:
+            record = _record(json.loads(path.read_text(errors="replace")))
+            if f"rank.{record.rank}.json" != path.name:
+                raise ValueError(f"it is of rank {record.rank}")
+            records[record.rank] = record
+        except KeyError as error:
+            damaged[path.name] = f"it lacks {error}"
+        except (OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
+            damaged[path.name] = str(error)
+    return dict(sorted(records.items())), damaged
+
+
+def _record(said: Any) -> Record:
+    if said["format"] != _FORMAT:
+        raise ValueError("it is of another version of HoroACC")
+    size = _whole(said["size"], 1, _MOST_RANKS)
+    return Record(
+        rank=_whole(said["rank"], 0, size - 1),
+        size=size,
+        host=str(said["host"]),
+        pid=_whole(said["pid"], 0, 1 << 32),
+        time=_seconds(said["time"]),
+        reason=str(said["reason"]),
+        stack=str(said["stack"]),
+        calls=tuple(_call(call, size) for call in said["calls"]),
+        events=tuple(
+            Event(str(event["what"]), str(event["tensor"]), _seconds(event["age"]))
+            for event in said["events"]
+        ),
+    )
+
+
+def _call(said: Any, size: int) -> Call:
+    return Call(
+        tensor=str(said["tensor"]),
+        process_set=_whole(said["set"], 0, 1 << 32),
+        ranks=tuple(_whole(rank, 0, size - 1) for rank in said["ranks"]),
+        age=_seconds(said["age"]),
+        collective=_whole(said["collective"], 0, 1 << 64),
+        ready=tuple(_whole(rank, 0, size - 1) for rank in said.get("ready", ())),
+    )
+
+
+def _whole(number: Any, least: int, most: int) -> int:
+    if not isinstance(number, int) or not least <= number <= most:
+        raise ValueError(f"it says {str(number)[:40]!r} where a number from {least} on belongs")
+    return number
+
+
+def _seconds(number: Any) -> float:
+    value = float(number)
+    if not math.isfinite(value) or abs(value) > _LONGEST_TIME:
+        raise ValueError(f"{value} is no time")
+    return value
