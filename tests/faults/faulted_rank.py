@@ -1,10 +1,10 @@
 """A rank of a job to which something happens: python faulted_rank.py PHASE VICTIM GO
 
 PHASE is what the ranks are at when it does: `idle` (nobody calls), `negotiating` (the victim does
-not submit what the others wait for), `collective` (one large reduction after the other) or
-`shutdown` (the others leave). Who waits or reduces does so until the file GO is there. Each rank
-prints a line of JSON when it is at it, and one at its end: what it was told, when, and what it
-still holds.
+not submit what the others wait for), `collective` (one large reduction after the other),
+`shutdown` (the others leave) or `leaving` (the victim does, while the others wait for it). Who
+waits or reduces does so until the file GO is there. Each rank prints a line of JSON when it is at
+it, and one at its end: what it was told, when, and what it still holds.
 """
 
 from __future__ import annotations
@@ -65,9 +65,9 @@ def reduce_until_go() -> None:
 def run() -> None:
     me = hvd.rank()
     say(at=phase, pid=os.getpid())
-    if phase == "idle" or (me == victim and phase != "collective"):
+    if phase == "idle" or (me == victim and phase not in ("collective", "leaving")):
         await_go()
-    if phase == "shutdown" and me != victim:
+    if (phase == "shutdown" and me != victim) or (phase == "leaving" and me == victim):
         return
     if phase == "collective":
         reduce_until_go()

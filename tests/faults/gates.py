@@ -20,6 +20,7 @@ from dataclasses import dataclass
 import wire_format
 
 _CHUNK = 1 << 16
+_OPENING = wire_format.GREETING.size + wire_format.PROOF_BYTES
 _ADDRESS = re.compile(rb"(127\.0\.0\.1):(\d+)")
 _RESET = struct.pack("ii", 1, 0)  # for SO_LINGER
 
@@ -41,6 +42,8 @@ class Gate:
         self.fault = Fault()
         self.target = target
         self.links: list[tuple[socket.socket, socket.socket]] = []
+        self.openings: list[bytes] = []
+        """What came first to the rank behind the gate, over each connection."""
         self._open = True
         self._resets = False
         self._listener = socket.create_server(("127.0.0.1", 0))
@@ -85,14 +88,22 @@ class Gate:
                 continue
             self.links.append((near, far))
             for source, sink, way in ((near, far, "to"), (far, near, "from")):
-                words = (source, sink, self.pass_on(way))
+                words = (source, sink, way, self.pass_on(way))
                 threading.Thread(target=self._pump, args=words, daemon=True).start()
 
     def _pump(
-        self, source: socket.socket, sink: socket.socket, become: Callable[[bytes], bytes]
+        self,
+        source: socket.socket,
+        sink: socket.socket,
+        way: str,
+        become: Callable[[bytes], bytes],
     ) -> None:
         with contextlib.suppress(OSError):
+            opening = b""
             while data := source.recv(_CHUNK):
+                if way == "to" and len(opening) < _OPENING <= len(opening) + len(data):
+                    self.openings.append((opening + data)[:_OPENING])
+                opening = (opening + data)[:_OPENING]
                 sink.sendall(become(data))
         if not self._resets:  # whose ends are to hear nothing else
             with contextlib.suppress(OSError):

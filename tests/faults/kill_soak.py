@@ -1,12 +1,15 @@
 """Kills ranks at random moments: python tests/faults/kill_soak.py [--times 100] [--hosts 2+2]
 
-Each time a job of its own is at reductions of 4 MiB when one of its ranks is killed. Prints how
-long the survivors took to be told, and fails if that was longer than docs/faults.md says.
+Each time a job of its own is at reductions of 4 MiB when one of its ranks is killed. With --lab in
+place of --hosts each rank is on a host of its own in the network laboratory, behind links of
+1 Gbit/s. Prints how long the survivors took to be told, and fails if that was longer than
+docs/faults.md says.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import random
 import signal
 import sys
@@ -14,10 +17,14 @@ import tempfile
 import time
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "launcher"))
 
 from faulted_jobs import FaultedJob, expect_told
 from launcher_jobs import Job
+from linked_ranks import LinkedRanks
+
+from benchmarks.lab import Laboratory, Network
 
 P99_SECONDS = 1.0
 WORST_SECONDS = 3.0
@@ -44,9 +51,41 @@ def kill_once(size: int, moment: float, victim: int, folder: Path, **variables: 
         killed = time.monotonic_ns()
         faulted.signal(victim, signal.SIGKILL)
         assert faulted.end() == 128 + signal.SIGKILL
-        told = expect_told(faulted, size, victim, killed)
+        told = expect_told(faulted, size, victim, None)
         assert all(error["error"] == "PeerLost" for error in told), told
         return max(float(error["at_ns"] - killed) for error in told) / 1e9
+
+
+def kill_on_a_host(lab: Laboratory, moment: float, victim: int, folder: Path) -> float:
+    """The same with each rank on a host of the laboratory.
+
+    Args:
+        lab: With as many hosts as there are to be ranks.
+        moment: Seconds from when all ranks reduce until one is killed.
+        victim: Which one.
+        folder: An empty directory.
+
+    Returns:
+        Seconds until the last survivor had its error.
+    """
+    hosts = [lab.hosts[f"h{n + 1}"] for n in range(len(lab.hosts))]
+    ranks = LinkedRanks(Job(), folder, len(hosts), elements=1 << 20)
+    try:
+        for rank, host in enumerate(hosts):
+            ranks.start(
+                rank, f"{hosts[0].addresses[0]}:4711", tuple(host.command([])),
+                HOROACC_PARTED_HOSTS="",
+            )  # fmt: skip
+        ranks.await_start()
+        time.sleep(moment)
+        killed = time.monotonic()
+        ranks.ranks[victim].process.kill()
+        told = ranks.await_errors(*({*range(len(hosts))} - {victim}))
+        assert all((one["error"], one["culprit"]) == ("PeerLost", victim) for one in told.values())
+        ranks.end(9, -signal.SIGKILL)
+    finally:
+        ranks.kill()
+    return max(float(one["time"]) for one in told.values()) - killed
 
 
 def main() -> int:
@@ -55,22 +94,22 @@ def main() -> int:
     parser.add_argument("--times", type=int, default=100)
     parser.add_argument("--ranks", type=int, default=4)
     parser.add_argument("--hosts", default="", help="as for HOROACC_PARTED_HOSTS")
+    parser.add_argument("--lab", action="store_true", help="on hosts of the network laboratory")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     chance = random.Random(options.seed)
     times = []
-    for _ in range(options.times):
-        with tempfile.TemporaryDirectory() as folder:
-            victim = chance.randrange(options.ranks)
-            times.append(
-                kill_once(
-                    options.ranks,
-                    chance.random(),
-                    victim,
-                    Path(folder),
-                    HOROACC_PARTED_HOSTS=options.hosts,
-                )
-            )
+    with contextlib.ExitStack() as stack:
+        network = Network(hosts=options.ranks, rate=1e9)
+        lab = stack.enter_context(Laboratory(network)) if options.lab else None
+        for _ in range(options.times):
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+            victim, moment = chance.randrange(options.ranks), chance.random()
+            if lab is not None:
+                times.append(kill_on_a_host(lab, moment, victim, folder))
+                continue
+            hosts = {"HOROACC_PARTED_HOSTS": options.hosts}
+            times.append(kill_once(options.ranks, moment, victim, folder, **hosts))
     times.sort()
     p99 = times[min(len(times) - 1, round(0.99 * len(times)))]
     print(

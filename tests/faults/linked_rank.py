@@ -55,7 +55,7 @@ def holdings() -> dict[str, int]:
 
 
 def tell(error: hvd.errors.HoroaccError, **more: object) -> None:
-    say(error=type(error).__name__, text=str(error), culprit=error.culprit, **more)
+    say(error=type(error).__name__, text=str(error), **vars(error), **more)
 
 
 def run() -> None:

@@ -39,7 +39,7 @@ def come(ports: list[strangers.Address], crowd: int, there: Event) -> None:
     while True:
         for port in ports:
             strangers.scan(port)
-            strangers.wrong_secret(port, wire_format.DATA)
+            strangers.wrong_epoch(port, wire_format.DATA)
         time.sleep(1 / SPEAKERS)
 
 

@@ -45,27 +45,35 @@ def scan(address: Address) -> None:
     _speak(address, b"")
 
 
-def wrong_secret(address: Address, purpose: int = wire_format.RENDEZVOUS) -> None:
-    """Learns a greeting where the epoch is known, and nothing more."""
-    own = wire_format.greeting(purpose, 1, 2)
-    with contextlib.suppress(OSError), socket.create_connection(address, 5) as link:
-        link.settimeout(5)
-        link.sendall(own)
-        theirs = link.recv(wire_format.GREETING.size)
-        if theirs:
-            link.sendall(wire_format.proof("not the secret", own, theirs))
-            assert link.recv(100) == b""
+def wrong_secret(address: Address, greeting: bytes) -> None:
+    """Greets as a rank does, learns a greeting, and nothing more."""
+    with socket.create_connection(address, 30) as link:
+        link.sendall(greeting)
+        theirs = link.recv(wire_format.GREETING.size, socket.MSG_WAITALL)
+        assert len(theirs) == wire_format.GREETING.size, theirs
+        link.sendall(wire_format.proof("not the secret", greeting, theirs))
+        assert _rest_of(link) == b""
 
 
-def wrong_epoch(address: Address, secret: str, purpose: int) -> None:
-    """Knows the secret, but is of another job or another init."""
-    del secret  # there is nothing to prove it with: no greeting comes
+def _rest_of(link: socket.socket) -> bytes:
+    heard = b""
+    with contextlib.suppress(ConnectionResetError):
+        while more := link.recv(4096):
+            heard += more
+    return heard
+
+
+def wrong_epoch(address: Address, purpose: int) -> None:
+    """Knows the secret, but is of another job or another init: no greeting comes, and so there is
+    nothing to prove it with."""
     assert _speak(address, wire_format.greeting(purpose, 1, 2, epoch=12345), 5.0) == b""
 
 
 def replayed(address: Address, recorded: bytes) -> None:
-    """What a rank has said once, said again."""
-    assert len(_speak(address, recorded, 5.0)) <= wire_format.GREETING.size
+    """What a rank has said once, said again: a greeting comes, of which it is no proof."""
+    with socket.create_connection(address, 30) as link:
+        link.sendall(recorded)
+        assert len(_rest_of(link)) == wire_format.GREETING.size
 
 
 def slow(address: Address, seconds: float) -> None:

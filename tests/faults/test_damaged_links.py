@@ -5,6 +5,7 @@ ranks meet again, in the same processes.
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -87,6 +88,11 @@ class Rounds:
         for said in told:
             assert said["at"] == "run" and said["error"] == error, told
             assert said["culprit"] in (0, 1) or "does not arrive" in texts, told
+            if named := re.search(r"lost the (control|data) links? to rank (\d+)", said["text"]):
+                assert said["culprit"] == int(named[2]), told
+            if said["culprit"] is not None:
+                assert said["host"] and f"rank {said['culprit']} on host" in said["hint"], told
+                assert error != "PeerLost" or "at the network between" in said["hint"], told
             assert said["time"] - self.began < NOTICE_SECONDS, told
         assert any(all(text in said["text"] for text in texts) for said in told), told
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from faulted_jobs import PHASES, FaultedJob, expect_told
+from faulted_jobs import NOTICE_SECONDS, PHASES, FaultedJob, Holdups, expect_told
 from kill_soak import kill_once
 
 HOSTS = {"HOROACC_PARTED_HOSTS": "1+1"}
@@ -21,9 +21,9 @@ TCP = {"HOROACC_CONTROL": "tcp"}
 SIZES_AND_PHASES = [*itertools.product((2, 4), (*PHASES, "shutdown"))]
 
 
-def _expect_lost(job: FaultedJob, victim: int, killed: int) -> None:
+def _expect_lost(job: FaultedJob, victim: int, killed: int, within: float) -> None:
     """What the survivors of one job were told, each of whom had called something."""
-    for error in expect_told(job, job.size, victim, killed):
+    for error in expect_told(job, job.size, victim, killed, within):
         if job.phase == "shutdown" and "error" not in error:
             continue  # it needed nothing of the victim any more, and did not wait for it
         assert error["error"] == "PeerLost", error
@@ -54,23 +54,47 @@ def test_kill(another: Callable[..., FaultedJob], how: str, number: signal.Signa
     for job, _ in jobs:
         job.await_phase()
     killed = []
-    for job, victim in jobs:
-        killed.append(time.monotonic_ns())
-        job.signal(victim, number)
-        if job.phase == "idle":
-            job.go.touch()
+    with Holdups() as holdups:
+        for job, victim in jobs:
+            killed.append(time.monotonic_ns())
+            job.signal(victim, number)
+            if job.phase == "idle":
+                job.go.touch()
+        for job, _ in jobs:
+            assert job.end() == 128 + number, (job.size, job.phase, job.err)
     for (job, victim), since in zip(jobs, killed, strict=True):
-        assert job.end() == 128 + number, (job.size, job.phase, job.err)
-        _expect_lost(job, victim, since)
+        _expect_lost(job, victim, since, holdups.allow(NOTICE_SECONDS))
+
+
+@pytest.mark.parametrize("how", ["exit", "kill"])
+def test_an_end_while_it_leaves(another: Callable[..., FaultedJob], how: str) -> None:
+    """In the middle of its own shutdown: it has told of it or not, but the others do not wait."""
+    jobs = []
+    for place, (size, variables) in enumerate(
+        itertools.product((2, 4), ({}, TCP, {"HOROACC_PARTED_HOSTS": ""}))
+    ):
+        hosts = {2: HOSTS, 4: FOUR_HOSTS}[size] if "HOROACC_PARTED_HOSTS" in variables else {}
+        victim = (0, size - 1)[place % 2]
+        order = {"HOROACC_FAULT": f"shutdown:{victim}:1:{how}"}
+        jobs.append((another(size, "leaving", victim, **variables | hosts | order), victim))
+    for job, victim in jobs:
+        assert job.end() == {"exit": 70, "kill": 128 + signal.SIGKILL}[how], (job.size, job.err)
+        for error in expect_told(job, job.size, victim, None):
+            assert error["error"] in ("PeerLost", "Aborted"), error
+            assert re.search(rf"\brank {victim}\b", error["text"]), error
+            assert error["host"] == socket.gethostname() and error["hint"], error
+            assert (error["tensor"], error["collective"] > 1) == ("allreduce.late", True), error
 
 
 @pytest.mark.parametrize("hosts", ["", "2+2"])
 def test_a_kill_at_a_random_moment(tmp_path: Path, hosts: str) -> None:
     """One of those of which kill_soak.py does a hundred."""
     chance = random.Random()
-    kill_once(
-        4, chance.random(), chance.randrange(4), tmp_path, HOROACC_PARTED_HOSTS=hosts
-    )  # fmt: skip
+    with Holdups() as holdups:
+        took = kill_once(
+            4, chance.random(), chance.randrange(4), tmp_path, HOROACC_PARTED_HOSTS=hosts
+        )
+    assert took < holdups.allow(NOTICE_SECONDS)
 
 
 # Where in the core a rank ends, and how: what it holds there must not hold up the others.

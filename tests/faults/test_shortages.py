@@ -15,6 +15,7 @@ from linked_ranks import PHASES, LinkedRanks, free_port
 
 FEW = ("sh", "-c", 'ulimit -n "$0" && exec "$@"')
 PRINT = "import sys; [print('x' * 1000) for _ in range(3000)]; sys.exit(0)"
+SIX = 'ip link set lo up && ip addr del 127.0.0.1/8 dev lo && exec "$@"'
 SMALL = 'mount -t tmpfs -o size=1m tmpfs "$0" && exec "$@"'
 
 
@@ -152,3 +153,37 @@ def test_an_unknown_interface_is_named_with_those_there_are(some: LinkedRanks) -
         assert f"host {name} has no network interface named in 'nosuch0'" in said["text"]
         assert "it has " in said["text"] and "lo (127.0.0.1)" in said["text"]
     some.end(7)
+
+
+PAIR = """
+import os, subprocess, sys
+RANK = '''
+import numpy as np
+import horoacc as hvd
+hvd.init()
+assert (hvd.allreduce(np.ones(1 << 18), op=hvd.Sum) == hvd.size()).all()
+hvd.shutdown()
+'''
+size = int(sys.argv[1])
+ranks = []
+for rank in range(size):
+    place = {"RANK": rank, "SIZE": size, "LOCAL_RANK": 0, "LOCAL_SIZE": 1, "CROSS_RANK": rank,
+             "CROSS_SIZE": size, "SECRET": "s" * 64, "RENDEZVOUS": "[::1]:4711",
+             "PARTED_HOSTS": "+".join(["1"] * size)}
+    own = {f"HOROACC_{name}": str(value) for name, value in place.items()}
+    ranks.append(subprocess.Popen([sys.executable, "-c", RANK], env=os.environ | own))
+sys.exit(max(abs(one.wait()) for one in ranks))
+"""
+
+
+@pytest.mark.parametrize("size", [2, 4])
+def test_hosts_that_have_ipv6_only(job: Job, size: int) -> None:
+    unshare = ["unshare", "--net", "sh", "-c", SIX, "sh"]
+    if subprocess.run([*unshare, "true"], stderr=subprocess.DEVNULL, check=False).returncode:
+        pytest.skip("this user may not have a network of its own without IPv4")
+    done = subprocess.run(
+        [*unshare, sys.executable, "-c", PAIR, str(size)],
+        env=job.environ(), capture_output=True, text=True, timeout=100, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    job.expect_nothing_left()

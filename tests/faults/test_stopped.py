@@ -6,12 +6,16 @@ import os
 import re
 import signal
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
-from faulted_jobs import FaultedJob
+from faulted_jobs import FaultedJob, Holdups
 from launcher_jobs import Job
 
+# The fault matrix's bounds: until the report, and from a limit that is set to the end.
+REPORT_SECONDS, LATE_SECONDS = 6.0, 2.0
+LIMIT = 4
 SILENT = re.compile(r"rank 1 \(.*it is stopped.*\) has given no sign of life for (\d+) s")
 
 
@@ -71,22 +75,35 @@ def test_it_is_reported_after_five_seconds(faulted: FaultedJob, tmp_path: Path) 
     """What nobody has set: of the time of the silence, the report itself tells."""
     faulted.start(2, "idle", 1, tmp_path / "go")
     faulted.await_phase()
-    faulted.signal(1, signal.SIGSTOP)
-    faulted.wait_for(lambda: any(map(SILENT.search, faulted.warnings())), "the report")
+    with Holdups() as holdups:
+        faulted.signal(1, signal.SIGSTOP)
+        faulted.wait_for(lambda: any(map(SILENT.search, faulted.warnings())), "the report")
     faulted.signal(1, signal.SIGCONT)
     (told,) = filter(None, map(SILENT.search, faulted.warnings()))
-    assert int(told[1]) >= 5
+    # By the clock of who reports it, in whole seconds.
+    assert 5 <= int(told[1]) <= holdups.allow(REPORT_SECONDS)
     (tmp_path / "go").touch()
     assert faulted.end() == 0
 
 
 def test_it_ends_the_job_at_the_limit(another: Callable[..., FaultedJob]) -> None:
-    jobs = _start_all(another, HOROACC_SILENCE_WARNING_SECONDS="0", HOROACC_HANG_LIMIT_SECONDS="4")
+    jobs = _start_all(
+        another, HOROACC_SILENCE_WARNING_SECONDS="0", HOROACC_HANG_LIMIT_SECONDS=str(LIMIT)
+    )
+    stopped = time.monotonic_ns()
+    with Holdups() as holdups:
+        for job in jobs:
+            if job.phase == "idle":  # who calls nothing hears of it with the next call
+                job.wait_for(lambda job=job: any(" error: " in line for line in job.err), "its end")
+                job.go.touch()
+            job.wait_for(lambda job=job: len(job.told) == job.size - 1, "the survivors' end")
     for job in jobs:
-        if job.phase == "idle":  # who calls nothing hears of it with the next call
-            job.wait_for(lambda job=job: any(" error: " in line for line in job.err), "its end")
-            job.go.touch()
-        job.wait_for(lambda job=job: len(job.told) == job.size - 1, "the survivors' end")
+        survivors = [told for rank, told in job.told.items() if rank != 1]
+        assert len(survivors) == job.size - 1
+        for told in survivors if job.phase in ("negotiating", "collective") else []:
+            # By the clock that all processes of the machine share.
+            assert (told["at_ns"] - stopped) / 1e9 < holdups.allow(LIMIT + LATE_SECONDS), told
+    for job in jobs:
         # The one that was stopped is told as well, once it can listen.
         job.go.touch()
         job.signal(1, signal.SIGCONT)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import socket
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import strangers
 import wire_format
+from gates import Passage
 from linked_ranks import PHASES, LinkedRanks
 
 CROWD = 10_000  # idle connections to a port
@@ -15,26 +17,22 @@ CROWD = 10_000  # idle connections to a port
 MOST_GUESTS, SOME = 256, 16
 
 
-def _visit(address: strangers.Address, secret: str, purpose: int) -> None:
-    """One stranger of each kind."""
+def _visit(address: strangers.Address, recorded: bytes, purpose: int) -> None:
+    """One stranger of each kind, among them some who have heard a rank come in."""
     for _ in range(3):
         strangers.noise(address)
     strangers.http(address)
     strangers.scan(address)
-    strangers.wrong_secret(address, purpose)
-    strangers.wrong_epoch(address, secret, purpose)
-    strangers.replayed(address, wire_format.greeting(purpose, 0, 2) + bytes(32))
+    strangers.wrong_secret(address, recorded[: wire_format.GREETING.size])
+    strangers.wrong_epoch(address, purpose)
+    strangers.replayed(address, recorded)
 
 
-def _visit_all(ports: set[strangers.Address], secret: str) -> None:
+def _visit_all(ports: set[strangers.Address], recorded: bytes) -> None:
     """All ports at once."""
-    visits = [
-        threading.Thread(target=_visit, args=(port, secret, wire_format.DATA)) for port in ports
-    ]
-    for visit in visits:
-        visit.start()
-    for visit in visits:
-        visit.join()
+    with ThreadPoolExecutor(len(ports)) as visits:
+        for visit in [visits.submit(_visit, port, recorded, wire_format.DATA) for port in ports]:
+            visit.result()
 
 
 @pytest.mark.parametrize("size", [2, 4])
@@ -45,7 +43,8 @@ def test_while_the_ranks_meet(linked: LinkedRanks, size: int) -> None:
     _await_listener(address)
     late = threading.Thread(target=strangers.slow, args=(address, 3))
     late.start()
-    _visit(address, linked.secret, wire_format.RENDEZVOUS)
+    own = wire_format.greeting(wire_format.RENDEZVOUS, 1, size)
+    _visit(address, own + wire_format.proof(linked.secret, own, bytes(64)), wire_format.RENDEZVOUS)
     # Who knows the secret, but is no rank that is missing, is told so and does not take a place.
     for rank, of, word in (
         (size, size, "no place"),
@@ -70,9 +69,13 @@ def test_while_the_ranks_meet(linked: LinkedRanks, size: int) -> None:
 def test_while_the_job_runs(linked: LinkedRanks, size: int) -> None:
     """Some of each kind in every phase, and idle ones until the ranks have left."""
     linked.size = size
+    passage = Passage(linked.port)  # hears how a rank comes to another one's data links
     for rank in range(size):
-        linked.start(rank)
+        address = f"127.0.0.1:{passage.port}" if rank == 1 else ""
+        linked.start(rank, address, HOROACC_ALGORITHM="canonical")  # all data go over their links
     linked.await_start()
+    (recorded, *_) = passage.data.openings
+    assert wire_format.GREETING.unpack(recorded[:64])[2] == wire_format.DATA
     pids = {rank: one.process.pid for rank, one in linked.ranks.items()}
     ports = {address for pid in pids.values() for address in strangers.ports_of(pid)}
     # The data links' of each rank; those of the meeting are closed.
@@ -84,7 +87,7 @@ def test_while_the_job_runs(linked: LinkedRanks, size: int) -> None:
         thread.start()
     for phase in PHASES:
         linked.enter(phase)
-        _visit_all(ports, linked.secret)
+        _visit_all(ports, recorded)
         linked.resume()
         linked.await_steps(1)
     linked.wait_for(
@@ -106,6 +109,7 @@ def test_while_the_job_runs(linked: LinkedRanks, size: int) -> None:
     for rank in pids:
         (warning,) = _told_of(linked, rank)
         assert "to the port of the data links was turned away" in warning
+    passage.close()
 
 
 def _told_of(linked: LinkedRanks, rank: int) -> list[str]:

@@ -114,12 +114,17 @@ def _expect_lost(job: LinkedRanks, phase: str, began: float) -> None:
     assert steps == {rank: job.step_of(rank) for rank in errors}
 
 
+def _expect_no_warnings(job: LinkedRanks) -> None:
+    assert not [line for one in job.ranks.values() for line in one.warnings()]
+
+
 def test_a_slow_link_is_no_death(build: Build, apart: LinkedRanks) -> None:
     """10 Mbit/s, of which each step takes 40 kB a direction."""
     apart.elements = 10_000
     _start(apart, build(Network(rate=10e6)))
     apart.await_steps(20)
     apart.end()
+    _expect_no_warnings(apart)
 
 
 def test_a_late_link_is_no_death(build: Build, apart: LinkedRanks) -> None:
@@ -127,6 +132,7 @@ def test_a_late_link_is_no_death(build: Build, apart: LinkedRanks) -> None:
     _start(apart, build(Network(delay=0.05)))
     apart.await_steps(5)
     apart.end()
+    _expect_no_warnings(apart)
 
 
 def test_a_link_that_flaps_is_ridden_out(
