@@ -64,6 +64,8 @@ def reduce_until_go() -> None:
 
 def run() -> None:
     me = hvd.rank()
+    hvd.allreduce_(arrays[0], op=hvd.Average, name="warm")
+    hvd.barrier()
     say(at=phase, pid=os.getpid())
     if phase == "idle" or (me == victim and phase not in ("collective", "leaving")):
         await_go()
@@ -79,8 +81,6 @@ def run() -> None:
 before = held()
 hvd.init()
 place = hvd.rank()
-hvd.allreduce_(arrays[0], op=hvd.Average, name="warm")
-hvd.barrier()
 told: dict[str, object] = {}
 try:
     run()
