@@ -173,7 +173,7 @@ JSON = st.recursive(
 )
 
 
-@fuzzed(200, st.data())
+@fuzzed(100, st.data())
 def test_explain_bears_any_record(data: st.DataObject) -> None:
     record = _record(1, [dict(WAITS)])
     for _ in range(data.draw(st.integers(1, 3))):
