@@ -25,8 +25,8 @@ std::string HintOf(const Error& error) {
       return "look at this call's arguments on " + there;
     case ErrorKind::kPeerLost:
       return "look at the last lines that " + there +
-             " wrote to stderr, at that machine's log for a process killed for its memory, and, if it "
-             "lives, at the network between";
+             " wrote to stderr, at that machine's log for a process killed for its memory, and at "
+             "the network between if it lives";
     case ErrorKind::kTimeout:
       return "look at what " + there +
              " was doing: at its Python stack in the stall's warning, or with horoaccrun explain "

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "check.h"
-#include "seeds.h"
 #include "negotiate/spread_messages.h"
+#include "seeds.h"
 #include "transport/fd_passing.h"
 #include "transport/frames.h"
 #include "transport/gather_wire.h"

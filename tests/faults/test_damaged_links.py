@@ -92,7 +92,7 @@ class Rounds:
                 assert said["culprit"] == int(named[2]), told
             if said["culprit"] is not None:
                 assert said["host"] and f"rank {said['culprit']} on host" in said["hint"], told
-                assert error != "PeerLost" or "at the network between" in said["hint"], told
+                assert error != "PeerLost" or "the network between" in said["hint"], told
             assert said["time"] - self.began < NOTICE_SECONDS, told
         assert any(all(text in said["text"] for text in texts) for said in told), told
 
