@@ -10,7 +10,7 @@ std::vector<std::shared_ptr<Entry>> Engine::TakeUndecided(ProcessSet& set) {
   std::vector<std::shared_ptr<Entry>> undecided;
   for (const uint32_t id : queue.in_flight.ids()) {
     const auto entry = queue.in_flight.Find(id);
-    if (!entry->decided) undecided.push_back(entry);
+    if (entry && !entry->decided) undecided.push_back(entry);
   }
   undecided.insert(undecided.end(), queue.backlog.begin(), queue.backlog.end());
   undecided.insert(undecided.end(), queue.arriving.begin(), queue.arriving.end());
