@@ -266,10 +266,11 @@ Result<bool> Links::LookAtNetwork() {
   return moved;
 }
 
-/// Dials that are due and streams that are full need a look although nothing comes.
+/// Dials that are due, and streams that are full or whose peer has not acknowledged everything,
+/// need a look although nothing comes.
 void Links::Arm() {
   int64_t due = dialing_->due_ns();
-  if (std::ranges::any_of(peers_, [](const auto& peer) { return peer->full(); })) {
+  if (std::ranges::any_of(peers_, [](const auto& peer) { return peer->watched(); })) {
     due = std::min(due, look_after_ns_);
   }
   if (due == armed_ns_ || due == INT64_MAX) return;

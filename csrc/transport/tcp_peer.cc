@@ -62,6 +62,7 @@ Status TcpPeer::Join(Fd connection) {
   streams_.push_back(
       std::make_unique<TcpStream>(std::move(connection), epoch_, checksums_, traffic_));
   full_.push_back(false);
+  owes_.push_back(false);
   silences_.emplace_back();
   closed_.push_back(false);
   ++open_;
@@ -104,6 +105,7 @@ Result<bool> TcpPeer::SendOn(size_t stream) {
     if (!done.ok() && left_) return Finish(stream).ok();
     if (!done.ok()) return Explain(std::move(done.error()), stream);
     moved = moved || traffic_.bytes_sent > before;
+    owes_[stream] = true;
     Watch(stream, !done.value());
     if (!done.value()) break;
   }
@@ -163,6 +165,13 @@ bool TcpPeer::HasUnsent() const {
 
 bool TcpPeer::full() const { return std::ranges::find(full_, true) != full_.end(); }
 
+bool TcpPeer::watched() const {
+  for (size_t stream = 0; stream < streams_.size(); ++stream) {
+    if (!closed_[stream] && (full_[stream] || owes_[stream])) return true;
+  }
+  return false;
+}
+
 bool TcpPeer::Reads(const OutboundLink* link) const {
   return link->waiting() ||
          std::ranges::any_of(streams_, [link](const auto& stream) { return stream->Reads(link); });
@@ -177,11 +186,12 @@ Status TcpPeer::LookAfterStreams() {
   looked_at_ = traffic_.bytes_received;
   for (size_t stream = 0; stream < streams_.size(); ++stream) {
     const bool full = full_[stream];
-    if (!full) silences_[stream] = {};
-    if (closed_[stream] || (!full && !received)) continue;
+    const bool owes = owes_[stream];
+    if (closed_[stream] || (!full && !owes && !received)) continue;
     const int fd = streams_[stream]->fd().get();
     const StreamHealth health = HealthOf(fd);
-    const int64_t silent = full ? silences_[stream].Look(health, NowNs()) : 0;
+    const int64_t silent = silences_[stream].Look(health, NowNs());
+    owes_[stream] = health.unacknowledged > 0;
     if (host_timeout_ns_ > 0 && silent >= host_timeout_ns_) {
       return Lost(SilenceText(silent, host_timeout_ns_));
     }
@@ -211,6 +221,7 @@ void TcpPeer::End(DataKind words, std::string_view text) {
   inbound_.DropAll();
   streams_.clear();
   full_.clear();
+  owes_.clear();
   silences_.clear();
   closed_.clear();
   open_ = 0;

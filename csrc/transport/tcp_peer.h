@@ -50,6 +50,8 @@ class TcpPeer final : public FrameReceiver {
   [[nodiscard]] bool gone() const { return open_ == 0 && !streams_.empty(); }
   /// Whether a link's memory is still to be sent.
   [[nodiscard]] bool Reads(const OutboundLink* link) const;
+  /// Whether a connection needs a look now and then although nothing comes.
+  [[nodiscard]] bool watched() const;
   /// A link's memory may go.
   void Detach(const OutboundLink* link);
   /// Adapts the buffers of connections at work. kPeerLost if the peer's host shows no sign of life.
@@ -79,6 +81,7 @@ class TcpPeer final : public FrameReceiver {
   TcpTraffic traffic_;
   std::vector<std::unique_ptr<TcpStream>> streams_;
   std::vector<bool> full_;             ///< by stream: registered for writing
+  std::vector<bool> owes_;             ///< by stream: not all was acknowledged at the last look
   std::vector<HostSilence> silences_;  ///< by stream
   std::vector<bool> closed_;           ///< by stream: the peer has closed its end, in order
   int open_ = 0;

@@ -3,7 +3,9 @@
 //   data_links_check MODE rank=R size=N rendezvous=HOST:PORT [key=value ...]
 //
 // "battery": what all data links do. "goodput": rank 0 sends `bytes` to rank 1 and prints how many
-// bits a second arrived. Keys: streams, buffer (bytes), interfaces, bytes, epoch.
+// bits a second arrived. "silence": rank 0 sends a small message when it is told to on its input,
+// and prints what it learns of an answer that never comes. Keys: streams, buffer (bytes),
+// interfaces, bytes, epoch.
 #include <cstdio>
 #include <map>
 #include <string>
@@ -55,6 +57,30 @@ void Goodput(TcpDataLinks& links, int rank, uint64_t bytes) {
   }
 }
 
+/// Rank 0 is through once its links have failed; rank 1 waits to be killed.
+void Silence(TcpDataLinks& links, int rank) {
+  const LinkSpec spec{{0, 1}, 1 - rank, 0, 2, 1000};
+  const auto contents = Pattern(1000, 1);
+  if (rank == 1) {
+    const auto link = MustReceive(links, spec);
+    for (int message = 0; message < 2; ++message) CHECK(link->Expect(1000, {}).ok());
+    CHECK(!Drive(links, [&] { return Look(*link) != nullptr; }));
+    link->Release();
+    (void)Drive(links, [] { return false; });
+    return;
+  }
+  const auto link = MustSend(links, spec);
+  CHECK(PostAll(*link, contents).ok());
+  CHECK(!Drive(links, [&] { return link->taken() == 1; }));
+  std::printf("warm\n");
+  std::fflush(stdout);
+  CHECK(std::getchar() != EOF);
+  CHECK(PostAll(*link, contents).ok());
+  const auto error = Drive(links, [&] { return link->taken() == 2; });
+  CHECK(error.has_value());
+  std::printf("%s\n", error->message.c_str());
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -79,6 +105,7 @@ int main(int argc, char** argv) {
   TcpDataOptions options = DataOptions(static_cast<int>(number("streams", 0)));
   options.host = "";
   options.interfaces = given["interfaces"];
+  options.host_timeout_ns = number("host_timeout", 12) * kSecond;
   options.socket_buffer = static_cast<uint64_t>(number("buffer", 0));
   auto links = ListenForData(*bootstrap.value(), options);
   if (!links.ok()) check::Fail(__FILE__, __LINE__, links.error().message);
@@ -86,6 +113,9 @@ int main(int argc, char** argv) {
   if (mode == "battery") {
     RunBattery(*links.value(), meeting.rank, meeting.size, meet);
     std::printf("good over %s\n", links.value()->address().c_str());
+  } else if (mode == "silence") {
+    Silence(*links.value(), meeting.rank);
+    return 0;
   } else {
     CHECK_EQ(mode, std::string("goodput"));
     Goodput(*links.value(), meeting.rank, static_cast<uint64_t>(number("bytes", 64 << 20)));

@@ -94,6 +94,28 @@ def test_buffers_follow_a_long_way(build: Build, program: str) -> None:
     assert automatic > 2 * fixed
 
 
+def test_a_host_that_acknowledges_nothing_is_lost(build: Build, program: str) -> None:
+    """Also if the connection was not full: a few bytes wait for an answer as well as many."""
+    lab = build(Network())
+    common = ["size=2", "rendezvous=10.77.0.1:39000", "host_timeout=1", "streams=1"]
+    first, second = (
+        host.popen([program, "silence", f"rank={rank}", *common], stdin=subprocess.PIPE,
+                   stdout=subprocess.PIPE, text=True)
+        for rank, host in enumerate(lab.hosts.values())
+    )  # fmt: skip
+    with first, second:
+        try:
+            assert first.stdout and first.stdout.readline() == "warm\n"
+            silence = ["tc", "qdisc", "replace", "dev", "eth0", "root", "pfifo", "limit", "0"]
+            lab.hosts["h2"].run(silence)
+            said, _ = first.communicate("send\n", timeout=60)
+            assert "lost the data links to rank 1: its host has acknowledged nothing" in said
+        finally:
+            for process in (first, second):
+                process.kill()
+            lab.hosts["h2"].run(["tc", "qdisc", "del", "dev", "eth0", "root"])
+
+
 @pytest.mark.parametrize("name", ["openmpi", "mpich"])
 def test_data_links_over_mpi_between_hosts(build: Build, name: str) -> None:
     prefix = ROOT / ".mpich" if name == "mpich" else sys.prefix

@@ -6,6 +6,7 @@ a result depends on no placement.
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import numpy as np
@@ -225,3 +226,13 @@ def test_training() -> None:
     test_optimizer.test_closure_is_reduced_each_time("strong_wolfe")
     test_optimizer.test_parameter_without_gradient_on_one_rank()
     test_optimizer.test_sparse_gradients(dense=False)
+
+
+@pytest.mark.ranks(2)
+def test_tuning_waits_for_the_last_rank() -> None:
+    """A rank that is through early, as a broadcast's root is, does not say how long it took."""
+    from horoacc import tune  # noqa: PLC0415 - what `horoaccrun tune` runs
+
+    slow = 0.03
+    seconds = tune.until_the_last(lambda: time.sleep(slow if hvd.rank() == 1 else 0), 0.001)
+    assert seconds >= slow
