@@ -162,7 +162,9 @@ def _targets(records: Iterable[Record]) -> list[Row]:
     for one in records:
         if "target" in one:
             sense = "≤" if one["sense"] == "at most" else "≥"
-            measured, limit = (f"{one[key]:.3g} {one['unit']}".strip() for key in ("measured", "limit"))
+            measured, limit = (
+                f"{one[key]:.3g} {one['unit']}".strip() for key in ("measured", "limit")
+            )
             notes = [one["note"]] if "note" in one else []
             if "lockstep" in one:
                 notes.append(f"lockstep alone: {one['lockstep']} %")
