@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 import os
 import socket
@@ -152,6 +153,28 @@ def test_strangers_cost_little_and_learn_nothing() -> None:
     assert client.wait_for_dispatcher_registration(0) == "here:1"
     for link in idle:
         link.close()
+    served.close()
+
+
+def test_an_address_that_a_firewall_forbids_is_passed_over(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The system says of it what is said of a wrong key, which ends the search."""
+    served = registry.Registry(1, 1, b"key")
+    port = served.addresses["any"][-1][1]
+    addresses = {"any": [["192.0.2.1", 1], ["127.0.0.1", port]]}
+
+    def dial(address: tuple[str, int], key: bytes, seconds: float) -> Any:
+        if address[0] == "192.0.2.1":
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        return door.dial(address, key, seconds)
+
+    monkeypatch.setattr(registry, "dial", dial)
+    client = registry.ComputeClient(addresses, b"key", 60)
+    client.register_dispatcher(0, "here:1")
+    assert client.wait_for_dispatcher_registration(0) == "here:1"
+    with pytest.raises(door.WrongKeyError):
+        registry.ComputeClient(addresses, b"another", 1).shutdown()
     served.close()
 
 

@@ -8,8 +8,10 @@ a connection keeps 80 bytes and 10 s at most, and there are at most 64 of them.
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import hmac
+import logging
 import secrets
 import selectors
 import socket
@@ -18,7 +20,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 
-__all__ = ["Door", "Link", "addresses_of", "dial"]
+__all__ = ["Door", "Link", "WrongKeyError", "addresses_of", "dial"]
 
 MOST_STRANGERS = 64
 STRANGER_SECONDS = 10.0
@@ -27,7 +29,14 @@ _NONCE = 32
 _PROOF = 32
 _MOST_BYTES = 1 << 16  # of a message
 _PAUSE = 1 / 500  # seconds from one connection that is taken to the next
+_SHORTAGE_SECONDS = 0.05  # from one look at whoever waits to the next, while none can be taken
+_SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 _SIOCGIFADDR = 0x8915
+_log = logging.getLogger("horoacc.tensorflow.data")
+
+
+class WrongKeyError(PermissionError):
+    """Who listens knows another key."""
 
 
 class Link:
@@ -86,6 +95,7 @@ class Door:
         self._key = key
         self._serve = serve
         self._strangers: list[socket.socket] = []
+        self._told = False
         self._lock = threading.Lock()
         self._closing, self._closed = socket.socketpair()
         self._listeners = [socket.create_server((one, 0), backlog=64) for one in addresses]
@@ -105,20 +115,42 @@ class Door:
                 listener.setblocking(False)
                 ready.register(owned.enter_context(listener), selectors.EVENT_READ)
             while True:
+                pause = _PAUSE
                 for key, _ in ready.select():
                     if key.fileobj is self._closed:
                         return
-                    # Gone again, or no descriptor is left: who waits is looked at after a pause.
-                    with contextlib.suppress(OSError):
-                        self._admit(key.fileobj.accept()[0])  # type: ignore[union-attr]
-                time.sleep(_PAUSE)
+                    pause = max(pause, self._let_in(key.fileobj))  # type: ignore[arg-type]
+                time.sleep(pause)
+
+    def _let_in(self, listener: socket.socket) -> float:
+        """Takes one of those who wait; seconds until the next may be taken."""
+        try:
+            stranger, _ = listener.accept()
+        except OSError as error:
+            if error.errno not in _SHORTAGES:
+                return _PAUSE  # gone again
+            # Whoever waits would wake this process again and again.
+            self._tell(f"somebody who came to the data service waits: {error.strerror}")
+            return _SHORTAGE_SECONDS
+        self._admit(stranger)
+        return _PAUSE
+
+    def _tell(self, what: str) -> None:
+        """Once, however many come."""
+        with self._lock:
+            told, self._told = self._told, True
+        if not told:
+            _log.warning("%s (later ones are not reported)", what)
 
     def _admit(self, stranger: socket.socket) -> None:
         with self._lock:
-            if len(self._strangers) >= MOST_STRANGERS:
+            crowded = len(self._strangers) >= MOST_STRANGERS
+            if crowded:
                 with contextlib.suppress(OSError):
                     self._strangers.pop(0).shutdown(socket.SHUT_RDWR)
             self._strangers.append(stranger)
+        if crowded:
+            self._tell("strangers crowd at the data service: the oldest was turned away")
         # A thread of its own: a stranger who says nothing holds nobody up.
         meeting = threading.Thread(target=self._meet, args=(stranger,), daemon=True)
         try:
@@ -129,12 +161,17 @@ class Door:
 
     def _meet(self, stranger: socket.socket) -> None:
         with stranger, contextlib.suppress(OSError, EOFError, ValueError):
+            proved = False
             try:
                 proved = self._has_proved(stranger, time.monotonic() + STRANGER_SECONDS)
             finally:
                 with self._lock:
                     if stranger in self._strangers:
                         self._strangers.remove(stranger)
+                if not proved:
+                    self._tell(
+                        f"{_name_of(stranger)}, who came to the data service, was turned away"
+                    )
             if proved:
                 self._serve(Link(stranger))
 
@@ -164,7 +201,7 @@ def dial(address: tuple[str, int], key: bytes, seconds: float) -> Link:
         The connection.
 
     Raises:
-        PermissionError: The door knows another key.
+        WrongKeyError: The door knows another key.
         OSError: Nobody listens there, or does not answer.
         EOFError: It was closed.
     """
@@ -177,7 +214,7 @@ def dial(address: tuple[str, int], key: bytes, seconds: float) -> Link:
         link.sendall(_proof(key, b"who comes", nonces))
         given = _read(link, _PROOF, until)
         if not hmac.compare_digest(given, _proof(key, b"who listens", nonces)):
-            raise PermissionError("the key is not that of the compute service")
+            raise WrongKeyError("the key is not that of the compute service")
     except BaseException:
         link.close()
         raise
@@ -215,6 +252,15 @@ def _address_of(name: str) -> str:
                 f"this host has no network interface {name!r} with an IPv4 address"
             ) from error
     return socket.inet_ntoa(answer[20:24])
+
+
+def _name_of(stranger: socket.socket) -> str:
+    """Where somebody comes from."""
+    try:
+        host, port = stranger.getpeername()
+    except OSError:  # it is gone
+        return "somebody"
+    return f"{host}:{port}"
 
 
 def _is_own(address: str) -> bool:

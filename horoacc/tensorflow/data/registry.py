@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from horoacc import settings
-from horoacc.tensorflow.data.door import Door, Link, addresses_of, dial
+from horoacc.tensorflow.data.door import Door, Link, WrongKeyError, addresses_of, dial
 
 Addresses = Mapping[str, Sequence[Sequence[Any]]]
 """By interface, pairs of an IP address and a port."""
@@ -189,7 +189,7 @@ class ComputeClient:
         for address in self._addresses:
             try:
                 return address, dial(address, self._key, _SECONDS)
-            except PermissionError:
+            except WrongKeyError:
                 raise
             except (OSError, EOFError) as error:
                 failures.append(f"{address[0]}:{address[1]}: {error}")

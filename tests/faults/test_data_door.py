@@ -1,0 +1,53 @@
+"""The port of a data service whose process has no descriptor left for who comes (row 23)."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+DOOR = Path(__file__).resolve().parents[2] / "horoacc" / "tensorflow" / "data" / "door.py"
+PAUSE = 0.05  # seconds at least from one look at those who wait to the next
+PROGRAM = """
+import importlib.util, resource, socket, sys, threading, time
+spec = importlib.util.spec_from_file_location("door", sys.argv[1])
+door = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(door)
+
+looks = 0
+class Counting(socket.socket):
+    def accept(self):
+        global looks
+        looks += 1
+        return super().accept()
+socket.socket = Counting
+served = threading.Event()
+listens = door.Door(["127.0.0.1"], b"key", lambda link: served.set())
+strangers = [socket.socket() for _ in range(3)]
+most = resource.getrlimit(resource.RLIMIT_NOFILE)
+resource.setrlimit(resource.RLIMIT_NOFILE, (3, most[1]))
+begun = time.monotonic()
+for stranger in strangers:
+    stranger.connect(listens.addresses[0])
+time.sleep(0.5)
+seen, took = looks, time.monotonic() - begun
+resource.setrlimit(resource.RLIMIT_NOFILE, most)
+for stranger in strangers:
+    stranger.close()
+door.dial(listens.addresses[0], b"key", 60)
+assert served.wait(60)
+print(seen, took)
+"""
+
+
+def test_whoever_waits_wakes_it_seldom_and_comes_in_later() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, str(DOOR)],
+        capture_output=True, text=True, timeout=100, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    looks, seconds = map(float, done.stdout.split())
+    assert 0 < looks <= seconds / PAUSE + 2, (looks, seconds)
+    # One line, however many come.
+    (line,) = done.stderr.splitlines()
+    assert "waits: Too many open files" in line, line
