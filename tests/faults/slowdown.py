@@ -1,11 +1,11 @@
 """What strangers cost a job that runs: python tests/faults/slowdown.py [ROUNDS [CROWD]]
 
 Two ranks reduce 1 MiB over TCP, as if on two hosts. In turn nobody is there for five seconds, and
-then for five seconds there are idle connections to each port (10,000), which have just come and
-which the ranks turn away as fast as they do, beside strangers who say something, fifty a second at
-each port. The strangers get what processor the ranks leave, as if they were on a machine of their
-own. Prints the steps a second and the ranks' processor time for a step, each alone, beset and their
-ratio, and the medians of the ratios.
+then for five seconds there are strangers who say nothing (10,000 for each port), who have all just
+dialled and whom the ranks let in and turn away as fast as they do, beside others who say something,
+fifty a second at each port. The strangers get what processor the ranks leave, as if they were on a
+machine of their own. Prints the steps a second and the ranks' processor time for a step, each
+alone, beset and their ratio, and the medians of the ratios.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def come(ports: list[strangers.Address], crowd: int, there: Event) -> None:
     """What the strangers do until they are ended."""
     os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
     crowds = [strangers.Crowd(port, crowd) for port in ports]
-    print(f"  {sum(one.await_all() for one in crowds)} connections", file=sys.stderr)
+    print(f"  {sum(one.await_dialled() for one in crowds)} have dialled", file=sys.stderr)
     there.set()
     while True:
         for port in ports:

@@ -6,9 +6,11 @@ As a program, idle ones: python strangers.py HOST PORT COUNT
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import random
 import resource
+import select
 import socket
 import subprocess
 import sys
@@ -19,6 +21,11 @@ import wire_format
 
 Address = tuple[str, int]
 SPARE = 32  # descriptors that a process has besides
+# That a crowd may take to come, and after which somebody of it dials again: a kernel whose queue is
+# full forgets who dials, and hears of them after ever longer pauses.
+COMING_SECONDS, REDIAL_SECONDS = 90.0, 0.5
+# A dial that is reset has come through before; one that nobody hears is refused.
+_CAME = (0, errno.ECONNRESET, errno.EPIPE)
 
 
 def _speak(address: Address, text: bytes, listen: float = 0.0) -> bytes:
@@ -103,8 +110,16 @@ class Crowd:
             for one in counts
         ]  # fmt: skip
 
+    def await_dialled(self) -> int:
+        """Until all have dialled, whether they were let in or not; how many that are."""
+        return self._told()
+
     def await_all(self) -> int:
-        """Until all have come; how many that are."""
+        """Until all have come, or some do not in time; how many connections there have been."""
+        self._told()
+        return self._told()
+
+    def _told(self) -> int:
         return sum(int(one.stdout.readline()) for one in self._holders if one.stdout)
 
     def leave(self) -> None:
@@ -116,14 +131,44 @@ def _hold(address: Address, count: int) -> None:
     """Until standard input ends."""
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
-    links = []
-    for _ in range(count):
-        link = socket.socket()
-        link.setblocking(False)
-        link.connect_ex(address)
-        links.append(link)
-    print(len(links), flush=True)
+    there = []  # also those that were turned away again
+    dials = [_Dial(address) for _ in range(count)]
+    print(count, flush=True)
+    end = time.monotonic() + COMING_SECONDS
+    while dials and time.monotonic() < end:
+        time.sleep(0.1)
+        for dial in dials:
+            dial.look()
+        there += [dial.link for dial in dials if dial.outcome in _CAME]
+        dials = [dial.again() for dial in dials if dial.outcome is None]
+    print(len(there), flush=True)
     sys.stdin.read()
+
+
+class _Dial:
+    """Somebody who has dialled. `outcome` is an error's number, 0 if it came through, and None as
+    long as it waits: a full queue of the kernel's takes no more, and says nothing."""
+
+    def __init__(self, address: Address) -> None:
+        self.link = socket.socket()
+        self.link.setblocking(False)
+        self._address = address
+        self._since = time.monotonic()
+        code = self.link.connect_ex(address)
+        self.outcome = None if code == errno.EINPROGRESS else code
+
+    def look(self) -> None:
+        look = select.poll()
+        look.register(self.link, select.POLLOUT)
+        if self.outcome is None and look.poll(0):
+            self.outcome = self.link.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+
+    def again(self) -> _Dial:
+        """This one, or another in place of one that the kernel has forgotten."""
+        if time.monotonic() - self._since < REDIAL_SECONDS:
+            return self
+        self.link.close()
+        return _Dial(self._address)
 
 
 def ports_of(pid: int) -> set[Address]:

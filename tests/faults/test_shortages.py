@@ -33,8 +33,7 @@ def test_64_descriptors_are_enough(some: LinkedRanks) -> None:
     some.await_start()
     ports = {port for one in some.ranks.values() for port in strangers.ports_of(one.process.pid)}
     crowds = [strangers.Crowd(address, 200) for address in ports]
-    for crowd in crowds:
-        crowd.await_all()
+    assert [crowd.await_all() for crowd in crowds] == [200] * some.size
     for phase in PHASES:
         some.enter(phase)
         some.resume()
@@ -69,7 +68,7 @@ def test_strangers_at_a_rank_without_descriptors(some: LinkedRanks) -> None:
     some.await_start()
     (port,) = strangers.ports_of(some.ranks[last].process.pid)
     crowd = strangers.Crowd(port, 500)
-    crowd.await_all()
+    assert crowd.await_all() == 500
     for phase in PHASES:
         some.enter(phase)
         some.resume()
