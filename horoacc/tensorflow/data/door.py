@@ -100,6 +100,11 @@ class Door:
         self._closing, self._closed = socket.socketpair()
         self._listeners = [socket.create_server((one, 0), backlog=64) for one in addresses]
         self.addresses = [one.getsockname() for one in self._listeners]
+        self._ready = selectors.DefaultSelector()
+        self._ready.register(self._closed, selectors.EVENT_READ)
+        for listener in self._listeners:
+            listener.setblocking(False)
+            self._ready.register(listener, selectors.EVENT_READ)
         threading.Thread(target=self._listen, name="horoacc-data", daemon=True).start()
 
     def close(self) -> None:
@@ -108,15 +113,12 @@ class Door:
             self._closing.send(b"\0")
 
     def _listen(self) -> None:
-        with contextlib.ExitStack() as owned, selectors.DefaultSelector() as ready:
-            owned.enter_context(self._closing)
-            ready.register(owned.enter_context(self._closed), selectors.EVENT_READ)
-            for listener in self._listeners:
-                listener.setblocking(False)
-                ready.register(owned.enter_context(listener), selectors.EVENT_READ)
+        with contextlib.ExitStack() as owned:
+            for one in (self._closing, self._closed, *self._listeners, self._ready):
+                owned.enter_context(one)  # type: ignore[arg-type]
             while True:
                 pause = _PAUSE
-                for key, _ in ready.select():
+                for key, _ in self._ready.select():
                     if key.fileobj is self._closed:
                         return
                     pause = max(pause, self._let_in(key.fileobj))  # type: ignore[arg-type]
