@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from faulted_jobs import Holdups
 from gates import Fault, Passage
 from launcher_jobs import Job
 from linked_ranks import PHASES, LinkedRanks
@@ -19,8 +20,10 @@ from linked_ranks import PHASES, LinkedRanks
 # Bytes in a frame: of its header, and beyond it of its payload.
 CONTROL_BYTES = {"magic": 1, "kind": 5, "length": 17, "payload": 33}
 DATA_BYTES = {"magic": 1, "channel": 5, "length": 29, "offset": 49, "payload": 100}
-# Far more than it takes: the machine may be busy with something else.
-NOTICE_SECONDS = 30.0
+# The fault matrix's bounds: from a reset, from a damaged byte, and beyond a limit that is set, to
+# the error. Where nothing else travels a byte is damaged with the next sign of life, one a second.
+RESET_SECONDS, DAMAGE_SECONDS, LATE_SECONDS, BEAT_SECONDS = 2.0, 1.0, 2.0, 1.0
+HANG, STALL = 3, 4
 VARIABLES = {
     "HOROACC_ALGORITHM": "canonical",  # nothing travels with the news that it is ready
     "HOROACC_TCP_STREAMS": "4",
@@ -33,9 +36,10 @@ SILENT, AGAIN = "has given no sign of life for", "gives signs of life again"
 class Rounds:
     """A job whose ranks meet again after each error."""
 
-    def __init__(self, linked: LinkedRanks, size: int = 2) -> None:
+    def __init__(self, linked: LinkedRanks, holdups: Holdups, size: int = 2) -> None:
         linked.size = size
         self.linked = linked
+        self.holdups = holdups
         self.passage = Passage(linked.port)
         self.round = 0
         self.began = 0.0
@@ -62,6 +66,7 @@ class Rounds:
 
     def befall(self, fault: Fault) -> None:
         """On all ways between rank 1 and the others."""
+        self.began = time.monotonic()
         for gate in self.passage.gates:
             gate.fault = fault
 
@@ -73,8 +78,9 @@ class Rounds:
             word,
         )
 
-    def expect(self, error: str, *texts: str) -> None:
-        """All ranks get the error, one of whose texts names the link and what is wrong with it."""
+    def expect(self, error: str, *texts: str, within: float) -> None:
+        """All ranks get the error in time, by the clock that all processes of the machine share;
+        one of their texts names the link and what is wrong with it."""
         linked = self.linked
         if linked.go.with_suffix(".idle").exists():  # who calls nothing hears of it as well
             linked.wait_for(lambda: linked.logged(" error: ") > self.logged, "the end in the log")
@@ -93,25 +99,27 @@ class Rounds:
             if said["culprit"] is not None:
                 assert said["host"] and f"rank {said['culprit']} on host" in said["hint"], told
                 assert error != "PeerLost" or "the network between" in said["hint"], told
-            assert said["time"] - self.began < NOTICE_SECONDS, told
+            assert said["time"] - self.began < self.holdups.allow(within), told
         assert any(all(text in said["text"] for text in texts) for said in told), told
 
 
 @pytest.fixture
 def rounds(linked: LinkedRanks, request: pytest.FixtureRequest) -> Iterator[Rounds]:
-    made = Rounds(linked, getattr(request, "param", 2))
-    yield made
-    made.passage.close()
+    with Holdups() as holdups:
+        made = Rounds(linked, holdups, getattr(request, "param", 2))
+        yield made
+        made.passage.close()
 
 
 @pytest.fixture
 def both(tmp_path: Path) -> Iterator[list[Rounds]]:
     """Jobs of two and of four ranks, which wait side by side."""
     made = []
-    for size in (2, 4):
-        (folder := tmp_path / f"{size} ranks").mkdir()
-        made.append(Rounds(LinkedRanks(Job(), folder), size))
-    yield made
+    with Holdups() as holdups:
+        for size in (2, 4):
+            (folder := tmp_path / f"{size} ranks").mkdir()
+            made.append(Rounds(LinkedRanks(Job(), folder), holdups, size))
+        yield made
     for one in made:
         one.passage.close()
         one.linked.kill()
@@ -124,18 +132,21 @@ def test_damage_is_an_error_that_names_the_link(rounds: Rounds) -> None:
         rounds.begin()
         rounds.passage.control.fault = Fault(flip=("to", byte))
         what = "broken header" if part == "magic" else "damaged on its way"
-        rounds.expect("PeerLost", "lost the control link to rank 0", what)
+        lost = "lost the control link to rank 0"
+        rounds.expect("PeerLost", lost, what, within=DAMAGE_SECONDS)
     for part, byte in DATA_BYTES.items():
         rounds.begin()
         rounds.passage.data.fault = Fault(flip=("from", byte))
         what = {"magic": "broken header", "payload": "bytes of a message were damaged"}
         text = what.get(part, "the header of a frame was damaged")
-        rounds.expect("PeerLost", "lost the data links to rank 1", "of 4", text)
+        lost = "lost the data links to rank 1"
+        rounds.expect("PeerLost", lost, "of 4", text, within=DAMAGE_SECONDS)
     # Of ranks that submit nothing the signs of life are damaged.
     for phase, way in (("negotiating", "to"), ("idle", "from")):
         rounds.begin(phase)
         rounds.passage.control.fault = Fault(flip=(way, CONTROL_BYTES["kind"]))
-        rounds.expect("PeerLost", "lost the control link to rank", "damaged on its way")
+        lost, within = "lost the control link to rank", BEAT_SECONDS + DAMAGE_SECONDS
+        rounds.expect("PeerLost", lost, "damaged on its way", within=within)
     rounds.begin()
     rounds.linked.end()
 
@@ -147,10 +158,10 @@ def test_a_reset_ends_the_job_in_every_phase(rounds: Rounds) -> None:
     for phase in ("collective", "negotiating", "idle"):
         rounds.begin(phase)
         rounds.passage.control.reset(0)
-        rounds.expect("PeerLost", "lost the control link to rank")
+        rounds.expect("PeerLost", "lost the control link to rank", within=RESET_SECONDS)
         rounds.begin(phase)
         rounds.passage.data.reset(3 if phase == "idle" else 0)
-        rounds.expect("PeerLost", "lost the data links to rank", "of 4")
+        rounds.expect("PeerLost", "lost the data links to rank", "of 4", within=RESET_SECONDS)
     # While they leave: that may be noticed or not, but holds up nobody.
     rounds.begin("idle")
     rounds.passage.control.reset(0)
@@ -185,11 +196,13 @@ def test_delay_and_stalls_are_no_deaths(both: list[Rounds]) -> None:
 
 def test_data_that_never_come_are_told_of(rounds: Rounds) -> None:
     """Both ranks live and have submitted the tensor; what one sends is taken, and goes nowhere."""
-    rounds.start(HOROACC_STALL_CHECK_TIME_SECONDS="1", HOROACC_STALL_SHUTDOWN_TIME_SECONDS="4")
+    rounds.start(
+        HOROACC_STALL_CHECK_TIME_SECONDS="1", HOROACC_STALL_SHUTDOWN_TIME_SECONDS=str(STALL)
+    )
     rounds.begin()
     rounds.passage.data.fault = Fault(stalled=("to",))
     text = "was submitted by all ranks, but nothing of it has gone on here"
-    rounds.expect("Timeout", text, "does not arrive")
+    rounds.expect("Timeout", text, "does not arrive", within=STALL + LATE_SECONDS)
     told = [line for one in rounds.linked.ranks.values() for line in one.warnings()]
     assert any(text in line for line in told), told
     rounds.begin()
@@ -199,13 +212,14 @@ def test_data_that_never_come_are_told_of(rounds: Rounds) -> None:
 def test_a_way_that_carries_nothing_ends_both_sides(both: list[Rounds]) -> None:
     """Nothing is lost and nothing closed, as if something between had stopped: heartbeats tell."""
     for rounds in both:
-        rounds.start(HOROACC_HANG_LIMIT_SECONDS="3", HOROACC_SILENCE_WARNING_SECONDS="0")
+        rounds.start(HOROACC_HANG_LIMIT_SECONDS=str(HANG), HOROACC_SILENCE_WARNING_SECONDS="0")
     for phase, ways in zip(PHASES, (("to",), ("from",), ("to", "from")), strict=True):
         for rounds in both:
             rounds.begin(phase)
+        for rounds in both:
             rounds.befall(Fault(stalled=ways))
         for rounds in both:
-            rounds.expect("Timeout", SILENT)
+            rounds.expect("Timeout", SILENT, within=HANG + LATE_SECONDS)
     # Who leaves waits for no answer.
     for rounds in both:
         rounds.begin("idle")

@@ -14,10 +14,11 @@ from collections.abc import Callable
 
 import pytest
 import strangers
-from faulted_jobs import PHASES, FaultedJob
+from faulted_jobs import PHASES, FaultedJob, Holdups
 from launcher_jobs import Job
 from linked_ranks import free_port
 
+END_SECONDS = 5.0  # the fault matrix's bound
 ALL = [*itertools.product((2, 4), (*PHASES, "shutdown"))]
 
 
@@ -27,10 +28,15 @@ def test_the_launcher_is_told(another: Callable[..., FaultedJob]) -> None:
     told = [*zip(jobs, numbers, strict=False)]
     for job in jobs:
         job.await_phase()
-    for job, number in told:
-        job.process.send_signal(number)
-    for job, number in told:
-        assert job.end() == 128 + number, (job.size, job.phase, job.err)
+    with Holdups() as holdups:
+        begun = time.monotonic()
+        for job, number in told:
+            job.process.send_signal(number)
+        for job, number in told:
+            assert job.end() == 128 + number, (job.size, job.phase, job.err)
+        took = time.monotonic() - begun
+    print(f"the jobs ended after {took:.1f} s")
+    assert took < holdups.allow(END_SECONDS)
 
 
 def test_a_rank_is_told(another: Callable[..., FaultedJob]) -> None:

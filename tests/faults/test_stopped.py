@@ -17,10 +17,19 @@ from launcher_jobs import Job
 REPORT_SECONDS, LATE_SECONDS = 6.0, 2.0
 LIMIT = 4
 SILENT = re.compile(r"rank 1 \(.*it is stopped.*\) has given no sign of life for (\d+) s")
+AGAIN = "rank 1 gives signs of life again"
 
 
 def _reported(job: FaultedJob) -> bool:
     return any(map(SILENT.search, job.warnings()))
+
+
+def _reports(job: FaultedJob) -> int:
+    """How often the silence was told of. (After it a machine that holds up the rank for so long
+    makes another one.)"""
+    lines = job.warnings()
+    back = [place for place, line in enumerate(lines) if AGAIN in line]
+    return sum(bool(SILENT.search(line)) for line in lines[: back[0] if back else None])
 
 
 def _start_all(another: Callable[..., FaultedJob], **variables: str) -> list[FaultedJob]:
@@ -38,6 +47,7 @@ def _start_all(another: Callable[..., FaultedJob], **variables: str) -> list[Fau
     for job in jobs:
         job.await_phase()
     for job in jobs:
+        job.err.clear()  # what the machine's load had them tell before
         job.signal(1, signal.SIGSTOP)
     return jobs
 
@@ -54,10 +64,7 @@ def test_it_is_reported_and_goes_on(another: Callable[..., FaultedJob]) -> None:
     for job in jobs:
         if job.phase != "shutdown":
             job.wait_for(
-                lambda job=job: any(
-                    "rank 1 gives signs of life again" in line for line in job.warnings()
-                ),
-                "the second report",
+                lambda job=job: any(AGAIN in line for line in job.warnings()), "the second report"
             )
         job.go.touch()
     for job in jobs:
@@ -67,8 +74,7 @@ def test_it_is_reported_and_goes_on(another: Callable[..., FaultedJob]) -> None:
         for rank, told in job.told.items():
             assert told.get("error") == ("Aborted" if left_alone and rank == 1 else None), told
         # Once, whoever says it.
-        reports = sum(bool(SILENT.search(line)) for line in job.warnings())
-        assert reports == 1 or (left_alone and reports == 0), job.warnings()
+        assert _reports(job) == 1 or (left_alone and _reports(job) == 0), job.warnings()
 
 
 def test_it_is_reported_after_five_seconds(faulted: FaultedJob, tmp_path: Path) -> None:
@@ -100,7 +106,7 @@ def test_it_ends_the_job_at_the_limit(another: Callable[..., FaultedJob]) -> Non
     for job in jobs:
         survivors = [told for rank, told in job.told.items() if rank != 1]
         assert len(survivors) == job.size - 1
-        for told in survivors if job.phase in ("negotiating", "collective") else []:
+        for told in survivors if job.phase != "shutdown" else []:
             # By the clock that all processes of the machine share.
             assert (told["at_ns"] - stopped) / 1e9 < holdups.allow(LIMIT + LATE_SECONDS), told
     for job in jobs:

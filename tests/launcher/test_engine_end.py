@@ -228,7 +228,8 @@ def test_a_stalled_tensor_is_named_and_ends_the_job(job: Job, tmp_path: Path, wa
     for rank in range(3):
         (told,) = result.of(rank)
         assert "'allreduce.late' was not submitted by rank(s) 1 " in told, told
-    warnings = [line for line in result.err.splitlines() if "warning" in line]
-    assert len(warnings) == 1, result.err
-    assert re.search(r"allreduce\.late.*rank\(s\) 1 have not submitted", warnings[0]), warnings
+    lines = [line for line in result.err.splitlines() if " warning: " in line]
+    # Of what came before others may be told, if the machine held up a rank for so long.
+    (warning,) = [line for line in lines if "'allreduce.late'" in line]
+    assert "rank(s) 1 have not submitted" in warning, warning
     job.expect_nothing_left()
