@@ -1,9 +1,9 @@
 """Lets the core ask where this process's interpreter is, whatever it is doing.
 
 A thread of its own waits for the core's questions and answers while it holds the interpreter's
-lock: no other thread moves meanwhile. If the lock is not to be had soon, because one thread holds
-it in a long call, the core sends itself a signal, whose handler (`faulthandler`'s) writes the
-stacks without the lock.
+lock: no other thread moves meanwhile. If the lock is not to be had soon, a copy of the process that
+the core makes for that raises a signal, whose handler (`faulthandler`'s) writes the copied stacks
+without the lock.
 """
 
 from __future__ import annotations
@@ -12,19 +12,21 @@ import contextlib
 import faulthandler
 import fcntl
 import os
-import re
 import signal
 import socket
+import sys
 import threading
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from types import FrameType
+
     from horoacc._core import Engine
 
 __all__ = ["StackWatch"]
 
 _MOST_BYTES = 60_000
-_OWN_SECTION = re.compile(rb"Current thread .*?\n\n", re.DOTALL)
+_MOST_FRAMES = 100
 
 
 class StackWatch:
@@ -82,14 +84,36 @@ def _stack_file() -> int:
 
 def _answer(questions: socket.socket) -> None:
     """Answers until the other end is shut down."""
-    file = _stack_file()
-    try:
+    # Nobody asks any more once the socket fails.
+    with contextlib.suppress(OSError):
         while question := questions.recv(64):
-            os.ftruncate(file, 0)
-            faulthandler.dump_traceback(file=file, all_threads=True)
-            stacks = _OWN_SECTION.sub(b"", os.pread(file, _MOST_BYTES, 0), count=1)
-            questions.send(question + stacks)
-    except OSError:  # nobody asks any more
-        pass
-    finally:
-        os.close(file)
+            questions.send(question + _stacks())
+
+
+def _stacks() -> bytes:
+    """As faulthandler writes them, which shows no more than a hundred threads: a section for each.
+
+    The main thread's is the last, and whole; the others' are there as they fit.
+    """
+    frames = sys._current_frames()
+    frames.pop(threading.get_ident(), None)
+    main = threading.main_thread().ident or 0
+    last = _section(main, frames.pop(main, None))
+    room = _MOST_BYTES - len(last)
+    sections = []
+    for thread, frame in frames.items():
+        section = _section(thread, frame)
+        room -= len(section)
+        if room < 0:
+            break
+        sections.append(section)
+    return b"\n".join([*sections, last])
+
+
+def _section(thread: int, frame: FrameType | None) -> bytes:
+    lines = [f"Thread 0x{thread:016x} (most recent call first):"]
+    while frame is not None and len(lines) <= _MOST_FRAMES:
+        code = frame.f_code
+        lines.append(f'  File "{code.co_filename}", line {frame.f_lineno} in {code.co_name}')
+        frame = frame.f_back
+    return ("\n".join(lines) + "\n").encode(errors="replace")

@@ -146,11 +146,13 @@ def _last(record: Record) -> str:
 
 
 def _place(stack: str) -> str:
-    """The innermost lines of the main thread, which faulthandler writes last."""
+    """The innermost lines of the main thread, whose section is the last."""
     frames: list[str] = []
     for line in stack.splitlines():
         if line.startswith(("Thread ", "Current thread ")):
             frames = []
+        elif line == "...":  # more threads than faulthandler writes: the main one is left out
+            return ""
         elif line.startswith("  File "):
             path, _, rest = line.removeprefix('  File "').partition('", line ')
             number, _, function = rest.partition(" in ")

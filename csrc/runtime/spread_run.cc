@@ -126,12 +126,21 @@ Result<PayloadTensor> SpreadRun::TensorOf(const Call& call, size_t t) {
   return tensor;
 }
 
+// An average that fits into float16 must not pass a sum on its way that does not.
+void SpreadRun::DivideFirst(std::vector<PayloadTensor>& tensors) {
+  for (PayloadTensor& tensor : tensors) {
+    if (tensor.type != DType::kFloat16) continue;
+    tensor.scale = {tensor.scale.pre / tensor.scale.divisor, tensor.scale.post, 1.0};
+  }
+}
+
 Status SpreadRun::Add(Goal goal, uint64_t bytes, uint32_t root, Payload payload) {
   const std::string_view name =
       SelectAlgorithm({goal, bytes}, *surroundings_.settings, set_.choice());
   if (runs_.empty()) algorithm_ = name;
   HA_ASSIGN(const SpreadSet::Scheduled scheduled, set_.Schedule(name, root));
   payload.wide = canonical() && scheduled.schedule->facts().in_rank_order;
+  if (!payload.wide) DivideFirst(payload.tensors);
   RunOptions options;
   options.collective = {surroundings_.set, set_.NextRun()};
   const uint64_t window = surroundings_.settings->window_bytes;

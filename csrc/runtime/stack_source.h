@@ -11,7 +11,7 @@ namespace horoacc {
 /// The binding of an interpreter answers in two ways. A thread of the interpreter's own, which
 /// holds its lock as it looks, so that no stack changes under it. And, for an interpreter whose
 /// lock is not to be had, a signal whose handler writes the stacks without it, as CPython's
-/// faulthandler does; it goes to the asking thread, so that no other is disturbed.
+/// faulthandler does; a copy of the process raises it, so that stacks that change harm nobody.
 class StackSource {
  public:
   /// How often somebody has asked for a record of the flight by a signal of his own.
@@ -22,13 +22,14 @@ class StackSource {
   /// the other end with the answer behind it.
   void Set(int talk, int signal, int fd, Requests requests);
   /// Sections "Thread ...:" with lines `  File "x.py", line 7 in f`, the main thread's last. "":
-  /// there is no interpreter. Takes up to 0.3 s if the interpreter's lock is held.
+  /// there is no interpreter. Takes 0.3 s more if the interpreter's lock is held, and 2 s at most.
   [[nodiscard]] std::string Take();
   /// Has somebody asked since the last call?
   [[nodiscard]] bool WasAsked();
 
  private:
-  std::optional<std::string> AskInterpreter();
+  bool AskInterpreter();
+  [[nodiscard]] std::optional<std::string> HearInterpreter(int64_t deadline_ns) const;
   std::string AskHandler() const;
 
   std::mutex mutex_;

@@ -131,11 +131,9 @@ bool AlgorithmChoice::RankOrderIsCheap(Goal goal) {
 
 std::string_view AlgorithmChoice::For(Goal goal, uint64_t bytes, bool in_rank_order) {
   // With one candidate, who makes its schedule tells what is too many.
-  const bool measured = std::ranges::any_of(Algorithms(), [&](const Algorithm& algorithm) {
-    return algorithm.goal == goal && Measured(algorithm);
-  });
-  const Algorithm* const chosen =
-      in_rank_order ? InRankOrder(goal) : Quickest(goal, bytes, measured).algorithm;
+  const Algorithm* chosen =
+      in_rank_order ? InRankOrder(goal) : Quickest(goal, bytes, true).algorithm;
+  if (chosen == nullptr) chosen = Quickest(goal, bytes, false).algorithm;  // none was measured
   return chosen != nullptr ? chosen->name : std::string_view();
 }
 

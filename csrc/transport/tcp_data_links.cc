@@ -77,6 +77,7 @@ class Links final : public TcpDataLinks {
   int64_t armed_ns_ = INT64_MAX;
   int64_t look_after_ns_ = 0;
   std::unique_ptr<TcpDialing> dialing_;
+  int streams_dialed_ = 0;
   std::vector<std::unique_ptr<TcpPeer>> peers_;  ///< by rank; this one's stays without connections
   bool knocked_ = false;                         ///< dialing has something to do
   std::vector<bool> dialed_;
@@ -199,7 +200,8 @@ int Links::StreamsTo(int peer) const {
   if (options_.streams > 0) return std::min(options_.streams, kMostStreams);
   // Within a host nothing limits a connection.
   if (places_[peer].host == places_[rank_].host) return 1;
-  return std::clamp(kStreamsInAll / static_cast<int>(places_.size()), 1, kStreamsAcross);
+  // Most algorithms reach few peers, of however many there are.
+  return streams_dialed_ + kStreamsAcross <= kStreamsInAll ? kStreamsAcross : 1;
 }
 
 /// Sees to it that there will be connections.
@@ -211,7 +213,9 @@ Status Links::Reach(const LinkSpec& spec) {
   if (spec.slots < 1) return MakeError(ErrorKind::kInvalid, "a link has at least one slot");
   if (spec.peer > rank_ && !dialed_[spec.peer]) {
     dialed_[spec.peer] = true;
-    dialing_->Dial(spec.peer, StreamsTo(spec.peer));
+    const int streams = StreamsTo(spec.peer);
+    streams_dialed_ += streams;
+    dialing_->Dial(spec.peer, streams);
     Arm();
   }
   return {};

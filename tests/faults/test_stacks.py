@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from launcher_jobs import Job
 
 # In place of the core, which asks over the same socket.
@@ -25,14 +27,14 @@ def run():
     while not over.is_set():
         churn(40)
 
-sys.setswitchinterval(1e-5)
+sys.setswitchinterval(1e-3)
 core, over, all_run = Core(), threading.Event(), threading.Barrier(5)
 watch = StackWatch(core, False)
 threads = [threading.Thread(target=run) for _ in range(4)]
 for thread in threads:
     thread.start()
 all_run.wait()
-for k in range(300):
+for k in range(50):
     question = k.to_bytes(4, "little")
     core.talk.send(question)
     answer = core.talk.recv(1 << 17)
@@ -46,6 +48,75 @@ for thread in threads:
 core.talk.close()
 watch.close()
 assert threading.active_count() == 1
+"""
+
+# Threads that take turns at the interpreter's lock, which none gives up soon: the one that answers
+# has to wait, and stacks move meanwhile.
+CROWDED = """
+import random, sys, threading, time
+import numpy as np
+import horoacc as hvd
+hvd.init()
+sys.setswitchinterval(0.1)
+sys.setrecursionlimit(3000)
+go, over = threading.Event(), threading.Event()
+
+def churn(depth):
+    return depth and churn(depth - 1)
+
+def run():
+    go.wait()
+    while not over.is_set():
+        churn(random.randrange(900))
+
+def compute():
+    go.set()
+    time.sleep(4)
+    over.set()
+
+late = hvd.rank() == 1
+threads = [threading.Thread(target=run) for _ in range(6 * late)]
+for thread in threads:
+    thread.start()
+hvd.barrier()
+if late:
+    compute()
+handles = []
+for k in range(20):
+    handles.append(hvd.allreduce_async(np.ones(3), op=hvd.Sum, name=f"t{k}"))
+    if not late:
+        time.sleep(0.1)
+print([hvd.synchronize(handle).tolist() for handle in handles] == 20 * [[2.0] * 3], flush=True)
+for thread in threads:
+    thread.join()
+"""
+
+# More threads than faulthandler writes, and deep ones.
+MANY = """
+import threading, time
+import numpy as np
+import horoacc as hvd
+hvd.init()
+over = threading.Event()
+
+def wait(depth):
+    if depth == 0:
+        over.wait()
+    else:
+        wait(depth - 1)
+
+def load():
+    time.sleep(3)
+
+late = hvd.rank() == 1
+threads = [threading.Thread(target=wait, args=(60,)) for _ in range(110 * late)]
+for thread in threads:
+    thread.start()
+hvd.barrier()
+if late:
+    load()
+print(hvd.allreduce(np.ones(2), op=hvd.Sum, name="late").tolist(), flush=True)
+over.set()
 """
 
 USERS = """
@@ -78,6 +149,26 @@ def test_stacks_are_taken_while_all_threads_run() -> None:
         [sys.executable, "-c", MOVES], capture_output=True, text=True, timeout=300, check=False
     )
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("hosts", ["", "1+1"])
+def test_stacks_that_move_while_they_are_read_harm_nobody(hosts: str) -> None:
+    with Job() as job:
+        result = job.run(
+            "--tcp", "-np", "2", sys.executable, "-c", CROWDED,
+            HOROACC_STALL_CHECK_TIME_SECONDS="1", HOROACC_PARTED_HOSTS=hosts,
+        )  # fmt: skip
+    assert result.of(0) == result.of(1) == ["True"], result
+    assert re.search(r"rank\(s\) 1 have not submitted", result.err), result
+
+
+def test_the_main_thread_of_many_is_shown() -> None:
+    with Job() as job:
+        result = job.run(
+            "--tcp", "-np", "2", sys.executable, "-c", MANY, HOROACC_STALL_CHECK_TIME_SECONDS="1"
+        )
+    assert result.of(0) == result.of(1) == ["[2.0, 2.0]"], result
+    assert re.search(r"; rank 1 is in load \(<string>:\d+\) < <module>", result.err), result
 
 
 def test_a_script_takes_the_signal_for_itself(tmp_path: Path) -> None:

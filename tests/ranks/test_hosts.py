@@ -197,6 +197,32 @@ def test_order_of_summation_by_default(ranks: int) -> None:
         oracle.same_bits(bucket[1], got[-257:], f"beside {others} others")
 
 
+@pytest.mark.parametrize(
+    "env",
+    [
+        *(parted(hosts, HOROACC_REDUCTION="auto") for hosts in ("2+1", "2+2", "1+1+1+1")),
+        parted("2+2", HOROACC_REDUCTION="fast"),
+        parted("2+2", HOROACC_ALGORITHM="ring"),
+    ],
+)
+@pytest.mark.ranks(3, 4)
+def test_an_average_fits_though_the_sum_does_not(ranks: int) -> None:
+    for length in (5, 3000, 100_001):
+        given = [
+            np.linspace(40_000, 60_000, length, dtype=np.float16) - 1000 * rank
+            for rank in range(ranks)
+        ]
+        mine = given[hvd.rank()]
+        wanted = np.mean(np.asarray(given, np.float64), axis=0)
+        got = hvd.allreduce(mine, name=f"halves.{length}", op=hvd.Average)
+        np.testing.assert_allclose(got.astype(float), wanted, rtol=4e-3)
+        twice = hvd.allreduce(
+            mine, name=f"scaled.{length}", op=hvd.Average, prescale_factor=0.5,
+            postscale_factor=2.0,
+        )  # fmt: skip
+        np.testing.assert_allclose(twice.astype(float), wanted, rtol=4e-3)
+
+
 @pytest.mark.parametrize("env", [parted("2+2"), parted("2+1")])
 @pytest.mark.ranks(3, 4)
 def test_sets_across_hosts_and_inside_one(ranks: int) -> None:
