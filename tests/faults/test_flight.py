@@ -8,11 +8,13 @@ import re
 import signal
 import sys
 import tempfile
+import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from faulted_jobs import FaultedJob
+from faulted_jobs import FaultedJob, Holdups
 from hypothesis import strategies as st
 from launcher_jobs import Job
 from seeds import fuzzed
@@ -21,8 +23,17 @@ from horoacc.launcher import explain
 
 PARTED = {"HOROACC_PARTED_HOSTS": "2+2"}
 STALL = {"HOROACC_STALL_CHECK_TIME_SECONDS": "1"}
+# The fault matrix's bound for the warning; when a stalled tensor ends a job here, and the bound
+# beyond it.
+WARNING_SECONDS = 1.0 + 1.0
+LIMIT, LATE_SECONDS = 2, 2.0
 # It looks for a file every now and then, and may be found at that.
 AWAITS_GO = r"(\S+ \(\S+\) < )*await_go \(faulted_rank\.py"
+
+
+def _of_the_late(lines: Iterable[str]) -> list[str]:
+    """What is told of the one tensor that is kept waiting."""
+    return [line for line in lines if "'allreduce.late'" in line]
 
 
 @pytest.mark.parametrize(("size", "variables"), [(2, {}), (4, PARTED)])
@@ -30,11 +41,16 @@ def test_a_stall_tells_where_the_missing_rank_is(
     faulted: FaultedJob, tmp_path: Path, size: int, variables: dict[str, str]
 ) -> None:
     """It sleeps; nothing of it runs but the core's own thread."""
-    faulted.start(size, "negotiating", 1, tmp_path / "go", **STALL | variables)
-    faulted.await_phase()
-    faulted.wait_for(lambda: bool(faulted.warnings()), "the warning")
-    (warning,) = faulted.warnings()
-    assert re.search(r"'allreduce\.late' has waited .* rank\(s\) 1 have not submitted it", warning)
+    with Holdups() as holdups:
+        faulted.start(size, "negotiating", 1, tmp_path / "go", **STALL | variables)
+        # A machine that holds up a rank for a second has others tell of what came before, too.
+        faulted.wait_for(lambda: _of_the_late(faulted.warnings()), "the warning")
+    (warning,) = _of_the_late(faulted.warnings())
+    (waited,) = re.findall(r"has waited for (\d+) s", warning)
+    # By the clock of who tells, in whole seconds.
+    assert 1 <= int(waited) <= holdups.allow(WARNING_SECONDS)
+    missing = r"rank\(s\) ([023], )*1(, [23])* have not submitted it"
+    assert re.search(r"'allreduce\.late' has waited .* " + missing, warning), warning
     waits = r"; rank 1 is in " + AWAITS_GO + r":\d+\) < run \(faulted_rank\.py:\d+\) <"
     assert re.search(waits, warning), warning
     (tmp_path / "go").touch()
@@ -61,7 +77,7 @@ def test_a_rank_that_holds_the_interpreter_is_asked_as_well_and_is_not_silent() 
             "--tcp", "-np", "2", sys.executable, "-c", HOLDS_THE_LOCK,
             HOROACC_STALL_CHECK_TIME_SECONDS="1", HOROACC_SILENCE_WARNING_SECONDS="3",
         )  # fmt: skip
-    (warning,) = [line for line in result.err.splitlines() if "warning" in line]
+    (warning,) = _of_the_late(line for line in result.err.splitlines() if " warning: " in line)
     assert re.search(r"; rank 1 is in compute \(<string>:8\) < <module>", warning), warning
     assert result.of(0) == result.of(1) == ["[2.0, 2.0]"]
 
@@ -70,13 +86,18 @@ def test_a_time_out_leaves_records_that_explain_it(faulted: FaultedJob, tmp_path
     folder = tmp_path / "flight"
     faulted.start(
         4, "negotiating", 2, tmp_path / "go", "--tcp", "--flight-dir", str(folder),
-        HOROACC_STALL_SHUTDOWN_TIME_SECONDS="2", **STALL,
+        HOROACC_STALL_SHUTDOWN_TIME_SECONDS=str(LIMIT), **STALL,
     )  # fmt: skip
-    faulted.wait_for(lambda: len(faulted.told) == 3, "the others' end")
+    faulted.await_phase()
+    begun = time.monotonic_ns()
+    with Holdups() as holdups:
+        faulted.wait_for(lambda: len(faulted.told) == 3, "the others' end")
     (tmp_path / "go").touch()
     assert faulted.end() == 9
     for told in faulted.told.values():
         assert (told["error"], told["culprit"]) == ("Timeout", 2), told
+        # By the clock that all processes of the machine share.
+        assert (told["at_ns"] - begun) / 1e9 < holdups.allow(LIMIT + LATE_SECONDS), told
         assert told["tensor"] == "allreduce.late" and "horoaccrun explain" in told["hint"], told
     lines = explain.explain(folder)
     words = r"Ranks 0, 1, 3 wait for rank 2 in 'allreduce\.late' since \d\d:\d\d:\d\d, for \d+ s; "
