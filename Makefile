@@ -17,19 +17,16 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 NATIVE = build/cmake-$(shell $(BIN)/python -c "import sysconfig; print(sysconfig.get_config_var('SOABI'))")
 MPICH_VERSION := 5.0.2
 
-.PHONY: setup build demo test test-programs test-cpp test-python check bench tsan asan cuda-all clean distclean
+.PHONY: setup build demo test test-cpp test-python check bench tsan asan cuda-all clean distclean
 .DELETE_ON_ERROR:
 
 demo: build
 	$(BIN)/horoaccrun -np 2 python examples/torch_digits.py
 
-test: test-programs
-	python tests/lanes.py --ctest $(NATIVE)
+test: test-cpp test-python
 
-test-programs: build
+test-cpp: build
 	cmake --build $(NATIVE) --target cpp_tests -j $(JOBS)
-
-test-cpp: test-programs
 	ctest --test-dir $(NATIVE) --output-on-failure -j 2
 
 test-python: build

@@ -76,7 +76,8 @@ def _start(
             stderr=stderr_end,
             pass_fds=passed,
             start_new_session=True,
-            preexec_fn=die_with_parent(),
+            # Before it can start anything: what it has started must not outlive the launcher either.
+            preexec_fn=supervisor.watchdog.guarded(die_with_parent()),
         )
     except OSError:
         os.close(stdout)

@@ -139,6 +139,15 @@ class Watchdog:
         """Puts a group under watch."""
         self._tell(f"+{group}\n")
 
+    def guarded(self, prepare: Callable[[], None]) -> Callable[[], None]:
+        """What a new child does before it runs its program, and its group put under watch by it."""
+
+        def both() -> None:
+            prepare()
+            self.add(os.getpid())
+
+        return both
+
     def remove(self, group: int) -> None:
         """Forgets a group that is gone: its number may be another's soon."""
         self._tell(f"-{group}\n")

@@ -1,13 +1,12 @@
-"""Runs the tests in lanes, side by side: python tests/lanes.py [--ctest DIR] [pytest's arguments].
+"""Runs the Python tests in lanes, side by side: python tests/lanes.py [pytest's arguments].
 
 Tests with real jobs wait for processes, time-outs and each other most of the time; so five pytests
-keep two cores busy, and with `--ctest` the C++ tests of a build directory besides. What the last
-lane says is shown at once, what the others say when all have ended.
+keep two cores busy. What the last lane says is shown at once, what the others say when all have
+ended.
 """
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import os
 import subprocess
@@ -52,10 +51,7 @@ def start(command: list[str], said: IO[bytes]) -> subprocess.Popen[bytes]:
 
 def main() -> int:
     """Gives the exit code of a lane that failed, or 0."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--ctest", metavar="DIR", help="a build directory with C++ tests")
-    options, chosen = parser.parse_known_args()
-    pytest = [sys.executable, "-m", "pytest", *chosen]
+    pytest = [sys.executable, "-m", "pytest", *sys.argv[1:]]
     commands = []
     for number, names in enumerate(LANES):
         paths = [str(TESTS / name) for name in names]
@@ -64,8 +60,6 @@ def main() -> int:
         commands.append([*pytest, *paths, *without(number), *kept])
     # No lane is to wait for the compiler in a test.
     print(ops.prepare(["python"], os.environ), end="", flush=True)
-    if options.ctest:
-        commands.append(["ctest", "--test-dir", options.ctest, "--output-on-failure"])
     began = time.monotonic()
     with contextlib.ExitStack() as ends:
         outputs = [ends.enter_context(tempfile.TemporaryFile()) for _ in commands]
@@ -83,9 +77,7 @@ def main() -> int:
             said.seek(0)
             sys.stdout.buffer.write(said.read())
         print(f"all lanes: {time.monotonic() - began:.0f} s", flush=True)
-    # ctest's exit codes mean other things.
-    by_pytest = {*codes[: len(LANES)], last.returncode} - {0, NO_TESTS}
-    return max({*by_pytest, *codes[len(LANES) :]}, default=0)
+    return max({*codes, last.returncode} - {0, NO_TESTS}, default=0)
 
 
 if __name__ == "__main__":
