@@ -76,7 +76,7 @@ def _start(
             stderr=stderr_end,
             pass_fds=passed,
             start_new_session=True,
-            # Before it can start anything: what it has started must not outlive the launcher either.
+            # Before it can start anything that might outlive a killed launcher.
             preexec_fn=supervisor.watchdog.guarded(die_with_parent()),
         )
     except OSError:
