@@ -74,7 +74,7 @@ struct Row {
   uint8_t notify = 0;  ///< this rank must be woken for the decision (it has a callback)
   uint8_t on_gpu = 0;  ///< 1 + the number of the GPU in the rank's process; 0: the host's memory
   uint8_t stays_on_gpu = 0;  ///< nothing of it was copied to the host, and its results need not be
-  TensorRow tensor;    ///< the only tensor, if tensors == 1
+  TensorRow tensor;          ///< the only tensor, if tensors == 1
 };
 
 inline constexpr uint64_t kUndecided = std::numeric_limits<uint64_t>::max();
