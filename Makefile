@@ -27,7 +27,7 @@ test: test-cpp test-python
 
 test-cpp: build
 	cmake --build $(NATIVE) --target cpp_tests -j $(JOBS)
-	ctest --test-dir $(NATIVE) --output-on-failure -j 2
+	ctest --test-dir $(NATIVE) --output-on-failure -j 3
 
 test-python: build
 	python tests/lanes.py

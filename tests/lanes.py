@@ -21,7 +21,7 @@ from horoacc.launcher import ops
 TESTS = Path(__file__).resolve().parent
 # By folder or module; everything else is in the last lane. Each takes about as long as the others.
 LANES = (
-    ("launcher",),
+    ("launcher", "faults/test_strangers.py", "ranks/test_adasum.py"),
     (
         *("examples", "install", "lab", "torch_api", "torch_distributed"),
         *("ranks/test_arena.py", "ranks/test_small_shm.py"),
