@@ -2,9 +2,9 @@
 
 PHASE is what the ranks are at when it does: `idle` (nobody calls), `negotiating` (the victim does
 not submit what the others wait for), `collective` (one large reduction after the other),
-`shutdown` (the others leave) or `leaving` (the victim does, while the others wait for it). Who
-waits or reduces does so until the file GO is there. Each rank prints a line of JSON when it is at
-it, and one at its end: what it was told, when, and what it still holds.
+`shutdown` (the others leave) or `leaving` (the victim does once GO is there, while the others wait
+for it). Who waits or reduces does so until the file GO is there. Each rank prints a line of JSON
+when it is at it, and one at its end: what it was told, when, and what it still holds.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def run() -> None:
     hvd.allreduce_(arrays[0], op=hvd.Average, name="warm")
     hvd.barrier()
     say(at=phase, pid=os.getpid())
-    if phase == "idle" or (me == victim and phase not in ("collective", "leaving")):
+    if phase == "idle" or (me == victim and phase != "collective"):
         await_go()
     if (phase == "shutdown" and me != victim) or (phase == "leaving" and me == victim):
         return
