@@ -9,6 +9,7 @@ a parameter's value leaves out its other sizes.
 from __future__ import annotations
 
 import inspect
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -31,6 +32,9 @@ def pytest_configure(config: pytest.Config) -> None:
     )
     config.addinivalue_line("markers", "only_ranks(*sizes): leave out other sizes of `ranks`")
     config.stash[pools_key] = Pools()
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        # A shell starts background jobs like this, and what a test starts would inherit it.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
