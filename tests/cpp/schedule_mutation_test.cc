@@ -206,6 +206,32 @@ TEST(scratch_that_is_reused_without_credit) {
   CHECK(found >= 7);
 }
 
+// One link whose credits nobody waits for. Where those of all links are needed, that shows on one
+// of them; not on each, as later messages tell of earlier ones.
+TEST(one_link_without_credit) {
+  uint32_t found = 0;
+  for (const Plan& plan : SmallPlans()) {
+    for (const Algorithm& algorithm : Algorithms()) {
+      const auto original = algorithm.make(plan);
+      if (original->scratch(0) == 0) continue;
+      const Result<Proof> right = Prove(*original, {.windows = 3, .places = 1});
+      CHECK(right.ok());
+      uint32_t on_links = 0;
+      for (const LinkUse& link : right.value().links) {
+        const Result<Proof> careless =
+            Prove(*original, {.windows = 3, .places = 1, .careless = link});
+        if (careless.ok()) continue;
+        CHECK(careless.error().message.find("overwrites") != std::string::npos);
+        ++on_links;
+      }
+      const bool needed = !Prove(*original, {.windows = 3, .places = 1, .drains = false}).ok();
+      CHECK_EQ(on_links > 0, needed);
+      found += on_links;
+    }
+  }
+  CHECK(found >= 100);
+}
+
 TEST(sums_in_another_order) {
   // Any allreduce, said to add in the order of the ranks.
   class Pretender final : public Schedule {

@@ -2,9 +2,8 @@
 // In which order the contributions of a sum were combined: expressions, each with one number.
 #include <cstddef>
 #include <cstdint>
-#include <map>
 #include <span>
-#include <utility>
+#include <unordered_map>
 
 namespace horoacc::schedule {
 
@@ -24,9 +23,9 @@ class Expressions {
   static constexpr uint32_t kLeaf = ~0u;
   uint32_t Number(uint32_t left, uint32_t right) {
     const auto next = static_cast<uint32_t>(numbers_.size() + 1);
-    return numbers_.try_emplace({left, right}, next).first->second;
+    return numbers_.try_emplace(uint64_t{left} << 32 | right, next).first->second;
   }
-  std::map<std::pair<uint32_t, uint32_t>, uint32_t> numbers_;
+  std::unordered_map<uint64_t, uint32_t> numbers_;  ///< by left and right
 };
 
 }  // namespace horoacc::schedule

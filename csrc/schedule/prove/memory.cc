@@ -22,19 +22,23 @@ Value Promised(const Facts& facts, uint32_t rank, uint32_t chunk, uint32_t whole
   const uint64_t everybody = ~uint64_t{0} >> (64 - facts.ranks);
   switch (facts.goal) {
     case Goal::kAllGather:
-      return {chunk, false, Bit(chunk), 0, 0};
+      return {.ranks = Bit(chunk), .chunk = chunk};
     case Goal::kBroadcast:
-      return {chunk, false, Bit(facts.root), 0, 0};
+      return {.ranks = Bit(facts.root), .chunk = chunk};
     case Goal::kAllToAll:
-      return {rank, false, Bit(chunk), 0, 0};
+      return {.ranks = Bit(chunk), .chunk = rank};
     default:
-      return {chunk, true, everybody, everybody, whole_sum};
+      return {.ranks = everybody,
+              .chunk = chunk,
+              .expression = whole_sum,
+              .scaled = true,
+              .finished = true};
   }
 }
 
 std::string Show(const Value& value) {
   return "chunk " + std::to_string(value.chunk) + " of ranks " + std::to_string(value.ranks) +
-         " (mask), scaled " + std::to_string(value.scaled) + (value.finished ? ", finished" : "") +
+         " (mask)" + (value.scaled ? ", scaled" : "") + (value.finished ? ", finished" : "") +
          (value.expression != 0 ? ", combined as " + std::to_string(value.expression) : "");
 }
 
@@ -65,7 +69,7 @@ void Memory::PutInputs(uint32_t window, Expressions& expressions) {
     const uint32_t base = BaseOf(rank, window, Buffer::kInput);
     for (uint32_t chunk = 0; chunk < facts_.chunks; ++chunk) {
       if (HasInput(facts_, rank, chunk)) {
-        cells_[base + chunk].value = {chunk, false, Bit(rank), 0, leaf};
+        cells_[base + chunk].value = {.ranks = Bit(rank), .chunk = chunk, .expression = leaf};
       }
     }
   }

@@ -2,6 +2,7 @@
 // Lanes, and the messages between them, while a schedule is proven.
 #include <cstdint>
 #include <deque>
+#include <string>
 #include <vector>
 
 #include "schedule/prove/memory.h"
@@ -10,12 +11,14 @@
 
 namespace horoacc::schedule {
 
+/// What a step sends, to one peer or to many.
 struct Message {
   std::vector<Value> values;
-  Extent source;  ///< where the link reads them; empty if only the sender's slot has them
-  Clock clock;
+  Extent source;  ///< where links read them; empty if only the sender's slot has them
+  std::vector<Time> clock;
   uint32_t chain = 0;
   uint32_t window = 0;
+  uint32_t untaken = 0;  ///< peers that have not taken it
 };
 
 inline constexpr uint32_t kNobody = ~0u;
@@ -23,18 +26,27 @@ inline constexpr uint32_t kNobody = ~0u;
 struct Link {
   LinkUse use;
   uint32_t sender = kNobody, receiver = kNobody;  ///< actors
-  std::deque<Message> messages;
+  std::vector<Message*> messages;                 ///< at most as many as it is deep
+  uint32_t next_of_pair = kNobody;                ///< the link of another channel
+
+  [[nodiscard]] Message* Pop() {
+    Message* message = messages.front();
+    messages.erase(messages.begin());
+    return message;
+  }
 };
 
 // One lane of one rank.
 struct Actor {
   uint32_t rank = 0, lane = 0;
   uint32_t window = 0, k = 0;
+  Step step;              ///< the k-th
+  bool fetched = false;   ///< `step` is
   bool received = false;  ///< the first half of step k is over
   bool queued = false;
-  uint32_t chain = 0;  ///< of the messages that it has waited for
-  Clock clock;
-  std::vector<Value> values;  ///< what the first half left for the second
+  uint32_t sources_ready = 0, targets_ready = 0;  ///< as seen so far: they stay so until step k
+  uint32_t chain = 0;                             ///< of the messages that it has waited for
+  std::vector<Value> values;                      ///< what the first half left for the second
   Extent source;
 };
 
@@ -42,25 +54,27 @@ struct Actor {
 struct Turn {
   uint32_t lanes_ended = 0;
   uint32_t untaken = 0;
-  Clock over;
 };
 
 class Network {
  public:
   explicit Network(uint32_t ranks)
-      : ranks_(ranks), links_of_pair_(static_cast<size_t>(ranks) * ranks) {}
+      : ranks_(ranks), first_of_pair_(static_cast<size_t>(ranks) * ranks, kNobody) {}
 
-  [[nodiscard]] Link* Find(uint32_t from, uint32_t to, uint8_t channel) {
-    std::vector<uint32_t>& pair = links_of_pair_[static_cast<size_t>(from) * ranks_ + to];
-    for (const uint32_t index : pair) {
-      if (links_[index].use.channel == channel) return &links_[index];
+  /// Valid until another link is found for the first time.
+  [[nodiscard]] Link& Find(uint32_t from, uint32_t to, uint8_t channel) {
+    uint32_t* index = &first_of_pair_[static_cast<size_t>(from) * ranks_ + to];
+    while (*index != kNobody) {
+      Link& link = links_[*index];
+      if (link.use.channel == channel) return link;
+      index = &link.next_of_pair;
     }
-    pair.push_back(static_cast<uint32_t>(links_.size()));
+    *index = static_cast<uint32_t>(links_.size());
     Link& link = links_.emplace_back();
     link.use = {from, to, channel};
-    return &link;
+    return link;
   }
-  [[nodiscard]] const std::deque<Link>& links() const { return links_; }
+  [[nodiscard]] const std::vector<Link>& links() const { return links_; }
 
   /// False if an end of a link is another actor's.
   [[nodiscard]] static bool Claim(uint32_t& end, uint32_t actor) {
@@ -68,10 +82,28 @@ class Network {
     return end == actor;
   }
 
+  /// Messages are used again: each proof makes many, and few are on their way at a time.
+  [[nodiscard]] Message* NewMessage() {
+    if (spare_.empty()) return &messages_.emplace_back();
+    Message* message = spare_.back();
+    spare_.pop_back();
+    return message;
+  }
+  void Taken(Message* message) {
+    if (--message->untaken == 0) spare_.push_back(message);
+  }
+
  private:
   const uint32_t ranks_;
-  std::vector<std::vector<uint32_t>> links_of_pair_;
-  std::deque<Link> links_;  ///< a deque, for its elements stay where they are
+  std::vector<uint32_t> first_of_pair_;
+  std::vector<Link> links_;
+  std::deque<Message> messages_;  ///< a deque, for its elements stay where they are
+  std::vector<Message*> spare_;
 };
+
+/// "rank 1, lane 0, window 0, step 3 ".
+[[nodiscard]] std::string PlaceOf(const Actor& actor);
+/// What an actor waits for that has not ended.
+[[nodiscard]] std::string WhyStuck(Network& network, const Actor& actor, uint32_t depth);
 
 }  // namespace horoacc::schedule

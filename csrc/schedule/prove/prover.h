@@ -7,12 +7,20 @@
 // on timing, whether memory is reused too early, is decided by vector clocks, without counting on
 // the order that a link of this depth happens to enforce.
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "base/result.h"
 #include "schedule/schedule.h"
 
 namespace horoacc::schedule {
+
+struct LinkUse {
+  uint32_t from = 0, to = 0;
+  uint8_t channel = 0;
+  uint64_t messages = 0;
+  uint64_t chunks = 0;
+};
 
 /// How an executor runs the schedule.
 struct Rules {
@@ -25,13 +33,8 @@ struct Rules {
   uint32_t places = 1;  ///< windows in flight on a rank: scratch of window w is that of w + places
   /// A window's scratch is reused only when what was sent from it has been taken.
   bool drains = true;
-};
-
-struct LinkUse {
-  uint32_t from = 0, to = 0;
-  uint8_t channel = 0;
-  uint64_t messages = 0;
-  uint64_t chunks = 0;
+  /// Of this link nobody waits for what was sent to be taken: its credits got lost.
+  std::optional<LinkUse> careless;
 };
 
 struct Proof {
@@ -41,6 +44,7 @@ struct Proof {
 };
 
 inline constexpr uint32_t kMostProvableRanks = 64;
+inline constexpr uint32_t kMostProvableLanes = 32;  ///< what `Step::after` can name
 
 /// kInvalid names the rank, lane and step at which the schedule goes wrong.
 [[nodiscard]] Result<Proof> Prove(const Schedule& schedule, const Rules& rules);

@@ -6,20 +6,20 @@
 namespace horoacc::schedule {
 
 struct Value {
-  uint32_t chunk = 0;     ///< which chunk of the inputs it is made of
-  bool finished = false;  ///< the factor after the sum was applied
-  uint64_t ranks = 0;     ///< whose contributions it holds; 0: nothing was ever written here
-  uint64_t scaled = 0;    ///< those with the factor before the sum
+  uint64_t ranks = 0;  ///< whose contributions it holds; 0: nothing was ever written here
+  uint32_t chunk = 0;  ///< which chunk of the inputs it is made of
   /// How they were combined (expression.h); 0 where the order does not matter.
-  uint32_t expression = 0;
+  uint32_t expression : 30 = 0;
+  bool scaled : 1 = false;    ///< the factor before the sum was applied to each of them
+  bool finished : 1 = false;  ///< the factor after the sum was applied
   friend bool operator==(const Value&, const Value&) = default;
 };
 
 /// Each returns what is wrong, or nullptr.
 [[nodiscard]] inline const char* Prescale(Value& value) {
   if ((value.ranks & (value.ranks - 1)) != 0) return "scales a sum as if it were an input";
-  if (value.scaled != 0) return "scales an input twice";
-  value.scaled = value.ranks;
+  if (value.scaled) return "scales an input twice";
+  value.scaled = true;
   return nullptr;
 }
 
@@ -33,10 +33,9 @@ struct Value {
 [[nodiscard]] inline const char* Add(Value& sum, const Value& part) {
   if (sum.chunk != part.chunk) return "adds different chunks";
   if ((sum.ranks & part.ranks) != 0) return "adds a contribution that is in the sum";
-  if (sum.scaled != sum.ranks || part.scaled != part.ranks) return "adds an unscaled input";
+  if (!sum.scaled || !part.scaled) return "adds an unscaled input";
   if (sum.finished || part.finished) return "adds to a finished sum";
   sum.ranks |= part.ranks;
-  sum.scaled |= part.scaled;
   return nullptr;
 }
 
