@@ -285,6 +285,7 @@ class Engine {
   // heartbeat.cc
   void Introduce();
   void Beat();
+  [[nodiscard]] int64_t UntilBeat(int64_t now_ns) const;
   void WatchSilences(int64_t now_ns);
   void TellSilence(Silences::News news, int rank, const std::string& who, int64_t silent_ns);
 

@@ -13,7 +13,6 @@ namespace horoacc {
 namespace {
 
 constexpr int64_t kLongestSleep = 100 * kMillisecond;  // between looks at the peers' lives
-constexpr int64_t kIdleSleep = kSecond;
 constexpr int64_t kPendingSleep = 20 * kMillisecond;
 constexpr int64_t kBucketPatience = 100 * kMillisecond;
 constexpr int64_t kSayAgainEvery = 5 * kMillisecond;
@@ -271,6 +270,10 @@ void Engine::Coordinate(const std::stop_token& stop) {
       }
     }
     if (stop.stop_requested()) break;
+    // Now that what woke this thread has been read: it may be a sign of life.
+    WatchPeers();
+    WatchStalls();
+    WatchDeadlines();
     const int64_t now = NowNs();
     if (now >= next_trim) {
       next_trim = now + kTrimPeriod;
@@ -288,7 +291,7 @@ void Engine::Coordinate(const std::stop_token& stop) {
     }
     int64_t sleep = pending                                     ? kPendingSleep
                     : doubtful_.load(std::memory_order_relaxed) ? kLongestSleep
-                                                                : kIdleSleep;
+                                                                : UntilBeat(now);
     if ((must_poll_ && pending) || arriving_.load(std::memory_order_relaxed) > 0) {
       sleep = poll_sleep;
       poll_sleep = std::min(2 * poll_sleep, kLongestPoll);
@@ -308,9 +311,6 @@ void Engine::Coordinate(const std::stop_token& stop) {
     }
     if (!more) bells_.SleepAsCoordinator(me, seen, sleep, with_links);
     counters_.coordinator_wakes.fetch_add(1, std::memory_order_relaxed);
-    WatchPeers();
-    WatchStalls();
-    WatchDeadlines();
   }
 }
 

@@ -2,14 +2,14 @@
 // without a call gives them all the same, for they are the coordinator's.
 #include <unistd.h>
 
+#include <algorithm>
+
 #include "base/clock.h"
 #include "runtime/engine.h"
 #include "runtime/process_state.h"
 
 namespace horoacc {
 namespace {
-
-constexpr int64_t kBeatAcrossEvery = kSecond;
 
 std::string SecondsOf(int64_t ns) { return std::to_string(ns / kSecond) + " s"; }
 
@@ -26,8 +26,14 @@ void Engine::Beat() {
   const int64_t now = NowNs();
   board_.state(share_.local_rank).beat_ns.store(now, std::memory_order_release);
   if (!spread_ || now < next_beat_across_ns_) return;
-  next_beat_across_ns_ = now + kBeatAcrossEvery;
+  next_beat_across_ns_ = now + silences_->beat_every_ns();
   if (!stopping_.load(std::memory_order_acquire)) spread_->TellBeat();
+}
+
+// How long a coordinator with nothing to do may sleep.
+int64_t Engine::UntilBeat(int64_t now_ns) const {
+  const int64_t every = silences_->beat_every_ns();
+  return spread_ ? std::clamp<int64_t>(next_beat_across_ns_ - now_ns, 0, every) : every;
 }
 
 // Under watch_mutex_.

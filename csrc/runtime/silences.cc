@@ -8,9 +8,21 @@ namespace horoacc {
 namespace {
 
 constexpr int64_t kOwnPause = 2 * kSecond;  // looks are at most one second apart
-constexpr int64_t kDoubtAfter = 3 * kSecond / 2;
+constexpr int64_t kBeatAtLeastEvery = kSecond;
+constexpr int64_t kBeatsInLimit = 4;
+
+int64_t BeatEvery(Silences::Limits limits) {
+  int64_t every = kBeatAtLeastEvery;
+  for (const int64_t limit : {limits.warn_ns, limits.end_ns}) {
+    if (limit > 0) every = std::min(every, limit / kBeatsInLimit);
+  }
+  return every;
+}
 
 }  // namespace
+
+Silences::Silences(size_t peers, Limits limits)
+    : limits_(limits), beat_every_ns_(BeatEvery(limits)), peers_(peers) {}
 
 void Silences::Begin(int64_t now_ns) {
   const bool first = now_ns_ == 0;
@@ -25,22 +37,20 @@ void Silences::Begin(int64_t now_ns) {
 
 Silences::News Silences::See(size_t index, int64_t beat_ns) {
   Peer& peer = peers_[index];
-  bool back = false;
-  if (beat_ns != peer.beat_ns) {
+  const bool came = beat_ns != peer.beat_ns;
+  if (came) {
     peer.beat_ns = beat_ns;
     // It came between the two looks.
     peer.seen_ns = std::clamp(beat_ns, std::max(last_look_ns_, peer.seen_ns), now_ns_);
-    back = peer.told;
-    peer.told = false;
   }
   const int64_t silent = silent_ns(index);
-  doubtful_ |= silent > kDoubtAfter;
+  doubtful_ |= silent > 3 * beat_every_ns_ / 2;
   if (limits_.end_ns > 0 && silent > limits_.end_ns) return News::kHangs;
-  if (limits_.warn_ns > 0 && silent > limits_.warn_ns && !peer.told) {
-    peer.told = true;
-    return News::kSilent;
-  }
-  return back ? News::kBack : News::kNone;
+  const bool late = limits_.warn_ns > 0 && silent > limits_.warn_ns;
+  // A sign that is too late itself ends no silence, and begins no other.
+  if (late == peer.told || (peer.told && !came)) return News::kNone;
+  peer.told = late;
+  return late ? News::kSilent : News::kBack;
 }
 
 }  // namespace horoacc

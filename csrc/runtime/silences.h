@@ -22,7 +22,11 @@ class Silences {
     int64_t end_ns = 0;
   };
 
-  Silences(size_t peers, Limits limits) : limits_(limits), peers_(peers) {}
+  Silences(size_t peers, Limits limits);
+
+  /// How often every rank gives a sign of life: one that is late, or looked for late, is no
+  /// silence.
+  [[nodiscard]] int64_t beat_every_ns() const { return beat_every_ns_; }
 
   /// A look at all peers begins. While this process itself did not run, nobody was silent.
   void Begin(int64_t now_ns);
@@ -41,6 +45,7 @@ class Silences {
   };
 
   const Limits limits_;
+  const int64_t beat_every_ns_;
   std::vector<Peer> peers_;
   int64_t last_look_ns_ = 0;
   int64_t now_ns_ = 0;

@@ -38,6 +38,28 @@ TEST(a_silence_is_told_once_then_its_end_or_the_hang) {
   CHECK(silences.See(0, 9 * kSecond) == News::kHangs);
 }
 
+TEST(a_short_limit_makes_signs_frequent) {
+  CHECK_EQ(Silences(1, kLimits).beat_every_ns(), kSecond);
+  CHECK_EQ(Silences(1, {}).beat_every_ns(), kSecond);
+  CHECK_EQ(Silences(1, {kSecond, 600 * kSecond}).beat_every_ns(), kSecond / 4);
+  CHECK_EQ(Silences(1, {5 * kSecond, 2 * kSecond}).beat_every_ns(), kSecond / 2);
+}
+
+TEST(signs_that_are_late_themselves_are_one_silence) {
+  Silences silences(1, {kSecond / 2, 0});
+  silences.Begin(kSecond);
+  CHECK(silences.See(0, kSecond) == News::kNone);
+  // Each is looked at long after it came, as if what looks were slow.
+  for (int64_t second = 2; second < 20; ++second) {
+    silences.Begin(second * kSecond);
+    const News news = silences.See(0, (second - 1) * kSecond + 1);
+    CHECK((second == 2) == (news == News::kSilent));
+    CHECK(news == News::kSilent || news == News::kNone);
+  }
+  silences.Begin(20 * kSecond);
+  CHECK(silences.See(0, 20 * kSecond) == News::kBack);
+}
+
 TEST(who_was_stopped_itself_blames_nobody) {
   Silences silences(1, kLimits);
   silences.Begin(kSecond);
