@@ -44,8 +44,8 @@ class EventSink {
 /// Sinks of one engine, and the ring in which the latest events are kept.
 class EventStream {
  public:
-  /// `records`: room in the ring.
-  explicit EventStream(size_t records = 0) : ring_(records) {}
+  /// `slots`: room in the ring.
+  explicit EventStream(size_t slots = 0) : ring_(slots) {}
   void Attach(std::shared_ptr<EventSink> sink) {
     std::lock_guard lock(mutex_);
     sinks_.push_back(std::move(sink));
@@ -61,17 +61,21 @@ class EventStream {
   void Forget() { ring_.Forget(); }
   [[nodiscard]] const FlightRing& ring() const { return ring_; }
 
-  void Emit(Phase phase, uint32_t process_set, uint64_t handle, uint64_t bucket, uint64_t value,
-            std::string_view tensor, std::string_view detail = {}) {
+  /// `call`: what this gave for the event with which the call began; 0 if there was none. Gives the
+  /// ring's number of the event, 0 if it is not kept or was added to the call's.
+  uint64_t Emit(Phase phase, uint32_t process_set, uint64_t handle, uint64_t bucket, uint64_t value,
+                std::string_view tensor, std::string_view detail = {}, uint64_t call = 0) {
     // Two of the stations of a call that goes well tell no more than the others.
     const bool kept = ring_.on() && phase != Phase::kExecute && phase != Phase::kReleased;
-    if (!kept && !active()) return;
+    if (!kept && !active()) return 0;
     Event event{phase, 0, process_set, handle, bucket, value, tensor, detail};
-    if (kept) ring_.Write(event);
-    if (!active()) return;
+    uint64_t number = 0;
+    if (kept && !ring_.Add(call, event)) number = ring_.Write(event);
+    if (!active()) return number;
     event.time_ns = NowNs();
     std::lock_guard lock(mutex_);
     for (const auto& sink : sinks_) sink->On(event);
+    return number;
   }
 
  private:

@@ -5,14 +5,15 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <utility>
 
 #include "base/events.h"
 
 namespace horoacc {
 
-FlightRing::FlightRing(size_t records) {
-  if (records == 0) return;
-  const size_t count = std::bit_ceil(records);
+FlightRing::FlightRing(size_t slots) {
+  if (slots == 0) return;
+  const size_t count = std::bit_ceil(slots);
   void* const pages = ::mmap(nullptr, count * sizeof(Slot), PROT_READ | PROT_WRITE,
                              MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (pages == MAP_FAILED) return;  // then nothing is kept
@@ -48,27 +49,41 @@ std::string FlightRing::Get(const std::atomic<uint64_t> (&from)[words], size_t l
 
 // A slot has one writer at a time: who is overtaken by a whole round, or has overtaken another,
 // leaves its event out. The fields are stored with release so that none of them is seen before
-// kWriting, and read with acquire so that the number is read again after them: a record of which
-// the number was the same before and after is whole.
-void FlightRing::Write(const Event& event) {
-  const uint64_t number = next_.fetch_add(1, std::memory_order_relaxed);
+// kWriting, and read with acquire so that the number is read again after them: a slot of which the
+// number was the same before and after is whole, but for a station that was added meanwhile.
+bool FlightRing::Take(Slot& slot, uint64_t before) {
+  return slot.number.compare_exchange_strong(before, kWriting, std::memory_order_acquire,
+                                             std::memory_order_relaxed);
+}
+
+uint64_t FlightRing::Write(const Event& event) {
+  const uint64_t number = next_.fetch_add(1, std::memory_order_relaxed) + 1;
   Slot& slot = slots_[number & mask_];
-  uint64_t before = slot.number.load(std::memory_order_relaxed);
-  if (before == kWriting || before > number) return;
-  if (!slot.number.compare_exchange_strong(before, kWriting, std::memory_order_acquire,
-                                           std::memory_order_relaxed)) {
-    return;
-  }
+  const uint64_t before = slot.number.load(std::memory_order_relaxed);
+  if (before == kWriting || before > number || !Take(slot, before)) return 0;
   slot.ticks.store(clock_.Now(), std::memory_order_release);
-  slot.handle.store(event.handle, std::memory_order_release);
+  slot.agreed_ticks.store(0, std::memory_order_release);
+  slot.done_ticks.store(0, std::memory_order_release);
   slot.bucket.store(event.bucket, std::memory_order_release);
-  slot.value.store(event.value, std::memory_order_release);
   const uint64_t name = event.tensor.empty() ? 0 : Put(event.tensor, slot.name);
   const uint64_t detail = event.detail.empty() ? 0 : Put(event.detail, slot.detail);
   slot.head.store(static_cast<uint64_t>(event.process_set) << 32 | name << 16 | detail << 8 |
                       static_cast<uint64_t>(event.phase),
                   std::memory_order_release);
-  slot.number.store(number + 1, std::memory_order_release);
+  slot.number.store(number, std::memory_order_release);
+  return number;
+}
+
+bool FlightRing::Add(uint64_t number, const Event& event) {
+  const bool agreed = event.phase == Phase::kNegotiated;
+  if (number == 0 || !(agreed || event.phase == Phase::kExecuted)) return false;
+  Slot& slot = slots_[number & mask_];
+  if (!Take(slot, number)) return false;
+  // The bucket before the stamp: who sees the stamp sees the bucket.
+  slot.bucket.store(event.bucket, std::memory_order_release);
+  (agreed ? slot.agreed_ticks : slot.done_ticks).store(clock_.Now(), std::memory_order_release);
+  slot.number.store(number, std::memory_order_release);
+  return true;
 }
 
 std::vector<FlightRing::Record> FlightRing::Read() const {
@@ -76,22 +91,35 @@ std::vector<FlightRing::Record> FlightRing::Read() const {
   if (!on()) return records;
   const TickClock::Reading reading(clock_);
   const uint64_t end = next_.load(std::memory_order_acquire);
-  for (uint64_t number = end > mask_ ? end - mask_ - 1 : 0; number < end; ++number) {
+  for (uint64_t number = end > mask_ ? end - mask_ : 1; number <= end; ++number) {
     const Slot& slot = slots_[number & mask_];
-    if (slot.number.load(std::memory_order_acquire) != number + 1) continue;
+    if (slot.number.load(std::memory_order_acquire) != number) continue;
     Record record;
     const uint64_t head = slot.head.load(std::memory_order_acquire);
     record.phase = static_cast<Phase>(head & 0xff);
     record.process_set = static_cast<uint32_t>(head >> 32);
-    record.time_ns = reading.ToNs(slot.ticks.load(std::memory_order_acquire));
-    record.handle = slot.handle.load(std::memory_order_acquire);
-    record.bucket = slot.bucket.load(std::memory_order_acquire);
-    record.value = slot.value.load(std::memory_order_acquire);
+    const int64_t ticks = slot.ticks.load(std::memory_order_acquire);
+    const int64_t agreed = slot.agreed_ticks.load(std::memory_order_acquire);
+    const int64_t done = slot.done_ticks.load(std::memory_order_acquire);
+    const uint64_t bucket = slot.bucket.load(std::memory_order_acquire);
     record.tensor = Get(slot.name, head >> 16 & 0xffff);
     record.detail = Get(slot.detail, head >> 8 & 0xff);
-    if (slot.number.load(std::memory_order_relaxed) == number + 1)
-      records.push_back(std::move(record));
+    if (slot.number.load(std::memory_order_relaxed) != number) continue;
+    record.time_ns = reading.ToNs(ticks);
+    const bool call = agreed != 0 || done != 0;
+    record.bucket = call ? 0 : bucket;  // there was none when the call came in
+    records.push_back(record);
+    record.detail.clear();
+    record.bucket = bucket;
+    for (const auto& [phase, stamp] :
+         {std::pair{Phase::kNegotiated, agreed}, std::pair{Phase::kExecuted, done}}) {
+      if (stamp == 0) continue;
+      record.phase = phase;
+      record.time_ns = reading.ToNs(stamp);
+      records.push_back(record);
+    }
   }
+  std::ranges::stable_sort(records, {}, &Record::time_ns);
   return records;
 }
 

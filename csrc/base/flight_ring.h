@@ -1,5 +1,6 @@
 #pragma once
-// The latest events of a rank, kept in memory in case something goes wrong.
+// The latest events of a rank, kept in memory in case something goes wrong. The stations of a call
+// share a slot, so that a call writes to one place of memory, and its name once.
 #include <atomic>
 #include <cstdint>
 #include <memory>
@@ -21,23 +22,25 @@ class FlightRing {
     Phase phase{};
     int64_t time_ns = 0;
     uint32_t process_set = 0;
-    uint64_t handle = 0;
     uint64_t bucket = 0;
-    uint64_t value = 0;
     std::string tensor;
     std::string detail;
   };
 
-  /// Room for at least so many; 0: nothing is kept.
-  explicit FlightRing(size_t records);
+  /// Room for at least so many calls, or events that are no call's; 0: nothing is kept.
+  explicit FlightRing(size_t slots);
   ~FlightRing();
   FlightRing(const FlightRing&) = delete;
   FlightRing& operator=(const FlightRing&) = delete;
   [[nodiscard]] bool on() const { return slots_ != nullptr; }
   /// Gives the memory back; who still writes, writes to new pages.
   void Forget();
-  /// With a stamp of its own in place of the event's.
-  void Write(const Event& event);
+  /// With a stamp of its own in place of the event's. Gives the slot's number, from 1; 0 if there
+  /// was none to be had.
+  uint64_t Write(const Event& event);
+  /// The same for an event of a call that begins in the slot of this number. False if others have
+  /// the slot by now, or if it has no place for events of this phase.
+  [[nodiscard]] bool Add(uint64_t number, const Event& event);
   /// What is there, oldest first. Any thread.
   [[nodiscard]] std::vector<Record> Read() const;
 
@@ -47,15 +50,17 @@ class FlightRing {
   static constexpr size_t kDetailWords = 2;
 
   struct alignas(128) Slot {
-    std::atomic<uint64_t> number{0};  ///< of the record, from 1; 0: none yet
+    std::atomic<uint64_t> number{0};  ///< how many slots were begun up to this one; 0: none yet
     std::atomic<uint64_t> head;       ///< phase, lengths of the texts, process set
     std::atomic<int64_t> ticks;
-    std::atomic<uint64_t> handle, bucket, value;
-    std::atomic<uint64_t> name[kNameWords];
+    std::atomic<int64_t> agreed_ticks, done_ticks;  ///< 0: not yet
+    std::atomic<uint64_t> bucket;
     std::atomic<uint64_t> detail[kDetailWords];
+    std::atomic<uint64_t> name[kNameWords];
   };
   static_assert(sizeof(Slot) == 128);
 
+  static bool Take(Slot& slot, uint64_t before);
   template <size_t words>
   static size_t Put(std::string_view text, std::atomic<uint64_t> (&to)[words]);
   template <size_t words>

@@ -52,7 +52,7 @@ struct Settings {
   std::string algorithm;        ///< between hosts: names with commas between them; empty: chosen
   std::string selection_table;  ///< what was measured here (schedule/measured.h); rank 0's holds
   std::string flight_dir;  ///< where the latest events go when something is wrong; empty: nowhere
-  uint64_t flight_events = 4096;  ///< how many are kept; 0: none
+  uint64_t flight_events = 4096;  ///< of how many calls they are kept; 0: none
   FaultOrder fault;               ///< for tests
   std::string parted_hosts;  ///< for tests: so many ranks ("2+1") are as if on hosts of their own
 

@@ -79,6 +79,7 @@ struct Entry {
   std::function<void()> done;           ///< the caller's callback; see TakeCallback
   std::byte* extra = nullptr;  ///< block on the board that peers may read until they finished
   int64_t submitted_ns = 0;
+  uint64_t flight = 0;  ///< of the event with which the call began: see EventStream::Emit
   int64_t deadline_ns = std::numeric_limits<int64_t>::max();  ///< under the set's submit lock
   double limit_seconds = 0;
   uint32_t place = 0;                ///< in the set queue's list of what is in flight

@@ -172,7 +172,8 @@ Status Engine::Begin(ProcessSet& set, Decision decision) {
   set.buckets_run.store(bucket, std::memory_order_relaxed);
   for (const auto& entry : running->entries) {
     entry->bucket.store(bucket, std::memory_order_relaxed);
-    events_.Emit(Phase::kNegotiated, set.id, entry->handle, bucket, 0, entry->shown_name);
+    events_.Emit(Phase::kNegotiated, set.id, entry->handle, bucket, 0, entry->shown_name, {},
+                 entry->flight);
   }
   if (running->decision.kind == Decision::Kind::kError) {
     Error error =
@@ -334,7 +335,8 @@ void Engine::Complete(ProcessSet& set, Entry& entry, Status outcome) {
   if (entry.extra && !entry.decided) FreeShared(std::exchange(entry.extra, nullptr));
   events_.Emit(failed ? Phase::kError : Phase::kExecuted, set.id, entry.handle, set.buckets_run, 0,
                entry.shown_name,
-               failed ? std::string_view(outcome.error().message) : std::string_view());
+               failed ? std::string_view(outcome.error().message) : std::string_view(),
+               entry.flight);
   {
     std::lock_guard lock(set.queue.mutex);
     set.queue.in_flight.Erase(entry);

@@ -50,7 +50,8 @@ Status Engine::EndJoin(ProcessSet& set, std::unique_ptr<Running> running) {
   for (const auto& entry : running->entries) {
     entry->join_over = over;
     HA_TRY(PutLastRank(entry->tensors[0], over->last));
-    events_.Emit(Phase::kNegotiated, set.id, entry->handle, set.buckets_run, 0, entry->shown_name);
+    events_.Emit(Phase::kNegotiated, set.id, entry->handle, set.buckets_run, 0, entry->shown_name,
+                 {}, entry->flight);
     Complete(set, *entry, {});
   }
   set.lingering.push_back(std::move(running));

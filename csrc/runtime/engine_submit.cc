@@ -203,8 +203,8 @@ Result<uint64_t> Engine::Submit(Submission submission) {
   queue.join_over.reset();
   const bool was_idle = queue.pending.fetch_add(1, std::memory_order_relaxed) == 0;
   counters_.submissions.fetch_add(1, std::memory_order_relaxed);
-  events_.Emit(Phase::kQueued, set->id, entry->handle, 0, 0, entry->shown_name,
-               NameOf(entry->request.collective));
+  entry->flight = events_.Emit(Phase::kQueued, set->id, entry->handle, 0, 0, entry->shown_name,
+                               NameOf(entry->request.collective));
   if (!complaint.empty()) {
     // The other ranks must hear of it too, or they would wait for ever: the bad call is published
     // as such, and nobody here holds its handle.

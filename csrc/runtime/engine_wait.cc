@@ -71,13 +71,14 @@ Status Engine::Wait(uint64_t handle, int64_t deadline_ns) {
 
 Status Engine::AwaitEntry(Entry& entry, int64_t deadline_ns) {
   for (uint32_t turn = 0; !entry.complete.load(std::memory_order_acquire); ++turn) {
-    if (NowNs() >= deadline_ns) {
+    const int64_t now = NowNs();
+    if (now >= deadline_ns) {
       return MakeError(ErrorKind::kTimeout,
                        "tensor '" + entry.shown_name + "' is not complete yet");
     }
     if (!stopping_.load(std::memory_order_acquire) && driver_mutex_.try_lock()) {
       // A first look may find the result there already; only a caller that has to wait says so.
-      const int64_t look_until = std::min(deadline_ns, NowNs() + kFirstLook);
+      const int64_t look_until = std::min(deadline_ns, now + kFirstLook);
       while (!entry.complete.load(std::memory_order_acquire) && Progress() &&
              NowNs() < look_until) {
       }
@@ -145,13 +146,14 @@ uint32_t Engine::DriveUntil(Entry& entry, int64_t deadline_ns) {
   int64_t next_sleep = 2 * kMillisecond;
   const int64_t began = driven_since_ns_ = NowNs();
   int64_t next_say = began + kSayAgainEvery;  // the caller has just said it
+  int64_t now = began;
   const auto complete = [&] { return entry.complete.load(std::memory_order_acquire); };
   uint32_t seen = bell.count.load(std::memory_order_seq_cst);
   for (; !complete() && !stopping_.load(std::memory_order_acquire);
-       seen = bell.count.load(std::memory_order_seq_cst)) {
+       seen = bell.count.load(std::memory_order_seq_cst), now = NowNs()) {
     // Whatever goes on: steady traffic must keep no partial bucket waiting, and hide no deadline,
     // death or stall.
-    if (const int64_t now = NowNs(); now >= next_say) {
+    if (now >= next_say) {
       if (now >= deadline_ns) break;
       next_say = now + kSayAgainEvery;
       SayBlocked(entry);  // the plan may have put the tensor into a bucket since
@@ -167,7 +169,7 @@ uint32_t Engine::DriveUntil(Entry& entry, int64_t deadline_ns) {
     const int64_t start = NowNs();
     if (start >= deadline_ns) break;
     bool rung = false;
-    for (int64_t now = start; !rung && now - start < spin_ns_; now = NowNs()) {
+    for (int64_t spun = start; !rung && spun - start < spin_ns_; spun = NowNs()) {
       if (mux_ || arriving_.load(std::memory_order_relaxed) > 0) {
         // Messages ring no bell, and neither does a GPU. And whoever brings them may want this
         // core: another host's ranks were not counted.

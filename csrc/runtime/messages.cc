@@ -75,8 +75,8 @@ Result<uint64_t> Engine::SubmitMessage(uint32_t process_set, Message message,
   entry->tensors[0].input = static_cast<const std::byte*>(buffers.input);
   entry->tensors[0].output = static_cast<std::byte*>(buffers.output);
   const uint64_t handle = handles_.Add(entry);
-  events_.Emit(Phase::kQueued, process_set, handle, 0, message.bytes, entry->shown_name,
-               message.sends ? "send" : "recv");
+  entry->flight = events_.Emit(Phase::kQueued, process_set, handle, 0, message.bytes,
+                               entry->shown_name, message.sends ? "send" : "recv");
   {
     // After an abort the driver ends what it finds; what comes later must see the failure.
     std::lock_guard failed(failure_mutex_);
@@ -103,7 +103,8 @@ void Engine::CompleteMessage(Entry& entry, Status outcome) {
   if (failed) outcome = Blame(std::move(outcome.error()), nullptr, &entry);
   events_.Emit(failed ? Phase::kError : Phase::kExecuted, entry.process_set, entry.handle, 0, 0,
                entry.shown_name,
-               failed ? std::string_view(outcome.error().message) : std::string_view());
+               failed ? std::string_view(outcome.error().message) : std::string_view(),
+               entry.flight);
   entry.outcome = std::move(outcome);
   entry.complete.store(true, std::memory_order_seq_cst);
   WakeWaiters(entry);

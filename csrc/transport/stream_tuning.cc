@@ -63,17 +63,34 @@ StreamHealth HealthOf(int fd) {
   socklen_t length = sizeof(info);
   if (::getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &length) != 0) return {};
   const uint64_t round_trip = info.tcpi_min_rtt == ~0U ? 0 : info.tcpi_min_rtt;
-  return {info.tcpi_delivery_rate, round_trip, info.tcpi_unacked, info.tcpi_last_ack_recv,
-          info.tcpi_rcv_space};
+  // What this host cannot send although the peer has room for it counts as well: its own queue may
+  // drop it, and the kernel then does not take it for sent.
+  const bool stuck = info.tcpi_notsent_bytes > 0 && info.tcpi_snd_wnd >= info.tcpi_snd_mss;
+  StreamHealth health;
+  health.rate = info.tcpi_delivery_rate;
+  health.round_trip = round_trip;
+  health.owes = info.tcpi_unacked > 0 || stuck;
+  health.silence = info.tcpi_last_ack_recv;
+  health.received = info.tcpi_rcv_space;
+  health.acknowledged = info.tcpi_bytes_acked;
+  health.data_packets = info.tcpi_data_segs_in;
+  return health;
 }
 
 int64_t HostSilence::Look(const StreamHealth& health, int64_t now_ns) {
-  if (health.unacknowledged == 0) {
-    owes_since_ns_ = 0;
-    return 0;
+  const int64_t heard_ns = now_ns - static_cast<int64_t>(health.silence) * kMillisecond;
+  const bool more = health.acknowledged != acknowledged_;
+  const bool again = heard_ns > looked_ns_ && health.data_packets == data_packets_;
+  if (!owes_ || more) {
+    answered_ns_ = now_ns;
+  } else if (again) {
+    answered_ns_ = heard_ns;
   }
-  if (owes_since_ns_ == 0) owes_since_ns_ = now_ns;
-  return std::min(now_ns - owes_since_ns_, static_cast<int64_t>(health.silence) * kMillisecond);
+  owes_ = health.owes;
+  acknowledged_ = health.acknowledged;
+  data_packets_ = health.data_packets;
+  looked_ns_ = now_ns;
+  return owes_ ? now_ns - answered_ns_ : 0;
 }
 
 // The kernel asks a connection on which nothing passes; six times the pause is the limit.

@@ -10,11 +10,13 @@
 namespace horoacc {
 
 struct StreamHealth {
-  uint64_t rate = 0;            ///< bytes a second that the peer acknowledges; 0: not known yet
-  uint64_t round_trip = 0;      ///< microseconds, the least seen
-  uint64_t unacknowledged = 0;  ///< packets
-  uint64_t silence = 0;         ///< milliseconds since the peer's kernel acknowledged anything
-  uint64_t received = 0;        ///< bytes that came in a round trip, the most seen
+  uint64_t rate = 0;          ///< bytes a second that the peer acknowledges; 0: not known yet
+  uint64_t round_trip = 0;    ///< microseconds, the least seen
+  bool owes = false;          ///< its host would acknowledge something by now if it heard us
+  uint64_t silence = 0;       ///< milliseconds since a packet came that could acknowledge
+  uint64_t received = 0;      ///< bytes that came in a round trip, the most seen
+  uint64_t acknowledged = 0;  ///< bytes, ever
+  uint64_t data_packets = 0;  ///< that came, ever, also those that had come before
   /// Bytes that the network holds on the way to the peer.
   [[nodiscard]] uint64_t under_way() const { return rate * round_trip / 1'000'000; }
 };
@@ -22,16 +24,23 @@ struct StreamHealth {
 /// What TCP_INFO says; zeros if it says nothing.
 [[nodiscard]] StreamHealth HealthOf(int fd);
 
-/// For how long the host at the other end has acknowledged nothing of what it was sent. An idle
+/// For how long the host at the other end has answered nothing of what it was sent. An idle
 /// connection is silent as well, so the time counts from the first look that finds it owes an
-/// answer.
+/// answer. An answer is that it acknowledges more than before; or the same again, if it sent no
+/// data since the last look: who does not hear us sends its data again and again, each time with an
+/// old acknowledgement on it.
 class HostSilence {
  public:
   /// Nanoseconds; 0 if it owes none.
   [[nodiscard]] int64_t Look(const StreamHealth& health, int64_t now_ns);
 
  private:
-  int64_t owes_since_ns_ = 0;
+  // As of the last look.
+  int64_t looked_ns_ = 0;
+  int64_t answered_ns_ = 0;  ///< or found to owe an answer for the first time
+  bool owes_ = false;
+  uint64_t acknowledged_ = 0;
+  uint64_t data_packets_ = 0;
 };
 
 /// How long a host may be silent until its connections are lost; 0: for ever.

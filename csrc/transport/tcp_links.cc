@@ -207,7 +207,7 @@ void TcpControlLinks::LookAfterHosts() {
     if (!link.fd || !link.asked) continue;
     const StreamHealth health = HealthOf(link.fd.get());
     const int64_t silent = link.silence.Look(health, now);
-    link.asked = health.unacknowledged > 0 || link.writer.pending() > 0;
+    link.asked = health.owes || link.writer.pending() > 0;
     if (silent >= host_timeout_ns_) {
       Lose(static_cast<int>(peer), SilenceText(silent, host_timeout_ns_));
     }

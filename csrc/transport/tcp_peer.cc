@@ -191,7 +191,7 @@ Status TcpPeer::LookAfterStreams() {
     const int fd = streams_[stream]->fd().get();
     const StreamHealth health = HealthOf(fd);
     const int64_t silent = silences_[stream].Look(health, NowNs());
-    owes_[stream] = health.unacknowledged > 0;
+    owes_[stream] = health.owes;
     if (host_timeout_ns_ > 0 && silent >= host_timeout_ns_) {
       return Lost(SilenceText(silent, host_timeout_ns_));
     }

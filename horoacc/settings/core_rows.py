@@ -229,7 +229,8 @@ CORE_ROWS: tuple[Setting, ...] = (
         "int",
         4096,
         "HOROACC_FLIGHT_EVENTS",
-        "How many events a rank keeps for that, in 128 bytes each; 0: none.",
+        "How many calls a rank keeps for that, with what became of each, in 128 bytes each; "
+        "0: none.",
         flag="--flight-events",
         yaml=("stall_check", "flight_events"),
         least=0,

@@ -164,23 +164,43 @@ TEST(BuffersGrowToTwiceTheBandwidthDelayProduct) {
   CHECK_EQ(buffer, 10'000'000);
 }
 
-TEST(AHostIsSilentFromWhenItOwesAnAnswer) {
-  HostSilence host;
-  constexpr int64_t kStart = 1000 * kSecond;
-  const auto look = [&](int64_t seconds, uint64_t packets, uint64_t silent_ms) {
+struct SilenceLooks {
+  static constexpr int64_t kStart = 1000 * kSecond;
+  int64_t At(int64_t seconds, bool owes, uint64_t silent_ms, uint64_t acknowledged = 7,
+             uint64_t data_packets = 3) {
     StreamHealth health;
-    health.unacknowledged = packets;
+    health.owes = owes;
     health.silence = silent_ms;
+    health.acknowledged = acknowledged;
+    health.data_packets = data_packets;
     return host.Look(health, kStart + seconds * kSecond);
-  };
-  CHECK_EQ(look(0, 0, 60'000), 0);
+  }
+  HostSilence host;
+};
+
+TEST(AHostIsSilentFromWhenItOwesAnAnswer) {
+  SilenceLooks looks;
+  CHECK_EQ(looks.At(0, false, 60'000), 0);
   // It was idle for a minute, and is asked only now.
-  CHECK_EQ(look(1, 4, 61'000), 0);
-  CHECK_EQ(look(4, 4, 64'000), 3 * kSecond);
-  CHECK_EQ(look(5, 9, 10), 10 * kMillisecond);
-  CHECK_EQ(look(8, 9, 3'010), 3'010 * kMillisecond);
-  CHECK_EQ(look(9, 0, 4'010), 0);
-  CHECK_EQ(look(10, 1, 5'010), 0);
+  CHECK_EQ(looks.At(1, true, 61'000), 0);
+  CHECK_EQ(looks.At(4, true, 64'000), 3 * kSecond);
+  // It says that it has got no more yet: its reader is stopped.
+  CHECK_EQ(looks.At(5, true, 10), 10 * kMillisecond);
+  CHECK_EQ(looks.At(8, true, 3'010), 3'010 * kMillisecond);
+  CHECK_EQ(looks.At(9, false, 4'010), 0);
+  CHECK_EQ(looks.At(10, true, 5'010), 0);
+  // Nobody looked for a minute, and meanwhile it has answered.
+  CHECK_EQ(looks.At(70, true, 50'000, 8), 0);
+  CHECK_EQ(looks.At(72, true, 52'000, 8), 2 * kSecond);
+}
+
+TEST(DataThatAHostSendsAgainIsNoAnswer) {
+  SilenceLooks looks;
+  CHECK_EQ(looks.At(0, true, 10), 0);
+  for (int second = 1; second < 9; ++second) {
+    CHECK_EQ(looks.At(second, true, 10, 7, 3 + second), second * kSecond);
+  }
+  CHECK_EQ(looks.At(9, true, 10, 8, 12), 0);
 }
 
 TEST(BuffersAreTheKernelsOwnUpToItsLimit) {

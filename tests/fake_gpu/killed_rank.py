@@ -16,10 +16,14 @@ gpu = fake_gpu.install()
 tensor = torch.ones(100_000).to("cuda")
 try:
     for step in range(10_000):
+        called = time.monotonic()
         hvd.allreduce(tensor, op=hvd.Max, name=f"step{step % 2}")
 except PeerLost as error:
+    told = time.monotonic()
     limit = time.monotonic() + 20
     while gpu.waits > 0 and time.monotonic() < limit:
         time.sleep(0.01)
     text = str(error).replace("\n", " ")
+    took = time.monotonic() - called
+    print(f"told after {told - called:.2f} s, released after {took:.2f} s", flush=True)
     print(f"released by PeerLost: {text}; waiting streams: {gpu.waits}", flush=True)

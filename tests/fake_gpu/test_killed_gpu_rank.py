@@ -10,6 +10,9 @@ from pathlib import Path
 
 import fake_gpu
 import pytest
+from holdups import Holdups
+
+RELEASE_SECONDS = 5.0  # the fault matrix's bound
 
 
 @pytest.mark.parametrize(("mode", "ranks"), [("leader", 4), ("stream", 2), ("kernel", 2)])
@@ -24,11 +27,15 @@ def test_a_killed_rank_releases_the_others(mode: str, ranks: int) -> None:
         HOROACC_FAULT=f"advance:{0 if mode == 'leader' else ranks - 1}:60:kill",
     )
     script = Path(__file__).with_name("killed_rank.py")
-    job = subprocess.run(
-        [sys.executable, "-m", "horoacc.launcher.main", "--tcp", "-np", str(ranks),
-         sys.executable, str(script)],
-        env=env, capture_output=True, text=True, timeout=100, check=False,
-    )  # fmt: skip
+    with Holdups() as holdups:
+        job = subprocess.run(
+            [sys.executable, "-m", "horoacc.launcher.main", "--tcp", "-np", str(ranks),
+             sys.executable, str(script)],
+            env=env, capture_output=True, text=True, timeout=100, check=False,
+        )  # fmt: skip
     assert job.returncode == 128 + 9, job.stdout + job.stderr
     told = re.findall(r"released by PeerLost: .*; waiting streams: (\d+)", job.stdout)
     assert told == ["0"] * (ranks - 1), job.stdout + job.stderr
+    # From the call in which it was, of which the others' part may have begun before.
+    times = [float(took) for took in re.findall(r"released after ([\d.]+) s", job.stdout)]
+    assert len(times) == ranks - 1 and max(times) < holdups.allow(RELEASE_SECONDS), job.stdout

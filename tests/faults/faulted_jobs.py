@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import select
 import signal
 import sys
 import threading
@@ -24,6 +26,7 @@ class FaultedJob:
     """One job. `told` is what each rank said at its end, by rank."""
 
     job: Job
+    coming: dict[int, int] = field(default_factory=dict)  # process numbers before init(), by rank
     pids: dict[int, int] = field(default_factory=dict)
     told: dict[int, dict[str, Any]] = field(default_factory=dict)
     out: list[str] = field(default_factory=list)
@@ -65,7 +68,9 @@ class FaultedJob:
         if not mark or not rest.startswith("{"):
             return
         said = json.loads(rest)
-        if "pid" in said:
+        if "comes" in said:
+            self.coming[int(rank[1:])] = said["pid"]
+        elif "pid" in said:
             self.pids[int(rank[1:])] = said["pid"]
         else:
             self.told[int(rank[1:])] = said
@@ -74,6 +79,17 @@ class FaultedJob:
         """Until something is so that the ranks' output tells."""
         with self._news:
             assert self._news.wait_for(true, seconds), (what, self.out, self.err)
+
+    def await_death(self, rank: int) -> int:
+        """Waits until a rank's process, which ends itself, has ended; gives when that was known."""
+        self.wait_for(lambda: rank in self.coming, "a rank's start")
+        with contextlib.suppress(ProcessLookupError):
+            process = os.pidfd_open(self.coming[rank])
+            try:
+                assert select.select([process], [], [], SECONDS)[0], (rank, self.out, self.err)
+            finally:
+                os.close(process)
+        return time.monotonic_ns()
 
     def signal(self, rank: int, number: int) -> None:
         """Sends a signal to one rank's process."""
@@ -101,41 +117,6 @@ class FaultedJob:
                 continue
 
 
-class Holdups:
-    """How long this machine held up somebody who only wanted to go on after a short sleep.
-
-    What has to happen within a time on a machine with nothing else to do may take as many turns of
-    waiting for a processor as it has steps: here a watcher's look, its news to the others, their
-    waking, and Python's way out of the call.
-    """
-
-    TURNS = 20
-
-    def __init__(self) -> None:
-        self._worst = 0.0
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._watch)
-
-    def __enter__(self) -> Holdups:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self._over.set()
-        self._thread.join()
-
-    def _watch(self) -> None:
-        before = time.monotonic()
-        while not self._over.wait(0.02):
-            now = time.monotonic()
-            self._worst = max(self._worst, now - before - 0.02)
-            before = now
-
-    def allow(self, seconds: float) -> float:
-        """What a time that an idle machine keeps becomes on this one."""
-        return seconds + self.TURNS * self._worst
-
-
 # The fault matrix's bound for a rank that is killed: the worst case.
 NOTICE_SECONDS = 3.0
 
@@ -144,7 +125,11 @@ def expect_told(
     faulted: FaultedJob, size: int, victim: int, since_ns: int | None, within: float = 0.0
 ) -> list[dict[str, Any]]:
     """The errors of all ranks but the victim's, which name it and came in time: by the clock that
-    all processes of the machine share, which each rank looked at when it was told."""
+    all processes of the machine share, which each rank looked at when it was told.
+
+    Without `since_ns` the time counts from when each of them last called, which was before the
+    victim ended or not long after.
+    """
     assert sorted(faulted.told) == sorted({*range(size)} - {victim}), (faulted.told, faulted.err)
     told = list(faulted.told.values())
     for error in told:
@@ -152,6 +137,6 @@ def expect_told(
             continue  # it had left by then
         assert error.get("culprit") == victim, error
         assert isinstance(error["collective"], int) or error["collective"] is None, error
-        if since_ns is not None:
-            assert (error["at_ns"] - since_ns) / 1e9 < within, error
+        took = (error["at_ns"] - (error["called_ns"] if since_ns is None else since_ns)) / 1e9
+        assert within == 0.0 or took < within, (took, error)
     return told

@@ -4,7 +4,8 @@ PHASE is what the ranks are at when it does: `idle` (nobody calls), `negotiating
 not submit what the others wait for), `collective` (one large reduction after the other),
 `shutdown` (the others leave) or `leaving` (the victim does once GO is there, while the others wait
 for it). Who waits or reduces does so until the file GO is there. Each rank prints a line of JSON
-when it is at it, and one at its end: what it was told, when, and what it still holds.
+when it has started, one when it is at it, and one at its end: what it was told, when, and what it
+still holds.
 """
 
 from __future__ import annotations
@@ -49,15 +50,23 @@ def await_go() -> None:
         time.sleep(0.01)
 
 
+def calls() -> None:
+    """Takes down when the rank called last."""
+    global called_ns
+    called_ns = time.monotonic_ns()
+
+
 def reduce_until_go() -> None:
     """All leave after the same step."""
     for step in range(10**9):
+        calls()
         handles = [
             hvd.allreduce_async(a, op=hvd.Sum, name=f"grad{i}") for i, a in enumerate(arrays)
         ]
         for handle in handles:
             assert (np.asarray(hvd.synchronize(handle)) == hvd.size()).all()
         over = np.array([go.exists()])
+        calls()
         if step % 8 == 0 and hvd.allreduce(over, op=hvd.Max, name="over")[0]:
             return
 
@@ -74,11 +83,14 @@ def run() -> None:
     if phase == "collective":
         reduce_until_go()
     else:
+        calls()
         total = hvd.allreduce(np.ones(3), op=hvd.Sum, name="late")
         assert total.tolist() == [hvd.size()] * 3
 
 
+called_ns = time.monotonic_ns()
 before = held()
+say(comes=True, pid=os.getpid())
 hvd.init()
 place = hvd.rank()
 told: dict[str, object] = {}
@@ -86,7 +98,7 @@ try:
     run()
 except hvd.errors.HoroaccError as error:
     told = {"error": type(error).__name__, "text": str(error), **vars(error)}
-told["at_ns"] = time.monotonic_ns()
+told |= {"at_ns": time.monotonic_ns(), "called_ns": called_ns}
 hvd.shutdown()
 # Memory of the engine stays mapped for arrays that may live in it, but nothing stays open.
 say(**told, left=sorted(held() - before))

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from faulted_jobs import Holdups
 from gates import Fault, Passage
+from holdups import Holdups
 from launcher_jobs import Job
 from linked_ranks import PHASES, LinkedRanks
 

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from faulted_jobs import FaultedJob, Holdups
+from faulted_jobs import FaultedJob
+from holdups import Holdups
 from hypothesis import strategies as st
 from launcher_jobs import Job
 from seeds import fuzzed
@@ -120,7 +121,8 @@ def test_a_signal_asks_for_a_record_and_the_job_goes_on(
     record = folder / "rank.1.json"
     faulted.job.wait_until(record.exists, "the record")
     said = json.loads(record.read_text())
-    assert said["rank"] == 1 and said["size"] == 2 and len(said["events"]) <= 4
+    assert said["rank"] == 1 and said["size"] == 2
+    assert [event["what"] for event in said["events"]].count("queued") <= 4
     (call,) = said["calls"]
     assert (call["tensor"], call["ready"], call["missing"]) == ("allreduce.late", [1], [0])
     assert "in run" in said["stack"]

@@ -14,7 +14,8 @@ from collections.abc import Callable
 
 import pytest
 import strangers
-from faulted_jobs import PHASES, FaultedJob, Holdups
+from faulted_jobs import PHASES, FaultedJob
+from holdups import Holdups
 from launcher_jobs import Job
 from linked_ranks import free_port
 
@@ -44,17 +45,22 @@ def test_a_rank_is_told(another: Callable[..., FaultedJob]) -> None:
     jobs = [another(size, phase, 1) for size, phase in ALL]
     for job in jobs:
         job.await_phase()
-    for job in jobs:
-        job.signal(1, signal.SIGINT)
-        if job.phase == "idle":  # who calls nothing hears of it with the next call
-            job.go.touch()
-    for job in jobs:
-        assert job.end() == 128 + signal.SIGINT, (job.size, job.phase, job.err)
+    told_at = []
+    with Holdups() as holdups:
+        for job in jobs:
+            told_at.append(time.monotonic_ns())
+            job.signal(1, signal.SIGINT)
+            if job.phase == "idle":  # who calls nothing hears of it with the next call
+                job.go.touch()
+        for job in jobs:
+            assert job.end() == 128 + signal.SIGINT, (job.size, job.phase, job.err)
+    for job, since in zip(jobs, told_at, strict=True):
         assert sorted(job.told) == sorted({*range(job.size)} - {1}), (job.phase, job.told)
         for told in job.told.values():
             if job.phase == "shutdown" and "error" not in told:
                 continue  # it had left by then
             assert (told["error"], told["culprit"]) == ("PeerLost", 1), (job.phase, told)
+            assert (told["at_ns"] - since) / 1e9 < holdups.allow(END_SECONDS), (job.phase, told)
             assert told["host"] == os.uname().nodename and told["hint"], told
 
 

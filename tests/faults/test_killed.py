@@ -12,12 +12,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from faulted_jobs import NOTICE_SECONDS, PHASES, FaultedJob, Holdups, expect_told
+from faulted_jobs import NOTICE_SECONDS, PHASES, FaultedJob, expect_told
+from holdups import Holdups
 from kill_soak import kill_once
 
 HOSTS = {"HOROACC_PARTED_HOSTS": "1+1"}
 FOUR_HOSTS = {"HOROACC_PARTED_HOSTS": "2+2"}
 TCP = {"HOROACC_CONTROL": "tcp"}
+START_SECONDS = 30.0  # the fault matrix's bound for init()
 SIZES_AND_PHASES = [*itertools.product((2, 4), (*PHASES, "shutdown"))]
 
 
@@ -115,9 +117,10 @@ def test_an_end_at_any_place(
     faulted: FaultedJob, tmp_path: Path, size: int, order: str, code: int
 ) -> None:
     victim = int(order.split(":")[1])
-    faulted.start(size, "collective", victim, tmp_path / "go", HOROACC_FAULT=order)
-    assert faulted.end() == code
-    for error in expect_told(faulted, size, victim, None):
+    with Holdups() as holdups:
+        faulted.start(size, "collective", victim, tmp_path / "go", HOROACC_FAULT=order)
+        assert faulted.end() == code
+    for error in expect_told(faulted, size, victim, None, holdups.allow(NOTICE_SECONDS)):
         assert error["error"] == "PeerLost", error
 
 
@@ -133,9 +136,10 @@ def test_an_end_at_a_link(
     faulted: FaultedJob, tmp_path: Path, size: int, order: str, variables: dict[str, str]
 ) -> None:
     victim = int(order.split(":")[1])
-    faulted.start(size, "collective", victim, tmp_path / "go", HOROACC_FAULT=order, **variables)
-    assert faulted.end() in (70, 128 + signal.SIGKILL)
-    for error in expect_told(faulted, size, victim, None):
+    with Holdups() as holdups:
+        faulted.start(size, "collective", victim, tmp_path / "go", HOROACC_FAULT=order, **variables)
+        assert faulted.end() in (70, 128 + signal.SIGKILL)
+    for error in expect_told(faulted, size, victim, None, holdups.allow(NOTICE_SECONDS)):
         assert error["error"] == "PeerLost", error
 
 
@@ -159,8 +163,12 @@ def test_an_end_before_init_is_over(
         2, "idle", 1, tmp_path / "go", HOROACC_FAULT=order, HOROACC_START_TIMEOUT="20",
         HOROACC_GRACE_SECONDS="1",
     )  # fmt: skip
-    assert faulted.end() == code
+    with Holdups() as holdups:
+        died = faulted.await_death(int(order.split(":")[1]))
+        assert faulted.end() == code
+        took = (time.monotonic_ns() - died) / 1e9
     assert faulted.told == {} and faulted.pids == {}
+    assert took < holdups.allow(START_SECONDS)
 
 
 def test_an_order_that_is_none(faulted: FaultedJob, tmp_path: Path) -> None:

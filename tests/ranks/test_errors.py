@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
+import time
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
+from holdups import Holdups
 from interruption import called_away
 from paths import ALL_PATHS
 
 import horoacc as hvd
 from horoacc.errors import HorovodInternalError, Mismatch
+
+TELL_SECONDS = 1.0  # the fault matrix's bound for a disagreement
 
 
 def works() -> None:
@@ -100,6 +105,29 @@ def test_disagreement(how: str, table: str) -> None:
     assert len(set(texts)) == 1, texts
     works()
     agree(name, how)
+
+
+@pytest.mark.parametrize("env", ALL_PATHS)
+@pytest.mark.ranks(2, 4)
+def test_a_disagreement_is_told_in_time() -> None:
+    """From when the last rank has called until the last one has its error, by the clock that all
+    processes of the machine share."""
+    spans = []
+    with Holdups() as holdups:
+        for table, how in itertools.product(("cold", "warm"), KINDS):
+            name = f"timed {table} {how}"
+            for _ in range(3 if table == "warm" else 0):
+                agree(name, how)
+            hvd.barrier()
+            began = time.monotonic()
+            with pytest.raises(Mismatch):
+                differ(name, how)
+            spans.append((began, time.monotonic()))
+    told = hvd.allgather_object((spans, holdups.allow(TELL_SECONDS)))
+    allowed = max(of_a_rank for _, of_a_rank in told)
+    for of_all in zip(*(of_a_rank for of_a_rank, _ in told), strict=True):
+        took = max(end for _, end in of_all) - max(begin for begin, _ in of_all)
+        assert took < allowed, of_all
 
 
 @pytest.mark.ranks(2, 3, 4)
