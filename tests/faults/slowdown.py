@@ -5,7 +5,8 @@ then for five seconds there are strangers who say nothing (10,000 for each port)
 dialled and whom the ranks let in and turn away as fast as they do, beside others who say something,
 fifty a second at each port. The strangers get what processor the ranks leave, as if they were on a
 machine of their own. Prints the steps a second and the ranks' processor time for a step, each
-alone, beset and their ratio, and the medians of the ratios.
+alone, beset and their ratio, and the medians of the ratios. Fails if the median pace is more than
+5 % below that without strangers, or a step takes more than 5 % more processor time.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from linked_ranks import LinkedRanks
 
 SECONDS = 5.0
 SPEAKERS = 50  # a second
+MOST = 0.05  # may they cost
 
 
 def come(ports: list[strangers.Address], crowd: int, there: Event) -> None:
@@ -62,8 +64,8 @@ def pace(job: LinkedRanks) -> tuple[float, float]:
     return steps / (said[-1]["time"] - said[0]["time"]), used / steps
 
 
-def main() -> None:
-    """Measures both in turn."""
+def main() -> int:
+    """Measures both in turn; gives 1 if it is too much."""
     rounds, crowd = ([*map(int, sys.argv[1:]), *(5, 10_000)[len(sys.argv) - 1 :]])[:2]
     with tempfile.TemporaryDirectory() as folder:
         job = LinkedRanks(Job(), Path(folder), elements=1 << 18)
@@ -89,9 +91,11 @@ def main() -> None:
                 flush=True,
             )
             time.sleep(1)
-        print(f"median {statistics.median(speeds):.3f}; {statistics.median(costs):.3f}")
         job.end()
+    pace_kept, cost = statistics.median(speeds), statistics.median(costs)
+    print(f"median {pace_kept:.3f}; {cost:.3f}")
+    return int(pace_kept < 1 - MOST or cost > 1 + MOST)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

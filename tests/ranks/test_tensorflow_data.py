@@ -20,6 +20,7 @@ hvd = importlib.import_module("horoacc.tensorflow")
 compute_service = importlib.import_module("horoacc.tensorflow.data.compute_service")
 compute_worker = importlib.import_module("horoacc.tensorflow.data.compute_worker")
 door = importlib.import_module("horoacc.tensorflow.data.door")
+one_address = importlib.import_module("horoacc.tensorflow.data.one_address")
 registry = importlib.import_module("horoacc.tensorflow.data.registry")
 
 pytestmark = pytest.mark.ranks(1, 2, 4, framework="horoacc.tensorflow")
@@ -27,6 +28,54 @@ pytestmark = pytest.mark.ranks(1, 2, 4, framework="horoacc.tensorflow")
 
 def squares() -> Any:
     return tf.data.Dataset.range(60).map(lambda x: x * x)
+
+
+def _expect_one_address(own: str) -> None:
+    """What TensorFlow has this process listen at, on all addresses, is heard at this one only."""
+    ports = _ports_open_to_all()
+    assert ports
+    for port in ports:
+        with socket.create_connection((own, port), 30):
+            pass
+        for other in {"127.0.0.1", "127.0.0.2"} - {own}:
+            with pytest.raises(TimeoutError):
+                socket.create_connection((other, port), 0.2)
+
+
+def _ports_open_to_all() -> set[int]:
+    """Of TCP ports at which this process listens on all addresses."""
+    listed = [
+        line.split()[1].rpartition(":")[2]
+        for name in ("tcp", "tcp6")
+        for line in Path(f"/proc/self/net/{name}").read_text().splitlines()[1:]
+    ]
+    ports = set()
+    for port in {int(number, 16) for number in listed}:
+        for one in one_address.listening(port):
+            with one:
+                if one.getsockname()[0] in ("0.0.0.0", "::"):
+                    ports.add(port)
+    return ports
+
+
+@pytest.mark.parametrize("family", [socket.AF_INET, socket.AF_INET6])
+def test_what_listens_everywhere_can_hear_one_address(family: socket.AddressFamily) -> None:
+    both = family == socket.AF_INET6
+    with socket.create_server(("", 0), family=family, dualstack_ipv6=both) as server:
+        port = server.getsockname()[1]
+        one_address.hear_only(port, "127.0.0.2")
+        with socket.create_connection(("127.0.0.2", port), 30) as client:
+            end, _ = server.accept()
+            with end:
+                end.sendall(b"x" * 100_000)
+                end.shutdown(socket.SHUT_WR)
+                with client.makefile("rb") as said:
+                    assert len(said.read()) == 100_000
+        for other in ("127.0.0.1", "::1") if both else ("127.0.0.1",):
+            with pytest.raises(TimeoutError):
+                socket.create_connection((other, port), 0.2)
+    with pytest.raises(OSError, match="nothing listens"):
+        one_address.hear_only(port, "127.0.0.1")
 
 
 @pytest.mark.parametrize("side", ["compute", "training"])
@@ -45,6 +94,7 @@ def test_data_comes_from_the_service(side: str) -> None:
             tf.data.experimental.service.distribute("distributed_epoch", f"grpc://{address}")
         )
         assert sorted(int(x) for x in whole.as_numpy_iterator()) == wanted
+        _expect_one_address(config.compute_client().local_address())
         hvd.allgather_object(None, name="all have read")
     if side == "compute":
         shared = squares().send_to_data_service(config, me, size, reuse_dataset=True)

@@ -20,6 +20,7 @@ from typing import Any
 import tensorflow as tf
 
 import horoacc.tensorflow as hvd
+from horoacc.tensorflow.data.one_address import hear_only
 from horoacc.tensorflow.data.registry import Addresses, ComputeClient
 
 _SIDES = ("compute", "training")
@@ -117,8 +118,9 @@ def _dispatcher(client: ComputeClient, number: int) -> Any:
     """Starts a dispatcher and registers it."""
     service = tf.data.experimental.service
     server = service.DispatchServer(service.DispatcherConfig(port=0))
-    port = server.target.rpartition(":")[2]
-    client.register_dispatcher(number, f"{client.local_address()}:{port}")
+    port, here = int(server.target.rpartition(":")[2]), client.local_address()
+    hear_only(port, here)
+    client.register_dispatcher(number, f"{here}:{port}")
     return server
 
 
@@ -226,11 +228,11 @@ def compute_worker_fn(compute_config: TfDataServiceConfig) -> None:
         server = _dispatcher(client, hvd.rank())
     number = hvd.rank() % compute_config.dispatchers
     address = client.wait_for_dispatcher_registration(number)
+    here = client.local_address()
     worker = service.WorkerServer(
-        service.WorkerConfig(
-            dispatcher_address=address, worker_address=f"{client.local_address()}:%port%"
-        )
+        service.WorkerConfig(dispatcher_address=address, worker_address=f"{here}:%port%")
     )
+    hear_only(int(worker._address.rpartition(":")[2]), here)
     client.register_worker_for_dispatcher(number)
     client.wait_for_shutdown()
     worker._stop()
