@@ -11,6 +11,7 @@ NOT_RUN = (
     "copies between GPU and host, streams, events",
     "CUDA tensors in horoacc.torch",
     "CUDA tensors in torch.distributed",
+    "tensors and variables of GPUs in horoacc.tensorflow",
     "hooks on gradients of a GPU",
     "reduce kernels",
     "pack kernels",

@@ -97,20 +97,39 @@ void Call::Complain(ha_engine* engine, const std::string& why) {
   (void)ha_submit(engine, &complaint, &row, 1, nullptr, nullptr, &handle, &error);
 }
 
-absl::Status GiveOutput(tensorflow::OpKernelContext* context, int output, ha_engine* engine,
-                        ha_handle handle, size_t member) {
-  ha_output result{};
+absl::Status Ended::Result(size_t member, ha_output* result) const {
   ha_error error{};
-  if (ha_result(engine, handle, member, &result, &error) != HA_OK) return StatusOf(error);
+  const int code = ha_result(engine_, handle_, member, result, &error);
+  return code == HA_OK ? absl::OkStatus() : StatusOf(error);
+}
+
+absl::Status Ended::Give(int output, size_t member) {
+  ha_output result{};
+  if (absl::Status failed = Result(member, &result); !failed.ok()) return failed;
   TensorShape shape;
   for (int32_t dim = 0; dim < result.ndim; ++dim) shape.AddDim(result.shape[dim]);
-  if (result.bytes == 0) {
-    Tensor* nothing = nullptr;
-    return context->allocate_output(output, shape, &nothing);
+  const bool on_gpu = call_.head.gpu != nullptr;
+  Tensor* target = nullptr;
+  if (result.bytes == 0 || on_gpu) {
+    absl::Status status = context_->allocate_output(output, shape, &target);
+    if (!status.ok() || result.bytes == 0) return status;
   }
-  auto* memory = new EngineMemory(ha_take(engine, handle, member), result.bytes);
-  context->set_output(output, Tensor(context->expected_output_dtype(output), shape, memory));
+  auto* const memory = new EngineMemory(ha_take(engine_, handle_, member), result.bytes);
+  Tensor given(context_->expected_output_dtype(output), shape, memory);
   memory->Unref();  // the tensor has a reference of its own
+  if (on_gpu) {
+    uploads_.push_back({std::move(given), target});
+  } else {
+    context_->set_output(output, given);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Ended::GiveAll() {
+  for (size_t m = 0; m < call_.members.size(); ++m) {
+    absl::Status given = Give(static_cast<int>(m), m);
+    if (!given.ok()) return given;
+  }
   return absl::OkStatus();
 }
 

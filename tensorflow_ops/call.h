@@ -2,9 +2,11 @@
 // One call of the core, made of tensors that TensorFlow owns.
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "api/horoacc.h"
+#include "gpu.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/tensor.h"
 
@@ -39,6 +41,7 @@ struct Call {
   };
 
   ha_call head{};
+  ha_gpu gpu{};  ///< where `head` says that there is one
   std::string name;
   std::vector<Member> members;
   std::vector<int64_t> splits;
@@ -59,8 +62,30 @@ struct Call {
   return const_cast<char*>(tensor.tensor_data().data());
 }
 
-/// Makes an output of member `member`'s result, which the engine allocated: without a copy.
-absl::Status GiveOutput(tensorflow::OpKernelContext* context, int output, ha_engine* engine,
-                        ha_handle handle, size_t member);
+/// A call that has ended well, and what its results become.
+class Ended {
+ public:
+  Ended(tensorflow::OpKernelContext* context, const Call& call, ha_engine* engine, ha_handle handle)
+      : context_(context), call_(call), engine_(engine), handle_(handle) {}
+
+  [[nodiscard]] tensorflow::OpKernelContext* context() const { return context_; }
+  [[nodiscard]] const Call& call() const { return call_; }
+  [[nodiscard]] const ha_engine* engine() const { return engine_; }
+  /// Of a member: what the engine allocated, or the shape of what it did not.
+  absl::Status Result(size_t member, ha_output* result) const;
+  /// Makes an output of a member's result, which the engine allocated: without a copy, but for one
+  /// of `uploads` if the output is a GPU's.
+  absl::Status Give(int output, size_t member);
+  /// The same for all members.
+  absl::Status GiveAll();
+  [[nodiscard]] std::vector<Upload> uploads() && { return std::move(uploads_); }
+
+ private:
+  tensorflow::OpKernelContext* const context_;
+  const Call& call_;
+  ha_engine* const engine_;
+  const ha_handle handle_;
+  std::vector<Upload> uploads_;
+};
 
 }  // namespace horoacc

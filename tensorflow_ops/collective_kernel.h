@@ -18,14 +18,20 @@ inline constexpr double kSignalPeriod = 0.2;
 /// construction and has
 ///
 ///     absl::Status Prepare(tensorflow::OpKernelContext*, Call*) const;  // before the call
-///     absl::Status Land(tensorflow::OpKernelContext*, const Call&, ha_engine*, ha_handle) const;
+///     absl::Status Land(Ended*) const;                                  // if it has ended well
 ///
-/// What Prepare refuses is published, so that the other ranks do not wait for this one.
+/// What Prepare refuses is published, so that the other ranks do not wait for this one. On a GPU
+/// nothing waits for a stream: the call begins when the kernel's has come to it, and what comes
+/// there later finds the results.
 template <class Collective>
 class CollectiveKernel final : public tensorflow::AsyncOpKernel {
  public:
   explicit CollectiveKernel(tensorflow::OpKernelConstruction* construction)
-      : AsyncOpKernel(construction), manner_(construction), collective_(construction) {}
+      : AsyncOpKernel(construction),
+        manner_(construction),
+        collective_(construction),
+        on_gpu_(Collective::kCollective != HA_JOIN &&  // which has no tensors
+                construction->device_type() != tensorflow::DeviceType(tensorflow::DEVICE_CPU)) {}
 
   void ComputeAsync(tensorflow::OpKernelContext* context, DoneCallback done) override {
     ha_engine* const engine = TheEngine();
@@ -37,7 +43,7 @@ class CollectiveKernel final : public tensorflow::AsyncOpKernel {
     call.head.process_set = manner_.process_set();
     call.head.prescale = call.head.postscale = 1.0;
     call.name = manner_.NameIn(*context);
-    if (absl::Status refused = collective_.Prepare(context, &call); !refused.ok()) {
+    if (absl::Status refused = Prepare(context, &call); !refused.ok()) {
       call.Complain(engine, std::string(refused.message()));
       return End(std::move(flight), refused);
     }
@@ -59,6 +65,14 @@ class CollectiveKernel final : public tensorflow::AsyncOpKernel {
   }
 
  private:
+  absl::Status Prepare(tensorflow::OpKernelContext* context, Call* call) const {
+    if (on_gpu_) {
+      if (absl::Status none = FindGpu(context, &call->gpu); !none.ok()) return none;
+      call->head.gpu = &call->gpu;
+    }
+    return collective_.Prepare(context, call);
+  }
+
   struct Flight {
     Flight(CollectiveKernel* made_by, tensorflow::OpKernelContext* with, ha_engine* by,
            DoneCallback then)
@@ -78,15 +92,27 @@ class CollectiveKernel final : public tensorflow::AsyncOpKernel {
   }
 
   void Land(std::unique_ptr<Flight> flight, ha_handle handle) {
+    ha_engine* const engine = flight->engine;
     ha_error error{};
     absl::Status status;
-    if (ha_wait(flight->engine, handle, 0, &error) != HA_OK) {
+    std::vector<Upload> uploads;
+    int code = ha_wait(engine, handle, 0, &error);
+    if (code == HA_OK && on_gpu_)
+      code = ha_join_stream(engine, handle, flight->call.gpu.stream, &error);
+    if (code != HA_OK) {
       status = StatusOf(error);
     } else {
-      status = collective_.Land(flight->context, flight->call, flight->engine, handle);
+      Ended ended(flight->context, flight->call, engine, handle);
+      status = collective_.Land(&ended);
+      uploads = std::move(ended).uploads();
     }
-    ha_release(flight->engine, handle);
-    End(std::move(flight), status);
+    ha_release(engine, handle);
+    if (!status.ok() || uploads.empty()) return End(std::move(flight), status);
+    tensorflow::OpKernelContext* const context = flight->context;
+    StartUploads(context, std::move(uploads),
+                 [flight = flight.release()](const absl::Status& arrived) {
+                   End(std::unique_ptr<Flight>(flight), arrived);
+                 });
   }
 
   // Ends the op, but not its call, which the other ranks are going to take part in.
@@ -113,6 +139,7 @@ class CollectiveKernel final : public tensorflow::AsyncOpKernel {
 
   const Manner manner_;
   const Collective collective_;
+  const bool on_gpu_;
 };
 
 }  // namespace horoacc

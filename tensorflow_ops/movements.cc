@@ -1,6 +1,7 @@
 // All-gather, broadcast and all-to-all.
 #include "collective_kernel.h"
 #include "element_types.h"
+#include "registration.h"
 #include "shapes.h"
 #include "tensorflow/core/framework/op.h"
 
@@ -22,14 +23,7 @@ class Allgather {
     return absl::OkStatus();
   }
 
-  absl::Status Land(OpKernelContext* context, const Call& call, ha_engine* engine,
-                    ha_handle handle) const {
-    for (size_t t = 0; t < call.members.size(); ++t) {
-      absl::Status given = GiveOutput(context, static_cast<int>(t), engine, handle, t);
-      if (!given.ok()) return given;
-    }
-    return absl::OkStatus();
-  }
+  absl::Status Land(Ended* ended) const { return ended->GiveAll(); }
 };
 
 class Broadcast {
@@ -48,9 +42,7 @@ class Broadcast {
     return status;
   }
 
-  absl::Status Land(OpKernelContext*, const Call&, ha_engine*, ha_handle) const {
-    return absl::OkStatus();
-  }
+  absl::Status Land(Ended*) const { return absl::OkStatus(); }
 
  private:
   int root_ = 0;
@@ -73,19 +65,18 @@ class Alltoall {
     return absl::OkStatus();
   }
 
-  absl::Status Land(OpKernelContext* context, const Call&, ha_engine* engine,
-                    ha_handle handle) const {
+  absl::Status Land(Ended* ended) const {
     ha_output result{};
-    ha_error error{};
-    if (ha_result(engine, handle, 0, &result, &error) != HA_OK) return StatusOf(error);
     Tensor* received = nullptr;
-    if (absl::Status failed = context->allocate_output(1, TensorShape({result.nsplits}), &received);
-        !failed.ok())
-      return failed;
+    absl::Status status = ended->Result(0, &result);
+    if (status.ok()) {
+      status = ended->context()->allocate_output(1, TensorShape({result.nsplits}), &received);
+    }
+    if (!status.ok()) return status;
     auto rows = received->vec<int32_t>();
     for (int32_t rank = 0; rank < result.nsplits; ++rank)
       rows(rank) = static_cast<int32_t>(result.received_splits[rank]);
-    return GiveOutput(context, 0, engine, handle, 0);
+    return ended->Give(0, 0);
   }
 };
 
@@ -115,8 +106,7 @@ REGISTER_OP("HorovodAllgather")
     .SetIsDistributedCommunication()
     .SetShapeFn(OtherRows)
     .Doc("Concatenates the ranks' tensors.");
-REGISTER_KERNEL_BUILDER(Name("HorovodAllgather").Device(tensorflow::DEVICE_CPU),
-                        CollectiveKernel<Allgather>);
+HOROACC_KERNEL("HorovodAllgather", CollectiveKernel<Allgather>);
 
 REGISTER_OP("HorovodGroupedAllgather")
     .Attr("T: list(" HOROACC_MOVED_TYPES ") >= 1") HOROACC_MOVEMENT_ATTRIBUTES.Input("tensors: T")
@@ -125,8 +115,7 @@ REGISTER_OP("HorovodGroupedAllgather")
     .SetIsDistributedCommunication()
     .SetShapeFn(OtherRows)
     .Doc("Concatenates several tensors of the ranks as one unit.");
-REGISTER_KERNEL_BUILDER(Name("HorovodGroupedAllgather").Device(tensorflow::DEVICE_CPU),
-                        CollectiveKernel<Allgather>);
+HOROACC_KERNEL("HorovodGroupedAllgather", CollectiveKernel<Allgather>);
 
 REGISTER_OP("HorovodBroadcast")
     .Attr("T: " HOROACC_MOVED_TYPES)
@@ -136,8 +125,7 @@ REGISTER_OP("HorovodBroadcast")
     .SetIsDistributedCommunication()
     .SetShapeFn(SameShapes)
     .Doc("Gives every rank the root's tensor.");
-REGISTER_KERNEL_BUILDER(Name("HorovodBroadcast").Device(tensorflow::DEVICE_CPU),
-                        CollectiveKernel<Broadcast>);
+HOROACC_KERNEL("HorovodBroadcast", CollectiveKernel<Broadcast>);
 
 REGISTER_OP("HorovodAlltoall")
     .Attr("T: " HOROACC_MOVED_TYPES) HOROACC_MOVEMENT_ATTRIBUTES.Input("tensor: T")
@@ -148,7 +136,6 @@ REGISTER_OP("HorovodAlltoall")
     .SetIsDistributedCommunication()
     .SetShapeFn(AlltoallShapes)
     .Doc("Sends rows to the other ranks; splits without elements: equal parts.");
-REGISTER_KERNEL_BUILDER(Name("HorovodAlltoall").Device(tensorflow::DEVICE_CPU),
-                        CollectiveKernel<Alltoall>);
+HOROACC_KERNEL("HorovodAlltoall", CollectiveKernel<Alltoall>, "splits", "received_splits");
 
 }  // namespace horoacc

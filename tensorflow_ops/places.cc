@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "collective_kernel.h"
+#include "registration.h"
 #include "tensorflow/core/framework/common_shape_fns.h"
 #include "tensorflow/core/framework/op.h"
 
@@ -75,14 +76,12 @@ class Join {
 
   absl::Status Prepare(OpKernelContext*, Call*) const { return absl::OkStatus(); }
 
-  absl::Status Land(OpKernelContext* context, const Call&, ha_engine* engine,
-                    ha_handle handle) const {
+  absl::Status Land(Ended* ended) const {
     ha_output result{};
-    ha_error error{};
-    if (ha_result(engine, handle, 0, &result, &error) != HA_OK) return StatusOf(error);
+    if (absl::Status failed = ended->Result(0, &result); !failed.ok()) return failed;
     int32_t last = -1;
     std::memcpy(&last, result.data, sizeof last);
-    return GiveNumber(context, last);
+    return GiveNumber(ended->context(), last);
   }
 };
 
@@ -93,7 +92,7 @@ class Join {
       .Output("number: int32")                               \
       .SetIsStateful()                                       \
       .SetShapeFn(tensorflow::shape_inference::ScalarShape); \
-  REGISTER_KERNEL_BUILDER(Name(op).Device(tensorflow::DEVICE_CPU), kernel)
+  HOROACC_KERNEL(op, kernel, "number")
 
 HOROACC_PLACE("HorovodRank", Place<0>);
 HOROACC_PLACE("HorovodLocalRank", Place<2>);
@@ -105,7 +104,7 @@ HOROACC_PLACE("HorovodLocalSize", Place<3>);
       .Output("number: int32")                               \
       .SetIsStateful()                                       \
       .SetShapeFn(tensorflow::shape_inference::ScalarShape); \
-  REGISTER_KERNEL_BUILDER(Name(op).Device(tensorflow::DEVICE_CPU), kernel)
+  HOROACC_KERNEL(op, kernel, "number")
 
 HOROACC_MEMBERSHIP("HorovodSize", Membership<false>);
 HOROACC_MEMBERSHIP("HorovodProcessSetIncluded", Membership<true>);
@@ -119,6 +118,6 @@ REGISTER_OP("HorovodJoin")
     .SetIsDistributedCommunication()
     .SetShapeFn(tensorflow::shape_inference::ScalarShape)
     .Doc("Says that this rank has nothing more to reduce, and waits until all have said so.");
-REGISTER_KERNEL_BUILDER(Name("HorovodJoin").Device(tensorflow::DEVICE_CPU), CollectiveKernel<Join>);
+HOROACC_KERNEL("HorovodJoin", CollectiveKernel<Join>, "output_last_joined_rank");
 
 }  // namespace horoacc

@@ -1,10 +1,13 @@
 // Allreduce and reduce-scatter, of one tensor and of several.
+#include <algorithm>
 #include <charconv>
 #include <string>
+#include <vector>
 
 #include "arena_allocator.h"
 #include "collective_kernel.h"
 #include "element_types.h"
+#include "registration.h"
 #include "shapes.h"
 #include "tensorflow/core/framework/op.h"
 
@@ -14,6 +17,7 @@ namespace {
 using tensorflow::OpKernelConstruction;
 using tensorflow::OpKernelContext;
 using tensorflow::Tensor;
+using tensorflow::TensorShape;
 
 // How the elements are combined; the same for every reduction.
 class Reduction {
@@ -60,7 +64,7 @@ class Allreduce {
     reduction_.Describe(&call->head);
     for (int t = 0; t < context->num_inputs(); ++t) {
       Tensor* output = nullptr;
-      ExpectReduced(context->input(t).TotalBytes());
+      if (call->head.gpu == nullptr) ExpectReduced(context->input(t).TotalBytes());
       // In place where nobody else reads the input.
       if (absl::Status failed =
               context->forward_input_or_allocate_output({t}, t, context->input(t).shape(), &output);
@@ -71,9 +75,7 @@ class Allreduce {
     return absl::OkStatus();
   }
 
-  absl::Status Land(OpKernelContext*, const Call&, ha_engine*, ha_handle) const {
-    return absl::OkStatus();
-  }
+  absl::Status Land(Ended*) const { return absl::OkStatus(); }
 
  private:
   const Reduction reduction_;
@@ -86,25 +88,46 @@ class Reducescatter {
 
   absl::Status Prepare(OpKernelContext* context, Call* call) const {
     reduction_.Describe(&call->head);
+    const bool on_gpu = call->head.gpu != nullptr;
     for (int t = 0; t < context->num_inputs(); ++t) {
-      ExpectReduced(context->input(t).TotalBytes());
-      call->Add(context->input(t), nullptr);
+      const Tensor& input = context->input(t);
+      Tensor* output = nullptr;
+      if (on_gpu) {
+        absl::Status failed = AllocatePart(context, t, call->head.process_set, &output);
+        if (!failed.ok()) return failed;
+      } else {
+        ExpectReduced(input.TotalBytes());
+      }
+      call->Add(input, output != nullptr ? Writable(*output) : nullptr);
     }
     if (reduction_.op() != HA_AVERAGE && reduction_.op() != HA_SUM)
       return absl::AbortedError("Reducescatter only supports Average and Sum.");
     return absl::OkStatus();
   }
 
-  absl::Status Land(OpKernelContext* context, const Call& call, ha_engine* engine,
-                    ha_handle handle) const {
-    for (size_t t = 0; t < call.members.size(); ++t) {
-      absl::Status given = GiveOutput(context, static_cast<int>(t), engine, handle, t);
-      if (!given.ok()) return given;
-    }
-    return absl::OkStatus();
+  absl::Status Land(Ended* ended) const {
+    return ended->call().head.gpu != nullptr ? absl::OkStatus() : ended->GiveAll();
   }
 
  private:
+  // What the engine allocates lies in the host's memory, and this rank's part can be told
+  // beforehand. None where the engine is going to say what is wrong with the call.
+  static absl::Status AllocatePart(OpKernelContext* context, int index, int32_t process_set,
+                                   Tensor** output) {
+    ha_engine* const engine = TheEngine();
+    const TensorShape& whole = context->input(index).shape();
+    const int32_t size = ha_process_set_ranks(engine, process_set, nullptr, 0);
+    if (size <= 0 || whole.dims() == 0) return absl::OkStatus();
+    std::vector<int32_t> ranks(static_cast<size_t>(size));
+    ha_process_set_ranks(engine, process_set, ranks.data(), ranks.size());
+    int32_t place[6];
+    ha_engine_placement(engine, place);
+    const int64_t me = std::ranges::find(ranks, place[0]) - ranks.begin();
+    TensorShape part = whole;
+    part.set_dim(0, whole.dim_size(0) / size + (me < whole.dim_size(0) % size ? 1 : 0));
+    return context->allocate_output(index, part, output);
+  }
+
   const Reduction reduction_;
 };
 
@@ -126,8 +149,7 @@ REGISTER_OP("HorovodAllreduce")
     .SetIsDistributedCommunication()
     .SetShapeFn(SameShapes)
     .Doc("Reduces a tensor over the ranks of a process set.");
-REGISTER_KERNEL_BUILDER(Name("HorovodAllreduce").Device(tensorflow::DEVICE_CPU),
-                        CollectiveKernel<Allreduce>);
+HOROACC_KERNEL("HorovodAllreduce", CollectiveKernel<Allreduce>);
 
 REGISTER_OP("HorovodGroupedAllreduce")
     .Attr("T: list(" HOROACC_REDUCED_TYPES ") >= 1") HOROACC_REDUCTION_ATTRIBUTES
@@ -137,8 +159,7 @@ REGISTER_OP("HorovodGroupedAllreduce")
     .SetIsDistributedCommunication()
     .SetShapeFn(SameShapes)
     .Doc("Reduces several tensors as one unit.");
-REGISTER_KERNEL_BUILDER(Name("HorovodGroupedAllreduce").Device(tensorflow::DEVICE_CPU),
-                        CollectiveKernel<Allreduce>);
+HOROACC_KERNEL("HorovodGroupedAllreduce", CollectiveKernel<Allreduce>);
 
 REGISTER_OP("HorovodReducescatter")
     .Attr("T: " HOROACC_REDUCED_TYPES) HOROACC_REDUCTION_ATTRIBUTES.Input("tensor: T")
@@ -147,8 +168,7 @@ REGISTER_OP("HorovodReducescatter")
     .SetIsDistributedCommunication()
     .SetShapeFn(OtherRows)
     .Doc("Reduces a tensor and gives every rank a part of the first dimension.");
-REGISTER_KERNEL_BUILDER(Name("HorovodReducescatter").Device(tensorflow::DEVICE_CPU),
-                        CollectiveKernel<Reducescatter>);
+HOROACC_KERNEL("HorovodReducescatter", CollectiveKernel<Reducescatter>);
 
 REGISTER_OP("HorovodGroupedReducescatter")
     .Attr("T: list(" HOROACC_REDUCED_TYPES ") >= 1") HOROACC_REDUCTION_ATTRIBUTES
@@ -158,7 +178,6 @@ REGISTER_OP("HorovodGroupedReducescatter")
     .SetIsDistributedCommunication()
     .SetShapeFn(OtherRows)
     .Doc("Reduces several tensors as one unit and gives every rank a part of each.");
-REGISTER_KERNEL_BUILDER(Name("HorovodGroupedReducescatter").Device(tensorflow::DEVICE_CPU),
-                        CollectiveKernel<Reducescatter>);
+HOROACC_KERNEL("HorovodGroupedReducescatter", CollectiveKernel<Reducescatter>);
 
 }  // namespace horoacc

@@ -1,6 +1,7 @@
 // Broadcast of variables, into the variables.
 #include "collective_kernel.h"
 #include "element_types.h"
+#include "registration.h"
 #include "shapes.h"
 #include "tensorflow/core/framework/common_shape_fns.h"
 #include "tensorflow/core/framework/op.h"
@@ -87,12 +88,12 @@ class BroadcastVariables {
     return absl::OkStatus();
   }
 
-  absl::Status Land(OpKernelContext* context, const Call& call, ha_engine* engine,
-                    ha_handle) const {
-    const bool sent = IsRoot(engine);
+  absl::Status Land(Ended* ended) const {
+    OpKernelContext* const context = ended->context();
+    const bool sent = IsRoot(ended->engine());
     for (int v = 0; v < context->num_inputs(); ++v) {
       if (!sent) {
-        absl::Status status = Kind::Write(context, v, call.kept[static_cast<size_t>(v)]);
+        absl::Status status = Kind::Write(context, v, ended->call().kept[static_cast<size_t>(v)]);
         if (!status.ok()) return status;
       }
       Kind::Pass(context, v);
@@ -123,8 +124,8 @@ REGISTER_OP("HorovodBroadcastInplaceResource")
     .SetIsDistributedCommunication()
     .SetShapeFn(tensorflow::shape_inference::NoOutputs)
     .Doc("Gives every rank's variables the values of the root's, as one unit.");
-REGISTER_KERNEL_BUILDER(Name("HorovodBroadcastInplaceResource").Device(tensorflow::DEVICE_CPU),
-                        CollectiveKernel<BroadcastVariables<Resources>>);
+HOROACC_KERNEL("HorovodBroadcastInplaceResource", CollectiveKernel<BroadcastVariables<Resources>>,
+               "variables");
 
 REGISTER_OP("HorovodBroadcastInplace")
     .Attr("T: " HOROACC_MOVED_TYPES)
@@ -139,7 +140,6 @@ REGISTER_OP("HorovodBroadcastInplace")
     .SetIsDistributedCommunication()
     .SetShapeFn(SameShapes)
     .Doc("As HorovodBroadcastInplaceResource, for reference variables of one type.");
-REGISTER_KERNEL_BUILDER(Name("HorovodBroadcastInplace").Device(tensorflow::DEVICE_CPU),
-                        CollectiveKernel<BroadcastVariables<References>>);
+HOROACC_KERNEL("HorovodBroadcastInplace", CollectiveKernel<BroadcastVariables<References>>);
 
 }  // namespace horoacc

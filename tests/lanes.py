@@ -35,7 +35,7 @@ LANES = (
         *("ranks/test_compile.py", "ranks/test_hosts.py"),
     ),
     (
-        *("keras_api", "tensorflow_api"),
+        *("keras_api", "tensorflow_api", "fake_gpu/test_tensorflow_gpu.py"),
         *(f"ranks/{path.name}" for path in sorted((TESTS / "ranks").glob("test_tensorflow_*.py"))),
     ),
 )

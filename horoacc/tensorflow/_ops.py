@@ -17,7 +17,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from horoacc import ops_build, process, settings
+from horoacc import builds, ops_build, process, settings
 
 _MODES = {"gradients": 1, "all": 2}
 
@@ -81,7 +81,20 @@ def _control() -> ctypes.CDLL:
     found.ha_tensorflow_attach.argtypes = [ctypes.c_void_p]
     found.ha_tensorflow_arena.restype = None
     found.ha_tensorflow_arena.argtypes = [ctypes.c_void_p, ctypes.c_int]
+    found.ha_tensorflow_register.restype = None
+    found.ha_tensorflow_register.argtypes = [ctypes.c_char_p]
     return found
+
+
+def run_on(device_type: str) -> None:
+    """Has the ops run where their tensors lie on devices of a type, which have CUDA's GPUs.
+
+    Elsewhere TensorFlow copies tensors to the CPU.
+
+    Args:
+        device_type: As TensorFlow calls it.
+    """
+    _control().ha_tensorflow_register(device_type.encode())
 
 
 @functools.cache
@@ -126,7 +139,8 @@ class _Attached:
 def attach() -> None:
     """Has the ops use the engine of this process, if it has one. A second call does nothing.
 
-    TensorFlow's CPU allocator takes from its arena what HOROACC_ARENA says.
+    TensorFlow's CPU allocator takes from its arena what HOROACC_ARENA says. Tensors of GPUs stay
+    there if TensorFlow and HoroACC were built for CUDA.
     """
     if not process.entered():
         return
@@ -135,6 +149,9 @@ def attach() -> None:
         control = _control()
         control.ha_tensorflow_attach(address)
         control.ha_tensorflow_arena(*_arena(address))
+        # Other builds have GPUs of that type, too, from plug-ins.
+        if tf.test.is_built_with_cuda() and builds.cuda_built():
+            run_on("GPU")
         _Attached.address = address
         process.before_shutdown(detach)
 

@@ -1,7 +1,8 @@
 """The reductions of TensorFlow's tensors: eager, in a tf.function, and in TF1-style graphs.
 
-All of them are differentiable (`horoacc.tensorflow.gradients`). Tensors are on the CPU while they
-are reduced, wherever they were; `device_dense` and `device_sparse` are accepted for Horovod's sake.
+All of them are differentiable (`horoacc.tensorflow.gradients`). Tensors are reduced on the device
+that TensorFlow chooses or is told, as for any other op: on the CPU or on a GPU (docs/gpu.md).
+`device_dense` and `device_sparse` are accepted for Horovod's sake.
 
 What is wrong with a call raises TensorFlow's errors: `InvalidArgumentError` for an argument that
 cannot work, `FailedPreconditionError` if the ranks disagree or `init()` was not called,

@@ -28,7 +28,7 @@ def variable_of(variable: Any) -> Any:
 def broadcast_in_place(
     variables: Sequence[Any], root_rank: int, name: str | None, process_set: int
 ) -> list[Any]:
-    """Gives every rank's variables the values of the root's; those of a kind are one unit.
+    """Gives every rank's variables the values of the root's; those of a kind and place are a unit.
 
     Args:
         variables: Resource variables, or reference variables of a TF1-style graph.
@@ -45,26 +45,30 @@ def broadcast_in_place(
     """
     check_root(root_rank)
     name = "variables" if name is None else name
-    resources: list[Any] = []
-    references: dict[Any, list[Any]] = {}
+    resources: dict[str, list[Any]] = {}
+    references: dict[tuple[str, str], list[Any]] = {}
     for variable in variables:
         if hasattr(variable, "handle"):
-            resources.append(variable.handle)
+            # One of a graph may have no place yet: those of other types may come to another one.
+            place = variable.device or variable.dtype.name
+            resources.setdefault(place, []).append(variable.handle)
         elif isinstance(variable, tf.compat.v1.Variable):
-            references.setdefault(variable.dtype.base_dtype, []).append(variable._ref())
+            kind = (variable.dtype.base_dtype.name, variable.device)
+            references.setdefault(kind, []).append(variable._ref())
         else:
             raise ValueError(f"Only variables can be received in place, not {variable!r}.")
     done = []
     how = {"root_rank": root_rank, "process_set_id": process_set}
-    if resources:
+    # Ranks have the same places in the same order, but may call them otherwise.
+    for number, handles in enumerate(resources.values()):
         done.append(called(
-            _ops.library().horovod_broadcast_inplace_resource, variables=resources, **how,
-            **manner("broadcast", name, None),
+            _ops.library().horovod_broadcast_inplace_resource, variables=handles, **how,
+            **manner("broadcast", f"{name}.{number}" if number else name, None),
         ))  # fmt: skip
-    for dtype, of_type in references.items():
+    for number, ((dtype, _), of_kind) in enumerate(references.items()):
         received = called(
-            _ops.library().horovod_broadcast_inplace, variables=of_type, **how,
-            **manner("broadcast", f"{name}.{dtype.name}", None),
+            _ops.library().horovod_broadcast_inplace, variables=of_kind, **how,
+            **manner("broadcast", f"{name}.{dtype}.{number}", None),
         )  # fmt: skip
         done.append(received[0].op)
     return [] if tf.executing_eagerly() else done

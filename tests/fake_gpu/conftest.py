@@ -1,4 +1,4 @@
-"""Makes `fake_gpu` importable here as it is in the ranks, and builds it before they start."""
+"""Makes the fake GPU importable here as it is in the ranks, and builds it before they start."""
 
 import sys
 from pathlib import Path
@@ -8,8 +8,8 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 
 
-@pytest.fixture(scope="session", autouse=True)
-def _built() -> None:
-    import fake_gpu  # noqa: PLC0415 - the path is set above
-
-    fake_gpu.libraries()
+@pytest.fixture(scope="module", autouse=True)
+def _built(request: pytest.FixtureRequest) -> None:
+    for framework in ("fake_gpu", "fake_tensorflow"):
+        if side := getattr(request.module, framework, None):
+            side.libraries()

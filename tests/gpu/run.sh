@@ -4,7 +4,10 @@
 #
 #   tests/gpu/run.sh [folder]     everything that is said goes to the folder too (build/gpu)
 #
-# A part that fails does not end the others; the last lines say which ones did.
+# A part that fails does not end the others; the last lines say which ones did. TensorFlow is checked
+# where there is one that uses the GPU, for PYTHON or for TENSORFLOW_PYTHON (another interpreter of
+# the same version, if torch and TensorFlow are not installed together); else the last lines say that
+# it was not.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 out=$(mkdir -p "${1:-build/gpu}" && cd "${1:-build/gpu}" && pwd)
@@ -80,7 +83,8 @@ package() {
   rm -rf "$home" && mkdir -p "$objects"
   cp -r horoacc "$home" && rm -rf "$home/launcher" "$home/lib" "$home"/_core*.so
   cp -r launcher "$home/launcher" && mkdir "$home/lib"
-  cp -r csrc "$out/csrc" && cp -r torch_ops "$out/torch_ops"
+  rm -rf "$out/csrc" "$out/torch_ops" "$out/tensorflow_ops"
+  cp -r csrc torch_ops tensorflow_ops "$out/"
   local folder version
   folder=$("$python" -c "import torch; print(torch.__path__[0])")
   version=$(sed -n 's/.*__version__ = "\(.*\)"/\1/p' horoacc/_version.py)
@@ -138,8 +142,28 @@ sanitizer() {
   done
 }
 
-export -f build machine host_tests persistent_programs times_of_persistent sanitizer package collectives killed_rank in_mode
-export nvcc python out library
+# missing_tensorflow: says what TensorFlow lacks; nothing if it can be checked.
+missing_tensorflow() {
+  local folder=$PWD/tests/gpu
+  "$tensorflow_python" -c "import importlib.util, sys
+sys.exit(importlib.util.find_spec('tensorflow') is None)" || { echo "no TensorFlow is installed" && return; }
+  (cd "$out" && PYTHONPATH=$out "$tensorflow_python" -c "import sys
+sys.path.insert(0, '$folder')
+import check_tensorflow
+print(check_tensorflow.missing())" 2> "$out/missing_tensorflow.txt") ||
+    echo "it cannot be imported: $(tail -n 1 "$out/missing_tensorflow.txt")"
+}
+
+# tensorflow MODE RANKS PART ...
+tensorflow() {
+  local script=$PWD/tests/gpu/check_tensorflow.py
+  (cd "$out" && HOROACC_GPU_MODE=$1 PYTHONPATH=$out "$tensorflow_python" -m horoacc.launcher.main --tcp \
+    -np "$2" "$tensorflow_python" "$script" "${@:3}")
+}
+
+export -f tensorflow build machine host_tests persistent_programs times_of_persistent sanitizer package collectives killed_rank in_mode
+tensorflow_python=${TENSORFLOW_PYTHON:-$python}
+export nvcc python tensorflow_python out library
 part machine 60 bash -c machine
 part build 300 bash -c build
 kernels=(reduce_is_exact factors_are_exact pack_is_exact nonfinite_is_counted times_of_pack
@@ -179,6 +203,17 @@ if [ "$gpus" -gt 1 ]; then
   part killed_rank_kernel 60 bash -c "ranks=$gpus killed_rank kernel"
 else
   part impossible_mode 60 bash -c "in_mode kernel 2 a_mode_is_refused"
+fi
+without=$(missing_tensorflow)
+if [ -z "$without" ]; then
+  for mode in cpu_reduce leader stream; do
+    for ranks in 1 2 4; do
+      part "tensorflow_of_${ranks}_$mode" 240 bash -c "tensorflow $mode $ranks reductions_are_exact \
+        movements_are_exact streams_are_kept variables_are_broadcast gradients_are_the_same"
+    done
+  done
+else
+  verdicts+=("NOT CHECKED tensorflow: $without")
 fi
 part times_of_leader 240 bash -c \
   "for ranks in 2 4 8; do in_mode leader \$ranks times_of_the_leaders_bound || exit 1; done"
