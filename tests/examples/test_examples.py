@@ -56,7 +56,10 @@ def in_pool(
     backend: str | None = None,
 ) -> list[tuple[object, str, str]]:  # fmt: skip
     """The same script by the ranks of a pool, which need not import the framework again."""
-    pool = pools.get(ranks, framework, {"KERAS_BACKEND": backend} if backend else {})
+    variables = {"HOROACC_TEST_IMPORTS": "sklearn.datasets"}
+    if backend:
+        variables["KERAS_BACKEND"] = backend
+    pool = pools.get(ranks, framework, variables)
     return pool.run(HERE, "script", {"name": name, "flags": list(flags)}, 110)
 
 

@@ -1,6 +1,7 @@
 import argparse
 import math
 import os
+import random
 
 import horovod.keras as hvd
 import keras
@@ -23,7 +24,7 @@ args = parser.parse_args()
 
 # Horovod: initialize Horovod.
 hvd.init()
-keras.utils.set_random_seed(42 + hvd.rank())
+random.seed(42 + hvd.rank())  # what initial weights are drawn from
 
 rng = np.random.default_rng(1)
 centres = 3 * np.eye(3, 8)

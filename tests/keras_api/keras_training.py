@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import random
 from typing import Any
 
 import keras
@@ -23,9 +24,16 @@ BATCH = 8
 TOLERANCE = 4 * BATCH * 2.0**-24 * 6 * 0.05 * 10
 
 
+def seed_weights(seed: int) -> None:
+    """Decides those of the next models. `keras.utils.set_random_seed` would, too, but imports
+    TensorFlow in every rank, whatever the backend is.
+    """
+    random.seed(seed)
+
+
 def network(seed: int = 3, dtype: str = "float32") -> Any:
     """A net of two layers with odd sizes."""
-    keras.utils.set_random_seed(seed)
+    seed_weights(seed)
     return keras.Sequential([
         keras.Input((7,)),
         keras.layers.Dense(11, activation="tanh", dtype=dtype, name="inner"),
@@ -35,10 +43,10 @@ def network(seed: int = 3, dtype: str = "float32") -> Any:
 
 def whole(steps: int, dtype: str = "float32") -> tuple[Any, Any]:
     """All samples of some steps: x of shape [n, 7], y of shape [n, 3]."""
-    random = np.random.default_rng(11)
+    rng = np.random.default_rng(11)
     count = steps * BATCH * hvd.size()
-    return (random.normal(size=(count, 7)).astype(dtype),
-            random.normal(size=(count, 3)).astype(dtype))  # fmt: skip
+    return (rng.normal(size=(count, 7)).astype(dtype),
+            rng.normal(size=(count, 3)).astype(dtype))  # fmt: skip
 
 
 def share(steps: int, dtype: str = "float32") -> tuple[Any, Any]:

@@ -69,7 +69,7 @@ def test_model_that_is_built_by_its_first_batch() -> None:
         def call(self, inputs: Any) -> Any:
             return self.dense(inputs)
 
-    keras.utils.set_random_seed(hvd.rank())
+    training.seed_weights(hvd.rank())
     model = Late()
     callback = hvd.callbacks.BroadcastGlobalVariablesCallback(0)
     model.compile(hvd.DistributedOptimizer(training.sgd()), loss="mse")

@@ -86,7 +86,7 @@ def test_embeddings_whose_gradients_are_sparse(arguments: dict[str, Any]) -> Non
     import keras_training as training
 
     def model() -> Any:
-        keras.utils.set_random_seed(5)
+        training.seed_weights(5)
         return keras.Sequential([
             keras.Input((4,), dtype="int32"), keras.layers.Embedding(40, 5),
             keras.layers.Flatten(), keras.layers.Dense(3),

@@ -157,6 +157,8 @@ def main(framework: str) -> None:
         signal.signal(number, signal.SIG_IGN)
     importlib.import_module(framework)
     importlib.import_module("pytest")
+    for name in filter(None, os.environ.get("HOROACC_TEST_IMPORTS", "").split(",")):
+        importlib.import_module(name)
     if "torch" in sys.modules:
         # The first use of an optimizer would import it, in seconds.
         importlib.import_module("torch._dynamo")

@@ -37,8 +37,9 @@ MPIS = {
     "Open MPI": (["--oversubscribe", "--allow-run-as-root", "--bind-to", "none"], "libmpi.so.40"),
     "HYDRA": ([], "libmpi.so.12"),
 }
-# Variables that decide how a framework is imported.
-AT_IMPORT = ("KERAS_BACKEND",)
+# Variables that decide what is imported before ranks are forked, and how: HOROACC_TEST_IMPORTS
+# names, separated by commas, what all ranks would import themselves.
+AT_IMPORT = ("KERAS_BACKEND", "HOROACC_TEST_IMPORTS")
 
 
 @dataclass

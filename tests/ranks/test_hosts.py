@@ -122,7 +122,7 @@ def test_disagreements_and_bad_arguments(ranks: int) -> None:
 @pytest.mark.parametrize("env", [*HOSTS[:3], *MPI])
 @pytest.mark.ranks(*SIZES)
 def test_uneven_steps(ranks: int) -> None:
-    test_join.test_uneven_steps()
+    test_join.test_uneven_steps(("float32", "bool"))
     test_join.test_calls_in_flight_are_carried_out(ranks)
     if 6 % ranks == 0:  # what its alltoall needs
         test_join.test_other_collectives_name_the_joined_ranks(ranks)
