@@ -12,6 +12,7 @@ namespace horoacc {
 namespace {
 
 constexpr uint64_t kMostFlightEvents = 1 << 20;
+constexpr uint64_t kLeastChunk = 4096;
 
 // One row per key: how to read it into the struct and how to write it back. Parse and Defaults
 // walk the same rows, so a key cannot be known to one and not the other.
@@ -166,6 +167,7 @@ std::vector<Row> Rows() {
                           {"leader", GpuMode::kLeader},
                           {"stream", GpuMode::kStream},
                           {"kernel", GpuMode::kKernel}}),
+      NumberRow("gpu_chunk_bytes", &Settings::gpu_chunk_bytes),
       TextRow("algorithm", &Settings::algorithm),
       TextRow("selection_table", &Settings::selection_table),
       TextRow("flight_dir", &Settings::flight_dir),
@@ -202,6 +204,7 @@ Result<Settings> Settings::Parse(std::span<const std::pair<std::string, std::str
     return MakeError(ErrorKind::kConfig, "setting 'reduction' cannot be '" + settings.reduction +
                                              "': it is 'auto', 'canonical' or 'fast'");
   }
+  settings.gpu_chunk_bytes = std::max(settings.gpu_chunk_bytes, kLeastChunk);
   if (settings.flight_events > kMostFlightEvents) {
     return MakeError(ErrorKind::kConfig, "setting 'flight_events' cannot be '" +
                                              std::to_string(settings.flight_events) +

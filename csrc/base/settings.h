@@ -49,6 +49,7 @@ struct Settings {
   std::string transport_plugin;      ///< path of a shared library, or empty
   std::string cuda_plugin;           ///< the same; empty: the one that was built with the core
   GpuMode gpu_mode = GpuMode::kAuto;
+  uint64_t gpu_chunk_bytes = 2 << 20;  ///< of what the CPU reduces for GPUs, on its way at a time
   std::string algorithm;        ///< between hosts: names with commas between them; empty: chosen
   std::string selection_table;  ///< what was measured here (schedule/measured.h); rank 0's holds
   std::string flight_dir;  ///< where the latest events go when something is wrong; empty: nowhere

@@ -13,8 +13,10 @@ constexpr uint64_t kLargestSlice = 1 << 20;
 
 constexpr uint32_t kRanksOnStack = 64;
 
-void ReduceRange(const SetContext& context, const ReducePiece& piece, uint64_t first, uint64_t last,
-                 uint64_t whole_bytes) {
+}  // namespace
+
+void DirectSlices::ReduceRange(const SetContext& context, const ReducePiece& piece, uint64_t first,
+                               uint64_t last, uint64_t whole_bytes) {
   if (first >= last) return;
   const size_t ranks = context.ranks;
   const size_t present = context.present.size();
@@ -37,8 +39,6 @@ void ReduceRange(const SetContext& context, const ReducePiece& piece, uint64_t f
           piece.scale,
           whole_bytes});
 }
-
-}  // namespace
 
 DirectSlices::DirectSlices(const SetContext& context, ExecSlot& slot, ReduceList list)
     : context_(context), slot_(slot), list_(std::move(list)) {

@@ -17,6 +17,10 @@ class DirectSlices final : public Execution {
 
   /// Reduces everything at once, for the last rank to arrive.
   static void ReduceAll(const SetContext& context, const ReduceList& list);
+  /// Elements from `first` to before `last` of a piece. `whole_bytes`: of what is reduced before
+  /// anybody reads the result.
+  static void ReduceRange(const SetContext& context, const ReducePiece& piece, uint64_t first,
+                          uint64_t last, uint64_t whole_bytes);
 
  private:
   void ReduceSlice(uint64_t slice) const;

@@ -1,5 +1,6 @@
 #pragma once
 // What a scheduled collective works on, and how its chunks lie in the caller's memory.
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -59,6 +60,10 @@ class ChunkMap {
                                uint64_t window_bytes);
 
   [[nodiscard]] uint64_t windows() const { return windows_; }
+  /// Of a vector whose tensors begin at multiples of 64.
+  [[nodiscard]] uint64_t EndOfWindow(uint64_t window) const {
+    return std::min((window + 1) * window_bytes_, starts_.back());
+  }
   [[nodiscard]] const PayloadTensor& tensor(uint32_t index) const {
     return payload_.tensors[index];
   }

@@ -188,14 +188,48 @@ bool ScheduleRun::MayBegin(uint64_t window) {
   return over;
 }
 
+void ScheduleRun::Follow(Flow& flow) {
+  if (shared_.map.windows() > 0) flow_ = &flow;
+}
+
+// The lanes are through with a window when all have begun the next one.
+Result<bool> ScheduleRun::MoveFlow() {
+  bool moved = false;
+  const uint64_t windows = shared_.map.windows();
+  if (arrived_ < windows) {
+    HA_ASSIGN(const uint64_t arrived, flow_->Arrived());
+    for (; arrived_ < windows && shared_.map.EndOfWindow(arrived_) <= arrived; ++arrived_)
+      moved = true;
+  }
+  uint64_t done = windows;
+  for (const Lane& lane : lanes_) done = std::min(done, lane.window());
+  if (done > left_) {
+    HA_TRY(flow_->Leave(shared_.map.EndOfWindow(done - 1)));
+    left_ = done;
+    moved = true;
+  }
+  return moved;
+}
+
 bool ScheduleRun::Advance() {
   if (complete_ || error_) return false;
   bool moved = false;
+  if (flow_ != nullptr) {
+    Result<bool> flowed = MoveFlow();
+    if (!flowed.ok()) {
+      error_ = std::move(flowed.error());
+      return true;
+    }
+    moved = flowed.value();
+  }
   bool ended = true;
   for (Lane& lane : lanes_) {
     if (lane.ended()) continue;
     ended = false;
-    if (lane.between_windows() && !MayBegin(lane.window())) continue;
+    if (lane.between_windows()) {
+      const bool here = flow_ == nullptr || lane.window() < arrived_;
+      if (!here || !MayBegin(lane.window())) continue;
+    }
     const uint32_t awaits = lane.awaits();
     bool awaited = true;
     for (uint32_t other = 0; other < lanes_.size(); ++other) {

@@ -9,6 +9,7 @@
 
 #include "base/result.h"
 #include "execute/execution.h"
+#include "execute/flow.h"
 #include "execute/payload.h"
 #include "execute/schedule_lane.h"
 #include "schedule/schedule.h"
@@ -56,6 +57,10 @@ class ScheduleRun final : public Execution {
       const RunOptions& options, Payload payload, RunMemory memory);
   ~ScheduleRun() override;
 
+  /// Before the first Advance, of a vector (an allreduce): no window begins before its input is
+  /// there, and results leave window by window. `flow` outlives the run.
+  void Follow(Flow& flow);
+
   bool Advance() override;
   /// All lanes have ended, and everything that was sent has been taken or has left this rank's
   /// memory: nobody needs anything of this rank any more.
@@ -75,6 +80,7 @@ class ScheduleRun final : public Execution {
   Status Open(DataLinks& links, const RunGroup& group, uint32_t place);
   Status AllocateMemory(uint32_t place);
   [[nodiscard]] bool MayBegin(uint64_t window);
+  [[nodiscard]] Result<bool> MoveFlow();
 
   std::shared_ptr<const schedule::Schedule> schedule_;
   RunMemory memory_;
@@ -87,6 +93,9 @@ class ScheduleRun final : public Execution {
   std::vector<Lane> lanes_;
   std::optional<Error> error_;
   uint64_t drained_ = 0;  ///< windows whose memory is free again
+  Flow* flow_ = nullptr;  ///< null: all of the input is there
+  uint64_t arrived_ = 0;  ///< windows whose input is there
+  uint64_t left_ = 0;     ///< windows whose results have left
   bool complete_ = false;
 };
 

@@ -39,14 +39,15 @@ Result<Settings> AgreeOnSettings(Settings settings, Bootstrap& bootstrap, int64_
   mine << settings.fusion_threshold << ' ' << settings.window_bytes << ' '
        << settings.last_arriver_bytes << ' ' << static_cast<int>(settings.reduce_path) << ' '
        << settings.reduction << ' ' << static_cast<int>(settings.gpu_mode) << ' '
-       << Word(settings.algorithm) << ' '
+       << settings.gpu_chunk_bytes << ' ' << Word(settings.algorithm) << ' '
        << Word(bootstrap.rank() == 0 ? ReadableTable(settings) : std::string());
   HA_ASSIGN(const std::vector<std::string> all, bootstrap.AllGather(mine.str(), deadline_ns));
   std::istringstream rank0(all[0]);
   int path = 0;
   int gpu_mode = 0;
   rank0 >> settings.fusion_threshold >> settings.window_bytes >> settings.last_arriver_bytes >>
-      path >> settings.reduction >> gpu_mode >> settings.algorithm >> settings.selection_table;
+      path >> settings.reduction >> gpu_mode >> settings.gpu_chunk_bytes >> settings.algorithm >>
+      settings.selection_table;
   if (!rank0) return MakeError(ErrorKind::kConfig, "rank 0's settings cannot be read", 0);
   settings.reduce_path = static_cast<PathKind>(path);
   settings.gpu_mode = static_cast<GpuMode>(gpu_mode);

@@ -234,6 +234,10 @@ class Engine {
   [[nodiscard]] bool StaysOnGpu(const ProcessSet& set, const Submission& submission) const;
   Status BeginDevice(Entry& entry, const Submission& submission);
   bool MustArrive(const SetQueue& queue, const Entry& entry) const;
+  [[nodiscard]] bool Flows(const Request& request) const;
+  [[nodiscard]] bool RunsFlowing(const Running& running) const;
+  [[nodiscard]] Result<bool> MayBePublished(const ProcessSet& set, Entry& entry) const;
+  [[nodiscard]] std::unique_ptr<Flow> FlowOf(std::span<const SpreadRun::Call> calls);
   Result<bool> PublishArrived(ProcessSet& set);  // under driver_mutex_
   static Status LandDevice(Entry& entry);
   // engine_gpus.cc: reductions that GPUs may carry out; under driver_mutex_

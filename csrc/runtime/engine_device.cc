@@ -2,6 +2,8 @@
 // there, and copied back. In between they are calls like any other.
 #include <algorithm>
 
+#include "execute/cuda/device_flow.h"
+#include "negotiate/carried.h"
 #include "runtime/engine.h"
 
 namespace horoacc {
@@ -74,8 +76,8 @@ Status Engine::BeginDevice(Entry& entry, const Submission& submission) {
     tensor.lands = !(broadcast && is_root && tensor.in_place);
     tensors.push_back(tensor);
   }
-  HA_ASSIGN(entry.device,
-            cuda::DeviceCall::Begin(std::move(place), submission.device->stream, tensors));
+  HA_ASSIGN(entry.device, cuda::DeviceCall::Begin(std::move(place), submission.device->stream,
+                                                  tensors, settings_.gpu_chunk_bytes));
   if (!StaysOnGpu(*set, submission)) {
     HA_ASSIGN(const uint64_t fetched, entry.device->Fetch());
     counters_.gpu_bytes.fetch_add(fetched, std::memory_order_relaxed);
@@ -94,6 +96,44 @@ bool Engine::MustArrive(const SetQueue& queue, const Entry& entry) const {
                              [&](const auto& other) { return other->id == entry.id; });
 }
 
+// Whether it can be reduced while it arrives. The ranks do not differ in the answer.
+bool Engine::Flows(const Request& request) const {
+  if (!request.on_gpu || request.collective != Collective::kAllreduce) return false;
+  if (request.op == ReduceOp::kAdasum) return false;
+  uint64_t bytes = 0;
+  for (const TensorMeta& tensor : request.tensors) bytes += tensor.bytes();
+  return bytes > std::max(settings_.gpu_chunk_bytes, settings_.last_arriver_bytes);
+}
+
+// On one host.
+bool Engine::RunsFlowing(const Running& running) const {
+  return running.decision.shared && !running.decision.done &&
+         std::ranges::any_of(running.entries,
+                             [&](const auto& entry) { return Flows(entry->request); });
+}
+
+// What flows may be known to the others from its first chunk on, unless somebody looks at all of it
+// before it is reduced.
+Result<bool> Engine::MayBePublished(const ProcessSet& set, Entry& entry) const {
+  const bool in_sight = std::ranges::all_of(
+      entry.tensors, [&](const EntryTensor& tensor) { return arena_->Contains(tensor.input); });
+  if (!in_sight || settings_.check_numerics || !Flows(entry.request) ||
+      (set.spread && CarriedBytes(entry.request, set.ranks.size()) > 0)) {
+    return entry.device->HasArrived();
+  }
+  return entry.device->HasBegunToArrive();
+}
+
+std::unique_ptr<Flow> Engine::FlowOf(std::span<const SpreadRun::Call> calls) {
+  std::vector<cuda::DeviceFlow::Part> parts;
+  for (const SpreadRun::Call& call : calls) {
+    cuda::DeviceCall* const device = call.entry ? call.entry->device.get() : nullptr;
+    for (size_t t = 0; t < call.request->tensors.size(); ++t)
+      parts.push_back({device, t, call.request->tensors[t].bytes()});
+  }
+  return std::make_unique<cuda::DeviceFlow>(std::move(parts), arriving_);
+}
+
 Result<bool> Engine::PublishArrived(ProcessSet& set) {
   if (arriving_.load(std::memory_order_relaxed) == 0) return false;
   bool moved = false;
@@ -102,8 +142,8 @@ Result<bool> Engine::PublishArrived(ProcessSet& set) {
   while (!arriving.empty()) {
     const std::shared_ptr<Entry> next = arriving.front();
     if (next->device) {
-      HA_ASSIGN(const bool arrived, next->device->HasArrived());
-      if (!arrived) break;
+      HA_ASSIGN(const bool published, MayBePublished(set, *next));
+      if (!published) break;
       if (settings_.check_numerics && next->request.local_error.empty()) {
         std::vector<const void*> inputs;
         for (const EntryTensor& tensor : next->tensors) inputs.push_back(tensor.input);

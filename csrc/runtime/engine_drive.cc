@@ -5,6 +5,7 @@
 #include "execute/adasum_slices.h"
 #include "execute/direct_slices.h"
 #include "execute/exchange.h"
+#include "execute/flowing_slices.h"
 #include "execute/two_phase.h"
 #include "negotiate/assemble_reduce.h"
 #include "runtime/assemble_exchange.h"
@@ -255,6 +256,12 @@ std::unique_ptr<Execution> Engine::MakeHostExecution(ProcessSet& set, Running& r
         AppendPieces(*set.board, context, {entry->id, entry->generation}, true, list);
       }
       if (adasum) return std::make_unique<AdasumSlices>(context, slot, std::move(list));
+      if (RunsFlowing(running)) {
+        std::vector<SpreadRun::Call> calls;
+        for (const auto& entry : running.entries) calls.push_back({&entry->request, entry.get()});
+        return std::make_unique<FlowingSlices>(context, slot, std::move(list),
+                                               settings_.gpu_chunk_bytes, FlowOf(calls));
+      }
       return std::make_unique<DirectSlices>(context, slot, std::move(list));
     }
     case Path::kFlatWindows: {

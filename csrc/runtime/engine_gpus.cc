@@ -89,6 +89,7 @@ cuda::Team* Engine::FindTeam(ProcessSet& set, const Running& running) {
 std::unique_ptr<Execution> Engine::MakeDeviceRun(ProcessSet& set, Running& running) {
   cuda::DeviceRun::Parts parts;
   parts.team = FindTeam(set, running);
+  parts.flows = RunsFlowing(running);
   parts.polling = &arriving_;
   parts.fetched = &counters_.gpu_bytes;
   for (const auto& entry : running.entries) {

@@ -121,6 +121,9 @@ Status Engine::BeginSpread(ProcessSet& set, std::unique_ptr<Running> running) {
     around.memory = {arena_.get(), [this](void* block) { FreeShared(block); }};
     around.settings = &settings_;
     around.set = set.id;
+    const bool flows = std::ranges::any_of(
+        running->entries, [&](const auto& entry) { return Flows(entry->request); });
+    if (flows) around.flow = FlowOf(calls);
     HA_ASSIGN(auto run, SpreadRun::Make(std::move(around), *set.spread, calls));
     how = run->algorithm();
     running->execution = std::move(run);

@@ -147,6 +147,7 @@ Status SpreadRun::Add(Goal goal, uint64_t bytes, uint32_t root, Payload payload)
   options.window_bytes = window > 0 ? window : scheduled.window_bytes;
   HA_ASSIGN(auto run, ScheduleRun::Make(*surroundings_.links, scheduled.schedule, scheduled.group,
                                         options, std::move(payload), surroundings_.memory));
+  if (surroundings_.flow) run->Follow(*surroundings_.flow);
   runs_.push_back(std::move(run));
   return {};
 }

@@ -8,6 +8,7 @@
 
 #include "base/settings.h"
 #include "execute/execution.h"
+#include "execute/flow.h"
 #include "negotiate/plane.h"
 #include "queue/entry.h"
 #include "runtime/spread_set.h"
@@ -22,6 +23,8 @@ class SpreadRun final : public Execution {
     RunMemory memory;
     const Settings* settings = nullptr;
     uint32_t set = 0;  ///< the process set's number
+    /// Of the calls, allreduces then. Null: their inputs are there.
+    std::unique_ptr<Flow> flow{};
   };
   /// One call, with all that its ranks have told. `entry`: null on a rank that has joined; it gives
   /// zeros.

@@ -183,6 +183,17 @@ CORE_ROWS: tuple[Setting, ...] = (
         choices=("auto", "cpu_reduce", "leader", "stream", "kernel"),
     ),
     Setting(
+        "gpu_chunk_bytes",
+        "int",
+        2 << 20,
+        "HOROACC_GPU_CHUNK_BYTES",
+        "Where the CPU reduces for GPUs: larger tensors are copied in, reduced and copied out in "
+        "chunks of this size, but at least 4096 bytes, all three at once. Rank 0's holds.",
+        flag="--gpu-chunk-bytes",
+        yaml=("params", "gpu_chunk_bytes"),
+        least=0,
+    ),
+    Setting(
         "algorithm",
         "str",
         "",

@@ -10,6 +10,7 @@ extern "C" {
 #pragma GCC visibility push(default)
 
 #define FAKE_CUDA_DEVICES 2
+#define FAKE_CUDA_PROCESSORS 8
 
 /* Memory of `device`; it is no other's until it is freed. */
 void* fake_cuda_allocate(int device, size_t bytes);
@@ -43,6 +44,11 @@ int fake_cuda_waits(void);
 /* The largest number of copies that were at work at a time, on different streams, since the last
    call. */
 int fake_cuda_most_copies(void);
+
+/* From now on so many copies from a GPU to the host run, and the others wait; -1: all run. */
+void fake_cuda_hold_fetches(int after);
+/* Bytes that copies have brought from the host to a GPU. */
+size_t fake_cuda_landed_bytes(void);
 
 #pragma GCC visibility pop
 

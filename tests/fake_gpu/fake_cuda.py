@@ -13,9 +13,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 HERE = Path(__file__).parent
 COMPILED = (
-    ROOT / "tests/cpp/fake_cuda.cc",
-    ROOT / "tests/cpp/fake_kernels.cc",
-    ROOT / "tests/cpp/fake_programs.cc",
+    *sorted((ROOT / "tests/cpp").glob("fake_*.cc")),
     ROOT / "csrc/execute/cuda/kernel_plan.cc",
     ROOT / "csrc/execute/reduce_plan.cc",
     ROOT / "csrc/base/result.cc",

@@ -15,13 +15,16 @@ from holdups import Holdups
 RELEASE_SECONDS = 5.0  # the fault matrix's bound
 
 
-@pytest.mark.parametrize(("mode", "ranks"), [("leader", 4), ("stream", 2), ("kernel", 2)])
+@pytest.mark.parametrize(
+    ("mode", "ranks"), [("leader", 4), ("stream", 2), ("kernel", 2), ("cpu_reduce", 3)]
+)
 def test_a_killed_rank_releases_the_others(mode: str, ranks: int) -> None:
     env = dict(
         os.environ,
         HOROACC_CUDA_PLUGIN=str(fake_gpu.plugin()),
         HOROACC_GPU_MODE=mode,
         HOROACC_FUSION_THRESHOLD="65536",
+        HOROACC_GPU_CHUNK_BYTES="16384",
         FAKE_CUDA_MPS="1",
         # The leader of mode L, or the last rank.
         HOROACC_FAULT=f"advance:{0 if mode == 'leader' else ranks - 1}:60:kill",

@@ -17,10 +17,22 @@ import torch.distributed as dist
 
 import horoacc.torch as hvd
 
+sys.path.append(str(fake_gpu.ROOT / "tests/gpu"))
+import check_collectives
+
 PLUGIN = {"HOROACC_CUDA_PLUGIN": str(fake_gpu.plugin())}
 pytestmark = pytest.mark.ranks(1, 2, 3, framework="horoacc.torch", env=PLUGIN)
 CPU_REDUCE = pytest.param({"HOROACC_GPU_MODE": "cpu_reduce"}, id="host")
 HOSTS = pytest.param({"HOROACC_PARTED_HOSTS": "2+1"}, id="hosts", marks=pytest.mark.only_ranks(3))
+
+# Chunks of which every tensor of a few KB has several.
+CHUNKS = {"HOROACC_GPU_CHUNK_BYTES": "4096", "HOROACC_LAST_ARRIVER_BYTES": "0"}
+IN_CHUNKS = [
+    pytest.param({**CHUNKS, "HOROACC_GPU_MODE": "cpu_reduce"}, id="chunks"),
+    pytest.param({**CHUNKS, "HOROACC_PARTED_HOSTS": "2+1", "HOROACC_REDUCTION": "canonical",
+                  "HOROACC_WINDOW_BYTES": "16384"},
+                 id="chunks_of_hosts", marks=pytest.mark.only_ranks(3)),
+]  # fmt: skip
 
 
 def values(rank: int, shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> torch.Tensor:
@@ -38,6 +50,27 @@ def total(shape: tuple[int, ...]) -> torch.Tensor:
 
 def every(shape: tuple[int, ...]) -> list[torch.Tensor]:
     return [values(rank, shape) for rank in range(hvd.size())]
+
+
+@pytest.mark.parametrize("env", IN_CHUNKS)
+def test_chunks_are_exact_and_have_the_cpus_bits() -> None:
+    gpu = fake_gpu.install()
+    check_collectives.COUNTS = (1023, 20_003)
+    check_collectives.reductions_are_exact()
+    draw = np.random.default_rng(hvd.rank())
+    factors = {"prescale_factor": 0.3, "postscale_factor": 1.7}
+    for dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
+        given = [torch.from_numpy(draw.standard_normal(n)).to(dtype) for n in (4097, 3, 30_001)]
+        wanted = [hvd.allreduce(x, op=hvd.Average, **factors) for x in given]
+        with gpu.stream():
+            there = [x.to("cuda") for x in given]
+            found = hvd.grouped_allreduce(there, op=hvd.Average, **factors)
+            handles = [hvd.allreduce_async_(x, op=hvd.Average, name=f"{k}.{dtype}", **factors)
+                       for k, x in enumerate(there)]  # fmt: skip
+            found += [hvd.synchronize(handle) for handle in handles]
+            for one, other in zip(found, [*wanted, *wanted], strict=True):
+                assert torch.equal(one.cpu(), other)
+    assert gpu.unpinned_bytes == 0
 
 
 @pytest.mark.parametrize("env", [CPU_REDUCE, HOSTS, pytest.param({}, id="leader")])
@@ -180,9 +213,6 @@ def test_every_call_of_torch_distributed() -> None:
 @pytest.mark.only_ranks(2)
 def test_what_is_checked_on_a_gpu() -> None:
     fake_gpu.install()
-    sys.path.append(str(fake_gpu.ROOT / "tests/gpu"))
-    import check_collectives  # noqa: PLC0415 - the path is set above
-
     check_collectives.COUNTS = (1000,)
     check_collectives.reductions_are_exact()
     check_collectives.movements_are_exact()

@@ -22,12 +22,14 @@ struct DeviceTensor {
 };
 
 /// Copies to the host when it is made or later, behind what the caller's stream had to do before,
-/// and back at Land; or not at all, if GPUs reduce. Not thread-safe: the submitter's, then the
+/// and back at Land; or not at all, if GPUs reduce. Either way goes chunk by chunk, and whoever
+/// likes can use a chunk before the next is there. Not thread-safe: the submitter's, then the
 /// driver's.
 class DeviceCall {
  public:
+  /// `chunk_bytes`: about so much arrives at a time.
   [[nodiscard]] static Result<std::unique_ptr<DeviceCall>> Begin(
-      Gpus::Place place, void* stream, std::span<const DeviceTensor> tensors);
+      Gpus::Place place, void* stream, std::span<const DeviceTensor> tensors, uint64_t chunk_bytes);
   /// Sends the inputs on their way to the host, if that has not been done: how many bytes.
   [[nodiscard]] Result<uint64_t> Fetch();
   ~DeviceCall() { Release(); }
@@ -52,9 +54,15 @@ class DeviceCall {
   [[nodiscard]] const GpuEvent& ready() const { return ready_; }
   [[nodiscard]] bool fetched() const { return !members_.empty() || tensors_.empty(); }
   [[nodiscard]] Result<bool> HasArrived();
+  /// The first chunk has.
+  [[nodiscard]] Result<bool> HasBegunToArrive();
+  /// Bytes of tensor `t` that have, from its beginning on.
+  [[nodiscard]] Result<uint64_t> Arrived(size_t t);
   /// The results are there once `landed` is done: nothing is left to land.
   void LandedOnGpu(GpuEvent landed);
-  /// Sends the results on their way. `bytes` of each tensor's.
+  /// Sends the result of tensor `t` on its way up to there; what went before is not sent again.
+  [[nodiscard]] Status LandUpTo(size_t t, uint64_t bytes);
+  /// Sends the rest of all results on their way. `bytes` of each tensor's.
   [[nodiscard]] Status Land(std::span<const size_t> bytes);
   /// What comes on `stream` from now on finds the results; so does what comes on the stream of the
   /// submission, where the caller's memory may be given to somebody else.
@@ -69,19 +77,38 @@ class DeviceCall {
   struct Member {
     std::byte* input = nullptr;
     std::byte* output = nullptr;  ///< may be `input`
+    uint64_t landed = 0;          ///< bytes of the output that are on their way back
   };
-  DeviceCall(Gpus::Place place, void* stream, std::span<const DeviceTensor> tensors)
-      : place_(std::move(place)), stream_(stream), tensors_(tensors.begin(), tensors.end()) {}
+  /// Here once `event` is done: everything up to there.
+  struct Chunk {
+    size_t tensor = 0;
+    uint64_t end = 0;  ///< bytes of the tensor
+    GpuEvent event;
+  };
+  DeviceCall(Gpus::Place place, void* stream, std::span<const DeviceTensor> tensors,
+             uint64_t chunk_bytes)
+      : place_(std::move(place)),
+        stream_(stream),
+        tensors_(tensors.begin(), tensors.end()),
+        chunk_bytes_(chunk_bytes) {}
+  [[nodiscard]] Status EndChunk(size_t tensor, uint64_t end);
+  [[nodiscard]] Status AskChunks();
+  [[nodiscard]] GpuEvent LastArrival() const {
+    return chunks_.empty() ? GpuEvent() : chunks_.back().event;
+  }
   [[nodiscard]] Result<std::byte*> Take(size_t bytes);
 
   const Gpus::Place place_;
   void* const stream_;
   const std::vector<DeviceTensor> tensors_;
+  const uint64_t chunk_bytes_;
   std::vector<Member> members_;  ///< by tensor; empty until Fetch
   GpuEvent ready_;
-  GpuEvent arrived_;
+  std::vector<Chunk> chunks_;  ///< of all tensors, as they are copied
+  size_t arrived_chunks_ = 0;  ///< as far as somebody asked
   GpuEvent landed_;
-  uint64_t fetched_bytes_ = 0;
+  bool all_sent_ = false;  ///< the last of `chunks_` is behind all copies
+  bool landing_ = false;   ///< something is on its way back, and `landed_` does not know of it
   bool landed_on_gpu_ = false;
   std::atomic<bool> joined_{false};
 };

@@ -47,6 +47,7 @@ Result<bool> DeviceRun::Meet() {
 
 Result<bool> DeviceRun::Fetch() {
   for (DeviceCall* call : parts_.calls) {
+    if (parts_.flows) break;
     HA_ASSIGN(const bool arrived, call->HasArrived());
     watch_.Set(!arrived);
     if (!arrived) return false;

@@ -19,8 +19,9 @@ class DeviceRun final : public Execution {
     /// By index of the rank: the GPU of its tensors, by its number there; -1: not one alone.
     std::vector<int> devices;
     std::vector<DeviceCall*> calls;  ///< this rank's
+    bool flows = false;              ///< the host begins before all of it has arrived
     std::function<std::unique_ptr<Execution>(GpuMode)> on_gpus;
-    /// Once the tensors have arrived. Null: there is nothing to do.
+    /// Once the tensors have arrived, unless it flows. Null: there is nothing to do.
     std::function<std::unique_ptr<Execution>(Status&)> on_host;
     std::atomic<uint32_t>* polling = nullptr;  ///< see Watch
     std::atomic<uint64_t>* fetched = nullptr;  ///< counts bytes

@@ -10,28 +10,12 @@
 #include "execute/cuda/mode.h"
 #include "execute/cuda/shares.h"
 #include "execute/cuda/team_card.h"
+#include "execute/cuda/watch.h"
 
 namespace horoacc::cuda {
 
 class PinnedBlocks;
 class TeamKernels;
-
-/// Somebody has to ask the GPU now and then, for as long as this says so.
-class Watch {
- public:
-  explicit Watch(std::atomic<uint32_t>& polling) : polling_(polling) {}
-  ~Watch() { Set(false); }
-  Watch(const Watch&) = delete;
-  Watch& operator=(const Watch&) = delete;
-  void Set(bool on) {
-    if (on != on_) polling_.fetch_add(on ? 1 : -1U, std::memory_order_relaxed);
-    on_ = on;
-  }
-
- private:
-  std::atomic<uint32_t>& polling_;
-  bool on_ = false;
-};
 
 /// What a team needs to know of its process set.
 struct TeamPlace {

@@ -1,0 +1,21 @@
+#pragma once
+// What the fake GPU does together with other processes: functions of the plug-in.
+#include <cstddef>
+#include <cstdint>
+
+#include "execute/cuda/cuda_plugin.h"
+
+namespace horoacc::testing {
+
+int Traits(void* self, ha_cuda_traits* traits, ha_cuda_error* error);
+int Allocate(void* self, size_t bytes, void** memory, ha_cuda_error* error);
+void Deallocate(void* self, void* memory);
+int ShareMemory(void* self, void* memory, ha_cuda_handle* handle, ha_cuda_error* error);
+int OpenMemory(void* self, const ha_cuda_handle* handle, void** memory, ha_cuda_error* error);
+void CloseMemory(void* self, void* memory);
+int CreateSharedEvent(void* self, void** event, ha_cuda_handle* handle, ha_cuda_error* error);
+int OpenEvent(void* self, const ha_cuda_handle* handle, void** event, ha_cuda_error* error);
+int WriteWord(void* self, void* stream, uint32_t* word, uint32_t value, ha_cuda_error* error);
+int AwaitWord(void* self, void* stream, uint32_t* word, uint32_t value, ha_cuda_error* error);
+
+}  // namespace horoacc::testing
