@@ -5,8 +5,9 @@ entry's variables a job begins anew, and does its measurements: {"call": "allred
 "turns": n, "warm": n, "ranks": [[0, 1], [2, 3]]}. `warm`: turns before those that count, one if it
 is left out. `ranks`: process sets that do it at the same time; without it, all. Only the calls are
 timed, not what fills arrays and looks at them. Lines of JSON: the order, its times in seconds, what
-was wrong, what h1's interfaces sent in the last turn, in bytes and packets, and how many
-connections the first call opened.
+was wrong, what h1's interfaces sent in the last turn, in bytes and packets, how many connections to
+other hosts the first call opened on h1, and how many system calls a call makes there that send and
+receive.
 """
 
 from __future__ import annotations
@@ -18,7 +19,6 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -55,13 +55,13 @@ def _do(order: dict[str, Any], name: str) -> None:
     call = CALLS[order["call"]](order["bytes"], mine, name) if mine is not None else None
     seconds, wrong = [], 0
     batch = order.get("batch", 1)
-    opened = 0
+    opened = sends = receives = 0
     warm = order.get("warm", 1)  # the first connects
     for turn in range(order["turns"] + warm):
         if call is not None:
             call.fill()
         hvd.barrier()
-        idle = _connections()
+        counted = hvd.counters()
         before, began = read_counters(os.getpid()), time.perf_counter()
         for _ in range(batch if call is not None else 0):
             call.make()
@@ -69,7 +69,8 @@ def _do(order: dict[str, Any], name: str) -> None:
         wrong += call is not None and not call.right(batch)
         if turn == 0:  # before the ranks tell each other their times
             hvd.barrier()
-            opened = _connections() - idle
+            opened = _here(counted, "data_connections")
+        sends, receives = (_here(counted, f"data_{way}_calls") for way in ("send", "receive"))
         # Who takes longest says how long it took; a broadcast's root is done before the others.
         took = float(hvd.allreduce(np.array([took]), op=hvd.Max, name="took")[0])
         now = read_counters(os.getpid())
@@ -81,15 +82,17 @@ def _do(order: dict[str, Any], name: str) -> None:
         packets = {link: (now[link] - before[link]).sent_packets // batch for link in now}
         told = {"time": statistics.median(seconds), "min": min(seconds), "max": max(seconds)}
         print(json.dumps({**order, **told, "wrong": wrong, "sent": sent, "packets": packets,
-                          "opened": opened}), flush=True)  # fmt: skip
+                          "opened": opened, "sends": sends / batch,
+                          "receives": receives / batch}), flush=True)  # fmt: skip
     for one in sets:
         hvd.remove_process_set(one)
 
 
-def _connections() -> int:
-    """TCP connections of this host to others that are open."""
-    lines = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
-    return sum(line[3] == "01" and not line[2].startswith("0100007F") for line in lines)
+def _here(before: dict[str, int], counter: str) -> int:
+    """What the ranks of rank 0's host have counted since."""
+    more = np.array([hvd.counters()[counter] - before[counter], hvd.cross_rank()])
+    told = hvd.allgather(more[np.newaxis], name=counter)
+    return int(told[told[:, 1] == 0, 0].sum())
 
 
 def _allreduce(size: int, ranks: Any, name: str) -> Call:

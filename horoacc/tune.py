@@ -47,12 +47,12 @@ def main() -> int:
     while sizes[-1] * FACTOR <= given.most:
         sizes.append(sizes[-1] * FACTOR)
     hvd.init()
-    hosts, first = _hosts(), hvd.rank() == 0
+    (hosts, in_order), first = _hosts(), hvd.rank() == 0
     hvd.shutdown()
     if sum(hosts) == 1:
         parser.error("one rank has nothing to choose between: give -np")
     inside = len(hosts) == 1
-    rounds, clock = (_inside(), _in_a_row) if inside else (_across(), until_the_last)
+    rounds, clock = (_inside(), _in_a_row) if inside else (rounds_across(in_order), until_the_last)
     measured = [
         Measurement(algorithm, hosts, size, seconds)
         for forced, calls_of in rounds
@@ -72,10 +72,22 @@ def main() -> int:
     return 0
 
 
-def _hosts() -> tuple[int, ...]:
-    """Ranks of each host; a host's lowest rank is its local rank 0."""
+def _hosts() -> tuple[tuple[int, ...], bool]:
     own = np.array([[hvd.local_rank(), hvd.local_size()]])
-    return tuple(int(size) for rank, size in hvd.allgather(own, name="hosts") if rank == 0)
+    return hosts_of([(int(rank), int(size)) for rank, size in hvd.allgather(own, name="hosts")])
+
+
+def hosts_of(places: list[tuple[int, int]]) -> tuple[tuple[int, ...], bool]:
+    """Reads the hosts from where the ranks are.
+
+    Args:
+        places: Local rank and local size of each rank; a host's lowest rank is its local rank 0.
+
+    Returns:
+        Ranks of each host, and whether ranks are numbered host by host.
+    """
+    sizes = tuple(size for rank, size in places if rank == 0)
+    return sizes, places == [(rank, size) for size in sizes for rank in range(size)]
 
 
 Calls = dict[str, Callable[[int], Callable[[], object]]]
@@ -90,8 +102,12 @@ def _inside() -> Iterable[Round]:
         yield {"HOROACC_LAST_ARRIVER_BYTES": str(limit)}, {path: _arena_allreduce}
 
 
-def _across() -> Iterable[Round]:
-    """One algorithm of each collective at a time."""
+def rounds_across(in_order: bool) -> Iterable[Round]:
+    """One algorithm of each collective at a time.
+
+    What adds in the order of the ranks treats ranks that are not numbered host by host as hosts of
+    one rank each: its times would be another shape's, so that it is left out.
+    """
     goals: list[tuple[str, Callable[[int], Callable[[], object]]]] = [
         ("_reduce_scatter", _reducescatter),
         ("_all_gather", _allgather),
@@ -100,7 +116,8 @@ def _across() -> Iterable[Round]:
         ("_all_to_all", _alltoall),
     ]
     groups: list[list[tuple[str, Any]]] = [[] for _ in range(len(goals) + 1)]
-    for name in _core.algorithms():
+    names = [name for name in _core.algorithms() if in_order or not name.startswith("canonical")]
+    for name in names:
         for index, (ending, call) in enumerate(goals):
             if name.endswith(ending) and name != "cpu_reduce":
                 groups[index].append((name, call))

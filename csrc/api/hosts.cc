@@ -51,7 +51,7 @@ Result<std::string> AddressOfRankZero(const Settings& settings, Bootstrap& boots
 
 Result<std::unique_ptr<DataLinks>> LinksAcross(const Settings& settings,
                                                const HostLinkOptions& options,
-                                               const EngineParts& parts) {
+                                               const EngineParts& parts, SpreadParts& spread) {
   if (!settings.transport_plugin.empty()) {
     return LoadDataLinks(*parts.bootstrap, settings.transport_plugin, options.epoch,
                          options.deadline_ns);
@@ -68,6 +68,7 @@ Result<std::unique_ptr<DataLinks>> LinksAcross(const Settings& settings,
   tcp.socket_buffer = settings.socket_buffer_bytes;
   tcp.checksums = settings.tcp_checksums;
   tcp.host_timeout_ns = HostTimeout(settings);
+  spread.sockets = tcp.counters;
   HA_ASSIGN(std::unique_ptr<TcpDataLinks> links, ListenForData(*parts.bootstrap, tcp));
   return std::unique_ptr<DataLinks>(std::move(links));
 }
@@ -134,7 +135,7 @@ Status ConnectHosts(const Settings& settings, const HostLinkOptions& options, En
     tcp.host_timeout_ns = HostTimeout(settings);
     HA_ASSIGN(parts.links, ConnectTcpLinks(bootstrap, tcp));
   }
-  HA_ASSIGN(spread.across, LinksAcross(settings, options, parts));
+  HA_ASSIGN(spread.across, LinksAcross(settings, options, parts, spread));
   spread.shm_offset = HostBoard::BytesFor(static_cast<uint32_t>(parts.share.ranks.size()));
   parts.spread = std::move(spread);
   return {};

@@ -306,6 +306,11 @@ std::string Engine::CounterText() const {
   const ControlMux::Sent sent = mux_ ? mux_->sent() : ControlMux::Sent{};
   line("control_messages", sent.messages);
   line("control_bytes", sent.bytes);
+  const SocketCounters none;
+  const SocketCounters& sockets = spread_ ? spread_->sockets() : none;
+  counter("data_connections", sockets.connections);
+  counter("data_send_calls", sockets.send_calls);
+  counter("data_receive_calls", sockets.receive_calls);
   const ArenaStats stats = arena_->stats();
   line("arena_in_use", stats.bytes_in_use);
   line("arena_touched", stats.bytes_touched);

@@ -36,8 +36,9 @@ std::vector<int> Neighbours(const std::vector<int>& host_of, int rank) {
 
 }  // namespace
 
-SpreadJob::SpreadJob(std::vector<int> host_of, Surroundings surroundings)
-    : host_of_(std::move(host_of)),
+SpreadJob::SpreadJob(SpreadParts& parts, Surroundings surroundings)
+    : host_of_(std::move(parts.host_of)),
+      sockets_(std::move(parts.sockets)),
       surroundings_(std::move(surroundings)),
       left_(host_of_.size()),
       watched_(Neighbours(host_of_, surroundings_.rank)),
@@ -51,7 +52,7 @@ SpreadJob::~SpreadJob() { surroundings_.mux->Unregister(kJobChannel); }
 
 Result<std::unique_ptr<SpreadJob>> SpreadJob::Make(SpreadParts parts, Surroundings surroundings,
                                                    uint64_t fusion_threshold) {
-  std::unique_ptr<SpreadJob> job(new SpreadJob(std::move(parts.host_of), std::move(surroundings)));
+  std::unique_ptr<SpreadJob> job(new SpreadJob(parts, std::move(surroundings)));
   const Surroundings& around = job->surroundings_;
   const HostShare& share = *around.share;
   job->own_.ranks = {around.rank};

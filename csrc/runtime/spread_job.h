@@ -17,6 +17,7 @@
 #include "transport/bell.h"
 #include "transport/data_links.h"
 #include "transport/host_share.h"
+#include "transport/socket_counters.h"
 
 namespace horoacc {
 
@@ -24,7 +25,8 @@ namespace horoacc {
 struct SpreadParts {
   std::vector<int> host_of;           ///< by rank: a number that ranks sharing memory have alike
   std::unique_ptr<DataLinks> across;  ///< to ranks of other hosts
-  size_t shm_offset = 0;              ///< where the host's board has room for the links inside it
+  std::shared_ptr<const SocketCounters> sockets = std::make_shared<SocketCounters>();  ///< theirs
+  size_t shm_offset = 0;  ///< where the host's board has room for the links inside it
 };
 
 class SpreadJob {
@@ -47,6 +49,7 @@ class SpreadJob {
   /// Nobody else sees it: the sets' ids, names and rows of this rank.
   [[nodiscard]] const HostBoard& board() const { return *board_; }
   [[nodiscard]] std::byte* memory() const { return own_.memory[0].data(); }
+  [[nodiscard]] const SocketCounters& sockets() const { return *sockets_; }
   /// Until Leave.
   [[nodiscard]] DataLinks& links() const { return *links_; }
   Result<bool> Progress();
@@ -85,11 +88,12 @@ class SpreadJob {
   Result<uint32_t> ClaimGroupNumber();
 
  private:
-  SpreadJob(std::vector<int> host_of, Surroundings surroundings);
+  SpreadJob(SpreadParts& parts, Surroundings surroundings);
   Status OnMessage(int source, std::span<const std::byte> payload);
   void TellAll(const WireWriter& writer);
 
   const std::vector<int> host_of_;
+  const std::shared_ptr<const SocketCounters> sockets_;
   const Surroundings surroundings_;
   HostShare own_;
   std::unique_ptr<HostBoard> board_;

@@ -18,6 +18,7 @@ enum class DataKind : uint8_t {
   kCredit = 2,  ///< `number` messages of the link have been released so far
   kAbort = 3,   ///< the sender has given up; the text says why
   kLeave = 4,   ///< the sender has ended in order; nothing follows
+  kWiden = 5,   ///< the sender's only connection is full: whoever dials may dial more
 };
 
 struct DataHeader {

@@ -11,10 +11,10 @@
 #include <vector>
 
 #include "base/clock.h"
-#include "transport/interfaces.h"
 #include "transport/slot_memory.h"
 #include "transport/tcp_dialing.h"
 #include "transport/tcp_peer.h"
+#include "transport/tcp_places.h"
 
 namespace horoacc {
 namespace {
@@ -22,23 +22,18 @@ namespace {
 constexpr uint64_t kDialing = UINT64_MAX;
 constexpr uint64_t kTimer = UINT64_MAX - 1;
 constexpr int64_t kLookAfter = 50 * kMillisecond;
-constexpr int kBacklog = 1024;
 constexpr int kMostStreams = 64;
 // A cloud's limit on one flow is often a fraction of the link's rate; a rank's descriptors are
 // bounded, too.
 constexpr int kStreamsAcross = 8;
-constexpr int kStreamsInAll = 256;
+constexpr int kPeersWithMore = 32;
 
 class Links final : public TcpDataLinks {
  public:
   Links(int rank, TcpDataOptions options) : rank_(rank), options_(std::move(options)) {}
   ~Links() override;
 
-  struct Place {
-    SocketAddress address;
-    std::string host;
-  };
-  Status Open(Fd listener, SocketAddress own, std::vector<Place> places);
+  Status Open(ListeningRanks ranks);
 
   Result<std::unique_ptr<SendLink>> OpenSend(const LinkSpec& spec) override;
   Result<std::unique_ptr<ReceiveLink>> OpenReceive(const LinkSpec& spec) override;
@@ -63,6 +58,7 @@ class Links final : public TcpDataLinks {
  private:
   Status Reach(const LinkSpec& spec);
   [[nodiscard]] int StreamsTo(int peer) const;
+  void Widen(int peer);
   Result<bool> Move();
   Result<bool> Admit();
   Result<bool> LookAtNetwork();
@@ -71,17 +67,18 @@ class Links final : public TcpDataLinks {
   const int rank_;
   const TcpDataOptions options_;
   SocketAddress own_;
-  std::vector<Place> places_;
+  std::vector<TcpPlace> places_;
   Fd epoll_;
   Fd timer_;
   int64_t armed_ns_ = INT64_MAX;
   int64_t look_after_ns_ = 0;
   std::unique_ptr<TcpDialing> dialing_;
-  int streams_dialed_ = 0;
+  int widened_by_dialing_ = 0;                   ///< peers
   std::vector<std::unique_ptr<TcpPeer>> peers_;  ///< by rank; this one's stays without connections
   bool knocked_ = false;                         ///< dialing has something to do
   std::vector<bool> dialed_;
-  std::set<int> dirty_;  ///< peers that something may be sent to
+  std::vector<bool> widened_;  ///< by rank: nothing more is done about connections
+  std::set<int> dirty_;        ///< peers that something may be sent to
   DataCounters counters_;
   std::optional<Error> failed_;
 };
@@ -165,9 +162,9 @@ Links::~Links() {
   }
 }
 
-Status Links::Open(Fd listener, SocketAddress own, std::vector<Place> places) {
-  own_ = own;
-  places_ = std::move(places);
+Status Links::Open(ListeningRanks ranks) {
+  places_ = std::move(ranks.places);
+  own_ = places_[rank_].address;
   epoll_ = Fd(::epoll_create1(EPOLL_CLOEXEC));
   if (!epoll_) return SystemError("epoll_create1");
   timer_ = Fd(::timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK));
@@ -175,11 +172,11 @@ Status Links::Open(Fd listener, SocketAddress own, std::vector<Place> places) {
   const int size = static_cast<int>(places_.size());
   TcpDialing::Options dialing;
   dialing.terms = {options_.secret, LinkPurpose::kData, options_.epoch, rank_, size};
-  dialing.own = own;
-  for (const Place& place : places_) dialing.addresses.push_back(place.address);
+  dialing.own = own_;
+  for (const TcpPlace& place : places_) dialing.addresses.push_back(place.address);
   dialing.patience_ns = options_.patience_ns;
   dialing.log = options_.log;
-  HA_ASSIGN(dialing_, TcpDialing::Start(std::move(dialing), std::move(listener)));
+  HA_ASSIGN(dialing_, TcpDialing::Start(std::move(dialing), std::move(ranks.listener)));
   const auto watch = [this](int fd, uint64_t mark) {
     epoll_event event{.events = EPOLLIN, .data = {.u64 = mark}};
     return ::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) == 0;
@@ -191,7 +188,8 @@ Status Links::Open(Fd listener, SocketAddress own, std::vector<Place> places) {
   for (int peer = 0; peer < size; ++peer) {
     peers_.push_back(std::make_unique<TcpPeer>(peer, options_.epoch, options_.checksums,
                                                options_.socket_buffer, options_.host_timeout_ns,
-                                               epoll_.get()));
+                                               epoll_.get(), StreamsTo(peer), *options_.counters));
+    widened_.push_back(options_.streams > 0 || StreamsTo(peer) == 1);
   }
   return {};
 }
@@ -199,9 +197,22 @@ Status Links::Open(Fd listener, SocketAddress own, std::vector<Place> places) {
 int Links::StreamsTo(int peer) const {
   if (options_.streams > 0) return std::min(options_.streams, kMostStreams);
   // Within a host nothing limits a connection.
-  if (places_[peer].host == places_[rank_].host) return 1;
-  // Most algorithms reach few peers, of however many there are.
-  return streams_dialed_ + kStreamsAcross <= kStreamsInAll ? kStreamsAcross : 1;
+  return places_[peer].host == places_[rank_].host ? 1 : kStreamsAcross;
+}
+
+/// The only connection to a peer is full, here or there.
+void Links::Widen(int peer) {
+  if (widened_[peer]) return;
+  widened_[peer] = true;
+  if (peer < rank_) {
+    peers_[peer]->out().AskToWiden();
+    Touch(peer);
+  } else if (widened_by_dialing_ < kPeersWithMore) {
+    // Most algorithms reach few peers, of however many there are.
+    ++widened_by_dialing_;
+    dialing_->Dial(peer, StreamsTo(peer) - 1, false);
+    Arm();
+  }
 }
 
 /// Sees to it that there will be connections.
@@ -213,9 +224,7 @@ Status Links::Reach(const LinkSpec& spec) {
   if (spec.slots < 1) return MakeError(ErrorKind::kInvalid, "a link has at least one slot");
   if (spec.peer > rank_ && !dialed_[spec.peer]) {
     dialed_[spec.peer] = true;
-    const int streams = StreamsTo(spec.peer);
-    streams_dialed_ += streams;
-    dialing_->Dial(spec.peer, streams);
+    dialing_->Dial(spec.peer, options_.streams > 0 ? StreamsTo(spec.peer) : 1, true);
     Arm();
   }
   return {};
@@ -264,6 +273,7 @@ Result<bool> Links::LookAtNetwork() {
     if ((events[index].events & EPOLLOUT) != 0) Touch(peer);
     if ((events[index].events & ~static_cast<uint32_t>(EPOLLOUT)) == 0) continue;
     HA_ASSIGN(const bool read, peers_[peer]->Read(mark & 0xffff));
+    if (peer > rank_ && peers_[peer]->asks_to_widen()) Widen(peer);
     moved = moved || read;
     HA_TRY(peers_[peer]->CheckPresence());
   }
@@ -293,6 +303,7 @@ Result<bool> Links::Move() {
   for (auto each = dirty_.begin(); each != dirty_.end();) {
     TcpPeer& peer = *peers_[*each];
     HA_ASSIGN(const bool sent, peer.Send());
+    if (peer.full()) Widen(*each);
     HA_TRY(peer.CheckPresence());
     moved = moved || sent;
     // Full connections say themselves when they are not.
@@ -330,39 +341,6 @@ void Links::Abort(const Error& error) {
   for (const auto& peer : peers_) peer->End(DataKind::kAbort, text);
 }
 
-/// Gathers a text of every rank; one that starts with '!' is a rank's failure, and everybody's.
-Result<std::vector<std::string>> Tell(Bootstrap& bootstrap, const Result<std::string>& text,
-                                      int64_t deadline_ns) {
-  HA_ASSIGN(
-      std::vector<std::string> texts,
-      bootstrap.AllGather(text.ok() ? text.value() : "!" + text.error().message, deadline_ns));
-  for (int rank = 0; rank < bootstrap.size(); ++rank) {
-    if (!texts[rank].starts_with('!')) continue;
-    return MakeError(
-        ErrorKind::kConfig,
-        "rank " + std::to_string(rank) + " cannot listen for data links: " + texts[rank].substr(1),
-        rank);
-  }
-  return texts;
-}
-
-Result<std::string> Offer(const TcpDataOptions& options) {
-  HA_ASSIGN(std::vector<Interface> interfaces, ListInterfaces());
-  const std::string host = options.host.empty() ? NetworkIdentity() : options.host;
-  return PackOffer({host, options.local_rank, std::move(interfaces)});
-}
-
-Result<Fd> ListenAt(const std::string& address) {
-  HA_ASSIGN(const std::vector<SocketAddress> found, ResolveAddress(address + ":0"));
-  return Listen(found.front(), kBacklog);
-}
-
-Result<std::string> AddressOf(const Result<Fd>& listener) {
-  if (!listener.ok()) return listener.error();
-  HA_ASSIGN(const SocketAddress address, LocalAddress(listener.value().get()));
-  return address.ToString();
-}
-
 }  // namespace
 
 Result<std::unique_ptr<TcpDataLinks>> ListenForData(Bootstrap& bootstrap,
@@ -370,26 +348,9 @@ Result<std::unique_ptr<TcpDataLinks>> ListenForData(Bootstrap& bootstrap,
   if (options.secret.empty()) {
     return MakeError(ErrorKind::kConfig, "data links need the job's secret");
   }
-  HA_ASSIGN(const std::vector<std::string> offered,
-            Tell(bootstrap, Offer(options), options.deadline_ns));
-  std::vector<InterfaceOffer> offers;
-  for (const std::string& text : offered) {
-    HA_ASSIGN(InterfaceOffer offer, UnpackOffer(text));
-    offers.push_back(std::move(offer));
-  }
-  // Everybody chooses for everybody, and so comes to the same end.
-  HA_ASSIGN(const std::vector<Interface> chosen, ChooseInterfaces(offers, options.interfaces));
-  auto listener = ListenAt(chosen[bootstrap.rank()].address);
-  HA_ASSIGN(const std::vector<std::string> addresses,
-            Tell(bootstrap, AddressOf(listener), options.deadline_ns));
-  std::vector<Links::Place> places;
-  for (int rank = 0; rank < bootstrap.size(); ++rank) {
-    HA_ASSIGN(const std::vector<SocketAddress> found, ResolveAddress(addresses[rank]));
-    places.push_back({found.front(), offers[rank].host});
-  }
+  HA_ASSIGN(ListeningRanks ranks, ListenOnChosen(bootstrap, options));
   auto links = std::make_unique<Links>(bootstrap.rank(), options);
-  const SocketAddress own = places[bootstrap.rank()].address;
-  HA_TRY(links->Open(std::move(listener).value(), own, std::move(places)));
+  HA_TRY(links->Open(std::move(ranks)));
   return std::unique_ptr<TcpDataLinks>(std::move(links));
 }
 

@@ -20,12 +20,13 @@ struct TcpDataOptions {
   std::string host;         ///< equal for ranks on one host; empty: NetworkIdentity()
   int local_rank = 0;
   std::string interfaces;      ///< names separated by commas; empty: chosen (interfaces.h)
-  int streams = 0;             ///< connections to a peer; 0: chosen
+  int streams = 0;             ///< connections to a peer; 0: one, and more once it is full
   uint64_t socket_buffer = 0;  ///< bytes; 0: follows the bandwidth-delay product
   bool checksums = false;      ///< of the payload, too; headers always have one
   int64_t host_timeout_ns = 12'000'000'000;  ///< how long a host may be silent; 0: for ever
   int64_t patience_ns = 30'000'000'000;      ///< how long a peer may be out of reach when dialed
   Log log{0, LogLevel::kWarning, false};     ///< where strangers are told of
+  std::shared_ptr<SocketCounters> counters = std::make_shared<SocketCounters>();
 };
 
 class TcpDataLinks : public DataLinks {

@@ -37,8 +37,8 @@ Result<std::unique_ptr<TcpDialing>> TcpDialing::Start(Options options, Fd listen
   return dialing;
 }
 
-void TcpDialing::Dial(int peer, int count) {
-  for (int index = 0; index < count; ++index) attempts_.push_back({peer, NowNs(), 0, false});
+void TcpDialing::Dial(int peer, int count, bool must) {
+  for (int index = 0; index < count; ++index) attempts_.push_back({peer, NowNs(), 0, false, must});
 }
 
 int64_t TcpDialing::due_ns() const {
@@ -52,6 +52,8 @@ int64_t TcpDialing::due_ns() const {
 Status TcpDialing::Again(Attempt& attempt, const std::string& reason) {
   const int64_t now = NowNs();
   if (now - attempt.since_ns >= options_.patience_ns) {
+    attempt.reached = !attempt.must;
+    if (!attempt.must) return {};
     const std::string name = "rank " + std::to_string(attempt.peer);
     return MakeError(ErrorKind::kPeerLost,
                      name + " cannot be reached at " + options_.addresses[attempt.peer].ToString() +

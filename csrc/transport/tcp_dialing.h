@@ -23,8 +23,9 @@ class TcpDialing {
   };
   static Result<std::unique_ptr<TcpDialing>> Start(Options options, Fd listener);
 
-  /// Asks for so many more connections to a higher rank.
-  void Dial(int peer, int count);
+  /// Asks for so many more connections to a higher rank. With `must`, one that does not come into
+  /// being in time is an error.
+  void Dial(int peer, int count, bool must);
   /// Moves everything on; proved connections since the last call. kPeerLost names a peer that
   /// could not be reached.
   Result<std::vector<Admitted>> Step();
@@ -38,8 +39,9 @@ class TcpDialing {
   struct Attempt {
     int peer = -1;
     int64_t since_ns = 0;
-    int64_t due_ns = 0;  ///< when to try; kUnderWay while Admission has it
-    bool reached = false;
+    int64_t due_ns = 0;    ///< when to try; kUnderWay while Admission has it
+    bool reached = false;  ///< or given up
+    bool must = true;
   };
   static constexpr int64_t kUnderWay = INT64_MAX;
 

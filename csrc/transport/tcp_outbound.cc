@@ -69,6 +69,10 @@ std::optional<OutboundFrame> Outbound::Next(uint64_t epoch, int streams, std::ve
     frame.header.set = key.collective.set;
     frame.header.sequence = key.collective.sequence;
   };
+  if (std::exchange(widen_, false)) {
+    frame.header.kind = DataKind::kWiden;
+    return frame;
+  }
   if (!credits_.empty()) {
     const auto first = credits_.begin();
     frame.header.kind = DataKind::kCredit;

@@ -59,13 +59,18 @@ class Outbound {
   bool Credit(const LinkKey& key, uint64_t released);
   /// Tells the peer how many of its messages were released.
   void Owe(const LinkKey& key, uint64_t released) { credits_[key] = released; }
-  [[nodiscard]] bool empty() const { return credits_.empty() && ready_.empty(); }
+  /// Tells the peer that more connections would be of use.
+  void AskToWiden() { widen_ = true; }
+  [[nodiscard]] bool empty() const { return credits_.empty() && ready_.empty() && !widen_; }
   /// Whether a link has posted what the peer has not released.
   [[nodiscard]] bool waiting() const;
   /// The peer needs no more credits.
-  void Forgive() { credits_.clear(); }
+  void Forgive() {
+    credits_.clear();
+    widen_ = false;
+  }
 
-  /// The next frame: credits first, then a stripe of each link that has any, in turn. The memory
+  /// The next frame: notices first, then a stripe of each link that has any, in turn. The memory
   /// of its bytes is appended to `to`. `streams`: over how many a message may be scattered.
   std::optional<OutboundFrame> Next(uint64_t epoch, int streams, std::vector<iovec>& to);
 
@@ -73,6 +78,7 @@ class Outbound {
   std::map<LinkKey, std::unique_ptr<OutboundLink>> links_;
   std::deque<OutboundLink*> ready_;  ///< with messages that wait
   std::map<LinkKey, uint64_t> credits_;
+  bool widen_ = false;
 };
 
 }  // namespace horoacc

@@ -60,7 +60,8 @@ Status TcpPeer::Join(Fd connection) {
     return SystemError("epoll_ctl");
   }
   streams_.push_back(
-      std::make_unique<TcpStream>(std::move(connection), epoch_, checksums_, traffic_));
+      std::make_unique<TcpStream>(std::move(connection), epoch_, checksums_, traffic_, counters_));
+  Count(counters_.connections);
   full_.push_back(false);
   owes_.push_back(false);
   silences_.emplace_back();
@@ -98,7 +99,7 @@ Result<bool> TcpPeer::SendOn(size_t stream) {
   TcpStream& own = *streams_[stream];
   bool moved = false;
   for (int count = 0; count < kBatchesAtOnce; ++count) {
-    if (!own.sending() && !own.Fill(outbound_, streams())) break;
+    if (!own.sending() && !own.Fill(outbound_, most_streams_)) break;
     const uint64_t before = traffic_.bytes_sent;
     auto done = own.Flush();
     // Who has said that it ends in order needs nothing more; what it still owes is seen later.
@@ -243,6 +244,9 @@ Status TcpPeer::OnNotice(const DataHeader& header, std::string_view text) {
       return {};
     case DataKind::kLeave:
       left_ = true;
+      return {};
+    case DataKind::kWiden:
+      asks_to_widen_ = true;
       return {};
     case DataKind::kStripe:
       break;

@@ -18,14 +18,17 @@ namespace horoacc {
 class TcpPeer final : public FrameReceiver {
  public:
   /// `epoll`: the set that the connections join; an event's mark is `(rank << 16) + stream`.
+  /// `most_streams`: messages are cut for so many connections.
   TcpPeer(int rank, uint64_t epoch, bool checksums, uint64_t fixed_buffer, int64_t host_timeout_ns,
-          int epoll)
+          int epoll, int most_streams, SocketCounters& counters)
       : rank_(rank),
         epoch_(epoch),
         checksums_(checksums),
         fixed_buffer_(fixed_buffer),
         host_timeout_ns_(host_timeout_ns),
         epoll_(epoll),
+        most_streams_(most_streams),
+        counters_(counters),
         inbound_(rank) {}
 
   [[nodiscard]] Inbound& in() { return inbound_; }
@@ -45,6 +48,8 @@ class TcpPeer final : public FrameReceiver {
   [[nodiscard]] bool HasUnsent() const;
   /// Whether a connection's buffer is full.
   [[nodiscard]] bool full() const;
+  /// Whether the peer has asked for more connections.
+  [[nodiscard]] bool asks_to_widen() const { return asks_to_widen_; }
   /// kPeerLost if the peer has ended in order, but a link still waits for it.
   [[nodiscard]] Status CheckPresence() const;
   [[nodiscard]] bool gone() const { return open_ == 0 && !streams_.empty(); }
@@ -76,6 +81,8 @@ class TcpPeer final : public FrameReceiver {
   const uint64_t fixed_buffer_;
   const int64_t host_timeout_ns_;
   const int epoll_;
+  const int most_streams_;
+  SocketCounters& counters_;
   Inbound inbound_;
   Outbound outbound_;
   TcpTraffic traffic_;
@@ -85,7 +92,8 @@ class TcpPeer final : public FrameReceiver {
   std::vector<HostSilence> silences_;  ///< by stream
   std::vector<bool> closed_;           ///< by stream: the peer has closed its end, in order
   int open_ = 0;
-  uint64_t looked_at_ = 0;     ///< how much had come when the streams were looked after
+  uint64_t looked_at_ = 0;  ///< how much had come when the streams were looked after
+  bool asks_to_widen_ = false;
   bool left_ = false;          ///< the peer has said that it ends in order
   std::optional<Error> told_;  ///< why the peer has given up
 };

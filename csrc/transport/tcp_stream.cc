@@ -71,6 +71,7 @@ Result<bool> TcpStream::Flush() {
     message.msg_iovlen = std::min(batch_.size() - next_, kMostPieces);
     const ssize_t sent = ::sendmsg(fd_.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
     ++traffic_.send_calls;
+    Count(counters_.send_calls);
     if (sent < 0 && errno == EINTR) continue;
     if (sent < 0 && WouldBlock()) return false;
     if (sent < 0) return SystemError("sendmsg");
@@ -201,6 +202,7 @@ Result<ssize_t> TcpStream::Receive(uint64_t& direct) {
   ssize_t got = 0;
   do {
     ++traffic_.receive_calls;
+    Count(counters_.receive_calls);
     if (left_ > 0 && message_->dropped()) {
       direct = asked_ = left_;
       got = ::recv(fd_.get(), nullptr, left_, MSG_DONTWAIT | MSG_TRUNC);  // to nowhere

@@ -14,6 +14,7 @@
 #include "base/result.h"
 #include "transport/data_frame.h"
 #include "transport/fd.h"
+#include "transport/socket_counters.h"
 #include "transport/tcp_inbound.h"
 #include "transport/tcp_outbound.h"
 
@@ -41,8 +42,12 @@ class TcpStream {
 
   /// With `checksums` what it sends carries checksums of the payload; what it receives says itself
   /// whether it does.
-  TcpStream(Fd fd, uint64_t epoch, bool checksums, TcpTraffic& traffic)
-      : fd_(std::move(fd)), epoch_(epoch), checksums_(checksums), traffic_(traffic) {}
+  TcpStream(Fd fd, uint64_t epoch, bool checksums, TcpTraffic& traffic, SocketCounters& counters)
+      : fd_(std::move(fd)),
+        epoch_(epoch),
+        checksums_(checksums),
+        traffic_(traffic),
+        counters_(counters) {}
   TcpStream(const TcpStream&) = delete;
   TcpStream& operator=(const TcpStream&) = delete;
 
@@ -82,6 +87,7 @@ class TcpStream {
   const uint64_t epoch_;
   const bool checksums_;
   TcpTraffic& traffic_;
+  SocketCounters& counters_;
 
   // Out.
   std::array<DataHeader, kBatch> headers_;

@@ -117,9 +117,9 @@ CORE_ROWS: tuple[Setting, ...] = (
         "int",
         0,
         "HOROACC_TCP_STREAMS",
-        "TCP connections over which a message to another host is scattered, 1 to 64. 0: 8 "
-        "to each of the first 32 ranks that one dials and 1 to each further one; of the 8 a second "
-        "is used only while the first is full.",
+        "TCP connections over which a message to another host is scattered, 1 to 64. 0: one, and "
+        "7 more once it was full, for the first 32 ranks that one dials and that it happens to; a "
+        "second is used only while the first is full.",
         flag="--tcp-streams",
         yaml=("network", "tcp_streams"),
         least=0,

@@ -51,10 +51,11 @@ struct Pair {
   explicit Pair(uint64_t epoch = 3, uint64_t other = 3, bool checksums = false) {
     int fds[2];
     CHECK_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, fds), 0);
-    out.emplace(Fd(fds[0]), epoch, checksums, traffic);
-    in.emplace(Fd(fds[1]), other, false, traffic);
+    out.emplace(Fd(fds[0]), epoch, checksums, traffic, counters);
+    in.emplace(Fd(fds[1]), other, false, traffic, counters);
   }
   TcpTraffic traffic;
+  SocketCounters counters;
   std::optional<TcpStream> out;
   std::optional<TcpStream> in;
   Witness witness;
@@ -315,7 +316,8 @@ std::string Damaged(bool checksums, size_t flipped) {
   CHECK_EQ(::send(wire[0], raw.data(), raw.size(), 0), raw.size());
   ::close(wire[0]);
   TcpTraffic traffic;
-  TcpStream damaged(Fd(wire[1]), 3, false, traffic);
+  SocketCounters counters;
+  TcpStream damaged(Fd(wire[1]), 3, false, traffic, counters);
   const LinkSpec spec{{2, 8}, 5, 1, 4, 100};
   InboundLink* const inbound = pair.witness.inbound.Open(spec).value();
   std::string got(sent.size(), '\0');

@@ -29,6 +29,40 @@ TEST(MessagesOfAllSizesOverAnyNumberOfStreams) {
   }
 }
 
+// Two hosts, and what is chosen: one connection, and eight once it was full at either end.
+TEST(ConnectionsAreDialedWhenOneIsFull) {
+  for (const int sender : {0, 1}) {
+    const int receiver = 1 - sender;
+    const auto links = ListenAll(2, 0, [](int rank, TcpDataOptions& options) {
+      options.host = rank == 0 ? "a" : "b";
+      options.interfaces = "lo";
+      options.socket_buffer = 64 << 10;
+    });
+    const auto outgoing = MustSend(*links[sender], Spec(receiver, 1));
+    const auto incoming = MustReceive(*links[receiver], Spec(sender, 1));
+    const auto deliver = [&](size_t size, int connections) {
+      const auto bytes = Pattern(size, 1);
+      CHECK(incoming->Expect(size, {}).ok());
+      CHECK(PostAll(*outgoing, bytes).ok());
+      std::atomic<bool> arrived = false;
+      InThreads(2, [&](int rank) {
+        const auto error = Drive(*links[rank], [&] {
+          if (rank == receiver && !arrived && Look(*incoming) != nullptr) arrived = true;
+          return arrived && links[rank]->streams(1 - rank) >= connections;
+        });
+        CHECK(!error);
+      });
+      incoming->Release();
+      CHECK(!Drive(*links[receiver], [&] { return !links[receiver]->HasUnsent(); }));
+      CHECK(!Drive(*links[sender], [&] { return outgoing->taken() == outgoing->posted(); }));
+      for (const int rank : {0, 1}) CHECK_EQ(links[rank]->streams(1 - rank), connections);
+    };
+    for (int message = 0; message < 10; ++message) deliver(1000, 1);
+    // More than a socket takes at a time.
+    deliver(24 << 20, 8);
+  }
+}
+
 TEST(ThreeRanksDoWhatAllDataLinksDo) {
   const auto links = ListenAll(3, 2);
   std::barrier all(3);

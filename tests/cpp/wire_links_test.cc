@@ -112,14 +112,15 @@ struct Nobody final : FrameReceiver {
   Status OnNotice(const DataHeader& header, std::string_view text) override {
     return peer.OnNotice(header, text);
   }
-  TcpPeer peer{1, 3, true, 0, 0, -1};
+  SocketCounters counters;
+  TcpPeer peer{1, 3, true, 0, 0, -1, 1, counters};
 };
 
 /// Headers that are whole but say what chance wants, as a peer could that is out of its mind.
 DataHeader Mad(Random& random) {
   const auto draw = [&](uint64_t most) { return random() % 4 == 0 ? random() : random() % most; };
   DataHeader header;
-  header.kind = static_cast<DataKind>(random() % 6);
+  header.kind = static_cast<DataKind>(random() % 7);
   header.channel = static_cast<uint8_t>(random() % 2);
   header.flags = static_cast<uint16_t>(random() % 2);
   header.epoch = 3;
@@ -142,7 +143,8 @@ TEST(StreamsOfDataSurviveWhatTheyAreSent) {
     Wire wire;
     TcpTraffic traffic;
     Nobody nobody;
-    TcpStream stream(std::move(wire.far), 3, false, traffic);
+    SocketCounters counters;
+    TcpStream stream(std::move(wire.far), 3, false, traffic, counters);
     InboundLink* const link = nobody.peer.in().Open({{0, 1}, 1, 0, 4, 128}).value();
     std::vector<std::byte> place(64);
     CHECK(link->Expect(place.size(), std::array{std::span(place)}).ok());

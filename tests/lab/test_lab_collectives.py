@@ -77,6 +77,24 @@ assert (got == hvd.size() * (hvd.size() + 1) / 2).all()
 hvd.shutdown()
 """
 
+RAILS = """
+import os
+import numpy as np
+import horoacc as hvd
+os.environ["HOROACC_NETWORK_INTERFACES"] = "eth0,eth1"  # here, for it is no concern of mpirun's
+hvd.init()
+me, size = hvd.rank(), hvd.size()
+kept = hvd.counters()
+rows = np.arange(size * 3.0).reshape(size, 3) + 100 * me
+for turn in range(20):
+    got = hvd.alltoall(rows, name="x")
+    assert (got == np.arange(3) + 3 * me + 100 * np.arange(size)[:, None]).all()
+told = hvd.counters()
+opened, sent = (told[k] - kept[k] for k in ("data_connections", "data_send_calls"))
+print(f"opened {opened}, sent {sent >= 20 * opened}\\n", end="")
+hvd.shutdown()
+"""
+
 
 @pytest.fixture(params=list(MODES))
 def mode(request: pytest.FixtureRequest) -> list[str]:
@@ -144,3 +162,14 @@ def test_bytes_on_the_link_of_a_host(build: Build, algorithm: str, call: str, ti
     for name in ("h1.eth0", "h2.eth0"):
         sent = lab.traffic()[name].sent_bytes - before[name]
         assert times * size <= sent <= 1.02 * times * size, (name, sent / size)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "connections"), [("direct_all_to_all", 2), ("rail_all_to_all", 1)]
+)
+def test_rails_have_one_connection_each(build: Build, algorithm: str, connections: int) -> None:
+    """Between two hosts of two ranks: two instead of four."""
+    lab = build(Network(rails=2, spine_rate=1e9))
+    run = [*MODES["tcp over openmpi"], "--algorithm", algorithm, "-np", "4", "-H", "h1:2,h2:2"]
+    lines, _ = horoaccrun(lab, *run, sys.executable, "-c", RAILS)
+    assert lines == {rank: [f"opened {connections}, sent True"] for rank in range(4)}

@@ -66,6 +66,18 @@ def test_tune_between_hosts_measures_every_algorithm(job: Job, tmp_path: Path) -
     assert all(hosts == [1, 1] and size == 1024 and 0 < s < 60 for _, hosts, size, s in rows)
 
 
+def test_tune_leaves_out_sums_in_the_order_of_ranks_that_change_hosts() -> None:
+    """They would be measured as if each rank had a host of its own."""
+    from horoacc import tune
+
+    ordered, mixed = [(0, 2), (1, 2), (0, 1)], [(0, 2), (0, 2), (1, 2), (1, 2)]
+    assert tune.hosts_of(ordered) == ((2, 1), True)
+    assert tune.hosts_of(mixed) == ((2, 2), False)
+    for in_order in (True, False):
+        names = {name for _, calls in tune.rounds_across(in_order) for name in calls}
+        assert ("canonical" in names) is in_order and {"ring", "ring_all_gather"} <= names
+
+
 @pytest.mark.parametrize("quick", ["ring_all_gather", "log_all_gather"])
 def test_rank_0s_table_chooses_for_all_and_the_timeline_tells(
     job: Job, tmp_path: Path, quick: str
