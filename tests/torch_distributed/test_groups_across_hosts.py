@@ -7,18 +7,30 @@ import test_group_collectives as collectives
 import test_groups as groups
 import test_messages as messages
 import torch.distributed as dist
+from paths import MPIRUNS, has_plugin
 from world import world
 
 PARTED = [
     pytest.param({"HOROACC_PARTED_HOSTS": hosts}, id=hosts, marks=pytest.mark.only_ranks(ranks))
     for hosts, ranks in (("2+2", 4), ("2+1", 3))
 ]
-pytestmark = [
-    pytest.mark.ranks(3, 4, framework="horoacc.torch"),
-    pytest.mark.parametrize("env", PARTED),
-]
+# One host for each rank, and MPI for control and data.
+ELSEWHERE = [
+    pytest.param({"HOROACC_PARTED_HOSTS": "1+1+1"}, id="1+1+1", marks=pytest.mark.only_ranks(3)),
+    pytest.param(
+        {"HOROACC_PARTED_HOSTS": "2+2", "HOROACC_CONTROL": "mpi",
+         "HOROACC_TEST_MPIRUN": str(MPIRUNS["openmpi"])},
+        id="2+2-openmpi",
+        marks=[pytest.mark.only_ranks(4),
+               pytest.mark.skipif(not has_plugin("openmpi"), reason="Open MPI has no plug-in")],
+    ),
+]  # fmt: skip
+pytestmark = [pytest.mark.ranks(3, 4, framework="horoacc.torch")]
+parted = pytest.mark.parametrize("env", PARTED)
+everywhere = pytest.mark.parametrize("env", [*PARTED, *ELSEWHERE])
 
 
+@everywhere
 def test_messages() -> None:
     for count in messages.COUNTS:
         messages.test_send_and_recv_round_the_ring(count)
@@ -36,6 +48,7 @@ def test_messages() -> None:
         body()
 
 
+@parted
 def test_groups() -> None:
     groups.test_groups_of_all_shapes_go_side_by_side()
     groups.test_a_group_made_by_its_members_alone()
@@ -45,11 +58,13 @@ def test_groups() -> None:
     groups.test_leaving_a_group_ends_what_others_wait_for_in_it()
 
 
+@parted
 def test_time_limits() -> None:
     groups.test_a_timeout_names_who_is_missing_and_ends_the_group("sync")
     groups.test_a_recv_that_nobody_serves_times_out()
 
 
+@everywhere
 def test_collectives() -> None:
     for op in ("SUM", "MAX"):
         collectives.test_reduce_scatter(op)
@@ -62,6 +77,7 @@ def test_collectives() -> None:
     collectives.test_broadcast_moves_every_type()
 
 
+@parted
 def test_one_rank_of_each_host() -> None:
     """A sub-group that shares no memory at all."""
     rank, size = world()
