@@ -1,8 +1,8 @@
 """Runs the Python tests in lanes, side by side: python tests/lanes.py [pytest's arguments].
 
 Tests with real jobs wait for processes, time-outs and each other most of the time; so five pytests
-keep two cores busy. What the last lane says is shown at once, what the others say when all have
-ended.
+at a time keep two cores busy. Each takes the next of the parts below when it has ended one; what a
+part has said is shown at its end.
 
 Few tests that fail are then run once more, with nothing beside them. One that passes alone does not
 fail the run, but is named at its end: it, or what it tests, bears no company, and is to be mended.
@@ -13,46 +13,105 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import queue
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
-from typing import IO
 
 from horoacc.launcher import ops
 
 TESTS = Path(__file__).resolve().parent
-# By folder or module; everything else is in the last lane. Each takes about as long as the others.
-LANES = (
-    ("launcher", "faults/test_strangers.py", "ranks/test_adasum.py"),
+LANES = 5
+# By folder or module, the longest first; the first is everything else. What is in one part shares
+# the processes that ranks are forked from.
+PARTS: tuple[tuple[str, ...], ...] = (
+    (),
     (
-        *("examples", "install", "lab", "torch_api", "torch_distributed"),
-        *("ranks/test_arena.py", "ranks/test_small_shm.py"),
-    ),
-    (
-        *("fake_gpu", "faults", "launcher/test_horovod_scripts.py"),
-        *("ranks/test_compile.py", "ranks/test_hosts.py"),
-    ),
-    (
-        *("keras_api", "tensorflow_api", "fake_gpu/test_tensorflow_gpu.py"),
+        *("keras_api", "tensorflow_api"),
         *(f"ranks/{path.name}" for path in sorted((TESTS / "ranks").glob("test_tensorflow_*.py"))),
     ),
+    ("faults",),
+    ("examples", "torch_api", "torch_distributed"),
+    ("launcher/test_horovod_scripts.py",),
+    ("launcher",),
+    ("lab",),
+    ("ranks/test_hosts.py", "ranks/test_compile.py", "ranks/test_adasum.py", "fake_gpu"),
+    ("install", "ranks/test_arena.py", "ranks/test_small_shm.py"),
+    ("launcher/test_engine_end.py", "launcher/test_engine_start.py", "faults/test_strangers.py"),
 )
 FAILED, NO_TESTS = 1, 5  # pytest's exit codes, the second where none is chosen, as by -k
 ONCE_MORE = 3  # more failures than these are no accident
 
 
-def without(number: int) -> list[str]:
-    """The arguments that keep a lane off what the others run."""
-    others = [name for other, names in enumerate(LANES) if other != number for name in names]
-    return [f"--ignore={TESTS / name}" for name in others]
+def without(part: tuple[str, ...]) -> list[str]:
+    """The arguments that keep a part off what the others run."""
+    others = [name for other in PARTS if other != part for name in other]
+    return [f"--ignore={TESTS / name}" for name in others if name not in part]
 
 
-def failed(kept: Path) -> set[str]:
-    """The tests that a lane remembers as failed: in its last run, or before and not run since."""
-    remembered = kept / "v" / "cache" / "lastfailed"
+def kept(part: tuple[str, ...]) -> Path:
+    """Where pytest remembers what failed last."""
+    return TESTS.parent / ".pytest_cache" / str(PARTS.index(part))
+
+
+def failed(part: tuple[str, ...]) -> set[str]:
+    """The tests of which it remembers that: in its last run, or before and not run since."""
+    remembered = kept(part) / "v" / "cache" / "lastfailed"
     return set(json.loads(remembered.read_text())) if remembered.exists() else set()
+
+
+class Lanes:
+    """Takes parts until there are none left."""
+
+    def __init__(self, pytest: list[str]) -> None:
+        self._pytest = pytest
+        self._parts: queue.SimpleQueue[tuple[str, ...]] = queue.SimpleQueue()
+        self._running: set[subprocess.Popen[bytes]] = set()
+        self._shows = threading.Lock()
+        self.codes: set[int] = set()
+        for part in PARTS:
+            self._parts.put(part)
+        self._threads = [threading.Thread(target=self._take, daemon=True) for _ in range(LANES)]
+
+    def run(self) -> None:
+        """Returns when all parts have ended; ends them when it is interrupted."""
+        try:
+            for thread in self._threads:
+                thread.start()
+            for thread in self._threads:
+                thread.join()
+        finally:
+            with contextlib.suppress(queue.Empty):
+                while True:
+                    self._parts.get_nowait()
+            for process in list(self._running):
+                process.kill()
+                process.wait()
+
+    def _take(self) -> None:
+        with contextlib.suppress(queue.Empty):
+            while True:
+                self._run(self._parts.get_nowait())
+
+    def _run(self, part: tuple[str, ...]) -> None:
+        paths = [str(TESTS / name) for name in part or ("",)]
+        command = [*self._pytest, *paths, *without(part), "-o", f"cache_dir={kept(part)}"]
+        began = time.monotonic()
+        with tempfile.TemporaryFile() as said:
+            process = subprocess.Popen(command, cwd=TESTS.parent, stdout=said, stderr=said)
+            self._running.add(process)
+            code = process.wait()
+            self._running.discard(process)
+            self.codes.add(code)
+            said.seek(0)
+            with self._shows:
+                seconds = f"{time.monotonic() - began:.0f} s"
+                print(f"\n{', '.join(part) or 'everything else'}: {seconds}", flush=True)
+                sys.stdout.buffer.write(said.read())
+                sys.stdout.flush()
 
 
 def pass_alone(pytest: list[str], tests: set[str]) -> bool:
@@ -66,41 +125,18 @@ def pass_alone(pytest: list[str], tests: set[str]) -> bool:
     return again.returncode == 0
 
 
-def start(command: list[str], said: IO[bytes]) -> subprocess.Popen[bytes]:
-    """Starts one of the first lanes, which writes to a file."""
-    return subprocess.Popen(command, cwd=TESTS.parent, stdout=said, stderr=said)
-
-
 def main() -> int:
-    """Gives the exit code of a lane that failed, or 0."""
+    """Gives the exit code of a part that failed, or 0."""
     pytest = [sys.executable, "-m", "pytest", *sys.argv[1:]]
-    commands, kept = [], []
-    for number in range(len(LANES) + 1):
-        names = LANES[number] if number < len(LANES) else ("",)
-        # What failed last is remembered by lane.
-        kept.append(TESTS.parent / ".pytest_cache" / str(number))
-        options = (*without(number), "-o", f"cache_dir={kept[-1]}")
-        commands.append([*pytest, *(str(TESTS / name) for name in names), *options])
-    before = set().union(*map(failed, kept))
-    # No lane is to wait for the compiler in a test.
+    before = set().union(*map(failed, PARTS))
+    # No part is to wait for the compiler in a test.
     print(ops.prepare(["python"], os.environ), end="", flush=True)
     began = time.monotonic()
-    with contextlib.ExitStack() as ends:
-        outputs = [ends.enter_context(tempfile.TemporaryFile()) for _ in LANES]
-        lanes = []
-        for command, said in zip(commands, outputs, strict=False):
-            lanes.append(start(command, said))
-            ends.callback(lanes[-1].wait)
-            ends.callback(lanes[-1].kill)
-        last = subprocess.run(commands[-1], cwd=TESTS.parent, check=False)
-        codes = {one.wait() for one in lanes} | {last.returncode}
-        sys.stdout.flush()
-        for said in outputs:
-            said.seek(0)
-            sys.stdout.buffer.write(said.read())
-        print(f"all lanes: {time.monotonic() - began:.0f} s", flush=True)
-    codes -= {0, NO_TESTS}
-    after = set().union(*map(failed, kept))
+    lanes = Lanes(pytest)
+    lanes.run()
+    print(f"all lanes: {time.monotonic() - began:.0f} s", flush=True)
+    codes = lanes.codes - {0, NO_TESTS}
+    after = set().union(*map(failed, PARTS))
     # What failed the last time as well gets no other chance.
     if codes == {FAILED} and not before & after and pass_alone(pytest, after):
         return 0
