@@ -1,13 +1,13 @@
 """The process-wide state: one engine, where this process stands, and what a fork does to it.
 
-The core has no globals; this module holds the one engine of the process. The engine object is
-never freed, only shut down, because tensors may live in its memory for as long as they please.
+The core has no globals; this module holds the one engine of the process. One that has been shut
+down is freed with the last reference to it, unless a framework was told its address: then tensors
+may live in its memory for as long as they please.
 """
 
 from __future__ import annotations
 
 import atexit
-import ctypes
 import os
 import sys
 import threading
@@ -128,8 +128,6 @@ def enter(comm: Any, world: start.World | None = None) -> bool:
     if _state.engine is not None:
         return False
     made, bootstrap = start.engine(comm, world)
-    # One reference more than Python knows of: see the head of this module.
-    ctypes.pythonapi.Py_IncRef(ctypes.py_object(made))
     _state.engine = _state.last_engine = made
     on_request = bool(settings.read(os.environ)["flight_dir"])
     _state.stacks = StackWatch(made, on_request)

@@ -6,7 +6,7 @@
 
 namespace horoacc {
 
-/// A list that only grows: engines are never freed, because their memory may be in use for as long
+/// A list that only grows: these engines are never freed, as their memory may be in use for as long
 /// as the process lives, and another thread may be walking the list.
 class KnownEngines {
  public:

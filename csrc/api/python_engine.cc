@@ -66,10 +66,17 @@ Engine::Engine(const std::unordered_map<std::string, std::string>& settings,
   });
 }
 
+Engine::~Engine() {
+  if (!engine_ || !over_ || lent_ || ha_mpi_thread_level(engine_) >= 0) return;
+  const py::gil_scoped_release open;
+  ha_engine_destroy(engine_);
+}
+
 void Engine::Shutdown() {
   // Released after the engine is down, whether or not the end was a good one.
   const auto kept = std::exchange(kept_, {});
   Call([&](ha_error* error) { return ha_engine_shutdown(engine_, error); });
+  over_ = true;
 }
 
 void Engine::Abandon() {
@@ -311,7 +318,7 @@ void BindEngine(py::module_& module) {
   py::class_<Engine>(module, "Engine")
       .def(py::init<const std::unordered_map<std::string, std::string>&, const py::dict&>(),
            py::arg("settings"), py::arg("placement"))
-      .def_property_readonly("address", &Engine::address)
+      .def_property_readonly("address", &Engine::Lend)
       .def_property_readonly("placement", &Engine::placement)
       .def("shutdown", &Engine::Shutdown)
       .def("abandon", &Engine::Abandon)

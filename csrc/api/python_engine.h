@@ -23,8 +23,13 @@ class Engine {
  public:
   Engine(const std::unordered_map<std::string, std::string>& settings,
          const pybind11::dict& placement);
-  // The engine itself is never freed: tensors in the arena may outlive every Python object, and
-  // their memory is the engine's. Shutting it down ends its threads and its part in the job.
+  // Frees the engine if it is shut down and nobody else was told where it is: who was may have
+  // tensors in its arena, which outlive every Python object, or look at it from another thread. And
+  // MPI is the process's, and ends with it.
+  ~Engine();
+  Engine(const Engine&) = delete;
+  Engine& operator=(const Engine&) = delete;
+  // Ends its threads and its part in the job.
   void Shutdown();
   void Abandon();
   void FinalizeMpi();
@@ -37,7 +42,10 @@ class Engine {
   void AfterForkInParent() { ha_after_fork_in_parent(engine_); }
   void AfterForkInChild() { ha_after_fork_in_child(engine_); }
 
-  [[nodiscard]] uintptr_t address() const { return reinterpret_cast<uintptr_t>(engine_); }
+  [[nodiscard]] uintptr_t Lend() {
+    lent_ = true;
+    return reinterpret_cast<uintptr_t>(engine_);
+  }
   [[nodiscard]] pybind11::tuple placement() const;
 
   int AddProcessSet(const std::vector<int32_t>& ranks, bool own_part);
@@ -77,6 +85,8 @@ class Engine {
   void ReleaseLeft();
 
   ha_engine* engine_ = nullptr;
+  bool over_ = false;                                    ///< it is shut down; guarded by the GIL
+  bool lent_ = false;                                    ///< guarded by the GIL
   std::unordered_map<uint64_t, pybind11::object> kept_;  // guarded by the GIL
   std::vector<uint64_t> left_;  // released while in flight; guarded by the GIL
 };

@@ -106,8 +106,7 @@ std::vector<FlightRing::Record> FlightRing::Read() const {
     record.detail = Get(slot.detail, head >> 8 & 0xff);
     if (slot.number.load(std::memory_order_relaxed) != number) continue;
     record.time_ns = reading.ToNs(ticks);
-    const bool call = agreed != 0 || done != 0;
-    record.bucket = call ? 0 : bucket;  // there was none when the call came in
+    record.bucket = record.phase == Phase::kQueued ? 0 : bucket;  // there was none yet
     records.push_back(record);
     record.detail.clear();
     record.bucket = bucket;

@@ -40,15 +40,16 @@ void Damage(int turn) {
 void DamagedAgainAndAgain(int size, int rounds, const Pairs& settings) {
   Job job(size);
   job.Start([&](int rank) {
-    std::vector<float> data(kBig);
+    std::vector<float> data(kBig), few(10);
     for (int round = 0; round < rounds; ++round) {
       const OwnedEngine engine = job.Engine(rank, settings);
       const int culprit = round % size;
       for (int step = 0;; ++step) {
         data.assign(kBig, 1.0f);
+        few.assign(10, 1.0f);
         if (step >= 3 && rank == culprit) Damage(round + step);
         Call big(engine.get(), "big", data.data(), kBig);
-        Call small(engine.get(), "small", data.data(), 10);
+        Call small(engine.get(), "small", few.data(), few.size());
         const int code = big.Wait();
         const int other = small.Wait();
         if (code == HA_OK && other == HA_OK) {

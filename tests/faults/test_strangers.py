@@ -12,9 +12,9 @@ import wire_format
 from gates import Passage
 from linked_ranks import PHASES, LinkedRanks
 
-# Idle connections to a port while ranks meet, and while a job of so many ranks runs. A port lets in
-# 500 a second, so that the largest crowd takes 20 s to come.
-EARLY, CROWD = 2500, {2: 10_000, 4: 1000}
+# Idle connections to a port while so many ranks meet, and while their job runs, to that of the
+# first rank and to the others'. A port lets in 500 a second: the largest crowd takes 20 s to come.
+EARLY, CROWD = {2: 2500, 4: 500}, {2: (10_000, 1000), 4: (500, 500)}
 # Of the port that stays open (docs/security.md), and what a rank opens now and then.
 MOST_GUESTS, SOME = 256, 16
 
@@ -30,7 +30,7 @@ def _visit(address: strangers.Address, recorded: bytes, purpose: int) -> None:
     strangers.replayed(address, recorded)
 
 
-def _visit_all(ports: set[strangers.Address], recorded: bytes) -> None:
+def _visit_all(ports: list[strangers.Address], recorded: bytes) -> None:
     """All ports at once."""
     with ThreadPoolExecutor(len(ports)) as visits:
         for visit in [visits.submit(_visit, port, recorded, wire_format.DATA) for port in ports]:
@@ -54,8 +54,8 @@ def test_while_the_ranks_meet(linked: LinkedRanks, size: int) -> None:
         (1, size + 1, f"expects {size + 1}"),
     ):
         assert word.encode() in _prove(address, linked.secret, rank, of), word
-    idle = strangers.Crowd(address, EARLY)
-    assert idle.await_all() == EARLY
+    idle = strangers.Crowd(address, EARLY[size])
+    assert idle.await_all() == EARLY[size]
     for rank in range(1, size):
         linked.start(rank)
     linked.await_start()
@@ -79,7 +79,7 @@ def test_while_the_job_runs(linked: LinkedRanks, size: int) -> None:
     (recorded, *_) = passage.data.openings
     assert wire_format.GREETING.unpack(recorded[:64])[2] == wire_format.DATA
     pids = {rank: one.process.pid for rank, one in linked.ranks.items()}
-    ports = {address for pid in pids.values() for address in strangers.ports_of(pid)}
+    ports = [address for pid in pids.values() for address in strangers.ports_of(pid)]
     # The data links' of each rank; those of the meeting are closed.
     assert len(ports) == size and {host for host, _ in ports} == {"127.0.0.1"}
     fds = {rank: linked.holds(rank, "fds") for rank in pids}
@@ -95,8 +95,10 @@ def test_while_the_job_runs(linked: LinkedRanks, size: int) -> None:
     linked.wait_for(
         lambda: all(linked.holds(rank, "fds") <= fds[rank] + SOME for rank in pids), "their end"
     )
-    crowds = [strangers.Crowd(address, CROWD[size]) for address in ports]
-    assert [crowd.await_all() for crowd in crowds] == [CROWD[size]] * size
+    many, fewer = CROWD[size]
+    counts = [many, *[fewer] * (size - 1)]
+    crowds = [strangers.Crowd(*of_a_port) for of_a_port in zip(ports, counts, strict=True)]
+    assert [crowd.await_all() for crowd in crowds] == counts
     linked.await_steps(20)
     for rank in pids:
         assert linked.holds(rank, "fds") <= fds[rank] + MOST_GUESTS + SOME
