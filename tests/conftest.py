@@ -105,7 +105,8 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
         size, mark.kwargs.get("framework", "horoacc"), dict(_variables(pyfuncitem)[0])
     )
     wanted = inspect.signature(pyfuncitem.obj).parameters
-    arguments = {name: pyfuncitem.funcargs[name] for name in wanted}
+    given = pyfuncitem.funcargs  # a parameter with a default may not be
+    arguments = {name: given[name] for name in wanted if name in given}
     name = pyfuncitem.obj.__qualname__
     failed = skipped = ""
     try:
