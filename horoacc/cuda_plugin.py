@@ -20,6 +20,7 @@ NOT_RUN = (
     "mode L: memory and events of other processes, one leader's kernels",
     "mode S: words that streams write and wait for, memory of other GPUs",
     "mode K: kernels of several processes that wait for each other",
+    "mode NCCL: its library, and its kernels in the engine",
     "other collectives from GPU to GPU",
     "the choice of a mode, and its refusal",
     "what becomes of mapped memory when its process is killed",

@@ -17,7 +17,7 @@ enum class ControlKind { kAuto, kBoard, kTcp, kMpi };
 /// Forces a data path, for tests; kAuto lets the selection table choose.
 enum class PathKind { kAuto, kStaged, kWindows };
 /// Who reduces what lies on GPUs (execute/cuda/mode.h); kAuto lets the ranks choose.
-enum class GpuMode { kAuto, kCpuReduce, kLeader, kStream, kKernel };
+enum class GpuMode { kAuto, kCpuReduce, kLeader, kStream, kKernel, kNccl };
 enum class LogLevel { kTrace, kDebug, kInfo, kWarning, kError, kFatal };
 
 struct Settings {
@@ -50,6 +50,7 @@ struct Settings {
   std::string cuda_plugin;           ///< the same; empty: the one that was built with the core
   GpuMode gpu_mode = GpuMode::kAuto;
   uint64_t gpu_chunk_bytes = 2 << 20;  ///< of what the CPU reduces for GPUs, on its way at a time
+  std::string nccl_library = "libnccl.so.2";  ///< path or soname, of gpu_mode "nccl"
   std::string algorithm;        ///< between hosts: names with commas between them; empty: chosen
   std::string selection_table;  ///< what was measured here (schedule/measured.h); rank 0's holds
   std::string flight_dir;  ///< where the latest events go when something is wrong; empty: nowhere

@@ -299,6 +299,7 @@ std::string Engine::CounterText() const {
   counter("gpu_leader_bytes", counters_.gpu_leader_bytes);
   counter("gpu_stream_bytes", counters_.gpu_stream_bytes);
   counter("gpu_kernel_bytes", counters_.gpu_kernel_bytes);
+  counter("gpu_nccl_bytes", counters_.gpu_nccl_bytes);
   counter("gpu_moved_bytes", counters_.gpu_moved_bytes);
   counter("last_arriver", counters_.last_arriver);
   counter("driven_waits", counters_.driven_waits);

@@ -241,6 +241,7 @@ class Engine {
   Result<bool> PublishArrived(ProcessSet& set);  // under driver_mutex_
   static Status LandDevice(Entry& entry);
   // engine_gpus.cc: reductions that GPUs may carry out; under driver_mutex_
+  [[nodiscard]] static bool FitsMode(const Request& request, GpuMode mode, uint32_t ranks);
   [[nodiscard]] static bool MayRunOnGpus(const ProcessSet& set, const Running& running);
   std::unique_ptr<Execution> MakeDeviceRun(ProcessSet& set, Running& running);
   std::unique_ptr<Execution> MakeModeRun(ProcessSet& set, const Running& running, GpuMode mode);

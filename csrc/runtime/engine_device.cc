@@ -35,8 +35,10 @@ Status Engine::CheckGpuMode(const ProcessSet& set) const {
 bool Engine::StaysOnGpu(const ProcessSet& set, const Submission& submission) const {
   const Request& request = submission.request;
   if (!HasPathOnGpus(request.collective) || set.spread || settings_.check_numerics) return false;
-  if (settings_.gpu_mode == GpuMode::kCpuReduce ||
-      set.gpu_mode.load(std::memory_order_relaxed) == GpuMode::kCpuReduce) {
+  const GpuMode agreed = set.gpu_mode.load(std::memory_order_relaxed);
+  const GpuMode mode = agreed == GpuMode::kAuto ? settings_.gpu_mode : agreed;
+  if (mode == GpuMode::kCpuReduce ||
+      !FitsMode(request, mode, static_cast<uint32_t>(set.ranks.size()))) {
     return false;
   }
   // What the engine allocates lies in the host's memory.

@@ -5,6 +5,7 @@
 #include "execute/cuda/exchange_run.h"
 #include "execute/cuda/kernel_run.h"
 #include "execute/cuda/leader_run.h"
+#include "execute/cuda/nccl_run.h"
 #include "execute/cuda/stream_run.h"
 #include "runtime/assemble_exchange.h"
 #include "runtime/engine.h"
@@ -48,6 +49,17 @@ bool Engine::MayRunOnGpus(const ProcessSet& set, const Running& running) {
          });
 }
 
+// Whether GPUs can do it in a mode in which they reduce; else the host does.
+bool Engine::FitsMode(const Request& request, GpuMode mode, uint32_t ranks) {
+  if (mode != GpuMode::kNccl) return true;
+  const double divisor = request.op == ReduceOp::kAverage ? static_cast<double>(ranks) : 1.0;
+  const Scale scale{request.prescale, request.postscale, divisor};
+  return request.collective == Collective::kAllreduce &&
+         std::ranges::all_of(request.tensors, [&](const TensorMeta& tensor) {
+           return cuda::NcclReduces(tensor.type, request.op, scale);
+         });
+}
+
 // Null: the host does it.
 cuda::Team* Engine::FindTeam(ProcessSet& set, const Running& running) {
   if (running.decision.partial || settings_.gpu_mode == GpuMode::kCpuReduce) return nullptr;
@@ -80,6 +92,7 @@ cuda::Team* Engine::FindTeam(ProcessSet& set, const Running& running) {
   place.room_for_kernels =
       static_cast<int>(set.ranks.size()) == placement_.size && others < kMostKernelTeams;
   place.algorithm = ForcedAlgorithm(schedule::Goal::kAllreduce, settings_);
+  place.nccl_library = settings_.nccl_library;
   place.polling = &arriving_;
   const cuda::DeviceCall& call = *running.entries[0]->device;
   set.gpu_team = std::make_unique<cuda::Team>(std::move(place), call.gpu(), call.blocks());
@@ -105,6 +118,11 @@ std::unique_ptr<Execution> Engine::MakeDeviceRun(ProcessSet& set, Running& runni
       if (device(entry) != parts.devices[r]) parts.devices[r] = -1;
     }
   }
+  parts.fits = [&set, &running](GpuMode mode) {
+    return std::ranges::all_of(running.entries, [&](const auto& entry) {
+      return FitsMode(entry->request, mode, set.context.ranks);
+    });
+  };
   parts.on_gpus = [this, &set, &running](GpuMode mode) {
     set.gpu_mode.store(mode, std::memory_order_relaxed);
     return MakeModeRun(set, running, mode);
@@ -156,7 +174,8 @@ std::unique_ptr<Execution> Engine::MakeModeRun(ProcessSet& set, const Running& r
   counters_.buckets.fetch_add(1, std::memory_order_relaxed);
   (mode == GpuMode::kLeader   ? counters_.gpu_leader_bytes
    : mode == GpuMode::kStream ? counters_.gpu_stream_bytes
-                              : counters_.gpu_kernel_bytes)
+   : mode == GpuMode::kKernel ? counters_.gpu_kernel_bytes
+                              : counters_.gpu_nccl_bytes)
       .fetch_add(bytes, std::memory_order_relaxed);
   for (const auto& entry : running.entries) {
     events_.Emit(Phase::kExecute, set.id, entry->handle, set.buckets_run, bytes, entry->shown_name,
@@ -164,6 +183,7 @@ std::unique_ptr<Execution> Engine::MakeModeRun(ProcessSet& set, const Running& r
   }
   cuda::Bucket bucket(*set.gpu_team, std::move(calls), std::move(tensors));
   if (mode == GpuMode::kLeader) return std::make_unique<cuda::LeaderRun>(std::move(bucket));
+  if (mode == GpuMode::kNccl) return std::make_unique<cuda::NcclRun>(std::move(bucket));
   if (mode == GpuMode::kKernel) return std::make_unique<cuda::KernelRun>(std::move(bucket));
   return std::make_unique<cuda::StreamRun>(std::move(bucket));
 }

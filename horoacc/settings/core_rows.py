@@ -175,12 +175,23 @@ CORE_ROWS: tuple[Setting, ...] = (
         "Who reduces tensors on GPUs. `leader`: one rank's kernels, on the GPU of all ranks; "
         "`kernel`: kernels that wait for each other, where no two ranks share a GPU; `stream`: "
         "every rank's kernels, and streams that wait for each other; `cpu_reduce`: the CPU; "
-        "`auto`: the first of these that all ranks of a process set can, `kernel` only on GPUs "
-        "that no other process may use. What is ordered and impossible is an error on all ranks "
-        "that says why. Rank 0's holds.",
+        "`nccl`: NCCL's kernels, in NCCL's order, if all ranks can load it; "
+        "`auto`: the first of these but `nccl` that all ranks of a process set can, `kernel` only "
+        "on GPUs that no other process may use. What is ordered and impossible is an error on "
+        "all ranks that says why. Rank 0's holds.",
         flag="--gpu-mode",
         yaml=("params", "gpu_mode"),
-        choices=("auto", "cpu_reduce", "leader", "stream", "kernel"),
+        choices=("auto", "cpu_reduce", "leader", "stream", "kernel", "nccl"),
+    ),
+    Setting(
+        "nccl_library",
+        "str",
+        "libnccl.so.2",
+        "HOROACC_NCCL_LIBRARY",
+        "NCCL's library, which is loaded only with `HOROACC_GPU_MODE=nccl`: its path, or its name "
+        "where the loader finds it (torch's, if torch has loaded one).",
+        flag="--nccl-library",
+        yaml=("params", "nccl_library"),
     ),
     Setting(
         "gpu_chunk_bytes",

@@ -70,4 +70,8 @@ void fake_cuda_hold_fetches(int after) { TheWorld().fetches_left = after; }
 
 size_t fake_cuda_landed_bytes() { return TheWorld().landed_bytes; }
 
+int fake_cuda_current() { return CurrentDevice(); }
+
+void fake_cuda_count_wait(int more) { TheWorld().waits.fetch_add(more); }
+
 }  // extern "C"

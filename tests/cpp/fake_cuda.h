@@ -50,6 +50,11 @@ void fake_cuda_hold_fetches(int after);
 /* Bytes that copies have brought from the host to a GPU. */
 size_t fake_cuda_landed_bytes(void);
 
+/* The GPU that is current on this thread, or -1. */
+int fake_cuda_current(void);
+/* For kernels of other libraries: one more waits on a stream, or one less. */
+void fake_cuda_count_wait(int more);
+
 #pragma GCC visibility pop
 
 #ifdef __cplusplus

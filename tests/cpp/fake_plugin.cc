@@ -3,6 +3,7 @@
 #include <atomic>
 #include <cstring>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "fake_kernels.h"
@@ -168,6 +169,13 @@ int RunProgram(void*, void* stream, const ha_cuda_program* program, ha_cuda_erro
   return 0;
 }
 
+int RunOnDevice(void* self, void (*body)(void*), void* argument, ha_cuda_error*) {
+  const int before = std::exchange(CurrentDevice(), *static_cast<int*>(self));
+  body(argument);
+  CurrentDevice() = before;
+  return 0;
+}
+
 constexpr ha_cuda_plugin kPlugin = {.version = HA_CUDA_PLUGIN_VERSION,
                                     .open = Open,
                                     .close = Close,
@@ -193,11 +201,12 @@ constexpr ha_cuda_plugin kPlugin = {.version = HA_CUDA_PLUGIN_VERSION,
                                     .open_event = OpenEvent,
                                     .write_word = WriteWord,
                                     .await_word = AwaitWord,
-                                    .run_program = RunProgram};
+                                    .run_program = RunProgram,
+                                    .run_on_device = RunOnDevice};
 
 }  // namespace
 
-extern "C" __attribute__((visibility("default"))) const ha_cuda_plugin* horoacc_cuda_plugin_v4() {
+extern "C" __attribute__((visibility("default"))) const ha_cuda_plugin* horoacc_cuda_plugin_v5() {
   return &kPlugin;
 }
 

@@ -44,6 +44,11 @@ int Fail(ha_cuda_error* error, const char* text) {
   return 1;
 }
 
+int& CurrentDevice() {
+  thread_local int current = -1;
+  return current;
+}
+
 bool On(const char* variable) { return std::getenv(variable) != nullptr; }
 
 }  // namespace horoacc::testing

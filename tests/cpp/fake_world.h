@@ -39,6 +39,8 @@ FakeMemory* MemoryOf(const void* memory);
 void* Real(const void* memory);
 bool IsPinned(const void* memory, size_t bytes);
 int Fail(ha_cuda_error* error, const char* text);
+/// Of this thread, as CUDA has one; -1: none.
+int& CurrentDevice();
 /// An environment variable is set.
 bool On(const char* variable);
 

@@ -18,10 +18,12 @@ namespace horoacc::testing {
 using Pairs = std::vector<std::pair<std::string, std::string>>;
 
 /// Runs `body(engine, rank)` on every rank. `settings` are key=value pairs; control=tcp means
-/// "messages" here: the tree plane over inproc mailboxes. `adjust` may change a rank's parts.
+/// "messages" here: the tree plane over inproc mailboxes. `adjust` may change a rank's parts,
+/// `change` its settings.
 inline void RunRanks(int ranks, const Pairs& settings,
                      const std::function<void(Engine&, int)>& body,
-                     const std::function<void(EngineParts&, int)>& adjust = {}) {
+                     const std::function<void(EngineParts&, int)>& adjust = {},
+                     const std::function<void(Settings&, int)>& change = {}) {
   auto hub = InprocHub::Create(ranks, HostBoard::BytesFor(ranks), 1ull << 32);
   CHECK(hub.ok());
   std::vector<std::jthread> threads;
@@ -30,6 +32,7 @@ inline void RunRanks(int ranks, const Pairs& settings,
     threads.emplace_back([&, rank] {
       auto parsed = Settings::Parse(settings);
       CHECK(parsed.ok());
+      if (change) change(parsed.value(), rank);
       EngineParts parts;
       parts.placement = {rank, ranks, rank, ranks, 0, 1};
       parts.bootstrap = hub.value()->MakeBootstrap(rank);

@@ -24,6 +24,8 @@ INCLUDED = (
     *sorted((ROOT / "csrc/execute").glob("*.h")),
     *sorted((ROOT / "csrc/execute/cuda").glob("*.h")),
 )
+NCCL = ROOT / "tests/cpp/host_nccl.cc"
+"""An NCCL that the host plays on it."""
 FLAGS = ("-std=c++20", "-shared", "-fPIC", "-fvisibility=hidden", f"-I{ROOT / 'csrc'}",
          f"-I{ROOT / 'tests/cpp'}")  # fmt: skip
 
@@ -63,6 +65,20 @@ def _build_plugin() -> None:
     unfinished.rename(plugin())
 
 
+def bridge_path(source: Path, version: str) -> Path:
+    """Says where a library that uses the fake GPU is built.
+
+    Args:
+        source: The only file of it.
+        version: Of what else it depends on.
+
+    Returns:
+        The library's path.
+    """
+    state = hashlib.sha256(source.read_bytes() + version.encode()).hexdigest()[:16]
+    return plugin().parent / f"{source.stem}-{state}.so"
+
+
 def bridge(source: Path, version: str, flags: Sequence[str]) -> Path:
     """Builds the plug-in and a framework's side of it, unless that has been done.
 
@@ -74,10 +90,9 @@ def bridge(source: Path, version: str, flags: Sequence[str]) -> Path:
     Returns:
         The framework's side, a library that is linked to the plug-in.
     """
-    folder = plugin().parent
+    built = bridge_path(source, version)
+    folder = built.parent
     folder.mkdir(parents=True, exist_ok=True)
-    state = hashlib.sha256(source.read_bytes() + version.encode()).hexdigest()[:16]
-    built = folder / f"{source.stem}-{state}.so"
     with (folder / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # tests run in lanes
         if not plugin().is_file():

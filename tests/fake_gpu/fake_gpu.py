@@ -10,17 +10,27 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import torch
-from fake_cuda import HERE, ROOT, bridge, plugin
+from fake_cuda import HERE, NCCL, ROOT, bridge, bridge_path, plugin
 
-__all__ = ["ROOT", "install", "libraries", "plugin"]
+__all__ = ["ROOT", "install", "libraries", "nccl", "plugin"]
+
+
+def nccl() -> Path:
+    """Says where the NCCL that the host plays is built.
+
+    Returns:
+        The library's path.
+    """
+    return bridge_path(NCCL, "")
 
 
 def libraries() -> Path:
-    """Builds the fake GPU and torch's side of it, unless that has been done.
+    """Builds the fake GPU, torch's side of it and an NCCL, unless that has been done.
 
     Returns:
         Torch's side.
     """
+    bridge(NCCL, "", ["-pthread"])
     home = Path(torch.__file__).parent
     flags = [f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}",
              "-isystem", str(home / "include"), f"-L{home / 'lib'}",

@@ -27,6 +27,11 @@ LEADER = {"HOROACC_GPU_MODE": "leader", "HOROACC_FUSION_THRESHOLD": "65536"}
 STREAM = {"HOROACC_GPU_MODE": "stream", "HOROACC_FUSION_THRESHOLD": "65536"}
 # Ranks that share a GPU may have kernels that wait for each other if MPS runs them at once.
 KERNEL = {"HOROACC_GPU_MODE": "kernel", "HOROACC_FUSION_THRESHOLD": "65536", "FAKE_CUDA_MPS": "1"}
+NCCL = {
+    "HOROACC_GPU_MODE": "nccl",
+    "HOROACC_FUSION_THRESHOLD": "65536",
+    "HOROACC_NCCL_LIBRARY": str(fake_gpu.nccl()),
+}
 SETS = [pytest.param(LEADER, id="leader"), pytest.param(STREAM, id="stream")]
 MODES = [*SETS, pytest.param(KERNEL, id="kernel")]
 pytestmark = pytest.mark.ranks(2, 4, framework="horoacc.torch", env=PLUGIN)
@@ -65,6 +70,29 @@ def test_the_bits_are_the_cpus() -> None:
                        for k, x in enumerate(there)]  # fmt: skip
             for handle, other in reversed(list(zip(handles, wanted, strict=True))):
                 assert torch.equal(hvd.synchronize(handle).cpu(), other)
+
+
+@pytest.mark.parametrize("env", [pytest.param(NCCL, id="nccl")])
+def test_nccl_reduces_what_it_can_and_the_cpu_the_rest() -> None:
+    gpu = fake_gpu.install()
+    before = horoacc.counters()
+    check_collectives.COUNTS = (1, 20_003)
+    check_collectives.reductions_are_exact()
+    after = horoacc.counters()
+    assert after["gpu_nccl_bytes"] > before["gpu_nccl_bytes"]
+    assert after["gpu_bytes"] > before["gpu_bytes"], "int16, bool, averages of integers"
+    draw = np.random.default_rng(hvd.rank())
+    factors = {"prescale_factor": 0.3, "postscale_factor": 1.7}
+    for dtype, accuracy in ((torch.float16, 4e-3), (torch.bfloat16, 3e-2), (torch.float32, 1e-5),
+                            (torch.float64, 1e-13)):  # fmt: skip
+        given = [torch.from_numpy(draw.standard_normal(n)).to(dtype) for n in (3, 30_001, 70_000)]
+        wanted = [hvd.allreduce(x.double(), op=hvd.Average, **factors) for x in given]
+        with gpu.stream():
+            found = hvd.grouped_allreduce([x.to("cuda") for x in given], op=hvd.Average, **factors)
+            for one, other in zip(found, wanted, strict=True):
+                torch.testing.assert_close(one.cpu().double(), other, rtol=accuracy, atol=accuracy)
+    sent = hvd.broadcast(torch.full((5000,), hvd.rank() + 1.0).to("cuda"), 1)
+    assert sent.cpu().tolist() == [2.0] * 5000
 
 
 @pytest.mark.parametrize("env", MODES)
@@ -143,6 +171,9 @@ def test_what_the_ranks_agree_on(mode: str) -> None:
         pytest.param({"HOROACC_GPU_MODE": "kernel", "FAKE_GPU_EACH": "0"},
                      "share a GPU .fake:0., where kernels of two processes never run at once",
                      id="kernel"),
+        pytest.param({"HOROACC_GPU_MODE": "nccl", "HOROACC_NCCL_LIBRARY": "/nowhere/nccl.so"},
+                     "rank 0 of the process set: NCCL cannot be loaded: /nowhere/nccl.so",
+                     id="no_nccl"),
         pytest.param({"HOROACC_GPU_MODE": "stream", "HOROACC_PARTED_HOSTS": "1+1"},
                      "do not all share a host", id="hosts"),
     ],
@@ -169,7 +200,7 @@ def test_only_sets_of_all_ranks_have_kernels() -> None:
 
 
 @pytest.mark.only_ranks(2)
-@pytest.mark.parametrize("env", SETS)
+@pytest.mark.parametrize("env", [*SETS, pytest.param(NCCL, id="nccl")])
 def test_process_sets_have_teams_of_their_own() -> None:
     fake_gpu.install()
     for _ in range(3):

@@ -149,8 +149,8 @@ def the_mode_is_used() -> None:
     assert float((found - hvd.size()).abs().max()) == 0.0
     after = horoacc.counters()
     moved = {name: after[f"gpu_{name}bytes"] - before[f"gpu_{name}bytes"]
-             for name in ("leader_", "stream_", "kernel_", "")}  # fmt: skip
-    _say(f"{mode}: bytes by leader, stream, kernel and host {list(moved.values())}")
+             for name in ("leader_", "stream_", "kernel_", "nccl_", "")}  # fmt: skip
+    _say(f"{mode}: bytes by leader, stream, kernel, NCCL and host {list(moved.values())}")
     if mode == "auto":
         assert sum(moved.values()) == 4 * MIB
     else:

@@ -63,17 +63,16 @@ persistent_programs() {
   local program
   for program in check_persistent time_persistent; do
     "$nvcc" -std=c++20 -O2 -Icsrc -Itests/cpp -Itests/gpu -Xcompiler=-ffp-contract=off -cudart static \
-      "tests/gpu/$program.cc" csrc/execute/cuda/kernel_{compiler,plan,shapes,trace}.cc \
+      "tests/gpu/$program.cc" csrc/execute/cuda/{nccl_calls,kernel_{compiler,plan,shapes,trace}}.cc \
       csrc/execute/reduce_plan.cc csrc/base/result.cc csrc/schedule/{algorithms,cost}.cc \
       csrc/schedule/generate/*.cc -ldl -o "$out/$program" || return 1
   done
 }
 
 # NCCL from 2.30 on runs several ranks on one GPU; NCCL=path names one, else torch's is tried.
+nccl=${NCCL:-$("$python" -c "import glob, site; print(next((p for f in site.getsitepackages() \
+  for p in glob.glob(f + '/nvidia/**/libnccl.so.2', recursive=True)), 'libnccl.so.2'))")}
 times_of_persistent() {
-  local nccl
-  nccl=${NCCL:-$("$python" -c "import glob, site; print(next((p for f in site.getsitepackages() \
-    for p in glob.glob(f + '/nvidia/**/libnccl.so.2', recursive=True)), 'libnccl.so.2'))")}
   "$out/time_persistent" "$library" "$nccl"
 }
 
@@ -163,7 +162,7 @@ tensorflow() {
 
 export -f tensorflow build machine host_tests persistent_programs times_of_persistent sanitizer package collectives killed_rank in_mode
 tensorflow_python=${TENSORFLOW_PYTHON:-$python}
-export nvcc python tensorflow_python out library
+export nvcc python tensorflow_python out library nccl
 part machine 60 bash -c machine
 part build 300 bash -c build
 kernels=(reduce_is_exact factors_are_exact pack_is_exact nonfinite_is_counted times_of_pack
@@ -215,6 +214,26 @@ if [ -z "$without" ]; then
 else
   verdicts+=("NOT CHECKED tensorflow: $without")
 fi
+# NCCL in the engine: a rank alone, what cannot be loaded, and a GPU for each rank.
+export HOROACC_NCCL_LIBRARY=$nccl
+if "$python" -c "import ctypes; ctypes.CDLL('$nccl')" 2> "$out/no_nccl.txt"; then
+  part collectives_of_1_nccl 240 bash -c "in_mode nccl 1 the_mode_is_used reductions_are_exact"
+  if [ "$gpus" -gt 1 ]; then
+    part "collectives_of_${gpus}_nccl" 240 bash -c "in_mode nccl $gpus the_mode_is_used \
+      reductions_are_exact streams_are_kept training_is_the_same times_of_allreduce \
+      times_of_small_allreduce"
+    part killed_rank_nccl 60 bash -c "ranks=$gpus killed_rank nccl"
+  else
+    # Refused, or run, by NCCL's own rules.
+    part two_ranks_on_one_gpu_nccl 120 bash -c \
+      "NCCL_MULTI_RANK_GPU_ENABLE=1 NCCL_MAX_CTAS=4 in_mode nccl 2 reductions_are_exact || \
+       in_mode nccl 2 a_mode_is_refused"
+  fi
+else
+  verdicts+=("NOT CHECKED mode NCCL: $(tail -n 1 "$out/no_nccl.txt")")
+fi
+part nccl_that_is_missing 60 bash -c \
+  "HOROACC_NCCL_LIBRARY=/nowhere/libnccl.so.2 in_mode nccl 2 a_mode_is_refused"
 part times_of_leader 240 bash -c \
   "for ranks in 2 4 8; do in_mode leader \$ranks times_of_the_leaders_bound || exit 1; done"
 part sanitizer 240 bash -c sanitizer

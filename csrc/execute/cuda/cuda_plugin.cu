@@ -126,6 +126,13 @@ class Device {
     return launched;
   }
 
+  Status RunHere(void (*body)(void*), void* argument) const {
+    const CurrentDevice current(number_);
+    HA_TRY(current.status());
+    body(argument);
+    return {};
+  }
+
   Status Run(cudaStream_t stream, const ha_cuda_program& program) const {
     const CurrentDevice current(number_);
     HA_TRY(current.status());
@@ -277,6 +284,10 @@ int RunProgram(void* self, void* stream, const ha_cuda_program* program, ha_cuda
   });
 }
 
+int RunOnDevice(void* self, void (*body)(void*), void* argument, ha_cuda_error* error) {
+  return Guarded(error, [&] { return static_cast<Device*>(self)->RunHere(body, argument); });
+}
+
 constexpr ha_cuda_plugin kPlugin = {.version = HA_CUDA_PLUGIN_VERSION,
                                     .open = OpenDevice,
                                     .close = CloseDevice,
@@ -302,11 +313,12 @@ constexpr ha_cuda_plugin kPlugin = {.version = HA_CUDA_PLUGIN_VERSION,
                                     .open_event = OpenEvent,
                                     .write_word = WriteWord,
                                     .await_word = AwaitWord,
-                                    .run_program = RunProgram};
+                                    .run_program = RunProgram,
+                                    .run_on_device = RunOnDevice};
 
 }  // namespace
 }  // namespace horoacc::cuda
 
-extern "C" __attribute__((visibility("default"))) const ha_cuda_plugin* horoacc_cuda_plugin_v4() {
+extern "C" __attribute__((visibility("default"))) const ha_cuda_plugin* horoacc_cuda_plugin_v5() {
   return &horoacc::cuda::kPlugin;
 }

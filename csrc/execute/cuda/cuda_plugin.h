@@ -9,8 +9,8 @@
 extern "C" {
 #endif
 
-#define HA_CUDA_PLUGIN_VERSION 4
-#define HA_CUDA_PLUGIN_SYMBOL "horoacc_cuda_plugin_v4"
+#define HA_CUDA_PLUGIN_VERSION 5
+#define HA_CUDA_PLUGIN_SYMBOL "horoacc_cuda_plugin_v5"
 
 typedef struct ha_cuda_error {
   char message[512];
@@ -142,6 +142,9 @@ typedef struct ha_cuda_plugin {
      GPUs that ends only when a call of another rank does. */
   int (*run_program)(void* self, void* stream, const ha_cuda_program* program,
                      ha_cuda_error* error);
+  /* Calls `body` while the GPU is the calling thread's current one, for libraries that ask CUDA
+     which one that is. */
+  int (*run_on_device)(void* self, void (*body)(void*), void* argument, ha_cuda_error* error);
 } ha_cuda_plugin;
 
 typedef const ha_cuda_plugin* (*ha_cuda_plugin_entry)(void);

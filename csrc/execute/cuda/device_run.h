@@ -20,6 +20,7 @@ class DeviceRun final : public Execution {
     std::vector<int> devices;
     std::vector<DeviceCall*> calls;  ///< this rank's
     bool flows = false;              ///< the host begins before all of it has arrived
+    std::function<bool(GpuMode)> fits;  ///< whether GPUs can do this one in that mode
     std::function<std::unique_ptr<Execution>(GpuMode)> on_gpus;
     /// Once the tensors have arrived, unless it flows. Null: there is nothing to do.
     std::function<std::unique_ptr<Execution>(Status&)> on_host;

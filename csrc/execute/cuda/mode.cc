@@ -95,7 +95,7 @@ uint32_t KernelBlocks(Ranks ranks) {
 }
 
 const char* NameOf(GpuMode mode) {
-  constexpr const char* kNames[] = {"auto", "cpu_reduce", "leader", "stream", "kernel"};
+  constexpr const char* kNames[] = {"auto", "cpu_reduce", "leader", "stream", "kernel", "nccl"};
   return kNames[static_cast<int>(mode)];
 }
 
@@ -116,6 +116,8 @@ Result<GpuMode> ChooseMode(GpuMode wanted, Ranks ranks, bool room) {
     case GpuMode::kKernel:
       if (const auto why = WhyNotKernel(ranks, room)) return RefuseMode(wanted, *why);
       return wanted;
+    case GpuMode::kNccl:
+      return wanted;  // what it needs it says itself
     case GpuMode::kAuto:
       break;
   }

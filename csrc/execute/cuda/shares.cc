@@ -36,22 +36,23 @@ Shares::Shares(std::shared_ptr<Gpu> gpu, TeamBoard board, uint32_t me,
 
 Shares::~Shares() { Close(); }
 
-// A rank alone needs a GPU that can share nothing.
-Status Shares::MakeEvent(void** event, ha_cuda_handle* handle) const {
-  if (board_.ranks == 1) return gpu_->Call(&ha_cuda_plugin::create_event, event);
+Status Shares::MakeEvent(void** event, ha_cuda_handle* handle, bool to_others) const {
+  if (!to_others) return gpu_->Call(&ha_cuda_plugin::create_event, event);
   return gpu_->Call(&ha_cuda_plugin::create_shared_event, event, handle);
 }
 
-Status Shares::Offer(size_t buffer_bytes) {
+// A rank alone may have a GPU that can share nothing.
+Status Shares::Offer(size_t buffer_bytes, bool to_others) {
+  to_others = to_others && board_.ranks > 1;
   TeamCard& card = board_.cards[me_];
   offered_ = true;
   HA_ASSIGN(stream_, gpu_->TakeStream());
   HA_TRY(gpu_->Call(&ha_cuda_plugin::allocate, buffer_bytes, &memory_[me_]));
-  if (board_.ranks > 1) {
+  if (to_others) {
     HA_TRY(gpu_->Call(&ha_cuda_plugin::share_memory, memory_[me_], &card.memory_handle));
   }
-  HA_TRY(MakeEvent(&packed_[me_], &card.packed_handle));
-  HA_TRY(MakeEvent(&reduced_[me_], &card.reduced_handle));
+  HA_TRY(MakeEvent(&packed_[me_], &card.packed_handle, to_others));
+  HA_TRY(MakeEvent(&reduced_[me_], &card.reduced_handle, to_others));
   card.memory = memory_[me_];
   card.packed_event = packed_[me_];
   card.reduced_event = reduced_[me_];

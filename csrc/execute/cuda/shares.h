@@ -19,8 +19,8 @@ class Shares {
   Shares(const Shares&) = delete;
   Shares& operator=(const Shares&) = delete;
 
-  /// Makes a buffer and events, and puts into the card how others open them.
-  [[nodiscard]] Status Offer(size_t buffer_bytes);
+  /// Makes a buffer and events, and puts into the card how others open them, if they are to.
+  [[nodiscard]] Status Offer(size_t buffer_bytes, bool to_others);
   [[nodiscard]] Status OpenMemory(uint32_t index);
   [[nodiscard]] Status OpenPackedEvent(uint32_t index);
   [[nodiscard]] Status OpenReducedEvent(uint32_t index);
@@ -37,7 +37,7 @@ class Shares {
   [[nodiscard]] void* reduced_event(uint32_t index) const { return reduced_[index]; }
 
  private:
-  [[nodiscard]] Status MakeEvent(void** event, ha_cuda_handle* handle) const;
+  [[nodiscard]] Status MakeEvent(void** event, ha_cuda_handle* handle, bool to_others) const;
   [[nodiscard]] Status OpenEvent(uint32_t index, void* pointer, const ha_cuda_handle& handle,
                                  void** event) const;
   void DropEvents(std::vector<void*>& events) const;

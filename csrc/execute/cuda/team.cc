@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <utility>
 
+#include "execute/cuda/nccl_comm.h"
 #include "execute/cuda/team_kernels.h"
 
 namespace horoacc::cuda {
@@ -64,20 +65,25 @@ bool Team::Advance() {
     TeamCard& own = card(me());
     own.device = gpu_->device();
     own.room_for_kernels = place_.room_for_kernels;
-    Reach(MeetingStage::kIntroduced, gpu_->Call(&ha_cuda_plugin::traits, &own.traits));
+    Status told = gpu_->Call(&ha_cuda_plugin::traits, &own.traits);
+    if (told.ok() && place_.wanted == GpuMode::kNccl) told = FindNccl();
+    Reach(MeetingStage::kIntroduced, told);
     return true;
   }
   if (!AllAt(at)) return false;
   if (const auto trouble = TroubleUpTo(at)) {
     shares_.Close();
-    agreed_ = GpuMode::kCpuReduce;
-    if (place_.wanted != GpuMode::kAuto) agreed_ = RefuseMode(place_.wanted, *trouble);
+    const bool ordered = place_.wanted != GpuMode::kAuto;
+    Settle(ordered ? Result<GpuMode>(RefuseMode(place_.wanted, *trouble)) : GpuMode::kCpuReduce);
     return true;
   }
   if (at == MeetingStage::kIntroduced) {
     Result<GpuMode> chosen = ChooseMode(place_.wanted, Traits(), AllHaveRoom());
+    if (chosen.ok() && chosen.value() == GpuMode::kNccl) {
+      if (const auto why = WhyNotNccl()) chosen = RefuseMode(GpuMode::kNccl, *why);
+    }
     if (!chosen.ok() || chosen.value() == GpuMode::kCpuReduce) {
-      agreed_ = std::move(chosen);
+      Settle(std::move(chosen));
       return true;
     }
     candidate_ = chosen.value();
@@ -87,6 +93,7 @@ bool Team::Advance() {
       Reach(MeetingStage::kOffered, Offer());
       break;
     case MeetingStage::kOffered: {
+      if (candidate_ == GpuMode::kNccl) return JoinNccl();
       const Result<bool> ready = gpu_->IsDone(offered_);
       watch_.Set(ready.ok() && !ready.value());
       if (ready.ok() && !ready.value()) return false;
@@ -94,16 +101,22 @@ bool Team::Advance() {
       break;
     }
     default:
-      agreed_ = candidate_;
+      Settle(candidate_);
   }
   return true;
 }
 
+void Team::Settle(Result<GpuMode> agreed) {
+  if (!agreed.ok() || agreed.value() != GpuMode::kNccl) nccl_.reset();
+  agreed_ = std::move(agreed);
+}
+
 // Kernels write flags into each other's memory, which have to be zero before.
 Status Team::Offer() {
-  if (candidate_ != GpuMode::kKernel) return shares_.Offer(buffer_bytes());
+  if (candidate_ == GpuMode::kNccl) return OfferNccl();
+  if (candidate_ != GpuMode::kKernel) return shares_.Offer(buffer_bytes(), true);
   const uint64_t beside = TeamKernels::BytesBeside(buffer_bytes());
-  HA_TRY(shares_.Offer(buffer_bytes() + beside));
+  HA_TRY(shares_.Offer(buffer_bytes() + beside, true));
   HA_TRY(gpu_->Call(&ha_cuda_plugin::zero, stream(), buffer(me()) + buffer_bytes(), beside));
   HA_ASSIGN(offered_, gpu_->Record(stream()));
   kernels_ = std::make_unique<TeamKernels>(*this, blocks_,

@@ -14,6 +14,7 @@
 
 namespace horoacc::cuda {
 
+class NcclComm;
 class PinnedBlocks;
 class TeamKernels;
 
@@ -28,6 +29,7 @@ struct TeamPlace {
   GpuMode wanted = GpuMode::kAuto;           ///< the same on all
   bool room_for_kernels = false;             ///< this rank's GPU can hold those of mode K, too
   std::string algorithm;                     ///< of allreduces in kernels; "": the size decides
+  std::string nccl_library;                  ///< if NCCL is wanted: its path, or its soname
   std::atomic<uint32_t>* polling = nullptr;  ///< somebody has to ask a GPU: see Watch
 };
 
@@ -71,6 +73,8 @@ class Team {
   [[nodiscard]] void* reduced_event() const { return shares_.reduced_event(kLeader); }
   /// In mode K, else null.
   [[nodiscard]] TeamKernels* kernels() const { return kernels_.get(); }
+  /// In mode NCCL, else null.
+  [[nodiscard]] NcclComm* nccl() const { return nccl_.get(); }
   void RingOthers() const { place_.ring_others(); }
   [[nodiscard]] std::atomic<uint32_t>& polling() const { return *place_.polling; }
   /// The number of the next window: the same on all ranks.
@@ -85,6 +89,12 @@ class Team {
   [[nodiscard]] std::vector<ha_cuda_traits> Traits() const;
   [[nodiscard]] Status Offer();
   [[nodiscard]] Status Open();
+  void Settle(Result<GpuMode> agreed);
+  // nccl_meeting.cc
+  [[nodiscard]] Status FindNccl();
+  [[nodiscard]] std::optional<std::string> WhyNotNccl() const;
+  [[nodiscard]] Status OfferNccl();
+  bool JoinNccl();
 
   TeamPlace place_;
   const std::shared_ptr<Gpu> gpu_;
@@ -93,6 +103,8 @@ class Team {
   GpuEvent offered_;  ///< what the others may use is ready for them
   GpuMode candidate_ = GpuMode::kAuto;
   std::optional<Result<GpuMode>> agreed_;
+  std::unique_ptr<NcclComm> nccl_;  ///< goes when no rank's stream works any more: after shares_
+  bool joins_nccl_ = false;
   Shares shares_;
   std::unique_ptr<TeamKernels> kernels_;
   uint64_t windows_ = 0;

@@ -6,13 +6,14 @@
 #include <cstdint>
 
 #include "execute/cuda/cuda_plugin.h"
+#include "execute/cuda/nccl_calls.h"
 
 namespace horoacc::cuda {
 
 /// How far a rank has come in its set's meeting. Each waits for the others before the next.
 enum class MeetingStage : uint32_t {
   kAbsent = 0,
-  kIntroduced = 1,  ///< `device`, `traits`, `room_for_kernels`
+  kIntroduced = 1,  ///< `device`, `traits`, `room_for_kernels`, `nccl_version`
   kOffered = 2,     ///< memory and events that the others may open
   kOpened = 3,      ///< it has opened what it needs
 };
@@ -23,6 +24,8 @@ struct alignas(64) TeamCard {
   int32_t device = -1;  ///< its number in that process
   ha_cuda_traits traits{};
   bool room_for_kernels = false;
+  char nccl_version[16] = {};  ///< of the library that it has loaded, if NCCL is wanted
+  NcclId nccl_id{};            ///< the leader's, in mode NCCL
   // Of the rank's fusion buffer and events; the pointers are for ranks in the same process.
   void* memory = nullptr;
   void* packed_event = nullptr;
