@@ -211,4 +211,17 @@ class FakeTwice final : public OpKernel {
 
 REGISTER_KERNEL_BUILDER(Name("FakeTwice").Device(kType), FakeTwice);
 
+/// Of reference variables, which TensorFlow has for GPUs of its own only.
+class FakeAssign final : public OpKernel {
+ public:
+  using OpKernel::OpKernel;
+
+  void Compute(OpKernelContext* context) override {
+    context->replace_ref_input(0, context->input(1), false);
+    context->forward_ref_input_to_ref_output(0, 0);
+  }
+};
+
+REGISTER_KERNEL_BUILDER(Name("Assign").Device(kType), FakeAssign);
+
 }  // namespace

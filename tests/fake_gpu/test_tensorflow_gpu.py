@@ -82,6 +82,7 @@ def test_gpus_have_the_cpus_kernels() -> None:
         "movements_are_exact",
         "streams_are_kept",
         "variables_are_broadcast",
+        "sessions_broadcast_variables",
         "gradients_are_the_same",
     ],
 )

@@ -122,6 +122,11 @@ def movements_are_exact() -> None:
         assert counts.numpy().tolist() == [shares[r][me] for r in range(size)]
         for one, result in zip(found, wanted, strict=True):
             same(one, result, one.dtype.name)
+    alone = hvd.add_process_set([size - 1])
+    if alone.included():
+        mine = put(every_row[me], "float32")
+        same(hvd.reducescatter(mine, op=hvd.Sum, process_set=alone), every_row[me], "float32")
+    hvd.remove_process_set(alone)
 
 
 def streams_are_kept() -> None:
@@ -168,6 +173,25 @@ def variables_are_broadcast() -> None:
         source = tf.Variable(put(given(me, (9,)), "float64"))
     (value,) = hvd.broadcast_([source], root)
     same(value, given(root, (9,)), "float64")
+
+
+def sessions_broadcast_variables() -> None:
+    """Of TensorFlow 1, by reference and by handle, on the GPU, on the CPU and where there is room."""
+    me, root = hvd.rank(), hvd.size() - 1
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        variables = []
+        for place in (DEVICE, "/device:CPU:0", None):
+            for resource in (True, False):
+                value = given(me, (30, 2)).astype(np.float32)
+                with tf.device(place):
+                    variables.append(tf.compat.v1.Variable(value, use_resource=resource))
+        variables.append(tf.compat.v1.Variable(me, dtype=tf.int32, use_resource=True))
+        sent = hvd.broadcast_global_variables(root)
+        session.run(tf.compat.v1.global_variables_initializer())
+        session.run(sent)
+        for value in session.run(variables[:-1]):
+            np.testing.assert_array_equal(value, given(root, (30, 2)))
+        assert session.run(variables[-1]) == root
 
 
 def gradients_are_the_same() -> None:

@@ -208,7 +208,8 @@ if [ -z "$without" ]; then
   for mode in cpu_reduce leader stream; do
     for ranks in 1 2 4; do
       part "tensorflow_of_${ranks}_$mode" 240 bash -c "tensorflow $mode $ranks reductions_are_exact \
-        movements_are_exact streams_are_kept variables_are_broadcast gradients_are_the_same"
+        movements_are_exact streams_are_kept variables_are_broadcast \
+        sessions_broadcast_variables gradients_are_the_same"
     done
   done
 else
