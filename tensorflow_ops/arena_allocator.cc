@@ -46,6 +46,16 @@ void* FromArena(size_t alignment, size_t bytes) {
   return engine != nullptr ? ha_arena_allocate(engine, bytes) : nullptr;
 }
 
+// Newer versions of TensorFlow have one that is told the size.
+template <class Allocator>
+void Deallocate(Allocator* allocator, void* memory, size_t alignment, size_t bytes) {
+  if constexpr (requires { allocator->DeallocateRaw(memory, alignment, bytes); }) {
+    allocator->DeallocateRaw(memory, alignment, bytes);
+  } else {
+    allocator->DeallocateRaw(memory);
+  }
+}
+
 // In front of the allocator that TensorFlow would have without it, which serves all but the
 // arena's.
 class ArenaAllocator final : public tsl::AllocatorWrapper {
@@ -64,8 +74,8 @@ class ArenaAllocator final : public tsl::AllocatorWrapper {
   void DeallocateRaw(void* memory) override {
     if (!TheState().engines.Free(memory)) wrapped()->DeallocateRaw(memory);
   }
-  void DeallocateRaw(void* memory, size_t alignment, size_t bytes) override {
-    if (!TheState().engines.Free(memory)) wrapped()->DeallocateRaw(memory, alignment, bytes);
+  void DeallocateRaw(void* memory, size_t alignment, size_t bytes) /* override, if there is one */ {
+    if (!TheState().engines.Free(memory)) Deallocate(wrapped(), memory, alignment, bytes);
   }
   // The one behind knows no sizes of the arena's blocks.
   bool TracksAllocationSizes() const override { return false; }
@@ -100,13 +110,38 @@ AllocatorFactory* BestOf(const Entries& entries, int* priority) {
   return best;
 }
 
+// A mutex of TensorFlow's, or in newer versions of Abseil's.
+template <class Mutex>
+class Locked {
+ public:
+  explicit Locked(Mutex& mutex) : mutex_(mutex) {
+    if constexpr (requires { mutex.Lock(); }) {
+      mutex_.Lock();
+    } else {
+      mutex_.lock();
+    }
+  }
+  ~Locked() {
+    if constexpr (requires(Mutex& mutex) { mutex.Unlock(); }) {
+      mutex_.Unlock();
+    } else {
+      mutex_.unlock();
+    }
+  }
+  Locked(const Locked&) = delete;
+  Locked& operator=(const Locked&) = delete;
+
+ private:
+  Mutex& mutex_;
+};
+
 // TensorFlow takes the factory of the highest priority at its first allocation, ends the process
 // if one comes after that, and tells nobody whether it was. What it knows is private; an explicit
 // instantiation may name private members.
 template <auto kMutex, auto kAllocated, auto kFactories>
 struct Registry {
   friend AllocatorFactory* Best(AllocatorFactoryRegistry& registry, int* priority) {
-    const absl::MutexLock lock(&(registry.*kMutex));
+    const Locked lock(registry.*kMutex);
     return registry.*kAllocated ? nullptr : BestOf(registry.*kFactories, priority);
   }
 };
