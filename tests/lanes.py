@@ -30,7 +30,7 @@ LANES = 5
 PARTS: tuple[tuple[str, ...], ...] = (
     (),
     (
-        *("keras_api", "tensorflow_api"),
+        *("keras_api", "tensorflow_api", "fake_gpu/test_tensorflow_gpu.py"),
         *(f"ranks/{path.name}" for path in sorted((TESTS / "ranks").glob("test_tensorflow_*.py"))),
     ),
     ("faults",),
