@@ -160,8 +160,10 @@ def main(framework: str) -> None:
     for name in filter(None, os.environ.get("HOROACC_TEST_IMPORTS", "").split(",")):
         importlib.import_module(name)
     if "torch" in sys.modules:
-        # The first use of an optimizer would import it, in seconds.
+        # The first use of an optimizer would import the one and the first compilation the other, in
+        # seconds.
         importlib.import_module("torch._dynamo")
+        importlib.import_module("torch._inductor.compile_fx")
     if "horoacc.tensorflow" in sys.modules:
         # Else all ranks would wait for one that compiles them.
         importlib.import_module("horoacc.tensorflow._ops").build_if_needed()

@@ -12,9 +12,7 @@ from torch import nn
 
 import horoacc.torch as hvd
 
-# Imported once, and not by every rank.
-COMPILER = {"HOROACC_TEST_IMPORTS": "torch._inductor.compile_fx"}
-pytestmark = pytest.mark.ranks(3, framework="horoacc.torch", env=COMPILER, seconds=120)
+pytestmark = pytest.mark.ranks(3, framework="horoacc.torch", seconds=120)
 
 
 def compiled(function: Any, backend: str = "aot_eager") -> Any:
@@ -90,7 +88,7 @@ class Block(nn.Module):
         return torch.relu((y - mean) / (spread + 1e-5).sqrt())
 
 
-@pytest.mark.ranks(2, 3, framework="horoacc.torch", env=COMPILER, seconds=120)
+@pytest.mark.ranks(2, 3, framework="horoacc.torch", seconds=120)
 def test_model_that_uses_collectives() -> None:
     models = []
     for wrap in (False, True):
@@ -113,7 +111,7 @@ def test_model_that_uses_collectives() -> None:
 
 
 @pytest.mark.ranks(
-    2, framework="horoacc.torch", seconds=120, env=COMPILER | {"HOROACC_FUSION_THRESHOLD": "2048"}
+    2, framework="horoacc.torch", seconds=120, env={"HOROACC_FUSION_THRESHOLD": "2048"}
 )
 def test_gradients_of_a_compiled_block_travel_while_earlier_ones_compute() -> None:
     torch.manual_seed(3)
@@ -156,7 +154,7 @@ def test_gradients_of_a_compiled_block_travel_while_earlier_ones_compute() -> No
     assert seen == [(0, False), (2, True), (4, True)] * 3
 
 
-@pytest.mark.ranks(2, framework="horoacc.torch", env=COMPILER, seconds=180)
+@pytest.mark.ranks(2, framework="horoacc.torch", seconds=180)
 def test_generated_code() -> None:
     """Inductor compiles with the system's compiler, which takes its time: one small function."""
 
@@ -171,7 +169,7 @@ def test_generated_code() -> None:
     assert torch.equal(x.grad, torch.full((2, 3), 9.0))
 
 
-@pytest.mark.ranks(1, 2, framework="horoacc.torch", env=COMPILER, seconds=120)
+@pytest.mark.ranks(1, 2, framework="horoacc.torch", seconds=120)
 def test_other_calls_cut_the_graph() -> None:
     def mixed(x: torch.Tensor) -> torch.Tensor:
         y = hvd.allreduce_(x * 2, op=hvd.Sum, name="in place")
@@ -187,7 +185,7 @@ def test_other_calls_cut_the_graph() -> None:
     assert got.item() > 0
 
 
-@pytest.mark.ranks(2, framework="horoacc.torch", env=COMPILER, seconds=120)
+@pytest.mark.ranks(2, framework="horoacc.torch", seconds=120)
 def test_what_cannot_be_compiled_says_so() -> None:
     with pytest.raises(Exception, match="uncompiled"):
         compiled(lambda x: hvd.allreduce(x, compression=hvd.Compression.int8))(torch.ones(3))
@@ -195,7 +193,7 @@ def test_what_cannot_be_compiled_says_so() -> None:
         compiled(lambda x: hvd.allreduce(x, op=77))(torch.ones(3))
 
 
-@pytest.mark.ranks(2, framework="horoacc.torch", env=COMPILER, seconds=180)
+@pytest.mark.ranks(2, framework="horoacc.torch", seconds=180)
 def test_compiled_autograd() -> None:
     """A whole step with its backward pass in a graph, before and after steps without."""
     torch.compiler.reset()
