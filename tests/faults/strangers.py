@@ -136,7 +136,8 @@ def _hold(address: Address, count: int) -> None:
     print(count, flush=True)
     end = time.monotonic() + COMING_SECONDS
     while dials and time.monotonic() < end:
-        time.sleep(0.1)
+        if select.select([sys.stdin], [], [], 0.1)[0]:  # nobody wants them any more
+            return
         for dial in dials:
             dial.look()
         there += [dial.link for dial in dials if dial.outcome in _CAME]

@@ -131,13 +131,20 @@ def _expect_no_warnings(job: LinkedRanks) -> None:
     assert not [line for one in job.ranks.values() for line in one.warnings()]
 
 
-def test_a_slow_link_is_no_death(build: Build, apart: LinkedRanks) -> None:
-    """10 Mbit/s, of which each step takes 40 kB a direction."""
-    apart.elements = 10_000
-    _start(apart, build(Network(rate=10e6)))
-    apart.await_steps(20)
-    apart.end()
-    _expect_no_warnings(apart)
+def test_a_slow_link_is_no_death(build: Build, every: dict[tuple[int, str], LinkedRanks]) -> None:
+    """10 Mbit/s for all that a host sends, of which each step of two ranks takes 10 kB."""
+    jobs = {key: job for key, job in every.items() if key[1] != "shutdown"}
+    for job in jobs.values():
+        job.elements = 2500
+    _start_every(jobs, build(Network(hosts=4, rate=10e6)))
+    for (_, phase), job in jobs.items():
+        if phase == "collective":
+            job.await_steps(20)
+    for job in jobs.values():
+        job.resume()
+        job.await_steps(5)
+        job.end()
+        _expect_no_warnings(job)
 
 
 def test_a_late_link_is_no_death(build: Build, apart: LinkedRanks) -> None:
