@@ -28,6 +28,21 @@ NOT_RUN = (
 """What has been compiled, and run by no GPU yet; docs/gpu.md says what stands in for it."""
 
 
+def nccl(library: str) -> str:
+    """Says what NCCL there is, which is used only with HOROACC_GPU_MODE=nccl.
+
+    Args:
+        library: Its path, or its name.
+
+    Returns:
+        Its version and name, or what is missing.
+    """
+    from horoacc import _core
+
+    version, missing = _core.nccl_version(library)
+    return missing or f"{version} ({library})"
+
+
 def trouble(device: int = 0) -> str:
     """Says why the kernels for GPUs cannot run here.
 

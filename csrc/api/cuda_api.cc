@@ -1,7 +1,11 @@
-// The C contract's question about GPUs: do the kernels work here, and if not, why?
+// The C contract's questions about GPUs: do the kernels work here, is there an NCCL, and if not,
+// why?
+#include <cstdio>
+
 #include "api/horoacc.h"
 #include "api/report.h"
 #include "execute/cuda/cuda_library.h"
+#include "execute/cuda/nccl_calls.h"
 
 int ha_check_cuda(const char* plugin, int device, ha_error* error) {
   return horoacc::Guarded(error, [&] {
@@ -14,6 +18,15 @@ int ha_check_cuda(const char* plugin, int device, ha_error* error) {
       return horoacc::Report(horoacc::MakeError(horoacc::ErrorKind::kUnsupported, what), error);
     }
     loaded.value()->close(opened);
+    return static_cast<int>(HA_OK);
+  });
+}
+
+int ha_check_nccl(const char* library, char* version, ha_error* error) {
+  return horoacc::Guarded(error, [&] {
+    const auto calls = horoacc::cuda::LoadNccl(library);
+    if (!calls.ok()) return horoacc::Report(calls.error(), error);
+    std::snprintf(version, 16, "%s", calls.value().Version().c_str());
     return static_cast<int>(HA_OK);
   });
 }

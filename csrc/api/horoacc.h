@@ -331,6 +331,9 @@ HA_API int ha_prove(const ha_plan* plan, ha_proof* proof, ha_error* error);
 /* Whether kernels run on a GPU of this machine: loads the CUDA plug-in and takes the GPU into use.
  * HA_UNSUPPORTED tells what is missing. */
 HA_API int ha_check_cuda(const char* plugin, int device, ha_error* error);
+/* Loads NCCL and writes its version, as "2.27.7", to `version`, of at least 16 bytes.
+ * HA_UNSUPPORTED tells what is missing. */
+HA_API int ha_check_nccl(const char* library, char* version, ha_error* error);
 
 HA_API const char* ha_version(void);
 /* Defaults of every setting that the core knows, as "key=value" lines; returns the length needed.

@@ -38,5 +38,12 @@ PYBIND11_MODULE(_core, module) {
     const py::gil_scoped_release release;
     return ha_check_cuda(plugin.c_str(), device, &error) == HA_OK ? std::string() : error.message;
   });
+  module.def("nccl_version", [](const std::string& library) {
+    ha_error error{};
+    char version[16] = {};
+    const py::gil_scoped_release release;
+    const int code = ha_check_nccl(library.c_str(), version, &error);
+    return std::pair<std::string, std::string>(version, code == HA_OK ? "" : error.message);
+  });
   module.def("setting_defaults", [] { return horoacc::python::Pairs(ha_setting_defaults); });
 }

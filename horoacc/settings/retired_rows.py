@@ -47,7 +47,7 @@ RETIRED: tuple[Retired, ...] = (
         env="HOROVOD_AUTOTUNE_GAUSSIAN_PROCESS_NOISE",
     ),
     Retired("--mpi-threads-disable", _TURNS, env="HOROVOD_MPI_THREADS_DISABLE"),
-    Retired("--num-nccl-streams", "NCCL is not used", 1, env="HOROVOD_NUM_NCCL_STREAMS"),
+    Retired("--num-nccl-streams", "NCCL works on one stream", 1, env="HOROVOD_NUM_NCCL_STREAMS"),
     Retired(
         "--gloo-timeout-seconds", "Gloo is not used; see --start-timeout", 1,
         env="HOROVOD_GLOO_TIMEOUT_SECONDS",

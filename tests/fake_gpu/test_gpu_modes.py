@@ -16,6 +16,7 @@ import torch.distributed as dist
 
 import horoacc
 import horoacc.torch as hvd
+from horoacc import cuda_plugin
 from horoacc.errors import ConfigError
 
 sys.path.append(str(fake_gpu.ROOT / "tests/gpu"))
@@ -75,6 +76,8 @@ def test_the_bits_are_the_cpus() -> None:
 @pytest.mark.parametrize("env", [pytest.param(NCCL, id="nccl")])
 def test_nccl_reduces_what_it_can_and_the_cpu_the_rest() -> None:
     gpu = fake_gpu.install()
+    library = os.environ["HOROACC_NCCL_LIBRARY"]
+    assert cuda_plugin.nccl(library) == f"2.27.7 ({library})"
     before = horoacc.counters()
     check_collectives.COUNTS = (1, 20_003)
     check_collectives.reductions_are_exact()

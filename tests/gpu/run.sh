@@ -185,7 +185,7 @@ for mode in cpu_reduce leader stream; do
       reductions_are_exact movements_are_exact streams_are_kept training_is_the_same"
   done
   part "small_buffer_$mode" 120 bash -c \
-    "HOROACC_FUSION_THRESHOLD=65536 in_mode $mode 4 reductions_are_exact"
+    "HOROACC_FUSION_THRESHOLD=65536 HOROACC_GPU_CHUNK_BYTES=65536 in_mode $mode 4 reductions_are_exact"
   part "killed_rank_$mode" 60 bash -c "killed_rank $mode"
   part "times_of_collectives_$mode" 240 bash -c \
     "in_mode $mode 4 times_of_allreduce times_of_small_allreduce times_of_steps"

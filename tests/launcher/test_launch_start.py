@@ -309,7 +309,8 @@ def test_version_and_check_build(job: Job) -> None:
     built = cuda_plugin.LIBRARY.is_file()
     assert lines[at + 1] == f"    [{'X' if built else ' '}] CUDA plug-in"
     assert lines[at + 2].removeprefix("    here: ") == (cuda_plugin.trouble() or "it works")
-    assert [line.strip() for line in lines[at + 4 :]][: len(cuda_plugin.NOT_RUN)] == list(
+    assert lines[at + 3] == f"    NCCL: {cuda_plugin.nccl('libnccl.so.2')}"
+    assert [line.strip() for line in lines[at + 5 :]][: len(cuda_plugin.NOT_RUN)] == list(
         cuda_plugin.NOT_RUN
     )
 

@@ -70,14 +70,7 @@ Status Bucket::Move(size_t window, bool packs) const {
       moves.push_back({there, tensor.output + part.first_byte, part.bytes});
     }
   }
-  // Bytes as they are, so that one launch takes tensors of every type.
-  const ha_cuda_pack job{.tensors = moves.data(),
-                         .tensor_count = moves.size(),
-                         .from_type = static_cast<int>(DType::kUInt8),
-                         .to_type = static_cast<int>(DType::kUInt8),
-                         .factor = 1,
-                         .nonfinite = nullptr};
-  return team_.gpu().Call(&ha_cuda_plugin::pack, team_.stream(), &job);
+  return team_.Copy(moves);
 }
 
 Status Bucket::Pack(size_t window) const { return Move(window, true); }

@@ -81,22 +81,6 @@ bool ExchangeRun::AllHave(std::atomic<uint64_t> TeamCard::* count) const {
   return true;
 }
 
-namespace {
-
-/// Copies as they are, in one launch.
-Status Move(Team& team, const std::vector<ha_cuda_tensor>& moves) {
-  if (moves.empty()) return {};
-  const ha_cuda_pack job{.tensors = moves.data(),
-                         .tensor_count = moves.size(),
-                         .from_type = static_cast<int>(DType::kUInt8),
-                         .to_type = static_cast<int>(DType::kUInt8),
-                         .factor = 1,
-                         .nonfinite = nullptr};
-  return team.gpu().Call(&ha_cuda_plugin::pack, team.stream(), &job);
-}
-
-}  // namespace
-
 Status ExchangeRun::Show() {
   if (window_ == 0) {
     for (const DeviceCall* call : calls_) HA_TRY(team_.gpu().Wait(team_.stream(), call->ready()));
@@ -107,7 +91,7 @@ Status ExchangeRun::Show() {
   const uint64_t last = std::min(window.last, piece.bytes[team_.me()]);
   if (window.first < last) {
     HA_TRY(
-        Move(team_, {{piece.input + window.first, team_.buffer(team_.me()), last - window.first}}));
+        team_.Copy({{piece.input + window.first, team_.buffer(team_.me()), last - window.first}}));
   }
   HA_ASSIGN(ended_, team_.gpu().Record(team_.stream()));
   return {};
@@ -124,7 +108,7 @@ Status ExchangeRun::Take() {
     moves.push_back({team_.buffer(copy.source) + (first - window.first),
                      copy.to + (first - copy.from), last - first});
   }
-  HA_TRY(Move(team_, moves));
+  HA_TRY(team_.Copy(moves));
   for (const ExchangePiece::Shard& shard : piece.shards) {
     const uint64_t element = SizeOf(shard.type);
     const uint64_t first = std::max(shard.first * element, window.first);

@@ -11,7 +11,7 @@ Status NcclCalls::Check(int code, void* comm) const {
   std::string text = std::string("NCCL: ") + error(code);
   const char* const more = last_error != nullptr ? last_error(comm) : nullptr;
   if (more != nullptr && *more != '\0') text += std::string(": ") + more;
-  return MakeError(ErrorKind::kUnsupported, text);
+  return MakeError(ErrorKind::kSystem, text);
 }
 
 std::string NcclCalls::Version() const {

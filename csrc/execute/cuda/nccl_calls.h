@@ -40,7 +40,7 @@ struct NcclCalls {
   int (*allreduce)(const void* from, void* to, size_t count, int type, int op, void* comm,
                    void* stream) = nullptr;
 
-  /// kUnsupported, with NCCL's words. `comm`: null if there is none.
+  /// kSystem, with NCCL's words. `comm`: null if there is none.
   [[nodiscard]] Status Check(int code, void* comm) const;
   /// "2.27.7".
   [[nodiscard]] std::string Version() const;

@@ -127,6 +127,17 @@ Status Team::Offer() {
   return kernels_->Check();
 }
 
+Status Team::Copy(const std::vector<ha_cuda_tensor>& moves) const {
+  if (moves.empty()) return {};
+  const ha_cuda_pack job{.tensors = moves.data(),
+                         .tensor_count = moves.size(),
+                         .from_type = static_cast<int>(DType::kUInt8),
+                         .to_type = static_cast<int>(DType::kUInt8),
+                         .factor = 1,
+                         .nonfinite = nullptr};
+  return gpu_->Call(&ha_cuda_plugin::pack, stream(), &job);
+}
+
 // Exchanges take from all ranks' memory. In mode L the leader's kernels reduce, and the others wait
 // for its event alone.
 Status Team::Open() {

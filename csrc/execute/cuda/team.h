@@ -75,6 +75,8 @@ class Team {
   [[nodiscard]] TeamKernels* kernels() const { return kernels_.get(); }
   /// In mode NCCL, else null.
   [[nodiscard]] NcclComm* nccl() const { return nccl_.get(); }
+  /// Copies bytes as they are, in one launch on the stream: tensors of every type.
+  [[nodiscard]] Status Copy(const std::vector<ha_cuda_tensor>& moves) const;
   void RingOthers() const { place_.ring_others(); }
   [[nodiscard]] std::atomic<uint32_t>& polling() const { return *place_.polling; }
   /// The number of the next window: the same on all ranks.
