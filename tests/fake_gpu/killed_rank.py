@@ -21,9 +21,10 @@ try:
 except PeerLost as error:
     told = time.monotonic()
     limit = time.monotonic() + 20
-    while gpu.waits > 0 and time.monotonic() < limit:
+    # Read once: what comes behind it may wait for a moment.
+    while (waiting := gpu.waits) > 0 and time.monotonic() < limit:
         time.sleep(0.01)
     text = str(error).replace("\n", " ")
     took = time.monotonic() - called
     print(f"told after {told - called:.2f} s, released after {took:.2f} s", flush=True)
-    print(f"released by PeerLost: {text}; waiting streams: {gpu.waits}", flush=True)
+    print(f"released by PeerLost: {text}; waiting streams: {waiting}", flush=True)
