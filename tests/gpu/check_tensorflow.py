@@ -176,7 +176,7 @@ def variables_are_broadcast() -> None:
 
 
 def sessions_broadcast_variables() -> None:
-    """Of TensorFlow 1, by reference and by handle, on the GPU, on the CPU and where there is room."""
+    """Of TensorFlow 1, by reference and by handle, on the GPU, on the CPU and anywhere."""
     me, root = hvd.rank(), hvd.size() - 1
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
         variables = []
