@@ -57,8 +57,9 @@ def _measure(sizes: Sequence[int], rounds: int) -> tuple[Times, dict[int, float]
     pings = {}
     scatters = {}
     for hosts in SHAPES:
-        few = {"turns": 3, "batch": 10}
-        work = [order("allreduce", size, **(few if size <= 64 << 10 else {"turns": 1}))
+        few, once = {"turns": 3, "batch": 10}, {"turns": 1}
+        some = {MIB: {"turns": 7}, 4 * MIB: {"turns": 3}}
+        work = [order("allreduce", size, **(few if size <= 64 << 10 else some.get(size, once)))
                 for size in sizes]  # fmt: skip
         entries = [({"HOROACC_ALGORITHM": name}, work) for name in _names(hosts)] + [({}, work)]
         forced = {"HOROACC_ALGORITHM": FITTED}
