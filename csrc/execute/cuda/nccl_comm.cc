@@ -60,7 +60,7 @@ Status NcclComm::Reduce(std::span<const BucketRun> runs, std::byte* buffer, void
     }
     // A group that was begun is ended, whatever became of its members.
     const Status ended = calls_.Check(calls_.group_end(), comm_);
-    return outcome.ok() ? ended : std::move(outcome);
+    return outcome.ok() ? ended : outcome;
   });
 }
 
