@@ -89,6 +89,8 @@ void DeviceCall::Release() {
     unknown = unknown || !behind.ok() || !landed.ok();
     if (landed.ok()) landed_ = std::move(landed).value();
   }
+  // Of a call that failed the inputs may still be read: whoever joins waits for that.
+  if (!landed_) landed_ = LastArrival();
   // Without an event nobody knows when the copies end: then the memory stays as it is.
   for (Member& member : std::exchange(members_, {})) {
     if (unknown) continue;
