@@ -88,7 +88,7 @@ class EngineJob:
         self.process.stdin.flush()
 
     def end(self) -> Result:
-        out, err = self.process.communicate(timeout=60)
+        out, err = self.process.communicate(timeout=110)
         return Result(self.process.returncode, out.decode(), err.decode())
 
     def expect_nothing_left(self) -> None:

@@ -11,14 +11,18 @@ import pytest
 from launcher_jobs import MODES, ROOT, Job, Result
 
 SCRIPTS = ROOT / "tests" / "horovod_scripts"
+# Importing a framework for the first time takes a minute on a busy machine.
+SECONDS = 220
+pytestmark = pytest.mark.timeout(2 * SECONDS + 40)
 
 
 def run(job: Job, mode: list[str], ranks: int, script: str, *arguments: str) -> Result:
     path = SCRIPTS / script
     assert "horoacc" not in path.read_text()
     result = job.run(
-        *mode, "--as-horovod", "-np", str(ranks), sys.executable, str(path), *arguments
-    )
+        *mode, "--as-horovod", "-np", str(ranks), sys.executable, str(path), *arguments,
+        seconds=SECONDS,
+    )  # fmt: skip
     # TensorFlow's own, whatever is asked for.
     told = [line for line in result.err.splitlines() if "absl::InitializeLog" not in line]
     assert not [line for line in told if "Traceback" in line or "warning" in line.lower()], told
