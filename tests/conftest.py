@@ -23,12 +23,12 @@ from nursery_process import START_SECONDS
 from pool import BodyFailed, BodySkipped, Pools
 
 pools_key = pytest.StashKey[Pools]()
-BODY_SECONDS = 60.0
+BODY_SECONDS = 150.0
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
-        "markers", "ranks(*sizes, env=None, framework='horoacc', seconds=60): run in every rank"
+        "markers", "ranks(*sizes, env=None, framework='horoacc', seconds=150): run in every rank"
     )
     config.addinivalue_line("markers", "only_ranks(*sizes): leave out other sizes of `ranks`")
     config.stash[pools_key] = Pools()

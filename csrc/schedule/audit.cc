@@ -17,6 +17,7 @@ constexpr Way kWays[] = {
     {"in place", {.in_place = true}},
     {"from slot to slot", {.depth = 2, .fused = true}},
     {"in windows", {.windows = 3, .places = 2}},
+    {"from slot to slot, in windows", {.depth = 2, .fused = true, .windows = 2, .places = 1}},
     {"in windows, in place", {.in_place = true, .windows = 2, .places = 1}},
 };
 // Above so many ranks windows follow each other once, with scratch for one of them: what a third
