@@ -52,6 +52,7 @@ class _Process:
         self.forked = False
         self.at_exit = False
         self.last_engine: Engine | None = None
+        self.of_parent: Engine | None = None  # nobody's to end here
         self.stacks: StackWatch | None = None
         self.before_shutdown: list[Callable[[], None]] = []
 
@@ -242,7 +243,10 @@ def _forget_in_child() -> None:
     # The engine's threads are not in the child and its locks may be held: never touch it again.
     # The position stays, for a DataLoader worker that asks for its rank.
     _state.lock = threading.RLock()
-    if _state.last_engine is not None:
+    if _state.engine is None and _state.bootstrap != "mpi":
+        # The parent's job was over, and the child may begin one. MPI cannot be begun again.
+        _state.of_parent, _state.last_engine = _state.last_engine, None
+    elif _state.last_engine is not None:
         _state.engine = None
         _state.forked = True
 

@@ -96,7 +96,7 @@ Status Engine::Start() {
   board_.state(share_.local_rank).phase.store(static_cast<uint32_t>(RankPhase::kPresent));
   Introduce();
   silences_ =
-      std::make_unique<Silences>(share_.ranks.size() + (spread_ ? spread_->watched().size() : 0),
+      std::make_unique<Silences>(share_.ranks.size() + (spread_ ? placement_.size : 0),
                                  Silences::Limits{FromSeconds(settings_.silence_warning_seconds),
                                                   FromSeconds(settings_.hang_limit_seconds)});
   std::vector<int> everybody(placement_.size);

@@ -374,7 +374,8 @@ class Engine {
   std::vector<void*> quarantine_;  ///< shared blocks that a slow peer might still write
   std::atomic<int64_t> next_watch_ns_{0};
   std::mutex watch_mutex_;              ///< one looks at a time
-  std::unique_ptr<Silences> silences_;  ///< of the host's ranks, then of SpreadJob::watched()
+  std::unique_ptr<Silences> silences_;  ///< of the host's ranks, then of all, by rank
+  std::vector<int> watched_across_;     ///< at the latest look
   std::atomic<bool> doubtful_{false};
   int64_t next_beat_across_ns_ = 0;  ///< the coordinator's
   int64_t spin_ns_ = 0;

@@ -57,14 +57,15 @@ void Engine::WatchSilences(int64_t now_ns) {
                 silences_->silent_ns(l));
   }
   if (!spread_) return;
-  const std::vector<int>& watched = spread_->watched();
-  for (size_t k = 0; k < watched.size(); ++k) {
-    if (spread_->HasLeft(watched[k])) continue;
-    const size_t peer = share_.ranks.size() + k;
-    TellSilence(silences_->See(peer, spread_->heard_ns(watched[k])), watched[k],
+  std::vector<int> watched = spread_->watched();
+  for (const int rank : watched) {
+    const size_t peer = share_.ranks.size() + static_cast<size_t>(rank);
+    if (std::ranges::find(watched_across_, rank) == watched_across_.end()) silences_->Expect(peer);
+    TellSilence(silences_->See(peer, spread_->heard_ns(rank)), rank,
                 "on another host; it is stopped, or the host or the network between is",
                 silences_->silent_ns(peer));
   }
+  watched_across_ = std::move(watched);
 }
 
 void Engine::TellSilence(Silences::News news, int rank, const std::string& who, int64_t silent_ns) {

@@ -30,6 +30,8 @@ class Silences {
 
   /// A look at all peers begins. While this process itself did not run, nobody was silent.
   void Begin(int64_t now_ns);
+  /// From now on the peer is looked at; what it did before does not count.
+  void Expect(size_t peer) { peers_[peer] = {.seen_ns = now_ns_}; }
   /// `beat_ns`: when the peer gave its last sign of life. Its clock may differ from ours: what
   /// counts is that the number has changed since the last look.
   [[nodiscard]] News See(size_t peer, int64_t beat_ns);

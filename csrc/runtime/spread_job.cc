@@ -1,6 +1,6 @@
 #include "runtime/spread_job.h"
 
-#include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "base/clock.h"
@@ -19,21 +19,6 @@ constexpr uint32_t kClaimBits = 14;
 constexpr uint32_t kMostClaims = 1u << kClaimBits;
 static_assert(kGroupBit == 1u << (kClaimBits + 16));
 
-// Hosts form a ring in the order of their lowest ranks, which are also their numbers.
-std::vector<int> Neighbours(const std::vector<int>& host_of, int rank) {
-  if (host_of[rank] != rank) return {};
-  std::vector<int> hosts;
-  for (int other = 0; other < static_cast<int>(host_of.size()); ++other) {
-    if (host_of[other] == other) hosts.push_back(other);
-  }
-  const size_t count = hosts.size();
-  const auto mine = static_cast<size_t>(std::ranges::find(hosts, rank) - hosts.begin());
-  std::vector<int> neighbours;
-  if (count > 1) neighbours.push_back(hosts[(mine + 1) % count]);
-  if (count > 2) neighbours.push_back(hosts[(mine + count - 1) % count]);
-  return neighbours;
-}
-
 }  // namespace
 
 SpreadJob::SpreadJob(SpreadParts& parts, Surroundings surroundings)
@@ -41,7 +26,6 @@ SpreadJob::SpreadJob(SpreadParts& parts, Surroundings surroundings)
       sockets_(std::move(parts.sockets)),
       surroundings_(std::move(surroundings)),
       left_(host_of_.size()),
-      watched_(Neighbours(host_of_, surroundings_.rank)),
       heard_ns_(host_of_.size()) {
   surroundings_.mux->Register(kJobChannel, [this](int source, std::span<const std::byte> payload) {
     return OnMessage(source, payload);
@@ -85,12 +69,28 @@ void SpreadJob::TellAll(const WireWriter& writer) {
   }
 }
 
+// Hosts form a ring in the order of their numbers, without those that all ranks have left.
+std::vector<int> SpreadJob::watched() const {
+  std::map<int, int> speakers;  // by host: its lowest rank that has not left
+  for (int rank = 0; rank < static_cast<int>(host_of_.size()); ++rank) {
+    if (!HasLeft(rank)) speakers.emplace(host_of_[rank], rank);
+  }
+  const auto mine = speakers.find(host_of_[surroundings_.rank]);
+  if (mine == speakers.end() || mine->second != surroundings_.rank) return {};
+  std::vector<int> neighbours;
+  const auto next = std::next(mine) == speakers.end() ? speakers.begin() : std::next(mine);
+  const auto before = mine == speakers.begin() ? std::prev(speakers.end()) : std::prev(mine);
+  if (next != mine) neighbours.push_back(next->second);
+  if (before != next && before != mine) neighbours.push_back(before->second);
+  return neighbours;
+}
+
 void SpreadJob::TellBeat() {
   WireWriter writer;
   writer.Put(static_cast<uint8_t>(JobMessage::kBeat));
-  for (const int rank : watched_) {
+  for (const int rank : watched()) {
     // What cannot be sent is missed by the other side, and by whoever reads from the link.
-    if (!HasLeft(rank)) (void)surroundings_.mux->Send(kJobChannel, rank, writer.bytes());
+    (void)surroundings_.mux->Send(kJobChannel, rank, writer.bytes());
   }
 }
 

@@ -69,8 +69,9 @@ class SpreadJob {
   /// hold, and who has not heard of it yet hears why this rank's links close.
   void Leave(const Error& aborted);
   /// The ranks of neighbouring hosts that send this one signs of life: the lowest rank of a host
-  /// speaks for it, and each host is listened to by the hosts before and behind it.
-  [[nodiscard]] const std::vector<int>& watched() const { return watched_; }
+  /// that has not left speaks for it, and each host is listened to by the hosts before and behind
+  /// it. None unless this rank speaks for its host.
+  [[nodiscard]] std::vector<int> watched() const;
   [[nodiscard]] int64_t heard_ns(int rank) const {
     return heard_ns_[rank].load(std::memory_order_acquire);
   }
@@ -99,7 +100,6 @@ class SpreadJob {
   std::unique_ptr<HostBoard> board_;
   std::unique_ptr<DataLinks> links_;
   std::vector<std::atomic<bool>> left_;         ///< by rank
-  std::vector<int> watched_;                    ///< none unless this rank speaks for its host
   std::vector<std::atomic<int64_t>> heard_ns_;  ///< by rank
   std::atomic<uint32_t> groups_claimed_{0};
   std::mutex stacks_mutex_;

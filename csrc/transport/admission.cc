@@ -144,7 +144,8 @@ void Admission::TurnAway(const std::string& from, const Error& error) {
 
 void Admission::Drop(Pending& pending, const Error& error, Outcome& outcome) {
   if (pending.tag >= 0) {
-    outcome.failed.push_back({pending.tag, error});
+    const bool silent = error.kind == ErrorKind::kTimeout && pending.outbox.empty();
+    outcome.failed.push_back({pending.tag, error, silent});
   } else {
     // A connection that broke is no more a stranger's than one that was closed.
     const bool broke = error.kind == ErrorKind::kSystem;

@@ -27,6 +27,8 @@ struct Admitted {
 struct FailedDial {
   int tag = -1;
   Error error;  ///< kConfig: somebody answered, and the handshake failed
+  /// The connection came into being, and was heard of no more: who is there may be stopped.
+  bool silent = false;
 };
 
 class Admission {

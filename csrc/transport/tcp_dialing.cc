@@ -68,7 +68,9 @@ Status TcpDialing::Try(Attempt& attempt, int tag) {
   auto connecting = StartDial(options_.addresses[attempt.peer], &options_.own);
   if (!connecting.ok()) return Again(attempt, connecting.error().message);
   attempt.due_ns = kUnderWay;
-  return admission_.Dial(std::move(connecting).value(), tag);
+  Status begun = admission_.Dial(std::move(connecting).value(), tag);
+  // A shortage on the way to one more connection is none of the job's.
+  return begun.ok() || attempt.must ? begun : Again(attempt, begun.error().message);
 }
 
 Result<std::vector<Admitted>> TcpDialing::Step() {
@@ -79,7 +81,11 @@ Result<std::vector<Admitted>> TcpDialing::Step() {
   }
   HA_ASSIGN(Admission::Outcome outcome, admission_.Step(0));
   for (const FailedDial& failed : outcome.failed) {
-    HA_TRY(Again(attempts_[failed.tag], failed.error.message));
+    Attempt& attempt = attempts_[failed.tag];
+    // Whether a peer that can be reached lives, and for how long it may say nothing, is for those
+    // to decide who watch it.
+    if (failed.silent && attempt.must) attempt.since_ns = NowNs();
+    HA_TRY(Again(attempt, failed.error.message));
   }
   std::vector<Admitted> seated;
   for (Admitted& guest : outcome.admitted) {

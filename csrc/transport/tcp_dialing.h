@@ -24,7 +24,8 @@ class TcpDialing {
   static Result<std::unique_ptr<TcpDialing>> Start(Options options, Fd listener);
 
   /// Asks for so many more connections to a higher rank. With `must`, one that does not come into
-  /// being in time is an error.
+  /// being in time is an error, unless the peer's host took it and the peer says nothing: it may be
+  /// stopped, and is dialed until it answers.
   void Dial(int peer, int count, bool must);
   /// Moves everything on; proved connections since the last call. kPeerLost names a peer that
   /// could not be reached.

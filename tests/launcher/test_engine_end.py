@@ -233,3 +233,28 @@ def test_a_stalled_tensor_is_named_and_ends_the_job(job: Job, tmp_path: Path, wa
     (warning,) = [line for line in lines if "'allreduce.late'" in line]
     assert "rank(s) 1 have not submitted" in warning, warning
     job.expect_nothing_left()
+
+
+FORKS_AFTER = """
+import os
+import numpy as np
+import horoacc as hvd
+for _ in range(2):
+    hvd.init()
+    hvd.shutdown()
+if os.fork() == 0:
+    hvd.init()
+    assert hvd.allreduce(np.ones(3), op=hvd.Sum).tolist() == [1, 1, 1]
+    hvd.shutdown()
+    os._exit(7)
+print(os.waitstatus_to_exitcode(os.wait()[1]))
+hvd.init()
+"""
+
+
+def test_a_child_may_begin_a_job_when_its_parents_is_over() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", FORKS_AFTER], capture_output=True, text=True, timeout=100,
+        check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (0, "7\n"), done

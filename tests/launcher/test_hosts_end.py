@@ -84,3 +84,41 @@ def test_an_algorithm_that_is_none(job: Job) -> None:
         HOROACC_PARTED_HOSTS="1+1", HOROACC_ALGORITHM="rings",
     )  # fmt: skip
     assert "there is no algorithm 'rings'; there are ring, double_tree" in result.err, result
+
+
+# Rank 2 leaves, and then rank 3, which is alone on its host with what it has, is stopped.
+STOPPED = """
+import os, signal, sys
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+import numpy as np
+import horoacc as hvd
+hvd.init()
+me = hvd.rank()
+others = hvd.add_process_set([0, 1, 3])
+hvd.barrier()
+if me == 2:
+    hvd.shutdown()
+    print("left", flush=True)
+else:
+    hvd.allreduce(np.ones(3), process_set=others, op=hvd.Sum)
+    if me == 3:
+        os.kill(os.getpid(), signal.SIGSTOP)
+    try:
+        hvd.allreduce(np.ones(3), process_set=others, op=hvd.Sum)
+    except hvd.HorovodInternalError as error:
+        print(type(error).__name__, error.culprit, flush=True)
+        if me == 1:
+            signal.sigtimedwait([signal.SIGTERM], 30)
+        sys.exit(9)
+"""
+
+
+def test_a_host_whose_lowest_rank_has_left_is_watched(job: Job) -> None:
+    result = job.run(
+        "--tcp", "-np", "4", sys.executable, "-c", STOPPED, code=None,
+        HOROACC_PARTED_HOSTS="2+2", HOROACC_SILENCE_WARNING_SECONDS="2",
+        HOROACC_HANG_LIMIT_SECONDS="6", HOROACC_GRACE_SECONDS="2",
+    )  # fmt: skip
+    assert result.of(2) == ["left"], result
+    assert [result.of(rank) for rank in (0, 1)] == [["Timeout 3"]] * 2, result
+    assert "rank 3 (on another host" in result.err, result
