@@ -218,7 +218,7 @@ def counters() -> dict[str, int]:
     Of allreduces, `arena_bytes` were reduced in place in shared memory and `window_bytes` through
     windows that stay in cache. `staged_bytes` were copied to staging memory first, for any
     collective; bytes that other collectives move are not counted. Of data between hosts over TCP,
-    `data_connections` came into being, and `data_send_calls` and `data_receive_calls` are the system
+    `data_connections` came into being; `data_send_calls` and `data_receive_calls` are the system
     calls on them.
 
     Returns:
