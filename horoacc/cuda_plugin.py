@@ -24,6 +24,11 @@ NOT_RUN = (
     "other collectives from GPU to GPU",
     "the choice of a mode, and its refusal",
     "what becomes of mapped memory when its process is killed",
+    "launches, residency, the GPU's memory order",
+    "the tables of large packs",
+    "conversions of 16-bit floats by the GPU",
+    "compute-sanitizer",
+    "speed",
 )
 """What has been compiled, and run by no GPU yet; docs/gpu.md says what stands in for it."""
 

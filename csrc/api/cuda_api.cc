@@ -13,11 +13,16 @@ int ha_check_cuda(const char* plugin, int device, ha_error* error) {
     if (!loaded.ok()) return horoacc::Report(loaded.error(), error);
     void* opened = nullptr;
     ha_cuda_error failure{};
-    if (loaded.value()->open(&opened, device, &failure) != 0) {
+    int code = loaded.value()->open(&opened, device, &failure);
+    if (code == 0) {
+      ha_cuda_traits traits{};
+      code = loaded.value()->traits(opened, &traits, &failure);
+      loaded.value()->close(opened);
+    }
+    if (code != 0) {
       const auto what = "GPU " + std::to_string(device) + ": " + failure.message;
       return horoacc::Report(horoacc::MakeError(horoacc::ErrorKind::kUnsupported, what), error);
     }
-    loaded.value()->close(opened);
     return static_cast<int>(HA_OK);
   });
 }

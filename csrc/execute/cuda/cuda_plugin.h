@@ -118,9 +118,11 @@ typedef struct ha_cuda_plugin {
   /* Memory of the GPU. */
   int (*zero)(void* self, void* stream, void* memory, size_t bytes, ha_cuda_error* error);
 
+  /* An error: it cannot run the kernels, but copy, all the same. */
+  int (*traits)(void* self, ha_cuda_traits* traits, ha_cuda_error* error);
+
   /* Together with other processes. Whoever opens something closes it before its owner frees it,
      and opens nothing of its own process. */
-  int (*traits)(void* self, ha_cuda_traits* traits, ha_cuda_error* error);
   int (*allocate)(void* self, size_t bytes, void** memory, ha_cuda_error* error);
   void (*deallocate)(void* self, void* memory);
   int (*share_memory)(void* self, void* memory, ha_cuda_handle* handle, ha_cuda_error* error);

@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "execute/cuda/find_kernels.cuh"
 #include "execute/cuda/kernel_choice.h"
 #include "execute/cuda/launch.h"
 
@@ -62,6 +63,12 @@ struct Launch {
 };
 
 }  // namespace
+
+// All kernels are compiled for the same devices.
+cudaError_t FindKernels() {
+  cudaFuncAttributes attributes{};
+  return cudaFuncGetAttributes(&attributes, PackTable<Bytes>);
+}
 
 cudaError_t LaunchPack(const PackPlan& plan, const PackItem* table, const Place& place) {
   ChoosePack(plan.from, plan.to, plan.as_bytes, Launch{plan, table, place});

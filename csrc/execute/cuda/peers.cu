@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "execute/cuda/current_device.cuh"
+#include "execute/cuda/find_kernels.cuh"
 #include "execute/cuda/peers.h"
 
 namespace horoacc::cuda {
@@ -15,20 +16,6 @@ static_assert(sizeof(cudaIpcMemHandle_t) <= sizeof(ha_cuda_handle));
 static_assert(sizeof(cudaIpcEventHandle_t) <= sizeof(ha_cuda_handle));
 
 using WordCall = CUresult (*)(CUstream, CUdeviceptr, cuuint32_t, unsigned);
-
-/// The second version of these calls needs no switch of the driver's; null if there is none.
-void* DriverCall(const char* name) {
-  void* found = nullptr;
-  cudaDriverEntryPointQueryResult answer = cudaDriverEntryPointSymbolNotFound;
-#if CUDART_VERSION >= 12050
-  const cudaError_t code =
-      cudaGetDriverEntryPointByVersion(name, &found, 12000, cudaEnableDefault, &answer);
-#else
-  const cudaError_t code = cudaGetDriverEntryPoint(name, &found, cudaEnableDefault, &answer);
-#endif
-  if (code != cudaSuccess) static_cast<void>(cudaGetLastError());
-  return code == cudaSuccess && answer == cudaDriverEntryPointSuccess ? found : nullptr;
-}
 
 /// An attribute that older drivers do not know reads as 0.
 int Attribute(cudaDeviceAttr attribute, int device) {
@@ -65,6 +52,7 @@ Status CallOnWord(void* call, void* stream, uint32_t* word, uint32_t value, unsi
 
 }  // namespace
 
+// The second version of these calls needs no switch of the driver's.
 Status Peers::Open() {
   write_word_ = DriverCall("cuStreamWriteValue32");
   await_word_ = DriverCall("cuStreamWaitValue32");
@@ -74,6 +62,7 @@ Status Peers::Open() {
 Status Peers::Traits(ha_cuda_traits* traits) const {
   const CurrentDevice current(device_);
   HA_TRY(current.status());
+  HA_TRY(Settled(FindKernels(), "the kernels of this build"));
   cudaDeviceProp properties{};
   HA_TRY(Settled(cudaGetDeviceProperties(&properties, device_), "cudaGetDeviceProperties"));
   static_assert(sizeof traits->uuid == sizeof properties.uuid.bytes);

@@ -4,6 +4,7 @@
 #include <bit>
 #include <chrono>
 #include <cstdlib>
+#include <iterator>
 #include <thread>
 #include <utility>
 
@@ -63,6 +64,14 @@ bool PinnedBlocks::MakeBlocks(size_t size) {
   for (size_t offset = 0; offset + size <= bytes; offset += size)
     free_[size].push_back(slab + offset);
   return true;
+}
+
+// A block that is not private lies in the last slab that begins before it.
+bool PinnedBlocks::IsPinned(std::byte* block) {
+  const std::scoped_lock lock(mutex_);
+  const auto found = in_use_.find(block);
+  if (found == in_use_.end() || found->second == 0) return false;
+  return std::prev(pinned_.upper_bound(block))->second;
 }
 
 void PinnedBlocks::Retire(std::byte* block, GpuEvent event) {

@@ -30,6 +30,8 @@ class PinnedBlocks {
 
   /// Null: there is no memory at all. Where shared memory is exhausted it is private memory.
   [[nodiscard]] std::byte* Take(size_t bytes);
+  /// Whether the GPU reaches a block in use by itself.
+  [[nodiscard]] bool IsPinned(std::byte* block);
   /// The block may be used again once `event` is done.
   void Retire(std::byte* block, GpuEvent event);
   /// Frees everything, if nothing is in use. False: something is.
@@ -50,7 +52,7 @@ class PinnedBlocks {
   std::unordered_map<std::byte*, size_t> in_use_;   ///< their sizes; 0: private memory
   std::deque<Retired> retired_;
   std::vector<std::byte*> slabs_;
-  std::unordered_map<std::byte*, bool> pinned_;  ///< by slab
+  std::map<std::byte*, bool> pinned_;  ///< by slab
 };
 
 }  // namespace horoacc::cuda

@@ -113,12 +113,21 @@ bool Shares::OthersHaveClosed() const {
   });
 }
 
-// Those of others in this process are theirs.
-void Shares::DropEvents(std::vector<void*>& events) const {
+void Shares::DropEvent(void* event) const {
+  if (event != nullptr) gpu_->Drop(&ha_cuda_plugin::destroy_event, event);
+}
+
+// What was opened of others; that of others in this process is theirs.
+void Shares::DropOpened() {
   for (uint32_t r = 0; r < board_.ranks; ++r) {
-    void* const event = std::exchange(events[r], nullptr);
-    if (event != nullptr && (r == me_ || !in_this_process_[r]))
-      gpu_->Drop(&ha_cuda_plugin::destroy_event, event);
+    if (r == me_) continue;
+    void* const memory = std::exchange(memory_[r], nullptr);
+    void* const packed = std::exchange(packed_[r], nullptr);
+    void* const reduced = std::exchange(reduced_[r], nullptr);
+    if (in_this_process_[r]) continue;
+    if (memory != nullptr) gpu_->Drop(&ha_cuda_plugin::close_memory, memory);
+    DropEvent(packed);
+    DropEvent(reduced);
   }
 }
 
@@ -128,20 +137,16 @@ void Shares::Close() {
     return;
   }
   const bool idle = !stream_ || StreamIsDone();
-  void* const own = std::exchange(memory_[me_], nullptr);
   if (idle) {
-    for (uint32_t r = 0; r < board_.ranks; ++r) {
-      void* const opened = std::exchange(memory_[r], nullptr);
-      if (opened != nullptr && !in_this_process_[r])
-        gpu_->Drop(&ha_cuda_plugin::close_memory, opened);
-    }
+    DropOpened();
     if (std::exchange(pinned_, false)) gpu_->Unpin(board_.words);
     board_.cards[me_].closed.store(1, std::memory_order_release);
   }
   if (OthersHaveClosed() && idle) {
-    if (own != nullptr) gpu_->Drop(&ha_cuda_plugin::deallocate, own);
-    DropEvents(packed_);
-    DropEvents(reduced_);
+    if (void* const own = std::exchange(memory_[me_], nullptr))
+      gpu_->Drop(&ha_cuda_plugin::deallocate, own);
+    DropEvent(std::exchange(packed_[me_], nullptr));
+    DropEvent(std::exchange(reduced_[me_], nullptr));
   }
 }
 

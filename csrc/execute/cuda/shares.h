@@ -40,7 +40,8 @@ class Shares {
   [[nodiscard]] Status MakeEvent(void** event, ha_cuda_handle* handle, bool to_others) const;
   [[nodiscard]] Status OpenEvent(uint32_t index, void* pointer, const ha_cuda_handle& handle,
                                  void** event) const;
-  void DropEvents(std::vector<void*>& events) const;
+  void DropEvent(void* event) const;
+  void DropOpened();
   [[nodiscard]] bool StreamIsDone() const;
   [[nodiscard]] bool OthersHaveClosed() const;
 

@@ -32,6 +32,13 @@ TeamKernels::~TeamKernels() {
   if (last.ok()) blocks_->Retire(reinterpret_cast<std::byte*>(watch_), std::move(last).value());
 }
 
+// Kernels look at their watch while they run.
+Status TeamKernels::Check() const {
+  if (watch_ == nullptr || !blocks_->IsPinned(reinterpret_cast<std::byte*>(watch_)))
+    return MakeError(ErrorKind::kUnsupported, "no memory of the host that the GPU can reach");
+  return programs_.Check();
+}
+
 std::byte* TeamKernels::memory(uint32_t index) const {
   return team_.buffer(index) + team_.buffer_bytes();
 }
@@ -49,7 +56,6 @@ Status TeamKernels::Upload(const PlacedProgram& program) {
 }
 
 Result<bool> TeamKernels::Launch(const BucketRun& run) {
-  if (watch_ == nullptr) return MakeError(ErrorKind::kSystem, "no memory for a kernel's watch");
   HA_ASSIGN(PlacedProgram* const program, programs_.Find({run.type, run.op, run.scale, run.count}));
   if (program == nullptr) return false;
   if (program->calls == 0) HA_TRY(Upload(*program));

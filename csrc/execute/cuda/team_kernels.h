@@ -20,8 +20,8 @@ class TeamKernels {
   TeamKernels(const TeamKernels&) = delete;
   TeamKernels& operator=(const TeamKernels&) = delete;
 
-  /// Whether the programs that are ordered can be had; nothing is launched otherwise.
-  [[nodiscard]] Status Check() const { return programs_.Check(); }
+  /// Whether the programs that are ordered can be had, and ended; nothing is launched otherwise.
+  [[nodiscard]] Status Check() const;
   /// One launch: the run's elements, from all ranks' fusion buffers to all. False: the programs
   /// need memory that others have, and nothing was launched. Renew, then.
   [[nodiscard]] Result<bool> Launch(const BucketRun& run);
