@@ -1,7 +1,7 @@
 #pragma once
 // Error values that carry a kind, a culprit and a cause chain. Nothing in csrc/ throws.
-#include <cassert>
 #include <cstdint>
+#include <cstdlib>
 #include <optional>
 #include <string>
 #include <utility>
@@ -48,13 +48,22 @@ class [[nodiscard]] Result {
   Result(T value) : state_(std::in_place_index<0>, std::move(value)) {}
   Result(Error error) : state_(std::in_place_index<1>, std::move(error)) {}
   [[nodiscard]] bool ok() const { return state_.index() == 0; }
-  [[nodiscard]] T& value() & { return std::get<0>(state_); }
-  [[nodiscard]] T&& value() && { return std::get<0>(std::move(state_)); }
-  [[nodiscard]] const T& value() const& { return std::get<0>(state_); }
-  [[nodiscard]] Error& error() { return std::get<1>(state_); }
-  [[nodiscard]] const Error& error() const { return std::get<1>(state_); }
+  [[nodiscard]] T& value() & noexcept { return Held<0>(state_); }
+  [[nodiscard]] T&& value() && noexcept { return std::move(Held<0>(state_)); }
+  [[nodiscard]] const T& value() const& noexcept { return Held<0>(state_); }
+  [[nodiscard]] Error& error() noexcept { return Held<1>(state_); }
+  [[nodiscard]] const Error& error() const noexcept { return Held<1>(state_); }
 
  private:
+  /// Who asks for the one that is not there has not asked ok(): that ends the process, because an
+  /// exception might meet a destructor or the C API on its way.
+  template <size_t kWhich, typename State>
+  [[nodiscard]] static auto& Held(State& state) noexcept {
+    auto* const held = std::get_if<kWhich>(&state);
+    if (held == nullptr) std::abort();
+    return *held;
+  }
+
   std::variant<T, Error> state_;
 };
 
