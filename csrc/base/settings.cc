@@ -12,6 +12,8 @@ namespace horoacc {
 namespace {
 
 constexpr uint64_t kMostFlightEvents = 1 << 20;
+/// Others look for signs of life ten times a second at most.
+constexpr double kLeastSilenceSeconds = 1;
 constexpr uint64_t kLeastChunk = 4096;
 
 // One row per key: how to read it into the struct and how to write it back. Parse and Defaults
@@ -227,6 +229,15 @@ Result<Settings> Settings::Parse(std::span<const std::pair<std::string, std::str
     if (!(seconds >= 0)) {
       return MakeError(ErrorKind::kConfig, "setting '" + std::string(key) + "' cannot be '" +
                                                SecondsText(seconds) + "'");
+    }
+  }
+  for (const auto& [key, seconds] :
+       {std::pair("silence_warning_seconds", settings.silence_warning_seconds),
+        std::pair("hang_limit_seconds", settings.hang_limit_seconds)}) {
+    if (seconds > 0 && seconds < kLeastSilenceSeconds) {
+      return MakeError(ErrorKind::kConfig,
+                       "setting '" + std::string(key) + "' cannot be '" + SecondsText(seconds) +
+                           "': it is 0 (never) or at least " + SecondsText(kLeastSilenceSeconds));
     }
   }
   if (settings.stall_shutdown_seconds > 0 &&

@@ -106,6 +106,7 @@ Status Engine::Start() {
   // Nobody submits before everybody is there.
   HA_ASSIGN(const std::vector<std::string> allowed,
             bootstrap_->AllGather(AllowedCores(), deadline));
+  HA_TRY(CheckEpochs());
   spin_ns_ = SpinTime(allowed);
   HA_ASSIGN(hosts_, bootstrap_->AllGather(HostName(), deadline));
   if (!settings_.timeline.empty()) {

@@ -289,6 +289,8 @@ class Engine {
 
   // heartbeat.cc
   void Introduce();
+  [[nodiscard]] Status CheckEpochs() const;
+  [[nodiscard]] std::string HowFar(uint32_t local) const;
   void Beat();
   [[nodiscard]] int64_t UntilBeat(int64_t now_ns) const;
   void WatchSilences(int64_t now_ns);

@@ -19,7 +19,34 @@ void Engine::Introduce() {
   RankState& state = board_.state(share_.local_rank);
   state.pid.store(::getpid(), std::memory_order_relaxed);
   state.started_ticks.store(StartOfProcess(::getpid()), std::memory_order_relaxed);
+  state.epoch.store(share_.epoch, std::memory_order_relaxed);
   state.beat_ns.store(NowNs(), std::memory_order_release);
+}
+
+// After a meeting before which all have introduced themselves.
+Status Engine::CheckEpochs() const {
+  for (size_t l = 0; l < share_.ranks.size(); ++l) {
+    const RankState& state = board_.state(static_cast<uint32_t>(l));
+    const uint64_t epoch = state.epoch.load(std::memory_order_relaxed);
+    if (epoch == share_.epoch) continue;
+    const int rank = share_.ranks[l];
+    return MakeError(ErrorKind::kConfig,
+                     "the memory that rank " + std::to_string(rank) +
+                         " shares is of another init: its epoch is " + std::to_string(epoch) +
+                         ", rank " + std::to_string(placement_.rank) + " is at " +
+                         std::to_string(share_.epoch),
+                     rank);
+  }
+  return {};
+}
+
+// How far a rank of this host has come, and this one, which tells.
+std::string Engine::HowFar(uint32_t local) const {
+  const auto begun = [this](uint32_t of) {
+    return std::to_string(board_.state(of).collectives.load(std::memory_order_relaxed));
+  };
+  return "it has begun " + begun(local) + " collectives, rank " + std::to_string(placement_.rank) +
+         " " + begun(share_.local_rank);
 }
 
 void Engine::Beat() {
@@ -53,7 +80,8 @@ void Engine::WatchSilences(int64_t now_ns) {
     const int pid = state.pid.load(std::memory_order_relaxed);
     TellSilence(news, share_.ranks[l],
                 "process " + std::to_string(pid) + " on this host; " +
-                    WhyProcessIsSilent(pid, state.started_ticks.load(std::memory_order_relaxed)),
+                    WhyProcessIsSilent(pid, state.started_ticks.load(std::memory_order_relaxed)) +
+                    "; " + HowFar(static_cast<uint32_t>(l)),
                 silences_->silent_ns(l));
   }
   if (!spread_) return;

@@ -7,7 +7,7 @@
 namespace horoacc {
 namespace {
 
-constexpr int64_t kOwnPause = 2 * kSecond;  // looks are at most one second apart
+constexpr int64_t kOwnPauseInBeats = 2;  // looks are at most one beat apart
 constexpr int64_t kBeatAtLeastEvery = kSecond;
 constexpr int64_t kBeatsInLimit = 4;
 
@@ -29,7 +29,7 @@ void Silences::Begin(int64_t now_ns) {
   last_look_ns_ = first ? now_ns : now_ns_;
   now_ns_ = now_ns;
   doubtful_ = false;
-  if (first || now_ns - last_look_ns_ > kOwnPause) {
+  if (first || now_ns - last_look_ns_ > kOwnPauseInBeats * beat_every_ns_) {
     const int64_t pause = first ? now_ns : now_ns - last_look_ns_;
     for (Peer& peer : peers_) peer.seen_ns += pause;
   }
@@ -37,8 +37,7 @@ void Silences::Begin(int64_t now_ns) {
 
 Silences::News Silences::See(size_t index, int64_t beat_ns) {
   Peer& peer = peers_[index];
-  const bool came = beat_ns != peer.beat_ns;
-  if (came) {
+  if (beat_ns != peer.beat_ns) {
     peer.beat_ns = beat_ns;
     // It came between the two looks.
     peer.seen_ns = std::clamp(beat_ns, std::max(last_look_ns_, peer.seen_ns), now_ns_);
@@ -47,8 +46,7 @@ Silences::News Silences::See(size_t index, int64_t beat_ns) {
   doubtful_ |= silent > 3 * beat_every_ns_ / 2;
   if (limits_.end_ns > 0 && silent > limits_.end_ns) return News::kHangs;
   const bool late = limits_.warn_ns > 0 && silent > limits_.warn_ns;
-  // A sign that is too late itself ends no silence, and begins no other.
-  if (late == peer.told || (peer.told && !came)) return News::kNone;
+  if (late == peer.told) return News::kNone;
   peer.told = late;
   return late ? News::kSilent : News::kBack;
 }

@@ -45,7 +45,9 @@ void Engine::WatchPeers() {
     if (left(l)) continue;
     const int rank = share_.ranks[l];
     Abort(MakeError(ErrorKind::kPeerLost,
-                    "rank " + std::to_string(rank) + " died without shutting down", rank));
+                    "rank " + std::to_string(rank) + " died without shutting down; " +
+                        HowFar(static_cast<uint32_t>(l)),
+                    rank));
     return;
   }
   WatchSilences(now);

@@ -99,6 +99,7 @@ class Household {
   HostShare Finish() {
     HostShare share;
     share.local_rank = local_rank_;
+    share.epoch = options_.epoch;
     share.ranks = ranks_;
     share.board = board_;
     for (size_t local = 0; local < gifts_.size(); ++local) {

@@ -28,6 +28,7 @@ struct HostOptions {
 /// Filled by ShareHost (processes) or InprocHub (threads).
 struct HostShare {
   int local_rank = 0;
+  uint64_t epoch = 0;                     ///< of the init that shares all this
   std::vector<int> ranks;                 ///< global rank of every local rank, ascending
   Segment board;                          ///< one for the host; zeroed at creation
   std::vector<Segment> memory;            ///< by local rank; memory[local_rank] is this rank's own

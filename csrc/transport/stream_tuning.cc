@@ -17,6 +17,7 @@ namespace horoacc {
 namespace {
 
 constexpr uint64_t kLargest = 1 << 30;
+constexpr int64_t kAloneInLimits = 3;
 // A backlog of this much keeps a link of 100 Gbit/s busy for longer than a wake-up takes.
 constexpr int kUnsent = 512 << 10;
 
@@ -91,6 +92,12 @@ int64_t HostSilence::Look(const StreamHealth& health, int64_t now_ns) {
   data_packets_ = health.data_packets;
   looked_ns_ = now_ns;
   return owes_ ? now_ns - answered_ns_ : 0;
+}
+
+bool IsGone(std::span<const int64_t> silences_ns, int64_t limit_ns) {
+  if (silences_ns.empty() || limit_ns == 0) return false;
+  const auto [least, most] = std::ranges::minmax(silences_ns);
+  return least >= limit_ns || most >= kAloneInLimits * limit_ns;
 }
 
 // The kernel asks a connection on which nothing passes; six times the pause is the limit.

@@ -5,6 +5,7 @@
 // was set. So sizes are set only where a buffer has come to that limit and bounds the rate. That
 // estimate doubles until the network itself is the bound.
 #include <cstdint>
+#include <span>
 #include <string>
 
 namespace horoacc {
@@ -42,6 +43,12 @@ class HostSilence {
   uint64_t acknowledged_ = 0;
   uint64_t data_packets_ = 0;
 };
+
+/// Whether a host is lost of which these are the silences, on the connections on which it owes an
+/// answer. It is if none of them has heard of it for the limit (0: never). Where others have, one
+/// may only have had bad luck on a network that drops much, which makes the kernel wait ever longer
+/// before it sends again; but three times the limit it may not.
+[[nodiscard]] bool IsGone(std::span<const int64_t> silences_ns, int64_t limit_ns);
 
 /// How long a host may be silent until its connections are lost; 0: for ever.
 void LimitSilence(int fd, int64_t limit_ns);

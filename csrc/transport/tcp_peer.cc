@@ -14,6 +14,8 @@ namespace {
 
 /// Batches of one connection before the others have their turn.
 constexpr int kBatchesAtOnce = 8;
+/// Reads of a connection that are looked through for last words.
+constexpr int kReadsForLastWords = 64;
 
 }  // namespace
 
@@ -79,17 +81,29 @@ void TcpPeer::Watch(size_t stream, bool writing) {
   ::epoll_ctl(epoll_, EPOLL_CTL_MOD, streams_[stream]->fd().get(), &event);
 }
 
-/// A connection that breaks often does because the peer gave up, which it may have said on another.
-Error TcpPeer::Explain(Error error, size_t stream) {
+/// Until the peer's last words, or nothing more is there.
+void TcpPeer::HearOut(size_t stream) {
+  for (int count = 0; count < kReadsForLastWords && !told_ && !left_; ++count) {
+    const auto open = streams_[stream]->Read(*this);
+    if (!open.ok() || !open.value() || !streams_[stream]->TakeMoved()) return;
+  }
+}
+
+/// A connection that breaks often does because the peer gave up, or has ended in order, which it
+/// may have said on another. True if that was it, and it left no message half sent (`cut`).
+Result<bool> TcpPeer::Broken(Error error, size_t stream, bool cut) {
   if (error.kind == ErrorKind::kMismatch) {
     error.culprit = rank_;
     return std::move(error).Within("from rank " + std::to_string(rank_));
   }
-  for (size_t other = 0; other < streams_.size() && !told_; ++other) {
-    if (other == stream || closed_[other]) continue;
-    [[maybe_unused]] const auto read = streams_[other]->Read(*this);
+  for (size_t other = 0; other < streams_.size() && !left_; ++other) {
+    if (other != stream && !closed_[other]) HearOut(other);
   }
   if (told_) return *told_;
+  if (left_ && !cut) {
+    HA_TRY(Finish(stream));
+    return true;
+  }
   if (error.kind == ErrorKind::kPeerLost) return error;
   return Lost("connection " + std::to_string(stream + 1) + " of " + std::to_string(streams()) +
               ": " + error.message);
@@ -102,9 +116,11 @@ Result<bool> TcpPeer::SendOn(size_t stream) {
     if (!own.sending() && !own.Fill(outbound_, most_streams_)) break;
     const uint64_t before = traffic_.bytes_sent;
     auto done = own.Flush();
-    // Who has said that it ends in order needs nothing more; what it still owes is seen later.
-    if (!done.ok() && left_) return Finish(stream).ok();
-    if (!done.ok()) return Explain(std::move(done.error()), stream);
+    if (!done.ok()) {
+      // Who has said that it ends in order needs nothing more; what it still owes is seen later.
+      HearOut(stream);
+      return Broken(std::move(done.error()), stream, false);
+    }
     moved = moved || traffic_.bytes_sent > before;
     owes_[stream] = true;
     Watch(stream, !done.value());
@@ -139,14 +155,10 @@ Result<bool> TcpPeer::Read(size_t stream) {
   TcpStream& own = *streams_[stream];
   auto open = own.Read(*this);
   if (told_) return *told_;
-  if (!open.ok() && left_) HA_TRY(Finish(stream));
-  if (!open.ok() && !left_) return Explain(std::move(open.error()), stream);
-  if (open.ok() && !open.value()) {
-    if (own.partial() || !left_) {
-      const char* const how = own.partial() ? "it ended in the middle of a message" : "it ended";
-      return Explain(MakeError(ErrorKind::kSystem, how), stream);
-    }
-    HA_TRY(Finish(stream));
+  if (!open.ok()) return Broken(std::move(open.error()), stream, false);
+  if (!open.value()) {
+    const char* const how = own.partial() ? "it ended in the middle of a message" : "it ended";
+    return Broken(MakeError(ErrorKind::kSystem, how), stream, own.partial());
   }
   return own.TakeMoved();
 }
@@ -185,22 +197,22 @@ void TcpPeer::Detach(const OutboundLink* link) {
 Status TcpPeer::LookAfterStreams() {
   const bool received = traffic_.bytes_received > looked_at_;
   looked_at_ = traffic_.bytes_received;
+  std::vector<int64_t> silent;
   for (size_t stream = 0; stream < streams_.size(); ++stream) {
     const bool full = full_[stream];
     const bool owes = owes_[stream];
     if (closed_[stream] || (!full && !owes && !received)) continue;
     const int fd = streams_[stream]->fd().get();
     const StreamHealth health = HealthOf(fd);
-    const int64_t silent = silences_[stream].Look(health, NowNs());
+    const int64_t since = silences_[stream].Look(health, NowNs());
     owes_[stream] = health.owes;
-    if (host_timeout_ns_ > 0 && silent >= host_timeout_ns_) {
-      return Lost(SilenceText(silent, host_timeout_ns_));
-    }
+    if (health.owes) silent.push_back(since);
     if (fixed_buffer_ > 0) continue;
     if (full) AdaptBuffer(fd, Direction::kSend, health.under_way());
     if (received) AdaptBuffer(fd, Direction::kReceive, health.received);
   }
-  return {};
+  if (!IsGone(silent, host_timeout_ns_)) return {};
+  return Lost(SilenceText(std::ranges::max(silent), host_timeout_ns_));
 }
 
 void TcpPeer::End(DataKind words, std::string_view text) {

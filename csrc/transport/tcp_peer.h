@@ -70,7 +70,8 @@ class TcpPeer final : public FrameReceiver {
 
  private:
   [[nodiscard]] Error Lost(const std::string& why) const;
-  Error Explain(Error error, size_t stream);
+  Result<bool> Broken(Error error, size_t stream, bool cut);
+  void HearOut(size_t stream);
   Result<bool> SendOn(size_t stream);
   void Watch(size_t stream, bool writing);
   Status Finish(size_t stream);

@@ -337,7 +337,7 @@ CORE_ROWS: tuple[Setting, ...] = (
         5.0,
         "HOROACC_SILENCE_WARNING_SECONDS",
         "After how long without a sign of life a rank is reported: it is stopped, or cut off. 0: "
-        "never.",
+        "never; at least 1.",
         flag="--silence-warning-seconds",
         yaml=("stall_check", "silence_warning_seconds"),
         least=0,
@@ -348,7 +348,7 @@ CORE_ROWS: tuple[Setting, ...] = (
         600.0,
         "HOROACC_HANG_LIMIT_SECONDS",
         "After how long without a sign of life of some rank the job ends; 0: never, which suits a "
-        "debugger.",
+        "debugger; at least 1.",
         flag="--hang-limit-seconds",
         yaml=("stall_check", "hang_limit_seconds"),
         least=0,

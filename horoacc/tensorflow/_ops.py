@@ -144,9 +144,9 @@ def attach() -> None:
     """
     if not process.entered():
         return
-    address = process.engine().address
+    control = _control()
+    address = process.engine().address  # which keeps the engine for as long as the process lives
     if address != _Attached.address:
-        control = _control()
         control.ha_tensorflow_attach(address)
         control.ha_tensorflow_arena(*_arena(address))
         # Other builds have GPUs of that type, too, from plug-ins.

@@ -134,10 +134,10 @@ def attach() -> bool:
     mode = str(settings.read(os.environ)["arena"])
     if mode == "off" or process.position().size == 1:
         return False
-    address = process.engine().address
     found = library()
     if found is None:
         return False
+    address = process.engine().address  # which keeps the engine for as long as the process lives
     if address != _Attached.address:
         found.ha_torch_attach(address, _MODES[mode])
         _Attached.address = address

@@ -31,6 +31,7 @@ class ForkedRank {
     ::waitpid(pid_, nullptr, 0);
   }
 
+  [[nodiscard]] int pid() const { return pid_; }
   void Kill() const { ::kill(pid_, SIGKILL); }
   void Signal(int number) const { ::kill(pid_, number); }
   /// Whether a signal has stopped it.

@@ -144,6 +144,15 @@ TEST(times_are_not_negative) {
   }
 }
 
+// Signs of life are looked for ten times a second: below a second nobody could tell a silence.
+TEST(a_silence_is_never_told_of_or_lasts_a_second) {
+  for (const char* key : {"silence_warning_seconds", "hang_limit_seconds"}) {
+    CheckRefused(key, "0.5");
+    CheckRefused(key, "-1");
+    for (const char* value : {"0", "1", "1.5"}) Parsed({{key, value}});
+  }
+}
+
 TEST(unknown_keys_are_refused) {
   for (const char* key : {"", "Control", "cycle_time", "fusion_threshold "}) {
     const Pairs pairs = {{key, "1"}};

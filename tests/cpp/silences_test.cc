@@ -1,8 +1,13 @@
-// Who is told to be silent, and when.
+// Who is told to be silent, and when; what else a rank's page says.
 #include "runtime/silences.h"
+
+#include <signal.h>
 
 #include "base/clock.h"
 #include "check.h"
+#include "forked_ranks.h"
+#include "ranks.h"
+#include "runtime/process_state.h"
 
 namespace horoacc {
 namespace {
@@ -45,19 +50,18 @@ TEST(a_short_limit_makes_signs_frequent) {
   CHECK_EQ(Silences(1, {5 * kSecond, 2 * kSecond}).beat_every_ns(), kSecond / 2);
 }
 
-TEST(signs_that_are_late_themselves_are_one_silence) {
-  Silences silences(1, {kSecond / 2, 0});
-  silences.Begin(kSecond);
-  CHECK(silences.See(0, kSecond) == News::kNone);
-  // Each is looked at long after it came, as if what looks were slow.
-  for (int64_t second = 2; second < 20; ++second) {
+TEST(who_looks_too_seldom_tells_of_nobody) {
+  Silences silences(1, {kSecond, 0});
+  // As if what looks did not get the processor: each sign is long past by then.
+  for (int64_t second = 1; second < 20; ++second) {
     silences.Begin(second * kSecond);
-    const News news = silences.See(0, (second - 1) * kSecond + 1);
-    CHECK((second == 2) == (news == News::kSilent));
-    CHECK(news == News::kSilent || news == News::kNone);
+    CHECK(silences.See(0, second * kSecond - kSecond / 2) == News::kNone);
   }
-  silences.Begin(20 * kSecond);
-  CHECK(silences.See(0, 20 * kSecond) == News::kBack);
+  // Nor of who has been silent as long as it did so.
+  for (int64_t second = 20; second < 40; ++second) {
+    silences.Begin(second * kSecond);
+    CHECK(silences.See(0, 19 * kSecond) == News::kNone);
+  }
 }
 
 TEST(who_was_stopped_itself_blames_nobody) {
@@ -67,6 +71,21 @@ TEST(who_was_stopped_itself_blames_nobody) {
   silences.Begin(1000 * kSecond);
   CHECK(silences.See(0, kSecond) == News::kNone);
   CHECK(silences.silent_ns(0) < kSecond);
+}
+
+TEST(who_was_stopped_for_a_short_limit_blames_nobody) {
+  Silences silences(1, {0, kSecond});
+  silences.Begin(kSecond);
+  CHECK(silences.See(0, kSecond) == News::kNone);
+  silences.Begin(5 * kSecond / 2);
+  CHECK(silences.See(0, kSecond) == News::kNone);
+  // From then on it looks at every beat.
+  for (int look = 1; look <= 4; ++look) {
+    silences.Begin(5 * kSecond / 2 + look * silences.beat_every_ns());
+    CHECK(silences.See(0, kSecond) == News::kNone);
+  }
+  silences.Begin(15 * kSecond / 4);
+  CHECK(silences.See(0, kSecond) == News::kHangs);
 }
 
 TEST(another_clock_does_not_matter) {
@@ -84,6 +103,37 @@ TEST(nothing_is_told_without_limits) {
     silences.Begin(second * kSecond);
     CHECK(silences.See(0, 1) == News::kNone);
   }
+}
+
+TEST(a_page_of_another_init_is_refused_by_all) {
+  const auto hub = std::move(InprocHub::Create(3, HostBoard::BytesFor(3), 1ULL << 32)).value();
+  std::vector<std::jthread> threads;
+  for (int rank = 0; rank < 3; ++rank) {
+    threads.emplace_back([&hub, rank] {
+      EngineParts parts;
+      parts.placement = {rank, 3, rank, 3, 0, 1};
+      parts.bootstrap = hub->MakeBootstrap(rank);
+      parts.share = hub->MakeHostShare(rank);
+      parts.share.epoch = rank == 1 ? 7 : 8;
+      const auto engine = Engine::Create(Settings(), std::move(parts));
+      CHECK(!engine.ok() && engine.error().kind == ErrorKind::kConfig);
+      CHECK_EQ(engine.error().culprit, rank == 1 ? 0 : 1);
+      CHECK(engine.error().message.find("of another init: its epoch is ") != std::string::npos);
+    });
+  }
+}
+
+TEST(why_a_process_is_silent_is_said_of_no_other_with_its_number) {
+  const ForkedRank stopped([] {
+    ::raise(SIGSTOP);
+    return 0;
+  });
+  while (!stopped.Stopped()) ::usleep(1000);
+  const uint64_t started = StartOfProcess(stopped.pid());
+  CHECK(started > 0);
+  CHECK_EQ(WhyProcessIsSilent(stopped.pid(), started), "it is stopped");
+  CHECK_EQ(WhyProcessIsSilent(stopped.pid(), started - 1), "its state is unknown");
+  stopped.Kill();
 }
 
 }  // namespace

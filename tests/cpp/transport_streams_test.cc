@@ -1,5 +1,6 @@
 // What the data links over TCP are made of: the choice of an interface, the size of a buffer,
 // stripes, and frames that do not fit.
+#include <sys/epoll.h>
 #include <sys/socket.h>
 
 #include <array>
@@ -10,6 +11,7 @@
 #include "check.h"
 #include "transport/interfaces.h"
 #include "transport/stream_tuning.h"
+#include "transport/tcp_peer.h"
 #include "transport/tcp_stream.h"
 
 using namespace horoacc;
@@ -163,6 +165,70 @@ TEST(BuffersGrowToTwiceTheBandwidthDelayProduct) {
     buffer = WantedBuffer(StreamHealth{rate, 40'000}.under_way(), buffer);
   }
   CHECK_EQ(buffer, 10'000'000);
+}
+
+/// A peer's end of connections, in the hands of the test.
+struct FarEnds {
+  explicit FarEnds(int count) {
+    for (int stream = 0; stream < count; ++stream) {
+      int fds[2];
+      CHECK_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, fds), 0);
+      near.push_back(fds[0]);
+      CHECK(peer.Join(Fd(fds[0])).ok());
+      ends.push_back(std::make_unique<TcpStream>(Fd(fds[1]), 3, false, traffic, counters));
+    }
+  }
+  void Say(size_t stream, DataKind kind, const std::string& text = "") {
+    DataHeader header;
+    header.kind = kind;
+    ends[stream]->Queue(header, text);
+    CHECK(ends[stream]->Flush().value());
+  }
+  Fd epoll{::epoll_create1(EPOLL_CLOEXEC)};
+  TcpTraffic traffic;
+  SocketCounters counters;
+  TcpPeer peer{5, 3, false, 0, 0, epoll.get(), 4, counters};
+  std::vector<int> near;  ///< of the peer's connections here
+  std::vector<std::unique_ptr<TcpStream>> ends;
+};
+
+TEST(WhatAPeerSaysLastOnAnotherConnectionExplainsThatOneBreaks) {
+  const std::vector<std::byte> bytes(100);
+  const std::span<const std::byte> piece(bytes);
+  for (const bool in_order : {true, false}) {
+    // One is reset: what it was sent had not been read when it closed.
+    FarEnds reset(3);
+    const std::byte unread{1};
+    CHECK_EQ(::send(reset.near[0], &unread, 1, MSG_NOSIGNAL), 1);
+    if (in_order) reset.Say(2, DataKind::kLeave);
+    reset.ends[0].reset();
+    const auto read = reset.peer.Read(0);
+    CHECK_EQ(read.ok(), in_order);
+    // One takes nothing any more.
+    FarEnds closed(3);
+    OutboundLink* const link = closed.peer.out().Open({{2, 8}, 1}).value();
+    closed.peer.out().Post(*link, {&piece, 1});
+    if (in_order) closed.Say(1, DataKind::kLeave);
+    closed.ends[0].reset();
+    const auto sent = closed.peer.Send();
+    CHECK_EQ(sent.ok(), in_order);
+    if (in_order) continue;
+    for (const auto* broken : {&read, &sent}) {
+      CHECK(broken->error().kind == ErrorKind::kPeerLost);
+      CHECK_EQ(broken->error().culprit, 5);
+      CHECK(Has(broken->error().message, "connection 1 of 3"));
+    }
+  }
+}
+
+TEST(AHostIsLostIfNoConnectionHasHeardOfIt) {
+  const auto gone = [](std::vector<int64_t> seconds) {
+    for (int64_t& each : seconds) each *= kSecond;
+    return IsGone(seconds, 12 * kSecond);
+  };
+  CHECK(!gone({}) && !gone({11}) && gone({12}) && gone({12, 13}));
+  CHECK(!gone({1, 35}) && gone({1, 36}));
+  CHECK(!IsGone(std::vector<int64_t>{1000 * kSecond}, 0));
 }
 
 struct SilenceLooks {

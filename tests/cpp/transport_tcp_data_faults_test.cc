@@ -113,6 +113,32 @@ TEST(APeerThatIsStoppedIsDialedUntilItGoesOn) {
   }));
 }
 
+TEST(MoreConnectionsThatDoNotComeAreDoneWithout) {
+  // One connection is there, full, and its peer is stopped: those that it would be relieved by are
+  // given up, and the message comes over the first.
+  constexpr int64_t kPatience = 300 * kMillisecond;
+  const auto links = ListenAll(2, 0, [](int rank, TcpDataOptions& options) {
+    options.host = rank == 0 ? "a" : "b";
+    options.interfaces = "lo";
+    options.socket_buffer = 64 << 10;
+    options.patience_ns = kPatience;
+  });
+  Warm(*links[0], *links[1]);
+  const auto sender = MustSend(*links[0], Spec(1, 2));
+  const auto receiver = MustReceive(*links[1], Spec(0, 2));
+  const auto bytes = Pattern(24 << 20, 2);
+  CHECK(receiver->Expect(bytes.size(), {}).ok());
+  CHECK(PostAll(*sender, bytes).ok());
+  const int64_t stopped_until = NowNs() + 4 * kPatience;
+  CHECK(!Drive(*links[0], [&] { return NowNs() > stopped_until; }));
+  CHECK_EQ(links[0]->streams(1), 1);
+  CHECK(!Drive(*links[0], [&] {
+    CHECK(links[1]->Progress().ok());
+    return Look(*receiver) != nullptr;
+  }));
+  CHECK(Gather(*Look(*receiver)) == bytes);
+}
+
 TEST(APeerWithoutAPortIsNamedInTime) {
   auto links = ListenAll(
       2, 2, [](int, TcpDataOptions& options) { options.patience_ns = 300 * kMillisecond; });

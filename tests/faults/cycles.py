@@ -3,14 +3,15 @@
 Two ranks do so on each way on which a job can be held together, or on those that are named. Prints
 how long a cycle took and what each rank holds more than before, and fails if it holds more
 descriptors, threads or shared memory, or more memory or addresses than what comes and goes; where
-MPI is used, which the process keeps, than so much for each cycle. (What the ranks of a host share
-is as large as the machine's memory.)
+the process keeps engines, for MPI or for a framework's tensors, than so much for each cycle. (What
+the ranks of a host share is as large as the machine's memory.)
 """
 
 from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "launcher"))
@@ -20,6 +21,9 @@ from launcher_jobs import MODES, Job
 # horoaccrun's flags and a rank's variables.
 WAYS: dict[str, tuple[list[str], dict[str, str]]] = {
     "board": (MODES["tcp"], {}),
+    "torch": (MODES["tcp"], {}),
+    "torch-hosts": (MODES["tcp"], {"HOROACC_PARTED_HOSTS": "1+1"}),
+    "tensorflow": (MODES["tcp"], {}),
     "links": (MODES["tcp"], {"HOROACC_CONTROL": "tcp"}),
     "hosts": (MODES["tcp"], {"HOROACC_PARTED_HOSTS": "1+1"}),
     "openmpi": (MODES["openmpi"], {}),
@@ -29,81 +33,57 @@ WAYS: dict[str, tuple[list[str], dict[str, str]]] = {
 }
 # However many cycles; malloc may have room for a thread, or takes addresses for it.
 KIB, ADDRESS_KIB = 1024, 256 << 10
-# With MPI, an engine that has been shut down stays: the addresses are of the board that others may
-# still look at, 26 MiB for each process set of two ranks.
-MPI_KIB, MPI_ADDRESS_KIB = 40, 64 << 10
-RANK = """
-import os, sys, time
-import numpy as np
-import horoacc as hvd
-
-def fewest_threads():
-    # One that has been joined may still be on its way out of the kernel.
-    looks = []
-    for _ in range(50):
-        looks.append(len(os.listdir("/proc/self/task")))
-        time.sleep(0.01)
-    return min(looks)
-
-def held():
-    with open("/proc/self/maps") as maps:
-        shared = sum("memfd:horoacc" in line for line in maps)
-    with open("/proc/self/status") as status:
-        kib = dict(line.split()[:2] for line in status if line.startswith(("VmRSS", "VmSize")))
-    files = len(os.listdir("/proc/self/fd"))
-    threads = fewest_threads()
-    return files, threads, shared, kib["VmRSS:"], kib["VmSize:"]
-
-def cycle(k):
-    hvd.init()
-    total = hvd.allreduce(np.ones(1000), op=hvd.Sum, name=f"x{k % 7}")
-    assert (total == hvd.size()).all()
-    if k % 10 == 9:  # somebody leaves what is in flight
-        if hvd.rank() == 0:
-            hvd.allreduce_async(np.ones(10), name="never")
-    hvd.shutdown()
-
-for k in range(5):
-    cycle(k)
-before = held()
-for k in range(int(sys.argv[1])):
-    cycle(k)
-print(*before, *held(), flush=True)
-"""
+# An engine of which a framework or MPI knows stays when it has been shut down: the addresses are
+# of the board that others may still look at, 26 MiB for each process set of two ranks.
+KEPT_KIB, KEPT_ADDRESS_KIB = 40, 64 << 10
+RANK = str(Path(__file__).with_name("cycling_rank.py"))
 
 
-def run(way: str, cycles: int) -> list[int]:
+def grown(held: Sequence[int], cycles: int, kept: bool) -> tuple[int, int]:
+    """Fails if a rank holds more than it may.
+
+    Args:
+        held: What `cycling_rank.holdings` gives.
+        cycles: How often it has joined and left between.
+        kept: Whether its process keeps the engines.
+
+    Returns:
+        By how many KiB it has grown, in memory and in addresses.
+    """
+    (*before, resident, addresses), (*after, resident_now, addresses_now) = held[:5], held[5:]
+    assert after == before, held
+    memory, room = resident_now - resident, addresses_now - addresses
+    most = (KEPT_KIB * cycles + KIB, KEPT_ADDRESS_KIB * cycles) if kept else (KIB, ADDRESS_KIB)
+    assert memory < most[0] and room < most[1], (memory, room, held)
+    return memory, room
+
+
+def run(way: str, cycles: int, ranks: int = 2) -> list[tuple[int, int]]:
     """Fails if something is left over.
 
     Args:
         way: One of `WAYS`.
         cycles: How often the ranks join and leave.
+        ranks: How many there are.
 
     Returns:
-        By how many KiB each rank has grown, in memory and then in addresses.
+        By how many KiB each rank has grown, in memory and in addresses.
     """
     flags, variables = WAYS[way]
-    mpi = flags != MODES["tcp"]
-    most, most_addresses = (
-        (MPI_KIB * cycles, MPI_ADDRESS_KIB * cycles) if mpi else (KIB, ADDRESS_KIB)
-    )
-    grown = []
+    framework = way.partition("-")[0]
+    door = f"horoacc.{framework}" if framework in ("torch", "tensorflow") else "horoacc"
     with Job() as job:
         result = job.run(
-            *flags, "-np", "2", sys.executable, "-c", RANK, str(cycles),
+            *flags, "-np", str(ranks), sys.executable, RANK, str(cycles), door,
             seconds=60 + cycles, **variables,
         )  # fmt: skip
-        for rank in range(2):
+        told = []
+        for rank in range(ranks):
             (line,) = result.of(rank)
-            held = [*map(int, line.split())]
-            (*before, resident, addresses), (*after, resident_now, addresses_now) = (
-                held[:5], held[5:],
-            )  # fmt: skip
-            assert after == before, (way, line)
-            grown += [resident_now - resident, addresses_now - addresses]
+            kept = flags != MODES["tcp"] or door != "horoacc"
+            told.append(grown([*map(int, line.split())], cycles, kept))
         job.expect_nothing_left()
-    assert max(grown[::2]) < most and max(grown[1::2]) < most_addresses, (way, grown)
-    return grown
+    return told
 
 
 def main() -> None:
@@ -111,11 +91,11 @@ def main() -> None:
     cycles = int(sys.argv[1]) if len(sys.argv) > 1 else 200
     for way in sys.argv[2:] or WAYS:
         begun = time.monotonic()
-        grown = run(way, cycles)
+        told = run(way, cycles)
         each = (time.monotonic() - begun) / cycles
         print(
-            f"{way}: {cycles} cycles of {each * 1e3:.0f} ms, grown by {grown[::2]} KiB, "
-            f"and by {grown[1::2]} KiB of addresses", flush=True,
+            f"{way}: {cycles} cycles of {each * 1e3:.0f} ms, ranks grown by KiB of memory and of "
+            f"addresses: {told}", flush=True,
         )  # fmt: skip
 
 

@@ -110,7 +110,8 @@ class FaultedJob:
         return code
 
     def __del__(self) -> None:
-        for pid in self.pids.values():  # a stopped rank must not outlive a test that failed
+        # A stopped rank must not outlive a test that failed.
+        for pid in {*self.coming.values(), *self.pids.values()}:
             try:
                 os.kill(pid, signal.SIGCONT)
             except ProcessLookupError:

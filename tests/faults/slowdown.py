@@ -8,10 +8,12 @@ machine of their own.
 
 First the ranks call nothing: what they use of a processor beside strangers is what these cost, and
 that can be told in spite of whatever else the machine does. Then they reduce 1 MiB again and again;
-the steps a second and the ranks' processor time for a step are printed, each alone, beset and their
-ratio, and the medians of the ratios with the ranges in which they lie (as of watching_cost.py).
-Fails if strangers take more than 5 % of a processor from a rank, or if even the upper end of the
-pace's range is more than 5 % below that without strangers.
+the ranks' processor time for a step and the steps a second are printed, each alone, beset and their
+ratio, and the medians of the ratios with the ranges in which they lie. Ends with 0 only if
+strangers take at most 5 % of a processor from a rank that calls nothing, and if all of the range of
+a step's processor time is within 1.05; with 1 if one of the two is beyond, and with 2 if the rounds
+are too few to tell. The pace is told beside them: the strangers themselves need processors, which
+here are the ranks'.
 """
 
 from __future__ import annotations
@@ -29,11 +31,11 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "launcher"))
 
+import shown
 import strangers
 import wire_format
 from launcher_jobs import Job
 from linked_ranks import LinkedRanks
-from watching_cost import range_of_median
 
 SECONDS = 5.0
 SPEAKERS = 50  # a second
@@ -123,12 +125,11 @@ def main() -> int:
                 flush=True,
             )
         job.end()
-    least, most = range_of_median(speeds)
-    print(
-        f"median {statistics.median(speeds):.3f} ({least:.3f} to {most:.3f}); "
-        f"{statistics.median(costs):.3f}"
-    )
-    return int(taken > MOST or most < 1 - MOST)
+    code, words = shown.verdict(costs, 1 + MOST)
+    least, most = shown.range_of_median(speeds)
+    print(f"the processor time of a step is {words} times that without strangers")
+    print(f"the pace {statistics.median(speeds):.3f} ({least:.3f} to {most:.3f})")
+    return shown.BROKEN if taken > MOST else code
 
 
 if __name__ == "__main__":

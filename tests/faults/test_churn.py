@@ -1,4 +1,5 @@
-"""Joining and leaving many times leaves nothing behind (row 26); cycles.py has more ways."""
+"""Joining and leaving many times leaves nothing behind (row 26); cycles.py has more ways, and
+`ranks/test_cycles.py` those of frameworks."""
 
 from __future__ import annotations
 
@@ -6,6 +7,8 @@ import cycles
 import pytest
 
 
-@pytest.mark.parametrize(("way", "times"), [("board", 200), ("hosts", 40)])
-def test_cycles_leak_nothing(way: str, times: int) -> None:
-    cycles.run(way, times)
+@pytest.mark.parametrize(
+    ("way", "times", "ranks"), [("board", 200, 2), ("hosts", 40, 2), ("board", 20, 4)]
+)
+def test_cycles_leak_nothing(way: str, times: int, ranks: int) -> None:
+    cycles.run(way, times, ranks)

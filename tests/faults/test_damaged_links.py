@@ -147,8 +147,11 @@ def test_damage_is_an_error_that_names_the_link(rounds: Rounds) -> None:
         rounds.passage.control.fault = Fault(flip=(way, CONTROL_BYTES["kind"]))
         lost, within = "lost the control link to rank", BEAT_SECONDS + DAMAGE_SECONDS
         rounds.expect("PeerLost", lost, "damaged on its way", within=within)
-    rounds.begin()
-    rounds.linked.end()
+    # While they leave: that may be noticed or not, but holds up nobody.
+    rounds.begin("idle")
+    rounds.passage.control.fault = Fault(flip=("to", CONTROL_BYTES["length"]))
+    rounds.linked.part()
+    rounds.linked.end(0, 9)
 
 
 @pytest.mark.parametrize("rounds", [2, 4], indirect=True)

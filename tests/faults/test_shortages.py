@@ -14,7 +14,17 @@ from launcher_jobs import Job
 from linked_ranks import PHASES, LinkedRanks, free_port
 
 FEW = ("sh", "-c", 'ulimit -n "$0" && exec "$@"')
-PRINT = "import sys; [print('x' * 1000) for _ in range(3000)]; sys.exit(0)"
+PRINT = """
+import numpy as np
+import horoacc as hvd
+hvd.init()
+for line in range(1500):
+    print("x" * 1000)
+for step in range(300):
+    total = hvd.allreduce(np.ones(100), op=hvd.Sum, name=f"step {step}")
+    assert (total == hvd.size()).all()
+hvd.shutdown()
+"""
 SIX = 'ip link set lo up && ip addr del 127.0.0.1/8 dev lo && exec "$@"'
 SMALL = 'mount -t tmpfs -o size=1m tmpfs "$0" && exec "$@"'
 
@@ -81,14 +91,18 @@ def test_strangers_at_a_rank_without_descriptors(some: LinkedRanks) -> None:
     assert len(told) == 1 and "no file descriptors left" in told[0], told
 
 
-def test_a_full_disk_under_the_ranks_output(job: Job, tmp_path: Path) -> None:
-    """The file takes no more; the job goes on, and says so once for each file."""
+@pytest.mark.parametrize("size", [2, 4])
+def test_a_full_disk_under_outputs_and_timeline(job: Job, tmp_path: Path, size: int) -> None:
+    """The files take no more; the job goes on, and says so once for each file."""
     folder = tmp_path / "logs"
     folder.mkdir()
     unshare = ["unshare", "--mount", "sh", "-c", SMALL, str(folder)]
     if subprocess.run([*unshare, "true"], stderr=subprocess.DEVNULL, check=False).returncode:
         pytest.skip("this user may not mount in a namespace of its own")
-    command = job.command("--tcp", "-np", "1", "--output-filename", str(folder))
+    command = job.command(
+        "--tcp", "-np", str(size), "--output-filename", str(folder),
+        "--timeline-filename", str(folder / "trace.json"),
+    )  # fmt: skip
     done = subprocess.run(
         [*unshare, *command, sys.executable, "-c", PRINT],
         env=job.environ(),
@@ -98,9 +112,16 @@ def test_a_full_disk_under_the_ranks_output(job: Job, tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert done.stdout.count("x" * 1000) == 3000
-    (said,) = [line for line in done.stderr.splitlines() if "No space left" in line]
-    assert "rank.0/stdout" in said and "horoaccrun: " in said
+    assert done.stdout.count("x" * 1000) == 1500 * size
+    lines = [line for line in done.stderr.splitlines() if "No space left" in line]
+    (timeline,) = [line for line in lines if "trace.json" in line]
+    assert " warning: the timeline " in timeline, timeline
+    outputs = sorted(line for line in lines if "/stdout'" in line)
+    assert len(outputs) == size, done.stderr
+    for rank, line in enumerate(outputs):
+        assert f"rank.{rank}/stdout" in line and line.startswith("horoaccrun: "), line
+    # What rank 0 says of its timeline is written nowhere either.
+    assert all("rank.0/stderr" in line for line in {*lines} - {timeline, *outputs}), done.stderr
     job.expect_nothing_left()
 
 

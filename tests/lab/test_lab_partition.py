@@ -6,6 +6,8 @@ every phase, and of two.
 
 from __future__ import annotations
 
+import re
+import signal
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -21,6 +23,13 @@ Build = Callable[[Network], Laboratory]
 # Seconds after which a host counts as lost here, and the fault matrix's bounds: until all know, and
 # from the end of an outage until the next step.
 HOST_TIMEOUT, NOTICE_SECONDS, RESUME_SECONDS = 5, 15.0, 5.0
+# For how long a slow network is to raise no false alarm; after which a rank that is stopped is told
+# of, at the latest; and how many bytes a rank of two has to send for twice as long as a host may be
+# silent.
+QUIET_SECONDS, REPORT_SECONDS = 60.0, 6
+SLOW = Network(hosts=4, rate=10e6)
+LARGE_BYTES = 2 * HOST_TIMEOUT * 10_000_000 // 8 + (1 << 20)
+SILENT, AGAIN = "has given no sign of life for", "gives signs of life again"
 SILENCE = "pfifo limit 0"  # a queue that takes no packet: what a host sends goes nowhere
 # By size and phase, and where each has its rendezvous; those that need the processors come last.
 JOBS = {
@@ -132,19 +141,55 @@ def _expect_no_warnings(job: LinkedRanks) -> None:
 
 
 def test_a_slow_link_is_no_death(build: Build, every: dict[tuple[int, str], LinkedRanks]) -> None:
-    """10 Mbit/s for all that a host sends, of which each step of two ranks takes 10 kB."""
-    jobs = {key: job for key, job in every.items() if key[1] != "shutdown"}
-    for job in jobs.values():
-        job.elements = 2500
-    _start_every(jobs, build(Network(hosts=4, rate=10e6)))
-    for (_, phase), job in jobs.items():
-        if phase == "collective":
-            job.await_steps(20)
+    """10 Mbit/s for all that a host sends. Each call of two ranks fills their hosts' links for
+    twice as long as a host may be silent, the signs of life of jobs of four go over the same links,
+    and of one of those a rank is stopped, for longer than that as well.
+    """
+    lab = build(SLOW)
+    large = every[2, "collective"]
+    large.elements = LARGE_BYTES // 4
+    jobs = {key: every[key] for key in ((4, "idle"), (4, "negotiating"), (4, "collective"))}
+    variables = {
+        "HOROACC_HOST_TIMEOUT_SECONDS": str(HOST_TIMEOUT),
+        "HOROACC_STALL_CHECK_DISABLE": "1",  # one rank lets the others wait for as long
+    }
+    hosts = _start_every(jobs, lab, **variables)
+    began = time.monotonic()
+    _launch(large, [hosts[0], hosts[3]], JOBS[2, "collective"], **variables)
+    stopped = jobs[4, "idle"]
+    with Holdups() as holdups:
+        _signal(stopped, hosts, 1, "STOP")
+        stopped.wait_for(lambda: stopped.logged(SILENT), "the report")
+    _expect_silence_of_1(stopped, holdups.allow(REPORT_SECONDS))
+    large.await_start()  # which takes two calls
+    assert time.monotonic() - began > 4 * HOST_TIMEOUT
+    _signal(stopped, hosts, 1, "CONT")
+    stopped.wait_for(lambda: stopped.logged(AGAIN), "the second report")
+    time.sleep(max(0.0, began + QUIET_SECONDS - time.monotonic()))
+    large.go.touch()
     for job in jobs.values():
         job.resume()
-        job.await_steps(5)
+        job.await_steps(3)
+    for job in (large, *jobs.values()):
         job.end()
+    for job in (large, jobs[4, "negotiating"], jobs[4, "collective"]):
         _expect_no_warnings(job)
+
+
+def _signal(job: LinkedRanks, hosts: list[Host], rank: int, name: str) -> None:
+    """To a rank, whose number is that of its host's own count of processes."""
+    (pid,) = [said["pid"] for said in job.ranks[rank].said if "pid" in said]
+    hosts[rank].run(["kill", f"-{name}", str(pid)])
+    if name == "CONT":  # its entrance stops when it does
+        job.ranks[rank].process.send_signal(signal.SIGCONT)
+
+
+def _expect_silence_of_1(job: LinkedRanks, within: float) -> None:
+    """Told in time by the clock of who tells, in whole seconds."""
+    lines = [line for one in job.ranks.values() for line in one.warnings() if SILENT in line]
+    for line in lines:
+        told = re.search(rf"rank 1 \(.*\) {SILENT} (\d+) s", line)
+        assert told and int(told[1]) <= within, lines
 
 
 def test_a_late_link_is_no_death(build: Build, apart: LinkedRanks) -> None:
