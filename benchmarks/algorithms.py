@@ -26,6 +26,9 @@ LARGE = 0.9
 """Of the time that is predicted, what bytes alone would take: where it is at least so much,
 bandwidth decides, and there the simulator's error is quoted."""
 FITTED = "ring"
+LEAST_LATENCY = 1e-6
+"""Seconds. What is fitted where the ring's rounds cost no more than the ping-pong's calls do: what a
+call costs besides then hides the latency."""
 ALGORITHMS = ("ring", "double_tree", "hierarchical", "hierarchical_tree", "cpu_reduce", "canonical")
 CHOSEN = "chosen"
 SCATTERS = {"canonical": 0.5, "ring": 0.75, "log": 1.25}
@@ -134,10 +137,13 @@ def _orders(records: Records, times: Times, sizes: Sequence[int]) -> None:
 
 def _simulated(records: Records, times: Times, pings: dict[int, float]) -> None:
     fabric, call = fit(times, pings)
-    print(f"  fitted: network_latency {fabric.network_latency:.3g} s, nic_bandwidth "
+    hidden = fabric.network_latency == LEAST_LATENCY
+    print(f"  fitted: network_latency {fabric.network_latency:.3g} s"
+          f"{' (the least that is fitted: calls hide it)' if hidden else ''}, nic_bandwidth "
           f"{fabric.nic_bandwidth:.4g} B/s, local_bandwidth {fabric.local_bandwidth:.3g} B/s, "
           f"a call besides {call:.3g} s")  # fmt: skip
     records.write({"figure": "fitted links", "network_latency": fabric.network_latency,
+                   **({"hidden": "network latency, by calls"} if hidden else {}),
                    "nic_bandwidth": fabric.nic_bandwidth, "call": call,
                    "local_bandwidth": fabric.local_bandwidth})  # fmt: skip
     errors = []
@@ -183,7 +189,9 @@ def fit(times: Times, pings: dict[int, float]) -> tuple[_core.Fabric, float]:
     # The network's part of a round: what the ring's rounds cost beyond the ping-pong's two.
     ring = times[SHAPES[1], FITTED, small]["time"]
     rounds = 2 * (len(SHAPES[1]) - 1)
-    fabric.network_latency = max(1e-6, (ring - pings[small] / 2) / (rounds - 1))
+    fabric.network_latency = max(
+        LEAST_LATENCY, (ring - pings[small] / 2) / (rounds - 1)
+    )
     call = max(0.0, ring - rounds * fabric.network_latency)
     way = (pings[large] - pings[small]) / 2
     fabric.nic_bandwidth = fabric.stream_bandwidth = (large - small) / way

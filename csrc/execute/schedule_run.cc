@@ -35,7 +35,9 @@ ScheduleRun::ScheduleRun(ChunkMap map, std::shared_ptr<const schedule::Schedule>
     : schedule_(std::move(schedule)), memory_(std::move(memory)), shared_(std::move(map)) {
   shared_.slicing = {std::max<uint64_t>(options.slice_bytes, 64),
                      options.depth > 1 ? std::max(options.most_slices, 1u) : 1u};
-  shared_.depth = options.depth;
+  // No more windows are under way than there are; slots cost a little each.
+  const uint64_t windows = std::max<uint64_t>(shared_.map.windows(), 2);
+  shared_.depth = static_cast<uint32_t>(std::min<uint64_t>(options.depth, windows));
   shared_.places = options.places;
   shared_.chunks = schedule_->facts().chunks;
 }

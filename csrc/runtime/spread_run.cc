@@ -144,7 +144,9 @@ Status SpreadRun::Add(Goal goal, uint64_t bytes, uint32_t root, Payload payload)
   RunOptions options;
   options.collective = {surroundings_.set, set_.NextRun()};
   const uint64_t window = surroundings_.settings->window_bytes;
-  options.window_bytes = window > 0 ? window : scheduled.window_bytes;
+  options.window_bytes = window > 0 ? window : scheduled.cut.window_bytes;
+  options.slice_bytes = scheduled.cut.slice_bytes;
+  options.depth = options.places = WindowsUnderWay(scheduled.cut, options.window_bytes);
   HA_ASSIGN(auto run, ScheduleRun::Make(*surroundings_.links, scheduled.schedule, scheduled.group,
                                         options, std::move(payload), surroundings_.memory));
   if (surroundings_.flow) run->Follow(*surroundings_.flow);

@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <numeric>
 
-#include "schedule/algorithms.h"
-
 namespace horoacc {
 
 SpreadSet::SpreadSet(const std::vector<int>& host_of, std::vector<int> ranks, uint32_t me,
@@ -35,7 +33,9 @@ Result<SpreadSet::Scheduled> SpreadSet::Schedule(std::string_view algorithm, uin
     const schedule::Plan plan{.topology = schedule::Topology(hosts),
                               .root = static_cast<uint32_t>(place)};
     HA_TRY(schedule::CheckPlan(*found, plan));
-    return Scheduled{found->make(plan), {me_, ranks_, std::move(order)}, found->window_bytes};
+    std::shared_ptr<const schedule::Schedule> made = found->make(plan);
+    const schedule::Cut cut = found->cut(made->facts());
+    return Scheduled{std::move(made), {me_, ranks_, std::move(order)}, cut};
   };
   HA_ASSIGN(Scheduled scheduled, make(by_host_, ranks_per_host_));
   // Ranks that do not lie host after host: sums in their order cannot use that some share one.

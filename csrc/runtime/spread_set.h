@@ -10,6 +10,7 @@
 
 #include "base/result.h"
 #include "execute/schedule_run.h"
+#include "schedule/algorithms.h"
 #include "schedule/choice.h"
 
 namespace horoacc {
@@ -30,7 +31,7 @@ class SpreadSet {
   struct Scheduled {
     std::shared_ptr<const schedule::Schedule> schedule;
     RunGroup group;
-    uint64_t window_bytes = 0;  ///< unless a setting says otherwise
+    schedule::Cut cut{};
   };
   Result<Scheduled> Schedule(std::string_view algorithm, uint32_t root);
   /// All ranks begin the same runs in the same order.

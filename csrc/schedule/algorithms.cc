@@ -1,5 +1,6 @@
 #include "schedule/algorithms.h"
 
+#include <algorithm>
 #include <array>
 #include <string>
 #include <utility>
@@ -46,8 +47,29 @@ Made Canonical(const Plan& plan) {
 }
 Made Rails(const Plan& plan) { return std::make_unique<RailAllToAll>(plan.topology); }
 
+// Up and down trees, several peers send to a rank at once, over one interface: if much is under
+// way, those that are ahead fill it, and what the others are waited for stands behind. A slice
+// passes every height of a tree before the first result comes back, hence short ones.
+Cut CutOfTrees(const Facts&) {
+  return {.window_bytes = uint64_t{512} << 10,
+          .under_way_bytes = uint64_t{1} << 20,
+          .slice_bytes = uint64_t{64} << 10};
+}
 constexpr Algorithm ByTrees(Algorithm algorithm) {
-  algorithm.window_bytes = kTreeWindow;
+  algorithm.cut = CutOfTrees;
+  return algorithm;
+}
+
+// Stages are lanes, and wait until another has ended the window: so links have nothing to do while
+// the first window is added up, and wait again at the last one's stages. Hence windows in which a
+// chunk is no longer than a slice, and so many more of them under way.
+Cut CutOfStages(const Facts& facts) {
+  Cut cut;
+  cut.window_bytes = std::min(facts.chunks * cut.slice_bytes, cut.window_bytes);
+  return cut;
+}
+constexpr Algorithm ByStages(Algorithm algorithm) {
+  algorithm.cut = CutOfStages;
   return algorithm;
 }
 
@@ -65,15 +87,15 @@ constexpr std::array kAlgorithms{
               cost::CpuReduceRing, cost::CpuReduceRingRounds},
     ByTrees({"cpu_reduce_tree", Goal::kAllreduce, true, ByHosts<CpuReduce, Across::kDoubleTree>,
              cost::CpuReduceTree, cost::CpuReduceTreeRounds}),
-    Algorithm{"canonical", Goal::kAllreduce, true, Canonical<Goal::kAllreduce>, cost::Canonical,
-              cost::CanonicalRounds, kMostCanonicalRanks, true},
+    ByStages({"canonical", Goal::kAllreduce, true, Canonical<Goal::kAllreduce>, cost::Canonical,
+              cost::CanonicalRounds, kMostCanonicalRanks, true}),
     Algorithm{"ring_reduce_scatter", Goal::kReduceScatter, false, Flat<RingReduceScatter>,
               cost::Half, cost::HalfRingRounds},
     Algorithm{"log_reduce_scatter", Goal::kReduceScatter, false, Flat<LogReduceScatter>, cost::Half,
               cost::LogRounds},
-    Algorithm{"canonical_reduce_scatter", Goal::kReduceScatter, true,
+    ByStages({"canonical_reduce_scatter", Goal::kReduceScatter, true,
               Canonical<Goal::kReduceScatter>, cost::CanonicalReduceScatter,
-              cost::CanonicalReduceScatterRounds, kMostCanonicalRanks, true},
+              cost::CanonicalReduceScatterRounds, kMostCanonicalRanks, true}),
     Algorithm{"ring_all_gather", Goal::kAllGather, false, Flat<RingAllGather>, cost::Half,
               cost::HalfRingRounds},
     Algorithm{"log_all_gather", Goal::kAllGather, false, Flat<LogAllGather>, cost::Half,
@@ -86,8 +108,8 @@ constexpr std::array kAlgorithms{
               cost::ToParent, cost::HalfRingRounds},
     Algorithm{"tree_reduce", Goal::kReduce, false, Rooted<Reduce, RootedShape::kTree>,
               cost::ToParent, cost::LogRounds},
-    Algorithm{"canonical_reduce", Goal::kReduce, true, Canonical<Goal::kReduce>,
-              cost::CanonicalReduce, cost::CanonicalReduceRounds, kMostCanonicalRanks, true},
+    ByStages({"canonical_reduce", Goal::kReduce, true, Canonical<Goal::kReduce>,
+              cost::CanonicalReduce, cost::CanonicalReduceRounds, kMostCanonicalRanks, true}),
     Algorithm{"direct_all_to_all", Goal::kAllToAll, false, Flat<DirectAllToAll>, cost::Half,
               cost::OneRound},
     Algorithm{"rail_all_to_all", Goal::kAllToAll, true, Rails, cost::RailAllToAll,
@@ -115,6 +137,11 @@ Status CheckPlan(const Algorithm& algorithm, const Plan& plan) {
   if (plan.topology.ranks() <= algorithm.most_ranks) return {};
   return MakeError(ErrorKind::kInvalid, std::string(algorithm.name) + " is for at most " +
                                             std::to_string(algorithm.most_ranks) + " ranks");
+}
+
+uint32_t WindowsUnderWay(const Cut& cut, uint64_t window_bytes) {
+  constexpr uint64_t kMost = 32;  // of tiny ones that a setting asks for
+  return static_cast<uint32_t>(std::clamp<uint64_t>(cut.under_way_bytes / window_bytes, 2, kMost));
 }
 
 std::span<const Algorithm> Algorithms() { return kAlgorithms; }

@@ -31,10 +31,14 @@ struct Fraction {
   }
 };
 
-inline constexpr uint64_t kWindow = uint64_t{4} << 20;
-/// Up and down trees, several peers send to a rank at once, over one interface: with long windows
-/// those that are ahead fill it, and what the others are waited for stands behind.
-inline constexpr uint64_t kTreeWindow = uint64_t{1} << 20;
+/// How a vector is cut. All ranks derive the same from the schedule.
+struct Cut {
+  uint64_t window_bytes = uint64_t{4} << 20;     ///< unless a setting says otherwise
+  uint64_t under_way_bytes = uint64_t{8} << 20;  ///< of windows at a time; at least two windows
+  uint64_t slice_bytes = uint64_t{256} << 10;    ///< of a message, about
+};
+/// How many windows are under way at a time if they have that size.
+[[nodiscard]] uint32_t WindowsUnderWay(const Cut& cut, uint64_t window_bytes);
 
 struct Algorithm {
   std::string_view name;
@@ -48,7 +52,7 @@ struct Algorithm {
   uint32_t (*rounds)(const Plan& plan);
   uint32_t most_ranks = kMostRanks;  ///< fewer where a schedule keeps tables
   bool in_rank_order = false;        ///< as Facts says
-  uint64_t window_bytes = kWindow;   ///< between hosts, unless a setting says otherwise
+  Cut (*cut)(const Facts& facts) = [](const Facts&) { return Cut{}; };  ///< between hosts
 };
 
 inline constexpr uint32_t kMostTrees = 16;  ///< two lanes each, of 32

@@ -59,8 +59,8 @@ CORE_ROWS: tuple[Setting, ...] = (
         0,
         "HOROACC_WINDOW_BYTES",
         "Window in which memory outside the arena is copied and reduced, and part of a vector that "
-        "schedules between hosts work on at a time. 0: 256 KiB, and between hosts 4 MiB, or 1 MiB "
-        "where the algorithm has trees.",
+        "schedules between hosts work on at a time. 0: 256 KiB, and between hosts what suits the "
+        "algorithm: 512 KiB to 4 MiB.",
         flag="--window-bytes",
         yaml=("params", "window_bytes"),
         least=0,

@@ -93,7 +93,7 @@ std::vector<RunOptions> Ways() {
       {.window_bytes = 1 << 20, .places = 2, .depth = 2, .slice_bytes = 256},
       {.window_bytes = 1000, .places = 1, .depth = 1},
       {.window_bytes = 1500, .places = 3, .depth = 2, .slice_bytes = 64, .most_slices = 3},
-      {.window_bytes = 700, .places = 1, .depth = 3, .slice_bytes = 1 << 20},
+      {.window_bytes = 700, .places = 9, .depth = 9, .slice_bytes = 1 << 20},
   };
 }
 

@@ -24,6 +24,13 @@ for turn in range(3):
     handles = [hvd.allreduce_async(whole[me] + k, name=f"t{k}", op=hvd.Sum) for k in range(8)]
     for k, handle in enumerate(handles):
         assert (hvd.synchronize(handle) == np.sum(whole, axis=0) + k * size).all()
+for kind in "bool uint8 int8 int16 int32 int64 float16 float32 float64 complex64".split():
+    parts = [((np.arange(1003) + r) % 2 + (kind != "bool")).astype(kind) for r in range(size)]
+    for op, join in (hvd.Sum, np.sum), (hvd.Product, np.prod), (hvd.Min, np.min), (hvd.Max, np.max):
+        if kind == "complex64" and op in (hvd.Min, hvd.Max):
+            continue
+        got = hvd.allreduce(parts[me], name=f"{kind}{op}", op=op)
+        assert got.dtype == kind and (got == join(parts, axis=0).astype(kind)).all(), (kind, op)
 rows = hvd.allgather(np.full((me + 1, 3), me, np.float32))
 assert rows[:, 0].tolist() == [r for r in range(size) for _ in range(r + 1)]
 assert hvd.broadcast(np.full(5, me), size - 1).tolist() == [size - 1] * 5
@@ -117,12 +124,15 @@ def works(lab: Laboratory, hosts: str, *flags: str) -> None:
     assert horoaccrun(lab, *run)[0] == {rank: ["right"] for rank in range(ranks)}
 
 
-@pytest.mark.parametrize("hosts", ["h1:1,h2:1", "h1:2,h2:1", "h1:1,h2:1,h3:1,h4:1"])
+OTHER_SHAPES = ["h1:1,h2:1", "h1:2,h2:1", "h1:1,h2:1,h3:1,h4:1", "h1:2,h2:2,h3:2"]
+
+
+@pytest.mark.parametrize("hosts", OTHER_SHAPES)
 def test_other_shapes(build: Build, hosts: str) -> None:
     works(build(Network(hosts=4)), hosts, *MODES["tcp over openmpi"])
 
 
-@pytest.mark.parametrize("hosts", ["h1:2,h2:2", "h1:2,h2:1", "h1:2,h2:2,h3:2"])
+@pytest.mark.parametrize("hosts", ["h1:2,h2:2", *OTHER_SHAPES])
 def test_mpi_carries_control_and_data(build: Build, hosts: str) -> None:
     works(build(Network(hosts=4)), hosts, *MODES["openmpi"], "--control", "mpi")
 
