@@ -1,9 +1,11 @@
 // Explicit-state model checks of what ranks do through shared memory: all interleavings of the link
-// protocol with its bells, of window rings, and of the board with last arrivers and with slices, at
-// 2 and 3 ranks. Careless variants of each are caught, so the models can see what they look for.
+// protocol with its bells, of window rings, and of the board with last arrivers and with slices;
+// and of what they tell each other over the tree between hosts. At 2 and 3 ranks. Careless variants
+// of each are caught, so the models can see what they look for.
 #include "check.h"
 #include "model/board_model.h"
 #include "model/link_model.h"
+#include "model/tree_model.h"
 #include "model/window_model.h"
 
 using namespace horoacc::model;
@@ -102,4 +104,29 @@ TEST(careless_boards_are_caught) {
   caught(two, BoardFault::kFullLog, "takes a decision that is not the next one");
   caught(two, BoardFault::kForgottenBacklog, "somebody waits for ever");
   caught(sliced, BoardFault::kEarlyFinish, "reduces the input of another generation");
+}
+
+TEST(news_and_decisions_between_hosts) {
+  for (const bool waits : {false, true}) {
+    Holds(TreeModel<2>({{0, 0}, 2, 2, waits}, TreeFault::kNone));
+    for (const uint8_t parent : {0, 1}) {  // of the last rank: a host of its own, or one of two
+      Holds(TreeModel<3>({{0, 0, parent}, 2, 0, waits}, TreeFault::kNone));
+      Holds(TreeModel<3>({{0, 0, parent}, 1, 1, waits}, TreeFault::kNone));
+    }
+  }
+  Holds(TreeModel<3>({{0, 0, 1}, 2, 1, true}, TreeFault::kNone));
+}
+
+TEST(careless_trees_are_caught) {
+  const auto caught = [](TreeModel<3>::Shape shape, TreeFault fault, const char* how) {
+    IsCaught(TreeModel<3>(shape, fault), how);
+  };
+  const TreeModel<3>::Shape once{{0, 0, 1}, 1, 1, false};
+  const TreeModel<3>::Shape twice{{0, 0, 1}, 2, 0, true};
+  caught(once, TreeFault::kLateNews, "runs what was not submitted");
+  caught(once, TreeFault::kLateNewsBelow, "a call is told of twice");
+  caught(once, TreeFault::kKeptNews, "a call is told of twice");
+  caught(once, TreeFault::kEarlyDecision, "runs what was not submitted");
+  caught(twice, TreeFault::kNobodySplits, "somebody waits for ever");
+  caught(twice, TreeFault::kOneSplit, "somebody waits for ever");
 }
