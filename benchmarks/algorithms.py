@@ -27,8 +27,8 @@ LARGE = 0.9
 bandwidth decides, and there the simulator's error is quoted."""
 FITTED = "ring"
 LEAST_LATENCY = 1e-6
-"""Seconds. What is fitted where the ring's rounds cost no more than the ping-pong's calls do: what a
-call costs besides then hides the latency."""
+"""Seconds. What is fitted where the ring's rounds cost no more than the ping-pong's calls do: then
+what a call costs besides hides the latency."""
 ALGORITHMS = ("ring", "double_tree", "hierarchical", "hierarchical_tree", "cpu_reduce", "canonical")
 CHOSEN = "chosen"
 SCATTERS = {"canonical": 0.5, "ring": 0.75, "log": 1.25}
@@ -189,9 +189,7 @@ def fit(times: Times, pings: dict[int, float]) -> tuple[_core.Fabric, float]:
     # The network's part of a round: what the ring's rounds cost beyond the ping-pong's two.
     ring = times[SHAPES[1], FITTED, small]["time"]
     rounds = 2 * (len(SHAPES[1]) - 1)
-    fabric.network_latency = max(
-        LEAST_LATENCY, (ring - pings[small] / 2) / (rounds - 1)
-    )
+    fabric.network_latency = max(LEAST_LATENCY, (ring - pings[small] / 2) / (rounds - 1))
     call = max(0.0, ring - rounds * fabric.network_latency)
     way = (pings[large] - pings[small]) / 2
     fabric.nic_bandwidth = fabric.stream_bandwidth = (large - small) / way
