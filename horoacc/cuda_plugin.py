@@ -6,7 +6,7 @@ from horoacc.mpi_plugins import FOLDER
 
 LIBRARY = FOLDER / "libhoroacc_cuda.so"
 CHECK = "tests/gpu/run.sh"
-"""What checks on a GPU all of the following."""
+"""What checks on a GPU all of the following; a part of the sources, not of a wheel."""
 NOT_RUN = (
     "copies between GPU and host, streams, events",
     "large tensors in chunks, copied in, reduced and copied out at once",
@@ -23,6 +23,8 @@ NOT_RUN = (
     "mode NCCL: its library, and its kernels in the engine",
     "other collectives from GPU to GPU",
     "the choice of a mode, and its refusal",
+    "process sets that take turns on GPUs",
+    "modes measured by `horoaccrun tune -- --gpus`, NCCL among them, and chosen by size",
     "what becomes of mapped memory when its process is killed",
     "launches, residency, the GPU's memory order",
     "the tables of large packs",

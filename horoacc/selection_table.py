@@ -18,6 +18,8 @@ from horoacc._version import __version__
 LAST_ARRIVER, SLICES = "last_arriver", "direct_slices"
 """Ways of an allreduce inside a host: one rank reduces for all, or every rank its slices."""
 _PATHS = (LAST_ARRIVER, SLICES)
+OF_GPUS = "gpu_"
+"""What the names of modes in which GPUs reduce begin with."""
 _FORMAT = 1
 
 
@@ -25,16 +27,16 @@ class Measurement(NamedTuple):
     """What one algorithm took for one size."""
 
     algorithm: str
-    """A schedule's name, or a way inside a host."""
+    """A schedule's name, a way inside a host, or a mode of GPUs."""
     hosts: tuple[int, ...]
-    """Ranks of each host."""
+    """Ranks of each host; of a mode of GPUs, ranks of each GPU."""
     bytes: int
     """Of the whole vector."""
     seconds: float
 
 
 def machine() -> dict[str, Any]:
-    """What must be the same for a measurement to hold: the host, its processor, its cores."""
+    """What must be the same for a measurement to hold: the host, its processor, cores and GPUs."""
     processor = ""
     try:
         for line in Path("/proc/cpuinfo").read_text().splitlines():
@@ -44,7 +46,9 @@ def machine() -> dict[str, Any]:
     except OSError:
         pass
     cores = len(os.sched_getaffinity(0))
-    return {"host": socket.gethostname(), "processor": processor, "cores": cores}
+    here = {"host": socket.gethostname(), "processor": processor, "cores": cores}
+    gpus = Path("/proc/driver/nvidia/gpus")
+    return {**here, "gpus": sorted(gpu.name for gpu in gpus.iterdir())} if gpus.is_dir() else here
 
 
 def path(environ: Mapping[str, str]) -> Path | None:
@@ -67,14 +71,15 @@ def save(file: Path, measured: Sequence[Measurement]) -> None:
 
     Args:
         file: Where.
-        measured: What was measured. Replaces all that was known of jobs of the same shape.
+        measured: What was measured. Replaces all that was known of jobs of the same shape; of GPUs
+            or of hosts, whichever it is about.
 
     Raises:
         OSError: The file cannot be written.
     """
-    shapes = {row.hosts for row in measured}
+    shapes = {_subject(row) for row in measured}
     try:
-        kept = [row for row in _read(file) if row.hosts not in shapes]
+        kept = [row for row in _read(file) if _subject(row) not in shapes]
     except (OSError, ValueError):
         kept = []
     table = {
@@ -87,6 +92,10 @@ def save(file: Path, measured: Sequence[Measurement]) -> None:
     new = file.with_name(f"{file.name}.{os.getpid()}")
     new.write_text(json.dumps(table, indent=1) + "\n")
     new.replace(file)
+
+
+def _subject(row: Measurement) -> tuple[bool, tuple[int, ...]]:
+    return row.algorithm.startswith(OF_GPUS), row.hosts
 
 
 def _read(file: Path) -> list[Measurement]:

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 import horoacc as hvd
-from horoacc import _core, basics, calls, dtypes, ops_build, selection_table
+from horoacc import _core, basics, calls, dtypes, ops_build, selection_table, tune_gpus
 from horoacc.schedule import format_bytes, format_seconds, parse_bytes
 from horoacc.selection_table import LAST_ARRIVER, SLICES, Measurement
 
@@ -37,6 +37,9 @@ def main() -> int:
         "--most", type=parse_bytes, default=parse_bytes("32M"), help="the largest vector"
     )
     parser.add_argument("--batch", type=float, default=BATCH_SECONDS, help="seconds of a sample")
+    parser.add_argument(
+        "--gpus", action="store_true", help="the modes in which GPUs reduce, and nothing else"
+    )
     given = parser.parse_args()
     file = selection_table.path(os.environ)
     if file is None:
@@ -52,14 +55,14 @@ def main() -> int:
     if sum(hosts) == 1:
         parser.error("one rank has nothing to choose between: give -np")
     inside = len(hosts) == 1
-    rounds, clock = (_inside(), _in_a_row) if inside else (rounds_across(in_order), until_the_last)
-    measured = [
-        Measurement(algorithm, hosts, size, seconds)
-        for forced, calls_of in rounds
-        for algorithm, size, seconds in _measure(
-            forced, calls_of, sizes, lambda call: clock(call, given.batch)
-        )
-    ]
+    if given.gpus:
+        if not inside:
+            parser.error("GPUs of several hosts have no modes to choose between")
+        measured, refused = tune_gpus.measure(sizes, lambda call: _in_a_row(call, given.batch))
+        for mode, why in refused.items() if first else ():
+            print(f"not measured: {mode}: {why}")
+    else:
+        measured = _measure_hosts(hosts, inside, in_order, sizes, given.batch)
     if not first:
         return 0
     _show(measured)
@@ -70,6 +73,20 @@ def main() -> int:
         return 1
     print(f"{len(measured)} measurements of hosts with {', '.join(map(str, hosts))} ranks: {file}")
     return 0
+
+
+def _measure_hosts(
+    hosts: tuple[int, ...], inside: bool, in_order: bool, sizes: list[int], batch: float
+) -> list[Measurement]:
+    """The algorithms between hosts, or the ways inside one."""
+    rounds, clock = (_inside(), _in_a_row) if inside else (rounds_across(in_order), until_the_last)
+    return [
+        Measurement(algorithm, hosts, size, seconds)
+        for forced, calls_of in rounds
+        for algorithm, size, seconds in _measure(
+            forced, calls_of, sizes, lambda call: clock(call, batch)
+        )
+    ]
 
 
 def _hosts() -> tuple[tuple[int, ...], bool]:

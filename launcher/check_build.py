@@ -50,7 +50,8 @@ def report(given_mpirun: str, environ: Mapping[str, str]) -> tuple[str, bool]:
         lines += [f"    here: {trouble or 'it works'}"]
         library = environ.get("HOROACC_NCCL_LIBRARY") or "libnccl.so.2"
         lines += [f"    NCCL: {cuda_plugin.nccl(library)}"]
-    lines += [f"    no GPU has run this yet; {cuda_plugin.CHECK} checks it on one:"]
+    check = f"{cuda_plugin.CHECK} of the sources of v{_version.__version__}"
+    lines += [f"    no GPU has run this yet; {check} checks it on one:"]
     lines += [f"        {part}" for part in cuda_plugin.NOT_RUN]
     lines += ["", f"mpirun: {starts}"]
     if core:

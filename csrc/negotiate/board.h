@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "base/result.h"
+#include "execute/cuda/turn.h"
 #include "execute/exec_slot.h"
 #include "fuse/plan.h"
 #include "negotiate/arrivals.h"
@@ -153,6 +154,7 @@ struct HostHeader {
   char abort_text[1024] = {};
   /// By place of a group: how often it was used << 16 | members that are not done with it.
   std::atomic<uint64_t> groups[kMaxGroups] = {};
+  cuda::TurnBoard gpu_turns;  ///< of all sets
 };
 
 }  // namespace horoacc

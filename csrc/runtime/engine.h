@@ -242,6 +242,7 @@ class Engine {
   static Status LandDevice(Entry& entry);
   // engine_gpus.cc: reductions that GPUs may carry out; under driver_mutex_
   [[nodiscard]] static bool FitsMode(const Request& request, GpuMode mode, uint32_t ranks);
+  [[nodiscard]] static GpuMode ModeOf(const ProcessSet& set, const Running& running);
   [[nodiscard]] static bool MayRunOnGpus(const ProcessSet& set, const Running& running);
   std::unique_ptr<Execution> MakeDeviceRun(ProcessSet& set, Running& running);
   std::unique_ptr<Execution> MakeModeRun(ProcessSet& set, const Running& running, GpuMode mode);

@@ -14,7 +14,6 @@
 namespace horoacc {
 namespace {
 
-constexpr int kMostKernelTeams = 2;
 constexpr size_t kLeastBuffer = 64 << 10;
 constexpr size_t kMostBuffer = 256 << 20;
 
@@ -60,6 +59,20 @@ bool Engine::FitsMode(const Request& request, GpuMode mode, uint32_t ranks) {
          });
 }
 
+// Of those that the team has opened.
+GpuMode Engine::ModeOf(const ProcessSet& set, const Running& running) {
+  uint64_t bytes = 0;
+  bool nccl_can = true;
+  for (const auto& entry : running.entries) {
+    nccl_can = nccl_can && FitsMode(entry->request, GpuMode::kNccl, set.context.ranks);
+    for (const TensorMeta& tensor : entry->request.tensors) bytes += tensor.bytes();
+  }
+  if (running.entries[0]->request.collective == Collective::kAllreduce)
+    return set.gpu_team->ModeFor(bytes, nccl_can);
+  const GpuMode agreed = set.gpu_team->agreed()->value();
+  return agreed == GpuMode::kNccl ? GpuMode::kCpuReduce : agreed;
+}
+
 // Null: the host does it.
 cuda::Team* Engine::FindTeam(ProcessSet& set, const Running& running) {
   if (running.decision.partial || settings_.gpu_mode == GpuMode::kCpuReduce) return nullptr;
@@ -77,6 +90,7 @@ cuda::Team* Engine::FindTeam(ProcessSet& set, const Running& running) {
   if (set.gpu_team) return set.gpu_team.get();
   cuda::TeamPlace place;
   place.board = set.board->gpus();
+  place.turns = &board_.header().gpu_turns;
   place.me = set.context.me;
   for (uint32_t r = 0; r < set.context.ranks; ++r)
     place.in_this_process.push_back(!share_.pidfds[set.board->local(r)]);
@@ -84,13 +98,10 @@ cuda::Team* Engine::FindTeam(ProcessSet& set, const Running& running) {
   place.ring_others = [&set] { set.context.ring_others(true); };
   place.buffer_bytes = BufferBytes(settings_);
   place.wanted = settings_.gpu_mode;
-  // Kernels of two sets fit on a GPU together: see cuda::KernelBlocks. Whoever shares one is in
-  // both.
-  const auto others = std::ranges::count_if(Sets(), [](const auto& other) {
-    return other->gpu_team && other->gpu_team->may_have_kernels();
-  });
-  place.room_for_kernels =
-      static_cast<int>(set.ranks.size()) == placement_.size && others < kMostKernelTeams;
+  if (auto table = schedule::MeasuredTable::Parse(settings_.selection_table); table.ok()) {
+    place.measured = std::make_shared<const schedule::MeasuredTable>(std::move(table).value());
+  }
+  place.any_order = settings_.reduction != "canonical";
   place.algorithm = ForcedAlgorithm(schedule::Goal::kAllreduce, settings_);
   place.nccl_library = settings_.nccl_library;
   place.polling = &arriving_;
@@ -118,13 +129,9 @@ std::unique_ptr<Execution> Engine::MakeDeviceRun(ProcessSet& set, Running& runni
       if (device(entry) != parts.devices[r]) parts.devices[r] = -1;
     }
   }
-  parts.fits = [&set, &running](GpuMode mode) {
-    return std::ranges::all_of(running.entries, [&](const auto& entry) {
-      return FitsMode(entry->request, mode, set.context.ranks);
-    });
-  };
+  parts.mode = [&set, &running] { return ModeOf(set, running); };
   parts.on_gpus = [this, &set, &running](GpuMode mode) {
-    set.gpu_mode.store(mode, std::memory_order_relaxed);
+    set.gpu_mode.store(set.gpu_team->agreed()->value(), std::memory_order_relaxed);
     return MakeModeRun(set, running, mode);
   };
   parts.on_host = [this, &set, &running](Status& status) {
@@ -181,11 +188,14 @@ std::unique_ptr<Execution> Engine::MakeModeRun(ProcessSet& set, const Running& r
     events_.Emit(Phase::kExecute, set.id, entry->handle, set.buckets_run, bytes, entry->shown_name,
                  cuda::NameOf(mode));
   }
-  cuda::Bucket bucket(*set.gpu_team, std::move(calls), std::move(tensors));
-  if (mode == GpuMode::kLeader) return std::make_unique<cuda::LeaderRun>(std::move(bucket));
-  if (mode == GpuMode::kNccl) return std::make_unique<cuda::NcclRun>(std::move(bucket));
-  if (mode == GpuMode::kKernel) return std::make_unique<cuda::KernelRun>(std::move(bucket));
-  return std::make_unique<cuda::StreamRun>(std::move(bucket));
+  cuda::Bucket bucket(*set.gpu_team, std::move(tensors));
+  if (mode == GpuMode::kLeader)
+    return std::make_unique<cuda::LeaderRun>(std::move(bucket), std::move(calls));
+  if (mode == GpuMode::kNccl)
+    return std::make_unique<cuda::NcclRun>(std::move(bucket), std::move(calls));
+  if (mode == GpuMode::kKernel)
+    return std::make_unique<cuda::KernelRun>(std::move(bucket), std::move(calls));
+  return std::make_unique<cuda::StreamRun>(std::move(bucket), std::move(calls));
 }
 
 std::unique_ptr<Execution> Engine::MakeExchangeRun(ProcessSet& set, const Running& running,

@@ -9,6 +9,8 @@
 namespace horoacc::schedule {
 namespace {
 
+constexpr std::string_view kOfGpus = "gpu_";
+
 template <typename Number>
 std::optional<Number> NumberIn(std::string_view text) {
   Number number{};
@@ -44,7 +46,7 @@ Result<MeasuredTable> MeasuredTable::Parse(std::string_view text) {
       ranks.push_back(local.value_or(0));
     }
     if (!counted || !bytes || !seconds || !std::isfinite(*seconds) || *seconds <= 0 ||
-        !FindAlgorithm(name).ok()) {
+        !(FindAlgorithm(name).ok() || name.starts_with(kOfGpus))) {
       return MakeError(ErrorKind::kInvalid, "'" + row + "' is no measurement");
     }
     table.points_[{name, std::move(ranks)}].push_back({*bytes, *seconds});
@@ -53,13 +55,22 @@ Result<MeasuredTable> MeasuredTable::Parse(std::string_view text) {
   return table;
 }
 
+bool MeasuredTable::Has(std::string_view name) const {
+  return std::ranges::any_of(points_, [&](const auto& row) { return row.first.first == name; });
+}
+
+const std::vector<MeasuredTable::Point>& MeasuredTable::Of(
+    std::string_view name, const std::vector<uint32_t>& ranks) const {
+  static const std::vector<Point> kNone;
+  const auto found = points_.find({std::string(name), ranks});
+  return found == points_.end() ? kNone : found->second;
+}
+
 const std::vector<MeasuredTable::Point>& MeasuredTable::Of(std::string_view algorithm,
                                                            const Topology& topology) const {
-  static const std::vector<Point> kNone;
   std::vector<uint32_t> ranks;
   for (uint32_t host = 0; host < topology.hosts(); ++host) ranks.push_back(topology.local(host));
-  const auto found = points_.find({std::string(algorithm), std::move(ranks)});
-  return found == points_.end() ? kNone : found->second;
+  return Of(algorithm, ranks);
 }
 
 }  // namespace horoacc::schedule

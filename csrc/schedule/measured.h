@@ -17,7 +17,8 @@ class MeasuredTable {
  public:
   MeasuredTable() = default;
   /// Rows "algorithm@ranks,ranks:bytes=seconds" with ';' between them: the ranks of each host, in
-  /// order. Empty: nothing was measured. kInvalid names the row that is none.
+  /// order. Modes of GPUs are `gpu_...`, with the ranks of each GPU. Empty: nothing was measured.
+  /// kInvalid names the row that is none.
   static Result<MeasuredTable> Parse(std::string_view text);
 
   struct Point {
@@ -27,6 +28,11 @@ class MeasuredTable {
   /// By size, ascending; empty if it was not measured on hosts like these.
   [[nodiscard]] const std::vector<Point>& Of(std::string_view algorithm,
                                              const Topology& topology) const;
+  [[nodiscard]] const std::vector<Point>& Of(std::string_view name,
+                                             const std::vector<uint32_t>& ranks) const;
+
+  /// Something was measured under this name, on whatever hosts.
+  [[nodiscard]] bool Has(std::string_view name) const;
 
  private:
   using Key = std::pair<std::string, std::vector<uint32_t>>;

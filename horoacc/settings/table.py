@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from horoacc.settings.core_rows import CORE_ROWS
+from horoacc.settings.gpu_rows import GPU_ROWS
 from horoacc.settings.python_rows import PYTHON_ROWS
 from horoacc.settings.setting import BuildVariable, Setting
 
-TABLE: tuple[Setting, ...] = (*CORE_ROWS, *PYTHON_ROWS)
+TABLE: tuple[Setting, ...] = (*CORE_ROWS, *GPU_ROWS, *PYTHON_ROWS)
 
 # Read by setup.py, which cannot import this package, and by horoacc/ops_build.py.
 BUILD: tuple[BuildVariable, ...] = (

@@ -5,8 +5,10 @@
 #include <thread>
 
 #include "execute/cuda/bucket.h"
+#include "execute/cuda/cuda_library.h"
 #include "execute/cuda/kernel_programs.h"
-#include "execute/cuda/mode.h"
+#include "execute/cuda/mode_by_size.h"
+#include "execute/cuda/shares.h"
 #include "gpu_calls.h"
 
 namespace horoacc::testing {
@@ -27,15 +29,15 @@ ha_cuda_traits But(ha_cuda_traits traits, int ha_cuda_traits::* what, int value 
   return traits;
 }
 
-TEST(the_choice_is_the_first_mode_that_room_can) {
+TEST(the_choice_is_the_first_mode_that_all_ranks_can) {
   using Ranks = std::vector<ha_cuda_traits>;
-  const auto chosen = [](GpuMode wanted, const Ranks& ranks, bool room = true) {
-    const auto mode = cuda::ChooseMode(wanted, ranks, room);
+  const auto chosen = [](GpuMode wanted, const Ranks& ranks) {
+    const auto mode = cuda::ChooseMode(wanted, ranks);
     CHECK(mode.ok());
     return mode.value();
   };
-  const auto refused = [](GpuMode wanted, const Ranks& ranks, const char* why, bool room = true) {
-    const auto mode = cuda::ChooseMode(wanted, ranks, room);
+  const auto refused = [](GpuMode wanted, const Ranks& ranks, const char* why) {
+    const auto mode = cuda::ChooseMode(wanted, ranks);
     CHECK(!mode.ok());
     CHECK_EQ(mode.error().kind, ErrorKind::kConfig);
     CHECK(mode.error().message.find(why) != std::string::npos);
@@ -60,13 +62,11 @@ TEST(the_choice_is_the_first_mode_that_room_can) {
   // Kernels that wait for each other must all be there.
   CHECK_EQ(chosen(GpuMode::kKernel, two_gpus), GpuMode::kKernel);
   refused(GpuMode::kKernel, one_gpu, "'gpu_mode' cannot be 'kernel': ranks 0 and 1 of the process");
-  refused(GpuMode::kKernel, two_gpus, "two process sets can have", false);
   refused(GpuMode::kKernel, {Traits(1), Traits(2, 0)}, "cannot open memory of the GPU of rank 1");
   refused(GpuMode::kKernel, {Traits(1), But(Traits(2), &ha_cuda_traits::processors, 0)},
           "rank 1 of the process set cannot promise");
   const auto own = [](unsigned char gpu) { return But(Traits(gpu), &ha_cuda_traits::exclusive); };
   CHECK_EQ(chosen(GpuMode::kAuto, {own(1), own(2)}), GpuMode::kKernel);
-  CHECK_EQ(chosen(GpuMode::kAuto, {own(1), own(2)}, false), GpuMode::kStream);
   CHECK_EQ(chosen(GpuMode::kAuto, {own(1), Traits(2)}), GpuMode::kStream);
   const ha_cuda_traits shared = But(Traits(1), &ha_cuda_traits::concurrent);
   CHECK_EQ(chosen(GpuMode::kKernel, {shared, shared}), GpuMode::kKernel);
@@ -74,6 +74,36 @@ TEST(the_choice_is_the_first_mode_that_room_can) {
   refused(GpuMode::kKernel, Ranks(51, shared), "fewer processors than their kernels need");
   CHECK_EQ(cuda::KernelBlocks(std::vector{Traits(1), Traits(2)}), 32U);
   CHECK_EQ(cuda::KernelBlocks(std::vector{shared, shared, Traits(2), shared}), 16U);
+}
+
+TEST(what_was_measured_on_such_gpus_is_chosen_by_size) {
+  using cuda::ModeBySize;
+  const auto table = schedule::MeasuredTable::Parse(
+      "gpu_leader@2:1000=2;gpu_leader@2:100000=2;gpu_leader@2:10000000=2;"
+      "gpu_stream@2:1000=3;gpu_stream@2:100000=1.5;gpu_stream@2:10000000=1;"
+      "gpu_nccl@2:100000=1;gpu_nccl@2:50=0.1;gpu_stream@1,1:1000=1;gpu_nccl@1,1:1000=0.5");
+  CHECK(table.ok());
+  CHECK(table.value().Has("gpu_nccl") && !table.value().Has("gpu_kernel"));
+  const std::vector<uint32_t> together = {2};
+  const std::vector others = {GpuMode::kStream, GpuMode::kNccl};
+  ModeBySize modes(GpuMode::kLeader, others, table.value(), together);
+  CHECK_EQ(modes.For(0), GpuMode::kLeader);
+  CHECK_EQ(modes.For(9999), GpuMode::kLeader);
+  CHECK_EQ(modes.For(10000), GpuMode::kNccl);
+  CHECK_EQ(modes.For(999999), GpuMode::kNccl);
+  CHECK_EQ(modes.For(1000000), GpuMode::kStream);
+  CHECK_EQ(modes.For(uint64_t{1} << 40), GpuMode::kStream);
+  CHECK(modes.Has(GpuMode::kNccl) && modes.Has(GpuMode::kLeader) && !modes.Has(GpuMode::kKernel));
+  modes.Drop(GpuMode::kNccl);
+  CHECK_EQ(modes.For(10000), GpuMode::kLeader);
+  CHECK(!modes.Has(GpuMode::kNccl));
+  // Others are taken only where the usual mode was measured on GPUs like these.
+  const std::vector<uint32_t> apart = {1, 1};
+  CHECK_EQ(ModeBySize(GpuMode::kStream, others, table.value(), apart).For(1), GpuMode::kNccl);
+  CHECK_EQ(ModeBySize(GpuMode::kLeader, others, table.value(), apart).For(1), GpuMode::kLeader);
+  CHECK(cuda::RanksOfGpus(std::vector{Traits(1), Traits(2), Traits(1)}) ==
+        (std::vector<uint32_t>{2, 1}));
+  CHECK(!schedule::MeasuredTable::Parse("leader@2:1000=2").ok());
 }
 
 TEST(a_bucket_is_cut_into_windows_that_hold_all_of_it_once) {
@@ -162,6 +192,30 @@ void ReduceByKernels(Engine& engine, int rank, const std::vector<size_t>& counts
     bytes += 4 * count;
   }
   CHECK_EQ(engine.counters().gpu_kernel_bytes.load(), bytes);
+}
+
+// The others free their memory once they are told that nobody has it open.
+TEST(what_a_stream_still_uses_is_not_said_to_be_closed) {
+  const auto plugin = cuda::LoadCudaPlugin({.driver = "", .plugin = FAKE_CUDA});
+  CHECK(plugin.ok());
+  const auto gpu = cuda::Gpu::Open(*plugin.value(), 0);
+  CHECK(gpu.ok());
+  struct alignas(4096) Page {
+    cuda::TeamWords words[4096 / sizeof(cuda::TeamWords)];
+  };
+  const auto page = std::make_unique<Page>();
+  cuda::TeamCard cards[2];
+  cuda::Shares shares(gpu.value(), {cards, page->words, 2}, 0, {false, false},
+                      [](uint32_t) { return false; });
+  CHECK(shares.Offer(4096, true).ok());
+  CHECK(shares.PinWords().ok());
+  auto* const word = reinterpret_cast<uint32_t*>(&page->words[1].packed);
+  CHECK(gpu.value()->Call(&ha_cuda_plugin::await_word, shares.stream(), word, 1U).ok());
+  shares.Close();
+  CHECK_EQ(cards[0].closed.load(), 0U);
+  page->words[1].packed.store(1);
+  shares.Close();
+  CHECK_EQ(cards[0].closed.load(), 1U);
 }
 
 // One-shot, two-shot and direct, and the same again: calls of one program.

@@ -65,7 +65,7 @@ class FakeGpu:
         """Streams that wait for an event or a word by now."""
         return int(self._cuda.fake_cuda_waits())
 
-    def _current_stream(self, device: int) -> types.SimpleNamespace:
+    def _current_stream(self, device: int = 0) -> types.SimpleNamespace:
         return types.SimpleNamespace(cuda_stream=self._torch.fake_torch_stream(device))
 
     @contextlib.contextmanager

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 
 import fake_gpu
 import numpy as np
@@ -190,27 +191,53 @@ def test_what_is_impossible_is_refused_on_all_ranks(why: str) -> None:
     assert hvd.allreduce(torch.ones(3), op=hvd.Sum).tolist() == [2.0] * 3
 
 
-@pytest.mark.only_ranks(2)
-@pytest.mark.parametrize("env", [pytest.param(KERNEL, id="kernel")])
-def test_only_sets_of_all_ranks_have_kernels() -> None:
-    fake_gpu.install()
-    own = hvd.add_process_set([1])
-    if own.included():
-        with pytest.raises(ConfigError, match="of all ranks of the job each"):
-            hvd.allreduce(torch.ones(40).to("cuda"), op=hvd.Sum, process_set=own)
-    hvd.remove_process_set(own)
-    assert hvd.allreduce(torch.ones(40).to("cuda"), op=hvd.Sum).cpu().tolist() == [2.0] * 40
-
-
-@pytest.mark.only_ranks(2)
-@pytest.mark.parametrize("env", [*SETS, pytest.param(NCCL, id="nccl")])
+@pytest.mark.only_ranks(4)
+@pytest.mark.parametrize("env", [*MODES, pytest.param(NCCL, id="nccl")])
 def test_process_sets_have_teams_of_their_own() -> None:
     fake_gpu.install()
-    for _ in range(3):
-        own = hvd.add_process_set([1])
+    for _ in range(2):
+        own = hvd.add_process_set([1, 3])
         for ranks in (own, hvd.global_process_set):
             if not ranks.included():
                 continue
+            before = reduced(os.environ["HOROACC_GPU_MODE"])
             found = hvd.allreduce(torch.ones(40_000).to("cuda"), op=hvd.Sum, process_set=ranks)
             assert found.cpu().tolist() == [float(ranks.size())] * 40_000
+            assert reduced(os.environ["HOROACC_GPU_MODE"]) - before == 160_000
         hvd.remove_process_set(own)
+
+
+ONE_QUEUE = {"FAKE_CUDA_ONE_QUEUE": "1"}
+
+
+@pytest.mark.only_ranks(2)
+@pytest.mark.parametrize(
+    "env",
+    [
+        pytest.param({**STREAM, **ONE_QUEUE}, id="stream"),
+        pytest.param({**KERNEL, **ONE_QUEUE}, id="kernel"),
+        pytest.param({**NCCL, **ONE_QUEUE}, id="nccl"),
+    ],
+)
+def test_sets_at_work_at_once_share_a_hardware_queue() -> None:
+    fake_gpu.install()
+    if not dist.is_initialized():
+        dist.init_process_group("cpu:horoacc,cuda:horoacc")
+    groups = [dist.new_group(range(hvd.size())) for _ in range(3)]
+    draw = np.random.default_rng(hvd.rank())
+    before = reduced(os.environ["HOROACC_GPU_MODE"])
+    rounds = 12
+    for step in range(rounds):
+        given = [torch.full((3000,), hvd.rank() + step + k, dtype=torch.float32).to("cuda")
+                 for k in range(len(groups))]  # fmt: skip
+        works = []
+        for k in draw.permutation(len(groups)):  # every rank in an order of its own
+            time.sleep(float(draw.uniform(0, 2e-3)))
+            works.append(dist.all_reduce(given[k], group=groups[k], async_op=True))
+        for work in works:
+            work.wait()
+        for k, tensor in enumerate(given):
+            assert tensor.cpu().tolist() == [2.0 * (step + k) + 1] * 3000
+    assert reduced(os.environ["HOROACC_GPU_MODE"]) - before == rounds * len(groups) * 12_000
+    for group in groups:
+        dist.destroy_process_group(group)

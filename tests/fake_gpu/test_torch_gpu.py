@@ -210,6 +210,70 @@ def test_every_call_of_torch_distributed() -> None:
         dist.barrier()
 
 
+@pytest.mark.only_ranks(2, 3)
+@pytest.mark.parametrize("env", [CPU_REDUCE, pytest.param({}, id="leader")])
+def test_every_other_call() -> None:
+    fake_gpu.install()
+    if not dist.is_initialized():
+        dist.init_process_group("cpu:horoacc,cuda:horoacc")
+    rank, size, shape = hvd.rank(), hvd.size(), (3, 7)
+    last = size - 1
+    # To one rank, and from one.
+    mine = on_gpu(rank, shape)
+    dist.reduce(mine, last, op=dist.ReduceOp.MAX)
+    if rank == last:
+        assert torch.equal(mine.cpu(), torch.stack(every(shape)).amax(0))
+    parts = [torch.empty(shape, device="cuda") for _ in range(size)] if rank == last else None
+    dist.gather(on_gpu(rank, shape), parts, dst=last)
+    for part, wanted in zip(parts or (), every(shape), strict=parts is not None):
+        assert torch.equal(part.cpu(), wanted)
+    taken = torch.empty(shape, device="cuda")
+    dist.scatter(taken, [on_gpu(r, shape) for r in range(size)] if rank == last else None, src=last)
+    assert torch.equal(taken.cpu(), values(rank, shape))
+    # Lists of tensors.
+    dist.reduce_scatter(taken, [on_gpu(rank + r, shape) for r in range(size)])
+    everybody = [values(r + rank, shape) for r in range(size)]
+    assert torch.equal(taken.cpu(), torch.stack(everybody).sum(0))
+    uneven = [torch.empty(r + 1, device="cuda") for r in range(size)]
+    dist.all_to_all(uneven, [on_gpu(rank, (rank + 1,)) for _ in range(size)])
+    for r, part in enumerate(uneven):
+        assert torch.equal(part.cpu(), values(r, (r + 1,)))
+    pair = [on_gpu(rank, shape), on_gpu(rank, (5,))]
+    dist.all_reduce_coalesced(pair)
+    assert torch.equal(pair[0].cpu(), total(shape)) and torch.equal(pair[1].cpu(), total((5,)))
+    objects: list[Any] = [None] * size
+    dist.all_gather_object(objects, {"rank": rank})
+    assert objects == [{"rank": r} for r in range(size)]
+    if rank < 2:
+        got = torch.empty(shape, device="cuda")
+        for work in dist.batch_isend_irecv([dist.P2POp(dist.isend, on_gpu(rank, shape), 1 - rank),
+                                            dist.P2POp(dist.irecv, got, 1 - rank)]):  # fmt: skip
+            work.wait()
+        assert torch.equal(got.cpu(), values(1 - rank, shape))
+    # Horovod's.
+    for found, at in zip(hvd.grouped_allgather([on_gpu(rank, shape), on_gpu(rank, (2,))]),
+                         (shape, (2,)), strict=True):  # fmt: skip
+        assert torch.equal(found.cpu(), torch.cat(every(at)))
+    rows = (2 * size, 3)
+    for found in hvd.grouped_reducescatter([on_gpu(rank, rows), on_gpu(rank, rows)], op=hvd.Sum):
+        assert torch.equal(found.cpu(), total(rows)[2 * rank : 2 * rank + 2])
+    splits = [r + 1 for r in range(size)]
+    given = on_gpu(rank, (sum(splits), 2))
+    swapped, counts = hvd.alltoall(given, splits)
+    first = sum(splits[:rank])
+    assert counts.tolist() == [rank + 1] * size
+    pieces = [values(r, (sum(splits), 2))[first : first + rank + 1] for r in range(size)]
+    assert torch.equal(swapped.cpu(), torch.cat(pieces))
+    assert hvd.allreduce(on_gpu(rank, shape), op=hvd.Adasum).is_cuda
+    half = hvd.allreduce(on_gpu(rank, shape), op=hvd.Sum, compression=hvd.Compression.fp16)
+    assert half.dtype == torch.float32 and torch.equal(half.cpu(), total(shape))
+    assert hvd.broadcast_object(rank, last) == last
+    if rank == 0:
+        alone = hvd.allreduce(on_gpu(rank, shape), op=hvd.Sum, name="joined")
+        assert torch.equal(alone.cpu(), values(0, shape))
+    assert 0 <= hvd.join() < size
+
+
 @pytest.mark.only_ranks(2)
 def test_what_is_checked_on_a_gpu() -> None:
     fake_gpu.install()

@@ -7,6 +7,7 @@ A part is the name of a function below.
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import statistics
@@ -28,6 +29,8 @@ OPS = {"sum": hvd.Sum, "average": hvd.Average, "min": hvd.Min, "max": hvd.Max,
 DTYPES = (torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.float16,
           torch.bfloat16, torch.float32, torch.float64)  # fmt: skip
 COUNTS = (1, 1000, 262_147)
+SIZES = (1, 16, 64, 256)
+"""MiB."""
 RESNET_50 = [9408, *[16384] * 8, *[36864] * 4, *[65536] * 12, *[147456] * 6, *[262144] * 20,
              *[589824] * 8, *[1048576] * 12, *[2359296] * 4, 2048000, 1000]  # fmt: skip
 GPT_2_SMALL = [38597376, 786432, *[1769472, 2304, 589824, 768, 2359296, 3072, 2359296, 768] * 12]
@@ -95,7 +98,7 @@ def movements_are_exact() -> None:
     dist.reduce_scatter_tensor(shard, mine)
     assert torch.equal(shard.cpu(), total[part])
     moved = horoacc.counters()["gpu_moved_bytes"] - before
-    on_gpus = os.environ.get("HOROACC_GPU_MODE", "auto") != "cpu_reduce"
+    on_gpus = _mode() != "cpu_reduce"
     if size > 1:
         assert moved == ((size + 2) * mine.nbytes if on_gpus else 0), moved
 
@@ -110,7 +113,7 @@ def streams_are_kept() -> None:
                 slow = slow * 1.0 + step
             handle = hvd.allreduce_async(slow, op=hvd.Sum, name="slow")
             result = hvd.synchronize(handle) - hvd.size() * (1 + 20 * step)
-        assert float(result.abs().max()) == 0.0, step
+            assert float(result.cpu().abs().max()) == 0.0, step
 
 
 def training_is_the_same() -> None:
@@ -143,10 +146,10 @@ def training_is_the_same() -> None:
 
 def the_mode_is_used() -> None:
     """The mode that was ordered reduces, and only in CPU-Reduce anything goes to the host."""
-    mode = os.environ.get("HOROACC_GPU_MODE", "auto")
+    mode = _mode()
     before = horoacc.counters()
     found = hvd.allreduce(torch.ones(MIB, device=device()), op=hvd.Sum)
-    assert float((found - hvd.size()).abs().max()) == 0.0
+    assert float((found.cpu() - hvd.size()).abs().max()) == 0.0
     after = horoacc.counters()
     moved = {name: after[f"gpu_{name}bytes"] - before[f"gpu_{name}bytes"]
              for name in ("leader_", "stream_", "kernel_", "nccl_", "")}  # fmt: skip
@@ -183,6 +186,7 @@ def a_killed_rank_releases_the_others() -> None:
         hvd.allreduce(tensor, name="second")
     except hvd.HorovodInternalError as error:
         seconds = time.monotonic() - begin
+        _figure(what="released", mode=_mode(), ranks=hvd.size(), s=round(seconds, 2))
         print(f"released after {seconds:.2f} s: {error}", flush=True)
         os._exit(0 if seconds < 5 else 1)
     os._exit(1)
@@ -200,6 +204,20 @@ def _median_seconds(body: Callable[[], None], rounds: int = 7) -> float:
     return statistics.median(times[1:])
 
 
+def _mode() -> str:
+    return os.environ.get("HOROACC_GPU_MODE", "auto")
+
+
+def _figure(**row: object) -> None:
+    """A line that tests/gpu/bounds.py reads."""
+    print(json.dumps(row), flush=True)
+
+
+def _first_says(**row: object) -> None:
+    if hvd.rank() == 0:
+        _figure(**row)
+
+
 def _say(text: str) -> None:
     if hvd.rank() == 0:
         print(text, flush=True)
@@ -207,9 +225,9 @@ def _say(text: str) -> None:
 
 def times_of_allreduce() -> None:
     """The bytes of a rank a second, against both ways of the bus used at once in the same run."""
-    for mib in (1, 16, 64, 256):
+    for mib in SIZES:
         tensors = [torch.ones(mib * MIB // 32, device=device()) for _ in range(8)]
-        pinned = [torch.ones(mib * MIB // 32, pin_memory=True) for _ in range(16)]
+        pinned = [torch.ones(mib * MIB // 32).pin_memory() for _ in range(16)]
         back = [torch.empty_like(tensor) for tensor in tensors]
         one = torch.ones(mib * MIB // 4, device=device())
         there, here = torch.cuda.Stream(device()), torch.cuda.Stream(device())
@@ -229,10 +247,15 @@ def times_of_allreduce() -> None:
         copy = _median_seconds(both_ways)
         split = _median_seconds(many)
         whole = _median_seconds(lambda one=one: hvd.allreduce_(one, name="one"))  # type: ignore[misc]
-        rate = mib * MIB / 1e9
-        _say(f"{mib:4d} MiB, {hvd.size()} ranks: both ways {rate / copy:6.2f} GB/s; allreduce of "
-             f"8 parts {rate / split:6.2f} GB/s ({copy / split:4.0%}), of one tensor "
-             f"{rate / whole:6.2f} GB/s ({copy / whole:4.0%})")  # fmt: skip
+        for parts, spent in ((8, split), (1, whole)):
+            _first_says(
+                what="allreduce", mode=_mode(), ranks=hvd.size(), MiB=mib, parts=parts,
+                ms=round(spent * 1e3, 3), **{
+                    "GB/s": round(mib * MIB / 1e9 / spent, 2),
+                    "both ways GB/s": round(mib * MIB / 1e9 / copy, 2),
+                    "of both ways": round(copy / spent, 3),
+                },
+            )  # fmt: skip
 
 
 def times_of_small_allreduce() -> None:
@@ -245,12 +268,13 @@ def times_of_small_allreduce() -> None:
                 hvd.allreduce_(tensor, name="small")
 
         micros = _median_seconds(twenty) / 20 * 1e6
-        _say(f"{4 * count / 1024:6.0f} KiB, {hvd.size()} ranks: {micros:8.1f} µs")
+        _first_says(what="small allreduce", mode=_mode(), ranks=hvd.size(), KiB=count // 256,
+                    us=round(micros, 1))  # fmt: skip
 
 
 def times_of_the_leaders_bound() -> None:
-    """One rank after the other copies as much as mode L must move: 2 N S, without its packing."""
-    for mib in (64, 256):
+    """One rank alone copies what mode L must move: 2 N S, and 6 N S with packing and unpacking."""
+    for mib in [size for size in SIZES if size >= 64] or SIZES:
         tensor = torch.ones(mib * MIB // 4, device=device())
         other = torch.empty_like(tensor)
 
@@ -259,10 +283,14 @@ def times_of_the_leaders_bound() -> None:
                 for _ in range(hvd.size()):
                     other.copy_(tensor)
 
-        copies = _median_seconds(bound)
+        copies = float(hvd.broadcast(torch.tensor(_median_seconds(bound)), 0))
         whole = _median_seconds(lambda tensor=tensor: hvd.allreduce_(tensor, name="bound"))  # type: ignore[misc]
-        _say(f"{mib:4d} MiB, {hvd.size()} ranks: bound {copies * 1e3:.3f} ms, allreduce "
-             f"{whole * 1e3:.3f} ms ({copies / whole:4.0%})")  # fmt: skip
+        _first_says(
+            what="leader", ranks=hvd.size(), MiB=mib, ms=round(whole * 1e3, 3), **{
+                "2NS ms": round(copies * 1e3, 3), "of 2NS": round(copies / whole, 3),
+                "of 6NS": round(3 * copies / whole, 3),
+            },
+        )  # fmt: skip
 
 
 class _Weights(torch.nn.Module):
@@ -294,8 +322,9 @@ def times_of_steps() -> None:
             model(factor).backward()  # noqa: B023 - called before the next model
 
         both = _median_seconds(step)
-        _say(f"{name}, {4 * sum(sizes) / 1e6:.0f} MB of gradients, {hvd.size()} ranks: "
-             f"{both * 1e3:.1f} ms, {_median_seconds(alone) * 1e3:.1f} ms alone")  # fmt: skip
+        _first_says(what="step", model=name, mode=_mode(), ranks=hvd.size(),
+                    MB=round(4 * sum(sizes) / 1e6), ms=round(both * 1e3, 1),
+                    **{"ms alone": round(_median_seconds(alone) * 1e3, 1)})  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -15,9 +15,15 @@ from pathlib import Path
 
 import torch
 from kernels import OPS, TYPES, Kernels
+from torch.profiler import ProfilerActivity, profile
 
 MIB = 1 << 20
 GPU = "cuda"
+TENSORS = 2000
+SHAPES = ((1, 0), (1000, 0), (4099, 1), (70001, 3))
+"""Elements, and how far the first one is from what is aligned."""
+SIZES = (64, 256)
+"""MiB."""
 
 
 def tree(values: list[torch.Tensor], op: str) -> torch.Tensor:
@@ -75,7 +81,7 @@ def reduce_is_exact(kernels: Kernels) -> None:
             if kind == torch.bool and op == "average":
                 continue
             for ranks in (1, 2, 3, 4, 5, 8, 16):
-                for count, shift in ((1, 0), (1000, 0), (4099, 1), (70001, 3)):
+                for count, shift in SHAPES:
                     inputs = [values(kind, count + shift, 9 * r + count) for r in range(ranks)]
                     want = expected([x[shift:] for x in inputs], op)
                     given = [x.to(GPU) for x in inputs]
@@ -98,8 +104,8 @@ def factors_are_exact(kernels: Kernels) -> None:
 
 
 def pack_is_exact(kernels: Kernels) -> None:
-    """2000 tensors of odd lengths into one buffer and back, copied, scaled and cast."""
-    lengths = [1 + 37 * i % 1013 for i in range(2000)]
+    """Many tensors of odd lengths into one buffer and back, copied, scaled and cast."""
+    lengths = [1 + 37 * i % 1013 for i in range(TENSORS)]
     for kind, fused in (
         (torch.float32, torch.float32), (torch.float32, torch.float16),
         (torch.float32, torch.bfloat16), (torch.float16, torch.float32), (torch.int64, torch.int64),
@@ -129,7 +135,7 @@ def nonfinite_is_counted(kernels: Kernels) -> None:
     counter = torch.zeros(1, dtype=torch.int64, device=GPU)
     kernels.pack(kernels.batch([source], [out]), source.dtype, out.dtype, 1.0, counter)
     assert int(counter) == 100 + 50 + 20, int(counter)
-    assert int((~out.isfinite()).sum()) == int(counter)
+    assert int((~out.cpu().isfinite()).sum()) == int(counter)
 
 
 def milliseconds(call: Callable[[int], None], calls: int = 20) -> float:
@@ -159,12 +165,28 @@ def figure(name: str, moved: float, spent: float, roof: float, **more: object) -
     print(json.dumps({**row, "of copy": round(rate / roof, 3), **more}), flush=True)
 
 
+def launches_of_a_pack(kernels: Kernels) -> None:
+    """Kernels that one pack of many tensors launches, as the profiler counts them."""
+    given = [torch.ones(1 + k % 100, device=GPU) for k in range(TENSORS)]
+    out = [torch.empty_like(tensor) for tensor in given]
+    table = kernels.batch(given, out)
+    kernels.pack(table, torch.float32, torch.float32)
+    torch.cuda.synchronize()
+    with profile(activities=[ProfilerActivity.CUDA]) as seen:
+        kernels.pack(table, torch.float32, torch.float32)
+        torch.cuda.synchronize()
+    names = [event.name for event in seen.events() if "Pack" in event.name]
+    assert names, "the profiler saw no kernel"
+    print(json.dumps({"what": "launches", "tensors": TENSORS, "kernels": len(names)}), flush=True)
+    assert len(names) == 1, names
+
+
 def times_of_pack(kernels: Kernels) -> None:
-    """64 and 256 MiB in 1, 161 and 2000 tensors, copied and cast."""
+    """Large buckets in 1, 161 and 2000 tensors, copied and cast."""
     roof = copy_bandwidth()
     print(json.dumps({"what": "copy", "GB/s": round(roof / 1e9, 1)}), flush=True)
-    for mib in (64, 256):
-        for tensors in (1, 161, 2000):
+    for mib in SIZES:
+        for tensors in (1, 161, TENSORS):
             for fused in (torch.float32, torch.bfloat16):
                 each = mib * MIB // 4 // tensors
                 sets = []
@@ -182,29 +204,29 @@ def times_of_pack(kernels: Kernels) -> None:
 
 
 def times_of_reduce(kernels: Kernels) -> None:
-    """64 MiB from N sources into 1 and into N destinations."""
+    """N sources into 1 and into N destinations; the latter is what mode L's leader launches."""
     roof = copy_bandwidth()
-    for kind in (torch.float32, torch.bfloat16, torch.float16):
-        for ranks in (2, 3, 4, 8, 16):
-            count = 64 * MIB // kind.itemsize
-            sources = [torch.ones(count, dtype=kind, device=GPU) for _ in range(ranks)]
-            out = [torch.empty_like(sources[0])]
-            name = str(kind).removeprefix("torch.")
-            spent = milliseconds(lambda _, s=sources, o=out: kernels.reduce(s, o, "max"), 5)
-            figure("reduce", 64 * MIB * (ranks + 1), spent, roof, type=name, ranks=ranks, op="max")
-            spent = milliseconds(lambda _, s=sources, o=out: kernels.reduce(s, o))
-            figure("reduce", 64 * MIB * (ranks + 1), spent, roof, type=name, ranks=ranks)
-            spent = milliseconds(lambda _, s=sources: kernels.reduce(s, s, "average"))
-            figure("reduce to all", 128 * MIB * ranks, spent, roof, type=name, ranks=ranks)
+    for mib in SIZES:
+        for kind in (torch.float32, torch.bfloat16, torch.float16):
+            for ranks in (2, 3, 4, 8) if mib == SIZES[0] else (2, 4, 8):
+                count = mib * MIB // kind.itemsize
+                sources = [torch.ones(count, dtype=kind, device=GPU) for _ in range(ranks)]
+                out = [torch.empty_like(sources[0])]
+                more = {"type": str(kind).removeprefix("torch."), "ranks": ranks, "MiB": mib}
+                spent = milliseconds(lambda _, s=sources, o=out: kernels.reduce(s, o), 5)
+                figure("reduce", mib * MIB * (ranks + 1), spent, roof, **more)
+                spent = milliseconds(lambda _, s=sources: kernels.reduce(s, s, "average"), 5)
+                figure("reduce to all", 2 * mib * MIB * ranks, spent, roof, **more)
+                del sources, out
 
 
 def times_of_launches(kernels: Kernels) -> None:
     """What a call costs the host, and the GPU, if there is nothing to do."""
     few = [torch.ones(16, device=GPU) for _ in range(8)]
-    many = [torch.ones(16, device=GPU) for _ in range(2000)]
-    buffer = torch.empty(2000 * 16, device=GPU)
+    many = [torch.ones(16, device=GPU) for _ in range(TENSORS)]
+    buffer = torch.empty(TENSORS * 16, device=GPU)
     parts = list(buffer.split(16))
-    tables = {8: kernels.batch(few, parts[:8]), 2000: kernels.batch(many, parts)}
+    tables = {8: kernels.batch(few, parts[:8]), TENSORS: kernels.batch(many, parts)}
     calls = [("reduce of 2", lambda _: kernels.reduce(few[:2], few[:1]))]
     for size, table in tables.items():
         pack = (f"pack of {size}", lambda _, t=table: kernels.pack(t, torch.float32, torch.float32))
@@ -220,8 +242,8 @@ def times_of_launches(kernels: Kernels) -> None:
 
 
 PARTS = (
-    reduce_is_exact, factors_are_exact, pack_is_exact, nonfinite_is_counted, times_of_pack,
-    times_of_reduce, times_of_launches,
+    reduce_is_exact, factors_are_exact, pack_is_exact, nonfinite_is_counted, launches_of_a_pack,
+    times_of_pack, times_of_reduce, times_of_launches,
 )  # fmt: skip
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,6 +13,8 @@ TYPES = {
     torch.bool: 0, torch.uint8: 1, torch.int8: 2, torch.int16: 3, torch.int32: 4, torch.int64: 5,
     torch.float16: 6, torch.bfloat16: 7, torch.float32: 8, torch.float64: 9,
 }  # fmt: skip
+_CONTRACT = Path(__file__).resolve().parents[2] / "csrc/execute/cuda/cuda_plugin.h"
+_VERSION = re.compile(r"#define HA_CUDA_PLUGIN_VERSION (\d+)")
 OPS = {"average": 0, "sum": 1, "min": 3, "max": 4, "product": 5}
 
 
@@ -65,9 +68,11 @@ class Kernels:
 
     def __init__(self, library: Path, device: int = 0) -> None:
         loaded = ctypes.CDLL(str(library))
-        loaded.horoacc_cuda_plugin_v3.restype = ctypes.POINTER(_Table)
-        self._table = loaded.horoacc_cuda_plugin_v3().contents
-        assert self._table.version == 3
+        version = int(_VERSION.findall(_CONTRACT.read_text())[0])
+        entry = getattr(loaded, f"horoacc_cuda_plugin_v{version}")
+        entry.restype = ctypes.POINTER(_Table)
+        self._table = entry().contents
+        assert self._table.version == version
         self._error = _Error()
         self._self = ctypes.c_void_p()
         self._check(self._table.open(ctypes.byref(self._self), device, ctypes.byref(self._error)))

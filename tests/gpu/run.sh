@@ -1,113 +1,138 @@
 #!/usr/bin/env bash
 # Builds, checks and times what HoroACC has for GPUs, on a machine with a GPU, CUDA 13 (nvcc), Python
-# 3.10 or newer and torch 2.10 or newer. Needs neither network, MPI nor an installed HoroACC.
+# 3.10 or newer with its headers, and torch 2.10 or newer. Needs neither network, CMake, MPI nor an
+# installed HoroACC.
 #
-#   tests/gpu/run.sh [folder]     everything that is said goes to the folder too (build/gpu)
+#   tests/gpu/run.sh [--resume] [folder]
 #
-# A part that fails does not end the others; the last lines say which ones did. TensorFlow is checked
-# where there is one that uses the GPU, for PYTHON or for TENSORFLOW_PYTHON (another interpreter of
-# the same version, if torch and TensorFlow are not installed together); else the last lines say that
-# it was not.
+# It builds in the folder (build/gpu), and writes there, and to $OUT if that is set, what every part
+# said, verdicts.txt (PASS, FAIL or NOT CHECKED) and bounds.txt (MET, NOT MET or NOT MEASURED). A part
+# that fails, or takes too long, does not end the others. After SECONDS_IN_ALL (540) no part begins:
+# those that are left are NOT CHECKED, and --resume does them, and those that failed, in another run.
+#
+# TensorFlow is checked where there is one that uses the GPU, for PYTHON or for TENSORFLOW_PYTHON
+# (another interpreter of the same version); NCCL if it can be loaded: NCCL=path, else torch's.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+resume=false
+[ "${1:-}" = --resume ] && resume=true && shift
 out=$(mkdir -p "${1:-build/gpu}" && cd "${1:-build/gpu}" && pwd)
 python=${PYTHON:-$(command -v python3 || command -v python)}
+tensorflow_python=${TENSORFLOW_PYTHON:-$python}
 nvcc=${NVCC:-$(command -v nvcc || echo /usr/local/cuda/bin/nvcc)}
 library=$out/libhoroacc_cuda.so
-verdicts=()
+core=$out/core
+budget=${SECONDS_IN_ALL:-540}
+verdicts=$out/verdicts.txt
+[ "$resume" = true ] || rm -f "$out"/*.txt
+mkdir -p "$core"
+touch "$out/passed.txt"
+: > "$verdicts"
+
+say() {
+  echo "$*" | tee -a "$verdicts"
+  [ -z "${OUT:-}" ] || cp "$out"/*.txt "$OUT"/ 2> /dev/null
+}
 
 # part NAME SECONDS COMMAND ...
 part() {
-  local name=$1 seconds=$2 begin=$SECONDS
+  local name=$1 seconds=$2 begin=$SECONDS left=$((budget - SECONDS)) code
   shift 2
+  if grep -qx "$name" "$out/passed.txt"; then
+    say "PASS $name, in a run before"
+    return 0
+  fi
+  if [ "$left" -le 0 ]; then
+    say "NOT CHECKED $name: no time is left"
+    return 1
+  fi
   echo "=== $name"
-  timeout "$seconds" "$@" 2>&1 | tee "$out/$name.txt"
-  local code=${PIPESTATUS[0]}
-  verdicts+=("$([ "$code" = 0 ] && echo PASS || echo "FAIL($code)") $name, $((SECONDS - begin)) s")
-}
-
-build() {
-  local options=(-std=c++20 -O3 -fmad=false -Icsrc -Xcompiler=-fPIC,-Wall,-Wextra,-fvisibility=hidden
-    -gencode "arch=compute_90,code=[sm_90,compute_90]")
-  local sources=(csrc/execute/cuda/*.cu csrc/execute/cuda/kernel_plan.cc csrc/execute/reduce_plan.cc)
-  local source objects=() jobs=()
-  for source in "${sources[@]}"; do
-    local object
-    object=$out/$(basename "$source").o
-    objects+=("$object")
-    "$nvcc" "${options[@]}" -c "$source" -o "$object" &
-    jobs+=($!)
-  done
-  local job
-  for job in "${jobs[@]}"; do wait "$job" || return 1; done
-  "$nvcc" -shared -cudart static "${objects[@]}" -o "$library"
+  # What a part leaves behind must not disturb the next: it ends with its process group.
+  timeout --kill-after 5 "$((seconds < left ? seconds : left))" "$@" > "$out/$name.txt" 2>&1
+  code=$?
+  tail -n 25 "$out/$name.txt"
+  if [ "$code" = 0 ]; then
+    echo "$name" >> "$out/passed.txt"
+    say "PASS $name, $((SECONDS - begin)) s"
+  else
+    say "FAIL($code) $name, $((SECONDS - begin)) s"
+  fi
+  return "$code"
 }
 
 machine() {
   nvidia-smi
   "$nvcc" --version
+  g++ --version
+  "$python" -c "import sysconfig, pathlib
+headers = pathlib.Path(sysconfig.get_paths()['include'], 'Python.h')
+print(headers, 'is there' if headers.exists() else 'IS MISSING: horoacc cannot be built, its kernels can')"
   "$python" -c "import torch; print(torch.__version__, torch.version.cuda, torch.cuda.get_device_properties(0))"
 }
 
-host_tests() {
-  local test
-  for test in cuda_reduce cuda_pack; do
-    g++ -std=c++20 -O2 -ffp-contract=off -Icsrc -Itests/cpp "tests/cpp/${test}_test.cc" \
-      csrc/execute/cuda/kernel_plan.cc csrc/execute/reduce_plan.cc csrc/base/result.cc \
-      -o "$out/${test}_test" && "$out/${test}_test" || return 1
+# One file: a kernel's, or one of the core (its kernels to the same bits as everywhere).
+compile() {
+  local flags=(-std=c++20 -O3 -fPIC -fvisibility=hidden -Icsrc "-DHOROACC_VERSION=\"$version\"")
+  case $1 in
+    *.cu)
+      "$nvcc" -std=c++20 -O3 -fmad=false -Icsrc -Xcompiler=-fPIC,-Wall,-Wextra,-fvisibility=hidden \
+        -gencode "arch=compute_90,code=[sm_90,compute_90]" -c "$1" -o "$out/$(basename "$1").o"
+      return
+      ;;
+    tests/gpu/*) # nvcc knows where CUDA's headers are
+      "$nvcc" -std=c++20 -O2 -Icsrc -Itests/cpp -Itests/gpu -Xcompiler=-ffp-contract=off -c "$1" \
+        -o "$core/${1//\//.}.o"
+      return
+      ;;
+    */execute/reduce_avx2.cc) flags+=(-mavx2 -mfma -mf16c) ;;
+    */execute/reduce_avx512.cc) flags+=(-mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512vl -mavx512dq) ;;
+  esac
+  case $1 in
+    csrc/execute/*) flags+=(-ffp-contract=off -fno-trapping-math) ;;
+    csrc/api/python*) flags+=(-isystem "$folder/include" -isystem "$headers") ;;
+    tests/cpp/*) flags+=(-Itests/cpp -ffp-contract=off) ;;
+  esac
+  g++ "${flags[@]}" -c "$1" -o "$core/${1//\//.}.o"
+}
+
+# Everything at once, what takes longest first.
+compile_all() {
+  folder=$("$python" -c "import torch; print(torch.__path__[0])")
+  headers=$("$python" -c "import sysconfig; print(sysconfig.get_paths()['include'])")
+  version=$(sed -n 's/.*__version__ = "\(.*\)"/\1/p' horoacc/_version.py)
+  export folder headers version
+  { ls csrc/execute/cuda/*.cu tests/gpu/{check,time}_persistent.cc tests/cpp/cuda_{reduce,pack}_test.cc
+    find csrc/execute csrc/api -name '*.cc'
+    find csrc -name '*.cc' -not -path '*/mpi_plugin/*' -not -path 'csrc/execute/*' -not -path 'csrc/api/*'
+  } | xargs -P "$(nproc)" -I{} bash -c 'compile {}'
+}
+
+plugin() {
+  "$nvcc" -shared -cudart static "$out"/*.cu.o "$core"/csrc.execute.{cuda.kernel_plan,reduce_plan}.cc.o \
+    "$core/csrc.base.result.cc.o" -o "$library"
+}
+
+# The checks and the benchmark of persistent kernels, and the host's of the others, on the core.
+programs() {
+  local program objects
+  mapfile -t objects < <(ls "$core"/csrc.*.o | grep -v 'csrc.api.')
+  for program in gpu.check_persistent gpu.time_persistent cpp.cuda_reduce_test cpp.cuda_pack_test; do
+    "$nvcc" -cudart static "$core/tests.$program.cc.o" "${objects[@]}" -lpthread -ldl -lrt \
+      -o "$out/${program#*.}" || return 1
   done
 }
 
-# The checks and the benchmark of persistent kernels: the core's schedules and compiler, and the plug-in.
-persistent_programs() {
-  local program
-  for program in check_persistent time_persistent; do
-    "$nvcc" -std=c++20 -O2 -Icsrc -Itests/cpp -Itests/gpu -Xcompiler=-ffp-contract=off -cudart static \
-      "tests/gpu/$program.cc" csrc/execute/cuda/{nccl_calls,kernel_{compiler,plan,shapes,trace}}.cc \
-      csrc/execute/reduce_plan.cc csrc/base/result.cc csrc/schedule/{algorithms,cost}.cc \
-      csrc/schedule/generate/*.cc -ldl -o "$out/$program" || return 1
-  done
-}
-
-# NCCL from 2.30 on runs several ranks on one GPU; NCCL=path names one, else torch's is tried.
-nccl=${NCCL:-$("$python" -c "import glob, site; print(next((p for f in site.getsitepackages() \
-  for p in glob.glob(f + '/nvidia/**/libnccl.so.2', recursive=True)), 'libnccl.so.2'))")}
-times_of_persistent() {
-  "$out/time_persistent" "$library" "$nccl"
-}
-
-# The whole of HoroACC without CMake: the core, its Python module (torch brings pybind11) and the ops.
+# The package without CMake: the core, its Python module (torch brings pybind11) and the ops.
 package() {
-  local home=$out/horoacc objects=$out/core
-  rm -rf "$home" && mkdir -p "$objects"
+  local home=$out/horoacc objects
+  rm -rf "$home" "$out/csrc" "$out/torch_ops" "$out/tensorflow_ops"
   cp -r horoacc "$home" && rm -rf "$home/launcher" "$home/lib" "$home"/_core*.so
   cp -r launcher "$home/launcher" && mkdir "$home/lib"
-  rm -rf "$out/csrc" "$out/torch_ops" "$out/tensorflow_ops"
   cp -r csrc torch_ops tensorflow_ops "$out/"
-  local folder version
-  folder=$("$python" -c "import torch; print(torch.__path__[0])")
-  version=$(sed -n 's/.*__version__ = "\(.*\)"/\1/p' horoacc/_version.py)
-  export folder version objects
-  compile() {
-    local flags=(-std=c++20 -O3 -fPIC -fvisibility=hidden -Icsrc "-DHOROACC_VERSION=\"$version\"")
-    case $1 in
-      */execute/reduce_avx2.cc) flags+=(-mavx2 -mfma -mf16c) ;;
-      */execute/reduce_avx512.cc) flags+=(-mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512vl -mavx512dq) ;;
-    esac
-    case $1 in
-      csrc/execute/*) flags+=(-ffp-contract=off -fno-trapping-math) ;;
-      csrc/api/python*) flags+=(-isystem "$folder/include" -isystem "$("$python" -c \
-        "import sysconfig; print(sysconfig.get_paths()['include'])")") ;;
-    esac
-    g++ "${flags[@]}" -c "$1" -o "$objects/${1//\//.}.o"
-  }
-  export -f compile
-  find csrc -name '*.cc' -not -path '*/mpi_plugin/*' -print0 |
-    xargs -0 -P "$(nproc)" -I{} bash -c 'compile {}' || return 1
-  g++ -shared -o "$home/lib/libhoroacc.so" -Wl,-rpath,'$ORIGIN' \
-    $(ls "$objects"/*.o | grep -v 'csrc.api.python') -pthread -ldl -lrt || return 1
+  mapfile -t objects < <(ls "$core"/csrc.*.o | grep -v 'csrc.api.python')
+  g++ -shared -o "$home/lib/libhoroacc.so" -Wl,-rpath,'$ORIGIN' "${objects[@]}" -pthread -ldl -lrt || return 1
   g++ -shared -o "$home/_core$("$python" -c "import sysconfig; print(sysconfig.get_config_var('EXT_SUFFIX'))")" \
-    "$objects"/csrc.api.python*.o -Wl,-rpath,'$ORIGIN/lib' -L"$home/lib" -lhoroacc || return 1
+    "$core"/csrc.api.python*.o -Wl,-rpath,'$ORIGIN/lib' -L"$home/lib" -lhoroacc || return 1
   cp "$library" "$home/lib/"
   (cd "$out" && "$python" -c "import horoacc.torch._ops as ops; print(ops.build_if_needed())")
 }
@@ -119,26 +144,22 @@ collectives() {
   (cd "$out" && PYTHONPATH=$out "$python" -m horoacc.launcher.main --tcp -np "$ranks" "$python" "$script" "$@")
 }
 
-# The launcher tells of the death, so that its own code says nothing.
-killed_rank() {
-  local ranks=${ranks:-4}
-  HOROACC_GPU_MODE=$1 collectives "$ranks" a_killed_rank_releases_the_others | tee "$out/killed_$1.txt"
-  [ "$(grep -c 'released after [0-4][.]' "$out/killed_$1.txt")" = $((ranks - 1)) ]
-}
-
 # in_mode MODE RANKS PART ...
 in_mode() {
   HOROACC_GPU_MODE=$1 collectives "${@:2}"
 }
 
+# killed_rank MODE RANKS. The launcher tells of the death, so that its own code says nothing.
+killed_rank() {
+  in_mode "$1" "$2" a_killed_rank_releases_the_others | tee "$out/killed_$1.seen"
+  [ "$(grep -c 'released after [0-4][.]' "$out/killed_$1.seen")" = $(($2 - 1)) ]
+}
+
+# sanitizer TOOL COMMAND ...
 sanitizer() {
-  local tool program=${nvcc%/*}/compute-sanitizer
+  local program=${nvcc%/*}/compute-sanitizer
   command -v compute-sanitizer > /dev/null && program=compute-sanitizer
-  for tool in memcheck racecheck; do
-    "$program" --tool "$tool" --error-exitcode 9 --target-processes all \
-      "$python" tests/gpu/check_kernels.py "$library" nonfinite_is_counted factors_are_exact || return 1
-    "$program" --tool "$tool" --error-exitcode 9 "$out/check_persistent" "$library" algorithms || return 1
-  done
+  "$program" --tool "$1" --error-exitcode 9 --target-processes all "${@:2}"
 }
 
 # missing_tensorflow: says what TensorFlow lacks; nothing if it can be checked.
@@ -146,7 +167,7 @@ missing_tensorflow() {
   local folder=$PWD/tests/gpu
   "$tensorflow_python" -c "import importlib.util, sys
 sys.exit(importlib.util.find_spec('tensorflow') is None)" || { echo "no TensorFlow is installed" && return; }
-  (cd "$out" && PYTHONPATH=$out "$tensorflow_python" -c "import sys
+  (cd "$out" && PYTHONPATH=$out timeout 60 "$tensorflow_python" -c "import sys
 sys.path.insert(0, '$folder')
 import check_tensorflow
 print(check_tensorflow.missing())" 2> "$out/missing_tensorflow.txt") ||
@@ -160,86 +181,115 @@ tensorflow() {
     -np "$2" "$tensorflow_python" "$script" "${@:3}")
 }
 
-export -f tensorflow build machine host_tests persistent_programs times_of_persistent sanitizer package collectives killed_rank in_mode
-tensorflow_python=${TENSORFLOW_PYTHON:-$python}
-export nvcc python tensorflow_python out library nccl
+# Everything that is checked and timed, the promises first. NCCL from 2.30 on runs several ranks on
+# one GPU; the residue of a rank that was killed must not be timed, so those come late.
+nccl=${NCCL:-$("$python" -c "import glob, site; print(next((p for f in site.getsitepackages() \
+  for p in glob.glob(f + '/nvidia/**/libnccl.so.2', recursive=True)), 'libnccl.so.2'))")}
+export -f compile machine compile_all plugin programs package collectives in_mode killed_rank sanitizer tensorflow
+export nvcc python tensorflow_python out core library nccl
+
 part machine 60 bash -c machine
-part build 300 bash -c build
-kernels=(reduce_is_exact factors_are_exact pack_is_exact nonfinite_is_counted times_of_pack
-  times_of_reduce times_of_launches)
-for kernel in "${kernels[@]}"; do
-  part "$kernel" 180 "$python" tests/gpu/check_kernels.py "$library" "$kernel"
+part compile 300 bash -c compile_all
+part plugin 30 bash -c plugin
+part package 120 bash -c package &
+packaging=$!
+part programs 90 bash -c programs
+wait "$packaging"
+gpus=$("$python" -c "import torch; print(torch.cuda.device_count())" 2> /dev/null || echo 0)
+kernels() {
+  local name
+  for name in "$@"; do part "$name" 60 "$python" tests/gpu/check_kernels.py "$library" "$name"; done
+}
+kernels times_of_pack times_of_reduce launches_of_a_pack
+# A peer that hangs must not take the figures with it.
+part times_of_persistent 75 "$out/time_persistent" "$library" "$nccl" ||
+  part times_of_persistent_alone 60 "$out/time_persistent" "$library" /nowhere/libnccl.so.2
+part times_of_cpu_reduce 60 bash -c "in_mode cpu_reduce 4 times_of_allreduce"
+for ranks in 4 2 8; do
+  part "times_of_leader_$ranks" 40 bash -c "in_mode leader $ranks times_of_the_leaders_bound"
 done
-part persistent_programs 240 bash -c persistent_programs
-for ranks in 1 2 3 4 8; do
-  part "persistent_of_$ranks" 120 "$out/check_persistent" "$library" "operations_of_$ranks"
+part times_of_steps 60 bash -c "in_mode auto 4 times_of_steps"
+kernels reduce_is_exact pack_is_exact factors_are_exact nonfinite_is_counted times_of_launches
+for ranks in 4 8 1 2; do
+  part "persistent_of_$ranks" 40 "$out/check_persistent" "$library" "operations_of_$ranks"
 done
-part persistent_algorithms 120 "$out/check_persistent" "$library" algorithms
-part persistent_abort 60 "$out/check_persistent" "$library" an_abort_and_a_deadline
-part persistent_residency 60 "$out/check_persistent" "$library" more_blocks_than_fit
-part times_of_persistent 240 bash -c times_of_persistent
-part package 600 bash -c package
-for mode in cpu_reduce leader stream; do
-  for ranks in 1 2 4 8; do
-    part "collectives_of_${ranks}_$mode" 240 bash -c "in_mode $mode $ranks the_mode_is_used \
-      reductions_are_exact movements_are_exact streams_are_kept training_is_the_same"
+part persistent_algorithms 60 "$out/check_persistent" "$library" algorithms
+part persistent_abort 30 "$out/check_persistent" "$library" an_abort_and_a_deadline
+part persistent_residency 30 "$out/check_persistent" "$library" more_blocks_than_fit
+exact="the_mode_is_used reductions_are_exact movements_are_exact streams_are_kept training_is_the_same"
+for ranks in 4 8 2 1; do
+  for mode in leader stream cpu_reduce; do
+    part "collectives_of_${ranks}_$mode" 90 bash -c "in_mode $mode $ranks $exact"
   done
-  part "small_buffer_$mode" 120 bash -c \
-    "HOROACC_FUSION_THRESHOLD=65536 HOROACC_GPU_CHUNK_BYTES=65536 in_mode $mode 4 reductions_are_exact"
-  part "killed_rank_$mode" 60 bash -c "killed_rank $mode"
-  part "times_of_collectives_$mode" 240 bash -c \
-    "in_mode $mode 4 times_of_allreduce times_of_small_allreduce times_of_steps"
 done
-part what_is_agreed_on 60 bash -c "in_mode auto 2 the_mode_is_used"
+for mode in leader stream cpu_reduce; do
+  part "killed_rank_$mode" 40 bash -c "killed_rank $mode 4"
+done
+part memcheck_kernels 60 bash -c "sanitizer memcheck '$python' tests/gpu/check_kernels.py '$library' \
+  nonfinite_is_counted factors_are_exact"
+part racecheck_kernels 60 bash -c "sanitizer racecheck '$python' tests/gpu/check_kernels.py '$library' \
+  nonfinite_is_counted factors_are_exact"
+part memcheck_persistent 60 bash -c "sanitizer memcheck '$out/check_persistent' '$library' algorithms"
+part racecheck_persistent 60 bash -c "sanitizer racecheck '$out/check_persistent' '$library' algorithms"
+for mode in leader stream cpu_reduce; do
+  part "small_buffer_$mode" 60 bash -c \
+    "HOROACC_FUSION_THRESHOLD=65536 HOROACC_GPU_CHUNK_BYTES=65536 in_mode $mode 4 reductions_are_exact"
+done
+part what_is_agreed_on 30 bash -c "in_mode auto 2 the_mode_is_used"
+for mode in leader stream; do
+  part "times_of_$mode" 60 bash -c "in_mode $mode 4 times_of_allreduce times_of_small_allreduce times_of_steps"
+done
+part times_of_small_cpu_reduce 60 bash -c "in_mode cpu_reduce 4 times_of_small_allreduce times_of_steps"
 # Mode K in the engine: a rank alone; without MPS two on one GPU are refused; several have one each.
-part collectives_of_1_kernel 240 bash -c "in_mode kernel 1 the_mode_is_used reductions_are_exact \
+part collectives_of_1_kernel 60 bash -c "in_mode kernel 1 the_mode_is_used reductions_are_exact \
   movements_are_exact"
-gpus=$("$python" -c "import torch; print(torch.cuda.device_count())")
 if [ "$gpus" -gt 1 ]; then
-  part "collectives_of_${gpus}_kernel" 240 bash -c "in_mode kernel $gpus the_mode_is_used \
-    reductions_are_exact movements_are_exact streams_are_kept training_is_the_same times_of_allreduce \
+  part "collectives_of_${gpus}_kernel" 120 bash -c "in_mode kernel $gpus $exact times_of_allreduce \
     times_of_small_allreduce"
-  part killed_rank_kernel 60 bash -c "ranks=$gpus killed_rank kernel"
+  part killed_rank_kernel 40 bash -c "killed_rank kernel $gpus"
 else
-  part impossible_mode 60 bash -c "in_mode kernel 2 a_mode_is_refused"
+  part impossible_mode 30 bash -c "in_mode kernel 2 a_mode_is_refused"
 fi
+# NCCL in the engine: a rank alone, what cannot be loaded, and a GPU for each rank.
+export HOROACC_NCCL_LIBRARY=$nccl
+if "$python" -c "import ctypes; ctypes.CDLL('$nccl')" 2> "$out/no_nccl.txt"; then
+  part collectives_of_1_nccl 60 bash -c "in_mode nccl 1 the_mode_is_used reductions_are_exact"
+  if [ "$gpus" -gt 1 ]; then
+    part "collectives_of_${gpus}_nccl" 120 bash -c "in_mode nccl $gpus the_mode_is_used \
+      reductions_are_exact streams_are_kept training_is_the_same times_of_allreduce \
+      times_of_small_allreduce"
+    part killed_rank_nccl 40 bash -c "killed_rank nccl $gpus"
+  else
+    # Refused, or run, by NCCL's own rules.
+    part two_ranks_on_one_gpu_nccl 60 bash -c \
+      "NCCL_MULTI_RANK_GPU_ENABLE=1 NCCL_MAX_CTAS=4 in_mode nccl 2 reductions_are_exact || \
+       in_mode nccl 2 a_mode_is_refused"
+  fi
+else
+  say "NOT CHECKED mode NCCL: $(tail -n 1 "$out/no_nccl.txt")"
+fi
+part nccl_that_is_missing 30 bash -c \
+  "HOROACC_NCCL_LIBRARY=/nowhere/libnccl.so.2 in_mode nccl 2 a_mode_is_refused"
 without=$(missing_tensorflow)
 if [ -z "$without" ]; then
-  for mode in cpu_reduce leader stream; do
-    for ranks in 1 2 4; do
-      part "tensorflow_of_${ranks}_$mode" 240 bash -c "tensorflow $mode $ranks reductions_are_exact \
+  for mode in leader stream cpu_reduce; do
+    for ranks in 2 4 1; do
+      part "tensorflow_of_${ranks}_$mode" 120 bash -c "tensorflow $mode $ranks reductions_are_exact \
         movements_are_exact streams_are_kept variables_are_broadcast \
         sessions_broadcast_variables gradients_are_the_same"
     done
   done
 else
-  verdicts+=("NOT CHECKED tensorflow: $without")
+  say "NOT CHECKED tensorflow: $without"
 fi
-# NCCL in the engine: a rank alone, what cannot be loaded, and a GPU for each rank.
-export HOROACC_NCCL_LIBRARY=$nccl
-if "$python" -c "import ctypes; ctypes.CDLL('$nccl')" 2> "$out/no_nccl.txt"; then
-  part collectives_of_1_nccl 240 bash -c "in_mode nccl 1 the_mode_is_used reductions_are_exact"
-  if [ "$gpus" -gt 1 ]; then
-    part "collectives_of_${gpus}_nccl" 240 bash -c "in_mode nccl $gpus the_mode_is_used \
-      reductions_are_exact streams_are_kept training_is_the_same times_of_allreduce \
-      times_of_small_allreduce"
-    part killed_rank_nccl 60 bash -c "ranks=$gpus killed_rank nccl"
-  else
-    # Refused, or run, by NCCL's own rules.
-    part two_ranks_on_one_gpu_nccl 120 bash -c \
-      "NCCL_MULTI_RANK_GPU_ENABLE=1 NCCL_MAX_CTAS=4 in_mode nccl 2 reductions_are_exact || \
-       in_mode nccl 2 a_mode_is_refused"
-  fi
-else
-  verdicts+=("NOT CHECKED mode NCCL: $(tail -n 1 "$out/no_nccl.txt")")
-fi
-part nccl_that_is_missing 60 bash -c \
-  "HOROACC_NCCL_LIBRARY=/nowhere/libnccl.so.2 in_mode nccl 2 a_mode_is_refused"
-part times_of_leader 240 bash -c \
-  "for ranks in 2 4 8; do in_mode leader \$ranks times_of_the_leaders_bound || exit 1; done"
-part sanitizer 240 bash -c sanitizer
-part host_tests 180 bash -c host_tests
+part host_tests 60 bash -c '"$out/cuda_reduce_test" && "$out/cuda_pack_test"'
 
-echo "=== verdicts"
-printf '%s\n' "${verdicts[@]}" | tee "$out/verdicts.txt"
-! grep -q '^FAIL' "$out/verdicts.txt"
+echo "=== verdicts, after $SECONDS s"
+cat "$verdicts"
+echo "=== bounds"
+"$python" tests/gpu/bounds.py "$out" > "$out/bounds.seen"
+met=$?
+cat "$out/bounds.seen"
+mv "$out/bounds.seen" "$out/bounds.txt"
+[ -z "${OUT:-}" ] || cp "$out"/*.txt "$OUT"/
+[ "$met" = 0 ] && ! grep -q '^FAIL' "$verdicts"

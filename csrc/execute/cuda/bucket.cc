@@ -46,18 +46,10 @@ std::vector<BucketWindow> CutBucket(const std::vector<BucketTensor>& tensors, si
   return windows;
 }
 
-Bucket::Bucket(Team& team, std::vector<DeviceCall*> calls, std::vector<BucketTensor> tensors)
+Bucket::Bucket(Team& team, std::vector<BucketTensor> tensors)
     : team_(team),
-      calls_(std::move(calls)),
       tensors_(std::move(tensors)),
       windows_(CutBucket(tensors_, team.buffer_bytes())) {}
-
-Status Bucket::AwaitTensors() const {
-  for (const DeviceCall* call : calls_) {
-    HA_TRY(team_.gpu().Wait(team_.stream(), call->ready()));
-  }
-  return {};
-}
 
 Status Bucket::Move(size_t window, bool packs) const {
   std::vector<ha_cuda_tensor> moves;
@@ -108,12 +100,6 @@ Status Bucket::ReduceShard(size_t window) const {
     };
     HA_TRY(Reduce(run, edge(team_.me()), edge(team_.me() + 1)));
   }
-  return {};
-}
-
-Status Bucket::Land() const {
-  HA_ASSIGN(const GpuEvent landed, team_.gpu().Record(team_.stream()));
-  for (DeviceCall* call : calls_) call->LandedOnGpu(landed);
   return {};
 }
 

@@ -50,8 +50,7 @@ struct BucketWindow {
 /// The bucket of one decision, as a mode runs it: launches, in this rank's part of a team.
 class Bucket {
  public:
-  /// `calls`: whose tensors they are; they outlive the bucket.
-  Bucket(Team& team, std::vector<DeviceCall*> calls, std::vector<BucketTensor> tensors);
+  Bucket(Team& team, std::vector<BucketTensor> tensors);
 
   [[nodiscard]] Team& team() const { return team_; }
   [[nodiscard]] size_t windows() const { return windows_.size(); }
@@ -59,8 +58,6 @@ class Bucket {
   [[nodiscard]] const std::vector<BucketRun>& runs(size_t window) const {
     return windows_[window].runs;
   }
-  /// The team's stream goes on once the tensors are ready. Before the first window.
-  [[nodiscard]] Status AwaitTensors() const;
   /// One launch: from the tensors to this rank's buffer, and back.
   [[nodiscard]] Status Pack(size_t window) const;
   [[nodiscard]] Status Unpack(size_t window) const;
@@ -68,15 +65,12 @@ class Bucket {
   /// rank's shard of it.
   [[nodiscard]] Status ReduceAll(size_t window) const;
   [[nodiscard]] Status ReduceShard(size_t window) const;
-  /// What is on the stream by now brings the results. After the last window.
-  [[nodiscard]] Status Land() const;
 
  private:
   [[nodiscard]] Status Move(size_t window, bool packs) const;
   [[nodiscard]] Status Reduce(const BucketRun& run, uint64_t first, uint64_t last) const;
 
   Team& team_;
-  const std::vector<DeviceCall*> calls_;
   const std::vector<BucketTensor> tensors_;
   const std::vector<BucketWindow> windows_;
 };

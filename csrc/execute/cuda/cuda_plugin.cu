@@ -3,6 +3,8 @@
 #include <memory>
 #include <new>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "execute/cuda/cuda_plugin.h"
 #include "execute/cuda/current_device.cuh"
@@ -25,7 +27,11 @@ class Table {
   // What fails here has failed before, and been reported.
   ~Table() {
     if (copied_ != nullptr) static_cast<void>(cudaEventDestroy(copied_));
-    Free();
+    Retire();
+    for (const auto& [host, device] : retired_) {
+      static_cast<void>(cudaFreeHost(host));
+      static_cast<void>(cudaFree(device));
+    }
   }
 
   /// Enqueues the copy and gives the device's address.
@@ -51,7 +57,7 @@ class Table {
       HA_TRY(Check(cudaEventSynchronize(copied_), "a pack before this one"));
     }
     if (items <= capacity_) return {};
-    Free();
+    Retire();
     size_t capacity = 1024;
     while (capacity < items) capacity *= 2;
     HA_TRY(Check(cudaMallocHost(reinterpret_cast<void**>(&host_), capacity * sizeof(PackItem)),
@@ -62,9 +68,10 @@ class Table {
     return {};
   }
 
-  void Free() {
-    if (host_ != nullptr) static_cast<void>(cudaFreeHost(host_));
-    if (device_ != nullptr) static_cast<void>(cudaFree(device_));
+  // To free memory is to wait for the whole GPU, with all that waits there for other ranks. All
+  // tables that were too small take no more than the one that was not.
+  void Retire() {
+    if (host_ != nullptr) retired_.emplace_back(host_, device_);
     host_ = nullptr;
     device_ = nullptr;
     capacity_ = 0;
@@ -73,6 +80,7 @@ class Table {
   PackItem* host_ = nullptr;
   PackItem* device_ = nullptr;
   size_t capacity_ = 0;
+  std::vector<std::pair<PackItem*, PackItem*>> retired_;
   cudaEvent_t copied_ = nullptr;
 };
 

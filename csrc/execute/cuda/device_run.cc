@@ -30,7 +30,7 @@ Result<bool> DeviceRun::Meet() {
       step_ = Step::kRefused;
       return true;
     }
-    if (OnGpusOfTheTeam() && parts_.fits(agreed.value())) mode = agreed.value();
+    if (agreed.value() != GpuMode::kCpuReduce && OnGpusOfTheTeam()) mode = parts_.mode();
   }
   if (mode != GpuMode::kCpuReduce) {
     inner_ = parts_.on_gpus(mode);

@@ -18,9 +18,10 @@ class DeviceRun final : public Execution {
     Team* team = nullptr;  ///< null: the host reduces
     /// By index of the rank: the GPU of its tensors, by its number there; -1: not one alone.
     std::vector<int> devices;
-    std::vector<DeviceCall*> calls;     ///< this rank's
-    bool flows = false;                 ///< the host begins before all of it has arrived
-    std::function<bool(GpuMode)> fits;  ///< whether GPUs can do this one in that mode
+    std::vector<DeviceCall*> calls;  ///< this rank's
+    bool flows = false;              ///< the host begins before all of it has arrived
+    /// Once the team has agreed on one in which GPUs reduce: this one's; kCpuReduce: they cannot.
+    std::function<GpuMode()> mode;
     std::function<std::unique_ptr<Execution>(GpuMode)> on_gpus;
     /// Once the tensors have arrived, unless it flows. Null: there is nothing to do.
     std::function<std::unique_ptr<Execution>(Status&)> on_host;

@@ -7,7 +7,7 @@ namespace horoacc::cuda {
 
 ExchangeRun::ExchangeRun(Team& team, std::vector<DeviceCall*> calls,
                          std::vector<ExchangePiece> pieces)
-    : team_(team), calls_(std::move(calls)), pieces_(std::move(pieces)), watch_(team_.polling()) {
+    : GpuRun(team, std::move(calls)), pieces_(std::move(pieces)) {
   for (size_t p = 0; p < pieces_.size(); ++p) {
     const uint64_t longest = std::ranges::max(pieces_[p].bytes);
     for (uint64_t first = 0; first < longest; first += team_.buffer_bytes())
@@ -15,26 +15,11 @@ ExchangeRun::ExchangeRun(Team& team, std::vector<DeviceCall*> calls,
   }
 }
 
-// The tensors stay the stream's until it is through with them. A GPU that refuses has failed
-// before.
-ExchangeRun::~ExchangeRun() {
-  if (step_ != Step::kDone) static_cast<void>(Land());
-}
-
-bool ExchangeRun::Advance() {
-  if (step_ == Step::kDone || failed()) return false;
-  Result<bool> moved = Turn();
-  if (moved.ok()) return moved.value();
-  status_ = std::move(moved.error());
-  return false;
-}
-
-Result<bool> ExchangeRun::Turn() {
+Result<bool> ExchangeRun::Go() {
   switch (step_) {
     case Step::kShow:
       if (windows_.empty()) {
-        HA_TRY(Land());
-        step_ = Step::kDone;
+        HA_TRY(Complete());
         return true;
       }
       HA_TRY(Show());
@@ -58,16 +43,13 @@ Result<bool> ExchangeRun::Turn() {
     default:
       if (!AllHave(&TeamCard::reduced)) return false;
       step_ = Step::kShow;
-      if (++window_ < windows_.size()) return true;
-      HA_TRY(Land());
-      step_ = Step::kDone;
+      if (++window_ == windows_.size()) HA_TRY(Complete());
       return true;
   }
 }
 
 Result<bool> ExchangeRun::Tell(std::atomic<uint64_t> TeamCard::* count) {
-  HA_ASSIGN(const bool ended, team_.gpu().IsDone(ended_));
-  watch_.Set(!ended);
+  HA_ASSIGN(const bool ended, HasRun(ended_));
   if (!ended) return false;
   (team_.card(team_.me()).*count).store(number_, std::memory_order_release);
   team_.RingOthers();
@@ -82,9 +64,7 @@ bool ExchangeRun::AllHave(std::atomic<uint64_t> TeamCard::* count) const {
 }
 
 Status ExchangeRun::Show() {
-  if (window_ == 0) {
-    for (const DeviceCall* call : calls_) HA_TRY(team_.gpu().Wait(team_.stream(), call->ready()));
-  }
+  if (window_ == 0) HA_TRY(AwaitTensors());
   number_ = team_.NextWindow();
   const Window& window = windows_[window_];
   const ExchangePiece& piece = pieces_[window.piece];
@@ -131,12 +111,6 @@ Status ExchangeRun::Take() {
     HA_TRY(team_.gpu().Call(&ha_cuda_plugin::reduce, team_.stream(), &job));
   }
   HA_ASSIGN(ended_, team_.gpu().Record(team_.stream()));
-  return {};
-}
-
-Status ExchangeRun::Land() {
-  HA_ASSIGN(const GpuEvent landed, team_.gpu().Record(team_.stream()));
-  for (DeviceCall* call : calls_) call->LandedOnGpu(landed);
   return {};
 }
 

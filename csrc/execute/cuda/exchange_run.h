@@ -3,52 +3,38 @@
 // all-gather, a broadcast, an all-to-all, a reduce-scatter.
 #include <vector>
 
-#include "execute/cuda/device_call.h"
-#include "execute/cuda/team.h"
+#include "execute/cuda/gpu_run.h"
 #include "execute/exchange.h"
-#include "execute/execution.h"
 
 namespace horoacc::cuda {
 
 /// Every rank shows a window of its input in its fusion buffer, and its kernels take from all
 /// buffers. The host tells the others when that is done, once it is: no kernel and no stream waits
 /// for another process. In any mode, for it needs the others' memory alone.
-class ExchangeRun final : public Execution {
+class ExchangeRun final : public GpuRun {
  public:
   /// `calls`: whose tensors these are; inputs and outputs of `pieces` lie on the GPU.
   ExchangeRun(Team& team, std::vector<DeviceCall*> calls, std::vector<ExchangePiece> pieces);
-  ~ExchangeRun() override;
-  ExchangeRun(const ExchangeRun&) = delete;
-  ExchangeRun& operator=(const ExchangeRun&) = delete;
-  bool Advance() override;
-  [[nodiscard]] bool complete() const override { return step_ == Step::kDone; }
-  [[nodiscard]] bool failed() const override { return !status_.ok(); }
-  [[nodiscard]] Error failure() const override { return status_.error(); }
 
  private:
-  enum class Step { kShow, kShown, kTake, kTaken, kLeave, kDone };
+  enum class Step { kShow, kShown, kTake, kTaken, kLeave };
   struct Window {
     size_t piece;
     uint64_t first, last;  ///< bytes
   };
-  [[nodiscard]] Result<bool> Turn();
+  [[nodiscard]] Result<bool> Go() override;
   [[nodiscard]] Status Show();
   [[nodiscard]] Status Take();
-  [[nodiscard]] Status Land();
   /// What is on the stream has ended: says so to the others, in a count of this rank's card.
   [[nodiscard]] Result<bool> Tell(std::atomic<uint64_t> TeamCard::* count);
   [[nodiscard]] bool AllHave(std::atomic<uint64_t> TeamCard::* count) const;
 
-  Team& team_;
-  const std::vector<DeviceCall*> calls_;
   const std::vector<ExchangePiece> pieces_;
   std::vector<Window> windows_;
-  Watch watch_;
   Step step_ = Step::kShow;
   size_t window_ = 0;
   uint64_t number_ = 0;  ///< of the window among the team's
   GpuEvent ended_;
-  Status status_;
 };
 
 }  // namespace horoacc::cuda

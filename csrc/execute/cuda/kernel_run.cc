@@ -4,48 +4,36 @@
 
 namespace horoacc::cuda {
 
-KernelRun::KernelRun(Bucket bucket)
-    : bucket_(std::move(bucket)),
-      team_(bucket_.team()),
+KernelRun::KernelRun(Bucket bucket, std::vector<DeviceCall*> calls)
+    : GpuRun(bucket.team(), std::move(calls)),
+      bucket_(std::move(bucket)),
       kernels_(*team_.kernels()),
-      watch_(team_.polling()) {}
+      turn_(team_) {}
 
-// The tensors stay the stream's until it is through with them. A GPU that refuses has failed
-// before.
 KernelRun::~KernelRun() {
-  if (step_ == Step::kDone) return;
-  kernels_.Abort();
-  static_cast<void>(bucket_.Land());
+  if (!complete()) kernels_.Abort();
 }
 
-bool KernelRun::Advance() {
-  if (step_ == Step::kDone || failed()) return false;
-  Result<bool> moved = Turn();
-  if (moved.ok()) return moved.value();
-  status_ = std::move(moved.error());
-  return false;
-}
-
-Result<bool> KernelRun::Turn() {
+Result<bool> KernelRun::Go() {
   switch (step_) {
     case Step::kPack:
-      if (window_ == 0) HA_TRY(bucket_.AwaitTensors());
+      if (window_ == 0) HA_TRY(AwaitTensors());
       HA_TRY(bucket_.Pack(window_));
       run_ = 0;
-      step_ = Step::kLaunch;
+      step_ = Step::kTurn;
       return true;
-    case Step::kLaunch:
+    case Step::kTurn:
+      if (!HasCome(turn_)) return false;
       HA_TRY(Launch());
       return true;
     case Step::kRenew: {
       HA_ASSIGN(const bool renewed, kernels_.Renew());
       watch_.Set(!renewed);
-      if (renewed) step_ = Step::kLaunch;
+      if (renewed) step_ = Step::kTurn;
       return renewed;
     }
     default: {
-      HA_ASSIGN(const bool reduced, team_.gpu().IsDone(reduced_));
-      watch_.Set(!reduced);
+      HA_ASSIGN(const bool reduced, HasRun(reduced_));
       if (reduced) HA_TRY(Finish());
       return reduced;
     }
@@ -70,9 +58,8 @@ Status KernelRun::Finish() {
   HA_TRY(bucket_.Unpack(window_));
   step_ = Step::kPack;
   if (++window_ < bucket_.windows()) return {};
-  HA_TRY(bucket_.Land());
-  step_ = Step::kDone;
-  return {};
+  turn_.Pass();
+  return Complete();
 }
 
 }  // namespace horoacc::cuda

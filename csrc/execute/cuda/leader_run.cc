@@ -4,24 +4,10 @@
 
 namespace horoacc::cuda {
 
-LeaderRun::LeaderRun(Bucket bucket)
-    : bucket_(std::move(bucket)), team_(bucket_.team()), watch_(team_.polling()) {}
+LeaderRun::LeaderRun(Bucket bucket, std::vector<DeviceCall*> calls)
+    : GpuRun(bucket.team(), std::move(calls)), bucket_(std::move(bucket)) {}
 
-// The tensors stay the stream's until it is through with them. A GPU that refuses has failed
-// before.
-LeaderRun::~LeaderRun() {
-  if (step_ != Step::kDone) static_cast<void>(bucket_.Land());
-}
-
-bool LeaderRun::Advance() {
-  if (step_ == Step::kDone || failed()) return false;
-  Result<bool> moved = Turn();
-  if (moved.ok()) return moved.value();
-  status_ = std::move(moved.error());
-  return false;
-}
-
-Result<bool> LeaderRun::Turn() {
+Result<bool> LeaderRun::Go() {
   switch (step_) {
     case Step::kPack:
       return Pack();
@@ -35,7 +21,7 @@ Result<bool> LeaderRun::Turn() {
 }
 
 Result<bool> LeaderRun::Pack() {
-  if (window_ == 0) HA_TRY(bucket_.AwaitTensors());
+  if (window_ == 0) HA_TRY(AwaitTensors());
   number_ = team_.NextWindow();
   HA_TRY(bucket_.Pack(window_));
   HA_TRY(team_.gpu().Call(&ha_cuda_plugin::record, team_.packed_event(team_.me()), team_.stream()));
@@ -83,9 +69,7 @@ Result<bool> LeaderRun::Await() {
   HA_TRY(team_.gpu().Call(&ha_cuda_plugin::wait, team_.stream(), team_.reduced_event()));
   HA_TRY(bucket_.Unpack(window_));
   step_ = Step::kPack;
-  if (++window_ < bucket_.windows()) return true;
-  HA_TRY(bucket_.Land());
-  step_ = Step::kDone;
+  if (++window_ == bucket_.windows()) HA_TRY(Complete());
   return true;
 }
 

@@ -55,9 +55,8 @@ std::optional<std::string> WhyNotStream(Ranks ranks) {
   return CannotShare(ranks);
 }
 
-// Blocks that wait for each other must all be on their GPUs at once, those of all process sets.
-std::optional<std::string> WhyNotKernel(Ranks ranks, bool room) {
-  if (!room) return "two process sets can have persistent kernels, of all ranks of the job each";
+// Blocks that wait for each other must all be on their GPUs at once.
+std::optional<std::string> WhyNotKernel(Ranks ranks) {
   for (size_t a = 0; a < ranks.size(); ++a) {
     if (ranks[a].processors == 0) {
       return "the GPU of rank " + std::to_string(a) +
@@ -78,6 +77,15 @@ std::optional<std::string> WhyNotKernel(Ranks ranks, bool room) {
 // What nobody orders needs a GPU that no other process can use.
 bool HaveGpusOfTheirOwn(Ranks ranks) {
   return std::ranges::all_of(ranks, [](const ha_cuda_traits& rank) { return rank.exclusive != 0; });
+}
+
+// Of kAuto's, the first choice first.
+std::vector<GpuMode> PossibleModes(Ranks ranks) {
+  std::vector<GpuMode> modes;
+  if (!WhyNotLeader(ranks)) modes.push_back(GpuMode::kLeader);
+  if (HaveGpusOfTheirOwn(ranks) && !WhyNotKernel(ranks)) modes.push_back(GpuMode::kKernel);
+  if (!WhyNotStream(ranks)) modes.push_back(GpuMode::kStream);
+  return modes;
 }
 
 }  // namespace
@@ -103,7 +111,7 @@ bool CanReduce(DType type, ReduceOp op) {
   return !IsComplex(type) && op <= ReduceOp::kProduct && op != ReduceOp::kAdasum;
 }
 
-Result<GpuMode> ChooseMode(GpuMode wanted, Ranks ranks, bool room) {
+Result<GpuMode> ChooseMode(GpuMode wanted, Ranks ranks) {
   switch (wanted) {
     case GpuMode::kCpuReduce:
       return wanted;
@@ -114,17 +122,21 @@ Result<GpuMode> ChooseMode(GpuMode wanted, Ranks ranks, bool room) {
       if (const auto why = WhyNotStream(ranks)) return RefuseMode(wanted, *why);
       return wanted;
     case GpuMode::kKernel:
-      if (const auto why = WhyNotKernel(ranks, room)) return RefuseMode(wanted, *why);
+      if (const auto why = WhyNotKernel(ranks)) return RefuseMode(wanted, *why);
       return wanted;
     case GpuMode::kNccl:
       return wanted;  // what it needs it says itself
     case GpuMode::kAuto:
       break;
   }
-  if (!WhyNotLeader(ranks)) return GpuMode::kLeader;
-  if (HaveGpusOfTheirOwn(ranks) && !WhyNotKernel(ranks, room)) return GpuMode::kKernel;
-  if (!WhyNotStream(ranks)) return GpuMode::kStream;
-  return GpuMode::kCpuReduce;
+  const std::vector<GpuMode> possible = PossibleModes(ranks);
+  return possible.empty() ? GpuMode::kCpuReduce : possible.front();
+}
+
+std::vector<GpuMode> OtherModes(GpuMode chosen, Ranks ranks) {
+  std::vector<GpuMode> modes = PossibleModes(ranks);
+  std::erase(modes, chosen);
+  return modes;
 }
 
 Error RefuseMode(GpuMode wanted, const std::string& why) {

@@ -2,6 +2,7 @@
 // Who reduces what lies on GPUs: the choice, from what all ranks of a process set have told.
 #include <span>
 #include <string>
+#include <vector>
 
 #include "base/dtype.h"
 #include "base/result.h"
@@ -17,10 +18,12 @@ namespace horoacc::cuda {
 [[nodiscard]] bool CanReduce(DType type, ReduceOp op);
 
 /// By index of the ranks that take part: the mode, never kAuto. Pure, so that all of them choose
-/// alike. `room`: their GPUs can hold the kernels of mode K. An error says why what is `wanted` is
-/// impossible; kAuto never is.
-[[nodiscard]] Result<GpuMode> ChooseMode(GpuMode wanted, std::span<const ha_cuda_traits> ranks,
-                                         bool room);
+/// alike. An error says why what is `wanted` is impossible; kAuto never is.
+[[nodiscard]] Result<GpuMode> ChooseMode(GpuMode wanted, std::span<const ha_cuda_traits> ranks);
+
+/// What kAuto may take instead of the mode that it has chosen, if it was measured to be faster.
+[[nodiscard]] std::vector<GpuMode> OtherModes(GpuMode chosen,
+                                              std::span<const ha_cuda_traits> ranks);
 
 /// In mode K: how many blocks each rank's kernel may have, so that all fit beside as many others.
 /// 0: they do not.

@@ -15,64 +15,61 @@ Scale PartOf(const BucketRun& run, bool before) {
 
 }  // namespace
 
-NcclRun::NcclRun(Bucket bucket)
-    : bucket_(std::move(bucket)),
-      team_(bucket_.team()),
+NcclRun::NcclRun(Bucket bucket, std::vector<DeviceCall*> calls)
+    : GpuRun(bucket.team(), std::move(calls)),
+      bucket_(std::move(bucket)),
       comm_(*team_.nccl()),
-      watch_(team_.polling()) {}
+      turn_(team_) {}
 
-// The tensors stay the stream's until it is through with them. A GPU that refuses has failed
-// before.
 NcclRun::~NcclRun() {
-  if (step_ == Step::kDone) return;
-  comm_.Abort();
-  static_cast<void>(bucket_.Land());
+  if (!complete()) comm_.Abort();
 }
 
-bool NcclRun::Advance() {
-  if (step_ == Step::kDone || failed()) return false;
-  Result<bool> moved = Turn();
-  if (moved.ok()) return moved.value();
-  status_ = std::move(moved.error());
-  return false;
+Result<bool> NcclRun::Go() {
+  switch (step_) {
+    case Step::kPack:
+      HA_TRY(Pack());
+      step_ = Step::kTurn;
+      return true;
+    case Step::kTurn:
+      if (!HasCome(turn_)) return false;
+      HA_TRY(comm_.Reduce(bucket_.runs(window_), team_.buffer(team_.me()), team_.stream()));
+      step_ = Step::kCalled;
+      return true;
+    case Step::kCalled:
+      return Called();
+    default:
+      return Reduced();
+  }
 }
 
-Result<bool> NcclRun::Turn() {
-  if (step_ == Step::kPack) {
-    HA_TRY(Begin());
-    step_ = Step::kCalled;
-    return true;
-  }
-  HA_ASSIGN(bool moved, comm_.Settled());
-  if (step_ == Step::kReduced) {
-    HA_ASSIGN(moved, team_.gpu().IsDone(reduced_));
-  }
-  watch_.Set(!moved);
-  if (!moved) return false;
-  if (step_ == Step::kReduced) {
-    HA_TRY(Finish());
-    return true;
-  }
+Status NcclRun::Pack() {
+  if (window_ == 0) HA_TRY(AwaitTensors());
+  HA_TRY(bucket_.Pack(window_));
+  return Multiply(true);
+}
+
+Result<bool> NcclRun::Called() {
+  HA_ASSIGN(const bool settled, comm_.Settled());
+  watch_.Set(!settled);
+  if (!settled) return false;
   HA_TRY(Multiply(false));
   HA_ASSIGN(reduced_, team_.gpu().Record(team_.stream()));
   step_ = Step::kReduced;
   return true;
 }
 
-Status NcclRun::Begin() {
-  if (window_ == 0) HA_TRY(bucket_.AwaitTensors());
-  HA_TRY(bucket_.Pack(window_));
-  HA_TRY(Multiply(true));
-  return comm_.Reduce(bucket_.runs(window_), team_.buffer(team_.me()), team_.stream());
-}
-
-Status NcclRun::Finish() {
+// An error of NCCL's may be all that comes.
+Result<bool> NcclRun::Reduced() {
+  HA_TRY(comm_.Settled());
+  HA_ASSIGN(const bool reduced, HasRun(reduced_));
+  if (!reduced) return false;
   HA_TRY(bucket_.Unpack(window_));
   step_ = Step::kPack;
-  if (++window_ < bucket_.windows()) return {};
-  HA_TRY(bucket_.Land());
-  step_ = Step::kDone;
-  return {};
+  if (++window_ < bucket_.windows()) return true;
+  turn_.Pass();
+  HA_TRY(Complete());
+  return true;
 }
 
 Status NcclRun::Multiply(bool before) const {

@@ -45,7 +45,6 @@ Status Shares::MakeEvent(void** event, ha_cuda_handle* handle, bool to_others) c
 Status Shares::Offer(size_t buffer_bytes, bool to_others) {
   to_others = to_others && board_.ranks > 1;
   TeamCard& card = board_.cards[me_];
-  offered_ = true;
   HA_ASSIGN(stream_, gpu_->TakeStream());
   HA_TRY(gpu_->Call(&ha_cuda_plugin::allocate, buffer_bytes, &memory_[me_]));
   if (to_others) {
@@ -131,23 +130,21 @@ void Shares::DropOpened() {
   }
 }
 
+// What was not idle in time may be the next time; until then nobody is told that it is closed.
 void Shares::Close() {
-  if (!std::exchange(offered_, false)) {
-    board_.cards[me_].closed.store(1, std::memory_order_release);
-    return;
-  }
-  const bool idle = !stream_ || StreamIsDone();
-  if (idle) {
+  if (!let_go_) {
+    if (stream_ && !StreamIsDone()) return;
     DropOpened();
     if (std::exchange(pinned_, false)) gpu_->Unpin(board_.words);
     board_.cards[me_].closed.store(1, std::memory_order_release);
+    let_go_ = true;
   }
-  if (OthersHaveClosed() && idle) {
-    if (void* const own = std::exchange(memory_[me_], nullptr))
-      gpu_->Drop(&ha_cuda_plugin::deallocate, own);
-    DropEvent(std::exchange(packed_[me_], nullptr));
-    DropEvent(std::exchange(reduced_[me_], nullptr));
-  }
+  const bool has_nothing = !memory_[me_] && !packed_[me_] && !reduced_[me_];
+  if (has_nothing || !OthersHaveClosed()) return;
+  if (void* const own = std::exchange(memory_[me_], nullptr))
+    gpu_->Drop(&ha_cuda_plugin::deallocate, own);
+  DropEvent(std::exchange(packed_[me_], nullptr));
+  DropEvent(std::exchange(reduced_[me_], nullptr));
 }
 
 }  // namespace horoacc::cuda

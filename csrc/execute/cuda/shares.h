@@ -26,7 +26,7 @@ class Shares {
   [[nodiscard]] Status OpenReducedEvent(uint32_t index);
   /// Streams can write the team's words, and wait for them.
   [[nodiscard]] Status PinWords();
-  /// Gives everything up: see above.
+  /// Gives everything up: see above. What could not be the first time is tried again.
   void Close();
 
   [[nodiscard]] void* stream() const { return stream_.get(); }
@@ -55,8 +55,8 @@ class Shares {
   std::vector<void*> memory_;
   std::vector<void*> packed_;
   std::vector<void*> reduced_;
-  bool offered_ = false;
   bool pinned_ = false;
+  bool let_go_ = false;  ///< of what the others own
 };
 
 }  // namespace horoacc::cuda

@@ -11,36 +11,31 @@ uint32_t* Plain(std::atomic<uint32_t>& word) { return reinterpret_cast<uint32_t*
 
 }  // namespace
 
-StreamRun::StreamRun(Bucket bucket)
-    : bucket_(std::move(bucket)), team_(bucket_.team()), watch_(team_.polling()) {}
+StreamRun::StreamRun(Bucket bucket, std::vector<DeviceCall*> calls)
+    : GpuRun(bucket.team(), std::move(calls)), bucket_(std::move(bucket)), turn_(team_) {}
 
-// What comes behind the waits then works on buffers that nobody needs any more; the tensors stay
-// the stream's until it is through. A GPU that refuses has failed before.
+// What comes behind the waits then works on buffers that nobody needs any more.
 StreamRun::~StreamRun() {
-  if (done_) return;
+  if (complete()) return;
   for (uint32_t r = 0; r < team_.ranks(); ++r) {
     TeamWords& words = team_.board().of(team_.me(), r);
     words.packed.store(number_ + kFarAhead, std::memory_order_release);
     words.reduced.store(number_ + kFarAhead, std::memory_order_release);
   }
-  static_cast<void>(bucket_.Land());
 }
 
-bool StreamRun::Advance() {
-  if (done_ || failed()) return false;
-  Result<bool> moved = Turn();
-  if (moved.ok()) return moved.value();
-  status_ = std::move(moved.error());
-  return false;
-}
-
-// This rank's stream tells the others' how far it is, and goes on when they are there.
-Status StreamRun::Meet(Word word) {
+// This rank's stream tells the others' how far it is.
+Status StreamRun::Tell(Word word) {
   for (uint32_t r = 0; r < team_.ranks(); ++r) {
     if (r == team_.me()) continue;
     uint32_t* const theirs = Plain(team_.board().of(r, team_.me()).*word);
     HA_TRY(team_.gpu().Call(&ha_cuda_plugin::write_word, team_.stream(), theirs, number_));
   }
+  return {};
+}
+
+// It goes on when theirs are there.
+Status StreamRun::Await(Word word) {
   for (uint32_t r = 0; r < team_.ranks(); ++r) {
     if (r == team_.me()) continue;
     uint32_t* const mine = Plain(team_.board().of(team_.me(), r).*word);
@@ -49,31 +44,47 @@ Status StreamRun::Meet(Word word) {
   return {};
 }
 
-Status StreamRun::Enqueue() {
-  if (window_ == 0) HA_TRY(bucket_.AwaitTensors());
-  number_ = static_cast<uint32_t>(team_.NextWindow());
-  HA_TRY(bucket_.Pack(window_));
-  HA_TRY(Meet(&TeamWords::packed));
-  HA_TRY(bucket_.ReduceShard(window_));
-  HA_TRY(Meet(&TeamWords::reduced));
-  HA_ASSIGN(reduced_, team_.gpu().Record(team_.stream()));
-  return {};
+Status StreamRun::Enqueue(StreamStep step) {
+  switch (step) {
+    case StreamStep::kTellPacked:
+      return Tell(&TeamWords::packed);
+    case StreamStep::kAwaitPacked:
+      return Await(&TeamWords::packed);
+    case StreamStep::kReduceShard:
+      return bucket_.ReduceShard(window_);
+    case StreamStep::kTellReduced:
+      return Tell(&TeamWords::reduced);
+    default:
+      return Await(&TeamWords::reduced);
+  }
 }
 
-Result<bool> StreamRun::Turn() {
-  if (!reduced_) {
-    HA_TRY(Enqueue());
-    return true;
+Result<bool> StreamRun::Go() {
+  switch (step_) {
+    case Step::kPack:
+      if (window_ == 0) HA_TRY(AwaitTensors());
+      number_ = static_cast<uint32_t>(team_.NextWindow());
+      HA_TRY(bucket_.Pack(window_));
+      step_ = Step::kTurn;
+      return true;
+    case Step::kTurn: {
+      if (!HasCome(turn_)) return false;
+      for (const StreamStep step : kStreamSteps) HA_TRY(Enqueue(step));
+      HA_ASSIGN(reduced_, team_.gpu().Record(team_.stream()));
+      step_ = Step::kReduced;
+      return true;
+    }
+    default: {
+      HA_ASSIGN(const bool reduced, HasRun(reduced_));
+      if (!reduced) return false;
+      HA_TRY(bucket_.Unpack(window_));
+      step_ = Step::kPack;
+      if (++window_ < bucket_.windows()) return true;
+      turn_.Pass();
+      HA_TRY(Complete());
+      return true;
+    }
   }
-  HA_ASSIGN(const bool reduced, team_.gpu().IsDone(reduced_));
-  watch_.Set(!reduced);
-  if (!reduced) return false;
-  HA_TRY(bucket_.Unpack(window_));
-  reduced_ = nullptr;
-  if (++window_ < bucket_.windows()) return true;
-  HA_TRY(bucket_.Land());
-  done_ = true;
-  return true;
 }
 
 }  // namespace horoacc::cuda

@@ -2,37 +2,35 @@
 // Mode S: every rank's kernels reduce a shard from all buffers to all, and streams wait for streams
 // through words of memory. The host takes no part until the result is there.
 #include "execute/cuda/bucket.h"
-#include "execute/execution.h"
+#include "execute/cuda/gpu_run.h"
+#include "execute/cuda/stream_steps.h"
+#include "execute/cuda/turn.h"
 
 namespace horoacc::cuda {
 
 /// The words lie in the host's memory: a run that ends early writes those that its stream waits
 /// for.
-class StreamRun final : public Execution {
+class StreamRun final : public GpuRun {
  public:
-  explicit StreamRun(Bucket bucket);
+  StreamRun(Bucket bucket, std::vector<DeviceCall*> calls);
   ~StreamRun() override;
   StreamRun(const StreamRun&) = delete;
   StreamRun& operator=(const StreamRun&) = delete;
-  bool Advance() override;
-  [[nodiscard]] bool complete() const override { return done_; }
-  [[nodiscard]] bool failed() const override { return !status_.ok(); }
-  [[nodiscard]] Error failure() const override { return status_.error(); }
 
  private:
+  enum class Step { kPack, kTurn, kReduced };
   using Word = std::atomic<uint32_t> TeamWords::*;
-  [[nodiscard]] Status Enqueue();
-  [[nodiscard]] Status Meet(Word word);
-  [[nodiscard]] Result<bool> Turn();
+  [[nodiscard]] Result<bool> Go() override;
+  [[nodiscard]] Status Enqueue(StreamStep step);
+  [[nodiscard]] Status Tell(Word word);
+  [[nodiscard]] Status Await(Word word);
 
   const Bucket bucket_;
-  Team& team_;
-  Watch watch_;
+  Turn turn_;
+  Step step_ = Step::kPack;
   size_t window_ = 0;
   uint32_t number_ = 0;  ///< of the window among the team's
-  GpuEvent reduced_;     ///< of the window that was enqueued; null: none was
-  bool done_ = false;
-  Status status_;
+  GpuEvent reduced_;     ///< of the window that was enqueued
 };
 
 }  // namespace horoacc::cuda

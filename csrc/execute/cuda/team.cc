@@ -31,12 +31,6 @@ bool Team::AllAt(MeetingStage stage) const {
   return true;
 }
 
-bool Team::AllHaveRoom() const {
-  bool all = true;
-  for (uint32_t r = 0; r < ranks(); ++r) all = all && card(r).room_for_kernels;
-  return all;
-}
-
 // What a rank cannot do is told to all: they go on together, or not at all.
 void Team::Reach(MeetingStage stage, const Status& status) {
   TeamCard& own = card(me());
@@ -64,59 +58,87 @@ bool Team::Advance() {
   if (at == MeetingStage::kAbsent) {
     TeamCard& own = card(me());
     own.device = gpu_->device();
-    own.room_for_kernels = place_.room_for_kernels;
     Status told = gpu_->Call(&ha_cuda_plugin::traits, &own.traits);
-    if (told.ok() && place_.wanted == GpuMode::kNccl) told = FindNccl();
+    if (told.ok() && MayWantNccl()) {
+      Status found = FindNccl();
+      if (place_.wanted == GpuMode::kNccl) told = std::move(found);
+    }
     Reach(MeetingStage::kIntroduced, told);
     return true;
   }
   if (!AllAt(at)) return false;
   if (const auto trouble = TroubleUpTo(at)) {
+    if (at == MeetingStage::kJoined && place_.wanted == GpuMode::kAuto) {
+      modes_.Drop(GpuMode::kNccl);
+      Settle(modes_.usual());
+      return true;
+    }
     shares_.Close();
     const bool ordered = place_.wanted != GpuMode::kAuto;
     Settle(ordered ? Result<GpuMode>(RefuseMode(place_.wanted, *trouble)) : GpuMode::kCpuReduce);
     return true;
   }
-  if (at == MeetingStage::kIntroduced) {
-    Result<GpuMode> chosen = ChooseMode(place_.wanted, Traits(), AllHaveRoom());
-    if (chosen.ok() && chosen.value() == GpuMode::kNccl) {
-      if (const auto why = WhyNotNccl()) chosen = RefuseMode(GpuMode::kNccl, *why);
-    }
-    if (!chosen.ok() || chosen.value() == GpuMode::kCpuReduce) {
-      Settle(std::move(chosen));
-      return true;
-    }
-    candidate_ = chosen.value();
-  }
   switch (at) {
     case MeetingStage::kIntroduced:
-      Reach(MeetingStage::kOffered, Offer());
-      break;
+      if (Choose()) Reach(MeetingStage::kOffered, Offer());
+      return true;
     case MeetingStage::kOffered: {
-      if (candidate_ == GpuMode::kNccl) return JoinNccl();
       const Result<bool> ready = gpu_->IsDone(offered_);
       watch_.Set(ready.ok() && !ready.value());
       if (ready.ok() && !ready.value()) return false;
       Reach(MeetingStage::kOpened, ready.ok() ? Open() : Status(ready.error()));
-      break;
+      return true;
     }
+    case MeetingStage::kOpened:
+      if (modes_.Has(GpuMode::kNccl)) return JoinNccl();
+      break;
     default:
-      Settle(candidate_);
+      break;
+  }
+  Settle(modes_.usual());
+  return true;
+}
+
+bool Team::Choose() {
+  const std::vector<ha_cuda_traits> traits = Traits();
+  Result<GpuMode> chosen = ChooseMode(place_.wanted, traits);
+  const auto no_nccl = WhyNotNccl();
+  if (chosen.ok() && chosen.value() == GpuMode::kNccl && no_nccl)
+    chosen = RefuseMode(GpuMode::kNccl, *no_nccl);
+  if (!chosen.ok() || chosen.value() == GpuMode::kCpuReduce) {
+    Settle(std::move(chosen));
+    return false;
+  }
+  modes_ = ModeBySize(chosen.value());
+  if (place_.wanted == GpuMode::kAuto && place_.measured) {
+    std::vector<GpuMode> others = OtherModes(chosen.value(), traits);
+    if (MayWantNccl() && !no_nccl) others.push_back(GpuMode::kNccl);
+    modes_ = ModeBySize(chosen.value(), others, *place_.measured, RanksOfGpus(traits));
   }
   return true;
 }
 
+GpuMode Team::ModeFor(uint64_t bytes, bool nccl_can) const {
+  const GpuMode mode = modes_.For(bytes);
+  if (mode != GpuMode::kNccl || nccl_can) return mode;
+  return modes_.usual() == GpuMode::kNccl ? GpuMode::kCpuReduce : modes_.usual();
+}
+
 void Team::Settle(Result<GpuMode> agreed) {
-  if (!agreed.ok() || agreed.value() != GpuMode::kNccl) nccl_.reset();
+  const bool reduce = agreed.ok() && agreed.value() != GpuMode::kCpuReduce;
+  if (!reduce || !modes_.Has(GpuMode::kNccl)) nccl_.reset();
   agreed_ = std::move(agreed);
 }
 
 // Kernels write flags into each other's memory, which have to be zero before.
 Status Team::Offer() {
-  if (candidate_ == GpuMode::kNccl) return OfferNccl();
-  if (candidate_ != GpuMode::kKernel) return shares_.Offer(buffer_bytes(), true);
-  const uint64_t beside = TeamKernels::BytesBeside(buffer_bytes());
-  HA_TRY(shares_.Offer(buffer_bytes() + beside, true));
+  const bool kernels = modes_.Has(GpuMode::kKernel);
+  const uint64_t beside = kernels ? TeamKernels::BytesBeside(buffer_bytes()) : 0;
+  HA_TRY(shares_.Offer(buffer_bytes() + beside, modes_.usual() != GpuMode::kNccl));
+  if (modes_.Has(GpuMode::kNccl) && me() == kLeader) {
+    HA_ASSIGN(card(me()).nccl_id, nccl_->MakeId());
+  }
+  if (!kernels) return {};
   HA_TRY(gpu_->Call(&ha_cuda_plugin::zero, stream(), buffer(me()) + buffer_bytes(), beside));
   HA_ASSIGN(offered_, gpu_->Record(stream()));
   kernels_ = std::make_unique<TeamKernels>(*this, blocks_,
@@ -141,9 +163,10 @@ Status Team::Copy(const std::vector<ha_cuda_tensor>& moves) const {
 // Exchanges take from all ranks' memory. In mode L the leader's kernels reduce, and the others wait
 // for its event alone.
 Status Team::Open() {
+  if (modes_.usual() == GpuMode::kNccl) return {};
   for (uint32_t r = 0; r < ranks(); ++r) HA_TRY(shares_.OpenMemory(r));
-  if (candidate_ == GpuMode::kStream) return shares_.PinWords();
-  if (candidate_ != GpuMode::kLeader) return {};
+  if (modes_.Has(GpuMode::kStream)) HA_TRY(shares_.PinWords());
+  if (!modes_.Has(GpuMode::kLeader)) return {};
   if (me() != kLeader) return shares_.OpenReducedEvent(kLeader);
   for (uint32_t r = 0; r < ranks(); ++r) HA_TRY(shares_.OpenPackedEvent(r));
   return {};

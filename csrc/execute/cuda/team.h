@@ -7,9 +7,10 @@
 #include <vector>
 
 #include "execute/cuda/gpu.h"
-#include "execute/cuda/mode.h"
+#include "execute/cuda/mode_by_size.h"
 #include "execute/cuda/shares.h"
 #include "execute/cuda/team_card.h"
+#include "execute/cuda/turn.h"
 #include "execute/cuda/watch.h"
 
 namespace horoacc::cuda {
@@ -21,15 +22,18 @@ class TeamKernels;
 /// What a team needs to know of its process set.
 struct TeamPlace {
   TeamBoard board;
+  TurnBoard* turns = nullptr;  ///< of the host
   uint32_t me = 0;
-  std::vector<bool> in_this_process;         ///< by index
-  std::function<bool(uint32_t)> alive;       ///< whether the process of a rank is there
-  std::function<void()> ring_others;         ///< to be called when a card has changed
-  size_t buffer_bytes = 0;                   ///< of each rank's fusion buffer, the same on all
-  GpuMode wanted = GpuMode::kAuto;           ///< the same on all
-  bool room_for_kernels = false;             ///< this rank's GPU can hold those of mode K, too
-  std::string algorithm;                     ///< of allreduces in kernels; "": the size decides
-  std::string nccl_library;                  ///< if NCCL is wanted: its path, or its soname
+  std::vector<bool> in_this_process;    ///< by index
+  std::function<bool(uint32_t)> alive;  ///< whether the process of a rank is there
+  std::function<void()> ring_others;    ///< to be called when a card has changed
+  size_t buffer_bytes = 0;              ///< of each rank's fusion buffer, the same on all
+  GpuMode wanted = GpuMode::kAuto;      ///< the same on all
+  /// With kAuto: what was measured, the same on all; null: nothing.
+  std::shared_ptr<const schedule::MeasuredTable> measured;
+  bool any_order = false;    ///< sums may have NCCL's order with kAuto, too; the same on all
+  std::string algorithm;     ///< of allreduces in kernels; "": the size decides
+  std::string nccl_library;  ///< if NCCL is wanted: its path, or its soname
   std::atomic<uint32_t>* polling = nullptr;  ///< somebody has to ask a GPU: see Watch
 };
 
@@ -37,7 +41,7 @@ struct TeamPlace {
 /// others to let go of its memory.
 class Team {
  public:
-  static constexpr uint32_t kLeader = 0;  ///< of mode L: the rank whose kernels reduce
+  static constexpr uint32_t kLeader = 0;  ///< in mode L its kernels reduce; it asks for turns
 
   /// `gpu`: of this rank's first call.
   Team(TeamPlace place, std::shared_ptr<Gpu> gpu, std::shared_ptr<PinnedBlocks> blocks);
@@ -47,33 +51,31 @@ class Team {
 
   /// Goes on with the meeting. False: another rank has to move first.
   bool Advance();
-  /// From the end of the meeting on: the mode, or why what was ordered is impossible. The same on
-  /// all ranks.
+  /// From the end of the meeting on: the usual mode, or why what was ordered is impossible. The
+  /// same on all ranks.
   [[nodiscard]] const std::optional<Result<GpuMode>>& agreed() const { return agreed_; }
-  /// It is in mode K, or may yet be.
-  [[nodiscard]] bool may_have_kernels() const {
-    return place_.room_for_kernels &&
-           (!agreed_ || (agreed_->ok() && agreed_->value() == GpuMode::kKernel));
-  }
   /// The GPU of a rank's calls, by its number there.
   [[nodiscard]] int device(uint32_t index) const { return place_.board.cards[index].device; }
 
   // Once the mode is one in which GPUs reduce.
+  /// Of an allreduce of so many bytes. kNccl only if `nccl_can` do it.
+  [[nodiscard]] GpuMode ModeFor(uint64_t bytes, bool nccl_can) const;
   [[nodiscard]] Gpu& gpu() const { return *gpu_; }
   [[nodiscard]] uint32_t me() const { return place_.me; }
   [[nodiscard]] uint32_t ranks() const { return place_.board.ranks; }
   [[nodiscard]] TeamCard& card(uint32_t index) const { return place_.board.cards[index]; }
   [[nodiscard]] const TeamBoard& board() const { return place_.board; }
+  [[nodiscard]] TurnBoard& turns() const { return *place_.turns; }
   [[nodiscard]] size_t buffer_bytes() const { return place_.buffer_bytes; }
   [[nodiscard]] void* stream() const { return shares_.stream(); }
   /// A rank's fusion buffer, where this rank's GPU finds it.
   [[nodiscard]] std::byte* buffer(uint32_t index) const { return shares_.memory(index); }
-  /// Of a rank, and of the leader. Only in mode L, and the others' only where they are needed.
+  /// Of a rank, and of the leader. Only if mode L is, and the others' only where they are needed.
   [[nodiscard]] void* packed_event(uint32_t index) const { return shares_.packed_event(index); }
   [[nodiscard]] void* reduced_event() const { return shares_.reduced_event(kLeader); }
-  /// In mode K, else null.
+  /// If mode K is among those that were opened, else null.
   [[nodiscard]] TeamKernels* kernels() const { return kernels_.get(); }
-  /// In mode NCCL, else null.
+  /// If mode NCCL is, else null.
   [[nodiscard]] NcclComm* nccl() const { return nccl_.get(); }
   /// Copies bytes as they are, in one launch on the stream: tensors of every type.
   [[nodiscard]] Status Copy(const std::vector<ha_cuda_tensor>& moves) const;
@@ -81,9 +83,10 @@ class Team {
   [[nodiscard]] std::atomic<uint32_t>& polling() const { return *place_.polling; }
   /// The number of the next window: the same on all ranks.
   [[nodiscard]] uint64_t NextWindow() { return ++windows_; }
+  /// The same of turns.
+  [[nodiscard]] uint64_t NextTurn() { return ++turns_; }
 
  private:
-  [[nodiscard]] bool AllHaveRoom() const;
   [[nodiscard]] bool AllAt(MeetingStage stage) const;
   void Reach(MeetingStage stage, const Status& status);
   [[nodiscard]] std::optional<std::string> TroubleUpTo(MeetingStage stage) const;
@@ -91,25 +94,28 @@ class Team {
   [[nodiscard]] std::vector<ha_cuda_traits> Traits() const;
   [[nodiscard]] Status Offer();
   [[nodiscard]] Status Open();
+  /// What the ranks try to open; false: there is nothing, and all is settled.
+  [[nodiscard]] bool Choose();
   void Settle(Result<GpuMode> agreed);
   // nccl_meeting.cc
+  [[nodiscard]] bool MayWantNccl() const;
   [[nodiscard]] Status FindNccl();
   [[nodiscard]] std::optional<std::string> WhyNotNccl() const;
-  [[nodiscard]] Status OfferNccl();
   bool JoinNccl();
 
   TeamPlace place_;
   const std::shared_ptr<Gpu> gpu_;
   const std::shared_ptr<PinnedBlocks> blocks_;
   Watch watch_;
-  GpuEvent offered_;  ///< what the others may use is ready for them
-  GpuMode candidate_ = GpuMode::kAuto;
+  GpuEvent offered_;                       ///< what the others may use is ready for them
+  ModeBySize modes_{GpuMode::kCpuReduce};  ///< those that are opened
   std::optional<Result<GpuMode>> agreed_;
   std::unique_ptr<NcclComm> nccl_;  ///< goes when no rank's stream works any more: after shares_
   bool joins_nccl_ = false;
   Shares shares_;
   std::unique_ptr<TeamKernels> kernels_;
   uint64_t windows_ = 0;
+  uint64_t turns_ = 0;
 };
 
 }  // namespace horoacc::cuda

@@ -1,0 +1,53 @@
+#include "execute/cuda/gpu_run.h"
+
+#include <utility>
+
+namespace horoacc::cuda {
+
+GpuRun::GpuRun(Team& team, std::vector<DeviceCall*> calls)
+    : team_(team), watch_(team.polling()), calls_(std::move(calls)) {}
+
+// A GPU that refuses has failed before.
+GpuRun::~GpuRun() {
+  if (!done_) static_cast<void>(Land());
+}
+
+bool GpuRun::Advance() {
+  if (done_ || failed()) return false;
+  Result<bool> moved = Go();
+  if (moved.ok()) return moved.value();
+  status_ = std::move(moved.error());
+  return false;
+}
+
+Status GpuRun::AwaitTensors() const {
+  for (const DeviceCall* call : calls_) HA_TRY(team_.gpu().Wait(team_.stream(), call->ready()));
+  return {};
+}
+
+Result<bool> GpuRun::HasRun(const GpuEvent& event) {
+  HA_ASSIGN(const bool run, team_.gpu().IsDone(event));
+  watch_.Set(!run);
+  return run;
+}
+
+// Other sets ring nobody of this one.
+bool GpuRun::HasCome(Turn& turn) {
+  const bool come = turn.HasCome();
+  watch_.Set(!come);
+  return come;
+}
+
+Status GpuRun::Land() const {
+  HA_ASSIGN(const GpuEvent landed, team_.gpu().Record(team_.stream()));
+  for (DeviceCall* call : calls_) call->LandedOnGpu(landed);
+  return {};
+}
+
+Status GpuRun::Complete() {
+  HA_TRY(Land());
+  done_ = true;
+  return {};
+}
+
+}  // namespace horoacc::cuda

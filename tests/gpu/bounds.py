@@ -1,0 +1,123 @@
+"""Judges the figures of a run: python bounds.py FOLDER. A line for each bound: MET, NOT MET, or
+NOT MEASURED.
+
+Figures are the lines of JSON in the folder's *.txt, whoever wrote them and whatever stands before.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+Row = dict[str, Any]
+# What the engine launches in mode K at these sizes (csrc/execute/cuda/kernel_programs.h).
+CHOSEN = {8 << 10: "one_shot", 1 << 20: "two_shot", 256 << 20: "direct"}
+MODES = ("cpu_reduce", "leader", "stream")
+
+
+class Bound(NamedTuple):
+    """A promise, and what was found of it."""
+
+    name: str
+    figures: list[float]
+    holds: Callable[[float], bool]
+    wanted: str
+    worst: Callable[[Iterable[float]], float] = min
+
+    def verdict(self) -> str:
+        """Says how it stands, with the worst figure."""
+        if not self.figures:
+            return f"NOT MEASURED  {self.name}: {self.wanted}"
+        worst = self.worst(self.figures)
+        mark = "MET         " if self.holds(worst) else "NOT MET     "
+        return f"{mark}  {self.name}: {self.wanted}; {worst:.3g} of {len(self.figures)} figures"
+
+
+def figures(texts: Iterable[str]) -> list[Row]:
+    """Finds the figures.
+
+    Args:
+        texts: What was said.
+
+    Returns:
+        The rows, in order; those without a `what` are none.
+    """
+    found = []
+    for text in texts:
+        for line in text.splitlines():
+            try:
+                row = json.loads(line[line.index("{") :])
+            except ValueError:
+                continue
+            if isinstance(row, dict) and "what" in row:
+                found.append(row)
+    return found
+
+
+def against_nccl(rows: list[Row], size: int) -> list[float]:
+    """How many times as long as virtual ranks NCCL's take, for each number of ranks."""
+    times = {(row["what"].split()[0], row["ranks"]): row["us"]
+             for row in rows if row.get("bytes") == size}  # fmt: skip
+    return [times["NCCL", ranks] / us for (what, ranks), us in times.items()
+            if what == CHOSEN[size] and ("NCCL", ranks) in times]  # fmt: skip
+
+
+def bounds(rows: list[Row]) -> list[Bound]:
+    """Lists what is promised.
+
+    Args:
+        rows: All figures.
+
+    Returns:
+        The bounds, in the order of the promises.
+    """
+
+    def of(what: str, column: str, **wanted: object) -> list[float]:
+        return [float(row[column]) for row in rows if row["what"] == what and column in row
+                and all(row.get(name) == value for name, value in wanted.items())]  # fmt: skip
+
+    share, most = "at least 85 % of the copy bandwidth, 64 MiB or more", "at least 80 %"
+    found = [
+        Bound("pack", of("pack", "of copy", to="float32"), lambda x: x >= 0.85, share),
+        Bound("pack to bfloat16", of("pack", "of copy", to="bfloat16"), lambda x: x >= 0.85, share),
+        Bound("reduce", of("reduce", "of copy"), lambda x: x >= 0.85, share),
+        Bound("launches of 2000 tensors", of("launches", "kernels", tensors=2000),
+              lambda x: x == 1, "one", max),
+        Bound("mode L's kernel, N to N", of("reduce to all", "of copy"), lambda x: x >= 0.8,
+              f"{most} of 2 N S at the copy bandwidth"),
+        Bound("mode L's calls of 4 ranks", of("leader", "of 6NS", ranks=4), lambda x: x >= 0.8,
+              f"{most} of what they move with packing (2 N S and 4 N S)"),
+    ]  # fmt: skip
+    for size, kind in CHOSEN.items():
+        found.append(Bound(f"mode K's virtual ranks ({kind}) at {size >> 10} KiB",
+                           against_nccl(rows, size), lambda x: x > 1,
+                           "quicker than NCCL's ranks on this GPU"))  # fmt: skip
+    ways = [float(row["of both ways"]) for row in rows
+            if (row["what"], row.get("mode")) == ("allreduce", "cpu_reduce")
+            and row["MiB"] >= 64]  # fmt: skip
+    found.append(Bound("CPU-Reduce", ways, lambda x: x >= 0.8,
+                       f"{most} of the bus used both ways at once, 64 MiB or more"))  # fmt: skip
+    for mode in MODES:
+        found.append(Bound(f"a killed rank in mode {mode}", of("released", "s", mode=mode),
+                           lambda x: x < 5, "the others are released within 5 s", max))  # fmt: skip
+    for model in ("ResNet-50", "GPT-2 small"):
+        found.append(Bound(f"a step of {model} with DDP, 4 ranks on one GPU",
+                           of("step", "ms", model=model, ranks=4), lambda _: True,
+                           "measured, in ms"))  # fmt: skip
+    return found
+
+
+def main() -> int:
+    """Prints the verdicts; 1 if a bound is not met."""
+    folder = Path(sys.argv[1])
+    texts = (path.read_text(errors="replace") for path in sorted(folder.glob("*.txt")))
+    verdicts = [bound.verdict() for bound in bounds(figures(texts))]
+    print("\n".join(verdicts))
+    return int(any(verdict.startswith("NOT MET") for verdict in verdicts))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
