@@ -118,7 +118,8 @@ def pack_is_exact(kernels: Kernels) -> None:
         given = [x.to(GPU) for x in inputs]
         kernels.pack(kernels.batch(given, parts), kind, fused, factor)
         whole = torch.cat(inputs)
-        want = (whole.double() * factor).to(kind).to(fused) if factor != 1 else whole.to(fused)
+        wide = kind if kind == torch.float64 else torch.float32  # in which factors are multiplied
+        want = (whole.double() * factor).to(wide).to(fused) if factor != 1 else whole.to(fused)
         assert same(buffer.cpu(), want), f"{kind} to {fused}"
         back = [torch.empty_like(x) for x in given]
         kernels.pack(kernels.batch(parts, back), fused, kind)
