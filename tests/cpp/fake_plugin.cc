@@ -69,11 +69,12 @@ int Pack(void*, void* stream, const ha_cuda_pack* job, ha_cuda_error* error) {
     const ha_cuda_tensor& tensor = job->tensors[t];
     tensors.push_back({Real(tensor.from), Real(tensor.to), tensor.count});
   }
+  auto* const nonfinite = static_cast<unsigned long long*>(Real(job->nonfinite));
   auto plan = horoacc::cuda::PlanPack({.tensors = tensors,
                                        .from = static_cast<horoacc::DType>(job->from_type),
                                        .to = static_cast<horoacc::DType>(job->to_type),
                                        .factor = job->factor,
-                                       .nonfinite = job->nonfinite});
+                                       .nonfinite = nonfinite});
   if (!plan.ok()) return Fail(error, plan.error().message.c_str());
   StreamOf(stream).Put([plan = std::move(plan.value())] { RunPack(plan); });
   return 0;
