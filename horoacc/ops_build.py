@@ -3,7 +3,7 @@
 A framework op is compiled against the framework's headers, so it cannot always be part of a wheel.
 It is built when HoroACC is installed beside the framework; otherwise at the first import, or by
 `horoaccrun` before it starts the ranks, into a cache that all processes of a user share: one of
-them builds under a lock, the others wait for it.
+them builds under a lock, the others wait for it. An installation takes what the cache has.
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ CompileCommand = Sequence[str] | Callable[[Path], Sequence[str]]
 
 _PACKAGE = Path(__file__).resolve().parent
 _PREBUILT = _PACKAGE / "lib" / "ops"
+# Where sources may be, and which.
+_ROOTS, _SOURCES = (_PACKAGE / "_sources", _PACKAGE.parent), ("torch_ops", "tensorflow_ops", "csrc")
 _LOCK_SECONDS = 600
 
 
@@ -49,7 +51,7 @@ def source_folder(name: str) -> Path:
     Raises:
         OpsBuildError: The installation lacks it.
     """
-    for root in (_PACKAGE / "_sources", _PACKAGE.parent):
+    for root in _ROOTS:
         if (root / name).is_dir():
             return root / name
     raise OpsBuildError(f"the installation of horoacc in {_PACKAGE} lacks the folder {name}")
@@ -95,24 +97,19 @@ def ensure_built(framework: str, sources: Sequence[Path], compile_command: Compi
     """
     if found := _named_by(_PREBUILT / _ready_name(framework, sources)):
         return found
-    prebuild = os.environ.get("HOROACC_OPS_PREBUILD") == "1"
-    folder = _PREBUILT if prebuild else cache.folder(os.environ)
-    ready = _ready_name(framework, sources, "" if prebuild else _place(framework))
-    key = hashlib.sha256(f"{ready}\n{_flags(compile_command)}".encode()).hexdigest()[:16]
-    library = folder / f"{framework}-ops-{key}.so"
-    if library.is_file():
+    flags = _flags(compile_command)
+    cached = cache.folder(os.environ) / _ready_name(framework, sources, _place(framework))
+    library = _library(framework, cached, flags)
+    if os.environ.get("HOROACC_OPS_PREBUILD") != "1":
+        _ensure(framework, library, lambda: _build(framework, library, cached, compile_command))
         return library
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with _lock(folder / f"{framework}.lock"):
-            if not library.is_file():  # whoever held the lock before may have built it
-                _build(framework, library, folder / ready, compile_command)
-    except OSError as error:
-        raise OpsBuildError(
-            f"cannot build the {framework} ops in {folder}: {error}; "
-            "set HOROACC_CACHE_DIR to a folder that can be written"
-        ) from error
-    return library
+    prebuilt = _PREBUILT / _ready_name(framework, sources)
+    packed = _library(framework, prebuilt, flags)
+    if library.is_file():
+        _ensure(framework, packed, lambda: _place_both(library, packed, prebuilt))
+    else:
+        _ensure(framework, packed, lambda: _build(framework, packed, prebuilt, compile_command))
+    return packed
 
 
 def is_built(framework: str, sources: Sequence[Path]) -> bool:
@@ -123,6 +120,29 @@ def is_built(framework: str, sources: Sequence[Path]) -> bool:
     prebuilt = _PREBUILT / _ready_name(framework, sources)
     cached = cache.folder(os.environ) / _ready_name(framework, sources, _place(framework))
     return (_named_by(prebuilt) or _named_by(cached)) is not None
+
+
+def _library(framework: str, ready: Path, flags: str) -> Path:
+    """The library that these flags make; a ready file beside it will name it."""
+    key = hashlib.sha256(f"{ready.name}\n{flags}".encode()).hexdigest()[:16]
+    return ready.parent / f"{framework}-ops-{key}.so"
+
+
+def _ensure(framework: str, library: Path, make: Callable[[], None]) -> None:
+    """Has the library made unless it is there; by one process."""
+    if library.is_file():
+        return
+    folder = library.parent
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with _lock(folder / f"{framework}.lock"):
+            if not library.is_file():  # whoever held the lock before may have made it
+                make()
+    except OSError as error:
+        raise OpsBuildError(
+            f"cannot build the {framework} ops in {folder}: {error}; "
+            "set HOROACC_CACHE_DIR to a folder that can be written"
+        ) from error
 
 
 def _place(framework: str) -> str:
@@ -166,9 +186,16 @@ def _named_by(ready: Path) -> Path | None:
 
 
 def _flags(command: CompileCommand) -> str:
-    """What tells one build from another besides sources and framework: compiler and flags."""
+    """What tells one build from another besides sources and framework: compiler and flags.
+
+    Not where the sources lie: those of a checkout are a package's, and what they say counts.
+    """
     line = _command_line(command, Path("output"))
-    return f"{_compiler_version(line[0])}\n{shlex.join(line)}"
+    text = shlex.join(line)
+    for root in _ROOTS:
+        for name in _SOURCES:
+            text = text.replace(str(root / name), name)
+    return f"{_compiler_version(line[0])}\n{text}"
 
 
 def _compiler_version(compiler: str) -> str:
@@ -188,7 +215,6 @@ def _build(framework: str, library: Path, ready: Path, command: CompileCommand) 
         )
     folder = library.parent
     print(f"horoacc: building the {framework} ops once, into {folder}", file=sys.stderr, flush=True)
-    # Same folder, so that the renames are atomic: nobody ever loads half a library.
     with tempfile.TemporaryDirectory(dir=folder, prefix=".build-") as scratch:
         output = Path(scratch) / library.name
         line = _command_line(command, output)
@@ -199,9 +225,17 @@ def _build(framework: str, library: Path, ready: Path, command: CompileCommand) 
                 f"compiling the {framework} ops failed (exit code {done.returncode}):\n"
                 f"{shlex.join(line)}\n{said}"
             )
-        note = Path(scratch) / ready.name
+        _place_both(output, library, ready)
+
+
+def _place_both(made: Path, library: Path, ready: Path) -> None:
+    """Copies a library to its place, and then writes the file that names it."""
+    # Same folder, so that the renames are atomic: nobody ever loads half a library.
+    with tempfile.TemporaryDirectory(dir=library.parent, prefix=".build-") as scratch:
+        copy, note = Path(scratch) / library.name, Path(scratch) / ready.name
+        shutil.copy(made, copy)
         note.write_text(library.name)
-        output.replace(library)
+        copy.replace(library)
         note.replace(ready)
 
 

@@ -150,6 +150,28 @@ def test_ops_built_at_installation_come_first(
     assert workshop.count() == 1
 
 
+def test_an_installation_takes_what_the_cache_has(
+    workshop: Workshop, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """If it was built by the same compiler with the same flags, wherever the sources lay."""
+    monkeypatch.setattr(ops_build, "_ROOTS", (tmp_path / "checkout", tmp_path / "package"))
+    cached = workshop.build(f"-I{tmp_path}/checkout/csrc")
+    monkeypatch.setattr(ops_build, "_PREBUILT", tmp_path / "package" / "lib")
+    monkeypatch.setenv("HOROACC_OPS_PREBUILD", "1")
+    library = workshop.build(f"-I{tmp_path}/package/csrc")
+    assert library.parent == tmp_path / "package" / "lib" and cached.parent == workshop.cache
+    assert library.read_text() == "int one;" and workshop.count() == 1
+    cached.unlink()
+    monkeypatch.delenv("HOROACC_OPS_PREBUILD")
+    assert is_built("numpy", [workshop.source])
+    assert ensure_built("numpy", [workshop.source], ["no-such-compiler"]) == library
+    for made in library.parent.iterdir():
+        made.unlink()
+    monkeypatch.setenv("HOROACC_OPS_PREBUILD", "1")
+    workshop.build("-O3", f"-I{tmp_path}/package/csrc")
+    assert workshop.count() == 2
+
+
 def test_the_cache_defaults_to_the_users(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "/home/somebody")
     for base, wanted in [
