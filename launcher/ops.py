@@ -10,6 +10,7 @@ from pathlib import Path
 
 from horoacc import ops_build
 
+FRAMEWORKS = ("torch", "tensorflow")
 _BUILD_SECONDS = 600
 _BUILD = "import horoacc.{0}._ops as ops; ops.build_if_needed()"
 
@@ -29,9 +30,9 @@ def prepare(command: list[str], environ: Mapping[str, str]) -> str:
     program = Path(command[0]).name
     if not program.startswith("python") and not program.endswith(".py"):
         return ""
-    told = _prepare("torch", environ)
+    told = prepare_one("torch", environ)
     if _names_tensorflow(command):
-        told = " ".join(filter(None, (told, _prepare("tensorflow", environ))))
+        told = " ".join(filter(None, (told, prepare_one("tensorflow", environ))))
     return told
 
 
@@ -44,7 +45,8 @@ def _names_tensorflow(command: list[str]) -> bool:
     return "tensorflow" in text or "keras" in text
 
 
-def _prepare(framework: str, environ: Mapping[str, str]) -> str:
+def prepare_one(framework: str, environ: Mapping[str, str]) -> str:
+    """Builds the ops of one of `FRAMEWORKS`, as `prepare` does."""
     if importlib.util.find_spec(framework) is None:
         return ""
     try:

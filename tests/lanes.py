@@ -19,6 +19,7 @@ import sys
 import tempfile
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from horoacc.launcher import ops
@@ -130,7 +131,9 @@ def main() -> int:
     pytest = [sys.executable, "-m", "pytest", *sys.argv[1:]]
     before = set().union(*map(failed, PARTS))
     # No part is to wait for the compiler in a test.
-    print(ops.prepare(["python"], os.environ), end="", flush=True)
+    with ThreadPoolExecutor() as compilers:
+        told = [compilers.submit(ops.prepare_one, name, os.environ) for name in ops.FRAMEWORKS]
+    print(*(one.result() for one in told), flush=True)
     began = time.monotonic()
     lanes = Lanes(pytest)
     lanes.run()
