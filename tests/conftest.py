@@ -9,6 +9,7 @@ a parameter's value leaves out its other sizes.
 from __future__ import annotations
 
 import inspect
+import os
 import signal
 import sys
 from collections.abc import Iterator
@@ -21,6 +22,12 @@ sys.path.insert(0, str(Path(__file__).parent / "ranks"))
 
 from nursery_process import START_SECONDS
 from pool import BodyFailed, BodySkipped, Pools
+
+# Keras, and so TensorFlow, imports two large packages wherever they are, for more than a second in
+# each of the tests' many processes. To all of them but those of the examples they are absent.
+ABSENT = str(Path(__file__).parent / "absent")
+sys.path.insert(0, ABSENT)
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [ABSENT, os.environ.get("PYTHONPATH")]))
 
 pools_key = pytest.StashKey[Pools]()
 BODY_SECONDS = 150.0

@@ -132,44 +132,48 @@ def _hold(address: Address, count: int) -> None:
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
     there = []  # also those that were turned away again
-    dials = [_Dial(address) for _ in range(count)]
-    print(count, flush=True)
-    end = time.monotonic() + COMING_SECONDS
-    while dials and time.monotonic() < end:
-        if select.select([sys.stdin], [], [], 0.1)[0]:  # nobody wants them any more
-            return
+    with select.epoll() as waits:  # one look for thousands of them
+        dials = [_Dial(address) for _ in range(count)]
+        print(count, flush=True)
+        waits.register(sys.stdin, select.EPOLLIN | select.EPOLLHUP)
         for dial in dials:
-            dial.look()
-        there += [dial.link for dial in dials if dial.outcome in _CAME]
-        dials = [dial.again() for dial in dials if dial.outcome is None]
+            waits.register(dial.link, select.EPOLLOUT)
+        waiting = {dial.link.fileno(): dial for dial in dials}
+        end = redial = time.monotonic()
+        end += COMING_SECONDS
+        while waiting and time.monotonic() < end:
+            for number, _ in waits.poll(0.1):
+                if number == sys.stdin.fileno():  # nobody wants them any more
+                    return
+                waits.unregister(number)
+                link = waiting.pop(number).link
+                if link.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) in _CAME:
+                    there.append(link)
+            if time.monotonic() < redial:
+                continue
+            redial = time.monotonic() + REDIAL_SECONDS / 4
+            for late in [dial for dial in waiting.values() if dial.is_forgotten()]:
+                del waiting[late.link.fileno()]
+                late.link.close()
+                another = _Dial(address)
+                waits.register(another.link, select.EPOLLOUT)
+                waiting[another.link.fileno()] = another
     print(len(there), flush=True)
     sys.stdin.read()
 
 
 class _Dial:
-    """Somebody who has dialled. `outcome` is an error's number, 0 if it came through, and None as
-    long as it waits: a full queue of the kernel's takes no more, and says nothing."""
+    """Somebody who has dialled, and waits to hear that it came through or why it did not."""
 
     def __init__(self, address: Address) -> None:
         self.link = socket.socket()
         self.link.setblocking(False)
-        self._address = address
         self._since = time.monotonic()
-        code = self.link.connect_ex(address)
-        self.outcome = None if code == errno.EINPROGRESS else code
+        self.link.connect_ex(address)
 
-    def look(self) -> None:
-        look = select.poll()
-        look.register(self.link, select.POLLOUT)
-        if self.outcome is None and look.poll(0):
-            self.outcome = self.link.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-
-    def again(self) -> _Dial:
-        """This one, or another in place of one that the kernel has forgotten."""
-        if time.monotonic() - self._since < REDIAL_SECONDS:
-            return self
-        self.link.close()
-        return _Dial(self._address)
+    def is_forgotten(self) -> bool:
+        """Whether the kernel, which says nothing when its queue is full, has had time enough."""
+        return time.monotonic() - self._since >= REDIAL_SECONDS
 
 
 def ports_of(pid: int) -> set[Address]:

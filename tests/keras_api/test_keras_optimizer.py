@@ -97,7 +97,7 @@ def test_embeddings_whose_gradients_are_sparse(arguments: dict[str, Any]) -> Non
     together, alone = model(), model()
     optimizer = hvd.DistributedOptimizer(training.sgd(), **arguments)
     training.fit(together, optimizer, (mine, training.share(2)[1]))
-    training.fit(alone, training.sgd(), (words, training.whole(2)[1]), 2 * training.BATCH)
+    training.fit_alone(alone, training.sgd(), (words, training.whole(2)[1]), 2 * training.BATCH)
     assert len(training.all_bits(together)) == 1
     training.close(together, alone)
 
@@ -153,7 +153,7 @@ def test_backward_passes_per_step(average: bool) -> None:
     alone = training.network()
     x, y = training.whole(7)
     used = 6 * training.BATCH * hvd.size()
-    training.fit(alone, training.sgd(), (x[:used], y[:used]), 2 * training.BATCH * hvd.size())
+    training.fit_alone(alone, training.sgd(), (x[:used], y[:used]), 2 * training.BATCH * hvd.size())
     training.close(model, alone)
 
 

@@ -79,7 +79,7 @@ def alone_with(rate: float) -> tuple[Any, list[float]]:
     size = hvd.size()
     model = training.network(seed=0)
     optimizer = keras.optimizers.SGD(rate, momentum=0.9)
-    model.compile(optimizer, loss=keras.losses.MeanSquaredError())
+    model.compile(optimizer, loss=keras.losses.MeanSquaredError(), run_eagerly=True)
     x, y = training.whole(STEPS)
     rows = training.BATCH * size
     # The warm-up sets the rate at every batch; a step takes that of its last.

@@ -10,6 +10,7 @@ Ranks end with this process, and it ends with the tests' process, whose folders 
 from __future__ import annotations
 
 import functools
+import gc
 import importlib
 import json
 import os
@@ -167,6 +168,10 @@ def main(framework: str) -> None:
     if "horoacc.tensorflow" in sys.modules:
         # Else all ranks would wait for one that compiles them.
         importlib.import_module("horoacc.tensorflow._ops").build_if_needed()
+    # A rank that collects garbage would look at millions of objects that live as long as it does,
+    # and get a copy of every page they lie on.
+    gc.collect()
+    gc.freeze()
     serve()
 
 

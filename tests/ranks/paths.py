@@ -69,21 +69,34 @@ def only(paths: Sequence[Any], *sizes: int) -> list[Any]:
     ]
 
 
+# Sizes at which the other types take turns: each goes by some of the paths, and some by each path.
+TURNS = (3, 8)
+ALWAYS = ("bool", "int64", "float32")
+without_turns = only_ranks(*(size for size in RANKS if size not in TURNS))
+
+
 def matrix(dtypes: Sequence[str], *control_sizes: int) -> list[Any]:
-    """Pairs of path and type: all of them, but for the paths that differ only in how ranks meet.
+    """Pairs of path and type: all of them where types do not take turns, but for the paths that
+    differ only in how ranks meet.
 
     Args:
         dtypes: The types.
         control_sizes: Numbers of ranks that are run with negotiation over TCP and MPI; without
             any, those with somebody to negotiate with.
     """
-    few = [dtype for dtype in dtypes if dtype in ("bool", "int64", "float32")]
+    few = [dtype for dtype in dtypes if dtype in ALWAYS]
     *planes, another_mpi = only(CONTROL_PATHS, *(control_sizes or RANKS[1:]))
+    every = [*DATA_PATHS, *planes]
+    pairs = [
+        (path, dtype, dtype in ALWAYS or (i + j) % len(every) in (0, 3))
+        for i, path in enumerate(every)
+        for j, dtype in enumerate(dtypes)
+    ]
+    pairs += [(path, dtype, True) for path in (another_mpi, *BOARD_OVER_MPI) for dtype in few]
     return [
-        pytest.param(*path.values, dtype, id=f"{path.id}-{dtype}", marks=path.marks)
-        for paths, types in (
-            (DATA_PATHS, dtypes), (planes, dtypes), ([another_mpi, *BOARD_OVER_MPI], few),
+        pytest.param(
+            *path.values, dtype, id=f"{path.id}-{dtype}",
+            marks=[*path.marks, *([] if turn else [without_turns])],
         )
-        for path in paths
-        for dtype in types
+        for path, dtype, turn in pairs
     ]  # fmt: skip

@@ -39,7 +39,7 @@ MPIS = {
 }
 # Variables that decide what is imported before ranks are forked, and how: HOROACC_TEST_IMPORTS
 # names, separated by commas, what all ranks would import themselves.
-AT_IMPORT = ("KERAS_BACKEND", "HOROACC_TEST_IMPORTS")
+AT_IMPORT = ("KERAS_BACKEND", "HOROACC_TEST_IMPORTS", "PYTHONPATH")
 
 
 @dataclass

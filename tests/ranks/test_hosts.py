@@ -86,8 +86,9 @@ def test_exchanges(dtype: str) -> None:
 
 @pytest.mark.parametrize("env", [*OTHER_SHAPES, *OTHERS_OVER_MPI, *MPI])
 @pytest.mark.ranks(*SIZES)
-def test_every_type_on_every_shape() -> None:
-    for dtype in oracle.DTYPES:
+def test_every_type_on_every_shape(ranks: int) -> None:
+    # Six ranks take every second type, of each kind at least one.
+    for dtype in oracle.DTYPES[:: 1 if ranks < 6 else 2]:
         test_collectives.test_allreduce(dtype)
         if dtype != "bool":
             test_collectives.test_scales_in_place(dtype)

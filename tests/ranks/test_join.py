@@ -62,8 +62,8 @@ def run(dtype: str, steps: list[int], label: str) -> None:
 def test_uneven_steps(dtypes: tuple[str, ...] = DTYPES) -> None:
     """Cold, with the plan built, and after a join; each rank is once the last."""
     size = hvd.size()
-    for dtype in dtypes:
-        for last in range(size):
+    for turn, dtype in enumerate(dtypes):
+        for last in range(size) if size < 4 else range(turn % 2, size, 2):
             steps = [1 + 2 * ((rank - last - 1) % size) for rank in range(size)]
             run(dtype, steps, f"{dtype}.{last}")
             own = oracle.values(dtype, (4,), hvd.rank(), "after")

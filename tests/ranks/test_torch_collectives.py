@@ -9,7 +9,7 @@ import numpy as np
 import oracle
 import pytest
 import torch
-from paths import CONTROL_PATHS, only
+from paths import CONTROL_PATHS, only, without_turns
 
 import horoacc.torch as hvd
 
@@ -56,8 +56,23 @@ def in_place(call: Callable[[], torch.Tensor], tensor: torch.Tensor) -> torch.Te
     return got
 
 
-@pytest.mark.parametrize("env", [*MODES, *only(CONTROL_PATHS, 2, 3)])
-@pytest.mark.parametrize("dtype", DTYPES)
+# On 3 and 8 ranks a type has one of its turns in and out of the arena.
+BY_TURNS = [
+    pytest.param(
+        env, dtype, id=f"{word}-{dtype}", marks=[] if (i + j) % 2 == 0 else [without_turns]
+    )
+    for i, (word, env) in enumerate((("arena", ARENA), ("private", PRIVATE)))
+    for j, dtype in enumerate(DTYPES)
+]
+OVER_CONTROL = [
+    pytest.param(*path.values, dtype, id=f"{path.id}-{dtype}", marks=path.marks)
+    for i, path in enumerate(only(CONTROL_PATHS, 2, 3))
+    for j, dtype in enumerate(DTYPES)
+    if (i + j) % 2 == 0
+]
+
+
+@pytest.mark.parametrize(("env", "dtype"), [*BY_TURNS, *OVER_CONTROL])
 @pytest.mark.ranks(1, 2, 3, 4, 8, framework="horoacc.torch")
 def test_every_type(dtype: str) -> None:
     # Of two types, also for slices instead of the last to arrive.
