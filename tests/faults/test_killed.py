@@ -47,11 +47,14 @@ def _expect_lost(job: FaultedJob, victim: int, killed: int, within: float) -> No
     [("board", signal.SIGKILL), ("hosts", signal.SIGKILL), ("links", signal.SIGSEGV)],
 )
 def test_kill(another: Callable[..., FaultedJob], how: str, number: signal.Signals) -> None:
-    """Every phase at once, the first rank in some of them and the last in others."""
+    """Every phase at once, the first rank in some of them and the last in others. The kills take
+    turns: what is done on 2 ranks without hosts is done on 4 with them, and the other way round."""
     jobs = []
     for place, (size, phase) in enumerate(SIZES_AND_PHASES):
+        if how != "links" and (place + size // 4) % 2 == (how == "board"):
+            continue
         variables = {"board": {}, "links": TCP, "hosts": HOSTS if size == 2 else FOUR_HOSTS}[how]
-        victim = (0, size - 1)[(place + (how != "board")) % 2]
+        victim = (0, size - 1)[(place // 2 + (how != "board")) % 2]
         jobs.append((another(size, phase, victim, **variables), victim))
     for job, _ in jobs:
         job.await_phase()
