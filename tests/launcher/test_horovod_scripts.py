@@ -18,6 +18,8 @@ import pytest
 from launcher_jobs import MODES, ROOT, Job, Result
 from pool import Pools
 
+import horoacc
+
 SCRIPTS = ROOT / "tests" / "horovod_scripts"
 # Importing a framework for the first time takes a minute on a busy machine.
 SECONDS = 220
@@ -61,7 +63,7 @@ def in_rank(script: str, arguments: list[str]) -> list[str]:
     import horoacc.torch as hvd
 
     hvd.shutdown()
-    hvd.install_as_horovod()
+    horoacc.install_as_horovod()
     sys.argv = [script, *arguments]
     with contextlib.redirect_stdout(io.StringIO()) as said:
         runpy.run_path(str(SCRIPTS / script), run_name="__main__")

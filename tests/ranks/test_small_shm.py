@@ -42,10 +42,10 @@ def nursery() -> Iterator[Nursery]:
 
 
 @functools.cache
-def wanted_bits(pools: Pools) -> bytes:
+def wanted_bits(pools: Pools) -> str:
     """What the job gives where there is room."""
     pool = pools.get(2, "horoacc.torch", {"HOROACC_ARENA": "off"})
-    return bytes(pool.run(TRAINING, "large_job", {}, 120)[0][0])
+    return str(pool.run(TRAINING, "large_job", {}, 120)[0][0])
 
 
 def bytes_of_shm() -> int:
