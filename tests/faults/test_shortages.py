@@ -108,7 +108,7 @@ def test_a_full_disk_under_outputs_and_timeline(job: Job, tmp_path: Path, size: 
         env=job.environ(),
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=100,
         check=False,
     )
     assert done.returncode == 0, done.stderr
