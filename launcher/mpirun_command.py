@@ -74,8 +74,10 @@ def _openmpi_flags(mpirun: Mpirun, options: Options, names: list[str], cores: in
         flags += ["plm_ssh_agent" if modern else "plm_rsh_agent", agent]
     if interfaces := options.text("network_interfaces").replace(" ", ""):
         flags += ["--mca", "btl_tcp_if_include", interfaces]
-        flags += ["--prtemca", "prte_if_include"] if modern else ["--mca", "oob_tcp_if_include"]
-        flags.append(interfaces)
+        if modern:  # The runtime of Open MPI 5 crashes if it is given several (5.0.11 does).
+            flags += ["--prtemca", "prte_if_include", interfaces.partition(",")[0]]
+        else:
+            flags += ["--mca", "oob_tcp_if_include", interfaces]
     for name in names:
         flags += ["-x", name]
     return flags

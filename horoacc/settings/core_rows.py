@@ -106,7 +106,8 @@ CORE_ROWS: tuple[Setting, ...] = (
         "HOROACC_NETWORK_INTERFACES",
         "Names of the network interfaces that carry data between hosts, separated by commas; the "
         "ranks of a host use them in turn, by local rank. Empty: the fastest on the network that "
-        "joins most hosts. mpirun gets them too.",
+        "joins most hosts. mpirun gets them too; Open MPI 5 for its own messages, and MPICH, the "
+        "first.",
         flag="--network-interfaces",
         aliases=("--network-interface", "--nics"),
         horovod_env="HOROVOD_GLOO_IFACE",

@@ -85,10 +85,8 @@ hvd.shutdown()
 """
 
 RAILS = """
-import os
 import numpy as np
 import horoacc as hvd
-os.environ["HOROACC_NETWORK_INTERFACES"] = "eth0,eth1"  # here, for it is no concern of mpirun's
 hvd.init()
 me, size = hvd.rank(), hvd.size()
 kept = hvd.counters()
@@ -182,5 +180,6 @@ def test_rails_have_one_connection_each(build: Build, algorithm: str, connection
     """Between two hosts of two ranks: two instead of four."""
     lab = build(Network(rails=2, spine_rate=1e9))
     run = [*MODES["tcp over openmpi"], "--algorithm", algorithm, "-np", "4", "-H", "h1:2,h2:2"]
+    run += ["--network-interfaces", "eth0,eth1"]
     lines, _ = horoaccrun(lab, *run, sys.executable, "-c", RAILS)
     assert lines == {rank: [f"opened {connections}, sent True"] for rank in range(4)}
