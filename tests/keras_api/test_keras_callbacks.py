@@ -29,7 +29,7 @@ def test_broadcast_global_variables() -> None:
     # Before the first step: what follows is what the root alone would have learned.
     alone = training.network(seed=root)
     slow = keras.optimizers.SGD(0.05 + root, momentum=0.9)
-    training.fit(alone, slow, training.whole(3), training.BATCH * hvd.size())
+    training.fit_alone(alone, slow, training.whole(3), training.BATCH * hvd.size())
     # Rates are up to 3.05, that is 61 times those of the tolerance.
     training.close(model, alone, training.TOLERANCE * 60)
     if hvd.size() > 1:

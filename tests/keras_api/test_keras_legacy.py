@@ -40,8 +40,10 @@ def network(seed: int = 3, dtype: str = "float32") -> Any:
     ])  # fmt: skip
 
 
-def fit(model: Any, optimizer: Any, data: Any, batch: int, **how: Any) -> Any:
-    model.compile(optimizer, loss="mse")
+def fit(
+    model: Any, optimizer: Any, data: Any, batch: int, eagerly: bool = False, **how: Any
+) -> Any:
+    model.compile(optimizer, loss="mse", run_eagerly=eagerly)
     return model.fit(*data, batch_size=batch, shuffle=False, verbose=0, **how)
 
 
@@ -50,7 +52,8 @@ def alone(steps: int, optimizer: Any, passes: int = 1, seed: int = 3) -> list[An
     import keras_training as training
 
     model = network(seed)
-    fit(model, optimizer, training.whole(steps), training.BATCH * hvd.size() * passes)
+    # Not traced, which would take much longer than the steps.
+    fit(model, optimizer, training.whole(steps), training.BATCH * hvd.size() * passes, eagerly=True)
     return list(model.get_weights())
 
 
@@ -101,7 +104,8 @@ def test_passes_and_local_layers(kind: str) -> None:
     x, y = training.whole(5)
     used = 4 * training.BATCH * hvd.size()
     other = network()
-    fit(other, optimizer_of(kind), (x[:used], y[:used]), 2 * training.BATCH * hvd.size())
+    batch = 2 * training.BATCH * hvd.size()
+    fit(other, optimizer_of(kind), (x[:used], y[:used]), batch, eagerly=True)
     close(model, other.get_weights())
     model, start = network(), network().get_weights()
     partly = hvd.PartialDistributedOptimizer(

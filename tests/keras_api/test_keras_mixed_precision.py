@@ -68,7 +68,7 @@ def test_fit_with_the_policy(passes: int) -> None:
     assert int(optimizer.iterations) == 4 // passes
     assert len(training.all_bits(model)) == 1
     alone = training.network(dtype="float32")
-    training.fit(
+    training.fit_alone(
         alone, keras.optimizers.SGD(0.05), training.whole(4, "float32"),
         training.BATCH * hvd.size() * passes,
     )  # fmt: skip
