@@ -130,11 +130,12 @@ package() {
   cp -r launcher "$home/launcher" && mkdir "$home/lib"
   cp -r csrc torch_ops tensorflow_ops "$out/"
   mapfile -t objects < <(ls "$core"/csrc.*.o | grep -v 'csrc.api.python')
-  g++ -shared -o "$home/lib/libhoroacc.so" -Wl,-rpath,'$ORIGIN' "${objects[@]}" -pthread -ldl -lrt || return 1
+  g++ -shared -o "$home/lib/libhoroacc.so" -Wl,-z,defs -Wl,-rpath,'$ORIGIN' "${objects[@]}" -pthread -ldl -lrt || return 1
   g++ -shared -o "$home/_core$("$python" -c "import sysconfig; print(sysconfig.get_config_var('EXT_SUFFIX'))")" \
     "$core"/csrc.api.python*.o -Wl,-rpath,'$ORIGIN/lib' -L"$home/lib" -lhoroacc || return 1
   cp "$library" "$home/lib/"
-  (cd "$out" && "$python" -c "import horoacc.torch._ops as ops; print(ops.build_if_needed())")
+  (cd "$out" && "$python" -c "import horoacc._core, horoacc.torch._ops as ops
+print(horoacc._core.version(), ops.build_if_needed())")
 }
 
 # collectives RANKS PART ...

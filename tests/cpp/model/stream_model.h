@@ -33,7 +33,7 @@ class StreamModel {
     uint8_t packed[kRanks][kRanks] = {};  ///< by who waits, then by who is waited for
     uint8_t reduced[kRanks][kRanks] = {};
     Stream stream[kRanks];
-    uint8_t freed[kRanks] = {};  ///< words that the host has written
+    uint8_t freed[kRanks] = {};  ///< peers for whose words its host has written
     uint8_t dead = 0;            ///< the last rank is
   };
 
@@ -70,10 +70,10 @@ class StreamModel {
       s.dead = 1;
       return Outcome::kMoved;
     }
-    if (!s.dead || s.freed[me] == 2 * kRanks || fault_ == StreamFault::kDeafToAbort)
+    if (!s.dead || s.freed[me] == kRanks || fault_ == StreamFault::kDeafToAbort)
       return Outcome::kBlocked;
-    const uint8_t word = s.freed[me]++;
-    (word % 2 == 0 ? s.packed : s.reduced)[me][word / 2] = kFar;
+    const uint8_t peer = s.freed[me]++;
+    s.packed[me][peer] = s.reduced[me][peer] = kFar;
     return Outcome::kMoved;
   }
 
