@@ -1,19 +1,18 @@
 """What strangers cost a job that runs: python tests/faults/slowdown.py [ROUNDS [CROWD]]
 
 Two ranks are joined over TCP, as if on two hosts. In turn nobody is there for five seconds, and
-then for five seconds there are strangers who say nothing (10,000 for each port), who have all just
-dialled and whom the ranks let in and turn away as fast as they do, beside others who say something,
-fifty a second at each port. The strangers get what processor the ranks leave, as if they were on a
-machine of their own.
+then for five seconds there are strangers who say nothing (10,000 for each port), beside others who
+say something, fifty a second at each port. The strangers get what processor the ranks leave, as if
+they were on a machine of their own.
 
-First the ranks call nothing: what they use of a processor beside strangers is what these cost, and
-that can be told in spite of whatever else the machine does. Then they reduce 1 MiB again and again;
-the ranks' processor time for a step and the steps a second are printed, each alone, beset and their
-ratio, and the medians of the ratios with the ranges in which they lie. Ends with 0 only if
-strangers take at most 5 % of a processor from a rank that calls nothing, and if all of the range of
-a step's processor time is within 1.05; with 1 if one of the two is beyond, and with 2 if the rounds
-are too few to tell. The pace is told beside them: the strangers themselves need processors, which
-here are the ranks'.
+First the ranks call nothing, and the strangers have all just dialled, whom the ranks let in and
+turn away as fast as they do: what they use of a processor is what these cost. Then the ranks reduce
+1 MiB again and again, once all strangers have come: until then these dial again and again, for
+which they need the processors themselves. The ranks' processor time for a step and the steps a
+second are printed, each alone, beset and their ratio, and the medians of the ratios with the ranges
+in which they lie. Ends with 0 only if strangers take at most 5 % of a processor from a rank that
+calls nothing, and if all of the range of a step's processor time is within 1.05; with 1 if one of
+the two is beyond, and with 2 if the rounds are too few to tell.
 """
 
 from __future__ import annotations
@@ -43,11 +42,13 @@ LEAVING_SECONDS = 10.0  # until the ranks have sent away who still waited when t
 MOST = 0.05  # may they cost
 
 
-def come(ports: list[strangers.Address], crowd: int, there: Event) -> None:
+def come(ports: list[strangers.Address], crowd: int, all_in: bool, there: Event) -> None:
     """What the strangers do until they are ended."""
     os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
     crowds = [strangers.Crowd(port, crowd) for port in ports]
-    print(f"  {sum(one.await_dialled() for one in crowds)} have dialled", file=sys.stderr)
+    dialled = sum(one.await_dialled() for one in crowds)
+    came = sum(one.await_come() for one in crowds) if all_in else 0
+    print(f"  {dialled} have dialled, {came} have come", file=sys.stderr)
     there.set()
     while True:
         for port in ports:
@@ -76,12 +77,12 @@ def pace(job: LinkedRanks) -> tuple[float, float]:
 
 
 @contextlib.contextmanager
-def beset(ports: list[strangers.Address], crowd: int) -> Iterator[None]:
-    """Has strangers there."""
+def beset(ports: list[strangers.Address], crowd: int, all_in: bool) -> Iterator[None]:
+    """Has strangers there, as soon as they have dialled or once they have all come."""
     there = multiprocessing.Event()
-    guests = multiprocessing.Process(target=come, args=(ports, crowd, there))
+    guests = multiprocessing.Process(target=come, args=(ports, crowd, all_in, there))
     guests.start()
-    assert there.wait(60)
+    assert there.wait(2 * strangers.COMING_SECONDS)
     try:
         yield
     finally:
@@ -108,14 +109,14 @@ def main() -> int:
         ports = [p for one in job.ranks.values() for p in strangers.ports_of(one.process.pid)]
         job.enter("idle")
         idle = share(job)
-        with beset(ports, crowd):
+        with beset(ports, crowd, all_in=False):
             taken = share(job) - idle
         print(f"of a processor strangers took {taken:.3f} from a rank", flush=True)
         job.resume()
         speeds, costs = [], []
         for _ in range(rounds):
             alone = pace(job)
-            with beset(ports, crowd):
+            with beset(ports, crowd, all_in=True):
                 visited = pace(job)
             speeds.append(visited[0] / alone[0])
             costs.append(visited[1] / alone[1])

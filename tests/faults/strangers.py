@@ -117,6 +117,10 @@ class Crowd:
     def await_all(self) -> int:
         """Until all have come, or some do not in time; how many connections there have been."""
         self._told()
+        return self.await_come()
+
+    def await_come(self) -> int:
+        """As `await_all`, after `await_dialled`."""
         return self._told()
 
     def _told(self) -> int:
