@@ -58,10 +58,15 @@ def kept(part: tuple[str, ...]) -> Path:
     return TESTS.parent / ".pytest_cache" / str(PARTS.index(part))
 
 
-def failed(part: tuple[str, ...]) -> set[str]:
+def failed(part: tuple[str, ...], *, forget: bool = False) -> set[str]:
     """The tests of which it remembers that: in its last run, or before and not run since."""
     remembered = kept(part) / "v" / "cache" / "lastfailed"
-    return set(json.loads(remembered.read_text())) if remembered.exists() else set()
+    if not remembered.exists():
+        return set()
+    tests = set(json.loads(remembered.read_text()))
+    if forget:
+        remembered.unlink()
+    return tests
 
 
 class Lanes:
@@ -129,7 +134,8 @@ def pass_alone(pytest: list[str], tests: set[str]) -> bool:
 def main() -> int:
     """Gives the exit code of a part that failed, or 0."""
     pytest = [sys.executable, "-m", "pytest", *sys.argv[1:]]
-    before = set().union(*map(failed, PARTS))
+    # A whole run forgets it, so that a test that is gone does not count as one that fails again.
+    before = set().union(*(failed(part, forget=not sys.argv[1:]) for part in PARTS))
     # No part is to wait for the compiler in a test.
     with ThreadPoolExecutor() as compilers:
         told = [compilers.submit(ops.prepare_one, name, os.environ) for name in ops.FRAMEWORKS]

@@ -86,7 +86,11 @@ def test_the_scripts_of_kernels() -> None:
     assert {(what, None, n) for what in ("reduce", "reduce to all") for n in (2, 4, 8)} < found
 
 
-@pytest.mark.ranks(2, framework="horoacc.torch", env=PLUGIN | {"HOROACC_GPU_MODE": "leader"})
+# Not the ranks of which other tests put each on a GPU of its own: what was refused stays so.
+ONE_GPU = {"HOROACC_GPU_MODE": "leader", "FAKE_GPU_EACH": "0"}
+
+
+@pytest.mark.ranks(2, framework="horoacc.torch", env=PLUGIN | ONE_GPU)
 def test_the_scripts_of_collectives() -> None:
     with small() as said:
         check_collectives.the_mode_is_used()

@@ -105,12 +105,14 @@ class Door:
         for listener in self._listeners:
             listener.setblocking(False)
             self._ready.register(listener, selectors.EVENT_READ)
-        threading.Thread(target=self._listen, name="horoacc-data", daemon=True).start()
+        self._listens = threading.Thread(target=self._listen, name="horoacc-data", daemon=True)
+        self._listens.start()
 
     def close(self) -> None:
         """Listens no more. Who is being served stays."""
         with contextlib.suppress(OSError):
             self._closing.send(b"\0")
+        self._listens.join()
 
     def _listen(self) -> None:
         with contextlib.ExitStack() as owned:
