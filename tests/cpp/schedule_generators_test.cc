@@ -1,4 +1,5 @@
-// The algorithms by hand: a ring of three written out, and what is known of the double binary tree.
+// The algorithms by hand: a ring of three written out, what is known of the double binary tree, and
+// how a vector is cut for each.
 #include <bit>
 
 #include "check.h"
@@ -94,6 +95,41 @@ TEST(double_binary_tree_of_any_size) {
         if (inside == 2) ++inside_both;
       }
       CHECK_EQ(inside_both, n % 2 == 1 && n > 1 ? 1 : 0);
+    }
+  }
+}
+
+TEST(windows_are_short_where_stages_wait) {
+  const auto cut = [](const char* name, const Topology& shape) {
+    const Algorithm& algorithm = *FindAlgorithm(name).value();
+    return algorithm.cut(algorithm.make({.topology = shape})->facts());
+  };
+  constexpr uint64_t kKiB = 1 << 10;
+  const Cut stages = cut("canonical", Topology::Equal(2, 2));
+  CHECK_EQ(stages.window_bytes, 512 * kKiB);
+  CHECK_EQ(WindowsUnderWay(stages, stages.window_bytes), 16u);
+  // As long as others where there are many ranks.
+  CHECK_EQ(cut("canonical", Topology::Equal(32, 1)).window_bytes, 4096 * kKiB);
+  const Cut ring = cut("ring", Topology::Equal(2, 2));
+  CHECK_EQ(ring.window_bytes, 4096 * kKiB);
+  CHECK_EQ(WindowsUnderWay(ring, ring.window_bytes), 2u);
+  const Cut tree = cut("double_tree", Topology::Equal(16, 1));
+  CHECK_EQ(tree.window_bytes, 512 * kKiB);
+  CHECK_EQ(WindowsUnderWay(tree, tree.window_bytes), 2u);
+}
+
+TEST(what_is_under_way_has_bounds) {
+  for (const Topology& shape : {Topology::Equal(1, 1), Topology::Equal(2, 2), Topology::Equal(3, 1),
+                                Topology({3, 1, 2}), Topology::Equal(16, 8)}) {
+    for (const Algorithm& algorithm : Algorithms()) {
+      const Cut cut = algorithm.cut(algorithm.make({.topology = shape})->facts());
+      CHECK(cut.slice_bytes <= cut.window_bytes && cut.window_bytes <= cut.under_way_bytes);
+      for (const uint64_t window :
+           {uint64_t{1}, uint64_t{4096}, cut.window_bytes, uint64_t{1} << 40, ~uint64_t{0}}) {
+        const uint32_t windows = WindowsUnderWay(cut, window);
+        CHECK(windows >= 2 && windows <= 32);
+        CHECK(windows == 2 || windows * window <= cut.under_way_bytes);
+      }
     }
   }
 }

@@ -81,7 +81,7 @@ TEST(equal_hosts_up_to_64_ranks) { CheckByHosts(EqualShapes(64)); }
 
 TEST(every_unequal_shape_up_to_12_ranks) { CheckByHosts(UnequalShapes(12)); }
 
-TEST(seeded_unequal_shapes_up_to_64_ranks) { CheckByHosts(SeededShapes(300, 64, 20240817)); }
+TEST(seeded_unequal_shapes_up_to_64_ranks) { CheckByHosts(SeededShapes(500, 64, 20240817)); }
 
 TEST(bytes_that_leave_a_host) {
   const Plan two_by_two{.topology = Topology::Equal(2, 2)};
