@@ -94,6 +94,9 @@ cuda::Team* Engine::FindTeam(ProcessSet& set, const Running& running) {
   place.me = set.context.me;
   for (uint32_t r = 0; r < set.context.ranks; ++r)
     place.in_this_process.push_back(!share_.pidfds[set.board->local(r)]);
+  const bool alone = std::ranges::count_if(share_.pidfds, [](const auto& fd) { return !fd; }) == 1;
+  place.lanes = alone ? uint64_t{1} << share_.local_rank % cuda::TurnBoard::kLanes
+                      : cuda::TurnBoard::kAllLanes;
   place.alive = [&set](uint32_t index) { return set.board->IsAlive(index); };
   place.ring_others = [&set] { set.context.ring_others(true); };
   place.buffer_bytes = BufferBytes(settings_);

@@ -62,12 +62,17 @@ TEST(careless_leaders_are_caught) {
 }
 
 TEST(turns_of_sets_that_share_a_hardware_queue) {
-  Holds(TurnModel(1, TurnFault::kNone));
-  Holds(TurnModel(3, TurnFault::kNone));
+  Holds(TurnModel<BothSets>(1, TurnFault::kNone));
+  Holds(TurnModel<BothSets>(3, TurnFault::kNone));
+  Holds(TurnModel<ThreeInARing>(1, TurnFault::kNone));
+  Holds(TurnModel<ThreeInARing>(2, TurnFault::kNone));
 }
 
 TEST(careless_turns_are_caught) {
-  IsCaught(TurnModel(1, TurnFault::kNoTurns), kStuck);
-  IsCaught(TurnModel(2, TurnFault::kHalfATurn), kStuck);
-  IsCaught(TurnModel(2, TurnFault::kLostTicket), kStuck);
+  IsCaught(TurnModel<BothSets>(1, TurnFault::kNoTurns), kStuck);
+  IsCaught(TurnModel<ThreeInARing>(1, TurnFault::kNoTurns), kStuck);
+  IsCaught(TurnModel<BothSets>(2, TurnFault::kHalfATurn), kStuck);
+  IsCaught(TurnModel<BothSets>(2, TurnFault::kLostTicket), kStuck);
+  IsCaught(TurnModel<BothSets>(1, TurnFault::kSplitTickets), kStuck);
+  IsCaught(TurnModel<ThreeInARing>(1, TurnFault::kSplitTickets), kStuck);
 }

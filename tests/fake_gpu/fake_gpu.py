@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
+import threading
 import types
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import torch
 from fake_cuda import HERE, NCCL, ROOT, bridge, bridge_path, plugin
@@ -50,6 +52,7 @@ class FakeGpu:
         self._torch.fake_torch_stream.restype = ctypes.c_int64
         self._torch.fake_torch_use_stream.argtypes = [ctypes.c_int, ctypes.c_int64]
         self._cuda.fake_cuda_unpinned_bytes.restype = ctypes.c_size_t
+        self._bodies: list[Any] = []  # of streams, which may still call them
         self._torch.fake_torch_install()
         torch.cuda._lazy_init = lambda: None
         torch.cuda.current_stream = self._current_stream
@@ -77,6 +80,18 @@ class FakeGpu:
             yield
         finally:
             self._torch.fake_torch_use_stream(device, before)
+
+    @contextlib.contextmanager
+    def hold(self, device: int = 0) -> Iterator[None]:
+        """Lets what comes on the current stream from now on run only afterwards."""
+        gate = threading.Event()
+        self._bodies.append(ctypes.CFUNCTYPE(None, ctypes.c_void_p)(lambda _: gate.wait() and None))
+        stream = ctypes.c_void_p(self._torch.fake_torch_stream(device))
+        self._cuda.fake_cuda_launch(stream, self._bodies[-1], None)
+        try:
+            yield
+        finally:
+            gate.set()
 
 
 @functools.cache

@@ -221,23 +221,35 @@ ONE_QUEUE = {"FAKE_CUDA_ONE_QUEUE": "1"}
 )
 def test_sets_at_work_at_once_share_a_hardware_queue() -> None:
     fake_gpu.install()
+    before = reduced(os.environ["HOROACC_GPU_MODE"])
+    check_collectives.sets_take_turns()
+    assert reduced(os.environ["HOROACC_GPU_MODE"]) - before == 8 * 2 * 12_000
+
+
+@pytest.mark.only_ranks(4)
+@pytest.mark.parametrize("env", [pytest.param(STREAM, id="stream"), pytest.param(NCCL, id="nccl")])
+def test_sets_of_other_ranks_have_their_turns_at_the_same_time() -> None:
+    gpu = fake_gpu.install()
     if not dist.is_initialized():
         dist.init_process_group("cpu:horoacc,cuda:horoacc")
-    groups = [dist.new_group(range(hvd.size())) for _ in range(2)]
-    draw = np.random.default_rng(hvd.rank())
-    before = reduced(os.environ["HOROACC_GPU_MODE"])
-    rounds = 8
-    for step in range(rounds):
-        given = [torch.full((3000,), hvd.rank() + step + k, dtype=torch.float32).to("cuda")
-                 for k in range(len(groups))]  # fmt: skip
-        works = []
-        for k in draw.permutation(len(groups)):  # every rank in an order of its own
-            time.sleep(float(draw.uniform(0, 2e-3)))
-            works.append(dist.all_reduce(given[k], group=groups[k], async_op=True))
-        for work in works:
+    groups = [dist.new_group([0, 1]), dist.new_group([2, 3])]
+    own = groups[hvd.rank() // 2]
+    mine = torch.ones(3000).to("cuda")
+    dist.all_reduce(mine, group=own)
+    assert mine.cpu().tolist() == [2.0] * 3000
+    if hvd.rank() < 2:
+        with gpu.stream():
+            with gpu.hold():
+                work = dist.all_reduce(mine, group=own, async_op=True)
+                hvd.barrier()
+                hvd.barrier()  # the others are through
             work.wait()
-        for k, tensor in enumerate(given):
-            assert tensor.cpu().tolist() == [2.0 * (step + k) + 1] * 3000
-    assert reduced(os.environ["HOROACC_GPU_MODE"]) - before == rounds * len(groups) * 12_000
+            assert mine.cpu().tolist() == [4.0] * 3000
+    else:
+        hvd.barrier()
+        time.sleep(0.1)  # until the others have their turn
+        dist.all_reduce(mine, group=own)
+        assert mine.cpu().tolist() == [4.0] * 3000
+        hvd.barrier()
     for group in groups:
         dist.destroy_process_group(group)

@@ -21,7 +21,7 @@ import torch.distributed as dist
 
 import horoacc
 import horoacc.torch as hvd
-from horoacc.errors import ConfigError
+from horoacc.errors import ConfigError, HoroaccError
 
 MIB = 1 << 20
 OPS = {"sum": hvd.Sum, "average": hvd.Average, "min": hvd.Min, "max": hvd.Max,
@@ -114,6 +114,49 @@ def streams_are_kept() -> None:
             handle = hvd.allreduce_async(slow, op=hvd.Sum, name="slow")
             result = hvd.synchronize(handle) - hvd.size() * (1 + 20 * step)
             assert float(result.cpu().abs().max()) == 0.0, step
+
+
+def sets_take_turns() -> None:
+    """Two sets of all ranks are at work at once, begun by every rank in an order of its own."""
+    if not dist.is_initialized():
+        dist.init_process_group("cpu:horoacc,cuda:horoacc")
+    rank, size = hvd.rank(), hvd.size()
+    groups = [dist.new_group(range(size)) for _ in range(2)]
+    draw = np.random.default_rng(rank)
+    for step in range(8):
+        given = [torch.full((3000,), float(rank + step + k)).to(device()) for k in range(2)]
+        works = []
+        for k in draw.permutation(2):
+            time.sleep(float(draw.uniform(0, 2e-3)))
+            works.append(dist.all_reduce(given[k], group=groups[k], async_op=True))
+        for work in works:
+            work.wait()
+        for k, tensor in enumerate(given):
+            wanted = size * (step + k) + size * (size - 1) / 2
+            assert tensor.cpu().tolist() == [wanted] * 3000, (step, k)
+    for group in groups:
+        dist.destroy_process_group(group)
+
+
+def a_capture_is_refused() -> None:
+    """In a CUDA graph a collective is an error that says so; before and after it is none."""
+    tensor = torch.ones(1000, device=device())
+    hvd.allreduce_(tensor, op=hvd.Min, name="before")
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.stream(torch.cuda.Stream(device())):
+        graph.capture_begin()
+        try:
+            hvd.allreduce_(tensor, op=hvd.Min, name="captured")
+        except HoroaccError as error:
+            said = str(error)
+        else:
+            said = "nothing"
+        finally:
+            graph.capture_end()
+    _say(f"in a capture: {said}")
+    assert "cannot be captured into a CUDA graph" in said
+    hvd.allreduce_(tensor, op=hvd.Min, name="afterwards")
+    assert tensor.cpu().tolist() == [1.0] * 1000
 
 
 def training_is_the_same() -> None:
@@ -311,15 +354,18 @@ def times_of_steps() -> None:
     for name, sizes in (("ResNet-50", RESNET_50), ("GPT-2 small", GPT_2_SMALL)):
         model = _Weights(sizes).to(device())
         net = torch.nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=True)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         factor = torch.ones((), device=device())
 
-        def step(net=net) -> None:  # type: ignore[no-untyped-def]
-            net.zero_grad()
+        def step(net=net, optimizer=optimizer) -> None:  # type: ignore[no-untyped-def]
+            optimizer.zero_grad()
             net(factor).backward()  # noqa: B023 - called before the next model
+            optimizer.step()
 
-        def alone(model=model) -> None:  # type: ignore[no-untyped-def]
-            model.zero_grad()
+        def alone(model=model, optimizer=optimizer) -> None:  # type: ignore[no-untyped-def]
+            optimizer.zero_grad()
             model(factor).backward()  # noqa: B023 - called before the next model
+            optimizer.step()
 
         both = _median_seconds(step)
         _first_says(what="step", model=name, mode=_mode(), ranks=hvd.size(),

@@ -1,14 +1,15 @@
 #!/usr/bin/env bash
 # Builds, checks and times what HoroACC has for GPUs, on a machine with a GPU, CUDA 13 (nvcc), Python
-# 3.10 or newer with its headers, and torch 2.10 or newer. Needs neither network, CMake, MPI nor an
-# installed HoroACC.
+# 3.10 or newer with its headers, torch 2.10 or newer, NumPy and cloudpickle. Needs neither network,
+# CMake, MPI nor an installed HoroACC.
 #
 #   tests/gpu/run.sh [--resume] [folder]
 #
-# It builds in the folder (build/gpu), and writes there, and to $OUT if that is set, what every part
-# said, verdicts.txt (PASS, FAIL or NOT CHECKED) and bounds.txt (MET, NOT MET or NOT MEASURED). A part
-# that fails, or takes too long, does not end the others. After SECONDS_IN_ALL (540) no part begins:
-# those that are left are NOT CHECKED, and --resume does them, and those that failed, in another run.
+# It builds in the folder (build/gpu), and writes there what every part said, verdicts.txt (PASS, FAIL
+# or NOT CHECKED) and bounds.txt (MET, NOT MET or NOT MEASURED); to $OUT, if that is set, the same in
+# three files (parts.txt is what they all said). A part that fails, or takes too long, does not end the
+# others. After SECONDS_IN_ALL (540) no part begins: those that are left are NOT CHECKED, and --resume
+# does them, and those that failed, in another run.
 #
 # TensorFlow is checked where there is one that uses the GPU, for PYTHON or for TENSORFLOW_PYTHON
 # (another interpreter of the same version); NCCL if it can be loaded: NCCL=path, else torch's.
@@ -31,7 +32,21 @@ touch "$out/passed.txt"
 
 say() {
   echo "$*" | tee -a "$verdicts"
-  [ -z "${OUT:-}" ] || cp "$out"/*.txt "$OUT"/ 2> /dev/null
+  hand_out
+}
+
+# Few files, for whoever fetches them counts them; and after every part, for the last may never end.
+hand_out() {
+  [ -n "${OUT:-}" ] || return 0
+  local file parts=$out/parts.$BASHPID
+  for file in "$out"/*.txt; do
+    case ${file##*/} in
+      verdicts.txt | bounds.txt) cp "$file" "$OUT/" ;;
+      passed.txt) ;;
+      *) echo "=== ${file##*/}" && tail -c 100000 "$file" ;;
+    esac
+  done > "$parts"
+  mv "$parts" "$OUT/parts.txt"
 }
 
 # part NAME SECONDS COMMAND ...
@@ -67,6 +82,7 @@ machine() {
   "$python" -c "import sysconfig, pathlib
 headers = pathlib.Path(sysconfig.get_paths()['include'], 'Python.h')
 print(headers, 'is there' if headers.exists() else 'IS MISSING: horoacc cannot be built, its kernels can')"
+  "$python" -c "import numpy, cloudpickle; print('NumPy', numpy.__version__, 'cloudpickle', cloudpickle.__version__)"
   "$python" -c "import torch; print(torch.__version__, torch.version.cuda, torch.cuda.get_device_properties(0))"
 }
 
@@ -150,6 +166,15 @@ in_mode() {
   HOROACC_GPU_MODE=$1 collectives "${@:2}"
 }
 
+# The modes are measured, and chosen by that.
+tuned_modes() {
+  export HOROACC_SELECTION_TABLE=$out/table.json
+  rm -f "$HOROACC_SELECTION_TABLE"
+  (cd "$out" && PYTHONPATH=$out "$python" -m horoacc.launcher.main tune --tcp -np 2 -- --gpus --most 16M) &&
+    grep gpu_leader "$HOROACC_SELECTION_TABLE" && grep -q gpu_stream "$HOROACC_SELECTION_TABLE" &&
+    in_mode auto 2 the_mode_is_used reductions_are_exact
+}
+
 # killed_rank MODE RANKS. The launcher tells of the death, so that its own code says nothing.
 killed_rank() {
   in_mode "$1" "$2" a_killed_rank_releases_the_others | tee "$out/killed_$1.seen"
@@ -158,9 +183,7 @@ killed_rank() {
 
 # sanitizer TOOL COMMAND ...
 sanitizer() {
-  local program=${nvcc%/*}/compute-sanitizer
-  command -v compute-sanitizer > /dev/null && program=compute-sanitizer
-  "$program" --tool "$1" --error-exitcode 9 --target-processes all "${@:2}"
+  "$sanitizer" --tool "$1" --error-exitcode 9 --target-processes all "${@:2}"
 }
 
 # missing_tensorflow: says what TensorFlow lacks; nothing if it can be checked.
@@ -186,16 +209,18 @@ tensorflow() {
 # one GPU; the residue of a rank that was killed must not be timed, so those come late.
 nccl=${NCCL:-$("$python" -c "import glob, site; print(next((p for f in site.getsitepackages() \
   for p in glob.glob(f + '/nvidia/**/libnccl.so.2', recursive=True)), 'libnccl.so.2'))")}
-export -f compile machine compile_all plugin programs package collectives in_mode killed_rank sanitizer tensorflow
-export nvcc python tensorflow_python out core library nccl
+export -f compile machine compile_all plugin programs package collectives in_mode tuned_modes killed_rank sanitizer \
+  tensorflow
+sanitizer=$(command -v compute-sanitizer || echo "${nvcc%/*}/compute-sanitizer")
+export nvcc python tensorflow_python out core library nccl sanitizer
 
 part machine 60 bash -c machine
 part compile 300 bash -c compile_all
 part plugin 30 bash -c plugin
-part package 120 bash -c package &
+# One g++ that reads torch's headers; the kernels need none of it.
+part package 240 bash -c package &
 packaging=$!
 part programs 90 bash -c programs
-wait "$packaging"
 gpus=$("$python" -c "import torch; print(torch.cuda.device_count())" 2> /dev/null || echo 0)
 kernels() {
   local name
@@ -205,38 +230,54 @@ kernels times_of_pack times_of_reduce launches_of_a_pack
 # A peer that hangs must not take the figures with it.
 part times_of_persistent 75 "$out/time_persistent" "$library" "$nccl" ||
   part times_of_persistent_alone 60 "$out/time_persistent" "$library" /nowhere/libnccl.so.2
+wait "$packaging"
 part times_of_cpu_reduce 60 bash -c "in_mode cpu_reduce 4 times_of_allreduce"
 for ranks in 4 2 8; do
   part "times_of_leader_$ranks" 40 bash -c "in_mode leader $ranks times_of_the_leaders_bound"
 done
 part times_of_steps 60 bash -c "in_mode auto 4 times_of_steps"
-kernels reduce_is_exact pack_is_exact factors_are_exact nonfinite_is_counted times_of_launches
+kernels times_of_launches
+# What is not timed goes on at once: most of it is the start of processes.
+kernels reduce_is_exact &
+kernels pack_is_exact factors_are_exact nonfinite_is_counted &
 for ranks in 4 8 1 2; do
-  part "persistent_of_$ranks" 40 "$out/check_persistent" "$library" "operations_of_$ranks"
+  part "persistent_of_$ranks" 60 "$out/check_persistent" "$library" "operations_of_$ranks" &
 done
+wait
 part persistent_algorithms 60 "$out/check_persistent" "$library" algorithms
 part persistent_abort 30 "$out/check_persistent" "$library" an_abort_and_a_deadline
 part persistent_residency 30 "$out/check_persistent" "$library" more_blocks_than_fit
 exact="the_mode_is_used reductions_are_exact movements_are_exact streams_are_kept training_is_the_same"
 for ranks in 4 8 2 1; do
   for mode in leader stream cpu_reduce; do
-    part "collectives_of_${ranks}_$mode" 90 bash -c "in_mode $mode $ranks $exact"
+    part "collectives_of_${ranks}_$mode" 120 bash -c "in_mode $mode $ranks $exact" &
   done
+  wait
 done
 for mode in leader stream cpu_reduce; do
   part "killed_rank_$mode" 40 bash -c "killed_rank $mode 4"
 done
-part memcheck_kernels 60 bash -c "sanitizer memcheck '$python' tests/gpu/check_kernels.py '$library' \
-  nonfinite_is_counted factors_are_exact"
-part racecheck_kernels 60 bash -c "sanitizer racecheck '$python' tests/gpu/check_kernels.py '$library' \
-  nonfinite_is_counted factors_are_exact"
-part memcheck_persistent 60 bash -c "sanitizer memcheck '$out/check_persistent' '$library' algorithms"
-part racecheck_persistent 60 bash -c "sanitizer racecheck '$out/check_persistent' '$library' algorithms"
+# torch's allocator would hide what lies beyond a tensor.
+if command -v "$sanitizer" > /dev/null; then
+  for tool in memcheck racecheck; do
+    part "${tool}_kernels" 120 bash -c "PYTORCH_NO_CUDA_MEMORY_CACHING=1 sanitizer $tool '$python' \
+      tests/gpu/check_kernels.py '$library' nonfinite_is_counted factors_are_exact" &
+    part "${tool}_persistent" 120 bash -c \
+      "sanitizer $tool '$out/check_persistent' '$library' algorithms" &
+  done
+  wait
+else
+  say "NOT CHECKED compute-sanitizer: there is none beside $nvcc or on the PATH"
+fi
 for mode in leader stream cpu_reduce; do
-  part "small_buffer_$mode" 60 bash -c \
-    "HOROACC_FUSION_THRESHOLD=65536 HOROACC_GPU_CHUNK_BYTES=65536 in_mode $mode 4 reductions_are_exact"
+  part "small_buffer_$mode" 90 bash -c \
+    "HOROACC_FUSION_THRESHOLD=65536 HOROACC_GPU_CHUNK_BYTES=65536 in_mode $mode 4 reductions_are_exact" &
 done
-part what_is_agreed_on 30 bash -c "in_mode auto 2 the_mode_is_used"
+wait
+part what_is_agreed_on 30 bash -c "in_mode auto 2 the_mode_is_used a_capture_is_refused"
+part sets_take_turns 60 bash -c "in_mode stream 4 sets_take_turns && \
+  CUDA_DEVICE_MAX_CONNECTIONS=1 in_mode stream 4 sets_take_turns"
+part tuned_modes 90 bash -c tuned_modes
 for mode in leader stream; do
   part "times_of_$mode" 60 bash -c "in_mode $mode 4 times_of_allreduce times_of_small_allreduce times_of_steps"
 done
@@ -292,5 +333,5 @@ echo "=== bounds"
 met=$?
 cat "$out/bounds.seen"
 mv "$out/bounds.seen" "$out/bounds.txt"
-[ -z "${OUT:-}" ] || cp "$out"/*.txt "$OUT"/
+hand_out
 [ "$met" = 0 ] && ! grep -q '^FAIL' "$verdicts"

@@ -59,6 +59,7 @@ bool Team::Advance() {
     TeamCard& own = card(me());
     own.device = gpu_->device();
     Status told = gpu_->Call(&ha_cuda_plugin::traits, &own.traits);
+    own.lanes = own.traits.concurrent != 0 ? TurnBoard::kAllLanes : place_.lanes;
     if (told.ok() && MayWantNccl()) {
       Status found = FindNccl();
       if (place_.wanted == GpuMode::kNccl) told = std::move(found);
@@ -116,6 +117,12 @@ bool Team::Choose() {
     modes_ = ModeBySize(chosen.value(), others, *place_.measured, RanksOfGpus(traits));
   }
   return true;
+}
+
+uint64_t Team::lanes() const {
+  uint64_t lanes = 0;
+  for (uint32_t r = 0; r < ranks(); ++r) lanes |= card(r).lanes;
+  return lanes;
 }
 
 GpuMode Team::ModeFor(uint64_t bytes, bool nccl_can) const {

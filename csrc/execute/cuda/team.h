@@ -23,6 +23,7 @@ class TeamKernels;
 struct TeamPlace {
   TeamBoard board;
   TurnBoard* turns = nullptr;  ///< of the host
+  uint64_t lanes = 0;          ///< this rank's there, a bit each
   uint32_t me = 0;
   std::vector<bool> in_this_process;    ///< by index
   std::function<bool(uint32_t)> alive;  ///< whether the process of a rank is there
@@ -66,6 +67,8 @@ class Team {
   [[nodiscard]] TeamCard& card(uint32_t index) const { return place_.board.cards[index]; }
   [[nodiscard]] const TeamBoard& board() const { return place_.board; }
   [[nodiscard]] TurnBoard& turns() const { return *place_.turns; }
+  /// Of all its ranks, a bit each.
+  [[nodiscard]] uint64_t lanes() const;
   [[nodiscard]] size_t buffer_bytes() const { return place_.buffer_bytes; }
   [[nodiscard]] void* stream() const { return shares_.stream(); }
   /// A rank's fusion buffer, where this rank's GPU finds it.

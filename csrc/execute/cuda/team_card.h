@@ -13,7 +13,7 @@ namespace horoacc::cuda {
 /// How far a rank has come in its set's meeting. Each waits for the others before the next.
 enum class MeetingStage : uint32_t {
   kAbsent = 0,
-  kIntroduced = 1,  ///< `device`, `traits`, `nccl_version`
+  kIntroduced = 1,  ///< `device`, `traits`, `lanes`, `nccl_version`
   kOffered = 2,     ///< memory and events that the others may open
   kOpened = 3,      ///< it has opened what it needs
   kJoined = 4,      ///< it is in NCCL's communicator
@@ -24,6 +24,7 @@ struct alignas(64) TeamCard {
   std::atomic<uint32_t> stage{0};
   int32_t device = -1;  ///< its number in that process
   ha_cuda_traits traits{};
+  uint64_t lanes = 0;          ///< in which it takes its turns, a bit each: see TurnBoard
   char nccl_version[16] = {};  ///< of the library that it has loaded, if NCCL is wanted
   NcclId nccl_id{};            ///< the leader's, in mode NCCL
   // Of the rank's fusion buffer and events; the pointers are for ranks in the same process.
@@ -44,7 +45,9 @@ struct alignas(64) TeamCard {
   // it is zeroed.
   std::atomic<uint64_t> drained{0};
   std::atomic<uint64_t> cleared{0};
-  std::atomic<uint64_t> turns{0};   ///< the leader's: how many the set has had, with this one
+  // The leader's: how many turns the set has had, with this one, and how many ranks are in it.
+  std::atomic<uint64_t> turns{0};
+  std::atomic<uint32_t> in_turn{0};
   std::atomic<uint32_t> closed{0};  ///< it has nothing of the others' open any more
 };
 

@@ -1,25 +1,53 @@
 #include "execute/cuda/turn.h"
 
+#include <bit>
+
 #include "execute/cuda/team.h"
 
 namespace horoacc::cuda {
+namespace {
+
+template <typename Body>
+void ForEachLane(uint64_t lanes, Body body) {
+  for (; lanes != 0; lanes &= lanes - 1) body(std::countr_zero(lanes));
+}
+
+}  // namespace
 
 Turn::Turn(Team& team) : team_(team), number_(team.NextTurn()) {}
+
+// Nobody waits for who is in the middle of it: all ask again.
+bool Turn::TakeTickets() {
+  TurnBoard& board = team_.turns();
+  if (board.busy.exchange(1, std::memory_order_acquire) != 0) return false;
+  ForEachLane(team_.lanes(), [&](int lane) {
+    tickets_[lane] = board.lanes[lane].tickets.fetch_add(1, std::memory_order_relaxed);
+  });
+  board.busy.store(0, std::memory_order_release);
+  return true;
+}
+
+bool Turn::IsServed() const {
+  bool served = true;
+  ForEachLane(team_.lanes(), [&](int lane) {
+    const auto& now = team_.turns().lanes[lane].served;
+    served = served && now.load(std::memory_order_acquire) == tickets_[lane];
+  });
+  return served;
+}
 
 // The leader asks for all. A rank alone waits for nobody.
 bool Turn::HasCome() {
   if (come_ || team_.ranks() == 1) return true;
-  TurnBoard& board = team_.turns();
-  std::atomic<uint64_t>& given = team_.card(Team::kLeader).turns;
+  TeamCard& leader = team_.card(Team::kLeader);
   if (team_.me() != Team::kLeader) {
-    come_ = given.load(std::memory_order_acquire) >= number_;
+    come_ = leader.turns.load(std::memory_order_acquire) >= number_;
     return come_;
   }
-  if (!asked_) ticket_ = board.tickets.fetch_add(1, std::memory_order_relaxed);
-  asked_ = true;
-  if (board.served.load(std::memory_order_acquire) != ticket_) return false;
-  board.left.store(team_.ranks(), std::memory_order_relaxed);
-  given.store(number_, std::memory_order_release);
+  asked_ = asked_ || TakeTickets();
+  if (!asked_ || !IsServed()) return false;
+  leader.in_turn.store(team_.ranks(), std::memory_order_relaxed);
+  leader.turns.store(number_, std::memory_order_release);
   team_.RingOthers();
   come_ = true;
   return true;
@@ -27,9 +55,11 @@ bool Turn::HasCome() {
 
 void Turn::Pass() {
   if (team_.ranks() == 1) return;
-  TurnBoard& board = team_.turns();
-  if (board.left.fetch_sub(1, std::memory_order_acq_rel) == 1)
-    board.served.fetch_add(1, std::memory_order_acq_rel);
+  TeamCard& leader = team_.card(Team::kLeader);
+  if (leader.in_turn.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
+  ForEachLane(team_.lanes(), [&](int lane) {
+    team_.turns().lanes[lane].served.fetch_add(1, std::memory_order_acq_rel);
+  });
 }
 
 }  // namespace horoacc::cuda
