@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from typing import Any
 
@@ -53,11 +54,44 @@ def refuse_model(model: Any) -> None:
         raise TypeError(not_of_keras("model", model))
     if legacy.is_legacy(model):
         legacy.require_tensorflow(model)
+    if keras.backend.backend() == "tensorflow" and _distributed(model) and model.jit_compile:
+        raise ValueError(_XLA)
+
+
+def teach_models() -> None:
+    """Has `compile(jit_compile="auto")` spare XLA what it cannot run. Once is enough.
+
+    By itself Keras chooses XLA wherever there is a GPU, whatever the optimizer.
+    """
+    model: Any = keras.Model
+    choose = getattr(model, "_resolve_auto_jit_compile", None)
+    if choose is not None and not hasattr(choose, "_heeds_distributed_optimizers"):
+        model._resolve_auto_jit_compile = _heeding(choose)
+
+
+def _heeding(original: Any) -> Any:
+    @functools.wraps(original)
+    def resolve(self: Any) -> Any:
+        return False if _distributed(self) else original(self)
+
+    resolve._heeds_distributed_optimizers = True  # type: ignore[attr-defined]
+    return resolve
+
+
+def do_without_xla(model: Any) -> None:
+    """Takes back what a file says of XLA, for a model that gets a distributed optimizer.
+
+    Args:
+        model: A compiled model.
+    """
+    if keras.backend.backend() == "tensorflow" and model.jit_compile:
+        model.jit_compile = False
+
+
+def _distributed(model: Any) -> bool:
     optimizer = getattr(model, "optimizer", None)
     inner = getattr(optimizer, "inner_optimizer", optimizer)
-    distributed = any(hasattr(one, "_reduction") for one in (optimizer, inner))
-    if keras.backend.backend() == "tensorflow" and distributed and model.jit_compile:
-        raise ValueError(_XLA)
+    return any(hasattr(one, "_reduction") for one in (optimizer, inner))
 
 
 def not_of_keras(what: str, given: Any) -> str:

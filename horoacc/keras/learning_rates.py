@@ -6,6 +6,7 @@ holds steps of the old rate, so that for one batch the momentum is multiplied by
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -145,9 +146,11 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
         """
 
         def multiplier(epoch: float) -> float:
-            # One batch further, so that an epoch ends at a round number.
+            # To the end of the batches that are about to be run, so that an epoch ends at a round
+            # number.
             assert self.steps_per_epoch
-            epoch += 1.0 / self.steps_per_epoch
+            run = _batches_at_once(self.model) / self.steps_per_epoch
+            epoch = min(epoch + run, math.floor(epoch) + 1)
             return (epoch * (basics.size() - 1) / warmup_epochs + 1) / basics.size()
 
         super().__init__(
@@ -164,6 +167,12 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
             print(
                 f"\nEpoch {epoch + 1}: finished gradual learning rate warmup to {self._rate():g}."
             )
+
+
+def _batches_at_once(model: Any) -> int:
+    """How many batches a model runs for one call of the callbacks."""
+    known = getattr(model, "steps_per_execution", None)
+    return known if isinstance(known, int) else 1
 
 
 def _innermost(optimizer: Any) -> Any:

@@ -242,6 +242,7 @@ def distribute(optimizer: Any, wishes: Wishes) -> Any:
     if hasattr(copied, "inner_optimizer"):  # it scales losses
         copied._reduction.agree_on_overflow()
     _take_state(optimizer, copied)
+    compilation.teach_models()
     teach_loss_scaling()
     return copied
 

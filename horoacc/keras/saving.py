@@ -8,7 +8,7 @@ from typing import Any
 import keras
 
 from horoacc.compression import Compressor, NoneCompressor
-from horoacc.keras import legacy
+from horoacc.keras import compilation, legacy
 from horoacc.keras.optimizer import DistributedOptimizer
 
 
@@ -20,6 +20,8 @@ def load_model(
     legacy_opts: bool = False,
 ) -> Any:
     """Loads a model, and makes its optimizer a distributed one with the state that was saved.
+
+    On TensorFlow it is not compiled by XLA any more, whatever the file says.
 
     Args:
         filepath: A `.keras` or `.h5` file, whether it was saved with a distributed optimizer or a
@@ -45,4 +47,5 @@ def load_model(
     optimizer = getattr(model, "optimizer", None)
     if optimizer is not None:
         model.optimizer = DistributedOptimizer(optimizer, compression=compression)
+        compilation.do_without_xla(model)
     return model

@@ -209,6 +209,19 @@ def test_learning_rate_warmup() -> None:
 
 
 @on_tensorflow
+@ranks(2)
+def test_warmup_is_over_where_several_batches_are_run_at_once() -> None:
+    import keras_training as training
+
+    model = training.network()
+    model.compile(training.sgd(), loss="mse", steps_per_execution=2)
+    warmup = hvd.callbacks.LearningRateWarmupCallback(0.5, warmup_epochs=2)
+    found = model.fit(*training.share(3), batch_size=training.BATCH, epochs=3, verbose=0,
+                      callbacks=[warmup])  # fmt: skip
+    assert found.history["lr"] == pytest.approx([0.375, 0.5, 0.5], rel=1e-6)
+
+
+@on_tensorflow
 @ranks(1)
 @pytest.mark.parametrize("kind", ["SGD", "RMSprop"])
 def test_corrected_momentum_reaches_the_graph(kind: str) -> None:

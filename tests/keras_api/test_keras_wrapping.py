@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import tempfile
+import types
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -147,8 +150,29 @@ def test_xla_is_refused_with_what_to_do() -> None:
     if hvd.size() > 1:
         with pytest.raises(ValueError, match=r"jit_compile=False to model.compile"):
             model.fit(*training.share(1), verbose=0)
-    model.compile(hvd.DistributedOptimizer(training.sgd()), loss="mse")  # jit_compile="auto"
+
+
+@on_tensorflow
+@ranks(1, 2)
+def test_xla_is_not_chosen_where_it_cannot_work() -> None:
+    import keras_training as training
+
+    gpu = types.SimpleNamespace(device_type="GPU")
+    with mock.patch("tensorflow.config.list_physical_devices", lambda *_: [gpu]):
+        plain = training.network()
+        plain.compile(training.sgd(), loss="mse")  # jit_compile="auto"
+        model = training.network()
+        model.compile(hvd.DistributedOptimizer(training.sgd()), loss="mse")
+        scaled = training.network(dtype="mixed_float16")
+        scaled.compile(hvd.DistributedOptimizer(training.sgd()), loss="mse")
+    assert plain.jit_compile and not model.jit_compile and not scaled.jit_compile
+    callback = hvd.callbacks.BroadcastGlobalVariablesCallback(0)
     model.fit(*training.share(1), verbose=0, callbacks=[callback])
+    with tempfile.TemporaryDirectory() as folder:
+        plain.save(f"{folder}/model.keras")  # which says that it was compiled by XLA
+        loaded = hvd.load_model(f"{folder}/model.keras")
+    loaded.fit(*training.share(1), verbose=0, callbacks=[callback])
+    assert len(training.all_bits(loaded)) == 1
 
 
 @on_both
