@@ -3,7 +3,8 @@
 A framework op is compiled against the framework's headers, so it cannot always be part of a wheel.
 It is built when HoroACC is installed beside the framework; otherwise at the first import, or by
 `horoaccrun` before it starts the ranks, into a cache that all processes of a user share: one of
-them builds under a lock, the others wait for it. An installation takes what the cache has.
+them builds under a lock, the others wait for it. An installation takes what the cache has, if
+nobody else can have put it there; a host without a compiler what another host has built there.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import hashlib
 import os
 import shlex
 import shutil
+import stat
 import subprocess
 import sys
 import sysconfig
@@ -101,11 +103,13 @@ def ensure_built(framework: str, sources: Sequence[Path], compile_command: Compi
     cached = cache.folder(os.environ) / _ready_name(framework, sources, _place(framework))
     library = _library(framework, cached, flags)
     if os.environ.get("HOROACC_OPS_PREBUILD") != "1":
+        if not _has_compiler(compile_command) and (found := _named_by(cached)):
+            return found
         _ensure(framework, library, lambda: _build(framework, library, cached, compile_command))
         return library
     prebuilt = _PREBUILT / _ready_name(framework, sources)
     packed = _library(framework, prebuilt, flags)
-    if library.is_file():
+    if library.is_file() and _is_ours(library):
         _ensure(framework, packed, lambda: _place_both(library, packed, prebuilt))
     else:
         _ensure(framework, packed, lambda: _build(framework, packed, prebuilt, compile_command))
@@ -185,6 +189,18 @@ def _named_by(ready: Path) -> Path | None:
     return library if library.is_file() else None
 
 
+def _is_ours(library: Path) -> bool:
+    """Whether nobody but this user can have made a library, which all users are about to get."""
+    return all(
+        found.st_uid == os.geteuid() and not found.st_mode & stat.S_IWOTH
+        for found in (library.stat(), library.parent.stat())
+    )
+
+
+def _has_compiler(command: CompileCommand) -> bool:
+    return shutil.which(_command_line(command, Path("output"))[0]) is not None
+
+
 def _flags(command: CompileCommand) -> str:
     """What tells one build from another besides sources and framework: compiler and flags.
 
@@ -206,8 +222,8 @@ def _compiler_version(compiler: str) -> str:
 
 
 def _build(framework: str, library: Path, ready: Path, command: CompileCommand) -> None:
-    compiler = _command_line(command, Path("output"))[0]
-    if shutil.which(compiler) is None:
+    if not _has_compiler(command):
+        compiler = _command_line(command, Path("output"))[0]
         raise OpsBuildError(
             f"the {framework} ops of horoacc must be compiled once, but the compiler "
             f"'{compiler}' was not found; install g++ (or set CXX), or install horoacc from a "

@@ -167,9 +167,19 @@ def test_an_installation_takes_what_the_cache_has(
     assert ensure_built("numpy", [workshop.source], ["no-such-compiler"]) == library
     for made in library.parent.iterdir():
         made.unlink()
-    monkeypatch.setenv("HOROACC_OPS_PREBUILD", "1")
     workshop.build("-O3", f"-I{tmp_path}/package/csrc")
-    assert workshop.count() == 2
+    monkeypatch.setenv("HOROACC_OPS_PREBUILD", "1")
+    workshop.cache.chmod(0o777)  # where others may have put something
+    workshop.build("-O3", f"-I{tmp_path}/package/csrc")
+    assert workshop.count() == 3
+
+
+def test_a_host_without_a_compiler_takes_what_another_has_built(workshop: Workshop) -> None:
+    library = workshop.build()
+    assert ensure_built("numpy", [workshop.source], ["no-such-compiler"]) == library
+    workshop.source.write_text("int two;")
+    with pytest.raises(OpsBuildError, match="no-such-compiler"):
+        ensure_built("numpy", [workshop.source], ["no-such-compiler"])
 
 
 def test_the_cache_defaults_to_the_users(monkeypatch: pytest.MonkeyPatch) -> None:
