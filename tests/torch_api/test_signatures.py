@@ -138,10 +138,14 @@ def test_methods_of_the_optimizer() -> None:
 
 def test_neutral_door_imports_no_framework() -> None:
     program = (
-        "import sys, horoacc; "
+        "import sys, horoacc, horoacc.launcher.main\n"
+        "print('numpy' in sys.modules)\n"
+        "print([name for name in horoacc.__all__ if getattr(horoacc, name, None) is None])\n"
         "print([m for m in ('torch', 'tensorflow', 'keras', 'jax', 'mpi4py') if m in sys.modules])"
     )
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
     )
-    assert done.stdout.strip() == "[]"
+    assert done.stdout.split() == ["False", "[]", "[]"]
+    assert set(horoacc.__all__) <= set(dir(horoacc))
+    assert not hasattr(horoacc, "no_such_name")
