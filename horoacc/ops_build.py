@@ -60,7 +60,7 @@ def source_folder(name: str) -> Path:
 
 
 def sources_of(name: str) -> list[Path]:
-    """Every file that decides what a framework's ops are: its folder's, and the core's header.
+    """Every file that decides what a framework's ops are: its folder's, and what they use of the core's.
 
     Args:
         name: `torch_ops` or `tensorflow_ops`.
@@ -74,7 +74,7 @@ def sources_of(name: str) -> list[Path]:
     folder = source_folder(name)
     files = sorted(path for path in folder.iterdir() if path.suffix in (".cc", ".h"))
     api = source_folder("csrc") / "api"
-    return [*files, api / "horoacc.h", api / "known_engines.h"]
+    return [*files, *(api / name for name in ("horoacc.h", "held_engine.h", "known_engines.h"))]
 
 
 def core_library() -> Path:

@@ -1,8 +1,8 @@
 """The process-wide state: one engine, where this process stands, and what a fork does to it.
 
 The core has no globals; this module holds the one engine of the process. One that has been shut
-down is freed with the last reference to it, unless a framework was told its address: then tensors
-may live in its memory for as long as they please.
+down is freed with the last reference to it; a framework that was told its address may hold it for
+longer. Tensors may live in its memory for as long as they please.
 """
 
 from __future__ import annotations

@@ -59,8 +59,7 @@ void Call::Add(const Tensor& input, void* output) {
   members.push_back({ReadOnly(input), output, std::move(shape), NumberOf(input.dtype())});
 }
 
-int Call::Submit(ha_engine* engine, ha_done done, void* context, ha_handle* handle,
-                 ha_error* error) {
+int Call::Submit(ha_done done, void* context, ha_handle* handle, ha_error* error) {
   std::vector<std::string> names;
   std::vector<ha_tensor> rows;
   names.reserve(members.size());
@@ -78,10 +77,10 @@ int Call::Submit(ha_engine* engine, ha_done done, void* context, ha_handle* hand
     head.splits = splits.data();
     head.nsplits = static_cast<int32_t>(splits.size());
   }
-  return ha_submit(engine, &head, rows.data(), rows.size(), done, context, handle, error);
+  return ha_submit(engine.get(), &head, rows.data(), rows.size(), done, context, handle, error);
 }
 
-void Call::Complain(ha_engine* engine, const std::string& why) {
+void Call::Complain(const std::string& why) {
   ha_call complaint = head;
   complaint.complaint = why.c_str();
   complaint.splits = nullptr;
@@ -94,7 +93,7 @@ void Call::Complain(ha_engine* engine, const std::string& why) {
   ha_handle handle = 0;
   ha_error error;
   // What it returns is what the kernel is about to report.
-  (void)ha_submit(engine, &complaint, &row, 1, nullptr, nullptr, &handle, &error);
+  (void)ha_submit(engine.get(), &complaint, &row, 1, nullptr, nullptr, &handle, &error);
 }
 
 absl::Status Ended::Result(size_t member, ha_output* result) const {

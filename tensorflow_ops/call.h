@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "api/held_engine.h"
 #include "api/horoacc.h"
 #include "gpu.h"
 #include "tensorflow/core/framework/op_kernel.h"
@@ -40,6 +41,9 @@ struct Call {
     int32_t dtype;
   };
 
+  explicit Call(HeldEngine by) : engine(std::move(by)) {}
+
+  HeldEngine engine;
   ha_call head{};
   ha_gpu gpu{};  ///< where `head` says that there is one
   std::string name;
@@ -50,9 +54,9 @@ struct Call {
   /// `output` NULL: the engine allocates.
   void Add(const tensorflow::Tensor& input, void* output);
   /// As the core's ha_submit.
-  int Submit(ha_engine* engine, ha_done done, void* context, ha_handle* handle, ha_error* error);
+  int Submit(ha_done done, void* context, ha_handle* handle, ha_error* error);
   /// Tells the ranks that make this call why this one cannot.
-  void Complain(ha_engine* engine, const std::string& why);
+  void Complain(const std::string& why);
 };
 
 [[nodiscard]] inline const void* ReadOnly(const tensorflow::Tensor& tensor) {
@@ -65,8 +69,8 @@ struct Call {
 /// A call that has ended well, and what its results become.
 class Ended {
  public:
-  Ended(tensorflow::OpKernelContext* context, const Call& call, ha_engine* engine, ha_handle handle)
-      : context_(context), call_(call), engine_(engine), handle_(handle) {}
+  Ended(tensorflow::OpKernelContext* context, const Call& call, ha_handle handle)
+      : context_(context), call_(call), engine_(call.engine.get()), handle_(handle) {}
 
   [[nodiscard]] tensorflow::OpKernelContext* context() const { return context_; }
   [[nodiscard]] const Call& call() const { return call_; }

@@ -34,23 +34,25 @@ class CollectiveKernel final : public tensorflow::AsyncOpKernel {
                 construction->device_type() != tensorflow::DeviceType(tensorflow::DEVICE_CPU)) {}
 
   void ComputeAsync(tensorflow::OpKernelContext* context, DoneCallback done) override {
-    ha_engine* const engine = TheEngine();
-    OP_REQUIRES_ASYNC(context, engine != nullptr, NotInitialized(), done);
+    const HeldEngine held =
+        TheEngine();  // also once Done has the flight, perhaps before Submit ends
+    OP_REQUIRES_ASYNC(context, held, NotInitialized(), done);
     ReleaseLeft();
-    auto flight = std::make_unique<Flight>(this, context, engine, std::move(done));
+    ha_engine* const engine = held.get();
+    auto flight = std::make_unique<Flight>(this, context, held, std::move(done));
     Call& call = flight->call;
     call.head.collective = Collective::kCollective;
     call.head.process_set = manner_.process_set();
     call.head.prescale = call.head.postscale = 1.0;
     call.name = manner_.NameIn(*context);
     if (absl::Status refused = Prepare(context, &call); !refused.ok()) {
-      call.Complain(engine, std::string(refused.message()));
+      call.Complain(std::string(refused.message()));
       return End(std::move(flight), refused);
     }
     ha_handle handle = 0;
     ha_error error{};
     const bool waits = manner_.waits();
-    if (call.Submit(engine, waits ? nullptr : &Done, flight.get(), &handle, &error) != HA_OK)
+    if (call.Submit(waits ? nullptr : &Done, flight.get(), &handle, &error) != HA_OK)
       return End(std::move(flight), StatusOf(error));
     if (!waits) {
       (void)flight.release();  // Done has it, perhaps already
@@ -74,13 +76,12 @@ class CollectiveKernel final : public tensorflow::AsyncOpKernel {
   }
 
   struct Flight {
-    Flight(CollectiveKernel* made_by, tensorflow::OpKernelContext* with, ha_engine* by,
+    Flight(CollectiveKernel* made_by, tensorflow::OpKernelContext* with, HeldEngine by,
            DoneCallback then)
-        : kernel(made_by), context(with), engine(by), done(std::move(then)) {}
+        : kernel(made_by), context(with), done(std::move(then)), call(std::move(by)) {}
 
     CollectiveKernel* const kernel;
     tensorflow::OpKernelContext* const context;
-    ha_engine* const engine;
     DoneCallback done;
     Call call;
   };
@@ -92,7 +93,7 @@ class CollectiveKernel final : public tensorflow::AsyncOpKernel {
   }
 
   void Land(std::unique_ptr<Flight> flight, ha_handle handle) {
-    ha_engine* const engine = flight->engine;
+    ha_engine* const engine = flight->call.engine.get();
     ha_error error{};
     absl::Status status;
     std::vector<Upload> uploads;
@@ -102,7 +103,7 @@ class CollectiveKernel final : public tensorflow::AsyncOpKernel {
     if (code != HA_OK) {
       status = StatusOf(error);
     } else {
-      Ended ended(flight->context, flight->call, engine, handle);
+      Ended ended(flight->context, flight->call, handle);
       status = collective_.Land(&ended);
       uploads = std::move(ended).uploads();
     }
@@ -126,7 +127,7 @@ class CollectiveKernel final : public tensorflow::AsyncOpKernel {
       if (const tensorflow::Tensor* const output = context->mutable_output(t))
         memory.push_back(*output);
     }
-    LeaveInFlight(flight->engine, handle, std::move(memory));
+    LeaveInFlight(flight->call.engine, handle, std::move(memory));
     End(std::move(flight), absl::CancelledError("a signal's handler ended the wait"));
   }
 

@@ -9,7 +9,7 @@ namespace horoacc {
 namespace {
 
 // A binding is the place of process-wide state: kernels are made by TensorFlow, which knows no
-// engine. An engine is never freed, so that a kernel may still hold one that was shut down.
+// engine. It may be shut down and gone by the time that a kernel asks it, hence the hold.
 std::atomic<ha_engine*>& Attached() {
   static std::atomic<ha_engine*> engine{nullptr};
   return engine;
@@ -34,7 +34,7 @@ absl::StatusCode CodeOf(int32_t kind) {
 
 }  // namespace
 
-ha_engine* TheEngine() { return Attached().load(std::memory_order_acquire); }
+HeldEngine TheEngine() { return HeldEngine(Attached().load(std::memory_order_acquire)); }
 
 absl::Status NotInitialized() {
   return absl::FailedPreconditionError("Horovod has not been initialized; use hvd.init().");

@@ -1,12 +1,13 @@
 #pragma once
 // The engine of this process, as kernels find it.
 #include "absl/status/status.h"
+#include "api/held_engine.h"
 #include "api/horoacc.h"
 
 namespace horoacc {
 
-/// nullptr before init() and after shutdown().
-[[nodiscard]] ha_engine* TheEngine();
+/// None before init() and after shutdown().
+[[nodiscard]] HeldEngine TheEngine();
 
 /// What an op says when there is no engine.
 [[nodiscard]] absl::Status NotInitialized();

@@ -54,7 +54,7 @@ Raised& WhatWasRaised() {
 }
 
 struct Left {
-  ha_engine* engine;
+  HeldEngine engine;
   ha_handle handle;
   std::vector<tensorflow::Tensor> memory;
 };
@@ -86,10 +86,10 @@ bool HandlersRaise() {
   return raised;
 }
 
-void LeaveInFlight(ha_engine* engine, ha_handle handle, std::vector<tensorflow::Tensor> memory) {
+void LeaveInFlight(HeldEngine engine, ha_handle handle, std::vector<tensorflow::Tensor> memory) {
   AllLeft& left = TheLeft();
   const std::lock_guard lock(left.mutex);
-  left.calls.push_back({engine, handle, std::move(memory)});
+  left.calls.push_back({std::move(engine), handle, std::move(memory)});
   left.any.store(true, std::memory_order_release);
 }
 
@@ -98,8 +98,8 @@ void ReleaseLeft() {
   if (!left.any.load(std::memory_order_acquire)) return;
   const std::lock_guard lock(left.mutex);
   std::erase_if(left.calls, [](const Left& call) {
-    if (ha_poll(call.engine, call.handle) == 0) return false;
-    ha_release(call.engine, call.handle);
+    if (ha_poll(call.engine.get(), call.handle) == 0) return false;
+    ha_release(call.engine.get(), call.handle);
     return true;
   });
   left.any.store(!left.calls.empty(), std::memory_order_release);

@@ -30,10 +30,10 @@ class Place final : public OpKernel {
   using OpKernel::OpKernel;
 
   void Compute(OpKernelContext* context) override {
-    ha_engine* const engine = TheEngine();
-    OP_REQUIRES(context, engine != nullptr, NotInitialized());
+    const HeldEngine engine = TheEngine();
+    OP_REQUIRES(context, engine, NotInitialized());
     int32_t numbers[6];
-    ha_engine_placement(engine, numbers);
+    ha_engine_placement(engine.get(), numbers);
     OP_REQUIRES_OK(context, GiveNumber(context, numbers[kWhich]));
   }
 };
@@ -47,18 +47,18 @@ class Membership final : public OpKernel {
   }
 
   void Compute(OpKernelContext* context) override {
-    ha_engine* const engine = TheEngine();
-    OP_REQUIRES(context, engine != nullptr, NotInitialized());
-    const int32_t size = ha_process_set_ranks(engine, process_set_, nullptr, 0);
+    const HeldEngine engine = TheEngine();
+    OP_REQUIRES(context, engine, NotInitialized());
+    const int32_t size = ha_process_set_ranks(engine.get(), process_set_, nullptr, 0);
     OP_REQUIRES(context, size >= 0,
                 absl::InvalidArgumentError("no process set with the number " +
                                            std::to_string(process_set_) + " is registered"));
     int32_t number = size;
     if (kIncluded) {
       std::vector<int32_t> ranks(static_cast<size_t>(size));
-      ha_process_set_ranks(engine, process_set_, ranks.data(), ranks.size());
+      ha_process_set_ranks(engine.get(), process_set_, ranks.data(), ranks.size());
       int32_t numbers[6];
-      ha_engine_placement(engine, numbers);
+      ha_engine_placement(engine.get(), numbers);
       number = 0;
       for (const int32_t rank : ranks) number |= rank == numbers[0] ? 1 : 0;
     }

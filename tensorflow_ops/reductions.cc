@@ -93,7 +93,7 @@ class Reducescatter {
       const Tensor& input = context->input(t);
       Tensor* output = nullptr;
       if (on_gpu) {
-        absl::Status failed = AllocatePart(context, t, call->head.process_set, &output);
+        absl::Status failed = AllocatePart(context, t, *call, &output);
         if (!failed.ok()) return failed;
       } else {
         ExpectReduced(input.TotalBytes());
@@ -112,9 +112,10 @@ class Reducescatter {
  private:
   // What the engine allocates lies in the host's memory, and this rank's part can be told
   // beforehand. None where the engine is going to say what is wrong with the call.
-  static absl::Status AllocatePart(OpKernelContext* context, int index, int32_t process_set,
+  static absl::Status AllocatePart(OpKernelContext* context, int index, const Call& call,
                                    Tensor** output) {
-    ha_engine* const engine = TheEngine();
+    ha_engine* const engine = call.engine.get();
+    const int32_t process_set = call.head.process_set;
     const TensorShape& whole = context->input(index).shape();
     const int32_t size = ha_process_set_ranks(engine, process_set, nullptr, 0);
     if (size <= 0 || whole.dims() == 0) return absl::OkStatus();

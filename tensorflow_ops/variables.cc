@@ -68,7 +68,7 @@ class BroadcastVariables {
 
   absl::Status Prepare(OpKernelContext* context, Call* call) const {
     call->head.root = root_;
-    const bool sends = IsRoot(TheEngine());
+    const bool sends = IsRoot(call->engine.get());
     for (int v = 0; v < context->num_inputs(); ++v) {
       Tensor present;
       absl::Status status = Kind::Read(context, v, &present);

@@ -19,6 +19,7 @@
 #include <utility>
 #include <vector>
 
+#include "api/held_engine.h"
 #include "api/horoacc.h"
 #include "assertion.h"
 #include "places.h"
@@ -62,8 +63,11 @@ struct Gradient {
 }  // namespace horoacc
 
 struct ha_torch_hooks {
+  explicit ha_torch_hooks(ha_engine* used) : held(used) {}
+
   PyObject* compiled = nullptr;  // the caller's: see ha_torch_hooks_create
-  ha_engine* engine = nullptr;
+  const horoacc::HeldEngine held;
+  ha_engine* const engine = held.get();
   ha_call call{};
   std::string too_often;  // what a second gradient between two restarts raises
   std::vector<std::unique_ptr<horoacc::Gradient>> gradients;
@@ -169,8 +173,7 @@ HA_API ha_torch_hooks* ha_torch_hooks_create(ha_engine* engine, int process_set,
                                              const char* const* names, size_t count,
                                              const char* too_often, PyObject* compiled) {
   horoacc::WatchForks();
-  auto hooks = std::make_unique<ha_torch_hooks>();
-  hooks->engine = engine;
+  auto hooks = std::make_unique<ha_torch_hooks>(engine);  // the caller holds it
   hooks->too_often = too_often;
   hooks->compiled = compiled;
   hooks->call.collective = HA_ALLREDUCE;

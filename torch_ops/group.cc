@@ -20,7 +20,9 @@ Group::Group(ha_engine* engine, int32_t process_set, std::vector<int32_t> ranks,
       rank_(rank),
       name_(std::move(name)),
       process_(getpid()),
-      limit_seconds_(limit_seconds) {}
+      limit_seconds_(limit_seconds) {
+  TORCH_CHECK(engine_, "the engine has been shut down");
+}
 
 // Nobody waits for the orphans any more, but the engine, or a peer, may still be in their memory.
 Group::~Group() {
@@ -28,10 +30,10 @@ Group::~Group() {
   if (getpid() != process_) return;
   for (Orphan& orphan : orphans_) {
     ha_error error{};
-    ha_wait(engine_, orphan.handle, kPatienceSeconds, &error);
-    if (ha_poll(engine_, orphan.handle) == 0)
+    ha_wait(engine(), orphan.handle, kPatienceSeconds, &error);
+    if (ha_poll(engine(), orphan.handle) == 0)
       new std::vector<at::Tensor>(std::move(orphan.tensors));
-    ha_release(engine_, orphan.handle);
+    ha_release(engine(), orphan.handle);
   }
 }
 
@@ -48,7 +50,7 @@ void Group::Leave() {
   if (left_.exchange(true) || getpid() != process_) return;
   ha_error error{};
   // An engine that is shut down, or a job that is aborted, has no groups to leave.
-  (void)ha_group_leave(engine_, process_set_, &error);
+  (void)ha_group_leave(engine(), process_set_, &error);
 }
 
 void Group::Adopt(ha_handle handle, std::vector<at::Tensor> tensors) {
@@ -62,12 +64,12 @@ void Group::Sweep() {
   std::vector<Orphan> done;  // tensors are freed without the lock
   const std::scoped_lock lock(orphans_mutex_);
   const auto complete = [this](const Orphan& orphan) {
-    return ha_poll(engine_, orphan.handle) != 0;
+    return ha_poll(engine(), orphan.handle) != 0;
   };
   const auto first = std::stable_partition(orphans_.begin(), orphans_.end(),
                                            [&](const Orphan& o) { return !complete(o); });
   for (auto orphan = first; orphan != orphans_.end(); ++orphan) {
-    ha_release(engine_, orphan->handle);
+    ha_release(engine(), orphan->handle);
     done.push_back(std::move(*orphan));
   }
   orphans_.erase(first, orphans_.end());

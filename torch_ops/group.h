@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "api/held_engine.h"
 #include "api/horoacc.h"
 
 namespace horoacc {
@@ -24,7 +25,7 @@ class Group {
   Group(const Group&) = delete;
   Group& operator=(const Group&) = delete;
 
-  [[nodiscard]] ha_engine* engine() const { return engine_; }
+  [[nodiscard]] ha_engine* engine() const { return engine_.get(); }
   [[nodiscard]] int32_t process_set() const { return process_set_; }
   [[nodiscard]] int size() const { return static_cast<int>(ranks_.size()); }
   [[nodiscard]] int rank() const { return rank_; }
@@ -53,7 +54,7 @@ class Group {
     std::vector<at::Tensor> tensors;
   };
 
-  ha_engine* const engine_;
+  const HeldEngine engine_;
   const int32_t process_set_;
   const std::vector<int32_t> ranks_;
   const int rank_;

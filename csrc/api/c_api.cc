@@ -13,9 +13,16 @@
 #include "runtime/engine.h"
 #include "transport/called_away.h"
 
+/// Who only knows where it is may hold it, and ask its arena: hence nothing else stays when the
+/// last holder has let go.
 struct ha_engine {
-  std::unique_ptr<horoacc::Engine> engine;
-  int mpi_thread_level = -1;
+  ha_engine(std::unique_ptr<horoacc::Engine> made, int mpi)
+      : arena(made->arena()), engine(std::move(made)), mpi_thread_level(mpi) {}
+
+  const std::shared_ptr<horoacc::Arena> arena;
+  std::unique_ptr<horoacc::Engine> engine;  ///< as long as there are holders
+  std::atomic<uint32_t> holders{1};
+  const int mpi_thread_level;
 };
 
 namespace {
@@ -114,7 +121,7 @@ int ha_engine_create(const ha_setting* settings, size_t count, const ha_placemen
     const int mpi_thread_level = mpi ? static_cast<int>(mpi->threads()) : -1;
     auto created = horoacc::Engine::Create(std::move(parsed).value(), std::move(parts).value());
     if (!created.ok()) return Report(created.error(), error);
-    *engine = new ha_engine{std::move(created).value(), mpi_thread_level};
+    *engine = new ha_engine(std::move(created).value(), mpi_thread_level);
     return static_cast<int>(HA_OK);
   });
 }
@@ -134,6 +141,23 @@ int ha_mpi_finalize(ha_engine* engine, ha_error* error) {
 int ha_mpi_thread_level(const ha_engine* engine) { return engine->mpi_thread_level; }
 
 void ha_engine_destroy(ha_engine* engine) { delete engine; }
+
+int ha_engine_hold(ha_engine* engine) {
+  uint32_t holders = engine->holders.load(std::memory_order_relaxed);
+  while (holders != 0) {
+    if (engine->holders.compare_exchange_weak(holders, holders + 1, std::memory_order_acquire))
+      return 1;
+  }
+  return 0;
+}
+
+void ha_engine_let_go(ha_engine* engine) {
+  if (engine->holders.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
+  (void)engine->engine->Shutdown();
+  horoacc::Segment memory = engine->engine->memory();
+  engine->engine.reset();
+  engine->arena->Own(std::move(memory));
+}
 
 void ha_engine_placement(const ha_engine* engine, int32_t out[6]) {
   const horoacc::Placement& placement = engine->engine->placement();
@@ -311,18 +335,27 @@ void ha_free(void* memory) { std::free(memory); }
 void ha_release(ha_engine* engine, ha_handle handle) { engine->engine->Release(handle); }
 
 void* ha_arena_allocate(ha_engine* engine, size_t bytes) {
-  return engine->engine->AllocateShared(bytes);
+  if (ha_engine_hold(engine) == 0) return nullptr;
+  void* const memory = engine->engine->AllocateShared(bytes);
+  ha_engine_let_go(engine);
+  return memory;
 }
 
-void ha_arena_free(ha_engine* engine, void* memory) { engine->engine->FreeShared(memory); }
+void ha_arena_free(ha_engine* engine, void* memory) {
+  if (ha_engine_hold(engine) == 0) return engine->arena->Free(memory);
+  engine->engine->FreeShared(memory);
+  ha_engine_let_go(engine);
+}
 
 int ha_arena_contains(const ha_engine* engine, const void* memory) {
-  return engine->engine->IsShared(memory) ? 1 : 0;
+  return engine->arena->Contains(memory) ? 1 : 0;
 }
 
-void ha_before_fork(ha_engine* engine) { engine->engine->arena().BeforeFork(); }
+int ha_arena_over(const ha_engine* engine) { return engine->arena->Over() ? 1 : 0; }
 
-void ha_after_fork_in_parent(ha_engine* engine) { engine->engine->arena().AfterForkInParent(); }
+void ha_before_fork(ha_engine* engine) { engine->arena->BeforeFork(); }
+
+void ha_after_fork_in_parent(ha_engine* engine) { engine->arena->AfterForkInParent(); }
 
 void ha_after_fork_in_child(ha_engine* engine) { engine->engine->AfterForkInChild(); }
 

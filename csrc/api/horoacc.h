@@ -183,8 +183,16 @@ HA_API int ha_mpi_finalize(ha_engine* engine, ha_error* error);
 /* What MPI was initialised with: 0 MPI_THREAD_SINGLE to 3 MPI_THREAD_MULTIPLE; -1: the job does not
  * use MPI. */
 HA_API int ha_mpi_thread_level(const ha_engine* engine);
-/* Shuts down if need be and frees the engine and every handle. */
+/* Shuts down if need be and frees the engine and every handle. Nobody else may know of it. */
 HA_API void ha_engine_destroy(ha_engine* engine);
+/* For those who were told where an engine is, and do not make it last. 1: it stays until
+ * ha_engine_let_go; whoever holds it may hold it again. 0: it is gone, and of this header only
+ * ha_engine_hold, ha_arena_allocate (which gives NULL), ha_arena_free, ha_arena_contains and
+ * ha_arena_over may be called with it: blocks of its arena that are in use keep their bytes. */
+HA_API int ha_engine_hold(ha_engine* engine);
+/* Who made the engine holds it, too, and calls this in place of ha_engine_destroy if anybody else
+ * was told where it is. With the last holder it goes as there, but for its arena. */
+HA_API void ha_engine_let_go(ha_engine* engine);
 
 HA_API void ha_engine_placement(const ha_engine* engine, int32_t out[6]);
 
@@ -265,6 +273,8 @@ HA_API void ha_release(ha_engine* engine, ha_handle handle);
 HA_API void* ha_arena_allocate(ha_engine* engine, size_t bytes);
 HA_API void ha_arena_free(ha_engine* engine, void* memory);
 HA_API int ha_arena_contains(const ha_engine* engine, const void* memory);
+/* 1: it contains nothing, and never will: the engine was shut down, and all blocks are free. */
+HA_API int ha_arena_over(const ha_engine* engine);
 
 /* What a fork needs: before it, and after it in the parent and in the child. The child gets a
  * private copy of the live arena blocks and may call nothing else of this header. */

@@ -6,24 +6,31 @@
 
 namespace horoacc {
 
-/// A list that only grows: these engines are never freed, as their memory may be in use for as long
-/// as the process lives, and another thread may be walking the list.
+/// Only the arenas of these engines are asked, which outlive them. Those in which nothing lies any
+/// more leave the list, but are not freed: another thread may be walking it.
 class KnownEngines {
  public:
   /// One caller at a time.
   void Add(ha_engine* engine) {
-    Known* const newest = newest_.load(std::memory_order_acquire);
-    for (const Known* known = newest; known; known = known->older) {
+    // Whoever stands on one that is taken out comes from there to the older ones all the same.
+    std::atomic<Known*>* place = &newest_;
+    while (Known* const known = place->load(std::memory_order_acquire)) {
       if (known->engine == engine) return;
+      if (ha_arena_over(known->engine) != 0) {
+        place->store(known->older.load(std::memory_order_acquire), std::memory_order_release);
+      } else {
+        place = &known->older;
+      }
     }
-    newest_.store(new Known{engine, newest}, std::memory_order_release);
+    newest_.store(new Known(engine, newest_.load(std::memory_order_acquire)),
+                  std::memory_order_release);
   }
 
   /// Frees a block if it is an engine's. Whose it is, is asked of the engines: the block itself has
   /// no room for an answer.
   bool Free(void* memory) const {
     for (const Known* known = newest_.load(std::memory_order_acquire); known;
-         known = known->older) {
+         known = known->older.load(std::memory_order_acquire)) {
       if (!ha_arena_contains(known->engine, memory)) continue;
       ha_arena_free(known->engine, memory);
       return true;
@@ -33,8 +40,9 @@ class KnownEngines {
 
  private:
   struct Known {
-    ha_engine* engine;
-    Known* older;
+    Known(ha_engine* what, Known* before) : engine(what), older(before) {}
+    ha_engine* const engine;
+    std::atomic<Known*> older;
   };
   std::atomic<Known*> newest_{nullptr};
 };

@@ -69,9 +69,13 @@ Engine::Engine(const std::unordered_map<std::string, std::string>& settings,
 // pybind11 throws where its own state is missing, which is there as long as this class is.
 // NOLINTNEXTLINE(bugprone-exception-escape)
 Engine::~Engine() {
-  if (!engine_ || !over_ || lent_ || ha_mpi_thread_level(engine_) >= 0) return;
+  if (!engine_ || !over_ || ha_mpi_thread_level(engine_) >= 0) return;
   const py::gil_scoped_release open;
-  ha_engine_destroy(engine_);
+  if (lent_) {
+    ha_engine_let_go(engine_);
+  } else {
+    ha_engine_destroy(engine_);
+  }
 }
 
 void Engine::Shutdown() {

@@ -23,8 +23,7 @@ class Engine {
  public:
   Engine(const std::unordered_map<std::string, std::string>& settings,
          const pybind11::dict& placement);
-  // Frees the engine if it is shut down and nobody else was told where it is: who was may have
-  // tensors in its arena, which outlive every Python object, or look at it from another thread. And
+  // Lets go of the engine if it is shut down; who was told where it is may hold it for longer. But
   // MPI is the process's, and ends with it.
   ~Engine();
   Engine(const Engine&) = delete;

@@ -65,7 +65,7 @@ Engine::Engine(Settings settings, EngineParts parts)
     });
   }
   const Segment& own = share_.memory[share_.local_rank];
-  arena_ = std::make_unique<Arena>(own.data(), own.size(), own.fd(), 0);
+  arena_ = std::make_shared<Arena>(own.data(), own.size(), own.fd(), 0);
   messages_ = MakeMessageExchange();
 }
 

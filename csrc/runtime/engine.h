@@ -138,9 +138,10 @@ class Engine {
 
   [[nodiscard]] void* AllocateShared(size_t bytes);
   void FreeShared(void* memory);
-  [[nodiscard]] bool IsShared(const void* memory) const { return arena_->Contains(memory); }
-
-  [[nodiscard]] Arena& arena() { return *arena_; }
+  /// Tensors may lie in it for longer than the engine lives: who keeps it has it take over the
+  /// memory of this rank (Arena::Own) then.
+  [[nodiscard]] const std::shared_ptr<Arena>& arena() const { return arena_; }
+  [[nodiscard]] Segment memory() const { return share_.memory[share_.local_rank]; }
   /// In a child that a thread of this process forks: what is the parent's alone stays so.
   void AfterForkInChild();
 
@@ -332,7 +333,7 @@ class Engine {
   std::unique_ptr<ControlMux> mux_;
   HostBoard board_;
   Bells bells_;
-  std::unique_ptr<Arena> arena_;
+  std::shared_ptr<Arena> arena_;
   std::optional<SpreadParts> spread_parts_;  ///< until Start
   std::unique_ptr<SpreadJob> spread_;
   std::shared_ptr<FaultPoints> faults_;

@@ -1,6 +1,6 @@
-// What an engine that has been shut down gives back. The object itself stays for as long as tensors
-// may lie in its memory, and bindings may still ask it; a process that joins and leaves many times
-// must not pay for each time. And what a forked child gives back at once.
+// What an engine that has been shut down gives back at once. The object itself stays for as long as
+// bindings may still ask it, one that uses MPI to the end of the process; whoever joins and leaves
+// many times must not pay for each time. And what a forked child gives back.
 #include <algorithm>
 
 #include "runtime/engine.h"

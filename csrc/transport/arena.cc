@@ -78,6 +78,7 @@ struct Arena::State {
   uint64_t in_use = 0;
   uint64_t touched = 0;
   bool closed = false;
+  Segment ground;  ///< once nobody else keeps it
 
   Fd snapshot_wait;  ///< during a fork: the parent's end of the pipe
   Fd snapshot_done;  ///< during a fork: the child's end
@@ -87,6 +88,7 @@ struct Arena::State {
   [[nodiscard]] Range ClaimFresh(uint64_t begin, uint64_t asked, uint64_t size_class);
   void Populate(Range range) const;
   bool Punch(uint64_t offset, uint64_t size) const;
+  void LeaveIfEmpty();
 };
 
 /// The range to fault in for a block just cut at `begin`: at least a batch.
@@ -195,10 +197,10 @@ void Arena::Free(void* pointer) {
   block.freed_at = state.trims;
   state.in_use -= block.asked;
   if (!state.closed) return state.free_lists[block.size_class].push_back(offset);
-  if (block.size_class >= kPage && state.Punch(offset, block.size_class)) {
+  if (block.size_class >= kPage && state.Punch(offset, block.size_class))
     state.touched -= block.resident;
-    block.resident = 0;
-  }
+  state.blocks.erase(found);
+  state.LeaveIfEmpty();
 }
 
 bool Arena::Contains(const void* pointer) const {
@@ -206,6 +208,9 @@ bool Arena::Contains(const void* pointer) const {
   const auto begin = reinterpret_cast<uintptr_t>(state_->base);
   return address >= begin && address - begin < state_->bytes;
 }
+
+// Only an arena that is closed has no bytes.
+bool Arena::Over() const { return state_->bytes == 0; }
 
 uint64_t Arena::OffsetOf(const void* pointer) const {
   return static_cast<uint64_t>(static_cast<const std::byte*>(pointer) - state_->base);
@@ -261,12 +266,37 @@ uint64_t Arena::Close() {
   state.closed = true;
   state.free_lists.clear();
   uint64_t end = 0;
+  std::unordered_map<uint64_t, Block> live;
   for (const auto& [offset, block] : state.blocks) {
-    if (block.live) end = std::max(end, RoundUp(offset + block.size_class, kPage));
+    if (!block.live) continue;
+    end = std::max(end, RoundUp(offset + block.size_class, kPage));
+    live.emplace(offset, block);
   }
+  state.blocks.swap(live);
   state.next = end;
   state.bytes = end;
   return end;
+}
+
+void Arena::Own(Segment ground) {
+  State& state = *state_;
+  if (!state.owner.Here()) {  // a forked child gives nothing back
+    state.ground = std::move(ground);
+    return;
+  }
+  ground.KeepOnly(Close());
+  std::scoped_lock lock(state.mutex);
+  state.ground = std::move(ground);
+  state.LeaveIfEmpty();
+}
+
+// A process that joins and leaves many times has many such arenas: nothing but this object stays.
+void Arena::State::LeaveIfEmpty() {
+  if (!ground || !blocks.empty()) return;
+  bytes = 0;
+  next = 0;
+  ground = Segment();
+  owner.Drop();
 }
 
 void Arena::BeforeFork() {

@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "base/result.h"
+#include "transport/segment.h"
 
 namespace horoacc {
 
@@ -37,6 +38,8 @@ class Arena {
   /// `pointer` must come from Allocate. In a forked child: does nothing.
   void Free(void* pointer);
   [[nodiscard]] bool Contains(const void* pointer) const;
+  /// It is closed, and none of its blocks is live: it contains nothing, now and for good.
+  [[nodiscard]] bool Over() const;
   /// Offset of `pointer` from the base.
   [[nodiscard]] uint64_t OffsetOf(const void* pointer) const;
   /// Returns the pages of blocks that were free at the previous Trim already and were not used
@@ -47,6 +50,9 @@ class Arena {
   /// live): nobody needs the memory behind it any more, and the arena's range ends there. Blocks of
   /// whole pages that are freed from now on go back to the system at once.
   [[nodiscard]] uint64_t Close();
+  /// Closes it, and takes over what it lies in (fully at its base), for as long as a block is live.
+  /// Whoever made it is gone: nobody but Free and Contains is called from now on.
+  void Own(Segment ground);
 
   /// Before fork(): holds the arena still, so that the child inherits it whole.
   void BeforeFork();

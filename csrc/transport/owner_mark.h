@@ -17,9 +17,7 @@ class OwnerMark {
     ::madvise(page_, kBytes, MADV_WIPEONFORK);
     word().store(1, std::memory_order_relaxed);
   }
-  ~OwnerMark() {
-    if (page_ != MAP_FAILED) ::munmap(page_, kBytes);
-  }
+  ~OwnerMark() { Drop(); }
   OwnerMark(const OwnerMark&) = delete;
   OwnerMark& operator=(const OwnerMark&) = delete;
 
@@ -28,6 +26,11 @@ class OwnerMark {
   }
   void Clear() {
     if (page_ != MAP_FAILED) word().store(0, std::memory_order_relaxed);
+  }
+  /// Gives its page back: nobody asks any more.
+  void Drop() {
+    if (page_ != MAP_FAILED) ::munmap(page_, kBytes);
+    page_ = MAP_FAILED;
   }
 
  private:

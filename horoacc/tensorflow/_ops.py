@@ -145,7 +145,7 @@ def attach() -> None:
     if not process.entered():
         return
     control = _control()
-    address = process.engine().address  # which keeps the engine for as long as the process lives
+    address = process.engine().address  # told to nobody after detach()
     if address != _Attached.address:
         control.ha_tensorflow_attach(address)
         control.ha_tensorflow_arena(*_arena(address))

@@ -137,7 +137,7 @@ def attach() -> bool:
     found = library()
     if found is None:
         return False
-    address = process.engine().address  # which keeps the engine for as long as the process lives
+    address = process.engine().address  # told to nobody after detach()
     if address != _Attached.address:
         found.ha_torch_attach(address, _MODES[mode])
         _Attached.address = address

@@ -63,8 +63,13 @@ def _inherited(text: str, address: str) -> int | None:
         return None
     fd = int(text)
     try:
-        probe = socket.socket(fileno=os.dup(fd))
+        copy = os.dup(fd)
     except OSError:
+        return None
+    try:
+        probe = socket.socket(fileno=copy)
+    except OSError:  # a file, which keeps its one descriptor
+        os.close(copy)
         return None
     with contextlib.closing(probe):
         try:

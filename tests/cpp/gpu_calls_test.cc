@@ -288,7 +288,7 @@ TEST(memory_is_used_again) {
       Finish(engine, engine.Submit(OnGpu(Collective::kAllreduce, "x", tensor, &tensor, stream)),
              stream);
       tensor.Expect(stream, [](size_t) { return 2; });
-      const uint64_t used = engine.arena().stats().bytes_in_use;
+      const uint64_t used = engine.arena()->stats().bytes_in_use;
       if (round == 1) after_first = used;
       if (round > 1) CHECK_EQ(used, after_first);
     }

@@ -3,8 +3,8 @@
 Two ranks do so on each way on which a job can be held together, or on those that are named. Prints
 how long a cycle took and what each rank holds more than before, and fails if it holds more
 descriptors, threads or shared memory, or more memory or addresses than what comes and goes; where
-the process keeps engines, for MPI or for a framework's tensors, than so much for each cycle. (What
-the ranks of a host share is as large as the machine's memory.)
+the process keeps engines, for MPI, than so much for each cycle. (What the ranks of a host share is
+as large as the machine's memory.)
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ WAYS: dict[str, tuple[list[str], dict[str, str]]] = {
 }
 # However many cycles; malloc may have room for a thread, or takes addresses for it.
 KIB, ADDRESS_KIB = 1024, 256 << 10
-# An engine of which a framework or MPI knows stays when it has been shut down: the addresses are
-# of the board that others may still look at, 26 MiB for each process set of two ranks.
+# An engine that uses MPI stays when it has been shut down: the addresses are of the board that
+# others may still look at, 26 MiB for each process set of two ranks.
 KEPT_KIB, KEPT_ADDRESS_KIB = 40, 64 << 10
 RANK = str(Path(__file__).with_name("cycling_rank.py"))
 
@@ -80,7 +80,7 @@ def run(way: str, cycles: int, ranks: int = 2) -> list[tuple[int, int]]:
         told = []
         for rank in range(ranks):
             (line,) = result.of(rank)
-            kept = flags != MODES["tcp"] or door != "horoacc"
+            kept = flags != MODES["tcp"]
             told.append(grown([*map(int, line.split())], cycles, kept))
         job.expect_nothing_left()
     return told

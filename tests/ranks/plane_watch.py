@@ -36,5 +36,5 @@ def _counted() -> tuple[int, int, int] | None:
     if not basics.is_initialized():
         return None
     counters = basics.counters()
-    # An engine is never freed, so that its address is its name.
+    # The address of an engine that was asked for is never another one's.
     return basics.engine().address, counters["submissions"], counters["control_messages"]
