@@ -60,7 +60,7 @@ def source_folder(name: str) -> Path:
 
 
 def sources_of(name: str) -> list[Path]:
-    """Every file that decides what a framework's ops are: its folder's, and what they use of the core's.
+    """Every file that decides what a framework's ops are: its folder's, and the core's headers.
 
     Args:
         name: `torch_ops` or `tensorflow_ops`.

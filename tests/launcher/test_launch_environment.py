@@ -112,8 +112,13 @@ def test_own_rendezvous_checks_the_inherited_socket() -> None:
         assert (found.address, found.listen_fd, found.secret) == (address, fd, "ab")
         assert not os.get_inheritable(fd)
         # Another port's socket, another kind of file, a closed one, none: rank 0 binds itself.
-        for wrong in ({"HOROACC_RENDEZVOUS": "127.0.0.1:1"}, {"HOROACC_RENDEZVOUS_FD": "0"}):
-            assert environment.rendezvous(place, told | wrong).listen_fd is None
+        with open(os.devnull) as file:
+            open_files = os.listdir("/proc/self/fd")
+            for wrong in (
+                {"HOROACC_RENDEZVOUS": "127.0.0.1:1"}, {"HOROACC_RENDEZVOUS_FD": str(file.fileno())}
+            ):  # fmt: skip
+                assert environment.rendezvous(place, told | wrong).listen_fd is None
+            assert os.listdir("/proc/self/fd") == open_files
         other = environment.detect(OWN)
         assert environment.rendezvous(other, told).listen_fd is None
     assert environment.rendezvous(place, told).listen_fd is None
