@@ -23,6 +23,7 @@ NOT_RUN = (
     "mode NCCL: its library, and its kernels in the engine",
     "other collectives from GPU to GPU",
     "the choice of a mode, and its refusal",
+    "the refusal of calls while a CUDA graph is captured",
     "process sets that take turns on GPUs",
     "modes measured by `horoaccrun tune -- --gpus`, NCCL among them, and chosen by size",
     "what becomes of mapped memory when its process is killed",
