@@ -1,9 +1,9 @@
 """Blocking allreduces of small vectors between hosts, negotiation included, against Open MPI.
 
-The hosts are parts of a job on this machine (`HOROACC_PARTED_HOSTS`), joined by TCP over loopback,
-as are Open MPI's ranks. Rounds of all systems alternate; a figure is the median of the rounds'
-medians. With eight hosts of one rank the ring and the double binary tree run, too, through the same
-engine.
+The hosts are parts of a job on this machine (`HOROACC_SIMULATED_HOSTS`), joined by TCP over
+loopback, as are Open MPI's ranks. Rounds of all systems alternate; a figure is the median of the
+rounds' medians. With eight hosts of one rank the ring and the double binary tree run, too, through
+the same engine.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def _round(shape: str, peer: bool, algorithm: str, sizes: dict[int, int]) -> _Fi
         variables = {"MPI4PY_MPIABI": "openmpi"}
     else:
         command = [sys.executable, "-m", "horoacc.launcher.main", "--tcp", "-np", ranks]
-        variables = {"HOROACC_PARTED_HOSTS": shape}
+        variables = {"HOROACC_SIMULATED_HOSTS": shape}
         variables |= {"HOROACC_ALGORITHM": algorithm} if algorithm else {}
     program = _TIMES + (_OPENMPI if peer else _OURS)
     done = subprocess.run(
@@ -107,7 +107,7 @@ def _write(
 ) -> None:
     times = [1e6 * seconds for seconds, _ in measured]
     package = "openmpi" if system == "openmpi" else "horoacc"
-    flags = f"mpirun {_TCP}" if system == "openmpi" else f"HOROACC_PARTED_HOSTS={shape}"
+    flags = f"mpirun {_TCP}" if system == "openmpi" else f"HOROACC_SIMULATED_HOSTS={shape}"
     records.write(
         {"system": system, "version": f"{package} {metadata.version(package)}", "flags": flags,
          "hosts": shape, "size": size, "time": round(statistics.median(times), 1),

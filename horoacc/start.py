@@ -55,7 +55,7 @@ def engine(comm: Any, world: World | None = None) -> tuple[Engine, str]:
         values = settings.core_settings(os.environ)
         place = environment.detect(os.environ)
         if place.rank == 0 and "HOROACC_SECRET" not in os.environ:  # horoaccrun told its user
-            for line in settings.unheeded(os.environ):
+            for line in settings.notices(os.environ):
                 _tell_once(line)
         where: dict[str, object]
         if world is not None and (place.rank, place.size) != world[:2]:

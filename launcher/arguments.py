@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -11,13 +13,12 @@ from horoacc import settings
 from horoacc._version import __version__
 from horoacc.launcher.config_file import read_config
 from horoacc.launcher.hosts import Host, parse_hosts, read_hostfile
-from horoacc.launcher.values import from_flag, from_text
-from horoacc.settings import RETIRED, TABLE, Setting, Value
+from horoacc.settings import RETIRED, SECTIONS, TABLE, Setting, Value, parse_given
 
 
 @dataclass(frozen=True)
 class Options:
-    """What a command line asks for."""
+    """The job that a command line asks for."""
 
     size: int
     """The number of ranks."""
@@ -63,16 +64,18 @@ class _Take(argparse.Action):
         source = option_string or self.option_strings[0]
         try:
             if self.setting.kind == "bool":
-                value: Value = from_flag(self.setting, source not in self.setting.opposites)
+                value: Value = (source in self.setting.opposites) == self.setting.inverted
             else:
-                value = from_text(self.setting, str(values), source)
+                value = parse_given(self.setting, str(values), source)
         except ValueError as error:
             parser.error(str(error))
+        if source in self.setting.former_flags:
+            namespace.notices = [*namespace.notices, f"{source} is now {self.setting.flag}"]
         namespace.given = {**namespace.given, self.setting.key: value}
 
 
 class _Refuse(argparse.Action):
-    """Ends the program at a flag of horovodrun without which the job would be another."""
+    """Ends the program at a flag of horovodrun that would make another job."""
 
     def __call__(
         self,
@@ -81,7 +84,7 @@ class _Refuse(argparse.Action):
         values: str | Sequence[object] | None,
         option_string: str | None = None,
     ) -> None:
-        """Says what to do instead."""
+        """Says why."""
         parser.error(f"{option_string} cannot be used: {self.help}")
 
 
@@ -100,50 +103,104 @@ class _Ignore(argparse.Action):
         namespace.notices = [*namespace.notices, line]
 
 
-def build_parser() -> argparse.ArgumentParser:
-    """The parser, with one flag for each row of the table that has one."""
+class _Help(argparse.Action):
+    """Prints the flags for users, or all of them."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: str | Sequence[object] | None,
+        option_string: str | None = None,
+    ) -> None:
+        """Ends the program after that."""
+        build_parser(everything=option_string == "--help-all").print_help()
+        parser.exit()
+
+
+class _Layout(argparse.HelpFormatter):
+    """Shows a setting's flag in one spelling, with its value."""
+
+    def __init__(self, prog: str) -> None:
+        width = min(shutil.get_terminal_size().columns - 2, 100)
+        super().__init__(prog, max_help_position=32, width=width)
+
+    def _format_action_invocation(self, action: argparse.Action) -> str:
+        names = action.option_strings
+        if isinstance(action, _Take):
+            setting = action.setting
+            names = [setting.opposites[0] if setting.inverted else names[0]]
+        return f"{', '.join(names)} {action.metavar or ''}".strip()
+
+
+def build_parser(everything: bool = True) -> argparse.ArgumentParser:
+    """The parser, with one flag for each row of the table.
+
+    Args:
+        everything: Whether its help shows all flags in all spellings, and not only users' flags.
+
+    Returns:
+        The parser.
+    """
     parser = argparse.ArgumentParser(
         prog="horoaccrun",
         usage="horoaccrun -np N [flags] command [arguments]\n"
-        "       horoaccrun tune -np N [flags] [-- options of the measurement]",
+        "       horoaccrun tune -np N [flags] [-- options of the measurement]\n"
+        "       horoaccrun explain FOLDER",
         description="Starts a command on N ranks, with mpirun or, without one, over TCP.",
+        epilog="Every setting is also a variable and a key of --config-file: docs/settings.md.",
+        formatter_class=argparse.HelpFormatter if everything else _Layout,
         allow_abbrev=False,
+        add_help=False,
     )
-    parser.add_argument("-v", "--version", action="version", version=__version__)
-    parser.add_argument("-np", "-n", "--num-proc", type=int, help="number of ranks")
-    parser.add_argument("-H", "--hosts", help="hosts and their slots: host:4,host:4")
-    parser.add_argument("-hostfile", "--hostfile", help="a file with a line 'host slots=4' each")
-    parser.add_argument("-cb", "--check-build", action="store_true", help="show what was built")
-    parser.add_argument("--config-file", help="a file with settings; see docs/settings.md")
-    for section in dict.fromkeys(s.yaml[0] if s.yaml else "" for s in TABLE):
-        group = parser.add_argument_group(section)
+    job = parser.add_argument_group("Job")
+    add = job.add_argument
+    add("-np", "-n", "--num-proc", type=int, metavar="N", help="Number of ranks.")
+    add("-H", "--hosts", metavar="HOSTS", help="Hosts and their slots: host:4,host:4.")
+    add("-hostfile", "--hostfile", metavar="FILE", help="A file with a line 'host slots=4' each.")
+    add("--config-file", metavar="FILE", help="A file with settings.")
+    add("-cb", "--check-build", action="store_true", help="Show the parts that were built.")
+    add("-v", "--version", action="version", version=__version__, help="Show the version.")
+    add("-h", "--help", action=_Help, nargs=0, help="Show the flags for users.")
+    add("--help-all", action=_Help, nargs=0, help="Show all flags, with their variables.")
+    for section, heading in SECTIONS.items():
+        group = parser.add_argument_group(heading)
         for setting in TABLE:
-            if setting.flag and (setting.yaml[0] if setting.yaml else "") == section:
-                _add_flag(group, setting)
+            if setting.yaml and setting.yaml[0] == section:
+                _add_flag(group, setting, everything)
+    retired_flags = parser.add_argument_group("Flags of horovodrun without a meaning here")
     for retired in RETIRED:
-        parser.add_argument(
+        retired_flags.add_argument(
             *retired.flags,
             action=_Refuse if retired.refused else _Ignore,
             dest="notices",
             nargs=None if retired.values == 1 else retired.values,
-            help=retired.why,
+            help=retired.why if everything else argparse.SUPPRESS,
         )
-    parser.add_argument("command", nargs=argparse.REMAINDER, help="program and its arguments")
+    parser.add_argument("command", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     parser.set_defaults(given={}, notices=[])
     return parser
 
 
-def _add_flag(group: argparse._ArgumentGroup, setting: Setting) -> None:
+def _add_flag(group: argparse._ArgumentGroup, setting: Setting, everything: bool) -> None:
+    assert setting.flag
     switch = setting.kind == "bool"
+    unit = "SECONDS" if setting.kind == "float" else setting.flag.rpartition("-")[2].upper()
+    text = argparse.SUPPRESS
+    if everything:
+        text = f"{setting.doc} ({setting.env})"
+    elif setting.audience == "users":
+        text = re.split(r"(?<=\.)\s", setting.doc, maxsplit=1)[0].replace("`", "'")
     group.add_argument(
         *setting.flags,
         *setting.opposites,
+        *setting.former_flags,
         action=_Take,
         setting=setting,
         dest="given",
         nargs=0 if switch else None,
-        metavar=None if switch else setting.key.upper(),
-        help=f"{setting.doc} ({setting.env})".replace("%", "%%"),
+        metavar=None if switch else "|".join(setting.choices) or unit,
+        help=text.replace("%", "%%"),
     )
 
 
@@ -155,16 +212,17 @@ def parse_arguments(arguments: Sequence[str], environ: Mapping[str, str] = os.en
         environ: The variables that give settings which the command line does not.
 
     Returns:
-        What it asks for.
+        The job that it asks for.
 
     Raises:
-        SystemExit: With code 2 after a line that says what is wrong; with 0 after --help.
+        SystemExit: With code 2 after a line that names the error; with 0 after --help.
     """
     parser = build_parser()
     parsed = parser.parse_args(arguments)
     command = parsed.command[1:] if parsed.command[:1] == ["--"] else parsed.command
     try:
-        given: dict[str, Value] = read_config(parsed.config_file) if parsed.config_file else {}
+        notices = list(parsed.notices)
+        given = read_config(parsed.config_file, notices) if parsed.config_file else {}
         given.update(parsed.given)
         values = {**settings.read(environ), **given}
         settings.check(values)
@@ -176,7 +234,7 @@ def parse_arguments(arguments: Sequence[str], environ: Mapping[str, str] = os.en
         size = sum(host.slots for host in hosts)
     if not parsed.check_build:
         _check(parser, size, command, hosts)
-    notices = [*parsed.notices, *settings.unheeded(environ)]
+    notices += settings.notices(environ)
     return Options(size or 1, command, hosts, given, values, parsed.check_build, notices)
 
 

@@ -9,19 +9,19 @@ from __future__ import annotations
 import difflib
 from pathlib import Path
 
-from horoacc.launcher.values import from_text
-from horoacc.settings import TABLE, Setting, Value
+from horoacc.settings import SECTIONS, TABLE, Setting, Value, parse_given
 
 
 class ConfigFileError(ValueError):
     """A configuration file that cannot be read; names file, line and what is wrong."""
 
 
-def read_config(path: str) -> dict[str, Value]:
+def read_config(path: str, notices: list[str] | None = None) -> dict[str, Value]:
     """Reads the settings of a configuration file.
 
     Args:
         path: The file.
+        notices: Gets a line for each key that has another name now.
 
     Returns:
         Values by the settings' keys; only those that the file gives.
@@ -35,13 +35,18 @@ def read_config(path: str) -> dict[str, Value]:
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigFileError(f"configuration file {path}: {error}") from None
     rows = {setting.yaml: setting for setting in TABLE if setting.yaml}
+    former = {(s.yaml[0], s.former): s.yaml[1] for s in TABLE if s.yaml and s.former}
     values: dict[str, Value] = {}
     for line, section, key, given in _entries(text, path):
+        if new := former.get((section, key)):
+            if notices is not None:
+                notices.append(f"{path}:{line}: {section}.{key} is now {section}.{new}")
+            key = new
         setting = rows.get((section, key))
         if setting is None:
             raise ConfigFileError(f"{path}:{line}: {_unknown(section, key, list(rows.values()))}")
         try:
-            values[setting.key] = from_text(setting, given, f"{section}.{key}")
+            values[setting.key] = parse_given(setting, given, f"{section}.{key}")
         except ValueError as error:
             raise ConfigFileError(f"{path}:{line}: {error}") from None
     return values
@@ -64,12 +69,12 @@ def _entries(text: str, path: str) -> list[tuple[int, str, str, str]]:
             if value:
                 raise ConfigFileError(
                     f"{path}:{count}: '{name}' stands outside a section; sections are "
-                    + ", ".join(_sections())
+                    + ", ".join(SECTIONS)
                 )
             section = name
-            if section not in _sections():
+            if section not in SECTIONS:
                 raise ConfigFileError(
-                    f"{path}:{count}: there is no section '{name}'{_closest(name, _sections())}"
+                    f"{path}:{count}: there is no section '{name}'{_closest(name, list(SECTIONS))}"
                 )
         elif not section:
             raise ConfigFileError(f"{path}:{count}: '{name}' stands outside a section")
@@ -94,10 +99,6 @@ def _scalar(text: str) -> str:
     if len(text) >= 2 and text[0] == text[-1] and text[0] in "'\"":
         return text[1:-1]
     return text
-
-
-def _sections() -> list[str]:
-    return list(dict.fromkeys(setting.yaml[0] for setting in TABLE if setting.yaml))
 
 
 def _unknown(section: str, key: str, rows: list[Setting]) -> str:

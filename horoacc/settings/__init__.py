@@ -2,16 +2,16 @@
 
 A row gives a setting's name in the core, its environment variables, its `horoaccrun` flag, its key
 in a configuration file and its documentation; nothing else in the project reads a setting from
-anywhere. What only matters while something is compiled is listed there too, and read by `setup.py`
-and `horoacc.ops_build`. `python -m horoacc.settings` prints the table as docs/settings.md.
+anywhere. Variables that only a compilation reads (`setup.py`, `horoacc.ops_build`) are listed there
+too. `python -m horoacc.settings` prints the table as docs/settings.md.
 
-Which value holds: the command line of `horoaccrun`, then its configuration file, then `HOROACC_*`,
-then the `HOROVOD_*` name of the same setting, then the default.
+The value that holds: of the command line of `horoaccrun`, else of its configuration file, else of
+`HOROACC_*`, else of the `HOROVOD_*` name of the same setting, else the default.
 """
 
 from horoacc.settings.document import documentation
-from horoacc.settings.parse import as_text, check, core_settings, parse, read
-from horoacc.settings.retired_rows import RETIRED, RETIRED_VARIABLES, unheeded
+from horoacc.settings.parse import as_text, check, core_settings, parse, parse_given, read
+from horoacc.settings.retired_rows import RETIRED, RETIRED_VARIABLES, notices
 from horoacc.settings.setting import (
     BuildVariable,
     Retired,
@@ -20,12 +20,13 @@ from horoacc.settings.setting import (
     SettingError,
     Value,
 )
-from horoacc.settings.table import BUILD, TABLE
+from horoacc.settings.table import BUILD, SECTIONS, TABLE
 
 __all__ = [
     "BUILD",
     "RETIRED",
     "RETIRED_VARIABLES",
+    "SECTIONS",
     "TABLE",
     "BuildVariable",
     "Retired",
@@ -37,7 +38,8 @@ __all__ = [
     "check",
     "core_settings",
     "documentation",
+    "notices",
     "parse",
+    "parse_given",
     "read",
-    "unheeded",
 ]

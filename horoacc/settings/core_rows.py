@@ -1,4 +1,4 @@
-"""The rows of the table that the C++ core takes."""
+"""The rows of the table that the C++ core takes (csrc/base/settings.cc has the same keys)."""
 
 from __future__ import annotations
 
@@ -12,19 +12,21 @@ CORE_ROWS: tuple[Setting, ...] = (
         "str",
         "auto",
         "HOROACC_CONTROL",
-        "The plane that carries negotiation. `auto` and `board` use shared memory inside the host; "
-        "`tcp` and `mpi` send all of it through that plane, even inside a host. Between hosts "
-        "`auto` is `tcp`, and `mpi` carries the data too.",
+        "How ranks negotiate. `auto` and `board`: in shared memory inside a host; `tcp` and `mpi`: "
+        "by messages only, even inside a host. Between hosts `auto` is `tcp`; with `mpi`, MPI "
+        "carries the data too.",
         flag="--control",
         yaml=("params", "control"),
         choices=("auto", "board", "tcp", "mpi"),
+        audience="experts",
     ),
     Setting(
         "fusion_threshold",
         "int",
         64 * _MIB,
         "HOROACC_FUSION_THRESHOLD",
-        "Bytes of a bucket; 0 reduces every tensor alone. The flag and the key count MiB.",
+        "Size of a fusion bucket; 0 reduces every tensor alone. The variable counts bytes, the "
+        "flag and the key MiB.",
         horovod_env="HOROVOD_FUSION_THRESHOLD",
         flag="--fusion-threshold-mb",
         yaml=("params", "fusion_threshold_mb"),
@@ -36,34 +38,37 @@ CORE_ROWS: tuple[Setting, ...] = (
         "int",
         0,
         "HOROACC_ARENA_BYTES",
-        "Address space reserved for a rank's arena; pages are taken only when used. 0: as much as "
-        "the machine has memory.",
+        "Address space reserved for a rank's arena. Pages are taken only when they are used. 0: as "
+        "much as the machine has memory.",
         flag="--arena-bytes",
         yaml=("params", "arena_bytes"),
         least=0,
+        audience="experts",
     ),
     Setting(
         "spin_microseconds",
         "int",
         -1,
         "HOROACC_SPIN_MICROSECONDS",
-        "How long a wait spins before it sleeps. -1: a little if every rank of the host has a "
-        "core, otherwise not at all.",
+        "How long a waiting thread spins before it sleeps. -1: a little if every rank of the host "
+        "has a core, otherwise not at all.",
         flag="--spin-microseconds",
         yaml=("params", "spin_microseconds"),
         least=-1,
+        audience="experts",
     ),
     Setting(
         "window_bytes",
         "int",
         0,
         "HOROACC_WINDOW_BYTES",
-        "Window in which memory outside the arena is copied and reduced, and part of a vector that "
-        "schedules between hosts work on at a time. 0: 256 KiB, and between hosts what suits the "
-        "algorithm: 512 KiB to 4 MiB.",
+        "Size of the parts in which a tensor outside the arena is copied and reduced, and in which "
+        "schedules between hosts work on a tensor. 0: 256 KiB, and between hosts 512 KiB to "
+        "4 MiB, by the algorithm.",
         flag="--window-bytes",
         yaml=("params", "window_bytes"),
         least=0,
+        audience="experts",
     ),
     Setting(
         "last_arriver_bytes",
@@ -74,17 +79,18 @@ CORE_ROWS: tuple[Setting, ...] = (
         flag="--last-arriver-bytes",
         yaml=("params", "last_arriver_bytes"),
         least=0,
+        audience="experts",
     ),
     Setting(
         "reduction",
         "str",
         "auto",
         "HOROACC_REDUCTION",
-        "The order of summation between hosts; inside a host it is always a balanced binary tree "
-        "over the ranks. `canonical`: that tree, with the bits of one host, whatever it costs. "
-        "`auto`: that tree where the hosts' shape lets it cost next to nothing, as on two or four "
-        "hosts of the same power of two of ranks, otherwise as `fast`; 16-bit sums are rounded "
-        "where they leave a host. `fast`: whatever is expected to end first.",
+        "The order of summation between hosts. Inside a host it is always a balanced binary tree "
+        "over the ranks. `canonical`: that tree between hosts too, with the bits of one host, "
+        "whatever it costs. `auto`: that tree where it costs next to nothing, as on two or four "
+        "hosts of the same power of two of ranks, otherwise as `fast`; a host rounds its 16-bit "
+        "sums before it sends them. `fast`: the schedule that is expected to end first.",
         flag="--reduction",
         yaml=("params", "reduction"),
         choices=("auto", "canonical", "fast"),
@@ -94,20 +100,20 @@ CORE_ROWS: tuple[Setting, ...] = (
         "str",
         "auto",
         "HOROACC_REDUCE_PATH",
-        "Forces the data path of reductions; for tests and measurements.",
+        "Forces the data path of reductions.",
         flag="--reduce-path",
         yaml=("params", "reduce_path"),
         choices=("auto", "windows", "staged"),
+        audience="tests",
     ),
     Setting(
         "network_interfaces",
         "str",
         "",
         "HOROACC_NETWORK_INTERFACES",
-        "Names of the network interfaces that carry data between hosts, separated by commas; the "
-        "ranks of a host use them in turn, by local rank. Empty: the fastest on the network that "
-        "joins most hosts. mpirun gets them too; Open MPI 5 for its own messages, and MPICH, the "
-        "first.",
+        "Network interfaces that carry data between hosts, with commas between them. The ranks of "
+        "a host use them in turn, by local rank. Empty: the fastest on the network that joins most "
+        "hosts. mpirun gets them too: Open MPI 5 for its own messages, and MPICH, only the first.",
         flag="--network-interfaces",
         aliases=("--network-interface", "--nics"),
         horovod_env="HOROVOD_GLOO_IFACE",
@@ -118,32 +124,34 @@ CORE_ROWS: tuple[Setting, ...] = (
         "int",
         0,
         "HOROACC_TCP_STREAMS",
-        "TCP connections over which a message to another host is scattered, 1 to 64. 0: one, and "
-        "7 more once it was full, for the first 32 ranks that one dials and that it happens to; a "
-        "second is used only while the first is full.",
+        "TCP connections over which a message to another host is spread, 1 to 64. A rank uses the "
+        "second only while the first is full. 0: one, and 7 more once it was full, for the first "
+        "32 peers that a rank dials and whose connection fills.",
         flag="--tcp-streams",
         yaml=("network", "tcp_streams"),
         least=0,
+        audience="experts",
     ),
     Setting(
         "socket_buffer_bytes",
         "int",
         0,
         "HOROACC_SOCKET_BUFFER_BYTES",
-        "The kernel's buffers of such a connection. 0: the kernel's own choice up to its limit "
-        "(`tcp_wmem`, `tcp_rmem`), and beyond that twice the measured product of bandwidth and "
-        "delay, as far as the process may.",
+        "The kernel's buffers of a connection between hosts. 0: the kernel's own choice up to its "
+        "limit (`tcp_wmem`, `tcp_rmem`), and beyond that twice the measured product of bandwidth "
+        "and delay, as far as the process may.",
         flag="--socket-buffer-bytes",
         yaml=("network", "socket_buffer_bytes"),
         least=0,
+        audience="experts",
     ),
     Setting(
         "tcp_checksums",
         "bool",
         False,
         "HOROACC_TCP_CHECKSUMS",
-        "1: data between hosts carries checksums, so that a byte that was damaged on its way ends "
-        "the job instead of going into a result. Headers and control messages always do.",
+        "Puts checksums on data between hosts. A byte that the network damages then ends the job "
+        "instead of going into a result. Headers and control messages always have them.",
         flag="--tcp-checksums",
         yaml=("network", "tcp_checksums"),
     ),
@@ -152,30 +160,31 @@ CORE_ROWS: tuple[Setting, ...] = (
         "str",
         "",
         "HOROACC_TRANSPORT_PLUGIN",
-        "Path of a shared library with a transport of its own "
-        "(`csrc/transport/transport_plugin.h`), which carries the data between hosts. All ranks "
-        "need one, each on its own host.",
+        "Path of a shared library that carries the data between hosts. It exports the functions of "
+        "`csrc/transport/transport_plugin.h`. Every rank needs one, at a path of its own host.",
         flag="--transport-plugin",
         yaml=("network", "transport_plugin"),
+        audience="experts",
     ),
     Setting(
         "algorithm",
         "str",
         "",
         "HOROACC_ALGORITHM",
-        "Forces schedules of collectives between hosts: names of docs/schedules.md, such as "
-        "`ring` or `hierarchical`, with commas between them, one for a collective; it wins over "
+        "Forces the schedules of collectives between hosts. Names of docs/schedules.md, such as "
+        "`ring` or `hierarchical`, with commas between them, one for a collective; they win over "
         "`reduction`. Empty: chosen.",
         flag="--algorithm",
         yaml=("params", "algorithm"),
+        audience="experts",
     ),
     Setting(
         "selection_table",
         "str",
         "",
         "HOROACC_SELECTION_TABLE",
-        "Path of a table of measured algorithms, which `horoaccrun tune` writes and rank 0 reads. "
-        "Empty: this machine's in the cache folder, if there is one; `off`: none.",
+        "A table of measured algorithms, which `horoaccrun tune` writes and rank 0 reads. Empty: "
+        "this machine's in the cache folder, if there is one; `off`: none.",
         flag="--selection-table",
         yaml=("params", "selection_table"),
     ),
@@ -184,8 +193,8 @@ CORE_ROWS: tuple[Setting, ...] = (
         "bool",
         False,
         "HOROACC_CHECK_NUMERICS",
-        "Looks at every tensor that is to be reduced: one with an infinite element, or one that is "
-        "no number, is an error on all ranks that names tensor, rank and element.",
+        "Refuses to reduce a tensor with an infinite or NaN element. The error, on all ranks, "
+        "names tensor, rank and element.",
         flag="--check-numerics",
         yaml=("params", "check_numerics"),
     ),
@@ -194,8 +203,8 @@ CORE_ROWS: tuple[Setting, ...] = (
         "str",
         "",
         "HOROACC_FLIGHT_DIR",
-        "Directory in which each rank writes its latest events and the calls in flight, one file a "
-        "rank, when the job fails, a call is given up, or the rank gets SIGUSR1; "
+        "Folder in which a rank records its latest events and calls in flight on a failure. Each "
+        "rank writes one file, when the job fails, a call is given up, or the rank gets SIGUSR1; "
         "`horoaccrun explain` reads them. Empty: nothing is written.",
         flag="--flight-dir",
         yaml=("stall_check", "flight_dir"),
@@ -205,39 +214,43 @@ CORE_ROWS: tuple[Setting, ...] = (
         "int",
         4096,
         "HOROACC_FLIGHT_EVENTS",
-        "How many calls a rank keeps for that, with what became of each, in 128 bytes each; "
+        "How many calls a rank keeps for that record, with their events, in 128 bytes each. "
         "0: none.",
         flag="--flight-events",
         yaml=("stall_check", "flight_events"),
         least=0,
+        audience="experts",
     ),
     Setting(
         "fault",
         "str",
         "",
         "HOROACC_FAULT",
-        "For tests: `site:rank:nth:action`, something that happens to a rank when it comes to a "
-        "place in the core for the n-th time (docs/faults.md). Empty: nothing does.",
+        "`site:rank:nth:action`: a fault that a rank has when it comes to a place in the core for "
+        "the n-th time (docs/faults.md). Empty: none.",
         flag="--fault",
         yaml=("params", "fault"),
+        audience="tests",
     ),
     Setting(
         "parted_hosts",
         "str",
         "",
-        "HOROACC_PARTED_HOSTS",
-        "For tests: numbers of ranks, such as `2+1`, that share memory only among themselves, as "
-        "if each part of the job were on a host of its own.",
-        flag="--parted-hosts",
-        yaml=("params", "parted_hosts"),
+        "HOROACC_SIMULATED_HOSTS",
+        "Numbers of ranks, such as `2+1`, that share memory only among themselves, as if each part "
+        "of the job were on a host of its own.",
+        former="parted_hosts",
+        flag="--simulated-hosts",
+        yaml=("params", "simulated_hosts"),
+        audience="tests",
     ),
     Setting(
         "timeline",
         "str",
         "",
         "HOROACC_TIMELINE",
-        "Writes a Chrome trace of every tensor's way to this file. `DYNAMIC` waits for "
-        "`start_timeline`, which works without it too.",
+        "Writes a Chrome trace of every tensor to this file. `DYNAMIC` waits for `start_timeline`, "
+        "which works without it too.",
         horovod_env="HOROVOD_TIMELINE",
         flag="--timeline-filename",
         yaml=("timeline", "filename"),
@@ -268,7 +281,7 @@ CORE_ROWS: tuple[Setting, ...] = (
         "float",
         60.0,
         "HOROACC_STALL_CHECK_TIME_SECONDS",
-        "After how long a stalled tensor is reported, with the ranks that miss it.",
+        "Time after which a stalled tensor is reported, with the ranks that miss it.",
         horovod_env="HOROVOD_STALL_CHECK_TIME_SECONDS",
         flag="--stall-check-warning-time-seconds",
         yaml=("stall_check", "warning_time_seconds"),
@@ -279,7 +292,7 @@ CORE_ROWS: tuple[Setting, ...] = (
         "float",
         0.0,
         "HOROACC_STALL_SHUTDOWN_TIME_SECONDS",
-        "After how long a stalled tensor ends the job; 0: never. Not below the warning's time.",
+        "Time after which a stalled tensor ends the job; 0: never. Not below the warning's time.",
         horovod_env="HOROVOD_STALL_SHUTDOWN_TIME_SECONDS",
         flag="--stall-check-shutdown-time-seconds",
         yaml=("stall_check", "shutdown_time_seconds"),
@@ -289,22 +302,24 @@ CORE_ROWS: tuple[Setting, ...] = (
         "silence_warning_seconds",
         "float",
         5.0,
-        "HOROACC_SILENCE_WARNING_SECONDS",
-        "After how long without a sign of life a rank is reported: it is stopped, or cut off. 0: "
-        "never; at least 1.",
-        flag="--silence-warning-seconds",
-        yaml=("stall_check", "silence_warning_seconds"),
+        "HOROACC_HEARTBEAT_WARNING_SECONDS",
+        "Time without a heartbeat after which a rank is reported as stopped or cut off; 0: never. "
+        "At least 1.",
+        former="silence_warning_seconds",
+        flag="--heartbeat-warning-seconds",
+        yaml=("stall_check", "heartbeat_warning_seconds"),
         least=0,
     ),
     Setting(
         "hang_limit_seconds",
         "float",
         600.0,
-        "HOROACC_HANG_LIMIT_SECONDS",
-        "After how long without a sign of life of some rank the job ends; 0: never, which suits a "
-        "debugger; at least 1.",
-        flag="--hang-limit-seconds",
-        yaml=("stall_check", "hang_limit_seconds"),
+        "HOROACC_HEARTBEAT_TIMEOUT_SECONDS",
+        "Time without a rank's heartbeat after which the job ends; 0: never, as for a debugger. At "
+        "least 1.",
+        former="hang_limit_seconds",
+        flag="--heartbeat-timeout-seconds",
+        yaml=("stall_check", "heartbeat_timeout_seconds"),
         least=0,
     ),
     Setting(
@@ -312,9 +327,9 @@ CORE_ROWS: tuple[Setting, ...] = (
         "float",
         12.0,
         "HOROACC_HOST_TIMEOUT_SECONDS",
-        "After how long without an acknowledgement from another host its ranks are lost: it has "
-        "vanished, or the network between. 0: never. A rank that is only stopped is none of it, "
-        "for its host acknowledges.",
+        "Time without an acknowledgement from another host after which its ranks are lost; 0: "
+        "never. The host, or the network between, has then vanished. A rank that is only stopped "
+        "is not lost, for the kernel of its host acknowledges.",
         flag="--host-timeout-seconds",
         yaml=("stall_check", "host_timeout_seconds"),
         least=0,
@@ -324,8 +339,8 @@ CORE_ROWS: tuple[Setting, ...] = (
         "str",
         "",
         "HOROACC_THREAD_AFFINITY",
-        "Comma-separated cores, one for the engine thread of each local rank: at least as many as "
-        "there are.",
+        "Cores with commas between them, one for the engine thread of each local rank. At least as "
+        "many as there are local ranks.",
         horovod_env="HOROVOD_THREAD_AFFINITY",
         flag="--thread-affinity",
         yaml=("library_options", "thread_affinity"),
@@ -363,5 +378,57 @@ CORE_ROWS: tuple[Setting, ...] = (
         flag="--start-timeout",
         yaml=("launcher", "start_timeout"),
         least=0,
+    ),
+    Setting(
+        "cuda_plugin",
+        "str",
+        "",
+        "HOROACC_CUDA_PLUGIN",
+        "A shared library through which the core reaches GPUs. Empty: the one that was built with "
+        "HoroACC, where there is a driver.",
+        flag="--cuda-plugin",
+        yaml=("params", "cuda_plugin"),
+        audience="experts",
+    ),
+    Setting(
+        "gpu_mode",
+        "str",
+        "auto",
+        "HOROACC_GPU_MODE",
+        "Where tensors on GPUs are reduced. `leader`: by one rank's kernels, on the GPU of all "
+        "ranks; `kernel`: by kernels that wait for each other, where no two ranks share a GPU; "
+        "`stream`: by every rank's kernels, on streams that wait for each other; `cpu_reduce`: by "
+        "the CPU; `nccl`: by NCCL, in NCCL's order, if all ranks can load it. `auto`: the first of "
+        "these but `nccl` that all ranks of a process set can, `kernel` only on GPUs that no other "
+        "process may use; or, for sizes where `horoaccrun tune -- --gpus` has measured another of "
+        "them, or `nccl`, to be faster, that one. A mode that is given and impossible is an error "
+        "on all ranks that says why. Rank 0's value holds.",
+        flag="--gpu-mode",
+        yaml=("params", "gpu_mode"),
+        choices=("auto", "cpu_reduce", "leader", "stream", "kernel", "nccl"),
+    ),
+    Setting(
+        "nccl_library",
+        "str",
+        "libnccl.so.2",
+        "HOROACC_NCCL_LIBRARY",
+        "NCCL's library: its path, or its name where the loader finds it (torch's, if torch has "
+        "loaded one). It is loaded only with `HOROACC_GPU_MODE=nccl`, or where `auto` has measured "
+        "it.",
+        flag="--nccl-library",
+        yaml=("params", "nccl_library"),
+        audience="experts",
+    ),
+    Setting(
+        "gpu_chunk_bytes",
+        "int",
+        2 << 20,
+        "HOROACC_GPU_CHUNK_BYTES",
+        "Size of the chunks in which the CPU reduces larger tensors of GPUs, at least 4096. Copies "
+        "in, reductions and copies out of different chunks overlap. Rank 0's value holds.",
+        flag="--gpu-chunk-bytes",
+        yaml=("params", "gpu_chunk_bytes"),
+        least=0,
+        audience="experts",
     ),
 )

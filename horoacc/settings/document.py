@@ -5,7 +5,7 @@ from __future__ import annotations
 from horoacc.settings.parse import as_text
 from horoacc.settings.retired_rows import RETIRED, RETIRED_VARIABLES
 from horoacc.settings.setting import Setting
-from horoacc.settings.table import BUILD, TABLE
+from horoacc.settings.table import BUILD, SECTIONS, TABLE
 
 
 def documentation() -> str:
@@ -18,28 +18,28 @@ def documentation() -> str:
         "that over `HOROACC_*`, that over the `HOROVOD_*` name of the same setting.",
         "",
         "A configuration file has sections of `key: value`; `-` and `_` are the same in keys.",
-        "Defaults are the variable's, and the key's where its unit or its sense is another.",
+        "A default is the variable's; the key's stands behind it where its unit or sense differs.",
     ]
-    sections = dict.fromkeys(setting.yaml[0] for setting in TABLE if setting.yaml)
-    for section in sections:
-        lines += ["", f"## `{section}`", ""]
-        lines += ["| variable | flag | key | default | meaning |", "|---|---|---|---|---|"]
-        for setting in TABLE:
-            if setting.yaml and setting.yaml[0] == section:
-                lines.append(_row(setting))
+    for section, heading in SECTIONS.items():
+        rows = [s for s in TABLE if s.yaml and s.yaml[0] == section and s.audience != "tests"]
+        lines += ["", f"## {heading}: `{section}`", "", *_table(rows)]
+    lines += ["", "## For tests: `params`", ""]
+    lines += ["`horoaccrun --help` does not show these; `horoaccrun --help-all` does.", ""]
+    lines += _table([setting for setting in TABLE if setting.audience == "tests"])
     lines += ["", "## While something is compiled", ""]
-    lines += ["Variables only: what reads them runs before there is a command line.", ""]
+    lines += ["These are variables only: setup.py and the builds of framework ops read them.", ""]
     lines += ["| variable | default | meaning |", "|---|---|---|"]
     lines += [f"| `{row.env}` | {_default(row.default)} | {row.doc} |" for row in BUILD]
     lines += ["", "## Flags of `horovodrun` without a meaning here", ""]
     lines += [
-        "They are accepted, and `horoaccrun` says in a line why they do nothing; the same for"
+        "`horoaccrun` accepts them, and prints a line that says why they do nothing. For Horovod's",
+        "variables rank 0 prints it in `init()` if `horoaccrun` did not start the job.",
+        "",
     ]
-    lines += ["Horovod's variables, of which `init()` tells where `horoaccrun` did not.", ""]
     lines += _retired(refused=False)
-    lines += ["", "Variables that no flag stands for:", "", "| variable | why |", "|---|---|"]
+    lines += ["", "Variables without a flag:", "", "| variable | why |", "|---|---|"]
     lines += [f"| `{row.env}` | {row.why} |" for row in RETIRED_VARIABLES]
-    lines += ["", "With these the job would not be what was asked for, so they are errors:", ""]
+    lines += ["", "These are errors, since the job would not be the one asked for:", ""]
     lines += _retired(refused=True)
     return "\n".join(lines) + "\n"
 
@@ -53,6 +53,11 @@ def _retired(refused: bool) -> list[str]:
     return lines
 
 
+def _table(settings: list[Setting]) -> list[str]:
+    lines = ["| variable | flag | key | default | meaning |", "|---|---|---|---|---|"]
+    return lines + [_row(setting) for setting in settings]
+
+
 def _row(setting: Setting) -> str:
     assert setting.yaml
     names = [f"`{name}`" for name in (setting.env, setting.horovod_env) if name]
@@ -62,6 +67,8 @@ def _row(setting: Setting) -> str:
     meaning = setting.doc
     if setting.choices:
         meaning += f" One of {', '.join(f'`{choice}`' for choice in setting.choices)}."
+    if setting.former_env:
+        meaning += f" Formerly `{setting.former_env}`, which still works."
     default = _default(as_text(setting.default))
     if setting.factor != 1:
         default += f"; key and flag: {_default(as_text(int(setting.default) // setting.factor))}"

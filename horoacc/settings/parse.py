@@ -44,10 +44,36 @@ def parse(setting: Setting, text: str, source: str) -> Value:
         number = int(trimmed) if setting.kind == "int" else float(trimmed)
     except ValueError:
         raise SettingError(f"{source} must be {what}, not '{text}'") from None
-    if not setting.least <= number < 2**63:  # no number that is none, none too large for the core
+    if not setting.least <= number < 2**63:  # neither NaN nor too large for the core
         limit = f" of at least {setting.least:g}" if setting.least > -math.inf else ""
         raise SettingError(f"{source} must be {what}{limit}, not '{text}'")
     return number
+
+
+def parse_given(setting: Setting, text: str, source: str) -> Value:
+    """Reads a value in the unit and sense of flags and configuration files.
+
+    Args:
+        setting: The row.
+        text: What was given.
+        source: The flag or key that gave it, for the error.
+
+    Returns:
+        The value in the setting's own unit and sense.
+
+    Raises:
+        SettingError: The text is no value of this setting.
+    """
+    if setting.factor != 1:
+        try:
+            amount = float(text)
+        except ValueError:
+            raise SettingError(f"{source} must be a number, not '{text}'") from None
+        if not setting.least <= amount * setting.factor < 2**63:
+            raise SettingError(f"{source} cannot be '{text}'")
+        return round(amount * setting.factor)
+    value = parse(setting, text, source)
+    return value != setting.inverted if isinstance(value, bool) else value
 
 
 def as_text(value: Value) -> str:
@@ -63,7 +89,8 @@ def read(environ: Mapping[str, str]) -> dict[str, Value]:
     """Reads every setting from an environment.
 
     Args:
-        environ: Variables; `HOROACC_*` wins over `HOROVOD_*`, an empty one counts as not given.
+        environ: Variables; `HOROACC_*` wins over its former name, and that over `HOROVOD_*`. An
+            empty one counts as not given.
 
     Returns:
         The value of every row of the table, by key.
@@ -74,7 +101,7 @@ def read(environ: Mapping[str, str]) -> dict[str, Value]:
     values: dict[str, Value] = {}
     for setting in TABLE:
         values[setting.key] = setting.default
-        for name in (setting.env, setting.horovod_env):
+        for name in (setting.env, setting.former_env, setting.horovod_env):
             if name and environ.get(name, "") != "":
                 values[setting.key] = _parse_variable(setting, environ[name], name)
                 break

@@ -1,4 +1,4 @@
-"""The rows of the table that the core never sees: this package's Python's, and horoaccrun's."""
+"""The rows of the table that only this package's Python, or only horoaccrun, reads."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ PYTHON_ROWS: tuple[Setting, ...] = (
         "str",
         "gradients",
         "HOROACC_ARENA",
-        "Which CPU allocations of torch and TensorFlow lie in memory that the ranks of a host "
-        "reduce in place: those that become `gradients`, `all` from 64 KiB on, or none (`off`).",
+        "Which CPU tensors of torch and TensorFlow lie in shared memory and are reduced in place: "
+        "those that become `gradients`, `all` from 64 KiB on, or none (`off`).",
         scope="python",
         flag="--arena",
         yaml=("params", "arena"),
@@ -25,6 +25,7 @@ PYTHON_ROWS: tuple[Setting, ...] = (
         "Path of the libmpi to use if the process has loaded none and that of the launcher which "
         "started the job is not found.",
         scope="python",
+        audience="experts",
         flag="--mpi-library",
         yaml=("library_options", "mpi_library"),
     ),
@@ -33,8 +34,8 @@ PYTHON_ROWS: tuple[Setting, ...] = (
         "str",
         "",
         "HOROACC_CACHE_DIR",
-        "Where tables of measured algorithms and framework ops that were not built at installation "
-        "are kept; empty: `horoacc` in `$XDG_CACHE_HOME` or `~/.cache`.",
+        "Folder of measured algorithms, and of framework ops that no installation built. Empty: "
+        "`horoacc` in `$XDG_CACHE_HOME` or `~/.cache`.",
         scope="python",
         flag="--cache-dir",
         yaml=("library_options", "cache_dir"),
@@ -44,9 +45,9 @@ PYTHON_ROWS: tuple[Setting, ...] = (
         "bool",
         False,
         "HOROACC_TCP",
-        "The ranks need no MPI: they meet over TCP, and negotiate in shared memory where they can "
-        "unless `control` says otherwise. On this host they need no mpirun either. Horovod's "
-        "variable says `gloo` or `mpi`.",
+        "The ranks use no MPI: they meet over TCP. They negotiate in shared memory where they can, "
+        "unless `control` says otherwise. On this host they need no mpirun either. The values of "
+        "Horovod's variable are `gloo` and `mpi`.",
         scope="launcher",
         horovod_env="HOROVOD_CONTROLLER",
         horovod_words=(("gloo", True), ("mpi", False)),
@@ -60,7 +61,7 @@ PYTHON_ROWS: tuple[Setting, ...] = (
         "str",
         "",
         "HOROACC_MPIRUN",
-        "Path of the mpirun to use; empty: the one beside this Python, else the first on PATH.",
+        "Path of the mpirun to use. Empty: the one beside this Python, else the first on PATH.",
         scope="launcher",
         flag="--mpirun",
         yaml=("launcher", "mpirun"),
@@ -80,8 +81,8 @@ PYTHON_ROWS: tuple[Setting, ...] = (
         "str",
         "",
         "HOROACC_LAUNCH_AGENT",
-        "Program that starts a command on another host, called as `PROGRAM HOST WORD...` in place "
-        "of ssh; empty: mpirun's own choice.",
+        "Program that starts a command on another host, in place of ssh. mpirun calls it as "
+        "`PROGRAM HOST WORD...`. Empty: mpirun's own choice.",
         scope="launcher",
         flag="--launch-agent",
         yaml=("launcher", "launch_agent"),
@@ -112,7 +113,7 @@ PYTHON_ROWS: tuple[Setting, ...] = (
         "bool",
         False,
         "HOROACC_AS_HOROVOD",
-        "Makes `import horovod` give HoroACC in the ranks and in what they start, also where a "
+        "Makes `import horovod` give HoroACC in the ranks and their child processes, also where a "
         "Horovod is installed.",
         scope="launcher",
         flag="--as-horovod",

@@ -1,10 +1,11 @@
-"""What Horovod can be told that has no meaning here: flags of horovodrun, and variables."""
+"""Flags of horovodrun, and variables of Horovod, that have no meaning here."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
 from horoacc.settings.setting import Retired, RetiredVariable
+from horoacc.settings.table import TABLE
 
 _TOPOLOGY = "the algorithm follows the topology"
 _TUNING = "there is nothing to tune at run time"
@@ -96,22 +97,28 @@ RETIRED_VARIABLES: tuple[RetiredVariable, ...] = (
     RetiredVariable("HOROVOD_SPARK_PYTHONPATH", "jobs are not started from Spark"),
     RetiredVariable("HOROVOD_SPARK_WORK_DIR", "jobs are not started from Spark"),
 )
-"""Those that no flag stands for."""
+"""Variables without a flag."""
 
 
-def unheeded(environ: Mapping[str, str]) -> list[str]:
-    """Tells of Horovod's variables that are set and do nothing.
+def notices(environ: Mapping[str, str]) -> list[str]:
+    """Tells of variables that do nothing, or have another name now.
 
     Args:
-        environ: The variables; an empty one, or a switch that is off, counts as not set.
+        environ: The variables; an empty one counts as not set, and of those that do nothing also a
+            switch that is off.
 
     Returns:
         A line for each.
     """
-    rows = {row.env: row.why for row in RETIRED if row.env}
-    rows |= {row.env: row.why for row in RETIRED_VARIABLES}
-    return [
+    unused = {row.env: row.why for row in RETIRED if row.env}
+    unused |= {row.env: row.why for row in RETIRED_VARIABLES}
+    lines = [
         f"{name} has no effect: {why}"
-        for name, why in rows.items()
+        for name, why in unused.items()
         if environ.get(name, "") not in ("", "0")
+    ]
+    return lines + [
+        f"{row.former_env} is now {row.env}"
+        for row in TABLE
+        if row.former_env and environ.get(row.former_env)
     ]

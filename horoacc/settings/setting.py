@@ -1,4 +1,4 @@
-"""What a row of the table of settings holds."""
+"""A row of the table of settings."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Literal
 Value = bool | int | float | str
 Kind = Literal["bool", "int", "float", "str"]
 Scope = Literal["core", "launcher", "python"]
+Audience = Literal["users", "experts", "tests"]
 
 
 class SettingError(ValueError):
@@ -26,11 +27,17 @@ class Setting:
     env: str
     """The environment variable, with a `HOROACC_` name."""
     doc: str
+    """Its first sentence stands in `horoaccrun --help`."""
     scope: Scope = "core"
-    """Who reads it: the C++ core, the launcher, or only this package's Python."""
+    """The reader of the value: the C++ core, the launcher, or only this package's Python."""
+    audience: Audience = "users"
+    """`horoaccrun --help` shows only the settings for users."""
     horovod_env: str | None = None
     horovod_words: tuple[tuple[str, Value], ...] = ()
-    """What Horovod's variable may say and what it means, if that is not the setting's own form."""
+    """The values of Horovod's variable with their meanings, if they are not the setting's own."""
+    former: str = ""
+    """The key before the setting was renamed: the variable, flag and configuration key that follow
+    from it still work, and a notice names the new one."""
     flag: str | None = None
     """The flag of `horoaccrun`; a bool also gets its opposite."""
     opposite: str | None = None
@@ -41,10 +48,20 @@ class Setting:
     """Section and key in a configuration file."""
     choices: tuple[str, ...] = ()
     factor: int = 1
-    """What a flag or a configuration file's number is multiplied by (MiB instead of bytes)."""
+    """Unit of a flag's or a configuration file's number (MiB instead of bytes)."""
     inverted: bool = False
     """The flag and the configuration file's key mean the opposite of the setting."""
     least: float = -math.inf
+
+    @property
+    def former_env(self) -> str | None:
+        """The variable before the setting was renamed."""
+        return f"HOROACC_{self.former.upper()}" if self.former else None
+
+    @property
+    def former_flags(self) -> tuple[str, ...]:
+        """The flag before the setting was renamed."""
+        return (f"--{self.former.replace('_', '-')}",) if self.former else ()
 
     @property
     def flags(self) -> tuple[str, ...]:
@@ -53,7 +70,7 @@ class Setting:
 
     @property
     def opposites(self) -> tuple[str, ...]:
-        """The flags that set a bool the other way: its own word for it, and the `--no-` forms."""
+        """The flags that set a bool to the other value: `opposite`, and the `--no-` forms."""
         if self.kind != "bool":
             return ()
         given = (self.opposite,) if self.opposite else ()
@@ -66,14 +83,14 @@ class Retired:
 
     flag: str
     why: str
-    """What happens instead, or what to use."""
+    """What happens instead, or which flag to use."""
     values: int = 0
     """How many values follow it. Without any, it also has a `--no-` form."""
     aliases: tuple[str, ...] = ()
     env: str | None = None
     """Horovod's variable for the same."""
     refused: bool = False
-    """The job would not be what was asked for: an error, instead of a line and nothing else."""
+    """The flag is an error, instead of a notice: the job would not be the one asked for."""
 
     @property
     def flags(self) -> tuple[str, ...]:

@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 from horoacc.settings.core_rows import CORE_ROWS
-from horoacc.settings.gpu_rows import GPU_ROWS
 from horoacc.settings.python_rows import PYTHON_ROWS
 from horoacc.settings.setting import BuildVariable, Setting
 
-TABLE: tuple[Setting, ...] = (*CORE_ROWS, *GPU_ROWS, *PYTHON_ROWS)
+TABLE: tuple[Setting, ...] = (*CORE_ROWS, *PYTHON_ROWS)
+
+SECTIONS = {
+    "launcher": "Starting ranks",
+    "params": "Collectives",
+    "network": "Network between hosts",
+    "stall_check": "Stalls and failures",
+    "timeline": "Timeline",
+    "logging": "Logging",
+    "library_options": "Libraries and folders",
+}
+"""The sections of a configuration file, with their headings in --help and docs/settings.md."""
 
 # Read by setup.py, which cannot import this package, and by horoacc/ops_build.py.
 BUILD: tuple[BuildVariable, ...] = (
@@ -18,7 +28,7 @@ BUILD: tuple[BuildVariable, ...] = (
     BuildVariable(
         "HOROACC_OPENMPI_PREFIX",
         "",
-        "Where `include/mpi.h` and `lib/` of the Open MPI for its plug-in lie; empty: the "
+        "Folder with `include/mpi.h` and `lib/` of the Open MPI for its plug-in; empty: the "
         "interpreter's prefix, `.openmpi` beside setup.py, or that of the `mpicc` on PATH.",
     ),
     BuildVariable("HOROACC_MPICH_PREFIX", "", "The same for MPICH, with `.mpich`."),

@@ -178,7 +178,7 @@ def test_what_the_ranks_agree_on(mode: str) -> None:
         pytest.param({"HOROACC_GPU_MODE": "nccl", "HOROACC_NCCL_LIBRARY": "/nowhere/nccl.so"},
                      "rank 0 of the process set: NCCL cannot be loaded: /nowhere/nccl.so",
                      id="no_nccl"),
-        pytest.param({"HOROACC_GPU_MODE": "stream", "HOROACC_PARTED_HOSTS": "1+1"},
+        pytest.param({"HOROACC_GPU_MODE": "stream", "HOROACC_SIMULATED_HOSTS": "1+1"},
                      "do not all share a host", id="hosts"),
     ],
 )  # fmt: skip

@@ -23,13 +23,15 @@ import check_collectives
 PLUGIN = {"HOROACC_CUDA_PLUGIN": str(fake_gpu.plugin())}
 pytestmark = pytest.mark.ranks(1, 2, 3, framework="horoacc.torch", env=PLUGIN)
 CPU_REDUCE = pytest.param({"HOROACC_GPU_MODE": "cpu_reduce"}, id="host")
-HOSTS = pytest.param({"HOROACC_PARTED_HOSTS": "2+1"}, id="hosts", marks=pytest.mark.only_ranks(3))
+HOSTS = pytest.param(
+    {"HOROACC_SIMULATED_HOSTS": "2+1"}, id="hosts", marks=pytest.mark.only_ranks(3)
+)
 
 # Chunks of which every tensor of a few KB has several.
 CHUNKS = {"HOROACC_GPU_CHUNK_BYTES": "4096", "HOROACC_LAST_ARRIVER_BYTES": "0"}
 IN_CHUNKS = [
     pytest.param({**CHUNKS, "HOROACC_GPU_MODE": "cpu_reduce"}, id="chunks"),
-    pytest.param({**CHUNKS, "HOROACC_PARTED_HOSTS": "2+1", "HOROACC_REDUCTION": "canonical",
+    pytest.param({**CHUNKS, "HOROACC_SIMULATED_HOSTS": "2+1", "HOROACC_REDUCTION": "canonical",
                   "HOROACC_WINDOW_BYTES": "16384"},
                  id="chunks_of_hosts", marks=pytest.mark.only_ranks(3)),
 ]  # fmt: skip

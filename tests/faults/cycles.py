@@ -22,10 +22,10 @@ from launcher_jobs import MODES, Job
 WAYS: dict[str, tuple[list[str], dict[str, str]]] = {
     "board": (MODES["tcp"], {}),
     "torch": (MODES["tcp"], {}),
-    "torch-hosts": (MODES["tcp"], {"HOROACC_PARTED_HOSTS": "1+1"}),
+    "torch-hosts": (MODES["tcp"], {"HOROACC_SIMULATED_HOSTS": "1+1"}),
     "tensorflow": (MODES["tcp"], {}),
     "links": (MODES["tcp"], {"HOROACC_CONTROL": "tcp"}),
-    "hosts": (MODES["tcp"], {"HOROACC_PARTED_HOSTS": "1+1"}),
+    "hosts": (MODES["tcp"], {"HOROACC_SIMULATED_HOSTS": "1+1"}),
     "openmpi": (MODES["openmpi"], {}),
     "openmpi-mpi": (MODES["openmpi"], {"HOROACC_CONTROL": "mpi"}),
     "mpich": (MODES["mpich"], {}),

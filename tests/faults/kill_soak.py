@@ -74,7 +74,7 @@ def kill_on_a_host(lab: Laboratory, moment: float, victim: int, folder: Path) ->
         for rank, host in enumerate(hosts):
             ranks.start(
                 rank, f"{hosts[0].addresses[0]}:4711", tuple(host.command([])),
-                HOROACC_PARTED_HOSTS="",
+                HOROACC_SIMULATED_HOSTS="",
             )  # fmt: skip
         ranks.await_start()
         time.sleep(moment)
@@ -93,7 +93,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--times", type=int, default=100)
     parser.add_argument("--ranks", type=int, default=4)
-    parser.add_argument("--hosts", default="", help="as for HOROACC_PARTED_HOSTS")
+    parser.add_argument("--hosts", default="", help="as for HOROACC_SIMULATED_HOSTS")
     parser.add_argument("--lab", action="store_true", help="on hosts of the network laboratory")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
@@ -108,7 +108,7 @@ def main() -> int:
             if lab is not None:
                 times.append(kill_on_a_host(lab, moment, victim, folder))
                 continue
-            hosts = {"HOROACC_PARTED_HOSTS": options.hosts}
+            hosts = {"HOROACC_SIMULATED_HOSTS": options.hosts}
             times.append(kill_once(options.ranks, moment, victim, folder, **hosts))
     times.sort()
     p99 = times[min(len(times) - 1, round(0.99 * len(times)))]

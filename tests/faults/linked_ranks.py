@@ -63,7 +63,7 @@ class LinkedRanks:
             "RANK": rank, "SIZE": self.size, "LOCAL_RANK": 0, "LOCAL_SIZE": 1, "CROSS_RANK": rank,
             "CROSS_SIZE": self.size, "SECRET": self.secret, "LOG_HIDE_TIME": 1,
             "RENDEZVOUS": address or f"127.0.0.1:{self.port}",
-            "PARTED_HOSTS": "+".join(["1"] * self.size),
+            "SIMULATED_HOSTS": "+".join(["1"] * self.size),
         }  # fmt: skip
         environ = self.job.environ(**{f"HOROACC_{name}": str(value) for name, value in own.items()})
         process = subprocess.Popen(

@@ -174,7 +174,7 @@ def test_a_reset_ends_the_job_in_every_phase(rounds: Rounds) -> None:
 
 def test_delay_and_stalls_are_no_deaths(both: list[Rounds]) -> None:
     for rounds in both:
-        rounds.start(HOROACC_SILENCE_WARNING_SECONDS="1")
+        rounds.start(HOROACC_HEARTBEAT_WARNING_SECONDS="1")
     for rounds in both:
         rounds.begin()
         rounds.befall(Fault(delay=0.05, jitter=0.02))
@@ -215,7 +215,9 @@ def test_data_that_never_come_are_told_of(rounds: Rounds) -> None:
 def test_a_way_that_carries_nothing_ends_both_sides(both: list[Rounds]) -> None:
     """Nothing is lost and nothing closed, as if something between had stopped: heartbeats tell."""
     for rounds in both:
-        rounds.start(HOROACC_HANG_LIMIT_SECONDS=str(HANG), HOROACC_SILENCE_WARNING_SECONDS="0")
+        rounds.start(
+            HOROACC_HEARTBEAT_TIMEOUT_SECONDS=str(HANG), HOROACC_HEARTBEAT_WARNING_SECONDS="0"
+        )
     for phase, ways in zip(PHASES, (("to",), ("from",), ("to", "from")), strict=True):
         for rounds in both:
             rounds.begin(phase)

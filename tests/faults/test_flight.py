@@ -22,7 +22,7 @@ from seeds import fuzzed
 
 from horoacc.launcher import explain
 
-PARTED = {"HOROACC_PARTED_HOSTS": "2+2"}
+SIMULATED = {"HOROACC_SIMULATED_HOSTS": "2+2"}
 STALL = {"HOROACC_STALL_CHECK_TIME_SECONDS": "1"}
 # The fault matrix's bound for the warning; when a stalled tensor ends a job here, and the bound
 # beyond it.
@@ -37,7 +37,7 @@ def _of_the_late(lines: Iterable[str]) -> list[str]:
     return [line for line in lines if "'allreduce.late'" in line]
 
 
-@pytest.mark.parametrize(("size", "variables"), [(2, {}), (4, PARTED)])
+@pytest.mark.parametrize(("size", "variables"), [(2, {}), (4, SIMULATED)])
 def test_a_stall_tells_where_the_missing_rank_is(
     faulted: FaultedJob, tmp_path: Path, size: int, variables: dict[str, str]
 ) -> None:
@@ -76,7 +76,7 @@ def test_a_rank_that_holds_the_interpreter_is_asked_as_well_and_is_not_silent() 
     with Job() as job:
         result = job.run(
             "--tcp", "-np", "2", sys.executable, "-c", HOLDS_THE_LOCK,
-            HOROACC_STALL_CHECK_TIME_SECONDS="1", HOROACC_SILENCE_WARNING_SECONDS="3",
+            HOROACC_STALL_CHECK_TIME_SECONDS="1", HOROACC_HEARTBEAT_WARNING_SECONDS="3",
         )  # fmt: skip
     (warning,) = _of_the_late(line for line in result.err.splitlines() if " warning: " in line)
     assert re.search(r"; rank 1 is in compute \(<string>:8\) < <module>", warning), warning

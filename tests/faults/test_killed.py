@@ -16,8 +16,8 @@ from faulted_jobs import NOTICE_SECONDS, PHASES, FaultedJob, expect_told
 from holdups import Holdups
 from kill_soak import kill_once
 
-HOSTS = {"HOROACC_PARTED_HOSTS": "1+1"}
-FOUR_HOSTS = {"HOROACC_PARTED_HOSTS": "2+2"}
+HOSTS = {"HOROACC_SIMULATED_HOSTS": "1+1"}
+FOUR_HOSTS = {"HOROACC_SIMULATED_HOSTS": "2+2"}
 TCP = {"HOROACC_CONTROL": "tcp"}
 START_SECONDS = 30.0  # the fault matrix's bound for init()
 SIZES_AND_PHASES = [*itertools.product((2, 4), (*PHASES, "shutdown"))]
@@ -76,9 +76,9 @@ def test_an_end_while_it_leaves(another: Callable[..., FaultedJob], how: str) ->
     """In the middle of its own shutdown: it has told of it or not, but the others do not wait."""
     jobs = []
     for place, (size, variables) in enumerate(
-        itertools.product((2, 4), ({}, TCP, {"HOROACC_PARTED_HOSTS": ""}))
+        itertools.product((2, 4), ({}, TCP, {"HOROACC_SIMULATED_HOSTS": ""}))
     ):
-        hosts = {2: HOSTS, 4: FOUR_HOSTS}[size] if "HOROACC_PARTED_HOSTS" in variables else {}
+        hosts = {2: HOSTS, 4: FOUR_HOSTS}[size] if "HOROACC_SIMULATED_HOSTS" in variables else {}
         victim = (0, size - 1)[place % 2]
         order = {"HOROACC_FAULT": f"shutdown:{victim}:1:{how}"}
         jobs.append((another(size, "leaving", victim, **variables | hosts | order), victim))
@@ -101,7 +101,7 @@ def test_a_kill_at_a_random_moment(tmp_path: Path, hosts: str) -> None:
     chance = random.Random()
     with Holdups() as holdups:
         took = kill_once(
-            4, chance.random(), chance.randrange(4), tmp_path, HOROACC_PARTED_HOSTS=hosts
+            4, chance.random(), chance.randrange(4), tmp_path, HOROACC_SIMULATED_HOSTS=hosts
         )
     assert took < holdups.allow(NOTICE_SECONDS)
 

@@ -189,7 +189,7 @@ ranks = []
 for rank in range(size):
     place = {"RANK": rank, "SIZE": size, "LOCAL_RANK": 0, "LOCAL_SIZE": 1, "CROSS_RANK": rank,
              "CROSS_SIZE": size, "SECRET": "s" * 64, "RENDEZVOUS": "[::1]:4711",
-             "PARTED_HOSTS": "+".join(["1"] * size)}
+             "SIMULATED_HOSTS": "+".join(["1"] * size)}
     own = {f"HOROACC_{name}": str(value) for name, value in place.items()}
     ranks.append(subprocess.Popen([sys.executable, "-c", RANK], env=os.environ | own))
 sys.exit(max(abs(one.wait()) for one in ranks))

@@ -156,7 +156,7 @@ def test_stacks_that_move_while_they_are_read_harm_nobody(hosts: str) -> None:
     with Job() as job:
         result = job.run(
             "--tcp", "-np", "2", sys.executable, "-c", CROWDED,
-            HOROACC_STALL_CHECK_TIME_SECONDS="1", HOROACC_PARTED_HOSTS=hosts,
+            HOROACC_STALL_CHECK_TIME_SECONDS="1", HOROACC_SIMULATED_HOSTS=hosts,
         )  # fmt: skip
     assert result.of(0) == result.of(1) == ["True"], result
     assert re.search(r"rank\(s\) 1 have not submitted", result.err), result

@@ -43,8 +43,8 @@ def _start_all(another: Callable[..., FaultedJob], **variables: str) -> list[Fau
     # Those that need the processors start last.
     for phase in ("shutdown", "idle", "negotiating", "collective"):
         for size, hosts in ((2, "1+1"), (4, "2+2")):
-            parted = (phase == "collective") == (size == 2)
-            place = {"HOROACC_PARTED_HOSTS": hosts} if parted else {}
+            simulated = (phase == "collective") == (size == 2)
+            place = {"HOROACC_SIMULATED_HOSTS": hosts} if simulated else {}
             jobs.append(another(size, phase, 1, **variables | place))
     for job in jobs:
         job.await_phase()
@@ -92,7 +92,8 @@ def test_one_that_is_first_dialed_while_it_is_stopped(
     """Between hosts: it has agreed on the first call, and stops before it looks for connections."""
     jobs = [
         another(
-            size, "collective", size - 1, HOROACC_PARTED_HOSTS=hosts, HOROACC_ALGORITHM="canonical",
+            size, "collective", size - 1,
+            HOROACC_SIMULATED_HOSTS=hosts, HOROACC_ALGORITHM="canonical",
             HOROACC_FAULT=f"begin:{size - 1}:1:stop",
         )
         for size, hosts in ((2, "1+1"), (4, "1+1+1+1"))
@@ -113,7 +114,7 @@ def test_one_that_is_first_dialed_while_it_is_stopped(
 
 def test_it_ends_the_job_at_the_limit(another: Callable[..., FaultedJob]) -> None:
     jobs = _start_all(
-        another, HOROACC_SILENCE_WARNING_SECONDS="0", HOROACC_HANG_LIMIT_SECONDS=str(LIMIT)
+        another, HOROACC_HEARTBEAT_WARNING_SECONDS="0", HOROACC_HEARTBEAT_TIMEOUT_SECONDS=str(LIMIT)
     )
     stopped = time.monotonic_ns()
     with Holdups() as holdups:

@@ -63,12 +63,12 @@ def test_the_survivors_meet_again(size: int, victims: list[int], hosts: str) -> 
             return job.environ(
                 HOROACC_RANK=str(rank), HOROACC_SIZE=str(of), HOROACC_LOCAL_RANK=str(rank),
                 HOROACC_LOCAL_SIZE=str(of), HOROACC_RENDEZVOUS=address, HOROACC_SECRET=secret,
-                HOROACC_PARTED_HOSTS=hosts,
+                HOROACC_SIMULATED_HOSTS=hosts,
             )  # fmt: skip
 
         address = _address()
         program = RANK.replace(
-            "    os.environ.update(", "    os.environ.update(HOROACC_PARTED_HOSTS='',"
+            "    os.environ.update(", "    os.environ.update(HOROACC_SIMULATED_HOSTS='',"
         )
         ranks = [
             subprocess.Popen(

@@ -66,7 +66,7 @@ def _launch(ranks: LinkedRanks, hosts: list[Host], port: int = 4711, **variables
     for rank, host in enumerate(hosts):
         ranks.start(
             rank, f"{hosts[0].addresses[0]}:{port}", tuple(host.command([])),
-            **{"HOROACC_PARTED_HOSTS": ""} | variables,
+            **{"HOROACC_SIMULATED_HOSTS": ""} | variables,
         )  # fmt: skip
 
 
@@ -153,7 +153,7 @@ def test_a_slow_link_is_no_death(build: Build, every: dict[tuple[int, str], Link
     variables = {"HOROACC_STALL_CHECK_DISABLE": "1"}  # one rank lets the others wait for as long
     # Two full queues delay a sign of life and its answer by 3.4 s; one that is dropped comes later
     # than what counts as silence by default.
-    patient = variables | {"HOROACC_SILENCE_WARNING_SECONDS": "10"}
+    patient = variables | {"HOROACC_HEARTBEAT_WARNING_SECONDS": "10"}
     stopped = jobs.pop((4, "idle"))
     hosts = _start_every({(4, "idle"): stopped}, lab, **variables)
     _start_every(jobs, lab, **patient)

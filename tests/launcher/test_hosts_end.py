@@ -51,7 +51,7 @@ except hvd.HorovodInternalError as error:
 def test_a_rank_ends_in_the_middle(job: Job, hosts: str, how: str, who: int) -> None:
     result = job.run(
         "--tcp", "-np", "3", sys.executable, "-c", PROGRAM, how, str(who), code=None,
-        HOROACC_PARTED_HOSTS=hosts, HOROACC_GRACE_SECONDS="30",
+        HOROACC_SIMULATED_HOSTS=hosts, HOROACC_GRACE_SECONDS="30",
     )  # fmt: skip
     assert result.code == (128 + signal.SIGKILL if "kill" in how else 1), result
     for survivor in {0, 1, 2} - {who}:
@@ -62,7 +62,7 @@ def test_a_rank_ends_in_the_middle(job: Job, hosts: str, how: str, who: int) -> 
 def test_a_rank_shuts_down_while_others_go_on(job: Job, who: int) -> None:
     result = job.run(
         "--tcp", "-np", "3", sys.executable, "-c", PROGRAM, "shut down", str(who),
-        HOROACC_PARTED_HOSTS="2+1",
+        HOROACC_SIMULATED_HOSTS="2+1",
     )  # fmt: skip
     assert result.of(who) == ["left"], result
     for survivor in {0, 1, 2} - {who}:
@@ -72,7 +72,7 @@ def test_a_rank_shuts_down_while_others_go_on(job: Job, who: int) -> None:
 def test_hosts_that_do_not_add_up(job: Job) -> None:
     program = "import horoacc; horoacc.init()"
     result = job.run(
-        "--tcp", "-np", "2", sys.executable, "-c", program, code=None, HOROACC_PARTED_HOSTS="2+1"
+        "--tcp", "-np", "2", sys.executable, "-c", program, code=None, HOROACC_SIMULATED_HOSTS="2+1"
     )
     assert "'parted_hosts' cannot be '2+1' in a job of 2 ranks" in result.err, result
 
@@ -81,7 +81,7 @@ def test_an_algorithm_that_is_none(job: Job) -> None:
     program = "import horoacc; horoacc.init()"
     result = job.run(
         "--tcp", "-np", "2", sys.executable, "-c", program, code=None,
-        HOROACC_PARTED_HOSTS="1+1", HOROACC_ALGORITHM="rings",
+        HOROACC_SIMULATED_HOSTS="1+1", HOROACC_ALGORITHM="rings",
     )  # fmt: skip
     assert "there is no algorithm 'rings'; there are ring, double_tree" in result.err, result
 
@@ -116,8 +116,8 @@ else:
 def test_a_host_whose_lowest_rank_has_left_is_watched(job: Job) -> None:
     result = job.run(
         "--tcp", "-np", "4", sys.executable, "-c", STOPPED, code=None,
-        HOROACC_PARTED_HOSTS="2+2", HOROACC_SILENCE_WARNING_SECONDS="2",
-        HOROACC_HANG_LIMIT_SECONDS="6", HOROACC_GRACE_SECONDS="2",
+        HOROACC_SIMULATED_HOSTS="2+2", HOROACC_HEARTBEAT_WARNING_SECONDS="2",
+        HOROACC_HEARTBEAT_TIMEOUT_SECONDS="6", HOROACC_GRACE_SECONDS="2",
     )  # fmt: skip
     assert result.of(2) == ["left"], result
     assert [result.of(rank) for rank in (0, 1)] == [["Timeout 3"]] * 2, result

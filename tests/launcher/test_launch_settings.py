@@ -30,8 +30,8 @@ def test_the_core_has_the_same_keys_and_defaults() -> None:
 
 
 def test_names_are_unique_and_every_row_is_reachable() -> None:
-    variables = [name for s in TABLE for name in (s.env, s.horovod_env) if name]
-    flags = [flag for s in TABLE for flag in (*s.flags, *s.opposites)]
+    variables = [name for s in TABLE for name in (s.env, s.former_env, s.horovod_env) if name]
+    flags = [flag for s in TABLE for flag in (*s.flags, *s.opposites, *s.former_flags)]
     sections = [s.yaml for s in TABLE]
     for names in (variables, flags, sections, [s.key for s in TABLE]):
         assert len(names) == len(set(names))
@@ -48,6 +48,54 @@ def test_own_variable_wins_over_horovods_and_empty_means_not_given() -> None:
     assert threshold(HOROVOD_FUSION_THRESHOLD="5") == 5
     assert threshold(HOROVOD_FUSION_THRESHOLD="5", HOROACC_FUSION_THRESHOLD="6") == 6
     assert threshold(HOROVOD_FUSION_THRESHOLD="5", HOROACC_FUSION_THRESHOLD="") == 5
+
+
+@pytest.mark.parametrize(
+    "setting", [row for row in TABLE if row.former], ids=lambda setting: setting.former
+)
+def test_a_renamed_setting_keeps_its_former_names(
+    setting: settings.Setting, tmp_path: Path
+) -> None:
+    assert setting.former_env and setting.yaml
+    text = "2" if setting.kind == "float" else "2+1"
+    value = settings.parse(setting, text, "")
+    section, key = setting.yaml
+    config = tmp_path / "config.yaml"
+    config.write_text(f"{section}:\n  {setting.former}: {text}\n")
+    (flag,) = setting.former_flags
+    ways = (
+        ({setting.former_env: text}, [], f"{setting.former_env} is now {setting.env}"),
+        ({}, [flag, text], f"{flag} is now {setting.flag}"),
+        (
+            {},
+            ["--config-file", str(config)],
+            f"{config}:2: {section}.{setting.former} is now {section}.{key}",
+        ),
+    )
+    for environ, flags, notice in ways:
+        options = parse_arguments([*flags, "-np", "1", "true"], environ)
+        assert (options.values[setting.key], options.notices) == (value, [notice])
+    both = {setting.former_env: "7", setting.env: text}
+    assert settings.read(both)[setting.key] == value
+
+
+def test_help_shows_users_flags_on_two_screens_and_help_all_every_flag(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    shown = {}
+    for flag in ("--help", "--help-all"):
+        with pytest.raises(SystemExit) as ended:
+            parse_arguments([flag], {})
+        assert ended.value.code == 0
+        shown[flag] = capsys.readouterr().out
+    assert len(shown["--help"].splitlines()) <= 2 * 50
+    for setting in TABLE:
+        assert setting.flag and setting.flag in shown["--help-all"]
+        named = setting.opposites[0] if setting.inverted else setting.flag
+        line = re.search(rf"^  {named}(\s|$)", shown["--help"], re.MULTILINE)
+        assert bool(line) == (setting.audience == "users")
+    assert all(retired.flag in shown["--help-all"] for retired in RETIRED)
 
 
 @pytest.mark.parametrize(
@@ -193,18 +241,20 @@ HOROVODS = re.findall(
 @pytest.mark.parametrize("name", [f"HOROVOD_{name}" for name in HOROVODS])
 def test_every_variable_of_horovod_is_honoured_or_told(name: str) -> None:
     honoured = [setting for setting in TABLE if setting.horovod_env == name]
-    told = settings.unheeded({name: "1"})
+    told = settings.notices({name: "1"})
     assert len(honoured) + len(told) == 1
     assert not told or told[0].startswith(f"{name} has no effect: ")
-    assert settings.unheeded({name: "0"}) == settings.unheeded({name: ""}) == []
+    assert settings.notices({name: "0"}) == settings.notices({name: ""}) == []
     page = (ROOT / "docs" / "settings.md").read_text()
     assert f"`{name}`" in page
 
 
 def test_every_variable_of_the_project_is_documented() -> None:
-    """Whatever is read from the environment is a row of the table, or the launcher's own, or
-    begins with an underscore: what a process tells its own children."""
-    known = {name for s in TABLE for name in (s.env, s.horovod_env)} | {b.env for b in BUILD}
+    """A variable that Python reads is a row of the table, or the launcher's own, or begins with an
+    underscore: a process sets it for its own children."""
+    known = {name for s in TABLE for name in (s.env, s.former_env, s.horovod_env)} | {
+        b.env for b in BUILD
+    }
     files = [
         ROOT / "setup.py",
         *(ROOT / "horoacc").rglob("*.py"),

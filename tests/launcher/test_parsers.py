@@ -19,8 +19,7 @@ from horoacc.launcher.config_file import ConfigFileError, read_config
 from horoacc.launcher.environment.placement import PlacementError
 from horoacc.launcher.hosts import HostsError, parse_hosts, read_hostfile
 from horoacc.launcher.shim_links import ShimDoor
-from horoacc.launcher.values import from_text
-from horoacc.settings import TABLE, SettingError, core_settings
+from horoacc.settings import TABLE, SettingError, core_settings, parse_given
 
 SECRET = "a secret"
 NUMBERS = st.one_of(
@@ -42,7 +41,7 @@ PLACES = [
 @fuzzed(300, st.sampled_from(TABLE), TEXTS)
 def test_settings(setting: Any, text: str) -> None:
     try:
-        from_text(setting, text, "--flag")
+        parse_given(setting, text, "--flag")
         if setting.env and "\0" not in text:
             core_settings({setting.env: text})
     except SettingError as error:

@@ -55,7 +55,7 @@ def sample(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 def flags(library: str, hosts: str) -> list[str]:
     ranks = len(hosts.split("+"))
-    return ["--tcp", "--transport-plugin", library, "--parted-hosts", hosts, "-np", str(ranks),
+    return ["--tcp", "--transport-plugin", library, "--simulated-hosts", hosts, "-np", str(ranks),
             sys.executable, "-c", PROGRAM]  # fmt: skip
 
 

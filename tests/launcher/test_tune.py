@@ -13,7 +13,7 @@ from launcher_jobs import Job
 from horoacc import selection_table
 from horoacc.selection_table import LAST_ARRIVER, SLICES, Measurement
 
-PARTED = ("--tcp", "-np", "2", "--parted-hosts", "1+1")
+SIMULATED = ("--tcp", "-np", "2", "--simulated-hosts", "1+1")
 GATHER = """
 import os
 # Another rank's table says the opposite, and counts for nothing.
@@ -59,7 +59,7 @@ def test_tune_between_hosts_measures_every_algorithm(job: Job, tmp_path: Path) -
 
     file = tmp_path / "table.json"
     table(file, "ring", "double_tree")  # of the same shape: it is replaced
-    job.run("tune", *PARTED, "--selection-table", str(file), "--", "--most", "1K",
+    job.run("tune", *SIMULATED, "--selection-table", str(file), "--", "--most", "1K",
             "--batch", "0.001")  # fmt: skip
     rows = json.loads(file.read_text())["rows"]
     assert sorted(name for name, *_ in rows) == sorted(_core.algorithms())
@@ -84,7 +84,7 @@ def test_rank_0s_table_chooses_for_all_and_the_timeline_tells(
 ) -> None:
     slow = ({"ring_all_gather", "log_all_gather"} - {quick}).pop()
     trace = tmp_path / "trace.json"
-    job.run(*PARTED, "--timeline-filename", str(trace), sys.executable, "-c", GATHER,
+    job.run(*SIMULATED, "--timeline-filename", str(trace), sys.executable, "-c", GATHER,
             TABLE0=table(tmp_path / "0.json", quick, slow),
             TABLE1=table(tmp_path / "1.json", slow, quick))  # fmt: skip
     assert paths(trace) == {quick}
@@ -93,10 +93,10 @@ def test_rank_0s_table_chooses_for_all_and_the_timeline_tells(
 def test_what_is_forced_is_in_the_timeline(job: Job, tmp_path: Path) -> None:
     trace = tmp_path / "trace.json"
     own = table(tmp_path / "0.json", "log_all_gather", "ring_all_gather")
-    job.run(*PARTED, "--algorithm", "double_tree, ring_all_gather", "--timeline-filename",
+    job.run(*SIMULATED, "--algorithm", "double_tree, ring_all_gather", "--timeline-filename",
             str(trace), sys.executable, "-c", GATHER, TABLE0=own, TABLE1=own)  # fmt: skip
     assert paths(trace) == {"ring_all_gather"}
-    told = job.run(*PARTED, "--algorithm", "ring,double_tree", sys.executable, "-c", GATHER,
+    told = job.run(*SIMULATED, "--algorithm", "ring,double_tree", sys.executable, "-c", GATHER,
                    TABLE0=own, TABLE1=own, code=1)  # fmt: skip
     assert "ring and double_tree are for the same collective" in told.err
 
@@ -113,7 +113,7 @@ def test_a_table_that_cannot_be_used_is_told_of_once(job: Job, tmp_path: Path, w
     elif wrong == "no algorithm":
         content["rows"][0][0] = "bell_all_gather"
     file.write_text(json.dumps(content)[: 20 if wrong == "torn" else None])
-    done = job.run(*PARTED, sys.executable, "-c", GATHER, TABLE0=str(file), TABLE1=str(file))
+    done = job.run(*SIMULATED, sys.executable, "-c", GATHER, TABLE0=str(file), TABLE1=str(file))
     told = [line for line in done.err.splitlines() if "table of measured algorithms" in line]
     assert len(told) == 1 and "ignored" in told[0] and "horoaccrun tune" in told[0]
 

@@ -23,7 +23,7 @@ class PlaneWatch:
             submissions -= self._before[1]
             messages -= self._before[2]
         plane = os.environ.get("HOROACC_CONTROL", "auto")
-        if plane == "auto" and "HOROACC_PARTED_HOSTS" in os.environ:
+        if plane == "auto" and "HOROACC_SIMULATED_HOSTS" in os.environ:
             plane = "tcp"
         told = f"{submissions} submissions sent {messages} messages with the control plane {plane}"
         assert (messages > 0) == (plane in ("tcp", "mpi") and submissions > 0), told

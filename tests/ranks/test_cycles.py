@@ -22,7 +22,7 @@ TIMES = 20
 
 
 @pytest.mark.parametrize(
-    "env", [{"HOROACC_ARENA": "all"}, {"HOROACC_ARENA": "all", "HOROACC_PARTED_HOSTS": "1+1"}]
+    "env", [{"HOROACC_ARENA": "all"}, {"HOROACC_ARENA": "all", "HOROACC_SIMULATED_HOSTS": "1+1"}]
 )
 @pytest.mark.ranks(2, framework="horoacc.torch")
 def test_torch_leaves_what_its_tensors_lie_in() -> None:

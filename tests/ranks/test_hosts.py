@@ -27,7 +27,7 @@ def parted(hosts: str, **more: str) -> Any:
     """Ranks on hosts of so many each, as a value of `env`."""
     ranks = sum(int(part) for part in hosts.split("+"))
     return pytest.param(
-        CANONICAL | {"HOROACC_PARTED_HOSTS": hosts} | more, id="-".join([hosts, *more.values()]),
+        CANONICAL | {"HOROACC_SIMULATED_HOSTS": hosts} | more, id="-".join([hosts, *more.values()]),
         marks=pytest.mark.only_ranks(ranks),
     )  # fmt: skip
 
@@ -39,7 +39,7 @@ def over_mpi(flavour: str, hosts: str) -> Any:
     missing = not mpirun.exists() or not has_plugin(flavour)
     reason = f"{flavour} is not installed or has no plug-in"
     return pytest.param(
-        CANONICAL | {"HOROACC_PARTED_HOSTS": hosts, "HOROACC_CONTROL": "mpi",
+        CANONICAL | {"HOROACC_SIMULATED_HOSTS": hosts, "HOROACC_CONTROL": "mpi",
                      "HOROACC_TEST_MPIRUN": str(mpirun)}, id=f"{hosts}-{flavour}",
         marks=[pytest.mark.only_ranks(ranks), pytest.mark.skipif(missing, reason=reason)],
     )  # fmt: skip

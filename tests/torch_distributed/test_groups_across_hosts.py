@@ -11,14 +11,14 @@ from paths import MPIRUNS, has_plugin
 from world import world
 
 PARTED = [
-    pytest.param({"HOROACC_PARTED_HOSTS": hosts}, id=hosts, marks=pytest.mark.only_ranks(ranks))
+    pytest.param({"HOROACC_SIMULATED_HOSTS": hosts}, id=hosts, marks=pytest.mark.only_ranks(ranks))
     for hosts, ranks in (("2+2", 4), ("2+1", 3))
 ]
 # One host for each rank, and MPI for control and data.
 ELSEWHERE = [
-    pytest.param({"HOROACC_PARTED_HOSTS": "1+1+1"}, id="1+1+1", marks=pytest.mark.only_ranks(3)),
+    pytest.param({"HOROACC_SIMULATED_HOSTS": "1+1+1"}, id="1+1+1", marks=pytest.mark.only_ranks(3)),
     pytest.param(
-        {"HOROACC_PARTED_HOSTS": "2+2", "HOROACC_CONTROL": "mpi",
+        {"HOROACC_SIMULATED_HOSTS": "2+2", "HOROACC_CONTROL": "mpi",
          "HOROACC_TEST_MPIRUN": str(MPIRUNS["openmpi"])},
         id="2+2-openmpi",
         marks=[pytest.mark.only_ranks(4),
