@@ -8,26 +8,15 @@ from typing import Any
 
 from horoacc import handles, process
 from horoacc import process_sets as sets
-from horoacc.process import bootstrap, engine
+from horoacc.process import bootstrap as bootstrap
+from horoacc.process import engine as engine
 from horoacc.start import World
 
 __all__ = [
-    "bootstrap",
-    "counters",
-    "cross_rank",
-    "cross_size",
-    "engine",
-    "init",
-    "is_homogeneous",
-    "is_initialized",
-    "local_rank",
-    "local_size",
-    "rank",
-    "shutdown",
-    "size",
-    "start_timeline",
-    "stop_timeline",
-]
+    "counters", "cross_rank", "cross_size", "is_homogeneous", "is_initialized", "local_rank",
+    "local_size", "rank", "shutdown", "size", "start_timeline", "stop_timeline",
+]  # fmt: skip
+"""The names that all frontends export as they are. Each has an `init` of its own."""
 
 
 def init(

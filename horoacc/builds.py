@@ -6,6 +6,11 @@ import os
 
 from horoacc import cuda_plugin, mpi_plugins, process, settings
 
+__all__ = [
+    "ccl_built", "cuda_built", "ddl_built", "gloo_built", "gloo_enabled", "mpi_built",
+    "mpi_enabled", "mpi_threads_supported", "nccl_built", "rocm_built",
+]  # fmt: skip
+
 _MPI_THREAD_MULTIPLE = 3
 
 

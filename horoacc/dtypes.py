@@ -7,6 +7,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+__all__ = ["Adasum", "Average", "Max", "Min", "Product", "Sum"]
+"""The reductions, which all frontends export."""
+
 # The order is csrc/base/dtype.h's.
 NAMES = (
     "bool",

@@ -14,6 +14,8 @@ from horoacc.calls import ALLGATHER, BROADCAST, member_names, part_name
 from horoacc.complaints import complaining
 from horoacc.process_sets import ProcessSet, global_process_set
 
+__all__ = ["allgather_object", "broadcast_object"]
+
 
 def _pickled(obj: Any) -> npt.NDArray[np.uint8]:
     """Pickles into memory that can be written to, as a broadcast needs it."""

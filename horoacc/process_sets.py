@@ -12,6 +12,8 @@ from horoacc.errors import InvalidArgument
 if TYPE_CHECKING:
     from horoacc._core import Engine
 
+__all__ = ["ProcessSet", "add_process_set", "global_process_set", "remove_process_set"]
+
 _LARGEST_RANK = 2**31 - 1
 """Of the core; a job has none so large, and it says so."""
 

@@ -11,36 +11,9 @@ from typing import Any
 
 import keras
 
-from horoacc import basics
+from horoacc import basics, job
 from horoacc._version import __version__
-from horoacc.basics import (
-    counters,
-    cross_rank,
-    cross_size,
-    is_homogeneous,
-    is_initialized,
-    local_rank,
-    local_size,
-    rank,
-    shutdown,
-    size,
-    start_timeline,
-    stop_timeline,
-)
-from horoacc.builds import (
-    ccl_built,
-    cuda_built,
-    ddl_built,
-    gloo_built,
-    gloo_enabled,
-    mpi_built,
-    mpi_enabled,
-    mpi_threads_supported,
-    nccl_built,
-    rocm_built,
-)
-from horoacc.dtypes import Adasum, Average, Sum
-from horoacc.errors import HorovodInternalError
+from horoacc.job import *
 from horoacc.keras import backend, callbacks, elastic, legacy
 from horoacc.keras.functions import (
     allgather,
@@ -53,12 +26,13 @@ from horoacc.keras.optimizer import DistributedOptimizer, PartialDistributedOpti
 from horoacc.keras.progress_bars import teach_progress_bars
 from horoacc.keras.saving import load_model
 from horoacc.objects import allgather_object, broadcast_object
-from horoacc.process_sets import (
-    ProcessSet,
-    add_process_set,
-    global_process_set,
-    remove_process_set,
-)
+
+__all__ = [
+    "Compression", "DistributedOptimizer", "PartialDistributedOptimizer", "__version__",
+    "allgather", "allgather_object", "allreduce", "broadcast", "broadcast_global_variables",
+    "broadcast_object", "callbacks", "elastic", "init", "load_model", "reducescatter",
+]  # fmt: skip
+__all__ += job.NAMES
 
 Compression = backend.current().Compression
 
@@ -84,52 +58,3 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
         keras.config.disable_interactive_logging()
         teach_progress_bars()
         legacy.silence()
-
-
-__all__ = [
-    "Adasum",
-    "Average",
-    "Compression",
-    "DistributedOptimizer",
-    "HorovodInternalError",
-    "PartialDistributedOptimizer",
-    "ProcessSet",
-    "Sum",
-    "__version__",
-    "add_process_set",
-    "allgather",
-    "allgather_object",
-    "allreduce",
-    "broadcast",
-    "broadcast_global_variables",
-    "broadcast_object",
-    "callbacks",
-    "ccl_built",
-    "counters",
-    "cross_rank",
-    "cross_size",
-    "cuda_built",
-    "ddl_built",
-    "elastic",
-    "global_process_set",
-    "gloo_built",
-    "gloo_enabled",
-    "init",
-    "is_homogeneous",
-    "is_initialized",
-    "load_model",
-    "local_rank",
-    "local_size",
-    "mpi_built",
-    "mpi_enabled",
-    "mpi_threads_supported",
-    "nccl_built",
-    "rank",
-    "reducescatter",
-    "remove_process_set",
-    "rocm_built",
-    "shutdown",
-    "size",
-    "start_timeline",
-    "stop_timeline",
-]

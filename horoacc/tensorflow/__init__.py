@@ -11,42 +11,9 @@ tape = hvd.DistributedGradientTape(tape)
 import importlib
 from typing import Any
 
-from horoacc import basics
+from horoacc import basics, job
 from horoacc._version import __version__
-from horoacc.basics import (
-    counters,
-    cross_rank,
-    cross_size,
-    is_homogeneous,
-    is_initialized,
-    local_rank,
-    local_size,
-    rank,
-    shutdown,
-    size,
-    start_timeline,
-    stop_timeline,
-)
-from horoacc.builds import (
-    ccl_built,
-    cuda_built,
-    ddl_built,
-    gloo_built,
-    gloo_enabled,
-    mpi_built,
-    mpi_enabled,
-    mpi_threads_supported,
-    nccl_built,
-    rocm_built,
-)
-from horoacc.dtypes import Adasum, Average, Max, Min, Product, Sum
-from horoacc.errors import HorovodInternalError
-from horoacc.process_sets import (
-    ProcessSet,
-    add_process_set,
-    global_process_set,
-    remove_process_set,
-)
+from horoacc.job import *
 from horoacc.tensorflow import _ops, elastic
 from horoacc.tensorflow import gradients as _gradients  # noqa: F401 - registers them
 from horoacc.tensorflow.compression import Compression
@@ -93,6 +60,17 @@ from horoacc.tensorflow.reductions import (
     reducescatter,
 )
 
+__all__ = [
+    "BroadcastGlobalVariablesHook", "Compression", "DistributedGradientTape",
+    "DistributedOptimizer", "PartialDistributedGradientTape", "SyncBatchNormalization",
+    "__version__", "allgather", "allgather_object", "allreduce", "alltoall", "broadcast",
+    "broadcast_", "broadcast_global_variables", "broadcast_object", "broadcast_object_fn",
+    "broadcast_variables", "elastic", "grouped_allgather", "grouped_allreduce",
+    "grouped_reducescatter", "init", "join", "local_rank_op", "local_size_op",
+    "process_set_included_op", "rank_op", "reducescatter", "size_op",
+]  # fmt: skip
+__all__ += job.NAMES
+
 # TensorFlow's allocator can be chosen until it allocates for the first time.
 _ops.redirect_early()
 
@@ -122,69 +100,3 @@ def __getattr__(name: str) -> Any:
     if name == "SyncBatchNormalization":
         return importlib.import_module("horoacc.tensorflow.sync_batch_norm").SyncBatchNormalization
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-__all__ = [
-    "Adasum",
-    "Average",
-    "BroadcastGlobalVariablesHook",
-    "Compression",
-    "DistributedGradientTape",
-    "DistributedOptimizer",
-    "HorovodInternalError",
-    "Max",
-    "Min",
-    "PartialDistributedGradientTape",
-    "ProcessSet",
-    "Product",
-    "Sum",
-    "SyncBatchNormalization",
-    "__version__",
-    "add_process_set",
-    "allgather",
-    "allgather_object",
-    "allreduce",
-    "alltoall",
-    "broadcast",
-    "broadcast_",
-    "broadcast_global_variables",
-    "broadcast_object",
-    "broadcast_object_fn",
-    "broadcast_variables",
-    "ccl_built",
-    "counters",
-    "cross_rank",
-    "cross_size",
-    "cuda_built",
-    "ddl_built",
-    "elastic",
-    "global_process_set",
-    "gloo_built",
-    "gloo_enabled",
-    "grouped_allgather",
-    "grouped_allreduce",
-    "grouped_reducescatter",
-    "init",
-    "is_homogeneous",
-    "is_initialized",
-    "join",
-    "local_rank",
-    "local_rank_op",
-    "local_size",
-    "local_size_op",
-    "mpi_built",
-    "mpi_enabled",
-    "mpi_threads_supported",
-    "nccl_built",
-    "process_set_included_op",
-    "rank",
-    "rank_op",
-    "reducescatter",
-    "remove_process_set",
-    "rocm_built",
-    "shutdown",
-    "size",
-    "size_op",
-    "start_timeline",
-    "stop_timeline",
-]

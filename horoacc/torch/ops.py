@@ -7,50 +7,28 @@ are differentiable.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.compiler import is_compiling
 
+from horoacc import arrays
 from horoacc.calls import ALLGATHER, ALLTOALL, member_names
-from horoacc.collectives import barrier, join
+from horoacc.collectives import barrier as barrier
+from horoacc.collectives import join as join
 from horoacc.complaints import check_group, complaining
-from horoacc.handles import poll, synchronize
+from horoacc.handles import poll as poll
+from horoacc.handles import synchronize as synchronize
 from horoacc.process_sets import ProcessSet, global_process_set
 from horoacc.torch import compiled
 from horoacc.torch.autograd import Allgather, Alltoall, Broadcast
+from horoacc.torch.compression import Compression as Compression
 from horoacc.torch.reductions import Reductions
 from horoacc.torch.tensors import torch_tensors
 from horoacc.torch.ways import any_tracked, apply, set_number, tracked
 
-__all__ = [
-    "allgather",
-    "allgather_async",
-    "allreduce",
-    "allreduce_",
-    "allreduce_async",
-    "allreduce_async_",
-    "alltoall",
-    "alltoall_async",
-    "barrier",
-    "broadcast",
-    "broadcast_",
-    "broadcast_async",
-    "broadcast_async_",
-    "grouped_allgather",
-    "grouped_allgather_async",
-    "grouped_allreduce",
-    "grouped_allreduce_",
-    "grouped_allreduce_async",
-    "grouped_allreduce_async_",
-    "grouped_reducescatter",
-    "grouped_reducescatter_async",
-    "join",
-    "poll",
-    "reducescatter",
-    "reducescatter_async",
-    "synchronize",
-]
+if not TYPE_CHECKING:  # mypy knows no lists but literal ones; without a list all names are public
+    __all__ = arrays.__all__
 
 
 def _row_counts(splits: Any, name: str | None, process_set: ProcessSet) -> Any:

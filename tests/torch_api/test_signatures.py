@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import subprocess
 import sys
@@ -101,6 +102,12 @@ def test_neutral_door_has_everything_that_knows_no_framework() -> None:
         "sparse_allreduce_async", "broadcast_parameters", "broadcast_optimizer_state",
         "DistributedOptimizer", "SyncBatchNorm",
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("module", ["arrays", "basics", "builds", "dtypes", "objects"])
+def test_names_are_loaded_from_the_modules_that_list_them(module: str) -> None:
+    listed = set(importlib.import_module(f"horoacc.{module}").__all__)
+    assert {n for n, home in horoacc._HOME_OF.items() if home == module} - {"init"} == listed
 
 
 @pytest.mark.parametrize("module", [horoacc, hvd])

@@ -5,56 +5,37 @@ The same as `horoacc.keras`, but for the order of some arguments.
 
 from typing import Any
 
+from horoacc import job
+from horoacc._version import __version__
 from horoacc.calls import resolve_op
 from horoacc.compression import Compressor, NoneCompressor
+from horoacc.dtypes import Average
+from horoacc.job import *
 from horoacc.keras import (
-    Adasum,
-    Average,
     Compression,
-    HorovodInternalError,
     PartialDistributedOptimizer,
-    ProcessSet,
-    Sum,
-    __version__,
-    add_process_set,
     allgather,
     allgather_object,
     backend,
     broadcast,
     broadcast_global_variables,
     broadcast_object,
-    ccl_built,
-    counters,
-    cross_rank,
-    cross_size,
-    cuda_built,
-    ddl_built,
-    global_process_set,
-    gloo_built,
-    gloo_enabled,
     init,
-    is_homogeneous,
-    is_initialized,
     load_model,
-    local_rank,
-    local_size,
-    mpi_built,
-    mpi_enabled,
-    mpi_threads_supported,
-    nccl_built,
-    rank,
     reducescatter,
-    remove_process_set,
-    rocm_built,
-    shutdown,
-    size,
-    start_timeline,
-    stop_timeline,
 )
 from horoacc.keras.gradients import Wishes
 from horoacc.keras.optimizer import distribute
+from horoacc.process_sets import ProcessSet, global_process_set
 from horoacc.reduction import chosen_groups
 from horoacc.tensorflow.keras import callbacks, elastic
+
+__all__ = [
+    "Compression", "DistributedOptimizer", "PartialDistributedOptimizer", "__version__",
+    "allgather", "allgather_object", "allreduce", "broadcast", "broadcast_global_variables",
+    "broadcast_object", "callbacks", "elastic", "init", "load_model", "reducescatter",
+]  # fmt: skip
+__all__ += job.NAMES
 
 
 def DistributedOptimizer(  # noqa: N802 - Horovod's name
@@ -135,52 +116,3 @@ def allreduce(
     """
     scales = (prescale_factor, postscale_factor)
     return backend.current().allreduce(value, name, resolve_op(op, average), scales, compression)
-
-
-__all__ = [
-    "Adasum",
-    "Average",
-    "Compression",
-    "DistributedOptimizer",
-    "HorovodInternalError",
-    "PartialDistributedOptimizer",
-    "ProcessSet",
-    "Sum",
-    "__version__",
-    "add_process_set",
-    "allgather",
-    "allgather_object",
-    "allreduce",
-    "broadcast",
-    "broadcast_global_variables",
-    "broadcast_object",
-    "callbacks",
-    "ccl_built",
-    "counters",
-    "cross_rank",
-    "cross_size",
-    "cuda_built",
-    "ddl_built",
-    "elastic",
-    "global_process_set",
-    "gloo_built",
-    "gloo_enabled",
-    "init",
-    "is_homogeneous",
-    "is_initialized",
-    "load_model",
-    "local_rank",
-    "local_size",
-    "mpi_built",
-    "mpi_enabled",
-    "mpi_threads_supported",
-    "nccl_built",
-    "rank",
-    "reducescatter",
-    "remove_process_set",
-    "rocm_built",
-    "shutdown",
-    "size",
-    "start_timeline",
-    "stop_timeline",
-]
