@@ -74,7 +74,7 @@ def sources_of(name: str) -> list[Path]:
     folder = source_folder(name)
     files = sorted(path for path in folder.iterdir() if path.suffix in (".cc", ".h"))
     api = source_folder("csrc") / "api"
-    return [*files, *(api / name for name in ("horoacc.h", "held_engine.h", "known_engines.h"))]
+    return [*files, *(api / name for name in ("horoacc.h", "engine_ref.h", "known_engines.h"))]
 
 
 def core_library() -> Path:

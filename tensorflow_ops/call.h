@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "api/held_engine.h"
+#include "api/engine_ref.h"
 #include "api/horoacc.h"
 #include "gpu.h"
 #include "tensorflow/core/framework/op_kernel.h"
@@ -41,9 +41,9 @@ struct Call {
     int32_t dtype;
   };
 
-  explicit Call(HeldEngine by) : engine(std::move(by)) {}
+  explicit Call(EngineRef by) : engine(std::move(by)) {}
 
-  HeldEngine engine;
+  EngineRef engine;
   ha_call head{};
   ha_gpu gpu{};  ///< where `head` says that there is one
   std::string name;

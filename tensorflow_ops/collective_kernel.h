@@ -34,7 +34,7 @@ class CollectiveKernel final : public tensorflow::AsyncOpKernel {
                 construction->device_type() != tensorflow::DeviceType(tensorflow::DEVICE_CPU)) {}
 
   void ComputeAsync(tensorflow::OpKernelContext* context, DoneCallback done) override {
-    const HeldEngine held =
+    const EngineRef held =
         TheEngine();  // also once Done has the flight, perhaps before Submit ends
     OP_REQUIRES_ASYNC(context, held, NotInitialized(), done);
     ReleaseLeft();
@@ -76,7 +76,7 @@ class CollectiveKernel final : public tensorflow::AsyncOpKernel {
   }
 
   struct Flight {
-    Flight(CollectiveKernel* made_by, tensorflow::OpKernelContext* with, HeldEngine by,
+    Flight(CollectiveKernel* made_by, tensorflow::OpKernelContext* with, EngineRef by,
            DoneCallback then)
         : kernel(made_by), context(with), done(std::move(then)), call(std::move(by)) {}
 

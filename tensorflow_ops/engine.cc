@@ -34,7 +34,7 @@ absl::StatusCode CodeOf(int32_t kind) {
 
 }  // namespace
 
-HeldEngine TheEngine() { return HeldEngine(Attached().load(std::memory_order_acquire)); }
+EngineRef TheEngine() { return EngineRef(Attached().load(std::memory_order_acquire)); }
 
 absl::Status NotInitialized() {
   return absl::FailedPreconditionError("Horovod has not been initialized; use hvd.init().");

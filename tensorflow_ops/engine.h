@@ -1,13 +1,13 @@
 #pragma once
 // The engine of this process, as kernels find it.
 #include "absl/status/status.h"
-#include "api/held_engine.h"
+#include "api/engine_ref.h"
 #include "api/horoacc.h"
 
 namespace horoacc {
 
 /// None before init() and after shutdown().
-[[nodiscard]] HeldEngine TheEngine();
+[[nodiscard]] EngineRef TheEngine();
 
 /// What an op says when there is no engine.
 [[nodiscard]] absl::Status NotInitialized();

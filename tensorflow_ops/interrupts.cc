@@ -54,7 +54,7 @@ Raised& WhatWasRaised() {
 }
 
 struct Left {
-  HeldEngine engine;
+  EngineRef engine;
   ha_handle handle;
   std::vector<tensorflow::Tensor> memory;
 };
@@ -86,7 +86,7 @@ bool HandlersRaise() {
   return raised;
 }
 
-void LeaveInFlight(HeldEngine engine, ha_handle handle, std::vector<tensorflow::Tensor> memory) {
+void LeaveInFlight(EngineRef engine, ha_handle handle, std::vector<tensorflow::Tensor> memory) {
   AllLeft& left = TheLeft();
   const std::lock_guard lock(left.mutex);
   left.calls.push_back({std::move(engine), handle, std::move(memory)});

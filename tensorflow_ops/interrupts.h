@@ -2,7 +2,7 @@
 // Signals that come while an eager call waits, and the calls that their handlers leave behind.
 #include <vector>
 
-#include "api/held_engine.h"
+#include "api/engine_ref.h"
 #include "api/horoacc.h"
 #include "tensorflow/core/framework/tensor.h"
 
@@ -14,7 +14,7 @@ namespace horoacc {
 
 /// Keeps the memory of a call that nobody waits for any more, until the call has ended: the other
 /// ranks still read and write it.
-void LeaveInFlight(HeldEngine engine, ha_handle handle, std::vector<tensorflow::Tensor> memory);
+void LeaveInFlight(EngineRef engine, ha_handle handle, std::vector<tensorflow::Tensor> memory);
 
 /// Releases those that have ended since.
 void ReleaseLeft();

@@ -30,7 +30,7 @@ class Place final : public OpKernel {
   using OpKernel::OpKernel;
 
   void Compute(OpKernelContext* context) override {
-    const HeldEngine engine = TheEngine();
+    const EngineRef engine = TheEngine();
     OP_REQUIRES(context, engine, NotInitialized());
     int32_t numbers[6];
     ha_engine_placement(engine.get(), numbers);
@@ -47,7 +47,7 @@ class Membership final : public OpKernel {
   }
 
   void Compute(OpKernelContext* context) override {
-    const HeldEngine engine = TheEngine();
+    const EngineRef engine = TheEngine();
     OP_REQUIRES(context, engine, NotInitialized());
     const int32_t size = ha_process_set_ranks(engine.get(), process_set_, nullptr, 0);
     OP_REQUIRES(context, size >= 0,

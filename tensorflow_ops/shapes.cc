@@ -1,4 +1,4 @@
-#include "shapes.h"
+#include "support/shapes.h"
 
 namespace horoacc {
 

@@ -62,18 +62,6 @@ def test_rooms_include_only_lower_rooms(path: Path) -> None:
     assert faulty_includes(path, room) == []
 
 
-def test_the_include_rule_finds_what_it_forbids(tmp_path: Path) -> None:
-    file = tmp_path / "file.cc"
-    file.write_text(
-        '#include "base/log.h"\n#include "execute/reduce.h"\n  # include "queue/entry.h"\n'
-        '#include "reduce.h"\n#include <queue>\n'
-    )
-    assert faulty_includes(file, "execute") == [
-        '"queue/entry.h" is in a room above execute/',
-        '"reduce.h" is not relative to csrc/',
-    ]
-
-
 def test_the_prover_knows_schedules_by_their_steps_alone() -> None:
     allowed = {"schedule/schedule.h", "schedule/step.h"}
     files = cpp_files("csrc/schedule/prove")
@@ -88,7 +76,7 @@ def test_the_prover_knows_schedules_by_their_steps_alone() -> None:
 
 def test_bindings_include_only_the_c_header() -> None:
     # Or what is written over it, and includes nothing else of the core.
-    over = {"api/held_engine.h", "api/known_engines.h"}
+    over = {"api/engine_ref.h", "api/known_engines.h"}
     contract = {"api/horoacc.h"} | over
     shared = [path for path in cpp_files("csrc/api") if f"api/{path.name}" in over]
     assert len(shared) == len(over)
@@ -111,7 +99,7 @@ def test_bindings_include_only_the_c_header() -> None:
 def test_only_the_plugin_knows_mpi_and_nobody_a_framework() -> None:
     for path in cpp_files("csrc"):
         targets = [target for _, target in includes(path)]
-        if path.parent.name != "mpi_plugin":
+        if "mpi/plugin" not in str(path):
             assert "mpi.h" not in targets, name(path)
         outside = ("torch/", "ATen/", "c10/", "tensorflow/")
         assert not [target for target in targets if target.startswith(outside)], name(path)
@@ -120,7 +108,7 @@ def test_only_the_plugin_knows_mpi_and_nobody_a_framework() -> None:
 def test_only_the_cuda_plugin_knows_cuda() -> None:
     """So that everything else compiles where there is no toolkit."""
     toolkit = ("cuda.h", "cuda_runtime", "cuda_fp16", "cuda_bf16", "nccl")
-    launch = "execute/cuda/launch.h"
+    launch = "execute/cuda/plugin/launch.h"
     for path in cpp_files("csrc"):
         if path.suffix == ".cu" or name(path) == f"csrc/{launch}":
             continue
@@ -176,18 +164,6 @@ def test_python_depends_one_way() -> None:
             assert not [m for m in imports if m.startswith(framework_side)], name(path)
 
 
-def test_the_import_rule_sees_only_what_runs_at_import(tmp_path: Path) -> None:
-    file = tmp_path / "file.py"
-    file.write_text(
-        "import torch.nn\nfrom typing import TYPE_CHECKING\n"
-        "if TYPE_CHECKING:\n    import keras\n"
-        "try:\n    import yaml\nexcept ImportError:\n    pass\n"
-        "def f():\n    import tensorflow\n"
-    )
-    found = top_level_imports(file)
-    assert {"torch.nn", "yaml"} <= found and not found & {"keras", "tensorflow"}
-
-
 def test_no_banned_names() -> None:
     folders = ("csrc", "torch_ops", "tensorflow_ops", "tests/cpp")
     files = [path for folder in folders for path in cpp_files(folder)]
@@ -204,9 +180,3 @@ def test_no_banned_names() -> None:
         for path in cpp_files(folder):
             for word in declared.findall(path.read_text()):
                 assert not banned(word), f"{name(path)}: {word}"
-
-
-def test_banned_words_are_whole_words() -> None:
-    assert banned("bucket_util.cc") == {"util"} and banned("RankManager") == {"manager"}
-    assert banned("HTTPHelper") == {"helper"} and banned("wire_v2") == {"v2"}
-    assert not banned("simple_implicit_communication")

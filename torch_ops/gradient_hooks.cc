@@ -19,7 +19,7 @@
 #include <utility>
 #include <vector>
 
-#include "api/held_engine.h"
+#include "api/engine_ref.h"
 #include "api/horoacc.h"
 #include "assertion.h"
 #include "places.h"
@@ -66,7 +66,7 @@ struct ha_torch_hooks {
   explicit ha_torch_hooks(ha_engine* used) : held(used) {}
 
   PyObject* compiled = nullptr;  // the caller's: see ha_torch_hooks_create
-  const horoacc::HeldEngine held;
+  const horoacc::EngineRef held;
   ha_engine* const engine = held.get();
   ha_call call{};
   std::string too_often;  // what a second gradient between two restarts raises

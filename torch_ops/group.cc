@@ -8,7 +8,7 @@
 namespace horoacc {
 namespace {
 
-constexpr double kPatienceSeconds = 5;
+constexpr double kTimeoutSeconds = 5;
 
 }  // namespace
 
@@ -30,7 +30,7 @@ Group::~Group() {
   if (getpid() != process_) return;
   for (Orphan& orphan : orphans_) {
     ha_error error{};
-    ha_wait(engine(), orphan.handle, kPatienceSeconds, &error);
+    ha_wait(engine(), orphan.handle, kTimeoutSeconds, &error);
     if (ha_poll(engine(), orphan.handle) == 0)
       new std::vector<at::Tensor>(std::move(orphan.tensors));
     ha_release(engine(), orphan.handle);

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "api/held_engine.h"
+#include "api/engine_ref.h"
 #include "api/horoacc.h"
 
 namespace horoacc {
@@ -54,7 +54,7 @@ class Group {
     std::vector<at::Tensor> tensors;
   };
 
-  const HeldEngine engine_;
+  const EngineRef engine_;
   const int32_t process_set_;
   const std::vector<int32_t> ranks_;
   const int rank_;

@@ -10,8 +10,8 @@
 #include "api/report.h"
 #include "base/clock.h"
 #include "base/standard_descriptors.h"
-#include "runtime/engine.h"
-#include "transport/called_away.h"
+#include "runtime/engine/engine.h"
+#include "transport/wake/cancellation.h"
 
 /// Who only knows where it is may hold it, and ask its arena: hence nothing else stays when the
 /// last holder has let go.
@@ -110,12 +110,12 @@ int ha_engine_create(const ha_setting* settings, size_t count, const ha_placemen
                      ha_error* error) {
   return Guarded(error, [&] {
     horoacc::KeepStandardDescriptors();
-    const horoacc::CalledAway called_away(Asking(interrupted, context), placement->rank);
+    const horoacc::Cancellation cancellation(Asking(interrupted, context), placement->rank);
     std::vector<std::pair<std::string, std::string>> pairs;
     for (size_t k = 0; k < count; ++k) pairs.emplace_back(settings[k].key, settings[k].value);
     auto parsed = horoacc::Settings::Parse(pairs);
     if (!parsed.ok()) return Report(parsed.error(), error);
-    auto parts = horoacc::PrepareLaunch(parsed.value(), *placement, called_away);
+    auto parts = horoacc::PrepareLaunch(parsed.value(), *placement, cancellation);
     if (!parts.ok()) return Report(parts.error(), error);
     const auto& mpi = parts.value().mpi;
     const int mpi_thread_level = mpi ? static_cast<int>(mpi->threads()) : -1;
@@ -142,7 +142,7 @@ int ha_mpi_thread_level(const ha_engine* engine) { return engine->mpi_thread_lev
 
 void ha_engine_destroy(ha_engine* engine) { delete engine; }
 
-int ha_engine_hold(ha_engine* engine) {
+int ha_engine_ref(ha_engine* engine) {
   uint32_t holders = engine->holders.load(std::memory_order_relaxed);
   while (holders != 0) {
     if (engine->holders.compare_exchange_weak(holders, holders + 1, std::memory_order_acquire))
@@ -151,7 +151,7 @@ int ha_engine_hold(ha_engine* engine) {
   return 0;
 }
 
-void ha_engine_let_go(ha_engine* engine) {
+void ha_engine_unref(ha_engine* engine) {
   if (engine->holders.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
   (void)engine->engine->Shutdown();
   horoacc::Segment memory = engine->engine->memory();
@@ -335,16 +335,16 @@ void ha_free(void* memory) { std::free(memory); }
 void ha_release(ha_engine* engine, ha_handle handle) { engine->engine->Release(handle); }
 
 void* ha_arena_allocate(ha_engine* engine, size_t bytes) {
-  if (ha_engine_hold(engine) == 0) return nullptr;
+  if (ha_engine_ref(engine) == 0) return nullptr;
   void* const memory = engine->engine->AllocateShared(bytes);
-  ha_engine_let_go(engine);
+  ha_engine_unref(engine);
   return memory;
 }
 
 void ha_arena_free(ha_engine* engine, void* memory) {
-  if (ha_engine_hold(engine) == 0) return engine->arena->Free(memory);
+  if (ha_engine_ref(engine) == 0) return engine->arena->Free(memory);
   engine->engine->FreeShared(memory);
-  ha_engine_let_go(engine);
+  ha_engine_unref(engine);
 }
 
 int ha_arena_contains(const ha_engine* engine, const void* memory) {

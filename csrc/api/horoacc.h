@@ -186,13 +186,13 @@ HA_API int ha_mpi_thread_level(const ha_engine* engine);
 /* Shuts down if need be and frees the engine and every handle. Nobody else may know of it. */
 HA_API void ha_engine_destroy(ha_engine* engine);
 /* For those who were told where an engine is, and do not make it last. 1: it stays until
- * ha_engine_let_go; whoever holds it may hold it again. 0: it is gone, and of this header only
- * ha_engine_hold, ha_arena_allocate (which gives NULL), ha_arena_free, ha_arena_contains and
+ * ha_engine_unref; whoever holds it may hold it again. 0: it is gone, and of this header only
+ * ha_engine_ref, ha_arena_allocate (which gives NULL), ha_arena_free, ha_arena_contains and
  * ha_arena_over may be called with it: blocks of its arena that are in use keep their bytes. */
-HA_API int ha_engine_hold(ha_engine* engine);
+HA_API int ha_engine_ref(ha_engine* engine);
 /* Who made the engine holds it, too, and calls this in place of ha_engine_destroy if anybody else
  * was told where it is. With the last holder it goes as there, but for its arena. */
-HA_API void ha_engine_let_go(ha_engine* engine);
+HA_API void ha_engine_unref(ha_engine* engine);
 
 HA_API void ha_engine_placement(const ha_engine* engine, int32_t out[6]);
 

@@ -7,13 +7,13 @@
 #include <string_view>
 #include <vector>
 
-#include "transport/interfaces.h"
-#include "transport/mpi_links.h"
-#include "transport/plugin_links.h"
-#include "transport/shm_data.h"
-#include "transport/tagged_links.h"
-#include "transport/tcp_data_links.h"
-#include "transport/tcp_links.h"
+#include "transport/control/mpi_links.h"
+#include "transport/control/tcp_links.h"
+#include "transport/data/shm/shm_data.h"
+#include "transport/data/tagged/plugin_links.h"
+#include "transport/data/tagged/tagged_links.h"
+#include "transport/data/tcp/tcp_data_links.h"
+#include "transport/net/interfaces.h"
 
 namespace horoacc {
 namespace {
@@ -51,7 +51,8 @@ Result<std::string> AddressOfRankZero(const Settings& settings, Bootstrap& boots
 
 Result<std::unique_ptr<DataLinks>> LinksAcross(const Settings& settings,
                                                const HostLinkOptions& options,
-                                               const EngineParts& parts, SpreadParts& spread) {
+                                               const EngineParts& parts,
+                                               MultiHostParts& multi_host) {
   if (!settings.transport_plugin.empty()) {
     return LoadDataLinks(*parts.bootstrap, settings.transport_plugin, options.epoch,
                          options.deadline_ns);
@@ -68,7 +69,7 @@ Result<std::unique_ptr<DataLinks>> LinksAcross(const Settings& settings,
   tcp.socket_buffer = settings.socket_buffer_bytes;
   tcp.checksums = settings.tcp_checksums;
   tcp.host_timeout_ns = HostTimeout(settings);
-  spread.sockets = tcp.counters;
+  multi_host.sockets = tcp.counters;
   HA_ASSIGN(std::unique_ptr<TcpDataLinks> links, ListenForData(*parts.bootstrap, tcp));
   return std::unique_ptr<DataLinks>(std::move(links));
 }
@@ -80,16 +81,16 @@ Result<HostPlace> PlaceOnHost(const Settings& settings, const ha_placement& give
   place.label = HostName();
   place.placement = {given.rank,       given.size,       given.local_rank,
                      given.local_size, given.cross_rank, given.cross_size};
-  if (settings.parted_hosts.empty() || given.size == 1) return place;
+  if (settings.simulated_hosts.empty() || given.size == 1) return place;
   std::vector<int> parts;
   int ranks = 0;
-  std::istringstream text(settings.parted_hosts);
+  std::istringstream text(settings.simulated_hosts);
   for (std::string part; std::getline(text, part, '+'); ranks += parts.back())
     parts.push_back(NumberIn(part));
   const bool positive = std::ranges::all_of(parts, [](int part) { return part > 0; });
   if (!positive || ranks != given.size) {
     return MakeError(ErrorKind::kConfig, "setting 'parted_hosts' cannot be '" +
-                                             settings.parted_hosts + "' in a job of " +
+                                             settings.simulated_hosts + "' in a job of " +
                                              std::to_string(given.size) + " ranks");
   }
   int first = 0;
@@ -111,12 +112,12 @@ Status ConnectHosts(const Settings& settings, const HostLinkOptions& options, En
   Bootstrap& bootstrap = *parts.bootstrap;
   HA_ASSIGN(const std::vector<std::string> lowest,
             bootstrap.AllGather(std::to_string(parts.share.ranks[0]), options.deadline_ns));
-  SpreadParts spread;
-  for (const std::string& rank : lowest) spread.host_of.push_back(NumberIn(rank));
+  MultiHostParts multi_host;
+  for (const std::string& rank : lowest) multi_host.host_of.push_back(NumberIn(rank));
   if (parts.share.ranks.size() == lowest.size()) return {};
-  if (settings.control == ControlKind::kBoard) {
+  if (settings.control == ControlKind::kSegment) {
     return MakeError(ErrorKind::kConfig,
-                     "setting 'control' can be 'board' only if all ranks share one host's memory");
+                     "setting 'control' can be 'shm' only if all ranks share one host's memory");
   }
   if (settings.control == ControlKind::kMpi) {
     parts.links = MakeMpiControlLinks(parts.mpi);
@@ -131,13 +132,13 @@ Status ConnectHosts(const Settings& settings, const HostLinkOptions& options, En
     tcp.epoch = options.epoch;
     tcp.log = options.log;
     tcp.deadline_ns = options.deadline_ns;
-    tcp.called_away = options.called_away;
+    tcp.cancellation = options.cancellation;
     tcp.host_timeout_ns = HostTimeout(settings);
     HA_ASSIGN(parts.links, ConnectTcpLinks(bootstrap, tcp));
   }
-  HA_ASSIGN(spread.across, LinksAcross(settings, options, parts, spread));
-  spread.shm_offset = HostBoard::BytesFor(static_cast<uint32_t>(parts.share.ranks.size()));
-  parts.spread = std::move(spread);
+  HA_ASSIGN(multi_host.across, LinksAcross(settings, options, parts, multi_host));
+  multi_host.shm_offset = ControlSegment::BytesFor(static_cast<uint32_t>(parts.share.ranks.size()));
+  parts.multi_host = std::move(multi_host);
   return {};
 }
 

@@ -6,8 +6,8 @@
 #include "api/horoacc.h"
 #include "base/log.h"
 #include "base/settings.h"
-#include "runtime/engine.h"
-#include "transport/called_away.h"
+#include "runtime/engine/engine.h"
+#include "transport/wake/cancellation.h"
 
 namespace horoacc {
 
@@ -17,7 +17,7 @@ struct HostPlace {
   Placement placement;
 };
 
-/// What the launcher said, unless setting 'parted_hosts' makes hosts of parts of this one.
+/// What the launcher said, unless setting 'simulated_hosts' makes hosts of parts of this one.
 Result<HostPlace> PlaceOnHost(const Settings& settings, const ha_placement& placement);
 
 struct HostLinkOptions {
@@ -26,7 +26,7 @@ struct HostLinkOptions {
   uint64_t epoch = 0;
   int64_t deadline_ns = 0;
   Log log{0, LogLevel::kWarning, false};
-  CalledAway called_away;
+  Cancellation cancellation;
 };
 
 /// Connects ranks that do not all share memory: fills in `links` and `spread`. All ranks call it,

@@ -4,15 +4,15 @@
 
 #include "api/hosts.h"
 #include "base/clock.h"
-#include "negotiate/set_board.h"
-#include "runtime/agreed_settings.h"
-#include "transport/incarnation.h"
-#include "transport/inproc.h"
-#include "transport/mpi_choice.h"
-#include "transport/mpi_links.h"
-#include "transport/shm_data.h"
-#include "transport/tcp_links.h"
-#include "transport/tcp_rendezvous.h"
+#include "negotiate/control_segment/set_segment.h"
+#include "runtime/engine/agreed_settings.h"
+#include "transport/bootstrap/epoch.h"
+#include "transport/bootstrap/inproc.h"
+#include "transport/bootstrap/tcp_rendezvous.h"
+#include "transport/control/mpi_links.h"
+#include "transport/control/tcp_links.h"
+#include "transport/data/shm/shm_data.h"
+#include "transport/mpi/mpi_choice.h"
 
 namespace horoacc {
 namespace {
@@ -30,7 +30,7 @@ uint64_t MemoryBytes(const Settings& settings) {
 
 Result<EngineParts> Alone(const Settings& settings) {
   HA_ASSIGN(std::shared_ptr<InprocHub> hub,
-            InprocHub::Create(1, HostBoard::BytesFor(1), MemoryBytes(settings)));
+            InprocHub::Create(1, ControlSegment::BytesFor(1), MemoryBytes(settings)));
   EngineParts parts;
   parts.bootstrap = hub->MakeBootstrap(0);
   parts.share = hub->MakeHostShare(0);
@@ -42,11 +42,11 @@ Result<EngineParts> Alone(const Settings& settings) {
 }
 
 Result<std::shared_ptr<MpiSession>> OpenMpi(const ha_placement& placement, int64_t deadline_ns,
-                                            const CalledAway& called_away) {
+                                            const Cancellation& cancellation) {
   MpiOptions options;
   options.plugin = TextOr(placement.mpi_plugin, "");
   options.deadline_ns = deadline_ns;
-  options.called_away = called_away;
+  options.cancellation = cancellation;
   HA_ASSIGN(options.choice, ChooseMpi(LookAround(TextOr(placement.mpi_library, ""),
                                                  TextOr(placement.mpi_prefix, ""),
                                                  TextOr(placement.mpi_launcher, ""))));
@@ -68,7 +68,7 @@ Result<std::shared_ptr<MpiSession>> OpenMpi(const ha_placement& placement, int64
 }  // namespace
 
 Result<EngineParts> PrepareLaunch(const Settings& settings, const ha_placement& placement,
-                                  const CalledAway& called_away) {
+                                  const Cancellation& cancellation) {
   if (placement.size < 1 || placement.rank < 0 || placement.rank >= placement.size) {
     return MakeError(ErrorKind::kConfig, "rank " + std::to_string(placement.rank) +
                                              " of a job of " + std::to_string(placement.size) +
@@ -84,7 +84,7 @@ Result<EngineParts> PrepareLaunch(const Settings& settings, const ha_placement& 
   } else {
     std::string secret = TextOr(placement.secret, "");
     if (kind == "mpi" || settings.control == ControlKind::kMpi) {
-      HA_ASSIGN(parts.mpi, OpenMpi(placement, deadline, called_away));
+      HA_ASSIGN(parts.mpi, OpenMpi(placement, deadline, cancellation));
     }
     if (kind == "mpi") {
       parts.bootstrap = MakeMpiBootstrap(parts.mpi);
@@ -102,7 +102,7 @@ Result<EngineParts> PrepareLaunch(const Settings& settings, const ha_placement& 
       options.secret = secret;
       options.log = log;
       options.deadline_ns = deadline;
-      options.called_away = called_away;
+      options.cancellation = cancellation;
       HA_ASSIGN(parts.bootstrap, ConnectTcp(options));
     } else {
       return MakeError(ErrorKind::kConfig, "unknown bootstrap '" + kind + "'");
@@ -116,17 +116,17 @@ Result<EngineParts> PrepareLaunch(const Settings& settings, const ha_placement& 
     host.secret = secret;
     host.epoch = epoch;
     host.log = log;
-    // Room for a host's own board, and for its data links should there be other hosts.
+    // Room for a host's own control segment, and for its data links should there be other hosts.
     const auto ranks = static_cast<uint32_t>(placement.size);
-    host.board_bytes = HostBoard::BytesFor(ranks) + ShmDataBoardBytes(ranks);
+    host.control_bytes = ControlSegment::BytesFor(ranks) + ShmDataControlBytes(ranks);
     host.memory_bytes = MemoryBytes(settings);
     host.deadline_ns = deadline;
-    host.called_away = called_away;
+    host.cancellation = cancellation;
     HA_ASSIGN(parts.share, ShareHost(*parts.bootstrap, host));
     HA_TRY(ConnectHosts(
-        settings, {TextOr(placement.rendezvous, ""), secret, epoch, deadline, log, called_away},
+        settings, {TextOr(placement.rendezvous, ""), secret, epoch, deadline, log, cancellation},
         parts));
-    if (parts.spread) {
+    if (parts.multi_host) {
       parts.placement = place.placement;
       return parts;
     }
@@ -139,7 +139,7 @@ Result<EngineParts> PrepareLaunch(const Settings& settings, const ha_placement& 
       options.epoch = epoch;
       options.log = log;
       options.deadline_ns = deadline;
-      options.called_away = called_away;
+      options.cancellation = cancellation;
       HA_ASSIGN(parts.links, ConnectTcpLinks(*parts.bootstrap, options));
     }
   }

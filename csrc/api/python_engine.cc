@@ -72,7 +72,7 @@ Engine::~Engine() {
   if (!engine_ || !over_ || ha_mpi_thread_level(engine_) >= 0) return;
   const py::gil_scoped_release open;
   if (lent_) {
-    ha_engine_let_go(engine_);
+    ha_engine_unref(engine_);
   } else {
     ha_engine_destroy(engine_);
   }

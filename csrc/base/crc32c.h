@@ -1,6 +1,6 @@
 #pragma once
 // CRC-32C (Castagnoli), which finds what a network or a memory damaged. It is no proof against a
-// stranger: anybody can compute it.
+// unauthenticated peer: anybody can compute it.
 #include <cstddef>
 #include <cstdint>
 #include <span>

@@ -125,7 +125,8 @@ std::vector<Row> Rows() {
   return {
       ChoiceRow<ControlKind>("control", &Settings::control,
                              {{"auto", ControlKind::kAuto},
-                              {"board", ControlKind::kBoard},
+                              {"shm", ControlKind::kSegment},
+                              {"board", ControlKind::kSegment},  // former name
                               {"tcp", ControlKind::kTcp},
                               {"mpi", ControlKind::kMpi}}),
       NumberRow("fusion_threshold", &Settings::fusion_threshold),
@@ -177,7 +178,7 @@ std::vector<Row> Rows() {
       TextRow("flight_dir", &Settings::flight_dir),
       NumberRow("flight_events", &Settings::flight_events),
       FaultRow("fault", &Settings::fault),
-      TextRow("parted_hosts", &Settings::parted_hosts),
+      TextRow("parted_hosts", &Settings::simulated_hosts),
   };
 }
 

@@ -12,11 +12,11 @@
 
 namespace horoacc {
 
-/// Which plane carries negotiation inside a host.
-enum class ControlKind { kAuto, kBoard, kTcp, kMpi };
+/// Which controller carries negotiation inside a host.
+enum class ControlKind { kAuto, kSegment, kTcp, kMpi };
 /// Forces a data path, for tests; kAuto lets the selection table choose.
 enum class PathKind { kAuto, kStaged, kWindows };
-/// Who reduces what lies on GPUs (execute/cuda/mode.h); kAuto lets the ranks choose.
+/// Who reduces what lies on GPUs (execute/cuda/host/mode.h); kAuto lets the ranks choose.
 enum class GpuMode { kAuto, kCpuReduce, kLeader, kStream, kKernel, kNccl };
 enum class LogLevel { kTrace, kDebug, kInfo, kWarning, kError, kFatal };
 
@@ -56,7 +56,8 @@ struct Settings {
   std::string flight_dir;  ///< where the latest events go when something is wrong; empty: nowhere
   uint64_t flight_events = 4096;  ///< of how many calls they are kept; 0: none
   FaultOrder fault;               ///< for tests
-  std::string parted_hosts;  ///< for tests: so many ranks ("2+1") are as if on hosts of their own
+  std::string
+      simulated_hosts;  ///< for tests: so many ranks ("2+1") are as if on hosts of their own
 
   /// Parses key=value pairs over the defaults. kConfig names an unknown key or a bad value.
   static Result<Settings> Parse(std::span<const std::pair<std::string, std::string>> pairs);

@@ -11,8 +11,8 @@
 #include "base/dtype.h"
 #include "base/fault.h"
 #include "base/result.h"
-#include "execute/exec_slot.h"
-#include "transport/arena.h"
+#include "execute/shared_memory/exec_slot.h"
+#include "transport/memory/arena.h"
 
 namespace horoacc {
 

@@ -1,6 +1,7 @@
 #pragma once
 // Agreed list -> buckets. Pure: reads and writes only the state it is given, which lies in the
-// host's board (every rank may be the one that decides) or with the root of a message plane.
+// the control segment (every rank may be the one that decides) or with the root of a message
+// controller.
 #include <cstdint>
 #include <span>
 #include <vector>

@@ -1,5 +1,5 @@
 #pragma once
-// How the ranks of a spread plane name a call.
+// How the ranks of a spread controller name a call.
 #include <compare>
 #include <cstdint>
 #include <string>

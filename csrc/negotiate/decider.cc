@@ -3,22 +3,22 @@
 #include <algorithm>
 #include <ranges>
 
-#include "execute/adasum_slices.h"
-#include "execute/direct_slices.h"
+#include "execute/shared_memory/adasum_slices.h"
+#include "execute/shared_memory/direct_slices.h"
 #include "schedule/select.h"
 
 namespace horoacc {
 
 bool Decider::HasSlots() const {
-  return board_.header().slots + 8 - board_.LeastSlotsFinished() < kExecSlots;
+  return control_.header().slots + 8 - control_.LeastSlotsFinished() < kExecSlots;
 }
 
 std::vector<Decision> Decider::Run(std::span<const TensorKey> keys) {
-  if (const SetEnd end = board_.header().end.load(std::memory_order_acquire))
+  if (const SetEnd end = control_.header().end.load(std::memory_order_acquire))
     return {ErrorDecision(keys, EndOfSet(end))};
   std::vector<TensorKey> parts[2][2];
   for (const TensorKey& key : keys)
-    parts[RunsAdasum(board_, context_, key)][AllShared(board_, context_, key)].push_back(key);
+    parts[RunsAdasum(control_, context_, key)][AllShared(control_, context_, key)].push_back(key);
   std::vector<Decision> decisions;
   for (const bool adasum : {false, true}) {
     for (const bool shared : {true, false}) {
@@ -30,11 +30,11 @@ std::vector<Decision> Decider::Run(std::span<const TensorKey> keys) {
 }
 
 Decision Decider::RunPartial(TensorKey key) {
-  if (const SetEnd end = board_.header().end.load(std::memory_order_acquire))
+  if (const SetEnd end = control_.header().end.load(std::memory_order_acquire))
     return ErrorDecision({&key, 1}, EndOfSet(end));
-  const Result<SetContext> context = PartialContext(board_, context_, key);
+  const Result<SetContext> context = PartialContext(control_, context_, key);
   if (!context.ok()) return ErrorDecision({&key, 1}, context.error());
-  const bool shared = AllShared(board_, context.value(), key);
+  const bool shared = AllShared(control_, context.value(), key);
   Decision decision = RunPart(context.value(), {&key, 1}, shared);
   decision.partial = true;
   return decision;
@@ -43,32 +43,32 @@ Decision Decider::RunPartial(TensorKey key) {
 Decision Decider::RunPart(const SetContext& context, std::span<const TensorKey> keys, bool shared) {
   if (context.faults && context.faults->Has(FaultSite::kDecide)) [[unlikely]]
     (void)context.faults->Strike();
-  const Row& row = board_.row(context.present[0], keys[0].id, keys[0].generation);
+  const Row& row = control_.row(context.present[0], keys[0].id, keys[0].generation);
   const auto collective = static_cast<Collective>(row.collective);
-  const bool adasum = RunsAdasum(board_, context, keys[0]);
+  const bool adasum = RunsAdasum(control_, context, keys[0]);
   SelectionKey selection{collective == Collective::kAllreduce, adasum, shared, 0, context.ranks};
   Decision decision;
   for (const TensorKey& key : keys) {
-    selection.bytes += BytesOf(board_, context, key);
+    selection.bytes += BytesOf(control_, context, key);
     decision.ids.push_back(key.id);
   }
   const Path path = SelectPath(selection, settings_);
   if (path == Path::kLastArriver) {
     ReduceList list;
-    for (const TensorKey& key : keys) AppendPieces(board_, context, key, true, list);
+    for (const TensorKey& key : keys) AppendPieces(control_, context, key, true, list);
     adasum ? AdasumSlices::CombineAll(context, list) : DirectSlices::ReduceAll(context, list);
   }
   decision.shared = shared;
   decision.done = path == Path::kNone || path == Path::kLastArriver || IsBarrier(collective);
   if (!decision.done) {
-    decision.slot = board_.header().slots++;
-    board_.slot(decision.slot).Reset(context.ranks);
+    decision.slot = control_.header().slots++;
+    control_.slot(decision.slot).Reset(context.ranks);
   }
   return decision;
 }
 
-std::string DisplayName(const SetBoard& board, TensorKey key, Collective collective) {
-  if (key.id < kNamedIds) return board.NameOf(key.id);
+std::string DisplayName(const SetSegment& control, TensorKey key, Collective collective) {
+  if (key.id < kNamedIds) return control.NameOf(key.id);
   const uint64_t number = (key.generation - 1) * kUnnamedIds + (key.id - kNamedIds);
   return std::string(NameOf(collective)) + ".noname." + std::to_string(number);
 }
@@ -95,66 +95,67 @@ Error EndOfSet(SetEnd end) {
                    end.rank());
 }
 
-Error CompareRows(const SetBoard& board, const SetContext& context,
+Error CompareRows(const SetSegment& control, const SetContext& context,
                   const std::vector<int>& global_ranks, TensorKey key,
                   std::span<const uint32_t> present) {
   const auto request_of = [&](uint32_t rank) {
-    return board.ReadRequest(rank, key.id, key.generation, context.memory[rank]);
+    return control.ReadRequest(rank, key.id, key.generation, context.memory[rank]);
   };
-  const Row& lowest = board.row(present[0], key.id, key.generation);
+  const Row& lowest = control.row(present[0], key.id, key.generation);
   const auto name = [&] {
-    return DisplayName(board, key, static_cast<Collective>(lowest.collective));
+    return DisplayName(control, key, static_cast<Collective>(lowest.collective));
   };
   for (const uint32_t r : present) {
-    if (board.row(r, key.id, key.generation).error == 0) continue;
+    if (control.row(r, key.id, key.generation).error == 0) continue;
     return MakeError(ErrorKind::kInvalid,
                      "tensor '" + name() + "' on rank " + std::to_string(global_ranks[r]) + ": " +
                          request_of(r).local_error,
                      global_ranks[r]);
   }
   for (const uint32_t r : present.subspan(1)) {
-    if (board.row(r, key.id, key.generation).signature == lowest.signature) continue;
+    if (control.row(r, key.id, key.generation).signature == lowest.signature) continue;
     return MakeError(ErrorKind::kMismatch,
                      DescribeMismatch(name(), global_ranks[present[0]], request_of(present[0]),
                                       global_ranks[r], request_of(r)),
                      global_ranks[r]);
   }
   // While somebody has joined an alltoall is not possible at all.
-  if (present.size() < board.ranks()) return MakeError(ErrorKind::kOk, "");
-  return CompareSplits(board, context, global_ranks, key);
+  if (present.size() < control.ranks()) return MakeError(ErrorKind::kOk, "");
+  return CompareSplits(control, context, global_ranks, key);
 }
 
-Error CompareSplits(const SetBoard& board, const SetContext& context,
+Error CompareSplits(const SetSegment& control, const SetContext& context,
                     const std::vector<int>& global_ranks, TensorKey key) {
-  const auto collective = static_cast<Collective>(board.row(0, key.id, key.generation).collective);
+  const auto collective =
+      static_cast<Collective>(control.row(0, key.id, key.generation).collective);
   if (collective != Collective::kAlltoall) return MakeError(ErrorKind::kOk, "");
   const auto receives = [&](uint32_t r) {
-    return board.row(r, key.id, key.generation).receives > 0;
+    return control.row(r, key.id, key.generation).receives > 0;
   };
-  const auto members = std::views::iota(uint32_t{0}, board.ranks());
+  const auto members = std::views::iota(uint32_t{0}, control.ranks());
   if (std::ranges::none_of(members, receives)) return MakeError(ErrorKind::kOk, "");
   std::vector<Request> requests;
   std::vector<const Request*> shown;
   for (const uint32_t r : members)
-    requests.push_back(board.ReadRequest(r, key.id, key.generation, context.memory[r]));
+    requests.push_back(control.ReadRequest(r, key.id, key.generation, context.memory[r]));
   for (const Request& request : requests) shown.push_back(&request);
-  return CompareSplits(DisplayName(board, key, Collective::kAlltoall), global_ranks, shown);
+  return CompareSplits(DisplayName(control, key, Collective::kAlltoall), global_ranks, shown);
 }
 
-Error NeedsJoined(const SetBoard& board, const std::vector<int>& global_ranks, TensorKey key) {
-  const std::vector<uint32_t> present = RanksOf(board, key);
+Error NeedsJoined(const SetSegment& control, const std::vector<int>& global_ranks, TensorKey key) {
+  const std::vector<uint32_t> present = RanksOf(control, key);
   const auto collective =
-      static_cast<Collective>(board.row(present[0], key.id, key.generation).collective);
+      static_cast<Collective>(control.row(present[0], key.id, key.generation).collective);
   if (collective == Collective::kAllreduce) return MakeError(ErrorKind::kOk, "");
   std::string joined;
   int first = -1;
-  for (uint32_t r = 0; r < board.ranks(); ++r) {
+  for (uint32_t r = 0; r < control.ranks(); ++r) {
     if (std::ranges::binary_search(present, r)) continue;
     if (first < 0) first = global_ranks[r];
     joined += (joined.empty() ? "" : ", ") + std::to_string(global_ranks[r]);
   }
   return MakeError(ErrorKind::kMismatch,
-                   "tensor '" + DisplayName(board, key, collective) + "': " + NameOf(collective) +
+                   "tensor '" + DisplayName(control, key, collective) + "': " + NameOf(collective) +
                        " is not possible while rank(s) " + joined + " have joined; allreduce is",
                    first);
 }

@@ -1,20 +1,20 @@
 #pragma once
-// From a bucket that may run to decisions, on the rank that decides. Both planes use it.
+// From a bucket that may run to decisions, on the rank that decides. Both controllers use it.
 #include <span>
 #include <string>
 #include <vector>
 
 #include "base/settings.h"
-#include "negotiate/assemble_reduce.h"
-#include "negotiate/plane.h"
-#include "negotiate/set_board.h"
+#include "negotiate/control_segment/assemble_reduce.h"
+#include "negotiate/control_segment/set_segment.h"
+#include "negotiate/controller.h"
 
 namespace horoacc {
 
 class Decider {
  public:
-  Decider(SetBoard& board, const SetContext& context, const Settings& settings)
-      : board_(board), context_(context), settings_(settings) {}
+  Decider(SetSegment& control, const SetContext& context, const Settings& settings)
+      : control_(control), context_(context), settings_(settings) {}
 
   /// Is there an execution slot for whatever one ready tensor can bring about?
   [[nodiscard]] bool HasSlots() const;
@@ -32,28 +32,29 @@ class Decider {
   [[nodiscard]] Decision RunPart(const SetContext& context, std::span<const TensorKey> keys,
                                  bool shared);
 
-  SetBoard& board_;
+  SetSegment& control_;
   const SetContext& context_;
   const Settings& settings_;
 };
 
 /// Looks for a reason why the rows of `present` ranks for this generation do not fit together; kOk:
 /// none.
-[[nodiscard]] Error CompareRows(const SetBoard& board, const SetContext& context,
+[[nodiscard]] Error CompareRows(const SetSegment& control, const SetContext& context,
                                 const std::vector<int>& global_ranks, TensorKey key,
                                 std::span<const uint32_t> present);
 
 /// Whether the parts of an alltoall that all ranks have submitted fit where they go; kOk also for
 /// other collectives. CompareRows does so, too.
-[[nodiscard]] Error CompareSplits(const SetBoard& board, const SetContext& context,
+[[nodiscard]] Error CompareSplits(const SetSegment& control, const SetContext& context,
                                   const std::vector<int>& global_ranks, TensorKey key);
 
 /// Why a call cannot run that ranks which have joined have not submitted; kOk: it can.
-[[nodiscard]] Error NeedsJoined(const SetBoard& board, const std::vector<int>& global_ranks,
+[[nodiscard]] Error NeedsJoined(const SetSegment& control, const std::vector<int>& global_ranks,
                                 TensorKey key);
 
 /// What a tensor is called in messages: its name, or the operation and number of an unnamed call.
-[[nodiscard]] std::string DisplayName(const SetBoard& board, TensorKey key, Collective collective);
+[[nodiscard]] std::string DisplayName(const SetSegment& control, TensorKey key,
+                                      Collective collective);
 
 /// The decision that ends calls with an error.
 [[nodiscard]] Decision ErrorDecision(std::span<const TensorKey> keys, const Error& error);

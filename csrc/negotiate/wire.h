@@ -1,5 +1,5 @@
 #pragma once
-// The wire form of the message planes: little-endian fields, every length checked on reading.
+// The wire form of the message controllers: little-endian fields, every length checked on reading.
 #include <cstddef>
 #include <cstdint>
 #include <cstring>

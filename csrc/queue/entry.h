@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "base/result.h"
-#include "execute/cuda/device_call.h"
+#include "execute/cuda/host/device_call.h"
 #include "negotiate/request.h"
 
 namespace horoacc {
@@ -32,7 +32,7 @@ struct EntryTensor {
   Dims result_shape;
 };
 
-/// What this rank knows of a name: its id (looked up on the board once) and who holds it.
+/// What this rank knows of a name: its id (looked up on the control segment once) and who holds it.
 struct NameRecord {
   uint32_t id = 0;
   uint32_t incarnation = 0;
@@ -65,10 +65,10 @@ struct Entry {
   uint32_t id = 0;
   uint32_t incarnation = 0;
   uint64_t generation = 0;
-  uint32_t pause = 0;      ///< how often this rank had waited for results when it submitted this
-  uint64_t number = 0;     ///< of an unnamed call: its number in the set
-  std::string name;        ///< by which ranks match it; empty if unnamed
-  std::string shown_name;  ///< as submitted: for messages and the timeline
+  uint32_t pause = 0;        ///< how often this rank had waited for results when it submitted this
+  uint64_t number = 0;       ///< of an unnamed call: its number in the set
+  std::string name;          ///< by which ranks match it; empty if unnamed
+  std::string display_name;  ///< as submitted: for messages and the timeline
   Request request;
   std::vector<EntryTensor> tensors;
   std::unique_ptr<cuda::DeviceCall> device;  ///< of tensors in a GPU's memory; else null
@@ -77,7 +77,8 @@ struct Entry {
   std::shared_ptr<JoinOver> join_over;  ///< of a join that is complete
   NameRecord* reservation = nullptr;    ///< of a named entry, in the set's queue
   std::function<void()> done;           ///< the caller's callback; see TakeCallback
-  std::byte* extra = nullptr;  ///< block on the board that peers may read until they finished
+  std::byte* extra =
+      nullptr;  ///< block on the control segment that peers may read until they finished
   int64_t submitted_ns = 0;
   uint64_t flight = 0;  ///< of the event with which the call began: see EventStream::Emit
   int64_t deadline_ns = std::numeric_limits<int64_t>::max();  ///< under the set's submit lock

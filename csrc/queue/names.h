@@ -18,7 +18,7 @@ namespace horoacc {
 
 /// By name as submitted: what holds it, and the id of what ranks match it by. A record stays where
 /// it is until it is swept. A script may make up new names for ever; what nobody uses can be looked
-/// up on the board again.
+/// up on the control segment again.
 class Names {
  public:
   NameRecord& Find(const std::string& name) {

@@ -7,7 +7,7 @@
 #include <mutex>
 #include <vector>
 
-#include "negotiate/board.h"
+#include "negotiate/control_segment/segment_layout.h"
 #include "queue/entry.h"
 #include "queue/names.h"
 

@@ -93,7 +93,7 @@ Status CheckForced(const Settings& settings) {
   return {};
 }
 
-std::string_view SelectAlgorithm(const SpreadKey& key, const Settings& settings,
+std::string_view SelectAlgorithm(const MultiHostKey& key, const Settings& settings,
                                  schedule::AlgorithmChoice& choice) {
   if (const std::string_view forced = ForcedAlgorithm(key.goal, settings); !forced.empty())
     return forced;

@@ -32,7 +32,7 @@ struct SelectionKey {
 [[nodiscard]] Path SelectPath(const SelectionKey& key, const Settings& settings);
 
 /// The same, of a schedule for ranks that do not all share memory.
-struct SpreadKey {
+struct MultiHostKey {
   schedule::Goal goal = schedule::Goal::kAllreduce;
   uint64_t bytes = 0;  ///< of the vector; where parts differ, as if all were as long as the longest
 };
@@ -40,7 +40,7 @@ struct SpreadKey {
 /// The algorithm's name: what the settings force, else the choice of what is possible. The setting
 /// `reduction` says whether sums must be in the order of the ranks, need not be, or shall be where
 /// that is cheap.
-[[nodiscard]] std::string_view SelectAlgorithm(const SpreadKey& key, const Settings& settings,
+[[nodiscard]] std::string_view SelectAlgorithm(const MultiHostKey& key, const Settings& settings,
                                                schedule::AlgorithmChoice& choice);
 
 /// What the setting `algorithm` names for this goal, or "".

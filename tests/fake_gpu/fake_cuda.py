@@ -14,17 +14,17 @@ ROOT = Path(__file__).resolve().parents[2]
 HERE = Path(__file__).parent
 COMPILED = (
     *sorted((ROOT / "tests/cpp").glob("fake_*.cc")),
-    ROOT / "csrc/execute/cuda/kernel_plan.cc",
-    ROOT / "csrc/execute/reduce_plan.cc",
+    ROOT / "csrc/execute/cuda/kernels/kernel_plan.cc",
+    ROOT / "csrc/execute/kernels/reduce_plan.cc",
     ROOT / "csrc/base/result.cc",
 )
 INCLUDED = (
     *sorted((ROOT / "tests/cpp").glob("fake_*.h")),
-    ROOT / "tests/cpp/host_cta.h",
+    ROOT / "tests/cpp/fake_cuda/host_cta.h",
     *sorted((ROOT / "csrc/execute").glob("*.h")),
     *sorted((ROOT / "csrc/execute/cuda").glob("*.h")),
 )
-NCCL = ROOT / "tests/cpp/host_nccl.cc"
+NCCL = ROOT / "tests/cpp/fake_cuda/host_nccl.cc"
 """An NCCL that the host plays on it."""
 FLAGS = ("-std=c++20", "-shared", "-fPIC", "-fvisibility=hidden", f"-I{ROOT / 'csrc'}",
          f"-I{ROOT / 'tests/cpp'}")  # fmt: skip

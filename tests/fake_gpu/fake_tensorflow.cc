@@ -1,12 +1,12 @@
 // A device of TensorFlow's, "FAKE_GPU", whose memory and streams are those of the fake GPU
-// (tests/cpp/fake_cuda.h). As TensorFlow has it for CUDA's GPUs: one stream for kernels and others
+// (tests/cpp/fake_cuda/fake_cuda.h). As TensorFlow has it for CUDA's GPUs: one stream for kernels and others
 // for copies, which wait for it; memory is given away as soon as nobody holds it, for what comes on
 // the kernels' stream later; the host is called back when a copy has arrived. Its type is not
 // "GPU", because TensorFlow has kernels for that one which only a GPU can run.
 #include <cstdlib>
 #include <cstring>
 
-#include "fake_cuda.h"
+#include "fake_cuda/fake_cuda.h"
 #include "tensorflow/core/common_runtime/device_factory.h"
 #include "tensorflow/core/common_runtime/local_device.h"
 #include "tensorflow/core/framework/allocator.h"

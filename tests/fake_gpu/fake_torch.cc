@@ -1,5 +1,5 @@
 // CUDA tensors for a torch that was built without CUDA: their memory, streams and events are those
-// of the fake GPU (tests/cpp/fake_cuda.h). What is computed with them is computed by the host, with
+// of the fake GPU (tests/cpp/fake_cuda/fake_cuda.h). What is computed with them is computed by the host, with
 // copies there and back; all of it is on the current stream, which the host waits for only where
 // CUDA would wait too: when numbers come to the host's memory, or are taken from it. There is no
 // autograd: torch decides when it is compiled which GPUs that knows.
@@ -14,7 +14,7 @@
 #include <functional>
 #include <memory>
 
-#include "fake_cuda.h"
+#include "fake_cuda/fake_cuda.h"
 
 namespace {
 

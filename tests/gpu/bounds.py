@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 Row = dict[str, Any]
-# What the engine launches in mode K at these sizes (csrc/execute/cuda/kernel_programs.h).
+# What the engine launches in mode K at these sizes (csrc/execute/cuda/persistent/kernel_programs.h).
 CHOSEN = {8 << 10: "one_shot", 1 << 20: "two_shot", 256 << 20: "direct"}
 MODES = ("cpu_reduce", "leader", "stream")
 

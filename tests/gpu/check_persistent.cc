@@ -6,7 +6,7 @@
 #include <map>
 #include <thread>
 
-#include "run_cases.h"
+#include "support/run_cases.h"
 #include "virtual_ranks.h"
 
 using namespace horoacc;

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "execute/cuda/nccl_calls.h"
+#include "execute/cuda/nccl/nccl_calls.h"
 
 namespace horoacc::cuda {
 

@@ -100,8 +100,8 @@ compile() {
         -o "$core/${1//\//.}.o"
       return
       ;;
-    */execute/reduce_avx2.cc) flags+=(-mavx2 -mfma -mf16c) ;;
-    */execute/reduce_avx512.cc) flags+=(-mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512vl -mavx512dq) ;;
+    */execute/kernels/reduce_avx2.cc) flags+=(-mavx2 -mfma -mf16c) ;;
+    */execute/kernels/reduce_avx512.cc) flags+=(-mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512vl -mavx512dq) ;;
   esac
   case $1 in
     csrc/execute/*) flags+=(-ffp-contract=off -fno-trapping-math) ;;
@@ -117,14 +117,14 @@ compile_all() {
   headers=$("$python" -c "import sysconfig; print(sysconfig.get_paths()['include'])")
   version=$(sed -n 's/.*__version__ = "\(.*\)"/\1/p' horoacc/_version.py)
   export folder headers version
-  { ls csrc/execute/cuda/*.cu tests/gpu/{check,time}_persistent.cc tests/cpp/cuda_{reduce,pack}_test.cc
+  { ls csrc/execute/cuda/plugin/*.cu tests/gpu/{check,time}_persistent.cc tests/cpp/cuda/cuda_{reduce,pack}_test.cc
     find csrc/execute csrc/api -name '*.cc'
-    find csrc -name '*.cc' -not -path '*/mpi_plugin/*' -not -path 'csrc/execute/*' -not -path 'csrc/api/*'
+    find csrc -name '*.cc' -not -path '*/mpi/plugin/*' -not -path 'csrc/execute/*' -not -path 'csrc/api/*'
   } | xargs -P "$(nproc)" -I{} bash -c 'compile {}'
 }
 
 plugin() {
-  "$nvcc" -shared -cudart static "$out"/*.cu.o "$core"/csrc.execute.{cuda.kernel_plan,reduce_plan}.cc.o \
+  "$nvcc" -shared -cudart static "$out"/*.cu.o "$core"/csrc.execute.{cuda.kernels.kernel_plan,kernels.reduce_plan}.cc.o \
     "$core/csrc.base.result.cc.o" -o "$library"
 }
 
@@ -132,9 +132,9 @@ plugin() {
 programs() {
   local program objects
   mapfile -t objects < <(ls "$core"/csrc.*.o | grep -v 'csrc.api.')
-  for program in gpu.check_persistent gpu.time_persistent cpp.cuda_reduce_test cpp.cuda_pack_test; do
+  for program in gpu.check_persistent gpu.time_persistent cpp.cuda.cuda_reduce_test cpp.cuda.cuda_pack_test; do
     "$nvcc" -cudart static "$core/tests.$program.cc.o" "${objects[@]}" -lpthread -ldl -lrt \
-      -o "$out/${program#*.}" || return 1
+      -o "$out/${program##*.}" || return 1
   done
 }
 

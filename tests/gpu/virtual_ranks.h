@@ -9,9 +9,9 @@
 #include <string>
 #include <vector>
 
-#include "check.h"
-#include "execute/cuda/kernel_compiler.h"
-#include "execute/cuda/kernel_outcome.h"
+#include "execute/cuda/persistent/kernel_compiler.h"
+#include "execute/cuda/persistent/kernel_outcome.h"
+#include "support/check.h"
 
 namespace horoacc::cuda {
 

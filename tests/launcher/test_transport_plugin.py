@@ -32,7 +32,7 @@ except (hvd.errors.ConfigError, hvd.HorovodInternalError) as error:
 """
 # A library for another version of the contract.
 STALE = """
-#include "transport/transport_plugin.h"
+#include "transport/data/tagged/transport_plugin.h"
 static const ha_transport_plugin table = {77, "stale", 1u << 20};
 extern "C" const ha_transport_plugin* horoacc_transport_plugin_v1(void) { return &table; }
 """

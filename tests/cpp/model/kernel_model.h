@@ -1,8 +1,8 @@
 #pragma once
-// The links of persistent kernels (execute/cuda/interpreter_lane.h): blocks in a row hand windows
-// on from slot to slot. Two threads write a message; each store of data reaches memory on its own,
-// in any order, and only a release waits for those before it. A rank may die at any time; then the
-// host says so by the abort word.
+// The links of persistent kernels (execute/cuda/persistent/interpreter_lane.h): blocks in a row
+// hand windows on from slot to slot. Two threads write a message; each store of data reaches memory
+// on its own, in any order, and only a release waits for those before it. A rank may die at any
+// time; then the host says so by the abort word.
 #include "model/explore.h"
 
 namespace horoacc::model {

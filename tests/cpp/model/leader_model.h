@@ -1,7 +1,7 @@
 #pragma once
-// Mode L (execute/cuda/leader_run.h): every rank packs, the leader's kernel reduces all buffers to
-// all, every rank unpacks. Events say what has run on a stream, counts on cards which event may be
-// asked for. Hosts wait; streams never do.
+// Mode L (execute/cuda/host/leader_run.h): every rank packs, the leader's kernel reduces all
+// buffers to all, every rank unpacks. Events say what has run on a stream, counts on cards which
+// event may be asked for. Hosts wait; streams never do.
 #include "model/explore.h"
 
 namespace horoacc::model {

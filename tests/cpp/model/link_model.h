@@ -1,7 +1,7 @@
 #pragma once
-// A shared-memory link with both of its ends, and the bells on which they sleep: one rank posts
+// A shared-memory link with both of its ends, and the doorbells on which they sleep: one rank posts
 // messages into slots, the other takes them and gives the slots back as credits. The counters are
-// those of a window ring (exposed, consumed), the bells those of transport/bell.h.
+// those of a window ring (exposed, consumed), the doorbells those of transport/doorbell.h.
 #include "model/explore.h"
 
 namespace horoacc::model {
@@ -30,13 +30,13 @@ class LinkModel {
   struct Rank {
     uint8_t pc = 0;
     uint8_t done = 0;      ///< messages posted, or taken
-    uint8_t seen = 0;      ///< the bell's count before this rank looked
+    uint8_t seen = 0;      ///< the doorbell's count before this rank looked
     uint8_t buffered = 0;  ///< 1: a store of 1 to `waiter` that nobody else sees yet
   };
   struct State {
     uint8_t slot[2][2] = {};  ///< depth × halves of a message
     uint8_t posted = 0, released = 0;
-    uint8_t count[2] = {};   ///< of the bells of sender and receiver
+    uint8_t count[2] = {};   ///< of the doorbells of sender and receiver
     uint8_t waiter[2] = {};  ///< says that it sleeps
     uint8_t asleep[2] = {};  ///< sleeps in the kernel
     uint8_t kept[2] = {};    ///< wake-ups that came before the sleep

@@ -1,7 +1,7 @@
 #pragma once
-// Low-latency calls of persistent kernels (execute/cuda/low_latency.h): words that carry their
-// flag, in two sets used in turn, and no barrier between calls. Every store reaches memory on its
-// own, in any order. A rank may die at any time; then the host says so by the abort word.
+// Low-latency calls of persistent kernels (execute/cuda/persistent/low_latency.h): words that carry
+// their flag, in two sets used in turn, and no barrier between calls. Every store reaches memory on
+// its own, in any order. A rank may die at any time; then the host says so by the abort word.
 #include "model/explore.h"
 
 namespace horoacc::model {

@@ -1,11 +1,11 @@
 #pragma once
-// Mode S (execute/cuda/stream_run.h): every rank's stream packs, reduces its shard from all buffers
-// to all, and unpacks, window after window; words of the host's memory say how far it is. The steps
-// between packing and unpacking are those of the run itself.
+// Mode S (execute/cuda/host/stream_run.h): every rank's stream packs, reduces its shard from all
+// buffers to all, and unpacks, window after window; words of the host's memory say how far it is.
+// The steps between packing and unpacking are those of the run itself.
 #include <array>
 #include <utility>
 
-#include "execute/cuda/stream_steps.h"
+#include "execute/cuda/host/stream_steps.h"
 #include "model/explore.h"
 
 namespace horoacc::model {

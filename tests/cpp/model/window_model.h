@@ -1,6 +1,6 @@
 #pragma once
-// Window rings (execute/window_ring.h), as an exchange uses them: every rank shows its windows in a
-// ring of places, and takes each window from the places of all ranks.
+// Window rings (execute/shared_memory/window_ring.h), as an exchange uses them: every rank shows
+// its windows in a ring of places, and takes each window from the places of all ranks.
 #include "model/explore.h"
 
 namespace horoacc::model {

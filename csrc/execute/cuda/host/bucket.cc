@@ -1,0 +1,106 @@
+#include "execute/cuda/host/bucket.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace horoacc::cuda {
+namespace {
+
+constexpr uint64_t kAlignment = 256;  // where elements of another kind begin
+constexpr uint64_t kShardUnit = 64;   // elements; whole runs of 16 bytes of every type
+
+bool IsMoreOf(const BucketRun& run, const BucketTensor& tensor) {
+  return run.type == tensor.type && run.op == tensor.op && run.scale == tensor.scale;
+}
+
+uint64_t EndOf(const BucketWindow& window) {
+  if (window.runs.empty()) return 0;
+  const BucketRun& last = window.runs.back();
+  return last.offset + last.count * SizeOf(last.type);
+}
+
+}  // namespace
+
+std::vector<BucketWindow> CutBucket(const std::vector<BucketTensor>& tensors, size_t buffer_bytes) {
+  std::vector<BucketWindow> windows(1);
+  for (size_t t = 0; t < tensors.size(); ++t) {
+    const BucketTensor& tensor = tensors[t];
+    const uint64_t unit = SizeOf(tensor.type);
+    for (uint64_t done = 0; done < tensor.count;) {
+      BucketWindow* window = &windows.back();
+      uint64_t at = EndOf(*window);
+      bool more = !window->runs.empty() && IsMoreOf(window->runs.back(), tensor);
+      if (!more) at = (at + kAlignment - 1) / kAlignment * kAlignment;
+      if (at + unit > buffer_bytes) {
+        window = &windows.emplace_back();
+        at = 0;
+        more = false;
+      }
+      const uint64_t count = std::min(tensor.count - done, (buffer_bytes - at) / unit);
+      if (!more) window->runs.push_back({at, 0, tensor.type, tensor.op, tensor.scale});
+      window->runs.back().count += count;
+      window->parts.push_back({t, done * unit, count * unit, at});
+      done += count;
+    }
+  }
+  return windows;
+}
+
+Bucket::Bucket(GpuGroup& gpu_group, std::vector<BucketTensor> tensors)
+    : gpu_group_(gpu_group),
+      tensors_(std::move(tensors)),
+      windows_(CutBucket(tensors_, gpu_group.buffer_bytes())) {}
+
+Status Bucket::Move(size_t window, bool packs) const {
+  std::vector<ha_cuda_tensor> moves;
+  for (const BucketPart& part : windows_[window].parts) {
+    const BucketTensor& tensor = tensors_[part.tensor];
+    std::byte* const there = gpu_group_.buffer(gpu_group_.me()) + part.offset;
+    if (packs) {
+      moves.push_back({tensor.input + part.first_byte, there, part.bytes});
+    } else {
+      moves.push_back({there, tensor.output + part.first_byte, part.bytes});
+    }
+  }
+  return gpu_group_.Copy(moves);
+}
+
+Status Bucket::Pack(size_t window) const { return Move(window, true); }
+
+Status Bucket::Unpack(size_t window) const { return Move(window, false); }
+
+Status Bucket::Reduce(const BucketRun& run, uint64_t first, uint64_t last) const {
+  if (first >= last) return {};
+  std::vector<void*> places;
+  for (uint32_t r = 0; r < gpu_group_.ranks(); ++r)
+    places.push_back(gpu_group_.buffer(r) + run.offset + first * SizeOf(run.type));
+  const ha_cuda_reduce job{.sources = places.data(),
+                           .destinations = places.data(),
+                           .source_count = places.size(),
+                           .destination_count = places.size(),
+                           .count = last - first,
+                           .type = static_cast<int>(run.type),
+                           .op = static_cast<int>(run.op),
+                           .pre = run.scale.pre,
+                           .post = run.scale.post,
+                           .divisor = run.scale.divisor};
+  return gpu_group_.gpu().Call(&ha_cuda_plugin::reduce, gpu_group_.stream(), &job);
+}
+
+Status Bucket::ReduceAll(size_t window) const {
+  for (const BucketRun& run : windows_[window].runs) HA_TRY(Reduce(run, 0, run.count));
+  return {};
+}
+
+Status Bucket::ReduceShard(size_t window) const {
+  for (const BucketRun& run : windows_[window].runs) {
+    const uint64_t units = (run.count + kShardUnit - 1) / kShardUnit;
+    const auto edge = [&](uint64_t rank) {
+      return std::min(run.count, units * rank / gpu_group_.ranks() * kShardUnit);
+    };
+    HA_TRY(Reduce(run, edge(gpu_group_.me()), edge(gpu_group_.me() + 1)));
+  }
+  return {};
+}
+
+}  // namespace horoacc::cuda

@@ -1,0 +1,78 @@
+#pragma once
+// The tensors of a decision on a GPU, cut into windows that fit into a fusion buffer. Pure: all
+// ranks cut alike.
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "base/dtype.h"
+#include "execute/cuda/host/device_call.h"
+#include "execute/cuda/host/gpu_group.h"
+
+namespace horoacc::cuda {
+
+/// A tensor of this rank.
+struct BucketTensor {
+  const std::byte* input = nullptr;
+  std::byte* output = nullptr;
+  uint64_t count = 0;
+  DType type = DType::kFloat32;
+  ReduceOp op = ReduceOp::kSum;
+  Scale scale{};
+};
+
+/// Part of a tensor, and where it lies in the buffer.
+struct BucketPart {
+  size_t tensor = 0;
+  uint64_t first_byte = 0;
+  uint64_t bytes = 0;
+  uint64_t offset = 0;
+};
+
+/// Elements of one kind, one after the other in the buffer: what one launch reduces.
+struct BucketRun {
+  uint64_t offset = 0;
+  uint64_t count = 0;
+  DType type = DType::kFloat32;
+  ReduceOp op = ReduceOp::kSum;
+  Scale scale{};
+};
+
+struct BucketWindow {
+  std::vector<BucketPart> parts;
+  std::vector<BucketRun> runs;
+};
+
+/// `buffer_bytes` is a multiple of 4096.
+[[nodiscard]] std::vector<BucketWindow> CutBucket(const std::vector<BucketTensor>& tensors,
+                                                  size_t buffer_bytes);
+
+/// The bucket of one decision, as a mode runs it: launches, in this rank's part of a GPU group.
+class Bucket {
+ public:
+  Bucket(GpuGroup& gpu_group, std::vector<BucketTensor> tensors);
+
+  [[nodiscard]] GpuGroup& gpu_group() const { return gpu_group_; }
+  [[nodiscard]] size_t windows() const { return windows_.size(); }
+  /// What is reduced in one launch each.
+  [[nodiscard]] const std::vector<BucketRun>& runs(size_t window) const {
+    return windows_[window].runs;
+  }
+  /// One launch: from the tensors to this rank's buffer, and back.
+  [[nodiscard]] Status Pack(size_t window) const;
+  [[nodiscard]] Status Unpack(size_t window) const;
+  /// A launch for each kind of elements, from all ranks' buffers to all: the whole window, or this
+  /// rank's shard of it.
+  [[nodiscard]] Status ReduceAll(size_t window) const;
+  [[nodiscard]] Status ReduceShard(size_t window) const;
+
+ private:
+  [[nodiscard]] Status Move(size_t window, bool packs) const;
+  [[nodiscard]] Status Reduce(const BucketRun& run, uint64_t first, uint64_t last) const;
+
+  GpuGroup& gpu_group_;
+  const std::vector<BucketTensor> tensors_;
+  const std::vector<BucketWindow> windows_;
+};
+
+}  // namespace horoacc::cuda

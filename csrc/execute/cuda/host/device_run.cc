@@ -1,0 +1,62 @@
+#include "execute/cuda/host/device_run.h"
+
+#include <utility>
+
+namespace horoacc::cuda {
+
+bool DeviceRun::Advance() {
+  if (step_ == Step::kRun) return inner_ && inner_->Advance();
+  if (step_ == Step::kRefused || failed()) return false;
+  Result<bool> moved = step_ == Step::kMeet ? Meet() : Fetch();
+  if (moved.ok()) return moved.value();
+  status_ = std::move(moved.error());
+  return false;
+}
+
+bool DeviceRun::OnGpusOfTheGroup() const {
+  for (uint32_t r = 0; r < parts_.gpu_group->ranks(); ++r) {
+    if (parts_.devices[r] != parts_.gpu_group->device(r)) return false;
+  }
+  return true;
+}
+
+Result<bool> DeviceRun::Meet() {
+  GpuMode mode = GpuMode::kCpuReduce;
+  if (parts_.gpu_group) {
+    if (!parts_.gpu_group->agreed()) return parts_.gpu_group->Advance();
+    const Result<GpuMode>& agreed = *parts_.gpu_group->agreed();
+    if (!agreed.ok()) {
+      refusal_ = agreed.error();
+      step_ = Step::kRefused;
+      return true;
+    }
+    if (agreed.value() != GpuMode::kCpuReduce && OnGpusOfTheGroup()) mode = parts_.mode();
+  }
+  if (mode != GpuMode::kCpuReduce) {
+    inner_ = parts_.on_gpus(mode);
+    step_ = Step::kRun;
+    return true;
+  }
+  for (DeviceCall* call : parts_.calls) {
+    HA_ASSIGN(const uint64_t bytes, call->Fetch());
+    parts_.fetched->fetch_add(bytes, std::memory_order_relaxed);
+  }
+  step_ = Step::kFetch;
+  return true;
+}
+
+Result<bool> DeviceRun::Fetch() {
+  for (DeviceCall* call : parts_.calls) {
+    if (parts_.flows) break;
+    HA_ASSIGN(const bool arrived, call->HasArrived());
+    watch_.Set(!arrived);
+    if (!arrived) return false;
+  }
+  Status status;
+  inner_ = parts_.on_host(status);
+  HA_TRY(std::move(status));
+  step_ = Step::kRun;
+  return true;
+}
+
+}  // namespace horoacc::cuda

@@ -1,0 +1,63 @@
+#pragma once
+// A reduction of what lies on GPUs, whoever reduces it: it waits until the ranks have met, then
+// goes on in the mode that they agreed on, or on the host.
+#include <functional>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "execute/cuda/host/device_call.h"
+#include "execute/cuda/host/gpu_group.h"
+#include "execute/execution.h"
+
+namespace horoacc::cuda {
+
+class DeviceRun final : public Execution {
+ public:
+  struct Parts {
+    GpuGroup* gpu_group = nullptr;  ///< null: the host reduces
+    /// By index of the rank: the GPU of its tensors, by its number there; -1: not one alone.
+    std::vector<int> devices;
+    std::vector<DeviceCall*> calls;  ///< this rank's
+    bool flows = false;              ///< the host begins before all of it has arrived
+    /// Once the GPU group has agreed on one in which GPUs reduce: this one's; kCpuReduce: they
+    /// cannot.
+    std::function<GpuMode()> mode;
+    std::function<std::unique_ptr<Execution>(GpuMode)> on_gpus;
+    /// Once the tensors have arrived, unless it flows. Null: there is nothing to do.
+    std::function<std::unique_ptr<Execution>(Status&)> on_host;
+    std::atomic<uint32_t>* polling = nullptr;  ///< see Watch
+    std::atomic<uint64_t>* fetched = nullptr;  ///< counts bytes
+  };
+
+  explicit DeviceRun(Parts parts) : parts_(std::move(parts)), watch_(*parts_.polling) {}
+  bool Advance() override;
+  [[nodiscard]] bool complete() const override {
+    return step_ == Step::kRefused || (step_ == Step::kRun && (!inner_ || inner_->complete()));
+  }
+  [[nodiscard]] bool finished() const override {
+    return complete() && (!inner_ || inner_->finished());
+  }
+  [[nodiscard]] bool failed() const override {
+    return !status_.ok() || (inner_ && inner_->failed());
+  }
+  [[nodiscard]] Error failure() const override {
+    return status_.ok() ? inner_->failure() : status_.error();
+  }
+  [[nodiscard]] Status outcome() const override { return refusal_ ? Status(*refusal_) : Status(); }
+
+ private:
+  enum class Step { kMeet, kFetch, kRun, kRefused };
+  [[nodiscard]] Result<bool> Meet();
+  [[nodiscard]] Result<bool> Fetch();
+  [[nodiscard]] bool OnGpusOfTheGroup() const;
+
+  const Parts parts_;
+  Watch watch_;
+  Step step_ = Step::kMeet;
+  std::unique_ptr<Execution> inner_;
+  std::optional<Error> refusal_;
+  Status status_;
+};
+
+}  // namespace horoacc::cuda

@@ -1,0 +1,183 @@
+#include "execute/cuda/host/gpu_group.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <utility>
+
+#include "execute/cuda/nccl/nccl_comm.h"
+#include "execute/cuda/persistent/group_kernels.h"
+
+namespace horoacc::cuda {
+
+GpuGroup::GpuGroup(GpuGroupPlace place, std::shared_ptr<Gpu> gpu,
+                   std::shared_ptr<PinnedBlocks> blocks)
+    : place_(std::move(place)),
+      gpu_(std::move(gpu)),
+      blocks_(std::move(blocks)),
+      watch_(*place_.polling),
+      shares_(gpu_, place_.control, place_.me, place_.in_this_process, place_.alive) {}
+
+GpuGroup::~GpuGroup() = default;
+
+std::vector<ha_cuda_traits> GpuGroup::Traits() const {
+  std::vector<ha_cuda_traits> traits;
+  for (uint32_t r = 0; r < ranks(); ++r) traits.push_back(info(r).traits);
+  return traits;
+}
+
+bool GpuGroup::AllAt(ExchangeStage stage) const {
+  for (uint32_t r = 0; r < ranks(); ++r) {
+    if (info(r).stage.load(std::memory_order_acquire) < static_cast<uint32_t>(stage)) return false;
+  }
+  return true;
+}
+
+// What a rank cannot do is told to all: they go on together, or not at all.
+void GpuGroup::Reach(ExchangeStage stage, const Status& status) {
+  GpuPeerInfo& own = info(me());
+  if (!status.ok()) {
+    std::snprintf(own.trouble, sizeof own.trouble, "%s", status.error().message.c_str());
+    own.trouble_at.store(static_cast<uint32_t>(stage), std::memory_order_release);
+  }
+  own.stage.store(static_cast<uint32_t>(stage), std::memory_order_release);
+  RingOthers();
+}
+
+// Up to a stage that all have reached: others may be further, and must find the same.
+std::optional<std::string> GpuGroup::TroubleUpTo(ExchangeStage stage) const {
+  for (uint32_t r = 0; r < ranks(); ++r) {
+    const uint32_t at = info(r).trouble_at.load(std::memory_order_acquire);
+    if (at == 0 || at > static_cast<uint32_t>(stage)) continue;
+    return "rank " + std::to_string(r) + " of the process set: " + info(r).trouble;
+  }
+  return std::nullopt;
+}
+
+bool GpuGroup::Advance() {
+  if (agreed_) return false;
+  const auto at = static_cast<ExchangeStage>(info(me()).stage.load(std::memory_order_relaxed));
+  if (at == ExchangeStage::kAbsent) {
+    GpuPeerInfo& own = info(me());
+    own.device = gpu_->device();
+    Status told = gpu_->Call(&ha_cuda_plugin::traits, &own.traits);
+    own.lanes = own.traits.concurrent != 0 ? TicketLanes::kAllLanes : place_.lanes;
+    if (told.ok() && MayWantNccl()) {
+      Status found = FindNccl();
+      if (place_.wanted == GpuMode::kNccl) told = std::move(found);
+    }
+    Reach(ExchangeStage::kIntroduced, told);
+    return true;
+  }
+  if (!AllAt(at)) return false;
+  if (const auto trouble = TroubleUpTo(at)) {
+    if (at == ExchangeStage::kJoined && place_.wanted == GpuMode::kAuto) {
+      modes_.Drop(GpuMode::kNccl);
+      Settle(modes_.usual());
+      return true;
+    }
+    shares_.Close();
+    const bool ordered = place_.wanted != GpuMode::kAuto;
+    Settle(ordered ? Result<GpuMode>(RefuseMode(place_.wanted, *trouble)) : GpuMode::kCpuReduce);
+    return true;
+  }
+  switch (at) {
+    case ExchangeStage::kIntroduced:
+      if (Choose()) Reach(ExchangeStage::kOffered, Offer());
+      return true;
+    case ExchangeStage::kOffered: {
+      const Result<bool> ready = gpu_->IsDone(offered_);
+      watch_.Set(ready.ok() && !ready.value());
+      if (ready.ok() && !ready.value()) return false;
+      Reach(ExchangeStage::kOpened, ready.ok() ? Open() : Status(ready.error()));
+      return true;
+    }
+    case ExchangeStage::kOpened:
+      if (modes_.Has(GpuMode::kNccl)) return JoinNccl();
+      break;
+    default:
+      break;
+  }
+  Settle(modes_.usual());
+  return true;
+}
+
+bool GpuGroup::Choose() {
+  const std::vector<ha_cuda_traits> traits = Traits();
+  Result<GpuMode> chosen = ChooseMode(place_.wanted, traits);
+  const auto no_nccl = WhyNotNccl();
+  if (chosen.ok() && chosen.value() == GpuMode::kNccl && no_nccl)
+    chosen = RefuseMode(GpuMode::kNccl, *no_nccl);
+  if (!chosen.ok() || chosen.value() == GpuMode::kCpuReduce) {
+    Settle(std::move(chosen));
+    return false;
+  }
+  modes_ = ModeBySize(chosen.value());
+  if (place_.wanted == GpuMode::kAuto && place_.measured) {
+    std::vector<GpuMode> others = OtherModes(chosen.value(), traits);
+    if (MayWantNccl() && !no_nccl) others.push_back(GpuMode::kNccl);
+    modes_ = ModeBySize(chosen.value(), others, *place_.measured, RanksOfGpus(traits));
+  }
+  return true;
+}
+
+uint64_t GpuGroup::lanes() const {
+  uint64_t lanes = 0;
+  for (uint32_t r = 0; r < ranks(); ++r) lanes |= info(r).lanes;
+  return lanes;
+}
+
+GpuMode GpuGroup::ModeFor(uint64_t bytes, bool nccl_can) const {
+  const GpuMode mode = modes_.For(bytes);
+  if (mode != GpuMode::kNccl || nccl_can) return mode;
+  return modes_.usual() == GpuMode::kNccl ? GpuMode::kCpuReduce : modes_.usual();
+}
+
+void GpuGroup::Settle(Result<GpuMode> agreed) {
+  const bool reduce = agreed.ok() && agreed.value() != GpuMode::kCpuReduce;
+  if (!reduce || !modes_.Has(GpuMode::kNccl)) nccl_.reset();
+  agreed_ = std::move(agreed);
+}
+
+// Kernels write flags into each other's memory, which have to be zero before.
+Status GpuGroup::Offer() {
+  const bool kernels = modes_.Has(GpuMode::kKernel);
+  const uint64_t beside = kernels ? GroupKernels::BytesBeside(buffer_bytes()) : 0;
+  HA_TRY(shares_.Offer(buffer_bytes() + beside, modes_.usual() != GpuMode::kNccl));
+  if (modes_.Has(GpuMode::kNccl) && me() == kLeader) {
+    HA_ASSIGN(info(me()).nccl_id, nccl_->MakeId());
+  }
+  if (!kernels) return {};
+  HA_TRY(gpu_->Call(&ha_cuda_plugin::zero, stream(), buffer(me()) + buffer_bytes(), beside));
+  HA_ASSIGN(offered_, gpu_->Record(stream()));
+  kernels_ = std::make_unique<GroupKernels>(*this, blocks_,
+                                            KernelRules{.ranks = ranks(),
+                                                        .blocks = KernelBlocks(Traits()),
+                                                        .bytes = beside,
+                                                        .algorithm = place_.algorithm});
+  return kernels_->Check();
+}
+
+Status GpuGroup::Copy(const std::vector<ha_cuda_tensor>& moves) const {
+  if (moves.empty()) return {};
+  const ha_cuda_pack job{.tensors = moves.data(),
+                         .tensor_count = moves.size(),
+                         .from_type = static_cast<int>(DType::kUInt8),
+                         .to_type = static_cast<int>(DType::kUInt8),
+                         .factor = 1,
+                         .nonfinite = nullptr};
+  return gpu_->Call(&ha_cuda_plugin::pack, stream(), &job);
+}
+
+// Exchanges take from all ranks' memory. In mode L the leader's kernels reduce, and the others wait
+// for its event alone.
+Status GpuGroup::Open() {
+  if (modes_.usual() == GpuMode::kNccl) return {};
+  for (uint32_t r = 0; r < ranks(); ++r) HA_TRY(shares_.OpenMemory(r));
+  if (modes_.Has(GpuMode::kStream)) HA_TRY(shares_.PinWords());
+  if (!modes_.Has(GpuMode::kLeader)) return {};
+  if (me() != kLeader) return shares_.OpenReducedEvent(kLeader);
+  for (uint32_t r = 0; r < ranks(); ++r) HA_TRY(shares_.OpenPackedEvent(r));
+  return {};
+}
+
+}  // namespace horoacc::cuda

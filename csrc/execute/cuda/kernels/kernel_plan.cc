@@ -1,0 +1,99 @@
+#include "execute/cuda/kernels/kernel_plan.h"
+
+#include <algorithm>
+#include <limits>
+#include <string>
+
+#include "execute/kernels/reduce_plan.h"
+
+namespace horoacc::cuda {
+namespace {
+
+Factors FactorsOf(const KernelJob& kernel) {
+  Factors factors{.pre_step = kernel.pre_step,
+                  .post_step = kernel.post_step,
+                  .pre = kernel.pre,
+                  .post = kernel.post,
+                  .divisor = kernel.divisor,
+                  .factor = kernel.factor};
+  const int64_t whole = Truncate(kernel.divisor);
+  const bool divides = kernel.post == 1.0 && static_cast<double>(whole) == kernel.divisor;
+  if (divides && whole >= 1 && kernel.divisor < 0x1p53) factors.whole = whole;
+  return factors;
+}
+
+Error Refused(std::string why) {
+  return MakeError(ErrorKind::kUnsupported, "the CUDA kernels: " + std::move(why));
+}
+
+bool IsSixteenBit(DType type) { return type == DType::kFloat16 || type == DType::kBFloat16; }
+
+Status CheckPack(const PackJob& job) {
+  const bool casts = job.from != job.to;
+  const bool known = (job.from == DType::kFloat32 && IsSixteenBit(job.to)) ||
+                     (IsSixteenBit(job.from) && job.to == DType::kFloat32);
+  if (casts && !known) {
+    return Refused("no cast from " + std::string(NameOf(job.from)) + " to " +
+                   std::string(NameOf(job.to)));
+  }
+  if (!IsFloat(job.from) && (job.factor != 1.0 || job.nonfinite != nullptr)) {
+    return Refused("copies of " + std::string(NameOf(job.from)) + " are not scaled or counted");
+  }
+  if (job.tensors.size() > std::numeric_limits<uint32_t>::max()) return Refused("too many tensors");
+  return {};
+}
+
+}  // namespace
+
+Result<ReducePlan> PlanReduce(const ReduceJob& job) {
+  HA_TRY(CheckReducible(job.type, job.op));
+  const bool adds = job.op <= ReduceOp::kProduct && job.op != ReduceOp::kAdasum;
+  if (!adds || IsComplex(job.type)) {
+    return Refused("no " + std::string(NameOf(job.op)) + " of " + std::string(NameOf(job.type)));
+  }
+  const size_t most = std::max(job.sources.size(), job.destinations.size());
+  if (job.sources.empty() || job.destinations.empty() || most > kMostSources) {
+    return Refused("between 1 and " + std::to_string(kMostSources) +
+                   " sources and destinations, not " + std::to_string(job.sources.size()) +
+                   " and " + std::to_string(job.destinations.size()));
+  }
+  const KernelJob kernel = PlanKernel(job);
+  ReducePlan plan;
+  plan.type = job.type;
+  plan.op = job.op;
+  plan.scaled = kernel.pre_step != ScaleStep::kNone || kernel.post_step != ScaleStep::kNone;
+  std::copy(job.sources.begin(), job.sources.end(), plan.args.source);
+  std::copy(job.destinations.begin(), job.destinations.end(), plan.args.destination);
+  plan.args.sources = static_cast<uint32_t>(job.sources.size());
+  plan.args.destinations = static_cast<uint32_t>(job.destinations.size());
+  plan.args.count = job.count;
+  plan.args.factors = FactorsOf(kernel);
+  // A truth value that is scaled is the number 0 or 1, and its factor what it truncates to.
+  if (job.type == DType::kBool) plan.args.factors.pre = Truncate(job.scale.pre) != 0 ? 1.0 : 0.0;
+  return plan;
+}
+
+Result<PackPlan> PlanPack(const PackJob& job) {
+  HA_TRY(CheckPack(job));
+  PackPlan plan;
+  plan.from = job.from;
+  plan.to = job.to;
+  plan.as_bytes = job.from == job.to && job.factor == 1.0 && job.nonfinite == nullptr;
+  const size_t unit = plan.as_bytes ? SizeOf(job.from) : 1;
+  const size_t wider = std::max(SizeOf(job.from), SizeOf(job.to));
+  const size_t tile = plan.as_bytes ? kTileBytes : kTileBytes / wider;
+  for (const Tensor& tensor : job.tensors) {
+    if (tensor.count == 0) continue;
+    const size_t count = tensor.count * unit;
+    plan.items.push_back({static_cast<const char*>(tensor.from), static_cast<char*>(tensor.to),
+                          count, plan.args.tiles});
+    plan.args.tiles += (count + tile - 1) / tile;
+  }
+  plan.args.item_count = static_cast<uint32_t>(plan.items.size());
+  plan.args.nonfinite = job.nonfinite;
+  plan.args.factors =
+      FactorsOf(PlanKernel({{}, {}, 0, job.from, ReduceOp::kSum, {.pre = job.factor}}));
+  return plan;
+}
+
+}  // namespace horoacc::cuda

@@ -1,0 +1,61 @@
+#pragma once
+// The programs of a GPU group's persistent kernels, and where they lie in its ranks' memory. Pure:
+// all ranks ask for the same in the same order, and find the same.
+#include <cstdint>
+#include <list>
+#include <string>
+
+#include "execute/cuda/persistent/kernel_compiler.h"
+
+namespace horoacc::cuda {
+
+/// An allreduce. Equal ones are calls of one program.
+struct KernelJob {
+  DType type = DType::kFloat32;
+  ReduceOp op = ReduceOp::kSum;
+  Scale scale{};
+  uint64_t count = 0;
+  bool operator==(const KernelJob&) const = default;
+};
+
+struct PlacedProgram {
+  KernelJob job;
+  KernelImage image;
+  uint64_t workspace = 0;  ///< bytes from the beginning of the memory, on every rank
+  uint64_t uploaded = 0;   ///< the same, of the image
+  uint64_t calls = 0;      ///< so far; the caller counts
+};
+
+/// What all ranks of the GPU group know alike.
+struct KernelRules {
+  uint32_t ranks = 1;
+  uint32_t blocks = 1;    ///< of a rank, at most
+  uint64_t bytes = 0;     ///< of every rank's memory for programs; at least 4 MiB
+  std::string algorithm;  ///< of schedule/, for every allreduce; empty: the size decides
+};
+
+class KernelPrograms {
+ public:
+  static constexpr uint64_t kMostOneShot = uint64_t{16} << 10;
+  static constexpr uint64_t kMostTwoShot = uint64_t{1} << 20;
+
+  explicit KernelPrograms(KernelRules rules) : rules_(std::move(rules)) {}
+
+  /// Null: there is no room before Clear. A program's first call needs its workspace zeroed, and
+  /// its image uploaded.
+  [[nodiscard]] Result<PlacedProgram*> Find(const KernelJob& job);
+  /// Whether the algorithm that is ordered can be had at all.
+  [[nodiscard]] Status Check() const;
+  /// Forgets them all: their memory is used again.
+  void Clear();
+
+ private:
+  [[nodiscard]] Result<KernelImage> Compile(const KernelJob& job) const;
+  [[nodiscard]] Result<KernelImage> CompileForced(const KernelRequest& request) const;
+
+  const KernelRules rules_;
+  std::list<PlacedProgram> placed_;
+  uint64_t end_ = 0;
+};
+
+}  // namespace horoacc::cuda

@@ -1,0 +1,87 @@
+#pragma once
+// Launching persistent kernels. Included only by the plug-in's .cu files.
+//
+// There are as many instances as element types with and without factors; three files compile them,
+// so that a build has something to do at a time.
+#include "execute/cuda/persistent/kernel_instance.h"
+#include "execute/cuda/plugin/gpu_cta.cuh"
+#include "execute/cuda/plugin/launch.h"
+
+namespace horoacc::cuda {
+
+inline constexpr uint32_t kKernelThreads = 512;
+
+/// Everything that a launch needs, in the kernel's arguments.
+struct KernelLaunch {
+  KernelHeader header;
+  KernelCall call;
+  GpuWatch watch;
+  const char* program;  ///< with the GPU
+  uint32_t first_rank;  ///< whose blocks are in this launch
+  uint32_t here;        ///< ranks in this launch
+};
+static_assert(sizeof(KernelLaunch) <= 4096);
+
+/// What a launch comes to on a device: all blocks must be there at once, for they wait for each
+/// other.
+struct Residency {
+  uint32_t wanted = 0;
+  uint32_t resident = 0;
+};
+
+/// A launch if all its blocks fit, and nothing otherwise; `residency` says so.
+struct KernelOrder {
+  const KernelLaunch& launch;
+  uint32_t processors = 1;
+  cudaStream_t stream = nullptr;
+  Residency* residency = nullptr;
+};
+
+[[nodiscard]] cudaError_t OrderFloats(const KernelOrder& order);
+[[nodiscard]] cudaError_t OrderNumbers(const KernelOrder& order);
+[[nodiscard]] cudaError_t OrderScaled(const KernelOrder& order);
+
+namespace {
+
+template <typename E, typename Op>
+__global__ void __launch_bounds__(kKernelThreads, 1)
+    PersistentKernel(const __grid_constant__ KernelLaunch launch, Op op) {
+  __shared__ CombineArgs control;
+  const uint32_t channels = launch.header.channels;
+  const uint32_t of_rank = launch.header.lanes * channels;
+  GpuCta cta(launch.watch, control, launch.first_rank + blockIdx.x / of_rank,
+             blockIdx.x / channels % launch.header.lanes, blockIdx.x % channels);
+  const KernelProgram program(launch.header, launch.program);
+  RunKernelLane<E>(cta, program, launch.call, op);
+}
+
+template <typename E, typename Op>
+cudaError_t Order(const KernelOrder& order, Op op) {
+  const auto kernel = PersistentKernel<E, Op>;
+  const KernelHeader& header = order.launch.header;
+  int each = 0;
+  const cudaError_t asked =
+      cudaOccupancyMaxActiveBlocksPerMultiprocessor(&each, kernel, kKernelThreads, 0);
+  if (asked != cudaSuccess) return asked;
+  order.residency->wanted = order.launch.here * header.lanes * header.channels;
+  order.residency->resident = static_cast<uint32_t>(each) * order.processors;
+  if (order.residency->wanted > order.residency->resident) return cudaSuccess;
+  // A cooperative launch fails rather than leave some blocks waiting for others to end.
+  void* arguments[] = {const_cast<KernelLaunch*>(&order.launch), &op};
+  return cudaLaunchCooperativeKernel(kernel, dim3(order.residency->wanted), dim3(kKernelThreads),
+                                     arguments, 0, order.stream);
+}
+
+/// What kernel_instance.h visits.
+struct Orders {
+  const KernelOrder& order;
+  cudaError_t* code;
+
+  template <typename E, typename Op>
+  void Take(Op op) const {
+    *code = Order<E>(order, op);
+  }
+};
+
+}  // namespace
+}  // namespace horoacc::cuda

@@ -1,0 +1,12 @@
+// Persistent kernels of integers and truth values, and of whatever is only moved.
+#include "execute/cuda/plugin/kernel_launch.cuh"
+
+namespace horoacc::cuda {
+
+cudaError_t OrderNumbers(const KernelOrder& order) {
+  cudaError_t code = cudaErrorInvalidValue;
+  VisitNumbers(order.launch.header, Orders{order, &code});
+  return code;
+}
+
+}  // namespace horoacc::cuda

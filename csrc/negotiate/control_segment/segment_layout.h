@@ -1,0 +1,161 @@
+#pragma once
+// Layout of the control segment: what the ranks of one host agree through, without messages.
+// Everything lies in zeroed shared memory; offsets, never pointers.
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+
+#include "base/result.h"
+#include "execute/cuda/host/ticket.h"
+#include "execute/shared_memory/exec_slot.h"
+#include "fuse/plan.h"
+#include "negotiate/control_segment/arrivals.h"
+#include "negotiate/control_segment/set_end.h"
+#include "negotiate/request.h"
+#include "transport/wake/doorbell.h"
+
+namespace horoacc {
+
+inline constexpr uint32_t kNamedIds = 16384;   ///< names of a set that can be known at a time
+inline constexpr uint32_t kUnnamedIds = 4096;  ///< unnamed calls in flight; recycled by number
+inline constexpr uint32_t kIds = kNamedIds + kUnnamedIds;
+inline constexpr uint32_t kNameSlots = 2 * kNamedIds;
+inline constexpr uint32_t kMaxName = 240;
+inline constexpr uint32_t kLogWords = 1u << 18;  ///< 1 MiB of decisions not yet carried out by all
+inline constexpr uint32_t kExecSlots = 64;       ///< decisions in flight that ranks run together
+inline constexpr uint32_t kMaxProcessSets = 64;
+inline constexpr uint32_t kMaxGroups = 128;  ///< sets that only their members know of
+inline constexpr uint32_t kSegmentSets = kMaxProcessSets + kMaxGroups;
+inline constexpr uint64_t kPrivate = std::numeric_limits<uint64_t>::max();
+
+/// Each part of the control segment starts on a page of its own.
+constexpr size_t WholePages(size_t bytes) { return (bytes + 4095) / 4096 * 4096; }
+
+/// Numbers of groups have this bit; the others are those of sets that every rank of the job knows.
+inline constexpr uint32_t kGroupBit = 1u << 30;
+[[nodiscard]] constexpr bool IsGroup(uint32_t set) { return (set & kGroupBit) != 0; }
+/// Where a set lies on the control segment.
+[[nodiscard]] constexpr uint32_t SlotOf(uint32_t set) {
+  return IsGroup(set) ? kMaxProcessSets + set % kMaxGroups : set % kMaxProcessSets;
+}
+
+/// One call, on all ranks: the generation of an id. It never comes back, whatever name the id goes
+/// to.
+struct TensorKey {
+  uint32_t id;
+  uint64_t generation;
+};
+
+/// One tensor of a rank's submission.
+struct TensorRow {
+  uint8_t type = 0;
+  uint8_t ndim = 0;
+  uint64_t input = kPrivate;  ///< offset in the rank's memory, or kPrivate
+  uint64_t output = kPrivate;
+  int64_t shape[kMaxDims] = {};
+};
+
+/// What a rank publishes for one id. Two copies, by parity of the generation: a rank can be at
+/// most one generation ahead of a peer that still reads.
+struct Row {
+  std::atomic<uint64_t> generation{0};  ///< released last: the row is ready for this generation
+  uint64_t signature = 0;
+  uint64_t sequence = 0;  ///< position among this rank's submissions in the set
+  uint64_t extra = 0;     ///< offset in the rank's memory of what does not fit here
+  double prescale = 1, postscale = 1;
+  uint32_t pause = 0;    ///< how often this rank had waited before
+  uint32_t tensors = 0;  ///< if > 1: TensorRow[tensors] at `extra`
+  int32_t root = 0;
+  uint32_t splits = 0;    ///< int64_t[splits] at `extra`, after the tensors
+  uint32_t receives = 0;  ///< int64_t[receives] after these
+  uint32_t error = 0;     ///< length of a local error's text at `extra`
+  uint8_t collective = 0;
+  uint8_t op = 0;
+  uint8_t notify = 0;  ///< this rank must be woken for the decision (it has a callback)
+  uint8_t on_gpu = 0;  ///< 1 + the number of the GPU in the rank's process; 0: the host's memory
+  uint8_t stays_on_gpu = 0;  ///< nothing of it was copied to the host, and its results need not be
+  TensorRow tensor;          ///< the only tensor, if tensors == 1
+};
+
+inline constexpr uint64_t kUndecided = std::numeric_limits<uint64_t>::max();
+
+struct IdEntry {
+  std::atomic<Arrivals> arrivals;
+  /// End in the log of the last decision that named it. 0: none since its name has it. kUndecided:
+  /// ready on all ranks, and the message controller has not decided yet.
+  std::atomic<uint64_t> last_decision{0};
+  std::atomic<uint64_t> stall_told{0};  ///< latest generation that a rank has warned of
+  uint64_t name_hash = 0;
+  uint32_t name_length = 0;  ///< of the whole name; 0: free
+  char name[kMaxName] = {};
+};
+
+/// Mutual exclusion between the ranks of a host; the owner's death is noticed.
+struct SegmentLock {
+  std::atomic<uint32_t> owner{0};  ///< local rank + 1
+};
+
+struct alignas(64) Cursor {
+  std::atomic<uint64_t> words{0};  ///< position in the log up to which the rank has finished
+  std::atomic<uint64_t> slots{0};  ///< number of execution slots it has finished with
+  /// Odd: the rank has joined, and submits nothing until all have. It moves at the join and at its
+  /// end, so that ranks tell one join from the next.
+  std::atomic<uint32_t> joined{0};
+  std::atomic<uint32_t> left{0};  ///< the rank has left the group; SetHeader::end names only one
+  uint64_t unnamed = 0;           ///< unnamed calls that it had submitted when it joined
+};
+
+/// Fixed part of a set's control segment; the arrays follow (see SetSegment).
+struct SetHeader {
+  SegmentLock lock;
+  alignas(64) std::atomic<uint64_t> log_words{0};  ///< end of the log, in words ever written
+  uint64_t slots = 0;                              ///< execution slots ever given to decisions
+  std::atomic<uint32_t> starved{0};  ///< a decision waits for room in the log or for a slot
+  std::atomic<SetEnd> end;           ///< written once, under the lock
+  std::atomic<uint32_t> joined{0};   ///< ranks that have joined
+  /// Cursor::joined of the join that a rank has warned of.
+  std::atomic<uint32_t> join_stall_told{0};
+  int32_t last_joined = 0;  ///< global rank
+  uint32_t ids = 0;         ///< named ids given out
+  uint32_t backlog = 0;     ///< items that are ready but not decided
+};
+
+enum class RankPhase : uint32_t { kAbsent = 0, kPresent = 1, kLeft = 2 };
+
+inline constexpr size_t kStackText = 512;
+inline constexpr uint64_t kNotBlocked = std::numeric_limits<uint64_t>::max();
+
+struct alignas(64) RankState {
+  std::atomic<uint32_t> phase{0};       ///< RankPhase
+  std::atomic<uint32_t> abort_seen{0};  ///< this rank has stopped touching shared buffers
+  /// process set << 32 | id of what a caller waits for, or kNotBlocked.
+  std::atomic<uint64_t> blocked_on{0};
+  std::atomic<uint64_t> mail{
+      0};  ///< the latest message for this rank: runtime/messages/message_descriptor.h
+
+  // The heartbeat, by which a rank that is stopped is told from one that computes.
+  alignas(64) std::atomic<int64_t> beat_ns{0};  ///< the last sign of life, on its own clock
+  std::atomic<int64_t> silence_told{0};         ///< the beat after which somebody missed one
+  std::atomic<uint64_t> collectives{0};         ///< decisions that it has begun to carry out
+  std::atomic<uint64_t> started_ticks{0};  ///< of its process, see runtime/health/process_state.h
+  std::atomic<uint64_t> epoch{0};          ///< of its init, see transport/bootstrap/epoch.h
+  std::atomic<int32_t> pid{0};
+
+  // Where its interpreter is, for those who wait for it: runtime/ask_stacks.cc.
+  std::atomic<uint32_t> stack_wanted{0};
+  std::atomic<uint32_t> stack_given{0};  ///< the latest wish that `stack` answers
+  std::atomic<char> stack[kStackText] = {};
+};
+
+struct HostHeader {
+  /// kind << 32 | culprit + 1; set once, by compare-and-swap. Every wait looks at it.
+  alignas(64) std::atomic<uint64_t> abort_word{0};
+  std::atomic<uint32_t> abort_text_ready{0};
+  char abort_text[1024] = {};
+  /// By place of a group: how often it was used << 16 | members that are not done with it.
+  std::atomic<uint64_t> groups[kMaxGroups] = {};
+  cuda::TicketLanes gpu_tickets;  ///< of all sets
+};
+
+}  // namespace horoacc

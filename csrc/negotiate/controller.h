@@ -1,0 +1,107 @@
+#pragma once
+// The controller: turns what ranks announce into one ordered log of decisions.
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/result.h"
+#include "negotiate/control_segment/segment_layout.h"
+#include "negotiate/request.h"
+
+namespace horoacc {
+
+/// This rank is ready for a tensor (or a group): its row on the control segment is published.
+struct Announcement {
+  uint32_t id = 0;
+  uint64_t generation = 0;
+  uint32_t incarnation = 0;
+  const Request* request = nullptr;
+  std::string_view name;  ///< empty: unnamed
+  uint64_t number = 0;    ///< of an unnamed call: how many this rank has submitted before it
+  /// Where the tensors' inputs lie; for controllers whose ranks share no memory.
+  std::span<const std::byte* const> inputs{};
+};
+
+/// What ranks that share no memory must know of each other's calls to carry one out.
+struct CallFacts {
+  Request request;                ///< of a partial decision: for the ranks that have joined
+  std::vector<int64_t> rows;      ///< allgather: first dimensions, by tensor, then by member
+  std::vector<int64_t> splits;    ///< alltoall: rows, by sender, then by receiver
+  std::vector<std::byte> result;  ///< of a decision that is done (carried.h)
+};
+
+/// One entry of the log. Every rank of the set carries out the entries in the same order.
+struct Decision {
+  /// kJoin: all ranks have joined, and submit again from here on.
+  enum class Kind : uint32_t { kRun = 1, kError = 2, kJoin = 3 };
+  Kind kind = Kind::kRun;
+  bool done = false;     ///< the deciding rank has reduced it already
+  bool shared = false;   ///< every buffer of it is in shared memory
+  bool partial = false;  ///< ranks that have joined take no part; the only id is an allreduce
+  uint64_t slot = 0;     ///< number of its execution slot, if it is not done
+  uint64_t end = 0;      ///< where it ends in the log
+  std::vector<uint32_t> ids;
+  /// kError: of `ids`. A rank that had not submitted a call when it was ended may have submitted
+  /// the next one of that id by now.
+  std::vector<uint64_t> generations;
+  ErrorKind error = ErrorKind::kOk;
+  int culprit = -1;
+  std::string text;
+  int last_joined = -1;  ///< kJoin: global rank
+  uint64_t unnamed = 0;  ///< kJoin: unnamed calls so far, of the rank that made most
+  /// Of a controller whose ranks share no memory: for each of `ids`, or for the one that this rank,
+  /// which has joined, did not submit.
+  std::vector<CallFacts> facts;
+};
+
+/// Who has submitted a call, and for whom it waits: global ranks. Who has joined is neither.
+struct Attendance {
+  std::vector<int> ready;
+  std::vector<int> missing;
+};
+
+/// What becomes of an announcement.
+enum class Announced : uint8_t {
+  kTaken,
+  /// Not taken: the call's generation is over, or its id has gone to another name.
+  kLookUpAgain,
+};
+
+/// One process set's controller, as one rank drives it. Announce, Join and Unblock may come from
+/// any thread (callers serialise the first two with a mutex of theirs); the rest only from the
+/// engine's driver.
+class Controller {
+ public:
+  virtual ~Controller() = default;
+  virtual Result<Announced> Announce(const Announcement& announcement) = 0;
+  /// This rank is about to wait: a bucket of which it has submitted some members (`in_flight`)
+  /// but not all must not wait for the others.
+  virtual Status Unblock(std::span<const uint32_t> in_flight) = 0;
+  /// This rank submits nothing more until a decision says that all ranks have joined; allreduces of
+  /// the others run without it. `unnamed`: unnamed calls that it has submitted.
+  virtual Status Join(uint64_t unnamed) = 0;
+  /// Moves messages and overdue decisions.
+  virtual Status Pump() = 0;
+  /// The next decision that this rank has not taken.
+  virtual Result<std::optional<Decision>> Next() = 0;
+  /// Ends a call that can never become ready: its error goes to all ranks that have submitted it.
+  /// Does nothing if it has become ready meanwhile; waits for room for its decision if it must.
+  virtual Status Reject(TensorKey tensor, const Error& error) = 0;
+  /// This rank has carried out a decision (in log order).
+  virtual Status Finish(const Decision& decision) = 0;
+  /// What has ended the set. Nothing is decided to run afterwards, and what Next gives after this
+  /// was read includes everything that ever was.
+  [[nodiscard]] virtual SetEnd Ended() = 0;
+  /// Is there news of others that Pump has to send on after a while?
+  [[nodiscard]] virtual bool HoldsNews() { return false; }
+  /// The set has ended, and this rank has carried out all that was decided. Told once or more.
+  virtual Status Release() { return {}; }
+  /// So have all others: nobody needs anything of this rank for the set any more.
+  [[nodiscard]] virtual bool Released() { return true; }
+};
+
+}  // namespace horoacc

@@ -1,0 +1,141 @@
+#pragma once
+// The controller of ranks that share no memory: calls by name, up a tree of hosts and back.
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <unordered_map>
+#include <vector>
+
+#include "base/fault.h"
+#include "base/settings.h"
+#include "negotiate/control_segment/set_segment.h"
+#include "negotiate/controller.h"
+#include "negotiate/multi_host/control_mux.h"
+#include "negotiate/multi_host/multi_host_root.h"
+#include "negotiate/multi_host/multi_host_tree.h"
+#include "negotiate/multi_host/subtree_aggregator.h"
+#include "transport/wake/doorbell.h"
+
+namespace horoacc {
+
+/// A rank tells its parent in the tree (MultiHostTree) of a call once all of its branch have
+/// submitted it; the set's lowest rank, the root, decides, and decisions come down the same way. So
+/// a rank hears, for a call, of each of its children once, and of its parent once.
+///
+/// The control segment is this rank's alone: its ids and generations mean nothing to the others,
+/// and a decision's are put in as it is taken.
+class MultiHostController final : public Controller {
+ public:
+  struct Place {
+    uint32_t set = 0;
+    std::vector<int> ranks;    ///< global, of the set
+    std::vector<int> host_of;  ///< by rank of the job
+    int rank = 0;              ///< global, this one; it may be no member
+    int local_rank = 0;        ///< whose doorbell rings
+    /// Has this rank of the job shut down in good order?
+    std::function<bool(int)> has_left;
+    FaultPoints* faults = nullptr;  ///< null: none
+  };
+  MultiHostController(ControlMux& mux, Place place, SetSegment& control, const Doorbells& doorbells,
+                      const Settings& settings);
+  ~MultiHostController() override;
+
+  Result<Announced> Announce(const Announcement& announcement) override;
+  Status Unblock(std::span<const uint32_t> in_flight) override;
+  Status Join(uint64_t unnamed) override;
+  Status Pump() override;
+  Result<std::optional<Decision>> Next() override;
+  Status Reject(TensorKey tensor, const Error& error) override;
+  Status Finish(const Decision& decision) override;
+  [[nodiscard]] SetEnd Ended() override;
+  Status Release() override;
+  [[nodiscard]] bool Released() override;
+  [[nodiscard]] bool HoldsNews() override;
+
+  /// This rank has left the group: for what no decision is needed.
+  Status SayLeft();
+  /// Has this rank of the job said so?
+  [[nodiscard]] bool HasLeft(int rank);
+
+  /// Who has submitted a call of this rank's that is not decided, or, without a key, who has
+  /// joined. The root knows; others ask it, and have the answer at a later look.
+  [[nodiscard]] Result<std::optional<Attendance>> WhoHas(std::optional<TensorKey> tensor);
+
+ private:
+  /// A call of this rank's that is not decided.
+  struct Own {
+    TensorKey key;
+    std::shared_ptr<const Request> request;
+    uint64_t eager = 0;                    ///< bytes of the input that went with the news
+    std::optional<Attendance> attendance;  ///< as the root last said
+  };
+
+  // All under mutex_.
+  Status OnMessage(int source, std::span<const std::byte> payload);
+  // The way up: spread_plane_up.cc
+  Status FromBelow(const MultiHostTree::Child& child, std::span<const std::byte> payload);
+  Status OnReady(const MultiHostTree::Child& child, WireReader& reader);
+  Status OnJoined(uint32_t member, uint64_t unnamed);
+  Status OnSplit(uint32_t bucket, const CallName& witness, uint64_t seen);
+  Status OnReject(const CallName& call, const Error& error);
+  Status OnEnd(SetEnd end);
+  Status Arrive(const CallName& call, const ReadySet& ready_set, uint64_t seen,
+                const RootPlace& place);
+  Status SendNews(const SubtreeAggregator::News& news);
+  Status SendUp(const WireWriter& writer);
+  // The way down: spread_plane_down.cc
+  Status FromAbove(std::span<const std::byte> payload);
+  Status Tell(MultiHostRoot::Verdicts verdicts);
+  Status TellPlan();
+  Status Take(MultiHostDecision multi_host);
+  void SetMembers(const BucketCalls& bucket);
+  Status EndAll(SetEnd end);
+  Status SendDown(std::span<const std::byte> payload);
+  // Between any rank and the root or all: multi_host_controller.cc
+  Status OnWhoHas(int source, WireReader& reader);
+  Status OnAttendance(WireReader& reader);
+  Status SendToAll(const WireWriter& writer);
+
+  ControlMux& mux_;
+  const Place place_;
+  const std::optional<uint32_t> member_;  ///< this rank's index; none: it is not in the set
+  const MultiHostTree tree_;
+  const bool carries_;  ///< small inputs travel with the news; not if an algorithm is asked for
+  /// 16-bit floats, too; not where sums of schedules are rounded on the way and the root's not.
+  const bool carries_halves_;
+  SetSegment& control_;
+  const Doorbells& doorbells_;
+
+  std::mutex mutex_;
+  std::map<CallName, Own> own_;
+  std::unordered_map<uint32_t, CallName> call_of_;  ///< by id: of own_
+  std::optional<Attendance> joins_;                 ///< as the root last said
+  std::deque<Decision> decisions_;
+  uint64_t decided_ = 0;
+  CallNumbers numbers_;  ///< of what was decided by then
+  uint64_t eager_ = 0;   ///< of own_
+  bool end_told_ = false;
+  SetEnd end_;
+  bool release_told_ = false;
+  std::vector<bool> released_, left_;  ///< by member, as they have said
+
+  std::optional<SubtreeAggregator> branch_;  ///< none: the root
+  int64_t next_flush_ns_ = 0;
+  std::map<CallName, uint64_t> rejected_;  ///< decisions there were then; not the root's
+  std::map<uint32_t, uint64_t> splits_;    ///< by bucket: decisions seen by whom it was sent up for
+  std::map<CallName, uint32_t> bucket_of_;           ///< by the plan, as the root has told
+  std::vector<std::vector<CallName>> bucket_calls_;  ///< by bucket
+  std::optional<MultiHostRoot> root_;
+};
+
+/// The message begins.
+[[nodiscard]] inline WireWriter Begin(MultiHostMessage kind) {
+  WireWriter writer;
+  writer.Put(static_cast<uint8_t>(kind));
+  return writer;
+}
+
+}  // namespace horoacc

@@ -1,0 +1,180 @@
+#include "negotiate/multi_host/multi_host_messages.h"
+
+#include <algorithm>
+#include <set>
+
+namespace horoacc {
+namespace {
+
+// Of news of a call.
+constexpr uint8_t kByNumber = 1;  ///< the call and its request go by a number
+constexpr uint8_t kCarries = 2;   ///< inputs follow
+
+enum class CallForm : uint8_t { kUnnamed = 0, kNamed = 1, kNumber = 2 };
+
+}  // namespace
+
+void Put(WireWriter& writer, const CallName& call, const CallNumbers* numbers) {
+  const uint64_t* const number = numbers ? numbers->NumberOf(call) : nullptr;
+  const CallForm form = number       ? CallForm::kNumber
+                        : call.named ? CallForm::kNamed
+                                     : CallForm::kUnnamed;
+  writer.Put(static_cast<uint8_t>(form));
+  if (form == CallForm::kNumber) {
+    writer.Put(*number);
+  } else if (form == CallForm::kNamed) {
+    writer.Put(std::string_view(call.name));
+  } else {
+    writer.Put(call.number);
+  }
+}
+
+CallName GetCallName(WireReader& reader, const CallNumbers* numbers) {
+  CallName call;
+  switch (static_cast<CallForm>(reader.Get<uint8_t>())) {
+    case CallForm::kUnnamed:
+      call.number = reader.Get<uint64_t>();
+      return call;
+    case CallForm::kNamed:
+      call.named = true;
+      call.name = reader.GetText();
+      return call;
+    case CallForm::kNumber:
+      if (const auto* known = numbers ? numbers->At(reader.Get<uint64_t>()) : nullptr)
+        return known->call;
+      break;
+  }
+  reader.Fail();
+  return call;
+}
+
+void PutReady(WireWriter& writer, const CallName& call, const ReadySet& ready_set, bool whole,
+              uint64_t seen, const CallNumbers& numbers) {
+  writer.Put(seen);
+  const uint64_t* const number = whole ? numbers.NumberOf(call) : nullptr;
+  const bool warm = number && *numbers.At(*number)->request == *ready_set.groups()[0].request;
+  const bool carries = !ready_set.inputs().empty();
+  writer.Put(static_cast<uint8_t>((warm ? kByNumber : 0) | (carries ? kCarries : 0)));
+  if (warm) {
+    writer.Put(*number);
+  } else {
+    Put(writer, call);
+    writer.Put(static_cast<uint32_t>(ready_set.groups().size()));
+    for (const ReadySet::Group& group : ready_set.groups()) {
+      writer.Put(*group.request);
+      Put(writer, group.members);
+    }
+  }
+  if (!carries) return;
+  writer.Put(static_cast<uint32_t>(ready_set.inputs().size()));
+  for (const auto& [member, input] : ready_set.inputs()) {
+    writer.Put(member);
+    writer.PutBlock(*input);
+  }
+}
+
+namespace {
+
+// Of members that are here, and of each once.
+void GetInputs(WireReader& reader, ReadySet& ready_set) {
+  const uint32_t count = reader.GetCount(2 * sizeof(uint32_t));
+  std::set<uint32_t> known;
+  for (uint32_t k = 0; k < count && reader.ok(); ++k) {
+    const auto member = reader.Get<uint32_t>();
+    auto input = std::make_shared<const std::vector<std::byte>>(reader.GetBlock());
+    if (!ready_set.Has(member) || !known.insert(member).second) reader.Fail();
+    if (reader.ok()) ready_set.Carry(member, std::move(input));
+  }
+}
+
+}  // namespace
+
+/// Whether the root may read how many rows there are: a rank's engine lets no other call pass,
+/// except with a complaint, and then nobody reads on.
+static bool HasRows(const Request& request) {
+  const bool splits = request.collective == Collective::kAlltoall;
+  const bool counted = splits || request.collective == Collective::kAllgather;
+  if (splits && request.tensors.size() != 1) return !request.local_error.empty();
+  return !counted || !request.local_error.empty() ||
+         std::ranges::none_of(request.tensors, [](const auto& t) { return t.shape.empty(); });
+}
+
+ReadyNews GetReady(WireReader& reader, std::span<const uint32_t> branch,
+                   const CallNumbers& numbers) {
+  ReadyNews news;
+  news.seen = reader.Get<uint64_t>();
+  const auto form = reader.Get<uint8_t>();
+  if ((form & kByNumber) != 0) {
+    const CallNumbers::Known* const known = numbers.At(reader.Get<uint64_t>());
+    if (!known) reader.Fail();
+    if (!reader.ok()) return news;
+    news.call = known->call;
+    (void)news.ready_set.Add(known->request, branch);
+    if ((form & kCarries) != 0) GetInputs(reader, news.ready_set);
+    return news;
+  }
+  news.call = GetCallName(reader);
+  const uint32_t groups = reader.GetCount(sizeof(uint32_t));
+  for (uint32_t g = 0; g < groups && reader.ok(); ++g) {
+    const auto request = std::make_shared<const Request>(reader.GetRequest());
+    const std::vector<uint32_t> members = GetList<uint32_t>(reader);
+    const bool below = std::ranges::all_of(
+        members, [&](uint32_t member) { return std::ranges::binary_search(branch, member); });
+    if (!reader.ok() || !below || !HasRows(*request) || !news.ready_set.Add(request, members))
+      reader.Fail();
+  }
+  if (news.ready_set.count() == 0) reader.Fail();
+  if ((form & kCarries) != 0) GetInputs(reader, news.ready_set);
+  return news;
+}
+
+void Put(WireWriter& writer, const MultiHostDecision& multi_host, const CallNumbers& numbers) {
+  const Decision& decision = multi_host.decision;
+  writer.Put(static_cast<uint8_t>(decision.kind));
+  writer.Put(static_cast<uint8_t>((decision.done ? 1 : 0) | (decision.partial ? 2 : 0)));
+  Put(writer, MakeError(decision.error, decision.text, decision.culprit));
+  writer.Put(static_cast<int32_t>(decision.last_joined));
+  writer.Put(decision.unnamed);
+  writer.Put(static_cast<uint32_t>(multi_host.calls.size()));
+  for (const CallName& call : multi_host.calls) Put(writer, call, &numbers);
+  writer.Put(static_cast<uint32_t>(decision.facts.size()));
+  for (const CallFacts& facts : decision.facts) {
+    if (decision.partial) writer.Put(facts.request);
+    Put(writer, facts.rows);
+    Put(writer, facts.splits);
+    writer.PutBlock(facts.result);
+  }
+}
+
+MultiHostDecision GetMultiHostDecision(WireReader& reader, const CallNumbers& numbers) {
+  MultiHostDecision multi_host;
+  Decision& decision = multi_host.decision;
+  decision.kind = static_cast<Decision::Kind>(reader.Get<uint8_t>());
+  const auto flags = reader.Get<uint8_t>();
+  decision.done = (flags & 1) != 0;
+  decision.partial = (flags & 2) != 0;
+  Error error = GetError(reader);
+  decision.error = error.kind;
+  decision.text = std::move(error.message);
+  decision.culprit = error.culprit;
+  decision.last_joined = reader.Get<int32_t>();
+  decision.unnamed = reader.Get<uint64_t>();
+  multi_host.calls.resize(reader.GetCount(sizeof(uint8_t) + sizeof(uint32_t)));
+  for (CallName& call : multi_host.calls) call = GetCallName(reader, &numbers);
+  decision.facts.resize(reader.GetCount(3 * sizeof(uint32_t)));
+  for (CallFacts& facts : decision.facts) {
+    if (decision.partial) facts.request = reader.GetRequest();
+    facts.rows = GetList<int64_t>(reader);
+    facts.splits = GetList<int64_t>(reader);
+    facts.result = reader.GetBlock();
+  }
+  const bool runs = decision.kind == Decision::Kind::kRun;
+  const bool joins = decision.kind == Decision::Kind::kJoin;
+  if (!IsPossible(decision) || decision.facts.size() != (runs ? multi_host.calls.size() : 0) ||
+      (decision.partial && !(runs && multi_host.calls.size() == 1)) ||
+      (joins && !multi_host.calls.empty()))
+    reader.Fail();
+  return multi_host;
+}
+
+}  // namespace horoacc

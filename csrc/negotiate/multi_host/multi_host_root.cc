@@ -1,0 +1,309 @@
+#include "negotiate/multi_host/multi_host_root.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "negotiate/control_segment/segment_layout.h"
+#include "negotiate/multi_host/eager.h"
+
+namespace horoacc {
+namespace {
+
+std::string Join(const std::vector<int>& ranks) {
+  std::string text;
+  for (const int rank : ranks) text += (text.empty() ? "" : ", ") + std::to_string(rank);
+  return text;
+}
+
+}  // namespace
+
+MultiHostRoot::MultiHostRoot(std::vector<int> global_ranks, uint64_t fusion_threshold)
+    : global_ranks_(std::move(global_ranks)),
+      joined_(global_ranks_.size()),
+      plan_memory_(PlanState::BytesFor(kNamedIds)),
+      plan_(PlanState::Over(plan_memory_.data(), kNamedIds, fusion_threshold)) {}
+
+MultiHostRoot::Verdicts MultiHostRoot::Ready(const CallName& call, const ReadySet& ready_set,
+                                             uint64_t seen, const RootPlace& place) {
+  Verdicts verdicts;
+  // It was on its way while the call was rejected: its rank learns of that by itself.
+  if (const auto rejected = rejected_.find(call);
+      rejected != rejected_.end() && seen < rejected->second) {
+    return verdicts;
+  }
+  Pending& pending = pending_[call];
+  (void)pending.ready_set.Add(ready_set);
+  if (ready_set.Has(0)) pending.place = place;
+  if (!Complete(pending)) return verdicts;
+  const Pending complete = std::move(pending);
+  pending_.erase(call);
+  Decide(call, complete, verdicts);
+  return verdicts;
+}
+
+bool MultiHostRoot::Complete(const Pending& pending) const {
+  if (pending.ready_set.count() == joined_.size()) return true;
+  for (uint32_t m = 0; m < joined_.size(); ++m) {
+    if (!joined_[m] && !pending.ready_set.Has(m)) return false;
+  }
+  return true;
+}
+
+void MultiHostRoot::Decide(const CallName& call, const Pending& pending, Verdicts& verdicts) {
+  const ReadySet& ready_set = pending.ready_set;
+  const bool partial = ready_set.count() < global_ranks_.size();
+  if (ready_set.Has(0) && call.named) Adopt(call, pending.place.id, verdicts);
+  Error refusal = Compare(call, ready_set);
+  if (partial && refusal.kind == ErrorKind::kOk) refusal = NeedsJoined(call, ready_set);
+  if (partial || refusal.kind != ErrorKind::kOk) {
+    MultiHostDecision alone;
+    alone.calls = {call};
+    if (refusal.kind != ErrorKind::kOk) {
+      alone.decision.kind = Decision::Kind::kError;
+      alone.decision.error = refusal.kind;
+      alone.decision.culprit = refusal.culprit;
+      alone.decision.text = std::move(refusal.message);
+    } else {
+      alone.decision.partial = true;
+      alone.decision.facts.push_back(FactsOf(ready_set, true));
+    }
+    Emit(std::move(alone), verdicts);
+    Skip(call, verdicts);
+    return;
+  }
+  // All have submitted it since, and nothing of the time before is on its way any more.
+  rejected_.erase(call);
+  const Request& own = *ready_set.groups()[0].request;
+  const bool reduces = own.collective == Collective::kAllreduce;
+  const uint32_t id = pending.place.id;
+  Whole whole{call, FactsOf(ready_set, false), Whole::Kind::kScheduled};
+  if (reduces && own.op == ReduceOp::kAdasum) whole.kind = Whole::Kind::kAdasum;
+  whole.facts.result = ReduceEager(ready_set, global_ranks_.size());
+  if (!whole.facts.result.empty()) whole.kind = Whole::Kind::kEager;
+  uint64_t bytes = 0;
+  for (const TensorMeta& tensor : own.tensors) bytes += tensor.bytes();
+  whole.facts.request.collective = own.collective;
+  whole_.emplace(id, std::move(whole));
+  const ReadyItem ready{id, pending.place.sequence, pending.place.pause, bytes,
+                        call.named && reduces};
+  for (const Bucket& bucket : TakeReady(plan_, {&ready, 1})) Run(bucket, verdicts);
+}
+
+Error MultiHostRoot::Compare(const CallName& call, const ReadySet& ready_set) const {
+  const auto& groups = ready_set.groups();
+  const bool splits = groups[0].request->collective == Collective::kAlltoall;
+  if (groups.size() == 1 && groups[0].request->local_error.empty() && !splits)
+    return MakeError(ErrorKind::kOk, "");
+  const std::vector<const Request*> requests = ready_set.ByMember(global_ranks_.size());
+  const Request* lowest = nullptr;
+  int lowest_rank = -1;
+  for (size_t m = 0; m < requests.size(); ++m) {
+    if (!requests[m]) continue;
+    if (lowest == nullptr) {
+      lowest = requests[m];
+      lowest_rank = global_ranks_[m];
+    }
+    const std::string& complaint = requests[m]->local_error;
+    if (complaint.empty()) continue;
+    return MakeError(ErrorKind::kInvalid,
+                     "tensor '" + call.Shown(lowest->collective) + "' on rank " +
+                         std::to_string(global_ranks_[m]) + ": " + complaint,
+                     global_ranks_[m]);
+  }
+  const uint64_t signature = lowest->Signature();
+  for (size_t m = 0; m < requests.size(); ++m) {
+    if (!requests[m] || requests[m]->Signature() == signature) continue;
+    return MakeError(ErrorKind::kMismatch,
+                     DescribeMismatch(call.Shown(lowest->collective), lowest_rank, *lowest,
+                                      global_ranks_[m], *requests[m]),
+                     global_ranks_[m]);
+  }
+  // While somebody has joined it is not possible at all.
+  if (!splits || std::ranges::find(requests, nullptr) != requests.end())
+    return MakeError(ErrorKind::kOk, "");
+  return CompareSplits(call.Shown(lowest->collective), global_ranks_, requests);
+}
+
+Error MultiHostRoot::NeedsJoined(const CallName& call, const ReadySet& ready_set) const {
+  const Request& request = *ready_set.groups()[0].request;
+  if (request.collective == Collective::kAllreduce) return MakeError(ErrorKind::kOk, "");
+  std::vector<int> joined;
+  for (uint32_t m = 0; m < global_ranks_.size(); ++m) {
+    if (!ready_set.Has(m)) joined.push_back(global_ranks_[m]);
+  }
+  return MakeError(ErrorKind::kMismatch,
+                   "tensor '" + call.Shown(request.collective) +
+                       "': " + NameOf(request.collective) + " is not possible while rank(s) " +
+                       Join(joined) + " have joined; allreduce is",
+                   joined.front());
+}
+
+CallFacts MultiHostRoot::FactsOf(const ReadySet& ready_set, bool partial) const {
+  CallFacts facts;
+  const size_t ranks = global_ranks_.size();
+  const Request& request = *ready_set.groups()[0].request;
+  if (partial) facts.request = request;
+  if (request.collective == Collective::kAllgather) {
+    const std::vector<const Request*> requests = ready_set.ByMember(ranks);
+    for (size_t t = 0; t < request.tensors.size(); ++t) {
+      for (const Request* each : requests) facts.rows.push_back(each->tensors[t].shape[0]);
+    }
+  }
+  if (request.collective == Collective::kAlltoall) {
+    for (const Request* each : ready_set.ByMember(ranks)) {
+      for (size_t to = 0; to < ranks; ++to) facts.splits.push_back(SplitOf(*each, to, ranks));
+    }
+  }
+  return facts;
+}
+
+// The plan knows calls by the root's ids, and an id may have gone to another name.
+void MultiHostRoot::Adopt(const CallName& call, uint32_t id, Verdicts& verdicts) {
+  if (id >= name_of_.size()) {
+    name_of_.resize(id + 1);
+    last_.resize(id + 1);
+  }
+  if (name_of_[id] == call) return;
+  if (const auto old = id_of_.find(name_of_[id]); old != id_of_.end() && old->second == id)
+    id_of_.erase(old);
+  // What waited for nobody but the old name may run.
+  const uint32_t bucket = plan_.items[id].bucket;
+  ForgetItem(plan_, id);
+  if (bucket != 0 && plan_.buckets[bucket - 1].waiting == plan_.buckets[bucket - 1].count)
+    Run(SplitBucket(plan_, bucket), verdicts);
+  name_of_[id] = call;
+  id_of_[call] = id;
+}
+
+// A call was decided by itself; its bucket goes on without it.
+void MultiHostRoot::Skip(const CallName& call, Verdicts& verdicts) {
+  const auto known = id_of_.find(call);
+  if (known == id_of_.end()) return;
+  last_[known->second] = decided_;
+  Run(SkipItem(plan_, known->second), verdicts);
+}
+
+void MultiHostRoot::Run(const Bucket& ids, Verdicts& verdicts) {
+  for (const Whole::Kind kind :
+       {Whole::Kind::kScheduled, Whole::Kind::kAdasum, Whole::Kind::kEager}) {
+    MultiHostDecision unit;
+    for (const uint32_t id : ids) {
+      const auto found = whole_.find(id);
+      if (found == whole_.end() || found->second.kind != kind) continue;
+      Whole whole = std::move(found->second);
+      whole_.erase(found);
+      if (whole.call.named) last_[id] = decided_ + 1;
+      unit.decision.done = kind == Whole::Kind::kEager || IsBarrier(whole.facts.request.collective);
+      unit.calls.push_back(std::move(whole.call));
+      unit.decision.facts.push_back(std::move(whole.facts));
+    }
+    if (!unit.calls.empty()) Emit(std::move(unit), verdicts);
+  }
+}
+
+void MultiHostRoot::Emit(MultiHostDecision decision, Verdicts& verdicts) {
+  ++decided_;
+  verdicts.push_back(std::move(decision));
+}
+
+MultiHostRoot::Verdicts MultiHostRoot::Joined(uint32_t member, uint64_t unnamed) {
+  Verdicts verdicts;
+  joined_[member] = true;
+  last_joined_ = global_ranks_[member];
+  unnamed_ = std::max(unnamed_, unnamed);
+  std::vector<CallName> complete;
+  for (const auto& [call, pending] : pending_) {
+    if (Complete(pending)) complete.push_back(call);
+  }
+  for (const CallName& call : complete) {
+    const Pending pending = std::move(pending_[call]);
+    pending_.erase(call);
+    Decide(call, pending, verdicts);
+  }
+  if (std::ranges::all_of(joined_, [](bool joined) { return joined; })) EndJoin(verdicts);
+  return verdicts;
+}
+
+void MultiHostRoot::EndJoin(Verdicts& verdicts) {
+  for (uint32_t index = 1; index <= *plan_.bucket_count; ++index) {
+    if (plan_.buckets[index - 1].waiting > 0) Run(SplitBucket(plan_, index), verdicts);
+  }
+  MultiHostDecision join;
+  join.decision.kind = Decision::Kind::kJoin;
+  join.decision.done = true;
+  join.decision.last_joined = last_joined_;
+  join.decision.unnamed = unnamed_;
+  Emit(std::move(join), verdicts);
+  joined_.assign(joined_.size(), false);
+  unnamed_ = 0;
+}
+
+MultiHostRoot::Verdicts MultiHostRoot::Split(uint32_t bucket, const CallName& witness,
+                                             uint64_t seen) {
+  Verdicts verdicts;
+  const auto known = id_of_.find(witness);
+  if (known == id_of_.end() || bucket >= *plan_.bucket_count) return verdicts;
+  if (plan_.items[known->second].bucket != bucket + 1) return verdicts;  // the plan has changed
+  if (seen < last_[known->second]) return verdicts;
+  const PlanBucket& state = plan_.buckets[bucket];
+  if (state.waiting == 0 && state.split) return verdicts;
+  Run(SplitBucket(plan_, bucket + 1), verdicts);
+  return verdicts;
+}
+
+std::vector<BucketCalls> MultiHostRoot::PlanChanges() {
+  std::vector<BucketCalls> changes;
+  if (std::exchange(told_version_, *plan_.version) == *plan_.version) return changes;
+  told_.resize(*plan_.bucket_count);
+  for (uint32_t index = 0; index < *plan_.bucket_count; ++index) {
+    const PlanBucket& bucket = plan_.buckets[index];
+    if (std::exchange(told_[index], bucket.version) == bucket.version) continue;
+    BucketCalls& change = changes.emplace_back(BucketCalls{index, {}});
+    for (const uint32_t id : plan_.order.subspan(bucket.first, bucket.count))
+      change.calls.push_back(name_of_[id]);
+  }
+  return changes;
+}
+
+MultiHostRoot::Verdicts MultiHostRoot::Reject(const CallName& call, Error error) {
+  Verdicts verdicts;
+  const std::optional<Attendance> attendance = WhoHas(call);
+  if (!attendance) return verdicts;
+  // Whoever gave up may not have known whom it waited for.
+  if (error.kind == ErrorKind::kTimeout && error.culprit < 0 && !attendance->missing.empty()) {
+    error.message += ": waiting for rank(s) " + Join(attendance->missing);
+    error.culprit = attendance->missing.front();
+  }
+  pending_.erase(call);
+  MultiHostDecision rejection;
+  rejection.calls = {call};
+  rejection.decision.kind = Decision::Kind::kError;
+  rejection.decision.error = error.kind;
+  rejection.decision.culprit = error.culprit;
+  rejection.decision.text = std::move(error.message);
+  Emit(std::move(rejection), verdicts);
+  rejected_[call] = decided_;
+  Skip(call, verdicts);
+  return verdicts;
+}
+
+std::optional<Attendance> MultiHostRoot::WhoHas(const CallName& call) const {
+  const auto pending = pending_.find(call);
+  if (pending == pending_.end()) return std::nullopt;
+  Attendance attendance;
+  for (uint32_t m = 0; m < joined_.size(); ++m) {
+    const bool here = pending->second.ready_set.Has(m);
+    if (here || !joined_[m])
+      (here ? attendance.ready : attendance.missing).push_back(global_ranks_[m]);
+  }
+  return attendance;
+}
+
+Attendance MultiHostRoot::WhoHasJoined() const {
+  Attendance attendance;
+  for (size_t m = 0; m < joined_.size(); ++m)
+    (joined_[m] ? attendance.ready : attendance.missing).push_back(global_ranks_[m]);
+  return attendance;
+}
+
+}  // namespace horoacc

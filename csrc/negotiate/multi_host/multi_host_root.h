@@ -1,0 +1,97 @@
+#pragma once
+// The root of a set whose ranks share no memory: from what every rank has submitted to decisions.
+// It has no links and no locks, so that a test moves it by hand.
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <vector>
+
+#include "fuse/plan.h"
+#include "negotiate/multi_host/multi_host_messages.h"
+
+namespace horoacc {
+
+/// What the root's own rank, the set's lowest, knows of a call that it has submitted: buckets are
+/// in its order, and by its ids.
+struct RootPlace {
+  uint32_t id = 0;
+  uint64_t sequence = 0;
+  uint32_t pause = 0;
+};
+
+/// The calls that a bucket of the plan has now, told to ranks that have no plan.
+struct BucketCalls {
+  uint32_t index = 0;
+  std::vector<CallName> calls;
+};
+
+/// Every call returns the decisions that it brings about, in their order.
+class MultiHostRoot {
+ public:
+  using Verdicts = std::vector<MultiHostDecision>;
+
+  MultiHostRoot(std::vector<int> global_ranks, uint64_t fusion_threshold);
+
+  /// Members have submitted a call. `seen`: decisions that they had taken by then. `place`: if
+  /// member 0 is among them.
+  [[nodiscard]] Verdicts Ready(const CallName& call, const ReadySet& ready_set, uint64_t seen,
+                               const RootPlace& place = {});
+  /// The member has joined, after all that it has submitted before.
+  [[nodiscard]] Verdicts Joined(uint32_t member, uint64_t unnamed);
+  /// A member waits that has submitted only a part of a bucket (its index in the plan), `witness`
+  /// among it, and had taken `seen` decisions. If the witness has run meanwhile, that says nothing
+  /// about the next round.
+  [[nodiscard]] Verdicts Split(uint32_t bucket, const CallName& witness, uint64_t seen);
+  /// Ends a call that can never become ready, unless it has become ready meanwhile.
+  [[nodiscard]] Verdicts Reject(const CallName& call, Error error);
+  /// Who has submitted a call that is not decided; nothing if nobody has.
+  [[nodiscard]] std::optional<Attendance> WhoHas(const CallName& call) const;
+  /// Of the join that is under way.
+  [[nodiscard]] Attendance WhoHasJoined() const;
+  /// The buckets whose members have changed since the last call.
+  [[nodiscard]] std::vector<BucketCalls> PlanChanges();
+
+ private:
+  struct Pending {
+    ReadySet ready_set;
+    RootPlace place;
+  };
+  /// Ready on all ranks.
+  struct Whole {
+    CallName call;
+    CallFacts facts;
+    /// What is decided together.
+    enum class Kind : uint8_t { kScheduled, kAdasum, kEager };
+    Kind kind = Kind::kScheduled;
+  };
+
+  [[nodiscard]] bool Complete(const Pending& pending) const;
+  void Decide(const CallName& call, const Pending& pending, Verdicts& verdicts);
+  [[nodiscard]] Error Compare(const CallName& call, const ReadySet& ready_set) const;
+  [[nodiscard]] Error NeedsJoined(const CallName& call, const ReadySet& ready_set) const;
+  [[nodiscard]] CallFacts FactsOf(const ReadySet& ready_set, bool partial) const;
+  void Adopt(const CallName& call, uint32_t id, Verdicts& verdicts);
+  void Skip(const CallName& call, Verdicts& verdicts);
+  void Run(const Bucket& ids, Verdicts& verdicts);
+  void Emit(MultiHostDecision decision, Verdicts& verdicts);
+  void EndJoin(Verdicts& verdicts);
+
+  const std::vector<int> global_ranks_;
+  std::map<CallName, Pending> pending_;
+  std::map<uint32_t, Whole> whole_;        ///< by the root's id: not decided, for its bucket waits
+  std::map<CallName, uint64_t> rejected_;  ///< decisions there were then, the rejection included
+  std::vector<bool> joined_;
+  int last_joined_ = -1;
+  uint64_t unnamed_ = 0;
+  uint64_t decided_ = 0;
+
+  std::vector<std::byte> plan_memory_;
+  PlanState plan_;
+  std::vector<CallName> name_of_;  ///< by the root's id: which name the plan knows it by
+  std::map<CallName, uint32_t> id_of_;
+  std::vector<uint64_t> last_;  ///< by the root's id: the decision that it was in last
+  uint32_t told_version_ = 0;
+  std::vector<uint32_t> told_;  ///< by bucket: the version of its members that was told
+};
+
+}  // namespace horoacc

@@ -1,0 +1,44 @@
+#pragma once
+// Which members of a set have submitted a call, and what each of them asks for.
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "negotiate/request.h"
+
+namespace horoacc {
+
+/// Members that ask for the same are one group, so that many ranks of one mind cost little.
+class ReadySet {
+ public:
+  using Input = std::shared_ptr<const std::vector<std::byte>>;
+  struct Group {
+    std::shared_ptr<const Request> request;
+    std::vector<uint32_t> members;
+  };
+
+  /// False if one of them is here already: then nothing is added.
+  [[nodiscard]] bool Add(const std::shared_ptr<const Request>& request,
+                         std::span<const uint32_t> members);
+  [[nodiscard]] bool Add(const ReadySet& other);
+  /// What a member that is here gives, if its input travels with the news of it.
+  void Carry(uint32_t member, Input input) { inputs_.emplace_back(member, std::move(input)); }
+
+  [[nodiscard]] bool Has(uint32_t member) const { return member < here_.size() && here_[member]; }
+  [[nodiscard]] uint32_t count() const { return count_; }
+  [[nodiscard]] const std::vector<Group>& groups() const { return groups_; }
+  [[nodiscard]] const std::vector<std::pair<uint32_t, Input>>& inputs() const { return inputs_; }
+  /// By member; null for those that are not here. `members`: of the set.
+  [[nodiscard]] std::vector<const Request*> ByMember(size_t members) const;
+
+ private:
+  std::vector<Group> groups_;
+  std::vector<std::pair<uint32_t, Input>> inputs_;
+  std::vector<bool> here_;  ///< by member
+  uint32_t count_ = 0;
+};
+
+}  // namespace horoacc

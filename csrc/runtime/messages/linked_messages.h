@@ -1,0 +1,106 @@
+#pragma once
+// Messages between ranks that do not all share memory, over the control links.
+#include <atomic>
+#include <deque>
+#include <list>
+#include <map>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "negotiate/multi_host/control_mux.h"
+#include "negotiate/wire.h"
+#include "runtime/messages/message_exchange.h"
+#include "transport/wake/doorbell.h"
+
+namespace horoacc {
+
+/// A sender offers a message. A small one travels with its offer, as long as its receiver keeps
+/// little of this sender's that no receive has matched; of any other the receiver, once a receive
+/// matches, asks for a few parts at a time. So it never has to keep more than that little.
+class LinkedMessages final : public MessageExchange {
+ public:
+  LinkedMessages(ControlMux& mux, int rank, std::function<void()> wake,
+                 MessageSurroundings surroundings);
+  ~LinkedMessages() override;
+
+  Status Send(std::shared_ptr<Entry> entry) override;
+  void Receive(std::shared_ptr<Entry> entry) override;
+  bool Progress() override;
+  void Cancel(Entry& entry, const Error& error) override;
+  void FailAll(const Error& error) override;
+  [[nodiscard]] bool Gives() const override;
+  [[nodiscard]] bool pending() const override {
+    return pending_.load(std::memory_order_relaxed) > 0;
+  }
+
+ private:
+  enum class Kind : uint8_t {
+    kOffer = 1,
+    kWant = 2,
+    kPart = 3,
+    kRefused = 4,
+    kWithdrawn = 5,
+    kMatched = 6
+  };
+  /// Of the sender, and the sender's count of its messages.
+  using Name = std::pair<int, uint64_t>;
+
+  struct Outgoing {
+    std::shared_ptr<Entry> entry;
+    uint64_t wanted = 0;  ///< parts that the receiver has asked for
+    uint64_t sent = 0;    ///< bytes
+    bool whole = false;   ///< all of it was sent; an empty one is a part, too
+  };
+  struct Incoming {
+    std::shared_ptr<Entry> entry;
+    uint64_t got = 0;  ///< bytes
+  };
+  struct Offer {
+    Name name;
+    uint32_t process_set = 0;
+    int32_t tag = 0;
+    uint64_t bytes = 0;
+    bool eager = false;
+    std::vector<std::byte> inside;  ///< the message, if it came along
+  };
+
+  [[nodiscard]] static bool Fits(const Entry& receive, const Offer& offer);
+  [[nodiscard]] static WireWriter About(Kind kind, uint64_t number);
+  Status SendTo(int peer, const WireWriter& writer);
+  Status OnMessage(int source, std::span<const std::byte> payload);
+  Status OnOffer(int source, uint64_t number, WireReader& reader);
+  Status OnPart(const Name& name, std::span<const std::byte> part);
+  void OnRefused(uint64_t number, uint64_t room, int source);
+  void TakeFresh();
+  bool TakeOwnMail();
+  Status Begin(Offer offer, std::shared_ptr<Entry> entry);
+  Status GiveRoomBack(int source, uint64_t bytes);
+  bool SendParts();
+  bool EndWhatCannotCome();
+  bool EndOverdue();
+  void Finish(std::shared_ptr<Entry> entry, Status outcome);
+
+  ControlMux& mux_;
+  const int rank_;
+  const std::function<void()> wake_;
+  const MessageSurroundings surroundings_;
+  std::atomic<uint32_t> pending_{0};
+
+  std::mutex fresh_mutex_;  ///< before the links' lock, so that offers keep the order of the calls
+  uint64_t numbers_ = 0;
+  std::map<int, uint64_t> kept_there_;  ///< by receiver: what it may keep of this rank's messages
+  std::vector<std::pair<uint64_t, std::shared_ptr<Entry>>> fresh_sends_;
+  std::vector<std::shared_ptr<Entry>> fresh_receives_;
+  std::mutex own_mail_mutex_;                    ///< a leaf
+  std::deque<std::vector<std::byte>> own_mail_;  ///< from this rank to itself
+
+  // The driver's.
+  std::list<std::shared_ptr<Entry>> receives_;  ///< in the order of the calls
+  std::list<Offer> offers_;                     ///< that no receive has matched, as they came
+  std::map<uint64_t, Outgoing> outgoing_;
+  std::map<Name, Incoming> incoming_;
+  std::map<int, uint64_t> matched_;  ///< by sender: what it has not been told of
+};
+
+}  // namespace horoacc

@@ -1,0 +1,65 @@
+#pragma once
+// One process set on this rank: its control segment, its controller, its queue and what runs.
+#include <atomic>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "base/settings.h"
+#include "execute/cuda/host/gpu_group.h"
+#include "execute/execution.h"
+#include "negotiate/control_segment/set_segment.h"
+#include "negotiate/controller.h"
+#include "negotiate/multi_host/multi_host_controller.h"
+#include "queue/set_queue.h"
+#include "runtime/sets/multi_host_set.h"
+
+namespace horoacc {
+
+/// A decision being carried out here.
+struct Running {
+  Decision decision;
+  std::vector<std::shared_ptr<Entry>> entries;  ///< by member; none if this rank takes no part
+  std::optional<SetContext> context;            ///< of a partial decision; the execution uses it
+  std::unique_ptr<Execution> execution;         ///< none if there was nothing to do
+};
+
+struct ProcessSet {
+  uint32_t id = 0;         ///< never used again
+  uint32_t place = 0;      ///< on the control segment, and in the engine's list
+  std::vector<int> ranks;  ///< global, ascending
+  SetContext context;
+  std::unique_ptr<SetSegment> control;
+  std::unique_ptr<Controller> controller;
+  SetQueue queue;
+  /// If its ranks do not all share memory. Then `context` and `control segment` are this rank's
+  /// alone, and `spread` is null if it is no member.
+  std::unique_ptr<MultiHostSet> multi_host;
+  MultiHostController* multi_host_controller = nullptr;
+  /// What the ranks' GPUs have agreed on; kAuto: nothing yet.
+  std::atomic<GpuMode> gpu_mode{GpuMode::kAuto};
+
+  // Guarded by the driver's lock.
+  std::unique_ptr<cuda::GpuGroup> gpu_group;  ///< from the first reduction on GPUs on
+  std::unique_ptr<Running> current;
+  std::deque<std::unique_ptr<Running>> draining;  ///< complete here, still read by peers
+  /// Blocks that peers may read until every rank has finished the log up to a position.
+  std::deque<std::pair<uint64_t, std::byte*>> kept_blocks;
+  /// How often something of it went on here. The stall watch looks whether it still does, and keeps
+  /// what it saw under the queue's lock.
+  std::atomic<uint64_t> moves{0};
+  uint64_t moves_seen = 0;
+  int64_t moves_looked_ns = 0;
+  int64_t moved_ns = 0;
+  std::atomic<uint64_t> buckets_run{0};  ///< decisions begun: the same number on all ranks
+
+  /// Nothing of it goes on here or is read by peers, and nothing can begin. Under the driver's
+  /// lock.
+  [[nodiscard]] bool done() const {
+    return controller->Ended() && queue.pending.load() == 0 && !current && draining.empty() &&
+           kept_blocks.empty() && controller->Released();
+  }
+};
+
+}  // namespace horoacc

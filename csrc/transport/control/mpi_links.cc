@@ -1,0 +1,142 @@
+#include "transport/control/mpi_links.h"
+
+#include <algorithm>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/clock.h"
+#include "transport/bootstrap/gather_wire.h"
+#include "transport/net/handshake.h"
+#include "transport/wake/backoff.h"
+
+namespace horoacc {
+namespace {
+
+/// The star of gather_wire.h over MPI messages. Their first byte is the kind.
+class MpiBootstrap final : public Bootstrap {
+ public:
+  explicit MpiBootstrap(std::shared_ptr<MpiSession> session) : session_(std::move(session)) {}
+
+  [[nodiscard]] int rank() const override { return session_->rank(); }
+  [[nodiscard]] int size() const override { return session_->size(); }
+
+  Result<std::vector<std::string>> AllGather(const std::string& blob,
+                                             int64_t deadline_ns) override {
+    if (failed_) return *failed_;
+    if (blob.size() > kLongestBlob) {
+      return MakeError(ErrorKind::kInvalid, "a blob of the bootstrap has at most 64 MiB");
+    }
+    auto blobs = rank() == 0 ? Lead(blob, deadline_ns) : Follow(blob, deadline_ns);
+    if (!blobs.ok()) failed_ = blobs.error();
+    return blobs;
+  }
+
+ private:
+  Status Say(int peer, GatherKind kind, const std::string& payload) {
+    return session_->Send(HA_MPI_BOOTSTRAP, peer, BytesOf(static_cast<char>(kind) + payload));
+  }
+
+  Result<std::vector<std::string>> Lead(const std::string& blob, int64_t deadline_ns) {
+    auto blobs = Collect(blob, deadline_ns);
+    const std::string payload = blobs.ok() ? PackTable(blobs.value()) : PackError(blobs.error());
+    const GatherKind kind = blobs.ok() ? kGatherTable : kGatherFailure;
+    for (int peer = 1; peer < size(); ++peer) {
+      const Status said = Say(peer, kind, payload);
+      if (!said.ok() && blobs.ok()) return said.error();
+    }
+    // Messages only move inside calls of MPI, and the next call may be far away.
+    const int64_t timeout_ns = blobs.ok() ? WithVerdictGrace(deadline_ns) : NowNs() + kSecond;
+    if (!session_->Drain(timeout_ns) && blobs.ok()) {
+      return MakeError(ErrorKind::kTimeout, "bootstrap: some ranks do not receive from rank 0");
+    }
+    return blobs;
+  }
+
+  Result<std::vector<std::string>> Collect(const std::string& blob, int64_t deadline_ns) {
+    std::vector<std::string> blobs(size());
+    std::vector<bool> present(size(), false);
+    blobs[0] = blob;
+    present[0] = true;
+    Backoff patience(session_->cancellation());
+    while (std::ranges::find(present, false) != present.end()) {
+      HA_ASSIGN(std::optional<ControlMessage> message, session_->Receive(HA_MPI_BOOTSTRAP));
+      if (message && !message->bytes.empty()) {
+        // No rank is ahead: the next blob follows the table of this one.
+        blobs[message->source] = TextOf(std::span(message->bytes).subspan(1));
+        present[message->source] = true;
+        patience = Backoff(session_->cancellation());
+      } else if (NowNs() >= deadline_ns) {
+        return StillMissing(present);
+      } else {
+        HA_TRY(patience.Wait());
+      }
+    }
+    return blobs;
+  }
+
+  Result<std::vector<std::string>> Follow(const std::string& blob, int64_t deadline_ns) {
+    HA_TRY(Say(0, kGatherBlob, blob));
+    Backoff patience(session_->cancellation());
+    while (true) {
+      HA_ASSIGN(std::optional<ControlMessage> message, session_->Receive(HA_MPI_BOOTSTRAP));
+      if (message && !message->bytes.empty()) {
+        const auto payload = std::span<const std::byte>(message->bytes).subspan(1);
+        const auto kind = static_cast<GatherKind>(message->bytes.front());
+        if (kind == kGatherFailure) return UnpackError(payload);
+        return UnpackTable(payload, size());
+      }
+      if (NowNs() >= WithVerdictGrace(deadline_ns)) {
+        return MakeError(ErrorKind::kTimeout, "bootstrap: no answer from rank 0", 0);
+      }
+      HA_TRY(patience.Wait());
+    }
+  }
+
+  std::shared_ptr<MpiSession> session_;
+  std::optional<Error> failed_;
+};
+
+class MpiControlLinks final : public ControlLinks {
+ public:
+  explicit MpiControlLinks(std::shared_ptr<MpiSession> session) : session_(std::move(session)) {}
+
+  Status Send(int peer, std::span<const std::byte> bytes) override {
+    if (peer < 0 || peer >= session_->size() || peer == session_->rank()) {
+      return MakeError(ErrorKind::kInvalid, "no control link to rank " + std::to_string(peer));
+    }
+    HA_TRY(session_->Send(HA_MPI_CONTROL, peer, bytes));
+    ++messages_sent_;
+    bytes_sent_ += bytes.size();
+    return {};
+  }
+
+  Result<std::optional<ControlMessage>> Receive() override {
+    return session_->Receive(HA_MPI_CONTROL);
+  }
+
+  [[nodiscard]] bool HasUnsent() override { return session_->HasUnsent(); }
+  [[nodiscard]] int WaitFd() const override { return -1; }
+  [[nodiscard]] const char* kind() const override { return "mpi"; }
+  [[nodiscard]] uint64_t messages_sent() const override { return messages_sent_; }
+  [[nodiscard]] uint64_t bytes_sent() const override { return bytes_sent_; }
+
+ private:
+  std::shared_ptr<MpiSession> session_;
+  uint64_t messages_sent_ = 0;
+  uint64_t bytes_sent_ = 0;
+};
+
+}  // namespace
+
+std::unique_ptr<Bootstrap> MakeMpiBootstrap(std::shared_ptr<MpiSession> session) {
+  return std::make_unique<MpiBootstrap>(std::move(session));
+}
+
+std::unique_ptr<ControlLinks> MakeMpiControlLinks(std::shared_ptr<MpiSession> session) {
+  return std::make_unique<MpiControlLinks>(std::move(session));
+}
+
+}  // namespace horoacc

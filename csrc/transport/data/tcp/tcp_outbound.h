@@ -1,0 +1,84 @@
+#pragma once
+// What is to be sent to one peer: the links' messages, cut into stripes, and credits.
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "base/result.h"
+#include "transport/data/data_frame.h"
+
+namespace horoacc {
+
+/// The sending end of a link.
+class OutboundLink {
+ public:
+  explicit OutboundLink(LinkKey key) : key_(key) {}
+
+  [[nodiscard]] const LinkKey& key() const { return key_; }
+  void Post(uint64_t number, SendPieces pieces);
+  [[nodiscard]] uint64_t posted() const { return posted_; }
+  [[nodiscard]] uint64_t taken() const { return taken_; }
+  /// Whether a part of a message was not handed to a stream yet.
+  [[nodiscard]] bool waiting() const { return !waiting_.empty(); }
+
+ private:
+  friend class Outbound;
+  struct Message {
+    uint64_t number = 0;
+    uint64_t total = 0;
+    uint64_t sent = 0;  ///< up to here stripes were handed to streams
+    std::vector<std::span<const std::byte>> pieces;
+  };
+  const LinkKey key_;
+  uint64_t posted_ = 0;
+  uint64_t taken_ = 0;
+  bool queued_ = false;
+  std::deque<Message> waiting_;  ///< of which not all stripes were handed out
+};
+
+/// A stripe or a credit on its way to a stream.
+struct OutboundFrame {
+  DataHeader header;
+  const OutboundLink* link = nullptr;  ///< whose memory follows; nullptr for a credit
+};
+
+class Outbound {
+ public:
+  /// kInvalid if the link is open already.
+  Result<OutboundLink*> Open(const LinkKey& key);
+  void Close(OutboundLink* link);
+
+  void Post(OutboundLink& link, SendPieces pieces);
+  /// The peer has released so many messages of a link. False if the link was never posted to that
+  /// far: then the frame belongs to no link that there could be.
+  bool Credit(const LinkKey& key, uint64_t released);
+  /// Tells the peer how many of its messages were released.
+  void Owe(const LinkKey& key, uint64_t released) { credits_[key] = released; }
+  /// Tells the peer that more connections would be of use.
+  void AskToWiden() { widen_ = true; }
+  [[nodiscard]] bool empty() const { return credits_.empty() && ready_.empty() && !widen_; }
+  /// Whether a link has posted what the peer has not released.
+  [[nodiscard]] bool waiting() const;
+  /// The peer needs no more credits.
+  void Forgive() {
+    credits_.clear();
+    widen_ = false;
+  }
+
+  /// The next frame: notices first, then a stripe of each link that has any, in turn. The memory
+  /// of its bytes is appended to `to`. `streams`: over how many a message may be scattered.
+  std::optional<OutboundFrame> Next(uint64_t epoch, int streams, std::vector<iovec>& to);
+
+ private:
+  std::map<LinkKey, std::unique_ptr<OutboundLink>> links_;
+  std::deque<OutboundLink*> ready_;  ///< with messages that wait
+  std::map<LinkKey, uint64_t> credits_;
+  bool widen_ = false;
+};
+
+}  // namespace horoacc

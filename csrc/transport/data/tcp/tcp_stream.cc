@@ -1,0 +1,245 @@
+#include "transport/data/tcp/tcp_stream.h"
+
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <span>
+#include <string>
+#include <utility>
+
+namespace horoacc {
+namespace {
+
+constexpr uint64_t kBatchBytes = 256 << 10;
+constexpr size_t kBatchPieces = 512;
+constexpr size_t kMostPieces = 1024;  ///< that Linux takes in a call
+constexpr int kReadsAtOnce = 16;
+constexpr size_t kTargets = 64;
+
+bool WouldBlock() { return errno == EAGAIN || errno == EWOULDBLOCK; }
+
+}  // namespace
+
+bool TcpStream::Fill(Outbound& outbound, int streams) {
+  batch_.clear();
+  lenders_.clear();
+  next_ = 0;
+  uint64_t bytes = 0;
+  for (size_t count = 0; count < kBatch && bytes < kBatchBytes && batch_.size() < kBatchPieces;
+       ++count) {
+    batch_.push_back({&headers_[count], sizeof(DataHeader)});
+    const size_t first = batch_.size();
+    const auto frame = outbound.Next(epoch_, streams, batch_);
+    if (!frame) {
+      batch_.pop_back();
+      break;
+    }
+    DataHeader& header = headers_[count];
+    header = frame->header;
+    if (checksums_) {
+      header.flags |= DataHeader::kChecked;
+      header.payload_check = ChecksumOf(std::span(batch_).subspan(first));
+    }
+    header.check = header.Checksum();
+    if (frame->link != nullptr) lenders_.push_back(frame->link);
+    bytes += sizeof(DataHeader) + frame->header.length;
+  }
+  return !batch_.empty();
+}
+
+void TcpStream::Queue(const DataHeader& header, std::string_view text) {
+  text = text.substr(0, kLongestText);
+  headers_[0] = header;
+  headers_[0].epoch = epoch_;
+  headers_[0].length = static_cast<uint32_t>(text.size());
+  const auto bytes = std::as_bytes(std::span(text));
+  own_.assign(bytes.begin(), bytes.end());
+  headers_[0].flags |= DataHeader::kChecked;
+  headers_[0].payload_check = Crc32c(bytes);
+  headers_[0].check = headers_[0].Checksum();
+  batch_.assign({{headers_.data(), sizeof(DataHeader)}, {own_.data(), own_.size()}});
+  lenders_.clear();
+  next_ = 0;
+}
+
+Result<bool> TcpStream::Flush() {
+  while (sending()) {
+    msghdr message = {};
+    message.msg_iov = batch_.data() + next_;
+    message.msg_iovlen = std::min(batch_.size() - next_, kMostPieces);
+    const ssize_t sent = ::sendmsg(fd_.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+    ++traffic_.send_calls;
+    Count(counters_.send_calls);
+    if (sent < 0 && errno == EINTR) continue;
+    if (sent < 0 && WouldBlock()) return false;
+    if (sent < 0) return SystemError("sendmsg");
+    traffic_.bytes_sent += static_cast<uint64_t>(sent);
+    for (auto rest = static_cast<size_t>(sent); next_ < batch_.size();) {
+      iovec& piece = batch_[next_];
+      const size_t part = std::min(rest, piece.iov_len);
+      piece.iov_base = static_cast<std::byte*>(piece.iov_base) + part;
+      piece.iov_len -= part;
+      rest -= part;
+      if (piece.iov_len > 0) break;
+      ++next_;
+    }
+  }
+  lenders_.clear();
+  return true;
+}
+
+void TcpStream::Detach(const OutboundLink* link) {
+  if (!sending() || !Reads(link)) return;
+  std::vector<std::byte> rest;
+  for (size_t index = next_; index < batch_.size(); ++index) {
+    const auto* bytes = static_cast<const std::byte*>(batch_[index].iov_base);
+    rest.insert(rest.end(), bytes, bytes + batch_[index].iov_len);
+  }
+  own_ = std::move(rest);
+  batch_.assign({{own_.data(), own_.size()}});
+  lenders_.clear();
+  next_ = 0;
+}
+
+/// Takes a header from the staging area, and what belongs to a notice; false if it is not all
+/// there.
+Result<bool> TcpStream::ConsumeHeader(FrameReceiver& receiver) {
+  DataHeader header;
+  if (end_ - begin_ < sizeof(header)) return false;
+  std::memcpy(&header, staging_.data() + begin_, sizeof(header));
+  if (header.magic != DataHeader::kMagic) {
+    return MakeError(ErrorKind::kSystem, "a frame has a broken header");
+  }
+  if (header.check != header.Checksum()) {
+    return MakeError(ErrorKind::kSystem, "the header of a frame was damaged on its way");
+  }
+  if (header.epoch != epoch_) {
+    return MakeError(ErrorKind::kMismatch, "a frame belongs to epoch " +
+                                               std::to_string(header.epoch) + ", this one is " +
+                                               std::to_string(epoch_));
+  }
+  if (header.kind == DataKind::kStripe) {
+    begin_ += sizeof(header);
+    HA_ASSIGN(message_, receiver.OnStripe(header));
+    stripe_ = header;
+    at_ = header.offset;
+    left_ = header.length;
+    HA_TRY(Took(0));
+    return true;
+  }
+  if (header.length > kLongestText) {
+    return MakeError(ErrorKind::kMismatch, "a frame has a broken length");
+  }
+  if (end_ - begin_ < sizeof(header) + header.length) return false;
+  const auto* text = reinterpret_cast<const char*>(staging_.data()) + begin_ + sizeof(header);
+  begin_ += sizeof(header) + header.length;
+  const bool checked = (header.flags & DataHeader::kChecked) != 0;
+  if (checked && header.payload_check != Crc32c(std::as_bytes(std::span(text, header.length)))) {
+    return MakeError(ErrorKind::kSystem, "a notice was damaged on its way");
+  }
+  HA_TRY(receiver.OnNotice(header, {text, header.length}));
+  return true;
+}
+
+/// Bytes of the stripe that have come to where they belong. With a checksum they count when the
+/// whole stripe is known to be right: nobody must see a message with damaged bytes.
+Status TcpStream::Took(uint64_t bytes) {
+  at_ += bytes;
+  left_ -= bytes;
+  if ((stripe_.flags & DataHeader::kChecked) == 0) {
+    message_->Received(bytes);
+    return {};
+  }
+  if (left_ > 0 || message_->dropped()) return {};
+  targets_.clear();
+  message_->AppendTarget(stripe_.offset, stripe_.length, SIZE_MAX, targets_);
+  if (ChecksumOf(targets_) != stripe_.payload_check) {
+    return MakeError(ErrorKind::kSystem, std::to_string(stripe_.length) +
+                                             " bytes of a message were damaged on their way");
+  }
+  message_->Received(stripe_.length);
+  return {};
+}
+
+/// Works off the staging area, as far as whole headers are there.
+Status TcpStream::Consume(FrameReceiver& receiver) {
+  while (true) {
+    if (left_ > 0) {
+      const uint64_t part = std::min<uint64_t>(left_, end_ - begin_);
+      if (part == 0) {
+        begin_ = end_ = 0;
+        return {};
+      }
+      if (!message_->dropped()) {
+        targets_.clear();
+        message_->AppendTarget(at_, part, SIZE_MAX, targets_);
+        const std::byte* from = staging_.data() + begin_;
+        for (const iovec& piece : targets_) {
+          std::memcpy(piece.iov_base, from, piece.iov_len);
+          from += piece.iov_len;
+        }
+      }
+      begin_ += part;
+      HA_TRY(Took(part));
+      continue;
+    }
+    message_.reset();
+    HA_ASSIGN(const bool whole, ConsumeHeader(receiver));
+    if (whole) continue;
+    std::memmove(staging_.data(), staging_.data() + begin_, end_ - begin_);
+    end_ -= begin_;
+    begin_ = 0;
+    return {};
+  }
+}
+
+/// One system call; `direct` says how much could have gone past the staging area.
+Result<ssize_t> TcpStream::Receive(uint64_t& direct) {
+  direct = 0;
+  targets_.clear();
+  ssize_t got = 0;
+  do {
+    ++traffic_.receive_calls;
+    Count(counters_.receive_calls);
+    if (left_ > 0 && message_->dropped()) {
+      direct = asked_ = left_;
+      got = ::recv(fd_.get(), nullptr, left_, MSG_DONTWAIT | MSG_TRUNC);  // to nowhere
+      continue;
+    }
+    targets_.clear();
+    direct = left_ > 0 ? message_->AppendTarget(at_, left_, kTargets, targets_) : 0;
+    asked_ = direct;
+    if (direct == left_) {
+      targets_.push_back({staging_.data() + end_, staging_.size() - end_});
+      asked_ += staging_.size() - end_;
+    }
+    msghdr message = {};
+    message.msg_iov = targets_.data();
+    message.msg_iovlen = targets_.size();
+    got = ::recvmsg(fd_.get(), &message, MSG_DONTWAIT);
+  } while (got < 0 && errno == EINTR);
+  if (got < 0 && !WouldBlock()) return SystemError("recvmsg");
+  return got;
+}
+
+Result<bool> TcpStream::Read(FrameReceiver& receiver) {
+  for (int count = 0; count < kReadsAtOnce; ++count) {
+    if (left_ == 0) HA_TRY(Consume(receiver));
+    uint64_t direct = 0;
+    HA_ASSIGN(const ssize_t got, Receive(direct));
+    if (got < 0) return true;
+    if (got == 0) return false;
+    moved_ = true;
+    traffic_.bytes_received += static_cast<uint64_t>(got);
+    const uint64_t placed = std::min<uint64_t>(static_cast<uint64_t>(got), direct);
+    if (placed > 0) HA_TRY(Took(placed));
+    end_ += static_cast<size_t>(got) - placed;
+    HA_TRY(Consume(receiver));
+    if (static_cast<uint64_t>(got) < asked_) return true;  // there was no more
+  }
+  return true;
+}
+
+}  // namespace horoacc

@@ -1,0 +1,112 @@
+#pragma once
+// One connection of data links: frames out of the links' memory, frames into it.
+#include <sys/uio.h>
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "base/result.h"
+#include "transport/data/data_frame.h"
+#include "transport/data/tcp/tcp_inbound.h"
+#include "transport/data/tcp/tcp_outbound.h"
+#include "transport/net/fd.h"
+#include "transport/net/socket_counters.h"
+
+namespace horoacc {
+
+/// What went over the connections to one peer, frames' headers included.
+struct TcpTraffic {
+  uint64_t bytes_sent = 0;
+  uint64_t bytes_received = 0;
+  uint64_t send_calls = 0;     ///< system calls that sent something or tried to
+  uint64_t receive_calls = 0;  ///< the same for receiving
+};
+
+/// Who the frames of a stream are for.
+class FrameReceiver {
+ public:
+  virtual ~FrameReceiver() = default;
+  virtual Result<std::shared_ptr<InboundMessage>> OnStripe(const DataHeader& stripe) = 0;
+  virtual Status OnNotice(const DataHeader& header, std::string_view text) = 0;
+};
+
+class TcpStream {
+ public:
+  static constexpr size_t kLongestText = 2048;
+
+  /// With `checksums` what it sends carries checksums of the payload; what it receives says itself
+  /// whether it does.
+  TcpStream(Fd fd, uint64_t epoch, bool checksums, TcpTraffic& traffic, SocketCounters& counters)
+      : fd_(std::move(fd)),
+        epoch_(epoch),
+        checksums_(checksums),
+        traffic_(traffic),
+        counters_(counters) {}
+  TcpStream(const TcpStream&) = delete;
+  TcpStream& operator=(const TcpStream&) = delete;
+
+  [[nodiscard]] const Fd& fd() const { return fd_; }
+
+  /// Whether a batch of frames waits for the socket to take more.
+  [[nodiscard]] bool sending() const { return next_ < batch_.size(); }
+  /// Takes the next frames over; false if there are none. Only if not sending().
+  bool Fill(Outbound& outbound, int streams);
+  /// Queues one frame without a link's memory. Only if not sending().
+  void Queue(const DataHeader& header, std::string_view text);
+  /// Sends what the socket takes; true once the batch is gone.
+  Result<bool> Flush();
+  /// Whether a begun frame needs memory of the link.
+  [[nodiscard]] bool Reads(const OutboundLink* link) const {
+    return std::ranges::find(lenders_, link) != lenders_.end();
+  }
+  /// The link's memory may go: what a begun frame still needs of it is copied.
+  void Detach(const OutboundLink* link);
+
+  /// Reads what is there, up to a bound. False once the peer has closed its end.
+  Result<bool> Read(FrameReceiver& receiver);
+  /// Whether Read has received anything since this was asked last.
+  [[nodiscard]] bool TakeMoved() { return std::exchange(moved_, false); }
+  /// Whether a frame has begun and not ended.
+  [[nodiscard]] bool partial() const { return left_ > 0 || begin_ < end_; }
+
+ private:
+  static constexpr size_t kBatch = 16;
+
+  Status Consume(FrameReceiver& receiver);
+  Result<bool> ConsumeHeader(FrameReceiver& receiver);
+  Result<ssize_t> Receive(uint64_t& direct);
+  Status Took(uint64_t bytes);
+
+  Fd fd_;
+  const uint64_t epoch_;
+  const bool checksums_;
+  TcpTraffic& traffic_;
+  SocketCounters& counters_;
+
+  // Out.
+  std::array<DataHeader, kBatch> headers_;
+  std::vector<iovec> batch_;
+  size_t next_ = 0;                           ///< first entry of the batch that is not all sent
+  std::vector<const OutboundLink*> lenders_;  ///< whose memory the batch reads
+  std::vector<std::byte> own_;                ///< what was copied from them
+
+  // In. Headers and the ends of stripes pass through `staging_`; the bulk of a stripe does not.
+  std::array<std::byte, 4096> staging_;
+  size_t begin_ = 0;
+  size_t end_ = 0;
+  std::shared_ptr<InboundMessage> message_;
+  DataHeader stripe_;  ///< which is being received
+  uint64_t at_ = 0;    ///< where in the message the next byte goes
+  uint64_t left_ = 0;  ///< bytes of the stripe that are missing
+  std::vector<iovec> targets_;
+  uint64_t asked_ = 0;  ///< bytes that the last call had room for
+  bool moved_ = false;
+};
+
+}  // namespace horoacc

@@ -1,0 +1,52 @@
+#pragma once
+// Which of a host's network interfaces carries the data links.
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "transport/net/socket.h"
+
+namespace horoacc {
+
+/// An address of an interface that is up, with an IPv4 or IPv6 address of global or private use.
+struct Interface {
+  std::string name;
+  std::string address;   ///< without port; IPv6 in brackets
+  std::string network;   ///< the address cut to its prefix: equal for neighbours
+  int64_t megabits = 0;  ///< what the driver says; 0: it says nothing
+  bool loopback = false;
+  friend bool operator==(const Interface&, const Interface&) = default;
+};
+
+/// This host's, in the kernel's order.
+Result<std::vector<Interface>> ListInterfaces();
+
+/// How this host would reach an address: "over eth0 (10.0.0.2)", for errors. Sends nothing.
+[[nodiscard]] std::string WayTo(const SocketAddress& peer);
+
+/// Equal for processes that see the same interfaces, and for no others: the host's name, then '#',
+/// the running kernel and the network namespace. (Names alone may be equal on different machines.)
+[[nodiscard]] std::string NetworkIdentity();
+
+/// What one rank tells the others.
+struct InterfaceOffer {
+  std::string host;  ///< NetworkIdentity
+  int local_rank = 0;
+  std::vector<Interface> interfaces;
+};
+
+[[nodiscard]] std::string PackOffer(const InterfaceOffer& offer);
+Result<InterfaceOffer> UnpackOffer(const std::string& text);
+
+/// The interface of each rank, chosen alike by all from what all have offered.
+///
+/// `wanted` are names, separated by commas; ranks of a host use those of their host in turn, by
+/// local rank. Without names: loopback if there is one host, else of the interfaces whose network
+/// reaches most hosts the fastest, the first of equals. An address that several hosts have (a
+/// container bridge's) is nobody's way out. kConfig names a host without a usable interface.
+Result<std::vector<Interface>> ChooseInterfaces(std::span<const InterfaceOffer> offers,
+                                                const std::string& wanted);
+
+}  // namespace horoacc

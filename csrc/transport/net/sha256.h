@@ -1,0 +1,35 @@
+#pragma once
+// SHA-256 (FIPS 180-4) and HMAC (RFC 2104), for proving the job's secret.
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
+namespace horoacc {
+
+using Digest = std::array<uint8_t, 32>;
+
+/// Takes a text in pieces.
+class Sha256 {
+ public:
+  Sha256();
+  void Update(std::string_view bytes);
+  /// The digest of everything so far; the object is spent afterwards.
+  [[nodiscard]] Digest Finish();
+
+ private:
+  void Compress(const uint8_t* block);
+
+  std::array<uint32_t, 8> state_;
+  std::array<uint8_t, 64> block_{};
+  size_t filled_ = 0;
+  uint64_t length_ = 0;
+};
+
+[[nodiscard]] Digest HmacSha256(std::string_view key, std::string_view text);
+
+/// Takes the same time wherever the two differ, so that a unauthenticated peer cannot guess byte by
+/// byte.
+[[nodiscard]] bool SameDigest(const Digest& a, const Digest& b);
+
+}  // namespace horoacc

@@ -1,0 +1,78 @@
+// Explicit-state model checks of the modes in which hosts and streams of several ranks meet: the
+// leader's counts and events, the words that streams wait for, and the turns of process sets.
+// Careless variants of each are caught, so the models can see what they look for.
+#include "model/leader_model.h"
+#include "model/stream_model.h"
+#include "model/ticket_model.h"
+#include "support/check.h"
+
+using namespace horoacc::model;
+
+namespace {
+
+template <typename Model>
+void Holds(const Model& model) {
+  const Report report = Explore(model);
+  std::printf("  %llu states\n", static_cast<unsigned long long>(report.states));
+  CHECK_EQ(report.wrong, "");
+}
+
+template <typename Model>
+void IsCaught(const Model& model, const char* how) {
+  CHECK_EQ(Explore(model).wrong, how);
+}
+
+constexpr char kStuck[] = "somebody waits for ever";
+constexpr char kReducesTooMuch[] = "reduces what is not packed";
+constexpr char kUnpacksTooMuch[] = "unpacks what is not reduced";
+
+}  // namespace
+
+TEST(words_of_streams) {
+  for (const bool dies : {false, true}) {
+    Holds(StreamModel<2>(3, dies, StreamFault::kNone));
+    Holds(StreamModel<3>(1, dies, StreamFault::kNone));
+  }
+  Holds(StreamModel<3>(2, false, StreamFault::kNone));
+}
+
+TEST(careless_words_of_streams_are_caught) {
+  IsCaught(StreamModel<2>(2, false, StreamFault::kReducesEarly), kReducesTooMuch);
+  IsCaught(StreamModel<3>(1, false, StreamFault::kReducesEarly), kReducesTooMuch);
+  IsCaught(StreamModel<2>(2, false, StreamFault::kUnpacksEarly), kUnpacksTooMuch);
+  IsCaught(StreamModel<2>(2, false, StreamFault::kTellsTooEarly), kUnpacksTooMuch);
+  IsCaught(StreamModel<2>(1, false, StreamFault::kWaitsFirst), kStuck);
+  IsCaught(StreamModel<2>(2, true, StreamFault::kDeafToAbort), kStuck);
+  IsCaught(StreamModel<3>(1, true, StreamFault::kDeafToAbort), kStuck);
+}
+
+TEST(counts_and_events_of_a_leader) {
+  for (const bool dies : {false, true}) {
+    Holds(LeaderModel<2>(3, dies, LeaderFault::kNone));
+    Holds(LeaderModel<3>(3, dies, LeaderFault::kNone));
+  }
+}
+
+TEST(careless_leaders_are_caught) {
+  IsCaught(LeaderModel<2>(2, false, LeaderFault::kAsksEarly), kReducesTooMuch);
+  IsCaught(LeaderModel<3>(2, false, LeaderFault::kOneOfThem), kReducesTooMuch);
+  IsCaught(LeaderModel<2>(2, false, LeaderFault::kTellsEarly), kUnpacksTooMuch);
+  IsCaught(LeaderModel<2>(2, false, LeaderFault::kGoesOnEarly), kUnpacksTooMuch);
+  IsCaught(LeaderModel<3>(2, true, LeaderFault::kWaitsForDead), kStuck);
+}
+
+TEST(turns_of_sets_that_share_a_hardware_queue) {
+  Holds(TicketModel<BothSets>(1, TicketFault::kNone));
+  Holds(TicketModel<BothSets>(3, TicketFault::kNone));
+  Holds(TicketModel<ThreeInARing>(1, TicketFault::kNone));
+  Holds(TicketModel<ThreeInARing>(2, TicketFault::kNone));
+}
+
+TEST(careless_turns_are_caught) {
+  IsCaught(TicketModel<BothSets>(1, TicketFault::kNoTurns), kStuck);
+  IsCaught(TicketModel<ThreeInARing>(1, TicketFault::kNoTurns), kStuck);
+  IsCaught(TicketModel<BothSets>(2, TicketFault::kHalfATurn), kStuck);
+  IsCaught(TicketModel<BothSets>(2, TicketFault::kLostTicket), kStuck);
+  IsCaught(TicketModel<BothSets>(1, TicketFault::kSplitTickets), kStuck);
+  IsCaught(TicketModel<ThreeInARing>(1, TicketFault::kSplitTickets), kStuck);
+}

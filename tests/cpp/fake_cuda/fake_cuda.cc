@@ -1,0 +1,79 @@
+// The fake GPU, for scripts: see fake_cuda.h.
+#include "fake_cuda/fake_cuda.h"
+
+#include "fake_cuda/fake_world.h"
+
+using namespace horoacc::testing;
+
+extern "C" {
+
+void* fake_cuda_allocate(int device, size_t bytes) {
+  return TheWorld().memory[device].Allocate(bytes);
+}
+
+void fake_cuda_free(void* memory) {
+  const int device = fake_cuda_device_of(memory);
+  if (device >= 0) TheWorld().memory[device].Free(memory);
+}
+
+void* fake_cuda_real(const void* memory) {
+  const FakeMemory* const of = MemoryOf(memory);
+  return of != nullptr ? of->Real(of->OffsetOf(memory)) : const_cast<void*>(memory);
+}
+
+int fake_cuda_device_of(const void* memory) {
+  const FakeMemory* const of = MemoryOf(memory);
+  return of != nullptr ? of->device() : -1;
+}
+
+void* fake_cuda_stream(int) {
+  return On("FAKE_CUDA_ONE_QUEUE") ? &TheWorld().first : new FakeStream;
+}
+
+void fake_cuda_launch(void* stream, void (*body)(void*), void* argument) {
+  StreamOf(stream).Put([=] { body(argument); });
+}
+
+void fake_cuda_synchronize(void* stream) { StreamOf(stream).Drain(); }
+
+void* fake_cuda_event() { return new FakeEvent; }
+
+void fake_cuda_event_free(void*) {}
+
+void fake_cuda_record(void* event, void* stream) {
+  auto* const recorded = static_cast<FakeEvent*>(event);
+  const uint64_t number = ++recorded->recorded;
+  StreamOf(stream).Put([=] { recorded->done.store(number); });
+}
+
+void fake_cuda_wait(void* stream, void* event) {
+  const auto* const awaited = static_cast<const FakeEvent*>(event);
+  StreamOf(stream).PutWait(
+      [awaited, number = awaited->recorded.load()] { return awaited->Has(number); },
+      TheWorld().waits);
+}
+
+int fake_cuda_is_done(void* event) {
+  const auto* const asked = static_cast<const FakeEvent*>(event);
+  return asked->Has(asked->recorded) ? 1 : 0;
+}
+
+void fake_cuda_capture(void* stream, int on) { StreamOf(stream).captured = on != 0; }
+
+void fake_cuda_break(int on) { TheWorld().broken = on != 0; }
+
+size_t fake_cuda_unpinned_bytes() { return TheWorld().unpinned_bytes; }
+
+int fake_cuda_waits() { return TheWorld().waits; }
+
+int fake_cuda_most_copies() { return TheWorld().most_copies.exchange(0); }
+
+void fake_cuda_hold_fetches(int after) { TheWorld().fetches_left = after; }
+
+size_t fake_cuda_landed_bytes() { return TheWorld().landed_bytes; }
+
+int fake_cuda_current() { return CurrentDevice(); }
+
+void fake_cuda_count_wait(int more) { TheWorld().waits.fetch_add(more); }
+
+}  // extern "C"

@@ -1,0 +1,47 @@
+// The kernels of the fake GPU: those of GPUs, thread after thread.
+#include "fake_cuda/fake_kernels.h"
+
+#include "execute/cuda/kernels/kernel_choice.h"
+
+namespace horoacc::testing {
+namespace {
+
+using namespace horoacc::cuda;
+
+constexpr uint32_t kThreads = 32;
+
+struct Reducing {
+  const ReducePlan& plan;
+
+  template <typename E, typename Op, uint32_t P>
+  void Take() const {
+    for (uint32_t thread = 0; thread < kThreads; ++thread)
+      ReduceOnGrid<E, Op, P>(plan.args, {0, 1, thread, kThreads});
+  }
+};
+
+struct Packing {
+  const PackPlan& plan;
+
+  template <typename C>
+  void Take() const {
+    PackArgs args = plan.args;
+    args.items = plan.items.data();
+    for (uint32_t thread = 0; thread < kThreads; ++thread) {
+      const uint32_t bad = PackOnGrid<C>(args, {0, 1, thread, kThreads});
+      if (args.nonfinite != nullptr) *args.nonfinite += bad;
+    }
+  }
+};
+
+}  // namespace
+
+void RunReduce(const cuda::ReducePlan& plan) {
+  ChooseReduce(plan.type, plan.op, plan.args.sources, plan.scaled, Reducing{plan});
+}
+
+void RunPack(const cuda::PackPlan& plan) {
+  ChoosePack(plan.from, plan.to, plan.as_bytes, Packing{plan});
+}
+
+}  // namespace horoacc::testing

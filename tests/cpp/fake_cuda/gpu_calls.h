@@ -1,0 +1,70 @@
+#pragma once
+// Calls of tensors on the fake GPU, for tests of the whole engine: ranks are threads, which share
+// it.
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "fake_cuda/fake_cuda.h"
+#include "support/ranks.h"
+
+namespace horoacc::testing {
+
+inline Pairs With(const char* control, const char* mode) {
+  return {{"control", control}, {"cuda_plugin", FAKE_CUDA}, {"gpu_mode", mode}};
+}
+
+/// Numbers on the GPU. Everything that is done with them is put on a stream.
+class Numbers {
+ public:
+  explicit Numbers(size_t count, int device = 0)
+      : data_(static_cast<int32_t*>(fake_cuda_allocate(device, count * 4))), count_(count) {}
+  ~Numbers() { fake_cuda_free(data_); }
+  Numbers(const Numbers&) = delete;
+  Numbers& operator=(const Numbers&) = delete;
+
+  [[nodiscard]] int32_t* data() const { return data_; }
+  [[nodiscard]] Dims shape() const { return {static_cast<int64_t>(count_)}; }
+
+  void Fill(void* stream, std::function<int32_t(size_t)> value) const {
+    FakeCudaLaunch(stream, [data = Real(), count = count_, value = std::move(value)] {
+      for (size_t i = 0; i < count; ++i) data[i] = value(i);
+    });
+  }
+  /// Looks when the stream comes to it, and then waits for that.
+  void Expect(void* stream, const std::function<int32_t(size_t)>& value) const {
+    FakeCudaLaunch(stream, [data = Real(), count = count_, value] {
+      for (size_t i = 0; i < count; ++i) CHECK_EQ(data[i], value(i));
+    });
+    fake_cuda_synchronize(stream);
+  }
+
+ private:
+  [[nodiscard]] int32_t* Real() const { return static_cast<int32_t*>(fake_cuda_real(data_)); }
+
+  int32_t* const data_;
+  const size_t count_;
+};
+
+inline Submission OnGpu(Collective collective, const std::string& name, const Numbers& input,
+                        const Numbers* output, void* stream, int root = 0, int device = 0) {
+  Submission submission = Make(collective, name, DType::kInt32, input.shape(), input.data(),
+                               output ? output->data() : nullptr);
+  submission.request.root = root;
+  submission.device = {device, stream};
+  return submission;
+}
+
+/// Waits for the call, not for its results: those come on the stream.
+inline void Finish(Engine& engine, const Result<uint64_t>& handle, void* stream) {
+  CHECK(handle.ok());
+  CHECK(engine.Wait(handle.value(), NowNs() + 60 * kSecond).ok());
+  CHECK(engine.JoinStream(handle.value(), stream).ok());
+  engine.Release(handle.value());
+}
+
+inline int32_t Value(int rank, size_t i) {
+  return static_cast<int32_t>((rank + 1) * (i % 1000 + 1));
+}
+
+}  // namespace horoacc::testing

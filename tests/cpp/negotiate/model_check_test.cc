@@ -1,0 +1,132 @@
+// Explicit-state model checks of what ranks do through shared memory: all interleavings of the link
+// protocol with its doorbells, of window rings, and of the control segment with last arrivers and
+// with slices; and of what they tell each other over the tree between hosts. At 2 and 3 ranks.
+// Careless variants of each are caught, so the models can see what they look for.
+#include "model/link_model.h"
+#include "model/segment_model.h"
+#include "model/tree_model.h"
+#include "model/window_model.h"
+#include "support/check.h"
+
+using namespace horoacc::model;
+
+namespace {
+
+template <typename Model>
+void Holds(const Model& model) {
+  const Report report = Explore(model);
+  std::printf("  %llu states\n", static_cast<unsigned long long>(report.states));
+  CHECK_EQ(report.wrong, "");
+}
+
+template <typename Model>
+void IsCaught(const Model& model, const char* how) {
+  CHECK_EQ(Explore(model).wrong, how);
+}
+
+template <uint32_t kRanks>
+void CheckSegment(bool last_arriver, uint8_t tensors, uint8_t generations) {
+  const SegmentShape shape{last_arriver, tensors, generations};
+  Holds(SegmentModel<kRanks>(shape, SegmentFault::kNone));
+}
+
+}  // namespace
+
+TEST(a_link_with_sleeping_ends) {
+  for (const uint8_t depth : {1, 2}) {
+    for (const Sleep sleep : {Sleep::kFutex, Sleep::kPoll}) {
+      Holds(LinkModel(depth, 4, sleep, LinkFault::kNone));
+    }
+  }
+}
+
+TEST(careless_links_are_caught) {
+  for (const uint8_t depth : {1, 2}) {
+    const auto variant = [&](LinkFault fault) { return LinkModel(depth, 4, Sleep::kPoll, fault); };
+    IsCaught(variant(LinkFault::kMissingCredit), "reads another message");
+    IsCaught(variant(LinkFault::kEarlyPost), "reads another message");
+    IsCaught(variant(LinkFault::kEarlyRelease), "reads another message");
+    IsCaught(variant(LinkFault::kDeafSleep), "somebody waits for ever");
+    IsCaught(variant(LinkFault::kLateAnnounce), "somebody waits for ever");
+    IsCaught(variant(LinkFault::kBufferedStore), "somebody waits for ever");
+  }
+  for (const LinkFault fault :
+       {LinkFault::kDeafSleep, LinkFault::kSleepOnCount, LinkFault::kBufferedStore}) {
+    IsCaught(LinkModel(1, 4, Sleep::kFutex, fault), "somebody waits for ever");
+  }
+}
+
+TEST(window_rings) {
+  for (const uint8_t depth : {1, 2}) {
+    Holds(WindowModel<2>(depth, 4, WindowFault::kNone));
+    Holds(WindowModel<3>(depth, 3, WindowFault::kNone));
+  }
+}
+
+TEST(careless_window_rings_are_caught) {
+  for (const WindowFault fault :
+       {WindowFault::kMissingCredit, WindowFault::kOwnCreditOnly, WindowFault::kEarlyExpose,
+        WindowFault::kEarlyConsume, WindowFault::kOneExposed}) {
+    for (const uint8_t depth : {1, 2}) {
+      IsCaught(WindowModel<2>(depth, 4, fault), "reads another window");
+      IsCaught(WindowModel<3>(depth, 3, fault), "reads another window");
+    }
+  }
+}
+
+TEST(last_arrivers_on_the_board) {
+  CheckSegment<2>(true, 1, 4);
+  CheckSegment<2>(true, 2, 3);
+  CheckSegment<3>(true, 1, 3);
+  CheckSegment<3>(true, 2, 1);
+}
+
+TEST(slices_on_the_board) {
+  CheckSegment<2>(false, 1, 4);
+  CheckSegment<2>(false, 2, 3);
+  CheckSegment<3>(false, 1, 3);
+  CheckSegment<3>(false, 2, 1);
+}
+
+TEST(careless_boards_are_caught) {
+  const SegmentShape alone{true, 1, 3};
+  const SegmentShape two{true, 2, 2};
+  const SegmentShape sliced{false, 2, 2};
+  const auto caught = [](SegmentShape shape, SegmentFault fault, const char* how) {
+    IsCaught(SegmentModel<2>(shape, fault), how);
+  };
+  caught(alone, SegmentFault::kOneRow, "reads a row of another generation");
+  caught(alone, SegmentFault::kEarlyArrival, "reads a row of another generation");
+  caught(alone, SegmentFault::kPlainCount, "somebody waits for ever");
+  caught(alone, SegmentFault::kEarlyEnd, "takes a decision that is not the next one");
+  caught(alone, SegmentFault::kLateSum, "completes without the whole result");
+  caught(two, SegmentFault::kNoLock, "two ranks decide at once");
+  caught(two, SegmentFault::kFullLog, "takes a decision that is not the next one");
+  caught(two, SegmentFault::kForgottenBacklog, "somebody waits for ever");
+  caught(sliced, SegmentFault::kEarlyFinish, "reduces the input of another generation");
+}
+
+TEST(news_and_decisions_between_hosts) {
+  for (const bool waits : {false, true}) {
+    Holds(TreeModel<2>({{0, 0}, 2, 2, waits}, TreeFault::kNone));
+    for (const uint8_t parent : {0, 1}) {  // of the last rank: a host of its own, or one of two
+      Holds(TreeModel<3>({{0, 0, parent}, 2, 0, waits}, TreeFault::kNone));
+      Holds(TreeModel<3>({{0, 0, parent}, 1, 1, waits}, TreeFault::kNone));
+    }
+  }
+  Holds(TreeModel<3>({{0, 0, 1}, 2, 1, true}, TreeFault::kNone));
+}
+
+TEST(careless_trees_are_caught) {
+  const auto caught = [](TreeModel<3>::Shape shape, TreeFault fault, const char* how) {
+    IsCaught(TreeModel<3>(shape, fault), how);
+  };
+  const TreeModel<3>::Shape once{{0, 0, 1}, 1, 1, false};
+  const TreeModel<3>::Shape twice{{0, 0, 1}, 2, 0, true};
+  caught(once, TreeFault::kLateNews, "runs what was not submitted");
+  caught(once, TreeFault::kLateNewsBelow, "a call is told of twice");
+  caught(once, TreeFault::kKeptNews, "a call is told of twice");
+  caught(once, TreeFault::kEarlyDecision, "runs what was not submitted");
+  caught(twice, TreeFault::kNobodySplits, "somebody waits for ever");
+  caught(twice, TreeFault::kOneSplit, "somebody waits for ever");
+}

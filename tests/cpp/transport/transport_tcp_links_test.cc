@@ -1,0 +1,343 @@
+// Control links over TCP: order, sizes, tiny buffers, unauthenticated peers, death of a peer.
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <atomic>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/clock.h"
+#include "support/check.h"
+#include "support/forked_ranks.h"
+#include "transport/bootstrap/inproc.h"
+#include "transport/bootstrap/tcp_rendezvous.h"
+#include "transport/control/tcp_links.h"
+#include "transport/memory/segment.h"
+#include "transport/net/frames.h"
+
+using namespace horoacc;
+
+namespace {
+
+TcpLinksOptions Options() {
+  TcpLinksOptions options;
+  options.rendezvous = "127.0.0.1:1";  // only says which interface
+  options.secret = "the job's secret";
+  options.epoch = 3;
+  options.deadline_ns = NowNs() + 60 * kSecond;
+  return options;
+}
+
+/// Links of all ranks, connected in a thread each.
+std::vector<std::unique_ptr<ControlLinks>> Connect(int size, const TcpLinksOptions& options) {
+  const auto hub = std::move(InprocHub::Create(size, 4096, 4096)).value();
+  std::vector<std::unique_ptr<ControlLinks>> links(size);
+  std::vector<std::jthread> threads;
+  for (int rank = 0; rank < size; ++rank) {
+    threads.emplace_back([&, rank] {
+      const auto bootstrap = hub->MakeBootstrap(rank);
+      auto connected = ConnectTcpLinks(*bootstrap, options);
+      CHECK(connected.ok());
+      if (connected.ok()) links[rank] = std::move(connected).value();
+    });
+  }
+  threads.clear();
+  return links;
+}
+
+std::vector<std::byte> Pattern(size_t length, int seed) {
+  std::vector<std::byte> bytes(length);
+  for (size_t at = 0; at < length; ++at) {
+    bytes[at] = static_cast<std::byte>(at * 31 + static_cast<size_t>(seed));
+  }
+  return bytes;
+}
+
+/// The next message or error within 30 s, sleeping on WaitFd.
+Result<std::optional<ControlMessage>> Await(ControlLinks& links) {
+  const int64_t deadline = NowNs() + 30 * kSecond;
+  while (NowNs() < deadline) {
+    auto message = links.Receive();
+    if (!message.ok() || message.value()) return message;
+    [[maybe_unused]] const Status ready = WaitReady(links.WaitFd(), POLLIN, deadline);
+  }
+  return MakeError(ErrorKind::kTimeout, "nothing came");
+}
+
+bool Readable(int fd) {
+  pollfd wait{fd, POLLIN, 0};
+  return ::poll(&wait, 1, 0) == 1;
+}
+
+}  // namespace
+
+TEST(MessagesOfAllSizesArriveInOrder) {
+  const auto links = Connect(2, Options());
+  const size_t sizes[] = {0, 1, 100, 4096, 65536, 1000000, 3, 5000000, 7};
+  std::jthread sender([&] {
+    for (const size_t size : sizes) {
+      CHECK(links[0]->Send(1, Pattern(size, static_cast<int>(size))).ok());
+    }
+    // What the network does not take at once needs further calls.
+    for (int64_t until = NowNs() + 60 * kSecond; NowNs() < until;) {
+      auto message = links[0]->Receive();
+      if (!message.ok() || message.value()) return;
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+  });
+  for (const size_t size : sizes) {
+    const auto message = Await(*links[1]);
+    CHECK(message.ok());
+    if (!message.ok()) return;
+    CHECK_EQ(message.value()->source, 0);
+    CHECK(message.value()->bytes == Pattern(size, static_cast<int>(size)));
+  }
+  CHECK(links[1]->Send(0, Pattern(1, 1)).ok());
+  sender.join();
+  CHECK_EQ(links[0]->messages_sent(), 9U);
+  CHECK_EQ(links[0]->bytes_sent(), 6069743U);
+  CHECK_EQ(std::string(links[0]->kind()), std::string("tcp"));
+}
+
+TEST(EveryRankTalksToEveryOtherThroughTinyBuffers) {
+  constexpr int kSize = 4;
+  constexpr int kRounds = 60;
+  TcpLinksOptions options = Options();
+  options.send_buffer = 4096;  // much less than a message
+  const auto links = Connect(kSize, options);
+  std::vector<int> received(kSize, 0);
+  std::atomic<int> complete = 0;
+  std::vector<std::jthread> threads;
+  for (int rank = 0; rank < kSize; ++rank) {
+    threads.emplace_back([&, rank] {
+      ControlLinks& mine = *links[rank];
+      std::vector<int> next(kSize, 0);
+      int sent = 0;
+      for (int64_t until = NowNs() + 90 * kSecond; NowNs() < until;) {
+        if (sent < kRounds) {
+          for (int peer = 0; peer < kSize; ++peer) {
+            if (peer == rank) continue;
+            if (!mine.Send(peer, Pattern(100 + sent * 2477 % 90000, rank * 1000 + sent)).ok())
+              return;
+          }
+          ++sent;
+        }
+        auto message = mine.Receive();
+        if (!message.ok()) return;  // a peer that is done has closed: all of its words are here
+        if (!message.value()) {
+          if (sent < kRounds) continue;
+          // Stays until all have everything: its own backlog only moves when it looks.
+          if (complete == kSize) return;
+          std::this_thread::sleep_for(std::chrono::milliseconds(1));
+          continue;
+        }
+        const ControlMessage& got = *message.value();
+        const int index = next[got.source]++;
+        CHECK(got.bytes == Pattern(100 + index * 2477 % 90000, got.source * 1000 + index));
+        if (++received[rank] == (kSize - 1) * kRounds) ++complete;
+      }
+    });
+  }
+  threads.clear();
+  for (int rank = 0; rank < kSize; ++rank) CHECK_EQ(received[rank], (kSize - 1) * kRounds);
+}
+
+TEST(WaitFdStaysReadableWhileMessagesAreLeft) {
+  const auto links = Connect(2, Options());
+  CHECK(!Readable(links[1]->WaitFd()));
+  for (int index = 0; index < 3; ++index) CHECK(links[0]->Send(1, Pattern(10, index)).ok());
+  // All three are read from the socket with the first one.
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  for (int index = 0; index < 3; ++index) {
+    CHECK(Readable(links[1]->WaitFd()));
+    CHECK(links[1]->Receive().value()->bytes == Pattern(10, index));
+  }
+  CHECK(!Readable(links[1]->WaitFd()));
+  CHECK(!links[1]->Receive().value().has_value());
+}
+
+TEST(ALostPeerIsNamedOnceAfterItsLastWords) {
+  auto links = Connect(3, Options());
+  CHECK(links[1]->Send(0, Pattern(100000, 1)).ok());
+  links[1].reset();
+  const auto last = Await(*links[0]);
+  CHECK(last.ok() && last.value()->bytes == Pattern(100000, 1));
+  const auto lost = Await(*links[0]);
+  CHECK(!lost.ok());
+  CHECK(lost.error().kind == ErrorKind::kPeerLost);
+  CHECK_EQ(lost.error().culprit, 1);
+  CHECK(!links[0]->Receive().value().has_value());
+  const uint64_t sent = links[0]->messages_sent();
+  CHECK(links[0]->Send(1, Pattern(1, 1)).ok());  // it has been said once
+  CHECK_EQ(links[0]->messages_sent(), sent);
+  CHECK(links[0]->Send(2, Pattern(5, 2)).ok());
+  CHECK(!Await(*links[2]).ok());  // rank 2 learns of rank 1 too
+  CHECK(Await(*links[2]).value()->bytes == Pattern(5, 2));
+  CHECK(!links[0]->Send(0, Pattern(1, 1)).ok());
+  CHECK(!links[0]->Send(9, Pattern(1, 1)).ok());
+}
+
+TEST(WhoSendsToALostPeerHearsItsLastWordsFirst) {
+  auto links = Connect(2, Options());
+  CHECK(links[1]->Send(0, Pattern(1000, 1)).ok());
+  links[1].reset();
+  // The first goes to a closed connection and is answered with a reset, which the others meet.
+  for (int index = 0; index < 20; ++index) {
+    CHECK(links[0]->Send(1, Pattern(100, index)).ok());
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  CHECK(Readable(links[0]->WaitFd()));
+  const auto last = Await(*links[0]);
+  CHECK(last.ok() && last.value()->bytes == Pattern(1000, 1));
+  const auto lost = Await(*links[0]);
+  CHECK(!lost.ok());
+  CHECK(lost.error().kind == ErrorKind::kPeerLost);
+  CHECK(!links[0]->Receive().value().has_value());
+  CHECK(!Readable(links[0]->WaitFd()));
+}
+
+TEST(AKilledProcessIsNoticedAndNamed) {
+  FreePort port;
+  const Segment control = std::move(Segment::Create("test", 4096)).value();
+  auto& seen = *reinterpret_cast<std::atomic<int>*>(control.data());
+  const auto codes = RunForked(3, [&](int rank) {
+    TcpOptions meet;
+    meet.rank = rank;
+    meet.size = 3;
+    meet.address = port.address;
+    meet.secret = "s";
+    meet.deadline_ns = NowNs() + 30 * kSecond;
+    if (rank == 0) meet.listen_fd = port.listener.get();
+    const auto bootstrap = ConnectTcp(meet);
+    if (!bootstrap.ok()) return 1;
+    TcpLinksOptions options = Options();
+    options.rendezvous = port.address;
+    const auto links = ConnectTcpLinks(*bootstrap.value(), options);
+    if (!links.ok()) return 2;
+    if (rank == 1) {
+      // Dies in the middle of a long message.
+      if (!links.value()->Send(0, Pattern(50 << 20, 1)).ok()) return 3;
+      ::kill(::getpid(), SIGKILL);
+    }
+    const auto lost = Await(*links.value());
+    if (lost.ok() || lost.error().kind != ErrorKind::kPeerLost) return 4;
+    // Stays until both have seen it: its own end would be news as well.
+    ++seen;
+    for (int64_t until = NowNs() + 30 * kSecond; seen < 2 && NowNs() < until;) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    return lost.error().culprit == 1 ? 0 : 5;
+  });
+  CHECK_EQ(codes[0], 0);
+  CHECK_EQ(codes[1], 1000 + SIGKILL);
+  CHECK_EQ(codes[2], 0);
+}
+
+TEST(OnlyTheWantedPeersAreConnected) {
+  // A star around rank 0, as a tree of hosts would ask for.
+  const auto hub = std::move(InprocHub::Create(3, 4096, 4096)).value();
+  std::vector<std::unique_ptr<ControlLinks>> links(3);
+  {
+    std::vector<std::jthread> threads;
+    for (int rank = 0; rank < 3; ++rank) {
+      threads.emplace_back([&, rank] {
+        TcpLinksOptions options = Options();
+        options.peers = rank == 0 ? std::vector<int>{1, 2} : std::vector<int>{0};
+        const auto bootstrap = hub->MakeBootstrap(rank);
+        auto connected = ConnectTcpLinks(*bootstrap, options);
+        CHECK(connected.ok());
+        if (connected.ok()) links[rank] = std::move(connected).value();
+      });
+    }
+  }
+  CHECK(links[0]->Send(2, Pattern(3, 1)).ok());
+  CHECK(Await(*links[2]).value()->bytes == Pattern(3, 1));
+  CHECK(!links[1]->Send(2, Pattern(3, 1)).ok());
+}
+
+TEST(AMissingPeerIsNamedAtTheDeadline) {
+  // Rank 1 gives an address where nobody answers.
+  const auto hub = std::move(InprocHub::Create(2, 4096, 4096)).value();
+  FreePort port;
+  port.listener = Fd();
+  std::jthread absent([&] {
+    const auto bootstrap = hub->MakeBootstrap(1);
+    CHECK(bootstrap->AllGather(port.address, NowNs() + 10 * kSecond).ok());
+  });
+  TcpLinksOptions options = Options();
+  options.deadline_ns = NowNs() + kSecond;
+  const auto bootstrap = hub->MakeBootstrap(0);
+  const auto connected = ConnectTcpLinks(*bootstrap, options);
+  CHECK(!connected.ok());
+  CHECK(connected.error().kind == ErrorKind::kTimeout);
+  CHECK_EQ(connected.error().culprit, 1);
+  CHECK(connected.error().message.find("refused") != std::string::npos);
+}
+
+// What each rank is told when rank 0 has another secret. Rank 1 waits for a better one until then.
+std::vector<std::string> ToldToStrangers(int64_t seconds) {
+  const auto hub = std::move(InprocHub::Create(2, 4096, 4096)).value();
+  std::vector<std::string> texts(2);
+  std::vector<std::jthread> threads;
+  for (int rank = 0; rank < 2; ++rank) {
+    threads.emplace_back([&, rank] {
+      TcpLinksOptions options = Options();
+      options.deadline_ns = NowNs() + seconds * kSecond;
+      if (rank == 0) options.secret = "guessed";
+      const auto bootstrap = hub->MakeBootstrap(rank);
+      const auto connected = ConnectTcpLinks(*bootstrap, options);
+      texts[rank] = connected.ok() ? "connected" : connected.error().message;
+    });
+  }
+  threads.clear();
+  return texts;
+}
+
+TEST(AStrangerAtTheControlPortIsTurnedAway) {
+  const auto names_the_secret = [](const std::vector<std::string>& texts) {
+    return texts[0].find("secret") != std::string::npos &&
+           texts[1].find("does not know the job's secret") != std::string::npos;
+  };
+  // On a machine that is very busy the two may not have met by then.
+  CHECK(names_the_secret(ToldToStrangers(3)) || names_the_secret(ToldToStrangers(30)));
+}
+
+TEST(FramesRefuseWhatTheyCannotTrust) {
+  int ends[2];
+  CHECK_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, ends), 0);
+  const Fd a(ends[0]);
+  const Fd b(ends[1]);
+  const auto refused = [&](FrameReader reader) {
+    CHECK(reader.FillFrom(b.get()).value());
+    return !reader.Next().ok();
+  };
+  FrameWriter stale(1);
+  stale.Queue(1, Pattern(10, 1));
+  CHECK(stale.FlushTo(a.get()).value());
+  CHECK(refused(FrameReader(2, 100)));
+  FrameWriter longer(2);
+  longer.Queue(1, Pattern(101, 1));
+  CHECK(longer.FlushTo(a.get()).value());
+  CHECK(refused(FrameReader(2, 100)));
+  CHECK_EQ(::send(a.get(), std::string(100, 'x').data(), 100, 0), 100);
+  CHECK(refused(FrameReader(2, 100)));
+
+  // A frame in single bytes.
+  FrameWriter slow(2);
+  slow.Queue(5, Pattern(3, 1));
+  CHECK(slow.FlushTo(a.get()).value());
+  char bytes[64];
+  const ssize_t length = ::recv(b.get(), bytes, sizeof(bytes), 0);
+  FrameReader reader(2, 100);
+  for (ssize_t at = 0; at < length; ++at) {
+    CHECK(!reader.Next().value().has_value());
+    CHECK_EQ(::send(a.get(), bytes + at, 1, 0), 1);
+    CHECK(reader.FillFrom(b.get()).value());
+  }
+  const auto frame = std::move(reader.Next()).value();
+  CHECK(frame.has_value());
+  CHECK_EQ(frame->kind, 5U);
+  CHECK(frame->bytes == Pattern(3, 1));
+  CHECK(!reader.partial());
+}
