@@ -161,7 +161,7 @@ CORE_ROWS: tuple[Setting, ...] = (
         "",
         "HOROACC_TRANSPORT_PLUGIN",
         "Path of a shared library that carries the data between hosts. It exports the functions of "
-        "`csrc/transport/transport_plugin.h`. Every rank needs one, at a path of its own host.",
+        "`csrc/transport/data/tagged/transport_plugin.h`. Every rank needs one, at a path of its own host.",
         flag="--transport-plugin",
         yaml=("network", "transport_plugin"),
         audience="experts",
