@@ -1,1 +1,1 @@
-"""Starts the ranks of a job, and recognises who started this one."""
+"""Starts the ranks of a job, and recognises the launcher of this one."""

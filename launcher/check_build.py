@@ -1,4 +1,4 @@
-"""`horoaccrun --check-build`: what is there to work with."""
+"""`horoaccrun --check-build`: the frameworks and the parts of HoroACC that are there."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import importlib.util
 from collections.abc import Mapping
 
 from horoacc import _version, cuda_plugin
-from horoacc.launcher.find_mpirun import MpirunError, find_mpirun
+from horoacc.launcher.mpirun import MpirunError, find_mpirun
 from horoacc.mpi_plugins import plugin
 
 

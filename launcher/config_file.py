@@ -1,7 +1,7 @@
 """Reads `--config-file`: sections of `key: value`, a part of YAML.
 
-A YAML library would be a dependency for two levels of scalars; whatever goes beyond that is an
-error that names the line.
+A YAML library would be a dependency for two levels of scalars. Other YAML is an error that names
+the line.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from horoacc.settings import SECTIONS, TABLE, Setting, Value, parse_given
 
 
 class ConfigFileError(ValueError):
-    """A configuration file that cannot be read; names file, line and what is wrong."""
+    """A configuration file that cannot be read; names file, line and error."""
 
 
 def read_config(path: str, notices: list[str] | None = None) -> dict[str, Value]:

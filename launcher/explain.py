@@ -1,4 +1,4 @@
-"""`horoaccrun explain DIR`: who waited for whom when the ranks wrote their records."""
+"""`horoaccrun explain DIR`: which ranks waited for which when they wrote their records."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ def main(arguments: Sequence[str]) -> int:
     """Runs the command.
 
     Args:
-        arguments: What follows `explain` on the command line.
+        arguments: The command line after `explain`.
 
     Returns:
         The exit code: 0, or 1 if there is nothing to explain.
     """
     parser = argparse.ArgumentParser(
         prog="horoaccrun explain",
-        description="Says who waited for whom, from the records in HOROACC_FLIGHT_DIR.",
+        description="Says which ranks waited for which, from the records in HOROACC_FLIGHT_DIR.",
     )
     parser.add_argument("folder", help="the directory with the files rank.N.json")
     folder = Path(parser.parse_args(arguments).folder)
@@ -103,7 +103,7 @@ def _waits(records: Mapping[int, Record]) -> list[_Wait]:
     for key, by_rank in made.items():
         missing = tuple(rank for rank in members[key] if rank not in by_rank)
         if key in agreed:
-            # All have made it: whoever left no record, or does not take part, holds it up.
+            # All have made it: a rank without a record, or not taking part, delays it.
             missing = tuple(rank for rank in members[key] if rank not in records)
         if missing:
             waiting = tuple(sorted(set(by_rank) - set(missing)))
@@ -138,7 +138,7 @@ def _verb(ranks: Sequence[int], one: str, several: str) -> str:
 
 
 def _last(record: Record) -> str:
-    """What a rank did last that it was done with."""
+    """The last call that a rank completed."""
     for event in reversed(record.events):
         if event.what == "done":
             return f"has done nothing since it completed '{event.tensor}' {event.age:.0f} s ago"
@@ -146,7 +146,7 @@ def _last(record: Record) -> str:
 
 
 def _place(stack: str) -> str:
-    """The innermost lines of the main thread, whose section is the last."""
+    """The innermost lines of the main thread, whose section is the last one."""
     frames: list[str] = []
     for line in stack.splitlines():
         if line.startswith(("Thread ", "Current thread ")):

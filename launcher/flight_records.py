@@ -40,7 +40,7 @@ class Event:
 
 @dataclass(frozen=True)
 class Record:
-    """What one rank wrote; times are seconds."""
+    """One rank's record; times are seconds."""
 
     rank: int
     size: int
@@ -54,13 +54,13 @@ class Record:
 
 
 def read_records(folder: Path) -> tuple[dict[int, Record], dict[str, str]]:
-    """Reads all that can be read.
+    """Reads all files that can be read.
 
     Args:
         folder: Where the files rank.N.json are.
 
     Returns:
-        The records by rank, and what is wrong with each of the other files, by its name.
+        The records by rank, and the error in each of the other files, by its name.
     """
     records: dict[int, Record] = {}
     damaged: dict[str, str] = {}

@@ -1,34 +1,39 @@
-"""`horoacc.run`: calls a function on every rank of a job and gives what it returned.
+"""`horoacc.run`: calls a function on every rank of a job and returns the results.
 
-The job is one of horoaccrun's (`function_job`), so that nothing of it stays behind; its ranks run
-`function_rank`. Function, results and exceptions travel as files of a folder that only this user
-can enter (mode 0700): what is unpickled was written by this user's own processes.
+Three kinds of processes: the caller; the job, a horoaccrun that writes an `outcome` (`run_as_job`);
+and its ranks (`function_rank`). Function, results and exceptions travel as files of a folder that
+only this user can enter (mode 0700): what is unpickled was written by this user's own processes.
 """
 
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TextIO
 
 import cloudpickle
 
 from horoacc import dropin
 from horoacc.errors import RankFailed
-from horoacc.launcher import function_arguments
-from horoacc.launcher.function_output import forwarded
+from horoacc.launcher.arguments import parse_arguments
+from horoacc.launcher.hosts import is_this_host
+from horoacc.launcher.main import LaunchError, exit_code, how_it_ended, start_and_wait
+from horoacc.launcher.output import Printer
 from horoacc.launcher.processes import die_with_parent
 
 # Beyond the ranks' own time of grace, which the job observes by itself.
 _STOP_SECONDS = 15.0
-_JOB = "import sys; sys.path[:] = {path!r}; from horoacc.launcher.{module} import main; main()"
+_RANK = "from horoacc.launcher.function_rank import main; main()"
+_JOB = "from horoacc.launcher.function import run_as_job; run_as_job()"
 
 
 class RankTraceback(Exception):
@@ -88,12 +93,12 @@ def run(
         ssh_identity_file: The same.
         disable_cache: The same.
         output_filename: A folder that gets each rank's output in files.
-        verbose: Whether to say what is started and how.
+        verbose: Whether to print the command that starts the job.
         use_gloo: Starts the ranks without MPI.
         use_mpi: Insists on MPI.
         mpi_args: More arguments for mpirun.
-        network_interface: Has no effect, and prints a line that says so.
-        network_interfaces: The same.
+        network_interface: The same as `network_interfaces`.
+        network_interfaces: Network interfaces for data between hosts, with commas between them.
         executable: The Python of the ranks; None: this one.
         np: The older name of `num_proc`.
         min_np: The older name of `min_num_proc`.
@@ -104,13 +109,13 @@ def run(
         What the function returned, by rank.
 
     Raises:
-        ValueError: Arguments contradict each other, or ask for what is not possible.
-        RankFailed: A rank died, or raised what cannot be pickled or be made again; `culprit` is
-            the rank.
+        ValueError: Arguments contradict each other, or ask for a job that is not possible.
+        RankFailed: A rank died, or raised an exception that cannot be pickled or unpickled;
+            `culprit` is the rank.
         RuntimeError: The job cannot be started.
-        Exception: What the first rank that failed raised; its cause has that rank's traceback.
+        Exception: The exception of the first rank that failed, with that rank's traceback as cause.
     """
-    flags = function_arguments.flags(
+    flags = _flags(
         {
             "--num-proc": num_proc if np is None or num_proc != 1 else np,
             "--min-num-proc": min_np if min_num_proc is None else min_num_proc,
@@ -134,7 +139,7 @@ def run(
             "--as-horovod": dropin.installed(),
         }
     )
-    size = function_arguments.check(flags, {**os.environ, **(env or {})})
+    size = _check(flags, {**os.environ, **(env or {})})
     folder = Path(tempfile.mkdtemp(prefix="horoacc-run-"))
     try:
         call = cloudpickle.dumps((func, tuple(args), dict(kwargs or {})))
@@ -145,18 +150,49 @@ def run(
         shutil.rmtree(folder, ignore_errors=True)
 
 
+def _flags(given: Mapping[str, object]) -> list[str]:
+    """Writes horoaccrun's flags: None and False leave one out, True is a flag without a value."""
+    line: list[str] = []
+    for flag, value in given.items():
+        if value is None or value is False:
+            continue
+        line.append(flag)
+        if isinstance(value, Sequence) and not isinstance(value, str):
+            line += [str(one) for one in value]
+        elif value is not True:
+            line.append(str(value))
+    return line
+
+
+def _check(line: list[str], environ: Mapping[str, str]) -> int:
+    """Raises ValueError for flags that horoaccrun would refuse; gives the number of ranks."""
+    if "--gloo" in line and "--mpi" in line:
+        raise ValueError("use_gloo and use_mpi cannot both be given")
+    told = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(told):
+            options = parse_arguments([*line, "python"], environ)
+    except SystemExit:
+        raise ValueError(told.getvalue().strip().rpartition("error: ")[2]) from None
+    others = [host.name for host in options.hosts if not is_this_host(host.name)]
+    if others:
+        raise ValueError(
+            f"run() starts ranks on this host only, but {', '.join(others)} is another: "
+            "start a script there with horoaccrun, mpirun or srun"
+        )
+    return options.size
+
+
 def _run_job(folder: Path, flags: list[str], executable: str, env: Mapping[str, str] | None) -> int:
-    """Runs the job to its end and gives its exit code; what interrupts that ends the job first."""
+    """Runs the job to its end and gives its exit code; an exception here ends the job first."""
     # Another Python has modules of its own, and gets this one's path behind them.
     path = [os.path.abspath(entry) for entry in sys.path]
     (folder / "path").write_text(json.dumps(path))
-    rank = "from horoacc.launcher.function_rank import main; main()"
-    if executable == sys.executable:
-        rank = _JOB.format(path=path, module="function_rank")
-    job_program = _JOB.format(path=path, module="function_job")
-    command = [sys.executable, "-c", job_program, str(os.getpid()), str(folder)]
+    set_path = f"import sys; sys.path[:] = {path!r}; "
+    rank = set_path + _RANK if executable == sys.executable else _RANK
+    command = [sys.executable, "-c", set_path + _JOB, str(os.getpid()), str(folder)]
     command += [*flags, "--", executable, "-c", rank, str(folder)]
-    with forwarded() as (stdout, stderr):
+    with _forwarded() as (stdout, stderr):
         job = subprocess.Popen(
             command,
             env={**os.environ, **(env or {})},
@@ -179,7 +215,7 @@ def _run_job(folder: Path, flags: list[str], executable: str, env: Mapping[str, 
 
 
 def _collect(folder: Path, size: int, code: int) -> list[Any]:
-    """Gives the results by rank, or raises what went wrong first."""
+    """Gives the results by rank, or raises the first error."""
     outcome_file = folder / "outcome"
     if not outcome_file.exists():
         how = f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
@@ -193,7 +229,7 @@ def _collect(folder: Path, size: int, code: int) -> list[Any]:
     if failed is not None and failed not in raised:
         raise RankFailed(f"rank {failed} {outcome['text']}", failed)
     if raised:
-        # All ranks of a host have one clock. Who raised later did so because of the first.
+        # All ranks of a host have one clock. Later exceptions follow from the first.
         errors = {rank: cloudpickle.loads(path.read_bytes()) for rank, path in raised.items()}
         _raise(*min(errors.items(), key=lambda item: item[1]["time"]))
     results = []
@@ -206,11 +242,11 @@ def _collect(folder: Path, size: int, code: int) -> list[Any]:
 
 
 def _raise(rank: int, told: dict[str, Any]) -> NoReturn:
-    """Raises what a rank raised, with its traceback as the cause."""
+    """Raises a rank's exception again, with the rank's traceback as the cause."""
     cause = RankTraceback(f"on rank {rank}:\n\n{told['traceback'].rstrip()}")
     error: BaseException | None = None
     if told["exception"] is not None:
-        # Some classes have a `__reduce__` that gives what cannot be made again: the text must do.
+        # The `__reduce__` of some classes gives arguments that they do not take: the text must do.
         with contextlib.suppress(Exception):
             error = cloudpickle.loads(told["exception"])
     if not isinstance(error, Exception):
@@ -218,3 +254,76 @@ def _raise(rank: int, told: dict[str, Any]) -> NoReturn:
     if hasattr(error, "add_note"):  # from Python 3.11 on
         error.add_note(f"raised on rank {rank}")
     raise error from cause
+
+
+@contextlib.contextmanager
+def _forwarded() -> Iterator[tuple[int | None, int | None]]:
+    """Makes the two descriptors that a child process is to print to.
+
+    Yields:
+        For stdout and stderr: None where the child can have this process's own, else a pipe whose
+        lines go to `sys.stdout` or `sys.stderr`, which a notebook has replaced by its cell.
+    """
+    threads: list[threading.Thread] = []
+    ends: list[int | None] = []
+    for stream, own in ((sys.stdout, 1), (sys.stderr, 2)):
+        if _number(stream) == own:
+            stream.flush()  # this process printed it before the child prints
+            ends.append(None)
+            continue
+        reader, writer = os.pipe()
+        ends.append(writer)
+        threads.append(threading.Thread(target=_forward, args=(reader, stream), daemon=True))
+        threads[-1].start()
+    try:
+        yield ends[0], ends[1]
+    finally:
+        for end in ends:
+            if end is not None:
+                os.close(end)
+        for thread in threads:
+            thread.join(5.0)  # a process that outlived the job may still hold the pipe
+
+
+def _number(stream: TextIO | None) -> int:
+    try:
+        return -1 if stream is None else stream.fileno()
+    except (OSError, ValueError, AttributeError):
+        return -1
+
+
+def _forward(reader: int, stream: TextIO | None) -> None:
+    with open(reader, errors="replace") as lines:
+        for line in lines:
+            if stream is not None:
+                with contextlib.suppress(ValueError, OSError):  # closed
+                    stream.write(line)
+                    stream.flush()
+
+
+def run_as_job() -> None:
+    """Runs the job of the command line, which begins with the caller's process id and folder.
+
+    Writes to `outcome` whether the job was refused, and which rank failed and how.
+    """
+    caller, folder = int(sys.argv[1]), Path(sys.argv[2])
+    options = parse_arguments(sys.argv[3:])
+    printer = Printer(os.environ, options.on("prefix_timestamp"))
+    for notice in options.notices:
+        printer.say(notice)
+    outcome: dict[str, object] = {"refused": "", "failed": None, "text": ""}
+    code = 1
+    try:
+        supervisor, mpirun = start_and_wait(options, printer)
+        code = exit_code(supervisor)
+        if (failed := supervisor.first_failed) is not None:
+            outcome |= {"failed": failed.number, "text": how_it_ended(failed)}
+        elif code:
+            starter = mpirun.path if mpirun else "the job"
+            outcome["text"] = f": {starter} ended with code {code}"
+    except LaunchError as error:
+        outcome["refused"] = str(error)
+    (folder / "outcome").write_text(json.dumps(outcome))
+    if os.getppid() != caller:  # the caller is gone
+        shutil.rmtree(folder, ignore_errors=True)
+    sys.exit(code)

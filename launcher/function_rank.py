@@ -1,8 +1,14 @@
-"""A rank of `horoacc.run`: calls the function and writes down what came of it."""
+"""A rank of `horoacc.run`: calls the function and writes its result, or its exception, to a file.
+
+cloudpickle makes an exception again by calling its class with `args`, which a class whose
+`__init__` takes other arguments does not survive. Here the exception gets its `args` and attributes
+back without that call. A class with its own `__reduce__` is left to that.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import os
 import sys
@@ -13,15 +19,15 @@ from typing import Any
 
 import cloudpickle
 
-from horoacc.launcher import environment, function_pickle
+from horoacc.launcher import environment
 
 
 def main() -> None:
     """Calls the function in the folder that the command line names.
 
     Raises:
-        BaseException: What the function raised, after it was written down: what runs at exit has
-            to see that this rank failed.
+        BaseException: The function's exception, after it was written: handlers that run at exit
+            have to see that this rank failed.
     """
     folder = Path(sys.argv[1])
     rank = environment.detect(os.environ).rank
@@ -31,7 +37,7 @@ def main() -> None:
     try:
         func, args, kwargs = cloudpickle.loads((folder / "function").read_bytes())
         value = func(*args, **kwargs)
-        data = _dumps(value, rank)
+        data = _dumps_result(value, rank)
     except BaseException as raised:
         error = _named(raised)
         _write(folder / f"error.{rank}", cloudpickle.dumps(_told(error, raised)))
@@ -40,16 +46,16 @@ def main() -> None:
     _write(folder / f"result.{rank}", data)
 
 
-def _dumps(value: Any, rank: int) -> bytes:
+def _dumps_result(value: Any, rank: int) -> bytes:
     try:
-        return function_pickle.dumps(value)
+        return _dumps(value)
     except Exception as error:
         kind = type(value).__name__
         raise TypeError(f"rank {rank} returned a {kind} that cannot be pickled: {error}") from error
 
 
 def _named(raised: BaseException) -> Exception:
-    """What ends a program without a traceback becomes an exception that says so."""
+    """Turns a SystemExit or KeyboardInterrupt into an exception with a traceback."""
     if isinstance(raised, Exception):
         return raised
     code = f"({raised.code})" if isinstance(raised, SystemExit) else ""
@@ -61,7 +67,7 @@ def _named(raised: BaseException) -> Exception:
 def _told(error: Exception, raised: BaseException) -> dict[str, Any]:
     pickled = None
     with contextlib.suppress(Exception):
-        pickled = function_pickle.dumps(error)
+        pickled = _dumps(error)
     return {
         "time": time.monotonic(),
         "summary": f"{type(error).__name__}: {error}",
@@ -75,3 +81,35 @@ def _write(path: Path, data: bytes) -> None:
     part = path.with_suffix(path.suffix + ".part")
     part.write_bytes(data)
     part.rename(path)
+
+
+class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
+    def reducer_override(self, obj: Any) -> Any:
+        if isinstance(obj, BaseException) and not _has_its_own_way(type(obj)):
+            return _made_again, (type(obj), obj.args), obj.__dict__ or None
+        return super().reducer_override(obj)
+
+
+def _dumps(value: object) -> bytes:
+    stream = io.BytesIO()
+    _Pickler(stream).dump(value)
+    return stream.getvalue()
+
+
+def _has_its_own_way(kind: type[BaseException]) -> bool:
+    return (
+        kind.__reduce__ is not BaseException.__reduce__
+        or kind.__reduce_ex__ is not object.__reduce_ex__
+    )
+
+
+def _made_again(kind: type[BaseException], args: tuple[Any, ...]) -> BaseException:
+    """An exception without its attributes, which pickle adds.
+
+    The `__init__` of Python's own exceptions takes `args` and sets their other fields (the parts of
+    a UnicodeError, the code of a SystemExit).
+    """
+    builtin = next(base for base in kind.__mro__ if base.__module__ == "builtins")
+    error: BaseException = builtin.__new__(kind, *args)
+    builtin.__init__(error, *args)  # type: ignore[misc]
+    return error

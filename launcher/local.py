@@ -11,21 +11,21 @@ from collections.abc import Mapping
 from horoacc.launcher.processes import die_with_parent
 from horoacc.launcher.supervise import Supervisor
 
-# What an MPI launcher around this one left; a rank must not take itself for one of that job's.
+# Variables of an MPI launcher around this one; a rank must not take itself for one of its job.
 _FOREIGN = ("OMPI_COMM_WORLD_", "PMIX_", "PMI_", "PRTE_", "HYDI_", "MPI_LOCAL")
 
 
 def start_ranks(
     supervisor: Supervisor, command: list[str], environ: Mapping[str, str], size: int
 ) -> None:
-    """Starts every rank and puts it under the supervisor's care.
+    """Starts every rank and gives the supervisor charge of it.
 
-    The port where the ranks meet is bound here, so that nobody can take it in between, and goes to
-    rank 0 as an open socket. The secret goes through the environment, which only the same user can
-    read, and never on a command line.
+    The port of the rendezvous is bound here and goes to rank 0 as an open socket, so that no other
+    process can take it in between. The secret goes through the environment, which only the same
+    user can read, and never on a command line.
 
     Args:
-        supervisor: Who watches over them.
+        supervisor: Takes charge of them.
         command: The program and its arguments.
         environ: The variables for all ranks.
         size: How many.
@@ -92,7 +92,7 @@ def _start(
 
 
 def stdin_for(rank: int) -> int | None:
-    """Rank 0 reads what was piped in; a terminal belongs to no rank, for all run behind it."""
+    """Rank 0 inherits a pipe or file; no rank gets a terminal, for all run in its background."""
     if rank != 0:
         return subprocess.DEVNULL
     try:

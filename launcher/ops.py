@@ -1,4 +1,4 @@
-"""Builds framework ops before any rank starts, so that sixteen ranks don't wait for one of them."""
+"""Builds framework ops once, before any rank starts."""
 
 from __future__ import annotations
 
@@ -16,16 +16,17 @@ _BUILD = "import horoacc.{0}._ops as ops; ops.build_if_needed()"
 
 
 def prepare(command: list[str], environ: Mapping[str, str]) -> str:
-    """Builds framework ops that are not built, if the framework is here, for a Python program.
+    """Builds the missing ops of installed frameworks, if the ranks run a Python program.
 
-    Those of TensorFlow only for a script that names it: they take longer than most jobs start.
+    Those of TensorFlow only for a script that names it: building them takes longer than most jobs
+    take to start.
 
     Args:
-        command: What the ranks will run.
+        command: The ranks' command.
         environ: The variables that they get.
 
     Returns:
-        What to tell the user if it failed (the ranks will say why if they need the ops), or "".
+        A notice if it failed (ranks that need the ops raise the reason), or "".
     """
     program = Path(command[0]).name
     if not program.startswith("python") and not program.endswith(".py"):

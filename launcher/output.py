@@ -1,4 +1,4 @@
-"""Puts the lines of many ranks on one terminal or into one file, whole and named.
+"""Writes the lines of many ranks to one terminal or file, whole and with their rank.
 
 A line is written with one call after it is complete, so that no two ranks share one. Only rank 0
 may also draw a line that is not complete: its progress bar, redrawn after each carriage return.
@@ -64,7 +64,7 @@ class Printer:
         self._write_line(sink, self._prefix(sink, rank) + text + b"\n")
 
     def plain(self, stream: str, text: bytes) -> None:
-        """Writes a line that is no rank's."""
+        """Writes a line without a rank."""
         self._write_line(self._sinks[stream], text + b"\n")
 
     def say(self, text: str) -> None:
@@ -114,7 +114,7 @@ class Printer:
 
 
 class RankStream:
-    """Cuts what a rank writes to one of its streams into lines."""
+    """Cuts one stream of a rank into lines."""
 
     def __init__(self, rank: int, name: str, printer: Printer, copy: str | None = None) -> None:
         """`copy` names a file that also gets every byte as it came."""
@@ -140,7 +140,7 @@ class RankStream:
             self._rest = b""
 
     def end(self) -> None:
-        """Writes what is left of a last line without an end."""
+        """Writes the rest, a last line without an end."""
         if self._rest.strip(b"\r") or self._in_bar:
             self._complete(self._rest)
         self._rest = b""
@@ -149,7 +149,7 @@ class RankStream:
             self._copy = None
 
     def _write_copy(self, data: bytes) -> None:
-        """A file that takes no more, for its disk is full, must not take the job with it."""
+        """A file on a full disk must not end the job."""
         if self._copy is None:
             return
         view = memoryview(data)
@@ -160,12 +160,12 @@ class RankStream:
             self._copy.close()
             self._copy = None
             self._printer.say(
-                f"cannot write to '{self._copy_path}' any more ({error.strerror}); what rank "
-                f"{self.rank} writes to its {self.name} goes only here from now on"
+                f"cannot write to '{self._copy_path}' any more ({error.strerror}): the "
+                f"{self.name} of rank {self.rank} goes only here from now on"
             )
 
     def _complete(self, line: bytes) -> None:
-        # What a terminal would show of a line that was overdrawn.
+        # A terminal would show the last part of a line with carriage returns.
         shown = [part for part in line.split(b"\r") if part]
         last = shown[-1] if shown else b""
         self.tail.append(last)
@@ -177,7 +177,7 @@ class RankStream:
         self._drawn = b""
 
     def _partial(self, rest: bytes) -> bytes:
-        """Draws rank 0's bar; returns what must be kept of an incomplete line."""
+        """Draws rank 0's bar; returns the part of an incomplete line that must be kept."""
         if b"\r" not in rest and not self._in_bar:
             return rest
         shown = [part for part in rest.split(b"\r") if part]
@@ -187,7 +187,7 @@ class RankStream:
                     self._printer.bar(self.rank, self.name, part)
                 self._drawn = part
             self._in_bar = bool(shown) or self._in_bar
-        # A bar that ends in \r is complete: what comes next replaces it.
+        # A bar that ends in \r is complete: the next part replaces it.
         if not shown:
             return b""
         return shown[-1] + (b"\r" if rest.endswith(b"\r") else b"")

@@ -1,4 +1,4 @@
-"""What Linux offers to make sure that no process outlives its job."""
+"""Makes sure, with the means of Linux, that no process outlives its job."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from horoacc.launcher import segments
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _LIBC = ctypes.CDLL(None, use_errno=True)
-# Ranks that are all killed by others sooner after MPI_Init than this may leave a segment.
+# Ranks that are all killed sooner than this after MPI_Init may leave a segment.
 _LOOK_SECONDS = 0.1
 
 
@@ -60,7 +60,7 @@ def signal_group(group: int, number: int) -> bool:
 
 
 def kill_descendants(spared: Iterable[int] = ()) -> None:
-    """Kills every process below this one, except the spared and what is below them."""
+    """Kills all descendants of this process, except the spared and their descendants."""
     for pid in descendants(os.getpid(), spared):
         try:
             os.kill(pid, signal.SIGKILL)
@@ -69,11 +69,11 @@ def kill_descendants(spared: Iterable[int] = ()) -> None:
 
 
 def descendants(root: int, spared: Iterable[int] = ()) -> set[int]:
-    """Finds the processes below one.
+    """Finds the descendants of a process.
 
     Args:
         root: The process; it is not among them.
-        spared: Processes to leave out, with what is below them.
+        spared: Processes to leave out, with their descendants.
 
     Returns:
         Their ids.
@@ -119,8 +119,8 @@ class Watchdog:
 
     It kills the ranks' groups and removes the job's folders, and the shared memory of MPI's that
     killed ranks have left. The ranks themselves die with the launcher anyway (`die_with_parent`);
-    this is for what they started. It reads what to do from a pipe, and knows by the pipe's end that
-    the job is over or the launcher is gone.
+    the watchdog is for the processes that they started. It reads orders from a pipe, whose end
+    means that the job is over or the launcher is gone.
     """
 
     def __init__(self) -> None:
@@ -140,7 +140,7 @@ class Watchdog:
         self._tell(f"+{group}\n")
 
     def guarded(self, prepare: Callable[[], None]) -> Callable[[], None]:
-        """What a new child does before it runs its program, and its group put under watch by it."""
+        """Makes a `preexec_fn` that calls `prepare` and puts the new child's group under watch."""
 
         def both() -> None:
             prepare()
@@ -159,12 +159,12 @@ class Watchdog:
         return path
 
     def seek_segments(self) -> None:
-        """Looks for MPI's shared memory in /dev/shm, to remove what ranks leave there."""
+        """Looks for MPI's shared memory in /dev/shm, to remove segments that ranks leave there."""
         self._seeks = True
         self._tell("?\n")
 
     def note_segments(self, groups: set[int]) -> None:
-        """Has what groups have mapped removed: before they are ended, for nobody can ask then."""
+        """Has the segments removed that groups have mapped; called before the groups are ended."""
         if self._seeks:
             for segment in segments.mapped_by(_members(groups)):
                 self._tell(f"={segment.inode} {segment.path}\n")
@@ -172,14 +172,14 @@ class Watchdog:
     def dismiss(self) -> None:
         """Lets the watchdog do its work, and waits for it."""
         os.close(self._writer)
-        with contextlib.suppress(ChildProcessError):  # somebody killed it, and it was reaped
+        with contextlib.suppress(ChildProcessError):  # it was killed, and reaped
             os.waitpid(self.pid, 0)
 
     def _tell(self, line: str) -> None:
         try:
             os.write(self._writer, line.encode())
         except BrokenPipeError:
-            return  # somebody killed it; the ranks still die with the launcher
+            return  # it was killed; the ranks still die with the launcher
 
 
 def _watch(reader: int) -> None:
@@ -187,7 +187,7 @@ def _watch(reader: int) -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE):
         signal.signal(number, signal.SIG_IGN)
     signal.set_wakeup_fd(-1)
-    # Whoever reads the launcher's output waits for its end; this process must not hold it open.
+    # A reader of the launcher's output waits for its end; this process must not hold it open.
     null = os.open(os.devnull, os.O_RDWR)
     for fd in range(3):
         os.dup2(null, fd)

@@ -1,7 +1,7 @@
-"""Shared memory of MPI's that stays in /dev/shm when its ranks are killed.
+"""MPI's shared memory that stays in /dev/shm when its ranks are killed.
 
 MPICH makes one file for all ranks of a host and removes it in MPI_Finalize; Open MPI makes one for
-each rank. No name says whose it is, so the ranks are asked, while they live, what they have mapped.
+each rank. No name tells the job, so the mappings of its ranks are read while they live.
 """
 
 from __future__ import annotations
@@ -66,10 +66,10 @@ class Search:
         self._looks: dict[str, int] = {}
 
     def look(self, pids: Callable[[], Iterable[int]]) -> None:
-        """Asks the processes if there is a file that was not there before.
+        """Reads the processes' mappings if there is a file that was not there before.
 
         Args:
-            pids: Tells the processes.
+            pids: Gives the processes.
         """
         try:
             new = [name for name in os.listdir(_FOLDER) if name.startswith(_NAMES)]

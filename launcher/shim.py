@@ -1,8 +1,8 @@
 """Stands between mpirun and a rank's program; runs as a plain file: `python -I -S shim.py command`.
 
-It opens pipes for the program's output and hands their ends to horoaccrun, which so gets every
-rank's bytes apart and untouched; it tells horoaccrun how the program ended, and dies with mpirun.
-On another host, where horoaccrun cannot be reached, the output takes mpirun's own way.
+It opens pipes for the program's output and passes their ends to horoaccrun, which so gets every
+rank's bytes apart and unchanged; it tells horoaccrun how the program ended, and dies with mpirun.
+On another host, where horoaccrun cannot be reached, mpirun forwards the output.
 
 Only the standard library, and little of it: one of these starts for every rank.
 """
@@ -17,20 +17,20 @@ import socket
 import sys
 
 _PR_SET_PDEATHSIG = 1
-# What comes with the byte that lets a rank start: descriptors, in this order.
+# Bits of the byte that lets a rank start: the descriptors that come with it, in this order.
 STDIN, LISTENER = 1, 2
 _NONCE = 32  # bytes
 _SECONDS = 60.0  # that horoaccrun may take to answer
 
 
 def proof_of_shim(secret: str, challenge: bytes, nonce: bytes, rank: int, pid: int) -> str:
-    """What only a process of the job can say to horoaccrun's challenge."""
+    """A shim's answer to horoaccrun's challenge, which needs the job's secret."""
     text = b"shim" + challenge + nonce + f"{rank} {pid}".encode()
     return hmac.new(secret.encode(), text, "sha256").hexdigest()
 
 
 def proof_of_horoaccrun(secret: str, challenge: bytes, nonce: bytes) -> str:
-    """What only the job's horoaccrun can say to a shim's nonce."""
+    """The answer of horoaccrun to a shim's nonce, which needs the job's secret."""
     return hmac.new(secret.encode(), b"horoaccrun" + challenge + nonce, "sha256").hexdigest()
 
 
@@ -46,7 +46,7 @@ def _rank() -> int:
 
 
 def _execute(command: list[str]) -> None:
-    """Becomes the program; on failure says why, as a shell does."""
+    """Executes the program; on failure prints the reason, as a shell does."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE):
         signal.signal(number, signal.SIG_DFL)
     try:
@@ -74,7 +74,7 @@ def _connect(name: str) -> tuple[socket.socket, bytes] | None:
 
 
 def _tell_place() -> None:
-    """A rank that meets the others over TCP is told its place as if no MPI had started it."""
+    """Sets the variables of a rank without MPI, for a rendezvous over TCP."""
     rank = _rank()
     size = _number("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", default=1)
     local_size = _number("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", default=1)

@@ -1,4 +1,4 @@
-"""Watches over the ranks of one job: their output, their end, and that nothing of them is left.
+"""Supervises the ranks of one job: their output, their end, and that no process of them is left.
 
 One loop, one thread. It sleeps in a selector on the ranks' pipes, on the connections of shims and
 on a pipe into which signals (a child ended, Ctrl-C) are written in the order they came.
@@ -15,19 +15,17 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from horoacc.launcher.engine import Engine, LineHandler
+from horoacc.launcher.children import DRAIN_SECONDS, LineHandler, MpirunProcess, Rank
 from horoacc.launcher.output import Printer, RankStream
-from horoacc.launcher.pipes import DRAIN_SECONDS
 from horoacc.launcher.processes import Watchdog, kill_descendants, signal_group
-from horoacc.launcher.rank import Rank
 
-# What mpirun may take to end after its last rank did.
-_ENGINE_SECONDS = 10.0
+# How long mpirun may take to end after its last rank did.
+_MPIRUN_SECONDS = 10.0
 _STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Supervisor:
-    """Runs a job to its end and says how it ended."""
+    """Runs a job to its end and knows how it ended."""
 
     def __init__(self, printer: Printer, size: int, grace: float, folder: str = "") -> None:
         self.printer = printer
@@ -38,7 +36,7 @@ class Supervisor:
         """The signal that is ending the job, if one is."""
         self.interrupted: int | None = None
         """The signal that was sent to this process."""
-        self.engine: Engine | None = None
+        self.mpirun: MpirunProcess | None = None
         """mpirun, if the ranks are not this process's children."""
         self._grace = grace
         self._folder = folder
@@ -58,7 +56,7 @@ class Supervisor:
         signal.set_wakeup_fd(wake_end.fileno(), warn_on_full_buffer=False)
         self.watch(self._wake.fileno(), self._read_signals)
 
-    # --- what the starters call -------------------------------------------------------------
+    # --- called by the code that starts ranks -----------------------------------------------
 
     def watch(self, fd: int, ready: Callable[[], None]) -> None:
         """Calls `ready` whenever `fd` can be read."""
@@ -92,14 +90,14 @@ class Supervisor:
         if self.stopping is not None:
             signal_group(pid, self.stopping)
 
-    def add_engine(self, pid: int, stdout: int, stderr: int, line: LineHandler) -> None:
-        """Takes charge of mpirun; `line` gets what it prints itself, and what it forwards."""
-        self.engine = Engine(self, pid, {"stdout": stdout, "stderr": stderr}, line)
+    def add_mpirun(self, pid: int, stdout: int, stderr: int, line: LineHandler) -> None:
+        """Takes charge of mpirun; `line` gets the lines that it prints or forwards."""
+        self.mpirun = MpirunProcess(self, pid, {"stdout": stdout, "stderr": stderr}, line)
         self.watchdog.add(pid)
-        self.on_child_end(pid, self.engine.ended)
+        self.on_child_end(pid, self.mpirun.ended)
 
     def remote_line(self, number: int, name: str, text: bytes) -> None:
-        """Takes a line of a rank that runs where this process cannot watch it."""
+        """Takes a line of a rank on another host, which mpirun has forwarded."""
         key = (number, name)
         if key not in self._remote:
             self._remote[key] = self.stream(number, name)
@@ -115,24 +113,24 @@ class Supervisor:
         if status != 0 and self.first_failed is None and self.stopping is None:
             self.first_failed = rank
             self.stop(signal.SIGTERM)
-        if self.engine is not None and all(
+        if self.mpirun is not None and all(
             number in self.ranks and self.ranks[number].status is not None
             for number in range(self.size)
         ):
-            # Nothing is left for mpirun to wait for.
-            self._kill_at = min(self._kill_at, rank.ended_at + _ENGINE_SECONDS)
+            # No rank is left for mpirun to wait for.
+            self._kill_at = min(self._kill_at, rank.ended_at + _MPIRUN_SECONDS)
 
     def stop(self, number: int) -> None:
-        """Asks every rank to end, and sees to it after the time of grace."""
+        """Asks every rank to end; ranks that have not after the time of grace are killed."""
         self.stopping = number
         self._kill_at = min(self._kill_at, time.monotonic() + self._grace)
         alive = [rank.group for rank in self.ranks.values() if rank.status is None]
         self.watchdog.note_segments(set(alive))
         for group in alive:
             signal_group(group, number)
-        if self.engine is not None and len(self.ranks) < self.size:
+        if self.mpirun is not None and len(self.ranks) < self.size:
             # Some ranks are on other hosts or not there yet: only mpirun reaches those.
-            signal_group(self.engine.pid, signal.SIGTERM)
+            signal_group(self.mpirun.pid, signal.SIGTERM)
 
     # --- the loop -----------------------------------------------------------------------------
 
@@ -140,14 +138,14 @@ class Supervisor:
         """Returns when every process of the job is gone."""
         try:
             while not self._finished():
-                for key, _ in self._selector.select(self._patience()):
+                for key, _ in self._selector.select(self._timeout()):
                     key.data()
                 self._on_time()
         finally:
             self.abandon()
 
     def abandon(self) -> None:
-        """Kills whatever is left of the job and lets go of everything."""
+        """Kills all processes that are left of the job, and closes everything."""
         for stream in self._remote.values():
             with self.guard_output():
                 stream.end()
@@ -160,12 +158,12 @@ class Supervisor:
         self._wake_end.close()
 
     def _finished(self) -> bool:
-        complete = self.engine.finished if self.engine else len(self.ranks) == self.size
+        complete = self.mpirun.finished if self.mpirun else len(self.ranks) == self.size
         return complete and all(rank.finished for rank in self.ranks.values())
 
-    def _patience(self) -> float | None:
+    def _timeout(self) -> float | None:
         """How long the loop may sleep if nothing happens."""
-        ended = self.engine is not None and self.engine.status is not None
+        ended = self.mpirun is not None and self.mpirun.status is not None
         draining = ended or any(rank.draining for rank in self.ranks.values())
         limit = 0.05 if draining else float("inf")
         shortest = min(limit, self._kill_at - time.monotonic())
@@ -178,25 +176,25 @@ class Supervisor:
         for rank in self.ranks.values():
             if rank.status is not None and rank.sweep(now):
                 self.watchdog.remove(rank.group)
-        if self.engine is not None:
-            self.engine.sweep(now)
+        if self.mpirun is not None:
+            self.mpirun.sweep(now)
 
     def _kill(self, now: float) -> None:
-        """Ends by force what did not end when it was asked."""
+        """Ends by force the processes that did not end when they were asked."""
         self._kill_at = float("inf")
         for rank in self.ranks.values():
             if rank.status is None:
                 signal_group(rank.group, signal.SIGKILL)
-        if self.engine is not None and self.engine.status is None:
+        if self.mpirun is not None and self.mpirun.status is None:
             # Once nicely, so that it ends the ranks of other hosts and removes its files.
-            signal_group(self.engine.pid, signal.SIGKILL if self._killed else signal.SIGTERM)
+            signal_group(self.mpirun.pid, signal.SIGKILL if self._killed else signal.SIGTERM)
             if not self._killed:
                 self._kill_at = now + 2 * DRAIN_SECONDS
         self._killed = True
 
     @contextlib.contextmanager
     def guard_output(self) -> Iterator[None]:
-        """Ends the job like SIGPIPE would if nobody reads this program's output any more."""
+        """Ends the job, as SIGPIPE would, if this program's output is closed."""
         try:
             yield
         except BrokenPipeError:
@@ -213,7 +211,7 @@ class Supervisor:
                 self._reap()
             elif number in _STOPPING:
                 if self.interrupted is not None:
-                    self._kill_at = time.monotonic()  # asked twice: no more patience
+                    self._kill_at = time.monotonic()  # asked twice: no time of grace
                 self.interrupted = self.interrupted or number
                 self.stop(number)
 

@@ -1,4 +1,4 @@
-"""Who started this process, and how it finds the other ranks.
+"""Recognises the launcher of this process, and finds the other ranks.
 
 One small class for each launcher, asked in this order: horoaccrun's own variables, torchrun, Open
 MPI, MPICH (PMI), torch's variables without torchrun, Slurm, and last a process that is alone. A
@@ -19,7 +19,6 @@ from horoacc.launcher.environment.placement import (
     Rendezvous,
     own_environ,
 )
-from horoacc.launcher.environment.single import Single
 from horoacc.launcher.environment.slurm import Slurm
 from horoacc.launcher.environment.torchrun import Torchrun, TorchVariables
 
@@ -30,6 +29,16 @@ class _Launcher(Protocol):
     @staticmethod
     def detect(environ: Mapping[str, str]) -> Placement | None:
         """The placement, or None if another launcher started the process."""
+
+
+class Single:
+    """A process that no launcher started: a job of one rank."""
+
+    @staticmethod
+    def detect(environ: Mapping[str, str]) -> Placement | None:
+        """Rank 0 of 1."""
+        del environ
+        return Placement(0, 1, 0, 1, 0, 1, "single", "none")
 
 
 LAUNCHERS: tuple[_Launcher, ...] = (
@@ -44,7 +53,7 @@ LAUNCHERS: tuple[_Launcher, ...] = (
 
 
 def detect(environ: Mapping[str, str] | None = None) -> Placement:
-    """Says where this process stands.
+    """Recognises the launcher.
 
     Args:
         environ: Variables; None: this process's.
@@ -65,17 +74,17 @@ def detect(environ: Mapping[str, str] | None = None) -> Placement:
 def rendezvous(
     placement: Placement, environ: Mapping[str, str] | None = None, seconds: float = 60.0
 ) -> Rendezvous:
-    """Says how this rank reaches rank 0.
+    """Finds rank 0.
 
     Every rank calls it once for every `init`, in the same order.
 
     Args:
-        placement: What `detect` returned.
+        placement: The result of `detect`.
         environ: Variables; None: this process's.
         seconds: How long to wait for the other ranks.
 
     Returns:
-        Address, listening socket and secret; empty for a job that meets through MPI or is alone
+        Address, listening socket and secret; empty for one rank, or for a rendezvous through MPI
         (there the secret is the launcher's, if it gave one).
 
     Raises:

@@ -37,7 +37,7 @@ class HoroaccJob:
 
 
 def rendezvous(placement: Placement, environ: Mapping[str, str]) -> Rendezvous:
-    """Reads where the launcher told the ranks to meet.
+    """Reads the address of the rendezvous.
 
     Raises:
         PlacementError: The address or the secret is missing.
@@ -54,10 +54,10 @@ def rendezvous(placement: Placement, environ: Mapping[str, str]) -> Rendezvous:
 
 
 def _inherited(text: str, address: str) -> int | None:
-    """The launcher's listening socket, if it is still what it was.
+    """The launcher's listening socket, if it is still open.
 
-    A wrapper between the launcher and this process may have closed it, an earlier `init` may have
-    used it up, and its number may be another file's by now; the address is then free to be bound.
+    A wrapper between the launcher and this process, or an earlier `init`, may have closed it, and
+    its number may be another file's by now; the address is then free to be bound.
     """
     if not text.isdecimal():
         return None

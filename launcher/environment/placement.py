@@ -1,4 +1,4 @@
-"""What a process must know before it can meet the other ranks."""
+"""The place of a rank in its job, and the address of the rendezvous."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ Bootstrap = Literal["tcp", "mpi", "none"]
 
 
 class PlacementError(ValueError):
-    """The variables of a launcher are there, but what they say cannot be."""
+    """A launcher's variables have impossible values."""
 
 
 @dataclass(frozen=True)
 class Placement:
-    """Where a process stands in its job, as told by whoever started it."""
+    """The place of a process in its job, as its launcher gave it."""
 
     rank: int
     size: int
@@ -25,7 +25,7 @@ class Placement:
     cross_rank: int
     cross_size: int
     launcher: str
-    """Who started the process: horoaccrun, torchrun, openmpi, mpich, slurm or single."""
+    """horoaccrun, torchrun, openmpi, mpich, slurm or single."""
     bootstrap: Bootstrap
     """How the ranks find each other."""
 
@@ -45,7 +45,7 @@ class Placement:
 
 @dataclass(frozen=True)
 class Rendezvous:
-    """How a rank reaches rank 0 of a job that meets over TCP."""
+    """How a rank reaches rank 0 in a rendezvous over TCP."""
 
     address: str
     """host:port"""
@@ -61,7 +61,7 @@ def number(environ: Mapping[str, str], name: str, default: int | None = None) ->
     Args:
         environ: The variables.
         name: Which one.
-        default: What to return if it is not there; None: it must be.
+        default: Returned if it is not there; None: it must be there.
 
     Returns:
         The number.
@@ -91,7 +91,7 @@ def by_host(rank: int, size: int, local_rank: int, local_size: int) -> tuple[int
     """Cross rank and cross size for launchers that do not tell them.
 
     Exact if hosts are filled one after the other and have the same number of ranks; the core asks
-    every rank for its host and corrects what is not.
+    every rank for its host and corrects the rest.
     """
     hosts = -(-size // local_size)
     return min(max(rank - local_rank, 0) // local_size, hosts - 1), hosts

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from torch.distributed import Store  # type: ignore[attr-defined]
 
 _NEEDED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-# Every init() of a process meets under keys of its own; all ranks count alike.
+# Every init() of a process has keys of its own in the store; all ranks count alike.
 _inits = itertools.count()
 
 
@@ -37,7 +37,7 @@ class Torchrun:
 
 
 class TorchVariables:
-    """Recognises RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, whoever set them.
+    """Recognises RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT of any launcher.
 
     Asked after the MPI launchers: a script may export these for torch.distributed under mpirun.
     """
@@ -90,7 +90,7 @@ def rendezvous(
     seconds: float = 60.0,
     open_store: _Open = _tcp_store,
 ) -> Rendezvous:
-    """Lets rank 0 open a port with a fresh secret and tells the others through torch's store.
+    """Has rank 0 listen with a fresh secret, and tells the others through torch's store.
 
     The store of torchrun is not authenticated, so the secret is as safe as torchrun's own traffic.
 
@@ -101,7 +101,7 @@ def rendezvous(
         open_store: How to reach the store.
 
     Returns:
-        Where to meet. On rank 0 the socket listens already.
+        The address. On rank 0 the socket listens already.
 
     Raises:
         PlacementError: The store, or rank 0, did not answer in time.
@@ -119,7 +119,7 @@ def rendezvous(
             meeting = {"address": f"{host}:{port}", "secret": secrets.token_hex(32)}
             store.set(f"{prefix}/meet", json.dumps(meeting))
         meeting = json.loads(store.get(f"{prefix}/meet"))
-        # Rank 0 may host the store: it must not drop it before everybody has read.
+        # Rank 0 may host the store: it must not drop it before all ranks have read.
         if store.add(f"{prefix}/read", 1) == placement.size:
             store.set(f"{prefix}/all", "1")
         if placement.rank == 0:

@@ -12,9 +12,8 @@ import pytest
 from launcher_jobs import RANK, Job
 
 from horoacc.launcher.arguments import parse_arguments
-from horoacc.launcher.find_mpirun import Mpirun
 from horoacc.launcher.main import main
-from horoacc.launcher.mpirun_command import command_line
+from horoacc.launcher.mpirun import Mpirun, command_line
 
 CORES = len(os.sched_getaffinity(0))
 

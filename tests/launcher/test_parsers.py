@@ -18,7 +18,7 @@ from horoacc.launcher import environment, shim
 from horoacc.launcher.config_file import ConfigFileError, read_config
 from horoacc.launcher.environment.placement import PlacementError
 from horoacc.launcher.hosts import HostsError, parse_hosts, read_hostfile
-from horoacc.launcher.shim_links import ShimDoor
+from horoacc.launcher.shim_listener import ShimListener
 from horoacc.settings import TABLE, SettingError, core_settings, parse_given
 
 SECRET = "a secret"
@@ -128,9 +128,9 @@ class _Launcher:
         self.ended[rank] = status
 
 
-def _door() -> tuple[_Launcher, ShimDoor, Any]:
+def _door() -> tuple[_Launcher, ShimListener, Any]:
     launcher = _Launcher()
-    door = ShimDoor(launcher, SECRET, 2)  # type: ignore[arg-type]
+    door = ShimListener(launcher, SECRET, 2)  # type: ignore[arg-type]
     door.open()
     (ready,) = launcher.watched.values()
     return launcher, door, ready
