@@ -2,7 +2,7 @@
 #include "collective_kernel.h"
 #include "element_types.h"
 #include "registration.h"
-#include "support/shapes.h"
+#include "shapes.h"
 #include "tensorflow/core/framework/op.h"
 
 namespace horoacc {

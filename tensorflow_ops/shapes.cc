@@ -1,4 +1,4 @@
-#include "support/shapes.h"
+#include "shapes.h"
 
 namespace horoacc {
 

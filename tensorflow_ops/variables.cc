@@ -2,7 +2,7 @@
 #include "collective_kernel.h"
 #include "element_types.h"
 #include "registration.h"
-#include "support/shapes.h"
+#include "shapes.h"
 #include "tensorflow/core/framework/common_shape_fns.h"
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/resource_mgr.h"
