@@ -246,8 +246,6 @@ def found(name: str, door: str = "") -> Any:
 def docstring(name: str, thing: Any, door: str = "") -> Docstring:
     """What an object's docstring says, with what it takes from another's."""
     said = parsed(thing)
-    if match := re.match(r"See `Collectives\.(\w+)`", said.text):
-        said = parsed(getattr(horoacc, match[1]))
     if match := re.search(r"\bas (?:for|in) `(?:horoacc\.)?([\w.]+)`", said.text):
         other = match[1]
         thing = found(other, door) if door else getattr(horoacc, other, None) or found(other)

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 
 from horoacc.collectives import Collectives, barrier, join
+from horoacc.collectives.numpy_tensors import numpy_tensors
+from horoacc.collectives.tensors import Tensors
 from horoacc.compression import NoneCompressor, narrowing
 from horoacc.eight_bit import Int8Compressor
 from horoacc.handles import poll, synchronize
-from horoacc.numpy_tensors import numpy_tensors
-from horoacc.tensors import Tensors
 
 __all__ = [
     "Compression", "allgather", "allgather_async", "allreduce", "allreduce_", "allreduce_async",
@@ -60,7 +60,7 @@ def _choose(tensor: Any) -> Tensors:
     return torch_tensors
 
 
-_collectives = Collectives(_choose)
+_collectives: Collectives[Any] = Collectives(_choose)
 
 allreduce = _collectives.allreduce
 allreduce_async = _collectives.allreduce_async

@@ -44,8 +44,8 @@ class Compressor:
 class Codec(Compressor):
     """A compressor of which the results cannot be added up.
 
-    The ranks exchange them, add up what they decode, and exchange the sum; see
-    `horoacc.coded_allreduce`. `compress` and `decompress` are for who wants to see what is lost.
+    The ranks exchange encoded tensors, add up the decoded ones, and exchange the sum; see
+    `horoacc.collectives.coded_allreduce`. `compress` and `decompress` show how much is lost.
     """
 
     @staticmethod

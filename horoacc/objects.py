@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from horoacc import arrays, process
-from horoacc.calls import ALLGATHER, BROADCAST, member_names, part_name
-from horoacc.complaints import complaining
+from horoacc.collectives.calls import ALLGATHER, BROADCAST, member_names, part_name
+from horoacc.collectives.validation_errors import validating
 from horoacc.process_sets import ProcessSet, global_process_set
 
 __all__ = ["allgather_object", "broadcast_object"]
@@ -46,7 +46,7 @@ def broadcast_object(
     """
     is_root = process.position().rank == root_rank
     first = part_name(name, "size")
-    with complaining(BROADCAST, member_names("broadcast", first)[0], process_set):
+    with validating(BROADCAST, member_names("broadcast", first)[0], process_set):
         payload = _pickled(obj) if is_root else np.empty(0, np.uint8)
     length = np.array([payload.size], np.int64)
     arrays.broadcast_(length, root_rank, first, process_set)
@@ -73,7 +73,7 @@ def allgather_object(
         HorovodInternalError: The collective failed.
     """
     first = part_name(name, "size")
-    with complaining(ALLGATHER, member_names("allgather", first)[0], process_set):
+    with validating(ALLGATHER, member_names("allgather", first)[0], process_set):
         payload = _pickled(obj)
     lengths = arrays.allgather(np.array([payload.size], np.int64), first, process_set)
     gathered = arrays.allgather(payload, part_name(name, "data"), process_set)

@@ -19,7 +19,8 @@ from typing import Any
 import numpy as np
 
 import horoacc as hvd
-from horoacc import _core, basics, calls, dtypes, ops_build, selection_table, tune_gpus
+from horoacc import _core, basics, dtypes, ops_build, selection_table, tune_gpus
+from horoacc.collectives import calls
 from horoacc.schedule import format_bytes, format_seconds, parse_bytes
 from horoacc.selection_table import LAST_ARRIVER, SLICES, Measurement
 

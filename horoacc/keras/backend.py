@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 import keras
 
-from horoacc.coded_allreduce import ErrorFeedback
+from horoacc.collectives.coded_allreduce import ErrorFeedback
 from horoacc.compression import Compressor
 from horoacc.process_sets import ProcessSet
 from horoacc.reduction import Scaling

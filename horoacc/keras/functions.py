@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from horoacc.calls import resolve_op
+from horoacc.collectives.calls import resolve_op
 from horoacc.compression import Compressor, NoneCompressor
 from horoacc.dtypes import Average
 from horoacc.keras import backend

@@ -24,8 +24,8 @@ from horoacc.process_sets import ProcessSet
 
 
 @dataclass(frozen=True)
-class Wishes:
-    """What a caller of `DistributedOptimizer` has asked for."""
+class Options:
+    """The arguments of a `DistributedOptimizer`."""
 
     name: str | None
     compression: type[Compressor]
@@ -43,26 +43,28 @@ class Wishes:
 class GradientReduction:
     """Reduces the gradients of one optimizer."""
 
-    def __init__(self, wishes: Wishes, key: Callable[[Any], Hashable]) -> None:
-        """Checks what was asked for.
+    def __init__(self, options: Options, key: Callable[[Any], Hashable]) -> None:
+        """Checks the options.
 
         Args:
-            wishes: What was asked for.
-            key: Tells variables apart.
+            options: How to reduce.
+            key: Gives each variable a key of its own.
 
         Raises:
-            ValueError: It makes no sense.
+            ValueError: The options make no sense.
         """
-        self._wishes = wishes
+        self._options = options
         self._key = key
-        self._scaling = reduction.scaling(wishes.op, wishes.gradient_predivide_factor)
-        self._step_of = Passes(wishes.backward_passes_per_step, wishes.average_aggregated_gradients)
-        self._groups = reduction.keyed(wishes.groups, key)
+        self._scaling = reduction.scaling(options.op, options.gradient_predivide_factor)
+        self._step_of = Passes(
+            options.backward_passes_per_step, options.average_aggregated_gradients
+        )
+        self._groups = reduction.keyed(options.groups, key)
         reduction.partition([], self._groups)  # refuses what makes no sense
         self._local: set[Hashable] = set()
         self._names: dict[Hashable, str] = {}
         self._travel: Travel | None = None
-        self.ahead = ReducedAhead(wishes.op)
+        self.ahead = ReducedAhead(options.op)
         """What was reduced before it is applied."""
         self._done = False
         self._overflow_counts = False
@@ -101,11 +103,11 @@ class GradientReduction:
                 for variable in variables
             }  # fmt: skip
         if self.reduces():
-            backend.current().register(variables, self._wishes.compression)
+            backend.current().register(variables, self._options.compression)
 
     def reduces(self) -> bool:
         """Whether there are other ranks to reduce with."""
-        return reduction.has_peers(self._wishes.process_set)
+        return reduction.has_peers(self._options.process_set)
 
     def apply(
         self,
@@ -208,11 +210,11 @@ class GradientReduction:
         place = backend.current()
         keys = [self._key(variable) for variable in variables]
         local = self._local | {
-            self._key(variable) for layer in self._wishes.local_layers
+            self._key(variable) for layer in self._options.local_layers
             for variable in layer.trainable_weights
         }  # fmt: skip
         divisor = reduction.local_divisor(
-            self._wishes.process_set, self._wishes.scale_local_gradients
+            self._options.process_set, self._options.scale_local_gradients
         )
         wanted: dict[Hashable, int] = {}
         for index, (key, gradient) in enumerate(zip(keys, gradients, strict=True)):
@@ -242,13 +244,17 @@ class GradientReduction:
 
     def _prepared(self, keys: Sequence[Hashable], variables: Sequence[Any]) -> Travel:
         """Names what is reduced for the first time, alike on all ranks."""
-        wishes = self._wishes
+        options = self._options
         if self._travel is None:
             # Nothing that a rank counts up: a rank may have used optimizers before that the others
             # have not. Optimizers of as many variables share names, and take turns with them.
-            name = wishes.name or f"gradients.of{len(keys)}"
+            name = options.name or f"gradients.of{len(keys)}"
             self._travel = Travel(
-                name, self._scaling, wishes.compression, wishes.sparse_as_dense, wishes.process_set
+                name,
+                self._scaling,
+                options.compression,
+                options.sparse_as_dense,
+                options.process_set,
             )
         for key, variable in zip(keys, variables, strict=True):
             # Not by its path: a model that was loaded has others than one that was made.

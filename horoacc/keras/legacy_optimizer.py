@@ -16,8 +16,8 @@ import tensorflow as tf
 from horoacc.keras import compilation
 from horoacc.keras.gradients import (
     GradientReduction,
+    Options,
     ReducesGradients,
-    Wishes,
     derived_class,
 )
 from horoacc.keras.legacy import schedule_of
@@ -169,13 +169,13 @@ def build(optimizer: Any, variables: Sequence[Any]) -> None:
             optimizer.build(variables)
 
 
-def distribute(optimizer: Any, wishes: Wishes) -> Any:
+def distribute(optimizer: Any, options: Options) -> Any:
     """Makes a distributed optimizer.
 
     Args:
         optimizer: An optimizer of tf_keras, of either kind; of one that scales losses, the one
             inside becomes distributed.
-        wishes: How to reduce.
+        options: How to reduce.
 
     Returns:
         An optimizer whose class has the name of the given one's and derives from it; of one that
@@ -190,7 +190,7 @@ def distribute(optimizer: Any, wishes: Wishes) -> Any:
             name: value for name, value in optimizer.get_config().items()
             if name in ("dynamic", "initial_scale", "dynamic_growth_steps")
         }  # fmt: skip
-        distributed = distribute(inner, wishes)
+        distributed = distribute(inner, options)
         distributed._reduction.agree_on_overflow()
         return type(optimizer)(distributed, **scaling)
     config = dict(optimizer.get_config())
@@ -198,7 +198,7 @@ def distribute(optimizer: Any, wishes: Wishes) -> Any:
     schedule = schedule_of(optimizer)
     if schedule is not None:
         config["learning_rate"] = schedule
-    reduction = GradientReduction(wishes, id)
+    reduction = GradientReduction(options, id)
     base: Any = type(optimizer)
     mixed_in = _DistributedOld if hasattr(base, "_create_all_weights") else _DistributedNew
     copied = derived_class(mixed_in, base).from_config(config)

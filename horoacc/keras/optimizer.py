@@ -19,8 +19,8 @@ from horoacc.dtypes import OP_NAMES, Average, Sum
 from horoacc.keras import backend, compilation, legacy
 from horoacc.keras.gradients import (
     GradientReduction,
+    Options,
     ReducesGradients,
-    Wishes,
     derived_class,
     is_distributed,
 )
@@ -201,12 +201,12 @@ def _take_notes(optimizer: Any, copied: Any) -> None:
             setattr(copied, name, value)
 
 
-def distribute(optimizer: Any, wishes: Wishes) -> Any:
+def distribute(optimizer: Any, options: Options) -> Any:
     """Makes a distributed optimizer.
 
     Args:
         optimizer: The optimizer to wrap.
-        wishes: How to reduce.
+        options: How to reduce.
 
     Returns:
         An optimizer whose class has the name of the given one's and derives from it.
@@ -220,12 +220,12 @@ def distribute(optimizer: Any, wishes: Wishes) -> Any:
         raise TypeError(compilation.not_of_keras("optimizer", optimizer))
     if is_distributed(optimizer) or is_distributed(getattr(optimizer, "inner_optimizer", None)):
         raise ValueError("This optimizer is distributed already.")
-    if wishes.op not in (Average, Sum):
+    if options.op not in (Average, Sum):
         raise ValueError(
             "op of a Keras DistributedOptimizer must be hvd.Average or hvd.Sum, not "
-            f"{OP_NAMES.get(wishes.op, repr(wishes.op))}."
+            f"{OP_NAMES.get(options.op, repr(options.op))}."
         )
-    for layer in wishes.local_layers:
+    for layer in options.local_layers:
         if not legacy.is_a(layer, "layers.Layer"):
             raise ValueError(
                 f"All local layers must be of type keras.layers.Layer, not {type(layer).__name__}."
@@ -236,9 +236,9 @@ def distribute(optimizer: Any, wishes: Wishes) -> Any:
             legacy.silence()  # it may have been imported after init()
         from horoacc.keras import legacy_optimizer  # noqa: PLC0415 - only where TensorFlow is
 
-        return legacy_optimizer.distribute(optimizer, wishes)
+        return legacy_optimizer.distribute(optimizer, options)
     copied = _copy(optimizer)
-    copied._reduction = GradientReduction(wishes, copied._var_key)
+    copied._reduction = GradientReduction(options, copied._var_key)
     if hasattr(copied, "inner_optimizer"):  # it scales losses
         copied._reduction.agree_on_overflow()
     _take_state(optimizer, copied)
@@ -296,7 +296,7 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
         ValueError: An argument makes no sense, or the optimizer is distributed already.
     """
     del device_dense, device_sparse
-    return distribute(optimizer, Wishes(
+    return distribute(optimizer, Options(
         name, compression, sparse_as_dense, gradient_predivide_factor, op,
         backward_passes_per_step, average_aggregated_gradients, chosen_groups(num_groups, groups),
         process_set, (), scale_local_gradients,
@@ -319,31 +319,13 @@ def PartialDistributedOptimizer(  # noqa: N802 - Horovod's name
     local_layers: Any = None,
     scale_local_gradients: bool = True,
 ) -> Any:
-    """As `DistributedOptimizer`, but some layers are each rank's own.
+    """Leaves some layers to each rank; arguments and errors as for `DistributedOptimizer`.
 
-    Args:
-        optimizer: See `DistributedOptimizer`.
-        name: See there.
-        device_dense: See there.
-        device_sparse: See there.
-        compression: See there.
-        sparse_as_dense: See there.
-        gradient_predivide_factor: See there.
-        op: See there.
-        backward_passes_per_step: See there.
-        average_aggregated_gradients: See there.
-        groups: See there.
-        process_set: See there.
-        local_layers: A layer or several, of which the gradients are not reduced.
-        scale_local_gradients: Divide those gradients by the number of ranks, so that the learning
-            rate of the whole model suits them.
+    Gradients of `local_layers`, a layer or several, are not reduced. `scale_local_gradients`
+    divides them by the number of ranks, so that the learning rate of the whole model suits them.
 
     Returns:
         The optimizer.
-
-    Raises:
-        TypeError: It is no optimizer of Keras.
-        ValueError: An argument makes no sense, or the optimizer is distributed already.
     """
     del device_dense, device_sparse
     if local_layers is None:
@@ -351,7 +333,7 @@ def PartialDistributedOptimizer(  # noqa: N802 - Horovod's name
     else:
         many = isinstance(local_layers, (list, tuple, set))
         layers = tuple(local_layers) if many else (local_layers,)
-    return distribute(optimizer, Wishes(
+    return distribute(optimizer, Options(
         name, compression, sparse_as_dense, gradient_predivide_factor, op,
         backward_passes_per_step, average_aggregated_gradients, chosen_groups(0, groups),
         process_set, layers, scale_local_gradients,

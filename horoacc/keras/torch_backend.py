@@ -12,7 +12,7 @@ import torch
 from torch._compile import _disable_dynamo
 
 import horoacc.torch as hvd
-from horoacc.coded_allreduce import CodedAllreduce
+from horoacc.collectives.coded_allreduce import CodedAllreduce
 from horoacc.compression import Compressor, NoneCompressor, is_codec
 from horoacc.keras.backend import Member, Travel
 from horoacc.torch import _ops

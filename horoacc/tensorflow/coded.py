@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from horoacc import coded_allreduce
-from horoacc.numpy_tensors import numpy_tensors
+from horoacc.collectives import coded_allreduce
+from horoacc.collectives.numpy_tensors import numpy_tensors
 from horoacc.process_sets import ProcessSet
 
 

@@ -10,12 +10,12 @@ from typing import Any
 
 import tensorflow as tf
 
-from horoacc.calls import ALLGATHER, ALLTOALL, BROADCAST
-from horoacc.complaints import check_group
+from horoacc.collectives.calls import ALLGATHER, ALLTOALL, BROADCAST
+from horoacc.collectives.validation_errors import check_group
 from horoacc.process_sets import ProcessSet, global_process_set
 from horoacc.tensorflow import raw_ops
-from horoacc.tensorflow.complaints import complaining, tensor_of
 from horoacc.tensorflow.raw_ops import as_written, set_id
+from horoacc.tensorflow.validation_errors import tensor_of, validating
 from horoacc.tensorflow.variables import broadcast_in_place, variable_of
 
 __all__ = [
@@ -49,7 +49,7 @@ def allgather(
     Raises:
         tf.errors.OpError: The collective failed; the module says which error means what.
     """
-    with complaining(ALLGATHER, name, process_set):
+    with validating(ALLGATHER, name, process_set):
         tensor = tensor_of(tensor)
     return raw_ops.allgather([tensor], name, set_id(process_set), False, ignore_name_scope)[0]
 
@@ -70,7 +70,7 @@ def grouped_allgather(
         ValueError: There are no tensors.
     """
     check_group(tensors, ALLGATHER, name, process_set)
-    with complaining(ALLGATHER, name, process_set, len(tensors)):
+    with validating(ALLGATHER, name, process_set, len(tensors)):
         given = [tensor_of(tensor) for tensor in tensors]
     return raw_ops.allgather(given, name, set_id(process_set), True, ignore_name_scope)
 
@@ -98,7 +98,7 @@ def broadcast(
     Raises:
         tf.errors.OpError: The collective failed; the module says which error means what.
     """
-    with complaining(BROADCAST, name, process_set):
+    with validating(BROADCAST, name, process_set):
         tensor = tensor_of(tensor)
     return raw_ops.broadcast(tensor, root_rank, name, set_id(process_set), ignore_name_scope)
 
@@ -158,7 +158,7 @@ def alltoall(
     Raises:
         tf.errors.OpError: The collective failed; the module says which error means what.
     """
-    with complaining(ALLTOALL, name, process_set):
+    with validating(ALLTOALL, name, process_set):
         tensor = tensor_of(tensor)
         rows = tf.zeros([0], tf.int32) if splits is None else tf.cast(splits, tf.int32)
     output, received = raw_ops.alltoall(tensor, rows, name, set_id(process_set), ignore_name_scope)

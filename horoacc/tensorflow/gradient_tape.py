@@ -160,21 +160,9 @@ def PartialDistributedGradientTape(  # noqa: N802 - Horovod's name
     local_layers: Any = None,
     scale_local_gradients: bool = True,
 ) -> Any:
-    """Makes a tape as `DistributedGradientTape` does, with layers whose gradients stay local.
+    """Makes a tape that leaves some layers to each rank, as for `DistributedGradientTape`.
 
-    Args:
-        gradtape: As for `DistributedGradientTape`, and so are the arguments not listed here.
-        device_dense: Not used.
-        device_sparse: Not used.
-        compression: See there.
-        sparse_as_dense: See there.
-        op: See there.
-        gradient_predivide_factor: See there.
-        num_groups: See there.
-        groups: See there.
-        process_set: See there.
-        local_layers: A Keras layer or a list of them, which each rank trains by itself.
-        scale_local_gradients: See there.
+    `local_layers` is a Keras layer or a list of them, which each rank trains by itself.
 
     Returns:
         The tape.

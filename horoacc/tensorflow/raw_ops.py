@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import tensorflow as tf
 
-from horoacc.calls import check_root
+from horoacc.collectives.calls import check_root
 from horoacc.process_sets import ProcessSet
 from horoacc.tensorflow import _ops
 from horoacc.tensorflow.call_names import name_in

@@ -17,17 +17,17 @@ from typing import Any
 
 import tensorflow as tf
 
-from horoacc.calls import ALLREDUCE, REDUCESCATTER, check_factors, resolve_op
-from horoacc.complaints import check_group
+from horoacc.collectives.calls import ALLREDUCE, REDUCESCATTER, check_factors, resolve_op
+from horoacc.collectives.validation_errors import check_group
 from horoacc.compression import Compressor, check_no_codec, decompress_all, is_codec
 from horoacc.dtypes import Average
 from horoacc.process_sets import ProcessSet, global_process_set
 from horoacc.tensorflow import raw_ops
 from horoacc.tensorflow.coded import allreduce_coded
-from horoacc.tensorflow.complaints import complaining, tensor_of
 from horoacc.tensorflow.compression import Compression
 from horoacc.tensorflow.raw_ops import as_written, set_id
 from horoacc.tensorflow.sparse import allreduce_sparse
+from horoacc.tensorflow.validation_errors import tensor_of, validating
 
 __all__ = ["allreduce", "grouped_allreduce", "grouped_reducescatter", "reducescatter"]
 
@@ -72,23 +72,39 @@ def allreduce(
         NotImplementedError: Slices with another reduction than Average and Sum, or with factors.
     """
     del device_dense, device_sparse
-    with complaining(ALLREDUCE, name, process_set):
+    with validating(ALLREDUCE, name, process_set):
         op = resolve_op(op, average)
         scales = check_factors((prescale_factor, postscale_factor))
     if isinstance(tensor, tf.IndexedSlices):
         return allreduce_sparse(tensor, op, scales, name, process_set, ignore_name_scope)
-    with complaining(ALLREDUCE, name, process_set):
-        tensor = tensor_of(tensor)
+    call = (op, scales, name, process_set, ignore_name_scope)
+    return _allreduce([tensor], compression, *call, None)[0]
+
+
+def _allreduce(
+    given: Sequence[Any],
+    compression: type[Compressor],
+    op: int,
+    scales: tuple[float, float],
+    name: str | None,
+    process_set: ProcessSet,
+    ignore_name_scope: bool,
+    count: int | None,
+) -> list[Any]:
+    """Compresses and reduces tensors; `count` is the number of those of a grouped call."""
+    with validating(ALLREDUCE, name, process_set, count):
+        tensors = [tensor_of(tensor) for tensor in given]
     if is_codec(compression):
-        if tensor.dtype.is_floating:
-            return allreduce_coded([tensor], compression, name, op, scales, process_set)[0]
+        if all(tensor.dtype.is_floating for tensor in tensors):
+            return allreduce_coded(tensors, compression, name, op, scales, process_set)
         compression = Compression.none
-    with complaining(ALLREDUCE, name, process_set):
-        compressed, context = compression.compress(tensor)
-    (reduced,) = raw_ops.allreduce(
-        [compressed], name, op, scales, set_id(process_set), False, ignore_name_scope
-    )
-    return compression.decompress(reduced, context)
+    with validating(ALLREDUCE, name, process_set, count):
+        compressed = [compression.compress(tensor) for tensor in tensors]
+    reduced = raw_ops.allreduce(
+        [tensor for tensor, _ in compressed], name, op, scales, set_id(process_set),
+        count is not None, ignore_name_scope,
+    )  # fmt: skip
+    return decompress_all(compression, reduced, compressed)
 
 
 @as_written
@@ -126,21 +142,11 @@ def grouped_allreduce(
             )
             for index, tensor in enumerate(tensors)
         ]  # fmt: skip
-    with complaining(ALLREDUCE, name, process_set, len(tensors)):
+    with validating(ALLREDUCE, name, process_set, len(tensors)):
         op = resolve_op(op, average)
         scales = check_factors((prescale_factor, postscale_factor))
-        tensors = [tensor_of(tensor) for tensor in tensors]
-    if is_codec(compression):
-        if all(tensor.dtype.is_floating for tensor in tensors):
-            return allreduce_coded(tensors, compression, name, op, scales, process_set)
-        compression = Compression.none
-    with complaining(ALLREDUCE, name, process_set, len(tensors)):
-        compressed = [compression.compress(tensor) for tensor in tensors]
-    reduced = raw_ops.allreduce(
-        [tensor for tensor, _ in compressed], name, op, scales, set_id(process_set), True,
-        ignore_name_scope,
-    )  # fmt: skip
-    return decompress_all(compression, reduced, compressed)
+    call = (op, scales, name, process_set, ignore_name_scope)
+    return _allreduce(tensors, compression, *call, len(tensors))
 
 
 @as_written
@@ -177,14 +183,32 @@ def reducescatter(
         ValueError: The compression is a codec.
     """
     del device_dense
-    with complaining(REDUCESCATTER, name, process_set):
+    scales = (prescale_factor, postscale_factor)
+    return _reducescatter(
+        [tensor], compression, op, scales, name, process_set, ignore_name_scope, None
+    )[0]
+
+
+def _reducescatter(
+    given: Sequence[Any],
+    compression: type[Compressor],
+    op: int,
+    scales: tuple[float, float],
+    name: str | None,
+    process_set: ProcessSet,
+    ignore_name_scope: bool,
+    count: int | None,
+) -> list[Any]:
+    """Compresses and reduces tensors; `count` is the number of those of a grouped call."""
+    with validating(REDUCESCATTER, name, process_set, count):
         check_no_codec(compression)
-        scales = check_factors((prescale_factor, postscale_factor))
-        compressed, context = compression.compress(tensor_of(tensor))
-    (part,) = raw_ops.reducescatter(
-        [compressed], name, op, scales, set_id(process_set), False, ignore_name_scope
-    )
-    return compression.decompress(part, context)
+        scales = check_factors(scales)
+        compressed = [compression.compress(tensor_of(tensor)) for tensor in given]
+    parts = raw_ops.reducescatter(
+        [tensor for tensor, _ in compressed], name, op, scales, set_id(process_set),
+        count is not None, ignore_name_scope,
+    )  # fmt: skip
+    return decompress_all(compression, parts, compressed)
 
 
 @as_written
@@ -205,11 +229,5 @@ def grouped_reducescatter(
     """
     del device_dense
     check_group(tensors, REDUCESCATTER, name, process_set)
-    with complaining(REDUCESCATTER, name, process_set, len(tensors)):
-        check_no_codec(compression)
-        scales = check_factors((prescale_factor, postscale_factor))
-        compressed = [compression.compress(tensor_of(tensor)) for tensor in tensors]
-    parts = raw_ops.reducescatter(
-        [tensor for tensor, _ in compressed], name, op, scales, set_id(process_set), True
-    )
-    return decompress_all(compression, parts, compressed)
+    scales = (prescale_factor, postscale_factor)
+    return _reducescatter(tensors, compression, op, scales, name, process_set, False, len(tensors))

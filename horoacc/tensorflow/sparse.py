@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from horoacc.calls import part_name
+from horoacc.collectives.calls import part_name
 from horoacc.dtypes import Average, Sum
 from horoacc.process_sets import ProcessSet
 from horoacc.tensorflow import raw_ops

@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from horoacc.calls import check_root
+from horoacc.collectives.calls import check_root
 from horoacc.tensorflow import _ops
 from horoacc.tensorflow.raw_ops import called, manner
 

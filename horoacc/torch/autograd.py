@@ -24,7 +24,7 @@ from horoacc.handles import result
 from horoacc.process_sets import ProcessSet
 from horoacc.torch.tensors import torch_tensors
 
-plain = Collectives(lambda _: torch_tensors)
+plain: Collectives[torch.Tensor] = Collectives(lambda _: torch_tensors)
 """The collectives without autograd."""
 
 

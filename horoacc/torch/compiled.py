@@ -45,7 +45,7 @@ def allreduce(
     process_set: int,
 ) -> Tensor:  # fmt: skip
     """Reduces a tensor."""
-    return plain.allreduce(  # type: ignore[no-any-return]
+    return plain.allreduce(
         tensor.contiguous(), None, name, op=op, prescale_factor=prescale,
         postscale_factor=postscale, process_set=registered(process_set),
     )  # fmt: skip
@@ -138,7 +138,7 @@ allgather.register_autograd(_allgather_backward, setup_context=_keep_rows)
 @custom_op("horoacc::broadcast", mutates_args=())
 def broadcast(tensor: Tensor, root_rank: int, name: str | None, process_set: int) -> Tensor:
     """Sends the root's tensor to all ranks."""
-    return plain.broadcast(tensor.contiguous(), root_rank, name, registered(process_set))  # type: ignore[no-any-return]
+    return plain.broadcast(tensor.contiguous(), root_rank, name, registered(process_set))
 
 
 @broadcast.register_fake

@@ -13,13 +13,13 @@ import torch
 
 from horoacc import process
 from horoacc.backward_passes import Schedule
-from horoacc.calls import ALLREDUCE
-from horoacc.coded_allreduce import CodedAllreduce, ErrorFeedback
+from horoacc.collectives.calls import ALLREDUCE
+from horoacc.collectives.coded_allreduce import CodedAllreduce, ErrorFeedback
+from horoacc.collectives.tensors import place_of_all
 from horoacc.compression import Compressor, NoneCompressor, is_codec
 from horoacc.handles import has_ended
 from horoacc.process_sets import ProcessSet, number_of
 from horoacc.reduction import Scaling
-from horoacc.tensors import place_of_all
 from horoacc.torch import gradient_hooks
 from horoacc.torch.autograd import plain
 from horoacc.torch.gradient_hooks import GradientHooks

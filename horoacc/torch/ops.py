@@ -13,112 +13,176 @@ import torch
 from torch.compiler import is_compiling
 
 from horoacc import arrays
-from horoacc.calls import ALLGATHER, ALLTOALL, member_names
+from horoacc.collectives import Collectives
 from horoacc.collectives import barrier as barrier
 from horoacc.collectives import join as join
-from horoacc.complaints import check_group, complaining
+from horoacc.collectives.calls import (
+    ALLREDUCE,
+    ALLTOALL,
+    REDUCESCATTER,
+    check_scatter_op,
+    member_names,
+    resolve_op,
+)
+from horoacc.collectives.coded_allreduce import validating_vectors
+from horoacc.collectives.validation_errors import validating
+from horoacc.compression import (
+    Compressor,
+    NoneCompressor,
+    check_no_codec,
+    decompress_all,
+    is_codec,
+)
 from horoacc.handles import poll as poll
 from horoacc.handles import synchronize as synchronize
-from horoacc.process_sets import ProcessSet, global_process_set
+from horoacc.process_sets import ProcessSet
 from horoacc.torch import compiled
-from horoacc.torch.autograd import Allgather, Alltoall, Broadcast
+from horoacc.torch.autograd import Allgather, Allreduce, Alltoall, Broadcast, Reducescatter
 from horoacc.torch.compression import Compression as Compression
-from horoacc.torch.reductions import Reductions
 from horoacc.torch.tensors import torch_tensors
-from horoacc.torch.ways import any_tracked, apply, set_number, tracked
+from horoacc.torch.ways import any_tracked, apply, set_number, tracked, uncompiled
 
 if not TYPE_CHECKING:  # mypy knows no lists but literal ones; without a list all names are public
     __all__ = arrays.__all__
 
 
-def _row_counts(splits: Any, name: str | None, process_set: ProcessSet) -> Any:
-    """Checks Horovod's rule for splits; other sequences of integers are welcome too."""
-    if not isinstance(splits, torch.Tensor):
-        return splits
-    with complaining(ALLTOALL, member_names("alltoall", name)[0], process_set):
-        if splits.dim() != 1:
-            raise ValueError(f"splits must have one dimension, not {splits.dim()}.")
-        if splits.dtype not in (torch.int32, torch.int64):
-            raise ValueError(f"splits must be of type int32, not {splits.dtype}.")
-        return splits.tolist()
-
-
-class TorchCollectives(Reductions):
-    """Horovod's collectives for torch's tensors."""
+class TorchCollectives(Collectives[torch.Tensor]):
+    """Horovod's collectives for torch's tensors: recorded by autograd, or traced and compiled."""
 
     def __init__(self) -> None:
         """Makes the functions."""
         super().__init__(lambda _: torch_tensors)
 
-    def allgather(
-        self,
-        tensor: torch.Tensor,
-        name: str | None = None,
-        process_set: ProcessSet = global_process_set,
-    ) -> torch.Tensor:
-        """See `Collectives.allgather`; differentiable."""
-        if is_compiling():
-            return compiled.allgather([tensor], name, False, set_number(process_set))[0]  # type: ignore[no-any-return]
-        if not tracked(tensor):
-            return super().allgather(tensor, name, process_set)  # type: ignore[no-any-return]
-        return apply(Allgather, name, process_set, False, tensor)[0]  # type: ignore[no-any-return]
+    def _only_values(self, tensors: Sequence[torch.Tensor]) -> bool:
+        return not is_compiling() and not any_tracked(tensors)
 
-    def grouped_allgather(
+    def _differentiable_allreduce(
         self,
         tensors: Sequence[torch.Tensor],
-        name: str | None = None,
-        process_set: ProcessSet = global_process_set,
+        average: bool | None,
+        name: str | None,
+        compression: type[Compressor],
+        op: int | None,
+        scales: tuple[float, float],
+        process_set: ProcessSet,
+        grouped: bool,
     ) -> list[torch.Tensor]:
-        """See `Collectives.grouped_allgather`; differentiable."""
-        check_group(tensors, ALLGATHER, name, process_set)
+        if self._only_values(tensors):
+            plain = super()._differentiable_allreduce
+            given = (tensors, average, name, compression, op, scales, process_set, grouped)
+            return uncompiled(plain, *given) if is_codec(compression) else plain(*given)
+        if is_codec(compression):
+            call = (compression, name, op, average, scales, process_set, grouped)
+            return uncompiled(_coded, tensors, *call)  # type: ignore[no-any-return]
         if is_compiling():
-            return compiled.allgather(list(tensors), name, True, set_number(process_set))  # type: ignore[no-any-return]
+            narrow = [compression.compress(tensor) for tensor in tensors]
+            narrowed = [tensor for tensor, _ in narrow]
+            one = (name, resolve_op(op, average), *scales, set_number(process_set))
+            if grouped:
+                reduced = compiled.grouped_allreduce(narrowed, *one)
+            else:
+                reduced = [compiled.allreduce(narrowed[0], *one)]
+            return decompress_all(compression, reduced, narrow)
+        first = member_names("allreduce", name, len(tensors) if grouped else None)[0]
+        with validating(ALLREDUCE, first, process_set, grouped=grouped):
+            op = resolve_op(op, average)
+            narrow = [compression.compress(tensor) for tensor in tensors]
+        narrowed = [tensor for tensor, _ in narrow]
+        reduced = apply(
+            Allreduce, NoneCompressor, name, op, scales, process_set, grouped, *narrowed
+        )
+        return decompress_all(compression, reduced, narrow)
+
+    def _differentiable_reducescatter(
+        self,
+        tensors: Sequence[torch.Tensor],
+        name: str | None,
+        compression: type[Compressor],
+        op: int,
+        scales: tuple[float, float],
+        process_set: ProcessSet,
+        grouped: bool,
+    ) -> list[torch.Tensor]:
+        if self._only_values(tensors):
+            return super()._differentiable_reducescatter(
+                tensors, name, compression, op, scales, process_set, grouped
+            )
+        if is_compiling():
+            check_no_codec(compression)
+            narrow = [compression.compress(tensor) for tensor in tensors]
+            op = check_scatter_op(op)
+            narrowed = [tensor for tensor, _ in narrow]
+            number = set_number(process_set)
+            parts = compiled.reducescatter(narrowed, name, op, *scales, grouped, number)
+            return decompress_all(compression, parts, narrow)
+        first = member_names("reducescatter", name, len(tensors) if grouped else None)[0]
+        with validating(REDUCESCATTER, first, process_set, grouped=grouped):
+            check_no_codec(compression)
+            narrow = [compression.compress(tensor) for tensor in tensors]
+            op = check_scatter_op(op)
+        narrowed = [tensor for tensor, _ in narrow]
+        parts = apply(Reducescatter, name, op, scales, process_set, grouped, *narrowed)
+        return decompress_all(compression, parts, narrow)
+
+    def _differentiable_allgather(
+        self,
+        tensors: Sequence[torch.Tensor],
+        name: str | None,
+        process_set: ProcessSet,
+        grouped: bool,
+    ) -> list[torch.Tensor]:
+        if is_compiling():
+            return compiled.allgather(list(tensors), name, grouped, set_number(process_set))  # type: ignore[no-any-return]
         if not any_tracked(tensors):
-            return super().grouped_allgather(tensors, name, process_set)
-        return list(apply(Allgather, name, process_set, True, *tensors))
+            return super()._differentiable_allgather(tensors, name, process_set, grouped)
+        return list(apply(Allgather, name, process_set, grouped, *tensors))
 
-    def broadcast(
-        self,
-        tensor: torch.Tensor,
-        root_rank: int,
-        name: str | None = None,
-        process_set: ProcessSet = global_process_set,
+    def _differentiable_broadcast(
+        self, tensor: torch.Tensor, root: int, name: str | None, process_set: ProcessSet
     ) -> torch.Tensor:
-        """See `Collectives.broadcast`; differentiable."""
         if is_compiling():
-            return compiled.broadcast(tensor, root_rank, name, set_number(process_set))  # type: ignore[no-any-return]
+            return compiled.broadcast(tensor, root, name, set_number(process_set))  # type: ignore[no-any-return]
         if not tracked(tensor):
-            return super().broadcast(tensor, root_rank, name, process_set)  # type: ignore[no-any-return]
-        return apply(Broadcast, name, root_rank, process_set, tensor)  # type: ignore[no-any-return]
+            return super()._differentiable_broadcast(tensor, root, name, process_set)
+        return apply(Broadcast, name, root, process_set, tensor)  # type: ignore[no-any-return]
 
-    def alltoall_async(
-        self,
-        tensor: torch.Tensor,
-        splits: Any = None,
-        name: str | None = None,
-        process_set: ProcessSet = global_process_set,
-    ) -> int:
-        """See `Collectives.alltoall_async`."""
-        counts = _row_counts(splits, name, process_set)
-        return super().alltoall_async(tensor, counts, name, process_set)
+    def _row_counts(self, splits: Any) -> list[int] | None:
+        """Checks Horovod's rule for splits; other sequences of integers are accepted too."""
+        if isinstance(splits, torch.Tensor):
+            if splits.dim() != 1:
+                raise ValueError(f"splits must have one dimension, not {splits.dim()}.")
+            if splits.dtype not in (torch.int32, torch.int64):
+                raise ValueError(f"splits must be of type int32, not {splits.dtype}.")
+            splits = splits.tolist()
+        return super()._row_counts(splits)
 
-    def alltoall(
-        self,
-        tensor: torch.Tensor,
-        splits: Any = None,
-        name: str | None = None,
-        process_set: ProcessSet = global_process_set,
+    def _differentiable_alltoall(
+        self, tensor: torch.Tensor, splits: Any, name: str | None, process_set: ProcessSet
     ) -> Any:
-        """See `Collectives.alltoall`; differentiable."""
         if is_compiling():
             rows = None if splits is None else torch.as_tensor(splits)
-            both = compiled.alltoall(tensor, rows, name, set_number(process_set))
-            return both[0] if splits is None else both
-        counts = _row_counts(splits, name, process_set)
+            return compiled.alltoall(tensor, rows, name, set_number(process_set))
         if not tracked(tensor):
-            return super().alltoall(tensor, counts, name, process_set)
-        received = apply(Alltoall, name, counts, process_set, tensor)
-        return received[0] if splits is None else received
+            return super()._differentiable_alltoall(tensor, splits, name, process_set)
+        with validating(ALLTOALL, member_names("alltoall", name)[0], process_set):
+            counts = self._row_counts(splits)
+        return apply(Alltoall, name, counts, process_set, tensor)
+
+
+def _coded(
+    tensors: Sequence[torch.Tensor],
+    codec: type[Compressor],
+    name: str | None,
+    op: int | None,
+    average: bool | None,
+    scales: tuple[float, float],
+    process_set: ProcessSet,
+    grouped: bool,
+) -> list[torch.Tensor]:
+    """Reduces what a codec encodes with NumPy, which is not compiled."""
+    with validating_vectors(name, len(tensors), process_set):
+        op = resolve_op(op, average)
+    return list(apply(Allreduce, codec, name, op, scales, process_set, grouped, *tensors))
 
 
 _collectives = TorchCollectives()

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import torch
 
-from horoacc.calls import ALLGATHER, member_names, part_name
-from horoacc.complaints import complaining
+from horoacc.collectives.calls import ALLGATHER, member_names, part_name
+from horoacc.collectives.validation_errors import validating
 from horoacc.dtypes import Average, Sum
 from horoacc.process_sets import ProcessSet, global_process_set
 from horoacc.torch.ops import allgather_async, synchronize
@@ -39,7 +39,7 @@ def sparse_allreduce_async(
     parts = [part_name(name, "indices"), part_name(name, "values")]
     first, second = (member_names("allgather", part)[0] for part in parts)
     # The inner complaint comes first, as the call does.
-    with complaining(ALLGATHER, second, process_set), complaining(ALLGATHER, first, process_set):
+    with validating(ALLGATHER, second, process_set), validating(ALLGATHER, first, process_set):
         if op not in (Average, Sum):
             raise ValueError("A sparse tensor can be averaged or summed, nothing else.")
         if not tensor.is_coalesced():

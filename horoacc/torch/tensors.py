@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from horoacc.collectives.tensors import Place, Restore, View
 from horoacc.dtypes import NAMES
-from horoacc.tensors import Place, Restore, View
 
 if TYPE_CHECKING:
     from horoacc._core import Output

@@ -19,7 +19,7 @@ def tracked(tensor: torch.Tensor) -> bool:
 
 def any_tracked(tensors: Sequence[torch.Tensor]) -> bool:
     """Says whether autograd has to know what becomes of one of the tensors."""
-    return any(tracked(tensor) for tensor in tensors)
+    return any(map(tracked, tensors))
 
 
 def apply(function: Any, *arguments: Any) -> Any:

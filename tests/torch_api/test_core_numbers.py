@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from horoacc import calls, dtypes, errors
+from horoacc import dtypes, errors
+from horoacc.collectives import calls
 
 HEADER = (Path(__file__).resolve().parents[2] / "csrc" / "api" / "horoacc.h").read_text()
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from horoacc import job
 from horoacc._version import __version__
-from horoacc.calls import resolve_op
+from horoacc.collectives.calls import resolve_op
 from horoacc.compression import Compressor, NoneCompressor
 from horoacc.dtypes import Average
 from horoacc.job import *
@@ -24,7 +24,7 @@ from horoacc.keras import (
     load_model,
     reducescatter,
 )
-from horoacc.keras.gradients import Wishes
+from horoacc.keras.gradients import Options
 from horoacc.keras.optimizer import distribute
 from horoacc.process_sets import ProcessSet, global_process_set
 from horoacc.reduction import chosen_groups
@@ -54,33 +54,13 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
     process_set: ProcessSet = global_process_set,
     scale_local_gradients: bool = True,
 ) -> Any:
-    """See `horoacc.keras.DistributedOptimizer`.
-
-    Args:
-        optimizer: See there.
-        name: See there.
-        device_dense: See there.
-        device_sparse: See there.
-        compression: See there.
-        sparse_as_dense: See there.
-        gradient_predivide_factor: See there.
-        op: See there.
-        backward_passes_per_step: See there.
-        average_aggregated_gradients: See there.
-        num_groups: See there.
-        groups: See there.
-        process_set: See there.
-        scale_local_gradients: See there.
+    """Wraps an optimizer; arguments and errors as for `horoacc.keras.DistributedOptimizer`.
 
     Returns:
         The optimizer.
-
-    Raises:
-        TypeError: It is no optimizer of Keras.
-        ValueError: An argument makes no sense, or the optimizer is distributed already.
     """
     del device_dense, device_sparse
-    return distribute(optimizer, Wishes(
+    return distribute(optimizer, Options(
         name, compression, sparse_as_dense, gradient_predivide_factor, op,
         backward_passes_per_step, average_aggregated_gradients, chosen_groups(num_groups, groups),
         process_set, (), scale_local_gradients,
@@ -96,23 +76,13 @@ def allreduce(
     op: int | None = None,
     compression: type[Compressor] = NoneCompressor,
 ) -> Any:
-    """See `horoacc.keras.allreduce`.
+    """Reduces a value; arguments and errors as for `horoacc.keras.allreduce`.
 
-    Args:
-        value: See there.
-        name: See there.
-        average: Older way to say `op=Average` (True) or `op=Sum` (False).
-        prescale_factor: See there.
-        postscale_factor: See there.
-        op: The reduction; Average by default.
-        compression: See there.
+    `average` is the older way to say `op=Average` (True) or `op=Sum` (False), which is Average by
+    default.
 
     Returns:
         A tensor of the backend.
-
-    Raises:
-        ValueError: An argument cannot work.
-        HorovodInternalError: The collective failed.
     """
     scales = (prescale_factor, postscale_factor)
     return backend.current().allreduce(value, name, resolve_op(op, average), scales, compression)

@@ -6,30 +6,30 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from horoacc import handles
-from horoacc.calls import REDUCESCATTER, check_factors, check_scatter_op, member_names
-from horoacc.complaints import check_group, complaining
+from horoacc.collectives.calls import REDUCESCATTER, check_factors, check_scatter_op, member_names
+from horoacc.collectives.engine_outputs import EngineOutputs, T, each, only
+from horoacc.collectives.validation_errors import check_group, validating
 from horoacc.compression import Compressor, NoneCompressor, check_no_codec, decompress_all
 from horoacc.dtypes import Average
-from horoacc.engine_outputs import EngineOutputs, each, only
 from horoacc.process_sets import ProcessSet, global_process_set
 
 if TYPE_CHECKING:
     from horoacc._core import Output
 
 
-class Reducescatter(EngineOutputs):
+class Reducescatters(EngineOutputs[T]):
     """Reduce-scatter in all its variants."""
 
     def _scatter(
         self,
-        tensors: Sequence[Any],
+        tensors: Sequence[T],
         names: Sequence[str | None],
         op: int,
         scales: tuple[float, float],
         process_set: ProcessSet,
         finish: Callable[[list[Any], list[Output]], Any],
     ) -> int:
-        with complaining(REDUCESCATTER, names[0], process_set, grouped=finish is each):
+        with validating(REDUCESCATTER, names[0], process_set, grouped=finish is each):
             op = check_scatter_op(op)
             prescale, postscale = check_factors(scales)
         return self._submit(
@@ -37,9 +37,29 @@ class Reducescatter(EngineOutputs):
             prescale=prescale, postscale=postscale,
         )  # fmt: skip
 
+    def _differentiable_reducescatter(
+        self,
+        tensors: Sequence[T],
+        name: str | None,
+        compression: type[Compressor],
+        op: int,
+        scales: tuple[float, float],
+        process_set: ProcessSet,
+        grouped: bool,
+    ) -> list[T]:
+        """Compresses tensors, reduces them and gives this rank's parts in their own types."""
+        names = member_names("reducescatter", name, len(tensors) if grouped else None)
+        with validating(REDUCESCATTER, names[0], process_set, grouped=grouped):
+            check_no_codec(compression)
+            narrow = [compression.compress(tensor) for tensor in tensors]
+        given = [tensor for tensor, _ in narrow]
+        finish = each if grouped else only
+        parts = handles.result(self._scatter(given, names, op, scales, process_set, finish))
+        return decompress_all(compression, parts if grouped else [parts], narrow)
+
     def reducescatter_async(
         self,
-        tensor: Any,
+        tensor: T,
         name: str | None = None,
         op: int = Average,
         process_set: ProcessSet = global_process_set,
@@ -71,14 +91,14 @@ class Reducescatter(EngineOutputs):
 
     def reducescatter(
         self,
-        tensor: Any,
+        tensor: T,
         name: str | None = None,
         compression: type[Compressor] = NoneCompressor,
         op: int = Average,
         process_set: ProcessSet = global_process_set,
         prescale_factor: float = 1.0,
         postscale_factor: float = 1.0,
-    ) -> Any:
+    ) -> T:
         """Reduces a tensor and gives each rank a part; arguments as for `reducescatter_async`.
 
         `compression` makes the tensor narrower while it travels; a codec cannot.
@@ -91,19 +111,14 @@ class Reducescatter(EngineOutputs):
             ValueError: An argument cannot work.
             RuntimeError: `op` is neither Average nor Sum.
         """
-        names = member_names("reducescatter", name)
-        with complaining(REDUCESCATTER, names[0], process_set):
-            check_no_codec(compression)
-            narrow, context = compression.compress(tensor)
-        handle = self._scatter(
-            [narrow], names, op,
-            (prescale_factor, postscale_factor), process_set, only,
-        )  # fmt: skip
-        return compression.decompress(handles.result(handle), context)
+        scales = (prescale_factor, postscale_factor)
+        return self._differentiable_reducescatter(
+            [tensor], name, compression, op, scales, process_set, False
+        )[0]
 
     def grouped_reducescatter_async(
         self,
-        tensors: Sequence[Any],
+        tensors: Sequence[T],
         name: str | None = None,
         op: int = Average,
         process_set: ProcessSet = global_process_set,
@@ -125,14 +140,14 @@ class Reducescatter(EngineOutputs):
 
     def grouped_reducescatter(
         self,
-        tensors: Sequence[Any],
+        tensors: Sequence[T],
         name: str | None = None,
         compression: type[Compressor] = NoneCompressor,
         op: int = Average,
         process_set: ProcessSet = global_process_set,
         prescale_factor: float = 1.0,
         postscale_factor: float = 1.0,
-    ) -> list[Any]:
+    ) -> list[T]:
         """Reduce-scatters several tensors as one unit; arguments as for `reducescatter`.
 
         `tensors` is a list of one tensor or more, each as there; as many on every rank. No codec
@@ -142,12 +157,7 @@ class Reducescatter(EngineOutputs):
             This rank's rows of each reduction, in order.
         """
         check_group(tensors, REDUCESCATTER, name, process_set)
-        names = member_names("reducescatter", name, len(tensors))
-        with complaining(REDUCESCATTER, names[0], process_set, grouped=True):
-            check_no_codec(compression)
-            narrow = [compression.compress(tensor) for tensor in tensors]
-        handle = self._scatter(
-            [tensor for tensor, _ in narrow], names, op,
-            (prescale_factor, postscale_factor), process_set, each,
-        )  # fmt: skip
-        return decompress_all(compression, handles.result(handle), narrow)
+        scales = (prescale_factor, postscale_factor)
+        return self._differentiable_reducescatter(
+            tensors, name, compression, op, scales, process_set, True
+        )

@@ -1,4 +1,7 @@
-"""What a rank cannot call, told to the ranks that do; see `horoacc.complaints`."""
+"""Tells the other ranks of a call that this rank cannot make.
+
+See `horoacc.collectives.validation_errors`.
+"""
 
 from __future__ import annotations
 
@@ -8,16 +11,16 @@ from typing import Any
 
 import tensorflow as tf
 
-from horoacc.calls import COLLECTIVE_NAMES, member_names
-from horoacc.complaints import complain
+from horoacc.collectives.calls import COLLECTIVE_NAMES, member_names
+from horoacc.collectives.validation_errors import send_validation_error
 from horoacc.process_sets import ProcessSet
 
 
 @contextlib.contextmanager
-def complaining(
+def validating(
     collective: int, name: str | None, process_set: ProcessSet, count: int | None = None
 ) -> Iterator[None]:
-    """As `horoacc.complaints.complaining`, for calls that are made now and not by a graph.
+    """Sends a validation error if the block raises and the call is eager, not part of a graph.
 
     Args:
         collective: A number of `ha_collective`.
@@ -30,7 +33,8 @@ def complaining(
     except Exception as error:
         if tf.executing_eagerly():
             first = member_names(COLLECTIVE_NAMES[collective], name, count)[0]
-            complain(error, collective, first, process_set, count is not None and count > 1)
+            grouped = count is not None and count > 1
+            send_validation_error(error, collective, first, process_set, grouped)
         raise
 
 

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from horoacc import handles, process
-from horoacc.complaints import complaining
+from horoacc.collectives.tensors import Tensors, place_of_all, stream_of
+from horoacc.collectives.validation_errors import validating
 from horoacc.process_sets import ProcessSet
 from horoacc.process_sets import number_of as set_number
-from horoacc.tensors import Tensors, place_of_all, stream_of
 
 if TYPE_CHECKING:
     from horoacc._core import Output
 
 
-class EngineOutputs:
+T = TypeVar("T")
+"""A caller's tensor."""
+
+
+class EngineOutputs(Generic[T]):
     """The part that all-gather, all-to-all and reduce-scatter share."""
 
     def __init__(self, choose: Callable[[Any], Tensors]) -> None:
@@ -25,6 +29,14 @@ class EngineOutputs:
             choose: Finds how to treat a caller's tensor.
         """
         self._choose = choose
+
+    def _only_values(self, tensors: Sequence[T]) -> bool:
+        """Says whether neither autograd nor a compiler has to see a call with these tensors.
+
+        A frontend with autograd overrides this method and the `_differentiable_...` methods, which
+        run all calls that wait and return new tensors.
+        """
+        return True
 
     def _submit(
         self,
@@ -37,7 +49,7 @@ class EngineOutputs:
     ) -> int:
         """Submits a call of which the engine allocates the outputs; with `each` it is a group's."""
         grouped = finish is each
-        with complaining(collective, names[0], process_set, grouped=grouped):
+        with validating(collective, names[0], process_set, grouped=grouped):
             kind = self._choose(tensors[0])
             found = [kind.readable(tensor) for tensor in tensors]
             members = []

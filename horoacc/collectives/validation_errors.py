@@ -1,8 +1,9 @@
-"""Calls that this rank cannot make: the others, who make them, must not wait for it.
+"""Validation errors: a call that this rank cannot make must not leave the other ranks waiting.
 
-The core tells the ranks what it finds wrong itself. What is found before (an array that is not
-contiguous, a type or a reduction that does not exist) is handed to it in place of the call. So
-every rank gets an error, and calls without a name stay in step for a caller that catches it.
+The core sends the other ranks the errors that it finds itself. An error that Python finds first (an
+array that is not contiguous, a type or a reduction that does not exist) is submitted in place of
+the call. So every rank raises an error, and calls without a name stay in step on a rank that
+catches it.
 """
 
 from __future__ import annotations
@@ -12,14 +13,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from horoacc import process
-from horoacc.calls import COLLECTIVE_NAMES, member_names
+from horoacc.collectives.calls import COLLECTIVE_NAMES, member_names
 from horoacc.dtypes import INT32
 from horoacc.errors import HoroaccError
 from horoacc.process_sets import ProcessSet
 from horoacc.process_sets import number_of as set_number
 
 
-def complain(
+def send_validation_error(
     error: Exception,
     collective: int,
     name: str | None,
@@ -28,9 +29,9 @@ def complain(
 ) -> None:
     """Ends a call with an error on the ranks that make it.
 
-    Nothing happens where there is nobody to tell: without an engine, or in a process set that is
-    not registered or that this rank is not in. What the core has raised it has told itself; a
-    second call for it would put those without a name out of step.
+    Nothing happens without an engine, or for a process set that is not registered or that this rank
+    is not in. The core has already sent the errors that it raised; a second call for such an error
+    would put calls without a name out of step.
 
     Args:
         error: Why this rank cannot make the call. Nothing of the call was submitted.
@@ -41,7 +42,7 @@ def complain(
     """
     if isinstance(error, HoroaccError):
         return
-    # The core raises the complaint here too, but the caller gets the error that was found.
+    # The core raises the validation error here too, but the caller gets the error that was found.
     with contextlib.suppress(Exception):
         process.engine().submit(
             collective, [(name, 0, 0, (), INT32)], process_set=set_number(process_set),
@@ -49,11 +50,12 @@ def complain(
         )  # fmt: skip
 
 
-class complaining:
-    """Complains about what a block raises.
+class validating:
+    """Sends a validation error if its block raises.
 
-    The block prepares a call and submits nothing: what a signal's handler raises right after a
-    submission would be complained about too. Every call passes through one, so it is no generator.
+    The block prepares a call and submits nothing: an exception of a signal's handler right after a
+    submission would be sent too. Every call enters one of these, so it is a class: a generator
+    would be slower.
     """
 
     __slots__ = ("_collective", "_grouped", "_names", "_process_set")
@@ -66,7 +68,7 @@ class complaining:
         *more: str | None,
         grouped: bool = False,
     ) -> None:
-        """Takes what `complain` needs.
+        """Takes the arguments of `send_validation_error`.
 
         Args:
             collective: A number of `ha_collective`.
@@ -84,13 +86,15 @@ class complaining:
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if isinstance(error, Exception):
             for name in self._names:
-                complain(error, self._collective, name, self._process_set, self._grouped)
+                send_validation_error(
+                    error, self._collective, name, self._process_set, self._grouped
+                )
 
 
 def check_group(
     tensors: Sequence[Any], collective: int, name: str | None, process_set: ProcessSet
 ) -> None:
-    """Checks the list of a grouped call, and complains if it is none.
+    """Checks the list of a grouped call, and sends a validation error if it is none.
 
     Args:
         tensors: The tensors.
@@ -106,5 +110,5 @@ def check_group(
     what = COLLECTIVE_NAMES[collective]
     error = ValueError(f"grouped_{what} needs a list of at least one tensor.")
     first = None if name is None else member_names(what, name, 1)[0]
-    complain(error, collective, first, process_set, grouped=True)
+    send_validation_error(error, collective, first, process_set, grouped=True)
     raise error

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from horoacc.collectives.tensors import Place, Restore, View
 from horoacc.dtypes import number_of, numpy_dtype
 from horoacc.foreign import Array, as_array, restorer
-from horoacc.tensors import Place, Restore, View
 
 if TYPE_CHECKING:
     from horoacc._core import Output

@@ -11,19 +11,19 @@ import sys
 from typing import TYPE_CHECKING
 
 from horoacc import handles, process
-from horoacc.allreduces import Allreduce
-from horoacc.calls import BARRIER, JOIN
-from horoacc.exchanges import Exchanges
-from horoacc.grouped_allreduces import GroupedAllreduce
+from horoacc.collectives.allreduces import Allreduces
+from horoacc.collectives.calls import BARRIER, JOIN
+from horoacc.collectives.engine_outputs import T
+from horoacc.collectives.exchanges import Exchanges
+from horoacc.collectives.reducescatters import Reducescatters
 from horoacc.process_sets import ProcessSet, global_process_set
 from horoacc.process_sets import number_of as set_number
-from horoacc.reducescatters import Reducescatter
 
 if TYPE_CHECKING:
     from horoacc._core import Output
 
 
-class Collectives(Allreduce, GroupedAllreduce, Exchanges, Reducescatter):
+class Collectives(Allreduces[T], Exchanges[T], Reducescatters[T]):
     """Horovod's collectives for one kind of tensor, or for the kind that `choose` finds."""
 
 

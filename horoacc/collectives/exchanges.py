@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from horoacc import handles, process
-from horoacc.calls import (
+from horoacc.collectives.calls import (
     ALLGATHER,
     ALLTOALL,
     BROADCAST,
@@ -14,21 +14,28 @@ from horoacc.calls import (
     check_splits,
     member_names,
 )
-from horoacc.complaints import check_group, complaining
-from horoacc.engine_outputs import EngineOutputs, each, only
+from horoacc.collectives.engine_outputs import EngineOutputs, T, each, only
+from horoacc.collectives.tensors import Restore, stream_of
+from horoacc.collectives.validation_errors import check_group, validating
 from horoacc.process_sets import ProcessSet, global_process_set
 from horoacc.process_sets import number_of as set_number
-from horoacc.tensors import Restore, stream_of
 
 if TYPE_CHECKING:
     from horoacc._core import Output
 
 
-class Exchanges(EngineOutputs):
+class Exchanges(EngineOutputs[T]):
     """All-gather, broadcast and all-to-all."""
 
+    def _differentiable_allgather(
+        self, tensors: Sequence[T], name: str | None, process_set: ProcessSet, grouped: bool
+    ) -> list[T]:
+        if grouped:
+            return handles.result(self.grouped_allgather_async(tensors, name, process_set))  # type: ignore[no-any-return]
+        return [handles.result(self.allgather_async(tensors[0], name, process_set))]
+
     def allgather_async(
-        self, tensor: Any, name: str | None = None, process_set: ProcessSet = global_process_set
+        self, tensor: T, name: str | None = None, process_set: ProcessSet = global_process_set
     ) -> int:
         """Starts a concatenation of all ranks' tensors along the first dimension.
 
@@ -48,8 +55,8 @@ class Exchanges(EngineOutputs):
         return self._submit(ALLGATHER, [tensor], names, process_set, only)
 
     def allgather(
-        self, tensor: Any, name: str | None = None, process_set: ProcessSet = global_process_set
-    ) -> Any:
+        self, tensor: T, name: str | None = None, process_set: ProcessSet = global_process_set
+    ) -> T:
         """Concatenates all ranks' tensors; arguments as for `allgather_async`.
 
         Returns:
@@ -59,12 +66,11 @@ class Exchanges(EngineOutputs):
             HorovodInternalError: The collective failed.
             ValueError: An argument cannot work.
         """
-        names = member_names("allgather", name)
-        return handles.result(self._submit(ALLGATHER, [tensor], names, process_set, only))
+        return self._differentiable_allgather([tensor], name, process_set, False)[0]
 
     def grouped_allgather_async(
         self,
-        tensors: Sequence[Any],
+        tensors: Sequence[T],
         name: str | None = None,
         process_set: ProcessSet = global_process_set,
     ) -> int:
@@ -81,10 +87,10 @@ class Exchanges(EngineOutputs):
 
     def grouped_allgather(
         self,
-        tensors: Sequence[Any],
+        tensors: Sequence[T],
         name: str | None = None,
         process_set: ProcessSet = global_process_set,
-    ) -> list[Any]:
+    ) -> list[T]:
         """Concatenates several tensors as one unit; arguments and errors as for `allgather`.
 
         `tensors` is a list of one tensor or more, each as there; as many on every rank.
@@ -93,17 +99,14 @@ class Exchanges(EngineOutputs):
             The concatenations, in order.
         """
         check_group(tensors, ALLGATHER, name, process_set)
-        names = member_names("allgather", name, len(tensors))
-        return handles.result(  # type: ignore[no-any-return]
-            self._submit(ALLGATHER, tensors, names, process_set, each)
-        )
+        return self._differentiable_allgather(tensors, name, process_set, True)
 
     def _broadcast(
-        self, tensor: Any, root: int, name: str | None, process_set: ProcessSet, in_place: bool
+        self, tensor: T, root: int, name: str | None, process_set: ProcessSet, in_place: bool
     ) -> int:
         full_name = member_names("broadcast", name)[0]
         restore: Restore | None = None
-        with complaining(BROADCAST, full_name, process_set):
+        with validating(BROADCAST, full_name, process_set):
             kind = self._choose(tensor)
             if in_place:
                 source = output = kind.writable(tensor)
@@ -127,9 +130,14 @@ class Exchanges(EngineOutputs):
         finish = restore
         return handles.start(engine, handle, None, lambda _: finish(output), stream)
 
+    def _differentiable_broadcast(
+        self, tensor: T, root: int, name: str | None, process_set: ProcessSet
+    ) -> T:
+        return handles.result(self._broadcast(tensor, root, name, process_set, in_place=False))  # type: ignore[no-any-return]
+
     def broadcast_async(
         self,
-        tensor: Any,
+        tensor: T,
         root_rank: int,
         name: str | None = None,
         process_set: ProcessSet = global_process_set,
@@ -152,11 +160,11 @@ class Exchanges(EngineOutputs):
 
     def broadcast(
         self,
-        tensor: Any,
+        tensor: T,
         root_rank: int,
         name: str | None = None,
         process_set: ProcessSet = global_process_set,
-    ) -> Any:
+    ) -> T:
         """Sends the root's tensor to all ranks; arguments as for `broadcast_async`.
 
         Returns:
@@ -166,11 +174,11 @@ class Exchanges(EngineOutputs):
             HorovodInternalError: The collective failed.
             ValueError: An argument cannot work.
         """
-        return handles.result(self._broadcast(tensor, root_rank, name, process_set, in_place=False))
+        return self._differentiable_broadcast(tensor, root_rank, name, process_set)
 
     def broadcast_async_(
         self,
-        tensor: Any,
+        tensor: T,
         root_rank: int,
         name: str | None = None,
         process_set: ProcessSet = global_process_set,
@@ -186,11 +194,11 @@ class Exchanges(EngineOutputs):
 
     def broadcast_(
         self,
-        tensor: Any,
+        tensor: T,
         root_rank: int,
         name: str | None = None,
         process_set: ProcessSet = global_process_set,
-    ) -> Any:
+    ) -> T:
         """Sends the root's tensor into all ranks' tensors; arguments as for `broadcast`.
 
         The tensor is contiguous and writable.
@@ -198,11 +206,20 @@ class Exchanges(EngineOutputs):
         Returns:
             The same tensor.
         """
-        return handles.result(self._broadcast(tensor, root_rank, name, process_set, in_place=True))
+        return handles.result(self._broadcast(tensor, root_rank, name, process_set, in_place=True))  # type: ignore[no-any-return]
+
+    def _row_counts(self, splits: Any) -> list[int] | None:
+        """Checks the splits of an all-to-all; raises ValueError or TypeError."""
+        return check_splits(splits)
+
+    def _differentiable_alltoall(
+        self, tensor: T, splits: Any, name: str | None, process_set: ProcessSet
+    ) -> Any:
+        return handles.result(self.alltoall_async(tensor, splits, name, process_set))
 
     def alltoall_async(
         self,
-        tensor: Any,
+        tensor: T,
         splits: Any = None,
         name: str | None = None,
         process_set: ProcessSet = global_process_set,
@@ -225,9 +242,9 @@ class Exchanges(EngineOutputs):
             ValueError: An argument cannot work.
         """
         names = member_names("alltoall", name)
-        with complaining(ALLTOALL, names[0], process_set):
+        with validating(ALLTOALL, names[0], process_set):
             kind = self._choose(tensor)
-            rows = check_splits(splits)
+            rows = self._row_counts(splits)
 
         def finish(results: list[Any], outputs: list[Output]) -> tuple[Any, Any]:
             return results[0], kind.counts(outputs[0].received_splits or [])
@@ -238,7 +255,7 @@ class Exchanges(EngineOutputs):
 
     def alltoall(
         self,
-        tensor: Any,
+        tensor: T,
         splits: Any = None,
         name: str | None = None,
         process_set: ProcessSet = global_process_set,
@@ -253,5 +270,5 @@ class Exchanges(EngineOutputs):
             HorovodInternalError: The collective failed.
             ValueError: An argument cannot work.
         """
-        received = handles.result(Exchanges.alltoall_async(self, tensor, splits, name, process_set))
-        return received[0] if splits is None else received
+        output, received = self._differentiable_alltoall(tensor, splits, name, process_set)
+        return output if splits is None else (output, received)

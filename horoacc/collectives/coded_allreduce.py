@@ -17,19 +17,19 @@ import numpy as np
 import numpy.typing as npt
 
 from horoacc import process
-from horoacc.calls import ALLTOALL, check_factors, member_names, part_name, resolve_op
-from horoacc.complaints import complaining
+from horoacc.collectives.calls import ALLTOALL, check_factors, member_names, part_name, resolve_op
+from horoacc.collectives.exchanges import Exchanges
+from horoacc.collectives.numpy_tensors import numpy_tensors
+from horoacc.collectives.tensors import Tensors
+from horoacc.collectives.validation_errors import validating
 from horoacc.compression import Codec
 from horoacc.dtypes import Average, Sum
-from horoacc.exchanges import Exchanges
 from horoacc.handles import result
-from horoacc.numpy_tensors import numpy_tensors
 from horoacc.process_sets import ProcessSet, number_of
 from horoacc.reduction import Scaling
-from horoacc.tensors import Tensors
 
 Numbers = npt.NDArray[np.float32]
-_exchanges = Exchanges(lambda _: numpy_tensors)
+_exchanges: Exchanges[Any] = Exchanges(lambda _: numpy_tensors)
 
 
 class ErrorFeedback:
@@ -71,7 +71,7 @@ def _vector_names(name: str | None, count: int) -> list[str | None]:
     return [name] if count == 1 else [part_name(name, str(index)) for index in range(count)]
 
 
-def complaining_of_vectors(
+def validating_vectors(
     name: str | None, count: int, process_set: ProcessSet
 ) -> contextlib.AbstractContextManager[None]:
     """Complains about what a block raises, in place of the first call of every vector.
@@ -86,7 +86,7 @@ def complaining_of_vectors(
     """
     parts = (part_name(vector, "parts") for vector in _vector_names(name, count))
     first, *more = (member_names("alltoall", part)[0] for part in parts)
-    return complaining(ALLTOALL, first, process_set, *more)
+    return validating(ALLTOALL, first, process_set, *more)
 
 
 class CodedAllreduce:
@@ -121,7 +121,7 @@ class CodedAllreduce:
         self._process_set = process_set
         self._feedback = feedback
         self._counts: list[int] = []
-        with complaining_of_vectors(name, 1, process_set):
+        with validating_vectors(name, 1, process_set):
             codes = self._encode(values)
         self._handle = _exchanges.alltoall_async(
             np.concatenate(codes), [code.size for code in codes], part_name(name, "parts"),
@@ -232,7 +232,7 @@ def allreduce_coded(
         HorovodInternalError: An exchange failed.
         ValueError: An argument cannot work.
     """
-    with complaining_of_vectors(name, len(tensors), process_set):
+    with validating_vectors(name, len(tensors), process_set):
         scaling = Scaling(resolve_op(op, average), *check_factors(scales))
         kind = choose(tensors[0])
         vectors = [kind.numbers(tensor) for tensor in tensors]
