@@ -1,9 +1,10 @@
-"""The rules of the tree: who may include whom, and which words no name may hold."""
+"""The rules of the tree: include directions, names, and the size of files and folders."""
 
 from __future__ import annotations
 
 import ast
 import re
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,10 @@ ROOMS = (
 BANNED = {"manager", "managers", "helper", "helpers", "util", "utils", "common", "impl", "v2"}
 WORD = re.compile(r"[A-Z]?[a-z0-9]+|[A-Z]+(?![a-z])")
 FRAMEWORKS = {"torch", "tensorflow", "keras", "mpi4py", "yaml"}
+FRONTENDS = {"torch", "tensorflow", "keras"}
+FOLDERS = ("csrc", "torch_ops", "tensorflow_ops", "horoacc", "launcher", "tests", "benchmarks")
+SOURCES = {".cc", ".cu", ".cuh", ".h", ".py", ".pyi"}
+MOST_FILES, MOST_LINES = 40, 500
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]', re.MULTILINE)
 
 
@@ -149,8 +154,7 @@ def top_level_imports(path: Path) -> set[str]:
 
 
 def test_python_depends_one_way() -> None:
-    """The neutral door and the launcher need no framework; the launcher not even the core."""
-    doors = {"torch", "tensorflow", "keras"}
+    """The NumPy frontend and the launcher need no framework; the launcher not even the core."""
     for path in python_files("horoacc", "launcher"):
         parts = path.relative_to(ROOT).parts
         imports = top_level_imports(path)
@@ -158,9 +162,9 @@ def test_python_depends_one_way() -> None:
         if parts[0] == "launcher":
             assert not roots & FRAMEWORKS, name(path)
             assert not [m for m in imports if m.startswith(("horoacc._core", "horoacc.basics"))]
-        elif parts[1] not in doors:
+        elif parts[1] not in FRONTENDS:
             assert not roots & FRAMEWORKS, name(path)
-            framework_side = tuple(f"horoacc.{door}" for door in doors)
+            framework_side = tuple(f"horoacc.{frontend}" for frontend in FRONTENDS)
             assert not [m for m in imports if m.startswith(framework_side)], name(path)
 
 
@@ -180,3 +184,14 @@ def test_no_banned_names() -> None:
         for path in cpp_files(folder):
             for word in declared.findall(path.read_text()):
                 assert not banned(word), f"{name(path)}: {word}"
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_files_and_folders_stay_small(folder: str) -> None:
+    sources = [path for path in (ROOT / folder).rglob("*") if path.suffix in SOURCES]
+    assert sources
+    for path, count in Counter(path.parent for path in sources).items():
+        assert count <= MOST_FILES, f"{name(path)} holds {count} source files"
+    for path in sources:
+        lines = path.read_bytes().count(b"\n")
+        assert lines <= MOST_LINES, f"{name(path)} has {lines} lines"
