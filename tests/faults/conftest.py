@@ -1,4 +1,4 @@
-"""Fixtures for tests that do something to the ranks of a job, or to what is between them."""
+"""Fixtures for tests that disturb the ranks of a job, or the network between them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from linked_ranks import LinkedRanks
 
 @pytest.fixture
 def faulted() -> Iterator[FaultedJob]:
-    """A job to which something is done; whatever it leaves behind fails the test."""
+    """A job to disturb; a process that it leaves behind fails the test."""
     with Job() as job:
         yield FaultedJob(job)
 

@@ -1,10 +1,9 @@
 """Joins and leaves many times: python tests/faults/cycles.py [CYCLES [WAY...]]
 
-Two ranks do so on each way on which a job can be held together, or on those that are named. Prints
-how long a cycle took and what each rank holds more than before, and fails if it holds more
-descriptors, threads or shared memory, or more memory or addresses than what comes and goes; where
-the process keeps engines, for MPI, than so much for each cycle. (What the ranks of a host share is
-as large as the machine's memory.)
+Two ranks do so over each transport, or over those that are named. Prints the time of a cycle and
+the growth of each rank, and fails if a rank has more descriptors, threads or shared memory than
+before, or if its memory or addresses grew beyond a limit; where the process keeps engines, for MPI,
+the limit is per cycle. (The shared memory of a host's ranks is as large as the machine's.)
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ def grown(held: Sequence[int], cycles: int, kept: bool) -> tuple[int, int]:
     """Fails if a rank holds more than it may.
 
     Args:
-        held: What `cycling_rank.holdings` gives.
+        held: The result of `cycling_rank.holdings`.
         cycles: How often it has joined and left between.
         kept: Whether its process keeps the engines.
 
@@ -71,10 +70,10 @@ def run(way: str, cycles: int, ranks: int = 2) -> list[tuple[int, int]]:
     """
     flags, variables = WAYS[way]
     framework = way.partition("-")[0]
-    door = f"horoacc.{framework}" if framework in ("torch", "tensorflow") else "horoacc"
+    frontend = f"horoacc.{framework}" if framework in ("torch", "tensorflow") else "horoacc"
     with Job() as job:
         result = job.run(
-            *flags, "-np", str(ranks), sys.executable, RANK, str(cycles), door,
+            *flags, "-np", str(ranks), sys.executable, RANK, str(cycles), frontend,
             seconds=60 + cycles, **variables,
         )  # fmt: skip
         told = []

@@ -1,7 +1,7 @@
-"""A rank that joins and leaves many times: python cycling_rank.py CYCLES [DOOR]
+"""A rank that joins and leaves many times: python cycling_rank.py CYCLES [FRONTEND]
 
-Prints what it holds after some first cycles, and what after CYCLES more: descriptors, threads,
-shared memory of the core's, KiB of memory and of addresses.
+Prints its descriptors, threads, mappings of the core's shared memory, KiB of memory and KiB of
+addresses, after some first cycles and after CYCLES more.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ import numpy as np
 
 import horoacc
 
-# Where the arrays come from that a door takes.
+# The package of the arrays that a frontend takes.
 ARRAYS = {"horoacc": "numpy", "horoacc.torch": "torch", "horoacc.tensorflow": "tensorflow"}
-FIRST = 10  # one with a call in flight among them, whose error loads what it needs
+FIRST = 10  # one of them with a call in flight, whose error loads modules
 
 
 def _fewest_threads() -> int:
-    # One that has been joined may still be on its way out of the kernel.
+    # A thread that was joined may still be in the kernel.
     looks = []
     for _ in range(50):
         looks.append(len(os.listdir("/proc/self/task")))
@@ -32,7 +32,7 @@ def _fewest_threads() -> int:
 
 
 def held() -> tuple[int, int, int, int, int]:
-    """What this process holds, as the module says."""
+    """The five numbers of the module's docstring."""
     with open("/proc/self/maps") as maps:
         shared = sum("memfd:horoacc" in line for line in maps)
     with open("/proc/self/status") as status:
@@ -42,18 +42,18 @@ def held() -> tuple[int, int, int, int, int]:
 
 
 def cycle(hvd: Any, ones: Callable[[int], Any], number: int) -> None:
-    """Joins, reduces, and leaves; every tenth time somebody leaves what is in flight."""
+    """Joins, reduces, and leaves; every tenth time rank 0 leaves with a call in flight."""
     hvd.init()
     total = hvd.allreduce(ones(1000), op=hvd.Sum, name=f"x{number % 7}")
     assert float(total[999]) == hvd.size()
     if number % 10 == 9 and hvd.rank() == 0:
-        horoacc.allreduce_async(np.ones(10), name="never")  # TensorFlow's door has none
+        horoacc.allreduce_async(np.ones(10), name="never")  # the TensorFlow frontend has none
     hvd.shutdown()
 
 
-def holdings(door: str, cycles: int) -> tuple[int, ...]:
-    """What the process holds before and after so many cycles, ten numbers."""
-    hvd, ones = importlib.import_module(door), importlib.import_module(ARRAYS[door]).ones
+def holdings(frontend: str, cycles: int) -> tuple[int, ...]:
+    """`held` before and after so many cycles, ten numbers."""
+    hvd, ones = importlib.import_module(frontend), importlib.import_module(ARRAYS[frontend]).ones
     for number in range(FIRST):
         cycle(hvd, ones, number)
     before = held()

@@ -1,4 +1,4 @@
-"""Jobs of `faulted_rank.py`: started, waited for until all ranks are at it, and looked at after."""
+"""Jobs of `faulted_rank.py`: starts one, waits for its phase, and checks its end."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SECONDS = 100
 
 @dataclass
 class FaultedJob:
-    """One job. `told` is what each rank said at its end, by rank."""
+    """One job. `told` is the last line of each rank, by rank."""
 
     job: Job
     coming: dict[int, int] = field(default_factory=dict)  # process numbers before init(), by rank
@@ -96,7 +96,7 @@ class FaultedJob:
         os.kill(self.pids[rank], number)
 
     def warnings(self) -> list[str]:
-        """What the core has warned of so far, without who says so and when."""
+        """The core's warnings so far, without rank and time."""
         return [line.split(" warning: ", 1)[1] for line in self.err if " warning: " in line]
 
     def end(self) -> int:
@@ -125,8 +125,8 @@ NOTICE_SECONDS = 3.0
 def expect_told(
     faulted: FaultedJob, size: int, victim: int, since_ns: int | None, within: float = 0.0
 ) -> list[dict[str, Any]]:
-    """The errors of all ranks but the victim's, which name it and came in time: by the clock that
-    all processes of the machine share, which each rank looked at when it was told.
+    """The errors of all ranks but the victim, which name it and came in time, by the machine's one
+    clock, which each rank read when it got the error.
 
     Without `since_ns` the time counts from when each of them last called, which was before the
     victim ended or not long after.

@@ -1,11 +1,11 @@
-"""A rank of a job to which something happens: python faulted_rank.py PHASE VICTIM GO
+"""A rank of a job with a fault: python faulted_rank.py PHASE VICTIM GO
 
-PHASE is what the ranks are at when it does: `idle` (nobody calls), `negotiating` (the victim does
-not submit what the others wait for), `collective` (one large reduction after the other),
-`shutdown` (the others leave) or `leaving` (the victim does once GO is there, while the others wait
-for it). Who waits or reduces does so until the file GO is there. Each rank prints a line of JSON
-when it has started, one when it is at it, and one at its end: what it was told, when, and what it
-still holds.
+PHASE is the ranks' activity at the fault: `idle` (no rank calls), `negotiating` (the victim does
+not submit the tensor that the others wait for), `collective` (one large reduction after the other),
+`shutdown` (the others leave) or `leaving` (the victim leaves once the file GO is there, while the
+others wait for it). Ranks wait or reduce until GO is there. Each rank prints a line of JSON when it
+has started, one when it is in its phase, and one at its end: its error, the time, and the
+descriptors that it still holds.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 
 phase, victim, go = sys.argv[1], int(sys.argv[2]), Path(sys.argv[3])
-# What a rank has seen it tells before it heeds the launcher, which ends the job for the victim.
+# A rank prints its error before it heeds the launcher, which ends the job because of the victim.
 signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
 
 import numpy as np  # noqa: E402
@@ -30,7 +30,7 @@ arrays = [np.ones(1 << 20, np.float32) for _ in range(2)]
 
 
 def held() -> set[str]:
-    """What the process has open, but for what only looking at it opens."""
+    """The open descriptors of the process, but for the one that this look opens."""
     found = set()
     for fd in os.listdir("/proc/self/fd"):
         try:
@@ -103,7 +103,7 @@ hvd.shutdown()
 # Memory of the engine stays mapped for arrays that may live in it, but nothing stays open.
 say(**told, left=sorted(held() - before))
 if "error" in told:
-    # Who is at fault ends first, and the launcher then ends the job; who has left ends nothing.
+    # The victim ends first, and the launcher then ends the job; a rank that has left does not.
     if told["culprit"] != place and told["error"] != "Aborted":
         signal.sigtimedwait([signal.SIGTERM], 30)
     sys.exit(9)

@@ -1,8 +1,8 @@
-"""A TCP fault proxy: gates through which the connections to one rank go, and what happens in them.
+"""A TCP fault proxy: gates through which the connections to one rank go, and their faults.
 
-`Passage` stands between a rank and the rendezvous. What the rank tells the others there of where it
-listens is replaced by the address of a gate, so that the connections of the job go through gates
-without knowing it: first those of the control links, then those of the data links.
+`Passage` stands between a rank and the rendezvous. It replaces the addresses at which the rank
+listens by those of gates, so that the other ranks connect to the gates: first for the control
+links, then for the data links.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _RESET = struct.pack("ii", 1, 0)  # for SO_LINGER
 
 @dataclass
 class Fault:
-    """What happens to bytes on their way: "to" the rank behind the gate, or "from" it."""
+    """The fault of bytes on their way: "to" the rank behind the gate, or "from" it."""
 
     delay: float = 0.0  # seconds, each way
     jitter: float = 0.0  # seconds more or less
@@ -43,7 +43,7 @@ class Gate:
         self.target = target
         self.links: list[tuple[socket.socket, socket.socket]] = []
         self.openings: list[bytes] = []
-        """What came first to the rank behind the gate, over each connection."""
+        """The first bytes to the rank behind the gate, of each connection."""
         self._open = True
         self._resets = False
         self._listener = socket.create_server(("127.0.0.1", 0))
@@ -72,7 +72,7 @@ class Gate:
                 end.close()
 
     def pass_on(self, way: str) -> Callable[[bytes], bytes]:
-        """Gives what becomes of the bytes of one connection that is new."""
+        """Makes the function that transforms the bytes of a new connection."""
         return lambda data: self._late_or_damaged(data, way)
 
     def _serve(self) -> None:
@@ -105,7 +105,7 @@ class Gate:
                     self.openings.append((opening + data)[:_OPENING])
                 opening = (opening + data)[:_OPENING]
                 sink.sendall(become(data))
-        if not self._resets:  # whose ends are to hear nothing else
+        if not self._resets:  # its ends are to see only the reset
             with contextlib.suppress(OSError):
                 sink.shutdown(socket.SHUT_WR)
 

@@ -1,9 +1,9 @@
 """A rank that reduces until it is told to stop: python linked_rank.py GO [ELEMENTS]
 
-It prints lines of JSON: what its `init()` said, from time to time how far it is and what it holds,
-and how it ended. While GO.idle is there nobody calls, while GO.absent is there the last rank does
-not; who is away then leaves when GO.leave comes. With LINKED_AGAIN it joins the others again after
-an error.
+It prints lines of JSON: the outcome of `init()`, from time to time its step and holdings, and its
+end. While GO.idle is there no rank calls, while GO.absent is there the last rank does not; a rank
+that does not call leaves when GO.leave comes. With LINKED_AGAIN it joins the others again after an
+error.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from launcher_jobs import Job
 
 PROGRAM = str(Path(__file__).with_name("linked_rank.py"))
 SECONDS = 100.0
-# What the ranks may be at: all reduce, all wait for the last one, nobody calls.
+# The ranks' activities: all reduce, all wait for the last one, no rank calls.
 PHASES = ("collective", "negotiating", "idle")
 _WORDS = {"negotiating": "absent", "idle": "idle"}
 
@@ -31,7 +31,7 @@ def free_port() -> int:
 
 @dataclass
 class LinkedRank:
-    """One rank, and what it has said."""
+    """One rank, and the lines that it has printed."""
 
     process: subprocess.Popen[bytes]
     said: list[dict[str, Any]] = field(default_factory=list)
@@ -112,7 +112,7 @@ class LinkedRanks:
         )
 
     def enter(self, phase: str) -> None:
-        """Until the ranks, which reduce, are at what the phase says."""
+        """Takes the ranks, which reduce, to another phase."""
         if phase == "collective":
             return
         before = {rank: self.count(rank, "away") for rank in self.ranks}
@@ -143,7 +143,7 @@ class LinkedRanks:
         return int([said[what] for said in self.ranks[rank].said if what in said][-1])
 
     def await_errors(self, *ranks: int) -> dict[int, dict[str, Any]]:
-        """What ranks (all, if none is named) say that went wrong."""
+        """The errors of ranks (all, if none is named)."""
         chosen = ranks or tuple(self.ranks)
 
         def errors() -> dict[int, dict[str, Any]]:
@@ -164,7 +164,7 @@ class LinkedRanks:
         self.job.expect_nothing_left()
 
     def kill(self) -> None:
-        """Ends what a test that failed has left."""
+        """Ends the processes that a failed test has left."""
         for one in self.ranks.values():
             one.process.kill()
             one.process.wait()

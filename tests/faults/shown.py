@@ -1,4 +1,4 @@
-"""What measurements show of a ratio with a limit: that it is kept, that it is not, or neither."""
+"""Whether measurements show that a ratio keeps its limit, that it does not, or neither."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ KEPT, BROKEN, NOT_SHOWN = 0, 1, 2
 
 
 def range_of_median(values: list[float]) -> tuple[float, float]:
-    """Where the median of as many values lies, 95 times of 100."""
+    """The range of the median of as many values, 95 times of 100."""
     chance = random.Random(1)
     medians = sorted(statistics.median(chance.choices(values, k=len(values))) for _ in range(1000))
     return medians[25], medians[974]
 
 
 def verdict(values: list[float], most: float) -> tuple[int, str]:
-    """What values show of their median.
+    """Compares the median of values with a limit.
 
     Args:
         values: Measured one by one.

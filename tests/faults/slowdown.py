@@ -1,18 +1,17 @@
-"""What strangers cost a job that runs: python tests/faults/slowdown.py [ROUNDS [CROWD]]
+"""The cost of unauthenticated peers to a job: python tests/faults/slowdown.py [ROUNDS [CROWD]]
 
-Two ranks are joined over TCP, as if on two hosts. In turn nobody is there for five seconds, and
-then for five seconds there are strangers who say nothing (10,000 for each port), beside others who
-say something, fifty a second at each port. The strangers get what processor the ranks leave, as if
+Two ranks are joined over TCP, as if on two hosts. They run for five seconds alone, and for five
+seconds with silent connections from outside the job (10,000 for each port) and fifty more a second
+at each port that send something. The peers run only while the ranks leave a processor idle, as if
 they were on a machine of their own.
 
-First the ranks call nothing, and the strangers have all just dialled, whom the ranks let in and
-turn away as fast as they do: what they use of a processor is what these cost. Then the ranks reduce
-1 MiB again and again, once all strangers have come: until then these dial again and again, for
-which they need the processors themselves. The ranks' processor time for a step and the steps a
-second are printed, each alone, beset and their ratio, and the medians of the ratios with the ranges
-in which they lie. Ends with 0 only if strangers take at most 5 % of a processor from a rank that
-calls nothing, and if all of the range of a step's processor time is within 1.05; with 1 if one of
-the two is beyond, and with 2 if the rounds are too few to tell.
+First the ranks call nothing while the peers have just dialled: the ranks' processor time is the
+cost of accepting and closing connections. Then the ranks reduce 1 MiB again and again, once all
+peers have connected: until then these redial and need the processors themselves. The program prints
+the ranks' processor time for a step and the steps a second, each alone, beset and their ratio, and
+the medians of the ratios with their ranges. It ends with 0 only if peers take at most 5 % of a
+processor from a rank that calls nothing, and if all of the range of a step's processor time is
+within 1.05; with 1 if one of the two is beyond, and with 2 if the rounds are too few to tell.
 """
 
 from __future__ import annotations
@@ -31,34 +30,34 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "launcher"))
 
 import shown
-import strangers
+import unauthenticated_peers as peers
 import wire_format
 from launcher_jobs import Job
 from linked_ranks import LinkedRanks
 
 SECONDS = 5.0
 SPEAKERS = 50  # a second
-LEAVING_SECONDS = 10.0  # until the ranks have sent away who still waited when the others left
-MOST = 0.05  # may they cost
+LEAVING_SECONDS = 10.0  # for the ranks to close the connections that still wait
+MOST = 0.05  # the limit of the cost
 
 
-def come(ports: list[strangers.Address], crowd: int, all_in: bool, there: Event) -> None:
-    """What the strangers do until they are ended."""
+def come(ports: list[peers.Address], crowd: int, all_in: bool, there: Event) -> None:
+    """Connects to the ports until the process is killed."""
     os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
-    crowds = [strangers.Crowd(port, crowd) for port in ports]
+    crowds = [peers.Crowd(port, crowd) for port in ports]
     dialled = sum(one.await_dialled() for one in crowds)
     came = sum(one.await_come() for one in crowds) if all_in else 0
     print(f"  {dialled} have dialled, {came} have come", file=sys.stderr)
     there.set()
     while True:
         for port in ports:
-            strangers.scan(port)
-            strangers.wrong_epoch(port, wire_format.DATA)
+            peers.scan(port)
+            peers.wrong_epoch(port, wire_format.DATA)
         time.sleep(1 / SPEAKERS)
 
 
 def processor_seconds(job: LinkedRanks) -> float:
-    """What the ranks have used so far, in user and in kernel mode."""
+    """Processor time of the ranks so far, in user and in kernel mode."""
     ticks = 0
     for one in job.ranks.values():
         fields = Path(f"/proc/{one.process.pid}/stat").read_text().rpartition(")")[2].split()
@@ -77,22 +76,22 @@ def pace(job: LinkedRanks) -> tuple[float, float]:
 
 
 @contextlib.contextmanager
-def beset(ports: list[strangers.Address], crowd: int, all_in: bool) -> Iterator[None]:
-    """Has strangers there, as soon as they have dialled or once they have all come."""
+def beset(ports: list[peers.Address], crowd: int, all_in: bool) -> Iterator[None]:
+    """Runs the body beside the peers, once all have dialled, or have all been accepted."""
     there = multiprocessing.Event()
-    guests = multiprocessing.Process(target=come, args=(ports, crowd, all_in, there))
-    guests.start()
-    assert there.wait(2 * strangers.COMING_SECONDS)
+    crowd_process = multiprocessing.Process(target=come, args=(ports, crowd, all_in, there))
+    crowd_process.start()
+    assert there.wait(2 * peers.COMING_SECONDS)
     try:
         yield
     finally:
-        guests.kill()
-        guests.join()
+        crowd_process.kill()
+        crowd_process.join()
         time.sleep(LEAVING_SECONDS)
 
 
 def share(job: LinkedRanks) -> float:
-    """What of a processor a rank uses in the seconds from now on."""
+    """The share of a processor that a rank uses in the seconds from now on."""
     begun, used = time.monotonic(), processor_seconds(job)
     time.sleep(SECONDS)
     return (processor_seconds(job) - used) / (time.monotonic() - begun) / job.size
@@ -106,12 +105,12 @@ def main() -> int:
         for rank in range(2):
             job.start(rank)
         job.await_start()
-        ports = [p for one in job.ranks.values() for p in strangers.ports_of(one.process.pid)]
+        ports = [p for one in job.ranks.values() for p in peers.ports_of(one.process.pid)]
         job.enter("idle")
         idle = share(job)
         with beset(ports, crowd, all_in=False):
             taken = share(job) - idle
-        print(f"of a processor strangers took {taken:.3f} from a rank", flush=True)
+        print(f"of a processor the peers took {taken:.3f} from a rank", flush=True)
         job.resume()
         speeds, costs = [], []
         for _ in range(rounds):
@@ -128,7 +127,7 @@ def main() -> int:
         job.end()
     code, words = shown.verdict(costs, 1 + MOST)
     least, most = shown.range_of_median(speeds)
-    print(f"the processor time of a step is {words} times that without strangers")
+    print(f"the processor time of a step is {words} times that without peers")
     print(f"the pace {statistics.median(speeds):.3f} ({least:.3f} to {most:.3f})")
     return shown.BROKEN if taken > MOST else code
 

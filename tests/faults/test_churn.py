@@ -1,5 +1,5 @@
-"""Joining and leaving many times leaves nothing behind (row 26); cycles.py has more ways, and
-`ranks/test_cycles.py` those of frameworks."""
+"""Joining and leaving many times leaves nothing behind (row 26); cycles.py has more transports, and
+`ranks/test_cycles.py` the frontends of frameworks."""
 
 from __future__ import annotations
 

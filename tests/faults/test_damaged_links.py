@@ -1,6 +1,6 @@
-"""What a network does to the connections between ranks (rows 15 and 18 to 20): a fault proxy stands
-before rank 1, whose connections to rank 0 it delays, stops, resets or damages. After each error the
-ranks meet again, in the same processes.
+"""Network faults on the connections between ranks (rows 15 and 18 to 20): a fault proxy before rank
+1 delays, stops, resets or damages its connections to rank 0. After each error the ranks join again,
+in the same processes.
 """
 
 from __future__ import annotations
@@ -80,9 +80,9 @@ class Rounds:
 
     def expect(self, error: str, *texts: str, within: float) -> None:
         """All ranks get the error in time, by the clock that all processes of the machine share;
-        one of their texts names the link and what is wrong with it."""
+        one of their texts names the link and its damage."""
         linked = self.linked
-        if linked.go.with_suffix(".idle").exists():  # who calls nothing hears of it as well
+        if linked.go.with_suffix(".idle").exists():  # a rank that calls nothing gets it as well
             linked.wait_for(lambda: linked.logged(" error: ") > self.logged, "the end in the log")
         linked.resume()
         linked.wait_for(
@@ -198,7 +198,7 @@ def test_delay_and_stalls_are_no_deaths(both: list[Rounds]) -> None:
 
 
 def test_data_that_never_come_are_told_of(rounds: Rounds) -> None:
-    """Both ranks live and have submitted the tensor; what one sends is taken, and goes nowhere."""
+    """Both ranks live and have submitted the tensor; the bytes of one are taken and lost."""
     rounds.start(
         HOROACC_STALL_CHECK_TIME_SECONDS="1", HOROACC_STALL_SHUTDOWN_TIME_SECONDS=str(STALL)
     )
@@ -225,7 +225,7 @@ def test_a_way_that_carries_nothing_ends_both_sides(both: list[Rounds]) -> None:
             rounds.befall(Fault(stalled=ways))
         for rounds in both:
             rounds.expect("Timeout", SILENT, within=HANG + LATE_SECONDS)
-    # Who leaves waits for no answer.
+    # A rank that leaves waits for no answer.
     for rounds in both:
         rounds.begin("idle")
         rounds.befall(Fault(stalled=("to", "from")))

@@ -38,9 +38,9 @@ print(few, seconds_used(), flush=True)
 
 
 def test_eight_ranks_on_one_core() -> None:
-    """They get it in turn, which is slow, but nobody is taken for stopped, and they do not spend it
-    on waiting: the pace is that of the steps that a second of the processors' time brings, whatever
-    else the machine does."""
+    """The ranks get it in turn, which is slow, but no rank counts as stopped, and none spends it on
+    waiting: the pace is measured in steps for a second of the processors' time, so that other work
+    on the machine does not count."""
     cores = sorted(os.sched_getaffinity(0))
     with Job() as job:
         result = job.run(
@@ -109,7 +109,7 @@ def test_a_quota_of_processor_time_is_no_silence(another: Callable[..., FaultedJ
     jobs = [another(2, "negotiating", 1), another(4, "collective", 1)]
     for job in jobs:
         job.await_phase()
-        job.err.clear()  # what the machine's load had them tell before
+        job.err.clear()  # warnings from before, of the machine's load
     with quota(20, [pid for job in jobs for pid in job.pids.values()]) as group:
         time.sleep(8)  # a silence is told of after 5 s
         assert group.times_throttled() > 0

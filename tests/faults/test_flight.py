@@ -1,4 +1,4 @@
-"""What a rank waits for is told: by the stall's warning, and by the record of its flight."""
+"""The stall's warning and the flight record name the call that a rank waits for."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ AWAITS_GO = r"(\S+ \(\S+\) < )*await_go \(faulted_rank\.py"
 
 
 def _of_the_late(lines: Iterable[str]) -> list[str]:
-    """What is told of the one tensor that is kept waiting."""
+    """The lines about the one tensor that is kept waiting."""
     return [line for line in lines if "'allreduce.late'" in line]
 
 
@@ -44,11 +44,11 @@ def test_a_stall_tells_where_the_missing_rank_is(
     """It sleeps; nothing of it runs but the core's own thread."""
     with Holdups() as holdups:
         faulted.start(size, "negotiating", 1, tmp_path / "go", **STALL | variables)
-        # A machine that holds up a rank for a second has others tell of what came before, too.
+        # On a machine that holds up a rank for a second, others warn of earlier calls, too.
         faulted.wait_for(lambda: _of_the_late(faulted.warnings()), "the warning")
     (warning,) = _of_the_late(faulted.warnings())
     (waited,) = re.findall(r"has waited for (\d+) s", warning)
-    # By the clock of who tells, in whole seconds.
+    # By the warning rank's clock, in whole seconds.
     assert 1 <= int(waited) <= holdups.allow(WARNING_SECONDS)
     missing = r"rank\(s\) ([023], )*1(, [23])* have not submitted it"
     assert re.search(r"'allreduce\.late' has waited .* " + missing, warning), warning

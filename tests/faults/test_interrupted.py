@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 
 import pytest
-import strangers
+import unauthenticated_peers as peers
 from faulted_jobs import PHASES, FaultedJob
 from holdups import Holdups
 from launcher_jobs import Job
@@ -41,7 +41,7 @@ def test_the_launcher_is_told(another: Callable[..., FaultedJob]) -> None:
 
 
 def test_a_rank_is_told(another: Callable[..., FaultedJob]) -> None:
-    """As a scheduler does that reclaims one process: the others learn whom they lost."""
+    """As a scheduler does that reclaims one process: the others' error names the lost rank."""
     jobs = [another(size, phase, 1) for size, phase in ALL]
     for job in jobs:
         job.await_phase()
@@ -50,7 +50,7 @@ def test_a_rank_is_told(another: Callable[..., FaultedJob]) -> None:
         for job in jobs:
             told_at.append(time.monotonic_ns())
             job.signal(1, signal.SIGINT)
-            if job.phase == "idle":  # who calls nothing hears of it with the next call
+            if job.phase == "idle":  # a rank that calls nothing gets it with the next call
                 job.go.touch()
         for job in jobs:
             assert job.end() == 128 + signal.SIGINT, (job.size, job.phase, job.err)
@@ -100,10 +100,10 @@ def test_a_rank_that_waits_in_init_is_called_away(job: Job, away: int) -> None:
             if away == 0:
                 waits = start(0)
                 end = time.monotonic() + 90
-                while not strangers.ports_of(waits.pid):
+                while not peers.ports_of(waits.pid):
                     assert time.monotonic() < end and waits.poll() is None
                     time.sleep(0.02)
-            else:  # it has come to somebody who says nothing
+            else:  # it has connected to a silent listener
                 listener = silent.enter_context(socket.create_server(("127.0.0.1", port)))
                 listener.settimeout(90)
                 waits = start(1)

@@ -1,4 +1,4 @@
-"""A rank that ends without a word: the others are told who, where, in which call (rows 1 to 4)."""
+"""A rank that is killed: the others' errors name rank, host and call (rows 1 to 4)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SIZES_AND_PHASES = [*itertools.product((2, 4), (*PHASES, "shutdown"))]
 
 
 def _expect_lost(job: FaultedJob, victim: int, killed: int, within: float) -> None:
-    """What the survivors of one job were told, each of whom had called something."""
+    """Checks the errors of one job's survivors, each of which had made a call."""
     for error in expect_told(job, job.size, victim, killed, within):
         if job.phase == "shutdown" and "error" not in error:
             continue  # it needed nothing of the victim any more, and did not wait for it
@@ -48,7 +48,7 @@ def _expect_lost(job: FaultedJob, victim: int, killed: int, within: float) -> No
 )
 def test_kill(another: Callable[..., FaultedJob], how: str, number: signal.Signals) -> None:
     """Every phase at once, the first rank in some of them and the last in others. The kills take
-    turns: what is done on 2 ranks without hosts is done on 4 with them, and the other way round."""
+    turns: a kill on 2 ranks of one host is one on 4 ranks of two hosts, and the other way round."""
     jobs = []
     for place, (size, phase) in enumerate(SIZES_AND_PHASES):
         if how != "links" and (place + size // 4) % 2 == (how == "board"):
@@ -83,7 +83,7 @@ def test_an_end_while_it_leaves(another: Callable[..., FaultedJob], how: str) ->
         order = {"HOROACC_FAULT": f"shutdown:{victim}:1:{how}"}
         jobs.append((another(size, "leaving", victim, **variables | hosts | order), victim))
     for job, _ in jobs:
-        # What a rank has left may not be over on the others, who would be told in that call.
+        # A call that a rank has left may go on at the others, which would get the error in it.
         job.await_phase()
         job.go.touch()
     for job, victim in jobs:
@@ -106,7 +106,7 @@ def test_a_kill_at_a_random_moment(tmp_path: Path, hosts: str) -> None:
     assert took < holdups.allow(NOTICE_SECONDS)
 
 
-# Where in the core a rank ends, and how: what it holds there must not hold up the others.
+# Where in the core a rank ends, and how: a lock that it holds there must not block the others.
 @pytest.mark.parametrize(
     ("size", "order", "code"),
     [

@@ -1,4 +1,4 @@
-"""Infinite elements, and elements that are no number: looked for if asked (row 13)."""
+"""HOROACC_CHECK_NUMERICS finds infinite and NaN elements (row 13)."""
 
 from __future__ import annotations
 
@@ -41,6 +41,6 @@ def test_good_numbers_pass(ranks: int) -> None:
 
 
 @pytest.mark.ranks(2, 4)
-def test_nobody_looks_unasked(ranks: int) -> None:
+def test_off_by_default(ranks: int) -> None:
     array = np.full(3, np.nan, np.float32)
     assert np.isnan(hvd.allreduce(array, op=hvd.Sum)).all()

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-import strangers
+import unauthenticated_peers as peers
 from launcher_jobs import Job
 from linked_ranks import PHASES, LinkedRanks, free_port
 
@@ -37,12 +37,12 @@ def some(linked: LinkedRanks, request: pytest.FixtureRequest) -> LinkedRanks:
 
 
 def test_64_descriptors_are_enough(some: LinkedRanks) -> None:
-    """In every phase, with strangers at each port who take what is left of them."""
+    """In every phase, with idle connections at each port that take the remaining descriptors."""
     for rank in range(some.size):
         some.start(rank, prefix=(*FEW, "64"))
     some.await_start()
-    ports = {port for one in some.ranks.values() for port in strangers.ports_of(one.process.pid)}
-    crowds = [strangers.Crowd(address, 200) for address in ports]
+    ports = {port for one in some.ranks.values() for port in peers.ports_of(one.process.pid)}
+    crowds = [peers.Crowd(address, 200) for address in ports]
     assert [crowd.await_all() for crowd in crowds] == [200] * some.size
     for phase in PHASES:
         some.enter(phase)
@@ -70,14 +70,14 @@ def test_too_few_descriptors_end_the_start(some: LinkedRanks, victim: str) -> No
     some.end(7)
 
 
-def test_strangers_at_a_rank_without_descriptors(some: LinkedRanks) -> None:
+def test_peers_at_a_rank_without_descriptors(some: LinkedRanks) -> None:
     last = some.size - 1
     for rank in range(last):
         some.start(rank)
     some.start(last, LINKED_HOARD="1")
     some.await_start()
-    (port,) = strangers.ports_of(some.ranks[last].process.pid)
-    crowd = strangers.Crowd(port, 500)
+    (port,) = peers.ports_of(some.ranks[last].process.pid)
+    crowd = peers.Crowd(port, 500)
     assert crowd.await_all() == 500
     for phase in PHASES:
         some.enter(phase)
@@ -120,7 +120,7 @@ def test_a_full_disk_under_outputs_and_timeline(job: Job, tmp_path: Path, size: 
     assert len(outputs) == size, done.stderr
     for rank, line in enumerate(outputs):
         assert f"rank.{rank}/stdout" in line and line.startswith("horoaccrun: "), line
-    # What rank 0 says of its timeline is written nowhere either.
+    # Rank 0's line about its timeline is written nowhere either.
     assert all("rank.0/stderr" in line for line in {*lines} - {timeline, *outputs}), done.stderr
     job.expect_nothing_left()
 
@@ -136,7 +136,7 @@ def test_an_output_that_cannot_be_written(job: Job, flag: str) -> None:
 
 
 def _refused(ranks: LinkedRanks, address: str) -> str:
-    """What those are told that look for rank 0 at an address where it is not."""
+    """The errors of ranks that dial an address where rank 0 does not listen."""
     for rank in range(1, ranks.size):
         ranks.start(rank, address, HOROACC_START_TIMEOUT="2")
     told = ranks.await_errors(*range(1, ranks.size)).values()
@@ -153,7 +153,7 @@ def test_a_closed_port_is_named_with_the_interface(some: LinkedRanks) -> None:
 
 
 def test_a_silent_port_is_named_with_the_interface(some: LinkedRanks) -> None:
-    """As behind a firewall that answers nothing: who listens there never speaks."""
+    """As behind a firewall that answers nothing: the listener sends no byte."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         address = f"127.0.0.1:{listener.getsockname()[1]}"
         assert f"at {address} over lo (127.0.0.1)" in _refused(some, address)

@@ -1,4 +1,4 @@
-"""Where the interpreter is, asked while it runs, and what a script does with the signals itself."""
+"""Stacks of a running interpreter on a signal, beside a script's own signal handlers."""
 
 from __future__ import annotations
 

@@ -14,9 +14,9 @@ from holdups import Holdups
 # The fault matrix's bounds: from when a silence is to be reported until it is, and from a limit to
 # the end.
 REPORT_LATE_SECONDS, LATE_SECONDS = 1.0, 2.0
-SILENCE, STOPPED = 5, 10  # what nobody has set, and how long the fault matrix stops a rank
+SILENCE, STOPPED = 5, 10  # the default, and how long the fault matrix stops a rank
 LIMIT = 4
-# Longer than a rank may be out of reach of those who dial it, and some tries more.
+# Longer than ranks dial one that is out of reach, and some tries more.
 UNREACHED = 38
 SILENT = re.compile(r"rank 1 \(.*it is stopped.*\) has given no sign of life for (\d+) s")
 AGAIN = "rank 1 gives signs of life again"
@@ -49,7 +49,7 @@ def _start_all(another: Callable[..., FaultedJob], **variables: str) -> list[Fau
     for job in jobs:
         job.await_phase()
     for job in jobs:
-        job.err.clear()  # what the machine's load had them tell before
+        job.err.clear()  # warnings from before, of the machine's load
         job.signal(1, signal.SIGSTOP)
     return jobs
 
@@ -59,12 +59,12 @@ def test_it_is_reported_and_goes_on(another: Callable[..., FaultedJob]) -> None:
     with Holdups() as holdups:
         goes_on = time.monotonic() + STOPPED
         for job in jobs:
-            if job.phase == "shutdown":  # nobody is left who waits for it
+            if job.phase == "shutdown":  # no rank is left that waits for it
                 job.wait_for(lambda job=job: len(job.told) == job.size - 1, "the others' end")
                 continue
             job.wait_for(lambda job=job: _reported(job), "the report")
     for job in jobs:
-        # By the clock of who reports it, in whole seconds.
+        # By the warning rank's clock, in whole seconds.
         for seconds in [int(told[1]) for told in map(SILENT.search, job.warnings()) if told]:
             assert SILENCE <= seconds <= holdups.allow(SILENCE + REPORT_LATE_SECONDS), job.err
     time.sleep(max(0.0, goes_on - time.monotonic()))
@@ -82,7 +82,7 @@ def test_it_is_reported_and_goes_on(another: Callable[..., FaultedJob]) -> None:
         assert sorted(job.told) == list(range(job.size))
         for rank, told in job.told.items():
             assert told.get("error") == ("Aborted" if left_alone and rank == 1 else None), told
-        # Once, whoever says it.
+        # Once, by any rank.
         assert _reports(job) == 1 or (left_alone and _reports(job) == 0), job.warnings()
 
 
@@ -119,7 +119,7 @@ def test_it_ends_the_job_at_the_limit(another: Callable[..., FaultedJob]) -> Non
     stopped = time.monotonic_ns()
     with Holdups() as holdups:
         for job in jobs:
-            if job.phase == "idle":  # who calls nothing hears of it with the next call
+            if job.phase == "idle":  # a rank that calls nothing gets it with the next call
                 job.wait_for(lambda job=job: any(" error: " in line for line in job.err), "its end")
                 job.go.touch()
             job.wait_for(lambda job=job: len(job.told) == job.size - 1, "the survivors' end")

@@ -12,7 +12,7 @@ import sys
 import pytest
 from launcher_jobs import Job
 
-# Who starts the ranks is the test: it gives them their places, and lets the survivors live.
+# The test itself starts the ranks and gives them their places, so that the survivors live on.
 RANK = """
 import os, pickle, sys
 import numpy as np

@@ -26,7 +26,7 @@ UNWATCHED = {
 
 
 def median_call(size: int) -> float:
-    """The median seconds of those calls that a short time brings."""
+    """The median seconds of the calls within a short time."""
     array, times = np.ones(size // 4, np.float32), []
     hvd.allreduce_(array, op=hvd.Average, name=f"of {size}")  # the first is agreed on
     end = time.perf_counter() + SECONDS
@@ -53,7 +53,7 @@ def measure(watched: bool, sizes: list[int]) -> list[float]:
 
 
 def main(pairs: int, same: bool, sizes: list[int]) -> None:
-    """Another one of a pair is first in every second pair."""
+    """In every second pair the unwatched one is first."""
     for pair in range(pairs):
         took = {}
         for how in ("watched", "unwatched")[:: (-1) ** pair]:

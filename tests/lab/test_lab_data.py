@@ -1,4 +1,4 @@
-"""Data links between hosts: what they do, and how much of a link those over TCP use."""
+"""Data links between hosts: their operations, and the share of a link that TCP uses."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def program() -> str:
 
 
 def run(lab: Laboratory, words: list[str], **settings: object) -> list[str]:
-    """Runs it with a rank on each host; what each rank printed."""
+    """Runs it with a rank on each host; returns each rank's output."""
     address = f"{next(iter(lab.hosts.values())).addresses[0]}:39000"
     common = [f"size={len(lab.hosts)}", f"rendezvous={address}"]
     common += [f"{key}={value}" for key, value in settings.items()]

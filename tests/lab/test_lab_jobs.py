@@ -24,7 +24,7 @@ print(" ".join([socket.gethostname(), *map(str, numbers), p.bootstrap]) + "\\n",
 
 @pytest.fixture(params=list(MODES))
 def mode(request: pytest.FixtureRequest) -> list[str]:
-    """The flags that choose who starts the ranks and how they meet."""
+    """The flags that choose the launcher and the rendezvous."""
     flags = MODES[request.param]
     if not Path(flags[-1]).exists():
         pytest.skip(f"{request.param}: this mpirun is not installed")

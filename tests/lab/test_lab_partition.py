@@ -1,7 +1,6 @@
 """Networks that are slow, flap, or fall apart (rows 15 to 18), with each rank on a host of its own.
 
-What happens to the network happens at once to several jobs, which share the hosts: of four ranks in
-every phase, and of two.
+Several jobs share the hosts, and so each network fault: of four ranks in every phase, and of two.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ SLOW = Network(hosts=4, rate=10e6)
 SILENT_HOST = 12
 LARGE_BYTES = 2 * SILENT_HOST * 10_000_000 // 8 + (1 << 20)
 SILENT, AGAIN = "has given no sign of life for", "gives signs of life again"
-SILENCE = "pfifo limit 0"  # a queue that takes no packet: what a host sends goes nowhere
+SILENCE = "pfifo limit 0"  # a queue that drops every packet
 # By size and phase, and where each has its rendezvous; those that need the processors come last.
 JOBS = {
     key: 4711 + place
@@ -99,7 +98,7 @@ def _let_speak(host: Host) -> None:
 
 
 def _misdirect(host: Host, others: list[Host]) -> None:
-    """What it sends them leaves it, and comes to nobody."""
+    """Its packets to them leave it and reach no host."""
     for other in others:
         host.run(
             ["ip", "neigh", "replace", other.addresses[0], "lladdr", "02:00:00:00:99:99",
@@ -119,9 +118,9 @@ def _up(host: Host) -> None:
 def _expect_lost(job: LinkedRanks, phase: str, began: float, holdups: Holdups) -> None:
     """Each rank names another one, in time by the clock that all processes of the machine share,
     and none goes on."""
-    if phase == "shutdown":  # who leaves waits for no answer
+    if phase == "shutdown":  # a rank that leaves waits for no answer
         return job.end(0, 9)
-    if phase == "idle":  # who calls nothing hears of it as well
+    if phase == "idle":  # a rank that calls nothing gets it as well
         job.wait_for(lambda: job.logged(" error: ") > 0, "the end in the log")
     job.resume()
     errors = job.await_errors()
@@ -151,8 +150,8 @@ def test_a_slow_link_is_no_death(build: Build, every: dict[tuple[int, str], Link
     large.elements = LARGE_BYTES // 4
     jobs = {key: every[key] for key in ((4, "idle"), (4, "negotiating"), (4, "collective"))}
     variables = {"HOROACC_STALL_CHECK_DISABLE": "1"}  # one rank lets the others wait for as long
-    # Two full queues delay a sign of life and its answer by 3.4 s; one that is dropped comes later
-    # than what counts as silence by default.
+    # Two full queues delay a heartbeat and its answer by 3.4 s; TCP repeats a dropped one after the
+    # time of the default warning.
     patient = variables | {"HOROACC_HEARTBEAT_WARNING_SECONDS": "10"}
     stopped = jobs.pop((4, "idle"))
     hosts = _start_every({(4, "idle"): stopped}, lab, **variables)
@@ -188,7 +187,7 @@ def _signal(job: LinkedRanks, hosts: list[Host], rank: int, name: str) -> None:
 
 
 def _silences_of_1(job: LinkedRanks) -> list[int]:
-    """What was told of rank 1, by the clock of who tells, in whole seconds."""
+    """The warnings about rank 1, by the warning rank's clock, in whole seconds."""
     lines = [line for one in job.ranks.values() for line in one.warnings()]
     told = [re.search(rf"rank 1 \(.*\) {SILENT} (\d+) s", line) for line in lines]
     return [int(silence[1]) for silence in told if silence]
@@ -237,8 +236,7 @@ def _expect_resumed(job: LinkedRanks, up: float, holdups: Holdups) -> None:
 def test_hosts_that_lose_each_other_all_end(
     build: Build, every: dict[tuple[int, str], LinkedRanks], silenced: int
 ) -> None:
-    """What all of them send is lost in their own queues, or only what the last one sends: the
-    others' words arrive."""
+    """The packets of all of them are lost in their own queues, or only those of the last host."""
     hosts = _start_every(
         every, build(Network(hosts=4)), HOROACC_HOST_TIMEOUT_SECONDS=str(HOST_TIMEOUT)
     )
@@ -258,7 +256,7 @@ def test_hosts_that_lose_each_other_all_end(
 def test_a_host_of_which_the_network_carries_nothing_ends_as_well(
     build: Build, every: dict[tuple[int, str], LinkedRanks]
 ) -> None:
-    """It hears the others, who send it again and again what it has long acknowledged."""
+    """It receives from the others, which repeat packets that it has long acknowledged."""
     jobs = {key: every[key] for key in ((4, "idle"), (2, "collective"))}
     *others, last = _start_every(
         jobs, build(Network(hosts=4)), HOROACC_HOST_TIMEOUT_SECONDS=str(HOST_TIMEOUT)

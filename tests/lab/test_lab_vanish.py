@@ -39,7 +39,7 @@ def test_a_host_that_vanishes_is_noticed_and_named() -> None:
     if reason := missing():
         pytest.skip(reason)
     kept = {name: text for name, text in os.environ.items() if not name.startswith("HOROACC_")}
-    # The daemons of mpirun are killed here, and what they leave would be in the way of the next
+    # The daemons of mpirun are killed here, and their files would be in the way of the next
     # laboratory's, whose processes have the same numbers.
     with tempfile.TemporaryDirectory() as folder, Laboratory(Network()) as lab:
         job = lab.hosts["h1"].popen(

@@ -39,7 +39,7 @@ def test_hosts_are_separate(build: Build) -> None:
         own, in_shm, sockets = host.run(
             ["sh", "-c", command], stdout=subprocess.PIPE, text=True
         ).stdout.split()
-        assert (own, in_shm, sockets) == (name, name, "1"), "a host sees what is another's"
+        assert (own, in_shm, sockets) == (name, name, "1"), "a host sees another host's names"
     assert not Path("/dev/shm/h1").exists()
     assert lab.hosts["h1"].run(["pwd"], stdout=subprocess.PIPE, text=True).stdout.strip() == (
         os.getcwd()
@@ -72,7 +72,7 @@ def test_one_flow_stays_below_its_cap_and_several_below_the_rate(build: Build) -
     assert seconds < (2 * SIZE) * 8 / CAP
 
 
-def test_what_stays_on_its_rail_does_not_cross_the_spine(build: Build) -> None:
+def test_traffic_of_one_rail_does_not_cross_the_spine(build: Build) -> None:
     lab = build(Network(rails=2, spine_rate=RATE))
     first, second = lab.hosts["h1"].addresses, lab.hosts["h2"].addresses
     for source, to, across in [(0, 0, 0), (1, 1, 0), (0, 1, 1), (1, 0, 1)]:

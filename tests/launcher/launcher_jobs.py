@@ -1,4 +1,4 @@
-"""Starts horoaccrun as a user does, and looks for what a job leaves behind."""
+"""Starts horoaccrun as a user does, and looks for processes that a job leaves behind."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Job:
         assert not self.end_all(), "the test's job left processes behind"
 
     def end_all(self) -> list[tuple[int, str]]:
-        """Kills what is alive of this test's jobs, and gives it."""
+        """Kills the live processes of this test's jobs, and returns them."""
         left = self.alive()
         for pid, _line in left:
             with contextlib.suppress(ProcessLookupError):

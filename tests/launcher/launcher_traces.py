@@ -1,6 +1,6 @@
-"""What the processes of a job have outside of themselves: files in /dev/shm and named sockets.
+"""The traces of a job outside of its processes: files in /dev/shm and named sockets.
 
-Other jobs may run on the machine. Only what this job's processes have mapped or opened is its own.
+Other jobs may run on the machine: a job's own are those that its processes have mapped or opened.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from launcher_jobs import END_SECONDS, Job
 
 @dataclass
 class Traces:
-    """What one job has there."""
+    """The traces of one job."""
 
     files: set[Path]
     sockets: set[str]

@@ -49,7 +49,7 @@ class Undecoded(UnicodeDecodeError):
 
 
 class Clutching(Exception):
-    """An exception that pickles, but not with what it holds."""
+    """An exception that pickles, but whose attribute does not."""
 
     def __init__(self) -> None:
         super().__init__("mine")

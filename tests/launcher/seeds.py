@@ -1,6 +1,6 @@
-"""Tests that draw their examples: from a seed that is always the same, and from one of the day.
+"""Tests that draw their examples, from a constant seed and from a random one.
 
-What the second finds it finds again with HOROACC_TEST_SEED, which the name in the report tells.
+The name in the report tells the second seed; HOROACC_TEST_SEED repeats it.
 """
 
 from __future__ import annotations

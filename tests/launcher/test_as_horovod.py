@@ -13,9 +13,9 @@ from launcher_jobs import MODES, ROOT, Job
 
 SAME = """
 import importlib, sys
-door = sys.argv[1]
-own = importlib.import_module("horoacc" + door)
-hvd = importlib.import_module("horovod" + door)
+frontend = sys.argv[1]
+own = importlib.import_module("horoacc" + frontend)
+hvd = importlib.import_module("horovod" + frontend)
 assert hvd.allreduce is own.allreduce
 hvd.init()
 print(hvd.rank(), hvd.size())
@@ -52,9 +52,9 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize(("way", "door"), [("tcp", ".torch"), ("openmpi", "")])
-def test_a_script_imports_horovod(job: Job, way: str, door: str) -> None:
-    program = (sys.executable, "-c", SAME, door)
+@pytest.mark.parametrize(("way", "frontend"), [("tcp", ".torch"), ("openmpi", "")])
+def test_a_script_imports_horovod(job: Job, way: str, frontend: str) -> None:
+    program = (sys.executable, "-c", SAME, frontend)
     result = job.run(*MODES[way], "--as-horovod", "-np", "2", *program)
     for rank in range(2):
         assert result.of(rank) == [f"{rank} 2"]
@@ -119,7 +119,7 @@ def test_an_installed_horovod_is_hidden_and_named(job: Job, tmp_path: Path) -> N
 
 
 def test_a_python_without_horoacc_says_so(tmp_path: Path) -> None:
-    """Another environment's Python gets the folder too; whatever else it does goes on."""
+    """Another environment's Python gets the folder too, and is not disturbed by it."""
     venv.create(tmp_path / "other", with_pip=False)
     python = tmp_path / "other" / "bin" / "python"
     startup = str(ROOT / "horoacc" / "dropin" / "startup")

@@ -1,4 +1,4 @@
-"""How jobs with an engine end: what the survivors are told, and that nothing stays behind."""
+"""How jobs with an engine end: the survivors' errors, and that nothing stays behind."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from launcher_jobs import END_SECONDS, MODES, Job, Result
 from launcher_traces import traces
 
-# How ranks meet, and what carries their negotiation.
+# The rendezvous, and the transport of the negotiation.
 WAYS = {
     "board": (MODES["tcp"], "auto"),
     "tcp": (MODES["tcp"], "tcp"),
@@ -22,7 +22,7 @@ WAYS = {
     "mpich-mpi": (MODES["mpich"], "mpi"),
 }
 
-# The survivors hold back SIGTERM until they have told what they saw, and then wait for it, so that
+# The survivors hold back SIGTERM until they have printed their error, and then wait for it, so that
 # the rank that is at fault ends first.
 PROGRAM = """
 import ctypes, os, signal, sys
@@ -81,7 +81,7 @@ class EngineJob:
         for _ in range(ranks):
             assert self.process.stdout.readline().endswith(b"up\n"), self.process.communicate()
         self._traces = traces(job)
-        # What is looked for must be there as long as the job lives.
+        # The traces must be there as long as the job lives.
         assert bool(self._traces.files) == (flags != MODES["tcp"])
         assert flags == MODES["tcp"] or any("horoaccrun" in name for name in self._traces.sockets)
         self.process.stdin.write(b"\n")
@@ -107,7 +107,7 @@ CODES = {
 }
 
 
-# What a rank does in its last moments depends on how it ends, and what the others notice on the
+# The last acts of a rank depend on how it ends, and the errors of the others on the
 # way: each end once with each launcher, and one with every way.
 @pytest.mark.parametrize(
     ("how", "way"),
@@ -201,7 +201,7 @@ import numpy as np
 import horoacc as hvd
 from horoacc.errors import Timeout
 hvd.init()
-hvd.barrier()  # what is told is how long the tensor waits, and not how long ranks take to start
+hvd.barrier()  # so that the warning does not count the ranks' start
 try:
     if hvd.rank() == 1:
         deadline = time.monotonic() + 60
@@ -229,7 +229,7 @@ def test_a_stalled_tensor_is_named_and_ends_the_job(job: Job, tmp_path: Path, wa
         (told,) = result.of(rank)
         assert "'allreduce.late' was not submitted by rank(s) 1 " in told, told
     lines = [line for line in result.err.splitlines() if " warning: " in line]
-    # Of what came before others may be told, if the machine held up a rank for so long.
+    # There may be warnings of earlier calls, if the machine held up a rank for so long.
     (warning,) = [line for line in lines if "'allreduce.late'" in line]
     assert "rank(s) 1 have not submitted" in warning, warning
     job.expect_nothing_left()

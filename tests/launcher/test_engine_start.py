@@ -19,7 +19,7 @@ me, size = world.rank, world.size
 assert size == 4
 
 def members(expected, rank, process_set=hvd.global_process_set):
-    # Each bit is one rank of the world, so that the sum tells who took part.
+    # Each bit is one rank of the world, so that the sum names the members.
     total = hvd.allreduce(np.array([1 << me]), op=hvd.Sum, process_set=process_set)
     assert total[0] == sum(1 << other for other in expected), total
     if process_set is hvd.global_process_set:
@@ -180,7 +180,7 @@ print(hvd.size(), set(total.tolist()))
 
 
 def test_ranks_whose_standard_error_is_closed(job: Job) -> None:
-    """What a stall's warning says must not be written into what the engine has opened."""
+    """A stall's warning must not be written into a file or socket of the engine."""
     program = """
 import os, time
 import numpy as np

@@ -1,6 +1,6 @@
 """Scripts written from Horovod's documentation run unchanged under `--as-horovod`.
 
-Some of torch's run in ranks that have called `install_as_horovod()` instead, which is what the flag
+Some of torch's run in ranks that have called `install_as_horovod()` instead, as the flag
 does in theirs, and need not be started.
 """
 
@@ -33,7 +33,7 @@ def run(job: Job, mode: list[str], ranks: int, script: str, *arguments: str) -> 
         *mode, "--as-horovod", "-np", str(ranks), sys.executable, str(path), *arguments,
         seconds=SECONDS,
     )  # fmt: skip
-    # TensorFlow's own, whatever is asked for.
+    # TensorFlow's own, at any level of messages.
     told = [line for line in result.err.splitlines() if "absl::InitializeLog" not in line]
     assert not [line for line in told if "Traceback" in line or "warning" in line.lower()], told
     job.expect_nothing_left()
@@ -73,7 +73,7 @@ def in_rank(script: str, arguments: list[str]) -> list[str]:
 
 
 def by_pool(pools: Pools, ranks: int, script: str, *arguments: str) -> list[list[str]]:
-    """What each rank of a pool says: how a job starts is the same for all scripts of torch."""
+    """Each rank's output in a pool: a job starts in the same way for all scripts of torch."""
     pool = pools.get(ranks, "horoacc.torch", {"HOROACC_TEST_AS_HOROVOD": "1"})  # of its own
     given = {"script": script, "arguments": list(arguments)}
     return pool.run(Path(__file__), "in_rank", given, SECONDS)

@@ -8,7 +8,7 @@ import sys
 import pytest
 from launcher_jobs import Job
 
-# The survivors hold back SIGTERM until they have told what they saw.
+# The survivors hold back SIGTERM until they have printed their error.
 PROGRAM = """
 import os, signal, sys, time
 signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
@@ -86,7 +86,7 @@ def test_an_algorithm_that_is_none(job: Job) -> None:
     assert "there is no algorithm 'rings'; there are ring, double_tree" in result.err, result
 
 
-# Rank 2 leaves, and then rank 3, which is alone on its host with what it has, is stopped.
+# Rank 2 leaves, and then rank 3, which is alone on its host, is stopped.
 STOPPED = """
 import os, signal, sys
 signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])

@@ -1,4 +1,4 @@
-"""How jobs end: exit codes, what is said about a failure, and that no process outlives them."""
+"""How jobs end: exit codes, messages about a failure, and that no process outlives them."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def test_a_stopped_rank_ends_too(job: Job, mode: list[str]) -> None:
 
 
 def test_nothing_survives_a_killed_launcher(job: Job, mode: list[str]) -> None:
-    """Neither the ranks nor what they started, not even mpirun."""
+    """Neither the ranks nor their children, not even mpirun."""
     process = job.start(*mode, "-np", "2", "sh", "-c", f"sleep {ASLEEP} & sleep {ASLEEP}; true")
     ranks_up(job, 4, "sleep")
     process.kill()

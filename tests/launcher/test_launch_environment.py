@@ -1,4 +1,4 @@
-"""Who started this process, as told by the variables that each launcher sets."""
+"""The launcher and place of this process, from the variables that each launcher sets."""
 
 from __future__ import annotations
 

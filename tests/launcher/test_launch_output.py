@@ -16,7 +16,7 @@ def python(program: str) -> list[str]:
 
 
 def on_terminal(job: Job, *arguments: str, **more: str) -> bytes:
-    """What a terminal gets."""
+    """The output to a terminal."""
     leader, follower = pty.openpty()
     environ = job.environ(TERM="xterm", **more)
     pid = os.fork()
@@ -115,7 +115,7 @@ def test_progress_bar_shows_before_its_line_ends(job: Job) -> None:
 
 
 def test_bar_stays_below_other_lines_on_a_terminal(job: Job, tmp_path: Path) -> None:
-    # Each waits for the other, and then long enough for horoaccrun to have read what it wrote.
+    # Each waits for the other, and then long enough for horoaccrun to have read its output.
     program = f"""
 def wait_for(name):
     while not os.path.exists({str(tmp_path)!r} + name): time.sleep(0.02)

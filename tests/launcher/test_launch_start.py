@@ -1,4 +1,4 @@
-"""What ranks get: their place, the variables, standard input; and what cannot be started."""
+"""The ranks' place, variables and standard input; and jobs that cannot be started."""
 
 from __future__ import annotations
 

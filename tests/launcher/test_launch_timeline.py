@@ -46,7 +46,7 @@ def test_every_tensor_has_a_lane_with_its_phases(job: Job, tmp_path: Path, asked
         begun = [event["name"] for event in found[lane] if event["ph"] in ("B", "X")]
         assert begun.count(outer) == 4, begun
         assert begun.count("NEGOTIATE") == 4, begun
-        # What is too short to draw is left out.
+        # Spans too short to draw are left out.
         assert set(begun) <= {outer, "NEGOTIATE", "WAIT", "EXECUTE", "RESULT"}
     ways = [event["args"]["path"] for event in found["allreduce.gradient"]
             if event["name"] == "EXECUTE" and "path" in event.get("args", {})]  # fmt: skip

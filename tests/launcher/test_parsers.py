@@ -1,4 +1,4 @@
-"""Whatever a file, a variable, a flag or a process says is read, or refused with a typed error."""
+"""Any text of a file, variable, flag or process is read, or refused with a typed error."""
 
 from __future__ import annotations
 
@@ -128,12 +128,12 @@ class _Launcher:
         self.ended[rank] = status
 
 
-def _door() -> tuple[_Launcher, ShimListener, Any]:
+def _listener() -> tuple[_Launcher, ShimListener, Any]:
     launcher = _Launcher()
-    door = ShimListener(launcher, SECRET, 2)  # type: ignore[arg-type]
-    door.open()
+    listener = ShimListener(launcher, SECRET, 2)  # type: ignore[arg-type]
+    listener.open()
     (ready,) = launcher.watched.values()
-    return launcher, door, ready
+    return launcher, listener, ready
 
 
 def _hello(challenge: bytes, secret: str = SECRET, **changed: Any) -> bytes:
@@ -148,10 +148,10 @@ def _hello(challenge: bytes, secret: str = SECRET, **changed: Any) -> bytes:
 
 
 def _visit(words: Any, passes_pipes: bool = True) -> SimpleNamespace:
-    """One connection that says what `words` makes of the challenge."""
-    launcher, door, accept = _door()
+    """One connection, which sends the result of `words` for the challenge."""
+    launcher, listener, accept = _listener()
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as link:
-        link.connect(f"\0{door.name}")
+        link.connect(f"\0{listener.name}")
         accept()
         link.settimeout(5)
         challenge = link.recv(32)
@@ -179,7 +179,7 @@ def test_a_shim_and_horoaccrun_prove_themselves_to_each_other() -> None:
     assert seen.ended == {1: -9}  # it left without saying how its program ended
 
 
-def test_who_does_not_know_the_secret_is_no_rank() -> None:
+def test_a_peer_without_the_secret_is_no_rank() -> None:
     for words in (
         lambda challenge: _hello(challenge, "another secret"),
         lambda _: _hello(bytes(32)),
@@ -201,5 +201,5 @@ def test_who_does_not_know_the_secret_is_no_rank() -> None:
     ),
     max_leaves=6,
 ).map(lambda value: json.dumps(value).encode() + b"\n")))  # fmt: skip
-def test_strangers_at_the_shims_socket(text: bytes) -> None:
+def test_any_bytes_at_the_shims_socket(text: bytes) -> None:
     assert _visit(lambda _: text).ranks == {}

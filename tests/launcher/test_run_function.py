@@ -170,7 +170,7 @@ def test_what_ranks_print_comes_where_python_prints(capsys: pytest.CaptureFixtur
 
 
 def test_the_folder_is_the_users_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Nobody else can put there what this process unpickles."""
+    """No other user can put a file there that this process unpickles."""
     seen: list[int] = []
     real = cloudpickle.loads
 
@@ -206,7 +206,7 @@ def test_functions_of_an_interactive_session(job: Job) -> None:
 
 INTERRUPTED = """
 import signal, sys, horoacc, run_bodies
-# Whoever starts the tests in the background has it ignored.
+# A shell that starts the tests in the background has it ignored.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 try:
     horoacc.run(run_bodies.sleeps, (sys.argv[1],), np=2, use_gloo=True)

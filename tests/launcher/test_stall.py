@@ -1,4 +1,4 @@
-"""The stall inspector: who waits for whom, what a level of messages shows, the job goes on."""
+"""The stall inspector: its warning names the ranks, follows the log level, and the job goes on."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_it_can_be_turned_off(job: Job, tmp_path: Path) -> None:
     for _ in range(2):
         assert process.stdout.readline().endswith(b"up\n")
     with pytest.raises(subprocess.TimeoutExpired):
-        process.wait(1.5)  # who waits is looked after ten times a second
+        process.wait(1.5)  # the stall check runs ten times a second
     go.touch()
     _, err = process.communicate(timeout=50)
     assert (process.returncode, err) == (0, b"")

@@ -28,7 +28,7 @@ hvd.barrier()
 
 
 def table(file: Path, quick: str, slow: str) -> str:
-    """Writes one in which the first takes a thousandth of what the second takes."""
+    """Writes one in which the first takes a thousandth of the second's time."""
     selection_table.save(file, [Measurement(quick, (1, 1), 64, 1e-6),
                                 Measurement(slow, (1, 1), 64, 1e-3)])  # fmt: skip
     return str(file)
@@ -51,7 +51,7 @@ def test_tune_inside_a_host_finds_who_reduces_up_to_which_size(job: Job, tmp_pat
         (name, size) for name in (LAST_ARRIVER, SLICES) for size in (1024, 8192)
     }
     told = selection_table.load({"HOROACC_SELECTION_TABLE": str(file)}, 2)
-    assert told.last_arriver_bytes in (0, 1024, 8192) and not told.complaint
+    assert told.last_arriver_bytes in (0, 1024, 8192) and not told.warning
 
 
 def test_tune_between_hosts_measures_every_algorithm(job: Job, tmp_path: Path) -> None:

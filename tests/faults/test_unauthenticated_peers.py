@@ -1,4 +1,4 @@
-"""Strangers at every port of a job, while it starts and while it runs (row 21)."""
+"""Unauthenticated peers at every port of a job, while it starts and while it runs (row 21)."""
 
 from __future__ import annotations
 
@@ -7,30 +7,30 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-import strangers
+import unauthenticated_peers as peers
 import wire_format
 from gates import Passage
 from linked_ranks import PHASES, LinkedRanks
 
-# Idle connections to a port while so many ranks meet, and while their job runs, to that of the
-# first rank and to the others'. A port lets in 500 a second: the largest crowd takes 20 s to come.
+# Idle connections by the number of ranks: to the port of the rendezvous, and while the job runs to
+# the first rank's port and to the others'. A port accepts 500 a second, the largest crowd in 20 s.
 EARLY, CROWD = {2: 2500, 4: 500}, {2: (10_000, 1000), 4: (500, 500)}
-# Of the port that stays open (docs/security.md), and what a rank opens now and then.
-MOST_GUESTS, SOME = 256, 16
+# Pending connections of a port (docs/security.md), and descriptors that a rank opens now and then.
+MOST_PENDING, SOME = 256, 16
 
 
-def _visit(address: strangers.Address, recorded: bytes, purpose: int) -> None:
-    """One stranger of each kind, among them some who have heard a rank come in."""
+def _visit(address: peers.Address, recorded: bytes, purpose: int) -> None:
+    """One peer of each kind, among them some that have recorded a rank's handshake."""
     for _ in range(3):
-        strangers.noise(address)
-    strangers.http(address)
-    strangers.scan(address)
-    strangers.wrong_secret(address, recorded[: wire_format.GREETING.size])
-    strangers.wrong_epoch(address, purpose)
-    strangers.replayed(address, recorded)
+        peers.noise(address)
+    peers.http(address)
+    peers.scan(address)
+    peers.wrong_secret(address, recorded[: wire_format.GREETING.size])
+    peers.wrong_epoch(address, purpose)
+    peers.replayed(address, recorded)
 
 
-def _visit_all(ports: list[strangers.Address], recorded: bytes) -> None:
+def _visit_all(ports: list[peers.Address], recorded: bytes) -> None:
     """All ports at once."""
     with ThreadPoolExecutor(len(ports)) as visits:
         for visit in [visits.submit(_visit, port, recorded, wire_format.DATA) for port in ports]:
@@ -38,23 +38,23 @@ def _visit_all(ports: list[strangers.Address], recorded: bytes) -> None:
 
 
 @pytest.mark.parametrize("size", [2, 4])
-def test_while_the_ranks_meet(linked: LinkedRanks, size: int) -> None:
+def test_during_rendezvous(linked: LinkedRanks, size: int) -> None:
     linked.size = size
     linked.start(0)
     address = ("127.0.0.1", linked.port)
     _await_listener(address)
-    late = threading.Thread(target=strangers.slow, args=(address, 3))
+    late = threading.Thread(target=peers.slow, args=(address, 3))
     late.start()
     own = wire_format.greeting(wire_format.RENDEZVOUS, 1, size)
     _visit(address, own + wire_format.proof(linked.secret, own, bytes(64)), wire_format.RENDEZVOUS)
-    # Who knows the secret, but is no rank that is missing, is told so and does not take a place.
+    # A peer with the secret that is no missing rank gets an error and takes no rank's place.
     for rank, of, word in (
         (size, size, "no place"),
         (0, size, "no place"),
         (1, size + 1, f"expects {size + 1}"),
     ):
         assert word.encode() in _prove(address, linked.secret, rank, of), word
-    idle = strangers.Crowd(address, EARLY[size])
+    idle = peers.Crowd(address, EARLY[size])
     assert idle.await_all() == EARLY[size]
     for rank in range(1, size):
         linked.start(rank)
@@ -71,20 +71,20 @@ def test_while_the_ranks_meet(linked: LinkedRanks, size: int) -> None:
 def test_while_the_job_runs(linked: LinkedRanks, size: int) -> None:
     """Some of each kind in every phase, and idle ones until the ranks have left."""
     linked.size = size
-    passage = Passage(linked.port)  # hears how a rank comes to another one's data links
+    passage = Passage(linked.port)  # records the handshake of a data link
     for rank in range(size):
         address = f"127.0.0.1:{passage.port}" if rank == 1 else ""
-        linked.start(rank, address, HOROACC_ALGORITHM="canonical")  # all data go over their links
+        linked.start(rank, address, HOROACC_ALGORITHM="canonical")  # all data go over links
     linked.await_start()
     (recorded, *_) = passage.data.openings
     assert wire_format.GREETING.unpack(recorded[:64])[2] == wire_format.DATA
     pids = {rank: one.process.pid for rank, one in linked.ranks.items()}
-    ports = [address for pid in pids.values() for address in strangers.ports_of(pid)]
-    # The data links' of each rank; those of the meeting are closed.
+    ports = [address for pid in pids.values() for address in peers.ports_of(pid)]
+    # Each rank's port of data links; the port of the rendezvous is closed.
     assert len(ports) == size and {host for host, _ in ports} == {"127.0.0.1"}
     fds = {rank: linked.holds(rank, "fds") for rank in pids}
     kib = {rank: linked.holds(rank, "kib") for rank in pids}
-    late = [threading.Thread(target=strangers.slow, args=(address, 3)) for address in ports]
+    late = [threading.Thread(target=peers.slow, args=(address, 3)) for address in ports]
     for thread in late:
         thread.start()
     for phase in PHASES:
@@ -97,11 +97,11 @@ def test_while_the_job_runs(linked: LinkedRanks, size: int) -> None:
     )
     many, fewer = CROWD[size]
     counts = [many, *[fewer] * (size - 1)]
-    crowds = [strangers.Crowd(*of_a_port) for of_a_port in zip(ports, counts, strict=True)]
+    crowds = [peers.Crowd(*of_a_port) for of_a_port in zip(ports, counts, strict=True)]
     assert [crowd.await_all() for crowd in crowds] == counts
     linked.await_steps(20)
     for rank in pids:
-        assert linked.holds(rank, "fds") <= fds[rank] + MOST_GUESTS + SOME
+        assert linked.holds(rank, "fds") <= fds[rank] + MOST_PENDING + SOME
         assert linked.holds(rank, "kib") <= kib[rank] + (64 << 10)
     linked.enter("idle")
     linked.part()
@@ -120,7 +120,7 @@ def _told_of(linked: LinkedRanks, rank: int) -> list[str]:
     return [line for line in linked.ranks[rank].warnings() if "turned away" in line]
 
 
-def _await_listener(address: strangers.Address) -> None:
+def _await_listener(address: peers.Address) -> None:
     for _ in range(6000):
         try:
             socket.create_connection(address, 1).close()
@@ -128,11 +128,11 @@ def _await_listener(address: strangers.Address) -> None:
             threading.Event().wait(0.02)
         else:
             return
-    raise AssertionError(f"nobody listens at {address}")
+    raise AssertionError(f"no process listens at {address}")
 
 
-def _prove(address: strangers.Address, secret: str, rank: int, size: int) -> bytes:
-    """Comes as somebody who knows the secret; what is said after the proofs."""
+def _prove(address: peers.Address, secret: str, rank: int, size: int) -> bytes:
+    """Connects with the secret; returns the bytes that come after the proofs."""
     own = wire_format.greeting(wire_format.RENDEZVOUS, rank, size)
     said = b""
     with socket.create_connection(address, 30) as link:

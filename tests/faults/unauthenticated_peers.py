@@ -1,6 +1,6 @@
-"""Strangers of all kinds, one function each: they come to a port and do what they do.
+"""Unauthenticated peers of all kinds, one function each, which takes the address of a port.
 
-As a program, idle ones: python strangers.py HOST PORT COUNT
+As a program, idle ones: python unauthenticated_peers.py HOST PORT COUNT
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ import wire_format
 
 Address = tuple[str, int]
 SPARE = 32  # descriptors that a process has besides
-# That a crowd may take to come, and after which somebody of it dials again: a kernel whose queue is
-# full forgets who dials, and hears of them after ever longer pauses.
+# For a crowd to connect, and until a connection of it is dialled again: a kernel whose queue is
+# full drops the request, and TCP repeats it after ever longer pauses.
 COMING_SECONDS, REDIAL_SECONDS = 90.0, 0.5
-# A dial that is reset has come through before; one that nobody hears is refused.
+# A dial that is reset was accepted before; one without a listener is refused.
 _CAME = (0, errno.ECONNRESET, errno.EPIPE)
 
 
 def _speak(address: Address, text: bytes, listen: float = 0.0) -> bytes:
-    """Says something and hears what is answered, until the other end closes or time is up."""
+    """Sends text and returns the answer, until the other end closes or time is up."""
     heard = b""
     with contextlib.suppress(OSError), socket.create_connection(address, 5) as link:
         link.settimeout(listen or 0.01)
@@ -71,13 +71,13 @@ def _rest_of(link: socket.socket) -> bytes:
 
 
 def wrong_epoch(address: Address, purpose: int) -> None:
-    """Knows the secret, but is of another job or another init: no greeting comes, and so there is
-    nothing to prove it with."""
+    """Knows the secret, but is of another job or another init: the listener sends no greeting, so
+    there is nothing to prove."""
     assert _speak(address, wire_format.greeting(purpose, 1, 2, epoch=12345), 5.0) == b""
 
 
 def replayed(address: Address, recorded: bytes) -> None:
-    """What a rank has said once, said again: a greeting comes, of which it is no proof."""
+    """Repeats a rank's recorded handshake: its proof does not match the listener's new greeting."""
     with socket.create_connection(address, 30) as link:
         link.sendall(recorded)
         assert len(_rest_of(link)) == wire_format.GREETING.size
@@ -96,8 +96,8 @@ def slow(address: Address, seconds: float) -> None:
 
 
 class Crowd:
-    """So many connections that say nothing, in processes of their own: of their descriptors each
-    process may have no more than the hard limit, and what one of them costs is not the test's."""
+    """Connections that send nothing, in processes of their own, each with at most as many as the
+    hard limit of descriptors."""
 
     def __init__(self, address: Address, count: int) -> None:
         share = max(1, resource.getrlimit(resource.RLIMIT_NOFILE)[1] - SPARE)
@@ -135,7 +135,7 @@ def _hold(address: Address, count: int) -> None:
     """Until standard input ends."""
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
-    there = []  # also those that were turned away again
+    there = []  # also those that were closed again
     with select.epoll() as waits:  # one look for thousands of them
         dials = [_Dial(address) for _ in range(count)]
         print(count, flush=True)
@@ -147,7 +147,7 @@ def _hold(address: Address, count: int) -> None:
         end += COMING_SECONDS
         while waiting and time.monotonic() < end:
             for number, _ in waits.poll(0.1):
-                if number == sys.stdin.fileno():  # nobody wants them any more
+                if number == sys.stdin.fileno():  # the parent has gone
                     return
                 waits.unregister(number)
                 link = waiting.pop(number).link
@@ -167,7 +167,7 @@ def _hold(address: Address, count: int) -> None:
 
 
 class _Dial:
-    """Somebody who has dialled, and waits to hear that it came through or why it did not."""
+    """A connection that was dialled and is neither accepted nor refused yet."""
 
     def __init__(self, address: Address) -> None:
         self.link = socket.socket()
@@ -176,7 +176,7 @@ class _Dial:
         self.link.connect_ex(address)
 
     def is_forgotten(self) -> bool:
-        """Whether the kernel, which says nothing when its queue is full, has had time enough."""
+        """Whether the listener's kernel, whose queue may be full, has not answered in time."""
         return time.monotonic() - self._since >= REDIAL_SECONDS
 
 
