@@ -19,8 +19,9 @@ from typing import Any
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent / "ranks"))
+sys.path.insert(0, str(Path(__file__).parent / "rank_pool"))
 
-from nursery_process import START_SECONDS
+from fork_server_process import START_SECONDS
 from pool import BodyFailed, BodySkipped, Pools
 
 # Keras, and so TensorFlow, imports two large packages wherever they are, for more than a second in

@@ -9,7 +9,7 @@ from horoacc.dropin.library import Library
 
 
 class HorovodBasics:
-    """What a process may ask about its job, as the methods of one object."""
+    """Questions about the job, as the methods of one object."""
 
     Average = dtypes.Average
     Sum = dtypes.Sum

@@ -1,4 +1,4 @@
-"""What `horovod.common.util` says about what was built and what is there."""
+"""Answers of `horovod.common.util` about the build and the installed frameworks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from horoacc import builds
 
 
 def get_ext_suffix() -> str:
-    """Gives what names of compiled modules end in.
+    """Gives the file name suffix of compiled modules.
 
     Returns:
         Such as ".cpython-311-x86_64-linux-gnu.so".
@@ -18,7 +18,7 @@ def get_ext_suffix() -> str:
 
 
 def extension_available(ext_base_name: str, verbose: bool = False) -> bool:
-    """Says whether there is a door for a framework and the framework itself.
+    """Says whether there is a frontend for a framework and the framework itself.
 
     Args:
         ext_base_name: "torch", "tensorflow" or "mxnet".
@@ -33,7 +33,7 @@ def extension_available(ext_base_name: str, verbose: bool = False) -> bool:
 
 
 def check_extension(ext_name: str, *where: str) -> None:
-    """Raises if there is no door for a framework.
+    """Raises if there is no frontend for a framework.
 
     Args:
         ext_name: Horovod's name of it, such as "horovod.torch".
@@ -45,7 +45,7 @@ def check_extension(ext_name: str, *where: str) -> None:
     del where
     framework = ext_name.rpartition(".")[2]
     if not extension_available(framework):
-        raise ImportError(f"HoroACC has no door for {framework} here", name=ext_name)
+        raise ImportError(f"HoroACC has no frontend for {framework} here", name=ext_name)
 
 
 def check_installed_version(
@@ -56,7 +56,7 @@ def check_installed_version(
     Args:
         name: The framework.
         version: The version that is installed.
-        exception: What the caller caught.
+        exception: The exception that the caller caught.
     """
     del name, version, exception
 
@@ -69,7 +69,7 @@ def gpu_available(ext_base_name: str, verbose: bool = False) -> bool:
         verbose: Not looked at.
 
     Returns:
-        What `cuda_built()` says for torch; False for others.
+        The answer of `cuda_built()` for torch; False for others.
     """
     del verbose
     return "torch" in ext_base_name and builds.cuda_built()

@@ -15,7 +15,7 @@ from horoacc.dropin import names
 
 
 class HorovodFinder(MetaPathFinder, Loader):
-    """Finds and loads every module named `horovod` or below it; nobody else is asked for those."""
+    """Finds and loads every module named `horovod` or below it, before any other finder."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
@@ -28,7 +28,7 @@ class HorovodFinder(MetaPathFinder, Loader):
             target: Not looked at.
 
         Returns:
-            What the import system needs, or None if the name is not Horovod's.
+            A module spec, or None if the name is not Horovod's.
 
         Raises:
             ModuleNotFoundError: It is Horovod's and HoroACC has nothing for it. Raised here, so
@@ -51,7 +51,7 @@ class HorovodFinder(MetaPathFinder, Loader):
         """Makes an empty module of names, or leaves it to the import system.
 
         Args:
-            spec: What `find_spec` gave.
+            spec: The result of `find_spec`.
 
         Returns:
             The module, or None for one that `exec_module` replaces.
@@ -62,12 +62,12 @@ class HorovodFinder(MetaPathFinder, Loader):
         """Puts the module of HoroACC's in the place of the one that was made for the name.
 
         Args:
-            module: What `create_module` gave.
+            module: The result of `create_module`.
         """
         spec = module.__spec__
         assert spec is not None
         if spec.loader_state:
-            # The import system takes what it finds there, and leaves its attributes alone.
+            # The import system takes the module from there, and leaves its attributes alone.
             sys.modules[spec.name] = importlib.import_module(str(spec.loader_state))
 
 

@@ -41,13 +41,13 @@ def installed() -> bool:
     Returns:
         True if so.
     """
-    # By its name: child processes first get a smaller finder, until somebody imports horovod.
+    # By its name: child processes first get a smaller finder, until they import horovod.
     return any(type(finder).__name__ in ("HorovodFinder", "HorovodStartup")
                for finder in sys.meta_path)  # fmt: skip
 
 
 def for_children(environ: MutableMapping[str, str]) -> None:
-    """Adds what makes `import horovod` give HoroACC in processes that get these variables.
+    """Makes `import horovod` give HoroACC in processes that get these variables.
 
     Python runs the `sitecustomize` that it finds first; the folder has one, which runs the one
     that it hides.

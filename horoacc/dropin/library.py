@@ -85,7 +85,7 @@ _ASKED: dict[str, tuple[Any, Callable[..., Any], tuple[Any, ...]]] = {
     "process_set_ranks": (ctypes.c_int, lambda number, ranks: _write(
         ranks, process_sets.ids_and_ranks()[number]), (ctypes.c_int, _Ints)),
 }  # fmt: skip
-"""By name without `horovod_`: what it gives, who answers, what it takes."""
+"""By name without `horovod_`: result type, function, argument types."""
 
 
 class Library:

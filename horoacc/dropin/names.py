@@ -120,7 +120,7 @@ NAMES: dict[str, dict[str, str]] = {
 }  # fmt: skip
 """Modules of Horovod that are made of parts of HoroACC: their names as `module:name`."""
 
-_DOORS = {
+_FRONTENDS = {
     "horovod._keras": "what horovod.keras and horovod.tensorflow.keras are made of",
     "horovod.mxnet": "MXNet",
     "horovod.spark": "Spark",
@@ -140,7 +140,7 @@ _PARTS = {
     "horovod.torch.mpi_lib_v2":
         "no compiled module is behind horovod.torch.mpi_ops, which has the collectives",
 }  # fmt: skip
-"""What they would be made for is done elsewhere here."""
+"""Parts of Horovod whose purpose another part of HoroACC serves."""
 
 
 def absent(name: str) -> str:
@@ -154,7 +154,7 @@ def absent(name: str) -> str:
     """
     if name in _PARTS:
         return f"HoroACC has no {name}: {_PARTS[name]}"
-    for door, what in _DOORS.items():
-        if name == door or name.startswith(door + "."):
-            return f"HoroACC has no door for {what} yet, so there is no {name}"
+    for frontend, what in _FRONTENDS.items():
+        if name == frontend or name.startswith(frontend + "."):
+            return f"HoroACC has no frontend for {what} yet, so there is no {name}"
     return ""

@@ -1,4 +1,4 @@
-"""What `horovod.common.util` has for cutting work into pieces."""
+"""Functions of `horovod.common.util` that cut work into pieces."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ def check_digest(key: bytes, msg: bytes, digest: bytes) -> bool:
     Args:
         key: The secret.
         msg: The message.
-        digest: What `compute_digest` gave.
+        digest: The result of `compute_digest`.
 
     Returns:
         True if so.

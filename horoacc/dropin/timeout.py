@@ -17,7 +17,7 @@ class Timeout:
 
         Args:
             timeout: In seconds.
-            message: What `check_time_out_for` raises, with {activity} and {timeout}.
+            message: The text of `check_time_out_for`'s error, with {activity} and {timeout}.
         """
         self._timeout, self._message = timeout, message
         self._ends_at = time.monotonic() + timeout
@@ -42,7 +42,7 @@ class Timeout:
         """Raises when the time is over.
 
         Args:
-            activity: What is waited for.
+            activity: The activity that the caller waits for.
 
         Raises:
             TimeoutException: It is.

@@ -244,7 +244,7 @@ def test_callbacks(kind: str) -> None:
 @on_tf_keras
 @ranks(2)
 @pytest.mark.parametrize("kind", KINDS)
-def test_state_of_the_door_of_tensorflow(kind: str) -> None:
+def test_state_of_the_frontend_of_tensorflow(kind: str) -> None:
     import keras_training as training
 
     import horoacc.tensorflow

@@ -1,4 +1,4 @@
-"""NumPy arrays in the arena: no door makes them, because torch's allocator alone takes from it."""
+"""NumPy arrays in the arena: no call makes them, because torch's allocator alone takes from it."""
 
 from __future__ import annotations
 

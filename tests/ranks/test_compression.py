@@ -70,7 +70,7 @@ def test_allreduce_in_eight_bits(count: int) -> None:
     np.testing.assert_allclose(summed[0].numpy(), got.numpy() * size, atol=top * size / 50)
 
 
-def test_other_doors_and_types() -> None:
+def test_other_frontends_and_types() -> None:
     size = hvd.size()
     ones = np.ones((3, 4), np.float64)
     got = horoacc.allreduce(ones, op=horoacc.Sum, compression=horoacc.Compression.int8)

@@ -59,7 +59,7 @@ def test_places(ranks: int) -> None:
     assert places == [(rank, rank, 0) for rank in range(ranks)]
     assert (hvd.size(), hvd.local_size(), hvd.cross_size()) == (ranks, ranks, 1)
     assert hvd.is_homogeneous() is True
-    assert horoacc.rank() == hvd.rank(), "both doors are one job"
+    assert horoacc.rank() == hvd.rank(), "both frontends are one job"
 
 
 def test_questions_about_the_build() -> None:

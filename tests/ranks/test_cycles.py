@@ -1,4 +1,4 @@
-"""Joining and leaving many times through a framework's door, whose tensors may outlive the engine
+"""Joining and leaving many times through a framework, whose tensors may outlive the engine
 in which they lie (row 26 of docs/faults.md; `faults/cycles.py` measures more)."""
 
 from __future__ import annotations

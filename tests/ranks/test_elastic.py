@@ -117,7 +117,7 @@ def test_training_goes_back_to_its_last_commit(ranks: int, who: str) -> None:
 
 
 @both(1, 2)
-def test_the_neutral_door_goes_back_too(ranks: int) -> None:
+def test_the_neutral_frontend_goes_back_too(ranks: int) -> None:
     failed: list[int] = []
 
     @neutral.elastic.run

@@ -113,7 +113,7 @@ def available_bytes() -> int:
 
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize(
-    ("body", "door", "env"),
+    ("body", "frontend", "env"),
     [
         ("reduce_in_place", "horoacc", {"HOROACC_ARENA": "all"}),
         ("gather", "horoacc", {}),
@@ -123,9 +123,9 @@ def available_bytes() -> int:
     ids=["reduce", "gather", "send", "torch.distributed"],
 )
 def test_more_than_two_to_the_31_elements(
-    pools: Pools, body: str, door: str, env: dict[str, str]
+    pools: Pools, body: str, frontend: str, env: dict[str, str]
 ) -> None:
-    on_two_ranks(pools, body, door, env)
+    on_two_ranks(pools, body, frontend, env)
 
 
 @pytest.mark.timeout(400)
@@ -134,11 +134,11 @@ def test_objects_of_more_than_two_gib(pools: Pools, body: str) -> None:
     on_two_ranks(pools, body, "horoacc", {})
 
 
-def on_two_ranks(pools: Pools, body: str, door: str, env: dict[str, str]) -> None:
+def on_two_ranks(pools: Pools, body: str, frontend: str, env: dict[str, str]) -> None:
     needed = 9 << 30
     if available_bytes() < needed:
         pytest.skip(f"needs {needed >> 30} GiB of memory")
-    pool = pools.get(2, door, env | {"HOROACC_FUSION_THRESHOLD": "1048576"})
+    pool = pools.get(2, frontend, env | {"HOROACC_FUSION_THRESHOLD": "1048576"})
     try:
         pool.run(HERE, body, {}, 300)
     finally:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import training
-from nursery_process import Nursery
+from fork_server_process import ForkServer
 from paths import over_mpi
 from pool import Pools, RankPool
 
@@ -34,9 +34,9 @@ def in_small_shm() -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def nursery() -> Iterator[Nursery]:
+def fork_server() -> Iterator[ForkServer]:
     """Its ranks, and what MPI does in them, have the small /dev/shm."""
-    process = Nursery("horoacc.torch", in_small_shm())
+    process = ForkServer("horoacc.torch", in_small_shm())
     yield process
     process.close()
 
@@ -57,10 +57,10 @@ def bytes_of_shm() -> int:
 @pytest.mark.parametrize("arena", ["off", "gradients", "all"])
 @pytest.mark.parametrize("env", [pytest.param({}, id="tcp"), over_mpi("openmpi", "over", {})])
 def test_same_bits_where_shm_is_small(
-    pools: Pools, nursery: Nursery, env: dict[str, str], arena: str
+    pools: Pools, fork_server: ForkServer, env: dict[str, str], arena: str
 ) -> None:
     wanted = wanted_bits(pools)
-    pool = RankPool(2, "horoacc.torch", env | {"HOROACC_ARENA": arena}, nursery)
+    pool = RankPool(2, "horoacc.torch", env | {"HOROACC_ARENA": arena}, fork_server)
     try:
         assert pool.run(HERE, "bytes_of_shm", {}, 30) == [SHM_BYTES] * 2
         results = pool.run(TRAINING, "large_job", {}, 120)

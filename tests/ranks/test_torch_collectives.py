@@ -1,4 +1,4 @@
-"""torch's door: every type, in and out of the arena."""
+"""torch's frontend: every type, in and out of the arena."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ def test_refused_tensors() -> None:
 
 
 @pytest.mark.parametrize("env", PLANES)
-def test_neutral_door_takes_tensors() -> None:
+def test_neutral_frontend_takes_tensors() -> None:
     import horoacc
 
     got = horoacc.allreduce(torch.ones(3, dtype=torch.bfloat16), op=horoacc.Sum)

@@ -142,9 +142,9 @@ def test_version_is_one_that_scripts_accept() -> None:
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("horovod._keras", "no door for what horovod.keras"),
-        ("horovod.mxnet", "no door for MXNet yet"),
-        ("horovod.spark", "no door for Spark yet"),
+        ("horovod._keras", "no frontend for what horovod.keras"),
+        ("horovod.mxnet", "no frontend for MXNet yet"),
+        ("horovod.spark", "no frontend for Spark yet"),
         ("horovod.runner.common.util.config_parser", "horoaccrun reads its --config-file itself"),
         ("horovod.runner.common.util.network", "protocol of their own"),
         ("horovod.runner.common.util.safe_shell_exec", "take subprocess"),
@@ -279,7 +279,7 @@ def test_small_functions(monkeypatch: pytest.MonkeyPatch) -> None:
     assert small.get_ext_suffix() in importlib.machinery.EXTENSION_SUFFIXES
     assert small.extension_available("torch") and not small.extension_available("mxnet")
     small.check_extension("horovod.torch", "HOROVOD_WITH_PYTORCH", "path", "mpi_lib_v2")
-    with pytest.raises(ImportError, match="no door for mxnet"):
+    with pytest.raises(ImportError, match="no frontend for mxnet"):
         small.check_extension("horovod.mxnet", "HOROVOD_WITH_MXNET", "path")
     assert small.is_version_greater_equal_than("2.13.0+cpu", "2.2.0")
     assert not small.is_version_greater_equal_than("2.1", "2.1.1")

@@ -105,7 +105,7 @@ def test_passes_that_make_no_sense(passes: Any) -> None:
 
 @given(st.integers(1, 5), st.booleans(), st.lists(st.integers(-9, 9), max_size=20))
 def test_passes_add_up_to_steps(count: int, average: bool, gradients: list[int]) -> None:
-    """What doors do that keep a sum and a count, against slices of the list."""
+    """What frontends do that keep a sum and a count, against slices of the list."""
     passes = backward_passes.Passes(count, average)
     before, total, steps = 0, 10**6, []
     for gradient in gradients:

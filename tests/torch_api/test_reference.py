@@ -31,14 +31,14 @@ def _reference() -> Any:
 reference = _reference()
 
 
-@pytest.mark.parametrize("name", sorted(set(reference.CONTENTS) - set(reference.DOORS)))
+@pytest.mark.parametrize("name", sorted(set(reference.CONTENTS) - set(reference.FRONTENDS)))
 def test_pages_are_what_the_docstrings_say(name: str) -> None:
     """It raises where nothing is said about an argument."""
     written = (DOCS / "api" / f"{name}.md").read_text()
     assert written == reference.page(name), "run: python docs/reference.py"
 
 
-def test_pages_of_doors_that_this_process_does_not_import() -> None:
+def test_pages_of_frontends_that_this_process_does_not_import() -> None:
     for package in ("tensorflow", "keras"):
         if importlib.util.find_spec(package) is None:
             pytest.skip(f"{package} is not installed")
@@ -50,17 +50,17 @@ def test_pages_of_doors_that_this_process_does_not_import() -> None:
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("door", ["tensorflow", "keras"])
-def test_every_public_name_of_a_door_is_on_its_page(door: str) -> None:
-    source = (DOCS.parent / "horoacc" / door / "__init__.py").read_text()
+@pytest.mark.parametrize("frontend", ["tensorflow", "keras"])
+def test_every_public_name_of_a_frontend_is_on_its_page(frontend: str) -> None:
+    source = (DOCS.parent / "horoacc" / frontend / "__init__.py").read_text()
     (names,) = (
         ast.literal_eval(node.value) for node in ast.parse(source).body
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__"
     )  # fmt: skip
-    page = (DOCS / "api" / f"{door}.md").read_text()
+    page = (DOCS / "api" / f"{frontend}.md").read_text()
     shown = set(re.findall(r"^### `(\w+)", page, re.MULTILINE))
     common = {*horoacc.__all__, *horoacc.torch.__all__} - {
-        name for part in reference.CONTENTS[door][2].values() for name in part
+        name for part in reference.CONTENTS[frontend][2].values() for name in part
     }
     assert set(names) - shown - common - {"callbacks", "elastic"} == set()
 

@@ -89,6 +89,7 @@ def test_torch_function(name: str) -> None:
     assert list(found) == list(TORCH[name])
     assert found == TORCH[name]
     assert inspect.getdoc(getattr(hvd, name))
+    assert name in hvd.__all__
 
 
 @pytest.mark.parametrize("name", [n for n in TORCH if hasattr(horoacc, n)])
@@ -96,7 +97,7 @@ def test_neutral_function(name: str) -> None:
     assert shown(getattr(horoacc, name)) == TORCH[name]
 
 
-def test_neutral_door_has_everything_that_knows_no_framework() -> None:
+def test_neutral_frontend_has_everything_that_knows_no_framework() -> None:
     missing = {n for n in TORCH if not hasattr(horoacc, n)}
     assert missing == {
         "sparse_allreduce_async", "broadcast_parameters", "broadcast_optimizer_state",
@@ -143,7 +144,7 @@ def test_methods_of_the_optimizer() -> None:
     hvd.shutdown()
 
 
-def test_neutral_door_imports_no_framework() -> None:
+def test_neutral_frontend_imports_no_framework() -> None:
     program = (
         "import sys, horoacc, horoacc.launcher.main\n"
         "print('numpy' in sys.modules)\n"

@@ -305,7 +305,7 @@ def test_barriers() -> None:
     dist.monitored_barrier(timeout=timedelta(seconds=20))
 
 
-def test_one_engine_serves_both_doors() -> None:
+def test_one_engine_serves_both_frontends() -> None:
     _, size = world()
     before = hvd.counters()["submissions"]
     tensor = torch.ones(3)

@@ -35,7 +35,7 @@ class TfDataServiceConfig:
         workers_per_dispatcher: How many workers each has.
         dispatcher_side: Which job runs the dispatchers, "compute" or "training".
         addresses: Where the service's registry can be reached.
-        key: What the registry asks for.
+        key: The registry's key.
         timeout: Seconds that one part of it waits for another.
     """
 
@@ -55,7 +55,7 @@ class TfDataServiceConfig:
             raise ValueError("A data service has at least one dispatcher, and one worker for each.")
 
     def compute_client(self, verbose: int = 1) -> ComputeClient:
-        """Makes what asks the registry.
+        """Makes a client of the registry.
 
         Args:
             verbose: Accepted for Horovod's sake; not used.
@@ -72,7 +72,7 @@ class TfDataServiceConfig:
 
     @staticmethod
     def from_dict(config: Mapping[str, Any]) -> TfDataServiceConfig:
-        """Reads what `to_dict` gave.
+        """Reads the result of `to_dict`.
 
         Args:
             config: The dictionary.
@@ -167,7 +167,7 @@ def send_to_data_service(
     """Has a data service compute a dataset; also a method of `tf.data.Dataset`.
 
     Args:
-        dataset: The dataset; what it does is done by the service's workers.
+        dataset: The dataset; the service's workers run its functions.
         compute_config: Which service.
         rank: This process's rank in the training job.
         size: The ranks of the training job; needed for `round_robin`.
@@ -208,7 +208,7 @@ tf.data.Dataset.send_to_data_service = send_to_data_service
 
 
 def compute_worker_fn(compute_config: TfDataServiceConfig) -> None:
-    """Is a rank of the preparing job: a worker until somebody ends the service.
+    """Is a rank of the preparing job: a worker until the service is ended.
 
     Args:
         compute_config: Which service.

@@ -40,7 +40,7 @@ def main(dispatchers: int, dispatcher_side: str, configfile: str, timeout: int) 
     try:
         compute_worker_fn(config)
     finally:
-        hvd.allgather_object(None, name="compute_service.end")  # all have heard of the end
+        hvd.allgather_object(None, name="compute_service.end")  # until all know the end
         if registry is not None:
             registry.close()
             Path(configfile).unlink(missing_ok=True)

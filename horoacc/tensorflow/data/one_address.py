@@ -1,9 +1,9 @@
-"""Has servers that listen on all addresses of the machine hear one of them only.
+"""Restricts servers that listen on all addresses of the machine to one of them.
 
-TensorFlow binds the servers of its data service to all addresses and offers no choice. The kernel
-can be told afterwards: a filter on the socket that listens drops every packet to another address
-before anything is made of it, so that whoever dials that gets no answer, as from a port that a
-firewall closes. No privilege is needed for it, and the connections inherit it.
+TensorFlow binds the servers of its data service to all addresses and offers no choice. A filter
+on the listening socket, added later, drops every packet to another address, so that a client which
+dials that gets no answer, as from a port that a firewall closes. The filter needs no privilege, and
+the connections inherit it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def listening(port: int) -> Iterator[socket.socket]:
             if not os.readlink(f"/proc/self/fd/{name}").startswith("socket:"):
                 continue
             one = socket.socket(fileno=os.dup(int(name)))
-        except OSError:  # closed since
+        except OSError:  # it was closed
             continue
         listens = one.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
         if listens and one.family != socket.AF_UNIX and one.getsockname()[1] == port:
@@ -45,7 +45,7 @@ def listening(port: int) -> Iterator[socket.socket]:
 
 
 def _program(address: str) -> bytes:
-    """The filter's instructions: keeps what is IPv4 and goes to the address."""
+    """The filter's instructions: keeps IPv4 packets to the address."""
     (wanted,) = struct.unpack("!I", socket.inet_aton(address))
     steps = [
         (_LOAD_BYTE, 0, 0, _NETWORK_HEADER),
@@ -60,7 +60,7 @@ def _program(address: str) -> bytes:
 
 
 def hear_only(port: int, address: str) -> None:
-    """Has what listens in this process at a port hear one address only.
+    """Restricts the sockets of this process that listen at a port to one address.
 
     Args:
         port: The port.

@@ -1,7 +1,7 @@
-"""Where dispatchers and workers of a data service say that they are there, and others wait.
+"""The registry in which dispatchers and workers of a data service announce themselves.
 
-One process serves; all others ask. A connection is a question and an answer, both JSON. `door.py`
-lets in only who knows the key.
+One process serves; all others ask. A connection carries one question and one answer, both JSON.
+`listener.py` serves only peers that know the key.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from horoacc import settings
-from horoacc.tensorflow.data.door import Door, Link, WrongKeyError, addresses_of, dial
+from horoacc.tensorflow.data.listener import Link, Listener, WrongKeyError, addresses_of, dial
 
 Addresses = Mapping[str, Sequence[Sequence[Any]]]
 """By interface, pairs of an IP address and a port."""
@@ -25,7 +25,7 @@ _SECONDS = 30.0
 
 
 class Registry:
-    """Serves until it is closed; what it knows is under one lock."""
+    """Serves until it is closed; one lock guards its state."""
 
     def __init__(self, dispatchers: int, workers_per_dispatcher: int, key: bytes) -> None:
         """Begins to serve.
@@ -33,7 +33,7 @@ class Registry:
         Args:
             dispatchers: How many dispatchers there will be.
             workers_per_dispatcher: How many workers each of them will have.
-            key: What whoever asks must know.
+            key: The key that a client must know.
 
         Raises:
             ValueError: Setting `network_interfaces` names one that this host has not.
@@ -44,17 +44,17 @@ class Registry:
         self._workers: Counter[int] = Counter()
         self._ended = False
         names = str(settings.read(os.environ)["network_interfaces"]).replace(" ", "").split(",")
-        self._door = Door(addresses_of(filter(None, names)), key, self._answer)
+        self._listener = Listener(addresses_of(filter(None, names)), key, self._answer)
 
     @property
     def addresses(self) -> dict[str, list[list[Any]]]:
         """Where it can be reached: at the interfaces of setting `network_interfaces`, else by the
         host's name and from the host itself.
         """
-        return {"any": [[*address] for address in self._door.addresses]}
+        return {"any": [[*address] for address in self._listener.addresses]}
 
     def wait_for_shutdown(self, seconds: float | None = None) -> bool:
-        """Waits until somebody has asked for the end.
+        """Waits until a client has asked for the end.
 
         Args:
             seconds: How long; None: as long as it takes.
@@ -70,7 +70,7 @@ class Registry:
         with self._news:
             self._ended = True
             self._news.notify_all()
-        self._door.close()
+        self._listener.close()
 
     def _answer(self, link: Link) -> None:
         asked = json.loads(link.receive(_SECONDS))
@@ -108,7 +108,7 @@ class ComputeClient:
 
         Args:
             addresses: Where the registry may be reached.
-            key: What it asks for.
+            key: Its key.
             timeout: Seconds that an answer may take.
         """
         self._addresses = [(str(host), int(port)) for of in addresses.values() for host, port in of]
@@ -161,7 +161,7 @@ class ComputeClient:
         self._ask("workers of", dispatcher_id)
 
     def wait_for_shutdown(self) -> None:
-        """Waits until somebody has ended the service, or it is gone."""
+        """Waits until the service has ended or is gone."""
         while True:
             try:
                 self._ask("until the end", 0)

@@ -1,4 +1,4 @@
-"""What an mpirun starts in place of a rank: it has the nursery fork the rank instead.
+"""What an mpirun starts in place of a rank: it has the fork server fork the rank instead.
 
 The rank gets this process's variables and descriptors, among them those that lead to mpirun. This
 process ends when the rank does, and fails if the rank did. It imports little and starts fast.

@@ -1,4 +1,4 @@
-"""One rank of a pool: joins the job, then runs the bodies that it is told to."""
+"""One rank of a pool: joins the job, then runs the bodies that the pool sends."""
 
 from __future__ import annotations
 
@@ -13,16 +13,18 @@ from multiprocessing.connection import Client
 from pathlib import Path
 from typing import Any
 
-from plane_watch import PlaneWatch
+from controller_watch import ControllerWatch
 
 PR_SET_PDEATHSIG = 1
+RANKS = Path(__file__).resolve().parents[1] / "ranks"
 
 
 def load(path: str, name: str) -> Any:
     """Finds a body in its module."""
-    folder = str(Path(path).parent)
-    if folder not in sys.path:
-        sys.path.insert(0, folder)
+    # Tests of other folders import the modules beside those of ranks/ too.
+    for folder in (str(RANKS), str(Path(path).parent)):
+        if folder not in sys.path:
+            sys.path.insert(0, folder)
     found: Any = importlib.import_module(Path(path).stem)
     for part in name.split("."):
         found = getattr(found, part)
@@ -34,7 +36,7 @@ def outcome_of(path: str, name: str, arguments: dict[str, Any]) -> tuple[str, An
     from _pytest.outcomes import Skipped
 
     try:
-        watch = PlaneWatch()
+        watch = ControllerWatch()
         value = load(path, name)(**arguments)
         watch.check()
         return "ok", value, ""

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-NURSERY = Path(__file__).with_name("nursery.py")
+FORK_SERVER = Path(__file__).with_name("fork_server.py")
 START_SECONDS = 90.0
 END_SECONDS = 10.0
 # What other launchers leave behind must not decide who the workers think they are.
@@ -30,7 +30,7 @@ def variables() -> dict[str, str]:
     return kept | {"OMP_NUM_THREADS": "1", "HOROACC_START_TIMEOUT": str(int(START_SECONDS))}
 
 
-class Nursery:
+class ForkServer:
     """Starts the process.
 
     Args:
@@ -43,7 +43,7 @@ class Nursery:
         self, framework: str, before: Sequence[str] = (), chosen: Mapping[str, str] | None = None
     ) -> None:
         self._process = subprocess.Popen(
-            [*before, sys.executable, str(NURSERY), framework],
+            [*before, sys.executable, str(FORK_SERVER), framework],
             env=variables() | dict(chosen or {}), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
         )  # fmt: skip
 

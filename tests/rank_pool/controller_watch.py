@@ -1,4 +1,4 @@
-"""Checks around every body that negotiation went the way that the pool's variables ask for."""
+"""Checks around every body that the controller of the pool's variables carried its calls."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import os
 from horoacc import basics
 
 
-class PlaneWatch:
+class ControllerWatch:
     """What the engine had sent before a body ran."""
 
     def __init__(self) -> None:
         self._before = _counted()
 
     def check(self) -> None:
-        """Fails unless the control plane that was asked for carried the body's calls."""
+        """Fails unless the controller that HOROACC_CONTROL names carried the body's calls."""
         after = _counted()
         if after is None or basics.size() == 1:
             return
@@ -22,11 +22,11 @@ class PlaneWatch:
         if self._before is not None and self._before[0] == engine:
             submissions -= self._before[1]
             messages -= self._before[2]
-        plane = os.environ.get("HOROACC_CONTROL", "auto")
-        if plane == "auto" and "HOROACC_SIMULATED_HOSTS" in os.environ:
-            plane = "tcp"
-        told = f"{submissions} submissions sent {messages} messages with the control plane {plane}"
-        assert (messages > 0) == (plane in ("tcp", "mpi") and submissions > 0), told
+        control = os.environ.get("HOROACC_CONTROL", "auto")
+        if control == "auto" and "HOROACC_SIMULATED_HOSTS" in os.environ:
+            control = "tcp"
+        told = f"{submissions} submissions sent {messages} messages with HOROACC_CONTROL={control}"
+        assert (messages > 0) == (control in ("tcp", "mpi") and submissions > 0), told
         if "HOROACC_TEST_MPIRUN" in os.environ:
             assert basics.bootstrap() == "mpi"
 
@@ -36,5 +36,5 @@ def _counted() -> tuple[int, int, int] | None:
     if not basics.is_initialized():
         return None
     counters = basics.counters()
-    # The address of an engine that was asked for is never another one's.
+    # An engine whose address was asked for is never freed, so no other engine has its address.
     return basics.engine().address, counters["submissions"], counters["control_messages"]

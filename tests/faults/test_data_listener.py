@@ -1,4 +1,4 @@
-"""The port of a data service whose process has no descriptor left for who comes (row 23)."""
+"""A data service whose process has no descriptor left for another connection (row 23)."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import subprocess
 import sys
 from pathlib import Path
 
-DOOR = Path(__file__).resolve().parents[2] / "horoacc" / "tensorflow" / "data" / "door.py"
-PAUSE = 0.05  # seconds at least from one look at those who wait to the next
+LISTENER = Path(__file__).resolve().parents[2] / "horoacc" / "tensorflow" / "data" / "listener.py"
+PAUSE = 0.05  # seconds at least between two attempts to accept
 PROGRAM = """
 import importlib.util, resource, socket, sys, threading, time
-spec = importlib.util.spec_from_file_location("door", sys.argv[1])
-door = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(door)
+spec = importlib.util.spec_from_file_location("listener", sys.argv[1])
+listener = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(listener)
 
 looks = 0
 class Counting(socket.socket):
@@ -22,7 +22,7 @@ class Counting(socket.socket):
         return super().accept()
 socket.socket = Counting
 served = threading.Event()
-listens = door.Door(["127.0.0.1"], b"key", lambda link: served.set())
+listens = listener.Listener(["127.0.0.1"], b"key", lambda link: served.set())
 strangers = [socket.socket() for _ in range(3)]
 most = resource.getrlimit(resource.RLIMIT_NOFILE)
 resource.setrlimit(resource.RLIMIT_NOFILE, (3, most[1]))
@@ -35,15 +35,15 @@ seen, took = looks, time.monotonic() - begun
 resource.setrlimit(resource.RLIMIT_NOFILE, most)
 for stranger in strangers:
     stranger.close()
-door.dial(listens.addresses[0], b"key", 60)
+listener.dial(listens.addresses[0], b"key", 60)
 assert served.wait(60)
 print(seen, took)
 """
 
 
-def test_whoever_waits_wakes_it_seldom_and_comes_in_later() -> None:
+def test_waiting_peers_wake_it_seldom_and_are_served_later() -> None:
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, str(DOOR)],
+        [sys.executable, "-c", PROGRAM, str(LISTENER)],
         capture_output=True, text=True, timeout=100, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -51,4 +51,4 @@ def test_whoever_waits_wakes_it_seldom_and_comes_in_later() -> None:
     assert 8 <= looks <= seconds / PAUSE + 2, (looks, seconds)
     # One line, however many come.
     (line,) = done.stderr.splitlines()
-    assert "waits: Too many open files" in line, line
+    assert "cannot accept a connection: Too many open files" in line, line

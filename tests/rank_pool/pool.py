@@ -1,11 +1,11 @@
 """Ranks that are started once and run many test bodies.
 
 A pool is a job of `size` worker processes (worker.py). They are forked from a process that has
-imported the framework (nursery.py), meet over TCP on the loopback device, and then wait for bodies:
-functions of test modules, which every rank runs. A body that raises on any rank, or misses its
-deadline, ends the pool; the next body gets a new one. With HOROACC_TEST_MPIRUN among its variables
-the pool is started by that mpirun instead: it starts relays (relay.py), for which the ranks are
-forked, and the ranks find each other through it.
+imported the framework (fork_server.py), connect over TCP on the loopback device, and then wait for
+bodies: functions of test modules, which every rank runs. A body that raises on any rank, or misses
+its deadline, ends the pool; the next body gets a new one. With HOROACC_TEST_MPIRUN among its
+variables the pool is started by that mpirun instead: it starts relays (relay.py), for which the
+ranks are forked, and the ranks find each other through it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from multiprocessing.connection import Connection, Listener, wait
 from pathlib import Path
 from typing import Any
 
-from nursery_process import START_SECONDS, BodyFailed, Nursery, variables
+from fork_server_process import START_SECONDS, BodyFailed, ForkServer, variables
 
 RELAY = Path(__file__).with_name("relay.py")
 # After one rank failed the others may wait for it for ever.
@@ -62,7 +62,9 @@ class BodySkipped(Exception):
 class RankPool:
     """A job of worker processes."""
 
-    def __init__(self, size: int, framework: str, env: Mapping[str, str], nursery: Nursery) -> None:
+    def __init__(
+        self, size: int, framework: str, env: Mapping[str, str], fork_server: ForkServer
+    ) -> None:
         self.size = size
         self.broken = False
         self._folder = tempfile.mkdtemp(prefix="horoacc-ranks-")
@@ -71,12 +73,12 @@ class RankPool:
         # By rank. A descriptor, because a number may be another process's by the time of a signal.
         self._processes: list[int] = []
         try:
-            self._start(framework, variables() | dict(env), nursery)
+            self._start(framework, variables() | dict(env), fork_server)
         except BaseException:
             self.kill()
             raise
 
-    def _start(self, framework: str, variables: dict[str, str], nursery: Nursery) -> None:
+    def _start(self, framework: str, variables: dict[str, str], fork_server: ForkServer) -> None:
         key = secrets.token_bytes(16)
         variables["HOROACC_TEST_KEY"] = key.hex()
         address = os.path.join(self._folder, "pool")
@@ -85,10 +87,10 @@ class RankPool:
         with Listener(address, "AF_UNIX", backlog=self.size, authkey=key) as listener:
             if "HOROACC_TEST_MPIRUN" in variables:
                 relays = os.path.join(self._folder, "relays")
-                nursery.await_relays(relays, arguments)
+                fork_server.await_relays(relays, arguments)
                 self._start_mpirun(variables, relays)
             else:
-                pids = nursery.fork(self.size, variables, arguments)
+                pids = fork_server.fork(self.size, variables, arguments)
                 self._processes = [os.pidfd_open(pid) for pid in pids]
             self._accept(listener)
 
@@ -263,7 +265,7 @@ class Pools:
     def __init__(self, most_ranks: int = 40) -> None:
         self._most_ranks = most_ranks
         self._pools: dict[tuple[Any, ...], RankPool] = {}
-        self._nurseries: dict[tuple[Any, ...], Nursery] = {}
+        self._fork_servers: dict[tuple[Any, ...], ForkServer] = {}
 
     def get(self, size: int, framework: str, env: Mapping[str, str]) -> RankPool:
         """Gives a working pool, starting it if need be."""
@@ -279,13 +281,13 @@ class Pools:
     def _new(self, size: int, framework: str, env: Mapping[str, str]) -> RankPool:
         chosen = {name: value for name, value in env.items() if name in AT_IMPORT}
         key = (framework, *sorted(chosen.items()))
-        if key not in self._nurseries:
-            self._nurseries[key] = Nursery(framework, chosen=chosen)
-        return RankPool(size, framework, env, self._nurseries[key])
+        if key not in self._fork_servers:
+            self._fork_servers[key] = ForkServer(framework, chosen=chosen)
+        return RankPool(size, framework, env, self._fork_servers[key])
 
     def close(self) -> None:
         """Stops all pools."""
         while self._pools:
             self._pools.popitem()[1].stop()
-        while self._nurseries:
-            self._nurseries.popitem()[1].close()
+        while self._fork_servers:
+            self._fork_servers.popitem()[1].close()

@@ -1,77 +1,13 @@
-"""Horovod's table of its Keras doors: every row has tests that exist, and its own signature."""
+"""Signatures of Horovod's Keras frontends, and what the two frontends have in common."""
 
 from __future__ import annotations
 
-import ast
-import dataclasses
 import inspect
 import re
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 from lazy import hvd, on_both, on_tensorflow, ranks
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "torch_api"))
-
-from keras_rows import NO_GRAPH, ROWS
-from row_texts import TESTS, faults, gaps, module, parts, sizes
-
-
-def defaults(row: Any) -> set[str]:
-    """The parameters with defaults of what a row is about."""
-    texts = (one[row.name] for one in (SIGNATURES, OF_TENSORFLOW) if row.name in one)
-    return {word for text in texts for word in re.findall(r"(\w+)=", text)}
-
-
-def on_tensorflow_in_graphs(row: Any) -> set[int]:
-    """The numbers of ranks on which a row's tests have a graph of TensorFlow."""
-    found: set[int] = set()
-    for test in row.tests:
-        file, _, name = test.partition("::")
-        (node,) = (one for one in module(file).body if getattr(one, "name", "") == name)
-        assert isinstance(node, ast.FunctionDef)
-        text = "".join(ast.unparse(part) for part in parts(file, name, set()))
-        if not re.search(r"fit\(|in_both\(|tf\.function|tf\.Graph", text):
-            continue
-        of_file = [
-            one.value for one in module(file).body
-            if isinstance(one, ast.Assign) and ast.unparse(one.targets[0]) == "pytestmark"
-        ]  # fmt: skip
-        marks = " ".join(ast.unparse(mark) for mark in [*node.decorator_list, *of_file])
-        on = sizes(node.decorator_list) or sizes(of_file)
-        if "mostly_on_torch" in marks:
-            on &= {2}
-        elif "on_both" not in marks and "on_tensorflow" not in marks:
-            on = frozenset()
-        found |= on
-    return found
-
-
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
-def test_row(row: Any) -> None:
-    assert faults(row) == []
-    assert gaps(row, defaults(row)) == []
-    if row.name not in NO_GRAPH:
-        assert on_tensorflow_in_graphs(row) >= row.sizes
-
-
-def test_what_rows_leave_out_is_found() -> None:
-    row = ROWS[0]
-    few = ("keras_api/test_keras_wrapping.py::test_optimizer_of_a_user",)
-    few_faults = faults(dataclasses.replace(row, tests=few))
-    assert few_faults == ["its tests run on [2] ranks"]
-    assert on_tensorflow_in_graphs(dataclasses.replace(row, tests=few)) == {2}
-    silent = dataclasses.replace(row, tests=few, errors=few)
-    assert gaps(silent, {"op"}) == [
-        "values are compared on [2] ranks", "an error is seen on [] ranks",
-        "one of ['op'] is passed on [] ranks",
-    ]  # fmt: skip
-    assert {row.name for row in ROWS} >= set(NO_GRAPH)
-    assert {row.name for row in ROWS} >= set(SIGNATURES)
-    assert (TESTS / "keras_api").is_dir()
-
 
 DEVICES = "device_dense='', device_sparse='', "
 SCALES = "prescale_factor=1.0, postscale_factor=1.0, "
@@ -112,14 +48,14 @@ OF_TENSORFLOW = SIGNATURES | {
 }
 
 
-def signature(door: Any, path: str) -> str:
-    found: Any = door
+def signature(frontend: Any, path: str) -> str:
+    found: Any = frontend
     for part in path.split("."):
         found = getattr(found, part)
     shown = []
     for one in inspect.signature(found).parameters.values():
         default = {
-            id(door.Compression.none): "none", id(door.global_process_set): "world"
+            id(frontend.Compression.none): "none", id(frontend.global_process_set): "world"
         }.get(id(one.default), repr(one.default))  # fmt: skip
         shown.append(one.name if one.default is one.empty else f"{one.name}={default}")
     return ", ".join(shown)
@@ -135,7 +71,7 @@ def test_signatures() -> None:
 
 @on_tensorflow
 @ranks(1)
-def test_signatures_of_the_other_door() -> None:
+def test_signatures_of_the_other_frontend() -> None:
     import horoacc.tensorflow.keras as other
 
     for path, wanted in OF_TENSORFLOW.items():
@@ -151,15 +87,15 @@ def test_signatures_of_the_other_door() -> None:
 
 @on_tensorflow
 @ranks(2)
-def test_the_other_door_and_that_of_tensorflow_train_alike() -> None:
+def test_the_other_frontend_and_that_of_tensorflow_train_alike() -> None:
     import keras_training as training
 
     import horoacc.tensorflow
     import horoacc.tensorflow.keras as other
 
-    for door in (other, horoacc.tensorflow):
+    for frontend in (other, horoacc.tensorflow):
         model = training.network()
-        optimizer = door.DistributedOptimizer(
+        optimizer = frontend.DistributedOptimizer(
             training.sgd(), backward_passes_per_step=2, average_aggregated_gradients=True
         )
         training.fit(model, optimizer, training.share(4))

@@ -268,76 +268,76 @@ def test_what_is_no_process_set() -> None:
 def torch_cases() -> dict[str, Case]:
     import torch
 
-    import horoacc.torch as door
+    import horoacc.torch as pt
 
     rows = torch.ones(6, 2)
     tracked = torch.ones(6, 2, requires_grad=True)
     sparse = torch.eye(6).to_sparse()
     return {
         "strides": (
-            lambda name: door.allreduce(rows, name=name),
-            lambda name: door.allreduce(torch.ones(2, 6).t(), name=name),
+            lambda name: pt.allreduce(rows, name=name),
+            lambda name: pt.allreduce(torch.ones(2, 6).t(), name=name),
             ValueError, "contiguous",
         ),
         "layout": (
-            lambda name: door.allgather(rows, name=name),
-            lambda name: door.allgather(sparse, name=name),
+            lambda name: pt.allgather(rows, name=name),
+            lambda name: pt.allgather(sparse, name=name),
             ValueError, "layout",
         ),
         "compressed": (
-            lambda name: door.allreduce(rows, name=name, compression=door.Compression.fp16),
-            lambda name: door.allreduce("text", name=name, compression=door.Compression.fp16),
+            lambda name: pt.allreduce(rows, name=name, compression=pt.Compression.fp16),
+            lambda name: pt.allreduce("text", name=name, compression=pt.Compression.fp16),
             AttributeError, "dtype",
         ),
         "operation with a gradient": (
-            lambda name: door.allreduce(tracked, name=name),
-            lambda name: door.allreduce(tracked, name=name, op=17),
+            lambda name: pt.allreduce(tracked, name=name),
+            lambda name: pt.allreduce(tracked, name=name, op=17),
             ValueError, "no reduction",
         ),
         "operation of a codec with a gradient": (
-            lambda name: door.allreduce(tracked, name=name, compression=door.Compression.int8),
-            lambda name: door.allreduce(
-                tracked, name=name, compression=door.Compression.int8, op=17
+            lambda name: pt.allreduce(tracked, name=name, compression=pt.Compression.int8),
+            lambda name: pt.allreduce(
+                tracked, name=name, compression=pt.Compression.int8, op=17
             ),
             ValueError, "no reduction",
         ),
         "operation of a coded group with a gradient": (
-            lambda name: door.grouped_allreduce(
-                [tracked, tracked], name=name, compression=door.Compression.int8
+            lambda name: pt.grouped_allreduce(
+                [tracked, tracked], name=name, compression=pt.Compression.int8
             ),
-            lambda name: door.grouped_allreduce(
-                [tracked, tracked], name=name, compression=door.Compression.int8, op=door.Max
+            lambda name: pt.grouped_allreduce(
+                [tracked, tracked], name=name, compression=pt.Compression.int8, op=pt.Max
             ),
             ValueError, "Average and Sum only",
         ),
         "gathered with a gradient": (
-            lambda name: door.allgather(tracked, name=name),
-            lambda name: door.allgather(torch.ones((), requires_grad=True), name=name),
+            lambda name: pt.allgather(tracked, name=name),
+            lambda name: pt.allgather(torch.ones((), requires_grad=True), name=name),
             ValueError, "dimension",
         ),
         "splits": (
-            lambda name: door.alltoall(rows, torch.tensor([6] + [0] * (hvd.size() - 1)), name=name),
-            lambda name: door.alltoall(rows, torch.tensor([[6]]), name=name),
+            lambda name: pt.alltoall(rows, torch.tensor([6] + [0] * (hvd.size() - 1)), name=name),
+            lambda name: pt.alltoall(rows, torch.tensor([[6]]), name=name),
             ValueError, "one dimension",
         ),
         "type of splits": (
-            lambda name: door.alltoall(tracked, [6] + [0] * (hvd.size() - 1), name=name),
-            lambda name: door.alltoall(tracked, torch.tensor([6.0]), name=name),
+            lambda name: pt.alltoall(tracked, [6] + [0] * (hvd.size() - 1), name=name),
+            lambda name: pt.alltoall(tracked, torch.tensor([6.0]), name=name),
             ValueError, "int32",
         ),
         "conjugate": (
-            lambda name: door.broadcast_(torch.ones(3, dtype=torch.complex64), 0, name=name),
-            lambda name: door.broadcast_(torch.ones(3, dtype=torch.complex64).conj(), 0, name=name),
+            lambda name: pt.broadcast_(torch.ones(3, dtype=torch.complex64), 0, name=name),
+            lambda name: pt.broadcast_(torch.ones(3, dtype=torch.complex64).conj(), 0, name=name),
             ValueError, "conjugated",
         ),
         "scattered group with a gradient": (
-            lambda name: door.grouped_reducescatter([tracked, tracked], name=name),
-            lambda name: door.grouped_reducescatter([tracked, tracked], name=name, op=door.Max),
+            lambda name: pt.grouped_reducescatter([tracked, tracked], name=name),
+            lambda name: pt.grouped_reducescatter([tracked, tracked], name=name, op=pt.Max),
             RuntimeError, "only supports",
         ),
         "sparse": (
-            lambda name: door.sparse_allreduce_async(sparse, name, door.Sum)(),
-            lambda name: door.sparse_allreduce_async(sparse, name, door.Max),
+            lambda name: pt.sparse_allreduce_async(sparse, name, pt.Sum)(),
+            lambda name: pt.sparse_allreduce_async(sparse, name, pt.Max),
             ValueError, "averaged or summed",
         ),
     }  # fmt: skip

@@ -1,4 +1,4 @@
-"""TensorFlow's door to the job: start and end, elastic states and loop, Horovod's small names."""
+"""The TensorFlow frontend: start and end, elastic states and loop, Horovod's small names."""
 
 from __future__ import annotations
 

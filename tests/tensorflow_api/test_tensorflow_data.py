@@ -19,7 +19,7 @@ tf = pytest.importorskip("tensorflow", reason="TensorFlow is not installed")
 hvd = importlib.import_module("horoacc.tensorflow")
 compute_service = importlib.import_module("horoacc.tensorflow.data.compute_service")
 compute_worker = importlib.import_module("horoacc.tensorflow.data.compute_worker")
-door = importlib.import_module("horoacc.tensorflow.data.door")
+listener = importlib.import_module("horoacc.tensorflow.data.listener")
 one_address = importlib.import_module("horoacc.tensorflow.data.one_address")
 registry = importlib.import_module("horoacc.tensorflow.data.registry")
 
@@ -181,13 +181,15 @@ def test_strangers_cost_little_and_learn_nothing() -> None:
     assert all(host != "0.0.0.0" for host, _ in own) and ("127.0.0.1" in {at for at, _ in own})
     address = ("127.0.0.1", next(port for host, port in own if host == "127.0.0.1"))
     before = threading.active_count()
-    idle = [socket.create_connection(address, 30) for _ in range(3 * door.MOST_STRANGERS)]
+    idle = [socket.create_connection(address, 30) for _ in range(3 * listener.MOST_UNAUTHENTICATED)]
     client = registry.ComputeClient(served.addresses, b"key", 60)
     client.register_dispatcher(0, "here:1")  # it is served all the same, and found a place
     end = time.monotonic() + 60
-    while threading.active_count() > before + door.MOST_STRANGERS and time.monotonic() < end:
+    while (
+        threading.active_count() > before + listener.MOST_UNAUTHENTICATED and time.monotonic() < end
+    ):
         time.sleep(0.01)
-    assert threading.active_count() <= before + door.MOST_STRANGERS
+    assert threading.active_count() <= before + listener.MOST_UNAUTHENTICATED
     # The oldest had to go; nobody was told anything.
     assert idle[0].recv(1) == b""
     for said in (b"GET / HTTP/1.1\r\n\r\n" + b"x" * 100, os.urandom(200)):
@@ -217,21 +219,21 @@ def test_an_address_that_a_firewall_forbids_is_passed_over(
     def dial(address: tuple[str, int], key: bytes, seconds: float) -> Any:
         if address[0] == "192.0.2.1":
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
-        return door.dial(address, key, seconds)
+        return listener.dial(address, key, seconds)
 
     monkeypatch.setattr(registry, "dial", dial)
     client = registry.ComputeClient(addresses, b"key", 60)
     client.register_dispatcher(0, "here:1")
     assert client.wait_for_dispatcher_registration(0) == "here:1"
-    with pytest.raises(door.WrongKeyError):
+    with pytest.raises(listener.WrongKeyError):
         registry.ComputeClient(addresses, b"another", 1).shutdown()
     served.close()
 
 
 def test_the_interface_is_chosen() -> None:
-    assert door.addresses_of(["lo"]) == ["127.0.0.1"]
+    assert listener.addresses_of(["lo"]) == ["127.0.0.1"]
     with pytest.raises(ValueError, match="no network interface 'nosuch0'"):
-        door.addresses_of(["lo", "nosuch0"])
+        listener.addresses_of(["lo", "nosuch0"])
 
 
 def _exactly(link: socket.socket, count: int) -> bytes:
@@ -254,7 +256,7 @@ def _overheard(address: tuple[str, int], key: bytes) -> bytes:
     """What a client says to prove its key, heard by somebody between."""
     heard = b""
     with socket.create_server(("127.0.0.1", 0)) as between:
-        coming = threading.Thread(target=door.dial, args=(between.getsockname(), key, 30))
+        coming = threading.Thread(target=listener.dial, args=(between.getsockname(), key, 30))
         coming.start()
         near, _ = between.accept()
         with near, socket.create_connection(address, 30) as far:

@@ -1,8 +1,8 @@
-"""Where those who know a data service's key come in, and nobody else gets anywhere.
+"""The listening sockets of a data service, which serve only peers that know its key.
 
-Who comes greets with a nonce, hears one, and proves that it knows the key; then the listener does.
-Each proof is an HMAC of both nonces and of the side that gives it. Until then nothing else is read,
-a connection keeps 80 bytes and 10 s at most, and there are at most 64 of them.
+The dialling side greets with a nonce, receives one, and proves that it knows the key; then the
+listener does. Each proof is an HMAC of both nonces and of the side that gives it. An
+unauthenticated connection may send 80 bytes and lives for 10 s at most; there are at most 64.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 
-__all__ = ["Door", "Link", "WrongKeyError", "addresses_of", "dial"]
+__all__ = ["Link", "Listener", "WrongKeyError", "addresses_of", "dial"]
 
-MOST_STRANGERS = 64
-STRANGER_SECONDS = 10.0
+MOST_UNAUTHENTICATED = 64
+UNAUTHENTICATED_SECONDS = 10.0
 _GREETING = b"horoacc data 1\n\0"
 _NONCE = 32
 _PROOF = 32
 _MOST_BYTES = 1 << 16  # of a message
-_PAUSE = 1 / 500  # seconds from one connection that is taken to the next
-_SHORTAGE_SECONDS = 0.05  # from one look at whoever waits to the next, while none can be taken
+_PAUSE = 1 / 500  # seconds between two accepted connections
+_SHORTAGE_SECONDS = 0.05  # between two attempts to accept, while descriptors or memory lack
 _SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 _SIOCGIFADDR = 0x8915
 _log = logging.getLogger("horoacc.tensorflow.data")
 
 
 class WrongKeyError(PermissionError):
-    """Who listens knows another key."""
+    """The listener has another key."""
 
 
 class Link:
@@ -80,7 +80,7 @@ class Link:
         self._link.close()
 
 
-class Door:
+class Listener:
     """Listens at some addresses of this host, each with a port of its own."""
 
     def __init__(self, addresses: Iterable[str], key: bytes, serve: Callable[[Link], None]) -> None:
@@ -88,13 +88,13 @@ class Door:
 
         Args:
             addresses: The IPv4 addresses.
-            key: What whoever comes must know.
-            serve: Is called on a thread of its own with each that has proved it, and may raise
-                what `Link` raises.
+            key: The key that a peer must know.
+            serve: Called on a thread of its own with each authenticated link; may raise the errors
+                of `Link`.
         """
         self._key = key
         self._serve = serve
-        self._strangers: list[socket.socket] = []
+        self._unauthenticated: list[socket.socket] = []
         self._told = False
         self._lock = threading.Lock()
         self._closing, self._closed = socket.socketpair()
@@ -109,7 +109,7 @@ class Door:
         self._listens.start()
 
     def close(self) -> None:
-        """Listens no more. Who is being served stays."""
+        """Stops listening. Links that are being served stay open."""
         with contextlib.suppress(OSError):
             self._closing.send(b"\0")
         self._listens.join()
@@ -123,90 +123,92 @@ class Door:
                 for key, _ in self._ready.select():
                     if key.fileobj is self._closed:
                         return
-                    pause = max(pause, self._let_in(key.fileobj))  # type: ignore[arg-type]
+                    pause = max(pause, self._accept(key.fileobj))  # type: ignore[arg-type]
                 time.sleep(pause)
 
-    def _let_in(self, listener: socket.socket) -> float:
-        """Takes one of those who wait; seconds until the next may be taken."""
+    def _accept(self, listener: socket.socket) -> float:
+        """Accepts one connection; returns the seconds until the next may be accepted."""
         try:
-            stranger, _ = listener.accept()
+            peer, _ = listener.accept()
         except OSError as error:
             if error.errno not in _SHORTAGES:
-                return _PAUSE  # gone again
-            # Whoever waits would wake this process again and again.
-            self._tell(f"somebody who came to the data service waits: {error.strerror}")
+                return _PAUSE  # the peer has gone
+            # A waiting connection would wake this thread again and again.
+            self._tell(f"the data service cannot accept a connection: {error.strerror}")
             return _SHORTAGE_SECONDS
-        self._admit(stranger)
+        self._admit(peer)
         return _PAUSE
 
     def _tell(self, what: str) -> None:
-        """Once, however many come."""
+        """Logs the first of these events only."""
         with self._lock:
             told, self._told = self._told, True
         if not told:
             _log.warning("%s (later ones are not reported)", what)
 
-    def _admit(self, stranger: socket.socket) -> None:
+    def _admit(self, peer: socket.socket) -> None:
         with self._lock:
-            crowded = len(self._strangers) >= MOST_STRANGERS
+            crowded = len(self._unauthenticated) >= MOST_UNAUTHENTICATED
             if crowded:
                 with contextlib.suppress(OSError):
-                    self._strangers.pop(0).shutdown(socket.SHUT_RDWR)
-            self._strangers.append(stranger)
+                    self._unauthenticated.pop(0).shutdown(socket.SHUT_RDWR)
+            self._unauthenticated.append(peer)
         if crowded:
-            self._tell("strangers crowd at the data service: the oldest was turned away")
-        # A thread of its own: a stranger who says nothing holds nobody up.
-        meeting = threading.Thread(target=self._meet, args=(stranger,), daemon=True)
+            self._tell(
+                "too many unauthenticated peers at the data service: the oldest was turned away"
+            )
+        # On a thread of its own, because a silent peer must not delay the others.
+        handshake = threading.Thread(target=self._authenticate, args=(peer,), daemon=True)
         try:
-            meeting.start()
+            handshake.start()
         except RuntimeError:  # there are too many
-            with self._lock, stranger:
-                self._strangers.remove(stranger)
+            with self._lock, peer:
+                self._unauthenticated.remove(peer)
 
-    def _meet(self, stranger: socket.socket) -> None:
-        with stranger, contextlib.suppress(OSError, EOFError, ValueError):
+    def _authenticate(self, peer: socket.socket) -> None:
+        with peer, contextlib.suppress(OSError, EOFError, ValueError):
             proved = False
             try:
-                proved = self._has_proved(stranger, time.monotonic() + STRANGER_SECONDS)
+                proved = self._has_proved(peer, time.monotonic() + UNAUTHENTICATED_SECONDS)
             finally:
                 with self._lock:
-                    if stranger in self._strangers:
-                        self._strangers.remove(stranger)
+                    if peer in self._unauthenticated:
+                        self._unauthenticated.remove(peer)
                 if not proved:
                     self._tell(
-                        f"{_name_of(stranger)}, who came to the data service, was turned away"
+                        f"the data service turned {_name_of(peer)} away: it does not know the key"
                     )
             if proved:
-                self._serve(Link(stranger))
+                self._serve(Link(peer))
 
-    def _has_proved(self, stranger: socket.socket, until: float) -> bool:
-        greeting = _read(stranger, len(_GREETING) + _NONCE, until)
+    def _has_proved(self, peer: socket.socket, until: float) -> bool:
+        greeting = _read(peer, len(_GREETING) + _NONCE, until)
         if not greeting.startswith(_GREETING):
             return False
         nonces = greeting[len(_GREETING) :] + secrets.token_bytes(_NONCE)
-        stranger.sendall(nonces[_NONCE:])
-        given = _read(stranger, _PROOF, until)
+        peer.sendall(nonces[_NONCE:])
+        given = _read(peer, _PROOF, until)
         if not hmac.compare_digest(given, _proof(self._key, b"who comes", nonces)):
-            stranger.sendall(bytes(_PROOF))  # no proof, which tells why it ends
+            peer.sendall(bytes(_PROOF))  # no proof, so that the peer knows why
             return False
-        stranger.sendall(_proof(self._key, b"who listens", nonces))
+        peer.sendall(_proof(self._key, b"who listens", nonces))
         return True
 
 
 def dial(address: tuple[str, int], key: bytes, seconds: float) -> Link:
-    """Comes to a door.
+    """Connects to a listener and authenticates.
 
     Args:
         address: Its host and port.
-        key: What it asks for.
-        seconds: How long coming in may take.
+        key: The listener's key.
+        seconds: How long that may take.
 
     Returns:
         The connection.
 
     Raises:
-        WrongKeyError: The door knows another key.
-        OSError: Nobody listens there, or does not answer.
+        WrongKeyError: The listener knows another key.
+        OSError: No process listens there, or it does not answer.
         EOFError: It was closed.
     """
     until = time.monotonic() + seconds
@@ -258,12 +260,12 @@ def _address_of(name: str) -> str:
     return socket.inet_ntoa(answer[20:24])
 
 
-def _name_of(stranger: socket.socket) -> str:
-    """Where somebody comes from."""
+def _name_of(peer: socket.socket) -> str:
+    """The address of a peer, for messages."""
     try:
-        host, port = stranger.getpeername()
+        host, port = peer.getpeername()
     except OSError:  # it is gone
-        return "somebody"
+        return "a peer"
     return f"{host}:{port}"
 
 
@@ -281,7 +283,7 @@ def _proof(key: bytes, side: bytes, nonces: bytes) -> bytes:
 
 
 def _read(link: socket.socket, count: int, until: float) -> bytes:
-    """Exactly so many bytes, in time."""
+    """Reads exactly `count` bytes before `until`."""
     said = b""
     while len(said) < count:
         left = until - time.monotonic()
