@@ -19,7 +19,7 @@ from launcher_jobs import MODES, Job
 
 # horoaccrun's flags and a rank's variables.
 WAYS: dict[str, tuple[list[str], dict[str, str]]] = {
-    "board": (MODES["tcp"], {}),
+    "shm": (MODES["tcp"], {}),
     "torch": (MODES["tcp"], {}),
     "torch-hosts": (MODES["tcp"], {"HOROACC_SIMULATED_HOSTS": "1+1"}),
     "tensorflow": (MODES["tcp"], {}),
@@ -30,10 +30,10 @@ WAYS: dict[str, tuple[list[str], dict[str, str]]] = {
     "mpich": (MODES["mpich"], {}),
     "mpich-mpi": (MODES["mpich"], {"HOROACC_CONTROL": "mpi"}),
 }
-# However many cycles; malloc may have room for a thread, or takes addresses for it.
+# For any number of cycles; malloc may have room for a thread, or takes addresses for it.
 KIB, ADDRESS_KIB = 1024, 256 << 10
-# An engine that uses MPI stays when it has been shut down: the addresses are of the board that
-# others may still look at, 26 MiB for each process set of two ranks.
+# An engine that uses MPI stays after its shutdown: the addresses are of the control segment, which
+# other ranks may still read, 26 MiB for each process set of two ranks.
 KEPT_KIB, KEPT_ADDRESS_KIB = 40, 64 << 10
 RANK = str(Path(__file__).with_name("cycling_rank.py"))
 

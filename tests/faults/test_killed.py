@@ -44,17 +44,17 @@ def _expect_lost(job: FaultedJob, victim: int, killed: int, within: float) -> No
 
 @pytest.mark.parametrize(
     ("how", "number"),
-    [("board", signal.SIGKILL), ("hosts", signal.SIGKILL), ("links", signal.SIGSEGV)],
+    [("shm", signal.SIGKILL), ("hosts", signal.SIGKILL), ("links", signal.SIGSEGV)],
 )
 def test_kill(another: Callable[..., FaultedJob], how: str, number: signal.Signals) -> None:
     """Every phase at once, the first rank in some of them and the last in others. The kills take
     turns: a kill on 2 ranks of one host is one on 4 ranks of two hosts, and the other way round."""
     jobs = []
     for place, (size, phase) in enumerate(SIZES_AND_PHASES):
-        if how != "links" and (place + size // 4) % 2 == (how == "board"):
+        if how != "links" and (place + size // 4) % 2 == (how == "shm"):
             continue
-        variables = {"board": {}, "links": TCP, "hosts": HOSTS if size == 2 else FOUR_HOSTS}[how]
-        victim = (0, size - 1)[(place // 2 + (how != "board")) % 2]
+        variables = {"shm": {}, "links": TCP, "hosts": HOSTS if size == 2 else FOUR_HOSTS}[how]
+        victim = (0, size - 1)[(place // 2 + (how != "shm")) % 2]
         jobs.append((another(size, phase, victim, **variables), victim))
     for job, _ in jobs:
         job.await_phase()

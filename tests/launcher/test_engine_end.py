@@ -14,7 +14,7 @@ from launcher_traces import traces
 
 # The rendezvous, and the transport of the negotiation.
 WAYS = {
-    "board": (MODES["tcp"], "auto"),
+    "shm": (MODES["tcp"], "auto"),
     "tcp": (MODES["tcp"], "tcp"),
     "openmpi": (MODES["openmpi"], "auto"),
     "openmpi-mpi": (MODES["openmpi"], "mpi"),
@@ -67,14 +67,14 @@ class EngineJob:
     """Ranks that reduce until something happens to rank 1."""
 
     def __init__(self, job: Job, folder: Path, way: str, how: str, ranks: int = 3) -> None:
-        flags, plane = WAYS[way]
+        flags, control = WAYS[way]
         if len(flags) == 2 and not Path(flags[1]).exists():
             pytest.skip(f"{way}'s mpirun is not installed")
         self._job = job
         self._folder = folder
         self.process = job.start(
             *flags, "-np", str(ranks), sys.executable, "-c", PROGRAM, how,
-            stdin=subprocess.PIPE, HOROACC_CONTROL=plane, HOROACC_GRACE_SECONDS="30",
+            stdin=subprocess.PIPE, HOROACC_CONTROL=control, HOROACC_GRACE_SECONDS="30",
             TMPDIR=str(folder),
         )  # fmt: skip
         assert self.process.stdout and self.process.stdin
@@ -112,10 +112,10 @@ CODES = {
 @pytest.mark.parametrize(
     ("how", "way"),
     [
-        *(("kill", way) for way in WAYS if way != "board"),
+        *(("kill", way) for way in WAYS if way != "shm"),
         *(("crash", way) for way in ("tcp", "openmpi", "mpich-mpi")),
-        *(("interrupt", way) for way in ("board", "openmpi-mpi", "mpich")),
-        *(("raise", way) for way in ("board", "openmpi", "mpich-mpi")),
+        *(("interrupt", way) for way in ("shm", "openmpi-mpi", "mpich")),
+        *(("raise", way) for way in ("shm", "openmpi", "mpich-mpi")),
     ],
 )
 def test_a_rank_ends_in_the_middle(job: Job, tmp_path: Path, way: str, how: str) -> None:
@@ -135,7 +135,7 @@ def test_a_rank_ends_in_the_middle(job: Job, tmp_path: Path, way: str, how: str)
 
 @pytest.mark.parametrize("ranks", [2, 3, 4])
 def test_a_rank_dies(job: Job, tmp_path: Path, ranks: int) -> None:
-    result = EngineJob(job, tmp_path, "board", "kill", ranks).end()
+    result = EngineJob(job, tmp_path, "shm", "kill", ranks).end()
     assert result.code == CODES["kill"], result
     for survivor in set(range(ranks)) - {1}:
         (line,) = [line for line in result.of(survivor) if "PeerLost" in line]
@@ -164,10 +164,10 @@ except hvd.HorovodInternalError as error:
 @pytest.mark.parametrize("way", WAYS)
 def test_the_rank_that_raised_is_the_one_that_failed(job: Job, way: str) -> None:
     """However long it takes to end: the others must not end, with another code, before it has."""
-    flags, plane = WAYS[way]
+    flags, control = WAYS[way]
     if len(flags) == 2 and not Path(flags[1]).exists():
         pytest.skip(f"{way}'s mpirun is not installed")
-    result = job.run(*flags, "-np", "3", sys.executable, "-c", BLAME, HOROACC_CONTROL=plane, code=1)
+    result = job.run(*flags, "-np", "3", sys.executable, "-c", BLAME, HOROACC_CONTROL=control, code=1)
     said = result.err.split("horoaccrun: rank 1 exited with code 1; its last lines on stderr:\n")
     assert len(said) == 2, result.err
     assert said[1].rstrip().endswith("[1] ValueError: only on rank 1"), result.err
@@ -177,7 +177,7 @@ def test_the_rank_that_raised_is_the_one_that_failed(job: Job, way: str) -> None
 @pytest.mark.parametrize(
     ("number", "way"),
     [
-        *((signal.SIGINT, way) for way in ("board", "openmpi-mpi", "mpich")),
+        *((signal.SIGINT, way) for way in ("shm", "openmpi-mpi", "mpich")),
         *((signal.SIGKILL, way) for way in ("tcp", "openmpi", "mpich-mpi")),
     ],
 )
@@ -189,7 +189,7 @@ def test_the_launcher_ends_in_the_middle(job: Job, tmp_path: Path, way: str, num
     assert result.code == (-number if number == signal.SIGKILL else 128 + number), result
     if number == signal.SIGINT:
         # An mpirun ends the others by itself as soon as one has ended.
-        told = 3 if way == "board" else 1
+        told = 3 if way == "shm" else 1
         assert result.err.count("KeyboardInterrupt") >= told
     ranks.expect_nothing_left()
 
@@ -217,12 +217,12 @@ except Timeout as error:
 """
 
 
-@pytest.mark.parametrize("way", ["board", "tcp", "openmpi-mpi", "mpich"])
+@pytest.mark.parametrize("way", ["shm", "tcp", "openmpi-mpi", "mpich"])
 def test_a_stalled_tensor_is_named_and_ends_the_job(job: Job, tmp_path: Path, way: str) -> None:
-    flags, plane = WAYS[way]
+    flags, control = WAYS[way]
     result = job.run(
         *flags, "-np", "3", sys.executable, "-c", STALL, str(tmp_path / "noticed"),
-        HOROACC_CONTROL=plane, HOROACC_STALL_CHECK_TIME_SECONDS="1",
+        HOROACC_CONTROL=control, HOROACC_STALL_CHECK_TIME_SECONDS="1",
         HOROACC_STALL_SHUTDOWN_TIME_SECONDS="2", HOROACC_GRACE_SECONDS="30", code=5,
     )  # fmt: skip
     for rank in range(3):
