@@ -188,11 +188,11 @@ GRADIENTS = {
     "reducescatter, grouped_reducescatter": autograd.Reducescatter,
 }
 """What the collectives' backward passes are; their docstrings say it."""
-DOORS = {
+FRONTENDS = {
     "tensorflow": "horoacc.tensorflow",
     "keras": "horoacc.keras",
 }
-"""Pages whose names are those of a door of their own: of it only, and not of the others."""
+"""Pages whose names are those of one frontend only."""
 CONSTANTS = ("Adasum", "Average", "Max", "Min", "Product", "Sum", "__version__",
              "global_process_set")  # fmt: skip
 """Public names that docs/api/README.md tells of."""
@@ -225,9 +225,9 @@ def parsed(thing: Any) -> Docstring:
     return Docstring(head.strip(), dict(zip(parts[::2], bodies, strict=True)))
 
 
-def found(name: str, door: str = "") -> Any:
-    """The object that a name of `CONTENTS` means, in a door of its own or in the common ones."""
-    modules = [importlib.import_module(door)] if door else [horoacc.torch, horoacc]
+def found(name: str, frontend: str = "") -> Any:
+    """The object that a name of `CONTENTS` means, in `frontend` or in the common ones."""
+    modules = [importlib.import_module(frontend)] if frontend else [horoacc.torch, horoacc]
     for module in modules:
         thing: Any = module
         for part in name.split("."):
@@ -243,13 +243,14 @@ def found(name: str, door: str = "") -> Any:
     raise LookupError(f"there is no {name}")
 
 
-def docstring(name: str, thing: Any, door: str = "") -> Docstring:
+def docstring(name: str, thing: Any, frontend: str = "") -> Docstring:
     """What an object's docstring says, with what it takes from another's."""
     said = parsed(thing)
     if match := re.search(r"\bas (?:for|in) `(?:horoacc\.)?([\w.]+)`", said.text):
         other = match[1]
-        thing = found(other, door) if door else getattr(horoacc, other, None) or found(other)
-        for section, body in docstring(other, thing, door).sections.items():
+        neutral = None if frontend else getattr(horoacc, other, None)
+        thing = neutral or found(other, frontend)
+        for section, body in docstring(other, thing, frontend).sections.items():
             if section != "Returns":
                 said.sections.setdefault(section, body)
     return said
@@ -284,9 +285,9 @@ def default(name: str, value: Any) -> str:
     return value.__name__ if inspect.isroutine(value) else repr(value)
 
 
-def entry(name: str, thing: Any, level: int, door: str = "") -> list[str]:
+def entry(name: str, thing: Any, level: int, frontend: str = "") -> list[str]:
     """The lines about one object, and about the methods of a class."""
-    said = docstring(name, thing, door)
+    said = docstring(name, thing, frontend)
     shown = re.sub(r"^\w+\._", "", name)
     if isinstance(thing, property):
         lines = [f"{'#' * level} `{shown}`", "", said.text]
@@ -326,7 +327,7 @@ def entry(name: str, thing: Any, level: int, door: str = "") -> list[str]:
             if isinstance(function, property):
                 lines += [f"{'#' * (level + 1)} `{shown}.{method}`", "", parsed(function).text, ""]
             else:
-                lines += entry(f"{shown}.{method}", function, level + 1, door)
+                lines += entry(f"{shown}.{method}", function, level + 1, frontend)
     return lines
 
 
@@ -362,13 +363,13 @@ def gradients() -> list[str]:
 def page(name: str) -> str:
     """The text of a page of `CONTENTS`."""
     title, first, sections = CONTENTS[name]
-    door = DOORS.get(name, "")
+    frontend = FRONTENDS.get(name, "")
     lines = [f"# {title}", "", "Written by `python docs/reference.py` from the docstrings.", first]
     lines += ["What holds for all of them is in [README.md](README.md).", ""]
     for heading, names in sections.items():
         lines += [f"## {heading}", ""]
         for each in names:
-            lines += entry(each, found(each, door), 3, door)
+            lines += entry(each, found(each, frontend), 3, frontend)
     if name == "collectives":
         lines += gradients()
     return "\n".join(lines).rstrip() + "\n"

@@ -1,4 +1,4 @@
-"""The collectives of NumPy arrays, and of anything that NumPy can look into.
+"""The collectives of NumPy arrays, and of objects that NumPy can view as arrays.
 
 A call gives back the kind of array that it was given, where that library can take one over from
 NumPy. Tensors of torch are treated as `horoacc.torch` treats them, but without autograd.

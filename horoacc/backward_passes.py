@@ -1,8 +1,8 @@
 """How several backward passes make one step: the policy of all frameworks, without any of them.
 
 Where autograd adds up a parameter's gradients itself, as torch does, `Schedule` counts them
-parameter by parameter. Elsewhere a door keeps a sum for each variable and one count, and `Passes`
-says what they become; a count may be an integer, a tensor, or a tensor of a graph that is traced.
+parameter by parameter. Other frontends keep a sum for each variable and one count, and `Passes`
+computes the next ones; a count may be an integer, a tensor, or a tensor of a graph that is traced.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ class Passes:
     """The arithmetic of a step of several backward passes.
 
     `before` is the number of passes that the step has had. Nothing is ever cleared: the first pass
-    of a step replaces what the sums held, so that a graph needs no order between taking and
+    of a step replaces the sums, so that a graph needs no order between taking and
     clearing.
     """
 
     def __init__(self, count: int, average: bool = False) -> None:
-        """Checks what was asked for.
+        """Checks the arguments.
 
         Args:
             count: How many passes make a step.
-            average: Divide what was added up by their number.
+            average: Divide the sums by their number.
 
         Raises:
             ValueError: The number of passes is not a positive integer.
@@ -93,7 +93,7 @@ class Passes:
         return where(before < 1, gradient, total + gradient)
 
     def result(self, total: Any) -> Any:
-        """Says what is reduced after the last pass.
+        """Computes the gradient to reduce after the last pass.
 
         Args:
             total: The sum of a step's gradients.
@@ -108,7 +108,7 @@ def begin_step(optimizer: Any) -> None:
     """Has a distributed optimizer of Keras forget the passes of a step that is not whole.
 
     Args:
-        optimizer: It, or what scales losses around it. With any other nothing happens.
+        optimizer: It, or the loss scaler around it. With any other nothing happens.
     """
     for one in (optimizer, getattr(optimizer, "inner_optimizer", None)):
         accumulation = getattr(one, "_agg_helper", None)
@@ -206,7 +206,7 @@ class Schedule(Generic[Param]):
         return self._parts[index]
 
     def missing(self) -> list[list[Param]]:
-        """Ends the step: what other ranks may have submitted and this one has not.
+        """Ends the step: the gradients that other ranks may have submitted and this one has not.
 
         Returns:
             The groups that are still to be submitted, in order.

@@ -1,4 +1,4 @@
-"""Joining and leaving the job, and what a process may ask about it."""
+"""Joining and leaving the job, and questions about it."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def join_world(world: World) -> None:
 
 
 def shutdown() -> None:
-    """Leaves the job and joins the engine's threads. What is in flight ends with `Aborted`.
+    """Leaves the job and joins the engine's threads. Calls in flight end with `Aborted`.
 
     `init()` may be called again afterwards. A second call, and a call in a forked child, do
     nothing.
@@ -180,7 +180,7 @@ def is_homogeneous() -> bool:
 
 
 def start_timeline(file_path: str, mark_cycles: bool = False) -> None:
-    """Starts to write a Chrome trace of what the engine does.
+    """Starts to write a Chrome trace of the engine's work.
 
     Args:
         file_path: Where to. The file is a valid trace at every moment.
@@ -202,7 +202,7 @@ def stop_timeline() -> None:
 
 
 def counters() -> dict[str, int]:
-    """Reads what the engine counted since `init()`.
+    """Reads the engine's counters since `init()`.
 
     Of allreduces, `arena_bytes` were reduced in place in shared memory and `window_bytes` through
     windows that stay in cache. `staged_bytes` were copied to staging memory first, for any

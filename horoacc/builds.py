@@ -1,4 +1,4 @@
-"""What was built into this HoroACC and what this job uses, in Horovod's questions."""
+"""Horovod's questions about the build of HoroACC and about the transports of this job."""
 
 from __future__ import annotations
 

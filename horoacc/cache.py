@@ -1,4 +1,4 @@
-"""Where this user's processes keep what takes long to make."""
+"""The folder where this user's processes keep files that take long to make."""
 
 from __future__ import annotations
 

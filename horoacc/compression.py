@@ -1,6 +1,6 @@
 """Gradient compression: a narrower type while a gradient travels.
 
-The classes know no framework: one says how to cast by giving three functions to `narrowing`.
+The classes know no framework: the three functions given to `narrowing` say how to cast.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class Compressor:
         """Makes the tensor smaller.
 
         Args:
-            tensor: What is to travel.
+            tensor: The tensor to send.
 
         Returns:
             The compressed tensor and a context that `decompress` needs.
@@ -33,7 +33,7 @@ class Compressor:
 
         Args:
             tensor: A compressed tensor.
-            ctx: What `compress` returned with it.
+            ctx: The context that `compress` returned with it.
 
         Returns:
             A tensor of the original type.
@@ -50,7 +50,7 @@ class Codec(Compressor):
 
     @staticmethod
     def encode(values: npt.NDArray[np.float32]) -> npt.NDArray[np.uint8]:
-        """Encodes a vector. What is not finite must not be decoded as finite.
+        """Encodes a vector. Numbers that are not finite must not be decoded as finite ones.
 
         Args:
             values: The vector.
@@ -62,10 +62,10 @@ class Codec(Compressor):
 
     @staticmethod
     def decode(code: npt.NDArray[np.uint8], count: int) -> npt.NDArray[np.float32]:
-        """Undoes `encode`, but for what it lost.
+        """Undoes `encode`, but for its losses.
 
         Args:
-            code: What `encode` returned.
+            code: The result of `encode`.
             count: The length of the vector.
 
         Returns:
@@ -87,7 +87,7 @@ class Codec(Compressor):
 
 
 def is_codec(compression: Any) -> bool:
-    """Says whether what a caller passed as `compression` is a codec.
+    """Says whether the `compression` of a call is a codec.
 
     Args:
         compression: A compressor class, or anything else with its two functions.
@@ -102,7 +102,7 @@ def check_no_codec(compression: Any) -> None:
     """Checks the compression of a collective that has no way for codecs.
 
     Args:
-        compression: What the caller passed.
+        compression: The `compression` of the call.
 
     Raises:
         ValueError: It is a codec.
@@ -131,9 +131,9 @@ def decompress_all(
     """Decompresses the results of a grouped call.
 
     Args:
-        compression: What compressed them.
+        compression: Their compressor.
         tensors: The results.
-        compressed: What `compress` gave for each.
+        compressed: The results of `compress`.
 
     Returns:
         The results in their original types.

@@ -6,7 +6,7 @@ from horoacc.mpi_plugins import FOLDER
 
 LIBRARY = FOLDER / "libhoroacc_cuda.so"
 CHECK = "tests/gpu/run.sh"
-"""What checks on a GPU all of the following; a part of the sources, not of a wheel."""
+"""The script that checks all of the following on a GPU; in the sources, not in a wheel."""
 NOT_RUN = (
     "copies between GPU and host, streams, events",
     "large tensors in chunks, copied in, reduced and copied out at once",
@@ -33,17 +33,17 @@ NOT_RUN = (
     "compute-sanitizer",
     "speed",
 )
-"""What has been compiled, and run by no GPU yet; docs/gpu.md says what stands in for it."""
+"""Code that is compiled, but that no GPU has run yet; docs/gpu.md says how it is tested."""
 
 
 def nccl(library: str) -> str:
-    """Says what NCCL there is, which is used only with HOROACC_GPU_MODE=nccl.
+    """Says which NCCL there is, which is used only with HOROACC_GPU_MODE=nccl.
 
     Args:
         library: Its path, or its name.
 
     Returns:
-        Its version and name, or what is missing.
+        Its version and name, or the name of the missing part.
     """
     from horoacc import _core
 
@@ -58,7 +58,7 @@ def trouble(device: int = 0) -> str:
         device: The number of the GPU.
 
     Returns:
-        What is missing (the plug-in, a driver, the GPU), or an empty string if they run. The first
+        The missing part (the plug-in, a driver, the GPU), or an empty string if they run. The first
         call for a GPU takes it into use.
     """
     from horoacc import _core

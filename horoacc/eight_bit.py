@@ -25,7 +25,7 @@ class Int8Compressor(Codec):
     """Sends floating-point numbers as integers from -127 to 127 with a float32 scale for 256.
 
     The error of a number is at most 1/254 of the largest in its block. `DistributedOptimizer` adds
-    what a step has lost to the gradient of the next, so that nothing is lost for good.
+    the loss of a step to the gradient of the next, so that nothing is lost for good.
     """
 
     @staticmethod
@@ -36,7 +36,7 @@ class Int8Compressor(Codec):
         padded[:count] = values
         blocks = padded.reshape(-1, BLOCK)
         scales = np.abs(blocks).max(axis=1, initial=0.0) / np.float32(127)
-        # A block with an infinity or a NaN becomes one of nothing else: everybody will see it.
+        # A block with an infinity or a NaN is decoded as infinities or NaNs only, on every rank.
         known = np.isfinite(scales) & (scales > 0)
         divisors = np.where(known, scales, np.float32(1))[:, None]
         numbers = np.where(known[:, None], blocks, np.float32(0)) / divisors

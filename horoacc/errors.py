@@ -1,7 +1,7 @@
-"""What can go wrong, as types that a script written for Horovod already catches.
+"""The errors of HoroACC, as types that a script written for Horovod already catches.
 
 A collective either gives the right result on every rank, or raises one of these on every rank.
-`HorovodInternalError` is what elastic jobs catch; `ValueError` is a bad argument of this rank.
+Elastic jobs catch `HorovodInternalError`; `ValueError` is a bad argument of this rank.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class HoroaccError(Exception):
         collective: The number of that call among those that the ranks of its process set have
             agreed on, from 1 and alike on all ranks; of a call that they had not, the next number.
             None if it is not known.
-        hint: What to look at next; None if nobody can say.
+        hint: The next thing to look at, or None.
     """
 
     culprit: int | None
@@ -108,7 +108,7 @@ class Unsupported(HoroaccError, NotImplementedError, ValueError):
 
 
 class RankFailed(HoroaccError, RuntimeError):
-    """A rank of `horoacc.run` ended without a result, or raised what cannot be pickled."""
+    """A rank of `horoacc.run` ended without a result, or its exception cannot be pickled."""
 
 
 class HostsUpdatedInterrupt(RuntimeError):
@@ -173,7 +173,7 @@ def from_core(
         host: Its host, or "".
         tensor: The tensor of the call that failed, or "".
         collective: The number of that call, or -1.
-        hint: What to look at next, or "".
+        hint: The next thing to look at, or "".
 
     Returns:
         The exception, not raised yet.

@@ -1,4 +1,4 @@
-"""Arrays of other libraries: in as NumPy views, out as what the caller passed."""
+"""Arrays of other libraries: taken as NumPy views, given back in the caller's kind."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def as_array(tensor: Any) -> Array:
     """Views an array of another library with NumPy, without a copy where it can.
 
     Args:
-        tensor: Anything with `__dlpack__`, or what NumPy can make an array of.
+        tensor: Anything with `__dlpack__`, or that NumPy can make an array of.
 
     Returns:
         The array; it may be strided or read-only.
@@ -40,11 +40,11 @@ def restorer(tensor: Any) -> Callable[[Array], Any] | None:
     """Finds how to turn a result into the kind of array that the caller passed.
 
     Args:
-        tensor: What the caller passed.
+        tensor: The caller's tensor.
 
     Returns:
-        A function from a NumPy array to that kind, or None if a NumPy array it is: for what came
-        without `__dlpack__`, and for libraries that take nothing over.
+        A function from a NumPy array to that kind; None, so that the caller gets a NumPy array, for
+        a tensor without `__dlpack__`, and for libraries that cannot take an array over.
     """
     if not hasattr(tensor, "__dlpack__"):
         return None

@@ -1,4 +1,4 @@
-"""Handles of asynchronous calls: what they keep alive and what they give back."""
+"""Handles of asynchronous calls: the tensors that they keep alive, and their results."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ if TYPE_CHECKING:
 
 
 class Pending(NamedTuple):
-    """A call that nobody has synchronised yet."""
+    """A call that has not been synchronised yet."""
 
     engine: Engine
     number: int
     """The engine's number of it. Every engine counts from 1; handles go on, so that one from before
     `shutdown()` is never another call's."""
     result: Any
-    """What synchronize() gives back, if `finish` is None. It keeps the output alive."""
+    """The result of synchronize(), if `finish` is None. It keeps the output alive."""
     finish: Callable[[list[Output]], Any] | None
     """Makes the result from memory that the engine allocated."""
     stream: Callable[[], int] | None
@@ -41,8 +41,8 @@ def start(
     Args:
         engine: The engine that it was submitted to.
         number: The engine's number of it.
-        result: What to give back, if the caller owned the output.
-        finish: Makes what to give back from the engine's outputs.
+        result: The result, if the caller owned the output.
+        finish: Makes the result from the engine's outputs.
         stream: Of a GPU's tensors: finds the stream on which the result will be used.
 
     Returns:
@@ -57,7 +57,7 @@ def poll(handle: int) -> bool:
     """Says whether a call is complete, so that `synchronize` would not wait.
 
     Args:
-        handle: What an asynchronous call returned.
+        handle: The return value of an asynchronous call.
 
     Returns:
         True if it is complete.
@@ -74,11 +74,11 @@ def poll(handle: int) -> bool:
 def synchronize(handle: Any) -> Any:
     """Waits for a call and gives its result. Its name may be used again afterwards.
 
-    Of a tensor on a GPU the result is there for what comes on the current stream; the host does not
+    Of a tensor on a GPU the result is there for later work on the current stream; the host does not
     wait for the copy to the GPU.
 
     Args:
-        handle: What an asynchronous call returned.
+        handle: The return value of an asynchronous call.
 
     Returns:
         The result, or None for a handle that is unknown or was synchronised already.
@@ -99,7 +99,7 @@ def synchronize(handle: Any) -> Any:
         if finish is not None:
             result = finish(engine.outputs(number))
     except BaseException:
-        # What a signal's handler raised leaves the handle as it is: the engine still works on the
+        # An exception of a signal's handler leaves the handle as it is: the engine still uses the
         # tensors.
         if has_ended(engine, number):
             _pending.pop(handle, None)
@@ -113,11 +113,11 @@ def synchronize(handle: Any) -> Any:
 def result(handle: int) -> Any:
     """Waits for a call of which the caller has no handle; else as `synchronize`.
 
-    What a signal's handler raises ends the wait. The call goes on, and nobody will ask after it:
+    An exception of a signal's handler ends the wait. The call goes on without a handle:
     the engine keeps its tensors alive until it is complete, and frees its name then.
 
     Args:
-        handle: What `start` gave.
+        handle: The handle that `start` returned.
 
     Returns:
         The result.
@@ -150,5 +150,5 @@ def has_ended(engine: Engine, number: int) -> bool:
 
 
 def forget() -> None:
-    """Forgets what nobody synchronised, when there is another engine."""
+    """Forgets the calls that were not synchronised, when there is another engine."""
     _pending.clear()

@@ -77,7 +77,7 @@ def allgather_object(
         payload = _pickled(obj)
     lengths = arrays.allgather(np.array([payload.size], np.int64), first, process_set)
     gathered = arrays.allgather(payload, part_name(name, "data"), process_set)
-    del payload  # it may be long, and so may be what comes out of the others'
+    del payload  # it may be long, and so may be the objects of the other ranks
     ends = np.cumsum(lengths)
     return [
         cloudpickle.loads(gathered[end - length : end].data)

@@ -3,8 +3,8 @@
 A framework op is compiled against the framework's headers, so it cannot always be part of a wheel.
 It is built when HoroACC is installed beside the framework; otherwise at the first import, or by
 `horoaccrun` before it starts the ranks, into a cache that all processes of a user share: one of
-them builds under a lock, the others wait for it. An installation takes what the cache has, if
-nobody else can have put it there; a host without a compiler what another host has built there.
+them builds under a lock, the others wait for it. An installation copies a library from the cache
+only if no other user can have written it; a host without a compiler loads one of another host.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def source_folder(name: str) -> Path:
 
 
 def sources_of(name: str) -> list[Path]:
-    """Every file that decides what a framework's ops are: its folder's, and the core's headers.
+    """Every source file of a framework's ops: those of its folder, and the core's headers.
 
     Args:
         name: `torch_ops` or `tensorflow_ops`.
@@ -87,7 +87,7 @@ def ensure_built(framework: str, sources: Sequence[Path], compile_command: Compi
 
     Args:
         framework: The name of its distribution: `torch` or `tensorflow`.
-        sources: The files that decide what comes out (headers too).
+        sources: The files that the library is built from (headers too).
         compile_command: The compiler's command line. A list gets `-o <file>` appended; a function
             is called with the file to write.
 
@@ -95,7 +95,7 @@ def ensure_built(framework: str, sources: Sequence[Path], compile_command: Compi
         The shared library.
 
     Raises:
-        OpsBuildError: There is no compiler, or it failed; holds the command and what it said.
+        OpsBuildError: There is no compiler, or it failed; holds the command and its output.
     """
     if found := _named_by(_PREBUILT / _ready_name(framework, sources)):
         return found
@@ -140,7 +140,7 @@ def _ensure(framework: str, library: Path, make: Callable[[], None]) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with _lock(folder / f"{framework}.lock"):
-            if not library.is_file():  # whoever held the lock before may have made it
+            if not library.is_file():  # the process that held the lock before may have built it
                 make()
     except OSError as error:
         raise OpsBuildError(
@@ -190,7 +190,7 @@ def _named_by(ready: Path) -> Path | None:
 
 
 def _is_ours(library: Path) -> bool:
-    """Whether nobody but this user can have made a library, which all users are about to get."""
+    """Whether only this user can have written a library that all users are about to load."""
     return all(
         found.st_uid == os.geteuid() and not found.st_mode & stat.S_IWOTH
         for found in (library.stat(), library.parent.stat())
@@ -202,7 +202,7 @@ def _has_compiler(command: CompileCommand) -> bool:
 
 
 def _flags(command: CompileCommand) -> str:
-    """What tells one build from another besides sources and framework: compiler and flags.
+    """The parts of a build's key besides sources and framework: compiler and flags.
 
     Not where the sources lie: those of a checkout are a package's, and what they say counts.
     """
@@ -246,7 +246,7 @@ def _build(framework: str, library: Path, ready: Path, command: CompileCommand) 
 
 def _place_both(made: Path, library: Path, ready: Path) -> None:
     """Copies a library to its place, and then writes the file that names it."""
-    # Same folder, so that the renames are atomic: nobody ever loads half a library.
+    # Same folder, so that the renames are atomic: no process ever loads half a library.
     with tempfile.TemporaryDirectory(dir=library.parent, prefix=".build-") as scratch:
         copy, note = Path(scratch) / library.name, Path(scratch) / ready.name
         shutil.copy(made, copy)

@@ -1,8 +1,8 @@
-"""The process-wide state: one engine, where this process stands, and what a fork does to it.
+"""The process-wide state: one engine, this process's position in the job, and forks.
 
-The core has no globals; this module holds the one engine of the process. One that has been shut
-down is freed with the last reference to it; a framework that was told its address may hold it for
-longer. Tensors may live in its memory for as long as they please.
+The core has no globals; this module holds the one engine of the process. An engine that
+has been shut down is freed with its last reference, which a framework may hold. Tensors may outlive
+it: they keep its memory.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Position(NamedTuple):
 
 
 class _Process:
-    """What `init()` made. `engine` is None before it, after `shutdown()`, and in a child."""
+    """The result of `init()`. `engine` is None before it, after `shutdown()`, and in a child."""
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
@@ -52,7 +52,7 @@ class _Process:
         self.forked = False
         self.at_exit = False
         self.last_engine: Engine | None = None
-        self.of_parent: Engine | None = None  # nobody's to end here
+        self.of_parent: Engine | None = None  # this process must not end it
         self.stacks: StackWatch | None = None
         self.before_shutdown: list[Callable[[], None]] = []
 
@@ -101,7 +101,7 @@ def position() -> Position:
 
 
 def lock() -> threading.RLock:
-    """Gives the lock that whoever enters or leaves the job holds.
+    """Gives the lock that a thread holds while it joins or leaves the job.
 
     Returns:
         The lock.
@@ -114,7 +114,7 @@ def enter(comm: Any, world: start.World | None = None) -> bool:
 
     Args:
         comm: As for `horoacc.init`.
-        world: What torch.distributed knows of the job, if it asks.
+        world: The job as torch.distributed knows it, if a process group is made.
 
     Returns:
         Whether it was made now.
@@ -153,7 +153,7 @@ def leave() -> Engine | None:
 
 
 def left(made: Engine) -> None:
-    """Takes back what was there for an engine that has been shut down.
+    """Undoes the registrations for an engine that has been shut down.
 
     Args:
         made: The engine.
@@ -178,9 +178,9 @@ def at_exit(shutdown: Callable[[], None]) -> None:
 def _end(shutdown: Callable[[], None]) -> None:
     """Ends this process's part in the job when Python exits.
 
-    Whoever initialised MPI finalises it. After an uncaught exception nobody does: the other ranks
-    may never come to the call, and mpirun has to see that this rank failed. Nor are the others told
-    then: they notice the death of this process, so that it is the first that has failed.
+    HoroACC finalises MPI only if it initialised it, and not after an uncaught exception: the other
+    ranks may never come to the call, and mpirun has to see that this rank failed. The others get no
+    message then: they notice the death of this process, which so is the first rank that failed.
     """
     failed = getattr(sys, "last_value", None) is not None
     try:
@@ -213,7 +213,7 @@ def before_shutdown(action: Callable[[], None]) -> None:
     """Has something done once, just before the engine is shut down.
 
     Args:
-        action: What to do.
+        action: The function to call.
     """
     _state.before_shutdown.append(action)
 
@@ -240,11 +240,11 @@ def _after_fork_in_parent() -> None:
 def _forget_in_child() -> None:
     if _state.last_engine is not None and not _state.forked:
         _state.last_engine.after_fork_in_child()
-    # The engine's threads are not in the child and its locks may be held: never touch it again.
+    # The child has none of the engine's threads, and its locks may be held: never use it again.
     # The position stays, for a DataLoader worker that asks for its rank.
     _state.lock = threading.RLock()
     if _state.engine is None and _state.bootstrap != "mpi":
-        # The parent's job was over, and the child may begin one. MPI cannot be begun again.
+        # The parent's job was over, so the child may join one. MPI cannot be initialised again.
         _state.of_parent, _state.last_engine = _state.last_engine, None
     elif _state.last_engine is not None:
         _state.engine = None

@@ -114,7 +114,7 @@ def _ranks_of(comm: Any) -> list[int]:
         raise ValueError(
             f"A process set is made of a list of ranks or an mpi4py communicator, not of {comm!r}."
         )
-    from mpi4py import MPI  # noqa: PLC0415 - only who passes a communicator needs mpi4py
+    from mpi4py import MPI  # noqa: PLC0415 - only needed to pass a communicator
 
     group = comm.Get_group()
     try:
@@ -146,7 +146,7 @@ def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
 
     A signal whose handler raises, such as that of Ctrl-C, ends this rank's wait and not the call:
     the ranks register the set all the same. This rank then has no `ProcessSet` of it and cannot use
-    it; whoever wants to go on leaves the job and joins it again, on all ranks.
+    it; to go on, all ranks leave the job and join it again.
 
     Args:
         process_set: The set, or its ranks.
@@ -160,7 +160,7 @@ def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
         HorovodInternalError: A rank died, or has joined.
     """
     engine = process.engine()
-    # The core refuses what is wrong, on all ranks: one that raised alone would leave them waiting.
+    # The core refuses wrong sets on all ranks: a rank that raised alone would leave them waiting.
     if not isinstance(process_set, ProcessSet):
         try:
             process_set = ProcessSet(process_set)
@@ -235,7 +235,7 @@ def registered(number: int) -> ProcessSet:
     """Finds a set by the core's number of it.
 
     Args:
-        number: What `process_set_id` of a registered set says.
+        number: The `process_set_id` of a registered set.
 
     Returns:
         The set.

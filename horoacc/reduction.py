@@ -1,8 +1,8 @@
 """The gradient policy, written once for all frameworks.
 
-It says how a gradient's average is split, which gradients travel together, what happens to those
-that stay on their rank, and what is an error; `horoacc.backward_passes` says on which backward pass
-they travel. It holds no tensors: a parameter is whatever the framework identifies it by.
+It says how a gradient's average is split, which gradients travel together, how local gradients are
+scaled, and which arguments are errors; `horoacc.backward_passes` says on which backward pass they
+travel. It holds no tensors: a parameter is the key by which its framework identifies it.
 """
 
 from __future__ import annotations
@@ -77,13 +77,13 @@ def has_peers(process_set: ProcessSet) -> bool:
         ValueError: The set is not registered, or `init()` was not called.
     """
     included = process_set.included()
-    if included is None:  # it would train alone, and nobody would notice
+    if included is None:  # it would train alone, unnoticed
         raise ValueError(f"{process_set} is not registered; use hvd.add_process_set().")
     return included and (process_set.size() or 1) > 1
 
 
 def local_divisor(process_set: ProcessSet, scale_local_gradients: bool) -> int:
-    """Says by what a gradient is divided that stays on its rank.
+    """Gives the divisor of a gradient that stays on its rank.
 
     Args:
         process_set: The ranks that train together.
@@ -97,7 +97,7 @@ def local_divisor(process_set: ProcessSet, scale_local_gradients: bool) -> int:
 
 
 def find_duplicates(names: Iterable[Hashable]) -> set[Hashable]:
-    """Finds what occurs more than once.
+    """Finds values that occur more than once.
 
     Args:
         names: Names.
@@ -126,7 +126,7 @@ def check_names(names: Sequence[str]) -> None:
 
 
 def chosen_groups(num_groups: int, groups: Any) -> Any:
-    """Gives what groups were asked for, by the newer or the older name.
+    """Gives the groups of a call, by the newer or the older name.
 
     Args:
         num_groups: The older name's value; 0 if it was not used.
@@ -145,14 +145,14 @@ def chosen_groups(num_groups: int, groups: Any) -> Any:
 
 
 def keyed(groups: Any, key: Callable[[Any], Hashable]) -> Any:
-    """Gives groups by what identifies their members; frameworks' variables cannot be compared.
+    """Gives groups by the keys of their members; frameworks' variables cannot be compared.
 
     Args:
         groups: A number of groups, or lists of variables.
-        key: What identifies a variable.
+        key: Gives the key of a variable.
 
     Returns:
-        Lists of keys; what is no list of lists stays as it is, for `partition` to judge.
+        Lists of keys; another value stays as it is, for `partition` to judge.
     """
     if not isinstance(groups, (list, tuple)):
         return groups

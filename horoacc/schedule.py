@@ -1,11 +1,11 @@
-"""What the collective algorithms cost, and whether they are right: without a job, on any machine.
+"""Costs and proofs of the collective algorithms: without a job, on any machine.
 
     python -m horoacc.schedule simulate --algorithm ring,double_tree --hosts 3072 --local 8 \
         --bytes 4K
     python -m horoacc.schedule prove --hosts 4 --local 3
 
-The schedules, the simulator and the prover are the core's (docs/schedules.md); this only asks and
-formats.
+The schedules, the simulator and the prover are the core's (docs/schedules.md); this module only
+prints their answers.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ def simulate(arguments: argparse.Namespace) -> None:
 
 
 def prove(arguments: argparse.Namespace) -> None:
-    """Prints what the proof of each algorithm counted; raises what is wrong."""
+    """Prints the counts of each algorithm's proof; raises the first fault."""
     hosts = hosts_of(arguments)
     print(f"{sum(hosts)} ranks on {len(hosts)} hosts; bytes in parts of the vector")
     print(
@@ -197,7 +197,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """0, or 1 if something is wrong with a schedule or with what was asked."""
+    """0, or 1 if a schedule or an argument is wrong."""
     asked = parser().parse_args(arguments)
     try:
         asked.does(asked)

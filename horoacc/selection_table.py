@@ -19,12 +19,12 @@ LAST_ARRIVER, SLICES = "last_arriver", "direct_slices"
 """Ways of an allreduce inside a host: one rank reduces for all, or every rank its slices."""
 _PATHS = (LAST_ARRIVER, SLICES)
 OF_GPUS = "gpu_"
-"""What the names of modes in which GPUs reduce begin with."""
+"""The prefix of the modes in which GPUs reduce."""
 _FORMAT = 1
 
 
 class Measurement(NamedTuple):
-    """What one algorithm took for one size."""
+    """The time of one algorithm for one size."""
 
     algorithm: str
     """A schedule's name, a way inside a host, or a mode of GPUs."""
@@ -36,7 +36,7 @@ class Measurement(NamedTuple):
 
 
 def machine() -> dict[str, Any]:
-    """What must be the same for a measurement to hold: the host, its processor, cores and GPUs."""
+    """A measurement holds for the same host, processor, cores and GPUs only."""
     processor = ""
     try:
         for line in Path("/proc/cpuinfo").read_text().splitlines():
@@ -71,7 +71,7 @@ def save(file: Path, measured: Sequence[Measurement]) -> None:
 
     Args:
         file: Where.
-        measured: What was measured. Replaces all that was known of jobs of the same shape; of GPUs
+        measured: The measurements. They replace all earlier ones of jobs of the same shape; of GPUs
             or of hosts, whichever it is about.
 
     Raises:
@@ -99,7 +99,7 @@ def _subject(row: Measurement) -> tuple[bool, tuple[int, ...]]:
 
 
 def _read(file: Path) -> list[Measurement]:
-    """Raises ValueError for what is no table, or one of another version or machine."""
+    """Raises ValueError for a file that is no table of this version and machine."""
     table = json.loads(file.read_text())
     if not isinstance(table, dict) or table.get("format") != _FORMAT:
         raise ValueError("it is not in this version's format")
@@ -117,13 +117,13 @@ def _read(file: Path) -> list[Measurement]:
 
 
 class Loaded(NamedTuple):
-    """What a job takes from a table."""
+    """The part of a table that a job uses."""
 
     rows: str
     """As csrc/schedule/measured.h reads them."""
     last_arriver_bytes: int | None
     """Up to which size one rank should reduce for all of a host; None: it was not measured."""
-    complaint: str
+    warning: str
     """Why the table is ignored, or ""."""
 
 
@@ -135,10 +135,10 @@ def load(environ: Mapping[str, str], ranks: int) -> Loaded:
         ranks: Of the job.
 
     Returns:
-        What it says; nothing if there is none, and a complaint if it cannot be used.
+        Its content; empty without a file, with a warning if the file cannot be used.
     """
     file = path(environ)
-    # A path that was given must be there; the usual one need not.
+    # A given path must exist; the default one need not.
     given = bool(settings.read(environ)["selection_table"])
     if file is None or not (given or file.exists()):
         return Loaded("", None, "")

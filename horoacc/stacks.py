@@ -1,9 +1,8 @@
-"""Lets the core ask where this process's interpreter is, whatever it is doing.
+"""Lets the core ask for the stacks of this process's interpreter at any time.
 
 A thread of its own waits for the core's questions and answers while it holds the interpreter's
-lock: no other thread moves meanwhile. If the lock is not to be had soon, a copy of the process that
-the core makes for that raises a signal, whose handler (`faulthandler`'s) writes the copied stacks
-without the lock.
+lock, so that no other thread runs meanwhile. If it cannot get the lock soon, the core forks a copy
+of the process, in which a signal handler (`faulthandler`'s) writes the stacks without the lock.
 """
 
 from __future__ import annotations
@@ -30,17 +29,17 @@ _MOST_FRAMES = 100
 
 
 class StackWatch:
-    """What is registered for one engine, from `init()` to `shutdown()`."""
+    """The registrations for one engine, from `init()` to `shutdown()`."""
 
     def __init__(self, engine: Engine, on_request: bool) -> None:
         """Registers the signals and starts the thread.
 
         Args:
-            engine: Who is to ask.
+            engine: The engine that asks.
             on_request: Whether SIGUSR1 asks for a record of the latest events, unless the script
                 has a use of its own for it.
         """
-        # Not at the head: horoaccrun works without the core, and says that it is missing.
+        # Imported late: horoaccrun works without the core, and reports that it is missing.
         from horoacc import _core  # noqa: PLC0415
 
         self._core = _core
@@ -64,7 +63,7 @@ class StackWatch:
     def close(self) -> None:
         """Takes all of it back. The engine must have been shut down."""
         core, own = self._asked_by
-        if os.getpid() == self._pid:  # a forked child has not the thread, but the same sockets
+        if os.getpid() == self._pid:  # a forked child has the same sockets, but not the thread
             with contextlib.suppress(OSError):
                 core.shutdown(socket.SHUT_RDWR)
             self._thread.join()
@@ -84,7 +83,7 @@ def _stack_file() -> int:
 
 def _answer(questions: socket.socket) -> None:
     """Answers until the other end is shut down."""
-    # Nobody asks any more once the socket fails.
+    # The core asks no more once the socket fails.
     with contextlib.suppress(OSError):
         while question := questions.recv(64):
             questions.send(question + _stacks())

@@ -1,4 +1,4 @@
-"""Makes the engine: from who started this process, and the settings, to a rank of a job."""
+"""Makes the engine of a rank, from the variables of its launcher and the settings."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class World(NamedTuple):
-    """What torch.distributed knows of the job when a process group of it is made."""
+    """The job as torch.distributed knows it when a process group is made."""
 
     rank: int
     size: int
@@ -35,7 +35,7 @@ def engine(comm: Any, world: World | None = None) -> tuple[Engine, str]:
 
     Args:
         comm: As for `horoacc.init`.
-        world: What torch.distributed knows. Its word counts where the environment has another.
+        world: The job as torch.distributed knows it; it overrides the environment.
 
     Returns:
         The engine, and how its ranks met: "mpi", "tcp" or "none".
@@ -45,7 +45,7 @@ def engine(comm: Any, world: World | None = None) -> tuple[Engine, str]:
         Timeout: Some ranks did not come.
     """
     try:
-        # Not at the head: horoaccrun works without the core, and says that it is missing.
+        # Imported late: horoaccrun works without the core, and reports that it is missing.
         from horoacc import _core  # noqa: PLC0415
     except ImportError as error:
         raise ConfigError(
@@ -54,7 +54,7 @@ def engine(comm: Any, world: World | None = None) -> tuple[Engine, str]:
     try:
         values = settings.core_settings(os.environ)
         place = environment.detect(os.environ)
-        if place.rank == 0 and "HOROACC_SECRET" not in os.environ:  # horoaccrun told its user
+        if place.rank == 0 and "HOROACC_SECRET" not in os.environ:  # horoaccrun has printed them
             for line in settings.notices(os.environ):
                 _tell_once(line)
         where: dict[str, object]
@@ -80,20 +80,20 @@ def _tell_once(line: str) -> None:
 
 
 def _use_table(values: dict[str, str], where: Mapping[str, object]) -> None:
-    """Replaces the table's path by what rank 0 reads there; rank 0's values hold on all ranks."""
+    """Replaces the table's path by the table that rank 0 reads; it holds on all ranks."""
     values["selection_table"] = ""
     if where["rank"] != 0 or where["size"] == 1:
         return
     table = selection_table.load(os.environ, int(str(where["size"])))
-    if table.complaint:
-        _tell_once(table.complaint)
+    if table.warning:
+        _tell_once(table.warning)
     values["selection_table"] = table.rows
     if table.last_arriver_bytes is not None and not os.environ.get("HOROACC_LAST_ARRIVER_BYTES"):
         values["last_arriver_bytes"] = str(table.last_arriver_bytes)
 
 
 def _mpi(place: environment.Placement) -> dict[str, object]:
-    """What the core needs to find the one MPI of this process, should it need any."""
+    """Settings that lead the core to the one MPI of this process."""
     launcher = place.launcher
     if launcher == "slurm" and "PMIX_RANK" in os.environ:  # srun --mpi=pmix
         launcher = "openmpi"
@@ -129,7 +129,7 @@ def _is_ranks(comm: Any) -> bool:
 
 def _whole_job(place: environment.Placement, values: dict[str, str]) -> dict[str, object]:
     if values["control"] == "mpi" and place.bootstrap == "tcp":
-        # Each would be an MPI job of its own.
+        # Each rank would be an MPI job of its own.
         raise ConfigError(
             "setting 'control' can be 'mpi' only if one mpirun started all ranks, but "
             f"{place.launcher} did"
@@ -166,7 +166,7 @@ def _some_ranks(
             f"init() got the ranks {ranks} of {place.size}: a job of some of the ranks needs MPI; "
             "without it, call init() on all ranks and give the collectives a process set"
         )
-    from mpi4py import MPI  # noqa: PLC0415 - only who passes ranks needs mpi4py
+    from mpi4py import MPI  # noqa: PLC0415 - only needed to pass ranks
 
     group = MPI.COMM_WORLD.Get_group().Incl(ranks)
     return _communicator(MPI.COMM_WORLD.Create_group(group), values)
@@ -177,8 +177,8 @@ def _enter_mpi() -> None:
 
     Also a rank that needs no MPI, or that raises an error, does so: the others may need it.
     """
-    with contextlib.suppress(ImportError):  # whoever needs mpi4py is told
-        from mpi4py import MPI  # noqa: F401, PLC0415 - only who passes ranks needs mpi4py
+    with contextlib.suppress(ImportError):  # a caller that needs mpi4py gets an error
+        from mpi4py import MPI  # noqa: F401, PLC0415 - only needed to pass ranks
 
 
 def _communicator(comm: Any, values: dict[str, str]) -> dict[str, object]:
@@ -192,7 +192,7 @@ def _communicator(comm: Any, values: dict[str, str]) -> dict[str, object]:
     from mpi4py import MPI  # noqa: PLC0415 - a communicator of mpi4py's is at hand
 
     if values["control"] == "mpi" and size > 1:
-        # The core's messages go over MPI's world, of which everybody must then be a part.
+        # The core's messages go over MPI's world, which every rank must be in.
         everybody = MPI.COMM_WORLD.Get_group()
         if MPI.Group.Compare(comm.Get_group(), everybody) != MPI.IDENT:
             raise ConfigError(

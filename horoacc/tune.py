@@ -1,6 +1,6 @@
-"""`python -m horoacc.tune`: what `horoaccrun tune` runs on every rank.
+"""`python -m horoacc.tune`: the program that `horoaccrun tune` runs on every rank.
 
-Measures every algorithm of every collective on this job's hosts, and stores what they took in this
+Measures every algorithm of every collective on this job's hosts, and stores the times in this
 machine's table (`horoacc.selection_table`), on the host of rank 0.
 """
 
@@ -45,7 +45,7 @@ def main() -> int:
     file = selection_table.path(os.environ)
     if file is None:
         parser.error("HOROACC_SELECTION_TABLE is 'off': there is no table to write")
-    # Measured as if nothing had been measured yet.
+    # The measurement must not use an earlier table.
     os.environ["HOROACC_SELECTION_TABLE"] = "off"
     sizes = [LEAST]
     while sizes[-1] * FACTOR <= given.most:
@@ -151,7 +151,7 @@ def _measure(
     forced: dict[str, str], calls_of: Calls, sizes: list[int],
     clock: Callable[[Callable[[], object]], float],
 ) -> list[tuple[str, int, float]]:  # fmt: skip
-    """What each algorithm takes for each size."""
+    """The time of each algorithm for each size."""
     kept = {name: os.environ.pop(name) for name in _ALLREDUCE if name in os.environ}
     os.environ.update(forced, HOROACC_REDUCTION="fast")
     try:
@@ -243,7 +243,7 @@ def _alltoall(size: int) -> Callable[[], object]:
 
 
 def _reduce(size: int) -> Callable[[], object]:
-    """No door for arrays has it; process groups of torch.distributed do."""
+    """No frontend for arrays has it; process groups of torch.distributed do."""
     array = _vector(size)
     engine = basics.engine()
     pointer = array.ctypes.data

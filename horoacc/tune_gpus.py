@@ -1,4 +1,4 @@
-"""What the modes in which GPUs reduce take, for `horoaccrun tune -- --gpus`.
+"""Times of the modes in which GPUs reduce, for `horoaccrun tune -- --gpus`.
 
 A table names them `gpu_leader`, `gpu_stream`, `gpu_kernel` and `gpu_nccl`, and the hosts of such a
 row are GPUs: the ranks of each. `HOROACC_GPU_MODE=auto` chooses by them.
@@ -30,7 +30,7 @@ def measure(sizes: Sequence[int], clock: Clock) -> tuple[list[Measurement], dict
         clock: Says how many seconds a call takes.
 
     Returns:
-        What was measured, on each rank as it saw it, and why other modes are impossible here.
+        The times that each rank measured, and why other modes are impossible here.
     """
     found, refused = [], {}
     before = os.environ.get("HOROACC_GPU_MODE")

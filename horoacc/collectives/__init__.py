@@ -1,7 +1,7 @@
 """The collectives, once for every kind of tensor.
 
-A `Collectives` object has Horovod's functions as methods; the doors (`horoacc`, `horoacc.torch`)
-export those of an object of their own. What differs between libraries is behind `Tensors`.
+A `Collectives` object has Horovod's functions as methods; `horoacc` and `horoacc.torch` each export
+the methods of an object of their own. `Tensors` hides the differences between libraries.
 """
 
 from __future__ import annotations
@@ -45,16 +45,15 @@ def join(device: int = -1) -> int:
     """Says that this rank has nothing more to reduce, and waits until every rank has said so.
 
     For data that is spread unevenly: a rank that has run out of it calls this after its last step.
-    From then on the allreduces of the others, in whatever form and of whatever type, run with zeros
-    in the place of this rank, and Average goes on dividing by the number of all ranks. What this
-    rank has submitted before is carried out. Their other collectives raise on all that call them,
-    naming the ranks that have joined; so does what is made of such: `Compression.int8`, the
-    allreduce of sparse tensors, and SyncBatchNorm. Once all ranks have joined, everything is as
-    before.
+    From then on all allreduces of the others run with zeros in the place of this rank, and Average
+    goes on dividing by the number of all ranks. Calls that this rank has submitted before are
+    carried out. Other collectives raise on all ranks that call them, naming the ranks that have
+    joined; so do calls that are made of such: `Compression.int8`, the allreduce of sparse tensors,
+    and SyncBatchNorm. Once all ranks have joined, everything is as before.
 
-    What a signal's handler raises ends the wait; this rank has joined all the same. The next call
-    waits for the same join; if that is over, and this rank has called nothing else since, it gives
-    its result.
+    An exception of a signal's handler ends the wait; this rank has joined all the same. The next
+    call waits for the same join; if that is over, and this rank has called nothing else since, it
+    gives its result.
 
     It concerns the global process set; collectives of other sets need all their ranks as ever.
 
@@ -71,7 +70,7 @@ def join(device: int = -1) -> int:
     engine = process.engine()
     handle = engine.submit(JOIN, [])
     last: int = handles.result(handles.start(engine, handle, None, _last_rank))
-    operator.index(device)  # the others have joined: this rank must, whatever it was given
+    operator.index(device)  # checked last: the other ranks have joined, so this rank must join too
     return last
 
 

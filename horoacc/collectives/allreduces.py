@@ -177,8 +177,8 @@ class Allreduces(EngineOutputs[T]):
             average: Older way to say `op=Average` (True) or `op=Sum` (False).
             name: The same on all ranks; calls without one are matched by their order.
             op: The reduction; Average by default.
-            prescale_factor: What each rank's tensor is multiplied by before.
-            postscale_factor: What the result is multiplied by.
+            prescale_factor: Factor of each rank's tensor before the reduction.
+            postscale_factor: Factor of the result.
             process_set: The ranks that take part.
 
         Returns:
@@ -213,8 +213,8 @@ class Allreduces(EngineOutputs[T]):
             name: The same on all ranks; calls without one are matched by their order.
             compression: How to make the tensor narrower while it travels.
             op: The reduction; Average by default.
-            prescale_factor: What each rank's tensor is multiplied by before.
-            postscale_factor: What the result is multiplied by.
+            prescale_factor: Factor of each rank's tensor before the reduction.
+            postscale_factor: Factor of the result.
             process_set: The ranks that take part.
 
         Returns:

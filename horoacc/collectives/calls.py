@@ -1,4 +1,4 @@
-"""What the collectives of every framework check and name alike before they submit."""
+"""Checks and names that the collectives of all frameworks share."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ def part_name(name: str | None, part: str) -> str | None:
 
     Args:
         name: The name that the caller gave, or None.
-        part: What the call is for.
+        part: The purpose of the call.
 
     Returns:
         The name, or None.

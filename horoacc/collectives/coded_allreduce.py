@@ -1,10 +1,10 @@
-"""Allreduce of vectors that travel encoded: what is encoded cannot be added up.
+"""Allreduce of vectors that travel encoded: encoded vectors cannot be added up.
 
 Each rank encodes its vector in as many parts as there are ranks and sends part r to rank r, which
 decodes and adds them, encodes the sum and sends it to all. Whatever the number of ranks, a rank
-receives two encoded vectors' worth. What the encoding loses is kept by who encoded, and added the
-next time (F. Seide et al., "1-Bit Stochastic Gradient Descent", 2014; both sides of the exchange
-as in H. Tang et al., "1-bit Adam", 2021).
+receives two encoded vectors' worth. The rank that encodes keeps the loss of the encoding and adds
+it the next time (F. Seide et al., "1-Bit Stochastic Gradient Descent", 2014; both sides of the
+exchange as in H. Tang et al., "1-bit Adam", 2021).
 """
 
 from __future__ import annotations
@@ -33,31 +33,31 @@ _exchanges: Exchanges[Any] = Exchanges(lambda _: numpy_tensors)
 
 
 class ErrorFeedback:
-    """What encoding lost, by vector, of one process set."""
+    """The losses of encoding, by vector, of one process set."""
 
     def __init__(self) -> None:
         self._sent: dict[Hashable, Numbers] = {}
         self._summed: dict[Hashable, Numbers] = {}
 
     def add_sent(self, key: Hashable, values: Numbers) -> Numbers:
-        """Adds what this rank's vector lost the last time to it."""
+        """Adds the last loss of this rank's vector to it."""
         return _sum(values, self._sent.get(key))
 
     def add_summed(self, key: Hashable, values: Numbers) -> Numbers:
-        """Adds what this rank's part of the sum lost the last time to it."""
+        """Adds the last loss of this rank's part of the sum to it."""
         return _sum(values, self._summed.get(key))
 
     def keep_sent(self, key: Hashable, lost: Numbers) -> None:
-        """Keeps what this rank's vector has lost."""
+        """Keeps the loss of this rank's vector."""
         self._sent[key] = _finite(lost)
 
     def keep_summed(self, key: Hashable, lost: Numbers) -> None:
-        """Keeps what this rank's part of the sum has lost."""
+        """Keeps the loss of this rank's part of the sum."""
         self._summed[key] = _finite(lost)
 
 
 def _sum(values: Numbers, lost: Numbers | None) -> Numbers:
-    # A parameter that has changed its size, or a process set its, begins anew.
+    # A loss of another shape is dropped: the parameter or the process set has changed its size.
     return values if lost is None or lost.shape != values.shape else values + lost
 
 
@@ -74,7 +74,7 @@ def _vector_names(name: str | None, count: int) -> list[str | None]:
 def validating_vectors(
     name: str | None, count: int, process_set: ProcessSet
 ) -> contextlib.AbstractContextManager[None]:
-    """Complains about what a block raises, in place of the first call of every vector.
+    """Sends a validation error, if its block raises, in place of the first call of every vector.
 
     Args:
         name: The name that the caller gave, or None.
@@ -106,7 +106,7 @@ class CodedAllreduce:
         Args:
             values: float32 of shape [n]; the same n on every rank. Not changed.
             codec: How it travels.
-            name: The same on all ranks, and what its losses are kept by; None for a call that is
+            name: The same on all ranks, and the key of its losses; None for a call that is
                 matched by its order.
             scaling: The reduction, Average or Sum, and its factors.
             process_set: The ranks that take part.
@@ -160,7 +160,7 @@ class CodedAllreduce:
             return
         try:
             received, _ = result(self._handle)
-        except Exception as error:  # the other vectors must land too
+        except Exception as error:  # the calls of the other vectors must end too
             self._added = True
             self._failure = error
             return
@@ -212,10 +212,10 @@ def allreduce_coded(
     scales: tuple[float, float],
     process_set: ProcessSet,
 ) -> list[Any] | None:
-    """Reduces tensors of which nobody will send more: what encoding loses is lost.
+    """Reduces tensors that are not sent again, so that losses of the encoding are not kept.
 
     Args:
-        choose: Finds what a tensor is.
+        choose: Finds the kind of a tensor.
         tensors: The tensors; at least one.
         codec: How they travel.
         name: The name of the call.
@@ -239,8 +239,8 @@ def allreduce_coded(
     known = [vector for vector in vectors if vector is not None]
     if len(known) < len(vectors):
         return None
-    # The others make every call: an error of one vector must not keep this rank from the rest, nor
-    # leave their names taken.
+    # The other ranks make every call: after an error of one vector this rank makes the rest too,
+    # and frees their names.
     failures: list[Exception] = []
     started = []
     for vector, part in zip(known, _vector_names(name, len(tensors)), strict=True):

@@ -1,4 +1,4 @@
-"""How a collective is submitted whose outputs the engine allocates."""
+"""Submits collectives whose outputs the engine allocates."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""NumPy arrays, and what NumPy can look into, as the collectives see them."""
+"""NumPy arrays, and objects that NumPy can view as arrays, as the collectives see them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class NumpyTensors:
-    """NumPy arrays, and what NumPy can look into."""
+    """NumPy arrays, and objects that NumPy can view as arrays."""
 
     def readable(self, tensor: Any) -> tuple[Array, Restore | None]:
         """See `Tensors`."""

@@ -74,8 +74,8 @@ class Reducescatters(EngineOutputs[T]):
             name: The same on all ranks; calls without one are matched by their order.
             op: Average or Sum.
             process_set: The ranks that take part.
-            prescale_factor: What each rank's tensor is multiplied by before.
-            postscale_factor: What the result is multiplied by.
+            prescale_factor: Factor of each rank's tensor before the reduction.
+            postscale_factor: Factor of the result.
 
         Returns:
             A handle for `poll` and `synchronize`.

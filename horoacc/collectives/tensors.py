@@ -1,4 +1,4 @@
-"""What a library's tensors must be able to do for the collectives to take them."""
+"""The operations on a library's tensors that the collectives need."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ Place = tuple[int, int]
 
 
 class Tensors(Protocol):
-    """What a library's tensors must be able to do. `Any` stands for its contiguous tensor, on the
+    """The operations on a library's tensors. `Any` stands for its contiguous tensor, on the
     CPU or on a GPU.
     """
 
     def readable(self, tensor: Any) -> tuple[Any, Restore | None]:
-        """Gives a contiguous tensor with the caller's values, and what makes a result of the
-        caller's kind out of such a tensor (None: it is one). ValueError if there is no way.
+        """Gives a contiguous tensor with the caller's values, and a function from such a tensor to
+        the caller's kind (None: they are the same). ValueError if there is no way.
         """
 
     def writable(self, tensor: Any) -> Any:
@@ -72,7 +72,7 @@ def stream_of(kind: Tensors, place: Place | None) -> Callable[[], int] | None:
         place: Where they lie.
 
     Returns:
-        What finds the stream of that GPU when it is asked; None for the CPU.
+        A function that finds the stream of that GPU; None for the CPU.
     """
     return None if place is None else functools.partial(kind.stream, place[0])
 

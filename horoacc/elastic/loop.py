@@ -2,9 +2,9 @@
 
 Which errors end the job and which it can go on after:
 
-* `Mismatch`: the ranks of a correct program do not disagree; it would come again. Raised as it is.
-* a rank is lost, or does not come back: the state is restored, and the error raised with a text
-  that says what to do, for nothing replaces a rank in a job whose size is fixed.
+* `Mismatch`: raised as it is: the program is wrong, and the error would come again.
+* a rank is lost, or does not come back: the state is restored, and the error is raised with a hint,
+  because nothing replaces a rank in a job whose size is fixed.
 * any other `HorovodInternalError`: all ranks restore, leave the job, join it again and synchronise.
 * `HostsUpdatedInterrupt`: the same without going back, and as it asks without synchronising.
 """
@@ -32,7 +32,7 @@ R = TypeVar("R")
 notification_manager = Notices()
 """Brings the states of running training functions news of hosts. Horovod's name."""
 
-# An error that comes again and again while nothing is committed will not go away.
+# After so many resets without a commit the error is permanent.
 _FRUITLESS_RESETS = 3
 
 
@@ -43,7 +43,7 @@ def run(func: Callable[..., R]) -> Callable[..., R]:
         func: Takes the state and any further arguments.
 
     Returns:
-        A function of the same arguments that returns what `func` returns.
+        A function of the same arguments and result as `func`.
 
     Raises:
         HorovodInternalError: From the function that is returned: one that the job cannot go on
@@ -120,7 +120,7 @@ def _train(
 
 
 def _final(error: HorovodInternalError, why: str) -> HorovodInternalError:
-    """The error again, with a text that says what its reader can do."""
+    """Adds a hint to an error."""
     text = (
         f"{error}; {why}, so that this job cannot go on: "
         "the state is that of the last commit, and the job has to be started again"

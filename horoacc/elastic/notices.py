@@ -1,4 +1,4 @@
-"""News of hosts that came or went, from whoever brings them to the states that listen."""
+"""News of hosts that came or went, for the states that listen."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Protocol
 
 
 class HostUpdateResult(IntFlag):
-    """What happened to the job's hosts."""
+    """A change of the job's hosts."""
 
     no_update = 0
     removed = 1
@@ -34,7 +34,7 @@ class Notices:
         self._listeners: list[Listener] = []
 
     def init(self) -> None:
-        """Does nothing: there is nobody to listen to. Horovod's name."""
+        """Does nothing: there is no service to listen to. Horovod's name."""
 
     def register_listener(self, listener: Listener) -> None:
         """Has a state get the news.
@@ -59,7 +59,7 @@ class Notices:
 
         Args:
             timestamp: When it happened; later news has a larger one.
-            update_res: What happened.
+            update_res: The change.
         """
         with self._lock:
             listeners = list(self._listeners)

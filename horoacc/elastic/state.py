@@ -1,4 +1,4 @@
-"""What a training function can go back to: values with a committed copy."""
+"""States that a training function can go back to: values with a committed copy."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from horoacc.errors import HostsUpdatedInterrupt
 
 
 class State:
-    """What is common to all states: callbacks, and news of hosts.
+    """The parts that all states share: callbacks, and news of hosts.
 
     Attributes:
         commits: How often `commit` has saved.
@@ -52,8 +52,8 @@ class State:
         """Takes news, to be looked at by the next `check_host_updates`. Any thread may call it.
 
         Args:
-            timestamp: When it happened; only what is later than the last is news.
-            update_res: What happened.
+            timestamp: When it happened; older changes than the last are ignored.
+            update_res: The change.
         """
         self._news.put((timestamp, update_res))
 
@@ -92,7 +92,7 @@ class State:
         raise NotImplementedError
 
     def restore(self) -> None:
-        """Goes back to what was last saved."""
+        """Goes back to the last saved values."""
         raise NotImplementedError
 
     def sync(self) -> None:
@@ -120,13 +120,13 @@ class ObjectState(State):
         Args:
             bcast_object: Gives every rank the object of rank 0.
             get_rank: Gives this process's rank.
-            kwargs: The values; what pickle and `copy.deepcopy` can handle.
+            kwargs: The values; pickle and `copy.deepcopy` must be able to handle them.
 
         Raises:
             TypeError: A value cannot be copied.
         """
         super().__init__(bcast_object, get_rank)
-        # A copy: what the training function changes in place must not change what was saved.
+        # A copy, so that changes in place by the training function do not reach the saved values.
         self._saved_state = copy.deepcopy(kwargs)
         self._show(kwargs)
 
@@ -135,7 +135,7 @@ class ObjectState(State):
         self._saved_state = copy.deepcopy(self._shown())
 
     def restore(self) -> None:
-        """Goes back to what was last saved."""
+        """Goes back to the last saved values."""
         self._show(copy.deepcopy(self._saved_state))
 
     def sync(self) -> None:

@@ -1,4 +1,4 @@
-"""What HoroACC needs of Keras' backend, and which one this process uses.
+"""The interface to Keras' backends, and the one that this process uses.
 
 Keras computes with TensorFlow, torch or JAX; which one, KERAS_BACKEND or its configuration file
 says before it is first imported.
@@ -36,17 +36,17 @@ class Travel:
     """How the gradients of one optimizer travel."""
 
     name: str
-    """What the names of its collectives begin with."""
+    """The prefix of its collectives' names."""
     scaling: Scaling
     compression: type[Compressor]
     sparse_as_dense: bool
     process_set: ProcessSet
     feedback: ErrorFeedback = field(default_factory=ErrorFeedback)
-    """What encoding has lost, for the next step."""
+    """The losses of encoding, for the next step."""
 
 
 class Backend(Protocol):
-    """What differs between Keras' backends."""
+    """The operations that differ between Keras' backends."""
 
     Compression: Any
     """The compressors of its tensors."""
@@ -76,7 +76,7 @@ class Backend(Protocol):
         """Reduces a tensor over all ranks and gives each its share of the first dimension."""
 
     def broadcast_global_variables(self, root_rank: int) -> Any:
-        """Broadcasts what a TensorFlow 1 graph collects as its variables."""
+        """Broadcasts the variables that a TensorFlow 1 graph has collected."""
 
     def broadcast_variables(self, variables: Sequence[Any], root_rank: int, name: str) -> None:
         """Gives all ranks the root's values of Keras variables, in place."""
@@ -130,7 +130,7 @@ _MODULES = {"tensorflow": "tensorflow_backend", "torch": "torch_backend"}
 
 @functools.cache
 def current() -> Backend:
-    """Finds what belongs to the backend that Keras uses.
+    """Finds the module of the backend that Keras uses.
 
     Returns:
         The backend.

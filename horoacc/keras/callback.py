@@ -1,4 +1,4 @@
-"""What HoroACC's callbacks have in common."""
+"""The base of HoroACC's callbacks."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Horovod's callbacks for `model.fit`, of which every rank has the same list.
 
-What learning rates need is in `horoacc.keras.learning_rates`.
+Those of learning rates are in `horoacc.keras.learning_rates`.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class BroadcastGlobalVariablesCallback(Callback):
     def _broadcast(self) -> None:
         local = {id(variable) for variable in self.local_variables}
         variables = [*self.model.weights, *variables_of(self.model.optimizer, self.model)]
-        # A tf.Variable is as good a name for a Keras variable as itself.
+        # `local_variables` may hold the tf.Variable of a Keras variable.
         chosen = [
             variable for variable in variables
             if id(variable) not in local and id(variable.value) not in local
@@ -147,7 +147,7 @@ class RankZeroCheckpoint(BatchHooks, keras.callbacks.ModelCheckpoint):  # type: 
 
     def _set_monitor_op(self) -> None:
         if self.mode not in ("min", "max") and legacy.is_legacy(self.model):
-            # Metrics of tf_keras do not say which way is better; it goes by their names as well.
+            # Metrics of tf_keras have no direction: the callback goes by their names.
             rises = any(part in self.monitor for part in ("acc", "auc"))
             self.mode = "max" if rises else "min"
         super()._set_monitor_op()
@@ -155,7 +155,7 @@ class RankZeroCheckpoint(BatchHooks, keras.callbacks.ModelCheckpoint):  # type: 
     def _save_model(self, epoch: int, batch: Any, logs: Any) -> None:
         if self.filepath is None:
             raise ValueError("BestModelCheckpoint: set its `filepath` before training.")
-        # Ranks that write one file at a time would leave none that can be read.
+        # Ranks that wrote the same file at the same time would damage it.
         if basics.rank() == 0:
             super()._save_model(epoch, batch, logs)
 
@@ -174,7 +174,7 @@ class BestModelCheckpoint(RankZeroCheckpoint):
 
         Args:
             monitor: The metric that says which model is best. Put `MetricAverageCallback` before.
-            verbose: Whether to print what is saved.
+            verbose: Whether to print the names of saved files.
             mode: "min", "max" or "auto".
             save_freq: "epoch", or a number of batches.
         """

@@ -1,4 +1,4 @@
-"""What cannot be trained here, told before TensorFlow or Keras fail with less to go by."""
+"""Checks for models that cannot be trained, with clearer errors than TensorFlow's or Keras'."""
 
 from __future__ import annotations
 
@@ -59,9 +59,9 @@ def refuse_model(model: Any) -> None:
 
 
 def teach_models() -> None:
-    """Has `compile(jit_compile="auto")` spare XLA what it cannot run. Once is enough.
+    """Has `compile(jit_compile="auto")` leave XLA out. Once is enough.
 
-    By itself Keras chooses XLA wherever there is a GPU, whatever the optimizer.
+    By itself Keras chooses XLA wherever there is a GPU, for every optimizer.
     """
     model: Any = keras.Model
     choose = getattr(model, "_resolve_auto_jit_compile", None)
@@ -79,7 +79,7 @@ def _heeding(original: Any) -> Any:
 
 
 def do_without_xla(model: Any) -> None:
-    """Takes back what a file says of XLA, for a model that gets a distributed optimizer.
+    """Undoes a file's choice of XLA, for a model that gets a distributed optimizer.
 
     Args:
         model: A compiled model.
@@ -98,7 +98,7 @@ def not_of_keras(what: str, given: Any) -> str:
     """Says that an object is not of Keras.
 
     Args:
-        what: What it should be.
+        what: The kind of object that is needed.
         given: The object.
 
     Returns:

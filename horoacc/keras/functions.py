@@ -26,8 +26,8 @@ def allreduce(
             shape and type on every rank. Not changed.
         name: The same on all ranks; calls without one are matched by their order.
         average: Whether to average rather than sum. `op` supersedes it.
-        prescale_factor: What each rank's value is multiplied by before.
-        postscale_factor: What the result is multiplied by.
+        prescale_factor: Factor of each rank's value before the reduction.
+        postscale_factor: Factor of the result.
         op: The reduction.
         compression: How to make the value narrower while it travels.
 

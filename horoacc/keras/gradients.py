@@ -1,7 +1,7 @@
 """The gradients of one Keras optimizer: named, accumulated, reduced.
 
-What to do with a gradient is decided in `horoacc.reduction` and `horoacc.backward_passes`, and how
-it travels in the module of the backend; here is what an optimizer of Keras knows of its variables.
+`horoacc.reduction` and `horoacc.backward_passes` decide what to reduce and when, the module of the
+backend how it travels; this module knows the variables of an optimizer of Keras.
 """
 
 from __future__ import annotations
@@ -60,12 +60,12 @@ class GradientReduction:
             options.backward_passes_per_step, options.average_aggregated_gradients
         )
         self._groups = reduction.keyed(options.groups, key)
-        reduction.partition([], self._groups)  # refuses what makes no sense
+        reduction.partition([], self._groups)  # refuses arguments that make no sense
         self._local: set[Hashable] = set()
         self._names: dict[Hashable, str] = {}
         self._travel: Travel | None = None
         self.ahead = ReducedAhead(options.op)
-        """What was reduced before it is applied."""
+        """The gradients that were reduced before they are applied."""
         self._done = False
         self._overflow_counts = False
         self._sums: dict[Hashable, Any] = {}
@@ -87,7 +87,7 @@ class GradientReduction:
         self._local.add(self._key(variable))
 
     def build(self, variables: Iterable[Any]) -> None:
-        """Prepares for variables: where to accumulate, and what to expect.
+        """Prepares for variables: makes the sums, and registers the gradients.
 
         Args:
             variables: All that the optimizer trains.
@@ -151,7 +151,7 @@ class GradientReduction:
     def agree_on_overflow(self) -> None:
         """From now on gradients that are not finite are so on all ranks, local ones as well.
 
-        What scales losses looks at them, and skips the step or does not.
+        The loss scaler looks at them, and may skip the step.
         """
         self._overflow_counts = True
 
@@ -174,7 +174,7 @@ class GradientReduction:
                     "be accumulated."
                 )
             total = self._sums[key]
-            if gradient is None:  # in this pass: in another of its step there may be one
+            if gradient is None:  # another pass of the step may have one
                 gradient = keras.ops.zeros_like(total)
             else:
                 self._seen.add(key)
@@ -184,7 +184,7 @@ class GradientReduction:
         return self._step_of.due(before)
 
     def _totals(self, variables: Sequence[Any]) -> list[Any]:
-        """What is reduced if the step ends; None for what no pass of it had a gradient for."""
+        """The gradients to reduce if the step ends; None for a variable without a gradient."""
         keys = [self._key(variable) for variable in variables]
         return [
             self._step_of.result(self._sums[key].value) if key in self._seen else None
@@ -243,11 +243,11 @@ class GradientReduction:
         return reduced
 
     def _prepared(self, keys: Sequence[Hashable], variables: Sequence[Any]) -> Travel:
-        """Names what is reduced for the first time, alike on all ranks."""
+        """Names gradients that are reduced for the first time, alike on all ranks."""
         options = self._options
         if self._travel is None:
-            # Nothing that a rank counts up: a rank may have used optimizers before that the others
-            # have not. Optimizers of as many variables share names, and take turns with them.
+            # No counter: this rank may have used more optimizers than the others. Optimizers of as
+            # many variables share names, and use them in turn.
             name = options.name or f"gradients.of{len(keys)}"
             self._travel = Travel(
                 name,
@@ -257,7 +257,7 @@ class GradientReduction:
                 options.process_set,
             )
         for key, variable in zip(keys, variables, strict=True):
-            # Not by its path: a model that was loaded has others than one that was made.
+            # Not by its path: the paths of a loaded model differ from those of a new one.
             if key not in self._names:
                 title = variable.name.partition(":")[0].rpartition("/")[2]
                 self._names[key] = f"{self._travel.name}.{len(self._names)}.{title}"
@@ -265,7 +265,7 @@ class GradientReduction:
 
 
 class ReducesGradients:
-    """Mixed in before an optimizer's class: what distributed optimizers of all kinds have."""
+    """Mixed in before an optimizer's class: the base of all distributed optimizers."""
 
     _reduction: GradientReduction
 
@@ -283,7 +283,7 @@ def derived_class(mixed_in: type[ReducesGradients], base: type) -> Any:
     """Derives the class of distributed optimizers of a class.
 
     Args:
-        mixed_in: What makes them distributed.
+        mixed_in: The class that makes them distributed.
         base: The class of the plain optimizers.
 
     Returns:
@@ -293,7 +293,7 @@ def derived_class(mixed_in: type[ReducesGradients], base: type) -> Any:
         "__doc__": base.__doc__,
         "__module__": base.__module__,
         "__class__": property(lambda self: base),
-        # Horovod's name of what accumulates.
+        # Horovod's name of the accumulator.
         "_agg_helper": property(lambda self: self._reduction),
     }
     return type(base)(base.__name__, (mixed_in, base), names)
@@ -306,6 +306,6 @@ def is_distributed(optimizer: Any) -> bool:
         optimizer: Any object.
 
     Returns:
-        True for what `DistributedOptimizer` gave.
+        True for a result of `DistributedOptimizer`.
     """
     return issubclass(type(optimizer), ReducesGradients)

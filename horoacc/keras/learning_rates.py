@@ -63,7 +63,7 @@ class LearningRateScheduleCallback(callback.Callback):
             self.multiplier = lambda epoch: factor
 
     def on_train_begin(self, logs: Any = None) -> None:
-        """Finds out what the optimizer has and how many batches there are.
+        """Finds the optimizer's parameters and the number of batches.
 
         Raises:
             ValueError: The number of batches is not known, or the optimizer follows a schedule.
@@ -146,7 +146,7 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
         """
 
         def multiplier(epoch: float) -> float:
-            # To the end of the batches that are about to be run, so that an epoch ends at a round
+            # At the end of the batches that are about to run, so that an epoch ends at a round
             # number.
             assert self.steps_per_epoch
             run = _batches_at_once(self.model) / self.steps_per_epoch
@@ -185,7 +185,7 @@ class _Live(float):
 
     variable: Any
     dtype = float
-    """What Keras takes the type of a number for, when it asks how to promote it."""
+    """The type by which Keras promotes a number."""
 
     def __tf_tensor__(self, dtype: Any = None, name: str | None = None) -> Any:
         import tensorflow as tf  # noqa: PLC0415 - only TensorFlow calls this
@@ -209,7 +209,7 @@ class _Momentum:
                 import tensorflow as tf  # noqa: PLC0415 - Keras has imported it
 
                 known = tf.Variable(self._usual, trainable=False, dtype=tf.float64)
-                # A function that was traced before has the number in its graph.
+                # A function that was traced before keeps the old number in its graph.
                 model.train_function = None
             self._variable = known
             self._set(self._usual)

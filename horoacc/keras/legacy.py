@@ -1,6 +1,6 @@
 """The legacy package `tf_keras` (Keras 2), which may be there beside Keras 3, or be `tf.keras`.
 
-It is imported only where the environment asks for it: whoever has its objects has done so.
+It is imported only where the environment asks for it, as a caller that has its objects has done.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def is_a(thing: Any, path: str) -> bool:
 
 
 def tf_keras() -> Any:
-    """Gives the package, if it is what TensorFlow calls `tf.keras`.
+    """Gives the package, if it is TensorFlow's `tf.keras`.
 
     Returns:
         The module; None if `tf.keras` is Keras 3, or Keras computes with something else.
@@ -89,7 +89,7 @@ def require_tensorflow(thing: Any) -> None:
 
 
 def schedule_of(optimizer: Any) -> Any:
-    """Gives what determines an optimizer's learning rate, if that is no number.
+    """Gives the schedule of an optimizer's learning rate, if it has one.
 
     Args:
         optimizer: An optimizer of tf_keras.

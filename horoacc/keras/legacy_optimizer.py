@@ -2,8 +2,7 @@
 
 Both of its kinds of optimizers have one method that aggregates gradients before they clip and
 step, and its loss-scaling optimizers call that of the one inside before they look for overflow. So
-this method is what is overridden. What is reduced, how it is named and how it travels is the matter
-of `horoacc.keras.gradients`, as for Keras 3.
+this method is overridden. `horoacc.keras.gradients` reduces, as for Keras 3.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ _STEP_WITH_THESE = {"experimental_aggregate_gradients": False}
 class _Start:
     """The state that a copy begins with: the given one's, once the copy knows its variables.
 
-    An object of its own, because optimizers track what lists they have.
+    An object of its own, because optimizers track their lists.
     """
 
     def __init__(self, optimizer: Any) -> None:
@@ -88,7 +87,7 @@ class _DistributedLegacyOptimizer(ReducesGradients):
                 `experimental_aggregate_gradients=False` for gradients that are reduced already.
 
         Returns:
-            What the given optimizer's method returns; the count of iterations if several passes
+            The result of the given optimizer's method; the count of iterations if several passes
             make a step.
         """
         apply = super().apply_gradients  # type: ignore[misc]
@@ -117,7 +116,7 @@ class _DistributedNew(_DistributedLegacyOptimizer):
         """Makes the optimizer's variables.
 
         Args:
-            var_list: What it will train.
+            var_list: The variables that it will train.
         """
         super().build(var_list)  # type: ignore[misc]
         self._start.give(self)
@@ -143,7 +142,7 @@ class _DistributedOld(_DistributedLegacyOptimizer):
 
 
 def variables_of(optimizer: Any) -> list[Any]:
-    """Gives what an optimizer has, which is a list for one kind and a method for the other.
+    """Gives an attribute of an optimizer: a list for one kind and a method for the other.
 
     Args:
         optimizer: An optimizer of tf_keras.
@@ -160,7 +159,7 @@ def build(optimizer: Any, variables: Sequence[Any]) -> None:
 
     Args:
         optimizer: An optimizer of tf_keras.
-        variables: What it trains.
+        variables: The variables that it trains.
     """
     with tf.init_scope():
         if hasattr(optimizer, "_create_all_weights"):
@@ -194,7 +193,7 @@ def distribute(optimizer: Any, options: Options) -> Any:
         distributed._reduction.agree_on_overflow()
         return type(optimizer)(distributed, **scaling)
     config = dict(optimizer.get_config())
-    # What holds no state is shared: a schedule of a user's may have no name that can be looked up.
+    # Objects without state are shared: a user's schedule may have no name to look up.
     schedule = schedule_of(optimizer)
     if schedule is not None:
         config["learning_rate"] = schedule

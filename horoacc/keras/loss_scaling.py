@@ -2,8 +2,7 @@
 
 `LossScaleOptimizer.apply` looks for infinities before it calls the optimizer inside, and
 `model.compile` puts it around an optimizer that is distributed already. Gradients are reduced
-before it looks; of gradients that a rank keeps to itself the ranks tell each other whether they are
-finite.
+before it looks; the ranks tell each other whether their local gradients are finite.
 """
 
 from __future__ import annotations

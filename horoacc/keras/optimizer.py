@@ -1,6 +1,6 @@
 """`DistributedOptimizer`: a Keras optimizer that steps with gradients reduced over all ranks.
 
-All of Keras 3's trainers end in `optimizer.apply`, so that is what is overridden: a class is
+All of Keras 3's trainers end in `optimizer.apply`, which is overridden: a class is
 derived from that of the given optimizer. To Keras' serialization an instance says that it is of
 the class it was derived from, so that files hold the plain optimizer.
 """
@@ -44,7 +44,7 @@ class _DistributedOptimizer(ReducesGradients):
         """Makes the optimizer's variables.
 
         Args:
-            variables: What it will train.
+            variables: The variables that it will train.
         """
         super().build(variables)  # type: ignore[misc]
         # The constructor of the given class comes first.
@@ -75,7 +75,7 @@ class _DistributedOptimizer(ReducesGradients):
         """Reduces gradients and gives them to `step`, together with the variables."""
         given = self._trainable_variables if variables is None else list(variables)  # type: ignore[attr-defined]
         if len(grads) != len(given):
-            step(grads, variables)  # says what is wrong
+            step(grads, variables)  # raises an error that names the fault
             return
         if self._reduction.reduces():
             compilation.refuse_xla()
@@ -118,7 +118,7 @@ class _DistributedOptimizer(ReducesGradients):
         """Computes reduced gradients, for `apply_gradients`.
 
         With several backward passes a step they are this rank's: they are reduced when they are
-        applied for the last of them. What is made of the gradients (clipped ones, say) may be
+        applied for the last of them. Tensors made of the gradients (clipped ones, say) may be
         applied just as well, by the function that computes them.
 
         Args:
@@ -155,7 +155,7 @@ class _DistributedOptimizer(ReducesGradients):
 
 
 def _config(optimizer: Any) -> dict[str, Any]:
-    """What makes an optimizer of the same class with the same settings."""
+    """The config of an optimizer of the same class with the same settings."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*lambda")
         config = dict(optimizer.get_config())
@@ -176,13 +176,13 @@ def _copy(optimizer: Any) -> Any:
         return derived(choose, optimizer.loss_scale_factor, optimizer.name)
     if inner is None:
         return derived.from_config(_config(optimizer))
-    # By its class: it may be one that Keras does not know by its name.
+    # With its class: Keras may not know it by its name.
     return derived.from_config(_config(optimizer), {type(inner).__name__: type(inner)})
 
 
 def _take_state(optimizer: Any, copied: Any) -> None:
-    """Gives the copy the variables' values and what else the optimizer was told."""
-    # An .h5 file leaves an optimizer that says that it is built, for no variables.
+    """Gives the copy the variables' values and the optimizer's other attributes."""
+    # An optimizer loaded from an .h5 file is built, but without variables.
     if optimizer.built and optimizer._trainable_variables:
         copied.build(list(optimizer._trainable_variables))
         copied.built = True
@@ -194,7 +194,7 @@ def _take_state(optimizer: Any, copied: Any) -> None:
 
 
 def _take_notes(optimizer: Any, copied: Any) -> None:
-    """Copies what is no part of an optimizer's config."""
+    """Copies attributes that are no part of an optimizer's config."""
     for name, value in vars(optimizer).items():
         noted = name.startswith("_exclude_from_weight_decay") or not name.startswith("_")
         if noted and name not in vars(copied):
@@ -272,7 +272,7 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
     Args:
         optimizer: The optimizer to wrap, a `LossScaleOptimizer` among others; of Keras 3 or of
             tf_keras.
-        name: What the names of its collectives begin with, the same on all ranks. Optimizers that
+        name: The prefix of its collectives' names, the same on all ranks. Optimizers that
             step at the same time, in several threads, need names.
         device_dense: As in Horovod; not used.
         device_sparse: As in Horovod; not used.
@@ -282,9 +282,9 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
         op: Average or Sum.
         num_groups: The older name of an integer `groups`.
         groups: A number of groups, or lists of variables, of which the gradients travel together.
-        backward_passes_per_step: How many calls to accumulate before reducing and stepping. What
-            counts iterations (schedules, bias corrections) counts steps.
-        average_aggregated_gradients: Divide what is accumulated by their number.
+        backward_passes_per_step: How many calls to accumulate before reducing and stepping.
+            Schedules and bias corrections count steps.
+        average_aggregated_gradients: Divide the accumulated gradients by their number.
         process_set: The ranks that train together.
         scale_local_gradients: Divide the gradients of local variables by the number of ranks.
 

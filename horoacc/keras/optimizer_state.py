@@ -8,7 +8,7 @@ from horoacc.keras import legacy
 
 
 def variables_of(optimizer: Any, model: Any) -> list[Any]:
-    """Gives what an optimizer keeps from step to step, made now if it was not yet.
+    """Gives the variables of an optimizer, made now if they were not yet.
 
     Args:
         optimizer: An optimizer of Keras 3 or of tf_keras; None for none.

@@ -1,4 +1,4 @@
-"""Progress bars heed Keras' own setting in all threads.
+"""Progress bars that follow Keras' own setting in all threads.
 
 `keras.config.disable_interactive_logging` is a setting of the thread that calls it, but Keras may
 update its bars in others.

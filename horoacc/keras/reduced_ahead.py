@@ -1,9 +1,9 @@
-"""Gradients that `compute_gradients` has reduced already, and what is made of them.
+"""Gradients that `compute_gradients` has reduced already, and tensors made of them.
 
 Between computing and applying a caller may change gradients (clip them, say), which makes other
-tensors of them, and may as well leave them alone and train with others. What tells is the trace:
-what one function computes and then applies is the same each time the function runs. Outside of
-functions reducing once more changes nothing, unless it adds or multiplies.
+tensors of them, or may drop them and train with others. In a trace the two can be told apart: a
+function that computes and applies does so each time it runs. Outside of functions a second
+reduction changes nothing, unless it adds or multiplies.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from horoacc.keras import backend
 
 
 class ReducedAhead:
-    """What one optimizer has reduced before it was asked to step."""
+    """The gradients that one optimizer has reduced before it steps."""
 
     def __init__(self, op: int) -> None:
         """Notes nothing yet.
@@ -38,21 +38,21 @@ class ReducedAhead:
         """
         trace = backend.current().trace()
         self._trace = None if trace is None else weakref.ref(trace)
-        # In a trace nothing is compared, and its tensors would keep it.
+        # A trace needs no comparison, and its tensors would keep the graph alive.
         self._gradients = list(gradients) if trace is None else ()
 
     def forget(self) -> None:
-        """Forgets what was noted."""
+        """Forgets the noted gradients."""
         self._trace, self._gradients = None, ()
 
     def covers(self, gradients: Sequence[Any]) -> bool:
         """Says whether gradients are not to be reduced any more, and forgets that they are.
 
         Args:
-            gradients: What is to be applied.
+            gradients: The gradients to apply.
 
         Returns:
-            Whether they were noted, or made of what was noted.
+            Whether they were noted, or made of noted ones.
 
         Raises:
             ValueError: They may have been reduced in a function that is over, and reducing them

@@ -21,17 +21,17 @@ def load_model(
 ) -> Any:
     """Loads a model, and makes its optimizer a distributed one with the state that was saved.
 
-    On TensorFlow it is not compiled by XLA any more, whatever the file says.
+    On TensorFlow it is not compiled by XLA any more, even if the file says so.
 
     Args:
         filepath: A `.keras` or `.h5` file, whether it was saved with a distributed optimizer or a
             plain one. Of an `.h5` file Keras loads no more of the optimizer's state than its count
             of iterations.
         custom_optimizers: Classes of optimizers that Keras does not know.
-        custom_objects: Names and what they mean, as for `keras.models.load_model`.
+        custom_objects: Objects by name, as for `keras.models.load_model`.
         compression: See `DistributedOptimizer`.
         legacy_opts: Horovod's way to ask for optimizers of Keras 2. Where `tf.keras` is tf_keras
-            (TF_USE_LEGACY_KERAS=1), files are loaded by it, and say themselves what they hold.
+            (TF_USE_LEGACY_KERAS=1), files are loaded by it.
 
     Returns:
         The model. It has no optimizer if it was saved without one.

@@ -1,4 +1,4 @@
-"""Keras on TensorFlow: in a graph every gradient has an op of its own, eagerly all are one call."""
+"""Keras on TensorFlow: in a graph each gradient has its own op, eagerly one call reduces all."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class TensorFlowBackend:
         return hvd.reducescatter(_tensor(value), name=name, op=op)
 
     def broadcast_global_variables(self, root_rank: int) -> Any:
-        """Broadcasts what the graph collects; refuses outside a graph."""
+        """Broadcasts the variables that the graph has collected; refuses outside a graph."""
         return hvd.broadcast_global_variables(root_rank)
 
     def broadcast_variables(self, variables: Sequence[Any], root_rank: int, name: str) -> None:
@@ -160,7 +160,7 @@ def _how(travel: Travel) -> dict[str, Any]:
 def _single(member: Member, travel: Travel) -> Any:
     how = _how(travel)
     if isinstance(member.gradient, tf.IndexedSlices):
-        # Slices are gathered as they are; the two parts of a predivided average make a plain one.
+        # Slices are gathered; the two factors of a predivided average make a plain one.
         how = {name: how[name] for name in ("op", "process_set", "ignore_name_scope")}
     return hvd.allreduce(member.gradient, name=_op_name(member.name), **how)
 

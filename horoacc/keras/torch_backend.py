@@ -90,7 +90,7 @@ class TorchBackend:
         """See `Backend.reduce_gradients`.
 
         Whether any rank has a gradient travels with the gradients, so that a variable that no rank
-        has used stays as it is, and one that only some have used holds nobody up.
+        has used stays as it is, and one that only some ranks have used delays no rank.
         """
         members = [member for part in parts for member in part]
         landings: list[Landing] = []
@@ -98,7 +98,7 @@ class TorchBackend:
         for part in parts:
             try:
                 landings.extend(_send(part, travel))
-            except Exception as error:  # the other ranks wait for the rest
+            except Exception as error:  # the other ranks wait for the remaining calls
                 failure = failure or error
         have = torch.tensor([float(member.gradient is not None) for member in members])
         try:
@@ -109,7 +109,7 @@ class TorchBackend:
         for land in landings:
             try:
                 reduced.extend(land())
-            except Exception as error:  # what flies must land before its memory may be reused
+            except Exception as error:  # calls in flight must end before their memory may be reused
                 failure = failure or error
         if failure is not None:
             raise failure
@@ -148,7 +148,7 @@ class TorchBackend:
 
 
 def _tensor(value: Any) -> torch.Tensor:
-    """Whatever a caller has, as torch's: a variable's is the one that it holds."""
+    """A caller's value as a tensor of torch; of a variable, the tensor that it holds."""
     if isinstance(value, keras.Variable):
         value = value.value
     return torch.as_tensor(value).detach()
@@ -162,7 +162,7 @@ def _own(member: Member) -> torch.Tensor:
     # None of Keras' optimizers takes sparse gradients on torch.
     gradient = BACKEND.dense(gradient.detach())
     dense = gradient.contiguous()
-    # The variable's own gradient is this step's and nobody else's; another tensor is the caller's.
+    # The variable's own gradient belongs to this step; another tensor is the caller's.
     own = variable.grad is not None and dense.data_ptr() == variable.grad.data_ptr()
     return dense if own or dense is not gradient else dense.clone()
 

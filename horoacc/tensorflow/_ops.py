@@ -1,4 +1,4 @@
-"""Loads TensorFlow's ops of this door, and tells them which engine to use.
+"""Loads TensorFlow's ops of this frontend, and tells them which engine to use.
 
 The library is built once for each version of TensorFlow (`horoacc.ops_build`). It also redirects
 TensorFlow's CPU allocator to the arena, which works only before TensorFlow has allocated anything.
@@ -43,7 +43,7 @@ def _compiler(sources: list[Path], output: Path) -> list[str]:
         "-isystem", tf.sysconfig.get_include(),
         "-I", str(ops_build.source_folder("csrc")),
     ]  # fmt: skip
-    # One translation unit, because TensorFlow's headers are most of the work.
+    # One translation unit, because compiling TensorFlow's headers takes most of the time.
     files = [str(source) for source in sources if source.suffix == ".cc"]
     for file in files[:-1]:
         command += ["-include", file]
@@ -111,14 +111,14 @@ def redirect() -> bool:
 
 
 def redirect_early() -> None:
-    """As `redirect`, at import: what is wrong is said when the ops are needed."""
+    """As `redirect`, at import: errors are raised later, when the ops are needed."""
     with contextlib.suppress(ops_build.OpsBuildError, tf.errors.NotFoundError):
         redirect()
 
 
 @functools.cache
 def _raise() -> Callable[[], None]:
-    # PyDLL keeps the GIL, and raises what the function has left as Python's error.
+    # PyDLL keeps the GIL, and raises the Python error that the function has set.
     library()
     found = ctypes.PyDLL(str(build_if_needed())).ha_tensorflow_raise
     found.restype = None
@@ -126,7 +126,7 @@ def _raise() -> Callable[[], None]:
 
 
 def raise_interrupt() -> None:
-    """Raises what a signal's handler raised while an eager call waited, if one has."""
+    """Raises the exception of a signal's handler that ran while an eager call waited, if any."""
     _raise()()
 
 
@@ -139,13 +139,13 @@ class _Attached:
 def attach() -> None:
     """Has the ops use the engine of this process, if it has one. A second call does nothing.
 
-    TensorFlow's CPU allocator takes from its arena what HOROACC_ARENA says. Tensors of GPUs stay
+    TensorFlow's CPU allocator uses its arena as HOROACC_ARENA says. Tensors of GPUs stay
     there if TensorFlow and HoroACC were built for CUDA.
     """
     if not process.entered():
         return
     control = _control()
-    address = process.engine().address  # told to nobody after detach()
+    address = process.engine().address  # no caller gets it after detach()
     if address != _Attached.address:
         control.ha_tensorflow_attach(address)
         control.ha_tensorflow_arena(*_arena(address))

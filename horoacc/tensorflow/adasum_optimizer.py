@@ -1,4 +1,4 @@
-"""Adasum of what the ranks' steps have changed, for optimizers of `tf.compat.v1`."""
+"""Adasum of the changes of the ranks' steps, for optimizers of `tf.compat.v1`."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from horoacc.tensorflow.gradient_reducer import GradientReducer
 class _DistributedAdasumOptimizer(tf.compat.v1.train.Optimizer):  # type: ignore[misc]
     """Wraps an optimizer: each rank steps by itself, and the steps are combined.
 
-    Between two combinations the variables hold what this rank alone has made of them; `starts` is
-    what all ranks last agreed on.
+    Between two combinations the variables hold the values of this rank alone; `starts` has
+    the last values that all ranks had in common.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class _DistributedAdasumOptimizer(tf.compat.v1.train.Optimizer):  # type: ignore
         """Steps by itself and, after as many steps as were asked for, combines with the others.
 
         Args:
-            grads_and_vars: What `compute_gradients` returned.
+            grads_and_vars: The pairs that `compute_gradients` returned.
             global_step: A variable that counts the steps, or None.
             name: The name of the operation.
 
@@ -63,7 +63,7 @@ class _DistributedAdasumOptimizer(tf.compat.v1.train.Optimizer):  # type: ignore
                     _kept(f"adasum_start_{index}", tf.zeros(variable.shape, variable.dtype))
                     for index, variable in enumerate(variables)
                 ]
-        # Before the first step of a round the variables are what all ranks have.
+        # Before the first step of a round the variables are the same on all ranks.
         begins = tf.equal(self._counter.read_value(), 0)
         noted = [
             start.assign(

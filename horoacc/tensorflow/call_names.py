@@ -1,7 +1,7 @@
-"""Names of the calls in graphs: unlike in a graph, and alike on all ranks.
+"""Names of the calls in graphs: unique in a graph, and the same on all ranks.
 
-A name is made of where the call stands (the functions and loops that it is traced into, and the
-name scope) and of what it is called. Numbers that TensorFlow counts up in a process are left out,
+A name is made of the call's place (the functions and loops that it is traced into, and the name
+scope) and of its own name. Numbers that TensorFlow counts up in a process are left out,
 because ranks may count differently: one that sees a batch of another shape traces a function once
 more.
 """
@@ -25,7 +25,7 @@ def name_in(graph: Any, name: str, ignore_name_scope: bool) -> str:
 
     Args:
         graph: The graph that the call is made part of.
-        name: What it is called.
+        name: Its name.
         ignore_name_scope: Leave the name scope out.
 
     Returns:

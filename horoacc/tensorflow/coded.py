@@ -1,4 +1,4 @@
-"""Allreduce of tensors that travel encoded, which NumPy does."""
+"""Allreduce of tensors that travel encoded; NumPy encodes them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The exchanges of TensorFlow's tensors and variables: what is moved and not reduced, and join.
+"""Collectives of TensorFlow's tensors and variables that do not reduce, and join.
 
 Kinds of execution and errors are those of `horoacc.tensorflow.reductions`.
 """
@@ -47,7 +47,7 @@ def allgather(
         The concatenation, in the order of ranks, on every rank.
 
     Raises:
-        tf.errors.OpError: The collective failed; the module says which error means what.
+        tf.errors.OpError: The collective failed; the module lists the errors.
     """
     with validating(ALLGATHER, name, process_set):
         tensor = tensor_of(tensor)
@@ -96,7 +96,7 @@ def broadcast(
         The root's tensor.
 
     Raises:
-        tf.errors.OpError: The collective failed; the module says which error means what.
+        tf.errors.OpError: The collective failed; the module lists the errors.
     """
     with validating(BROADCAST, name, process_set):
         tensor = tensor_of(tensor)
@@ -123,7 +123,7 @@ def broadcast_(
         The values that the variables have then.
 
     Raises:
-        tf.errors.OpError: The collective failed; the module says which error means what.
+        tf.errors.OpError: The collective failed; the module lists the errors.
         ValueError: There are no variables, or something else is among them.
     """
     if not isinstance(variables, (list, tuple)) or not variables:
@@ -156,7 +156,7 @@ def alltoall(
         The received rows, in the order of ranks; with `splits`, also how many came from each.
 
     Raises:
-        tf.errors.OpError: The collective failed; the module says which error means what.
+        tf.errors.OpError: The collective failed; the module lists the errors.
     """
     with validating(ALLTOALL, name, process_set):
         tensor = tensor_of(tensor)

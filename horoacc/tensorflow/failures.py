@@ -34,7 +34,7 @@ def cause_of(error: Any) -> errors.HoroaccError | None:
             int(payload("horoacc/collective", "-1")),
             payload("horoacc/hint", ""),
         )
-    # Where TensorFlow has lost the payloads; as Horovod finds its own.
+    # TensorFlow has lost the payloads: go by the text, as Horovod does.
     if isinstance(error, tf.errors.UnknownError) and "Horovod" in error.message:
         return errors.Aborted(error.message)
     return None

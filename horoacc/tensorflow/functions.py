@@ -148,7 +148,7 @@ def broadcast_object_fn(
         process_set: The ranks that take part.
 
     Returns:
-        A function of the object, with what `broadcast_object` returns.
+        A function of the object, with the result of `broadcast_object`.
     """
 
     def send(obj: Any) -> Any:

@@ -49,7 +49,7 @@ class LocalGradientAggregation:
         """Takes the gradients of a pass.
 
         Args:
-            grads: Tensors, or None for what has no gradient: in every pass.
+            grads: Tensors, or None for a variable without a gradient: in every pass.
             variables: Whose gradients.
 
         Returns:
@@ -99,8 +99,8 @@ class LocalGradientAggregation:
         """Applies the sums of a step after its last pass.
 
         Args:
-            apply: Applies what `compute_gradients` returned last.
-            skipped: What is done after other passes.
+            apply: Applies the last result of `compute_gradients`.
+            skipped: Called after other passes.
 
         Returns:
             An operation in a graph.
@@ -130,7 +130,7 @@ class LocalGradientAggregation:
 
 
 def after(values: Sequence[Any]) -> Any:
-    """Has what follows in a graph come after tensors and operations; eager calls do anyhow.
+    """Orders the rest of a block in a graph after tensors and operations.
 
     Args:
         values: The tensors and operations, or None. No variables: that they were assigned to is

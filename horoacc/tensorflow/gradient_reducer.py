@@ -1,6 +1,6 @@
-"""Reduces a list of gradients: what the tape and the optimizers share.
+"""Reduces a list of gradients, for the tape and the optimizers.
 
-What to do with a gradient is decided in `horoacc.reduction`; here are only TensorFlow's tensors.
+`horoacc.reduction` decides how gradients are reduced; this module handles TensorFlow's tensors.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class GradientReducer:
         """Prepares.
 
         Args:
-            name: What the allreduces are called, before the place of the gradient.
+            name: The prefix of the allreduces' names, before the place of the gradient.
             compression: How to make gradients narrower while they travel.
             sparse_as_dense: Reduce `tf.IndexedSlices` as dense tensors.
             op: The reduction.
@@ -52,7 +52,7 @@ class GradientReducer:
             ValueError: An argument makes no sense.
         """
         self._groups = reduction.keyed(groups, key_of)
-        reduction.partition([], self._groups)  # refuses what makes no sense
+        reduction.partition([], self._groups)  # refuses arguments that make no sense
         self._name = name
         self._compression = compression
         self._sparse_as_dense = sparse_as_dense
@@ -69,8 +69,8 @@ class GradientReducer:
         """Reduces gradients.
 
         Args:
-            grads: Tensors, `tf.IndexedSlices`, or None for what has no gradient: on all ranks.
-            variables: Whose gradients.
+            grads: Tensors, `tf.IndexedSlices`, or None for a variable that has none on any rank.
+            variables: The variables of the gradients.
             local: The keys of variables of which the gradients stay on their rank.
             scale_local_gradients: Divide those as an average divides the others.
 
@@ -100,7 +100,7 @@ class GradientReducer:
         dense = []
         for index, grad in enumerate(reduced):
             if isinstance(grad, tf.IndexedSlices):
-                # The two parts of a predivided average make a plain one, which does as well here.
+                # The two factors of a predivided average make a plain average.
                 reduced[index] = allreduce(
                     grad, op=self._scaling.op, name=self._member(index),
                     process_set=self.process_set,
@@ -144,7 +144,7 @@ class GradientReducer:
 
 
 def key_of(variable: Any) -> int:
-    """What tells variables apart, which cannot be compared.
+    """Gives the key of a variable; variables cannot be compared.
 
     Args:
         variable: A variable of TensorFlow's or of Keras'.

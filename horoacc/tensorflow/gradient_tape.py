@@ -15,7 +15,7 @@ from horoacc.tensorflow.raw_ops import as_written
 
 
 class _DistributedGradientTape(tf.GradientTape):  # type: ignore[misc]
-    """Mixed in before a tape's class: reduces what `gradient` computes."""
+    """Mixed in before a tape's class: reduces the result of `gradient`."""
 
     def _distribute(self, reducer: GradientReducer, scale_local_gradients: bool) -> None:
         self._reducer = reducer
@@ -42,11 +42,11 @@ class _DistributedGradientTape(tf.GradientTape):  # type: ignore[misc]
         """Computes gradients and reduces them, but for those of local sources.
 
         Args:
-            target: What to differentiate, as for `tf.GradientTape.gradient`.
-            sources: By what; a variable, or a structure of them.
+            target: The tensor to differentiate, as for `tf.GradientTape.gradient`.
+            sources: A variable, or a structure of them, to differentiate by.
             output_gradients: A gradient for each element of `target`.
             use_generic_names: Accepted for Horovod's sake: gradients always go by their place.
-            unconnected_gradients: What a source has that the target does not depend on.
+            unconnected_gradients: The gradient of a source that the target does not depend on.
 
         Returns:
             The gradients, in the structure of `sources`. Gradients of local sources are over the

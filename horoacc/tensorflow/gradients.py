@@ -1,6 +1,6 @@
-"""What the collectives' ops are to automatic differentiation: each has a gradient of collectives.
+"""Gradients of the collectives' ops: each is made of collectives.
 
-Rules, as in `horoacc.torch.autograd`: allreduce reduces the gradient alike, whatever the
+Rules, as in `horoacc.torch.autograd`: allreduce reduces the gradient alike, for every
 operation; all-gather averages it and takes its own rows; broadcast averages it on the root and is
 zero elsewhere; all-to-all sends the rows back; reduce-scatter gathers.
 """

@@ -1,4 +1,4 @@
-"""What Horovod keeps beside its API for TensorFlow and scripts import."""
+"""Names beside Horovod's API for TensorFlow that scripts import."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def refs_to_vars(refs: Any) -> list[Any]:
     """Undoes `vars_to_refs`.
 
     Args:
-        refs: What it gave.
+        refs: The result of `vars_to_refs`.
 
     Returns:
         The variables.

@@ -1,4 +1,4 @@
-"""`DistributedOptimizer`: optimizers of `tf.compat.v1`, and the way to those of Keras."""
+"""`DistributedOptimizer` for optimizers of `tf.compat.v1`; it hands those of Keras on."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from horoacc.tensorflow.raw_ops import as_written
 
 
 class _DistributedOptimizer(tf.compat.v1.train.Optimizer):  # type: ignore[misc]
-    """Wraps an optimizer of `tf.compat.v1`: what it computes is reduced before it is applied."""
+    """Wraps an optimizer of `tf.compat.v1`: its gradients are reduced before they are applied."""
 
     def __init__(
         self,
@@ -77,12 +77,12 @@ class _DistributedOptimizer(tf.compat.v1.train.Optimizer):  # type: ignore[misc]
         """Applies reduced gradients; with several passes a step, after the last of them.
 
         Args:
-            grads_and_vars: What `compute_gradients` returned.
+            grads_and_vars: The pairs that `compute_gradients` returned.
             args: As for the wrapped optimizer's method.
             kwargs: The same.
 
         Returns:
-            What the wrapped optimizer's method returns.
+            The result of the wrapped optimizer's method.
         """
         pairs = list(grads_and_vars)
         if self._aggregation is None:
@@ -139,9 +139,9 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
         sparse_as_dense: Reduce `tf.IndexedSlices` as dense tensors.
         backward_passes_per_step: How many backward passes to add up before reducing.
         op: Average, Sum, Min, Max or Product; or, with `tf.compat.v1`, Adasum, with which each rank
-            steps by itself and what the steps have changed is combined.
+            steps by itself and the changes of the steps are combined.
         gradient_predivide_factor: Divides by this before the sum and by `size` over it after.
-        average_aggregated_gradients: Divide what was added up by the number of passes.
+        average_aggregated_gradients: Divide the sum of the passes by their number.
         num_groups: The older name of an integer `groups`.
         groups: A number of groups, or lists of variables, of which the gradients travel together.
         process_set: The ranks that train together.

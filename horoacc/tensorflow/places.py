@@ -1,4 +1,4 @@
-"""Where this process stands in the job, asked when a graph runs."""
+"""Ops for the position of this process in the job, computed when a graph runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The ops of the library, each as a function: what names a call gets, and how it waits.
+"""The ops of the library, each as a function: the names of calls, and how they wait.
 
 An eager call waits on the calling thread, and is matched by its order unless it is named. A call in
 a graph does not block a thread and always has a name, because the ranks run a graph's ops in any
@@ -30,7 +30,7 @@ def as_written(function: F) -> F:
     """Keeps AutoGraph from rewriting a function, and all that it calls, in a tf.function.
 
     Args:
-        function: What has no loop or branch over tensors.
+        function: A function without loops or branches over tensors.
 
     Returns:
         The function, for a tf.function as for all others.
@@ -63,7 +63,7 @@ def refuse_xla(op: str) -> None:
     """Refuses to be traced into a function that XLA is to compile.
 
     Args:
-        op: What was called.
+        op: The name of the call.
 
     Raises:
         tf.errors.UnimplementedError: It is being traced into one; the text says what to do.
@@ -84,7 +84,7 @@ def manner(
     """Says how a call is named and how it waits.
 
     Args:
-        collective: What is called.
+        collective: The name of the collective.
         name: The name that the caller gave, or None.
         like: A tensor whose name names the call otherwise.
         ignore_name_scope: Leave the name scope out of the name.
@@ -100,7 +100,7 @@ def manner(
         return {"tensor_name": "" if name is None else f"{collective}.{name}", "wait": True}
     refuse_xla(f"hvd.{collective}")
     if name is None:
-        # A constant from outside of the graph has no name; such calls count up.
+        # A constant from outside of the graph has no name; `name_in` numbers such calls.
         name = str(getattr(like, "name", "noname")).replace(":", "_")
     graph = tf.compat.v1.get_default_graph()
     unique = name_in(graph, f"{collective}.{name}", ignore_name_scope)
@@ -108,7 +108,7 @@ def manner(
 
 
 def _any_order(result: Any) -> Any:
-    """Lets a call in a tf.function start when its tensors are there, whatever stands before it."""
+    """Lets a call in a tf.function start when its tensors are there, before earlier lines end."""
     if not tf.executing_eagerly():
         dependencies = getattr(tf.compat.v1.get_default_graph(), "experimental_acd_manager", None)
         if dependencies is not None:
@@ -118,14 +118,14 @@ def _any_order(result: Any) -> Any:
 
 
 def called(op: Callable[..., Any], **arguments: Any) -> Any:
-    """Calls an op. What a signal's handler raises while an eager one waits comes out of it.
+    """Calls an op. An exception of a signal's handler ends the wait of an eager op.
 
     Args:
         op: The function of the op.
         arguments: Its inputs and attributes.
 
     Returns:
-        What the op gives.
+        The outputs of the op.
 
     Raises:
         tf.errors.OpError: The collective failed.
@@ -274,7 +274,7 @@ def join() -> Any:
     how = manner("join", None, None)
     if tf.executing_eagerly():
         return called(_ops.library().horovod_join, **how)
-    # After what this graph submits: a rank that has joined may submit nothing else.
+    # After the calls of this graph: a rank that has joined may submit nothing else.
     earlier = [
         op for op in tf.compat.v1.get_default_graph().get_operations()
         if op.type.startswith("Horovod")

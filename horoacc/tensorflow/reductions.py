@@ -4,8 +4,8 @@ All of them are differentiable (`horoacc.tensorflow.gradients`). Tensors are red
 that TensorFlow chooses or is told, as for any other op: on the CPU or on a GPU (docs/gpu.md).
 `device_dense` and `device_sparse` are accepted for Horovod's sake.
 
-What is wrong with a call raises TensorFlow's errors: `InvalidArgumentError` for an argument that
-cannot work, `FailedPreconditionError` if the ranks disagree or `init()` was not called,
+A wrong call raises TensorFlow's errors: `InvalidArgumentError` for an argument that cannot work,
+`FailedPreconditionError` if the ranks disagree or `init()` was not called,
 `AbortedError` for a reduce-scatter that is neither a sum nor an average, and `UnknownError` if the
 job is over or a rank was lost.
 """
@@ -56,8 +56,8 @@ def allreduce(
         device_sparse: Not used.
         compression: How to make the tensor narrower while it travels.
         op: The reduction; Average by default.
-        prescale_factor: What each rank's tensor is multiplied by before.
-        postscale_factor: What the result is multiplied by.
+        prescale_factor: Factor of each rank's tensor before the reduction.
+        postscale_factor: Factor of the result.
         name: The same on all ranks. Eager calls without one are matched by their order, calls in a
             graph by the tensor's name.
         process_set: The ranks that take part.
@@ -67,7 +67,7 @@ def allreduce(
         The reduced tensor, of the same shape and type, the same on every rank.
 
     Raises:
-        tf.errors.OpError: The collective failed; the module says which error means what.
+        tf.errors.OpError: The collective failed; the module lists the errors.
         ValueError: `op` and `average` were given, or there is no such reduction.
         NotImplementedError: Slices with another reduction than Average and Sum, or with factors.
     """
@@ -171,15 +171,15 @@ def reducescatter(
         name: As for `allreduce`.
         process_set: The ranks that take part.
         ignore_name_scope: As for `allreduce`.
-        prescale_factor: What each rank's tensor is multiplied by before.
-        postscale_factor: What the result is multiplied by.
+        prescale_factor: Factor of each rank's tensor before the reduction.
+        postscale_factor: Factor of the result.
 
     Returns:
         This rank's rows of the reduction.
 
     Raises:
         tf.errors.AbortedError: `op` is neither Average nor Sum.
-        tf.errors.OpError: The collective failed; the module says which error means what.
+        tf.errors.OpError: The collective failed; the module lists the errors.
         ValueError: The compression is a codec.
     """
     del device_dense

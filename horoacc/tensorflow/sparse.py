@@ -1,4 +1,4 @@
-"""Allreduce of slices: what the ranks have is gathered, not reduced."""
+"""Allreduce of slices: the ranks' slices are gathered, not reduced."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def divided(grad: Any, divisor: int) -> Any:
 
     Args:
         grad: A tensor, `tf.IndexedSlices`, or None.
-        divisor: By what.
+        divisor: The divisor.
 
     Returns:
         The same of the same type.

@@ -54,7 +54,7 @@ class SyncBatchNormalization(keras.layers.BatchNormalization):  # type: ignore[m
             shown = tf.broadcast_to(tf.expand_dims(mask, -1), tf.shape(inputs))
             weights = tf.cast(shown, inputs.dtype)
         axes = self._reduction_axes
-        # Twice, because a mean of squares loses what it has in common with the mean's square.
+        # Twice, because the difference of a mean of squares and a square of the mean loses digits.
         first = tf.stack([tf.reduce_sum(weights, axes), tf.reduce_sum(inputs * weights, axes)])
         counts, sums = tf.unstack(self._summed(first, "sums"))
         counts = tf.maximum(counts, 1)

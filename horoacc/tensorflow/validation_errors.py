@@ -24,7 +24,7 @@ def validating(
 
     Args:
         collective: A number of `ha_collective`.
-        name: What the caller calls it.
+        name: The name that the caller gave, or None.
         process_set: The ranks that take part.
         count: The number of tensors of a grouped call.
     """
@@ -39,10 +39,10 @@ def validating(
 
 
 def tensor_of(value: Any) -> Any:
-    """Makes a tensor of what a caller has.
+    """Makes a tensor of a caller's value.
 
     Args:
-        value: A tensor, a variable, or what TensorFlow makes a tensor of.
+        value: A tensor, a variable, or a value that TensorFlow can convert.
 
     Returns:
         The tensor.

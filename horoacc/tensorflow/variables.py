@@ -1,4 +1,4 @@
-"""Variables: whose they are, and the ops that receive into them."""
+"""Variables: those inside wrappers, and the ops that receive into them."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def broadcast_in_place(
     references: dict[tuple[str, str], list[Any]] = {}
     for variable in variables:
         if hasattr(variable, "handle"):
-            # One of a graph may have no place yet: those of other types may come to another one.
+            # A variable of a graph may have no device yet, and its type decides the device.
             place = variable.device or variable.dtype.name
             resources.setdefault(place, []).append(variable.handle)
         elif isinstance(variable, tf.compat.v1.Variable):
@@ -59,7 +59,7 @@ def broadcast_in_place(
             raise ValueError(f"Only variables can be received in place, not {variable!r}.")
     done = []
     how = {"root_rank": root_rank, "process_set_id": process_set}
-    # Ranks have the same places in the same order, but may call them otherwise.
+    # Ranks have the same devices in the same order, but maybe under other names.
     for number, handles in enumerate(resources.values()):
         done.append(called(
             _ops.library().horovod_broadcast_inplace_resource, variables=handles, **how,

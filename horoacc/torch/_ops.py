@@ -1,4 +1,4 @@
-"""Loads the C++ side of this door: allocations in the arena, and hooks on gradients.
+"""Loads the C++ side of this frontend: allocations in the arena, and hooks on gradients.
 
 The library is built once for each version of torch (`horoacc.ops_build`). It has a C interface, so
 that nothing of Python is compiled into it.
@@ -45,7 +45,7 @@ def _compiler(sources: list[Path], output: Path) -> list[str]:
         "-isystem", sysconfig.get_paths()["include"],
         "-I", str(ops_build.source_folder("csrc")),
     ]  # fmt: skip
-    # One translation unit, because torch's headers are most of the work.
+    # One translation unit, because compiling torch's headers takes most of the time.
     files = [str(source) for source in sources if source.suffix == ".cc"]
     for file in files[:-1]:
         command += ["-include", file]
@@ -137,7 +137,7 @@ def attach() -> bool:
     found = library()
     if found is None:
         return False
-    address = process.engine().address  # told to nobody after detach()
+    address = process.engine().address  # no caller gets it after detach()
     if address != _Attached.address:
         found.ha_torch_attach(address, _MODES[mode])
         _Attached.address = address
@@ -157,7 +157,7 @@ def register_gradients(params: Iterable[torch.Tensor], compression: type[Compres
 
     Args:
         params: Parameters whose gradients will be reduced.
-        compression: What makes the copies that travel.
+        compression: The compressor of the copies that travel.
     """
     found = library() if _Attached.address else None
     if found is None:

@@ -1,6 +1,6 @@
-"""The optimizer for Adasum: each rank steps by itself, and what the steps changed is combined.
+"""The optimizer for Adasum: each rank steps by itself, and the changes are combined.
 
-Adasum combines what an optimizer makes of the gradients, not the gradients, so that its learning
+Adasum combines the steps of an optimizer, not the gradients, so that its learning
 rate and its momenta are those of one rank (S. Maleki et al., "Scaling Distributed Training with
 Adaptive Summation", 2020, section 4).
 """
@@ -92,7 +92,7 @@ class _DistributedAdasumOptimizer(TakesLateParameters):
         """Does nothing: gradients are not reduced. For scripts that call it before clipping."""
 
     def skip_synchronize(self) -> NoReturn:
-        """Not possible: a step is what is combined.
+        """Not possible: Adasum combines steps.
 
         Raises:
             AssertionError: Always.
@@ -102,14 +102,14 @@ class _DistributedAdasumOptimizer(TakesLateParameters):
         )
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Steps on this rank, then combines what the ranks' steps have changed.
+        """Steps on this rank, then combines the changes of the ranks' steps.
 
         Args:
             closure: Computes the loss and the gradients of this rank, as often as the wrapped
                 optimizer asks for it.
 
         Returns:
-            What the wrapped optimizer's `step` returns.
+            The result of the wrapped optimizer's `step`.
 
         Raises:
             HorovodInternalError: A reduction failed; this rank's parameters are as before.
@@ -138,7 +138,7 @@ class _DistributedAdasumOptimizer(TakesLateParameters):
                 raise
         return loss
 
-    # LBFGS and friends run hooks around the wrapped class's step; a second layer would repeat them.
+    # LBFGS and others run hooks around the wrapped class's step; a second layer would repeat them.
     step.hooked = True  # type: ignore[attr-defined]
 
     def _combine(self, starts: dict[torch.Tensor, torch.Tensor]) -> None:
@@ -147,7 +147,7 @@ class _DistributedAdasumOptimizer(TakesLateParameters):
         for part, handle, contexts in flights:
             try:
                 deltas = synchronize(handle)
-            except Exception as error:  # the rest must land before their memory may be reused
+            except Exception as error:  # the other calls must end before their memory may be reused
                 failure = failure or error
                 continue
             for param, delta, context in zip(part, deltas, contexts, strict=True):
@@ -158,12 +158,12 @@ class _DistributedAdasumOptimizer(TakesLateParameters):
     def _send(
         self, part: list[torch.Tensor], starts: dict[torch.Tensor, torch.Tensor]
     ) -> tuple[int, list[Any]]:
-        """Submits what the step has changed, and gives what decompression needs."""
+        """Submits the change of the step; returns the context of its compression."""
         sent = [
             self._compression.compress((param.detach() - starts[param]).contiguous())
             for param in part
         ]
-        # A part is known by its first parameter, on every rank.
+        # On every rank the first parameter identifies a part.
         name = f"adasum.{self._names[part[0]]}"
         handle = plain.grouped_allreduce_async_(
             [delta for delta, _ in sent], name=name, op=Adasum, process_set=self.process_set
@@ -183,7 +183,7 @@ class _DistributedAdasumOptimizer(TakesLateParameters):
 
     @staticmethod
     def find_duplicates(lst: Sequence[Any]) -> set[Any]:
-        """Finds what occurs more than once.
+        """Finds values that occur more than once.
 
         Args:
             lst: Names.

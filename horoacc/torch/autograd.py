@@ -1,7 +1,7 @@
-"""What the collectives are to autograd: each has a gradient that is a collective itself.
+"""The collectives as functions of autograd: each has a gradient that is a collective itself.
 
 Every rank runs the same backward passes, because a gradient waits for all ranks as its collective
-does, and raises what that raises. It is named after the call, with `.backward` at the end.
+does, and raises the same errors. It is named after the call, with `.backward` at the end.
 
 The rules are Horovod's. With Average and Sum it is that of the sum of all ranks' losses; with Min,
 Max, Product and Adasum the same operation on the gradients is no derivative.

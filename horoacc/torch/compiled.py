@@ -29,7 +29,7 @@ def _like(tensor: Tensor, rows: Any = None) -> Tensor:
 
 
 def _dense(tensors: Sequence[Tensor]) -> list[Tensor]:
-    # The compiler chooses the strides of what it computes.
+    # The compiler chooses the strides of its results.
     return [tensor.contiguous() for tensor in tensors]
 
 

@@ -1,7 +1,7 @@
 """Lets the buckets of DistributedDataParallel lie in the arena, where they are reduced in place.
 
 A bucket is allocated by torch's `Reducer`, when it is made and when it rebuilds its buckets after
-the first step; nothing tells such an allocation from others, so the allocator is told.
+the first step; the allocator cannot tell such an allocation from others, so this module marks it.
 """
 
 from __future__ import annotations

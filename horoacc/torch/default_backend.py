@@ -1,4 +1,4 @@
-"""Puts the backend "horoacc" where Gloo would have served; see `horoacc.auto`."""
+"""Makes "horoacc" the default backend in place of Gloo; see `horoacc.auto`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _REPLACED = ("gloo", "mpi")
 
 
 class _Installed:
-    """What was there before."""
+    """The default backend before."""
 
     original: Callable[..., Any] | None = None
     cpu = ""

@@ -77,12 +77,12 @@ def broadcast_optimizer_state(
 
 
 class _Blank:
-    """Stands for a tensor in what travels ahead of the tensors."""
+    """Stands for a tensor in the object that is sent before the tensors."""
 
     def __init__(self, tensor: torch.Tensor) -> None:
         self.shape = tuple(tensor.shape)
         self.dtype = tensor.dtype
-        self.device = tensor.device.type  # which of its GPUs is each rank's own affair
+        self.device = tensor.device.type  # each rank chooses its own GPU
 
 
 def _outline(value: Any, tensors: list[torch.Tensor]) -> Any:
@@ -125,7 +125,7 @@ def _broadcast_all(pairs: list[tuple[str | None, torch.Tensor]], root_rank: int)
         try:
             synchronize(handle)
         except Exception as error:
-            # The others' names must be free again for whoever goes on after the error.
+            # The others' names must be free again for a caller that goes on after the error.
             failure = failure or error
             continue
         if dense.data_ptr() != tensor.data_ptr():

@@ -2,7 +2,7 @@
 
 `GradScaler.unscale_` and `step` look for infinities before they call the optimizer. For a
 distributed optimizer they first wait for its reductions, so no `synchronize()` is needed, and
-afterwards tell it what they found.
+afterwards give it their findings.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def _heeding_step(original: Any) -> Any:
     def step(self: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
         if self._enabled and hasattr(optimizer, "_before_unscale"):
             optimizer._before_unscale()
-            # An optimizer that unscales in its step would do so without telling anybody.
+            # An optimizer that unscales in its step would not report overflow.
             if self._per_optimizer_states[id(optimizer)]["stage"] is OptState.READY:
                 self.unscale_(optimizer)
         return original(self, optimizer, *args, **kwargs)

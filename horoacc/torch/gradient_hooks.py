@@ -1,7 +1,7 @@
-"""Hooks in C++, which hand over a gradient in less time than Python takes to notice it.
+"""Hooks in C++, which submit a gradient in less time than a Python hook takes to start.
 
-They serve the usual optimizer: one backward pass a step, no compression, no groups. What they leave
-out (sparse gradients, other memory orders, refused submissions) Python submits at `synchronize()`.
+They serve the usual optimizer: one backward pass a step, no compression, no groups. Python submits
+the gradients that they skip (sparse ones, other memory orders, refused ones) at `synchronize()`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class _Error(ctypes.Structure):
 
 
 class _CompiledHooks:
-    """What the C++ side asks for hooks that a compiled backward pass can call."""
+    """The Python objects that the C++ side needs for compiled backward passes."""
 
     def __init__(self, library: ctypes.CDLL) -> None:
         self.hooks: int | None = None
@@ -50,11 +50,11 @@ class _CompiledHooks:
 
             def hook(*_: Any) -> None:
                 if self.hooks is None:
-                    return  # taken off since the graph was made
+                    return  # removed since the graph was made
                 if not self._library.ha_torch_hooks_accumulated(self.hooks, index):
                     raise AssertionError(BACKWARD_TOO_OFTEN)
 
-            # The graph is cut here, so that the gradient is in its place and on its way at once.
+            # A graph break here, so that the gradient is stored and submitted at once.
             self._made[index] = torch.compiler.disable(hook)  # type: ignore[no-untyped-call]
         return self._made[index]
 
@@ -99,7 +99,7 @@ class GradientHooks:
             BACKWARD_TOO_OFTEN.encode(), compiled,
         )  # fmt: skip
         self.remove = weakref.finalize(self, compiled.destroy)
-        # At exit the process, not this, ends what autograd still refers to.
+        # At exit the process, not this, frees the hooks that autograd still refers to.
         self.remove.atexit = False
 
     @property

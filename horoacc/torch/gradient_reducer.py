@@ -1,6 +1,6 @@
-"""Gradients on their way: hooks that hand each over as autograd produces it, and its landing.
+"""Gradients in flight: hooks that submit each one as autograd produces it, and the wait for them.
 
-What to do with a gradient is decided in `horoacc.reduction`; here are only torch's tensors.
+`horoacc.reduction` decides how gradients are reduced; this module handles torch's tensors.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Member(NamedTuple):
 
     param: torch.Tensor
     sent: torch.Tensor
-    """What is reduced in place: the gradient itself, or a compressed or dense copy."""
+    """The tensor that is reduced in place: the gradient, or a compressed or dense copy."""
     context: Any
 
 
@@ -60,7 +60,7 @@ class GradientReducer:
         """Prepares; `hook` starts.
 
         Args:
-            names: What each parameter is called; more may come later.
+            names: The name of each parameter; more may come later.
             schedule: When which gradients travel.
             scaling: How to reduce.
             compression: How to make gradients narrower while they travel.
@@ -98,7 +98,7 @@ class GradientReducer:
             for param in params:
                 remember(param, self.native.remove)
             return
-        # Weak: the parameters outlive an optimizer that is replaced, and this with it.
+        # Weak: the parameters' hooks must not keep a replaced optimizer alive.
         reference = weakref.ref(self)
 
         def hook(param: torch.Tensor) -> None:
@@ -193,7 +193,7 @@ class GradientReducer:
             sent, context = grad, None
         else:
             sent, context = self._compression.compress(grad)
-        # Ranks could disagree about another memory order, so what travels is contiguous.
+        # Ranks could disagree about another memory order, so a contiguous copy travels.
         return Member(param, sent.contiguous(), context)
 
     def _submit_sparse(self, engine: Any, param: torch.Tensor, grad: torch.Tensor) -> None:
@@ -217,7 +217,7 @@ class GradientReducer:
         self._flights.append(Flight(engine, finish, [Member(param, grad, None)]))
 
     def finish(self, late: Sequence[torch.Tensor] = ()) -> None:
-        """Hands over what was not, waits for everything, and begins a new step.
+        """Hands over the remaining gradients, waits for all, and begins a new step.
 
         Args:
             late: Parameters that are trained from this step on, and have no hook yet.
@@ -230,12 +230,12 @@ class GradientReducer:
         left += [[param] for param in late]
         refused: Exception | None = None
         for params in left:
-            # One that was frozen meanwhile has no gradient on any rank.
+            # A parameter that was frozen meanwhile has no gradient on any rank.
             wanted = [p for p in params if p.requires_grad or p.grad is not None]
             try:
                 if wanted:
                     self._submit(wanted)
-            except Exception as error:  # the other ranks wait for the rest
+            except Exception as error:  # the other ranks wait for the remaining calls
                 refused = refused or error
         landed = self._land()
         failed = refused or landed
@@ -250,7 +250,7 @@ class GradientReducer:
         """Reduces a closure's loss as the gradients are reduced.
 
         Args:
-            loss: What the closure returned.
+            loss: The result of the closure.
 
         Returns:
             The loss of all ranks, of the same kind; anything that is no loss as it was.
@@ -269,7 +269,7 @@ class GradientReducer:
         return reduced.item() if isinstance(loss, float) else reduced
 
     def land(self) -> None:
-        """Waits for what is in flight, hands nothing over, and begins a new step.
+        """Waits for the calls in flight, hands nothing over, and begins a new step.
 
         Raises:
             HorovodInternalError: A reduction failed.
@@ -282,7 +282,7 @@ class GradientReducer:
         native = self._native_hooks()
         failed = native.wait() if native is not None else None
         for coded in self._coded:
-            coded.add()  # all sums are on their way before the first is waited for
+            coded.add()  # all sums are submitted before the first wait
         for index, (engine, handle, members) in enumerate(self._flights):
             try:
                 if callable(handle):
@@ -291,9 +291,9 @@ class GradientReducer:
                 engine.wait(handle)
                 if (place := torch_tensors.place(members[0].sent)) is not None:
                     engine.join_stream(handle, place[1])
-            except Exception as error:  # the rest must land before their memory may be reused
+            except Exception as error:  # the other calls must end before their memory may be reused
                 if not callable(handle) and not has_ended(engine, handle):
-                    del self._flights[:index]  # a signal's handler raised: this one still flies
+                    del self._flights[:index]  # a signal's handler raised: still in flight
                     raise
                 failed = failed or error
             else:
@@ -323,5 +323,5 @@ class GradientReducer:
         if grad is None:
             param.grad = value.to(param.dtype)
         else:
-            # Into the tensor that is there now: others may hold it, or a view of it.
+            # Into the present tensor: the user may hold it, or a view of it.
             grad.copy_(value)

@@ -19,7 +19,7 @@ class LateParameters:
 
         Args:
             param_groups: Of the optimizer.
-            names: What the parameters are called; those that are added later are named here.
+            names: The parameters' names; those that are added later are named here.
         """
         self._groups = param_groups
         self._names = names
@@ -47,7 +47,7 @@ class LateParameters:
 
 
 class TakesLateParameters(torch.optim.Optimizer):
-    """Mixed in before a torch optimizer's class: remembers what is added to it."""
+    """Mixed in before a torch optimizer's class: remembers the parameters that are added to it."""
 
     _late: LateParameters
 
@@ -61,7 +61,7 @@ class TakesLateParameters(torch.optim.Optimizer):
             param_group: As the wrapped optimizer takes it.
 
         Raises:
-            TypeError: It has no parameters, or what is in it is none.
+            TypeError: It has no parameters, or a member is none.
             ValueError: It has one that another group has.
         """
         super().add_param_group(param_group)

@@ -179,7 +179,7 @@ def _coded(
     process_set: ProcessSet,
     grouped: bool,
 ) -> list[torch.Tensor]:
-    """Reduces what a codec encodes with NumPy, which is not compiled."""
+    """Reduces tensors that a codec encodes with NumPy, which is not compiled."""
     with validating_vectors(name, len(tensors), process_set):
         op = resolve_op(op, average)
     return list(apply(Allreduce, codec, name, op, scales, process_set, grouped, *tensors))

@@ -1,7 +1,7 @@
 """`DistributedOptimizer`: a torch optimizer that steps with gradients reduced over all ranks.
 
-The gradients themselves travel in `horoacc.torch.gradient_reducer`; here are the optimizer's
-methods, and what may be called in which order.
+The gradients themselves travel in `horoacc.torch.gradient_reducer`; this module has the optimizer's
+methods, and checks the order of their calls.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ class _DistributedOptimizer(TakesLateParameters):
             A context manager.
 
         Raises:
-            AssertionError: The optimizer was made with `op=Adasum`: a step is what is combined.
+            AssertionError: The optimizer was made with `op=Adasum`, which combines steps.
         """
         self._should_synchronize = False
         try:
@@ -138,7 +138,7 @@ class _DistributedOptimizer(TakesLateParameters):
                 tensor of one element; something else, and None, is left as it is.
 
         Returns:
-            What the wrapped optimizer's `step` returns; of a closure, the loss of all ranks.
+            The result of the wrapped optimizer's `step`; of a closure, the loss of all ranks.
 
         Raises:
             HorovodInternalError: A reduction failed.
@@ -165,7 +165,7 @@ class _DistributedOptimizer(TakesLateParameters):
         self._should_warn = False
         return super().step(closure)
 
-    # LBFGS and friends run hooks around the wrapped class's step; a second layer would repeat them.
+    # LBFGS and others run hooks around the wrapped class's step; a second layer would repeat them.
     step.hooked = True  # type: ignore[attr-defined]
 
     def zero_grad(self, set_to_none: bool = True) -> None:
@@ -199,7 +199,7 @@ class _DistributedOptimizer(TakesLateParameters):
         """Loads a checkpoint of the wrapped optimizer; gradients in flight land first.
 
         Args:
-            state_dict: What `state_dict()` gave, here or on a plain optimizer.
+            state_dict: A result of `state_dict()`, here or of a plain optimizer.
 
         Raises:
             ValueError: It belongs to an optimizer with other parameter groups.
@@ -212,7 +212,7 @@ class _DistributedOptimizer(TakesLateParameters):
 
     @staticmethod
     def find_duplicates(lst: Sequence[Any]) -> set[Any]:
-        """Finds what occurs more than once.
+        """Finds values that occur more than once.
 
         Args:
             lst: Names.
@@ -250,7 +250,7 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
         compression: How to make gradients narrower while they travel.
         backward_passes_per_step: How many backward passes to accumulate before reducing.
         op: Average, Sum, Min, Max or Product; or Adasum, with which each rank steps by itself and
-            what the steps have changed is combined.
+            the changes of the steps are combined.
         gradient_predivide_factor: Divides by this before the sum and by `size` over it after.
         num_groups: The older name of an integer `groups`.
         groups: A number of groups, or lists of parameters, of which the gradients travel together.
@@ -265,7 +265,7 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
     """
     if isinstance(optimizer, (_DistributedOptimizer, _DistributedAdasumOptimizer)):
         raise ValueError("This optimizer is distributed already.")
-    reduction.scaling(op, gradient_predivide_factor)  # refuses what makes no sense
+    reduction.scaling(op, gradient_predivide_factor)  # refuses arguments that make no sense
     combines = op == Adasum and reduction.has_peers(process_set)
     base = type(optimizer)
     derived: Any = type(
@@ -274,7 +274,7 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
         {"__doc__": base.__doc__, "__module__": __name__},
     )
     wrapped = derived.__new__(derived)
-    # Not the constructor: it would ask for arguments that only the caller knew. `step` is there if
+    # Not the constructor: it needs arguments that only the caller knew. `step` is there if
     # a learning-rate scheduler wrapped it, bound to the old optimizer.
     wrapped.__dict__.update({k: v for k, v in optimizer.__dict__.items() if k != "step"})
     parts = reduction.chosen_groups(num_groups, groups)

@@ -1,4 +1,4 @@
-"""The one hook that a parameter's gradient has: a later optimizer's replaces an earlier's."""
+"""One hook for each parameter's gradient: a later optimizer's replaces an earlier's."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.utils.weak import WeakIdKeyDictionary
 
-# How to take each parameter's hook off.
+# Removes each parameter's hook.
 _take_off: Any = WeakIdKeyDictionary()
 
 
@@ -37,7 +37,7 @@ def take_over(param: torch.Tensor, hook: Callable[[torch.Tensor], None]) -> None
 
     Args:
         param: The parameter.
-        hook: What is called with it when its gradient has been accumulated.
+        hook: Called with it when its gradient has been accumulated.
     """
     take_off(param)
     register: Any = param.register_post_accumulate_grad_hook

@@ -1,4 +1,4 @@
-"""How the parameters of an optimizer are called in its collectives."""
+"""Names of an optimizer's parameters in its collectives."""
 
 from __future__ import annotations
 

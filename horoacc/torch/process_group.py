@@ -25,7 +25,7 @@ from horoacc.torch import _ops, ddp_buckets, monitored_barrier, rendezvous
 
 BACKEND = "horoacc"
 
-# Its members count alike how often a group of these ranks had a name: a store may outlive a group,
+# All members count how often a group of these ranks had a name: a store may outlive a group,
 # and torch gives names again after the last one was destroyed.
 _made: collections.Counter[tuple[str, str]] = collections.Counter()
 

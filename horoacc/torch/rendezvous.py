@@ -1,4 +1,4 @@
-"""How the ranks of torch.distributed meet where nobody set MASTER_ADDR.
+"""The rendezvous of torch.distributed where MASTER_ADDR is not set.
 
 torchrun sets the variables that `init_process_group` reads by default (env://). Under horoaccrun or
 mpirun they may be missing; then the ranks meet as those of `horoacc.init()` do, and rank 0 opens
@@ -21,7 +21,7 @@ from horoacc import basics, process
 from horoacc.launcher import environment
 from horoacc.objects import broadcast_object
 
-# The package hides this module behind a function of its name.
+# torch.distributed has a function that hides this module's name.
 _torchs: Any = importlib.import_module("torch.distributed.rendezvous")
 _TCPStore: Any = torch.distributed.TCPStore  # type: ignore[attr-defined]
 _NEEDED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")

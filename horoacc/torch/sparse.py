@@ -1,4 +1,4 @@
-"""Allreduce of sparse tensors: what the ranks' non-zeros are is gathered, not reduced."""
+"""Allreduce of sparse tensors: the ranks' non-zeros are gathered, not reduced."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def sparse_allreduce_async(
     """
     parts = [part_name(name, "indices"), part_name(name, "values")]
     first, second = (member_names("allgather", part)[0] for part in parts)
-    # The inner complaint comes first, as the call does.
+    # The inner validation error comes first, as the call does.
     with validating(ALLGATHER, second, process_set), validating(ALLGATHER, first, process_set):
         if op not in (Average, Sum):
             raise ValueError("A sparse tensor can be averaged or summed, nothing else.")
@@ -55,7 +55,7 @@ def sparse_allreduce_async(
             where = synchronize(indices)
         if op == Average:
             gathered = gathered / size
-        # What torch would check every rank has checked of its own part. Not to say so is a warning.
+        # Every rank has checked its own part, so torch need not; without the argument torch warns.
         return torch.sparse_coo_tensor(where.t(), gathered, tensor.shape, check_invariants=False)
 
     return finish

@@ -38,7 +38,7 @@ class SyncBatchNorm(_BatchNorm):
 
         Args:
             num_features: The number of channels.
-            eps: What is added to the variance before its root is taken.
+            eps: Added to the variance before its root is taken.
             momentum: The weight of a batch in the running statistics; None for the mean over all
                 batches.
             affine: Scale and shift each channel by learned numbers.
@@ -169,7 +169,7 @@ class _Normalise(torch.autograd.Function):
         grads: list[torch.Tensor | None] = [None, None, None]
         g = grad.to(normal.dtype)
         own = torch.stack([g.sum(dims), (g * normal).sum(dims)])
-        # Collectives must not depend on what this rank's graph happens to need.
+        # Collectives must not depend on the gradients that this rank's graph needs.
         sums = sum_over_ranks(_array(own), process_set) / count
         if ctx.needs_input_grad[0]:
             factor = root if weight is None else root * _array(weight)

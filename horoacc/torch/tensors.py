@@ -34,7 +34,7 @@ class TorchTensors:
             _refuse(tensor)
         if tensor.is_conj() or tensor.is_neg():
             tensor = tensor.resolve_conj().resolve_neg()
-        # What the engine allocates for a result lies on the CPU.
+        # The engine allocates results on the CPU.
         return tensor, functools.partial(_on_gpu, tensor.device) if tensor.is_cuda else None
 
     def writable(self, tensor: Any) -> torch.Tensor:

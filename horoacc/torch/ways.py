@@ -1,4 +1,4 @@
-"""Which way a collective of torch goes: as it is, recorded by autograd, or traced and compiled."""
+"""Tells how a collective of torch runs: plainly, recorded by autograd, or compiled."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from horoacc.process_sets import ProcessSet
 
 
 def tracked(tensor: torch.Tensor) -> bool:
-    """Says whether autograd has to know what becomes of a tensor."""
-    # What is no tensor is refused later, with a better message than a missing attribute's.
+    """Says whether autograd has to record the calls with a tensor."""
+    # Another object is refused later, with a better message than a missing attribute's.
     return getattr(tensor, "requires_grad", False) and torch.is_grad_enabled()
 
 
 def any_tracked(tensors: Sequence[torch.Tensor]) -> bool:
-    """Says whether autograd has to know what becomes of one of the tensors."""
+    """Says whether autograd has to record the calls with one of the tensors."""
     return any(map(tracked, tensors))
 
 
@@ -30,7 +30,7 @@ def apply(function: Any, *arguments: Any) -> Any:
 # torch.compiler.disable does the same, but loads the compiler, which takes as long as torch itself.
 @_disable_dynamo
 def uncompiled(function: Callable[..., Any], *arguments: Any) -> Any:
-    """Calls what is not to be compiled, nor anything that it calls."""
+    """Calls a function that is not to be compiled, nor any function that it calls."""
     return function(*arguments)
 
 

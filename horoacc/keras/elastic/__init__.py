@@ -1,7 +1,7 @@
 """Elastic training with Keras: Horovod's `hvd.elastic`.
 
 `KerasState` holds a model and its optimizer beside plain objects, the callbacks commit it and note
-how far training has come, and `run` goes back to the last commit after an error;
+the progress of training, and `run` goes back to the last commit after an error;
 `horoacc.elastic.loop` says after which.
 """
 
@@ -40,7 +40,7 @@ def run(func: Callable[..., R]) -> Callable[..., R]:
         func: Takes a state, such as a `KerasState`, and any further arguments.
 
     Returns:
-        A function of the same arguments that returns what `func` returns.
+        A function of the same arguments and result as `func`.
 
     Raises:
         HorovodInternalError: From the function that is returned: one that the job cannot go on

@@ -1,4 +1,4 @@
-"""Callbacks that commit a state and note in it how far training has come."""
+"""Callbacks that commit a state and note the progress of training in it."""
 
 from __future__ import annotations
 

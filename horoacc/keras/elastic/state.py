@@ -37,13 +37,13 @@ class KerasState(ObjectState):
         super().__init__(bcast_object=broadcast_object, get_rank=basics.rank, **kwargs)
 
     def _variables(self) -> list[Any]:
-        """What training changes, in the order of the saved values."""
+        """The variables that training changes, in the order of the saved values."""
         if not self.model.built:
             return []
         return [*self.model.weights, *variables_of(self.optimizer, self.model)]
 
     def _save_values(self) -> None:
-        # A copy also where an array would show a tensor's own memory.
+        # A copy, because an array may share a tensor's memory.
         self._saved_values = [
             keras.ops.convert_to_numpy(variable).copy() for variable in self._variables()
         ]
@@ -54,7 +54,7 @@ class KerasState(ObjectState):
         super().save()
 
     def restore(self) -> None:
-        """Goes back to what was last saved, in place for model and optimizer.
+        """Goes back to the last saved values, in place for model and optimizer.
 
         Of a step of several backward passes the ranks begin with the first.
         """

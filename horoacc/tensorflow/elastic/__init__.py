@@ -31,7 +31,7 @@ def run(func: Callable[..., R]) -> Callable[..., R]:
         func: Takes a state, such as a `TensorFlowState`, and any further arguments.
 
     Returns:
-        A function of the same arguments that returns what `func` returns.
+        A function of the same arguments and result as `func`.
 
     Raises:
         HorovodInternalError: From the function that is returned: one that the job cannot go on

@@ -79,7 +79,7 @@ class TensorFlowState(ObjectState):
         super().save()
 
     def restore(self) -> None:
-        """Goes back to what was last saved, in place for variables."""
+        """Goes back to the last saved values, in place for variables."""
         if tf.executing_eagerly():
             for variable, value in zip(self.variables, self._saved_values, strict=True):
                 variable.assign(value)
@@ -142,7 +142,7 @@ class TensorFlowKerasState(ObjectState):
         super().save()
 
     def restore(self) -> None:
-        """Goes back to what was last saved, in place.
+        """Goes back to the last saved values, in place.
 
         Of a step of several backward passes the ranks begin with the first.
         """
@@ -160,8 +160,8 @@ class TensorFlowKerasState(ObjectState):
 
 
 def _build(optimizer: Any, variables: Sequence[Any]) -> None:
-    """Makes what an optimizer of Keras 3 or of tf_keras keeps, unless it has it."""
+    """Makes the variables of an optimizer of Keras 3 or of tf_keras, unless it has them."""
     if hasattr(optimizer, "_create_all_weights"):  # of tf_keras.optimizers.legacy
         optimizer._create_all_weights(variables)
     elif hasattr(optimizer, "build") and not getattr(optimizer, "built", False):
-        optimizer.build(variables)  # if there is anything left to make, where it does not say
+        optimizer.build(variables)  # also where the optimizer does not say whether it is built

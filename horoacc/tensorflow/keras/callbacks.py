@@ -36,7 +36,7 @@ class BestModelCheckpoint(RankZeroCheckpoint):
 
         Args:
             monitor: The metric that says which model is best. Put `MetricAverageCallback` before.
-            verbose: Whether to print what is saved.
+            verbose: Whether to print the names of saved files.
             save_weights_only: Save weights, without the model's structure.
             mode: "min", "max" or "auto".
             save_freq: "epoch", or a number of batches.

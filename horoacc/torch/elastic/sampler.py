@@ -12,7 +12,7 @@ from horoacc import basics
 
 
 class ElasticSampler(torch.utils.data.Sampler[int]):
-    """Parts a dataset among the ranks, and what is left of it again after a reset.
+    """Parts a dataset among the ranks, and the rest of it again after a reset.
 
     Put it into a `TorchState`, call `record_batch` after each batch, and `set_epoch` at the end of
     each epoch.
@@ -80,7 +80,7 @@ class ElasticSampler(torch.utils.data.Sampler[int]):
         self.processed_num += len(indices) * self.num_replicas
 
     def state_dict(self) -> dict[str, int]:
-        """Gives what `load_state_dict` takes.
+        """Gives the argument of `load_state_dict`.
 
         Returns:
             The epoch and how much of it is processed.
@@ -88,10 +88,10 @@ class ElasticSampler(torch.utils.data.Sampler[int]):
         return {"epoch": self.epoch, "processed_num": self.processed_num}
 
     def load_state_dict(self, state_dict: dict[str, int]) -> None:
-        """Goes to another point of the training, and parts what is left.
+        """Goes to another point of the training, and parts the rest.
 
         Args:
-            state_dict: What `state_dict` gave, here or in a job of another size.
+            state_dict: A result of `state_dict`, here or in a job of another size.
 
         Raises:
             KeyError: It has no "epoch" or no "processed_num".
@@ -101,7 +101,7 @@ class ElasticSampler(torch.utils.data.Sampler[int]):
         self.reset()
 
     def reset(self) -> None:
-        """Parts what is left of the epoch among the ranks that there are now."""
+        """Parts the rest of the epoch among the present ranks."""
         self.num_replicas = basics.size()
         self.rank = basics.rank()
         indices = list(range(len(self.dataset)))
@@ -114,7 +114,7 @@ class ElasticSampler(torch.utils.data.Sampler[int]):
     def __iter__(self) -> Iterator[int]:
         """This rank's indices: every `num_replicas`-th of those that remained at the reset."""
         left = len(self.remaining_indices)
-        # Filled up from the front, round and round where fewer remain than there are ranks.
+        # Filled up from the front, several times if fewer samples than ranks remain.
         for position in range(self.rank, self.total_size, self.num_replicas):
             yield self.remaining_indices[position % left]
 

@@ -62,7 +62,7 @@ class StateHandler:
 
 
 class _StateDictHandler(StateHandler):
-    """Handles whatever has `state_dict` and `load_state_dict`."""
+    """Handles objects with `state_dict` and `load_state_dict`."""
 
     def __init__(self, value: Any) -> None:
         super().__init__(value)
@@ -74,7 +74,7 @@ class _StateDictHandler(StateHandler):
 
     def restore(self) -> None:
         """Puts the state that was last saved back into the object."""
-        # A copy again: an optimizer keeps the tensors that it loads.
+        # A copy, because an optimizer keeps the tensors that it loads.
         self.value.load_state_dict(copy.deepcopy(self._saved))
 
     def sync(self) -> None:
@@ -101,7 +101,7 @@ class OptimizerStateHandler(_StateDictHandler):
         try:
             super().restore()
         except HorovodInternalError:
-            # Of gradients that were on their way: part of what is undone, and landed now.
+            # Results of gradients that were in flight: they are undone, and have arrived by now.
             super().restore()
 
     def _share(self) -> None:
@@ -135,7 +135,7 @@ def get_handler_registry() -> list[tuple[type, type[StateHandler]]]:
     """Gives the list of types and their handlers. The first match counts.
 
     Returns:
-        The list itself: what is added to it holds for states that are made afterwards.
+        The list itself: handlers added to it serve states that are made afterwards.
     """
     return _registry.rows
 
@@ -175,8 +175,8 @@ class TorchState(ObjectState):
         Args:
             model: A model.
             optimizer: Its optimizer.
-            kwargs: More values. What a handler of the registry serves is saved and shared by it,
-                the rest as `ObjectState` does it.
+            kwargs: More values. Handlers of the registry save and share the values that they serve,
+                `ObjectState` the rest.
         """
         values = {"model": model, "optimizer": optimizer, **kwargs}
         handlers = {name: _handler_of(value) for name, value in values.items()}
@@ -193,7 +193,7 @@ class TorchState(ObjectState):
         super().save()
 
     def restore(self) -> None:
-        """Goes back to what was last saved, in place for models and optimizers."""
+        """Goes back to the last saved values, in place for models and optimizers."""
         for handler in self._handlers.values():
             handler.restore()
         super().restore()
