@@ -41,11 +41,18 @@ class Result:
         return [line[len(mark) :] for line in text.split("\n") if line.startswith(mark)]
 
 
+def patched(code: str) -> tuple[str, ...]:
+    """A `starter` of jobs that runs some code before horoaccrun."""
+    run = "import sys; from horoacc.launcher.main import main; sys.exit(main(sys.argv[1:]))"
+    return (sys.executable, "-c", f"{code}; {run}")
+
+
 @dataclass
 class Job:
     """Jobs of one test; every process of theirs carries a mark in its environment."""
 
     mark: str = field(default_factory=lambda: uuid.uuid4().hex)
+    starter: tuple[str, ...] = (sys.executable, "-m", "horoacc.launcher.main")
 
     def __enter__(self) -> Self:
         return self
@@ -70,7 +77,7 @@ class Job:
         return kept | {"HOROACC_TEST_MARK": self.mark, "HOROACC_GRACE_SECONDS": "2"} | more
 
     def command(self, *arguments: str) -> list[str]:
-        return [sys.executable, "-m", "horoacc.launcher.main", *arguments]
+        return [*self.starter, *arguments]
 
     def run(
         self,

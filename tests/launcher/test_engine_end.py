@@ -167,7 +167,9 @@ def test_the_rank_that_raised_is_the_one_that_failed(job: Job, way: str) -> None
     flags, control = WAYS[way]
     if len(flags) == 2 and not Path(flags[1]).exists():
         pytest.skip(f"{way}'s mpirun is not installed")
-    result = job.run(*flags, "-np", "3", sys.executable, "-c", BLAME, HOROACC_CONTROL=control, code=1)
+    result = job.run(
+        *flags, "-np", "3", sys.executable, "-c", BLAME, HOROACC_CONTROL=control, code=1
+    )
     said = result.err.split("horoaccrun: rank 1 exited with code 1; its last lines on stderr:\n")
     assert len(said) == 2, result.err
     assert said[1].rstrip().endswith("[1] ValueError: only on rank 1"), result.err

@@ -205,9 +205,7 @@ def test_under_horoaccrun(job: Job, any_mode: list[str]) -> None:
 def test_under_torchrun(job: Job, tmp_path: Path) -> None:
     script = tmp_path / "show.py"
     script.write_text(SHOW)
-    job.command = lambda *arguments: [  # type: ignore[method-assign]
-        sys.executable, "-m", "torch.distributed.run", *arguments
-    ]  # fmt: skip
+    job.starter = (sys.executable, "-m", "torch.distributed.run")
     result = job.run("--standalone", "--nproc-per-node=2", str(script))
     places = placed(result.out)
     check_places(places, 2, "torchrun", "tcp")
@@ -215,8 +213,7 @@ def test_under_torchrun(job: Job, tmp_path: Path) -> None:
 
 
 def test_under_mpirun_alone(job: Job) -> None:
-    job.command = lambda *arguments: [  # type: ignore[method-assign]
-        MODES["openmpi"][1], "--allow-run-as-root", "--map-by", "slot:OVERSUBSCRIBE", *arguments
-    ]  # fmt: skip
+    mpirun = MODES["openmpi"][1]
+    job.starter = (mpirun, "--allow-run-as-root", "--map-by", "slot:OVERSUBSCRIBE")
     result = job.run("-np", "2", sys.executable, "-c", SHOW)
     check_places(placed(result.out), 2, "openmpi", "mpi")

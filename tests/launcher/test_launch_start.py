@@ -9,13 +9,14 @@ import sys
 from pathlib import Path
 
 import pytest
-from launcher_jobs import RANK, Job
+from launcher_jobs import RANK, Job, patched
 
 from horoacc.launcher.arguments import parse_arguments
 from horoacc.launcher.main import main
 from horoacc.launcher.mpirun import Mpirun, command_line
 
 CORES = len(os.sched_getaffinity(0))
+NO_MPIRUN = "import horoacc.launcher.main as m; m.find_mpirun = lambda *_: None"
 
 
 def test_every_rank_runs_once(job: Job, any_mode: list[str]) -> None:
@@ -132,15 +133,11 @@ def test_mpi_args_are_passed_on(job: Job) -> None:
 
 def test_output_of_ranks_that_cannot_reach_the_launcher(job: Job) -> None:
     """Ranks on other hosts print through mpirun; here the shims are given a wrong name."""
-    inject = (
-        "import sys, horoacc.launcher.mpirun as m; start = m.subprocess.Popen;"
+    job.starter = patched(
+        "import horoacc.launcher.mpirun as m; start = m.subprocess.Popen;"
         "m.subprocess.Popen = lambda line, env=None, **k: start("
-        "line, env=env and env | {'HOROACC_OUTPUT_SOCKET': 'nobody'}, **k);"
-        "from horoacc.launcher.main import main; sys.exit(main(sys.argv[1:]))"
+        "line, env=env and env | {'HOROACC_OUTPUT_SOCKET': 'nobody'}, **k)"
     )
-    job.command = lambda *arguments: [  # type: ignore[method-assign]
-        sys.executable, "-c", inject, *arguments
-    ]  # fmt: skip
     result = job.run("--mpi", "-np", "2", "sh", "-c", f"echo at {RANK}; echo no >&2")
     assert (result.of(0), result.of(1)) == (["at 0"], ["at 1"])
     assert (result.of(0, "err"), result.of(1, "err")) == (["no"], ["no"])
@@ -203,13 +200,7 @@ def test_programs_that_cannot_start(job: Job, any_mode: list[str], tmp_path: Pat
 
 
 def test_other_hosts_need_an_engine(job: Job) -> None:
-    inject = (
-        "import sys, horoacc.launcher.main as m; m.find_mpirun = lambda *a: None;"
-        "sys.exit(m.main(sys.argv[1:]))"
-    )
-    job.command = lambda *arguments: [  # type: ignore[method-assign]
-        sys.executable, "-c", inject, *arguments
-    ]  # fmt: skip
+    job.starter = patched(NO_MPIRUN)
     for flags in (["--tcp"], []):
         result = job.run(*flags, "-np", "2", "-H", "host.invalid:2", "echo", code=1)
         assert "no mpirun was found, and host.invalid is another host" in result.err
@@ -272,13 +263,7 @@ def test_a_wrong_mpirun_is_named(job: Job) -> None:
 
 
 def test_without_mpirun_it_says_so_and_runs(job: Job) -> None:
-    inject = (
-        "import sys, horoacc.launcher.main as m; m.find_mpirun = lambda *a: None;"
-        "sys.exit(m.main(sys.argv[1:]))"
-    )
-    job.command = lambda *arguments: [  # type: ignore[method-assign]
-        sys.executable, "-c", inject, *arguments
-    ]  # fmt: skip
+    job.starter = patched(NO_MPIRUN)
     result = job.run("-np", "2", "echo", "hello")
     assert result.err == (
         "horoaccrun: no mpirun was found: starting 2 ranks on this host over TCP\n"
@@ -332,13 +317,7 @@ def test_check_build_of_a_build_without_nvcc(
 
 
 def test_a_missing_core_is_told_in_a_line(job: Job) -> None:
-    inject = (
-        "import sys; sys.modules['horoacc._core'] = None; from horoacc.launcher.main import main;"
-        "sys.exit(main(sys.argv[1:]))"
-    )
-    job.command = lambda *arguments: [  # type: ignore[method-assign]
-        sys.executable, "-c", inject, *arguments
-    ]  # fmt: skip
+    job.starter = patched("import sys; sys.modules['horoacc._core'] = None")
     result = job.run("--check-build", code=1)
     assert "    [ ] TCP" in result.out.splitlines() and "Traceback" not in result.err
     assert "The core cannot be loaded: " in result.out
