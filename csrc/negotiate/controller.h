@@ -11,6 +11,7 @@
 #include "base/result.h"
 #include "negotiate/control_segment/segment_layout.h"
 #include "negotiate/request.h"
+#include "schedule/select.h"
 
 namespace horoacc {
 
@@ -31,7 +32,7 @@ struct CallFacts {
   Request request;                ///< of a partial decision: for the ranks that have joined
   std::vector<int64_t> rows;      ///< allgather: first dimensions, by tensor, then by member
   std::vector<int64_t> splits;    ///< alltoall: rows, by sender, then by receiver
-  std::vector<std::byte> result;  ///< of a decision that is done (carried.h)
+  std::vector<std::byte> result;  ///< of a decision that is done (eager.h)
 };
 
 /// One entry of the log. Every rank of the set carries out the entries in the same order.
@@ -39,11 +40,11 @@ struct Decision {
   /// kJoin: all ranks have joined, and submit again from here on.
   enum class Kind : uint32_t { kRun = 1, kError = 2, kJoin = 3 };
   Kind kind = Kind::kRun;
-  bool done = false;     ///< the deciding rank has reduced it already
-  bool shared = false;   ///< every buffer of it is in shared memory
-  bool partial = false;  ///< ranks that have joined take no part; the only id is an allreduce
-  uint64_t slot = 0;     ///< number of its execution slot, if it is not done
-  uint64_t end = 0;      ///< where it ends in the log
+  Path path = Path::kNone;  ///< kRun: how the ranks carry it out
+  bool shared = false;      ///< every buffer of it is in shared memory
+  bool partial = false;     ///< ranks that have joined take no part; the only id is an allreduce
+  uint64_t slot = 0;        ///< number of its execution slot, if it is not done()
+  uint64_t end = 0;         ///< where it ends in the log
   std::vector<uint32_t> ids;
   /// kError: of `ids`. A rank that had not submitted a call when it was ended may have submitted
   /// the next one of that id by now.
@@ -56,6 +57,11 @@ struct Decision {
   /// Of a controller whose ranks share no memory: for each of `ids`, or for the one that this rank,
   /// which has joined, did not submit.
   std::vector<CallFacts> facts;
+
+  /// There is nothing to move, or the deciding rank has reduced it already.
+  [[nodiscard]] bool done() const {
+    return path == Path::kNone || path == Path::kLastArriver || path == Path::kEager;
+  }
 };
 
 /// Who has submitted a call, and for whom it waits: global ranks. Who has joined is neither.

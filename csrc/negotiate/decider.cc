@@ -5,7 +5,6 @@
 
 #include "execute/shared_memory/adasum_slices.h"
 #include "execute/shared_memory/direct_slices.h"
-#include "schedule/select.h"
 
 namespace horoacc {
 
@@ -52,15 +51,14 @@ Decision Decider::RunPart(const SetContext& context, std::span<const TensorKey> 
     selection.bytes += BytesOf(control_, context, key);
     decision.ids.push_back(key.id);
   }
-  const Path path = SelectPath(selection, settings_);
-  if (path == Path::kLastArriver) {
+  if (!IsBarrier(collective)) decision.path = SelectPath(selection, settings_);
+  if (decision.path == Path::kLastArriver) {
     ReduceList list;
     for (const TensorKey& key : keys) AppendPieces(control_, context, key, true, list);
     adasum ? AdasumSlices::CombineAll(context, list) : DirectSlices::ReduceAll(context, list);
   }
   decision.shared = shared;
-  decision.done = path == Path::kNone || path == Path::kLastArriver || IsBarrier(collective);
-  if (!decision.done) {
+  if (!decision.done()) {
     decision.slot = control_.header().slots++;
     control_.slot(decision.slot).Reset(context.ranks);
   }

@@ -17,7 +17,10 @@ enum class Path : uint8_t {
   kFlatWindows,      ///< private memory, every rank reduces everything
   kTwoPhaseWindows,  ///< private memory, slices reduced once and copied out by all
   kExchange,         ///< every rank takes what it needs from what its peers show
+  kEager,            ///< the root has reduced inputs that came with the announcements
+  kSchedule,         ///< over data links, by the algorithm that SelectAlgorithm names
 };
+inline constexpr int kPathCount = 9;
 [[nodiscard]] const char* NameOf(Path path);
 
 /// What the choice may depend on: only what all ranks agree on.

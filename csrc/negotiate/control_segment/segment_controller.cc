@@ -20,9 +20,9 @@ struct LogHeader {
   uint32_t text_bytes;
 };
 constexpr uint32_t kHeaderWords = sizeof(LogHeader) / sizeof(uint32_t);
-constexpr uint32_t kDoneFlag = 1;
-constexpr uint32_t kSharedFlag = 2;
-constexpr uint32_t kPartialFlag = 4;
+constexpr uint32_t kSharedFlag = 1;
+constexpr uint32_t kPartialFlag = 2;
+constexpr int kPathShift = 8;
 // An item of the backlog that may be ready without the ranks that have joined.
 constexpr uint32_t kCandidate = 1u << 31;
 constexpr size_t kLongestText = 2048;
@@ -143,7 +143,7 @@ Result<std::optional<Decision>> SegmentController::Next() {
   }
   Decision decision;
   decision.kind = static_cast<Decision::Kind>(header.kind);
-  decision.done = header.flags & kDoneFlag;
+  decision.path = static_cast<Path>(header.flags >> kPathShift);
   decision.shared = header.flags & kSharedFlag;
   decision.partial = header.flags & kPartialFlag;
   decision.slot = static_cast<uint64_t>(header.slot_high) << 32 | header.slot_low;
@@ -182,7 +182,7 @@ void SegmentController::RejectNow(TensorKey key, const Error& error) {
 }
 
 Status SegmentController::Finish(const Decision& decision) {
-  const bool ran = decision.kind == Decision::Kind::kRun && !decision.done;
+  const bool ran = decision.kind == Decision::Kind::kRun && !decision.done();
   const auto slots = ran ? std::optional<uint64_t>(decision.slot + 1) : std::nullopt;
   return control_.FinishUpTo(decision.end, slots) ? Pump() : Status();
 }
@@ -294,7 +294,6 @@ bool SegmentController::EndJoin() {
   if (!HasRoom()) return false;
   Decision join;
   join.kind = Decision::Kind::kJoin;
-  join.done = true;
   join.last_joined = header.last_joined;
   for (uint32_t r = 0; r < context_.ranks; ++r) {
     Cursor& cursor = control_.cursor(r);
@@ -322,8 +321,8 @@ void SegmentController::Publish(const Decision& decision, std::span<const Tensor
   entry.kind = static_cast<uint32_t>(decision.kind);
   const bool join = decision.kind == Decision::Kind::kJoin;
   const uint64_t slot = join ? decision.unnamed : decision.slot;
-  entry.flags = (decision.done ? kDoneFlag : 0) | (decision.shared ? kSharedFlag : 0) |
-                (decision.partial ? kPartialFlag : 0);
+  entry.flags = static_cast<uint32_t>(decision.path) << kPathShift |
+                (decision.shared ? kSharedFlag : 0) | (decision.partial ? kPartialFlag : 0);
   entry.slot_low = static_cast<uint32_t>(slot);
   entry.slot_high = static_cast<uint32_t>(slot >> 32);
   entry.ids = static_cast<uint32_t>(decision.ids.size());
@@ -347,7 +346,7 @@ void SegmentController::Publish(const Decision& decision, std::span<const Tensor
   for (const uint32_t id : decision.ids)
     control_.id(id).last_decision.store(end, std::memory_order_relaxed);
   Append(words);
-  RingMembers(keys, join || (decision.kind == Decision::Kind::kRun && !decision.done));
+  RingMembers(keys, join || (decision.kind == Decision::Kind::kRun && !decision.done()));
 }
 
 void SegmentController::Append(std::span<const uint32_t> words) {

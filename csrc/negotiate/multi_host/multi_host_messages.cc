@@ -130,8 +130,7 @@ ReadyNews GetReady(WireReader& reader, std::span<const uint32_t> branch,
 
 void Put(WireWriter& writer, const MultiHostDecision& multi_host, const CallNumbers& numbers) {
   const Decision& decision = multi_host.decision;
-  writer.Put(static_cast<uint8_t>(decision.kind));
-  writer.Put(static_cast<uint8_t>((decision.done ? 1 : 0) | (decision.partial ? 2 : 0)));
+  PutKind(writer, decision);
   Put(writer, MakeError(decision.error, decision.text, decision.culprit));
   writer.Put(static_cast<int32_t>(decision.last_joined));
   writer.Put(decision.unnamed);
@@ -149,10 +148,7 @@ void Put(WireWriter& writer, const MultiHostDecision& multi_host, const CallNumb
 MultiHostDecision GetMultiHostDecision(WireReader& reader, const CallNumbers& numbers) {
   MultiHostDecision multi_host;
   Decision& decision = multi_host.decision;
-  decision.kind = static_cast<Decision::Kind>(reader.Get<uint8_t>());
-  const auto flags = reader.Get<uint8_t>();
-  decision.done = (flags & 1) != 0;
-  decision.partial = (flags & 2) != 0;
+  GetKind(reader, decision);
   Error error = GetError(reader);
   decision.error = error.kind;
   decision.text = std::move(error.message);

@@ -65,6 +65,7 @@ void MultiHostRoot::Decide(const CallName& call, const Pending& pending, Verdict
       alone.decision.text = std::move(refusal.message);
     } else {
       alone.decision.partial = true;
+      alone.decision.path = Path::kSchedule;
       alone.decision.facts.push_back(FactsOf(ready_set, true));
     }
     Emit(std::move(alone), verdicts);
@@ -193,7 +194,10 @@ void MultiHostRoot::Run(const Bucket& ids, Verdicts& verdicts) {
       Whole whole = std::move(found->second);
       whole_.erase(found);
       if (whole.call.named) last_[id] = decided_ + 1;
-      unit.decision.done = kind == Whole::Kind::kEager || IsBarrier(whole.facts.request.collective);
+      if (kind == Whole::Kind::kEager)
+        unit.decision.path = Path::kEager;
+      else if (!IsBarrier(whole.facts.request.collective))
+        unit.decision.path = Path::kSchedule;
       unit.calls.push_back(std::move(whole.call));
       unit.decision.facts.push_back(std::move(whole.facts));
     }
@@ -230,7 +234,6 @@ void MultiHostRoot::EndJoin(Verdicts& verdicts) {
   }
   MultiHostDecision join;
   join.decision.kind = Decision::Kind::kJoin;
-  join.decision.done = true;
   join.decision.last_joined = last_joined_;
   join.decision.unnamed = unnamed_;
   Emit(std::move(join), verdicts);

@@ -79,7 +79,7 @@ Result<std::optional<Decision>> TreeController::Next() {
 }
 
 Status TreeController::Finish(const Decision& decision) {
-  const bool ran = decision.kind == Decision::Kind::kRun && !decision.done;
+  const bool ran = decision.kind == Decision::Kind::kRun && !decision.done();
   const auto slots = ran ? std::optional<uint64_t>(decision.slot + 1) : std::nullopt;
   if (!control_.FinishUpTo(decision.end, slots)) return {};
   if (root_) return Pump();

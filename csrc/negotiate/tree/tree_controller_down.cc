@@ -26,9 +26,7 @@ Status TreeController::Tell(TreeRoot::Verdicts verdicts) {
 Status TreeController::Publish(Decision decision) {
   WireWriter writer;
   writer.Put(static_cast<uint8_t>(TreeMessage::kDecision));
-  writer.Put(static_cast<uint8_t>(decision.kind));
-  writer.Put(static_cast<uint8_t>((decision.done ? 1 : 0) | (decision.shared ? 2 : 0) |
-                                  (decision.partial ? 4 : 0)));
+  PutKind(writer, decision);
   writer.Put(decision.slot);
   Put(writer, MakeError(decision.error, decision.text, decision.culprit));
   writer.Put(static_cast<uint32_t>(decision.ids.size()));
@@ -37,7 +35,7 @@ Status TreeController::Publish(Decision decision) {
   writer.Put(static_cast<int32_t>(decision.last_joined));
   writer.Put(decision.unnamed);
   HA_TRY(SendDown(writer.bytes()));
-  bool work = !decision.done || decision.kind == Decision::Kind::kJoin;
+  bool work = decision.kind != Decision::Kind::kRun || !decision.done();
   for (const uint32_t id : decision.ids) {
     const auto own = own_.find(id);
     work = work ||
@@ -89,11 +87,7 @@ Status TreeController::SendDown(std::span<const std::byte> payload) {
 
 Status TreeController::OnDecision(WireReader& reader, std::span<const std::byte> payload) {
   Decision decision;
-  decision.kind = static_cast<Decision::Kind>(reader.Get<uint8_t>());
-  const auto flags = reader.Get<uint8_t>();
-  decision.done = flags & 1;
-  decision.shared = flags & 2;
-  decision.partial = flags & 4;
+  GetKind(reader, decision);
   decision.slot = reader.Get<uint64_t>();
   const Error error = GetError(reader);
   decision.error = error.kind;

@@ -23,8 +23,23 @@ enum class TreeMessage : uint8_t {
   return MakeError(ErrorKind::kSystem, "a control message is damaged", source);
 }
 
+/// The kind, path and flags of a decision, in two bytes.
+inline void PutKind(WireWriter& writer, const Decision& decision) {
+  writer.Put(static_cast<uint8_t>(decision.kind));
+  writer.Put(static_cast<uint8_t>(static_cast<int>(decision.path) << 2 |
+                                  (decision.partial ? 2 : 0) | (decision.shared ? 1 : 0)));
+}
+inline void GetKind(WireReader& reader, Decision& decision) {
+  decision.kind = static_cast<Decision::Kind>(reader.Get<uint8_t>());
+  const auto flags = reader.Get<uint8_t>();
+  decision.path = static_cast<Path>(flags >> 2);
+  decision.partial = (flags & 2) != 0;
+  decision.shared = (flags & 1) != 0;
+}
+
 /// Whether a decision that came from somebody else is one that a root could take.
 [[nodiscard]] inline bool IsPossible(const Decision& decision) {
+  if (static_cast<int>(decision.path) >= kPathCount) return false;
   switch (decision.kind) {
     case Decision::Kind::kRun:
     case Decision::Kind::kError:

@@ -109,7 +109,6 @@ bool TreeRoot::EndJoin(const Waiting& item, Verdicts& verdicts) {
   }
   Decision join;
   join.kind = Decision::Kind::kJoin;
-  join.done = true;
   join.last_joined = item.last_joined;
   join.unnamed = item.unnamed;
   verdicts.push_back(std::move(join));

@@ -10,7 +10,6 @@
 #include "negotiate/control_segment/assemble_reduce.h"
 #include "runtime/engine/assemble_exchange.h"
 #include "runtime/engine/engine.h"
-#include "schedule/select.h"
 
 namespace horoacc {
 namespace {
@@ -218,18 +217,14 @@ std::unique_ptr<Execution> Engine::MakeHostExecution(ProcessSet& set, Running& r
   const SetContext& context = running.context ? *running.context : set.context;
   const Entry& first = *running.entries[0];
   const bool allreduce = first.request.collective == Collective::kAllreduce;
-  const bool adasum = RunsAdasum(*set.control, context, {first.id, first.generation});
-  SelectionKey selection{allreduce, adasum, decision.shared, 0, set.context.ranks};
+  uint64_t bytes = 0;
   for (const auto& entry : running.entries) {
-    for (const TensorMeta& tensor : entry->request.tensors) selection.bytes += tensor.bytes();
+    for (const TensorMeta& tensor : entry->request.tensors) bytes += tensor.bytes();
   }
-  const Path path = decision.done
-                        ? (selection.bytes > 0 && allreduce ? Path::kLastArriver : Path::kNone)
-                        : SelectPath(selection, settings_);
   if (allreduce) counters_.buckets.fetch_add(1, std::memory_order_relaxed);
   for (const auto& entry : running.entries) {
-    events_.Emit(Phase::kExecute, set.id, entry->handle, set.buckets_run, selection.bytes,
-                 entry->display_name, entry->device ? "cpu_reduce" : NameOf(path));
+    events_.Emit(Phase::kExecute, set.id, entry->handle, set.buckets_run, bytes,
+                 entry->display_name, entry->device ? "cpu_reduce" : NameOf(decision.path));
   }
   if (allreduce && decision.shared) {
     for (const auto& entry : running.entries) {
@@ -242,7 +237,7 @@ std::unique_ptr<Execution> Engine::MakeHostExecution(ProcessSet& set, Running& r
     }
   }
   ExecSlot& slot = set.control->slot(decision.slot);
-  switch (path) {
+  switch (decision.path) {
     case Path::kNone:
       return nullptr;
     case Path::kLastArriver:
@@ -255,7 +250,8 @@ std::unique_ptr<Execution> Engine::MakeHostExecution(ProcessSet& set, Running& r
       for (const auto& entry : running.entries) {
         AppendPieces(*set.control, context, {entry->id, entry->generation}, true, list);
       }
-      if (adasum) return std::make_unique<AdasumSlices>(context, slot, std::move(list));
+      if (decision.path == Path::kAdasumSlices)
+        return std::make_unique<AdasumSlices>(context, slot, std::move(list));
       if (RunsPipelined(running)) {
         std::vector<MultiHostRun::Call> calls;
         for (const auto& entry : running.entries) calls.push_back({&entry->request, entry.get()});
@@ -265,7 +261,7 @@ std::unique_ptr<Execution> Engine::MakeHostExecution(ProcessSet& set, Running& r
       return std::make_unique<DirectSlices>(context, slot, std::move(list));
     }
     case Path::kFlatWindows: {
-      counters_.window_bytes.fetch_add(selection.bytes, std::memory_order_relaxed);
+      counters_.window_bytes.fetch_add(bytes, std::memory_order_relaxed);
       std::vector<ExchangePiece> pieces;
       for (const ReducePiece& piece : PrivatePieces(set, context, running)) {
         pieces.push_back(FlatAllreduce(piece, context));
@@ -273,7 +269,7 @@ std::unique_ptr<Execution> Engine::MakeHostExecution(ProcessSet& set, Running& r
       return std::make_unique<Exchange>(context, slot, std::move(pieces));
     }
     case Path::kTwoPhaseWindows:
-      counters_.window_bytes.fetch_add(selection.bytes, std::memory_order_relaxed);
+      counters_.window_bytes.fetch_add(bytes, std::memory_order_relaxed);
       return std::make_unique<TwoPhaseWindows>(context, slot, PrivatePieces(set, context, running));
     case Path::kExchange: {
       std::vector<ExchangePiece> pieces;
@@ -282,6 +278,9 @@ std::unique_ptr<Execution> Engine::MakeHostExecution(ProcessSet& set, Running& r
       }
       return std::make_unique<Exchange>(set.context, slot, std::move(pieces));
     }
+    case Path::kEager:
+    case Path::kSchedule:
+      break;  // between hosts
   }
   status = MakeError(ErrorKind::kSystem, "no path for this collective");
   return nullptr;

@@ -37,7 +37,7 @@ uint32_t RanksOnGpus(const ProcessSet& set, const Running& running) {
 
 // The ranks must not differ in the answer: it depends on what they have agreed on.
 bool Engine::MayRunOnGpus(const ProcessSet& set, const Running& running) {
-  if (set.multi_host || running.decision.done) return false;
+  if (set.multi_host || running.decision.done()) return false;
   if (running.entries[0]->request.collective != Collective::kAllreduce)
     return RanksOnGpus(set, running) > 0;
   const auto on_gpu = [](const auto& entry) { return entry->request.on_gpu; };

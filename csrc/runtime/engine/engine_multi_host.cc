@@ -108,7 +108,7 @@ Status Engine::BeginMultiHost(ProcessSet& set, std::unique_ptr<Running> running)
     for (const TensorMeta& tensor : call.request->tensors) bytes += tensor.bytes();
   }
   std::string_view how = "none";
-  if (decision.done) {
+  if (decision.done()) {
     for (size_t k = 0; k < running->entries.size(); ++k) {
       if (decision.facts[k].result.empty()) continue;
       how = "eager";
@@ -131,7 +131,7 @@ Status Engine::BeginMultiHost(ProcessSet& set, std::unique_ptr<Running> running)
   }
   const bool reduces = !calls.empty() && calls[0].request->collective == Collective::kAllreduce;
   if (reduces) counters_.buckets.fetch_add(1, std::memory_order_relaxed);
-  if (reduces || !decision.done) {
+  if (reduces || !decision.done()) {
     for (const auto& entry : running->entries) {
       events_.Emit(Phase::kExecute, set.id, entry->handle, set.buckets_run, bytes,
                    entry->display_name, how);

@@ -178,7 +178,7 @@ TEST(carried_inputs_are_reduced_at_the_root) {
     verdicts = root.Ready(news.call, news.ready_set, 0, {1, 1, 0});
   }
   CHECK_EQ(verdicts.size(), 1);
-  CHECK(verdicts[0].decision.done);
+  CHECK(verdicts[0].decision.done());
   std::vector<float> floats(3);
   int whole = 0;
   std::byte* const tensors[] = {reinterpret_cast<std::byte*>(floats.data()),
@@ -188,7 +188,7 @@ TEST(carried_inputs_are_reduced_at_the_root) {
   CHECK_EQ(whole, 2);
   // One that does not carry: then all go by a schedule. And so does what is too long.
   verdicts = root.Ready(kTwo, Of({0, 1, 2}, request), 1, {2, 2, 0});
-  CHECK(!verdicts[0].decision.done);
+  CHECK(!verdicts[0].decision.done());
   CHECK_EQ(EagerBytes(Vector(20000), 3), 0);
   request.collective = Collective::kAllgather;
   CHECK_EQ(EagerBytes(request, 3), 0);

@@ -269,7 +269,7 @@ TEST(a_callback_of_the_root_wakes_its_coordinator) {
       trees.Deliver();
       if (rank == 0) CHECK_EQ(doorbell.coordinator_word.load() - before, notify ? 1 : 0);
     }
-    CHECK(trees.Carry(0).done);
+    CHECK(trees.Carry(0).done());
   }
 }
 
