@@ -96,16 +96,19 @@ def local_divisor(process_set: ProcessSet, scale_local_gradients: bool) -> int:
     return (process_set.size() or 1) if scale_local_gradients and has_peers(process_set) else 1
 
 
-def find_duplicates(names: Iterable[Hashable]) -> set[Hashable]:
+def find_duplicates(lst: Iterable[Hashable]) -> set[Hashable]:
     """Finds values that occur more than once.
 
     Args:
-        names: Names.
+        lst: Names.
 
     Returns:
         Those that occur at least twice.
+
+    Raises:
+        TypeError: It is no iterable, or has something in it that cannot be hashed.
     """
-    return {name for name, count in Counter(names).items() if count > 1}
+    return {name for name, count in Counter(lst).items() if count > 1}
 
 
 def check_names(names: Sequence[str]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
@@ -13,7 +12,7 @@ import horoacc.tensorflow as hvd
 from horoacc.compression import Compressor
 from horoacc.keras.backend import Member, Travel
 from horoacc.tensorflow import _ops
-from horoacc.tensorflow.failures import cause_of
+from horoacc.tensorflow.failures import with_own_errors
 
 R = TypeVar("R")
 
@@ -118,18 +117,7 @@ class TensorFlowBackend:
 
     def with_own_errors(self, func: Callable[..., R]) -> Callable[..., R]:
         """Wraps a function so that TensorFlow's errors of HoroACC's ops come out as HoroACC's."""
-
-        @functools.wraps(func)
-        def translated(*args: Any, **kwargs: Any) -> R:
-            try:
-                return func(*args, **kwargs)
-            except tf.errors.OpError as error:
-                cause = cause_of(error)
-                if cause is None:
-                    raise
-                raise cause from error
-
-        return translated
+        return with_own_errors(func)
 
     def scaled(self, gradient: Any, factor: Any) -> Any:
         """Multiplies a gradient."""

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+import functools
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import tensorflow as tf
 
 from horoacc import errors
+
+R = TypeVar("R")
 
 
 def cause_of(error: Any) -> errors.HoroaccError | None:
@@ -38,3 +42,26 @@ def cause_of(error: Any) -> errors.HoroaccError | None:
     if isinstance(error, tf.errors.UnknownError) and "Horovod" in error.message:
         return errors.Aborted(error.message)
     return None
+
+
+def with_own_errors(func: Callable[..., R]) -> Callable[..., R]:
+    """Wraps a function so that errors of HoroACC's ops come out as those of `horoacc.errors`.
+
+    Args:
+        func: Calls ops.
+
+    Returns:
+        A function of the same arguments and result.
+    """
+
+    @functools.wraps(func)
+    def translated(*args: Any, **kwargs: Any) -> R:
+        try:
+            return func(*args, **kwargs)
+        except tf.errors.OpError as error:
+            cause = cause_of(error)
+            if cause is None:
+                raise
+            raise cause from error
+
+    return translated

@@ -8,7 +8,7 @@ Adaptive Summation", 2020, section 4).
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any, NoReturn
 
 import torch
@@ -181,17 +181,4 @@ class _DistributedAdasumOptimizer(TakesLateParameters):
         """
         self._schedule.set_passes(passes)
 
-    @staticmethod
-    def find_duplicates(lst: Sequence[Any]) -> set[Any]:
-        """Finds values that occur more than once.
-
-        Args:
-            lst: Names.
-
-        Returns:
-            Those that occur at least twice.
-
-        Raises:
-            TypeError: It is no iterable, or has something in it that cannot be hashed.
-        """
-        return reduction.find_duplicates(lst)
+    find_duplicates = staticmethod(reduction.find_duplicates)

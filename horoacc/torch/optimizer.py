@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -210,20 +210,7 @@ class _DistributedOptimizer(TakesLateParameters):
         self._should_synchronize = True
         super().load_state_dict(state_dict)
 
-    @staticmethod
-    def find_duplicates(lst: Sequence[Any]) -> set[Any]:
-        """Finds values that occur more than once.
-
-        Args:
-            lst: Names.
-
-        Returns:
-            Those that occur at least twice.
-
-        Raises:
-            TypeError: It is no iterable, or has something in it that cannot be hashed.
-        """
-        return reduction.find_duplicates(lst)
+    find_duplicates = staticmethod(reduction.find_duplicates)
 
 
 def DistributedOptimizer(  # noqa: N802 - Horovod's name

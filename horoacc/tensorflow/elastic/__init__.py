@@ -7,17 +7,14 @@ which.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
-from typing import Any, TypeVar
-
-import tensorflow as tf
+from typing import TypeVar
 
 from horoacc import basics
 from horoacc.elastic import ObjectState, State, run_fn
 from horoacc.tensorflow import _ops
 from horoacc.tensorflow.elastic.state import TensorFlowKerasState, TensorFlowState
-from horoacc.tensorflow.failures import cause_of
+from horoacc.tensorflow.failures import with_own_errors
 
 __all__ = ["ObjectState", "State", "TensorFlowKerasState", "TensorFlowState", "run"]
 
@@ -37,18 +34,7 @@ def run(func: Callable[..., R]) -> Callable[..., R]:
         HorovodInternalError: From the function that is returned: one that the job cannot go on
             after. The state is that of the last commit.
     """
-
-    @functools.wraps(func)
-    def translated(*args: Any, **kwargs: Any) -> R:
-        try:
-            return func(*args, **kwargs)
-        except tf.errors.OpError as error:
-            cause = cause_of(error)
-            if cause is None:
-                raise
-            raise cause from error
-
-    return run_fn(translated, _rejoin)
+    return run_fn(with_own_errors(func), _rejoin)
 
 
 def _rejoin() -> None:
