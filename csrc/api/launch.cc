@@ -5,7 +5,7 @@
 #include "api/hosts.h"
 #include "base/clock.h"
 #include "negotiate/control_segment/set_segment.h"
-#include "runtime/engine/agreed_settings.h"
+#include "runtime/job/agreed_settings.h"
 #include "transport/bootstrap/epoch.h"
 #include "transport/bootstrap/inproc.h"
 #include "transport/bootstrap/tcp_rendezvous.h"

@@ -32,17 +32,91 @@ struct EntryTensor {
   Dims result_shape;
 };
 
-/// What this rank knows of a name: its id (looked up on the control segment once) and who holds it.
+/// What this rank knows of a name: its id (looked up in the control segment once) and which call
+/// holds it.
 struct NameRecord {
   uint32_t id = 0;
-  uint32_t incarnation = 0;
-  bool known = false;    ///< id and incarnation are valid
+  uint32_t id_version = 0;
+  bool known = false;    ///< id and id_version are valid
   uint64_t held_by = 0;  ///< handle that reserves the name until it is released; 0: none
   uint32_t calls = 0;    ///< in flight or in the backlog
 };
 
+inline constexpr uint32_t kNoId = 0xffffffff;  ///< of an entry that is not negotiated by name
+
+/// One call, of any kind.
+struct Entry {
+  enum class Kind : uint8_t { kCollective, kJoin, kMessage };
+
+  explicit Entry(Kind which) : kind(which) {}
+  virtual ~Entry() = default;
+  Entry(const Entry&) = delete;
+  Entry& operator=(const Entry&) = delete;
+
+  const Kind kind;
+  uint32_t process_set = 0;
+  uint32_t id = kNoId;  ///< of its name in the control segment
+  uint64_t handle = 0;
+  std::string display_name;  ///< as submitted: for messages and the timeline
+  std::vector<EntryTensor> tensors;
+  std::function<void()> done;  ///< the caller's callback; see TakeCallback
+  int64_t submitted_ns = 0;
+  uint64_t flight = 0;  ///< of the event with which the call began: see EventStream::Emit
+  int64_t deadline_ns = std::numeric_limits<int64_t>::max();  ///< under the set's submit lock
+  double limit_seconds = 0;
+  bool waited_for = false;                  ///< under the set's submit lock: a caller waits for it
+  std::atomic<int64_t> next_blocked_ns{0};  ///< when polling again counts as waiting again
+
+  Status outcome;                     ///< valid once `complete`
+  std::atomic<bool> complete{false};  ///< stored last
+  std::atomic<int> waiters{0};        ///< callers that would run the callback themselves
+
+  /// Called by the thread that completes the entry, and then by each waiter that leaves: one of
+  /// them gets the callback. A waiter is awake, and any other thread has to be woken for it.
+  [[nodiscard]] std::function<void()> TakeCallback() {
+    if (callback_taken_.exchange(true, std::memory_order_acq_rel)) return nullptr;
+    return std::move(done);
+  }
+
+ private:
+  std::atomic<bool> callback_taken_{false};
+};
+
+/// A call in which all ranks of the process set take part.
+struct CollectiveEntry final : Entry {
+  CollectiveEntry() : Entry(Kind::kCollective) {}
+
+  uint32_t id_version = 0;
+  uint64_t generation = 0;
+  uint32_t sync_round = 0;  ///< how often this rank had waited for results when it submitted this
+  uint64_t number = 0;      ///< of an unnamed call: its number in the set
+  std::string name;         ///< by which ranks match it; empty if unnamed
+  Request request;
+  std::unique_ptr<cuda::DeviceCall> device;  ///< of tensors in a GPU's memory; else null
+  std::vector<int64_t> received_splits;
+  NameRecord* reservation = nullptr;  ///< of a named entry, in the set's queue
+  std::byte* extra = nullptr;  ///< block of the arena that peers may read until they have finished
+  uint32_t place = 0;          ///< in the set queue's list of what is in flight
+  std::atomic<bool> decided{false};  ///< changes under the driver's lock
+  std::atomic<uint64_t> bucket{0};   ///< of what was decided: see ProcessSet::buckets_run
+  bool released = false;             ///< under the set's submit lock: the handle is gone
+  bool stall_reported = false;
+  int64_t stacks_asked_ns = 0;  ///< when this rank asked the missing ranks for their stacks
+};
+
+/// A join that is over, on this rank.
+struct JoinOver {
+  int32_t last = 0;                ///< global rank
+  std::atomic<bool> taken{false};  ///< a caller has this result
+};
+
+struct JoinEntry final : Entry {
+  JoinEntry() : Entry(Kind::kJoin) {}
+
+  std::shared_ptr<JoinOver> over;  ///< once it is complete
+};
+
 inline constexpr int kAnySource = -1;
-inline constexpr uint32_t kNoId = 0xffffffff;  ///< of an entry that is a message
 
 /// A point-to-point call.
 struct Message {
@@ -53,58 +127,26 @@ struct Message {
   int source = -1;  ///< of a receive that is complete: global rank of the sender
 };
 
-/// A join that is over, on this rank.
-struct JoinOver {
-  int32_t last = 0;                ///< global rank
-  std::atomic<bool> taken{false};  ///< a caller has this result
+struct MessageEntry final : Entry {
+  explicit MessageEntry(const Message& call) : Entry(Kind::kMessage), message(call) {}
+
+  Message message;
 };
 
-struct Entry {
-  uint64_t handle = 0;
-  uint32_t process_set = 0;
-  uint32_t id = 0;
-  uint32_t incarnation = 0;
-  uint64_t generation = 0;
-  uint32_t pause = 0;        ///< how often this rank had waited for results when it submitted this
-  uint64_t number = 0;       ///< of an unnamed call: its number in the set
-  std::string name;          ///< by which ranks match it; empty if unnamed
-  std::string display_name;  ///< as submitted: for messages and the timeline
-  Request request;
-  std::vector<EntryTensor> tensors;
-  std::unique_ptr<cuda::DeviceCall> device;  ///< of tensors in a GPU's memory; else null
-  std::optional<Message> message;            ///< this is no collective
-  std::vector<int64_t> received_splits;
-  std::shared_ptr<JoinOver> join_over;  ///< of a join that is complete
-  NameRecord* reservation = nullptr;    ///< of a named entry, in the set's queue
-  std::function<void()> done;           ///< the caller's callback; see TakeCallback
-  std::byte* extra =
-      nullptr;  ///< block on the control segment that peers may read until they finished
-  int64_t submitted_ns = 0;
-  uint64_t flight = 0;  ///< of the event with which the call began: see EventStream::Emit
-  int64_t deadline_ns = std::numeric_limits<int64_t>::max();  ///< under the set's submit lock
-  double limit_seconds = 0;
-  uint32_t place = 0;                ///< in the set queue's list of what is in flight
-  std::atomic<bool> decided{false};  ///< changes under the driver's lock
-  std::atomic<uint64_t> bucket{0};   ///< of what was decided: see ProcessSet::buckets_run
-  bool released = false;  ///< under the set's submit lock: nobody holds the handle any more
-  bool stall_reported = false;
-  int64_t stacks_asked_ns = 0;  ///< when the ranks that miss it were asked where they are
-  bool waited_for = false;      ///< under the set's submit lock: a caller has waited for it
-  std::atomic<int64_t> next_blocked_ns{0};  ///< when asking again counts as waiting again
-
-  Status outcome;                     ///< valid once `complete`
-  std::atomic<bool> complete{false};  ///< stored last
-  std::atomic<int> waiters{0};        ///< callers that would run the callback themselves
-
-  /// For whoever completes the entry, and then for each waiter that leaves: one of them gets the
-  /// callback. A waiter that is awake runs it for nothing, where another thread has to be woken.
-  [[nodiscard]] std::function<void()> TakeCallback() {
-    if (callback_taken_.exchange(true, std::memory_order_acq_rel)) return nullptr;
-    return std::move(done);
-  }
-
- private:
-  std::atomic<bool> callback_taken_{false};
-};
+/// The entry as one of the kinds, or null.
+inline CollectiveEntry* AsCollective(Entry* entry) {
+  return entry && entry->kind == Entry::Kind::kCollective ? static_cast<CollectiveEntry*>(entry)
+                                                          : nullptr;
+}
+inline const CollectiveEntry* AsCollective(const Entry* entry) {
+  return AsCollective(const_cast<Entry*>(entry));
+}
+inline JoinEntry* AsJoin(Entry* entry) {
+  return entry && entry->kind == Entry::Kind::kJoin ? static_cast<JoinEntry*>(entry) : nullptr;
+}
+inline MessageEntry* AsMessage(Entry* entry) {
+  return entry && entry->kind == Entry::Kind::kMessage ? static_cast<MessageEntry*>(entry)
+                                                       : nullptr;
+}
 
 }  // namespace horoacc

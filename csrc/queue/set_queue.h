@@ -19,17 +19,17 @@ class InFlight {
   [[nodiscard]] bool Contains(uint32_t id) const {
     return id < by_id_.size() && by_id_[id] != nullptr;
   }
-  [[nodiscard]] std::shared_ptr<Entry> Find(uint32_t id) const {
+  [[nodiscard]] std::shared_ptr<CollectiveEntry> Find(uint32_t id) const {
     return Contains(id) ? by_id_[id] : nullptr;
   }
-  void Insert(std::shared_ptr<Entry> entry) {
+  void Insert(std::shared_ptr<CollectiveEntry> entry) {
     if (entry->id >= by_id_.size()) by_id_.resize(entry->id + 1);
     entry->place = static_cast<uint32_t>(ids_.size());
     ids_.push_back(entry->id);
     by_id_[entry->id] = std::move(entry);
   }
   /// Does nothing if the id is not this entry's: it waits in the backlog behind another one.
-  void Erase(const Entry& entry) {
+  void Erase(const CollectiveEntry& entry) {
     if (!Contains(entry.id) || by_id_[entry.id].get() != &entry) return;
     const uint32_t id = entry.id;
     const uint32_t place = entry.place;
@@ -41,7 +41,7 @@ class InFlight {
   [[nodiscard]] const std::vector<uint32_t>& ids() const { return ids_; }
 
  private:
-  std::vector<std::shared_ptr<Entry>> by_id_;
+  std::vector<std::shared_ptr<CollectiveEntry>> by_id_;
   std::vector<uint32_t> ids_;
 };
 
@@ -51,23 +51,23 @@ struct SetQueue {
   Names names;
   InFlight in_flight;
   /// Submitted, but its id is still in flight for an earlier call: published when that ends.
-  std::deque<std::shared_ptr<Entry>> backlog;
-  /// Submitted, and the first of them waits for what a GPU sends; published in this order.
-  std::deque<std::shared_ptr<Entry>> arriving;
+  std::deque<std::shared_ptr<CollectiveEntry>> backlog;
+  /// Submitted, and the first of them waits for a copy from a GPU; published in this order.
+  std::deque<std::shared_ptr<CollectiveEntry>> pending_copies;
   /// Calls of join that wait until all ranks have joined. While there are any this rank submits
   /// nothing else.
-  std::vector<std::shared_ptr<Entry>> joins;
-  /// The latest, until something else is submitted: of whoever was called away from it.
+  std::vector<std::shared_ptr<JoinEntry>> joins;
+  /// The latest, until something else is submitted: a caller whose wait was cancelled asks for it.
   std::shared_ptr<JoinOver> join_over;
   bool join_announced = false;  ///< once the backlog was empty
   /// When this rank last saw the others go on while it had joined.
   int64_t join_moved_ns = 0;
   uint64_t unnamed = 0;   ///< unnamed calls submitted
   uint64_t sequence = 0;  ///< entries published
-  uint32_t pause = 0;     ///< times a caller waited for a result of this set
+  uint32_t sync_round = 0;  ///< times a caller waited for a result of this set
   /// The process set takes no calls any more. Written under the mutex.
   std::atomic<bool> removed{false};
-  /// Entries in flight, arriving or in the backlog; read without the mutex.
+  /// Entries in flight, in the backlog, or with copies pending; read without the mutex.
   std::atomic<uint32_t> pending{0};
 };
 

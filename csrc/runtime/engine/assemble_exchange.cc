@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <cstring>
 
 #include "negotiate/control_segment/assemble_reduce.h"
 
@@ -17,7 +18,7 @@ uint64_t RowBytes(const TensorRow& tensor) {
 int64_t RowsOf(const TensorRow& tensor) { return tensor.ndim > 0 ? tensor.shape[0] : 1; }
 
 // What every rank published about member `t` of the entry.
-std::vector<const TensorRow*> RowsOfAll(const ProcessSet& set, const Entry& entry, size_t t) {
+std::vector<const TensorRow*> RowsOfAll(const ProcessSet& set, const CollectiveEntry& entry, size_t t) {
   std::vector<const TensorRow*> rows(set.context.ranks);
   for (uint32_t r = 0; r < set.context.ranks; ++r) {
     rows[r] = &TensorsOf(set.control->row(r, entry.id, entry.generation), set.context.memory[r])[t];
@@ -26,7 +27,7 @@ std::vector<const TensorRow*> RowsOfAll(const ProcessSet& set, const Entry& entr
 }
 
 // Rows that rank `from` sends to rank `to`, and where they begin in its input.
-RowRange Split(const ProcessSet& set, const Entry& entry, const TensorRow& tensor, uint32_t from,
+RowRange Split(const ProcessSet& set, const CollectiveEntry& entry, const TensorRow& tensor, uint32_t from,
                uint32_t to) {
   const Row& row = set.control->row(from, entry.id, entry.generation);
   if (row.splits == 0) {
@@ -62,6 +63,12 @@ Status AllocateOutput(EntryTensor& tensor, uint64_t bytes) {
   return {};
 }
 
+Status PutLastRank(EntryTensor& result, int32_t last) {
+  HA_TRY(AllocateOutput(result, sizeof last));
+  std::memcpy(result.output, &last, sizeof last);
+  return {};
+}
+
 RowRange ScatteredRows(int64_t rows, uint32_t index, uint32_t ranks) {
   const int64_t each = rows / ranks;
   const int64_t more = rows % ranks;
@@ -72,7 +79,7 @@ RowRange ScatteredRows(int64_t rows, uint32_t index, uint32_t ranks) {
 namespace {
 
 // What goes on to a GPU has a place from which it is copied there.
-Status MakeRoom(Entry& entry, size_t t, uint64_t bytes) {
+Status MakeRoom(CollectiveEntry& entry, size_t t, uint64_t bytes) {
   EntryTensor& tensor = entry.tensors[t];
   if (entry.device && !entry.device->fetched()) return {};  // the caller's memory will do, so far
   if (!tensor.output && entry.device) {
@@ -81,7 +88,7 @@ Status MakeRoom(Entry& entry, size_t t, uint64_t bytes) {
   return AllocateOutput(tensor, bytes);
 }
 
-Status KeepShapes(Entry& entry) {
+Status KeepShapes(CollectiveEntry& entry) {
   for (size_t t = 0; t < entry.tensors.size(); ++t)
     entry.tensors[t].result_shape = entry.request.tensors[t].shape;
   return {};
@@ -89,7 +96,7 @@ Status KeepShapes(Entry& entry) {
 
 }  // namespace
 
-Status PrepareOutputs(const ProcessSet& set, Entry& entry) {
+Status PrepareOutputs(const ProcessSet& set, CollectiveEntry& entry) {
   if (entry.request.collective == Collective::kAllreduce) return KeepShapes(entry);
   const auto tensors = [&](uint32_t r) {
     return TensorsOf(set.control->row(r, entry.id, entry.generation), set.context.memory[r]);
@@ -105,7 +112,7 @@ Status PrepareOutputs(const ProcessSet& set, Entry& entry) {
                         entry);
 }
 
-Status PrepareOutputs(const CallSizes& sizes, Entry& entry) {
+Status PrepareOutputs(const CallSizes& sizes, CollectiveEntry& entry) {
   const uint32_t me = sizes.me;
   const auto ranks = static_cast<uint32_t>(sizes.ranks.size());
   if (entry.request.collective == Collective::kAllreduce) return KeepShapes(entry);
@@ -155,7 +162,7 @@ Status PrepareOutputs(const CallSizes& sizes, Entry& entry) {
 namespace {
 
 // Only the root takes, or only the root gives. `piece` has what every rank shows.
-void ShareByRoot(const ProcessSet& set, const Entry& entry, size_t t, ExchangePiece& piece) {
+void ShareByRoot(const ProcessSet& set, const CollectiveEntry& entry, size_t t, ExchangePiece& piece) {
   const uint32_t me = set.context.me;
   const uint32_t ranks = set.context.ranks;
   const auto root =
@@ -187,7 +194,7 @@ void ShareByRoot(const ProcessSet& set, const Entry& entry, size_t t, ExchangePi
 
 }  // namespace
 
-std::vector<ExchangePiece> ExchangePieces(const ProcessSet& set, const Entry& entry) {
+std::vector<ExchangePiece> ExchangePieces(const ProcessSet& set, const CollectiveEntry& entry) {
   const uint32_t me = set.context.me;
   const uint32_t ranks = set.context.ranks;
   std::vector<ExchangePiece> pieces;

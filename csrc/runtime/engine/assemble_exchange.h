@@ -10,7 +10,7 @@ namespace horoacc {
 
 /// Sets result shapes and received splits of an entry, and allocates outputs that the caller left
 /// to the engine. kSystem if memory runs out.
-Status PrepareOutputs(const ProcessSet& set, Entry& entry);
+Status PrepareOutputs(const ProcessSet& set, CollectiveEntry& entry);
 
 /// What the sizes of results depend on: the ranks of the set, and what they have told of a call.
 struct CallSizes {
@@ -19,13 +19,16 @@ struct CallSizes {
   std::function<int64_t(size_t t, uint32_t rank)> rows;             ///< of an allgather's input
   std::function<int64_t(uint32_t from, uint32_t to)> rows_between;  ///< of an alltoall
 };
-Status PrepareOutputs(const CallSizes& sizes, Entry& entry);
+Status PrepareOutputs(const CallSizes& sizes, CollectiveEntry& entry);
 
 /// Allocates the memory of a result, unless the caller has given it. kSystem if memory runs out.
 Status AllocateOutput(EntryTensor& tensor, uint64_t bytes);
 
+/// The result of a join: the global rank that joined last.
+Status PutLastRank(EntryTensor& result, int32_t last);
+
 /// The pieces of an all-gather, broadcast, all-to-all or reduce-scatter.
-[[nodiscard]] std::vector<ExchangePiece> ExchangePieces(const ProcessSet& set, const Entry& entry);
+[[nodiscard]] std::vector<ExchangePiece> ExchangePieces(const ProcessSet& set, const CollectiveEntry& entry);
 
 /// The pieces of a flat allreduce of private memory.
 [[nodiscard]] ExchangePiece FlatAllreduce(const ReducePiece& piece, const SetContext& context);

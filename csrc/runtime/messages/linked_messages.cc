@@ -48,24 +48,24 @@ Status LinkedMessages::SendTo(int peer, const WireWriter& writer) {
   return {};
 }
 
-Status LinkedMessages::Send(std::shared_ptr<Entry> entry) {
-  const uint64_t bytes = entry->message->bytes;
+Status LinkedMessages::Send(std::shared_ptr<MessageEntry> entry) {
+  const uint64_t bytes = entry->message.bytes;
   bool eager = false;
   pending_.fetch_add(1, std::memory_order_relaxed);
   {
     std::lock_guard lock(fresh_mutex_);
-    uint64_t& kept = kept_there_[entry->message->peer];
+    uint64_t& kept = kept_there_[entry->message.peer];
     eager = bytes <= kSmall && kept + Charge(bytes) <= kRoom;
     const uint64_t number = ++numbers_;
     WireWriter writer = About(Kind::kOffer, number);
     writer.Put(entry->process_set);
-    writer.Put(entry->message->tag);
+    writer.Put(entry->message.tag);
     writer.Put(bytes);
     const auto* text = reinterpret_cast<const char*>(entry->tensors[0].input);
     writer.Put(static_cast<uint8_t>(eager));
     writer.Put(eager && bytes > 0 ? std::string_view(text, bytes) : std::string_view());
     if (!eager) fresh_sends_.emplace_back(number, entry);
-    if (Status sent = SendTo(entry->message->peer, writer); !sent.ok()) {
+    if (Status sent = SendTo(entry->message.peer, writer); !sent.ok()) {
       if (!eager) fresh_sends_.pop_back();
       pending_.fetch_sub(1, std::memory_order_relaxed);
       return sent;
@@ -77,7 +77,7 @@ Status LinkedMessages::Send(std::shared_ptr<Entry> entry) {
   return {};
 }
 
-void LinkedMessages::Receive(std::shared_ptr<Entry> entry) {
+void LinkedMessages::Receive(std::shared_ptr<MessageEntry> entry) {
   pending_.fetch_add(1, std::memory_order_relaxed);
   {
     std::lock_guard lock(fresh_mutex_);
@@ -88,18 +88,18 @@ void LinkedMessages::Receive(std::shared_ptr<Entry> entry) {
 
 // By value: whoever passes it may hold it in what completing changes.
 // NOLINTNEXTLINE(performance-unnecessary-value-param)
-void LinkedMessages::Finish(std::shared_ptr<Entry> entry, Status outcome) {
+void LinkedMessages::Finish(std::shared_ptr<MessageEntry> entry, Status outcome) {
   pending_.fetch_sub(1, std::memory_order_relaxed);
   surroundings_.complete(*entry, std::move(outcome));
 }
 
-bool LinkedMessages::Fits(const Entry& receive, const Offer& offer) {
-  return receive.process_set == offer.process_set && receive.message->tag == offer.tag &&
-         (receive.message->peer == kAnySource || receive.message->peer == offer.name.first);
+bool LinkedMessages::Fits(const MessageEntry& receive, const Offer& offer) {
+  return receive.process_set == offer.process_set && receive.message.tag == offer.tag &&
+         (receive.message.peer == kAnySource || receive.message.peer == offer.name.first);
 }
 
 void LinkedMessages::TakeFresh() {
-  std::vector<std::shared_ptr<Entry>> receives;
+  std::vector<std::shared_ptr<MessageEntry>> receives;
   {
     std::lock_guard lock(fresh_mutex_);
     receives.swap(fresh_receives_);
@@ -173,7 +173,7 @@ Status LinkedMessages::OnMessage(int source, std::span<const std::byte> payload)
       std::erase_if(offers_, [&](const Offer& offer) { return offer.name == name; });
       const auto incoming = incoming_.find(name);
       if (incoming == incoming_.end()) return {};
-      std::shared_ptr<Entry> entry = std::move(incoming->second.entry);
+      std::shared_ptr<MessageEntry> entry = std::move(incoming->second.entry);
       incoming_.erase(incoming);
       Finish(std::move(entry),
              MakeError(ErrorKind::kAborted, "rank " + std::to_string(source) + " gave up sending",
@@ -201,15 +201,15 @@ Status LinkedMessages::OnOffer(int source, uint64_t number, WireReader& reader) 
     offers_.push_back(std::move(offer));
     return {};
   }
-  std::shared_ptr<Entry> entry = std::move(*match);
+  std::shared_ptr<MessageEntry> entry = std::move(*match);
   receives_.erase(match);
   return Begin(std::move(offer), std::move(entry));
 }
 
-Status LinkedMessages::Begin(Offer offer, std::shared_ptr<Entry> entry) {
+Status LinkedMessages::Begin(Offer offer, std::shared_ptr<MessageEntry> entry) {
   const auto [from, number] = offer.name;
-  const uint64_t room = entry->message->bytes;
-  entry->message->source = from;
+  const uint64_t room = entry->message.bytes;
+  entry->message.source = from;
   if (offer.eager) HA_TRY(GiveRoomBack(from, offer.bytes));
   if (offer.bytes != room) {
     Finish(std::move(entry), SizesDiffer(from, offer.bytes, rank_, room));
@@ -240,11 +240,11 @@ Status LinkedMessages::OnPart(const Name& name, std::span<const std::byte> part)
   const auto found = incoming_.find(name);
   if (found == incoming_.end()) return {};  // its receive was given up
   Incoming& incoming = found->second;
-  if (part.size() > incoming.entry->message->bytes - incoming.got) return Damaged(name.first);
+  if (part.size() > incoming.entry->message.bytes - incoming.got) return Damaged(name.first);
   std::memcpy(incoming.entry->tensors[0].output + incoming.got, part.data(), part.size());
   incoming.got += part.size();
-  if (incoming.got == incoming.entry->message->bytes) {
-    std::shared_ptr<Entry> entry = std::move(incoming.entry);
+  if (incoming.got == incoming.entry->message.bytes) {
+    std::shared_ptr<MessageEntry> entry = std::move(incoming.entry);
     incoming_.erase(found);
     Finish(std::move(entry), {});
     return {};
@@ -257,9 +257,9 @@ Status LinkedMessages::OnPart(const Name& name, std::span<const std::byte> part)
 void LinkedMessages::OnRefused(uint64_t number, uint64_t room, int source) {
   const auto found = outgoing_.find(number);
   if (found == outgoing_.end()) return;
-  std::shared_ptr<Entry> entry = std::move(found->second.entry);
+  std::shared_ptr<MessageEntry> entry = std::move(found->second.entry);
   outgoing_.erase(found);
-  const uint64_t bytes = entry->message->bytes;
+  const uint64_t bytes = entry->message.bytes;
   Finish(std::move(entry),
          room == kGaveUp
              ? MakeError(ErrorKind::kAborted,
@@ -271,12 +271,12 @@ bool LinkedMessages::SendParts() {
   bool moved = false;
   for (auto next = outgoing_.begin(); next != outgoing_.end();) {
     auto& [number, outgoing] = *next;
-    const uint64_t bytes = outgoing.entry->message->bytes;
+    const uint64_t bytes = outgoing.entry->message.bytes;
     for (; outgoing.wanted > 0 && !outgoing.whole; --outgoing.wanted, moved = true) {
       const uint64_t count = std::min(kPart, bytes - outgoing.sent);
       WireWriter writer = About(Kind::kPart, number);
       writer.PutBytes({outgoing.entry->tensors[0].input + outgoing.sent, count});
-      if (!SendTo(outgoing.entry->message->peer, writer).ok()) return moved;
+      if (!SendTo(outgoing.entry->message.peer, writer).ok()) return moved;
       outgoing.sent += count;
       outgoing.whole = outgoing.sent == bytes;
     }
@@ -285,7 +285,7 @@ bool LinkedMessages::SendParts() {
       continue;
     }
     // The links have a copy of all of it.
-    std::shared_ptr<Entry> entry = std::move(outgoing.entry);
+    std::shared_ptr<MessageEntry> entry = std::move(outgoing.entry);
     next = outgoing_.erase(next);
     Finish(std::move(entry), {});
     moved = true;
@@ -299,8 +299,8 @@ bool LinkedMessages::Gives() const {
 }
 
 bool LinkedMessages::EndWhatCannotCome() {
-  std::vector<std::pair<std::shared_ptr<Entry>, Error>> ended;
-  const auto look = [&](const std::shared_ptr<Entry>& entry) {
+  std::vector<std::pair<std::shared_ptr<MessageEntry>, Error>> ended;
+  const auto look = [&](const std::shared_ptr<MessageEntry>& entry) {
     if (std::optional<Error> why = surroundings_.ended(*entry))
       ended.emplace_back(entry, std::move(*why));
   };
@@ -313,8 +313,8 @@ bool LinkedMessages::EndWhatCannotCome() {
 
 bool LinkedMessages::EndOverdue() {
   const int64_t now = NowNs();
-  std::vector<std::shared_ptr<Entry>> overdue;
-  const auto look = [&](const std::shared_ptr<Entry>& entry) {
+  std::vector<std::shared_ptr<MessageEntry>> overdue;
+  const auto look = [&](const std::shared_ptr<MessageEntry>& entry) {
     if (entry->deadline_ns <= now) overdue.push_back(entry);
   };
   for (const auto& entry : receives_) look(entry);
@@ -324,17 +324,17 @@ bool LinkedMessages::EndOverdue() {
   return !overdue.empty();
 }
 
-void LinkedMessages::Cancel(Entry& entry, const Error& error) {
+void LinkedMessages::Cancel(MessageEntry& entry, const Error& error) {
   TakeFresh();
   const auto same = [&](const auto& held) { return held.get() == &entry; };
   if (const auto receive = std::ranges::find_if(receives_, same); receive != receives_.end()) {
-    std::shared_ptr<Entry> held = std::move(*receive);
+    std::shared_ptr<MessageEntry> held = std::move(*receive);
     receives_.erase(receive);
     return Finish(std::move(held), error);
   }
   for (auto incoming = incoming_.begin(); incoming != incoming_.end(); ++incoming) {
     if (!same(incoming->second.entry)) continue;
-    std::shared_ptr<Entry> held = std::move(incoming->second.entry);
+    std::shared_ptr<MessageEntry> held = std::move(incoming->second.entry);
     WireWriter writer = About(Kind::kRefused, incoming->first.second);
     writer.Put(kGaveUp);
     (void)SendTo(incoming->first.first, writer);
@@ -343,8 +343,8 @@ void LinkedMessages::Cancel(Entry& entry, const Error& error) {
   }
   for (auto outgoing = outgoing_.begin(); outgoing != outgoing_.end(); ++outgoing) {
     if (!same(outgoing->second.entry)) continue;
-    std::shared_ptr<Entry> held = std::move(outgoing->second.entry);
-    (void)SendTo(held->message->peer, About(Kind::kWithdrawn, outgoing->first));
+    std::shared_ptr<MessageEntry> held = std::move(outgoing->second.entry);
+    (void)SendTo(held->message.peer, About(Kind::kWithdrawn, outgoing->first));
     outgoing_.erase(outgoing);
     return Finish(std::move(held), error);
   }
@@ -352,7 +352,7 @@ void LinkedMessages::Cancel(Entry& entry, const Error& error) {
 
 void LinkedMessages::FailAll(const Error& error) {
   TakeFresh();
-  std::vector<std::shared_ptr<Entry>> doomed(receives_.begin(), receives_.end());
+  std::vector<std::shared_ptr<MessageEntry>> doomed(receives_.begin(), receives_.end());
   for (const auto& [name, incoming] : incoming_) doomed.push_back(incoming.entry);
   for (const auto& [number, outgoing] : outgoing_) doomed.push_back(outgoing.entry);
   receives_.clear();

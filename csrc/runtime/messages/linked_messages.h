@@ -24,10 +24,10 @@ class LinkedMessages final : public MessageExchange {
                  MessageSurroundings surroundings);
   ~LinkedMessages() override;
 
-  Status Send(std::shared_ptr<Entry> entry) override;
-  void Receive(std::shared_ptr<Entry> entry) override;
+  Status Send(std::shared_ptr<MessageEntry> entry) override;
+  void Receive(std::shared_ptr<MessageEntry> entry) override;
   bool Progress() override;
-  void Cancel(Entry& entry, const Error& error) override;
+  void Cancel(MessageEntry& entry, const Error& error) override;
   void FailAll(const Error& error) override;
   [[nodiscard]] bool Gives() const override;
   [[nodiscard]] bool pending() const override {
@@ -47,13 +47,13 @@ class LinkedMessages final : public MessageExchange {
   using Name = std::pair<int, uint64_t>;
 
   struct Outgoing {
-    std::shared_ptr<Entry> entry;
+    std::shared_ptr<MessageEntry> entry;
     uint64_t wanted = 0;  ///< parts that the receiver has asked for
     uint64_t sent = 0;    ///< bytes
     bool whole = false;   ///< all of it was sent; an empty one is a part, too
   };
   struct Incoming {
-    std::shared_ptr<Entry> entry;
+    std::shared_ptr<MessageEntry> entry;
     uint64_t got = 0;  ///< bytes
   };
   struct Offer {
@@ -65,7 +65,7 @@ class LinkedMessages final : public MessageExchange {
     std::vector<std::byte> inside;  ///< the message, if it came along
   };
 
-  [[nodiscard]] static bool Fits(const Entry& receive, const Offer& offer);
+  [[nodiscard]] static bool Fits(const MessageEntry& receive, const Offer& offer);
   [[nodiscard]] static WireWriter About(Kind kind, uint64_t number);
   Status SendTo(int peer, const WireWriter& writer);
   Status OnMessage(int source, std::span<const std::byte> payload);
@@ -74,12 +74,12 @@ class LinkedMessages final : public MessageExchange {
   void OnRefused(uint64_t number, uint64_t room, int source);
   void TakeFresh();
   bool TakeOwnMail();
-  Status Begin(Offer offer, std::shared_ptr<Entry> entry);
+  Status Begin(Offer offer, std::shared_ptr<MessageEntry> entry);
   Status GiveRoomBack(int source, uint64_t bytes);
   bool SendParts();
   bool EndWhatCannotCome();
   bool EndOverdue();
-  void Finish(std::shared_ptr<Entry> entry, Status outcome);
+  void Finish(std::shared_ptr<MessageEntry> entry, Status outcome);
 
   ControlMux& mux_;
   const int rank_;
@@ -90,13 +90,13 @@ class LinkedMessages final : public MessageExchange {
   std::mutex fresh_mutex_;  ///< before the links' lock, so that offers keep the order of the calls
   uint64_t numbers_ = 0;
   std::map<int, uint64_t> kept_there_;  ///< by receiver: what it may keep of this rank's messages
-  std::vector<std::pair<uint64_t, std::shared_ptr<Entry>>> fresh_sends_;
-  std::vector<std::shared_ptr<Entry>> fresh_receives_;
+  std::vector<std::pair<uint64_t, std::shared_ptr<MessageEntry>>> fresh_sends_;
+  std::vector<std::shared_ptr<MessageEntry>> fresh_receives_;
   std::mutex own_mail_mutex_;                    ///< a leaf
   std::deque<std::vector<std::byte>> own_mail_;  ///< from this rank to itself
 
   // The driver's.
-  std::list<std::shared_ptr<Entry>> receives_;  ///< in the order of the calls
+  std::list<std::shared_ptr<MessageEntry>> receives_;  ///< in the order of the calls
   std::list<Offer> offers_;                     ///< that no receive has matched, as they came
   std::map<uint64_t, Outgoing> outgoing_;
   std::map<Name, Incoming> incoming_;

@@ -11,11 +11,11 @@ namespace horoacc {
 
 /// What an engine does for its messages.
 struct MessageSurroundings {
-  std::function<void(Entry&, Status)> complete;
+  std::function<void(MessageEntry&, Status)> complete;
   /// Why nothing can come from, or be taken by, the peer of a message any more.
-  std::function<std::optional<Error>(const Entry&)> ended;
+  std::function<std::optional<Error>(const MessageEntry&)> ended;
   /// The time of a message is over: ends its process set, and says what to tell.
-  std::function<Error(Entry&)> overdue;
+  std::function<Error(MessageEntry&)> overdue;
   std::function<void(void*)> free;
 };
 
@@ -23,12 +23,12 @@ struct MessageSurroundings {
 class MessageExchange {
  public:
   virtual ~MessageExchange() = default;
-  virtual Status Send(std::shared_ptr<Entry> entry) = 0;
-  virtual void Receive(std::shared_ptr<Entry> entry) = 0;
+  virtual Status Send(std::shared_ptr<MessageEntry> entry) = 0;
+  virtual void Receive(std::shared_ptr<MessageEntry> entry) = 0;
 
   virtual bool Progress() = 0;
   /// Ends one message, if it is still there.
-  virtual void Cancel(Entry& entry, const Error& error) = 0;
+  virtual void Cancel(MessageEntry& entry, const Error& error) = 0;
   virtual void FailAll(const Error& error) = 0;
   /// A receiver is in the middle of a message of this rank.
   [[nodiscard]] virtual bool Gives() const = 0;

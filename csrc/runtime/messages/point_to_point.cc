@@ -29,28 +29,28 @@ uint32_t PointToPoint::LocalRank(int rank) const {
 
 // By value: whoever passes it may hold it in what completing changes.
 // NOLINTNEXTLINE(performance-unnecessary-value-param)
-void PointToPoint::Finish(std::shared_ptr<Entry> entry, Status outcome) {
+void PointToPoint::Finish(std::shared_ptr<MessageEntry> entry, Status outcome) {
   pending_.fetch_sub(1, std::memory_order_relaxed);
   surroundings_.complete(*entry, std::move(outcome));
 }
 
-void PointToPoint::Receive(std::shared_ptr<Entry> entry) {
+void PointToPoint::Receive(std::shared_ptr<MessageEntry> entry) {
   pending_.fetch_add(1, std::memory_order_relaxed);
   std::lock_guard lock(fresh_mutex_);
   fresh_receives_.push_back(std::move(entry));
   fresh_.store(true, std::memory_order_release);
 }
 
-bool PointToPoint::Fits(const Entry& receive, const MessageDescriptor& descriptor) {
-  return receive.process_set == descriptor.process_set && receive.message->tag == descriptor.tag &&
-         (receive.message->peer == kAnySource || receive.message->peer == descriptor.from);
+bool PointToPoint::Fits(const MessageEntry& receive, const MessageDescriptor& descriptor) {
+  return receive.process_set == descriptor.process_set && receive.message.tag == descriptor.tag &&
+         (receive.message.peer == kAnySource || receive.message.peer == descriptor.from);
 }
 
 bool PointToPoint::Progress() {
   TakeFresh();
   // Before the mail is taken: what a peer posted before it left is still received.
-  std::vector<std::pair<Entry*, Error>> ended;
-  const auto look = [&](const std::shared_ptr<Entry>& entry) {
+  std::vector<std::pair<MessageEntry*, Error>> ended;
+  const auto look = [&](const std::shared_ptr<MessageEntry>& entry) {
     if (!entry) return;
     if (std::optional<Error> why = surroundings_.ended(*entry))
       ended.emplace_back(entry.get(), std::move(*why));
@@ -70,7 +70,7 @@ bool PointToPoint::Progress() {
 
 void PointToPoint::TakeFresh() {
   if (!fresh_.load(std::memory_order_acquire)) return;
-  std::vector<std::shared_ptr<Entry>> receives;
+  std::vector<std::shared_ptr<MessageEntry>> receives;
   {
     std::lock_guard lock(fresh_mutex_);
     receives.swap(fresh_receives_);
@@ -121,7 +121,7 @@ bool PointToPoint::TakeMail() {
   return true;
 }
 
-bool PointToPoint::Begin(const Arrived& arrived, const std::shared_ptr<Entry>& entry) {
+bool PointToPoint::Begin(const Arrived& arrived, const std::shared_ptr<MessageEntry>& entry) {
   MessageDescriptor& descriptor = *arrived.descriptor;
   MessageState open = MessageState::kOpen;
   if (!descriptor.state.compare_exchange_strong(open, MessageState::kClaimed,
@@ -129,12 +129,12 @@ bool PointToPoint::Begin(const Arrived& arrived, const std::shared_ptr<Entry>& e
     descriptor.state.store(MessageState::kDone, std::memory_order_release);
     return false;
   }
-  entry->message->source = descriptor.from;
+  entry->message.source = descriptor.from;
   const int from = static_cast<int>(arrived.from_local);
-  if (descriptor.bytes != entry->message->bytes) {
+  if (descriptor.bytes != entry->message.bytes) {
     const int me = share_.ranks[share_.local_rank];
-    const Error differ = SizesDiffer(descriptor.from, descriptor.bytes, me, entry->message->bytes);
-    descriptor.reply.store(entry->message->bytes, std::memory_order_relaxed);
+    const Error differ = SizesDiffer(descriptor.from, descriptor.bytes, me, entry->message.bytes);
+    descriptor.reply.store(entry->message.bytes, std::memory_order_relaxed);
     descriptor.state.store(MessageState::kRefused, std::memory_order_release);
     doorbells_.Ring(from, Urgency::kWork);
     Finish(entry, differ);
@@ -156,7 +156,7 @@ bool PointToPoint::AdvanceIncoming() {
       continue;
     }
     const bool sender_waits = descriptor.bytes > kSmallMessageBytes;
-    std::shared_ptr<Entry> entry = std::move(incoming->entry);
+    std::shared_ptr<MessageEntry> entry = std::move(incoming->entry);
     const int from = static_cast<int>(incoming->from_local);
     incoming = incoming_.erase(incoming);
     descriptor.state.store(MessageState::kDone, std::memory_order_release);
@@ -189,7 +189,7 @@ bool PointToPoint::Copy(Incoming& incoming) {
   return true;
 }
 
-bool PointToPoint::EndWhatCannotCome(const std::vector<std::pair<Entry*, Error>>& ended) {
+bool PointToPoint::EndWhatCannotCome(const std::vector<std::pair<MessageEntry*, Error>>& ended) {
   bool moved = false;
   for (const auto& [entry, error] : ended) {
     if (entry->complete.load(std::memory_order_relaxed)) continue;
@@ -209,8 +209,8 @@ bool PointToPoint::EndOverdue() {
   const int64_t now = NowNs();
   if (now < next_deadline_ns_) return false;
   next_deadline_ns_ = std::numeric_limits<int64_t>::max();
-  std::vector<std::shared_ptr<Entry>> overdue;
-  const auto look = [&](const std::shared_ptr<Entry>& entry) {
+  std::vector<std::shared_ptr<MessageEntry>> overdue;
+  const auto look = [&](const std::shared_ptr<MessageEntry>& entry) {
     if (!entry) return;
     if (entry->deadline_ns <= now) {
       overdue.push_back(entry);
@@ -225,18 +225,18 @@ bool PointToPoint::EndOverdue() {
   return !overdue.empty();
 }
 
-void PointToPoint::Cancel(Entry& entry, const Error& error) {
+void PointToPoint::Cancel(MessageEntry& entry, const Error& error) {
   TakeFresh();
   const auto same = [&](const auto& held) { return held.get() == &entry; };
   if (const auto receive = std::ranges::find_if(receives_, same); receive != receives_.end()) {
-    std::shared_ptr<Entry> held = std::move(*receive);
+    std::shared_ptr<MessageEntry> held = std::move(*receive);
     receives_.erase(receive);
     Finish(std::move(held), error);
     return;
   }
   if (const auto incoming = std::ranges::find_if(incoming_, same, &Incoming::entry);
       incoming != incoming_.end()) {
-    std::shared_ptr<Entry> held = std::move(incoming->entry);
+    std::shared_ptr<MessageEntry> held = std::move(incoming->entry);
     MessageDescriptor& descriptor = *incoming->descriptor;
     const int from = static_cast<int>(incoming->from_local);
     incoming_.erase(incoming);
@@ -258,7 +258,7 @@ void PointToPoint::Cancel(Entry& entry, const Error& error) {
 
 void PointToPoint::FailAll(const Error& error) {
   TakeFresh();
-  std::vector<std::shared_ptr<Entry>> doomed(receives_.begin(), receives_.end());
+  std::vector<std::shared_ptr<MessageEntry>> doomed(receives_.begin(), receives_.end());
   for (const Incoming& incoming : incoming_) doomed.push_back(incoming.entry);
   for (const Outgoing& outgoing : outgoing_) {
     if (outgoing.entry) doomed.push_back(outgoing.entry);
@@ -269,6 +269,106 @@ void PointToPoint::FailAll(const Error& error) {
   outgoing_.clear();
   arrived_.clear();
   for (auto& entry : doomed) Finish(std::move(entry), error);
+}
+
+Status PointToPoint::Send(std::shared_ptr<MessageEntry> entry) {
+  const EntryTensor& tensor = entry->tensors[0];
+  const uint64_t bytes = entry->message.bytes;
+  const bool small = bytes <= kSmallMessageBytes;
+  void* const memory = arena_.Allocate(sizeof(MessageDescriptor) + (small ? bytes : 0));
+  if (!memory)
+    return MakeError(ErrorKind::kSystem, "shared memory is exhausted: no room for a message");
+  auto* const descriptor = new (memory) MessageDescriptor;
+  descriptor->process_set = entry->process_set;
+  descriptor->tag = entry->message.tag;
+  descriptor->from = share_.ranks[share_.local_rank];
+  descriptor->bytes = bytes;
+  if (small) {
+    if (bytes > 0)
+      std::memcpy(static_cast<std::byte*>(memory) + sizeof(MessageDescriptor), tensor.input, bytes);
+    descriptor->data = arena_.OffsetOf(descriptor + 1);
+  } else {
+    descriptor->data = arena_.Contains(tensor.input) ? arena_.OffsetOf(tensor.input) : kPrivate;
+  }
+  pending_.fetch_add(1, std::memory_order_relaxed);
+  {
+    std::lock_guard lock(fresh_mutex_);
+    fresh_sends_.push_back({descriptor, small ? nullptr : entry});
+    fresh_.store(true, std::memory_order_release);
+  }
+  // Before the message descriptor is out: its receiver may be through with it in the next moment.
+  if (small) Finish(entry, {});
+  const uint32_t to = LocalRank(entry->message.peer);
+  std::atomic<uint64_t>& mail = control_.state(to).mail;
+  const uint64_t word =
+      DescriptorPlace{static_cast<uint32_t>(share_.local_rank), arena_.OffsetOf(descriptor)}.word();
+  uint64_t head = mail.load(std::memory_order_relaxed);
+  do {
+    descriptor->next.store(head, std::memory_order_relaxed);
+  } while (!mail.compare_exchange_weak(head, word, std::memory_order_release,
+                                       std::memory_order_relaxed));
+  doorbells_.Ring(static_cast<int>(to), Urgency::kWork);
+  return {};
+}
+
+bool PointToPoint::AdvanceOutgoing() {
+  bool moved = false;
+  for (auto outgoing = outgoing_.begin(); outgoing != outgoing_.end();) {
+    MessageDescriptor& descriptor = *outgoing->descriptor;
+    const MessageState state = descriptor.state.load(std::memory_order_acquire);
+    if (state == MessageState::kClaimed) moved |= Show(*outgoing);
+    if (state != MessageState::kDone && state != MessageState::kRefused) {
+      ++outgoing;
+      continue;
+    }
+    Outgoing over = std::move(*outgoing);
+    outgoing = outgoing_.erase(outgoing);
+    Status outcome;
+    if (over.entry && state == MessageState::kRefused) {
+      outcome = Refused(descriptor, over.entry->message.peer);
+    }
+    if (over.ring) surroundings_.free(over.ring);
+    surroundings_.free(over.descriptor);
+    if (over.entry) Finish(std::move(over.entry), std::move(outcome));
+    moved = true;
+  }
+  return moved;
+}
+
+// Copies the next window in, once its place is free.
+bool PointToPoint::Show(Outgoing& outgoing) {
+  MessageDescriptor& descriptor = *outgoing.descriptor;
+  if (descriptor.data != kPrivate || !outgoing.entry) return false;
+  const uint64_t windows = (descriptor.bytes + kMessageWindow - 1) / kMessageWindow;
+  if (outgoing.shown == windows ||
+      outgoing.shown >= descriptor.taken.load(std::memory_order_acquire) + kMessageWindows) {
+    return false;
+  }
+  if (!outgoing.ring) {
+    outgoing.ring = static_cast<std::byte*>(
+        arena_.Allocate(kMessageWindow * std::min(kMessageWindows, windows)));
+    if (!outgoing.ring) return false;  // other messages will give theirs back
+    descriptor.windows.store(arena_.OffsetOf(outgoing.ring), std::memory_order_relaxed);
+  }
+  const uint64_t first = outgoing.shown * kMessageWindow;
+  std::memcpy(outgoing.ring + outgoing.shown % kMessageWindows * kMessageWindow,
+              outgoing.entry->tensors[0].input + first,
+              std::min(kMessageWindow, descriptor.bytes - first));
+  descriptor.shown.store(++outgoing.shown, std::memory_order_release);
+  doorbells_.Ring(static_cast<int>(LocalRank(outgoing.entry->message.peer)), Urgency::kWork);
+  return true;
+}
+
+bool PointToPoint::Gives() const {
+  return std::ranges::any_of(outgoing_, [](const Outgoing& outgoing) {
+    return outgoing.descriptor->state.load(std::memory_order_acquire) == MessageState::kClaimed;
+  });
+}
+
+Error PointToPoint::Refused(const MessageDescriptor& descriptor, int to) {
+  const uint64_t room = descriptor.reply.load(std::memory_order_relaxed);
+  if (room != kGaveUpReceiving) return SizesDiffer(descriptor.from, descriptor.bytes, to, room);
+  return MakeError(ErrorKind::kAborted, "rank " + std::to_string(to) + " gave up receiving", to);
 }
 
 }  // namespace horoacc

@@ -29,11 +29,11 @@ class PointToPoint final : public MessageExchange {
                Arena& arena, MessageSurroundings surroundings);
 
   /// kSystem if shared memory is exhausted.
-  Status Send(std::shared_ptr<Entry> entry) override;
-  void Receive(std::shared_ptr<Entry> entry) override;
+  Status Send(std::shared_ptr<MessageEntry> entry) override;
+  void Receive(std::shared_ptr<MessageEntry> entry) override;
 
   bool Progress() override;
-  void Cancel(Entry& entry, const Error& error) override;
+  void Cancel(MessageEntry& entry, const Error& error) override;
   void FailAll(const Error& error) override;
   [[nodiscard]] bool Gives() const override;
   [[nodiscard]] bool pending() const override {
@@ -43,13 +43,13 @@ class PointToPoint final : public MessageExchange {
  private:
   struct Outgoing {
     MessageDescriptor* descriptor;
-    std::shared_ptr<Entry> entry;  ///< null: it is complete for its caller
+    std::shared_ptr<MessageEntry> entry;  ///< null: it is complete for its caller
     std::byte* ring = nullptr;
     uint64_t shown = 0;
   };
   struct Incoming {
     MessageDescriptor* descriptor;
-    std::shared_ptr<Entry> entry;
+    std::shared_ptr<MessageEntry> entry;
     const std::byte* memory;  ///< the sender's
     uint32_t from_local;
     uint64_t copied = 0;
@@ -59,19 +59,19 @@ class PointToPoint final : public MessageExchange {
     uint32_t from_local;
   };
 
-  [[nodiscard]] static bool Fits(const Entry& receive, const MessageDescriptor& descriptor);
+  [[nodiscard]] static bool Fits(const MessageEntry& receive, const MessageDescriptor& descriptor);
   [[nodiscard]] static Error Refused(const MessageDescriptor& descriptor, int to);
   [[nodiscard]] uint32_t LocalRank(int rank) const;
-  void Finish(std::shared_ptr<Entry> entry, Status outcome);
+  void Finish(std::shared_ptr<MessageEntry> entry, Status outcome);
   void TakeFresh();
   bool TakeMail();
   /// False: the message descriptor was withdrawn, and the receive still waits.
-  bool Begin(const Arrived& arrived, const std::shared_ptr<Entry>& entry);
+  bool Begin(const Arrived& arrived, const std::shared_ptr<MessageEntry>& entry);
   bool AdvanceOutgoing();
   bool Show(Outgoing& outgoing);
   bool AdvanceIncoming();
   bool Copy(Incoming& incoming);
-  bool EndWhatCannotCome(const std::vector<std::pair<Entry*, Error>>& ended);
+  bool EndWhatCannotCome(const std::vector<std::pair<MessageEntry*, Error>>& ended);
   bool EndOverdue();
 
   const ControlSegment& control_;
@@ -82,12 +82,12 @@ class PointToPoint final : public MessageExchange {
   std::atomic<uint32_t> pending_{0};
 
   std::mutex fresh_mutex_;  ///< a leaf
-  std::vector<std::shared_ptr<Entry>> fresh_receives_;
+  std::vector<std::shared_ptr<MessageEntry>> fresh_receives_;
   std::vector<Outgoing> fresh_sends_;
   std::atomic<bool> fresh_{false};
 
   // The driver's.
-  std::list<std::shared_ptr<Entry>> receives_;  ///< in the order of the calls
+  std::list<std::shared_ptr<MessageEntry>> receives_;  ///< in the order of the calls
   std::list<Arrived> arrived_;                  ///< in the order in which they were posted
   std::list<Outgoing> outgoing_;
   std::list<Incoming> incoming_;

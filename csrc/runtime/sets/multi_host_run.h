@@ -30,7 +30,7 @@ class MultiHostRun final : public Execution {
   /// zeros.
   struct Call {
     const Request* request = nullptr;
-    Entry* entry = nullptr;
+    CollectiveEntry* entry = nullptr;
     const CallFacts* facts = nullptr;
   };
   /// All allreduces, or one of any other kind. Outputs are there, and as long as they must be.

@@ -1,5 +1,6 @@
 #pragma once
 // One process set on this rank: its control segment, its controller, its queue and what runs.
+#include <algorithm>
 #include <atomic>
 #include <deque>
 #include <memory>
@@ -20,11 +21,12 @@ namespace horoacc {
 /// A decision being carried out here.
 struct Running {
   Decision decision;
-  std::vector<std::shared_ptr<Entry>> entries;  ///< by member; none if this rank takes no part
+  std::vector<std::shared_ptr<CollectiveEntry>> entries;  ///< by member; none if this rank takes no part
   std::optional<SetContext> context;            ///< of a partial decision; the execution uses it
   std::unique_ptr<Execution> execution;         ///< none if there was nothing to do
 };
 
+/// All ranks share memory, or `multi_host_controller` is there.
 struct ProcessSet {
   uint32_t id = 0;         ///< never used again
   uint32_t place = 0;      ///< on the control segment, and in the engine's list
@@ -54,6 +56,13 @@ struct ProcessSet {
   int64_t moved_ns = 0;
   std::atomic<uint64_t> buckets_run{0};  ///< decisions begun: the same number on all ranks
 
+  [[nodiscard]] bool Has(int rank) const { return std::ranges::binary_search(ranks, rank); }
+  /// Which ranks have submitted a call that waits here, and which keep it waiting. nullopt: this
+  /// rank does not know yet. `collective`: null for a join.
+  [[nodiscard]] std::optional<Attendance> AttendanceOf(const CollectiveEntry* collective) const;
+  /// Ends the set under its lock unless it has ended already. Not ok() if the lock is not to be had.
+  Status EndWith(SetEnd end) const;
+
   /// Nothing of it goes on here or is read by peers, and nothing can begin. Under the driver's
   /// lock.
   [[nodiscard]] bool done() const {
@@ -61,5 +70,11 @@ struct ProcessSet {
            kept_blocks.empty() && controller->Released();
   }
 };
+
+struct Job;
+
+/// The set as this rank sees it. `place`: in the control segment and in the engine's list.
+[[nodiscard]] std::unique_ptr<ProcessSet> MakeProcessSet(Job& job, uint32_t id, uint32_t place,
+                                                         std::vector<int> ranks);
 
 }  // namespace horoacc

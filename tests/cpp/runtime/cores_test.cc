@@ -1,5 +1,5 @@
 // Ranks that a launcher has bound to a core each still have a core each.
-#include "runtime/engine/cores.h"
+#include "runtime/job/cores.h"
 
 #include <sched.h>
 

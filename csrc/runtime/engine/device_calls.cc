@@ -1,0 +1,176 @@
+#include "runtime/engine/device_calls.h"
+
+#include <algorithm>
+
+#include "execute/cuda/host/device_pipeline.h"
+#include "negotiate/multi_host/eager.h"
+#include "runtime/engine/gpu_reductions.h"
+#include "runtime/engine/validation.h"
+
+namespace horoacc {
+namespace {
+
+/// Does this rank's call read its input?
+bool Gives(Collective collective, bool is_root) {
+  const bool only_root = collective == Collective::kBroadcast || collective == Collective::kScatter;
+  return is_root || !only_root;
+}
+
+bool HasPathOnGpus(Collective collective) {
+  return collective == Collective::kAllreduce || collective == Collective::kReducescatter ||
+         collective == Collective::kAllgather || collective == Collective::kBroadcast ||
+         collective == Collective::kAlltoall;
+}
+
+}  // namespace
+
+DeviceCalls::DeviceCalls(Job& job)
+    : job_(job),
+      gpus_(job.settings.cuda_plugin, {[this](size_t bytes) { return job_.blocks.Allocate(bytes); },
+                                       [this](void* memory) { job_.blocks.Free(memory); }}) {}
+
+Status DeviceCalls::CheckMode(const ProcessSet& set) const {
+  const GpuMode wanted = job_.settings.gpu_mode;
+  if (!set.multi_host || wanted == GpuMode::kAuto || wanted == GpuMode::kCpuReduce) return {};
+  return cuda::RefuseMode(wanted, "the ranks do not all share a host");
+}
+
+// Otherwise the tensors are copied to the host at once. Those that stay may still be copied later,
+// if the ranks do not agree on a mode in which GPUs reduce.
+bool DeviceCalls::StaysOnGpu(const ProcessSet& set, const Submission& submission) const {
+  const Request& request = submission.request;
+  if (!HasPathOnGpus(request.collective) || set.multi_host || job_.settings.check_numerics)
+    return false;
+  const GpuMode agreed = set.gpu_mode.load(std::memory_order_relaxed);
+  const GpuMode mode = agreed == GpuMode::kAuto ? job_.settings.gpu_mode : agreed;
+  if (mode == GpuMode::kCpuReduce ||
+      !FitsGpuMode(request, mode, static_cast<uint32_t>(set.ranks.size()))) {
+    return false;
+  }
+  // Results that the engine allocates lie in the host's memory.
+  const bool placed = std::ranges::all_of(
+      submission.buffers, [](const auto& buffer) { return buffer.output != nullptr; });
+  if (!placed && request.collective != Collective::kAllreduce) return false;
+  return !Reduces(request.collective) ||
+         std::ranges::all_of(request.tensors, [&](const TensorMeta& tensor) {
+           return cuda::CanReduce(tensor.type, request.op);
+         });
+}
+
+Status DeviceCalls::Begin(const ProcessSet& set, CollectiveEntry& entry, const Submission& submission) {
+  const Request& request = entry.request;
+  if (IsBarrier(request.collective)) return {};
+  const bool is_root = request.root == job_.rank();
+  if (request.collective == Collective::kAllreduce) {
+    for (size_t t = 0; t < entry.tensors.size(); ++t) {
+      if (entry.tensors[t].output || request.tensors[t].bytes() == 0) continue;
+      return MakeError(ErrorKind::kInvalid, "no memory on the GPU was given for its result");
+    }
+  }
+  HA_ASSIGN(cuda::Gpus::Place place, gpus_.Find(submission.device->number));
+  std::vector<cuda::DeviceTensor> tensors;
+  for (size_t t = 0; t < entry.tensors.size(); ++t) {
+    const bool allreduce = request.collective == Collective::kAllreduce;
+    const bool broadcast = request.collective == Collective::kBroadcast;
+    cuda::DeviceTensor tensor;
+    tensor.input = entry.tensors[t].input;
+    tensor.output = entry.tensors[t].output;
+    tensor.input_bytes = request.tensors[t].bytes();
+    if (request.collective == Collective::kScatter) tensor.input_bytes *= set.ranks.size();
+    tensor.fetches = Gives(request.collective, is_root);
+    tensor.in_place = allreduce || (broadcast && tensor.output == tensor.input);
+    tensor.lands = !(broadcast && is_root && tensor.in_place);
+    tensors.push_back(tensor);
+  }
+  HA_ASSIGN(entry.device, cuda::DeviceCall::Begin(std::move(place), submission.device->stream,
+                                                  tensors, job_.settings.gpu_chunk_bytes));
+  if (!StaysOnGpu(set, submission)) {
+    HA_ASSIGN(const uint64_t fetched, entry.device->Fetch());
+    job_.counters.gpu_bytes.fetch_add(fetched, std::memory_order_relaxed);
+  }
+  for (size_t t = 0; t < entry.tensors.size(); ++t) {
+    entry.tensors[t].input = entry.device->input(t);
+    entry.tensors[t].output = entry.device->output(t);
+  }
+  return {};
+}
+
+bool DeviceCalls::MustWait(const SetQueue& queue, const CollectiveEntry& entry) {
+  if (entry.device && entry.device->fetched()) return true;
+  return std::ranges::any_of(queue.pending_copies,
+                             [&](const auto& other) { return other->id == entry.id; });
+}
+
+bool DeviceCalls::IsPipelined(const Request& request) const {
+  if (!request.on_gpu || request.collective != Collective::kAllreduce) return false;
+  if (request.op == ReduceOp::kAdasum) return false;
+  uint64_t bytes = 0;
+  for (const TensorMeta& tensor : request.tensors) bytes += tensor.bytes();
+  return bytes > std::max(job_.settings.gpu_chunk_bytes, job_.settings.last_arriver_bytes);
+}
+
+bool DeviceCalls::RunsPipelined(const Running& running) const {
+  return running.decision.shared && !running.decision.done &&
+         std::ranges::any_of(running.entries,
+                             [&](const auto& entry) { return IsPipelined(entry->request); });
+}
+
+// A pipelined call is published once its first chunk has come, unless a thread reads all of it
+// before it is reduced.
+Result<bool> DeviceCalls::MayBePublished(const ProcessSet& set, CollectiveEntry& entry) const {
+  const bool in_sight = std::ranges::all_of(
+      entry.tensors, [&](const EntryTensor& tensor) { return job_.arena->Contains(tensor.input); });
+  if (!in_sight || job_.settings.check_numerics || !IsPipelined(entry.request) ||
+      (set.multi_host && EagerBytes(entry.request, set.ranks.size()) > 0)) {
+    return entry.device->HasArrived();
+  }
+  return entry.device->HasBegunToArrive();
+}
+
+std::unique_ptr<ChunkPipeline> DeviceCalls::PipelineOf(
+    std::span<const MultiHostRun::Call> calls) const {
+  std::vector<cuda::DevicePipeline::Part> parts;
+  for (const MultiHostRun::Call& call : calls) {
+    cuda::DeviceCall* const device = call.entry ? call.entry->device.get() : nullptr;
+    for (size_t t = 0; t < call.request->tensors.size(); ++t)
+      parts.push_back({device, t, call.request->tensors[t].bytes()});
+  }
+  return std::make_unique<cuda::DevicePipeline>(std::move(parts), job_.pending_copies);
+}
+
+Result<bool> DeviceCalls::PublishPending(ProcessSet& set) {
+  if (job_.pending_copies.load(std::memory_order_relaxed) == 0) return false;
+  bool moved = false;
+  std::lock_guard lock(set.queue.mutex);
+  std::deque<std::shared_ptr<CollectiveEntry>>& pending = set.queue.pending_copies;
+  while (!pending.empty()) {
+    const std::shared_ptr<CollectiveEntry> next = pending.front();
+    if (next->device) {
+      HA_ASSIGN(const bool published, MayBePublished(set, *next));
+      if (!published) break;
+      if (job_.settings.check_numerics && next->request.local_error.empty()) {
+        std::vector<const void*> inputs;
+        for (const EntryTensor& tensor : next->tensors) inputs.push_back(tensor.input);
+        next->request.local_error = FindNotFinite(next->request, inputs);
+      }
+    }
+    pending.pop_front();
+    job_.pending_copies.fetch_sub(1, std::memory_order_relaxed);
+    moved = true;
+    HA_TRY(publisher_.PublishInTurn(set, next));
+  }
+  if (moved) HA_TRY(Publisher::AnnounceJoin(set));
+  return moved;
+}
+
+Status DeviceCalls::CopyBack(CollectiveEntry& entry) {
+  std::vector<size_t> bytes;
+  for (size_t t = 0; t < entry.tensors.size(); ++t) {
+    uint64_t size = SizeOf(entry.request.tensors[t].type);
+    for (const int64_t dim : entry.tensors[t].result_shape) size *= static_cast<uint64_t>(dim);
+    bytes.push_back(size);
+  }
+  return entry.device->Land(bytes);
+}
+
+}  // namespace horoacc

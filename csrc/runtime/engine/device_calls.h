@@ -1,0 +1,51 @@
+#pragma once
+// Calls whose tensors lie on a GPU: copied to memory that the ranks see, published once they are
+// there, and copied back. In between they are calls like any other.
+#include <memory>
+#include <span>
+
+#include "execute/cuda/host/gpus.h"
+#include "runtime/engine/publisher.h"
+#include "runtime/job/calls.h"
+#include "runtime/sets/multi_host_run.h"
+
+namespace horoacc {
+
+class DeviceCalls {
+ public:
+  explicit DeviceCalls(Job& job);
+
+  /// A GPU mode that the settings order and this set cannot have is an error of the first call, on
+  /// all ranks alike.
+  [[nodiscard]] Status CheckMode(const ProcessSet& set) const;
+  /// Puts the host's memory in the place of the GPU's, before any other rank knows of the entry,
+  /// and begins the copies to it.
+  Status Begin(const ProcessSet& set, CollectiveEntry& entry, const Submission& submission);
+  /// The entry waits for its copies, or behind a call of its name that does. Under the queue's
+  /// lock.
+  [[nodiscard]] static bool MustWait(const SetQueue& queue, const CollectiveEntry& entry);
+  /// Publishes the entries whose copies have come. True if there was one. Under the driver's lock.
+  Result<bool> PublishPending(ProcessSet& set);
+  /// Begins the copies of a result to the GPU. Under the driver's lock.
+  static Status CopyBack(CollectiveEntry& entry);
+
+  /// Whether the request is reduced chunk by chunk while its copies come. All ranks agree.
+  [[nodiscard]] bool IsPipelined(const Request& request) const;
+  /// The same of a decision that runs on one host.
+  [[nodiscard]] bool RunsPipelined(const Running& running) const;
+  [[nodiscard]] std::unique_ptr<ChunkPipeline> PipelineOf(
+      std::span<const MultiHostRun::Call> calls) const;
+
+  /// Closes the GPUs: the engine has ended.
+  void Close() { gpus_.Close(); }
+
+ private:
+  [[nodiscard]] bool StaysOnGpu(const ProcessSet& set, const Submission& submission) const;
+  [[nodiscard]] Result<bool> MayBePublished(const ProcessSet& set, CollectiveEntry& entry) const;
+
+  Job& job_;
+  Publisher publisher_{job_};
+  cuda::Gpus gpus_;
+};
+
+}  // namespace horoacc

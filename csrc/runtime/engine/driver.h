@@ -1,0 +1,96 @@
+#pragma once
+// The only loop: takes decisions in the order of the log, runs them, completes their calls. One
+// thread at a time drives, whichever holds the lock: a caller that waits, or the coordinator.
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <vector>
+
+#include "runtime/engine/completion.h"
+#include "runtime/engine/executions.h"
+#include "runtime/health/deadlines.h"
+#include "runtime/messages/message_calls.h"
+
+namespace horoacc {
+
+class Driver {
+ public:
+  /// What the driver drives, and what it tells.
+  struct Parts {
+    Job& job;
+    Failure& failure;
+    SetTable& sets;
+    DeviceCalls& devices;
+    Completion& completion;
+    MessageCalls& messages;
+    Deadlines& deadlines;
+    Telemetry& telemetry;
+  };
+  explicit Driver(Parts parts) : parts_(parts), job_(parts.job), executions_(job_, parts.devices) {}
+
+  /// Holds the driver's lock. When it gives the lock back it makes sure that nothing is left
+  /// without a thread that drives: while a caller drove, rings did not wake the coordinator.
+  class Lock {
+   public:
+    enum class Holder { kCaller, kCoordinator };
+    /// Waits for the lock.
+    Lock(Driver& driver, Holder holder);
+    /// Not held() if another thread drives.
+    Lock(Driver& driver, Holder holder, std::try_to_lock_t);
+    ~Lock();
+    Lock(const Lock&) = delete;
+    Lock& operator=(const Lock&) = delete;
+
+    [[nodiscard]] bool held() const { return lock_.owns_lock(); }
+    /// Moves everything that can be moved without waiting. False: nothing could. An exception
+    /// aborts the job.
+    bool Progress() { return driver_.ProgressOrAbort(); }
+    /// The doorbell's count before the holder's last look at everything. A caller's; without it the
+    /// coordinator is woken in any case.
+    void Saw(uint32_t count) { seen_ = count; }
+    /// The holder drives for as long as it waits, and not for a look.
+    void DrivesSince(int64_t now_ns) { since_ns_ = now_ns; }
+    [[nodiscard]] Driver* operator->() const { return &driver_; }
+
+   private:
+    Driver& driver_;
+    const Holder holder_;
+    std::unique_lock<std::mutex> lock_;
+    std::optional<uint32_t> seen_;
+    int64_t since_ns_ = 0;
+  };
+
+  // Under the lock.
+  /// Something goes on that no call waits for.
+  [[nodiscard]] bool WorkLeft();
+  /// Ends all calls with `error`; from now on this rank touches no memory of its peers.
+  void FailAll(const Error& error);
+  /// Progress does nothing any more: the engine has given back what it stands on.
+  void Release() { released_ = true; }
+
+  /// Calls wait, or news of others wait to be sent on. Any thread.
+  [[nodiscard]] bool AnythingPending() const;
+
+ private:
+  bool ProgressOrAbort();
+  bool Progress();
+  Result<bool> ProgressLinks();
+  Result<bool> ProgressSet(ProcessSet& set);
+  Status Begin(ProcessSet& set, Decision decision);
+  Status Run(ProcessSet& set, std::unique_ptr<Running> running);
+  Status Refuse(ProcessSet& set, std::unique_ptr<Running> running);
+  Status EndJoin(ProcessSet& set, std::unique_ptr<Running> running);
+  Status End(ProcessSet& set, std::unique_ptr<Running> running);
+  Status Drain(ProcessSet& set, std::unique_ptr<Running> running);
+  Status Drain(ProcessSet& set);
+  void FailUndecided(ProcessSet& set, const Error& error);
+  Status EndGivenUp();
+
+  const Parts parts_;
+  Job& job_;
+  Executions executions_;
+  std::mutex mutex_;
+  bool released_ = false;
+};
+
+}  // namespace horoacc

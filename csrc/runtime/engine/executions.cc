@@ -1,0 +1,201 @@
+#include "runtime/engine/executions.h"
+
+#include <algorithm>
+
+#include "execute/shared_memory/adasum_slices.h"
+#include "execute/shared_memory/direct_slices.h"
+#include "execute/shared_memory/exchange.h"
+#include "execute/shared_memory/flowing_slices.h"
+#include "execute/shared_memory/two_phase.h"
+#include "negotiate/control_segment/assemble_reduce.h"
+#include "negotiate/multi_host/eager.h"
+#include "runtime/engine/assemble_exchange.h"
+#include "runtime/sets/multi_host_run.h"
+
+namespace horoacc {
+namespace {
+
+std::vector<ReducePiece> PrivatePieces(const ProcessSet& set, const SetContext& context,
+                                       const Running& running) {
+  ReduceList list;
+  for (const auto& entry : running.entries) {
+    const size_t first = list.pieces.size();
+    AppendPieces(*set.control, context, {entry->id, entry->generation}, false, list);
+    for (size_t t = 0; t < entry->tensors.size(); ++t) {
+      list.pieces[first + t].input = entry->tensors[t].input;
+      list.pieces[first + t].output = entry->tensors[t].output;
+    }
+  }
+  return std::move(list.pieces);
+}
+
+/// Whether the root has told of every rank what this call needs to know.
+bool HasFactsOf(const Request& request, const CallFacts& facts, size_t ranks) {
+  const auto counts = [](const std::vector<int64_t>& values, size_t expected) {
+    return values.size() == expected &&
+           std::ranges::all_of(values, [](int64_t value) { return value >= 0; });
+  };
+  if (request.collective == Collective::kAllgather)
+    return counts(facts.rows, request.tensors.size() * ranks);
+  if (request.collective == Collective::kAlltoall) return counts(facts.splits, ranks * ranks);
+  return true;
+}
+
+
+uint64_t BytesOf(const Request& request) {
+  uint64_t bytes = 0;
+  for (const TensorMeta& tensor : request.tensors) bytes += tensor.bytes();
+  return bytes;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Execution>> Executions::Make(ProcessSet& set, Running& running) {
+  if (set.multi_host) return MakeBetweenHosts(set, running);
+  if (running.entries.empty()) return std::unique_ptr<Execution>();  // this rank takes no part
+  if (running.decision.partial) {
+    const CollectiveEntry& only = *running.entries[0];
+    HA_ASSIGN(running.context,
+              PartialContext(*set.control, set.context, {only.id, only.generation}));
+  }
+  for (const auto& entry : running.entries) HA_TRY(PrepareOutputs(set, *entry));
+  if (GpuReductions::MayRun(set, running)) {
+    return gpus_.Make(set, running, [this, &set, &running](Status& status) {
+      return MakeOnHost(set, running, status);
+    });
+  }
+  Status status;
+  std::unique_ptr<Execution> execution = MakeOnHost(set, running, status);
+  HA_TRY(std::move(status));
+  return execution;
+}
+
+std::unique_ptr<Execution> Executions::MakeOnHost(ProcessSet& set, Running& running,
+                                                  Status& status) {
+  const Decision& decision = running.decision;
+  const SetContext& context = running.context ? *running.context : set.context;
+  const bool allreduce = running.entries[0]->request.collective == Collective::kAllreduce;
+  uint64_t bytes = 0;
+  for (const auto& entry : running.entries) bytes += BytesOf(entry->request);
+  if (allreduce) job_.counters.buckets.fetch_add(1, std::memory_order_relaxed);
+  for (const auto& entry : running.entries) {
+    job_.events.Emit(Phase::kExecute, set.id, entry->handle, set.buckets_run, bytes,
+                     entry->display_name, entry->device ? "cpu_reduce" : NameOf(decision.path));
+    if (!allreduce || !decision.shared || entry->device) continue;
+    for (size_t t = 0; t < entry->tensors.size(); ++t) {
+      if (entry->tensors[t].staged) continue;
+      job_.counters.arena_bytes.fetch_add(entry->request.tensors[t].bytes(),
+                                          std::memory_order_relaxed);
+    }
+  }
+  ExecSlot& slot = set.control->slot(decision.slot);
+  switch (decision.path) {
+    case Path::kNone:
+      return nullptr;
+    case Path::kLastArriver:
+      job_.counters.last_arriver.fetch_add(1, std::memory_order_relaxed);
+      return nullptr;
+    case Path::kDirectSlices:
+    case Path::kAdasumSlices: {
+      ReduceList list;
+      list.pieces.reserve(running.entries.size());
+      for (const auto& entry : running.entries) {
+        AppendPieces(*set.control, context, {entry->id, entry->generation}, true, list);
+      }
+      if (decision.path == Path::kAdasumSlices)
+        return std::make_unique<AdasumSlices>(context, slot, std::move(list));
+      if (devices_.RunsPipelined(running)) {
+        std::vector<MultiHostRun::Call> calls;
+        for (const auto& entry : running.entries) calls.push_back({&entry->request, entry.get()});
+        return std::make_unique<FlowingSlices>(context, slot, std::move(list),
+                                               job_.settings.gpu_chunk_bytes, devices_.PipelineOf(calls));
+      }
+      return std::make_unique<DirectSlices>(context, slot, std::move(list));
+    }
+    case Path::kFlatWindows: {
+      job_.counters.window_bytes.fetch_add(bytes, std::memory_order_relaxed);
+      std::vector<ExchangePiece> pieces;
+      for (const ReducePiece& piece : PrivatePieces(set, context, running)) {
+        pieces.push_back(FlatAllreduce(piece, context));
+      }
+      return std::make_unique<Exchange>(context, slot, std::move(pieces));
+    }
+    case Path::kTwoPhaseWindows:
+      job_.counters.window_bytes.fetch_add(bytes, std::memory_order_relaxed);
+      return std::make_unique<TwoPhaseWindows>(context, slot, PrivatePieces(set, context, running));
+    case Path::kExchange: {
+      std::vector<ExchangePiece> pieces;
+      for (const auto& entry : running.entries) {
+        for (ExchangePiece& piece : ExchangePieces(set, *entry)) pieces.push_back(std::move(piece));
+      }
+      return std::make_unique<Exchange>(set.context, slot, std::move(pieces));
+    }
+    case Path::kEager:
+    case Path::kSchedule:
+      break;  // between hosts
+  }
+  status = MakeError(ErrorKind::kSystem, "no path for this collective");
+  return nullptr;
+}
+
+// The inputs lie in each rank's own memory; the facts of a call came with the decision.
+Result<std::unique_ptr<Execution>> Executions::MakeBetweenHosts(ProcessSet& set,
+                                                                Running& running) {
+  const Decision& decision = running.decision;
+  const uint32_t ranks = set.multi_host->size();
+  std::vector<MultiHostRun::Call> calls;
+  uint64_t bytes = 0;
+  for (size_t k = 0; k < decision.facts.size(); ++k) {
+    const CallFacts& facts = decision.facts[k];
+    CollectiveEntry* const entry = k < running.entries.size() ? running.entries[k].get() : nullptr;
+    if (entry && !HasFactsOf(entry->request, facts, ranks)) {
+      return MakeError(ErrorKind::kSystem,
+                       "a decision lacks what '" + entry->display_name + "' needs", set.ranks[0]);
+    }
+    if (entry) {
+      HA_TRY(PrepareOutputs(
+          {.ranks = set.ranks,
+           .me = set.multi_host->me(),
+           .rows = [&](size_t t, uint32_t r) { return facts.rows[t * ranks + r]; },
+           .rows_between = [&](uint32_t from,
+                               uint32_t to) { return facts.splits[from * ranks + to]; }},
+          *entry));
+    }
+    calls.push_back({entry ? &entry->request : &facts.request, entry, &facts});
+    bytes += BytesOf(*calls.back().request);
+  }
+  std::string_view how = "none";
+  std::unique_ptr<MultiHostRun> run;
+  if (decision.done()) {
+    for (size_t k = 0; k < running.entries.size(); ++k) {
+      if (decision.facts[k].result.empty()) continue;
+      how = NameOf(Path::kEager);
+      std::vector<std::byte*> outputs;
+      for (EntryTensor& tensor : running.entries[k]->tensors) outputs.push_back(tensor.output);
+      UnpackTensors(running.entries[k]->request, decision.facts[k].result, outputs);
+    }
+  } else {
+    MultiHostRun::Surroundings around;
+    around.links = &job_.multi_host->links();
+    around.memory = {job_.arena.get(), [this](void* block) { job_.blocks.Free(block); }};
+    around.settings = &job_.settings;
+    around.set = set.id;
+    const bool pipelined = std::ranges::any_of(running.entries, [&](const auto& entry) {
+      return devices_.IsPipelined(entry->request);
+    });
+    if (pipelined) around.flow = devices_.PipelineOf(calls);
+    HA_ASSIGN(run, MultiHostRun::Make(std::move(around), *set.multi_host, calls));
+    how = run->algorithm();
+  }
+  const bool reduces = !calls.empty() && calls[0].request->collective == Collective::kAllreduce;
+  if (reduces) job_.counters.buckets.fetch_add(1, std::memory_order_relaxed);
+  if (reduces || !decision.done()) {
+    for (const auto& entry : running.entries) {
+      job_.events.Emit(Phase::kExecute, set.id, entry->handle, set.buckets_run, bytes,
+                       entry->display_name, how);
+    }
+  }
+  return std::unique_ptr<Execution>(std::move(run));
+}
+
+}  // namespace horoacc

@@ -1,0 +1,30 @@
+#pragma once
+// From a decision to the execution that carries it out on this rank.
+#include <memory>
+
+#include "runtime/engine/device_calls.h"
+#include "runtime/engine/gpu_reductions.h"
+#include "runtime/sets/process_set.h"
+
+namespace horoacc {
+
+/// Under the driver's lock.
+class Executions {
+ public:
+  Executions(Job& job, DeviceCalls& devices)
+      : job_(job), devices_(devices), gpus_(job, devices) {}
+
+  /// Prepares the outputs of the entries, and returns the execution of a decision to run; null:
+  /// nothing is left to do.
+  Result<std::unique_ptr<Execution>> Make(ProcessSet& set, Running& running);
+
+ private:
+  std::unique_ptr<Execution> MakeOnHost(ProcessSet& set, Running& running, Status& status);
+  Result<std::unique_ptr<Execution>> MakeBetweenHosts(ProcessSet& set, Running& running);
+
+  Job& job_;
+  DeviceCalls& devices_;
+  GpuReductions gpus_;
+};
+
+}  // namespace horoacc

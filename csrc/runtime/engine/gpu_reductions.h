@@ -1,0 +1,39 @@
+#pragma once
+// Collectives that GPUs carry out, if the ranks agree that they can.
+#include <functional>
+#include <memory>
+
+#include "execute/cuda/host/gpu_group.h"
+#include "runtime/engine/device_calls.h"
+#include "runtime/sets/process_set.h"
+
+namespace horoacc {
+
+/// Whether GPUs can reduce the request in a mode; otherwise the host does.
+[[nodiscard]] bool FitsGpuMode(const Request& request, GpuMode mode, uint32_t ranks);
+
+/// Under the driver's lock.
+class GpuReductions {
+ public:
+  /// Makes the execution on the host, once the tensors have come there. Null: nothing is to do.
+  using HostExecution = std::function<std::unique_ptr<Execution>(Status&)>;
+
+  GpuReductions(Job& job, DeviceCalls& devices) : job_(job), devices_(devices) {}
+
+  /// The same on all ranks: it depends on what they have agreed on.
+  [[nodiscard]] static bool MayRun(const ProcessSet& set, const Running& running);
+  /// Waits until the ranks have agreed on a mode, then runs in it, or on the host.
+  std::unique_ptr<Execution> Make(ProcessSet& set, Running& running, HostExecution on_host);
+
+ private:
+  [[nodiscard]] static GpuMode ModeOf(const ProcessSet& set, const Running& running);
+  std::unique_ptr<Execution> MakeModeRun(ProcessSet& set, const Running& running, GpuMode mode);
+  std::unique_ptr<Execution> MakeExchangeRun(ProcessSet& set, const Running& running, GpuMode mode);
+  /// The set's GPUs; null: the host reduces.
+  cuda::GpuGroup* FindGpuGroup(ProcessSet& set, const Running& running);
+
+  Job& job_;
+  DeviceCalls& devices_;
+};
+
+}  // namespace horoacc

@@ -1,0 +1,236 @@
+#include "runtime/engine/submitter.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/clock.h"
+#include "runtime/engine/assemble_exchange.h"
+#include "runtime/engine/validation.h"
+
+namespace horoacc {
+namespace {
+
+void SetLimit(Entry& entry, double seconds) {
+  entry.submitted_ns = NowNs();
+  if (seconds <= 0) return;
+  entry.limit_seconds = seconds;
+  entry.deadline_ns = entry.submitted_ns + FromSeconds(seconds);
+}
+
+std::shared_ptr<CollectiveEntry> MakeEntry(uint32_t process_set, Submission& submission) {
+  auto entry = std::make_shared<CollectiveEntry>();
+  entry->process_set = process_set;
+  entry->name = submission.grouped ? GroupName(submission.name) : submission.name;
+  entry->request = std::move(submission.request);
+  entry->request.on_gpu = submission.device.has_value();
+  entry->done = std::move(submission.done);
+  SetLimit(*entry, submission.limit_seconds);
+  for (const Submission::Buffers& buffers : submission.buffers) {
+    EntryTensor& tensor = entry->tensors.emplace_back();
+    tensor.input = static_cast<const std::byte*>(buffers.input);
+    tensor.output = static_cast<std::byte*>(buffers.output);
+  }
+  return entry;
+}
+
+}  // namespace
+
+Result<std::shared_ptr<ProcessSet>> Submitter::FindOwnSet(uint32_t id) const {
+  if (job_.stopping.load(std::memory_order_acquire))
+    return MakeError(ErrorKind::kAborted, "the engine has been shut down");
+  std::shared_ptr<ProcessSet> set = sets_.Find(id);
+  if (!set) return MakeError(ErrorKind::kInvalid, "unknown process set " + std::to_string(id));
+  if (!set->Has(job_.rank())) {
+    return MakeError(ErrorKind::kInvalid, "rank " + std::to_string(job_.rank()) +
+                                              " is not in process set " + std::to_string(id));
+  }
+  return set;
+}
+
+Result<uint64_t> Submitter::Submit(Submission submission) {
+  if (const std::optional<Error> failed = failure_.recorded()) {
+    return failure_.AnnotateRefusal(*failed, sets_.Find(submission.process_set).get(),
+                                    submission.name);
+  }
+  HA_FAULT(*job_.faults, kSubmit);
+  HA_ASSIGN(const std::shared_ptr<ProcessSet> set, FindOwnSet(submission.process_set));
+  if (submission.request.collective == Collective::kJoin)
+    return SubmitJoin(*set, std::move(submission));
+  if (submission.device) HA_TRY(devices_.CheckMode(*set));
+  std::string& local_error = submission.request.local_error;
+  if (local_error.empty()) local_error = ReasonInvalid(*set, submission, job_.rank());
+  if (job_.settings.check_numerics && local_error.empty() && !submission.device) {
+    std::vector<const void*> inputs;
+    for (const auto& buffer : submission.buffers) inputs.push_back(buffer.input);
+    local_error = FindNotFinite(submission.request, inputs);
+  }
+  const std::shared_ptr<CollectiveEntry> entry = MakeEntry(set->id, submission);
+  if (submission.device && entry->request.local_error.empty()) {
+    if (Status begun = devices_.Begin(*set, *entry, submission); !begun.ok())
+      entry->request.local_error = begun.error().message;
+  }
+  const std::string invalid = entry->request.local_error;
+  HA_TRY(Enqueue(*set, entry, submission.name));
+  if (!invalid.empty()) {
+    return MakeError(ErrorKind::kInvalid, "tensor '" + entry->display_name + "': " + invalid);
+  }
+  return entry->handle;
+}
+
+// Under the queue's lock. After an abort the driver passes through the lock of the failure before it
+// says that this rank touches no peer's memory any more; a call that comes later must see it.
+Status Submitter::CheckOpen(const ProcessSet& set, const std::string& tensor) const {
+  if (set.queue.removed.load(std::memory_order_relaxed)) {
+    return MakeError(ErrorKind::kInvalid,
+                     "process set " + std::to_string(set.id) + " was removed");
+  }
+  if (const std::optional<Error> failed = failure_.recorded())
+    return failure_.AnnotateRefusal(*failed, &set, tensor);
+  return {};
+}
+
+// Under the queue's lock.
+Status Submitter::NameEntry(ProcessSet& set, CollectiveEntry& entry, const std::string& name) {
+  SetQueue& queue = set.queue;
+  if (entry.name.empty()) {
+    entry.number = queue.unnamed++;
+    entry.id = kNamedIds + static_cast<uint32_t>(entry.number % kUnnamedIds);
+    entry.display_name = std::string(NameOf(entry.request.collective)) + ".noname." +
+                         std::to_string(entry.number);
+    return {};
+  }
+  NameRecord& record = queue.names.Find(name);
+  if (record.held_by != 0) {
+    return MakeError(ErrorKind::kInvalid,
+                     "tensor '" + name + "' was submitted again before its handle was released");
+  }
+  // The id may have gone to another name, with a call in flight: behind that one this call might
+  // wait for ever.
+  const auto holder = record.known ? queue.in_flight.Find(record.id) : nullptr;
+  if (!record.known || (holder && holder->name != entry.name)) {
+    HA_ASSIGN(const SetSegment::NamedId found, set.control->Lookup(entry.name));
+    record.id = found.id;
+    record.id_version = found.id_version;
+    record.known = true;
+  }
+  entry.id = record.id;
+  entry.id_version = record.id_version;
+  entry.display_name = name;
+  entry.reservation = &record;
+  return {};
+}
+
+void Submitter::EmitQueued(ProcessSet& set, Entry& entry, Collective collective) {
+  job_.counters.submissions.fetch_add(1, std::memory_order_relaxed);
+  entry.flight = job_.events.Emit(Phase::kQueued, set.id, entry.handle, 0, 0, entry.display_name,
+                                  NameOf(collective));
+}
+
+void Submitter::TakeBack(SetQueue& queue, Entry& entry) {
+  queue.pending.fetch_sub(1, std::memory_order_relaxed);
+  handles_.Remove(entry.handle);
+}
+
+Status Submitter::Enqueue(ProcessSet& set, const std::shared_ptr<CollectiveEntry>& entry,
+                          const std::string& name) {
+  const bool has_callback = entry->done != nullptr;
+  bool wakes = false;
+  Status published;
+  {
+    std::lock_guard lock(set.queue.mutex);
+    SetQueue& queue = set.queue;
+    HA_TRY(CheckOpen(set, entry->name.empty() ? "" : name));
+    if (!queue.joins.empty()) {
+      return MakeError(ErrorKind::kInvalid,
+                       "rank " + std::to_string(job_.rank()) +
+                           " has joined: it submits nothing until all ranks have");
+    }
+    HA_TRY(NameEntry(set, *entry, name));
+    handles_.Add(entry);
+    queue.join_over.reset();
+    wakes = queue.pending.fetch_add(1, std::memory_order_relaxed) == 0 &&
+            (has_callback || job_.must_poll);
+    EmitQueued(set, *entry, entry->request.collective);
+    if (entry->request.local_error.empty()) {
+      if (entry->reservation) entry->reservation->held_by = entry->handle;
+    } else {
+      // The other ranks must hear of an invalid call too, or they would wait for ever. It is
+      // published as such, and the caller gets no handle.
+      entry->released = true;
+      entry->done = nullptr;
+      handles_.Remove(entry->handle);
+      job_.events.Emit(Phase::kReleased, set.id, entry->handle, 0, 0, entry->display_name);
+    }
+    if (entry->reservation) ++entry->reservation->calls;
+    entry->sync_round = queue.sync_round;
+    if (devices_.MustWait(queue, *entry)) {
+      queue.pending_copies.push_back(entry);
+      job_.pending_copies.fetch_add(1, std::memory_order_relaxed);
+      wakes = true;
+    } else if (published = publisher_.PublishInTurn(set, entry); !published.ok()) {
+      TakeBack(queue, *entry);
+      if (entry->reservation) {
+        entry->reservation->held_by = 0;
+        --entry->reservation->calls;
+      }
+    }
+  }
+  if (!published.ok()) {
+    failure_.Abort(published.error());  // the other ranks count on this call
+    return published;
+  }
+  // MPI wakes no thread: from now on some thread has to ask it. And no thread may ever wait for a
+  // call with a callback: from now on some thread has to look whether its bucket is stuck.
+  if (wakes) job_.WakeCoordinator();
+  return {};
+}
+
+Result<uint64_t> Submitter::SubmitJoin(ProcessSet& set, Submission submission) {
+  if (!submission.request.local_error.empty())
+    return MakeError(ErrorKind::kInvalid, "join: " + submission.request.local_error);
+  const auto entry = std::make_shared<JoinEntry>();
+  entry->process_set = set.id;
+  entry->display_name = NameOf(Collective::kJoin);
+  entry->done = std::move(submission.done);
+  SetLimit(*entry, submission.limit_seconds);
+  entry->tensors.resize(1);
+  const bool has_callback = entry->done != nullptr;
+  bool wakes = false;
+  Status announced;
+  {
+    std::lock_guard lock(set.queue.mutex);
+    SetQueue& queue = set.queue;
+    HA_TRY(CheckOpen(set, entry->display_name));
+    handles_.Add(entry);
+    if (queue.join_over && !queue.join_over->taken) return TakeOverJoin(queue, *entry);
+    queue.join_over.reset();
+    wakes = queue.pending.fetch_add(1, std::memory_order_relaxed) == 0 &&
+            (has_callback || job_.must_poll);
+    EmitQueued(set, *entry, Collective::kJoin);
+    queue.joins.push_back(entry);
+    announced = Publisher::AnnounceJoin(set);
+    if (!announced.ok()) {
+      std::erase(queue.joins, entry);
+      TakeBack(queue, *entry);
+    }
+  }
+  if (!announced.ok()) {
+    failure_.Abort(announced.error());
+    return announced.error();
+  }
+  if (wakes) job_.WakeCoordinator();
+  return entry->handle;
+}
+
+// A caller that was interrupted in a join is back: the others do not join a second time. Under the
+// queue's lock.
+uint64_t Submitter::TakeOverJoin(SetQueue& queue, JoinEntry& entry) {
+  entry.over = std::move(queue.join_over);
+  queue.join_over.reset();
+  entry.outcome = PutLastRank(entry.tensors[0], entry.over->last);
+  entry.complete.store(true, std::memory_order_release);
+  if (auto done = entry.TakeCallback()) job_.callbacks.Post(std::move(done));
+  return entry.handle;
+}
+
+}  // namespace horoacc

@@ -1,0 +1,88 @@
+#include "runtime/health/deadlines.h"
+
+#include <limits>
+#include <string>
+
+#include "base/clock.h"
+
+namespace horoacc {
+namespace {
+
+constexpr int64_t kAskBefore = kSecond;
+
+std::string SecondsText(double seconds) {
+  std::string text = std::to_string(seconds);
+  text.erase(text.find_last_not_of('0') + 1);
+  if (text.back() == '.') text.pop_back();
+  return text;
+}
+
+}  // namespace
+
+void Deadlines::Look() {
+  const int64_t now = NowNs();
+  for (const auto& set : sets_.Own()) {
+    if (set->queue.pending.load(std::memory_order_relaxed) == 0) continue;
+    std::vector<std::shared_ptr<Entry>> overdue;
+    {
+      std::lock_guard lock(set->queue.mutex);
+      const auto look = [&](const std::shared_ptr<Entry>& entry) {
+        if (entry->deadline_ns > now) return;
+        entry->deadline_ns = std::numeric_limits<int64_t>::max();  // once is enough
+        overdue.push_back(entry);
+      };
+      for (const uint32_t id : set->queue.in_flight.ids()) {
+        const auto entry = set->queue.in_flight.Find(id);
+        // Between hosts it takes a message to learn whom a call waits for: ask in time.
+        if (job_.multi_host && entry->deadline_ns - now < kAskBefore)
+          (void)set->AttendanceOf(entry.get());
+        look(entry);
+      }
+      for (const auto& entry : set->queue.pending_copies) look(entry);
+      for (const auto& join : set->queue.joins) look(join);
+    }
+    for (const auto& entry : overdue) (void)GiveUp(entry, entry->limit_seconds);
+  }
+}
+
+Error Deadlines::GiveUp(const std::shared_ptr<Entry>& entry, double seconds) {
+  const std::shared_ptr<ProcessSet> set = sets_.Find(entry->process_set);
+  Error error = failure_.Annotate(TooLate(*entry, seconds), set.get(), entry.get());
+  {
+    std::lock_guard lock(mutex_);
+    given_up_.emplace_back(entry, error);
+    any_.store(true, std::memory_order_release);
+  }
+  job_.RingOwn(Urgency::kWork);
+  telemetry_.RecordFlight(error.message, true);
+  return error;
+}
+
+Error Deadlines::TooLate(const Entry& entry, double seconds) const {
+  Error error = MakeError(
+      ErrorKind::kTimeout,
+      "tensor '" + entry.display_name + "' was not complete within " + SecondsText(seconds) + " s");
+  std::vector<int> missing;
+  if (entry.kind == Entry::Kind::kMessage) {
+    const int peer = static_cast<const MessageEntry&>(entry).message.peer;
+    if (peer != kAnySource) missing = {peer};
+  } else if (const std::shared_ptr<ProcessSet> set = sets_.Find(entry.process_set)) {
+    if (std::optional<Attendance> attendance = set->AttendanceOf(AsCollective(&entry)))
+      missing = std::move(attendance->missing);
+  }
+  if (missing.empty()) return error;
+  error.culprit = missing[0];
+  error.message += ": waiting for rank(s) ";
+  for (size_t k = 0; k < missing.size(); ++k)
+    error.message += (k ? ", " : "") + std::to_string(missing[k]);
+  return error;
+}
+
+Deadlines::GivenUp Deadlines::Take() {
+  if (!any_.load(std::memory_order_acquire)) return {};
+  std::lock_guard lock(mutex_);
+  any_.store(false, std::memory_order_relaxed);
+  return std::exchange(given_up_, {});
+}
+
+}  // namespace horoacc

@@ -1,0 +1,36 @@
+#pragma once
+// Asks other ranks for the Python stacks of their main threads, through the control segment, or
+// between hosts by message; any thread of theirs that looks first answers.
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "runtime/job/job.h"
+#include "runtime/sets/process_set.h"
+
+namespace horoacc {
+
+/// Any thread.
+class StackExchange {
+ public:
+  explicit StackExchange(Job& job) : job_(job), asked_(job.placement.size) {}
+
+  /// Answers if another rank of the host has asked for this rank's stack.
+  void Answer();
+  /// Asks some of `ranks`, once for a call. True once the answers are there, or late. Under the
+  /// queue's lock.
+  [[nodiscard]] bool HasAnswersOf(const std::vector<int>& ranks, CollectiveEntry& entry);
+  /// "; rank 1 is in load (data.py:20) < <module> (train.py:7)"
+  [[nodiscard]] std::string Describe(const std::vector<int>& ranks);
+
+ private:
+  void Ask(int rank);
+  [[nodiscard]] std::optional<std::string> StackOf(int rank);
+
+  Job& job_;
+  std::mutex mutex_;
+  std::vector<uint32_t> asked_;  ///< by rank: the number of this rank's latest question
+};
+
+}  // namespace horoacc

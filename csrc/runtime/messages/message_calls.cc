@@ -1,0 +1,122 @@
+#include "runtime/messages/message_calls.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/clock.h"
+#include "negotiate/decider.h"
+#include "runtime/messages/linked_messages.h"
+#include "runtime/messages/point_to_point.h"
+
+namespace horoacc {
+namespace {
+
+std::string NameOfMessage(const Message& message) {
+  const std::string peer = message.peer == kAnySource ? "any" : std::to_string(message.peer);
+  return (message.sends ? "send.to." : "recv.from.") + peer + ".tag." + std::to_string(message.tag);
+}
+
+}  // namespace
+
+MessageCalls::MessageCalls(Job& job, Failure& failure, SetTable& sets, Handles& handles,
+                           Completion& completion, Deadlines& deadlines)
+    : job_(job), failure_(failure), sets_(sets), handles_(handles) {
+  MessageSurroundings surroundings;
+  surroundings.complete = [&completion](MessageEntry& entry, Status outcome) {
+    completion.Complete(entry, std::move(outcome));
+  };
+  surroundings.ended = [this](const MessageEntry& entry) { return WhyEnded(entry); };
+  surroundings.overdue = [this, &deadlines](MessageEntry& entry) {
+    if (const auto set = sets_.Find(entry.process_set)) {
+      (void)set->EndWith(SetEnd::GaveUp(job_.rank()));
+      set->context.ring_others(true);
+    }
+    return deadlines.TooLate(entry, entry.limit_seconds);
+  };
+  surroundings.free = [&job](void* block) { job.blocks.Free(block); };
+  if (job.multi_host_parts) {
+    const auto wake = [&job] {
+      job.RingOwn(Urgency::kQuiet);
+      if (job.must_poll) job.WakeCoordinator();
+    };
+    exchange_ = std::make_unique<LinkedMessages>(*job.mux, job.rank(), wake,
+                                                 std::move(surroundings));
+  } else {
+    exchange_ = std::make_unique<PointToPoint>(job.control, job.share, job.doorbells, *job.arena,
+                                               std::move(surroundings));
+  }
+}
+
+Result<uint64_t> MessageCalls::Submit(uint32_t process_set, const Message& message,
+                                      Submission::Buffers buffers, double limit_seconds,
+                                      std::function<void()> done) {
+  if (job_.stopping.load(std::memory_order_acquire))
+    return MakeError(ErrorKind::kAborted, "the engine has been shut down");
+  const std::shared_ptr<ProcessSet> set = sets_.Find(process_set);
+  if (!set)
+    return MakeError(ErrorKind::kInvalid, "unknown process set " + std::to_string(process_set));
+  if (!set->Has(job_.rank())) {
+    return MakeError(ErrorKind::kInvalid, "rank " + std::to_string(job_.rank()) +
+                                              " is not in process set " + std::to_string(set->id));
+  }
+  if (!set->Has(message.peer) && (message.sends || message.peer != kAnySource))
+    return MakeError(ErrorKind::kInvalid, "the other rank of a message is not in the process set");
+  const void* memory = message.sends ? buffers.input : buffers.output;
+  if (!memory && message.bytes > 0)
+    return MakeError(ErrorKind::kInvalid, "no memory was given for a message");
+
+  auto entry = std::make_shared<MessageEntry>(message);
+  entry->process_set = process_set;
+  entry->display_name = NameOfMessage(message);
+  const bool has_callback = done != nullptr;
+  entry->done = std::move(done);
+  entry->submitted_ns = NowNs();
+  if (limit_seconds > 0) {
+    entry->limit_seconds = limit_seconds;
+    entry->deadline_ns = entry->submitted_ns + FromSeconds(limit_seconds);
+  }
+  entry->tensors.resize(1);
+  entry->tensors[0].input = static_cast<const std::byte*>(buffers.input);
+  entry->tensors[0].output = static_cast<std::byte*>(buffers.output);
+  const uint64_t handle = handles_.Add(entry);
+  entry->flight = job_.events.Emit(Phase::kQueued, process_set, handle, 0, message.bytes,
+                                   entry->display_name, message.sends ? "send" : "recv");
+  // After an abort the driver ends the messages that it finds; a later one must see the failure.
+  Status begun = failure_.UnlessFailed([&]() -> Status {
+    if (message.sends) return exchange_->Send(entry);
+    exchange_->Receive(entry);
+    return {};
+  });
+  if (!begun.ok()) {
+    handles_.Remove(handle);
+    return failure_.Annotate(std::move(begun.error()), nullptr, entry.get());
+  }
+  // No thread may ever wait for a call with a callback.
+  if (has_callback) job_.WakeCoordinator();
+  return handle;
+}
+
+bool MessageCalls::HasLeft(const ProcessSet& set, int rank) const {
+  // Links keep their order: what the rank sent before has come.
+  if (job_.multi_host)
+    return job_.multi_host->HasLeft(rank) || set.multi_host_controller->HasLeft(rank);
+  if (set.control->header().end.load(std::memory_order_acquire) == SetEnd::Left(rank)) return true;
+  const auto index = std::ranges::find(set.ranks, rank) - set.ranks.begin();
+  const Cursor& cursor = set.control->cursor(static_cast<uint32_t>(index));
+  return cursor.left.load(std::memory_order_acquire) != 0 || job_.HasLeft(job_.LocalOf(rank));
+}
+
+std::optional<Error> MessageCalls::WhyEnded(const MessageEntry& entry) const {
+  const std::shared_ptr<ProcessSet> set = sets_.Find(entry.process_set);
+  if (!set) return MakeError(ErrorKind::kAborted, "this rank has left the group");
+  const SetEnd end = set->control->header().end.load(std::memory_order_acquire);
+  if (end.removed() || end.gave_up()) return EndOfSet(end);
+  const int peer = entry.message.peer;
+  if (peer != kAnySource)
+    return HasLeft(*set, peer) ? std::optional(EndOfSet(SetEnd::Left(peer))) : std::nullopt;
+  const auto here = [&](int rank) { return rank == job_.rank() || HasLeft(*set, rank); };
+  if (set->ranks.size() < 2 || !std::ranges::all_of(set->ranks, here)) return std::nullopt;
+  return MakeError(ErrorKind::kAborted, "all other ranks of the group have shut down");
+}
+
+}  // namespace horoacc

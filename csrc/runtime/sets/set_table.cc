@@ -1,0 +1,136 @@
+#include "runtime/sets/set_table.h"
+
+#include <algorithm>
+
+#include "runtime/job/job.h"
+
+namespace horoacc {
+
+std::shared_ptr<ProcessSet> SetTable::Find(uint32_t id) const {
+  std::lock_guard lock(mutex_);
+  if (job_.multi_host && IsGroup(id)) {
+    const auto found =
+        std::ranges::find_if(sets_, [id](const auto& set) { return set && set->id == id; });
+    return found != sets_.end() ? *found : nullptr;
+  }
+  const uint32_t slot = SlotOf(id);
+  return slot < sets_.size() && sets_[slot] && sets_[slot]->id == id ? sets_[slot] : nullptr;
+}
+
+std::vector<std::shared_ptr<ProcessSet>> SetTable::Own() const {
+  std::lock_guard lock(mutex_);
+  return OwnLocked();
+}
+
+std::vector<std::shared_ptr<ProcessSet>> SetTable::OwnLocked() const {
+  std::vector<std::shared_ptr<ProcessSet>> sets;
+  for (const auto& set : sets_) {
+    if (set && set->Has(job_.rank())) sets.push_back(set);
+  }
+  return sets;
+}
+
+std::vector<std::shared_ptr<ProcessSet>> SetTable::Driven() {
+  std::vector<std::shared_ptr<ProcessSet>> sets;
+  std::vector<std::shared_ptr<ProcessSet>> removed;
+  {
+    std::lock_guard lock(mutex_);
+    sets = OwnLocked();
+    removed = removed_;
+  }
+  for (const auto& set : removed) {
+    // `removed` and `removed_` are two references. Another thread that has a third may be about to
+    // look at the set's place in the control segment, which must not be another set's by then. No
+    // thread can get a new reference.
+    const bool held = set.use_count() > 2;
+    std::atomic_thread_fence(std::memory_order_acquire);
+    if (held || !set->done()) {
+      sets.push_back(set);
+      continue;
+    }
+    set->gpu_group.reset();  // its words in the control segment are pinned
+    if (IsGroup(set->id) && !job_.multi_host) {
+      // The last member that is done with a group frees its place.
+      job_.control.header().groups[set->place - kMaxProcessSets].fetch_sub(
+          1, std::memory_order_acq_rel);
+    }
+    std::lock_guard lock(mutex_);
+    std::erase(removed_, set);
+  }
+  return sets;
+}
+
+void SetTable::Add(std::shared_ptr<ProcessSet> set) {
+  {
+    std::lock_guard lock(mutex_);
+    if (set->place >= sets_.size()) sets_.resize(set->place + 1);
+    sets_[set->place] = std::move(set);
+  }
+  job_.WakeCoordinator();  // messages for the set may have come already
+}
+
+void SetTable::Remove(const std::shared_ptr<ProcessSet>& set, bool keep) {
+  {
+    std::lock_guard lock(mutex_);
+    if (keep) removed_.push_back(set);
+    sets_[set->place] = nullptr;
+  }
+  job_.WakeCoordinator();
+}
+
+std::vector<std::shared_ptr<ProcessSet>> SetTable::TakeAll() {
+  std::lock_guard lock(mutex_);
+  std::vector<std::shared_ptr<ProcessSet>> all = std::exchange(sets_, {});
+  std::erase(all, nullptr);
+  all.insert(all.end(), removed_.begin(), removed_.end());
+  removed_.clear();
+  return all;
+}
+
+std::vector<uint32_t> SetTable::Ids() const {
+  std::lock_guard lock(mutex_);
+  std::vector<uint32_t> ids;
+  for (const auto& set : sets_) {
+    if (set && !IsGroup(set->id)) ids.push_back(set->id);
+  }
+  return ids;
+}
+
+std::optional<uint32_t> SetTable::FindByRanks(const std::vector<int>& ranks) const {
+  std::lock_guard lock(mutex_);
+  for (const auto& set : sets_) {
+    if (set && !IsGroup(set->id) && set->ranks == ranks) return set->id;
+  }
+  return std::nullopt;
+}
+
+uint64_t SetTable::FreeSlots() const {
+  static_assert(kMaxProcessSets == 64);
+  std::lock_guard lock(mutex_);
+  uint64_t taken = 0;
+  for (size_t slot = 0; slot < std::min<size_t>(sets_.size(), kMaxProcessSets); ++slot)
+    taken |= uint64_t{sets_[slot] != nullptr} << slot;
+  for (const auto& set : removed_) {
+    if (!IsGroup(set->id)) taken |= uint64_t{1} << set->place;
+  }
+  return ~taken;
+}
+
+bool SetTable::AnyRemoved() const {
+  std::lock_guard lock(mutex_);
+  return std::ranges::any_of(removed_, [](const auto& set) { return !IsGroup(set->id); });
+}
+
+Result<uint32_t> SetTable::FreeGroupPlace() const {
+  std::lock_guard lock(mutex_);
+  for (uint32_t place = kMaxProcessSets; place < kSegmentSets; ++place) {
+    const bool taken =
+        (place < sets_.size() && sets_[place]) ||
+        std::ranges::any_of(removed_, [&](const auto& set) { return set->place == place; });
+    if (!taken) return place;
+  }
+  return MakeError(ErrorKind::kInvalid,
+                   "this rank is in " + std::to_string(kMaxGroups) + " groups already");
+}
+
+}  // namespace horoacc

@@ -1,0 +1,189 @@
+#include "runtime/trace/telemetry.h"
+
+#include <unistd.h>
+
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <utility>
+
+#include "base/clock.h"
+
+namespace horoacc {
+namespace {
+
+std::string Quoted(std::string_view text) {
+  std::string quoted = "\"";
+  for (const char letter : text) {
+    if (letter == '"' || letter == '\\') quoted += '\\';
+    if (static_cast<unsigned char>(letter) < 0x20) {
+      char code[8];
+      std::snprintf(code, sizeof code, "\\u%04x", letter);
+      quoted += code;
+    } else {
+      quoted += letter;
+    }
+  }
+  return quoted + "\"";
+}
+
+std::string ListOf(const std::vector<int>& ranks) {
+  std::string list;
+  for (const int rank : ranks) list += (list.empty() ? "" : ",") + std::to_string(rank);
+  return "[" + list + "]";
+}
+
+const char* NameOfPhase(Phase phase) {
+  switch (phase) {
+    case Phase::kQueued:
+      return "queued";
+    case Phase::kNegotiated:
+      return "agreed";
+    case Phase::kExecute:
+      return "begun";
+    case Phase::kExecuted:
+      return "done";
+    case Phase::kReleased:
+      return "released";
+    case Phase::kError:
+      return "failed";
+  }
+  return "";
+}
+
+double SecondsSince(int64_t then_ns, int64_t now_ns) {
+  return static_cast<double>(now_ns - then_ns) / 1e9;
+}
+
+}  // namespace
+
+std::string Telemetry::CallsInFlight(int64_t now_ns, bool ask_others) const {
+  std::string calls;
+  for (const auto& set : sets_.Own()) {
+    std::lock_guard lock(set->queue.mutex);
+    std::vector<std::shared_ptr<Entry>> entries;
+    for (const uint32_t id : set->queue.in_flight.ids())
+      entries.push_back(set->queue.in_flight.Find(id));
+    entries.insert(entries.end(), set->queue.joins.begin(), set->queue.joins.end());
+    const size_t published = entries.size();
+    entries.insert(entries.end(), set->queue.pending_copies.begin(),
+                   set->queue.pending_copies.end());
+    for (size_t k = 0; k < entries.size(); ++k) {
+      const std::shared_ptr<Entry>& entry = entries[k];
+      const CollectiveEntry* const collective = AsCollective(entry.get());
+      const uint64_t bucket = collective ? collective->bucket.load(std::memory_order_relaxed) : 0;
+      std::optional<Attendance> attendance;
+      if (bucket == 0 && ask_others && k < published) attendance = set->AttendanceOf(collective);
+      std::ostringstream call;
+      call << "{\"tensor\":" << Quoted(entry->display_name) << ",\"set\":" << set->id
+           << ",\"ranks\":" << ListOf(set->ranks)
+           << ",\"age\":" << SecondsSince(entry->submitted_ns, now_ns)
+           << ",\"collective\":" << bucket;
+      if (attendance) {
+        call << ",\"ready\":" << ListOf(attendance->ready)
+             << ",\"missing\":" << ListOf(attendance->missing);
+      }
+      calls += (calls.empty() ? "" : ",\n") + call.str() + "}";
+    }
+  }
+  return "[" + calls + "]";
+}
+
+std::string Telemetry::FlightText(const std::string& reason, bool ask_others) {
+  const int64_t now = NowNs();
+  timespec wall{};
+  clock_gettime(CLOCK_REALTIME, &wall);
+  std::ostringstream text;
+  text << "{\"format\":1,\"rank\":" << job_.rank() << ",\"size\":" << job_.placement.size
+       << ",\"host\":" << Quoted(job_.hosts.empty() ? "" : job_.hosts[job_.rank()])
+       << ",\"pid\":" << ::getpid() << ",\"time\":" << wall.tv_sec
+       << ",\"reason\":" << Quoted(reason)
+       << ",\"agreed\":" << job_.counters.decisions.load(std::memory_order_relaxed)
+       << ",\n\"calls\":" << CallsInFlight(now, ask_others)
+       << ",\n\"stack\":" << Quoted(job_.stacks.Take()) << ",\n\"events\":[";
+  const char* comma = "\n";
+  for (const FlightRing::Record& record : job_.events.ring().Read()) {
+    text << std::exchange(comma, ",\n") << "{\"age\":" << SecondsSince(record.time_ns, now)
+         << ",\"what\":\"" << NameOfPhase(record.phase) << "\",\"set\":" << record.process_set
+         << ",\"collective\":" << record.bucket << ",\"tensor\":" << Quoted(record.tensor)
+         << ",\"detail\":" << Quoted(record.detail) << "}";
+  }
+  text << "]}\n";
+  return text.str();
+}
+
+void Telemetry::RecordFlight(const std::string& reason, bool ask_others) {
+  if (job_.settings.flight_dir.empty()) return;
+  job_.callbacks.Post([this, text = FlightText(reason, ask_others)] {
+    const std::filesystem::path folder(job_.settings.flight_dir);
+    std::error_code failed;
+    std::filesystem::create_directories(folder, failed);
+    const std::string name = "rank." + std::to_string(job_.rank()) + ".json";
+    const std::filesystem::path unfinished = folder / ("." + name);
+    {
+      std::ofstream file(unfinished);
+      file << text;
+      file.close();
+      if (!file) failed = std::make_error_code(std::errc::io_error);
+    }
+    if (!failed) std::filesystem::rename(unfinished, folder / name, failed);
+    if (failed) {
+      job_.log.Write(LogLevel::kWarning, "the record of the flight cannot be written to " +
+                                         job_.settings.flight_dir + ": " + failed.message());
+    }
+  });
+}
+
+Status Telemetry::StartTimeline(const std::string& path, bool mark_cycles) {
+  if (job_.rank() != 0) return {};
+  std::lock_guard lock(mutex_);
+  if (timeline_) return MakeError(ErrorKind::kInvalid, "a timeline is being written already");
+  HA_ASSIGN(timeline_, Timeline::Open(path, job_.rank(), mark_cycles));
+  job_.events.Attach(timeline_);
+  return {};
+}
+
+Status Telemetry::StopTimeline() {
+  std::lock_guard lock(mutex_);
+  if (!timeline_) return {};
+  job_.events.Detach(timeline_.get());
+  return std::exchange(timeline_, nullptr)->Close();
+}
+
+std::string Telemetry::CounterText() const {
+  std::ostringstream text;
+  const auto line = [&](const char* name, uint64_t value) { text << name << '=' << value << '\n'; };
+  const auto counter = [&](const char* name, const std::atomic<uint64_t>& value) {
+    line(name, value.load(std::memory_order_relaxed));
+  };
+  counter("submissions", job_.counters.submissions);
+  counter("decisions", job_.counters.decisions);
+  counter("buckets", job_.counters.buckets);
+  counter("arena_bytes", job_.counters.arena_bytes);
+  counter("staged_bytes", job_.counters.staged_bytes);
+  counter("window_bytes", job_.counters.window_bytes);
+  counter("gpu_bytes", job_.counters.gpu_bytes);
+  counter("gpu_leader_bytes", job_.counters.gpu_leader_bytes);
+  counter("gpu_stream_bytes", job_.counters.gpu_stream_bytes);
+  counter("gpu_kernel_bytes", job_.counters.gpu_kernel_bytes);
+  counter("gpu_nccl_bytes", job_.counters.gpu_nccl_bytes);
+  counter("gpu_moved_bytes", job_.counters.gpu_moved_bytes);
+  counter("last_arriver", job_.counters.last_arriver);
+  counter("driven_waits", job_.counters.driven_waits);
+  counter("coordinator_wakes", job_.counters.coordinator_wakes);
+  const ControlMux::Sent sent = job_.mux ? job_.mux->sent() : ControlMux::Sent{};
+  line("control_messages", sent.messages);
+  line("control_bytes", sent.bytes);
+  const SocketCounters none;
+  const SocketCounters& sockets = job_.multi_host ? job_.multi_host->sockets() : none;
+  counter("data_connections", sockets.connections);
+  counter("data_send_calls", sockets.send_calls);
+  counter("data_receive_calls", sockets.receive_calls);
+  const ArenaStats stats = job_.arena->stats();
+  line("arena_in_use", stats.bytes_in_use);
+  line("arena_touched", stats.bytes_touched);
+  return text.str();
+}
+
+}  // namespace horoacc

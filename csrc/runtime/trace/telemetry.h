@@ -1,0 +1,38 @@
+#pragma once
+// What an engine tells of itself: counters, the timeline, and a record of its last events and of
+// the calls in flight.
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "runtime/job/job.h"
+#include "runtime/sets/set_table.h"
+#include "runtime/trace/timeline.h"
+
+namespace horoacc {
+
+/// Any thread.
+class Telemetry {
+ public:
+  Telemetry(Job& job, SetTable& sets) : job_(job), sets_(sets) {}
+
+  /// Lines `name=value`.
+  [[nodiscard]] std::string CounterText() const;
+  /// Only rank 0 writes, as in Horovod: all ranks may call this with the same path.
+  Status StartTimeline(const std::string& path, bool mark_cycles);
+  Status StopTimeline();
+  /// Replaces this rank's file in the setting `flight_dir`, if there is one; another thread writes,
+  /// since the disk may be slow. `ask_others`: says which ranks the calls wait for.
+  void RecordFlight(const std::string& reason, bool ask_others);
+
+ private:
+  [[nodiscard]] std::string CallsInFlight(int64_t now_ns, bool ask_others) const;
+  [[nodiscard]] std::string FlightText(const std::string& reason, bool ask_others);
+
+  Job& job_;
+  SetTable& sets_;
+  std::mutex mutex_;  ///< of the timeline
+  std::shared_ptr<Timeline> timeline_;
+};
+
+}  // namespace horoacc
