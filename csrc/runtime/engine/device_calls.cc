@@ -110,7 +110,7 @@ bool DeviceCalls::IsPipelined(const Request& request) const {
 }
 
 bool DeviceCalls::RunsPipelined(const Running& running) const {
-  return running.decision.shared && !running.decision.done &&
+  return running.decision.shared && !running.decision.done() &&
          std::ranges::any_of(running.entries,
                              [&](const auto& entry) { return IsPipelined(entry->request); });
 }
