@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <string>
 
 namespace horoacc {
 
@@ -21,6 +22,14 @@ inline constexpr int64_t kSecond = 1'000'000'000;
 [[nodiscard]] inline int64_t FromSeconds(double seconds) {
   constexpr double kCentury = 100.0 * 365 * 24 * 3600;
   return static_cast<int64_t>(std::min(seconds, kCentury) * 1e9);
+}
+
+/// Seconds for a message: with up to six decimals, without trailing zeros.
+[[nodiscard]] inline std::string SecondsText(double seconds) {
+  std::string text = std::to_string(seconds);
+  text.erase(text.find_last_not_of('0') + 1);
+  if (text.back() == '.') text.pop_back();
+  return text;
 }
 
 }  // namespace horoacc

@@ -3,35 +3,48 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <cctype>
 #include <charconv>
 #include <functional>
+#include <limits>
 #include <sstream>
 #include <vector>
+
+#include "base/clock.h"
 
 namespace horoacc {
 namespace {
 
-constexpr uint64_t kMostFlightEvents = 1 << 20;
-/// Others look for signs of life ten times a second at most.
-constexpr double kLeastSilenceSeconds = 1;
+/// A rank looks for heartbeats ten times a second at most.
+constexpr double kLeastHeartbeatSeconds = 1;
 constexpr uint64_t kLeastChunk = 4096;
 
-// One row per key: how to read it into the struct and how to write it back. Parse and Defaults
-// walk the same rows, so a key cannot be known to one and not the other.
+// One row per key: how to read it into the struct and how to write it back, and what ranks agree
+// on. Parsing, the defaults, errors and the agreement all walk these rows.
 struct Row {
   const char* key;
   std::function<bool(const std::string&, Settings&)> read;
   std::function<std::string(const Settings&)> write;
+  std::string expected = {};  ///< ends the error about a bad value; may be empty
+  Agreement agreement = Agreement::kOwn;
 };
 
+Row Agreed(Agreement agreement, Row row) {
+  row.agreement = agreement;
+  return row;
+}
+
 template <typename Number>
-Row NumberRow(const char* key, Number Settings::* field) {
+Row NumberRow(const char* key, Number Settings::* field,
+              Number least = std::numeric_limits<Number>::lowest(),
+              Number most = std::numeric_limits<Number>::max(), std::string expected = {}) {
   return {key,
-          [field](const std::string& text, Settings& settings) {
+          [field, least, most](const std::string& text, Settings& settings) {
             std::istringstream stream(text);
             Number number{};
             if (!(stream >> number) || !stream.eof()) return false;
             if (std::is_unsigned_v<Number> && text.find('-') != std::string::npos) return false;
+            if (!(number >= least && number <= most)) return false;
             settings.*field = number;
             return true;
           },
@@ -39,7 +52,22 @@ Row NumberRow(const char* key, Number Settings::* field) {
             std::ostringstream stream;
             stream << settings.*field;
             return stream.str();
-          }};
+          },
+          std::move(expected)};
+}
+
+// 0: never.
+Row SecondsRow(const char* key, double Settings::* field, double shortest = 0) {
+  Row row = NumberRow(key, field, 0.0);
+  if (shortest == 0) return row;
+  row.expected = "it is 0 (never) or at least " + SecondsText(shortest);
+  row.read = [field, shortest, read = row.read](const std::string& text, Settings& settings) {
+    Settings given;
+    if (!read(text, given) || (given.*field != 0 && given.*field < shortest)) return false;
+    settings.*field = given.*field;
+    return true;
+  };
+  return row;
 }
 
 Row FlagRow(const char* key, bool Settings::* field) {
@@ -61,9 +89,25 @@ Row TextRow(const char* key, std::string Settings::* field) {
           [field](const Settings& settings) { return settings.*field; }};
 }
 
+// Names with commas between them; blanks are left out.
+Row NamesRow(const char* key, std::string Settings::* field) {
+  Row row = TextRow(key, field);
+  row.read = [field](const std::string& text, Settings& settings) {
+    settings.*field = text;
+    std::erase_if(settings.*field, [](unsigned char c) { return std::isspace(c) != 0; });
+    return true;
+  };
+  return row;
+}
+
 template <typename Choice>
 Row ChoiceRow(const char* key, Choice Settings::* field,
               const std::vector<std::pair<const char*, Choice>>& names) {
+  std::string expected = "it is ";
+  for (size_t at = 0; at < names.size(); ++at) {
+    if (at > 0) expected += at + 1 < names.size() ? ", " : " or ";
+    expected += "'" + std::string(names[at].first) + "'";
+  }
   return {key,
           [field, names](const std::string& text, Settings& settings) {
             for (const auto& [name, choice] : names) {
@@ -79,7 +123,8 @@ Row ChoiceRow(const char* key, Choice Settings::* field,
               if (settings.*field == choice) return name;
             }
             return "";
-          }};
+          },
+          std::move(expected)};
 }
 
 // Numbers of cores with commas between them; "" for none.
@@ -109,7 +154,7 @@ Row CoresRow(const char* key, std::vector<int> Settings::* field) {
           }};
 }
 
-// The order itself cannot be written back, but nobody asks for more than the default.
+// An order cannot be written back; only the default is ever written.
 Row FaultRow(const char* key, FaultOrder Settings::* field) {
   return {key,
           [field](const std::string& text, Settings& settings) {
@@ -121,22 +166,25 @@ Row FaultRow(const char* key, FaultOrder Settings::* field) {
           [](const Settings&) { return std::string(); }};
 }
 
-std::vector<Row> Rows() {
+std::vector<Row> MakeRows() {
+  using enum Agreement;
   return {
-      ChoiceRow<ControlKind>("control", &Settings::control,
-                             {{"auto", ControlKind::kAuto},
-                              {"shm", ControlKind::kSegment},
-                              {"board", ControlKind::kSegment},  // former name
-                              {"tcp", ControlKind::kTcp},
-                              {"mpi", ControlKind::kMpi}}),
-      NumberRow("fusion_threshold", &Settings::fusion_threshold),
-      NumberRow("stall_warning_seconds", &Settings::stall_warning_seconds),
-      NumberRow("stall_shutdown_seconds", &Settings::stall_shutdown_seconds),
+      Agreed(kSame, ChoiceRow<ControlKind>("control", &Settings::control,
+                                           {{"auto", ControlKind::kAuto},
+                                            {"shm", ControlKind::kSegment},
+                                            {"tcp", ControlKind::kTcp},
+                                            {"mpi", ControlKind::kMpi},
+                                            {"board", ControlKind::kSegment}})),
+      Agreed(kRank0, NumberRow("fusion_threshold", &Settings::fusion_threshold)),
+      SecondsRow("stall_warning_seconds", &Settings::stall_warning_seconds),
+      SecondsRow("stall_shutdown_seconds", &Settings::stall_shutdown_seconds),
       FlagRow("stall_check_disable", &Settings::stall_check_disable),
-      NumberRow("silence_warning_seconds", &Settings::silence_warning_seconds),
+      SecondsRow("silence_warning_seconds", &Settings::heartbeat_warning_seconds,
+                 kLeastHeartbeatSeconds),
+      SecondsRow("hang_limit_seconds", &Settings::heartbeat_timeout_seconds,
+                 kLeastHeartbeatSeconds),
+      SecondsRow("host_timeout_seconds", &Settings::host_timeout_seconds),
       FlagRow("check_numerics", &Settings::check_numerics),
-      NumberRow("hang_limit_seconds", &Settings::hang_limit_seconds),
-      NumberRow("host_timeout_seconds", &Settings::host_timeout_seconds),
       TextRow("timeline", &Settings::timeline),
       FlagRow("timeline_mark_cycles", &Settings::timeline_mark_cycles),
       ChoiceRow<LogLevel>("log_level", &Settings::log_level,
@@ -147,100 +195,73 @@ std::vector<Row> Rows() {
                            {"error", LogLevel::kError},
                            {"fatal", LogLevel::kFatal}}),
       FlagRow("log_hide_time", &Settings::log_hide_time),
-      NumberRow("start_timeout_seconds", &Settings::start_timeout_seconds),
+      SecondsRow("start_timeout_seconds", &Settings::start_timeout_seconds),
       NumberRow("arena_bytes", &Settings::arena_bytes),
       NumberRow("spin_microseconds", &Settings::spin_microseconds),
-      NumberRow("window_bytes", &Settings::window_bytes),
-      NumberRow("last_arriver_bytes", &Settings::last_arriver_bytes),
-      TextRow("reduction", &Settings::reduction),
+      Agreed(kRank0, NumberRow("window_bytes", &Settings::window_bytes)),
+      Agreed(kRank0, NumberRow("last_arriver_bytes", &Settings::last_arriver_bytes)),
+      Agreed(kRank0, ChoiceRow<std::string>(
+                         "reduction", &Settings::reduction,
+                         {{"auto", "auto"}, {"canonical", "canonical"}, {"fast", "fast"}})),
       CoresRow("thread_affinity", &Settings::thread_affinity),
-      ChoiceRow<PathKind>("reduce_path", &Settings::reduce_path,
-                          {{"auto", PathKind::kAuto},
-                           {"staged", PathKind::kStaged},
-                           {"windows", PathKind::kWindows}}),
+      Agreed(kRank0, ChoiceRow<PathKind>("reduce_path", &Settings::reduce_path,
+                                         {{"auto", PathKind::kAuto},
+                                          {"staged", PathKind::kStaged},
+                                          {"windows", PathKind::kWindows}})),
       TextRow("network_interfaces", &Settings::network_interfaces),
-      NumberRow("tcp_streams", &Settings::tcp_streams),
+      NumberRow("tcp_streams", &Settings::tcp_streams, 0, 64, "0 to 64 connections are possible"),
       NumberRow("socket_buffer_bytes", &Settings::socket_buffer_bytes),
       FlagRow("tcp_checksums", &Settings::tcp_checksums),
-      TextRow("transport_plugin", &Settings::transport_plugin),
+      Agreed(kSameUse, TextRow("transport_plugin", &Settings::transport_plugin)),
       TextRow("cuda_plugin", &Settings::cuda_plugin),
-      ChoiceRow<GpuMode>("gpu_mode", &Settings::gpu_mode,
-                         {{"auto", GpuMode::kAuto},
-                          {"cpu_reduce", GpuMode::kCpuReduce},
-                          {"leader", GpuMode::kLeader},
-                          {"stream", GpuMode::kStream},
-                          {"kernel", GpuMode::kKernel},
-                          {"nccl", GpuMode::kNccl}}),
+      Agreed(kRank0, ChoiceRow<GpuMode>("gpu_mode", &Settings::gpu_mode,
+                                        {{"auto", GpuMode::kAuto},
+                                         {"cpu_reduce", GpuMode::kCpuReduce},
+                                         {"leader", GpuMode::kLeader},
+                                         {"stream", GpuMode::kStream},
+                                         {"kernel", GpuMode::kKernel},
+                                         {"nccl", GpuMode::kNccl}})),
       TextRow("nccl_library", &Settings::nccl_library),
-      NumberRow("gpu_chunk_bytes", &Settings::gpu_chunk_bytes),
-      TextRow("algorithm", &Settings::algorithm),
-      TextRow("selection_table", &Settings::selection_table),
+      Agreed(kRank0, NumberRow("gpu_chunk_bytes", &Settings::gpu_chunk_bytes)),
+      Agreed(kRank0, NamesRow("algorithm", &Settings::algorithm)),
+      Agreed(kRank0, TextRow("selection_table", &Settings::selection_table)),
       TextRow("flight_dir", &Settings::flight_dir),
-      NumberRow("flight_events", &Settings::flight_events),
+      NumberRow("flight_events", &Settings::flight_events, uint64_t{0}, uint64_t{1} << 20,
+                "it is at most 1048576"),
       FaultRow("fault", &Settings::fault),
       TextRow("parted_hosts", &Settings::simulated_hosts),
   };
 }
 
-std::string SecondsText(double seconds) {
-  std::ostringstream text;
-  text << seconds;
-  return text.str();
+const std::vector<Row>& Rows() {
+  static const std::vector<Row> rows = MakeRows();
+  return rows;
 }
 
 }  // namespace
 
+Status Settings::Set(const std::string& key, const std::string& value) {
+  const auto row = std::ranges::find(Rows(), key, &Row::key);
+  if (row == Rows().end()) {
+    return MakeError(ErrorKind::kConfig, "unknown setting '" + key + "'");
+  }
+  if (row->read(value, *this)) return {};
+  return MakeError(ErrorKind::kConfig, "setting '" + key + "' cannot be '" + value + "'" +
+                                           (row->expected.empty() ? "" : ": ") + row->expected);
+}
+
+std::vector<std::pair<std::string, std::string>> Settings::Values(Agreement agreement) const {
+  std::vector<std::pair<std::string, std::string>> values;
+  for (const Row& row : Rows()) {
+    if (row.agreement == agreement) values.emplace_back(row.key, row.write(*this));
+  }
+  return values;
+}
+
 Result<Settings> Settings::Parse(std::span<const std::pair<std::string, std::string>> pairs) {
   Settings settings;
-  const std::vector<Row> rows = Rows();
-  for (const auto& [key, value] : pairs) {
-    bool known = false;
-    for (const Row& row : rows) {
-      if (key != row.key) continue;
-      known = true;
-      if (!row.read(value, settings)) {
-        return MakeError(ErrorKind::kConfig, "setting '" + key + "' cannot be '" + value + "'");
-      }
-    }
-    if (!known) return MakeError(ErrorKind::kConfig, "unknown setting '" + key + "'");
-  }
-  if (settings.reduction != "auto" && settings.reduction != "canonical" &&
-      settings.reduction != "fast") {
-    return MakeError(ErrorKind::kConfig, "setting 'reduction' cannot be '" + settings.reduction +
-                                             "': it is 'auto', 'canonical' or 'fast'");
-  }
+  for (const auto& [key, value] : pairs) HA_TRY(settings.Set(key, value));
   settings.gpu_chunk_bytes = std::max(settings.gpu_chunk_bytes, kLeastChunk);
-  if (settings.flight_events > kMostFlightEvents) {
-    return MakeError(ErrorKind::kConfig, "setting 'flight_events' cannot be '" +
-                                             std::to_string(settings.flight_events) +
-                                             "': at most " + std::to_string(kMostFlightEvents));
-  }
-  if (settings.tcp_streams < 0 || settings.tcp_streams > 64) {
-    return MakeError(ErrorKind::kConfig, "setting 'tcp_streams' cannot be '" +
-                                             std::to_string(settings.tcp_streams) +
-                                             "': 0 to 64 connections are possible");
-  }
-  for (const auto& [key, seconds] :
-       {std::pair("stall_warning_seconds", settings.stall_warning_seconds),
-        std::pair("stall_shutdown_seconds", settings.stall_shutdown_seconds),
-        std::pair("silence_warning_seconds", settings.silence_warning_seconds),
-        std::pair("hang_limit_seconds", settings.hang_limit_seconds),
-        std::pair("host_timeout_seconds", settings.host_timeout_seconds),
-        std::pair("start_timeout_seconds", settings.start_timeout_seconds)}) {
-    if (!(seconds >= 0)) {
-      return MakeError(ErrorKind::kConfig, "setting '" + std::string(key) + "' cannot be '" +
-                                               SecondsText(seconds) + "'");
-    }
-  }
-  for (const auto& [key, seconds] :
-       {std::pair("silence_warning_seconds", settings.silence_warning_seconds),
-        std::pair("hang_limit_seconds", settings.hang_limit_seconds)}) {
-    if (seconds > 0 && seconds < kLeastSilenceSeconds) {
-      return MakeError(ErrorKind::kConfig,
-                       "setting '" + std::string(key) + "' cannot be '" + SecondsText(seconds) +
-                           "': it is 0 (never) or at least " + SecondsText(kLeastSilenceSeconds));
-    }
-  }
   if (settings.stall_shutdown_seconds > 0 &&
       settings.stall_shutdown_seconds < settings.stall_warning_seconds) {
     return MakeError(ErrorKind::kConfig,

@@ -16,8 +16,11 @@ namespace horoacc {
 enum class ControlKind { kAuto, kSegment, kTcp, kMpi };
 /// Forces a data path, for tests; kAuto lets the selection table choose.
 enum class PathKind { kAuto, kStaged, kWindows };
-/// Who reduces what lies on GPUs (execute/cuda/host/mode.h); kAuto lets the ranks choose.
+/// How tensors on GPUs are reduced (execute/cuda/host/mode.h); kAuto lets the ranks choose.
 enum class GpuMode { kAuto, kCpuReduce, kLeader, kStream, kKernel, kNccl };
+/// How the ranks of a job agree on a setting: not at all; rank 0's value holds; the values must be
+/// the same; or all ranks, or none, must have given one.
+enum class Agreement { kOwn, kRank0, kSame, kSameUse };
 enum class LogLevel { kTrace, kDebug, kInfo, kWarning, kError, kFatal };
 
 struct Settings {
@@ -26,11 +29,11 @@ struct Settings {
   double stall_warning_seconds = 60;
   double stall_shutdown_seconds = 0;  ///< 0: never
   bool stall_check_disable = false;
-  double silence_warning_seconds = 5;  ///< without a heartbeat; 0: never
-  bool check_numerics = false;         ///< refuse to reduce what is infinite or no number
-  double hang_limit_seconds = 600;     ///< without a heartbeat, then the job ends; 0: never
-  double host_timeout_seconds = 12;    ///< without an acknowledgement of another host; 0: never
-  std::string timeline;                ///< path of the trace, or empty
+  double heartbeat_warning_seconds = 5;    ///< without a heartbeat; 0: never
+  bool check_numerics = false;             ///< refuse to reduce infinite or NaN elements
+  double heartbeat_timeout_seconds = 600;  ///< without a heartbeat, then the job ends; 0: never
+  double host_timeout_seconds = 12;        ///< without an acknowledgement of another host; 0: never
+  std::string timeline;                    ///< path of the trace, or empty
   bool timeline_mark_cycles = false;
   LogLevel log_level = LogLevel::kWarning;
   bool log_hide_time = false;
@@ -59,7 +62,12 @@ struct Settings {
   std::string
       simulated_hosts;  ///< for tests: so many ranks ("2+1") are as if on hosts of their own
 
-  /// Parses key=value pairs over the defaults. kConfig names an unknown key or a bad value.
+  /// Sets one of them from text. kConfig names an unknown key or a bad value.
+  Status Set(const std::string& key, const std::string& value);
+  /// Those on which ranks agree in this way, as keys and text that `Set` takes.
+  [[nodiscard]] std::vector<std::pair<std::string, std::string>> Values(Agreement agreement) const;
+
+  /// Parses key=value pairs over the defaults. kConfig as for `Set`.
   static Result<Settings> Parse(std::span<const std::pair<std::string, std::string>> pairs);
   /// Every key with its default, as "key=value" lines (a test holds Python's table against it).
   static std::string Defaults();

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/clock.h"
+#include "negotiate/decider.h"
 #include "runtime/engine/assemble_exchange.h"
 
 namespace horoacc {

@@ -10,13 +10,6 @@ namespace {
 
 constexpr int64_t kAskBefore = kSecond;
 
-std::string SecondsText(double seconds) {
-  std::string text = std::to_string(seconds);
-  text.erase(text.find_last_not_of('0') + 1);
-  if (text.back() == '.') text.pop_back();
-  return text;
-}
-
 }  // namespace
 
 void Deadlines::Look() {

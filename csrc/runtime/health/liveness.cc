@@ -43,8 +43,8 @@ void Liveness::Introduce() {
   state.beat_ns.store(NowNs(), std::memory_order_release);
   heartbeats_ = std::make_unique<HeartbeatMonitor>(
       job_.share.ranks.size() + (job_.multi_host ? job_.placement.size : 0),
-      HeartbeatMonitor::Limits{FromSeconds(job_.settings.silence_warning_seconds),
-                               FromSeconds(job_.settings.hang_limit_seconds)});
+      HeartbeatMonitor::Limits{FromSeconds(job_.settings.heartbeat_warning_seconds),
+                               FromSeconds(job_.settings.heartbeat_timeout_seconds)});
 }
 
 Status Liveness::CheckEpochs() const {

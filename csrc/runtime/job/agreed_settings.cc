@@ -1,9 +1,9 @@
 #include "runtime/job/agreed_settings.h"
 
-#include <array>
-#include <cctype>
+#include <algorithm>
 #include <sstream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/log.h"
@@ -12,16 +12,27 @@
 namespace horoacc {
 namespace {
 
-constexpr const char* kNone = "-";  // in the place of an empty text
-constexpr std::array kControls = {"auto", "shm", "tcp", "mpi"};
+using Values = std::vector<std::pair<std::string, std::string>>;
 
-// Without blanks, so that it travels as one word.
-std::string Word(std::string text) {
-  std::erase_if(text, [](unsigned char c) { return std::isspace(c) != 0; });
-  return text.empty() ? std::string(kNone) : text;
+constexpr char kEnd = '\0';  // no value has it: values come from variables and command lines
+
+std::string Encode(const Values& values) {
+  std::string text;
+  for (const auto& [key, value] : values) text += key + '=' + value + kEnd;
+  return text;
 }
 
-// A table that cannot be read is told of once, and the job does without.
+Values Decode(const std::string& text) {
+  Values values;
+  std::istringstream stream(text);
+  for (std::string line; std::getline(stream, line, kEnd);) {
+    const size_t at = std::min(line.find('='), line.size() - 1);
+    values.emplace_back(line.substr(0, at), line.substr(at + 1));
+  }
+  return values;
+}
+
+// Rank 0 warns of a table that cannot be read, and the job does without it.
 std::string ReadableTable(const Settings& settings) {
   if (settings.selection_table.empty()) return {};
   const auto table = schedule::MeasuredTable::Parse(settings.selection_table);
@@ -35,48 +46,35 @@ std::string ReadableTable(const Settings& settings) {
 }  // namespace
 
 Result<Settings> AgreeOnSettings(Settings settings, Bootstrap& bootstrap, int64_t deadline_ns) {
-  std::ostringstream mine;
-  mine << settings.fusion_threshold << ' ' << settings.window_bytes << ' '
-       << settings.last_arriver_bytes << ' ' << static_cast<int>(settings.reduce_path) << ' '
-       << settings.reduction << ' ' << static_cast<int>(settings.gpu_mode) << ' '
-       << settings.gpu_chunk_bytes << ' ' << Word(settings.algorithm) << ' '
-       << Word(bootstrap.rank() == 0 ? ReadableTable(settings) : std::string());
-  HA_ASSIGN(const std::vector<std::string> all, bootstrap.AllGather(mine.str(), deadline_ns));
-  std::istringstream rank0(all[0]);
-  int path = 0;
-  int gpu_mode = 0;
-  rank0 >> settings.fusion_threshold >> settings.window_bytes >> settings.last_arriver_bytes >>
-      path >> settings.reduction >> gpu_mode >> settings.gpu_chunk_bytes >> settings.algorithm >>
-      settings.selection_table;
-  if (!rank0) return MakeError(ErrorKind::kConfig, "rank 0's settings cannot be read", 0);
-  settings.reduce_path = static_cast<PathKind>(path);
-  settings.gpu_mode = static_cast<GpuMode>(gpu_mode);
-  for (std::string* text : {&settings.algorithm, &settings.selection_table}) {
-    if (*text == kNone) text->clear();
+  settings.selection_table = bootstrap.rank() == 0 ? ReadableTable(settings) : std::string();
+  HA_ASSIGN(const std::vector<std::string> all,
+            bootstrap.AllGather(Encode(settings.Values(Agreement::kRank0)), deadline_ns));
+  for (const auto& [key, value] : Decode(all[0])) {
+    if (const Status set = settings.Set(key, value); !set.ok()) {
+      return MakeError(ErrorKind::kConfig, "of rank 0: " + set.error().message, 0);
+    }
   }
   return settings;
 }
 
 Status CheckAlike(const Settings& settings, const std::string& version, Bootstrap& bootstrap,
                   int64_t deadline_ns) {
-  const std::string control = kControls[static_cast<size_t>(settings.control)];
-  // Where the library lies is each host's own affair.
-  const std::string plugin = settings.transport_plugin.empty() ? "" : "a library";
-  HA_ASSIGN(const std::vector<std::string> all,
-            bootstrap.AllGather(version + "\n" + control + "\n" + plugin, deadline_ns));
-  const auto field = [&](int rank, int index) {
-    std::istringstream lines(all[rank]);
-    std::string line;
-    for (int k = 0; k <= index; ++k) std::getline(lines, line);
-    return line;
-  };
-  const std::array names = {"HoroACC's version", "setting 'control'", "setting 'transport_plugin'"};
+  Values own = {{"HoroACC's version", version}};
+  for (const auto& [key, value] : settings.Values(Agreement::kSame)) {
+    own.emplace_back("setting '" + key + "'", value);
+  }
+  for (const auto& [key, value] : settings.Values(Agreement::kSameUse)) {
+    own.emplace_back("setting '" + key + "'", value.empty() ? "" : "a library");
+  }
+  HA_ASSIGN(const std::vector<std::string> all, bootstrap.AllGather(Encode(own), deadline_ns));
+  const Values rank0 = Decode(all[0]);
   for (int rank = 1; rank < static_cast<int>(all.size()); ++rank) {
-    for (int index = 0; index < static_cast<int>(names.size()); ++index) {
-      if (field(rank, index) == field(0, index)) continue;
+    const Values theirs = Decode(all[rank]);
+    for (size_t at = 0; at < std::min(rank0.size(), theirs.size()); ++at) {
+      if (theirs[at] == rank0[at]) continue;
       return MakeError(ErrorKind::kConfig,
-                       std::string(names[index]) + " differs: rank 0 has '" + field(0, index) +
-                           "', rank " + std::to_string(rank) + " has '" + field(rank, index) + "'",
+                       rank0[at].first + " differs: rank 0 has '" + rank0[at].second + "', rank " +
+                           std::to_string(rank) + " has '" + theirs[at].second + "'",
                        rank);
     }
   }

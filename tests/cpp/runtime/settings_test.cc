@@ -1,6 +1,7 @@
-// Settings from text: what is taken, what is refused, and how the refusal reads.
+// Settings from text: the values that are taken and refused, and the text of a refusal.
 #include "base/settings.h"
 
+#include <array>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -133,9 +134,54 @@ TEST(bad_values_are_refused_with_key_and_value) {
   CheckRefused("log_level", "WARN");
   for (const char* value : {"ring", "direct"}) CheckRefused("reduce_path", value);
   CheckRefused("reduction", "random");
+  for (const char* value : {"-1", "65"}) CheckRefused("tcp_streams", value);
+  CheckRefused("flight_events", "1048577");
 }
 
-// A negative time would be over before it began: a stall limit of -1 would end every job at once.
+TEST(a_refusal_names_the_possible_values) {
+  for (const auto& [key, value, words] : std::vector<std::array<std::string, 3>>{
+           {"control", "gloo", ": it is 'auto', 'shm', 'tcp', 'mpi' or 'board'"},
+           {"reduction", "random", ": it is 'auto', 'canonical' or 'fast'"},
+           {"tcp_streams", "65", ": 0 to 64 connections are possible"},
+           {"hang_limit_seconds", "0.5", ": it is 0 (never) or at least 1"}}) {
+    const Pairs pairs = {{key, value}};
+    const auto parsed = Settings::Parse(pairs);
+    CHECK(!parsed.ok());
+    CHECK_EQ(parsed.error().message, "setting '" + key + "' cannot be '" + value + "'" + words);
+  }
+}
+
+// All values on which ranks agree travel from one rank to another as text.
+TEST(agreed_values_are_text_that_sets_them) {
+  const Settings own = Parsed({{"control", "tcp"},
+                               {"fusion_threshold", "18446744073709551615"},
+                               {"window_bytes", "65536"},
+                               {"last_arriver_bytes", "0"},
+                               {"reduce_path", "staged"},
+                               {"reduction", "fast"},
+                               {"gpu_mode", "stream"},
+                               {"gpu_chunk_bytes", "8192"},
+                               {"algorithm", "double_tree, ring_all_gather"},
+                               {"selection_table", "ring@1,1:10=0.5"},
+                               {"transport_plugin", "/a/library.so"},
+                               {"arena_bytes", "4096"}});
+  Settings other;
+  for (const auto& [key, value] : own.Values(Agreement::kRank0)) CHECK(other.Set(key, value).ok());
+  CHECK_EQ(other.fusion_threshold, own.fusion_threshold);
+  CHECK_EQ(other.window_bytes, own.window_bytes);
+  CHECK_EQ(other.last_arriver_bytes, own.last_arriver_bytes);
+  CHECK(other.reduce_path == own.reduce_path);
+  CHECK_EQ(other.reduction, own.reduction);
+  CHECK(other.gpu_mode == own.gpu_mode);
+  CHECK_EQ(other.gpu_chunk_bytes, own.gpu_chunk_bytes);
+  CHECK_EQ(other.algorithm, "double_tree,ring_all_gather");
+  CHECK_EQ(other.selection_table, own.selection_table);
+  CHECK(other.control == ControlKind::kAuto && other.arena_bytes == 0);
+  CHECK((own.Values(Agreement::kSame) == Pairs{{"control", "tcp"}}));
+  CHECK((own.Values(Agreement::kSameUse) == Pairs{{"transport_plugin", "/a/library.so"}}));
+}
+
+// A negative time is over before it begins: a stall limit of -1 would end every job at once.
 TEST(times_are_not_negative) {
   for (const char* key :
        {"stall_warning_seconds", "stall_shutdown_seconds", "start_timeout_seconds"}) {
@@ -144,8 +190,8 @@ TEST(times_are_not_negative) {
   }
 }
 
-// Signs of life are looked for ten times a second: below a second nobody could tell a silence.
-TEST(a_silence_is_never_told_of_or_lasts_a_second) {
+// Ranks look for heartbeats ten times a second: a limit below a second would be a false alarm.
+TEST(heartbeat_limits_are_never_or_at_least_a_second) {
   for (const char* key : {"silence_warning_seconds", "hang_limit_seconds"}) {
     CheckRefused(key, "0.5");
     CheckRefused(key, "-1");
