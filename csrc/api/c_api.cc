@@ -91,12 +91,12 @@ horoacc::Result<horoacc::Submission> ToSubmission(const ha_call& call, const ha_
   return submission;
 }
 
-horoacc::Engine::Claim ClaimOf(int own_part) {
-  using Claim = horoacc::Engine::Claim;
+horoacc::SetClaim ClaimOf(int own_part) {
+  using Claim = horoacc::SetClaim;
   return own_part != 0 ? Claim::kOwnPart : Claim::kWhole;
 }
 
-horoacc::Engine::Interrupted Asking(ha_interrupted interrupted, void* context) {
+horoacc::Interrupted Asking(ha_interrupted interrupted, void* context) {
   if (!interrupted) return {};
   return [=] { return interrupted(context) != 0; };
 }
@@ -195,7 +195,7 @@ size_t ha_process_set_ids(const ha_engine* engine, int32_t* ids, size_t capacity
 int ha_group_claim(ha_engine* engine, const int32_t* ranks, size_t count, int32_t* id,
                    ha_error* error) {
   return Guarded(error, [&] {
-    auto claimed = engine->engine->ClaimGroup({ranks, ranks + count});
+    auto claimed = engine->engine->groups().Claim({ranks, ranks + count});
     if (!claimed.ok()) return Report(claimed.error(), error);
     *id = static_cast<int32_t>(claimed.value());
     return static_cast<int>(HA_OK);
@@ -205,14 +205,15 @@ int ha_group_claim(ha_engine* engine, const int32_t* ranks, size_t count, int32_
 int ha_group_join(ha_engine* engine, int32_t id, const int32_t* ranks, size_t count,
                   ha_error* error) {
   return Guarded(error, [&] {
-    return Report(engine->engine->JoinGroup(static_cast<uint32_t>(id), {ranks, ranks + count}),
+    return Report(engine->engine->groups().Join(static_cast<uint32_t>(id), {ranks, ranks + count}),
                   error);
   });
 }
 
 int ha_group_leave(ha_engine* engine, int32_t id, ha_error* error) {
-  return Guarded(
-      error, [&] { return Report(engine->engine->LeaveGroup(static_cast<uint32_t>(id)), error); });
+  return Guarded(error, [&] {
+    return Report(engine->engine->groups().Leave(static_cast<uint32_t>(id)), error);
+  });
 }
 
 int32_t ha_process_set_ranks(const ha_engine* engine, int32_t id, int32_t* ranks, size_t capacity) {
@@ -273,8 +274,9 @@ int ha_receive(ha_engine* engine, int32_t process_set, int32_t from, int32_t tag
 
 int32_t ha_source(ha_engine* engine, ha_handle handle) {
   const auto entry = engine->engine->Find(handle);
-  if (!entry || !entry->complete.load(std::memory_order_acquire) || !entry->message) return -1;
-  return entry->message->source;
+  const horoacc::MessageEntry* const message = horoacc::AsMessage(entry.get());
+  return message && message->complete.load(std::memory_order_acquire) ? message->message.source
+                                                                      : -1;
 }
 
 int ha_poll(ha_engine* engine, ha_handle handle) {
@@ -306,20 +308,23 @@ int ha_result(ha_engine* engine, ha_handle handle, size_t index, ha_output* outp
     return Report(MakeError(ErrorKind::kInvalid, "no result for this handle"), error);
   }
   const horoacc::EntryTensor& tensor = entry->tensors[index];
-  const horoacc::DType type = entry->request.tensors[index].type;
+  const horoacc::CollectiveEntry* const call = horoacc::AsCollective(entry.get());
+  const horoacc::DType type =
+      call ? call->request.tensors[index].type : horoacc::DType::kInt32;  // of a join's last rank
   uint64_t bytes = SizeOf(type);
   output->ndim = static_cast<int32_t>(std::min<size_t>(tensor.result_shape.size(), 16));
   for (int32_t dim = 0; dim < output->ndim; ++dim) {
     output->shape[dim] = tensor.result_shape[dim];
     bytes *= static_cast<uint64_t>(tensor.result_shape[dim]);
   }
-  if (entry->join_over) entry->join_over->taken.store(true, std::memory_order_relaxed);
+  if (const horoacc::JoinEntry* const join = horoacc::AsJoin(entry.get()); join && join->over)
+    join->over->taken.store(true, std::memory_order_relaxed);
   output->data = tensor.output;
   output->bytes = bytes;
   output->dtype = static_cast<int32_t>(type);
-  output->received_splits =
-      entry->received_splits.empty() ? nullptr : entry->received_splits.data();
-  output->nsplits = static_cast<int32_t>(entry->received_splits.size());
+  const bool has_splits = call && !call->received_splits.empty();
+  output->received_splits = has_splits ? call->received_splits.data() : nullptr;
+  output->nsplits = has_splits ? static_cast<int32_t>(call->received_splits.size()) : 0;
   return HA_OK;
 }
 
@@ -364,16 +369,17 @@ void ha_stacks(ha_engine* engine, int talk, int signal, int fd, uint32_t (*reque
 }
 
 int ha_timeline_start(ha_engine* engine, const char* path, int mark_cycles, ha_error* error) {
-  return Guarded(
-      error, [&] { return Report(engine->engine->StartTimeline(path, mark_cycles != 0), error); });
+  return Guarded(error, [&] {
+    return Report(engine->engine->telemetry().StartTimeline(path, mark_cycles != 0), error);
+  });
 }
 
 int ha_timeline_stop(ha_engine* engine, ha_error* error) {
-  return Guarded(error, [&] { return Report(engine->engine->StopTimeline(), error); });
+  return Guarded(error, [&] { return Report(engine->engine->telemetry().StopTimeline(), error); });
 }
 
 size_t ha_counters(const ha_engine* engine, char* text, size_t capacity) {
-  return horoacc::PutText(engine->engine->CounterText(), text, capacity);
+  return horoacc::PutText(engine->engine->telemetry().CounterText(), text, capacity);
 }
 
 const char* ha_version(void) { return HOROACC_VERSION; }

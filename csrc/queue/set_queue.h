@@ -62,8 +62,8 @@ struct SetQueue {
   bool join_announced = false;  ///< once the backlog was empty
   /// When this rank last saw the others go on while it had joined.
   int64_t join_moved_ns = 0;
-  uint64_t unnamed = 0;   ///< unnamed calls submitted
-  uint64_t sequence = 0;  ///< entries published
+  uint64_t unnamed = 0;     ///< unnamed calls submitted
+  uint64_t sequence = 0;    ///< entries published
   uint32_t sync_round = 0;  ///< times a caller waited for a result of this set
   /// The process set takes no calls any more. Written under the mutex.
   std::atomic<bool> removed{false};

@@ -18,7 +18,8 @@ uint64_t RowBytes(const TensorRow& tensor) {
 int64_t RowsOf(const TensorRow& tensor) { return tensor.ndim > 0 ? tensor.shape[0] : 1; }
 
 // What every rank published about member `t` of the entry.
-std::vector<const TensorRow*> RowsOfAll(const ProcessSet& set, const CollectiveEntry& entry, size_t t) {
+std::vector<const TensorRow*> RowsOfAll(const ProcessSet& set, const CollectiveEntry& entry,
+                                        size_t t) {
   std::vector<const TensorRow*> rows(set.context.ranks);
   for (uint32_t r = 0; r < set.context.ranks; ++r) {
     rows[r] = &TensorsOf(set.control->row(r, entry.id, entry.generation), set.context.memory[r])[t];
@@ -27,8 +28,8 @@ std::vector<const TensorRow*> RowsOfAll(const ProcessSet& set, const CollectiveE
 }
 
 // Rows that rank `from` sends to rank `to`, and where they begin in its input.
-RowRange Split(const ProcessSet& set, const CollectiveEntry& entry, const TensorRow& tensor, uint32_t from,
-               uint32_t to) {
+RowRange Split(const ProcessSet& set, const CollectiveEntry& entry, const TensorRow& tensor,
+               uint32_t from, uint32_t to) {
   const Row& row = set.control->row(from, entry.id, entry.generation);
   if (row.splits == 0) {
     const int64_t each = RowsOf(tensor) / set.context.ranks;
@@ -162,7 +163,8 @@ Status PrepareOutputs(const CallSizes& sizes, CollectiveEntry& entry) {
 namespace {
 
 // Only the root takes, or only the root gives. `piece` has what every rank shows.
-void ShareByRoot(const ProcessSet& set, const CollectiveEntry& entry, size_t t, ExchangePiece& piece) {
+void ShareByRoot(const ProcessSet& set, const CollectiveEntry& entry, size_t t,
+                 ExchangePiece& piece) {
   const uint32_t me = set.context.me;
   const uint32_t ranks = set.context.ranks;
   const auto root =

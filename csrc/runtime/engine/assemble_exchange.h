@@ -28,7 +28,8 @@ Status AllocateOutput(EntryTensor& tensor, uint64_t bytes);
 Status PutLastRank(EntryTensor& result, int32_t last);
 
 /// The pieces of an all-gather, broadcast, all-to-all or reduce-scatter.
-[[nodiscard]] std::vector<ExchangePiece> ExchangePieces(const ProcessSet& set, const CollectiveEntry& entry);
+[[nodiscard]] std::vector<ExchangePiece> ExchangePieces(const ProcessSet& set,
+                                                        const CollectiveEntry& entry);
 
 /// The pieces of a flat allreduce of private memory.
 [[nodiscard]] ExchangePiece FlatAllreduce(const ReducePiece& piece, const SetContext& context);

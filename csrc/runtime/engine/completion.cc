@@ -10,11 +10,10 @@ namespace horoacc {
 Status Completion::Begin(const ProcessSet* set, Entry& entry, Status outcome) {
   const bool failed = !outcome.ok();
   if (failed) outcome = failure_.Annotate(std::move(outcome.error()), set, &entry);
-  job_.events.Emit(failed ? Phase::kError : Phase::kExecuted, entry.process_set, entry.handle,
-                   set ? set->buckets_run.load(std::memory_order_relaxed) : 0, 0,
-                   entry.display_name,
-                   failed ? std::string_view(outcome.error().message) : std::string_view(),
-                   entry.flight);
+  job_.events.Emit(
+      failed ? Phase::kError : Phase::kExecuted, entry.process_set, entry.handle,
+      set ? set->buckets_run.load(std::memory_order_relaxed) : 0, 0, entry.display_name,
+      failed ? std::string_view(outcome.error().message) : std::string_view(), entry.flight);
   return outcome;
 }
 

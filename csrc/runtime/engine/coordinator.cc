@@ -110,9 +110,9 @@ void Coordinator::RunTurns(const std::stop_token& stop) {
       quiet_since = now;
       UnblockCallbacks();
     }
-    int64_t sleep = pending                               ? kPendingSleep
+    int64_t sleep = pending                              ? kPendingSleep
                     : parts_.watches.liveness.doubtful() ? kLongestSleep
-                                                          : parts_.watches.liveness.UntilBeat(now);
+                                                         : parts_.watches.liveness.UntilBeat(now);
     if ((job_.must_poll && pending) || job_.pending_copies.load(std::memory_order_relaxed) > 0) {
       sleep = poll_sleep;
       poll_sleep = std::min(2 * poll_sleep, kLongestPoll);

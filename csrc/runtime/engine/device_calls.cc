@@ -57,7 +57,8 @@ bool DeviceCalls::StaysOnGpu(const ProcessSet& set, const Submission& submission
          });
 }
 
-Status DeviceCalls::Begin(const ProcessSet& set, CollectiveEntry& entry, const Submission& submission) {
+Status DeviceCalls::Begin(const ProcessSet& set, CollectiveEntry& entry,
+                          const Submission& submission) {
   const Request& request = entry.request;
   if (IsBarrier(request.collective)) return {};
   const bool is_root = request.root == job_.rank();

@@ -51,8 +51,9 @@ Engine::Engine(Settings settings, EngineParts parts)
       messages_(job_, failure_, sets_, handles_, completion_, deadlines_),
       driver_({job_, failure_, sets_, devices_, completion_, messages_, deadlines_, telemetry_}),
       waits_(job_, failure_, sets_, completion_, driver_, {liveness_, stalls_, deadlines_}),
-      coordinator_({job_, failure_, sets_, driver_, stacks_, telemetry_,
-                    {liveness_, stalls_, deadlines_}}) {}
+      coordinator_(
+          {job_, failure_, sets_, driver_, stacks_, telemetry_, {liveness_, stalls_, deadlines_}}) {
+}
 
 Engine::~Engine() { (void)Shutdown(); }
 
@@ -98,9 +99,8 @@ Status Engine::Start() {
 }
 
 Result<uint64_t> Engine::Submit(Submission submission) {
-  return OrAbort(failure_, [&]() -> Result<uint64_t> {
-    return submitter_.Submit(std::move(submission));
-  });
+  return OrAbort(failure_,
+                 [&]() -> Result<uint64_t> { return submitter_.Submit(std::move(submission)); });
 }
 
 Result<uint64_t> Engine::SubmitMessage(uint32_t process_set, const Message& message,
@@ -114,7 +114,11 @@ Result<uint64_t> Engine::SubmitMessage(uint32_t process_set, const Message& mess
 std::optional<bool> Engine::Poll(uint64_t handle) {
   const std::shared_ptr<Entry> entry = handles_.Find(handle);
   if (!entry) return std::nullopt;
-  return waits_.Poll(*entry);
+  const Status looked = OrAbort(failure_, [&]() -> Status {
+    (void)waits_.Poll(*entry);
+    return {};
+  });
+  return !looked.ok() || entry->complete.load(std::memory_order_acquire);
 }
 
 Status Engine::Wait(uint64_t handle, int64_t deadline_ns) {
@@ -173,8 +177,9 @@ Status Engine::Shutdown() {
 Status Engine::LeaveJob(Driver::Lock& lock) {
   Doorbell& doorbell = job_.doorbells.doorbell(job_.local_rank());
   doorbell.driven.store(1, std::memory_order_seq_cst);
-  // Under each set's lock, so that no rank decides anything that needs this one afterwards. After an
-  // abort no rank decides: one that has not seen it yet is to be told of it, not of who left first.
+  // Under each set's lock, so that no rank decides anything that needs this one afterwards. After
+  // an abort no rank decides: one that has not seen it yet is to be told of it, not of who left
+  // first.
   for (const auto& set : sets_.Own()) {
     if (!job_.aborted()) (void)set->EndWith(SetEnd::Left(job_.rank()));
   }

@@ -41,7 +41,6 @@ bool HasFactsOf(const Request& request, const CallFacts& facts, size_t ranks) {
   return true;
 }
 
-
 uint64_t BytesOf(const Request& request) {
   uint64_t bytes = 0;
   for (const TensorMeta& tensor : request.tensors) bytes += tensor.bytes();
@@ -108,7 +107,8 @@ std::unique_ptr<Execution> Executions::MakeOnHost(ProcessSet& set, Running& runn
         std::vector<MultiHostRun::Call> calls;
         for (const auto& entry : running.entries) calls.push_back({&entry->request, entry.get()});
         return std::make_unique<FlowingSlices>(context, slot, std::move(list),
-                                               job_.settings.gpu_chunk_bytes, devices_.PipelineOf(calls));
+                                               job_.settings.gpu_chunk_bytes,
+                                               devices_.PipelineOf(calls));
       }
       return std::make_unique<DirectSlices>(context, slot, std::move(list));
     }
@@ -139,8 +139,7 @@ std::unique_ptr<Execution> Executions::MakeOnHost(ProcessSet& set, Running& runn
 }
 
 // The inputs lie in each rank's own memory; the facts of a call came with the decision.
-Result<std::unique_ptr<Execution>> Executions::MakeBetweenHosts(ProcessSet& set,
-                                                                Running& running) {
+Result<std::unique_ptr<Execution>> Executions::MakeBetweenHosts(ProcessSet& set, Running& running) {
   const Decision& decision = running.decision;
   const uint32_t ranks = set.multi_host->size();
   std::vector<MultiHostRun::Call> calls;
@@ -180,9 +179,8 @@ Result<std::unique_ptr<Execution>> Executions::MakeBetweenHosts(ProcessSet& set,
     around.memory = {job_.arena.get(), [this](void* block) { job_.blocks.Free(block); }};
     around.settings = &job_.settings;
     around.set = set.id;
-    const bool pipelined = std::ranges::any_of(running.entries, [&](const auto& entry) {
-      return devices_.IsPipelined(entry->request);
-    });
+    const bool pipelined = std::ranges::any_of(
+        running.entries, [&](const auto& entry) { return devices_.IsPipelined(entry->request); });
     if (pipelined) around.flow = devices_.PipelineOf(calls);
     HA_ASSIGN(run, MultiHostRun::Make(std::move(around), *set.multi_host, calls));
     how = run->algorithm();

@@ -11,8 +11,7 @@ namespace horoacc {
 /// Under the driver's lock.
 class Executions {
  public:
-  Executions(Job& job, DeviceCalls& devices)
-      : job_(job), devices_(devices), gpus_(job, devices) {}
+  Executions(Job& job, DeviceCalls& devices) : job_(job), devices_(devices), gpus_(job, devices) {}
 
   /// Prepares the outputs of the entries, and returns the execution of a decision to run; null:
   /// nothing is left to do.

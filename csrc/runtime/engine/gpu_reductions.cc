@@ -91,7 +91,8 @@ cuda::GpuGroup* GpuReductions::FindGpuGroup(ProcessSet& set, const Running& runn
   place.me = set.context.me;
   for (uint32_t r = 0; r < set.context.ranks; ++r)
     place.in_this_process.push_back(!job_.share.pidfds[set.control->local(r)]);
-  const bool alone = std::ranges::count_if(job_.share.pidfds, [](const auto& fd) { return !fd; }) == 1;
+  const bool alone =
+      std::ranges::count_if(job_.share.pidfds, [](const auto& fd) { return !fd; }) == 1;
   place.lanes = alone ? uint64_t{1} << job_.local_rank() % cuda::TicketLanes::kLanes
                       : cuda::TicketLanes::kAllLanes;
   place.alive = [&set](uint32_t index) { return set.control->IsAlive(index); };
@@ -110,8 +111,8 @@ cuda::GpuGroup* GpuReductions::FindGpuGroup(ProcessSet& set, const Running& runn
   return set.gpu_group.get();
 }
 
-std::unique_ptr<Execution> GpuReductions::Make(
-    ProcessSet& set, Running& running, HostExecution on_host) {
+std::unique_ptr<Execution> GpuReductions::Make(ProcessSet& set, Running& running,
+                                               HostExecution on_host) {
   cuda::DeviceRun::Parts parts;
   parts.gpu_group = FindGpuGroup(set, running);
   parts.flows = devices_.RunsPipelined(running);
@@ -157,7 +158,7 @@ std::unique_ptr<Execution> GpuReductions::Make(
 
 // The place of modes: each is an Execution of a bucket on the GPUs of a GPU group.
 std::unique_ptr<Execution> GpuReductions::MakeModeRun(ProcessSet& set, const Running& running,
-                                               GpuMode mode) {
+                                                      GpuMode mode) {
   if (running.entries[0]->request.collective != Collective::kAllreduce)
     return MakeExchangeRun(set, running, mode);
   std::vector<cuda::DeviceCall*> calls;
@@ -187,7 +188,7 @@ std::unique_ptr<Execution> GpuReductions::MakeModeRun(ProcessSet& set, const Run
       .fetch_add(bytes, std::memory_order_relaxed);
   for (const auto& entry : running.entries) {
     job_.events.Emit(Phase::kExecute, set.id, entry->handle, set.buckets_run, bytes,
-                 entry->display_name, cuda::NameOf(mode));
+                     entry->display_name, cuda::NameOf(mode));
   }
   cuda::Bucket bucket(*set.gpu_group, std::move(tensors));
   if (mode == GpuMode::kLeader)
@@ -200,7 +201,7 @@ std::unique_ptr<Execution> GpuReductions::MakeModeRun(ProcessSet& set, const Run
 }
 
 std::unique_ptr<Execution> GpuReductions::MakeExchangeRun(ProcessSet& set, const Running& running,
-                                                   GpuMode mode) {
+                                                          GpuMode mode) {
   std::vector<cuda::DeviceCall*> calls;
   std::vector<ExchangePiece> pieces;
   uint64_t bytes = 0;
@@ -216,7 +217,7 @@ std::unique_ptr<Execution> GpuReductions::MakeExchangeRun(ProcessSet& set, const
   job_.counters.gpu_moved_bytes.fetch_add(bytes, std::memory_order_relaxed);
   for (const auto& entry : running.entries) {
     job_.events.Emit(Phase::kExecute, set.id, entry->handle, set.buckets_run, bytes,
-                 entry->display_name, cuda::NameOf(mode));
+                     entry->display_name, cuda::NameOf(mode));
   }
   return std::make_unique<cuda::ExchangeRun>(*set.gpu_group, std::move(calls), std::move(pieces));
 }

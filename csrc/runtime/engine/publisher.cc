@@ -54,7 +54,7 @@ Status Publisher::LookUpAgain(ProcessSet& set, CollectiveEntry& entry) {
   HA_ASSIGN(const SetSegment::NamedId found, set.control->Lookup(entry.name));
   NameRecord& record = *entry.reservation;
   record.id = entry.id = found.id;
-  record.id_version = entry.id_version = found.id_version;
+  record.id_version = entry.id_version = found.incarnation;
   return {};
 }
 

@@ -77,12 +77,11 @@ Result<uint64_t> Submitter::Submit(Submission submission) {
   return entry->handle;
 }
 
-// Under the queue's lock. After an abort the driver passes through the lock of the failure before it
-// says that this rank touches no peer's memory any more; a call that comes later must see it.
+// Under the queue's lock. After an abort the driver passes through the lock of the failure before
+// it says that this rank touches no peer's memory any more; a call that comes later must see it.
 Status Submitter::CheckOpen(const ProcessSet& set, const std::string& tensor) const {
   if (set.queue.removed.load(std::memory_order_relaxed)) {
-    return MakeError(ErrorKind::kInvalid,
-                     "process set " + std::to_string(set.id) + " was removed");
+    return MakeError(ErrorKind::kInvalid, "process set " + std::to_string(set.id) + " was removed");
   }
   if (const std::optional<Error> failed = failure_.recorded())
     return failure_.AnnotateRefusal(*failed, &set, tensor);
@@ -95,8 +94,8 @@ Status Submitter::NameEntry(ProcessSet& set, CollectiveEntry& entry, const std::
   if (entry.name.empty()) {
     entry.number = queue.unnamed++;
     entry.id = kNamedIds + static_cast<uint32_t>(entry.number % kUnnamedIds);
-    entry.display_name = std::string(NameOf(entry.request.collective)) + ".noname." +
-                         std::to_string(entry.number);
+    entry.display_name =
+        std::string(NameOf(entry.request.collective)) + ".noname." + std::to_string(entry.number);
     return {};
   }
   NameRecord& record = queue.names.Find(name);
@@ -110,7 +109,7 @@ Status Submitter::NameEntry(ProcessSet& set, CollectiveEntry& entry, const std::
   if (!record.known || (holder && holder->name != entry.name)) {
     HA_ASSIGN(const SetSegment::NamedId found, set.control->Lookup(entry.name));
     record.id = found.id;
-    record.id_version = found.id_version;
+    record.id_version = found.incarnation;
     record.known = true;
   }
   entry.id = record.id;

@@ -13,9 +13,8 @@ std::string ReasonInvalid(const ProcessSet& set, const Submission& submission, i
   const auto ranks = static_cast<int64_t>(set.ranks.size());
   for (size_t t = 0; t < request.tensors.size(); ++t) {
     const TensorMeta& tensor = request.tensors[t];
-    const bool gives =
-        !IsBarrier(request.collective) &&
-        (request.collective != Collective::kScatter || request.root == rank);
+    const bool gives = !IsBarrier(request.collective) &&
+                       (request.collective != Collective::kScatter || request.root == rank);
     if (submission.buffers[t].input == nullptr && tensor.bytes() > 0 && gives) {
       return "no memory was given for its " + std::to_string(tensor.bytes()) + " bytes";
     }

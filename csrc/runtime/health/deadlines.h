@@ -22,8 +22,8 @@ class Deadlines {
 
   /// Gives up the calls whose own limit is over.
   void Look();
-  /// The caller waits for a call no longer than `seconds`, which are over. The driver ends the call,
-  /// and its process set on all ranks. Returns the error that the caller gets.
+  /// The caller waits for a call no longer than `seconds`, which are over. The driver ends the
+  /// call, and its process set on all ranks. Returns the error that the caller gets.
   Error GiveUp(const std::shared_ptr<Entry>& entry, double seconds);
   /// Says whom a call waits for.
   [[nodiscard]] Error TooLate(const Entry& entry, double seconds) const;

@@ -118,7 +118,7 @@ void Liveness::WatchSilences(int64_t now_ns) {
 }
 
 void Liveness::TellSilence(HeartbeatMonitor::News news, int rank, const std::string& who,
-                         int64_t silent_ns) {
+                           int64_t silent_ns) {
   const std::string name = "rank " + std::to_string(rank);
   const std::string silence = name + " (" + who + ") has given no sign of life for ";
   switch (news) {

@@ -130,8 +130,8 @@ void StallWatch::Report(const ProcessSet& set, CollectiveEntry& entry, int64_t w
   if (told.exchange(entry.generation) == entry.generation) return;
   found.warnings.push_back("tensor '" + entry.display_name + "' has waited for " +
                            Seconds(waited_ns) + ": rank(s) " + RankList(ready) +
-                           " are ready, rank(s) " + RankList(missing) +
-                           " have not submitted it" + stacks_.Describe(missing));
+                           " are ready, rank(s) " + RankList(missing) + " have not submitted it" +
+                           stacks_.Describe(missing));
 }
 
 // The word in which another rank says what it is blocked on may be old: it may not have been on a

@@ -27,10 +27,10 @@ bool Failure::AbortHere(const Error& error) {
 
 Error Failure::AbortThrown(const char* what) noexcept {
   try {
-    Error error = MakeError(ErrorKind::kSystem,
-                            "rank " + std::to_string(job_.rank()) +
-                                " cannot go on: its engine failed with " + what,
-                            job_.rank());
+    Error error = MakeError(
+        ErrorKind::kSystem,
+        "rank " + std::to_string(job_.rank()) + " cannot go on: its engine failed with " + what,
+        job_.rank());
     Abort(error);
     return error;
   } catch (const std::exception&) {

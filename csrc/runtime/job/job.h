@@ -13,10 +13,10 @@
 #include "base/settings.h"
 #include "negotiate/control_segment/control_segment.h"
 #include "negotiate/multi_host/control_mux.h"
-#include "runtime/job/counters.h"
-#include "runtime/job/task_threads.h"
-#include "runtime/job/shared_blocks.h"
 #include "runtime/health/stack_source.h"
+#include "runtime/job/counters.h"
+#include "runtime/job/shared_blocks.h"
+#include "runtime/job/task_threads.h"
 #include "runtime/sets/multi_host_job.h"
 #include "schedule/measured.h"
 #include "transport/bootstrap/bootstrap.h"
@@ -39,10 +39,11 @@ struct EngineParts {
   Placement placement;
   std::unique_ptr<Bootstrap> bootstrap;
   HostShare share;
-  std::unique_ptr<ControlLinks> links;       ///< null: the ranks negotiate in the control segment
-  std::shared_ptr<FaultPoints> faults;       ///< null: as the settings order
-  std::optional<MultiHostParts> multi_host;  ///< if not all ranks share memory; then there are links
-  std::shared_ptr<MpiSession> mpi;           ///< if the job uses MPI
+  std::unique_ptr<ControlLinks> links;  ///< null: the ranks negotiate in the control segment
+  std::shared_ptr<FaultPoints> faults;  ///< null: as the settings order
+  std::optional<MultiHostParts>
+      multi_host;                   ///< if not all ranks share memory; then there are links
+  std::shared_ptr<MpiSession> mpi;  ///< if the job uses MPI
   std::vector<std::shared_ptr<void>> keep_alive;
 };
 
@@ -88,8 +89,8 @@ struct Job {
   std::unique_ptr<ControlMux> mux;  ///< over `links`
   const ControlSegment control;
   Doorbells doorbells;
-  const std::shared_ptr<Arena> arena;  ///< this rank's
-  SharedBlocks blocks;                 ///< in the arena
+  const std::shared_ptr<Arena> arena;              ///< this rank's
+  SharedBlocks blocks;                             ///< in the arena
   std::optional<MultiHostParts> multi_host_parts;  ///< until StartMultiHost
   std::unique_ptr<MultiHostJob> multi_host;        ///< null: all ranks share memory
   const std::shared_ptr<FaultPoints> faults;

@@ -97,7 +97,7 @@ class LinkedMessages final : public MessageExchange {
 
   // The driver's.
   std::list<std::shared_ptr<MessageEntry>> receives_;  ///< in the order of the calls
-  std::list<Offer> offers_;                     ///< that no receive has matched, as they came
+  std::list<Offer> offers_;  ///< that no receive has matched, as they came
   std::map<uint64_t, Outgoing> outgoing_;
   std::map<Name, Incoming> incoming_;
   std::map<int, uint64_t> matched_;  ///< by sender: what it has not been told of

@@ -39,8 +39,8 @@ MessageCalls::MessageCalls(Job& job, Failure& failure, SetTable& sets, Handles& 
       job.RingOwn(Urgency::kQuiet);
       if (job.must_poll) job.WakeCoordinator();
     };
-    exchange_ = std::make_unique<LinkedMessages>(*job.mux, job.rank(), wake,
-                                                 std::move(surroundings));
+    exchange_ =
+        std::make_unique<LinkedMessages>(*job.mux, job.rank(), wake, std::move(surroundings));
   } else {
     exchange_ = std::make_unique<PointToPoint>(job.control, job.share, job.doorbells, *job.arena,
                                                std::move(surroundings));

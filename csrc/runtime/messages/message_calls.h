@@ -14,13 +14,12 @@ namespace horoacc {
 
 class MessageCalls {
  public:
-  MessageCalls(Job& job, Failure& failure, SetTable& sets, Handles& handles,
-               Completion& completion, Deadlines& deadlines);
+  MessageCalls(Job& job, Failure& failure, SetTable& sets, Handles& handles, Completion& completion,
+               Deadlines& deadlines);
 
   /// Begins a message to or from one rank of a process set and returns its handle. Any thread.
-  Result<uint64_t> Submit(uint32_t process_set, const Message& message,
-                          Submission::Buffers buffers, double limit_seconds,
-                          std::function<void()> done);
+  Result<uint64_t> Submit(uint32_t process_set, const Message& message, Submission::Buffers buffers,
+                          double limit_seconds, std::function<void()> done);
   /// The driver's, but for pending().
   [[nodiscard]] MessageExchange& exchange() const { return *exchange_; }
 

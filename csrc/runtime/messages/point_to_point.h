@@ -88,7 +88,7 @@ class PointToPoint final : public MessageExchange {
 
   // The driver's.
   std::list<std::shared_ptr<MessageEntry>> receives_;  ///< in the order of the calls
-  std::list<Arrived> arrived_;                  ///< in the order in which they were posted
+  std::list<Arrived> arrived_;                         ///< in the order in which they were posted
   std::list<Outgoing> outgoing_;
   std::list<Incoming> incoming_;
   int64_t next_deadline_ns_ = std::numeric_limits<int64_t>::max();

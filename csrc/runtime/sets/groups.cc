@@ -20,7 +20,8 @@ Status Groups::Check(const std::vector<int>& ranks) const {
   for (const int rank : ranks) {
     if (rank >= 0 && rank < job_.placement.size) continue;
     return MakeError(ErrorKind::kInvalid, "a group names rank " + std::to_string(rank) +
-                                              " of a job of " + std::to_string(job_.placement.size));
+                                              " of a job of " +
+                                              std::to_string(job_.placement.size));
   }
   if (std::ranges::find(ranks, job_.rank()) == ranks.end()) {
     return MakeError(ErrorKind::kInvalid,

@@ -36,9 +36,8 @@ void AddOneHost(Job& job, ProcessSet& set) {
       job.doorbells.Ring(static_cast<int>(local), work ? Urgency::kWork : Urgency::kQuiet);
     }
   };
-  set.control =
-      std::make_unique<SetSegment>(job.control, set.place, std::move(locals), context.me,
-                                   [&job](uint32_t local) { return job.IsAlive(local); });
+  set.control = std::make_unique<SetSegment>(job.control, set.place, std::move(locals), context.me,
+                                             [&job](uint32_t local) { return job.IsAlive(local); });
   if (job.mux) {
     set.controller = std::make_unique<TreeController>(*job.mux, set.id, *set.control, context,
                                                       job.doorbells, job.settings, set.ranks);
@@ -55,23 +54,22 @@ void AddSeveralHosts(Job& job, ProcessSet& set) {
   context.present = {0};
   context.memory = {job.multi_host->memory()};
   context.ring_others = [&job](bool) { job.RingOwn(Urgency::kWork); };
-  set.control = std::make_unique<SetSegment>(job.multi_host->control(), set.place,
-                                             std::vector<uint32_t>{0}, 0,
-                                             [](uint32_t) { return true; });
+  set.control =
+      std::make_unique<SetSegment>(job.multi_host->control(), set.place, std::vector<uint32_t>{0},
+                                   0, [](uint32_t) { return true; });
   auto controller = std::make_unique<MultiHostController>(
       *job.mux,
-      MultiHostController::Place{set.id, set.ranks, job.multi_host->host_of(), job.rank(),
-                                 job.local_rank(),
-                                 [&job](int rank) { return job.multi_host->HasLeft(rank); },
-                                 job.faults.get()},
+      MultiHostController::Place{
+          set.id, set.ranks, job.multi_host->host_of(), job.rank(), job.local_rank(),
+          [&job](int rank) { return job.multi_host->HasLeft(rank); }, job.faults.get()},
       *set.control, job.doorbells, job.settings);
   set.multi_host_controller = controller.get();
   set.controller = std::move(controller);
   const auto member = std::ranges::find(set.ranks, job.rank());
   if (member == set.ranks.end()) return;
-  set.multi_host = std::make_unique<MultiHostSet>(
-      job.multi_host->host_of(), set.ranks, static_cast<uint32_t>(member - set.ranks.begin()),
-      job.measured);
+  set.multi_host = std::make_unique<MultiHostSet>(job.multi_host->host_of(), set.ranks,
+                                                  static_cast<uint32_t>(member - set.ranks.begin()),
+                                                  job.measured);
 }
 
 }  // namespace

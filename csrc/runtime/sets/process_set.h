@@ -21,9 +21,10 @@ namespace horoacc {
 /// A decision being carried out here.
 struct Running {
   Decision decision;
-  std::vector<std::shared_ptr<CollectiveEntry>> entries;  ///< by member; none if this rank takes no part
-  std::optional<SetContext> context;            ///< of a partial decision; the execution uses it
-  std::unique_ptr<Execution> execution;         ///< none if there was nothing to do
+  std::vector<std::shared_ptr<CollectiveEntry>>
+      entries;                           ///< by member; none if this rank takes no part
+  std::optional<SetContext> context;     ///< of a partial decision; the execution uses it
+  std::unique_ptr<Execution> execution;  ///< none if there was nothing to do
 };
 
 /// All ranks share memory, or `multi_host_controller` is there.
@@ -60,7 +61,8 @@ struct ProcessSet {
   /// Which ranks have submitted a call that waits here, and which keep it waiting. nullopt: this
   /// rank does not know yet. `collective`: null for a join.
   [[nodiscard]] std::optional<Attendance> AttendanceOf(const CollectiveEntry* collective) const;
-  /// Ends the set under its lock unless it has ended already. Not ok() if the lock is not to be had.
+  /// Ends the set under its lock unless it has ended already. Not ok() if the lock is not to be
+  /// had.
   Status EndWith(SetEnd end) const;
 
   /// Nothing of it goes on here or is read by peers, and nothing can begin. Under the driver's

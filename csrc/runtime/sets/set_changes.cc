@@ -70,7 +70,6 @@ std::vector<std::vector<int>> PartsOf(const std::vector<std::vector<int>>& named
   return parts;
 }
 
-
 Submission InSetZero(std::string name, Collective collective) {
   Submission submission;
   submission.name = std::move(name);
@@ -90,8 +89,8 @@ const char* SetChanges::VerbOf(SetChange change) {
 // alone. Dead peers and the stall watch end the wait; a caller that a signal interrupts leaves the
 // wait to thread_.
 Result<SetChanges::SetAgreement> SetChanges::AgreeOnSet(SetChange change, Claim claim,
-                                                const std::vector<int>& ranks,
-                                                uint64_t free_slots) {
+                                                        const std::vector<int>& ranks,
+                                                        uint64_t free_slots) {
   std::vector<int64_t> mine(job_.placement.size + kRanks, kNoRank);
   mine[kFreeSlots] = static_cast<int64_t>(free_slots);
   mine[kChange] = static_cast<int64_t>(change);
@@ -148,12 +147,10 @@ Error SetChanges::Refuse(SetChange change, std::string reason) {
   return MakeError(ErrorKind::kInvalid, std::move(reason), job_.rank());
 }
 
-
 // A removed set keeps its place until nothing of it goes on here; the coordinator sees to that.
 void SetChanges::AwaitRemovedSets() const {
   const int64_t deadline = NowNs() + kDrainTurn;
-  while (sets_.AnyRemoved() && NowNs() < deadline &&
-         !job_.stopping.load(std::memory_order_acquire))
+  while (sets_.AnyRemoved() && NowNs() < deadline && !job_.stopping.load(std::memory_order_acquire))
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
 }
 
@@ -187,7 +184,7 @@ Result<SetChanges::TakenSlot> SetChanges::TakeSlot(const std::vector<int>& ranks
 }
 
 Result<uint32_t> SetChanges::Add(std::vector<int> ranks, Claim claim,
-                                       const Interrupted& interrupted) {
+                                 const Interrupted& interrupted) {
   return RunAndAwait<uint32_t>(
       thread_, [this, ranks = std::move(ranks), claim] { return AddAgreed(ranks, claim); },
       interrupted);
@@ -200,7 +197,7 @@ Status SetChanges::Remove(uint32_t id, Claim claim, const Interrupted& interrupt
 
 // One set after the other, on all ranks in the same order. Gives the number of this rank's own.
 Result<uint32_t> SetChanges::AddParts(const std::vector<std::vector<int>>& parts,
-                                  const std::vector<int>& own) {
+                                      const std::vector<int>& own) {
   uint32_t own_id = 0;
   std::vector<uint32_t> added;
   for (const std::vector<int>& part : parts) {

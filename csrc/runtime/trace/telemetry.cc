@@ -130,7 +130,7 @@ void Telemetry::RecordFlight(const std::string& reason, bool ask_others) {
     if (!failed) std::filesystem::rename(unfinished, folder / name, failed);
     if (failed) {
       job_.log.Write(LogLevel::kWarning, "the record of the flight cannot be written to " +
-                                         job_.settings.flight_dir + ": " + failed.message());
+                                             job_.settings.flight_dir + ": " + failed.message());
     }
   });
 }

@@ -57,7 +57,7 @@ bool Eventually(const std::function<bool()>& condition) {
 }
 
 uint64_t Counter(const Engine& engine, const std::string& name) {
-  std::istringstream lines(engine.CounterText());
+  std::istringstream lines(engine.telemetry().CounterText());
   for (std::string line; std::getline(lines, line);) {
     if (line.starts_with(name + "=")) return std::stoull(line.substr(name.size() + 1));
   }

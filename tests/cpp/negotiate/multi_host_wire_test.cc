@@ -183,12 +183,13 @@ class Receiver {
       : mux_(tap_, [](int) { return false; }),
         messages_(
             mux_, 0, [] {},
-            {[this](Entry& entry, Status outcome) { Ended(entry, std::move(outcome)); },
-             [](const Entry&) { return std::optional<Error>(); },
-             [](Entry&) { return MakeError(ErrorKind::kTimeout, "too late"); }, [](void*) {}}) {}
+            {[this](MessageEntry& entry, Status outcome) { Ended(entry, std::move(outcome)); },
+             [](const MessageEntry&) { return std::optional<Error>(); },
+             [](MessageEntry&) { return MakeError(ErrorKind::kTimeout, "too late"); },
+             [](void*) {}}) {}
 
   void Expect(int32_t tag, size_t bytes) {
-    auto entry = std::make_shared<Entry>();
+    auto entry = std::make_shared<MessageEntry>(Message{});
     entry->message = Message{.sends = false, .peer = 1, .tag = tag, .bytes = bytes};
     entry->tensors.resize(1);
     auto& place = places_[entry.get()];
@@ -197,7 +198,7 @@ class Receiver {
     messages_.Receive(std::move(entry));
   }
   void Offer(int32_t tag, const std::vector<std::byte>& bytes) {
-    auto entry = std::make_shared<Entry>();
+    auto entry = std::make_shared<MessageEntry>(Message{});
     entry->message = Message{.sends = true, .peer = 1, .tag = tag, .bytes = bytes.size()};
     entry->tensors.resize(1);
     entry->tensors[0].input = bytes.data();
@@ -216,7 +217,7 @@ class Receiver {
   [[nodiscard]] int good() const { return good_; }
 
  private:
-  void Ended(Entry& entry, Status outcome) {
+  void Ended(MessageEntry& entry, Status outcome) {
     CHECK(!entry.complete.exchange(true));
     ++ended_;
     good_ += outcome.ok() ? 1 : 0;
@@ -224,7 +225,7 @@ class Receiver {
 
   Tap tap_;
   ControlMux mux_;
-  std::map<const Entry*, std::vector<std::byte>> places_;
+  std::map<const MessageEntry*, std::vector<std::byte>> places_;
   int ended_ = 0, good_ = 0;
   LinkedMessages messages_;
 };

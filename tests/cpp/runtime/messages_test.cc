@@ -13,14 +13,14 @@ constexpr double kNever = 0;
 uint32_t MakeGroup(Engine& engine, int rank, const std::vector<int>& ranks,
                    std::atomic<uint32_t>& number) {
   if (rank == ranks[0]) {
-    const auto claimed = engine.ClaimGroup(ranks);
+    const auto claimed = engine.groups().Claim(ranks);
     CHECK(claimed.ok());
     number.store(claimed.value());
     number.notify_all();
     return claimed.value();
   }
   number.wait(0);
-  CHECK(engine.JoinGroup(number.load(), ranks).ok());
+  CHECK(engine.groups().Join(number.load(), ranks).ok());
   return number.load();
 }
 
@@ -160,7 +160,7 @@ TEST(groups_reduce_and_are_used_again) {
         CHECK(handle.ok());
         CHECK(WaitAndRelease(engine, handle.value()).ok());
         CHECK_EQ(value, 2.0f);
-        CHECK(engine.LeaveGroup(group).ok());
+        CHECK(engine.groups().Leave(group).ok());
       }
     });
   }

@@ -35,15 +35,15 @@ bool Eventually(const std::function<bool()>& condition) {
 }
 
 uint64_t Counter(const Engine& engine, const std::string& name) {
-  std::istringstream lines(engine.CounterText());
+  std::istringstream lines(engine.telemetry().CounterText());
   for (std::string line; std::getline(lines, line);) {
     if (line.starts_with(name + "=")) return std::stoull(line.substr(name.size() + 1));
   }
   check::Fail(__FILE__, __LINE__, "no counter " + name);
 }
 
-constexpr auto kWhole = Engine::Claim::kWhole;
-constexpr auto kOwnPart = Engine::Claim::kOwnPart;
+constexpr auto kWhole = SetClaim::kWhole;
+constexpr auto kOwnPart = SetClaim::kOwnPart;
 
 // The others wait for a rank that was called with nonsense: it must take part, and the next
 // addition is a new one for everybody.

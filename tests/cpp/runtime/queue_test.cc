@@ -5,8 +5,8 @@
 namespace horoacc {
 namespace {
 
-std::shared_ptr<Entry> WithId(uint32_t id) {
-  auto entry = std::make_shared<Entry>();
+std::shared_ptr<CollectiveEntry> WithId(uint32_t id) {
+  auto entry = std::make_shared<CollectiveEntry>();
   entry->id = id;
   return entry;
 }
