@@ -47,7 +47,7 @@ void Engine::LetGo() {
   for (const auto& set : sets) places = std::max(places, set->place + 1);
   if (multi_host_) multi_host_->LetGo(/*close_links=*/!mpi_, places);
   bootstrap_.reset();
-  doorbells_.LetGo();
+  doorbells_.Release();
   keep_alive_.clear();
   share_.keep_alive.clear();
   share_.control.Forget(control_.BytesUpTo(multi_host_ ? 0 : places));
