@@ -127,9 +127,9 @@ class Locked {
   Mutex& mutex_;
 };
 
-// TensorFlow takes the factory of the highest priority at its first allocation, and ends the process
-// if one is registered later. Only private members tell whether it has allocated; an explicit
-// instantiation may name them.
+// TensorFlow takes the factory of the highest priority at its first allocation, and ends the
+// process if one is registered later. Only private members tell whether it has allocated; an
+// explicit instantiation may name them.
 template <auto kMutex, auto kAllocated, auto kFactories>
 struct Registry {
   friend AllocatorFactory* Best(AllocatorFactoryRegistry& registry, int* priority) {

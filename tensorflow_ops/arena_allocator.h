@@ -1,6 +1,6 @@
 #pragma once
-// TensorFlow's CPU allocator, redirected: tensors that are reduced are allocated in the arena, which
-// the ranks of a host share.
+// TensorFlow's CPU allocator, redirected: tensors that are reduced are allocated in the arena,
+// which the ranks of a host share.
 #include <cstddef>
 
 namespace horoacc {
