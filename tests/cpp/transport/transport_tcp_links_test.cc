@@ -300,7 +300,8 @@ TEST(AnUnauthenticatedPeerAtTheControlPortIsRefused) {
            texts[1].find("does not know the job's secret") != std::string::npos;
   };
   // On a very busy machine the two may not have connected by then.
-  CHECK(names_the_secret(TextsWithAnotherSecret(3)) || names_the_secret(TextsWithAnotherSecret(30)));
+  CHECK(names_the_secret(TextsWithAnotherSecret(3)) ||
+        names_the_secret(TextsWithAnotherSecret(30)));
 }
 
 TEST(FramesRefuseWhatTheyCannotTrust) {
