@@ -2,8 +2,6 @@
 
 #include <pthread.h>
 
-#include <atomic>
-#include <mutex>
 #include <optional>
 
 #include "api/horoacc.h"
@@ -18,18 +16,13 @@ namespace {
 using tsl::AllocatorFactory;
 using tsl::AllocatorFactoryRegistry;
 
-constexpr size_t kLeast = 64 << 10;  // below, a copy costs next to nothing
+constexpr size_t kLeast = 64 << 10;  // a smaller copy costs next to nothing
 constexpr size_t kAlignment = 64;    // the arena's
 
-enum Mode : int { kOff = 0, kGradients = 1, kAll = 2 };
-
-// A binding is the place of process-wide state: TensorFlow has one allocator.
+// Process-wide, as TensorFlow's allocator is.
 struct State {
-  std::atomic<ha_engine*> engine{nullptr};  // where new blocks come from
-  std::atomic<int> mode{kOff};
-  KnownEngines engines;
+  ArenaSource arena;
   ArenaSizes sizes;
-  std::mutex writing;
 };
 
 State& TheState() {
@@ -40,13 +33,13 @@ State& TheState() {
 void* FromArena(size_t alignment, size_t bytes) {
   State& state = TheState();
   if (bytes < kLeast || alignment > kAlignment) return nullptr;
-  const int mode = state.mode.load(std::memory_order_relaxed);
-  if (mode == kOff || (mode == kGradients && !state.sizes.Contains(bytes))) return nullptr;
-  ha_engine* const engine = state.engine.load(std::memory_order_acquire);
-  return engine != nullptr ? ha_arena_allocate(engine, bytes) : nullptr;
+  const int mode = state.arena.mode();
+  if (mode == ArenaSource::kOff) return nullptr;
+  if (mode == ArenaSource::kGradients && !state.sizes.Contains(bytes)) return nullptr;
+  return state.arena.Allocate(bytes);
 }
 
-// Newer versions of TensorFlow have one that is told the size.
+// Newer versions of TensorFlow pass alignment and size.
 template <class Allocator>
 void Deallocate(Allocator* allocator, void* memory, size_t alignment, size_t bytes) {
   if constexpr (requires { allocator->DeallocateRaw(memory, alignment, bytes); }) {
@@ -56,8 +49,7 @@ void Deallocate(Allocator* allocator, void* memory, size_t alignment, size_t byt
   }
 }
 
-// In front of the allocator that TensorFlow would have without it, which serves all but the
-// arena's.
+// In front of TensorFlow's own allocator, which serves all other blocks.
 class ArenaAllocator final : public tsl::AllocatorWrapper {
  public:
   explicit ArenaAllocator(tsl::Allocator* behind) : AllocatorWrapper(behind) {}
@@ -72,12 +64,12 @@ class ArenaAllocator final : public tsl::AllocatorWrapper {
     return wrapped()->AllocateRaw(alignment, bytes, attributes);
   }
   void DeallocateRaw(void* memory) override {
-    if (!TheState().engines.Free(memory)) wrapped()->DeallocateRaw(memory);
+    if (!TheState().arena.Free(memory)) wrapped()->DeallocateRaw(memory);
   }
   void DeallocateRaw(void* memory, size_t alignment, size_t bytes) /* override, if there is one */ {
-    if (!TheState().engines.Free(memory)) Deallocate(wrapped(), memory, alignment, bytes);
+    if (!TheState().arena.Free(memory)) Deallocate(wrapped(), memory, alignment, bytes);
   }
-  // The one behind knows no sizes of the arena's blocks.
+  // The wrapped allocator does not know the sizes of arena blocks.
   bool TracksAllocationSizes() const override { return false; }
   size_t AllocatedSizeSlow(const void*) const override { return 0; }
   std::optional<tsl::AllocatorStats> GetStats() override { return wrapped()->GetStats(); }
@@ -135,9 +127,9 @@ class Locked {
   Mutex& mutex_;
 };
 
-// TensorFlow takes the factory of the highest priority at its first allocation, ends the process
-// if one comes after that, and tells nobody whether it was. What it knows is private; an explicit
-// instantiation may name private members.
+// TensorFlow takes the factory of the highest priority at its first allocation, and ends the
+// process if one is registered later. Only private members tell whether it has allocated; an
+// explicit instantiation may name them.
 template <auto kMutex, auto kAllocated, auto kFactories>
 struct Registry {
   friend AllocatorFactory* Best(AllocatorFactoryRegistry& registry, int* priority) {
@@ -145,7 +137,7 @@ struct Registry {
     return registry.*kAllocated ? nullptr : BestOf(registry.*kFactories, priority);
   }
 };
-// The factory that is going to be used; nullptr: one is in use already.
+// The factory that would be used; nullptr: TensorFlow has allocated already.
 AllocatorFactory* Best(AllocatorFactoryRegistry& registry, int* priority);
 template struct Registry<&AllocatorFactoryRegistry::mu_,
                          &AllocatorFactoryRegistry::first_alloc_made_,
@@ -157,7 +149,7 @@ bool Install() {
   AllocatorFactory* const best = Best(registry, &priority);
   if (best == nullptr) return false;
   registry.Register(__FILE__, __LINE__, "HoroaccArena", priority + 1, new ArenaFactory(best));
-  pthread_atfork(nullptr, nullptr, [] { TheState().mode.store(kOff, std::memory_order_relaxed); });
+  pthread_atfork(nullptr, nullptr, [] { TheState().arena.TurnOff(); });
   return true;
 }
 
@@ -177,22 +169,12 @@ void ExpectReduced(size_t bytes) {
 
 extern "C" {
 
-// Puts the arena in front of TensorFlow's allocator. 0: TensorFlow has allocated before.
+// Puts the arena in front of TensorFlow's allocator. 0: too late, TensorFlow has allocated.
 HA_API int ha_tensorflow_redirect() { return horoacc::Installed() ? 1 : 0; }
 
-// Takes new blocks from this engine's arena. NULL: takes none any more.
+// New blocks come from this engine's arena. NULL: from none.
 HA_API void ha_tensorflow_arena(ha_engine* engine, int mode) {
-  using namespace horoacc;
-  State& state = TheState();
-  const std::scoped_lock lock(state.writing);
-  if (engine == nullptr) {
-    state.mode.store(kOff, std::memory_order_relaxed);
-    state.engine.store(nullptr, std::memory_order_release);
-    return;
-  }
-  state.engines.Add(engine);
-  state.engine.store(engine, std::memory_order_release);
-  state.mode.store(mode, std::memory_order_relaxed);
+  horoacc::TheState().arena.Attach(engine, mode);
 }
 
 }  // extern "C"

@@ -1,11 +1,11 @@
 #pragma once
-// TensorFlow's CPU allocator, redirected: tensors that are reduced are born where the ranks of a
-// host see them.
+// TensorFlow's CPU allocator, redirected: tensors that are reduced are allocated in the arena,
+// which the ranks of a host share.
 #include <cstddef>
 
 namespace horoacc {
 
-/// A tensor of so many bytes is about to be reduced: those of its size will be again.
+/// Notes the size of a tensor that is reduced: tensors of this size will be again.
 void ExpectReduced(size_t bytes);
 
 }  // namespace horoacc

@@ -1,5 +1,5 @@
 #pragma once
-// Sizes of tensors that are reduced, as the kernels have met them.
+// The sizes of tensors that kernels have reduced.
 #include <array>
 #include <atomic>
 #include <cstddef>
@@ -7,8 +7,8 @@
 
 namespace horoacc {
 
-/// A set that every thread looks into and adds to, without a lock. It holds a model's many sizes;
-/// when it is full, further ones stay out.
+/// A set that threads read and extend without a lock. It has room for a model's sizes; when it is
+/// full, further ones are not added.
 class ArenaSizes {
  public:
   [[nodiscard]] bool Contains(size_t size) const {
@@ -22,7 +22,7 @@ class ArenaSizes {
 
   void Add(size_t size) {
     if (size == 0 || Contains(size)) return;
-    // Half of the slots stay empty, so that looking ends soon.
+    // Half of the slots stay empty, so that probing ends soon.
     if (members_.fetch_add(1, std::memory_order_relaxed) >= kSlots / 2) {
       members_.fetch_sub(1, std::memory_order_relaxed);
       return;

@@ -10,10 +10,10 @@ namespace {
 using tensorflow::Tensor;
 using tensorflow::TensorShape;
 
-// More iterations of a loop than this never run at the same time.
+// At most so many iterations of a loop overlap.
 constexpr int64_t kIterations = 128;
 
-// Memory of the engine's that a tensor owns.
+// The engine's memory, owned by a tensor.
 class EngineMemory final : public tensorflow::TensorBuffer {
  public:
   EngineMemory(void* memory, size_t bytes) : TensorBuffer(memory), bytes_(bytes) {}
@@ -38,7 +38,7 @@ Manner::Manner(tensorflow::OpKernelConstruction* construction) {
   OP_REQUIRES_OK(construction, construction->GetAttr("wait", &waits_));
   OP_REQUIRES_OK(construction, construction->GetAttr("process_set_id", &process_set_));
   if (!name_.empty() || waits_) return;
-  // A graph that was not made by horoacc.tensorflow: its nodes have names, too.
+  // In a graph that was not made by horoacc.tensorflow, the node's name.
   name_ = construction->def().name();
   bool without_scope = false;
   if (construction->HasAttr("ignore_name_scope"))
@@ -80,20 +80,19 @@ int Call::Submit(ha_done done, void* context, ha_handle* handle, ha_error* error
   return ha_submit(engine.get(), &head, rows.data(), rows.size(), done, context, handle, error);
 }
 
-void Call::Complain(const std::string& why) {
-  ha_call complaint = head;
-  complaint.complaint = why.c_str();
-  complaint.splits = nullptr;
-  complaint.nsplits = 0;
-  complaint.grouped = members.size() > 1 ? 1 : 0;
-  const std::string first =
-      complaint.grouped ? name + "_1of" + std::to_string(members.size()) : name;
+void Call::SubmitError(const std::string& validation_error) {
+  ha_call failed = head;
+  failed.validation_error = validation_error.c_str();
+  failed.splits = nullptr;
+  failed.nsplits = 0;
+  failed.grouped = members.size() > 1 ? 1 : 0;
+  const std::string first = failed.grouped ? name + "_1of" + std::to_string(members.size()) : name;
   const ha_tensor row{
       name.empty() ? nullptr : first.c_str(), nullptr, nullptr, nullptr, 0, HA_INT32};
   ha_handle handle = 0;
   ha_error error;
-  // What it returns is what the kernel is about to report.
-  (void)ha_submit(engine.get(), &complaint, &row, 1, nullptr, nullptr, &handle, &error);
+  // It returns the error that the kernel is about to report.
+  (void)ha_submit(engine.get(), &failed, &row, 1, nullptr, nullptr, &handle, &error);
 }
 
 absl::Status Ended::Result(size_t member, ha_output* result) const {

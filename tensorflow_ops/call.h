@@ -13,16 +13,15 @@
 
 namespace horoacc {
 
-/// How a kernel's calls are named, and how it waits; from the op's attributes.
+/// The names of a kernel's calls, and how it waits; from the op's attributes.
 class Manner {
  public:
   explicit Manner(tensorflow::OpKernelConstruction* construction);
 
   /// The name of a call; empty if it is matched by its order.
   [[nodiscard]] std::string NameIn(const tensorflow::OpKernelContext& context) const;
-  /// Whether the calling thread waits for the result and drives the engine meanwhile, as it should
-  /// where nothing else is to be done: in an eager call. In a graph a thread that waits would be
-  /// missing for the ops on which other ranks wait.
+  /// Whether the calling thread waits for the result and drives the engine meanwhile: in eager
+  /// calls. In a graph a waiting thread could not run the ops on which other ranks wait.
   [[nodiscard]] bool waits() const { return waits_; }
   [[nodiscard]] int32_t process_set() const { return process_set_; }
 
@@ -32,7 +31,7 @@ class Manner {
   int32_t process_set_ = 0;
 };
 
-/// A call while it is put together, and until it has ended.
+/// A call that is being prepared or in flight.
 struct Call {
   struct Member {
     const void* input;
@@ -45,18 +44,18 @@ struct Call {
 
   EngineRef engine;
   ha_call head{};
-  ha_gpu gpu{};  ///< where `head` says that there is one
+  ha_gpu gpu{};  ///< `head` points to it if the call has one
   std::string name;
   std::vector<Member> members;
   std::vector<int64_t> splits;
-  std::vector<tensorflow::Tensor> kept;  ///< memory that nobody else keeps until the end
+  std::vector<tensorflow::Tensor> kept;  ///< memory that only the call keeps alive
 
   /// `output` NULL: the engine allocates.
   void Add(const tensorflow::Tensor& input, void* output);
   /// As the core's ha_submit.
   int Submit(ha_done done, void* context, ha_handle* handle, ha_error* error);
-  /// Tells the ranks that make this call why this one cannot.
-  void Complain(const std::string& why);
+  /// Submits a validation error in place of the call, for the other ranks.
+  void SubmitError(const std::string& validation_error);
 };
 
 [[nodiscard]] inline const void* ReadOnly(const tensorflow::Tensor& tensor) {
@@ -66,7 +65,7 @@ struct Call {
   return const_cast<char*>(tensor.tensor_data().data());
 }
 
-/// A call that has ended well, and what its results become.
+/// A call that has succeeded, whose results become outputs.
 class Ended {
  public:
   Ended(tensorflow::OpKernelContext* context, const Call& call, ha_handle handle)
@@ -75,10 +74,10 @@ class Ended {
   [[nodiscard]] tensorflow::OpKernelContext* context() const { return context_; }
   [[nodiscard]] const Call& call() const { return call_; }
   [[nodiscard]] const ha_engine* engine() const { return engine_; }
-  /// Of a member: what the engine allocated, or the shape of what it did not.
+  /// A member's result that the engine allocated, or the shape of another.
   absl::Status Result(size_t member, ha_output* result) const;
-  /// Makes an output of a member's result, which the engine allocated: without a copy, but for one
-  /// of `uploads` if the output is a GPU's.
+  /// Makes an output of a member's result, which the engine allocated: without a copy, or with one
+  /// of `uploads` if the output is on a GPU.
   absl::Status Give(int output, size_t member);
   /// The same for all members.
   absl::Status GiveAll();

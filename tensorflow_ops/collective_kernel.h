@@ -11,18 +11,18 @@
 
 namespace horoacc {
 
-/// Seconds between looks at signals while an eager call waits.
+/// Seconds between calls of signal handlers while an eager call waits.
 inline constexpr double kSignalPeriod = 0.2;
 
 /// A kernel that makes one call of the core. `Collective` is constructible from a kernel's
 /// construction and has
 ///
 ///     absl::Status Prepare(tensorflow::OpKernelContext*, Call*) const;  // before the call
-///     absl::Status Land(Ended*) const;                                  // if it has ended well
+///     absl::Status Land(Ended*) const;                                  // if it has succeeded
 ///
-/// What Prepare refuses is published, so that the other ranks do not wait for this one. On a GPU
-/// nothing waits for a stream: the call begins when the kernel's has come to it, and what comes
-/// there later finds the results.
+/// An error of Prepare is submitted, so that the other ranks do not wait for this one. On a GPU no
+/// thread waits for the kernel's stream: the call begins when the stream reaches it, and later work
+/// there finds the results.
 template <class Collective>
 class CollectiveKernel final : public tensorflow::AsyncOpKernel {
  public:
@@ -34,19 +34,19 @@ class CollectiveKernel final : public tensorflow::AsyncOpKernel {
                 construction->device_type() != tensorflow::DeviceType(tensorflow::DEVICE_CPU)) {}
 
   void ComputeAsync(tensorflow::OpKernelContext* context, DoneCallback done) override {
-    const EngineRef held =
-        TheEngine();  // also once Done has the flight, perhaps before Submit ends
-    OP_REQUIRES_ASYNC(context, held, NotInitialized(), done);
+    // A ref of its own: Done may free the flight before Submit returns.
+    const EngineRef ref = TheEngine();
+    OP_REQUIRES_ASYNC(context, ref, NotInitialized(), done);
     ReleaseLeft();
-    ha_engine* const engine = held.get();
-    auto flight = std::make_unique<Flight>(this, context, held, std::move(done));
+    ha_engine* const engine = ref.get();
+    auto flight = std::make_unique<Flight>(this, context, ref, std::move(done));
     Call& call = flight->call;
     call.head.collective = Collective::kCollective;
     call.head.process_set = manner_.process_set();
     call.head.prescale = call.head.postscale = 1.0;
     call.name = manner_.NameIn(*context);
     if (absl::Status refused = Prepare(context, &call); !refused.ok()) {
-      call.Complain(std::string(refused.message()));
+      call.SubmitError(std::string(refused.message()));
       return End(std::move(flight), refused);
     }
     ha_handle handle = 0;
@@ -55,10 +55,10 @@ class CollectiveKernel final : public tensorflow::AsyncOpKernel {
     if (call.Submit(waits ? nullptr : &Done, flight.get(), &handle, &error) != HA_OK)
       return End(std::move(flight), StatusOf(error));
     if (!waits) {
-      (void)flight.release();  // Done has it, perhaps already
+      (void)flight.release();  // Done owns it, and may have freed it
       return;
     }
-    // The calling thread may be the one that runs Python's handlers of signals.
+    // The calling thread may be Python's main thread, which runs the handlers of signals.
     while (ha_wait(engine, handle, kSignalPeriod, &error) == HA_TIMEOUT &&
            ha_poll(engine, handle) == 0) {
       if (HandlersRaise()) return Leave(std::move(flight), handle);
@@ -116,7 +116,7 @@ class CollectiveKernel final : public tensorflow::AsyncOpKernel {
                  });
   }
 
-  // Ends the op, but not its call, which the other ranks are going to take part in.
+  // Ends the op, but not its call, in which the other ranks take part.
   static void Leave(std::unique_ptr<Flight> flight, ha_handle handle) {
     tensorflow::OpKernelContext* const context = flight->context;
     std::vector<tensorflow::Tensor> memory = std::move(flight->call.kept);
@@ -135,7 +135,7 @@ class CollectiveKernel final : public tensorflow::AsyncOpKernel {
     if (!status.ok()) flight->context->CtxFailure(status);
     const DoneCallback done = std::move(flight->done);
     flight.reset();
-    done();  // the kernel may be gone after this
+    done();  // may free the kernel
   }
 
   const Manner manner_;

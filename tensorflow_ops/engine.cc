@@ -1,5 +1,6 @@
 #include "engine.h"
 
+#include <algorithm>
 #include <atomic>
 #include <string>
 
@@ -8,8 +9,8 @@
 namespace horoacc {
 namespace {
 
-// A binding is the place of process-wide state: kernels are made by TensorFlow, which knows no
-// engine. It may be shut down and gone by the time that a kernel asks it, hence the hold.
+// Process-wide, because TensorFlow makes the kernels and knows no engine. The engine may be freed
+// before a kernel uses it; so a kernel takes a ref first.
 std::atomic<ha_engine*>& Attached() {
   static std::atomic<ha_engine*> engine{nullptr};
   return engine;
@@ -42,7 +43,7 @@ absl::Status NotInitialized() {
 
 absl::Status StatusOf(const ha_error& error) {
   absl::Status status(CodeOf(error.kind), error.message);
-  // Of a view: TensorFlow's libraries have no Cord that is made of a string.
+  // From a view: TensorFlow's libraries lack Cord's constructor from a string.
   const auto put = [&](const char* key, const std::string& text) {
     status.SetPayload(key, absl::Cord(absl::string_view(text)));
   };
@@ -53,6 +54,19 @@ absl::Status StatusOf(const ha_error& error) {
   put("horoacc/tensor", error.tensor);
   put("horoacc/hint", error.hint);
   return status;
+}
+
+int32_t RankOf(const ha_engine* engine) {
+  int32_t placement[6];
+  ha_engine_placement(engine, placement);
+  return placement[0];
+}
+
+std::vector<int32_t> RanksOf(const ha_engine* engine, int32_t process_set) {
+  const int32_t size = ha_process_set_ranks(engine, process_set, nullptr, 0);
+  std::vector<int32_t> ranks(static_cast<size_t>(std::max(size, 0)));
+  ha_process_set_ranks(engine, process_set, ranks.data(), ranks.size());
+  return ranks;
 }
 
 }  // namespace horoacc

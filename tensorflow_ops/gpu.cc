@@ -12,7 +12,7 @@
 namespace horoacc {
 namespace {
 
-// What is left of several copies, of which the last one to end tells how they went.
+// Several copies; the last one to end calls `then` with their status.
 struct Copies {
   std::vector<Upload> uploads;
   std::function<void(const absl::Status&)> then;

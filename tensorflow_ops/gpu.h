@@ -1,5 +1,5 @@
 #pragma once
-// Tensors in a GPU's memory: on which stream they are ready, and how results get there.
+// Tensors in a GPU's memory: their stream, and copies of results to the GPU.
 #include <functional>
 #include <vector>
 
@@ -8,11 +8,11 @@
 
 namespace horoacc {
 
-/// Where a kernel of a GPU works: the GPU's number in this process and its stream. An error if the
-/// device has no stream of CUDA's, as a plug-in's.
+/// The GPU of a kernel: its number in this process and its stream. An error if the device has no
+/// CUDA stream, as those of plug-ins.
 absl::Status FindGpu(tensorflow::OpKernelContext* context, ha_gpu* gpu);
 
-/// A result in the host's memory that an output on the GPU is to have.
+/// A result in the host's memory, for an output on the GPU.
 struct Upload {
   tensorflow::Tensor from;
   tensorflow::Tensor* to;

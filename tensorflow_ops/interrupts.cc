@@ -11,7 +11,7 @@
 namespace horoacc {
 namespace {
 
-// Python's functions, looked up in the process: building an op needs none of its headers.
+// Python's functions, found by name, so that the ops are built without Python's headers.
 struct Python {
   int (*ensure)() = nullptr;
   void (*release)(int) = nullptr;
@@ -59,7 +59,7 @@ struct Left {
   std::vector<tensorflow::Tensor> memory;
 };
 
-// A binding is the place of process-wide state: the kernel that made such a call may be gone.
+// Process-wide, because the call's kernel may be freed.
 struct AllLeft {
   std::atomic<bool> any{false};
   std::mutex mutex;
@@ -109,8 +109,7 @@ void ReleaseLeft() {
 
 extern "C" {
 
-// Raises in Python what a signal's handler raised while a call waited, if that was why it ended.
-// Called with the GIL.
+// Raises the exception with which a signal's handler ended a wait, if one did. Called with the GIL.
 HA_API void ha_tensorflow_raise() {
   horoacc::Raised& raised = horoacc::WhatWasRaised();
   if (raised.type == nullptr) return;

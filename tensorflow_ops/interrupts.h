@@ -8,15 +8,14 @@
 
 namespace horoacc {
 
-/// Lets Python run the handlers of signals that have come. True if one raised: what it raised is
-/// kept for ha_tensorflow_raise. Takes the GIL; only Python's main thread runs handlers.
+/// Lets Python run the handlers of pending signals. True if one raised; ha_tensorflow_raise raises
+/// its exception. Takes the GIL; only Python's main thread runs handlers.
 [[nodiscard]] bool HandlersRaise();
 
-/// Keeps the memory of a call that nobody waits for any more, until the call has ended: the other
-/// ranks still read and write it.
+/// Keeps the memory of an interrupted call until it has ended: other ranks still access it.
 void LeaveInFlight(EngineRef engine, ha_handle handle, std::vector<tensorflow::Tensor> memory);
 
-/// Releases those that have ended since.
+/// Releases such calls that have ended.
 void ReleaseLeft();
 
 }  // namespace horoacc

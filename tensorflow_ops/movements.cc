@@ -2,7 +2,6 @@
 #include "collective_kernel.h"
 #include "element_types.h"
 #include "registration.h"
-#include "shapes.h"
 #include "tensorflow/core/framework/op.h"
 
 namespace horoacc {
@@ -81,59 +80,41 @@ class Alltoall {
 };
 
 absl::Status AlltoallShapes(tensorflow::shape_inference::InferenceContext* context) {
-  tensorflow::shape_inference::ShapeHandle input;
-  tensorflow::shape_inference::ShapeHandle output;
-  absl::Status status = context->WithRankAtLeast(context->input(0), 1, &input);
-  if (status.ok()) status = context->ReplaceDim(input, 0, context->UnknownDim(), &output);
-  if (!status.ok()) return status;
-  context->set_output(0, output);
   context->set_output(1, context->Vector(context->UnknownDim()));
-  return absl::OkStatus();
+  return OtherRowsAt(context, 0);
 }
 
 }  // namespace
 
-#define HOROACC_MOVEMENT_ATTRIBUTES        \
-  .Attr("ignore_name_scope: bool = false") \
-      .Attr("process_set_id: int = 0")     \
-      .Attr("tensor_name: string = ''")    \
-      .Attr("wait: bool = false")
+#define HOROACC_MOVEMENT HOROACC_COLLECTIVE.Attr("ignore_name_scope: bool = false")
 
 REGISTER_OP("HorovodAllgather")
-    .Attr("T: " HOROACC_MOVED_TYPES) HOROACC_MOVEMENT_ATTRIBUTES.Input("tensor: T")
+    .Attr("T: " HOROACC_MOVED_TYPES) HOROACC_MOVEMENT.Input("tensor: T")
     .Output("output: T")
-    .SetIsStateful()
-    .SetIsDistributedCommunication()
     .SetShapeFn(OtherRows)
     .Doc("Concatenates the ranks' tensors.");
 HOROACC_KERNEL("HorovodAllgather", CollectiveKernel<Allgather>);
 
 REGISTER_OP("HorovodGroupedAllgather")
-    .Attr("T: list(" HOROACC_MOVED_TYPES ") >= 1") HOROACC_MOVEMENT_ATTRIBUTES.Input("tensors: T")
+    .Attr("T: list(" HOROACC_MOVED_TYPES ") >= 1") HOROACC_MOVEMENT.Input("tensors: T")
     .Output("outputs: T")
-    .SetIsStateful()
-    .SetIsDistributedCommunication()
     .SetShapeFn(OtherRows)
     .Doc("Concatenates several tensors of the ranks as one unit.");
 HOROACC_KERNEL("HorovodGroupedAllgather", CollectiveKernel<Allgather>);
 
 REGISTER_OP("HorovodBroadcast")
     .Attr("T: " HOROACC_MOVED_TYPES)
-    .Attr("root_rank: int") HOROACC_MOVEMENT_ATTRIBUTES.Input("tensor: T")
+    .Attr("root_rank: int") HOROACC_MOVEMENT.Input("tensor: T")
     .Output("output: T")
-    .SetIsStateful()
-    .SetIsDistributedCommunication()
     .SetShapeFn(SameShapes)
     .Doc("Gives every rank the root's tensor.");
 HOROACC_KERNEL("HorovodBroadcast", CollectiveKernel<Broadcast>);
 
 REGISTER_OP("HorovodAlltoall")
-    .Attr("T: " HOROACC_MOVED_TYPES) HOROACC_MOVEMENT_ATTRIBUTES.Input("tensor: T")
+    .Attr("T: " HOROACC_MOVED_TYPES) HOROACC_MOVEMENT.Input("tensor: T")
     .Input("splits: int32")
     .Output("output: T")
     .Output("received_splits: int32")
-    .SetIsStateful()
-    .SetIsDistributedCommunication()
     .SetShapeFn(AlltoallShapes)
     .Doc("Sends rows to the other ranks; splits without elements: equal parts.");
 HOROACC_KERNEL("HorovodAlltoall", CollectiveKernel<Alltoall>, "splits", "received_splits");

@@ -1,4 +1,5 @@
-// Where this process stands in the job, asked when a graph runs; and join.
+// This process's ranks and sizes, as ops for graphs; and join.
+#include <algorithm>
 #include <cstring>
 #include <vector>
 
@@ -23,7 +24,7 @@ absl::Status GiveNumber(OpKernelContext* context, int32_t number) {
   return status;
 }
 
-// One of the numbers that ha_engine_placement knows.
+// One of the numbers of ha_engine_placement.
 template <int kWhich>
 class Place final : public OpKernel {
  public:
@@ -49,20 +50,13 @@ class Membership final : public OpKernel {
   void Compute(OpKernelContext* context) override {
     const EngineRef engine = TheEngine();
     OP_REQUIRES(context, engine, NotInitialized());
-    const int32_t size = ha_process_set_ranks(engine.get(), process_set_, nullptr, 0);
-    OP_REQUIRES(context, size >= 0,
+    const std::vector<int32_t> ranks = RanksOf(engine.get(), process_set_);
+    OP_REQUIRES(context, !ranks.empty(),
                 absl::InvalidArgumentError("no process set with the number " +
                                            std::to_string(process_set_) + " is registered"));
-    int32_t number = size;
-    if (kIncluded) {
-      std::vector<int32_t> ranks(static_cast<size_t>(size));
-      ha_process_set_ranks(engine.get(), process_set_, ranks.data(), ranks.size());
-      int32_t numbers[6];
-      ha_engine_placement(engine.get(), numbers);
-      number = 0;
-      for (const int32_t rank : ranks) number |= rank == numbers[0] ? 1 : 0;
-    }
-    OP_REQUIRES_OK(context, GiveNumber(context, number));
+    const auto size = static_cast<int32_t>(ranks.size());
+    const bool member = std::ranges::find(ranks, RankOf(engine.get())) != ranks.end();
+    OP_REQUIRES_OK(context, GiveNumber(context, kIncluded ? (member ? 1 : 0) : size));
   }
 
  private:
@@ -110,12 +104,7 @@ HOROACC_MEMBERSHIP("HorovodSize", Membership<false>);
 HOROACC_MEMBERSHIP("HorovodProcessSetIncluded", Membership<true>);
 
 REGISTER_OP("HorovodJoin")
-    .Attr("process_set_id: int = 0")
-    .Attr("tensor_name: string = ''")
-    .Attr("wait: bool = false")
-    .Output("output_last_joined_rank: int32")
-    .SetIsStateful()
-    .SetIsDistributedCommunication()
+HOROACC_COLLECTIVE.Output("output_last_joined_rank: int32")
     .SetShapeFn(tensorflow::shape_inference::ScalarShape)
     .Doc("Says that this rank has nothing more to reduce, and waits until all have said so.");
 HOROACC_KERNEL("HorovodJoin", CollectiveKernel<Join>, "output_last_joined_rank");

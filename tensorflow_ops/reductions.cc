@@ -8,7 +8,6 @@
 #include "collective_kernel.h"
 #include "element_types.h"
 #include "registration.h"
-#include "shapes.h"
 #include "tensorflow/core/framework/op.h"
 
 namespace horoacc {
@@ -19,7 +18,7 @@ using tensorflow::OpKernelContext;
 using tensorflow::Tensor;
 using tensorflow::TensorShape;
 
-// How the elements are combined; the same for every reduction.
+// A reduction's operation and factors.
 class Reduction {
  public:
   explicit Reduction(OpKernelConstruction* construction) {
@@ -36,7 +35,7 @@ class Reduction {
   }
 
  private:
-  // In text, because an attribute of TensorFlow's type float would have 24 bits of it.
+  // As text, because TensorFlow's attributes of type float have 24 bits.
   static double Factor(OpKernelConstruction* construction, const char* attribute) {
     std::string text;
     double factor = 1;
@@ -65,7 +64,7 @@ class Allreduce {
     for (int t = 0; t < context->num_inputs(); ++t) {
       Tensor* output = nullptr;
       if (call->head.gpu == nullptr) ExpectReduced(context->input(t).TotalBytes());
-      // In place where nobody else reads the input.
+      // In place if TensorFlow has no other reader of the input.
       if (absl::Status failed =
               context->forward_input_or_allocate_output({t}, t, context->input(t).shape(), &output);
           !failed.ok())
@@ -110,20 +109,15 @@ class Reducescatter {
   }
 
  private:
-  // What the engine allocates lies in the host's memory, and this rank's part can be told
-  // beforehand. None where the engine is going to say what is wrong with the call.
+  // This rank's part is known beforehand, and memory of the engine would be the host's. Allocates
+  // nothing if the engine is going to refuse the call.
   static absl::Status AllocatePart(OpKernelContext* context, int index, const Call& call,
                                    Tensor** output) {
-    ha_engine* const engine = call.engine.get();
-    const int32_t process_set = call.head.process_set;
     const TensorShape& whole = context->input(index).shape();
-    const int32_t size = ha_process_set_ranks(engine, process_set, nullptr, 0);
-    if (size <= 0 || whole.dims() == 0) return absl::OkStatus();
-    std::vector<int32_t> ranks(static_cast<size_t>(size));
-    ha_process_set_ranks(engine, process_set, ranks.data(), ranks.size());
-    int32_t place[6];
-    ha_engine_placement(engine, place);
-    const int64_t me = std::ranges::find(ranks, place[0]) - ranks.begin();
+    const std::vector<int32_t> ranks = RanksOf(call.engine.get(), call.head.process_set);
+    if (ranks.empty() || whole.dims() == 0) return absl::OkStatus();
+    const auto size = static_cast<int64_t>(ranks.size());
+    const int64_t me = std::ranges::find(ranks, RankOf(call.engine.get())) - ranks.begin();
     TensorShape part = whole;
     part.set_dim(0, whole.dim_size(0) / size + (me < whole.dim_size(0) % size ? 1 : 0));
     return context->allocate_output(index, part, output);
@@ -134,49 +128,36 @@ class Reducescatter {
 
 }  // namespace
 
-#define HOROACC_REDUCTION_ATTRIBUTES           \
-  .Attr("reduce_op: int = 0")                  \
-      .Attr("prescale_factor: string = '1'")   \
-      .Attr("postscale_factor: string = '1'")  \
-      .Attr("ignore_name_scope: bool = false") \
-      .Attr("process_set_id: int = 0")         \
-      .Attr("tensor_name: string = ''")        \
-      .Attr("wait: bool = false")
+#define HOROACC_REDUCTION                       \
+  HOROACC_COLLECTIVE.Attr("reduce_op: int = 0") \
+      .Attr("prescale_factor: string = '1'")    \
+      .Attr("postscale_factor: string = '1'")   \
+      .Attr("ignore_name_scope: bool = false")
 
 REGISTER_OP("HorovodAllreduce")
-    .Attr("T: " HOROACC_REDUCED_TYPES) HOROACC_REDUCTION_ATTRIBUTES.Input("tensor: T")
+    .Attr("T: " HOROACC_REDUCED_TYPES) HOROACC_REDUCTION.Input("tensor: T")
     .Output("sum: T")
-    .SetIsStateful()
-    .SetIsDistributedCommunication()
     .SetShapeFn(SameShapes)
     .Doc("Reduces a tensor over the ranks of a process set.");
 HOROACC_KERNEL("HorovodAllreduce", CollectiveKernel<Allreduce>);
 
 REGISTER_OP("HorovodGroupedAllreduce")
-    .Attr("T: list(" HOROACC_REDUCED_TYPES ") >= 1") HOROACC_REDUCTION_ATTRIBUTES
-    .Input("tensors: T")
+    .Attr("T: list(" HOROACC_REDUCED_TYPES ") >= 1") HOROACC_REDUCTION.Input("tensors: T")
     .Output("sum: T")
-    .SetIsStateful()
-    .SetIsDistributedCommunication()
     .SetShapeFn(SameShapes)
     .Doc("Reduces several tensors as one unit.");
 HOROACC_KERNEL("HorovodGroupedAllreduce", CollectiveKernel<Allreduce>);
 
 REGISTER_OP("HorovodReducescatter")
-    .Attr("T: " HOROACC_REDUCED_TYPES) HOROACC_REDUCTION_ATTRIBUTES.Input("tensor: T")
+    .Attr("T: " HOROACC_REDUCED_TYPES) HOROACC_REDUCTION.Input("tensor: T")
     .Output("output: T")
-    .SetIsStateful()
-    .SetIsDistributedCommunication()
     .SetShapeFn(OtherRows)
     .Doc("Reduces a tensor and gives every rank a part of the first dimension.");
 HOROACC_KERNEL("HorovodReducescatter", CollectiveKernel<Reducescatter>);
 
 REGISTER_OP("HorovodGroupedReducescatter")
-    .Attr("T: list(" HOROACC_REDUCED_TYPES ") >= 1") HOROACC_REDUCTION_ATTRIBUTES
-    .Input("tensors: T")
+    .Attr("T: list(" HOROACC_REDUCED_TYPES ") >= 1") HOROACC_REDUCTION.Input("tensors: T")
     .Output("outputs: T")
-    .SetIsStateful()
-    .SetIsDistributedCommunication()
     .SetShapeFn(OtherRows)
     .Doc("Reduces several tensors as one unit and gives every rank a part of each.");
 HOROACC_KERNEL("HorovodGroupedReducescatter", CollectiveKernel<Reducescatter>);

@@ -8,15 +8,39 @@
 #include "tensorflow/core/framework/kernel_def_builder.h"
 
 namespace horoacc {
+
+using tensorflow::shape_inference::InferenceContext;
+using tensorflow::shape_inference::ShapeHandle;
+
 namespace {
 
-// A binding is the place of process-wide state: TensorFlow has one registry.
+// Process-wide, as TensorFlow's registry is.
 std::vector<const RegisteredKernel*>& TheKernels() {
   static std::vector<const RegisteredKernel*> kernels;
   return kernels;
 }
 
 }  // namespace
+
+absl::Status SameShapes(InferenceContext* context) {
+  for (int t = 0; t < context->num_outputs(); ++t) context->set_output(t, context->input(t));
+  return absl::OkStatus();
+}
+
+absl::Status OtherRowsAt(InferenceContext* context, int output) {
+  ShapeHandle input;
+  ShapeHandle result;
+  absl::Status status = context->WithRankAtLeast(context->input(output), 1, &input);
+  if (status.ok()) status = context->ReplaceDim(input, 0, context->UnknownDim(), &result);
+  if (status.ok()) context->set_output(output, result);
+  return status;
+}
+
+absl::Status OtherRows(InferenceContext* context) {
+  absl::Status status;
+  for (int t = 0; t < context->num_outputs() && status.ok(); ++t) status = OtherRowsAt(context, t);
+  return status;
+}
 
 RegisteredKernel::RegisteredKernel(const char* op, std::initializer_list<const char*> on_host,
                                    Make make)
@@ -36,8 +60,7 @@ void RegisteredKernel::RegisterFor(const char* device_type) const {
 
 extern "C" {
 
-// Devices of this type have the memory of CUDA's GPUs: ops with tensors there run there. A second
-// call does nothing.
+// Registers the kernels for a type of devices with memory of CUDA GPUs. A second call does nothing.
 HA_API void ha_tensorflow_register(const char* device_type) {
   static std::mutex mutex;
   static std::set<std::string> known;

@@ -2,7 +2,6 @@
 #include "collective_kernel.h"
 #include "element_types.h"
 #include "registration.h"
-#include "shapes.h"
 #include "tensorflow/core/framework/common_shape_fns.h"
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/resource_mgr.h"
@@ -39,7 +38,7 @@ struct Resources {
   static void Pass(OpKernelContext*, int) {}
 };
 
-// Variables of TensorFlow 1: an input is a reference, which is handed on.
+// Variables of TensorFlow 1: an input is a reference, which is forwarded.
 struct References {
   static absl::Status Read(OpKernelContext* context, int index, Tensor* value) {
     *value = context->mutable_input(index, false);
@@ -56,8 +55,8 @@ struct References {
   }
 };
 
-// The root sends what its variables hold. The others receive into new memory, which then becomes
-// the variables': whoever holds a value that was read before goes on seeing it.
+// The root sends its variables' values. The other ranks receive into new memory, which the
+// variables then take: a value that was read before stays unchanged.
 template <class Kind>
 class BroadcastVariables {
  public:
@@ -102,11 +101,7 @@ class BroadcastVariables {
   }
 
  private:
-  [[nodiscard]] bool IsRoot(const ha_engine* engine) const {
-    int32_t place[6];
-    ha_engine_placement(engine, place);
-    return place[0] == root_;
-  }
+  [[nodiscard]] bool IsRoot(const ha_engine* engine) const { return RankOf(engine) == root_; }
 
   int root_ = 0;
 };
@@ -115,13 +110,7 @@ class BroadcastVariables {
 
 REGISTER_OP("HorovodBroadcastInplaceResource")
     .Attr("num_variables: int >= 1")
-    .Attr("root_rank: int")
-    .Attr("process_set_id: int = 0")
-    .Attr("tensor_name: string = ''")
-    .Attr("wait: bool = false")
-    .Input("variables: num_variables * resource")
-    .SetIsStateful()
-    .SetIsDistributedCommunication()
+    .Attr("root_rank: int") HOROACC_COLLECTIVE.Input("variables: num_variables * resource")
     .SetShapeFn(tensorflow::shape_inference::NoOutputs)
     .Doc("Gives every rank's variables the values of the root's, as one unit.");
 HOROACC_KERNEL("HorovodBroadcastInplaceResource", CollectiveKernel<BroadcastVariables<Resources>>,
@@ -130,14 +119,8 @@ HOROACC_KERNEL("HorovodBroadcastInplaceResource", CollectiveKernel<BroadcastVari
 REGISTER_OP("HorovodBroadcastInplace")
     .Attr("T: " HOROACC_MOVED_TYPES)
     .Attr("num_variables: int >= 1")
-    .Attr("root_rank: int")
-    .Attr("process_set_id: int = 0")
-    .Attr("tensor_name: string = ''")
-    .Attr("wait: bool = false")
-    .Input("variables: Ref(num_variables * T)")
+    .Attr("root_rank: int") HOROACC_COLLECTIVE.Input("variables: Ref(num_variables * T)")
     .Output("outputs: Ref(num_variables * T)")
-    .SetIsStateful()
-    .SetIsDistributedCommunication()
     .SetShapeFn(SameShapes)
     .Doc("As HorovodBroadcastInplaceResource, for reference variables of one type.");
 HOROACC_KERNEL("HorovodBroadcastInplace", CollectiveKernel<BroadcastVariables<References>>);

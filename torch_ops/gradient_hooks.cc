@@ -1,8 +1,7 @@
-// Hands each gradient to the engine the moment autograd has accumulated it, without Python.
+// Submits each gradient to the engine when autograd has accumulated it, without Python.
 //
-// What to do with gradients is decided in horoacc/reduction.py; this is its fast case: one backward
-// pass a step, no compression, no groups, dense gradients. Anything else is left to Python, which
-// submits at synchronize() what was not submitted here.
+// The fast case of horoacc/reduction.py: one backward pass a step, no compression, no groups, dense
+// gradients. Python submits all other gradients at synchronize().
 #include <ATen/core/Tensor.h>
 #include <pthread.h>
 #include <pybind11/pybind11.h>
@@ -21,53 +20,33 @@
 
 #include "api/engine_ref.h"
 #include "api/horoacc.h"
-#include "assertion.h"
-#include "places.h"
+#include "core_tensor.h"
+#include "python_calls.h"
 
 namespace horoacc {
 
 using Accumulator = decltype(torch::autograd::impl::grad_accumulator(std::declval<at::Tensor>()));
-
-// The ha_dtype; -1 for what has no gradient.
-static int NumberOf(c10::ScalarType type) {
-  switch (type) {
-    case c10::kHalf:
-      return HA_FLOAT16;
-    case c10::kBFloat16:
-      return HA_BFLOAT16;
-    case c10::kFloat:
-      return HA_FLOAT32;
-    case c10::kDouble:
-      return HA_FLOAT64;
-    case c10::kComplexFloat:
-      return HA_COMPLEX64;
-    case c10::kComplexDouble:
-      return HA_COMPLEX128;
-    default:
-      return -1;
-  }
-}
 
 struct Gradient {
   at::Tensor param;
   Accumulator accumulator;  // autograd itself only has a weak reference to it
   uintptr_t hook = 0;
   std::string name;
-  at::Tensor sent;  // reduced in place; kept until no peer will touch it
+  at::Tensor sent;  // reduced in place; kept until no peer accesses it
   ha_handle handle = 0;
   std::atomic<bool> fired{false};  // since the last restart
   bool in_flight = false;
-  ha_error refused{};  // the core has told the other ranks of it: it must not be submitted again
+  ha_error refused{};  // the other ranks got this error: it must not be submitted again
 };
 
 }  // namespace horoacc
 
 struct ha_torch_hooks {
-  explicit ha_torch_hooks(ha_engine* used) : held(used) {}
+  explicit ha_torch_hooks(ha_engine* used) : ref(used) {}
 
   PyObject* compiled = nullptr;  // the caller's: see ha_torch_hooks_create
-  const horoacc::EngineRef held;
-  ha_engine* const engine = held.get();
+  const horoacc::EngineRef ref;
+  ha_engine* const engine = ref.get();
   ha_call call{};
   std::string too_often;  // what a second gradient between two restarts raises
   std::vector<std::unique_ptr<horoacc::Gradient>> gradients;
@@ -76,7 +55,7 @@ struct ha_torch_hooks {
 namespace horoacc {
 namespace {
 
-// In a forked child the engine's threads are not there, and its locks may be held for ever.
+// In a forked child the engine's threads do not exist, and its locks may be locked for ever.
 std::atomic<bool> forked{false};
 
 void WatchForks() {
@@ -87,19 +66,19 @@ void WatchForks() {
 }
 
 void Submit(ha_torch_hooks& hooks, Gradient& gradient) {
-  if (forked.load(std::memory_order_relaxed)) return;  // Python says why at synchronize()
+  if (forked.load(std::memory_order_relaxed)) return;  // Python raises at synchronize()
   const at::Tensor& grad = gradient.param.grad();
   if (!grad.defined() || (!grad.is_cpu() && !grad.is_cuda()) || grad.layout() != c10::kStrided ||
       !grad.is_contiguous() || grad.is_neg() || grad.is_conj()) {
     return;
   }
-  const int dtype = NumberOf(grad.scalar_type());
+  const int dtype = CoreType(grad.scalar_type());
   if (dtype < 0) return;
   const c10::IntArrayRef shape = grad.sizes();
   void* data = grad.mutable_data_ptr();
   const ha_tensor tensor{
       gradient.name.c_str(), data, data, shape.data(), static_cast<int32_t>(shape.size()), dtype};
-  ha_error error;  // filled if the call fails; some kilobytes that need no zeros
+  ha_error error;  // filled if the call fails; not zeroed, for it has some kilobytes
   ha_call call = hooks.call;
   const std::optional<c10::Stream> stream = StreamOf(grad);
   const ha_gpu gpu = stream ? GpuOf(*stream) : ha_gpu{};
@@ -111,10 +90,10 @@ void Submit(ha_torch_hooks& hooks, Gradient& gradient) {
   } else if (error.kind == HA_INVALID || error.kind == HA_UNSUPPORTED) {
     gradient.refused = error;
   }
-  // Other errors are not lost: Python submits again what is not in flight, and raises.
+  // After other errors Python submits the gradient again, and raises.
 }
 
-// False: for the second time since the last restart.
+// False if this is the second time since the last restart.
 bool Accumulated(ha_torch_hooks& hooks, Gradient& gradient) {
   if (gradient.fired.exchange(true, std::memory_order_relaxed)) return false;
   Submit(hooks, gradient);
@@ -131,8 +110,8 @@ class OnAccumulated final : public torch::autograd::FunctionPostHook {
     return outputs;
   }
 
-  // Compiled autograd turns the backward pass into a graph, which calls hooks of Python only. It
-  // asks for them with the interpreter's lock.
+  // Compiled autograd makes a graph of the backward pass, which can call only Python hooks. It asks
+  // for them here, with the GIL.
   void compiled_args(torch::dynamo::autograd::CompiledNodeArgs& args) const override {
     size_t index = 0;
     while (hooks_->gradients[index].get() != gradient_) ++index;
@@ -146,8 +125,8 @@ class OnAccumulated final : public torch::autograd::FunctionPostHook {
   Gradient* gradient_;
 };
 
-// The reduced values go where the gradient is now: someone may have put another tensor there.
-void GiveBack(Gradient& gradient) {
+// Puts the reduced values into the present gradient, which may be another tensor by now.
+void StoreResult(Gradient& gradient) {
   at::Tensor& grad = gradient.param.mutable_grad();
   if (!grad.defined()) {
     grad = gradient.sent;
@@ -165,15 +144,15 @@ extern "C" {
 
 // `params` are addresses of tensors (TensorImpl), leaves that require a gradient. `too_often` is
 // the text of the AssertionError for a parameter whose gradient is computed twice before a restart.
-// `compiled`, which the caller keeps, gives the hook in Python that calls
-// ha_torch_hooks_accumulated for the parameter of an index.
+// `compiled`, which the caller keeps, returns for the index of a parameter the Python hook that
+// calls ha_torch_hooks_accumulated.
 HA_API ha_torch_hooks* ha_torch_hooks_create(ha_engine* engine, int process_set, int op,
                                              double prescale, double postscale,
                                              c10::TensorImpl* const* params,
                                              const char* const* names, size_t count,
                                              const char* too_often, PyObject* compiled) {
   horoacc::WatchForks();
-  auto hooks = std::make_unique<ha_torch_hooks>(engine);  // the caller holds it
+  auto hooks = std::make_unique<ha_torch_hooks>(engine);  // of which the caller has a ref
   hooks->too_often = too_often;
   hooks->compiled = compiled;
   hooks->call.collective = HA_ALLREDUCE;
@@ -195,7 +174,7 @@ HA_API ha_torch_hooks* ha_torch_hooks_create(ha_engine* engine, int process_set,
   return hooks.release();
 }
 
-// What the hook of a parameter does. 0: its gradient was accumulated before since the last restart.
+// The hook of a parameter. 0: this is its second gradient since the last restart.
 HA_API int ha_torch_hooks_accumulated(ha_torch_hooks* hooks, size_t index) {
   return horoacc::Accumulated(*hooks, *hooks->gradients[index]) ? 1 : 0;
 }
@@ -214,7 +193,7 @@ HA_API size_t ha_torch_hooks_in_flight(const ha_torch_hooks* hooks) {
   return count;
 }
 
-// Writes which gradients were not submitted, and returns how many they are.
+// Writes the indices of gradients that were not submitted, and returns their number.
 HA_API size_t ha_torch_hooks_missing(const ha_torch_hooks* hooks, size_t* indices) {
   size_t count = 0;
   for (size_t index = 0; index < hooks->gradients.size(); ++index) {
@@ -224,8 +203,8 @@ HA_API size_t ha_torch_hooks_missing(const ha_torch_hooks* hooks, size_t* indice
   return count;
 }
 
-// Waits until every submitted gradient has landed, but at most `seconds` for each. 1: call again;
-// 0: all have landed, and `first` has the error of the first that failed, if any did.
+// Waits until every submitted gradient is reduced, at most `seconds` for each. 1: call again; 0:
+// all are complete, and `first` has the error of the first that failed, if any.
 HA_API int ha_torch_hooks_wait(ha_torch_hooks* hooks, double seconds, ha_error* first) {
   for (const auto& gradient : hooks->gradients) {
     ha_error error = std::exchange(gradient->refused, ha_error{});
@@ -242,7 +221,7 @@ HA_API int ha_torch_hooks_wait(ha_torch_hooks* hooks, double seconds, ha_error* 
       code = ha_join_stream(hooks->engine, gradient->handle, stream->native_handle(), &error);
     ha_release(hooks->engine, gradient->handle);
     if (code == HA_OK) {
-      horoacc::GiveBack(*gradient);
+      horoacc::StoreResult(*gradient);
     } else {
       gradient->sent.reset();
       if (first->kind == HA_OK) *first = error;
@@ -261,7 +240,7 @@ HA_API void ha_torch_hooks_destroy(ha_torch_hooks* hooks) {
   for (const auto& gradient : hooks->gradients) {
     gradient->accumulator->del_post_hook(gradient->hook);
     if (gradient->in_flight) {
-      // Peers still write into it, and nobody is left who would wait for them: it stays for good.
+      // Peers still write into it, and nothing will wait for them: it is never freed.
       ha_release(hooks->engine, gradient->handle);
       new at::Tensor(gradient->sent);
     }

@@ -24,7 +24,7 @@ Group::Group(ha_engine* engine, int32_t process_set, std::vector<int32_t> ranks,
   TORCH_CHECK(engine_, "the engine has been shut down");
 }
 
-// Nobody waits for the orphans any more, but the engine, or a peer, may still be in their memory.
+// The engine, or a peer, may still use the memory of orphans.
 Group::~Group() {
   Leave();
   if (getpid() != process_) return;
@@ -61,7 +61,7 @@ void Group::Adopt(ha_handle handle, std::vector<at::Tensor> tensors) {
 
 void Group::Sweep() {
   if (!has_orphans_.load(std::memory_order_acquire)) return;
-  std::vector<Orphan> done;  // tensors are freed without the lock
+  std::vector<Orphan> done;  // frees tensors after the lock
   const std::scoped_lock lock(orphans_mutex_);
   const auto complete = [this](const Orphan& orphan) {
     return ha_poll(engine(), orphan.handle) != 0;

@@ -1,5 +1,6 @@
 #pragma once
-// One process group of torch.distributed: a process set of the core, and what outlives its calls.
+// One process group of torch.distributed: a process set of the core, and tensors that outlive
+// calls.
 #include <ATen/core/Tensor.h>
 #include <sys/types.h>
 
@@ -15,7 +16,7 @@
 
 namespace horoacc {
 
-/// Shared by the backend and its works; the last of them leaves the set. Thread-safe.
+/// Shared by the backend and its works; the last owner leaves the set. Thread-safe.
 class Group {
  public:
   /// `ranks`: global, ascending. The set must be joined already.
@@ -31,21 +32,21 @@ class Group {
   [[nodiscard]] int rank() const { return rank_; }
   /// The global rank of a rank of the group, or -1.
   [[nodiscard]] int32_t GlobalRank(int64_t rank) const;
-  /// The other way round, or -1.
+  /// The rank in the group of a global rank, or -1.
   [[nodiscard]] int LocalRank(int32_t global_rank) const;
   [[nodiscard]] double limit_seconds() const { return limit_seconds_; }
   void set_limit_seconds(double seconds) { limit_seconds_ = seconds; }
   uint64_t NextSequence() { return sequence_++; }
   [[nodiscard]] uint64_t sequence() const { return sequence_; }
 
-  /// Ends what is undecided, here and on the other members. Idempotent.
+  /// Ends undecided calls, on all members. Idempotent.
   void Leave();
-  /// Keeps tensors alive for a call that nobody waits for any more.
+  /// Keeps tensors alive until a call is complete whose work object is gone.
   void Adopt(ha_handle handle, std::vector<at::Tensor> tensors);
-  /// Lets go of what such calls no longer need.
+  /// Frees the tensors of such calls that are complete.
   void Sweep();
 
-  /// Throws what Python sees for an error of the core.
+  /// Throws torch's exception for an error of the core.
   [[noreturn]] void Throw(const ha_error& error) const;
 
  private:

@@ -1,4 +1,4 @@
-// Process groups as Python makes them.
+// The constructor of process groups for Python.
 #include "group_backend.h"
 
 #include <torch/csrc/utils/pybind.h>

@@ -1,44 +1,12 @@
 #include "group_call.h"
 
-#include <ATen/ops/empty.h>
+#include <ATen/ops/cat.h>
 #include <ATen/ops/empty_like.h>
 
 #include <utility>
 
 namespace horoacc {
 namespace {
-
-// ha_dtype, or -1 for a type that the core does not reduce.
-int32_t CoreType(at::ScalarType type) {
-  switch (type) {
-    case at::kBool:
-      return HA_BOOL;
-    case at::kByte:
-      return HA_UINT8;
-    case at::kChar:
-      return HA_INT8;
-    case at::kShort:
-      return HA_INT16;
-    case at::kInt:
-      return HA_INT32;
-    case at::kLong:
-      return HA_INT64;
-    case at::kHalf:
-      return HA_FLOAT16;
-    case at::kBFloat16:
-      return HA_BFLOAT16;
-    case at::kFloat:
-      return HA_FLOAT32;
-    case at::kDouble:
-      return HA_FLOAT64;
-    case at::kComplexFloat:
-      return HA_COMPLEX64;
-    case at::kComplexDouble:
-      return HA_COMPLEX128;
-    default:
-      return -1;
-  }
-}
 
 int32_t CoreReduction(c10d::ReduceOp::RedOpType op) {
   switch (op) {
@@ -66,12 +34,6 @@ int32_t CoreReduction(c10d::ReduceOp::RedOpType op) {
 
 }  // namespace
 
-Moved MovedAs(at::ScalarType type) {
-  const int32_t known = CoreType(type);
-  if (known >= 0) return {known, 1};
-  return {HA_UINT8, static_cast<int64_t>(c10::elementSize(type))};
-}
-
 GroupCall::GroupCall(std::shared_ptr<Group> group, ha_collective collective,
                      const CallOptions& options)
     : group_(std::move(group)), options_(options) {
@@ -81,8 +43,8 @@ GroupCall::GroupCall(std::shared_ptr<Group> group, ha_collective collective,
   call_.prescale = call_.postscale = 1.0;
 }
 
-bool GroupCall::Require(bool holds, const char* what) {
-  if (!holds && complaint_.empty()) complaint_ = std::string(options_.title) + ": " + what;
+bool GroupCall::Require(bool holds, const char* error) {
+  if (!holds && good()) validation_error_ = std::string(options_.title) + ": " + error;
   return holds;
 }
 
@@ -125,6 +87,18 @@ bool GroupCall::CheckDevice(const at::Tensor& tensor) {
   return true;
 }
 
+bool GroupCall::CheckList(const std::vector<at::Tensor>& tensors, const at::Tensor& like,
+                          size_t ranks) {
+  if (!Require(tensors.size() == ranks, "the list must have a tensor for every rank")) return false;
+  for (const at::Tensor& tensor : tensors) {
+    if (!Check(tensor, true) ||
+        !Require(tensor.scalar_type() == like.scalar_type(), "the tensors differ in type") ||
+        !Require(tensor.numel() == like.numel(), "the tensors differ in size"))
+      return false;
+  }
+  return true;
+}
+
 at::Tensor GroupCall::Readable(const at::Tensor& tensor) { return tensor.contiguous(); }
 
 at::Tensor GroupCall::Writable(const at::Tensor& tensor, bool with_contents) {
@@ -160,7 +134,7 @@ c10::intrusive_ptr<c10d::Work> GroupCall::Submit(std::vector<at::Tensor> outputs
     rows.push_back({nullptr, member.input, member.output, member.shape.data(),
                     static_cast<int32_t>(member.shape.size()), member.dtype});
   }
-  if (!complaint_.empty()) call_.complaint = complaint_.c_str();
+  if (!good()) call_.validation_error = validation_error_.c_str();
   if (!give_.empty()) {
     call_.splits = give_.data();
     call_.nsplits = static_cast<int32_t>(give_.size());
@@ -190,6 +164,12 @@ c10::intrusive_ptr<c10d::Work> GroupCall::Submit(std::vector<at::Tensor> outputs
   (void)callback.release();
   work->Started(handle);
   return work;
+}
+
+at::Tensor Flattened(const std::vector<at::Tensor>& tensors) {
+  std::vector<at::Tensor> flat;
+  for (const at::Tensor& tensor : tensors) flat.push_back(tensor.reshape({-1}));
+  return at::cat(flat);
 }
 
 }  // namespace horoacc

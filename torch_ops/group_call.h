@@ -10,13 +10,13 @@
 #include <vector>
 
 #include "api/horoacc.h"
+#include "core_tensor.h"
 #include "group.h"
 #include "group_work.h"
-#include "places.h"
 
 namespace horoacc {
 
-/// How a call was asked for.
+/// A call's options, as torch passes them.
 struct CallOptions {
   c10d::OpType type;
   const char* title;
@@ -24,38 +24,45 @@ struct CallOptions {
   std::chrono::milliseconds timeout = c10d::kUnsetTimeout;
 };
 
-/// One call while it is put together. The first thing that is wrong with it stays, and is published
-/// instead of the call, so that the other ranks hear of it.
+/// A call that is being prepared. Its first validation error is submitted in its place, so that the
+/// other ranks get an error, too.
 class GroupCall {
  public:
   GroupCall(std::shared_ptr<Group> group, ha_collective collective, const CallOptions& options);
+  /// With torch's options of a collective.
+  template <typename Options>
+  GroupCall(std::shared_ptr<Group> group, ha_collective collective, c10d::OpType type,
+            const char* title, const Options& options)
+      : GroupCall(std::move(group), collective, {type, title, options.asyncOp, options.timeout}) {}
 
-  /// Refuses the call unless `holds`. Gives `holds` back.
-  bool Require(bool holds, const char* what);
-  [[nodiscard]] bool good() const { return complaint_.empty(); }
+  /// Notes a validation error unless `holds`. Returns `holds`.
+  bool Require(bool holds, const char* error);
+  [[nodiscard]] bool good() const { return validation_error_.empty(); }
 
   void SetReduction(const c10d::ReduceOp& op);
   void SetRoot(int64_t rank);
   /// In elements of the tensors, by rank of the group.
   void SetSplits(std::vector<int64_t> give, std::vector<int64_t> take);
 
-  /// Refuses what is not a dense tensor of the CPU or of the call's one GPU. `moved_only`: a type
-  /// that the core does not know is welcome as bytes.
+  /// Requires a dense tensor of the CPU or of the call's one GPU. `moved_only`: of any type, since
+  /// unknown types are moved as bytes.
   bool Check(const at::Tensor& tensor, bool moved_only);
   bool CheckDevice(const at::Tensor& tensor);
-  /// One tensor of the call; its memory is kept until the call is complete. The core sees `shape`.
-  /// Undefined: no memory on this rank.
+  /// Requires a list of so many tensors with type and size of `like`.
+  bool CheckList(const std::vector<at::Tensor>& tensors, const at::Tensor& like, size_t ranks);
+  /// Adds one tensor with `shape`; its memory is kept until the call is complete. An undefined
+  /// tensor stands for no memory on this rank.
   void Add(const at::Tensor& input, const at::Tensor& output, at::ScalarType type,
            std::vector<int64_t> shape);
   /// `tensor`, or a contiguous copy of it.
   at::Tensor Readable(const at::Tensor& tensor);
-  /// `tensor`, or contiguous memory from which the result is copied to it in the end.
+  /// `tensor`, or contiguous memory whose result Land copies to it.
   at::Tensor Writable(const at::Tensor& tensor, bool with_contents);
-  /// What else has to be done in the end.
+  /// Adds a function that runs when the call is complete.
   void Land(Landing landing) { landings_.push_back(std::move(landing)); }
   void Keep(const at::Tensor& tensor) { kept_.push_back(tensor); }
 
-  /// Throws what is wrong with the call.
+  /// Throws the validation error, or the core's.
   c10::intrusive_ptr<c10d::Work> Submit(std::vector<at::Tensor> outputs);
 
  private:
@@ -71,7 +78,7 @@ class GroupCall {
   const std::shared_ptr<Group> group_;
   const CallOptions options_;
   ha_call call_{};
-  std::string complaint_;
+  std::string validation_error_;
   std::vector<int64_t> give_, take_;
   std::optional<c10::Device> device_;  ///< of the tensors that were checked
   std::optional<c10::Stream> stream_;  ///< if that is a GPU
@@ -80,11 +87,7 @@ class GroupCall {
   std::vector<Landing> landings_;
 };
 
-/// Elements and bytes of an element as the core sees a tensor that it only moves.
-struct Moved {
-  int32_t dtype;
-  int64_t units;  ///< of dtype, for an element
-};
-[[nodiscard]] Moved MovedAs(at::ScalarType type);
+/// The elements of all tensors, one tensor after the other.
+[[nodiscard]] at::Tensor Flattened(const std::vector<at::Tensor>& tensors);
 
 }  // namespace horoacc

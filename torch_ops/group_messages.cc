@@ -7,7 +7,7 @@
 namespace horoacc {
 namespace {
 
-// They are matched by their order between two ranks, so a bad one is an error of this rank alone.
+// Messages are matched by their order between two ranks, so a bad one fails on this rank alone.
 const at::Tensor& OneTensor(const TensorVector& tensors) {
   TORCH_CHECK_VALUE(tensors.size() == 1, "one tensor is sent at a time, not ", tensors.size());
   TORCH_CHECK_VALUE(
@@ -19,7 +19,7 @@ const at::Tensor& OneTensor(const TensorVector& tensors) {
 }  // namespace
 
 WorkPointer GroupBackend::send(TensorVector& tensors, int to, int tag) {
-  // A GPU's is waited for and copied here: messages are between host's memories.
+  // Messages are sent from host memory: a GPU's tensor is copied here, which waits for it.
   const at::Tensor data = OneTensor(tensors).cpu().contiguous();
   group_->Sweep();
   auto work = c10::make_intrusive<GroupWork>(group_, c10d::OpType::SEND, "send", false,

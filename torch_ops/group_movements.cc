@@ -1,5 +1,4 @@
 // The calls of torch.distributed that move tensors as they are, and the barriers.
-#include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 
 #include <numeric>
@@ -10,7 +9,8 @@
 namespace horoacc {
 namespace {
 
-// Flat memory for what every rank sends, of which part r goes to `outputs[r]` in the end.
+// Flat memory for the parts of all ranks; when the call is complete, part r is copied to
+// `outputs[r]`.
 at::Tensor LandInParts(GroupCall& call, const TensorVector& outputs) {
   int64_t elements = 0;
   for (const at::Tensor& output : outputs) elements += output.numel();
@@ -25,26 +25,7 @@ at::Tensor LandInParts(GroupCall& call, const TensorVector& outputs) {
   return flat;
 }
 
-// The parts of `inputs`, one after the other.
-at::Tensor InOneRow(const TensorVector& inputs) {
-  TensorVector flat;
-  for (const at::Tensor& input : inputs) flat.push_back(input.reshape({-1}));
-  return at::cat(flat);
-}
-
-bool Alike(GroupCall& call, const TensorVector& tensors, const at::Tensor& like, size_t ranks) {
-  if (!call.Require(tensors.size() == ranks, "the list must have a tensor for every rank"))
-    return false;
-  for (const at::Tensor& tensor : tensors) {
-    if (!call.Check(tensor, true) ||
-        !call.Require(tensor.scalar_type() == like.scalar_type(), "the tensors differ in type") ||
-        !call.Require(tensor.numel() == like.numel(), "the tensors differ in size"))
-      return false;
-  }
-  return true;
-}
-
-// Uneven parts: what each rank sends is known to it alone, and compared when it is there.
+// Uneven parts: only the sender knows a part's size, so sizes are compared after the call.
 void AddUnevenAllgather(GroupCall& call, const TensorVector& outputs, const at::Tensor& input) {
   call.Add(call.Readable(input), {}, input.scalar_type(), {input.numel()});
   const int64_t unit = MovedAs(input.scalar_type()).units;
@@ -79,8 +60,7 @@ void AddAllgather(GroupCall& call, const at::Tensor& output, const at::Tensor& i
 }  // namespace
 
 WorkPointer GroupBackend::broadcast(TensorVector& tensors, const c10d::BroadcastOptions& options) {
-  GroupCall call(group_, HA_BROADCAST,
-                 {c10d::OpType::BROADCAST, "broadcast", options.asyncOp, options.timeout});
+  GroupCall call(group_, HA_BROADCAST, c10d::OpType::BROADCAST, "broadcast", options);
   call.SetRoot(options.rootRank);
   if (call.Require(tensors.size() == 1, "one tensor is sent at a time") &&
       call.Check(tensors[0], true)) {
@@ -92,8 +72,7 @@ WorkPointer GroupBackend::broadcast(TensorVector& tensors, const c10d::Broadcast
 
 WorkPointer GroupBackend::allgather(TensorLists& outputs, TensorVector& inputs,
                                     const c10d::AllgatherOptions& options) {
-  GroupCall call(group_, HA_ALLGATHER,
-                 {c10d::OpType::ALLGATHER, "all_gather", options.asyncOp, options.timeout});
+  GroupCall call(group_, HA_ALLGATHER, c10d::OpType::ALLGATHER, "all_gather", options);
   if (!call.Require(outputs.size() == 1 && inputs.size() == 1, "one input and one list") ||
       !call.Check(inputs[0], true) ||
       !call.Require(static_cast<int>(outputs[0].size()) == getSize(),
@@ -117,9 +96,8 @@ WorkPointer GroupBackend::allgather(TensorLists& outputs, TensorVector& inputs,
 
 WorkPointer GroupBackend::_allgather_base(at::Tensor& output, at::Tensor& input,
                                           const c10d::AllgatherOptions& options) {
-  GroupCall call(
-      group_, HA_ALLGATHER,
-      {c10d::OpType::_ALLGATHER_BASE, "all_gather_into_tensor", options.asyncOp, options.timeout});
+  GroupCall call(group_, HA_ALLGATHER, c10d::OpType::_ALLGATHER_BASE, "all_gather_into_tensor",
+                 options);
   AddAllgather(call, output, input, getSize());
   return call.Submit({output});
 }
@@ -127,9 +105,8 @@ WorkPointer GroupBackend::_allgather_base(at::Tensor& output, at::Tensor& input,
 // outputs[rank][tensor]
 WorkPointer GroupBackend::allgather_coalesced(TensorLists& outputs, TensorVector& inputs,
                                               const c10d::AllgatherOptions& options) {
-  GroupCall call(group_, HA_ALLGATHER,
-                 {c10d::OpType::ALLGATHER_COALESCED, "all_gather_coalesced", options.asyncOp,
-                  options.timeout});
+  GroupCall call(group_, HA_ALLGATHER, c10d::OpType::ALLGATHER_COALESCED, "all_gather_coalesced",
+                 options);
   TensorVector results;
   call.Require(static_cast<int>(outputs.size()) == getSize(),
                "there must be a list for every rank");
@@ -140,7 +117,8 @@ WorkPointer GroupBackend::allgather_coalesced(TensorLists& outputs, TensorVector
       if (call.Require(of_rank.size() == inputs.size(), "the lists differ in length"))
         parts.push_back(of_rank[t]);
     }
-    if (call.good() && call.Check(inputs[t], true) && Alike(call, parts, inputs[t], outputs.size()))
+    if (call.good() && call.Check(inputs[t], true) &&
+        call.CheckList(parts, inputs[t], outputs.size()))
       AddAllgather(call, LandInParts(call, parts), inputs[t], getSize());
   }
   for (const TensorVector& of_rank : outputs)
@@ -151,9 +129,8 @@ WorkPointer GroupBackend::allgather_coalesced(TensorLists& outputs, TensorVector
 WorkPointer GroupBackend::allgather_into_tensor_coalesced(TensorVector& outputs,
                                                           TensorVector& inputs,
                                                           const c10d::AllgatherOptions& options) {
-  GroupCall call(group_, HA_ALLGATHER,
-                 {c10d::OpType::ALLGATHER_COALESCED, "all_gather_into_tensor_coalesced",
-                  options.asyncOp, options.timeout});
+  GroupCall call(group_, HA_ALLGATHER, c10d::OpType::ALLGATHER_COALESCED,
+                 "all_gather_into_tensor_coalesced", options);
   if (call.Require(!outputs.empty() && outputs.size() == inputs.size(),
                    "there must be an input for every output")) {
     for (size_t t = 0; t < outputs.size(); ++t)
@@ -164,8 +141,7 @@ WorkPointer GroupBackend::allgather_into_tensor_coalesced(TensorVector& outputs,
 
 WorkPointer GroupBackend::gather(TensorLists& outputs, TensorVector& inputs,
                                  const c10d::GatherOptions& options) {
-  GroupCall call(group_, HA_GATHER,
-                 {c10d::OpType::GATHER, "gather", options.asyncOp, options.timeout});
+  GroupCall call(group_, HA_GATHER, c10d::OpType::GATHER, "gather", options);
   call.SetRoot(options.rootRank);
   const bool is_root = options.rootRank == getRank();
   TensorVector results;
@@ -173,7 +149,7 @@ WorkPointer GroupBackend::gather(TensorLists& outputs, TensorVector& inputs,
       call.Check(inputs[0], true)) {
     at::Tensor memory;
     if (is_root && call.Require(outputs.size() == 1, "the root needs one list") &&
-        Alike(call, outputs[0], inputs[0], static_cast<size_t>(getSize()))) {
+        call.CheckList(outputs[0], inputs[0], static_cast<size_t>(getSize()))) {
       results = outputs[0];
       memory = LandInParts(call, results);
     }
@@ -184,30 +160,27 @@ WorkPointer GroupBackend::gather(TensorLists& outputs, TensorVector& inputs,
 
 WorkPointer GroupBackend::scatter(TensorVector& outputs, TensorLists& inputs,
                                   const c10d::ScatterOptions& options) {
-  GroupCall call(group_, HA_SCATTER,
-                 {c10d::OpType::SCATTER, "scatter", options.asyncOp, options.timeout});
+  GroupCall call(group_, HA_SCATTER, c10d::OpType::SCATTER, "scatter", options);
   call.SetRoot(options.rootRank);
   const bool is_root = options.rootRank == getRank();
   if (call.Require(outputs.size() == 1, "one tensor is received at a time") &&
       call.Check(outputs[0], true)) {
     at::Tensor memory;
     if (is_root && call.Require(inputs.size() == 1, "the root needs one list") &&
-        Alike(call, inputs[0], outputs[0], static_cast<size_t>(getSize())))
-      memory = InOneRow(inputs[0]);
+        call.CheckList(inputs[0], outputs[0], static_cast<size_t>(getSize())))
+      memory = Flattened(inputs[0]);
     call.Add(memory, call.Writable(outputs[0], false), outputs[0].scalar_type(),
              {outputs[0].numel()});
   }
   return call.Submit(outputs);
 }
 
-// The core sees rows: of each tensor, what lies behind its first dimension.
+// The core's rows are those of the first dimension.
 WorkPointer GroupBackend::alltoall_base(at::Tensor& output, at::Tensor& input,
                                         std::vector<int64_t>& output_splits,
                                         std::vector<int64_t>& input_splits,
                                         const c10d::AllToAllOptions& options) {
-  GroupCall call(
-      group_, HA_ALLTOALL,
-      {c10d::OpType::ALLTOALL_BASE, "all_to_all_single", options.asyncOp, options.timeout});
+  GroupCall call(group_, HA_ALLTOALL, c10d::OpType::ALLTOALL_BASE, "all_to_all_single", options);
   const auto parts = [&](const at::Tensor& tensor, const std::vector<int64_t>& splits) {
     std::vector<int64_t> found = splits;
     const int64_t rows = tensor.dim() > 0 ? tensor.size(0) : 1;
@@ -241,8 +214,7 @@ WorkPointer GroupBackend::alltoall_base(at::Tensor& output, at::Tensor& input,
 
 WorkPointer GroupBackend::alltoall(TensorVector& outputs, TensorVector& inputs,
                                    const c10d::AllToAllOptions& options) {
-  GroupCall call(group_, HA_ALLTOALL,
-                 {c10d::OpType::ALLTOALL, "all_to_all", options.asyncOp, options.timeout});
+  GroupCall call(group_, HA_ALLTOALL, c10d::OpType::ALLTOALL, "all_to_all", options);
   const auto ranks = static_cast<size_t>(getSize());
   if (!call.Require(outputs.size() == ranks && inputs.size() == ranks,
                     "the lists must have a tensor for every rank"))
@@ -258,21 +230,19 @@ WorkPointer GroupBackend::alltoall(TensorVector& outputs, TensorVector& inputs,
     give.push_back(inputs[r].numel());
     take.push_back(outputs[r].numel());
   }
-  const at::Tensor flat = InOneRow(inputs);
+  const at::Tensor flat = Flattened(inputs);
   call.SetSplits(std::move(give), std::move(take));
   call.Add(flat, LandInParts(call, outputs), flat.scalar_type(), {flat.numel(), 1});
   return call.Submit(outputs);
 }
 
 WorkPointer GroupBackend::barrier(const c10d::BarrierOptions& options) {
-  GroupCall call(group_, HA_BARRIER,
-                 {c10d::OpType::BARRIER, "barrier", options.asyncOp, options.timeout});
+  GroupCall call(group_, HA_BARRIER, c10d::OpType::BARRIER, "barrier", options);
   return call.Submit({});
 }
 
-// The core's text for a barrier that is not complete in time names every rank that is missing, so
-// there is nothing to be told by waiting for all. A rank in any other call, an ordinary barrier
-// among them, has not come either: that is a disagreement, told at once.
+// The core's timeout error names every missing rank, so `wait_all_ranks` makes no difference. A
+// rank in any other call, even an ordinary barrier, is a mismatch, which fails at once.
 void GroupBackend::monitoredBarrier(const c10d::BarrierOptions& options, bool) {
   GroupCall call(group_, HA_MONITORED_BARRIER,
                  {c10d::OpType::BARRIER, "monitored_barrier", false, options.timeout});

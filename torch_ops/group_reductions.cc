@@ -1,9 +1,6 @@
 // The calls of torch.distributed that reduce.
 #include <ATen/ops/_sparse_coo_tensor_unsafe.h>
-#include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
-
-#include <numeric>
 
 #include "group_backend.h"
 #include "group_call.h"
@@ -18,7 +15,7 @@ void AddAllreduce(GroupCall& call, const at::Tensor& tensor) {
   call.Add(memory, memory, tensor.scalar_type(), {tensor.numel()});
 }
 
-// Each rank gets its part of `input`, which holds one for every rank.
+// Each rank gets its part of `input`, which has one for every rank.
 void AddReduceScatter(GroupCall& call, const at::Tensor& output, const at::Tensor& input,
                       int ranks) {
   if (!call.Check(output, false) || !call.Check(input, false)) return;
@@ -31,7 +28,7 @@ void AddReduceScatter(GroupCall& call, const at::Tensor& output, const at::Tenso
            {ranks, output.numel()});
 }
 
-// A sparse tensor's indices and values are gathered, and the sum is what coalescing them gives.
+// Gathers the indices and values of a sparse tensor; coalescing them gives the sum.
 WorkPointer AllreduceSparse(const std::shared_ptr<Group>& group, at::Tensor& tensor,
                             const CallOptions& options, const c10d::ReduceOp& op) {
   GroupCall call(group, HA_ALLGATHER, options);
@@ -84,9 +81,8 @@ WorkPointer GroupBackend::allreduce_sparse(TensorVector& tensors,
 
 WorkPointer GroupBackend::allreduce_coalesced(TensorVector& tensors,
                                               const c10d::AllreduceCoalescedOptions& options) {
-  GroupCall call(group_, HA_ALLREDUCE,
-                 {c10d::OpType::ALLREDUCE_COALESCED, "all_reduce_coalesced", options.asyncOp,
-                  options.timeout});
+  GroupCall call(group_, HA_ALLREDUCE, c10d::OpType::ALLREDUCE_COALESCED, "all_reduce_coalesced",
+                 options);
   call.SetReduction(options.reduceOp);
   call.Require(!tensors.empty(), "there are no tensors");
   for (const at::Tensor& tensor : tensors) AddAllreduce(call, tensor);
@@ -94,8 +90,7 @@ WorkPointer GroupBackend::allreduce_coalesced(TensorVector& tensors,
 }
 
 WorkPointer GroupBackend::reduce(TensorVector& tensors, const c10d::ReduceOptions& options) {
-  GroupCall call(group_, HA_REDUCE,
-                 {c10d::OpType::REDUCE, "reduce", options.asyncOp, options.timeout});
+  GroupCall call(group_, HA_REDUCE, c10d::OpType::REDUCE, "reduce", options);
   call.SetReduction(options.reduceOp);
   call.SetRoot(options.rootRank);
   if (call.Require(tensors.size() == 1, "one tensor is reduced at a time") &&
@@ -109,32 +104,18 @@ WorkPointer GroupBackend::reduce(TensorVector& tensors, const c10d::ReduceOption
 
 WorkPointer GroupBackend::reduce_scatter(TensorVector& outputs, TensorLists& inputs,
                                          const c10d::ReduceScatterOptions& options) {
-  GroupCall call(
-      group_, HA_REDUCESCATTER,
-      {c10d::OpType::REDUCE_SCATTER, "reduce_scatter", options.asyncOp, options.timeout});
+  GroupCall call(group_, HA_REDUCESCATTER, c10d::OpType::REDUCE_SCATTER, "reduce_scatter", options);
   call.SetReduction(options.reduceOp);
   if (call.Require(outputs.size() == 1 && inputs.size() == 1, "one output and one list") &&
-      call.Require(static_cast<int>(inputs[0].size()) == getSize(),
-                   "the list must have a tensor for every rank")) {
-    TensorVector flat;
-    for (const at::Tensor& input : inputs[0]) {
-      if (!call.Check(input, false) ||
-          !call.Require(input.numel() == outputs[0].numel() &&
-                            input.scalar_type() == outputs[0].scalar_type(),
-                        "the tensors of the list must be like the output"))
-        return call.Submit(outputs);
-      flat.push_back(input.reshape({-1}));
-    }
-    AddReduceScatter(call, outputs[0], at::cat(flat), getSize());
-  }
+      call.CheckList(inputs[0], outputs[0], static_cast<size_t>(getSize())))
+    AddReduceScatter(call, outputs[0], Flattened(inputs[0]), getSize());
   return call.Submit(outputs);
 }
 
 WorkPointer GroupBackend::_reduce_scatter_base(at::Tensor& output, at::Tensor& input,
                                                const c10d::ReduceScatterOptions& options) {
-  GroupCall call(group_, HA_REDUCESCATTER,
-                 {c10d::OpType::_REDUCE_SCATTER_BASE, "reduce_scatter_tensor", options.asyncOp,
-                  options.timeout});
+  GroupCall call(group_, HA_REDUCESCATTER, c10d::OpType::_REDUCE_SCATTER_BASE,
+                 "reduce_scatter_tensor", options);
   call.SetReduction(options.reduceOp);
   AddReduceScatter(call, output, input, getSize());
   return call.Submit({output});
@@ -142,9 +123,8 @@ WorkPointer GroupBackend::_reduce_scatter_base(at::Tensor& output, at::Tensor& i
 
 WorkPointer GroupBackend::reduce_scatter_tensor_coalesced(
     TensorVector& outputs, TensorVector& inputs, const c10d::ReduceScatterOptions& options) {
-  GroupCall call(group_, HA_REDUCESCATTER,
-                 {c10d::OpType::REDUCE_SCATTER_TENSOR_COALESCED, "reduce_scatter_tensor_coalesced",
-                  options.asyncOp, options.timeout});
+  GroupCall call(group_, HA_REDUCESCATTER, c10d::OpType::REDUCE_SCATTER_TENSOR_COALESCED,
+                 "reduce_scatter_tensor_coalesced", options);
   call.SetReduction(options.reduceOp);
   if (call.Require(!outputs.empty() && outputs.size() == inputs.size(),
                    "there must be an input for every output")) {

@@ -5,12 +5,12 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <c10/util/Exception.h>
 
-#include "signals.h"
+#include "python_calls.h"
 
 namespace horoacc {
 namespace {
 
-constexpr double kSignalPeriodSeconds = 0.2;  // between looks at Python's signal handlers
+constexpr double kSignalPeriodSeconds = 0.2;  // between calls of Python's signal handlers
 
 }  // namespace
 
@@ -61,7 +61,7 @@ void GroupWork::Done(void* context, ha_handle handle) {
 
 void GroupWork::Settle(ha_handle handle) {
   std::exception_ptr thrown;
-  // On a GPU results land on the stream of the submission, where their memory is at home.
+  // On a GPU results are copied on the stream of the submission, to which their memory belongs.
   const c10::OptionalStreamGuard on_stream(stream_);
   {
     const std::scoped_lock lock(settling_);
@@ -76,7 +76,7 @@ void GroupWork::Settle(ha_handle handle) {
         group_->Throw(error);
       source_ = group_->LocalRank(ha_source(engine, handle));
       if (landing_) {
-        // Results are copied to where the caller wants them, which is no business of autograd's.
+        // The copies of results must not be recorded by autograd.
         const at::AutoDispatchBelowADInplaceOrView no_autograd;
         landing_(engine, handle);
       }
@@ -96,7 +96,7 @@ void GroupWork::Settle(ha_handle handle) {
     future = future_;
   }
   if (!future) return;
-  // Callbacks of the future run here: without any lock.
+  // Runs callbacks of the future, without any lock.
   if (thrown) {
     future->setError(thrown);
   } else {
@@ -161,7 +161,7 @@ c10::intrusive_ptr<c10::ivalue::Future> GroupWork::getFuture() {
     try {
       wait();
     } catch (...) {
-      // The future hands it on.
+      // The future has it.
     }
   }
   const std::scoped_lock lock(future_mutex_);

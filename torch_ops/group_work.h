@@ -1,5 +1,5 @@
 #pragma once
-// What torch.distributed holds of a call in flight.
+// torch.distributed's object for a call in flight.
 #include <c10/core/Event.h>
 #include <c10/core/Stream.h>
 
@@ -16,11 +16,11 @@
 
 namespace horoacc {
 
-/// Puts a complete call's results where the caller wants them, if they are not there yet.
+/// Copies a complete call's results to the caller's tensors, if they are elsewhere.
 using Landing = std::function<void(ha_engine* engine, ha_handle handle)>;
 
-/// A call of the core. Whoever first finds it complete settles it: the caller that waits or polls,
-/// which drives the engine meanwhile, or the callback, if the call has one.
+/// A call of the core. The first thread that finds it complete settles it: a caller that waits or
+/// polls, driving the engine meanwhile, or the callback, if the call has one.
 class GroupWork final : public c10d::Work {
  public:
   GroupWork(std::shared_ptr<Group> group, c10d::OpType type, std::string title, bool has_callback,
@@ -28,7 +28,7 @@ class GroupWork final : public c10d::Work {
             std::optional<c10::Stream> stream = std::nullopt);
   ~GroupWork() override;
 
-  /// The call was submitted. Before it is waited for.
+  /// The call was submitted. Called before any wait.
   void Started(ha_handle handle);
   /// For ha_submit: `context` is a Callback, which it frees.
   static void Done(void* context, ha_handle handle);
@@ -41,28 +41,27 @@ class GroupWork final : public c10d::Work {
   int sourceRank() const override;
   std::vector<at::Tensor> result() override;
   void synchronize() override { wait(); }
-  /// The limit is the call's own, from its beginning. A `timeout` is from now on.
+  /// The call's own limit counts from its beginning, `timeout` from now on.
   bool wait(std::chrono::milliseconds timeout = kNoTimeout) override;
   void abort() override;
-  /// Completed by the call's callback. Of a call that was asked for synchronously, or
-  /// is point-to-point: waits.
+  /// Completed by the call's callback. Waits if the call is synchronous or point-to-point.
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
   uint64_t getSequencenumber() const override { return sequence_; }
 
  private:
   void Settle(ha_handle handle);
   [[nodiscard]] c10::intrusive_ptr<c10::ivalue::Future> NewFuture() const;
-  /// The caller's stream finds the results from now on.
+  /// Later work on the caller's stream finds the results.
   void Join();
 
   const std::shared_ptr<Group> group_;
   const std::string title_;
   const bool has_callback_;
   const uint64_t sequence_;
-  std::vector<at::Tensor> kept_;  ///< what the engine reads and writes
+  std::vector<at::Tensor> kept_;  ///< tensors that the engine reads and writes
   std::vector<at::Tensor> outputs_;
   Landing landing_;
-  const std::optional<c10::Stream> stream_;  ///< of a GPU's tensors: on which they were submitted
+  const std::optional<c10::Stream> stream_;  ///< of the submission, for tensors of a GPU
   std::optional<c10::Event> landed_;         ///< on that stream, once settled
   std::atomic<ha_handle> handle_{0};
   std::mutex settling_;

@@ -1,5 +1,5 @@
 #pragma once
-// A set of sizes that many threads look into and nobody changes.
+// An immutable set of sizes, which many threads read.
 #include <bit>
 #include <cstddef>
 #include <cstdint>

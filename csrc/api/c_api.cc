@@ -1,33 +1,33 @@
-// The C contract over the engine. Nothing is thrown past this file.
+// The C contract over the engine. No exception leaves this file.
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <algorithm>
-#include <cstring>
 #include <limits>
 #include <memory>
-#include <new>
 
 #include "api/horoacc.h"
 #include "api/launch.h"
 #include "api/report.h"
 #include "base/clock.h"
-#include "base/standard_descriptors.h"
 #include "runtime/engine/engine.h"
 #include "transport/wake/cancellation.h"
 
-/// Who only knows where it is may hold it, and ask its arena: hence nothing else stays when the
-/// last holder has let go.
+/// A raw pointer may still be ref'd after the engine is freed, so this shell and the arena outlive
+/// it.
 struct ha_engine {
   ha_engine(std::unique_ptr<horoacc::Engine> made, int mpi)
       : arena(made->arena()), engine(std::move(made)), mpi_thread_level(mpi) {}
 
   const std::shared_ptr<horoacc::Arena> arena;
-  std::unique_ptr<horoacc::Engine> engine;  ///< as long as there are holders
-  std::atomic<uint32_t> holders{1};
+  std::unique_ptr<horoacc::Engine> engine;  ///< until the last ref is gone
+  std::atomic<uint32_t> refs{1};
   const int mpi_thread_level;
 };
 
 namespace {
 
-// The core's enumerations and the contract's are one.
+// The core's enumerations have the contract's numbers.
 static_assert(HA_COMPLEX128 + 1 == horoacc::kDTypeCount);
 static_assert(HA_BOOL == static_cast<int>(horoacc::DType::kBool));
 static_assert(HA_FLOAT16 == static_cast<int>(horoacc::DType::kFloat16));
@@ -50,7 +50,16 @@ using horoacc::MakeError;
 using horoacc::Report;
 using horoacc::Status;
 
-constexpr auto kUnknown = horoacc::DType::kUInt8;  // stands for a type that there is not
+constexpr auto kUnknown = horoacc::DType::kUInt8;  // in place of an unknown type
+
+/// Opens /dev/null for those of the descriptors 0, 1 and 2 that are closed. Otherwise the next
+/// descriptor would become one of them, and a warning would be written to a connection or to memory
+/// that is reduced.
+void KeepStandardDescriptors() {
+  int fd = 0;
+  while (fd >= 0 && fd <= STDERR_FILENO) fd = ::open("/dev/null", O_RDWR);  // the lowest free one
+  if (fd > STDERR_FILENO) ::close(fd);
+}
 
 horoacc::Result<horoacc::Submission> ToSubmission(const ha_call& call, const ha_tensor* tensors,
                                                   size_t count) {
@@ -61,11 +70,11 @@ horoacc::Result<horoacc::Submission> ToSubmission(const ha_call& call, const ha_
   submission.process_set = static_cast<uint32_t>(call.process_set);
   horoacc::Request& request = submission.request;
   request.collective = static_cast<horoacc::Collective>(call.collective);
-  // What the core has no value for is told to the other ranks, who wait for this call.
-  std::string& complaint = request.local_error;
-  if (call.complaint) complaint = call.complaint;
+  // Values that the core does not know are an error of the call on all ranks, which wait for it.
+  std::string& local_error = request.local_error;
+  if (call.validation_error) local_error = call.validation_error;
   if (call.op < 0 || call.op >= horoacc::kReduceOpCount) {
-    complaint = "unknown reduction " + std::to_string(call.op);
+    local_error = "unknown reduction " + std::to_string(call.op);
   } else {
     request.op = static_cast<horoacc::ReduceOp>(call.op);
   }
@@ -83,7 +92,7 @@ horoacc::Result<horoacc::Submission> ToSubmission(const ha_call& call, const ha_
     return MakeError(ErrorKind::kInvalid, "join takes no tensors");
   for (size_t t = 0; t < count; ++t) {
     const bool known = tensors[t].dtype >= 0 && tensors[t].dtype < horoacc::kDTypeCount;
-    if (!known) complaint = "unknown dtype " + std::to_string(tensors[t].dtype);
+    if (!known) local_error = "unknown dtype " + std::to_string(tensors[t].dtype);
     request.tensors.push_back({known ? static_cast<horoacc::DType>(tensors[t].dtype) : kUnknown,
                                {tensors[t].shape, tensors[t].shape + tensors[t].ndim}});
     submission.buffers.push_back({tensors[t].input, tensors[t].output});
@@ -108,34 +117,30 @@ extern "C" {
 int ha_engine_create(const ha_setting* settings, size_t count, const ha_placement* placement,
                      ha_engine** engine, ha_interrupted interrupted, void* context,
                      ha_error* error) {
-  return Guarded(error, [&] {
-    horoacc::KeepStandardDescriptors();
+  return Guarded(error, [&]() -> Status {
+    KeepStandardDescriptors();
     const horoacc::Cancellation cancellation(Asking(interrupted, context), placement->rank);
     std::vector<std::pair<std::string, std::string>> pairs;
     for (size_t k = 0; k < count; ++k) pairs.emplace_back(settings[k].key, settings[k].value);
-    auto parsed = horoacc::Settings::Parse(pairs);
-    if (!parsed.ok()) return Report(parsed.error(), error);
-    auto parts = horoacc::PrepareLaunch(parsed.value(), *placement, cancellation);
-    if (!parts.ok()) return Report(parts.error(), error);
-    const auto& mpi = parts.value().mpi;
-    const int mpi_thread_level = mpi ? static_cast<int>(mpi->threads()) : -1;
-    auto created = horoacc::Engine::Create(std::move(parsed).value(), std::move(parts).value());
-    if (!created.ok()) return Report(created.error(), error);
-    *engine = new ha_engine(std::move(created).value(), mpi_thread_level);
-    return static_cast<int>(HA_OK);
+    HA_ASSIGN(auto parsed, horoacc::Settings::Parse(pairs));
+    HA_ASSIGN(auto parts, horoacc::PrepareLaunch(parsed, *placement, cancellation));
+    const int mpi_thread_level = parts.mpi ? static_cast<int>(parts.mpi->threads()) : -1;
+    HA_ASSIGN(auto created, horoacc::Engine::Create(std::move(parsed), std::move(parts)));
+    *engine = new ha_engine(std::move(created), mpi_thread_level);
+    return {};
   });
 }
 
 int ha_engine_shutdown(ha_engine* engine, ha_error* error) {
-  return Guarded(error, [&] { return Report(engine->engine->Shutdown(), error); });
+  return Guarded(error, [&] { return engine->engine->Shutdown(); });
 }
 
 int ha_engine_abandon(ha_engine* engine, ha_error* error) {
-  return Guarded(error, [&] { return Report(engine->engine->Abandon(), error); });
+  return Guarded(error, [&] { return engine->engine->Abandon(); });
 }
 
 int ha_mpi_finalize(ha_engine* engine, ha_error* error) {
-  return Guarded(error, [&] { return Report(engine->engine->FinalizeMpi(), error); });
+  return Guarded(error, [&] { return engine->engine->FinalizeMpi(); });
 }
 
 int ha_mpi_thread_level(const ha_engine* engine) { return engine->mpi_thread_level; }
@@ -143,16 +148,15 @@ int ha_mpi_thread_level(const ha_engine* engine) { return engine->mpi_thread_lev
 void ha_engine_destroy(ha_engine* engine) { delete engine; }
 
 int ha_engine_ref(ha_engine* engine) {
-  uint32_t holders = engine->holders.load(std::memory_order_relaxed);
-  while (holders != 0) {
-    if (engine->holders.compare_exchange_weak(holders, holders + 1, std::memory_order_acquire))
-      return 1;
+  uint32_t refs = engine->refs.load(std::memory_order_relaxed);
+  while (refs != 0) {
+    if (engine->refs.compare_exchange_weak(refs, refs + 1, std::memory_order_acquire)) return 1;
   }
   return 0;
 }
 
 void ha_engine_unref(ha_engine* engine) {
-  if (engine->holders.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
+  if (engine->refs.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
   (void)engine->engine->Shutdown();
   horoacc::Segment memory = engine->engine->memory();
   engine->engine.reset();
@@ -168,21 +172,20 @@ void ha_engine_placement(const ha_engine* engine, int32_t out[6]) {
 
 int ha_process_set_add(ha_engine* engine, const int32_t* ranks, size_t count, int own_part,
                        int32_t* id, ha_interrupted interrupted, void* context, ha_error* error) {
-  return Guarded(error, [&] {
-    auto added = engine->engine->AddProcessSet({ranks, ranks + count}, ClaimOf(own_part),
-                                               Asking(interrupted, context));
-    if (!added.ok()) return Report(added.error(), error);
-    *id = static_cast<int32_t>(added.value());
-    return static_cast<int>(HA_OK);
+  return Guarded(error, [&]() -> Status {
+    HA_ASSIGN(const uint32_t added,
+              engine->engine->AddProcessSet({ranks, ranks + count}, ClaimOf(own_part),
+                                            Asking(interrupted, context)));
+    *id = static_cast<int32_t>(added);
+    return {};
   });
 }
 
 int ha_process_set_remove(ha_engine* engine, int32_t id, int own_part, ha_interrupted interrupted,
                           void* context, ha_error* error) {
   return Guarded(error, [&] {
-    return Report(engine->engine->RemoveProcessSet(static_cast<uint32_t>(id), ClaimOf(own_part),
-                                                   Asking(interrupted, context)),
-                  error);
+    return engine->engine->RemoveProcessSet(static_cast<uint32_t>(id), ClaimOf(own_part),
+                                            Asking(interrupted, context));
   });
 }
 
@@ -194,26 +197,22 @@ size_t ha_process_set_ids(const ha_engine* engine, int32_t* ids, size_t capacity
 
 int ha_group_claim(ha_engine* engine, const int32_t* ranks, size_t count, int32_t* id,
                    ha_error* error) {
-  return Guarded(error, [&] {
-    auto claimed = engine->engine->groups().Claim({ranks, ranks + count});
-    if (!claimed.ok()) return Report(claimed.error(), error);
-    *id = static_cast<int32_t>(claimed.value());
-    return static_cast<int>(HA_OK);
+  return Guarded(error, [&]() -> Status {
+    HA_ASSIGN(const uint32_t claimed, engine->engine->groups().Claim({ranks, ranks + count}));
+    *id = static_cast<int32_t>(claimed);
+    return {};
   });
 }
 
 int ha_group_join(ha_engine* engine, int32_t id, const int32_t* ranks, size_t count,
                   ha_error* error) {
   return Guarded(error, [&] {
-    return Report(engine->engine->groups().Join(static_cast<uint32_t>(id), {ranks, ranks + count}),
-                  error);
+    return engine->engine->groups().Join(static_cast<uint32_t>(id), {ranks, ranks + count});
   });
 }
 
 int ha_group_leave(ha_engine* engine, int32_t id, ha_error* error) {
-  return Guarded(error, [&] {
-    return Report(engine->engine->groups().Leave(static_cast<uint32_t>(id)), error);
-  });
+  return Guarded(error, [&] { return engine->engine->groups().Leave(static_cast<uint32_t>(id)); });
 }
 
 int32_t ha_process_set_ranks(const ha_engine* engine, int32_t id, int32_t* ranks, size_t capacity) {
@@ -225,50 +224,44 @@ int32_t ha_process_set_ranks(const ha_engine* engine, int32_t id, int32_t* ranks
 
 int ha_submit(ha_engine* engine, const ha_call* call, const ha_tensor* tensors, size_t count,
               ha_done done, void* context, ha_handle* handle, ha_error* error) {
-  return Guarded(error, [&] {
-    auto submission = ToSubmission(*call, tensors, count);
-    if (!submission.ok()) return Report(submission.error(), error);
+  return Guarded(error, [&]() -> Status {
+    HA_ASSIGN(horoacc::Submission submission, ToSubmission(*call, tensors, count));
     // The callback needs the handle, which is known only once the call is submitted.
     std::shared_ptr<std::atomic<uint64_t>> number;
     if (done) {
       number = std::make_shared<std::atomic<uint64_t>>(0);
-      submission.value().done = [done, context, number] {
+      submission.done = [done, context, number] {
         number->wait(0, std::memory_order_acquire);
         done(context, number->load(std::memory_order_acquire));
       };
     }
-    auto submitted = engine->engine->Submit(std::move(submission).value());
+    auto submitted = engine->engine->Submit(std::move(submission));
     if (number) {
       number->store(submitted.ok() ? submitted.value() : std::numeric_limits<uint64_t>::max());
       number->notify_all();
     }
-    if (!submitted.ok()) return Report(submitted.error(), error);
-    *handle = submitted.value();
-    return static_cast<int>(HA_OK);
+    HA_ASSIGN(*handle, std::move(submitted));
+    return {};
   });
 }
 
 int ha_send(ha_engine* engine, int32_t process_set, int32_t to, int32_t tag, const void* data,
             size_t bytes, double limit_seconds, ha_handle* handle, ha_error* error) {
-  return Guarded(error, [&] {
-    auto sent =
-        engine->engine->SubmitMessage(static_cast<uint32_t>(process_set), {true, to, tag, bytes},
-                                      {data, nullptr}, limit_seconds, nullptr);
-    if (!sent.ok()) return Report(sent.error(), error);
-    *handle = sent.value();
-    return static_cast<int>(HA_OK);
+  return Guarded(error, [&]() -> Status {
+    HA_ASSIGN(*handle, engine->engine->SubmitMessage(static_cast<uint32_t>(process_set),
+                                                     {true, to, tag, bytes}, {data, nullptr},
+                                                     limit_seconds, nullptr));
+    return {};
   });
 }
 
 int ha_receive(ha_engine* engine, int32_t process_set, int32_t from, int32_t tag, void* data,
                size_t bytes, double limit_seconds, ha_handle* handle, ha_error* error) {
-  return Guarded(error, [&] {
-    auto posted =
-        engine->engine->SubmitMessage(static_cast<uint32_t>(process_set), {false, from, tag, bytes},
-                                      {nullptr, data}, limit_seconds, nullptr);
-    if (!posted.ok()) return Report(posted.error(), error);
-    *handle = posted.value();
-    return static_cast<int>(HA_OK);
+  return Guarded(error, [&]() -> Status {
+    HA_ASSIGN(*handle, engine->engine->SubmitMessage(static_cast<uint32_t>(process_set),
+                                                     {false, from, tag, bytes}, {nullptr, data},
+                                                     limit_seconds, nullptr));
+    return {};
   });
 }
 
@@ -288,16 +281,16 @@ int ha_wait(ha_engine* engine, ha_handle handle, double seconds, ha_error* error
   return Guarded(error, [&] {
     const int64_t deadline = seconds < 0 ? std::numeric_limits<int64_t>::max()
                                          : horoacc::NowNs() + horoacc::FromSeconds(seconds);
-    return Report(engine->engine->Wait(handle, deadline), error);
+    return engine->engine->Wait(handle, deadline);
   });
 }
 
 int ha_join_stream(ha_engine* engine, ha_handle handle, void* stream, ha_error* error) {
-  return Guarded(error, [&] { return Report(engine->engine->JoinStream(handle, stream), error); });
+  return Guarded(error, [&] { return engine->engine->JoinStream(handle, stream); });
 }
 
 int ha_give_up(ha_engine* engine, ha_handle handle, double seconds, ha_error* error) {
-  return Guarded(error, [&] { return Report(engine->engine->GiveUp(handle, seconds), error); });
+  return Guarded(error, [&] { return engine->engine->GiveUp(handle, seconds); });
 }
 
 int ha_result(ha_engine* engine, ha_handle handle, size_t index, ha_output* output,
@@ -369,13 +362,11 @@ void ha_stacks(ha_engine* engine, int talk, int signal, int fd, uint32_t (*reque
 }
 
 int ha_timeline_start(ha_engine* engine, const char* path, int mark_cycles, ha_error* error) {
-  return Guarded(error, [&] {
-    return Report(engine->engine->telemetry().StartTimeline(path, mark_cycles != 0), error);
-  });
+  return Guarded(error, [&] { return engine->engine->telemetry().StartTimeline(path, mark_cycles != 0); });
 }
 
 int ha_timeline_stop(ha_engine* engine, ha_error* error) {
-  return Guarded(error, [&] { return Report(engine->engine->telemetry().StopTimeline(), error); });
+  return Guarded(error, [&] { return engine->engine->telemetry().StopTimeline(); });
 }
 
 size_t ha_counters(const ha_engine* engine, char* text, size_t capacity) {

@@ -1,12 +1,12 @@
 #pragma once
-// A binding's hold on an engine that it was told of.
+// A binding's reference to an engine that it did not make.
 #include <utility>
 
 #include "api/horoacc.h"
 
 namespace horoacc {
 
-/// None if the engine is gone, or there was none. It stays as long as one of these has it.
+/// Keeps an engine alive; empty if the engine is gone, or the pointer is null.
 class EngineRef {
  public:
   explicit EngineRef(ha_engine* engine)

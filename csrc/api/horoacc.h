@@ -31,13 +31,13 @@ typedef enum {
 typedef struct {
   int32_t kind;    /* ha_error_kind */
   int32_t culprit; /* rank that caused it, or -1 */
-  /* Of the call that failed: the how-manieth it is, or would have been, of those that its process
-   * set has agreed on, the same on all ranks; -1: not known, or no collective. */
+  /* Index of the failed collective within its process set, the same on all ranks; -1: not known, or
+   * no collective. */
   int64_t collective;
   char message[4096];
   char host[256];   /* the culprit's; "" if it is not known */
-  char tensor[512]; /* of the call that failed; "" if none did */
-  char hint[512];   /* what to look at next */
+  char tensor[512]; /* of the failed call; "" if no call failed */
+  char hint[512];   /* advice for the user */
 } ha_error;
 
 typedef enum {
@@ -87,7 +87,7 @@ typedef struct {
   const char* value;
 } ha_setting;
 
-/* Where this process stands in the job, and how to reach the others. */
+/* This process's ranks in the job, and how to reach the other processes. */
 typedef struct {
   int32_t rank, size;
   int32_t local_rank, local_size;
@@ -99,8 +99,8 @@ typedef struct {
   /* For bootstrap or control "mpi": */
   const char* mpi_plugin;   /* the MPI plug-in, or the folder of both */
   const char* mpi_launcher; /* "openmpi" or "mpich" if its launcher started this process */
-  const char* mpi_library;  /* path or soname of a libmpi that the user asks for; NULL: choose */
-  const char* mpi_prefix;   /* where a wheel's libmpi may lie: sys.prefix; NULL: nowhere */
+  const char* mpi_library;  /* path or soname of the user's libmpi; NULL: choose */
+  const char* mpi_prefix;   /* sys.prefix, for the libmpi of a wheel; NULL: none */
 } ha_placement;
 
 /* One tensor of a submission. */
@@ -113,11 +113,11 @@ typedef struct {
   int32_t dtype; /* ha_dtype */
 } ha_tensor;
 
-/* Where tensors lie that are not in the host's memory. */
+/* The GPU whose memory has the tensors of a call. */
 typedef struct {
   int32_t device; /* the GPU's number in this process */
-  /* The CUDA stream (NULL: the default stream) on which the inputs are ready, and the outputs may
-   * be written, once what is on it now has run. */
+  /* A CUDA stream (NULL: the default stream): once its present work has run, the inputs are ready
+   * and the outputs may be written. */
   void* stream;
 } ha_gpu;
 
@@ -129,28 +129,27 @@ typedef struct {
   double prescale, postscale;
   const int64_t* splits; /* alltoall: rows for every rank of the set; NULL: equal parts */
   int32_t nsplits;
-  /* alltoall with an output: rows that it has room for, from every rank of the set (nsplits of
-   * them). HA_MISMATCH on all of them if a rank sends another number. NULL: the output has room for
-   * all. */
+  /* alltoall with an output: its rows for each rank of the set (nsplits). HA_MISMATCH on all ranks
+   * if a rank sends another number. NULL: the output has room for all. */
   const int64_t* receive_splits;
-  /* Why this rank cannot make the call that the others make, found before the core saw it; NULL if
-   * it can. ha_submit returns it as HA_INVALID, and the other ranks' calls end with it. */
-  const char* complaint;
-  /* After so many seconds the call is given up: see ha_give_up. 0: never. */
+  /* An error of this rank's call that the binding has found; NULL: none. ha_submit returns it as
+   * HA_INVALID, and the other ranks' calls end with it. */
+  const char* validation_error;
+  /* The call is given up after so many seconds: see ha_give_up. 0: never. */
   double limit_seconds;
-  /* All tensors of the call lie in this GPU's memory; NULL: in the host's. Ranks must not differ in
-   * which of the two it is. What the engine allocates for a result is the host's memory. */
+  /* All tensors of the call lie in this GPU's memory; NULL: in the host's. Alike on all ranks. A
+   * result that the engine allocates is in the host's memory. */
   const ha_gpu* gpu;
-  /* Not 0: a group, whose tensors are named "<name>_<i>of<n>". Groups of one name are one call,
-   * however many tensors a rank has in it: HA_MISMATCH if the ranks' numbers differ. */
+  /* Not 0: a group, with tensors "<name>_<i>of<n>". HA_MISMATCH if the ranks' groups of one name
+   * differ in their number of tensors. */
   int32_t grouped;
 } ha_call;
 
-/* Runs once, after the handle is complete: on the engine's completion thread, or on a thread that
- * was waiting for the handle in ha_wait. */
+/* Runs once, after the handle is complete: on the engine's completion thread, or on a thread in
+ * ha_wait for the handle. */
 typedef void (*ha_done)(void* context, ha_handle handle);
 
-/* A result of which the engine allocated the memory, or the shape of one it did not. */
+/* A result in memory that the engine allocated, or the shape of one in the caller's memory. */
 typedef struct {
   void* data;
   size_t bytes;
@@ -162,54 +161,52 @@ typedef struct {
   int32_t nsplits;
 } ha_output;
 
-/* Asked now and then, on the calling thread, by a call that waits for other ranks. Nonzero ends the
- * wait: that for a process set with HA_TIMEOUT, and the call itself goes on in the background, in
- * step with the other ranks; that of ha_engine_create with HA_ABORTED, and the job does not come
- * together. */
+/* Called now and then, on the calling thread, by a function that waits for other ranks. Nonzero
+ * ends the wait: for a process set with HA_TIMEOUT, and the call goes on in the background, in step
+ * with the other ranks; in ha_engine_create with HA_ABORTED, and the job does not start. */
 typedef int (*ha_interrupted)(void* context);
 
-/* Waits until all ranks have come; `interrupted` may be NULL. */
+/* Waits until all ranks have called it; `interrupted` may be NULL. */
 HA_API int ha_engine_create(const ha_setting* settings, size_t count, const ha_placement* placement,
                             ha_engine** engine, ha_interrupted interrupted, void* context,
                             ha_error* error);
-/* Tells the peers, ends what is in flight with HA_ABORTED, joins all threads. Idempotent. */
+/* Tells the peers, ends calls in flight with HA_ABORTED, joins all threads. Idempotent. */
 HA_API int ha_engine_shutdown(ha_engine* engine, ha_error* error);
-/* The same without a word to the peers, for a process that is about to end in failure: they notice
- * its death (HA_PEER_LOST), so that none of them fails before it has. */
+/* The same without telling the peers, for a process that is about to fail: the peers notice its
+ * death (HA_PEER_LOST), so that none of them ends before it. */
 HA_API int ha_engine_abandon(ha_engine* engine, ha_error* error);
 /* Before the process ends normally: finalises MPI if an engine of this process initialised it and
  * the job was not aborted. MPI cannot be used afterwards. */
 HA_API int ha_mpi_finalize(ha_engine* engine, ha_error* error);
-/* What MPI was initialised with: 0 MPI_THREAD_SINGLE to 3 MPI_THREAD_MULTIPLE; -1: the job does not
- * use MPI. */
+/* MPI's thread level, 0 (MPI_THREAD_SINGLE) to 3 (MPI_THREAD_MULTIPLE); -1: no MPI in this job. */
 HA_API int ha_mpi_thread_level(const ha_engine* engine);
-/* Shuts down if need be and frees the engine and every handle. Nobody else may know of it. */
+/* Shuts down if need be, and frees the engine and every handle. For an engine whose pointer only
+ * the caller has. */
 HA_API void ha_engine_destroy(ha_engine* engine);
-/* For those who were told where an engine is, and do not make it last. 1: it stays until
- * ha_engine_unref; whoever holds it may hold it again. 0: it is gone, and of this header only
- * ha_engine_ref, ha_arena_allocate (which gives NULL), ha_arena_free, ha_arena_contains and
- * ha_arena_over may be called with it: blocks of its arena that are in use keep their bytes. */
+/* Takes a reference. 1: the engine stays until ha_engine_unref. 0: it is freed, and the pointer may
+ * be passed only to ha_engine_ref, ha_arena_allocate (which returns NULL), ha_arena_free,
+ * ha_arena_contains and ha_arena_over: arena blocks in use keep their bytes. */
 HA_API int ha_engine_ref(ha_engine* engine);
-/* Who made the engine holds it, too, and calls this in place of ha_engine_destroy if anybody else
- * was told where it is. With the last holder it goes as there, but for its arena. */
+/* Drops a reference. The creator has one, too, and calls this in place of ha_engine_destroy if
+ * other code has the pointer. The last unref shuts down and frees all but the arena. */
 HA_API void ha_engine_unref(ha_engine* engine);
 
 HA_API void ha_engine_placement(const ha_engine* engine, int32_t out[6]);
 
-/* `ranks` ascending and distinct; every rank of the job calls it, in the same order. The id is
- * the same on all ranks. Set 0 (all ranks) exists from the start. `interrupted` may be NULL. With
- * `own_part` on all ranks each may name another set, of which it is a member as all others in it
- * say: all of these are added, or removed, and the id is that of its own. */
+/* `ranks` ascending and distinct; every rank of the job calls it, in the same order. The id is the
+ * same on all ranks. Set 0 (all ranks) exists from the start. `interrupted` may be NULL. With
+ * `own_part` on all ranks each rank names its own set, alike on all members: all these sets are
+ * added, or removed, and the id is that of the rank's own set. */
 HA_API int ha_process_set_add(ha_engine* engine, const int32_t* ranks, size_t count, int own_part,
                               int32_t* id, ha_interrupted interrupted, void* context,
                               ha_error* error);
 HA_API int ha_process_set_remove(ha_engine* engine, int32_t id, int own_part,
                                  ha_interrupted interrupted, void* context, ha_error* error);
-/* The sets that all ranks know: writes at most `capacity` ids and returns their number. */
+/* The sets of ha_process_set_add: writes at most `capacity` ids and returns their number. */
 HA_API size_t ha_process_set_ids(const ha_engine* engine, int32_t* ids, size_t capacity);
-/* A process set that only its members know of: `ranks` ascending and distinct, this one among them.
- * One member claims it and tells the others the id, in whatever way they have; they join. None of
- * these is a collective. Leaving ends what is undecided in the group, here and on the others. */
+/* A process set that only its members know: `ranks` ascending and distinct, with the caller's. One
+ * member claims it and sends the id to the others by its own means; they join. None of these is a
+ * collective. Leaving ends undecided calls of the group, on all its members. */
 HA_API int ha_group_claim(ha_engine* engine, const int32_t* ranks, size_t count, int32_t* id,
                           ha_error* error);
 HA_API int ha_group_join(ha_engine* engine, int32_t id, const int32_t* ranks, size_t count,
@@ -222,30 +219,27 @@ HA_API int32_t ha_process_set_ranks(const ha_engine* engine, int32_t id, int32_t
 
 /* HA_JOIN takes no tensors: this rank has nothing more to reduce. Until all ranks of the set have
  * joined, allreduces of the others run with zeros in its place, their other collectives fail, and
- * it may submit nothing else. The handle is complete when all have joined; its one result is an
- * int32, the rank that was the last. If nobody has waited for a join to its end or asked for its
- * result, and nothing else was submitted since, the next HA_JOIN is complete at once and has it:
- * its caller was called away.
+ * it may submit nothing else. The handle is complete when all ranks have joined; its one result is
+ * an int32, the last rank. If the wait for a join was interrupted, and nothing else was submitted
+ * since, the next HA_JOIN completes at once with that join's result.
  *
  * Submits `count` tensors as one unit (a group if > 1) and returns at once. The input and output
  * memory must live until the handle is complete. */
 HA_API int ha_submit(ha_engine* engine, const ha_call* call, const ha_tensor* tensors, size_t count,
                      ha_done done, void* context, ha_handle* handle, ha_error* error);
-/* 1 complete, 0 not yet, -1 unknown handle. Does not wait for other ranks, but if nobody drives the
- * engine it does so itself for some milliseconds as long as there is work. */
+/* 1 complete, 0 not yet, -1 unknown handle. Does not wait for other ranks, but may drive the engine
+ * for some milliseconds if there is work and no other thread drives it. */
 HA_API int ha_poll(ha_engine* engine, ha_handle handle);
 /* Blocks until the handle is complete and returns its outcome; the calling thread may drive the
  * engine meanwhile. HA_TIMEOUT after `seconds` (< 0: no limit); the handle stays valid. A signal
  * may end the wait early, which also reads HA_TIMEOUT. */
 HA_API int ha_wait(ha_engine* engine, ha_handle handle, double seconds, ha_error* error);
-/* Of a complete call of a GPU's memory: what comes on `stream` from now on finds the results. So
- * does what comes on the stream of the submission, as memory goes back to its allocator there. Does
- * nothing for other calls. Nothing waits here. */
+/* For a complete call with tensors of a GPU: later work on `stream`, and on the stream of the
+ * submission, finds the results. Does nothing for other calls. Does not wait. */
 HA_API int ha_join_stream(ha_engine* engine, ha_handle handle, void* stream, ha_error* error);
-/* The caller's patience with a call has ended, after `seconds`: HA_TIMEOUT, with the ranks that
- * have not taken part in the text; or the outcome, if the call is complete. The process set ends
- * with it: calls in flight, and later ones, get an error on all its ranks. The handle stays valid,
- * and the memory of the call in use until it is complete. */
+/* Gives up a call after `seconds`: HA_TIMEOUT that names the missing ranks; or the outcome, if the
+ * call is complete. The process set ends with it: calls in flight, and later ones, fail on all its
+ * ranks. The handle stays valid, and the call's memory in use until it is complete. */
 HA_API int ha_give_up(ha_engine* engine, ha_handle handle, double seconds, ha_error* error);
 /* Point-to-point, matched by (process set, sender, tag) in the order of the calls. `to` and `from`
  * are global ranks. Bytes must be equal on both sides, else HA_MISMATCH on both. A send of at most
@@ -257,7 +251,7 @@ HA_API int ha_send(ha_engine* engine, int32_t process_set, int32_t to, int32_t t
                    ha_error* error);
 HA_API int ha_receive(ha_engine* engine, int32_t process_set, int32_t from, int32_t tag, void* data,
                       size_t bytes, double limit_seconds, ha_handle* handle, ha_error* error);
-/* The global rank that a complete receive got its message from; -1 for other handles. */
+/* The global rank that sent the message of a complete receive; -1 for other handles. */
 HA_API int32_t ha_source(ha_engine* engine, ha_handle handle);
 /* The outcome of member `index` of a complete handle. */
 HA_API int ha_result(ha_engine* engine, ha_handle handle, size_t index, ha_output* output,
@@ -265,30 +259,29 @@ HA_API int ha_result(ha_engine* engine, ha_handle handle, size_t index, ha_outpu
 /* Takes the engine-allocated memory of a member out of the handle; free it with ha_free. */
 HA_API void* ha_take(ha_engine* engine, ha_handle handle, size_t index);
 HA_API void ha_free(void* memory);
-/* Forgets a handle and frees its name. A call in flight goes on, and uses its memory until it is
- * complete, which nobody can ask any more. */
+/* Frees a handle and its name. A call in flight goes on, and uses its memory until it is complete,
+ * which can no longer be seen. */
 HA_API void ha_release(ha_engine* engine, ha_handle handle);
 
 /* The arena: memory that the ranks of the host reduce in place. NULL if it is exhausted. */
 HA_API void* ha_arena_allocate(ha_engine* engine, size_t bytes);
 HA_API void ha_arena_free(ha_engine* engine, void* memory);
 HA_API int ha_arena_contains(const ha_engine* engine, const void* memory);
-/* 1: it contains nothing, and never will: the engine was shut down, and all blocks are free. */
+/* 1: the engine was shut down and all blocks are free: the arena is empty for good. */
 HA_API int ha_arena_over(const ha_engine* engine);
 
-/* What a fork needs: before it, and after it in the parent and in the child. The child gets a
- * private copy of the live arena blocks and may call nothing else of this header. */
+/* Call these before a fork, and after it in the parent and in the child. The child gets a private
+ * copy of the live arena blocks and may call nothing else of this header. */
 HA_API void ha_before_fork(ha_engine* engine);
 HA_API void ha_after_fork_in_parent(ha_engine* engine);
 HA_API void ha_after_fork_in_child(ha_engine* engine);
 
-/* For the binding of an interpreter, whose stacks a stall's warning on other ranks shows. `talk` is
- * one end of a pair of packet sockets: every packet that comes out of the other end is to be sent
- * back with the stacks of all threads behind it, in the form of CPython's faulthandler. Who does
- * not answer soon is asked by `signal`, whose handler appends them to `fd` whatever the interpreter
- * is doing. `requests` (or NULL) says how often somebody has asked for a record of the latest
- * events (setting flight_dir). The files stay open until this is called with -1, or the engine is
- * shut down. */
+/* For an interpreter's binding: a stall's warning on other ranks shows the interpreter's stacks.
+ * `talk` is one end of a pair of packet sockets: the binding answers each packet at the other end
+ * with the packet and the stacks of all threads, in the form of CPython's faulthandler. Without an
+ * answer the engine raises `signal`, whose handler appends the stacks to `fd` whatever the
+ * interpreter does. `requests` (or NULL) counts the user's requests for a flight record (setting
+ * flight_dir). The files stay open until this is called with -1, or the engine is shut down. */
 HA_API void ha_stacks(ha_engine* engine, int talk, int signal, int fd, uint32_t (*requests)(void));
 
 HA_API int ha_timeline_start(ha_engine* engine, const char* path, int mark_cycles, ha_error* error);
@@ -318,13 +311,13 @@ typedef struct {
 
 typedef struct {
   double seconds;
-  uint32_t windows; /* into which the vector is best cut */
-  uint64_t events;  /* that were simulated */
+  uint32_t windows; /* the best number of windows of the vector */
+  uint64_t events;  /* simulated */
 } ha_prediction;
 
 typedef struct {
   uint64_t steps, links;
-  uint32_t rounds;           /* the longest chain of messages that wait for each other */
+  uint32_t rounds;           /* the longest chain of dependent messages */
   double most_sent;          /* by a rank, in parts of the vector */
   double host_sends;         /* the most that leaves a host, in parts of the vector */
   uint64_t network_messages; /* between hosts */
@@ -335,19 +328,18 @@ HA_API size_t ha_algorithms(char* text, size_t capacity);
 HA_API void ha_fabric_defaults(ha_fabric* fabric);
 HA_API int ha_simulate(const ha_plan* plan, const ha_fabric* fabric, double bytes,
                        ha_prediction* prediction, ha_error* error);
-/* At most 64 ranks. HA_INVALID tells what is wrong with the schedule, or with the plan. */
+/* At most 64 ranks. HA_INVALID for a wrong schedule or plan. */
 HA_API int ha_prove(const ha_plan* plan, ha_proof* proof, ha_error* error);
 
-/* Whether kernels run on a GPU of this machine: loads the CUDA plug-in and takes the GPU into use.
- * HA_UNSUPPORTED tells what is missing. */
+/* Whether kernels run on a GPU of this machine: loads the CUDA plug-in and opens the GPU.
+ * HA_UNSUPPORTED names the missing part. */
 HA_API int ha_check_cuda(const char* plugin, int device, ha_error* error);
 /* Loads NCCL and writes its version, as "2.27.7", to `version`, of at least 16 bytes.
- * HA_UNSUPPORTED tells what is missing. */
+ * HA_UNSUPPORTED names the missing part. */
 HA_API int ha_check_nccl(const char* library, char* version, ha_error* error);
 
 HA_API const char* ha_version(void);
-/* Defaults of every setting that the core knows, as "key=value" lines; returns the length needed.
- */
+/* The defaults of the core's settings, as "key=value" lines; returns the length needed. */
 HA_API size_t ha_setting_defaults(char* text, size_t capacity);
 
 #ifdef __cplusplus

@@ -1,24 +1,21 @@
 #include "api/hosts.h"
 
-#include <sys/utsname.h>
-
 #include <charconv>
 #include <sstream>
 #include <string_view>
 #include <vector>
 
-#include "transport/control/mpi_links.h"
 #include "transport/control/tcp_links.h"
 #include "transport/data/shm/shm_data.h"
-#include "transport/data/tagged/plugin_links.h"
 #include "transport/data/tagged/tagged_links.h"
 #include "transport/data/tcp/tcp_data_links.h"
+#include "transport/mpi/mpi_links.h"
 #include "transport/net/interfaces.h"
 
 namespace horoacc {
 namespace {
 
-// 0 for what is no number.
+// 0 if it is no number.
 int NumberIn(std::string_view text) {
   int number = 0;
   std::from_chars(text.data(), text.data() + text.size(), number);
@@ -27,26 +24,12 @@ int NumberIn(std::string_view text) {
 
 int64_t HostTimeout(const Settings& settings) { return FromSeconds(settings.host_timeout_seconds); }
 
-std::string HostName() {
-  utsname names{};
-  return uname(&names) == 0 ? names.nodename : "localhost";
-}
-
-// Ranks that met through MPI have no rendezvous: they listen on the interface that joins the hosts.
+// Without a rendezvous (MPI) ranks listen on the interface that joins the hosts.
 Result<std::string> AddressOfRankZero(const Settings& settings, Bootstrap& bootstrap,
                                       int local_rank, int64_t deadline_ns) {
-  HA_ASSIGN(std::vector<Interface> interfaces, ListInterfaces());
-  const InterfaceOffer mine{NetworkIdentity(), local_rank, std::move(interfaces)};
-  HA_ASSIGN(const std::vector<std::string> packed,
-            bootstrap.AllGather(PackOffer(mine), deadline_ns));
-  std::vector<InterfaceOffer> offers;
-  for (const std::string& text : packed) {
-    HA_ASSIGN(InterfaceOffer offer, UnpackOffer(text));
-    offers.push_back(std::move(offer));
-  }
-  HA_ASSIGN(const std::vector<Interface> chosen,
-            ChooseInterfaces(offers, settings.network_interfaces));
-  return chosen[0].address + ":1";
+  HA_ASSIGN(const AgreedInterfaces agreed,
+            AgreeOnInterfaces(bootstrap, "", local_rank, settings.network_interfaces, deadline_ns));
+  return agreed.interfaces[0].address + ":1";
 }
 
 Result<std::unique_ptr<DataLinks>> LinksAcross(const Settings& settings,

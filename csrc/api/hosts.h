@@ -1,5 +1,5 @@
 #pragma once
-// From ranks on several hosts to the links between them.
+// The hosts of a job, and the links between them.
 #include <optional>
 #include <string>
 
@@ -11,13 +11,13 @@
 
 namespace horoacc {
 
-/// A rank's host, and where on it the rank is.
+/// A rank's host, and its placement.
 struct HostPlace {
   std::string label;  ///< ranks with different labels do not try to share memory
   Placement placement;
 };
 
-/// What the launcher said, unless setting 'simulated_hosts' makes hosts of parts of this one.
+/// The launcher's placement, unless setting 'simulated_hosts' divides this host.
 Result<HostPlace> PlaceOnHost(const Settings& settings, const ha_placement& placement);
 
 struct HostLinkOptions {
@@ -29,8 +29,8 @@ struct HostLinkOptions {
   Cancellation cancellation;
 };
 
-/// Connects ranks that do not all share memory: fills in `links` and `spread`. All ranks call it,
-/// after they know who shares theirs. Leaves alone a job whose ranks all share memory.
+/// Connects ranks that do not all share memory: fills in `links` and `multi_host`. All ranks call
+/// it, after ShareHost. Does nothing if all ranks of the job share memory.
 Status ConnectHosts(const Settings& settings, const HostLinkOptions& options, EngineParts& parts);
 
 }  // namespace horoacc

@@ -1,6 +1,8 @@
 #pragma once
-// The engines that a framework's tensors may lie in, for allocators that are asked to free them.
+// The engines in whose arenas a framework's tensors may lie, for the framework's allocator.
 #include <atomic>
+#include <cstddef>
+#include <mutex>
 
 #include "api/horoacc.h"
 
@@ -12,7 +14,7 @@ class KnownEngines {
  public:
   /// One caller at a time.
   void Add(ha_engine* engine) {
-    // Whoever stands on one that is taken out comes from there to the older ones all the same.
+    // A thread that is at a removed entry still reaches the older ones from there.
     std::atomic<Known*>* place = &newest_;
     while (Known* const known = place->load(std::memory_order_acquire)) {
       if (known->engine == engine) return;
@@ -26,8 +28,7 @@ class KnownEngines {
                   std::memory_order_release);
   }
 
-  /// Frees a block if it is an engine's. Whose it is, is asked of the engines: the block itself has
-  /// no room for an answer.
+  /// Frees a block if an engine's arena contains it.
   bool Free(void* memory) const {
     for (const Known* known = newest_.load(std::memory_order_acquire); known;
          known = known->older.load(std::memory_order_acquire)) {
@@ -45,6 +46,35 @@ class KnownEngines {
     std::atomic<Known*> older;
   };
   std::atomic<Known*> newest_{nullptr};
+};
+
+/// The arena of a framework's allocator. A binding has one for the process. Thread-safe.
+class ArenaSource {
+ public:
+  enum Mode : int { kOff = 0, kGradients = 1, kAll = 2 };
+
+  /// New blocks come from this engine's arena. NULL: from none.
+  void Attach(ha_engine* engine, int mode) {
+    const std::scoped_lock lock(attaching_);
+    if (engine != nullptr) engines_.Add(engine);
+    engine_.store(engine, std::memory_order_release);
+    mode_.store(engine != nullptr ? mode : kOff, std::memory_order_relaxed);
+  }
+  void TurnOff() { mode_.store(kOff, std::memory_order_relaxed); }
+  [[nodiscard]] int mode() const { return mode_.load(std::memory_order_relaxed); }
+  /// NULL if there is no engine, or its arena is exhausted.
+  [[nodiscard]] void* Allocate(size_t bytes) const {
+    ha_engine* const engine = engine_.load(std::memory_order_acquire);
+    return engine != nullptr ? ha_arena_allocate(engine, bytes) : nullptr;
+  }
+  /// As KnownEngines::Free.
+  bool Free(void* memory) const { return engines_.Free(memory); }
+
+ private:
+  std::atomic<ha_engine*> engine_{nullptr};
+  std::atomic<int> mode_{kOff};
+  KnownEngines engines_;
+  std::mutex attaching_;
 };
 
 }  // namespace horoacc

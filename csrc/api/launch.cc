@@ -6,13 +6,13 @@
 #include "base/clock.h"
 #include "negotiate/control_segment/set_segment.h"
 #include "runtime/job/agreed_settings.h"
-#include "transport/bootstrap/epoch.h"
+#include "transport/bootstrap/bootstrap.h"
 #include "transport/bootstrap/inproc.h"
 #include "transport/bootstrap/tcp_rendezvous.h"
-#include "transport/control/mpi_links.h"
 #include "transport/control/tcp_links.h"
 #include "transport/data/shm/shm_data.h"
 #include "transport/mpi/mpi_choice.h"
+#include "transport/mpi/mpi_links.h"
 
 namespace horoacc {
 namespace {
@@ -21,7 +21,7 @@ std::string TextOr(const char* text, const std::string& otherwise) {
   return text && *text ? std::string(text) : otherwise;
 }
 
-// Address space, not memory: pages cost something once they are touched.
+// Address space, not memory: a page costs memory once it is touched.
 uint64_t MemoryBytes(const Settings& settings) {
   if (settings.arena_bytes > 0) return settings.arena_bytes;
   return static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) *
@@ -116,7 +116,7 @@ Result<EngineParts> PrepareLaunch(const Settings& settings, const ha_placement& 
     host.secret = secret;
     host.epoch = epoch;
     host.log = log;
-    // Room for a host's own control segment, and for its data links should there be other hosts.
+    // Room for the host's control segment, and for its data links in a job on several hosts.
     const auto ranks = static_cast<uint32_t>(placement.size);
     host.control_bytes = ControlSegment::BytesFor(ranks) + ShmDataControlBytes(ranks);
     host.memory_bytes = MemoryBytes(settings);
@@ -133,7 +133,7 @@ Result<EngineParts> PrepareLaunch(const Settings& settings, const ha_placement& 
     if (settings.control == ControlKind::kMpi) parts.links = MakeMpiControlLinks(parts.mpi);
     if (settings.control == ControlKind::kTcp) {
       TcpLinksOptions options;
-      // Ranks that met through MPI have no rendezvous: they meet on the loopback of their host.
+      // Without a rendezvous (MPI) the ranks connect over the loopback of their host.
       options.rendezvous = TextOr(placement.rendezvous, "");
       options.secret = secret;
       options.epoch = epoch;

@@ -1,5 +1,5 @@
 #pragma once
-// From the place that a launcher gave this process to the parts that an engine needs.
+// From this process's placement, as its launcher gave it, to the parts of an engine.
 #include "api/horoacc.h"
 #include "base/settings.h"
 #include "runtime/engine/engine.h"
@@ -7,8 +7,8 @@
 
 namespace horoacc {
 
-/// Meets the other ranks (rendezvous or MPI), shares the host's memory, and connects the control
-/// links if the settings ask for a message controller.
+/// Connects to the other ranks (rendezvous or MPI), shares the host's memory, and connects the
+/// control links if the settings ask for a message controller.
 Result<EngineParts> PrepareLaunch(const Settings& settings, const ha_placement& placement,
                                   const Cancellation& cancellation);
 

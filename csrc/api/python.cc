@@ -7,9 +7,6 @@
 #include "api/horoacc.h"
 #include "api/python_contract.h"
 #include "api/python_engine.h"
-#include "api/python_outputs.h"
-#include "api/python_schedule.h"
-#include "api/python_signals.h"
 
 namespace py = pybind11;
 
@@ -27,9 +24,8 @@ PYBIND11_MODULE(_core, module) {
   module.attr("MONITORED_BARRIER") = static_cast<int>(HA_MONITORED_BARRIER);
   module.attr("JOIN") = static_cast<int>(HA_JOIN);
 
-  horoacc::python::BindOutput(module);
   horoacc::python::BindEngine(module);
-  DefineSchedules(module);
+  horoacc::python::BindSchedules(module);
   horoacc::python::BindSignals(module);
 
   module.def("version", [] { return std::string(ha_version()); });

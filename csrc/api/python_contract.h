@@ -1,6 +1,6 @@
 #pragma once
-// The conventions of the C contract in Python's terms: errors are exceptions, and whatever may wait
-// does so without the GIL.
+// The conventions of the C contract in Python's terms: errors are exceptions, and calls that may
+// wait release the GIL.
 #include <pybind11/pybind11.h>
 
 #include <algorithm>
@@ -11,7 +11,7 @@
 
 namespace horoacc::python {
 
-/// An error to be filled: its text, of some kilobytes, is left as it is.
+/// An empty error. Its text, of some kilobytes, is not zeroed.
 inline ha_error NoError() {
   ha_error error;
   error.kind = HA_OK;
@@ -21,15 +21,22 @@ inline ha_error NoError() {
   return error;
 }
 
-/// Raises what horoacc.errors.from_core makes of it.
-[[noreturn]] void Raise(const ha_error& error);
+/// Raises the exception that horoacc.errors.from_core makes of the error.
+[[noreturn]] inline void Raise(const ha_error& error) {
+  const pybind11::object raised =
+      pybind11::module_::import("horoacc.errors")
+          .attr("from_core")(error.kind, std::string(error.message), error.culprit,
+                             std::string(error.host), std::string(error.tensor), error.collective,
+                             std::string(error.hint));
+  PyErr_SetObject(pybind11::type::of(raised).ptr(), raised.ptr());
+  throw pybind11::error_already_set();
+}
 
 inline void Check(int code, const ha_error& error) {
   if (code != HA_OK) Raise(error);
 }
 
-/// Calls a function of the contract, which gets an ha_error to fill, without the GIL; an error is
-/// raised.
+/// Calls a function of the contract without the GIL, with an ha_error to fill; raises its error.
 template <typename Function>
 void Call(Function function) {
   ha_error error = NoError();
@@ -38,11 +45,11 @@ void Call(Function function) {
     const pybind11::gil_scoped_release release;
     code = function(&error);
   }
-  if (PyErr_Occurred() != nullptr) throw pybind11::error_already_set();  // a signal's handler did
+  if (PyErr_Occurred() != nullptr) throw pybind11::error_already_set();  // of a signal's handler
   Check(code, error);
 }
 
-/// The key=value lines that a function like ha_counters writes.
+/// The key=value lines of a function like ha_counters.
 template <typename Fill>
 std::unordered_map<std::string, std::string> Pairs(Fill fill) {
   std::string text(fill(nullptr, 0), '\0');

@@ -12,10 +12,10 @@ namespace py = pybind11;
 namespace horoacc::python {
 namespace {
 
-constexpr double kSignalPeriod = 0.2;  // seconds between looks at Python's signal handlers
+constexpr double kSignalPeriod = 0.2;  // seconds between calls of Python's signal handlers
 constexpr size_t kMostDims = 64;       // of NumPy's arrays
 
-// Runs the handlers of signals that have come. Nonzero if one raised: Call passes that on.
+// Runs the handlers of pending signals. Nonzero if one raised: Call raises it.
 int HandlersRaise(void*) {
   const py::gil_scoped_acquire acquire;
   return PyErr_CheckSignals();
@@ -66,12 +66,12 @@ Engine::Engine(const std::unordered_map<std::string, std::string>& settings,
   });
 }
 
-// pybind11 throws where its own state is missing, which is there as long as this class is.
+// pybind11 throws if its own state is missing, which lives as long as this class.
 // NOLINTNEXTLINE(bugprone-exception-escape)
 Engine::~Engine() {
   if (!engine_ || !over_ || ha_mpi_thread_level(engine_) >= 0) return;
   const py::gil_scoped_release open;
-  if (lent_) {
+  if (shared_) {
     ha_engine_unref(engine_);
   } else {
     ha_engine_destroy(engine_);
@@ -79,7 +79,7 @@ Engine::~Engine() {
 }
 
 void Engine::Shutdown() {
-  // Released after the engine is down, whether or not the end was a good one.
+  // Freed after the engine is down, even if that failed.
   const auto kept = std::exchange(kept_, {});
   Call([&](ha_error* error) { return ha_engine_shutdown(engine_, error); });
   over_ = true;
@@ -146,7 +146,7 @@ py::object Engine::ProcessSetRanks(int id) const {
 uint64_t Engine::Submit(int collective, const py::sequence& tensors, int op, double prescale,
                         double postscale, int root, int process_set,
                         const std::optional<std::vector<int64_t>>& splits, py::object keep,
-                        const std::optional<std::string>& complaint,
+                        const std::optional<std::string>& validation_error,
                         const std::optional<Place>& place, bool grouped) {
   const size_t count = py::len(tensors);
   std::vector<ha_tensor> rows(count);
@@ -174,11 +174,11 @@ uint64_t Engine::Submit(int collective, const py::sequence& tensors, int op, dou
     call.splits = splits->data();
     call.nsplits = static_cast<int32_t>(splits->size());
   }
-  if (complaint) call.complaint = complaint->c_str();
+  if (validation_error) call.validation_error = validation_error->c_str();
   const ha_gpu gpu = GpuOf(place);
   if (place) call.gpu = &gpu;
   call.grouped = grouped ? 1 : 0;
-  return Hand(call, rows, std::move(keep));
+  return SubmitCall(call, rows, std::move(keep));
 }
 
 uint64_t Engine::Allreduce(const std::optional<std::string>& name, uintptr_t input,
@@ -187,7 +187,7 @@ uint64_t Engine::Allreduce(const std::optional<std::string>& name, uintptr_t inp
                            bool wait, const std::optional<Place>& place) {
   if (!left_.empty()) ReleaseLeft();
   int64_t dims[kMostDims];
-  // The core refuses far fewer, and tells the other ranks.
+  // The core refuses more than 16, on all ranks.
   const size_t ndim = std::min(shape.size(), kMostDims);
   for (size_t dim = 0; dim < ndim; ++dim)
     dims[dim] = PyLong_AsLongLong(PyTuple_GET_ITEM(shape.ptr(), dim));
@@ -202,7 +202,7 @@ uint64_t Engine::Allreduce(const std::optional<std::string>& name, uintptr_t inp
   call.postscale = postscale;
   const ha_gpu gpu = GpuOf(place);
   if (place) call.gpu = &gpu;
-  if (!wait) return Hand(call, {&row, 1}, std::move(keep));
+  if (!wait) return SubmitCall(call, {&row, 1}, std::move(keep));
 
   ha_handle handle = 0;
   ha_error error = NoError();
@@ -223,7 +223,7 @@ uint64_t Engine::Allreduce(const std::optional<std::string>& name, uintptr_t inp
     Wait(handle, std::nullopt);
     if (place) JoinStream(handle, place->second);
   } catch (...) {
-    Release(handle);  // what a signal's handler raised leaves the call in flight
+    Release(handle);  // after an exception of a signal's handler the call is still in flight
     throw;
   }
   Release(handle);
@@ -259,7 +259,7 @@ void Engine::Wait(uint64_t handle, std::optional<double> timeout) {
     if (code == HA_OK) return;
     const bool complete = code != HA_TIMEOUT || ha_poll(engine_, handle) != 0;
     if (complete) {
-      // It may have completed between the two calls: ask for the outcome itself.
+      // It may have completed between the two calls: get its outcome.
       code = ha_wait(engine_, handle, 0, &error);
       if (code == HA_OK) return;
       Raise(error);
@@ -273,7 +273,7 @@ void Engine::Wait(uint64_t handle, std::optional<double> timeout) {
 }
 
 void Engine::Release(uint64_t handle) {
-  // The core would forget a call in flight at once, and nobody could ask when its tensors are free.
+  // After ha_release of a call in flight, its end, when its tensors are free, could not be seen.
   if (ha_poll(engine_, handle) == 0) {
     left_.push_back(handle);
     return;
@@ -284,6 +284,26 @@ void Engine::Release(uint64_t handle) {
 
 void Engine::ReleaseLeft() {
   for (const uint64_t handle : std::exchange(left_, {})) Release(handle);
+}
+
+std::vector<std::unique_ptr<Output>> Engine::Outputs(uint64_t handle) const {
+  std::vector<std::unique_ptr<Output>> outputs;
+  for (size_t index = 0;; ++index) {
+    ha_output found{};
+    if (ha_result(engine_, handle, index, &found, nullptr) != HA_OK) break;
+    auto output = std::make_unique<Output>();
+    output->shape.assign(found.shape, found.shape + found.ndim);
+    output->dtype = found.dtype;
+    if (found.received_splits) {
+      output->received_splits.assign(found.received_splits, found.received_splits + found.nsplits);
+      output->has_splits = true;
+    }
+    output->data = ha_take(engine_, handle, index);
+    if (!output->data) continue;  // it is the caller's memory
+    output->bytes = found.bytes;
+    outputs.push_back(std::move(output));
+  }
+  return outputs;
 }
 
 bool Engine::ArenaContains(uintptr_t pointer) const {
@@ -309,7 +329,8 @@ std::unordered_map<std::string, uint64_t> Engine::Counters() const {
   return counters;
 }
 
-uint64_t Engine::Hand(const ha_call& call, std::span<const ha_tensor> tensors, py::object keep) {
+uint64_t Engine::SubmitCall(const ha_call& call, std::span<const ha_tensor> tensors,
+                            py::object keep) {
   if (!left_.empty()) ReleaseLeft();
   ha_handle handle = 0;
   Call([&](ha_error* error) {
@@ -321,10 +342,21 @@ uint64_t Engine::Hand(const ha_call& call, std::span<const ha_tensor> tensors, p
 }
 
 void BindEngine(py::module_& module) {
+  py::class_<Output>(module, "Output", py::buffer_protocol())
+      .def_buffer([](Output& output) {
+        return py::buffer_info(output.data, 1, py::format_descriptor<uint8_t>::format(),
+                               static_cast<py::ssize_t>(output.bytes));
+      })
+      .def_property_readonly("shape",
+                             [](const Output& output) { return py::tuple(py::cast(output.shape)); })
+      .def_readonly("dtype", &Output::dtype)
+      .def_property_readonly("received_splits", [](const Output& output) -> py::object {
+        return output.has_splits ? py::cast(output.received_splits) : py::object(py::none());
+      });
   py::class_<Engine>(module, "Engine")
       .def(py::init<const std::unordered_map<std::string, std::string>&, const py::dict&>(),
            py::arg("settings"), py::arg("placement"))
-      .def_property_readonly("address", &Engine::Lend)
+      .def_property_readonly("address", &Engine::Address)
       .def_property_readonly("placement", &Engine::placement)
       .def("shutdown", &Engine::Shutdown)
       .def("abandon", &Engine::Abandon)

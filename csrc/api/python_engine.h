@@ -1,5 +1,5 @@
 #pragma once
-// The engine as Python sees it: the C contract with Python's types.
+// The engine for Python: the C contract with Python's types.
 #include <pybind11/pybind11.h>
 
 #include <cstdint>
@@ -11,20 +11,35 @@
 #include <vector>
 
 #include "api/horoacc.h"
-#include "api/python_outputs.h"
-#include "api/python_signals.h"
 
 namespace horoacc::python {
 
 /// A GPU's number, and a stream of it.
 using Place = std::pair<int32_t, uintptr_t>;
 
+/// A result in memory that the engine allocated, for Python's buffer protocol.
+struct Output {
+  void* data = nullptr;
+  size_t bytes = 0;
+  std::vector<int64_t> shape;
+  int dtype = 0;
+  std::vector<int64_t> received_splits;
+  bool has_splits = false;
+  Output() = default;
+  ~Output() { ha_free(data); }
+  Output(const Output&) = delete;
+  Output& operator=(const Output&) = delete;
+};
+
+/// How often a signal has asked for a flight record.
+[[nodiscard]] uint32_t RecordRequests();
+
 class Engine {
  public:
   Engine(const std::unordered_map<std::string, std::string>& settings,
          const pybind11::dict& placement);
-  // Lets go of the engine if it is shut down; who was told where it is may hold it for longer. But
-  // MPI is the process's, and ends with it.
+  // Unrefs the engine if it is shut down; other holders of a ref may keep it. An engine with MPI
+  // stays until the process ends.
   ~Engine();
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
@@ -41,8 +56,9 @@ class Engine {
   void AfterForkInParent() { ha_after_fork_in_parent(engine_); }
   void AfterForkInChild() { ha_after_fork_in_child(engine_); }
 
-  [[nodiscard]] uintptr_t Lend() {
-    lent_ = true;
+  // For bindings, which then may hold a ref to the engine.
+  [[nodiscard]] uintptr_t Address() {
+    shared_ = true;
     return reinterpret_cast<uintptr_t>(engine_);
   }
   [[nodiscard]] pybind11::tuple placement() const;
@@ -57,20 +73,19 @@ class Engine {
   uint64_t Submit(int collective, const pybind11::sequence& tensors, int op, double prescale,
                   double postscale, int root, int process_set,
                   const std::optional<std::vector<int64_t>>& splits, pybind11::object keep,
-                  const std::optional<std::string>& complaint, const std::optional<Place>& place,
-                  bool grouped);
+                  const std::optional<std::string>& validation_error,
+                  const std::optional<Place>& place, bool grouped);
   uint64_t Allreduce(const std::optional<std::string>& name, uintptr_t input, uintptr_t output,
                      const pybind11::tuple& shape, int dtype, int op, double prescale,
                      double postscale, int process_set, pybind11::object keep, bool wait,
                      const std::optional<Place>& place);
-  // The results are there for what comes on a GPU's stream from now on.
+  // Later work on the GPU's stream finds the results.
   void JoinStream(uint64_t handle, uintptr_t stream);
   bool Poll(uint64_t handle);
   void Wait(uint64_t handle, std::optional<double> timeout);
-  std::vector<std::unique_ptr<Output>> Outputs(uint64_t handle) {
-    return TakeOutputs(engine_, handle);
-  }
-  // Of a call in flight: later, at a submission that finds it complete.
+  // Takes the memory that the engine allocated for the members of a complete handle.
+  [[nodiscard]] std::vector<std::unique_ptr<Output>> Outputs(uint64_t handle) const;
+  // A call in flight is released later, by a submission that finds it complete.
   void Release(uint64_t handle);
 
   [[nodiscard]] bool ArenaContains(uintptr_t pointer) const;
@@ -79,17 +94,22 @@ class Engine {
   [[nodiscard]] std::unordered_map<std::string, uint64_t> Counters() const;
 
  private:
-  uint64_t Hand(const ha_call& call, std::span<const ha_tensor> tensors, pybind11::object keep);
+  uint64_t SubmitCall(const ha_call& call, std::span<const ha_tensor> tensors,
+                      pybind11::object keep);
 
   void ReleaseLeft();
 
   ha_engine* engine_ = nullptr;
-  bool over_ = false;                                    ///< it is shut down; guarded by the GIL
-  bool lent_ = false;                                    ///< guarded by the GIL
-  std::unordered_map<uint64_t, pybind11::object> kept_;  // guarded by the GIL
-  std::vector<uint64_t> left_;  // released while in flight; guarded by the GIL
+  // Guarded by the GIL.
+  bool over_ = false;    ///< it is shut down
+  bool shared_ = false;  ///< its address was given out
+  std::unordered_map<uint64_t, pybind11::object> kept_;
+  std::vector<uint64_t> left_;  ///< released while in flight
 };
 
+// The parts of the module.
 void BindEngine(pybind11::module_& module);
+void BindSchedules(pybind11::module_& module);  // python_schedule.cc
+void BindSignals(pybind11::module_& module);    // python_signals.cc
 
 }  // namespace horoacc::python

@@ -1,6 +1,4 @@
 // Proofs and predictions of collective schedules, for horoacc/schedule.py.
-#include "api/python_schedule.h"
-
 #include <pybind11/stl.h>
 
 #include <string>
@@ -8,9 +6,11 @@
 
 #include "api/horoacc.h"
 #include "api/python_contract.h"
+#include "api/python_engine.h"
 
 namespace py = pybind11;
 
+namespace horoacc::python {
 namespace {
 
 ha_plan PlanOf(const std::string& algorithm, const std::vector<uint32_t>& ranks_per_host,
@@ -38,13 +38,7 @@ ha_prediction Simulate(const std::string& algorithm, const std::vector<uint32_t>
                        double bytes, const ha_fabric& fabric, uint32_t trees) {
   const ha_plan plan = PlanOf(algorithm, ranks_per_host, 0, trees);
   ha_prediction prediction{};
-  ha_error error{};
-  int code = HA_OK;
-  {
-    const py::gil_scoped_release release;
-    code = ha_simulate(&plan, &fabric, bytes, &prediction, &error);
-  }
-  horoacc::python::Check(code, error);
+  Call([&](ha_error* error) { return ha_simulate(&plan, &fabric, bytes, &prediction, error); });
   return prediction;
 }
 
@@ -52,19 +46,13 @@ ha_proof Prove(const std::string& algorithm, const std::vector<uint32_t>& ranks_
                uint32_t root, uint32_t trees) {
   const ha_plan plan = PlanOf(algorithm, ranks_per_host, root, trees);
   ha_proof proof{};
-  ha_error error{};
-  int code = HA_OK;
-  {
-    const py::gil_scoped_release release;
-    code = ha_prove(&plan, &proof, &error);
-  }
-  horoacc::python::Check(code, error);
+  Call([&](ha_error* error) { return ha_prove(&plan, &proof, error); });
   return proof;
 }
 
 }  // namespace
 
-void DefineSchedules(py::module_& module) {
+void BindSchedules(py::module_& module) {
   py::class_<ha_fabric>(module, "Fabric")
       .def(py::init(&UsualFabric))
       .def_readwrite("local_latency", &ha_fabric::local_latency)
@@ -94,3 +82,5 @@ void DefineSchedules(py::module_& module) {
   module.def("prove", &Prove, py::arg("algorithm"), py::arg("ranks_per_host"), py::arg("root") = 0,
              py::arg("trees") = 4);
 }
+
+}  // namespace horoacc::python

@@ -1,22 +1,23 @@
-#include "api/python_signals.h"
-
+// The signal by which a user asks for a flight record.
 #include <signal.h>
 
 #include <atomic>
+
+#include "api/python_engine.h"
 
 namespace py = pybind11;
 
 namespace horoacc::python {
 namespace {
 
-// The one thing that a signal's handler can reach has no owner; it is of the process, as the
-// handler is.
+// Global, because a signal's handler can reach nothing else; it belongs to the process, as the
+// handler does.
 std::atomic<uint32_t> record_requests{0};  // NOLINT(cppcoreguidelines-avoid-non-const-*)
 static_assert(std::atomic<uint32_t>::is_always_lock_free);
 
 void CountRequest(int /*signal*/) { record_requests.fetch_add(1, std::memory_order_relaxed); }
 
-// Whether nobody has a handler for it, in Python or not, and nobody ignores it.
+// Whether the signal has no handler, in Python or not, and is not ignored.
 bool IsFree(int signal) {
   struct sigaction action{};
   return sigaction(signal, nullptr, &action) == 0 && (action.sa_flags & SA_SIGINFO) == 0 &&
@@ -32,7 +33,7 @@ bool HearRequests(int signal) {
   return sigaction(signal, &action, nullptr) == 0;
 }
 
-// Who has taken the signal since then keeps it.
+// Does nothing if other code has taken the signal since.
 void EndRequests(int signal) {
   struct sigaction action{};
   if (sigaction(signal, nullptr, &action) != 0 || action.sa_handler != CountRequest) return;

@@ -1,5 +1,5 @@
 #pragma once
-// From results, and exceptions of the standard library, to what the C contract gives back.
+// From results, and exceptions of the standard library, to the C contract's errors.
 #include <algorithm>
 #include <cstring>
 #include <exception>
@@ -33,15 +33,13 @@ inline int Report(const Error& failure, ha_error* error) {
   return static_cast<int>(failure.kind);
 }
 
-inline int Report(Status status, ha_error* error) {
-  return status.ok() ? HA_OK : Report(status.error(), error);
-}
-
-/// Runs `body`, turning an exception of the standard library (memory, mostly) into an error.
+/// Runs `body` and reports its Status; an exception of the standard library (memory, mostly) is an
+/// error as well.
 template <typename Body>
 int Guarded(ha_error* error, Body body) {
   try {
-    return body();
+    const Status status = body();
+    return status.ok() ? HA_OK : Report(status.error(), error);
   } catch (const std::bad_alloc&) {
     return Report(MakeError(ErrorKind::kSystem, "out of memory"), error);
   } catch (const std::exception& thrown) {

@@ -14,7 +14,6 @@ using horoacc::ErrorKind;
 using horoacc::Guarded;
 using horoacc::MakeError;
 using horoacc::PutText;
-using horoacc::Report;
 using horoacc::Result;
 using horoacc::Status;
 using namespace horoacc::schedule;
@@ -114,12 +113,11 @@ void ha_fabric_defaults(ha_fabric* fabric) {
 
 int ha_simulate(const ha_plan* plan, const ha_fabric* fabric, double bytes,
                 ha_prediction* prediction, ha_error* error) {
-  return Guarded(error,
-                 [&] { return Report(RunSimulation(*plan, *fabric, bytes, *prediction), error); });
+  return Guarded(error, [&] { return RunSimulation(*plan, *fabric, bytes, *prediction); });
 }
 
 int ha_prove(const ha_plan* plan, ha_proof* proof, ha_error* error) {
-  return Guarded(error, [&] { return Report(RunProof(*plan, *proof), error); });
+  return Guarded(error, [&] { return RunProof(*plan, *proof); });
 }
 
 }  // extern "C"

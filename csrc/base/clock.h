@@ -18,7 +18,7 @@ inline constexpr int64_t kMicrosecond = 1'000;
 inline constexpr int64_t kMillisecond = 1'000'000;
 inline constexpr int64_t kSecond = 1'000'000'000;
 
-/// Nanoseconds that may be added to a point of time: more than a century is a century.
+/// In nanoseconds, at most a century, so that adding a point of time does not overflow.
 [[nodiscard]] inline int64_t FromSeconds(double seconds) {
   constexpr double kCentury = 100.0 * 365 * 24 * 3600;
   return static_cast<int64_t>(std::min(seconds, kCentury) * 1e9);

@@ -1,13 +1,12 @@
 #pragma once
-// CRC-32C (Castagnoli), which finds what a network or a memory damaged. It is no proof against a
-// unauthenticated peer: anybody can compute it.
+// CRC-32C (Castagnoli), which finds damage by a network or memory. It does not authenticate a peer.
 #include <cstddef>
 #include <cstdint>
 #include <span>
 
 namespace horoacc {
 
-/// Of `bytes`, going on from the checksum of what came before them.
+/// The checksum of `bytes`, continued from that of the bytes before.
 [[nodiscard]] uint32_t Crc32c(std::span<const std::byte> bytes, uint32_t before = 0);
 
 /// The same without the processor's instruction; for tests and processors without it.

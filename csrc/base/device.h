@@ -1,6 +1,5 @@
 #pragma once
-// One source for CPUs and GPUs: nvcc compiles what is marked for both sides, other compilers see
-// plain functions.
+// One source for CPUs and GPUs: nvcc compiles marked functions for both, other compilers for CPUs.
 
 #if defined(__CUDACC__)
 #define HA_HOST_DEVICE __host__ __device__
@@ -15,5 +14,5 @@
 #define HA_ROLLED
 #endif
 
-/// Always inlined: a file that is compiled for one instruction set lends no code to the others.
+/// Always inlined, so that no file runs code that was compiled for another instruction set.
 #define HA_INLINE [[gnu::always_inline]] HA_HOST_DEVICE inline

@@ -8,8 +8,7 @@ namespace horoacc {
 
 inline constexpr int kMaxDims = 16;
 
-/// At most kMaxDims numbers. What is given beyond is kept out of the array, but counted, so that
-/// validation can say how many there were.
+/// At most kMaxDims numbers. Further ones are counted but not stored, for validation's error.
 class Dims {
  public:
   Dims() = default;

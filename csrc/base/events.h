@@ -1,6 +1,6 @@
 #pragma once
-// The one event stream. Every arrow of a tensor's path emits one event; sinks (timeline, tests,
-// later metrics and the flight recorder) attach to the engine that owns the stream.
+// The one event stream. Every step of a tensor's path emits one event; sinks (the timeline, tests)
+// attach to the engine that owns the stream.
 #include <atomic>
 #include <cstdint>
 #include <memory>
@@ -15,11 +15,11 @@
 namespace horoacc {
 
 enum class Phase : uint8_t {
-  kQueued,      ///< the framework handed the tensor over
+  kQueued,      ///< the framework submitted the tensor
   kNegotiated,  ///< all ranks have it; a decision names it
   kExecute,     ///< its bucket starts to run here; detail = path, value = bytes of the bucket
   kExecuted,    ///< its result lies in the output
-  kReleased,    ///< the handle told its owner
+  kReleased,    ///< the handle is complete
   kError,       ///< it failed; detail = message
 };
 
@@ -57,15 +57,15 @@ class EventStream {
     active_.store(!sinks_.empty(), std::memory_order_release);
   }
   [[nodiscard]] bool active() const { return active_.load(std::memory_order_relaxed); }
-  /// The ring is not needed any more.
+  /// Frees the ring's memory.
   void Forget() { ring_.Forget(); }
   [[nodiscard]] const FlightRing& ring() const { return ring_; }
 
-  /// `call`: what this gave for the event with which the call began; 0 if there was none. Gives the
-  /// ring's number of the event, 0 if it is not kept or was added to the call's.
+  /// `call`: the result for the call's first event, or 0. Returns the event's number in the ring; 0
+  /// if it is not kept, or was added to the call's slot.
   uint64_t Emit(Phase phase, uint32_t process_set, uint64_t handle, uint64_t bucket, uint64_t value,
                 std::string_view tensor, std::string_view detail = {}, uint64_t call = 0) {
-    // Two of the stations of a call that goes well tell no more than the others.
+    // Of a successful call these two phases add nothing to the others.
     const bool kept = ring_.on() && phase != Phase::kExecute && phase != Phase::kReleased;
     if (!kept && !active()) return 0;
     Event event{phase, 0, process_set, handle, bucket, value, tensor, detail};

@@ -71,7 +71,7 @@ Result<FaultOrder> FaultOrder::Parse(const std::string& text) {
     const bool timed = equals != std::string::npos;
     good = good && timed == (order.action == FaultAction::kSleep) &&
            (!timed || (Read(parts[3].substr(equals + 1), order.seconds) && order.seconds >= 0));
-    // Who decides, or leaves, has no caller to whom an error could go.
+    // At these sites there is no caller to return an error to.
     const bool alone = order.site == FaultSite::kDecide || order.site == FaultSite::kShutdown;
     good = good && !(alone && order.action == FaultAction::kError);
   }

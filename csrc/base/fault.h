@@ -1,6 +1,6 @@
 #pragma once
-// Faults that a test asks for: at the n-th time that a rank comes to a site, something happens to
-// it. Nothing is asked for in a job; a site then costs one comparison that always goes one way.
+// Faults that a test orders: a rank fails at its n-th pass of a site. Without an order a site costs
+// one well-predicted comparison.
 #include <atomic>
 #include <cstdint>
 #include <string>
@@ -11,15 +11,15 @@ namespace horoacc {
 
 enum class FaultSite : uint8_t {
   kNone,
-  kBootstrap,  ///< before the ranks of a host meet (first), and before the last of all meetings
-  kSubmit,     ///< a call comes in
-  kDecide,     ///< under the set's lock: what is ready is about to be decided, or told to hosts
-  kBegin,      ///< a decision is about to be carried out
-  kAdvance,    ///< in the middle of one
-  kFinish,     ///< it is complete here, and nobody has been told
+  kBootstrap,  ///< before the ranks of a host connect (first), and before the last exchange
+  kSubmit,     ///< a call is submitted
+  kDecide,     ///< under the set's lock, before a decision is made or sent to other hosts
+  kBegin,      ///< before a decision is executed
+  kAdvance,    ///< in the middle of its execution
+  kFinish,     ///< executed on this rank, before any caller or rank knows
   kSend,       ///< a control message
   kReceive,
-  kShutdown,  ///< the others have been told, and the engine drains
+  kShutdown,  ///< the peers know of the shutdown, and the engine drains
 };
 
 enum class FaultAction : uint8_t { kExit, kAbort, kKill, kStop, kSleep, kError };
@@ -33,7 +33,7 @@ struct FaultOrder {
   FaultAction action = FaultAction::kExit;
   double seconds = 0;
 
-  /// "" orders nothing. kConfig says what is wrong with a text.
+  /// "" orders nothing. kConfig for a bad text.
   static Result<FaultOrder> Parse(const std::string& text);
 };
 
@@ -44,8 +44,7 @@ class FaultPoints {
       : order_(order), site_(order.rank == rank ? order.site : FaultSite::kNone) {}
 
   [[nodiscard]] bool Has(FaultSite site) const { return site_ == site; }
-  /// The rank has come to its site: counts, and at the n-th time does what was ordered. An error
-  /// for the action `error`.
+  /// Counts a pass of the site, and acts at the n-th. Returns an error for the action `error`.
   Status Strike();
 
  private:

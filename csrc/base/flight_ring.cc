@@ -16,7 +16,7 @@ FlightRing::FlightRing(size_t slots) {
   const size_t count = std::bit_ceil(slots);
   void* const pages = ::mmap(nullptr, count * sizeof(Slot), PROT_READ | PROT_WRITE,
                              MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (pages == MAP_FAILED) return;  // then nothing is kept
+  if (pages == MAP_FAILED) return;  // then no event is kept
   mask_ = count - 1;
   slots_ = static_cast<Slot*>(pages);
 }
@@ -47,10 +47,10 @@ std::string FlightRing::Get(const std::atomic<uint64_t> (&from)[words], size_t l
   return {reinterpret_cast<const char*>(packed), std::min(length, sizeof packed)};
 }
 
-// A slot has one writer at a time: who is overtaken by a whole round, or has overtaken another,
-// leaves its event out. The fields are stored with release so that none of them is seen before
-// kWriting, and read with acquire so that the number is read again after them: a slot of which the
-// number was the same before and after is whole, but for a station that was added meanwhile.
+// A slot has one writer at a time: a writer that is a whole round behind or ahead of another drops
+// its event. The fields are stored with release, so that none is seen before kWriting, and read
+// with acquire, so that the number is read again after them: with the same number before and after,
+// the slot is consistent, but for an event that was added meanwhile.
 bool FlightRing::Take(Slot& slot, uint64_t before) {
   return slot.number.compare_exchange_strong(before, kWriting, std::memory_order_acquire,
                                              std::memory_order_relaxed);
@@ -79,7 +79,7 @@ bool FlightRing::Add(uint64_t number, const Event& event) {
   if (number == 0 || !(agreed || event.phase == Phase::kExecuted)) return false;
   Slot& slot = slots_[number & mask_];
   if (!Take(slot, number)) return false;
-  // The bucket before the stamp: who sees the stamp sees the bucket.
+  // The bucket before the stamp: a reader that sees the stamp sees the bucket.
   slot.bucket.store(event.bucket, std::memory_order_release);
   (agreed ? slot.agreed_ticks : slot.done_ticks).store(clock_.Now(), std::memory_order_release);
   slot.number.store(number, std::memory_order_release);

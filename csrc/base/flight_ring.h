@@ -1,6 +1,6 @@
 #pragma once
-// The latest events of a rank, kept in memory in case something goes wrong. The stations of a call
-// share a slot, so that a call writes to one place of memory, and its name once.
+// The latest events of a rank, kept in memory for the flight record. The events of a call share a
+// slot, so that a call writes to one place of memory, and its name once.
 #include <atomic>
 #include <cstdint>
 #include <memory>
@@ -33,15 +33,15 @@ class FlightRing {
   FlightRing(const FlightRing&) = delete;
   FlightRing& operator=(const FlightRing&) = delete;
   [[nodiscard]] bool on() const { return slots_ != nullptr; }
-  /// Gives the memory back; who still writes, writes to new pages.
+  /// Frees the memory; later writes go to new pages.
   void Forget();
-  /// With a stamp of its own in place of the event's. Gives the slot's number, from 1; 0 if there
-  /// was none to be had.
+  /// Stores the event, with a stamp of its own. Returns the slot's number, from 1; 0 if the slot
+  /// was busy.
   uint64_t Write(const Event& event);
-  /// The same for an event of a call that begins in the slot of this number. False if others have
-  /// the slot by now, or if it has no place for events of this phase.
+  /// Adds an event to the slot `number` of its call. False if the slot was reused, or has no room
+  /// for this phase.
   [[nodiscard]] bool Add(uint64_t number, const Event& event);
-  /// What is there, oldest first. Any thread.
+  /// All events, oldest first. Any thread.
   [[nodiscard]] std::vector<Record> Read() const;
 
  private:
@@ -50,7 +50,7 @@ class FlightRing {
   static constexpr size_t kDetailWords = 2;
 
   struct alignas(128) Slot {
-    std::atomic<uint64_t> number{0};  ///< how many slots were begun up to this one; 0: none yet
+    std::atomic<uint64_t> number{0};  ///< counts slots over all rounds; 0: unused
     std::atomic<uint64_t> head;       ///< phase, lengths of the texts, process set
     std::atomic<int64_t> ticks;
     std::atomic<int64_t> agreed_ticks, done_ticks;  ///< 0: not yet

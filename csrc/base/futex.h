@@ -1,6 +1,6 @@
 #pragma once
-// Sleeping on a word that other processes write. Shared (non-private) futexes, so that the same
-// code serves ranks that are threads and ranks that are processes.
+// Sleeping on a word that other processes write. Shared (non-private) futexes, for ranks that are
+// threads as for ranks that are processes.
 #include <linux/futex.h>
 #include <sys/syscall.h>
 #include <unistd.h>

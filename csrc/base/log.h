@@ -1,5 +1,5 @@
 #pragma once
-// Messages to a person, on stderr, one write per line so that ranks never tear each other's lines.
+// Messages on stderr, one write per line so that lines of different ranks do not mix.
 #include <string>
 
 #include "base/settings.h"

@@ -19,8 +19,7 @@ std::string HintOf(const Error& error) {
       return "";
     case ErrorKind::kMismatch:
       return "compare what " + there +
-             " and the others pass for this tensor, and the order of "
-             "their calls";
+             " and the others pass for this tensor, and the order of their calls";
     case ErrorKind::kInvalid:
       return "look at this call's arguments on " + there;
     case ErrorKind::kPeerLost:
@@ -30,8 +29,7 @@ std::string HintOf(const Error& error) {
     case ErrorKind::kTimeout:
       return "look at what " + there +
              " was doing: at its Python stack in the stall's warning, or with horoaccrun explain "
-             "in "
-             "the records of HOROACC_FLIGHT_DIR";
+             "in the records of HOROACC_FLIGHT_DIR";
     case ErrorKind::kAborted:
       return "look at why " + there + " left while this call was waiting";
     case ErrorKind::kConfig:

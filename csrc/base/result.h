@@ -9,7 +9,7 @@
 
 namespace horoacc {
 
-/// What went wrong, in the words of `horoacc.errors`.
+/// The kinds of `horoacc.errors`.
 enum class ErrorKind : int {
   kOk = 0,
   kMismatch = 1,     ///< ranks disagree about a tensor; every rank gets the same text
@@ -18,11 +18,11 @@ enum class ErrorKind : int {
   kTimeout = 4,      ///< a deadline passed
   kAborted = 5,      ///< the job was aborted by another rank, or shut down
   kConfig = 6,       ///< a setting or the environment cannot work
-  kSystem = 7,       ///< the operating system said no
+  kSystem = 7,       ///< a system call failed
   kUnsupported = 8,  ///< the operation has no meaning here (min of complex numbers)
 };
 
-/// Whether a number that came from somebody else stands for a kind.
+/// Whether a received number is a kind.
 [[nodiscard]] constexpr bool IsErrorKind(int64_t number) {
   return number >= 0 && number <= static_cast<int>(ErrorKind::kUnsupported);
 }
@@ -33,9 +33,9 @@ struct Error {
   int culprit = -1;         ///< rank that caused it, or -1
   std::string host{};       ///< the culprit's, if it is known
   std::string tensor{};     ///< of the call that failed, if one did
-  int64_t collective = -1;  ///< its number among those that its process set has agreed on, or -1
+  int64_t collective = -1;  ///< its index in its process set, or -1
 
-  /// Puts `what` in front of the message, so that a chain reads outermost first.
+  /// Prepends `what` to the message, so that a chain reads outermost first.
   [[nodiscard]] Error Within(const std::string& what) && {
     message = what + ": " + message;
     return std::move(*this);
@@ -55,8 +55,8 @@ class [[nodiscard]] Result {
   [[nodiscard]] const Error& error() const noexcept { return Held<1>(state_); }
 
  private:
-  /// Who asks for the one that is not there has not asked ok(): that ends the process, because an
-  /// exception might meet a destructor or the C API on its way.
+  /// Ends the process if the caller did not check ok(): an exception could reach a destructor or
+  /// the C API.
   template <size_t kWhich, typename State>
   [[nodiscard]] static auto& Held(State& state) noexcept {
     auto* const held = std::get_if<kWhich>(&state);
@@ -86,10 +86,10 @@ using Status = Result<void>;
   return Error{kind, std::move(message), culprit};
 }
 
-/// What its reader should look at next: a sentence.
+/// Advice for the user: the next place to look at.
 [[nodiscard]] std::string HintOf(const Error& error);
 
-/// A kSystem error that names the call and says what errno means.
+/// A kSystem error with the call and the text of errno.
 [[nodiscard]] Error SystemError(const std::string& call);
 
 }  // namespace horoacc

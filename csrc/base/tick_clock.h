@@ -1,6 +1,6 @@
 #pragma once
-// A clock for stamps that are taken often and looked at seldom: the processor's counter, where it
-// goes evenly, costs a fraction of what NowNs() does.
+// A clock for stamps that are written often and read seldom: the processor's counter, where its
+// rate is constant, costs a fraction of NowNs().
 #if defined(__x86_64__)
 #include <cpuid.h>
 #include <x86intrin.h>
@@ -14,7 +14,7 @@ namespace horoacc {
 
 class TickClock {
  public:
-  /// In ticks, which mean something only to the clock's own `Reading`.
+  /// In ticks, for this clock's `Reading` only.
   [[nodiscard]] int64_t Now() const {
 #if defined(__x86_64__)
     if (counts_) return static_cast<int64_t>(__rdtsc());
@@ -22,7 +22,7 @@ class TickClock {
     return NowNs();
   }
 
-  /// What makes ticks of the past nanoseconds of NowNs().
+  /// Converts past ticks to nanoseconds of NowNs().
   class Reading {
    public:
     explicit Reading(const TickClock& clock)
@@ -43,7 +43,7 @@ class TickClock {
   };
 
  private:
-  /// Whether all cores' counters run at one rate, whatever the cores' own is.
+  /// Whether the counter's rate is constant and the same on all cores.
   static bool CountsEvenly() {
 #if defined(__x86_64__)
     unsigned a = 0, b = 0, c = 0, d = 0;
@@ -54,7 +54,7 @@ class TickClock {
   }
 
   bool counts_ = CountsEvenly();
-  // In this order: whatever comes between, no span is ever taken for shorter than it was.
+  // In this order: a delay between the two can only make spans longer.
   int64_t first_ns_ = NowNs();
   int64_t first_ticks_ = Now();
 };

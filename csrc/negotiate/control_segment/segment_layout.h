@@ -139,7 +139,7 @@ struct alignas(64) RankState {
   std::atomic<int64_t> silence_told{0};         ///< the beat after which somebody missed one
   std::atomic<uint64_t> collectives{0};         ///< decisions that it has begun to carry out
   std::atomic<uint64_t> started_ticks{0};  ///< of its process, see runtime/health/process_state.h
-  std::atomic<uint64_t> epoch{0};          ///< of its init, see transport/bootstrap/epoch.h
+  std::atomic<uint64_t> epoch{0};          ///< of its init, see transport/bootstrap/bootstrap.h
   std::atomic<int32_t> pid{0};
 
   // Where its interpreter is, for those who wait for it: runtime/ask_stacks.cc.

@@ -1,7 +1,5 @@
 #include "runtime/engine/engine.h"
 
-#include <sys/utsname.h>
-
 #include <algorithm>
 #include <numeric>
 #include <utility>
@@ -9,17 +7,13 @@
 #include "base/clock.h"
 #include "runtime/job/agreed_settings.h"
 #include "runtime/job/cores.h"
+#include "transport/net/interfaces.h"
 
 namespace horoacc {
 namespace {
 
 constexpr int64_t kSpin = 50 * kMicrosecond;
 constexpr int64_t kDrainLimit = 5 * kSecond;
-
-std::string HostName() {
-  utsname names{};
-  return uname(&names) == 0 ? names.nodename : "localhost";
-}
 
 // Spins only if every rank of the host has a core of its own: a thread that spins while a peer
 // waits for the core delays that peer.

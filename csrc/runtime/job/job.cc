@@ -74,7 +74,7 @@ void Job::Release(uint32_t places) {
   }
   if (multi_host) multi_host->LetGo(/*close_links=*/!mpi, places);
   bootstrap.reset();
-  doorbells.LetGo();
+  doorbells.Release();
   keep_alive.clear();
   share.keep_alive.clear();
   share.control.Forget(control.BytesUpTo(multi_host ? 0 : places));

@@ -5,7 +5,7 @@
 
 #include "base/clock.h"
 #include "negotiate/tree/tree_messages.h"
-#include "transport/data/mixed_data_links.h"
+#include "transport/data/data_links.h"
 #include "transport/data/shm/shm_data.h"
 
 namespace horoacc {

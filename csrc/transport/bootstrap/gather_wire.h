@@ -1,6 +1,6 @@
 #pragma once
-// What the ranks of a bootstrap say to each other: every rank sends its blob to rank 0, which
-// answers with the table of all, or with the reason why there is none.
+// The messages of a bootstrap: every rank sends its blob to rank 0, which answers with the table of
+// all blobs, or with an error.
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -36,7 +36,7 @@ Result<std::vector<std::string>> UnpackTable(std::span<const std::byte> bytes, i
 /// kTimeout that names the ranks of which `present` is false. There is at least one.
 [[nodiscard]] Error StillMissing(const std::vector<bool>& present);
 
-/// How much longer than rank 0 the others wait, so that it can still tell them who is missing.
+/// How much longer than rank 0 the others wait, so that it can still send them the missing ranks.
 inline constexpr int64_t kVerdictGraceNs = 2'000'000'000;
 [[nodiscard]] int64_t WithVerdictGrace(int64_t deadline_ns);
 

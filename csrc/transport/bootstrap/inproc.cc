@@ -17,7 +17,7 @@
 namespace horoacc {
 namespace {
 
-/// A message, or (`gone`) the news that its source will send nothing any more.
+/// A message, or (`gone`) the end of its source's link.
 struct Letter {
   ControlMessage message;
   bool gone = false;
@@ -121,7 +121,7 @@ class InprocHub::State::Links final : public ControlLinks {
  public:
   Links(std::shared_ptr<State> state, int rank) : state_(std::move(state)), rank_(rank) {}
 
-  /// The peers learn of it the way they learn of a closed socket: after everything sent before.
+  /// Peers see the end as they see a closed socket: after every message sent before.
   ~Links() override {
     for (int peer = 0; peer < state_->size; ++peer) {
       Mailbox& box = state_->mailboxes[peer];

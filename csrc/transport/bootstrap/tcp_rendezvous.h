@@ -19,14 +19,13 @@ struct TcpOptions {
   std::string secret;   ///< the job's; not empty
   uint64_t epoch = 0;
   int64_t deadline_ns = 0;                ///< CLOCK_MONOTONIC, for the whole call
-  Log log{0, LogLevel::kWarning, false};  ///< where unauthenticated peers are told of
+  Log log{0, LogLevel::kWarning, false};  ///< gets a line about unauthenticated peers
   Cancellation cancellation;              ///< of this call, and of those of the bootstrap
 };
 
-/// Returns once all ranks of the job are there. Unauthenticated peers (another secret, garbage,
-/// silence, a rank that is taken or does not exist) are dropped and do not hurt the job. kTimeout
-/// names the ranks that did not come, on rank 0 and on all that did; kConfig says what rank 0 did
-/// not like.
+/// Returns once all ranks of the job are connected. Unauthenticated peers (another secret, garbage,
+/// silence, a rank that is taken or does not exist) are dropped. kTimeout names the missing ranks,
+/// on all ranks that connected; kConfig is rank 0's reason to refuse this rank.
 Result<std::unique_ptr<Bootstrap>> ConnectTcp(const TcpOptions& options);
 
 }  // namespace horoacc

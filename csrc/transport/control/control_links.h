@@ -20,24 +20,24 @@ struct ControlMessage {
 class ControlLinks {
  public:
   virtual ~ControlLinks() = default;
-  /// Copies `bytes` and returns at once; what the network will not take now is kept and sent by
-  /// a later Send or Receive. That a peer has gone is for Receive to say, behind its last words;
-  /// kPeerLost names one that does not read, or to whom there is no link.
+  /// Copies `bytes` and returns at once; bytes that the network does not take now are sent by a
+  /// later Send or Receive. Receive reports that a peer is gone, after its last message; kPeerLost
+  /// here names a peer that does not read, or that has no link.
   virtual Status Send(int peer, std::span<const std::byte> bytes) = 0;
-  /// What is sent from now on may be kept until Flush: so many messages for a peer go at once.
+  /// Messages may be kept until Flush from now on, so that a peer gets many at once.
   virtual void Hold() {}
   virtual void Flush() {}
   /// The next message that has arrived, or nothing.
   virtual Result<std::optional<ControlMessage>> Receive() = 0;
-  /// Is something kept that the network has not taken yet? MPI moves it on in this call; with
-  /// links that have a WaitFd the next Receive does.
+  /// Whether the network has not taken everything yet. MPI progresses in this call; links with a
+  /// WaitFd in the next Receive.
   [[nodiscard]] virtual bool HasUnsent() { return false; }
-  /// A descriptor that becomes readable when Receive has something to do (epoll), or -1 if this
-  /// kind of link can only be asked again and again (MPI).
+  /// A descriptor that is readable when Receive has something to do (epoll), or -1 if this kind of
+  /// link must be polled (MPI).
   [[nodiscard]] virtual int WaitFd() const = 0;
 
-  /// In a forked child: lets go of the connections, which would outlive the parent in it, so that
-  /// peers would not notice its death. Nothing else may be called there.
+  /// In a forked child: closes the connections, which would otherwise hide the parent's death from
+  /// its peers. Nothing else may be called there.
   virtual void LeaveToParent() {}
   /// "tcp", "mpi" or "inproc".
   [[nodiscard]] virtual const char* kind() const = 0;

@@ -1,6 +1,6 @@
 #pragma once
-// Links to which something happens when a test has ordered it (base/fault.h). Of a job to which
-// nothing was ordered they are the links themselves.
+// Links with the faults that a test has ordered (base/fault.h). Without an order they are the links
+// themselves.
 #include <memory>
 
 #include "base/fault.h"

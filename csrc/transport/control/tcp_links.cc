@@ -11,20 +11,154 @@
 #include <utility>
 
 #include "base/clock.h"
-#include "transport/bootstrap/tcp_mesh.h"
+#include "transport/bootstrap/gather_wire.h"
 #include "transport/data/tcp/stream_tuning.h"
+#include "transport/net/admission.h"
 #include "transport/net/frames.h"
+#include "transport/net/interfaces.h"
+#include "transport/net/socket.h"
 
 namespace horoacc {
 namespace {
 
 constexpr uint32_t kControl = 1;  ///< the only kind of frame on these links
 constexpr uint64_t kLongestMessage = 256ULL << 20;
-/// What a peer that does not read may cost.
+/// Bytes kept for a peer that does not read.
 constexpr size_t kLongestBacklog = 512ULL << 20;
 /// The doorbell's mark in the epoll set, where ranks have their number.
 constexpr uint32_t kBell = UINT32_MAX;
 constexpr int64_t kLookAfterHosts = 250 * kMillisecond;
+constexpr int64_t kRedial = 20 * kMillisecond;
+
+void BoundSendBuffer(int fd, int bytes) {
+  if (bytes > 0) ::setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &bytes, sizeof(bytes));
+}
+
+Result<Fd> ListenTowards(const std::string& rendezvous, int backlog) {
+  HA_ASSIGN(const std::vector<SocketAddress> addresses,
+            ResolveAddress(rendezvous.empty() ? "127.0.0.1:1" : rendezvous));
+  HA_ASSIGN(const SocketAddress local, AddressTowards(addresses.front()));
+  return Listen(local, backlog);
+}
+
+/// The state of connecting one rank to its peers.
+class Mesh {
+ public:
+  Mesh(const Bootstrap& bootstrap, const TcpLinksOptions& options)
+      : rank_(bootstrap.rank()),
+        options_(options),
+        links_(bootstrap.size()),
+        wanted_(bootstrap.size(), options.peers.empty()),
+        redial_ns_(bootstrap.size(), 0),
+        reasons_(bootstrap.size()) {
+    for (const int peer : options.peers) wanted_[peer] = true;
+    wanted_[rank_] = false;
+  }
+
+  Result<std::vector<Fd>> Connect(Fd listener, const std::vector<SocketAddress>& addresses) {
+    const int size = static_cast<int>(wanted_.size());
+    Admission admission({options_.secret, LinkPurpose::kControl, options_.epoch, rank_, size},
+                        kUnauthenticatedPeers + wanted_.size(), kHandshakeTimeoutNs, options_.log,
+                        options_.cancellation);
+    HA_TRY(admission.Listen(std::move(listener)));
+    while (true) {
+      std::vector<bool> there(wanted_.size());
+      for (int peer = 0; peer < size; ++peer) there[peer] = !wanted_[peer] || links_[peer];
+      const auto missing = std::ranges::find(there, false);
+      if (missing == there.end()) return std::move(links_);
+      if (NowNs() >= options_.deadline_ns) {
+        const int first = static_cast<int>(missing - there.begin());
+        return TooLate(there, first, addresses[first], admission);
+      }
+      HA_ASSIGN(const int64_t until, DialDue(addresses, admission));
+      HA_ASSIGN(Admission::Outcome outcome, admission.Step(until));
+      for (const FailedDial& failed : outcome.failed) Again(failed.tag, failed.error);
+      for (Admitted& admitted : outcome.admitted) Seat(std::move(admitted));
+    }
+  }
+
+ private:
+  static constexpr int64_t kDialing = INT64_MAX;
+
+  /// Starts the dials that are due; returns when to look again.
+  Result<int64_t> DialDue(const std::vector<SocketAddress>& addresses, Admission& admission) {
+    int64_t until = options_.deadline_ns;
+    for (int peer = rank_ + 1; peer < static_cast<int>(wanted_.size()); ++peer) {
+      if (!wanted_[peer] || links_[peer]) continue;
+      if (redial_ns_[peer] <= NowNs()) {
+        auto connecting = StartDial(addresses[peer]);
+        if (connecting.ok()) {
+          redial_ns_[peer] = kDialing;
+          HA_TRY(admission.Dial(std::move(connecting).value(), peer));
+        } else {
+          Again(peer, connecting.error());
+        }
+      }
+      until = std::min(until, redial_ns_[peer]);
+    }
+    return until;
+  }
+
+  // A peer's refusal is kept: it says more than that the peer no longer answers.
+  void Again(int peer, Error error) {
+    const bool answered = error.kind == ErrorKind::kConfig;
+    if (answered || !reasons_[peer] || reasons_[peer]->kind != ErrorKind::kConfig) {
+      reasons_[peer] = std::move(error);
+    }
+    redial_ns_[peer] = NowNs() + kRedial;
+  }
+
+  void Seat(Admitted admitted) {
+    const int peer = admitted.peer_rank;
+    if (admitted.dialed >= 0 && admitted.dialed != peer) {
+      Again(admitted.dialed, MakeError(ErrorKind::kConfig,
+                                       "rank " + std::to_string(peer) + " answers at its address"));
+      return;
+    }
+    // Only lower ranks dial. A second connection is from another process with this rank, unless the
+    // first one is closed: then its dialer gave it up and dialed again.
+    if (admitted.dialed < 0 && (peer < 0 || peer >= rank_ || !wanted_[peer])) return;
+    if (links_[peer] && !HungUp(links_[peer])) return;
+    BoundSendBuffer(admitted.fd.get(), options_.send_buffer);
+    links_[peer] = std::move(admitted.fd);
+  }
+
+  Error TooLate(const std::vector<bool>& there, int first, const SocketAddress& address,
+                const Admission& admission) const {
+    std::string text = "no control link to rank(s) " + NamesOfMissing(there) + " in time";
+    if (reasons_[first]) {
+      text += "; rank " + std::to_string(first) + " at " + address.ToString() + " " +
+              WayTo(address) + ": " + reasons_[first]->message;
+    }
+    if (const std::string why = admission.TurnedAway(); !why.empty()) text += " (" + why + ")";
+    return MakeError(ErrorKind::kTimeout, text, first);
+  }
+
+  int rank_;
+  const TcpLinksOptions& options_;
+  std::vector<Fd> links_;  ///< by rank
+  std::vector<bool> wanted_;
+  std::vector<int64_t> redial_ns_;             ///< by rank: when to dial; kDialing: a dial runs
+  std::vector<std::optional<Error>> reasons_;  ///< by rank: why the last dial failed
+};
+
+Result<std::vector<Fd>> ConnectMesh(Bootstrap& bootstrap, const TcpLinksOptions& options) {
+  if (options.secret.empty()) {
+    return MakeError(ErrorKind::kConfig, "control links need the job's secret");
+  }
+  const int size = bootstrap.size();
+  for (const int peer : options.peers) {
+    if (peer < 0 || peer >= size) {
+      return MakeError(ErrorKind::kInvalid, "there is no rank " + std::to_string(peer));
+    }
+  }
+  auto listener = ListenTowards(options.rendezvous, std::max(1024, size));
+  HA_ASSIGN(const std::vector<SocketAddress> addresses,
+            ExchangeAddresses(bootstrap, listener, " cannot listen for control links",
+                              options.deadline_ns));
+  Mesh mesh(bootstrap, options);
+  return mesh.Connect(std::move(listener).value(), addresses);
+}
 
 std::string LostLink(int peer, const std::string& why) {
   return "lost the control link to rank " + std::to_string(peer) + ": " + why;
@@ -37,13 +171,13 @@ struct Link {
   FrameReader reader;
   FrameWriter writer;
   bool wants_to_write = false;  ///< registered for EPOLLOUT
-  bool send_failed = false;     ///< what it sent before may still be read
-  bool lost = false;            ///< Receive says so, or has said so
-  bool asked = false;           ///< something was sent that may not have been acknowledged
+  bool send_failed = false;     ///< the peer's earlier messages may still be read
+  bool lost = false;            ///< Receive reports it, or has reported it
+  bool asked = false;           ///< bytes were sent that may not have been acknowledged
   HostSilence silence;
 };
 
-/// A message that has come, or the end of its source's link.
+/// A message, or the end of its source's link.
 struct Arrival {
   ControlMessage message;
   std::optional<Error> lost;
@@ -89,18 +223,17 @@ class TcpControlLinks final : public ControlLinks {
   int64_t look_after_hosts_ns_ = 0;
   std::vector<Link> links_;  ///< by rank
   Fd epoll_;
-  Fd doorbell_;  ///< in the epoll set; readable while arrivals_ is not empty but epoll might be
-                 ///< quiet
+  Fd doorbell_;  ///< eventfd in the epoll set: readable while arrivals_ is not empty
   bool ringing_ = false;
   bool holding_ = false;
-  std::vector<int> held_;  ///< peers for whom something was kept
+  std::vector<int> held_;  ///< peers with messages that Flush sends
   std::vector<int> deaf_;  ///< peers to whom sending has just failed
   std::deque<Arrival> arrivals_;
   uint64_t messages_sent_ = 0;
   uint64_t bytes_sent_ = 0;
 };
 
-/// Last words reach their peer: closing with unread bytes would reset the connection under them.
+/// Reads first: closing with unread bytes would reset the connection and lose the last messages.
 TcpControlLinks::~TcpControlLinks() {
   for (Link& link : links_) {
     if (!link.fd) continue;
@@ -124,8 +257,8 @@ Status TcpControlLinks::Open(std::vector<Fd> connections) {
   for (size_t peer = 0; peer < links_.size(); ++peer) {
     links_[peer].fd = std::move(connections[peer]);
     if (links_[peer].fd) {
-      // Beside this link's own look at it: also a process that does not read, though its host
-      // acknowledges, must not be waited for without end.
+      // A process that does not read must not be waited for without end, even if its host
+      // acknowledges.
       LimitSilence(links_[peer].fd.get(), host_timeout_ns_);
       LimitUnanswered(links_[peer].fd.get(), 10 * host_timeout_ns_);
     }
@@ -190,7 +323,7 @@ Status TcpControlLinks::LookAtNetwork() {
     if ((events[index].events & EPOLLOUT) != 0) WriteTo(peer);
     if ((events[index].events & ~static_cast<uint32_t>(EPOLLOUT)) != 0) ReadFrom(peer);
   }
-  // Its last words say more than that it has gone.
+  // The peer's last messages say more than that it is gone.
   for (const int peer : std::exchange(deaf_, {})) {
     if (links_[peer].fd) ReadFrom(peer);
     if (links_[peer].fd) Lose(peer, "it takes no more messages");
@@ -198,7 +331,7 @@ Status TcpControlLinks::LookAtNetwork() {
   return {};
 }
 
-// A process may be stopped for as long as it likes: its host answers.
+// A stopped process is not lost: its host still acknowledges.
 void TcpControlLinks::LookAfterHosts() {
   const int64_t now = NowNs();
   if (host_timeout_ns_ == 0 || now < look_after_hosts_ns_) return;
@@ -239,11 +372,11 @@ Status TcpControlLinks::Send(int peer, std::span<const std::byte> bytes) {
   if (link.writer.pending() > kLongestBacklog) {
     return MakeError(ErrorKind::kPeerLost, name + " does not read its control messages", peer);
   }
-  if (link.lost || link.send_failed) return {};  // why is for Receive to say
+  if (link.lost || link.send_failed) return {};  // Receive reports the reason
   const bool idle = link.writer.pending() == 0;
   link.writer.Queue(kControl, bytes);
   link.asked = true;
-  // Behind a backlog the socket is known to be full; epoll says when it is not.
+  // With a backlog the socket is full; epoll tells when it takes more.
   if (idle && holding_) held_.push_back(peer);
   if (idle && !holding_) WriteTo(peer);
   ++messages_sent_;

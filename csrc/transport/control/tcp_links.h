@@ -15,14 +15,14 @@
 namespace horoacc {
 
 struct TcpLinksOptions {
-  std::string rendezvous;  ///< "host:port" of rank 0; each rank listens on its way to there
+  std::string rendezvous;  ///< "host:port" of rank 0; a rank listens on the interface towards it
   std::string secret;      ///< the job's; not empty
   uint64_t epoch = 0;
   int64_t deadline_ns = 0;  ///< CLOCK_MONOTONIC, for connecting
   std::vector<int> peers;   ///< ranks to have a link to, the same on both ends; empty: all
   int64_t host_timeout_ns = 12'000'000'000;  ///< how long a host may be silent; 0: for ever
   int send_buffer = 0;  ///< bytes of the kernel's buffer of a link; 0: the system's choice
-  Log log{0, LogLevel::kWarning, false};  ///< where unauthenticated peers are told of
+  Log log{0, LogLevel::kWarning, false};  ///< gets a line about unauthenticated peers
   Cancellation cancellation;              ///< while connecting
 };
 

@@ -1,5 +1,5 @@
 #pragma once
-// What goes over the streams of data links: a header, and for some kinds bytes behind it.
+// The frames on the connections of data links: a header, and for some kinds bytes behind it.
 #include <sys/uio.h>
 
 #include <algorithm>
@@ -16,9 +16,9 @@ namespace horoacc {
 enum class DataKind : uint8_t {
   kStripe = 1,  ///< a part of a message
   kCredit = 2,  ///< `number` messages of the link have been released so far
-  kAbort = 3,   ///< the sender has given up; the text says why
-  kLeave = 4,   ///< the sender has ended in order; nothing follows
-  kWiden = 5,   ///< the sender's only connection is full: whoever dials may dial more
+  kAbort = 3,   ///< the sender has aborted; the text says why
+  kLeave = 4,   ///< the sender has shut down in order; nothing follows
+  kWiden = 5,   ///< the sender's only connection is full: the rank that dials may dial more
 };
 
 struct DataHeader {
@@ -60,8 +60,8 @@ struct LinkKey {
   friend auto operator<=>(const LinkKey&, const LinkKey&) = default;
 };
 
-/// Appends the part of `pieces` that starts at `offset` and has `length` bytes; at most `room`
-/// entries. Returns how many bytes these are.
+/// Appends `length` bytes of `pieces` from `offset` on, in at most `room` entries. Returns how many
+/// bytes it appended.
 template <typename Piece>
 uint64_t AppendPart(std::span<const Piece> pieces, uint64_t offset, uint64_t length, size_t room,
                     std::vector<iovec>& to) {

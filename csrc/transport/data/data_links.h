@@ -10,13 +10,13 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "base/result.h"
 
 namespace horoacc {
 
-/// All ranks number the collectives of a process set alike, in the order in which they were
-/// decided.
+/// All ranks number the collectives of a process set alike, in the order of the decisions.
 struct CollectiveId {
   uint32_t set = 0;
   uint64_t sequence = 0;
@@ -33,8 +33,8 @@ struct LinkSpec {
   uint64_t slot_bytes = 0;  ///< no message is longer
 };
 
-/// A message is what lies in these pieces, one after the other. Pieces may be empty, and a message
-/// of no bytes is a message: it takes a slot and has to be received.
+/// The pieces of a message, in order. Pieces may be empty; a message of no bytes also takes a slot
+/// and must be received.
 using SendPieces = std::span<const std::span<const std::byte>>;
 using ReceivePieces = std::span<const std::span<std::byte>>;
 
@@ -42,19 +42,18 @@ using ReceivePieces = std::span<const std::span<std::byte>>;
 class SendLink {
  public:
   virtual ~SendLink() = default;
-  /// Messages that the receiver has released, and whose memory is not read any more. The first
-  /// taken() messages, always; grows during DataLinks::Progress, or by itself in shared memory.
+  /// How many messages, in order, the receiver has released, so that their memory is not read any
+  /// more. Grows during DataLinks::Progress, or at any time in shared memory.
   [[nodiscard]] virtual uint64_t taken() = 0;
   [[nodiscard]] bool HasRoom() { return posted_ - taken() < slots_; }
-  /// Whether memory of what was posted may still be read. A link that has copied it on its way, as
-  /// one over sockets does, may say no before the messages are taken: then whoever has no more to
-  /// post may close it, and what was posted arrives.
+  /// Whether memory of posted messages may still be read. False may come before taken(), as over
+  /// sockets, which copy: then the link may be closed, and posted messages still arrive.
   [[nodiscard]] virtual bool Reads() { return taken() < posted_; }
-  /// The memory of the next message's slot, `slot_bytes` long and aligned to 64: for a message that
-  /// lies nowhere else. It is free if HasRoom(), and the message's until that is taken.
+  /// The memory of the next message's slot, `slot_bytes` long and aligned to 64, for a message
+  /// without memory of its own. Usable if HasRoom(), until the message is taken.
   [[nodiscard]] virtual Result<std::byte*> Slot() = 0;
-  /// The next message; HasRoom() must be true. The bytes are read from where they lie, at any time
-  /// until the message is taken: they must not change before that. The list itself is not kept.
+  /// Sends the next message; HasRoom() must be true. The link reads the bytes without a copy, at
+  /// any time until the message is taken: they must not change before that. The list is not kept.
   Status Post(SendPieces pieces) {
     for (const auto& piece : pieces) bytes_posted_ += piece.size();
     HA_TRY(DoPost(posted_, pieces));
@@ -75,28 +74,26 @@ class SendLink {
   uint64_t bytes_posted_ = 0;
 };
 
-/// What has arrived, where it lies: readable until Release. It is cut where the sender's pieces, or
-/// those of Expect, end, or not at all.
+/// A message that has arrived, readable until Release. It is cut like the sender's pieces, like
+/// those of Expect, or not at all.
 struct Arrival {
   SendPieces pieces;
-  bool placed = false;  ///< it lies where Expect said; otherwise whoever wants it there copies it
+  bool placed = false;  ///< it lies where Expect said; otherwise the caller copies it there
 };
 
-/// The receiving end. Closed by its destructor, after which nothing is written to memory that was
-/// named to Expect.
+/// The receiving end. Closed by its destructor, after which the link writes to no memory of Expect.
 class ReceiveLink {
  public:
   virtual ~ReceiveLink() = default;
-  /// Announces the next message that was not announced yet: at most `slots` that are not released,
-  /// in order. `where`, if it is not empty, is where the bytes should go, as long as the message.
-  /// The message's bytes may be written there as they come, and nothing before: until the sender
-  /// has posted it, what lies there may still be read, by this rank or by a link that sends it. The
-  /// list is not kept.
+  /// Announces the next message, in order; at most `slots` may be announced and not released.
+  /// `where`, if it is not empty, is a buffer as long as the message. The link writes the message's
+  /// bytes there as they arrive, and nothing before: until the sender has posted it, this rank or a
+  /// sending link may still read the buffer. The list is not kept.
   virtual Status Expect(uint64_t bytes, ReceivePieces where) = 0;
   /// The oldest announced message that is not released, once all of it is there; else nullptr.
   /// kMismatch if the sender's message has another size.
   [[nodiscard]] virtual Result<const Arrival*> Arrived() = 0;
-  /// Gives the slot of that message back to the sender.
+  /// Returns the slot of that message to the sender.
   virtual void Release() = 0;
 };
 
@@ -107,32 +104,31 @@ struct DataCounters {
 };
 
 /// One rank's data links to all its peers. Driven by one thread at a time, the links included;
-/// links go before the object that opened them. A link never waits for another one: what a lane
-/// does not take stays in its slots, and holds up nothing else that comes from the same peer.
+/// links are destroyed before this object. A link never waits for another one: messages that a
+/// receiver does not take stay in their slots, and block nothing else from the same peer.
 class DataLinks {
  public:
   virtual ~DataLinks() = default;
-  /// kInvalid if there is no way to the peer, or this link is open already.
+  /// kInvalid if the peer cannot be reached, or the link is open already.
   virtual Result<std::unique_ptr<SendLink>> OpenSend(const LinkSpec& spec) = 0;
   /// Messages may have come before; they wait for this call.
   virtual Result<std::unique_ptr<ReceiveLink>> OpenReceive(const LinkSpec& spec) = 0;
-  /// Moves what can be moved now. True if anything has: whoever found nothing to do looks again.
-  /// An error says that a peer is lost (kPeerLost, with the culprit), that a frame belongs to
-  /// another epoch or to no link that there could be (kMismatch), or what Abort was given; it comes
-  /// again every time. Goes on being called for the sake of peers after the last link is closed, as
-  /// long as HasUnsent().
+  /// Sends and receives without blocking. True if anything moved: then the caller looks again. An
+  /// error is kPeerLost with the culprit, kMismatch for a frame of another epoch or of no possible
+  /// link, or the error given to Abort; every later call returns it. Call it after the last link is
+  /// closed, too, as long as HasUnsent().
   virtual Result<bool> Progress() = 0;
   [[nodiscard]] virtual bool HasUnsent() { return false; }
-  /// Ends all links: from now on every call that can fail gives `error`, peers are told as far as
-  /// possible, and no memory of a link is read or written, but for what peers on this host still
-  /// read of shared memory: that must stay as it is until they have stopped as well.
+  /// Ends all links: from now on every call that can fail returns `error`, peers are told as far as
+  /// possible, and no memory of a link is read or written. Only peers on this host may still read
+  /// shared memory, which must not change until they have stopped as well.
   virtual void Abort(const Error& error) = 0;
   /// As ControlLinks::LeaveToParent.
   virtual void LeaveToParent() {}
   /// A descriptor that is readable (epoll, level-triggered) when Progress has something to do, or
-  /// -1. News in shared memory rings this rank's doorbell instead (doorbell.h).
+  /// -1. Messages in shared memory ring this rank's doorbell instead (doorbell.h).
   [[nodiscard]] virtual int WaitFd() const = 0;
-  /// Neither the descriptor nor a doorbell tells of all news: look again after a while (MPI).
+  /// Whether Progress must be called again after a while, because no descriptor tells (MPI).
   [[nodiscard]] virtual bool MustPoll() const { return false; }
   /// "tcp", "mpi", "shm", "inproc" or "mix".
   [[nodiscard]] virtual const char* kind() const = 0;
@@ -142,5 +138,11 @@ class DataLinks {
 /// "collective 7 of set 0, channel 1, message 3 from rank 2": how errors name a message.
 [[nodiscard]] std::string NameOfMessage(const CollectiveId& collective, uint8_t channel,
                                         uint64_t number, int sender);
+
+/// Data links of several kinds as one: shared memory inside a host, sockets or MPI between hosts.
+/// `part_of`: by rank of the job, the index of the part that reaches it, or -1. Both ends of a link
+/// must choose alike. kSystem if the descriptors cannot be watched together.
+[[nodiscard]] Result<std::unique_ptr<DataLinks>> MixDataLinks(
+    std::vector<std::unique_ptr<DataLinks>> parts, std::vector<int> part_of);
 
 }  // namespace horoacc

@@ -27,7 +27,7 @@ constexpr uint64_t kPage = 4096;
 constexpr uint64_t kSlab = 64 * 1024;
 /// Fresh memory is faulted in by batches of this size, ahead of its first use.
 constexpr uint64_t kPopulateBatch = 2 * 1024 * 1024;
-/// What one allocation faults in at most: beyond, a sparse user pays for what it touches.
+/// One allocation faults in at most so much; the rest is faulted in by its use.
 constexpr uint64_t kPopulateLimit = 256 * 1024 * 1024;
 constexpr int kSnapshotWaitMs = 10'000;
 
@@ -35,7 +35,7 @@ constexpr uint64_t RoundUp(uint64_t value, uint64_t unit) {
   return (value + unit - 1) / unit * unit;
 }
 
-/// Four classes a doubling: at most a fifth of a block's address range is not asked for.
+/// Four classes a doubling: at most a fifth of a block's address range is unused.
 uint64_t SizeClass(uint64_t bytes) {
   bytes = std::max(bytes, kAlignment);
   const uint64_t quarter = std::bit_floor(bytes) / 4;
@@ -46,7 +46,7 @@ uint64_t SizeClass(uint64_t bytes) {
 struct Block {
   uint64_t size_class = 0;
   uint64_t asked = 0;     ///< bytes of the current or last allocation
-  uint64_t resident = 0;  ///< bytes of pages that it has cost since the last Trim of it
+  uint64_t resident = 0;  ///< bytes of its pages in memory
   uint64_t freed_at = 0;  ///< number of Trims before it was freed
   bool live = false;
 };
@@ -71,14 +71,14 @@ struct Arena::State {
   mutable std::mutex mutex;
   std::unordered_map<uint64_t, Block> blocks;            ///< by offset, every block ever cut
   std::map<uint64_t, std::vector<uint64_t>> free_lists;  ///< by class; the back is the warmest
-  uint64_t next = 0;                                     ///< nothing was cut beyond
-  uint64_t populated = 0;                                ///< nothing was faulted in beyond
+  uint64_t next = 0;                                     ///< where the next new block begins
+  uint64_t populated = 0;                                ///< end of the memory faulted in
   uint64_t trims = 0;
   uint64_t allocations = 0;
   uint64_t in_use = 0;
   uint64_t touched = 0;
   bool closed = false;
-  Segment ground;  ///< once nobody else keeps it
+  Segment ground;  ///< the arena's memory, after Own
 
   Fd snapshot_wait;  ///< during a fork: the parent's end of the pipe
   Fd snapshot_done;  ///< during a fork: the child's end
@@ -131,7 +131,7 @@ bool Arena::State::TakeFree(uint64_t size_class, uint64_t* offset) {
 
 void Arena::State::Populate(Range range) const {
 #ifdef MADV_POPULATE_WRITE
-  // Kernels before 5.14 do not know it; there the first writes fault, one page at a time.
+  // Kernels before 5.14 lack it; there the first writes fault, one page at a time.
   if (range.begin < range.end) {
     ::madvise(base + range.begin, range.end - range.begin, MADV_POPULATE_WRITE);
   }
@@ -219,7 +219,7 @@ uint64_t Arena::OffsetOf(const void* pointer) const {
 void Arena::Trim() {
   State& state = *state_;
   if (!state.owner.Here()) return;
-  // Punching takes long, and nobody may get such a block meanwhile: they leave their lists for it.
+  // Punching takes long: meanwhile these blocks are on no list, so that no thread gets one.
   std::vector<std::pair<uint64_t, uint64_t>> cold;
   {
     std::scoped_lock lock(state.mutex);
@@ -256,8 +256,7 @@ ArenaStats Arena::stats() const {
   return {state.allocations, state.in_use, state.touched};
 }
 
-// Blocks that are free by now are left as they are: a peer may be about to read what was kept for
-// it, which it does through a mapping of its own.
+// Free blocks stay as they are: a peer may still read one through its own mapping.
 uint64_t Arena::Close() {
   State& state = *state_;
   if (!state.owner.Here()) return state.bytes;
@@ -290,7 +289,7 @@ void Arena::Own(Segment ground) {
   state.LeaveIfEmpty();
 }
 
-// A process that joins and leaves many times has many such arenas: nothing but this object stays.
+// A process may have many such arenas, one for each init: only this object stays.
 void Arena::State::LeaveIfEmpty() {
   if (!ground || !blocks.empty()) return;
   bytes = 0;
@@ -304,7 +303,7 @@ void Arena::BeforeFork() {
   if (!state.owner.Here()) return;
   state.mutex.lock();
   int ends[2];
-  if (::pipe2(ends, O_CLOEXEC) != 0) return;  // the parent then goes on without waiting
+  if (::pipe2(ends, O_CLOEXEC) != 0) return;  // then the parent does not wait
   state.snapshot_wait = Fd(ends[0]);
   state.snapshot_done = Fd(ends[1]);
 }
@@ -330,8 +329,8 @@ void Arena::AfterForkInChild() {
   State& state = *state_;
   state.owner.Clear();
   state.snapshot_wait = Fd();
-  // Private, same addresses. Pages that nobody wrote to would go on showing what the parent
-  // writes; writing to those of live blocks makes them the child's own while the parent waits.
+  // Private, same addresses. A page that the child has not written to would still show the parent's
+  // writes; so it writes to the pages of live blocks while the parent waits.
   const uint64_t cut = RoundUp(state.next, kPage);
   if (cut > 0 && state.fd >= 0 &&
       ::mmap(state.base, cut, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED | MAP_NORESERVE,

@@ -14,7 +14,7 @@
 namespace horoacc {
 namespace {
 
-/// The descriptors travel with these bytes, which no stream ever cuts: they fit in any buffer.
+/// The descriptors are sent with these bytes, which fit in any buffer and so are never cut.
 struct Note {
   uint32_t number;
   uint32_t count;
@@ -24,8 +24,6 @@ union ControlBuffer {
   char bytes[CMSG_SPACE(kMostFds * sizeof(int))];
   cmsghdr align;
 };
-
-bool WouldBlock() { return errno == EAGAIN || errno == EWOULDBLOCK; }
 
 }  // namespace
 
@@ -55,7 +53,7 @@ Status SendFds(int socket, uint32_t number, std::span<const int> fds, int64_t de
       HA_TRY(WaitReady(socket, POLLOUT, deadline_ns));
       continue;
     }
-    // The kernel bounds how many descriptors of a user are under way: others must receive first.
+    // The kernel limits a user's descriptors in transit: other processes must receive first.
     if (errno != ETOOMANYREFS || NowNs() >= deadline_ns) return SystemError("sendmsg");
     ::poll(nullptr, 0, 2);
   }
@@ -88,7 +86,7 @@ Result<PassedFds> ReceiveFds(int socket, int64_t deadline_ns) {
     }
   }
   if (got == 0) return MakeError(ErrorKind::kPeerLost, "the other end closed");
-  // Also what a process out of descriptors sees: the kernel drops those that do not fit.
+  // Also if this process is out of descriptors: the kernel drops those that do not fit.
   if (got != static_cast<ssize_t>(sizeof(note)) || passed.fds.size() != note.count) {
     return MakeError(ErrorKind::kSystem, "expected " + std::to_string(note.count) +
                                              " descriptors and got " +

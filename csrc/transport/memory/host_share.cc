@@ -5,7 +5,6 @@
 #include <sys/syscall.h>
 
 #include <algorithm>
-#include <charconv>
 #include <optional>
 #include <utility>
 
@@ -18,14 +17,11 @@
 namespace horoacc {
 namespace {
 
-constexpr int64_t kPatience = 10 * kSecond;
 constexpr int64_t kRedial = 20 * kMillisecond;
-constexpr size_t kStrangers = 64;
-constexpr char kFailure = '!';  ///< first character of a blob that reports one
 
-/// What one rank brings, in the order in which it is passed: memory, eventfd, pidfd. A kernel
-/// without pidfds leaves the last one out.
-struct Gift {
+/// One rank's descriptors, in the order in which they are passed. A kernel without pidfds leaves
+/// the last one out.
+struct RankShare {
   Segment memory;
   std::shared_ptr<Fd> wake;
   std::shared_ptr<Fd> pidfd;
@@ -37,35 +33,34 @@ struct Gift {
   }
 };
 
-Result<Gift> MakeGift(size_t memory_bytes) {
-  Gift gift;
-  HA_ASSIGN(gift.memory, Segment::Create("horoacc-memory", memory_bytes));
-  gift.wake = std::make_shared<Fd>(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  if (!*gift.wake) return SystemError("eventfd");
-  // Of ourselves, and then passed: no peer has to trust a number that may be reused, and it works
-  // between containers that number their processes differently.
+Result<RankShare> MakeOwn(size_t memory_bytes) {
+  RankShare share;
+  HA_ASSIGN(share.memory, Segment::Create("horoacc-memory", memory_bytes));
+  share.wake = std::make_shared<Fd>(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!*share.wake) return SystemError("eventfd");
+  // Opened here and passed: a process number may be reused, and differs between containers.
   Fd self(static_cast<int>(::syscall(SYS_pidfd_open, ::getpid(), 0)));
-  if (self) gift.pidfd = std::make_shared<Fd>(std::move(self));
-  return gift;
+  if (self) share.pidfd = std::make_shared<Fd>(std::move(self));
+  return share;
 }
 
-Result<Gift> Unwrap(std::vector<Fd> fds) {
+Result<RankShare> Unwrap(std::vector<Fd> fds) {
   if (fds.size() != 2 && fds.size() != 3) {
     return MakeError(ErrorKind::kSystem, "expected 2 or 3 descriptors");
   }
-  Gift gift;
-  HA_ASSIGN(gift.memory, Segment::Map(std::move(fds[0])));
-  gift.wake = std::make_shared<Fd>(std::move(fds[1]));
-  if (fds.size() == 3) gift.pidfd = std::make_shared<Fd>(std::move(fds[2]));
-  return gift;
+  RankShare share;
+  HA_ASSIGN(share.memory, Segment::Map(std::move(fds[0])));
+  share.wake = std::make_shared<Fd>(std::move(fds[1]));
+  if (fds.size() == 3) share.pidfd = std::make_shared<Fd>(std::move(fds[2]));
+  return share;
 }
 
-/// The ranks that claim one host, and what they exchange.
-class Household {
+/// The ranks with one host label, while they exchange descriptors.
+class HostGroup {
  public:
-  Household(const Bootstrap& bootstrap, const HostOptions& options, std::vector<int> ranks)
+  HostGroup(const Bootstrap& bootstrap, const HostOptions& options, std::vector<int> ranks)
       : ranks_(std::move(ranks)),
-        gifts_(ranks_.size()),
+        shares_(ranks_.size()),
         options_(options),
         local_rank_(static_cast<int>(std::ranges::find(ranks_, bootstrap.rank()) - ranks_.begin())),
         terms_{options.secret, LinkPurpose::kHost, options.epoch, bootstrap.rank(),
@@ -74,9 +69,9 @@ class Household {
   [[nodiscard]] bool leads() const { return local_rank_ == 0; }
   [[nodiscard]] int leader() const { return ranks_.front(); }
 
-  /// What this rank contributes; the leader's result is the name of its socket.
+  /// Makes this rank's memory; the leader's result is the name of its socket.
   Result<std::string> Prepare() {
-    HA_ASSIGN(gifts_[local_rank_], MakeGift(options_.memory_bytes));
+    HA_ASSIGN(shares_[local_rank_], MakeOwn(options_.memory_bytes));
     if (!leads()) return std::string();
     HA_ASSIGN(control_, Segment::Create("horoacc-control", options_.control_bytes));
     if (ranks_.size() == 1) return std::string();
@@ -87,7 +82,7 @@ class Household {
       name += "0123456789abcdef"[byte & 15];
     }
     HA_ASSIGN(const SocketAddress address, AbstractAddress(name));
-    HA_ASSIGN(listener_, Listen(address, static_cast<int>(ranks_.size() + kStrangers)));
+    HA_ASSIGN(listener_, Listen(address, static_cast<int>(ranks_.size() + kUnauthenticatedPeers)));
     return name;
   }
 
@@ -102,11 +97,11 @@ class Household {
     share.epoch = options_.epoch;
     share.ranks = ranks_;
     share.control = control_;
-    for (size_t local = 0; local < gifts_.size(); ++local) {
-      share.memory.push_back(gifts_[local]->memory);
-      share.wake.push_back(gifts_[local]->wake);
+    for (size_t local = 0; local < shares_.size(); ++local) {
+      share.memory.push_back(shares_[local]->memory);
+      share.wake.push_back(shares_[local]->wake);
       const bool own = static_cast<int>(local) == local_rank_;
-      share.pidfds.push_back(own ? nullptr : gifts_[local]->pidfd);
+      share.pidfds.push_back(own ? nullptr : shares_[local]->pidfd);
     }
     return share;
   }
@@ -117,8 +112,8 @@ class Household {
   Status Join(const std::string& name, int64_t deadline_ns);
   Result<Fd> DialLeader(const SocketAddress& address, int64_t deadline_ns);
 
-  std::vector<int> ranks_;                  ///< global, ascending
-  std::vector<std::optional<Gift>> gifts_;  ///< by local rank
+  std::vector<int> ranks_;                        ///< global, ascending
+  std::vector<std::optional<RankShare>> shares_;  ///< by local rank
   const HostOptions& options_;
   int local_rank_;
   HandshakeTerms terms_;
@@ -132,9 +127,9 @@ Error Trouble(int rank, Error error) {
 }
 
 /// Connections to the other ranks of the host, by local rank.
-Result<std::vector<Fd>> Household::AdmitAll(int64_t deadline_ns) {
-  Admission admission(terms_, kStrangers + ranks_.size(), kPatience, options_.log,
-                      options_.cancellation);
+Result<std::vector<Fd>> HostGroup::AdmitAll(int64_t deadline_ns) {
+  Admission admission(terms_, kUnauthenticatedPeers + ranks_.size(), kHandshakeTimeoutNs,
+                      options_.log, options_.cancellation);
   HA_TRY(admission.Listen(std::move(listener_)));
   std::vector<Fd> members(ranks_.size());
   while (true) {
@@ -154,30 +149,30 @@ Result<std::vector<Fd>> Household::AdmitAll(int64_t deadline_ns) {
                        culprit);
     }
     HA_ASSIGN(Admission::Outcome outcome, admission.Step(deadline_ns));
-    for (Admitted& guest : outcome.admitted) {
-      const auto place = std::ranges::find(ranks_, guest.peer_rank);
+    for (Admitted& admitted : outcome.admitted) {
+      const auto place = std::ranges::find(ranks_, admitted.peer_rank);
       if (place == ranks_.end() || place == ranks_.begin()) continue;
-      Fd& seat = members[place - ranks_.begin()];
-      if (!seat || HungUp(seat)) seat = std::move(guest.fd);
+      Fd& member = members[place - ranks_.begin()];
+      if (!member || HungUp(member)) member = std::move(admitted.fd);
     }
   }
 }
 
-Status Household::Lead(int64_t deadline_ns) {
+Status HostGroup::Lead(int64_t deadline_ns) {
   HA_ASSIGN(const std::vector<Fd> members, AdmitAll(deadline_ns));
   for (size_t local = 1; local < members.size(); ++local) {
     auto passed = ReceiveFds(members[local].get(), deadline_ns);
     if (!passed.ok()) return Trouble(ranks_[local], std::move(passed.error()));
-    auto gift = Unwrap(std::move(passed.value().fds));
-    if (!gift.ok()) return Trouble(ranks_[local], std::move(gift.error()));
-    gifts_[local] = std::move(gift).value();
+    auto share = Unwrap(std::move(passed.value().fds));
+    if (!share.ok()) return Trouble(ranks_[local], std::move(share.error()));
+    shares_[local] = std::move(share).value();
   }
   for (size_t local = 1; local < members.size(); ++local) {
     const int control = control_.fd();
     Status sent = SendFds(members[local].get(), 0, {&control, 1}, deadline_ns);
-    for (size_t from = 0; sent.ok() && from < gifts_.size(); ++from) {
+    for (size_t from = 0; sent.ok() && from < shares_.size(); ++from) {
       if (from == local) continue;
-      sent = SendFds(members[local].get(), static_cast<uint32_t>(from), gifts_[from]->Fds(),
+      sent = SendFds(members[local].get(), static_cast<uint32_t>(from), shares_[from]->Fds(),
                      deadline_ns);
     }
     if (!sent.ok()) return Trouble(ranks_[local], std::move(sent.error()));
@@ -185,23 +180,12 @@ Status Household::Lead(int64_t deadline_ns) {
   return {};
 }
 
-Result<Fd> Household::DialLeader(const SocketAddress& address, int64_t deadline_ns) {
-  Admission admission(terms_, 0, kPatience, options_.log, options_.cancellation);
+Result<Fd> HostGroup::DialLeader(const SocketAddress& address, int64_t deadline_ns) {
+  Admission admission(terms_, 0, kHandshakeTimeoutNs, options_.log, options_.cancellation);
   std::string reason = "no time to try";
   while (NowNs() < deadline_ns) {
-    auto connecting = StartDial(address);
-    if (!connecting.ok()) {
-      reason = connecting.error().message;
-    } else {
-      HA_TRY(admission.Dial(std::move(connecting).value(), 0));
-      while (NowNs() < deadline_ns) {
-        HA_ASSIGN(Admission::Outcome outcome, admission.Step(deadline_ns));
-        if (!outcome.admitted.empty()) return std::move(outcome.admitted[0].fd);
-        if (outcome.failed.empty()) continue;
-        reason = outcome.failed[0].error.message;
-        break;
-      }
-    }
+    HA_ASSIGN(std::optional<Admitted> leader, admission.DialAndWait(address, deadline_ns, reason));
+    if (leader) return std::move(leader->fd);
     HA_TRY(PollUntil({}, std::min(NowNs() + kRedial, deadline_ns), options_.cancellation));
   }
   return MakeError(ErrorKind::kConfig, "cannot reach the socket of rank " +
@@ -209,47 +193,23 @@ Result<Fd> Household::DialLeader(const SocketAddress& address, int64_t deadline_
                                            "); are they in different containers?");
 }
 
-Status Household::Join(const std::string& name, int64_t deadline_ns) {
+Status HostGroup::Join(const std::string& name, int64_t deadline_ns) {
   HA_ASSIGN(const SocketAddress address, AbstractAddress(name));
   HA_ASSIGN(const Fd socket, DialLeader(address, deadline_ns));
-  HA_TRY(SendFds(socket.get(), static_cast<uint32_t>(local_rank_), gifts_[local_rank_]->Fds(),
+  HA_TRY(SendFds(socket.get(), static_cast<uint32_t>(local_rank_), shares_[local_rank_]->Fds(),
                  deadline_ns));
   HA_ASSIGN(PassedFds first, ReceiveFds(socket.get(), deadline_ns));
   if (first.fds.size() != 1)
     return MakeError(ErrorKind::kSystem, "the control segment did not come");
   HA_ASSIGN(control_, Segment::Map(std::move(first.fds[0])));
-  for (size_t count = 1; count < gifts_.size(); ++count) {
+  for (size_t count = 1; count < shares_.size(); ++count) {
     HA_ASSIGN(PassedFds passed, ReceiveFds(socket.get(), deadline_ns));
-    if (passed.number >= gifts_.size() || gifts_[passed.number]) {
+    if (passed.number >= shares_.size() || shares_[passed.number]) {
       return MakeError(ErrorKind::kSystem, "the memory of an unexpected rank came");
     }
-    HA_ASSIGN(gifts_[passed.number], Unwrap(std::move(passed.fds)));
+    HA_ASSIGN(shares_[passed.number], Unwrap(std::move(passed.fds)));
   }
   return {};
-}
-
-/// A blob that says what went wrong here and whose fault it is.
-std::string Report(const Error& error, int rank) {
-  return kFailure + std::to_string(error.culprit < 0 ? rank : error.culprit) + " " + error.message;
-}
-
-/// Everybody says how it went, so that either all ranks go on or all of them stop, with one text.
-Result<std::vector<std::string>> Agree(Bootstrap& bootstrap, const HostOptions& options,
-                                       const Result<std::string>& own) {
-  const std::string blob = own.ok() ? own.value() : Report(own.error(), bootstrap.rank());
-  HA_ASSIGN(std::vector<std::string> blobs, bootstrap.AllGather(blob, options.deadline_ns));
-  for (int rank = 0; rank < bootstrap.size(); ++rank) {
-    if (!blobs[rank].starts_with(kFailure)) continue;
-    const size_t space = blobs[rank].find(' ');
-    int culprit = rank;
-    const size_t end = std::min(space, blobs[rank].size());
-    std::from_chars(blobs[rank].data() + 1, blobs[rank].data() + end, culprit);
-    return MakeError(ErrorKind::kConfig,
-                     "rank " + std::to_string(rank) + " cannot share memory on host '" +
-                         options.label + "': " + blobs[rank].substr(space + 1),
-                     culprit);
-  }
-  return blobs;
 }
 
 }  // namespace
@@ -264,16 +224,18 @@ Result<HostShare> ShareHost(Bootstrap& bootstrap, const HostOptions& options) {
   for (int rank = 0; rank < bootstrap.size(); ++rank) {
     if (labels[rank] == options.label) ranks.push_back(rank);
   }
-  Household household(bootstrap, options, std::move(ranks));
-  HA_ASSIGN(const std::vector<std::string> names, Agree(bootstrap, options, household.Prepare()));
-  // Ends before the deadline, so that there is time left to tell everybody what went wrong.
+  HostGroup group(bootstrap, options, std::move(ranks));
+  const std::string task = " cannot share memory on host '" + options.label + "'";
+  HA_ASSIGN(const std::vector<std::string> names,
+            GatherOrFail(bootstrap, group.Prepare(), task, options.deadline_ns));
+  // Ends before the deadline, so that there is time left to tell all ranks of a failure.
   const int64_t now = NowNs();
   const int64_t deadline_ns = now + (options.deadline_ns - now) / 4 * 3;
-  const Status exchanged = household.Exchange(names[household.leader()], deadline_ns);
+  const Status exchanged = group.Exchange(names[group.leader()], deadline_ns);
   const Result<std::string> own =
       exchanged.ok() ? Result<std::string>(std::string()) : Result<std::string>(exchanged.error());
-  HA_TRY(Agree(bootstrap, options, own));
-  return household.Finish();
+  HA_TRY(GatherOrFail(bootstrap, own, task, options.deadline_ns));
+  return group.Finish();
 }
 
 }  // namespace horoacc

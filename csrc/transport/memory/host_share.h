@@ -1,6 +1,6 @@
 #pragma once
-// What the ranks of one host share: the control segment, each rank's memory, and ways to wake each
-// other.
+// Resources that the ranks of one host share: the control segment, each rank's memory, and eventfds
+// to wake each other.
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -16,34 +16,32 @@
 namespace horoacc {
 
 struct HostOptions {
-  std::string label;   ///< host name; ranks with different labels never try to share
-  std::string secret;  ///< the job's secret, asked for before any descriptor is passed
-  size_t control_bytes =
-      0;  ///< size of the control segment that the host's lowest rank creates (sparse)
-  size_t memory_bytes = 0;  ///< size of this rank's own memory (sparse)
+  std::string label;         ///< host name; ranks with different labels never try to share
+  std::string secret;        ///< the job's secret, asked for before any descriptor is passed
+  size_t control_bytes = 0;  ///< of the control segment, which the lowest rank creates (sparse)
+  size_t memory_bytes = 0;   ///< of this rank's own memory (sparse)
   uint64_t epoch = 0;
   int64_t deadline_ns = 0;
-  Log log{0, LogLevel::kWarning, false};  ///< where unauthenticated peers are told of
+  Log log{0, LogLevel::kWarning, false};  ///< gets a line about unauthenticated peers
   Cancellation cancellation;
 };
 
 /// Filled by ShareHost (processes) or InprocHub (threads).
 struct HostShare {
   int local_rank = 0;
-  uint64_t epoch = 0;                     ///< of the init that shares all this
+  uint64_t epoch = 0;
   std::vector<int> ranks;                 ///< global rank of every local rank, ascending
   Segment control;                        ///< one for the host; zeroed at creation
   std::vector<Segment> memory;            ///< by local rank; memory[local_rank] is this rank's own
   std::vector<std::shared_ptr<Fd>> wake;  ///< by local rank: an eventfd that wakes its epoll sleep
-  std::vector<std::shared_ptr<Fd>>
-      pidfds;  ///< by local rank; empty pointers for ranks in this process
-  std::vector<std::shared_ptr<void>> keep_alive;  ///< whatever else must live as long
+  std::vector<std::shared_ptr<Fd>> pidfds;        ///< by local rank; null for ranks in this process
+  std::vector<std::shared_ptr<void>> keep_alive;  ///< other objects that must live as long
 };
 
-/// Finds the ranks with the same label through `bootstrap`, and passes memfds, eventfds and pids
+/// Finds the ranks with the same label through `bootstrap`, and passes memfds, eventfds and pidfds
 /// over an abstract Unix socket of the lowest such rank, after the secret. Ranks share a host if
-/// and only if this worked: no name is trusted. kConfig if a rank of this label could not be
-/// reached (it names the rank).
+/// and only if this worked: no name is trusted. kConfig names a rank of this label that could not
+/// be reached.
 Result<HostShare> ShareHost(Bootstrap& bootstrap, const HostOptions& options);
 
 }  // namespace horoacc

@@ -1,5 +1,5 @@
 #pragma once
-// Knowing that one is a forked child.
+// Recognises a forked child.
 #include <sys/mman.h>
 
 #include <atomic>
@@ -8,7 +8,7 @@
 
 namespace horoacc {
 
-/// A word that reads 0 in every forked child, without a system call to ask who we are.
+/// A word that reads 0 in every forked child; costs no system call.
 class OwnerMark {
  public:
   OwnerMark()
@@ -27,7 +27,7 @@ class OwnerMark {
   void Clear() {
     if (page_ != MAP_FAILED) word().store(0, std::memory_order_relaxed);
   }
-  /// Gives its page back: nobody asks any more.
+  /// Unmaps its page.
   void Drop() {
     if (page_ != MAP_FAILED) ::munmap(page_, kBytes);
     page_ = MAP_FAILED;

@@ -33,7 +33,7 @@ Result<Segment> Segment::Create(const char* label, size_t bytes) {
   if (::ftruncate(fd.get(), static_cast<off_t>(rounded)) != 0) {
     return SystemError("ftruncate of a segment to " + std::to_string(rounded) + " bytes");
   }
-  // A peer that shrank the file would make every access behind the new end a SIGBUS.
+  // If a peer shrank the file, every access behind the new end would be a SIGBUS.
   if (::fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
     return SystemError("sealing a segment");
   }
@@ -66,7 +66,7 @@ void Segment::KeepOnly(size_t bytes) {
 void Segment::Forget(size_t bytes) {
   if (!mapping_ || mapping_.use_count() > 1) return;
   KeepOnly(bytes);
-  // Whether or not that works, the rest of the process goes on.
+  // Unchecked: if it fails, the old memory stays mapped.
   if (mapping_->bytes > 0) {
     (void)::mmap(mapping_->data, mapping_->bytes, PROT_READ | PROT_WRITE,
                  MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0);

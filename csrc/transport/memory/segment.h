@@ -1,5 +1,5 @@
 #pragma once
-// A piece of memory that several ranks of one host see.
+// Memory that several ranks of one host share.
 #include <cstddef>
 #include <memory>
 
@@ -9,8 +9,8 @@
 namespace horoacc {
 
 /// A mapping of a memfd. Sparse: pages cost memory only once they are touched. Copies share the
-/// mapping (ranks that are threads of one process use one mapping, so that the thread sanitizer
-/// sees their accesses at equal addresses); it goes away with the last copy.
+/// mapping, which is unmapped with the last copy. (Ranks that are threads of one process share one,
+/// so that the thread sanitizer sees their accesses at equal addresses.)
 class Segment {
  public:
   Segment() = default;
@@ -24,11 +24,11 @@ class Segment {
   [[nodiscard]] size_t size() const;
   [[nodiscard]] int fd() const;
   [[nodiscard]] bool Contains(const void* pointer) const;
-  /// Lets go of everything behind the first `bytes` (whole pages), addresses too, unless other
-  /// copies share the mapping; of the descriptor as well if nothing stays.
+  /// Unmaps everything behind the first `bytes` (whole pages), unless other copies share the
+  /// mapping; closes the descriptor if nothing stays.
   void KeepOnly(size_t bytes);
-  /// The same, and of the memory and the descriptor in any case: who still looks at those bytes
-  /// sees zeroes of his own.
+  /// KeepOnly, and always releases the memory and the descriptor: the first `bytes` read as private
+  /// zeroes.
   void Forget(size_t bytes);
   explicit operator bool() const { return mapping_ != nullptr; }
 

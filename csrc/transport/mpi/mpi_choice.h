@@ -1,6 +1,6 @@
 #pragma once
-// Which MPI a process must use. Two different ones in a process, or one that did not start the
-// job, end in ranks that do not see each other, so this is decided before anything is loaded.
+// Which MPI a process must use. With two MPIs in a process, or one that did not start the job, the
+// ranks do not see each other; so the choice is made before any is loaded.
 #include <optional>
 #include <string>
 #include <vector>
@@ -14,11 +14,11 @@ enum class MpiFlavour { kOpenMpi, kMpich };
 /// "openmpi" or "mpich", as in the names of the plug-ins.
 [[nodiscard]] const char* NameOf(MpiFlavour flavour);
 
-/// What the choice depends on.
+/// The inputs of the choice.
 struct MpiSurroundings {
   std::string setting;                 ///< HOROACC_MPI_LIBRARY: a path or a soname; "" if not set
   std::vector<std::string> mapped;     ///< paths of the shared objects in this process
-  std::optional<MpiFlavour> launcher;  ///< whose launcher started the job, if an MPI's did
+  std::optional<MpiFlavour> launcher;  ///< the MPI whose launcher started the job, if any
   std::vector<std::string> launcher_folders;  ///< where that launcher's own libmpi may lie
   std::vector<std::string> folders;  ///< where wheels put libmpi: lib/ of the Python prefix
 };

@@ -1,7 +1,7 @@
 #pragma once
 // The C contract between the core and its MPI plug-in. The plug-in is compiled once for every MPI
-// ABI (Open MPI, MPICH) and loaded after the libmpi that it belongs to; the core itself knows
-// nothing of MPI. No function blocks, apart from `open` (MPI_Init_thread) and `finalize`.
+// ABI (Open MPI, MPICH) and loaded after its libmpi; the core itself knows nothing of MPI. No
+// function blocks, apart from `open` (MPI_Init_thread) and `finalize`.
 #include <stddef.h>
 #include <stdint.h>
 
@@ -33,17 +33,16 @@ typedef enum { HA_MPI_BOOTSTRAP = 1, HA_MPI_CONTROL = 2 } ha_mpi_channel;
 
 typedef struct {
   uint32_t version;    /* HA_MPI_PLUGIN_VERSION */
-  const char* flavour; /* "openmpi" or "mpich": what it was compiled for */
+  const char* flavour; /* "openmpi" or "mpich": the ABI it was compiled for */
 
-  /* Initialises MPI unless somebody has. Functions that return int: 0 is success, -1 fills
-   * *error. */
+  /* Initialises MPI unless it is. Functions that return int: 0 is success, -1 fills *error. */
   int (*open)(ha_mpi** mpi, ha_mpi_error* error);
-  /* Duplicates the world's communicator, one look at a time; all ranks call it until *ready is 1.
-   * Messages work only after that. */
+  /* Duplicates MPI_COMM_WORLD without blocking; all ranks call it until *ready is 1. Messages work
+   * only after that. */
   int (*join)(ha_mpi* mpi, int* ready, ha_mpi_error* error);
   int (*rank)(const ha_mpi* mpi);
   int (*size)(const ha_mpi* mpi);
-  /* What MPI was initialised with. */
+  /* The thread level that MPI was initialised with. */
   ha_mpi_threads (*threads)(const ha_mpi* mpi);
   const char* (*library_version)(const ha_mpi* mpi);
 
@@ -54,20 +53,19 @@ typedef struct {
    * valid until the next call for this channel. */
   int (*receive)(ha_mpi* mpi, ha_mpi_channel channel, int* source, const void** bytes,
                  size_t* count, ha_mpi_error* error);
-  /* Moves what was sent on; the number of messages that MPI has not taken yet. */
+  /* Progresses sends; the number of messages that MPI has not taken yet. */
   size_t (*unsent)(ha_mpi* mpi);
 
-  /* Messages of data links, from and to where they lie; `self` is the ha_mpi. Their tags do not mix
-   * with the channels if they are above those. A place that is being written to when it is given
-   * back is waited for, at most a second. */
+  /* Messages of data links, without copies; `self` is the ha_mpi. Their tags are above those of the
+   * channels. `cancel` waits at most a second for a buffer that MPI is writing to. */
   ha_tagged_calls tagged;
   /* The largest tag. */
   uint32_t (*most_tag)(const ha_mpi* mpi);
 
-  /* Frees everything; `mpi` is gone. With `abandon` nothing of MPI is touched any more: after an
-   * abort its calls could wait for the dead. */
+  /* Frees everything, `mpi` too. With `abandon` MPI is not called: after an abort its calls could
+   * wait for dead ranks. */
   void (*close)(ha_mpi* mpi, int abandon);
-  /* Finalises MPI if a plug-in of ours initialised it and nobody has finalised it. */
+  /* Finalises MPI if HoroACC initialised it and it is not finalised yet. */
   int (*finalize)(ha_mpi_error* error);
 } ha_mpi_plugin;
 

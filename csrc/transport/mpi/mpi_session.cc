@@ -6,6 +6,7 @@
 #include <optional>
 #include <span>
 #include <string_view>
+#include <tuple>
 #include <utility>
 
 #include "base/clock.h"
@@ -54,7 +55,7 @@ struct MpiSession::Libraries {
     std::string reasons;
     bool loaded = false;
     for (const std::string& library : options.choice.libraries) {
-      // One that is mapped already gets its symbols made visible to what it loads itself.
+      // RTLD_GLOBAL also for a mapped one: the libraries that MPI loads need its symbols.
       loaded = ::dlopen(library.c_str(), RTLD_NOW | RTLD_GLOBAL) != nullptr;
       if (loaded) break;
       reasons += std::string("; ") + ::dlerror();
@@ -92,7 +93,7 @@ MpiSession::MpiSession(std::unique_ptr<Libraries> libraries)
 
 MpiSession::~MpiSession() {
   if (mpi_ == nullptr) return;
-  // A message that MPI still reads must outlive this; what is not taken by then stays for good.
+  // MPI may still read messages: those that it has not taken within a second are never freed.
   if (!abandoned_) Drain(NowNs() + kSecond);
   plugin_->close(mpi_, abandoned_ ? 1 : 0);
 }
@@ -117,7 +118,7 @@ Result<std::shared_ptr<MpiSession>> MpiSession::Open(const MpiOptions& options) 
 }
 
 Status MpiSession::Join(int64_t deadline_ns) {
-  Backoff patience(cancellation_);
+  Backoff backoff(cancellation_);
   while (true) {
     int ready = 0;
     ha_mpi_error error = {};
@@ -128,7 +129,7 @@ Status MpiSession::Join(int64_t deadline_ns) {
       return MakeError(ErrorKind::kTimeout,
                        "not all ranks joined HoroACC's MPI communicator in time");
     }
-    if (Status waited = patience.Wait(); !waited.ok()) {
+    if (Status waited = backoff.Wait(); !waited.ok()) {
       Abandon();
       return waited;
     }
@@ -187,9 +188,9 @@ bool MpiSession::HasUnsent() {
 }
 
 bool MpiSession::Drain(int64_t deadline_ns) {
-  Backoff patience(cancellation_);
+  Backoff backoff(cancellation_);
   while (HasUnsent()) {
-    if (NowNs() >= deadline_ns || !patience.Wait().ok()) return false;
+    if (NowNs() >= deadline_ns || !backoff.Wait().ok()) return false;
   }
   return !abandoned_;
 }
@@ -197,27 +198,17 @@ bool MpiSession::Drain(int64_t deadline_ns) {
 uint32_t MpiSession::most_tag() const { return plugin_->most_tag(mpi_); }
 
 ha_tagged_calls MpiSession::TaggedCalls() {
+  // The last argument of all three functions is where an error goes.
+  static constexpr auto kForward = [](auto function, void* self, auto... rest) {
+    auto* const own = static_cast<MpiSession*>(self);
+    std::lock_guard lock(own->mutex_);
+    if (own->abandoned_) return Refuse(std::get<sizeof...(rest) - 1>(std::tie(rest...)));
+    return (own->plugin_->tagged.*function)(own->mpi_, rest...);
+  };
   ha_tagged_calls calls = {};
-  calls.send = [](void* self, int peer, uint32_t tag, const ha_piece* pieces, size_t count,
-                  void** request, ha_transport_error* error) {
-    auto* const own = static_cast<MpiSession*>(self);
-    std::lock_guard lock(own->mutex_);
-    if (own->abandoned_) return Refuse(error);
-    return own->plugin_->tagged.send(own->mpi_, peer, tag, pieces, count, request, error);
-  };
-  calls.receive = [](void* self, int peer, uint32_t tag, const ha_piece* pieces, size_t count,
-                     void** request, ha_transport_error* error) {
-    auto* const own = static_cast<MpiSession*>(self);
-    std::lock_guard lock(own->mutex_);
-    if (own->abandoned_) return Refuse(error);
-    return own->plugin_->tagged.receive(own->mpi_, peer, tag, pieces, count, request, error);
-  };
-  calls.test = [](void* self, void* request, int* done, size_t* bytes, ha_transport_error* error) {
-    auto* const own = static_cast<MpiSession*>(self);
-    std::lock_guard lock(own->mutex_);
-    if (own->abandoned_) return Refuse(error);
-    return own->plugin_->tagged.test(own->mpi_, request, done, bytes, error);
-  };
+  calls.send = [](auto... all) { return kForward(&ha_tagged_calls::send, all...); };
+  calls.receive = [](auto... all) { return kForward(&ha_tagged_calls::receive, all...); };
+  calls.test = [](auto... all) { return kForward(&ha_tagged_calls::test, all...); };
   calls.cancel = [](void* self, void* request) {
     auto* const own = static_cast<MpiSession*>(self);
     std::lock_guard lock(own->mutex_);

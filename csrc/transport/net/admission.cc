@@ -14,8 +14,6 @@
 namespace horoacc {
 namespace {
 
-bool WouldBlock() { return errno == EAGAIN || errno == EWOULDBLOCK; }
-
 /// Sends what the socket takes of `outbox`.
 Status SendSome(int fd, std::string& outbox) {
   while (!outbox.empty()) {
@@ -45,7 +43,7 @@ Status Admission::MakeWaitable() {
   return {};
 }
 
-/// A descriptor leaves the set when it is closed; one that is handed out has to be taken out.
+/// A descriptor leaves the epoll set when it is closed; Step removes one that it hands out.
 Status Admission::Watch(const Fd& fd, bool writing, bool anew) {
   if (!epoll_) return {};
   epoll_event event{.events = writing ? uint32_t{EPOLLOUT} : uint32_t{EPOLLIN}, .data = {}};
@@ -55,8 +53,8 @@ Status Admission::Watch(const Fd& fd, bool writing, bool anew) {
 }
 
 Status Admission::Listen(Fd listener) {
-  HA_TRY(door_.Open(std::move(listener)));
-  return Watch(door_.listener(), false, true);
+  listener_.Open(std::move(listener));
+  return Watch(listener_.fd(), false, true);
 }
 
 Status Admission::Dial(Fd connecting, int tag) {
@@ -66,7 +64,25 @@ Status Admission::Dial(Fd connecting, int tag) {
   return {};
 }
 
-/// Moves one connection on; true once it is admitted.
+Result<std::optional<Admitted>> Admission::DialAndWait(const SocketAddress& address,
+                                                       int64_t deadline_ns, std::string& reason) {
+  auto connecting = StartDial(address);
+  if (!connecting.ok()) {
+    reason = connecting.error().message;
+    return std::optional<Admitted>();
+  }
+  HA_TRY(Dial(std::move(connecting).value(), 0));
+  while (NowNs() < deadline_ns) {
+    HA_ASSIGN(Outcome outcome, Step(deadline_ns));
+    if (!outcome.admitted.empty()) return std::optional(std::move(outcome.admitted[0]));
+    if (outcome.failed.empty()) continue;
+    reason = outcome.failed[0].error.message;
+    break;
+  }
+  return std::optional<Admitted>();
+}
+
+/// Advances one handshake; true once the connection is admitted.
 Result<bool> Admission::Advance(Pending& pending) {
   HA_TRY(SendSome(pending.fd.get(), pending.outbox));
   while (pending.outbox.empty() && !pending.handshake.done()) {
@@ -77,7 +93,7 @@ Result<bool> Admission::Advance(Pending& pending) {
     if (got < 0 && WouldBlock()) return false;
     if (got < 0) return SystemError("connection");
     if (got == 0) {
-      // Of one from outside it says little: a rank that lost its patience leaves like this, too.
+      // An accepted connection proves little by this: a rank whose dial timed out closes it, too.
       return MakeError(pending.tag < 0 ? ErrorKind::kPeerLost : ErrorKind::kConfig,
                        "the other end closed the connection during the handshake (does it know "
                        "another secret?)");
@@ -92,54 +108,55 @@ Result<bool> Admission::Advance(Pending& pending) {
 }
 
 void Admission::Accept() {
-  // The bound lets the connections that are here already move on under a flood of new ones.
-  for (int count = 0; count < 16 && door_.rests_until_ns() <= NowNs(); ++count) {
-    Door::Guest guest = door_.Accept();
-    if (!guest.fd && !guest.refused) return;
-    const auto guests = std::ranges::count_if(pending_, [](const auto& p) { return p.tag < 0; });
-    if (guest.refused || static_cast<size_t>(guests) >= capacity_) {
-      const auto oldest = std::ranges::find_if(pending_, [](const auto& p) { return p.tag < 0; });
+  // Bounded, so that handshakes under way advance during a flood of new connections.
+  for (int count = 0; count < 16 && listener_.paused_until_ns() <= NowNs(); ++count) {
+    RateLimitedListener::PendingConnection accepted = listener_.Accept();
+    if (!accepted.fd && !accepted.refused) return;
+    const auto was_accepted = [](const Pending& pending) { return pending.tag < 0; };
+    const auto present = std::ranges::count_if(pending_, was_accepted);
+    if (accepted.refused || static_cast<size_t>(present) >= capacity_) {
+      const auto oldest = std::ranges::find_if(pending_, was_accepted);
       if (oldest != pending_.end()) {
         TurnAway(oldest->from, MakeError(ErrorKind::kTimeout, "too many connections at once"));
         pending_.erase(oldest);
       }
     }
-    if (guest.refused) {
+    if (accepted.refused) {
       TurnAway("somewhere", MakeError(ErrorKind::kSystem,
                                       "this process has no file descriptors left (ulimit -n)"));
       continue;
     }
-    TuneStream(guest.fd.get());
-    const std::string from = NameOfPeer(guest.fd);
-    auto pending = Begin(std::move(guest.fd), Handshake::Side::kAccept, -1);
+    TuneStream(accepted.fd.get());
+    const std::string from = NameOfPeer(accepted.fd);
+    auto pending = Begin(std::move(accepted.fd), Handshake::Side::kAccept, -1);
     Status watched = pending.ok() ? Watch(pending.value().fd, false, true) : pending.error();
     if (watched.ok()) {
       pending_.push_back(std::move(pending).value());
     } else {
-      TurnAway(from, watched.error());  // a shortage that somebody outside may have caused
+      TurnAway(from, watched.error());  // a shortage that the peers may have caused
     }
   }
 }
 
-/// A door that rests must not wake whoever sleeps on WaitFd.
-void Admission::OpenOrShutDoor() {
-  const bool shut = door_.rests_until_ns() > NowNs();
-  if (shut == shut_) return;
-  shut_ = shut;
+/// A paused listener must not wake the thread that sleeps on WaitFd.
+void Admission::PauseOrResume() {
+  const bool pause = listener_.paused_until_ns() > NowNs();
+  if (pause == paused_) return;
+  paused_ = pause;
   if (!epoll_) return;
-  epoll_event event{.events = shut ? uint32_t{0} : uint32_t{EPOLLIN}, .data = {}};
-  ::epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, door_.listener().get(), &event);
+  epoll_event event{.events = pause ? uint32_t{0} : uint32_t{EPOLLIN}, .data = {}};
+  ::epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, listener_.fd().get(), &event);
 }
 
 void Admission::TurnAway(const std::string& from, const Error& error) {
   ++turned_away_;
   last_reason_ = error.message;
-  door_.Charge(NowNs());
-  if (told_ || error.kind == ErrorKind::kPeerLost) return;
-  told_ = true;
+  listener_.Charge(NowNs());
+  if (logged_ || error.kind == ErrorKind::kPeerLost) return;
+  logged_ = true;
   log_.Write(LogLevel::kWarning, "a connection from " + from + " to " + NameOf(terms_.purpose) +
                                      " was turned away: " + error.message +
-                                     "; others will be without a word");
+                                     "; later ones are not logged");
 }
 
 void Admission::Drop(Pending& pending, const Error& error, Outcome& outcome) {
@@ -147,7 +164,7 @@ void Admission::Drop(Pending& pending, const Error& error, Outcome& outcome) {
     const bool silent = error.kind == ErrorKind::kTimeout && pending.outbox.empty();
     outcome.failed.push_back({pending.tag, error, silent});
   } else {
-    // A connection that broke is no more a unauthenticated peer's than one that was closed.
+    // A broken connection says as little about its peer as a closed one.
     const bool broke = error.kind == ErrorKind::kSystem;
     TurnAway(pending.from, broke ? MakeError(ErrorKind::kPeerLost, error.message) : error);
   }
@@ -157,15 +174,15 @@ void Admission::Drop(Pending& pending, const Error& error, Outcome& outcome) {
 Result<Admission::Outcome> Admission::Step(int64_t deadline_ns) {
   std::vector<pollfd> waits;
   int64_t until = deadline_ns;
-  OpenOrShutDoor();
+  PauseOrResume();
   for (const Pending& pending : pending_) {
     const short events = pending.outbox.empty() ? POLLIN : POLLOUT;
     waits.push_back({pending.fd.get(), events, 0});
     until = std::min(until, pending.expires_ns);
   }
-  const bool listens = door_.open() && !shut_;
-  if (listens) waits.push_back({door_.listener().get(), POLLIN, 0});
-  if (shut_) until = std::min(until, door_.rests_until_ns());
+  const bool listens = listener_.open() && !paused_;
+  if (listens) waits.push_back({listener_.fd().get(), POLLIN, 0});
+  if (paused_) until = std::min(until, listener_.paused_until_ns());
   HA_TRY(PollUntil(waits, until, cancellation_));
 
   Outcome outcome;
@@ -190,15 +207,15 @@ Result<Admission::Outcome> Admission::Step(int64_t deadline_ns) {
       Drop(pending, MakeError(ErrorKind::kTimeout, "the handshake took too long"), outcome);
     }
   }
-  const bool knocked = listens && waits.back().revents != 0;
+  const bool waiting = listens && waits.back().revents != 0;
   std::erase_if(pending_, [](const Pending& pending) { return !pending.fd; });
-  if (knocked) Accept();
-  OpenOrShutDoor();
+  if (waiting) Accept();
+  PauseOrResume();
   return outcome;
 }
 
 int64_t Admission::due_ns() const {
-  int64_t due = shut_ ? door_.rests_until_ns() : INT64_MAX;
+  int64_t due = paused_ ? listener_.paused_until_ns() : INT64_MAX;
   for (const Pending& pending : pending_) due = std::min(due, pending.expires_ns);
   return due;
 }

@@ -24,7 +24,7 @@ class Fd {
   [[nodiscard]] int get() const { return fd_; }
   [[nodiscard]] int Release() { return std::exchange(fd_, -1); }
   explicit operator bool() const { return fd_ >= 0; }
-  /// In a forked child: lets go of what is the parent's, and keeps the number.
+  /// In a forked child: closes the parent's file, and keeps the number open on /dev/null.
   void LeaveToParent() const {
     if (fd_ < 0) return;
     const int nothing = ::open("/dev/null", O_RDWR | O_CLOEXEC);

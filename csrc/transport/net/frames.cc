@@ -7,6 +7,7 @@
 #include <string>
 
 #include "base/crc32c.h"
+#include "transport/net/socket.h"
 
 namespace horoacc {
 namespace {
@@ -29,7 +30,7 @@ uint32_t CheckOf(const Header& header) {
   return Crc32c(std::as_bytes(std::span(&header, 1)).first(offsetof(Header, check)));
 }
 
-/// Forgets the bytes before `begin` once they are the larger part.
+/// Drops the bytes before `begin` once they are the larger part.
 void Compact(std::vector<std::byte>& bytes, size_t& begin) {
   if (begin == bytes.size()) {
     bytes.clear();
@@ -105,7 +106,7 @@ Result<bool> FrameWriter::FlushTo(int fd) {
   while (pending() > 0) {
     const ssize_t sent = ::send(fd, bytes_.data() + begin_, pending(), MSG_NOSIGNAL);
     if (sent < 0 && errno == EINTR) continue;
-    if (sent < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) break;
+    if (sent < 0 && WouldBlock()) break;
     if (sent < 0) return SystemError("send");
     begin_ += static_cast<size_t>(sent);
   }

@@ -16,14 +16,14 @@ struct Frame {
   std::vector<std::byte> bytes;
 };
 
-/// Puts frames together from what a non-blocking socket gives. Memory grows with what really
-/// arrived, never with what a header promises.
+/// Assembles frames from a non-blocking socket. Memory grows with the bytes that arrived, never
+/// with the length that a header claims.
 class FrameReader {
  public:
   FrameReader(uint64_t epoch, uint64_t longest) : epoch_(epoch), longest_(longest) {}
 
-  /// Reads what is there, up to a bound that keeps one busy peer from starving the others.
-  /// False once the peer has closed its end (the frames before that are still there).
+  /// Reads up to a bound that keeps one busy peer from starving the others. False once the peer has
+  /// closed its end (the frames before that are still there).
   Result<bool> FillFrom(int fd);
   /// The next whole frame, or nothing. An error means that the stream cannot be trusted any more.
   Result<std::optional<Frame>> Next();
@@ -37,13 +37,13 @@ class FrameReader {
   size_t begin_ = 0;
 };
 
-/// Keeps what a non-blocking socket did not take yet.
+/// Keeps the bytes that a non-blocking socket has not taken yet.
 class FrameWriter {
  public:
   explicit FrameWriter(uint64_t epoch) : epoch_(epoch) {}
 
   void Queue(uint32_t kind, std::span<const std::byte> payload);
-  /// Sends what the socket takes now; true if nothing is left.
+  /// Sends as much as the socket takes now; true if nothing is left.
   Result<bool> FlushTo(int fd);
   [[nodiscard]] size_t pending() const { return bytes_.size() - begin_; }
 

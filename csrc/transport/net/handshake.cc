@@ -112,7 +112,7 @@ Status Handshake::Feed(std::string_view bytes) {
   }
   if (peer_greeting_.empty()) {
     HA_TRY(TakeGreeting(bytes));
-    // The dialer proves first: a port gives unauthenticated peers nothing to compute with.
+    // The dialer proves first, so that unauthenticated peers get no proof to attack.
     output_ += side_ == Side::kDial ? ProofOf(Side::kDial) : greeting_;
     wanted_ = sizeof(Digest);
     return {};

@@ -11,7 +11,7 @@
 
 namespace horoacc {
 
-/// What the connection is for; part of the proof, so that one port cannot be used for another.
+/// The purpose of a connection; part of the proof, so that one port cannot be used for another.
 enum class LinkPurpose : uint32_t { kRendezvous = 1, kControl = 2, kHost = 3, kData = 4 };
 
 /// "the rendezvous", for a person.
@@ -25,8 +25,8 @@ struct HandshakeTerms {
   int size = 1;
 };
 
-/// One connection's handshake as a state machine without a socket: send what TakeOutput gives,
-/// read exactly `wanted` bytes, feed them, until done.
+/// One connection's handshake as a state machine without a socket. Until done: send the output of
+/// TakeOutput, read exactly `wanted` bytes, feed them.
 class Handshake {
  public:
   enum class Side : uint8_t { kDial = 1, kAccept = 2 };
@@ -38,7 +38,7 @@ class Handshake {
   [[nodiscard]] std::string TakeOutput();
   /// `bytes.size()` must be wanted(). An error means: close the connection.
   Status Feed(std::string_view bytes);
-  /// Both proofs are good. What TakeOutput still gives must be sent nevertheless.
+  /// Both proofs are good. The output of TakeOutput must still be sent.
   [[nodiscard]] bool done() const { return done_; }
   /// Known to be true only once done.
   [[nodiscard]] int peer_rank() const { return peer_rank_; }
@@ -60,7 +60,7 @@ class Handshake {
   int peer_size_ = -1;
 };
 
-/// `count` bytes that nobody can guess.
+/// `count` unpredictable bytes.
 Result<std::string> RandomBytes(size_t count);
 
 }  // namespace horoacc

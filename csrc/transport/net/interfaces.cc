@@ -31,7 +31,7 @@ std::string TextOf(int family, const void* bytes) {
   return text;
 }
 
-/// The address and its network, or nothing for an address that leads nowhere.
+/// Fills in the address and its network; false for an address of no use.
 bool Describe(const sockaddr* address, const sockaddr* mask, Interface& result) {
   if (address->sa_family == AF_INET) {
     in_addr own = reinterpret_cast<const sockaddr_in*>(address)->sin_addr;
@@ -73,7 +73,7 @@ Error NoInterface(const InterfaceOffer& offer, const std::string& why) {
                    "host " + host + " has no network interface " + why + "; it has " + names);
 }
 
-/// Those of one host that have a name of `wanted`, in its order, each name once.
+/// The interfaces of one host that `wanted` names, in its order, each name once.
 std::vector<Interface> Named(const InterfaceOffer& offer, const std::vector<std::string>& wanted) {
   std::vector<Interface> found;
   for (const std::string& name : wanted) {
@@ -83,7 +83,7 @@ std::vector<Interface> Named(const InterfaceOffer& offer, const std::vector<std:
   return found;
 }
 
-/// For one host: the best of its interfaces, given which hosts have which address and network.
+/// One host's best interface, given the hosts of each address and of each network.
 const Interface* Best(const InterfaceOffer& offer,
                       std::map<std::string, std::set<std::string>>& hosts_of_address,
                       std::map<std::string, std::set<std::string>>& hosts_of_network) {
@@ -101,6 +101,11 @@ const Interface* Best(const InterfaceOffer& offer,
 }
 
 }  // namespace
+
+std::string HostName() {
+  utsname names{};
+  return ::uname(&names) == 0 ? names.nodename : "localhost";
+}
 
 Result<std::vector<Interface>> ListInterfaces() {
   ifaddrs* first = nullptr;
@@ -137,13 +142,12 @@ std::string WayTo(const SocketAddress& peer) {
 }
 
 std::string NetworkIdentity() {
-  utsname names{};
-  const std::string name = ::uname(&names) == 0 ? names.nodename : "";
   std::string kernel;
   std::ifstream("/proc/sys/kernel/random/boot_id") >> kernel;
   char space[64] = "";
   const ssize_t length = ::readlink("/proc/self/ns/net", space, sizeof(space) - 1);
-  return name + "#" + kernel + std::string(space, length > 0 ? static_cast<size_t>(length) : 0);
+  return HostName() + "#" + kernel +
+         std::string(space, length > 0 ? static_cast<size_t>(length) : 0);
 }
 
 std::string PackOffer(const InterfaceOffer& offer) {
@@ -199,6 +203,50 @@ Result<std::vector<Interface>> ChooseInterfaces(std::span<const InterfaceOffer> 
     }
   }
   return chosen;
+}
+
+Result<AgreedInterfaces> AgreeOnInterfaces(Bootstrap& bootstrap, const std::string& host,
+                                           int local_rank, const std::string& wanted,
+                                           int64_t deadline_ns) {
+  auto interfaces = ListInterfaces();
+  Result<std::string> own = std::string();
+  if (interfaces.ok()) {
+    own = PackOffer(
+        {host.empty() ? NetworkIdentity() : host, local_rank, std::move(interfaces).value()});
+  } else {
+    own = interfaces.error();
+  }
+  HA_ASSIGN(const std::vector<std::string> texts,
+            GatherOrFail(bootstrap, own, " cannot list its network interfaces", deadline_ns));
+  std::vector<InterfaceOffer> offers;
+  AgreedInterfaces agreed;
+  for (const std::string& text : texts) {
+    HA_ASSIGN(InterfaceOffer offer, UnpackOffer(text));
+    agreed.hosts.push_back(offer.host);
+    offers.push_back(std::move(offer));
+  }
+  HA_ASSIGN(agreed.interfaces, ChooseInterfaces(offers, wanted));
+  return agreed;
+}
+
+Result<std::vector<SocketAddress>> ExchangeAddresses(Bootstrap& bootstrap,
+                                                     const Result<Fd>& listener,
+                                                     const std::string& task, int64_t deadline_ns) {
+  Result<std::string> own = std::string();
+  if (!listener.ok()) {
+    own = listener.error();
+  } else if (auto address = LocalAddress(listener.value().get()); address.ok()) {
+    own = address.value().ToString();
+  } else {
+    own = address.error();
+  }
+  HA_ASSIGN(const std::vector<std::string> texts, GatherOrFail(bootstrap, own, task, deadline_ns));
+  std::vector<SocketAddress> addresses;
+  for (const std::string& text : texts) {
+    HA_ASSIGN(const std::vector<SocketAddress> found, ResolveAddress(text));
+    addresses.push_back(found.front());
+  }
+  return addresses;
 }
 
 }  // namespace horoacc

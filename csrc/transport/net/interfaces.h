@@ -1,11 +1,12 @@
 #pragma once
-// Which of a host's network interfaces carries the data links.
+// Which of a host's network interfaces carries the links, and where the ranks listen.
 #include <cstdint>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "base/result.h"
+#include "transport/bootstrap/bootstrap.h"
 #include "transport/net/socket.h"
 
 namespace horoacc {
@@ -15,12 +16,15 @@ struct Interface {
   std::string name;
   std::string address;   ///< without port; IPv6 in brackets
   std::string network;   ///< the address cut to its prefix: equal for neighbours
-  int64_t megabits = 0;  ///< what the driver says; 0: it says nothing
+  int64_t megabits = 0;  ///< as the driver says; 0: unknown
   bool loopback = false;
   friend bool operator==(const Interface&, const Interface&) = default;
 };
 
-/// This host's, in the kernel's order.
+/// This host's name.
+[[nodiscard]] std::string HostName();
+
+/// This host's interfaces, in the kernel's order.
 Result<std::vector<Interface>> ListInterfaces();
 
 /// How this host would reach an address: "over eth0 (10.0.0.2)", for errors. Sends nothing.
@@ -30,7 +34,7 @@ Result<std::vector<Interface>> ListInterfaces();
 /// the running kernel and the network namespace. (Names alone may be equal on different machines.)
 [[nodiscard]] std::string NetworkIdentity();
 
-/// What one rank tells the others.
+/// One rank's interfaces, for the other ranks.
 struct InterfaceOffer {
   std::string host;  ///< NetworkIdentity
   int local_rank = 0;
@@ -40,13 +44,31 @@ struct InterfaceOffer {
 [[nodiscard]] std::string PackOffer(const InterfaceOffer& offer);
 Result<InterfaceOffer> UnpackOffer(const std::string& text);
 
-/// The interface of each rank, chosen alike by all from what all have offered.
+/// The interface of each rank; all ranks choose alike from the same offers.
 ///
 /// `wanted` are names, separated by commas; ranks of a host use those of their host in turn, by
 /// local rank. Without names: loopback if there is one host, else of the interfaces whose network
 /// reaches most hosts the fastest, the first of equals. An address that several hosts have (a
-/// container bridge's) is nobody's way out. kConfig names a host without a usable interface.
+/// container bridge's) is never chosen. kConfig names a host without a usable interface.
 Result<std::vector<Interface>> ChooseInterfaces(std::span<const InterfaceOffer> offers,
                                                 const std::string& wanted);
+
+/// By rank.
+struct AgreedInterfaces {
+  std::vector<Interface> interfaces;
+  std::vector<std::string> hosts;  ///< equal for ranks on one host
+};
+
+/// ChooseInterfaces for the offers of all ranks. All ranks call it. `host`: this rank's, or empty
+/// for NetworkIdentity().
+Result<AgreedInterfaces> AgreeOnInterfaces(Bootstrap& bootstrap, const std::string& host,
+                                           int local_rank, const std::string& wanted,
+                                           int64_t deadline_ns);
+
+/// The address of every rank's listener. All ranks call it; an error of one is kConfig on all, with
+/// `task` as in GatherOrFail.
+Result<std::vector<SocketAddress>> ExchangeAddresses(Bootstrap& bootstrap,
+                                                     const Result<Fd>& listener,
+                                                     const std::string& task, int64_t deadline_ns);
 
 }  // namespace horoacc

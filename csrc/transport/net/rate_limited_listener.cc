@@ -15,7 +15,7 @@ namespace {
 
 constexpr int64_t kCost = 2 * kMillisecond;
 constexpr int64_t kBurst = 256 * kCost;
-/// A door that has closed opens for so many at once, not for each alone.
+/// After a pause so many peers may connect, so that it does not pause again at once.
 constexpr int64_t kRelief = 32 * kCost;
 constexpr int64_t kShortage = 50 * kMillisecond;
 
@@ -23,15 +23,14 @@ bool OutOfDescriptors(int code) { return code == EMFILE || code == ENFILE; }
 
 }  // namespace
 
-Status Door::Open(Fd listener) {
+void RateLimitedListener::Open(Fd listener) {
   listener_ = std::move(listener);
   TakeSpare();
-  return {};
 }
 
-void Door::TakeSpare() { spare_ = Fd(::open("/dev/null", O_RDONLY | O_CLOEXEC)); }
+void RateLimitedListener::TakeSpare() { spare_ = Fd(::open("/dev/null", O_RDONLY | O_CLOEXEC)); }
 
-Door::Guest Door::Accept() {
+RateLimitedListener::PendingConnection RateLimitedListener::Accept() {
   const auto accept = [this] {
     return Fd(::accept4(listener_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
   };
@@ -39,26 +38,26 @@ Door::Guest Door::Accept() {
     Fd fd = accept();
     if (fd) return {std::move(fd), false};
     if (errno == EINTR || errno == ECONNABORTED) continue;
-    if (errno == EAGAIN || errno == EWOULDBLOCK) return {};
-    // Whoever waits at the door would wake this process again and again.
+    if (WouldBlock()) return {};
+    // A connection that stays in the queue would wake this process again and again.
     if (OutOfDescriptors(errno) && spare_) {
       spare_ = Fd();
       fd = accept();
       const bool refused = static_cast<bool>(fd);
-      const bool nobody = !refused && (errno == EAGAIN || errno == EWOULDBLOCK);
+      const bool none = !refused && WouldBlock();
       fd = Fd();
       TakeSpare();
-      if (refused || nobody) return {Fd(), refused};
+      if (refused || none) return {Fd(), refused};
     }
-    rests_until_ns_ = std::max(rests_until_ns_, NowNs() + kShortage);
+    paused_until_ns_ = std::max(paused_until_ns_, NowNs() + kShortage);
     if (!spare_) TakeSpare();
     return {Fd(), true};
   }
 }
 
-void Door::Charge(int64_t now_ns) {
+void RateLimitedListener::Charge(int64_t now_ns) {
   paid_until_ns_ = std::max(paid_until_ns_, now_ns) + kCost;
-  if (paid_until_ns_ > now_ns + kBurst) rests_until_ns_ = paid_until_ns_ - kBurst + kRelief;
+  if (paid_until_ns_ > now_ns + kBurst) paused_until_ns_ = paid_until_ns_ - kBurst + kRelief;
 }
 
 std::string NameOfPeer(const Fd& fd) {

@@ -1,6 +1,6 @@
 #pragma once
-// A listening socket that unauthenticated peers cannot wear out: it rests when they come too fast,
-// and does not spin when the process is out of descriptors.
+// A listening socket with limits against unauthenticated peers: it pauses when they connect too
+// fast, and does not spin when the process is out of descriptors.
 #include <cstdint>
 #include <string>
 
@@ -9,33 +9,33 @@
 
 namespace horoacc {
 
-class Door {
+class RateLimitedListener {
  public:
-  Status Open(Fd listener);
+  void Open(Fd listener);
   [[nodiscard]] bool open() const { return static_cast<bool>(listener_); }
-  [[nodiscard]] const Fd& listener() const { return listener_; }
+  [[nodiscard]] const Fd& fd() const { return listener_; }
 
-  struct Guest {
-    Fd fd;                 ///< empty: nobody is there
-    bool refused = false;  ///< somebody was, but there is no descriptor for them
+  struct PendingConnection {
+    Fd fd;                 ///< empty: none is waiting
+    bool refused = false;  ///< one was waiting, but there is no descriptor for it
   };
-  Guest Accept();
+  PendingConnection Accept();
 
-  /// Who came was a unauthenticated peer. 256 of them in a burst go unpunished, and 500 a second.
+  /// Counts an unauthenticated peer. Token bucket: burst 256, refill 500/s.
   void Charge(int64_t now_ns);
-  /// Until when nobody is let in; in the past if the door is open.
-  [[nodiscard]] int64_t rests_until_ns() const { return rests_until_ns_; }
+  /// Accepts nothing until then; in the past if it does not pause.
+  [[nodiscard]] int64_t paused_until_ns() const { return paused_until_ns_; }
 
  private:
   void TakeSpare();
 
   Fd listener_;
-  Fd spare_;  ///< given up for a moment so that a connection can be taken and closed
+  Fd spare_;  ///< closed for a moment so that a connection can be accepted and closed
   int64_t paid_until_ns_ = 0;
-  int64_t rests_until_ns_ = 0;
+  int64_t paused_until_ns_ = 0;
 };
 
-/// "10.0.0.7:40312", or what else can be said of who is at the other end.
+/// "10.0.0.7:40312", or "an unknown address".
 [[nodiscard]] std::string NameOfPeer(const Fd& fd);
 
 }  // namespace horoacc

@@ -9,7 +9,7 @@ namespace horoacc {
 
 using Digest = std::array<uint8_t, 32>;
 
-/// Takes a text in pieces.
+/// Hashes a text in pieces.
 class Sha256 {
  public:
   Sha256();
@@ -28,8 +28,7 @@ class Sha256 {
 
 [[nodiscard]] Digest HmacSha256(std::string_view key, std::string_view text);
 
-/// Takes the same time wherever the two differ, so that a unauthenticated peer cannot guess byte by
-/// byte.
+/// In constant time, so that a peer cannot guess the digest byte by byte.
 [[nodiscard]] bool SameDigest(const Digest& a, const Digest& b);
 
 }  // namespace horoacc

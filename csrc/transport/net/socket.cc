@@ -30,7 +30,7 @@ const sockaddr_in6& V6(const SocketAddress& address) {
 }
 
 void SetOption(int fd, int level, int name, int value) {
-  // A kernel that lacks an option gives a slower or less watchful connection, not a wrong one.
+  // Unchecked: without an option a connection is slower or notices a loss later, but works.
   ::setsockopt(fd, level, name, &value, sizeof(value));
 }
 
@@ -136,7 +136,7 @@ Result<SocketAddress> LocalAddress(int fd) {
 Result<Fd> Listen(const SocketAddress& address, int backlog, int* code) {
   Fd fd(::socket(address.family(), SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!fd) return SystemError("socket");
-  // The port of a job that has just ended may be taken again at once.
+  // The port of a job that has just ended may be reused at once.
   if (address.family() != AF_UNIX) SetOption(fd.get(), SOL_SOCKET, SO_REUSEADDR, 1);
   if (::bind(fd.get(), address.get(), address.length) != 0) {
     if (code != nullptr) *code = errno;
@@ -151,7 +151,7 @@ Result<Fd> StartDial(const SocketAddress& address, const SocketAddress* own) {
   if (!fd) return SystemError("socket");
   TuneStream(fd.get());
   if (own != nullptr) {
-    // The port is chosen by connect, which sees that only the pair of ends must be unique.
+    // connect chooses the port, because only the pair of addresses must be unique.
     SetOption(fd.get(), IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, 1);
     SocketAddress from = *own;
     from.set_port(0);
@@ -173,7 +173,7 @@ void TuneStream(int fd) {
   if (domain != AF_INET && domain != AF_INET6) return;
   SetOption(fd, IPPROTO_TCP, TCP_NODELAY, 1);
   SetOption(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
-  // A link that is down for some seconds is ridden out; after twelve the other host is lost.
+  // A network that is down for some seconds does no harm; after 12 s the other host is lost.
   SetOption(fd, IPPROTO_TCP, TCP_KEEPIDLE, 4);
   SetOption(fd, IPPROTO_TCP, TCP_KEEPINTVL, 2);
   SetOption(fd, IPPROTO_TCP, TCP_KEEPCNT, 4);

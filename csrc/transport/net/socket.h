@@ -4,6 +4,7 @@
 #include <poll.h>
 #include <sys/socket.h>
 
+#include <cerrno>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -34,7 +35,7 @@ struct SocketAddress {
 /// not numeric.
 Result<std::vector<SocketAddress>> ResolveAddress(const std::string& host_port);
 
-/// An address in Linux's abstract namespace: no file, gone with its last socket.
+/// An address in Linux's abstract namespace: it has no file, and ends with its last socket.
 Result<SocketAddress> AbstractAddress(std::string_view name);
 
 /// The local address that packets to `peer` leave from, with port 0. Sends nothing.
@@ -50,8 +51,8 @@ Result<Fd> Listen(const SocketAddress& address, int backlog, int* code = nullptr
 /// or has failed, once it is writable.
 Result<Fd> StartDial(const SocketAddress& address, const SocketAddress* own = nullptr);
 
-/// Sets what a TCP connection of a job needs: no delay, and a host that is out of reach is noticed
-/// within a quarter of a minute even if nothing is sent. Does nothing for other sockets.
+/// Sets the options of a job's TCP connection: no delay, and an unreachable host is noticed within
+/// 15 s even if nothing is sent. Does nothing for other sockets.
 void TuneStream(int fd);
 
 Status SetNonBlocking(int fd);
@@ -60,11 +61,14 @@ Status SetNonBlocking(int fd);
 Status WaitReady(int fd, short events, int64_t deadline_ns, const Cancellation& cancellation = {});
 
 /// poll() until something is ready, a signal has come or the deadline has passed; the caller looks
-/// which. Fails only if the caller is called away, or as poll() does.
+/// which. Fails only if the caller is cancelled, or as poll() does.
 Status PollUntil(std::span<pollfd> waits, int64_t deadline_ns,
                  const Cancellation& cancellation = {});
 
 /// Time to the deadline in poll()'s unit, at least 0, rounded up.
 [[nodiscard]] int PollTimeout(int64_t deadline_ns);
+
+/// Whether errno says that the call would have blocked.
+[[nodiscard]] inline bool WouldBlock() { return errno == EAGAIN || errno == EWOULDBLOCK; }
 
 }  // namespace horoacc

@@ -1,5 +1,5 @@
 #pragma once
-// Waiting for something that can wake nobody.
+// Waiting for MPI, which cannot wake a thread.
 #include <poll.h>
 
 #include <algorithm>
@@ -11,11 +11,11 @@
 
 namespace horoacc {
 
-/// Waits between looks at MPI, which can wake nobody: a short spin, then longer and longer sleeps.
+/// Waits between polls of MPI: a short spin, then longer and longer sleeps.
 class Backoff {
  public:
   explicit Backoff(const Cancellation& cancellation) : cancellation_(cancellation) {}
-  /// Fails if the caller is called away.
+  /// Fails if the caller is cancelled.
   Status Wait() {
     const int64_t now = NowNs();
     if (now - start_ < 100 * kMicrosecond) return {};

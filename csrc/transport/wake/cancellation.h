@@ -1,5 +1,5 @@
 #pragma once
-// A caller who waits for other ranks while the job comes together, and is called away: by Ctrl-C.
+// Ends a caller's wait for other ranks during rendezvous: on Ctrl-C.
 #include <functional>
 #include <memory>
 #include <string>
@@ -9,22 +9,21 @@
 
 namespace horoacc {
 
-/// Asked now and then, on the thread that waits. Copies stand for the same caller.
+/// Polled now and then by the waiting thread. Copies share one state.
 class Cancellation {
  public:
-  Cancellation() = default;  ///< nobody calls
+  Cancellation() = default;  ///< never cancelled
   Cancellation(std::function<bool()> asks, int rank)
       : caller_(asks ? std::make_shared<Caller>(std::move(asks), rank) : nullptr) {}
 
   [[nodiscard]] bool Possible() const { return caller_ != nullptr; }
-  /// kAborted if so. Once away the caller is not asked again: what is waited for after that is only
-  /// taken back.
+  /// kAborted if cancelled. It stays so without asking again, for the waits of the clean-up.
   [[nodiscard]] Status Check() const {
     if (!caller_) return {};
-    caller_->away = caller_->away || caller_->asks();
-    if (!caller_->away) return {};
+    caller_->cancelled = caller_->cancelled || caller_->asks();
+    if (!caller_->cancelled) return {};
     return MakeError(ErrorKind::kAborted,
-                     "rank " + std::to_string(caller_->rank) + " was called away from init()",
+                     "rank " + std::to_string(caller_->rank) + " was interrupted in init()",
                      caller_->rank);
   }
 
@@ -33,7 +32,7 @@ class Cancellation {
     Caller(std::function<bool()> question, int own) : asks(std::move(question)), rank(own) {}
     std::function<bool()> asks;
     int rank;
-    bool away = false;
+    bool cancelled = false;
   };
   std::shared_ptr<Caller> caller_;
 };

@@ -12,10 +12,10 @@ constexpr uint32_t kInPoll = 2;
 
 }  // namespace
 
-// Store-then-load on both sides (ring: bump, then look for sleepers; sleep: announce, then look at
-// the count) needs sequential consistency, or both could miss each other. A ringer takes the
-// announcement back, and it may be one that was made after the ring: the sleeper therefore sleeps
-// on the announcement and not on the count, which would not tell it.
+// Store-then-load on both sides (ring: bump the count, then look for sleepers; sleep: announce,
+// then look at the count) needs sequential consistency, or both could miss each other. A ringer
+// clears the announcement, perhaps one made after its ring: so the sleeper waits on the
+// announcement, because the count would not change again.
 
 void Doorbells::Ring(int local_rank, Urgency urgency) const {
   Doorbell& doorbell = doorbells_[local_rank];
@@ -44,7 +44,7 @@ void Doorbells::Wake(int local_rank, std::atomic<uint32_t>& state) const {
   }
 }
 
-void Doorbells::LetGo() {
+void Doorbells::Release() {
   for (auto& wake : wake_) wake.reset();
   waiter_poll_ = Fd();
   coordinator_poll_ = Fd();

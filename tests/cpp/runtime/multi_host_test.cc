@@ -4,7 +4,7 @@
 
 #include "negotiate/multi_host/multi_host_root.h"
 #include "support/host_ranks.h"
-#include "transport/data/tagged/plugin_links.h"
+#include "transport/data/tagged/tagged_links.h"
 
 namespace horoacc::testing {
 namespace {

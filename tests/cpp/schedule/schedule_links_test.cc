@@ -12,7 +12,7 @@
 #include "support/run_cases.h"
 #include "transport/bootstrap/inproc.h"
 #include "transport/bootstrap/tcp_rendezvous.h"
-#include "transport/data/mixed_data_links.h"
+#include "transport/data/data_links.h"
 #include "transport/data/shm/shm_data.h"
 
 using namespace horoacc;

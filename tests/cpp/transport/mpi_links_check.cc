@@ -19,8 +19,8 @@
 #define HOROACC_CHECK_WITHOUT_MAIN
 #include "base/clock.h"
 #include "support/data_battery.h"
-#include "transport/control/mpi_links.h"
 #include "transport/data/tagged/tagged_links.h"
+#include "transport/mpi/mpi_links.h"
 
 using namespace horoacc;
 

@@ -73,7 +73,7 @@ struct Peer {
 };
 
 /// A connection that has not said yet whose it is.
-struct Stranger {
+struct Unproved {
   int socket = -1;
   Hello hello{};
   size_t got = 0;
@@ -97,7 +97,7 @@ class Endpoint {
       std::fprintf(stderr, "sample transport: rank %d sent %zu bytes\n", rank_, sent_);
     }
     for (const Peer& peer : peers_) ::close(peer.socket);
-    for (const Stranger& stranger : strangers_) ::close(stranger.socket);
+    for (const Unproved& peer : unproved_) ::close(peer.socket);
     for (const int fd : {listener_, news_, epoll_}) ::close(fd);
   }
 
@@ -248,24 +248,24 @@ class Endpoint {
 
   // Who calls must know this rank's secret and be a higher rank that has not called yet.
   void Accept() {
-    for (Stranger fresh; (fresh.socket = ::accept4(listener_, nullptr, nullptr,
+    for (Unproved fresh; (fresh.socket = ::accept4(listener_, nullptr, nullptr,
                                                    SOCK_CLOEXEC | SOCK_NONBLOCK)) >= 0;) {
       Watch(fresh.socket, EPOLL_CTL_ADD, false);
-      strangers_.push_back(fresh);
+      unproved_.push_back(fresh);
     }
-    strangers_.remove_if([this](Stranger& stranger) {
-      char* const at = reinterpret_cast<char*>(&stranger.hello) + stranger.got;
-      const ssize_t got = ::recv(stranger.socket, at, sizeof(Hello) - stranger.got, 0);
+    unproved_.remove_if([this](Unproved& peer) {
+      char* const at = reinterpret_cast<char*>(&peer.hello) + peer.got;
+      const ssize_t got = ::recv(peer.socket, at, sizeof(Hello) - peer.got, 0);
       if (got < 0 && WouldBlock()) return false;
-      stranger.got += static_cast<size_t>(std::max<ssize_t>(got, 0));
-      if (got > 0 && stranger.got < sizeof(Hello)) return false;
-      const int64_t rank = stranger.hello.rank;
-      const bool known = got > 0 && stranger.hello.secret == address_.secret && rank > rank_ &&
+      peer.got += static_cast<size_t>(std::max<ssize_t>(got, 0));
+      if (got > 0 && peer.got < sizeof(Hello)) return false;
+      const int64_t rank = peer.hello.rank;
+      const bool known = got > 0 && peer.hello.secret == address_.secret && rank > rank_ &&
                          rank < static_cast<int64_t>(peers_.size());
       if (known && peers_[static_cast<size_t>(rank)].socket < 0) {
-        Attach(peers_[static_cast<size_t>(rank)], stranger.socket);
+        Attach(peers_[static_cast<size_t>(rank)], peer.socket);
       } else {
-        ::close(stranger.socket);
+        ::close(peer.socket);
       }
       return true;
     });
@@ -317,7 +317,7 @@ class Endpoint {
   WireAddress address_;
   int epoll_ = -1, news_ = -1, listener_ = -1;
   std::vector<Peer> peers_;
-  std::list<Stranger> strangers_;
+  std::list<Unproved> unproved_;
   std::map<const Request*, std::unique_ptr<Request>> requests_;  ///< that were not seen done
   size_t untold_ = 0;  ///< requests that are done and not tested
   size_t sent_ = 0;

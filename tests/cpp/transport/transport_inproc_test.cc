@@ -8,9 +8,9 @@
 
 #include "base/clock.h"
 #include "support/check.h"
-#include "transport/bootstrap/epoch.h"
+#include "transport/bootstrap/bootstrap.h"
 #include "transport/bootstrap/inproc.h"
-#include "transport/control/mpi_links.h"
+#include "transport/mpi/mpi_links.h"
 
 using namespace horoacc;
 

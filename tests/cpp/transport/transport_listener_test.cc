@@ -1,5 +1,5 @@
-// A port that unauthenticated peers want to wear out: it stays bounded in descriptors and time, and
-// does not keep its process awake.
+// A port under attack by unauthenticated peers: its descriptors and time stay bounded, and it does
+// not keep its process awake.
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/resource.h>
@@ -58,7 +58,7 @@ void CheckRankGetsIn(Port& port) {
     if (!dialing) CHECK(rank.Dial(StartDial(port.address).value(), 0).ok());
     dialing = true;
     in = !port.admission.Step(NowNs() + kMillisecond).value().admitted.empty();
-    // Sent away among unauthenticated peers, it comes again.
+    // If it was dropped among unauthenticated peers, it dials again.
     dialing = rank.Step(NowNs() + kMillisecond).value().failed.empty();
   }
   CHECK(in);
@@ -66,7 +66,7 @@ void CheckRankGetsIn(Port& port) {
 
 }  // namespace
 
-TEST(IdleStrangersTakeNoMoreThanTheirRoom) {
+TEST(IdleUnauthenticatedPeersAreBounded) {
   Port port;
   const int before = OpenDescriptors();
   std::vector<Fd> crowd;
@@ -80,41 +80,41 @@ TEST(IdleStrangersTakeNoMoreThanTheirRoom) {
   CheckRankGetsIn(port);
 }
 
-TEST(ABurstIsFreeAndThenSoManyASecond) {
-  Door door;
+TEST(TheTokenBucketAllowsABurstAndARate) {
+  RateLimitedListener listener;
   int64_t now = 1000 * kSecond;
   for (int count = 0; count < 256; ++count) {
-    CHECK(door.rests_until_ns() <= now);
-    door.Charge(now);
+    CHECK(listener.paused_until_ns() <= now);
+    listener.Charge(now);
   }
-  door.Charge(now);
-  CHECK(door.rests_until_ns() > now);
-  CHECK(door.rests_until_ns() < now + kSecond);
-  // 500 a second are let in for ever.
-  now = door.rests_until_ns();
+  listener.Charge(now);
+  CHECK(listener.paused_until_ns() > now);
+  CHECK(listener.paused_until_ns() < now + kSecond);
+  // 500 a second never pause it.
+  now = listener.paused_until_ns();
   for (int count = 0; count < 5000; ++count, now += kSecond / 500) {
-    door.Charge(now);
-    CHECK(door.rests_until_ns() <= now);
+    listener.Charge(now);
+    CHECK(listener.paused_until_ns() <= now);
   }
 }
 
-TEST(ADoorThatRestsWakesNobody) {
+TEST(APausedListenerWakesNoThread) {
   Port port;
-  bool rested = false;
-  // A machine that is slow enough lets them in one by one, but hardly every time.
-  for (int round = 0; round < 50 && !rested; ++round) {
+  bool paused = false;
+  // A slow machine accepts them one by one, but hardly in every round.
+  for (int round = 0; round < 50 && !paused; ++round) {
     std::vector<Fd> crowd;
     for (int count = 0; count < 600; ++count) crowd.push_back(port.Visit());
     while (port.Calls()) port.StepOnce();
     pollfd waits{crowd.back().get(), POLLIN, 0};
-    // The last one has neither been sent away nor looked at, and still nobody calls.
-    rested = port.admission.due_ns() < NowNs() + kSecond && ::poll(&waits, 1, 0) == 0;
+    // The last one was neither dropped nor accepted, and still WaitFd is not readable.
+    paused = port.admission.due_ns() < NowNs() + kSecond && ::poll(&waits, 1, 0) == 0;
   }
-  CHECK(rested);
+  CHECK(paused);
   CheckRankGetsIn(port);
 }
 
-TEST(WhoIsSlowIsSentAwayInTime) {
+TEST(ASlowPeerIsDroppedInTime) {
   Port port(kSecond / 5);
   const Fd slow = port.Visit();
   const int64_t deadline = NowNs() + 60 * kSecond;
@@ -132,7 +132,7 @@ TEST(WhoIsSlowIsSentAwayInTime) {
         port.admission.TurnedAway().find("does not speak") != std::string::npos);
 }
 
-TEST(WithoutDescriptorsWhoWaitsIsSentAway) {
+TEST(WithoutDescriptorsWaitingPeersAreDropped) {
   Port port;
   const Fd first = port.Visit();
   const Fd second = port.Visit();
@@ -152,7 +152,7 @@ TEST(WithoutDescriptorsWhoWaitsIsSentAway) {
   CHECK(port.Calls());
   port.StepOnce();
   port.StepOnce();
-  // Nobody is left who would call, and nobody was taken.
+  // No connection waits any more, and none was accepted.
   CHECK(!port.Calls());
   CHECK(port.admission.TurnedAway().find("no file descriptors left") != std::string::npos);
   char byte = 0;

@@ -2,7 +2,7 @@
 #include <barrier>
 
 #include "support/data_battery.h"
-#include "transport/data/tagged/plugin_links.h"
+#include "transport/data/tagged/tagged_links.h"
 
 using namespace horoacc;
 using namespace horoacc::testing;

@@ -107,7 +107,7 @@ TEST(RankZeroBindsThePortAndTheOthersMayComeFirst) {
   for (const std::string& text : others) CHECK_EQ(text, std::string("good"));
 }
 
-TEST(StrangersDoNotHurtTheJob) {
+TEST(UnauthenticatedPeersDoNotHurtTheJob) {
   FreePort port;
   std::vector<TcpOptions> all;
   for (int rank = 0; rank < 3; ++rank) all.push_back(Options(rank, 3, port));

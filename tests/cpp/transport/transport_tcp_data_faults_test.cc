@@ -151,15 +151,15 @@ TEST(APeerWithoutAPortIsNamedInTime) {
   CHECK(Has(error->message, "rank 1 cannot be reached at "));
 }
 
-TEST(StrangersNeitherGetInNorDisturb) {
+TEST(UnauthenticatedPeersAreRefusedAndHarmless) {
   const auto links = ListenAll(2, 2);
   const auto address = ResolveAddress(links[1]->address()).value().front();
-  std::vector<Fd> strangers;
+  std::vector<Fd> peers;
   for (int count = 0; count < 20; ++count) {
-    strangers.push_back(std::move(StartDial(address)).value());
-    CHECK(WaitReady(strangers.back().get(), POLLOUT, NowNs() + 10 * kSecond).ok());
+    peers.push_back(std::move(StartDial(address)).value());
+    CHECK(WaitReady(peers.back().get(), POLLOUT, NowNs() + 10 * kSecond).ok());
     const std::string noise(100, static_cast<char>(count));
-    CHECK_EQ(::send(strangers.back().get(), noise.data(), noise.size(), MSG_NOSIGNAL), 100);
+    CHECK_EQ(::send(peers.back().get(), noise.data(), noise.size(), MSG_NOSIGNAL), 100);
   }
   Warm(*links[0], *links[1]);
   CHECK_EQ(links[1]->streams(0), 2);

@@ -263,7 +263,7 @@ TEST(AMissingPeerIsNamedAtTheDeadline) {
   port.listener = Fd();
   std::jthread absent([&] {
     const auto bootstrap = hub->MakeBootstrap(1);
-    CHECK(bootstrap->AllGather(port.address, NowNs() + 10 * kSecond).ok());
+    CHECK(GatherOrFail(*bootstrap, port.address, "", NowNs() + 10 * kSecond).ok());
   });
   TcpLinksOptions options = Options();
   options.deadline_ns = NowNs() + kSecond;
@@ -276,7 +276,7 @@ TEST(AMissingPeerIsNamedAtTheDeadline) {
 }
 
 // What each rank is told when rank 0 has another secret. Rank 1 waits for a better one until then.
-std::vector<std::string> ToldToStrangers(int64_t seconds) {
+std::vector<std::string> TextsWithAnotherSecret(int64_t seconds) {
   const auto hub = std::move(InprocHub::Create(2, 4096, 4096)).value();
   std::vector<std::string> texts(2);
   std::vector<std::jthread> threads;
@@ -294,13 +294,14 @@ std::vector<std::string> ToldToStrangers(int64_t seconds) {
   return texts;
 }
 
-TEST(AStrangerAtTheControlPortIsTurnedAway) {
+TEST(AnUnauthenticatedPeerAtTheControlPortIsRefused) {
   const auto names_the_secret = [](const std::vector<std::string>& texts) {
     return texts[0].find("secret") != std::string::npos &&
            texts[1].find("does not know the job's secret") != std::string::npos;
   };
-  // On a machine that is very busy the two may not have met by then.
-  CHECK(names_the_secret(ToldToStrangers(3)) || names_the_secret(ToldToStrangers(30)));
+  // On a very busy machine the two may not have connected by then.
+  CHECK(names_the_secret(TextsWithAnotherSecret(3)) ||
+        names_the_secret(TextsWithAnotherSecret(30)));
 }
 
 TEST(FramesRefuseWhatTheyCannotTrust) {

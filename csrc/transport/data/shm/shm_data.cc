@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "transport/data/shm/shm_exchange.h"
+#include "transport/data/slot_memory.h"
 
 namespace horoacc {
 namespace {
@@ -27,7 +28,7 @@ class ShmSender final : public SendLink {
   }
 
   uint64_t taken() override {
-    // Messages are taken in order, and no slot is filled again before.
+    // Messages are taken in order, and no slot is reused before its message is taken.
     while (taken_ < posted()) {
       const ShmSlot& slot = slots_[taken_ % spec_.slots];
       if (slot.taken.load(std::memory_order_acquire) != taken_ + 1) break;
@@ -59,11 +60,7 @@ class ShmSender final : public SendLink {
       ++parts;
       shared = shared && links_.MemoryOf(links_.me()).Contains(piece.data());
     }
-    if (bytes > spec_.slot_bytes) {
-      return MakeError(ErrorKind::kInvalid, "a message of " + std::to_string(bytes) +
-                                                " bytes on a link for " +
-                                                std::to_string(spec_.slot_bytes));
-    }
+    HA_TRY(CheckPost(spec_, number, taken(), bytes));
     ShmSlot& slot = slots_[number % spec_.slots];
     slot.sequence = spec_.collective.sequence;
     slot.set = spec_.collective.set;
@@ -112,11 +109,9 @@ class ShmReceiver final : public ReceiveLink {
   }
   ~ShmReceiver() override { links_.incoming.erase(name_); }
 
-  Status Expect(uint64_t bytes, ReceivePieces) override {
+  Status Expect(uint64_t bytes, ReceivePieces where) override {
     if (links_.error) return *links_.error;
-    if (announced_.size() >= spec_.slots) {
-      return MakeError(ErrorKind::kInvalid, "more messages were announced than there are slots");
-    }
+    HA_TRY(CheckExpect(spec_, announced_.size(), bytes, where));
     announced_.push_back(bytes);
     return {};
   }
@@ -139,7 +134,7 @@ class ShmReceiver final : public ReceiveLink {
       if (slot.offset[k] > memory.size() || slot.length[k] > memory.size() - slot.offset[k]) {
         return MakeError(
             ErrorKind::kMismatch,
-            "rank " + std::to_string(spec_.peer) + " shows a message that is not in its memory",
+            "rank " + std::to_string(spec_.peer) + " sends a message that is not in its memory",
             spec_.peer);
       }
       pieces_[k] = {memory.data() + slot.offset[k], slot.length[k]};

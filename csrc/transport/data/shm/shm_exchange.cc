@@ -106,7 +106,7 @@ Result<bool> ShmExchange::Drain(int peer) {
     incoming[name].slots.push_back(slot);
   }
   ring.read.store(end, std::memory_order_release);
-  // The peer may wait for room.
+  // The peer may be waiting for room.
   if (end - begin == kShmNotes) Ring(peer);
   return true;
 }

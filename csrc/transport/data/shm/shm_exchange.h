@@ -1,6 +1,5 @@
 #pragma once
-// What all data links of a rank through shared memory have in common. Internal to shm_data.cc and
-// shm_ends.cc.
+// The state that a rank's data links through shared memory have in common. Internal to shm_data.cc.
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -18,7 +17,7 @@
 
 namespace horoacc {
 
-/// A link, as one of its ends names it: `peer` by its place on the host.
+/// A link, as one of its ends names it: `peer` is a local rank.
 struct ShmLinkName {
   CollectiveId collective;
   int peer = -1;
@@ -26,7 +25,7 @@ struct ShmLinkName {
   friend auto operator<=>(const ShmLinkName&, const ShmLinkName&) = default;
 };
 
-/// A link's messages that have come and were not released, the receiver being open or not.
+/// A link's messages that have arrived and are not released; the receiver may not be open yet.
 struct ShmIncoming {
   std::deque<ShmSlot*> slots;
   bool open = false;
@@ -51,13 +50,13 @@ class ShmExchange {
 
   /// Memory that peers see, from this rank's arena.
   [[nodiscard]] Result<void*> Allocate(size_t bytes);
-  /// `over`: nobody reads it any more. Otherwise it stays to the end.
+  /// `over`: no peer reads it any more. Otherwise it stays until the destructor.
   void Free(void* block, bool over);
 
   /// Tells the peer of a slot.
   void Note(int peer, const ShmSlot& slot);
   void Ring(int peer) const { doorbells_.Ring(peer, Urgency::kWork); }
-  /// Writes notes for which rings had no room, and takes those that have come.
+  /// Writes the notes for which rings had no room, and reads new ones.
   [[nodiscard]] Result<bool> Move();
   [[nodiscard]] bool HasUnsent() const;
   /// kPeerLost if a peer's process has ended.

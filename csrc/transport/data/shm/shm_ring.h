@@ -1,10 +1,10 @@
 #pragma once
-// What two ranks of a host share for their data links: a ring of notes for each direction, and the
-// sender's slots, to which the notes point.
+// Memory that two ranks of a host share for their data links: for each direction a ring of notes,
+// which point to slots of the sender.
 //
-// A slot belongs to one link and is used again only when its message was taken, so a note never
-// points to a slot that changes. The ring carries the notes of all links of a direction. The
-// receiver empties it at every look, into queues of its own: no link waits for another one.
+// A slot belongs to one link and is reused only after its message was taken, so a note never points
+// to a slot that changes. The ring carries the notes of all links of a direction. The receiver
+// empties it at every look, into queues of its own: no link waits for another one.
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -16,10 +16,10 @@ inline constexpr uint32_t kShmNotes = 512;
 
 /// In the sender's memory. Offsets are from the beginning of that memory.
 struct alignas(64) ShmSlot {
-  /// Of the message that was last taken from here, the number + 1; the receiver's to write.
+  /// The number + 1 of the last message taken from this slot; written by the receiver.
   std::atomic<uint64_t> taken{0};
 
-  // The sender's to write, while nothing is in the slot.
+  // Written by the sender, while the slot is free.
   alignas(64) uint64_t sequence = 0;
   uint32_t set = 0;
   uint32_t channel = 0;
@@ -30,7 +30,7 @@ struct alignas(64) ShmSlot {
   uint64_t length[kShmPieces]{};
 };
 
-/// On the control segment. Zeros are an empty ring.
+/// In the control segment. Zeros are an empty ring.
 struct ShmRing {
   alignas(64) std::atomic<uint64_t> written{0};  ///< notes, by the sender
   alignas(64) std::atomic<uint64_t> read{0};     ///< by the receiver

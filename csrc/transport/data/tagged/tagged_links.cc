@@ -10,6 +10,15 @@
 namespace horoacc {
 namespace {
 
+Notice NoticeOf(NoticeKind kind, const LinkKey& key) {
+  Notice notice;
+  notice.kind = kind;
+  notice.channel = key.channel;
+  notice.set = key.collective.set;
+  notice.sequence = key.collective.sequence;
+  return notice;
+}
+
 class TaggedLinks final : public DataLinks {
  public:
   explicit TaggedLinks(TaggedCarrier carrier)
@@ -27,7 +36,7 @@ class TaggedLinks final : public DataLinks {
   [[nodiscard]] DataCounters counters() const override { return requests_.counters(); }
 
  private:
-  Status Meet(const LinkSpec& spec);
+  Status Reach(const LinkSpec& spec);
   Status Listen(TaggedPeer& peer, int rank);
   Status Tell(int rank, Notice notice);
   Status Take(int rank, const Notice& notice);
@@ -38,7 +47,7 @@ class TaggedLinks final : public DataLinks {
   std::vector<TaggedPeer> peers_;  ///< by rank
 };
 
-// Nothing but the text of an error could throw, for want of memory: then the process may end.
+// Only the text of an error could throw, for lack of memory: then the process may end.
 // NOLINTNEXTLINE(bugprone-exception-escape)
 TaggedLinks::~TaggedLinks() {
   for (TaggedPeer& peer : peers_) {
@@ -58,7 +67,7 @@ Status TaggedLinks::Listen(TaggedPeer& peer, int rank) {
   return {};
 }
 
-Status TaggedLinks::Meet(const LinkSpec& spec) {
+Status TaggedLinks::Reach(const LinkSpec& spec) {
   HA_TRY(requests_.Health());
   if (spec.peer < 0 || spec.peer >= requests_.carrier().size ||
       spec.peer == requests_.carrier().rank) {
@@ -66,8 +75,8 @@ Status TaggedLinks::Meet(const LinkSpec& spec) {
   }
   if (spec.slots < 1) return MakeError(ErrorKind::kInvalid, "a link has at least one slot");
   TaggedPeer& peer = peers_[spec.peer];
-  if (peer.met) return {};
-  peer.met = true;
+  if (peer.listening) return {};
+  peer.listening = true;
   return Listen(peer, spec.peer);
 }
 
@@ -82,7 +91,7 @@ Status TaggedLinks::Tell(int rank, Notice notice) {
 }
 
 Result<std::unique_ptr<SendLink>> TaggedLinks::OpenSend(const LinkSpec& spec) {
-  HA_TRY(Meet(spec));
+  HA_TRY(Reach(spec));
   TaggedPeer& peer = peers_[spec.peer];
   const LinkKey key{spec.collective, spec.channel};
   if (peer.sending.contains(key)) {
@@ -95,7 +104,7 @@ Result<std::unique_ptr<SendLink>> TaggedLinks::OpenSend(const LinkSpec& spec) {
 }
 
 Result<std::unique_ptr<ReceiveLink>> TaggedLinks::OpenReceive(const LinkSpec& spec) {
-  HA_TRY(Meet(spec));
+  HA_TRY(Reach(spec));
   TaggedPeer& peer = peers_[spec.peer];
   const LinkKey key{spec.collective, spec.channel};
   if (peer.receiving.contains(key)) {
@@ -108,11 +117,7 @@ Result<std::unique_ptr<ReceiveLink>> TaggedLinks::OpenReceive(const LinkSpec& sp
   if (peer.free_tags.empty()) peer.free_tags.push_back(peer.next_tag++);
   const uint32_t tag = peer.free_tags.back();
   peer.free_tags.pop_back();
-  Notice grant;
-  grant.kind = NoticeKind::kGrant;
-  grant.channel = spec.channel;
-  grant.set = spec.collective.set;
-  grant.sequence = spec.collective.sequence;
+  Notice grant = NoticeOf(NoticeKind::kGrant, key);
   grant.tag = tag;
   HA_TRY(Tell(spec.peer, grant));
   auto link = std::make_unique<TaggedReceiveLink>(requests_, peer, spec, tag);
@@ -167,11 +172,7 @@ Result<bool> TaggedLinks::MoveNotices(int rank) {
     moved = true;
   }
   for (const auto& [key, released] : std::exchange(peer.credits, {})) {
-    Notice credit;
-    credit.kind = NoticeKind::kCredit;
-    credit.channel = key.channel;
-    credit.set = key.collective.set;
-    credit.sequence = key.collective.sequence;
+    Notice credit = NoticeOf(NoticeKind::kCredit, key);
     credit.number = released;
     HA_TRY(Tell(rank, credit));
     moved = true;
@@ -189,7 +190,7 @@ Result<bool> TaggedLinks::Move() {
   bool moved = false;
   for (int rank = 0; rank < requests_.carrier().size; ++rank) {
     TaggedPeer& peer = peers_[rank];
-    if (!peer.met) continue;
+    if (!peer.listening) continue;
     HA_ASSIGN(const bool noticed, MoveNotices(rank));
     moved = moved || noticed;
     for (const auto& [key, link] : peer.sending) {
@@ -230,8 +231,8 @@ void TaggedLinks::Abort(const Error& error) {
   cause.message.copy(notice.text, sizeof(notice.text) - 1);
   for (int rank = 0; rank < requests_.carrier().size; ++rank) {
     TaggedPeer& peer = peers_[rank];
-    if (!peer.met) continue;
-    // Places that were named must not be written to any more.
+    if (!peer.listening) continue;
+    // Buffers of receives must not be written to any more.
     for (const auto& [key, link] : peer.receiving) link->GiveBack();
     requests_.Cancel(std::exchange(peer.request, nullptr));
     [[maybe_unused]] const Status told = Tell(rank, notice);

@@ -1,23 +1,24 @@
 #pragma once
-// Data links over whatever carries tagged messages: MPI, or a transport from a shared library.
+// Data links over a carrier of tagged messages: MPI, or a transport from a shared library.
 //
-// The receiving end of a link chooses a tag that is free between the two ranks and tells the
-// sending end (a grant); so a message can only be taken for one of its own link, however many
-// collectives are under way, and nothing is sent that nobody will receive. Credits go back the same
+// The receiving end of a link chooses a tag that is free between the two ranks and sends it to the
+// sending end (a grant). So a message cannot be taken for one of another link, however many
+// collectives are in flight, and no message is sent without a receiver. Credits are sent the same
 // way. Both are notices of a fixed size with tag kNoticeTag.
 #include <cstdint>
 #include <memory>
 #include <string>
 
+#include "base/result.h"
+#include "transport/bootstrap/bootstrap.h"
 #include "transport/data/data_links.h"
 #include "transport/data/tagged/transport_plugin.h"
-#include "transport/mpi/mpi_session.h"
 
 namespace horoacc {
 
-/// One rank's end of what carries the messages.
+/// One rank's end of the transport that carries the messages.
 struct TaggedCarrier {
-  static constexpr uint32_t kNoticeTag = 3;  ///< below are those of mpi_plugin.h
+  static constexpr uint32_t kNoticeTag = 3;  ///< mpi_plugin.h has the tags below
   static constexpr uint32_t kFirstTag = 16;
 
   ha_tagged_calls calls{};
@@ -31,13 +32,14 @@ struct TaggedCarrier {
   std::shared_ptr<void> owner;  ///< kept as long as the links
 };
 
-/// Data links over it. What the contract promises of memory after Abort holds as far as the carrier
-/// keeps it: over MPI a message that is on its way can be neither recalled nor cut off, so memory
-/// that was posted must stay until MPI is left for good.
+/// Data links over a carrier. MPI cannot keep the contract's promise for memory after Abort: it can
+/// neither recall nor end a message in flight, so posted memory must stay until MPI is abandoned.
 [[nodiscard]] std::unique_ptr<DataLinks> MakeTaggedLinks(TaggedCarrier carrier);
 
-/// Data links over MPI. After an abort the session is to be abandoned.
-[[nodiscard]] std::unique_ptr<DataLinks> MakeMpiDataLinks(std::shared_ptr<MpiSession> session,
-                                                          uint64_t epoch);
+/// Data links over a transport from a shared library (transport_plugin.h). All ranks call it with
+/// the same library. kConfig if the library cannot be loaded, is no transport or of another
+/// version, or if a rank cannot open it.
+Result<std::unique_ptr<DataLinks>> LoadDataLinks(Bootstrap& bootstrap, const std::string& path,
+                                                 uint64_t epoch, int64_t deadline_ns);
 
 }  // namespace horoacc

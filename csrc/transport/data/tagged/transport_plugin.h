@@ -1,7 +1,6 @@
 #pragma once
-// The C contract of a transport that the core does not have: a shared library that carries tagged
-// messages between ranks, over a network of its own. The core makes data links of it
-// (tagged_links.h). HOROACC_TRANSPORT_PLUGIN names the library.
+// The C contract of a transport plug-in: a shared library that carries tagged messages between
+// ranks. The core makes data links of it (tagged_links.h). HOROACC_TRANSPORT_PLUGIN names it.
 //
 // No function blocks. One thread at a time calls them. Functions that return int: 0 is success, -1
 // fills *error.
@@ -19,31 +18,30 @@ typedef struct {
   char message[512];
 } ha_transport_error;
 
-/* A part of a message. The list may go when a call returns, the bytes not before the request is
- * done. */
+/* A part of a message. The list may be freed when a call returns, the bytes not before the request
+ * is done. */
 typedef struct {
   void* bytes;
   size_t count;
 } ha_piece;
 
-/* What ha_tagged_calls.test may say of a message that was longer than the place for it, if it does
- * not know the length. Nothing is written past a place. */
+/* The length that ha_tagged_calls.test may report for a message longer than its buffer. Nothing is
+ * written past a buffer. */
 #define HA_TRANSPORT_TOO_LONG SIZE_MAX
 
-/* Messages from one rank to another with the same tag arrive in the order in which they were sent,
- * in the places that were named for that tag, in the order in which they were named. Messages of
- * different tags do not wait for each other, and a message waits for its place. */
+/* Messages from one rank to another with the same tag arrive in the order of their sending, in the
+ * buffers of that tag's receives, in their order. A message waits for its receive; messages of
+ * different tags do not wait for each other. */
 typedef struct {
-  /* Starts to send, or names the place for a message; *request is the call's until test says that
-   * it is done. */
+  /* Starts to send, or to receive into the pieces; *request is valid until test reports it done. */
   int (*send)(void* self, int peer, uint32_t tag, const ha_piece* pieces, size_t count,
               void** request, ha_transport_error* error);
   int (*receive)(void* self, int peer, uint32_t tag, const ha_piece* pieces, size_t count,
                  void** request, ha_transport_error* error);
-  /* Moves messages on. If *done, the request is gone, and for a received message *bytes is its
-   * length. An error means that the peer is lost. */
+  /* Progresses messages. If *done, the request is gone, and *bytes is the length of a received
+   * message. An error means that the peer is lost. */
   int (*test)(void* self, void* request, int* done, size_t* bytes, ha_transport_error* error);
-  /* Gives a place back: nothing is written there any more. The request is gone. */
+  /* Ends a receive: its buffer is not written to any more. The request is gone. */
   void (*cancel)(void* self, void* request);
 } ha_tagged_calls;
 
@@ -53,13 +51,12 @@ typedef struct {
   uint32_t most_tag; /* the largest tag; at least 32767 */
 
   int (*open)(void** self, int rank, int size, ha_transport_error* error);
-  /* Where the others find this rank: bytes without meaning to the core, at most `room`. */
+  /* This rank's address: at most `room` bytes, without meaning to the core. */
   int (*address)(void* self, void* bytes, size_t room, size_t* count, ha_transport_error* error);
-  /* Everybody's, by rank; called once, before anything is sent. */
+  /* The addresses of all ranks; called once, before any send. */
   int (*connect)(void* self, const ha_piece* addresses, ha_transport_error* error);
   ha_tagged_calls calls;
-  /* A descriptor that is readable when test has news, or -1: then the core looks again and again.
-   */
+  /* A descriptor that is readable when test has news, or -1: then the core polls. */
   int (*wait_fd)(void* self);
   /* `abandon`: after an abort; peers may be dead. */
   void (*close)(void* self, int abandon);

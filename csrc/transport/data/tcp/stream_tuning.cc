@@ -1,6 +1,6 @@
 #include "transport/data/tcp/stream_tuning.h"
 
-// linux/tcp.h has all fields of tcp_info; netinet/tcp.h, which cannot be included beside it, not.
+// linux/tcp.h has all fields of tcp_info; netinet/tcp.h, which excludes it, has not.
 #include <linux/tcp.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
@@ -18,7 +18,7 @@ namespace {
 
 constexpr uint64_t kLargest = 1 << 30;
 constexpr int64_t kAloneInLimits = 3;
-// A backlog of this much keeps a link of 100 Gbit/s busy for longer than a wake-up takes.
+// Keeps a link of 100 Gbit/s busy for longer than a wake-up takes.
 constexpr int kUnsent = 512 << 10;
 
 void Set(int fd, int level, int name, int value) {
@@ -35,7 +35,7 @@ constexpr Options kOptions[] = {
 };
 const Options& OptionsOf(Direction direction) { return kOptions[static_cast<int>(direction)]; }
 
-// The largest size that the kernel chooses; beyond everything if that cannot be found out.
+// The largest size that the kernel chooses; UINT64_MAX if unknown.
 uint64_t LimitOf(Direction direction) {
   std::ifstream text(OptionsOf(direction).limits);
   uint64_t least = 0, first = 0, most = 0;
@@ -43,7 +43,7 @@ uint64_t LimitOf(Direction direction) {
   return text ? most : UINT64_MAX;
 }
 
-// What a process without CAP_NET_ADMIN can ask for.
+// The largest buffer of a process without CAP_NET_ADMIN.
 uint64_t MostForAnybody(Direction direction) {
   const Fd probe(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   Set(probe.get(), SOL_SOCKET, OptionsOf(direction).size, INT_MAX / 2);
@@ -64,8 +64,8 @@ StreamHealth HealthOf(int fd) {
   socklen_t length = sizeof(info);
   if (::getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &length) != 0) return {};
   const uint64_t round_trip = info.tcpi_min_rtt == ~0U ? 0 : info.tcpi_min_rtt;
-  // What this host cannot send although the peer has room for it counts as well: its own queue may
-  // drop it, and the kernel then does not take it for sent.
+  // Bytes that this host cannot send although the peer has room count as well: its own queue may
+  // drop them, and the kernel then does not count them as sent.
   const bool stuck = info.tcpi_notsent_bytes > 0 && info.tcpi_snd_wnd >= info.tcpi_snd_mss;
   StreamHealth health;
   health.rate = info.tcpi_delivery_rate;
@@ -100,7 +100,7 @@ bool IsGone(std::span<const int64_t> silences_ns, int64_t limit_ns) {
   return least >= limit_ns || most >= kAloneInLimits * limit_ns;
 }
 
-// The kernel asks a connection on which nothing passes; six times the pause is the limit.
+// The kernel probes an idle connection; the limit is six pauses.
 void LimitSilence(int fd, int64_t limit_ns) {
   if (limit_ns == 0) return Set(fd, SOL_SOCKET, SO_KEEPALIVE, 0);
   const auto pause = static_cast<int>(std::clamp<int64_t>(limit_ns / kSecond / 6, 1, 10'000));
@@ -126,7 +126,7 @@ uint64_t BufferOf(int fd, Direction direction) {
   int granted = 0;
   socklen_t length = sizeof(granted);
   ::getsockopt(fd, SOL_SOCKET, OptionsOf(direction).size, &granted, &length);
-  // The kernel doubles what is asked for, to have room for its own bookkeeping.
+  // The kernel doubles the size that was asked for, for its own bookkeeping.
   return static_cast<uint64_t>(granted) / 2;
 }
 

@@ -11,10 +11,10 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "transport/data/slot_memory.h"
 #include "transport/data/tcp/tcp_dialing.h"
-#include "transport/data/tcp/tcp_listening.h"
 #include "transport/data/tcp/tcp_peer.h"
-#include "transport/memory/slot_memory.h"
+#include "transport/net/interfaces.h"
 
 namespace horoacc {
 namespace {
@@ -23,8 +23,9 @@ constexpr uint64_t kDialing = UINT64_MAX;
 constexpr uint64_t kTimer = UINT64_MAX - 1;
 constexpr int64_t kLookAfter = 50 * kMillisecond;
 constexpr int kMostStreams = 64;
-// A cloud's limit on one flow is often a fraction of the link's rate; a rank's descriptors are
-// bounded, too.
+constexpr int kBacklog = 1024;
+// A cloud's limit for one flow is often a fraction of the network's rate; but a rank's descriptors
+// are limited, too.
 constexpr int kStreamsAcross = 8;
 constexpr int kPeersWithMore = 32;
 
@@ -33,7 +34,8 @@ class Links final : public TcpDataLinks {
   Links(int rank, TcpDataOptions options) : rank_(rank), options_(std::move(options)) {}
   ~Links() override;
 
-  Status Open(ListeningRanks ranks);
+  /// `addresses` and `hosts`: by rank.
+  Status Open(Fd listener, std::vector<SocketAddress> addresses, std::vector<std::string> hosts);
 
   Result<std::unique_ptr<SendLink>> OpenSend(const LinkSpec& spec) override;
   Result<std::unique_ptr<ReceiveLink>> OpenReceive(const LinkSpec& spec) override;
@@ -67,7 +69,7 @@ class Links final : public TcpDataLinks {
   const int rank_;
   const TcpDataOptions options_;
   SocketAddress own_;
-  std::vector<TcpPlace> places_;
+  std::vector<std::string> hosts_;  ///< by rank; equal for ranks on one host
   Fd epoll_;
   Fd timer_;
   int64_t armed_ns_ = INT64_MAX;
@@ -75,7 +77,7 @@ class Links final : public TcpDataLinks {
   std::unique_ptr<TcpDialing> dialing_;
   int widened_by_dialing_ = 0;                   ///< peers
   std::vector<std::unique_ptr<TcpPeer>> peers_;  ///< by rank; this one's stays without connections
-  bool knocked_ = false;                         ///< dialing has something to do
+  bool dialing_ready_ = false;                   ///< dialing has something to do
   std::vector<bool> dialed_;
   std::vector<bool> widened_;  ///< by rank: nothing more is done about connections
   std::set<int> dirty_;        ///< peers that something may be sent to
@@ -162,21 +164,22 @@ Links::~Links() {
   }
 }
 
-Status Links::Open(ListeningRanks ranks) {
-  places_ = std::move(ranks.places);
-  own_ = places_[rank_].address;
+Status Links::Open(Fd listener, std::vector<SocketAddress> addresses,
+                   std::vector<std::string> hosts) {
+  hosts_ = std::move(hosts);
+  own_ = addresses[rank_];
   epoll_ = Fd(::epoll_create1(EPOLL_CLOEXEC));
   if (!epoll_) return SystemError("epoll_create1");
   timer_ = Fd(::timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK));
   if (!timer_) return SystemError("timerfd_create");
-  const int size = static_cast<int>(places_.size());
+  const int size = static_cast<int>(hosts_.size());
   TcpDialing::Options dialing;
   dialing.terms = {options_.secret, LinkPurpose::kData, options_.epoch, rank_, size};
   dialing.own = own_;
-  for (const TcpPlace& place : places_) dialing.addresses.push_back(place.address);
+  dialing.addresses = std::move(addresses);
   dialing.timeout_ns = options_.timeout_ns;
   dialing.log = options_.log;
-  HA_ASSIGN(dialing_, TcpDialing::Start(std::move(dialing), std::move(ranks.listener)));
+  HA_ASSIGN(dialing_, TcpDialing::Start(std::move(dialing), std::move(listener)));
   const auto watch = [this](int fd, uint64_t mark) {
     epoll_event event{.events = EPOLLIN, .data = {.u64 = mark}};
     return ::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) == 0;
@@ -184,7 +187,7 @@ Status Links::Open(ListeningRanks ranks) {
   if (!watch(dialing_->WaitFd(), kDialing) || !watch(timer_.get(), kTimer)) {
     return SystemError("epoll_ctl");
   }
-  dialed_.assign(places_.size(), false);
+  dialed_.assign(hosts_.size(), false);
   for (int peer = 0; peer < size; ++peer) {
     peers_.push_back(std::make_unique<TcpPeer>(peer, options_.epoch, options_.checksums,
                                                options_.socket_buffer, options_.host_timeout_ns,
@@ -197,10 +200,10 @@ Status Links::Open(ListeningRanks ranks) {
 int Links::StreamsTo(int peer) const {
   if (options_.streams > 0) return std::min(options_.streams, kMostStreams);
   // Within a host nothing limits a connection.
-  return places_[peer].host == places_[rank_].host ? 1 : kStreamsAcross;
+  return hosts_[peer] == hosts_[rank_] ? 1 : kStreamsAcross;
 }
 
-/// The only connection to a peer is full, here or there.
+/// Adds connections to a peer: the only one is full, on this side or the peer's.
 void Links::Widen(int peer) {
   if (widened_[peer]) return;
   widened_[peer] = true;
@@ -208,14 +211,14 @@ void Links::Widen(int peer) {
     peers_[peer]->out().AskToWiden();
     Touch(peer);
   } else if (widened_by_dialing_ < kPeersWithMore) {
-    // Most algorithms reach few peers, of however many there are.
+    // Limited, because most algorithms use few peers.
     ++widened_by_dialing_;
     dialing_->Dial(peer, StreamsTo(peer) - 1, false);
     Arm();
   }
 }
 
-/// Sees to it that there will be connections.
+/// Dials the peer unless it was dialed, or dials itself.
 Status Links::Reach(const LinkSpec& spec) {
   HA_TRY(Health());
   if (spec.peer < 0 || spec.peer >= static_cast<int>(peers_.size()) || spec.peer == rank_) {
@@ -244,15 +247,15 @@ Result<std::unique_ptr<ReceiveLink>> Links::OpenReceive(const LinkSpec& spec) {
 }
 
 Result<bool> Links::Admit() {
-  if (!std::exchange(knocked_, false) && dialing_->due_ns() > NowNs()) return false;
-  HA_ASSIGN(std::vector<Admitted> guests, dialing_->Step());
-  for (Admitted& guest : guests) {
-    TcpPeer& peer = *peers_[guest.peer_rank];
+  if (!std::exchange(dialing_ready_, false) && dialing_->due_ns() > NowNs()) return false;
+  HA_ASSIGN(std::vector<Admitted> all, dialing_->Step());
+  for (Admitted& admitted : all) {
+    TcpPeer& peer = *peers_[admitted.peer_rank];
     if (peer.streams() >= kMostStreams) continue;
-    HA_TRY(peer.Join(std::move(guest.fd)));
-    Touch(guest.peer_rank);
+    HA_TRY(peer.Join(std::move(admitted.fd)));
+    Touch(admitted.peer_rank);
   }
-  return !guests.empty();
+  return !all.empty();
 }
 
 Result<bool> Links::LookAtNetwork() {
@@ -267,7 +270,7 @@ Result<bool> Links::LookAtNetwork() {
       [[maybe_unused]] const auto got = ::read(timer_.get(), &expirations, sizeof(expirations));
       armed_ns_ = INT64_MAX;
     }
-    if (mark == kDialing) knocked_ = true;
+    if (mark == kDialing) dialing_ready_ = true;
     if (mark == kTimer || mark == kDialing) continue;
     const auto peer = static_cast<int>(mark >> 16);
     if ((events[index].events & EPOLLOUT) != 0) Touch(peer);
@@ -280,8 +283,8 @@ Result<bool> Links::LookAtNetwork() {
   return moved;
 }
 
-/// Dials that are due, and streams that are full or whose peer has not acknowledged everything,
-/// need a look although nothing comes.
+/// Sets the timer for due dials, and for streams that are full or whose peer has not acknowledged
+/// everything.
 void Links::Arm() {
   int64_t due = dialing_->due_ns();
   if (std::ranges::any_of(peers_, [](const auto& peer) { return peer->watched(); })) {
@@ -306,7 +309,7 @@ Result<bool> Links::Move() {
     if (peer.full()) Widen(*each);
     HA_TRY(peer.CheckPresence());
     moved = moved || sent;
-    // Full connections say themselves when they are not.
+    // epoll tells when a full connection takes more.
     const bool rest = peer.HasUnsent() && (sent || !peer.full());
     each = rest ? std::next(each) : dirty_.erase(each);
   }
@@ -335,10 +338,15 @@ bool Links::HasUnsent() {
 }
 
 void Links::Abort(const Error& error) {
-  // What Progress found is the cause, and what peers are told.
+  // An error that Progress has found is the cause, and is sent to the peers.
   if (!failed_) failed_ = error;
   const std::string text = PackAbort(*failed_);
   for (const auto& peer : peers_) peer->End(DataKind::kAbort, text);
+}
+
+Result<Fd> ListenAt(const std::string& address) {
+  HA_ASSIGN(const std::vector<SocketAddress> found, ResolveAddress(address + ":0"));
+  return Listen(found.front(), kBacklog);
 }
 
 }  // namespace
@@ -348,9 +356,14 @@ Result<std::unique_ptr<TcpDataLinks>> ListenForData(Bootstrap& bootstrap,
   if (options.secret.empty()) {
     return MakeError(ErrorKind::kConfig, "data links need the job's secret");
   }
-  HA_ASSIGN(ListeningRanks ranks, ListenOnChosen(bootstrap, options));
+  HA_ASSIGN(AgreedInterfaces agreed, AgreeOnInterfaces(bootstrap, options.host, options.local_rank,
+                                                       options.interfaces, options.deadline_ns));
+  auto listener = ListenAt(agreed.interfaces[bootstrap.rank()].address);
+  HA_ASSIGN(
+      std::vector<SocketAddress> addresses,
+      ExchangeAddresses(bootstrap, listener, " cannot listen for data links", options.deadline_ns));
   auto links = std::make_unique<Links>(bootstrap.rank(), options);
-  HA_TRY(links->Open(std::move(ranks)));
+  HA_TRY(links->Open(std::move(listener).value(), std::move(addresses), std::move(agreed.hosts)));
   return std::unique_ptr<TcpDataLinks>(std::move(links));
 }
 

@@ -12,24 +12,23 @@
 namespace horoacc {
 namespace {
 
-constexpr int64_t kHandshakeTimeout = 10 * kSecond;
 constexpr int64_t kRedial = 20 * kMillisecond;
-constexpr size_t kStrangers = 256;
+constexpr size_t kMostUnauthenticated = 256;
 
 /// This port stays open while the job runs: unauthenticated peers must leave the program its
 /// descriptors.
-size_t RoomForStrangers() {
+size_t MostUnauthenticated() {
   rlimit limit{};
-  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return kStrangers;
-  return static_cast<size_t>(std::clamp<rlim_t>(limit.rlim_cur / 8, 4, kStrangers));
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return kMostUnauthenticated;
+  return static_cast<size_t>(std::clamp<rlim_t>(limit.rlim_cur / 8, 4, kMostUnauthenticated));
 }
 
 }  // namespace
 
 TcpDialing::TcpDialing(Options options)
     : options_(std::move(options)),
-      admission_(options_.terms, RoomForStrangers(),
-                 std::min(kHandshakeTimeout, options_.timeout_ns), options_.log) {}
+      admission_(options_.terms, MostUnauthenticated(),
+                 std::min(kHandshakeTimeoutNs, options_.timeout_ns), options_.log) {}
 
 Result<std::unique_ptr<TcpDialing>> TcpDialing::Start(Options options, Fd listener) {
   std::unique_ptr<TcpDialing> dialing(new TcpDialing(std::move(options)));
@@ -70,7 +69,7 @@ Status TcpDialing::Try(Attempt& attempt, int tag) {
   if (!connecting.ok()) return Again(attempt, connecting.error().message);
   attempt.due_ns = kUnderWay;
   Status begun = admission_.Dial(std::move(connecting).value(), tag);
-  // A shortage on the way to one more connection is none of the job's.
+  // Failing to open an optional connection is not fatal.
   return begun.ok() || attempt.must ? begun : Again(attempt, begun.error().message);
 }
 
@@ -83,27 +82,27 @@ Result<std::vector<Admitted>> TcpDialing::Step() {
   HA_ASSIGN(Admission::Outcome outcome, admission_.Step(0));
   for (const FailedDial& failed : outcome.failed) {
     Attempt& attempt = attempts_[failed.tag];
-    // Whether a peer that can be reached lives, and for how long it may say nothing, is for those
-    // to decide who watch it.
+    // The heartbeat monitor decides whether a peer that connects but sends nothing is lost.
     if (failed.silent && attempt.must) attempt.since_ns = NowNs();
     HA_TRY(Again(attempt, failed.error.message));
   }
-  std::vector<Admitted> seated;
-  for (Admitted& guest : outcome.admitted) {
-    if (guest.dialed >= 0) {
-      Attempt& attempt = attempts_[guest.dialed];
-      if (guest.peer_rank != attempt.peer) {
-        HA_TRY(Again(attempt, "rank " + std::to_string(guest.peer_rank) + " answers there"));
+  std::vector<Admitted> connected;
+  for (Admitted& admitted : outcome.admitted) {
+    const int rank = admitted.peer_rank;
+    if (admitted.dialed >= 0) {
+      Attempt& attempt = attempts_[admitted.dialed];
+      if (rank != attempt.peer) {
+        HA_TRY(Again(attempt, "rank " + std::to_string(rank) + " answers there"));
         continue;
       }
       attempt.reached = true;
-    } else if (guest.peer_rank < 0 || guest.peer_rank >= options_.terms.rank) {
+    } else if (rank < 0 || rank >= options_.terms.rank) {
       continue;  // only lower ranks dial
     }
-    seated.push_back(std::move(guest));
+    connected.push_back(std::move(admitted));
   }
   if (std::ranges::all_of(attempts_, &Attempt::reached)) attempts_.clear();
-  return seated;
+  return connected;
 }
 
 }  // namespace horoacc

@@ -1,6 +1,6 @@
 #pragma once
-// The connections of data links come into being while the job runs, when a link is opened: of two
-// ranks the lower one dials. Nothing here waits.
+// Makes the connections of data links while the job runs, when a link is opened: of two ranks the
+// lower one dials. Nothing here waits.
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -16,23 +16,23 @@ class TcpDialing {
  public:
   struct Options {
     HandshakeTerms terms;
-    SocketAddress own;                     ///< where connections leave from
-    std::vector<SocketAddress> addresses;  ///< by rank: where they listen
+    SocketAddress own;                     ///< local address of outgoing connections
+    std::vector<SocketAddress> addresses;  ///< by rank: its listener's
     int64_t timeout_ns = 0;                ///< how long a peer may be out of reach
     Log log{0, LogLevel::kWarning, false};
   };
   static Result<std::unique_ptr<TcpDialing>> Start(Options options, Fd listener);
 
-  /// Asks for so many more connections to a higher rank. With `must`, one that does not come into
-  /// being in time is an error, unless the peer's host took it and the peer says nothing: it may be
-  /// stopped, and is dialed until it answers.
+  /// Asks for `count` more connections to a higher rank. With `must`, a connection that fails until
+  /// the timeout is an error, unless the peer's host accepted it and the peer sends nothing: it may
+  /// be stopped, and is dialed until it answers.
   void Dial(int peer, int count, bool must);
-  /// Moves everything on; proved connections since the last call. kPeerLost names a peer that
+  /// Progresses dials and handshakes; returns the proved connections. kPeerLost names a peer that
   /// could not be reached.
   Result<std::vector<Admitted>> Step();
   /// Readable when Step has something to do before due_ns().
   [[nodiscard]] int WaitFd() const { return admission_.WaitFd(); }
-  /// When Step is to be called without that; INT64_MAX: never.
+  /// When to call Step although WaitFd is not readable; INT64_MAX: never.
   [[nodiscard]] int64_t due_ns() const;
 
  private:

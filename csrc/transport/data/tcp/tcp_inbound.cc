@@ -4,13 +4,13 @@
 #include <string>
 #include <utility>
 
-#include "transport/memory/slot_memory.h"
+#include "transport/data/slot_memory.h"
 
 namespace horoacc {
 namespace {
 
-/// What a stripe may claim its message to be before the link is open; pages are only touched by
-/// bytes that come.
+/// The longest message that a stripe may announce before its link is open; only bytes that arrive
+/// touch its pages.
 constexpr uint64_t kLongestEarly = 1ULL << 32;
 constexpr uint64_t kMostEarly = 1 << 16;
 constexpr size_t kClosedKept = 1024;
@@ -59,7 +59,7 @@ Status InboundLink::Expect(uint64_t bytes, ReceivePieces where) {
   if (message == nullptr) message = std::make_shared<InboundMessage>();
   message->announced_ = true;
   message->expected_ = bytes;
-  // What has begun to come goes on where it is.
+  // A message that has begun to arrive stays where it is.
   if (!message->begun_ && !where.empty()) message->Place(where);
   return {};
 }
@@ -80,7 +80,7 @@ Result<std::shared_ptr<InboundMessage>> InboundLink::Take(const DataHeader& stri
     message->begun_ = true;
     message->total_ = stripe.total;
     if (message->announced_ && message->expected_ != stripe.total) {
-      message->placed_ = false;  // Arrived says so; the bytes go past
+      message->placed_ = false;  // Arrived reports it; the bytes are discarded
       message->dropped_ = true;
     } else if (!message->placed_) {
       message->Own(stripe.total);

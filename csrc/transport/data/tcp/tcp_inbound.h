@@ -1,6 +1,6 @@
 #pragma once
-// What is arriving from one peer: messages put together from stripes, in the memory that was
-// announced for them or, if they came before that, in memory of their own.
+// Incoming messages of one peer: assembled from stripes, in the announced buffer or, if a message
+// comes before it is announced, in memory of its own.
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -15,11 +15,11 @@
 
 namespace horoacc {
 
-/// A message of which some or all bytes may still be missing. Streams that are in the middle of a
-/// stripe keep it alive; once it is dropped they read past it.
+/// A message that may be incomplete. A stream that is reading one of its stripes keeps it alive;
+/// once it is dropped, the stream discards the rest.
 class InboundMessage {
  public:
-  /// Memory of its own, for a message that nobody has announced or given a place.
+  /// Allocates memory for a message that has no announced buffer.
   void Own(uint64_t bytes);
   void Place(ReceivePieces where);
   void Drop() { dropped_ = true; }
@@ -32,7 +32,7 @@ class InboundMessage {
 
  private:
   friend class InboundLink;
-  bool begun_ = false;      ///< its first stripe has come, and so its size
+  bool begun_ = false;      ///< its first stripe has come, with its size
   bool announced_ = false;  ///< by Expect
   bool placed_ = false;
   bool dropped_ = false;
@@ -44,12 +44,12 @@ class InboundMessage {
   std::vector<std::span<const std::byte>> arrived_;
 };
 
-/// The receiving end of a link; exists from its opening or its first stripe on, whatever is first.
+/// The receiving end of a link; exists from its opening or its first stripe on.
 class InboundLink {
  public:
   InboundLink(LinkKey key, int peer) : key_(key), peer_(peer) {}
 
-  /// kMismatch if what has come already does not fit.
+  /// kMismatch if a message that has come already does not fit.
   Status Open(const LinkSpec& spec);
   [[nodiscard]] bool open() const { return open_; }
   [[nodiscard]] const LinkKey& key() const { return key_; }
@@ -59,7 +59,7 @@ class InboundLink {
   void Release();
   [[nodiscard]] uint64_t released() const { return released_; }
 
-  /// Where a stripe goes. kMismatch if no message of this link could have it.
+  /// The message of a stripe. kMismatch if the link can have no such message.
   Result<std::shared_ptr<InboundMessage>> Take(const DataHeader& stripe);
   /// Nothing is written to announced memory any more.
   void DropAll();
@@ -85,9 +85,9 @@ class Inbound {
   explicit Inbound(int peer) : peer_(peer) {}
 
   Result<InboundLink*> Open(const LinkSpec& spec);
-  /// What still comes for the link is dropped.
+  /// Stripes that still come for the link are dropped.
   void Close(InboundLink* link);
-  /// Where a stripe goes; a dropped message if its link was closed not long ago.
+  /// The message of a stripe; a dropped one if its link was closed recently.
   Result<std::shared_ptr<InboundMessage>> Take(const DataHeader& stripe);
   void DropAll();
   [[nodiscard]] bool waiting() const;
@@ -97,7 +97,7 @@ class Inbound {
 
   const int peer_;
   std::map<LinkKey, std::unique_ptr<InboundLink>> links_;
-  std::set<LinkKey> closed_;  ///< the last ones; older stale stripes cannot be told from early ones
+  std::set<LinkKey> closed_;  ///< recently; a stripe of an older link looks like an early one
   std::deque<LinkKey> closed_order_;
 };
 

@@ -6,8 +6,8 @@
 namespace horoacc {
 namespace {
 
-// Below, a header and a system call would cost as much as they carry; above, one stripe would hold
-// up other lanes.
+// A shorter stripe would cost as much as its header and system call; a longer one would delay other
+// links.
 constexpr uint64_t kShortestStripe = 64 << 10;
 constexpr uint64_t kLongestStripe = 1 << 20;
 constexpr uint64_t kPage = 4096;
@@ -48,7 +48,7 @@ void Outbound::Post(OutboundLink& link, SendPieces pieces) {
 
 bool Outbound::Credit(const LinkKey& key, uint64_t released) {
   const auto found = links_.find(key);
-  if (found == links_.end()) return true;  // closed since; nobody waits for it
+  if (found == links_.end()) return true;  // closed since
   OutboundLink& link = *found->second;
   if (released > link.posted_) return false;
   // Credits of one link may overtake each other on different streams.

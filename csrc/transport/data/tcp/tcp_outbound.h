@@ -1,5 +1,5 @@
 #pragma once
-// What is to be sent to one peer: the links' messages, cut into stripes, and credits.
+// Outgoing messages to one peer, cut into stripes, and credits.
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -23,7 +23,7 @@ class OutboundLink {
   void Post(uint64_t number, SendPieces pieces);
   [[nodiscard]] uint64_t posted() const { return posted_; }
   [[nodiscard]] uint64_t taken() const { return taken_; }
-  /// Whether a part of a message was not handed to a stream yet.
+  /// Whether a part of a message is not handed to a stream yet.
   [[nodiscard]] bool waiting() const { return !waiting_.empty(); }
 
  private:
@@ -38,13 +38,13 @@ class OutboundLink {
   uint64_t posted_ = 0;
   uint64_t taken_ = 0;
   bool queued_ = false;
-  std::deque<Message> waiting_;  ///< of which not all stripes were handed out
+  std::deque<Message> waiting_;  ///< with stripes that are not handed out
 };
 
-/// A stripe or a credit on its way to a stream.
+/// A stripe or a credit, for a stream.
 struct OutboundFrame {
   DataHeader header;
-  const OutboundLink* link = nullptr;  ///< whose memory follows; nullptr for a credit
+  const OutboundLink* link = nullptr;  ///< of the payload; nullptr for a credit
 };
 
 class Outbound {
@@ -54,15 +54,15 @@ class Outbound {
   void Close(OutboundLink* link);
 
   void Post(OutboundLink& link, SendPieces pieces);
-  /// The peer has released so many messages of a link. False if the link was never posted to that
-  /// far: then the frame belongs to no link that there could be.
+  /// The peer has released `released` messages of a link. False if fewer were posted: then the
+  /// frame belongs to no possible link.
   bool Credit(const LinkKey& key, uint64_t released);
-  /// Tells the peer how many of its messages were released.
+  /// Queues a credit: how many of the peer's messages were released.
   void Owe(const LinkKey& key, uint64_t released) { credits_[key] = released; }
-  /// Tells the peer that more connections would be of use.
+  /// Queues a request for more connections.
   void AskToWiden() { widen_ = true; }
   [[nodiscard]] bool empty() const { return credits_.empty() && ready_.empty() && !widen_; }
-  /// Whether a link has posted what the peer has not released.
+  /// Whether a link has posted a message that the peer has not released.
   [[nodiscard]] bool waiting() const;
   /// The peer needs no more credits.
   void Forgive() {
@@ -70,8 +70,8 @@ class Outbound {
     widen_ = false;
   }
 
-  /// The next frame: notices first, then a stripe of each link that has any, in turn. The memory
-  /// of its bytes is appended to `to`. `streams`: over how many a message may be scattered.
+  /// The next frame: notices first, then a stripe of each link in turn. Appends the memory of its
+  /// payload to `to`. `streams`: a message may be striped over so many connections.
   std::optional<OutboundFrame> Next(uint64_t epoch, int streams, std::vector<iovec>& to);
 
  private:

@@ -14,7 +14,7 @@ namespace {
 
 /// Batches of one connection before the others have their turn.
 constexpr int kBatchesAtOnce = 8;
-/// Reads of a connection that are looked through for last words.
+/// Reads of a broken connection in search of its last frame.
 constexpr int kReadsForLastWords = 64;
 
 }  // namespace
@@ -37,7 +37,7 @@ Error UnpackAbort(std::string_view text, int rank) {
   };
   if (second < words.size()) {
     const int given = number(0);
-    // What was wrong with a call there is no fault of a call here.
+    // An error of the peer's own call (kInvalid ...) is kAborted here.
     const bool shared = given == static_cast<int>(ErrorKind::kMismatch) ||
                         given == static_cast<int>(ErrorKind::kPeerLost) ||
                         given == static_cast<int>(ErrorKind::kTimeout);
@@ -81,7 +81,7 @@ void TcpPeer::Watch(size_t stream, bool writing) {
   ::epoll_ctl(epoll_, EPOLL_CTL_MOD, streams_[stream]->fd().get(), &event);
 }
 
-/// Until the peer's last words, or nothing more is there.
+/// Reads until the peer's last frame, or until nothing more is there.
 void TcpPeer::HearOut(size_t stream) {
   for (int count = 0; count < kReadsForLastWords && !told_ && !left_; ++count) {
     const auto open = streams_[stream]->Read(*this);
@@ -89,8 +89,8 @@ void TcpPeer::HearOut(size_t stream) {
   }
 }
 
-/// A connection that breaks often does because the peer gave up, or has ended in order, which it
-/// may have said on another. True if that was it, and it left no message half sent (`cut`).
+/// A connection often breaks because the peer aborted or shut down in order, which it may have said
+/// on another connection. True if it shut down and left no message half sent (`cut`).
 Result<bool> TcpPeer::Broken(Error error, size_t stream, bool cut) {
   if (error.kind == ErrorKind::kMismatch) {
     error.culprit = rank_;
@@ -117,7 +117,7 @@ Result<bool> TcpPeer::SendOn(size_t stream) {
     const uint64_t before = traffic_.bytes_sent;
     auto done = own.Flush();
     if (!done.ok()) {
-      // Who has said that it ends in order needs nothing more; what it still owes is seen later.
+      // A peer that shut down needs no more frames; CheckPresence finds missing messages.
       HearOut(stream);
       return Broken(std::move(done.error()), stream, false);
     }
@@ -133,7 +133,7 @@ Result<bool> TcpPeer::Send() {
   if (left_) outbound_.Forgive();
   bool moved = false;
   for (size_t stream = 0; stream < streams_.size(); ++stream) {
-    // One connection as long as it takes everything; the next only when it is full.
+    // The next connection is used only while this one is full.
     if (outbound_.empty() && !streams_[stream]->sending()) continue;
     if (closed_[stream]) continue;
     HA_ASSIGN(const bool took, SendOn(stream));
@@ -226,7 +226,7 @@ void TcpPeer::End(DataKind words, std::string_view text) {
       [[maybe_unused]] const auto said = own.Flush();
     }
     ::shutdown(own.fd().get(), SHUT_WR);
-    // Closing with unread bytes would reset the connection under the last words.
+    // Closing with unread bytes would reset the connection and lose the last frame.
     for (int count = 0; count < 64; ++count) {
       if (::recv(own.fd().get(), nullptr, 1 << 20, MSG_DONTWAIT | MSG_TRUNC) <= 0) break;
     }

@@ -55,14 +55,14 @@ class TcpPeer final : public FrameReceiver {
   [[nodiscard]] bool gone() const { return open_ == 0 && !streams_.empty(); }
   /// Whether a link's memory is still to be sent.
   [[nodiscard]] bool Reads(const OutboundLink* link) const;
-  /// Whether a connection needs a look now and then although nothing comes.
+  /// Whether a connection needs LookAfterStreams now and then, although nothing comes.
   [[nodiscard]] bool watched() const;
-  /// A link's memory may go.
+  /// A link's memory is about to be freed.
   void Detach(const OutboundLink* link);
   /// Adapts the buffers of connections at work. kPeerLost if the peer's host shows no sign of life.
   Status LookAfterStreams();
-  /// Last words over whatever connection is between two frames, then their end. Nothing waits, and
-  /// no link's memory is touched.
+  /// Sends a last frame on every connection that is between two frames, and closes all. Does not
+  /// wait, and touches no link's memory.
   void End(DataKind words, std::string_view text);
 
   Result<std::shared_ptr<InboundMessage>> OnStripe(const DataHeader& stripe) override;
@@ -93,10 +93,10 @@ class TcpPeer final : public FrameReceiver {
   std::vector<HostSilence> heartbeats_;  ///< by stream
   std::vector<bool> closed_;             ///< by stream: the peer has closed its end, in order
   int open_ = 0;
-  uint64_t looked_at_ = 0;  ///< how much had come when the streams were looked after
+  uint64_t looked_at_ = 0;  ///< bytes received up to the last LookAfterStreams
   bool asks_to_widen_ = false;
-  bool left_ = false;          ///< the peer has said that it ends in order
-  std::optional<Error> told_;  ///< why the peer has given up
+  bool left_ = false;          ///< the peer has announced an orderly end
+  std::optional<Error> told_;  ///< why the peer has aborted
 };
 
 /// An error as the text of an abort frame, and back.

@@ -9,6 +9,8 @@
 #include <string>
 #include <utility>
 
+#include "transport/net/socket.h"
+
 namespace horoacc {
 namespace {
 
@@ -17,8 +19,6 @@ constexpr size_t kBatchPieces = 512;
 constexpr size_t kMostPieces = 1024;  ///< that Linux takes in a call
 constexpr int kReadsAtOnce = 16;
 constexpr size_t kTargets = 64;
-
-bool WouldBlock() { return errno == EAGAIN || errno == EWOULDBLOCK; }
 
 }  // namespace
 
@@ -103,8 +103,7 @@ void TcpStream::Detach(const OutboundLink* link) {
   next_ = 0;
 }
 
-/// Takes a header from the staging area, and what belongs to a notice; false if it is not all
-/// there.
+/// Takes a header, and a notice's text, from the staging area; false if they are incomplete.
 Result<bool> TcpStream::ConsumeHeader(FrameReceiver& receiver) {
   DataHeader header;
   if (end_ - begin_ < sizeof(header)) return false;
@@ -143,8 +142,8 @@ Result<bool> TcpStream::ConsumeHeader(FrameReceiver& receiver) {
   return true;
 }
 
-/// Bytes of the stripe that have come to where they belong. With a checksum they count when the
-/// whole stripe is known to be right: nobody must see a message with damaged bytes.
+/// Counts bytes of the stripe that are in place. With a checksum they count once the whole stripe
+/// is verified, so that no reader sees damaged bytes.
 Status TcpStream::Took(uint64_t bytes) {
   at_ += bytes;
   left_ -= bytes;
@@ -163,7 +162,7 @@ Status TcpStream::Took(uint64_t bytes) {
   return {};
 }
 
-/// Works off the staging area, as far as whole headers are there.
+/// Processes the staging area, as far as it has whole headers.
 Status TcpStream::Consume(FrameReceiver& receiver) {
   while (true) {
     if (left_ > 0) {
@@ -195,7 +194,7 @@ Status TcpStream::Consume(FrameReceiver& receiver) {
   }
 }
 
-/// One system call; `direct` says how much could have gone past the staging area.
+/// One system call; `direct`: how many bytes it could place without the staging area.
 Result<ssize_t> TcpStream::Receive(uint64_t& direct) {
   direct = 0;
   targets_.clear();
@@ -205,7 +204,7 @@ Result<ssize_t> TcpStream::Receive(uint64_t& direct) {
     Count(counters_.receive_calls);
     if (left_ > 0 && message_->dropped()) {
       direct = asked_ = left_;
-      got = ::recv(fd_.get(), nullptr, left_, MSG_DONTWAIT | MSG_TRUNC);  // to nowhere
+      got = ::recv(fd_.get(), nullptr, left_, MSG_DONTWAIT | MSG_TRUNC);  // discards
       continue;
     }
     targets_.clear();

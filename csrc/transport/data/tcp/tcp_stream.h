@@ -1,5 +1,5 @@
 #pragma once
-// One connection of data links: frames out of the links' memory, frames into it.
+// One connection of data links: sends frames from the links' memory and receives frames into it.
 #include <sys/uio.h>
 
 #include <algorithm>
@@ -20,7 +20,7 @@
 
 namespace horoacc {
 
-/// What went over the connections to one peer, frames' headers included.
+/// Traffic of the connections to one peer, headers included.
 struct TcpTraffic {
   uint64_t bytes_sent = 0;
   uint64_t bytes_received = 0;
@@ -28,7 +28,7 @@ struct TcpTraffic {
   uint64_t receive_calls = 0;  ///< the same for receiving
 };
 
-/// Who the frames of a stream are for.
+/// Receives the frames of a stream.
 class FrameReceiver {
  public:
   virtual ~FrameReceiver() = default;
@@ -40,8 +40,7 @@ class TcpStream {
  public:
   static constexpr size_t kLongestText = 2048;
 
-  /// With `checksums` what it sends carries checksums of the payload; what it receives says itself
-  /// whether it does.
+  /// With `checksums` sent payload has checksums; a received frame says itself whether it has.
   TcpStream(Fd fd, uint64_t epoch, bool checksums, TcpTraffic& traffic, SocketCounters& counters)
       : fd_(std::move(fd)),
         epoch_(epoch),
@@ -55,22 +54,22 @@ class TcpStream {
 
   /// Whether a batch of frames waits for the socket to take more.
   [[nodiscard]] bool sending() const { return next_ < batch_.size(); }
-  /// Takes the next frames over; false if there are none. Only if not sending().
+  /// Takes the next frames; false if there are none. Only if not sending().
   bool Fill(Outbound& outbound, int streams);
   /// Queues one frame without a link's memory. Only if not sending().
   void Queue(const DataHeader& header, std::string_view text);
-  /// Sends what the socket takes; true once the batch is gone.
+  /// Sends as much as the socket takes; true once the batch is sent.
   Result<bool> Flush();
-  /// Whether a begun frame needs memory of the link.
+  /// Whether a begun frame reads memory of the link.
   [[nodiscard]] bool Reads(const OutboundLink* link) const {
     return std::ranges::find(lenders_, link) != lenders_.end();
   }
-  /// The link's memory may go: what a begun frame still needs of it is copied.
+  /// Copies the rest of a begun frame, since the link's memory is about to be freed.
   void Detach(const OutboundLink* link);
 
-  /// Reads what is there, up to a bound. False once the peer has closed its end.
+  /// Reads up to a bound. False once the peer has closed its end.
   Result<bool> Read(FrameReceiver& receiver);
-  /// Whether Read has received anything since this was asked last.
+  /// Whether Read has received anything since the last call of this function.
   [[nodiscard]] bool TakeMoved() { return std::exchange(moved_, false); }
   /// Whether a frame has begun and not ended.
   [[nodiscard]] bool partial() const { return left_ > 0 || begin_ < end_; }
@@ -93,15 +92,15 @@ class TcpStream {
   std::array<DataHeader, kBatch> headers_;
   std::vector<iovec> batch_;
   size_t next_ = 0;                           ///< first entry of the batch that is not all sent
-  std::vector<const OutboundLink*> lenders_;  ///< whose memory the batch reads
-  std::vector<std::byte> own_;                ///< what was copied from them
+  std::vector<const OutboundLink*> lenders_;  ///< links whose memory the batch reads
+  std::vector<std::byte> own_;                ///< copies of that memory
 
-  // In. Headers and the ends of stripes pass through `staging_`; the bulk of a stripe does not.
+  // In. Headers and ends of stripes are copied through `staging_`, the rest of a stripe is not.
   std::array<std::byte, 4096> staging_;
   size_t begin_ = 0;
   size_t end_ = 0;
   std::shared_ptr<InboundMessage> message_;
-  DataHeader stripe_;  ///< which is being received
+  DataHeader stripe_;  ///< the one that is being received
   uint64_t at_ = 0;    ///< where in the message the next byte goes
   uint64_t left_ = 0;  ///< bytes of the stripe that are missing
   std::vector<iovec> targets_;

@@ -34,7 +34,7 @@ int Match(ha_mpi* mpi, ha_mpi_channel channel, Inbox& inbox, bool* found, ha_mpi
 size_t Unsent(ha_mpi* mpi) {
   std::erase_if(mpi->outgoing, [](Outgoing& message) {
     int done = 0;
-    // A request that fails is done as well: its error is the peer's, which others notice.
+    // A failed request is done as well: the peer's death is noticed elsewhere.
     return MPI_Test(&message.request, &done, MPI_STATUS_IGNORE) != MPI_SUCCESS || done != 0;
   });
   return mpi->outgoing.size();

@@ -30,8 +30,7 @@ int Say(ha_mpi_error* error, const char* what) {
 
 namespace {
 
-/// Kept as the name of MPI_COMM_SELF: who initialised MPI is a fact about the process, and this
-/// way MPI itself remembers it for plug-ins that are opened later.
+/// The name of MPI_COMM_SELF if HoroACC initialised MPI, which plug-ins opened later read.
 constexpr char kOurMark[] = "initialised by HoroACC";
 
 bool Initialised() {
@@ -79,7 +78,7 @@ int Join(ha_mpi* mpi, int* ready, ha_mpi_error* error) {
   }
   const int code = MPI_Test(&mpi->joining, ready, MPI_STATUS_IGNORE);
   if (code != MPI_SUCCESS) return Explain(error, "duplicating MPI_COMM_WORLD", code);
-  // From here on an error of MPI is ours to report; its default would end the process.
+  // Errors of MPI are returned; its default handler would end the process.
   if (*ready != 0) MPI_Comm_set_errhandler(mpi->comm, MPI_ERRORS_RETURN);
   return 0;
 }
@@ -94,11 +93,11 @@ void Close(ha_mpi* mpi, int abandon) {
   const bool requests = !mpi->outgoing.empty() || !mpi->inboxes[0].arriving.empty() ||
                         !mpi->inboxes[1].arriving.empty() || mpi->joining != MPI_REQUEST_NULL;
   if (abandon != 0 || requests) {
-    // MPI may still read and write these buffers: they stay where they are until the process ends.
+    // MPI may still read and write these buffers: they are never freed.
     [[maybe_unused]] const ha_mpi* left = owner.release();
     return;
   }
-  // Not MPI_Comm_free: it is collective, so that the rank that comes first could have to wait.
+  // Not MPI_Comm_free: it is collective, so the first rank could have to wait.
 }
 
 int Finalize(ha_mpi_error* error) {

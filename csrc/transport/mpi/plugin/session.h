@@ -1,6 +1,6 @@
 #pragma once
-// What the files of the MPI plug-in share. Its functions are for the table of plugin.cc alone, so
-// nothing of it is visible outside of the shared object.
+// Shared by the files of the MPI plug-in. The functions are for the table of plugin.cc alone, and
+// not visible outside of the shared object.
 #include <mpi.h>
 
 #include <cstddef>
@@ -29,16 +29,15 @@ struct Incoming {
   int source = -1;
 };
 
-/// Messages that were matched and are being received. In the order of their matching, which is
-/// that of their sending; a short one behind a long one waits for it.
+/// Messages that were matched and are being received, in the order of their sending; a short one
+/// behind a long one waits for it.
 struct Inbox {
   std::deque<Incoming> arriving;
-  Incoming current;  ///< what `receive` gave last
+  Incoming current;  ///< the last result of `receive`
 };
 
-/// A message of data links. One that is received starts as a place that no message has been matched
-/// with: MPI is given the place only once the length is known to fit, because Open MPI writes past
-/// a place that is too short.
+/// A message of data links. A receive starts without a matched message: MPI gets the buffer only
+/// once the length is known to fit, because Open MPI writes past a buffer that is too short.
 struct Tagged {
   MPI_Request request = MPI_REQUEST_NULL;
   int peer = -1;
@@ -46,10 +45,10 @@ struct Tagged {
   bool matched = true;
   std::vector<ha_piece> place;
   size_t length = 0;
-  std::unique_ptr<char[]> aside;  ///< for what does not fit
+  std::unique_ptr<char[]> aside;  ///< for a message that does not fit
 };
 
-/// The error's text, and what a function of the plug-in returns then.
+/// Fills in the error's text, and returns -1.
 int Explain(ha_mpi_error* error, const char* what, int code);
 int Explain(ha_transport_error* error, const char* what, int code);
 int Say(ha_mpi_error* error, const char* what);

@@ -7,7 +7,7 @@
 namespace horoacc::mpi {
 namespace {
 
-/// The pieces as one element of a type, relative to MPI_BOTTOM. MPI counts in int.
+/// An MPI type of all pieces, relative to MPI_BOTTOM. MPI counts in int.
 int MakeType(const ha_piece* pieces, size_t count, MPI_Datatype* type) {
   constexpr size_t kBlock = 1 << 30;
   std::vector<int> lengths;
@@ -36,12 +36,12 @@ int WithPieces(const ha_piece* pieces, size_t count, const Start& start) {
   MPI_Datatype type = MPI_DATATYPE_NULL;
   int code = MakeType(pieces, count, &type);
   if (code == MPI_SUCCESS) code = start(MPI_BOTTOM, 1, type);
-  // A type lives on until the messages that use it are done.
+  // MPI keeps the type until the messages that use it are done.
   if (type != MPI_DATATYPE_NULL) MPI_Type_free(&type);
   return code;
 }
 
-/// Starts to receive a message that has been matched with a place.
+/// Starts to receive a matched message.
 int Place(Tagged& place, MPI_Message* handle, const MPI_Status& status) {
   MPI_Count length = 0;
   MPI_Get_elements_x(&status, MPI_BYTE, &length);
@@ -59,7 +59,7 @@ int Place(Tagged& place, MPI_Message* handle, const MPI_Status& status) {
                     });
 }
 
-/// Matches messages from a peer with a tag with the places for them, oldest first.
+/// Matches the messages of a peer and tag with their receives, oldest first.
 int MatchPlaces(ha_mpi* mpi, int peer, int tag) {
   const auto lane = mpi->places.find({peer, tag});
   while (lane != mpi->places.end()) {

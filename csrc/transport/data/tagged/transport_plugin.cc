@@ -1,4 +1,4 @@
-#include "transport/data/tagged/plugin_links.h"
+#include "transport/data/tagged/transport_plugin.h"
 
 #include <dlfcn.h>
 
@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "transport/data/tagged/tagged_links.h"
-#include "transport/data/tagged/transport_plugin.h"
 
 namespace horoacc {
 namespace {
@@ -56,7 +55,7 @@ Result<const ha_transport_plugin*> Load(const std::string& path) {
   return plugin;
 }
 
-/// Opens it and says what it is and, behind a zero, where this rank is to be found.
+/// Opens it and returns its name and, after a zero, this rank's address.
 Result<std::string> OpenTransport(const std::string& path, Bootstrap& bootstrap,
                                   Transport& transport) {
   HA_ASSIGN(transport.plugin, Load(path));
@@ -79,29 +78,22 @@ Result<std::string> OpenTransport(const std::string& path, Bootstrap& bootstrap,
 
 Result<std::unique_ptr<DataLinks>> LoadDataLinks(Bootstrap& bootstrap, const std::string& path,
                                                  uint64_t epoch, int64_t deadline_ns) {
-  constexpr char kGood = '+';
-  constexpr char kBad = '!';
   auto transport = std::make_shared<Transport>();
-  const auto own = OpenTransport(path, bootstrap, *transport);
-  const std::string blob = own.ok() ? kGood + own.value() : kBad + own.error().message;
-  HA_ASSIGN(std::vector<std::string> blobs, bootstrap.AllGather(blob, deadline_ns));
-  for (int rank = 0; rank < bootstrap.size(); ++rank) {
-    if (blobs[rank].starts_with(kGood)) continue;
-    return MakeError(ErrorKind::kConfig,
-                     "rank " + std::to_string(rank) + ": " + blobs[rank].substr(1), rank);
-  }
+  HA_ASSIGN(
+      std::vector<std::string> blobs,
+      GatherOrFail(bootstrap, OpenTransport(path, bootstrap, *transport), "", deadline_ns));
   std::vector<ha_piece> addresses;
   for (int rank = 0; rank < bootstrap.size(); ++rank) {
     std::string& each = blobs[rank];
     const size_t name = std::strlen(transport->plugin->name);
-    if (each.compare(1, name + 1, blobs[bootstrap.rank()], 1, name + 1) != 0) {
+    if (each.compare(0, name + 1, blobs[bootstrap.rank()], 0, name + 1) != 0) {
       return MakeError(ErrorKind::kConfig,
                        "setting 'transport_plugin' differs: rank " + std::to_string(rank) +
-                           " has the transport '" + (each.c_str() + 1) + "', rank " +
+                           " has the transport '" + each.c_str() + "', rank " +
                            std::to_string(bootstrap.rank()) + " '" + transport->plugin->name + "'",
                        rank);
     }
-    addresses.push_back({each.data() + name + 2, each.size() - name - 2});
+    addresses.push_back({each.data() + name + 1, each.size() - name - 1});
   }
   ha_transport_error error = {};
   if (transport->plugin->connect(transport->self, addresses.data(), &error) != 0) {

@@ -1,4 +1,4 @@
-#include "transport/control/mpi_links.h"
+#include "transport/mpi/mpi_links.h"
 
 #include <algorithm>
 #include <optional>
@@ -9,6 +9,7 @@
 
 #include "base/clock.h"
 #include "transport/bootstrap/gather_wire.h"
+#include "transport/data/tagged/tagged_links.h"
 #include "transport/net/handshake.h"
 #include "transport/wake/backoff.h"
 
@@ -47,7 +48,7 @@ class MpiBootstrap final : public Bootstrap {
       const Status said = Say(peer, kind, payload);
       if (!said.ok() && blobs.ok()) return said.error();
     }
-    // Messages only move inside calls of MPI, and the next call may be far away.
+    // MPI moves messages only inside its calls, and the next call may come late.
     const int64_t timeout_ns = blobs.ok() ? WithVerdictGrace(deadline_ns) : NowNs() + kSecond;
     if (!session_->Drain(timeout_ns) && blobs.ok()) {
       return MakeError(ErrorKind::kTimeout, "bootstrap: some ranks do not receive from rank 0");
@@ -60,18 +61,18 @@ class MpiBootstrap final : public Bootstrap {
     std::vector<bool> present(size(), false);
     blobs[0] = blob;
     present[0] = true;
-    Backoff patience(session_->cancellation());
+    Backoff backoff(session_->cancellation());
     while (std::ranges::find(present, false) != present.end()) {
       HA_ASSIGN(std::optional<ControlMessage> message, session_->Receive(HA_MPI_BOOTSTRAP));
       if (message && !message->bytes.empty()) {
-        // No rank is ahead: the next blob follows the table of this one.
+        // No rank can be a round ahead: it sends its next blob after the table of this one.
         blobs[message->source] = TextOf(std::span(message->bytes).subspan(1));
         present[message->source] = true;
-        patience = Backoff(session_->cancellation());
+        backoff = Backoff(session_->cancellation());
       } else if (NowNs() >= deadline_ns) {
         return StillMissing(present);
       } else {
-        HA_TRY(patience.Wait());
+        HA_TRY(backoff.Wait());
       }
     }
     return blobs;
@@ -79,7 +80,7 @@ class MpiBootstrap final : public Bootstrap {
 
   Result<std::vector<std::string>> Follow(const std::string& blob, int64_t deadline_ns) {
     HA_TRY(Say(0, kGatherBlob, blob));
-    Backoff patience(session_->cancellation());
+    Backoff backoff(session_->cancellation());
     while (true) {
       HA_ASSIGN(std::optional<ControlMessage> message, session_->Receive(HA_MPI_BOOTSTRAP));
       if (message && !message->bytes.empty()) {
@@ -91,7 +92,7 @@ class MpiBootstrap final : public Bootstrap {
       if (NowNs() >= WithVerdictGrace(deadline_ns)) {
         return MakeError(ErrorKind::kTimeout, "bootstrap: no answer from rank 0", 0);
       }
-      HA_TRY(patience.Wait());
+      HA_TRY(backoff.Wait());
     }
   }
 
@@ -137,6 +138,19 @@ std::unique_ptr<Bootstrap> MakeMpiBootstrap(std::shared_ptr<MpiSession> session)
 
 std::unique_ptr<ControlLinks> MakeMpiControlLinks(std::shared_ptr<MpiSession> session) {
   return std::make_unique<MpiControlLinks>(std::move(session));
+}
+
+std::unique_ptr<DataLinks> MakeMpiDataLinks(std::shared_ptr<MpiSession> session, uint64_t epoch) {
+  TaggedCarrier carrier;
+  carrier.calls = MpiSession::TaggedCalls();
+  carrier.self = session.get();
+  carrier.rank = session->rank();
+  carrier.size = session->size();
+  carrier.most_tag = session->most_tag();
+  carrier.kind = "mpi";
+  carrier.epoch = epoch;
+  carrier.owner = std::move(session);
+  return MakeTaggedLinks(std::move(carrier));
 }
 
 }  // namespace horoacc

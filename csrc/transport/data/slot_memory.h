@@ -1,5 +1,6 @@
 #pragma once
-// The memory of a sending link's slots, for messages that lie nowhere else. Taken at first use.
+// The memory of a sending link's slots, for messages without memory of their own; allocated at first
+// use. And the checks that all kinds of links share.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -46,7 +47,7 @@ class SlotMemory {
   std::unique_ptr<std::byte, Free> memory_;
 };
 
-/// What every kind of link refuses: a message without a slot, or longer than one.
+/// kInvalid for a message without a free slot, or longer than one.
 inline Status CheckPost(const LinkSpec& spec, uint64_t number, uint64_t taken, uint64_t bytes) {
   if (number - taken >= spec.slots) {
     return MakeError(ErrorKind::kInvalid, "a message is posted to a link without a free slot");

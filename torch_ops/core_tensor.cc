@@ -1,0 +1,51 @@
+#include "core_tensor.h"
+
+#include <c10/core/impl/VirtualGuardImpl.h>
+
+namespace horoacc {
+
+std::optional<c10::Stream> StreamOf(const at::Tensor& tensor) {
+  if (!tensor.is_cuda()) return std::nullopt;
+  return c10::impl::VirtualGuardImpl(c10::DeviceType::CUDA).getStream(tensor.device());
+}
+
+ha_gpu GpuOf(const c10::Stream& stream) { return {stream.device_index(), stream.native_handle()}; }
+
+int32_t CoreType(at::ScalarType type) {
+  switch (type) {
+    case at::kBool:
+      return HA_BOOL;
+    case at::kByte:
+      return HA_UINT8;
+    case at::kChar:
+      return HA_INT8;
+    case at::kShort:
+      return HA_INT16;
+    case at::kInt:
+      return HA_INT32;
+    case at::kLong:
+      return HA_INT64;
+    case at::kHalf:
+      return HA_FLOAT16;
+    case at::kBFloat16:
+      return HA_BFLOAT16;
+    case at::kFloat:
+      return HA_FLOAT32;
+    case at::kDouble:
+      return HA_FLOAT64;
+    case at::kComplexFloat:
+      return HA_COMPLEX64;
+    case at::kComplexDouble:
+      return HA_COMPLEX128;
+    default:
+      return -1;
+  }
+}
+
+Moved MovedAs(at::ScalarType type) {
+  const int32_t known = CoreType(type);
+  if (known >= 0) return {known, 1};
+  return {HA_UINT8, static_cast<int64_t>(c10::elementSize(type))};
+}
+
+}  // namespace horoacc

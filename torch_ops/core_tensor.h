@@ -1,0 +1,27 @@
+#pragma once
+// A tensor's type, and its stream, in the core's terms.
+#include <ATen/core/Tensor.h>
+#include <c10/core/Stream.h>
+
+#include <optional>
+
+#include "api/horoacc.h"
+
+namespace horoacc {
+
+/// The calling thread's stream of the tensor's GPU. None: the tensor is in the host's memory.
+[[nodiscard]] std::optional<c10::Stream> StreamOf(const at::Tensor& tensor);
+
+[[nodiscard]] ha_gpu GpuOf(const c10::Stream& stream);
+
+/// The ha_dtype; -1 for a type that the core does not reduce.
+[[nodiscard]] int32_t CoreType(at::ScalarType type);
+
+/// The core's view of an element that it moves without computing.
+struct Moved {
+  int32_t dtype;
+  int64_t units;  ///< of dtype, in an element
+};
+[[nodiscard]] Moved MovedAs(at::ScalarType type);
+
+}  // namespace horoacc
