@@ -17,10 +17,10 @@ Result<Announced> MultiHostController::Announce(const Announcement& announcement
   if (end_) return Announced::kTaken;  // nothing is decided any more; the driver fails the call
   IdEntry& entry = control_.id(announcement.id);
   const Arrivals seen = entry.arrivals.load(std::memory_order_acquire);
-  if (seen.incarnation() != announcement.incarnation || seen.open() != announcement.generation)
+  if (!seen.Admits(announcement.id_version, announcement.generation))
     return Announced::kLookUpAgain;
   entry.last_decision.store(kUndecided, std::memory_order_relaxed);
-  entry.arrivals.store(seen.Closed(), std::memory_order_release);
+  entry.arrivals.store(seen.Arrive(1), std::memory_order_release);
 
   CallName call{!announcement.name.empty(), std::string(announcement.name), announcement.number};
   if (call.named) call.number = 0;
@@ -45,7 +45,7 @@ Result<Announced> MultiHostController::Announce(const Announcement& announcement
   own_[call] = {
       {announcement.id, announcement.generation}, std::move(request), eager, std::nullopt};
   const Row& row = control_.row(0, announcement.id, announcement.generation);
-  HA_TRY(Arrive(call, ready_set, decided_, {announcement.id, row.sequence, row.pause}));
+  HA_TRY(Arrive(call, ready_set, decided_, {announcement.id, row.sequence, row.sync_round}));
   return Announced::kTaken;
 }
 

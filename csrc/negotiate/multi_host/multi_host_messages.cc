@@ -130,10 +130,7 @@ ReadyNews GetReady(WireReader& reader, std::span<const uint32_t> branch,
 
 void Put(WireWriter& writer, const MultiHostDecision& multi_host, const CallNumbers& numbers) {
   const Decision& decision = multi_host.decision;
-  PutKind(writer, decision);
-  Put(writer, MakeError(decision.error, decision.text, decision.culprit));
-  writer.Put(static_cast<int32_t>(decision.last_joined));
-  writer.Put(decision.unnamed);
+  Put(writer, decision);
   writer.Put(static_cast<uint32_t>(multi_host.calls.size()));
   for (const CallName& call : multi_host.calls) Put(writer, call, &numbers);
   writer.Put(static_cast<uint32_t>(decision.facts.size()));
@@ -147,14 +144,7 @@ void Put(WireWriter& writer, const MultiHostDecision& multi_host, const CallNumb
 
 MultiHostDecision GetMultiHostDecision(WireReader& reader, const CallNumbers& numbers) {
   MultiHostDecision multi_host;
-  Decision& decision = multi_host.decision;
-  GetKind(reader, decision);
-  Error error = GetError(reader);
-  decision.error = error.kind;
-  decision.text = std::move(error.message);
-  decision.culprit = error.culprit;
-  decision.last_joined = reader.Get<int32_t>();
-  decision.unnamed = reader.Get<uint64_t>();
+  Decision& decision = multi_host.decision = GetDecision(reader);
   multi_host.calls.resize(reader.GetCount(sizeof(uint8_t) + sizeof(uint32_t)));
   for (CallName& call : multi_host.calls) call = GetCallName(reader, &numbers);
   decision.facts.resize(reader.GetCount(3 * sizeof(uint32_t)));
@@ -166,7 +156,7 @@ MultiHostDecision GetMultiHostDecision(WireReader& reader, const CallNumbers& nu
   }
   const bool runs = decision.kind == Decision::Kind::kRun;
   const bool joins = decision.kind == Decision::Kind::kJoin;
-  if (!IsPossible(decision) || decision.facts.size() != (runs ? multi_host.calls.size() : 0) ||
+  if (decision.facts.size() != (runs ? multi_host.calls.size() : 0) ||
       (decision.partial && !(runs && multi_host.calls.size() == 1)) ||
       (joins && !multi_host.calls.empty()))
     reader.Fail();

@@ -8,7 +8,7 @@
 #include "negotiate/call_numbers.h"
 #include "negotiate/controller.h"
 #include "negotiate/multi_host/ready_set.h"
-#include "negotiate/tree/tree_messages.h"
+#include "negotiate/wire.h"
 
 namespace horoacc {
 

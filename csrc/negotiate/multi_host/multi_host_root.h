@@ -16,7 +16,7 @@ namespace horoacc {
 struct RootPlace {
   uint32_t id = 0;
   uint64_t sequence = 0;
-  uint32_t pause = 0;
+  uint32_t sync_round = 0;
 };
 
 /// The calls that a bucket of the plan has now, told to ranks that have no plan.
@@ -67,8 +67,8 @@ class MultiHostRoot {
 
   [[nodiscard]] bool Complete(const Pending& pending) const;
   void Decide(const CallName& call, const Pending& pending, Verdicts& verdicts);
-  [[nodiscard]] Error Compare(const CallName& call, const ReadySet& ready_set) const;
-  [[nodiscard]] Error NeedsJoined(const CallName& call, const ReadySet& ready_set) const;
+  /// Why the call cannot run; kOk: it can.
+  [[nodiscard]] Error Refusal(const CallName& call, const ReadySet& ready_set) const;
   [[nodiscard]] CallFacts FactsOf(const ReadySet& ready_set, bool partial) const;
   void Adopt(const CallName& call, uint32_t id, Verdicts& verdicts);
   void Skip(const CallName& call, Verdicts& verdicts);

@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <map>
 
-#include "negotiate/tree/tree_messages.h"
-
 namespace horoacc {
 
 MultiHostTree TreeOver(const std::vector<int>& host_of, uint32_t me) {

@@ -7,6 +7,8 @@
 
 namespace horoacc {
 
+inline constexpr uint32_t kFanOut = 4;  ///< children of a rank in a tree
+
 /// One rank's place in it. Ranks are members of the set, by index; member 0 is the root.
 struct MultiHostTree {
   struct Child {

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "base/clock.h"
-#include "negotiate/call_name.h"
+#include "negotiate/call_numbers.h"
 #include "negotiate/multi_host/ready_set.h"
 
 namespace horoacc {

@@ -25,9 +25,8 @@ class TreeRoot {
   TreeRoot(SetSegment& control, const SetContext& context, const Settings& settings,
            std::vector<int> global_ranks);
 
-  /// A call has come up from all branches, but for those that have joined. `disagreement`: what
-  /// branches found, or kOk.
-  [[nodiscard]] Verdicts Ready(TensorKey key, Error disagreement);
+  /// A call has come up from all branches, but for those that have joined.
+  [[nodiscard]] Verdicts Ready(TensorKey key);
   /// Ends a call that can never become ready, unless it has become ready meanwhile.
   [[nodiscard]] Verdicts Reject(TensorKey key, Error error);
   /// All ranks have joined, `last` (global) as the last of them.
@@ -52,7 +51,7 @@ class TreeRoot {
   };
   /// False if it has to wait, for a slot or for a rank that lags.
   bool Decide(const Waiting& item, Verdicts& verdicts);
-  bool DecideReady(TensorKey key, const Error& error, Verdicts& verdicts);
+  bool DecideReady(TensorKey key, Verdicts& verdicts);
   bool EndJoin(const Waiting& item, Verdicts& verdicts);
   [[nodiscard]] bool AnyLags(TensorKey key) const;
   void Skip(TensorKey key, Decision decision, Verdicts& verdicts);
@@ -61,7 +60,6 @@ class TreeRoot {
   SetSegment& control_;
   const SetContext& context_;
   Decider decider_;
-  const std::vector<int> global_ranks_;
   std::vector<std::byte> plan_memory_;
   PlanState plan_;
   std::vector<uint64_t>

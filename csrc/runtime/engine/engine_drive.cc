@@ -5,7 +5,6 @@
 #include "execute/shared_memory/adasum_slices.h"
 #include "execute/shared_memory/direct_slices.h"
 #include "execute/shared_memory/exchange.h"
-#include "execute/shared_memory/flowing_slices.h"
 #include "execute/shared_memory/two_phase.h"
 #include "negotiate/control_segment/assemble_reduce.h"
 #include "runtime/engine/assemble_exchange.h"
@@ -176,8 +175,7 @@ Status Engine::Begin(ProcessSet& set, Decision decision) {
                  entry->flight);
   }
   if (running->decision.kind == Decision::Kind::kError) {
-    Error error =
-        MakeError(running->decision.error, running->decision.text, running->decision.culprit);
+    Error error = running->decision.error;
     // What is a bad argument where it was made is a disagreement for everybody else.
     if (error.kind == ErrorKind::kInvalid && error.culprit != placement_.rank)
       error.kind = ErrorKind::kMismatch;
@@ -255,8 +253,8 @@ std::unique_ptr<Execution> Engine::MakeHostExecution(ProcessSet& set, Running& r
       if (RunsPipelined(running)) {
         std::vector<MultiHostRun::Call> calls;
         for (const auto& entry : running.entries) calls.push_back({&entry->request, entry.get()});
-        return std::make_unique<FlowingSlices>(context, slot, std::move(list),
-                                               settings_.gpu_chunk_bytes, PipelineOf(calls));
+        return std::make_unique<DirectSlices>(context, slot, std::move(list),
+                                              settings_.gpu_chunk_bytes, PipelineOf(calls));
       }
       return std::make_unique<DirectSlices>(context, slot, std::move(list));
     }

@@ -56,7 +56,7 @@ Status Engine::LookUpAgain(ProcessSet& set, Entry& entry) {
   HA_ASSIGN(const SetSegment::NamedId found, set.control->Lookup(entry.name));
   NameRecord& record = *entry.reservation;
   record.id = entry.id = found.id;
-  record.incarnation = entry.incarnation = found.incarnation;
+  record.incarnation = entry.incarnation = found.id_version;
   return {};
 }
 
@@ -104,7 +104,7 @@ Status Engine::PublishRow(ProcessSet& set, Entry& entry, uint64_t generation) {
   Row& row = set.control->row(set.context.me, entry.id, generation);
   row.signature = request.Signature();
   row.sequence = ++set.queue.sequence;
-  row.pause = entry.pause;
+  row.sync_round = entry.pause;
   row.prescale = request.prescale;
   row.postscale = request.postscale;
   row.root = request.root;

@@ -173,7 +173,7 @@ Result<uint64_t> Engine::Submit(Submission submission) {
     if (!record.known || (holder && holder->name != entry->name)) {
       HA_ASSIGN(const SetSegment::NamedId found, set->control->Lookup(entry->name));
       record.id = found.id;
-      record.incarnation = found.incarnation;
+      record.incarnation = found.id_version;
       record.known = true;
     }
     entry->id = record.id;

@@ -64,7 +64,7 @@ class MultiHostRanks {
     request.collective = collective;
     const auto* input = reinterpret_cast<const std::byte*>(numbers_);
     const auto announced =
-        controllers_[rank]->Announce({key.id, key.generation, id.incarnation, &request, name, 0,
+        controllers_[rank]->Announce({key.id, key.generation, id.id_version, &request, name, 0,
                                       std::span<const std::byte* const>(&input, 1)});
     return announced.ok() ? Status() : Status(announced.error());
   }
