@@ -99,6 +99,21 @@ static bool HasRows(const Request& request) {
          std::ranges::none_of(request.tensors, [](const auto& t) { return t.shape.empty(); });
 }
 
+void Put(WireWriter& writer, const std::optional<Attendance>& attendance) {
+  writer.Put(static_cast<uint8_t>(attendance.has_value()));
+  if (!attendance) return;
+  Put(writer, attendance->ready);
+  Put(writer, attendance->missing);
+}
+
+std::optional<Attendance> GetAttendance(WireReader& reader) {
+  if (reader.Get<uint8_t>() == 0) return std::nullopt;
+  Attendance attendance;
+  attendance.ready = GetList<int>(reader);
+  attendance.missing = GetList<int>(reader);
+  return attendance;
+}
+
 ReadyNews GetReady(WireReader& reader, std::span<const uint32_t> branch,
                    const CallNumbers& numbers) {
   ReadyNews news;

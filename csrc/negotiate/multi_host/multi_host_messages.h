@@ -2,6 +2,7 @@
 // What the ranks of a spread controller say to each other, and the fields that several messages
 // have.
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -46,6 +47,9 @@ template <typename T>
   for (T& value : values) value = reader.Get<T>();
   return values;
 }
+
+void Put(WireWriter& writer, const std::optional<Attendance>& attendance);
+[[nodiscard]] std::optional<Attendance> GetAttendance(WireReader& reader);
 
 /// A decision in terms that all ranks understand.
 struct MultiHostDecision {

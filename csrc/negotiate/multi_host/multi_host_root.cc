@@ -204,20 +204,6 @@ MultiHostRoot::Verdicts MultiHostRoot::Split(uint32_t bucket, const CallName& wi
   return verdicts;
 }
 
-std::vector<BucketCalls> MultiHostRoot::PlanChanges() {
-  std::vector<BucketCalls> changes;
-  if (std::exchange(told_version_, *plan_.version) == *plan_.version) return changes;
-  told_.resize(*plan_.bucket_count);
-  for (uint32_t index = 0; index < *plan_.bucket_count; ++index) {
-    const PlanBucket& bucket = plan_.buckets[index];
-    if (std::exchange(told_[index], bucket.version) == bucket.version) continue;
-    BucketCalls& change = changes.emplace_back(BucketCalls{index, {}});
-    for (const uint32_t id : plan_.order.subspan(bucket.first, bucket.count))
-      change.calls.push_back(name_of_[id]);
-  }
-  return changes;
-}
-
 MultiHostRoot::Verdicts MultiHostRoot::Reject(const CallName& call, Error error) {
   Verdicts verdicts;
   const std::optional<Attendance> attendance = WhoHas(call);

@@ -6,8 +6,8 @@
 #include <optional>
 #include <vector>
 
-#include "fuse/plan.h"
 #include "negotiate/multi_host/multi_host_messages.h"
+#include "negotiate/told_buckets.h"
 
 namespace horoacc {
 
@@ -17,12 +17,6 @@ struct RootPlace {
   uint32_t id = 0;
   uint64_t sequence = 0;
   uint32_t sync_round = 0;
-};
-
-/// The calls that a bucket of the plan has now, told to ranks that have no plan.
-struct BucketCalls {
-  uint32_t index = 0;
-  std::vector<CallName> calls;
 };
 
 /// Every call returns the decisions that it brings about, in their order.
@@ -49,7 +43,9 @@ class MultiHostRoot {
   /// Of the join that is under way.
   [[nodiscard]] Attendance WhoHasJoined() const;
   /// The buckets whose members have changed since the last call.
-  [[nodiscard]] std::vector<BucketCalls> PlanChanges();
+  [[nodiscard]] std::vector<BucketMembers<CallName>> TakePlanChanges() {
+    return plan_changes_.Take(plan_, [this](uint32_t id) { return name_of_[id]; });
+  }
 
  private:
   struct Pending {
@@ -90,8 +86,7 @@ class MultiHostRoot {
   std::vector<CallName> name_of_;  ///< by the root's id: which name the plan knows it by
   std::map<CallName, uint32_t> id_of_;
   std::vector<uint64_t> last_;  ///< by the root's id: the decision that it was in last
-  uint32_t told_version_ = 0;
-  std::vector<uint32_t> told_;  ///< by bucket: the version of its members that was told
+  PlanChanges<CallName> plan_changes_;
 };
 
 }  // namespace horoacc

@@ -212,31 +212,21 @@ Status TreeController::OnReject(WireReader& reader) {
   return root_ ? Tell(root_->Reject(key, std::move(error))) : Status();
 }
 
-// What this rank has submitted and what is not decided yet counts, not what is in flight: a bucket
-// may run in two parts, and a decision be taken but not carried out.
+// Counts the undecided calls of this rank, not `in_flight`: a bucket may run in two parts, and a
+// decision may be taken but not carried out.
 Status TreeController::Unblock(std::span<const uint32_t>) {
   std::lock_guard lock(mutex_);
-  struct Partial {
-    size_t members = 0;
-    TensorKey witness;
-  };
-  std::unordered_map<uint32_t, Partial> touched;
-  for (const auto& [id, own] : own_) {
-    const auto bucket = bucket_of_.find(id);
-    if (bucket == bucket_of_.end()) continue;
-    Partial& partial = touched[bucket->second];
-    ++partial.members;
-    partial.witness = {id, own};
-  }
-  for (const auto& [bucket, partial] : touched) {
-    if (partial.members == plan_members_[bucket].size()) continue;
+  for (const auto& [bucket, id] : buckets_.Partial(own_)) {
+    const auto own = own_.find(id);
+    if (own == own_.end()) continue;  // decided by a split before
+    const TensorKey witness{id, own->second};
     if (root_) {
-      HA_TRY(Tell(root_->Split(bucket, partial.witness)));
+      HA_TRY(Tell(root_->Split(bucket, witness)));
       continue;
     }
     WireWriter writer = Begin(TreeMessage::kSplit);
     writer.Put(bucket);
-    Put(writer, partial.witness);
+    Put(writer, witness);
     HA_TRY(mux_.Send(process_set_, global_ranks_[0], writer.bytes()));
   }
   return {};
@@ -288,16 +278,11 @@ Status TreeController::Publish(Decision decision) {
 }
 
 Status TreeController::PublishPlan() {
-  std::vector<BucketMembers> changes = root_->PlanChanges();
+  const std::vector<BucketMembers<uint32_t>> changes = root_->TakePlanChanges();
   if (changes.empty()) return {};
   WireWriter writer = Begin(TreeMessage::kPlan);
-  writer.Put(static_cast<uint32_t>(changes.size()));
-  for (BucketMembers& bucket : changes) {
-    writer.Put(bucket.index);
-    writer.Put(static_cast<uint32_t>(bucket.ids.size()));
-    for (const uint32_t id : bucket.ids) writer.Put(id);
-    SetMembers(std::move(bucket));
-  }
+  Put(writer, changes);
+  for (const BucketMembers<uint32_t>& bucket : changes) buckets_.Set(bucket);
   return SendDown(writer.bytes());
 }
 
@@ -370,29 +355,12 @@ Status TreeController::Take(Decision decision) {
 }
 
 Status TreeController::OnPlan(WireReader& reader, std::span<const std::byte> payload) {
-  std::vector<BucketMembers> changes(reader.GetCount(2 * sizeof(uint32_t)));
-  bool possible = true;
-  for (BucketMembers& bucket : changes) {
-    bucket.index = reader.Get<uint32_t>();
-    const uint32_t count = reader.GetCount(sizeof(uint32_t));
-    for (uint32_t k = 0; k < count; ++k) bucket.ids.push_back(reader.Get<uint32_t>());
-    possible = possible && bucket.index < kNamedIds;
-  }
-  if (!reader.ok() || !possible) return Damaged(root_ ? -1 : Parent());
+  const auto changes = GetBuckets<uint32_t>(reader, sizeof(uint32_t),
+                                            [](WireReader& r) { return r.Get<uint32_t>(); });
+  if (!reader.ok()) return Damaged(root_ ? -1 : Parent());
   HA_TRY(SendDown(payload));
-  for (BucketMembers& bucket : changes) SetMembers(std::move(bucket));
+  for (const BucketMembers<uint32_t>& bucket : changes) buckets_.Set(bucket);
   return {};
-}
-
-void TreeController::SetMembers(BucketMembers bucket) {
-  if (bucket.index >= plan_members_.size()) plan_members_.resize(bucket.index + 1);
-  std::vector<uint32_t>& members = plan_members_[bucket.index];
-  for (const uint32_t id : members) {
-    const auto found = bucket_of_.find(id);
-    if (found != bucket_of_.end() && found->second == bucket.index) bucket_of_.erase(found);
-  }
-  members = std::move(bucket.ids);
-  for (const uint32_t id : members) bucket_of_[id] = bucket.index;
 }
 
 Status TreeController::OnEnd(WireReader& reader, std::span<const std::byte> payload) {

@@ -78,7 +78,6 @@ class TreeController final : public Controller {
   Status Climb(uint32_t id);
   Status BranchJoined(uint32_t branch, int last, uint64_t unnamed);
   Status Take(Decision decision);
-  void SetMembers(BucketMembers bucket);
   Status SendDown(std::span<const std::byte> payload);
 
   // The root's.
@@ -102,8 +101,7 @@ class TreeController final : public Controller {
   std::unordered_map<uint32_t, Pending> pending_;
   std::unordered_map<uint32_t, uint64_t> own_;       ///< generation of this rank's undecided call
   std::unordered_map<uint32_t, uint64_t> rejected_;  ///< last generation that ended in an error
-  std::unordered_map<uint32_t, uint32_t> bucket_of_;
-  std::vector<std::vector<uint32_t>> plan_members_;  ///< by bucket, as the root told
+  ToldBuckets<uint32_t> buckets_;
   std::deque<Decision> decisions_;
   uint64_t decided_ = 0;
   uint32_t joined_ = 0;   ///< branches all of whose ranks have joined

@@ -134,17 +134,4 @@ void TreeRoot::Run(const Bucket& ids, Verdicts& verdicts) {
   for (Decision& decision : decider_.Run(keys)) verdicts.push_back(std::move(decision));
 }
 
-std::vector<BucketMembers> TreeRoot::PlanChanges() {
-  std::vector<BucketMembers> changes;
-  if (std::exchange(told_version_, *plan_.version) == *plan_.version) return changes;
-  told_.resize(*plan_.bucket_count);
-  for (uint32_t index = 0; index < *plan_.bucket_count; ++index) {
-    const PlanBucket& bucket = plan_.buckets[index];
-    if (std::exchange(told_[index], bucket.version) == bucket.version) continue;
-    const auto members = plan_.order.subspan(bucket.first, bucket.count);
-    changes.push_back({index, {members.begin(), members.end()}});
-  }
-  return changes;
-}
-
 }  // namespace horoacc

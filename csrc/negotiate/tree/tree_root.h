@@ -7,14 +7,9 @@
 #include <vector>
 
 #include "negotiate/decider.h"
+#include "negotiate/told_buckets.h"
 
 namespace horoacc {
-
-/// The members that a bucket of the plan has now, told to ranks that have no plan.
-struct BucketMembers {
-  uint32_t index = 0;
-  std::vector<uint32_t> ids;
-};
 
 /// Every call returns the decisions that it brings about, in their order. What finds no execution
 /// slot waits inside: then `starving`, and Retry goes on with it.
@@ -38,7 +33,9 @@ class TreeRoot {
   [[nodiscard]] bool starving() const { return !backlog_.empty(); }
 
   /// The buckets whose members have changed since the last call.
-  [[nodiscard]] std::vector<BucketMembers> PlanChanges();
+  [[nodiscard]] std::vector<BucketMembers<uint32_t>> TakePlanChanges() {
+    return plan_changes_.Take(plan_, [](uint32_t id) { return id; });
+  }
 
  private:
   struct Waiting {
@@ -66,8 +63,7 @@ class TreeRoot {
       last_;  ///< by id: the last generation that was ready everywhere or rejected
   std::vector<uint32_t> id_versions_;  ///< by id: of the name that the plan knows
   std::deque<Waiting> backlog_;
-  uint32_t told_version_ = 0;
-  std::vector<uint32_t> told_;  ///< by bucket: the version of its members that was told
+  PlanChanges<uint32_t> plan_changes_;
 };
 
 }  // namespace horoacc
