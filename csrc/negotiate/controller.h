@@ -22,8 +22,8 @@ struct Announcement {
   uint64_t generation = 0;
   uint32_t id_version = 0;
   const Request* request = nullptr;
-  std::string_view name;  ///< empty: unnamed
-  uint64_t number = 0;    ///< of an unnamed call: how many this rank has submitted before it
+  std::string_view name{};  ///< empty: unnamed
+  uint64_t number = 0;      ///< of an unnamed call: how many this rank has submitted before it
   /// Where the tensors' inputs lie; for controllers whose ranks share no memory.
   std::span<const std::byte* const> inputs{};
 };

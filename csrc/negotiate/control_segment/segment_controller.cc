@@ -44,24 +44,24 @@ Result<Announced> SegmentController::Announce(const Announcement& announcement) 
   if (Ended()) return Announced::kTaken;  // nothing is decided any more; the driver fails the call
   IdEntry& entry = control_.id(announcement.id);
   Arrivals seen = entry.arrivals.load(std::memory_order_acquire);
-  std::optional<Ticket> turn;
+  std::optional<RingingLock> lock;
   for (;;) {
     if (!seen.Admits(announcement.id_version, announcement.generation))
       return Announced::kLookUpAgain;
     const Arrivals next = seen.Arrive(context_.ranks);
     const bool last = next.arrived() == 0;
     // Under the lock, or the id would seem to rest before it is decided.
-    if (last && !turn) {
-      turn.emplace(*this);
-      HA_TRY(Status(turn->status()));
+    if (last && !lock) {
+      lock.emplace(*this);
+      HA_TRY(Status(lock->status()));
     }
     // Here and in Join both sides write and then look, in one total order.
     if (!entry.arrivals.compare_exchange_weak(seen, next, std::memory_order_seq_cst)) continue;
     if (last) {
       Decide({&announcement.id, 1});
     } else if (control_.header().joined.load(std::memory_order_seq_cst) > 0) {
-      if (!turn) turn.emplace(*this);
-      HA_TRY(Status(turn->status()));
+      if (!lock) lock.emplace(*this);
+      HA_TRY(Status(lock->status()));
       Consider(announcement.id);
       Decide({});
     }
@@ -71,8 +71,8 @@ Result<Announced> SegmentController::Announce(const Announcement& announcement) 
 
 Status SegmentController::Join(uint64_t unnamed) {
   if (Ended()) return {};
-  const Ticket turn(*this);
-  HA_TRY(Status(turn.status()));
+  const RingingLock lock(*this);
+  HA_TRY(Status(lock.status()));
   SetHeader& header = control_.header();
   Cursor& own = control_.cursor(context_.me);
   own.unnamed = unnamed;
@@ -93,8 +93,8 @@ Status SegmentController::Join(uint64_t unnamed) {
 Status SegmentController::Unblock(std::span<const uint32_t> in_flight) {
   // Unnamed calls are never part of a bucket. This way every waiting rank comes: no lock for them.
   if (std::ranges::none_of(in_flight, [](uint32_t id) { return id < kNamedIds; })) return {};
-  const Ticket turn(*this);
-  HA_TRY(Status(turn.status()));
+  const RingingLock lock(*this);
+  HA_TRY(Status(lock.status()));
   PlanState& plan = control_.plan();
   std::vector<std::pair<uint32_t, uint32_t>> touched;  // bucket, members of it submitted here
   for (const uint32_t id : in_flight) {
@@ -126,8 +126,8 @@ Status SegmentController::Unblock(std::span<const uint32_t> in_flight) {
 Status SegmentController::Pump() {
   if (control_.header().starved.load(std::memory_order_acquire) == 0 && rejections_.empty())
     return {};
-  const Ticket turn(*this);
-  HA_TRY(Status(turn.status()));
+  const RingingLock lock(*this);
+  HA_TRY(Status(lock.status()));
   Decide({});
   for (; !rejections_.empty() && HasRoom(); rejections_.pop_front())
     RejectNow(rejections_.front().first, rejections_.front().second);
@@ -353,7 +353,7 @@ void SegmentController::RingMembers(std::span<const TensorKey> keys, bool work) 
   }
 }
 
-SegmentController::Ticket::~Ticket() {
+SegmentController::RingingLock::~RingingLock() {
   std::vector<Ring> rings;
   if (guard_->status().ok() &&
       std::ranges::any_of(controller_.rings_, [](Ring r) { return r != Ring::kNo; }))

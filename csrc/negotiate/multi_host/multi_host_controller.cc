@@ -50,16 +50,16 @@ MultiHostController::MultiHostController(ControlMux& mux, Place place, SetSegmen
       place_(std::move(place)),
       member_(IndexOf(place_.ranks, place_.rank)),
       tree_(TreeOf(place_, member_)),
-      carries_(place_.ranks.size() > 1 &&
-               ForcedAlgorithm(schedule::Goal::kAllreduce, settings).empty()),
-      carries_halves_(settings.reduction != "auto"),
+      sends_eager_(place_.ranks.size() > 1 &&
+                   ForcedAlgorithm(schedule::Goal::kAllreduce, settings).empty()),
+      eager_halves_(settings.reduction != "auto"),
       control_(control),
       doorbells_(doorbells),
       released_(place_.ranks.size()),
       left_(place_.ranks.size()) {
   if (!member_) return;
   if (tree_.parent) {
-    branch_.emplace(tree_.branch, kBranchTimeout);
+    aggregator_.emplace(tree_.subtree, kSubtreeTimeout);
   } else {
     root_.emplace(place_.ranks, settings.fusion_threshold);
   }
@@ -211,13 +211,13 @@ Result<Announced> MultiHostController::Announce(const Announcement& announcement
   }
   ReadySet ready_set;
   (void)ready_set.Add(request, {&*member_, 1});
-  const bool may = carries_ && (carries_halves_ || !HasHalves(*request));
+  const bool may = sends_eager_ && (eager_halves_ || !HasHalves(*request));
   uint64_t eager = may ? EagerBytes(*request, place_.ranks.size()) : 0;
   if (eager_ + eager > kMaxEagerBytes / place_.ranks.size()) eager = 0;
   eager_ += eager;
   if (eager > 0) {
-    ready_set.Carry(*member_, std::make_shared<const std::vector<std::byte>>(
-                                  PackTensors(*request, announcement.inputs)));
+    ready_set.AddInput(*member_, std::make_shared<const std::vector<std::byte>>(
+                                     PackTensors(*request, announcement.inputs)));
   }
   call_of_[announcement.id] = call;
   own_[call] = {
@@ -235,7 +235,7 @@ Status MultiHostController::Arrive(const CallName& call, const ReadySet& ready_s
       rejected != rejected_.end() && seen < rejected->second) {
     return {};
   }
-  const SubtreeAggregator::Arrived arrived = branch_->Arrive(call, ready_set, NowNs());
+  const SubtreeAggregator::Arrived arrived = aggregator_->Arrive(call, ready_set, NowNs());
   if (!arrived.fits) {
     return MakeError(ErrorKind::kSystem, "a control message tells again of a call",
                      place_.ranks[ready_set.groups()[0].members[0]]);
@@ -288,7 +288,7 @@ Status MultiHostController::OnJoined(uint32_t member, uint64_t unnamed) {
   writer.Put(member);
   writer.Put(unnamed);
   HA_TRY(SendUp(writer));
-  for (const SubtreeAggregator::News& news : branch_->Join(member)) HA_TRY(SendNews(news));
+  for (const SubtreeAggregator::News& news : aggregator_->Join(member)) HA_TRY(SendNews(news));
   return {};
 }
 
@@ -303,7 +303,7 @@ Status MultiHostController::Reject(TensorKey tensor, const Error& error) {
 // The root names the missing ranks in the error, so the calls held here go first.
 Status MultiHostController::OnReject(const CallName& call, const Error& error) {
   if (root_) return Tell(root_->Reject(call, error));
-  if (const auto news = branch_->Flush(call)) HA_TRY(SendNews(*news));
+  if (const auto news = aggregator_->Flush(call)) HA_TRY(SendNews(*news));
   WireWriter writer = Begin(MultiHostMessage::kReject);
   Put(writer, call);
   Put(writer, error);
@@ -325,18 +325,18 @@ Status MultiHostController::Pump() {
   std::lock_guard lock(mutex_);
   if (end_) return {};
   if (end && !std::exchange(end_told_, true)) return OnEnd(end);
-  if (root_ || !branch_->Holds()) return {};
+  if (root_ || !aggregator_->Holds()) return {};
   const int64_t now = NowNs();
   if (now < next_flush_ns_) return {};
-  next_flush_ns_ = now + kBranchTimeout / 4;
-  for (const SubtreeAggregator::News& news : branch_->FlushOld(now)) HA_TRY(SendNews(news));
+  next_flush_ns_ = now + kSubtreeTimeout / 4;
+  for (const SubtreeAggregator::News& news : aggregator_->FlushOld(now)) HA_TRY(SendNews(news));
   return {};
 }
 
 bool MultiHostController::HoldsNews() {
   if (!member_ || root_ || tree_.children.empty()) return false;
   std::lock_guard lock(mutex_);
-  return !end_ && branch_->Holds();
+  return !end_ && aggregator_->Holds();
 }
 
 Status MultiHostController::FromBelow(const MultiHostTree::Child& child,
@@ -346,13 +346,13 @@ Status MultiHostController::FromBelow(const MultiHostTree::Child& child,
   WireReader reader(payload);
   switch (static_cast<MultiHostMessage>(reader.Get<uint8_t>())) {
     case MultiHostMessage::kReady: {
-      const ReadyNews news = GetReady(reader, child.branch, numbers_);
+      const ReadyNews news = GetReady(reader, child.subtree, numbers_);
       return reader.ok() ? Arrive(news.call, news.ready_set, news.seen, {}) : Damaged(source);
     }
     case MultiHostMessage::kJoined: {
       const auto member = reader.Get<uint32_t>();
       const auto unnamed = reader.Get<uint64_t>();
-      const bool below = std::ranges::binary_search(child.branch, member);
+      const bool below = std::ranges::binary_search(child.subtree, member);
       return reader.ok() && below ? OnJoined(member, unnamed) : Damaged(source);
     }
     case MultiHostMessage::kSplit: {
@@ -454,11 +454,11 @@ Status MultiHostController::Take(MultiHostDecision multi_host) {
   if (decision.kind == Decision::Kind::kJoin) {
     control_.cursor(0).joined.fetch_add(1, std::memory_order_release);
     joins_.reset();
-    if (branch_) branch_->EndJoin();
+    if (aggregator_) aggregator_->EndJoin();
   }
   for (const CallName& call : multi_host.calls) {
-    if (branch_ && failed) {
-      branch_->Forget(call);
+    if (aggregator_ && failed) {
+      aggregator_->Forget(call);
       rejected_[call] = decided_;
     }
     const auto own = own_.find(call);

@@ -101,9 +101,10 @@ class MultiHostController final : public Controller {
   const Place place_;
   const std::optional<uint32_t> member_;  ///< this rank's index; none: it is not in the set
   const MultiHostTree tree_;
-  const bool carries_;  ///< small inputs travel with announcements; not if an algorithm is forced
+  const bool
+      sends_eager_;  ///< small inputs travel with announcements; not if an algorithm is forced
   /// Inputs of 16-bit floats, too; not where schedules round sums on the way and the root does not.
-  const bool carries_halves_;
+  const bool eager_halves_;
   SetSegment& control_;
   const Doorbells& doorbells_;
 
@@ -120,7 +121,7 @@ class MultiHostController final : public Controller {
   bool release_told_ = false;
   std::vector<bool> released_, left_;  ///< by member, as they have said
 
-  std::optional<SubtreeAggregator> branch_;  ///< none: the root
+  std::optional<SubtreeAggregator> aggregator_;  ///< none: the root
   int64_t next_flush_ns_ = 0;
   std::map<CallName, uint64_t> rejected_;  ///< decisions there were then; not the root's
   std::map<uint32_t, uint64_t> splits_;    ///< by bucket: decisions seen by whom it was sent up for

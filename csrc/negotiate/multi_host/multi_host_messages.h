@@ -67,11 +67,11 @@ struct ReadyNews {
   CallName call;
   ReadySet ready_set;
 };
-/// `whole`: all of the sender's branch, of one mind: then a number may say it all.
+/// `whole`: all of the sender's subtree, of one mind: then a number may say it all.
 void PutReady(WireWriter& writer, const CallName& call, const ReadySet& ready_set, bool whole,
               uint64_t seen, const CallNumbers& numbers);
-/// `branch`: the sender's, ascending; news of anybody else is damaged.
-[[nodiscard]] ReadyNews GetReady(WireReader& reader, std::span<const uint32_t> branch,
+/// `subtree`: the sender's, ascending; news of anybody else is damaged.
+[[nodiscard]] ReadyNews GetReady(WireReader& reader, std::span<const uint32_t> subtree,
                                  const CallNumbers& numbers);
 
 }  // namespace horoacc
