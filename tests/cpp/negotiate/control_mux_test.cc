@@ -5,6 +5,7 @@
 #include <deque>
 #include <vector>
 
+#include "negotiate/control_segment/segment_layout.h"
 #include "negotiate/multi_host/multi_host_tree.h"
 #include "support/check.h"
 
