@@ -85,16 +85,16 @@ void BuildBuckets(PlanState& plan) {
   uint32_t open_index = 0;
   uint32_t next_look = 0;
   uint64_t open_bytes = 0;
-  uint32_t open_pause = 0;
+  uint32_t open_round = 0;
   for (uint32_t id : fresh) {
     PlanItem& item = plan.items[id];
-    if (!open || open_bytes + item.bytes > plan.threshold || open_pause != item.pause) {
+    if (!open || open_bytes + item.bytes > plan.threshold || open_round != item.sync_round) {
       open_index = FreeBucket(plan, next_look);
       open = &plan.buckets[open_index];
       *open = PlanBucket{.first = *plan.order_count, .version = open->version};
       MembersChanged(plan, *open);
       open_bytes = 0;
-      open_pause = item.pause;
+      open_round = item.sync_round;
     }
     plan.order[(*plan.order_count)++] = id;
     item.bucket = open_index + 1;
@@ -139,7 +139,7 @@ std::vector<Bucket> TakeReady(PlanState& plan, std::span<const ReadyItem> items)
     if (item.bucket == 0) {
       item.known = 1;
       item.sequence = ready.sequence;
-      item.pause = ready.pause;
+      item.sync_round = ready.sync_round;
       item.bytes = ready.bytes;
       loose.push_back(ready);
       continue;

@@ -11,8 +11,8 @@ namespace horoacc {
 /// What the plan needs to know of a tensor (or group) that is ready on all ranks.
 struct ReadyItem {
   uint32_t id = 0;
-  uint64_t sequence = 0;  ///< position among the lowest rank's submissions
-  uint32_t pause = 0;     ///< how often the lowest rank had waited before it submitted this
+  uint64_t sequence = 0;    ///< position among the lowest rank's submissions
+  uint32_t sync_round = 0;  ///< how often the lowest rank had waited before it submitted this
   uint64_t bytes = 0;
   bool fusable = false;  ///< a named allreduce
 };
@@ -22,7 +22,7 @@ struct PlanItem {
   uint8_t known = 0;    ///< seen at least once and still without a bucket
   uint8_t waiting = 0;  ///< ready, and its bucket is not complete
   uint8_t ran = 0;      ///< ran in this round of its bucket
-  uint32_t pause = 0;
+  uint32_t sync_round = 0;
   uint64_t sequence = 0;
   uint64_t bytes = 0;
 };

@@ -1,14 +1,28 @@
 #pragma once
-// Short numbers for calls that have run: all ranks of a set give the same, without a word.
+// How ranks that share no memory name a call, and the short numbers of calls that have run.
+#include <compare>
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <string>
 #include <unordered_map>
 
-#include "negotiate/call_name.h"
 #include "negotiate/request.h"
 
 namespace horoacc {
+
+/// One call as all ranks of a set name it: ids and generations are each rank's own.
+struct CallName {
+  bool named = false;
+  std::string name;
+  uint64_t number = 0;  ///< of an unnamed call
+  friend auto operator<=>(const CallName&, const CallName&) = default;
+
+  /// For errors and reports.
+  [[nodiscard]] std::string Shown(Collective collective) const {
+    return named ? name : NameOfUnnamed(collective, number);
+  }
+};
 
 /// All ranks take the same decisions in the same order, and each numbers the named allreduces that
 /// have run. A number stands for the name and for the request.

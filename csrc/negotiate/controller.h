@@ -6,6 +6,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/result.h"
@@ -19,10 +20,10 @@ namespace horoacc {
 struct Announcement {
   uint32_t id = 0;
   uint64_t generation = 0;
-  uint32_t incarnation = 0;
+  uint32_t id_version = 0;
   const Request* request = nullptr;
-  std::string_view name;  ///< empty: unnamed
-  uint64_t number = 0;    ///< of an unnamed call: how many this rank has submitted before it
+  std::string_view name{};  ///< empty: unnamed
+  uint64_t number = 0;      ///< of an unnamed call: how many this rank has submitted before it
   /// Where the tensors' inputs lie; for controllers whose ranks share no memory.
   std::span<const std::byte* const> inputs{};
 };
@@ -49,15 +50,19 @@ struct Decision {
   /// kError: of `ids`. A rank that had not submitted a call when it was ended may have submitted
   /// the next one of that id by now.
   std::vector<uint64_t> generations;
-  ErrorKind error = ErrorKind::kOk;
-  int culprit = -1;
-  std::string text;
-  int last_joined = -1;  ///< kJoin: global rank
+  Error error = MakeError(ErrorKind::kOk, "");  ///< kError
+  int last_joined = -1;                         ///< kJoin: global rank
   uint64_t unnamed = 0;  ///< kJoin: unnamed calls so far, of the rank that made most
   /// Of a controller whose ranks share no memory: for each of `ids`, or for the one that this rank,
   /// which has joined, did not submit.
   std::vector<CallFacts> facts;
 
+  [[nodiscard]] static Decision Failure(Error error) {
+    Decision decision;
+    decision.kind = Kind::kError;
+    decision.error = std::move(error);
+    return decision;
+  }
   /// There is nothing to move, or the deciding rank has reduced it already.
   [[nodiscard]] bool done() const {
     return path == Path::kNone || path == Path::kLastArriver || path == Path::kEager;

@@ -1,10 +1,10 @@
 #include "negotiate/decider.h"
 
 #include <algorithm>
-#include <ranges>
 
 #include "execute/shared_memory/adasum_slices.h"
 #include "execute/shared_memory/direct_slices.h"
+#include "negotiate/disagreement.h"
 
 namespace horoacc {
 
@@ -65,22 +65,46 @@ Decision Decider::RunPart(const SetContext& context, std::span<const TensorKey> 
   return decision;
 }
 
-std::string DisplayName(const SetSegment& control, TensorKey key, Collective collective) {
-  if (key.id < kNamedIds) return control.NameOf(key.id);
-  const uint64_t number = (key.generation - 1) * kUnnamedIds + (key.id - kNamedIds);
-  return std::string(NameOf(collective)) + ".noname." + std::to_string(number);
+std::string Decider::DisplayName(TensorKey key, Collective collective) const {
+  if (key.id < kNamedIds) return control_.NameOf(key.id);
+  return NameOfUnnamed(collective, (key.generation - 1) * kUnnamedIds + (key.id - kNamedIds));
+}
+
+// Requests are read from the rows only if the rows alone do not show that they fit together.
+Error Decider::Refusal(TensorKey key, std::span<const uint32_t> present) const {
+  if (const SetEnd end = control_.header().end.load(std::memory_order_acquire))
+    return EndOfSet(end);
+  const Row& lowest = control_.row(present[0], key.id, key.generation);
+  const auto collective = static_cast<Collective>(lowest.collective);
+  const bool possible = present.size() == control_.ranks() || collective == Collective::kAllreduce;
+  const bool fit =
+      possible && std::ranges::all_of(present, [&](uint32_t r) {
+        const Row& row = control_.row(r, key.id, key.generation);
+        return row.error == 0 && row.receives == 0 && row.signature == lowest.signature;
+      });
+  if (fit) return MakeError(ErrorKind::kOk, "");
+  std::vector<Request> requests(control_.ranks());
+  std::vector<const Request*> by_member(control_.ranks());
+  for (const uint32_t r : present) {
+    requests[r] = control_.ReadRequest(r, key.id, key.generation, context_.memory[r]);
+    by_member[r] = &requests[r];
+  }
+  return FindDisagreement(DisplayName(key, collective), global_ranks_, by_member);
+}
+
+ReadyItem Decider::ItemOf(TensorKey key) const {
+  const Row& lowest = control_.row(0, key.id, key.generation);
+  const bool fusable =
+      key.id < kNamedIds && lowest.collective == static_cast<uint8_t>(Collective::kAllreduce);
+  return {key.id, lowest.sequence, lowest.sync_round, BytesOf(control_, context_, key), fusable};
 }
 
 Decision ErrorDecision(std::span<const TensorKey> keys, const Error& error) {
-  Decision decision;
-  decision.kind = Decision::Kind::kError;
+  Decision decision = Decision::Failure(error);
   for (const TensorKey& key : keys) {
     decision.ids.push_back(key.id);
     decision.generations.push_back(key.generation);
   }
-  decision.error = error.kind;
-  decision.culprit = error.culprit;
-  decision.text = error.message;
   return decision;
 }
 
@@ -91,71 +115,6 @@ Error EndOfSet(SetEnd end) {
                    end.gave_up() ? "the group has ended: " + rank + " gave up waiting in it"
                                  : rank + " has shut down",
                    end.rank());
-}
-
-Error CompareRows(const SetSegment& control, const SetContext& context,
-                  const std::vector<int>& global_ranks, TensorKey key,
-                  std::span<const uint32_t> present) {
-  const auto request_of = [&](uint32_t rank) {
-    return control.ReadRequest(rank, key.id, key.generation, context.memory[rank]);
-  };
-  const Row& lowest = control.row(present[0], key.id, key.generation);
-  const auto name = [&] {
-    return DisplayName(control, key, static_cast<Collective>(lowest.collective));
-  };
-  for (const uint32_t r : present) {
-    if (control.row(r, key.id, key.generation).error == 0) continue;
-    return MakeError(ErrorKind::kInvalid,
-                     "tensor '" + name() + "' on rank " + std::to_string(global_ranks[r]) + ": " +
-                         request_of(r).local_error,
-                     global_ranks[r]);
-  }
-  for (const uint32_t r : present.subspan(1)) {
-    if (control.row(r, key.id, key.generation).signature == lowest.signature) continue;
-    return MakeError(ErrorKind::kMismatch,
-                     DescribeMismatch(name(), global_ranks[present[0]], request_of(present[0]),
-                                      global_ranks[r], request_of(r)),
-                     global_ranks[r]);
-  }
-  // While somebody has joined an alltoall is not possible at all.
-  if (present.size() < control.ranks()) return MakeError(ErrorKind::kOk, "");
-  return CompareSplits(control, context, global_ranks, key);
-}
-
-Error CompareSplits(const SetSegment& control, const SetContext& context,
-                    const std::vector<int>& global_ranks, TensorKey key) {
-  const auto collective =
-      static_cast<Collective>(control.row(0, key.id, key.generation).collective);
-  if (collective != Collective::kAlltoall) return MakeError(ErrorKind::kOk, "");
-  const auto receives = [&](uint32_t r) {
-    return control.row(r, key.id, key.generation).receives > 0;
-  };
-  const auto members = std::views::iota(uint32_t{0}, control.ranks());
-  if (std::ranges::none_of(members, receives)) return MakeError(ErrorKind::kOk, "");
-  std::vector<Request> requests;
-  std::vector<const Request*> shown;
-  for (const uint32_t r : members)
-    requests.push_back(control.ReadRequest(r, key.id, key.generation, context.memory[r]));
-  for (const Request& request : requests) shown.push_back(&request);
-  return CompareSplits(DisplayName(control, key, Collective::kAlltoall), global_ranks, shown);
-}
-
-Error NeedsJoined(const SetSegment& control, const std::vector<int>& global_ranks, TensorKey key) {
-  const std::vector<uint32_t> present = RanksOf(control, key);
-  const auto collective =
-      static_cast<Collective>(control.row(present[0], key.id, key.generation).collective);
-  if (collective == Collective::kAllreduce) return MakeError(ErrorKind::kOk, "");
-  std::string joined;
-  int first = -1;
-  for (uint32_t r = 0; r < control.ranks(); ++r) {
-    if (std::ranges::binary_search(present, r)) continue;
-    if (first < 0) first = global_ranks[r];
-    joined += (joined.empty() ? "" : ", ") + std::to_string(global_ranks[r]);
-  }
-  return MakeError(ErrorKind::kMismatch,
-                   "tensor '" + DisplayName(control, key, collective) + "': " + NameOf(collective) +
-                       " is not possible while rank(s) " + joined + " have joined; allreduce is",
-                   first);
 }
 
 }  // namespace horoacc

@@ -1,7 +1,6 @@
 #pragma once
-// What one rank asks for, in a form that ranks can compare.
+// A collective call as one rank submits it, in a form that ranks can compare.
 #include <cstdint>
-#include <span>
 #include <string>
 #include <vector>
 
@@ -40,7 +39,13 @@ inline constexpr int kCollectiveCount =
   return collective == Collective::kAllreduce || collective == Collective::kReducescatter ||
          collective == Collective::kReduce;
 }
+/// Ranks may give different numbers of rows.
+[[nodiscard]] constexpr bool FirstDimensionIsFree(Collective collective) {
+  return collective == Collective::kAllgather || collective == Collective::kAlltoall;
+}
 [[nodiscard]] const char* NameOf(Collective collective);
+/// The name of an unnamed call in messages; `number`: how many the rank had submitted before it.
+[[nodiscard]] std::string NameOfUnnamed(Collective collective, uint64_t number);
 
 /// Type and shape of one tensor of a request.
 struct TensorMeta {
@@ -70,19 +75,7 @@ struct Request {
   bool operator==(const Request&) const = default;
 };
 
-/// Says, with both values, what differs between the requests of two ranks for `name`; empty if
-/// they fit together.
-[[nodiscard]] std::string DescribeMismatch(const std::string& name, int rank_a, const Request& a,
-                                           int rank_b, const Request& b);
-
 /// Rows that a rank of an alltoall sends to member `to` of `ranks`.
 [[nodiscard]] int64_t SplitOf(const Request& request, size_t to, size_t ranks);
-
-/// Whether every rank of an alltoall gives what its receivers have room for: kOk, or an error that
-/// names two ranks and their numbers. `requests` and `ranks` (global): of every rank of the set.
-[[nodiscard]] Error CompareSplits(const std::string& name, std::span<const int> ranks,
-                                  std::span<const Request* const> requests);
-
-[[nodiscard]] std::string ShapeText(const Dims& shape);
 
 }  // namespace horoacc

@@ -87,4 +87,42 @@ Request WireReader::GetRequest() {
   return request;
 }
 
+void Put(WireWriter& writer, const Error& error) {
+  writer.Put(static_cast<uint8_t>(error.kind));
+  writer.Put(static_cast<int32_t>(error.culprit));
+  writer.Put(std::string_view(error.message));
+}
+
+Error GetError(WireReader& reader) {
+  const auto kind = reader.Get<uint8_t>();
+  const auto culprit = reader.Get<int32_t>();
+  if (!IsErrorKind(kind)) reader.Fail();
+  std::string text = reader.GetText();
+  return MakeError(static_cast<ErrorKind>(reader.ok() ? kind : 0), std::move(text), culprit);
+}
+
+void Put(WireWriter& writer, const Decision& decision) {
+  writer.Put(static_cast<uint8_t>(decision.kind));
+  writer.Put(static_cast<uint8_t>(static_cast<int>(decision.path) << 2 |
+                                  (decision.partial ? 2 : 0) | (decision.shared ? 1 : 0)));
+  Put(writer, decision.error);
+  writer.Put(static_cast<int32_t>(decision.last_joined));
+  writer.Put(decision.unnamed);
+}
+
+Decision GetDecision(WireReader& reader) {
+  Decision decision;
+  const auto kind = reader.Get<uint8_t>();
+  const auto flags = reader.Get<uint8_t>();
+  if (kind < 1 || kind > 3 || flags >> 2 >= kPathCount) reader.Fail();
+  decision.kind = static_cast<Decision::Kind>(kind);
+  decision.path = static_cast<Path>(flags >> 2);
+  decision.partial = (flags & 2) != 0;
+  decision.shared = (flags & 1) != 0;
+  decision.error = GetError(reader);
+  decision.last_joined = reader.Get<int32_t>();
+  decision.unnamed = reader.Get<uint64_t>();
+  return decision;
+}
+
 }  // namespace horoacc

@@ -1,5 +1,5 @@
 #pragma once
-// The wire form of the message controllers: little-endian fields, every length checked on reading.
+// The wire form of control messages: little-endian fields, every length checked on reading.
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -9,7 +9,7 @@
 #include <type_traits>
 #include <vector>
 
-#include "negotiate/request.h"
+#include "negotiate/controller.h"
 
 namespace horoacc {
 
@@ -23,11 +23,11 @@ class WireWriter {
   }
   void Put(std::string_view text);
   void Put(const Request& request);
-  /// As they are, without their number: the rest of a message.
+  /// The bytes without their number: the rest of a message.
   void PutBytes(std::span<const std::byte> bytes) {
     bytes_.insert(bytes_.end(), bytes.begin(), bytes.end());
   }
-  /// Behind their number.
+  /// The bytes behind their number.
   void PutBlock(std::span<const std::byte> bytes) {
     Put(static_cast<uint32_t>(bytes.size()));
     PutBytes(bytes);
@@ -38,7 +38,7 @@ class WireWriter {
   std::vector<std::byte> bytes_;
 };
 
-/// Reads what a peer wrote. After a field that does not fit, ok() is false and every further read
+/// Reads the bytes of a peer. After a field that does not fit, ok() is false and every further read
 /// gives zeroes: callers check once, at the end.
 class WireReader {
  public:
@@ -55,7 +55,7 @@ class WireReader {
   std::vector<std::byte> GetBlock();
   /// A count of items of at least `item_bytes` each; not ok if that many cannot follow.
   uint32_t GetCount(size_t item_bytes);
-  /// What was read makes no sense: not ok from here on.
+  /// A value that was read is impossible: not ok from here on.
   void Fail() { ok_ = false; }
   [[nodiscard]] bool ok() const { return ok_; }
   [[nodiscard]] bool at_end() const { return at_ == bytes_.size(); }
@@ -66,5 +66,16 @@ class WireReader {
   size_t at_ = 0;
   bool ok_ = true;
 };
+
+void Put(WireWriter& writer, const Error& error);
+[[nodiscard]] Error GetError(WireReader& reader);
+
+/// The parts of a decision that all ranks understand: not its slot, ids and generations.
+void Put(WireWriter& writer, const Decision& decision);
+[[nodiscard]] Decision GetDecision(WireReader& reader);
+
+[[nodiscard]] inline Error Damaged(int source) {
+  return MakeError(ErrorKind::kSystem, "a control message is damaged", source);
+}
 
 }  // namespace horoacc

@@ -12,7 +12,6 @@
 #include "schedule/generate/hierarchical.h"
 #include "schedule/generate/log_step.h"
 #include "schedule/generate/ring.h"
-#include "schedule/generate/rooted.h"
 #include "schedule/generate/trees.h"
 
 namespace horoacc::schedule {

@@ -72,7 +72,7 @@ constexpr void ForEachSource(const Step& step, uint32_t rank, Visit visit) {
 /// Calls `visit` with the step; with one for each source in its place if it gathers from a range:
 /// they depend on each other in nothing, and every message has its own place.
 template <typename Visit>
-constexpr void ForEachReadySet(const Step& step, uint32_t rank, Visit visit) {
+constexpr void ForEachGatherStep(const Step& step, uint32_t rank, Visit visit) {
   if (step.op != Op::kRecv || (step.flags & kReceiveRange) == 0) return visit(step);
   ForEachSource(step, rank, [&](uint32_t source) {
     Step one = step;

@@ -123,8 +123,8 @@ Status ScheduleRun::Open(DataLinks& links, const RunGroup& group, uint32_t place
   for (uint32_t lane = 0; lane < lanes; ++lane) {
     const uint32_t count = schedule_->steps(place, lane);
     for (uint32_t k = 0; k < count; ++k) {
-      ForEachReadySet(schedule_->step(place, lane, k), place,
-                      [&](const Step& step) { steps[lane].push_back(step); });
+      ForEachGatherStep(schedule_->step(place, lane, k), place,
+                        [&](const Step& step) { steps[lane].push_back(step); });
     }
     for (const Step& step : steps[lane]) {
       // The first window has the longest chunks.

@@ -20,22 +20,10 @@ WindowRing::~WindowRing() {
   if (own_) context_.free_staging(own_);
 }
 
-bool WindowRing::MayExpose() const {
-  if (exposed_ >= windows_) return false;
-  return exposed_ < depth_ || LeastConsumed() + depth_ > exposed_;
-}
-
 void WindowRing::Expose() {
   ++exposed_;
   slot_.rank(context_.me).exposed.store(exposed_, std::memory_order_release);
   context_.ring_others(true);
-}
-
-bool WindowRing::AllExposed(uint64_t window) const {
-  for (const uint32_t r : context_.present) {
-    if (slot_.rank(r).exposed.load(std::memory_order_acquire) <= window) return false;
-  }
-  return true;
 }
 
 std::byte* WindowRing::Place(uint32_t index, uint64_t window) const {
@@ -47,14 +35,6 @@ void WindowRing::Consume() {
   ++consumed_;
   slot_.rank(context_.me).consumed.store(consumed_, std::memory_order_release);
   context_.ring_others(true);
-}
-
-uint64_t WindowRing::LeastConsumed() const {
-  uint64_t least = windows_;
-  for (const uint32_t r : context_.present) {
-    least = std::min(least, slot_.rank(r).consumed.load(std::memory_order_acquire));
-  }
-  return least;
 }
 
 }  // namespace horoacc

@@ -1,6 +1,7 @@
 #pragma once
-// A rank's ring of staging places: private input is copied in window by window, so that the place
-// it is copied to is still in the cache when the peers read it.
+// A rank's ring of staging places: it copies private input in window by window, so that the place
+// is still in the cache when the peers read it.
+#include <algorithm>
 #include <cstdint>
 #include <limits>
 
@@ -9,6 +10,21 @@
 namespace horoacc {
 
 inline constexpr uint64_t kNoStaging = std::numeric_limits<uint64_t>::max();
+
+/// The least of the ranks' counters. Model checks run this rule and the next on counters of theirs.
+template <typename Ranks, typename Counter>
+[[nodiscard]] uint64_t LeastOf(const Ranks& ranks, const Counter& counter) {
+  uint64_t least = std::numeric_limits<uint64_t>::max();
+  for (const uint32_t rank : ranks) least = std::min<uint64_t>(least, counter(rank));
+  return least;
+}
+
+/// May a rank that has exposed that many windows copy in the next one? Its place is free once
+/// every rank has consumed the window that was there.
+[[nodiscard]] constexpr bool HasFreePlace(uint64_t exposed, uint64_t depth,
+                                          uint64_t least_consumed) {
+  return exposed < least_consumed + depth;
+}
 
 /// Owns this rank's staging for one execution and moves its counters in the slot.
 class WindowRing {
@@ -24,16 +40,22 @@ class WindowRing {
   [[nodiscard]] uint64_t consumed() const { return consumed_; }
   [[nodiscard]] uint64_t windows() const { return windows_; }
 
-  /// May window exposed() be copied in? Its place is free once every rank consumed what was there.
-  [[nodiscard]] bool MayExpose() const;
+  /// May window exposed() be copied in?
+  [[nodiscard]] bool MayExpose() const {
+    return exposed_ < windows_ && HasFreePlace(exposed_, depth_, LeastConsumed());
+  }
   /// The place of window exposed() of this rank.
   [[nodiscard]] std::byte* OwnPlace() const {
     return own_ + (exposed_ % depth_) * context_.window_bytes;
   }
   void Expose();
   /// Have all ranks that take part exposed `window`?
-  [[nodiscard]] bool AllExposed(uint64_t window) const;
-  /// What rank `index` shows of `window`: zeros, if it takes no part.
+  [[nodiscard]] bool AllExposed(uint64_t window) const {
+    return LeastOf(context_.present, [this](uint32_t r) {
+             return slot_.rank(r).exposed.load(std::memory_order_acquire);
+           }) > window;
+  }
+  /// Where the input of rank `index` for `window` lies: zeros, if the rank takes no part.
   [[nodiscard]] const std::byte* Source(uint32_t index, uint64_t window) const {
     return context_.IsPresent(index) ? Place(index, window) : context_.zeros.get();
   }
@@ -43,7 +65,11 @@ class WindowRing {
   [[nodiscard]] bool AllConsumed() const { return LeastConsumed() >= windows_; }
 
  private:
-  [[nodiscard]] uint64_t LeastConsumed() const;
+  [[nodiscard]] uint64_t LeastConsumed() const {
+    return LeastOf(context_.present, [this](uint32_t r) {
+      return slot_.rank(r).consumed.load(std::memory_order_acquire);
+    });
+  }
 
   const SetContext& context_;
   ExecSlot& slot_;

@@ -1,45 +1,62 @@
 #pragma once
-// Who has come to the open generation of an id, in one word that ranks move by compare-and-swap.
+// The ranks that have arrived in the open generation of an id, in one word that ranks move by
+// compare-and-swap.
 #include <atomic>
 #include <cstdint>
 
 namespace horoacc {
 
 /// Generations of an id are numbered from 1, and the numbers go on when the id changes its name.
-class Arrivals {
+/// The number of bits is a parameter so that model checks can run this class on smaller words.
+template <typename Word, int kArrivedBits, int kGenerationBits>
+class ArrivalsIn {
  public:
-  constexpr Arrivals() = default;
+  constexpr ArrivalsIn() = default;
 
-  /// Counts the names that the id has had, modulo 2^16.
-  [[nodiscard]] uint32_t incarnation() const { return static_cast<uint32_t>(word_ >> 48); }
-  /// Generations that are over; also the number of the last one.
-  [[nodiscard]] uint64_t over() const { return word_ >> 16 & 0xffffffff; }
-  /// The generation that ranks arrive in now.
-  [[nodiscard]] uint64_t open() const { return over() + 1; }
-  /// Ranks that have arrived in it.
-  [[nodiscard]] uint32_t arrived() const { return static_cast<uint32_t>(word_ & kArrived); }
-
-  [[nodiscard]] Arrivals OneMore() const { return Arrivals(word_ + 1); }
-  /// The open generation is over.
-  [[nodiscard]] Arrivals Closed() const { return Arrivals((word_ & ~kArrived) + kGeneration); }
-  /// It is over, and nobody may use the one after it.
-  [[nodiscard]] Arrivals ClosedWithNext() const {
-    return Arrivals((word_ & ~kArrived) + 2 * kGeneration);
+  /// Counts the names that the id has had, modulo the bits that are left for it.
+  [[nodiscard]] constexpr uint32_t id_version() const {
+    return static_cast<uint32_t>(word_ / kIdVersion);
   }
-  /// The id goes to another name. Only while nobody has arrived.
-  [[nodiscard]] Arrivals Renamed() const { return Arrivals(word_ + kIdVersion); }
+  /// Generations that are over; also the number of the last one.
+  [[nodiscard]] constexpr uint64_t over() const { return word_ % kIdVersion / kGeneration; }
+  /// The generation that ranks arrive in now.
+  [[nodiscard]] constexpr uint64_t open() const { return over() + 1; }
+  /// Ranks that have arrived in it.
+  [[nodiscard]] constexpr uint32_t arrived() const {
+    return static_cast<uint32_t>(word_ % kGeneration);
+  }
+  /// A rank that looked the id up may arrive in this generation of it.
+  [[nodiscard]] constexpr bool Admits(uint32_t id_version, uint64_t generation) const {
+    return this->id_version() == id_version && open() == generation;
+  }
 
-  bool operator==(const Arrivals&) const = default;
+  /// One more rank arrives; the last of `ranks` closes the generation, so that arrived() is 0.
+  [[nodiscard]] constexpr ArrivalsIn Arrive(uint32_t ranks) const {
+    return arrived() + 1 == ranks ? Closed() : ArrivalsIn(word_ + 1);
+  }
+  /// The open generation is over.
+  [[nodiscard]] constexpr ArrivalsIn Closed() const {
+    return ArrivalsIn(word_ - arrived() + kGeneration);
+  }
+  /// It is over, and no rank may use the one after it.
+  [[nodiscard]] constexpr ArrivalsIn ClosedWithNext() const {
+    return ArrivalsIn(word_ - arrived() + 2 * kGeneration);
+  }
+  /// The id goes to another name. Only while no rank has arrived.
+  [[nodiscard]] constexpr ArrivalsIn Renamed() const { return ArrivalsIn(word_ + kIdVersion); }
+
+  bool operator==(const ArrivalsIn&) const = default;
 
  private:
-  static constexpr uint64_t kArrived = 0xffff;
-  static constexpr uint64_t kGeneration = 1ull << 16;
-  static constexpr uint64_t kIdVersion = 1ull << 48;
+  static constexpr uint64_t kGeneration = uint64_t{1} << kArrivedBits;
+  static constexpr uint64_t kIdVersion = kGeneration << kGenerationBits;
 
-  explicit constexpr Arrivals(uint64_t word) : word_(word) {}
+  explicit constexpr ArrivalsIn(uint64_t word) : word_(static_cast<Word>(word)) {}
 
-  uint64_t word_ = 0;  ///< incarnation << 48 | generations over << 16 | arrived
+  Word word_ = 0;  ///< id version, generations over, arrived: from the highest bits to the lowest
 };
+
+using Arrivals = ArrivalsIn<uint64_t, 16, 32>;
 static_assert(std::atomic<Arrivals>::is_always_lock_free);
 
 }  // namespace horoacc

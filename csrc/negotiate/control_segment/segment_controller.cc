@@ -35,7 +35,7 @@ SegmentController::SegmentController(SetSegment& control, const SetContext& cont
     : control_(control),
       context_(context),
       doorbells_(doorbells),
-      decider_(control, context, settings),
+      decider_(control, context, settings, global_ranks),
       global_ranks_(std::move(global_ranks)),
       rings_(context.ranks, Ring::kNo),
       taken_(control.header().log_words.load(std::memory_order_acquire)) {}
@@ -44,24 +44,24 @@ Result<Announced> SegmentController::Announce(const Announcement& announcement) 
   if (Ended()) return Announced::kTaken;  // nothing is decided any more; the driver fails the call
   IdEntry& entry = control_.id(announcement.id);
   Arrivals seen = entry.arrivals.load(std::memory_order_acquire);
-  std::optional<Ticket> turn;
+  std::optional<RingingLock> lock;
   for (;;) {
-    if (seen.incarnation() != announcement.incarnation || seen.open() != announcement.generation)
+    if (!seen.Admits(announcement.id_version, announcement.generation))
       return Announced::kLookUpAgain;
-    const bool last = seen.arrived() + 1 == context_.ranks;
+    const Arrivals next = seen.Arrive(context_.ranks);
+    const bool last = next.arrived() == 0;
     // Under the lock, or the id would seem to rest before it is decided.
-    if (last && !turn) {
-      turn.emplace(*this);
-      HA_TRY(Status(turn->status()));
+    if (last && !lock) {
+      lock.emplace(*this);
+      HA_TRY(Status(lock->status()));
     }
-    const Arrivals next = last ? seen.Closed() : seen.OneMore();
     // Here and in Join both sides write and then look, in one total order.
     if (!entry.arrivals.compare_exchange_weak(seen, next, std::memory_order_seq_cst)) continue;
     if (last) {
       Decide({&announcement.id, 1});
     } else if (control_.header().joined.load(std::memory_order_seq_cst) > 0) {
-      if (!turn) turn.emplace(*this);
-      HA_TRY(Status(turn->status()));
+      if (!lock) lock.emplace(*this);
+      HA_TRY(Status(lock->status()));
       Consider(announcement.id);
       Decide({});
     }
@@ -71,8 +71,8 @@ Result<Announced> SegmentController::Announce(const Announcement& announcement) 
 
 Status SegmentController::Join(uint64_t unnamed) {
   if (Ended()) return {};
-  const Ticket turn(*this);
-  HA_TRY(Status(turn.status()));
+  const RingingLock lock(*this);
+  HA_TRY(Status(lock.status()));
   SetHeader& header = control_.header();
   Cursor& own = control_.cursor(context_.me);
   own.unnamed = unnamed;
@@ -93,8 +93,8 @@ Status SegmentController::Join(uint64_t unnamed) {
 Status SegmentController::Unblock(std::span<const uint32_t> in_flight) {
   // Unnamed calls are never part of a bucket. This way every waiting rank comes: no lock for them.
   if (std::ranges::none_of(in_flight, [](uint32_t id) { return id < kNamedIds; })) return {};
-  const Ticket turn(*this);
-  HA_TRY(Status(turn.status()));
+  const RingingLock lock(*this);
+  HA_TRY(Status(lock.status()));
   PlanState& plan = control_.plan();
   std::vector<std::pair<uint32_t, uint32_t>> touched;  // bucket, members of it submitted here
   for (const uint32_t id : in_flight) {
@@ -126,8 +126,8 @@ Status SegmentController::Unblock(std::span<const uint32_t> in_flight) {
 Status SegmentController::Pump() {
   if (control_.header().starved.load(std::memory_order_acquire) == 0 && rejections_.empty())
     return {};
-  const Ticket turn(*this);
-  HA_TRY(Status(turn.status()));
+  const RingingLock lock(*this);
+  HA_TRY(Status(lock.status()));
   Decide({});
   for (; !rejections_.empty() && HasRoom(); rejections_.pop_front())
     RejectNow(rejections_.front().first, rejections_.front().second);
@@ -147,10 +147,10 @@ Result<std::optional<Decision>> SegmentController::Next() {
   decision.shared = header.flags & kSharedFlag;
   decision.partial = header.flags & kPartialFlag;
   decision.slot = static_cast<uint64_t>(header.slot_high) << 32 | header.slot_low;
-  decision.error = static_cast<ErrorKind>(header.error);
-  decision.culprit = header.culprit;
+  decision.error.kind = static_cast<ErrorKind>(header.error);
+  decision.error.culprit = header.culprit;
   if (decision.kind == Decision::Kind::kJoin) {
-    decision.last_joined = std::exchange(decision.culprit, -1);
+    decision.last_joined = std::exchange(decision.error.culprit, -1);
     decision.unnamed = std::exchange(decision.slot, 0);
   }
   uint64_t at = taken_ + kHeaderWords;
@@ -163,7 +163,7 @@ Result<std::optional<Decision>> SegmentController::Next() {
     }
   }
   for (uint32_t byte = 0; byte < header.text_bytes; ++byte) {
-    decision.text.push_back(
+    decision.error.message.push_back(
         static_cast<char>(control_.log_word(at + byte / 4) >> (8 * (byte % 4))));
   }
   taken_ += header.words;
@@ -252,15 +252,7 @@ bool SegmentController::DecideOne(uint32_t item) {
     arrivals.store(seen.Closed(), std::memory_order_seq_cst);
   }
   const TensorKey key{id, GenerationOf(id)};
-  if (const SetEnd end = Ended()) {
-    // Not a word of the rows: their ranks may have given up what they refer to.
-    PublishError(key, EndOfSet(end));
-    return true;
-  }
-  const std::vector<uint32_t> present = partial ? RanksOf(control_, key) : context_.present;
-  Error refusal = CompareRows(control_, context_, global_ranks_, key, present);
-  if (partial && refusal.kind == ErrorKind::kOk)
-    refusal = NeedsJoined(control_, global_ranks_, key);
+  const Error refusal = decider_.Refusal(key, partial ? RanksOf(control_, key) : context_.present);
   if (refusal.kind != ErrorKind::kOk) {
     PublishError(key, refusal);
     return true;
@@ -271,11 +263,7 @@ bool SegmentController::DecideOne(uint32_t item) {
     if (const Bucket rest = SkipItem(control_.plan(), id); !rest.empty()) PublishRun(rest);
     return true;
   }
-  const Row& lowest = control_.row(0, key.id, key.generation);
-  const bool fusable =
-      id < kNamedIds && lowest.collective == static_cast<uint8_t>(Collective::kAllreduce);
-  const ReadyItem ready{id, lowest.sequence, lowest.pause, BytesOf(control_, context_, key),
-                        fusable};
+  const ReadyItem ready = decider_.ItemOf(key);
   for (const Bucket& bucket : TakeReady(control_.plan(), {&ready, 1})) PublishRun(bucket);
   return true;
 }
@@ -326,9 +314,9 @@ void SegmentController::Publish(const Decision& decision, std::span<const Tensor
   entry.slot_low = static_cast<uint32_t>(slot);
   entry.slot_high = static_cast<uint32_t>(slot >> 32);
   entry.ids = static_cast<uint32_t>(decision.ids.size());
-  entry.error = static_cast<uint32_t>(decision.error);
-  entry.culprit = join ? decision.last_joined : decision.culprit;
-  entry.text_bytes = static_cast<uint32_t>(std::min(decision.text.size(), kLongestText));
+  entry.error = static_cast<uint32_t>(decision.error.kind);
+  entry.culprit = join ? decision.last_joined : decision.error.culprit;
+  entry.text_bytes = static_cast<uint32_t>(std::min(decision.error.message.size(), kLongestText));
   entry.words = kHeaderWords + entry.ids + static_cast<uint32_t>(2 * decision.generations.size()) +
                 (entry.text_bytes + 3) / 4;
   std::vector<uint32_t> words(entry.words);
@@ -339,7 +327,7 @@ void SegmentController::Publish(const Decision& decision, std::span<const Tensor
     *at++ = static_cast<uint32_t>(generation >> 32);
   }
   for (uint32_t byte = 0; byte < entry.text_bytes; ++byte) {
-    at[byte / 4] |= static_cast<uint32_t>(static_cast<unsigned char>(decision.text[byte]))
+    at[byte / 4] |= static_cast<uint32_t>(static_cast<unsigned char>(decision.error.message[byte]))
                     << (8 * (byte % 4));
   }
   const uint64_t end = control_.header().log_words.load(std::memory_order_relaxed) + entry.words;
@@ -365,7 +353,7 @@ void SegmentController::RingMembers(std::span<const TensorKey> keys, bool work) 
   }
 }
 
-SegmentController::Ticket::~Ticket() {
+SegmentController::RingingLock::~RingingLock() {
   std::vector<Ring> rings;
   if (guard_->status().ok() &&
       std::ranges::any_of(controller_.rings_, [](Ring r) { return r != Ring::kNo; }))

@@ -34,13 +34,13 @@ class SegmentController final : public Controller {
  private:
   /// Holds the set's lock, and rings the members that are to be rung once it is free: who is woken
   /// may take this thread's core at once, and everybody would wait for the lock.
-  class Ticket {
+  class RingingLock {
    public:
-    explicit Ticket(SegmentController& controller)
+    explicit RingingLock(SegmentController& controller)
         : controller_(controller), guard_(std::in_place, controller.control_) {}
-    ~Ticket();
-    Ticket(const Ticket&) = delete;
-    Ticket& operator=(const Ticket&) = delete;
+    ~RingingLock();
+    RingingLock(const RingingLock&) = delete;
+    RingingLock& operator=(const RingingLock&) = delete;
     [[nodiscard]] const Status& status() const { return guard_->status(); }
 
    private:

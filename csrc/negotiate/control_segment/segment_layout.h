@@ -11,7 +11,6 @@
 #include "execute/shared_memory/exec_slot.h"
 #include "fuse/plan.h"
 #include "negotiate/control_segment/arrivals.h"
-#include "negotiate/control_segment/set_end.h"
 #include "negotiate/request.h"
 #include "transport/wake/doorbell.h"
 
@@ -64,8 +63,8 @@ struct Row {
   uint64_t sequence = 0;  ///< position among this rank's submissions in the set
   uint64_t extra = 0;     ///< offset in the rank's memory of what does not fit here
   double prescale = 1, postscale = 1;
-  uint32_t pause = 0;    ///< how often this rank had waited before
-  uint32_t tensors = 0;  ///< if > 1: TensorRow[tensors] at `extra`
+  uint32_t sync_round = 0;  ///< times this rank had waited for a result before
+  uint32_t tensors = 0;     ///< if > 1: TensorRow[tensors] at `extra`
   int32_t root = 0;
   uint32_t splits = 0;    ///< int64_t[splits] at `extra`, after the tensors
   uint32_t receives = 0;  ///< int64_t[receives] after these
@@ -77,6 +76,36 @@ struct Row {
   uint8_t stays_on_gpu = 0;  ///< nothing of it was copied to the host, and its results need not be
   TensorRow tensor;          ///< the only tensor, if tensors == 1
 };
+
+/// The reason why a process set has ended; zeroed memory: it has not.
+class SetEnd {
+ public:
+  constexpr SetEnd() = default;
+  [[nodiscard]] static constexpr SetEnd Removed() { return SetEnd(kRemovedWord); }
+  /// A member has shut down, or has left.
+  [[nodiscard]] static constexpr SetEnd Left(int global_rank) { return SetEnd(global_rank + 1); }
+  /// A member has given up waiting.
+  [[nodiscard]] static constexpr SetEnd GaveUp(int global_rank) {
+    return SetEnd(kGaveUpWord - global_rank);
+  }
+  [[nodiscard]] static constexpr SetEnd FromWire(int32_t word) { return SetEnd(word); }
+
+  [[nodiscard]] explicit operator bool() const { return word_ != 0; }
+  [[nodiscard]] bool removed() const { return word_ == kRemovedWord; }
+  [[nodiscard]] bool gave_up() const { return word_ <= kGaveUpWord; }
+  /// The member that has left or has given up; only unless removed().
+  [[nodiscard]] int rank() const { return gave_up() ? kGaveUpWord - word_ : word_ - 1; }
+  [[nodiscard]] int32_t wire() const { return word_; }
+  bool operator==(const SetEnd&) const = default;
+
+ private:
+  static constexpr int32_t kRemovedWord = -1;
+  static constexpr int32_t kGaveUpWord = -2;  ///< less the global rank
+  explicit constexpr SetEnd(int32_t word) : word_(word) {}
+
+  int32_t word_ = 0;
+};
+static_assert(std::atomic<SetEnd>::is_always_lock_free);
 
 inline constexpr uint64_t kUndecided = std::numeric_limits<uint64_t>::max();
 

@@ -146,7 +146,7 @@ Result<SetSegment::NamedId> SetSegment::Lookup(std::string_view name) {
     HA_ASSIGN(id, FreeId());
     names_.Insert(*id, name);
   }
-  return NamedId{*id, ids_[*id].arrivals.load().incarnation()};
+  return NamedId{*id, ids_[*id].arrivals.load().id_version()};
 }
 
 // Once every id is taken, the one that has rested longest goes to the new name. An id rests if no

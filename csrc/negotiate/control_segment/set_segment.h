@@ -62,7 +62,7 @@ class SetSegment {
   /// Finds or makes the id of a name. Takes the lock. kInvalid if every id is in flight.
   struct NamedId {
     uint32_t id;
-    uint32_t incarnation;
+    uint32_t id_version;
   };
   [[nodiscard]] Result<NamedId> Lookup(std::string_view name);
   [[nodiscard]] std::string NameOf(uint32_t id) const { return names_.NameOf(id); }

@@ -2,7 +2,8 @@
 
 #include <cstring>
 
-#include "negotiate/tree/tree_messages.h"
+#include "negotiate/control_segment/segment_layout.h"
+#include "negotiate/multi_host/multi_host_tree.h"
 
 namespace horoacc {
 namespace {

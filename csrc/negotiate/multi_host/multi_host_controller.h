@@ -21,12 +21,12 @@
 
 namespace horoacc {
 
-/// A rank tells its parent in the tree (MultiHostTree) of a call once all of its branch have
+/// A rank tells its parent in the tree (MultiHostTree) of a call once all ranks of its subtree have
 /// submitted it; the set's lowest rank, the root, decides, and decisions come down the same way. So
-/// a rank hears, for a call, of each of its children once, and of its parent once.
+/// for a call a rank receives one message of each child, and one of its parent.
 ///
-/// The control segment is this rank's alone: its ids and generations mean nothing to the others,
-/// and a decision's are put in as it is taken.
+/// The control segment is this rank's alone: its ids and generations mean nothing to the others, so
+/// each rank puts its own into a decision that it takes.
 class MultiHostController final : public Controller {
  public:
   struct Place {
@@ -55,13 +55,13 @@ class MultiHostController final : public Controller {
   [[nodiscard]] bool Released() override;
   [[nodiscard]] bool HoldsNews() override;
 
-  /// This rank has left the group: for what no decision is needed.
+  /// Tells all ranks that this one has left the group, for calls that need no decision (messages).
   Status SayLeft();
-  /// Has this rank of the job said so?
+  /// Has this rank of the job told that?
   [[nodiscard]] bool HasLeft(int rank);
 
-  /// Who has submitted a call of this rank's that is not decided, or, without a key, who has
-  /// joined. The root knows; others ask it, and have the answer at a later look.
+  /// The ranks that have submitted an undecided call of this rank or, without a key, those that
+  /// have joined. The root knows; other ranks ask it, and have the answer at a later look.
   [[nodiscard]] Result<std::optional<Attendance>> WhoHas(std::optional<TensorKey> tensor);
 
  private:
@@ -69,15 +69,14 @@ class MultiHostController final : public Controller {
   struct Own {
     TensorKey key;
     std::shared_ptr<const Request> request;
-    uint64_t eager = 0;                    ///< bytes of the input that went with the news
+    uint64_t eager = 0;                    ///< bytes of the input that went with the announcement
     std::optional<Attendance> attendance;  ///< as the root last said
   };
 
   // All under mutex_.
   Status OnMessage(int source, std::span<const std::byte> payload);
-  // The way up: spread_plane_up.cc
+  // The way up.
   Status FromBelow(const MultiHostTree::Child& child, std::span<const std::byte> payload);
-  Status OnReady(const MultiHostTree::Child& child, WireReader& reader);
   Status OnJoined(uint32_t member, uint64_t unnamed);
   Status OnSplit(uint32_t bucket, const CallName& witness, uint64_t seen);
   Status OnReject(const CallName& call, const Error& error);
@@ -86,15 +85,14 @@ class MultiHostController final : public Controller {
                 const RootPlace& place);
   Status SendNews(const SubtreeAggregator::News& news);
   Status SendUp(const WireWriter& writer);
-  // The way down: spread_plane_down.cc
+  // The way down.
   Status FromAbove(std::span<const std::byte> payload);
   Status Tell(MultiHostRoot::Verdicts verdicts);
   Status TellPlan();
   Status Take(MultiHostDecision multi_host);
-  void SetMembers(const BucketCalls& bucket);
   Status EndAll(SetEnd end);
   Status SendDown(std::span<const std::byte> payload);
-  // Between any rank and the root or all: multi_host_controller.cc
+  // Between any rank and the root or all.
   Status OnWhoHas(int source, WireReader& reader);
   Status OnAttendance(WireReader& reader);
   Status SendToAll(const WireWriter& writer);
@@ -103,9 +101,10 @@ class MultiHostController final : public Controller {
   const Place place_;
   const std::optional<uint32_t> member_;  ///< this rank's index; none: it is not in the set
   const MultiHostTree tree_;
-  const bool carries_;  ///< small inputs travel with the news; not if an algorithm is asked for
-  /// 16-bit floats, too; not where sums of schedules are rounded on the way and the root's not.
-  const bool carries_halves_;
+  const bool
+      sends_eager_;  ///< small inputs travel with announcements; not if an algorithm is forced
+  /// Inputs of 16-bit floats, too; not where schedules round sums on the way and the root does not.
+  const bool eager_halves_;
   SetSegment& control_;
   const Doorbells& doorbells_;
 
@@ -122,20 +121,12 @@ class MultiHostController final : public Controller {
   bool release_told_ = false;
   std::vector<bool> released_, left_;  ///< by member, as they have said
 
-  std::optional<SubtreeAggregator> branch_;  ///< none: the root
+  std::optional<SubtreeAggregator> aggregator_;  ///< none: the root
   int64_t next_flush_ns_ = 0;
   std::map<CallName, uint64_t> rejected_;  ///< decisions there were then; not the root's
   std::map<uint32_t, uint64_t> splits_;    ///< by bucket: decisions seen by whom it was sent up for
-  std::map<CallName, uint32_t> bucket_of_;           ///< by the plan, as the root has told
-  std::vector<std::vector<CallName>> bucket_calls_;  ///< by bucket
+  ToldBuckets<CallName> buckets_;
   std::optional<MultiHostRoot> root_;
 };
-
-/// The message begins.
-[[nodiscard]] inline WireWriter Begin(MultiHostMessage kind) {
-  WireWriter writer;
-  writer.Put(static_cast<uint8_t>(kind));
-  return writer;
-}
 
 }  // namespace horoacc

@@ -7,8 +7,8 @@ namespace horoacc {
 namespace {
 
 // Of news of a call.
-constexpr uint8_t kByNumber = 1;  ///< the call and its request go by a number
-constexpr uint8_t kCarries = 2;   ///< inputs follow
+constexpr uint8_t kByNumber = 1;    ///< the call and its request go by a number
+constexpr uint8_t kWithInputs = 2;  ///< inputs follow
 
 enum class CallForm : uint8_t { kUnnamed = 0, kNamed = 1, kNumber = 2 };
 
@@ -53,8 +53,8 @@ void PutReady(WireWriter& writer, const CallName& call, const ReadySet& ready_se
   writer.Put(seen);
   const uint64_t* const number = whole ? numbers.NumberOf(call) : nullptr;
   const bool warm = number && *numbers.At(*number)->request == *ready_set.groups()[0].request;
-  const bool carries = !ready_set.inputs().empty();
-  writer.Put(static_cast<uint8_t>((warm ? kByNumber : 0) | (carries ? kCarries : 0)));
+  const bool with_inputs = !ready_set.inputs().empty();
+  writer.Put(static_cast<uint8_t>((warm ? kByNumber : 0) | (with_inputs ? kWithInputs : 0)));
   if (warm) {
     writer.Put(*number);
   } else {
@@ -65,7 +65,7 @@ void PutReady(WireWriter& writer, const CallName& call, const ReadySet& ready_se
       Put(writer, group.members);
     }
   }
-  if (!carries) return;
+  if (!with_inputs) return;
   writer.Put(static_cast<uint32_t>(ready_set.inputs().size()));
   for (const auto& [member, input] : ready_set.inputs()) {
     writer.Put(member);
@@ -83,7 +83,7 @@ void GetInputs(WireReader& reader, ReadySet& ready_set) {
     const auto member = reader.Get<uint32_t>();
     auto input = std::make_shared<const std::vector<std::byte>>(reader.GetBlock());
     if (!ready_set.Has(member) || !known.insert(member).second) reader.Fail();
-    if (reader.ok()) ready_set.Carry(member, std::move(input));
+    if (reader.ok()) ready_set.AddInput(member, std::move(input));
   }
 }
 
@@ -99,7 +99,22 @@ static bool HasRows(const Request& request) {
          std::ranges::none_of(request.tensors, [](const auto& t) { return t.shape.empty(); });
 }
 
-ReadyNews GetReady(WireReader& reader, std::span<const uint32_t> branch,
+void Put(WireWriter& writer, const std::optional<Attendance>& attendance) {
+  writer.Put(static_cast<uint8_t>(attendance.has_value()));
+  if (!attendance) return;
+  Put(writer, attendance->ready);
+  Put(writer, attendance->missing);
+}
+
+std::optional<Attendance> GetAttendance(WireReader& reader) {
+  if (reader.Get<uint8_t>() == 0) return std::nullopt;
+  Attendance attendance;
+  attendance.ready = GetList<int>(reader);
+  attendance.missing = GetList<int>(reader);
+  return attendance;
+}
+
+ReadyNews GetReady(WireReader& reader, std::span<const uint32_t> subtree,
                    const CallNumbers& numbers) {
   ReadyNews news;
   news.seen = reader.Get<uint64_t>();
@@ -109,8 +124,8 @@ ReadyNews GetReady(WireReader& reader, std::span<const uint32_t> branch,
     if (!known) reader.Fail();
     if (!reader.ok()) return news;
     news.call = known->call;
-    (void)news.ready_set.Add(known->request, branch);
-    if ((form & kCarries) != 0) GetInputs(reader, news.ready_set);
+    (void)news.ready_set.Add(known->request, subtree);
+    if ((form & kWithInputs) != 0) GetInputs(reader, news.ready_set);
     return news;
   }
   news.call = GetCallName(reader);
@@ -119,21 +134,18 @@ ReadyNews GetReady(WireReader& reader, std::span<const uint32_t> branch,
     const auto request = std::make_shared<const Request>(reader.GetRequest());
     const std::vector<uint32_t> members = GetList<uint32_t>(reader);
     const bool below = std::ranges::all_of(
-        members, [&](uint32_t member) { return std::ranges::binary_search(branch, member); });
+        members, [&](uint32_t member) { return std::ranges::binary_search(subtree, member); });
     if (!reader.ok() || !below || !HasRows(*request) || !news.ready_set.Add(request, members))
       reader.Fail();
   }
   if (news.ready_set.count() == 0) reader.Fail();
-  if ((form & kCarries) != 0) GetInputs(reader, news.ready_set);
+  if ((form & kWithInputs) != 0) GetInputs(reader, news.ready_set);
   return news;
 }
 
 void Put(WireWriter& writer, const MultiHostDecision& multi_host, const CallNumbers& numbers) {
   const Decision& decision = multi_host.decision;
-  PutKind(writer, decision);
-  Put(writer, MakeError(decision.error, decision.text, decision.culprit));
-  writer.Put(static_cast<int32_t>(decision.last_joined));
-  writer.Put(decision.unnamed);
+  Put(writer, decision);
   writer.Put(static_cast<uint32_t>(multi_host.calls.size()));
   for (const CallName& call : multi_host.calls) Put(writer, call, &numbers);
   writer.Put(static_cast<uint32_t>(decision.facts.size()));
@@ -147,14 +159,7 @@ void Put(WireWriter& writer, const MultiHostDecision& multi_host, const CallNumb
 
 MultiHostDecision GetMultiHostDecision(WireReader& reader, const CallNumbers& numbers) {
   MultiHostDecision multi_host;
-  Decision& decision = multi_host.decision;
-  GetKind(reader, decision);
-  Error error = GetError(reader);
-  decision.error = error.kind;
-  decision.text = std::move(error.message);
-  decision.culprit = error.culprit;
-  decision.last_joined = reader.Get<int32_t>();
-  decision.unnamed = reader.Get<uint64_t>();
+  Decision& decision = multi_host.decision = GetDecision(reader);
   multi_host.calls.resize(reader.GetCount(sizeof(uint8_t) + sizeof(uint32_t)));
   for (CallName& call : multi_host.calls) call = GetCallName(reader, &numbers);
   decision.facts.resize(reader.GetCount(3 * sizeof(uint32_t)));
@@ -166,7 +171,7 @@ MultiHostDecision GetMultiHostDecision(WireReader& reader, const CallNumbers& nu
   }
   const bool runs = decision.kind == Decision::Kind::kRun;
   const bool joins = decision.kind == Decision::Kind::kJoin;
-  if (!IsPossible(decision) || decision.facts.size() != (runs ? multi_host.calls.size() : 0) ||
+  if (decision.facts.size() != (runs ? multi_host.calls.size() : 0) ||
       (decision.partial && !(runs && multi_host.calls.size() == 1)) ||
       (joins && !multi_host.calls.empty()))
     reader.Fail();

@@ -2,13 +2,14 @@
 // What the ranks of a spread controller say to each other, and the fields that several messages
 // have.
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 
 #include "negotiate/call_numbers.h"
 #include "negotiate/controller.h"
 #include "negotiate/multi_host/ready_set.h"
-#include "negotiate/tree/tree_messages.h"
+#include "negotiate/wire.h"
 
 namespace horoacc {
 
@@ -47,6 +48,9 @@ template <typename T>
   return values;
 }
 
+void Put(WireWriter& writer, const std::optional<Attendance>& attendance);
+[[nodiscard]] std::optional<Attendance> GetAttendance(WireReader& reader);
+
 /// A decision in terms that all ranks understand.
 struct MultiHostDecision {
   Decision decision;  ///< its ids and generations are each rank's own
@@ -63,11 +67,11 @@ struct ReadyNews {
   CallName call;
   ReadySet ready_set;
 };
-/// `whole`: all of the sender's branch, of one mind: then a number may say it all.
+/// `whole`: all of the sender's subtree, of one mind: then a number may say it all.
 void PutReady(WireWriter& writer, const CallName& call, const ReadySet& ready_set, bool whole,
               uint64_t seen, const CallNumbers& numbers);
-/// `branch`: the sender's, ascending; news of anybody else is damaged.
-[[nodiscard]] ReadyNews GetReady(WireReader& reader, std::span<const uint32_t> branch,
+/// `subtree`: the sender's, ascending; news of anybody else is damaged.
+[[nodiscard]] ReadyNews GetReady(WireReader& reader, std::span<const uint32_t> subtree,
                                  const CallNumbers& numbers);
 
 }  // namespace horoacc

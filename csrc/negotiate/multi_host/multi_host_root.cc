@@ -4,19 +4,10 @@
 #include <utility>
 
 #include "negotiate/control_segment/segment_layout.h"
+#include "negotiate/disagreement.h"
 #include "negotiate/multi_host/eager.h"
 
 namespace horoacc {
-namespace {
-
-std::string Join(const std::vector<int>& ranks) {
-  std::string text;
-  for (const int rank : ranks) text += (text.empty() ? "" : ", ") + std::to_string(rank);
-  return text;
-}
-
-}  // namespace
-
 MultiHostRoot::MultiHostRoot(std::vector<int> global_ranks, uint64_t fusion_threshold)
     : global_ranks_(std::move(global_ranks)),
       joined_(global_ranks_.size()),
@@ -53,16 +44,12 @@ void MultiHostRoot::Decide(const CallName& call, const Pending& pending, Verdict
   const ReadySet& ready_set = pending.ready_set;
   const bool partial = ready_set.count() < global_ranks_.size();
   if (ready_set.Has(0) && call.named) Adopt(call, pending.place.id, verdicts);
-  Error refusal = Compare(call, ready_set);
-  if (partial && refusal.kind == ErrorKind::kOk) refusal = NeedsJoined(call, ready_set);
+  Error refusal = Refusal(call, ready_set);
   if (partial || refusal.kind != ErrorKind::kOk) {
     MultiHostDecision alone;
     alone.calls = {call};
     if (refusal.kind != ErrorKind::kOk) {
-      alone.decision.kind = Decision::Kind::kError;
-      alone.decision.error = refusal.kind;
-      alone.decision.culprit = refusal.culprit;
-      alone.decision.text = std::move(refusal.message);
+      alone.decision = Decision::Failure(std::move(refusal));
     } else {
       alone.decision.partial = true;
       alone.decision.path = Path::kSchedule;
@@ -85,58 +72,21 @@ void MultiHostRoot::Decide(const CallName& call, const Pending& pending, Verdict
   for (const TensorMeta& tensor : own.tensors) bytes += tensor.bytes();
   whole.facts.request.collective = own.collective;
   whole_.emplace(id, std::move(whole));
-  const ReadyItem ready{id, pending.place.sequence, pending.place.pause, bytes,
+  const ReadyItem ready{id, pending.place.sequence, pending.place.sync_round, bytes,
                         call.named && reduces};
   for (const Bucket& bucket : TakeReady(plan_, {&ready, 1})) Run(bucket, verdicts);
 }
 
-Error MultiHostRoot::Compare(const CallName& call, const ReadySet& ready_set) const {
-  const auto& groups = ready_set.groups();
-  const bool splits = groups[0].request->collective == Collective::kAlltoall;
-  if (groups.size() == 1 && groups[0].request->local_error.empty() && !splits)
+Error MultiHostRoot::Refusal(const CallName& call, const ReadySet& ready_set) const {
+  const Request& first = *ready_set.groups()[0].request;
+  const bool fit = ready_set.groups().size() == 1 && first.local_error.empty() &&
+                   first.collective != Collective::kAlltoall;
+  const bool all = ready_set.count() == global_ranks_.size();
+  if (fit && (all || first.collective == Collective::kAllreduce))
     return MakeError(ErrorKind::kOk, "");
   const std::vector<const Request*> requests = ready_set.ByMember(global_ranks_.size());
-  const Request* lowest = nullptr;
-  int lowest_rank = -1;
-  for (size_t m = 0; m < requests.size(); ++m) {
-    if (!requests[m]) continue;
-    if (lowest == nullptr) {
-      lowest = requests[m];
-      lowest_rank = global_ranks_[m];
-    }
-    const std::string& complaint = requests[m]->local_error;
-    if (complaint.empty()) continue;
-    return MakeError(ErrorKind::kInvalid,
-                     "tensor '" + call.Shown(lowest->collective) + "' on rank " +
-                         std::to_string(global_ranks_[m]) + ": " + complaint,
-                     global_ranks_[m]);
-  }
-  const uint64_t signature = lowest->Signature();
-  for (size_t m = 0; m < requests.size(); ++m) {
-    if (!requests[m] || requests[m]->Signature() == signature) continue;
-    return MakeError(ErrorKind::kMismatch,
-                     DescribeMismatch(call.Shown(lowest->collective), lowest_rank, *lowest,
-                                      global_ranks_[m], *requests[m]),
-                     global_ranks_[m]);
-  }
-  // While somebody has joined it is not possible at all.
-  if (!splits || std::ranges::find(requests, nullptr) != requests.end())
-    return MakeError(ErrorKind::kOk, "");
-  return CompareSplits(call.Shown(lowest->collective), global_ranks_, requests);
-}
-
-Error MultiHostRoot::NeedsJoined(const CallName& call, const ReadySet& ready_set) const {
-  const Request& request = *ready_set.groups()[0].request;
-  if (request.collective == Collective::kAllreduce) return MakeError(ErrorKind::kOk, "");
-  std::vector<int> joined;
-  for (uint32_t m = 0; m < global_ranks_.size(); ++m) {
-    if (!ready_set.Has(m)) joined.push_back(global_ranks_[m]);
-  }
-  return MakeError(ErrorKind::kMismatch,
-                   "tensor '" + call.Shown(request.collective) +
-                       "': " + NameOf(request.collective) + " is not possible while rank(s) " +
-                       Join(joined) + " have joined; allreduce is",
-                   joined.front());
+  const auto lowest = std::ranges::find_if(requests, [](const Request* r) { return r != nullptr; });
+  return FindDisagreement(call.Shown((*lowest)->collective), global_ranks_, requests);
 }
 
 CallFacts MultiHostRoot::FactsOf(const ReadySet& ready_set, bool partial) const {
@@ -254,37 +204,17 @@ MultiHostRoot::Verdicts MultiHostRoot::Split(uint32_t bucket, const CallName& wi
   return verdicts;
 }
 
-std::vector<BucketCalls> MultiHostRoot::PlanChanges() {
-  std::vector<BucketCalls> changes;
-  if (std::exchange(told_version_, *plan_.version) == *plan_.version) return changes;
-  told_.resize(*plan_.bucket_count);
-  for (uint32_t index = 0; index < *plan_.bucket_count; ++index) {
-    const PlanBucket& bucket = plan_.buckets[index];
-    if (std::exchange(told_[index], bucket.version) == bucket.version) continue;
-    BucketCalls& change = changes.emplace_back(BucketCalls{index, {}});
-    for (const uint32_t id : plan_.order.subspan(bucket.first, bucket.count))
-      change.calls.push_back(name_of_[id]);
-  }
-  return changes;
-}
-
 MultiHostRoot::Verdicts MultiHostRoot::Reject(const CallName& call, Error error) {
   Verdicts verdicts;
   const std::optional<Attendance> attendance = WhoHas(call);
   if (!attendance) return verdicts;
   // Whoever gave up may not have known whom it waited for.
   if (error.kind == ErrorKind::kTimeout && error.culprit < 0 && !attendance->missing.empty()) {
-    error.message += ": waiting for rank(s) " + Join(attendance->missing);
+    error.message += ": waiting for rank(s) " + ListText(attendance->missing);
     error.culprit = attendance->missing.front();
   }
   pending_.erase(call);
-  MultiHostDecision rejection;
-  rejection.calls = {call};
-  rejection.decision.kind = Decision::Kind::kError;
-  rejection.decision.error = error.kind;
-  rejection.decision.culprit = error.culprit;
-  rejection.decision.text = std::move(error.message);
-  Emit(std::move(rejection), verdicts);
+  Emit({Decision::Failure(std::move(error)), {call}}, verdicts);
   rejected_[call] = decided_;
   Skip(call, verdicts);
   return verdicts;

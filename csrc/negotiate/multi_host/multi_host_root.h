@@ -6,8 +6,8 @@
 #include <optional>
 #include <vector>
 
-#include "fuse/plan.h"
 #include "negotiate/multi_host/multi_host_messages.h"
+#include "negotiate/told_buckets.h"
 
 namespace horoacc {
 
@@ -16,13 +16,7 @@ namespace horoacc {
 struct RootPlace {
   uint32_t id = 0;
   uint64_t sequence = 0;
-  uint32_t pause = 0;
-};
-
-/// The calls that a bucket of the plan has now, told to ranks that have no plan.
-struct BucketCalls {
-  uint32_t index = 0;
-  std::vector<CallName> calls;
+  uint32_t sync_round = 0;
 };
 
 /// Every call returns the decisions that it brings about, in their order.
@@ -49,7 +43,9 @@ class MultiHostRoot {
   /// Of the join that is under way.
   [[nodiscard]] Attendance WhoHasJoined() const;
   /// The buckets whose members have changed since the last call.
-  [[nodiscard]] std::vector<BucketCalls> PlanChanges();
+  [[nodiscard]] std::vector<BucketMembers<CallName>> TakePlanChanges() {
+    return plan_changes_.Take(plan_, [this](uint32_t id) { return name_of_[id]; });
+  }
 
  private:
   struct Pending {
@@ -67,8 +63,8 @@ class MultiHostRoot {
 
   [[nodiscard]] bool Complete(const Pending& pending) const;
   void Decide(const CallName& call, const Pending& pending, Verdicts& verdicts);
-  [[nodiscard]] Error Compare(const CallName& call, const ReadySet& ready_set) const;
-  [[nodiscard]] Error NeedsJoined(const CallName& call, const ReadySet& ready_set) const;
+  /// Why the call cannot run; kOk: it can.
+  [[nodiscard]] Error Refusal(const CallName& call, const ReadySet& ready_set) const;
   [[nodiscard]] CallFacts FactsOf(const ReadySet& ready_set, bool partial) const;
   void Adopt(const CallName& call, uint32_t id, Verdicts& verdicts);
   void Skip(const CallName& call, Verdicts& verdicts);
@@ -90,8 +86,7 @@ class MultiHostRoot {
   std::vector<CallName> name_of_;  ///< by the root's id: which name the plan knows it by
   std::map<CallName, uint32_t> id_of_;
   std::vector<uint64_t> last_;  ///< by the root's id: the decision that it was in last
-  uint32_t told_version_ = 0;
-  std::vector<uint32_t> told_;  ///< by bucket: the version of its members that was told
+  PlanChanges<CallName> plan_changes_;
 };
 
 }  // namespace horoacc

@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <map>
 
-#include "negotiate/tree/tree_messages.h"
-
 namespace horoacc {
 
 MultiHostTree TreeOver(const std::vector<int>& host_of, uint32_t me) {
@@ -23,17 +21,17 @@ MultiHostTree TreeOver(const std::vector<int>& host_of, uint32_t me) {
   };
   MultiHostTree tree;
   tree.parent = parent_of(me);
-  tree.branch.push_back(me);
+  tree.subtree.push_back(me);
   for (uint32_t member = 0; member < members; ++member) {
     std::optional<uint32_t> child = member;  // becomes the one of this rank's that leads to it
     while (child && parent_of(*child) != me) child = parent_of(*child);
     if (!child) continue;
-    tree.branch.push_back(member);
+    tree.subtree.push_back(member);
     auto found = std::ranges::find(tree.children, *child, &MultiHostTree::Child::member);
     if (found == tree.children.end()) found = tree.children.insert(found, {*child, {}});
-    found->branch.push_back(member);
+    found->subtree.push_back(member);
   }
-  std::ranges::sort(tree.branch);
+  std::ranges::sort(tree.subtree);
   std::ranges::sort(tree.children, {}, &MultiHostTree::Child::member);
   return tree;
 }

@@ -7,15 +7,17 @@
 
 namespace horoacc {
 
+inline constexpr uint32_t kFanOut = 4;  ///< children of a rank in a tree
+
 /// One rank's place in it. Ranks are members of the set, by index; member 0 is the root.
 struct MultiHostTree {
   struct Child {
     uint32_t member = 0;
-    std::vector<uint32_t> branch;  ///< it and all below it, ascending
+    std::vector<uint32_t> subtree;  ///< it and all below it, ascending
   };
   std::optional<uint32_t> parent;  ///< none: the root
   std::vector<Child> children;     ///< ascending
-  std::vector<uint32_t> branch;    ///< this rank and all below it, ascending
+  std::vector<uint32_t> subtree;   ///< this rank and all below it, ascending
 };
 
 /// The lowest member of a host is its leader and the parent of its other members; the leaders, in

@@ -25,7 +25,7 @@ class ReadySet {
                          std::span<const uint32_t> members);
   [[nodiscard]] bool Add(const ReadySet& other);
   /// What a member that is here gives, if its input travels with the news of it.
-  void Carry(uint32_t member, Input input) { inputs_.emplace_back(member, std::move(input)); }
+  void AddInput(uint32_t member, Input input) { inputs_.emplace_back(member, std::move(input)); }
 
   [[nodiscard]] bool Has(uint32_t member) const { return member < here_.size() && here_[member]; }
   [[nodiscard]] uint32_t count() const { return count_; }

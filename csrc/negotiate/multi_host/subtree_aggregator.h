@@ -1,19 +1,19 @@
 #pragma once
 // What a rank between the root and others knows of calls on their way up: it holds them until all
-// of its branch have submitted. It has no links, clock or locks, so that a test moves it by hand.
+// of its subtree have submitted. It has no links, clock or locks, so that a test moves it by hand.
 #include <cstdint>
 #include <map>
 #include <optional>
 #include <vector>
 
 #include "base/clock.h"
-#include "negotiate/call_name.h"
+#include "negotiate/call_numbers.h"
 #include "negotiate/multi_host/ready_set.h"
 
 namespace horoacc {
 
 /// Long beside a step's delays, short beside the time after which anybody asks.
-inline constexpr int64_t kBranchTimeout = 50 * kMillisecond;
+inline constexpr int64_t kSubtreeTimeout = 50 * kMillisecond;
 
 class SubtreeAggregator {
  public:
@@ -21,10 +21,10 @@ class SubtreeAggregator {
   struct News {
     CallName call;
     ReadySet ready_set;
-    bool whole = false;  ///< all of the branch, of one mind, and nothing was sent before
+    bool whole = false;  ///< all of the subtree, of one mind, and nothing was sent before
   };
 
-  /// `members`: of the branch. `timeout_ns`: how long news may wait for the rest; then it goes up
+  /// `members`: of the subtree. `timeout_ns`: how long news may wait for the rest; then it goes up
   /// as it is, and what comes later goes at once: the root knows whom a call waits for.
   SubtreeAggregator(std::vector<uint32_t> members, int64_t timeout_ns)
       : members_(std::move(members)), timeout_ns_(timeout_ns) {}

@@ -14,14 +14,28 @@
 
 namespace horoacc {
 
+/// The first byte of a message.
+enum class TreeMessage : uint8_t {
+  kReady = 1,
+  kSplit = 2,
+  kDecision = 3,
+  kPlan = 4,
+  kEnd = 5,
+  kReject = 6,
+  kJoined = 7
+};
+
+inline void Put(WireWriter& writer, TensorKey key) {
+  writer.Put(key.id);
+  writer.Put(key.generation);
+}
+
 /// A rank tells its parent that a tensor is ready once it and all its children are: no rank
-/// handles the messages of all. The first time an allreduce travels with its whole request; once it
-/// has run, its id alone stands for it. Requests are compared where branches meet, so a
-/// disagreement is found at the lowest common ancestor.
+/// handles the messages of all. The root compares the requests, which it reads from the rows.
 ///
 /// Ids and generations are the control segment's, which all ranks of the tree map. A generation
-/// that is closed by force is over at once, and the news of it comes later: every rank must expect
-/// that a call of the next one overtakes it.
+/// that is closed by force is over at once, and its rejection arrives later: every rank must expect
+/// that a call of the next generation overtakes the rejection.
 class TreeController final : public Controller {
  public:
   TreeController(ControlMux& mux, uint32_t process_set, SetSegment& control,
@@ -48,15 +62,7 @@ class TreeController final : public Controller {
   /// A call on its way up, as far as this rank's branch knows.
   struct Pending {
     uint64_t generation = 0;
-    uint32_t arrived = 0;   ///< branches that are ready
-    int request_rank = -1;  ///< global rank whose request this is
-    Request request;
-    Error disagreement = MakeError(ErrorKind::kOk, "");
-  };
-  /// This rank's call, not yet decided.
-  struct Own {
-    uint64_t generation = 0;
-    Request request;
+    uint32_t arrived = 0;  ///< branches that are ready
   };
 
   // All under mutex_.
@@ -68,13 +74,10 @@ class TreeController final : public Controller {
   Status OnDecision(WireReader& reader, std::span<const std::byte> payload);
   Status OnPlan(WireReader& reader, std::span<const std::byte> payload);
   Status OnEnd(WireReader& reader, std::span<const std::byte> payload);
-  Status Arrive(TensorKey key, uint32_t branch, int rank, const Request& request,
-                Error disagreement);
+  Status Arrive(TensorKey key, uint32_t branch);
   Status Climb(uint32_t id);
   Status BranchJoined(uint32_t branch, int last, uint64_t unnamed);
-  Status Forward(TensorKey key, const Pending& pending);
   Status Take(Decision decision);
-  void SetMembers(BucketMembers bucket);
   Status SendDown(std::span<const std::byte> payload);
 
   // The root's.
@@ -96,11 +99,9 @@ class TreeController final : public Controller {
   // By id; there are no more than kIds.
   std::mutex mutex_;
   std::unordered_map<uint32_t, Pending> pending_;
-  std::unordered_map<uint32_t, Own> own_;
-  std::unordered_map<uint32_t, Request> known_;      ///< of the allreduce that ran last
+  std::unordered_map<uint32_t, uint64_t> own_;       ///< generation of this rank's undecided call
   std::unordered_map<uint32_t, uint64_t> rejected_;  ///< last generation that ended in an error
-  std::unordered_map<uint32_t, uint32_t> bucket_of_;
-  std::vector<std::vector<uint32_t>> plan_members_;  ///< by bucket, as the root told
+  ToldBuckets<uint32_t> buckets_;
   std::deque<Decision> decisions_;
   uint64_t decided_ = 0;
   uint32_t joined_ = 0;   ///< branches all of whose ranks have joined

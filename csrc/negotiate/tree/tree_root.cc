@@ -8,15 +8,14 @@ TreeRoot::TreeRoot(SetSegment& control, const SetContext& context, const Setting
                    std::vector<int> global_ranks)
     : control_(control),
       context_(context),
-      decider_(control, context, settings),
-      global_ranks_(std::move(global_ranks)),
+      decider_(control, context, settings, std::move(global_ranks)),
       plan_memory_(PlanState::BytesFor(kNamedIds)),
       plan_(PlanState::Over(plan_memory_.data(), kNamedIds, settings.fusion_threshold)),
       last_(kIds),
       id_versions_(kNamedIds) {}
 
-TreeRoot::Verdicts TreeRoot::Ready(TensorKey key, Error disagreement) {
-  backlog_.push_back({.kind = Waiting::Kind::kReady, .key = key, .error = std::move(disagreement)});
+TreeRoot::Verdicts TreeRoot::Ready(TensorKey key) {
+  backlog_.push_back({.kind = Waiting::Kind::kReady, .key = key});
   return Retry();
 }
 
@@ -41,7 +40,7 @@ TreeRoot::Verdicts TreeRoot::Retry() {
 bool TreeRoot::Decide(const Waiting& item, Verdicts& verdicts) {
   switch (item.kind) {
     case Waiting::Kind::kReady:
-      return DecideReady(item.key, item.error, verdicts);
+      return DecideReady(item.key, verdicts);
     case Waiting::Kind::kRejected:
       if (!control_.CloseGeneration(item.key.id, item.key.generation)) return true;
       last_[item.key.id] = item.key.generation;
@@ -53,7 +52,7 @@ bool TreeRoot::Decide(const Waiting& item, Verdicts& verdicts) {
   return true;
 }
 
-bool TreeRoot::DecideReady(TensorKey key, const Error& error, Verdicts& verdicts) {
+bool TreeRoot::DecideReady(TensorKey key, Verdicts& verdicts) {
   IdEntry& entry = control_.id(key.id);
   const Arrivals seen = entry.arrivals.load(std::memory_order_acquire);
   // The last of all ranks would have opened the next generation: those that are missing have
@@ -66,18 +65,14 @@ bool TreeRoot::DecideReady(TensorKey key, const Error& error, Verdicts& verdicts
   }
   last_[key.id] = key.generation;
   if (key.id < kNamedIds &&
-      std::exchange(id_versions_[key.id], seen.incarnation()) != seen.incarnation()) {
+      std::exchange(id_versions_[key.id], seen.id_version()) != seen.id_version()) {
     // The id has gone to another name. What waited for nobody but the old one may run.
     const uint32_t bucket = plan_.items[key.id].bucket;
     ForgetItem(plan_, key.id);
     if (bucket != 0 && plan_.buckets[bucket - 1].waiting == plan_.buckets[bucket - 1].count)
       Run(SplitBucket(plan_, bucket), verdicts);
   }
-  Error refusal = error;
-  if (refusal.kind == ErrorKind::kOk) {
-    refusal = partial ? NeedsJoined(control_, global_ranks_, key)
-                      : CompareSplits(control_, context_, global_ranks_, key);
-  }
+  const Error refusal = decider_.Refusal(key, partial ? RanksOf(control_, key) : context_.present);
   if (refusal.kind != ErrorKind::kOk) {
     Skip(key, ErrorDecision({&key, 1}, refusal), verdicts);
     return true;
@@ -86,10 +81,7 @@ bool TreeRoot::DecideReady(TensorKey key, const Error& error, Verdicts& verdicts
     Skip(key, decider_.RunPartial(key), verdicts);
     return true;
   }
-  const Row& row = control_.row(context_.me, key.id, key.generation);
-  const bool fusable =
-      key.id < kNamedIds && row.collective == static_cast<uint8_t>(Collective::kAllreduce);
-  const ReadyItem ready{key.id, row.sequence, row.pause, BytesOf(control_, context_, key), fusable};
+  const ReadyItem ready = decider_.ItemOf(key);
   for (const Bucket& bucket : TakeReady(plan_, {&ready, 1})) Run(bucket, verdicts);
   return true;
 }
@@ -140,19 +132,6 @@ void TreeRoot::Run(const Bucket& ids, Verdicts& verdicts) {
   std::vector<TensorKey> keys;
   for (const uint32_t id : ids) keys.push_back({id, last_[id]});
   for (Decision& decision : decider_.Run(keys)) verdicts.push_back(std::move(decision));
-}
-
-std::vector<BucketMembers> TreeRoot::PlanChanges() {
-  std::vector<BucketMembers> changes;
-  if (std::exchange(told_version_, *plan_.version) == *plan_.version) return changes;
-  told_.resize(*plan_.bucket_count);
-  for (uint32_t index = 0; index < *plan_.bucket_count; ++index) {
-    const PlanBucket& bucket = plan_.buckets[index];
-    if (std::exchange(told_[index], bucket.version) == bucket.version) continue;
-    const auto members = plan_.order.subspan(bucket.first, bucket.count);
-    changes.push_back({index, {members.begin(), members.end()}});
-  }
-  return changes;
 }
 
 }  // namespace horoacc

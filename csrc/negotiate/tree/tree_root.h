@@ -7,14 +7,9 @@
 #include <vector>
 
 #include "negotiate/decider.h"
+#include "negotiate/told_buckets.h"
 
 namespace horoacc {
-
-/// The members that a bucket of the plan has now, told to ranks that have no plan.
-struct BucketMembers {
-  uint32_t index = 0;
-  std::vector<uint32_t> ids;
-};
 
 /// Every call returns the decisions that it brings about, in their order. What finds no execution
 /// slot waits inside: then `starving`, and Retry goes on with it.
@@ -25,9 +20,8 @@ class TreeRoot {
   TreeRoot(SetSegment& control, const SetContext& context, const Settings& settings,
            std::vector<int> global_ranks);
 
-  /// A call has come up from all branches, but for those that have joined. `disagreement`: what
-  /// branches found, or kOk.
-  [[nodiscard]] Verdicts Ready(TensorKey key, Error disagreement);
+  /// A call has come up from all branches, but for those that have joined.
+  [[nodiscard]] Verdicts Ready(TensorKey key);
   /// Ends a call that can never become ready, unless it has become ready meanwhile.
   [[nodiscard]] Verdicts Reject(TensorKey key, Error error);
   /// All ranks have joined, `last` (global) as the last of them.
@@ -39,7 +33,9 @@ class TreeRoot {
   [[nodiscard]] bool starving() const { return !backlog_.empty(); }
 
   /// The buckets whose members have changed since the last call.
-  [[nodiscard]] std::vector<BucketMembers> PlanChanges();
+  [[nodiscard]] std::vector<BucketMembers<uint32_t>> TakePlanChanges() {
+    return plan_changes_.Take(plan_, [](uint32_t id) { return id; });
+  }
 
  private:
   struct Waiting {
@@ -52,7 +48,7 @@ class TreeRoot {
   };
   /// False if it has to wait, for a slot or for a rank that lags.
   bool Decide(const Waiting& item, Verdicts& verdicts);
-  bool DecideReady(TensorKey key, const Error& error, Verdicts& verdicts);
+  bool DecideReady(TensorKey key, Verdicts& verdicts);
   bool EndJoin(const Waiting& item, Verdicts& verdicts);
   [[nodiscard]] bool AnyLags(TensorKey key) const;
   void Skip(TensorKey key, Decision decision, Verdicts& verdicts);
@@ -61,15 +57,13 @@ class TreeRoot {
   SetSegment& control_;
   const SetContext& context_;
   Decider decider_;
-  const std::vector<int> global_ranks_;
   std::vector<std::byte> plan_memory_;
   PlanState plan_;
   std::vector<uint64_t>
       last_;  ///< by id: the last generation that was ready everywhere or rejected
   std::vector<uint32_t> id_versions_;  ///< by id: of the name that the plan knows
   std::deque<Waiting> backlog_;
-  uint32_t told_version_ = 0;
-  std::vector<uint32_t> told_;  ///< by bucket: the version of its members that was told
+  PlanChanges<uint32_t> plan_changes_;
 };
 
 }  // namespace horoacc

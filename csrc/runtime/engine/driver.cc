@@ -237,8 +237,7 @@ Status Driver::Run(ProcessSet& set, std::unique_ptr<Running> running) {
 }
 
 Status Driver::Refuse(ProcessSet& set, std::unique_ptr<Running> running) {
-  const Decision& decision = running->decision;
-  Error error = MakeError(decision.error, decision.text, decision.culprit);
+  Error error = running->decision.error;
   // An invalid argument of the culprit is a mismatch for the other ranks.
   if (error.kind == ErrorKind::kInvalid && error.culprit != job_.rank())
     error.kind = ErrorKind::kMismatch;

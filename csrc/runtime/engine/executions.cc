@@ -5,7 +5,6 @@
 #include "execute/shared_memory/adasum_slices.h"
 #include "execute/shared_memory/direct_slices.h"
 #include "execute/shared_memory/exchange.h"
-#include "execute/shared_memory/flowing_slices.h"
 #include "execute/shared_memory/two_phase.h"
 #include "negotiate/control_segment/assemble_reduce.h"
 #include "negotiate/multi_host/eager.h"
@@ -106,7 +105,7 @@ std::unique_ptr<Execution> Executions::MakeOnHost(ProcessSet& set, Running& runn
       if (devices_.RunsPipelined(running)) {
         std::vector<MultiHostRun::Call> calls;
         for (const auto& entry : running.entries) calls.push_back({&entry->request, entry.get()});
-        return std::make_unique<FlowingSlices>(context, slot, std::move(list),
+        return std::make_unique<DirectSlices>(context, slot, std::move(list),
                                                job_.settings.gpu_chunk_bytes,
                                                devices_.PipelineOf(calls));
       }

@@ -54,7 +54,7 @@ Status Publisher::LookUpAgain(ProcessSet& set, CollectiveEntry& entry) {
   HA_ASSIGN(const SetSegment::NamedId found, set.control->Lookup(entry.name));
   NameRecord& record = *entry.reservation;
   record.id = entry.id = found.id;
-  record.id_version = entry.id_version = found.incarnation;
+  record.id_version = entry.id_version = found.id_version;
   return {};
 }
 
@@ -100,7 +100,7 @@ Status Publisher::PublishRow(ProcessSet& set, CollectiveEntry& entry, uint64_t g
   Row& row = set.control->row(set.context.me, entry.id, generation);
   row.signature = request.Signature();
   row.sequence = ++set.queue.sequence;
-  row.pause = entry.sync_round;
+  row.sync_round = entry.sync_round;
   row.prescale = request.prescale;
   row.postscale = request.postscale;
   row.root = request.root;

@@ -109,7 +109,7 @@ Status Submitter::NameEntry(ProcessSet& set, CollectiveEntry& entry, const std::
   if (!record.known || (holder && holder->name != entry.name)) {
     HA_ASSIGN(const SetSegment::NamedId found, set.control->Lookup(entry.name));
     record.id = found.id;
-    record.id_version = found.incarnation;
+    record.id_version = found.id_version;
     record.known = true;
   }
   entry.id = record.id;

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "base/clock.h"
-#include "negotiate/tree/tree_messages.h"
+#include "negotiate/wire.h"
 
 namespace horoacc {
 namespace {

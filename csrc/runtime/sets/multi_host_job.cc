@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "base/clock.h"
-#include "negotiate/tree/tree_messages.h"
+#include "negotiate/wire.h"
 #include "transport/data/data_links.h"
 #include "transport/data/shm/shm_data.h"
 

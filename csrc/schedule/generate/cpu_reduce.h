@@ -2,7 +2,7 @@
 // CPU-Reduce (DeepNCCL; BytePS's "summation service" is a relative): the host's shared memory is
 // the parameter server. Every rank owns a shard and reduces it from all ranks of the host in one
 // pass, instead of one after the other as a ring does.
-#include "schedule/generate/across.h"
+#include "schedule/generate/hierarchical.h"
 
 namespace horoacc::schedule {
 

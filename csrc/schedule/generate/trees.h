@@ -1,8 +1,48 @@
 #pragma once
-// Allreduce up and down k trees at once, each with a k-th of the vector.
-#include "schedule/generate/binary_tree.h"
+// Collectives along trees. The binary tree over 0..n-1 has leaves at odd nodes, as in NCCL's
+// graph/trees.cc (Sanders, Speck and Träff, "Two-tree algorithms for full bandwidth broadcast,
+// reduction and scan", 2009): two copies in which no rank is inside both carry half a message each,
+// with full bandwidth and a depth of ceil(log2 n).
+#include "schedule/generate/stage.h"
 
 namespace horoacc::schedule {
+
+struct TreeNode {
+  bool root = false;
+  uint32_t parent = 0;
+  uint32_t children = 0;
+  uint32_t child[2]{};
+};
+
+/// Of node `label`: without its lowest set bit and with the next one its parent, if that exists.
+[[nodiscard]] TreeNode BinaryTreeNode(uint32_t n, uint32_t label);
+/// A tree with one child everywhere.
+[[nodiscard]] TreeNode ChainNode(uint32_t n, uint32_t label);
+
+/// How the members of a group are named in tree `tree`.
+class TreeLabels {
+ public:
+  /// Rotated by the number of the tree: odd labels are leaves, so neighbouring trees have
+  /// different ones inside. `mirrored` turns the order round in odd trees instead if n is even;
+  /// with two trees that is NCCL's rule.
+  TreeLabels(uint32_t n, uint32_t tree, bool mirrored)
+      : n_(n), shift_(tree % n), mirror_(mirrored && n % 2 == 0 && tree % 2 == 1) {}
+  [[nodiscard]] uint32_t label(uint32_t member) const {
+    return mirror_ ? n_ - 1 - member : (member + n_ - shift_) % n_;
+  }
+  [[nodiscard]] uint32_t member(uint32_t label) const {
+    return mirror_ ? n_ - 1 - label : (label + shift_) % n_;
+  }
+
+ private:
+  uint32_t n_, shift_;
+  bool mirror_;
+};
+
+/// A node's one step on the way up: children and its own part are summed and passed on.
+[[nodiscard]] Step TreeUpStep(const TreeNode& node, uint32_t chunk, const Operand& operand);
+/// A node's one step on the way down, of what the root has in `from`.
+[[nodiscard]] Step TreeDownStep(const TreeNode& node, uint32_t chunk, Buffer from);
 
 /// Lanes: for tree t the way up (2t) and the way down (2t + 1), so that both run at the same time
 /// when the vector comes in windows.
@@ -20,6 +60,32 @@ class TreesAllreduce final : public Schedule {
 
  private:
   const bool mirrored_;
+};
+
+/// A chain has the most rounds and, in windows, the full bandwidth of every link (a pipelined
+/// chain; van de Geijn and Watts, 1995); the tree has ceil(log2 P) rounds and two children.
+enum class RootedShape { kChain, kTree };
+
+/// Bytes a rank: S from its parent, S to each child.
+class Broadcast final : public Schedule {
+ public:
+  Broadcast(uint32_t ranks, uint32_t root, RootedShape shape);
+  [[nodiscard]] uint32_t steps(uint32_t rank, uint32_t lane) const override;
+  [[nodiscard]] Step step(uint32_t rank, uint32_t lane, uint32_t k) const override;
+
+ private:
+  const RootedShape shape_;
+};
+
+/// Bytes a rank: S from each child, S to its parent.
+class Reduce final : public Schedule {
+ public:
+  Reduce(uint32_t ranks, uint32_t root, RootedShape shape);
+  [[nodiscard]] uint32_t steps(uint32_t rank, uint32_t lane) const override;
+  [[nodiscard]] Step step(uint32_t rank, uint32_t lane, uint32_t k) const override;
+
+ private:
+  const RootedShape shape_;
 };
 
 }  // namespace horoacc::schedule

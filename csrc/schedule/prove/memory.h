@@ -3,7 +3,6 @@
 #include <cstdint>
 #include <vector>
 
-#include "schedule/prove/expression.h"
 #include "schedule/prove/ordering.h"
 #include "schedule/prove/prover.h"
 

@@ -1,14 +1,39 @@
 #pragma once
-// What a chunk holds, symbolically: whose contributions, and which factors were applied to them.
+// The symbolic content of a chunk: the ranks that contributed, the factors that were applied, and
+// the order in which the contributions were combined.
+#include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
+#include <unordered_map>
 
 namespace horoacc::schedule {
+
+/// Numbers expressions. A step combines its operands along the balanced binary tree over them, in
+/// the order of the ranks that they came from: n of them split at the largest power of two below n.
+class Expressions {
+ public:
+  [[nodiscard]] uint32_t Leaf(uint32_t rank) { return Number(rank, kLeaf); }
+  [[nodiscard]] uint32_t Balanced(std::span<const uint32_t> operands) {
+    if (operands.size() == 1) return operands.front();
+    size_t left = 1;
+    while (2 * left < operands.size()) left *= 2;
+    return Number(Balanced(operands.first(left)), Balanced(operands.subspan(left)));
+  }
+
+ private:
+  static constexpr uint32_t kLeaf = ~0u;
+  uint32_t Number(uint32_t left, uint32_t right) {
+    const auto next = static_cast<uint32_t>(numbers_.size() + 1);
+    return numbers_.try_emplace(uint64_t{left} << 32 | right, next).first->second;
+  }
+  std::unordered_map<uint64_t, uint32_t> numbers_;  ///< by left and right
+};
 
 struct Value {
   uint64_t ranks = 0;  ///< whose contributions it holds; 0: nothing was ever written here
   uint32_t chunk = 0;  ///< which chunk of the inputs it is made of
-  /// How they were combined (expression.h); 0 where the order does not matter.
+  /// How they were combined (Expressions); 0 where the order does not matter.
   uint32_t expression : 30 = 0;
   bool scaled : 1 = false;    ///< the factor before the sum was applied to each of them
   bool finished : 1 = false;  ///< the factor after the sum was applied

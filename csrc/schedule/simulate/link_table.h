@@ -16,8 +16,8 @@ struct Link {
   double begins[kLinkDepth];    ///< when the first byte of a message is there
   double arrivals[kLinkDepth];  ///< and the last
   double bytes[kLinkDepth];
-  double last = 0;   ///< when the last message arrives
-  double eager = 0;  ///< seconds for which it has carried something
+  double last = 0;     ///< when the last message arrives
+  double carried = 0;  ///< seconds for which it has carried something
   uint32_t posted = 0, landed = 0, taken = 0, released = 0;
   uint32_t awaited_by = kNobody;  ///< the lane that waits to receive
   uint32_t room_for = kNobody;    ///< the lane that waits to send
@@ -41,7 +41,7 @@ class LinkTable {
   /// The most that a link has carried.
   [[nodiscard]] double busiest() const {
     double most = 0;
-    for (const Link& link : links_) most = std::max(most, link.eager);
+    for (const Link& link : links_) most = std::max(most, link.carried);
     return most;
   }
 

@@ -177,9 +177,9 @@ class Simulation {
   }
 
   // `carried`: how long the message keeps its own link busy.
-  void Deliver(Link& link, const Passage& passage, double eager) {
-    link.last = std::max(passage.ends, std::max(passage.begins, link.last) + eager);
-    link.eager += eager;
+  void Deliver(Link& link, const Passage& passage, double carried) {
+    link.last = std::max(passage.ends, std::max(passage.begins, link.last) + carried);
+    link.carried += carried;
     link.begins[link.landed % kLinkDepth] = passage.begins;
     link.arrivals[link.landed++ % kLinkDepth] = link.last;
     if (link.awaited_by != kNobody) Wake(std::exchange(link.awaited_by, kNobody), link.last);

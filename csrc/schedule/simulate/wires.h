@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "schedule/simulate/fabric.h"
+#include "schedule/simulate/simulator.h"
 #include "schedule/topology.h"
 
 namespace horoacc::schedule {

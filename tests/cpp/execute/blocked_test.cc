@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "negotiate/tree/tree_messages.h"
+#include "negotiate/tree/tree_controller.h"
 #include "support/ranks.h"
 
 namespace horoacc::testing {

@@ -1,8 +1,9 @@
 #pragma once
 // All interleavings of a few processes over shared memory, by breadth-first search over states.
 //
-// A model is a small copy of a protocol. Its State consists of bytes only (so that states can be
-// compared and hashed as bytes), and one call of its Step is one access to shared memory.
+// A model has the steps of a protocol, and takes the rules by which they are chosen from the code
+// that it models where it can. Its State consists of bytes only (so that states can be compared and
+// hashed as bytes), and one call of its Step is one access to shared memory.
 #include <cstdint>
 #include <cstring>
 #include <string>

@@ -1,8 +1,9 @@
 #pragma once
-// A shared-memory link with both of its ends, and the doorbells on which they sleep: one rank posts
-// messages into slots, the other takes them and gives the slots back as credits. The counters are
-// those of a window ring (exposed, consumed), the doorbells those of transport/doorbell.h.
+// A shared-memory link with both of its ends, and the doorbells on which they sleep
+// (transport/wake/doorbell.h): one rank posts messages into slots, the other takes them and gives
+// the slots back as credits. When the sender may post is SendLink's own rule.
 #include "model/explore.h"
+#include "transport/data/data_links.h"
 
 namespace horoacc::model {
 
@@ -136,6 +137,18 @@ class LinkModel {
     kWake
   };
 
+  /// The sending end, but for the memory of its slots.
+  class Sender final : public SendLink {
+   public:
+    Sender(uint32_t slots, uint64_t taken) : SendLink(slots), taken_(taken) {}
+    uint64_t taken() override { return taken_; }
+    Result<std::byte*> Slot() override { return nullptr; }
+
+   private:
+    Status DoPost(uint64_t, SendPieces) override { return {}; }
+    const uint64_t taken_;
+  };
+
   static LinkFault Early(uint32_t process) {
     return process == 0 ? LinkFault::kEarlyPost : LinkFault::kEarlyRelease;
   }
@@ -147,7 +160,10 @@ class LinkModel {
   }
   [[nodiscard]] bool MayMove(const State& s, uint32_t process) const {
     if (process == 1) return s.posted > s.released;
-    return fault_ == LinkFault::kMissingCredit || s.posted < s.released + depth_;
+    if (fault_ == LinkFault::kMissingCredit) return true;
+    Sender sender(depth_, s.released);
+    for (uint8_t k = 0; k < s.posted; ++k) (void)sender.Post({});
+    return sender.HasRoom();
   }
   [[nodiscard]] bool MustNotSleep(const State& s, uint32_t process) const {
     if (sleep_ == Sleep::kPoll) return s.kept[process] != 0;

@@ -1,12 +1,13 @@
 #pragma once
 // The control segment (negotiate/control_segment/segment_controller.cc, set_segment.cc): ranks
-// publish rows, count their arrivals, and whoever completes a count decides under the lock. A
-// decision that is small was reduced by the rank that decided it (the last arriver); any other is
-// carried out by all ranks in slices.
+// publish rows, count their arrivals, and the rank that completes a count decides under the lock. A
+// small decision was reduced by the rank that decided it (the last arriver); all ranks carry out
+// any other in slices. The word of the arrivals and its transitions are the controller's own.
 //
 // Tensors are submitted over and over, so that rows, log and slots are used again; the log has room
 // for one decision only, so that decisions have to wait in the backlog.
 #include "model/explore.h"
+#include "negotiate/control_segment/arrivals.h"
 
 namespace horoacc::model {
 
@@ -34,14 +35,16 @@ class SegmentModel {
  public:
   static constexpr uint32_t kTensors = 2;
   static constexpr uint32_t kSlices = 2;
+  using Count = ArrivalsIn<uint8_t, 2, 4>;
 
   struct Rank {
     uint8_t pc = 0;
-    uint8_t submitted = 0;  ///< of this round's tensors
-    uint8_t eager = 0;      ///< decisions of this round that it has carried out
+    uint8_t submitted = 0;    ///< of this round's tensors
+    uint8_t carried_out = 0;  ///< decisions of this round
     uint8_t generation = 1;
     uint8_t tensor = 0;  ///< that it submits, decides or carries out
-    uint8_t loaded = 0;  ///< a count, or a slice
+    uint8_t slice = 0;
+    Count seen;
     uint8_t peer = 0;
     uint8_t taken = 0;             ///< entries of the log
     uint8_t back = 0;              ///< where to go on after deciding
@@ -50,12 +53,11 @@ class SegmentModel {
   };
   struct State {
     uint8_t row[kRanks][kTensors][2][2] = {};  ///< halves of the two rows
-    uint8_t arrived[kTensors] = {};
-    uint8_t opened[kTensors] = {};  ///< generations that are over
-    uint8_t lock = 0;               ///< rank + 1
-    uint8_t inside = 0;             ///< ranks that decide at the moment
-    uint8_t end = 0;                ///< of the log
-    uint8_t entry = 0;              ///< the log's only place: tensor + 1 of the decision there
+    Count arrivals[kTensors] = {};
+    uint8_t lock = 0;    ///< rank + 1
+    uint8_t inside = 0;  ///< ranks that decide at the moment
+    uint8_t end = 0;     ///< of the log
+    uint8_t entry = 0;   ///< the log's only place: tensor + 1 of the decision there
     uint8_t finished[kRanks] = {};
     uint8_t starved = 0;
     uint8_t backlog[kTensors] = {};  ///< tensor + 1
@@ -84,7 +86,7 @@ class SegmentModel {
         me.pc = fault_ == SegmentFault::kEarlyArrival ? me.back : uint8_t{kLoadCount};
         return Outcome::kMoved;
       case kLoadCount:
-        me.loaded = s.arrived[me.tensor];
+        me.seen = s.arrivals[me.tensor];
         me.pc = kArrive;
         return Outcome::kMoved;
       case kArrive:
@@ -133,8 +135,9 @@ class SegmentModel {
       case kCarry:
         return ReadRows(s, me, wrong, shape_.last_arriver ? kComplete : kClaim);
       case kClaim:
-        me.loaded = s.next_slice++;
-        me.pc = me.loaded < kSlices ? kReduce : kSlicesDone;
+        me.slice = s.next_slice;  // a compare-and-swap that fails changes nothing
+        if (me.slice < kSlices) ++s.next_slice;
+        me.pc = me.slice < kSlices ? kReduce : kSlicesDone;
         return Outcome::kMoved;
       case kReduce:
         Sum(s, me, wrong);
@@ -216,15 +219,14 @@ class SegmentModel {
 
   // The compare-and-swap; the last one opens the next generation and decides.
   Outcome Arrive(State& s, Rank& me) const {
-    if (fault_ != SegmentFault::kPlainCount && s.arrived[me.tensor] != me.loaded) {
+    if (fault_ != SegmentFault::kPlainCount && s.arrivals[me.tensor] != me.seen) {
       me.pc = kLoadCount;
       return Outcome::kMoved;
     }
-    const bool last = me.loaded + 1 == kRanks;
-    s.arrived[me.tensor] = last ? 0 : static_cast<uint8_t>(me.loaded + 1);
+    s.arrivals[me.tensor] = me.seen.Arrive(kRanks);
+    const bool last = s.arrivals[me.tensor].arrived() == 0;
     me.pc = fault_ == SegmentFault::kEarlyArrival ? kRowSecond : kSubmit;
     if (!last) return Outcome::kMoved;
-    ++s.opened[me.tensor];
     me.back = me.pc;
     me.peer = static_cast<uint8_t>(me.tensor + 1);  // goes to the backlog once the lock is held
     me.pc = kLock;
@@ -268,7 +270,7 @@ class SegmentModel {
   // Both halves of a peer's row in two steps. Rows must be of the generation that is decided.
   Outcome ReadRows(State& s, Rank& me, const char** wrong, uint8_t then) const {
     const uint32_t half = me.peer % 2;
-    const uint8_t generation = s.opened[me.tensor];
+    const auto generation = static_cast<uint8_t>(s.arrivals[me.tensor].over());
     if (RowOf(s, me.peer / 2, me.tensor, generation)[half] != generation) {
       *wrong = "reads a row of another generation";
     }
@@ -281,7 +283,7 @@ class SegmentModel {
 
   // All inputs into all outputs. (Of one slice: the second one completes the outputs.)
   void Sum(State& s, const Rank& me, const char** wrong) const {
-    const uint8_t generation = s.opened[me.tensor];
+    const auto generation = static_cast<uint8_t>(s.arrivals[me.tensor].over());
     for (Rank& rank : s.rank) {
       if (rank.input[me.tensor] != generation) *wrong = "reduces the input of another generation";
       rank.output[me.tensor] =
@@ -312,11 +314,11 @@ class SegmentModel {
 
   Outcome Next(Rank& me) const {
     me.peer = 0;
-    if (++me.eager < shape_.tensors) {
+    if (++me.carried_out < shape_.tensors) {
       me.pc = kWait;
       return Outcome::kMoved;
     }
-    me.eager = me.submitted = 0;
+    me.carried_out = me.submitted = 0;
     ++me.generation;
     me.pc = kSubmit;
     return Outcome::kMoved;

@@ -1,6 +1,9 @@
 #pragma once
-// Window rings (execute/shared_memory/window_ring.h), as an exchange uses them: every rank shows
-// its windows in a ring of places, and takes each window from the places of all ranks.
+// Window rings, as an exchange uses them: every rank shows its windows in a ring of places, and
+// takes each window from the places of all ranks. When a rank may do so is the ring's own rule.
+#include <ranges>
+
+#include "execute/shared_memory/window_ring.h"
 #include "model/explore.h"
 
 namespace horoacc::model {
@@ -98,20 +101,17 @@ class WindowModel {
   };
 
   [[nodiscard]] bool AllExposed(const State& s, uint8_t r) const {
-    uint32_t ready = 0;
-    for (uint32_t peer = 0; peer < kRanks; ++peer) ready += s.exposed[peer] > s.consumed[r];
-    return fault_ == WindowFault::kOneExposed ? ready > 0 : ready == kRanks;
+    if (fault_ == WindowFault::kOneExposed) return std::ranges::max(s.exposed) > s.consumed[r];
+    return LeastOf(Everyone(), [&](uint32_t peer) { return s.exposed[peer]; }) > s.consumed[r];
   }
   [[nodiscard]] bool MayExpose(const State& s, uint8_t r) const {
     if (fault_ == WindowFault::kMissingCredit) return true;
-    uint8_t least = s.consumed[r];
-    for (uint32_t peer = 0; peer < kRanks; ++peer) {
-      if (fault_ != WindowFault::kOwnCreditOnly && s.consumed[peer] < least) {
-        least = s.consumed[peer];
-      }
-    }
-    return s.exposed[r] < least + depth_;
+    const bool own = fault_ == WindowFault::kOwnCreditOnly;
+    const uint64_t least =
+        LeastOf(Everyone(), [&](uint32_t peer) { return s.consumed[own ? r : peer]; });
+    return HasFreePlace(s.exposed[r], depth_, least);
   }
+  static auto Everyone() { return std::views::iota(0u, kRanks); }
 
   const uint8_t depth_, windows_;
   const WindowFault fault_;

@@ -5,7 +5,8 @@
 #include <deque>
 #include <vector>
 
-#include "negotiate/tree/tree_messages.h"
+#include "negotiate/control_segment/segment_layout.h"
+#include "negotiate/multi_host/multi_host_tree.h"
 #include "support/check.h"
 
 namespace horoacc {

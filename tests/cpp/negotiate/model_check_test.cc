@@ -1,6 +1,6 @@
 // Explicit-state model checks of what ranks do through shared memory: all interleavings of the link
 // protocol with its doorbells, of window rings, and of the control segment with last arrivers and
-// with slices; and of what they tell each other over the tree between hosts. At 2 and 3 ranks.
+// with slices; and of the messages over the tree between hosts. At 2 and 3 ranks.
 // Careless variants of each are caught, so the models can see what they look for.
 #include "model/link_model.h"
 #include "model/segment_model.h"
@@ -74,21 +74,21 @@ TEST(careless_window_rings_are_caught) {
   }
 }
 
-TEST(last_arrivers_on_the_board) {
+TEST(last_arrivers_on_the_control_segment) {
   CheckSegment<2>(true, 1, 4);
   CheckSegment<2>(true, 2, 3);
   CheckSegment<3>(true, 1, 3);
   CheckSegment<3>(true, 2, 1);
 }
 
-TEST(slices_on_the_board) {
+TEST(slices_on_the_control_segment) {
   CheckSegment<2>(false, 1, 4);
   CheckSegment<2>(false, 2, 3);
   CheckSegment<3>(false, 1, 3);
   CheckSegment<3>(false, 2, 1);
 }
 
-TEST(careless_boards_are_caught) {
+TEST(careless_control_segments_are_caught) {
   const SegmentShape alone{true, 1, 3};
   const SegmentShape two{true, 2, 2};
   const SegmentShape sliced{false, 2, 2};

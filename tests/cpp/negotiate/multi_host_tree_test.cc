@@ -39,14 +39,14 @@ TEST(every_rank_has_one_parent_and_few_children) {
         ++told[child.member];
         const MultiHostTree childs = TreeOver(host_of, child.member);
         CHECK_EQ(*childs.parent, me);
-        CHECK(childs.branch == child.branch);
-        below += child.branch.size();
+        CHECK(childs.subtree == child.subtree);
+        below += child.subtree.size();
         // Hosts first: only a host's lowest talks to another host.
         if (host_of[child.member] == host_of[me]) continue;
         CHECK_EQ(std::ranges::find(host_of, host_of[me]) - host_of.begin(), me);
         CHECK_EQ(std::ranges::find(host_of, host_of[child.member]) - host_of.begin(), child.member);
       }
-      CHECK_EQ(tree.branch.size(), below);
+      CHECK_EQ(tree.subtree.size(), below);
       if (me == 0) CHECK_EQ(below, members);
     }
     for (uint32_t me = 1; me < members; ++me) CHECK_EQ(told[me], 1);
@@ -68,53 +68,53 @@ ReadySet Of(const std::vector<uint32_t>& members, const Request& request) {
 const CallName kOne{true, "one", 0};
 const CallName kTwo{true, "two", 0};
 
-TEST(a_branch_tells_of_a_call_once_all_of_it_have_it) {
-  SubtreeAggregator branch({2, 3, 8}, 100);
-  CHECK(!branch.Arrive(kOne, Of({3}, Vector(4)), 0).news);
-  CHECK(!branch.Arrive(kOne, Of({2}, Vector(4)), 0).news);
-  CHECK(branch.Holds());
-  CHECK(!branch.Arrive(kOne, Of({3}, Vector(4)), 0).fits);
-  const auto last = branch.Arrive(kOne, Of({8}, Vector(4)), 0);
+TEST(a_subtree_tells_of_a_call_once_all_of_it_have_it) {
+  SubtreeAggregator aggregator({2, 3, 8}, 100);
+  CHECK(!aggregator.Arrive(kOne, Of({3}, Vector(4)), 0).news);
+  CHECK(!aggregator.Arrive(kOne, Of({2}, Vector(4)), 0).news);
+  CHECK(aggregator.Holds());
+  CHECK(!aggregator.Arrive(kOne, Of({3}, Vector(4)), 0).fits);
+  const auto last = aggregator.Arrive(kOne, Of({8}, Vector(4)), 0);
   CHECK(last.news->whole);
   CHECK_EQ(last.news->ready_set.count(), 3);
-  CHECK(!branch.Holds());
+  CHECK(!aggregator.Holds());
   // The next round, in which they differ.
-  CHECK(!branch.Arrive(kOne, Of({2, 8}, Vector(4)), 0).news);
-  const auto differ = branch.Arrive(kOne, Of({3}, Vector(5)), 0);
+  CHECK(!aggregator.Arrive(kOne, Of({2, 8}, Vector(4)), 0).news);
+  const auto differ = aggregator.Arrive(kOne, Of({3}, Vector(5)), 0);
   CHECK(!differ.news->whole);
   CHECK_EQ(differ.news->ready_set.groups().size(), 2);
 }
 
 TEST(what_waits_for_long_goes_up_and_the_rest_at_once) {
-  SubtreeAggregator branch({2, 3, 8}, 100);
-  (void)branch.Arrive(kOne, Of({3}, Vector(4)), 1000);
-  CHECK(branch.FlushOld(1099).empty());
-  const auto old = branch.FlushOld(1100);
+  SubtreeAggregator aggregator({2, 3, 8}, 100);
+  (void)aggregator.Arrive(kOne, Of({3}, Vector(4)), 1000);
+  CHECK(aggregator.FlushOld(1099).empty());
+  const auto old = aggregator.FlushOld(1100);
   CHECK_EQ(old.size(), 1);
   CHECK(!old[0].whole);
-  CHECK(!branch.Holds());
-  CHECK(branch.FlushOld(5000).empty());
-  CHECK(!branch.Arrive(kOne, Of({3}, Vector(4)), 1200).fits);
-  CHECK_EQ(branch.Arrive(kOne, Of({2}, Vector(4)), 1200).news->ready_set.count(), 1);
-  const auto last = branch.Arrive(kOne, Of({8}, Vector(4)), 1300);
+  CHECK(!aggregator.Holds());
+  CHECK(aggregator.FlushOld(5000).empty());
+  CHECK(!aggregator.Arrive(kOne, Of({3}, Vector(4)), 1200).fits);
+  CHECK_EQ(aggregator.Arrive(kOne, Of({2}, Vector(4)), 1200).news->ready_set.count(), 1);
+  const auto last = aggregator.Arrive(kOne, Of({8}, Vector(4)), 1300);
   CHECK(!last.news->whole);
-  CHECK(!branch.Flush(kOne));
-  CHECK(!branch.Arrive(kOne, Of({3}, Vector(4)), 1400).news);
-  branch.Forget(kOne);
-  CHECK(!branch.Flush(kOne));
+  CHECK(!aggregator.Flush(kOne));
+  CHECK(!aggregator.Arrive(kOne, Of({3}, Vector(4)), 1400).news);
+  aggregator.Forget(kOne);
+  CHECK(!aggregator.Flush(kOne));
 }
 
-TEST(a_branch_does_not_wait_for_who_has_joined) {
-  SubtreeAggregator branch({2, 3, 8}, 100);
-  (void)branch.Arrive(kOne, Of({3}, Vector(4)), 0);
-  (void)branch.Arrive(kTwo, Of({2, 3}, Vector(4)), 0);
-  const auto completed = branch.Join(8);
+TEST(a_subtree_does_not_wait_for_ranks_that_have_joined) {
+  SubtreeAggregator aggregator({2, 3, 8}, 100);
+  (void)aggregator.Arrive(kOne, Of({3}, Vector(4)), 0);
+  (void)aggregator.Arrive(kTwo, Of({2, 3}, Vector(4)), 0);
+  const auto completed = aggregator.Join(8);
   CHECK_EQ(completed.size(), 1);
   CHECK(completed[0].call == kTwo);
   CHECK(!completed[0].whole);
-  CHECK_EQ(branch.Arrive(kOne, Of({2}, Vector(4)), 0).news->ready_set.count(), 2);
-  branch.EndJoin();
-  CHECK(!branch.Arrive(kOne, Of({2, 3}, Vector(4)), 0).news);
+  CHECK_EQ(aggregator.Arrive(kOne, Of({2}, Vector(4)), 0).news->ready_set.count(), 2);
+  aggregator.EndJoin();
+  CHECK(!aggregator.Arrive(kOne, Of({2, 3}, Vector(4)), 0).news);
 }
 
 TEST(a_call_that_has_run_is_told_of_in_eighteen_bytes) {
@@ -126,9 +126,9 @@ TEST(a_call_that_has_run_is_told_of_in_eighteen_bytes) {
     PutReady(writer, kOne, Of({2, 3}, now), whole, 7, numbers);
     return std::vector<std::byte>(writer.bytes().begin(), writer.bytes().end());
   };
-  const auto heard = [&](std::span<const std::byte> bytes, std::vector<uint32_t> branch) {
+  const auto heard = [&](std::span<const std::byte> bytes, std::vector<uint32_t> subtree) {
     WireReader reader(bytes.subspan(1));
-    ReadyNews news = GetReady(reader, branch, numbers);
+    ReadyNews news = GetReady(reader, subtree, numbers);
     return std::pair(reader.ok() && reader.at_end(), std::move(news));
   };
   CHECK(told(*request, true).size() > 18);
@@ -137,11 +137,11 @@ TEST(a_call_that_has_run_is_told_of_in_eighteen_bytes) {
   CHECK(told(*request, false).size() > 18);
   CHECK(told(Vector(5), true).size() > 18);
   // Who carries an input is below, too.
-  ReadySet stranger = Of({2, 3}, *request);
-  stranger.Carry(8, std::make_shared<const std::vector<std::byte>>(16));
+  ReadySet outsider = Of({2, 3}, *request);
+  outsider.AddInput(8, std::make_shared<const std::vector<std::byte>>(16));
   WireWriter writer;
   writer.Put(uint8_t{1});
-  PutReady(writer, kOne, stranger, true, 7, numbers);
+  PutReady(writer, kOne, outsider, true, 7, numbers);
   CHECK(!heard(writer.bytes(), {2, 3}).first);
   const auto [fits, news] = heard(told(*request, true), {2, 3});
   CHECK(fits);
@@ -154,7 +154,7 @@ TEST(a_call_that_has_run_is_told_of_in_eighteen_bytes) {
 }
 
 // Inputs that travel with the news give the bits of one pass, whoever passes them on.
-TEST(carried_inputs_are_reduced_at_the_root) {
+TEST(eager_inputs_are_reduced_at_the_root) {
   Request request = Vector(3);
   request.op = ReduceOp::kAverage;
   request.tensors.push_back({DType::kInt32, {1}});
@@ -168,8 +168,8 @@ TEST(carried_inputs_are_reduced_at_the_root) {
     const std::byte* const tensors[] = {reinterpret_cast<const std::byte*>(floats.data()),
                                         reinterpret_cast<const std::byte*>(&whole)};
     ReadySet ready_set = Of({member}, request);
-    ready_set.Carry(member,
-                    std::make_shared<const std::vector<std::byte>>(PackTensors(request, tensors)));
+    ready_set.AddInput(
+        member, std::make_shared<const std::vector<std::byte>>(PackTensors(request, tensors)));
     WireWriter writer;
     PutReady(writer, kOne, ready_set, true, 0, numbers);
     WireReader reader(writer.bytes());

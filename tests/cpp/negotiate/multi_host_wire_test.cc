@@ -64,7 +64,7 @@ class MultiHostRanks {
     request.collective = collective;
     const auto* input = reinterpret_cast<const std::byte*>(numbers_);
     const auto announced =
-        controllers_[rank]->Announce({key.id, key.generation, id.incarnation, &request, name, 0,
+        controllers_[rank]->Announce({key.id, key.generation, id.id_version, &request, name, 0,
                                       std::span<const std::byte* const>(&input, 1)});
     return announced.ok() ? Status() : Status(announced.error());
   }
@@ -78,18 +78,18 @@ class MultiHostRanks {
   /// Delivers everything that was sent until nothing is on its way; all of it, with the receiver
   /// in the place of the source.
   std::vector<std::pair<int, ControlMessage>> Deliver() {
-    std::vector<std::pair<int, ControlMessage>> eager;
+    std::vector<std::pair<int, ControlMessage>> carried;
     for (bool any = true; std::exchange(any, false);) {
       for (int rank = 0; rank < kRanks; ++rank) {
         for (ControlMessage& message : std::exchange(taps_[rank]->sent, {})) {
           any = true;
           const int receiver = message.source;
-          eager.push_back({receiver, {rank, message.bytes}});
+          carried.push_back({receiver, {rank, message.bytes}});
           CHECK(Give(receiver, rank, std::move(message.bytes)).ok());
         }
       }
     }
-    return eager;
+    return carried;
   }
 
   /// Whatever is decided, carried out as far as it goes.

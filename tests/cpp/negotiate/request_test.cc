@@ -1,5 +1,5 @@
 // Do two ranks ask for the same thing? And if not, does the message tell what differs?
-#include "negotiate/request.h"
+#include "negotiate/disagreement.h"
 
 #include <cmath>
 #include <limits>

@@ -46,7 +46,7 @@ TEST(an_error_names_the_call_that_it_ends) {
   for (int rank = 0; rank < 2; ++rank) {
     const Decision decision = Carry(controls, rank);
     CHECK(decision.kind == Decision::Kind::kError);
-    CHECK_EQ(decision.text, "unwanted");
+    CHECK_EQ(decision.error.message, "unwanted");
     CHECK(decision.ids == std::vector<uint32_t>{key.id});
     CHECK(decision.generations == std::vector<uint64_t>{key.generation});
   }
@@ -66,8 +66,8 @@ TEST(nothing_runs_after_a_rank_has_left) {
   for (int rank = 0; rank < 2; ++rank) {
     const Decision decision = Carry(controls, rank);
     CHECK(decision.kind == Decision::Kind::kError);
-    CHECK(decision.error == ErrorKind::kAborted);
-    CHECK_EQ(decision.culprit, 1);
+    CHECK(decision.error.kind == ErrorKind::kAborted);
+    CHECK_EQ(decision.error.culprit, 1);
     CHECK(decision.ids == std::vector<uint32_t>{a});
   }
 }

@@ -45,7 +45,7 @@ TEST(every_name_has_an_id_of_its_own_on_all_ranks) {
   for (uint32_t k = 0; k < kNamedIds; ++k) {
     const SetSegment::NamedId found = controls.Lookup("t" + std::to_string(k), k % 2);
     CHECK(found.id < kNamedIds);
-    CHECK_EQ(found.incarnation, 0);
+    CHECK_EQ(found.id_version, 0);
     CHECK(ids.insert(found.id).second);
   }
   for (uint32_t k = 0; k < kNamedIds; k += 7) {
@@ -62,10 +62,10 @@ TEST(counts_of_arrivals_are_kept_apart) {
   uint64_t over = 0;
   for (uint32_t name = 0; name < 3; ++name) {
     for (uint32_t generation = 0; generation < 4; ++generation) {
-      for (uint32_t rank = 0; rank < 65535; ++rank) arrivals = arrivals.OneMore();
+      for (uint32_t rank = 0; rank < 65535; ++rank) arrivals = arrivals.Arrive(65536);
       CHECK_EQ(arrivals.arrived(), 65535);
       CHECK_EQ(arrivals.open(), over + 1);
-      CHECK_EQ(arrivals.incarnation(), name);
+      CHECK_EQ(arrivals.id_version(), name);
       const bool skip = generation == 2;
       arrivals = skip ? arrivals.ClosedWithNext() : arrivals.Closed();
       over += skip ? 2 : 1;
@@ -75,7 +75,7 @@ TEST(counts_of_arrivals_are_kept_apart) {
     arrivals = arrivals.Renamed();
     CHECK_EQ(arrivals.over(), over);
   }
-  CHECK_EQ(arrivals.incarnation(), 3);
+  CHECK_EQ(arrivals.id_version(), 3);
 }
 
 TEST(names_without_a_finished_call_keep_their_ids) {
@@ -135,10 +135,10 @@ TEST(the_id_that_rested_longest_goes_to_the_new_name) {
   CHECK(controls.CarryOut() == std::vector<Names>{{"first"}});
   const SetSegment::NamedId fresh = controls.Lookup("fresh", 1);
   CHECK_EQ(fresh.id, second);
-  CHECK_EQ(fresh.incarnation, 1);
+  CHECK_EQ(fresh.id_version, 1);
   CHECK_EQ(controls.Lookup("first").id, first);
   CHECK_EQ(controls.Lookup("fresh", 0).id, fresh.id);
-  CHECK_EQ(controls.Lookup("fresh", 0).incarnation, 1);
+  CHECK_EQ(controls.Lookup("fresh", 0).id_version, 1);
   // A rank that still knows the id under its old name is told to look it up again.
   CHECK_EQ(controls.Announce(0, {second, 0}).value(), Announced::kLookUpAgain);
   const SetSegment::NamedId again = controls.Lookup("second");
@@ -163,7 +163,7 @@ TEST(an_id_in_use_is_not_recycled) {
     (void)controls.CarryOut();
   }
   CHECK_EQ(controls.Lookup("half").id, half.id);
-  CHECK_EQ(controls.Lookup("half").incarnation, half.incarnation);
+  CHECK_EQ(controls.Lookup("half").id_version, half.id_version);
   CHECK(controls.Announce(0, half).ok());
   CHECK(controls.CarryOut() == std::vector<Names>{{"half"}});
 }
@@ -183,7 +183,7 @@ TEST(an_id_that_waits_for_its_bucket_is_not_recycled) {
     CHECK(controls.Lookup("new." + std::to_string(k)).id != waits.id);
   }
   CHECK_EQ(controls.Lookup("waits").id, waits.id);
-  CHECK_EQ(controls.Lookup("waits").incarnation, waits.incarnation);
+  CHECK_EQ(controls.Lookup("waits").id_version, waits.id_version);
 }
 
 // The bucket of a waiting tensor loses its only other member to a new name: then it must run, or
@@ -221,13 +221,13 @@ TEST(names_behind_recycled_ones_are_still_found) {
   for (const auto& [name, id] : kept) {
     const SetSegment::NamedId found = controls.Lookup(name, 1);
     CHECK_EQ(found.id, id);
-    CHECK_EQ(found.incarnation, 0);
+    CHECK_EQ(found.id_version, 0);
   }
   // The recycled ones come back under other ids, in the holes or behind.
   for (size_t k = 0; k < 10; ++k) {
     controls.AnnounceEverywhere(names[k]);
     CHECK(controls.CarryOut() == std::vector<Names>{{names[k]}});
-    CHECK_EQ(controls.Lookup(names[k]).incarnation, 1);
+    CHECK_EQ(controls.Lookup(names[k]).id_version, 1);
   }
 }
 

@@ -34,7 +34,7 @@ void Fuse(Trees& trees, const std::vector<std::string>& names) {
 
 void CheckRejected(const Decision& decision, TensorKey key) {
   CHECK(decision.kind == Decision::Kind::kError);
-  CHECK(decision.error == ErrorKind::kMismatch);
+  CHECK(decision.error.kind == ErrorKind::kMismatch);
   CHECK(decision.ids == std::vector<uint32_t>{key.id});
   CHECK(decision.generations == std::vector<uint64_t>{key.generation});
 }
@@ -160,8 +160,8 @@ TEST(nothing_runs_after_a_rank_has_left) {
   for (int rank = 0; rank < 2; ++rank) {
     const Decision decision = trees.Carry(rank);
     CHECK(decision.kind == Decision::Kind::kError);
-    CHECK(decision.error == ErrorKind::kAborted);
-    CHECK_EQ(decision.culprit, 1);
+    CHECK(decision.error.kind == ErrorKind::kAborted);
+    CHECK_EQ(decision.error.culprit, 1);
     CHECK(decision.ids == std::vector<uint32_t>{trees.IdOf("a")});
   }
 }
@@ -265,7 +265,7 @@ TEST(a_callback_of_the_root_wakes_its_coordinator) {
       const Doorbell& doorbell = trees.controls()[0].doorbells.doorbell(0);
       const uint32_t before = doorbell.coordinator_word.load();
       CHECK(
-          trees.controller(rank).Announce({key.id, key.generation, id.incarnation, &barrier}).ok());
+          trees.controller(rank).Announce({key.id, key.generation, id.id_version, &barrier}).ok());
       trees.Deliver();
       if (rank == 0) CHECK_EQ(doorbell.coordinator_word.load() - before, notify ? 1 : 0);
     }

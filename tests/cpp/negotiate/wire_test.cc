@@ -250,7 +250,7 @@ TEST(honest_messages_lead_to_the_same_decisions) {
   }
 }
 
-TEST(garbage_is_refused_by_the_plane) {
+TEST(garbage_is_refused_by_the_controller) {
   Trees trees(2);
   CHECK(!trees.Give(0, 1, {}).ok());
   CHECK(!trees.Give(0, 1, Bytes(3)).ok());

@@ -60,10 +60,10 @@ TEST(a_disagreement_names_both_ranks) {
   (void)Ready(root, 1, kOne, Vector(3), 0);
   const auto verdicts = Ready(root, 2, kOne, Vector(2), 0);
   CHECK_EQ(verdicts.size(), 1);
-  CHECK(verdicts[0].decision.error == ErrorKind::kMismatch);
-  CHECK_EQ(verdicts[0].decision.culprit, 9);
-  CHECK(verdicts[0].decision.text.find("rank 4") != std::string::npos);
-  CHECK(verdicts[0].decision.text.find("rank 9") != std::string::npos);
+  CHECK(verdicts[0].decision.error.kind == ErrorKind::kMismatch);
+  CHECK_EQ(verdicts[0].decision.error.culprit, 9);
+  CHECK(verdicts[0].decision.error.message.find("rank 4") != std::string::npos);
+  CHECK(verdicts[0].decision.error.message.find("rank 9") != std::string::npos);
 }
 
 TEST(facts_tell_what_every_rank_gives) {
@@ -102,17 +102,17 @@ TEST(splits_that_do_not_fit_end_the_call) {
   CHECK(decided(takes, takes).kind == Decision::Kind::kRun);
   takes.receives = {1, 2};
   for (const Decision& decision : {decided(even, takes), decided(takes, takes)}) {
-    CHECK(decision.error == ErrorKind::kMismatch);
-    CHECK_EQ(decision.culprit, 4);
-    CHECK(decision.text.find("rank 4 sends 2 rows to rank") != std::string::npos);
-    CHECK(decision.text.find("has room for 1") != std::string::npos);
+    CHECK(decision.error.kind == ErrorKind::kMismatch);
+    CHECK_EQ(decision.error.culprit, 4);
+    CHECK(decision.error.message.find("rank 4 sends 2 rows to rank") != std::string::npos);
+    CHECK(decision.error.message.find("has room for 1") != std::string::npos);
   }
   Request odd = even;
   odd.splits = {1, 1, 2};
   const Decision decision = decided(even, odd);
-  CHECK(decision.error == ErrorKind::kMismatch);
-  CHECK_EQ(decision.culprit, 7);
-  CHECK(decision.text.find("rank 7 has 3, the set has 2 ranks") != std::string::npos);
+  CHECK(decision.error.kind == ErrorKind::kMismatch);
+  CHECK_EQ(decision.error.culprit, 7);
+  CHECK(decision.error.message.find("rank 7 has 3, the set has 2 ranks") != std::string::npos);
 }
 
 // What a rank had submitted before it took the rejection belongs to the call that was rejected.
@@ -122,7 +122,7 @@ TEST(a_rejected_call_takes_what_is_on_its_way_with_it) {
   Error late = MakeError(ErrorKind::kTimeout, "too late");
   const auto rejected = root.Reject(kOne, late);
   CHECK_EQ(rejected.size(), 1);
-  CHECK(rejected[0].decision.text.find("waiting for rank(s) 1, 2") != std::string::npos);
+  CHECK(rejected[0].decision.error.message.find("waiting for rank(s) 1, 2") != std::string::npos);
   CHECK(root.Reject(kOne, late).empty());
   CHECK(Ready(root, 1, kOne, Vector(1), 0).empty());
   CHECK(!root.WhoHas(kOne));
@@ -142,7 +142,7 @@ TEST(joined_ranks_are_not_waited_for) {
   (void)Ready(root, 0, kTwo, Vector(2, Collective::kBroadcast), 1, {2, 2, 0});
   verdicts = Ready(root, 2, kTwo, Vector(2, Collective::kBroadcast), 1);
   CHECK(verdicts[0].decision.kind == Decision::Kind::kError);
-  CHECK_EQ(verdicts[0].decision.culprit, 1);
+  CHECK_EQ(verdicts[0].decision.error.culprit, 1);
   CHECK(root.Joined(0, 2).empty());
   verdicts = root.Joined(2, 9);
   CHECK_EQ(verdicts.size(), 1);

@@ -3,7 +3,7 @@
 #include <bit>
 
 #include "schedule/algorithms.h"
-#include "schedule/generate/binary_tree.h"
+#include "schedule/generate/trees.h"
 #include "support/check.h"
 
 using namespace horoacc;

@@ -53,10 +53,10 @@ struct Model {
 
   /// Gradients of `bytes` each with ids 0, 1, 2, ...
   static Model Of(uint64_t threshold, const std::vector<uint64_t>& bytes,
-                  const std::vector<uint32_t>& pauses = {}) {
+                  const std::vector<uint32_t>& sync_rounds = {}) {
     Model model{threshold, {}};
     for (uint32_t k = 0; k < bytes.size(); ++k) {
-      model.items.push_back({k, k + 1, pauses.empty() ? 0 : pauses[k], bytes[k], true});
+      model.items.push_back({k, k + 1, sync_rounds.empty() ? 0 : sync_rounds[k], bytes[k], true});
     }
     return model;
   }
@@ -69,11 +69,11 @@ struct Model {
     Model model{draw(3) == 0 ? 1 : draw(400), {}};
     const uint32_t count = 1 + draw(39);
     uint64_t sequence = draw(100);
-    uint32_t pause = 0;
+    uint32_t sync_round = 0;
     for (uint32_t k = 0; k < count; ++k) {
-      if (draw(9) == 0) pause += 1 + draw(2);
+      if (draw(9) == 0) sync_round += 1 + draw(2);
       sequence += 1 + draw(3);
-      model.items.push_back({ids[k], sequence, pause, draw(4) == 0 ? 0 : draw(200), true});
+      model.items.push_back({ids[k], sequence, sync_round, draw(4) == 0 ? 0 : draw(200), true});
     }
     if (model.threshold == 0) model.threshold = 1;
     return model;
@@ -84,13 +84,13 @@ struct Model {
   [[nodiscard]] Buckets Expected() const {
     Buckets buckets;
     uint64_t bytes = 0;
-    std::optional<uint32_t> pause;
+    std::optional<uint32_t> sync_round;
     for (const ReadyItem& item : items) {
-      if (pause != item.pause || bytes + item.bytes > threshold) {
+      if (sync_round != item.sync_round || bytes + item.bytes > threshold) {
         buckets.emplace_back();
         bytes = 0;
       }
-      pause = item.pause;
+      sync_round = item.sync_round;
       bytes += item.bytes;
       buckets.back().push_back(item.id);
     }
@@ -119,12 +119,12 @@ struct Model {
     // Where the lowest rank is in its run by now is not where it was in the first step.
     for (ReadyItem& item : later.items) {
       item.sequence += 1000 + random() % 50;
-      item.pause += random() % 5;
+      item.sync_round += random() % 5;
     }
     return later.Step(plan, order, random);
   }
 
-  /// The first step: the lowest rank's sequence and pauses count.
+  /// The first step: the lowest rank's sequence and sync_rounds count.
   [[nodiscard]] Buckets FirstStep(PlanState& plan, std::mt19937& random) const {
     std::vector<ReadyItem> order = items;
     std::ranges::shuffle(order, random);

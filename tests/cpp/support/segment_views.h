@@ -96,7 +96,7 @@ class SegmentViews {
     const TensorKey key = WriteRow(rank, id.id);
     const Request request = FourNumbers();
     return ranks_[rank]->controller->Announce(
-        {key.id, key.generation, id.incarnation, &request, {}});
+        {key.id, key.generation, id.id_version, &request, {}});
   }
 
   /// Every rank submits `name`.

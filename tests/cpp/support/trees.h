@@ -69,7 +69,7 @@ class Trees {
     const SetSegment::NamedId id = controls_.Lookup(name, rank);
     const TensorKey key = controls_.WriteRow(rank, id.id);
     const Request request = SegmentViews::FourNumbers();
-    return controllers_[rank]->Announce({key.id, key.generation, id.incarnation, &request});
+    return controllers_[rank]->Announce({key.id, key.generation, id.id_version, &request});
   }
 
   /// Every rank submits `name`, children first, and all messages arrive.

@@ -47,7 +47,7 @@ void KernelTrace::Expand() {
     for (uint32_t lane = 0; lane < facts.lanes; ++lane) {
       std::vector<Step>& steps = steps_.emplace_back();
       for (uint32_t k = 0; k < schedule_.steps(rank, lane); ++k) {
-        ForEachReadySet(schedule_.step(rank, lane, k), rank,
+        ForEachGatherStep(schedule_.step(rank, lane, k), rank,
                         [&](const Step& step) { steps.push_back(step); });
       }
     }
