@@ -13,7 +13,7 @@ from horoacc import settings
 from horoacc._version import __version__
 from horoacc.launcher.config_file import read_config
 from horoacc.launcher.hosts import Host, parse_hosts, read_hostfile
-from horoacc.settings import RETIRED, SECTIONS, TABLE, Setting, Value, parse_given
+from horoacc.settings import RETIRED, SECTIONS, TABLE, Setting, Value, parse_given, renamed
 
 
 @dataclass(frozen=True)
@@ -69,8 +69,9 @@ class _Take(argparse.Action):
                 value = parse_given(self.setting, str(values), source)
         except ValueError as error:
             parser.error(str(error))
-        if source in self.setting.former_flags:
-            namespace.notices = [*namespace.notices, f"{source} is now {self.setting.flag}"]
+        name = str(self.setting.flag) if source in self.setting.former_flags else source
+        told = renamed(self.setting, source, name, str(values))
+        namespace.notices = [*namespace.notices, *told]
         namespace.given = {**namespace.given, self.setting.key: value}
 
 

@@ -9,19 +9,19 @@ from __future__ import annotations
 import difflib
 from pathlib import Path
 
-from horoacc.settings import SECTIONS, TABLE, Setting, Value, parse_given
+from horoacc.settings import SECTIONS, TABLE, Setting, Value, parse_given, renamed
 
 
 class ConfigFileError(ValueError):
     """A configuration file that cannot be read; names file, line and error."""
 
 
-def read_config(path: str, notices: list[str] | None = None) -> dict[str, Value]:
+def read_config(path: str, notices: list[str]) -> dict[str, Value]:
     """Reads the settings of a configuration file.
 
     Args:
         path: The file.
-        notices: Gets a line for each key that has another name now.
+        notices: Gets a line for each key or value that has another name now.
 
     Returns:
         Values by the settings' keys; only those that the file gives.
@@ -38,15 +38,14 @@ def read_config(path: str, notices: list[str] | None = None) -> dict[str, Value]
     former = {(s.yaml[0], s.former): s.yaml[1] for s in TABLE if s.yaml and s.former}
     values: dict[str, Value] = {}
     for line, section, key, given in _entries(text, path):
-        if new := former.get((section, key)):
-            if notices is not None:
-                notices.append(f"{path}:{line}: {section}.{key} is now {section}.{new}")
-            key = new
-        setting = rows.get((section, key))
+        name = former.get((section, key), key)
+        setting = rows.get((section, name))
         if setting is None:
             raise ConfigFileError(f"{path}:{line}: {_unknown(section, key, list(rows.values()))}")
+        told = renamed(setting, f"{section}.{key}", f"{section}.{name}", given)
+        notices += [f"{path}:{line}: {notice}" for notice in told]
         try:
-            values[setting.key] = parse_given(setting, given, f"{section}.{key}")
+            values[setting.key] = parse_given(setting, given, f"{section}.{name}")
         except ValueError as error:
             raise ConfigFileError(f"{path}:{line}: {error}") from None
     return values

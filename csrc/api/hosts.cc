@@ -72,7 +72,7 @@ Result<HostPlace> PlaceOnHost(const Settings& settings, const ha_placement& give
     parts.push_back(NumberIn(part));
   const bool positive = std::ranges::all_of(parts, [](int part) { return part > 0; });
   if (!positive || ranks != given.size) {
-    return MakeError(ErrorKind::kConfig, "setting 'parted_hosts' cannot be '" +
+    return MakeError(ErrorKind::kConfig, "setting 'simulated_hosts' cannot be '" +
                                              settings.simulated_hosts + "' in a job of " +
                                              std::to_string(given.size) + " ranks");
   }

@@ -173,15 +173,14 @@ std::vector<Row> MakeRows() {
                                            {{"auto", ControlKind::kAuto},
                                             {"shm", ControlKind::kSegment},
                                             {"tcp", ControlKind::kTcp},
-                                            {"mpi", ControlKind::kMpi},
-                                            {"board", ControlKind::kSegment}})),
+                                            {"mpi", ControlKind::kMpi}})),
       Agreed(kRank0, NumberRow("fusion_threshold", &Settings::fusion_threshold)),
       SecondsRow("stall_warning_seconds", &Settings::stall_warning_seconds),
       SecondsRow("stall_shutdown_seconds", &Settings::stall_shutdown_seconds),
       FlagRow("stall_check_disable", &Settings::stall_check_disable),
-      SecondsRow("silence_warning_seconds", &Settings::heartbeat_warning_seconds,
+      SecondsRow("heartbeat_warning_seconds", &Settings::heartbeat_warning_seconds,
                  kLeastHeartbeatSeconds),
-      SecondsRow("hang_limit_seconds", &Settings::heartbeat_timeout_seconds,
+      SecondsRow("heartbeat_timeout_seconds", &Settings::heartbeat_timeout_seconds,
                  kLeastHeartbeatSeconds),
       SecondsRow("host_timeout_seconds", &Settings::host_timeout_seconds),
       FlagRow("check_numerics", &Settings::check_numerics),
@@ -229,7 +228,7 @@ std::vector<Row> MakeRows() {
       NumberRow("flight_events", &Settings::flight_events, uint64_t{0}, uint64_t{1} << 20,
                 "it is at most 1048576"),
       FaultRow("fault", &Settings::fault),
-      TextRow("parted_hosts", &Settings::simulated_hosts),
+      TextRow("simulated_hosts", &Settings::simulated_hosts),
   };
 }
 

@@ -10,7 +10,15 @@ The value that holds: of the command line of `horoaccrun`, else of its configura
 """
 
 from horoacc.settings.document import documentation
-from horoacc.settings.parse import as_text, check, core_settings, parse, parse_given, read
+from horoacc.settings.parse import (
+    as_text,
+    check,
+    core_settings,
+    parse,
+    parse_given,
+    read,
+    renamed,
+)
 from horoacc.settings.retired_rows import RETIRED, RETIRED_VARIABLES, notices
 from horoacc.settings.setting import (
     BuildVariable,
@@ -42,4 +50,5 @@ __all__ = [
     "parse",
     "parse_given",
     "read",
+    "renamed",
 ]

@@ -12,12 +12,13 @@ CORE_ROWS: tuple[Setting, ...] = (
         "str",
         "auto",
         "HOROACC_CONTROL",
-        "How ranks negotiate. `auto` and `board`: in shared memory inside a host; `tcp` and `mpi`: "
+        "How ranks negotiate. `auto` and `shm`: in shared memory inside a host; `tcp` and `mpi`: "
         "by messages only, even inside a host. Between hosts `auto` is `tcp`; with `mpi`, MPI "
         "carries the data too.",
         flag="--control",
         yaml=("params", "control"),
-        choices=("auto", "board", "tcp", "mpi"),
+        choices=("auto", "shm", "tcp", "mpi"),
+        former_choices=(("board", "shm"),),
         audience="experts",
     ),
     Setting(
@@ -26,7 +27,7 @@ CORE_ROWS: tuple[Setting, ...] = (
         64 * _MIB,
         "HOROACC_FUSION_THRESHOLD",
         "Size of a fusion bucket; 0 reduces every tensor alone. The variable counts bytes, the "
-        "flag and the key MiB.",
+        "flag and the key MiB. Rank 0's value holds.",
         horovod_env="HOROVOD_FUSION_THRESHOLD",
         flag="--fusion-threshold-mb",
         yaml=("params", "fusion_threshold_mb"),
@@ -64,7 +65,7 @@ CORE_ROWS: tuple[Setting, ...] = (
         "HOROACC_WINDOW_BYTES",
         "Size of the parts in which a tensor outside the arena is copied and reduced, and in which "
         "schedules between hosts work on a tensor. 0: 256 KiB, and between hosts 512 KiB to "
-        "4 MiB, by the algorithm.",
+        "4 MiB, by the algorithm. Rank 0's value holds.",
         flag="--window-bytes",
         yaml=("params", "window_bytes"),
         least=0,
@@ -75,7 +76,8 @@ CORE_ROWS: tuple[Setting, ...] = (
         "int",
         256 << 10,
         "HOROACC_LAST_ARRIVER_BYTES",
-        "Up to this size the last rank to arrive reduces for all; above it the ranks share.",
+        "Up to this size the last rank to arrive reduces for all; above it the ranks share. Rank "
+        "0's value holds.",
         flag="--last-arriver-bytes",
         yaml=("params", "last_arriver_bytes"),
         least=0,
@@ -90,7 +92,8 @@ CORE_ROWS: tuple[Setting, ...] = (
         "over the ranks. `canonical`: that tree between hosts too, with the bits of one host, "
         "whatever it costs. `auto`: that tree where it costs next to nothing, as on two or four "
         "hosts of the same power of two of ranks, otherwise as `fast`; a host rounds its 16-bit "
-        "sums before it sends them. `fast`: the schedule that is expected to end first.",
+        "sums before it sends them. `fast`: the schedule that is expected to end first. "
+        "Rank 0's value holds.",
         flag="--reduction",
         yaml=("params", "reduction"),
         choices=("auto", "canonical", "fast"),
@@ -161,7 +164,8 @@ CORE_ROWS: tuple[Setting, ...] = (
         "",
         "HOROACC_TRANSPORT_PLUGIN",
         "Path of a shared library that carries the data between hosts. It exports the functions of "
-        "`csrc/transport/data/tagged/transport_plugin.h`. Every rank needs one, at a path of its own host.",
+        "`csrc/transport/data/tagged/transport_plugin.h`. Every rank needs one, at a path of its "
+        "own host.",
         flag="--transport-plugin",
         yaml=("network", "transport_plugin"),
         audience="experts",
@@ -173,7 +177,7 @@ CORE_ROWS: tuple[Setting, ...] = (
         "HOROACC_ALGORITHM",
         "Forces the schedules of collectives between hosts. Names of docs/schedules.md, such as "
         "`ring` or `hierarchical`, with commas between them, one for a collective; they win over "
-        "`reduction`. Empty: chosen.",
+        "`reduction`. Empty: chosen. Rank 0's value holds.",
         flag="--algorithm",
         yaml=("params", "algorithm"),
         audience="experts",
@@ -233,7 +237,7 @@ CORE_ROWS: tuple[Setting, ...] = (
         audience="tests",
     ),
     Setting(
-        "parted_hosts",
+        "simulated_hosts",
         "str",
         "",
         "HOROACC_SIMULATED_HOSTS",
@@ -299,7 +303,7 @@ CORE_ROWS: tuple[Setting, ...] = (
         least=0,
     ),
     Setting(
-        "silence_warning_seconds",
+        "heartbeat_warning_seconds",
         "float",
         5.0,
         "HOROACC_HEARTBEAT_WARNING_SECONDS",
@@ -311,7 +315,7 @@ CORE_ROWS: tuple[Setting, ...] = (
         least=0,
     ),
     Setting(
-        "hang_limit_seconds",
+        "heartbeat_timeout_seconds",
         "float",
         600.0,
         "HOROACC_HEARTBEAT_TIMEOUT_SECONDS",

@@ -34,11 +34,14 @@ def parse(setting: Setting, text: str, source: str) -> Value:
             return int(trimmed) > 0
         except ValueError:
             raise SettingError(f"{source} must be 0 or 1, not '{text}'") from None
-    if setting.kind == "str":
-        if setting.choices and trimmed.lower() not in setting.choices:
+    if setting.choices:
+        choice = dict(setting.former_choices).get(trimmed.lower(), trimmed.lower())
+        if choice not in setting.choices:
             listed = ", ".join(setting.choices)
             raise SettingError(f"{source} must be one of {listed}, not '{text}'")
-        return trimmed.lower() if setting.choices else text
+        return choice
+    if setting.kind == "str":
+        return text
     what = "a whole number" if setting.kind == "int" else "a number"
     try:
         number = int(trimmed) if setting.kind == "int" else float(trimmed)
@@ -74,6 +77,24 @@ def parse_given(setting: Setting, text: str, source: str) -> Value:
         return round(amount * setting.factor)
     value = parse(setting, text, source)
     return value != setting.inverted if isinstance(value, bool) else value
+
+
+def renamed(setting: Setting, source: str, name: str, text: str) -> list[str]:
+    """Tells of a former name.
+
+    Args:
+        setting: The row.
+        source: The variable, flag or key that was given.
+        name: The present name of the same.
+        text: The value that was given.
+
+    Returns:
+        A line each for a former name of the setting and of the value.
+    """
+    lines = [f"{source} is now {name}"] if source != name else []
+    if choice := dict(setting.former_choices).get(text.strip().lower()):
+        lines.append(f"{name} '{text}' is now '{choice}'")
+    return lines
 
 
 def as_text(value: Value) -> str:

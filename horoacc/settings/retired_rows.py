@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from horoacc.settings.parse import renamed
 from horoacc.settings.setting import Retired, RetiredVariable
 from horoacc.settings.table import TABLE
 
@@ -117,8 +118,8 @@ def notices(environ: Mapping[str, str]) -> list[str]:
         for name, why in unused.items()
         if environ.get(name, "") not in ("", "0")
     ]
-    return lines + [
-        f"{row.former_env} is now {row.env}"
-        for row in TABLE
-        if row.former_env and environ.get(row.former_env)
-    ]
+    for row in TABLE:
+        for name in (row.env, row.former_env):
+            if name and (text := environ.get(name)):
+                lines += renamed(row, name, row.env, text)
+    return lines

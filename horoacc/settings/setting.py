@@ -47,6 +47,8 @@ class Setting:
     yaml: tuple[str, str] | None = None
     """Section and key in a configuration file."""
     choices: tuple[str, ...] = ()
+    former_choices: tuple[tuple[str, str], ...] = ()
+    """Former names of choices, with the present ones."""
     factor: int = 1
     """Unit of a flag's or a configuration file's number (MiB instead of bytes)."""
     inverted: bool = False

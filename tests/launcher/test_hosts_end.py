@@ -74,7 +74,7 @@ def test_hosts_that_do_not_add_up(job: Job) -> None:
     result = job.run(
         "--tcp", "-np", "2", sys.executable, "-c", program, code=None, HOROACC_SIMULATED_HOSTS="2+1"
     )
-    assert "'parted_hosts' cannot be '2+1' in a job of 2 ranks" in result.err, result
+    assert "'simulated_hosts' cannot be '2+1' in a job of 2 ranks" in result.err, result
 
 
 def test_an_algorithm_that_is_none(job: Job) -> None:

@@ -13,7 +13,7 @@ from horoacc.settings import TABLE, parse
 def read(folder: Path, text: str) -> dict[str, object]:
     path = folder / "config.yaml"
     path.write_text(text)
-    return dict(read_config(str(path)))
+    return dict(read_config(str(path), []))
 
 
 def test_sections_keys_comments_and_quotes(tmp_path: Path) -> None:
@@ -83,4 +83,4 @@ def test_errors_name_file_line_and_remedy(tmp_path: Path, text: str, line: int, 
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(ConfigFileError, match="nowhere"):
-        read_config(str(tmp_path / "nowhere"))
+        read_config(str(tmp_path / "nowhere"), [])

@@ -79,6 +79,18 @@ def test_a_renamed_setting_keeps_its_former_names(
     assert settings.read(both)[setting.key] == value
 
 
+def test_a_renamed_choice_keeps_its_former_name(tmp_path: Path) -> None:
+    config = tmp_path / "config.yaml"
+    config.write_text("params:\n  control: board\n")
+    for environ, flags, where in (
+        ({"HOROACC_CONTROL": "Board"}, [], "HOROACC_CONTROL 'Board'"),
+        ({}, ["--control", "board"], "--control 'board'"),
+        ({}, ["--config-file", str(config)], f"{config}:2: params.control 'board'"),
+    ):
+        options = parse_arguments([*flags, "-np", "1", "true"], environ)
+        assert (options.text("control"), options.notices) == ("shm", [f"{where} is now 'shm'"])
+
+
 def test_help_shows_users_flags_on_two_screens_and_help_all_every_flag(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -116,7 +128,7 @@ def test_words_are_bools_only_under_the_new_names() -> None:
 @pytest.mark.parametrize(
     ("name", "text", "words"),
     [
-        ("HOROACC_CONTROL", "carrier pigeon", "one of auto, board, tcp, mpi"),
+        ("HOROACC_CONTROL", "carrier pigeon", "one of auto, shm, tcp, mpi"),
         ("HOROVOD_LOG_LEVEL", "loud", "one of trace, debug"),
         ("HOROACC_FUSION_THRESHOLD", "1.5", "a whole number"),
         ("HOROACC_FUSION_THRESHOLD", "-1", "at least 0"),

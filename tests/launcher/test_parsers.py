@@ -97,7 +97,7 @@ def test_configuration_files(data: bytes) -> None:
     with tempfile.NamedTemporaryFile() as file:
         Path(file.name).write_bytes(data)
         try:
-            values = read_config(file.name)
+            values = read_config(file.name, [])
         except ConfigFileError as error:
             assert file.name in str(error)
         else:

@@ -57,8 +57,8 @@ CONTROL_PATHS = [
     over_mpi("mpich", "control", EARLY | {"HOROACC_CONTROL": "mpi"}, only_ranks(2, 3, 16)),
 ]
 # What mpirun and horoaccrun give by default: ranks meet through MPI and negotiate on the board.
-BOARD_OVER_MPI = [over_mpi(flavour, "board", EARLY, only_ranks(2, 3)) for flavour in MPIRUNS]
-ALL_PATHS = [*DATA_PATHS, *CONTROL_PATHS, *BOARD_OVER_MPI]
+SHM_OVER_MPI = [over_mpi(flavour, "shm", EARLY, only_ranks(2, 3)) for flavour in MPIRUNS]
+ALL_PATHS = [*DATA_PATHS, *CONTROL_PATHS, *SHM_OVER_MPI]
 
 
 def only(paths: Sequence[Any], *sizes: int) -> list[Any]:
@@ -92,7 +92,7 @@ def matrix(dtypes: Sequence[str], *control_sizes: int) -> list[Any]:
         for i, path in enumerate(every)
         for j, dtype in enumerate(dtypes)
     ]
-    pairs += [(path, dtype, True) for path in (another_mpi, *BOARD_OVER_MPI) for dtype in few]
+    pairs += [(path, dtype, True) for path in (another_mpi, *SHM_OVER_MPI) for dtype in few]
     return [
         pytest.param(
             *path.values, dtype, id=f"{path.id}-{dtype}",

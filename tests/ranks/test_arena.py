@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 import training
-from paths import BOARD_OVER_MPI, CONTROL_PATHS
+from paths import CONTROL_PATHS, SHM_OVER_MPI
 from pool import Pools
 
 import horoacc.torch as hvd
@@ -50,7 +50,7 @@ def test_same_bits_by_every_path_and_bucket_size(
     same_as_private(pools, size, PATHS[path] | {"HOROACC_FUSION_THRESHOLD": threshold})
 
 
-@pytest.mark.parametrize("env", [*CONTROL_PATHS[1:], *BOARD_OVER_MPI])
+@pytest.mark.parametrize("env", [*CONTROL_PATHS[1:], *SHM_OVER_MPI])
 def test_same_bits_over_mpi(pools: Pools, env: dict[str, str]) -> None:
     same_as_private(pools, 3, env)
 

@@ -12,11 +12,11 @@ import pytest
 from arena_arrays import placed
 from paths import (
     ALL_PATHS,
-    BOARD_OVER_MPI,
     CONTROL_PATHS,
     DATA_PATHS,
     DEFAULT_PATHS,
     RANKS,
+    SHM_OVER_MPI,
     matrix,
 )
 
@@ -228,7 +228,7 @@ def test_sixteen_ranks(dtypes: tuple[str, ...]) -> None:
     hvd.barrier()
 
 
-@pytest.mark.parametrize("env", [*DEFAULT_PATHS, *CONTROL_PATHS, *BOARD_OVER_MPI])
+@pytest.mark.parametrize("env", [*DEFAULT_PATHS, *CONTROL_PATHS, *SHM_OVER_MPI])
 @pytest.mark.ranks(2, 3, 4)
 def test_large_tensors(ranks: int) -> None:
     me = hvd.rank()
@@ -303,7 +303,7 @@ def test_objects(ranks: int) -> None:
     assert hvd.broadcast_object(None, 0, name="nothing") is None
 
 
-@pytest.mark.parametrize("env", [pytest.param({}, id="plain"), *CONTROL_PATHS, *BOARD_OVER_MPI])
+@pytest.mark.parametrize("env", [pytest.param({}, id="plain"), *CONTROL_PATHS, *SHM_OVER_MPI])
 @pytest.mark.ranks(2, 3, 4)
 def test_process_sets(ranks: int) -> None:
     me = hvd.rank()

@@ -71,7 +71,7 @@ void DamagedAgainAndAgain(int size, int rounds, const Pairs& settings) {
 }
 
 Pairs Apart(const char* hosts) {
-  return {{"parted_hosts", hosts},
+  return {{"simulated_hosts", hosts},
           {"log_level", "fatal"},
           {"tcp_streams", "2"},
           {"tcp_checksums", "1"},

@@ -140,10 +140,10 @@ TEST(bad_values_are_refused_with_key_and_value) {
 
 TEST(a_refusal_names_the_possible_values) {
   for (const auto& [key, value, words] : std::vector<std::array<std::string, 3>>{
-           {"control", "gloo", ": it is 'auto', 'shm', 'tcp', 'mpi' or 'board'"},
+           {"control", "gloo", ": it is 'auto', 'shm', 'tcp' or 'mpi'"},
            {"reduction", "random", ": it is 'auto', 'canonical' or 'fast'"},
            {"tcp_streams", "65", ": 0 to 64 connections are possible"},
-           {"hang_limit_seconds", "0.5", ": it is 0 (never) or at least 1"}}) {
+           {"heartbeat_timeout_seconds", "0.5", ": it is 0 (never) or at least 1"}}) {
     const Pairs pairs = {{key, value}};
     const auto parsed = Settings::Parse(pairs);
     CHECK(!parsed.ok());
@@ -192,7 +192,7 @@ TEST(times_are_not_negative) {
 
 // Ranks look for heartbeats ten times a second: a limit below a second would be a false alarm.
 TEST(heartbeat_limits_are_never_or_at_least_a_second) {
-  for (const char* key : {"silence_warning_seconds", "hang_limit_seconds"}) {
+  for (const char* key : {"heartbeat_warning_seconds", "heartbeat_timeout_seconds"}) {
     CheckRefused(key, "0.5");
     CheckRefused(key, "-1");
     for (const char* value : {"0", "1", "1.5"}) Parsed({{key, value}});
