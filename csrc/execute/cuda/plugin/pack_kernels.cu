@@ -1,7 +1,6 @@
 #include <algorithm>
 
 #include "execute/cuda/kernels/kernel_choice.h"
-#include "execute/cuda/plugin/find_kernels.cuh"
 #include "execute/cuda/plugin/launch.h"
 
 namespace horoacc::cuda {
