@@ -74,15 +74,15 @@ Status Engine::BeginDevice(Entry& entry, const Submission& submission) {
     tensor.output = entry.tensors[t].output;
     tensor.input_bytes = request.tensors[t].bytes();
     if (request.collective == Collective::kScatter) tensor.input_bytes *= set->ranks.size();
-    tensor.fetches = Gives(request.collective, is_root);
+    tensor.reads_input = Gives(request.collective, is_root);
     tensor.in_place = allreduce || (broadcast && tensor.output == tensor.input);
-    tensor.lands = !(broadcast && is_root && tensor.in_place);
+    tensor.writes_output = !(broadcast && is_root && tensor.in_place);
     tensors.push_back(tensor);
   }
   HA_ASSIGN(entry.device, cuda::DeviceCall::Begin(std::move(place), submission.device->stream,
                                                   tensors, settings_.gpu_chunk_bytes));
   if (!StaysOnGpu(*set, submission)) {
-    HA_ASSIGN(const uint64_t fetched, entry.device->Fetch());
+    HA_ASSIGN(const uint64_t fetched, entry.device->CopyToHost());
     counters_.gpu_bytes.fetch_add(fetched, std::memory_order_relaxed);
   }
   for (size_t t = 0; t < entry.tensors.size(); ++t) {
@@ -94,7 +94,7 @@ Status Engine::BeginDevice(Entry& entry, const Submission& submission) {
 
 // Under the queue's lock. What comes behind a call of its own name waits with it.
 bool Engine::MustArrive(const SetQueue& queue, const Entry& entry) const {
-  if (entry.device && entry.device->fetched()) return true;
+  if (entry.device && entry.device->has_host_memory()) return true;
   return std::ranges::any_of(queue.arriving,
                              [&](const auto& other) { return other->id == entry.id; });
 }
@@ -122,9 +122,9 @@ Result<bool> Engine::MayBePublished(const ProcessSet& set, Entry& entry) const {
       entry.tensors, [&](const EntryTensor& tensor) { return arena_->Contains(tensor.input); });
   if (!in_sight || settings_.check_numerics || !IsPipelined(entry.request) ||
       (set.multi_host && EagerBytes(entry.request, set.ranks.size()) > 0)) {
-    return entry.device->HasArrived();
+    return entry.device->AreInputsOnHost();
   }
-  return entry.device->HasBegunToArrive();
+  return entry.device->IsFirstChunkOnHost();
 }
 
 std::unique_ptr<ChunkPipeline> Engine::PipelineOf(std::span<const MultiHostRun::Call> calls) {
@@ -169,7 +169,7 @@ Status Engine::LandDevice(Entry& entry) {
     for (const int64_t dim : entry.tensors[t].result_shape) size *= static_cast<uint64_t>(dim);
     bytes.push_back(size);
   }
-  return entry.device->Land(bytes);
+  return entry.device->CopyToDevice(bytes);
 }
 
 Status Engine::JoinStream(uint64_t handle, void* stream) {

@@ -89,8 +89,8 @@ cuda::GpuGroup* Engine::FindGpuGroup(ProcessSet& set, const Running& running) {
   }
   if (set.gpu_group) return set.gpu_group.get();
   cuda::GpuGroupPlace place;
-  place.control = set.control->gpus();
-  place.turns = &control_.header().gpu_tickets;
+  place.segment = set.control->gpus();
+  place.ticket_lanes = &control_.header().gpu_tickets;
   place.me = set.context.me;
   for (uint32_t r = 0; r < set.context.ranks; ++r)
     place.in_this_process.push_back(!share_.pidfds[set.control->local(r)]);
@@ -116,9 +116,9 @@ cuda::GpuGroup* Engine::FindGpuGroup(ProcessSet& set, const Running& running) {
 std::unique_ptr<Execution> Engine::MakeDeviceRun(ProcessSet& set, Running& running) {
   cuda::DeviceRun::Parts parts;
   parts.gpu_group = FindGpuGroup(set, running);
-  parts.flows = RunsPipelined(running);
+  parts.pipelined = RunsPipelined(running);
   parts.polling = &arriving_;
-  parts.fetched = &counters_.gpu_bytes;
+  parts.bytes_to_host = &counters_.gpu_bytes;
   for (const auto& entry : running.entries) {
     if (entry->device) parts.calls.push_back(entry->device.get());
   }

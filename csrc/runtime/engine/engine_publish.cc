@@ -71,7 +71,8 @@ Status Engine::Place(ProcessSet& set, Entry& entry) {
                          : allreduce                         ? settings_.last_arriver_bytes
                                                              : kSmallExchange;
   if (IsBarrier(entry.request.collective)) return {};
-  if (entry.device && !entry.device->fetched()) return {};  // it is not in the host's memory
+  if (entry.device && !entry.device->has_host_memory())
+    return {};  // it is not in the host's memory
   const bool is_root = entry.request.root == placement_.rank;
   for (size_t t = 0; t < entry.tensors.size(); ++t) {
     EntryTensor& tensor = entry.tensors[t];
@@ -113,7 +114,7 @@ Status Engine::PublishRow(ProcessSet& set, Entry& entry, uint64_t generation) {
   row.notify = entry.done ? 1 : 0;
   const int device = entry.device ? entry.device->gpu()->device() : 0;
   row.on_gpu = request.on_gpu ? static_cast<uint8_t>(1 + device) : 0;
-  row.stays_on_gpu = entry.device && !entry.device->fetched() ? 1 : 0;
+  row.stays_on_gpu = entry.device && !entry.device->has_host_memory() ? 1 : 0;
   row.tensors = static_cast<uint32_t>(request.tensors.size());
   row.splits = static_cast<uint32_t>(request.splits.size());
   row.receives = static_cast<uint32_t>(request.receives.size());

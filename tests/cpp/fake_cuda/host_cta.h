@@ -31,7 +31,7 @@ class HostCta {
   [[nodiscard]] uint32_t rank() const { return place_.rank; }
   [[nodiscard]] uint32_t lane() const { return place_.lane; }
   [[nodiscard]] uint32_t channel() const { return place_.channel; }
-  [[nodiscard]] CombineArgs& control() { return control_; }
+  [[nodiscard]] CombineArgs& combine_args() { return args_; }
 
   template <typename Body>
   void Each(const Body& body) {
@@ -72,7 +72,7 @@ class HostCta {
   HostWatch& watch_;
   const BlockPlace place_;
   const uint32_t threads_;
-  CombineArgs control_{};
+  CombineArgs args_{};
 };
 
 /// What kernel_instance.h visits.

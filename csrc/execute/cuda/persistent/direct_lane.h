@@ -39,20 +39,20 @@ class DirectLane {
     const KernelPart part = CutOfVector(header_.window_elements, ranks_, rank_, kGrain);
     const KernelPart cut = CutOfVector(part.count, header_.channels, cta_.channel(), kGrain);
     const uint64_t offset = (part.first + cut.first) * sizeof(Stored);
-    CombineArgs& control = cta_.control();
+    CombineArgs& args = cta_.combine_args();
     Share(cta_, ranks_, [&](uint32_t i) {
-      control.source[i] = call_.input[i] + offset;
-      control.destination[i] = call_.output[i] + offset;
+      args.source[i] = call_.input[i] + offset;
+      args.destination[i] = call_.output[i] + offset;
       if (i > 0) return;
-      control.raw = ~uint64_t{0};
-      control.partial = 0;
-      control.sources = control.destinations = ranks_;
-      control.result_partial = false;
-      control.count = cut.count;
+      args.raw = ~uint64_t{0};
+      args.partial = 0;
+      args.sources = args.destinations = ranks_;
+      args.result_partial = false;
+      args.count = cut.count;
     });
     cta_.Sync();
     if (cut.count > 0) {
-      cta_.Each([&](const Grid& grid) { CombineAny<E>(control, header_.factors, op_, grid); });
+      cta_.Each([&](const Grid& grid) { CombineAny<E>(args, header_.factors, op_, grid); });
     }
     cta_.Sync();
     return Meet(1);

@@ -210,40 +210,38 @@ class InterpretedLane {
 
   HA_INLINE void Combine(const KernelStep& step, const WindowPlace& at, uint32_t j, const char* own,
                          char* stored, uint64_t count) {
-    CombineArgs& control = cta_.control();
+    CombineArgs& args = cta_.combine_args();
     cta_.Sync();  // nobody reads what was there before
     const uint32_t operands = step.sources + (own != nullptr ? 1 : 0);
     Share(cta_, operands, [&](uint32_t i) {
       const bool is_own = own != nullptr && i == step.own_position;
       const uint32_t source = own != nullptr && i > step.own_position ? i - 1 : i;
-      control.source[i] =
-          is_own ? own : Received(program_.source(step.first_source + source), at, j);
+      args.source[i] = is_own ? own : Received(program_.source(step.first_source + source), at, j);
     });
     Share(cta_, step.targets + 1, [&](uint32_t i) {
-      if (i == 0) return Describe(step, operands, own != nullptr, stored, count, control);
+      if (i == 0) return Describe(step, operands, own != nullptr, stored, count, args);
       const KernelEnd& end = program_.target(step.first_target + i - 1);
       if (end.memory != Memory::kSlot) return;
-      control.destination[i - (stored == nullptr ? 1 : 0)] = Slot(end.peer, end, at, j);
+      args.destination[i - (stored == nullptr ? 1 : 0)] = Slot(end.peer, end, at, j);
     });
     cta_.Sync();
-    cta_.Each([&](const Grid& grid) { CombineAny<E>(control, header_.factors, op_, grid); });
+    cta_.Each([&](const Grid& grid) { CombineAny<E>(args, header_.factors, op_, grid); });
   }
 
   HA_INLINE static void Describe(const KernelStep& step, uint32_t operands, bool has_own,
-                                 char* stored, uint64_t count, CombineArgs& control) {
+                                 char* stored, uint64_t count, CombineArgs& args) {
     const uint64_t all = operands == 64 ? ~uint64_t{0} : (uint64_t{1} << operands) - 1;
     const uint64_t own = has_own ? uint64_t{1} << step.own_position : 0;
     const uint8_t flags = step.flags;
-    control.raw =
-        ((flags & kReceivedRaw) != 0 ? all & ~own : 0) | ((flags & kOwnRaw) != 0 ? own : 0);
-    control.partial =
+    args.raw = ((flags & kReceivedRaw) != 0 ? all & ~own : 0) | ((flags & kOwnRaw) != 0 ? own : 0);
+    args.partial =
         ((flags & kReceivedPartial) != 0 ? all & ~own : 0) | ((flags & kOwnPartial) != 0 ? own : 0);
-    control.sources = operands;
-    control.count = count;
-    control.result_partial = (flags & kResultPartial) != 0;
-    if (stored != nullptr) control.destination[0] = stored;
+    args.sources = operands;
+    args.count = count;
+    args.result_partial = (flags & kResultPartial) != 0;
+    if (stored != nullptr) args.destination[0] = stored;
     // All targets of a step get the same kind of message: its memory, or slots.
-    control.destinations = stored != nullptr ? 1 : step.targets;
+    args.destinations = stored != nullptr ? 1 : step.targets;
   }
 
   /// All that was made is seen before it is counted, and all that was taken was read.

@@ -7,7 +7,7 @@
 //   Each(body)           every thread calls body(Grid) with its place in the block
 //   Sync()               a barrier of the block's threads, for their memory too
 //   Any(bool)            the same, and true for all if it was true for one
-//   control segment()              a CombineArgs that the threads share
+//   combine_args()       a CombineArgs in memory that the threads share
 //   Acquire(cell)        reads a count; what its writer did before is seen after it, by the
 //                        whole block behind a barrier, whatever GPU the writer is on
 //   Release(cell, n)     writes one; what the block did before the last barrier is seen before it

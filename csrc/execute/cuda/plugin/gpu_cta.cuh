@@ -30,10 +30,10 @@ __device__ __forceinline__ unsigned long long Nanoseconds() {
 
 class GpuCta {
  public:
-  __device__ GpuCta(const GpuWatch& watch, CombineArgs& control, uint32_t rank, uint32_t lane,
+  __device__ GpuCta(const GpuWatch& watch, CombineArgs& args, uint32_t rank, uint32_t lane,
                     uint32_t channel)
       : watch_(watch),
-        control_(control),
+        args_(args),
         rank_(rank),
         lane_(lane),
         channel_(channel),
@@ -43,7 +43,7 @@ class GpuCta {
   __host__ __device__ __forceinline__ uint32_t rank() const { return rank_; }
   __host__ __device__ __forceinline__ uint32_t lane() const { return lane_; }
   __host__ __device__ __forceinline__ uint32_t channel() const { return channel_; }
-  __host__ __device__ __forceinline__ CombineArgs& control() { return control_; }
+  __host__ __device__ __forceinline__ CombineArgs& combine_args() { return args_; }
 
   template <typename Body>
   __host__ __device__ __forceinline__ void Each([[maybe_unused]] const Body& body) {
@@ -127,7 +127,7 @@ class GpuCta {
   static constexpr uint32_t kPastDeadline = 2;
 
   const GpuWatch& watch_;
-  CombineArgs& control_;
+  CombineArgs& args_;
   const uint32_t rank_, lane_, channel_;
   const unsigned long long begun_;
 };

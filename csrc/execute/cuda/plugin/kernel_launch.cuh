@@ -46,10 +46,10 @@ namespace {
 template <typename E, typename Op>
 __global__ void __launch_bounds__(kKernelThreads, 1)
     PersistentKernel(const __grid_constant__ KernelLaunch launch, Op op) {
-  __shared__ CombineArgs control;
+  __shared__ CombineArgs args;
   const uint32_t channels = launch.header.channels;
   const uint32_t of_rank = launch.header.lanes * channels;
-  GpuCta cta(launch.watch, control, launch.first_rank + blockIdx.x / of_rank,
+  GpuCta cta(launch.watch, args, launch.first_rank + blockIdx.x / of_rank,
              blockIdx.x / channels % launch.header.lanes, blockIdx.x % channels);
   const KernelProgram program(launch.header, launch.program);
   RunKernelLane<E>(cta, program, launch.call, op);

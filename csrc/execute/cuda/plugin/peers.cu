@@ -39,8 +39,8 @@ Status CallOnWord(WordCall call, void* stream, uint32_t* word, uint32_t value, u
     return MakeError(ErrorKind::kUnsupported, std::string("this driver has no ") + name);
   void* address = nullptr;
   HA_TRY(Check(cudaHostGetDevicePointer(&address, word, 0), "cudaHostGetDevicePointer"));
-  const CUresult code = call(static_cast<CUstream>(stream), reinterpret_cast<CUdeviceptr>(address),
-                             value, flags);
+  const CUresult code =
+      call(static_cast<CUstream>(stream), reinterpret_cast<CUdeviceptr>(address), value, flags);
   if (code == CUDA_SUCCESS) return {};
   return MakeError(ErrorKind::kSystem,
                    std::string(name) + ": error " + std::to_string(static_cast<int>(code)));

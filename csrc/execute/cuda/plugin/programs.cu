@@ -62,7 +62,7 @@ Status LaunchProgram(const ha_cuda_program& program, const Place& place) {
   SetAddresses(program, launch);
   Residency residency;
   HA_TRY(Check(OrderAny({launch, place.processors, place.stream, &residency}),
-                 "the launch of a persistent kernel"));
+               "the launch of a persistent kernel"));
   if (residency.wanted <= residency.resident) return {};
   return Refused(std::to_string(residency.wanted) +
                  " blocks wait for each other, and this GPU holds " +
