@@ -1,11 +1,11 @@
 #pragma once
 // Allreduce of large messages where every rank can read and write every other's memory: the owner
-// of a part reads it from all inputs and writes it to all outputs, in one pass. What moves is the
-// least that can: each input once, each output once.
+// of a part reads it from all inputs and writes it to all outputs, in one pass. So each input and
+// each output moves once, which is the least possible.
 //
-// Channels cut a part further and know nothing of each other. A channel begins when the same
-// channel of all ranks has said that its input is there, and ends when all have said that they are
-// done with everybody's memory.
+// Channels cut a part further and are independent. A channel begins when the same channel of all
+// ranks has counted its input as ready, and ends when all have counted themselves as done with the
+// others' memory.
 #include "execute/cuda/persistent/kernel_wait.h"
 
 namespace horoacc::cuda {
@@ -31,10 +31,10 @@ class DirectLane {
         rank_(cta.rank()),
         ranks_(header_.ranks) {}
 
-  /// False: the call is over, and the output is not to be trusted.
+  /// False: the call was given up, and the output is invalid.
   HA_HOST_DEVICE bool Run() {
     using Stored = typename E::Stored;
-    if (!Meet(0)) return false;
+    if (!Barrier(0)) return false;
     constexpr uint64_t kGrain = kKernelGrain / sizeof(Stored);
     const KernelPart part = CutOfVector(header_.window_elements, ranks_, rank_, kGrain);
     const KernelPart cut = CutOfVector(part.count, header_.channels, cta_.channel(), kGrain);
@@ -55,7 +55,7 @@ class DirectLane {
       cta_.Each([&](const Grid& grid) { CombineAny<E>(args, header_.factors, op_, grid); });
     }
     cta_.Sync();
-    return Meet(1);
+    return Barrier(1);
   }
 
  private:
@@ -64,8 +64,8 @@ class DirectLane {
     return CellAt(call_.workspace[at], 0, row + cta_.channel());
   }
 
-  /// Tells all peers, and waits for all of them.
-  HA_INLINE bool Meet(uint32_t phase) {
+  /// Of the same channel of all ranks.
+  HA_INLINE bool Barrier(uint32_t phase) {
     Share(cta_, ranks_, [&](uint32_t peer) {
       if (peer != rank_) cta_.Release(Cell(peer, rank_, phase), call_.call + 1);
     });
