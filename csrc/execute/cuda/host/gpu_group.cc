@@ -32,7 +32,7 @@ bool GpuGroup::AllAt(ExchangeStage stage) const {
   return true;
 }
 
-// A rank tells all others that it cannot go on: they go on together, or not at all.
+// A rank tells all others if it cannot go on: they go on together, or not at all.
 void GpuGroup::Reach(ExchangeStage stage, const Status& status) {
   GpuPeerInfo& own = info(me());
   if (!status.ok()) {
@@ -204,6 +204,51 @@ Status GpuGroup::Open() {
   if (me() != kLeader) return shares_.OpenReducedEvent(kLeader);
   for (uint32_t r = 0; r < ranks(); ++r) HA_TRY(shares_.OpenPackedEvent(r));
   return {};
+}
+
+// The library is loaded only if the setting or a table of measured times names it.
+bool GpuGroup::MayWantNccl() const {
+  if (place_.wanted == GpuMode::kNccl) return true;
+  return place_.wanted == GpuMode::kAuto && place_.any_order && place_.measured &&
+         place_.measured->Has(MeasuredName(GpuMode::kNccl));
+}
+
+Status GpuGroup::FindNccl() {
+  HA_ASSIGN(const NcclCalls calls, LoadNccl(place_.nccl_library));
+  GpuPeerInfo& own = info(me());
+  std::snprintf(own.nccl_version, sizeof own.nccl_version, "%s", calls.Version().c_str());
+  nccl_ = std::make_unique<NcclComm>(gpu_, calls);
+  return {};
+}
+
+// Ranks with different versions would not find each other, and wait for ever.
+std::optional<std::string> GpuGroup::WhyNotNccl() const {
+  const std::string first = info(0).nccl_version;
+  if (first.empty()) return "rank 0 of the process set has no NCCL";
+  for (uint32_t r = 1; r < ranks(); ++r) {
+    if (info(r).nccl_version == first) continue;
+    return "rank 0 of the process set has NCCL " + first + ", rank " + std::to_string(r) + " has " +
+           info(r).nccl_version;
+  }
+  return std::nullopt;
+}
+
+// NCCL would wait for a rank that cannot begin, so the others look for its trouble as well.
+bool GpuGroup::JoinNccl() {
+  Status outcome;
+  if (!joins_nccl_) {
+    joins_nccl_ = true;
+    outcome = nccl_->Begin(info(kLeader).nccl_id, ranks(), me());
+    if (outcome.ok()) return true;
+  } else if (!TroubleUpTo(ExchangeStage::kJoined)) {
+    const Result<bool> settled = nccl_->Settled();
+    watch_.Set(settled.ok() && !settled.value());
+    if (settled.ok() && !settled.value()) return false;
+    if (!settled.ok()) outcome = settled.error();
+  }
+  watch_.Set(false);
+  Reach(ExchangeStage::kJoined, outcome);
+  return true;
 }
 
 }  // namespace horoacc::cuda

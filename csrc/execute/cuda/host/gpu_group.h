@@ -111,7 +111,6 @@ class GpuGroup {
   /// Chooses the modes that the ranks try to open. False: none, and the exchange is over.
   [[nodiscard]] bool Choose();
   void Settle(Result<GpuMode> agreed);
-  // nccl/nccl_join.cc
   [[nodiscard]] bool MayWantNccl() const;
   [[nodiscard]] Status FindNccl();
   [[nodiscard]] std::optional<std::string> WhyNotNccl() const;
