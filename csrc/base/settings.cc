@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <charconv>
 #include <functional>
+#include <iterator>
 #include <sstream>
 #include <vector>
 
@@ -165,12 +166,7 @@ std::vector<Row> Rows() {
       TextRow("transport_plugin", &Settings::transport_plugin),
       TextRow("cuda_plugin", &Settings::cuda_plugin),
       ChoiceRow<GpuMode>("gpu_mode", &Settings::gpu_mode,
-                         {{"auto", GpuMode::kAuto},
-                          {"cpu_reduce", GpuMode::kCpuReduce},
-                          {"leader", GpuMode::kLeader},
-                          {"stream", GpuMode::kStream},
-                          {"kernel", GpuMode::kKernel},
-                          {"nccl", GpuMode::kNccl}}),
+                         {std::begin(kGpuModes), std::end(kGpuModes)}),
       TextRow("nccl_library", &Settings::nccl_library),
       NumberRow("gpu_chunk_bytes", &Settings::gpu_chunk_bytes),
       TextRow("algorithm", &Settings::algorithm),
