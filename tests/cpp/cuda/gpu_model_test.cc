@@ -1,6 +1,6 @@
-// Explicit-state model checks of the modes in which hosts and streams of several ranks meet: the
+// Explicit-state model checks of the modes in which hosts and streams wait for other ranks: the
 // leader's counts and events, the words that streams wait for, and the tickets of process sets.
-// Careless variants of each are caught, so the models can see what they look for.
+// Careless variants of each are caught, so the models can find such mistakes.
 #include "model/leader_model.h"
 #include "model/stream_model.h"
 #include "model/ticket_model.h"

@@ -1,7 +1,6 @@
 #pragma once
 // Blocks of a persistent kernel, played by threads of the host: one thread plays all threads of a
-// block, one after the other (execute/cuda/persistent/kernel_wait.h says what a block has to
-// offer).
+// block, one after the other. The interface is in execute/cuda/persistent/kernel_wait.h.
 #include <atomic>
 #include <chrono>
 #include <thread>
@@ -10,11 +9,11 @@
 
 namespace horoacc::cuda {
 
-/// What all blocks of a job look at while they wait.
+/// Read by all blocks of a job while they wait.
 struct HostWatch {
   std::atomic<uint32_t> abort{0};
   std::atomic<uint64_t> report{0};
-  uint32_t* host_abort = nullptr;  ///< of whoever launched them, if that is somebody else
+  uint32_t* host_abort = nullptr;  ///< the launching process's, if there is one
   std::chrono::steady_clock::time_point deadline =
       std::chrono::steady_clock::now() + std::chrono::minutes(15);
 };
@@ -75,7 +74,7 @@ class HostCta {
   CombineArgs args_{};
 };
 
-/// What kernel_instance.h visits.
+/// The visitor for kernel_instance.h.
 struct HostInstance {
   HostCta& cta;
   const KernelProgram& program;
