@@ -14,11 +14,13 @@ from typing import TYPE_CHECKING
 import horoacc as hvd
 from horoacc.errors import ConfigError
 from horoacc.selection_table import OF_GPUS, Measurement
+from horoacc.settings import TABLE
 
 if TYPE_CHECKING:
     import torch
 
-MODES = ("leader", "stream", "kernel", "nccl")
+_CHOICES = next(setting.choices for setting in TABLE if setting.key == "gpu_mode")
+MODES = tuple(mode for mode in _CHOICES if mode not in ("auto", "cpu_reduce"))
 Clock = Callable[[Callable[[], object]], float]
 
 

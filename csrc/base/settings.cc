@@ -6,6 +6,7 @@
 #include <cctype>
 #include <charconv>
 #include <functional>
+#include <iterator>
 #include <limits>
 #include <sstream>
 #include <vector>
@@ -214,12 +215,7 @@ std::vector<Row> MakeRows() {
       Agreed(kSameUse, TextRow("transport_plugin", &Settings::transport_plugin)),
       TextRow("cuda_plugin", &Settings::cuda_plugin),
       Agreed(kRank0, ChoiceRow<GpuMode>("gpu_mode", &Settings::gpu_mode,
-                                        {{"auto", GpuMode::kAuto},
-                                         {"cpu_reduce", GpuMode::kCpuReduce},
-                                         {"leader", GpuMode::kLeader},
-                                         {"stream", GpuMode::kStream},
-                                         {"kernel", GpuMode::kKernel},
-                                         {"nccl", GpuMode::kNccl}})),
+                                        {std::begin(kGpuModes), std::end(kGpuModes)})),
       TextRow("nccl_library", &Settings::nccl_library),
       Agreed(kRank0, NumberRow("gpu_chunk_bytes", &Settings::gpu_chunk_bytes)),
       Agreed(kRank0, NamesRow("algorithm", &Settings::algorithm)),

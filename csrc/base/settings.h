@@ -73,4 +73,9 @@ struct Settings {
   static std::string Defaults();
 };
 
+/// The names of the GPU modes, by GpuMode: in settings, events and tables of measured times.
+inline constexpr std::pair<const char*, GpuMode> kGpuModes[] = {
+    {"auto", GpuMode::kAuto},     {"cpu_reduce", GpuMode::kCpuReduce}, {"leader", GpuMode::kLeader},
+    {"stream", GpuMode::kStream}, {"kernel", GpuMode::kKernel},        {"nccl", GpuMode::kNccl}};
+
 }  // namespace horoacc

@@ -83,7 +83,7 @@ class FakeGpu:
 
     @contextlib.contextmanager
     def hold(self, device: int = 0) -> Iterator[None]:
-        """Lets what comes on the current stream from now on run only afterwards."""
+        """Lets later work of the current stream run only afterwards."""
         gate = threading.Event()
         self._bodies.append(ctypes.CFUNCTYPE(None, ctypes.c_void_p)(lambda _: gate.wait() and None))
         stream = ctypes.c_void_p(self._torch.fake_torch_stream(device))

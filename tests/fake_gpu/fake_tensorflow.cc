@@ -1,8 +1,8 @@
 // A device of TensorFlow's, "FAKE_GPU", whose memory and streams are those of the fake GPU
-// (tests/cpp/fake_cuda/fake_cuda.h). As TensorFlow has it for CUDA's GPUs: one stream for kernels and others
-// for copies, which wait for it; memory is given away as soon as nobody holds it, for what comes on
-// the kernels' stream later; the host is called back when a copy has arrived. Its type is not
-// "GPU", because TensorFlow has kernels for that one which only a GPU can run.
+// (tests/cpp/fake_cuda/fake_cuda.h). As TensorFlow has it for CUDA's GPUs: one stream for kernels
+// and others for copies, which wait for it; memory without a reference is given away at once, for
+// later work of the kernels' stream; the host is called back when a copy is done. Its type is not
+// "GPU", because TensorFlow has kernels for that type which only a GPU can run.
 #include <cstdlib>
 #include <cstring>
 
@@ -24,7 +24,7 @@ constexpr int kPriority = 300;  // above the CPU's: what has a kernel for it run
 
 const char* Data(const Tensor& tensor) { return tensor.tensor_data().data(); }
 
-/// What a kernel asks of a stream; the rest is not there.
+/// The part of a stream that kernels use.
 class FakeStream final : public stream_executor::Stream {
  public:
   explicit FakeStream(int device) : handle_(fake_cuda_stream(device)) {}
@@ -88,7 +88,7 @@ class FakeContext final : public DeviceContext {
   }
 
  private:
-  // The source is kept, as TensorFlow does; whoever gave the target has to keep it.
+  // Keeps the source, as TensorFlow does; the caller has to keep the target.
   void Copy(void* stream, const Tensor& source, const Tensor& target, StatusCallback done) const {
     if (stream != handle()) {
       void* const now = fake_cuda_event();
@@ -99,7 +99,7 @@ class FakeContext final : public DeviceContext {
     FakeCudaLaunch(stream, [source, to, done = std::move(done)] {
       if (const size_t bytes = source.TotalBytes(); bytes > 0)
         std::memcpy(fake_cuda_real(to), fake_cuda_real(Data(source)), bytes);
-      // Not on the stream's thread, which what comes next may wait for.
+      // Not on the stream's thread, for which later work may wait.
       tsl::Env::Default()->SchedClosure([done] { done(absl::OkStatus()); });
     });
   }

@@ -1,8 +1,8 @@
 // CUDA tensors for a torch that was built without CUDA: their memory, streams and events are those
-// of the fake GPU (tests/cpp/fake_cuda/fake_cuda.h). What is computed with them is computed by the host, with
-// copies there and back; all of it is on the current stream, which the host waits for only where
-// CUDA would wait too: when numbers come to the host's memory, or are taken from it. There is no
-// autograd: torch decides when it is compiled which GPUs that knows.
+// of the fake GPU (tests/cpp/fake_cuda/fake_cuda.h). The host computes with them, with copies there
+// and back, all on the current stream, for which the host waits only where CUDA would wait too:
+// when it copies numbers to or from its memory. There is no autograd: torch is compiled for certain
+// GPUs only.
 #include <ATen/EmptyTensor.h>
 #include <ATen/NativeFunctions.h>
 #include <ATen/native/CPUFallback.h>
@@ -80,8 +80,8 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
 
 C10_REGISTER_GUARD_IMPL(CUDA, Guard);
 
-/// As torch's caching allocator: what is freed is there again at once, and whoever gets it puts
-/// what it does behind what came before, on the same stream.
+/// Like torch's caching allocator: freed memory is given away at once, and its next user works
+/// behind the earlier work, on the same stream.
 struct Memory final : c10::Allocator {
   c10::DataPtr allocate(size_t bytes) override {
     void* const memory = bytes > 0 ? fake_cuda_allocate(chosen_device, bytes) : nullptr;
@@ -128,8 +128,7 @@ at::Tensor& Copy(at::Tensor& to, const at::Tensor& from, bool) {
   if (to.numel() == 0) return to;
   const at::Tensor source = from.expand_as(to);
   void* const stream = CurrentHandle(to.is_cuda() ? to.device().index() : from.device().index());
-  // Nothing is held: it is the caller's, and the allocator's, to keep memory until the stream is
-  // there.
+  // Holds no reference: the caller, and the allocator, must keep memory until the stream is there.
   const at::Tensor target = OnHost(to);
   const at::Tensor read = OnHost(source);
   FakeCudaLaunch(stream, [target, read] {

@@ -9,7 +9,7 @@ import torch
 import horoacc.torch as hvd
 from horoacc.errors import PeerLost
 
-# What a rank has seen it tells before it heeds the launcher, which ends the job for the victim.
+# A rank reports before the launcher ends the job because of the death.
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
 hvd.init()
 gpu = fake_gpu.install()
@@ -21,7 +21,7 @@ try:
 except PeerLost as error:
     told = time.monotonic()
     limit = time.monotonic() + 20
-    # Read once: what comes behind it may wait for a moment.
+    # Read once, since later output may take a moment.
     while (waiting := gpu.waits) > 0 and time.monotonic() < limit:
         time.sleep(0.01)
     text = str(error).replace("\n", " ")

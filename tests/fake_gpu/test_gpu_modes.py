@@ -123,7 +123,7 @@ def test_other_collectives_go_from_gpu_to_gpu() -> None:
     after = horoacc.counters()
     assert after["gpu_moved_bytes"] - before["gpu_moved_bytes"] == (size + 3) * mine.nbytes
     assert after["gpu_bytes"] == before["gpu_bytes"], "nothing went through the host"
-    # What the engine allocates, and who has more than the others.
+    # Results that the engine allocates, and ranks with more than the others.
     uneven = hvd.allgather(mine[: 10 * (rank + 1)])
     assert torch.equal(
         uneven.cpu(), torch.cat([x[: 10 * (r + 1)] for r, x in enumerate(everybody)])

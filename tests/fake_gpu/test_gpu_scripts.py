@@ -1,4 +1,4 @@
-"""What tests/gpu/run.sh runs on a GPU, on the one that the host plays: scripts without a slip in
+"""The scripts of tests/gpu/run.sh, on the GPU that the host plays: scripts without a slip in
 them, the figures that they print, and what is judged by them.
 """
 
@@ -49,7 +49,7 @@ class _Event:
 
 @contextlib.contextmanager
 def small() -> Iterator[io.StringIO]:
-    """What torch has for a real GPU, and sizes that a host gets through; what is printed."""
+    """Stands for torch's calls of a real GPU, with small sizes; returns the output."""
     gpu = fake_gpu.install()
     once = check_kernels.milliseconds
     said = io.StringIO()

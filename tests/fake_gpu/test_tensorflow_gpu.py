@@ -24,7 +24,7 @@ check = importlib.import_module("check_tensorflow")
 ENV = {"HOROACC_CUDA_PLUGIN": str(plugin()), "FAKE_GPU_EACH": "1"}
 pytestmark = pytest.mark.ranks(2, framework="horoacc.tensorflow", env=ENV)
 
-# Every op of the library, and what of it is in the host's memory on every device.
+# Every op of the library, and its arguments in the host's memory on every device.
 OPS: dict[str, list[str]] = {
     "HorovodAllgather": [],
     "HorovodAllreduce": [],
@@ -46,7 +46,7 @@ OPS: dict[str, list[str]] = {
 
 
 def install() -> Any:
-    """Gives this rank the device, and what is checked on GPUs as well."""
+    """Gives this rank the device, and the checks for GPUs."""
     device = fake_tensorflow.install()
     check.DEVICE, check.late = fake_tensorflow.DEVICE, device.twice
     return device

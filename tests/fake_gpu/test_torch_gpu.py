@@ -118,7 +118,7 @@ def test_results_are_there_on_the_stream_where_they_are_asked_for() -> None:
     handle = hvd.allreduce_async(on_gpu(hvd.rank(), (1000,)), op=hvd.Sum, name="elsewhere")
     with gpu.stream():
         assert torch.equal((hvd.synchronize(handle) + 1).cpu(), total((1000,)) + 1)
-    # Left alone: its memory must not be somebody else's while results are on their way to it.
+    # Not joined: its memory must not be used again while a copy to it is pending.
     for step in range(20):
         hvd.allreduce_async(on_gpu(hvd.rank(), (3000,)), name=f"left{step}")
         kept = on_gpu(hvd.rank(), (3000,))

@@ -1,4 +1,4 @@
-"""`horoaccrun tune -- --gpus`, and `HOROACC_GPU_MODE=auto` that chooses by what it has measured."""
+"""`horoaccrun tune -- --gpus`, and `HOROACC_GPU_MODE=auto` that chooses by the measured times."""
 
 from __future__ import annotations
 

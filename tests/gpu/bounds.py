@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 Row = dict[str, Any]
-# What the engine launches in mode K at these sizes (csrc/execute/cuda/persistent/kernel_programs.h).
+# Mode K launches these (csrc/execute/cuda/persistent/kernel_programs.h).
 CHOSEN = {8 << 10: "one_shot", 1 << 20: "two_shot", 256 << 20: "direct"}
 MODES = ("cpu_reduce", "leader", "stream")
 
 
 class Bound(NamedTuple):
-    """A promise, and what was found of it."""
+    """A promise, and the measured figures."""
 
     name: str
     figures: list[float]
@@ -66,7 +66,7 @@ def against_nccl(rows: list[Row], size: int) -> list[float]:
 
 
 def bounds(rows: list[Row]) -> list[Bound]:
-    """Lists what is promised.
+    """Lists the promises.
 
     Args:
         rows: All figures.

@@ -42,7 +42,7 @@ def device() -> torch.device:
 
 
 def given(rank: int, count: int, dtype: torch.dtype) -> torch.Tensor:
-    """What a rank has: small numbers, of which every sum and product is exact."""
+    """A rank's input: small numbers, of which every sum and product is exact."""
     draw = np.random.default_rng([rank, count])
     low = 0 if dtype == torch.uint8 else -2
     return torch.from_numpy(draw.integers(low, 3, count)).to(dtype)
@@ -76,7 +76,7 @@ def reductions_are_exact() -> None:
 
 
 def movements_are_exact() -> None:
-    """The other collectives, through both doors; by GPUs what has memory for its results."""
+    """The other collectives, by both frontends; by GPUs if memory is given for the results."""
     before = horoacc.counters()["gpu_moved_bytes"]
     rank, size = hvd.rank(), hvd.size()
     if not dist.is_initialized():
@@ -188,7 +188,7 @@ def training_is_the_same() -> None:
 
 
 def the_mode_is_used() -> None:
-    """The mode that was ordered reduces, and only in CPU-Reduce anything goes to the host."""
+    """The mode of the setting reduces, and only CPU-Reduce copies to the host."""
     mode = _mode()
     before = horoacc.counters()
     found = hvd.allreduce(torch.ones(MIB, device=device()), op=hvd.Sum)
@@ -205,7 +205,7 @@ def the_mode_is_used() -> None:
 
 
 def a_mode_is_refused() -> None:
-    """What cannot be is an error on all ranks, and the job goes on."""
+    """An impossible mode is an error on all ranks, and the job goes on."""
     for _ in range(2):
         try:
             hvd.allreduce(torch.ones(1000, device=device()))
@@ -218,7 +218,7 @@ def a_mode_is_refused() -> None:
 
 def a_killed_rank_releases_the_others() -> None:
     """The last rank dies in the middle; the others are told within 5 s, and end in good order."""
-    # The launcher ends the job for the victim: what a rank has seen it tells before that.
+    # The launcher ends the job because of the death: a rank reports before that.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     tensor = torch.ones(1000, device=device())
     hvd.allreduce(tensor, name="first")
@@ -302,7 +302,7 @@ def times_of_allreduce() -> None:
 
 
 def times_of_small_allreduce() -> None:
-    """What a blocking call takes."""
+    """The time of a blocking call."""
     for count in (256, 16_384, 262_144):
         tensor = torch.ones(count, device=device())
 

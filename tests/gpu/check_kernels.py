@@ -42,7 +42,7 @@ def tree(values: list[torch.Tensor], op: str) -> torch.Tensor:
 
 
 def expected(sources: list[torch.Tensor], op: str) -> torch.Tensor:
-    """What the kernel must give, to the bit."""
+    """The expected result, to the bit."""
     kind = sources[0].dtype
     if kind == torch.bool:
         whole = torch.stack(sources)
@@ -127,7 +127,7 @@ def pack_is_exact(kernels: Kernels) -> None:
 
 
 def nonfinite_is_counted(kernels: Kernels) -> None:
-    """NaNs, infinities and what overflows in float16."""
+    """NaNs, infinities and numbers that overflow in float16."""
     source = torch.ones(100_000, device=GPU)
     source[::1000] = math.nan
     source[1::2000] = -math.inf
@@ -222,7 +222,7 @@ def times_of_reduce(kernels: Kernels) -> None:
 
 
 def times_of_launches(kernels: Kernels) -> None:
-    """What a call costs the host, and the GPU, if there is nothing to do."""
+    """The time of an empty call, on the host and on the GPU."""
     few = [torch.ones(16, device=GPU) for _ in range(8)]
     many = [torch.ones(16, device=GPU) for _ in range(TENSORS)]
     buffer = torch.empty(TENSORS * 16, device=GPU)

@@ -25,7 +25,7 @@ struct Case {
   bool exact = false;
 };
 
-/// One case on the GPU: inputs go there, outputs come back to where the case looks for them.
+/// One case on the GPU: inputs are copied there, and outputs back to the case's memory.
 void RunOnGpu(const Case& what) {
   OddMemory memory;
   std::map<void*, size_t> sizes;
@@ -104,7 +104,7 @@ void RunAll(uint32_t ranks) {
   }
 }
 
-/// A ring of which one rank waits for a message that nobody sends.
+/// A ring in which one rank waits for a message that no rank sends.
 KernelImage Stuck() {
   const auto ring = schedule::FindAlgorithm("ring").value()->make({Topology::Equal(1, 4)});
   KernelImage image = CompileSchedule(*ring, {.count = 1000}).value();

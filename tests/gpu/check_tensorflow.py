@@ -47,18 +47,18 @@ def in_both(call: Call) -> Iterator[Call]:
 
 
 def given(rank: int, shape: tuple[int, ...]) -> Any:
-    """What a rank has: small numbers, of which every sum is exact in every type."""
+    """A rank's input: small numbers, of which every sum is exact in every type."""
     return np.random.default_rng([rank, *shape]).integers(0, 3, shape)
 
 
 def every(shape: tuple[int, ...]) -> Any:
-    """What all ranks have."""
+    """The inputs of all ranks."""
     return np.stack([given(rank, shape) for rank in range(hvd.size())])
 
 
 def same(found: Any, wanted: Any, dtype: str) -> None:
     """The very numbers, in the GPU's memory."""
-    # What a function returns of type int32 TensorFlow has in the host's memory.
+    # TensorFlow keeps int32 results of functions in the host's memory.
     assert found.backing_device.endswith(DEVICE) or dtype == "int32", (found.backing_device, dtype)
     with tf.device("/device:CPU:0"):
         numbers = tf.cast(tf.identity(found), "complex128").numpy()
@@ -136,7 +136,7 @@ def streams_are_kept() -> None:
     def steps(tensor: Any) -> list[Any]:
         found = []
         for step in range(12):
-            # What is given is freed at once, and its memory is somebody else's.
+            # The input is freed at once, and its memory used again.
             reduced = hvd.allreduce(late(tensor + step), op=hvd.Sum, name=f"step{step}")
             found.append(late(reduced))
         return found
@@ -148,7 +148,7 @@ def streams_are_kept() -> None:
 
 
 def variables_are_broadcast() -> None:
-    """Into variables of the GPU and of the CPU at once; who has read a value keeps it."""
+    """Into variables of the GPU and of the CPU at once; values read before stay as they were."""
     me, root = hvd.rank(), hvd.size() - 1
 
     def make() -> list[Any]:

@@ -13,7 +13,7 @@ namespace horoacc::cuda {
 
 class NcclPeer {
  public:
-  /// `library`: its path, or its soname. The error says what is missing.
+  /// `library`: path or soname. The error says what is missing.
   static Result<NcclPeer> Make(const std::string& library, uint32_t ranks, uint32_t blocks);
   NcclPeer(NcclPeer&& other) noexcept
       : calls_(other.calls_), comms_(std::move(other.comms_)), streams_(std::move(other.streams_)) {

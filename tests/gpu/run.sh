@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
-# Builds, checks and times what HoroACC has for GPUs, on a machine with a GPU, CUDA 13 (nvcc), Python
+# Builds, checks and times HoroACC's code for GPUs, on a machine with a GPU, CUDA 13 (nvcc), Python
 # 3.10 or newer with its headers, torch 2.10 or newer, NumPy and cloudpickle. Needs neither network,
 # CMake, MPI nor an installed HoroACC.
 #
 #   tests/gpu/run.sh [--resume] [folder]
 #
-# It builds in the folder (build/gpu), and writes there what every part said, verdicts.txt (PASS, FAIL
+# It builds in the folder (build/gpu), and writes there every part's output, verdicts.txt (PASS, FAIL
 # or NOT CHECKED) and bounds.txt (MET, NOT MET or NOT MEASURED); to $OUT, if that is set, the same in
-# three files (parts.txt is what they all said). A part that fails, or takes too long, does not end the
-# others. After SECONDS_IN_ALL (540) no part begins: those that are left are NOT CHECKED, and --resume
-# does them, and those that failed, in another run.
+# three files (parts.txt has all output). A part that fails, or takes too long, does not end the others.
+# After SECONDS_IN_ALL (540) no part begins: the remaining ones are NOT CHECKED, and --resume runs them,
+# and those that failed, in another run.
 #
 # TensorFlow is checked where there is one that uses the GPU, for PYTHON or for TENSORFLOW_PYTHON
 # (another interpreter of the same version); NCCL if it can be loaded: NCCL=path, else torch's.
@@ -35,7 +35,7 @@ say() {
   hand_out
 }
 
-# Few files, for whoever fetches them counts them; and after every part, for the last may never end.
+# Few files, since copying them costs time; after every part, since the last one may never end.
 hand_out() {
   [ -n "${OUT:-}" ] || return 0
   local file parts=$out/parts.$BASHPID
@@ -62,7 +62,7 @@ part() {
     return 1
   fi
   echo "=== $name"
-  # What a part leaves behind must not disturb the next: it ends with its process group.
+  # Processes that a part leaves behind end with its process group, and do not disturb the next one.
   timeout --kill-after 5 "$((seconds < left ? seconds : left))" "$@" > "$out/$name.txt" 2>&1
   code=$?
   tail -n 25 "$out/$name.txt"
@@ -111,7 +111,7 @@ compile() {
   g++ "${flags[@]}" -c "$1" -o "$core/${1//\//.}.o"
 }
 
-# Everything at once, what takes longest first.
+# Compiles all files at once, the longest first.
 compile_all() {
   folder=$("$python" -c "import torch; print(torch.__path__[0])")
   headers=$("$python" -c "import sysconfig; print(sysconfig.get_paths()['include'])")
@@ -175,7 +175,7 @@ tuned_modes() {
     in_mode auto 2 the_mode_is_used reductions_are_exact
 }
 
-# killed_rank MODE RANKS. The launcher tells of the death, so that its own code says nothing.
+# killed_rank MODE RANKS. The launcher reports the death, so its exit code says nothing.
 killed_rank() {
   in_mode "$1" "$2" a_killed_rank_releases_the_others | tee "$out/killed_$1.seen"
   [ "$(grep -c 'released after [0-4][.]' "$out/killed_$1.seen")" = $(($2 - 1)) ]
@@ -205,8 +205,8 @@ tensorflow() {
     -np "$2" "$tensorflow_python" "$script" "${@:3}")
 }
 
-# Everything that is checked and timed, the promises first. NCCL from 2.30 on runs several ranks on
-# one GPU; the residue of a rank that was killed must not be timed, so those come late.
+# All checks and timings, the promises first. NCCL from 2.30 on runs several ranks on one GPU; work
+# that a killed rank has left must not be timed, so those parts come late.
 nccl=${NCCL:-$("$python" -c "import glob, site; print(next((p for f in site.getsitepackages() \
   for p in glob.glob(f + '/nvidia/**/libnccl.so.2', recursive=True)), 'libnccl.so.2'))")}
 export -f compile machine compile_all plugin programs package collectives in_mode tuned_modes killed_rank sanitizer \
@@ -237,7 +237,7 @@ for ranks in 4 2 8; do
 done
 part times_of_steps 60 bash -c "in_mode auto 4 times_of_steps"
 kernels times_of_launches
-# What is not timed goes on at once: most of it is the start of processes.
+# Parts without timings run at once: they mostly start processes.
 kernels reduce_is_exact &
 kernels pack_is_exact factors_are_exact nonfinite_is_counted &
 for ranks in 4 8 1 2; do

@@ -1,6 +1,6 @@
 // Times virtual ranks of persistent kernels on GPU 0, and NCCL's ranks on the same GPU where it can
 // be loaded: time_persistent LIBRARY [NCCL]. Allreduce of float32, out of place; microseconds of a
-// call among many, medians of rounds in which everybody takes a turn; one line of JSON each.
+// call among many, medians of rounds in which all are timed in turn; one line of JSON each.
 #define HOROACC_CHECK_WITHOUT_MAIN
 #include <algorithm>
 #include <chrono>
@@ -53,8 +53,8 @@ struct Memory {
   }
 };
 
-/// Who takes part at a size, and with how many blocks a rank. The GPU's multiprocessors are shared
-/// by all ranks, and each holds at least one block.
+/// The kernels that are timed at a size, and their blocks of a rank. All ranks share the GPU's
+/// multiprocessors, each of which holds at least one block.
 void Time(const Plugin& plugin, const std::string& nccl, uint32_t ranks, size_t bytes) {
   int processors = 0;
   Must(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, 0));

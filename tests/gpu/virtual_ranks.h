@@ -1,5 +1,5 @@
 #pragma once
-// Virtual ranks on a GPU: programs through the plug-in's C table, and memory of theirs.
+// Virtual ranks on a GPU: programs through the plug-in's C table, and their memory.
 #include <cuda_runtime_api.h>
 #include <dlfcn.h>
 

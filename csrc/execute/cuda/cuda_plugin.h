@@ -1,7 +1,7 @@
 #pragma once
-/* The CUDA plug-in: what libhoroacc.so knows of CUDA. It is a library of its own, so that the core
-   neither needs a toolkit to be built nor a driver to be loaded. Plain C. Functions that can fail
-   return 0, or another number after filling `error`. */
+/* The CUDA plug-in's interface, through which alone libhoroacc.so uses CUDA. It is a library of its
+   own, so that the core needs neither a toolkit to be built nor a driver to be loaded. Plain C.
+   Functions that can fail return 0, or another number after filling `error`. */
 #include <stddef.h>
 #include <stdint.h>
 
@@ -16,7 +16,7 @@ typedef struct ha_cuda_error {
   char message[512];
 } ha_cuda_error;
 
-/* All pointers to elements are the GPU's, or can be read and written by it. */
+/* The GPU can read and write through all pointers to elements. */
 typedef struct ha_cuda_reduce {
   const void* const* sources;
   void* const* destinations;
@@ -43,10 +43,10 @@ typedef struct ha_cuda_pack {
   unsigned long long* nonfinite; /* the GPU's; NaNs and infinities written are added; or null */
 } ha_cuda_pack;
 
-/* What a GPU is, and what it can do together with other processes. */
+/* The identity of a GPU, and its abilities together with other processes. */
 typedef struct ha_cuda_traits {
-  unsigned char uuid[16]; /* the same in all processes, whatever number it has there */
-  char bus_id[16];        /* the PCI bus's, for people */
+  unsigned char uuid[16]; /* the same in all processes, unlike the device's number */
+  char bus_id[16];        /* of the PCI bus, for messages */
   int shares;             /* other processes can open its memory and its events */
   int stream_words;       /* streams can write words of memory, and wait for them */
   int exclusive;          /* no other process may use it at the same time */
@@ -54,13 +54,13 @@ typedef struct ha_cuda_traits {
   int processors;         /* each holds a block of a persistent kernel at least; 0: it runs none */
 } ha_cuda_traits;
 
-/* By which another process of the host opens memory or an event. */
+/* Names memory or an event for other processes of the host, which open it. */
 typedef struct ha_cuda_handle {
   unsigned char bytes[64];
 } ha_cuda_handle;
 
-/* What the blocks of a persistent kernel look at while they wait, and leave behind: zeroed memory
-   of the host that is pinned. */
+/* The blocks of a persistent kernel read `abort` while they wait, and write `report`. Zeroed pinned
+   memory of the host. */
 typedef struct ha_cuda_watch {
   uint32_t abort; /* 1, from the host: every wait ends soon; 2: the deadline has passed */
   uint32_t unused;
@@ -73,7 +73,7 @@ typedef struct ha_cuda_program {
   size_t bytes;
   const void* uploaded; /* the same on the GPU; null: it is a header alone */
   int rank;             /* whose blocks these are; -1: those of all ranks */
-  /* Of every rank, where this GPU finds it. A workspace is as long as the header says, and was
+  /* Of every rank, at the addresses of this GPU. A workspace is as long as the header says, and was
      zeroed before the program's first call. */
   const void* const* inputs;
   void* const* outputs;
@@ -85,17 +85,17 @@ typedef struct ha_cuda_program {
 
 typedef struct ha_cuda_plugin {
   unsigned version;
-  /* Takes the `device` of this process into use. */
+  /* Opens the `device`, by its number in this process. */
   int (*open)(void** self, int device, ha_cuda_error* error);
   /* After everything that was enqueued has run. */
   void (*close)(void* self);
   /* One launch each on `stream` (a CUstream or cudaStream_t of the device; null is the default
-     stream). Nothing is waited for, except that of the last 16 packs with more than 100 tensors
-     the oldest must have begun to run. One thread at a time for one `self`. */
+     stream). A pack of more than 100 tensors waits until the 16th such pack before it has begun to
+     run; nothing else waits. One thread at a time for one `self`. */
   int (*reduce)(void* self, void* stream, const ha_cuda_reduce* job, ha_cuda_error* error);
   int (*pack)(void* self, void* stream, const ha_cuda_pack* job, ha_cuda_error* error);
 
-  /* What follows waits for nothing, and any thread may call it at any time. */
+  /* The functions below do not wait, and any thread may call them at any time. */
 
   /* Whole pages of the host's memory that the GPU is to copy from and to without the host. */
   int (*pin)(void* self, void* memory, size_t bytes, ha_cuda_error* error);
@@ -118,11 +118,11 @@ typedef struct ha_cuda_plugin {
   /* Memory of the GPU. */
   int (*zero)(void* self, void* stream, void* memory, size_t bytes, ha_cuda_error* error);
 
-  /* An error: it cannot run the kernels, but copy, all the same. */
+  /* An error: the GPU cannot run the kernels. It can copy nevertheless. */
   int (*traits)(void* self, ha_cuda_traits* traits, ha_cuda_error* error);
 
-  /* Together with other processes. Whoever opens something closes it before its owner frees it,
-     and opens nothing of its own process. */
+  /* Together with other processes. A process closes all that it has opened before the owner frees
+     it, and opens nothing of its own. */
   int (*allocate)(void* self, size_t bytes, void** memory, ha_cuda_error* error);
   void (*deallocate)(void* self, void* memory);
   int (*share_memory)(void* self, void* memory, ha_cuda_handle* handle, ha_cuda_error* error);
@@ -132,20 +132,20 @@ typedef struct ha_cuda_plugin {
   int (*create_shared_event)(void* self, void** event, ha_cuda_handle* handle,
                              ha_cuda_error* error);
   int (*open_event)(void* self, const ha_cuda_handle* handle, void** event, ha_cuda_error* error);
-  /* Words of the host's pinned memory. The value is written when all that is on the stream before
-     has run and can be seen by everybody; what comes behind a wait begins once the word is the
-     value or has passed it, counted in a circle. The host may write words, too. */
+  /* Words of the host's pinned memory. The GPU writes the value when all earlier work of the stream
+     has run and its writes are visible to all; work behind a wait begins once the word is the value
+     or has passed it, modulo 2^32. The host may write words, too. */
   int (*write_word)(void* self, void* stream, uint32_t* word, uint32_t value, ha_cuda_error* error);
   int (*await_word)(void* self, void* stream, uint32_t* word, uint32_t value, ha_cuda_error* error);
 
-  /* Blocks that wait for each other, those of other ranks too (mode K). An error if those of this
-     launch would not all be on the GPU at once, or the stream is being captured into a graph:
-     nothing was launched then. All ranks launch their calls in one order, and nothing else on their
-     GPUs that ends only when a call of another rank does. */
+  /* Blocks that wait for each other, and for other ranks' (mode K). An error, with nothing
+     launched, if the blocks of this launch would not all be on the GPU at once, or the stream is
+     being captured into a graph. All ranks launch their calls in one order, and nothing else on
+     their GPUs that ends only when a call of another rank does. */
   int (*run_program)(void* self, void* stream, const ha_cuda_program* program,
                      ha_cuda_error* error);
-  /* Calls `body` while the GPU is the calling thread's current one, for libraries that ask CUDA
-     which one that is. */
+  /* Calls `body` while the GPU is the calling thread's current one, for libraries that use the
+     current one. */
   int (*run_on_device)(void* self, void (*body)(void*), void* argument, ha_cuda_error* error);
 } ha_cuda_plugin;
 

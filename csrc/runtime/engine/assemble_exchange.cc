@@ -82,7 +82,8 @@ namespace {
 // What goes on to a GPU has a place from which it is copied there.
 Status MakeRoom(CollectiveEntry& entry, size_t t, uint64_t bytes) {
   EntryTensor& tensor = entry.tensors[t];
-  if (entry.device && !entry.device->fetched()) return {};  // the caller's memory will do, so far
+  if (entry.device && !entry.device->has_host_memory())
+    return {};  // the caller's memory will do, so far
   if (!tensor.output && entry.device) {
     HA_ASSIGN(tensor.output, entry.device->MakeOutput(t, bytes));
   }

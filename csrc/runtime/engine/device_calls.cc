@@ -78,15 +78,15 @@ Status DeviceCalls::Begin(const ProcessSet& set, CollectiveEntry& entry,
     tensor.output = entry.tensors[t].output;
     tensor.input_bytes = request.tensors[t].bytes();
     if (request.collective == Collective::kScatter) tensor.input_bytes *= set.ranks.size();
-    tensor.fetches = Gives(request.collective, is_root);
+    tensor.reads_input = Gives(request.collective, is_root);
     tensor.in_place = allreduce || (broadcast && tensor.output == tensor.input);
-    tensor.lands = !(broadcast && is_root && tensor.in_place);
+    tensor.writes_output = !(broadcast && is_root && tensor.in_place);
     tensors.push_back(tensor);
   }
   HA_ASSIGN(entry.device, cuda::DeviceCall::Begin(std::move(place), submission.device->stream,
                                                   tensors, job_.settings.gpu_chunk_bytes));
   if (!StaysOnGpu(set, submission)) {
-    HA_ASSIGN(const uint64_t fetched, entry.device->Fetch());
+    HA_ASSIGN(const uint64_t fetched, entry.device->CopyToHost());
     job_.counters.gpu_bytes.fetch_add(fetched, std::memory_order_relaxed);
   }
   for (size_t t = 0; t < entry.tensors.size(); ++t) {
@@ -97,7 +97,7 @@ Status DeviceCalls::Begin(const ProcessSet& set, CollectiveEntry& entry,
 }
 
 bool DeviceCalls::MustWait(const SetQueue& queue, const CollectiveEntry& entry) {
-  if (entry.device && entry.device->fetched()) return true;
+  if (entry.device && entry.device->has_host_memory()) return true;
   return std::ranges::any_of(queue.pending_copies,
                              [&](const auto& other) { return other->id == entry.id; });
 }
@@ -123,9 +123,9 @@ Result<bool> DeviceCalls::MayBePublished(const ProcessSet& set, CollectiveEntry&
       entry.tensors, [&](const EntryTensor& tensor) { return job_.arena->Contains(tensor.input); });
   if (!in_sight || job_.settings.check_numerics || !IsPipelined(entry.request) ||
       (set.multi_host && EagerBytes(entry.request, set.ranks.size()) > 0)) {
-    return entry.device->HasArrived();
+    return entry.device->AreInputsOnHost();
   }
-  return entry.device->HasBegunToArrive();
+  return entry.device->IsFirstChunkOnHost();
 }
 
 std::unique_ptr<ChunkPipeline> DeviceCalls::PipelineOf(
@@ -171,7 +171,7 @@ Status DeviceCalls::CopyBack(CollectiveEntry& entry) {
     for (const int64_t dim : entry.tensors[t].result_shape) size *= static_cast<uint64_t>(dim);
     bytes.push_back(size);
   }
-  return entry.device->Land(bytes);
+  return entry.device->CopyToDevice(bytes);
 }
 
 }  // namespace horoacc

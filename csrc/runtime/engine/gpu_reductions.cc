@@ -86,8 +86,8 @@ cuda::GpuGroup* GpuReductions::FindGpuGroup(ProcessSet& set, const Running& runn
   }
   if (set.gpu_group) return set.gpu_group.get();
   cuda::GpuGroupPlace place;
-  place.control = set.control->gpus();
-  place.turns = &job_.control.header().gpu_tickets;
+  place.segment = set.control->gpus();
+  place.ticket_lanes = &job_.control.header().gpu_tickets;
   place.me = set.context.me;
   for (uint32_t r = 0; r < set.context.ranks; ++r)
     place.in_this_process.push_back(!job_.share.pidfds[set.control->local(r)]);
@@ -115,9 +115,9 @@ std::unique_ptr<Execution> GpuReductions::Make(ProcessSet& set, Running& running
                                                HostExecution on_host) {
   cuda::DeviceRun::Parts parts;
   parts.gpu_group = FindGpuGroup(set, running);
-  parts.flows = devices_.RunsPipelined(running);
+  parts.pipelined = devices_.RunsPipelined(running);
   parts.polling = &job_.pending_copies;
-  parts.fetched = &job_.counters.gpu_bytes;
+  parts.bytes_to_host = &job_.counters.gpu_bytes;
   for (const auto& entry : running.entries) {
     if (entry->device) parts.calls.push_back(entry->device.get());
   }

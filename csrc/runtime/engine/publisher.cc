@@ -67,7 +67,7 @@ Status Publisher::Place(ProcessSet& set, CollectiveEntry& entry) {
                          : allreduce                         ? job_.settings.last_arriver_bytes
                                                              : kSmallExchange;
   if (IsBarrier(entry.request.collective)) return {};
-  if (entry.device && !entry.device->fetched()) return {};  // it is not in the host's memory
+  if (entry.device && !entry.device->has_host_memory()) return {};  // it is not in the host's memory
   const bool is_root = entry.request.root == job_.rank();
   for (size_t t = 0; t < entry.tensors.size(); ++t) {
     EntryTensor& tensor = entry.tensors[t];
@@ -109,7 +109,7 @@ Status Publisher::PublishRow(ProcessSet& set, CollectiveEntry& entry, uint64_t g
   row.notify = entry.done ? 1 : 0;
   const int device = entry.device ? entry.device->gpu()->device() : 0;
   row.on_gpu = request.on_gpu ? static_cast<uint8_t>(1 + device) : 0;
-  row.stays_on_gpu = entry.device && !entry.device->fetched() ? 1 : 0;
+  row.stays_on_gpu = entry.device && !entry.device->has_host_memory() ? 1 : 0;
   row.tensors = static_cast<uint32_t>(request.tensors.size());
   row.splits = static_cast<uint32_t>(request.splits.size());
   row.receives = static_cast<uint32_t>(request.receives.size());

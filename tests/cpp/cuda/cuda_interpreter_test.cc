@@ -59,7 +59,7 @@ void RunWays(uint32_t ranks) {
   for (const Way& way : kFixed) RunAll(way, ranks);
 }
 
-/// What some algorithm makes of some payload, whatever its goal.
+/// A case of an algorithm, whatever its goal, with some payload.
 KernelCase CaseOf(const schedule::Algorithm& algorithm, const Topology& shape, uint32_t turn) {
   constexpr DType kSome[] = {DType::kFloat32, DType::kBFloat16, DType::kInt8};
   const DType type = kSome[turn % std::size(kSome)];

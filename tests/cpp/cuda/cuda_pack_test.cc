@@ -29,7 +29,7 @@ struct Simulated {
   }
 };
 
-/// Runs the plan, and gives how many NaNs and infinities were written.
+/// Runs the plan, and returns how many NaNs and infinities were written.
 uint64_t Simulate(const PackPlan& plan, uint32_t blocks, uint32_t threads) {
   uint64_t nonfinite = 0;
   ChoosePack(plan.from, plan.to, plan.as_bytes, Simulated{plan, blocks, threads, &nonfinite});
@@ -42,7 +42,7 @@ float ToFloat(DType type, const char* at) {
   return static_cast<float>(oracle::At<oracle::BHalf>(at, 0));
 }
 
-/// What an element must become, and whether it is finite.
+/// The expected element, and whether it is finite.
 bool Expect(DType from, DType to, double factor, const char* in, char* out) {
   if (from == DType::kFloat64) {
     const double value = oracle::At<double>(in, 0) * factor;
@@ -64,7 +64,7 @@ bool Expect(DType from, DType to, double factor, const char* in, char* out) {
   return std::isfinite(scaled);
 }
 
-/// One side of a batch: tensors one behind the other with gaps that nobody may write into.
+/// One side of a batch: tensors one behind the other with gaps that must not change.
 struct Side {
   std::vector<char> bytes;
   std::vector<size_t> at;

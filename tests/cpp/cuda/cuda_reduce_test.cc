@@ -40,7 +40,7 @@ void Simulate(const ReducePlan& plan, uint32_t blocks, uint32_t threads) {
                Simulated{plan, blocks, threads});
 }
 
-/// How the buffers of a job lie: bytes of source r and of each destination beyond 16.
+/// The misalignment of a job's buffers: bytes of source r and of each destination beyond 16.
 struct Layout {
   size_t source;
   size_t step;  ///< further for each rank

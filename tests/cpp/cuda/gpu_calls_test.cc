@@ -1,5 +1,5 @@
 // Collectives of a GPU's memory through the whole engine, with a GPU that the host plays: ranks are
-// threads, which share it. Its memory cannot be touched by the host, and streams are late.
+// threads, which share it. The host cannot touch its memory, and its streams run late.
 #include "fake_cuda/gpu_calls.h"
 
 #include <array>
@@ -82,7 +82,7 @@ TEST(a_name_again_is_behind_what_had_it) {
       engine.Release(handle.value());  // it goes on
       const Numbers second(3);
       second.Fill(stream, [rank, step](size_t) { return rank + step; });
-      // Shorter: whoever took it for the first would say that the ranks differ.
+      // Shorter: if a rank took it for the first, the ranks would differ.
       Finish(engine, engine.Submit(OnGpu(Collective::kAllreduce, "same", second, &second, stream)),
              stream);
       second.Expect(stream, [step](size_t) { return 1 + 2 * step; });
@@ -199,7 +199,7 @@ TEST(ranks_that_differ_in_device_are_told_and_go_on) {
   }
 }
 
-// What is wrong on one rank is told to all, and nothing ends.
+// All ranks get the error of one rank, and the job goes on.
 void RefusedOnRank0(const char* why, const std::function<void(Submission&)>& spoil) {
   RunRanks(2, kSegment, [&](Engine& engine, int rank) {
     void* const stream = fake_cuda_stream(0);
@@ -226,7 +226,7 @@ TEST(what_is_wrong_on_one_rank_is_told_to_all) {
   });
 }
 
-TEST(numbers_that_are_none_are_found_when_they_have_arrived) {
+TEST(nans_are_found_when_the_inputs_are_on_the_host) {
   Pairs settings = kSegment;
   settings.emplace_back("check_numerics", "1");
   RunRanks(2, settings, [](Engine& engine, int rank) {
@@ -274,7 +274,7 @@ void WhoJoins(const Pairs& settings) {
   });
 }
 
-TEST(who_joins_does_so_behind_what_is_arriving) {
+TEST(streams_join_behind_pending_copies) {
   for (const char* mode : {"cpu_reduce", "leader", "stream"}) WhoJoins(With("shm", mode));
 }
 

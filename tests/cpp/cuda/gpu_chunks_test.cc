@@ -1,5 +1,5 @@
 // CPU-Reduce of tensors that are larger than a chunk, through the whole engine on the fake GPU:
-// what has arrived is reduced and goes back while more arrives.
+// the host reduces chunks and copies them back while later ones are copied in.
 #include <array>
 #include <barrier>
 #include <chrono>
@@ -77,7 +77,7 @@ TEST(buckets_of_many_tensors_flow) {
 }
 
 // The last chunk of two ranks is not copied in before all others are reduced and on the GPU again.
-TEST(what_has_arrived_is_back_before_the_rest_comes) {
+TEST(first_chunks_are_back_before_the_rest_is_copied) {
   constexpr int kRanks = 2;
   constexpr size_t kChunks = 20;
   std::barrier together(kRanks);
@@ -86,29 +86,29 @@ TEST(what_has_arrived_is_back_before_the_rest_comes) {
     const Numbers tensor(kChunks * kChunk / 4);
     tensor.Fill(stream, [rank](size_t i) { return Value(rank, i); });
     fake_cuda_synchronize(stream);
-    if (rank == 0) fake_cuda_hold_fetches(kRanks * kChunks - 1);
+    if (rank == 0) fake_cuda_hold_copies_to_host(kRanks * kChunks - 1);
     together.arrive_and_wait();
-    const size_t before = fake_cuda_landed_bytes();
+    const size_t before = fake_cuda_bytes_to_device();
     together.arrive_and_wait();
     const auto handle = engine.Submit(OnGpu(Collective::kAllreduce, "x", tensor, &tensor, stream));
     CHECK(handle.ok());
     const size_t all_but_one = kRanks * (kChunks - 1) * kChunk;
-    CHECK(Soon([&] { return fake_cuda_landed_bytes() - before == all_but_one; }));
+    CHECK(Soon([&] { return fake_cuda_bytes_to_device() - before == all_but_one; }));
     CHECK(!*engine.Poll(handle.value()));
     together.arrive_and_wait();
-    fake_cuda_hold_fetches(-1);
+    fake_cuda_hold_copies_to_host(-1);
     Finish(engine, handle, stream);
     tensor.Expect(stream, [](size_t i) { return Value(2, i); });
   });
 }
 
-// A rank fails while chunks are on their way, both ways: an error on both, and nothing written by
-// copies that nobody knows of.
+// A rank fails while copies are pending in both directions: both ranks get an error, and no copy
+// writes afterwards.
 TEST(a_failure_in_the_middle_ends_the_call_everywhere) {
   for (const char* when : {"advance:1:1:error", "advance:1:9:error"}) {
     Pairs settings = Chunked("shm");
     settings.emplace_back("fault", when);
-    fake_cuda_hold_fetches(60);  // of 80, so that it is in the middle
+    fake_cuda_hold_copies_to_host(60);  // of 80, so that it is in the middle
     RunRanks(2, settings, [](Engine& engine, int) {
       void* const stream = fake_cuda_stream(0);
       const Numbers tensor(40 * 1024);
@@ -118,9 +118,9 @@ TEST(a_failure_in_the_middle_ends_the_call_everywhere) {
       Status outcome = handle.ok() ? engine.Wait(handle.value(), NowNs() + 60 * kSecond)
                                    : Status(handle.error());
       CHECK(!outcome.ok());
-      fake_cuda_hold_fetches(-1);
+      fake_cuda_hold_copies_to_host(-1);
       if (!handle.ok()) return;
-      // What is on the stream from now on finds no copy behind it.
+      // No copy is pending behind later work of the stream.
       CHECK(engine.JoinStream(handle.value(), stream).ok());
       engine.Release(handle.value());
       tensor.Fill(stream, [](size_t) { return 7; });

@@ -1,6 +1,6 @@
-// Explicit-state model checks of the modes in which hosts and streams of several ranks meet: the
-// leader's counts and events, the words that streams wait for, and the turns of process sets.
-// Careless variants of each are caught, so the models can see what they look for.
+// Explicit-state model checks of the modes in which hosts and streams wait for other ranks: the
+// leader's counts and events, the words that streams wait for, and the tickets of process sets.
+// Careless variants of each are caught, so the models can find such mistakes.
 #include "model/leader_model.h"
 #include "model/stream_model.h"
 #include "model/ticket_model.h"
@@ -61,17 +61,17 @@ TEST(careless_leaders_are_caught) {
   IsCaught(LeaderModel<3>(2, true, LeaderFault::kWaitsForDead), kStuck);
 }
 
-TEST(turns_of_sets_that_share_a_hardware_queue) {
+TEST(tickets_of_sets_that_share_a_hardware_queue) {
   Holds(TicketModel<BothSets>(1, TicketFault::kNone));
   Holds(TicketModel<BothSets>(3, TicketFault::kNone));
   Holds(TicketModel<ThreeInARing>(1, TicketFault::kNone));
   Holds(TicketModel<ThreeInARing>(2, TicketFault::kNone));
 }
 
-TEST(careless_turns_are_caught) {
-  IsCaught(TicketModel<BothSets>(1, TicketFault::kNoTurns), kStuck);
-  IsCaught(TicketModel<ThreeInARing>(1, TicketFault::kNoTurns), kStuck);
-  IsCaught(TicketModel<BothSets>(2, TicketFault::kHalfATurn), kStuck);
+TEST(careless_tickets_are_caught) {
+  IsCaught(TicketModel<BothSets>(1, TicketFault::kNoTickets), kStuck);
+  IsCaught(TicketModel<ThreeInARing>(1, TicketFault::kNoTickets), kStuck);
+  IsCaught(TicketModel<BothSets>(2, TicketFault::kEarlyRelease), kStuck);
   IsCaught(TicketModel<BothSets>(2, TicketFault::kLostTicket), kStuck);
   IsCaught(TicketModel<BothSets>(1, TicketFault::kSplitTickets), kStuck);
   IsCaught(TicketModel<ThreeInARing>(1, TicketFault::kSplitTickets), kStuck);

@@ -1,5 +1,5 @@
-// Modes in which GPUs reduce, through the whole engine on the fake GPU: which one the ranks agree
-// on, and what becomes of one that fails in the middle. Processes: tests/fake_gpu.
+// Modes in which GPUs reduce, through the whole engine on the fake GPU: their choice, and ranks
+// that fail in the middle. Processes: tests/fake_gpu.
 #include <chrono>
 #include <cstring>
 #include <thread>
@@ -194,7 +194,7 @@ void ReduceByKernels(Engine& engine, int rank, const std::vector<size_t>& counts
   CHECK_EQ(engine.counters().gpu_kernel_bytes.load(), bytes);
 }
 
-// The others free their memory once they are told that nobody has it open.
+// The others free their memory once all ranks have closed it.
 TEST(what_a_stream_still_uses_is_not_said_to_be_closed) {
   const auto plugin = cuda::LoadCudaPlugin({.driver = "", .plugin = FAKE_CUDA});
   CHECK(plugin.ok());

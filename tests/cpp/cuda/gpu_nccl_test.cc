@@ -59,7 +59,7 @@ TEST(sums_of_many_lengths) {
   }
 }
 
-// What one rank cannot is refused on all, who go on.
+// If one rank cannot have the mode it is refused on all ranks, and the job goes on.
 void RefusedOnAll(const char* why, const std::function<void(Settings&, int)>& change) {
   RunRanks(
       2, WithNccl(),
@@ -90,7 +90,7 @@ TEST(what_one_rank_cannot_is_refused_on_all) {
                [](Settings& settings, int rank) {
                  if (rank == 1) settings.nccl_library = "/nowhere/libnccl.so.2";
                });
-  // It fails where the ranks would find each other, of which the other one is waiting.
+  // It fails in NCCL's rendezvous, in which the other rank waits.
   for (const char* refusing : {"0", "1"}) {
     ::setenv("HOST_NCCL_REFUSES", refusing, 1);
     const std::string why = "rank " + std::string(refusing) +

@@ -1,6 +1,6 @@
 // Explicit-state model checks of persistent kernels: all interleavings, at 2 and 3 ranks, of links
 // with slots and credits, of words that carry their flag, and of a rank's death and the abort word.
-// Careless variants of each are caught, so the models can see what they look for.
+// Careless variants of each are caught, so the models can find such mistakes.
 #include "model/kernel_model.h"
 
 #include "model/low_latency_model.h"

@@ -68,9 +68,9 @@ int fake_cuda_waits() { return TheWorld().waits; }
 
 int fake_cuda_most_copies() { return TheWorld().most_copies.exchange(0); }
 
-void fake_cuda_hold_fetches(int after) { TheWorld().fetches_left = after; }
+void fake_cuda_hold_copies_to_host(int after) { TheWorld().copies_to_host_left = after; }
 
-size_t fake_cuda_landed_bytes() { return TheWorld().landed_bytes; }
+size_t fake_cuda_bytes_to_device() { return TheWorld().bytes_to_device; }
 
 int fake_cuda_current() { return CurrentDevice(); }
 

@@ -1,4 +1,4 @@
-// The kernels of the fake GPU: those of GPUs, thread after thread.
+// The kernels of the fake GPU: the code for GPUs, thread after thread.
 #include "fake_cuda/fake_kernels.h"
 
 #include "execute/cuda/kernels/kernel_choice.h"

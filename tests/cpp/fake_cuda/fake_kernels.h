@@ -4,7 +4,7 @@
 
 namespace horoacc::testing {
 
-/// What a launch of the plan does. Its memory is the host's.
+/// Run a launch of the plan, whose memory is the host's.
 void RunReduce(const cuda::ReducePlan& plan);
 void RunPack(const cuda::PackPlan& plan);
 

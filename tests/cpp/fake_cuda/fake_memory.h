@@ -15,7 +15,8 @@
 
 namespace horoacc::testing {
 
-/// One file mapped twice: addresses to give out, which nobody can touch, and those of the truth.
+/// One file with two ranges of addresses: one to give out, which is not accessible, and the real
+/// one.
 class FakeMemory {
  public:
   static constexpr size_t kBytes = size_t{4} << 30;  // of a device; sparse
@@ -23,7 +24,7 @@ class FakeMemory {
   explicit FakeMemory(int device) : FakeMemory(device, memfd_create("fake_cuda", 0)) {
     if (ftruncate(fd_, kBytes) != 0) std::abort();
   }
-  /// Another process's; null if it is gone.
+  /// The memory of another process; null if the process has ended.
   static std::unique_ptr<FakeMemory> Open(int device, pid_t process, int fd) {
     char path[64];
     std::snprintf(path, sizeof path, "/proc/%d/fd/%d", static_cast<int>(process), fd);

@@ -11,7 +11,7 @@
 namespace horoacc::testing {
 namespace {
 
-/// What is in a ha_cuda_handle.
+/// The content of a ha_cuda_handle.
 struct Handle {
   pid_t process;
   int fd;

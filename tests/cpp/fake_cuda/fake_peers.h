@@ -1,5 +1,5 @@
 #pragma once
-// What the fake GPU does together with other processes: functions of the plug-in.
+// The functions of the fake plug-in that work with other processes.
 #include <cstddef>
 #include <cstdint>
 

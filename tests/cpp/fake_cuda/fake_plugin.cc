@@ -14,19 +14,19 @@
 namespace horoacc::testing {
 namespace {
 
-// Held back: see fake_cuda_hold_fetches.
-void AwaitFetch() {
+// See fake_cuda_hold_copies_to_host.
+void AwaitCopyToHost() {
   World& world = TheWorld();
-  for (int left = world.fetches_left; left >= 0; left = world.fetches_left) {
-    if (left > 0 && world.fetches_left.compare_exchange_strong(left, left - 1)) return;
+  for (int left = world.copies_to_host_left; left >= 0; left = world.copies_to_host_left) {
+    if (left > 0 && world.copies_to_host_left.compare_exchange_strong(left, left - 1)) return;
     if (left == 0) SleepShortly();
   }
 }
 
 void CopyNow(void* to, const void* from, size_t bytes) {
   World& world = TheWorld();
-  const bool lands = fake_cuda_device_of(to) >= 0;
-  if (!lands) AwaitFetch();
+  const bool to_device = fake_cuda_device_of(to) >= 0;
+  if (!to_device) AwaitCopyToHost();
   const int now = world.copies.fetch_add(1) + 1;
   for (int most = world.most_copies;
        now > most && !world.most_copies.compare_exchange_weak(most, now);) {
@@ -34,7 +34,7 @@ void CopyNow(void* to, const void* from, size_t bytes) {
   SleepShortly();
   std::memcpy(fake_cuda_real(to), fake_cuda_real(from), bytes);
   world.copies.fetch_sub(1);
-  if (lands) world.landed_bytes += bytes;
+  if (to_device) world.bytes_to_device += bytes;
 }
 
 int Open(void** self, int device, ha_cuda_error* error) {
@@ -156,7 +156,7 @@ int RunProgram(void*, void* stream, const ha_cuda_program* program, ha_cuda_erro
   fake.call.call = program->call;
   fake.rank = program->rank;
   fake.watch = program->watch;
-  // What the GPU has of it counts; the header alone travels with the launch.
+  // Only the header is a kernel argument; the rest is read from the GPU's memory.
   std::memcpy(fake.image.get(), program->image, sizeof header);
   const auto* const uploaded = static_cast<const std::byte*>(Real(program->uploaded));
   StreamOf(stream).Put([fake, uploaded, bytes = program->bytes] {

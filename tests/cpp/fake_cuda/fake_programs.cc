@@ -1,4 +1,4 @@
-// Persistent kernels of the fake GPU: those of GPUs, a thread for each block.
+// Persistent kernels of the fake GPU: the code for GPUs, with a thread for each block.
 #include "fake_cuda/fake_programs.h"
 
 #include <vector>

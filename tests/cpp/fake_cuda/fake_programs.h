@@ -15,7 +15,7 @@ struct FakeProgram {
   ha_cuda_watch* watch = nullptr;
 };
 
-/// What a launch does: a thread for each block.
+/// Runs a launch, with a thread for each block.
 void RunProgram(const FakeProgram& program);
 
 }  // namespace horoacc::testing

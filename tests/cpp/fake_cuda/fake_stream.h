@@ -13,7 +13,7 @@ namespace horoacc::testing {
 
 inline void SleepShortly() { std::this_thread::sleep_for(std::chrono::microseconds(200)); }
 
-/// May lie in memory that several processes see: its numbers alone are its state.
+/// May lie in memory that several processes share: the numbers are all its state.
 struct FakeEvent {
   std::atomic<uint64_t> recorded{0};
   std::atomic<uint64_t> done{0};
@@ -21,7 +21,7 @@ struct FakeEvent {
   [[nodiscard]] bool Has(uint64_t number) const { return done.load() >= number; }
 };
 
-/// Runs what it is given later, in order, on a thread of its own that goes with the process.
+/// Runs tasks later, in order, on a thread of its own that ends with the process.
 class FakeStream {
  public:
   FakeStream() {
@@ -32,8 +32,7 @@ class FakeStream {
     tasks_.push_back(std::move(task));
     moved_.notify_all();
   }
-  /// What comes behind it waits; whoever is waited for may be another process. `waits` counts who
-  /// does.
+  /// Later tasks wait until `over()`, perhaps for another process. `waits` counts waiting streams.
   void PutWait(std::function<bool()> over, std::atomic<int>& waits) {
     Put([over = std::move(over), &waits] {
       waits.fetch_add(1);
@@ -56,7 +55,7 @@ class FakeStream {
       tasks_.pop_front();
       busy_ = true;
       lock.unlock();
-      SleepShortly();  // whoever does not wait for it is found out
+      SleepShortly();  // finds callers that do not wait for it
       task();
       lock.lock();
       busy_ = false;

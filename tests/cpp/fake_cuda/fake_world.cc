@@ -14,7 +14,7 @@ FakeStream& StreamOf(void* stream) {
   return stream == nullptr ? TheWorld().first : *static_cast<FakeStream*>(stream);
 }
 
-/// Whose memory it is; null: the host's.
+/// The device's memory that has the address; null: it is the host's.
 FakeMemory* MemoryOf(const void* memory) {
   World& world = TheWorld();
   for (FakeMemory& own : world.memory) {

@@ -14,7 +14,7 @@ inline Pairs With(const char* control, const char* mode) {
   return {{"control", control}, {"cuda_plugin", FAKE_CUDA}, {"gpu_mode", mode}};
 }
 
-/// Numbers on the GPU. Everything that is done with them is put on a stream.
+/// Numbers on the GPU. All work with them is put on a stream.
 class Numbers {
  public:
   explicit Numbers(size_t count, int device = 0)
@@ -31,7 +31,7 @@ class Numbers {
       for (size_t i = 0; i < count; ++i) data[i] = value(i);
     });
   }
-  /// Looks when the stream comes to it, and then waits for that.
+  /// Compares when the stream comes to it, and waits for that.
   void Expect(void* stream, const std::function<int32_t(size_t)>& value) const {
     FakeCudaLaunch(stream, [data = Real(), count = count_, value] {
       for (size_t i = 0; i < count; ++i) CHECK_EQ(data[i], value(i));
@@ -55,7 +55,7 @@ inline Submission OnGpu(Collective collective, const std::string& name, const Nu
   return submission;
 }
 
-/// Waits for the call, not for its results: those come on the stream.
+/// Waits for the call, but not for its results, for which the stream waits.
 inline void Finish(Engine& engine, const Result<uint64_t>& handle, void* stream) {
   CHECK(handle.ok());
   CHECK(engine.Wait(handle.value(), NowNs() + 60 * kSecond).ok());

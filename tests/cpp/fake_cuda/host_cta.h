@@ -1,7 +1,6 @@
 #pragma once
 // Blocks of a persistent kernel, played by threads of the host: one thread plays all threads of a
-// block, one after the other (execute/cuda/persistent/kernel_wait.h says what a block has to
-// offer).
+// block, one after the other. The interface is in execute/cuda/persistent/kernel_wait.h.
 #include <atomic>
 #include <chrono>
 #include <thread>
@@ -10,11 +9,11 @@
 
 namespace horoacc::cuda {
 
-/// What all blocks of a job look at while they wait.
+/// Read by all blocks of a job while they wait.
 struct HostWatch {
   std::atomic<uint32_t> abort{0};
   std::atomic<uint64_t> report{0};
-  uint32_t* host_abort = nullptr;  ///< of whoever launched them, if that is somebody else
+  uint32_t* host_abort = nullptr;  ///< the launching process's, if there is one
   std::chrono::steady_clock::time_point deadline =
       std::chrono::steady_clock::now() + std::chrono::minutes(15);
 };
@@ -31,7 +30,7 @@ class HostCta {
   [[nodiscard]] uint32_t rank() const { return place_.rank; }
   [[nodiscard]] uint32_t lane() const { return place_.lane; }
   [[nodiscard]] uint32_t channel() const { return place_.channel; }
-  [[nodiscard]] CombineArgs& control() { return control_; }
+  [[nodiscard]] CombineArgs& combine_args() { return args_; }
 
   template <typename Body>
   void Each(const Body& body) {
@@ -72,10 +71,10 @@ class HostCta {
   HostWatch& watch_;
   const BlockPlace place_;
   const uint32_t threads_;
-  CombineArgs control_{};
+  CombineArgs args_{};
 };
 
-/// What kernel_instance.h visits.
+/// The visitor for kernel_instance.h.
 struct HostInstance {
   HostCta& cta;
   const KernelProgram& program;

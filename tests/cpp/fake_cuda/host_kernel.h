@@ -15,7 +15,7 @@ class HostKernel {
   explicit HostKernel(KernelImage image) : image_(std::move(image)) {
     const uint64_t words = header().workspace_bytes / sizeof(uint64_t) + 16;
     for (uint32_t rank = 0; rank < header().ranks; ++rank) {
-      // Aligned as a GPU's memory is.
+      // Aligned like a GPU's memory.
       uint64_t* at = workspaces_.emplace_back(std::make_unique<uint64_t[]>(words)).get();
       while (reinterpret_cast<uintptr_t>(at) % 64 != 0) ++at;
       call_.workspace[rank] = reinterpret_cast<char*>(at);
@@ -32,8 +32,8 @@ class HostKernel {
     call_.output[rank] = static_cast<char*>(output);
   }
 
-  /// What block `block` does in `calls` calls. A call of a rank ends when all its blocks have
-  /// ended, and the next one may begin while other ranks are still in this one.
+  /// Runs block `block` in `calls` calls. A call of a rank ends when all its blocks have ended, and
+  /// the next one may begin while other ranks are still in this one.
   bool Run(uint32_t block, uint64_t calls, HostWatch& watch) {
     const BlockPlace place{block / (header().lanes * header().channels),
                            block / header().channels % header().lanes, block % header().channels};

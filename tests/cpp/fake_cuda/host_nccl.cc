@@ -1,5 +1,5 @@
 // NCCL played by the host, for tests: a library with NCCL's names that reduces the fake GPU's
-// memory (fake_cuda.h), among threads and processes of one machine. Its calls come back before they
+// memory (fake_cuda.h), among threads and processes of one machine. Its calls return before they
 // are done, as those of a communicator that does not block, and its sums have an order of their
 // own.
 #include <fcntl.h>
@@ -29,8 +29,8 @@ constexpr int kInProgress = 7;
 constexpr uint32_t kMostRanks = 8;
 constexpr size_t kPart = size_t{64} << 10;  // bytes of a message that are reduced at a time
 
-/// What the ranks of a communicator see: a file of the one that made the id.
-struct CapabilityExchange {
+/// Shared by the ranks of a communicator, in a file of the rank that made the id.
+struct Rendezvous {
   std::atomic<uint32_t> joined;
   std::atomic<uint64_t> written[kMostRanks];  ///< parts that a rank has put into its place
   std::atomic<uint64_t> taken[kMostRanks];    ///< parts of which it needs nothing any more
@@ -39,7 +39,7 @@ struct CapabilityExchange {
 
 /// Never freed: a stream may still come to it.
 struct Comm {
-  CapabilityExchange* meeting = nullptr;
+  Rendezvous* rendezvous = nullptr;
   uint32_t rank = 0;
   uint32_t ranks = 0;
   uint64_t parts = 0;  ///< the stream's
@@ -85,25 +85,24 @@ T Combine(T a, T b, int op) {
   return op == 2 ? std::max(a, b) : std::min(a, b);
 }
 
-// From the last rank to the first, rounded every time.
+// Folds from the last rank to the first, and rounds every time.
 template <typename T>
-void Fold(const CapabilityExchange& meeting, uint32_t ranks, size_t count, int op,
-          std::byte* result) {
+void Fold(const Rendezvous& rendezvous, uint32_t ranks, size_t count, int op, std::byte* result) {
   auto* const sum = reinterpret_cast<T*>(result);
-  std::memcpy(sum, meeting.places[ranks - 1], count * sizeof(T));
+  std::memcpy(sum, rendezvous.places[ranks - 1], count * sizeof(T));
   for (uint32_t r = ranks - 1; r-- > 0;) {
-    const auto* const other = reinterpret_cast<const T*>(meeting.places[r]);
+    const auto* const other = reinterpret_cast<const T*>(rendezvous.places[r]);
     for (size_t i = 0; i < count; ++i) sum[i] = Combine(sum[i], other[i], op);
   }
 }
 
 template <typename H>
-void FoldHalves(const CapabilityExchange& meeting, uint32_t ranks, size_t count, int op,
+void FoldHalves(const Rendezvous& rendezvous, uint32_t ranks, size_t count, int op,
                 std::byte* result) {
   auto* const sum = reinterpret_cast<uint16_t*>(result);
-  std::memcpy(sum, meeting.places[ranks - 1], count * 2);
+  std::memcpy(sum, rendezvous.places[ranks - 1], count * 2);
   for (uint32_t r = ranks - 1; r-- > 0;) {
-    const auto* const other = reinterpret_cast<const uint16_t*>(meeting.places[r]);
+    const auto* const other = reinterpret_cast<const uint16_t*>(rendezvous.places[r]);
     for (size_t i = 0; i < count; ++i)
       sum[i] = H::Round(Combine(H::Wide(sum[i]), H::Wide(other[i]), op));
   }
@@ -111,7 +110,7 @@ void FoldHalves(const CapabilityExchange& meeting, uint32_t ranks, size_t count,
 
 struct Kind {
   size_t bytes;
-  void (*fold)(const CapabilityExchange&, uint32_t, size_t, int, std::byte*);
+  void (*fold)(const Rendezvous&, uint32_t, size_t, int, std::byte*);
 };
 
 Kind KindOf(int type) {
@@ -152,20 +151,20 @@ bool Await(const Comm& comm, const std::atomic<uint64_t>* counts, uint64_t numbe
 
 void Run(const Call& call) {
   Comm& comm = *call.comm;
-  CapabilityExchange& meeting = *comm.meeting;
+  Rendezvous& rendezvous = *comm.rendezvous;
   const Kind kind = KindOf(call.type);
   const auto* const from = static_cast<const std::byte*>(fake_cuda_real(call.from));
   auto* const to = static_cast<std::byte*>(fake_cuda_real(call.to));
   for (size_t at = 0; at < call.count * kind.bytes; at += kPart) {
     const size_t bytes = std::min(kPart, call.count * kind.bytes - at);
     const uint64_t number = ++comm.parts;
-    std::memcpy(meeting.places[comm.rank], from + at, bytes);
-    meeting.written[comm.rank].store(number);
-    if (!Await(comm, meeting.written, number)) return;
+    std::memcpy(rendezvous.places[comm.rank], from + at, bytes);
+    rendezvous.written[comm.rank].store(number);
+    if (!Await(comm, rendezvous.written, number)) return;
     std::byte result[kPart];
-    kind.fold(meeting, comm.ranks, bytes / kind.bytes, call.op, result);
-    meeting.taken[comm.rank].store(number);
-    if (!Await(comm, meeting.taken, number)) return;
+    kind.fold(rendezvous, comm.ranks, bytes / kind.bytes, call.op, result);
+    rendezvous.taken[comm.rank].store(number);
+    if (!Await(comm, rendezvous.taken, number)) return;
     std::memcpy(to + at, result, bytes);
   }
 }
@@ -192,7 +191,7 @@ const char* ncclGetLastError(void*) { return last_error.c_str(); }
 
 int ncclGetUniqueId(NcclId* id) {
   const int file = memfd_create("host_nccl", 0);
-  if (file < 0 || ftruncate(file, sizeof(CapabilityExchange)) != 0) std::abort();
+  if (file < 0 || ftruncate(file, sizeof(Rendezvous)) != 0) std::abort();
   std::snprintf(id->bytes, sizeof id->bytes, "/proc/%d/fd/%d", static_cast<int>(getpid()), file);
   return kSuccess;
 }
@@ -205,14 +204,13 @@ int ncclCommInitRankConfig(void** made, int ranks, NcclId id, int rank, NcclConf
     return Fail(kInvalidUsage, "duplicate GPU (host)");
   const int file = open(id.bytes, O_RDWR | O_CLOEXEC);
   if (file < 0 || ranks > static_cast<int>(kMostRanks)) return Fail(kInvalidUsage, "no such id");
-  void* const seen =
-      mmap(nullptr, sizeof(CapabilityExchange), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+  void* const seen = mmap(nullptr, sizeof(Rendezvous), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
   close(file);
   auto* const comm = new Comm;
-  comm->meeting = static_cast<CapabilityExchange*>(seen);
+  comm->rendezvous = static_cast<Rendezvous*>(seen);
   comm->rank = static_cast<uint32_t>(rank);
   comm->ranks = static_cast<uint32_t>(ranks);
-  comm->meeting->joined.fetch_add(1);
+  comm->rendezvous->joined.fetch_add(1);
   *made = comm;
   return kInProgress;
 }
@@ -221,7 +219,7 @@ int ncclCommInitAll(void**, int, const int*) { return Fail(kInvalidUsage, "not h
 
 int ncclCommGetAsyncError(void* given, int* error) {
   const auto& comm = *static_cast<Comm*>(given);
-  const bool ready = comm.meeting->joined >= comm.ranks && comm.launching == 0;
+  const bool ready = comm.rendezvous->joined >= comm.ranks && comm.launching == 0;
   *error = ready ? kSuccess : kInProgress;
   return kSuccess;
 }

@@ -1,8 +1,10 @@
 #pragma once
-// The links of persistent kernels (execute/cuda/persistent/interpreter_lane.h): blocks in a row
-// hand windows on from slot to slot. Two threads write a message; each store of data reaches memory
-// on its own, in any order, and only a release waits for those before it. A rank may die at any
-// time; then the host says so by the abort word.
+// The links of persistent kernels (execute/cuda/persistent/interpreter_lane.h, whose counts and
+// slots are those of kernel_wait.h here too): blocks in a row hand windows on from slot to slot.
+// Two threads write a message; each store of data reaches memory on its own, in any order, and only
+// a release waits for those before it. A rank may die at any time; then the host says so by the
+// abort word.
+#include "execute/cuda/persistent/kernel_wait.h"
 #include "model/explore.h"
 
 namespace horoacc::model {
@@ -62,7 +64,8 @@ class KernelModel {
   [[nodiscard]] static bool Receives(uint32_t r) { return r > 0; }
   [[nodiscard]] static bool Sends(uint32_t r) { return r < kLast; }
   [[nodiscard]] uint32_t SlotOf(uint8_t window) const {
-    return window % (fault_ == KernelFault::kReusedSlot ? depth_ - 1 : depth_);
+    const uint64_t depth = fault_ == KernelFault::kReusedSlot ? depth_ - 1 : depth_;
+    return static_cast<uint32_t>(cuda::SlotOf(window, depth));
   }
 
   Outcome Run(State& s, uint32_t r, const char** wrong) const {
@@ -92,7 +95,7 @@ class KernelModel {
         if (fault_ != KernelFault::kFlagFirst && (me.pending[0] | me.pending[1]) != 0) {
           return Outcome::kBlocked;
         }
-        ++s.tail[r];
+        s.tail[r] = static_cast<uint8_t>(cuda::CountWith(me.window));
         me.pc = kGive;
         return Outcome::kMoved;
       default:
@@ -101,11 +104,11 @@ class KernelModel {
   }
 
   Outcome Await(State& s, uint32_t r, Rank& me) const {
-    const bool arrived = !Receives(r) || s.tail[r - 1] > me.window;
-    const bool room =
-        !Sends(r) || fault_ == KernelFault::kMissingCredit || me.window < s.head[r] + depth_;
+    const bool arrived = !Receives(r) || s.tail[r - 1] >= cuda::CountWith(me.window);
+    const bool room = !Sends(r) || fault_ == KernelFault::kMissingCredit ||
+                      s.head[r] >= cuda::CountThatFrees(me.window, depth_);
     if (arrived && room) {
-      if (fault_ == KernelFault::kEarlyRelease && Receives(r)) ++s.head[r - 1];
+      if (fault_ == KernelFault::kEarlyRelease) Take(s, r, me);
       me.pc = Receives(r) ? kReadFirst : kWriteFirst;
       return Outcome::kMoved;
     }
@@ -114,8 +117,12 @@ class KernelModel {
     return Outcome::kMoved;
   }
 
+  static void Take(State& s, uint32_t r, const Rank& me) {
+    if (Receives(r)) s.head[r - 1] = static_cast<uint8_t>(cuda::CountWith(me.window));
+  }
+
   Outcome Give(State& s, uint32_t r, Rank& me) const {
-    if (fault_ != KernelFault::kEarlyRelease && Receives(r)) ++s.head[r - 1];
+    if (fault_ != KernelFault::kEarlyRelease) Take(s, r, me);
     me.pc = kAwait;
     ++me.window;
     return Outcome::kMoved;

@@ -1,8 +1,11 @@
 #pragma once
-// Mode L (execute/cuda/host/leader_run.h): every rank packs, the leader's kernel reduces all
-// buffers to all, every rank unpacks. Events say what has run on a stream, counts on cards which
-// event may be asked for. Hosts wait; streams never do.
+// Mode L (execute/cuda/host/leader_steps.h, whose LeaderWindow this runs): every rank packs, the
+// leader's kernel reduces all buffers to all, every rank unpacks. Events say how far the GPU has
+// come on a stream, counts in peer infos which event may be asked for. Hosts wait; streams never
+// do.
+#include "execute/cuda/host/leader_steps.h"
 #include "model/explore.h"
+#include "model/replay.h"
 
 namespace horoacc::model {
 
@@ -11,7 +14,7 @@ enum class LeaderFault {
   kAsksEarly,     ///< asks a rank's event before that has said that it was recorded
   kOneOfThem,     ///< reduces when one of the others has packed
   kTellsEarly,    ///< says that the result is there once the kernel was launched
-  kGoesOnEarly,   ///< enqueues what follows a window before its result is there
+  kGoesOnEarly,   ///< unpacks without waiting for the result
   kWaitsForDead,  ///< goes on when the job is over
 };
 
@@ -20,9 +23,11 @@ template <uint32_t kRanks>
 class LeaderModel {
  public:
   struct Host {
-    uint8_t pc = 0;
-    uint8_t peer = 0;
+    horoacc::cuda::LeaderWindow steps;
+    AccessLog<4 + 2 * kRanks + 2> log;
+    uint8_t packs = 1;  ///< before the window's steps
     uint8_t window = 1;
+    uint8_t over = 0;
   };
   struct Stream {
     uint8_t enqueued = 0;  ///< of pack, reduce (only the leader's does anything), unpack, pack, ...
@@ -32,7 +37,7 @@ class LeaderModel {
   struct State {
     uint8_t buffer[kRanks] = {};    ///< twice the window, + 1 if reduced
     uint8_t recorded[kRanks] = {};  ///< work on the stream when the packed event was recorded
-    uint8_t packed[kRanks] = {};    ///< on the cards
+    uint8_t packed[kRanks] = {};    ///< in the peer infos
     uint8_t reduced = 0;
     Host host[kRanks];
     Stream stream[kRanks];
@@ -46,7 +51,7 @@ class LeaderModel {
   [[nodiscard]] bool Done(const State& s) const {
     for (uint32_t r = 0; r < kRanks; ++r) {
       if (r == kRanks - 1 && s.dead) continue;
-      if (s.host[r].pc != kOver || s.stream[r].done != s.stream[r].enqueued) return false;
+      if (s.host[r].over == 0 || s.stream[r].done != s.stream[r].enqueued) return false;
     }
     return true;
   }
@@ -55,74 +60,88 @@ class LeaderModel {
     const uint32_t rank = process % kRanks;
     if (rank == kRanks - 1) {
       if (s.dead) return Outcome::kBlocked;
-      if (dies_ && process >= kRanks && s.host[rank].pc == kAwait) {
+      if (dies_ && process >= kRanks && s.packed[rank] > s.reduced) {
         s.dead = 1;  // in the middle of a window
         return Outcome::kMoved;
       }
     }
-    return process < kRanks ? Lead(s, rank) : Run(s, rank, wrong);
+    return process < kRanks ? Go(s, rank) : Run(s, rank, wrong);
   }
 
  private:
-  enum Place : uint8_t { kPack, kRecord, kTell, kGather, kReduce, kReduced, kAwait, kOver };
   enum Work : uint8_t { kPacking, kReducing, kUnpacking };
 
   static bool HasRun(const Stream& stream, uint8_t work) { return stream.done >= work; }
 
-  Outcome Lead(State& s, uint32_t me) const {
+  /// What the steps of a window ask of a rank's host.
+  struct Access {
+    State& s;
+    const uint32_t me;
+    const uint8_t window;
+    const LeaderFault fault;
+    Accesses& accesses;
+
+    [[nodiscard]] uint32_t ranks() const {
+      return fault == LeaderFault::kOneOfThem ? kRanks - 1 : kRanks;
+    }
+    [[nodiscard]] bool leads() const { return me == 0; }
+    Status RecordPacked() {
+      Set(s.recorded[me], s.stream[me].enqueued);
+      return {};
+    }
+    void TellPacked() { Set(s.packed[me], window); }
+    bool HasTold(uint32_t rank) {
+      return fault == LeaderFault::kAsksEarly || Ask([&] { return s.packed[rank] >= window; });
+    }
+    Result<bool> IsPacked(uint32_t rank) {
+      return Ask([&] { return HasRun(s.stream[rank], s.recorded[rank]); });
+    }
+    Status ReduceAll() {
+      Set(s.stream[me].enqueued, static_cast<uint8_t>(s.stream[me].enqueued + 1));
+      return {};
+    }
+    Result<bool> IsReduced() {
+      return fault == LeaderFault::kTellsEarly ||
+             Ask([&] { return HasRun(s.stream[me], s.stream[me].enqueued); });
+    }
+    void TellReduced() { Set(s.reduced, window); }
+    bool HasResult() {
+      return (fault == LeaderFault::kGoesOnEarly && me != 0) ||
+             Ask([&] { return s.reduced >= window; });
+    }
+
+   private:
+    template <typename Question>
+    bool Ask(const Question& question) {
+      return accesses.Do([&] { return static_cast<uint8_t>(question() ? 1 : 0); }) != 0;
+    }
+    void Set(uint8_t& to, uint8_t value) {
+      accesses.Do([&] { return to = value; });
+    }
+  };
+
+  Outcome Go(State& s, uint32_t me) const {
     Host& host = s.host[me];
-    Stream& stream = s.stream[me];
-    if (host.pc == kOver) return Outcome::kBlocked;
+    if (host.over != 0) return Outcome::kBlocked;
     if (s.dead && fault_ != LeaderFault::kWaitsForDead) {
-      host.pc = kOver;  // the run is dropped: nothing more is enqueued
+      host.over = 1;  // the run is dropped: nothing more is enqueued
       return Outcome::kMoved;
     }
-    switch (host.pc) {
-      case kPack:
-        ++stream.enqueued;
-        host.pc = kRecord;
-        return Outcome::kMoved;
-      case kRecord:
-        s.recorded[me] = stream.enqueued;
-        host.pc = kTell;
-        return Outcome::kMoved;
-      case kTell:
-        s.packed[me] = host.window;
-        host.pc = me == 0 ? kGather : kAwait;
-        if (fault_ == LeaderFault::kGoesOnEarly && me != 0 && host.window < windows_) {
-          stream.enqueued += 3;  // up to the next window's packing
-          s.recorded[me] = stream.enqueued;
-        }
-        return Outcome::kMoved;
-      case kGather:
-        return Gather(s, host);
-      case kReduce:
-        ++stream.enqueued;
-        host.pc = kReduced;
-        return Outcome::kMoved;
-      case kReduced:
-        if (!HasRun(stream, stream.enqueued) && fault_ != LeaderFault::kTellsEarly)
-          return Outcome::kBlocked;
-        s.reduced = host.window;
-        host.pc = kAwait;
-        return Outcome::kMoved;
-      default:  // kAwait
-        if (s.reduced < host.window) return Outcome::kBlocked;
-        stream.enqueued = static_cast<uint8_t>(3 * host.window);
-        host.pc = host.window++ == windows_ ? kOver : kPack;
-        return Outcome::kMoved;
+    if (host.packs != 0) {
+      ++s.stream[me].enqueued;
+      host.packs = 0;
+      return Outcome::kMoved;
     }
-  }
-
-  Outcome Gather(State& s, Host& host) const {
-    const bool told = s.packed[host.peer] >= host.window;
-    const bool run = HasRun(s.stream[host.peer], s.recorded[host.peer]);
-    if (fault_ == LeaderFault::kAsksEarly ? !run : !(told && run)) return Outcome::kBlocked;
-    const bool enough = fault_ == LeaderFault::kOneOfThem && host.peer == 1;
-    if (++host.peer == kRanks || enough) {
-      host.peer = 0;
-      host.pc = kReduce;
-    }
+    Result<bool> reduced = false;
+    const auto go = [&](auto& steps, Accesses& accesses) {
+      Access access{s, me, host.window, fault_, accesses};
+      return steps.Go(access);
+    };
+    if (!Resume(host.steps, host.log, go, &reduced) || !reduced.value()) return Outcome::kMoved;
+    s.stream[me].enqueued = static_cast<uint8_t>(3 * host.window);  // unpacks
+    host.steps = {};
+    host.packs = 1;
+    host.over = host.window++ == windows_ ? 1 : 0;
     return Outcome::kMoved;
   }
 

@@ -1,14 +1,17 @@
 #pragma once
-// Turns of process sets (execute/cuda/host/ticket.h): ranks, each with one hardware queue and one
-// lane, and sets of two of them whose decisions every rank carries out in an order of its own.
+// Tickets of process sets (execute/cuda/host/ticket.h, whose BasicTicket this runs): ranks, each
+// with one hardware queue and one lane, and sets of two of them whose decisions every rank carries
+// out in an order of its own.
+#include "execute/cuda/host/ticket.h"
 #include "model/explore.h"
+#include "model/replay.h"
 
 namespace horoacc::model {
 
 enum class TicketFault {
   kNone,
-  kNoTurns,       ///< enqueues waits whenever there is something to do
-  kHalfATurn,     ///< the turn is over when it is on the first rank
+  kNoTickets,     ///< enqueues waits whenever there is something to do
+  kEarlyRelease,  ///< the first of its ranks releases the set's ticket
   kLostTicket,    ///< a ticket is given to two
   kSplitTickets,  ///< others take theirs between a set's
 };
@@ -26,29 +29,113 @@ struct ThreeInARing {
 };
 
 template <typename Shape>
-class TicketModel {
+struct TicketState;
+
+/// A set on one of its ranks, as a ticket sees it.
+template <typename Shape>
+class TicketGroup {
  public:
-  static constexpr uint32_t kRanks = Shape::kRanks;
-  static constexpr uint32_t kSets = Shape::kSets;
+  using TicketCount = uint8_t;
+  static constexpr uint32_t kTicketLanes = Shape::kRanks;
+  static constexpr uint32_t kLeader = 0;
+
+  TicketGroup(TicketState<Shape>& state, uint32_t set, uint32_t member, TicketFault fault,
+              Accesses& accesses)
+      : s_(state), set_(set), member_(member), fault_(fault), accesses_(accesses) {}
+
+  [[nodiscard]] uint32_t me() const { return member_; }
+  [[nodiscard]] uint32_t ranks() const { return 2; }
+  [[nodiscard]] uint64_t lanes() const {
+    return uint64_t{1} << Shape::kMember[set_][0] | uint64_t{1} << Shape::kMember[set_][1];
+  }
+  void RingOthers() const {}
+
+  struct Holders : ModelAtomic {
+    bool too_few = false;
+    void store(uint64_t value, std::memory_order order) const {
+      ModelAtomic::store(too_few ? 1 : value, order);
+    }
+  };
+  struct Info {
+    ModelAtomic called;
+    Holders holders;
+  };
+  [[nodiscard]] Info info(uint32_t) const {
+    return {{s_.called[set_], accesses_},
+            {{s_.holders[set_], accesses_}, fault_ == TicketFault::kEarlyRelease}};
+  }
+
+  struct Busy : ModelAtomic {
+    bool open = false;
+    uint8_t exchange(uint64_t value, std::memory_order order) const {
+      return open ? 0 : ModelAtomic::exchange(value, order);
+    }
+  };
+  struct Counter : ModelAtomic {
+    bool torn = false;
+    uint8_t fetch_add(uint8_t more, std::memory_order order) const {
+      if (!torn) return ModelAtomic::fetch_add(more, order);
+      const uint8_t value = load(order);
+      store(value + uint64_t{more}, order);
+      return value;
+    }
+  };
+  struct Lane {
+    Counter tickets;
+    ModelAtomic served;
+  };
+  struct Lanes {
+    const TicketGroup& group;
+    Lane operator[](uint32_t lane) const {
+      const TicketFault fault = group.fault_;
+      return {{{group.s_.tickets[lane], group.accesses_}, fault == TicketFault::kLostTicket},
+              {group.s_.served[lane], group.accesses_}};
+    }
+  };
+  struct All {
+    Busy busy;
+    Lanes lanes;
+  };
+  [[nodiscard]] All ticket_lanes() const {
+    const bool open = fault_ == TicketFault::kLostTicket || fault_ == TicketFault::kSplitTickets;
+    return {{{s_.busy, accesses_}, open}, {*this}};
+  }
+
+ private:
+  TicketState<Shape>& s_;
+  const uint32_t set_, member_;
+  const TicketFault fault_;
+  Accesses& accesses_;
+};
+
+template <typename Shape>
+struct TicketState {
   /// Of a set, on its first or second rank.
   struct Run {
+    horoacc::cuda::BasicTicket<TicketGroup<Shape>> ticket{1};
+    AccessLog<10> log;
     uint8_t pc = 0;
-    uint8_t ticket[2] = {};  ///< the first's, in the lanes of both
-    uint8_t calls = 0;       ///< that are over
+    uint8_t calls = 0;  ///< that are over
   };
-  struct State {
-    Run run[kSets][2];
-    uint8_t given[kSets] = {};  ///< turns, on the leader's card
-    uint8_t in_turn[kSets] = {};
-    uint8_t word[kSets][2] = {};
-    /// Work of the rank's only queue: 1 + twice the set, + 1 for a wait.
-    uint8_t queue[kRanks][4] = {};
-    uint8_t tickets[kRanks] = {}, served[kRanks] = {};
-  };
+  Run run[Shape::kSets][2];
+  uint8_t called[Shape::kSets] = {};  ///< in the leader's peer info
+  uint8_t holders[Shape::kSets] = {};
+  uint8_t word[Shape::kSets][2] = {};
+  /// Work of the rank's only queue: 1 + twice the set, + 1 for a wait.
+  uint8_t queue[Shape::kRanks][4] = {};
+  uint8_t busy = 0, tickets[Shape::kRanks] = {}, served[Shape::kRanks] = {};
+};
+
+template <typename Shape>
+class TicketModel {
+ public:
+  using State = TicketState<Shape>;
+  using Run = typename State::Run;
+  static constexpr uint32_t kSets = Shape::kSets;
 
   TicketModel(uint8_t calls, TicketFault fault) : calls_(calls), fault_(fault) {}
   [[nodiscard]] State initial() const { return {}; }
-  [[nodiscard]] uint32_t processes() const { return 2 * kSets + kRanks; }
+  [[nodiscard]] uint32_t processes() const { return 2 * kSets + Shape::kRanks; }
   [[nodiscard]] bool Done(const State& s) const {
     for (const auto& of_set : s.run) {
       for (const Run& run : of_set) {
@@ -65,7 +152,7 @@ class TicketModel {
   }
 
  private:
-  enum Place : uint8_t { kAsk, kSecondTicket, kCountTicket, kAwaitTurn, kTell, kWait, kEnd };
+  enum Place : uint8_t { kAsk, kTell, kWait, kEnd, kRelease };
 
   static constexpr uint32_t Rank(uint32_t set, uint32_t member) {
     return Shape::kMember[set][member];
@@ -76,72 +163,49 @@ class TicketModel {
     if (run.calls == calls_) return Outcome::kBlocked;
     const uint32_t rank = Rank(set, member);
     switch (run.pc) {
-      case kAsk:
-        if (fault_ == TicketFault::kNoTurns) {
-          run.pc = kTell;
-        } else if (member != 0) {
-          run.pc = kAwaitTurn;
-        } else {
-          Ask(s, run, set);
-        }
+      case kAsk: {
+        bool called = fault_ == TicketFault::kNoTickets;
+        const auto ask = [&](auto& ticket, Accesses& accesses) {
+          TicketGroup<Shape> group(s, set, member, fault_, accesses);
+          return ticket.IsCalled(group);
+        };
+        if (called || (Resume(run.ticket, run.log, ask, &called) && called)) run.pc = kTell;
         return Outcome::kMoved;
-      case kSecondTicket:
-        run.ticket[1] = s.tickets[Rank(set, 1)]++;
-        run.pc = kAwaitTurn;
-        return Outcome::kMoved;
-      case kCountTicket:
-        for (const uint32_t m : {0, 1})
-          s.tickets[Rank(set, m)] = static_cast<uint8_t>(run.ticket[m] + 1);
-        run.pc = kAwaitTurn;
-        return Outcome::kMoved;
-      case kAwaitTurn:
-        if (member != 0) {
-          if (s.given[set] <= run.calls) return Outcome::kBlocked;
-        } else {
-          for (const uint32_t m : {0, 1}) {
-            if (s.served[Rank(set, m)] != run.ticket[m]) return Outcome::kBlocked;
-          }
-          s.in_turn[set] = fault_ == TicketFault::kHalfATurn ? 1 : 2;
-          ++s.given[set];
-        }
-        run.pc = kTell;
-        return Outcome::kMoved;
+      }
       case kTell:
       case kWait:
         for (const uint8_t work : s.queue[rank]) {
           if (work != 0 && (work - 1U) / 2 != set && fault_ == TicketFault::kNone)
-            *wrong = "two turns at once";
+            *wrong = "two sets at once";
         }
         Put(s, rank, static_cast<uint8_t>(1 + 2 * set + (run.pc == kWait ? 1 : 0)));
         run.pc = run.pc == kTell ? kWait : kEnd;
         return Outcome::kMoved;
-      default:  // kEnd
+      case kEnd:
         for (const uint8_t work : s.queue[rank]) {
           if (work == 1 + 2 * set || work == 2 + 2 * set) return Outcome::kBlocked;
         }
-        ++run.calls;
-        run.pc = kAsk;
-        if (s.in_turn[set] > 0 && --s.in_turn[set] == 0) {
-          for (const uint32_t m : {0, 1}) ++s.served[Rank(set, m)];
-        }
+        run.pc = kRelease;
         return Outcome::kMoved;
+      default:
+        return Release(s, set, member);
     }
   }
 
-  // What is done while the control segment is busy is one step to the others.
-  void Ask(State& s, Run& run, uint32_t set) const {
-    run.pc = kAwaitTurn;
-    for (const uint32_t m : {0, 1}) {
-      run.ticket[m] = s.tickets[Rank(set, m)];
-      if (fault_ == TicketFault::kLostTicket) {
-        run.pc = kCountTicket;
-        continue;
-      }
-      ++s.tickets[Rank(set, m)];
-      if (fault_ != TicketFault::kSplitTickets) continue;
-      run.pc = kSecondTicket;
-      return;
-    }
+  Outcome Release(State& s, uint32_t set, uint32_t member) const {
+    Run& run = s.run[set][member];
+    bool released = fault_ == TicketFault::kNoTickets;
+    const auto release = [&](auto& ticket, Accesses& accesses) {
+      TicketGroup<Shape> group(s, set, member, fault_, accesses);
+      ticket.Release(group);
+      return true;
+    };
+    if (!released && !Resume(run.ticket, run.log, release, &released)) return Outcome::kMoved;
+    const auto calls = static_cast<uint8_t>(run.calls + 1);
+    run = {};
+    run.calls = calls;
+    run.ticket = decltype(run.ticket)(static_cast<uint8_t>(calls + 1));
+    return Outcome::kMoved;
   }
 
   static void Put(State& s, uint32_t rank, uint8_t work) {

@@ -6,7 +6,7 @@
 namespace horoacc::cuda {
 namespace {
 
-constexpr uint64_t kAlignment = 256;  // where elements of another kind begin
+constexpr uint64_t kAlignment = 256;  // of the first element of each kind
 constexpr uint64_t kShardUnit = 64;   // elements; whole runs of 16 bytes of every type
 
 bool IsMoreOf(const BucketRun& run, const BucketTensor& tensor) {
@@ -46,45 +46,31 @@ std::vector<BucketWindow> CutBucket(const std::vector<BucketTensor>& tensors, si
   return windows;
 }
 
-Bucket::Bucket(GpuGroup& gpu_group, std::vector<BucketTensor> tensors)
-    : gpu_group_(gpu_group),
+Bucket::Bucket(GpuGroup& group, std::vector<BucketTensor> tensors)
+    : group_(group),
       tensors_(std::move(tensors)),
-      windows_(CutBucket(tensors_, gpu_group.buffer_bytes())) {}
+      windows_(CutBucket(tensors_, group.buffer_bytes())) {}
 
 Status Bucket::Move(size_t window, bool packs) const {
   std::vector<ha_cuda_tensor> moves;
   for (const BucketPart& part : windows_[window].parts) {
     const BucketTensor& tensor = tensors_[part.tensor];
-    std::byte* const there = gpu_group_.buffer(gpu_group_.me()) + part.offset;
+    std::byte* const there = group_.buffer(group_.me()) + part.offset;
     if (packs) {
       moves.push_back({tensor.input + part.first_byte, there, part.bytes});
     } else {
       moves.push_back({there, tensor.output + part.first_byte, part.bytes});
     }
   }
-  return gpu_group_.Copy(moves);
+  return group_.Copy(moves);
 }
-
-Status Bucket::Pack(size_t window) const { return Move(window, true); }
-
-Status Bucket::Unpack(size_t window) const { return Move(window, false); }
 
 Status Bucket::Reduce(const BucketRun& run, uint64_t first, uint64_t last) const {
   if (first >= last) return {};
   std::vector<void*> places;
-  for (uint32_t r = 0; r < gpu_group_.ranks(); ++r)
-    places.push_back(gpu_group_.buffer(r) + run.offset + first * SizeOf(run.type));
-  const ha_cuda_reduce job{.sources = places.data(),
-                           .destinations = places.data(),
-                           .source_count = places.size(),
-                           .destination_count = places.size(),
-                           .count = last - first,
-                           .type = static_cast<int>(run.type),
-                           .op = static_cast<int>(run.op),
-                           .pre = run.scale.pre,
-                           .post = run.scale.post,
-                           .divisor = run.scale.divisor};
-  return gpu_group_.gpu().Call(&ha_cuda_plugin::reduce, gpu_group_.stream(), &job);
+  for (uint32_t r = 0; r < group_.ranks(); ++r)
+    places.push_back(group_.buffer(r) + run.offset + first * SizeOf(run.type));
+  return group_.Reduce({places, places, last - first, run.type, run.op, run.scale});
 }
 
 Status Bucket::ReduceAll(size_t window) const {
@@ -96,9 +82,9 @@ Status Bucket::ReduceShard(size_t window) const {
   for (const BucketRun& run : windows_[window].runs) {
     const uint64_t units = (run.count + kShardUnit - 1) / kShardUnit;
     const auto edge = [&](uint64_t rank) {
-      return std::min(run.count, units * rank / gpu_group_.ranks() * kShardUnit);
+      return std::min(run.count, units * rank / group_.ranks() * kShardUnit);
     };
-    HA_TRY(Reduce(run, edge(gpu_group_.me()), edge(gpu_group_.me() + 1)));
+    HA_TRY(Reduce(run, edge(group_.me()), edge(group_.me() + 1)));
   }
   return {};
 }

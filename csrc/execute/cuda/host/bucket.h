@@ -1,6 +1,6 @@
 #pragma once
-// The tensors of a decision on a GPU, cut into windows that fit into a fusion buffer. Pure: all
-// ranks cut alike.
+// The tensors of a decision on a GPU, cut into windows that fit into a fusion buffer. The cut is a
+// pure function, so all ranks cut alike.
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -29,7 +29,7 @@ struct BucketPart {
   uint64_t offset = 0;
 };
 
-/// Elements of one kind, one after the other in the buffer: what one launch reduces.
+/// Elements of one kind, one after the other in the buffer, which one launch reduces.
 struct BucketRun {
   uint64_t offset = 0;
   uint64_t count = 0;
@@ -47,22 +47,22 @@ struct BucketWindow {
 [[nodiscard]] std::vector<BucketWindow> CutBucket(const std::vector<BucketTensor>& tensors,
                                                   size_t buffer_bytes);
 
-/// The bucket of one decision, as a mode runs it: launches, in this rank's part of a GPU group.
+/// The bucket of one decision: the launches of a mode, in this rank's part of a GPU group.
 class Bucket {
  public:
-  Bucket(GpuGroup& gpu_group, std::vector<BucketTensor> tensors);
+  Bucket(GpuGroup& group, std::vector<BucketTensor> tensors);
 
-  [[nodiscard]] GpuGroup& gpu_group() const { return gpu_group_; }
+  [[nodiscard]] GpuGroup& group() const { return group_; }
   [[nodiscard]] size_t windows() const { return windows_.size(); }
-  /// What is reduced in one launch each.
+  /// Of the window; one launch reduces each.
   [[nodiscard]] const std::vector<BucketRun>& runs(size_t window) const {
     return windows_[window].runs;
   }
-  /// One launch: from the tensors to this rank's buffer, and back.
-  [[nodiscard]] Status Pack(size_t window) const;
-  [[nodiscard]] Status Unpack(size_t window) const;
-  /// A launch for each kind of elements, from all ranks' buffers to all: the whole window, or this
-  /// rank's shard of it.
+  /// One launch that copies the tensors to this rank's buffer, or back.
+  [[nodiscard]] Status Pack(size_t window) const { return Move(window, true); }
+  [[nodiscard]] Status Unpack(size_t window) const { return Move(window, false); }
+  /// A launch for each kind of elements that reduces from all ranks' buffers to all: the whole
+  /// window, or this rank's shard of it.
   [[nodiscard]] Status ReduceAll(size_t window) const;
   [[nodiscard]] Status ReduceShard(size_t window) const;
 
@@ -70,7 +70,7 @@ class Bucket {
   [[nodiscard]] Status Move(size_t window, bool packs) const;
   [[nodiscard]] Status Reduce(const BucketRun& run, uint64_t first, uint64_t last) const;
 
-  GpuGroup& gpu_group_;
+  GpuGroup& group_;
   const std::vector<BucketTensor> tensors_;
   const std::vector<BucketWindow> windows_;
 };

@@ -1,5 +1,5 @@
 #pragma once
-// Finding the CUDA plug-in: only where there is a driver, and never a reason not to start.
+// Finds and loads the CUDA plug-in. That there is none is an error of the call that needs it only.
 #include <string>
 
 #include "base/result.h"

@@ -14,90 +14,90 @@ Result<std::unique_ptr<DeviceCall>> DeviceCall::Begin(Gpus::Place place, void* s
 }
 
 Status DeviceCall::EndChunk(size_t tensor, uint64_t end) {
-  HA_ASSIGN(GpuEvent event, place_.gpu->Record(place_.gpu->fetching()));
+  HA_ASSIGN(GpuEvent event, place_.gpu->Record(place_.gpu->to_host()));
   chunks_.push_back({tensor, end, std::move(event)});
   return {};
 }
 
-Result<uint64_t> DeviceCall::Fetch() {
-  if (fetched()) return uint64_t{0};
+Result<uint64_t> DeviceCall::CopyToHost() {
+  if (has_host_memory()) return uint64_t{0};
   Gpu& gpu = *place_.gpu;
-  HA_TRY(gpu.Wait(gpu.fetching(), ready_));
-  uint64_t fetched_bytes = 0;
+  HA_TRY(gpu.Wait(gpu.to_host(), ready_));
+  uint64_t copied = 0;
   uint64_t in_chunk = 0;
   for (size_t t = 0; t < tensors_.size(); ++t) {
     const DeviceTensor& tensor = tensors_[t];
     Member& member = members_.emplace_back();
-    if (!tensor.fetches && !tensor.in_place) continue;
+    if (!tensor.reads_input && !tensor.in_place) continue;
     HA_ASSIGN(member.input, Take(tensor.input_bytes));
     if (tensor.in_place) member.output = member.input;
-    if (!tensor.fetches) continue;
+    if (!tensor.reads_input) continue;
     for (uint64_t at = 0; at < tensor.input_bytes;) {
       if (in_chunk == chunk_bytes_) {
-        // Behind what went before: of this tensor, or all of the others.
+        // It is behind the copies of earlier bytes and tensors.
         HA_TRY(EndChunk(t, at));
         in_chunk = 0;
       }
       const uint64_t bytes = std::min(chunk_bytes_ - in_chunk, tensor.input_bytes - at);
       const auto* const from = static_cast<const std::byte*>(tensor.input) + at;
-      HA_TRY(gpu.Copy(gpu.fetching(), member.input + at, from, bytes));
+      HA_TRY(gpu.Copy(gpu.to_host(), member.input + at, from, bytes));
       at += bytes;
       in_chunk += bytes;
     }
-    fetched_bytes += tensor.input_bytes;
+    copied += tensor.input_bytes;
   }
   if (in_chunk > 0) HA_TRY(EndChunk(tensors_.size(), 0));
   all_sent_ = true;
-  return fetched_bytes;
+  return copied;
 }
 
 // The chunks follow each other on one stream.
 Status DeviceCall::AskChunks() {
-  for (; arrived_chunks_ < chunks_.size(); ++arrived_chunks_) {
-    HA_ASSIGN(const bool done, place_.gpu->IsDone(chunks_[arrived_chunks_].event));
+  for (; chunks_on_host_ < chunks_.size(); ++chunks_on_host_) {
+    HA_ASSIGN(const bool done, place_.gpu->IsDone(chunks_[chunks_on_host_].event));
     if (!done) break;
   }
   return {};
 }
 
-Result<bool> DeviceCall::HasArrived() {
+Result<bool> DeviceCall::AreInputsOnHost() {
   HA_TRY(AskChunks());
-  return arrived_chunks_ == chunks_.size();
+  return chunks_on_host_ == chunks_.size();
 }
 
-Result<bool> DeviceCall::HasBegunToArrive() {
+Result<bool> DeviceCall::IsFirstChunkOnHost() {
   HA_TRY(AskChunks());
-  return arrived_chunks_ > 0 || chunks_.empty();
+  return chunks_on_host_ > 0 || chunks_.empty();
 }
 
-Result<uint64_t> DeviceCall::Arrived(size_t t) {
+Result<uint64_t> DeviceCall::BytesOnHost(size_t t) {
   HA_TRY(AskChunks());
-  if (arrived_chunks_ == chunks_.size()) return tensors_[t].input_bytes;
-  if (arrived_chunks_ == 0) return uint64_t{0};
-  const Chunk& last = chunks_[arrived_chunks_ - 1];
+  if (chunks_on_host_ == chunks_.size()) return tensors_[t].input_bytes;
+  if (chunks_on_host_ == 0) return uint64_t{0};
+  const Chunk& last = chunks_[chunks_on_host_ - 1];
   if (t == last.tensor) return last.end;
   return t < last.tensor ? tensors_[t].input_bytes : uint64_t{0};
 }
 
 void DeviceCall::Release() {
   Gpu& gpu = *place_.gpu;
-  // Of a call that failed in the middle some copies may be on their way, either way.
+  // If the call has failed in the middle, copies may be pending in either direction.
   bool unknown = !members_.empty() && !all_sent_;
-  if (std::exchange(landing_, false)) {
-    Status behind = gpu.Wait(gpu.landing(), LastArrival());
-    Result<GpuEvent> landed = gpu.Record(gpu.landing());
-    unknown = unknown || !behind.ok() || !landed.ok();
-    if (landed.ok()) landed_ = std::move(landed).value();
+  if (std::exchange(returning_, false)) {
+    Status behind = gpu.Wait(gpu.to_device(), LastToHost());
+    Result<GpuEvent> last = gpu.Record(gpu.to_device());
+    unknown = unknown || !behind.ok() || !last.ok();
+    if (last.ok()) results_ = std::move(last).value();
   }
-  // Of a call that failed the inputs may still be read: whoever joins waits for that.
-  if (!landed_) landed_ = LastArrival();
-  // Without an event nobody knows when the copies end: then the memory stays as it is.
+  // The GPU may still read the inputs of a call that failed: a stream that joins waits for that.
+  if (!results_) results_ = LastToHost();
+  // Without an event no thread can know when the copies end: then the memory is never used again.
   for (Member& member : std::exchange(members_, {})) {
     if (unknown) continue;
     const bool in_place = member.output == member.input;
-    const bool landed = landed_ && !landed_on_gpu_;
-    place_.blocks->Retire(member.input, in_place && landed ? landed_ : LastArrival());
-    if (!in_place) place_.blocks->Retire(member.output, landed_);
+    const bool returns = results_ && !ends_on_device_;
+    place_.blocks->Retire(member.input, in_place && returns ? results_ : LastToHost());
+    if (!in_place) place_.blocks->Retire(member.output, results_);
   }
 }
 
@@ -110,49 +110,49 @@ Result<std::byte*> DeviceCall::Take(size_t bytes) {
 
 Result<std::byte*> DeviceCall::MakeOutput(size_t t, size_t bytes) {
   Member& member = members_[t];
-  const bool lands = tensors_[t].lands && tensors_[t].output;
-  if (member.output || !lands) return member.output;
+  const bool returns = tensors_[t].writes_output && tensors_[t].output;
+  if (member.output || !returns) return member.output;
   HA_ASSIGN(member.output, Take(bytes));
   return member.output;
 }
 
-void DeviceCall::LandedOnGpu(GpuEvent landed) {
-  landed_ = std::move(landed);
-  landed_on_gpu_ = true;
+void DeviceCall::EndOnDevice(GpuEvent last) {
+  results_ = std::move(last);
+  ends_on_device_ = true;
 }
 
-Status DeviceCall::LandUpTo(size_t t, uint64_t bytes) {
+Status DeviceCall::CopyToDeviceUpTo(size_t t, uint64_t bytes) {
   Member& member = members_[t];
-  void* const target = tensors_[t].lands ? tensors_[t].output : nullptr;
-  if (!target || !member.output || bytes <= member.landed) return {};
+  void* const target = tensors_[t].writes_output ? tensors_[t].output : nullptr;
+  if (!target || !member.output || bytes <= member.returned) return {};
   Gpu& gpu = *place_.gpu;
-  // The caller's memory may have been somebody else's, whose work is ahead of the call.
-  if (!landing_) HA_TRY(gpu.Wait(gpu.landing(), ready_));
-  landing_ = true;
-  HA_TRY(gpu.Copy(gpu.landing(), static_cast<std::byte*>(target) + member.landed,
-                  member.output + member.landed, bytes - member.landed));
-  member.landed = bytes;
+  // Earlier work on the caller's stream may still use the output's memory.
+  if (!returning_) HA_TRY(gpu.Wait(gpu.to_device(), ready_));
+  returning_ = true;
+  HA_TRY(gpu.Copy(gpu.to_device(), static_cast<std::byte*>(target) + member.returned,
+                  member.output + member.returned, bytes - member.returned));
+  member.returned = bytes;
   return {};
 }
 
-Status DeviceCall::Land(std::span<const size_t> bytes) {
-  if (landed_on_gpu_) return {};
-  for (size_t t = 0; t < members_.size(); ++t) HA_TRY(LandUpTo(t, bytes[t]));
-  if (!landing_) return {};
-  HA_ASSIGN(landed_, place_.gpu->Record(place_.gpu->landing()));
-  landing_ = false;
+Status DeviceCall::CopyToDevice(std::span<const size_t> bytes) {
+  if (ends_on_device_) return {};
+  for (size_t t = 0; t < members_.size(); ++t) HA_TRY(CopyToDeviceUpTo(t, bytes[t]));
+  if (!returning_) return {};
+  HA_ASSIGN(results_, place_.gpu->Record(place_.gpu->to_device()));
+  returning_ = false;
   return {};
 }
 
 Status DeviceCall::Join(void* stream) {
   joined_.store(true, std::memory_order_relaxed);
-  HA_TRY(place_.gpu->Wait(stream, landed_));
+  HA_TRY(place_.gpu->Wait(stream, results_));
   if (stream == stream_) return {};
-  return place_.gpu->Wait(stream_, landed_);
+  return place_.gpu->Wait(stream_, results_);
 }
 
 void DeviceCall::Forget() {
-  // A GPU that refuses has told of it in a call that somebody waits for.
+  // An earlier call has reported the error of a GPU that fails here.
   if (!joined_.load(std::memory_order_relaxed)) static_cast<void>(Join(stream_));
 }
 

@@ -19,7 +19,7 @@ Result<uint64_t> DevicePipeline::Arrived() {
   for (; arrived_ < parts_.size(); ++arrived_) {
     const Part& part = parts_[arrived_];
     if (part.call == nullptr) continue;
-    HA_ASSIGN(const uint64_t here, part.call->Arrived(part.tensor));
+    HA_ASSIGN(const uint64_t here, part.call->BytesOnHost(part.tensor));
     if (here >= part.bytes) continue;
     watch_.Set(true);
     return starts_[arrived_] + here;
@@ -32,7 +32,7 @@ Status DevicePipeline::Leave(uint64_t end) {
   for (; left_ < parts_.size() && starts_[left_] < end; ++left_) {
     const Part& part = parts_[left_];
     const uint64_t bytes = std::min(part.bytes, end - starts_[left_]);
-    if (part.call != nullptr) HA_TRY(part.call->LandUpTo(part.tensor, bytes));
+    if (part.call != nullptr) HA_TRY(part.call->CopyToDeviceUpTo(part.tensor, bytes));
     if (bytes < part.bytes) break;
   }
   return {};

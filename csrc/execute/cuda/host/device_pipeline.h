@@ -1,5 +1,6 @@
 #pragma once
-// A decision's tensors on their way to the host and back, while the host reduces them.
+// A decision's tensors on a GPU as a chunk pipeline: copied to the host, reduced there and copied
+// back, all at once.
 #include <atomic>
 #include <vector>
 
@@ -24,8 +25,8 @@ class DevicePipeline final : public ChunkPipeline {
  private:
   const std::vector<Part> parts_;
   std::vector<uint64_t> starts_;  ///< by part, and the end
-  size_t arrived_ = 0;            ///< parts that are there
-  size_t left_ = 0;               ///< parts that are gone
+  size_t arrived_ = 0;            ///< parts that are on the host
+  size_t left_ = 0;               ///< parts whose results are on their way back
   Watch watch_;
 };
 

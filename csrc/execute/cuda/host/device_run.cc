@@ -7,7 +7,7 @@ namespace horoacc::cuda {
 bool DeviceRun::Advance() {
   if (step_ == Step::kRun) return inner_ && inner_->Advance();
   if (step_ == Step::kRefused || failed()) return false;
-  Result<bool> moved = step_ == Step::kMeet ? Meet() : Fetch();
+  Result<bool> moved = step_ == Step::kAgree ? Agree() : CopyToHost();
   if (moved.ok()) return moved.value();
   status_ = std::move(moved.error());
   return false;
@@ -20,7 +20,7 @@ bool DeviceRun::OnGpusOfTheGroup() const {
   return true;
 }
 
-Result<bool> DeviceRun::Meet() {
+Result<bool> DeviceRun::Agree() {
   GpuMode mode = GpuMode::kCpuReduce;
   if (parts_.gpu_group) {
     if (!parts_.gpu_group->agreed()) return parts_.gpu_group->Advance();
@@ -38,19 +38,19 @@ Result<bool> DeviceRun::Meet() {
     return true;
   }
   for (DeviceCall* call : parts_.calls) {
-    HA_ASSIGN(const uint64_t bytes, call->Fetch());
-    parts_.fetched->fetch_add(bytes, std::memory_order_relaxed);
+    HA_ASSIGN(const uint64_t bytes, call->CopyToHost());
+    parts_.bytes_to_host->fetch_add(bytes, std::memory_order_relaxed);
   }
-  step_ = Step::kFetch;
+  step_ = Step::kCopy;
   return true;
 }
 
-Result<bool> DeviceRun::Fetch() {
+Result<bool> DeviceRun::CopyToHost() {
   for (DeviceCall* call : parts_.calls) {
-    if (parts_.flows) break;
-    HA_ASSIGN(const bool arrived, call->HasArrived());
-    watch_.Set(!arrived);
-    if (!arrived) return false;
+    if (parts_.pipelined) break;
+    HA_ASSIGN(const bool there, call->AreInputsOnHost());
+    watch_.Set(!there);
+    if (!there) return false;
   }
   Status status;
   inner_ = parts_.on_host(status);

@@ -1,6 +1,6 @@
 #pragma once
-// A reduction of what lies on GPUs, whoever reduces it: it waits until the ranks have met, then
-// goes on in the mode that they agreed on, or on the host.
+// A collective of tensors on GPUs: it waits until the ranks have exchanged their capabilities, then
+// continues in the mode that they agreed on, or on the host.
 #include <functional>
 #include <memory>
 #include <optional>
@@ -16,18 +16,18 @@ class DeviceRun final : public Execution {
  public:
   struct Parts {
     GpuGroup* gpu_group = nullptr;  ///< null: the host reduces
-    /// By index of the rank: the GPU of its tensors, by its number there; -1: not one alone.
+    /// By index of the rank: the number there of the GPU of its tensors; -1: of several GPUs.
     std::vector<int> devices;
     std::vector<DeviceCall*> calls;  ///< this rank's
-    bool flows = false;              ///< the host begins before all of it has arrived
-    /// Once the GPU group has agreed on one in which GPUs reduce: this one's; kCpuReduce: they
-    /// cannot.
+    bool pipelined = false;          ///< the host begins before all inputs are there
+    /// The mode for this decision, once the GPU group has agreed on one in which GPUs reduce.
+    /// kCpuReduce: they cannot.
     std::function<GpuMode()> mode;
     std::function<std::unique_ptr<Execution>(GpuMode)> on_gpus;
-    /// Once the tensors have arrived, unless it flows. Null: there is nothing to do.
+    /// Called once the inputs are on the host, or before if pipelined. Null: nothing is to be done.
     std::function<std::unique_ptr<Execution>(Status&)> on_host;
-    std::atomic<uint32_t>* polling = nullptr;  ///< see Watch
-    std::atomic<uint64_t>* fetched = nullptr;  ///< counts bytes
+    std::atomic<uint32_t>* polling = nullptr;        ///< see Watch
+    std::atomic<uint64_t>* bytes_to_host = nullptr;  ///< a counter
   };
 
   explicit DeviceRun(Parts parts) : parts_(std::move(parts)), watch_(*parts_.polling) {}
@@ -47,14 +47,14 @@ class DeviceRun final : public Execution {
   [[nodiscard]] Status outcome() const override { return refusal_ ? Status(*refusal_) : Status(); }
 
  private:
-  enum class Step { kMeet, kFetch, kRun, kRefused };
-  [[nodiscard]] Result<bool> Meet();
-  [[nodiscard]] Result<bool> Fetch();
+  enum class Step { kAgree, kCopy, kRun, kRefused };
+  [[nodiscard]] Result<bool> Agree();
+  [[nodiscard]] Result<bool> CopyToHost();
   [[nodiscard]] bool OnGpusOfTheGroup() const;
 
   const Parts parts_;
   Watch watch_;
-  Step step_ = Step::kMeet;
+  Step step_ = Step::kAgree;
   std::unique_ptr<Execution> inner_;
   std::optional<Error> refusal_;
   Status status_;

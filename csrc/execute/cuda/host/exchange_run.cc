@@ -5,13 +5,13 @@
 
 namespace horoacc::cuda {
 
-ExchangeRun::ExchangeRun(GpuGroup& gpu_group, std::vector<DeviceCall*> calls,
+ExchangeRun::ExchangeRun(GpuGroup& group, std::vector<DeviceCall*> calls,
                          std::vector<ExchangePiece> pieces)
-    : GpuRun(gpu_group, std::move(calls)), pieces_(std::move(pieces)) {
+    : GpuRun(group, std::move(calls)), pieces_(std::move(pieces)) {
   for (size_t p = 0; p < pieces_.size(); ++p) {
     const uint64_t longest = std::ranges::max(pieces_[p].bytes);
-    for (uint64_t first = 0; first < longest; first += gpu_group_.buffer_bytes())
-      windows_.push_back({p, first, std::min(first + gpu_group_.buffer_bytes(), longest)});
+    for (uint64_t first = 0; first < longest; first += group_.buffer_bytes())
+      windows_.push_back({p, first, std::min(first + group_.buffer_bytes(), longest)});
   }
 }
 
@@ -31,7 +31,7 @@ Result<bool> ExchangeRun::Go() {
       return told;
     }
     case Step::kTake:
-      if (!AllHave(&GpuPeerInfo::packed)) return false;
+      if (!group_.AllHave(&GpuPeerInfo::packed, number_)) return false;
       HA_TRY(Take());
       step_ = Step::kTaken;
       return true;
@@ -41,7 +41,7 @@ Result<bool> ExchangeRun::Go() {
       return told;
     }
     default:
-      if (!AllHave(&GpuPeerInfo::reduced)) return false;
+      if (!group_.AllHave(&GpuPeerInfo::reduced, number_)) return false;
       step_ = Step::kShow;
       if (++window_ == windows_.size()) HA_TRY(Complete());
       return true;
@@ -50,30 +50,21 @@ Result<bool> ExchangeRun::Go() {
 
 Result<bool> ExchangeRun::Tell(std::atomic<uint64_t> GpuPeerInfo::* count) {
   HA_ASSIGN(const bool ended, HasRun(ended_));
-  if (!ended) return false;
-  (gpu_group_.info(gpu_group_.me()).*count).store(number_, std::memory_order_release);
-  gpu_group_.RingOthers();
-  return true;
-}
-
-bool ExchangeRun::AllHave(std::atomic<uint64_t> GpuPeerInfo::* count) const {
-  for (uint32_t r = 0; r < gpu_group_.ranks(); ++r) {
-    if ((gpu_group_.info(r).*count).load(std::memory_order_acquire) < number_) return false;
-  }
-  return true;
+  if (ended) group_.Tell(count, number_);
+  return ended;
 }
 
 Status ExchangeRun::Show() {
   if (window_ == 0) HA_TRY(AwaitTensors());
-  number_ = gpu_group_.NextWindow();
+  number_ = group_.NextWindow();
   const Window& window = windows_[window_];
   const ExchangePiece& piece = pieces_[window.piece];
-  const uint64_t last = std::min(window.last, piece.bytes[gpu_group_.me()]);
+  const uint64_t last = std::min(window.last, piece.bytes[group_.me()]);
   if (window.first < last) {
-    HA_TRY(gpu_group_.Copy(
-        {{piece.input + window.first, gpu_group_.buffer(gpu_group_.me()), last - window.first}}));
+    HA_TRY(group_.Copy(
+        {{piece.input + window.first, group_.buffer(group_.me()), last - window.first}}));
   }
-  HA_ASSIGN(ended_, gpu_group_.gpu().Record(gpu_group_.stream()));
+  HA_ASSIGN(ended_, group_.Record());
   return {};
 }
 
@@ -85,32 +76,23 @@ Status ExchangeRun::Take() {
     const uint64_t first = std::max(copy.from, window.first);
     const uint64_t last = std::min(copy.from + copy.bytes, window.last);
     if (first >= last) continue;
-    moves.push_back({gpu_group_.buffer(copy.source) + (first - window.first),
+    moves.push_back({group_.buffer(copy.source) + (first - window.first),
                      copy.to + (first - copy.from), last - first});
   }
-  HA_TRY(gpu_group_.Copy(moves));
+  HA_TRY(group_.Copy(moves));
   for (const ExchangePiece::Shard& shard : piece.shards) {
     const uint64_t element = SizeOf(shard.type);
     const uint64_t first = std::max(shard.first * element, window.first);
     const uint64_t last = std::min(shard.last * element, window.last);
     if (first >= last) continue;
     std::vector<const void*> sources;
-    for (uint32_t r = 0; r < gpu_group_.ranks(); ++r)
-      sources.push_back(gpu_group_.buffer(r) + (first - window.first));
+    for (uint32_t r = 0; r < group_.ranks(); ++r)
+      sources.push_back(group_.buffer(r) + (first - window.first));
     void* const to = shard.to + (first - shard.first * element);
-    const ha_cuda_reduce job{.sources = sources.data(),
-                             .destinations = &to,
-                             .source_count = sources.size(),
-                             .destination_count = 1,
-                             .count = (last - first) / element,
-                             .type = static_cast<int>(shard.type),
-                             .op = static_cast<int>(shard.op),
-                             .pre = shard.scale.pre,
-                             .post = shard.scale.post,
-                             .divisor = shard.scale.divisor};
-    HA_TRY(gpu_group_.gpu().Call(&ha_cuda_plugin::reduce, gpu_group_.stream(), &job));
+    HA_TRY(group_.Reduce(
+        {sources, {&to, 1}, (last - first) / element, shard.type, shard.op, shard.scale}));
   }
-  HA_ASSIGN(ended_, gpu_group_.gpu().Record(gpu_group_.stream()));
+  HA_ASSIGN(ended_, group_.Record());
   return {};
 }
 

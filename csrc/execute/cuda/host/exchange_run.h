@@ -8,14 +8,13 @@
 
 namespace horoacc::cuda {
 
-/// Every rank shows a window of its input in its fusion buffer, and its kernels take from all
-/// buffers. The host tells the others when that is done, once it is: no kernel and no stream waits
-/// for another process. In any mode, for it needs the others' memory alone.
+/// Every rank copies a window of its input into its fusion buffer, and its kernels take parts from
+/// all buffers. The hosts tell each other when the GPU has done either: no kernel and no stream
+/// waits for another process. Works in any mode that opens the others' memory.
 class ExchangeRun final : public GpuRun {
  public:
-  /// `calls`: whose tensors these are; inputs and outputs of `pieces` lie on the GPU.
-  ExchangeRun(GpuGroup& gpu_group, std::vector<DeviceCall*> calls,
-              std::vector<ExchangePiece> pieces);
+  /// `calls` own the tensors; inputs and outputs of `pieces` lie on the GPU.
+  ExchangeRun(GpuGroup& group, std::vector<DeviceCall*> calls, std::vector<ExchangePiece> pieces);
 
  private:
   enum class Step { kShow, kShown, kTake, kTaken, kLeave };
@@ -26,9 +25,9 @@ class ExchangeRun final : public GpuRun {
   [[nodiscard]] Result<bool> Go() override;
   [[nodiscard]] Status Show();
   [[nodiscard]] Status Take();
-  /// What is on the stream has ended: says so to the others, in a count of this rank's peer info.
+  /// Tells the others in a count of this rank's peer info once the stream is through. False: it is
+  /// not.
   [[nodiscard]] Result<bool> Tell(std::atomic<uint64_t> GpuPeerInfo::* count);
-  [[nodiscard]] bool AllHave(std::atomic<uint64_t> GpuPeerInfo::* count) const;
 
   const std::vector<ExchangePiece> pieces_;
   std::vector<Window> windows_;

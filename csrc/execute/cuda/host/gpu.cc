@@ -11,7 +11,7 @@ Result<std::shared_ptr<Gpu>> Gpu::Open(const ha_cuda_plugin& plugin, int device)
   std::shared_ptr<Gpu> gpu(new Gpu(plugin, device));
   ha_cuda_error error{};
   HA_TRY(gpu->Outcome(plugin.open(&gpu->self_, device, &error), error));
-  for (void** stream : {&gpu->fetching_, &gpu->landing_})
+  for (void** stream : {&gpu->to_host_, &gpu->to_device_})
     HA_TRY(gpu->Call(&ha_cuda_plugin::create_stream, stream));
   return gpu;
 }

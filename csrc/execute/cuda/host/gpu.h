@@ -9,56 +9,55 @@
 
 namespace horoacc::cuda {
 
-/// Recorded on a stream; done once all that was there before is. Null: done. It keeps its GPU open,
-/// and is used again once nobody holds it.
+/// Recorded on a stream; done once the GPU has run all that was on the stream before. Null: done.
+/// It keeps its GPU open; the GPU uses it again once the last pointer to it is gone.
 using GpuEvent = std::shared_ptr<void>;
-/// A stream of the engine, given to one user at a time; it keeps its GPU open.
+/// A stream of the engine, with one user at a time; it keeps its GPU open.
 using GpuStream = std::shared_ptr<void>;
 
-/// Any thread may call any of it. Nothing waits but the destructor.
+/// Any thread may call any method. Only the destructor waits.
 class Gpu : public std::enable_shared_from_this<Gpu> {
  public:
   [[nodiscard]] static Result<std::shared_ptr<Gpu>> Open(const ha_cuda_plugin& plugin, int device);
-  /// After everything that was put on its streams.
+  /// Waits until the GPU has run all that is on its streams.
   ~Gpu();
   Gpu(const Gpu&) = delete;
   Gpu& operator=(const Gpu&) = delete;
 
   [[nodiscard]] int device() const { return device_; }
-  /// Streams of this engine: to the host, and from it, so that neither way waits for the other.
-  [[nodiscard]] void* fetching() const { return fetching_; }
-  [[nodiscard]] void* landing() const { return landing_; }
+  /// Streams for copies to the host and to the device: neither direction waits for the other.
+  [[nodiscard]] void* to_host() const { return to_host_; }
+  [[nodiscard]] void* to_device() const { return to_device_; }
 
   [[nodiscard]] Result<GpuEvent> Record(void* stream);
   [[nodiscard]] Status Wait(void* stream, const GpuEvent& event) const;
   [[nodiscard]] Result<bool> IsDone(const GpuEvent& event) const;
   [[nodiscard]] Status Copy(void* stream, void* to, const void* from, size_t bytes) const;
   [[nodiscard]] Result<GpuStream> TakeStream();
-  /// Any function of the plug-in that can fail.
+  /// Calls a function of the plug-in that can fail.
   template <typename Function, typename... Args>
   [[nodiscard]] Status Call(Function ha_cuda_plugin::* function, Args... args) const {
     ha_cuda_error error{};
     return Outcome((plugin_.*function)(self_, args..., &error), error);
   }
-  /// Those that give something back and cannot fail.
-  void Drop(void (*ha_cuda_plugin::*function)(void*, void*), void* what) const {
-    (plugin_.*function)(self_, what);
+  /// Calls a function of the plug-in that gives something back and cannot fail.
+  void Drop(void (*ha_cuda_plugin::*function)(void*, void*), void* object) const {
+    (plugin_.*function)(self_, object);
   }
-  /// Whole pages. An error costs time, nothing else.
+  /// Whole pages. After an error, copies from and to them are slower.
   [[nodiscard]] Status Pin(void* memory, size_t bytes) const;
   void Unpin(void* memory) const;
 
  private:
   Gpu(const ha_cuda_plugin& plugin, int device) : plugin_(plugin), device_(device) {}
   [[nodiscard]] Result<void*> TakeEvent();
-  /// What a function of the plug-in said.
   [[nodiscard]] Status Outcome(int code, const ha_cuda_error& error) const;
 
   const ha_cuda_plugin& plugin_;
   const int device_;
   void* self_ = nullptr;
-  void* fetching_ = nullptr;
-  void* landing_ = nullptr;
+  void* to_host_ = nullptr;
+  void* to_device_ = nullptr;
   std::mutex mutex_;
   std::vector<void*> free_events_;
   std::vector<void*> free_streams_;

@@ -15,7 +15,7 @@ GpuGroup::GpuGroup(GpuGroupPlace place, std::shared_ptr<Gpu> gpu,
       gpu_(std::move(gpu)),
       blocks_(std::move(blocks)),
       watch_(*place_.polling),
-      shares_(gpu_, place_.control, place_.me, place_.in_this_process, place_.alive) {}
+      shares_(gpu_, place_.segment, place_.me, place_.in_this_process, place_.alive) {}
 
 GpuGroup::~GpuGroup() = default;
 
@@ -32,7 +32,7 @@ bool GpuGroup::AllAt(ExchangeStage stage) const {
   return true;
 }
 
-// What a rank cannot do is told to all: they go on together, or not at all.
+// A rank tells all others if it cannot go on: they go on together, or not at all.
 void GpuGroup::Reach(ExchangeStage stage, const Status& status) {
   GpuPeerInfo& own = info(me());
   if (!status.ok()) {
@@ -43,7 +43,7 @@ void GpuGroup::Reach(ExchangeStage stage, const Status& status) {
   RingOthers();
 }
 
-// Up to a stage that all have reached: others may be further, and must find the same.
+// Only up to a stage that all have reached: other ranks may be further, and must find the same.
 std::optional<std::string> GpuGroup::TroubleUpTo(ExchangeStage stage) const {
   for (uint32_t r = 0; r < ranks(); ++r) {
     const uint32_t at = info(r).trouble_at.load(std::memory_order_acquire);
@@ -138,7 +138,7 @@ void GpuGroup::Settle(Result<GpuMode> agreed) {
   agreed_ = std::move(agreed);
 }
 
-// Kernels write flags into each other's memory, which have to be zero before.
+// Kernels write flags into other ranks' memory, which must be zero before.
 Status GpuGroup::Offer() {
   const bool kernels = modes_.Has(GpuMode::kKernel);
   const uint64_t beside = kernels ? GroupKernels::BytesBeside(buffer_bytes()) : 0;
@@ -148,13 +148,39 @@ Status GpuGroup::Offer() {
   }
   if (!kernels) return {};
   HA_TRY(gpu_->Call(&ha_cuda_plugin::zero, stream(), buffer(me()) + buffer_bytes(), beside));
-  HA_ASSIGN(offered_, gpu_->Record(stream()));
+  HA_ASSIGN(offered_, Record());
   kernels_ = std::make_unique<GroupKernels>(*this, blocks_,
                                             KernelRules{.ranks = ranks(),
                                                         .blocks = KernelBlocks(Traits()),
                                                         .bytes = beside,
                                                         .algorithm = place_.algorithm});
   return kernels_->Check();
+}
+
+void GpuGroup::Tell(std::atomic<uint64_t> GpuPeerInfo::* count, uint64_t value) const {
+  (info(me()).*count).store(value, std::memory_order_release);
+  RingOthers();
+}
+
+bool GpuGroup::AllHave(std::atomic<uint64_t> GpuPeerInfo::* count, uint64_t least) const {
+  for (uint32_t r = 0; r < ranks(); ++r) {
+    if ((info(r).*count).load(std::memory_order_acquire) < least) return false;
+  }
+  return true;
+}
+
+Status GpuGroup::Reduce(const ReduceJob& job) const {
+  const ha_cuda_reduce call{.sources = job.sources.data(),
+                            .destinations = job.destinations.data(),
+                            .source_count = job.sources.size(),
+                            .destination_count = job.destinations.size(),
+                            .count = job.count,
+                            .type = static_cast<int>(job.type),
+                            .op = static_cast<int>(job.op),
+                            .pre = job.scale.pre,
+                            .post = job.scale.post,
+                            .divisor = job.scale.divisor};
+  return gpu_->Call(&ha_cuda_plugin::reduce, stream(), &call);
 }
 
 Status GpuGroup::Copy(const std::vector<ha_cuda_tensor>& moves) const {
@@ -168,8 +194,8 @@ Status GpuGroup::Copy(const std::vector<ha_cuda_tensor>& moves) const {
   return gpu_->Call(&ha_cuda_plugin::pack, stream(), &job);
 }
 
-// Exchanges take from all ranks' memory. In mode L the leader's kernels reduce, and the others wait
-// for its event alone.
+// Exchanges read all ranks' memory. In mode L the leader needs the others' events, and each of
+// these the leader's.
 Status GpuGroup::Open() {
   if (modes_.usual() == GpuMode::kNccl) return {};
   for (uint32_t r = 0; r < ranks(); ++r) HA_TRY(shares_.OpenMemory(r));
@@ -178,6 +204,51 @@ Status GpuGroup::Open() {
   if (me() != kLeader) return shares_.OpenReducedEvent(kLeader);
   for (uint32_t r = 0; r < ranks(); ++r) HA_TRY(shares_.OpenPackedEvent(r));
   return {};
+}
+
+// The library is loaded only if the setting or a table of measured times names it.
+bool GpuGroup::MayWantNccl() const {
+  if (place_.wanted == GpuMode::kNccl) return true;
+  return place_.wanted == GpuMode::kAuto && place_.any_order && place_.measured &&
+         place_.measured->Has(MeasuredName(GpuMode::kNccl));
+}
+
+Status GpuGroup::FindNccl() {
+  HA_ASSIGN(const NcclCalls calls, LoadNccl(place_.nccl_library));
+  GpuPeerInfo& own = info(me());
+  std::snprintf(own.nccl_version, sizeof own.nccl_version, "%s", calls.Version().c_str());
+  nccl_ = std::make_unique<NcclComm>(gpu_, calls);
+  return {};
+}
+
+// Ranks with different versions would not find each other, and wait for ever.
+std::optional<std::string> GpuGroup::WhyNotNccl() const {
+  const std::string first = info(0).nccl_version;
+  if (first.empty()) return "rank 0 of the process set has no NCCL";
+  for (uint32_t r = 1; r < ranks(); ++r) {
+    if (info(r).nccl_version == first) continue;
+    return "rank 0 of the process set has NCCL " + first + ", rank " + std::to_string(r) + " has " +
+           info(r).nccl_version;
+  }
+  return std::nullopt;
+}
+
+// NCCL would wait for a rank that cannot begin, so the others look for its trouble as well.
+bool GpuGroup::JoinNccl() {
+  Status outcome;
+  if (!joins_nccl_) {
+    joins_nccl_ = true;
+    outcome = nccl_->Begin(info(kLeader).nccl_id, ranks(), me());
+    if (outcome.ok()) return true;
+  } else if (!TroubleUpTo(ExchangeStage::kJoined)) {
+    const Result<bool> settled = nccl_->Settled();
+    watch_.Set(settled.ok() && !settled.value());
+    if (settled.ok() && !settled.value()) return false;
+    if (!settled.ok()) outcome = settled.error();
+  }
+  watch_.Set(false);
+  Reach(ExchangeStage::kJoined, outcome);
+  return true;
 }
 
 }  // namespace horoacc::cuda

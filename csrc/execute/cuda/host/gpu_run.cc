@@ -4,12 +4,12 @@
 
 namespace horoacc::cuda {
 
-GpuRun::GpuRun(GpuGroup& gpu_group, std::vector<DeviceCall*> calls)
-    : gpu_group_(gpu_group), watch_(gpu_group.polling()), calls_(std::move(calls)) {}
+GpuRun::GpuRun(GpuGroup& group, std::vector<DeviceCall*> calls)
+    : group_(group), watch_(group.polling()), calls_(std::move(calls)) {}
 
-// A GPU that refuses has failed before.
+// An earlier call has reported the error of a GPU that fails here.
 GpuRun::~GpuRun() {
-  if (!done_) static_cast<void>(Land());
+  if (!done_) static_cast<void>(HandOver());
 }
 
 bool GpuRun::Advance() {
@@ -21,34 +21,56 @@ bool GpuRun::Advance() {
 }
 
 Status GpuRun::AwaitTensors() const {
-  for (const DeviceCall* call : calls_)
-    HA_TRY(gpu_group_.gpu().Wait(gpu_group_.stream(), call->ready()));
+  for (const DeviceCall* call : calls_) HA_TRY(group_.gpu().Wait(group_.stream(), call->ready()));
   return {};
 }
 
 Result<bool> GpuRun::HasRun(const GpuEvent& event) {
-  HA_ASSIGN(const bool run, gpu_group_.gpu().IsDone(event));
+  HA_ASSIGN(const bool run, group_.gpu().IsDone(event));
   watch_.Set(!run);
   return run;
 }
 
-// Other sets ring nobody of this one.
-bool GpuRun::HasCome(Ticket& turn) {
-  const bool come = turn.HasCome();
-  watch_.Set(!come);
-  return come;
-}
-
-Status GpuRun::Land() const {
-  HA_ASSIGN(const GpuEvent landed, gpu_group_.gpu().Record(gpu_group_.stream()));
-  for (DeviceCall* call : calls_) call->LandedOnGpu(landed);
+Status GpuRun::HandOver() const {
+  HA_ASSIGN(const GpuEvent last, group_.Record());
+  for (DeviceCall* call : calls_) call->EndOnDevice(last);
   return {};
 }
 
 Status GpuRun::Complete() {
-  HA_TRY(Land());
+  HA_TRY(HandOver());
   done_ = true;
   return {};
+}
+
+ModeRun::ModeRun(Bucket bucket, std::vector<DeviceCall*> calls, Waits waits)
+    : GpuRun(bucket.group(), std::move(calls)), bucket_(std::move(bucket)) {
+  if (waits == Waits::kStreams) ticket_.emplace(group_.NextTicket());
+}
+
+Result<bool> ModeRun::Go() {
+  if (!packed_) {
+    if (window_ == 0) HA_TRY(AwaitTensors());
+    number_ = group_.NextWindow();
+    HA_TRY(bucket_.Pack(window_));
+    HA_TRY(Begin());
+    packed_ = true;
+    return true;
+  }
+  if (ticket_ && !ticket_->IsCalled(group_)) {
+    watch_.Set(true);  // ranks of other sets, which call it, ring nobody of this one
+    return false;
+  }
+  HA_ASSIGN(const bool reduced, Reduce());
+  if (!reduced) return false;
+  watch_.Set(false);
+  HA_TRY(bucket_.Unpack(window_));
+  reduced_ = nullptr;
+  packed_ = false;
+  if (++window_ < bucket_.windows()) return true;
+  if (ticket_) ticket_->Release(group_);
+  HA_TRY(Complete());
+  return true;
 }
 
 }  // namespace horoacc::cuda

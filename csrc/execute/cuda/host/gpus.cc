@@ -18,7 +18,7 @@ Result<Gpus::Place> Gpus::Find(int device) {
     if (plugin_.empty()) {
       HA_ASSIGN(names.plugin, PluginBesideThisLibrary());
     } else {
-      names.driver.clear();  // what it needs is its own affair
+      names.driver.clear();  // another plug-in may need none
     }
     HA_ASSIGN(loaded_, LoadCudaPlugin(names));
   }

@@ -1,5 +1,5 @@
 #pragma once
-// The GPUs of one engine: opened when the first call needs them.
+// The GPUs of one engine, each opened when the first call needs it.
 #include <map>
 #include <memory>
 #include <mutex>
@@ -10,7 +10,7 @@
 
 namespace horoacc::cuda {
 
-/// Any thread may call any of it.
+/// Any thread may call any method.
 class Gpus {
  public:
   struct Place {
@@ -18,12 +18,12 @@ class Gpus {
     std::shared_ptr<PinnedBlocks> blocks;
   };
 
-  /// `plugin`: a file; empty: the one beside this library, which needs a driver.
+  /// `plugin`: a file; empty: the plug-in beside this library, which needs a driver.
   Gpus(std::string plugin, SharedMemory memory);
 
   /// The error says what is missing: the driver, the plug-in, the GPU.
   [[nodiscard]] Result<Place> Find(int device);
-  /// Gives back the memory of those that have nothing left to do.
+  /// Frees the memory of the GPUs that have nothing left to do.
   void Close();
 
  private:

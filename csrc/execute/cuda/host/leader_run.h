@@ -1,30 +1,36 @@
 #pragma once
-// Mode L: ranks on one GPU. Each packs into its buffer, one rank's kernels reduce from all to all.
-#include "execute/cuda/host/bucket.h"
+// Mode L, for ranks on one GPU: each packs into its buffer, and one rank's kernels reduce from all
+// buffers to all.
 #include "execute/cuda/host/gpu_run.h"
+#include "execute/cuda/host/leader_steps.h"
 
 namespace horoacc::cuda {
 
-/// Neither a kernel nor a stream waits for another process: the leader's host asks the others'
-/// events, and tells them once the result is there. So a rank that dies leaves nothing stuck.
-class LeaderRun final : public GpuRun {
+/// No kernel and no stream waits for another process: the leader's host asks the others' events,
+/// and tells them when the result is there. So the death of a rank leaves nothing stuck.
+class LeaderRun final : public ModeRun {
  public:
-  LeaderRun(Bucket bucket, std::vector<DeviceCall*> calls);
+  LeaderRun(Bucket bucket, std::vector<DeviceCall*> calls)
+      : ModeRun(std::move(bucket), std::move(calls), Waits::kHosts) {}
 
  private:
-  enum class Step { kPack, kGather, kReduce, kAwait };
-  [[nodiscard]] Result<bool> Go() override;
-  [[nodiscard]] Result<bool> Pack();
-  [[nodiscard]] Result<bool> Gather();
-  [[nodiscard]] Result<bool> Reduce();
-  [[nodiscard]] Result<bool> Await();
+  friend class LeaderWindow;  // calls what follows
+  [[nodiscard]] uint32_t ranks() const { return group_.ranks(); }
+  [[nodiscard]] bool leads() const { return group_.me() == GpuGroup::kLeader; }
+  [[nodiscard]] Status RecordPacked();
+  void TellPacked() { group_.Tell(&GpuPeerInfo::packed, number_); }
+  [[nodiscard]] bool HasTold(uint32_t rank) const;
+  [[nodiscard]] Result<bool> IsPacked(uint32_t rank) { return IsDone(group_.packed_event(rank)); }
+  [[nodiscard]] Status ReduceAll();
+  [[nodiscard]] Result<bool> IsReduced() { return IsDone(group_.reduced_event()); }
+  void TellReduced() { group_.Tell(&GpuPeerInfo::reduced, number_); }
+  [[nodiscard]] bool HasResult() const;
+
+  [[nodiscard]] Status Begin() override;
+  [[nodiscard]] Result<bool> Reduce() override;
   [[nodiscard]] Result<bool> IsDone(void* event);
 
-  const Bucket bucket_;
-  Step step_ = Step::kPack;
-  size_t window_ = 0;
-  uint64_t number_ = 0;  ///< of the window among the GPU group's
-  uint32_t gathered_ = 0;
+  LeaderWindow steps_;
 };
 
 }  // namespace horoacc::cuda

@@ -74,37 +74,46 @@ std::optional<std::string> WhyNotKernel(Ranks ranks) {
   return CannotShare(ranks);
 }
 
-// What nobody orders needs a GPU that no other process can use.
-bool HaveGpusOfTheirOwn(Ranks ranks) {
-  return std::ranges::all_of(ranks, [](const ha_cuda_traits& rank) { return rank.exclusive != 0; });
+// A mode, and why ranks cannot have it. NCCL says so itself.
+using WhyNot = std::optional<std::string> (*)(Ranks);
+std::optional<std::string> NoReason(Ranks) { return std::nullopt; }
+WhyNot WhyNotOf(GpuMode mode) {
+  switch (mode) {
+    case GpuMode::kLeader:
+      return WhyNotLeader;
+    case GpuMode::kStream:
+      return WhyNotStream;
+    case GpuMode::kKernel:
+      return WhyNotKernel;
+    default:
+      return NoReason;
+  }
 }
 
-// Of kAuto's, the first choice first.
+// The modes that kAuto may choose, the first choice first. K needs GPUs that no other process can
+// use.
 std::vector<GpuMode> PossibleModes(Ranks ranks) {
+  const bool exclusive =
+      std::ranges::all_of(ranks, [](const auto& rank) { return rank.exclusive; });
   std::vector<GpuMode> modes;
-  if (!WhyNotLeader(ranks)) modes.push_back(GpuMode::kLeader);
-  if (HaveGpusOfTheirOwn(ranks) && !WhyNotKernel(ranks)) modes.push_back(GpuMode::kKernel);
-  if (!WhyNotStream(ranks)) modes.push_back(GpuMode::kStream);
+  for (const GpuMode mode : {GpuMode::kLeader, GpuMode::kKernel, GpuMode::kStream}) {
+    if (!WhyNotOf(mode)(ranks) && (exclusive || mode != GpuMode::kKernel)) modes.push_back(mode);
+  }
   return modes;
 }
 
 }  // namespace
 
 uint32_t KernelBlocks(Ranks ranks) {
-  constexpr uint32_t kMost = 32;  // of which one rank's links have enough
+  constexpr uint32_t kMost = 32;  // enough for the links of one rank
   uint32_t blocks = kMost;
   for (const ha_cuda_traits& rank : ranks) {
     const auto here = std::ranges::count_if(
         ranks, [&](const ha_cuda_traits& other) { return ShareGpu(rank, other); });
-    // As many are left for whatever else runs there.
+    // As many are left for other work on the GPU.
     blocks = std::min(blocks, static_cast<uint32_t>(rank.processors / (2 * here)));
   }
   return blocks;
-}
-
-const char* NameOf(GpuMode mode) {
-  constexpr const char* kNames[] = {"auto", "cpu_reduce", "leader", "stream", "kernel", "nccl"};
-  return kNames[static_cast<int>(mode)];
 }
 
 bool CanReduce(DType type, ReduceOp op) {
@@ -112,25 +121,12 @@ bool CanReduce(DType type, ReduceOp op) {
 }
 
 Result<GpuMode> ChooseMode(GpuMode wanted, Ranks ranks) {
-  switch (wanted) {
-    case GpuMode::kCpuReduce:
-      return wanted;
-    case GpuMode::kLeader:
-      if (const auto why = WhyNotLeader(ranks)) return RefuseMode(wanted, *why);
-      return wanted;
-    case GpuMode::kStream:
-      if (const auto why = WhyNotStream(ranks)) return RefuseMode(wanted, *why);
-      return wanted;
-    case GpuMode::kKernel:
-      if (const auto why = WhyNotKernel(ranks)) return RefuseMode(wanted, *why);
-      return wanted;
-    case GpuMode::kNccl:
-      return wanted;  // what it needs it says itself
-    case GpuMode::kAuto:
-      break;
+  if (wanted == GpuMode::kAuto) {
+    const std::vector<GpuMode> possible = PossibleModes(ranks);
+    return possible.empty() ? GpuMode::kCpuReduce : possible.front();
   }
-  const std::vector<GpuMode> possible = PossibleModes(ranks);
-  return possible.empty() ? GpuMode::kCpuReduce : possible.front();
+  if (const auto why = WhyNotOf(wanted)(ranks)) return RefuseMode(wanted, *why);
+  return wanted;
 }
 
 std::vector<GpuMode> OtherModes(GpuMode chosen, Ranks ranks) {

@@ -36,7 +36,7 @@ std::vector<uint32_t> RanksOfGpus(std::span<const ha_cuda_traits> ranks) {
   return counts;
 }
 
-// Between two sizes that were measured, the nearer one says which; in orders of magnitude.
+// Sizes between two measured ones take the mode of the nearer one, on a logarithmic scale.
 ModeBySize::ModeBySize(GpuMode usual, std::span<const GpuMode> others,
                        const schedule::MeasuredTable& table,
                        std::span<const uint32_t> ranks_of_gpus)

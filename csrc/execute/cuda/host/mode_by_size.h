@@ -1,5 +1,5 @@
 #pragma once
-// In which mode GPUs reduce a bucket, by its size: what `horoaccrun tune --gpus` has measured.
+// The mode in which GPUs reduce a bucket, by its size, as `horoaccrun tune -- --gpus` has measured.
 #include <cstdint>
 #include <span>
 #include <string>
@@ -10,26 +10,27 @@
 
 namespace horoacc::cuda {
 
-/// Under which a table has what a mode took: "gpu_nccl".
+/// The name of a mode in a table of measured times: "gpu_nccl".
 [[nodiscard]] std::string MeasuredName(GpuMode mode);
 
-/// How many ranks have each GPU, by the first of them: the hosts of a table's rows about GPUs.
+/// How many ranks have each GPU, in the order of the first of them. A table's rows about GPUs have
+/// these numbers as their hosts.
 [[nodiscard]] std::vector<uint32_t> RanksOfGpus(std::span<const ha_cuda_traits> ranks);
 
-/// Pure: ranks that were given the same choose alike.
+/// A pure function of its arguments: ranks with the same table choose alike.
 class ModeBySize {
  public:
-  /// Always that one.
+  /// Always `usual`.
   explicit ModeBySize(GpuMode usual) : usual_(usual) {}
-  /// `usual`, but where one of the `others` was measured to be faster than it on GPUs like these.
+  /// `usual`, but one of the `others` where it was measured to be faster on GPUs like these.
   ModeBySize(GpuMode usual, std::span<const GpuMode> others, const schedule::MeasuredTable& table,
              std::span<const uint32_t> ranks_of_gpus);
 
   [[nodiscard]] GpuMode For(uint64_t bytes) const;
   [[nodiscard]] GpuMode usual() const { return usual_; }
-  /// The usual one, or one that some size has.
+  /// Whether it is the usual mode, or that of some size.
   [[nodiscard]] bool Has(GpuMode mode) const;
-  /// It has turned out to be impossible: the usual one takes its sizes.
+  /// Gives the sizes of a mode that is impossible to the usual one.
   void Drop(GpuMode mode);
 
  private:

@@ -16,9 +16,9 @@ namespace {
 constexpr size_t kSmallest = 4096;
 constexpr size_t kLargestShared = 1 << 20;  // larger blocks have a slab each
 constexpr size_t kSlab = 4 << 20;
-constexpr int64_t kPatience = 2 * kSecond;
+constexpr int64_t kCloseLimit = 2 * kSecond;
 
-// Four sizes a doubling, but for small ones, of which a slab holds many.
+// Powers of two for blocks that share a slab; above, four sizes for each power of two.
 size_t SizeFor(size_t bytes) {
   if (bytes <= kLargestShared) return std::max(kSmallest, std::bit_ceil(bytes));
   const size_t step = std::bit_floor(bytes) / 4;
@@ -30,9 +30,9 @@ size_t SizeFor(size_t bytes) {
 PinnedBlocks::PinnedBlocks(std::shared_ptr<Gpu> gpu, SharedMemory memory)
     : gpu_(std::move(gpu)), memory_(std::move(memory)) {}
 
-// A GPU that is lost never says that it is done; then its memory stays as it is.
+// The events of a lost GPU are never done; its memory is then not freed.
 PinnedBlocks::~PinnedBlocks() {
-  const int64_t limit = NowNs() + kPatience;
+  const int64_t limit = NowNs() + kCloseLimit;
   while (!Close() && NowNs() < limit) std::this_thread::sleep_for(std::chrono::milliseconds(1));
 }
 
@@ -57,7 +57,7 @@ bool PinnedBlocks::MakeBlocks(size_t size) {
   const size_t bytes = size <= kLargestShared ? kSlab : size;
   auto* const slab = static_cast<std::byte*>(memory_.allocate(bytes));
   if (!slab) return false;
-  // A GPU copies from and to memory that is not pinned as well, only not by itself.
+  // A GPU can copy from and to memory that is not pinned, but more slowly.
   const bool pinned = gpu_->Pin(slab, bytes).ok();
   slabs_.push_back(slab);
   pinned_.emplace(slab, pinned);
@@ -66,7 +66,7 @@ bool PinnedBlocks::MakeBlocks(size_t size) {
   return true;
 }
 
-// A block that is not private lies in the last slab that begins before it.
+// A shared block lies in the last slab that begins before it.
 bool PinnedBlocks::IsPinned(std::byte* block) {
   const std::scoped_lock lock(mutex_);
   const auto found = in_use_.find(block);

@@ -1,5 +1,5 @@
 #pragma once
-// Memory that the peers of the host see and a GPU copies from and to without the host's help.
+// Pinned memory that the ranks of the host share, for copies from and to a GPU.
 #include <cstddef>
 #include <deque>
 #include <functional>
@@ -13,14 +13,14 @@
 
 namespace horoacc::cuda {
 
-/// Where shared memory comes from.
+/// The allocator of shared memory.
 struct SharedMemory {
-  std::function<void*(size_t)> allocate;  ///< from a page on page-aligned; null: there is no more
+  std::function<void*(size_t)> allocate;  ///< page-aligned if a page or more; null: exhausted
   std::function<void(void*)> free;
 };
 
-/// Pinning takes longer than copying, so what was pinned stays, and is used again and again: as
-/// much as was ever in use at a time. Any thread may call any of it.
+/// Pinning takes longer than copying, so pinned blocks stay pinned and are used again: as many as
+/// were ever in use at a time. Any thread may call any method.
 class PinnedBlocks {
  public:
   PinnedBlocks(std::shared_ptr<Gpu> gpu, SharedMemory memory);
@@ -28,13 +28,13 @@ class PinnedBlocks {
   PinnedBlocks& operator=(const PinnedBlocks&) = delete;
   ~PinnedBlocks();
 
-  /// Null: there is no memory at all. Where shared memory is exhausted it is private memory.
+  /// Private memory if shared memory is exhausted; null: there is no memory at all.
   [[nodiscard]] std::byte* Take(size_t bytes);
-  /// Whether the GPU reaches a block in use by itself.
+  /// Whether the GPU can reach a block in use.
   [[nodiscard]] bool IsPinned(std::byte* block);
   /// The block may be used again once `event` is done.
   void Retire(std::byte* block, GpuEvent event);
-  /// Frees everything, if nothing is in use. False: something is.
+  /// Frees all memory unless a block is in use. False: one is.
   [[nodiscard]] bool Close();
 
  private:

@@ -9,11 +9,11 @@
 namespace horoacc::cuda {
 namespace {
 
-constexpr int64_t kPatience = 2 * kSecond;
+constexpr int64_t kCloseLimit = 2 * kSecond;
 
 template <typename Condition>
 bool Soon(Condition condition) {
-  const int64_t limit = NowNs() + kPatience;
+  const int64_t limit = NowNs() + kCloseLimit;
   while (!condition()) {
     if (NowNs() >= limit) return false;
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
@@ -23,73 +23,69 @@ bool Soon(Condition condition) {
 
 }  // namespace
 
-Shares::Shares(std::shared_ptr<Gpu> gpu, GpuGroupSegment control, uint32_t me,
+Shares::Shares(std::shared_ptr<Gpu> gpu, GpuGroupSegment segment, uint32_t me,
                std::vector<bool> in_this_process, std::function<bool(uint32_t)> alive)
     : gpu_(std::move(gpu)),
-      control_(control),
+      segment_(segment),
       me_(me),
       in_this_process_(std::move(in_this_process)),
       alive_(std::move(alive)),
-      memory_(control.ranks),
-      packed_(control.ranks),
-      reduced_(control.ranks) {}
+      memory_(segment.ranks),
+      packed_(segment.ranks),
+      reduced_(segment.ranks) {}
 
 Shares::~Shares() { Close(); }
 
-Status Shares::MakeEvent(void** event, ha_cuda_handle* handle, bool to_others) const {
-  if (!to_others) return gpu_->Call(&ha_cuda_plugin::create_event, event);
-  return gpu_->Call(&ha_cuda_plugin::create_shared_event, event, handle);
-}
-
-// A rank alone may have a GPU that can share nothing.
+// The GPU of a rank alone need not be able to share memory.
 Status Shares::Offer(size_t buffer_bytes, bool to_others) {
-  to_others = to_others && control_.ranks > 1;
-  GpuPeerInfo& info = control_.infos[me_];
+  to_others = to_others && segment_.ranks > 1;
+  GpuPeerInfo& info = segment_.infos[me_];
   HA_ASSIGN(stream_, gpu_->TakeStream());
   HA_TRY(gpu_->Call(&ha_cuda_plugin::allocate, buffer_bytes, &memory_[me_]));
   if (to_others) {
     HA_TRY(gpu_->Call(&ha_cuda_plugin::share_memory, memory_[me_], &info.memory_handle));
   }
-  HA_TRY(MakeEvent(&packed_[me_], &info.packed_handle, to_others));
-  HA_TRY(MakeEvent(&reduced_[me_], &info.reduced_handle, to_others));
+  const auto make_event = [&](void** event, ha_cuda_handle* handle) {
+    return to_others ? gpu_->Call(&ha_cuda_plugin::create_shared_event, event, handle)
+                     : gpu_->Call(&ha_cuda_plugin::create_event, event);
+  };
+  HA_TRY(make_event(&packed_[me_], &info.packed_handle));
+  HA_TRY(make_event(&reduced_[me_], &info.reduced_handle));
   info.memory = memory_[me_];
   info.packed_event = packed_[me_];
   info.reduced_event = reduced_[me_];
   return {};
 }
 
-Status Shares::OpenMemory(uint32_t index) {
+template <typename Open>
+Status Shares::OpenPart(uint32_t index, void* pointer, const ha_cuda_handle& handle, Open open,
+                        void** part) const {
   if (index == me_) return {};
-  const GpuPeerInfo& info = control_.infos[index];
-  if (in_this_process_[index]) {
-    memory_[index] = info.memory;
-    return {};
-  }
-  return gpu_->Call(&ha_cuda_plugin::open_memory, &info.memory_handle, &memory_[index]);
+  if (!in_this_process_[index]) return gpu_->Call(open, &handle, part);
+  *part = pointer;
+  return {};
 }
 
-Status Shares::OpenEvent(uint32_t index, void* pointer, const ha_cuda_handle& handle,
-                         void** event) const {
-  if (index == me_) return {};
-  if (in_this_process_[index]) {
-    *event = pointer;
-    return {};
-  }
-  return gpu_->Call(&ha_cuda_plugin::open_event, &handle, event);
+Status Shares::OpenMemory(uint32_t index) {
+  const GpuPeerInfo& info = segment_.infos[index];
+  return OpenPart(index, info.memory, info.memory_handle, &ha_cuda_plugin::open_memory,
+                  &memory_[index]);
 }
 
 Status Shares::OpenPackedEvent(uint32_t index) {
-  const GpuPeerInfo& info = control_.infos[index];
-  return OpenEvent(index, info.packed_event, info.packed_handle, &packed_[index]);
+  const GpuPeerInfo& info = segment_.infos[index];
+  return OpenPart(index, info.packed_event, info.packed_handle, &ha_cuda_plugin::open_event,
+                  &packed_[index]);
 }
 
 Status Shares::OpenReducedEvent(uint32_t index) {
-  const GpuPeerInfo& info = control_.infos[index];
-  return OpenEvent(index, info.reduced_event, info.reduced_handle, &reduced_[index]);
+  const GpuPeerInfo& info = segment_.infos[index];
+  return OpenPart(index, info.reduced_event, info.reduced_handle, &ha_cuda_plugin::open_event,
+                  &reduced_[index]);
 }
 
 Status Shares::PinWords() {
-  HA_TRY(gpu_->Pin(control_.words, control_.word_pages()));
+  HA_TRY(gpu_->Pin(segment_.words, segment_.word_pages()));
   pinned_ = true;
   return {};
 }
@@ -104,8 +100,8 @@ bool Shares::StreamIsDone() const {
 
 bool Shares::OthersHaveClosed() const {
   return Soon([this] {
-    for (uint32_t r = 0; r < control_.ranks; ++r) {
-      const bool closed = control_.infos[r].closed.load(std::memory_order_acquire) != 0;
+    for (uint32_t r = 0; r < segment_.ranks; ++r) {
+      const bool closed = segment_.infos[r].closed.load(std::memory_order_acquire) != 0;
       if (r != me_ && !closed && alive_(r)) return false;
     }
     return true;
@@ -116,9 +112,9 @@ void Shares::DropEvent(void* event) const {
   if (event != nullptr) gpu_->Drop(&ha_cuda_plugin::destroy_event, event);
 }
 
-// What was opened of others; that of others in this process is theirs.
+// Ranks of this process have given pointers, which there is no need to close.
 void Shares::DropOpened() {
-  for (uint32_t r = 0; r < control_.ranks; ++r) {
+  for (uint32_t r = 0; r < segment_.ranks; ++r) {
     if (r == me_) continue;
     void* const memory = std::exchange(memory_[r], nullptr);
     void* const packed = std::exchange(packed_[r], nullptr);
@@ -130,14 +126,14 @@ void Shares::DropOpened() {
   }
 }
 
-// What was not idle in time may be the next time; until then nobody is told that it is closed.
+// A stream that is not idle in time may be the next time; until then `closed` stays 0.
 void Shares::Close() {
-  if (!let_go_) {
+  if (!closed_) {
     if (stream_ && !StreamIsDone()) return;
     DropOpened();
-    if (std::exchange(pinned_, false)) gpu_->Unpin(control_.words);
-    control_.infos[me_].closed.store(1, std::memory_order_release);
-    let_go_ = true;
+    if (std::exchange(pinned_, false)) gpu_->Unpin(segment_.words);
+    segment_.infos[me_].closed.store(1, std::memory_order_release);
+    closed_ = true;
   }
   const bool has_nothing = !memory_[me_] && !packed_[me_] && !reduced_[me_];
   if (has_nothing || !OthersHaveClosed()) return;

@@ -1,5 +1,6 @@
 #pragma once
-// What a rank's GPU has for the others of its GPU group, and what it has opened of theirs.
+// A rank's GPU memory and events that the other ranks of its GPU group open, and theirs that it has
+// opened.
 #include <functional>
 #include <memory>
 #include <vector>
@@ -9,24 +10,24 @@
 
 namespace horoacc::cuda {
 
-/// Not thread-safe. In the end it waits, at most for some seconds each: for what is on its stream,
-/// and for the others to let go of its memory. What is still in use then stays as it is.
+/// Not thread-safe. The destructor waits for its stream, and until the others have closed this
+/// rank's memory, at most for 2 seconds each. Memory that is still in use then is not freed.
 class Shares {
  public:
-  Shares(std::shared_ptr<Gpu> gpu, GpuGroupSegment control, uint32_t me,
+  Shares(std::shared_ptr<Gpu> gpu, GpuGroupSegment segment, uint32_t me,
          std::vector<bool> in_this_process, std::function<bool(uint32_t)> alive);
   ~Shares();
   Shares(const Shares&) = delete;
   Shares& operator=(const Shares&) = delete;
 
-  /// Makes a buffer and events, and puts into the peer info how others open them, if they are to.
+  /// Allocates a buffer and events, and with `to_others` puts their handles into the peer info.
   [[nodiscard]] Status Offer(size_t buffer_bytes, bool to_others);
   [[nodiscard]] Status OpenMemory(uint32_t index);
   [[nodiscard]] Status OpenPackedEvent(uint32_t index);
   [[nodiscard]] Status OpenReducedEvent(uint32_t index);
-  /// Streams can write the GPU group's words, and wait for them.
+  /// Pins the GPU group's words, for streams to write and wait for.
   [[nodiscard]] Status PinWords();
-  /// Gives everything up: see above. What could not be the first time is tried again.
+  /// Closes and frees everything, as the destructor does, which tries again if it could not.
   void Close();
 
   [[nodiscard]] void* stream() const { return stream_.get(); }
@@ -37,26 +38,26 @@ class Shares {
   [[nodiscard]] void* reduced_event(uint32_t index) const { return reduced_[index]; }
 
  private:
-  [[nodiscard]] Status MakeEvent(void** event, ha_cuda_handle* handle, bool to_others) const;
-  [[nodiscard]] Status OpenEvent(uint32_t index, void* pointer, const ha_cuda_handle& handle,
-                                 void** event) const;
+  template <typename Open>
+  [[nodiscard]] Status OpenPart(uint32_t index, void* pointer, const ha_cuda_handle& handle,
+                                Open open, void** part) const;
   void DropEvent(void* event) const;
   void DropOpened();
   [[nodiscard]] bool StreamIsDone() const;
   [[nodiscard]] bool OthersHaveClosed() const;
 
   const std::shared_ptr<Gpu> gpu_;
-  const GpuGroupSegment control_;
+  const GpuGroupSegment segment_;
   const uint32_t me_;
   const std::vector<bool> in_this_process_;
   const std::function<bool(uint32_t)> alive_;
   GpuStream stream_;
-  // By index; this rank's own too.
+  // By index, with this rank's own.
   std::vector<void*> memory_;
   std::vector<void*> packed_;
   std::vector<void*> reduced_;
   bool pinned_ = false;
-  bool let_go_ = false;  ///< of what the others own
+  bool closed_ = false;  ///< the others' memory and events
 };
 
 }  // namespace horoacc::cuda

@@ -1,55 +1,109 @@
 #pragma once
-// Turns of process sets whose GPUs wait for each other: a rank is in one of them at a time.
+// Tickets for process sets whose GPUs wait for each other: a rank's GPU works for one of them at a
+// time.
 #include <array>
 #include <atomic>
+#include <bit>
 #include <cstdint>
-
-#include "base/result.h"
 
 namespace horoacc::cuda {
 
 class GpuGroup;
 
-/// On the control segment; zeroed memory. Every rank of the host has a lane (far ones share one),
-/// and each lane serves its tickets in order. A rank that shares a process with others, or by MPS
-/// its GPU's queues, takes its turns in all lanes.
+/// On the control segment, in zeroed memory. Every rank of the host has a lane (ranks 64 apart
+/// share one), and each lane calls its tickets in order. A rank whose process has other ranks, or
+/// whose GPU's queues other processes share by MPS, takes its tickets in all lanes.
 struct TicketLanes {
   static constexpr uint32_t kLanes = 64;
   static constexpr uint64_t kAllLanes = ~uint64_t{0};
   struct alignas(64) Lane {
-    std::atomic<uint64_t> tickets{0};  ///< given out
-    std::atomic<uint64_t> served{0};   ///< whose turns are over
+    std::atomic<uint64_t> tickets{0};  ///< taken
+    std::atomic<uint64_t> served{0};   ///< released; the number of the ticket that is called
   };
-  /// Somebody takes tickets: those of one set come before or behind those of another in all lanes.
+  /// A lock, held while tickets are taken: those of one set come before or behind those of another
+  /// in all lanes.
   alignas(64) std::atomic<uint32_t> busy{0};
   Lane lanes[kLanes];
 };
 
-/// What a stream or a kernel waits for must not stand behind a wait of another set, neither in a
-/// hardware queue nor for want of room on the GPU, and no call of the driver may wait for what only
-/// that call's thread will launch elsewhere. Sets that have a rank in common begin in no common
-/// order, so the host gives them one: a set's waits are enqueued when it is its turn in the lanes
-/// of all its ranks, and the turn is over once nothing of it waits on any of them. Then every wait
-/// is for what is enqueued, or will be by a thread that nothing holds up.
+/// A stream or a kernel must not wait for work that stands behind a wait of another set in a
+/// hardware queue, that has no room on the GPU because of one, or that a thread will enqueue only
+/// after a call of the driver that waits for this GPU. Sets that have a rank in common begin in no
+/// common order, so the host gives them one: a set's leader takes a ticket in the lanes of all its
+/// ranks, the set's waits are enqueued once all of these are called, and the ticket is released
+/// once nothing of the set waits on any of its ranks. Then the awaited work is enqueued already, or
+/// a thread that nothing holds up will enqueue it.
 ///
-/// A run that is dropped before it is through has seen the job aborted, and no turn comes after it.
-class Ticket {
+/// A run that is dropped early has seen the job aborted, and no ticket is called after its own.
+///
+/// `Group`: GpuGroup, or the one of tests/cpp/model/ticket_model.h.
+template <typename Group>
+class BasicTicket {
  public:
-  explicit Ticket(GpuGroup& gpu_group);
-  /// Whether it is this run's. To be asked until it is; `true` from then on.
-  [[nodiscard]] bool HasCome();
-  /// Nothing of this rank waits any more. Once, after it has come.
-  void Pass();
+  using Count = typename Group::TicketCount;
+  /// `number`: of the ticket among the GPU group's.
+  explicit BasicTicket(Count number) : number_(number) {}
+
+  /// Whether this run's GPUs may wait now. To be asked until it is true, which it then stays.
+  [[nodiscard]] bool IsCalled(Group& group) {
+    if (called_ != 0 || group.ranks() == 1) return true;
+    auto&& leader = group.info(Group::kLeader);
+    if (group.me() != Group::kLeader) {
+      called_ = leader.called.load(std::memory_order_acquire) >= number_ ? 1 : 0;
+      return called_ != 0;
+    }
+    if (taken_ == 0) taken_ = Take(group) ? 1 : 0;
+    if (taken_ == 0 || !IsServed(group)) return false;
+    leader.holders.store(group.ranks(), std::memory_order_relaxed);
+    leader.called.store(number_, std::memory_order_release);
+    group.RingOthers();
+    called_ = 1;
+    return true;
+  }
+
+  /// Nothing of this rank waits any more. Once, after it was called.
+  void Release(Group& group) {
+    if (group.ranks() == 1) return;
+    auto&& leader = group.info(Group::kLeader);
+    if (leader.holders.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
+    ForEachLane(group, [&](uint32_t lane) {
+      group.ticket_lanes().lanes[lane].served.fetch_add(1, std::memory_order_acq_rel);
+    });
+  }
 
  private:
-  [[nodiscard]] bool TakeTickets();
-  [[nodiscard]] bool IsServed() const;
+  template <typename Body>
+  static void ForEachLane(Group& group, Body body) {
+    for (uint64_t lanes = group.lanes(); lanes != 0; lanes &= lanes - 1)
+      body(static_cast<uint32_t>(std::countr_zero(lanes)));
+  }
 
-  GpuGroup& gpu_group_;
-  const uint64_t number_;                                ///< among the GPU group's
-  std::array<uint64_t, TicketLanes::kLanes> tickets_{};  ///< the leader's, by lane
-  bool asked_ = false;
-  bool come_ = false;
+  // The leader takes the tickets of all ranks. False: another thread holds the lock; ask again.
+  bool Take(Group& group) {
+    auto&& all = group.ticket_lanes();
+    if (all.busy.exchange(1, std::memory_order_acquire) != 0) return false;
+    ForEachLane(group, [&](uint32_t lane) {
+      tickets_[lane] = all.lanes[lane].tickets.fetch_add(1, std::memory_order_relaxed);
+    });
+    all.busy.store(0, std::memory_order_release);
+    return true;
+  }
+
+  bool IsServed(Group& group) const {
+    bool served = true;
+    ForEachLane(group, [&](uint32_t lane) {
+      auto&& now = group.ticket_lanes().lanes[lane].served;
+      served = served && now.load(std::memory_order_acquire) == tickets_[lane];
+    });
+    return served;
+  }
+
+  Count number_;
+  std::array<Count, Group::kTicketLanes> tickets_{};  ///< the leader's, by lane
+  uint8_t taken_ = 0;                                 ///< flags as bytes: models compare them
+  uint8_t called_ = 0;
 };
+
+using Ticket = BasicTicket<GpuGroup>;
 
 }  // namespace horoacc::cuda

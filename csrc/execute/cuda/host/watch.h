@@ -1,11 +1,11 @@
 #pragma once
-// GPUs wake nobody.
+// Polling: a GPU wakes no thread.
 #include <atomic>
 #include <cstdint>
 
 namespace horoacc::cuda {
 
-/// Somebody has to ask the GPU now and then, for as long as this says so.
+/// While it is set, the engine's threads ask the GPU now and then, and do not sleep long.
 class Watch {
  public:
   explicit Watch(std::atomic<uint32_t>& polling) : polling_(polling) {}

@@ -1,6 +1,6 @@
 #pragma once
-// The reduction of one step, as a thread of a kernel does it: operands are inputs or unfinished
-// sums, results are elements or unfinished sums, all in one pass.
+// A thread's part of the reduction of one step: operands are inputs or unfinished sums, results are
+// elements or unfinished sums, all in one pass.
 #include "execute/cuda/kernels/grid.h"
 #include "execute/cuda/kernels/rank_tree.h"
 #include "execute/cuda/kernels/scale_one.h"
@@ -12,7 +12,7 @@ namespace horoacc::cuda {
 struct CombineArgs {
   const char* source[kMostSources];
   char* destination[kMostSources];
-  uint64_t raw;      ///< by source: the factor before the sum belongs on it
+  uint64_t raw;      ///< by source: it still needs the factor before the sum
   uint64_t partial;  ///< by source: it lies in the accumulator's type
   uint32_t sources;
   uint32_t destinations;
@@ -22,7 +22,7 @@ struct CombineArgs {
 
 namespace {
 
-/// A run of each operand, widened and scaled as it is due.
+/// A run of each operand, widened, and scaled if it is raw.
 template <typename E, size_t N>
 class OperandLeaf {
  public:
@@ -158,8 +158,8 @@ HA_HOST_DEVICE inline void CombineOnGrid(const CombineArgs& args, const Factors&
   }
 }
 
-/// Sums of floats over the usual numbers of ranks are unrolled; everything else is not. Once in a
-/// kernel, whoever calls it: inlined, it took minutes to compile.
+/// Only sums of floats over the usual numbers of ranks are unrolled. Not inlined, so that a kernel
+/// has the code once: otherwise it took minutes to compile.
 template <typename E, typename Op>
 [[gnu::noinline]] HA_HOST_DEVICE void CombineAny(const CombineArgs& args, const Factors& factors,
                                                  const Op& op, const Grid& grid) {

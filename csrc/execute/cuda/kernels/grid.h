@@ -1,6 +1,6 @@
 #pragma once
-// Where a thread of a kernel stands. What a kernel does is a function of it, so that the same
-// function runs on a GPU and, thread after thread, in a test on the host.
+// The place of a thread in a kernel. Kernels are functions of it, so that the same function runs on
+// a GPU and, thread after thread, in a test on the host.
 #include <cstddef>
 #include <cstdint>
 

@@ -1,6 +1,6 @@
 #pragma once
-// 16-bit floats with the conversions of the GPU's own, where the software ones would cost more than
-// the memory: same bits, but for the payload of a NaN.
+// 16-bit floats with the GPU's own conversions, since those in software would take longer than the
+// loads. They have the same bits but for the payload of a NaN.
 #include "execute/kernels/reduce_elements.h"
 
 namespace horoacc::cuda {

@@ -1,6 +1,6 @@
 #pragma once
-// From types and operations to the instances of the kernels. A launcher on a GPU and a test on the
-// host visit the same ones.
+// Chooses the instances of the kernels by types and operations. A launcher on a GPU and a test on
+// the host visit the same ones.
 #include "execute/cuda/kernels/half_elements.h"
 #include "execute/cuda/kernels/pack_grid.h"
 #include "execute/cuda/kernels/reduce_grid.h"
@@ -22,7 +22,7 @@ void ChooseOp(ReduceOp op, Visit visit) {
   }
 }
 
-/// Sums of floats are most of the traffic: the usual numbers of ranks have kernels of their own.
+/// Most calls are sums of floats: the usual numbers of ranks have kernels of their own.
 template <typename E, typename Visit>
 void ChooseFloat(ReduceOp op, uint32_t sources, Visit visit) {
   if (op == ReduceOp::kSum || op == ReduceOp::kAverage) {
@@ -39,7 +39,7 @@ void ChooseInteger(ReduceOp op, bool scaled, Visit visit) {
   ChooseOp<Number<T>>(op, visit);
 }
 
-/// Or is the greatest and And the least of the numbers 0 and 1.
+/// Of truth values as numbers 0 and 1, Or is the maximum and And the minimum.
 template <typename E, typename Visit>
 void ChooseTruth(ReduceOp op, Visit visit) {
   const bool all = op == ReduceOp::kMin || op == ReduceOp::kProduct;
@@ -77,7 +77,7 @@ void ChooseReduce(DType type, ReduceOp op, uint32_t sources, bool scaled, Visit 
   }
 }
 
-/// Calls visit.Take<conversion>(); what PlanPack has not refused is here.
+/// Calls visit.Take<conversion>() for all types that PlanPack does not refuse.
 template <typename Visit>
 void ChoosePack(DType from, DType to, bool as_bytes, Visit visit) {
   using F32 = Number<float>;

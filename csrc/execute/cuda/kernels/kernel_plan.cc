@@ -68,7 +68,7 @@ Result<ReducePlan> PlanReduce(const ReduceJob& job) {
   plan.args.destinations = static_cast<uint32_t>(job.destinations.size());
   plan.args.count = job.count;
   plan.args.factors = FactorsOf(kernel);
-  // A truth value that is scaled is the number 0 or 1, and its factor what it truncates to.
+  // A scaled truth value is the number 0 or 1, and its factor is truncated.
   if (job.type == DType::kBool) plan.args.factors.pre = Truncate(job.scale.pre) != 0 ? 1.0 : 0.0;
   return plan;
 }

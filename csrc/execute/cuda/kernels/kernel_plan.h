@@ -1,6 +1,6 @@
 #pragma once
-// What a reduction or a batch of copies means for the kernels: refused, or with everything worked
-// out that does not depend on the GPU.
+// Plans a reduction or a batch of copies for the kernels: refuses it, or computes all arguments
+// that do not depend on the GPU.
 #include <span>
 #include <vector>
 

@@ -1,7 +1,7 @@
 #pragma once
-// Copying many tensors in one launch, with a factor, a change of type and a count of what is not
-// finite on the way, as a thread of a kernel does it. Packing and unpacking are the same: a list of
-// tensors, each with its source and destination.
+// A thread's part of copying many tensors in one launch, with a factor, a change of type and a
+// count of NaNs and infinities. Packing and unpacking are the same: a list of tensors, each with
+// its source and destination.
 #include "execute/cuda/kernels/grid.h"
 #include "execute/cuda/kernels/scale_one.h"
 #include "execute/cuda/kernels/wide.h"
@@ -22,7 +22,7 @@ struct PackArgs {
   const PackItem* items;
   uint32_t item_count;
   size_t tiles;
-  Factors factors;                ///< only what belongs before a sum
+  Factors factors;                ///< only the factor before a sum
   unsigned long long* nonfinite;  ///< counts written NaNs and infinities; may be null
 };
 
@@ -50,7 +50,7 @@ struct Conversion {
   static constexpr size_t kLength = kWideBytes / kNarrower;
   static constexpr size_t kTile = kTileBytes / kWider;
 
-  /// Adds 1 to `bad` if what is written is a NaN or an infinity.
+  /// Adds 1 to `bad` if the result is a NaN or an infinity.
   HA_INLINE static Out Of(In in, const Factors& factors, uint32_t* bad) {
     const Out out = To::Narrow(Prescaled(factors, From::Widen(in)));
     if constexpr (!kIsInteger<typename To::Acc>) {
@@ -119,7 +119,7 @@ HA_HOST_DEVICE inline void PackTile(const char* from, char* to, size_t count,
   }
 }
 
-/// One thread's part; gives how many NaNs and infinities it wrote.
+/// One thread's part; returns how many NaNs and infinities it wrote.
 template <typename C>
 HA_HOST_DEVICE inline uint32_t PackOnGrid(const PackArgs& args, const Grid& grid) {
   uint32_t bad = 0;

@@ -1,6 +1,6 @@
 #pragma once
-// Folds operands along the balanced binary tree over their numbers: n of them split at the largest
-// power of two below n. Where the operands come from is the leaf's business.
+// Folds operands, which a leaf supplies, along the balanced binary tree over their numbers: n of
+// them split at the largest power of two below n.
 #include "base/device.h"
 #include "base/dtype.h"
 #include "execute/kernels/reduce_elements.h"
@@ -28,8 +28,8 @@ struct Fixed {
   }
 };
 
-/// One that is chosen at run time, where kernels for each would cost more to compile than they
-/// save.
+/// An operation that is chosen at run time, for types for which a kernel for each operation would
+/// not pay for its compile time.
 struct AnyOp {
   ReduceOp op = ReduceOp::kSum;
 
@@ -69,7 +69,7 @@ class RankTree {
   static_assert(kMostSources < 1U << kDigits);
 
   /// Any number of operands, one after the other: a binary counter whose digits are the finished
-  /// subtrees. Not unrolled: every sum is in the code once, or 60 kernels take minutes to compile.
+  /// subtrees. Not unrolled, or 60 kernels would take minutes to compile.
   [[nodiscard]] HA_INLINE Vector Any() const {
     Vector digit[kDigits];
     Vector sum{};
@@ -82,7 +82,7 @@ class RankTree {
       for (; (k >> done & 1) != 0; ++done) sum = Apply(digit[done], sum);
       digit[done] = sum;
     }
-    // What is left of the counter, from the last operands to the first.
+    // Folds the subtrees that are left, from the last operands to the first.
     HA_ROLLED
     for (uint32_t d = done + 1; d < kDigits; ++d) {
       if ((operands_ >> d & 1) != 0) sum = Apply(digit[d], sum);

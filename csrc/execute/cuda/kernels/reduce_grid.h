@@ -1,7 +1,6 @@
 #pragma once
-// The reduction of N sources in one pass, as a thread of a kernel does it. The sums are those of
-// the CPU's kernels, to the bit: the balanced tree over rank numbers, in the accumulator's type,
-// rounded once.
+// A thread's part of the reduction of N sources in one pass. The sums have the bits of the CPU's
+// kernels: the balanced tree over rank numbers, in the accumulator's type, rounded once.
 #include "execute/cuda/kernels/grid.h"
 #include "execute/cuda/kernels/rank_tree.h"
 #include "execute/cuda/kernels/scale_one.h"
@@ -79,7 +78,7 @@ HA_INLINE void Finish(const ReduceArgs& args, size_t element,
   }
 }
 
-/// Where the runs of a reduction lie: aligned in the first destination.
+/// Runs whose stores are aligned in the first destination.
 template <typename Stored>
 HA_INLINE Cut CutOf(const ReduceArgs& args) {
   constexpr size_t kLength = kWideBytes / sizeof(Stored);

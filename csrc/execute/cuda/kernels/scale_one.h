@@ -1,11 +1,11 @@
 #pragma once
-// The factors of a reduction on one accumulator: what reduce_scale.h does to blocks of them.
+// The factors of a reduction on one accumulator; reduce_scale.h does the same to blocks.
 #include "execute/kernels/reduce_elements.h"
 #include "execute/kernels/reduce_kernels.h"
 
 namespace horoacc::cuda {
 
-/// The factors of a KernelJob, with what a kernel would otherwise work out for each element.
+/// The factors of a KernelJob, with values that are computed once and not for each element.
 struct Factors {
   ScaleStep pre_step = ScaleStep::kNone;
   ScaleStep post_step = ScaleStep::kNone;

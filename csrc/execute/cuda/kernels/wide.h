@@ -1,6 +1,6 @@
 #pragma once
-// Memory in units of 16 bytes, the widest access of a GPU thread, at any address: a load that is
-// not aligned is two aligned ones and a shift.
+// Memory in units of 16 bytes, the widest access of a GPU thread, at any address: an unaligned load
+// is two aligned loads and a shift.
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -15,7 +15,7 @@ struct [[gnu::may_alias]] alignas(kWideBytes) Wide {
   uint32_t word[4];
 };
 
-/// Element i of a buffer of a user's type, at an address that fits the type.
+/// An element of a user's buffer, at an address that is aligned for its type.
 template <typename T>
 struct [[gnu::may_alias]] Aliased {
   T value;
@@ -48,14 +48,14 @@ HA_INLINE uint32_t Funnel(uint32_t low, uint32_t high, uint32_t bits) {
 }
 
 /// 16 bytes from any address. Reads whole aligned units, so up to 15 bytes before and behind: the
-/// caller keeps away from the ends of a buffer (Span).
+/// caller keeps away from the ends of a buffer (CutElements).
 HA_INLINE Wide LoadWide(const char* at) {
   const uint32_t off = Misalignment(at);
   const Wide* const unit = reinterpret_cast<const Wide*>(at - off);
   Wide first = unit[0];
   if (off == 0) return first;
   const Wide second = unit[1];
-  // A shift by words in two steps, so that the registers have constant numbers.
+  // The shift by words has two steps, so that the indices of registers are constants.
   uint32_t w[8] = {first.word[0],  first.word[1],  first.word[2],  first.word[3],
                    second.word[0], second.word[1], second.word[2], second.word[3]};
   if ((off & 8) != 0) {
@@ -86,7 +86,7 @@ HA_INLINE void LoadRun(const char* at, Run<T, N>* run) {
   }
 }
 
-/// To an aligned address 16 bytes at a time, to any other element by element.
+/// Stores 16 bytes at a time to an aligned address, and element by element to any other.
 template <typename T, size_t N>
 HA_INLINE void StoreRun(char* at, const Run<T, N>& run) {
   if (Misalignment(at) == 0) {
@@ -98,8 +98,8 @@ HA_INLINE void StoreRun(char* at, const Run<T, N>& run) {
   }
 }
 
-/// How `count` elements are cut: single ones, runs of `length` whose stores are aligned, single
-/// ones again.
+/// A cut of `count` elements: single ones, runs of `length` whose stores are aligned, single ones
+/// again.
 struct Cut {
   size_t head;
   size_t runs;
@@ -117,8 +117,8 @@ HA_INLINE size_t HeadOf(const void* to, size_t element_bytes) {
   return gap % element_bytes == 0 ? gap / element_bytes : 0;
 }
 
-/// Runs begin behind `head` elements. `shifted` says that some source is not aligned there: its
-/// loads reach beyond a run, so there is a run less at each end.
+/// Runs begin behind `head` elements. `shifted`: some source is not aligned there, so its loads
+/// reach beyond a run, and there is a run less at each end.
 HA_INLINE Cut CutElements(size_t head, size_t length, size_t count, bool shifted) {
   const size_t before = head + (shifted ? length : 0);
   const size_t runs = count > before ? (count - before) / length : 0;

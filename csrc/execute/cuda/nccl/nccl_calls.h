@@ -1,6 +1,6 @@
 #pragma once
-// NCCL's C interface, as far as it is used: nothing of NCCL is needed to compile or to load the
-// core. NCCL 2.14 or newer.
+// The part of NCCL's C interface that is used here, so that neither compiling nor loading the core
+// needs NCCL. NCCL 2.14 or newer.
 #include <cstddef>
 #include <string>
 
@@ -9,12 +9,12 @@
 
 namespace horoacc::cuda {
 
-/// By which ranks find each other. Passed by value.
+/// Ranks with the same id find each other. Passed by value.
 struct NcclId {
   char bytes[128];
 };
 
-/// The beginning of NCCL's struct, as it was in the version that is named there.
+/// The beginning of NCCL's struct, as in the version that the field names.
 struct NcclConfig {
   size_t size;
   unsigned magic;
@@ -40,16 +40,16 @@ struct NcclCalls {
   int (*allreduce)(const void* from, void* to, size_t count, int type, int op, void* comm,
                    void* stream) = nullptr;
 
-  /// kSystem, with NCCL's words. `comm`: null if there is none.
+  /// kSystem with NCCL's message, unless `code` is success or in progress. `comm` may be null.
   [[nodiscard]] Status Check(int code, void* comm) const;
   /// "2.27.7".
   [[nodiscard]] std::string Version() const;
 };
 
-/// Loads the library, which stays loaded: its path, or its soname. The error says what is missing.
+/// Loads the library, by path or soname; it stays loaded. The error says what is missing.
 [[nodiscard]] Result<NcclCalls> LoadNccl(const std::string& library);
 
-/// NCCL's numbers; -1: it has no such thing.
+/// NCCL's numbers; -1: NCCL has no such type or operation.
 [[nodiscard]] int NcclTypeOf(DType type);
 [[nodiscard]] int NcclOpOf(ReduceOp op);
 

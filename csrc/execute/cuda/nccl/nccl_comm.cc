@@ -6,7 +6,7 @@ namespace horoacc::cuda {
 
 bool NcclReduces(DType type, ReduceOp op, const Scale& scale) {
   if (NcclTypeOf(type) < 0 || NcclOpOf(op) < 0) return false;
-  // The CPU does so in 64 bits, which NCCL does not.
+  // The CPU scales integers in 64 bits, which NCCL does not.
   return IsFloat(type) || scale == Scale{};
 }
 
@@ -58,13 +58,13 @@ Status NcclComm::Reduce(std::span<const BucketRun> runs, std::byte* buffer, void
                                         comm_, stream);
       if (outcome.ok()) outcome = calls_.Check(code, comm_);
     }
-    // A group that was begun is ended, whatever became of its members.
+    // A group must be ended even if one of its calls has failed.
     const Status ended = calls_.Check(calls_.group_end(), comm_);
     return outcome.ok() ? ended : outcome;
   });
 }
 
-// A GPU that is lost gives nothing back.
+// The error of a lost GPU changes nothing here.
 void NcclComm::Abort() {
   if (comm_ == nullptr) return;
   static_cast<void>(

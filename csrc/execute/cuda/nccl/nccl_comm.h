@@ -1,5 +1,5 @@
 #pragma once
-// A communicator of NCCL, among the GPUs of a GPU group.
+// NCCL's communicator of a GPU group.
 #include <memory>
 #include <span>
 
@@ -12,29 +12,29 @@ namespace horoacc::cuda {
 /// Whether NCCL can reduce it: its types and operations, and factors of floats alone.
 [[nodiscard]] bool NcclReduces(DType type, ReduceOp op, const Scale& scale);
 
-/// Nothing waits: what NCCL has begun is asked for. One thread at a time.
+/// No call waits: Settled asks whether NCCL is through. One thread at a time.
 class NcclComm {
  public:
   NcclComm(std::shared_ptr<Gpu> gpu, NcclCalls calls) : gpu_(std::move(gpu)), calls_(calls) {}
-  /// The GPU must have nothing left to do for it, unless another rank is gone.
+  /// Its kernels must have ended, unless another rank is gone.
   ~NcclComm() { Abort(); }
   NcclComm(const NcclComm&) = delete;
   NcclComm& operator=(const NcclComm&) = delete;
 
-  /// For one rank of a GPU group, which tells it to the others.
+  /// To be called on one rank, which gives the id to the others.
   [[nodiscard]] Result<NcclId> MakeId() const;
-  /// All ranks do so; from then on Settled says when they have found each other.
+  /// Called on all ranks. Settled says when they have found each other.
   [[nodiscard]] Status Begin(const NcclId& id, uint32_t ranks, uint32_t me);
-  /// What was begun has been put on its stream. Nothing else may be begun before. An error, of
-  /// another rank too, is for good.
+  /// Whether the last call is through, and its kernels are on the stream; no other call may be made
+  /// before. An error, which may be another rank's, is final.
   [[nodiscard]] Result<bool> Settled() const;
-  /// Begins to reduce the runs, in place, in this rank's buffer.
+  /// Begins to reduce the runs in place in this rank's buffer.
   [[nodiscard]] Status Reduce(std::span<const BucketRun> runs, std::byte* buffer, void* stream);
-  /// Every kernel of it ends soon, whatever the other ranks do. Nothing can be begun afterwards.
+  /// All its kernels end soon, whatever the other ranks do. No call can be made afterwards.
   void Abort();
 
  private:
-  /// NCCL works on the thread's current GPU.
+  /// Calls `body` with the GPU as the thread's current one, which NCCL uses.
   template <typename Body>
   [[nodiscard]] Status On(Body body) const;
 

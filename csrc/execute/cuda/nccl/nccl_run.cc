@@ -5,8 +5,8 @@
 namespace horoacc::cuda {
 namespace {
 
-/// Part of a reduction's factors; an average that fits into float16 must not pass a sum on its way
-/// that does not.
+/// The part of a reduction's factors that belongs before or behind NCCL's sum. Averages of float16
+/// are divided before, since the sum of all ranks may not fit into float16.
 Scale PartOf(const BucketRun& run, bool before) {
   const bool divides_first = run.type == DType::kFloat16;
   if (before) return {run.scale.pre, 1.0, divides_first ? run.scale.divisor : 1.0};
@@ -16,80 +16,41 @@ Scale PartOf(const BucketRun& run, bool before) {
 }  // namespace
 
 NcclRun::NcclRun(Bucket bucket, std::vector<DeviceCall*> calls)
-    : GpuRun(bucket.gpu_group(), std::move(calls)),
-      bucket_(std::move(bucket)),
-      comm_(*gpu_group_.nccl()),
-      turn_(gpu_group_) {}
+    : ModeRun(std::move(bucket), std::move(calls), Waits::kStreams), comm_(*group_.nccl()) {}
 
 NcclRun::~NcclRun() {
   if (!complete()) comm_.Abort();
 }
 
-Result<bool> NcclRun::Go() {
-  switch (step_) {
-    case Step::kPack:
-      HA_TRY(Pack());
-      step_ = Step::kTurn;
-      return true;
-    case Step::kTurn:
-      if (!HasCome(turn_)) return false;
-      HA_TRY(comm_.Reduce(bucket_.runs(window_), gpu_group_.buffer(gpu_group_.me()),
-                          gpu_group_.stream()));
-      step_ = Step::kCalled;
-      return true;
-    case Step::kCalled:
-      return Called();
-    default:
-      return Reduced();
-  }
-}
-
-Status NcclRun::Pack() {
-  if (window_ == 0) HA_TRY(AwaitTensors());
-  HA_TRY(bucket_.Pack(window_));
+Status NcclRun::Begin() {
+  called_ = false;
   return Multiply(true);
 }
 
-Result<bool> NcclRun::Called() {
+// NCCL may have launched its kernels only when the communicator has settled. It is asked to the
+// end: an error of NCCL's may be all that comes.
+Result<bool> NcclRun::Reduce() {
+  if (!called_) {
+    HA_TRY(comm_.Reduce(bucket_.runs(window_), group_.buffer(group_.me()), group_.stream()));
+    called_ = true;
+  }
   HA_ASSIGN(const bool settled, comm_.Settled());
-  watch_.Set(!settled);
-  if (!settled) return false;
-  HA_TRY(Multiply(false));
-  HA_ASSIGN(reduced_, gpu_group_.gpu().Record(gpu_group_.stream()));
-  step_ = Step::kReduced;
-  return true;
-}
-
-// An error of NCCL's may be all that comes.
-Result<bool> NcclRun::Reduced() {
-  HA_TRY(comm_.Settled());
-  HA_ASSIGN(const bool reduced, HasRun(reduced_));
-  if (!reduced) return false;
-  HA_TRY(bucket_.Unpack(window_));
-  step_ = Step::kPack;
-  if (++window_ < bucket_.windows()) return true;
-  turn_.Pass();
-  HA_TRY(Complete());
-  return true;
+  if (!reduced_) {
+    watch_.Set(!settled);
+    if (!settled) return false;
+    HA_TRY(Multiply(false));
+    HA_ASSIGN(reduced_, group_.Record());
+  }
+  return HasRun(reduced_);
 }
 
 Status NcclRun::Multiply(bool before) const {
   for (const BucketRun& run : bucket_.runs(window_)) {
     const Scale scale = PartOf(run, before);
     if (scale == Scale{}) continue;
-    void* const at = gpu_group_.buffer(gpu_group_.me()) + run.offset;
+    void* const at = group_.buffer(group_.me()) + run.offset;
     const void* const from = at;
-    const ha_cuda_reduce job{.sources = &from,
-                             .destinations = &at,
-                             .source_count = 1,
-                             .destination_count = 1,
-                             .count = run.count,
-                             .type = static_cast<int>(run.type),
-                             .op = static_cast<int>(ReduceOp::kSum),
-                             .pre = scale.pre,
-                             .post = scale.post,
-                             .divisor = scale.divisor};
-    HA_TRY(gpu_group_.gpu().Call(&ha_cuda_plugin::reduce, gpu_group_.stream(), &job));
+    HA_TRY(group_.Reduce({{&from, 1}, {&at, 1}, run.count, run.type, ReduceOp::kSum, scale}));
   }
   return {};
 }

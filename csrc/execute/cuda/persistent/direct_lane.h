@@ -1,11 +1,11 @@
 #pragma once
 // Allreduce of large messages where every rank can read and write every other's memory: the owner
-// of a part reads it from all inputs and writes it to all outputs, in one pass. What moves is the
-// least that can: each input once, each output once.
+// of a part reads it from all inputs and writes it to all outputs, in one pass. So each input and
+// each output moves once, which is the least possible.
 //
-// Channels cut a part further and know nothing of each other. A channel begins when the same
-// channel of all ranks has said that its input is there, and ends when all have said that they are
-// done with everybody's memory.
+// Channels cut a part further and are independent. A channel begins when the same channel of all
+// ranks has counted its input as ready, and ends when all have counted themselves as done with the
+// others' memory.
 #include "execute/cuda/persistent/kernel_wait.h"
 
 namespace horoacc::cuda {
@@ -31,31 +31,31 @@ class DirectLane {
         rank_(cta.rank()),
         ranks_(header_.ranks) {}
 
-  /// False: the call is over, and the output is not to be trusted.
+  /// False: the call was given up, and the output is invalid.
   HA_HOST_DEVICE bool Run() {
     using Stored = typename E::Stored;
-    if (!Meet(0)) return false;
+    if (!Barrier(0)) return false;
     constexpr uint64_t kGrain = kKernelGrain / sizeof(Stored);
     const KernelPart part = CutOfVector(header_.window_elements, ranks_, rank_, kGrain);
     const KernelPart cut = CutOfVector(part.count, header_.channels, cta_.channel(), kGrain);
     const uint64_t offset = (part.first + cut.first) * sizeof(Stored);
-    CombineArgs& control = cta_.control();
+    CombineArgs& args = cta_.combine_args();
     Share(cta_, ranks_, [&](uint32_t i) {
-      control.source[i] = call_.input[i] + offset;
-      control.destination[i] = call_.output[i] + offset;
+      args.source[i] = call_.input[i] + offset;
+      args.destination[i] = call_.output[i] + offset;
       if (i > 0) return;
-      control.raw = ~uint64_t{0};
-      control.partial = 0;
-      control.sources = control.destinations = ranks_;
-      control.result_partial = false;
-      control.count = cut.count;
+      args.raw = ~uint64_t{0};
+      args.partial = 0;
+      args.sources = args.destinations = ranks_;
+      args.result_partial = false;
+      args.count = cut.count;
     });
     cta_.Sync();
     if (cut.count > 0) {
-      cta_.Each([&](const Grid& grid) { CombineAny<E>(control, header_.factors, op_, grid); });
+      cta_.Each([&](const Grid& grid) { CombineAny<E>(args, header_.factors, op_, grid); });
     }
     cta_.Sync();
-    return Meet(1);
+    return Barrier(1);
   }
 
  private:
@@ -64,8 +64,8 @@ class DirectLane {
     return CellAt(call_.workspace[at], 0, row + cta_.channel());
   }
 
-  /// Tells all peers, and waits for all of them.
-  HA_INLINE bool Meet(uint32_t phase) {
+  /// Of the same channel of all ranks.
+  HA_INLINE bool Barrier(uint32_t phase) {
     Share(cta_, ranks_, [&](uint32_t peer) {
       if (peer != rank_) cta_.Release(Cell(peer, rank_, phase), call_.call + 1);
     });

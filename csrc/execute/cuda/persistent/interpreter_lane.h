@@ -1,11 +1,11 @@
 #pragma once
-// A lane of a schedule, as a block of a kernel runs it: from slot to slot, over memory that all
-// ranks see. docs/schedules.md is the contract.
+// A block of a kernel runs a lane of a schedule from slot to slot, over memory that all ranks see.
+// docs/schedules.md is the contract.
 //
 // A link is a ring of `depth` slots with two counts that only grow, from call to call too: `tail`,
-// what was posted, lies with the receiver, and `head`, what was taken, with the sender, so that
-// each end looks at memory of its own. Every message goes with every window, empty or not, so both
-// ends know its number without being told, and nothing has to be reset.
+// of posted messages, lies with the receiver, and `head`, of taken ones, with the sender, so that
+// each end polls its own memory. Every window sends every message, empty or not, so both ends know
+// its number without being told, and nothing has to be reset.
 #include "execute/cuda/kernels/pack_grid.h"
 #include "execute/cuda/persistent/kernel_wait.h"
 
@@ -27,7 +27,7 @@ class InterpretedLane {
         turns_(program.turns(channel_)),
         before_(call.call * turns_) {}
 
-  /// False: the call is over, and nothing of its memory is to be trusted.
+  /// False: the call was given up, and all its memory is invalid.
   HA_HOST_DEVICE bool Run() {
     const uint32_t steps = program_.steps(rank_, lane_);
     for (uint64_t turn = 0; turn < turns_; ++turn) {
@@ -62,8 +62,8 @@ class InterpretedLane {
                   uint64_t{lane} * header_.channels + channel_);
   }
 
-  /// Memory of a window is that of an earlier one: all lanes must have ended that, and everything
-  /// that was sent from it must have been taken.
+  /// A window uses the memory of an earlier one: all lanes must have ended that one, and peers have
+  /// taken all messages that were sent from it.
   HA_HOST_DEVICE bool MayUseMemory(const WindowPlace& at) {
     if (at.turn < header_.places || header_.workspace_bytes == header_.scratch) return true;
     const uint64_t over = at.turn - header_.places + 1;
@@ -76,7 +76,7 @@ class InterpretedLane {
     return Agree(ok, ~0u);
   }
 
-  /// Everything that this lane has sent in its first `turns` turns.
+  /// Waits until peers have taken all messages of this lane's first `turns` turns.
   HA_HOST_DEVICE bool AwaitTaken(uint64_t turns) { return Agree(AwaitTakenOf(lane_, turns), ~0u); }
 
   HA_HOST_DEVICE bool AwaitTakenOf(uint32_t lane, uint64_t turns) {
@@ -93,18 +93,18 @@ class InterpretedLane {
     return ok;
   }
 
-  /// All sources have arrived, all targets have a free slot, and the lanes before have ended.
+  /// Waits until all sources are posted, all targets have a free slot, and earlier lanes have
+  /// ended.
   HA_HOST_DEVICE bool AwaitStep(const KernelStep& step, const WindowPlace& at, uint32_t k) {
     bool ok = true;
     Share(cta_, step.sources + step.targets + header_.lanes, [&](uint32_t i) {
       if (i < step.sources) {
         const KernelEnd& end = program_.source(step.first_source + i);
-        ok = ok && Await(cta_, Tail(rank_, end.tail), Number(end, at) + 1);
+        ok = ok && Await(cta_, Tail(rank_, end.tail), CountWith(Number(end, at)));
       } else if (i < step.sources + step.targets) {
         const KernelEnd& end = program_.target(step.first_target + i - step.sources);
-        const uint64_t number = Number(end, at);
-        const uint64_t least = number < header_.depth ? 0 : number - header_.depth + 1;
-        ok = ok && Await(cta_, Head(rank_, end.head), least);
+        ok = ok &&
+             Await(cta_, Head(rank_, end.head), CountThatFrees(Number(end, at), header_.depth));
       } else {
         const uint32_t lane = i - step.sources - step.targets;
         if ((step.after >> lane & 1) != 0) {
@@ -121,7 +121,7 @@ class InterpretedLane {
     return false;
   }
 
-  /// Elements of a chunk in this window; `*address` is where they begin.
+  /// The number of a chunk's elements in this window; `*address` is that of the first.
   [[nodiscard]] HA_HOST_DEVICE uint64_t Find(uint32_t rank, Memory memory, uint32_t chunk,
                                              const WindowPlace& at, char** address) const {
     const uint64_t begin = at.window * header_.window_elements;
@@ -159,10 +159,10 @@ class InterpretedLane {
   [[nodiscard]] HA_INLINE char* Slot(uint32_t rank, const KernelEnd& end, const WindowPlace& at,
                                      uint32_t j) const {
     const uint64_t slot = (uint64_t{end.slot} * header_.channels + channel_) * header_.depth +
-                          Number(end, at) % header_.depth;
+                          SlotOf(Number(end, at), header_.depth);
     return call_.workspace[rank] + header_.slots + (slot * header_.messages + j) * header_.stride;
   }
-  /// Where the j-th chunk of what a source sent lies.
+  /// The address of the j-th chunk of a source's message.
   [[nodiscard]] HA_INLINE const char* Received(const KernelEnd& end, const WindowPlace& at,
                                                uint32_t j) const {
     if (end.memory == Memory::kSlot) return Slot(rank_, end, at, j);
@@ -210,52 +210,50 @@ class InterpretedLane {
 
   HA_INLINE void Combine(const KernelStep& step, const WindowPlace& at, uint32_t j, const char* own,
                          char* stored, uint64_t count) {
-    CombineArgs& control = cta_.control();
-    cta_.Sync();  // nobody reads what was there before
+    CombineArgs& args = cta_.combine_args();
+    cta_.Sync();  // no thread reads the former arguments any more
     const uint32_t operands = step.sources + (own != nullptr ? 1 : 0);
     Share(cta_, operands, [&](uint32_t i) {
       const bool is_own = own != nullptr && i == step.own_position;
       const uint32_t source = own != nullptr && i > step.own_position ? i - 1 : i;
-      control.source[i] =
-          is_own ? own : Received(program_.source(step.first_source + source), at, j);
+      args.source[i] = is_own ? own : Received(program_.source(step.first_source + source), at, j);
     });
     Share(cta_, step.targets + 1, [&](uint32_t i) {
-      if (i == 0) return Describe(step, operands, own != nullptr, stored, count, control);
+      if (i == 0) return Describe(step, operands, own != nullptr, stored, count, args);
       const KernelEnd& end = program_.target(step.first_target + i - 1);
       if (end.memory != Memory::kSlot) return;
-      control.destination[i - (stored == nullptr ? 1 : 0)] = Slot(end.peer, end, at, j);
+      args.destination[i - (stored == nullptr ? 1 : 0)] = Slot(end.peer, end, at, j);
     });
     cta_.Sync();
-    cta_.Each([&](const Grid& grid) { CombineAny<E>(control, header_.factors, op_, grid); });
+    cta_.Each([&](const Grid& grid) { CombineAny<E>(args, header_.factors, op_, grid); });
   }
 
   HA_INLINE static void Describe(const KernelStep& step, uint32_t operands, bool has_own,
-                                 char* stored, uint64_t count, CombineArgs& control) {
+                                 char* stored, uint64_t count, CombineArgs& args) {
     const uint64_t all = operands == 64 ? ~uint64_t{0} : (uint64_t{1} << operands) - 1;
     const uint64_t own = has_own ? uint64_t{1} << step.own_position : 0;
     const uint8_t flags = step.flags;
-    control.raw =
-        ((flags & kReceivedRaw) != 0 ? all & ~own : 0) | ((flags & kOwnRaw) != 0 ? own : 0);
-    control.partial =
+    args.raw = ((flags & kReceivedRaw) != 0 ? all & ~own : 0) | ((flags & kOwnRaw) != 0 ? own : 0);
+    args.partial =
         ((flags & kReceivedPartial) != 0 ? all & ~own : 0) | ((flags & kOwnPartial) != 0 ? own : 0);
-    control.sources = operands;
-    control.count = count;
-    control.result_partial = (flags & kResultPartial) != 0;
-    if (stored != nullptr) control.destination[0] = stored;
-    // All targets of a step get the same kind of message: its memory, or slots.
-    control.destinations = stored != nullptr ? 1 : step.targets;
+    args.sources = operands;
+    args.count = count;
+    args.result_partial = (flags & kResultPartial) != 0;
+    if (stored != nullptr) args.destination[0] = stored;
+    // All targets of a step get the same kind of message: in the step's memory, or in slots.
+    args.destinations = stored != nullptr ? 1 : step.targets;
   }
 
-  /// All that was made is seen before it is counted, and all that was taken was read.
+  /// Counts messages as taken after they were read, and as posted after they were written.
   HA_INLINE void Publish(const KernelStep& step, const WindowPlace& at) {
     cta_.Sync();
     Share(cta_, step.sources + step.targets, [&](uint32_t i) {
       if (i < step.sources) {
         const KernelEnd& end = program_.source(step.first_source + i);
-        cta_.Release(Head(end.peer, end.head), Number(end, at) + 1);
+        cta_.Release(Head(end.peer, end.head), CountWith(Number(end, at)));
       } else {
         const KernelEnd& end = program_.target(step.first_target + i - step.sources);
-        cta_.Release(Tail(end.peer, end.tail), Number(end, at) + 1);
+        cta_.Release(Tail(end.peer, end.tail), CountWith(Number(end, at)));
       }
     });
   }

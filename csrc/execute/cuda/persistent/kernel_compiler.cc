@@ -48,7 +48,7 @@ Status CheckRequest(uint32_t ranks, const KernelRequest& request) {
   return {};
 }
 
-/// What a reduction means for the kernels.
+/// Sets the header's fields for a reduction.
 Status PlanReduction(const KernelRequest& request, KernelHeader& header) {
   const void* source = nullptr;
   void* destination = nullptr;
@@ -65,7 +65,7 @@ Status PlanReduction(const KernelRequest& request, KernelHeader& header) {
   return {};
 }
 
-/// The type of unfinished sums: what the kernels accumulate in.
+/// Of the type of unfinished sums, in which the kernels accumulate.
 uint64_t AccumulatorBytes(const KernelHeader& header) {
   const bool half = header.type == DType::kFloat16 || header.type == DType::kBFloat16;
   if (half) return sizeof(float);
@@ -131,7 +131,7 @@ Result<KernelImage> CompileSchedule(const schedule::Schedule& schedule,
   KernelHeader header;
   header.reduces = facts.goal == Goal::kAllreduce || facts.goal == Goal::kReduceScatter ||
                    facts.goal == Goal::kReduce;
-  uint64_t unit = SizeOf(request.type);  // what an element counts for, in elements of the program
+  uint64_t unit = SizeOf(request.type);  // elements of the program that an element counts for
   header.type = DType::kUInt8;
   if (header.reduces) {
     HA_TRY(PlanReduction(request, header));

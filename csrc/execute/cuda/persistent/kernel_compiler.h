@@ -1,5 +1,5 @@
 #pragma once
-// From a schedule, or one of the fixed algorithms, to the program of a persistent kernel.
+// Compiles a schedule, or one of the fixed algorithms, to the program of a persistent kernel.
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -10,7 +10,7 @@
 
 namespace horoacc::cuda {
 
-/// All ranks give the same.
+/// The same on all ranks.
 struct KernelRequest {
   DType type = DType::kFloat32;
   ReduceOp op = ReduceOp::kSum;
@@ -28,8 +28,8 @@ struct KernelRequest {
 /// 8-byte aligned; begins with a KernelHeader.
 using KernelImage = std::vector<std::byte>;
 
-/// kInvalid if the request does not fit the schedule's goal; kUnsupported for what the kernels do
-/// not reduce.
+/// kInvalid if the request does not fit the schedule's goal; kUnsupported if the kernels have no
+/// such reduction.
 [[nodiscard]] Result<KernelImage> CompileSchedule(const schedule::Schedule& schedule,
                                                   const KernelRequest& request);
 

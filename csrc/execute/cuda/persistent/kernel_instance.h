@@ -1,6 +1,6 @@
 #pragma once
-// From a program to the code that runs it. A launcher on a GPU and a test on the host visit the
-// same instances.
+// Chooses the code that runs a program. A launcher on a GPU and a test on the host visit the same
+// instances.
 #include "execute/cuda/kernels/half_elements.h"
 #include "execute/cuda/persistent/direct_lane.h"
 #include "execute/cuda/persistent/interpreter_lane.h"
@@ -9,7 +9,7 @@
 namespace horoacc::cuda {
 namespace {
 
-/// One block's part of a call. False: it was given up.
+/// Runs one block's part of a call. False: the call was given up.
 template <typename E, typename Op, typename Cta>
 HA_HOST_DEVICE inline bool RunKernelLane(Cta& cta, const KernelProgram& program,
                                          const KernelCall& call, Op op) {
@@ -23,7 +23,7 @@ HA_HOST_DEVICE inline bool RunKernelLane(Cta& cta, const KernelProgram& program,
   }
 }
 
-/// Or is the greatest and And the least of the numbers 0 and 1.
+/// Of truth values as numbers 0 and 1, Or is the maximum and And the minimum.
 HA_INLINE AnyOp OpOfTruth(ReduceOp op) {
   const bool all = op == ReduceOp::kMin || op == ReduceOp::kProduct;
   return {all ? ReduceOp::kMin : ReduceOp::kMax};
@@ -35,7 +35,7 @@ void VisitFloat(ReduceOp op, const Visit& visit) {
   visit.template Take<E>(AnyOp{op});
 }
 
-// Each of these calls visit.Take<element>(operation) for the types that it is for.
+// Each of these calls visit.Take<element>(operation) for its types.
 
 template <typename Visit>
 void VisitFloats(const KernelHeader& header, const Visit& visit) {

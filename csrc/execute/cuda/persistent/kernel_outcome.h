@@ -1,5 +1,5 @@
 #pragma once
-// What became of a persistent kernel, as its watch says once it has ended.
+// The outcome of a persistent kernel, read from its watch once it has ended.
 #include <atomic>
 #include <string>
 
@@ -9,11 +9,11 @@
 
 namespace horoacc::cuda {
 
-/// From any thread, at any time: every wait of the kernels that look at it ends soon.
+/// Ends every wait of the kernels with this watch soon. From any thread, at any time.
 inline void AbortKernels(ha_cuda_watch& watch) { std::atomic_ref(watch.abort).store(1); }
 
-/// When the launches have ended: an error says whether they were aborted or past their deadline,
-/// and where one of them waited. Their outputs hold nothing of use then.
+/// To be called when the launches have ended: an error says whether they were aborted or past their
+/// deadline, and where one of them waited. Their outputs are invalid then.
 [[nodiscard]] inline Status OutcomeOf(ha_cuda_watch& watch) {
   const uint32_t abort = std::atomic_ref(watch.abort).load();
   if (abort == 0) return {};

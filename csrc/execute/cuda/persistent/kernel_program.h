@@ -1,10 +1,10 @@
 #pragma once
-// What a persistent kernel runs (mode K), as one block of plain data: made by the host
-// (kernel_compiler.h), copied to the GPU as it is, read by kernels and, in tests,
-// by threads of the host.
+// The program of a persistent kernel (mode K), as one block of plain data: made by the host
+// (kernel_compiler.h), copied to the GPU as it is, and read by kernels or, in tests, by threads of
+// the host.
 //
-// Nothing in it is a pointer, so ranks on different GPUs, which all make the same program, can
-// compare. What changes from call to call is in KernelCall.
+// It has no pointers, so all ranks make the same program, on whichever GPU they are. KernelCall has
+// the data that change from call to call.
 #include <cstddef>
 #include <cstdint>
 
@@ -16,7 +16,7 @@ namespace horoacc::cuda {
 
 inline constexpr uint32_t kMostKernelRanks = 64;
 inline constexpr uint32_t kProgramMagic = 0x48414b31;
-/// Flags lie so far apart that no two share what a GPU moves between its caches.
+/// The distance between flags, so that no two lie in one line of a GPU's caches.
 inline constexpr uint64_t kCellBytes = 128;
 inline constexpr uint64_t kKernelGrain = 64;  ///< cuts are at multiples of so many bytes
 
@@ -31,25 +31,25 @@ enum class KernelKind : uint8_t {
   kDirect,    ///< owners read all inputs and write all outputs where they lie
 };
 
-/// Where a step finds or puts elements.
+/// The memory from which a step reads elements, or to which it writes them.
 enum class Memory : uint8_t { kNone, kInput, kOutput, kScratch, kApart, kSlot };
 
 enum class Action : uint8_t {
-  kNothing,  ///< peers read it where it lies
-  kCopy,     ///< the own chunks, or what was received, as they are
+  kNothing,  ///< peers read the own chunks where they lie
+  kCopy,     ///< the own chunks, or the received ones, as they are
   kCombine,  ///< a reduction, or one operand that is scaled or changes its type
 };
 
 enum KernelStepFlag : uint8_t {
   kOwnPartial = 1,  ///< own is an unfinished sum, in the accumulator's type
-  kOwnRaw = 2,      ///< own is an input: the factor before the sum belongs on it
+  kOwnRaw = 2,      ///< own is an input, still without the factor before the sum
   kReceivedPartial = 4,
   kReceivedRaw = 8,
   kResultPartial = 16,
 };
 
-/// A step of one rank's lane (schedule/step.h) with everything known that does not depend on the
-/// call. Its sources are in ascending rank, and `own_position` of them come before this rank.
+/// A step of one rank's lane (schedule/step.h), with all data that do not depend on the call. Its
+/// sources are in ascending rank, and `own_position` of them come before this rank.
 struct KernelStep {
   Action action = Action::kNothing;
   uint8_t flags = 0;
@@ -68,8 +68,8 @@ struct KernelStep {
 /// memory of the rank that they lie with: `tail` with the receiver, `head` with the sender.
 struct KernelEnd {
   uint32_t peer = 0;
-  uint32_t tail = 0;              ///< counts what was posted
-  uint32_t head = 0;              ///< counts what was taken
+  uint32_t tail = 0;              ///< counts posted messages
+  uint32_t head = 0;              ///< counts taken messages
   uint32_t slot = 0;              ///< the link's first slot, with the receiver; counted in slots
   uint32_t ordinal = 0;           ///< of this message among those of a window
   uint32_t per_window = 0;        ///< messages of the link in a window
@@ -77,7 +77,7 @@ struct KernelEnd {
   uint32_t chunk = 0;             ///< its first chunk there
 };
 
-/// Elements of a buffer that a chunk of all windows is.
+/// The elements of a buffer that form a chunk in all windows.
 struct KernelPart {
   uint64_t first = 0;
   uint64_t count = 0;
@@ -111,20 +111,20 @@ struct KernelHeader {
   uint64_t input_bytes = 0, output_bytes = 0;  ///< of the rank that has most
 };
 
-/// Whether these bytes are a program, and one of this build.
+/// Whether these bytes are a program of this build.
 [[nodiscard]] inline bool IsProgram(const void* image, size_t bytes) {
   const auto* header = static_cast<const KernelHeader*>(image);
   return image != nullptr && bytes >= sizeof(KernelHeader) && header->magic == kProgramMagic &&
          header->bytes == bytes && header->ranks > 0 && header->ranks <= kMostKernelRanks;
 }
 
-/// A window's number, and which of its channel's it is.
+/// A window's number, and its number among its channel's.
 struct WindowPlace {
   uint64_t window = 0;
   uint64_t turn = 0;
 };
 
-/// A program in memory, wherever it lies.
+/// A program in memory of the host or the GPU.
 class KernelProgram {
  public:
   HA_INLINE KernelProgram(const KernelHeader& header, const char* base)
@@ -172,8 +172,8 @@ class KernelProgram {
   const char* base_;
 };
 
-/// One call of a program: the same on all ranks, but for the addresses, which are those that this
-/// GPU knows the ranks' memory by.
+/// One call of a program: the same on all ranks but for the addresses, which are those of the
+/// ranks' memory on this GPU.
 struct KernelCall {
   const char* input[kMostKernelRanks];
   char* output[kMostKernelRanks];

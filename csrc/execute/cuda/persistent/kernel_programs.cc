@@ -9,7 +9,7 @@ namespace horoacc::cuda {
 namespace {
 
 constexpr uint64_t kAlignment = 512;
-constexpr uint64_t kBytesOfBlock = 2048;  // of small messages: more blocks would not have enough
+constexpr uint64_t kBytesOfBlock = 2048;  // of small messages, at least: more blocks would be idle
 
 uint64_t Aligned(uint64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 

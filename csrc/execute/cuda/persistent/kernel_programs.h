@@ -1,6 +1,6 @@
 #pragma once
-// The programs of a GPU group's persistent kernels, and where they lie in its ranks' memory. Pure:
-// all ranks ask for the same in the same order, and find the same.
+// The programs of a GPU group's persistent kernels, and their places in its ranks' memory. All
+// ranks ask for the same programs in the same order, and so find the same places.
 #include <cstdint>
 #include <list>
 #include <string>
@@ -9,7 +9,7 @@
 
 namespace horoacc::cuda {
 
-/// An allreduce. Equal ones are calls of one program.
+/// An allreduce. Equal jobs are calls of one program.
 struct KernelJob {
   DType type = DType::kFloat32;
   ReduceOp op = ReduceOp::kSum;
@@ -26,7 +26,7 @@ struct PlacedProgram {
   uint64_t calls = 0;      ///< so far; the caller counts
 };
 
-/// What all ranks of the GPU group know alike.
+/// The same on all ranks of the GPU group.
 struct KernelRules {
   uint32_t ranks = 1;
   uint32_t blocks = 1;    ///< of a rank, at most
@@ -44,9 +44,9 @@ class KernelPrograms {
   /// Null: there is no room before Clear. A program's first call needs its workspace zeroed, and
   /// its image uploaded.
   [[nodiscard]] Result<PlacedProgram*> Find(const KernelJob& job);
-  /// Whether the algorithm that is ordered can be had at all.
+  /// An error if the rules' algorithm has no program.
   [[nodiscard]] Status Check() const;
-  /// Forgets them all: their memory is used again.
+  /// Forgets all programs, so that others use their memory.
   void Clear();
 
  private:

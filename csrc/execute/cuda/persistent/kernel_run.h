@@ -1,15 +1,13 @@
 #pragma once
-// Mode K: one launch for each kind of elements, on every rank, whose blocks wait for those of the
-// others. The host takes no part until the result is there.
-#include "execute/cuda/host/bucket.h"
+// Mode K: on every rank one launch for each kind of elements, whose blocks wait for those of the
+// other ranks. The hosts take no part until the result is there.
 #include "execute/cuda/host/gpu_run.h"
-#include "execute/cuda/host/ticket.h"
 #include "execute/cuda/persistent/group_kernels.h"
 
 namespace horoacc::cuda {
 
 /// A run that ends early ends the waits of its kernels.
-class KernelRun final : public GpuRun {
+class KernelRun final : public ModeRun {
  public:
   KernelRun(Bucket bucket, std::vector<DeviceCall*> calls);
   ~KernelRun() override;
@@ -17,18 +15,12 @@ class KernelRun final : public GpuRun {
   KernelRun& operator=(const KernelRun&) = delete;
 
  private:
-  enum class Step { kPack, kTurn, kRenew, kReduced };
-  [[nodiscard]] Result<bool> Go() override;
-  [[nodiscard]] Status Launch();
-  [[nodiscard]] Status Finish();
+  [[nodiscard]] Status Begin() override;
+  [[nodiscard]] Result<bool> Reduce() override;
 
-  const Bucket bucket_;
   GroupKernels& kernels_;
-  Ticket turn_;
-  Step step_ = Step::kPack;
-  size_t window_ = 0;
-  size_t run_ = 0;    ///< of the window: the next to be launched
-  GpuEvent reduced_;  ///< of the window, once all was launched
+  size_t run_ = 0;       ///< of the window: the next to be launched
+  bool renews_ = false;  ///< memory for its program is being made, with the other ranks
 };
 
 }  // namespace horoacc::cuda

@@ -17,12 +17,12 @@ class Shards {
   Shards(Goal goal, uint32_t ranks, const std::vector<uint64_t>& sizes, uint64_t unit)
       : goal_(goal), ranks_(ranks), sizes_(sizes), unit_(unit) {}
 
-  /// What goes from one rank to another.
+  /// Elements that one rank sends to another.
   [[nodiscard]] uint64_t Length(uint32_t from, uint32_t to) const {
     if (goal_ == Goal::kAllToAll) return sizes_[static_cast<size_t>(from) * ranks_ + to] * unit_;
     return sizes_[goal_ == Goal::kAllGather ? from : to] * unit_;
   }
-  /// Where a goal has one shard only, it is all of that buffer.
+  /// If the goal gives a buffer one shard only, that is the whole buffer.
   [[nodiscard]] KernelPart Input(uint32_t rank, uint32_t chunk) const {
     if (goal_ == Goal::kAllGather) return {0, Length(chunk, rank)};
     uint64_t first = 0;

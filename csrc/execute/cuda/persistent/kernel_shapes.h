@@ -1,5 +1,5 @@
 #pragma once
-// Which elements of the inputs and outputs a schedule's chunks are. Chunks are parts of the whole
+// The elements of inputs and outputs that form a schedule's chunks. Chunks are parts of the whole
 // vector here, and a window is a piece of each of them, so that vectors and shards are alike.
 #include <cstdint>
 #include <vector>

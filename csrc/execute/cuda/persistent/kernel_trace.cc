@@ -39,8 +39,8 @@ Result<KernelTrace> KernelTrace::Of(const schedule::Schedule& schedule, const Tr
   return trace;
 }
 
-/// A step that gathers from a range becomes one step for each source: they depend on each other in
-/// nothing, and every message has its own place.
+/// A step that gathers from a range becomes one step for each source: these steps are independent,
+/// and every message has its own place.
 void KernelTrace::Expand() {
   const schedule::Facts& facts = schedule_.facts();
   for (uint32_t rank = 0; rank < facts.ranks; ++rank) {
@@ -109,7 +109,7 @@ void KernelTrace::RunStep(uint32_t rank, uint32_t lane, const Step& step) {
   lanes_[static_cast<size_t>(rank) * schedule_.facts().lanes + lane].push_back(std::move(out));
 }
 
-/// As the host executor's lanes do (schedule_lane.cc).
+/// The same rules as for the host executor's lanes (schedule_lane.cc).
 void KernelTrace::ChooseForms(uint32_t rank, const Step& step, KernelStep& out) {
   const uint32_t chunks = schedule_.facts().chunks;
   const bool before = (step.flags & schedule::kPrescaleOwn) != 0;
@@ -175,7 +175,7 @@ void KernelTrace::Connect(uint32_t rank, const Step& step, TracedStep& out) {
     end.end.ordinal = message.ordinal;
     if (peer < rank) ++out.step.own_position;
   }
-  // What is stored, or is sent as it is, is read by the peer where it lies.
+  // The peer reads a value that is stored, or sent as it is, where it lies.
   Message message;
   if (out.step.stored != Memory::kNone) {
     message = {out.step.stored, out.step.stored_chunk, 0};

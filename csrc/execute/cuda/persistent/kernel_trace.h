@@ -1,8 +1,7 @@
 #pragma once
-// One window of a schedule, run on nothing but the forms of its values: in which form every chunk
+// Runs one window of a schedule on the forms of its values alone: finds in which form every chunk
 // lies when a step reads it, which message of its link every step sends and takes, and whether all
-// lanes end. Lanes and links are a Kahn network, so any order of running shows what every order
-// does.
+// lanes end. Lanes and links are a Kahn network, so every order of running has the same result.
 #include <cstdint>
 #include <deque>
 #include <map>
@@ -14,7 +13,7 @@
 
 namespace horoacc::cuda {
 
-/// How the values of a reduction travel.
+/// The forms that the values of a reduction have on their way.
 struct TraceRules {
   bool reduces = true;
   bool apart = false;   ///< unfinished sums do not fit into the output
@@ -29,7 +28,7 @@ struct TracedLink {
   uint32_t longest = 0;  ///< chunks of the longest message in a slot; 0: it needs none
 };
 
-/// Links of ends are given as `peer`; whoever lays out memory puts in the rest.
+/// `end.peer` is set first; NumberCells sets the other numbers.
 struct TracedStep {
   KernelStep step;
   struct End {

@@ -1,18 +1,18 @@
 #pragma once
-// What persistent kernels ask of the machine that they run on, and how they wait.
+// The machine that persistent kernels run on, as an interface, and how they wait.
 //
-// `Cta` stands for the threads of a block: on a GPU (gpu_cta.cuh) they are that, in a test on the
-// host one thread plays them one after the other. It has
+// `Cta` is the threads of a block: on a GPU (plugin/gpu_cta.cuh), or in a test on the host, where
+// one thread plays them one after the other. It has
 //
 //   Each(body)           every thread calls body(Grid) with its place in the block
 //   Sync()               a barrier of the block's threads, for their memory too
 //   Any(bool)            the same, and true for all if it was true for one
-//   control segment()              a CombineArgs that the threads share
+//   combine_args()       a CombineArgs in memory that the threads share
 //   Acquire(cell)        reads a count; what its writer did before is seen after it, by the
 //                        whole block behind a barrier, whatever GPU the writer is on
 //   Release(cell, n)     writes one; what the block did before the last barrier is seen before it
 //   LoadWord, StoreWord  64 bits at once, in no order with anything else, never from a stale cache
-//   GoOn(looks)          after a look in vain: false if the call is aborted, or past its deadline
+//   GoOn(looks)          after a look in vain: false if the call is aborted or past its deadline
 //   Report(where)        where a wait was given up; the first one stays
 //   channel(), rank(), lane()
 #include "execute/cuda/kernels/combine_grid.h"
@@ -20,7 +20,7 @@
 
 namespace horoacc::cuda {
 
-/// Where a wait was given up: 0 means nowhere.
+/// Packs the place at which a wait was given up; 0 means nowhere.
 HA_INLINE uint64_t GivenUp(uint32_t rank, uint32_t lane, uint32_t step) {
   return uint64_t{1} << 63 | uint64_t{rank} << 40 | uint64_t{lane & 0xff} << 32 | step;
 }
@@ -29,6 +29,17 @@ inline uint32_t RankGivenUp(uint64_t report) {
 }
 inline uint32_t LaneGivenUp(uint64_t report) { return static_cast<uint32_t>(report >> 32 & 0xff); }
 inline uint32_t StepGivenUp(uint64_t report) { return static_cast<uint32_t>(report); }
+
+// The counts of a link, whose messages are numbered from 0 and lie in a ring of `depth` slots. Also
+// for the model of the protocol (tests/cpp/model/kernel_model.h).
+
+/// The least count, of posted or taken messages, with message `number` among them.
+HA_INLINE uint64_t CountWith(uint64_t number) { return number + 1; }
+/// The least count of taken messages at which the slot of message `number` is free.
+HA_INLINE uint64_t CountThatFrees(uint64_t number, uint64_t depth) {
+  return number < depth ? 0 : CountWith(number - depth);
+}
+HA_INLINE uint64_t SlotOf(uint64_t number, uint64_t depth) { return number % depth; }
 
 namespace {
 

@@ -3,24 +3,24 @@
 // flag in one 8-byte word, so a word that has its flag has its data (the LL protocol of NCCL and
 // MSCCL++).
 //
-// The flag is the number of the call, and calls use two sets of words in turn: whoever ends a call
-// has heard, directly or through an owner, from everybody in it, so everybody has ended the call
-// before, and nobody reads that set any more. Thread i of a block sends what thread i of the same
-// block reads at every peer.
+// The flag is the number of the call, and calls use two sets of words in turn: a rank that ends a
+// call has heard from all ranks in it, directly or through an owner, so all ranks have ended the
+// call before, and none reads that set any more. Thread i of a block sends to thread i of the same
+// block on every peer. tests/cpp/model/low_latency_model.h explores this code's interleavings.
 #include <cstring>
 
 #include "execute/cuda/persistent/kernel_wait.h"
 
 namespace horoacc::cuda {
 
-/// As many elements as words must hold together: the least that fills one, or takes two.
+/// The elements that words hold together: as many as fill one, or one that takes two.
 template <typename Stored>
 struct LowLatencyUnit {
   static constexpr uint32_t kElements = sizeof(Stored) < 4 ? 4 / sizeof(Stored) : 1;
   static constexpr uint32_t kWords = sizeof(Stored) < 4 ? 1 : sizeof(Stored) / 4;
 };
 
-/// Units of a type's size that `count` elements take, and words of each.
+/// Units that `count` elements take, and words of each.
 HA_INLINE uint64_t UnitsOf(uint64_t count, uint64_t element_bytes) {
   const uint64_t each = element_bytes < 4 ? 4 / element_bytes : 1;
   return (count + each - 1) / each;
@@ -55,7 +55,7 @@ class LowLatency {
         units_(UnitsOf(count_, sizeof(Stored))),
         flag_(static_cast<uint32_t>(call.call + 1)) {}
 
-  /// False: the call is over, and the output is not to be trusted.
+  /// False: the call was given up, and the output is invalid.
   HA_HOST_DEVICE bool Run() {
     const bool two = header_.kind == KernelKind::kTwoShot;
     const uint64_t part = two ? UnitsOfPart(units_, ranks_) : units_;
@@ -90,8 +90,8 @@ class LowLatency {
     });
   }
 
-  /// Unit i of what `from` sends to `to`: parts or everything in the first half of the set, results
-  /// in the second.
+  /// The words of unit i that `from` sends to `to`: parts or everything in the first half of the
+  /// set, results in the second.
   [[nodiscard]] HA_INLINE uint64_t* Words(uint32_t to, uint32_t from, uint64_t i, uint64_t units,
                                           bool results) const {
     const bool two = header_.kind == KernelKind::kTwoShot;
@@ -142,7 +142,7 @@ class LowLatency {
     }
   }
 
-  /// To all peers, the next one first, so that not all write to one.
+  /// Begins with the next peer, so that the ranks do not all write to one at a time.
   HA_INLINE void SendAll() {
     EachUnit(units_, [&](uint64_t i) {
       const Packet packet = Load(i);
@@ -163,8 +163,8 @@ class LowLatency {
     });
   }
 
-  /// A unit of every rank, as the tree asks for it.
-  struct ArrivingLeaf {
+  /// A unit of every rank, received when the tree asks for it.
+  struct ReceivedLeaf {
     using Acc = typename E::Acc;
     using Vector = Lanes<Acc, Unit::kElements>;
     LowLatency& call;
@@ -191,8 +191,8 @@ class LowLatency {
 
   HA_INLINE bool ReduceUnit(uint64_t first, uint64_t i, uint64_t part, bool tell) {
     bool ok = true;
-    const ArrivingLeaf leaf{*this, first, i, part, &ok};
-    const RankTree<ArrivingLeaf, Op> tree(leaf, op_, ranks_);
+    const ReceivedLeaf leaf{*this, first, i, part, &ok};
+    const RankTree<ReceivedLeaf, Op> tree(leaf, op_, ranks_);
     const auto sum = tree.template Fold<0>();
     if (!ok) return false;
     Stored element[Unit::kElements];

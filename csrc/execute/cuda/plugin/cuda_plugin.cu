@@ -1,30 +1,28 @@
-// The plug-in's entry: checks what it is given, puts tables where the GPU reads them, launches.
+// The plug-in's entry: makes the calling thread's device the right one, checks jobs, copies tables
+// of tensors to the GPU and launches.
+#include <cstdio>
 #include <cstring>
+#include <exception>
 #include <memory>
-#include <new>
-#include <string>
+#include <mutex>
+#include <span>
 #include <utility>
 #include <vector>
 
-#include "execute/cuda/cuda_plugin.h"
+#include "execute/cuda/plugin/calls.h"
 #include "execute/cuda/plugin/current_device.cuh"
-#include "execute/cuda/plugin/guarded.cuh"
-#include "execute/cuda/plugin/launch.h"
-#include "execute/cuda/plugin/peers.h"
-#include "execute/cuda/plugin/programs.cuh"
-#include "execute/cuda/plugin/streams.h"
 
 namespace horoacc::cuda {
 namespace {
 
-/// A place for a table of tensors: pinned memory, the device's copy, and when the host may write
-/// again.
+/// Memory for a table of tensors: pinned memory, the device's copy, and an event that says when the
+/// host may write again.
 class Table {
  public:
   Table() = default;
   Table(const Table&) = delete;
   Table& operator=(const Table&) = delete;
-  // What fails here has failed before, and been reported.
+  // An earlier call has reported the error of a device that fails here.
   ~Table() {
     if (copied_ != nullptr) static_cast<void>(cudaEventDestroy(copied_));
     Retire();
@@ -44,7 +42,7 @@ class Table {
                  "cudaMemcpyAsync"));
     return device_;
   }
-  /// After the kernel that reads it has been enqueued.
+  /// To be called after the kernel that reads the table has been enqueued.
   [[nodiscard]] Status Close(cudaStream_t stream) {
     return Check(cudaEventRecord(copied_, stream), "cudaEventRecord");
   }
@@ -68,8 +66,8 @@ class Table {
     return {};
   }
 
-  // To free memory is to wait for the whole GPU, with all that waits there for other ranks. All
-  // tables that were too small take no more than the one that was not.
+  // Freeing memory waits for the whole GPU, whose kernels may wait for other ranks. All tables that
+  // were too small take no more memory than the one that was not.
   void Retire() {
     if (host_ != nullptr) retired_.emplace_back(host_, device_);
     host_ = nullptr;
@@ -84,89 +82,155 @@ class Table {
   cudaEvent_t copied_ = nullptr;
 };
 
-class Device {
- public:
-  explicit Device(int number) : number_(number), streams_(number), peers_(number) {}
-
-  Status Open() {
-    const CurrentDevice current(number_);
-    HA_TRY(current.status());
-    int processors = 0;
-    HA_TRY(Check(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, number_),
-                 "cudaDeviceGetAttribute"));
-    processors_ = static_cast<uint32_t>(processors);
-    return peers_.Open();
-  }
-
-  [[nodiscard]] Streams& streams() { return streams_; }
-  [[nodiscard]] const Peers& peers() const { return peers_; }
-
-  void Close() {
-    const CurrentDevice current(number_);
-    // A device that is lost has nothing left to wait for.
-    static_cast<void>(cudaDeviceSynchronize());
-    for (std::unique_ptr<Table>& table : tables_) table.reset();
-    streams_.Close();
-  }
-
-  Status Reduce(cudaStream_t stream, const ReduceJob& job) {
-    HA_ASSIGN(const ReducePlan plan, PlanReduce(job));
-    if (job.count == 0) return {};
-    const CurrentDevice current(number_);
-    HA_TRY(current.status());
-    return Check(LaunchReduce(plan, {stream, processors_}), "the launch of a reduction");
-  }
-
-  Status Pack(cudaStream_t stream, const PackJob& job) {
-    HA_ASSIGN(const PackPlan plan, PlanPack(job));
-    if (plan.items.empty()) return {};
-    const CurrentDevice current(number_);
-    HA_TRY(current.status());
-    const Place place{stream, processors_};
-    if (plan.items.size() <= kInlineItems) {
-      return Check(LaunchPack(plan, nullptr, place), "the launch of a pack");
-    }
-    std::unique_ptr<Table>& table = tables_[packs_++ % kTables];
-    if (!table) table = std::make_unique<Table>();
-    HA_ASSIGN(const PackItem* const items, table->Fill(plan.items, stream));
-    const Status launched = Check(LaunchPack(plan, items, place), "the launch of a pack");
-    HA_TRY(table->Close(stream));
-    return launched;
-  }
-
-  Status RunHere(void (*body)(void*), void* argument) const {
-    const CurrentDevice current(number_);
-    HA_TRY(current.status());
-    body(argument);
-    return {};
-  }
-
-  Status Run(cudaStream_t stream, const ha_cuda_program& program) const {
-    const CurrentDevice current(number_);
-    HA_TRY(current.status());
-    return LaunchProgram(program, {stream, processors_});
-  }
-
- private:
-  static constexpr size_t kTables = 16;
-
-  const int number_;
-  Streams streams_;
-  Peers peers_;
-  uint32_t processors_ = 1;
-  size_t packs_ = 0;
-  std::unique_ptr<Table> tables_[kTables];
-};
-
-bool IsType(int type) { return type >= 0 && type < kDTypeCount; }
-
 Status CheckNumbers(bool good) {
   if (good) return {};
   return MakeError(ErrorKind::kUnsupported, "the CUDA kernels: no such type or operation");
 }
 
+bool IsType(int type) { return type >= 0 && type < kDTypeCount; }
+
+/// The state of a device in use. All calls but `number` need it to be the current one.
+class Device {
+ public:
+  explicit Device(int number) : number_(number) {}
+  [[nodiscard]] int number() const { return number_; }
+
+  Status Open() {
+    int processors = 0;
+    HA_TRY(Check(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, number_),
+                 "cudaDeviceGetAttribute"));
+    processors_ = static_cast<uint32_t>(processors);
+    return {};
+  }
+
+  void Close() {
+    // A device that is lost has nothing left to wait for.
+    static_cast<void>(cudaDeviceSynchronize());
+    for (std::unique_ptr<Table>& table : tables_) table.reset();
+    for (const cudaStream_t stream : streams_) static_cast<void>(cudaStreamDestroy(stream));
+  }
+
+  Status CreateStream(void** stream) {
+    int least = 0;
+    int greatest = 0;
+    HA_TRY(Check(cudaDeviceGetStreamPriorityRange(&least, &greatest),
+                 "cudaDeviceGetStreamPriorityRange"));
+    cudaStream_t created = nullptr;
+    HA_TRY(Check(cudaStreamCreateWithPriority(&created, cudaStreamNonBlocking, greatest),
+                 "cudaStreamCreateWithPriority"));
+    const std::scoped_lock lock(mutex_);
+    streams_.push_back(created);
+    *stream = created;
+    return {};
+  }
+
+  Status Reduce(void* stream, const ha_cuda_reduce* job) {
+    HA_TRY(CheckNumbers(IsType(job->type) && job->op >= 0 && job->op < kReduceOpCount));
+    HA_ASSIGN(const ReducePlan plan,
+              PlanReduce({.sources = {job->sources, job->source_count},
+                          .destinations = {job->destinations, job->destination_count},
+                          .count = job->count,
+                          .type = static_cast<DType>(job->type),
+                          .op = static_cast<ReduceOp>(job->op),
+                          .scale = {job->pre, job->post, job->divisor}}));
+    if (job->count == 0) return {};
+    return Check(LaunchReduce(plan, On(stream)), "the launch of a reduction");
+  }
+
+  Status Pack(void* stream, const ha_cuda_pack* job) {
+    HA_TRY(CheckNumbers(IsType(job->from_type) && IsType(job->to_type)));
+    std::vector<Tensor> tensors;
+    tensors.reserve(job->tensor_count);
+    for (const ha_cuda_tensor& tensor : std::span(job->tensors, job->tensor_count))
+      tensors.push_back({tensor.from, tensor.to, tensor.count});
+    HA_ASSIGN(const PackPlan plan, PlanPack({.tensors = tensors,
+                                             .from = static_cast<DType>(job->from_type),
+                                             .to = static_cast<DType>(job->to_type),
+                                             .factor = job->factor,
+                                             .nonfinite = job->nonfinite}));
+    if (plan.items.empty()) return {};
+    const Place place = On(stream);
+    if (plan.items.size() <= kInlineItems)
+      return Check(LaunchPack(plan, nullptr, place), "the launch of a pack");
+    std::unique_ptr<Table>& table = tables_[packs_++ % kTables];
+    if (!table) table = std::make_unique<Table>();
+    HA_ASSIGN(const PackItem* const items, table->Fill(plan.items, place.stream));
+    Status launched = Check(LaunchPack(plan, items, place), "the launch of a pack");
+    HA_TRY(table->Close(place.stream));
+    return launched;
+  }
+
+  Status RunProgram(void* stream, const ha_cuda_program* program) {
+    return LaunchProgram(*program, On(stream));
+  }
+
+ private:
+  static constexpr size_t kTables = 16;
+
+  [[nodiscard]] Place On(void* stream) const {
+    return {static_cast<cudaStream_t>(stream), processors_};
+  }
+
+  const int number_;
+  uint32_t processors_ = 1;
+  size_t packs_ = 0;
+  std::unique_ptr<Table> tables_[kTables];
+  std::mutex mutex_;
+  std::vector<cudaStream_t> streams_;  ///< under mutex_
+};
+
+Status RunOnDevice(void (*body)(void*), void* argument) {
+  body(argument);
+  return {};
+}
+
+int Report(const Status& status, ha_cuda_error* error) {
+  if (status.ok()) return 0;
+  std::snprintf(error->message, sizeof(error->message), "%s", status.error().message.c_str());
+  return 1;
+}
+
+/// Calls `body` with the device as the thread's current one. No exception leaves the plug-in.
+template <typename Body>
+int Guarded(int device, ha_cuda_error* error, Body body) {
+  try {
+    const CurrentDevice current(device);
+    Status status = current.status();
+    return Report(status.ok() ? body() : status, error);
+  } catch (const std::exception& failure) {
+    return Report(MakeError(ErrorKind::kSystem, failure.what()), error);
+  }
+}
+
+/// The contract's function for a call of calls.h, or for a method of Device.
+template <auto kCall, typename Type = decltype(kCall)>
+struct Entry;
+
+template <auto kCall, typename... Args>
+struct Entry<kCall, Status (*)(Args...)> {
+  static int Run(void* self, Args... args, ha_cuda_error* error) {
+    return Guarded(static_cast<Device*>(self)->number(), error, [&] { return kCall(args...); });
+  }
+};
+
+template <auto kCall, typename... Args>
+struct Entry<kCall, Status (Device::*)(Args...)> {
+  static int Run(void* self, Args... args, ha_cuda_error* error) {
+    auto* const device = static_cast<Device*>(self);
+    return Guarded(device->number(), error, [&] { return (device->*kCall)(args...); });
+  }
+};
+
+template <auto kCall>
+struct Entry<kCall, void (*)(void*)> {
+  static void Run(void* self, void* argument) {
+    const CurrentDevice current(static_cast<Device*>(self)->number());
+    kCall(argument);
+  }
+};
+
 int OpenDevice(void** self, int device, ha_cuda_error* error) {
-  return Guarded(error, [&]() -> Status {
+  return Guarded(device, error, [&]() -> Status {
     auto opened = std::make_unique<Device>(device);
     HA_TRY(opened->Open());
     *self = opened.release();
@@ -176,153 +240,37 @@ int OpenDevice(void** self, int device, ha_cuda_error* error) {
 
 void CloseDevice(void* self) {
   const std::unique_ptr<Device> device(static_cast<Device*>(self));
+  const CurrentDevice current(device->number());
   device->Close();
-}
-
-int RunReduce(void* self, void* stream, const ha_cuda_reduce* job, ha_cuda_error* error) {
-  return Guarded(error, [&]() -> Status {
-    HA_TRY(CheckNumbers(IsType(job->type) && job->op >= 0 && job->op < kReduceOpCount));
-    return static_cast<Device*>(self)->Reduce(
-        static_cast<cudaStream_t>(stream),
-        {.sources = {job->sources, job->source_count},
-         .destinations = {job->destinations, job->destination_count},
-         .count = job->count,
-         .type = static_cast<DType>(job->type),
-         .op = static_cast<ReduceOp>(job->op),
-         .scale = {job->pre, job->post, job->divisor}});
-  });
-}
-
-int RunPack(void* self, void* stream, const ha_cuda_pack* job, ha_cuda_error* error) {
-  return Guarded(error, [&]() -> Status {
-    HA_TRY(CheckNumbers(IsType(job->from_type) && IsType(job->to_type)));
-    std::vector<Tensor> tensors;
-    tensors.reserve(job->tensor_count);
-    for (size_t i = 0; i < job->tensor_count; ++i) {
-      tensors.push_back({job->tensors[i].from, job->tensors[i].to, job->tensors[i].count});
-    }
-    return static_cast<Device*>(self)->Pack(static_cast<cudaStream_t>(stream),
-                                            {.tensors = tensors,
-                                             .from = static_cast<DType>(job->from_type),
-                                             .to = static_cast<DType>(job->to_type),
-                                             .factor = job->factor,
-                                             .nonfinite = job->nonfinite});
-  });
-}
-
-Streams& StreamsOf(void* self) { return static_cast<Device*>(self)->streams(); }
-
-int Pin(void* self, void* memory, size_t bytes, ha_cuda_error* error) {
-  return Guarded(error, [&] { return StreamsOf(self).Pin(memory, bytes); });
-}
-
-void Unpin(void* self, void* memory) { StreamsOf(self).Unpin(memory); }
-
-int CreateStream(void* self, void** stream, ha_cuda_error* error) {
-  return Guarded(error, [&] { return StreamsOf(self).CreateStream(stream); });
-}
-
-int CreateEvent(void* self, void** event, ha_cuda_error* error) {
-  return Guarded(error, [&] { return StreamsOf(self).CreateEvent(event); });
-}
-
-void DestroyEvent(void* self, void* event) { StreamsOf(self).DestroyEvent(event); }
-
-int Record(void* self, void* event, void* stream, ha_cuda_error* error) {
-  return Guarded(error, [&] { return StreamsOf(self).Record(event, stream); });
-}
-
-int Wait(void* self, void* stream, void* event, ha_cuda_error* error) {
-  return Guarded(error, [&] { return StreamsOf(self).Wait(stream, event); });
-}
-
-int IsDone(void* self, void* event, int* done, ha_cuda_error* error) {
-  return Guarded(error, [&] { return StreamsOf(self).IsDone(event, done); });
-}
-
-int Copy(void* self, void* stream, void* to, const void* from, size_t bytes, ha_cuda_error* error) {
-  return Guarded(error, [&] { return StreamsOf(self).Copy(stream, to, from, bytes); });
-}
-
-int Zero(void* self, void* stream, void* memory, size_t bytes, ha_cuda_error* error) {
-  return Guarded(error, [&] { return StreamsOf(self).Zero(stream, memory, bytes); });
-}
-
-const Peers& PeersOf(void* self) { return static_cast<Device*>(self)->peers(); }
-
-int Traits(void* self, ha_cuda_traits* traits, ha_cuda_error* error) {
-  return Guarded(error, [&] { return PeersOf(self).Traits(traits); });
-}
-
-int Allocate(void* self, size_t bytes, void** memory, ha_cuda_error* error) {
-  return Guarded(error, [&] { return PeersOf(self).Allocate(bytes, memory); });
-}
-
-void Deallocate(void* self, void* memory) { PeersOf(self).Deallocate(memory); }
-
-int ShareMemory(void* self, void* memory, ha_cuda_handle* handle, ha_cuda_error* error) {
-  return Guarded(error, [&] { return PeersOf(self).ShareMemory(memory, handle); });
-}
-
-int OpenMemory(void* self, const ha_cuda_handle* handle, void** memory, ha_cuda_error* error) {
-  return Guarded(error, [&] { return PeersOf(self).OpenMemory(*handle, memory); });
-}
-
-void CloseMemory(void* self, void* memory) { PeersOf(self).CloseMemory(memory); }
-
-int CreateSharedEvent(void* self, void** event, ha_cuda_handle* handle, ha_cuda_error* error) {
-  return Guarded(error, [&] { return PeersOf(self).CreateSharedEvent(event, handle); });
-}
-
-int OpenEvent(void* self, const ha_cuda_handle* handle, void** event, ha_cuda_error* error) {
-  return Guarded(error, [&] { return PeersOf(self).OpenEvent(*handle, event); });
-}
-
-int WriteWord(void* self, void* stream, uint32_t* word, uint32_t value, ha_cuda_error* error) {
-  return Guarded(error, [&] { return PeersOf(self).WriteWord(stream, word, value); });
-}
-
-int AwaitWord(void* self, void* stream, uint32_t* word, uint32_t value, ha_cuda_error* error) {
-  return Guarded(error, [&] { return PeersOf(self).AwaitWord(stream, word, value); });
-}
-
-int RunProgram(void* self, void* stream, const ha_cuda_program* program, ha_cuda_error* error) {
-  return Guarded(error, [&] {
-    return static_cast<Device*>(self)->Run(static_cast<cudaStream_t>(stream), *program);
-  });
-}
-
-int RunOnDevice(void* self, void (*body)(void*), void* argument, ha_cuda_error* error) {
-  return Guarded(error, [&] { return static_cast<Device*>(self)->RunHere(body, argument); });
 }
 
 constexpr ha_cuda_plugin kPlugin = {.version = HA_CUDA_PLUGIN_VERSION,
                                     .open = OpenDevice,
                                     .close = CloseDevice,
-                                    .reduce = RunReduce,
-                                    .pack = RunPack,
-                                    .pin = Pin,
-                                    .unpin = Unpin,
-                                    .create_stream = CreateStream,
-                                    .create_event = CreateEvent,
-                                    .destroy_event = DestroyEvent,
-                                    .record = Record,
-                                    .wait = Wait,
-                                    .is_done = IsDone,
-                                    .copy = Copy,
-                                    .zero = Zero,
-                                    .traits = Traits,
-                                    .allocate = Allocate,
-                                    .deallocate = Deallocate,
-                                    .share_memory = ShareMemory,
-                                    .open_memory = OpenMemory,
-                                    .close_memory = CloseMemory,
-                                    .create_shared_event = CreateSharedEvent,
-                                    .open_event = OpenEvent,
-                                    .write_word = WriteWord,
-                                    .await_word = AwaitWord,
-                                    .run_program = RunProgram,
-                                    .run_on_device = RunOnDevice};
+                                    .reduce = Entry<&Device::Reduce>::Run,
+                                    .pack = Entry<&Device::Pack>::Run,
+                                    .pin = Entry<Pin>::Run,
+                                    .unpin = Entry<Unpin>::Run,
+                                    .create_stream = Entry<&Device::CreateStream>::Run,
+                                    .create_event = Entry<CreateEvent>::Run,
+                                    .destroy_event = Entry<DestroyEvent>::Run,
+                                    .record = Entry<Record>::Run,
+                                    .wait = Entry<Wait>::Run,
+                                    .is_done = Entry<IsDone>::Run,
+                                    .copy = Entry<Copy>::Run,
+                                    .zero = Entry<Zero>::Run,
+                                    .traits = Entry<Traits>::Run,
+                                    .allocate = Entry<Allocate>::Run,
+                                    .deallocate = Entry<Deallocate>::Run,
+                                    .share_memory = Entry<ShareMemory>::Run,
+                                    .open_memory = Entry<OpenMemory>::Run,
+                                    .close_memory = Entry<CloseMemory>::Run,
+                                    .create_shared_event = Entry<CreateSharedEvent>::Run,
+                                    .open_event = Entry<OpenEvent>::Run,
+                                    .write_word = Entry<WriteWord>::Run,
+                                    .await_word = Entry<AwaitWord>::Run,
+                                    .run_program = Entry<&Device::RunProgram>::Run,
+                                    .run_on_device = Entry<RunOnDevice>::Run};
 
 }  // namespace
 }  // namespace horoacc::cuda

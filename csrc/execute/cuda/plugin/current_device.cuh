@@ -1,5 +1,5 @@
 #pragma once
-// What every call into the CUDA runtime needs. Included only by the plug-in's .cu files.
+// Error checks, and the calling thread's current device. Included only by the plug-in's .cu files.
 #include <cuda.h>
 
 #include <string>
@@ -9,12 +9,14 @@
 
 namespace horoacc::cuda {
 
+/// Clears the error: otherwise the next launch would report it.
 inline Status Check(cudaError_t code, const char* call) {
   if (code == cudaSuccess) return {};
+  static_cast<void>(cudaGetLastError());
   return MakeError(ErrorKind::kSystem, std::string(call) + ": " + cudaGetErrorString(code));
 }
 
-/// A call of CUDA 12's driver; null if there is none.
+/// A function of CUDA 12's driver; null if this driver has none of that name.
 inline void* DriverCall(const char* name) {
   void* found = nullptr;
   cudaDriverEntryPointQueryResult answer = cudaDriverEntryPointSymbolNotFound;
@@ -28,7 +30,7 @@ inline void* DriverCall(const char* name) {
   return code == cudaSuccess && answer == cudaDriverEntryPointSuccess ? found : nullptr;
 }
 
-/// Whether this process has taken a device into use. To be asked while another one is current.
+/// Whether this process has a primary context on `device`, which must not be the current one.
 inline bool IsInUse(int device) {
   using StateCall = CUresult (*)(CUdevice, unsigned*, int*);
   static const auto state = reinterpret_cast<StateCall>(DriverCall("cuDevicePrimaryCtxGetState"));
@@ -37,18 +39,17 @@ inline bool IsInUse(int device) {
   return state == nullptr || state(device, &flags, &active) != CUDA_SUCCESS || active != 0;
 }
 
-/// The calling thread uses the device; whatever it used before, afterwards. Where that is a device
-/// that this process has not taken into use (every thread begins with device 0), the thread stays:
-/// to go back would take it into use, with memory of it, or fail where it belongs to another rank.
+/// Makes a device the calling thread's current one, and restores the former one at the end. Every
+/// thread begins with device 0, on which this process may have no context: the destructor does not
+/// restore that, since it would create the context, or fail where the GPU is another rank's.
 ///
-/// Meanwhile the thread does not disturb what another one captures into a graph.
+/// Meanwhile calls of this thread do not disturb a graph capture of another thread.
 class CurrentDevice {
  public:
   explicit CurrentDevice(int device) {
     code_ = cudaGetDevice(&before_);
     if (code_ == cudaSuccess && before_ != device) code_ = cudaSetDevice(device);
     if (code_ != cudaSuccess) {
-      static_cast<void>(cudaGetLastError());  // left alone, the next launch would report it
       return;
     }
     restores_ = before_ != device;
@@ -61,6 +62,7 @@ class CurrentDevice {
   }
   CurrentDevice(const CurrentDevice&) = delete;
   CurrentDevice& operator=(const CurrentDevice&) = delete;
+  /// An error: the device is not the current one.
   [[nodiscard]] Status status() const { return Check(code_, "cudaSetDevice"); }
 
  private:

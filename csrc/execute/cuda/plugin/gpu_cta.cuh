@@ -1,23 +1,21 @@
 #pragma once
-// Blocks of a persistent kernel on a GPU (kernel_wait.h says what they have to offer). Included
-// only by the plug-in's .cu files.
+// Blocks of a persistent kernel on a GPU (kernel_wait.h has their interface). Included only by the
+// plug-in's .cu files.
 //
-// Ranks may be on other GPUs, so everything that they tell each other has system scope. Data are
-// written by all threads, then the block meets, and one thread releases the count: its fence holds
-// for what it has seen, which the barrier made all of the block's. A reader acquires in one thread
-// and meets the others, whose loads come from memory then. Nothing of a peer is read through the
-// read-only cache.
+// Ranks may be on other GPUs, so all accesses to shared counts and words have system scope. All
+// threads of a block write data, then a barrier follows, and one thread releases the count: its
+// fence covers the writes that it has seen, which after the barrier are the whole block's. A reader
+// acquires in one thread, and after a barrier the other threads' loads come from memory. No thread
+// reads a peer's memory through the read-only cache.
 #include "execute/cuda/persistent/kernel_wait.h"
 
 namespace horoacc::cuda {
 
-/// What the blocks of a launch look at while they wait. `abort` is the host's memory, which both
-/// write; `report` the GPU's.
+/// Read by the blocks of a launch while they wait: see ha_cuda_watch.
 struct GpuWatch {
   uint32_t* abort = nullptr;
   unsigned long long* report = nullptr;
-  unsigned long long deadline =
-      0;  ///< in nanoseconds that a launch may take; 0: as long as it likes
+  unsigned long long deadline = 0;  ///< nanoseconds that a launch may take; 0: no limit
 };
 
 namespace {
@@ -30,20 +28,20 @@ __device__ __forceinline__ unsigned long long Nanoseconds() {
 
 class GpuCta {
  public:
-  __device__ GpuCta(const GpuWatch& watch, CombineArgs& control, uint32_t rank, uint32_t lane,
+  __device__ GpuCta(const GpuWatch& watch, CombineArgs& args, uint32_t rank, uint32_t lane,
                     uint32_t channel)
       : watch_(watch),
-        control_(control),
+        args_(args),
         rank_(rank),
         lane_(lane),
         channel_(channel),
         begun_(Nanoseconds()) {}
 
-  // Called by functions for both sides, which no host calls with this class.
+  // For host and device, since the callers are; no host calls them with this class.
   __host__ __device__ __forceinline__ uint32_t rank() const { return rank_; }
   __host__ __device__ __forceinline__ uint32_t lane() const { return lane_; }
   __host__ __device__ __forceinline__ uint32_t channel() const { return channel_; }
-  __host__ __device__ __forceinline__ CombineArgs& control() { return control_; }
+  __host__ __device__ __forceinline__ CombineArgs& combine_args() { return args_; }
 
   template <typename Body>
   __host__ __device__ __forceinline__ void Each([[maybe_unused]] const Body& body) {
@@ -99,7 +97,7 @@ class GpuCta {
 #endif
   }
 
-  /// The host's memory is far, so it is looked at now and then only.
+  /// Reads of the host's memory are slow, so most looks skip them.
   __host__ __device__ __forceinline__ bool GoOn([[maybe_unused]] uint32_t looks) const {
 #if defined(__CUDA_ARCH__)
     if ((looks & kLooks) != kLooks) return true;
@@ -127,7 +125,7 @@ class GpuCta {
   static constexpr uint32_t kPastDeadline = 2;
 
   const GpuWatch& watch_;
-  CombineArgs& control_;
+  CombineArgs& args_;
   const uint32_t rank_, lane_, channel_;
   const unsigned long long begun_;
 };

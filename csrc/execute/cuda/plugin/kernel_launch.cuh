@@ -1,8 +1,8 @@
 #pragma once
 // Launching persistent kernels. Included only by the plug-in's .cu files.
 //
-// There are as many instances as element types with and without factors; three files compile them,
-// so that a build has something to do at a time.
+// There are as many instances as element types with and without factors; three files contain them,
+// so that a build compiles them in parallel.
 #include "execute/cuda/persistent/kernel_instance.h"
 #include "execute/cuda/plugin/gpu_cta.cuh"
 #include "execute/cuda/plugin/launch.h"
@@ -11,25 +11,25 @@ namespace horoacc::cuda {
 
 inline constexpr uint32_t kKernelThreads = 512;
 
-/// Everything that a launch needs, in the kernel's arguments.
+/// The kernel's argument.
 struct KernelLaunch {
   KernelHeader header;
   KernelCall call;
   GpuWatch watch;
-  const char* program;  ///< with the GPU
-  uint32_t first_rank;  ///< whose blocks are in this launch
+  const char* program;  ///< in the GPU's memory
+  uint32_t first_rank;  ///< of those whose blocks are in this launch
   uint32_t here;        ///< ranks in this launch
 };
 static_assert(sizeof(KernelLaunch) <= 4096);
 
-/// What a launch comes to on a device: all blocks must be there at once, for they wait for each
-/// other.
+/// Blocks of a launch, and blocks that the device can hold: all must be there at once, since they
+/// wait for each other.
 struct Residency {
   uint32_t wanted = 0;
   uint32_t resident = 0;
 };
 
-/// A launch if all its blocks fit, and nothing otherwise; `residency` says so.
+/// Asks for a launch if all its blocks fit, which `residency` says, and for nothing otherwise.
 struct KernelOrder {
   const KernelLaunch& launch;
   uint32_t processors = 1;
@@ -46,10 +46,10 @@ namespace {
 template <typename E, typename Op>
 __global__ void __launch_bounds__(kKernelThreads, 1)
     PersistentKernel(const __grid_constant__ KernelLaunch launch, Op op) {
-  __shared__ CombineArgs control;
+  __shared__ CombineArgs args;
   const uint32_t channels = launch.header.channels;
   const uint32_t of_rank = launch.header.lanes * channels;
-  GpuCta cta(launch.watch, control, launch.first_rank + blockIdx.x / of_rank,
+  GpuCta cta(launch.watch, args, launch.first_rank + blockIdx.x / of_rank,
              blockIdx.x / channels % launch.header.lanes, blockIdx.x % channels);
   const KernelProgram program(launch.header, launch.program);
   RunKernelLane<E>(cta, program, launch.call, op);
@@ -66,13 +66,13 @@ cudaError_t Order(const KernelOrder& order, Op op) {
   order.residency->wanted = order.launch.here * header.lanes * header.channels;
   order.residency->resident = static_cast<uint32_t>(each) * order.processors;
   if (order.residency->wanted > order.residency->resident) return cudaSuccess;
-  // A cooperative launch fails rather than leave some blocks waiting for others to end.
+  // A cooperative launch fails if some blocks would have to wait for others to end.
   void* arguments[] = {const_cast<KernelLaunch*>(&order.launch), &op};
   return cudaLaunchCooperativeKernel(kernel, dim3(order.residency->wanted), dim3(kKernelThreads),
                                      arguments, 0, order.stream);
 }
 
-/// What kernel_instance.h visits.
+/// The visitor for kernel_instance.h.
 struct Orders {
   const KernelOrder& order;
   cudaError_t* code;

@@ -1,4 +1,4 @@
-// Persistent kernels of integers and truth values, and of whatever is only moved.
+// Persistent kernels of integers and truth values, and of collectives that only move bytes.
 #include "execute/cuda/plugin/kernel_launch.cuh"
 
 namespace horoacc::cuda {

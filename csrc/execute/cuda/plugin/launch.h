@@ -1,7 +1,8 @@
 #pragma once
-// Enqueueing the kernels. Included only by the plug-in's .cu files.
+// Launches of the kernels on the current device. Included only by the plug-in's .cu files.
 #include <cuda_runtime_api.h>
 
+#include "execute/cuda/cuda_plugin.h"
 #include "execute/cuda/kernels/kernel_plan.h"
 
 namespace horoacc::cuda {
@@ -12,9 +13,9 @@ struct Place {
 };
 
 inline constexpr uint32_t kThreads = 256;
-/// Enough blocks for each multiprocessor to have several at work.
+/// Blocks for each multiprocessor, so that each has several at work.
 inline constexpr uint32_t kBlocksEach = 8;
-/// What fits into a kernel's arguments beside the rest: 4 KiB for all.
+/// Items that fit into the 4 KiB of a kernel's arguments, beside the rest.
 inline constexpr uint32_t kInlineItems = 100;
 
 [[nodiscard]] cudaError_t LaunchReduce(const ReducePlan& plan, const Place& place);
@@ -22,5 +23,11 @@ inline constexpr uint32_t kInlineItems = 100;
 /// `table` is the device's copy of plan.items; null if there are at most kInlineItems.
 [[nodiscard]] cudaError_t LaunchPack(const PackPlan& plan, const PackItem* table,
                                      const Place& place);
+
+/// One call of a persistent kernel's program: see ha_cuda_plugin::run_program.
+[[nodiscard]] Status LaunchProgram(const ha_cuda_program& program, const Place& place);
+
+/// An error if this build has no code for the current device.
+[[nodiscard]] cudaError_t FindKernels();
 
 }  // namespace horoacc::cuda

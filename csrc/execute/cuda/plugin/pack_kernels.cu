@@ -1,7 +1,6 @@
 #include <algorithm>
 
 #include "execute/cuda/kernels/kernel_choice.h"
-#include "execute/cuda/plugin/find_kernels.cuh"
 #include "execute/cuda/plugin/launch.h"
 
 namespace horoacc::cuda {
@@ -32,7 +31,7 @@ __global__ void __launch_bounds__(kThreads, 2) PackTable(const __grid_constant__
   Pack<C>(args);
 }
 
-/// Few tensors travel with the launch: nothing has to be copied before it.
+/// A list of few tensors is a kernel argument, so that nothing is copied before the launch.
 template <typename C>
 __global__ void __launch_bounds__(kThreads, 2)
     PackInline(const __grid_constant__ PackArgs given, const __grid_constant__ InlineItems items) {

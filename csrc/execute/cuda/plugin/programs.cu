@@ -3,7 +3,6 @@
 
 #include "execute/cuda/plugin/current_device.cuh"
 #include "execute/cuda/plugin/kernel_launch.cuh"
-#include "execute/cuda/plugin/programs.cuh"
 
 namespace horoacc::cuda {
 namespace {
@@ -16,12 +15,6 @@ cudaError_t OrderAny(const KernelOrder& order) {
   const KernelHeader& header = order.launch.header;
   if (IsFloat(header.type)) return OrderFloats(order);
   return header.scaled ? OrderScaled(order) : OrderNumbers(order);
-}
-
-/// Left alone, an error would be reported by the next launch.
-Status Settled(cudaError_t code, const char* call) {
-  if (code != cudaSuccess) static_cast<void>(cudaGetLastError());
-  return Check(code, call);
 }
 
 Status CheckProgram(const ha_cuda_program& program) {
@@ -54,12 +47,12 @@ Status LaunchProgram(const ha_cuda_program& program, const Place& place) {
   std::memcpy(&launch.header, program.image, sizeof launch.header);
   if (launch.header.windows == 0) return {};
   cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
-  HA_TRY(Settled(cudaStreamIsCapturing(place.stream, &capture), "cudaStreamIsCapturing"));
+  HA_TRY(Check(cudaStreamIsCapturing(place.stream, &capture), "cudaStreamIsCapturing"));
   if (capture != cudaStreamCaptureStatusNone) {
     return Refused("every launch has a number, so they cannot be captured into a CUDA graph");
   }
   void* watch = nullptr;
-  HA_TRY(Settled(cudaHostGetDevicePointer(&watch, program.watch, 0), "cudaHostGetDevicePointer"));
+  HA_TRY(Check(cudaHostGetDevicePointer(&watch, program.watch, 0), "cudaHostGetDevicePointer"));
   auto* const there = static_cast<ha_cuda_watch*>(watch);
   launch.watch = {&there->abort, reinterpret_cast<unsigned long long*>(&there->report),
                   static_cast<unsigned long long>(program.seconds * 1e9)};
@@ -68,8 +61,8 @@ Status LaunchProgram(const ha_cuda_program& program, const Place& place) {
   launch.here = program.rank < 0 ? launch.header.ranks : 1;
   SetAddresses(program, launch);
   Residency residency;
-  HA_TRY(Settled(OrderAny({launch, place.processors, place.stream, &residency}),
-                 "the launch of a persistent kernel"));
+  HA_TRY(Check(OrderAny({launch, place.processors, place.stream, &residency}),
+               "the launch of a persistent kernel"));
   if (residency.wanted <= residency.resident) return {};
   return Refused(std::to_string(residency.wanted) +
                  " blocks wait for each other, and this GPU holds " +
