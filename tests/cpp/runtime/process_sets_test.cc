@@ -34,7 +34,7 @@ bool Eventually(const std::function<bool()>& condition) {
   return true;
 }
 
-uint64_t Counter(const Engine& engine, const std::string& name) {
+uint64_t Counter(Engine& engine, const std::string& name) {
   std::istringstream lines(engine.telemetry().CounterText());
   for (std::string line; std::getline(lines, line);) {
     if (line.starts_with(name + "=")) return std::stoull(line.substr(name.size() + 1));
