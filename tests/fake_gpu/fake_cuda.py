@@ -19,10 +19,10 @@ COMPILED = (
     ROOT / "csrc/base/result.cc",
 )
 INCLUDED = (
-    *sorted((ROOT / "tests/cpp").glob("fake_*.h")),
+    *sorted((ROOT / "tests/cpp/fake_cuda").glob("fake_*.h")),
     ROOT / "tests/cpp/fake_cuda/host_cta.h",
-    *sorted((ROOT / "csrc/execute").glob("*.h")),
-    *sorted((ROOT / "csrc/execute/cuda").glob("*.h")),
+    *sorted((ROOT / "csrc/execute/kernels").glob("*.h")),
+    *sorted((ROOT / "csrc/execute/cuda").rglob("*.h")),
 )
 NCCL = ROOT / "tests/cpp/fake_cuda/host_nccl.cc"
 """An NCCL that the host plays on it."""

@@ -155,7 +155,7 @@ def test_explain_without_records(tmp_path: Path) -> None:
 
 
 def _record(rank: int, calls: list[dict[str, object]]) -> dict[str, object]:
-    """As csrc/runtime/trace/flight.cc writes it, of a job of three."""
+    """As csrc/runtime/trace/telemetry.cc writes it, of a job of three."""
     return {
         "format": 1, "rank": rank, "size": 3, "host": "h", "pid": 7, "time": 1e9, "agreed": 4,
         "reason": "told", "calls": calls, "stack": "",

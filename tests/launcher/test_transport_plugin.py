@@ -1,4 +1,4 @@
-"""Jobs whose data between hosts a shared library carries: tests/cpp/sample_transport.cc."""
+"""Jobs whose data between hosts a shared library carries: tests/cpp/transport/sample_transport.cc."""
 
 from __future__ import annotations
 
@@ -50,7 +50,9 @@ def compiled(source: Path, folder: Path) -> str:
 
 @pytest.fixture(scope="module")
 def sample(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return compiled(ROOT / "tests" / "cpp" / "sample_transport.cc", tmp_path_factory.mktemp("lib"))
+    return compiled(
+        ROOT / "tests" / "cpp" / "transport" / "sample_transport.cc", tmp_path_factory.mktemp("lib")
+    )
 
 
 def flags(library: str, hosts: str) -> list[str]:

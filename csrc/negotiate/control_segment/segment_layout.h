@@ -171,7 +171,7 @@ struct alignas(64) RankState {
   std::atomic<uint64_t> epoch{0};          ///< of its init, see transport/bootstrap/bootstrap.h
   std::atomic<int32_t> pid{0};
 
-  // Where its interpreter is, for those who wait for it: runtime/ask_stacks.cc.
+  // Where its interpreter is, for those who wait for it: runtime/health/stack_exchange.cc.
   std::atomic<uint32_t> stack_wanted{0};
   std::atomic<uint32_t> stack_given{0};  ///< the latest wish that `stack` answers
   std::atomic<char> stack[kStackText] = {};

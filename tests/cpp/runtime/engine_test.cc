@@ -157,7 +157,8 @@ TEST(exchanges) {
                 const auto got = engine.Find(handle);
                 CHECK_EQ(got->tensors[0].result_shape[0],
                          static_cast<int64_t>(ranks) * (rank + 1) * 1000);
-                CHECK_EQ(AsCollective(got.get())->received_splits[0], static_cast<int64_t>(rank + 1) * 1000);
+                CHECK_EQ(AsCollective(got.get())->received_splits[0],
+                         static_cast<int64_t>(rank + 1) * 1000);
                 const auto* received = reinterpret_cast<const int32_t*>(got->tensors[0].output);
                 for (int from = 0; from < ranks; ++from) {
                   for (int k = 0; k < (rank + 1) * 1000; ++k) {
