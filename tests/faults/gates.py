@@ -21,7 +21,7 @@ import wire_format
 
 _CHUNK = 1 << 16
 _OPENING = wire_format.GREETING.size + wire_format.PROOF_BYTES
-_ADDRESS = re.compile(rb"(127\.0\.0\.1):(\d+)")
+_ADDRESS = re.compile(rb"\+(127\.0\.0\.1):(\d+)")  # after the mark of a step that succeeded
 _RESET = struct.pack("ii", 1, 0)  # for SO_LINGER
 
 
@@ -177,6 +177,6 @@ class _Told:
             if kind == wire_format.BLOB and (found := _ADDRESS.fullmatch(payload)):
                 gate = Gate((found[1].decode(), int(found[2])))
                 self._gates.append(gate)
-                payload = f"127.0.0.1:{gate.port}".encode()
+                payload = f"+127.0.0.1:{gate.port}".encode()
             told += wire_format.frame(kind, epoch, payload)
         return told
