@@ -1,5 +1,5 @@
 #pragma once
-// Memory of a reduction that fills while the reduction runs, and is emptied while it runs.
+// The copies into and out of the memory of a reduction, while the reduction runs.
 #include <cstdint>
 
 #include "base/result.h"
@@ -13,9 +13,9 @@ class ChunkPipeline {
   static constexpr uint64_t kGrain = 64;
 
   virtual ~ChunkPipeline() = default;
-  /// Up to where this rank's input is there. Never less than before.
+  /// The position up to which this rank's input has been copied in. Never less than before.
   [[nodiscard]] virtual Result<uint64_t> Arrived() = 0;
-  /// Up to `end` this rank has its result, which nobody will change: it may go.
+  /// Up to `end` this rank has its final result, which may be copied out.
   [[nodiscard]] virtual Status Leave(uint64_t end) = 0;
 };
 

@@ -1,6 +1,6 @@
 #pragma once
-// One decided unit while it runs: a state machine that never blocks, so that one thread can drive
-// several process sets and a slow peer in one of them holds up nobody else.
+// One decision while it runs: a state machine that never blocks, so that one thread can drive
+// several process sets and a slow peer in one of them does not hold up the others.
 #include <algorithm>
 #include <cstdint>
 #include <functional>
@@ -16,14 +16,14 @@
 
 namespace horoacc {
 
-/// What an execution needs of its process set on this host.
+/// The parts of a process set on this host that an execution needs.
 struct SetContext {
   uint32_t me = 0;  ///< this rank's index in the set
   uint32_t ranks = 0;
   std::vector<std::byte*> memory;  ///< by index: base of the rank's memory, mapped here
   /// Indices of the ranks that take part, ascending: all of them, but for those that have joined.
   std::vector<uint32_t> present;
-  /// What is read in the place of the others: as long as the longest tensor. Null if all take part.
+  /// Read in the place of the others' inputs: as long as the longest tensor. Null if all take part.
   std::shared_ptr<const std::byte> zeros;
   Arena* staging = nullptr;                 ///< this rank's own memory, for window rings
   std::function<void(void*)> free_staging;  ///< keeps a block that a slow peer might still write
@@ -70,7 +70,7 @@ class Execution {
   [[nodiscard]] virtual bool finished() const { return complete(); }
   /// The collective cannot go on on any rank.
   [[nodiscard]] virtual bool failed() const { return false; }
-  /// What its calls end with once it is complete: an error if the ranks agree that they cannot.
+  /// The outcome of its calls once it is complete: an error if the ranks agree that they cannot.
   [[nodiscard]] virtual Status outcome() const { return {}; }
   /// Why, if it failed: most need shared memory for staging, and nothing else.
   [[nodiscard]] virtual Error failure() const {

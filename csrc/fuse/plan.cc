@@ -79,7 +79,7 @@ void BuildBuckets(PlanState& plan) {
     if (plan.items[id].known) fresh.push_back(id);
   }
   std::ranges::sort(fresh, {}, [&](uint32_t id) { return plan.items[id].sequence; });
-  // Without holes there is room: what is in a bucket is not fresh.
+  // Without holes there is room: no member of a bucket is fresh.
   if (*plan.order_count + fresh.size() > plan.order.size()) CloseHoles(plan);
   PlanBucket* open = nullptr;
   uint32_t open_index = 0;

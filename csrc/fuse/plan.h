@@ -1,6 +1,6 @@
 #pragma once
-// Agreed list -> buckets. Pure: reads and writes only the state it is given, which lies in the
-// the control segment (every rank may be the one that decides) or with the root of a message
+// Agreed list -> buckets. Pure: reads and writes only the state it is given, which lies on the
+// control segment (every rank may be the one that decides) or with the root of a message
 // controller.
 #include <cstdint>
 #include <span>
@@ -8,11 +8,11 @@
 
 namespace horoacc {
 
-/// What the plan needs to know of a tensor (or group) that is ready on all ranks.
+/// A tensor (or group) that is ready on all ranks.
 struct ReadyItem {
   uint32_t id = 0;
   uint64_t sequence = 0;    ///< position among the lowest rank's submissions
-  uint32_t sync_round = 0;  ///< how often the lowest rank had waited before it submitted this
+  uint32_t sync_round = 0;  ///< times the lowest rank had waited for a result before
   uint64_t bytes = 0;
   bool fusable = false;  ///< a named allreduce
 };
@@ -62,15 +62,16 @@ using Bucket = std::vector<uint32_t>;
 /// no timing after the first step. A new tensor joins the plan at its own second submission.
 [[nodiscard]] std::vector<Bucket> TakeReady(PlanState& plan, std::span<const ReadyItem> items);
 
-/// Splits a bucket whose missing members will not come: returns what is ready of it; the rest of
-/// its round runs member by member.
+/// Splits a bucket whose missing members will not come: returns its ready members; the rest of its
+/// round runs member by member.
 [[nodiscard]] Bucket SplitBucket(PlanState& plan, uint32_t bucket);
 
-/// An item ended in an error: it counts as run, and what waited for it in its bucket is returned.
+/// An item ended in an error: it counts as run, and the members of its bucket that waited for it
+/// are returned.
 [[nodiscard]] Bucket SkipItem(PlanState& plan, uint32_t id);
 
-/// Forgets an id that is given to another name. What waited for nobody else in its bucket goes on
-/// waiting: SplitBucket returns it.
+/// Forgets an id that is given to another name. Members of its bucket that waited for no other one
+/// go on waiting: SplitBucket returns them.
 void ForgetItem(PlanState& plan, uint32_t id);
 
 }  // namespace horoacc

@@ -25,14 +25,14 @@ struct CallName {
 };
 
 /// All ranks take the same decisions in the same order, and each numbers the named allreduces that
-/// have run. A number stands for the name and for the request.
+/// have run, so all use the same numbers. A number stands for the name and for the request.
 ///
 /// Numbers come in generations of kGeneration. A call that runs again gets a new one if its own is
-/// of an older generation, and what has not run for a generation is forgotten; so names that come
-/// and go take a bounded room. A rank says a number of the present generation or the one before,
-/// and understands one of the generation before that, too: whoever hears a number has taken all
-/// decisions that its sender had, and at most as many more runs as the sender has names in flight,
-/// of which there are no more than kGeneration.
+/// of an older generation, and a call that has not run for a generation is forgotten; so names that
+/// come and go take bounded memory. A rank sends numbers of the present generation or the one
+/// before, and understands those of the generation before that, too: the receiver has taken all
+/// decisions that the sender had taken, and at most as many more runs as the sender has names in
+/// flight, of which there are no more than kGeneration.
 class CallNumbers {
  public:
   static constexpr uint64_t kGeneration = 16384;
@@ -43,7 +43,7 @@ class CallNumbers {
   };
   /// A named allreduce of all members is decided to run, as `request` asks.
   void Ran(const CallName& call, std::shared_ptr<const Request> request);
-  /// What may be said for the call; null: nothing but its name.
+  /// The number to send for the call; null: it has none, and its name is sent.
   [[nodiscard]] const uint64_t* NumberOf(const CallName& call) const;
   /// Null: no such number.
   [[nodiscard]] const Known* At(uint64_t number) const;

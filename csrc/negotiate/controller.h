@@ -1,5 +1,5 @@
 #pragma once
-// The controller: turns what ranks announce into one ordered log of decisions.
+// The controller: turns the announcements of ranks into one ordered log of decisions.
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -28,7 +28,8 @@ struct Announcement {
   std::span<const std::byte* const> inputs{};
 };
 
-/// What ranks that share no memory must know of each other's calls to carry one out.
+/// The parts of the other ranks' requests that a rank needs to carry out a call, between ranks that
+/// share no memory.
 struct CallFacts {
   Request request;                ///< of a partial decision: for the ranks that have joined
   std::vector<int64_t> rows;      ///< allgather: first dimensions, by tensor, then by member
@@ -69,13 +70,14 @@ struct Decision {
   }
 };
 
-/// Who has submitted a call, and for whom it waits: global ranks. Who has joined is neither.
+/// The global ranks that have submitted a call, and those for which it waits. A rank that has
+/// joined is neither.
 struct Attendance {
   std::vector<int> ready;
   std::vector<int> missing;
 };
 
-/// What becomes of an announcement.
+/// The outcome of an announcement.
 enum class Announced : uint8_t {
   kTaken,
   /// Not taken: the call's generation is over, or its id has gone to another name.
@@ -104,14 +106,15 @@ class Controller {
   virtual Status Reject(TensorKey tensor, const Error& error) = 0;
   /// This rank has carried out a decision (in log order).
   virtual Status Finish(const Decision& decision) = 0;
-  /// What has ended the set. Nothing is decided to run afterwards, and what Next gives after this
-  /// was read includes everything that ever was.
+  /// The reason why the set has ended. No decision to run is made afterwards, and Next, called
+  /// after this, gives every decision that was made.
   [[nodiscard]] virtual SetEnd Ended() = 0;
-  /// Is there news of others that Pump has to send on after a while?
+  /// Does this rank hold announcements of others that Pump has to send on after a while?
   [[nodiscard]] virtual bool HoldsNews() { return false; }
-  /// The set has ended, and this rank has carried out all that was decided. Told once or more.
+  /// The set has ended, and this rank has carried out all decisions. Called once or more.
   virtual Status Release() { return {}; }
-  /// So have all others: nobody needs anything of this rank for the set any more.
+  /// All other ranks have called Release, too: no rank needs anything of this one for the set any
+  /// more.
   [[nodiscard]] virtual bool Released() { return true; }
 };
 

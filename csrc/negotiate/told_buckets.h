@@ -12,7 +12,7 @@
 
 namespace horoacc {
 
-/// The members that a bucket of the plan has now. `Key`: what ranks call a member.
+/// The members that a bucket of the plan has now. `Key`: the name by which ranks know a member.
 template <typename Key>
 struct BucketMembers {
   uint32_t index = 0;
@@ -87,13 +87,11 @@ void Put(WireWriter& writer, const std::vector<BucketMembers<Key>>& changes) {
   writer.Put(static_cast<uint32_t>(changes.size()));
   for (const BucketMembers<Key>& bucket : changes) {
     writer.Put(bucket.index);
-    writer.Put(static_cast<uint32_t>(bucket.members.size()));
-    for (const Key& key : bucket.members) {
-      if constexpr (std::is_arithmetic_v<Key>) {
-        writer.Put(key);
-      } else {
-        Put(writer, key);
-      }
+    if constexpr (std::is_arithmetic_v<Key>) {
+      Put(writer, bucket.members);
+    } else {
+      writer.Put(static_cast<uint32_t>(bucket.members.size()));
+      for (const Key& key : bucket.members) Put(writer, key);
     }
   }
 }

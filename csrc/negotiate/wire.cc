@@ -21,10 +21,8 @@ void WireWriter::Put(const Request& request) {
     Put(static_cast<uint32_t>(tensor.shape.size()));
     for (const int64_t dim : tensor.shape) Put(dim);
   }
-  Put(static_cast<uint32_t>(request.splits.size()));
-  for (const int64_t part : request.splits) Put(part);
-  Put(static_cast<uint32_t>(request.receives.size()));
-  for (const int64_t part : request.receives) Put(part);
+  horoacc::Put(*this, request.splits);
+  horoacc::Put(*this, request.receives);
   Put(std::string_view(request.local_error));
 }
 
@@ -79,10 +77,8 @@ Request WireReader::GetRequest() {
     for (uint32_t dim = 0; dim < dims; ++dim) tensor.shape.push_back(Get<int64_t>());
     request.tensors.push_back(tensor);
   }
-  const uint32_t splits = GetCount(sizeof(int64_t));
-  for (uint32_t k = 0; k < splits; ++k) request.splits.push_back(Get<int64_t>());
-  const uint32_t receives = GetCount(sizeof(int64_t));
-  for (uint32_t k = 0; k < receives; ++k) request.receives.push_back(Get<int64_t>());
+  request.splits = GetList<int64_t>(*this);
+  request.receives = GetList<int64_t>(*this);
   request.local_error = GetText();
   return request;
 }

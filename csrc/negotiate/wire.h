@@ -67,6 +67,20 @@ class WireReader {
   bool ok_ = true;
 };
 
+template <typename T>
+  requires std::is_arithmetic_v<T>
+void Put(WireWriter& writer, const std::vector<T>& values) {
+  writer.Put(static_cast<uint32_t>(values.size()));
+  for (const T value : values) writer.Put(value);
+}
+
+template <typename T>
+[[nodiscard]] std::vector<T> GetList(WireReader& reader) {
+  std::vector<T> values(reader.GetCount(sizeof(T)));
+  for (T& value : values) value = reader.Get<T>();
+  return values;
+}
+
 void Put(WireWriter& writer, const Error& error);
 [[nodiscard]] Error GetError(WireReader& reader);
 

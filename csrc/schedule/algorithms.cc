@@ -29,9 +29,9 @@ Made ByHosts(const Plan& plan) {
   return std::make_unique<Generator>(plan.topology, across);
 }
 
-template <typename Generator, RootedShape shape>
+template <Goal goal, RootedShape shape>
 Made Rooted(const Plan& plan) {
-  return std::make_unique<Generator>(plan.topology.ranks(), plan.root, shape);
+  return std::make_unique<RootedCollective>(goal, plan.topology.ranks(), plan.root, shape);
 }
 
 Made DoubleTree(const Plan& plan) {
@@ -47,8 +47,8 @@ Made Canonical(const Plan& plan) {
 Made Rails(const Plan& plan) { return std::make_unique<RailAllToAll>(plan.topology); }
 
 // Up and down trees, several peers send to a rank at once, over one interface: if much is under
-// way, those that are ahead fill it, and what the others are waited for stands behind. A slice
-// passes every height of a tree before the first result comes back, hence short ones.
+// way, leading ranks fill it, and the messages for which others wait stand behind. A slice passes
+// every height of a tree before the first result comes back, hence short ones.
 Cut CutOfTrees(const Facts&) {
   return {.window_bytes = uint64_t{512} << 10,
           .under_way_bytes = uint64_t{1} << 20,
@@ -99,13 +99,14 @@ constexpr std::array kAlgorithms{
               cost::HalfRingRounds},
     Algorithm{"log_all_gather", Goal::kAllGather, false, Flat<LogAllGather>, cost::Half,
               cost::LogRounds},
-    Algorithm{"chain_broadcast", Goal::kBroadcast, false, Rooted<Broadcast, RootedShape::kChain>,
-              cost::ChainBroadcast, cost::HalfRingRounds},
-    Algorithm{"tree_broadcast", Goal::kBroadcast, false, Rooted<Broadcast, RootedShape::kTree>,
-              cost::TreeBroadcast, cost::LogRounds},
-    Algorithm{"chain_reduce", Goal::kReduce, false, Rooted<Reduce, RootedShape::kChain>,
+    Algorithm{"chain_broadcast", Goal::kBroadcast, false,
+              Rooted<Goal::kBroadcast, RootedShape::kChain>, cost::ChainBroadcast,
+              cost::HalfRingRounds},
+    Algorithm{"tree_broadcast", Goal::kBroadcast, false,
+              Rooted<Goal::kBroadcast, RootedShape::kTree>, cost::TreeBroadcast, cost::LogRounds},
+    Algorithm{"chain_reduce", Goal::kReduce, false, Rooted<Goal::kReduce, RootedShape::kChain>,
               cost::ToParent, cost::HalfRingRounds},
-    Algorithm{"tree_reduce", Goal::kReduce, false, Rooted<Reduce, RootedShape::kTree>,
+    Algorithm{"tree_reduce", Goal::kReduce, false, Rooted<Goal::kReduce, RootedShape::kTree>,
               cost::ToParent, cost::LogRounds},
     ByStages({"canonical_reduce", Goal::kReduce, true, Canonical<Goal::kReduce>,
               cost::CanonicalReduce, cost::CanonicalReduceRounds, kMostCanonicalRanks, true}),

@@ -11,7 +11,7 @@
 
 namespace horoacc::schedule {
 
-/// What a generator is asked for. Every rank must ask for the same.
+/// The arguments of a generator. Every rank must give the same.
 struct Plan {
   Topology topology;
   uint32_t root = 0;   ///< of broadcast and reduce
@@ -45,7 +45,7 @@ struct Algorithm {
   Goal goal;
   bool by_hosts;  ///< depends on which ranks share a host
   std::unique_ptr<Schedule> (*make)(const Plan& plan);
-  /// What `rank` sends. Stated in closed form; the prover counts and compares.
+  /// The bytes that `rank` sends, in closed form; the prover counts and compares.
   Fraction (*sent)(const Plan& plan, uint32_t rank);
   /// The longest chain of messages that wait for each other, if all hosts are of one size (and of
   /// 2^k ranks, where sums are made in the order of the ranks); otherwise at most that.
@@ -57,7 +57,7 @@ struct Algorithm {
 
 inline constexpr uint32_t kMostTrees = 16;  ///< two lanes each, of 32
 
-/// kInvalid tells what no schedule can be made for.
+/// kInvalid names the reason why no schedule can be made.
 [[nodiscard]] Status CheckPlan(const Plan& plan);
 [[nodiscard]] Status CheckPlan(const Algorithm& algorithm, const Plan& plan);
 

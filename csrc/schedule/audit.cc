@@ -63,7 +63,7 @@ Result<Audit> AuditSchedule(const Schedule& schedule, const Algorithm& algorithm
   Audit audit;
   for (const Way& way : kWays) {
     const Rules& rules = way.rules;
-    // Nobody can exchange messages of any size in place.
+    // Messages of any size cannot be exchanged in place.
     if (rules.in_place && algorithm.goal == Goal::kAllToAll) continue;
     const bool once = plan.topology.ranks() > kMostRanksInAllWindows;
     if (once && rules.windows > 2 && algorithm.goal != Goal::kAllToAll) continue;

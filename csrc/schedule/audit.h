@@ -1,6 +1,6 @@
 #pragma once
-// Everything that is demanded of a schedule, for one shape: proven under every way of running it,
-// and costing what it is said to cost.
+// The checks of a schedule for one shape: proven under every way of running it, and as expensive as
+// its closed form.
 #include <string>
 
 #include "schedule/algorithms.h"
@@ -12,10 +12,10 @@ struct Audit {
   Proof proof;                       ///< of one window at depth 1
   Fraction most_sent;                ///< by any rank
   uint64_t network_messages = 0;     ///< between hosts
-  std::vector<Fraction> host_sends;  ///< what leaves each host
+  std::vector<Fraction> host_sends;  ///< sent by each host to others
 };
 
-/// kInvalid tells what is wrong, and how the schedule was run.
+/// kInvalid names the fault, and how the schedule was run.
 [[nodiscard]] Result<Audit> AuditSchedule(const Schedule& schedule, const Algorithm& algorithm,
                                           const Plan& plan);
 [[nodiscard]] Result<Audit> AuditAlgorithm(const Algorithm& algorithm, const Plan& plan);

@@ -5,12 +5,12 @@
 namespace horoacc::schedule {
 namespace {
 
-// Counting all steps of more ranks takes longer than what there is to gain.
+// Counting all steps of more ranks takes longer than a better choice saves.
 constexpr uint32_t kMostCounted = 64;
 
-// What a step's gradients mostly travel in.
+// The usual sizes of a step's buckets of gradients.
 constexpr uint64_t kBuckets[] = {uint64_t{1} << 20, uint64_t{32} << 20};
-// What the same bits on all hosts are worth.
+// The slowdown at which results with the same bits on all shapes of hosts are still taken.
 constexpr double kHardlyLonger = 1.1;
 
 const Algorithm* InRankOrder(Goal goal) {
@@ -20,7 +20,7 @@ const Algorithm* InRankOrder(Goal goal) {
   return nullptr;
 }
 
-/// What passes a rank or a host each way.
+/// The bytes that pass a rank or a host each way.
 struct Passed {
   uint64_t out = 0, in = 0;
   [[nodiscard]] uint64_t more() const { return std::max(out, in); }
@@ -105,7 +105,7 @@ AlgorithmChoice::Expectation AlgorithmChoice::Quickest(Goal goal, uint64_t bytes
   for (const Algorithm& algorithm : Algorithms()) {
     if (algorithm.goal != goal || topology_.ranks() > algorithm.most_ranks) continue;
     if (measured && !Measured(algorithm)) continue;
-    // Of ranks in another order it makes hosts of one rank each, which nobody has counted here.
+    // For ranks in another order it makes hosts of one rank each, which are not counted here.
     if (algorithm.in_rank_order && !in_order_) continue;
     const double correction = measured ? Correction(algorithm, bytes) : 1;
     const double seconds = Expected(algorithm, bytes) * correction;
@@ -130,7 +130,7 @@ bool AlgorithmChoice::RankOrderIsCheap(Goal goal) {
 }
 
 std::string_view AlgorithmChoice::For(Goal goal, uint64_t bytes, bool in_rank_order) {
-  // With one candidate, who makes its schedule tells what is too many.
+  // With one candidate, its generator reports too many ranks.
   const Algorithm* chosen =
       in_rank_order ? InRankOrder(goal) : Quickest(goal, bytes, true).algorithm;
   if (chosen == nullptr) chosen = Quickest(goal, bytes, false).algorithm;  // none was measured

@@ -15,10 +15,10 @@ namespace horoacc::schedule {
 /// What the model takes links to cost, in seconds and bytes a second: those of a network of 10
 /// Gbit/s that is used through sockets.
 struct LinkCosts {
-  double round = 30e-6;   ///< a message that somebody waits for
+  double round = 30e-6;   ///< a message for which a rank waits
   double message = 5e-6;  ///< each of those that pass a host's interface
-  double rank = 4e9;      ///< what a rank sends, or receives
-  double host = 1.25e9;   ///< what passes a host's interface one way
+  double rank = 4e9;      ///< of a rank's messages, each way
+  double host = 1.25e9;   ///< of a host's interface, one way
 };
 
 class AlgorithmChoice {
@@ -37,7 +37,7 @@ class AlgorithmChoice {
   /// It depends on the hosts and not on a vector's size, so that neither do a result's bits.
   [[nodiscard]] bool RankOrderIsCheap(Goal goal);
 
-  /// What the model expects, without what was measured.
+  /// The seconds that the model expects, without measurements.
   [[nodiscard]] double Expected(const Algorithm& algorithm, uint64_t bytes);
 
  private:

@@ -193,7 +193,8 @@ Fraction CpuReduceTree(const Plan& plan, uint32_t rank) {
   return WithDoubleTree(at, InsideAtOnce(at));
 }
 
-// The shards' owners send results to all other hosts, and who has one first shows it to its host.
+// The shards' owners send results to all other hosts, and the first rank of a host that has one
+// shows it to its host.
 Fraction Canonical(const Plan& plan, uint32_t rank) {
   const Place at = PlaceOf(plan, rank);
   const Blocks blocks(plan.topology);
@@ -297,7 +298,7 @@ uint32_t CanonicalReduceRounds(const Plan& plan) {
   switch (blocks.depth(own)) {
     case 0:
       return shows;
-    case 1:  // the root's block adds, and who of it is not the root sends the result on
+    case 1:  // the root's block adds, and its ranks but the root send the result on
       return shows + HeightOf(plan, ranks - own_ranks) + 1 + (own_ranks > 1 ? 1 : 0);
     default:
       return shows + HeightOverRoot(plan, blocks, 0, ranks) + 1;

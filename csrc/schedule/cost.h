@@ -1,6 +1,6 @@
 #pragma once
-// What the algorithms cost, in closed form and without their code, so that counting the steps is a
-// check of both. S is the whole vector, P the ranks, H hosts, L ranks of a host.
+// The cost of the algorithms, in closed form and without their code, so that counting the steps is
+// a check of both. S is the whole vector, P the ranks, H hosts, L ranks of a host.
 #include "schedule/algorithms.h"
 
 namespace horoacc::schedule::cost {

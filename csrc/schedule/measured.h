@@ -1,5 +1,5 @@
 #pragma once
-// What algorithms took on this machine's hosts, as `horoaccrun tune` measured it.
+// The seconds that algorithms took on this job's hosts, as `horoaccrun tune` measured them.
 #include <cstdint>
 #include <map>
 #include <optional>

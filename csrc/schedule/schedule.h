@@ -6,14 +6,14 @@
 
 namespace horoacc::schedule {
 
-/// What the outputs hold when every lane of every rank has ended.
+/// The content of the outputs when every lane of every rank has ended.
 enum class Goal : uint8_t {
   kAllreduce,      ///< every rank: the reduction of every chunk
   kReduceScatter,  ///< rank r: the reduction of chunk r
   kAllGather,      ///< every rank: chunk r as rank r gave it
   kBroadcast,      ///< every rank: every chunk as the root gave it
   kReduce,         ///< the root: the reduction of every chunk
-  kAllToAll,       ///< rank r, chunk s: what rank s gave as chunk r
+  kAllToAll,       ///< rank r, chunk s: chunk r of rank s's input
 };
 
 /// Whose part of the vector a chunk of scratch holds, for its size: a chunk of the vector, and of
@@ -37,8 +37,8 @@ struct Facts {
   bool in_rank_order = false;
 };
 
-/// No member depends on anything but its arguments and what the constructor was given, so all
-/// ranks see the same schedule and nobody has to keep it.
+/// No member depends on anything but its arguments and those of the constructor, so all ranks see
+/// the same schedule and none has to keep it.
 class Schedule {
  public:
   explicit Schedule(const Facts& facts) : facts_(facts) {}
@@ -49,7 +49,7 @@ class Schedule {
   [[nodiscard]] const Facts& facts() const { return facts_; }
   /// Chunks of scratch that a window in flight needs on `rank`.
   [[nodiscard]] virtual uint32_t scratch([[maybe_unused]] uint32_t rank) const { return 0; }
-  /// What a chunk of scratch is used for. In a reduction these are sums that are not finished.
+  /// The use of a chunk of scratch. In a reduction these are sums that are not finished.
   [[nodiscard]] virtual Part kept([[maybe_unused]] uint32_t rank, uint32_t chunk) const {
     return {chunk, 0};
   }

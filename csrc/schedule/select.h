@@ -1,5 +1,5 @@
 #pragma once
-// Which way a collective runs: one table, in which generated schedules stand beside the fast paths.
+// The path of a collective: one table, in which generated schedules stand beside the fast paths.
 #include <cstdint>
 #include <string_view>
 
@@ -12,18 +12,18 @@ namespace horoacc {
 enum class Path : uint8_t {
   kNone,             ///< nothing to move (a barrier, empty tensors)
   kLastArriver,      ///< the last rank to arrive reduces before the others wake
-  kDirectSlices,     ///< in place in shared memory, slices claimed by whoever runs
-  kAdasumSlices,     ///< Adasum, in shared memory, in chunks claimed by whoever runs
+  kDirectSlices,     ///< in place in shared memory, slices claimed by the ranks that run
+  kAdasumSlices,     ///< Adasum, in shared memory, in chunks claimed by the ranks that run
   kFlatWindows,      ///< private memory, every rank reduces everything
   kTwoPhaseWindows,  ///< private memory, slices reduced once and copied out by all
-  kExchange,         ///< every rank takes what it needs from what its peers show
+  kExchange,         ///< every rank takes its part from the buffers that its peers show
   kEager,            ///< the root has reduced inputs that came with the announcements
   kSchedule,         ///< over data links, by the algorithm that SelectAlgorithm names
 };
 inline constexpr int kPathCount = 9;
 [[nodiscard]] const char* NameOf(Path path);
 
-/// What the choice may depend on: only what all ranks agree on.
+/// The facts on which the choice depends; all ranks agree on them.
 struct SelectionKey {
   bool reduces_to_all = false;  ///< allreduce
   bool adasum = false;          ///< its memory is always shared: private memory is staged
@@ -40,16 +40,16 @@ struct MultiHostKey {
   uint64_t bytes = 0;  ///< of the vector; where parts differ, as if all were as long as the longest
 };
 
-/// The algorithm's name: what the settings force, else the choice of what is possible. The setting
-/// `reduction` says whether sums must be in the order of the ranks, need not be, or shall be where
-/// that is cheap.
+/// The algorithm's name: the one that the settings force, else the best of those that are possible.
+/// The setting `reduction` says whether sums must be in the order of the ranks, need not be, or
+/// shall be where that is cheap.
 [[nodiscard]] std::string_view SelectAlgorithm(const MultiHostKey& key, const Settings& settings,
                                                schedule::AlgorithmChoice& choice);
 
-/// What the setting `algorithm` names for this goal, or "".
+/// The algorithm that the setting `algorithm` names for this goal, or "".
 [[nodiscard]] std::string_view ForcedAlgorithm(schedule::Goal goal, const Settings& settings);
 
-/// kConfig if the setting `algorithm` names what there is not, or two for one goal.
+/// kConfig if the setting `algorithm` names an unknown one, or two for one goal.
 [[nodiscard]] Status CheckForced(const Settings& settings);
 
 }  // namespace horoacc

@@ -1,9 +1,9 @@
 #pragma once
-// One step of a rank's lane: what to receive, what to combine, where to put it and to whom to send.
+// One step of a rank's lane: receive, combine, store and send.
 //
 // A step names chunks and peers, never bytes or pointers, so one list serves every size, the host
 // executor, a kernel that interprets it, the prover and the simulator. docs/schedules.md is the
-// contract of whoever runs it.
+// contract of its executor.
 #include <cstdint>
 
 namespace horoacc::schedule {
@@ -24,7 +24,7 @@ enum class Buffer : uint8_t { kNone, kInput, kOutput, kScratch };
 /// Where the factors of a reduction are applied; an executor skips those that are 1.
 enum Flag : uint8_t {
   kPrescaleOwn = 1,       ///< own is raw input: the factor before the sum belongs on it
-  kPrescaleReceived = 2,  ///< what is received is raw input
+  kPrescaleReceived = 2,  ///< the received chunks are raw input
   kPostscale = 4,         ///< the result is the sum over all ranks
   /// Receive from all of [peer[0], peer[0] + peer[1]) but this rank. kRecv puts what rank p sent
   /// into the chunks from dst_chunk + (p - peer[0]) * count on; the others reduce.

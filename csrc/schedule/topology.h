@@ -1,6 +1,6 @@
 #pragma once
-// Which ranks share a host. Schedules number ranks host by host; whoever runs one maps its own
-// ranks onto that order.
+// Which ranks share a host. Schedules number ranks host by host; their executor maps the ranks of a
+// set onto that order.
 #include <algorithm>
 #include <cstdint>
 #include <vector>

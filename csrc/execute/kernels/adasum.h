@@ -15,8 +15,8 @@ namespace horoacc {
 /// tree is a linear combination of the ranks' vectors, so all its products follow from theirs: the
 /// vectors are passed over twice, whatever the number of ranks, and none but the result is stored.
 
-/// Products are added up chunk by chunk, so that the bits depend neither on who adds a chunk up
-/// nor on what else is in the bucket.
+/// Products are added up chunk by chunk, so that the bits depend neither on the rank that adds a
+/// chunk up nor on the other tensors of the bucket.
 inline constexpr size_t kAdasumChunk = size_t{1} << 15;
 
 /// Of every pair of ranks, and of each rank with itself: (0,0), (0,1), (1,1), (0,2), ...

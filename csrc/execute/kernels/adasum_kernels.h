@@ -1,6 +1,6 @@
 #pragma once
-// What adasum.cc hands to the kernels. Internal to the room; see reduce_kernels.h about inline
-// functions.
+// The jobs that adasum.cc gives to the kernels. Internal to the room; see reduce_kernels.h about
+// inline functions.
 #include <cstddef>
 
 #include "base/dtype.h"

@@ -34,7 +34,7 @@ class PieceCursor {
   size_t offset_ = 0;
 };
 
-/// Copies `from` to `to`, which are equally long, but for what lies there already.
+/// Copies `from` to `to`, which are equally long, but for parts that lie there already.
 void CopyPieces(std::span<const std::span<const std::byte>> from,
                 std::span<const std::span<std::byte>> to);
 

@@ -1,5 +1,5 @@
 #pragma once
-// Looks for numbers that are none.
+// Looks for infinities and NaNs.
 #include <cstddef>
 #include <optional>
 

@@ -31,9 +31,9 @@ struct ReduceJob {
 /// Runs the job with the widest vector unit of this CPU. The job must be reducible.
 void Reduce(const ReduceJob& job);
 
-/// What Reduce accumulates `type` in when it scales: float32 for 16-bit floats, int64 for integers.
-/// Reducing parts to it, the parts to each other in the tree's order, and rounding once gives the
-/// bits of one pass.
+/// The type in which Reduce accumulates `type` when it scales: float32 for 16-bit floats, int64 for
+/// integers. Reducing parts to it, the parts to each other in the tree's order, and rounding once
+/// gives the bits of one pass.
 [[nodiscard]] DType AccumulatorOf(DType type);
 /// Elements of `type` to AccumulatorOf(type), exactly; nothing overlaps.
 void Widen(DType type, const void* from, void* to, size_t count);

@@ -1,6 +1,6 @@
 #pragma once
-// What reduce.cc hands to the kernels: one job with its scale worked out, one entry per
-// instruction set. Internal to the room and to its tests.
+// The jobs that reduce.cc gives to the kernels: the scale is worked out, and each instruction set
+// has an entry. Internal to the room and to its tests.
 //
 // The kernel files are compiled with flags of their own (see reduce_avx2.cc), so nothing here
 // may be an inline function: the linker keeps one copy of those, and could keep the AVX-512 one.

@@ -1,4 +1,4 @@
-// What a job means, before any kernel: is it defined, and what do its factors come to.
+// The plan of a job, before any kernel: whether it is defined, and how its factors are applied.
 #include "execute/kernels/reduce_plan.h"
 
 #include <cmath>

@@ -1,5 +1,5 @@
 #pragma once
-// From a ReduceJob to a kernel: what Reduce does, in parts that tests can take one by one.
+// From a ReduceJob to a kernel: the parts of Reduce, which tests take one by one.
 #include <span>
 
 #include "execute/kernels/adasum_kernels.h"

@@ -160,7 +160,7 @@ void ChunkMap::AppendOfVector(const Where& where, uint32_t chunk,
     } else {
       const void* base = where.buffer == Buffer::kInput ? tensor.input : tensor.output;
       auto* data = const_cast<std::byte*>(static_cast<const std::byte*>(base));
-      // Who asks for lengths only may have no such memory.
+      // A caller that asks for lengths only may have no such memory.
       extents.push_back({number, count, data == nullptr ? nullptr : data + first});
     }
   }

@@ -1,5 +1,5 @@
 #pragma once
-// What a scheduled collective works on, and how its chunks lie in the caller's memory.
+// The tensors of a scheduled collective, and how its chunks lie in the caller's memory.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -33,7 +33,8 @@ struct Payload {
   /// Sums that are not finished travel, and are kept, in the accumulator's type: float32 for 16-bit
   /// floats. Then they are rounded once, as inside a host. Otherwise they have the tensor's type,
   /// are rounded by every rank that adds to them, and take half the bytes. Integers that are
-  /// scaled, or averaged, always travel as int64: what fits in the end need not fit on the way.
+  /// scaled, or averaged, always travel as int64: a result that fits may have partial sums that do
+  /// not.
   bool wide = false;
 };
 
@@ -93,7 +94,7 @@ class ChunkMap {
   /// Length of a list on the ruler by which it is cut into slices: every part begins at a multiple
   /// of 64, so no cut is inside an element.
   [[nodiscard]] uint64_t LengthOf(const std::vector<Extent>& extents) const;
-  /// What lies in [from, to) of that ruler.
+  /// The part in [from, to) of that ruler.
   void Cut(const std::vector<Extent>& all, uint64_t from, uint64_t to, Form form,
            std::vector<Extent>& part) const;
 

@@ -73,7 +73,7 @@ Result<bool> Lane::Advance() {
   if (!made_) {
     HA_ASSIGN(const bool here, Receive());
     if (!here) return moved;
-    // One slot a link is enough only if what was received is given back first.
+    // One slot a link is enough only if the lane gives the received message back first.
     const bool room = HasRoom();
     if (!room && (shared_.depth > 1 || current().sources.empty())) return moved;
     held_ = !room && !passes_on_;
@@ -203,7 +203,7 @@ bool Lane::HasRoom() const {
   return std::ranges::all_of(current().targets, [](SendLink* link) { return link->HasRoom(); });
 }
 
-// Combines this slice's operands, or takes what has come.
+// Combines this slice's operands, or takes the message that has arrived.
 Status Lane::Make() {
   const schedule::Step& step = current().step;
   if (step.src != Buffer::kNone) CutSlice(own_, own_form_, own_slice_);

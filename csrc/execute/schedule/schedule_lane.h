@@ -32,7 +32,7 @@ struct Slicing {
   [[nodiscard]] uint64_t LongestUpTo(uint64_t length) const;
 };
 
-/// What the lanes of a run share.
+/// The state that the lanes of a run share.
 struct LaneShared {
   explicit LaneShared(ChunkMap chunks) : map(std::move(chunks)), combiner(map) {}
   LaneShared(const LaneShared&) = delete;
@@ -108,7 +108,7 @@ class Lane {
   uint64_t slice_length_ = 0;
   Form own_form_ = Form::kElements, received_form_ = Form::kElements;
   Form result_form_ = Form::kElements;
-  bool passes_on_ = false;  ///< what is sent is what lies in the own or stored chunks
+  bool passes_on_ = false;  ///< the own or stored chunks are sent from where they lie
   std::vector<Extent> own_, stored_;
   SlicePieces own_slice_, stored_slice_;
   std::vector<const Arrival*> arrivals_;

@@ -18,7 +18,7 @@
 
 namespace horoacc {
 
-/// Who takes part. All ranks give the same, but for `me`.
+/// The ranks that take part. All ranks give the same, but for `me`.
 struct RunGroup {
   uint32_t me = 0;                        ///< this rank's index in the process set
   std::vector<int> ranks;                 ///< rank of the job, by index in the set
@@ -31,7 +31,7 @@ struct RunOptions {
   uint64_t window_bytes = uint64_t{4} << 20;
   /// Windows that may be in memory of the run (scratch) at a time.
   uint32_t places = 2;
-  /// Whole messages that a link holds. With 1, what was received is given back before a lane waits
+  /// Whole messages that a link holds. With 1, a lane gives a received message back before it waits
   /// to send; from 2 on, lanes go from slot to slot, slice by slice.
   uint32_t depth = 2;
   uint64_t slice_bytes = uint64_t{256} << 10;  ///< about; with a depth of 2 or more
@@ -39,7 +39,7 @@ struct RunOptions {
 };
 
 /// Where scratch lies: in memory that the peers on this host see, if there is any, so that they
-/// read from there what is sent from it.
+/// read messages where they lie.
 struct RunMemory {
   Arena* arena = nullptr;             ///< or nullptr: private memory
   std::function<void(void*)> retire;  ///< takes a block of the arena back; empty: Arena::Free
@@ -48,7 +48,7 @@ struct RunMemory {
 /// Lanes are state machines, and Advance gives each a turn of one slice: it never waits in one.
 /// Operands are combined in ascending order of their places, along the balanced tree over that
 /// many, never in the order of arrival: the result depends on the schedule and on how it was cut,
-/// and on nothing else. Whoever drives it calls DataLinks::Progress between turns.
+/// and on nothing else. The engine calls DataLinks::Progress between turns.
 class ScheduleRun final : public Execution {
  public:
   /// kInvalid if the payload does not fit the schedule. `links` must outlive the run.
@@ -62,14 +62,14 @@ class ScheduleRun final : public Execution {
   void Follow(ChunkPipeline& flow);
 
   bool Advance() override;
-  /// All lanes have ended, and everything that was sent has been taken or has left this rank's
-  /// memory: nobody needs anything of this rank any more.
+  /// All lanes have ended, and all messages have been taken or have left this rank's memory: no
+  /// peer needs anything of this rank any more.
   [[nodiscard]] bool complete() const override { return complete_; }
   [[nodiscard]] bool failed() const override { return error_.has_value(); }
   [[nodiscard]] Error failure() const override { return *error_; }
   /// Why it failed.
   [[nodiscard]] const std::optional<Error>& error() const { return error_; }
-  /// What every lane that has not ended waits for; for reports of stalls.
+  /// For each lane that has not ended, the event for which it waits; for reports of stalls.
   [[nodiscard]] std::string Waiting() const;
   /// Posted by this rank, over all links.
   [[nodiscard]] uint64_t bytes_posted() const;

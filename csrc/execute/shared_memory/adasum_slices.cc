@@ -56,7 +56,7 @@ AdasumSlices::AdasumSlices(const SetContext& context, ExecSlot& slot, ReduceList
   context_.ring_others(true);
 }
 
-// When all chunks are combined, nobody reads products any more.
+// When all chunks are combined, no rank reads products any more.
 AdasumSlices::~AdasumSlices() {
   if (own_) context_.free_staging(own_);
 }

@@ -8,8 +8,8 @@
 
 namespace horoacc {
 
-/// One tensor of an exchange. Rank r shows the bytes of its input; this rank takes from them what
-/// `copies` and `shard` say.
+/// One tensor of an exchange. Rank r shows the bytes of its input; this rank takes from them the
+/// parts that `copies` and `shards` name.
 struct ExchangePiece {
   /// By index: size of the rank's input, and where it lies if it is shared (else nullptr).
   std::vector<uint64_t> bytes;

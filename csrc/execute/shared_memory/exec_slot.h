@@ -10,7 +10,7 @@ namespace horoacc {
 
 inline constexpr uint32_t kMaxWindowDepth = 8;
 
-/// Claimed by whichever rank runs, so that ranks that are not on a core hold nobody up.
+/// Claimed by the ranks that run, so that a rank that is not on a core holds up no other.
 struct alignas(64) SliceCounter {
   std::atomic<uint64_t> value{0};
 };

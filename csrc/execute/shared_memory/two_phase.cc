@@ -28,7 +28,7 @@ std::vector<TwoPhaseWindows::Window> TwoPhaseWindows::Cut(const std::vector<Redu
   return windows;
 }
 
-// Draining comes before filling: what is nearest to its end is in the cache.
+// Copies out before it copies in: the window that is nearest to its end is in the cache.
 bool TwoPhaseWindows::Advance() { return CopyOut() || ReduceSlice() || CopyIn(); }
 
 uint64_t TwoPhaseWindows::DoneCountOf(uint64_t window) const {

@@ -13,7 +13,7 @@ uint64_t CountOf(const TensorRow& tensor) {
   return count;
 }
 
-// A rank whose row tells what all that take part have agreed on.
+// A rank that takes part; in the agreed fields the rows of all of them are equal.
 uint32_t Witness(const SetContext& context) {
   return context.IsPresent(context.me) ? context.me : context.present[0];
 }

@@ -1,5 +1,5 @@
 #pragma once
-// From what the ranks published on the control segment to the pieces of a reduction.
+// From the rows that the ranks published on the control segment to the pieces of a reduction.
 #include <cstdint>
 #include <span>
 #include <vector>

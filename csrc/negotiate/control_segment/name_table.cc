@@ -34,8 +34,8 @@ void NameTable::Insert(uint32_t id, std::string_view name) {
   places_[Probe(name).slot] = id + 1;
 }
 
-// Moves up what stands behind `id` in its chain only because the place was taken: nobody gets lost
-// behind the hole, and chains become no longer with time.
+// Moves up the ids that stand behind `id` in its chain only because the place was taken: no id gets
+// lost behind the hole, and chains do not grow with time.
 void NameTable::Remove(uint32_t id) {
   uint32_t hole = static_cast<uint32_t>(ids_[id].name_hash % kNameSlots);
   while (places_[hole] != id + 1) hole = (hole + 1) % kNameSlots;

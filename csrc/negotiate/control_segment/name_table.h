@@ -25,7 +25,7 @@ class NameTable {
   void Insert(uint32_t id, std::string_view name);
   void Remove(uint32_t id);
   [[nodiscard]] std::string NameOf(uint32_t id) const;
-  /// What stands at a place: id + 1, or 0 if it is free.
+  /// The content of a place: id + 1, or 0 if it is free.
   [[nodiscard]] uint32_t at(uint32_t place) const { return places_[place]; }
 
  private:

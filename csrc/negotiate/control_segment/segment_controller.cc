@@ -79,7 +79,7 @@ Status SegmentController::Join(uint64_t unnamed) {
   own.joined.fetch_add(1, std::memory_order_release);
   header.last_joined = global_ranks_[context_.me];
   header.joined.fetch_add(1, std::memory_order_seq_cst);
-  // What has waited for this rank alone waits for nobody now.
+  // Calls that waited only for this rank are complete now.
   for (uint32_t id = 0; id < kIds; ++id) {
     if (id == header.ids) id = std::max(id, kNamedIds);
     if (control_.id(id).arrivals.load(std::memory_order_seq_cst).arrived() > 0) Consider(id);
@@ -88,10 +88,10 @@ Status SegmentController::Join(uint64_t unnamed) {
   return {};
 }
 
-// Members that run already do not count: what a caller waits for may be a part of a bucket whose
-// other part is complete, and that says nothing about the bucket's next round.
+// Members that run already do not count: the call for which a caller waits may be a part of a
+// bucket whose other part is complete, and that says nothing about the bucket's next round.
 Status SegmentController::Unblock(std::span<const uint32_t> in_flight) {
-  // Unnamed calls are never part of a bucket. This way every waiting rank comes: no lock for them.
+  // Unnamed calls are never part of a bucket. Every waiting rank comes here: no lock for them.
   if (std::ranges::none_of(in_flight, [](uint32_t id) { return id < kNamedIds; })) return {};
   const RingingLock lock(*this);
   HA_TRY(Status(lock.status()));
@@ -212,13 +212,13 @@ void SegmentController::Decide(std::span<const uint32_t> ready) {
     header.backlog = kept;
     if (kept == 0 && EndJoin()) break;
     if (told) return;
-    // Whoever lags has to catch up. It may have before it was told.
+    // The ranks that lag have to catch up. One may have done so before it was rung.
     if (control_.Starve()) RingMembers({}, true);
   }
   header.starved.store(0, std::memory_order_relaxed);
 }
 
-// An id of which nobody knows whether it is ready: in the backlog DecideOne finds out.
+// Puts an id that may be ready into the backlog, where DecideOne finds out.
 void SegmentController::Consider(uint32_t id) {
   SetHeader& header = control_.header();
   uint32_t* const end = control_.backlog() + header.backlog;
@@ -245,10 +245,10 @@ bool SegmentController::DecideOne(uint32_t item) {
         lags = lags || control_.Lags(r, open);
       }
     }
-    // Who has a row and is not counted is about to be, and considers it then.
+    // A rank that has a row and is not counted is about to be, and considers the id then.
     if (seen.arrived() == 0 || submitted != seen.arrived()) return true;
     if (lags) return false;
-    // Nobody is left who could arrive.
+    // No rank is left that could arrive.
     arrivals.store(seen.Closed(), std::memory_order_seq_cst);
   }
   const TensorKey key{id, GenerationOf(id)};
@@ -268,8 +268,8 @@ bool SegmentController::DecideOne(uint32_t item) {
   return true;
 }
 
-// Once all ranks have joined, and what they had submitted is decided, they submit again. False if
-// there is no room in the log.
+// Once all ranks have joined, and all their calls are decided, they submit again. False if there is
+// no room in the log.
 bool SegmentController::EndJoin() {
   SetHeader& header = control_.header();
   if (header.joined.load(std::memory_order_relaxed) < context_.ranks) return true;

@@ -32,8 +32,8 @@ class SegmentController final : public Controller {
   }
 
  private:
-  /// Holds the set's lock, and rings the members that are to be rung once it is free: who is woken
-  /// may take this thread's core at once, and everybody would wait for the lock.
+  /// Holds the set's lock, and rings the members that are to be rung once it is free: a rank that
+  /// is woken may take this thread's core at once, and then all ranks would wait for the lock.
   class RingingLock {
    public:
     explicit RingingLock(SegmentController& controller)
@@ -68,7 +68,7 @@ class SegmentController final : public Controller {
   const Doorbells& doorbells_;
   Decider decider_;
   std::vector<int> global_ranks_;
-  std::vector<Ring> rings_;  ///< by index: whom to wake; under the set's lock
+  std::vector<Ring> rings_;  ///< by index: how to wake it; under the set's lock
   uint64_t taken_ = 0;       ///< words of the log that this rank has taken
   std::deque<std::pair<TensorKey, Error>> rejections_;  ///< the driver's; they wait for room
 };

@@ -1,6 +1,6 @@
 #pragma once
-// Layout of the control segment: what the ranks of one host agree through, without messages.
-// Everything lies in zeroed shared memory; offsets, never pointers.
+// Layout of the control segment, through which the ranks of one host agree without messages. It
+// lies in zeroed shared memory, and has offsets, never pointers.
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -55,13 +55,13 @@ struct TensorRow {
   int64_t shape[kMaxDims] = {};
 };
 
-/// What a rank publishes for one id. Two copies, by parity of the generation: a rank can be at
-/// most one generation ahead of a peer that still reads.
+/// The request that a rank publishes for one id. There are two copies, by parity of the generation:
+/// a rank can be at most one generation ahead of a peer that still reads.
 struct Row {
   std::atomic<uint64_t> generation{0};  ///< released last: the row is ready for this generation
   uint64_t signature = 0;
   uint64_t sequence = 0;  ///< position among this rank's submissions in the set
-  uint64_t extra = 0;     ///< offset in the rank's memory of what does not fit here
+  uint64_t extra = 0;     ///< offset in the rank's memory of the part that does not fit here
   double prescale = 1, postscale = 1;
   uint32_t sync_round = 0;  ///< times this rank had waited for a result before
   uint32_t tensors = 0;     ///< if > 1: TensorRow[tensors] at `extra`
@@ -165,13 +165,13 @@ struct alignas(64) RankState {
 
   // The heartbeat, by which a rank that is stopped is told from one that computes.
   alignas(64) std::atomic<int64_t> beat_ns{0};  ///< the last sign of life, on its own clock
-  std::atomic<int64_t> silence_told{0};         ///< the beat after which somebody missed one
+  std::atomic<int64_t> silence_told{0};         ///< the beat after which a peer missed one
   std::atomic<uint64_t> collectives{0};         ///< decisions that it has begun to carry out
   std::atomic<uint64_t> started_ticks{0};  ///< of its process, see runtime/health/process_state.h
   std::atomic<uint64_t> epoch{0};          ///< of its init, see transport/bootstrap/bootstrap.h
   std::atomic<int32_t> pid{0};
 
-  // Where its interpreter is, for those who wait for it: runtime/health/stack_exchange.cc.
+  // The stack of its interpreter, for ranks that wait for it: runtime/health/stack_exchange.cc.
   std::atomic<uint32_t> stack_wanted{0};
   std::atomic<uint32_t> stack_given{0};  ///< the latest wish that `stack` answers
   std::atomic<char> stack[kStackText] = {};

@@ -3,11 +3,12 @@
 #include <sched.h>
 
 #include <algorithm>
-#include <limits>
+#include <ranges>
 #include <utility>
 
 #include "base/clock.h"
 #include "base/pause.h"
+#include "execute/shared_memory/window_ring.h"
 
 namespace horoacc {
 namespace {
@@ -76,19 +77,13 @@ bool SetSegment::Starve() const {
 }
 
 uint64_t SetSegment::LeastSlotsFinished() const {
-  uint64_t least = std::numeric_limits<uint64_t>::max();
-  for (uint32_t r = 0; r < ranks(); ++r) {
-    least = std::min(least, cursors_[r].slots.load(std::memory_order_seq_cst));
-  }
-  return least;
+  return LeastOf(std::views::iota(0u, ranks()),
+                 [this](uint32_t r) { return cursors_[r].slots.load(std::memory_order_seq_cst); });
 }
 
 uint64_t SetSegment::LeastWordsFinished() const {
-  uint64_t least = std::numeric_limits<uint64_t>::max();
-  for (uint32_t r = 0; r < ranks(); ++r) {
-    least = std::min(least, cursors_[r].words.load(std::memory_order_seq_cst));
-  }
-  return least;
+  return LeastOf(std::views::iota(0u, ranks()),
+                 [this](uint32_t r) { return cursors_[r].words.load(std::memory_order_seq_cst); });
 }
 
 SetSegment::Guard::Guard(const SetSegment& control) : control_(control) {

@@ -77,7 +77,7 @@ class SetSegment {
   [[nodiscard]] uint32_t JoinCount(uint32_t index) const {
     return cursors_[index].joined.load(std::memory_order_acquire);
   }
-  /// Of the join in which a rank is whose count is `join`: rank `index` has not come to it.
+  /// Has rank `index` not come to the join of a rank whose count is `join`?
   [[nodiscard]] bool IsMissingIn(uint32_t join, uint32_t index) const {
     return static_cast<int32_t>(JoinCount(index) - join) < 0;
   }
@@ -86,11 +86,11 @@ class SetSegment {
     return row(index, key.id, key.generation).generation.load(std::memory_order_acquire) ==
            key.generation;
   }
-  /// A rank that stands aside may yet have to carry out the last call of the id in which it took
+  /// A rank that has joined may still have to carry out the last call of the id in which it took
   /// part. Then it may still read rows that the next call but one would overwrite.
   [[nodiscard]] bool Lags(uint32_t index, TensorKey key) const;
 
-  /// What rank `index` has published for `id` in `generation`, as a request again.
+  /// The row of rank `index` for `id` in `generation`, as a request again.
   [[nodiscard]] Request ReadRequest(uint32_t index, uint32_t id, uint64_t generation,
                                     const std::byte* memory) const;
 

@@ -11,9 +11,9 @@ namespace {
 constexpr size_t kPrefix = sizeof(uint32_t);
 constexpr int kMessagesPerPump = 1024;
 
-// A rank that knows the set already may submit to it before this one does. Nothing of the set is
+// A rank that knows the set already may submit to it before this one does. No call of the set is
 // decided before all ranks know it, so each child can tell of every id once; a call that waits for
-// long may be rejected now and then. What goes beyond is no message of a correct peer.
+// long may be rejected now and then. A correct peer does not send more.
 constexpr size_t kMostEarlyMessages = kFanOut * kIds + 4096;
 
 }  // namespace

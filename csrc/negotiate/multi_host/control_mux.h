@@ -31,11 +31,11 @@ class ControlMux {
   /// Messages for a set that came before it was registered are handed over by the next Pump, in
   /// front of later ones.
   void Register(uint32_t process_set, Handler handler);
-  /// What still comes for the set is dropped. Its number is not registered again.
+  /// Later messages for the set are dropped. Its number is not registered again.
   void Unregister(uint32_t process_set);
   Status Send(uint32_t process_set, int peer, std::span<const std::byte> payload);
-  /// Takes the messages that have arrived, or the first of many. True if there was one. What is
-  /// sent meanwhile goes at the end, to each peer in one piece.
+  /// Takes the messages that have arrived, or the first of many. True if there was one. Messages
+  /// that are sent meanwhile go at the end, to each peer in one piece.
   Result<bool> Pump();
 
   /// See ControlLinks::HasUnsent.

@@ -1,6 +1,6 @@
 #pragma once
-// Small allreduces between hosts need no messages of their own: the inputs travel with the news
-// that their ranks are ready, the root reduces them, and the result comes down with the decision.
+// Small allreduces between hosts are eager and need no messages of their own: the inputs travel
+// with the announcements, the root reduces them, and the result comes down with the decision.
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -14,7 +14,7 @@ namespace horoacc {
 /// and a step's many gradients go by schedules, which share the work.
 inline constexpr uint64_t kMaxEagerBytes = 64 << 10;
 
-/// Bytes of one rank if its input may be carried; otherwise 0.
+/// Bytes of one rank's input if the call may be eager; otherwise 0.
 [[nodiscard]] uint64_t EagerBytes(const Request& request, size_t ranks);
 
 /// Whether a tensor has 16-bit floats.

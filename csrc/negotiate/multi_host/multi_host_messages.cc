@@ -89,8 +89,8 @@ void GetInputs(WireReader& reader, ReadySet& ready_set) {
 
 }  // namespace
 
-/// Whether the root may read how many rows there are: a rank's engine lets no other call pass,
-/// except with a complaint, and then nobody reads on.
+/// Whether the root may read how many rows there are. A rank's engine sends no other call except
+/// with a local error, and then the root reads no further.
 static bool HasRows(const Request& request) {
   const bool splits = request.collective == Collective::kAlltoall;
   const bool counted = splits || request.collective == Collective::kAllgather;

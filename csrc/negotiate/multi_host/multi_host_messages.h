@@ -1,5 +1,5 @@
 #pragma once
-// What the ranks of a spread controller say to each other, and the fields that several messages
+// The messages of the controller of ranks that share no memory, and the fields that several of them
 // have.
 #include <memory>
 #include <optional>
@@ -35,19 +35,6 @@ enum class MultiHostMessage : uint8_t {
 void Put(WireWriter& writer, const CallName& call, const CallNumbers* numbers = nullptr);
 [[nodiscard]] CallName GetCallName(WireReader& reader, const CallNumbers* numbers = nullptr);
 
-template <typename T>
-void Put(WireWriter& writer, const std::vector<T>& values) {
-  writer.Put(static_cast<uint32_t>(values.size()));
-  for (const T value : values) writer.Put(value);
-}
-
-template <typename T>
-[[nodiscard]] std::vector<T> GetList(WireReader& reader) {
-  std::vector<T> values(reader.GetCount(sizeof(T)));
-  for (T& value : values) value = reader.Get<T>();
-  return values;
-}
-
 void Put(WireWriter& writer, const std::optional<Attendance>& attendance);
 [[nodiscard]] std::optional<Attendance> GetAttendance(WireReader& reader);
 
@@ -67,10 +54,11 @@ struct ReadyNews {
   CallName call;
   ReadySet ready_set;
 };
-/// `whole`: all of the sender's subtree, of one mind: then a number may say it all.
+/// `whole`: the sender's whole subtree has submitted the call with equal requests; then a number
+/// may stand for call and request.
 void PutReady(WireWriter& writer, const CallName& call, const ReadySet& ready_set, bool whole,
               uint64_t seen, const CallNumbers& numbers);
-/// `subtree`: the sender's, ascending; news of anybody else is damaged.
+/// `subtree`: the sender's, ascending; a message about any other member is damaged.
 [[nodiscard]] ReadyNews GetReady(WireReader& reader, std::span<const uint32_t> subtree,
                                  const CallNumbers& numbers);
 

@@ -17,7 +17,7 @@ MultiHostRoot::MultiHostRoot(std::vector<int> global_ranks, uint64_t fusion_thre
 MultiHostRoot::Verdicts MultiHostRoot::Ready(const CallName& call, const ReadySet& ready_set,
                                              uint64_t seen, const RootPlace& place) {
   Verdicts verdicts;
-  // It was on its way while the call was rejected: its rank learns of that by itself.
+  // The message was on its way while the call was rejected: its rank learns of that by itself.
   if (const auto rejected = rejected_.find(call);
       rejected != rejected_.end() && seen < rejected->second) {
     return verdicts;
@@ -117,7 +117,7 @@ void MultiHostRoot::Adopt(const CallName& call, uint32_t id, Verdicts& verdicts)
   if (name_of_[id] == call) return;
   if (const auto old = id_of_.find(name_of_[id]); old != id_of_.end() && old->second == id)
     id_of_.erase(old);
-  // What waited for nobody but the old name may run.
+  // Calls that waited only for the old name may run.
   const uint32_t bucket = plan_.items[id].bucket;
   ForgetItem(plan_, id);
   if (bucket != 0 && plan_.buckets[bucket - 1].waiting == plan_.buckets[bucket - 1].count)
@@ -208,7 +208,7 @@ MultiHostRoot::Verdicts MultiHostRoot::Reject(const CallName& call, Error error)
   Verdicts verdicts;
   const std::optional<Attendance> attendance = WhoHas(call);
   if (!attendance) return verdicts;
-  // Whoever gave up may not have known whom it waited for.
+  // The rank that gave up may not have known for which ranks it waited.
   if (error.kind == ErrorKind::kTimeout && error.culprit < 0 && !attendance->missing.empty()) {
     error.message += ": waiting for rank(s) " + ListText(attendance->missing);
     error.culprit = attendance->missing.front();

@@ -1,6 +1,6 @@
 #pragma once
-// The root of a set whose ranks share no memory: from what every rank has submitted to decisions.
-// It has no links and no locks, so that a test moves it by hand.
+// The root of a set whose ranks share no memory: makes decisions of the calls that all ranks have
+// submitted. It has no links and no locks, so that a test moves it by hand.
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -11,7 +11,7 @@
 
 namespace horoacc {
 
-/// What the root's own rank, the set's lowest, knows of a call that it has submitted: buckets are
+/// The place of a call among the submissions of the root's own rank, the set's lowest: buckets are
 /// in its order, and by its ids.
 struct RootPlace {
   uint32_t id = 0;
@@ -38,7 +38,7 @@ class MultiHostRoot {
   [[nodiscard]] Verdicts Split(uint32_t bucket, const CallName& witness, uint64_t seen);
   /// Ends a call that can never become ready, unless it has become ready meanwhile.
   [[nodiscard]] Verdicts Reject(const CallName& call, Error error);
-  /// Who has submitted a call that is not decided; nothing if nobody has.
+  /// The members that have submitted an undecided call; nothing if none has.
   [[nodiscard]] std::optional<Attendance> WhoHas(const CallName& call) const;
   /// Of the join that is under way.
   [[nodiscard]] Attendance WhoHasJoined() const;
@@ -56,7 +56,7 @@ class MultiHostRoot {
   struct Whole {
     CallName call;
     CallFacts facts;
-    /// What is decided together.
+    /// Calls of one kind are decided together.
     enum class Kind : uint8_t { kScheduled, kAdasum, kEager };
     Kind kind = Kind::kScheduled;
   };

@@ -1,5 +1,5 @@
 #pragma once
-// The tree over which the ranks of a spread controller talk: first inside each host, then over
+// The tree over which ranks that share no memory negotiate: first inside each host, then over
 // hosts.
 #include <cstdint>
 #include <optional>

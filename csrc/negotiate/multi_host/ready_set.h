@@ -1,5 +1,5 @@
 #pragma once
-// Which members of a set have submitted a call, and what each of them asks for.
+// The members of a set that have submitted a call, with their requests.
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -11,7 +11,7 @@
 
 namespace horoacc {
 
-/// Members that ask for the same are one group, so that many ranks of one mind cost little.
+/// Members with equal requests are one group, so that many equal ranks cost little.
 class ReadySet {
  public:
   using Input = std::shared_ptr<const std::vector<std::byte>>;
@@ -24,7 +24,7 @@ class ReadySet {
   [[nodiscard]] bool Add(const std::shared_ptr<const Request>& request,
                          std::span<const uint32_t> members);
   [[nodiscard]] bool Add(const ReadySet& other);
-  /// What a member that is here gives, if its input travels with the news of it.
+  /// The input of a member that is here, if the input travels with the announcement.
   void AddInput(uint32_t member, Input input) { inputs_.emplace_back(member, std::move(input)); }
 
   [[nodiscard]] bool Has(uint32_t member) const { return member < here_.size() && here_[member]; }

@@ -15,7 +15,7 @@ bool SubtreeAggregator::Complete(const Pending& pending) const {
   });
 }
 
-// What was not sent yet, which is then sent.
+// Takes the members that were not sent yet, and counts them as sent.
 std::optional<SubtreeAggregator::News> SubtreeAggregator::Take(const CallName& call,
                                                                Pending& pending) const {
   if (pending.ready_set.count() == 0) return std::nullopt;

@@ -1,6 +1,6 @@
 #pragma once
-// What a rank between the root and others knows of calls on their way up: it holds them until all
-// of its subtree have submitted. It has no links, clock or locks, so that a test moves it by hand.
+// The calls on their way up through a rank that is not the root: it holds each until its whole
+// subtree has submitted it. It has no links, clock or locks, so that a test moves it by hand.
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -12,7 +12,8 @@
 
 namespace horoacc {
 
-/// Long beside a step's delays, short beside the time after which anybody asks.
+/// Long beside a step's delays, short beside the time after which a rank asks for whom a call
+/// waits.
 inline constexpr int64_t kSubtreeTimeout = 50 * kMillisecond;
 
 class SubtreeAggregator {
@@ -21,29 +22,30 @@ class SubtreeAggregator {
   struct News {
     CallName call;
     ReadySet ready_set;
-    bool whole = false;  ///< all of the subtree, of one mind, and nothing was sent before
+    bool whole = false;  ///< the whole subtree, with equal requests, and nothing was sent before
   };
 
-  /// `members`: of the subtree. `timeout_ns`: how long news may wait for the rest; then it goes up
-  /// as it is, and what comes later goes at once: the root knows whom a call waits for.
+  /// `members`: of the subtree. `timeout_ns`: how long a call may wait here for the rest; then it
+  /// goes up as it is, and later members at once, so that the root knows for whom the call waits.
   SubtreeAggregator(std::vector<uint32_t> members, int64_t timeout_ns)
       : members_(std::move(members)), timeout_ns_(timeout_ns) {}
 
   struct Arrived {
-    bool fits = true;  ///< false: a member tells of a call that it has told of already
+    bool fits = true;  ///< false: a member announces a call a second time
     std::optional<News> news;
   };
   [[nodiscard]] Arrived Arrive(const CallName& call, const ReadySet& from, int64_t now_ns);
-  /// The member submits nothing more until EndJoin. Returns what waited for nobody else.
+  /// The member submits nothing more until EndJoin. Returns the calls that waited for no other
+  /// member.
   [[nodiscard]] std::vector<News> Join(uint32_t member);
   void EndJoin() { joined_.clear(); }
-  /// What is here of a call, without waiting for the rest.
+  /// The members that are here of a call, without waiting for the rest.
   [[nodiscard]] std::optional<News> Flush(const CallName& call);
   /// The same for all that have waited for too long.
   [[nodiscard]] std::vector<News> FlushOld(int64_t now_ns);
-  /// The call was ended by force: whoever submits it again begins anew.
+  /// The call was ended by force: its next announcement begins anew.
   void Forget(const CallName& call) { pending_.erase(call); }
-  /// Does anything wait for its time?
+  /// Does a call wait here for the rest of the subtree?
   [[nodiscard]] bool Holds() const;
 
  private:

@@ -124,7 +124,7 @@ Result<Announced> TreeController::Announce(const Announcement& announcement) {
 
 // One more branch is ready.
 Status TreeController::Arrive(TensorKey key, uint32_t branch) {
-  // News that was on its way up while the call was rejected is for nobody any more.
+  // A message that was on its way up while the call was rejected has no receiver any more.
   if (const auto rejected = rejected_.find(key.id);
       rejected != rejected_.end() && key.generation <= rejected->second) {
     return {};
@@ -164,7 +164,7 @@ Status TreeController::Join(uint64_t unnamed) {
   return BranchJoined(kOwnBranch, global_ranks_[context_.me], unnamed);
 }
 
-// What a branch had submitted before has come before.
+// The calls that a branch submitted before it joined have arrived before.
 Status TreeController::BranchJoined(uint32_t branch, int last, uint64_t unnamed) {
   joined_ |= branch;
   unnamed_ = std::max(unnamed_, unnamed);
@@ -246,7 +246,7 @@ Status TreeController::Tell(TreeRoot::Verdicts verdicts) {
     for (Decision& decision : verdicts) HA_TRY(Publish(std::move(decision)));
     HA_TRY(PublishPlan());
     if (!root_->starving()) break;
-    if (control_.Starve()) {  // whoever lags has to catch up
+    if (control_.Starve()) {  // the ranks that lag have to catch up
       for (uint32_t r = 0; r < context_.ranks; ++r)
         doorbells_.Ring(static_cast<int>(control_.local(r)), Urgency::kWork);
     }
@@ -261,9 +261,8 @@ Status TreeController::Publish(Decision decision) {
   WireWriter writer = Begin(TreeMessage::kDecision);
   Put(writer, decision);
   writer.Put(decision.slot);
-  writer.Put(static_cast<uint32_t>(decision.ids.size()));
-  for (const uint32_t id : decision.ids) writer.Put(id);
-  for (const uint64_t generation : decision.generations) writer.Put(generation);
+  Put(writer, decision.ids);
+  Put(writer, decision.generations);
   HA_TRY(SendDown(writer.bytes()));
   bool work = decision.kind != Decision::Kind::kRun || !decision.done();
   for (const uint32_t id : decision.ids) {
@@ -310,13 +309,11 @@ Status TreeController::SendDown(std::span<const std::byte> payload) {
 Status TreeController::OnDecision(WireReader& reader, std::span<const std::byte> payload) {
   Decision decision = GetDecision(reader);
   decision.slot = reader.Get<uint64_t>();
-  const uint32_t count = reader.GetCount(sizeof(uint32_t));
-  for (uint32_t k = 0; k < count; ++k) decision.ids.push_back(reader.Get<uint32_t>());
-  if (decision.kind == Decision::Kind::kError) {
-    for (uint32_t k = 0; k < count && reader.ok(); ++k)
-      decision.generations.push_back(reader.Get<uint64_t>());
-  }
-  const bool possible = (decision.kind != Decision::Kind::kJoin || decision.ids.empty()) &&
+  decision.ids = GetList<uint32_t>(reader);
+  decision.generations = GetList<uint64_t>(reader);
+  const bool failed = decision.kind == Decision::Kind::kError;
+  const bool possible = decision.generations.size() == (failed ? decision.ids.size() : 0) &&
+                        (decision.kind != Decision::Kind::kJoin || decision.ids.empty()) &&
                         std::ranges::all_of(decision.ids, [](uint32_t id) { return id < kIds; });
   if (!reader.ok() || !possible) return Damaged(root_ ? -1 : Parent());
   HA_TRY(SendDown(payload));

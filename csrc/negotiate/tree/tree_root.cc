@@ -66,7 +66,7 @@ bool TreeRoot::DecideReady(TensorKey key, Verdicts& verdicts) {
   last_[key.id] = key.generation;
   if (key.id < kNamedIds &&
       std::exchange(id_versions_[key.id], seen.id_version()) != seen.id_version()) {
-    // The id has gone to another name. What waited for nobody but the old one may run.
+    // The id has gone to another name. Calls that waited only for the old one may run.
     const uint32_t bucket = plan_.items[key.id].bucket;
     ForgetItem(plan_, key.id);
     if (bucket != 0 && plan_.buckets[bucket - 1].waiting == plan_.buckets[bucket - 1].count)

@@ -1,6 +1,6 @@
 #pragma once
-// The root of the message controller: from what is ready on every rank to decisions. It has no
-// links and no locks, so that a test moves it by hand.
+// The root of the message controller: makes decisions of the calls that are ready on every rank. It
+// has no links and no locks, so that a test moves it by hand.
 #include <cstdint>
 #include <deque>
 #include <optional>
@@ -11,8 +11,8 @@
 
 namespace horoacc {
 
-/// Every call returns the decisions that it brings about, in their order. What finds no execution
-/// slot waits inside: then `starving`, and Retry goes on with it.
+/// Every function returns the decisions that it brings about, in their order. A call that finds no
+/// execution slot waits inside: then `starving`, and Retry goes on with it.
 class TreeRoot {
  public:
   using Verdicts = std::vector<Decision>;

@@ -6,8 +6,8 @@
 
 namespace horoacc::schedule {
 
-/// P-1 messages a rank, each with the next peer further away, so that no rank is everybody's
-/// target at once. Lanes: 0 sends, 1 receives.
+/// P-1 messages a rank, each with the next peer further away, so that not all ranks send to one at
+/// once. Lanes: 0 sends, 1 receives.
 class DirectAllToAll final : public Schedule {
  public:
   explicit DirectAllToAll(uint32_t ranks);
@@ -15,7 +15,7 @@ class DirectAllToAll final : public Schedule {
   [[nodiscard]] Step step(uint32_t rank, uint32_t lane, uint32_t k) const override;
 };
 
-/// With rail aggregation (NCCL's PXN, 2.12): what the ranks of a host have for one remote rank goes
+/// With rail aggregation (NCCL's PXN, 2.12): the messages of a host's ranks for one remote rank go
 /// through the local rank on that rank's rail, as one message. Between two hosts of L ranks L²
 /// messages become L, none of them changes rails, and the bytes in the network stay the same.
 ///

@@ -1,5 +1,6 @@
 #pragma once
-// The balanced binary tree over the numbers of the ranks, down to what one host can add by itself.
+// The balanced binary tree over the numbers of the ranks, down to the blocks that one host can add
+// by itself.
 #include <cstdint>
 #include <vector>
 
@@ -13,8 +14,8 @@ class BlockTree {
  public:
   struct Block {
     uint32_t first = 0, ranks = 0;
-    /// Who of the block makes its sum of a shard: the one that equals it modulo the block's ranks,
-    /// so that of as many shards as ranks everybody makes the own one.
+    /// The rank of the block that makes its sum of a shard: the one that equals it modulo the
+    /// block's ranks, so that with as many shards as ranks each makes its own.
     [[nodiscard]] uint32_t reducer(uint32_t shard) const {
       return first + (shard % ranks + ranks - first % ranks) % ranks;
     }

@@ -84,7 +84,8 @@ uint32_t CanonicalReduction::AdderIn(const BlockTree::Node& node, uint32_t shard
   return (left.holds(block) ? tree_.nodes()[node.child[1]] : left).turn(shard);
 }
 
-// Who of a block makes its sum of a shard. Where one host adds everything, a reduce's root does.
+// The rank of a block that makes its sum of a shard. Where one host adds everything, a reduce's
+// root does.
 uint32_t CanonicalReduction::ReducerOf(uint32_t block, uint32_t shard) const {
   if (facts().goal == Goal::kReduce && height() == 0) return facts().root;
   return tree_.blocks()[block].reducer(shard);
@@ -156,7 +157,7 @@ void CanonicalReduction::NoteWayUp() {
       }
     }
   }
-  // By block and shard: the lane that made what the block has of it.
+  // By block and shard: the lane that made the block's sum of it.
   std::vector<std::vector<uint32_t>> made(tree_.blocks().size());
   for (uint32_t b = 0; b < made.size(); ++b) {
     made[b].resize(facts().chunks, tree_.blocks()[b].ranks == 1 ? kNothing : kReduceLane);
@@ -289,7 +290,7 @@ void CanonicalReduction::PassResult(Step& step, uint32_t rank, uint32_t lane,
                                     uint32_t shard) const {
   step.src_chunk = step.dst_chunk = shard;
   step.channel = lane == kResultIn || lane == kResultOut ? kResultChannel : kShareChannel;
-  // Who adds for the root of a reduce sends as it adds.
+  // A rank that adds for the root of a reduce sends as it adds.
   if (!everywhere()) step.channel = static_cast<uint8_t>(kUpChannel + height() - 1);
   if (lane == kResultIn || lane == kShareIn) {
     step.op = Op::kRecv;

@@ -45,7 +45,7 @@ class CanonicalReduction final : public Schedule {
     uint32_t shard = 0, peer = 0;
     uint32_t after = 0;
     uint8_t height = 0;  ///< of the subtree whose halves are added
-    bool raw = false;    ///< what this rank has of it is still its input
+    bool raw = false;    ///< this rank's part of it is still its input
   };
 
   CanonicalReduction(const Topology& topology, BlockTree tree, Goal goal, uint32_t root);
@@ -63,7 +63,7 @@ class CanonicalReduction final : public Schedule {
   void Keep(uint32_t rank, uint32_t shard);
   /// The chunk in which a rank keeps its unfinished sum of a shard.
   [[nodiscard]] uint32_t PlaceOf(uint32_t rank, uint32_t shard) const;
-  /// Appends a step that needs what lane `needs` of the rank has made (kNothing: the input). It
+  /// Appends a step that needs the result of lane `needs` of the rank (kNothing: the input). It
   /// says so unless an earlier step of its lane has waited for that already.
   void Append(uint32_t rank, uint32_t lane, Note note, uint32_t needs);
   [[nodiscard]] uint32_t height() const { return tree_.height(); }
@@ -72,7 +72,7 @@ class CanonicalReduction final : public Schedule {
   [[nodiscard]] Buffer partials() const {
     return everywhere() ? Buffer::kOutput : Buffer::kScratch;
   }
-  /// Where what a step has added goes; `last`: it is the result.
+  /// Where the sum of a step goes; `last`: it is the result.
   void Store(Step& step, uint32_t rank, uint32_t shard, bool last) const;
   [[nodiscard]] Step ReduceBlock(const Note& note, uint32_t rank) const;
   [[nodiscard]] Step GoUp(const Note& note, uint32_t rank, bool adds) const;

@@ -34,8 +34,8 @@ class AcrossStage {
   [[nodiscard]] uint32_t steps() const {
     return across_ == Across::kRing ? 2 * topology_.hosts() - 1 : 1;
   }
-  /// `lane` counts within the stage. What goes into it is in `operand.own` once the lanes of the
-  /// mask `after` have ended.
+  /// `lane` counts within the stage. Its input is in `operand.own` once the lanes of the mask
+  /// `after` have ended.
   [[nodiscard]] Step step(uint32_t host, uint32_t shard, uint32_t lane, uint32_t k,
                           const Operand& operand, uint32_t after) const;
 

@@ -71,7 +71,7 @@ Step LogReduceScatter::step(uint32_t rank, uint32_t, uint32_t k) const {
     step.op = Op::kSend;
     step.sends = 1;
     step.peer[0] = step.src_chunk = (rank + (1u << i)) % ranks;
-    // What goes first has no sums in it yet.
+    // The first message has no sums in it yet.
     step.src = i == last ? Buffer::kInput : Buffer::kScratch;
     step.flags = i == last ? kPrescaleOwn : 0;
   } else {

@@ -1,7 +1,7 @@
 #pragma once
 // All-gather and reduce-scatter in ceil(log2 P) rounds for any P (Bruck, Ho, Kipnis, Upfal and
 // Weathersby, "Efficient algorithms for all-to-all communications in multiport message-passing
-// systems", 1997): what a rank holds doubles, or halves, with every round.
+// systems", 1997): the chunks that a rank holds double, or halve, with every round.
 #include "schedule/generate/stage.h"
 
 namespace horoacc::schedule {

@@ -33,7 +33,7 @@ class RingReduceScatter final : public Schedule {
   [[nodiscard]] Step step(uint32_t rank, uint32_t lane, uint32_t k) const override;
 };
 
-/// P-1 rounds, S(P-1)/P bytes a rank, where S is what is gathered.
+/// P-1 rounds, S(P-1)/P bytes a rank, where S is the gathered vector.
 class RingAllGather final : public Schedule {
  public:
   explicit RingAllGather(uint32_t ranks);

@@ -1,11 +1,12 @@
 #pragma once
-// What the stages of composed algorithms share. A stage is written for the members 0..n-1 of a
-// group and the chunks 0..n-1 of its part of the vector, and then placed among ranks and chunks.
+// The parts that the stages of composed algorithms share. A stage is written for the members 0..n-1
+// of a group and the chunks 0..n-1 of its part of the vector, and then placed among ranks and
+// chunks.
 #include "schedule/schedule.h"
 
 namespace horoacc::schedule {
 
-/// What a member puts into a reduction, and which factors are due there.
+/// The operand of a member in a reduction, and the factors that are due there.
 struct Operand {
   Buffer own = Buffer::kInput;
   uint8_t load = kPrescaleOwn;  ///< flags of every use of `own`

@@ -73,7 +73,7 @@ Step TreesAllreduceStep(uint32_t n, uint32_t member, uint32_t lane, bool mirrore
       lane % 2 == 0 ? TreeUpStep(node, tree, operand) : TreeDownStep(node, tree, Buffer::kOutput);
   PlacePeers(step, [&](uint32_t label) { return labels.member(label); });
   step.channel = static_cast<uint8_t>(lane);
-  // The sum turns round at the root; whatever is below hears of it by the message.
+  // The sum turns round at the root; the nodes below wait for its message.
   if (node.root && lane % 2 == 1) step.after = 1u << (lane - 1);
   return step;
 }
@@ -91,45 +91,22 @@ Step TreesAllreduce::step(uint32_t rank, uint32_t lane, uint32_t) const {
   return TreesAllreduceStep(facts().ranks, rank, lane, mirrored_, {});
 }
 
-namespace {
-
-TreeNode NodeOf(const Facts& facts, uint32_t rank, RootedShape shape) {
-  const uint32_t label = TreeLabels(facts.ranks, facts.root, false).label(rank);
-  return shape == RootedShape::kChain ? ChainNode(facts.ranks, label)
-                                      : BinaryTreeNode(facts.ranks, label);
+// The root of a broadcast sends before it copies: other ranks wait for its message, and none for
+// its copy.
+uint32_t RootedCollective::steps(uint32_t rank, uint32_t) const {
+  return facts().goal == Goal::kBroadcast && rank == facts().root && facts().ranks > 1 ? 2 : 1;
 }
 
-void PlaceAtRoot(Step& step, const Facts& facts) {
-  const TreeLabels labels(facts.ranks, facts.root, false);
-  PlacePeers(step, [&](uint32_t label) { return labels.member(label); });
-}
-
-}  // namespace
-
-Broadcast::Broadcast(uint32_t ranks, uint32_t root, RootedShape shape)
-    : Schedule({.goal = Goal::kBroadcast, .ranks = ranks, .root = root}), shape_(shape) {}
-
-uint32_t Broadcast::steps(uint32_t rank, uint32_t) const {
-  return rank == facts().root && facts().ranks > 1 ? 2 : 1;
-}
-
-Step Broadcast::step(uint32_t rank, uint32_t, uint32_t k) const {
-  // The root sends before it copies: others wait for the one and nobody for the other.
-  if (rank == facts().root && k + 1 == steps(rank, 0)) return CopyThrough(0, 1, 0);
-  Step step = TreeDownStep(NodeOf(facts(), rank, shape_), 0, Buffer::kInput);
-  PlaceAtRoot(step, facts());
-  return step;
-}
-
-Reduce::Reduce(uint32_t ranks, uint32_t root, RootedShape shape)
-    : Schedule({.goal = Goal::kReduce, .ranks = ranks, .root = root}), shape_(shape) {}
-
-uint32_t Reduce::steps(uint32_t, uint32_t) const { return 1; }
-
-Step Reduce::step(uint32_t rank, uint32_t, uint32_t) const {
-  if (facts().ranks == 1) return CopyThrough(0, 1, kPrescaleOwn | kPostscale);
-  Step step = TreeUpStep(NodeOf(facts(), rank, shape_), 0, {});
-  PlaceAtRoot(step, facts());
+Step RootedCollective::step(uint32_t rank, uint32_t, uint32_t k) const {
+  const bool broadcast = facts().goal == Goal::kBroadcast;
+  if (facts().ranks == 1 || k == 1)
+    return CopyThrough(0, 1, broadcast ? 0 : kPrescaleOwn | kPostscale);
+  const TreeLabels labels(facts().ranks, facts().root, false);
+  const uint32_t label = labels.label(rank);
+  const TreeNode node = shape_ == RootedShape::kChain ? ChainNode(facts().ranks, label)
+                                                      : BinaryTreeNode(facts().ranks, label);
+  Step step = broadcast ? TreeDownStep(node, 0, Buffer::kInput) : TreeUpStep(node, 0, {});
+  PlacePeers(step, [&](uint32_t peer) { return labels.member(peer); });
   return step;
 }
 

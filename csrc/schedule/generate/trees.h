@@ -41,7 +41,7 @@ class TreeLabels {
 
 /// A node's one step on the way up: children and its own part are summed and passed on.
 [[nodiscard]] Step TreeUpStep(const TreeNode& node, uint32_t chunk, const Operand& operand);
-/// A node's one step on the way down, of what the root has in `from`.
+/// A node's one step on the way down; the root sends from `from`.
 [[nodiscard]] Step TreeDownStep(const TreeNode& node, uint32_t chunk, Buffer from);
 
 /// Lanes: for tree t the way up (2t) and the way down (2t + 1), so that both run at the same time
@@ -66,21 +66,11 @@ class TreesAllreduce final : public Schedule {
 /// chain; van de Geijn and Watts, 1995); the tree has ceil(log2 P) rounds and two children.
 enum class RootedShape { kChain, kTree };
 
-/// Bytes a rank: S from its parent, S to each child.
-class Broadcast final : public Schedule {
+/// A broadcast or a reduce. Bytes a rank: S to each child or S to its parent.
+class RootedCollective final : public Schedule {
  public:
-  Broadcast(uint32_t ranks, uint32_t root, RootedShape shape);
-  [[nodiscard]] uint32_t steps(uint32_t rank, uint32_t lane) const override;
-  [[nodiscard]] Step step(uint32_t rank, uint32_t lane, uint32_t k) const override;
-
- private:
-  const RootedShape shape_;
-};
-
-/// Bytes a rank: S from each child, S to its parent.
-class Reduce final : public Schedule {
- public:
-  Reduce(uint32_t ranks, uint32_t root, RootedShape shape);
+  RootedCollective(Goal goal, uint32_t ranks, uint32_t root, RootedShape shape)
+      : Schedule({.goal = goal, .ranks = ranks, .root = root}), shape_(shape) {}
   [[nodiscard]] uint32_t steps(uint32_t rank, uint32_t lane) const override;
   [[nodiscard]] Step step(uint32_t rank, uint32_t lane, uint32_t k) const override;
 

@@ -24,7 +24,7 @@ class Memory {
   [[nodiscard]] Cell& operator[](uint32_t cell) { return cells_[cell]; }
   /// May a step write to this chunk of a buffer?
   [[nodiscard]] bool Writable(uint32_t rank, Buffer buffer, uint32_t chunk) const;
-  /// Checks what the goal promises; the empty string, or what is wrong.
+  /// Checks that the outputs are those of the goal; the empty string, or the fault.
   [[nodiscard]] std::string CheckOutputs(uint32_t window) const;
 
  private:

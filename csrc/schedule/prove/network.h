@@ -11,7 +11,7 @@
 
 namespace horoacc::schedule {
 
-/// What a step sends, to one peer or to many.
+/// The message of a step, to one peer or to many.
 struct Message {
   std::vector<Value> values;
   Extent source;  ///< where links read them; empty if only the sender's slot has them
@@ -46,11 +46,11 @@ struct Actor {
   bool queued = false;
   uint32_t sources_ready = 0, targets_ready = 0;  ///< as seen so far: they stay so until step k
   uint32_t chain = 0;                             ///< of the messages that it has waited for
-  std::vector<Value> values;                      ///< what the first half left for the second
+  std::vector<Value> values;                      ///< from the first half for the second
   Extent source;
 };
 
-// A window of a rank: what must be over before its memory is used again.
+// A window of a rank: the events that must be over before its memory is used again.
 struct Turn {
   uint32_t lanes_ended = 0;
   uint32_t untaken = 0;
@@ -103,7 +103,7 @@ class Network {
 
 /// "rank 1, lane 0, window 0, step 3 ".
 [[nodiscard]] std::string PlaceOf(const Actor& actor);
-/// What an actor waits for that has not ended.
+/// The event for which an actor that has not ended waits.
 [[nodiscard]] std::string WhyStuck(Network& network, const Actor& actor, uint32_t depth);
 
 }  // namespace horoacc::schedule

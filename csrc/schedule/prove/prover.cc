@@ -248,7 +248,8 @@ class Prover {
     }
   }
 
-  // Own chunks with those of `taken_` into the actor's values; what is gathered, into memory.
+  // Combines own chunks with those of `taken_` into the actor's values; gathered chunks go to
+  // memory.
   void Combine(Actor& actor) {
     const Step& step = actor.step;
     const bool gathers = step.op == Op::kRecv && (step.flags & kReceiveRange) != 0;

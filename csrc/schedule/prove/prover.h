@@ -31,9 +31,9 @@ struct Rules {
   bool in_place = false;  ///< output is the input's memory
   uint32_t windows = 1;
   uint32_t places = 1;  ///< windows in flight on a rank: scratch of window w is that of w + places
-  /// A window's scratch is reused only when what was sent from it has been taken.
+  /// A window's scratch is reused only when the messages that were sent from it have been taken.
   bool drains = true;
-  /// Of this link nobody waits for what was sent to be taken: its credits got lost.
+  /// No actor waits until messages on this link are taken: its credits got lost.
   std::optional<LinkUse> careless;
 };
 
@@ -44,7 +44,7 @@ struct Proof {
 };
 
 inline constexpr uint32_t kMostProvableRanks = 64;
-inline constexpr uint32_t kMostProvableLanes = 32;  ///< what `Step::after` can name
+inline constexpr uint32_t kMostProvableLanes = 32;  ///< as many as `Step::after` can name
 
 /// kInvalid names the rank, lane and step at which the schedule goes wrong.
 [[nodiscard]] Result<Proof> Prove(const Schedule& schedule, const Rules& rules);

@@ -40,7 +40,7 @@ struct Value {
   friend bool operator==(const Value&, const Value&) = default;
 };
 
-/// Each returns what is wrong, or nullptr.
+/// Each returns the fault, or nullptr.
 [[nodiscard]] inline const char* Prescale(Value& value) {
   if ((value.ranks & (value.ranks - 1)) != 0) return "scales a sum as if it were an input";
   if (value.scaled) return "scales an input twice";

@@ -2,8 +2,8 @@
 // How long a schedule takes on a fabric: discrete events over the steps of all lanes.
 //
 // Steps are asked for when they are due and never kept. If all hosts behave alike, one of them is
-// simulated: what it receives from a neighbour is what its own counterpart sends, so that a ring
-// over 24,576 ranks costs 8 ranks' steps. Everything else is simulated in full.
+// simulated: it receives from a neighbour the messages of its own counterpart, so that a ring over
+// 24,576 ranks costs 8 ranks' steps. Everything else is simulated in full.
 #include <cstdint>
 #include <vector>
 
@@ -23,9 +23,9 @@ struct Fabric {
   double stream_bandwidth = 12.5e9;  ///< of one message between hosts (a cap on each flow)
   double nic_bandwidth = 12.5e9;     ///< of an interface, each way
   uint32_t nics = 1;                 ///< of a host; local rank i uses interface i mod nics
-  double reduce_bandwidth = 20e9;    ///< of what a rank adds up, or copies
+  double reduce_bandwidth = 20e9;    ///< of a rank that adds up, or copies
   double overhead = 0.5e-6;          ///< a rank's own time for each message
-  double slice_bytes = 256 << 10;    ///< what a rank reduces at once while more arrives
+  double slice_bytes = 256 << 10;    ///< a rank reduces so many at once while more arrives
 };
 
 struct Run {
@@ -46,8 +46,8 @@ struct Prediction {
 };
 
 /// With the best number of windows, among powers of two. Of many windows the first few are
-/// simulated; the others follow at the distance of the last of those, and no faster than what is
-/// busiest takes for each.
+/// simulated; the others follow at the distance of the last of those, and no faster than the
+/// busiest resource takes for each.
 [[nodiscard]] Prediction Predict(const Schedule& schedule, const Topology& topology,
                                  const Fabric& fabric, double bytes);
 

@@ -1,6 +1,6 @@
 #pragma once
-// When a message arrives, given what else is under way. Interfaces and a host's memory serve one
-// message after the other; a message passes as soon as its first byte is there.
+// When a message arrives, given the other messages under way. Interfaces and a host's memory serve
+// one message after the other; a message passes as soon as its first byte is there.
 #include <algorithm>
 #include <vector>
 
@@ -14,11 +14,11 @@ struct Passage {
   double ends;    ///< and the last
 };
 
-/// What serves one after the other.
+/// A resource that serves one message after the other.
 struct Server {
   double free = 0;    ///< from when on
   double served = 0;  ///< for how long it has been busy
-  /// From when on it serves what comes at `now`.
+  /// From when on it serves a message that comes at `now`.
   double Serve(double now, double seconds) {
     const double start = std::max(now, free);
     free = start + seconds;
