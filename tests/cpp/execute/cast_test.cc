@@ -80,7 +80,7 @@ TEST(integers) {
   Integers<int32_t>(DType::kInt32);
 }
 
-TEST(what_accumulates_in_itself) {
+TEST(types_that_accumulate_in_themselves) {
   for (const DType type : {DType::kBool, DType::kInt64, DType::kFloat32, DType::kFloat64,
                            DType::kComplex64, DType::kComplex128}) {
     CHECK(AccumulatorOf(type) == type);

@@ -142,7 +142,7 @@ TEST(small_buckets_are_done_before_the_last_gradient) {
   }
 }
 
-TEST(buckets_hold_what_the_threshold_allows) {
+TEST(buckets_hold_as_much_as_the_threshold_allows) {
   for (const char* control : {"shm", "tcp"}) {
     RunRanks(2, {{"control", control}, {"fusion_threshold", kThreshold}},
              [&](Engine& engine, int rank) {
@@ -211,7 +211,7 @@ TEST(every_tensor_goes_through_all_phases_in_order) {
   });
 }
 
-TEST(control_messages_only_on_the_plane_of_messages) {
+TEST(control_messages_only_with_the_message_controller) {
   for (const std::string control : {"auto", "shm", "tcp"}) {
     RunRanks(3, {{"control", control}, {"fusion_threshold", kThreshold}}, [&](Engine& engine, int) {
       Gradients gradients(engine, 1000, false);

@@ -85,7 +85,7 @@ TEST(a_subtree_tells_of_a_call_once_all_of_it_have_it) {
   CHECK_EQ(differ.news->ready_set.groups().size(), 2);
 }
 
-TEST(what_waits_for_long_goes_up_and_the_rest_at_once) {
+TEST(a_call_that_waits_for_long_goes_up_and_the_rest_at_once) {
   SubtreeAggregator aggregator({2, 3, 8}, 100);
   (void)aggregator.Arrive(kOne, Of({3}, Vector(4)), 1000);
   CHECK(aggregator.FlushOld(1099).empty());
@@ -304,7 +304,7 @@ TEST(disagreements_joins_and_sets_across_hosts) {
 }
 
 // Whom a call waits for is known although others on the way hold the news of those that have it.
-TEST(who_is_missing_is_named_across_hosts) {
+TEST(missing_ranks_are_named_across_hosts) {
   std::barrier<> all(6);
   RunHosts({2, 2, 2}, [&](Engine& engine, int rank) {
     CHECK_EQ(Sum(engine, "x", 1), 6.0f);

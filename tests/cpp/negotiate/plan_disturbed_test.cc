@@ -42,7 +42,7 @@ TEST(a_bucket_goes_on_without_members_that_stay_away) {
   }
 }
 
-TEST(an_error_frees_what_waited_for_the_failed_member) {
+TEST(an_error_frees_the_members_that_waited_for_the_failed_one) {
   OwnedPlan plan(100);
   const Model model = Model::Of(100, {10, 10, 10});
   std::mt19937 random(9);

@@ -82,7 +82,7 @@ TEST(a_bucket_runs_with_its_last_member_and_not_before) {
   CHECK_EQ(Text(TakeReady(*plan, {&model.items[2], 1})), "( 2 3 )");
 }
 
-TEST(what_cannot_be_fused_runs_at_once_and_joins_no_bucket) {
+TEST(a_tensor_that_cannot_be_fused_runs_at_once) {
   OwnedPlan plan(1000);
   Model model = Model::Of(1000, {1, 1, 1});
   model.items[1].fusable = false;

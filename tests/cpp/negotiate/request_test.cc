@@ -110,7 +110,7 @@ TEST(factors_are_told_with_all_their_digits) {
   }
 }
 
-TEST(what_a_collective_does_not_use_does_not_matter) {
+TEST(fields_that_a_collective_does_not_use_do_not_matter) {
   Request a = Basic(Collective::kAllgather);
   Request b = a;
   b.op = ReduceOp::kMax;

@@ -96,15 +96,15 @@ TEST(a_blocked_rank_gets_what_is_ready) {
   CHECK(controls.CarryOut() == Ran{{"b"}});
 }
 
-// More calls than execution slots, and nobody carries anything out.
+// More calls than execution slots, and no rank carries anything out.
 void Starve(SegmentViews& controls) {
   for (uint32_t k = 0; k < 2 * kExecSlots; ++k)
     controls.AnnounceEverywhere("t" + std::to_string(k));
   CHECK_EQ(controls.control().header().starved.load(), 1);
 }
 
-// Everybody is woken once. If each look at the backlog rang, each ring would bring a look.
-TEST(looking_at_the_backlog_wakes_nobody) {
+// Each rank is woken once. If each look at the backlog rang, each ring would bring a look.
+TEST(looking_at_the_backlog_wakes_no_rank) {
   SegmentViews controls(3, Unfused());
   Starve(controls);
   const Doorbell& doorbell = controls[0].doorbells.doorbell(2);

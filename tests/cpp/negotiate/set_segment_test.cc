@@ -202,7 +202,7 @@ TEST(a_tensor_whose_bucket_mate_is_recycled_still_runs) {
   CHECK(controls.CarryOut() == std::vector<Names>{{"waits"}});
 }
 
-// Recycled names leave holes in the chains of colliding names; nobody behind a hole gets lost.
+// Recycled names leave holes in the chains of colliding names; no name behind a hole gets lost.
 TEST(names_behind_recycled_ones_are_still_found) {
   SegmentViews controls(2, Unfused());
   const Names names = CollidingNames(30);
@@ -249,7 +249,7 @@ TEST(recycled_names_leave_their_places_free) {
 }
 
 // More names than ids, over the message controller too: what rests is recycled there as well.
-TEST(names_outnumber_ids_on_the_plane_of_messages) {
+TEST(names_outnumber_ids_with_the_message_controller) {
   RunRanks(2, {{"control", "tcp"}}, [&](Engine& engine, int rank) {
     std::vector<int32_t> values(64);
     std::vector<uint64_t> handles(values.size());

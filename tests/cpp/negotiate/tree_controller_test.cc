@@ -1,4 +1,4 @@
-// The message controller, message by message: news that is late, overtaken or for nobody any more.
+// The message controller, message by message: messages that are late, overtaken or without a receiver.
 #include "negotiate/tree/tree_controller.h"
 
 #include <algorithm>
@@ -72,7 +72,7 @@ TEST(branches_of_two_calls_are_not_mixed) {
 }
 
 // News of the rejected call that arrives after its rejection.
-TEST(what_climbs_for_a_rejected_call_is_dropped) {
+TEST(a_late_message_for_a_rejected_call_is_dropped) {
   Trees trees(6);
   const TensorKey rejected{trees.IdOf("x"), OpenGeneration(trees, "x")};
   CHECK(trees.Announce(5, "x").ok());

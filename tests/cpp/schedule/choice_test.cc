@@ -86,7 +86,7 @@ TEST(sums_are_in_the_order_of_ranks_where_that_is_cheap) {
         Chosen(Topology::Equal(16, 3), Goal::kAllreduce, kLarge));
 }
 
-TEST(what_was_measured_says_whether_the_order_of_ranks_is_cheap) {
+TEST(measurements_say_whether_the_order_of_ranks_is_cheap) {
   const Topology two = Topology::Equal(2, 2);
   Settings always;
   always.reduction = "canonical";
@@ -104,7 +104,7 @@ TEST(what_was_measured_says_whether_the_order_of_ranks_is_cheap) {
   CHECK_EQ(SelectAlgorithm({Goal::kAllreduce, kLarge}, always, mixed), "canonical");
 }
 
-TEST(what_was_measured_corrects_the_model) {
+TEST(measurements_correct_the_model) {
   const Topology two = Topology::Equal(2, 1);
   const auto chosen = [&](uint64_t bytes, const std::string& table) {
     return Chosen(two, Goal::kAllGather, bytes, table);

@@ -118,7 +118,7 @@ TEST(windows_are_short_where_stages_wait) {
   CHECK_EQ(WindowsUnderWay(tree, tree.window_bytes), 2u);
 }
 
-TEST(what_is_under_way_has_bounds) {
+TEST(bytes_under_way_have_bounds) {
   for (const Topology& shape : {Topology::Equal(1, 1), Topology::Equal(2, 2), Topology::Equal(3, 1),
                                 Topology({3, 1, 2}), Topology::Equal(16, 8)}) {
     for (const Algorithm& algorithm : Algorithms()) {

@@ -160,7 +160,7 @@ TEST(trees_spread_their_load) {
   }
 }
 
-TEST(nobody_is_inside_both_of_two_trees) {
+TEST(no_rank_is_inside_both_of_two_trees) {
   for (uint32_t ranks = 2; ranks <= 64; ++ranks) {
     const Audit audit = Right(Named("double_tree"), {.topology = Topology::Equal(ranks, 1)});
     CHECK(audit.most_sent.over <= 2 * audit.most_sent.under);
