@@ -1,12 +1,11 @@
 // Do two ranks ask for the same thing? And if not, does the message tell what differs?
-#include "negotiate/disagreement.h"
-
 #include <cmath>
 #include <limits>
 #include <random>
 #include <string>
 #include <vector>
 
+#include "negotiate/disagreement.h"
 #include "support/check.h"
 
 namespace horoacc {

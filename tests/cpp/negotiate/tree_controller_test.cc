@@ -1,4 +1,4 @@
-// The message controller, message by message: messages that are late, overtaken or without a receiver.
+// The message controller, message by message: late, overtaken, or without a receiver.
 #include "negotiate/tree/tree_controller.h"
 
 #include <algorithm>
