@@ -1,4 +1,4 @@
-"""The records that ranks leave in HOROACC_FLIGHT_DIR (csrc/runtime/trace/telemetry.cc writes them)."""
+"""The records that ranks leave in HOROACC_FLIGHT_DIR (csrc/runtime/trace/telemetry.cc)."""
 
 from __future__ import annotations
 

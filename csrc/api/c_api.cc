@@ -362,7 +362,8 @@ void ha_stacks(ha_engine* engine, int talk, int signal, int fd, uint32_t (*reque
 }
 
 int ha_timeline_start(ha_engine* engine, const char* path, int mark_cycles, ha_error* error) {
-  return Guarded(error, [&] { return engine->engine->telemetry().StartTimeline(path, mark_cycles != 0); });
+  return Guarded(error,
+                 [&] { return engine->engine->telemetry().StartTimeline(path, mark_cycles != 0); });
 }
 
 int ha_timeline_stop(ha_engine* engine, ha_error* error) {

@@ -65,4 +65,5 @@ def test_a_clock_that_jumps_is_used_for_stamps_only() -> None:
         if wall.search(path.read_text())
     }
     # Stamps of a line of the log, of a record and of a trace.
-    assert users == {"base/log.cc", "runtime/trace/telemetry.cc", "runtime/trace/trace_file.cc"}, users
+    stamping = {"base/log.cc", "runtime/trace/telemetry.cc", "runtime/trace/trace_file.cc"}
+    assert users == stamping, users

@@ -106,8 +106,8 @@ std::unique_ptr<Execution> Executions::MakeOnHost(ProcessSet& set, Running& runn
         std::vector<MultiHostRun::Call> calls;
         for (const auto& entry : running.entries) calls.push_back({&entry->request, entry.get()});
         return std::make_unique<DirectSlices>(context, slot, std::move(list),
-                                               job_.settings.gpu_chunk_bytes,
-                                               devices_.PipelineOf(calls));
+                                              job_.settings.gpu_chunk_bytes,
+                                              devices_.PipelineOf(calls));
       }
       return std::make_unique<DirectSlices>(context, slot, std::move(list));
     }

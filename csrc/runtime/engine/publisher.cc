@@ -67,7 +67,8 @@ Status Publisher::Place(ProcessSet& set, CollectiveEntry& entry) {
                          : allreduce                         ? job_.settings.last_arriver_bytes
                                                              : kSmallExchange;
   if (IsBarrier(entry.request.collective)) return {};
-  if (entry.device && !entry.device->has_host_memory()) return {};  // it is not in the host's memory
+  if (entry.device && !entry.device->has_host_memory())
+    return {};  // it is not in the host's memory
   const bool is_root = entry.request.root == job_.rank();
   for (size_t t = 0; t < entry.tensors.size(); ++t) {
     EntryTensor& tensor = entry.tensors[t];

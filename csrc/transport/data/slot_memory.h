@@ -1,6 +1,6 @@
 #pragma once
-// The memory of a sending link's slots, for messages without memory of their own; allocated at first
-// use. And the checks that all kinds of links share.
+// The memory of a sending link's slots, for messages without memory of their own; allocated at
+// first use. And the checks that all kinds of links share.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>

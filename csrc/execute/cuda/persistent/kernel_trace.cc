@@ -48,7 +48,7 @@ void KernelTrace::Expand() {
       std::vector<Step>& steps = steps_.emplace_back();
       for (uint32_t k = 0; k < schedule_.steps(rank, lane); ++k) {
         ForEachGatherStep(schedule_.step(rank, lane, k), rank,
-                        [&](const Step& step) { steps.push_back(step); });
+                          [&](const Step& step) { steps.push_back(step); });
       }
     }
   }
