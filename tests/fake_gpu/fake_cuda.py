@@ -13,7 +13,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 HERE = Path(__file__).parent
 COMPILED = (
-    *sorted((ROOT / "tests/cpp").glob("fake_*.cc")),
+    *sorted((ROOT / "tests/cpp/fake_cuda").glob("fake_*.cc")),
     ROOT / "csrc/execute/cuda/kernels/kernel_plan.cc",
     ROOT / "csrc/execute/kernels/reduce_plan.cc",
     ROOT / "csrc/base/result.cc",

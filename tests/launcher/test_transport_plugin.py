@@ -1,4 +1,4 @@
-"""Jobs whose data between hosts a shared library carries: tests/cpp/transport/sample_transport.cc."""
+"""Jobs whose data between hosts a library carries: tests/cpp/transport/sample_transport.cc."""
 
 from __future__ import annotations
 
