@@ -72,15 +72,15 @@ class Engine:
         process_set: int = 0,
         splits: Sequence[int] | None = None,
         keep: object = None,
-        complaint: str | None = None,
+        validation_error: str | None = None,
         place: tuple[int, int] | None = None,
         grouped: bool = False,
     ) -> int:
         """tensors: (name, input pointer, output pointer or 0, shape, dtype number). `keep` is held
-        until the handle is complete. With `complaint`, why this rank cannot make the call, the call
-        fails on all ranks. `place` is a GPU's number and the stream on which its memory gets ready,
-        if the tensors lie there. `grouped`: the names are those of a group's members,
-        "<name>_<i>of<n>". Returns a handle."""
+        until the handle is complete. With `validation_error`, why this rank cannot make the
+        call, the call fails on all ranks. `place` is a GPU's number and the stream on which its
+        memory gets ready, if the tensors lie there. `grouped`: the names are those of a group's
+        members, "<name>_<i>of<n>". Returns a handle."""
     def allreduce(
         self,
         name: str | None,

@@ -377,7 +377,7 @@ void BindEngine(py::module_& module) {
       .def("submit", &Engine::Submit, py::arg("collective"), py::arg("tensors"), py::arg("op") = 1,
            py::arg("prescale") = 1.0, py::arg("postscale") = 1.0, py::arg("root") = 0,
            py::arg("process_set") = 0, py::arg("splits") = py::none(), py::arg("keep") = py::none(),
-           py::arg("complaint") = py::none(), py::arg("place") = py::none(),
+           py::arg("validation_error") = py::none(), py::arg("place") = py::none(),
            py::arg("grouped") = false)
       .def("allreduce", &Engine::Allreduce, py::arg("name"), py::arg("input"), py::arg("output"),
            py::arg("shape"), py::arg("dtype"), py::arg("op"), py::arg("prescale"),

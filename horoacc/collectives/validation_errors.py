@@ -46,7 +46,7 @@ def send_validation_error(
     with contextlib.suppress(Exception):
         process.engine().submit(
             collective, [(name, 0, 0, (), INT32)], process_set=set_number(process_set),
-            complaint=str(error) or type(error).__name__, grouped=grouped,
+            validation_error=str(error) or type(error).__name__, grouped=grouped,
         )  # fmt: skip
 
 
