@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, cast
 
-from benchmarks.doors import Door, HoroaccDoor
+from benchmarks.adapters import Adapter, HoroaccAdapter
 from benchmarks.group import Group, groups
 from benchmarks.records import Records
 from benchmarks.slices import Contender, Effort, Sample, Slices, compete
@@ -40,15 +40,15 @@ _ROUNDS = 15
 class StepWork:
     """A network that a rank trains alone or with the others."""
 
-    def __init__(self, door: Door, net: str, how: str) -> None:
+    def __init__(self, adapter: Adapter, net: str, how: str) -> None:
         import torch
 
         from benchmarks.nets import NETS, WIDE_NETS
 
         torch.manual_seed(1)
         task = (NETS | WIDE_NETS)[net]()
-        torch.manual_seed(2 + door.rank)
-        self._door, self._torch = door, torch
+        torch.manual_seed(2 + adapter.rank)
+        self._adapter, self._torch = adapter, torch
         self._data = task.data()
         self._own = task.model
         self._model: Any = task.model
@@ -56,7 +56,7 @@ class StepWork:
         if how == DDP:
             self._model = self._wrap(task.model)
         elif how == OPTIMIZER:
-            hvd = cast(HoroaccDoor, door).hvd
+            hvd = cast(HoroaccAdapter, adapter).hvd
             self._optimizer = hvd.DistributedOptimizer(
                 self._optimizer, named_parameters=task.model.named_parameters()
             )
@@ -79,7 +79,7 @@ class StepWork:
     def run(self, warm: int, calls: int) -> float:
         for _ in range(warm):
             self._step()
-        self._door.barrier()
+        self._adapter.barrier()
         begin = time.perf_counter()
         for _ in range(calls):
             self._step()
@@ -99,7 +99,7 @@ class StepWork:
         import torch.distributed as dist
 
         if self._how == OPTIMIZER:
-            return cast(HoroaccDoor, self._door).hvd.broadcast(own, 0)
+            return cast(HoroaccAdapter, self._adapter).hvd.broadcast(own, 0)
         given = own.clone()
         dist.broadcast(given, 0)
         return given

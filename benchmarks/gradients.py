@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks import native
-from benchmarks.doors import HoroaccDoor
+from benchmarks.adapters import HoroaccAdapter
 from benchmarks.gradient_sets import GradientSet, gpt2_small, many_small, resnet50
 from benchmarks.group import Group, groups
 from benchmarks.rank import Rank
@@ -42,13 +42,13 @@ _ERROR_BYTES = 8 + 4096
 class GradientWork:
     """Steps of one set of gradients on a rank, over several copies of it in turn."""
 
-    def __init__(self, door: HoroaccDoor, shapes: list[tuple[int, ...]], how: str) -> None:
-        self._door, self._how = door, how
+    def __init__(self, adapter: HoroaccAdapter, shapes: list[tuple[int, ...]], how: str) -> None:
+        self._adapter, self._how = adapter, how
         self._shapes = shapes if how != ONE else [(sum(_room(shape) for shape in shapes),)]
         total = sum(_room(shape) for shape in self._shapes)
-        self._copies, self._next = slots(4 * total, door.size), 0
-        self._block = door.allocate(total * self._copies, "arena")
-        door.array(self._block)[:] = 0
+        self._copies, self._next = slots(4 * total, adapter.size), 0
+        self._block = adapter.allocate(total * self._copies, "arena")
+        adapter.array(self._block)[:] = 0
         self._names = [f"{how} {index} of {len(shapes)}" for index in range(len(self._shapes))]
         self._steps = [self._copy(begin * total) for begin in range(self._copies)]
         self.submitting: list[float] = []
@@ -82,7 +82,7 @@ class GradientWork:
     def run(self, warm: int, calls: int) -> float:
         for _ in range(warm):
             self._step()
-        self._door.barrier()
+        self._adapter.barrier()
         return statistics.mean(self._step() for _ in range(calls))
 
     def _step(self) -> float:
@@ -104,7 +104,7 @@ class GradientWork:
     def _python(self, tensors: list[Any]) -> float:
         from time import perf_counter
 
-        hvd = self._door.hvd
+        hvd = self._adapter.hvd
         start, sum_ = hvd.allreduce_async_, hvd.Sum
         begin = perf_counter()
         pairs = zip(reversed(tensors), reversed(self._names), strict=True)
@@ -117,9 +117,9 @@ class GradientWork:
     def wrong(self) -> int:
         tensors, _ = self._steps[self._next]
         for tensor in tensors:
-            fill(_flat(tensor), self._door.rank + 1)
+            fill(_flat(tensor), self._adapter.rank + 1)
         self._step()
-        total = self._door.size * (self._door.size + 1) // 2
+        total = self._adapter.size * (self._adapter.size + 1) // 2
         count = sum(differing(_flat(tensor), total) for tensor in tensors)
         for tensor in tensors:
             tensor.zero_()

@@ -6,7 +6,7 @@ import os
 import time
 from pathlib import Path
 
-from benchmarks.doors import HoroaccDoor
+from benchmarks.adapters import HoroaccAdapter
 from benchmarks.group import groups
 from benchmarks.rank import Rank
 from benchmarks.records import Records
@@ -16,10 +16,10 @@ _LIMIT = 0.5
 
 def process(rank: Rank) -> int:
     """Uses the engine once, and says which process this is."""
-    assert isinstance(rank.door, HoroaccDoor)
+    assert isinstance(rank.adapter, HoroaccAdapter)
     import torch
 
-    rank.door.hvd.allreduce(torch.ones(1 << 16))
+    rank.adapter.hvd.allreduce(torch.ones(1 << 16))
     return os.getpid()
 
 

@@ -34,7 +34,7 @@ def build(rank: Rank) -> None:
 
         tf.config.threading.set_intra_op_parallelism_threads(1)
     hvd.init()
-    random = np.random.default_rng(1 + rank.door.rank)
+    random = np.random.default_rng(1 + rank.adapter.rank)
     rank.kept["x"] = random.normal(size=(_BATCH, _INPUTS)).astype("float32")
     rank.kept["y"] = random.integers(0, _CLASSES, _BATCH)
     for copy in ("alone", "together"):

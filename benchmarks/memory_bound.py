@@ -13,7 +13,7 @@ import ctypes
 import numpy as np
 
 from benchmarks import native
-from benchmarks.doors import Array, Door
+from benchmarks.adapters import Adapter, Array
 from benchmarks.group import Group, groups
 from benchmarks.machine import available_bytes, cores
 from benchmarks.records import Records
@@ -29,7 +29,7 @@ _SIZES = tuple(1 << shift for shift in range(20, 28))
 class BoundWork:
     """The kernel on the buffers of all ranks. Runs in the only rank of the group `bound`."""
 
-    def __init__(self, door: Door, size: int, ranks: int, way: str) -> None:
+    def __init__(self, adapter: Adapter, size: int, ranks: int, way: str) -> None:
         self._native = native.library("memory_bound.cc")
         self._native.bound_create.restype = ctypes.c_void_p
         self._native.bound_run.restype = ctypes.c_double

@@ -13,14 +13,14 @@ import traceback
 from multiprocessing.connection import Client
 from typing import Any
 
-from benchmarks.doors import Door, open_door
+from benchmarks.adapters import Adapter, open_adapter
 
 
 class Rank:
     """What the functions of the benchmarks get as their first argument on a rank."""
 
-    def __init__(self, door: Door) -> None:
-        self.door = door
+    def __init__(self, adapter: Adapter) -> None:
+        self.adapter = adapter
         self.kept: dict[str, Any] = {}
         """What a benchmark keeps between two orders."""
 
@@ -49,11 +49,11 @@ def main() -> None:
     try:
         if "BENCH_BIND" in os.environ:
             _bind()
-        rank = Rank(open_door(system))
+        rank = Rank(open_adapter(system))
     except BaseException:
         link.send(("failed", traceback.format_exc()))
         raise
-    link.send(("ok", rank.door.rank))
+    link.send(("ok", rank.adapter.rank))
     while True:
         try:
             order = link.recv()
@@ -65,7 +65,7 @@ def main() -> None:
         gc.collect()  # before the answer: the next system's turn begins with it
         link.send(answer)
     rank.kept.clear()
-    rank.door.close()
+    rank.adapter.close()
 
 
 if __name__ == "__main__":

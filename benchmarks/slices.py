@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from benchmarks.doors import Array, Door
+from benchmarks.adapters import Adapter, Array
 from benchmarks.group import Group, GroupFailed
 from benchmarks.machine import cores, last_cache_bytes
 from benchmarks.rank import Rank
@@ -93,14 +93,14 @@ def slots(size: int, ranks: int) -> int:
 class Rotation:
     """Allreduces over the buffers of one rank in turn."""
 
-    def __init__(self, door: Door, size: int, memory: str, how: str) -> None:
-        self._door, self._how = door, how
+    def __init__(self, adapter: Adapter, size: int, memory: str, how: str) -> None:
+        self._adapter, self._how = adapter, how
         self._count = size // 4
-        self._slots = slots(size, door.size)
+        self._slots = slots(size, adapter.size)
         self._next = 0
-        self._block = door.allocate(self._count * self._slots, memory)
+        self._block = adapter.allocate(self._count * self._slots, memory)
         # Zeros stay what they are, however often they are summed up; and now the pages exist.
-        door.array(self._block)[:] = 0
+        adapter.array(self._block)[:] = 0
 
     def _buffer(self) -> Any:
         begin = self._next * self._count
@@ -108,10 +108,10 @@ class Rotation:
         return self._block[begin : begin + self._count]
 
     def run(self, warm: int, calls: int) -> float:
-        turn = [self._door.call(self._buffer(), self._how) for _ in range(warm + calls)]
+        turn = [self._adapter.call(self._buffer(), self._how) for _ in range(warm + calls)]
         for call in turn[:warm]:
             call()
-        self._door.barrier()
+        self._adapter.barrier()
         begin = time.perf_counter()
         for call in turn[warm:]:
             call()
@@ -119,11 +119,11 @@ class Rotation:
 
     def wrong(self) -> int:
         buffer = self._buffer()
-        values = self._door.array(buffer)
-        fill(values, self._door.rank + 1)
-        result = self._door.call(buffer, self._how)()
-        found = self._door.array(result) if hasattr(result, "shape") else values
-        count = differing(found, self._door.size * (self._door.size + 1) // 2)
+        values = self._adapter.array(buffer)
+        fill(values, self._adapter.rank + 1)
+        result = self._adapter.call(buffer, self._how)()
+        found = self._adapter.array(result) if hasattr(result, "shape") else values
+        count = differing(found, self._adapter.size * (self._adapter.size + 1) // 2)
         values[:] = 0
         return count
 
@@ -152,7 +152,7 @@ def differing(values: Array, factor: int) -> int:
 
 def prepare(rank: Rank, key: str, work: Callable[..., Work], arguments: tuple[Any, ...]) -> int:
     """Makes what the slices of a contender work on, and checks it."""
-    rank.kept[key] = made = work(rank.door, *arguments)
+    rank.kept[key] = made = work(rank.adapter, *arguments)
     return made.wrong()
 
 

@@ -79,7 +79,7 @@ def build(rank: Rank) -> None:
 
     tf.config.threading.set_intra_op_parallelism_threads(1)
     for copy in ("alone", "together"):
-        rank.kept[copy] = Copy(rank.door.rank, copy == "together")
+        rank.kept[copy] = Copy(rank.adapter.rank, copy == "together")
 
 
 def train(rank: Rank, copy: str, steps: int) -> float:

@@ -16,7 +16,7 @@ import time
 from itertools import pairwise
 from typing import Any, cast
 
-from benchmarks.doors import HoroaccDoor
+from benchmarks.adapters import HoroaccAdapter
 from benchmarks.group import Group, GroupFailed, groups
 from benchmarks.machine import cores
 from benchmarks.rank import Rank
@@ -69,13 +69,13 @@ class Training:
 def build(rank: Rank, net: str) -> int:
     """Makes both copies of the network; gives the number of its parameters' tensors."""
     for copy in ("alone", "together"):
-        rank.kept[copy] = Training(net, rank.door.rank)
+        rank.kept[copy] = Training(net, rank.adapter.rank)
     return len(list(rank.kept["alone"].task.model.parameters()))
 
 
 def join(rank: Rank) -> None:
     """Joins the job and wraps the optimizer of one copy."""
-    hvd = cast(HoroaccDoor, rank.door).hvd
+    hvd = cast(HoroaccAdapter, rank.adapter).hvd
     hvd.init()
     rank.kept["together"].join(hvd)
 
@@ -94,7 +94,7 @@ def train(rank: Rank, copy: str, steps: int) -> list[float]:
 
 def in_place(rank: Rank) -> float:
     """Gives the share of all bytes that were reduced where autograd had put them."""
-    counted = cast(HoroaccDoor, rank.door).hvd.counters()
+    counted = cast(HoroaccAdapter, rank.adapter).hvd.counters()
     moved = [counted[name] for name in ("arena_bytes", "window_bytes", "staged_bytes")]
     return float(moved[0] / max(1, sum(moved)))
 
@@ -103,7 +103,7 @@ def same(rank: Rank) -> bool:
     """Says whether all ranks have the same parameters, bit for bit."""
     import torch
 
-    hvd = cast(HoroaccDoor, rank.door).hvd
+    hvd = cast(HoroaccAdapter, rank.adapter).hvd
     model = rank.kept["together"].task.model
     own = torch.cat([p.detach().reshape(-1) for p in model.parameters()])
     least, most = hvd.allreduce(own, op=hvd.Min), hvd.allreduce(own, op=hvd.Max)

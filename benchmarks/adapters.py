@@ -15,8 +15,8 @@ Array = npt.NDArray[np.float32]
 Call = Callable[[], Any]
 
 
-class Door(Protocol):
-    """A system, joined."""
+class Adapter(Protocol):
+    """A system whose job this rank has joined."""
 
     rank: int
     size: int
@@ -38,7 +38,7 @@ class Door(Protocol):
         """Leaves the job."""
 
 
-class HoroaccDoor:
+class HoroaccAdapter:
     """HoroACC: `memory` is arena or private, `how` is in place, blocking, named, c10d, or eager or
     graph for TensorFlow, which takes copies that it allocates itself, as it does gradients."""
 
@@ -52,7 +52,7 @@ class HoroaccDoor:
         self._torch, self._plain, self.hvd = torch, horoacc, horoacc.torch
         self._reduce_in_graph: Any = None
         self._copies: dict[int, Any] = {}
-        # Who measures what happens before init() calls it later.
+        # A benchmark that measures what happens before init() calls it later.
         if "BENCH_LATE" in os.environ:
             self.rank, self.size = int(os.environ["HOROACC_RANK"]), int(os.environ["HOROACC_SIZE"])
         else:
@@ -123,7 +123,7 @@ class HoroaccDoor:
         self.hvd.shutdown()
 
 
-class GlooDoor:
+class GlooAdapter:
     """torch.distributed's Gloo, called below its Python front, which costs more than the call."""
 
     def __init__(self) -> None:
@@ -155,7 +155,7 @@ class GlooDoor:
         self._dist.destroy_process_group()
 
 
-class MpiDoor:
+class MpiAdapter:
     """Open MPI or MPICH through mpi4py, which finds the one that MPI4PY_MPIABI names."""
 
     def __init__(self) -> None:
@@ -186,7 +186,7 @@ class MpiDoor:
         self._mpi.Finalize()
 
 
-class BoundDoor:
+class BoundAdapter:
     """No system: the machine's memory itself. See benchmarks.memory_bound."""
 
     rank, size = 0, 1
@@ -207,21 +207,21 @@ class BoundDoor:
         pass
 
 
-def open_door(system: str) -> Door:
+def open_adapter(system: str) -> Adapter:
     """Joins a system's job.
 
     Args:
         system: As `benchmarks.systems.launch` calls it.
 
     Returns:
-        The door.
+        The adapter.
     """
-    doors: dict[str, Callable[[], Door]] = {
-        "horoacc": HoroaccDoor,
-        "horoacc over mpi": HoroaccDoor,
-        "gloo": GlooDoor,
-        "openmpi": MpiDoor,
-        "mpich": MpiDoor,
-        "bound": BoundDoor,
+    adapters: dict[str, Callable[[], Adapter]] = {
+        "horoacc": HoroaccAdapter,
+        "horoacc over mpi": HoroaccAdapter,
+        "gloo": GlooAdapter,
+        "openmpi": MpiAdapter,
+        "mpich": MpiAdapter,
+        "bound": BoundAdapter,
     }
-    return doors[system]()
+    return adapters[system]()
