@@ -193,7 +193,7 @@ def test_what_is_impossible_is_refused_on_all_ranks(why: str) -> None:
 
 @pytest.mark.only_ranks(4)
 @pytest.mark.parametrize("env", [*MODES, pytest.param(NCCL, id="nccl")])
-def test_process_sets_have_teams_of_their_own() -> None:
+def test_process_sets_have_gpu_groups_of_their_own() -> None:
     fake_gpu.install()
     for _ in range(2):
         own = hvd.add_process_set([1, 3])

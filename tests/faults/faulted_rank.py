@@ -25,7 +25,7 @@ import numpy as np  # noqa: E402
 
 import horoacc as hvd  # noqa: E402
 
-PATIENCE = 90.0
+GO_TIMEOUT = 90.0
 arrays = [np.ones(1 << 20, np.float32) for _ in range(2)]
 
 
@@ -45,7 +45,7 @@ def say(**what: object) -> None:
 
 
 def await_go() -> None:
-    end = time.monotonic() + PATIENCE
+    end = time.monotonic() + GO_TIMEOUT
     while not go.exists() and time.monotonic() < end:
         time.sleep(0.01)
 

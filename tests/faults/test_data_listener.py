@@ -23,18 +23,18 @@ class Counting(socket.socket):
 socket.socket = Counting
 served = threading.Event()
 listens = listener.Listener(["127.0.0.1"], b"key", lambda link: served.set())
-strangers = [socket.socket() for _ in range(3)]
+unauthenticated = [socket.socket() for _ in range(3)]
 most = resource.getrlimit(resource.RLIMIT_NOFILE)
 resource.setrlimit(resource.RLIMIT_NOFILE, (3, most[1]))
 begun = time.monotonic()
-for stranger in strangers:
-    stranger.connect(listens.addresses[0])
+for client in unauthenticated:
+    client.connect(listens.addresses[0])
 while looks < 8 and time.monotonic() < begun + 60:
     time.sleep(0.01)
 seen, took = looks, time.monotonic() - begun
 resource.setrlimit(resource.RLIMIT_NOFILE, most)
-for stranger in strangers:
-    stranger.close()
+for client in unauthenticated:
+    client.close()
 listener.dial(listens.addresses[0], b"key", 60)
 assert served.wait(60)
 print(seen, took)

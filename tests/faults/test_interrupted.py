@@ -77,8 +77,8 @@ hvd.shutdown()
 
 
 @pytest.mark.parametrize("away", [0, 1])
-def test_a_rank_that_waits_in_init_is_called_away(job: Job, away: int) -> None:
-    """The other has not come yet; when it does, the one that was called away has come back."""
+def test_a_rank_that_waits_in_init_is_cancelled(job: Job, away: int) -> None:
+    """The other has not come yet; when it does, the cancelled one has come back."""
     port = free_port()
 
     with contextlib.ExitStack() as left:

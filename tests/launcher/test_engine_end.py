@@ -142,7 +142,7 @@ def test_a_rank_dies(job: Job, tmp_path: Path, ranks: int) -> None:
         assert re.fullmatch(r"PeerLost 1 .*\brank 1\b.*", line), line
 
 
-BLAME = """
+RANK_1_RAISES = """
 import atexit, time
 atexit.register(time.sleep, 1)  # runs after the engine's own
 import numpy as np
@@ -168,7 +168,7 @@ def test_the_rank_that_raised_is_the_one_that_failed(job: Job, way: str) -> None
     if len(flags) == 2 and not Path(flags[1]).exists():
         pytest.skip(f"{way}'s mpirun is not installed")
     result = job.run(
-        *flags, "-np", "3", sys.executable, "-c", BLAME, HOROACC_CONTROL=control, code=1
+        *flags, "-np", "3", sys.executable, "-c", RANK_1_RAISES, HOROACC_CONTROL=control, code=1
     )
     said = result.err.split("horoaccrun: rank 1 exited with code 1; its last lines on stderr:\n")
     assert len(said) == 2, result.err

@@ -40,7 +40,7 @@ def test_the_warning_names_tensor_and_ranks_and_the_job_goes_on(job: Job, tmp_pa
     assert time.monotonic() - begun >= 0.5
     words = r"'allreduce.gradients' has waited for \d+ s: rank\(s\) 0, 2 are ready, "
     assert re.search(words + r"rank\(s\) 1, 3 have not submitted it", line), line
-    # Of those that wait, the one whose patience ends first tells.
+    # Of the ranks that wait, the first whose stall limit passes warns.
     assert re.match(r"\[([02])\] horoacc \d\d:\d\d:\d\d rank \1 warning: ", line), line
     go.touch()
     out, err = process.communicate(timeout=50)

@@ -16,7 +16,7 @@ WAITS = ("engine.wait(", "= engine.allreduce(")
 
 
 @contextlib.contextmanager
-def called_away(raised: type[BaseException], *lines: str) -> Iterator[None]:
+def cancelled(raised: type[BaseException], *lines: str) -> Iterator[None]:
     """Expects that a signal's handler raises out of the body, which waits in the core.
 
     Args:
@@ -29,7 +29,7 @@ def called_away(raised: type[BaseException], *lines: str) -> Iterator[None]:
     over = threading.Event()
 
     def ring(number: int, frame: object) -> None:
-        raise raised("called away")
+        raise raised("cancelled")
 
     def watch() -> None:
         while not over.is_set():
@@ -42,7 +42,7 @@ def called_away(raised: type[BaseException], *lines: str) -> Iterator[None]:
     before = signal.signal(signal.SIGALRM, ring)
     watcher = threading.Thread(target=watch)
     try:
-        with pytest.raises(raised, match="called away"):
+        with pytest.raises(raised, match="cancelled"):
             watcher.start()
             try:
                 yield

@@ -53,10 +53,10 @@ DEFAULT_PATHS = [pytest.param(env, id=name) for name, env in _DATA.items()]
 CONTROL_PATHS = [
     pytest.param(EARLY | {"HOROACC_CONTROL": "tcp"}, id="control-tcp"),
     over_mpi("openmpi", "control", EARLY | {"HOROACC_CONTROL": "mpi"}),
-    # Another library below the same plane.
+    # Another MPI library below the same controller.
     over_mpi("mpich", "control", EARLY | {"HOROACC_CONTROL": "mpi"}, only_ranks(2, 3, 16)),
 ]
-# What mpirun and horoaccrun give by default: ranks meet through MPI and negotiate on the board.
+# The default of mpirun and horoaccrun: rendezvous through MPI, negotiation on the control segment.
 SHM_OVER_MPI = [over_mpi(flavour, "shm", EARLY, only_ranks(2, 3)) for flavour in MPIRUNS]
 ALL_PATHS = [*DATA_PATHS, *CONTROL_PATHS, *SHM_OVER_MPI]
 
@@ -85,8 +85,8 @@ def matrix(dtypes: Sequence[str], *control_sizes: int) -> list[Any]:
             any, those with somebody to negotiate with.
     """
     few = [dtype for dtype in dtypes if dtype in ALWAYS]
-    *planes, another_mpi = only(CONTROL_PATHS, *(control_sizes or RANKS[1:]))
-    every = [*DATA_PATHS, *planes]
+    *controllers, another_mpi = only(CONTROL_PATHS, *(control_sizes or RANKS[1:]))
+    every = [*DATA_PATHS, *controllers]
     pairs = [
         (path, dtype, dtype in ALWAYS or (i + j) % len(every) in (0, 3))
         for i, path in enumerate(every)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from holdups import Holdups
-from interruption import called_away
+from interruption import cancelled
 from paths import ALL_PATHS
 
 import horoacc as hvd
@@ -248,7 +248,7 @@ def test_what_a_signal_raises_leaves_the_call_in_flight() -> None:
         hvd.allreduce_async(np.ones(3), name="waited for", op=hvd.Sum) if hvd.rank() == 0 else 0
     )
     if hvd.rank() == 0:
-        with called_away(TimeoutError):
+        with cancelled(TimeoutError):
             hvd.synchronize(handle)
         assert not hvd.poll(handle)
     hvd.broadcast(np.zeros(1), 0, name="the signal came")
@@ -278,7 +278,7 @@ def test_a_signal_leaves_a_blocking_call_and_its_name_is_free_again(what: str) -
     call = blocking_calls()[what]
     name = f"interrupted {what}"
     if hvd.rank() == 0:
-        with called_away(KeyboardInterrupt):
+        with cancelled(KeyboardInterrupt):
             call(name)
     hvd.broadcast(np.zeros(1), 0, name="the signal came")
     if hvd.rank() == 1:
@@ -293,7 +293,7 @@ def test_a_signal_leaves_a_blocking_call_and_its_name_is_free_again(what: str) -
 def test_what_a_signal_raises_ends_the_wait_for_a_process_set() -> None:
     """The ranks still add the set: the call goes on behind the exception."""
     if hvd.rank() == 0:
-        with called_away(TimeoutError, "= engine.add_process_set("):
+        with cancelled(TimeoutError, "= engine.add_process_set("):
             hvd.add_process_set([1])
     hvd.barrier()
     number = hvd.add_process_set([1]).process_set_id if hvd.rank() == 1 else None

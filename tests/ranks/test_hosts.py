@@ -23,7 +23,7 @@ import horoacc as hvd
 CANONICAL = {"HOROACC_REDUCTION": "canonical"}
 
 
-def parted(hosts: str, **more: str) -> Any:
+def simulated(hosts: str, **more: str) -> Any:
     """Ranks on hosts of so many each, as a value of `env`."""
     ranks = sum(int(part) for part in hosts.split("+"))
     return pytest.param(
@@ -47,17 +47,17 @@ def over_mpi(flavour: str, hosts: str) -> Any:
 
 FLAT = ("1+1", "1+1+1+1")
 SHARED = ("2+2", "2+1", "2+2+2")
-HOSTS = [parted(hosts) for hosts in (*SHARED, *FLAT)]
+HOSTS = [simulated(hosts) for hosts in (*SHARED, *FLAT)]
 MPI = [over_mpi("openmpi", "2+2"), over_mpi("mpich", "2+1")]
 EVERYWHERE = [*HOSTS, *MPI]
 SIZES = (2, 3, 4, 6)
 # A test for each type where hosts are shared and where they are not; elsewhere one for all types.
 TYPED = [
     pytest.param(*path.values, dtype, id=f"{path.id}-{dtype}", marks=path.marks)
-    for path in (parted("2+2"), parted("1+1"))
+    for path in (simulated("2+2"), simulated("1+1"))
     for dtype in oracle.DTYPES
 ]
-OTHER_SHAPES = [parted(hosts) for hosts in (*SHARED, *FLAT) if hosts not in ("2+2", "1+1")]
+OTHER_SHAPES = [simulated(hosts) for hosts in (*SHARED, *FLAT) if hosts not in ("2+2", "1+1")]
 OTHERS_OVER_MPI = [
     over_mpi("openmpi", "1+1"), over_mpi("mpich", "1+1+1+1"), over_mpi("openmpi", "2+2+2"),
 ]  # fmt: skip
@@ -131,7 +131,7 @@ def test_uneven_steps(ranks: int) -> None:
         test_join.test_other_collectives_name_the_joined_ranks(ranks)
 
 
-@pytest.mark.parametrize("env", [parted("2+2"), parted("2+1")])
+@pytest.mark.parametrize("env", [simulated("2+2"), simulated("2+1")])
 @pytest.mark.parametrize("dtype", ["float16", "float64"])
 @pytest.mark.ranks(3, 4, framework="horoacc.torch")
 def test_adasum(dtype: str) -> None:
@@ -140,7 +140,7 @@ def test_adasum(dtype: str) -> None:
     test_adasum.test_formula(dtype)
 
 
-@pytest.mark.parametrize("env", [parted("2+2"), parted("2+1")])
+@pytest.mark.parametrize("env", [simulated("2+2"), simulated("2+1")])
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
 @pytest.mark.ranks(3, 4, framework="horoacc.torch")
 def test_torch_types(dtype: str) -> None:
@@ -156,10 +156,10 @@ ALGORITHMS = ("ring", "double_tree", "trees", "hierarchical", "hierarchical_tree
 @pytest.mark.parametrize(
     "env",
     [
-        *(parted("2+2", HOROACC_ALGORITHM=name) for name in ALGORITHMS),
-        parted("3+1", HOROACC_REDUCTION="auto"),
-        parted("2+1", HOROACC_REDUCTION="fast"),
-        parted("1+1+1+1", HOROACC_REDUCTION="fast"),
+        *(simulated("2+2", HOROACC_ALGORITHM=name) for name in ALGORITHMS),
+        simulated("3+1", HOROACC_REDUCTION="auto"),
+        simulated("2+1", HOROACC_REDUCTION="fast"),
+        simulated("1+1+1+1", HOROACC_REDUCTION="fast"),
     ],
 )
 @pytest.mark.ranks(3, 4)
@@ -179,7 +179,7 @@ def test_other_orders_of_summation(ranks: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "env", [parted(hosts, HOROACC_REDUCTION="auto") for hosts in ("2+2", "1+1+1+1")]
+    "env", [simulated(hosts, HOROACC_REDUCTION="auto") for hosts in ("2+2", "1+1+1+1")]
 )
 @pytest.mark.ranks(4)
 def test_order_of_summation_by_default(ranks: int) -> None:
@@ -203,9 +203,9 @@ def test_order_of_summation_by_default(ranks: int) -> None:
 @pytest.mark.parametrize(
     "env",
     [
-        *(parted(hosts, HOROACC_REDUCTION="auto") for hosts in ("2+1", "2+2", "1+1+1+1")),
-        parted("2+2", HOROACC_REDUCTION="fast"),
-        parted("2+2", HOROACC_ALGORITHM="ring"),
+        *(simulated(hosts, HOROACC_REDUCTION="auto") for hosts in ("2+1", "2+2", "1+1+1+1")),
+        simulated("2+2", HOROACC_REDUCTION="fast"),
+        simulated("2+2", HOROACC_ALGORITHM="ring"),
     ],
 )
 @pytest.mark.ranks(3, 4)
@@ -226,7 +226,7 @@ def test_an_average_fits_though_the_sum_does_not(ranks: int) -> None:
         np.testing.assert_allclose(twice.astype(float), wanted, rtol=4e-3)
 
 
-@pytest.mark.parametrize("env", [parted("2+2"), parted("2+1")])
+@pytest.mark.parametrize("env", [simulated("2+2"), simulated("2+1")])
 @pytest.mark.ranks(3, 4)
 def test_sets_across_hosts_and_inside_one(ranks: int) -> None:
     """A set inside host 0, one of the hosts' first ranks, and all ranks but one."""
@@ -243,7 +243,7 @@ def test_sets_across_hosts_and_inside_one(ranks: int) -> None:
     assert hvd.allreduce(np.ones(1), op=hvd.Sum)[0] == ranks
 
 
-@pytest.mark.parametrize("env", [parted("1+1"), parted("2+1")])
+@pytest.mark.parametrize("env", [simulated("1+1"), simulated("2+1")])
 @pytest.mark.ranks(2, 3, framework="horoacc.torch")
 def test_training() -> None:
     """DistributedOptimizer gives what one rank with all the data gives."""

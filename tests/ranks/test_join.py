@@ -15,7 +15,7 @@ import numpy as np
 import oracle
 import pytest
 from arena_arrays import placed
-from interruption import called_away
+from interruption import cancelled
 from paths import ALL_PATHS, CONTROL_PATHS, DATA_PATHS, only
 
 import horoacc as hvd
@@ -150,7 +150,7 @@ def test_an_interrupted_join_is_waited_for_again() -> None:
     for turn in ("after", "before"):
         rung, ended = (Path(place) / f"{word} {turn}" for word in ("rung", "ended"))
         if hvd.rank() == 1:
-            with called_away(TimeoutError):
+            with cancelled(TimeoutError):
                 hvd.join()
             with pytest.raises(ValueError, match="has joined"):
                 hvd.allreduce(np.ones(1))

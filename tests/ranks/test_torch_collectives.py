@@ -15,7 +15,7 @@ import horoacc.torch as hvd
 
 pytestmark = pytest.mark.ranks(1, 2, 3, framework="horoacc.torch")
 
-PLANES = [pytest.param({}, id="plain"), *only(CONTROL_PATHS, 2, 3)]
+CONTROLLERS = [pytest.param({}, id="plain"), *only(CONTROL_PATHS, 2, 3)]
 DTYPES = (*oracle.DTYPES, "bfloat16")
 ARENA = {"HOROACC_ARENA": "all"}
 PRIVATE = {"HOROACC_ARENA": "off"}
@@ -159,7 +159,7 @@ def test_refused_tensors() -> None:
     assert hvd.allreduce(conjugate, op=hvd.Sum)[0] == (1 - 2j) * hvd.size()
 
 
-@pytest.mark.parametrize("env", PLANES)
+@pytest.mark.parametrize("env", CONTROLLERS)
 def test_neutral_frontend_takes_tensors() -> None:
     import horoacc
 
@@ -169,7 +169,7 @@ def test_neutral_frontend_takes_tensors() -> None:
     assert isinstance(horoacc.allgather(np.ones(2)), np.ndarray)
 
 
-@pytest.mark.parametrize("env", PLANES)
+@pytest.mark.parametrize("env", CONTROLLERS)
 def test_sparse_allreduce() -> None:
     me, size = hvd.rank(), hvd.size()
     mine = torch.sparse_coo_tensor([[me, me + 1]], [[1.0, 2.0], [3.0, 4.0]], (size + 1, 2))
@@ -181,7 +181,7 @@ def test_sparse_allreduce() -> None:
     torch.testing.assert_close(hvd.synchronize(handle).to_dense(), total / size)
 
 
-@pytest.mark.parametrize("env", PLANES)
+@pytest.mark.parametrize("env", CONTROLLERS)
 def test_compression() -> None:
     x = torch.full((7,), 1.0 / 3.0)
     for compressor, narrow in ((hvd.Compression.fp16, torch.float16),

@@ -175,7 +175,7 @@ def test_config_and_errors() -> None:
     served.close()
 
 
-def test_strangers_cost_little_and_learn_nothing() -> None:
+def test_unauthenticated_clients_cost_little_and_learn_nothing() -> None:
     served = registry.Registry(1, 1, b"key")
     own = served.addresses["any"]
     assert all(host != "0.0.0.0" for host, _ in own) and ("127.0.0.1" in {at for at, _ in own})

@@ -10,7 +10,7 @@ import torch.distributed as dist
 from paths import MPIRUNS, has_plugin
 from world import world
 
-PARTED = [
+SHARED_HOSTS = [
     pytest.param({"HOROACC_SIMULATED_HOSTS": hosts}, id=hosts, marks=pytest.mark.only_ranks(ranks))
     for hosts, ranks in (("2+2", 4), ("2+1", 3))
 ]
@@ -26,8 +26,8 @@ ELSEWHERE = [
     ),
 ]  # fmt: skip
 pytestmark = [pytest.mark.ranks(3, 4, framework="horoacc.torch")]
-parted = pytest.mark.parametrize("env", PARTED)
-everywhere = pytest.mark.parametrize("env", [*PARTED, *ELSEWHERE])
+shared_hosts = pytest.mark.parametrize("env", SHARED_HOSTS)
+everywhere = pytest.mark.parametrize("env", [*SHARED_HOSTS, *ELSEWHERE])
 
 
 @everywhere
@@ -48,7 +48,7 @@ def test_messages() -> None:
         body()
 
 
-@parted
+@shared_hosts
 def test_groups() -> None:
     groups.test_groups_of_all_shapes_go_side_by_side()
     groups.test_a_group_made_by_its_members_alone()
@@ -58,7 +58,7 @@ def test_groups() -> None:
     groups.test_leaving_a_group_ends_what_others_wait_for_in_it()
 
 
-@parted
+@shared_hosts
 def test_time_limits() -> None:
     groups.test_a_timeout_names_who_is_missing_and_ends_the_group("sync")
     groups.test_a_recv_that_nobody_serves_times_out()
@@ -77,7 +77,7 @@ def test_collectives() -> None:
     collectives.test_broadcast_moves_every_type()
 
 
-@parted
+@shared_hosts
 def test_one_rank_of_each_host() -> None:
     """A sub-group that shares no memory at all."""
     rank, size = world()

@@ -26,7 +26,7 @@ constexpr uint64_t kLongestMessage = 256ULL << 20;
 /// Bytes kept for a peer that does not read.
 constexpr size_t kLongestBacklog = 512ULL << 20;
 /// The doorbell's mark in the epoll set, where ranks have their number.
-constexpr uint32_t kBell = UINT32_MAX;
+constexpr uint32_t kDoorbell = UINT32_MAX;
 constexpr int64_t kLookAfterHosts = 250 * kMillisecond;
 constexpr int64_t kRedial = 20 * kMillisecond;
 
@@ -253,7 +253,7 @@ Status TcpControlLinks::Open(std::vector<Fd> connections) {
     epoll_event event{.events = EPOLLIN, .data = {.u32 = mark}};
     return ::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd.get(), &event) == 0;
   };
-  if (!watch(doorbell_, kBell)) return SystemError("epoll_ctl");
+  if (!watch(doorbell_, kDoorbell)) return SystemError("epoll_ctl");
   for (size_t peer = 0; peer < links_.size(); ++peer) {
     links_[peer].fd = std::move(connections[peer]);
     if (links_[peer].fd) {
@@ -318,7 +318,7 @@ Status TcpControlLinks::LookAtNetwork() {
   const int count = ::epoll_wait(epoll_.get(), events, 64, 0);
   if (count < 0 && errno != EINTR) return SystemError("epoll_wait");
   for (int index = 0; index < count; ++index) {
-    if (events[index].data.u32 == kBell) continue;
+    if (events[index].data.u32 == kDoorbell) continue;
     const int peer = static_cast<int>(events[index].data.u32);
     if ((events[index].events & EPOLLOUT) != 0) WriteTo(peer);
     if ((events[index].events & ~static_cast<uint32_t>(EPOLLOUT)) != 0) ReadFrom(peer);

@@ -132,7 +132,7 @@ TEST(a_callback_for_a_part_of_a_bucket) {
         b.Submit();
         CHECK(b.WaitAndRelease());
       }
-      CHECK(fastest < 500 * kMillisecond);  // 100 ms of patience, and no second of sleep
+      CHECK(fastest < 500 * kMillisecond);  // a delay of 100 ms, and no sleep of a second
     });
   }
 }

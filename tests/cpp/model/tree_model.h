@@ -103,7 +103,7 @@ class TreeModel {
         GiveUp(run, r, call);
         return Outcome::kMoved;
       case 4:
-      case 5:  // its patience with the rest of the branch is over
+      case 5:  // its delay for the rest of the branch is over
         if (r == 0 || me.held[call] == 0 || me.open[call] != 0) return Outcome::kBlocked;
         Flush(run, r, call);
         return Outcome::kMoved;

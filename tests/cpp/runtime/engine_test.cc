@@ -37,7 +37,7 @@ void Allreduces(int ranks, const Pairs& settings, size_t count, bool in_arena) {
   });
 }
 
-TEST(allreduce_every_path_and_plane) {
+TEST(allreduce_every_path_and_controller) {
   for (const Pairs& controller : kControllers) {
     for (const int ranks : {1, 2, 3, 4, 8}) {
       for (const size_t count : {size_t{0}, size_t{1}, size_t{1000}, size_t{300001}}) {

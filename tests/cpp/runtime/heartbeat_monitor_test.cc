@@ -64,7 +64,7 @@ TEST(who_looks_too_seldom_tells_of_nobody) {
   }
 }
 
-TEST(who_was_stopped_itself_blames_nobody) {
+TEST(a_rank_that_was_stopped_itself_reports_no_peer) {
   HeartbeatMonitor heartbeats(1, kLimits);
   heartbeats.Begin(kSecond);
   CHECK(heartbeats.See(0, kSecond) == News::kNone);
@@ -73,7 +73,7 @@ TEST(who_was_stopped_itself_blames_nobody) {
   CHECK(heartbeats.silent_ns(0) < kSecond);
 }
 
-TEST(who_was_stopped_for_a_short_limit_blames_nobody) {
+TEST(a_rank_that_was_stopped_past_a_short_limit_reports_no_peer) {
   HeartbeatMonitor heartbeats(1, {0, kSecond});
   heartbeats.Begin(kSecond);
   CHECK(heartbeats.See(0, kSecond) == News::kNone);

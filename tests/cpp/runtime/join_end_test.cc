@@ -29,7 +29,7 @@ TEST(a_rank_that_has_joined_submits_nothing) {
   }
 }
 
-// Its caller was called away, and comes back when the join is over: the others do not join again.
+// A cancelled caller comes back when the join is over: the other ranks do not join again.
 TEST(a_join_whose_result_nobody_took_is_the_next_one) {
   for (const Pairs& controller : kControllers) {
     RunRanks(2, controller, [&](Engine& engine, int rank) {

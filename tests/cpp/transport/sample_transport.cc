@@ -332,8 +332,8 @@ int Fail(ha_transport_error* error, const char* what) {
 
 // Whether a test wants rank `rank` to fail at `where`.
 bool MustFail(const char* where, int rank) {
-  const char* const wish = std::getenv("SAMPLE_TRANSPORT_FAILS");
-  return wish != nullptr && wish == std::string(where) + ":" + std::to_string(rank);
+  const char* const fault = std::getenv("SAMPLE_TRANSPORT_FAILS");
+  return fault != nullptr && fault == std::string(where) + ":" + std::to_string(rank);
 }
 
 int Open(void** self, int rank, int size, ha_transport_error* error) {

@@ -101,11 +101,11 @@ TEST(AnotherEpochGetsNoLink) {
 
 TEST(APeerThatIsStoppedIsDialedUntilItGoesOn) {
   // Its port is open, and the kernel takes connections, but nobody looks after them.
-  constexpr int64_t kPatience = 300 * kMillisecond;
+  constexpr int64_t kTimeout = 300 * kMillisecond;
   const auto links =
-      ListenAll(2, 2, [](int, TcpDataOptions& options) { options.timeout_ns = kPatience; });
+      ListenAll(2, 2, [](int, TcpDataOptions& options) { options.timeout_ns = kTimeout; });
   const auto sender = MustSend(*links[0], Spec(1, 1));
-  const int64_t stopped_until = NowNs() + 4 * kPatience;
+  const int64_t stopped_until = NowNs() + 4 * kTimeout;
   CHECK(!Drive(*links[0], [&] { return NowNs() > stopped_until; }));
   CHECK_EQ(links[0]->streams(1), 0);
   CHECK(!Drive(*links[0], [&] {
@@ -117,12 +117,12 @@ TEST(APeerThatIsStoppedIsDialedUntilItGoesOn) {
 TEST(MoreConnectionsThatDoNotComeAreDoneWithout) {
   // One connection is there, full, and its peer is stopped: those that it would be relieved by are
   // given up, and the message comes over the first.
-  constexpr int64_t kPatience = 300 * kMillisecond;
+  constexpr int64_t kTimeout = 300 * kMillisecond;
   const auto links = ListenAll(2, 0, [](int rank, TcpDataOptions& options) {
     options.host = rank == 0 ? "a" : "b";
     options.interfaces = "lo";
     options.socket_buffer = 64 << 10;
-    options.timeout_ns = kPatience;
+    options.timeout_ns = kTimeout;
   });
   Warm(*links[0], *links[1]);
   const auto sender = MustSend(*links[0], Spec(1, 2));
@@ -130,7 +130,7 @@ TEST(MoreConnectionsThatDoNotComeAreDoneWithout) {
   const auto bytes = Pattern(24 << 20, 2);
   CHECK(receiver->Expect(bytes.size(), {}).ok());
   CHECK(PostAll(*sender, bytes).ok());
-  const int64_t stopped_until = NowNs() + 4 * kPatience;
+  const int64_t stopped_until = NowNs() + 4 * kTimeout;
   CHECK(!Drive(*links[0], [&] { return NowNs() > stopped_until; }));
   CHECK_EQ(links[0]->streams(1), 1);
   CHECK(!Drive(*links[0], [&] {
