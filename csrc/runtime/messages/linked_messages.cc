@@ -11,15 +11,15 @@
 namespace horoacc {
 namespace {
 
-constexpr uint32_t kChannel = 0xfffffffe;        // no process set has this number
-constexpr uint64_t kSmall = uint64_t{64} << 10;  // may travel with its offer
-// What a receiver may have to keep for one sender. It tells of what was matched by quarters.
+constexpr uint32_t kChannel = 0xfffffffe;        // not the number of a process set
+constexpr uint64_t kSmall = uint64_t{64} << 10;  // longest message that may travel with its offer
+// Bytes that a receiver may keep for one sender; it reports matched ones by quarters of this.
 constexpr uint64_t kRoom = uint64_t{1} << 20;
 constexpr uint64_t kPart = uint64_t{256} << 10;
 constexpr uint64_t kPartsAhead = 4;
-constexpr uint64_t kGaveUp = std::numeric_limits<uint64_t>::max();  // in the place of a size
+constexpr uint64_t kGaveUp = std::numeric_limits<uint64_t>::max();  // stands for a size
 
-// What a carried message takes of the room: an empty one is kept as well.
+// The part of kRoom that an eager message takes: the receiver keeps an empty message, too.
 uint64_t Charge(uint64_t bytes) { return bytes + 256; }
 
 }  // namespace
@@ -86,7 +86,7 @@ void LinkedMessages::Receive(std::shared_ptr<MessageEntry> entry) {
   wake_();
 }
 
-// By value: whoever passes it may hold it in what completing changes.
+// By value: the caller's pointer may lie in a container that the completion changes.
 // NOLINTNEXTLINE(performance-unnecessary-value-param)
 void LinkedMessages::Finish(std::shared_ptr<MessageEntry> entry, Status outcome) {
   pending_.fetch_sub(1, std::memory_order_relaxed);
@@ -213,7 +213,7 @@ Status LinkedMessages::Begin(Offer offer, std::shared_ptr<MessageEntry> entry) {
   if (offer.eager) HA_TRY(GiveRoomBack(from, offer.bytes));
   if (offer.bytes != room) {
     Finish(std::move(entry), SizesDiffer(from, offer.bytes, rank_, room));
-    if (offer.eager) return {};  // its sender has gone on
+    if (offer.eager) return {};  // the sender has completed its call
     WireWriter writer = About(Kind::kRefused, number);
     writer.Put(room);
     return SendTo(from, writer);
@@ -238,7 +238,7 @@ Status LinkedMessages::GiveRoomBack(int source, uint64_t bytes) {
 
 Status LinkedMessages::OnPart(const Name& name, std::span<const std::byte> part) {
   const auto found = incoming_.find(name);
-  if (found == incoming_.end()) return {};  // its receive was given up
+  if (found == incoming_.end()) return {};  // this rank gave up the receive
   Incoming& incoming = found->second;
   if (part.size() > incoming.entry->message.bytes - incoming.got) return Damaged(name.first);
   std::memcpy(incoming.entry->tensors[0].output + incoming.got, part.data(), part.size());
@@ -284,7 +284,7 @@ bool LinkedMessages::SendParts() {
       ++next;
       continue;
     }
-    // The links have a copy of all of it.
+    // The links have a copy of the whole message.
     std::shared_ptr<MessageEntry> entry = std::move(outgoing.entry);
     next = outgoing_.erase(next);
     Finish(std::move(entry), {});

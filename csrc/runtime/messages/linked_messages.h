@@ -15,9 +15,9 @@
 
 namespace horoacc {
 
-/// A sender offers a message. A small one travels with its offer, as long as its receiver keeps
-/// little of this sender's that no receive has matched; of any other the receiver, once a receive
-/// matches, asks for a few parts at a time. So it never has to keep more than that little.
+/// A sender offers a message. A small message travels with its offer, as long as the receiver keeps
+/// few unmatched bytes of this sender. The receiver asks for any other message in parts, a few at a
+/// time, once a receive matches. So a receiver keeps at most kRoom bytes for each sender.
 class LinkedMessages final : public MessageExchange {
  public:
   LinkedMessages(ControlMux& mux, int rank, std::function<void()> wake,
@@ -43,18 +43,18 @@ class LinkedMessages final : public MessageExchange {
     kWithdrawn = 5,
     kMatched = 6
   };
-  /// Of the sender, and the sender's count of its messages.
+  /// The sender, and the sender's number for the message.
   using Name = std::pair<int, uint64_t>;
 
   struct Outgoing {
     std::shared_ptr<MessageEntry> entry;
-    uint64_t wanted = 0;  ///< parts that the receiver has asked for
-    uint64_t sent = 0;    ///< bytes
-    bool whole = false;   ///< all of it was sent; an empty one is a part, too
+    uint64_t wanted = 0;  ///< parts that the receiver has asked for in all
+    uint64_t sent = 0;    ///< bytes sent
+    bool whole = false;   ///< the last part was sent; an empty message has one part
   };
   struct Incoming {
     std::shared_ptr<MessageEntry> entry;
-    uint64_t got = 0;  ///< bytes
+    uint64_t got = 0;  ///< bytes received
   };
   struct Offer {
     Name name;
@@ -62,7 +62,7 @@ class LinkedMessages final : public MessageExchange {
     int32_t tag = 0;
     uint64_t bytes = 0;
     bool eager = false;
-    std::vector<std::byte> inside;  ///< the message, if it came along
+    std::vector<std::byte> inside;  ///< the message's bytes, if `eager`
   };
 
   [[nodiscard]] static bool Fits(const MessageEntry& receive, const Offer& offer);
@@ -87,20 +87,20 @@ class LinkedMessages final : public MessageExchange {
   const MessageSurroundings surroundings_;
   std::atomic<uint32_t> pending_{0};
 
-  std::mutex fresh_mutex_;  ///< before the links' lock, so that offers keep the order of the calls
+  std::mutex fresh_mutex_;  ///< taken before the links' lock: offers keep the order of the calls
   uint64_t numbers_ = 0;
-  std::map<int, uint64_t> kept_there_;  ///< by receiver: what it may keep of this rank's messages
+  std::map<int, uint64_t> kept_there_;  ///< by receiver: bytes of this rank that it may keep
   std::vector<std::pair<uint64_t, std::shared_ptr<MessageEntry>>> fresh_sends_;
   std::vector<std::shared_ptr<MessageEntry>> fresh_receives_;
-  std::mutex own_mail_mutex_;                    ///< a leaf
-  std::deque<std::vector<std::byte>> own_mail_;  ///< from this rank to itself
+  std::mutex own_mail_mutex_;                    ///< no lock is taken under it
+  std::deque<std::vector<std::byte>> own_mail_;  ///< messages from this rank to itself
 
-  // The driver's.
+  // Only the driver uses these.
   std::list<std::shared_ptr<MessageEntry>> receives_;  ///< in the order of the calls
-  std::list<Offer> offers_;  ///< that no receive has matched, as they came
+  std::list<Offer> offers_;  ///< not matched by a receive, in the order of arrival
   std::map<uint64_t, Outgoing> outgoing_;
   std::map<Name, Incoming> incoming_;
-  std::map<int, uint64_t> matched_;  ///< by sender: what it has not been told of
+  std::map<int, uint64_t> matched_;  ///< by sender: matched bytes not reported to it yet
 };
 
 }  // namespace horoacc

@@ -81,7 +81,7 @@ Result<uint64_t> MessageCalls::Submit(uint32_t process_set, const Message& messa
   const uint64_t handle = handles_.Add(entry);
   entry->flight = job_.events.Emit(Phase::kQueued, process_set, handle, 0, message.bytes,
                                    entry->display_name, message.sends ? "send" : "recv");
-  // After an abort the driver ends the messages that it finds; a later one must see the failure.
+  // At an abort the driver ends all known messages; a later submission must see the failure.
   Status begun = failure_.UnlessFailed([&]() -> Status {
     if (message.sends) return exchange_->Send(entry);
     exchange_->Receive(entry);
@@ -91,13 +91,13 @@ Result<uint64_t> MessageCalls::Submit(uint32_t process_set, const Message& messa
     handles_.Remove(handle);
     return failure_.Annotate(std::move(begun.error()), nullptr, entry.get());
   }
-  // No thread may ever wait for a call with a callback.
+  // Maybe no thread ever waits for a call with a callback, so the coordinator must drive.
   if (has_callback) job_.WakeCoordinator();
   return handle;
 }
 
 bool MessageCalls::HasLeft(const ProcessSet& set, int rank) const {
-  // Links keep their order: what the rank sent before has come.
+  // Links keep their order, so all that the rank sent before it left has arrived.
   if (job_.multi_host)
     return job_.multi_host->HasLeft(rank) || set.multi_host_controller->HasLeft(rank);
   if (set.control->header().end.load(std::memory_order_acquire) == SetEnd::Left(rank)) return true;

@@ -20,11 +20,11 @@ class MessageCalls {
   /// Begins a message to or from one rank of a process set and returns its handle. Any thread.
   Result<uint64_t> Submit(uint32_t process_set, const Message& message, Submission::Buffers buffers,
                           double limit_seconds, std::function<void()> done);
-  /// The driver's, but for pending().
+  /// Only the driver may use it, but for pending().
   [[nodiscard]] MessageExchange& exchange() const { return *exchange_; }
 
  private:
-  /// Why nothing can come from, or be taken by, the peer any more.
+  /// The reason why the peer can send or receive nothing any more, if there is one.
   [[nodiscard]] std::optional<Error> WhyEnded(const MessageEntry& entry) const;
   [[nodiscard]] bool HasLeft(const ProcessSet& set, int rank) const;
 

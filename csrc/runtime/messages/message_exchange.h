@@ -9,17 +9,17 @@
 
 namespace horoacc {
 
-/// What an engine does for its messages.
+/// Functions of the engine that messages call.
 struct MessageSurroundings {
   std::function<void(MessageEntry&, Status)> complete;
-  /// Why nothing can come from, or be taken by, the peer of a message any more.
+  /// The reason why a message's peer can send or receive nothing any more, if there is one.
   std::function<std::optional<Error>(const MessageEntry&)> ended;
-  /// The time of a message is over: ends its process set, and says what to tell.
+  /// A message is past its deadline: ends its process set and returns the error for the caller.
   std::function<Error(MessageEntry&)> overdue;
   std::function<void(void*)> free;
 };
 
-/// One rank's messages. Send and Receive may come from any thread; the rest is the driver's.
+/// One rank's messages. Any thread may call Send and Receive; only the driver calls the rest.
 class MessageExchange {
  public:
   virtual ~MessageExchange() = default;
@@ -27,12 +27,12 @@ class MessageExchange {
   virtual void Receive(std::shared_ptr<MessageEntry> entry) = 0;
 
   virtual bool Progress() = 0;
-  /// Ends one message, if it is still there.
+  /// Ends a message with `error`, unless it is complete.
   virtual void Cancel(MessageEntry& entry, const Error& error) = 0;
   virtual void FailAll(const Error& error) = 0;
-  /// A receiver is in the middle of a message of this rank.
+  /// Whether a receiver is in the middle of a message of this rank.
   [[nodiscard]] virtual bool Gives() const = 0;
-  /// Calls that are not complete. Any thread.
+  /// Whether a call is not complete. Any thread.
   [[nodiscard]] virtual bool pending() const = 0;
 
   [[nodiscard]] static Error SizesDiffer(int from, uint64_t sent, int to, uint64_t room) {

@@ -10,7 +10,7 @@
 namespace horoacc {
 namespace {
 
-constexpr uint64_t kCopyAtOnce = 1 << 20;  // other calls of this rank have to go on too
+constexpr uint64_t kCopyAtOnce = 1 << 20;  // bytes a turn, so that other calls of this rank go on
 
 }  // namespace
 
@@ -27,7 +27,7 @@ uint32_t PointToPoint::LocalRank(int rank) const {
   return static_cast<uint32_t>(std::ranges::find(share_.ranks, rank) - share_.ranks.begin());
 }
 
-// By value: whoever passes it may hold it in what completing changes.
+// By value: the caller's pointer may lie in a container that the completion changes.
 // NOLINTNEXTLINE(performance-unnecessary-value-param)
 void PointToPoint::Finish(std::shared_ptr<MessageEntry> entry, Status outcome) {
   pending_.fetch_sub(1, std::memory_order_relaxed);
@@ -48,7 +48,7 @@ bool PointToPoint::Fits(const MessageEntry& receive, const MessageDescriptor& de
 
 bool PointToPoint::Progress() {
   TakeFresh();
-  // Before the mail is taken: what a peer posted before it left is still received.
+  // Before the mail is taken, so that messages are received that a peer posted before it left.
   std::vector<std::pair<MessageEntry*, Error>> ended;
   const auto look = [&](const std::shared_ptr<MessageEntry>& entry) {
     if (!entry) return;
@@ -140,7 +140,7 @@ bool PointToPoint::Begin(const Arrived& arrived, const std::shared_ptr<MessageEn
     Finish(entry, differ);
     return true;
   }
-  if (descriptor.data == kPrivate) doorbells_.Ring(from, Urgency::kWork);  // for its windows
+  if (descriptor.data == kPrivate) doorbells_.Ring(from, Urgency::kWork);  // asks for windows
   incoming_.push_back(
       {&descriptor, entry, share_.memory[arrived.from_local].data(), arrived.from_local});
   return true;
@@ -248,7 +248,7 @@ void PointToPoint::Cancel(MessageEntry& entry, const Error& error) {
   }
   const auto outgoing = std::ranges::find_if(outgoing_, same, &Outgoing::entry);
   if (outgoing == outgoing_.end()) return;
-  // In the middle of it the receiver reads on; its memory goes when the receiver is through.
+  // A receiver in the middle of the message reads on; AdvanceOutgoing frees the memory afterwards.
   MessageState open = MessageState::kOpen;
   const bool withdrawn = outgoing->descriptor->state.compare_exchange_strong(
       open, MessageState::kWithdrawn, std::memory_order_acq_rel);
@@ -263,7 +263,7 @@ void PointToPoint::FailAll(const Error& error) {
   for (const Outgoing& outgoing : outgoing_) {
     if (outgoing.entry) doomed.push_back(outgoing.entry);
   }
-  // What lies in shared memory stays where it is: a peer may still read it, and nothing else comes.
+  // Blocks in shared memory are not freed: a peer may still read them.
   receives_.clear();
   incoming_.clear();
   outgoing_.clear();
@@ -296,7 +296,7 @@ Status PointToPoint::Send(std::shared_ptr<MessageEntry> entry) {
     fresh_sends_.push_back({descriptor, small ? nullptr : entry});
     fresh_.store(true, std::memory_order_release);
   }
-  // Before the message descriptor is out: its receiver may be through with it in the next moment.
+  // Before the message descriptor is posted: the receiver may be done with it at once afterwards.
   if (small) Finish(entry, {});
   const uint32_t to = LocalRank(entry->message.peer);
   std::atomic<uint64_t>& mail = control_.state(to).mail;
@@ -335,7 +335,7 @@ bool PointToPoint::AdvanceOutgoing() {
   return moved;
 }
 
-// Copies the next window in, once its place is free.
+// Copies the next window into the ring, once its slot is free.
 bool PointToPoint::Show(Outgoing& outgoing) {
   MessageDescriptor& descriptor = *outgoing.descriptor;
   if (descriptor.data != kPrivate || !outgoing.entry) return false;
@@ -347,7 +347,7 @@ bool PointToPoint::Show(Outgoing& outgoing) {
   if (!outgoing.ring) {
     outgoing.ring = static_cast<std::byte*>(
         arena_.Allocate(kMessageWindow * std::min(kMessageWindows, windows)));
-    if (!outgoing.ring) return false;  // other messages will give theirs back
+    if (!outgoing.ring) return false;  // other messages will free their rings
     descriptor.windows.store(arena_.OffsetOf(outgoing.ring), std::memory_order_relaxed);
   }
   const uint64_t first = outgoing.shown * kMessageWindow;

@@ -20,9 +20,9 @@ namespace horoacc {
 
 /// A sender puts a message descriptor on its receiver's stack, one word of the control segment, and
 /// rings. The receiver takes the whole stack at once, and either matches a message descriptor with
-/// a receive or keeps it until one comes. It copies straight from the sender's memory: from a copy
-/// behind a small message descriptor, from a tensor in the arena, or else from windows that the
-/// sender fills once the receiver wants them.
+/// a receive or keeps it until one comes. The receiver copies from the sender's memory: from the
+/// bytes behind a small message's descriptor, from a tensor in the arena, or else from windows that
+/// the sender fills once a receive has matched.
 class PointToPoint final : public MessageExchange {
  public:
   PointToPoint(const ControlSegment& control, const HostShare& share, const Doorbells& doorbells,
@@ -43,14 +43,14 @@ class PointToPoint final : public MessageExchange {
  private:
   struct Outgoing {
     MessageDescriptor* descriptor;
-    std::shared_ptr<MessageEntry> entry;  ///< null: it is complete for its caller
+    std::shared_ptr<MessageEntry> entry;  ///< null: the caller's call is complete
     std::byte* ring = nullptr;
     uint64_t shown = 0;
   };
   struct Incoming {
     MessageDescriptor* descriptor;
     std::shared_ptr<MessageEntry> entry;
-    const std::byte* memory;  ///< the sender's
+    const std::byte* memory;  ///< the sender's memory
     uint32_t from_local;
     uint64_t copied = 0;
   };
@@ -65,7 +65,7 @@ class PointToPoint final : public MessageExchange {
   void Finish(std::shared_ptr<MessageEntry> entry, Status outcome);
   void TakeFresh();
   bool TakeMail();
-  /// False: the message descriptor was withdrawn, and the receive still waits.
+  /// False: the sender has withdrawn the message descriptor, and the receive still waits.
   bool Begin(const Arrived& arrived, const std::shared_ptr<MessageEntry>& entry);
   bool AdvanceOutgoing();
   bool Show(Outgoing& outgoing);
@@ -81,12 +81,12 @@ class PointToPoint final : public MessageExchange {
   const MessageSurroundings surroundings_;
   std::atomic<uint32_t> pending_{0};
 
-  std::mutex fresh_mutex_;  ///< a leaf
+  std::mutex fresh_mutex_;  ///< no lock is taken under it
   std::vector<std::shared_ptr<MessageEntry>> fresh_receives_;
   std::vector<Outgoing> fresh_sends_;
   std::atomic<bool> fresh_{false};
 
-  // The driver's.
+  // Only the driver uses these.
   std::list<std::shared_ptr<MessageEntry>> receives_;  ///< in the order of the calls
   std::list<Arrived> arrived_;                         ///< in the order in which they were posted
   std::list<Outgoing> outgoing_;

@@ -11,10 +11,10 @@
 namespace horoacc {
 namespace {
 
-constexpr uint32_t kJobChannel = 0xffffffff;  // no process set has this number
+constexpr uint32_t kJobChannel = 0xffffffff;  // not the number of a process set
 enum class JobMessage : uint8_t { kAbort = 1, kLeft = 2, kBeat = 3, kWhereAreYou = 4, kHere = 5 };
 
-// Of the number of a group: who claimed it, and its count of such.
+// A group's number holds the rank that claimed it and the count of that rank's claims.
 constexpr uint32_t kClaimBits = 14;
 constexpr uint32_t kMostClaims = 1u << kClaimBits;
 static_assert(kGroupBit == 1u << (kClaimBits + 16));
@@ -70,7 +70,7 @@ void MultiHostJob::TellAll(const WireWriter& writer) {
   }
 }
 
-// Hosts form a ring in the order of their numbers, without those that all ranks have left.
+// Hosts form a ring in the order of their numbers, without hosts whose ranks have all left.
 std::vector<int> MultiHostJob::watched() const {
   std::map<int, int> speakers;  // by host: its lowest rank that has not left
   for (int rank = 0; rank < static_cast<int>(host_of_.size()); ++rank) {
@@ -90,7 +90,7 @@ void MultiHostJob::TellBeat() {
   WireWriter writer;
   writer.Put(static_cast<uint8_t>(JobMessage::kBeat));
   for (const int rank : watched()) {
-    // What cannot be sent is missed by the other side, and by whoever reads from the link.
+    // If this fails, the watching rank misses the beat, and reading from the link gives the error.
     (void)surroundings_.mux->Send(kJobChannel, rank, writer.bytes());
   }
 }

@@ -1,6 +1,6 @@
 #pragma once
-// What an engine has besides if its job's ranks do not all share memory: data links to every rank,
-// a control segment of its own, and a channel for what concerns the job as a whole.
+// The additional parts of an engine whose job has several hosts: data links to every rank, a
+// control segment of its own, and a channel for messages about the whole job.
 #include <atomic>
 #include <functional>
 #include <map>
@@ -21,12 +21,13 @@
 
 namespace horoacc {
 
-/// Made by the launch, if there is more than one host.
+/// Made when an engine starts, if there is more than one host.
 struct MultiHostParts {
-  std::vector<int> host_of;           ///< by rank: a number that ranks sharing memory have alike
-  std::unique_ptr<DataLinks> across;  ///< to ranks of other hosts
-  std::shared_ptr<const SocketCounters> sockets = std::make_shared<SocketCounters>();  ///< theirs
-  size_t shm_offset = 0;  ///< where the control segment has room for the links inside it
+  std::vector<int> host_of;           ///< by rank: its host's number
+  std::unique_ptr<DataLinks> across;  ///< links to ranks of other hosts
+  std::shared_ptr<const SocketCounters> sockets =
+      std::make_shared<SocketCounters>();  ///< of `across`
+  size_t shm_offset = 0;  ///< place in the control segment for the links inside the host
 };
 
 class MultiHostJob {
@@ -37,20 +38,20 @@ class MultiHostJob {
     Arena* arena = nullptr;
     const Doorbells* doorbells = nullptr;
     ControlMux* mux = nullptr;
-    std::function<bool(int local_rank)> has_left;  ///< of ranks on this host
-    std::function<void(const Error&)> aborted;     ///< another rank has aborted the job
-    std::function<std::string()> stack;            ///< where this rank's interpreter is
+    std::function<bool(int local_rank)> has_left;  ///< whether a rank of this host has left
+    std::function<void(const Error&)> aborted;     ///< called when another rank has aborted the job
+    std::function<std::string()> stack;            ///< returns this rank's Python stack
   };
   static Result<std::unique_ptr<MultiHostJob>> Make(MultiHostParts parts, Surroundings surroundings,
                                                     uint64_t fusion_threshold);
   ~MultiHostJob();
 
   [[nodiscard]] const std::vector<int>& host_of() const { return host_of_; }
-  /// Nobody else sees it: the sets' ids, names and rows of this rank.
+  /// Seen by this rank alone: the sets' ids and names, and this rank's rows.
   [[nodiscard]] const ControlSegment& control() const { return *control_; }
   [[nodiscard]] std::byte* memory() const { return own_.memory[0].data(); }
   [[nodiscard]] const SocketCounters& sockets() const { return *sockets_; }
-  /// Until Leave.
+  /// Valid until Leave.
   [[nodiscard]] DataLinks& links() const { return *links_; }
   Result<bool> Progress();
   /// As ControlLinks::LeaveToParent.
@@ -62,30 +63,30 @@ class MultiHostJob {
     if (links_) links_->Abort(error);
   }
 
-  /// Tells all ranks, as far as they can be reached.
+  /// Sends the error to all ranks that can be reached.
   void TellAbort(const Error& error);
-  /// This rank shuts down: the last message to each of the others. In good order nobody here uses
-  /// the data links any more, and they go; after an abort a slow peer may still read what they
-  /// hold, and who has not heard of it yet hears why this rank's links close.
+  /// This rank shuts down: sends the last message to each other rank. Without an error the data
+  /// links are destroyed. After an abort they stay, because a slow peer may still read their
+  /// memory, and the message tells each peer why this rank's links will close.
   void Leave(const Error& aborted);
-  /// The ranks of neighbouring hosts that send this one signs of life: the lowest rank of a host
-  /// that has not left speaks for it, and each host is listened to by the hosts before and behind
-  /// it. None unless this rank speaks for its host.
+  /// The ranks of neighbouring hosts whose heartbeats this rank receives. A host's lowest rank that
+  /// has not left exchanges heartbeats with those of the hosts before and behind. Empty on all
+  /// other ranks.
   [[nodiscard]] std::vector<int> watched() const;
   [[nodiscard]] int64_t heard_ns(int rank) const {
     return heard_ns_[rank].load(std::memory_order_acquire);
   }
-  /// Asks a rank where its interpreter is; the answer to the latest wish, once it has come.
+  /// Asks a rank for its Python stack; StackOf has the answer to the latest request, once it came.
   void AskForStack(int rank);
   [[nodiscard]] std::optional<std::string> StackOf(int rank);
-  /// To those who watch this rank.
+  /// Sends a heartbeat to the ranks that watch this one.
   void TellBeat();
-  /// After Leave: nobody drives any more. Links over MPI stay: they cannot be closed after its end.
-  /// Of the control segment those places stay readable that had sets.
+  /// After Leave, when no thread drives any more. `close_links`: false for links over MPI, which
+  /// cannot be closed after its end. The control segment stays readable up to `places` sets.
   void LetGo(bool close_links, uint32_t places);
   [[nodiscard]] bool HasLeft(int rank) const { return left_[rank].load(std::memory_order_acquire); }
 
-  /// A number for a group of which this rank tells the other members.
+  /// A number for a group; this rank sends it to the other members.
   Result<uint32_t> ClaimGroupNumber();
 
  private:
@@ -103,7 +104,7 @@ class MultiHostJob {
   std::vector<std::atomic<int64_t>> heard_ns_;  ///< by rank
   std::atomic<uint32_t> groups_claimed_{0};
   std::mutex stacks_mutex_;
-  std::map<int, std::optional<std::string>> stacks_;  ///< by rank that was asked
+  std::map<int, std::optional<std::string>> stacks_;  ///< by asked rank
 };
 
 }  // namespace horoacc

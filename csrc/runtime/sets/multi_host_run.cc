@@ -107,7 +107,7 @@ Result<PayloadTensor> MultiHostRun::TensorOf(const Call& call, size_t t) {
   const TensorMeta& meta = request.tensors[t];
   PayloadTensor tensor;
   tensor.type = meta.type;
-  // One vector has nothing to be combined with.
+  // A single vector is never combined, so any operation will do.
   tensor.op = request.op == ReduceOp::kAdasum ? ReduceOp::kSum : request.op;
   const double divisor = request.op == ReduceOp::kAverage ? static_cast<double>(set_.size()) : 1.0;
   if (Reduces(request.collective)) tensor.scale = {request.prescale, request.postscale, divisor};
@@ -127,7 +127,7 @@ Result<PayloadTensor> MultiHostRun::TensorOf(const Call& call, size_t t) {
   return tensor;
 }
 
-// An average that fits into float16 must not pass a sum on its way that does not.
+// Divides before the sum: in float16 a sum may overflow although the average does not.
 void MultiHostRun::DivideFirst(std::vector<PayloadTensor>& tensors) {
   for (PayloadTensor& tensor : tensors) {
     if (tensor.type != DType::kFloat16) continue;
@@ -168,7 +168,7 @@ Status MultiHostRun::AddAllreduce(const std::vector<Call>& calls) {
   return Add(Goal::kAllreduce, bytes, 0, std::move(payload));
 }
 
-// Its products need every rank's whole vector; so every rank gets all of them.
+// Adasum's dot products need whole vectors, so every rank gets the vectors of all.
 Status MultiHostRun::AddAdasum(const Call& call) {
   for (size_t t = 0; t < call.request->tensors.size(); ++t) {
     HA_ASSIGN(const PayloadTensor own, TensorOf(call, t));
@@ -185,7 +185,7 @@ Status MultiHostRun::AddAdasum(const Call& call) {
       void* output = own.output;
       SetContext alone;
       alone.ranks = ranks;
-      alone.present = {0};  // who gets the result here
+      alone.present = {0};  // the only rank that gets the result
       ReduceList list;
       list.pieces.push_back({.type = own.type,
                              .op = ReduceOp::kAdasum,
@@ -224,7 +224,7 @@ Status MultiHostRun::AddReducescatter(const Call& call, size_t t) {
   return Add(Goal::kReduceScatter, meta.bytes(), 0, std::move(payload));
 }
 
-// A broadcast, or a reduce.
+// Adds a broadcast or a reduce.
 Status MultiHostRun::AddRooted(Goal goal, const Call& call) {
   Payload payload;
   uint64_t bytes = 0;
@@ -236,7 +236,7 @@ Status MultiHostRun::AddRooted(Goal goal, const Call& call) {
   return Add(goal, bytes, IndexOfRoot(call), std::move(payload));
 }
 
-// `rows`: by sender, then by receiver.
+// `rows`: numbers of rows by sender, then by receiver.
 Status MultiHostRun::AddAllToAll(const Call& call, size_t t, std::vector<uint64_t> rows) {
   HA_ASSIGN(PayloadTensor tensor, TensorOf(call, t));
   const TensorMeta& meta = call.request->tensors[t];
@@ -250,7 +250,7 @@ Status MultiHostRun::AddAllToAll(const Call& call, size_t t, std::vector<uint64_
     given += rows[set_.me() * ranks + r] * element;
     taken += rows[r * ranks + set_.me()] * element;
   }
-  // What goes out and what comes in must not meet.
+  // Memory that is sent must not overlap memory that is received into.
   if (Overlap(tensor.input, given, tensor.output, taken)) {
     HA_ASSIGN(std::byte* const copy, Allocate(given));
     std::memcpy(copy, tensor.input, given);
@@ -263,7 +263,7 @@ Status MultiHostRun::AddAllToAll(const Call& call, size_t t, std::vector<uint64_
   return Add(Goal::kAllToAll, longest * ranks, 0, std::move(payload));
 }
 
-// An all-to-all in which only the root takes, or gives: every rank's part is of one size.
+// An all-to-all in which only the root receives, or sends; all parts have one size.
 Status MultiHostRun::AddGatherOrScatter(const Call& call, size_t t) {
   const Dims& shape = call.request->tensors[t].shape;
   const uint64_t length = shape.empty() ? 1 : static_cast<uint64_t>(shape[0]);

@@ -1,6 +1,6 @@
 #pragma once
-// A decision of ranks that do not all share memory while it runs: schedules over data links, and
-// what is left to do when they have ended.
+// The execution of a decision by ranks that do not all share memory: schedules over data links, and
+// functions that run when the schedules have ended.
 #include <functional>
 #include <memory>
 #include <string_view>
@@ -23,17 +23,17 @@ class MultiHostRun final : public Execution {
     RunMemory memory;
     const Settings* settings = nullptr;
     uint32_t set = 0;  ///< the process set's number
-    /// Of the calls, allreduces then. Null: their inputs are there.
+    /// The copies of the calls, which are then allreduces. Null: their inputs are in memory.
     std::unique_ptr<ChunkPipeline> flow{};
   };
-  /// One call, with all that its ranks have told. `entry`: null on a rank that has joined; it gives
-  /// zeros.
+  /// One call, with the facts that its ranks announced. `entry` is null on a rank that has joined,
+  /// which gives zeros.
   struct Call {
     const Request* request = nullptr;
     CollectiveEntry* entry = nullptr;
     const CallFacts* facts = nullptr;
   };
-  /// All allreduces, or one of any other kind. Outputs are there, and as long as they must be.
+  /// `calls`: all allreduces, or one of any other kind. Outputs are allocated in full length.
   static Result<std::unique_ptr<MultiHostRun>> Make(Surroundings surroundings, MultiHostSet& set,
                                                     const std::vector<Call>& calls);
 
@@ -41,7 +41,7 @@ class MultiHostRun final : public Execution {
   [[nodiscard]] bool complete() const override { return complete_; }
   [[nodiscard]] bool failed() const override { return failed_ != nullptr; }
   [[nodiscard]] Error failure() const override { return failed_->failure(); }
-  /// Of the first schedule; "none" if nothing moves.
+  /// The name of the first schedule; "none" if no bytes move.
   [[nodiscard]] std::string_view algorithm() const { return algorithm_; }
 
  private:

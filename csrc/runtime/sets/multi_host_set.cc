@@ -8,7 +8,7 @@ namespace horoacc {
 MultiHostSet::MultiHostSet(const std::vector<int>& host_of, std::vector<int> ranks, uint32_t me,
                            std::shared_ptr<const schedule::MeasuredTable> measured)
     : me_(me), ranks_(std::move(ranks)) {
-  std::vector<int> hosts;  // as they come
+  std::vector<int> hosts;  // in the order of their lowest ranks
   for (const int rank : ranks_) {
     if (std::ranges::find(hosts, host_of[rank]) == hosts.end()) hosts.push_back(host_of[rank]);
   }
@@ -38,7 +38,7 @@ Result<MultiHostSet::Scheduled> MultiHostSet::Schedule(std::string_view algorith
     return Scheduled{std::move(made), {me_, ranks_, std::move(order)}, cut};
   };
   HA_ASSIGN(Scheduled scheduled, make(by_host_, ranks_per_host_));
-  // Ranks that do not lie host after host: sums in their order cannot use that some share one.
+  // If ranks do not lie host after host, sums in rank order cannot use shared hosts.
   if (scheduled.schedule->facts().in_rank_order && !std::ranges::is_sorted(by_host_)) {
     std::vector<uint32_t> order(size());
     std::iota(order.begin(), order.end(), 0u);

@@ -1,6 +1,5 @@
 #pragma once
-// What an engine tells of itself: counters, the timeline, and a record of its last events and of
-// the calls in flight.
+// An engine's counters, its timeline, and its flight record of the last events and calls in flight.
 #include <memory>
 #include <mutex>
 #include <string>
@@ -11,7 +10,7 @@
 
 namespace horoacc {
 
-/// Any thread.
+/// Any thread may call it.
 class Telemetry {
  public:
   Telemetry(Job& job, SetTable& sets) : job_(job), sets_(sets) {}
@@ -22,7 +21,7 @@ class Telemetry {
   Status StartTimeline(const std::string& path, bool mark_cycles);
   Status StopTimeline();
   /// Replaces this rank's file in the setting `flight_dir`, if there is one; another thread writes,
-  /// since the disk may be slow. `ask_others`: says which ranks the calls wait for.
+  /// since the disk may be slow. `ask_others`: names the ranks that calls wait for.
   void RecordFlight(const std::string& reason, bool ask_others);
 
  private:
@@ -31,7 +30,7 @@ class Telemetry {
 
   Job& job_;
   SetTable& sets_;
-  std::mutex mutex_;  ///< of the timeline
+  std::mutex mutex_;  ///< guards timeline_
   std::shared_ptr<Timeline> timeline_;
 };
 

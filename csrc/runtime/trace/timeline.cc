@@ -55,7 +55,7 @@ struct Life {
   Ticks execute = kNever;
   Ticks over = kNever;
   Ticks released = kNever;
-  Ticks latest = 0;  ///< what comes next is no earlier; not `released`, which may come any time
+  Ticks latest = 0;  ///< the next event is no earlier; `released` may come at any time
 };
 
 /// Unnamed tensors are numbered for ever; lanes are not, so these share the lanes of their kind.
@@ -80,7 +80,7 @@ class Lanes {
   }
 
   void Take(Record& record);
-  /// Ends what has not ended.
+  /// Ends all lives that have not ended.
   void Finish(uint64_t dropped);
   [[nodiscard]] Status Flush() { return file_.Flush(); }
 
@@ -105,7 +105,7 @@ class Lanes {
   int64_t start_ns_;
   std::optional<size_t> decisions_;
   std::unordered_map<uint32_t, uint64_t> marked_;  ///< per set, the last bucket marked
-  std::vector<Lane> lanes_;                        ///< by tid; 0 stands for the whole rank
+  std::vector<Lane> lanes_;                        ///< by tid; lane 0 is the whole rank
   std::map<std::pair<uint32_t, std::string>, std::vector<size_t>> lanes_by_name_;
   std::unordered_map<uint64_t, Life> lives_;  ///< by handle
 };
@@ -115,7 +115,7 @@ void Lanes::Take(Record& record) {
   if (record.phase == Phase::kQueued) return Begin(record, time);
   if (record.phase == Phase::kNegotiated && decisions_) MarkDecision(record, time);
   const auto found = lives_.find(record.handle);
-  // It was queued before the timeline began, or its first event was dropped.
+  // The call was queued before the timeline began, or its first event was dropped.
   if (found == lives_.end()) return;
   Life& life = found->second;
   if (record.phase == Phase::kReleased) {
@@ -129,8 +129,7 @@ void Lanes::Take(Record& record) {
       life.negotiated = life.latest;
       break;
     case Phase::kExecute:
-      // At least one tick long: a slice without length that ends with the outer one falls out of
-      // it.
+      // At least one tick long: a viewer puts an empty slice at the end of the outer one outside.
       life.execute = life.latest++;
       life.bucket = record.bucket;
       life.bytes = record.value;
@@ -179,9 +178,9 @@ size_t Lanes::LaneFor(const Record& record, Ticks time) {
 void Lanes::Begin(Record& record, Ticks time) {
   CutShort(record.handle, time);
   const size_t lane = LaneFor(record, time);
-  // Its handle was let go before it was done, and the name was used again.
+  // The older call's handle was released before its end, and the name was used again.
   if (lanes_[lane].handle) CutShort(*lanes_[lane].handle, time);
-  // Threads take the time before they take their turn in the stream, so this may be the earlier.
+  // Threads read the clock before they queue an event, so `time` may be before the lane is free.
   time = std::max(time, lanes_[lane].free_from);
   lanes_[lane].handle = record.handle;
   Life life;
@@ -200,7 +199,7 @@ void Lanes::MarkDecision(const Record& record, Ticks time) {
                        std::to_string(record.bucket));
 }
 
-// Ends a life that nobody released: with its result, or unfinished at `time`.
+// Ends a life without a release: with its result, or unfinished at `time`.
 void Lanes::CutShort(uint64_t handle, Ticks time) {
   const auto found = lives_.find(handle);
   if (found == lives_.end()) return;
@@ -243,10 +242,10 @@ struct Timeline::State {
 
   const std::string path;
   const Log log;
-  Lanes lanes;  ///< the writer's
+  Lanes lanes;  ///< used by the writer thread alone
   std::mutex mutex;
   std::condition_variable wake;
-  // Under the mutex:
+  // Guarded by the mutex:
   std::vector<Record> queue;
   size_t text = 0;  ///< bytes that the queue's strings hold
   uint64_t dropped = 0;
@@ -261,7 +260,7 @@ void Timeline::State::Push(const Event& event) {
   // Later events find their tensor by the handle.
   const std::string_view tensor = first ? event.tensor : std::string_view();
   const size_t size = tensor.size() + event.detail.size();
-  // Copied outside the lock, and not at all if it cannot fit into an empty queue.
+  // The event is copied outside the lock; dropped if it cannot fit into an empty queue.
   std::optional<Record> record;
   if (size <= kMostText) {
     record.emplace(event.phase, event.process_set, event.time_ns, event.handle, event.bucket,
@@ -280,8 +279,8 @@ void Timeline::State::Push(const Event& event) {
 
 void Timeline::State::Run() {
   pthread_setname_np(pthread_self(), "horoacc-trace");
-  // Signals are for the framework's threads; and past a file size limit the write shall fail, not
-  // SIGXFSZ end the job.
+  // Signals are for the framework's threads, and past a file size limit the write shall fail
+  // without a SIGXFSZ, which would end the job.
   sigset_t all;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, nullptr);
@@ -289,7 +288,7 @@ void Timeline::State::Run() {
   std::unique_lock lock(mutex);
   for (bool last = false; !last;) {
     wake.wait(lock, [this] { return closing || !queue.empty(); });
-    // Gathers a batch, so that a busy engine pays for one wake-up in a while.
+    // Gathers a batch, so that a busy engine rarely has to wake this thread.
     wake.wait_for(lock, kReadySet, [this] { return closing; });
     std::swap(batch, queue);
     text = 0;
@@ -340,7 +339,7 @@ Timeline::~Timeline() { (void)Close(); }
 
 void Timeline::On(const Event& event) { state_->Push(event); }
 
-// What could not be written has been told by its one warning; it is no error of the job.
+// A failed write was logged in one warning; it is no error of the job.
 Status Timeline::Close() {
   std::lock_guard one_closes(state_->close_mutex);
   {

@@ -18,7 +18,7 @@ class Timeline final : public EventSink {
                                                 bool mark_cycles);
   ~Timeline() override;
   void On(const Event& event) override;
-  /// Writes what is left and closes the file.
+  /// Writes the queued events and closes the file.
   Status Close();
 
  private:

@@ -12,14 +12,14 @@ namespace {
 
 constexpr uint64_t kPage = 4096;
 constexpr std::string_view kTail = "\n]\n";
-constexpr mode_t kFileMode = 0666;  // the umask takes away what the user does not want
+constexpr mode_t kFileMode = 0666;  // the umask takes away permissions
 
 std::string Reason(const char* call, int code) {
   return std::string(call) + ": " + std::strerror(code) + " (errno " + std::to_string(code) + ")";
 }
 
 /// Length of the well-formed UTF-8 sequence that `text` starts with, or 0. The ranges of the
-/// second byte keep out overlong forms, surrogates and what lies above U+10FFFF (table 3-7 of the
+/// second byte keep out overlong forms, surrogates and numbers above U+10FFFF (table 3-7 of the
 /// Unicode Standard).
 size_t SequenceLength(std::string_view text) {
   const auto byte = [&](size_t at) { return static_cast<unsigned char>(text[at]); };
@@ -122,10 +122,10 @@ void TraceFile::Add(std::string_view event) {
   };
   const uint64_t added = kBetween.size() + event.size();
   if (!ends_on_page_of(end_ + pending_.size() - 1, added)) {
-    // A failure stays in outcome_, and the caller hears of it from its own Flush().
+    // A failure stays in outcome_; the caller's own Flush() returns it.
     (void)Flush();
     if (!ends_on_page_of(end_ - 1, added) && added + kTail.size() < kPage) {
-      // Whoever sees only the first of the two pages misses no more than the closing bracket.
+      // Padding, so that the first of the two pages lacks only the closing bracket.
       pending_.assign((kPage - end_ % kPage) % kPage, ' ');
     }
   }
@@ -145,7 +145,7 @@ Status TraceFile::Flush() {
   if (outcome_.ok()) {
     end_ += added;
   } else if (end_ > 0 && Write(kTail).ok()) {
-    // What was there before is a whole array again, without a part of the failed write after it.
+    // Makes the older events a whole array again, without a part of the failed write.
     [[maybe_unused]] const int cut =
         ::ftruncate(fd_.get(), static_cast<off_t>(end_ + kTail.size()));
   }

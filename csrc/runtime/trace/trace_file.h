@@ -23,18 +23,18 @@ inline constexpr int64_t kTickNs = kMicrosecond / 8;
 
 /// The events of one rank. The array is closed again by the same write that adds to it. A write
 /// keeps to one page of the page cache where it can, because a kill ends a write between two pages
-/// only: what is left then has whole events. If it fell on a write that goes over to the next page,
-/// the last bracket is missing, which the Trace Event Format allows. Owned by one thread at a time.
+/// only: then the file has whole events. If the killed write reached into the next page, the last
+/// bracket is missing, which the Trace Event Format allows. Owned by one thread at a time.
 ///
-/// What is added is on disk after the next Flush() at the latest; that tells of a failure to write,
-/// and what is added after one is dropped. `args` are the inner part of a JSON object.
+/// Added events are on disk after the next Flush() at the latest. Flush() returns a write's
+/// failure; events added after a failure are dropped. `args` are the inner part of a JSON object.
 class TraceFile {
  public:
   /// Creates or empties the file and names the process. The error, kConfig, names the path.
   static Result<TraceFile> Create(const std::string& path, int rank);
 
   void AddLane(size_t lane, std::string_view title);
-  /// Slices of one lane nest. Of those that begin together the outer one is added first.
+  /// Slices of one lane nest. Of slices that begin together the outer one is added first.
   void AddSlice(size_t lane, std::string_view name, Ticks from, Ticks to, std::string_view args);
   void AddInstant(size_t lane, std::string_view name, Ticks time, std::string_view args);
   /// A fact about the trace itself.
