@@ -46,9 +46,9 @@ Made Canonical(const Plan& plan) {
 }
 Made Rails(const Plan& plan) { return std::make_unique<RailAllToAll>(plan.topology); }
 
-// Up and down trees, several peers send to a rank at once, over one interface: if much is under
-// way, leading ranks fill it, and the messages for which others wait stand behind. A slice passes
-// every height of a tree before the first result comes back, hence short ones.
+// In trees several peers send to a rank at once over one interface. With many bytes under way, fast
+// ranks fill it, and messages queue behind theirs although ranks wait for them. A slice passes
+// every height of a tree before the first result comes back, hence short slices.
 Cut CutOfTrees(const Facts&) {
   return {.window_bytes = uint64_t{512} << 10,
           .under_way_bytes = uint64_t{1} << 20,
@@ -59,9 +59,9 @@ constexpr Algorithm ByTrees(Algorithm algorithm) {
   return algorithm;
 }
 
-// Stages are lanes, and wait until another has ended the window: so links have nothing to do while
-// the first window is added up, and wait again at the last one's stages. Hence windows in which a
-// chunk is no longer than a slice, and so many more of them under way.
+// A stage is a lane that waits until another lane has ended the window. So links are idle while the
+// first window is summed, and again during the last window's stages. Hence windows whose chunks are
+// no longer than a slice, with more windows under way.
 Cut CutOfStages(const Facts& facts) {
   Cut cut;
   cut.window_bytes = std::min(facts.chunks * cut.slice_bytes, cut.window_bytes);
@@ -140,7 +140,7 @@ Status CheckPlan(const Algorithm& algorithm, const Plan& plan) {
 }
 
 uint32_t WindowsUnderWay(const Cut& cut, uint64_t window_bytes) {
-  constexpr uint64_t kMost = 32;  // of tiny ones that a setting asks for
+  constexpr uint64_t kMost = 32;  // windows, if a setting makes them tiny
   return static_cast<uint32_t>(std::clamp<uint64_t>(cut.under_way_bytes / window_bytes, 2, kMost));
 }
 

@@ -31,13 +31,13 @@ struct Fraction {
   }
 };
 
-/// How a vector is cut. All ranks derive the same from the schedule.
+/// How a vector is cut. All ranks derive the same cut from the schedule.
 struct Cut {
   uint64_t window_bytes = uint64_t{4} << 20;     ///< unless a setting says otherwise
-  uint64_t under_way_bytes = uint64_t{8} << 20;  ///< of windows at a time; at least two windows
-  uint64_t slice_bytes = uint64_t{256} << 10;    ///< of a message, about
+  uint64_t under_way_bytes = uint64_t{8} << 20;  ///< of windows; at least two are under way
+  uint64_t slice_bytes = uint64_t{256} << 10;    ///< of a message, approximately
 };
-/// How many windows are under way at a time if they have that size.
+/// How many windows of that size are under way at a time.
 [[nodiscard]] uint32_t WindowsUnderWay(const Cut& cut, uint64_t window_bytes);
 
 struct Algorithm {
@@ -50,12 +50,12 @@ struct Algorithm {
   /// The longest chain of messages that wait for each other, if all hosts are of one size (and of
   /// 2^k ranks, where sums are made in the order of the ranks); otherwise at most that.
   uint32_t (*rounds)(const Plan& plan);
-  uint32_t most_ranks = kMostRanks;  ///< fewer where a schedule keeps tables
+  uint32_t most_ranks = kMostRanks;  ///< fewer if a schedule keeps tables
   bool in_rank_order = false;        ///< as Facts says
   Cut (*cut)(const Facts& facts) = [](const Facts&) { return Cut{}; };  ///< between hosts
 };
 
-inline constexpr uint32_t kMostTrees = 16;  ///< two lanes each, of 32
+inline constexpr uint32_t kMostTrees = 16;  ///< a tree has two of 32 lanes
 
 /// kInvalid names the reason why no schedule can be made.
 [[nodiscard]] Status CheckPlan(const Plan& plan);

@@ -10,8 +10,8 @@ struct Way {
   Rules rules;
 };
 
-// Deadlock at depth 1 is the worst case for a lane that gives slots back early; one that goes from
-// slot to slot needs a second slot. Windows follow each other with scratch for fewer of them.
+// Depth 1 is the worst case for deadlocks of lanes that give slots back early; a lane that goes
+// from slot to slot needs a second slot. The last rows have scratch for fewer windows than run.
 constexpr Way kWays[] = {
     {"apart", {}},
     {"in place", {.in_place = true}},
@@ -20,8 +20,8 @@ constexpr Way kWays[] = {
     {"from slot to slot, in windows", {.depth = 2, .fused = true, .windows = 2, .places = 1}},
     {"in windows, in place", {.in_place = true, .windows = 2, .places = 1}},
 };
-// Above so many ranks windows follow each other once, with scratch for one of them: what a third
-// window could meet, the second has met.
+// Above so many ranks only two windows run, with scratch for one: a third window could meet no
+// state that the second has not met.
 constexpr uint32_t kMostRanksInAllWindows = 24;
 
 std::string CheckCost(const Proof& proof, const Schedule& schedule, const Algorithm& algorithm,

@@ -9,7 +9,7 @@
 namespace horoacc::schedule {
 
 struct Audit {
-  Proof proof;                       ///< of one window at depth 1
+  Proof proof;                       ///< for one window at depth 1
   Fraction most_sent;                ///< by any rank
   uint64_t network_messages = 0;     ///< between hosts
   std::vector<Fraction> host_sends;  ///< sent by each host to others

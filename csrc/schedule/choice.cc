@@ -5,7 +5,7 @@
 namespace horoacc::schedule {
 namespace {
 
-// Counting all steps of more ranks takes longer than a better choice saves.
+// Ranks whose steps are counted: counting more takes longer than a better choice saves.
 constexpr uint32_t kMostCounted = 64;
 
 // The usual sizes of a step's buckets of gradients.
@@ -99,13 +99,13 @@ double AlgorithmChoice::Correction(const Algorithm& algorithm, uint64_t bytes) {
   return ratio(*below) + (ratio(*above) - ratio(*below)) * part;
 }
 
-// A time of the model's beside a measured one would be compared with another clock.
+// Compares modelled times with each other, or measured ones: never one with the other.
 AlgorithmChoice::Expectation AlgorithmChoice::Quickest(Goal goal, uint64_t bytes, bool measured) {
   Expectation best;
   for (const Algorithm& algorithm : Algorithms()) {
     if (algorithm.goal != goal || topology_.ranks() > algorithm.most_ranks) continue;
     if (measured && !Measured(algorithm)) continue;
-    // For ranks in another order it makes hosts of one rank each, which are not counted here.
+    // For ranks in another order its schedule has one rank a host; that is not modelled here.
     if (algorithm.in_rank_order && !in_order_) continue;
     const double correction = measured ? Correction(algorithm, bytes) : 1;
     const double seconds = Expected(algorithm, bytes) * correction;
@@ -130,7 +130,7 @@ bool AlgorithmChoice::RankOrderIsCheap(Goal goal) {
 }
 
 std::string_view AlgorithmChoice::For(Goal goal, uint64_t bytes, bool in_rank_order) {
-  // With one candidate, its generator reports too many ranks.
+  // In rank order there is one candidate; its generator reports too many ranks.
   const Algorithm* chosen =
       in_rank_order ? InRankOrder(goal) : Quickest(goal, bytes, true).algorithm;
   if (chosen == nullptr) chosen = Quickest(goal, bytes, false).algorithm;  // none was measured

@@ -12,11 +12,11 @@
 
 namespace horoacc::schedule {
 
-/// What the model takes links to cost, in seconds and bytes a second: those of a network of 10
-/// Gbit/s that is used through sockets.
+/// The model's costs, in seconds and bytes a second: those of a network of 10 Gbit/s that is used
+/// through sockets.
 struct LinkCosts {
   double round = 30e-6;   ///< a message for which a rank waits
-  double message = 5e-6;  ///< each of those that pass a host's interface
+  double message = 5e-6;  ///< a message that passes a host's interface
   double rank = 4e9;      ///< of a rank's messages, each way
   double host = 1.25e9;   ///< of a host's interface, one way
 };
@@ -29,8 +29,8 @@ class AlgorithmChoice {
       : topology_(std::move(topology)), measured_(std::move(measured)), in_order_(in_order) {}
 
   /// The quickest for a vector of so many bytes. `in_rank_order`: only among those whose sums have
-  /// the bits of one host. It depends on nothing but its arguments and the constructor's, so all
-  /// ranks that gave the same get the same.
+  /// the bits of one host. The result depends only on the arguments and the constructor's, so all
+  /// ranks choose alike.
   [[nodiscard]] std::string_view For(Goal goal, uint64_t bytes, bool in_rank_order);
 
   /// Whether sums in the order of the ranks are expected to take hardly longer than the quickest.
@@ -41,24 +41,24 @@ class AlgorithmChoice {
   [[nodiscard]] double Expected(const Algorithm& algorithm, uint64_t bytes);
 
  private:
-  /// Of a whole run, in parts of the vector.
+  /// The load of a whole run, in parts of the vector.
   struct Load {
     uint32_t rounds = 0;
-    uint64_t messages = 0;  ///< through the interface of the host that has most, one way
-    double rank = 0;        ///< through the rank that has most
+    uint64_t messages = 0;  ///< through the busiest host's interface, one way
+    double rank = 0;        ///< through the busiest rank
     double host = 0;
   };
   struct Expectation {
     const Algorithm* algorithm = nullptr;
     double seconds = 0;
   };
-  /// `measured`: among those that were measured on these hosts; otherwise as the model says.
+  /// `measured`: only algorithms that were measured on these hosts; otherwise by the model.
   [[nodiscard]] Expectation Quickest(Goal goal, uint64_t bytes, bool measured);
   [[nodiscard]] bool Measured(const Algorithm& algorithm) const {
     return !measured_->Of(algorithm.name, topology_).empty();
   }
   const Load& LoadOf(const Algorithm& algorithm);
-  /// How much longer it took than the model expects; 1 if it was not measured.
+  /// The measured time divided by the model's; 1 if the algorithm was not measured.
   [[nodiscard]] double Correction(const Algorithm& algorithm, uint64_t bytes);
 
   const Topology topology_;

@@ -15,7 +15,7 @@ uint32_t ChildrenOf(uint32_t n, uint32_t label) {
   return label + 1 < n ? 2 : 1;
 }
 
-// Messages of a node that sums towards its parent and passes the result to its children.
+// Messages sent by a node that sums towards its parent and passes the result to its children.
 uint32_t UpAndDown(uint32_t n, uint32_t label) {
   return (label != 0 ? 1 : 0) + ChildrenOf(n, label);
 }
@@ -36,7 +36,7 @@ Place PlaceOf(const Plan& plan, uint32_t rank) {
           topology.fewest()};
 }
 
-// Shards that a rank of a host sends inside, in both phases together.
+// Shards that a rank sends inside its host, in both phases together.
 uint64_t InsideByRing(const Place& at) {
   if (at.local == 1) return 0;
   const uint32_t scattered = at.shards - (at.i < at.shards ? 1 : 0);
@@ -91,7 +91,7 @@ struct Blocks {
     begins.push_back(topology.ranks());
     for (uint32_t b = 0; b < count; ++b) most = std::max(most, begins[b + 1] - begins[b]);
   }
-  // Of a block's ranks the one that is the shard modulo their number.
+  // The block's rank that equals the shard modulo the number of the block's ranks.
   [[nodiscard]] uint32_t reducer(uint32_t block, uint32_t shard) const {
     const uint32_t ranks = begins[block + 1] - begins[block];
     uint32_t rank = begins[block];
@@ -101,7 +101,7 @@ struct Blocks {
   [[nodiscard]] uint32_t of(uint32_t rank) const {
     return static_cast<uint32_t>(std::ranges::upper_bound(begins, rank) - begins.begin()) - 1;
   }
-  /// As many for every block.
+  /// Equally many shards for every block.
   [[nodiscard]] uint32_t shards() const { return (most + count - 1) / count * count; }
   /// How many times the tree is cut until only the block's ranks are left.
   [[nodiscard]] uint32_t depth(uint32_t block) const {
@@ -117,13 +117,13 @@ struct Blocks {
     return cuts;
   }
 
-  std::vector<uint32_t> begins;  ///< and the number of ranks
+  std::vector<uint32_t> begins;  ///< first rank of each block, and the number of ranks
   uint32_t count = 0;
   uint32_t most = 1;  ///< ranks of a block
 };
 
-// Messages until the sums of the blocks have met: a rank shows every shard that another one of its
-// block reduces, and a block sends every shard up once, but those whose last sum it makes itself.
+// Messages until the blocks' sums are combined: a rank shows every shard that another rank of its
+// block reduces, and a block sends up every shard whose last sum another block makes.
 template <typename OwnerOf>
 uint64_t WayUp(const Blocks& blocks, uint32_t rank, uint32_t shards, OwnerOf owner_of) {
   const uint32_t own = blocks.of(rank);
@@ -134,15 +134,15 @@ uint64_t WayUp(const Blocks& blocks, uint32_t rank, uint32_t shards, OwnerOf own
   return messages;
 }
 
-// Messages that wait for each other until a part of the tree over so many ranks has one sum. Over
-// unequal blocks it is at most as high as that over the ranks.
+// The longest chain of messages until a subtree over so many ranks has one sum. With unequal blocks
+// the height over the ranks is an upper bound.
 uint32_t HeightOf(const Plan& plan, uint32_t ranks) {
   const uint32_t local = plan.topology.fewest();
   const bool aligned = plan.topology.equal() && std::has_single_bit(local);
   return LogOf(aligned ? (ranks + local - 1) / local : ranks);
 }
 
-// The same of a part with the root of a reduce, whose sum goes over to its sibling's each time.
+// The same for a subtree with a reduce's root: each time its half sends the sum to the other.
 uint32_t HeightOverRoot(const Plan& plan, const Blocks& blocks, uint32_t first, uint32_t ranks) {
   if (blocks.of(first) == blocks.of(first + ranks - 1)) return 0;
   const uint32_t half = 1u << (LogOf(ranks) - 1);
@@ -193,7 +193,7 @@ Fraction CpuReduceTree(const Plan& plan, uint32_t rank) {
   return WithDoubleTree(at, InsideAtOnce(at));
 }
 
-// The shards' owners send results to all other hosts, and the first rank of a host that has one
+// The shards' owners send results to all other hosts; the first rank of a host that has a result
 // shows it to its host.
 Fraction Canonical(const Plan& plan, uint32_t rank) {
   const Place at = PlaceOf(plan, rank);
@@ -216,8 +216,8 @@ Fraction CanonicalReduceScatter(const Plan& plan, uint32_t rank) {
   return {WayUp(blocks, rank, shards, [&](uint32_t s) { return blocks.of(s); }), shards};
 }
 
-// The last sum of a shard is made in the half without the root, unless the root's block meets all
-// others at once; then it goes to the root. On one host the root makes it.
+// A shard's last sum is made in the half without the root, or by the root's block if all the rest
+// is one sibling of it; then it goes to the root. On one host the root makes the sum.
 Fraction CanonicalReduce(const Plan& plan, uint32_t rank) {
   const Blocks blocks(plan.topology);
   if (blocks.count == 1) return ToParent(plan, rank);
@@ -298,7 +298,7 @@ uint32_t CanonicalReduceRounds(const Plan& plan) {
   switch (blocks.depth(own)) {
     case 0:
       return shows;
-    case 1:  // the root's block adds, and its ranks but the root send the result on
+    case 1:  // the root's block adds, and its other ranks send the result to the root
       return shows + HeightOf(plan, ranks - own_ranks) + 1 + (own_ranks > 1 ? 1 : 0);
     default:
       return shows + HeightOverRoot(plan, blocks, 0, ranks) + 1;

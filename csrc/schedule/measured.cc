@@ -19,7 +19,7 @@ std::optional<Number> NumberIn(std::string_view text) {
   return number;
 }
 
-// The text in front of the first `mark`; both are taken away.
+// Removes the text up to the first `mark`, and the mark; returns that text.
 std::string_view Before(std::string_view& text, char mark) {
   const size_t at = text.find(mark);
   const std::string_view part = text.substr(0, at);

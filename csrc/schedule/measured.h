@@ -18,20 +18,20 @@ class MeasuredTable {
   MeasuredTable() = default;
   /// Rows "algorithm@ranks,ranks:bytes=seconds" with ';' between them: the ranks of each host, in
   /// order. Modes of GPUs are `gpu_...`, with the ranks of each GPU. Empty: nothing was measured.
-  /// kInvalid names the row that is none.
+  /// kInvalid names a malformed row.
   static Result<MeasuredTable> Parse(std::string_view text);
 
   struct Point {
     uint64_t bytes;
     double seconds;
   };
-  /// By size, ascending; empty if it was not measured on hosts like these.
+  /// Points by ascending size; empty if there is no measurement on hosts like these.
   [[nodiscard]] const std::vector<Point>& Of(std::string_view algorithm,
                                              const Topology& topology) const;
   [[nodiscard]] const std::vector<Point>& Of(std::string_view name,
                                              const std::vector<uint32_t>& ranks) const;
 
-  /// Something was measured under this name, on whatever hosts.
+  /// Whether there is a measurement under this name, on any hosts.
   [[nodiscard]] bool Has(std::string_view name) const;
 
  private:

@@ -16,8 +16,8 @@ enum class Goal : uint8_t {
   kAllToAll,       ///< rank r, chunk s: chunk r of rank s's input
 };
 
-/// Whose part of the vector a chunk of scratch holds, for its size: a chunk of the vector, and of
-/// an all-to-all the rank that it came from.
+/// The part of the vector that a chunk of scratch holds, which gives its size: a chunk of the
+/// vector, and in an all-to-all also the rank that sent it.
 struct Part {
   uint32_t chunk = 0;
   uint32_t source = 0;
@@ -49,7 +49,7 @@ class Schedule {
   [[nodiscard]] const Facts& facts() const { return facts_; }
   /// Chunks of scratch that a window in flight needs on `rank`.
   [[nodiscard]] virtual uint32_t scratch([[maybe_unused]] uint32_t rank) const { return 0; }
-  /// The use of a chunk of scratch. In a reduction these are sums that are not finished.
+  /// The content of a chunk of scratch; in a reduction an unfinished sum.
   [[nodiscard]] virtual Part kept([[maybe_unused]] uint32_t rank, uint32_t chunk) const {
     return {chunk, 0};
   }

@@ -25,7 +25,7 @@ struct Row {
   Path path;
 };
 
-// The parts between commas.
+// The parts of the text between commas.
 std::vector<std::string_view> Names(std::string_view text) {
   std::vector<std::string_view> names;
   while (!text.empty()) {

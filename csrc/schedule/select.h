@@ -34,15 +34,15 @@ struct SelectionKey {
 
 [[nodiscard]] Path SelectPath(const SelectionKey& key, const Settings& settings);
 
-/// The same, of a schedule for ranks that do not all share memory.
+/// The same facts for a schedule between ranks that do not all share memory.
 struct MultiHostKey {
   schedule::Goal goal = schedule::Goal::kAllreduce;
-  uint64_t bytes = 0;  ///< of the vector; where parts differ, as if all were as long as the longest
+  uint64_t bytes = 0;  ///< of the vector; unequal parts count as the longest
 };
 
-/// The algorithm's name: the one that the settings force, else the best of those that are possible.
-/// The setting `reduction` says whether sums must be in the order of the ranks, need not be, or
-/// shall be where that is cheap.
+/// The name of the algorithm that the settings force, else of the best possible one.
+/// The setting `reduction` says whether sums are always made in the order of the ranks, in any
+/// order, or in rank order where that is cheap.
 [[nodiscard]] std::string_view SelectAlgorithm(const MultiHostKey& key, const Settings& settings,
                                                schedule::AlgorithmChoice& choice);
 

@@ -14,7 +14,7 @@ enum class Op : uint8_t {
   kCopy,                ///< own → dst
   kRecv,                ///< received → dst
   kRecvReduce,          ///< own ⊕ all received → dst
-  kRecvReduceSend,      ///< own ⊕ all received → peers; kept nowhere
+  kRecvReduceSend,      ///< own ⊕ all received → peers; not stored
   kRecvReduceCopySend,  ///< own ⊕ all received → dst, and to peers
   kRecvCopySend,        ///< received → dst, and on to peers
 };
@@ -26,8 +26,8 @@ enum Flag : uint8_t {
   kPrescaleOwn = 1,       ///< own is raw input: the factor before the sum belongs on it
   kPrescaleReceived = 2,  ///< the received chunks are raw input
   kPostscale = 4,         ///< the result is the sum over all ranks
-  /// Receive from all of [peer[0], peer[0] + peer[1]) but this rank. kRecv puts what rank p sent
-  /// into the chunks from dst_chunk + (p - peer[0]) * count on; the others reduce.
+  /// Receive from all of [peer[0], peer[0] + peer[1]) but this rank. kRecv puts rank p's message
+  /// into the chunks from dst_chunk + (p - peer[0]) * count on; other operations reduce.
   kReceiveRange = 8,
   kSendRange = 16,  ///< send the same to all of [peer[0], peer[0] + peer[1]) but this rank
 };
@@ -37,8 +37,8 @@ inline constexpr uint32_t kMaxPeers = 3;
 struct Step {
   Op op = Op::kSend;
   uint8_t flags = 0;
-  uint8_t receives = 0;        ///< peers received from: the first ones; 0 with kReceiveRange
-  uint8_t sends = 0;           ///< peers sent to: those behind; 0 with kSendRange
+  uint8_t receives = 0;        ///< peers to receive from, first in `peer`; 0 with kReceiveRange
+  uint8_t sends = 0;           ///< peers to send to, next in `peer`; 0 with kSendRange
   uint32_t peer[kMaxPeers]{};  ///< ranks
   uint32_t src_chunk = 0;
   uint32_t dst_chunk = 0;
@@ -69,8 +69,8 @@ constexpr void ForEachSource(const Step& step, uint32_t rank, Visit visit) {
   for (uint32_t k = 0; k < step.receives; ++k) visit(step.peer[k]);
 }
 
-/// Calls `visit` with the step; with one for each source in its place if it gathers from a range:
-/// they depend on each other in nothing, and every message has its own place.
+/// Calls `visit` with the step. A step that gathers from a range becomes one step for each source:
+/// these are independent, and every message has its own place.
 template <typename Visit>
 constexpr void ForEachGatherStep(const Step& step, uint32_t rank, Visit visit) {
   if (step.op != Op::kRecv || (step.flags & kReceiveRange) == 0) return visit(step);

@@ -8,8 +8,8 @@ namespace {
 constexpr uint32_t kHandOverLane = 0;
 constexpr uint32_t kRelayLane = 1;
 constexpr uint8_t kRelayChannel = 0;  // from a rank to the relay on its host
-constexpr uint8_t kLocalChannel = 1;  // inside a host, for good
-constexpr uint8_t kRailChannel = 2;   // from the relay to the rank it is for
+constexpr uint8_t kLocalChannel = 1;  // inside a host, without a relay
+constexpr uint8_t kRailChannel = 2;   // from the relay to the destination
 constexpr uint32_t kStepsOfRelay = 3;
 
 }  // namespace
@@ -69,7 +69,7 @@ uint32_t RailAllToAll::Remote(const Place& place, bool relayed, uint32_t k) cons
       k -= here;
       continue;
     }
-    // Every `local`-th from i on is relayed here; the others are what lies between them.
+    // This rank relays to every `local`-th rank from i on; other ranks relay to the rest.
     if (relayed) return topology_.first(host) + place.i + k * place.local;
     const uint32_t block = place.local - 1;
     if (k < place.i) return topology_.first(host) + k;

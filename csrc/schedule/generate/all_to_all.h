@@ -6,8 +6,8 @@
 
 namespace horoacc::schedule {
 
-/// P-1 messages a rank, each with the next peer further away, so that not all ranks send to one at
-/// once. Lanes: 0 sends, 1 receives.
+/// P-1 messages a rank, to one peer after the other from the next rank on, so that not all ranks
+/// send to one at once. Lanes: 0 sends, 1 receives.
 class DirectAllToAll final : public Schedule {
  public:
   explicit DirectAllToAll(uint32_t ranks);

@@ -12,7 +12,7 @@ BlockTree::BlockTree(const Topology& topology) {
   }
 }
 
-// Splits as the tree over ranks does, down to blocks on one host. The node's index.
+// Splits as the tree over ranks does, down to blocks on one host. Returns the node's index.
 uint32_t BlockTree::Grow(const Topology& topology, uint32_t rank, uint32_t ranks) {
   Node node{.first = static_cast<uint32_t>(blocks_.size())};
   if (topology.host_of(rank) == topology.host_of(rank + ranks - 1)) {

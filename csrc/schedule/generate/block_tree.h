@@ -8,8 +8,8 @@
 
 namespace horoacc::schedule {
 
-/// A block is a largest subtree whose ranks all share a host: of hosts with 2^k ranks each, the
-/// host; where nothing fits together, every rank. The tree above the blocks is what is left.
+/// A block is a largest subtree whose ranks all share a host: a whole host if all hosts have 2^k
+/// ranks; a single rank in the worst case. The blocks are the leaves of this tree.
 class BlockTree {
  public:
   struct Block {
@@ -24,25 +24,25 @@ class BlockTree {
   struct Node {
     uint32_t first = 0, blocks = 1;
     uint32_t height = 0;
-    uint32_t child[2]{};  ///< into the nodes
+    uint32_t child[2]{};  ///< indices of nodes
     [[nodiscard]] bool holds(uint32_t block) const {
       return block >= first && block < first + blocks;
     }
-    /// One of its blocks for each shard, in turn.
+    /// The subtree's block for a shard; blocks take turns.
     [[nodiscard]] uint32_t turn(uint32_t shard) const { return first + shard % blocks; }
   };
 
   explicit BlockTree(const Topology& topology);
 
   [[nodiscard]] const std::vector<Block>& blocks() const { return blocks_; }
-  /// Children before their parents; the last is the root.
+  /// Nodes, children before their parents; the last node is the root.
   [[nodiscard]] const std::vector<Node>& nodes() const { return nodes_; }
   [[nodiscard]] const Node& root() const { return nodes_.back(); }
   [[nodiscard]] uint32_t height() const { return root().height; }
   [[nodiscard]] uint32_t block_of(uint32_t rank) const { return block_of_[rank]; }
-  /// As many shards for every block, and at least one for each of its ranks.
+  /// A number of shards: equally many for every block, at least one for each of its ranks.
   [[nodiscard]] uint32_t even_shards() const;
-  /// How many subtrees above the block it is in.
+  /// The number of nodes above the block.
   [[nodiscard]] uint32_t depth_of(uint32_t block) const;
 
  private:

@@ -9,8 +9,8 @@ namespace {
 constexpr uint32_t kShowLane = 0;
 constexpr uint32_t kReduceLane = 1;
 constexpr uint32_t kUpLane = 2;
-constexpr uint32_t kAddLane = 3;  // of height 1; then one for each height
-// Behind the lanes that add.
+constexpr uint32_t kAddLane = 3;  // for height 1; one more lane for each further height
+// Lanes of results, numbered from 0 behind the lanes that add.
 constexpr uint32_t kResultIn = 0;
 constexpr uint32_t kResultOut = 1;
 constexpr uint32_t kShareOut = 2;
@@ -20,9 +20,9 @@ constexpr uint32_t kLanesOfResults = 4;
 constexpr uint8_t kShowChannel = 0;
 constexpr uint8_t kResultChannel = 1;
 constexpr uint8_t kShareChannel = 2;
-constexpr uint8_t kUpChannel = 3;  // of height 1; then one for each height
+constexpr uint8_t kUpChannel = 3;  // for height 1; one more channel for each further height
 
-// Lanes that pass results on; of a reduce the one of its root.
+// The number of lanes that pass results on; a reduce has one, to its root.
 uint32_t LanesOfResults(Goal goal) {
   if (goal == Goal::kAllreduce) return kLanesOfResults;
   return goal == Goal::kReduce ? kResultIn + 1 : 0;
@@ -84,8 +84,8 @@ uint32_t CanonicalReduction::AdderIn(const BlockTree::Node& node, uint32_t shard
   return (left.holds(block) ? tree_.nodes()[node.child[1]] : left).turn(shard);
 }
 
-// The rank of a block that makes its sum of a shard. Where one host adds everything, a reduce's
-// root does.
+// The rank of a block that makes its sum of a shard. If all ranks share a host, a reduce's root
+// makes it.
 uint32_t CanonicalReduction::ReducerOf(uint32_t block, uint32_t shard) const {
   if (facts().goal == Goal::kReduce && height() == 0) return facts().root;
   return tree_.blocks()[block].reducer(shard);
@@ -120,8 +120,8 @@ void CanonicalReduction::Append(uint32_t rank, uint32_t lane, Note note, uint32_
   notes_[index].push_back(note);
 }
 
-// To the next reducers first, so that not all ranks begin with the same one; but never two shards
-// of one reducer in another order than it reduces them.
+// A rank shows shards to the next reducers first, so that not all ranks begin with the same one,
+// and shows the shards of one reducer in the order in which that rank reduces them.
 void CanonicalReduction::NoteReduction() {
   for (uint32_t rank = 0; rank < facts().ranks; ++rank) {
     const BlockTree::Block& block = tree_.blocks()[tree_.block_of(rank)];
@@ -138,8 +138,8 @@ void CanonicalReduction::NoteReduction() {
   }
 }
 
-// Messages of one height are sent, and added, in the order of the shards: with every lane in one
-// and the same order, the next message of all can always move.
+// Messages of one height are sent and added in the order of the shards. Because every lane has the
+// same order, the first outstanding message can always move.
 void CanonicalReduction::NoteWayUp() {
   const std::vector<BlockTree::Node>& nodes = tree_.nodes();
   std::vector<uint32_t> by_height(nodes.size());
@@ -241,7 +241,7 @@ Step CanonicalReduction::step(uint32_t rank, uint32_t lane, uint32_t k) const {
   return step;
 }
 
-// The result of a reduce that another rank than the root has made is kept nowhere.
+// A rank that makes a reduce's result for the root does not store it.
 void CanonicalReduction::Store(Step& step, uint32_t rank, uint32_t shard, bool last) const {
   if (last) step.flags |= kPostscale;
   if (last && facts().goal == Goal::kReduce && rank != facts().root) {
@@ -290,7 +290,7 @@ void CanonicalReduction::PassResult(Step& step, uint32_t rank, uint32_t lane,
                                     uint32_t shard) const {
   step.src_chunk = step.dst_chunk = shard;
   step.channel = lane == kResultIn || lane == kResultOut ? kResultChannel : kShareChannel;
-  // A rank that adds for the root of a reduce sends as it adds.
+  // A rank that adds for a reduce's root sends in the same step.
   if (!everywhere()) step.channel = static_cast<uint8_t>(kUpChannel + height() - 1);
   if (lane == kResultIn || lane == kShareIn) {
     step.op = Op::kRecv;

@@ -12,27 +12,27 @@
 namespace horoacc::schedule {
 
 /// A block's ranks reduce their shards in one pass each. Then, for every shard, partial sums go up
-/// the tree over the blocks: of two siblings one adds. Who adds last, and what happens then, is the
-/// goal's:
-///   allreduce       another block for each shard, so that all send and receive alike; it sends the
-///                   result to one rank of every other host, and these show it to their hosts
-///   reduce-scatter  the block of the rank whose shard it is; that rank has its result
-///   reduce          a block of the half of the tree in which the root is not, as its siblings'
-///                   below it; so the root's host sends what it has once and receives the result
-///                   once. If all the rest is one sibling of the root's block, the block itself
+/// the tree over the blocks: one of two siblings adds. The block that makes the last sum depends on
+/// the goal:
+///   allreduce       blocks in turn, so that all send and receive equally; the block sends the
+///                   result to one rank of every other host, which shows it to its host
+///   reduce-scatter  the block of the rank that gets the shard; that rank makes the sum
+///   reduce          a block of the half of the tree without the root, and likewise in subtrees
+///                   with the root; so the root's host sends its sum once and receives the result
+///                   once. If all other blocks are one sibling of the root's block: that block
 ///
 /// Lanes:
 ///   0 show       every rank shows its input to those of its block that reduce it
 ///   1 reduce
-///   2 up         partial sums to siblings
+///   2 up         partial sums go to siblings
 ///   3 ...        siblings' partial sums are added, one lane for each height of the tree
-///   then         results to other hosts; results from there; results to the own host; from there.
-///                Of a reduce, only results to the root
+///   then         results come from other hosts; go to them; go to ranks of the host; come from
+///                them. A reduce has only the first, on its root
 ///
-/// Its tables take a few bytes for every pair of blocks.
+/// The tables take a few bytes for every pair of blocks.
 class CanonicalReduction final : public Schedule {
  public:
-  /// `root`: of a reduce.
+  /// `root`: the root of a reduce.
   CanonicalReduction(const Topology& topology, Goal goal, uint32_t root = 0);
   [[nodiscard]] uint32_t scratch(uint32_t rank) const override;
   [[nodiscard]] Part kept(uint32_t rank, uint32_t chunk) const override;
@@ -40,12 +40,12 @@ class CanonicalReduction final : public Schedule {
   [[nodiscard]] Step step(uint32_t rank, uint32_t lane, uint32_t k) const override;
 
  private:
-  /// One step of a lane: a shard, and with whom.
+  /// One step of a lane: its shard and its peer.
   struct Note {
     uint32_t shard = 0, peer = 0;
     uint32_t after = 0;
     uint8_t height = 0;  ///< of the subtree whose halves are added
-    bool raw = false;    ///< this rank's part of it is still its input
+    bool raw = false;    ///< this rank's operand is its input
   };
 
   CanonicalReduction(const Topology& topology, BlockTree tree, Goal goal, uint32_t root);
@@ -63,8 +63,8 @@ class CanonicalReduction final : public Schedule {
   void Keep(uint32_t rank, uint32_t shard);
   /// The chunk in which a rank keeps its unfinished sum of a shard.
   [[nodiscard]] uint32_t PlaceOf(uint32_t rank, uint32_t shard) const;
-  /// Appends a step that needs the result of lane `needs` of the rank (kNothing: the input). It
-  /// says so unless an earlier step of its lane has waited for that already.
+  /// Appends a step that needs the result of the rank's lane `needs` (kNothing: the input). The
+  /// step waits for that lane unless an earlier step of its lane has done so.
   void Append(uint32_t rank, uint32_t lane, Note note, uint32_t needs);
   [[nodiscard]] uint32_t height() const { return tree_.height(); }
   [[nodiscard]] bool everywhere() const { return facts().goal == Goal::kAllreduce; }
@@ -72,7 +72,7 @@ class CanonicalReduction final : public Schedule {
   [[nodiscard]] Buffer partials() const {
     return everywhere() ? Buffer::kOutput : Buffer::kScratch;
   }
-  /// Where the sum of a step goes; `last`: it is the result.
+  /// Sets where the sum of a step goes; `last`: the sum is the result.
   void Store(Step& step, uint32_t rank, uint32_t shard, bool last) const;
   [[nodiscard]] Step ReduceBlock(const Note& note, uint32_t rank) const;
   [[nodiscard]] Step GoUp(const Note& note, uint32_t rank, bool adds) const;
@@ -81,7 +81,7 @@ class CanonicalReduction final : public Schedule {
   const Topology topology_;
   const BlockTree tree_;
   std::vector<std::vector<Note>> notes_;  ///< by rank and lane
-  std::vector<uint32_t> awaited_;         ///< by rank and lane: lanes that it has waited for
+  std::vector<uint32_t> awaited_;         ///< by rank and lane: mask of awaited lanes
   /// By rank: the shards of which it keeps unfinished sums in scratch, in ascending order.
   std::vector<std::vector<uint32_t>> kept_;
 };

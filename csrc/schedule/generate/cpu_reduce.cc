@@ -9,7 +9,7 @@ constexpr uint32_t kShowLane = 0;
 constexpr uint32_t kReduceLane = 1;
 constexpr uint32_t kAcrossLane = 2;
 constexpr uint8_t kShowChannel = 0;
-constexpr uint8_t kShareChannel = 1;  // those from 2 on belong to the stage across hosts
+constexpr uint8_t kShareChannel = 1;  // channels from 2 on belong to the stage across hosts
 
 }  // namespace
 
@@ -58,7 +58,7 @@ Step CpuReduce::step(uint32_t rank, uint32_t lane, uint32_t k) const {
   return step;
 }
 
-// To the owners behind this rank first, so that not all ranks begin with the same one.
+// Sends to the owners behind this rank first, so that not all ranks begin with the same owner.
 Step CpuReduce::Show(uint32_t first, uint32_t i, uint32_t k) const {
   const uint32_t shards = across_.shards();
   Step step;

@@ -12,7 +12,7 @@ enum class Across { kRing, kDoubleTree };
 /// the same place on every host, and with it the same network interface.
 ///
 /// There are as many shards as the smallest host has ranks, so that every shard has a rail that
-/// reaches all hosts; a host with more ranks has some that own none.
+/// reaches all hosts; on a larger host some ranks own no shard.
 class AcrossStage {
  public:
   /// Its lanes and channels are numbered from `first_lane` on.
@@ -30,11 +30,11 @@ class AcrossStage {
   }
   [[nodiscard]] uint32_t shards() const { return topology_.fewest(); }
 
-  /// Of an owner of a shard.
+  /// Steps of a rank that owns a shard.
   [[nodiscard]] uint32_t steps() const {
     return across_ == Across::kRing ? 2 * topology_.hosts() - 1 : 1;
   }
-  /// `lane` counts within the stage. Its input is in `operand.own` once the lanes of the mask
+  /// `lane` counts within the stage. The input is in `operand.own` once the lanes of the mask
   /// `after` have ended.
   [[nodiscard]] Step step(uint32_t host, uint32_t shard, uint32_t lane, uint32_t k,
                           const Operand& operand, uint32_t after) const;
@@ -46,10 +46,10 @@ class AcrossStage {
 };
 
 /// With H hosts a host sends 2S(H-1)/H into the network by rings, whatever its number of ranks;
-/// the flat ring sends up to 2S. Inside a host it is rings as well.
+/// the flat ring sends up to 2S. Inside a host it uses rings as well.
 ///
-/// Lanes: 0 reduce-scatter, then those across, last all-gather; windows follow each other through
-/// them, so that the network and the host's own links are busy at the same time.
+/// Lanes: 0 reduce-scatter, then those between hosts, last all-gather; windows follow each other
+/// through them, so that the network and the host's own links are busy at the same time.
 class Hierarchical final : public Schedule {
  public:
   Hierarchical(Topology topology, Across across);

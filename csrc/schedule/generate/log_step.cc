@@ -8,7 +8,7 @@ namespace {
 
 uint32_t RoundsFor(uint32_t ranks) { return static_cast<uint32_t>(std::bit_width(ranks - 1)); }
 
-// Chunks that pass in round i.
+// The number of chunks that a rank sends in round i.
 uint16_t CountOf(uint32_t ranks, uint32_t i) {
   return static_cast<uint16_t>(std::min(1u << i, ranks - (1u << i)));
 }

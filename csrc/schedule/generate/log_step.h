@@ -6,7 +6,7 @@
 
 namespace horoacc::schedule {
 
-/// In round i rank r gets from r + 2^i what that holds. S(P-1)/P bytes a rank.
+/// In round i rank r receives the chunks of rank r + 2^i. S(P-1)/P bytes a rank.
 class LogAllGather final : public Schedule {
  public:
   explicit LogAllGather(uint32_t ranks);
@@ -17,7 +17,7 @@ class LogAllGather final : public Schedule {
   const uint32_t rounds_;
 };
 
-/// The all-gather run backwards: rank r hands r + 2^i its sums of the chunks that lie there.
+/// The all-gather backwards: rank r sends r + 2^i its sums of the chunks that belong there.
 /// S(P-1)/P bytes a rank; the sums lie in scratch.
 class LogReduceScatter final : public Schedule {
  public:

@@ -11,7 +11,7 @@ uint32_t Descending(uint32_t begin, uint32_t shards, uint32_t k) {
   return k < below ? below - 1 - k : shards - 1 - (k - below);
 }
 
-// A member that is `hops` behind where a chunk starts, of the n - 1 that it travels.
+// The step of a member `hops` behind a chunk's start; the chunk travels n - 1 hops.
 Step Travel(uint32_t n, uint32_t i, uint32_t chunk, uint32_t hops) {
   Step step;
   step.src_chunk = step.dst_chunk = chunk;

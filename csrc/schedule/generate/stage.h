@@ -6,7 +6,7 @@
 
 namespace horoacc::schedule {
 
-/// The operand of a member in a reduction, and the factors that are due there.
+/// A member's operand in a reduction, and the factors that its steps apply.
 struct Operand {
   Buffer own = Buffer::kInput;
   uint8_t load = kPrescaleOwn;  ///< flags of every use of `own`
@@ -25,7 +25,7 @@ inline void PlaceChunks(Step& step, uint32_t base, uint32_t width) {
   step.count = static_cast<uint16_t>(width);
 }
 
-/// Input becomes output on this rank.
+/// A step that copies the rank's input to its output.
 inline Step CopyThrough(uint32_t chunk, uint32_t count, uint8_t flags) {
   Step step;
   step.op = Op::kCopy;

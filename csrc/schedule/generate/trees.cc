@@ -73,7 +73,7 @@ Step TreesAllreduceStep(uint32_t n, uint32_t member, uint32_t lane, bool mirrore
       lane % 2 == 0 ? TreeUpStep(node, tree, operand) : TreeDownStep(node, tree, Buffer::kOutput);
   PlacePeers(step, [&](uint32_t label) { return labels.member(label); });
   step.channel = static_cast<uint8_t>(lane);
-  // The sum turns round at the root; the nodes below wait for its message.
+  // The root sends the sum down; the nodes below wait for its message.
   if (node.root && lane % 2 == 1) step.after = 1u << (lane - 1);
   return step;
 }
@@ -91,7 +91,7 @@ Step TreesAllreduce::step(uint32_t rank, uint32_t lane, uint32_t) const {
   return TreesAllreduceStep(facts().ranks, rank, lane, mirrored_, {});
 }
 
-// The root of a broadcast sends before it copies: other ranks wait for its message, and none for
+// The root of a broadcast sends before it copies: other ranks wait for its message, and no rank for
 // its copy.
 uint32_t RootedCollective::steps(uint32_t rank, uint32_t) const {
   return facts().goal == Goal::kBroadcast && rank == facts().root && facts().ranks > 1 ? 2 : 1;

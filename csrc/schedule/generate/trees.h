@@ -16,14 +16,14 @@ struct TreeNode {
 
 /// Of node `label`: without its lowest set bit and with the next one its parent, if that exists.
 [[nodiscard]] TreeNode BinaryTreeNode(uint32_t n, uint32_t label);
-/// A tree with one child everywhere.
+/// A tree in which every node has one child.
 [[nodiscard]] TreeNode ChainNode(uint32_t n, uint32_t label);
 
 /// How the members of a group are named in tree `tree`.
 class TreeLabels {
  public:
   /// Rotated by the number of the tree: odd labels are leaves, so neighbouring trees have
-  /// different ones inside. `mirrored` turns the order round in odd trees instead if n is even;
+  /// different inner nodes. `mirrored`: if n is even, odd trees have the reverse order instead;
   /// with two trees that is NCCL's rule.
   TreeLabels(uint32_t n, uint32_t tree, bool mirrored)
       : n_(n), shift_(tree % n), mirror_(mirrored && n % 2 == 0 && tree % 2 == 1) {}

@@ -5,7 +5,7 @@ namespace {
 
 uint64_t Bit(uint32_t rank) { return uint64_t{1} << rank; }
 
-// The content of rank r's input at the start: chunk c, if the goal gives it one.
+// Whether the goal gives rank r chunk c as input; then that is the chunk's content at the start.
 bool HasInput(const Facts& facts, uint32_t rank, uint32_t chunk) {
   if (facts.goal == Goal::kAllGather) return chunk == rank;
   if (facts.goal == Goal::kBroadcast) return rank == facts.root;

@@ -18,13 +18,13 @@ class Memory {
  public:
   Memory(const Schedule& schedule, const Rules& rules, Expressions& expressions);
 
-  /// kNone's extent is empty. What is wrong with it goes into `*wrong`.
+  /// kNone's extent is empty. A fault goes into `*wrong`.
   [[nodiscard]] Extent Find(uint32_t rank, uint32_t window, Buffer buffer, uint32_t chunk,
                             uint32_t count, const char** wrong) const;
   [[nodiscard]] Cell& operator[](uint32_t cell) { return cells_[cell]; }
-  /// May a step write to this chunk of a buffer?
+  /// Whether a step may write to this chunk of a buffer.
   [[nodiscard]] bool Writable(uint32_t rank, Buffer buffer, uint32_t chunk) const;
-  /// Checks that the outputs are those of the goal; the empty string, or the fault.
+  /// Checks that the outputs are those of the goal. Returns the fault, or an empty string.
   [[nodiscard]] std::string CheckOutputs(uint32_t window) const;
 
  private:

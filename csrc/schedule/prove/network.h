@@ -14,7 +14,7 @@ namespace horoacc::schedule {
 /// The message of a step, to one peer or to many.
 struct Message {
   std::vector<Value> values;
-  Extent source;  ///< where links read them; empty if only the sender's slot has them
+  Extent source;  ///< memory that links read; empty if the bytes are in the slot
   std::vector<Time> clock;
   uint32_t chain = 0;
   uint32_t window = 0;
@@ -26,7 +26,7 @@ inline constexpr uint32_t kNobody = ~0u;
 struct Link {
   LinkUse use;
   uint32_t sender = kNobody, receiver = kNobody;  ///< actors
-  std::vector<Message*> messages;                 ///< at most as many as it is deep
+  std::vector<Message*> messages;                 ///< at most the link's depth
   uint32_t next_of_pair = kNobody;                ///< the link of another channel
 
   [[nodiscard]] Message* Pop() {
@@ -41,12 +41,12 @@ struct Actor {
   uint32_t rank = 0, lane = 0;
   uint32_t window = 0, k = 0;
   Step step;              ///< the k-th
-  bool fetched = false;   ///< `step` is
+  bool fetched = false;   ///< `step` is valid
   bool received = false;  ///< the first half of step k is over
   bool queued = false;
-  uint32_t sources_ready = 0, targets_ready = 0;  ///< as seen so far: they stay so until step k
-  uint32_t chain = 0;                             ///< of the messages that it has waited for
-  std::vector<Value> values;                      ///< from the first half for the second
+  uint32_t sources_ready = 0, targets_ready = 0;  ///< found so far; they stay ready until step k
+  uint32_t chain = 0;         ///< longest chain of messages that it has waited for
+  std::vector<Value> values;  ///< of the first half, used by the second
   Extent source;
 };
 
@@ -61,7 +61,7 @@ class Network {
   explicit Network(uint32_t ranks)
       : ranks_(ranks), first_of_pair_(static_cast<size_t>(ranks) * ranks, kNobody) {}
 
-  /// Valid until another link is found for the first time.
+  /// The reference is valid until another link is found for the first time.
   [[nodiscard]] Link& Find(uint32_t from, uint32_t to, uint8_t channel) {
     uint32_t* index = &first_of_pair_[static_cast<size_t>(from) * ranks_ + to];
     while (*index != kNobody) {
@@ -76,13 +76,13 @@ class Network {
   }
   [[nodiscard]] const std::vector<Link>& links() const { return links_; }
 
-  /// False if an end of a link is another actor's.
+  /// False if an end of a link belongs to another actor.
   [[nodiscard]] static bool Claim(uint32_t& end, uint32_t actor) {
     if (end == kNobody) end = actor;
     return end == actor;
   }
 
-  /// Messages are used again: each proof makes many, and few are on their way at a time.
+  /// Messages are reused: a proof makes many, and few are under way at a time.
   [[nodiscard]] Message* NewMessage() {
     if (spare_.empty()) return &messages_.emplace_back();
     Message* message = spare_.back();
@@ -97,7 +97,7 @@ class Network {
   const uint32_t ranks_;
   std::vector<uint32_t> first_of_pair_;
   std::vector<Link> links_;
-  std::deque<Message> messages_;  ///< a deque, for its elements stay where they are
+  std::deque<Message> messages_;  ///< a deque, so that its elements stay in place
   std::vector<Message*> spare_;
 };
 

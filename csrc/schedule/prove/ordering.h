@@ -14,7 +14,7 @@ namespace horoacc::schedule {
 /// Signed and of 16 bits, because a proof spends most of its time in Join.
 using Time = int16_t;
 inline constexpr Time kLastTime = std::numeric_limits<Time>::max();
-using Clock = std::span<Time>;  ///< by actor: the events of it that are surely over
+using Clock = std::span<Time>;  ///< by actor: the number of its events that are surely over
 
 inline void Join(Clock clock, std::span<const Time> other) {
   for (size_t k = 0; k < clock.size(); ++k) clock[k] = std::max(clock[k], other[k]);
@@ -28,7 +28,7 @@ class Clocks {
   [[nodiscard]] Clock operator[](size_t k) { return {times_.data() + k * size_, size_}; }
 
  private:
-  const size_t size_;  ///< whole registers of a processor
+  const size_t size_;  ///< a multiple of a processor's register
   std::vector<Time> times_;
 };
 
@@ -42,13 +42,13 @@ struct Event {
 class Cell {
  public:
   Value value;
-  /// Messages that were sent from here and not yet taken: a link may read them at any time.
+  /// Messages sent from this chunk and not yet taken: a link may read it at any time.
   uint32_t travelling = 0;
 
   [[nodiscard]] const char* Read(Clock clock, Event event) {
     if (value.ranks == 0) return "reads what was never written";
     if (!written_.over(clock)) return "reads while it may be written";
-    // A write that is ordered behind this read is ordered behind all that are over by now.
+    // A write ordered after this read is ordered after all reads that are over by now.
     if (!last_read_.over(clock)) other_reads_.push_back(last_read_);
     last_read_ = event;
     return nullptr;
@@ -69,7 +69,7 @@ class Cell {
  private:
   Event written_;
   Event last_read_;
-  std::vector<Event> other_reads_;  ///< those not known to be over when the last one was made
+  std::vector<Event> other_reads_;  ///< not known to be over at the last read
 };
 
 }  // namespace horoacc::schedule

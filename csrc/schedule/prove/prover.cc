@@ -30,8 +30,8 @@ bool NamesNobody(const Step& step, uint32_t rank, const Facts& facts) {
   return wrong;
 }
 
-// Does the step have the operands that its operation needs, and peers that are other ranks? The
-// fault, or nullptr.
+// Checks that the step has the operands of its operation, and that its peers are other ranks.
+// Returns the fault, or nullptr.
 const char* CheckForm(const Step& step, uint32_t rank, const Facts& facts) {
   const bool own = step.op != Op::kRecv && step.op != Op::kRecvCopySend;
   const bool receives = step.op != Op::kSend && step.op != Op::kCopy;
@@ -56,9 +56,9 @@ const char* CheckForm(const Step& step, uint32_t rank, const Facts& facts) {
   return nullptr;
 }
 
-// May the step put `value` into chunk `chunk` of its destination? The fault, or nullptr. An
-// executor gives unfinished sums a type of their own, and a chunk of scratch the size of the part
-// that the schedule keeps there.
+// Checks that the step may put `value` into chunk `chunk` of its destination. Returns the fault, or
+// nullptr. An executor gives unfinished sums a type of their own, and a chunk of scratch the size
+// of the part that the schedule keeps there.
 const char* CheckPlace(const Schedule& schedule, uint32_t rank, const Step& step, uint32_t chunk,
                        const Value& value) {
   const Goal goal = schedule.facts().goal;
@@ -193,7 +193,7 @@ class Prover {
     return wrong == nullptr;
   }
 
-  // The rank's memory for this window is that of an earlier one.
+  // Whether the earlier window that used the same memory of the rank is over.
   bool MayBegin(const Actor& actor) {
     if (actor.k > 0 || actor.received || actor.window < rules_.places) return true;
     const uint32_t turn = TurnOf(actor.rank, actor.window - rules_.places);
@@ -279,7 +279,7 @@ class Prover {
     }
   }
 
-  // Operands are combined in the order of the ranks that they came from, this one among them.
+  // Operands, this rank's own among them, are combined in the order of their ranks.
   void NoteOrder(Actor& actor) {
     operands_.clear();
     for (uint32_t k = 0; k < taken_.size(); ++k) operands_.emplace_back(taken_[k].first, k);
@@ -306,7 +306,7 @@ class Prover {
     actor.chain = std::max(actor.chain, message->chain);
     if (message->values.size() != step.count) Fail(actor, "expects another number of chunks");
     if (message->window != actor.window) Fail(actor, "expects another window");
-    const Event now = Tick(actor);  // its own event: others may learn of it before the step is over
+    const Event now = Tick(actor);  // an event of its own: actors may see it within the step
     for (uint32_t k = 0; k < message->source.count; ++k) {
       Cell& cell = memory_[message->source.cell(k)];
       --cell.travelling;
@@ -347,7 +347,7 @@ class Prover {
         Fail(actor, bad);
       }
       Cell& cell = memory_[extent.cell(k)];
-      // A copy of a buffer onto itself is none.
+      // A copy of a buffer onto itself writes nothing.
       if (step.op == Op::kCopy && cell.value == values[k] && rules_.in_place) continue;
       if (const char* bad = cell.Write(ClockOf(actor), Now(actor), values[k])) Fail(actor, bad);
     }
@@ -430,7 +430,7 @@ class Prover {
   Clocks clocks_;      ///< by actor
   Clocks turns_over_;  ///< by turn
   Clocks lane_ends_;   ///< by actor and window
-  // Of the step that is run; here, for their memory is used again.
+  // Of the current step; members, so that their memory is reused.
   std::vector<std::pair<uint32_t, Message*>> taken_;  ///< by source
   std::vector<Value> received_;
   std::vector<std::pair<uint32_t, size_t>> operands_;  ///< rank, and place in `taken_`

@@ -25,15 +25,15 @@ struct LinkUse {
 /// How an executor runs the schedule.
 struct Rules {
   uint32_t depth = 1;  ///< messages that a link holds
-  /// A step that receives and sends does both at once, from slot to slot. Otherwise it gives its
-  /// receive slots back before it waits for send slots.
+  /// A step that receives and sends does both at once, from slot to slot. Otherwise the step gives
+  /// its receive slots back before it waits for send slots.
   bool fused = false;
   bool in_place = false;  ///< output is the input's memory
   uint32_t windows = 1;
   uint32_t places = 1;  ///< windows in flight on a rank: scratch of window w is that of w + places
-  /// A window's scratch is reused only when the messages that were sent from it have been taken.
+  /// A window's scratch is reused only when all messages sent from it have been taken.
   bool drains = true;
-  /// No actor waits until messages on this link are taken: its credits got lost.
+  /// A link whose credits are lost: no actor waits until its messages are taken.
   std::optional<LinkUse> careless;
 };
 

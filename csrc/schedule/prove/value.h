@@ -31,16 +31,16 @@ class Expressions {
 };
 
 struct Value {
-  uint64_t ranks = 0;  ///< whose contributions it holds; 0: nothing was ever written here
-  uint32_t chunk = 0;  ///< which chunk of the inputs it is made of
-  /// How they were combined (Expressions); 0 where the order does not matter.
+  uint64_t ranks = 0;  ///< contributors; 0: the chunk was never written
+  uint32_t chunk = 0;  ///< the chunk of the inputs
+  /// How contributions were combined (Expressions); 0 where the order does not matter.
   uint32_t expression : 30 = 0;
-  bool scaled : 1 = false;    ///< the factor before the sum was applied to each of them
+  bool scaled : 1 = false;    ///< each contribution has the factor before the sum
   bool finished : 1 = false;  ///< the factor after the sum was applied
   friend bool operator==(const Value&, const Value&) = default;
 };
 
-/// Each returns the fault, or nullptr.
+/// These functions return the fault, or nullptr.
 [[nodiscard]] inline const char* Prescale(Value& value) {
   if ((value.ranks & (value.ranks - 1)) != 0) return "scales a sum as if it were an input";
   if (value.scaled) return "scales an input twice";

@@ -1,6 +1,6 @@
 #pragma once
-// The links of a simulation by sender, receiver and channel: found with one look, because a
-// simulation looks more often than it does anything else.
+// The links of a simulation by sender, receiver and channel: found with one probe, because
+// lookups are a simulation's most frequent operation.
 #include <algorithm>
 #include <cstdint>
 #include <utility>
@@ -8,16 +8,16 @@
 
 namespace horoacc::schedule {
 
-/// Messages that a link holds.
+/// The most messages that a link holds.
 inline constexpr uint32_t kLinkDepth = 4;
 inline constexpr uint32_t kNobody = ~0u;
 
 struct Link {
-  double begins[kLinkDepth];    ///< when the first byte of a message is there
-  double arrivals[kLinkDepth];  ///< and the last
+  double begins[kLinkDepth];    ///< when a message's first byte arrives
+  double arrivals[kLinkDepth];  ///< when its last byte arrives
   double bytes[kLinkDepth];
   double last = 0;     ///< when the last message arrives
-  double carried = 0;  ///< seconds for which it has carried something
+  double carried = 0;  ///< seconds for which it was busy
   uint32_t posted = 0, landed = 0, taken = 0, released = 0;
   uint32_t awaited_by = kNobody;  ///< the lane that waits to receive
   uint32_t room_for = kNobody;    ///< the lane that waits to send
@@ -26,7 +26,7 @@ struct Link {
 class LinkTable {
  public:
   LinkTable() : keys_(1u << 10, kFree), links_(keys_.size()) {}
-  /// Valid until the next call.
+  /// The reference is valid until the next call.
   Link& Find(uint64_t key) {
     uint64_t at = Place(key);
     if (keys_[at] == key) return links_[at];
@@ -38,7 +38,7 @@ class LinkTable {
     return links_[at];
   }
 
-  /// The most that a link has carried.
+  /// The seconds for which the busiest link was busy.
   [[nodiscard]] double busiest() const {
     double most = 0;
     for (const Link& link : links_) most = std::max(most, link.carried);

@@ -14,22 +14,22 @@ namespace {
 // A lane of a simulated rank.
 struct Lane {
   uint32_t window = 0, k = 0;
-  bool busy = false;    ///< between the start of a step and its end
-  bool parked = false;  ///< until other lanes of the rank have ended the window
-  double idle = 0;      ///< since when
-  double worked = 0;    ///< for how long in all
-  Step step;            ///< the one that runs
+  bool busy = false;    ///< a step has started and not ended
+  bool parked = false;  ///< waits until other lanes of the rank end the window
+  double idle = 0;      ///< the time since which it has been idle
+  double worked = 0;    ///< seconds for which it was busy
+  Step step;            ///< the current step
 };
 
 enum class What : uint8_t {
-  kBegin,  ///< a lane looks whether it can begin its next step
+  kBegin,  ///< a lane checks whether it can begin its next step
   kEnd,    ///< a lane's step ends
   kLand,   ///< a message is at the interface of its receiver's host
 };
 
 struct Event {
   double time;
-  uint64_t order;  ///< of equal times the older first, so that runs repeat
+  uint64_t order;  ///< at equal times the older event comes first, so that runs repeat
   uint64_t whose;  ///< a lane, or the key of a link
   What what;
   friend bool operator<(const Event& a, const Event& b) {
@@ -69,7 +69,7 @@ class Simulation {
   }
 
  private:
-  // The link between two ranks, as its counterpart on a simulated sender.
+  // The link between two ranks, or its counterpart whose sender is simulated.
   [[nodiscard]] uint64_t KeyOf(uint32_t from, uint32_t to, uint8_t channel) const {
     if (one_host_) {
       const uint32_t shift = from - from % ranks_;
@@ -130,8 +130,8 @@ class Simulation {
     Push(ends, index, What::kEnd);
   }
 
-  // When the rank has done its own work on the bytes. It reduces slice by slice as they come, so
-  // that the last slice is what is left when all are there.
+  // When the rank has done its own work on the bytes. It reduces slices as they arrive, so that
+  // only the last slice remains when all bytes have arrived.
   [[nodiscard]] double Worked(const Step& step, uint32_t received, double begins,
                               double now) const {
     const double bytes = step.count * chunk_bytes_;
@@ -202,7 +202,7 @@ class Simulation {
   const Facts facts_;
   const Fabric& fabric_;
   const bool one_host_;
-  const uint32_t ranks_;  ///< that are simulated
+  const uint32_t ranks_;  ///< number of simulated ranks
   const double chunk_bytes_;
   const uint32_t windows_;
   Wires wires_;
@@ -226,8 +226,8 @@ namespace {
 
 constexpr uint32_t kSimulatedWindows = 6;
 
-// Lanes that are ahead leave the wires to the others at the end of so few windows: hence the look
-// at what is busiest.
+// After so few windows fast lanes have ended and leave the wires to slow ones, so the last windows
+// look too fast: hence the lower bound by the busiest resource.
 double SecondsFor(const Schedule& schedule, const Topology& topology, const Fabric& fabric,
                   double bytes, uint32_t windows, uint64_t& events) {
   const Run run =
@@ -246,7 +246,7 @@ double SecondsFor(const Schedule& schedule, const Topology& topology, const Fabr
 Prediction Predict(const Schedule& schedule, const Topology& topology, const Fabric& fabric,
                    double bytes) {
   constexpr double kUsualWindow = 512 << 10;
-  constexpr uint32_t kStride = 4;  // twice as many windows hardly make a difference
+  constexpr uint32_t kStride = 4;  // a factor of two hardly makes a difference
   constexpr double kLeastWindow = 64 << 10;
   Prediction best;
   const auto seconds = [&](uint32_t windows) {
@@ -254,7 +254,7 @@ Prediction Predict(const Schedule& schedule, const Topology& topology, const Fab
   };
   best.windows = std::bit_floor(static_cast<uint32_t>(std::clamp(bytes / kUsualWindow, 1.0, 1e6)));
   best.seconds = seconds(best.windows);
-  // Downhill from the usual number, to fewer windows or to more.
+  // Goes from the usual number to fewer or more windows while the time falls.
   const uint32_t start = best.windows;
   for (uint32_t windows = start; windows > 1;) {
     windows = std::max(1u, windows / kStride);

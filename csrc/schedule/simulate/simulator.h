@@ -1,9 +1,9 @@
 #pragma once
 // How long a schedule takes on a fabric: discrete events over the steps of all lanes.
 //
-// Steps are asked for when they are due and never kept. If all hosts behave alike, one of them is
-// simulated: it receives from a neighbour the messages of its own counterpart, so that a ring over
-// 24,576 ranks costs 8 ranks' steps. Everything else is simulated in full.
+// Steps are asked for when they are due and never kept. If all hosts behave alike, one host is
+// simulated: messages from a neighbour are copies of those that its own counterpart sends, so that
+// a ring over 24,576 ranks costs 8 ranks' steps. Other schedules are simulated in full.
 #include <cstdint>
 #include <vector>
 
@@ -25,7 +25,7 @@ struct Fabric {
   uint32_t nics = 1;                 ///< of a host; local rank i uses interface i mod nics
   double reduce_bandwidth = 20e9;    ///< of a rank that adds up, or copies
   double overhead = 0.5e-6;          ///< a rank's own time for each message
-  double slice_bytes = 256 << 10;    ///< a rank reduces so many at once while more arrives
+  double slice_bytes = 256 << 10;    ///< a rank reduces so many bytes while more arrive
 };
 
 struct Run {
@@ -41,13 +41,13 @@ struct Run {
 
 struct Prediction {
   double seconds = 0;
-  uint32_t windows = 1;  ///< into which the vector is best cut
+  uint32_t windows = 1;  ///< the best number of parts of the vector
   uint64_t events = 0;
 };
 
-/// With the best number of windows, among powers of two. Of many windows the first few are
-/// simulated; the others follow at the distance of the last of those, and no faster than the
-/// busiest resource takes for each.
+/// The time with the best number of windows, a power of two. Of many windows the first few are
+/// simulated; the others follow at the pace of the last simulated ones, and no faster than the
+/// busiest resource serves a window.
 [[nodiscard]] Prediction Predict(const Schedule& schedule, const Topology& topology,
                                  const Fabric& fabric, double bytes);
 

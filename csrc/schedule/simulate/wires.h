@@ -10,15 +10,15 @@
 namespace horoacc::schedule {
 
 struct Passage {
-  double begins;  ///< when the first byte is there
-  double ends;    ///< and the last
+  double begins;  ///< when the first byte arrives
+  double ends;    ///< when the last byte arrives
 };
 
 /// A resource that serves one message after the other.
 struct Server {
-  double free = 0;    ///< from when on
-  double served = 0;  ///< for how long it has been busy
-  /// From when on it serves a message that comes at `now`.
+  double free = 0;    ///< the time from which on it is free
+  double served = 0;  ///< seconds for which it was busy
+  /// Returns when it begins to serve a message that arrives at `now`.
   double Serve(double now, double seconds) {
     const double start = std::max(now, free);
     free = start + seconds;
@@ -29,7 +29,7 @@ struct Server {
 
 class Wires {
  public:
-  /// `hosts` of the topology are simulated: all, or the first for all.
+  /// `hosts`: simulated hosts: all of the topology, or the first for all.
   Wires(const Topology& topology, const Fabric& fabric, uint32_t hosts)
       : topology_(topology),
         fabric_(fabric),
@@ -41,26 +41,26 @@ class Wires {
   [[nodiscard]] bool Local(uint32_t from, uint32_t to) const {
     return topology_.host_of(from) == topology_.host_of(to);
   }
-  /// A message inside a host.
+  /// When a message inside a host arrives.
   Passage Pass(uint32_t from, double bytes, double now) {
     const double begins =
         memory_[topology_.host_of(from) % hosts_].Serve(now, bytes / fabric_.memory_bandwidth) +
         fabric_.local_latency;
     return {begins, begins};
   }
-  /// A message to another host leaves; when it is at the other interface.
+  /// A message leaves its host; returns when it reaches the other host's interface.
   double Leave(uint32_t from, double bytes, double now) {
     return out_[Interface(from)].Serve(now, bytes / fabric_.nic_bandwidth) +
            fabric_.network_latency;
   }
-  /// It passes the other interface.
+  /// When a message that has reached its host's interface arrives.
   Passage Land(uint32_t to, double bytes, double now) {
     const double served = bytes / fabric_.nic_bandwidth;
     const double begins = in_[Interface(to)].Serve(now, served);
     return {begins, begins + served};
   }
 
-  /// How long the busiest interface or memory has served.
+  /// Seconds for which the busiest interface or memory was busy.
   [[nodiscard]] double busiest() const {
     double most = 0;
     for (const auto* servers : {&out_, &in_, &memory_}) {
