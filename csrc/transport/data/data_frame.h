@@ -27,14 +27,14 @@ struct DataHeader {
   uint8_t channel = 0;
   uint16_t flags = 0;
   uint64_t epoch = 0;
-  uint64_t sequence = 0;  ///< the collective's
+  uint64_t sequence = 0;  ///< the collective's number
   uint32_t set = 0;
   uint32_t length = 0;         ///< bytes that follow
-  uint64_t number = 0;         ///< the message's in its link, or a count of messages
+  uint64_t number = 0;         ///< the message's number in its link, or a count of messages
   uint64_t total = 0;          ///< bytes of the whole message
   uint64_t offset = 0;         ///< of this part in the message
   uint32_t payload_check = 0;  ///< CRC-32C of the bytes that follow, if kChecked
-  uint32_t check = 0;          ///< of everything before it
+  uint32_t check = 0;          ///< CRC-32C of the header before it
 
   static constexpr uint32_t kMagic = 0x44434148;  // "HACD"
   static constexpr uint16_t kChecked = 1;         ///< of `flags`

@@ -44,7 +44,7 @@ class Mix final : public DataLinks {
     return part->OpenReceive(spec);
   }
 
-  /// An error of one part ends the others: a collective needs them all.
+  /// An error of one part ends the other parts: a collective needs them all.
   Result<bool> Progress() override {
     bool moved = false;
     for (const auto& part : parts_) {

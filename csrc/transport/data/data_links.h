@@ -16,7 +16,7 @@
 
 namespace horoacc {
 
-/// All ranks number the collectives of a process set alike, in the order of the decisions.
+/// All ranks number a process set's collectives alike, in the order of the decisions.
 struct CollectiveId {
   uint32_t set = 0;
   uint64_t sequence = 0;
@@ -78,7 +78,7 @@ class SendLink {
 /// those of Expect, or not at all.
 struct Arrival {
   SendPieces pieces;
-  bool placed = false;  ///< it lies where Expect said; otherwise the caller copies it there
+  bool placed = false;  ///< it lies in the buffer of Expect; otherwise the caller copies it there
 };
 
 /// The receiving end. Closed by its destructor, after which the link writes to no memory of Expect.
@@ -90,7 +90,7 @@ class ReceiveLink {
   /// bytes there as they arrive, and nothing before: until the sender has posted it, this rank or a
   /// sending link may still read the buffer. The list is not kept.
   virtual Status Expect(uint64_t bytes, ReceivePieces where) = 0;
-  /// The oldest announced message that is not released, once all of it is there; else nullptr.
+  /// The oldest announced message that is not released, if it has arrived in full; else nullptr.
   /// kMismatch if the sender's message has another size.
   [[nodiscard]] virtual Result<const Arrival*> Arrived() = 0;
   /// Returns the slot of that message to the sender.
@@ -113,7 +113,7 @@ class DataLinks {
   virtual Result<std::unique_ptr<SendLink>> OpenSend(const LinkSpec& spec) = 0;
   /// Messages may have come before; they wait for this call.
   virtual Result<std::unique_ptr<ReceiveLink>> OpenReceive(const LinkSpec& spec) = 0;
-  /// Sends and receives without blocking. True if anything moved: then the caller looks again. An
+  /// Sends and receives without blocking. True if any byte moved: then the caller calls again. An
   /// error is kPeerLost with the culprit, kMismatch for a frame of another epoch or of no possible
   /// link, or the error given to Abort; every later call returns it. Call it after the last link is
   /// closed, too, as long as HasUnsent().
@@ -121,14 +121,14 @@ class DataLinks {
   [[nodiscard]] virtual bool HasUnsent() { return false; }
   /// Ends all links: from now on every call that can fail returns `error`, peers are told as far as
   /// possible, and no memory of a link is read or written. Only peers on this host may still read
-  /// shared memory, which must not change until they have stopped as well.
+  /// shared memory, which must not change until those peers have stopped as well.
   virtual void Abort(const Error& error) = 0;
   /// As ControlLinks::LeaveToParent.
   virtual void LeaveToParent() {}
   /// A descriptor that is readable (epoll, level-triggered) when Progress has something to do, or
   /// -1. Messages in shared memory ring this rank's doorbell instead (doorbell.h).
   [[nodiscard]] virtual int WaitFd() const = 0;
-  /// Whether Progress must be called again after a while, because no descriptor tells (MPI).
+  /// Whether the caller must poll Progress, because there is no descriptor (MPI).
   [[nodiscard]] virtual bool MustPoll() const { return false; }
   /// "tcp", "mpi", "shm", "inproc" or "mix".
   [[nodiscard]] virtual const char* kind() const = 0;

@@ -1,6 +1,6 @@
 #pragma once
-// The memory of a sending link's slots, for messages without memory of their own; allocated at
-// first use. And the checks that all kinds of links share.
+// The memory of a sending link's slots, for messages without memory of their own, allocated at
+// first use; and the checks that all kinds of links share.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -25,7 +25,7 @@ class SlotMemory {
     if (memory_ == nullptr) return MakeError(ErrorKind::kSystem, "no memory for a link's slots");
     return memory_.get() + number % slots_ * stride_;
   }
-  /// How many bytes of a message lie in slots.
+  /// How many bytes of a message lie in its slot.
   [[nodiscard]] uint64_t Share(SendPieces pieces) const {
     uint64_t bytes = 0;
     for (const auto& piece : pieces) {

@@ -18,9 +18,9 @@ struct ShmDataOptions {
   const HostShare* share = nullptr;
   /// ShmDataControlBytes of the control segment, zeroed: the same on all ranks.
   std::byte* control = nullptr;
-  Arena* arena = nullptr;                ///< in this rank's own memory, for slots
+  Arena* arena = nullptr;                ///< this rank's memory, for slots
   const Doorbells* doorbells = nullptr;  ///< a message rings the peer with Urgency::kWork
-  /// Whether a local rank has shut down in order: then its end is no loss. Empty: none has.
+  /// Whether a local rank has shut down in order, so that its end is no error. Empty: none has.
   std::function<bool(int local_rank)> has_left{};
 };
 
@@ -29,7 +29,7 @@ struct ShmDataOptions {
 
 /// A message in the sender's own shared memory is read there; any other is copied to a slot, which
 /// the link allocates at its first such message. Progress finds a peer's death at its pidfd, which
-/// it checks when it has found nothing for a while.
+/// it checks when no message has come for a while.
 ///
 /// Blocks of links that were closed early stay until the destructor: a slow peer may still read.
 [[nodiscard]] Result<std::unique_ptr<DataLinks>> MakeShmDataLinks(const ShmDataOptions& options);

@@ -1,5 +1,5 @@
 #pragma once
-// The state that a rank's data links through shared memory have in common. Internal to shm_data.cc.
+// The state that a rank's data links through shared memory share. Internal to shm_data.cc.
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -45,15 +45,15 @@ class ShmExchange {
   [[nodiscard]] uint64_t OffsetOf(const void* pointer) const {
     return static_cast<uint64_t>(static_cast<const std::byte*>(pointer) - MemoryOf(me()).data());
   }
-  /// kInvalid if the rank of the job is not another one of this host.
+  /// kInvalid unless it is another rank of this host.
   [[nodiscard]] Result<int> PlaceOf(int rank) const;
 
   /// Memory that peers see, from this rank's arena.
   [[nodiscard]] Result<void*> Allocate(size_t bytes);
-  /// `over`: no peer reads it any more. Otherwise it stays until the destructor.
+  /// `over`: no peer reads the block any more. Otherwise it stays until the destructor.
   void Free(void* block, bool over);
 
-  /// Tells the peer of a slot.
+  /// Sends the peer a note of a slot.
   void Note(int peer, const ShmSlot& slot);
   void Ring(int peer) const { doorbells_.Ring(peer, Urgency::kWork); }
   /// Writes the notes for which rings had no room, and reads new ones.
@@ -64,7 +64,7 @@ class ShmExchange {
 
   std::map<ShmLinkName, ShmIncoming> incoming;
   std::set<ShmLinkName> sending;  ///< open ends
-  std::optional<Error> error;     ///< what ended all links
+  std::optional<Error> error;     ///< the error that ended all links
   DataCounters counters;
 
  private:

@@ -4,14 +4,14 @@
 //
 // A slot belongs to one link and is reused only after its message was taken, so a note never points
 // to a slot that changes. The ring carries the notes of all links of a direction. The receiver
-// empties it at every look, into queues of its own: no link waits for another one.
+// empties it, whenever it polls, into queues of its own: no link waits for another one.
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
 
 namespace horoacc {
 
-inline constexpr uint32_t kShmPieces = 12;  ///< a message of more is copied to its slot
+inline constexpr uint32_t kShmPieces = 12;  ///< a message of more pieces is copied to its slot
 inline constexpr uint32_t kShmNotes = 512;
 
 /// In the sender's memory. Offsets are from the beginning of that memory.
@@ -19,7 +19,7 @@ struct alignas(64) ShmSlot {
   /// The number + 1 of the last message taken from this slot; written by the receiver.
   std::atomic<uint64_t> taken{0};
 
-  // Written by the sender, while the slot is free.
+  // The sender writes these while the slot is free.
   alignas(64) uint64_t sequence = 0;
   uint32_t set = 0;
   uint32_t channel = 0;
@@ -32,8 +32,8 @@ struct alignas(64) ShmSlot {
 
 /// In the control segment. Zeros are an empty ring.
 struct ShmRing {
-  alignas(64) std::atomic<uint64_t> written{0};  ///< notes, by the sender
-  alignas(64) std::atomic<uint64_t> read{0};     ///< by the receiver
+  alignas(64) std::atomic<uint64_t> written{0};  ///< notes that the sender has written
+  alignas(64) std::atomic<uint64_t> read{0};     ///< notes that the receiver has read
   alignas(64) uint64_t notes[kShmNotes]{};       ///< offset of a ShmSlot
 };
 

@@ -166,7 +166,7 @@ void TaggedReceiveLink::Release() {
 
 Result<bool> TaggedReceiveLink::Move() {
   bool moved = false;
-  // All of them, so that several are under way at once.
+  // Starts all announced receives, so that several are under way at once.
   for (const auto& message : expected_) {
     if (message->length) continue;
     HA_ASSIGN(message->length, requests_.Test(message->request, spec_.peer));

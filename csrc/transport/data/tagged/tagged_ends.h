@@ -1,6 +1,6 @@
 #pragma once
-// The two ends of a tagged link, and what the links of one rank share: requests at the carrier, and
-// a state for each peer.
+// The two ends of a tagged link, and the state that one rank's links share: requests at the
+// carrier, and a state for each peer.
 #include <cstdint>
 #include <deque>
 #include <map>
@@ -38,7 +38,7 @@ struct Notice {
 };
 static_assert(sizeof(Notice) == 256);
 
-/// A notice that is being sent. If the carrier has not taken it at the end, it is never freed.
+/// A notice that is being sent. It is never freed if the carrier still has it at the end.
 struct Posted {
   Notice notice;
   void* request = nullptr;
@@ -49,7 +49,7 @@ class TaggedReceiveLink;
 
 /// A rank's state of one peer.
 struct TaggedPeer {
-  bool listening = false;  ///< for its notices
+  bool listening = false;  ///< a receive for its notices is posted
   Notice arriving;
   void* request = nullptr;  ///< for `arriving`
   std::deque<std::unique_ptr<Posted>> notices;
@@ -61,7 +61,7 @@ struct TaggedPeer {
   uint32_t next_tag = TaggedCarrier::kFirstTag;
 };
 
-/// The requests that tagged links have at their carrier, and whether it still works.
+/// The requests of tagged links at their carrier, and whether the carrier still works.
 class TaggedRequests {
  public:
   explicit TaggedRequests(TaggedCarrier carrier) : carrier_(std::move(carrier)) {}
@@ -81,9 +81,9 @@ class TaggedRequests {
   void Cancel(void* request) {
     if (request != nullptr) carrier_.calls.cancel(carrier_.self, request);
   }
-  /// Keeps a request that the carrier still sends although its link is closed.
+  /// Keeps a request whose message the carrier still sends although the link is closed.
   void Adopt(int peer, void* request) { orphans_.emplace_back(peer, request); }
-  /// Drops those that were sent.
+  /// Drops kept requests whose messages were sent.
   [[nodiscard]] Status TestOrphans();
 
  private:
@@ -107,7 +107,7 @@ class TaggedSendLink final : public SendLink {
   [[nodiscard]] uint64_t taken() override;
   [[nodiscard]] Result<std::byte*> Slot() override;
   void Grant(uint32_t tag) { tag_ = tag; }
-  /// False if fewer were posted.
+  /// False if fewer messages were posted.
   bool Credit(uint64_t released);
   [[nodiscard]] bool unsent() const { return !waiting_.empty() || !under_way_.empty(); }
   /// True if something moved.
@@ -148,7 +148,7 @@ class TaggedReceiveLink final : public ReceiveLink {
   struct Message {
     uint64_t bytes = 0;
     void* request = nullptr;
-    std::optional<uint64_t> length;  ///< of the message that came
+    std::optional<uint64_t> length;  ///< of the received message
     std::unique_ptr<std::byte[]> own;
     std::vector<std::span<const std::byte>> pieces;
     Arrival arrival;

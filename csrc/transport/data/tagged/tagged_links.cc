@@ -47,14 +47,14 @@ class TaggedLinks final : public DataLinks {
   std::vector<TaggedPeer> peers_;  ///< by rank
 };
 
-// Only the text of an error could throw, for lack of memory: then the process may end.
+// Only an error's text could throw, for lack of memory: then the process may end.
 // NOLINTNEXTLINE(bugprone-exception-escape)
 TaggedLinks::~TaggedLinks() {
   for (TaggedPeer& peer : peers_) {
     requests_.Cancel(peer.request);
     for (auto& posted : peer.notices) {
       const auto done = requests_.Test(posted->request, 0);
-      // The carrier may still read it.
+      // The carrier may still read the memory.
       if (!done.ok() || !done.value()) [[maybe_unused]]
         const Posted* const left = posted.release();
     }

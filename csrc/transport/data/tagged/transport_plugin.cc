@@ -55,7 +55,7 @@ Result<const ha_transport_plugin*> Load(const std::string& path) {
   return plugin;
 }
 
-/// Opens it and returns its name and, after a zero, this rank's address.
+/// Opens the transport; returns its name and, after a zero, this rank's address.
 Result<std::string> OpenTransport(const std::string& path, Bootstrap& bootstrap,
                                   Transport& transport) {
   HA_ASSIGN(transport.plugin, Load(path));

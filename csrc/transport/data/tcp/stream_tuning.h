@@ -34,9 +34,9 @@ class HostSilence {
   [[nodiscard]] int64_t Look(const StreamHealth& health, int64_t now_ns);
 
  private:
-  // As of the last look.
+  // Values of the last look.
   int64_t looked_ns_ = 0;
-  int64_t answered_ns_ = 0;  ///< or found to owe an answer for the first time
+  int64_t answered_ns_ = 0;  ///< the last answer, or the first look that found it owing
   bool owes_ = false;
   uint64_t acknowledged_ = 0;
   uint64_t data_packets_ = 0;
@@ -63,7 +63,7 @@ enum class Direction { kSend, kReceive };
 [[nodiscard]] uint64_t WantedBuffer(uint64_t under_way, uint64_t current);
 
 /// Enlarges a buffer that is at the kernel's limit and bounds the bytes in flight, if the system
-/// lets this process.
+/// allows this process to.
 void AdaptBuffer(int fd, Direction direction, uint64_t under_way);
 
 /// Options of every stream: a short backlog, so that a stripe goes to the stream that can send it

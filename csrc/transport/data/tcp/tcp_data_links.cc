@@ -77,10 +77,10 @@ class Links final : public TcpDataLinks {
   std::unique_ptr<TcpDialing> dialing_;
   int widened_by_dialing_ = 0;                   ///< peers
   std::vector<std::unique_ptr<TcpPeer>> peers_;  ///< by rank; this one's stays without connections
-  bool dialing_ready_ = false;                   ///< dialing has something to do
+  bool dialing_ready_ = false;                   ///< dialing's descriptor is readable
   std::vector<bool> dialed_;
-  std::vector<bool> widened_;  ///< by rank: nothing more is done about connections
-  std::set<int> dirty_;        ///< peers that something may be sent to
+  std::vector<bool> widened_;  ///< by rank: no more connections are added
+  std::set<int> dirty_;        ///< peers to which frames may be sent
   DataCounters counters_;
   std::optional<Error> failed_;
 };
@@ -218,7 +218,7 @@ void Links::Widen(int peer) {
   }
 }
 
-/// Dials the peer unless it was dialed, or dials itself.
+/// Dials the peer, unless it was dialed or the peer is the one that dials.
 Status Links::Reach(const LinkSpec& spec) {
   HA_TRY(Health());
   if (spec.peer < 0 || spec.peer >= static_cast<int>(peers_.size()) || spec.peer == rank_) {
@@ -309,7 +309,7 @@ Result<bool> Links::Move() {
     if (peer.full()) Widen(*each);
     HA_TRY(peer.CheckPresence());
     moved = moved || sent;
-    // epoll tells when a full connection takes more.
+    // epoll reports when a full connection takes more bytes.
     const bool rest = peer.HasUnsent() && (sent || !peer.full());
     each = rest ? std::next(each) : dirty_.erase(each);
   }
@@ -338,7 +338,7 @@ bool Links::HasUnsent() {
 }
 
 void Links::Abort(const Error& error) {
-  // An error that Progress has found is the cause, and is sent to the peers.
+  // An error that Progress found before is the cause; peers get that one.
   if (!failed_) failed_ = error;
   const std::string text = PackAbort(*failed_);
   for (const auto& peer : peers_) peer->End(DataKind::kAbort, text);

@@ -44,7 +44,7 @@ class TcpDataLinks : public DataLinks {
 /// is read from them (handshake.h).
 ///
 /// Besides the contract: a message that comes before it is expected gets memory of its own, so that
-/// nothing behind it waits; call Progress, which sends, after Post and Release and before sleeping
+/// no later message waits; call Progress, which sends, after Post and Release and before sleeping
 /// on WaitFd. A rank whose links were destroyed in order is lost only for ranks with open links to
 /// it.
 Result<std::unique_ptr<TcpDataLinks>> ListenForData(Bootstrap& bootstrap,

@@ -1,6 +1,6 @@
 #pragma once
 // Makes the connections of data links while the job runs, when a link is opened: of two ranks the
-// lower one dials. Nothing here waits.
+// lower one dials. No function waits.
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -30,7 +30,7 @@ class TcpDialing {
   /// Progresses dials and handshakes; returns the proved connections. kPeerLost names a peer that
   /// could not be reached.
   Result<std::vector<Admitted>> Step();
-  /// Readable when Step has something to do before due_ns().
+  /// A descriptor that is readable when Step has work before due_ns().
   [[nodiscard]] int WaitFd() const { return admission_.WaitFd(); }
   /// When to call Step although WaitFd is not readable; INT64_MAX: never.
   [[nodiscard]] int64_t due_ns() const;
@@ -41,7 +41,7 @@ class TcpDialing {
     int peer = -1;
     int64_t since_ns = 0;
     int64_t due_ns = 0;    ///< when to try; kUnderWay while Admission has it
-    bool reached = false;  ///< or given up
+    bool reached = false;  ///< connected, or given up
     bool must = true;
   };
   static constexpr int64_t kUnderWay = INT64_MAX;

@@ -33,7 +33,7 @@ class InboundMessage {
  private:
   friend class InboundLink;
   bool begun_ = false;      ///< its first stripe has come, with its size
-  bool announced_ = false;  ///< by Expect
+  bool announced_ = false;  ///< Expect has announced it
   bool placed_ = false;
   bool dropped_ = false;
   uint64_t total_ = 0;
@@ -61,9 +61,9 @@ class InboundLink {
 
   /// The message of a stripe. kMismatch if the link can have no such message.
   Result<std::shared_ptr<InboundMessage>> Take(const DataHeader& stripe);
-  /// Nothing is written to announced memory any more.
+  /// After this no byte is written to announced memory.
   void DropAll();
-  /// Whether an announced message is not all there.
+  /// Whether an announced message has not arrived in full.
   [[nodiscard]] bool waiting() const;
 
  private:
@@ -72,7 +72,7 @@ class InboundLink {
   const LinkKey key_;
   const int peer_;
   bool open_ = false;
-  LinkSpec spec_;  ///< once it is open
+  LinkSpec spec_;  ///< valid once the link is open
   uint64_t released_ = 0;
   uint64_t announced_ = 0;
   std::map<uint64_t, std::shared_ptr<InboundMessage>> messages_;  ///< by number

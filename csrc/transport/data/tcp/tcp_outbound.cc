@@ -11,7 +11,7 @@ namespace {
 constexpr uint64_t kShortestStripe = 64 << 10;
 constexpr uint64_t kLongestStripe = 1 << 20;
 constexpr uint64_t kPage = 4096;
-// Linux takes 1024 pieces a call; a stripe of more is cut.
+// Linux takes 1024 pieces a call; a stripe of more pieces is cut.
 constexpr size_t kMostPieces = 256;
 
 uint64_t StripeOf(uint64_t total, int streams) {
@@ -48,7 +48,7 @@ void Outbound::Post(OutboundLink& link, SendPieces pieces) {
 
 bool Outbound::Credit(const LinkKey& key, uint64_t released) {
   const auto found = links_.find(key);
-  if (found == links_.end()) return true;  // closed since
+  if (found == links_.end()) return true;  // the link was closed meanwhile
   OutboundLink& link = *found->second;
   if (released > link.posted_) return false;
   // Credits of one link may overtake each other on different streams.

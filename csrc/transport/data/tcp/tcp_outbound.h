@@ -31,14 +31,14 @@ class OutboundLink {
   struct Message {
     uint64_t number = 0;
     uint64_t total = 0;
-    uint64_t sent = 0;  ///< up to here stripes were handed to streams
+    uint64_t sent = 0;  ///< bytes whose stripes were handed to streams
     std::vector<std::span<const std::byte>> pieces;
   };
   const LinkKey key_;
   uint64_t posted_ = 0;
   uint64_t taken_ = 0;
   bool queued_ = false;
-  std::deque<Message> waiting_;  ///< with stripes that are not handed out
+  std::deque<Message> waiting_;  ///< messages with stripes that no stream has
 };
 
 /// A stripe or a credit, for a stream.
@@ -76,7 +76,7 @@ class Outbound {
 
  private:
   std::map<LinkKey, std::unique_ptr<OutboundLink>> links_;
-  std::deque<OutboundLink*> ready_;  ///< with messages that wait
+  std::deque<OutboundLink*> ready_;  ///< links with messages that wait
   std::map<LinkKey, uint64_t> credits_;
   bool widen_ = false;
 };

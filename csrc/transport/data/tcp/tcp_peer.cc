@@ -12,7 +12,7 @@
 namespace horoacc {
 namespace {
 
-/// Batches of one connection before the others have their turn.
+/// Batches of one connection before the next connection has its turn.
 constexpr int kBatchesAtOnce = 8;
 /// Reads of a broken connection in search of its last frame.
 constexpr int kReadsForLastWords = 64;
@@ -81,7 +81,7 @@ void TcpPeer::Watch(size_t stream, bool writing) {
   ::epoll_ctl(epoll_, EPOLL_CTL_MOD, streams_[stream]->fd().get(), &event);
 }
 
-/// Reads until the peer's last frame, or until nothing more is there.
+/// Reads until the peer's last frame, or until no byte is left.
 void TcpPeer::HearOut(size_t stream) {
   for (int count = 0; count < kReadsForLastWords && !told_ && !left_; ++count) {
     const auto open = streams_[stream]->Read(*this);
@@ -89,8 +89,8 @@ void TcpPeer::HearOut(size_t stream) {
   }
 }
 
-/// A connection often breaks because the peer aborted or shut down in order, which it may have said
-/// on another connection. True if it shut down and left no message half sent (`cut`).
+/// A connection often breaks because the peer aborted or shut down in order; the frame that says so
+/// may lie in another connection. True if it shut down and left no message half sent (`cut`).
 Result<bool> TcpPeer::Broken(Error error, size_t stream, bool cut) {
   if (error.kind == ErrorKind::kMismatch) {
     error.culprit = rank_;

@@ -1,5 +1,5 @@
 #pragma once
-// One peer of the data links over TCP: its connections and what goes over them.
+// One peer of the data links over TCP: its connections and their traffic.
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -41,9 +41,9 @@ class TcpPeer final : public FrameReceiver {
   [[nodiscard]] int streams() const { return static_cast<int>(streams_.size()); }
 
   Status Join(Fd connection);
-  /// Hands to the sockets what they take; true if they took anything.
+  /// Hands frames to the sockets; true if the sockets took any byte.
   Result<bool> Send();
-  /// Reads a connection; true if anything came.
+  /// Reads a connection; true if any byte came.
   Result<bool> Read(size_t stream);
   [[nodiscard]] bool HasUnsent() const;
   /// Whether a connection's buffer is full.
@@ -53,9 +53,9 @@ class TcpPeer final : public FrameReceiver {
   /// kPeerLost if the peer has ended in order, but a link still waits for it.
   [[nodiscard]] Status CheckPresence() const;
   [[nodiscard]] bool gone() const { return open_ == 0 && !streams_.empty(); }
-  /// Whether a link's memory is still to be sent.
+  /// Whether bytes in a link's memory are still to be sent.
   [[nodiscard]] bool Reads(const OutboundLink* link) const;
-  /// Whether a connection needs LookAfterStreams now and then, although nothing comes.
+  /// Whether a connection needs LookAfterStreams now and then, even without traffic.
   [[nodiscard]] bool watched() const;
   /// A link's memory is about to be freed.
   void Detach(const OutboundLink* link);
@@ -89,14 +89,14 @@ class TcpPeer final : public FrameReceiver {
   TcpTraffic traffic_;
   std::vector<std::unique_ptr<TcpStream>> streams_;
   std::vector<bool> full_;               ///< by stream: registered for writing
-  std::vector<bool> owes_;               ///< by stream: not all was acknowledged at the last look
+  std::vector<bool> owes_;               ///< by stream: bytes were unacknowledged at the last look
   std::vector<HostSilence> heartbeats_;  ///< by stream
   std::vector<bool> closed_;             ///< by stream: the peer has closed its end, in order
   int open_ = 0;
   uint64_t looked_at_ = 0;  ///< bytes received up to the last LookAfterStreams
   bool asks_to_widen_ = false;
   bool left_ = false;          ///< the peer has announced an orderly end
-  std::optional<Error> told_;  ///< why the peer has aborted
+  std::optional<Error> told_;  ///< the error with which the peer has aborted
 };
 
 /// An error as the text of an abort frame, and back.

@@ -16,7 +16,7 @@ namespace {
 
 constexpr uint64_t kBatchBytes = 256 << 10;
 constexpr size_t kBatchPieces = 512;
-constexpr size_t kMostPieces = 1024;  ///< that Linux takes in a call
+constexpr size_t kMostPieces = 1024;  ///< pieces that Linux takes in a call
 constexpr int kReadsAtOnce = 16;
 constexpr size_t kTargets = 64;
 
@@ -236,7 +236,7 @@ Result<bool> TcpStream::Read(FrameReceiver& receiver) {
     if (placed > 0) HA_TRY(Took(placed));
     end_ += static_cast<size_t>(got) - placed;
     HA_TRY(Consume(receiver));
-    if (static_cast<uint64_t>(got) < asked_) return true;  // there was no more
+    if (static_cast<uint64_t>(got) < asked_) return true;  // no byte is left
   }
   return true;
 }

@@ -25,7 +25,7 @@ struct TcpTraffic {
   uint64_t bytes_sent = 0;
   uint64_t bytes_received = 0;
   uint64_t send_calls = 0;     ///< system calls that sent something or tried to
-  uint64_t receive_calls = 0;  ///< the same for receiving
+  uint64_t receive_calls = 0;  ///< system calls that received or tried to
 };
 
 /// Receives the frames of a stream.
@@ -88,19 +88,19 @@ class TcpStream {
   TcpTraffic& traffic_;
   SocketCounters& counters_;
 
-  // Out.
+  // Sending.
   std::array<DataHeader, kBatch> headers_;
   std::vector<iovec> batch_;
   size_t next_ = 0;                           ///< first entry of the batch that is not all sent
   std::vector<const OutboundLink*> lenders_;  ///< links whose memory the batch reads
   std::vector<std::byte> own_;                ///< copies of that memory
 
-  // In. Headers and ends of stripes are copied through `staging_`, the rest of a stripe is not.
+  // Receiving. Headers and ends of stripes pass through `staging_`, the rest of a stripe does not.
   std::array<std::byte, 4096> staging_;
   size_t begin_ = 0;
   size_t end_ = 0;
   std::shared_ptr<InboundMessage> message_;
-  DataHeader stripe_;  ///< the one that is being received
+  DataHeader stripe_;  ///< the header of the current stripe
   uint64_t at_ = 0;    ///< where in the message the next byte goes
   uint64_t left_ = 0;  ///< bytes of the stripe that are missing
   std::vector<iovec> targets_;
