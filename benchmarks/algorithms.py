@@ -46,7 +46,7 @@ def run(records: Records, quick: bool) -> None:
     try:
         times, pings, scatters = _measure(sizes, 1 if quick else ROUNDS)
     except subprocess.SubprocessError as error:
-        records.complain("horoacc", 4, str(error))
+        records.report_failure("horoacc", 4, str(error))
         return
     _bytes(records, times, max(sizes))
     _scatters(records, scatters, max(sizes))

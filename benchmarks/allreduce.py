@@ -25,13 +25,13 @@ _HOPELESS_SECONDS = 5.0
 def run(records: Records, quick: bool) -> None:
     """Measures and compares with the targets."""
     for ranks in RANKS[:2] if quick else RANKS:
-        complain = records.complainer(ranks)
-        with groups(["horoacc", *PEERS, "bound"], ranks, complain) as up:
+        report_failure = records.reporter_of_failures(ranks)
+        with groups(["horoacc", *PEERS, "bound"], ranks, report_failure) as up:
             too_slow: set[str] = set()
             for size in _sizes(ranks, quick):
                 # Everybody's buffers exist at the same time, the bound's four times.
                 if 12 * max(size * ranks, 4 * _MIB) > available_bytes():
-                    complain("all", f"{size} bytes do not fit into the memory that is available")
+                    report_failure("all", f"{size} bytes do not fit into the memory that is available")
                     continue
                 _measure(records, up, size, ranks, Effort.of(quick, ranks), too_slow)
 
@@ -70,7 +70,7 @@ def _measure(
     bound = up.get("bound")
     if bound is not None and size >= memory_bound.LEAST:
         entries += memory_bound.entries(bound, size, ranks)
-    samples = compete(entries, effort, records.complainer(ranks))
+    samples = compete(entries, effort, records.reporter_of_failures(ranks))
     for one in found:
         if one.name in samples:
             records.allreduce(one, size, samples[one.name])

@@ -125,15 +125,15 @@ _WAYS = (
 
 def run(records: Records, quick: bool) -> None:
     """Measures and compares with the targets."""
-    complain = records.complainer(RANKS)
+    report_failure = records.reporter_of_failures(RANKS)
     for net in _NAMES if not quick else ("cnn", "tiny"):
         # DDP takes what its buckets lie in when it is made; other networks' are gone then.
         # Everybody's C library keeps freed memory, as under horoaccrun: a step of the CNN takes a
         # fifth longer without, whoever communicates.
         memory = {"HOROACC_ARENA": "gradients", **KEEP_MEMORY}
-        with groups(["horoacc", "gloo"], RANKS, complain, False, **memory) as up:
+        with groups(["horoacc", "gloo"], RANKS, report_failure, False, **memory) as up:
             if len(up) == len({way.system for way in _WAYS}):
-                _measure(records, up, net, quick, complain)
+                _measure(records, up, net, quick, report_failure)
 
 
 def _measure(
@@ -141,7 +141,7 @@ def _measure(
     up: dict[str, Group],
     net: str,
     quick: bool,
-    complain: Callable[[str, str], None],
+    report_failure: Callable[[str, str], None],
 ) -> None:
     entries = {
         way.name: Slices(
@@ -151,7 +151,7 @@ def _measure(
     }
     # As many rounds for who is slow as for the others: a round is what is compared.
     effort = Effort(3, 0.01, 0.01, 60.0) if quick else Effort(_ROUNDS, 0.25, 0.1, 120.0)
-    samples = compete(list(entries.values()), effort, complain)
+    samples = compete(list(entries.values()), effort, report_failure)
     for name, sample in samples.items():
         group = entries[name].contender.group
         records.figure(
@@ -159,7 +159,7 @@ def _measure(
             steps=sample.iterations, quartiles=_quartiles(sample),
         )  # fmt: skip
         if sample.wrong:
-            records.complain(f"{name}, {net}", RANKS, "the ranks' parameters differ")
+            records.report_failure(f"{name}, {net}", RANKS, "the ranks' parameters differ")
     if len(samples) == len(_WAYS):
         _compare(records, net, {name: sample.seconds for name, sample in samples.items()})
 

@@ -167,7 +167,7 @@ def run(records: Records, quick: bool) -> None:
     """Measures and compares with the targets."""
     sets = [resnet50(), many_small()] if quick else [resnet50(), gpt2_small(), many_small()]
 
-    with groups(["horoacc", *PEERS], RANKS, records.complainer(RANKS)) as up:
+    with groups(["horoacc", *PEERS], RANKS, records.reporter_of_failures(RANKS)) as up:
         for gradients in sets:
             _measure(records, up, gradients, Effort.of(quick, RANKS))
 
@@ -187,7 +187,7 @@ def _measure(
         for peer in PEERS
         if peer in up and not up[peer].broken
     ]
-    samples = compete([*own, *peers], effort, records.complainer(RANKS))
+    samples = compete([*own, *peers], effort, records.reporter_of_failures(RANKS))
     for entry in [*own, *peers]:
         name = entry.contender.name
         if name in samples:

@@ -188,7 +188,7 @@ class Group:
 def groups(
     wanted: list[str],
     ranks: int,
-    complain: Callable[[str, str], None],
+    report_failure: Callable[[str, str], None],
     bound: bool = True,
     **extra: str,
 ) -> Iterator[dict[str, Group]]:
@@ -197,7 +197,7 @@ def groups(
     Args:
         wanted: The systems.
         ranks: How many ranks each gets.
-        complain: Is told the system and the reason if one cannot be measured.
+        report_failure: Is told the system and the reason if one cannot be measured.
         bound: As for `Group`.
         extra: More variables for all of them.
 
@@ -210,13 +210,13 @@ def groups(
             try:
                 started[system] = Group(system, ranks, bound, **extra)
             except (systems.Unavailable, OSError) as error:
-                complain(system, str(error))
+                report_failure(system, str(error))
         up = {}
         for system, group in started.items():
             try:
                 up[system] = group.join()
             except GroupFailed as error:
-                complain(system, str(error))
+                report_failure(system, str(error))
         yield up
     finally:
         for group in started.values():

@@ -103,7 +103,7 @@ def run(records: Records, quick: bool) -> None:
                 try:
                     measured = _figures(lab, program, flags, variables, sizes)
                 except subprocess.SubprocessError as error:
-                    records.complain(system, RANKS, str(error))
+                    records.report_failure(system, RANKS, str(error))
                     continue
                 for figures in measured:
                     rounds.setdefault((system, figures["size"]), []).append(figures)
@@ -130,7 +130,7 @@ def _write(records: Records, system: str, size: int, rounds: list[Figures]) -> f
     line = f"{system:<24}{size:>12}{seconds * 1e3:>12.3f} ms{share:>8.1%} of the link"
     print(f"{line}{wrong:>6} wrong", flush=True)
     if wrong:
-        records.complain(system, RANKS, f"{wrong} elements of {size} bytes are wrong")
+        records.report_failure(system, RANKS, f"{wrong} elements of {size} bytes are wrong")
     return seconds
 
 

@@ -34,7 +34,7 @@ def run(records: Records, quick: bool) -> None:
     seconds = 2.0 if quick else 10.0
     jobs = [("horoacc", 2), ("horoacc over mpi", 2), ("horoacc", 8)]
     for system, ranks in jobs[:2] if quick else jobs:
-        with groups([system], ranks, records.complainer(ranks)) as up:
+        with groups([system], ranks, records.reporter_of_failures(ranks)) as up:
             if system not in up:
                 continue
             pids = up[system].run(process)

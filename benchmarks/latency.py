@@ -18,9 +18,9 @@ C10D = "c10d allreduce"
 def run(records: Records, quick: bool) -> None:
     """Measures and compares with the targets."""
     for ranks in (2, 8) if quick else (2, 8, 16):
-        complain = records.complainer(ranks)
+        report_failure = records.reporter_of_failures(ranks)
         # A tensor like any other of a script, under the default settings.
-        with groups(["horoacc", *PEERS], ranks, complain, HOROACC_ARENA="gradients") as up:
+        with groups(["horoacc", *PEERS], ranks, report_failure, HOROACC_ARENA="gradients") as up:
             found = []
             if "horoacc" in up:
                 own = up["horoacc"]
@@ -34,7 +34,7 @@ def run(records: Records, quick: bool) -> None:
             samples = compete(
                 [Slices(one, Rotation, SIZE, one.memory, one.how) for one in found],
                 Effort.of(quick, ranks),
-                complain,
+                report_failure,
             )
             for one in found:
                 if one.name in samples:

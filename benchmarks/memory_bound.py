@@ -102,10 +102,10 @@ def run(records: Records, quick: bool) -> None:
     """The bound at 2, 4 and 8 ranks."""
     effort = Effort.of(quick, 1)
     for ranks in (2, 4) if quick else (2, 4, 8):
-        complain = records.complainer(ranks)
-        with groups(["bound"], ranks, complain) as up:
+        report_failure = records.reporter_of_failures(ranks)
+        with groups(["bound"], ranks, report_failure) as up:
             for size in _SIZES[::3] if quick else _SIZES:
                 if "bound" not in up or 5 * size * ranks > available_bytes():
                     continue
-                samples = compete(entries(up["bound"], size, ranks), effort, complain)
+                samples = compete(entries(up["bound"], size, ranks), effort, report_failure)
                 record(records, up["bound"], size, ranks, samples)

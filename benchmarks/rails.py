@@ -32,7 +32,7 @@ def run(records: Records, quick: bool) -> None:
                 _small(records, lab, local, turns)
             _large(records, lab, size, turns, 1 if quick else ROUNDS)
     except subprocess.SubprocessError as error:
-        records.complain("horoacc", 2 * LOCAL, str(error))
+        records.report_failure("horoacc", 2 * LOCAL, str(error))
 
 
 def _small(records: Records, lab: Laboratory, local: int, turns: int) -> None:

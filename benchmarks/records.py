@@ -133,11 +133,11 @@ class Records:
         self.write(record | more)
         return met
 
-    def complainer(self, ranks: int) -> Callable[[str, str], None]:
+    def reporter_of_failures(self, ranks: int) -> Callable[[str, str], None]:
         """Makes what is told that a system could not be measured with so many ranks, and why."""
-        return lambda system, why: self.complain(system, ranks, why)
+        return lambda system, why: self.report_failure(system, ranks, why)
 
-    def complain(self, system: str, ranks: int, why: str) -> None:
+    def report_failure(self, system: str, ranks: int, why: str) -> None:
         """Notes that a system could not be measured."""
         self.failures += 1
         self.write({"system": system, "ranks": ranks, "failed": why})

@@ -218,14 +218,14 @@ class Slices:
 
 
 def compete(
-    entries: Sequence[Slices], effort: Effort, complain: Callable[[str, str], None]
+    entries: Sequence[Slices], effort: Effort, report_failure: Callable[[str, str], None]
 ) -> dict[str, Sample]:
     """Measures the contenders in turns.
 
     Args:
         entries: Who takes part; names are distinct.
         effort: How long.
-        complain: Is told the name of a contender that fails and why; the others go on.
+        report_failure: Is told the name of a contender that fails and why; the others go on.
 
     Returns:
         The slices of those that did not fail, by the contender's name.
@@ -237,7 +237,7 @@ def compete(
             try:
                 action(entry)
             except GroupFailed as error:
-                complain(entry.contender.name, str(error))
+                report_failure(entry.contender.name, str(error))
                 alive.remove(entry)
 
     each(lambda entry: entry.prepare(effort))

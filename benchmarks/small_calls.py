@@ -74,7 +74,7 @@ def run(records: Records, quick: bool) -> None:
                 try:
                     rounds[system].append(_round(shape, system == "openmpi", algorithm, sizes))
                 except (subprocess.SubprocessError, OSError) as error:
-                    records.complain(system, len(shape.split("+")), str(error))
+                    records.report_failure(system, len(shape.split("+")), str(error))
         for system, measured in rounds.items():
             for size in sizes if measured else ():
                 _write(records, shape, system, size, [figures[size] for figures in measured])

@@ -25,7 +25,7 @@ def run(records: Records, quick: bool) -> None:
         _pipeline(records, 4 * MIB if quick else 64 * MIB, 1 if quick else 5)
         _trees(records, MIB if quick else 64 * MIB, 1 if quick else 5)
     except subprocess.SubprocessError as error:
-        records.complain("horoacc", TREE_HOSTS, str(error))
+        records.report_failure("horoacc", TREE_HOSTS, str(error))
 
 
 def _pipeline(records: Records, size: int, turns: int) -> None:

@@ -45,10 +45,10 @@ def compare(
         quick: Whether a look is enough.
         extra: More variables for the ranks.
     """
-    complain = records.complainer(RANKS)
+    report_failure = records.reporter_of_failures(RANKS)
     with (
-        groups(["horoacc"], 1, complain, False, **extra) as one,
-        groups(["horoacc"], RANKS, complain, False, **extra) as several,
+        groups(["horoacc"], 1, report_failure, False, **extra) as one,
+        groups(["horoacc"], RANKS, report_failure, False, **extra) as several,
     ):
         if not one or not several:
             return
@@ -58,7 +58,7 @@ def compare(
                 job.run(build)
             _measure(records, what, jobs, train, same, quick)
         except GroupFailed as error:
-            complain(f"horoacc, {what}", str(error))
+            report_failure(f"horoacc, {what}", str(error))
 
 
 def _measure(
@@ -71,7 +71,7 @@ def _measure(
         for job, copy in _TURNS if turn % 2 else reversed(_TURNS):
             seconds[job, copy].append(statistics.mean(jobs[job].run(train, copy, steps)))
     if not all(jobs["ranks"].run(same)):
-        records.complain(f"horoacc, {what}", RANKS, "the ranks' weights differ")
+        records.report_failure(f"horoacc, {what}", RANKS, "the ranks' weights differ")
     single, alone, together = (seconds[turn] for turn in _TURNS)
     efficiency = _median_share(alone, together)
     records.figure(

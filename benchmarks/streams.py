@@ -61,7 +61,7 @@ def run(records: Records, quick: bool) -> None:
             _numbers(records, Network(rate=rate, flow_cap=cap), size, rounds)
         _delay(records, size, rounds, 1 if quick else WARM)
     except subprocess.SubprocessError as error:
-        records.complain("horoacc", 2, str(error))
+        records.report_failure("horoacc", 2, str(error))
 
 
 def _numbers(records: Records, network: Network, size: int, rounds: int) -> None:

@@ -112,10 +112,10 @@ def run(records: Records, quick: bool) -> None:
     if importlib.util.find_spec("tensorflow") is None:
         records.write({"skipped": "TensorFlow is not installed"})
         return
-    complain = records.complainer(RANKS)
+    report_failure = records.reporter_of_failures(RANKS)
     with (
-        groups(["horoacc", *PEERS, "bound"], RANKS, complain) as up,
-        groups(["horoacc"], RANKS, complain, HOROACC_ARENA="off") as off,
+        groups(["horoacc", *PEERS, "bound"], RANKS, report_failure) as up,
+        groups(["horoacc"], RANKS, report_failure, HOROACC_ARENA="off") as off,
     ):
         if "horoacc" in off:
             up = {**up, OFF: off["horoacc"]}
@@ -138,7 +138,7 @@ def _allreduce(records: Records, up: dict[str, Group], size: int, effort: Effort
     entries = [Slices(one, Rotation, size, one.memory, one.how) for one in found]
     if "bound" in up:
         entries += memory_bound.entries(up["bound"], size, RANKS)
-    samples = compete(entries, effort, records.complainer(RANKS))
+    samples = compete(entries, effort, records.reporter_of_failures(RANKS))
     for one in found:
         if one.name in samples:
             records.allreduce(one, size, samples[one.name])

@@ -115,16 +115,16 @@ def same(rank: Rank) -> bool:
 
 def run(records: Records, quick: bool) -> None:
     """Measures and compares with the targets."""
-    complain = records.complainer(RANKS)
+    report_failure = records.reporter_of_failures(RANKS)
     for net in _NAMES:
         # New processes for each, so that its first baseline really is before init().
         late = {"BENCH_LATE": "1", "HOROACC_ARENA": "gradients"}
-        with groups(["horoacc"], RANKS, complain, False, **late) as up:
+        with groups(["horoacc"], RANKS, report_failure, False, **late) as up:
             if "horoacc" in up:
                 try:
                     _measure(records, up["horoacc"], net, quick)
                 except GroupFailed as error:
-                    complain(f"horoacc, {net}", str(error))
+                    report_failure(f"horoacc, {net}", str(error))
 
     _keeping(records, quick)
 
@@ -132,8 +132,8 @@ def run(records: Records, quick: bool) -> None:
 def _keeping(records: Records, quick: bool) -> None:
     """What it brings that horoaccrun lets the C library keep freed memory: the network with large
     activations alone, on ranks that it started and on ranks that it did not."""
-    complain = records.complainer(RANKS)
-    with groups(["horoacc", "gloo"], RANKS, complain, False, BENCH_LATE="1") as up:
+    report_failure = records.reporter_of_failures(RANKS)
+    with groups(["horoacc", "gloo"], RANKS, report_failure, False, BENCH_LATE="1") as up:
         if len(up) < 2:
             return
         gains = []
@@ -168,7 +168,7 @@ def _measure(records: Records, group: Group, net: str, quick: bool) -> None:
                 lockstep.append(100 * seconds[copy][-1] / slower)
         shares.append(100 * seconds["alone"][-1] / seconds["together"][-1])
     if not all(group.run(same)):
-        records.complain(f"horoacc, {net}", RANKS, "the ranks' parameters differ")
+        records.report_failure(f"horoacc, {net}", RANKS, "the ranks' parameters differ")
     share, name = statistics.median(shares), _NAMES[net]
     records.figure(
         f"{name}: efficiency", round(share, 1), "%", group,

@@ -6,6 +6,7 @@
 #include <array>
 #include <chrono>
 #include <cstdlib>
+#include <new>
 #include <sstream>
 #include <thread>
 #include <utility>
@@ -28,13 +29,14 @@ constexpr std::array<std::pair<const char*, FaultSite>, 9> kSites = {{
     {"shutdown", FaultSite::kShutdown},
 }};
 
-constexpr std::array<std::pair<const char*, FaultAction>, 6> kActions = {{
+constexpr std::array<std::pair<const char*, FaultAction>, 7> kActions = {{
     {"exit", FaultAction::kExit},
     {"abort", FaultAction::kAbort},
     {"kill", FaultAction::kKill},
     {"stop", FaultAction::kStop},
     {"sleep", FaultAction::kSleep},
     {"error", FaultAction::kError},
+    {"throw", FaultAction::kThrow},
 }};
 
 template <typename Choice, size_t count>
@@ -100,6 +102,8 @@ Status FaultPoints::Strike() {
     case FaultAction::kError:
       return MakeError(ErrorKind::kSystem, "an error was ordered here (setting 'fault')",
                        order_.rank);
+    case FaultAction::kThrow:
+      throw std::bad_alloc();
   }
   return {};
 }

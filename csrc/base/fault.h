@@ -22,10 +22,10 @@ enum class FaultSite : uint8_t {
   kShutdown,  ///< the peers know of the shutdown, and the engine drains
 };
 
-enum class FaultAction : uint8_t { kExit, kAbort, kKill, kStop, kSleep, kError };
+enum class FaultAction : uint8_t { kExit, kAbort, kKill, kStop, kSleep, kError, kThrow };
 
-/// site:rank:nth:action, as in "advance:1:3:kill"; the actions are exit, abort, kill, stop, error
-/// and sleep=SECONDS.
+/// site:rank:nth:action, as in "advance:1:3:kill"; the actions are exit, abort, kill, stop, error,
+/// throw (std::bad_alloc) and sleep=SECONDS.
 struct FaultOrder {
   FaultSite site = FaultSite::kNone;
   int rank = -1;

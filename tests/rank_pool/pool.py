@@ -163,7 +163,7 @@ class RankPool:
             BodySkipped: It was skipped on every rank.
         """
         for link in self._links:
-            link.send((str(path), name, arguments))
+            link.send((str(path), name, pickle.dumps(arguments)))
         outcomes: dict[int, Outcome] = {}
         deadline = time.monotonic() + seconds
         while len(outcomes) < self.size:

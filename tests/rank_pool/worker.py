@@ -6,6 +6,7 @@ import ctypes
 import faulthandler
 import importlib
 import os
+import pickle
 import signal
 import sys
 import traceback
@@ -31,13 +32,15 @@ def load(path: str, name: str) -> Any:
     return found
 
 
-def outcome_of(path: str, name: str, arguments: dict[str, Any]) -> tuple[str, Any, str]:
+def outcome_of(path: str, name: str, arguments: bytes) -> tuple[str, Any, str]:
     """Runs a body; gives kind, value and text of the pool's Outcome."""
     from _pytest.outcomes import Skipped
 
     try:
         watch = ControllerWatch()
-        value = load(path, name)(**arguments)
+        body = load(path, name)
+        # Not before: an argument may be a function of the body's module.
+        value = body(**pickle.loads(arguments))
         watch.check()
         return "ok", value, ""
     except Skipped as skipped:

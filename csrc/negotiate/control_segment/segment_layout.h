@@ -173,7 +173,7 @@ struct alignas(64) RankState {
 
   // The stack of its interpreter, for ranks that wait for it: runtime/health/stack_exchange.cc.
   std::atomic<uint32_t> stack_wanted{0};
-  std::atomic<uint32_t> stack_given{0};  ///< the latest wish that `stack` answers
+  std::atomic<uint32_t> stack_given{0};  ///< the latest request that `stack` answers
   std::atomic<char> stack[kStackText] = {};
 };
 

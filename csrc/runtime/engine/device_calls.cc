@@ -96,12 +96,6 @@ Status DeviceCalls::Begin(const ProcessSet& set, CollectiveEntry& entry,
   return {};
 }
 
-bool DeviceCalls::MustWait(const SetQueue& queue, const CollectiveEntry& entry) {
-  if (entry.device && entry.device->has_host_memory()) return true;
-  return std::ranges::any_of(queue.pending_copies,
-                             [&](const auto& other) { return other->id == entry.id; });
-}
-
 bool DeviceCalls::IsPipelined(const Request& request) const {
   if (!request.on_gpu || request.collective != Collective::kAllreduce) return false;
   if (request.op == ReduceOp::kAdasum) return false;
@@ -139,8 +133,7 @@ std::unique_ptr<ChunkPipeline> DeviceCalls::PipelineOf(
   return std::make_unique<cuda::DevicePipeline>(std::move(parts), job_.pending_copies);
 }
 
-Result<bool> DeviceCalls::PublishPending(ProcessSet& set) {
-  if (job_.pending_copies.load(std::memory_order_relaxed) == 0) return false;
+Result<bool> DeviceCalls::PublishCopied(ProcessSet& set) {
   bool moved = false;
   std::lock_guard lock(set.queue.mutex);
   std::deque<std::shared_ptr<CollectiveEntry>>& pending = set.queue.pending_copies;

@@ -1,6 +1,7 @@
 #pragma once
 // Calls whose tensors lie on a GPU: copied to memory that the ranks see, published once they are
 // there, and copied back. In between they are calls like any other.
+#include <algorithm>
 #include <memory>
 #include <span>
 
@@ -23,9 +24,15 @@ class DeviceCalls {
   Status Begin(const ProcessSet& set, CollectiveEntry& entry, const Submission& submission);
   /// The entry waits for its copies, or behind a call of its name that does. Under the queue's
   /// lock.
-  [[nodiscard]] static bool MustWait(const SetQueue& queue, const CollectiveEntry& entry);
+  [[nodiscard]] static bool MustWait(const SetQueue& queue, const CollectiveEntry& entry) {
+    if (entry.device && entry.device->has_host_memory()) return true;
+    return std::ranges::any_of(queue.pending_copies,
+                               [&](const auto& other) { return other->id == entry.id; });
+  }
   /// Publishes the entries whose copies have come. True if there was one. Under the driver's lock.
-  Result<bool> PublishPending(ProcessSet& set);
+  Result<bool> PublishPending(ProcessSet& set) {
+    return job_.pending_copies.load(std::memory_order_relaxed) == 0 ? false : PublishCopied(set);
+  }
   /// Begins the copies of a result to the GPU. Under the driver's lock.
   static Status CopyBack(CollectiveEntry& entry);
 
@@ -40,6 +47,7 @@ class DeviceCalls {
   void Close() { gpus_.Close(); }
 
  private:
+  Result<bool> PublishCopied(ProcessSet& set);
   [[nodiscard]] bool StaysOnGpu(const ProcessSet& set, const Submission& submission) const;
   [[nodiscard]] Result<bool> MayBePublished(const ProcessSet& set, CollectiveEntry& entry) const;
 

@@ -159,18 +159,25 @@ std::optional<std::vector<int>> Engine::ProcessSetRanks(uint32_t id) const {
 Status Engine::Shutdown() {
   if (job_.stopping.exchange(true)) return {};
   job_.RingOwn(Urgency::kQuiet);  // a caller that drives gives the lock back
+  Doorbell& doorbell = job_.doorbells.doorbell(job_.local_rank());
+  Status left;
   {
     Driver::Lock lock(driver_, Driver::Lock::Holder::kCoordinator);
-    HA_TRY(LeaveJob(lock));
+    doorbell.driven.store(1, std::memory_order_seq_cst);
+    left = OrAbort(failure_, [&] { return LeaveJob(lock); });
+    lock->FailAll(MakeError(ErrorKind::kAborted, "the engine has been shut down"));
+    if (job_.multi_host) job_.multi_host->Leave(job_.control.aborted());
+    job_.own_state().phase.store(static_cast<uint32_t>(RankPhase::kLeft),
+                                 std::memory_order_release);
+    job_.RingAll(Urgency::kQuiet);
+    doorbell.driven.store(0, std::memory_order_seq_cst);
   }
   Status joined = JoinThreads();
   ReleaseResources();
-  return joined;
+  return left.ok() ? joined : left;
 }
 
 Status Engine::LeaveJob(Driver::Lock& lock) {
-  Doorbell& doorbell = job_.doorbells.doorbell(job_.local_rank());
-  doorbell.driven.store(1, std::memory_order_seq_cst);
   // Under each set's lock, so that no rank decides anything that needs this one afterwards. After
   // an abort no rank decides: one that has not seen it yet is to be told of it, not of who left
   // first.
@@ -183,7 +190,8 @@ Status Engine::LeaveJob(Driver::Lock& lock) {
   const int64_t limit = NowNs() + kDrainLimit;
   bool busy = true;
   for (;;) {
-    const uint32_t seen = doorbell.count.load(std::memory_order_seq_cst);
+    const uint32_t seen =
+        job_.doorbells.doorbell(job_.local_rank()).count.load(std::memory_order_seq_cst);
     if (lock.Progress()) continue;
     busy = messages_.exchange().Gives();
     bool unsent = job_.HasUnsent();
@@ -201,11 +209,6 @@ Status Engine::LeaveJob(Driver::Lock& lock) {
     failure_.Abort(MakeError(ErrorKind::kTimeout, rank + " shut down in the middle of a collective",
                              job_.rank()));
   }
-  lock->FailAll(MakeError(ErrorKind::kAborted, "the engine has been shut down"));
-  if (job_.multi_host) job_.multi_host->Leave(job_.control.aborted());
-  job_.own_state().phase.store(static_cast<uint32_t>(RankPhase::kLeft), std::memory_order_release);
-  job_.RingAll(Urgency::kQuiet);
-  doorbell.driven.store(0, std::memory_order_seq_cst);
   return {};
 }
 

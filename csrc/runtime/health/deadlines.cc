@@ -71,8 +71,7 @@ Error Deadlines::TooLate(const Entry& entry, double seconds) const {
   return error;
 }
 
-Deadlines::GivenUp Deadlines::Take() {
-  if (!any_.load(std::memory_order_acquire)) return {};
+Deadlines::GivenUp Deadlines::TakeAll() {
   std::lock_guard lock(mutex_);
   any_.store(false, std::memory_order_relaxed);
   return std::exchange(given_up_, {});

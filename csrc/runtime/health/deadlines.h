@@ -28,9 +28,13 @@ class Deadlines {
   /// Says whom a call waits for.
   [[nodiscard]] Error TooLate(const Entry& entry, double seconds) const;
   /// The calls that were given up since the last time, and what to end them with. The driver's.
-  [[nodiscard]] GivenUp Take();
+  [[nodiscard]] GivenUp Take() {
+    return any_.load(std::memory_order_acquire) ? TakeAll() : GivenUp();
+  }
 
  private:
+  GivenUp TakeAll();
+
   Job& job_;
   Failure& failure_;
   SetTable& sets_;

@@ -93,6 +93,7 @@ void Liveness::WatchSilences(int64_t now_ns) {
     if (job_.HasLeft(static_cast<uint32_t>(l))) continue;
     const int64_t beat = state.beat_ns.load(std::memory_order_acquire);
     const HeartbeatMonitor::News news = heartbeats_->See(l, beat);
+    if (news == HeartbeatMonitor::News::kNone) continue;  // what follows reads /proc
     // Only the first rank of the host that notices it logs it.
     if (news == HeartbeatMonitor::News::kSilent && state.silence_told.exchange(beat) == beat)
       continue;

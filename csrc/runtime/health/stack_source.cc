@@ -21,7 +21,7 @@ namespace horoacc {
 namespace {
 
 constexpr size_t kMostBytes = 64 << 10;
-constexpr int64_t kPatience = 300 * kMillisecond;
+constexpr int64_t kAnswerLimit = 300 * kMillisecond;
 constexpr size_t kFrames = 6;
 constexpr int64_t kReading = 2 * kSecond;
 constexpr int64_t kLook = kMillisecond;
@@ -92,7 +92,7 @@ void StackSource::Set(int talk, int signal, int fd, Requests requests) {
 std::string StackSource::Take() {
   std::lock_guard lock(mutex_);
   if (!AskInterpreter()) return AskHandler();
-  if (std::optional<std::string> answer = HearInterpreter(NowNs() + kPatience))
+  if (std::optional<std::string> answer = HearInterpreter(NowNs() + kAnswerLimit))
     return *std::move(answer);
   std::string written = AskHandler();
   return HearInterpreter(NowNs()).value_or(std::move(written));

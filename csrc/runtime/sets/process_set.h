@@ -36,8 +36,8 @@ struct ProcessSet {
   std::unique_ptr<SetSegment> control;
   std::unique_ptr<Controller> controller;
   SetQueue queue;
-  /// If its ranks do not all share memory. Then `context` and `control segment` are this rank's
-  /// alone, and `spread` is null if it is no member.
+  /// If its ranks do not all share memory. Then `context` and `control` are this rank's alone, and
+  /// `multi_host` is null if this rank is no member.
   std::unique_ptr<MultiHostSet> multi_host;
   MultiHostController* multi_host_controller = nullptr;
   /// What the ranks' GPUs have agreed on; kAuto: nothing yet.
