@@ -1,82 +1,48 @@
-"""Recognises the launcher of this process, and finds the other ranks.
-
-One small class for each launcher, asked in this order: horoaccrun's own variables, torchrun, Open
-MPI, MPICH (PMI), torch's variables without torchrun, Slurm, and last a process that is alone. A
-launcher inside another's job (horoaccrun in a Slurm allocation) is asked before the outer one.
-"""
+"""Recognises the launcher of this process, and finds the other ranks."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
-from typing import Protocol
 
-from horoacc.launcher.environment import job, torchrun
-from horoacc.launcher.environment.job import HoroaccJob
-from horoacc.launcher.environment.mpi import Mpich, OpenMpi
-from horoacc.launcher.environment.placement import (
-    Placement,
-    PlacementError,
-    Rendezvous,
-    own_environ,
-)
-from horoacc.launcher.environment.slurm import Slurm
-from horoacc.launcher.environment.torchrun import Torchrun, TorchVariables
+from horoacc.launcher.environment import job, launchers, torchrun
+from horoacc.launcher.environment.placement import Placement, PlacementError, Rendezvous
 
 __all__ = ["LAUNCHERS", "Placement", "PlacementError", "Rendezvous", "detect", "rendezvous"]
 
-
-class _Launcher(Protocol):
-    @staticmethod
-    def detect(environ: Mapping[str, str]) -> Placement | None:
-        """The placement, or None if another launcher started the process."""
-
-
-class Single:
-    """A process that no launcher started: a job of one rank."""
-
-    @staticmethod
-    def detect(environ: Mapping[str, str]) -> Placement | None:
-        """Rank 0 of 1."""
-        del environ
-        return Placement(0, 1, 0, 1, 0, 1, "single", "none")
-
-
-LAUNCHERS: tuple[_Launcher, ...] = (
-    HoroaccJob,
-    Torchrun,
-    OpenMpi,
-    Mpich,
-    TorchVariables,
-    Slurm,
-    Single,
+# In the order in which they are asked: a launcher inside another's job (horoaccrun in a Slurm
+# allocation) before the outer one, and torch's variables after the MPI launchers, under which a
+# script may export them for torch.distributed.
+LAUNCHERS = (
+    launchers.horoaccrun,
+    launchers.torchrun,
+    launchers.open_mpi,
+    launchers.mpich,
+    launchers.torch_variables,
+    launchers.slurm,
 )
 
 
 def detect(environ: Mapping[str, str] | None = None) -> Placement:
-    """Recognises the launcher.
+    """The placement that the first matching launcher gives; without any, rank 0 of 1.
 
     Args:
         environ: Variables; None: this process's.
 
-    Returns:
-        The placement that the first matching launcher gives; without any, rank 0 of 1.
-
     Raises:
         PlacementError: A launcher's variables contradict each other; a ValueError.
     """
-    variables = own_environ(environ)
+    variables = os.environ if environ is None else environ
     for launcher in LAUNCHERS:
-        if placement := launcher.detect(variables):
+        if placement := launcher(variables):
             return placement
-    raise AssertionError("Single recognises every process")
+    return Placement(0, 1, 0, 1, 0, 1, "single", "none")
 
 
 def rendezvous(
     placement: Placement, environ: Mapping[str, str] | None = None, seconds: float = 60.0
 ) -> Rendezvous:
-    """Finds rank 0.
-
-    Every rank calls it once for every `init`, in the same order.
+    """Finds rank 0. Every rank calls it once for every `init`, in the same order.
 
     Args:
         placement: The result of `detect`.
@@ -90,7 +56,7 @@ def rendezvous(
     Raises:
         PlacementError: Something is missing, or rank 0 did not answer in time.
     """
-    variables = own_environ(environ)
+    variables = os.environ if environ is None else environ
     if placement.bootstrap != "tcp":
         return Rendezvous("", None, variables.get("HOROACC_SECRET", ""))
     if placement.launcher == "torchrun":

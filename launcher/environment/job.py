@@ -1,4 +1,4 @@
-"""A process that horoaccrun started without MPI."""
+"""How ranks that horoaccrun started without MPI find each other."""
 
 from __future__ import annotations
 
@@ -7,41 +7,11 @@ import os
 import socket
 from collections.abc import Mapping
 
-from horoacc.launcher.environment.placement import (
-    Placement,
-    PlacementError,
-    Rendezvous,
-    number,
-)
-
-
-class HoroaccJob:
-    """Recognises HOROACC_RANK and its companions."""
-
-    @staticmethod
-    def detect(environ: Mapping[str, str]) -> Placement | None:
-        """The placement, or None if horoaccrun did not start this process."""
-        if "HOROACC_RANK" not in environ:
-            return None
-        size = number(environ, "HOROACC_SIZE")
-        return Placement(
-            rank=number(environ, "HOROACC_RANK"),
-            size=size,
-            local_rank=number(environ, "HOROACC_LOCAL_RANK"),
-            local_size=number(environ, "HOROACC_LOCAL_SIZE"),
-            cross_rank=number(environ, "HOROACC_CROSS_RANK", 0),
-            cross_size=number(environ, "HOROACC_CROSS_SIZE", 1),
-            launcher="horoaccrun",
-            bootstrap="none" if size == 1 else "tcp",
-        )
+from horoacc.launcher.environment.placement import Placement, PlacementError, Rendezvous
 
 
 def rendezvous(placement: Placement, environ: Mapping[str, str]) -> Rendezvous:
-    """Reads the address of the rendezvous.
-
-    Raises:
-        PlacementError: The address or the secret is missing.
-    """
+    """Reads the address of the rendezvous; a PlacementError if it or the secret is missing."""
     address = environ.get("HOROACC_RENDEZVOUS", "")
     secret = environ.get("HOROACC_SECRET", "")
     if ":" not in address or not secret:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
@@ -56,19 +55,7 @@ class Rendezvous:
 
 
 def number(environ: Mapping[str, str], name: str, default: int | None = None) -> int:
-    """Reads a whole number that a launcher set.
-
-    Args:
-        environ: The variables.
-        name: Which one.
-        default: Returned if it is not there; None: it must be there.
-
-    Returns:
-        The number.
-
-    Raises:
-        PlacementError: It is missing or no number; names it.
-    """
+    """Reads a whole number that a launcher set, or gives the default; PlacementError names it."""
     text = environ.get(name, "")
     if text == "" and default is not None:
         return default
@@ -95,8 +82,3 @@ def by_host(rank: int, size: int, local_rank: int, local_size: int) -> tuple[int
     """
     hosts = -(-size // local_size)
     return min(max(rank - local_rank, 0) // local_size, hosts - 1), hosts
-
-
-def own_environ(environ: Mapping[str, str] | None) -> Mapping[str, str]:
-    """The given variables, or this process's."""
-    return os.environ if environ is None else environ

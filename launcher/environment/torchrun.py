@@ -1,4 +1,4 @@
-"""A process that torchrun started, or anything else that sets torch's env:// variables."""
+"""How ranks of torchrun, or of torch's env:// variables, find each other."""
 
 from __future__ import annotations
 
@@ -14,53 +14,14 @@ from horoacc.launcher.environment.placement import (
     Placement,
     PlacementError,
     Rendezvous,
-    by_host,
-    count,
     number,
 )
 
 if TYPE_CHECKING:
     from torch.distributed import Store  # type: ignore[attr-defined]
 
-_NEEDED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 # Every init() of a process has keys of its own in the store; all ranks count alike.
 _inits = itertools.count()
-
-
-class Torchrun:
-    """Recognises torchrun by TORCHELASTIC_RUN_ID."""
-
-    @staticmethod
-    def detect(environ: Mapping[str, str]) -> Placement | None:
-        """The placement, or None if torchrun did not start this process."""
-        return TorchVariables.detect(environ) if "TORCHELASTIC_RUN_ID" in environ else None
-
-
-class TorchVariables:
-    """Recognises RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT of any launcher.
-
-    Asked after the MPI launchers: a script may export these for torch.distributed under mpirun.
-    """
-
-    @staticmethod
-    def detect(environ: Mapping[str, str]) -> Placement | None:
-        """The placement, or None if the variables are not all there."""
-        if any(environ.get(name, "") == "" for name in _NEEDED):
-            return None
-        rank, size = number(environ, "RANK"), count(environ, "WORLD_SIZE")
-        local_size = count(environ, "LOCAL_WORLD_SIZE", size)
-        local_rank = number(environ, "LOCAL_RANK", rank % local_size)
-        cross_rank, cross_size = by_host(rank, size, local_rank, local_size)
-        return Placement(
-            rank=rank,
-            size=size,
-            local_rank=local_rank,
-            local_size=local_size,
-            cross_rank=number(environ, "GROUP_RANK", cross_rank),
-            cross_size=number(environ, "GROUP_WORLD_SIZE", cross_size),
-            launcher="torchrun",
-            bootstrap="none" if size == 1 else "tcp",
-        )
 
 
 class _Open(Protocol):
@@ -93,15 +54,6 @@ def rendezvous(
     """Has rank 0 listen with a fresh secret, and tells the others through torch's store.
 
     The store of torchrun is not authenticated, so the secret is as safe as torchrun's own traffic.
-
-    Args:
-        placement: This rank's.
-        environ: The variables that torchrun set.
-        seconds: How long to wait for the others.
-        open_store: How to reach the store.
-
-    Returns:
-        The address. On rank 0 the socket listens already.
 
     Raises:
         PlacementError: The store, or rank 0, did not answer in time.
