@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from horoacc import settings
 from horoacc._version import __version__
 from horoacc.launcher.config_file import read_config
-from horoacc.launcher.hosts import Host, parse_hosts, read_hostfile
+from horoacc.launcher.hosts import Host, is_this_host, parse_hosts, read_hostfile
 from horoacc.settings import RETIRED, SECTIONS, TABLE, Setting, Value, parse_given, renamed
 
 
@@ -32,6 +32,10 @@ class Options:
     check_build: bool = False
     notices: list[str] = field(default_factory=list)
     """Lines to print before anything starts."""
+
+    def others(self) -> list[str]:
+        """The names of the hosts that are not this one."""
+        return [host.name for host in self.hosts if not is_this_host(host.name)]
 
     def text(self, key: str) -> str:
         """A setting that is text."""
@@ -75,8 +79,8 @@ class _Take(argparse.Action):
         namespace.given = {**namespace.given, self.setting.key: value}
 
 
-class _Refuse(argparse.Action):
-    """Ends the program at a flag of horovodrun that would make another job."""
+class _Retire(argparse.Action):
+    """Notes that a flag of horovodrun does nothing, or refuses one that would make another job."""
 
     def __call__(
         self,
@@ -85,22 +89,10 @@ class _Refuse(argparse.Action):
         values: str | Sequence[object] | None,
         option_string: str | None = None,
     ) -> None:
-        """Says why."""
-        parser.error(f"{option_string} cannot be used: {self.help}")
-
-
-class _Ignore(argparse.Action):
-    """Notes that a flag of horovodrun does nothing."""
-
-    def __call__(
-        self,
-        parser: argparse.ArgumentParser,
-        namespace: argparse.Namespace,
-        values: str | Sequence[object] | None,
-        option_string: str | None = None,
-    ) -> None:
-        """Adds a line to the notices."""
-        line = f"{option_string} has no effect: {self.help}"
+        """Says why, and ends the program if the flag's row (`const`) is refused."""
+        if self.const.refused:
+            parser.error(f"{option_string} cannot be used: {self.const.why}")
+        line = f"{option_string} has no effect: {self.const.why}"
         namespace.notices = [*namespace.notices, line]
 
 
@@ -135,14 +127,7 @@ class _Layout(argparse.HelpFormatter):
 
 
 def build_parser(everything: bool = True) -> argparse.ArgumentParser:
-    """The parser, with one flag for each row of the table.
-
-    Args:
-        everything: Whether its help shows all flags in all spellings, and not only users' flags.
-
-    Returns:
-        The parser.
-    """
+    """The parser; with `everything` its help shows all flags in all spellings, not only users'."""
     parser = argparse.ArgumentParser(
         prog="horoaccrun",
         usage="horoaccrun -np N [flags] command [arguments]\n"
@@ -173,7 +158,8 @@ def build_parser(everything: bool = True) -> argparse.ArgumentParser:
     for retired in RETIRED:
         retired_flags.add_argument(
             *retired.flags,
-            action=_Refuse if retired.refused else _Ignore,
+            action=_Retire,
+            const=retired,
             dest="notices",
             nargs=None if retired.values == 1 else retired.values,
             help=retired.why if everything else argparse.SUPPRESS,
@@ -206,14 +192,7 @@ def _add_flag(group: argparse._ArgumentGroup, setting: Setting, everything: bool
 
 
 def parse_arguments(arguments: Sequence[str], environ: Mapping[str, str] = os.environ) -> Options:
-    """Reads a command line.
-
-    Args:
-        arguments: Without the program's name.
-        environ: The variables that give settings which the command line does not.
-
-    Returns:
-        The job that it asks for.
+    """Reads a command line; `environ` gives the settings that the command line does not.
 
     Raises:
         SystemExit: With code 2 after a line that names the error; with 0 after --help.

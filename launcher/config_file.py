@@ -17,14 +17,11 @@ class ConfigFileError(ValueError):
 
 
 def read_config(path: str, notices: list[str]) -> dict[str, Value]:
-    """Reads the settings of a configuration file.
+    """The settings that a configuration file gives, by their keys.
 
     Args:
         path: The file.
         notices: Gets a line for each key or value that has another name now.
-
-    Returns:
-        Values by the settings' keys; only those that the file gives.
 
     Raises:
         ConfigFileError: The file cannot be read, or has a key that no setting has, or a value that

@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 class HostsError(ValueError):
-    """A host list that cannot be read."""
+    """A host list that cannot be read; names the part or the line that is wrong."""
 
 
 @dataclass(frozen=True)
@@ -21,32 +21,12 @@ class Host:
 
 
 def parse_hosts(text: str) -> list[Host]:
-    """Reads `host:slots,host:slots`; a host without a number has one slot.
-
-    Args:
-        text: The value of `-H`.
-
-    Returns:
-        The hosts in the given order, a host named twice once, with all its slots.
-
-    Raises:
-        HostsError: Names the part that is wrong.
-    """
+    """Reads `-H host:slots,host`: a host without a number has one slot, one named twice has all."""
     return _merged([_host(part.strip(), part.strip()) for part in text.split(",")])
 
 
 def read_hostfile(path: str) -> list[Host]:
-    """Reads a host file: a line is `host slots=4`, `host:4` or `host`; `#` starts a comment.
-
-    Args:
-        path: The file.
-
-    Returns:
-        The hosts.
-
-    Raises:
-        HostsError: The file cannot be read, or names the line that is wrong.
-    """
+    """Reads a host file: a line is `host slots=4`, `host:4` or `host`; `#` starts a comment."""
     try:
         lines = Path(path).read_text().splitlines()
     except (OSError, UnicodeDecodeError) as error:
