@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import signal
+import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from typing import Protocol
 
@@ -18,6 +20,42 @@ DRAIN_SECONDS = 1.0
 
 LineHandler = Callable[[str, bytes], None]
 """Takes the name of a stream and a line that came on it."""
+
+
+def start_piped(
+    command: list[str],
+    environ: Mapping[str, str],
+    stdin: int | None,
+    prepare: Callable[[], None],
+    passed: tuple[int, ...] = (),
+) -> tuple[int, int, int]:
+    """Starts a program as the head of a session; `prepare` runs in the new process before it.
+
+    Returns:
+        Its process id, and the ends to read from of its stdout and its stderr.
+    """
+    stdout, stdout_end = os.pipe()
+    stderr, stderr_end = os.pipe()
+    try:
+        child = subprocess.Popen(
+            command,
+            env=environ,
+            stdin=stdin,
+            stdout=stdout_end,
+            stderr=stderr_end,
+            pass_fds=passed,
+            start_new_session=True,
+            preexec_fn=prepare,
+        )
+    except OSError:
+        os.close(stdout)
+        os.close(stderr)
+        raise
+    finally:
+        os.close(stdout_end)
+        os.close(stderr_end)
+    child.returncode = 0  # the supervisor waits for it, not this object
+    return child.pid, stdout, stderr
 
 
 class Loop(Protocol):
@@ -39,23 +77,17 @@ class Rank:
     def __init__(
         self, loop: Loop, number: int, group: int, pipes: dict[str, tuple[int, RankStream]]
     ) -> None:
-        """Starts to read the pipes.
-
-        Args:
-            loop: Reads the pipes.
-            number: The rank.
-            group: Its process id, which is also its process group's.
-            pipes: The descriptor to read from and the stream to feed, by the stream's name.
-        """
+        """Starts to read `pipes`: by a stream's name, the descriptor to read and the stream."""
         self.number = number
         self.group = group
+        """Its process id, which is also its process group's."""
         self.streams = {name: stream for name, (_, stream) in pipes.items()}
         self.status: int | None = None
         """Exit code, negative for a signal; None while it runs."""
         self.ended_at = 0.0
         self._group_gone = False
         self._loop = loop
-        self._pipes = _Pipes(loop, {fd: _feeder(stream) for fd, stream in pipes.values()})
+        self._pipes = _Pipes(loop, {fd: stream.feed for fd, stream in pipes.values()})
 
     @property
     def draining(self) -> bool:
@@ -69,9 +101,6 @@ class Rank:
 
     def sweep(self, now: float) -> bool:
         """Ends the rest of its process group, and closes its pipes, some time after its end.
-
-        Args:
-            now: The time on the clock of `ended_at`.
 
         Returns:
             Whether its process group has gone since the last call.
@@ -96,14 +125,7 @@ class MpirunProcess:
     """An mpirun, the head of its process group."""
 
     def __init__(self, loop: Loop, pid: int, pipes: dict[str, int], line: LineHandler) -> None:
-        """Starts to read the pipes.
-
-        Args:
-            loop: Reads the pipes.
-            pid: Its process id.
-            pipes: The descriptors to read from, by the stream's name.
-            line: Gets the lines that it prints or forwards.
-        """
+        """Starts to read `pipes`, by their streams' names; `line` gets the lines that come."""
         self.pid = pid
         self.status: int | None = None
         """Exit code, negative for a signal; None while it runs."""
@@ -130,18 +152,13 @@ class _Pipes:
     """The pipes of one process."""
 
     def __init__(self, loop: Loop, takers: dict[int, Callable[[bytes], None]]) -> None:
-        """Starts to read.
-
-        Args:
-            loop: Calls back when a descriptor can be read.
-            takers: Called with the bytes of each descriptor, and with none at its end.
-        """
+        """Starts to read; a taker gets the bytes of its descriptor, and none at the end."""
         self._loop = loop
         self._open: set[int] = set()
         for fd, take in takers.items():
             os.set_blocking(fd, False)
             self._open.add(fd)
-            loop.watch(fd, self._reader(fd, take))
+            loop.watch(fd, functools.partial(self._read, fd, take))
 
     @property
     def open(self) -> bool:
@@ -153,33 +170,20 @@ class _Pipes:
         for fd in list(self._open):
             self._close(fd)
 
-    def _reader(self, fd: int, take: Callable[[bytes], None]) -> Callable[[], None]:
-        def ready() -> None:
-            try:
-                data = os.read(fd, _CHUNK)
-            except BlockingIOError:
-                return
-            with self._loop.guard_output():
-                take(data)
-            if not data:
-                self._close(fd)
-
-        return ready
+    def _read(self, fd: int, take: Callable[[bytes], None]) -> None:
+        try:
+            data = os.read(fd, _CHUNK)
+        except BlockingIOError:
+            return
+        with self._loop.guard_output():
+            take(data)
+        if not data:
+            self._close(fd)
 
     def _close(self, fd: int) -> None:
         self._loop.unwatch(fd)
         os.close(fd)
         self._open.discard(fd)
-
-
-def _feeder(stream: RankStream) -> Callable[[bytes], None]:
-    def take(data: bytes) -> None:
-        if data:
-            stream.feed(data)
-        else:
-            stream.end()
-
-    return take
 
 
 def _splitter(name: str, line: LineHandler) -> Callable[[bytes], None]:

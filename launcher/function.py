@@ -25,7 +25,6 @@ import cloudpickle
 from horoacc import dropin
 from horoacc.errors import RankFailed
 from horoacc.launcher.arguments import parse_arguments
-from horoacc.launcher.hosts import is_this_host
 from horoacc.launcher.main import LaunchError, exit_code, how_it_ended, start_and_wait
 from horoacc.launcher.output import Printer
 from horoacc.launcher.processes import die_with_parent
@@ -174,8 +173,7 @@ def _check(line: list[str], environ: Mapping[str, str]) -> int:
             options = parse_arguments([*line, "python"], environ)
     except SystemExit:
         raise ValueError(told.getvalue().strip().rpartition("error: ")[2]) from None
-    others = [host.name for host in options.hosts if not is_this_host(host.name)]
-    if others:
+    if others := options.others():
         raise ValueError(
             f"run() starts ranks on this host only, but {', '.join(others)} is another: "
             "start a script there with horoaccrun, mpirun or srun"

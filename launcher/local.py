@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import secrets
 import socket
 import subprocess
 from collections.abc import Mapping
 
+from horoacc.launcher.children import start_piped
 from horoacc.launcher.processes import die_with_parent
+from horoacc.launcher.shim import place_variables
 from horoacc.launcher.supervise import Supervisor
 
 # Variables of an MPI launcher around this one; a rank must not take itself for one of its job.
@@ -24,71 +27,30 @@ def start_ranks(
     process can take it in between. The secret goes through the environment, which only the same
     user can read, and never on a command line.
 
-    Args:
-        supervisor: Takes charge of them.
-        command: The program and its arguments.
-        environ: The variables for all ranks.
-        size: How many.
-
     Raises:
         OSError: The program cannot be started, or there is no free port, process or pipe.
     """
     base = {name: value for name, value in environ.items() if not name.startswith(_FOREIGN)}
     base["HOROACC_SECRET"] = secrets.token_hex(32)
+    die = die_with_parent()
+
+    def prepare() -> None:
+        die()
+        # Before it can start anything that might outlive a killed launcher.
+        supervisor.watchdog.add(os.getpid())
+
     with socket.create_server(("127.0.0.1", 0), backlog=max(128, size)) as listener:
         host, port = listener.getsockname()
         base["HOROACC_RENDEZVOUS"] = f"{host}:{port}"
         for rank in range(size):
-            own = base | _position(rank, size)
+            own = base | place_variables(rank, size, rank, size)
             passed: tuple[int, ...] = ()
             if rank == 0:
                 passed = (listener.fileno(),)
                 own["HOROACC_RENDEZVOUS_FD"] = str(listener.fileno())
-            _start(supervisor, command, own, rank, passed)
-
-
-def _position(rank: int, size: int) -> dict[str, str]:
-    values = {"RANK": rank, "SIZE": size, "LOCAL_RANK": rank, "LOCAL_SIZE": size}
-    values |= {"CROSS_RANK": 0, "CROSS_SIZE": 1}
-    # Horovod's launcher sets its names too when it runs without MPI, and scripts look at them.
-    return {
-        f"{prefix}_{name}": str(value)
-        for prefix in ("HOROACC", "HOROVOD")
-        for name, value in values.items()
-    } | {"HOROVOD_HOSTNAME": socket.gethostname()}
-
-
-def _start(
-    supervisor: Supervisor,
-    command: list[str],
-    environ: Mapping[str, str],
-    rank: int,
-    passed: tuple[int, ...],
-) -> None:
-    stdout, stdout_end = os.pipe()
-    stderr, stderr_end = os.pipe()
-    try:
-        child = subprocess.Popen(
-            command,
-            env=environ,
-            stdin=stdin_for(rank),
-            stdout=stdout_end,
-            stderr=stderr_end,
-            pass_fds=passed,
-            start_new_session=True,
-            # Before it can start anything that might outlive a killed launcher.
-            preexec_fn=supervisor.watchdog.guarded(die_with_parent()),
-        )
-    except OSError:
-        os.close(stdout)
-        os.close(stderr)
-        raise
-    finally:
-        os.close(stdout_end)
-        os.close(stderr_end)
-    child.returncode = 0  # the supervisor waits for it, not this object
-    supervisor.add_rank(rank, child.pid, stdout, stderr)
-    supervisor.on_child_end(child.pid, lambda status: supervisor.rank_ended(rank, status))
+            pid, stdout, stderr = start_piped(command, own, stdin_for(rank), prepare, passed)
+            supervisor.add_rank(rank, pid, stdout, stderr)
+            supervisor.on_child_end(pid, functools.partial(supervisor.rank_ended, rank))
 
 
 def stdin_for(rank: int) -> int | None:

@@ -18,9 +18,10 @@ from horoacc.launcher.check_build import report
 from horoacc.launcher.children import Rank
 from horoacc.launcher.hosts import is_this_host
 from horoacc.launcher.local import start_ranks
-from horoacc.launcher.mpirun import Mpirun, MpirunError, MpirunStarter, find_mpirun
+from horoacc.launcher.mpirun import Mpirun, MpirunError, find_mpirun, start_mpirun
 from horoacc.launcher.output import Printer
 from horoacc.launcher.processes import adopt_orphans
+from horoacc.launcher.shim import place_variables
 from horoacc.launcher.supervise import Supervisor
 from horoacc.mpi_plugins import plugin
 
@@ -32,12 +33,8 @@ KEEP_MEMORY = {
     "MALLOC_TRIM_THRESHOLD_": str(1 << 30),
 }
 # Of an outer job: a rank of this one must not read them.
-_POSITION = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE")
 _POSITION_VARIABLES = {
-    f"{prefix}_{name}" for prefix in ("HOROACC", "HOROVOD") for name in _POSITION
-}
-_POSITION_VARIABLES |= {
-    "HOROVOD_HOSTNAME",
+    *place_variables(0, 1, 0, 1),
     "HOROACC_RENDEZVOUS",
     "HOROACC_RENDEZVOUS_FD",
     "HOROACC_SECRET",
@@ -91,10 +88,6 @@ def _tune(arguments: list[str]) -> list[str]:
 def start_and_wait(options: Options, printer: Printer) -> tuple[Supervisor, Mpirun | None]:
     """Starts a job and waits for its end.
 
-    Args:
-        options: The job.
-        printer: Gets the output of the ranks.
-
     Returns:
         The job's supervisor, and the mpirun that started it, if one did.
 
@@ -102,7 +95,6 @@ def start_and_wait(options: Options, printer: Printer) -> tuple[Supervisor, Mpir
         LaunchError: It cannot be started.
     """
     environ = rank_environ(os.environ, options)
-    cores = len(os.sched_getaffinity(0))
     _check_command(options, environ)
     _check_folder(options.text("output_filename"))
     mpirun = _choose(options, printer, environ)
@@ -116,7 +108,7 @@ def start_and_wait(options: Options, printer: Printer) -> tuple[Supervisor, Mpir
     )
     try:
         if mpirun:
-            MpirunStarter(supervisor, mpirun, options, cores).start(environ)
+            start_mpirun(supervisor, mpirun, options, environ)
         else:
             if options.on("verbose"):
                 printer.say(f"{options.size} ranks, without mpirun: {shlex.join(options.command)}")
@@ -132,16 +124,11 @@ def start_and_wait(options: Options, printer: Printer) -> tuple[Supervisor, Mpir
 
 
 def rank_environ(environ: Mapping[str, str], options: Options) -> dict[str, str]:
-    """The variables that all ranks get.
+    """The variables that all ranks get: this process's, changed as the job needs it.
 
-    Args:
-        environ: This process's.
-        options: The job.
-
-    Returns:
-        Them, without an outer job's; with every setting that was given, under its HOROACC name;
-        with a number of threads that lets the ranks share the cores; with a C library that
-        keeps freed memory; and, if asked for, with HoroACC under Horovod's name.
+    They are without an outer job's; with every setting that was given, under its HOROACC name;
+    with a number of threads that lets the ranks share the cores; with a C library that keeps freed
+    memory; and, if asked for, with HoroACC under Horovod's name.
     """
     result = {name: text for name, text in environ.items() if name not in _POSITION_VARIABLES}
     for setting in settings.TABLE:
@@ -160,9 +147,7 @@ def rank_environ(environ: Mapping[str, str], options: Options) -> dict[str, str]
 def _check_command(options: Options, environ: Mapping[str, str]) -> None:
     """Raises once the error that every rank would meet."""
     program = options.command[0]
-    if any(not is_this_host(host.name) for host in options.hosts):
-        return
-    if shutil.which(program, path=environ.get("PATH")) is None:
+    if not options.others() and shutil.which(program, path=environ.get("PATH")) is None:
         there = os.path.exists(program)
         why = "it is not executable" if there else "there is no such program"
         raise LaunchError(f"cannot start '{program}': {why}", 126 if there else 127)
@@ -188,7 +173,7 @@ def _check_folder(folder: str) -> None:
 
 def _choose(options: Options, printer: Printer, environ: Mapping[str, str]) -> Mpirun | None:
     """The mpirun to start the ranks with, or None to start them here."""
-    others = [host.name for host in options.hosts if not is_this_host(host.name)]
+    others = options.others()
     reason = ""
     mpirun = None
     # mpirun also starts ranks without MPI on other hosts: it starts any program.
@@ -237,14 +222,7 @@ def _conclude(supervisor: Supervisor, mpirun: Mpirun | None, printer: Printer) -
 
 
 def exit_code(supervisor: Supervisor) -> int:
-    """The exit code of horoaccrun.
-
-    Args:
-        supervisor: The job's, after its end.
-
-    Returns:
-        Of a signal to this program, else of the first rank that failed, else of mpirun.
-    """
+    """The exit code: of a signal to this program, else of the first failed rank, else of mpirun."""
     if supervisor.interrupted is not None:
         return 128 + supervisor.interrupted
     if (failed := supervisor.first_failed) is not None:
@@ -262,15 +240,7 @@ def _failure_elsewhere(supervisor: Supervisor, failed: Rank) -> int:
 
 
 def how_it_ended(rank: Rank, with_lines: bool = True) -> str:
-    """Says how a rank failed.
-
-    Args:
-        rank: The rank.
-        with_lines: Whether to add the last lines that it wrote to stderr.
-
-    Returns:
-        The text, without the rank's number.
-    """
+    """Says how a rank failed, without its number; `with_lines` adds its last lines on stderr."""
     tail = rank.streams["stderr"].tail
     said = "its last lines on stderr:" if tail else "it had printed nothing on stderr"
     lines = [line.decode(errors="replace") for line in tail] if with_lines else []

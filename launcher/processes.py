@@ -25,14 +25,7 @@ _LOOK_SECONDS = 0.1
 
 
 def die_with_parent(number: int = signal.SIGKILL) -> Callable[[], None]:
-    """Makes a function for a new child, before it runs its program.
-
-    Args:
-        number: The signal that the child gets when this process dies, even of SIGKILL.
-
-    Returns:
-        The function, for `preexec_fn`.
-    """
+    """A `preexec_fn`: the child gets signal `number` when this process dies, even of SIGKILL."""
     parent = os.getpid()
 
     def prepare() -> None:
@@ -69,15 +62,7 @@ def kill_descendants(spared: Iterable[int] = ()) -> None:
 
 
 def descendants(root: int, spared: Iterable[int] = ()) -> set[int]:
-    """Finds the descendants of a process.
-
-    Args:
-        root: The process; it is not among them.
-        spared: Processes to leave out, with their descendants.
-
-    Returns:
-        Their ids.
-    """
+    """The descendants of a process, without itself, and without the spared and theirs."""
     relatives = _relatives()
     keep = set(spared)
     below = {root}
@@ -138,15 +123,6 @@ class Watchdog:
     def add(self, group: int) -> None:
         """Puts a group under watch."""
         self._tell(f"+{group}\n")
-
-    def guarded(self, prepare: Callable[[], None]) -> Callable[[], None]:
-        """Makes a `preexec_fn` that calls `prepare` and puts the new child's group under watch."""
-
-        def both() -> None:
-            prepare()
-            self.add(os.getpid())
-
-        return both
 
     def remove(self, group: int) -> None:
         """Forgets a group that is gone: its number may be another's soon."""

@@ -79,6 +79,14 @@ def _tell_place() -> None:
     size = _number("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", default=1)
     local_size = _number("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", default=1)
     local_rank = _number("OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", default=rank % local_size)
+    os.environ.update(place_variables(rank, size, local_rank, local_size))
+
+
+def place_variables(rank: int, size: int, local_rank: int, local_size: int) -> dict[str, str]:
+    """The variables that tell a rank without MPI its place.
+
+    Horovod's launcher sets its names too when it runs without MPI, and scripts look at them.
+    """
     hosts = -(-size // local_size)
     place = {
         "RANK": rank,
@@ -89,9 +97,10 @@ def _tell_place() -> None:
         "CROSS_RANK": min(max(rank - local_rank, 0) // local_size, hosts - 1),
         "CROSS_SIZE": hosts,
     }
+    variables = {"HOROVOD_HOSTNAME": socket.gethostname()}
     for name, value in place.items():
-        os.environ[f"HOROACC_{name}"] = os.environ[f"HOROVOD_{name}"] = str(value)
-    os.environ["HOROVOD_HOSTNAME"] = socket.gethostname()
+        variables[f"HOROACC_{name}"] = variables[f"HOROVOD_{name}"] = str(value)
+    return variables
 
 
 def _number(*names: str, default: int) -> int:

@@ -28,13 +28,6 @@ class ShimListener:
     """Listens for shims under an abstract name, which never leaves a file behind."""
 
     def __init__(self, supervisor: Supervisor, secret: str, size: int) -> None:
-        """Starts to listen.
-
-        Args:
-            supervisor: Takes charge of the ranks.
-            secret: The job's.
-            size: How many ranks the job has.
-        """
         self.name = f"horoaccrun-{secrets.token_hex(16)}"
         self.rendezvous: socket.socket | None = None
         """The socket of a rendezvous over TCP, or None; rank 0 gets it."""
@@ -47,10 +40,7 @@ class ShimListener:
         self._listener.listen(max(128, size))
         self._listener.setblocking(False)
         self._spare = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
-
-    def open(self) -> None:
-        """Lets shims in from now on."""
-        self.supervisor.watch(self._listener.fileno(), self._accept)
+        supervisor.watch(self._listener.fileno(), self._accept)
 
     def authenticated(self, link: _ShimLink) -> None:
         """`link` has proved the secret, or is closed."""

@@ -131,7 +131,6 @@ class _Launcher:
 def _listener() -> tuple[_Launcher, ShimListener, Any]:
     launcher = _Launcher()
     listener = ShimListener(launcher, SECRET, 2)  # type: ignore[arg-type]
-    listener.open()
     (ready,) = launcher.watched.values()
     return launcher, listener, ready
 

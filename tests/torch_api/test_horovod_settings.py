@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from horoacc import settings
-from horoacc.launcher import local
 from horoacc.launcher.arguments import build_parser
+from horoacc.launcher.shim import place_variables
 
 HEEDED = (  # noqa: SIM905
     "HOROVOD_FUSION_THRESHOLD HOROVOD_TIMELINE HOROVOD_TIMELINE_MARK_CYCLES "
@@ -56,5 +56,5 @@ def test_variables_and_flags() -> None:
     told = {retired.env for retired in (*settings.RETIRED, *settings.RETIRED_VARIABLES)} - {""}
     assert set(HEEDED) <= heeded
     assert set(TOLD) <= told
-    assert set(SET) <= set(local._position(0, 1))
+    assert set(SET) <= set(place_variables(0, 1, 0, 1))
     assert set(FLAGS) - set(build_parser()._option_string_actions) == set()
