@@ -10,28 +10,15 @@ from horoacc.launcher.mpirun import MpirunError, find_mpirun
 from horoacc.mpi_plugins import plugin
 
 
-def core_error() -> str:
-    """Why the core cannot be used, or an empty string."""
+def report(given_mpirun: str, environ: Mapping[str, str]) -> tuple[str, bool]:
+    """The report, in the shape of horovodrun's, and whether a job can run at all."""
+    core = ""
     try:
         from horoacc import _core
 
         _core.version()
     except ImportError as error:
-        return str(error)
-    return ""
-
-
-def report(given_mpirun: str, environ: Mapping[str, str]) -> tuple[str, bool]:
-    """Writes the report.
-
-    Args:
-        given_mpirun: The mpirun that the settings name, or empty.
-        environ: The variables, for PATH.
-
-    Returns:
-        The text, in the shape of horovodrun's, and whether a job can run at all.
-    """
-    core = core_error()
+        core = str(error)
     try:
         mpirun = find_mpirun(given_mpirun, environ)
         starts = f"{mpirun.path} ({mpirun.flavour} {mpirun.version})" if mpirun else "none"

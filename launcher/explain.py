@@ -30,14 +30,7 @@ class RecordError(ValueError):
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Runs the command.
-
-    Args:
-        arguments: The command line after `explain`.
-
-    Returns:
-        The exit code: 0, or 1 if there is nothing to explain.
-    """
+    """Runs the command line after `explain`; the exit code is 1 if there is nothing to explain."""
     parser = argparse.ArgumentParser(
         prog="horoaccrun explain",
         description="Says which ranks waited for which, from the records in HOROACC_FLIGHT_DIR.",
@@ -53,13 +46,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def explain(folder: Path) -> list[str]:
-    """Puts the ranks' records together.
-
-    Args:
-        folder: Where they are.
-
-    Returns:
-        Lines, the most important first.
+    """Puts the records of a folder together: lines, the most important first.
 
     Raises:
         RecordError: There are none that can be read.
@@ -115,8 +102,9 @@ def _sentence(wait: _Wait, records: Mapping[int, Record]) -> str:
     ended = max(record.time for record in records.values())
     clock = time.strftime("%H:%M:%S", time.localtime(wait.since))
     where = f" in process set {wait.process_set}" if wait.process_set else ""
+    verb = "waits" if len(wait.waiting) == 1 else "wait"
     text = (
-        f"{_names(wait.waiting)} {_verb(wait.waiting, 'waits', 'wait')} for "
+        f"{_names(wait.waiting)} {verb} for "
         f"{_names(wait.missing, of_sentence=False)} in '{wait.tensor}'{where} since {clock}, for "
         f"{max(ended - wait.since, 0):.0f} s"
     )
@@ -131,10 +119,6 @@ def _sentence(wait: _Wait, records: Mapping[int, Record]) -> str:
 def _names(ranks: Sequence[int], of_sentence: bool = True) -> str:
     word = "rank" if len(ranks) == 1 else "ranks"
     return f"{word.capitalize() if of_sentence else word} {', '.join(map(str, ranks))}"
-
-
-def _verb(ranks: Sequence[int], one: str, several: str) -> str:
-    return one if len(ranks) == 1 else several
 
 
 def _last(record: Record) -> str:

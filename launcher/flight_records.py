@@ -54,14 +54,7 @@ class Record:
 
 
 def read_records(folder: Path) -> tuple[dict[int, Record], dict[str, str]]:
-    """Reads all files that can be read.
-
-    Args:
-        folder: Where the files rank.N.json are.
-
-    Returns:
-        The records by rank, and the error in each of the other files, by its name.
-    """
+    """Reads a folder's files rank.N.json: the records by rank, and each damaged file's error."""
     records: dict[int, Record] = {}
     damaged: dict[str, str] = {}
     for path in sorted(folder.glob("rank.*.json")):

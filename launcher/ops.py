@@ -21,10 +21,6 @@ def prepare(command: list[str], environ: Mapping[str, str]) -> str:
     Those of TensorFlow only for a script that names it: building them takes longer than most jobs
     take to start.
 
-    Args:
-        command: The ranks' command.
-        environ: The variables that they get.
-
     Returns:
         A notice if it failed (ranks that need the ops raise the reason), or "".
     """

@@ -23,14 +23,7 @@ class Segment(NamedTuple):
 
 
 def mapped_by(pids: Iterable[int]) -> set[Segment]:
-    """Finds the segments that processes have mapped.
-
-    Args:
-        pids: The processes; those that are gone have none.
-
-    Returns:
-        The segments.
-    """
+    """The segments that processes have mapped; processes that are gone have none."""
     prefixes = tuple(f"{_FOLDER}/{name}" for name in _NAMES)
     found = set()
     for pid in pids:
@@ -55,22 +48,14 @@ def remove(segments: Iterable[Segment]) -> None:
 
 
 class Search:
-    """Looks for the segments of a job's processes again and again, at the price of a listing.
-
-    Attributes:
-        found: Those of the job.
-    """
+    """Looks for the segments of a job's processes again and again, at the price of a listing."""
 
     def __init__(self) -> None:
         self.found: set[Segment] = set()
         self._looks: dict[str, int] = {}
 
     def look(self, pids: Callable[[], Iterable[int]]) -> None:
-        """Reads the processes' mappings if there is a file that was not there before.
-
-        Args:
-            pids: Gives the processes.
-        """
+        """Reads the mappings of `pids()` if there is a file that was not there before."""
         try:
             new = [name for name in os.listdir(_FOLDER) if name.startswith(_NAMES)]
         except OSError:
