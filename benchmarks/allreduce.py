@@ -31,7 +31,9 @@ def run(records: Records, quick: bool) -> None:
             for size in _sizes(ranks, quick):
                 # Everybody's buffers exist at the same time, the bound's four times.
                 if 12 * max(size * ranks, 4 * _MIB) > available_bytes():
-                    report_failure("all", f"{size} bytes do not fit into the memory that is available")
+                    report_failure(
+                        "all", f"{size} bytes do not fit into the memory that is available"
+                    )
                     continue
                 _measure(records, up, size, ranks, Effort.of(quick, ranks), too_slow)
 

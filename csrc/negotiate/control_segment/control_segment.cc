@@ -12,6 +12,9 @@ namespace horoacc {
 
 ControlSegment::ControlSegment(const HostShare& share, uint64_t fusion_threshold)
     : base_(share.control.data()),
+      doorbells_(reinterpret_cast<Doorbell*>(base_ + WholePages(sizeof(HostHeader)))),
+      states_(reinterpret_cast<RankState*>(reinterpret_cast<std::byte*>(doorbells_) +
+                                           WholePages(sizeof(Doorbell) * share.ranks.size()))),
       ranks_(share.ranks),
       local_size_(static_cast<uint32_t>(share.ranks.size())),
       fusion_threshold_(fusion_threshold) {}
@@ -22,18 +25,9 @@ size_t ControlSegment::BytesFor(uint32_t local_size) {
          kSegmentSets * SetSegment::BytesFor(local_size);
 }
 
-Doorbell* ControlSegment::doorbells() const {
-  return reinterpret_cast<Doorbell*>(base_ + WholePages(sizeof(HostHeader)));
-}
-
-RankState& ControlSegment::state(uint32_t local_rank) const {
-  return reinterpret_cast<RankState*>(base_ + WholePages(sizeof(HostHeader)) +
-                                      WholePages(sizeof(Doorbell) * local_size_))[local_rank];
-}
-
 std::byte* ControlSegment::set_memory(uint32_t slot) const {
-  return base_ + WholePages(sizeof(HostHeader)) + WholePages(sizeof(Doorbell) * local_size_) +
-         WholePages(sizeof(RankState) * local_size_) + slot * SetSegment::BytesFor(local_size_);
+  return reinterpret_cast<std::byte*>(states_) + WholePages(sizeof(RankState) * local_size_) +
+         slot * SetSegment::BytesFor(local_size_);
 }
 
 size_t ControlSegment::BytesUpTo(uint32_t slots) const {

@@ -13,8 +13,8 @@ class ControlSegment {
   [[nodiscard]] static size_t BytesFor(uint32_t local_size);
 
   [[nodiscard]] HostHeader& header() const { return *reinterpret_cast<HostHeader*>(base_); }
-  [[nodiscard]] Doorbell* doorbells() const;
-  [[nodiscard]] RankState& state(uint32_t local_rank) const;
+  [[nodiscard]] Doorbell* doorbells() const { return doorbells_; }
+  [[nodiscard]] RankState& state(uint32_t local_rank) const { return states_[local_rank]; }
   [[nodiscard]] std::byte* set_memory(uint32_t slot) const;
   /// Zeroes a slot whose process set is done on all ranks, for the next one.
   void WipeSet(uint32_t slot) const;
@@ -26,11 +26,16 @@ class ControlSegment {
 
   /// Puts an error into the abort word; the first one stays. True if this one did.
   bool Abort(const Error& error) const;
+  [[nodiscard]] bool has_aborted() const {
+    return header().abort_word.load(std::memory_order_acquire) != 0;
+  }
   /// The error in the abort word, or kOk.
   [[nodiscard]] Error aborted() const;
 
  private:
   std::byte* base_;
+  Doorbell* doorbells_;
+  RankState* states_;
   std::vector<int> ranks_;  ///< global, by local rank
   uint32_t local_size_;
   uint64_t fusion_threshold_;

@@ -57,10 +57,6 @@ SetSegment::SetSegment(const ControlSegment& control, uint32_t slot, std::vector
            reinterpret_cast<cuda::GpuPeerWords*>(base_ + layout.words), ranks()};
 }
 
-Row& SetSegment::row(uint32_t index, uint32_t id, uint64_t generation) const {
-  return rows_[(static_cast<size_t>(index) * kIds + id) * 2 + generation % 2];
-}
-
 ExecSlot& SetSegment::slot(uint64_t number) const {
   return *reinterpret_cast<ExecSlot*>(slots_ + number % kExecSlots * ExecSlot::BytesFor(ranks()));
 }
@@ -101,8 +97,8 @@ SetSegment::Guard::Guard(const SetSegment& control) : control_(control) {
     sched_yield();
     if (turn % 64 != 0 || NowNs() < next_look) continue;
     next_look = NowNs() + 20 * kMillisecond;
-    if (const Error aborted = control.control_.aborted(); aborted.kind != ErrorKind::kOk) {
-      status_ = aborted;
+    if (control.control_.has_aborted()) {
+      status_ = control.control_.aborted();
       return;
     }
     if (const uint32_t holder = owner.load(); holder != 0 && !control.alive_(holder - 1)) {

@@ -26,7 +26,9 @@ class SetSegment {
   [[nodiscard]] bool IsAlive(uint32_t index) const { return alive_(locals_[index]); }
   [[nodiscard]] SetHeader& header() const { return *reinterpret_cast<SetHeader*>(base_); }
   [[nodiscard]] IdEntry& id(uint32_t id) const { return ids_[id]; }
-  [[nodiscard]] Row& row(uint32_t index, uint32_t id, uint64_t generation) const;
+  [[nodiscard]] Row& row(uint32_t index, uint32_t id, uint64_t generation) const {
+    return rows_[(static_cast<size_t>(index) * kIds + id) * 2 + generation % 2];
+  }
   [[nodiscard]] Cursor& cursor(uint32_t index) const { return cursors_[index]; }
   [[nodiscard]] ExecSlot& slot(uint64_t number) const;
   [[nodiscard]] uint32_t& log_word(uint64_t position) const { return log_[position % kLogWords]; }

@@ -90,16 +90,9 @@ Status MakeRoom(CollectiveEntry& entry, size_t t, uint64_t bytes) {
   return AllocateOutput(tensor, bytes);
 }
 
-Status KeepShapes(CollectiveEntry& entry) {
-  for (size_t t = 0; t < entry.tensors.size(); ++t)
-    entry.tensors[t].result_shape = entry.request.tensors[t].shape;
-  return {};
-}
-
 }  // namespace
 
 Status PrepareOutputs(const ProcessSet& set, CollectiveEntry& entry) {
-  if (entry.request.collective == Collective::kAllreduce) return KeepShapes(entry);
   const auto tensors = [&](uint32_t r) {
     return TensorsOf(set.control->row(r, entry.id, entry.generation), set.context.memory[r]);
   };
@@ -117,7 +110,6 @@ Status PrepareOutputs(const ProcessSet& set, CollectiveEntry& entry) {
 Status PrepareOutputs(const CallSizes& sizes, CollectiveEntry& entry) {
   const uint32_t me = sizes.me;
   const auto ranks = static_cast<uint32_t>(sizes.ranks.size());
-  if (entry.request.collective == Collective::kAllreduce) return KeepShapes(entry);
   for (size_t t = 0; t < entry.tensors.size(); ++t) {
     EntryTensor& tensor = entry.tensors[t];
     tensor.result_shape = entry.request.tensors[t].shape;

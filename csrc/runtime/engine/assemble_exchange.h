@@ -9,7 +9,8 @@
 namespace horoacc {
 
 /// Sets result shapes and received splits of an entry, and allocates outputs that the caller left
-/// to the engine. kSystem if memory runs out.
+/// to the engine. Not for an allreduce, whose results look as its inputs do and have their places.
+/// kSystem if memory runs out.
 Status PrepareOutputs(const ProcessSet& set, CollectiveEntry& entry);
 
 /// What the sizes of results depend on: the ranks of the set, and what they have told of a call.

@@ -5,7 +5,6 @@
 #include "execute/cuda/host/device_pipeline.h"
 #include "negotiate/multi_host/eager.h"
 #include "runtime/engine/gpu_reductions.h"
-#include "runtime/engine/validation.h"
 
 namespace horoacc {
 namespace {
@@ -104,12 +103,6 @@ bool DeviceCalls::IsPipelined(const Request& request) const {
   return bytes > std::max(job_.settings.gpu_chunk_bytes, job_.settings.last_arriver_bytes);
 }
 
-bool DeviceCalls::RunsPipelined(const Running& running) const {
-  return running.decision.shared && !running.decision.done() &&
-         std::ranges::any_of(running.entries,
-                             [&](const auto& entry) { return IsPipelined(entry->request); });
-}
-
 // A pipelined call is published once its first chunk has come, unless a thread reads all of it
 // before it is reduced.
 Result<bool> DeviceCalls::MayBePublished(const ProcessSet& set, CollectiveEntry& entry) const {
@@ -142,11 +135,7 @@ Result<bool> DeviceCalls::PublishCopied(ProcessSet& set) {
     if (next->device) {
       HA_ASSIGN(const bool published, MayBePublished(set, *next));
       if (!published) break;
-      if (job_.settings.check_numerics && next->request.local_error.empty()) {
-        std::vector<const void*> inputs;
-        for (const EntryTensor& tensor : next->tensors) inputs.push_back(tensor.input);
-        next->request.local_error = FindNotFinite(next->request, inputs);
-      }
+      publisher_.CheckNumerics(*next);
     }
     pending.pop_front();
     job_.pending_copies.fetch_sub(1, std::memory_order_relaxed);

@@ -39,7 +39,11 @@ class DeviceCalls {
   /// Whether the request is reduced chunk by chunk while its copies come. All ranks agree.
   [[nodiscard]] bool IsPipelined(const Request& request) const;
   /// The same of a decision that runs on one host.
-  [[nodiscard]] bool RunsPipelined(const Running& running) const;
+  [[nodiscard]] bool RunsPipelined(const Running& running) const {
+    return running.OnGpu() && running.decision.shared && !running.decision.done() &&
+           std::ranges::any_of(running.entries,
+                               [&](const auto& entry) { return IsPipelined(entry->request); });
+  }
   [[nodiscard]] std::unique_ptr<ChunkPipeline> PipelineOf(
       std::span<const MultiHostRun::Call> calls) const;
 

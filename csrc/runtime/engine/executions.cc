@@ -56,7 +56,9 @@ Result<std::unique_ptr<Execution>> Executions::Make(ProcessSet& set, Running& ru
     HA_ASSIGN(running.context,
               PartialContext(*set.control, set.context, {only.id, only.generation}));
   }
-  for (const auto& entry : running.entries) HA_TRY(PrepareOutputs(set, *entry));
+  for (const auto& entry : running.entries) {
+    if (entry->request.collective != Collective::kAllreduce) HA_TRY(PrepareOutputs(set, *entry));
+  }
   if (GpuReductions::MayRun(set, running)) {
     return gpus_.Make(set, running, [this, &set, &running](Status& status) {
       return MakeOnHost(set, running, status);
@@ -150,7 +152,7 @@ Result<std::unique_ptr<Execution>> Executions::MakeBetweenHosts(ProcessSet& set,
       return MakeError(ErrorKind::kSystem,
                        "a decision lacks what '" + entry->display_name + "' needs", set.ranks[0]);
     }
-    if (entry) {
+    if (entry && entry->request.collective != Collective::kAllreduce) {
       HA_TRY(PrepareOutputs(
           {.ranks = set.ranks,
            .me = set.multi_host->me(),

@@ -35,16 +35,14 @@ uint32_t RanksOnGpus(const ProcessSet& set, const Running& running) {
 
 }  // namespace
 
-bool GpuReductions::MayRun(const ProcessSet& set, const Running& running) {
+bool GpuReductions::MayRunOnGpus(const ProcessSet& set, const Running& running) {
   if (set.multi_host || running.decision.done()) return false;
   if (running.entries[0]->request.collective != Collective::kAllreduce)
     return RanksOnGpus(set, running) > 0;
-  const auto on_gpu = [](const auto& entry) { return entry->request.on_gpu; };
-  return std::ranges::any_of(running.entries, on_gpu) &&
-         std::ranges::any_of(running.entries, [](const auto& entry) {
-           return std::ranges::any_of(entry->request.tensors,
-                                      [](const TensorMeta& tensor) { return tensor.bytes() > 0; });
-         });
+  return std::ranges::any_of(running.entries, [](const auto& entry) {
+    return std::ranges::any_of(entry->request.tensors,
+                               [](const TensorMeta& tensor) { return tensor.bytes() > 0; });
+  });
 }
 
 bool FitsGpuMode(const Request& request, GpuMode mode, uint32_t ranks) {
@@ -149,7 +147,8 @@ std::unique_ptr<Execution> GpuReductions::Make(ProcessSet& set, Running& running
     }
     // Now there is memory of the host for the copies from and to the GPU.
     for (const auto& entry : running.entries) {
-      if (status.ok()) status = PrepareOutputs(set, *entry);
+      if (status.ok() && entry->request.collective != Collective::kAllreduce)
+        status = PrepareOutputs(set, *entry);
     }
     return status.ok() ? on_host(status) : nullptr;
   };

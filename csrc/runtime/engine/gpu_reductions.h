@@ -21,11 +21,14 @@ class GpuReductions {
   GpuReductions(Job& job, DeviceCalls& devices) : job_(job), devices_(devices) {}
 
   /// The same on all ranks: it depends on what they have agreed on.
-  [[nodiscard]] static bool MayRun(const ProcessSet& set, const Running& running);
+  [[nodiscard]] static bool MayRun(const ProcessSet& set, const Running& running) {
+    return running.OnGpu() && MayRunOnGpus(set, running);
+  }
   /// Waits until the ranks have agreed on a mode, then runs in it, or on the host.
   std::unique_ptr<Execution> Make(ProcessSet& set, Running& running, HostExecution on_host);
 
  private:
+  [[nodiscard]] static bool MayRunOnGpus(const ProcessSet& set, const Running& running);
   [[nodiscard]] static GpuMode ModeOf(const ProcessSet& set, const Running& running);
   std::unique_ptr<Execution> MakeModeRun(ProcessSet& set, const Running& running, GpuMode mode);
   std::unique_ptr<Execution> MakeExchangeRun(ProcessSet& set, const Running& running, GpuMode mode);

@@ -4,6 +4,8 @@
 #include <cstring>
 #include <span>
 
+#include "execute/kernels/finite.h"
+
 namespace horoacc {
 namespace {
 
@@ -15,6 +17,23 @@ Error NoRoomFor(const CollectiveEntry& entry) {
 }
 
 }  // namespace
+
+void Publisher::CheckNumerics(CollectiveEntry& entry) const {
+  Request& request = entry.request;
+  if (!job_.settings.check_numerics || !request.local_error.empty()) return;
+  if (!Reduces(request.collective)) return;
+  for (size_t t = 0; t < request.tensors.size(); ++t) {
+    const TensorMeta& tensor = request.tensors[t];
+    const uint64_t count = tensor.bytes() / SizeOf(tensor.type);
+    const auto found = FirstNotFinite(entry.tensors[t].input, tensor.type, count);
+    if (!found) continue;
+    request.local_error =
+        "element " + std::to_string(*found) + " of " + std::to_string(count) +
+        (request.tensors.size() > 1 ? " of tensor " + std::to_string(t) + " of the group" : "") +
+        " is infinite or not a number (setting 'check_numerics')";
+    return;
+  }
+}
 
 Status Publisher::PublishInTurn(ProcessSet& set, const std::shared_ptr<CollectiveEntry>& entry) {
   if (!set.queue.in_flight.Contains(entry->id)) return Publish(set, entry);

@@ -7,11 +7,15 @@
 
 namespace horoacc {
 
-/// Stateless. Every method is called under the set's submit lock (SetQueue::mutex).
+/// Stateless. Every method but CheckNumerics is called under the set's submit lock
+/// (SetQueue::mutex).
 class Publisher {
  public:
   explicit Publisher(Job& job) : job_(job) {}
 
+  /// If settings say so: the first element of a reduction's inputs that is infinite or NaN makes
+  /// the entry invalid.
+  void CheckNumerics(CollectiveEntry& entry) const;
   /// Publishes the entry, behind an earlier call of its id if there is one.
   Status PublishInTurn(ProcessSet& set, const std::shared_ptr<CollectiveEntry>& entry);
   /// Publishes the entries of the backlog whose ids are free by now.

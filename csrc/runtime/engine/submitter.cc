@@ -1,11 +1,12 @@
 #include "runtime/engine/submitter.h"
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "base/clock.h"
+#include "execute/kernels/reduce.h"
 #include "runtime/engine/assemble_exchange.h"
-#include "runtime/engine/validation.h"
 
 namespace horoacc {
 namespace {
@@ -15,6 +16,71 @@ void SetLimit(Entry& entry, double seconds) {
   if (seconds <= 0) return;
   entry.limit_seconds = seconds;
   entry.deadline_ns = entry.submitted_ns + FromSeconds(seconds);
+}
+
+// Why rank `rank` may not make this call of a collective; "": it may.
+std::string ReasonInvalid(const ProcessSet& set, const Submission& submission, int rank) {
+  const Request& request = submission.request;
+  const auto ranks = static_cast<int64_t>(set.ranks.size());
+  for (size_t t = 0; t < request.tensors.size(); ++t) {
+    const TensorMeta& tensor = request.tensors[t];
+    const bool gives = !IsBarrier(request.collective) &&
+                       (request.collective != Collective::kScatter || request.root == rank);
+    if (submission.buffers[t].input == nullptr && tensor.bytes() > 0 && gives) {
+      return "no memory was given for its " + std::to_string(tensor.bytes()) + " bytes";
+    }
+    if (tensor.shape.given() > static_cast<uint32_t>(kMaxDims)) {
+      return std::to_string(tensor.shape.given()) + " dimensions; at most " +
+             std::to_string(kMaxDims);
+    }
+    if (Reduces(request.collective)) {
+      if (const Status status = CheckReducible(tensor.type, request.op); !status.ok()) {
+        return status.error().message;
+      }
+      if (request.op == ReduceOp::kAdasum && request.collective != Collective::kAllreduce)
+        return std::string(NameOf(request.collective)) + " does not take adasum";
+    }
+    const bool needs_rows = request.collective == Collective::kAllgather ||
+                            request.collective == Collective::kAlltoall ||
+                            request.collective == Collective::kReducescatter;
+    if (needs_rows && tensor.shape.empty()) {
+      return std::string(NameOf(request.collective)) + " needs a tensor of at least one dimension";
+    }
+  }
+  if (HasRoot(request.collective) &&
+      std::ranges::find(set.ranks, request.root) == set.ranks.end()) {
+    return "root rank " + std::to_string(request.root) + " is not in the process set";
+  }
+  if (request.collective == Collective::kAlltoall && request.tensors.size() != 1) {
+    return "alltoall takes one tensor, not " + std::to_string(request.tensors.size());
+  }
+  if (!IsBarrier(request.collective) && request.tensors.empty()) {
+    return std::string(NameOf(request.collective)) + " needs a tensor";
+  }
+  if (request.collective == Collective::kAlltoall) {
+    const int64_t rows = request.tensors[0].shape[0];
+    if (request.splits.empty()) {
+      if (rows % ranks != 0) {
+        return "alltoall without splits: first dimension " + std::to_string(rows) +
+               " is not divisible by the " + std::to_string(ranks) + " ranks of the process set";
+      }
+    } else if (static_cast<int64_t>(request.splits.size()) != ranks) {
+      return "alltoall: " + std::to_string(request.splits.size()) + " splits for " +
+             std::to_string(ranks) + " ranks";
+    } else if (std::ranges::any_of(request.splits, [](int64_t part) { return part < 0; })) {
+      return "alltoall: negative split";
+    } else if (const int64_t sum =
+                   std::accumulate(request.splits.begin(), request.splits.end(), int64_t{0});
+               sum != rows) {
+      return "alltoall: splits add up to " + std::to_string(sum) + ", the first dimension is " +
+             std::to_string(rows);
+    }
+    if (!request.receives.empty() && static_cast<int64_t>(request.receives.size()) != ranks) {
+      return "alltoall: room for parts of " + std::to_string(request.receives.size()) +
+             " ranks, the process set has " + std::to_string(ranks);
+    }
+  }
+  return "";
 }
 
 std::shared_ptr<CollectiveEntry> MakeEntry(uint32_t process_set, Submission& submission) {
@@ -27,6 +93,7 @@ std::shared_ptr<CollectiveEntry> MakeEntry(uint32_t process_set, Submission& sub
   SetLimit(*entry, submission.limit_seconds);
   for (const Submission::Buffers& buffers : submission.buffers) {
     EntryTensor& tensor = entry->tensors.emplace_back();
+    tensor.result_shape = entry->request.tensors[entry->tensors.size() - 1].shape;
     tensor.input = static_cast<const std::byte*>(buffers.input);
     tensor.output = static_cast<std::byte*>(buffers.output);
   }
@@ -48,7 +115,7 @@ Result<std::shared_ptr<ProcessSet>> Submitter::FindOwnSet(uint32_t id) const {
 }
 
 Result<uint64_t> Submitter::Submit(Submission submission) {
-  if (const std::optional<Error> failed = failure_.recorded()) {
+  if (const std::optional<Error> failed = failure_.recorded()) [[unlikely]] {
     return failure_.AnnotateRefusal(*failed, sets_.Find(submission.process_set).get(),
                                     submission.name);
   }
@@ -59,12 +126,8 @@ Result<uint64_t> Submitter::Submit(Submission submission) {
   if (submission.device) HA_TRY(devices_.CheckMode(*set));
   std::string& local_error = submission.request.local_error;
   if (local_error.empty()) local_error = ReasonInvalid(*set, submission, job_.rank());
-  if (job_.settings.check_numerics && local_error.empty() && !submission.device) {
-    std::vector<const void*> inputs;
-    for (const auto& buffer : submission.buffers) inputs.push_back(buffer.input);
-    local_error = FindNotFinite(submission.request, inputs);
-  }
   const std::shared_ptr<CollectiveEntry> entry = MakeEntry(set->id, submission);
+  if (!submission.device) publisher_.CheckNumerics(*entry);
   if (submission.device && entry->request.local_error.empty()) {
     if (Status begun = devices_.Begin(*set, *entry, submission); !begun.ok())
       entry->request.local_error = begun.error().message;

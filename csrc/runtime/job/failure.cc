@@ -47,10 +47,11 @@ bool Failure::Record(const Error& error) {
   std::lock_guard lock(mutex_);
   if (failure_) return false;
   failure_ = error;
+  failed_.store(true, std::memory_order_release);
   return true;
 }
 
-std::optional<Error> Failure::recorded() const {
+std::optional<Error> Failure::Read() const {
   std::lock_guard lock(mutex_);
   return failure_;
 }

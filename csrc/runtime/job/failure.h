@@ -1,5 +1,6 @@
 #pragma once
 // Why this rank's engine can do nothing more, and how the other ranks hear of it.
+#include <atomic>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -29,7 +30,9 @@ class Failure {
 
   /// Remembers why this engine ends. True for the first error.
   bool Record(const Error& error);
-  [[nodiscard]] std::optional<Error> recorded() const;
+  [[nodiscard]] std::optional<Error> recorded() const {
+    return failed_.load(std::memory_order_acquire) ? Read() : std::nullopt;
+  }
   /// Runs `begin` unless the engine has failed; an error that is recorded meanwhile comes later.
   template <typename Begin>
   [[nodiscard]] Status UnlessFailed(Begin begin) {
@@ -45,8 +48,11 @@ class Failure {
                                       const std::string& tensor) const;
 
  private:
+  [[nodiscard]] std::optional<Error> Read() const;
+
   Job& job_;
   mutable std::mutex mutex_;
+  std::atomic<bool> failed_{false};  ///< there is a failure_
   std::optional<Error> failure_;
 };
 

@@ -106,8 +106,4 @@ void Job::RingAll(Urgency urgency) const {
   for (size_t l = 0; l < share.ranks.size(); ++l) doorbells.Ring(static_cast<int>(l), urgency);
 }
 
-bool Job::HasUnsent() const {
-  return (mux && mux->HasUnsent()) || (multi_host && multi_host->HasUnsent());
-}
-
 }  // namespace horoacc

@@ -72,11 +72,13 @@ struct Job {
   [[nodiscard]] bool HasLeft(uint32_t local) const;
   /// The process of a rank of this host exists. True for ranks that are threads of this process.
   [[nodiscard]] bool IsAlive(uint32_t local) const;
-  [[nodiscard]] bool aborted() const { return control.aborted().kind != ErrorKind::kOk; }
+  [[nodiscard]] bool aborted() const { return control.has_aborted(); }
   void RingAll(Urgency urgency) const;
   void RingOwn(Urgency urgency) const { doorbells.Ring(share.local_rank, urgency); }
   void WakeCoordinator() const { doorbells.WakeCoordinator(share.local_rank); }
-  [[nodiscard]] bool HasUnsent() const;
+  [[nodiscard]] bool HasUnsent() const {
+    return (mux && mux->HasUnsent()) || (multi_host && multi_host->HasUnsent());
+  }
 
   const Settings settings;
   const Placement placement;

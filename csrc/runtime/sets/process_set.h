@@ -25,6 +25,11 @@ struct Running {
       entries;                           ///< by member; none if this rank takes no part
   std::optional<SetContext> context;     ///< of a partial decision; the execution uses it
   std::unique_ptr<Execution> execution;  ///< none if there was nothing to do
+
+  /// Some of its tensors lie in GPUs' memory; so they do on every rank.
+  [[nodiscard]] bool OnGpu() const {
+    return std::ranges::any_of(entries, [](const auto& entry) { return entry->request.on_gpu; });
+  }
 };
 
 /// All ranks share memory, or `multi_host_controller` is there.
