@@ -34,7 +34,7 @@ __all__ = [
 ]  # fmt: skip
 __all__ += job.NAMES
 
-Compression = backend.current().Compression
+Compression = backend.current().frontend.Compression
 
 
 def init(comm: Any = None, process_sets: Any = None) -> None:

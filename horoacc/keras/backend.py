@@ -48,8 +48,8 @@ class Travel:
 class Backend(Protocol):
     """The operations that differ between Keras' backends."""
 
-    Compression: Any
-    """The compressors of its tensors."""
+    frontend: Any
+    """The frontend of its framework, whose collectives reduce its tensors."""
 
     sends_absent: bool
     """Whether a gradient that some ranks do not have is reduced all the same."""
@@ -60,20 +60,8 @@ class Backend(Protocol):
     def register(self, variables: Sequence[Any], compression: type[Compressor]) -> None:
         """Says of which variables the gradients will be reduced, before there are any."""
 
-    def allreduce(
-        self, value: Any, name: str | None, op: int, scales: tuple[float, float],
-        compression: type[Compressor],
-    ) -> Any:  # fmt: skip
-        """Reduces a tensor, an array, a number or a variable over all ranks."""
-
-    def allgather(self, value: Any, name: str | None) -> Any:
-        """Joins all ranks' values along the first dimension."""
-
-    def broadcast(self, value: Any, root_rank: int, name: str | None) -> Any:
-        """Gives all ranks the root's value."""
-
-    def reducescatter(self, value: Any, name: str | None, op: int) -> Any:
-        """Reduces a tensor over all ranks and gives each its share of the first dimension."""
+    def tensor(self, value: Any) -> Any:
+        """Makes a tensor of the framework of a tensor, an array, a number or a variable."""
 
     def broadcast_global_variables(self, root_rank: int) -> Any:
         """Broadcasts the variables that a TensorFlow 1 graph has collected."""
@@ -85,28 +73,15 @@ class Backend(Protocol):
         """Computes the gradients of a loss; None for a variable that it does not depend on."""
 
     def reduce_gradients(self, parts: Sequence[Sequence[Member]], travel: Travel) -> list[Any]:
-        """Reduces gradients. The members of a part travel as one unit.
+        """Reduces gradients, in the order of the members; those of a part travel as one unit.
 
-        Args:
-            parts: The gradients.
-            travel: How they travel.
-
-        Returns:
-            The reduced gradients in the order of the members. None where no rank had one.
-
-        Raises:
-            HorovodInternalError: A reduction failed.
+        None where no rank had one.
         """
 
     def all_finite(self, gradients: Sequence[Any], travel: Travel) -> Any:
         """Says whether all ranks' gradients are finite, each rank's own ones.
 
-        Args:
-            gradients: This rank's; the ranks may have different ones.
-            travel: How the optimizer's gradients travel.
-
-        Returns:
-            A truth value, the same on all ranks.
+        The ranks may have different ones; the truth value is the same on all.
         """
 
     def spoiled_unless(self, finite: Any, gradient: Any) -> Any:
@@ -130,14 +105,7 @@ _MODULES = {"tensorflow": "tensorflow_backend", "torch": "torch_backend"}
 
 @functools.cache
 def current() -> Backend:
-    """Finds the module of the backend that Keras uses.
-
-    Returns:
-        The backend.
-
-    Raises:
-        ImportError: There is nothing for it.
-    """
+    """Finds the backend that Keras uses; ImportError if there is nothing for it."""
     name = keras.backend.backend()
     if name not in _MODULES:
         raise ImportError(

@@ -31,14 +31,6 @@ class Callback(BatchHooks, keras.callbacks.Callback):  # type: ignore[misc]
     """A callback that refuses models that cannot be trained here, before they are."""
 
     def set_model(self, model: Any) -> None:
-        """Takes the model; Keras calls it.
-
-        Args:
-            model: The model.
-
-        Raises:
-            TypeError: It is not a model of Keras.
-            ValueError: XLA would compile its steps.
-        """
+        """Takes the model; Keras calls it. Errors are those of `compilation.refuse_model`."""
         compilation.refuse_model(model)
         super().set_model(model)

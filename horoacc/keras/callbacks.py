@@ -134,8 +134,22 @@ class RankZeroCheckpoint(BatchHooks, keras.callbacks.ModelCheckpoint):  # type: 
     """Saves the best model so far, on rank 0. `filepath` is to be set before training."""
 
     def __init__(
-        self, monitor: str, verbose: int, save_weights_only: bool, mode: str, save_freq: Any
+        self,
+        monitor: str = "val_loss",
+        verbose: int = 0,
+        save_weights_only: bool = False,
+        mode: str = "auto",
+        save_freq: Any = "epoch",
     ) -> None:
+        """Makes the callback.
+
+        Args:
+            monitor: The metric that says which model is best. Put `MetricAverageCallback` before.
+            verbose: Whether to print the names of saved files.
+            save_weights_only: Save weights, without the model's structure.
+            mode: "min", "max" or "auto".
+            save_freq: "epoch", or a number of batches.
+        """
         suffix = ".weights.h5" if save_weights_only else ".keras"
         self.filepath: Any
         self.mode: str

@@ -17,11 +17,7 @@ _XLA = (
 
 
 def refuse_xla() -> None:
-    """Raises if the caller is being traced by a function of TensorFlow that XLA will compile.
-
-    Raises:
-        ValueError: It is.
-    """
+    """Raises ValueError if a function of TensorFlow that XLA will compile traces the caller."""
     if keras.backend.backend() != "tensorflow":
         return
     import tensorflow as tf  # noqa: PLC0415 - Keras has imported it, if anybody
@@ -41,15 +37,7 @@ def refuse_xla() -> None:
 
 
 def refuse_model(model: Any) -> None:
-    """Raises if a model that a callback was given cannot be trained here.
-
-    Args:
-        model: The model.
-
-    Raises:
-        TypeError: It is not a model of Keras.
-        ValueError: XLA will compile its steps.
-    """
+    """Raises TypeError for a model that is not of Keras, ValueError if XLA will compile it."""
     if not legacy.is_a(model, "Model"):
         raise TypeError(not_of_keras("model", model))
     if legacy.is_legacy(model):
@@ -79,11 +67,7 @@ def _heeding(original: Any) -> Any:
 
 
 def do_without_xla(model: Any) -> None:
-    """Undoes a file's choice of XLA, for a model that gets a distributed optimizer.
-
-    Args:
-        model: A compiled model.
-    """
+    """Undoes a file's choice of XLA, for a model that gets a distributed optimizer."""
     if keras.backend.backend() == "tensorflow" and model.jit_compile:
         model.jit_compile = False
 
@@ -95,15 +79,7 @@ def _distributed(model: Any) -> bool:
 
 
 def not_of_keras(what: str, given: Any) -> str:
-    """Says that an object is not of Keras.
-
-    Args:
-        what: The kind of object that is needed.
-        given: The object.
-
-    Returns:
-        The text.
-    """
+    """The text of an error: an object is not of Keras."""
     kind = type(given)
     article = "an" if what[0] in "aeiou" else "a"
     return f"HoroACC needs {article} {what} of Keras, not {kind.__module__}.{kind.__qualname__}."

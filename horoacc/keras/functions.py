@@ -42,8 +42,11 @@ def allreduce(
         op = Average if average is None or average else resolve_op(None, average)
     elif average is False:
         op = resolve_op(op, average)
-    scales = (prescale_factor, postscale_factor)
-    return backend.current().allreduce(value, name, op, scales, compression)
+    place = backend.current()
+    return place.frontend.allreduce(
+        place.tensor(value), name=name, compression=compression, op=op,
+        prescale_factor=prescale_factor, postscale_factor=postscale_factor,
+    )  # fmt: skip
 
 
 def allgather(value: Any, name: str | None = None) -> Any:
@@ -59,7 +62,8 @@ def allgather(value: Any, name: str | None = None) -> Any:
     Raises:
         HorovodInternalError: The collective failed.
     """
-    return backend.current().allgather(value, name)
+    place = backend.current()
+    return place.frontend.allgather(place.tensor(value), name=name)
 
 
 def broadcast(value: Any, root_rank: int, name: str | None = None) -> Any:
@@ -77,7 +81,8 @@ def broadcast(value: Any, root_rank: int, name: str | None = None) -> Any:
         ValueError: There is no such rank.
         HorovodInternalError: The collective failed.
     """
-    return backend.current().broadcast(value, root_rank, name)
+    place = backend.current()
+    return place.frontend.broadcast(place.tensor(value), root_rank, name=name)
 
 
 def reducescatter(value: Any, name: str | None = None, op: int = Average) -> Any:
@@ -94,7 +99,8 @@ def reducescatter(value: Any, name: str | None = None, op: int = Average) -> Any
     Raises:
         HorovodInternalError: The collective failed.
     """
-    return backend.current().reducescatter(value, name, op)
+    place = backend.current()
+    return place.frontend.reducescatter(place.tensor(value), name=name, op=op)
 
 
 def broadcast_global_variables(root_rank: int) -> Any:

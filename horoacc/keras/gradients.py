@@ -44,15 +44,7 @@ class GradientReduction:
     """Reduces the gradients of one optimizer."""
 
     def __init__(self, options: Options, key: Callable[[Any], Hashable]) -> None:
-        """Checks the options.
-
-        Args:
-            options: How to reduce.
-            key: Gives each variable a key of its own.
-
-        Raises:
-            ValueError: The options make no sense.
-        """
+        """Checks the options; `key` gives each variable a key of its own."""
         self._options = options
         self._key = key
         self._scaling = reduction.scaling(options.op, options.gradient_predivide_factor)
@@ -79,19 +71,11 @@ class GradientReduction:
         return self._step_of.count
 
     def add_local(self, variable: Any) -> None:
-        """Leaves a variable's gradient to this rank.
-
-        Args:
-            variable: The variable.
-        """
+        """Leaves a variable's gradient to this rank."""
         self._local.add(self._key(variable))
 
     def build(self, variables: Iterable[Any]) -> None:
-        """Prepares for variables: makes the sums, and registers the gradients.
-
-        Args:
-            variables: All that the optimizer trains.
-        """
+        """Prepares for all trained variables: makes the sums, and registers the gradients."""
         variables = list(variables)
         if self.passes > 1 and not self._sums:
             self.counter = keras.Variable(0, dtype="int32", trainable=False, name="passes")
@@ -117,10 +101,7 @@ class GradientReduction:
     ) -> None:
         """Reduces gradients and steps with them, if this pass is the last of a step.
 
-        Args:
-            gradients: One for each variable; None where there is none.
-            variables: The variables.
-            step: Steps with reduced gradients; if it comes back here, they are not reduced again.
+        If `step` comes back here, they are not reduced again.
         """
         if self._done or self.ahead.covers(gradients):
             self._step(step, gradients)
@@ -192,18 +173,7 @@ class GradientReduction:
         ]
 
     def reduce(self, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
-        """Reduces gradients.
-
-        Args:
-            gradients: One for each variable; None where there is none.
-            variables: The variables.
-
-        Returns:
-            The reduced gradients; those of local variables are this rank's own.
-
-        Raises:
-            HorovodInternalError: A reduction failed.
-        """
+        """Reduces gradients, of which some may be None; local variables keep this rank's."""
         reduced = list(gradients)
         if not self.reduces():
             return reduced
@@ -280,15 +250,7 @@ class ReducesGradients:
 
 @functools.cache
 def derived_class(mixed_in: type[ReducesGradients], base: type) -> Any:
-    """Derives the class of distributed optimizers of a class.
-
-    Args:
-        mixed_in: The class that makes them distributed.
-        base: The class of the plain optimizers.
-
-    Returns:
-        The class. To serialization an instance of it is one of `base`.
-    """
+    """Derives a class of distributed optimizers; to serialization they are of the class `base`."""
     names = {
         "__doc__": base.__doc__,
         "__module__": base.__module__,
@@ -300,12 +262,5 @@ def derived_class(mixed_in: type[ReducesGradients], base: type) -> Any:
 
 
 def is_distributed(optimizer: Any) -> bool:
-    """Says whether an optimizer reduces gradients.
-
-    Args:
-        optimizer: Any object.
-
-    Returns:
-        True for a result of `DistributedOptimizer`.
-    """
+    """Says whether an object is a result of `DistributedOptimizer`."""
     return issubclass(type(optimizer), ReducesGradients)

@@ -17,27 +17,12 @@ PACKAGE = "tf_keras"
 
 
 def is_legacy(thing: Any) -> bool:
-    """Says whether something is an object of tf_keras, or of a class that derives from one.
-
-    Args:
-        thing: Any object.
-
-    Returns:
-        True if so.
-    """
+    """Says whether something is an object of tf_keras, or of a class that derives from one."""
     return any(base.__module__.partition(".")[0] == PACKAGE for base in type(thing).__mro__)
 
 
 def is_a(thing: Any, path: str) -> bool:
-    """Says whether something is an instance of a class of tf_keras, or of Keras 3.
-
-    Args:
-        thing: Any object.
-        path: The class below either package, such as "layers.Layer".
-
-    Returns:
-        True if so.
-    """
+    """Says whether something is an instance of a class, as "layers.Layer", of its own Keras."""
     found: Any = sys.modules.get(PACKAGE) if is_legacy(thing) else keras
     for name in path.split("."):
         found = getattr(found, name, None)
@@ -47,11 +32,7 @@ def is_a(thing: Any, path: str) -> bool:
 def tf_keras() -> Any:
     """Gives the package, if it is TensorFlow's `tf.keras`.
 
-    Returns:
-        The module; None if `tf.keras` is Keras 3, or Keras computes with something else.
-
-    Raises:
-        ImportError: It is asked for and not installed.
+    None if `tf.keras` is Keras 3, or Keras computes with something else.
     """
     return importlib.import_module(PACKAGE) if _asked_for() else None
 
@@ -71,14 +52,7 @@ def silence() -> None:
 
 
 def require_tensorflow(thing: Any) -> None:
-    """Raises if Keras computes with something else than tf_keras does.
-
-    Args:
-        thing: The object of tf_keras that was given.
-
-    Raises:
-        ValueError: It does.
-    """
+    """Raises ValueError if Keras computes with something else than tf_keras does."""
     if keras.backend.backend() != "tensorflow":
         kind = type(thing)
         raise ValueError(
@@ -89,14 +63,7 @@ def require_tensorflow(thing: Any) -> None:
 
 
 def schedule_of(optimizer: Any) -> Any:
-    """Gives the schedule of an optimizer's learning rate, if it has one.
-
-    Args:
-        optimizer: An optimizer of tf_keras.
-
-    Returns:
-        A schedule or a function; None if the rate is a number that can be set.
-    """
+    """Gives the schedule or function of a learning rate; None if it is a number that can be set."""
     hyper = getattr(optimizer, "_hyper", None)  # of tf_keras.optimizers.legacy
     rate = hyper["learning_rate"] if hyper is not None else optimizer._learning_rate
     return rate if callable(rate) else None

@@ -49,19 +49,7 @@ class _DistributedLegacyOptimizer(ReducesGradients):
     _start: _Start
 
     def _aggregate_gradients(self, grads_and_vars: Iterable[Any]) -> list[Any]:
-        """Reduces gradients.
-
-        Args:
-            grads_and_vars: Pairs of gradient and variable.
-
-        Returns:
-            Pairs with reduced gradients.
-
-        Raises:
-            HorovodInternalError: A reduction failed.
-            ValueError: XLA compiles the function that calls this, or a loss-scaling optimizer asks
-                where several passes make a step.
-        """
+        """Gives pairs with reduced gradients; ValueError under XLA, or for more passes than one."""
         if self._reduction.passes > 1:
             raise ValueError(
                 "backward_passes_per_step cannot be combined with loss scaling of tf_keras: it "
@@ -113,23 +101,12 @@ class _DistributedNew(_DistributedLegacyOptimizer):
     """Of optimizers in `tf_keras.optimizers`."""
 
     def build(self, var_list: Sequence[Any]) -> None:
-        """Makes the optimizer's variables.
-
-        Args:
-            var_list: The variables that it will train.
-        """
+        """Makes the optimizer's variables."""
         super().build(var_list)  # type: ignore[misc]
         self._start.give(self)
 
     def aggregate_gradients(self, grads_and_vars: Iterable[Any]) -> list[Any]:
-        """Reduces gradients; tf_keras calls it.
-
-        Args:
-            grads_and_vars: Pairs of gradient and variable.
-
-        Returns:
-            Pairs with reduced gradients.
-        """
+        """Gives pairs with reduced gradients; tf_keras calls it."""
         return self._aggregate_gradients(grads_and_vars)
 
 
@@ -142,25 +119,13 @@ class _DistributedOld(_DistributedLegacyOptimizer):
 
 
 def variables_of(optimizer: Any) -> list[Any]:
-    """Gives an attribute of an optimizer: a list for one kind and a method for the other.
-
-    Args:
-        optimizer: An optimizer of tf_keras.
-
-    Returns:
-        Its variables, as far as it has them yet.
-    """
+    """Gives the variables, as far as there are any: a list for one kind, for the other a method."""
     own = optimizer.variables
     return list(own() if callable(own) else own)
 
 
 def build(optimizer: Any, variables: Sequence[Any]) -> None:
-    """Makes an optimizer's variables, as its first step would; if it has them, nothing.
-
-    Args:
-        optimizer: An optimizer of tf_keras.
-        variables: The variables that it trains.
-    """
+    """Makes an optimizer's variables, as its first step would; if it has them, nothing."""
     with tf.init_scope():
         if hasattr(optimizer, "_create_all_weights"):
             optimizer._create_all_weights(variables)
@@ -169,19 +134,9 @@ def build(optimizer: Any, variables: Sequence[Any]) -> None:
 
 
 def distribute(optimizer: Any, options: Options) -> Any:
-    """Makes a distributed optimizer.
+    """Makes a distributed optimizer of a class that derives from the given one's and has its name.
 
-    Args:
-        optimizer: An optimizer of tf_keras, of either kind; of one that scales losses, the one
-            inside becomes distributed.
-        options: How to reduce.
-
-    Returns:
-        An optimizer whose class has the name of the given one's and derives from it; of one that
-        scales losses, one of the same class around such a one.
-
-    Raises:
-        ValueError: An argument makes no sense.
+    Of an optimizer that scales losses, the one inside becomes distributed.
     """
     inner = getattr(optimizer, "inner_optimizer", None)
     if inner is not None:

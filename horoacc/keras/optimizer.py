@@ -41,11 +41,7 @@ class _DistributedOptimizer(ReducesGradients):
     """Mixed in before a Keras optimizer's class: reduces the gradients before each step."""
 
     def build(self, variables: Sequence[Any]) -> None:
-        """Makes the optimizer's variables.
-
-        Args:
-            variables: The variables that it will train.
-        """
+        """Makes the optimizer's variables."""
         super().build(variables)  # type: ignore[misc]
         # The constructor of the given class comes first.
         if hasattr(self, "_reduction"):
@@ -202,18 +198,10 @@ def _take_notes(optimizer: Any, copied: Any) -> None:
 
 
 def distribute(optimizer: Any, options: Options) -> Any:
-    """Makes a distributed optimizer.
+    """Makes an optimizer whose class has the name of the given one's and derives from it.
 
-    Args:
-        optimizer: The optimizer to wrap.
-        options: How to reduce.
-
-    Returns:
-        An optimizer whose class has the name of the given one's and derives from it.
-
-    Raises:
-        TypeError: It is no optimizer of Keras.
-        ValueError: It is distributed already, or an argument makes no sense.
+    TypeError if it is no optimizer of Keras; ValueError if it is distributed already, or an option
+    makes no sense.
     """
     of_keras_2 = legacy.is_a(optimizer, "optimizers.legacy.Optimizer")
     if not (of_keras_2 or legacy.is_a(optimizer, "optimizers.Optimizer")):

@@ -8,15 +8,7 @@ from horoacc.keras import legacy
 
 
 def variables_of(optimizer: Any, model: Any) -> list[Any]:
-    """Gives the variables of an optimizer, made now if they were not yet.
-
-    Args:
-        optimizer: An optimizer of Keras 3 or of tf_keras; None for none.
-        model: The model that it trains, built.
-
-    Returns:
-        Its variables.
-    """
+    """Gives the variables of an optimizer, or of None; made now, for a built model, if need be."""
     if optimizer is None:
         return []
     if legacy.is_legacy(optimizer):

@@ -20,22 +20,14 @@ class ReducedAhead:
     """The gradients that one optimizer has reduced before it steps."""
 
     def __init__(self, op: int) -> None:
-        """Notes nothing yet.
-
-        Args:
-            op: The reduction.
-        """
+        """Notes nothing yet."""
         self._op = op
         self._twice_is_once = op not in (Sum, Product)
         self._trace: weakref.ref[Any] | None = None
         self._gradients: Sequence[Any] = ()
 
     def note(self, gradients: Sequence[Any]) -> None:
-        """Notes gradients that are reduced.
-
-        Args:
-            gradients: They; None where there is none.
-        """
+        """Notes gradients that are reduced; None where there is none."""
         trace = backend.current().trace()
         self._trace = None if trace is None else weakref.ref(trace)
         # A trace needs no comparison, and its tensors would keep the graph alive.
@@ -46,17 +38,10 @@ class ReducedAhead:
         self._trace, self._gradients = None, ()
 
     def covers(self, gradients: Sequence[Any]) -> bool:
-        """Says whether gradients are not to be reduced any more, and forgets that they are.
+        """Says whether gradients were noted, or made of noted ones, and forgets that they were.
 
-        Args:
-            gradients: The gradients to apply.
-
-        Returns:
-            Whether they were noted, or made of noted ones.
-
-        Raises:
-            ValueError: They may have been reduced in a function that is over, and reducing them
-                again would be wrong.
+        ValueError if they may have been reduced in a function that is over, and reducing them again
+        would be wrong.
         """
         here = backend.current().trace()
         if self._trace is not None:

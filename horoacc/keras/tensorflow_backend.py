@@ -20,7 +20,7 @@ R = TypeVar("R")
 class TensorFlowBackend:
     """See `horoacc.keras.backend.Backend`."""
 
-    Compression = hvd.Compression
+    frontend = hvd
     # A graph has the ops of the gradients that it was made for, the same on all ranks.
     sends_absent = False
 
@@ -31,27 +31,9 @@ class TensorFlowBackend:
     def register(self, variables: Sequence[Any], compression: type[Compressor]) -> None:
         """There is nothing to prepare."""
 
-    def allreduce(
-        self, value: Any, name: str | None, op: int, scales: tuple[float, float],
-        compression: type[Compressor],
-    ) -> Any:  # fmt: skip
-        """Reduces over all ranks."""
-        return hvd.allreduce(
-            _tensor(value), name=name, compression=compression, op=op, prescale_factor=scales[0],
-            postscale_factor=scales[1],
-        )  # fmt: skip
-
-    def allgather(self, value: Any, name: str | None) -> Any:
-        """Joins all ranks' values along the first dimension."""
-        return hvd.allgather(_tensor(value), name=name)
-
-    def broadcast(self, value: Any, root_rank: int, name: str | None) -> Any:
-        """Gives all ranks the root's value."""
-        return hvd.broadcast(_tensor(value), root_rank, name=name)
-
-    def reducescatter(self, value: Any, name: str | None, op: int) -> Any:
-        """Reduces and gives each rank its share."""
-        return hvd.reducescatter(_tensor(value), name=name, op=op)
+    def tensor(self, value: Any) -> Any:
+        """See `Backend.tensor`."""
+        return tf.convert_to_tensor(_variable(value))
 
     def broadcast_global_variables(self, root_rank: int) -> Any:
         """Broadcasts the variables that the graph has collected; refuses outside a graph."""
@@ -130,10 +112,6 @@ class TensorFlowBackend:
 
 def _variable(value: Any) -> Any:
     return value.value if isinstance(value, keras.Variable) else value
-
-
-def _tensor(value: Any) -> Any:
-    return tf.convert_to_tensor(_variable(value))
 
 
 def _how(travel: Travel) -> dict[str, Any]:

@@ -26,7 +26,7 @@ Landing = Callable[[], "list[torch.Tensor]"]
 class TorchBackend:
     """See `horoacc.keras.backend.Backend`."""
 
-    Compression = hvd.Compression
+    frontend = hvd
     sends_absent = True
 
     def attach(self) -> None:
@@ -36,29 +36,13 @@ class TorchBackend:
     def register(self, variables: Sequence[Any], compression: type[Compressor]) -> None:
         """Tells torch's allocator how large the gradients are."""
         _ops.attach()
-        _ops.register_gradients([_tensor(variable) for variable in variables], compression)
+        _ops.register_gradients([self.tensor(variable) for variable in variables], compression)
 
-    def allreduce(
-        self, value: Any, name: str | None, op: int, scales: tuple[float, float],
-        compression: type[Compressor],
-    ) -> torch.Tensor:  # fmt: skip
-        """Reduces over all ranks."""
-        return hvd.allreduce(
-            _tensor(value), name=name, compression=compression, op=op, prescale_factor=scales[0],
-            postscale_factor=scales[1],
-        )  # fmt: skip
-
-    def allgather(self, value: Any, name: str | None) -> torch.Tensor:
-        """Joins all ranks' values along the first dimension."""
-        return hvd.allgather(_tensor(value), name=name)
-
-    def broadcast(self, value: Any, root_rank: int, name: str | None) -> torch.Tensor:
-        """Gives all ranks the root's value."""
-        return hvd.broadcast(_tensor(value), root_rank, name=name)
-
-    def reducescatter(self, value: Any, name: str | None, op: int) -> torch.Tensor:
-        """Reduces and gives each rank its share."""
-        return hvd.reducescatter(_tensor(value), name=name, op=op)
+    def tensor(self, value: Any) -> torch.Tensor:
+        """See `Backend.tensor`; of a variable it is the tensor that the variable holds."""
+        if isinstance(value, keras.Variable):
+            value = value.value
+        return torch.as_tensor(value).detach()
 
     def broadcast_global_variables(self, root_rank: int) -> Any:
         """Refuses: there is no graph that would collect variables."""
@@ -71,7 +55,7 @@ class TorchBackend:
     def broadcast_variables(self, variables: Sequence[Any], root_rank: int, name: str) -> None:
         """Gives all ranks the root's values, in place."""
         hvd.broadcast_parameters(
-            [(f"{name}.{index}", _tensor(variable)) for index, variable in enumerate(variables)],
+            [(f"{name}.{index}", self.tensor(one)) for index, one in enumerate(variables)],
             root_rank,
         )
 
@@ -145,13 +129,6 @@ class TorchBackend:
     def dense(self, gradient: torch.Tensor) -> torch.Tensor:
         """Makes a sparse gradient dense."""
         return gradient.to_dense() if gradient.is_sparse else gradient
-
-
-def _tensor(value: Any) -> torch.Tensor:
-    """A caller's value as a tensor of torch; of a variable, the tensor that it holds."""
-    if isinstance(value, keras.Variable):
-        value = value.value
-    return torch.as_tensor(value).detach()
 
 
 def _own(member: Member) -> torch.Tensor:

@@ -16,10 +16,10 @@ from horoacc.keras import (
     PartialDistributedOptimizer,
     allgather,
     allgather_object,
-    backend,
     broadcast,
     broadcast_global_variables,
     broadcast_object,
+    functions,
     init,
     load_model,
     reducescatter,
@@ -84,5 +84,7 @@ def allreduce(
     Returns:
         A tensor of the backend.
     """
-    scales = (prescale_factor, postscale_factor)
-    return backend.current().allreduce(value, name, resolve_op(op, average), scales, compression)
+    chosen = resolve_op(op, average)
+    return functions.allreduce(
+        value, name, None, prescale_factor, postscale_factor, chosen, compression
+    )
