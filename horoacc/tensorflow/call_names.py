@@ -21,16 +21,7 @@ _taken: weakref.WeakKeyDictionary[Any, Counter[str]] = weakref.WeakKeyDictionary
 
 
 def name_in(graph: Any, name: str, ignore_name_scope: bool) -> str:
-    """Makes the name of a call.
-
-    Args:
-        graph: The graph that the call is made part of.
-        name: Its name.
-        ignore_name_scope: Leave the name scope out.
-
-    Returns:
-        A name that no other call of the outermost graph has.
-    """
+    """Makes the name of a call in a graph; it may leave the name scope out."""
     parts = []
     outermost = graph
     while getattr(outermost, "outer_graph", None) is not None:

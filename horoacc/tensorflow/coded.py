@@ -21,23 +21,7 @@ def allreduce_coded(
     scales: tuple[float, float],
     process_set: ProcessSet,
 ) -> list[Any]:
-    """Reduces tensors with a codec; in a graph, Python is called when it runs.
-
-    Args:
-        tensors: Tensors of real floating-point numbers.
-        codec: How they travel.
-        name: The name of the call, or None.
-        op: Average or Sum.
-        scales: The factors before and after.
-        process_set: The ranks that take part.
-
-    Returns:
-        The reduced tensors.
-
-    Raises:
-        ValueError: An argument cannot work.
-        HorovodInternalError: An exchange failed.
-    """
+    """Reduces floating-point tensors with a codec; in a graph, Python is called when it runs."""
 
     def reduce(*arrays: Any) -> list[Any]:
         wide = [np.asarray(array, np.float32) for array in arrays]

@@ -49,9 +49,7 @@ def allgather(
     Raises:
         tf.errors.OpError: The collective failed; the module lists the errors.
     """
-    with validating(ALLGATHER, name, process_set):
-        tensor = tensor_of(tensor)
-    return raw_ops.allgather([tensor], name, set_id(process_set), False, ignore_name_scope)[0]
+    return _gathered([tensor], name, process_set, None, ignore_name_scope)[0]
 
 
 @as_written
@@ -70,9 +68,21 @@ def grouped_allgather(
         ValueError: There are no tensors.
     """
     check_group(tensors, ALLGATHER, name, process_set)
-    with validating(ALLGATHER, name, process_set, len(tensors)):
+    return _gathered(tensors, name, process_set, len(tensors), ignore_name_scope)
+
+
+def _gathered(
+    tensors: Sequence[Any],
+    name: str | None,
+    process_set: ProcessSet,
+    count: int | None,
+    ignore_name_scope: bool,
+) -> list[Any]:
+    """Gathers tensors; `count` is the number of those of a grouped call."""
+    with validating(ALLGATHER, name, process_set, count):
         given = [tensor_of(tensor) for tensor in tensors]
-    return raw_ops.allgather(given, name, set_id(process_set), True, ignore_name_scope)
+    number = set_id(process_set)
+    return raw_ops.each("allgather", given, name, number, count is not None, ignore_name_scope)
 
 
 @as_written

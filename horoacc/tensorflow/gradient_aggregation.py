@@ -130,14 +130,10 @@ class LocalGradientAggregation:
 
 
 def after(values: Sequence[Any]) -> Any:
-    """Orders the rest of a block in a graph after tensors and operations.
+    """Orders the rest of a block in a graph after tensors and operations; None stands for nothing.
 
-    Args:
-        values: The tensors and operations, or None. No variables: that they were assigned to is
-            the operation which `assign(..., read_value=False)` gives.
-
-    Returns:
-        A context.
+    No variables: that they were assigned to is the operation which `assign(..., read_value=False)`
+    gives.
     """
     return tf.control_dependencies([value for value in values if value is not None])
 

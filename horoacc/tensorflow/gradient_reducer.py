@@ -36,21 +36,7 @@ class GradientReducer:
         groups: Any = 0,
         process_set: ProcessSet = global_process_set,
     ) -> None:
-        """Prepares.
-
-        Args:
-            name: The prefix of the allreduces' names, before the place of the gradient.
-            compression: How to make gradients narrower while they travel.
-            sparse_as_dense: Reduce `tf.IndexedSlices` as dense tensors.
-            op: The reduction.
-            gradient_predivide_factor: Divides by this before the sum and by `size` over it after.
-            groups: A number of groups, or lists of variables, of which the gradients travel
-                together.
-            process_set: The ranks that take part.
-
-        Raises:
-            ValueError: An argument makes no sense.
-        """
+        """Prepares; `name` is the prefix of the allreduces' names, before a gradient's place."""
         self._groups = reduction.keyed(groups, key_of)
         reduction.partition([], self._groups)  # refuses arguments that make no sense
         self._name = name
@@ -66,20 +52,10 @@ class GradientReducer:
         local: Collection[int] = (),
         scale_local_gradients: bool = True,
     ) -> list[Any]:
-        """Reduces gradients.
+        """Reduces tensors and `tf.IndexedSlices`; None stays None, on all ranks.
 
-        Args:
-            grads: Tensors, `tf.IndexedSlices`, or None for a variable that has none on any rank.
-            variables: The variables of the gradients.
-            local: The keys of variables of which the gradients stay on their rank.
-            scale_local_gradients: Divide those as an average divides the others.
-
-        Returns:
-            The gradients, in the same order.
-
-        Raises:
-            ValueError: The process set is not registered, or `init()` was not called.
-            tf.errors.OpError: A collective failed.
+        `local` has the keys of variables of which the gradients stay on their rank;
+        `scale_local_gradients` divides those as an average divides the others.
         """
         keys = [key_of(variable) for variable in variables]
         travelling = self._travelled(
@@ -144,12 +120,5 @@ class GradientReducer:
 
 
 def key_of(variable: Any) -> int:
-    """Gives the key of a variable; variables cannot be compared.
-
-    Args:
-        variable: A variable of TensorFlow's or of Keras'.
-
-    Returns:
-        The identity of TensorFlow's variable.
-    """
+    """Gives the key of a variable, which cannot be compared: the identity of TensorFlow's."""
     return id(variable_of(variable))

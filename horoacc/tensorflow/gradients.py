@@ -38,14 +38,15 @@ def _dense(op: Any, grads: Any) -> list[Any]:
 
 def _allreduce(op: Any, *grads: Any) -> Any:
     grouped = len(grads) > 1
-    return raw_ops.allreduce(
-        _dense(op, grads), _name(op), op.get_attr("reduce_op"), _scales(op),
+    return raw_ops.reduce(
+        "allreduce", _dense(op, grads), _name(op), op.get_attr("reduce_op"), _scales(op),
         op.get_attr("process_set_id"), grouped,
     )  # fmt: skip
 
 
 def _averaged(op: Any, grads: list[Any], number: int) -> list[Any]:
-    return raw_ops.allreduce(grads, _name(op), Average, _ONCE, number, len(grads) > 1)
+    call = (grads, _name(op), Average, _ONCE, number, len(grads) > 1)
+    return raw_ops.reduce("allreduce", *call)
 
 
 def _allgather(op: Any, *grads: Any) -> Any:
@@ -53,8 +54,8 @@ def _allgather(op: Any, *grads: Any) -> Any:
     averaged = _averaged(op, _dense(op, grads), number)
     own = tf.stack([tf.shape(tensor)[0] for tensor in op.inputs])
     name = _name(op)
-    (rows,) = raw_ops.allgather(
-        [own[tf.newaxis]], None if name is None else f"{name}.rows", number, False
+    (rows,) = raw_ops.each(
+        "allgather", [own[tf.newaxis]], None if name is None else f"{name}.rows", number, False
     )
     begins = tf.reduce_sum(rows[: registered(number).rank()], axis=0)
     return [grad[begins[index] : begins[index] + own[index]] for index, grad in enumerate(averaged)]
@@ -80,7 +81,7 @@ def _reducescatter(op: Any, *grads: Any) -> Any:
     if op.get_attr("reduce_op") == Sum:
         factor *= registered(number).size() or 1
     scaled = [grad * tf.cast(factor, grad.dtype) for grad in _dense(op, grads)]
-    return raw_ops.allgather(scaled, _name(op), number, len(scaled) > 1)
+    return raw_ops.each("allgather", scaled, _name(op), number, len(scaled) > 1)
 
 
 for _op, _gradient in {

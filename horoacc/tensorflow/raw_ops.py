@@ -27,30 +27,12 @@ _XLA = (
 
 
 def as_written(function: F) -> F:
-    """Keeps AutoGraph from rewriting a function, and all that it calls, in a tf.function.
-
-    Args:
-        function: A function without loops or branches over tensors.
-
-    Returns:
-        The function, for a tf.function as for all others.
-    """
+    """Keeps AutoGraph from rewriting a function, without loops over tensors, and all it calls."""
     return tf.autograph.experimental.do_not_convert(function)  # type: ignore[no-any-return]
 
 
 def set_id(process_set: Any) -> int:
-    """Gives the number of a process set for an op's attribute.
-
-    Args:
-        process_set: The set.
-
-    Returns:
-        The number. Whether this rank is in the set, the op finds out.
-
-    Raises:
-        TypeError: It is no process set.
-        tf.errors.InvalidArgumentError: It is not registered.
-    """
+    """Gives a set's number for an op's attribute; whether this rank is in it, the op finds out."""
     if not isinstance(process_set, ProcessSet):
         raise TypeError(f"process_set must be a ProcessSet, not {process_set!r}.")
     if process_set.process_set_id is None:
@@ -60,14 +42,7 @@ def set_id(process_set: Any) -> int:
 
 
 def refuse_xla(op: str) -> None:
-    """Refuses to be traced into a function that XLA is to compile.
-
-    Args:
-        op: The name of the call.
-
-    Raises:
-        tf.errors.UnimplementedError: It is being traced into one; the text says what to do.
-    """
+    """Raises UnimplementedError, which says what to do, where XLA is to compile the function."""
     graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
     while graph is not None:
         context = graph._get_control_flow_context()
@@ -81,20 +56,7 @@ def refuse_xla(op: str) -> None:
 def manner(
     collective: str, name: str | None, like: Any, ignore_name_scope: bool = False
 ) -> dict[str, Any]:
-    """Says how a call is named and how it waits.
-
-    Args:
-        collective: The name of the collective.
-        name: The name that the caller gave, or None.
-        like: A tensor whose name names the call otherwise.
-        ignore_name_scope: Leave the name scope out of the name.
-
-    Returns:
-        The attributes of the op.
-
-    Raises:
-        tf.errors.UnimplementedError: XLA is to compile the function that is being traced.
-    """
+    """Gives the attributes that say how a call is named, else after `like`, and how it waits."""
     _ops.attach()
     if tf.executing_eagerly():
         return {"tensor_name": "" if name is None else f"{collective}.{name}", "wait": True}
@@ -118,18 +80,7 @@ def _any_order(result: Any) -> Any:
 
 
 def called(op: Callable[..., Any], **arguments: Any) -> Any:
-    """Calls an op. An exception of a signal's handler ends the wait of an eager op.
-
-    Args:
-        op: The function of the op.
-        arguments: Its inputs and attributes.
-
-    Returns:
-        The outputs of the op.
-
-    Raises:
-        tf.errors.OpError: The collective failed.
-    """
+    """Calls an op. An exception of a signal's handler ends the wait of an eager op."""
     try:
         return op(**arguments)
     except tf.errors.CancelledError:
@@ -141,109 +92,46 @@ def _run(op: Callable[..., Any], **arguments: Any) -> Any:
     return _any_order(called(op, **arguments))
 
 
-def allreduce(
+def each(
+    collective: str,
     tensors: Sequence[Any],
     name: str | None,
-    op: int,
-    scales: tuple[float, float],
     process_set: int,
     grouped: bool,
     ignore_name_scope: bool = False,
+    **attributes: Any,
 ) -> list[Any]:
-    """Reduces tensors as one unit.
-
-    Args:
-        tensors: The tensors; one, unless `grouped`.
-        name: The name that the caller gave, or None.
-        op: The reduction.
-        scales: The factors before and after.
-        process_set: The number of the set.
-        grouped: Whether this is a grouped call.
-        ignore_name_scope: Leave the name scope out of the name.
-
-    Returns:
-        The reduced tensors.
-
-    Raises:
-        tf.errors.OpError: The collective failed.
-    """
-    arguments = _reduction("allreduce", tensors, name, op, scales, process_set, ignore_name_scope)
+    """Runs a collective with one result for each tensor: one, or several as a unit if `grouped`."""
+    attributes["process_set_id"] = process_set
+    attributes |= manner(collective, name, tensors[0], ignore_name_scope)
+    library = _ops.library()
     if grouped:
-        return list(_run(_ops.library().horovod_grouped_allreduce, tensors=tensors, **arguments))
-    return [_run(_ops.library().horovod_allreduce, tensor=tensors[0], **arguments)]
+        grouped_op = getattr(library, f"horovod_grouped_{collective}")
+        return list(_run(grouped_op, tensors=tensors, **attributes))
+    return [_run(getattr(library, f"horovod_{collective}"), tensor=tensors[0], **attributes)]
 
 
-def reducescatter(
-    tensors: Sequence[Any],
-    name: str | None,
-    op: int,
-    scales: tuple[float, float],
-    process_set: int,
-    grouped: bool,
-    ignore_name_scope: bool = False,
-) -> list[Any]:
-    """Reduces tensors and gives every rank a part of each; arguments as for `allreduce`.
-
-    Returns:
-        This rank's rows of each.
-    """
-    arguments = _reduction(
-        "reducescatter", tensors, name, op, scales, process_set, ignore_name_scope
-    )
-    if grouped:
-        return list(
-            _run(_ops.library().horovod_grouped_reducescatter, tensors=tensors, **arguments)
-        )
-    return [_run(_ops.library().horovod_reducescatter, tensor=tensors[0], **arguments)]
-
-
-def _reduction(
+def reduce(
     collective: str,
     tensors: Sequence[Any],
     name: str | None,
     op: int,
     scales: tuple[float, float],
     process_set: int,
-    ignore_name_scope: bool,
-) -> dict[str, Any]:
-    return {
-        "reduce_op": op,
-        "prescale_factor": repr(float(scales[0])),
-        "postscale_factor": repr(float(scales[1])),
-        "process_set_id": process_set,
-        **manner(collective, name, tensors[0], ignore_name_scope),
-    }
-
-
-def allgather(
-    tensors: Sequence[Any],
-    name: str | None,
-    process_set: int,
     grouped: bool,
     ignore_name_scope: bool = False,
 ) -> list[Any]:
-    """Concatenates all ranks' tensors; arguments as for `allreduce`.
-
-    Returns:
-        The concatenations.
-    """
-    arguments = {
-        "process_set_id": process_set,
-        **manner("allgather", name, tensors[0], ignore_name_scope),
-    }
-    if grouped:
-        return list(_run(_ops.library().horovod_grouped_allgather, tensors=tensors, **arguments))
-    return [_run(_ops.library().horovod_allgather, tensor=tensors[0], **arguments)]
+    """Runs "allreduce" or "reducescatter" as `each` does."""
+    return each(
+        collective, tensors, name, process_set, grouped, ignore_name_scope, reduce_op=op,
+        prescale_factor=repr(float(scales[0])), postscale_factor=repr(float(scales[1])),
+    )  # fmt: skip
 
 
 def broadcast(
     tensor: Any, root_rank: int, name: str | None, process_set: int, ignore_name_scope: bool = False
 ) -> Any:
-    """Gives every rank the root's tensor; arguments as for `allreduce`.
-
-    Returns:
-        The root's tensor.
-    """
+    """Gives every rank the root's tensor."""
     return _run(
         _ops.library().horovod_broadcast, tensor=tensor, root_rank=check_root(root_rank),
         process_set_id=process_set, **manner("broadcast", name, tensor, ignore_name_scope),
@@ -253,11 +141,7 @@ def broadcast(
 def alltoall(
     tensor: Any, splits: Any, name: str | None, process_set: int, ignore_name_scope: bool = False
 ) -> tuple[Any, Any]:
-    """Sends rows to the other ranks; arguments as for `allreduce`.
-
-    Returns:
-        The received rows, and how many came from each rank.
-    """
+    """Sends rows to the other ranks; gives the received ones, and how many came from each."""
     output, received = _run(
         _ops.library().horovod_alltoall, tensor=tensor, splits=splits, process_set_id=process_set,
         **manner("alltoall", name, tensor, ignore_name_scope),
@@ -266,11 +150,7 @@ def alltoall(
 
 
 def join() -> Any:
-    """Says that this rank has nothing more to reduce.
-
-    Returns:
-        The rank that joined last.
-    """
+    """Says that this rank has nothing more to reduce; gives the rank that joined last."""
     how = manner("join", None, None)
     if tf.executing_eagerly():
         return called(_ops.library().horovod_join, **how)

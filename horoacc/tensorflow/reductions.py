@@ -17,7 +17,13 @@ from typing import Any
 
 import tensorflow as tf
 
-from horoacc.collectives.calls import ALLREDUCE, REDUCESCATTER, check_factors, resolve_op
+from horoacc.collectives.calls import (
+    ALLREDUCE,
+    COLLECTIVE_NAMES,
+    REDUCESCATTER,
+    check_factors,
+    resolve_op,
+)
 from horoacc.collectives.validation_errors import check_group
 from horoacc.compression import Compressor, check_no_codec, decompress_all, is_codec
 from horoacc.dtypes import Average
@@ -78,10 +84,11 @@ def allreduce(
     if isinstance(tensor, tf.IndexedSlices):
         return allreduce_sparse(tensor, op, scales, name, process_set, ignore_name_scope)
     call = (op, scales, name, process_set, ignore_name_scope)
-    return _allreduce([tensor], compression, *call, None)[0]
+    return _reduce(ALLREDUCE, [tensor], compression, *call, None)[0]
 
 
-def _allreduce(
+def _reduce(
+    collective: int,
     given: Sequence[Any],
     compression: type[Compressor],
     op: int,
@@ -92,17 +99,20 @@ def _allreduce(
     count: int | None,
 ) -> list[Any]:
     """Compresses and reduces tensors; `count` is the number of those of a grouped call."""
-    with validating(ALLREDUCE, name, process_set, count):
+    with validating(collective, name, process_set, count):
+        if collective == REDUCESCATTER:
+            check_no_codec(compression)
+        scales = check_factors(scales)
         tensors = [tensor_of(tensor) for tensor in given]
     if is_codec(compression):
         if all(tensor.dtype.is_floating for tensor in tensors):
             return allreduce_coded(tensors, compression, name, op, scales, process_set)
         compression = Compression.none
-    with validating(ALLREDUCE, name, process_set, count):
+    with validating(collective, name, process_set, count):
         compressed = [compression.compress(tensor) for tensor in tensors]
-    reduced = raw_ops.allreduce(
-        [tensor for tensor, _ in compressed], name, op, scales, set_id(process_set),
-        count is not None, ignore_name_scope,
+    reduced = raw_ops.reduce(
+        COLLECTIVE_NAMES[collective], [tensor for tensor, _ in compressed], name, op, scales,
+        set_id(process_set), count is not None, ignore_name_scope,
     )  # fmt: skip
     return decompress_all(compression, reduced, compressed)
 
@@ -144,9 +154,8 @@ def grouped_allreduce(
         ]  # fmt: skip
     with validating(ALLREDUCE, name, process_set, len(tensors)):
         op = resolve_op(op, average)
-        scales = check_factors((prescale_factor, postscale_factor))
-    call = (op, scales, name, process_set, ignore_name_scope)
-    return _allreduce(tensors, compression, *call, len(tensors))
+    call = (op, (prescale_factor, postscale_factor), name, process_set, ignore_name_scope)
+    return _reduce(ALLREDUCE, tensors, compression, *call, len(tensors))
 
 
 @as_written
@@ -183,32 +192,8 @@ def reducescatter(
         ValueError: The compression is a codec.
     """
     del device_dense
-    scales = (prescale_factor, postscale_factor)
-    return _reducescatter(
-        [tensor], compression, op, scales, name, process_set, ignore_name_scope, None
-    )[0]
-
-
-def _reducescatter(
-    given: Sequence[Any],
-    compression: type[Compressor],
-    op: int,
-    scales: tuple[float, float],
-    name: str | None,
-    process_set: ProcessSet,
-    ignore_name_scope: bool,
-    count: int | None,
-) -> list[Any]:
-    """Compresses and reduces tensors; `count` is the number of those of a grouped call."""
-    with validating(REDUCESCATTER, name, process_set, count):
-        check_no_codec(compression)
-        scales = check_factors(scales)
-        compressed = [compression.compress(tensor_of(tensor)) for tensor in given]
-    parts = raw_ops.reducescatter(
-        [tensor for tensor, _ in compressed], name, op, scales, set_id(process_set),
-        count is not None, ignore_name_scope,
-    )  # fmt: skip
-    return decompress_all(compression, parts, compressed)
+    call = (op, (prescale_factor, postscale_factor), name, process_set, ignore_name_scope)
+    return _reduce(REDUCESCATTER, [tensor], compression, *call, None)[0]
 
 
 @as_written
@@ -229,5 +214,5 @@ def grouped_reducescatter(
     """
     del device_dense
     check_group(tensors, REDUCESCATTER, name, process_set)
-    scales = (prescale_factor, postscale_factor)
-    return _reducescatter(tensors, compression, op, scales, name, process_set, False, len(tensors))
+    call = (op, (prescale_factor, postscale_factor), name, process_set, False)
+    return _reduce(REDUCESCATTER, tensors, compression, *call, len(tensors))

@@ -20,35 +20,22 @@ def allreduce_sparse(
     process_set: ProcessSet,
     ignore_name_scope: bool = False,
 ) -> Any:
-    """Reduces slices: those of all ranks, one after the other.
+    """Reduces `tf.IndexedSlices` to those of all ranks, one after the other.
 
-    Args:
-        slices: `tf.IndexedSlices`; the ranks' may be of different rows.
-        op: Average or Sum.
-        scales: The factors before and after, which must be 1.
-        name: The same on all ranks, or None.
-        process_set: The ranks that take part.
-        ignore_name_scope: As for `allreduce`.
-
-    Returns:
-        `tf.IndexedSlices` in which a row may occur more than once; they add up.
-
-    Raises:
-        NotImplementedError: Another reduction, or factors.
-        tf.errors.OpError: A collective failed.
+    The ranks' may be of different rows. In the result a row may occur more than once; they add up.
+    NotImplementedError for factors, and for another reduction than Average and Sum.
     """
     if op not in (Average, Sum):
         raise NotImplementedError("Slices can be averaged or summed, nothing else.")
     if scales != (1.0, 1.0):
         raise NotImplementedError("Slices have no prescale_factor and no postscale_factor.")
     number = raw_ops.set_id(process_set)
-    (values,) = raw_ops.allgather(
-        [tf.convert_to_tensor(slices.values)], part_name(name, "values"), number, False,
-        ignore_name_scope,
-    )  # fmt: skip
-    (indices,) = raw_ops.allgather(
-        [tf.convert_to_tensor(slices.indices)], part_name(name, "indices"), number, False,
-        ignore_name_scope,
+    values, indices = (
+        raw_ops.each(
+            "allgather", [tf.convert_to_tensor(getattr(slices, part))], part_name(name, part),
+            number, False, ignore_name_scope,
+        )[0]
+        for part in ("values", "indices")
     )  # fmt: skip
     if op == Average:
         values = divided(values, process_set.size() or 1)
@@ -56,15 +43,7 @@ def allreduce_sparse(
 
 
 def divided(grad: Any, divisor: int) -> Any:
-    """Divides, integers towards zero.
-
-    Args:
-        grad: A tensor, `tf.IndexedSlices`, or None.
-        divisor: The divisor.
-
-    Returns:
-        The same of the same type.
-    """
+    """Divides a tensor, slices or None, integers towards zero; the type stays."""
     if grad is None or divisor == 1:
         return grad
     if isinstance(grad, tf.IndexedSlices):

@@ -20,14 +20,7 @@ from horoacc.process_sets import ProcessSet
 def validating(
     collective: int, name: str | None, process_set: ProcessSet, count: int | None = None
 ) -> Iterator[None]:
-    """Sends a validation error if the block raises and the call is eager, not part of a graph.
-
-    Args:
-        collective: A number of `ha_collective`.
-        name: The name that the caller gave, or None.
-        process_set: The ranks that take part.
-        count: The number of tensors of a grouped call.
-    """
+    """Sends a validation error if the block of an eager call raises; `count` is that of a group."""
     try:
         yield
     except Exception as error:
@@ -39,18 +32,7 @@ def validating(
 
 
 def tensor_of(value: Any) -> Any:
-    """Makes a tensor of a caller's value.
-
-    Args:
-        value: A tensor, a variable, or a value that TensorFlow can convert.
-
-    Returns:
-        The tensor.
-
-    Raises:
-        TypeError: It is none, and no tensor can be made of it.
-        ValueError: The same.
-    """
+    """Makes a tensor of a caller's value; TypeError or ValueError if none can be made of it."""
     if isinstance(value, (tf.RaggedTensor, tf.SparseTensor)):
         part = "flat_values" if isinstance(value, tf.RaggedTensor) else "values"
         raise TypeError(

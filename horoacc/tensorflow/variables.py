@@ -13,14 +13,7 @@ from horoacc.tensorflow.raw_ops import called, manner
 
 
 def variable_of(variable: Any) -> Any:
-    """Gives TensorFlow's variable behind a variable of Keras.
-
-    Args:
-        variable: A variable of TensorFlow's, or of Keras 3 on TensorFlow.
-
-    Returns:
-        TensorFlow's variable.
-    """
+    """Gives TensorFlow's variable behind a variable, which may be one of Keras 3."""
     inner = getattr(variable, "value", None)
     return inner if isinstance(inner, tf.Variable) else variable
 
@@ -30,18 +23,8 @@ def broadcast_in_place(
 ) -> list[Any]:
     """Gives every rank's variables the values of the root's; those of a kind and place are a unit.
 
-    Args:
-        variables: Resource variables, or reference variables of a TF1-style graph.
-        root_rank: The global rank that sends.
-        name: The name that the caller gave, or None.
-        process_set: The number of the set.
-
-    Returns:
-        In a graph the operations; nothing in an eager call.
-
-    Raises:
-        ValueError: One is no variable.
-        tf.errors.OpError: The collective failed.
+    They are resource variables, or reference variables of a TF1-style graph; ValueError for others.
+    Gives the operations in a graph, nothing in an eager call.
     """
     check_root(root_rank)
     name = "variables" if name is None else name
