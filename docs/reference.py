@@ -246,8 +246,9 @@ def found(name: str, frontend: str = "") -> Any:
 def docstring(name: str, thing: Any, frontend: str = "") -> Docstring:
     """What an object's docstring says, with what it takes from another's."""
     said = parsed(thing)
-    if match := re.search(r"\bas (?:for|in) `(?:horoacc\.)?([\w.]+)`", said.text):
-        other = match[1]
+    if match := re.search(r"\bas (?:for|in) `(horoacc\.)?([\w.]+)`", said.text):
+        other = match[2]
+        frontend = "horoacc" if match[1] else frontend
         neutral = None if frontend else getattr(horoacc, other, None)
         thing = neutral or found(other, frontend)
         for section, body in docstring(other, thing, frontend).sections.items():

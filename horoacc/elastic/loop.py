@@ -52,10 +52,11 @@ def run(func: Callable[..., R]) -> Callable[..., R]:
     return run_fn(func, rejoin)
 
 
-def rejoin() -> None:
-    """Leaves the job and joins it again."""
+def rejoin(attach: Callable[[], object] = lambda: None) -> None:
+    """Leaves the job, joins it again, and has a framework attach to the new engine."""
     basics.shutdown()
     basics.init()
+    attach()
 
 
 def run_fn(func: Callable[..., R], reset: Callable[[], None]) -> Callable[..., R]:

@@ -114,20 +114,12 @@ def broadcast_object(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> Any:
-    """Sends an object from one rank to all, now, in eager execution as with a graph.
+    """Sends an object now, in eager execution or with a graph, as for `horoacc.broadcast_object`.
 
-    Args:
-        obj: The object; only the root's matters. cloudpickle must know how to pickle it.
-        root_rank: The global rank that sends.
-        session: Accepted for Horovod's sake; no session is needed.
-        name: The name of the call, for the timeline.
-        process_set: The ranks that take part.
+    `session` is accepted for Horovod's sake; no session is needed.
 
     Returns:
         The root's object: itself on the root, a copy elsewhere.
-
-    Raises:
-        HorovodInternalError: The collective failed.
     """
     del session
     return objects.broadcast_object(obj, root_rank, name, process_set)
@@ -139,13 +131,7 @@ def broadcast_object_fn(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> Callable[[Any], Any]:
-    """Makes a function that sends an object from one rank to all.
-
-    Args:
-        root_rank: The global rank that sends.
-        session: As for `broadcast_object`.
-        name: The name of the call, for the timeline.
-        process_set: The ranks that take part.
+    """Makes a function that sends an object; arguments, also `session`, as for `broadcast_object`.
 
     Returns:
         A function of the object, with the result of `broadcast_object`.
@@ -163,19 +149,12 @@ def allgather_object(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> list[Any]:
-    """Collects every rank's object on every rank, now.
+    """Collects every rank's object on every rank, now, as for `horoacc.allgather_object`.
 
-    Args:
-        obj: This rank's object. cloudpickle must know how to pickle it.
-        session: As for `broadcast_object`.
-        name: The name of the call, for the timeline.
-        process_set: The ranks that take part.
+    `session` is accepted for Horovod's sake; no session is needed.
 
     Returns:
         The objects by rank within the process set.
-
-    Raises:
-        HorovodInternalError: The collective failed.
     """
     del session
     return objects.allgather_object(obj, name, process_set)

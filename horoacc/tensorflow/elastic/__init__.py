@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
-from horoacc import basics
 from horoacc.elastic import ObjectState, State, run_fn
+from horoacc.elastic.loop import rejoin
 from horoacc.tensorflow import _ops
 from horoacc.tensorflow.elastic.state import TensorFlowKerasState, TensorFlowState
 from horoacc.tensorflow.failures import with_own_errors
@@ -22,22 +22,9 @@ R = TypeVar("R")
 
 
 def run(func: Callable[..., R]) -> Callable[..., R]:
-    """Makes a training function go back to its last commit after an error.
-
-    Args:
-        func: Takes a state, such as a `TensorFlowState`, and any further arguments.
+    """Wraps a function that trains a `TensorFlowState`, say, as for `horoacc.elastic.run`.
 
     Returns:
         A function of the same arguments and result as `func`.
-
-    Raises:
-        HorovodInternalError: From the function that is returned: one that the job cannot go on
-            after. The state is that of the last commit.
     """
-    return run_fn(with_own_errors(func), _rejoin)
-
-
-def _rejoin() -> None:
-    basics.shutdown()
-    basics.init()
-    _ops.attach()
+    return run_fn(with_own_errors(func), lambda: rejoin(_ops.attach))

@@ -22,22 +22,9 @@ R = TypeVar("R")
 
 
 def run(func: Callable[..., R]) -> Callable[..., R]:
-    """As `horoacc.elastic.run`, for a function that takes a state such as a `TorchState`.
-
-    Args:
-        func: Takes the state and any further arguments.
+    """Wraps a function that trains a `TorchState`, say, as for `horoacc.elastic.run`.
 
     Returns:
         A function of the same arguments and result as `func`.
-
-    Raises:
-        HorovodInternalError: From the function that is returned: one that the job cannot go on
-            after. The state is that of the last commit.
     """
-    return run_fn(func, _rejoin)
-
-
-def _rejoin() -> None:
-    rejoin()
-    # A new engine has another arena.
-    _ops.attach()
+    return run_fn(func, lambda: rejoin(_ops.attach))
