@@ -28,13 +28,10 @@ __all__ = [
 ]  # fmt: skip
 
 FP16Compressor = narrowing(
-    "FP16Compressor",
-    "Sends float32 and float64 as float16.",
-    lambda tensor: getattr(tensor, "dtype", None) in (np.float32, np.float64),
-    lambda tensor: tensor.astype(np.float16),
+    "FP16Compressor", __name__,
+    lambda tensor: getattr(tensor, "dtype", None) in (np.float32, np.float64), np.float16,
     lambda tensor, dtype: tensor.astype(dtype),
-    __name__,
-)
+)  # fmt: skip
 
 
 class Compression:

@@ -1,6 +1,6 @@
 """Gradient compression: a narrower type while a gradient travels.
 
-The classes know no framework: the three functions given to `narrowing` say how to cast.
+The classes know no framework: `narrowing` is told which tensors are wide, and how to cast.
 """
 
 from __future__ import annotations
@@ -87,26 +87,12 @@ class Codec(Compressor):
 
 
 def is_codec(compression: Any) -> bool:
-    """Says whether the `compression` of a call is a codec.
-
-    Args:
-        compression: A compressor class, or anything else with its two functions.
-
-    Returns:
-        True for a `Codec`.
-    """
+    """Says whether the `compression` of a call is a codec."""
     return isinstance(compression, type) and issubclass(compression, Codec)
 
 
 def check_no_codec(compression: Any) -> None:
-    """Checks the compression of a collective that has no way for codecs.
-
-    Args:
-        compression: The `compression` of the call.
-
-    Raises:
-        ValueError: It is a codec.
-    """
+    """Raises ValueError if a collective that has no way for codecs was given one."""
     if is_codec(compression):
         raise ValueError(f"{compression.__name__} is for allreduce, not for reducescatter.")
 
@@ -128,55 +114,42 @@ class NoneCompressor(Compressor):
 def decompress_all(
     compression: type[Compressor], tensors: Sequence[Any], compressed: Sequence[tuple[Any, Any]]
 ) -> list[Any]:
-    """Decompresses the results of a grouped call.
-
-    Args:
-        compression: Their compressor.
-        tensors: The results.
-        compressed: The results of `compress`.
-
-    Returns:
-        The results in their original types.
-    """
+    """Decompresses the results of a grouped call; `compressed` are the results of `compress`."""
     return [
         compression.decompress(tensor, context)
         for tensor, (_, context) in zip(tensors, compressed, strict=True)
     ]
 
 
+_NARROWER = {
+    "FP16Compressor": "Sends float32 and float64 as float16.",
+    "BF16Compressor": "Sends float32 and float64 as bfloat16, which has the range of float32.",
+}
+
+
 def narrowing(
     name: str,
-    doc: str,
-    is_wide: Callable[[Any], bool],
-    narrow: Callable[[Any], Any],
-    widen: Callable[[Any, Any], Any],
     module: str,
+    is_wide: Callable[[Any], bool],
+    narrow: Any,
+    cast: Callable[[Any, Any], Any],
 ) -> type[Compressor]:
-    """Makes a compressor class that casts wide floating-point tensors to a narrower type.
+    """Makes the compressor class of `module` that casts wide tensors to the type `narrow`.
 
-    Args:
-        name: The class name.
-        doc: Its docstring.
-        is_wide: Whether a tensor's type is to be narrowed.
-        narrow: Casts a tensor to the narrow type.
-        widen: Casts a tensor to the given original type.
-        module: The module that the class says it is from.
-
-    Returns:
-        The class. Its context is the tensor's original type, or None if it was left alone.
+    Its context is the tensor's original type, or None if it was left alone.
     """
 
     def compress(tensor: Any) -> tuple[Any, Any]:
-        return (narrow(tensor), tensor.dtype) if is_wide(tensor) else (tensor, None)
+        return (cast(tensor, narrow), tensor.dtype) if is_wide(tensor) else (tensor, None)
 
     def decompress(tensor: Any, ctx: Any) -> Any:
-        return tensor if ctx is None else widen(tensor, ctx)
+        return tensor if ctx is None else cast(tensor, ctx)
 
     return type(
         name,
         (Compressor,),
         {
-            "__doc__": doc,
+            "__doc__": _NARROWER[name],
             "__module__": module,
             "compress": staticmethod(compress),
             "decompress": staticmethod(decompress),

@@ -42,17 +42,7 @@ class OpsBuildError(RuntimeError):
 
 
 def source_folder(name: str) -> Path:
-    """Where the C++ sources of a framework's ops are, installed or in a checkout.
-
-    Args:
-        name: `torch_ops`, `tensorflow_ops` or `csrc`, the folder to put on the include path.
-
-    Returns:
-        The folder.
-
-    Raises:
-        OpsBuildError: The installation lacks it.
-    """
+    """Where `torch_ops`, `tensorflow_ops` or `csrc` is, installed or in a checkout."""
     for root in _ROOTS:
         if (root / name).is_dir():
             return root / name
@@ -60,17 +50,7 @@ def source_folder(name: str) -> Path:
 
 
 def sources_of(name: str) -> list[Path]:
-    """Every source file of a framework's ops: those of its folder, and the core's headers.
-
-    Args:
-        name: `torch_ops` or `tensorflow_ops`.
-
-    Returns:
-        The files, to be given to `ensure_built` and `is_built`; `*.cc` are to be compiled.
-
-    Raises:
-        OpsBuildError: The installation lacks them.
-    """
+    """Every source file of a framework's ops: those of its folder, and the core's headers."""
     folder = source_folder(name)
     files = sorted(path for path in folder.iterdir() if path.suffix in (".cc", ".h"))
     api = source_folder("csrc") / "api"
@@ -82,20 +62,27 @@ def core_library() -> Path:
     return _PACKAGE / "lib" / "libhoroacc.so"
 
 
+def one_unit_command(
+    sources: Sequence[Path], output: Path, flags: Sequence[str], libraries: Sequence[str]
+) -> list[str]:
+    """The command that compiles a framework's ops, of which the `*.cc` are one translation unit.
+
+    Compiling the framework's headers takes most of the time.
+    """
+    *included, last = (str(source) for source in sources if source.suffix == ".cc")
+    return [
+        os.environ.get("CXX", "g++"), "-std=c++20", "-O2", "-shared", "-fPIC", "-Wall", "-Wextra",
+        "-fvisibility=hidden", *flags, "-I", str(source_folder("csrc")),
+        *(part for file in included for part in ("-include", file)), last, *libraries,
+        "-o", str(output),
+    ]  # fmt: skip
+
+
 def ensure_built(framework: str, sources: Sequence[Path], compile_command: CompileCommand) -> Path:
-    """Gives the compiled ops of a framework, building them if need be.
+    """Gives the compiled ops of a framework, `torch` or `tensorflow`, building them if need be.
 
-    Args:
-        framework: The name of its distribution: `torch` or `tensorflow`.
-        sources: The files that the library is built from (headers too).
-        compile_command: The compiler's command line. A list gets `-o <file>` appended; a function
-            is called with the file to write.
-
-    Returns:
-        The shared library.
-
-    Raises:
-        OpsBuildError: There is no compiler, or it failed; holds the command and its output.
+    A `compile_command` that is a list gets `-o <file>` appended; a function is called with the file
+    to write. OpsBuildError, with the command and its output, if there is no compiler or it failed.
     """
     if found := _named_by(_PREBUILT / _ready_name(framework, sources)):
         return found

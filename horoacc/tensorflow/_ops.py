@@ -23,45 +23,24 @@ _MODES = {"gradients": 1, "all": 2}
 
 
 def build_if_needed() -> Path:
-    """Builds the library unless that has been done for this TensorFlow.
-
-    Returns:
-        Its path.
-
-    Raises:
-        OpsBuildError: There is no compiler, or it failed.
-    """
+    """Builds the library unless that has been done for this TensorFlow, and gives its path."""
     sources = ops_build.sources_of("tensorflow_ops")
     return ops_build.ensure_built("tensorflow", sources, lambda output: _compiler(sources, output))
 
 
 def _compiler(sources: list[Path], output: Path) -> list[str]:
     defines = [flag for flag in tf.sysconfig.get_compile_flags() if flag.startswith("-D")]
-    command = [
-        os.environ.get("CXX", "g++"), "-std=c++20", "-O2", "-shared", "-fPIC", "-Wall", "-Wextra",
-        "-fvisibility=hidden", *defines,
-        "-isystem", tf.sysconfig.get_include(),
-        "-I", str(ops_build.source_folder("csrc")),
-    ]  # fmt: skip
-    # One translation unit, because compiling TensorFlow's headers takes most of the time.
-    files = [str(source) for source in sources if source.suffix == ".cc"]
-    for file in files[:-1]:
-        command += ["-include", file]
-    command.append(files[-1])
+    flags = [*defines, "-isystem", tf.sysconfig.get_include()]
     # By soname, as torch's ops do it: the process has these libraries before it loads this one.
-    return [*command, *tf.sysconfig.get_link_flags(), "-o", str(output)]
+    return ops_build.one_unit_command(sources, output, flags, tf.sysconfig.get_link_flags())
 
 
 @functools.cache
 def library() -> Any:
-    """Loads the ops.
+    """Loads the ops: a module with a function for each.
 
-    Returns:
-        A module with a function for each op.
-
-    Raises:
-        OpsBuildError: They cannot be built; without them there is no way from a graph to the core.
-        tf.errors.NotFoundError: The library does not fit the TensorFlow that is installed.
+    OpsBuildError if they cannot be built, without which there is no way from a graph to the core;
+    tf.errors.NotFoundError if the library does not fit the TensorFlow that is installed.
     """
     _core()
     return tf.load_op_library(str(build_if_needed()))
@@ -90,9 +69,6 @@ def run_on(device_type: str) -> None:
     """Has the ops run where their tensors lie on devices of a type, which have CUDA's GPUs.
 
     Elsewhere TensorFlow copies tensors to the CPU.
-
-    Args:
-        device_type: As TensorFlow calls it.
     """
     _control().ha_tensorflow_register(device_type.encode())
 
@@ -101,11 +77,7 @@ def run_on(device_type: str) -> None:
 def redirect() -> bool:
     """Puts the arena in front of TensorFlow's CPU allocator, for engines to come.
 
-    Returns:
-        Whether that was done: not if TensorFlow has allocated before.
-
-    Raises:
-        OpsBuildError: The ops cannot be built.
+    Says whether that was done: not if TensorFlow has allocated before.
     """
     return bool(_control().ha_tensorflow_redirect())
 

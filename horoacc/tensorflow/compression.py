@@ -19,24 +19,13 @@ __all__ = [
     "NoneCompressor",
 ]
 
-_WIDE = (tf.float32, tf.float64)
 
-FP16Compressor = narrowing(
-    "FP16Compressor",
-    "Sends float32 and float64 as float16.",
-    lambda tensor: tensor.dtype in _WIDE,
-    lambda tensor: tf.cast(tensor, tf.float16),
-    tf.cast,
-    __name__,
-)
-BF16Compressor = narrowing(
-    "BF16Compressor",
-    "Sends float32 and float64 as bfloat16, which has the range of float32.",
-    lambda tensor: tensor.dtype in _WIDE,
-    lambda tensor: tf.cast(tensor, tf.bfloat16),
-    tf.cast,
-    __name__,
-)
+def _is_wide(tensor: Any) -> bool:
+    return tensor.dtype in (tf.float32, tf.float64)
+
+
+FP16Compressor = narrowing("FP16Compressor", __name__, _is_wide, tf.float16, tf.cast)
+BF16Compressor = narrowing("BF16Compressor", __name__, _is_wide, tf.bfloat16, tf.cast)
 
 
 class Int8Compressor(eight_bit.Int8Compressor):

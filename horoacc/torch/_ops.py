@@ -23,14 +23,7 @@ _MODES = {"gradients": 1, "all": 2}
 
 
 def build_if_needed() -> Path:
-    """Builds the library unless that has been done for this torch.
-
-    Returns:
-        Its path.
-
-    Raises:
-        OpsBuildError: There is no compiler, or it failed.
-    """
+    """Builds the library unless that has been done for this torch, and gives its path."""
     sources = ops_build.sources_of("torch_ops")
     return ops_build.ensure_built("torch", sources, lambda output: _compiler(sources, output))
 
@@ -38,33 +31,19 @@ def build_if_needed() -> Path:
 def _compiler(sources: list[Path], output: Path) -> list[str]:
     root = Path(torch.__file__).parent
     abi = int(torch.compiled_with_cxx11_abi())
-    command = [
-        os.environ.get("CXX", "g++"), "-std=c++20", "-O2", "-shared", "-fPIC", "-Wall", "-Wextra",
-        "-fvisibility=hidden", f"-D_GLIBCXX_USE_CXX11_ABI={abi}",
-        "-isystem", str(root / "include"),
+    flags = [
+        f"-D_GLIBCXX_USE_CXX11_ABI={abi}", "-isystem", str(root / "include"),
         "-isystem", sysconfig.get_paths()["include"],
-        "-I", str(ops_build.source_folder("csrc")),
     ]  # fmt: skip
-    # One translation unit, because compiling torch's headers takes most of the time.
-    files = [str(source) for source in sources if source.suffix == ".cc"]
-    for file in files[:-1]:
-        command += ["-include", file]
-    command.append(files[-1])
     # By soname: the process has these libraries before it loads this one. The core's functions are
     # found because they are global by then.
-    command += ["-L", str(root / "lib"), "-l:libtorch_cpu.so", "-l:libc10.so",
-                "-l:libtorch_python.so"]  # fmt: skip
-    return [*command, "-o", str(output)]
+    libraries = ["-l:libtorch_cpu.so", "-l:libc10.so", "-l:libtorch_python.so"]
+    return ops_build.one_unit_command(sources, output, flags, ["-L", str(root / "lib"), *libraries])
 
 
 @functools.cache
 def library() -> ctypes.CDLL | None:
-    """Loads the library.
-
-    Returns:
-        The library; None, after a warning, where it cannot be built or loaded: gradients are then
-        copied, and handed over by Python.
-    """
+    """Loads the library; None, after a warning, where that fails: gradients are then copied."""
     try:
         # The core's functions must be global before a library that uses them is loaded.
         ctypes.CDLL(str(ops_build.core_library()), mode=ctypes.RTLD_GLOBAL)
@@ -76,15 +55,7 @@ def library() -> ctypes.CDLL | None:
 
 @functools.cache
 def python_library() -> ctypes.PyDLL:
-    """Loads the functions of the library that give and take Python objects.
-
-    Returns:
-        The library.
-
-    Raises:
-        OpsBuildError: It cannot be built.
-        OSError: It cannot be loaded.
-    """
+    """Loads the functions of the library that give and take Python objects, or raises why not."""
     ctypes.CDLL(str(ops_build.core_library()), mode=ctypes.RTLD_GLOBAL)
     found = ctypes.PyDLL(str(build_if_needed()))
     found.ha_torch_backend.restype = ctypes.py_object
@@ -128,8 +99,7 @@ class _Attached:
 def attach() -> bool:
     """Lets torch's CPU allocator use the arena of this process's engine, as HOROACC_ARENA says.
 
-    Returns:
-        Whether it does: not for a job of one rank, nor with HOROACC_ARENA=off.
+    Says whether it does: not for a job of one rank, nor with HOROACC_ARENA=off.
     """
     mode = str(settings.read(os.environ)["arena"])
     if mode == "off" or process.position().size == 1:
@@ -153,12 +123,7 @@ def detach() -> None:
 
 
 def register_gradients(params: Iterable[torch.Tensor], compression: type[Compressor]) -> None:
-    """Tells the allocator how large the gradients of these parameters are.
-
-    Args:
-        params: Parameters whose gradients will be reduced.
-        compression: The compressor of the copies that travel.
-    """
+    """Tells the allocator how large the gradients of these parameters are, and their copies."""
     found = library() if _Attached.address else None
     if found is None:
         return

@@ -20,24 +20,13 @@ __all__ = [
     "NoneCompressor",
 ]
 
-_WIDE = (torch.float32, torch.float64)
 
-FP16Compressor = narrowing(
-    "FP16Compressor",
-    "Sends float32 and float64 as float16.",
-    lambda tensor: tensor.dtype in _WIDE,
-    lambda tensor: tensor.to(torch.float16),
-    lambda tensor, dtype: tensor.to(dtype),
-    __name__,
-)
-BF16Compressor = narrowing(
-    "BF16Compressor",
-    "Sends float32 and float64 as bfloat16, which has the range of float32.",
-    lambda tensor: tensor.dtype in _WIDE,
-    lambda tensor: tensor.to(torch.bfloat16),
-    lambda tensor, dtype: tensor.to(dtype),
-    __name__,
-)
+def _is_wide(tensor: torch.Tensor) -> bool:
+    return tensor.dtype in (torch.float32, torch.float64)
+
+
+FP16Compressor = narrowing("FP16Compressor", __name__, _is_wide, torch.float16, torch.Tensor.to)
+BF16Compressor = narrowing("BF16Compressor", __name__, _is_wide, torch.bfloat16, torch.Tensor.to)
 
 
 class Int8Compressor(eight_bit.Int8Compressor):
