@@ -54,7 +54,7 @@ class Allreduce(torch.autograd.Function):
     ) -> Any:
         """Reduces."""
         ctx.call = (backward_name(name), op, scales, process_set, grouped)
-        return tuple(_reduce(codec, name, op, scales, process_set, grouped, tensors))
+        return tuple(reduce_all(codec, name, op, scales, process_set, grouped, tensors))
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> Any:
@@ -67,7 +67,7 @@ class Allreduce(torch.autograd.Function):
         return (None, None, None, None, None, None, *reduced)
 
 
-def _reduce(
+def reduce_all(
     codec: type[Compressor],
     name: str | None,
     op: int,
@@ -76,17 +76,35 @@ def _reduce(
     grouped: bool,
     tensors: Sequence[torch.Tensor],
 ) -> list[torch.Tensor]:
-    arguments: dict[str, Any] = {
-        "name": name,
-        "compression": codec,
-        "op": op,
-        "prescale_factor": scales[0],
-        "postscale_factor": scales[1],
-        "process_set": process_set,
-    }
+    """Reduces contiguous tensors without autograd: one, or several as a unit if `grouped`."""
+    how = (None, name, codec, op, *scales, process_set)
     if grouped:
-        return plain.grouped_allreduce(tensors, **arguments)
-    return [plain.allreduce(tensors[0], **arguments)]
+        return plain.grouped_allreduce(tensors, *how)
+    return [plain.allreduce(tensors[0], *how)]
+
+
+def gather_all(
+    name: str | None, process_set: ProcessSet, grouped: bool, tensors: Sequence[torch.Tensor]
+) -> list[torch.Tensor]:
+    """Gathers contiguous tensors without autograd: one, or several as a unit if `grouped`."""
+    if grouped:
+        return plain.grouped_allgather(tensors, name, process_set)
+    return [plain.allgather(tensors[0], name, process_set)]
+
+
+def scatter_all(
+    name: str | None,
+    op: int,
+    scales: tuple[float, float],
+    process_set: ProcessSet,
+    grouped: bool,
+    tensors: Sequence[torch.Tensor],
+) -> list[torch.Tensor]:
+    """Reduces and parts tensors without autograd: one, or several as a unit if `grouped`."""
+    how = (name, NoneCompressor, op, process_set, *scales)
+    if grouped:
+        return plain.grouped_reducescatter(tensors, *how)
+    return [plain.reducescatter(tensors[0], *how)]
 
 
 def _averaged(
@@ -103,18 +121,7 @@ def averaged_own_rows(
     process_set: ProcessSet,
     grouped: bool,
 ) -> list[torch.Tensor]:
-    """Averages gradients of gathered tensors and takes from each the rows that this rank gave.
-
-    Args:
-        grads: One for each gathered tensor; contiguous.
-        rows: How many rows this rank gave to each.
-        name: The name of the averages.
-        process_set: The ranks that take part.
-        grouped: Average them as one unit.
-
-    Returns:
-        Views of the averages.
-    """
+    """Averages gradients of gathered tensors; gives of each a view of this rank's `rows`."""
     reduced = _averaged(grads, name, process_set, grouped)
     all_rows = plain.allgather(
         torch.tensor([list(rows)]), None if name is None else f"{name}.rows", process_set
@@ -139,11 +146,8 @@ class Allgather(torch.autograd.Function):
     ) -> Any:
         """Gathers."""
         ctx.call = (backward_name(name), process_set, grouped)
-        if grouped:
-            gathered = plain.grouped_allgather(tensors, name, process_set)
-        else:
-            gathered = [plain.allgather(tensors[0], name, process_set)]
-        ctx.rows = [tensor.shape[0] for tensor in tensors]
+        gathered = gather_all(name, process_set, grouped, tensors)
+        ctx.rows = [tensor.shape[0] for tensor in tensors]  # after the call refused a scalar
         return tuple(gathered)
 
     @staticmethod
@@ -158,18 +162,10 @@ class Allgather(torch.autograd.Function):
 
 
 def kept_on_root(reduced: torch.Tensor, root_rank: int) -> torch.Tensor:
-    """Gives the tensor on one rank, and zeros on the others.
-
-    Args:
-        reduced: The tensor.
-        root_rank: The global rank that keeps it.
-
-    Returns:
-        The tensor, or zeros that depend on it: a derivative of second order, which is a collective
-        too, must come by it on every rank.
-    """
+    """Gives the tensor on one rank, and zeros on the others."""
     if process.position().rank == root_rank:
         return reduced
+    # They depend on it: a derivative of second order, a collective too, must reach every rank.
     nowhere = torch.zeros((), dtype=torch.bool, device=reduced.device)
     return torch.where(nowhere, reduced, torch.zeros_like(reduced))
 
@@ -233,16 +229,7 @@ class Reducescatter(torch.autograd.Function):
     ) -> Any:
         """Reduces and gives this rank its part."""
         ctx.call = (backward_name(name), op, scales, process_set, grouped)
-        arguments: dict[str, Any] = {
-            "name": name,
-            "op": op,
-            "process_set": process_set,
-            "prescale_factor": scales[0],
-            "postscale_factor": scales[1],
-        }
-        if grouped:
-            return tuple(plain.grouped_reducescatter(tensors, **arguments))
-        return (plain.reducescatter(tensors[0], **arguments),)
+        return tuple(scatter_all(name, op, scales, process_set, grouped, tensors))
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> Any:

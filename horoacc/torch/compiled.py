@@ -16,10 +16,19 @@ import torch
 from torch import Tensor
 from torch.library import custom_op, get_ctx
 
+from horoacc.compression import NoneCompressor
 from horoacc.dtypes import Average, Sum
 from horoacc.handles import synchronize
 from horoacc.process_sets import registered
-from horoacc.torch.autograd import averaged_own_rows, backward_name, kept_on_root, plain
+from horoacc.torch.autograd import (
+    averaged_own_rows,
+    backward_name,
+    gather_all,
+    kept_on_root,
+    plain,
+    reduce_all,
+    scatter_all,
+)
 
 
 def _like(tensor: Tensor, rows: Any = None) -> Tensor:
@@ -41,55 +50,30 @@ def _scattered_rows(rows: Any, process_set: int) -> Any:
 
 @custom_op("horoacc::allreduce", mutates_args=())
 def allreduce(
-    tensor: Tensor, name: str | None, op: int, prescale: float, postscale: float,
-    process_set: int,
-) -> Tensor:  # fmt: skip
-    """Reduces a tensor."""
-    return plain.allreduce(
-        tensor.contiguous(), None, name, op=op, prescale_factor=prescale,
-        postscale_factor=postscale, process_set=registered(process_set),
-    )  # fmt: skip
+    tensors: list[Tensor], name: str | None, op: int, prescale: float, postscale: float,
+    grouped: bool, process_set: int,
+) -> list[Tensor]:  # fmt: skip
+    """Reduces tensors."""
+    members = registered(process_set)
+    scales = (prescale, postscale)
+    return reduce_all(NoneCompressor, name, op, scales, members, grouped, _dense(tensors))
 
 
 @allreduce.register_fake
-def _(tensor: Tensor, *_: Any) -> Tensor:
-    return _like(tensor)
-
-
-def _keep_reduction(ctx: Any, inputs: Any, output: Any) -> None:
-    _, name, op, prescale, postscale, process_set = inputs
-    ctx.call = (backward_name(name), op, prescale, postscale, process_set)
-
-
-def _allreduce_backward(ctx: Any, grad: Tensor) -> Any:
-    return (allreduce(grad, *ctx.call), None, None, None, None, None)
-
-
-allreduce.register_autograd(_allreduce_backward, setup_context=_keep_reduction)
-
-
-@custom_op("horoacc::grouped_allreduce", mutates_args=())
-def grouped_allreduce(
-    tensors: list[Tensor], name: str | None, op: int, prescale: float, postscale: float,
-    process_set: int,
-) -> list[Tensor]:  # fmt: skip
-    """Reduces several tensors as one unit."""
-    return plain.grouped_allreduce(
-        _dense(tensors), None, name, op=op, prescale_factor=prescale,
-        postscale_factor=postscale, process_set=registered(process_set),
-    )  # fmt: skip
-
-
-@grouped_allreduce.register_fake
 def _(tensors: list[Tensor], *_: Any) -> list[Tensor]:
     return [_like(tensor) for tensor in tensors]
 
 
-def _grouped_allreduce_backward(ctx: Any, grads: Sequence[Tensor]) -> Any:
-    return (grouped_allreduce(list(grads), *ctx.call), None, None, None, None, None)
+def _keep_reduction(ctx: Any, inputs: Any, output: Any) -> None:
+    _, name, *rest = inputs
+    ctx.call = (backward_name(name), *rest)
 
 
-grouped_allreduce.register_autograd(_grouped_allreduce_backward, setup_context=_keep_reduction)
+def _allreduce_backward(ctx: Any, grads: Sequence[Tensor]) -> Any:
+    return (allreduce(list(grads), *ctx.call), None, None, None, None, None, None)
+
+
+allreduce.register_autograd(_allreduce_backward, setup_context=_keep_reduction)
 
 
 @custom_op("horoacc::allgather", mutates_args=())
@@ -97,9 +81,7 @@ def allgather(
     tensors: list[Tensor], name: str | None, grouped: bool, process_set: int
 ) -> list[Tensor]:
     """Concatenates the ranks' tensors."""
-    if grouped:
-        return plain.grouped_allgather(_dense(tensors), name, registered(process_set))
-    return [plain.allgather(tensors[0].contiguous(), name, registered(process_set))]
+    return gather_all(name, registered(process_set), grouped, _dense(tensors))
 
 
 @allgather.register_fake
@@ -148,11 +130,11 @@ def _(tensor: Tensor, *_: Any) -> Tensor:
 
 def _keep_root(ctx: Any, inputs: Any, output: Any) -> None:
     _, ctx.root, name, process_set = inputs
-    ctx.call = (backward_name(name), Average, 1.0, 1.0, process_set)
+    ctx.call = (backward_name(name), Average, 1.0, 1.0, False, process_set)
 
 
 def _broadcast_backward(ctx: Any, grad: Tensor) -> Any:
-    return (kept_on_root(allreduce(grad, *ctx.call), ctx.root), None, None, None)
+    return (kept_on_root(allreduce([grad], *ctx.call)[0], ctx.root), None, None, None)
 
 
 broadcast.register_autograd(_broadcast_backward, setup_context=_keep_root)
@@ -210,17 +192,7 @@ def reducescatter(
 ) -> list[Tensor]:  # fmt: skip
     """Reduces tensors and gives this rank its part."""
     members = registered(process_set)
-    if grouped:
-        return plain.grouped_reducescatter(
-            _dense(tensors), name, op=op, process_set=members, prescale_factor=prescale,
-            postscale_factor=postscale,
-        )  # fmt: skip
-    return [
-        plain.reducescatter(
-            tensors[0].contiguous(), name, op=op, process_set=members, prescale_factor=prescale,
-            postscale_factor=postscale,
-        )
-    ]  # fmt: skip
+    return scatter_all(name, op, (prescale, postscale), members, grouped, _dense(tensors))
 
 
 @reducescatter.register_fake
@@ -235,11 +207,8 @@ def reducescatter_backward(
     process_set: int,
 ) -> list[Tensor]:  # fmt: skip
     """Gathers the gradients."""
-    members = registered(process_set)
     scaled = _dense([grad * factor for grad in grads])
-    if grouped:
-        return plain.grouped_allgather(scaled, name, members)
-    return [plain.allgather(scaled[0], name, members)]
+    return gather_all(name, registered(process_set), grouped, scaled)
 
 
 @reducescatter_backward.register_fake

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -85,32 +85,39 @@ class _Blank:
         self.device = tensor.device.type  # each rank chooses its own GPU
 
 
+def _mapped(value: Any, change: Callable[[Any], Any]) -> Any:
+    """Copies nested containers with what `change` gives for the objects in them."""
+    if isinstance(value, dict):
+        return {key: _mapped(item, change) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_mapped(item, change) for item in value]
+    if type(value) is tuple:
+        return tuple(_mapped(item, change) for item in value)
+    return change(value)
+
+
 def _outline(value: Any, tensors: list[torch.Tensor]) -> Any:
     """Copies nested containers with `_Blank`s for tensors, which it collects in order."""
-    if isinstance(value, torch.Tensor):
-        tensors.append(value)
-        return _Blank(value)
-    if isinstance(value, dict):
-        return {key: _outline(item, tensors) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_outline(item, tensors) for item in value]
-    if type(value) is tuple:
-        return tuple(_outline(item, tensors) for item in value)
-    return value
+
+    def blank(item: Any) -> Any:
+        if not isinstance(item, torch.Tensor):
+            return item
+        tensors.append(item)
+        return _Blank(item)
+
+    return _mapped(value, blank)
 
 
 def _fill(value: Any, tensors: list[torch.Tensor]) -> Any:
     """Undoes `_outline` with empty tensors, which it collects in the same order."""
-    if isinstance(value, _Blank):
-        tensors.append(torch.empty(value.shape, dtype=value.dtype, device=value.device))
+
+    def empty(item: Any) -> Any:
+        if not isinstance(item, _Blank):
+            return item
+        tensors.append(torch.empty(item.shape, dtype=item.dtype, device=item.device))
         return tensors[-1]
-    if isinstance(value, dict):
-        return {key: _fill(item, tensors) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_fill(item, tensors) for item in value]
-    if type(value) is tuple:
-        return tuple(_fill(item, tensors) for item in value)
-    return value
+
+    return _mapped(value, empty)
 
 
 @torch.no_grad()

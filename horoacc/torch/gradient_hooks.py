@@ -76,16 +76,7 @@ class GradientHooks:
         params: Sequence[torch.Tensor],
         names: Sequence[str],
     ) -> None:
-        """Puts the hooks on.
-
-        Args:
-            library: The C++ side.
-            engine: The engine to submit to.
-            process_set: The core's number of the process set.
-            scaling: How to reduce.
-            params: Leaves that require a gradient.
-            names: Their names.
-        """
+        """Puts the hooks on leaves that require a gradient."""
         count = len(params)
         self.engine = engine
         self._params = list(params)
@@ -118,19 +109,14 @@ class GradientHooks:
         return bool(self._library.ha_torch_hooks_in_flight(self._hooks))
 
     def missing(self) -> list[torch.Tensor]:
-        """Lists the parameters whose gradients were not submitted.
-
-        Returns:
-            The parameters, in order.
-        """
+        """Lists the parameters whose gradients were not submitted, in order."""
         count = self._library.ha_torch_hooks_missing(self._hooks, self._indices)
         return [self._params[index] for index in self._indices[:count]]
 
     def wait(self) -> Exception | None:
         """Waits until every submitted gradient has landed where its parameter's gradient is.
 
-        Returns:
-            The error of the first reduction that failed, or None.
+        Gives the error of the first reduction that failed, or None.
         """
         error = _Error()
         while self._library.ha_torch_hooks_wait(self._hooks, _SLICE_SECONDS, ctypes.byref(error)):
@@ -155,18 +141,7 @@ def create(
     params: Sequence[torch.Tensor],
     names: Sequence[str],
 ) -> GradientHooks | None:
-    """Puts hooks on parameters, if the C++ side is there.
-
-    Args:
-        engine: The engine to submit to.
-        process_set: The core's number of the process set.
-        scaling: How to reduce.
-        params: Leaves that require a gradient.
-        names: Their names.
-
-    Returns:
-        The hooks, or None.
-    """
+    """Puts hooks on parameters; gives None if the C++ side is not there."""
     library = _ops.library()
     if library is None:
         return None

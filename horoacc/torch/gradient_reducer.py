@@ -57,16 +57,7 @@ class GradientReducer:
         sparse_as_dense: bool,
         process_set: ProcessSet,
     ) -> None:
-        """Prepares; `hook` starts.
-
-        Args:
-            names: The name of each parameter; more may come later.
-            schedule: When which gradients travel.
-            scaling: How to reduce.
-            compression: How to make gradients narrower while they travel.
-            sparse_as_dense: Reduce sparse gradients as dense ones.
-            process_set: The ranks that take part.
-        """
+        """Prepares; `hook` starts. More `names` may come; `schedule` says when what travels."""
         self.schedule = schedule
         self.native: GradientHooks | None = None
         """The hooks in C++, if the schedule is one that they can serve."""
@@ -219,11 +210,7 @@ class GradientReducer:
     def finish(self, late: Sequence[torch.Tensor] = ()) -> None:
         """Hands over the remaining gradients, waits for all, and begins a new step.
 
-        Args:
-            late: Parameters that are trained from this step on, and have no hook yet.
-
-        Raises:
-            HorovodInternalError: A reduction failed.
+        `late` parameters are trained from this step on, and have no hook yet.
         """
         native = self._native_hooks()
         left = self.schedule.missing() if native is None else [[p] for p in native.missing()]
@@ -247,17 +234,7 @@ class GradientReducer:
             raise failed
 
     def reduced_loss(self, loss: Any) -> Any:
-        """Reduces a closure's loss as the gradients are reduced.
-
-        Args:
-            loss: The result of the closure.
-
-        Returns:
-            The loss of all ranks, of the same kind; anything that is no loss as it was.
-
-        Raises:
-            HorovodInternalError: The reduction failed.
-        """
+        """Reduces a closure's loss as the gradients are; what is no loss stays as it was."""
         own = torch.as_tensor(loss, dtype=torch.float64) if isinstance(loss, float) else loss
         if not (isinstance(own, torch.Tensor) and own.numel() == 1 and own.is_floating_point()):
             return loss
@@ -269,11 +246,7 @@ class GradientReducer:
         return reduced.item() if isinstance(loss, float) else reduced
 
     def land(self) -> None:
-        """Waits for the calls in flight, hands nothing over, and begins a new step.
-
-        Raises:
-            HorovodInternalError: A reduction failed.
-        """
+        """Waits for the calls in flight, hands nothing over, and begins a new step."""
         if self.in_flight and (failed := self._land()) is not None:
             raise failed
 

@@ -15,12 +15,7 @@ class LateParameters:
     """
 
     def __init__(self, param_groups: list[dict[str, Any]], names: dict[torch.Tensor, str]) -> None:
-        """Notes which parameters are frozen.
-
-        Args:
-            param_groups: Of the optimizer.
-            names: The parameters' names; those that are added later are named here.
-        """
+        """Notes which parameters are frozen; `names` gets those of later parameters, too."""
         self._groups = param_groups
         self._names = names
         self._may_come = [
@@ -35,14 +30,7 @@ class LateParameters:
             self._may_come.append(param)
 
     def trained(self, known: Collection[torch.Tensor]) -> list[torch.Tensor]:
-        """Finds the parameters that are trained by now and are not known to be.
-
-        Args:
-            known: Those that are.
-
-        Returns:
-            The others, in the optimizer's order.
-        """
+        """Gives the parameters that are trained by now and not known to be, in order."""
         return [param for param in self._may_come if param.requires_grad and param not in known]
 
 

@@ -72,17 +72,13 @@ class TorchCollectives(Collectives[torch.Tensor]):
             given = (tensors, average, name, compression, op, scales, process_set, grouped)
             return uncompiled(plain, *given) if is_codec(compression) else plain(*given)
         if is_codec(compression):
-            call = (compression, name, op, average, scales, process_set, grouped)
-            return uncompiled(_coded, tensors, *call)  # type: ignore[no-any-return]
+            coded = (compression, name, op, average, scales, process_set, grouped)
+            return uncompiled(_coded, tensors, *coded)  # type: ignore[no-any-return]
         if is_compiling():
             narrow = [compression.compress(tensor) for tensor in tensors]
             narrowed = [tensor for tensor, _ in narrow]
-            one = (name, resolve_op(op, average), *scales, set_number(process_set))
-            if grouped:
-                reduced = compiled.grouped_allreduce(narrowed, *one)
-            else:
-                reduced = [compiled.allreduce(narrowed[0], *one)]
-            return decompress_all(compression, reduced, narrow)
+            call = (name, resolve_op(op, average), *scales, grouped, set_number(process_set))
+            return decompress_all(compression, compiled.allreduce(narrowed, *call), narrow)
         first = member_names("allreduce", name, len(tensors) if grouped else None)[0]
         with validating(ALLREDUCE, first, process_set, grouped=grouped):
             op = resolve_op(op, average)

@@ -13,32 +13,18 @@ _take_off: Any = WeakIdKeyDictionary()
 
 
 def take_off(param: torch.Tensor) -> None:
-    """Takes a parameter's hook off, if it has one.
-
-    Args:
-        param: The parameter.
-    """
+    """Takes a parameter's hook off, if it has one."""
     if param in _take_off:
         _take_off[param]()
 
 
 def remember(param: torch.Tensor, remove: Callable[[], None]) -> None:
-    """Keeps how to take off the hook that a parameter has now.
-
-    Args:
-        param: The parameter.
-        remove: Takes it off.
-    """
+    """Keeps how to take off the hook that a parameter has now."""
     _take_off[param] = remove
 
 
 def take_over(param: torch.Tensor, hook: Callable[[torch.Tensor], None]) -> None:
-    """Puts a hook on a parameter's gradient, in the place of an earlier optimizer's.
-
-    Args:
-        param: The parameter.
-        hook: Called with it when its gradient has been accumulated.
-    """
+    """Has a function called when a gradient was accumulated, instead of an earlier optimizer's."""
     take_off(param)
     register: Any = param.register_post_accumulate_grad_hook
     remember(param, register(hook).remove)

@@ -12,18 +12,10 @@ from horoacc import reduction
 def name_parameters(
     param_groups: list[dict[str, Any]], named_parameters: Any
 ) -> list[tuple[str, torch.Tensor]]:
-    """Names parameters as their model does, or by their position.
+    """Names parameters as their model does, or by their position if `named_parameters` is None.
 
-    Args:
-        param_groups: Of the optimizer.
-        named_parameters: Pairs of name and parameter, at least of the optimizer's; None for names
-            by position.
-
-    Returns:
-        Pairs of name and parameter.
-
-    Raises:
-        ValueError: These are no pairs, names are not unique, or a parameter has none.
+    ValueError if these are no pairs of name and parameter, names are not unique, or a parameter of
+    the optimizer has none.
     """
     if named_parameters is None:
         return [
