@@ -19,17 +19,7 @@ BACKWARD_TOO_OFTEN = (
 
 
 def check_passes(passes: Any) -> int:
-    """Checks `backward_passes_per_step`.
-
-    Args:
-        passes: The number of backward passes that one step accumulates.
-
-    Returns:
-        The number.
-
-    Raises:
-        ValueError: It is not a positive integer.
-    """
+    """Checks `backward_passes_per_step`; ValueError if it is no positive integer."""
     if not isinstance(passes, int) or passes < 1:
         raise ValueError(f"backward_passes_per_step must be a positive integer, not {passes!r}.")
     return passes
@@ -44,72 +34,29 @@ class Passes:
     """
 
     def __init__(self, count: int, average: bool = False) -> None:
-        """Checks the arguments.
-
-        Args:
-            count: How many passes make a step.
-            average: Divide the sums by their number.
-
-        Raises:
-            ValueError: The number of passes is not a positive integer.
-        """
+        """Has `count` passes make a step; `average` divides the sums by their number."""
         self.count = check_passes(count)
         self._average = average
 
     def due(self, before: Any) -> Any:
-        """Says whether the next pass is the last of its step.
-
-        Args:
-            before: The number of passes before it.
-
-        Returns:
-            A truth value, of the kind that comparing `before` gives.
-        """
+        """Says whether the next pass is the last of its step; `before` counts those before it."""
         return before >= self.count - 1
 
     def after(self, before: Any) -> Any:
-        """Counts a pass.
-
-        Args:
-            before: The number of passes before it.
-
-        Returns:
-            The number with it; 0 if it was the last of its step.
-        """
+        """Counts a pass; gives 0 if it was the last of its step."""
         return (before + 1) % self.count
 
     def added(self, before: Any, total: Any, gradient: Any, where: Callable[..., Any]) -> Any:
-        """Adds a pass's gradient to those of its step.
-
-        Args:
-            before: The number of passes before it.
-            total: The sum of their gradients; anything if there were none.
-            gradient: The pass's gradient.
-            where: The framework's choice between two tensors.
-
-        Returns:
-            The sum with it.
-        """
+        """Adds a pass's gradient to its step's total; `where` is the framework's choice of two."""
         return where(before < 1, gradient, total + gradient)
 
     def result(self, total: Any) -> Any:
-        """Computes the gradient to reduce after the last pass.
-
-        Args:
-            total: The sum of a step's gradients.
-
-        Returns:
-            The sum, or the average, if that was asked for.
-        """
+        """Gives the gradient to reduce after the last pass: the sum, or the average if wanted."""
         return total / self.count if self._average and self.count > 1 else total
 
 
 def begin_step(optimizer: Any) -> None:
-    """Has a distributed optimizer of Keras forget the passes of a step that is not whole.
-
-    Args:
-        optimizer: It, or the loss scaler around it. With any other nothing happens.
-    """
+    """Has a distributed optimizer of Keras, also in a loss scaler, forget its passes."""
     for one in (optimizer, getattr(optimizer, "inner_optimizer", None)):
         accumulation = getattr(one, "_agg_helper", None)
         if accumulation is not None:
@@ -153,22 +100,14 @@ class Schedule(Generic[Param]):
         return self._part_of
 
     def add(self, params: Iterable[Param]) -> None:
-        """Adds parameters that are due alone, from the next step on.
-
-        Args:
-            params: Those that were not among the parts.
-        """
+        """Adds parameters that are due alone, from the next step on."""
         for param in params:
             self._part_of[param] = len(self._parts)
             self._parts.append([param])
         self.restart()
 
     def set_passes(self, passes: int) -> None:
-        """Changes the number of backward passes of a step, from the next step on.
-
-        Args:
-            passes: The number.
-        """
+        """Changes the number of backward passes of a step, from the next step on."""
         self._step = Passes(passes)
         self.restart()
 
@@ -180,17 +119,7 @@ class Schedule(Generic[Param]):
         self._touched = False
 
     def ready(self, param: Param) -> Sequence[Param]:
-        """Notes that a gradient was computed.
-
-        Args:
-            param: Whose gradient.
-
-        Returns:
-            The parameters to submit now, as one unit; none if it is not time yet.
-
-        Raises:
-            AssertionError: It was computed too often since the last step.
-        """
+        """Notes a computed gradient; gives the parameters to submit now as one unit, maybe none."""
         before = self._done[param]
         if before == self.passes:
             raise AssertionError(BACKWARD_TOO_OFTEN)
@@ -206,11 +135,7 @@ class Schedule(Generic[Param]):
         return self._parts[index]
 
     def missing(self) -> list[list[Param]]:
-        """Ends the step: the gradients that other ranks may have submitted and this one has not.
-
-        Returns:
-            The groups that are still to be submitted, in order.
-        """
+        """Ends the step; gives groups that other ranks may have submitted and this one has not."""
         rest = [part for index, part in enumerate(self._parts) if index not in self._submitted]
         self._submitted.update(range(len(self._parts)))
         return rest

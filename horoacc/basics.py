@@ -59,13 +59,8 @@ def _enter(comm: Any, world: World | None = None) -> None:
 def join_world(world: World) -> None:
     """Joins the job that torch.distributed knows, unless this process is in one already.
 
-    Args:
-        world: This process's place, and a store through which the ranks can meet if no launcher
-            says how.
-
-    Raises:
-        ConfigError: The environment or a setting cannot work.
-        Timeout: Some ranks did not come.
+    `world` has a store through which the ranks can meet if no launcher says how. Errors are those
+    of `init`.
     """
     with process.lock():
         _enter(None, world)

@@ -40,12 +40,8 @@ class Statistics:
 def merge(parts: Any) -> Statistics:
     """Merges the statistics of parts to those of the whole.
 
-    Args:
-        parts: float64 of shape [parts, 1 + 2 * channels]: count, means and deviations of each. A
-            part that counts nothing says nothing.
-
-    Returns:
-        The statistics of all parts together.
+    `parts` are float64 of shape [parts, 1 + 2 * channels]: count, means and deviations of each. A
+    part that counts nothing says nothing.
     """
     parts = np.asarray(parts, np.float64)
     counts = parts[:, :1]
@@ -58,34 +54,12 @@ def merge(parts: Any) -> Statistics:
 
 
 def merge_over_ranks(own: Statistics, process_set: ProcessSet = global_process_set) -> Statistics:
-    """Merges the parts of all ranks. A collective.
-
-    Args:
-        own: The statistics of this rank's part.
-        process_set: The ranks that have parts.
-
-    Returns:
-        The statistics of the whole batch, the same on every rank.
-
-    Raises:
-        HorovodInternalError: The ranks have different numbers of channels, or one was lost.
-    """
+    """Merges all ranks' parts to the statistics of the whole batch. A collective."""
     row = np.concatenate([[float(own.count)], own.mean, own.deviation])[None]
     return merge(arrays.allgather(row, process_set=process_set))
 
 
 def sum_over_ranks(values: Vector, process_set: ProcessSet = global_process_set) -> Vector:
-    """Adds up the ranks' values. A collective.
-
-    Args:
-        values: Of this rank; the same shape on all.
-        process_set: The ranks that take part.
-
-    Returns:
-        The sums.
-
-    Raises:
-        HorovodInternalError: The shapes differ, or a rank was lost.
-    """
+    """Adds up the ranks' values, of the same shape on all. A collective."""
     summed: Vector = arrays.allreduce(values, op=Sum, process_set=process_set)
     return summed

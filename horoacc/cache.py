@@ -9,14 +9,10 @@ from horoacc import settings
 
 
 def folder(environ: Mapping[str, str]) -> Path:
-    """Finds the folder; it may not be there yet.
+    """Finds the folder, which may not be there yet.
 
-    Args:
-        environ: Variables: `HOROACC_CACHE_DIR`, else `horoacc` in `XDG_CACHE_HOME` if that is an
-            absolute path, else in `~/.cache`.
-
-    Returns:
-        Its path.
+    It is `HOROACC_CACHE_DIR`, else `horoacc` in `XDG_CACHE_HOME` if that is an absolute path, else
+    in `~/.cache`.
     """
     if given := str(settings.read(environ)["cache_dir"]):
         return Path(given).expanduser()

@@ -37,14 +37,7 @@ NOT_RUN = (
 
 
 def nccl(library: str) -> str:
-    """Says which NCCL there is, which is used only with HOROACC_GPU_MODE=nccl.
-
-    Args:
-        library: Its path, or its name.
-
-    Returns:
-        Its version and name, or the name of the missing part.
-    """
+    """Says which version this library of NCCL is, for HOROACC_GPU_MODE=nccl, or what it lacks."""
     from horoacc import _core
 
     version, missing = _core.nccl_version(library)
@@ -52,14 +45,9 @@ def nccl(library: str) -> str:
 
 
 def trouble(device: int = 0) -> str:
-    """Says why the kernels for GPUs cannot run here.
+    """Says why the kernels for GPUs cannot run here: the missing part, or "" if they run.
 
-    Args:
-        device: The number of the GPU.
-
-    Returns:
-        The missing part (the plug-in, a driver, the GPU), or an empty string if they run. The first
-        call for a GPU takes it into use.
+    The first call for a GPU takes it into use.
     """
     from horoacc import _core
 

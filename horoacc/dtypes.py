@@ -27,7 +27,6 @@ NAMES = (
 )
 NUMBERS: dict[str, int] = {name: number for number, name in enumerate(NAMES)}
 INT32 = NUMBERS["int32"]
-BFLOAT16 = NUMBERS["bfloat16"]
 
 #: Horovod's numbers.
 Average = 0
@@ -45,16 +44,9 @@ _BY_NUMPY: dict[npt.DTypeLike, int] = {
 
 
 def number_of(dtype: np.dtype[Any]) -> int:
-    """Finds the core's number of a NumPy type.
+    """Finds the core's number of a NumPy type; ValueError if it has none.
 
-    Args:
-        dtype: A NumPy type. `ml_dtypes.bfloat16`, which JAX uses, counts as one.
-
-    Returns:
-        The number.
-
-    Raises:
-        ValueError: The core has no such type.
+    `ml_dtypes.bfloat16`, which JAX uses, counts as one.
     """
     number = _BY_NUMPY.get(dtype)
     if number is None:
@@ -65,12 +57,5 @@ def number_of(dtype: np.dtype[Any]) -> int:
 
 
 def numpy_dtype(number: int) -> np.dtype[Any]:
-    """Gives the NumPy type of a number; bfloat16 only where `ml_dtypes` registered it.
-
-    Args:
-        number: The core's number.
-
-    Returns:
-        The NumPy type.
-    """
+    """Gives the NumPy type of a number; bfloat16 only where `ml_dtypes` registered it."""
     return np.dtype(NAMES[number])

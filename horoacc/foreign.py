@@ -15,14 +15,7 @@ Array = npt.NDArray[Any]
 def as_array(tensor: Any) -> Array:
     """Views an array of another library with NumPy, without a copy where it can.
 
-    Args:
-        tensor: Anything with `__dlpack__`, or that NumPy can make an array of.
-
-    Returns:
-        The array; it may be strided or read-only.
-
-    Raises:
-        ValueError: It lies in memory that the CPU cannot read.
+    The array may be strided or read-only. ValueError if the CPU cannot read its memory.
     """
     if not hasattr(tensor, "__dlpack__"):
         return np.asarray(tensor)
@@ -37,14 +30,10 @@ def as_array(tensor: Any) -> Array:
 
 
 def restorer(tensor: Any) -> Callable[[Array], Any] | None:
-    """Finds how to turn a result into the kind of array that the caller passed.
+    """Finds how to turn a NumPy array into the kind of array that the caller passed.
 
-    Args:
-        tensor: The caller's tensor.
-
-    Returns:
-        A function from a NumPy array to that kind; None, so that the caller gets a NumPy array, for
-        a tensor without `__dlpack__`, and for libraries that cannot take an array over.
+    None, so that the caller gets a NumPy array, for a tensor without `__dlpack__`, and for
+    libraries that cannot take an array over.
     """
     if not hasattr(tensor, "__dlpack__"):
         return None

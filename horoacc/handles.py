@@ -36,18 +36,7 @@ def start(
     finish: Callable[[list[Output]], Any] | None = None,
     stream: Callable[[], int] | None = None,
 ) -> int:
-    """Notes a submitted call.
-
-    Args:
-        engine: The engine that it was submitted to.
-        number: The engine's number of it.
-        result: The result, if the caller owned the output.
-        finish: Makes the result from the engine's outputs.
-        stream: Of a GPU's tensors: finds the stream on which the result will be used.
-
-    Returns:
-        The handle.
-    """
+    """Notes a submitted call, with the fields of `Pending`, and gives its handle."""
     handle = next(_handles)
     _pending[handle] = Pending(engine, number, result, finish, stream)
     return handle
@@ -113,17 +102,8 @@ def synchronize(handle: Any) -> Any:
 def result(handle: int) -> Any:
     """Waits for a call of which the caller has no handle; else as `synchronize`.
 
-    An exception of a signal's handler ends the wait. The call goes on without a handle:
-    the engine keeps its tensors alive until it is complete, and frees its name then.
-
-    Args:
-        handle: The handle that `start` returned.
-
-    Returns:
-        The result.
-
-    Raises:
-        HorovodInternalError: The collective failed.
+    An exception of a signal's handler ends the wait. The call goes on without a handle: the engine
+    keeps its tensors alive until it is complete, and frees its name then.
     """
     try:
         return synchronize(handle)
@@ -134,15 +114,7 @@ def result(handle: int) -> Any:
 
 
 def has_ended(engine: Engine, number: int) -> bool:
-    """Says whether the engine has finished with a call's tensors.
-
-    Args:
-        engine: The engine that it was submitted to.
-        number: The engine's number of it.
-
-    Returns:
-        True also if the engine does not know the call any more.
-    """
+    """Says whether the engine has finished with a call's tensors, or does not know it any more."""
     try:
         return engine.poll(number)
     except ValueError:

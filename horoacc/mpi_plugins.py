@@ -9,12 +9,5 @@ FOLDER = Path(__file__).resolve().parent / "lib"
 
 
 def plugin(flavour: str) -> Path:
-    """Says where the plug-in for an MPI lies if it was built.
-
-    Args:
-        flavour: One of `FLAVOURS`.
-
-    Returns:
-        The file. The core finds it by the same name.
-    """
+    """Where the plug-in for one of `FLAVOURS` lies if it was built; the core finds it by name."""
     return FOLDER / f"libhoroacc_mpi_{flavour}.so"

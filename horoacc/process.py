@@ -61,16 +61,7 @@ _state = _Process()
 
 
 def engine() -> Engine:
-    """Gives the engine of this process.
-
-    Returns:
-        The engine.
-
-    Raises:
-        NotInitialized: There is none. It is a ValueError.
-        ShutDown: There was one; also a HorovodInternalError.
-        Aborted: The process is a forked child of one that has an engine.
-    """
+    """Gives this process's engine, or raises NotInitialized, ShutDown or, in a fork, Aborted."""
     found = _state.engine
     if found is None:
         _refuse()
@@ -86,14 +77,7 @@ def _refuse() -> NoReturn:
 
 
 def position() -> Position:
-    """Gives this process's place in the job. It stays known in a forked child.
-
-    Returns:
-        The place.
-
-    Raises:
-        NotInitialized: `init()` was not called.
-    """
+    """Gives this process's place in the job, also in a forked child, or raises NotInitialized."""
     found = _state.position
     if found is None:
         raise NotInitialized(_NOT_INITIALIZED)
@@ -101,28 +85,15 @@ def position() -> Position:
 
 
 def lock() -> threading.RLock:
-    """Gives the lock that a thread holds while it joins or leaves the job.
-
-    Returns:
-        The lock.
-    """
+    """Gives the lock that a thread holds while it joins or leaves the job."""
     return _state.lock
 
 
 def enter(comm: Any, world: start.World | None = None) -> bool:
-    """Makes the engine of this process unless there is one. The caller holds the lock.
+    """Makes the engine of this process unless there is one, and says whether it did.
 
-    Args:
-        comm: As for `horoacc.init`.
-        world: The job as torch.distributed knows it, if a process group is made.
-
-    Returns:
-        Whether it was made now.
-
-    Raises:
-        Aborted: The process is a forked child of one that has an engine.
-        ConfigError: The environment or a setting cannot work.
-        Timeout: Some ranks did not come.
+    The caller holds the lock. Arguments and errors are those of `horoacc.init`; `world` is the job
+    as torch.distributed knows it, if a process group is made.
     """
     if _state.forked:
         raise Aborted(_FORKED)
@@ -138,11 +109,7 @@ def enter(comm: Any, world: start.World | None = None) -> bool:
 
 
 def leave() -> Engine | None:
-    """Takes the engine out of use, to be shut down. The caller holds the lock.
-
-    Returns:
-        The engine, if there was one.
-    """
+    """Takes the engine, if there is one, out of use, to be shut down. The caller holds the lock."""
     if _state.engine is not None:
         while _state.before_shutdown:
             _state.before_shutdown.pop()()
@@ -153,11 +120,7 @@ def leave() -> Engine | None:
 
 
 def left(made: Engine) -> None:
-    """Undoes the registrations for an engine that has been shut down.
-
-    Args:
-        made: The engine.
-    """
+    """Undoes the registrations for an engine that has been shut down."""
     made.watch_stacks(-1, -1, -1, False)
     if _state.stacks is not None and made is _state.last_engine:
         _state.stacks.close()
@@ -165,11 +128,7 @@ def left(made: Engine) -> None:
 
 
 def at_exit(shutdown: Callable[[], None]) -> None:
-    """Has this process leave the job when Python exits. A second call does nothing.
-
-    Args:
-        shutdown: Leaves the job.
-    """
+    """Has this process leave the job when Python exits. A second call does nothing."""
     if not _state.at_exit:
         _state.at_exit = True
         atexit.register(_end, shutdown)
@@ -201,29 +160,17 @@ def _end(shutdown: Callable[[], None]) -> None:
 
 
 def bootstrap() -> str:
-    """Says how the ranks of this job met.
-
-    Returns:
-        "mpi", "tcp" or "none"; "" before `init()`.
-    """
+    """Says how the ranks of this job met: "mpi", "tcp" or "none"; "" before `init()`."""
     return _state.bootstrap if _state.engine is not None else ""
 
 
 def before_shutdown(action: Callable[[], None]) -> None:
-    """Has something done once, just before the engine is shut down.
-
-    Args:
-        action: The function to call.
-    """
+    """Has something done once, just before the engine is shut down."""
     _state.before_shutdown.append(action)
 
 
 def entered() -> bool:
-    """Says whether this process has an engine.
-
-    Returns:
-        True between `init()` and `shutdown()`.
-    """
+    """Says whether this process has an engine, as it has between `init()` and `shutdown()`."""
     return _state.engine is not None
 
 

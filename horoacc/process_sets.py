@@ -125,11 +125,7 @@ def _ranks_of(comm: Any) -> list[int]:
 
 
 def reset(size: int | None) -> None:
-    """Forgets all sets but the global one, as `init()` and `shutdown()` do.
-
-    Args:
-        size: The number of ranks of the new job, or None if there is none.
-    """
+    """Forgets all sets but the global one, which gets the ranks of a job of this size, if any."""
     for process_set in _registered.values():
         if process_set is not global_process_set:
             process_set._invalidate()
@@ -223,26 +219,12 @@ def _remove_none(number: int) -> None:
 
 
 def ids_and_ranks() -> dict[int, list[int]]:
-    """Gives the ranks of every registered set.
-
-    Returns:
-        Them, by the core's number of the set.
-    """
+    """Gives the ranks of every registered set, by the core's number of the set."""
     return {number: list(one.ranks or []) for number, one in _registered.items()}
 
 
 def registered(number: int) -> ProcessSet:
-    """Finds a set by the core's number of it.
-
-    Args:
-        number: The `process_set_id` of a registered set.
-
-    Returns:
-        The set.
-
-    Raises:
-        ValueError: No set has this number, or not any more.
-    """
+    """Finds a set by the core's number of it; ValueError if no set has it, or not any more."""
     found = _registered.get(number)
     if found is None:
         raise ValueError(f"No process set with the number {number} is registered.")
@@ -250,18 +232,7 @@ def registered(number: int) -> ProcessSet:
 
 
 def number_of(process_set: ProcessSet) -> int:
-    """Gives the core's number of a set that a collective is called with.
-
-    Args:
-        process_set: The set.
-
-    Returns:
-        The number.
-
-    Raises:
-        TypeError: It is no process set.
-        ValueError: It is not registered, or this process is not in it.
-    """
+    """Gives the core's number of a call's set; TypeError or ValueError if it cannot be used."""
     try:
         number = process_set.process_set_id
     except AttributeError:

@@ -41,17 +41,9 @@ class Scaling:
 def scaling(op: int, gradient_predivide_factor: float = 1.0) -> Scaling:
     """Splits an average into a division before the sum and one after it.
 
-    Args:
-        op: The reduction.
-        gradient_predivide_factor: The part of the division by `size` to do before the sum, so
-            that narrow types do not overflow: the sum is divided by the factor before and by
-            `size / factor` after.
-
-    Returns:
-        The reduction with its factors; the core's Average divides by `size` itself.
-
-    Raises:
-        ValueError: A factor was given with a reduction other than Average, or is not positive.
+    The sum is divided by the factor before, so that narrow types do not overflow, and by
+    `size/factor` after; the core's Average divides by `size` itself. ValueError if a factor was
+    given with a reduction other than Average, or is not positive.
     """
     if gradient_predivide_factor == 1.0:
         return Scaling(op)
@@ -65,16 +57,9 @@ def scaling(op: int, gradient_predivide_factor: float = 1.0) -> Scaling:
 
 
 def has_peers(process_set: ProcessSet) -> bool:
-    """Says whether gradients travel at all.
+    """Says whether gradients travel at all: this rank is in the set, with others.
 
-    Args:
-        process_set: The ranks that train together.
-
-    Returns:
-        True if this rank is among them, with others.
-
-    Raises:
-        ValueError: The set is not registered, or `init()` was not called.
+    ValueError if the set is not registered, or `init()` was not called.
     """
     included = process_set.included()
     if included is None:  # it would train alone, unnoticed
@@ -85,13 +70,8 @@ def has_peers(process_set: ProcessSet) -> bool:
 def local_divisor(process_set: ProcessSet, scale_local_gradients: bool) -> int:
     """Gives the divisor of a gradient that stays on its rank.
 
-    Args:
-        process_set: The ranks that train together.
-        scale_local_gradients: Divide as an average divides those that travel, so that the learning
-            rate of the whole model suits both.
-
-    Returns:
-        The divisor.
+    `scale_local_gradients` divides it as an average divides those that travel, so that the learning
+    rate of the whole model suits both.
     """
     return (process_set.size() or 1) if scale_local_gradients and has_peers(process_set) else 1
 
@@ -112,14 +92,7 @@ def find_duplicates(lst: Iterable[Hashable]) -> set[Hashable]:
 
 
 def check_names(names: Sequence[str]) -> None:
-    """Checks that parameter names identify parameters.
-
-    Args:
-        names: The names.
-
-    Raises:
-        ValueError: Some occur twice.
-    """
+    """Checks that parameter names identify parameters; ValueError if some occur twice."""
     duplicates = find_duplicates(names)
     if duplicates:
         raise ValueError(
@@ -129,15 +102,7 @@ def check_names(names: Sequence[str]) -> None:
 
 
 def chosen_groups(num_groups: int, groups: Any) -> Any:
-    """Gives the groups of a call, by the newer or the older name.
-
-    Args:
-        num_groups: The older name's value; 0 if it was not used.
-        groups: The newer one's; None if it was not used.
-
-    Returns:
-        A number, or lists of parameters.
-    """
+    """Gives the groups of a call, by the newer name or by the older one, which warns."""
     if num_groups:
         warnings.warn(
             "Parameter `num_groups` has been replaced by `groups` and will be removed.",
@@ -150,12 +115,7 @@ def chosen_groups(num_groups: int, groups: Any) -> Any:
 def keyed(groups: Any, key: Callable[[Any], Hashable]) -> Any:
     """Gives groups by the keys of their members; frameworks' variables cannot be compared.
 
-    Args:
-        groups: A number of groups, or lists of variables.
-        key: Gives the key of a variable.
-
-    Returns:
-        Lists of keys; another value stays as it is, for `partition` to judge.
+    Another value than a list stays as it is, for `partition` to judge.
     """
     if not isinstance(groups, (list, tuple)):
         return groups
@@ -166,18 +126,11 @@ def keyed(groups: Any, key: Callable[[Any], Hashable]) -> Any:
 
 
 def partition(params: Sequence[Param], groups: int | Sequence[Any]) -> list[list[Param]]:
-    """Says which gradients travel as one unit.
+    """Says which gradients travel as one unit, in the order in which they are expected.
 
-    Args:
-        params: The parameters, in the order in which their gradients are expected.
-        groups: A number of groups of about equal length (0: no groups), or lists of parameters.
-            A parameter that is in no list travels alone.
-
-    Returns:
-        The groups. Every parameter is in exactly one; those of length 1 travel alone.
-
-    Raises:
-        ValueError: The groups make no sense.
+    `groups` is a number of groups of about equal length (0: no groups), or lists of parameters.
+    Every parameter is in exactly one group of the result; one that is in no list travels alone.
+    ValueError if the groups make no sense.
     """
     if isinstance(groups, int) and not isinstance(groups, bool):
         if groups < 0:

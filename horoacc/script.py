@@ -12,14 +12,9 @@ _SCRIPT = "_HOROACC_SCRIPT"
 def take_over(module: dict[str, Any]) -> None:
     """Runs the script that the command line names as if Python had been given it.
 
-    A process that multiprocessing spawned inherits the script's path from the one before.
-
-    Args:
-        module: The variables of the main module. They become the script's; what tells
-            multiprocessing which module to import in its children stays.
-
-    Raises:
-        SystemExit: There is no script.
+    A process that multiprocessing spawned inherits the script's path from the one before. The
+    variables of the main module become the script's; what tells multiprocessing which module to
+    import in its children stays. SystemExit if there is no script.
     """
     if module["__name__"] == "__main__":
         if len(sys.argv) < 2:

@@ -52,14 +52,7 @@ def machine() -> dict[str, Any]:
 
 
 def path(environ: Mapping[str, str]) -> Path | None:
-    """Finds this machine's table.
-
-    Args:
-        environ: Variables; `HOROACC_SELECTION_TABLE` is a path or `off`.
-
-    Returns:
-        Where it is or would be, or None for `off`.
-    """
+    """Where this machine's table is or would be; None if HOROACC_SELECTION_TABLE is off."""
     given = str(settings.read(environ)["selection_table"])
     if given:
         return None if given == "off" else Path(given).expanduser()
@@ -69,13 +62,7 @@ def path(environ: Mapping[str, str]) -> Path | None:
 def save(file: Path, measured: Sequence[Measurement]) -> None:
     """Writes a table, in one step; measurements of other hosts' shapes are kept.
 
-    Args:
-        file: Where.
-        measured: The measurements. They replace all earlier ones of jobs of the same shape; of GPUs
-            or of hosts, whichever it is about.
-
-    Raises:
-        OSError: The file cannot be written.
+    The new ones replace all of jobs of the same shape; of GPUs or of hosts, whichever it is about.
     """
     shapes = {_subject(row) for row in measured}
     try:
@@ -128,15 +115,7 @@ class Loaded(NamedTuple):
 
 
 def load(environ: Mapping[str, str], ranks: int) -> Loaded:
-    """Reads this machine's table.
-
-    Args:
-        environ: Variables that say where it is.
-        ranks: Of the job.
-
-    Returns:
-        Its content; empty without a file, with a warning if the file cannot be used.
-    """
+    """Reads this machine's table: empty without a file, with a warning if it cannot be used."""
     file = path(environ)
     # A given path must exist; the default one need not.
     given = bool(settings.read(environ)["selection_table"])
@@ -156,15 +135,10 @@ def load(environ: Mapping[str, str], ranks: int) -> Loaded:
 
 
 def last_arriver_bytes(rows: Sequence[Measurement], ranks: int) -> int | None:
-    """Finds up to which size one rank should reduce for all.
+    """Finds up to which size one rank should reduce for all ranks of a host.
 
-    Args:
-        rows: Measurements.
-        ranks: Of the host.
-
-    Returns:
-        The largest size for which that was the quicker way, as it was for all that are smaller;
-        0 if for none, None if it was not measured for so many ranks.
+    It is the largest size for which that was the quicker way, as it was for all that are smaller; 0
+    if for none, None if it was not measured for so many ranks.
     """
     times: dict[int, dict[str, float]] = {}
     for row in rows:

@@ -39,18 +39,7 @@ _RAISED_BY_AVERAGE = "The op parameter supersedes average. Please provide only o
 
 
 def resolve_op(op: int | None, average: bool | None) -> int:
-    """Finds the reduction that a call asks for.
-
-    Args:
-        op: The reduction, or None.
-        average: Horovod's older way to say it, or None.
-
-    Returns:
-        The reduction; Average if neither was given.
-
-    Raises:
-        ValueError: Both were given, or there is no such reduction.
-    """
+    """Finds the reduction of a call, Average by default; ValueError for both, or an unknown one."""
     if average is not None:
         if op is not None:
             raise ValueError(_RAISED_BY_AVERAGE)
@@ -68,17 +57,7 @@ def resolve_op(op: int | None, average: bool | None) -> int:
 
 
 def check_scatter_op(op: int) -> int:
-    """Checks the reduction of a reduce-scatter.
-
-    Args:
-        op: The reduction.
-
-    Returns:
-        The reduction.
-
-    Raises:
-        RuntimeError: It is neither Sum nor Average.
-    """
+    """Checks the reduction of a reduce-scatter; RuntimeError if it is neither Sum nor Average."""
     if op not in (dtypes.Sum, dtypes.Average):
         raise RuntimeError(
             f"Reducescatter only supports Average and Sum, not {dtypes.OP_NAMES.get(op, repr(op))}."
@@ -87,18 +66,7 @@ def check_scatter_op(op: int) -> int:
 
 
 def check_root(root: Any) -> int:
-    """Checks that the root of a call is a number; whether there is such a rank, the core knows.
-
-    Args:
-        root: The global rank that the caller gave.
-
-    Returns:
-        The rank.
-
-    Raises:
-        ValueError: It does not fit into 32 bits.
-        TypeError: It is no integer.
-    """
+    """Checks that a root is an integer of 32 bits; whether there is such a rank, the core knows."""
     rank = operator.index(root)
     if not -(1 << 31) <= rank < 1 << 31:
         raise ValueError(f"root rank {rank} is not in the process set")
@@ -106,34 +74,12 @@ def check_root(root: Any) -> int:
 
 
 def check_factors(scales: tuple[Any, Any]) -> tuple[float, float]:
-    """Checks that the factors of a reduction are numbers.
-
-    Args:
-        scales: `prescale_factor` and `postscale_factor`, as the caller gave them.
-
-    Returns:
-        The factors.
-
-    Raises:
-        ValueError: One is no number.
-        TypeError: The same.
-    """
+    """Checks that `prescale_factor` and `postscale_factor` are numbers."""
     return float(scales[0]), float(scales[1])
 
 
 def check_splits(splits: Any) -> list[int] | None:
-    """Checks that splits are numbers of rows; whether they fit, the core knows.
-
-    Args:
-        splits: A sequence of integers, or None.
-
-    Returns:
-        The numbers, or None.
-
-    Raises:
-        ValueError: One is no number, or does not fit into 64 bits.
-        TypeError: It is no sequence of numbers.
-    """
+    """Checks that splits are integers of 64 bits, or None; whether they fit, the core knows."""
     if splits is None:
         return None
     rows = [int(count) for count in splits]
@@ -144,15 +90,9 @@ def check_splits(splits: Any) -> list[int] | None:
 
 
 def member_names(collective: str, name: str | None, count: int | None = None) -> list[str | None]:
-    """Names the tensors of a call, as the ranks match them and timelines show them.
+    """Names the tensors of a call, for ranks and timelines; `count` is that of a grouped call.
 
-    Args:
-        collective: The collective, in lower case.
-        name: The name that the caller gave, or None for a call that is matched by its order.
-        count: The number of tensors of a grouped call.
-
-    Returns:
-        A name for each tensor, or None for each.
+    The names are None where the caller gave none: such calls are matched by their order.
     """
     if count is None:
         return [None if name is None else f"{collective}.{name}"]
@@ -162,13 +102,5 @@ def member_names(collective: str, name: str | None, count: int | None = None) ->
 
 
 def part_name(name: str | None, part: str) -> str | None:
-    """Names one of several calls that a caller made as one.
-
-    Args:
-        name: The name that the caller gave, or None.
-        part: The purpose of the call.
-
-    Returns:
-        The name, or None.
-    """
+    """Names one of several calls that a caller made as one, by its purpose; None without a name."""
     return None if name is None else f"{name}.{part}"

@@ -74,16 +74,7 @@ def _vector_names(name: str | None, count: int) -> list[str | None]:
 def validating_vectors(
     name: str | None, count: int, process_set: ProcessSet
 ) -> contextlib.AbstractContextManager[None]:
-    """Sends a validation error, if its block raises, in place of the first call of every vector.
-
-    Args:
-        name: The name that the caller gave, or None.
-        count: The number of tensors.
-        process_set: The ranks that take part.
-
-    Returns:
-        A context manager for the block.
-    """
+    """Sends a validation error, if its block raises, in place of the first call of every vector."""
     parts = (part_name(vector, "parts") for vector in _vector_names(name, count))
     first, *more = (member_names("alltoall", part)[0] for part in parts)
     return validating(ALLTOALL, first, process_set, *more)
@@ -101,19 +92,10 @@ class CodedAllreduce:
         process_set: ProcessSet,
         feedback: ErrorFeedback | None = None,
     ) -> None:
-        """Encodes a vector and starts sending its parts.
+        """Encodes `values`, float32 of shape [n] on every rank, and starts sending the parts.
 
-        Args:
-            values: float32 of shape [n]; the same n on every rank. Not changed.
-            codec: How it travels.
-            name: The same on all ranks, and the key of its losses; None for a call that is
-                matched by its order.
-            scaling: The reduction, Average or Sum, and its factors.
-            process_set: The ranks that take part.
-            feedback: Where losses are kept; None to forget them.
-
-        Raises:
-            ValueError: The reduction is another, or the name is in flight.
+        The losses are kept in `feedback` by the call's name, or forgotten if it is None. ValueError
+        if the reduction is neither Average nor Sum, or the name is in flight.
         """
         self._codec = codec
         self._name = name
@@ -183,14 +165,7 @@ class CodedAllreduce:
         )
 
     def __call__(self) -> Numbers:
-        """Waits for the result.
-
-        Returns:
-            float32 of shape [n], the same bits on every rank.
-
-        Raises:
-            HorovodInternalError: An exchange failed.
-        """
+        """Waits for the result: float32 of shape [n], the same bits on every rank."""
         self.add()
         if self._failure is not None:
             raise self._failure
@@ -214,23 +189,8 @@ def allreduce_coded(
 ) -> list[Any] | None:
     """Reduces tensors that are not sent again, so that losses of the encoding are not kept.
 
-    Args:
-        choose: Finds the kind of a tensor.
-        tensors: The tensors; at least one.
-        codec: How they travel.
-        name: The name of the call.
-        op: The reduction, or None.
-        average: Horovod's older way to say it, or None.
-        scales: The factors before and after.
-        process_set: The ranks that take part.
-
-    Returns:
-        The reduced tensors. None, and nothing has been sent, if a tensor is not of real
-        floating-point numbers: then they travel as they are.
-
-    Raises:
-        HorovodInternalError: An exchange failed.
-        ValueError: An argument cannot work.
+    Gives None, and has sent nothing, if a tensor is not of real floating-point numbers: then they
+    travel as they are.
     """
     with validating_vectors(name, len(tensors), process_set):
         scaling = Scaling(resolve_op(op, average), *check_factors(scales))

@@ -65,30 +65,14 @@ class Tensors(Protocol):
 
 
 def stream_of(kind: Tensors, place: Place | None) -> Callable[[], int] | None:
-    """Says how to find the stream on which a result will be used.
-
-    Args:
-        kind: The kind of tensors of the call.
-        place: Where they lie.
-
-    Returns:
-        A function that finds the stream of that GPU; None for the CPU.
-    """
+    """Gives a function that finds the stream on which a result will be used; None for the CPU."""
     return None if place is None else functools.partial(kind.stream, place[0])
 
 
 def place_of_all(kind: Tensors, tensors: Sequence[Any]) -> Place | None:
-    """Finds where all tensors of a call lie.
+    """Gives the GPU and the stream of a call's tensors, or None for the CPU.
 
-    Args:
-        kind: Their kind.
-        tensors: The tensors; at least one.
-
-    Returns:
-        Their GPU and a stream of it; None for the CPU.
-
-    Raises:
-        ValueError: They lie on different devices.
+    ValueError if they lie on different devices.
     """
     place, *others = [kind.place(tensor) for tensor in tensors]
     if any(other != place for other in others):

@@ -27,18 +27,12 @@ def send_validation_error(
     process_set: ProcessSet,
     grouped: bool = False,
 ) -> None:
-    """Ends a call with an error on the ranks that make it.
+    """Ends a call, of which nothing was submitted, with an error on the ranks that make it.
 
     Nothing happens without an engine, or for a process set that is not registered or that this rank
     is not in. The core has already sent the errors that it raised; a second call for such an error
-    would put calls without a name out of step.
-
-    Args:
-        error: Why this rank cannot make the call. Nothing of the call was submitted.
-        collective: A number of `ha_collective`.
-        name: The call's name as the core knows it (of a group, its first member's), or None.
-        process_set: The ranks that make it.
-        grouped: Whether it is a group's.
+    would put calls without a name out of step. `name` is as the core knows it, of a group the first
+    member's.
     """
     if isinstance(error, HoroaccError):
         return
@@ -68,15 +62,7 @@ class validating:
         *more: str | None,
         grouped: bool = False,
     ) -> None:
-        """Takes the arguments of `send_validation_error`.
-
-        Args:
-            collective: A number of `ha_collective`.
-            name: The call's name as the core knows it, or None.
-            process_set: The ranks that make it.
-            more: The names of further calls that the block prepares at once.
-            grouped: Whether the names are those of groups' first members.
-        """
+        """Takes the arguments of `send_validation_error`; `more` names calls prepared at once."""
         self._collective, self._names, self._process_set = collective, (name, *more), process_set
         self._grouped = grouped
 
@@ -94,17 +80,7 @@ class validating:
 def check_group(
     tensors: Sequence[Any], collective: int, name: str | None, process_set: ProcessSet
 ) -> None:
-    """Checks the list of a grouped call, and sends a validation error if it is none.
-
-    Args:
-        tensors: The tensors.
-        collective: A number of `ha_collective`.
-        name: The name that the caller gave, or None.
-        process_set: The ranks that make the call.
-
-    Raises:
-        ValueError: There are none, or this is a single tensor instead of a list.
-    """
+    """Checks the list of a grouped call; ValueError, on all ranks, if it is empty or no list."""
     if isinstance(tensors, (list, tuple)) and tensors:
         return
     what = COLLECTIVE_NAMES[collective]

@@ -12,18 +12,9 @@ _WORDS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "o
 
 
 def parse(setting: Setting, text: str, source: str) -> Value:
-    """Reads one value.
+    """Reads one value of the row's kind.
 
-    Args:
-        setting: The row.
-        text: What was given.
-        source: The variable, flag or key that gave it, for the error.
-
-    Returns:
-        The value, of the row's kind.
-
-    Raises:
-        SettingError: The text is no value of this setting; names `source` and the text.
+    SettingError if it is none; it names the text and its `source`: a variable, a flag or a key.
     """
     trimmed = text.strip()
     if setting.kind == "bool":
@@ -54,19 +45,7 @@ def parse(setting: Setting, text: str, source: str) -> Value:
 
 
 def parse_given(setting: Setting, text: str, source: str) -> Value:
-    """Reads a value in the unit and sense of flags and configuration files.
-
-    Args:
-        setting: The row.
-        text: What was given.
-        source: The flag or key that gave it, for the error.
-
-    Returns:
-        The value in the setting's own unit and sense.
-
-    Raises:
-        SettingError: The text is no value of this setting.
-    """
+    """Reads a value in the unit and sense of flags and configuration files, to those of the row."""
     if setting.factor != 1:
         try:
             amount = float(text)
@@ -80,17 +59,7 @@ def parse_given(setting: Setting, text: str, source: str) -> Value:
 
 
 def renamed(setting: Setting, source: str, name: str, text: str) -> list[str]:
-    """Tells of a former name.
-
-    Args:
-        setting: The row.
-        source: The variable, flag or key that was given.
-        name: The present name of the same.
-        text: The value that was given.
-
-    Returns:
-        A line each for a former name of the setting and of the value.
-    """
+    """Tells of a former name of a setting, and of its value: a line each."""
     lines = [f"{source} is now {name}"] if source != name else []
     if choice := dict(setting.former_choices).get(text.strip().lower()):
         lines.append(f"{name} '{text}' is now '{choice}'")
@@ -107,17 +76,10 @@ def as_text(value: Value) -> str:
 
 
 def read(environ: Mapping[str, str]) -> dict[str, Value]:
-    """Reads every setting from an environment.
+    """Reads every setting from an environment; gives the value of every row of the table, by key.
 
-    Args:
-        environ: Variables; `HOROACC_*` wins over its former name, and that over `HOROVOD_*`. An
-            empty one counts as not given.
-
-    Returns:
-        The value of every row of the table, by key.
-
-    Raises:
-        SettingError: A variable holds no value of its setting, or two settings contradict.
+    `HOROACC_*` wins over its former name, and that over `HOROVOD_*`. An empty variable counts as
+    not given. SettingError if one holds no value of its setting, or two settings contradict.
     """
     values: dict[str, Value] = {}
     for setting in TABLE:
@@ -152,16 +114,6 @@ def check(values: Mapping[str, Value]) -> None:
 
 
 def core_settings(environ: Mapping[str, str]) -> dict[str, str]:
-    """The settings that the C++ core takes, as text.
-
-    Args:
-        environ: Variables, as for `read`.
-
-    Returns:
-        Every key that the core knows.
-
-    Raises:
-        SettingError: As `read`.
-    """
+    """The settings that the C++ core takes, as text by key; arguments and errors as for `read`."""
     values = read(environ)
     return {s.key: as_text(values[s.key]) for s in TABLE if s.scope == "core"}
