@@ -27,34 +27,33 @@ void TaskThreads::Post(std::function<void()> task) {
     std::lock_guard lock(mutex_);
     if (!stopping_) {
       posted_.push_back(std::exchange(task, nullptr));
-      if (running_ == threads_.size() && running_ < most_) {
-        try {
-          threads_.emplace_back([this] { Run(); });
-        } catch (const std::system_error&) {  // the threads that there are run the task, later
-        }
-      }
+      KeepOneFree();
       changed_.notify_one();
     }
   }
   if (task) task();
 }
 
-void TaskThreads::Stop() {
-  std::vector<std::jthread> threads;
-  {
-    std::lock_guard lock(mutex_);
-    stopping_ = true;
-    threads.swap(threads_);
-    changed_.notify_all();
+void TaskThreads::KeepOneFree() {
+  if (posted_.empty() || running_ < threads_.size() || running_ >= most_) return;
+  try {
+    threads_.emplace_back([this] { Run(); });
+  } catch (const std::system_error&) {  // the threads that there are run the task, later
   }
-  for (std::jthread& thread : threads) {
+}
+
+void TaskThreads::Stop() {
+  std::unique_lock lock(mutex_);
+  stopping_ = true;
+  changed_.notify_all();
+  // By number: a task that waits for a later one may still need a further thread.
+  for (size_t k = 0; k < threads_.size(); ++k) {
     // A task that shuts the engine down cannot wait for itself.
-    if (thread.get_id() == std::this_thread::get_id()) {
-      std::lock_guard lock(mutex_);
-      threads_.push_back(std::move(thread));
-    } else {
-      thread.join();
-    }
+    if (!threads_[k].joinable() || threads_[k].get_id() == std::this_thread::get_id()) continue;
+    std::jthread thread = std::move(threads_[k]);
+    lock.unlock();
+    thread.join();
+    lock.lock();
   }
 }
 
@@ -63,15 +62,16 @@ void TaskThreads::Run() {
   for (;;) {
     changed_.wait(lock, [this] { return stopping_ || !posted_.empty(); });
     if (posted_.empty()) return;
-    if (running_ > 0 && !stopping_) {
+    if (running_ > 0) {
       const uint64_t before = taken_;
-      changed_.wait_for(lock, kLongTask, [this] { return stopping_ || posted_.empty(); });
+      changed_.wait_for(lock, kLongTask, [this] { return posted_.empty(); });
       if (posted_.empty() || (taken_ != before && running_ > 0)) continue;
     }
     const std::function<void()> task = std::move(posted_.front());
     posted_.pop_front();
     ++taken_;
     ++running_;
+    KeepOneFree();
     lock.unlock();
     task();
     lock.lock();

@@ -30,6 +30,8 @@ class TaskThreads {
 
  private:
   void Run();
+  /// A task is posted and every thread is in one: starts a further one. Under the mutex.
+  void KeepOneFree();
 
   const size_t most_;
   std::mutex mutex_;
