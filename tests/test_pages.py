@@ -15,6 +15,14 @@ PAGES = sorted(
     for path in ROOT.glob(pattern)
 )
 MARKED = re.compile(r"<!-- (\w+):begin -->\n(.*?)<!-- \1:end -->", re.DOTALL)
+# A file that a page names: `csrc/base/log.h`, `base/log.h` or `log.h`.
+NAMED_FILE = re.compile(r"`([\w./-]+\.(?:cc|h|cu|cuh|py|pyi|md|sh|toml|txt))`")
+FOLDERS = (
+    "csrc", "torch_ops", "tensorflow_ops", "horoacc", "launcher", "tests", "benchmarks", "docs",
+    "examples",
+)  # fmt: skip
+# What builds, runs and other projects make, which is not in the tree.
+NOT_OURS = {"mpi.h", "include/mpi.h", "bench/table.txt", "verdicts.txt", "bounds.txt"}
 # What `make bench` fills in.
 FIGURES = [
     pytest.param(name, body, id=f"{page.relative_to(ROOT)}:{name}")
@@ -26,6 +34,14 @@ FIGURES = [
 def prose(page: Path) -> str:
     """A page without its code."""
     return re.sub(r"^```.*?^```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+
+
+@functools.cache
+def ends_of_paths() -> set[str]:
+    """Every file of the tree by each end of its path: `csrc/base/log.h`, `base/log.h`, `log.h`."""
+    files = [*ROOT.glob("*"), *(path for folder in FOLDERS for path in (ROOT / folder).rglob("*"))]
+    paths = [path.relative_to(ROOT).parts for path in files if path.is_file()]
+    return {"/".join(parts[at:]) for parts in paths for at in range(len(parts))}
 
 
 @functools.cache
@@ -61,3 +77,10 @@ def test_links_lead_somewhere(page: Path) -> None:
         assert path.is_dir() or path.stat().st_size > 0, link
         if anchor and path.suffix == ".md":
             assert anchor in anchors(path), link
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_named_files_exist(page: Path) -> None:
+    named = set(NAMED_FILE.findall(prose(page))) - NOT_OURS
+    gone = {name for name in named - ends_of_paths() if not (page.parent / name).exists()}
+    assert not gone
