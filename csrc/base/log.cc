@@ -1,9 +1,11 @@
 #include "base/log.h"
 
-#include <limits.h>
-#include <poll.h>
+#include <fcntl.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
 
 #include <cinttypes>
+#include <condition_variable>
 #include <cstdio>
 #include <ctime>
 #include <deque>
@@ -18,6 +20,36 @@ namespace {
 
 constexpr size_t kMostLines = 1000;
 
+void Put(int fd, std::string_view text) {
+  while (!text.empty()) {
+    const ssize_t written = ::write(fd, text.data(), text.size());
+    if (written <= 0) return;
+    text.remove_prefix(static_cast<size_t>(written));
+  }
+}
+
+// Writes as much as is taken without waiting. The flag O_NONBLOCK belongs to the open file, which
+// other processes have as well; a pipe or a terminal is therefore opened once more. Returns how
+// much was written.
+size_t PutAtOnce(int fd, std::string_view text) {
+  struct stat kind{};
+  if (::fstat(fd, &kind) != 0) return text.size();  // there is no stderr
+  ssize_t written = 0;
+  if (S_ISSOCK(kind.st_mode)) {
+    written = ::send(fd, text.data(), text.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+  } else if (S_ISFIFO(kind.st_mode) || S_ISCHR(kind.st_mode)) {
+    const std::string path = "/proc/self/fd/" + std::to_string(fd);
+    const int own = ::open(path.c_str(), O_WRONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
+    if (own < 0) return 0;
+    written = ::write(own, text.data(), text.size());
+    ::close(own);
+  } else {
+    Put(fd, text);
+    return text.size();
+  }
+  return written > 0 ? static_cast<size_t>(written) : 0;
+}
+
 }  // namespace
 
 // Lines that stderr would not take at once. A thread, which exists while there are some, writes
@@ -29,7 +61,8 @@ class Log::Backlog : public std::enable_shared_from_this<Log::Backlog> {
 
   void Take(std::string line) {
     const std::lock_guard lock(mutex_);
-    if (lines_.empty() && TakesAtOnce(line)) return Put(line);
+    if (lines_.empty()) line.erase(0, PutAtOnce(fd_, line));
+    if (line.empty()) return;
     if (lines_.size() >= kMostLines) {
       ++lost_;
       return;
@@ -43,35 +76,33 @@ class Log::Backlog : public std::enable_shared_from_this<Log::Backlog> {
     }
   }
 
+  void AwaitEmpty(std::chrono::milliseconds limit) {
+    std::unique_lock lock(mutex_);
+    (void)emptied_.wait_for(lock, limit, [this] { return lines_.empty(); });
+  }
+
  private:
-  // A pipe that can be written takes PIPE_BUF bytes without waiting.
-  [[nodiscard]] bool TakesAtOnce(const std::string& line) const {
-    pollfd asked{fd_, POLLOUT, 0};
-    return line.size() <= PIPE_BUF && ::poll(&asked, 1, 0) == 1;
-  }
-
-  void Put(std::string_view line) const {
-    [[maybe_unused]] const ssize_t written = ::write(fd_, line.data(), line.size());
-  }
-
   void WriteAll() {
-    for (std::unique_lock lock(mutex_); !lines_.empty(); lines_.pop_front()) {
+    std::unique_lock lock(mutex_);
+    for (; !lines_.empty(); lines_.pop_front()) {
       const std::string line = std::move(lines_.front());
       const uint64_t lost = lines_.size() > 1 ? 0 : std::exchange(lost_, 0);
       lock.unlock();
-      Put(line);
+      Put(fd_, line);
       if (lost > 0) {
         char told[80];
         std::snprintf(told, sizeof told, "horoacc: %" PRIu64 " more lines were lost\n", lost);
-        Put(told);
+        Put(fd_, told);
       }
       lock.lock();
     }
     writing_ = false;
+    emptied_.notify_all();
   }
 
   const int fd_;
   std::mutex mutex_;
+  std::condition_variable emptied_;
   std::deque<std::string> lines_;
   uint64_t lost_ = 0;
   bool writing_ = false;  ///< the thread exists
@@ -96,5 +127,7 @@ void Log::Write(LogLevel level, const std::string& text) const {
       " rank " + std::to_string(rank_) + " " + kNames[static_cast<int>(level)] + ": " + text + "\n";
   backlog_->Take(std::move(line));
 }
+
+void Log::Flush(std::chrono::milliseconds limit) const { backlog_->AwaitEmpty(limit); }
 
 }  // namespace horoacc

@@ -1,5 +1,6 @@
 #pragma once
-// Error values that carry a kind, a culprit and a cause chain. Nothing in csrc/ throws.
+// Error values that carry a kind, a culprit and a cause chain. csrc/ throws
+// nothing but an ordered fault; exceptions of the standard library become an abort of the job.
 #include <cstdint>
 #include <cstdlib>
 #include <optional>

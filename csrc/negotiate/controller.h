@@ -84,9 +84,9 @@ enum class Announced : uint8_t {
   kLookUpAgain,
 };
 
-/// One process set's controller, as one rank drives it. Announce, Join and Unblock may come from
-/// any thread (callers serialise the first two with a mutex of theirs); the rest only from the
-/// engine's driver.
+/// One process set's controller, as one rank drives it. Announce, Join, Unblock, Ended and
+/// HoldsNews may come from any thread (callers serialise the first two with a mutex of theirs); the
+/// rest only from the engine's driver.
 class Controller {
  public:
   virtual ~Controller() = default;

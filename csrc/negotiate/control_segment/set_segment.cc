@@ -112,7 +112,16 @@ SetSegment::Guard::Guard(const SetSegment& control) : control_(control) {
 }
 
 SetSegment::Guard::~Guard() {
-  if (status_.ok()) control_.header().lock.owner.store(0, std::memory_order_release);
+  if (!status_.ok()) return;
+  if (std::uncaught_exceptions() > uncaught_) {
+    // The plan and the log may be half changed: no rank may decide by them.
+    const int rank = control_.control_.rank_of(control_.locals_[control_.me_]);
+    control_.control_.Abort(MakeError(
+        ErrorKind::kSystem,
+        "rank " + std::to_string(rank) + " cannot go on: its engine failed with an exception",
+        rank));
+  }
+  control_.header().lock.owner.store(0, std::memory_order_release);
 }
 
 std::optional<uint32_t> SetSegment::Known(std::string_view name) const {

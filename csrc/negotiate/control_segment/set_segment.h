@@ -1,5 +1,6 @@
 #pragma once
 // One process set's part of the control segment, as one rank sees it.
+#include <exception>
 #include <functional>
 #include <optional>
 #include <string>
@@ -47,7 +48,8 @@ class SetSegment {
   [[nodiscard]] uint64_t LeastSlotsFinished() const;
   [[nodiscard]] uint64_t LeastWordsFinished() const;
 
-  /// Holds the set's lock. Not ok() if its owner died or the job was aborted meanwhile.
+  /// Holds the set's lock. Not ok() if its owner died or the job was aborted meanwhile. Gives it
+  /// back in an exception, it aborts the job first.
   class Guard {
    public:
     explicit Guard(const SetSegment& control);
@@ -58,6 +60,7 @@ class SetSegment {
 
    private:
     const SetSegment& control_;
+    const int uncaught_ = std::uncaught_exceptions();
     Status status_;
   };
 

@@ -26,7 +26,9 @@ namespace horoacc {
 /// for a call a rank receives one message of each child, and one of its parent.
 ///
 /// The control segment is this rank's alone: its ids and generations mean nothing to the others, so
-/// each rank puts its own into a decision that it takes.
+/// each rank puts its own into a decision that it takes. Nearly thirty members, since a rank is a
+/// leaf, a branch or the root of the tree, and each of them ends its calls and leaves the set in
+/// the same messages.
 class MultiHostController final : public Controller {
  public:
   struct Place {
@@ -114,8 +116,8 @@ class MultiHostController final : public Controller {
   std::optional<Attendance> joins_;                 ///< as the root last said
   std::deque<Decision> decisions_;
   uint64_t decided_ = 0;
-  CallNumbers numbers_;  ///< of what was decided by then
-  uint64_t eager_ = 0;   ///< of own_
+  CallNumbers numbers_;  ///< of the calls in the first `decided_` decisions
+  uint64_t eager_ = 0;   ///< bytes of inputs of own_ that travelled with announcements
   bool end_told_ = false;
   SetEnd end_;
   bool release_told_ = false;

@@ -4,8 +4,10 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <chrono>
 #include <exception>
 #include <system_error>
+#include <thread>
 #include <utility>
 
 #include "base/clock.h"
@@ -20,6 +22,7 @@ constexpr int64_t kTrimPeriod = 10 * kSecond;
 constexpr int64_t kShortestPoll = 100 * kMicrosecond;
 constexpr int64_t kLongestPoll = kMillisecond;
 constexpr int64_t kShortDrive = kMillisecond;
+constexpr std::chrono::milliseconds kAfterThrow(20);  // memory may be short for a while
 
 }  // namespace
 
@@ -59,6 +62,7 @@ void Coordinator::Run(const std::stop_token& stop) {
       RunTurns(stop);
     } catch (const std::exception& thrown) {
       (void)parts_.failure.AbortThrown(thrown.what());
+      std::this_thread::sleep_for(kAfterThrow);
     }
   }
 }
@@ -113,7 +117,7 @@ void Coordinator::RunTurns(const std::stop_token& stop) {
     int64_t sleep = pending                              ? kPendingSleep
                     : parts_.watches.liveness.doubtful() ? kLongestSleep
                                                          : parts_.watches.liveness.UntilBeat(now);
-    if ((job_.must_poll && pending) || job_.pending_copies.load(std::memory_order_relaxed) > 0) {
+    if ((job_.must_poll && pending) || job_.gpu_polls.load(std::memory_order_relaxed) > 0) {
       sleep = poll_sleep;
       poll_sleep = std::min(2 * poll_sleep, kLongestPoll);
     }

@@ -123,7 +123,7 @@ std::unique_ptr<ChunkPipeline> DeviceCalls::PipelineOf(
     for (size_t t = 0; t < call.request->tensors.size(); ++t)
       parts.push_back({device, t, call.request->tensors[t].bytes()});
   }
-  return std::make_unique<cuda::DevicePipeline>(std::move(parts), job_.pending_copies);
+  return std::make_unique<cuda::DevicePipeline>(std::move(parts), job_.gpu_polls);
 }
 
 Result<bool> DeviceCalls::PublishCopied(ProcessSet& set) {
@@ -138,7 +138,7 @@ Result<bool> DeviceCalls::PublishCopied(ProcessSet& set) {
       publisher_.CheckNumerics(*next);
     }
     pending.pop_front();
-    job_.pending_copies.fetch_sub(1, std::memory_order_relaxed);
+    job_.gpu_polls.fetch_sub(1, std::memory_order_relaxed);
     moved = true;
     HA_TRY(publisher_.PublishInTurn(set, next));
   }

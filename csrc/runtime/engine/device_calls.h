@@ -31,7 +31,7 @@ class DeviceCalls {
   }
   /// Publishes the entries whose copies have come. True if there was one. Under the driver's lock.
   Result<bool> PublishPending(ProcessSet& set) {
-    return job_.pending_copies.load(std::memory_order_relaxed) == 0 ? false : PublishCopied(set);
+    return job_.gpu_polls.load(std::memory_order_relaxed) == 0 ? false : PublishCopied(set);
   }
   /// Begins the copies of a result to the GPU. Under the driver's lock.
   static Status CopyBack(CollectiveEntry& entry);

@@ -49,8 +49,8 @@ Undecided TakeUndecided(Job& job, ProcessSet& set) {
   }
   found.calls.insert(found.calls.end(), queue.backlog.begin(), queue.backlog.end());
   found.calls.insert(found.calls.end(), queue.pending_copies.begin(), queue.pending_copies.end());
-  job.pending_copies.fetch_sub(static_cast<uint32_t>(queue.pending_copies.size()),
-                               std::memory_order_relaxed);
+  job.gpu_polls.fetch_sub(static_cast<uint32_t>(queue.pending_copies.size()),
+                          std::memory_order_relaxed);
   found.joins.swap(queue.joins);
   queue.backlog.clear();
   queue.pending_copies.clear();

@@ -14,6 +14,7 @@ namespace {
 
 constexpr int64_t kSpin = 50 * kMicrosecond;
 constexpr int64_t kDrainLimit = 5 * kSecond;
+constexpr std::chrono::milliseconds kLogLimit(200);  // for a reader of stderr at the end
 
 // Spins only if every rank of the host has a core of its own: a thread that spins while a peer
 // waits for the core delays that peer.
@@ -108,11 +109,12 @@ Result<uint64_t> Engine::SubmitMessage(uint32_t process_set, const Message& mess
 std::optional<bool> Engine::Poll(uint64_t handle) {
   const std::shared_ptr<Entry> entry = handles_.Find(handle);
   if (!entry) return std::nullopt;
-  const Status looked = OrAbort(failure_, [&]() -> Status {
+  // After an exception the call is not complete yet: the next look at it ends it.
+  (void)OrAbort(failure_, [&]() -> Status {
     (void)waits_.Poll(*entry);
     return {};
   });
-  return !looked.ok() || entry->complete.load(std::memory_order_acquire);
+  return entry->complete.load(std::memory_order_acquire);
 }
 
 Status Engine::Wait(uint64_t handle, int64_t deadline_ns) {
@@ -139,7 +141,7 @@ Status Engine::GiveUp(uint64_t handle, double seconds) {
   const std::shared_ptr<Entry> entry = handles_.Find(handle);
   if (!entry) return Unknown(handle);
   if (entry->complete.load(std::memory_order_acquire)) return entry->outcome;
-  return deadlines_.GiveUp(entry, seconds);
+  return OrAbort(failure_, [&]() -> Status { return deadlines_.GiveUp(entry, seconds); });
 }
 
 Status Engine::JoinStream(uint64_t handle, void* stream) {
@@ -174,6 +176,7 @@ Status Engine::Shutdown() {
   }
   Status joined = JoinThreads();
   ReleaseResources();
+  job_.log.Flush(kLogLimit);
   return left.ok() ? joined : left;
 }
 
@@ -219,7 +222,9 @@ Status Engine::Abandon() {
     Driver::Lock lock(driver_, Driver::Lock::Holder::kCoordinator);
     lock->FailAll(MakeError(ErrorKind::kAborted, "the engine has been abandoned"));
   }
-  return JoinThreads();
+  Status joined = JoinThreads();
+  job_.log.Flush(kLogLimit);
+  return joined;
 }
 
 Status Engine::JoinThreads() {

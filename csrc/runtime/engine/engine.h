@@ -28,7 +28,9 @@ class Engine final : public Calls {
   [[nodiscard]] StackSource& stacks() { return job_.stacks; }
   [[nodiscard]] Telemetry& telemetry() { return telemetry_; }
 
-  // Calls. An exception of the standard library becomes an abort of the job that names it.
+  // Calls. In Submit, SubmitMessage, Wait, Poll and GiveUp an exception of the standard library
+  // becomes an abort of the job that names it, as it does in the engine's own thread and in
+  // Shutdown.
   Result<uint64_t> Submit(Submission submission) override;
   Status Wait(uint64_t handle, int64_t deadline_ns) override;
   [[nodiscard]] std::shared_ptr<Entry> Find(uint64_t handle) const override {
@@ -87,11 +89,11 @@ class Engine final : public Calls {
 
   Job job_;
   Failure failure_{job_};
+  DeviceCalls devices_{job_};  ///< before the sets and handles whose calls have blocks of its
   SetTable sets_{job_};
   Groups groups_{job_, sets_};
   Handles handles_;
   Telemetry telemetry_{job_, sets_};
-  DeviceCalls devices_{job_};
   Completion completion_{job_, failure_};
   Deadlines deadlines_{job_, failure_, sets_, telemetry_};
   MessageCalls messages_;

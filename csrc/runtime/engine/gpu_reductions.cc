@@ -103,7 +103,7 @@ cuda::GpuGroup* GpuReductions::FindGpuGroup(ProcessSet& set, const Running& runn
   place.any_order = job_.settings.reduction != "canonical";
   place.algorithm = ForcedAlgorithm(schedule::Goal::kAllreduce, job_.settings);
   place.nccl_library = job_.settings.nccl_library;
-  place.polling = &job_.pending_copies;
+  place.polling = &job_.gpu_polls;
   const cuda::DeviceCall& call = *running.entries[0]->device;
   set.gpu_group = std::make_unique<cuda::GpuGroup>(std::move(place), call.gpu(), call.blocks());
   return set.gpu_group.get();
@@ -114,7 +114,7 @@ std::unique_ptr<Execution> GpuReductions::Make(ProcessSet& set, Running& running
   cuda::DeviceRun::Parts parts;
   parts.gpu_group = FindGpuGroup(set, running);
   parts.pipelined = devices_.RunsPipelined(running);
-  parts.polling = &job_.pending_copies;
+  parts.polling = &job_.gpu_polls;
   parts.bytes_to_host = &job_.counters.gpu_bytes;
   for (const auto& entry : running.entries) {
     if (entry->device) parts.calls.push_back(entry->device.get());

@@ -140,8 +140,8 @@ Result<uint64_t> Submitter::Submit(Submission submission) {
   return entry->handle;
 }
 
-// Under the queue's lock. After an abort the driver passes through the lock of the failure before
-// it says that this rank touches no peer's memory any more; a call that comes later must see it.
+// Under the queue's lock. After an abort the driver records the failure, then passes through this
+// lock, then says that this rank touches no peer's memory any more; a later call must see it.
 Status Submitter::CheckOpen(const ProcessSet& set, const std::string& tensor) const {
   if (set.queue.removed.load(std::memory_order_relaxed)) {
     return MakeError(ErrorKind::kInvalid, "process set " + std::to_string(set.id) + " was removed");
@@ -157,8 +157,7 @@ Status Submitter::NameEntry(ProcessSet& set, CollectiveEntry& entry, const std::
   if (entry.name.empty()) {
     entry.number = queue.unnamed++;
     entry.id = kNamedIds + static_cast<uint32_t>(entry.number % kUnnamedIds);
-    entry.display_name =
-        std::string(NameOf(entry.request.collective)) + ".noname." + std::to_string(entry.number);
+    entry.display_name = NameOfUnnamed(entry.request.collective, entry.number);
     return {};
   }
   NameRecord& record = queue.names.Find(name);
@@ -227,7 +226,7 @@ Status Submitter::Enqueue(ProcessSet& set, const std::shared_ptr<CollectiveEntry
     entry->sync_round = queue.sync_round;
     if (devices_.MustWait(queue, *entry)) {
       queue.pending_copies.push_back(entry);
-      job_.pending_copies.fetch_add(1, std::memory_order_relaxed);
+      job_.gpu_polls.fetch_add(1, std::memory_order_relaxed);
       wakes = true;
     } else if (published = publisher_.PublishInTurn(set, entry); !published.ok()) {
       TakeBack(queue, *entry);

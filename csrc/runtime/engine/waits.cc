@@ -3,6 +3,7 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <exception>
 
 #include "base/clock.h"
 #include "base/pause.h"
@@ -91,23 +92,29 @@ Status Waits::AwaitOutcome(Entry& entry, int64_t deadline_ns) {
       return MakeError(ErrorKind::kTimeout,
                        "tensor '" + entry.display_name + "' is not complete yet");
     }
-    if (!job_.stopping.load(std::memory_order_acquire)) {
-      Driver::Lock lock(driver_, Driver::Lock::Holder::kCaller, std::try_to_lock);
-      if (lock.held()) {
-        // A first look may find the result there already; only a caller that has to wait says so.
-        const int64_t look_until = std::min(deadline_ns, now + kFirstLook);
-        while (!IsComplete(entry) && lock.Progress() && NowNs() < look_until) {
-        }
-        if (!IsComplete(entry)) SayBlocked(entry);
-        Drive(lock, entry, deadline_ns);
-        continue;
-      }
+    try {
+      if (TryDrive(entry, now, deadline_ns)) continue;
+      if (turn % 4 == 0) SayBlocked(entry);
+    } catch (const std::exception& thrown) {
+      (void)failure_.AbortThrown(thrown.what());  // the driver's next turn ends the call
     }
-    if (turn % 4 == 0) SayBlocked(entry);
     const int64_t left = std::max<int64_t>(deadline_ns - NowNs(), 0);
     completion_.Await(entry, std::min(left, 5 * kMillisecond));
   }
   return entry.outcome;
+}
+
+bool Waits::TryDrive(Entry& entry, int64_t now, int64_t deadline_ns) {
+  if (job_.stopping.load(std::memory_order_acquire)) return false;
+  Driver::Lock lock(driver_, Driver::Lock::Holder::kCaller, std::try_to_lock);
+  if (!lock.held()) return false;
+  // A first look may find the result there already; only a caller that has to wait says so.
+  const int64_t look_until = std::min(deadline_ns, now + kFirstLook);
+  while (!IsComplete(entry) && lock.Progress() && NowNs() < look_until) {
+  }
+  if (!IsComplete(entry)) SayBlocked(entry);
+  Drive(lock, entry, deadline_ns);
+  return true;
 }
 
 void Waits::SayBlocked(Entry& entry) {
@@ -132,7 +139,7 @@ bool Waits::Spin(Driver::Lock& lock, uint32_t seen) {
   const auto rung = [&] { return doorbell.count.load(std::memory_order_relaxed) != seen; };
   const int64_t until = NowNs() + job_.spin_ns;
   while (NowNs() < until) {
-    if (job_.mux || job_.pending_copies.load(std::memory_order_relaxed) > 0) {
+    if (job_.mux || job_.gpu_polls.load(std::memory_order_relaxed) > 0) {
       // Messages ring no doorbell, and neither does a GPU. And the rank that brings them may want
       // this core: another host's ranks were not counted.
       sched_yield();
@@ -180,7 +187,7 @@ void Waits::Drive(Driver::Lock& lock, Entry& entry, int64_t deadline_ns) {
     if (start >= deadline_ns) break;
     if (Spin(lock, seen)) continue;
     int64_t sleep = std::min(deadline_ns - start, next_sleep);
-    if (job_.must_poll || job_.pending_copies.load(std::memory_order_relaxed) > 0) {
+    if (job_.must_poll || job_.gpu_polls.load(std::memory_order_relaxed) > 0) {
       sleep = std::min(sleep, poll_sleep);
       poll_sleep = std::min(2 * poll_sleep, kLongestPoll);
     }

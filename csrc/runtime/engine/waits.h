@@ -41,6 +41,8 @@ class Waits {
 
  private:
   Status AwaitOutcome(Entry& entry, int64_t deadline_ns);
+  /// Drives, unless another thread does: then false.
+  bool TryDrive(Entry& entry, int64_t now, int64_t deadline_ns);
   /// Drives until the entry is complete or the deadline has come.
   void Drive(Driver::Lock& lock, Entry& entry, int64_t deadline_ns);
   /// Looks at the doorbell, at GPUs and at links for a short while. True if something came.

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "base/clock.h"
+#include "negotiate/disagreement.h"
 
 namespace horoacc {
 namespace {
@@ -65,9 +66,7 @@ Error Deadlines::TooLate(const Entry& entry, double seconds) const {
   }
   if (missing.empty()) return error;
   error.culprit = missing[0];
-  error.message += ": waiting for rank(s) ";
-  for (size_t k = 0; k < missing.size(); ++k)
-    error.message += (k ? ", " : "") + std::to_string(missing[k]);
+  error.message += ": waiting for rank(s) " + ListText(missing);
   return error;
 }
 

@@ -14,6 +14,7 @@ constexpr size_t kMostAsked = 8;
 }  // namespace
 
 void StackExchange::Answer() {
+  if (job_.multi_host) return job_.multi_host->AnswerForStacks();
   RankState& state = job_.own_state();
   const uint32_t wanted = state.stack_wanted.load(std::memory_order_acquire);
   if (state.stack_given.load(std::memory_order_relaxed) == wanted) return;

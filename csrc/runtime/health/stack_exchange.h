@@ -1,6 +1,6 @@
 #pragma once
 // Asks other ranks for the Python stacks of their main threads, through the control segment, or
-// between hosts by message; any thread of theirs that looks first answers.
+// between hosts by message; their coordinators answer.
 #include <mutex>
 #include <optional>
 #include <string>
@@ -16,7 +16,7 @@ class StackExchange {
  public:
   explicit StackExchange(Job& job) : job_(job), asked_(job.placement.size) {}
 
-  /// Answers if another rank of the host has asked for this rank's stack.
+  /// Answers if another rank has asked for this rank's stack. The coordinator's.
   void Answer();
   /// Asks some of `ranks`, once for a call. True once the answers are there, or late. Under the
   /// queue's lock.

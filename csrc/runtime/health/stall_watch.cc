@@ -1,9 +1,11 @@
 #include "runtime/health/stall_watch.h"
 
 #include <algorithm>
+#include <span>
 #include <utility>
 
 #include "base/clock.h"
+#include "negotiate/disagreement.h"
 
 namespace horoacc {
 namespace {
@@ -11,14 +13,10 @@ namespace {
 constexpr int64_t kOwnPause = 2 * kSecond;  // looks are far closer together
 constexpr size_t kRanksInReport = 8;
 
-std::string RankList(const std::vector<int>& ranks) {
-  std::string text;
-  for (size_t k = 0; k < std::min(ranks.size(), kRanksInReport); ++k) {
-    text += (k ? ", " : "") + std::to_string(ranks[k]);
-  }
-  if (ranks.size() > kRanksInReport)
-    text += " and " + std::to_string(ranks.size() - kRanksInReport) + " more";
-  return text;
+std::string RankList(std::span<const int> ranks) {
+  if (ranks.size() <= kRanksInReport) return ListText(ranks);
+  return ListText(ranks.first(kRanksInReport)) + " and " +
+         std::to_string(ranks.size() - kRanksInReport) + " more";
 }
 
 std::string Seconds(int64_t ns) { return std::to_string(ns / kSecond) + " s"; }

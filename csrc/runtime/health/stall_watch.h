@@ -10,8 +10,8 @@
 
 namespace horoacc {
 
-/// Any thread. Logs and aborts after it has given the set's lock back: a blocked stderr must hold
-/// up no call.
+/// Any thread. Logs and aborts after it has given the set's lock back: an abort rings every rank
+/// and sends messages to other hosts, and calls of the set would wait for it.
 class StallWatch {
  public:
   StallWatch(Job& job, Failure& failure, SetTable& sets, StackExchange& stacks)

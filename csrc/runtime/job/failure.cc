@@ -20,8 +20,8 @@ void Failure::AbortUnlessTold(const Error& error) {
 
 bool Failure::AbortHere(const Error& error) {
   const bool first = job_.control.Abort(error);
-  if (first) job_.log.Write(LogLevel::kError, "the job is aborted: " + error.message);
   job_.RingAll(Urgency::kWork);
+  if (first) job_.log.Write(LogLevel::kError, "the job is aborted: " + error.message);
   return first;
 }
 
@@ -31,7 +31,9 @@ Error Failure::AbortThrown(const char* what) noexcept {
         ErrorKind::kSystem,
         "rank " + std::to_string(job_.rank()) + " cannot go on: its engine failed with " + what,
         job_.rank());
-    Abort(error);
+    (void)AbortHere(error);
+    // Also if the abort was there already: a lock that the exception passed through makes one.
+    if (job_.multi_host) job_.multi_host->TellAbort(error);
     return error;
   } catch (const std::exception&) {
     Error error;  // whose text is short enough to need no memory
@@ -39,6 +41,7 @@ Error Failure::AbortThrown(const char* what) noexcept {
     error.culprit = job_.rank();
     error.message = "out of memory";
     job_.control.Abort(error);
+    job_.RingAll(Urgency::kWork);
     return error;
   }
 }

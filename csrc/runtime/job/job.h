@@ -101,10 +101,10 @@ struct Job {
   EventStream events;
   StackSource stacks;
   Counters counters;
-  TaskThreads callbacks{16};
+  TaskThreads callbacks{16, "horoacc-calls"};
   std::atomic<bool> stopping{false};
-  /// Copies between GPUs and the host that are under way; no GPU wakes a thread.
-  std::atomic<uint32_t> pending_copies{0};
+  /// Work of GPUs that waiting threads ask after: no GPU wakes a thread.
+  std::atomic<uint32_t> gpu_polls{0};
   int64_t spin_ns = 0;     ///< how long a waiting thread spins before it sleeps
   bool must_poll = false;  ///< some links wake nobody (MPI)
 };

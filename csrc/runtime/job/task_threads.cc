@@ -1,5 +1,7 @@
 #include "runtime/job/task_threads.h"
 
+#include <pthread.h>
+
 #include <chrono>
 #include <string>
 #include <system_error>
@@ -28,7 +30,7 @@ void TaskThreads::Post(std::function<void()> task) {
     if (!stopping_) {
       posted_.push_back(std::exchange(task, nullptr));
       KeepOneFree();
-      changed_.notify_one();
+      changed_.notify_all();  // one alone may be a thread that gives a running task its time
     }
   }
   if (task) task();
@@ -58,6 +60,7 @@ void TaskThreads::Stop() {
 }
 
 void TaskThreads::Run() {
+  pthread_setname_np(pthread_self(), name_);
   std::unique_lock lock(mutex_);
   for (;;) {
     changed_.wait(lock, [this] { return stopping_ || !posted_.empty(); });

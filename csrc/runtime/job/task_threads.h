@@ -19,8 +19,8 @@ namespace horoacc {
 /// one takes long, a further thread, if there may be one, runs what was posted behind it.
 class TaskThreads {
  public:
-  /// `most`: threads at a time; of 1, tasks never overlap.
-  explicit TaskThreads(size_t most) : most_(most) {}
+  /// `most`: threads at a time; of 1, tasks never overlap. `name`: theirs, up to 15 letters.
+  TaskThreads(size_t most, const char* name) : most_(most), name_(name) {}
   ~TaskThreads() { Stop(); }
   /// Starts the first thread, so that no later shortage of threads can leave a task without one.
   Status Start();
@@ -34,6 +34,7 @@ class TaskThreads {
   void KeepOneFree();
 
   const size_t most_;
+  const char* const name_;
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<std::function<void()>> posted_;

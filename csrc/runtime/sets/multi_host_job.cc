@@ -111,6 +111,21 @@ std::optional<std::string> MultiHostJob::StackOf(int rank) {
   return found == stacks_.end() ? std::nullopt : found->second;
 }
 
+void MultiHostJob::AnswerForStacks() {
+  std::vector<int> sources;
+  {
+    std::lock_guard lock(stacks_mutex_);
+    sources.swap(unanswered_);
+  }
+  if (sources.empty()) return;
+  WireWriter writer;
+  writer.Put(static_cast<uint8_t>(JobMessage::kHere));
+  writer.Put(std::string_view(surroundings_.stack()));
+  // If one cannot be sent, reading from the link gives the error.
+  for (const int source : sources)
+    (void)surroundings_.mux->Send(kJobChannel, source, writer.bytes());
+}
+
 void MultiHostJob::TellAbort(const Error& error) {
   WireWriter writer;
   writer.Put(static_cast<uint8_t>(JobMessage::kAbort));
@@ -147,10 +162,12 @@ Status MultiHostJob::OnMessage(int source, std::span<const std::byte> payload) {
     return {};
   }
   if (kind == JobMessage::kWhereAreYou) {
-    WireWriter writer;
-    writer.Put(static_cast<uint8_t>(JobMessage::kHere));
-    writer.Put(std::string_view(surroundings_.stack()));
-    return surroundings_.mux->Send(kJobChannel, source, writer.bytes());
+    {
+      std::lock_guard lock(stacks_mutex_);
+      unanswered_.push_back(source);
+    }
+    surroundings_.doorbells->WakeCoordinator(surroundings_.share->local_rank);
+    return {};
   }
   if (kind == JobMessage::kHere) {
     std::string text = reader.GetText();

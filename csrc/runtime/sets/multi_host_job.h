@@ -79,6 +79,9 @@ class MultiHostJob {
   /// Asks a rank for its Python stack; StackOf has the answer to the latest request, once it came.
   void AskForStack(int rank);
   [[nodiscard]] std::optional<std::string> StackOf(int rank);
+  /// Sends this rank's Python stack to the ranks that have asked for it. Takes up to seconds: the
+  /// coordinator's, without the driver's lock.
+  void AnswerForStacks();
   /// Sends a heartbeat to the ranks that watch this one.
   void TellBeat();
   /// After Leave, when no thread drives any more. `close_links`: false for links over MPI, which
@@ -105,6 +108,7 @@ class MultiHostJob {
   std::atomic<uint32_t> groups_claimed_{0};
   std::mutex stacks_mutex_;
   std::map<int, std::optional<std::string>> stacks_;  ///< by asked rank
+  std::vector<int> unanswered_;                       ///< ranks that have asked
 };
 
 }  // namespace horoacc

@@ -54,13 +54,13 @@ struct ProcessSet {
   std::deque<std::unique_ptr<Running>> draining;  ///< complete here, still read by peers
   /// Blocks that peers may read until every rank has finished the log up to a position.
   std::deque<std::pair<uint64_t, std::byte*>> kept_blocks;
-  /// How often something of it went on here. The stall watch looks whether it still does, and keeps
-  /// what it saw under the queue's lock.
-  std::atomic<uint64_t> moves{0};
+  std::atomic<uint64_t> moves{0};        ///< how often something of it went on here
+  std::atomic<uint64_t> buckets_run{0};  ///< decisions begun: the same number on all ranks
+
+  // The stall watch's, under the queue's lock: the moves that it saw at its latest look.
   uint64_t moves_seen = 0;
   int64_t moves_looked_ns = 0;
   int64_t moved_ns = 0;
-  std::atomic<uint64_t> buckets_run{0};  ///< decisions begun: the same number on all ranks
 
   [[nodiscard]] bool Has(int rank) const { return std::ranges::binary_search(ranks, rank); }
   /// Which ranks have submitted a call that waits here, and which keep it waiting. nullopt: this

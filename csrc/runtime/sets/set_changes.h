@@ -56,7 +56,7 @@ class SetChanges {
   Job& job_;
   SetTable& sets_;
   Calls& calls_;
-  TaskThreads thread_{1};
+  TaskThreads thread_{1, "horoacc-sets"};
   std::vector<uint32_t> slot_uses_ = std::vector<uint32_t>(kMaxProcessSets);  ///< that thread's
 };
 

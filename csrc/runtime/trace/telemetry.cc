@@ -5,10 +5,12 @@
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
+#include <span>
 #include <sstream>
 #include <utility>
 
 #include "base/clock.h"
+#include "negotiate/disagreement.h"
 
 namespace horoacc {
 namespace {
@@ -28,11 +30,7 @@ std::string Quoted(std::string_view text) {
   return quoted + "\"";
 }
 
-std::string ListOf(const std::vector<int>& ranks) {
-  std::string list;
-  for (const int rank : ranks) list += (list.empty() ? "" : ",") + std::to_string(rank);
-  return "[" + list + "]";
-}
+std::string ListOf(std::span<const int> ranks) { return "[" + ListText(ranks) + "]"; }
 
 const char* NameOfPhase(Phase phase) {
   switch (phase) {
@@ -139,7 +137,7 @@ Status Telemetry::StartTimeline(const std::string& path, bool mark_cycles) {
   if (job_.rank() != 0) return {};
   std::lock_guard lock(mutex_);
   if (timeline_) return MakeError(ErrorKind::kInvalid, "a timeline is being written already");
-  HA_ASSIGN(timeline_, Timeline::Open(path, job_.rank(), mark_cycles));
+  HA_ASSIGN(timeline_, Timeline::Open(path, job_.rank(), job_.log, mark_cycles));
   job_.events.Attach(timeline_);
   return {};
 }

@@ -9,6 +9,7 @@
 #include <map>
 #include <mutex>
 #include <optional>
+#include <system_error>
 #include <thread>
 #include <unordered_map>
 #include <utility>
@@ -321,15 +322,19 @@ bool Timeline::State::WriteBatch(std::vector<Record>& batch, bool last, uint64_t
   return flushed.ok();
 }
 
-Result<std::shared_ptr<Timeline>> Timeline::Open(const std::string& path, int rank,
+Result<std::shared_ptr<Timeline>> Timeline::Open(const std::string& path, int rank, const Log& log,
                                                  bool mark_cycles) {
   const int64_t start_ns = NowNs();
   HA_ASSIGN(TraceFile file, TraceFile::Create(path, rank));
   Lanes lanes(std::move(file), start_ns, mark_cycles);
-  auto state =
-      std::make_unique<State>(path, Log(rank, LogLevel::kWarning, false), std::move(lanes));
+  auto state = std::make_unique<State>(path, log, std::move(lanes));
   State* const shared = state.get();
-  state->writer = std::jthread([shared] { shared->Run(); });
+  try {
+    state->writer = std::jthread([shared] { shared->Run(); });
+  } catch (const std::system_error& refused) {
+    return MakeError(ErrorKind::kSystem,
+                     std::string("no thread for the timeline: ") + refused.what());
+  }
   return std::shared_ptr<Timeline>(new Timeline(std::move(state)));
 }
 

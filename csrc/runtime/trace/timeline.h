@@ -4,6 +4,7 @@
 #include <string>
 
 #include "base/events.h"
+#include "base/log.h"
 #include "base/result.h"
 
 namespace horoacc {
@@ -14,7 +15,7 @@ namespace horoacc {
 /// timeline with one warning, not the job.
 class Timeline final : public EventSink {
  public:
-  static Result<std::shared_ptr<Timeline>> Open(const std::string& path, int rank,
+  static Result<std::shared_ptr<Timeline>> Open(const std::string& path, int rank, const Log& log,
                                                 bool mark_cycles);
   ~Timeline() override;
   void On(const Event& event) override;

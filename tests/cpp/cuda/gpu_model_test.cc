@@ -10,18 +10,6 @@ using namespace horoacc::model;
 
 namespace {
 
-template <typename Model>
-void Holds(const Model& model) {
-  const Report report = Explore(model);
-  std::printf("  %llu states\n", static_cast<unsigned long long>(report.states));
-  CHECK_EQ(report.wrong, "");
-}
-
-template <typename Model>
-void IsCaught(const Model& model, const char* how) {
-  CHECK_EQ(Explore(model).wrong, how);
-}
-
 constexpr char kStuck[] = "somebody waits for ever";
 constexpr char kReducesTooMuch[] = "reduces what is not packed";
 constexpr char kUnpacksTooMuch[] = "unpacks what is not reduced";

@@ -5,11 +5,14 @@
 // that it models where it can. Its State consists of bytes only (so that states can be compared and
 // hashed as bytes), and one call of its Step is one access to shared memory.
 #include <cstdint>
+#include <cstdio>
 #include <cstring>
 #include <string>
 #include <type_traits>
 #include <utility>
 #include <vector>
+
+#include "support/check.h"
 
 namespace horoacc::model {
 
@@ -108,6 +111,19 @@ Report Explore(const Model& model, uint64_t most_states = 8'000'000) {
     if (end == 0) return {states.size(), "somebody waits for ever"};
   }
   return {states.size(), ""};
+}
+
+/// Checks that the model has no wrong state, and that all its ends are reached.
+template <typename Model>
+void Holds(const Model& model) {
+  const Report report = Explore(model);
+  std::printf("  %llu states\n", static_cast<unsigned long long>(report.states));
+  CHECK_EQ(report.wrong, "");
+}
+
+template <typename Model>
+void IsCaught(const Model& model, const char* how) {
+  CHECK_EQ(Explore(model).wrong, how);
 }
 
 }  // namespace horoacc::model

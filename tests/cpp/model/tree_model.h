@@ -1,9 +1,9 @@
 #pragma once
-// The control tree between hosts (negotiate/multi_host_controller*.cc, subtree_aggregator.cc,
-// multi_host_root.cc): news of what ranks have submitted climbs a tree and is held where branches
-// meet, the root decides, and decisions come down. Two tensors form one bucket and are submitted
-// over and over, in any order. Ranks give calls up at any time, as after a timeout, and submit
-// again what has failed.
+// The control tree between hosts (negotiate/multi_host: multi_host_controller.cc,
+// subtree_aggregator.cc, multi_host_root.cc): news of what ranks have submitted climbs a tree and
+// is held where branches meet, the root decides, and decisions come down. Two tensors form one
+// bucket and are submitted over and over, in any order. Ranks give calls up at any time, as after a
+// timeout, and submit again what has failed.
 #include "model/explore.h"
 
 namespace horoacc::model {

@@ -12,18 +12,6 @@ using namespace horoacc::model;
 
 namespace {
 
-template <typename Model>
-void Holds(const Model& model) {
-  const Report report = Explore(model);
-  std::printf("  %llu states\n", static_cast<unsigned long long>(report.states));
-  CHECK_EQ(report.wrong, "");
-}
-
-template <typename Model>
-void IsCaught(const Model& model, const char* how) {
-  CHECK_EQ(Explore(model).wrong, how);
-}
-
 template <uint32_t kRanks>
 void CheckSegment(bool last_arriver, uint8_t tensors, uint8_t generations) {
   const SegmentShape shape{last_arriver, tensors, generations};

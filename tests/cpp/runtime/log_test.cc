@@ -51,6 +51,17 @@ TEST(a_line_is_there_when_the_call_returns) {
   CHECK_EQ(pipe.Read(1), "horoacc rank 3 warning: first\n");
 }
 
+TEST(a_long_line_is_whole) {
+  const Pipe pipe;
+  const Log log(3, LogLevel::kWarning, true, pipe.writes);
+  const std::string text(1 << 18, 'x');  // more than a pipe takes
+  log.Write(LogLevel::kError, text);
+  log.Write(LogLevel::kError, "behind it");
+  log.Flush(std::chrono::milliseconds(1));  // nobody reads
+  CHECK_EQ(pipe.Read(2), "horoacc rank 3 error: " + text + "\nhoroacc rank 3 error: behind it\n");
+  log.Flush(std::chrono::seconds(60));
+}
+
 // The pipe takes about 300 of these lines; 1000 wait for the reader.
 TEST(no_caller_waits_for_the_reader) {
   constexpr int kLines = 2000;

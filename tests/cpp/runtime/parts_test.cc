@@ -107,7 +107,7 @@ TEST(a_table_has_the_sets_of_its_rank) {
   CHECK_EQ(rank.sets.FreeSlots(), ~uint64_t{3});
 
   // A set that was removed is driven, and keeps its slot, until it is done.
-  const std::shared_ptr<ProcessSet> set = rank.sets.Find(65);
+  std::shared_ptr<ProcessSet> set = rank.sets.Find(65);
   rank.sets.Remove(set, true);
   CHECK(!rank.sets.Find(65) && rank.sets.AnyRemoved());
   CHECK_EQ(rank.sets.Driven().size(), size_t{2});
@@ -115,8 +115,8 @@ TEST(a_table_has_the_sets_of_its_rank) {
   CHECK(set->EndWith(SetEnd::Left(0)).ok());
   CHECK(set->controller->Release().ok() && set->done());
   CHECK_EQ(rank.sets.Driven().size(), size_t{2});  // `set` still refers to it
-  std::weak_ptr<ProcessSet> gone = set;
-  const_cast<std::shared_ptr<ProcessSet>&>(set).reset();
+  const std::weak_ptr<ProcessSet> gone = set;
+  set.reset();
   CHECK_EQ(rank.sets.Driven().size(), size_t{1});
   CHECK(gone.expired() && !rank.sets.AnyRemoved());
   CHECK_EQ(rank.sets.FreeSlots(), ~uint64_t{1});
@@ -171,7 +171,7 @@ TEST(an_end_frees_the_id_publishes_what_waits_behind_and_calls_back_once) {
 
 TEST(tasks_run_in_order_and_a_long_one_holds_no_other_up) {
   std::vector<int> order;
-  TaskThreads alone(1);
+  TaskThreads alone(1, "alone");
   CHECK(alone.Start().ok());
   for (int k = 0; k < 100; ++k) alone.Post([&, k] { order.push_back(k); });
   alone.Stop();
@@ -183,7 +183,7 @@ TEST(tasks_run_in_order_and_a_long_one_holds_no_other_up) {
 
   // Each waits for the one behind it.
   constexpr int kChain = 8;
-  TaskThreads several(kChain);
+  TaskThreads several(kChain, "several");
   CHECK(several.Start().ok());
   std::vector<std::unique_ptr<std::latch>> done;
   for (int k = 0; k <= kChain; ++k) done.push_back(std::make_unique<std::latch>(1));

@@ -25,23 +25,6 @@ float Sum(Engine& engine, uint32_t process_set) {
   return value;
 }
 
-bool Eventually(const std::function<bool()>& condition) {
-  const int64_t deadline = NowNs() + 30 * kSecond;
-  while (!condition()) {
-    if (NowNs() > deadline) return false;
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  }
-  return true;
-}
-
-uint64_t Counter(Engine& engine, const std::string& name) {
-  std::istringstream lines(engine.telemetry().CounterText());
-  for (std::string line; std::getline(lines, line);) {
-    if (line.starts_with(name + "=")) return std::stoull(line.substr(name.size() + 1));
-  }
-  check::Fail(__FILE__, __LINE__, "no counter " + name);
-}
-
 constexpr auto kWhole = SetClaim::kWhole;
 constexpr auto kOwnPart = SetClaim::kOwnPart;
 

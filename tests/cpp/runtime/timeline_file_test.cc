@@ -55,7 +55,7 @@ TEST(UnwritablePathIsAConfigError) {
       {folder.File("."), "Is a directory (errno 21)"},
   };
   for (const auto& [path, reason] : paths) {
-    const auto opened = Timeline::Open(path, 0, false);
+    const auto opened = Timeline::Open(path, 0, Log(0, LogLevel::kWarning, false), false);
     CHECK(!opened.ok());
     CHECK(opened.error().kind == ErrorKind::kConfig);
     CHECK(opened.error().message.find("'" + path + "'") != std::string::npos);

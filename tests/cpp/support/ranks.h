@@ -3,6 +3,7 @@
 #include <functional>
 #include <latch>
 #include <memory>
+#include <sstream>
 #include <string>
 #include <thread>
 #include <utility>
@@ -58,6 +59,25 @@ inline Submission Make(Collective collective, std::string name, DType type, Dims
   submission.request.tensors = {{type, shape}};
   submission.buffers = {{input, output}};
   return submission;
+}
+
+/// Waits until the condition holds, for 30 s at the most.
+inline bool Eventually(const std::function<bool()>& condition) {
+  const int64_t deadline = NowNs() + 30 * kSecond;
+  while (!condition()) {
+    if (NowNs() > deadline) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  return true;
+}
+
+/// One of the engine's counters.
+inline uint64_t Counter(Engine& engine, const std::string& name) {
+  std::istringstream lines(engine.telemetry().CounterText());
+  for (std::string line; std::getline(lines, line);) {
+    if (line.starts_with(name + "=")) return std::stoull(line.substr(name.size() + 1));
+  }
+  check::Fail(__FILE__, __LINE__, "no counter " + name);
 }
 
 inline Status WaitAndRelease(Engine& engine, uint64_t handle) {

@@ -64,7 +64,7 @@ class StderrCapture {
 
 std::shared_ptr<Timeline> MustOpen(const std::string& path, int rank = 0,
                                    bool mark_cycles = false) {
-  auto opened = Timeline::Open(path, rank, mark_cycles);
+  auto opened = Timeline::Open(path, rank, Log(rank, LogLevel::kWarning, false), mark_cycles);
   if (!opened.ok()) check::Fail(__FILE__, __LINE__, opened.error().message);
   return std::move(opened).value();
 }

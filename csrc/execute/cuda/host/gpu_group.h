@@ -40,7 +40,8 @@ struct GpuGroupPlace {
   std::atomic<uint32_t>* polling = nullptr;  ///< see Watch
 };
 
-/// One thread at a time. No call waits, but the destructor for some seconds: for its stream, and
+/// Forty-one methods, since a run asks one object after all that the ranks have agreed on. One
+/// thread at a time. No call waits, but the destructor for some seconds: for its stream, and
 /// until the other ranks have closed this rank's memory.
 class GpuGroup {
  public:
