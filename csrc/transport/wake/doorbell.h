@@ -54,9 +54,10 @@ class Doorbells {
   void Release();
 
  private:
-  static void Sleep(std::atomic<uint32_t>& state, const std::atomic<uint32_t>& word, uint32_t seen,
-                    int64_t timeout_ns, int poll_fd);
-  void Wake(int local_rank, std::atomic<uint32_t>& state) const;
+  static void Sleep(std::atomic<uint32_t>& announced, const std::atomic<uint32_t>& word,
+                    uint32_t seen, int64_t timeout_ns, int poll_fd);
+  /// What ends the sleep that a thread of the rank has announced.
+  [[nodiscard]] auto Waker(int local_rank) const;
 
   Doorbell* doorbells_ = nullptr;
   std::vector<std::shared_ptr<Fd>> wake_;

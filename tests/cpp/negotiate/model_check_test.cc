@@ -1,7 +1,8 @@
 // Explicit-state model checks of what ranks do through shared memory: all interleavings of the link
-// protocol with its doorbells, of window rings, and of the control segment with last arrivers and
-// with slices; and of the messages over the tree between hosts. At 2 and 3 ranks.
+// protocol, of doorbells with their two sleepers, of window rings, and of the control segment with
+// last arrivers and with slices; and of the messages over the tree between hosts. At 2 and 3 ranks.
 // Careless variants of each are caught, so the models can see what they look for.
+#include "model/doorbell_model.h"
 #include "model/link_model.h"
 #include "model/segment_model.h"
 #include "model/tree_model.h"
@@ -20,27 +21,29 @@ void CheckSegment(bool last_arriver, uint8_t tensors, uint8_t generations) {
 
 }  // namespace
 
-TEST(a_link_with_sleeping_ends) {
-  for (const uint8_t depth : {1, 2}) {
-    for (const Sleep sleep : {Sleep::kFutex, Sleep::kPoll}) {
-      Holds(LinkModel(depth, 4, sleep, LinkFault::kNone));
-    }
-  }
+TEST(a_link) {
+  for (const uint8_t depth : {1, 2}) Holds(LinkModel(depth, 4, LinkFault::kNone));
 }
 
 TEST(careless_links_are_caught) {
-  for (const uint8_t depth : {1, 2}) {
-    const auto variant = [&](LinkFault fault) { return LinkModel(depth, 4, Sleep::kPoll, fault); };
-    IsCaught(variant(LinkFault::kMissingCredit), "reads another message");
-    IsCaught(variant(LinkFault::kEarlyPost), "reads another message");
-    IsCaught(variant(LinkFault::kEarlyRelease), "reads another message");
-    IsCaught(variant(LinkFault::kDeafSleep), "somebody waits for ever");
-    IsCaught(variant(LinkFault::kLateAnnounce), "somebody waits for ever");
-    IsCaught(variant(LinkFault::kBufferedStore), "somebody waits for ever");
-  }
   for (const LinkFault fault :
-       {LinkFault::kDeafSleep, LinkFault::kSleepOnCount, LinkFault::kBufferedStore}) {
-    IsCaught(LinkModel(1, 4, Sleep::kFutex, fault), "somebody waits for ever");
+       {LinkFault::kMissingCredit, LinkFault::kEarlyPost, LinkFault::kEarlyRelease}) {
+    for (const uint8_t depth : {1, 2})
+      IsCaught(LinkModel(depth, 4, fault), "reads another message");
+  }
+}
+
+TEST(a_doorbell_with_two_sleepers) {
+  for (const bool links : {false, true}) Holds(DoorbellModel(links, 2, 1, BellFault::kNone));
+  Holds(DoorbellModel(false, 2, 2, BellFault::kNone));
+}
+
+TEST(careless_sleepers_are_caught) {
+  for (const BellFault fault :
+       {BellFault::kDeafSleep, BellFault::kSleepOnCount, BellFault::kBufferedStore,
+        BellFault::kQuietWork, BellFault::kSilentLeave}) {
+    for (const bool links : {false, true})
+      IsCaught(DoorbellModel(links, 2, 1, fault), "somebody waits for ever");
   }
 }
 
