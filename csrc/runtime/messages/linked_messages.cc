@@ -241,7 +241,8 @@ Status LinkedMessages::OnPart(const Name& name, std::span<const std::byte> part)
   if (found == incoming_.end()) return {};  // this rank gave up the receive
   Incoming& incoming = found->second;
   if (part.size() > incoming.entry->message.bytes - incoming.got) return Damaged(name.first);
-  std::memcpy(incoming.entry->tensors[0].output + incoming.got, part.data(), part.size());
+  // Not memcpy: either may be empty, and then has no address.
+  std::ranges::copy(part, incoming.entry->tensors[0].output + incoming.got);
   incoming.got += part.size();
   if (incoming.got == incoming.entry->message.bytes) {
     std::shared_ptr<MessageEntry> entry = std::move(incoming.entry);

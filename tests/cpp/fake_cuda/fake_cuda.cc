@@ -1,6 +1,9 @@
 // The fake GPU, for scripts: see fake_cuda.h.
 #include "fake_cuda/fake_cuda.h"
 
+#include <deque>
+#include <mutex>
+
 #include "fake_cuda/fake_world.h"
 
 using namespace horoacc::testing;
@@ -36,7 +39,13 @@ void fake_cuda_launch(void* stream, void (*body)(void*), void* argument) {
 
 void fake_cuda_synchronize(void* stream) { StreamOf(stream).Drain(); }
 
-void* fake_cuda_event() { return new FakeEvent; }
+// None is ever freed: a stream may still come to it.
+void* fake_cuda_event() {
+  static std::mutex mutex;
+  static auto& events = *new std::deque<FakeEvent>;
+  const std::lock_guard lock(mutex);
+  return &events.emplace_back();
+}
 
 void fake_cuda_event_free(void*) {}
 

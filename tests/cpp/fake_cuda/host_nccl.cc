@@ -11,6 +11,8 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <deque>
+#include <mutex>
 #include <thread>
 #include <vector>
 
@@ -206,7 +208,11 @@ int ncclCommInitRankConfig(void** made, int ranks, NcclId id, int rank, NcclConf
   if (file < 0 || ranks > static_cast<int>(kMostRanks)) return Fail(kInvalidUsage, "no such id");
   void* const seen = mmap(nullptr, sizeof(Rendezvous), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
   close(file);
-  auto* const comm = new Comm;
+  // None is ever freed: its operations may still be on their way.
+  static std::mutex mutex;
+  static auto& comms = *new std::deque<Comm>;
+  const std::lock_guard lock(mutex);
+  auto* const comm = &comms.emplace_back();
   comm->rendezvous = static_cast<Rendezvous*>(seen);
   comm->rank = static_cast<uint32_t>(rank);
   comm->ranks = static_cast<uint32_t>(ranks);

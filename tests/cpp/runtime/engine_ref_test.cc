@@ -2,6 +2,7 @@
 #include "api/engine_ref.h"
 
 #include <cstring>
+#include <vector>
 
 #include "api/known_engines.h"
 #include "support/check.h"
@@ -22,7 +23,9 @@ ha_engine* MakeEngine() {
   placement.bootstrap = "none";
   placement.rendezvous = placement.secret = "";
   placement.rendezvous_fd = -1;
-  ha_engine* engine = nullptr;
+  // The shell of an engine stays for as long as the process.
+  static auto& engines = *new std::vector<ha_engine*>;
+  ha_engine*& engine = engines.emplace_back();
   ha_error error{};
   CHECK_EQ(ha_engine_create(&quiet, 1, &placement, &engine, nullptr, nullptr, &error), HA_OK);
   return engine;
@@ -60,7 +63,7 @@ TEST(NobodyHoldsAnEngineThatIsGone) {
 
 TEST(WhatLiesInAnArenaOutlivesItsEngine) {
   ha_engine* const made = MakeEngine();
-  KnownEngines known;
+  static KnownEngines& known = *new KnownEngines;  // has no end, as in a binding
   known.Add(made);
   auto* const block = static_cast<unsigned char*>(ha_arena_allocate(made, kBytes));
   auto* const small = static_cast<unsigned char*>(ha_arena_allocate(made, 64));
