@@ -72,7 +72,8 @@ class Log::Backlog : public std::enable_shared_from_this<Log::Backlog> {
     try {
       std::thread([self = shared_from_this()] { self->WriteAll(); }).detach();
       writing_ = true;
-    } catch (const std::system_error&) {  // no thread: the next line tries again
+    } catch (const std::system_error&) {
+      writing_ = false;  // the next line tries again
     }
   }
 

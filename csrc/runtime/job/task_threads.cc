@@ -40,7 +40,8 @@ void TaskThreads::KeepOneFree() {
   if (posted_.empty() || running_ < threads_.size() || running_ >= most_) return;
   try {
     threads_.emplace_back([this] { Run(); });
-  } catch (const std::system_error&) {  // the threads that there are run the task, later
+  } catch (const std::system_error&) {
+    return;  // the threads that there are run the task, later
   }
 }
 

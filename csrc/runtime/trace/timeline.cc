@@ -235,7 +235,7 @@ void Lanes::End(uint64_t handle, Ticks end) {
 
 struct Timeline::State {
   State(std::string file_path, Log messages, Lanes tensor_lanes)
-      : path(std::move(file_path)), log(messages), lanes(std::move(tensor_lanes)) {}
+      : path(std::move(file_path)), log(std::move(messages)), lanes(std::move(tensor_lanes)) {}
 
   void Push(const Event& event);
   void Run();

@@ -47,7 +47,7 @@ class Admission {
       : terms_(std::move(terms)),
         capacity_(capacity),
         timeout_ns_(timeout_ns),
-        log_(log),
+        log_(std::move(log)),
         cancellation_(std::move(cancellation)) {}
   Admission(const Admission&) = delete;
   Admission& operator=(const Admission&) = delete;

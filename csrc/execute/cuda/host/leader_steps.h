@@ -24,7 +24,8 @@ class LeaderWindow {
     }
     if (step_ == kGather) {
       // An event may be asked for only once its rank has said that it was recorded.
-      for (; gathered_ < host.ranks(); ++gathered_) {
+      const auto ranks = static_cast<uint8_t>(host.ranks());  // a host has fewer than 256
+      for (; gathered_ < ranks; ++gathered_) {
         if (!host.HasTold(gathered_)) return false;
         HA_ASSIGN(const bool packed, host.IsPacked(gathered_));
         if (!packed) return false;
