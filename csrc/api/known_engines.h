@@ -3,6 +3,7 @@
 #include <atomic>
 #include <cstddef>
 #include <mutex>
+#include <utility>
 
 #include "api/horoacc.h"
 
@@ -20,6 +21,7 @@ class KnownEngines {
       if (known->engine == engine) return;
       if (ha_arena_over(known->engine) != 0) {
         place->store(known->older.load(std::memory_order_acquire), std::memory_order_release);
+        known->removed_before = std::exchange(removed_, known);
       } else {
         place = &known->older;
       }
@@ -44,8 +46,10 @@ class KnownEngines {
     Known(ha_engine* what, Known* before) : engine(what), older(before) {}
     ha_engine* const engine;
     std::atomic<Known*> older;
+    Known* removed_before = nullptr;
   };
   std::atomic<Known*> newest_{nullptr};
+  Known* removed_ = nullptr;
 };
 
 /// The arena of a framework's allocator. A binding has one for the process. Thread-safe.

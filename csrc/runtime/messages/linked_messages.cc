@@ -193,6 +193,7 @@ Status LinkedMessages::OnOffer(int source, uint64_t number, WireReader& reader) 
   offer.eager = reader.Get<uint8_t>() != 0;
   const std::string inside = reader.GetText();
   if (!reader.ok() || inside.size() != (offer.eager ? offer.bytes : 0)) return Damaged(source);
+  if (incoming_.contains(offer.name)) return Damaged(source);  // its receive would be lost
   const auto* bytes = reinterpret_cast<const std::byte*>(inside.data());
   offer.inside.assign(bytes, bytes + inside.size());
   const auto match =
@@ -210,10 +211,10 @@ Status LinkedMessages::Begin(Offer offer, std::shared_ptr<MessageEntry> entry) {
   const auto [from, number] = offer.name;
   const uint64_t room = entry->message.bytes;
   entry->message.source = from;
-  if (offer.eager) HA_TRY(GiveRoomBack(from, offer.bytes));
+  Status given = offer.eager ? GiveRoomBack(from, offer.bytes) : Status();
   if (offer.bytes != room) {
     Finish(std::move(entry), SizesDiffer(from, offer.bytes, rank_, room));
-    if (offer.eager) return {};  // the sender has completed its call
+    if (offer.eager) return given;  // the sender has completed its call
     WireWriter writer = About(Kind::kRefused, number);
     writer.Put(room);
     return SendTo(from, writer);
@@ -221,7 +222,7 @@ Status LinkedMessages::Begin(Offer offer, std::shared_ptr<MessageEntry> entry) {
   if (offer.eager) {
     if (room > 0) std::memcpy(entry->tensors[0].output, offer.inside.data(), room);
     Finish(std::move(entry), {});
-    return {};
+    return given;
   }
   incoming_[offer.name].entry = std::move(entry);
   WireWriter writer = About(Kind::kWant, number);
