@@ -257,6 +257,18 @@ std::pair<std::vector<ControlMessage>, std::vector<ControlMessage>> HonestMessag
   return {said, answered};
 }
 
+TEST(a_second_offer_of_one_name_takes_no_second_receive) {
+  const auto [said, answered] = HonestMessages();
+  Receiver receiver;
+  receiver.Expect(2, kBig);
+  receiver.Expect(2, kBig);
+  const Bytes& offer = said[1].bytes;  // of the big message
+  CHECK(receiver.Hear(offer).ok());
+  CHECK(!receiver.Hear(offer).ok());
+  receiver.FailAll();
+  CHECK_EQ(receiver.ended(), 2);
+}
+
 TEST(damaged_messages_between_two_ranks_do_no_harm) {
   const auto [said, answered] = HonestMessages();
   const std::vector<std::byte> big(kBig, std::byte{3});
