@@ -30,14 +30,15 @@ void TaskThreads::Post(std::function<void()> task) {
     if (!stopping_) {
       posted_.push_back(std::exchange(task, nullptr));
       KeepOneFree();
-      changed_.notify_all();  // one alone may be a thread that gives a running task its time
     }
   }
   if (task) task();
 }
 
 void TaskThreads::KeepOneFree() {
-  if (posted_.empty() || running_ < threads_.size() || running_ >= most_) return;
+  if (posted_.empty()) return;
+  if (running_ < threads_.size()) return changed_.notify_one();
+  if (running_ >= most_) return;
   try {
     threads_.emplace_back([this] { Run(); });
   } catch (const std::system_error&) {

@@ -30,7 +30,8 @@ class TaskThreads {
 
  private:
   void Run();
-  /// A task is posted and every thread is in one: starts a further one. Under the mutex.
+  /// If a task is posted: wakes a thread that runs none, or starts a further thread if every one is
+  /// in a task. Under the mutex.
   void KeepOneFree();
 
   const size_t most_;
