@@ -212,7 +212,7 @@ int ha_group_join(ha_engine* engine, int32_t id, const int32_t* ranks, size_t co
 }
 
 int ha_group_leave(ha_engine* engine, int32_t id, ha_error* error) {
-  return Guarded(error, [&] { return engine->engine->groups().Leave(static_cast<uint32_t>(id)); });
+  return Guarded(error, [&] { return engine->engine->LeaveGroup(static_cast<uint32_t>(id)); });
 }
 
 int32_t ha_process_set_ranks(const ha_engine* engine, int32_t id, int32_t* ranks, size_t capacity) {

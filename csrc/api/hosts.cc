@@ -59,23 +59,31 @@ Result<std::unique_ptr<DataLinks>> LinksAcross(const Settings& settings,
 
 }  // namespace
 
-Result<HostPlace> PlaceOnHost(const Settings& settings, const ha_placement& given) {
-  HostPlace place;
-  place.label = HostName();
-  place.placement = {given.rank,       given.size,       given.local_rank,
-                     given.local_size, given.cross_rank, given.cross_size};
-  if (settings.simulated_hosts.empty() || given.size == 1) return place;
+Result<std::vector<int>> SimulatedHosts(const Settings& settings, int size) {
+  if (settings.simulated_hosts == "each") return std::vector<int>(size, 1);
   std::vector<int> parts;
   int ranks = 0;
   std::istringstream text(settings.simulated_hosts);
   for (std::string part; std::getline(text, part, '+'); ranks += parts.back())
     parts.push_back(NumberIn(part));
   const bool positive = std::ranges::all_of(parts, [](int part) { return part > 0; });
-  if (!positive || ranks != given.size) {
-    return MakeError(ErrorKind::kConfig, "setting 'simulated_hosts' cannot be '" +
-                                             settings.simulated_hosts + "' in a job of " +
-                                             std::to_string(given.size) + " ranks");
+  if (!positive || ranks != size) {
+    return MakeError(ErrorKind::kConfig,
+                     "setting 'simulated_hosts' cannot be '" + settings.simulated_hosts +
+                         "' in a job of " + std::to_string(size) +
+                         " ranks: it is 'each', or one number of ranks for each host, as '2+1' in "
+                         "a job of 3 ranks");
   }
+  return parts;
+}
+
+Result<HostPlace> PlaceOnHost(const Settings& settings, const ha_placement& given) {
+  HostPlace place;
+  place.label = HostName();
+  place.placement = {given.rank,       given.size,       given.local_rank,
+                     given.local_size, given.cross_rank, given.cross_size};
+  if (settings.simulated_hosts.empty() || given.size == 1) return place;
+  HA_ASSIGN(const std::vector<int> parts, SimulatedHosts(settings, given.size));
   int first = 0;
   int host = 0;
   for (; given.rank >= first + parts[host]; ++host) first += parts[host];

@@ -2,6 +2,7 @@
 // The hosts of a job, and the links between them.
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "api/horoacc.h"
 #include "base/log.h"
@@ -16,6 +17,10 @@ struct HostPlace {
   std::string label;  ///< ranks with different labels do not try to share memory
   Placement placement;
 };
+
+/// The ranks of each host, as setting 'simulated_hosts', which is not empty, divides a job of
+/// `size` ranks. kConfig if it cannot.
+Result<std::vector<int>> SimulatedHosts(const Settings& settings, int size);
 
 /// The launcher's placement, unless setting 'simulated_hosts' divides this host.
 Result<HostPlace> PlaceOnHost(const Settings& settings, const ha_placement& placement);

@@ -9,7 +9,6 @@
 #include "transport/bootstrap/bootstrap.h"
 #include "transport/bootstrap/inproc.h"
 #include "transport/bootstrap/tcp_rendezvous.h"
-#include "transport/control/tcp_links.h"
 #include "transport/data/shm/shm_data.h"
 #include "transport/mpi/mpi_choice.h"
 #include "transport/mpi/mpi_links.h"
@@ -34,9 +33,6 @@ Result<EngineParts> Alone(const Settings& settings) {
   EngineParts parts;
   parts.bootstrap = hub->MakeBootstrap(0);
   parts.share = hub->MakeHostShare(0);
-  if (settings.control == ControlKind::kTcp || settings.control == ControlKind::kMpi) {
-    parts.links = hub->MakeControlLinks(0);
-  }
   parts.keep_alive.push_back(std::move(hub));
   return parts;
 }
@@ -126,22 +122,6 @@ Result<EngineParts> PrepareLaunch(const Settings& settings, const ha_placement& 
     HA_TRY(ConnectHosts(
         settings, {TextOr(placement.rendezvous, ""), secret, epoch, deadline, log, cancellation},
         parts));
-    if (parts.multi_host) {
-      parts.placement = place.placement;
-      return parts;
-    }
-    if (settings.control == ControlKind::kMpi) parts.links = MakeMpiControlLinks(parts.mpi);
-    if (settings.control == ControlKind::kTcp) {
-      TcpLinksOptions options;
-      // Without a rendezvous (MPI) the ranks connect over the loopback of their host.
-      options.rendezvous = TextOr(placement.rendezvous, "");
-      options.secret = secret;
-      options.epoch = epoch;
-      options.log = log;
-      options.deadline_ns = deadline;
-      options.cancellation = cancellation;
-      HA_ASSIGN(parts.links, ConnectTcpLinks(*parts.bootstrap, options));
-    }
   }
   parts.placement = place.placement;
   return parts;

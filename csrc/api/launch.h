@@ -8,7 +8,7 @@
 namespace horoacc {
 
 /// Connects to the other ranks (rendezvous or MPI), shares the host's memory, and connects the
-/// control links if the settings ask for a message controller.
+/// hosts if there are several.
 Result<EngineParts> PrepareLaunch(const Settings& settings, const ha_placement& placement,
                                   const Cancellation& cancellation);
 

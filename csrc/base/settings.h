@@ -60,7 +60,7 @@ struct Settings {
   uint64_t flight_events = 4096;  ///< of how many calls they are kept; 0: none
   FaultOrder fault;               ///< for tests
   std::string
-      simulated_hosts;  ///< for tests: so many ranks ("2+1") are as if on hosts of their own
+      simulated_hosts;  ///< for tests: ranks that are as if on hosts of their own ("2+1", "each")
 
   /// Sets one of them from text. kConfig names an unknown key or a bad value.
   Status Set(const std::string& key, const std::string& value);

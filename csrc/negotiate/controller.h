@@ -5,7 +5,6 @@
 #include <optional>
 #include <span>
 #include <string>
-#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -21,15 +20,9 @@ struct Announcement {
   uint32_t id = 0;
   uint64_t generation = 0;
   uint32_t id_version = 0;
-  const Request* request = nullptr;
-  std::string_view name{};  ///< empty: unnamed
-  uint64_t number = 0;      ///< of an unnamed call: how many this rank has submitted before it
-  /// Where the tensors' inputs lie; for controllers whose ranks share no memory.
-  std::span<const std::byte* const> inputs{};
 };
 
-/// The parts of the other ranks' requests that a rank needs to carry out a call, between ranks that
-/// share no memory.
+/// The parts of the requests of other hosts' ranks that a rank needs to carry out a call.
 struct CallFacts {
   Request request;                ///< of a partial decision: for the ranks that have joined
   std::vector<int64_t> rows;      ///< allgather: first dimensions, by tensor, then by member
@@ -39,8 +32,9 @@ struct CallFacts {
 
 /// One entry of the log. Every rank of the set carries out the entries in the same order.
 struct Decision {
-  /// kJoin: all ranks have joined, and submit again from here on.
-  enum class Kind : uint32_t { kRun = 1, kError = 2, kJoin = 3 };
+  /// kJoin: all ranks have joined, and submit again from here on. kNews: an answer to a question of
+  /// this host, which controllers keep to themselves.
+  enum class Kind : uint32_t { kRun = 1, kError = 2, kJoin = 3, kNews = 4 };
   Kind kind = Kind::kRun;
   Path path = Path::kNone;  ///< kRun: how the ranks carry it out
   bool shared = false;      ///< every buffer of it is in shared memory
@@ -54,8 +48,8 @@ struct Decision {
   Error error = MakeError(ErrorKind::kOk, "");  ///< kError
   int last_joined = -1;                         ///< kJoin: global rank
   uint64_t unnamed = 0;  ///< kJoin: unnamed calls so far, of the rank that made most
-  /// Of a controller whose ranks share no memory: for each of `ids`, or for the one that this rank,
-  /// which has joined, did not submit.
+  /// Of a set on several hosts: for each of `ids`, or for the one that no rank of this host, where
+  /// all have joined, has submitted.
   std::vector<CallFacts> facts;
 
   [[nodiscard]] static Decision Failure(Error error) {
@@ -84,9 +78,9 @@ enum class Announced : uint8_t {
   kLookUpAgain,
 };
 
-/// One process set's controller, as one rank drives it. Announce, Join, Unblock, Ended and
-/// HoldsNews may come from any thread (callers serialise the first two with a mutex of theirs); the
-/// rest only from the engine's driver.
+/// One process set's controller, as one rank drives it. Announce, Join, Unblock, End, Ended, WhoHas
+/// and HoldsNews may come from any thread (callers serialise the first two with a mutex of theirs);
+/// the rest only from the engine's driver.
 class Controller {
  public:
   virtual ~Controller() = default;
@@ -106,6 +100,13 @@ class Controller {
   virtual Status Reject(TensorKey tensor, const Error& error) = 0;
   /// This rank has carried out a decision (in log order).
   virtual Status Finish(const Decision& decision) = 0;
+  /// Asks for the end of the set, which has one reason: the first. kSystem if the set's lock is not
+  /// to be had.
+  virtual Status End(SetEnd end) = 0;
+  /// The ranks that have submitted an undecided call of this rank or, without a key, those that
+  /// have joined. nullopt: this rank does not know yet, and knows at a later look.
+  [[nodiscard]] virtual Result<std::optional<Attendance>> WhoHas(
+      std::optional<TensorKey> tensor) = 0;
   /// The reason why the set has ended. No decision to run is made afterwards, and Next, called
   /// after this, gives every decision that was made.
   [[nodiscard]] virtual SetEnd Ended() = 0;

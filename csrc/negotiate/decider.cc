@@ -8,10 +8,6 @@
 
 namespace horoacc {
 
-bool Decider::HasSlots() const {
-  return control_.header().slots + 8 - control_.LeastSlotsFinished() < kExecSlots;
-}
-
 std::vector<Decision> Decider::Run(std::span<const TensorKey> keys) {
   if (const SetEnd end = control_.header().end.load(std::memory_order_acquire))
     return {ErrorDecision(keys, EndOfSet(end))};
@@ -65,9 +61,9 @@ Decision Decider::RunPart(const SetContext& context, std::span<const TensorKey> 
   return decision;
 }
 
-std::string Decider::DisplayName(TensorKey key, Collective collective) const {
+std::string Decider::DisplayName(TensorKey key, Collective collective, uint64_t number) const {
   if (key.id < kNamedIds) return control_.NameOf(key.id);
-  return NameOfUnnamed(collective, (key.generation - 1) * kUnnamedIds + (key.id - kNamedIds));
+  return NameOfUnnamed(collective, number);
 }
 
 // Requests are read from the rows only if the rows alone do not show that they fit together.
@@ -89,7 +85,7 @@ Error Decider::Refusal(TensorKey key, std::span<const uint32_t> present) const {
     requests[r] = control_.ReadRequest(r, key.id, key.generation, context_.memory[r]);
     by_member[r] = &requests[r];
   }
-  return FindDisagreement(DisplayName(key, collective), global_ranks_, by_member);
+  return FindDisagreement(DisplayName(key, collective, lowest.number), global_ranks_, by_member);
 }
 
 ReadyItem Decider::ItemOf(TensorKey key) const {

@@ -1,6 +1,6 @@
 #pragma once
-// Makes decisions of the tensors of a bucket that may run, on the rank that decides. Both
-// controllers of ranks that share a control segment use it.
+// Makes decisions of the tensors of a bucket that may run, on the rank that decides, for ranks that
+// share a control segment.
 #include <span>
 #include <string>
 #include <utility>
@@ -23,9 +23,6 @@ class Decider {
         settings_(settings),
         global_ranks_(std::move(global_ranks)) {}
 
-  /// Is there an execution slot for every decision that one ready tensor can bring about?
-  [[nodiscard]] bool HasSlots() const;
-
   /// Why a call that the `present` ranks have submitted cannot run; kOk: it can. Once the set has
   /// ended, the call cannot run, and no row is read: its rank's memory may be gone.
   [[nodiscard]] Error Refusal(TensorKey key, std::span<const uint32_t> present) const;
@@ -43,7 +40,8 @@ class Decider {
   [[nodiscard]] Decision RunPart(const SetContext& context, std::span<const TensorKey> keys,
                                  bool shared);
   /// The name of a tensor in messages.
-  [[nodiscard]] std::string DisplayName(TensorKey key, Collective collective) const;
+  [[nodiscard]] std::string DisplayName(TensorKey key, Collective collective,
+                                        uint64_t number) const;
 
   SetSegment& control_;
   const SetContext& context_;

@@ -1,5 +1,5 @@
 #pragma once
-// Whether the requests of a set's ranks for one call fit together. All controllers ask here.
+// Whether the requests of a set's ranks for one call fit together. Both controllers ask here.
 #include <span>
 #include <string>
 #include <vector>

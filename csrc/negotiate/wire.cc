@@ -99,8 +99,8 @@ Error GetError(WireReader& reader) {
 
 void Put(WireWriter& writer, const Decision& decision) {
   writer.Put(static_cast<uint8_t>(decision.kind));
-  writer.Put(static_cast<uint8_t>(static_cast<int>(decision.path) << 2 |
-                                  (decision.partial ? 2 : 0) | (decision.shared ? 1 : 0)));
+  writer.Put(
+      static_cast<uint8_t>(static_cast<int>(decision.path) << 1 | (decision.partial ? 1 : 0)));
   Put(writer, decision.error);
   writer.Put(static_cast<int32_t>(decision.last_joined));
   writer.Put(decision.unnamed);
@@ -110,11 +110,10 @@ Decision GetDecision(WireReader& reader) {
   Decision decision;
   const auto kind = reader.Get<uint8_t>();
   const auto flags = reader.Get<uint8_t>();
-  if (kind < 1 || kind > 3 || flags >> 2 >= kPathCount) reader.Fail();
+  if (kind < 1 || kind > 3 || flags >> 1 >= kPathCount) reader.Fail();
   decision.kind = static_cast<Decision::Kind>(kind);
-  decision.path = static_cast<Path>(flags >> 2);
-  decision.partial = (flags & 2) != 0;
-  decision.shared = (flags & 1) != 0;
+  decision.path = static_cast<Path>(flags >> 1);
+  decision.partial = (flags & 1) != 0;
   decision.error = GetError(reader);
   decision.last_joined = reader.Get<int32_t>();
   decision.unnamed = reader.Get<uint64_t>();

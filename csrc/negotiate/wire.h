@@ -84,7 +84,8 @@ template <typename T>
 void Put(WireWriter& writer, const Error& error);
 [[nodiscard]] Error GetError(WireReader& reader);
 
-/// The parts of a decision that all ranks understand: not its slot, ids and generations.
+/// The parts of a decision that ranks of other hosts understand: not its slot, ids and generations,
+/// nor whether its buffers are in shared memory.
 void Put(WireWriter& writer, const Decision& decision);
 [[nodiscard]] Decision GetDecision(WireReader& reader);
 

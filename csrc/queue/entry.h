@@ -131,6 +131,7 @@ struct MessageEntry final : Entry {
   explicit MessageEntry(const Message& call) : Entry(Kind::kMessage), message(call) {}
 
   Message message;
+  bool linked = false;  ///< waits for links between hosts, or may do so
 };
 
 /// The entry as one of the kinds, or null.

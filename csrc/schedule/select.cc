@@ -41,7 +41,7 @@ std::vector<std::string_view> Names(std::string_view text) {
 const char* NameOf(Path path) {
   constexpr const char* kNames[] = {"none",          "last_arriver", "direct_slices",
                                     "adasum_slices", "flat_windows", "two_phase_windows",
-                                    "exchange",      "eager",        "schedule"};
+                                    "exchange",      "eager",        "schedule",     "composed"};
   return kNames[static_cast<int>(path)];
 }
 

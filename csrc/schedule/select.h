@@ -19,8 +19,9 @@ enum class Path : uint8_t {
   kExchange,         ///< every rank takes its part from the buffers that its peers show
   kEager,            ///< the root has reduced inputs that came with the announcements
   kSchedule,         ///< over data links, by the algorithm that SelectAlgorithm names
+  kComposed,  ///< between hosts: each host's sums by direct slices, and those by a schedule
 };
-inline constexpr int kPathCount = 9;
+inline constexpr int kPathCount = 10;
 [[nodiscard]] const char* NameOf(Path path);
 
 /// The facts on which the choice depends; all ranks agree on them.

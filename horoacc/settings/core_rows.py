@@ -12,9 +12,9 @@ CORE_ROWS: tuple[Setting, ...] = (
         "str",
         "auto",
         "HOROACC_CONTROL",
-        "How ranks negotiate. `auto` and `shm`: in shared memory inside a host; `tcp` and `mpi`: "
-        "by messages only, even inside a host. Between hosts `auto` is `tcp`; with `mpi`, MPI "
-        "carries the data too.",
+        "What carries the negotiation between hosts; the ranks of a job on one host always "
+        "negotiate in shared memory. `auto` is `tcp`; with `mpi`, MPI carries the data too; `shm` "
+        "is an error if the ranks do not all share one host's memory.",
         flag="--control",
         yaml=("params", "control"),
         choices=("auto", "shm", "tcp", "mpi"),
@@ -242,7 +242,7 @@ CORE_ROWS: tuple[Setting, ...] = (
         "",
         "HOROACC_SIMULATED_HOSTS",
         "Numbers of ranks, such as `2+1`, that share memory only among themselves, as if each part "
-        "of the job were on a host of its own.",
+        "of the job were on a host of its own. `each`: every rank is as if on a host of its own.",
         former="parted_hosts",
         flag="--simulated-hosts",
         yaml=("params", "simulated_hosts"),

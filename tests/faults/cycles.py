@@ -17,23 +17,23 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "launcher"))
 
 from launcher_jobs import MODES, Job
 
+OVER_MPI = {"HOROACC_SIMULATED_HOSTS": "each", "HOROACC_CONTROL": "mpi"}
 # horoaccrun's flags and a rank's variables.
 WAYS: dict[str, tuple[list[str], dict[str, str]]] = {
     "shm": (MODES["tcp"], {}),
     "torch": (MODES["tcp"], {}),
     "torch-hosts": (MODES["tcp"], {"HOROACC_SIMULATED_HOSTS": "1+1"}),
     "tensorflow": (MODES["tcp"], {}),
-    "links": (MODES["tcp"], {"HOROACC_CONTROL": "tcp"}),
     "hosts": (MODES["tcp"], {"HOROACC_SIMULATED_HOSTS": "1+1"}),
     "openmpi": (MODES["openmpi"], {}),
-    "openmpi-mpi": (MODES["openmpi"], {"HOROACC_CONTROL": "mpi"}),
+    "openmpi-mpi": (MODES["openmpi"], OVER_MPI),
     "mpich": (MODES["mpich"], {}),
-    "mpich-mpi": (MODES["mpich"], {"HOROACC_CONTROL": "mpi"}),
+    "mpich-mpi": (MODES["mpich"], OVER_MPI),
 }
 # For any number of cycles; malloc may have room for a thread, or takes addresses for it.
 KIB, ADDRESS_KIB = 1024, 256 << 10
-# An engine that uses MPI stays after its shutdown: the addresses are of the control segment, which
-# other ranks may still read, 26 MiB for each process set of two ranks.
+# An engine that uses MPI stays after its shutdown: the addresses are of control segments, which
+# other ranks may still read: 26 MiB for a process set of two ranks of one host.
 KEPT_KIB, KEPT_ADDRESS_KIB = 40, 64 << 10
 RANK = str(Path(__file__).with_name("cycling_rank.py"))
 

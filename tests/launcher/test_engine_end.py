@@ -12,14 +12,16 @@ import pytest
 from launcher_jobs import END_SECONDS, MODES, Job, Result
 from launcher_traces import traces
 
-# The rendezvous, and the transport of the negotiation.
-WAYS = {
-    "shm": (MODES["tcp"], "auto"),
-    "tcp": (MODES["tcp"], "tcp"),
-    "openmpi": (MODES["openmpi"], "auto"),
-    "openmpi-mpi": (MODES["openmpi"], "mpi"),
-    "mpich": (MODES["mpich"], "auto"),
-    "mpich-mpi": (MODES["mpich"], "mpi"),
+HOSTS = {"HOROACC_SIMULATED_HOSTS": "each"}
+HOSTS_OVER_MPI = HOSTS | {"HOROACC_CONTROL": "mpi"}
+# The rendezvous, and the variables that say what joins the ranks.
+WAYS: dict[str, tuple[list[str], dict[str, str]]] = {
+    "shm": (MODES["tcp"], {}),
+    "tcp": (MODES["tcp"], HOSTS),
+    "openmpi": (MODES["openmpi"], {}),
+    "openmpi-mpi": (MODES["openmpi"], HOSTS_OVER_MPI),
+    "mpich": (MODES["mpich"], {}),
+    "mpich-mpi": (MODES["mpich"], HOSTS_OVER_MPI),
 }
 
 # The survivors hold back SIGTERM until they have printed their error, and then wait for it, so that
@@ -67,15 +69,14 @@ class EngineJob:
     """Ranks that reduce until something happens to rank 1."""
 
     def __init__(self, job: Job, folder: Path, way: str, how: str, ranks: int = 3) -> None:
-        flags, control = WAYS[way]
+        flags, variables = WAYS[way]
         if len(flags) == 2 and not Path(flags[1]).exists():
             pytest.skip(f"{way}'s mpirun is not installed")
         self._job = job
         self._folder = folder
         self.process = job.start(
             *flags, "-np", str(ranks), sys.executable, "-c", PROGRAM, how,
-            stdin=subprocess.PIPE, HOROACC_CONTROL=control, HOROACC_GRACE_SECONDS="30",
-            TMPDIR=str(folder),
+            stdin=subprocess.PIPE, HOROACC_GRACE_SECONDS="30", TMPDIR=str(folder), **variables,
         )  # fmt: skip
         assert self.process.stdout and self.process.stdin
         for _ in range(ranks):
@@ -122,8 +123,9 @@ def test_a_rank_ends_in_the_middle(job: Job, tmp_path: Path, way: str, how: str)
     ranks = EngineJob(job, tmp_path, way, how)
     result = ranks.end()
     assert result.code == CODES[how], result
-    # MPICH's mpirun ends the others with SIGKILL as soon as one has failed.
-    told_nobody = way.startswith("mpich")
+    # MPICH's mpirun ends the others with SIGKILL as soon as one has failed. Over MPI only mpirun
+    # notices the death of a rank on another host.
+    told_nobody = way.startswith("mpich") or way == "openmpi-mpi"
     for survivor in () if told_nobody else (0, 2):
         (line,) = [line for line in result.of(survivor) if "PeerLost" in line]
         assert re.fullmatch(r"PeerLost 1 .*\brank 1\b.*", line), line
@@ -164,12 +166,10 @@ except hvd.HorovodInternalError as error:
 @pytest.mark.parametrize("way", WAYS)
 def test_the_rank_that_raised_is_the_one_that_failed(job: Job, way: str) -> None:
     """However long it takes to end: the others must not end, with another code, before it has."""
-    flags, control = WAYS[way]
+    flags, variables = WAYS[way]
     if len(flags) == 2 and not Path(flags[1]).exists():
         pytest.skip(f"{way}'s mpirun is not installed")
-    result = job.run(
-        *flags, "-np", "3", sys.executable, "-c", RANK_1_RAISES, HOROACC_CONTROL=control, code=1
-    )
+    result = job.run(*flags, "-np", "3", sys.executable, "-c", RANK_1_RAISES, code=1, **variables)
     said = result.err.split("horoaccrun: rank 1 exited with code 1; its last lines on stderr:\n")
     assert len(said) == 2, result.err
     assert said[1].rstrip().endswith("[1] ValueError: only on rank 1"), result.err
@@ -221,11 +221,11 @@ except Timeout as error:
 
 @pytest.mark.parametrize("way", ["shm", "tcp", "openmpi-mpi", "mpich"])
 def test_a_stalled_tensor_is_named_and_ends_the_job(job: Job, tmp_path: Path, way: str) -> None:
-    flags, control = WAYS[way]
+    flags, variables = WAYS[way]
     result = job.run(
         *flags, "-np", "3", sys.executable, "-c", STALL, str(tmp_path / "noticed"),
-        HOROACC_CONTROL=control, HOROACC_STALL_CHECK_TIME_SECONDS="1",
-        HOROACC_STALL_SHUTDOWN_TIME_SECONDS="2", HOROACC_GRACE_SECONDS="30", code=5,
+        HOROACC_STALL_CHECK_TIME_SECONDS="1", HOROACC_STALL_SHUTDOWN_TIME_SECONDS="2",
+        HOROACC_GRACE_SECONDS="30", code=5, **variables,
     )  # fmt: skip
     for rank in range(3):
         (told,) = result.of(rank)

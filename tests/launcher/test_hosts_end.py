@@ -69,12 +69,14 @@ def test_a_rank_shuts_down_while_others_go_on(job: Job, who: int) -> None:
         assert result.of(survivor) == [f"Aborted {who}"], result
 
 
-def test_hosts_that_do_not_add_up(job: Job) -> None:
+@pytest.mark.parametrize("hosts", ["2+1", "all"])
+def test_hosts_that_do_not_add_up(job: Job, hosts: str) -> None:
     program = "import horoacc; horoacc.init()"
     result = job.run(
-        "--tcp", "-np", "2", sys.executable, "-c", program, code=None, HOROACC_SIMULATED_HOSTS="2+1"
+        "--tcp", "-np", "2", sys.executable, "-c", program, code=None, HOROACC_SIMULATED_HOSTS=hosts
     )
-    assert "'simulated_hosts' cannot be '2+1' in a job of 2 ranks" in result.err, result
+    said = f"'simulated_hosts' cannot be '{hosts}' in a job of 2 ranks: it is 'each', or"
+    assert said in result.err, result
 
 
 def test_an_algorithm_that_is_none(job: Job) -> None:

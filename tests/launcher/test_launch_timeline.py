@@ -39,7 +39,7 @@ def test_every_tensor_has_a_lane_with_its_phases(job: Job, tmp_path: Path, asked
     elif asked == "variable":
         flags, variables = MODES["openmpi"], {"HOROACC_TIMELINE": str(path)}
     else:
-        variables = {"HOROVOD_TIMELINE": str(path), "HOROACC_CONTROL": "tcp"}
+        variables = {"HOROVOD_TIMELINE": str(path), "HOROACC_SIMULATED_HOSTS": "each"}
     job.run(*flags, "-np", "2", sys.executable, "-c", PROGRAM, **variables)
     found = lanes(path)
     for lane, outer in (("allreduce.gradient", "allreduce"), ("allgather.rows", "allgather")):
@@ -50,5 +50,6 @@ def test_every_tensor_has_a_lane_with_its_phases(job: Job, tmp_path: Path, asked
         assert set(begun) <= {outer, "NEGOTIATE", "WAIT", "EXECUTE", "RESULT"}
     ways = [event["args"]["path"] for event in found["allreduce.gradient"]
             if event["name"] == "EXECUTE" and "path" in event.get("args", {})]  # fmt: skip
-    assert ways and set(ways) == {"flat_windows"}
+    between = "HOROACC_SIMULATED_HOSTS" in variables
+    assert ways and set(ways) == {"canonical" if between else "flat_windows"}
     assert ("decisions" in found) == (asked == "flag")

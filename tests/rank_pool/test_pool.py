@@ -43,7 +43,7 @@ def die() -> None:
 def negotiate_by_another_controller() -> None:
     import horoacc as hvd
 
-    os.environ["HOROACC_CONTROL"] = "tcp"
+    os.environ["HOROACC_SIMULATED_HOSTS"] = "each"
     hvd.barrier()
 
 
@@ -67,7 +67,7 @@ def test_values_come_back_and_pool_is_reused(pools: Pools) -> None:
         ("fail_on_one", ["rank 1 failed", "only here"]),
         ("hang_in_sleep", ["rank 0 hung", "rank 1 hung", "in hang_in_sleep"]),
         ("die", ["rank 0 died"]),
-        ("negotiate_by_another_controller", ["sent 0 messages with HOROACC_CONTROL=tcp"]),
+        ("negotiate_by_another_controller", ["sent 0 messages on the hosts 'each'"]),
     ],
 )
 def test_failures_name_rank_and_reason(pools: Pools, body: str, words: list[str]) -> None:

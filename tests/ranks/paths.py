@@ -50,11 +50,14 @@ _DATA: dict[str, dict[str, str]] = {
 }
 DATA_PATHS = [pytest.param(EARLY | env, id=name) for name, env in _DATA.items()]
 DEFAULT_PATHS = [pytest.param(env, id=name) for name, env in _DATA.items()]
+# Every rank on a host of its own, and the bits of one host.
+_HOSTS = EARLY | {"HOROACC_SIMULATED_HOSTS": "each", "HOROACC_REDUCTION": "canonical"}
+_HOSTS_OVER_MPI = _HOSTS | {"HOROACC_CONTROL": "mpi"}
 CONTROL_PATHS = [
-    pytest.param(EARLY | {"HOROACC_CONTROL": "tcp"}, id="control-tcp"),
-    over_mpi("openmpi", "control", EARLY | {"HOROACC_CONTROL": "mpi"}),
+    pytest.param(_HOSTS, id="control-tcp"),
+    over_mpi("openmpi", "control", _HOSTS_OVER_MPI),
     # Another MPI library below the same controller.
-    over_mpi("mpich", "control", EARLY | {"HOROACC_CONTROL": "mpi"}, only_ranks(2, 3, 16)),
+    over_mpi("mpich", "control", _HOSTS_OVER_MPI, only_ranks(2, 3, 16)),
 ]
 # The default of mpirun and horoaccrun: rendezvous through MPI, negotiation on the control segment.
 SHM_OVER_MPI = [over_mpi(flavour, "shm", EARLY, only_ranks(2, 3)) for flavour in MPIRUNS]
@@ -81,8 +84,8 @@ def matrix(dtypes: Sequence[str], *control_sizes: int) -> list[Any]:
 
     Args:
         dtypes: The types.
-        control_sizes: Numbers of ranks that are run with negotiation over TCP and MPI; without
-            any, those with somebody to negotiate with.
+        control_sizes: Numbers of ranks that are run on hosts of their own, over TCP and MPI;
+            without any, those with somebody to negotiate with.
     """
     few = [dtype for dtype in dtypes if dtype in ALWAYS]
     *controllers, another_mpi = only(CONTROL_PATHS, *(control_sizes or RANKS[1:]))

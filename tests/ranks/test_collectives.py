@@ -18,6 +18,7 @@ from paths import (
     RANKS,
     SHM_OVER_MPI,
     matrix,
+    over_mpi,
 )
 
 import horoacc as hvd
@@ -251,6 +252,24 @@ def test_large_tensors(ranks: int) -> None:
     even = [x[: 70_000 * ranks] for x in given]
     wanted = np.concatenate([even[r][70_000 * me : 70_000 * (me + 1)] for r in range(ranks)])
     oracle.same_bits(hvd.alltoall(mine[: 70_000 * ranks]), wanted, "alltoall")
+
+
+@pytest.mark.parametrize(
+    "env",
+    [
+        pytest.param({"HOROACC_CONTROL": "tcp", "HOROACC_ARENA": "all"}, id="tcp"),
+        over_mpi("openmpi", "mpi", {"HOROACC_CONTROL": "mpi", "HOROACC_ARENA": "all"}),
+    ],
+)
+@pytest.mark.ranks(2)
+def test_one_host_needs_no_carrier(ranks: int) -> None:
+    """Whatever is to carry messages between hosts, ranks that share memory use that."""
+    before = hvd.counters()
+    for _ in range(3):
+        assert hvd.allreduce_(placed(np.ones(5000)), name="shared", op=hvd.Sum)[0] == ranks
+    after = hvd.counters()
+    assert after["control_messages"] == 0
+    assert after["arena_bytes"] > before["arena_bytes"]
 
 
 @pytest.mark.parametrize("env", DATA_PATHS)

@@ -6,9 +6,12 @@ import pytest
 import test_group_collectives as collectives
 import test_groups as groups
 import test_messages as messages
+import torch
 import torch.distributed as dist
 from paths import MPIRUNS, has_plugin
 from world import world
+
+import horoacc.torch as hvd
 
 SHARED_HOSTS = [
     pytest.param({"HOROACC_SIMULATED_HOSTS": hosts}, id=hosts, marks=pytest.mark.only_ranks(ranks))
@@ -46,6 +49,24 @@ def test_messages() -> None:
         world()
         dist.barrier()  # a body may receive from anyone
         body()
+
+
+@shared_hosts
+def test_messages_between_neighbours_use_no_socket() -> None:
+    rank, _ = world()
+    dist.barrier()
+    if rank > 1:
+        return
+    before = hvd.counters()
+    output = torch.empty(500_000)
+    for count in (3, 500_000):
+        sent = dist.isend(torch.full((count,), float(rank)), 1 - rank)
+        dist.recv(output[:count], 1 - rank)
+        sent.wait()
+        assert output[0] == 1 - rank
+    after = hvd.counters()
+    assert after["data_send_calls"] == before["data_send_calls"]
+    assert after["control_bytes"] - before["control_bytes"] < 1000  # news and heartbeats
 
 
 @shared_hosts

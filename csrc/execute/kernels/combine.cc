@@ -60,7 +60,7 @@ void Combiner::Combine(std::span<const Extent> shape, std::span<const Operand> o
   for (size_t k = 0; k < operands.size(); ++k) sources_[k].Start(operands[k].pieces);
   for (size_t k = 0; k < targets.size(); ++k) sinks_[k].Start(targets[k].pieces);
   for (const Extent& extent : shape) {
-    Run run{map_.tensor(extent.tensor), map_.partial_type(extent.tensor), operands, 0, finish};
+    Run run{tensors_[extent.tensor], partial_types_[extent.tensor], operands, 0, finish};
     const size_t result = run.bytes(run.result());
     for (uint64_t left = extent.count; left > 0; left -= run.count) {
       run.count = left;

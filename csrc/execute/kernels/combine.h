@@ -51,7 +51,9 @@ struct Target {
 /// Scratch memory of a reduction in blocks; keep it for the next one.
 class Combiner {
  public:
-  explicit Combiner(const ChunkMap& map) : map_(map) {}
+  /// By number: the tensors, and the types of their unfinished sums. Both outlive it.
+  Combiner(std::span<const PayloadTensor> tensors, std::span<const DType> partial_types)
+      : tensors_(tensors), partial_types_(partial_types) {}
 
   /// Every target becomes the reduction of the operands, in the order given, along the balanced
   /// tree over that many (reduce.h); of one operand it is that operand, with the factors that are
@@ -65,7 +67,8 @@ class Combiner {
   void CombineRun(const Run& run);
   void CombineBlocks(const Run& run);
 
-  const ChunkMap& map_;
+  std::span<const PayloadTensor> tensors_;
+  std::span<const DType> partial_types_;
   std::vector<PieceCursor<const std::byte>> sources_;
   std::vector<PieceCursor<std::byte>> sinks_;
   std::vector<const void*> from_, block_from_;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "base/dtype.h"
@@ -41,6 +42,12 @@ struct Payload {
 /// The type of unfinished sums.
 [[nodiscard]] DType PartialTypeOf(const PayloadTensor& tensor, bool wide);
 
+/// Where unfinished sums have the tensor's type, an average of float16 divides before the first sum:
+/// the sum may overflow although the average does not.
+[[nodiscard]] inline Scale DividedFirst(DType type, const Scale& scale) {
+  return type == DType::kFloat16 ? Scale{scale.pre / scale.divisor, scale.post, 1.0} : scale;
+}
+
 /// How the elements of a message lie in memory: as the tensors have them, or unfinished sums.
 enum class Form : uint8_t { kElements, kPartial };
 
@@ -68,7 +75,9 @@ class ChunkMap {
   [[nodiscard]] const PayloadTensor& tensor(uint32_t index) const {
     return payload_.tensors[index];
   }
-  [[nodiscard]] DType partial_type(uint32_t index) const { return partial_types_[index]; }
+  [[nodiscard]] std::span<const PayloadTensor> tensors() const { return payload_.tensors; }
+  /// Of their unfinished sums.
+  [[nodiscard]] std::span<const DType> partial_types() const { return partial_types_; }
   [[nodiscard]] size_t element_bytes(uint32_t tensor, Form form) const {
     return SizeOf(form == Form::kPartial ? partial_types_[tensor] : payload_.tensors[tensor].type);
   }

@@ -34,7 +34,8 @@ struct Slicing {
 
 /// The state that the lanes of a run share.
 struct LaneShared {
-  explicit LaneShared(ChunkMap chunks) : map(std::move(chunks)), combiner(map) {}
+  explicit LaneShared(ChunkMap chunks)
+      : map(std::move(chunks)), combiner(map.tensors(), map.partial_types()) {}
   LaneShared(const LaneShared&) = delete;
   LaneShared& operator=(const LaneShared&) = delete;
 

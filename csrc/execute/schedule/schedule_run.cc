@@ -200,6 +200,7 @@ Result<bool> ScheduleRun::MovePipeline() {
   const uint64_t windows = shared_.map.windows();
   if (arrived_ < windows) {
     HA_ASSIGN(const uint64_t arrived, pipeline_->Arrived());
+    moved = std::exchange(pipeline_at_, arrived) != arrived;
     for (; arrived_ < windows && shared_.map.EndOfWindow(arrived_) <= arrived; ++arrived_)
       moved = true;
   }

@@ -94,6 +94,7 @@ class ScheduleRun final : public Execution {
   std::optional<Error> error_;
   uint64_t drained_ = 0;               ///< windows whose memory is free again
   ChunkPipeline* pipeline_ = nullptr;  ///< null: all of the input is there
+  uint64_t pipeline_at_ = 0;           ///< up to this position its input is there
   uint64_t arrived_ = 0;               ///< windows whose input is there
   uint64_t left_ = 0;                  ///< windows whose results have left
   bool complete_ = false;

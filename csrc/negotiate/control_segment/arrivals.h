@@ -6,8 +6,8 @@
 
 namespace horoacc {
 
-/// Generations of an id are numbered from 1, and the numbers go on when the id changes its name.
-/// The number of bits is a parameter so that model checks can run this class on smaller words.
+/// Generations of an id are numbered from 1, and the numbers go on when the id changes its name. Each
+/// part of the word wraps around within its own bits. The number of bits is a parameter so that model checks can run this class on smaller words.
 template <typename Word, int kArrivedBits, int kGenerationBits>
 class ArrivalsIn {
  public:
@@ -20,7 +20,7 @@ class ArrivalsIn {
   /// Generations that are over; also the number of the last one.
   [[nodiscard]] constexpr uint64_t over() const { return word_ % kIdVersion / kGeneration; }
   /// The generation that ranks arrive in now.
-  [[nodiscard]] constexpr uint64_t open() const { return over() + 1; }
+  [[nodiscard]] constexpr uint64_t open() const { return (over() + 1) % kGenerations; }
   /// Ranks that have arrived in it.
   [[nodiscard]] constexpr uint32_t arrived() const {
     return static_cast<uint32_t>(word_ % kGeneration);
@@ -36,11 +36,11 @@ class ArrivalsIn {
   }
   /// The open generation is over.
   [[nodiscard]] constexpr ArrivalsIn Closed() const {
-    return ArrivalsIn(word_ - arrived() + kGeneration);
+    return WithOver(over() + 1);
   }
   /// It is over, and no rank may use the one after it.
   [[nodiscard]] constexpr ArrivalsIn ClosedWithNext() const {
-    return ArrivalsIn(word_ - arrived() + 2 * kGeneration);
+    return WithOver(over() + 2);
   }
   /// The id goes to another name. Only while no rank has arrived.
   [[nodiscard]] constexpr ArrivalsIn Renamed() const { return ArrivalsIn(word_ + kIdVersion); }
@@ -49,14 +49,21 @@ class ArrivalsIn {
 
  private:
   static constexpr uint64_t kGeneration = uint64_t{1} << kArrivedBits;
-  static constexpr uint64_t kIdVersion = kGeneration << kGenerationBits;
+  static constexpr uint64_t kGenerations = uint64_t{1} << kGenerationBits;
+  static constexpr uint64_t kIdVersion = kGeneration * kGenerations;
+
+  /// No rank has arrived in the generation after `over`.
+  [[nodiscard]] constexpr ArrivalsIn WithOver(uint64_t over) const {
+    return ArrivalsIn(word_ - word_ % kIdVersion + over % kGenerations * kGeneration);
+  }
 
   explicit constexpr ArrivalsIn(uint64_t word) : word_(static_cast<Word>(word)) {}
 
   Word word_ = 0;  ///< id version, generations over, arrived: from the highest bits to the lowest
 };
 
-using Arrivals = ArrivalsIn<uint64_t, 16, 32>;
+/// A call that runs a million times a second needs twelve days for all generations of its id.
+using Arrivals = ArrivalsIn<uint64_t, 12, 40>;
 static_assert(std::atomic<Arrivals>::is_always_lock_free);
 
 }  // namespace horoacc

@@ -11,14 +11,22 @@ uint64_t HashName(std::string_view name) {
   return hash ^ (hash >> 29);
 }
 
+std::string ShortName(std::string_view name) {
+  if (name.size() <= kMaxName) return std::string(name);
+  constexpr size_t kDigits = 16;
+  std::string digits(kDigits, '0');
+  uint64_t hash = HashName(name);
+  for (size_t k = kDigits; k-- > 0; hash /= 16) digits[k] = "0123456789abcdef"[hash % 16];
+  return std::string(name.substr(0, kMaxName - kDigits - 1)) + '~' + digits;
+}
+
 // The table is twice as large as there are names, so a free place ends every chain.
 NameTable::Place NameTable::Probe(std::string_view name) const {
   const uint64_t hash = HashName(name);
   Place place{static_cast<uint32_t>(hash % kNameSlots), std::nullopt};
   for (; places_[place.slot] != 0; place.slot = (place.slot + 1) % kNameSlots) {
     const uint32_t id = places_[place.slot] - 1;
-    if (ids_[id].name_hash == hash && ids_[id].name_length == name.size() &&
-        name.substr(0, kMaxName) == NameOf(id)) {
+    if (ids_[id].name_hash == hash && name == View(id)) {
       place.id = id;
       return place;
     }
@@ -30,7 +38,7 @@ void NameTable::Insert(uint32_t id, std::string_view name) {
   IdEntry& entry = ids_[id];
   entry.name_hash = HashName(name);
   entry.name_length = static_cast<uint32_t>(name.size());
-  std::memcpy(entry.name, name.data(), std::min<size_t>(name.size(), kMaxName));
+  std::memcpy(entry.name, name.data(), name.size());
   places_[Probe(name).slot] = id + 1;
 }
 
@@ -51,9 +59,8 @@ void NameTable::Remove(uint32_t id) {
   ids_[id].name_length = 0;
 }
 
-std::string NameTable::NameOf(uint32_t id) const {
-  const IdEntry& entry = ids_[id];
-  return std::string(entry.name, std::min(entry.name_length, kMaxName));
+std::string_view NameTable::View(uint32_t id) const {
+  return {ids_[id].name, ids_[id].name_length};
 }
 
 }  // namespace horoacc

@@ -22,7 +22,8 @@ inline constexpr uint32_t kIds = kNamedIds + kUnnamedIds;
 inline constexpr uint32_t kNameSlots = 2 * kNamedIds;
 inline constexpr uint32_t kMaxName = 240;
 inline constexpr uint32_t kLogWords = 1u << 18;  ///< 1 MiB of decisions not yet carried out by all
-inline constexpr uint32_t kExecSlots = 64;       ///< decisions in flight that ranks run together
+inline constexpr uint32_t kOutboxWords = 1u << 19;  ///< of the outbox of a set on several hosts
+inline constexpr uint32_t kExecSlots = 64;          ///< decisions in flight that ranks run together
 inline constexpr uint32_t kMaxProcessSets = 64;
 inline constexpr uint32_t kMaxGroups = 128;  ///< sets that only their members know of
 inline constexpr uint32_t kSegmentSets = kMaxProcessSets + kMaxGroups;
@@ -34,10 +35,9 @@ constexpr size_t WholePages(size_t bytes) { return (bytes + 4095) / 4096 * 4096;
 /// Numbers of groups have this bit; the others are those of sets that every rank of the job knows.
 inline constexpr uint32_t kGroupBit = 1u << 30;
 [[nodiscard]] constexpr bool IsGroup(uint32_t set) { return (set & kGroupBit) != 0; }
-/// Where a set lies on the control segment.
-[[nodiscard]] constexpr uint32_t SlotOf(uint32_t set) {
-  return IsGroup(set) ? kMaxProcessSets + set % kMaxGroups : set % kMaxProcessSets;
-}
+/// Where a set that every rank knows lies on the control segment. A group's place is in
+/// HostHeader::groups.
+[[nodiscard]] constexpr uint32_t SlotOf(uint32_t set) { return set % kMaxProcessSets; }
 
 /// One call, on all ranks: the generation of an id. It never comes back, whatever name the id goes
 /// to.
@@ -59,8 +59,11 @@ struct TensorRow {
 /// a rank can be at most one generation ahead of a peer that still reads.
 struct Row {
   std::atomic<uint64_t> generation{0};  ///< released last: the row is ready for this generation
+  /// Of a set on several hosts: the rank has been counted in this generation.
+  std::atomic<uint64_t> counted{0};
   uint64_t signature = 0;
   uint64_t sequence = 0;  ///< position among this rank's submissions in the set
+  uint64_t number = 0;    ///< of an unnamed call: how many this rank had submitted before it
   uint64_t extra = 0;     ///< offset in the rank's memory of the part that does not fit here
   double prescale = 1, postscale = 1;
   uint32_t sync_round = 0;  ///< times this rank had waited for a result before
@@ -112,11 +115,13 @@ inline constexpr uint64_t kUndecided = std::numeric_limits<uint64_t>::max();
 struct IdEntry {
   std::atomic<Arrivals> arrivals;
   /// End in the log of the last decision that named it. 0: none since its name has it. kUndecided:
-  /// ready on all ranks, and the message controller has not decided yet.
+  /// this rank has submitted it, and the root on another host may not have decided yet.
   std::atomic<uint64_t> last_decision{0};
   std::atomic<uint64_t> stall_told{0};  ///< latest generation that a rank has warned of
+  /// Of a set on several hosts: the bucket that it is in at the root, + 1; or 0.
+  std::atomic<uint32_t> bucket{0};
   uint64_t name_hash = 0;
-  uint32_t name_length = 0;  ///< of the whole name; 0: free
+  uint32_t name_length = 0;  ///< 0: free
   char name[kMaxName] = {};
 };
 
@@ -133,6 +138,7 @@ struct alignas(64) Cursor {
   std::atomic<uint32_t> joined{0};
   std::atomic<uint32_t> left{0};  ///< the rank has left the group; SetHeader::end names only one
   uint64_t unnamed = 0;           ///< unnamed calls that it had submitted when it joined
+  uint32_t join_told = 0;         ///< `joined` of the join of which the leader was told
 };
 
 /// Fixed part of a set's control segment; the arrays follow (see SetSegment).
@@ -145,9 +151,27 @@ struct SetHeader {
   std::atomic<uint32_t> joined{0};   ///< ranks that have joined
   /// Cursor::joined of the join that a rank has warned of.
   std::atomic<uint32_t> join_stall_told{0};
-  int32_t last_joined = 0;  ///< global rank
-  uint32_t ids = 0;         ///< named ids given out
-  uint32_t backlog = 0;     ///< items that are ready but not decided
+  uint32_t last_joined = 0;  ///< by index in the group
+  uint32_t ids = 0;          ///< named ids given out
+  uint32_t backlog = 0;      ///< items that are ready but not decided
+  // Of a set on several hosts.
+  uint32_t leader_waits = 0;              ///< 1: its leader has a decision, and no room for it
+  uint64_t decided = 0;                   ///< decisions of the root that are in the log
+  uint32_t released = 0;                  ///< ranks of this host that are done with the set
+  std::atomic<uint32_t> all_released{0};  ///< 1: the ranks of all hosts are
+};
+
+/// In words ever put in and ever taken out.
+struct OutboxHeader {
+  alignas(64) std::atomic<uint64_t> put{0};
+  alignas(64) std::atomic<uint64_t> taken{0};
+};
+
+/// A group's place on this host's control segment; under HostHeader::groups_lock.
+struct GroupPlace {
+  uint32_t number = 0;
+  uint32_t members = 0;  ///< 0: the place is free
+  bool used = false;     ///< an earlier group may have left something in it
 };
 
 enum class RankPhase : uint32_t { kAbsent = 0, kPresent = 1, kLeft = 2 };
@@ -182,8 +206,11 @@ struct HostHeader {
   alignas(64) std::atomic<uint64_t> abort_word{0};
   std::atomic<uint32_t> abort_text_ready{0};
   char abort_text[1024] = {};
-  /// By place of a group: how often it was used << 16 | members that are not done with it.
-  std::atomic<uint64_t> groups[kMaxGroups] = {};
+  /// Of `groups`. A rank that dies in it leaves the place of a group unclear: then it is the job's
+  /// end, as any rank's death.
+  SegmentLock groups_lock;
+  /// By place: the group that has it, and how many members of this host are not done with it.
+  GroupPlace groups[kMaxGroups] = {};
   cuda::TicketLanes gpu_tickets;  ///< of all sets
 };
 

@@ -1,13 +1,9 @@
 #include "negotiate/control_segment/set_segment.h"
 
-#include <sched.h>
-
 #include <algorithm>
 #include <ranges>
 #include <utility>
 
-#include "base/clock.h"
-#include "base/pause.h"
 #include "execute/shared_memory/window_ring.h"
 
 namespace horoacc {
@@ -26,11 +22,12 @@ struct SetLayout {
     names = take(sizeof(uint32_t) * kNameSlots);
     backlog = take(sizeof(uint32_t) * kIds);
     plan = take(PlanState::BytesFor(kIds));
+    outbox = take(sizeof(OutboxHeader) + sizeof(uint32_t) * kOutboxWords);
     infos = take(sizeof(cuda::GpuPeerInfo) * ranks);
     words = take(sizeof(cuda::GpuPeerWords) * ranks * ranks);
     total = at;
   }
-  size_t ids, rows, cursors, slots, log, names, backlog, plan, infos, words, total;
+  size_t ids, rows, cursors, slots, log, names, backlog, plan, outbox, infos, words, total;
 };
 
 }  // namespace
@@ -38,12 +35,12 @@ struct SetLayout {
 size_t SetSegment::BytesFor(uint32_t ranks) { return SetLayout(ranks).total; }
 
 SetSegment::SetSegment(const ControlSegment& control, uint32_t slot, std::vector<uint32_t> locals,
-                       uint32_t me, std::function<bool(uint32_t)> alive)
+                       uint32_t me, LockWatch watch)
     : control_(control),
       base_(control.set_memory(slot)),
       locals_(std::move(locals)),
       me_(me),
-      alive_(std::move(alive)) {
+      watch_(std::move(watch)) {
   const SetLayout layout(ranks());
   ids_ = reinterpret_cast<IdEntry*>(base_ + layout.ids);
   rows_ = reinterpret_cast<Row*>(base_ + layout.rows);
@@ -53,6 +50,9 @@ SetSegment::SetSegment(const ControlSegment& control, uint32_t slot, std::vector
   names_ = NameTable(ids_, reinterpret_cast<uint32_t*>(base_ + layout.names));
   backlog_ = reinterpret_cast<uint32_t*>(base_ + layout.backlog);
   plan_ = PlanState::Over(base_ + layout.plan, kIds, control.fusion_threshold());
+  std::byte* const outbox = base_ + layout.outbox;
+  outbox_ = Outbox(reinterpret_cast<OutboxHeader*>(outbox),
+                   reinterpret_cast<uint32_t*>(outbox + sizeof(OutboxHeader)));
   gpus_ = {reinterpret_cast<cuda::GpuPeerInfo*>(base_ + layout.infos),
            reinterpret_cast<cuda::GpuPeerWords*>(base_ + layout.words), ranks()};
 }
@@ -82,51 +82,9 @@ uint64_t SetSegment::LeastWordsFinished() const {
                  [this](uint32_t r) { return cursors_[r].words.load(std::memory_order_seq_cst); });
 }
 
-SetSegment::Guard::Guard(const SetSegment& control) : control_(control) {
-  std::atomic<uint32_t>& owner = control.header().lock.owner;
-  const uint32_t mine = control.locals_[control.me_] + 1;
-  int64_t next_look = NowNs() + 20 * kMillisecond;
-  for (uint64_t turn = 0;; ++turn) {
-    uint32_t free = 0;
-    if (owner.compare_exchange_weak(free, mine, std::memory_order_acquire)) return;
-    if (turn < 64) {
-      Pause();
-      continue;
-    }
-    // The owner may have lost its core: give ours away rather than wait for it here.
-    sched_yield();
-    if (turn % 64 != 0 || NowNs() < next_look) continue;
-    next_look = NowNs() + 20 * kMillisecond;
-    if (control.control_.has_aborted()) {
-      status_ = control.control_.aborted();
-      return;
-    }
-    if (const uint32_t holder = owner.load(); holder != 0 && !control.alive_(holder - 1)) {
-      status_ = MakeError(ErrorKind::kPeerLost,
-                          "rank " + std::to_string(control.control_.rank_of(holder - 1)) +
-                              " died while it held the set's lock",
-                          control.control_.rank_of(holder - 1));
-      return;
-    }
-  }
-}
-
-SetSegment::Guard::~Guard() {
-  if (!status_.ok()) return;
-  if (std::uncaught_exceptions() > uncaught_) {
-    // The plan and the log may be half changed: no rank may decide by them.
-    const int rank = control_.control_.rank_of(control_.locals_[control_.me_]);
-    control_.control_.Abort(MakeError(
-        ErrorKind::kSystem,
-        "rank " + std::to_string(rank) + " cannot go on: its engine failed with an exception",
-        rank));
-  }
-  control_.header().lock.owner.store(0, std::memory_order_release);
-}
-
 std::optional<uint32_t> SetSegment::Known(std::string_view name) const {
   const Guard guard(*this);
-  return guard.status().ok() ? names_.Find(name) : std::nullopt;
+  return guard.status().ok() ? names_.Find(ShortName(name)) : std::nullopt;
 }
 
 bool SetSegment::CloseGeneration(uint32_t id, uint64_t generation) const {
@@ -138,7 +96,8 @@ bool SetSegment::CloseGeneration(uint32_t id, uint64_t generation) const {
   return true;
 }
 
-Result<SetSegment::NamedId> SetSegment::Lookup(std::string_view name) {
+Result<SetSegment::NamedId> SetSegment::Lookup(std::string_view whole_name) {
+  const std::string name = ShortName(whole_name);
   Guard guard(*this);
   if (!guard.status().ok()) return guard.status().error();
   std::optional<uint32_t> id = names_.Find(name);
@@ -183,6 +142,7 @@ Result<uint32_t> SetSegment::FreeId() {
     if (!entry.arrivals.compare_exchange_strong(arrivals, arrivals.Renamed())) continue;
     entry.last_decision.store(0, std::memory_order_relaxed);
     ForgetItem(plan_, oldest);
+    entry.bucket = 0;
     names_.Remove(oldest);
     return oldest;
   }

@@ -1,7 +1,5 @@
 #pragma once
 // One process set's part of the control segment, as one rank sees it.
-#include <exception>
-#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -10,21 +8,22 @@
 #include "execute/cuda/host/peer_info.h"
 #include "negotiate/control_segment/control_segment.h"
 #include "negotiate/control_segment/name_table.h"
+#include "negotiate/control_segment/outbox.h"
+#include "negotiate/control_segment/segment_lock.h"
 
 namespace horoacc {
 
 class SetSegment {
  public:
-  /// `locals`: local rank of every member, by index in the set. `alive` tells whether a local rank
-  /// still exists; waiting for a lock asks it.
+  /// `locals`: local rank of every member on this host, by index among them.
   SetSegment(const ControlSegment& control, uint32_t slot, std::vector<uint32_t> locals,
-             uint32_t me, std::function<bool(uint32_t)> alive);
+             uint32_t me, LockWatch watch);
   [[nodiscard]] static size_t BytesFor(uint32_t ranks);
 
   [[nodiscard]] uint32_t ranks() const { return static_cast<uint32_t>(locals_.size()); }
   [[nodiscard]] uint32_t me() const { return me_; }
   [[nodiscard]] uint32_t local(uint32_t index) const { return locals_[index]; }
-  [[nodiscard]] bool IsAlive(uint32_t index) const { return alive_(locals_[index]); }
+  [[nodiscard]] bool IsAlive(uint32_t index) const { return watch_.alive(locals_[index]); }
   [[nodiscard]] SetHeader& header() const { return *reinterpret_cast<SetHeader*>(base_); }
   [[nodiscard]] IdEntry& id(uint32_t id) const { return ids_[id]; }
   [[nodiscard]] Row& row(uint32_t index, uint32_t id, uint64_t generation) const {
@@ -36,6 +35,7 @@ class SetSegment {
   /// Ids that are ready on all ranks but not decided, for lack of room in the log.
   [[nodiscard]] uint32_t* backlog() const { return backlog_; }
   [[nodiscard]] PlanState& plan() { return plan_; }
+  [[nodiscard]] const Outbox& outbox() const { return outbox_; }
   /// Where the ranks' GPUs meet.
   [[nodiscard]] const cuda::GpuGroupSegment& gpus() const { return gpus_; }
   /// This rank has finished the log up to `words`, and its part of `slots` execution slots. True if
@@ -48,20 +48,12 @@ class SetSegment {
   [[nodiscard]] uint64_t LeastSlotsFinished() const;
   [[nodiscard]] uint64_t LeastWordsFinished() const;
 
-  /// Holds the set's lock. Not ok() if its owner died or the job was aborted meanwhile. Gives it
-  /// back in an exception, it aborts the job first.
-  class Guard {
+  /// Holds the set's lock.
+  class Guard : public SegmentGuard {
    public:
-    explicit Guard(const SetSegment& control);
-    ~Guard();
-    Guard(const Guard&) = delete;
-    Guard& operator=(const Guard&) = delete;
-    [[nodiscard]] const Status& status() const { return status_; }
-
-   private:
-    const SetSegment& control_;
-    const int uncaught_ = std::uncaught_exceptions();
-    Status status_;
+    explicit Guard(const SetSegment& control)
+        : SegmentGuard(control.control_, control.header().lock, control.locals_[control.me_],
+                       control.watch_) {}
   };
 
   /// Finds or makes the id of a name. Takes the lock. kInvalid if every id is in flight.
@@ -106,7 +98,7 @@ class SetSegment {
   std::byte* base_;
   std::vector<uint32_t> locals_;
   uint32_t me_;
-  std::function<bool(uint32_t)> alive_;
+  LockWatch watch_;
   IdEntry* ids_;
   Row* rows_;
   Cursor* cursors_;
@@ -115,6 +107,7 @@ class SetSegment {
   NameTable names_;
   uint32_t* backlog_;
   PlanState plan_;
+  Outbox outbox_;
   cuda::GpuGroupSegment gpus_;
 };
 

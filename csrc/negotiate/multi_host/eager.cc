@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "execute/kernels/reduce.h"
+#include "schedule/select.h"
 
 namespace horoacc {
 namespace {
@@ -17,8 +18,6 @@ uint64_t PackedBytes(const Request& request) {
   return bytes;
 }
 
-}  // namespace
-
 uint64_t EagerBytes(const Request& request, size_t ranks) {
   if (request.collective != Collective::kAllreduce || request.op == ReduceOp::kAdasum) return 0;
   if (!request.local_error.empty()) return 0;
@@ -30,6 +29,17 @@ bool HasHalves(const Request& request) {
   return std::ranges::any_of(request.tensors, [](const TensorMeta& tensor) {
     return tensor.type == DType::kFloat16 || tensor.type == DType::kBFloat16;
   });
+}
+
+}  // namespace
+
+EagerRule::EagerRule(size_t ranks, const Settings& settings)
+    : ranks_(ranks),
+      none_(!ForcedAlgorithm(schedule::Goal::kAllreduce, settings).empty()),
+      halves_(settings.reduction != "auto") {}
+
+uint64_t EagerRule::BytesOf(const Request& request) const {
+  return none_ || (!halves_ && HasHalves(request)) ? 0 : EagerBytes(request, ranks_);
 }
 
 std::vector<std::byte> PackTensors(const Request& request,

@@ -1,11 +1,12 @@
 #pragma once
 // Small allreduces between hosts are eager and need no messages of their own: the inputs travel
-// with the announcements, the root reduces them, and the result comes down with the decision.
+// with the news of the call, the root reduces them, and the result comes down with the decision.
 #include <cstddef>
 #include <cstdint>
 #include <span>
 #include <vector>
 
+#include "base/settings.h"
 #include "negotiate/multi_host/ready_set.h"
 
 namespace horoacc {
@@ -14,11 +15,20 @@ namespace horoacc {
 /// and a step's many gradients go by schedules, which share the work.
 inline constexpr uint64_t kMaxEagerBytes = 64 << 10;
 
-/// Bytes of one rank's input if the call may be eager; otherwise 0.
-[[nodiscard]] uint64_t EagerBytes(const Request& request, size_t ranks);
+/// Which calls of a set of `ranks` ranks are eager.
+class EagerRule {
+ public:
+  EagerRule(size_t ranks, const Settings& settings);
+  /// Bytes of one rank's input if the call may be eager; otherwise 0.
+  [[nodiscard]] uint64_t BytesOf(const Request& request) const;
+  /// Bytes of one rank's inputs that may be on their way at a time.
+  [[nodiscard]] uint64_t most_bytes() const { return kMaxEagerBytes / ranks_; }
 
-/// Whether a tensor has 16-bit floats.
-[[nodiscard]] bool HasHalves(const Request& request);
+ private:
+  size_t ranks_;
+  bool none_;    ///< an algorithm is forced
+  bool halves_;  ///< 16-bit floats, too; not where schedules round sums on the way
+};
 
 /// A call's tensors in a row, each at a multiple of 16 bytes. `tensors`: where they lie.
 [[nodiscard]] std::vector<std::byte> PackTensors(const Request& request,

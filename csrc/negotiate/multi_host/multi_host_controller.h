@@ -1,49 +1,23 @@
 #pragma once
-// The controller of ranks that share no memory: calls by name, up a tree of hosts and back.
+// The controller of a set that lies on several hosts, as each of its ranks drives it: it announces
+// in the host's control segment, and the host's leader does the rest.
+#include <atomic>
 #include <deque>
-#include <functional>
 #include <map>
-#include <memory>
 #include <mutex>
 #include <optional>
-#include <unordered_map>
-#include <vector>
+#include <utility>
 
-#include "base/fault.h"
-#include "base/settings.h"
-#include "negotiate/control_segment/set_segment.h"
-#include "negotiate/controller.h"
-#include "negotiate/multi_host/control_mux.h"
-#include "negotiate/multi_host/multi_host_root.h"
-#include "negotiate/multi_host/multi_host_tree.h"
-#include "negotiate/multi_host/subtree_aggregator.h"
-#include "transport/wake/doorbell.h"
+#include "negotiate/multi_host/leader.h"
 
 namespace horoacc {
 
-/// A rank tells its parent in the tree (MultiHostTree) of a call once all ranks of its subtree have
-/// submitted it; the set's lowest rank, the root, decides, and decisions come down the same way. So
-/// for a call a rank receives one message of each child, and one of its parent.
-///
-/// The control segment is this rank's alone: its ids and generations mean nothing to the others, so
-/// each rank puts its own into a decision that it takes. Nearly thirty members, since a rank is a
-/// leaf, a branch or the root of the tree, and each of them ends its calls and leaves the set in
-/// the same messages.
-class MultiHostController final : public Controller {
+class MultiHostController final : public HostGroup {
  public:
-  struct Place {
-    uint32_t set = 0;
-    std::vector<int> ranks;    ///< global, of the set
-    std::vector<int> host_of;  ///< by rank of the job
-    int rank = 0;              ///< global, this one; it may be no member
-    int local_rank = 0;        ///< whose doorbell rings
-    /// Has this rank of the job shut down in good order?
-    std::function<bool(int)> has_left;
-    FaultPoints* faults = nullptr;  ///< null: none
-  };
-  MultiHostController(ControlMux& mux, Place place, SetSegment& control, const Doorbells& doorbells,
-                      const Settings& settings);
-  ~MultiHostController() override;
+  /// `context`: of the members on this host; the first of them leads.
+  MultiHostController(ControlMux& mux, Leader::Place place, SetSegment& control,
+                      const SetContext& context, const Doorbells& doorbells, EagerRule eager,
+                      NoteMemory memory);
 
   Result<Announced> Announce(const Announcement& announcement) override;
   Status Unblock(std::span<const uint32_t> in_flight) override;
@@ -52,83 +26,58 @@ class MultiHostController final : public Controller {
   Result<std::optional<Decision>> Next() override;
   Status Reject(TensorKey tensor, const Error& error) override;
   Status Finish(const Decision& decision) override;
-  [[nodiscard]] SetEnd Ended() override;
+  Status End(SetEnd end) override;
+  [[nodiscard]] Result<std::optional<Attendance>> WhoHas(std::optional<TensorKey> tensor) override;
   Status Release() override;
-  [[nodiscard]] bool Released() override;
-  [[nodiscard]] bool HoldsNews() override;
-
-  /// Tells all ranks that this one has left the group, for calls that need no decision (messages).
-  Status SayLeft();
-  /// Has this rank of the job told that?
-  [[nodiscard]] bool HasLeft(int rank);
-
-  /// The ranks that have submitted an undecided call of this rank or, without a key, those that
-  /// have joined. The root knows; other ranks ask it, and have the answer at a later look.
-  [[nodiscard]] Result<std::optional<Attendance>> WhoHas(std::optional<TensorKey> tensor);
+  [[nodiscard]] bool Released() override {
+    return control_.header().all_released.load(std::memory_order_acquire) != 0;
+  }
+  [[nodiscard]] bool HoldsNews() override { return leader_ && leader_->HoldsNews(); }
 
  private:
-  /// A call of this rank's that is not decided.
-  struct Own {
+  /// A call that other ranks of this host had not submitted when this one did.
+  struct Waiting {
     TensorKey key;
-    std::shared_ptr<const Request> request;
-    uint64_t eager = 0;                    ///< bytes of the input that went with the announcement
-    std::optional<Attendance> attendance;  ///< as the root last said
+    int64_t since_ns;
+  };
+  /// An answer that this rank was given, or asked for.
+  struct Answer {
+    int64_t asked_ns = 0;
+    uint64_t generation = 0;
+    std::optional<Attendance> attendance;
   };
 
-  // All under mutex_.
-  Status OnMessage(int source, std::span<const std::byte> payload);
-  // The way up.
-  Status FromBelow(const MultiHostTree::Child& child, std::span<const std::byte> payload);
-  Status OnJoined(uint32_t member, uint64_t unnamed);
-  Status OnSplit(uint32_t bucket, const CallName& witness, uint64_t seen);
-  Status OnReject(const CallName& call, const Error& error);
-  Status OnEnd(SetEnd end);
-  Status Arrive(const CallName& call, const ReadySet& ready_set, uint64_t seen,
-                const RootPlace& place);
-  Status SendNews(const SubtreeAggregator::News& news);
-  Status SendUp(const WireWriter& writer);
-  // The way down.
-  Status FromAbove(std::span<const std::byte> payload);
-  Status Tell(MultiHostRoot::Verdicts verdicts);
-  Status TellPlan();
-  Status Take(MultiHostDecision multi_host);
-  Status EndAll(SetEnd end);
-  Status SendDown(std::span<const std::byte> payload);
-  // Between any rank and the root or all.
-  Status OnWhoHas(int source, WireReader& reader);
-  Status OnAttendance(WireReader& reader);
-  Status SendToAll(const WireWriter& writer);
+  // Under the set's lock.
+  void OnReady(TensorKey key, bool partial) override;
+  bool OnIdle() override;
+  [[nodiscard]] bool HasRoom() const override { return true; }
+  bool Put(const OutboxItem& item);
+  [[nodiscard]] bool IsUndecided(uint32_t id) const;
 
-  ControlMux& mux_;
-  const Place place_;
-  const std::optional<uint32_t> member_;  ///< this rank's index; none: it is not in the set
-  const MultiHostTree tree_;
-  const bool
-      sends_eager_;  ///< small inputs travel with announcements; not if an algorithm is forced
-  /// Inputs of 16-bit floats, too; not where schedules round sums on the way and the root does not.
-  const bool eager_halves_;
-  SetSegment& control_;
-  const Doorbells& doorbells_;
+  Status PutLocked(const OutboxItem& item, bool& put);
+  Status TellWaiting();
+  [[nodiscard]] Status Lead() { return leader_ ? leader_->Pump() : Status(); }
+  Status TakeNews(const LogNote& note);
+  [[nodiscard]] std::span<const std::byte> BytesOf(const LogNote& note) const {
+    return {context_.memory[0] + note.offset, note.bytes};
+  }
+
+  std::optional<Leader> leader_;  ///< none: another rank of this host leads
 
   std::mutex mutex_;
-  std::map<CallName, Own> own_;
-  std::unordered_map<uint32_t, CallName> call_of_;  ///< by id: of own_
-  std::optional<Attendance> joins_;                 ///< as the root last said
-  std::deque<Decision> decisions_;
-  uint64_t decided_ = 0;
-  CallNumbers numbers_;  ///< of the calls in the first `decided_` decisions
-  uint64_t eager_ = 0;   ///< bytes of inputs of own_ that travelled with announcements
-  bool end_told_ = false;
-  SetEnd end_;
-  bool release_told_ = false;
-  std::vector<bool> released_, left_;  ///< by member, as they have said
+  std::deque<Waiting> waiting_;
+  std::map<uint32_t, Answer> answers_;  ///< by id
+  Answer joins_;
+  std::map<uint32_t, std::pair<uint64_t, uint32_t>>
+      splits_;  ///< by bucket: decisions and plan then
+  std::atomic<bool> any_waiting_{false};
 
-  std::optional<SubtreeAggregator> aggregator_;  ///< none: the root
-  int64_t next_flush_ns_ = 0;
-  std::map<CallName, uint64_t> rejected_;  ///< decisions there were then; not the root's
-  std::map<uint32_t, uint64_t> splits_;    ///< by bucket: decisions seen by whom it was sent up for
-  ToldBuckets<CallName> buckets_;
-  std::optional<MultiHostRoot> root_;
+  // The driver's.
+  std::deque<std::pair<TensorKey, Error>> rejections_;  ///< they wait for room in the outbox
+  uint64_t unfinished_ = 0;  ///< decisions that this rank has taken and not carried out
+  bool news_unfinished_ = false;
+  bool released_ = false;
+  std::atomic<bool> end_asked_{false};
 };
 
 }  // namespace horoacc

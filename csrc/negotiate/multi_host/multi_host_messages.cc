@@ -9,6 +9,8 @@ namespace {
 // Of news of a call.
 constexpr uint8_t kByNumber = 1;    ///< the call and its request go by a number
 constexpr uint8_t kWithInputs = 2;  ///< inputs follow
+constexpr uint8_t kShared = 4;      ///< ReadySet::shared
+constexpr uint8_t kDirect = 8;      ///< ReadyNews::direct
 
 enum class CallForm : uint8_t { kUnnamed = 0, kNamed = 1, kNumber = 2 };
 
@@ -49,12 +51,13 @@ CallName GetCallName(WireReader& reader, const CallNumbers* numbers) {
 }
 
 void PutReady(WireWriter& writer, const CallName& call, const ReadySet& ready_set, bool whole,
-              uint64_t seen, const CallNumbers& numbers) {
+              uint64_t seen, const CallNumbers& numbers, bool direct) {
   writer.Put(seen);
   const uint64_t* const number = whole ? numbers.NumberOf(call) : nullptr;
   const bool warm = number && *numbers.At(*number)->request == *ready_set.groups()[0].request;
   const bool with_inputs = !ready_set.inputs().empty();
-  writer.Put(static_cast<uint8_t>((warm ? kByNumber : 0) | (with_inputs ? kWithInputs : 0)));
+  writer.Put(static_cast<uint8_t>((warm ? kByNumber : 0) | (with_inputs ? kWithInputs : 0) |
+                                  (ready_set.shared() ? kShared : 0) | (direct ? kDirect : 0)));
   if (warm) {
     writer.Put(*number);
   } else {
@@ -119,6 +122,8 @@ ReadyNews GetReady(WireReader& reader, std::span<const uint32_t> subtree,
   ReadyNews news;
   news.seen = reader.Get<uint64_t>();
   const auto form = reader.Get<uint8_t>();
+  if ((form & kShared) == 0) news.ready_set.MarkPrivate();
+  news.direct = (form & kDirect) != 0;
   if ((form & kByNumber) != 0) {
     const CallNumbers::Known* const known = numbers.At(reader.Get<uint64_t>());
     if (!known) reader.Fail();
@@ -143,11 +148,30 @@ ReadyNews GetReady(WireReader& reader, std::span<const uint32_t> subtree,
   return news;
 }
 
-void Put(WireWriter& writer, const MultiHostDecision& multi_host, const CallNumbers& numbers) {
-  const Decision& decision = multi_host.decision;
-  Put(writer, decision);
-  writer.Put(static_cast<uint32_t>(multi_host.calls.size()));
-  for (const CallName& call : multi_host.calls) Put(writer, call, &numbers);
+void Put(WireWriter& writer, const std::vector<BucketMembers>& changes) {
+  writer.Put(static_cast<uint32_t>(changes.size()));
+  for (const BucketMembers& bucket : changes) {
+    writer.Put(bucket.index);
+    writer.Put(static_cast<uint32_t>(bucket.members.size()));
+    for (const CallName& call : bucket.members) Put(writer, call);
+  }
+}
+
+std::vector<BucketMembers> GetBuckets(WireReader& reader) {
+  constexpr size_t kLeastName = sizeof(uint8_t) + sizeof(uint32_t);
+  std::vector<BucketMembers> changes(reader.GetCount(2 * sizeof(uint32_t)));
+  for (BucketMembers& bucket : changes) {
+    bucket.index = reader.Get<uint32_t>();
+    bucket.members.resize(reader.GetCount(kLeastName));
+    for (CallName& call : bucket.members) call = GetCallName(reader);
+    if (bucket.index >= kNamedIds) reader.Fail();
+  }
+  return changes;
+}
+
+namespace {
+
+void PutFacts(WireWriter& writer, const Decision& decision) {
   writer.Put(static_cast<uint32_t>(decision.facts.size()));
   for (const CallFacts& facts : decision.facts) {
     if (decision.partial) writer.Put(facts.request);
@@ -157,11 +181,7 @@ void Put(WireWriter& writer, const MultiHostDecision& multi_host, const CallNumb
   }
 }
 
-MultiHostDecision GetMultiHostDecision(WireReader& reader, const CallNumbers& numbers) {
-  MultiHostDecision multi_host;
-  Decision& decision = multi_host.decision = GetDecision(reader);
-  multi_host.calls.resize(reader.GetCount(sizeof(uint8_t) + sizeof(uint32_t)));
-  for (CallName& call : multi_host.calls) call = GetCallName(reader, &numbers);
+void GetFacts(WireReader& reader, Decision& decision) {
   decision.facts.resize(reader.GetCount(3 * sizeof(uint32_t)));
   for (CallFacts& facts : decision.facts) {
     if (decision.partial) facts.request = reader.GetRequest();
@@ -169,6 +189,69 @@ MultiHostDecision GetMultiHostDecision(WireReader& reader, const CallNumbers& nu
     facts.splits = GetList<int64_t>(reader);
     facts.result = reader.GetBlock();
   }
+}
+
+std::vector<std::byte> BytesOf(const WireWriter& writer) {
+  return {writer.bytes().begin(), writer.bytes().end()};
+}
+
+}  // namespace
+
+std::vector<std::byte> NoteOf(const Decision& decision) {
+  const auto is_empty = [](const CallFacts& facts) {
+    return facts.rows.empty() && facts.splits.empty() && facts.result.empty();
+  };
+  if (!decision.partial && std::ranges::all_of(decision.facts, is_empty)) return {};
+  WireWriter writer;
+  PutFacts(writer, decision);
+  return BytesOf(writer);
+}
+
+bool TakeNote(std::span<const std::byte> note, Decision& decision) {
+  if (note.empty()) {
+    decision.facts.resize(decision.ids.size());
+    return true;
+  }
+  WireReader reader(note);
+  GetFacts(reader, decision);
+  return reader.ok() && decision.facts.size() >= decision.ids.size();
+}
+
+std::vector<std::byte> NoteOf(const AttendanceNews& news) {
+  WireWriter writer;
+  const TensorKey key = news.tensor.value_or(TensorKey{});
+  writer.Put(static_cast<uint8_t>(news.tensor.has_value()));
+  writer.Put(key.id);
+  writer.Put(key.generation);
+  Put(writer, news.attendance);
+  return BytesOf(writer);
+}
+
+std::optional<AttendanceNews> TakeNews(std::span<const std::byte> note) {
+  WireReader reader(note);
+  AttendanceNews news;
+  const bool of_call = reader.Get<uint8_t>() != 0;
+  const auto id = reader.Get<uint32_t>();
+  const auto generation = reader.Get<uint64_t>();
+  if (of_call) news.tensor = TensorKey{id, generation};
+  news.attendance = GetAttendance(reader);
+  return reader.ok() ? std::optional(std::move(news)) : std::nullopt;
+}
+
+void Put(WireWriter& writer, const MultiHostDecision& multi_host, const CallNumbers& numbers) {
+  const Decision& decision = multi_host.decision;
+  Put(writer, decision);
+  writer.Put(static_cast<uint32_t>(multi_host.calls.size()));
+  for (const CallName& call : multi_host.calls) Put(writer, call, &numbers);
+  PutFacts(writer, decision);
+}
+
+MultiHostDecision GetMultiHostDecision(WireReader& reader, const CallNumbers& numbers) {
+  MultiHostDecision multi_host;
+  Decision& decision = multi_host.decision = GetDecision(reader);
+  multi_host.calls.resize(reader.GetCount(sizeof(uint8_t) + sizeof(uint32_t)));
+  for (CallName& call : multi_host.calls) call = GetCallName(reader, &numbers);
+  GetFacts(reader, decision);
   const bool runs = decision.kind == Decision::Kind::kRun;
   const bool joins = decision.kind == Decision::Kind::kJoin;
   if (decision.facts.size() != (runs ? multi_host.calls.size() : 0) ||

@@ -1,14 +1,16 @@
 #pragma once
-// The messages of the controller of ranks that share no memory, and the fields that several of them
-// have.
+// The messages between the leaders of a set's hosts, the fields that several of them have, and the
+// notes that a leader leaves in its host's log.
 #include <memory>
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "negotiate/call_numbers.h"
 #include "negotiate/controller.h"
 #include "negotiate/multi_host/ready_set.h"
+#include "negotiate/multi_host/told_buckets.h"
 #include "negotiate/wire.h"
 
 namespace horoacc {
@@ -20,15 +22,14 @@ enum class MultiHostMessage : uint8_t {
   kJoined = 2,
   kSplit = 3,
   kReject = 4,
-  kEnd = 5,  ///< and down again
+  // Up, and down again.
+  kEnd = 5,
+  kWhoHas = 6,
+  kReleased = 7,
   // Down it.
-  kDecision = 6,
-  kPlan = 7,
-  // Of any to the root, and back.
-  kWhoHas = 8,
-  // Of any to any other.
-  kReleased = 9,
-  kLeft = 10,
+  kDecision = 8,
+  kPlan = 9,
+  kExchange = 10,  ///< between two hosts: the inputs of the root's
 };
 
 /// A call goes by its number where it has one (`numbers`: null for none), otherwise by its name.
@@ -38,9 +39,25 @@ void Put(WireWriter& writer, const CallName& call, const CallNumbers* numbers = 
 void Put(WireWriter& writer, const std::optional<Attendance>& attendance);
 [[nodiscard]] std::optional<Attendance> GetAttendance(WireReader& reader);
 
-/// A decision in terms that all ranks understand.
+void Put(WireWriter& writer, const std::vector<BucketMembers>& changes);
+[[nodiscard]] std::vector<BucketMembers> GetBuckets(WireReader& reader);
+
+/// The parts of a decision that do not fit in the log's entry. Empty: the facts of its calls are.
+[[nodiscard]] std::vector<std::byte> NoteOf(const Decision& decision);
+/// Adds them to a decision of the log. False: the note is damaged.
+[[nodiscard]] bool TakeNote(std::span<const std::byte> note, Decision& decision);
+
+/// The answer to a rank's question, as the note of an entry of kind kNews.
+struct AttendanceNews {
+  std::optional<TensorKey> tensor;  ///< none: of the join
+  std::optional<Attendance> attendance;
+};
+[[nodiscard]] std::vector<std::byte> NoteOf(const AttendanceNews& news);
+[[nodiscard]] std::optional<AttendanceNews> TakeNews(std::span<const std::byte> note);
+
+/// A decision in terms that all hosts understand.
 struct MultiHostDecision {
-  Decision decision;  ///< its ids and generations are each rank's own
+  Decision decision;  ///< its ids, generations and slot are each host's own
   std::vector<CallName> calls;
 };
 
@@ -53,11 +70,12 @@ struct ReadyNews {
   uint64_t seen = 0;
   CallName call;
   ReadySet ready_set;
+  bool direct = false;  ///< see DirectExchange
 };
 /// `whole`: the sender's whole subtree has submitted the call with equal requests; then a number
 /// may stand for call and request.
 void PutReady(WireWriter& writer, const CallName& call, const ReadySet& ready_set, bool whole,
-              uint64_t seen, const CallNumbers& numbers);
+              uint64_t seen, const CallNumbers& numbers, bool direct = false);
 /// `subtree`: the sender's, ascending; a message about any other member is damaged.
 [[nodiscard]] ReadyNews GetReady(WireReader& reader, std::span<const uint32_t> subtree,
                                  const CallNumbers& numbers);

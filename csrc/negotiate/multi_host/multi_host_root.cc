@@ -8,8 +8,10 @@
 #include "negotiate/multi_host/eager.h"
 
 namespace horoacc {
-MultiHostRoot::MultiHostRoot(std::vector<int> global_ranks, uint64_t fusion_threshold)
+MultiHostRoot::MultiHostRoot(std::vector<int> global_ranks, uint64_t fusion_threshold,
+                             bool composes)
     : global_ranks_(std::move(global_ranks)),
+      composes_(composes),
       joined_(global_ranks_.size()),
       plan_memory_(PlanState::BytesFor(kNamedIds)),
       plan_(PlanState::Over(plan_memory_.data(), kNamedIds, fusion_threshold)) {}
@@ -18,10 +20,7 @@ MultiHostRoot::Verdicts MultiHostRoot::Ready(const CallName& call, const ReadySe
                                              uint64_t seen, const RootPlace& place) {
   Verdicts verdicts;
   // The message was on its way while the call was rejected: its rank learns of that by itself.
-  if (const auto rejected = rejected_.find(call);
-      rejected != rejected_.end() && seen < rejected->second) {
-    return verdicts;
-  }
+  if (IsOver(call, seen)) return verdicts;
   Pending& pending = pending_[call];
   (void)pending.ready_set.Add(ready_set);
   if (ready_set.Has(0)) pending.place = place;
@@ -65,7 +64,11 @@ void MultiHostRoot::Decide(const CallName& call, const Pending& pending, Verdict
   const bool reduces = own.collective == Collective::kAllreduce;
   const uint32_t id = pending.place.id;
   Whole whole{call, FactsOf(ready_set, false), Whole::Kind::kScheduled};
-  if (reduces && own.op == ReduceOp::kAdasum) whole.kind = Whole::Kind::kAdasum;
+  if (reduces && own.op == ReduceOp::kAdasum) {
+    whole.kind = Whole::Kind::kAdasum;
+  } else if (composes_ && reduces && ready_set.shared() && !own.on_gpu) {
+    whole.kind = Whole::Kind::kComposed;
+  }
   whole.facts.result = ReduceEager(ready_set, global_ranks_.size());
   if (!whole.facts.result.empty()) whole.kind = Whole::Kind::kEager;
   uint64_t bytes = 0;
@@ -135,8 +138,8 @@ void MultiHostRoot::Skip(const CallName& call, Verdicts& verdicts) {
 }
 
 void MultiHostRoot::Run(const Bucket& ids, Verdicts& verdicts) {
-  for (const Whole::Kind kind :
-       {Whole::Kind::kScheduled, Whole::Kind::kAdasum, Whole::Kind::kEager}) {
+  for (const Whole::Kind kind : {Whole::Kind::kScheduled, Whole::Kind::kComposed,
+                                 Whole::Kind::kAdasum, Whole::Kind::kEager}) {
     MultiHostDecision unit;
     for (const uint32_t id : ids) {
       const auto found = whole_.find(id);
@@ -146,6 +149,8 @@ void MultiHostRoot::Run(const Bucket& ids, Verdicts& verdicts) {
       if (whole.call.named) last_[id] = decided_ + 1;
       if (kind == Whole::Kind::kEager)
         unit.decision.path = Path::kEager;
+      else if (kind == Whole::Kind::kComposed)
+        unit.decision.path = Path::kComposed;
       else if (!IsBarrier(whole.facts.request.collective))
         unit.decision.path = Path::kSchedule;
       unit.calls.push_back(std::move(whole.call));
@@ -216,6 +221,14 @@ MultiHostRoot::Verdicts MultiHostRoot::Reject(const CallName& call, Error error)
   pending_.erase(call);
   Emit({Decision::Failure(std::move(error)), {call}}, verdicts);
   rejected_[call] = decided_;
+  Skip(call, verdicts);
+  return verdicts;
+}
+
+MultiHostRoot::Verdicts MultiHostRoot::RanAlone(const CallName& call) {
+  Verdicts verdicts;
+  pending_.erase(call);
+  rejected_.erase(call);  // all have submitted it since
   Skip(call, verdicts);
   return verdicts;
 }

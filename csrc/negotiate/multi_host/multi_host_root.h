@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "negotiate/multi_host/multi_host_messages.h"
-#include "negotiate/told_buckets.h"
+#include "negotiate/multi_host/told_buckets.h"
 
 namespace horoacc {
 
@@ -24,7 +24,8 @@ class MultiHostRoot {
  public:
   using Verdicts = std::vector<MultiHostDecision>;
 
-  MultiHostRoot(std::vector<int> global_ranks, uint64_t fusion_threshold);
+  /// `composes`: allreduces of memory that each host's ranks see run composed.
+  MultiHostRoot(std::vector<int> global_ranks, uint64_t fusion_threshold, bool composes = false);
 
   /// Members have submitted a call. `seen`: decisions that they had taken by then. `place`: if
   /// member 0 is among them.
@@ -38,13 +39,20 @@ class MultiHostRoot {
   [[nodiscard]] Verdicts Split(uint32_t bucket, const CallName& witness, uint64_t seen);
   /// Ends a call that can never become ready, unless it has become ready meanwhile.
   [[nodiscard]] Verdicts Reject(const CallName& call, Error error);
+  /// Whether the call has been ended since its sender had taken `seen` decisions.
+  [[nodiscard]] bool IsOver(const CallName& call, uint64_t seen) const {
+    const auto rejected = rejected_.find(call);
+    return rejected != rejected_.end() && seen < rejected->second;
+  }
+  /// A call that members had submitted ran without a decision: its bucket goes on without it.
+  [[nodiscard]] Verdicts RanAlone(const CallName& call);
   /// The members that have submitted an undecided call; nothing if none has.
   [[nodiscard]] std::optional<Attendance> WhoHas(const CallName& call) const;
   /// Of the join that is under way.
   [[nodiscard]] Attendance WhoHasJoined() const;
   /// The buckets whose members have changed since the last call.
-  [[nodiscard]] std::vector<BucketMembers<CallName>> TakePlanChanges() {
-    return plan_changes_.Take(plan_, [this](uint32_t id) { return name_of_[id]; });
+  [[nodiscard]] std::vector<BucketMembers> TakePlanChanges() {
+    return plan_changes_.Take(plan_, name_of_);
   }
 
  private:
@@ -57,7 +65,7 @@ class MultiHostRoot {
     CallName call;
     CallFacts facts;
     /// Calls of one kind are decided together.
-    enum class Kind : uint8_t { kScheduled, kAdasum, kEager };
+    enum class Kind : uint8_t { kScheduled, kComposed, kAdasum, kEager };
     Kind kind = Kind::kScheduled;
   };
 
@@ -73,6 +81,7 @@ class MultiHostRoot {
   void EndJoin(Verdicts& verdicts);
 
   const std::vector<int> global_ranks_;
+  const bool composes_;
   std::map<CallName, Pending> pending_;
   std::map<uint32_t, Whole> whole_;        ///< by the root's id: not decided, for its bucket waits
   std::map<CallName, uint64_t> rejected_;  ///< decisions there were then, the rejection included
@@ -86,7 +95,7 @@ class MultiHostRoot {
   std::vector<CallName> name_of_;  ///< by the root's id: which name the plan knows it by
   std::map<CallName, uint32_t> id_of_;
   std::vector<uint64_t> last_;  ///< by the root's id: the decision that it was in last
-  PlanChanges<CallName> plan_changes_;
+  PlanChanges plan_changes_;
 };
 
 }  // namespace horoacc

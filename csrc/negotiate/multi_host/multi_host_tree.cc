@@ -6,33 +6,33 @@
 namespace horoacc {
 
 MultiHostTree TreeOver(const std::vector<int>& host_of, uint32_t me) {
-  const auto members = static_cast<uint32_t>(host_of.size());
-  std::vector<uint32_t> leaders;
-  std::map<int, uint32_t> place_of;  // by host: its leader's among the leaders
-  for (uint32_t member = 0; member < members; ++member) {
-    const auto place = static_cast<uint32_t>(leaders.size());
-    if (place_of.emplace(host_of[member], place).second) leaders.push_back(member);
+  std::vector<std::vector<uint32_t>> members;  // by the host's place in the order of the leaders
+  std::map<int, uint32_t> place_of;            // by host
+  for (uint32_t member = 0; member < host_of.size(); ++member) {
+    const auto next = static_cast<uint32_t>(members.size());
+    const auto [host, fresh] = place_of.emplace(host_of[member], next);
+    if (fresh) members.emplace_back();
+    members[host->second].push_back(member);
   }
-  const auto parent_of = [&](uint32_t member) -> std::optional<uint32_t> {
-    const uint32_t place = place_of.at(host_of[member]);
-    if (leaders[place] != member) return leaders[place];
-    if (place == 0) return std::nullopt;
-    return leaders[(place - 1) / kFanOut];
-  };
+  const uint32_t mine = place_of.at(host_of[me]);
+  const auto parent_of = [](uint32_t place) { return (place - 1) / kFanOut; };
   MultiHostTree tree;
-  tree.parent = parent_of(me);
-  tree.subtree.push_back(me);
-  for (uint32_t member = 0; member < members; ++member) {
-    std::optional<uint32_t> child = member;  // becomes the one of this rank's that leads to it
-    while (child && parent_of(*child) != me) child = parent_of(*child);
-    if (!child) continue;
-    tree.subtree.push_back(member);
-    auto found = std::ranges::find(tree.children, *child, &MultiHostTree::Child::member);
-    if (found == tree.children.end()) found = tree.children.insert(found, {*child, {}});
-    found->subtree.push_back(member);
+  tree.locals = tree.subtree = members[mine];
+  tree.hosts = static_cast<uint32_t>(members.size());
+  if (mine > 0) tree.parent = members[parent_of(mine)].front();
+  for (uint32_t place = mine + 1; place < members.size(); ++place) {
+    uint32_t child = place;  // becomes the one of this host's that leads to it
+    while (child > mine && parent_of(child) != mine) child = parent_of(child);
+    if (child <= mine) continue;
+    const uint32_t leader = members[child].front();
+    auto found = std::ranges::find(tree.children, leader, &MultiHostTree::Child::leader);
+    if (found == tree.children.end()) found = tree.children.insert(found, {leader, {}});
+    const std::vector<uint32_t>& below = members[place];
+    found->subtree.insert(found->subtree.end(), below.begin(), below.end());
+    tree.subtree.insert(tree.subtree.end(), below.begin(), below.end());
   }
   std::ranges::sort(tree.subtree);
-  std::ranges::sort(tree.children, {}, &MultiHostTree::Child::member);
+  for (MultiHostTree::Child& child : tree.children) std::ranges::sort(child.subtree);
   return tree;
 }
 

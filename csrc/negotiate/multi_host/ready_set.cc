@@ -28,6 +28,7 @@ bool ReadySet::Add(const ReadySet& other) {
       return false;
   }
   for (const Group& group : other.groups_) (void)Add(group.request, group.members);
+  shared_ = shared_ && other.shared_;
   inputs_.insert(inputs_.end(), other.inputs_.begin(), other.inputs_.end());
   return true;
 }

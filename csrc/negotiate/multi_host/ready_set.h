@@ -26,6 +26,9 @@ class ReadySet {
   [[nodiscard]] bool Add(const ReadySet& other);
   /// The input of a member that is here, if the input travels with the announcement.
   void AddInput(uint32_t member, Input input) { inputs_.emplace_back(member, std::move(input)); }
+  /// Not all ranks of some host see all memory of the call, or their news did not come together.
+  void MarkPrivate() { shared_ = false; }
+  [[nodiscard]] bool shared() const { return shared_; }
 
   [[nodiscard]] bool Has(uint32_t member) const { return member < here_.size() && here_[member]; }
   [[nodiscard]] uint32_t count() const { return count_; }
@@ -39,6 +42,7 @@ class ReadySet {
   std::vector<std::pair<uint32_t, Input>> inputs_;
   std::vector<bool> here_;  ///< by member
   uint32_t count_ = 0;
+  bool shared_ = true;
 };
 
 }  // namespace horoacc

@@ -39,7 +39,7 @@ void Completion::Complete(ProcessSet& set, CollectiveEntry& entry, Status outcom
     if (entry.reservation) --entry.reservation->calls;
     entry.outcome = std::move(outcome);
     entry.complete.store(true, std::memory_order_seq_cst);
-    set.queue.pending.fetch_sub(1, std::memory_order_relaxed);
+    set.queue.Leave();
     if (!set.queue.backlog.empty()) {
       published = publisher_.PublishBacklog(set);
       if (published.ok()) published = Publisher::AnnounceJoin(set);
@@ -55,7 +55,7 @@ void Completion::Complete(ProcessSet& set, JoinEntry& entry, Status outcome) {
     std::lock_guard lock(set.queue.mutex);
     entry.outcome = std::move(outcome);
     entry.complete.store(true, std::memory_order_seq_cst);
-    set.queue.pending.fetch_sub(1, std::memory_order_relaxed);
+    set.queue.Leave();
   }
   Finish(entry);
 }

@@ -144,7 +144,8 @@ void Coordinator::UnblockCallbacks() {
     if (set->queue.pending.load(std::memory_order_relaxed) == 0) continue;
     std::vector<uint32_t> in_flight;
     {
-      std::lock_guard lock(set->queue.mutex);
+      const std::unique_lock lock(set->queue.mutex, std::try_to_lock);  // see StallWatch::Look
+      if (!lock) continue;
       in_flight = set->queue.in_flight.ids();
       const auto has_callback = [&](uint32_t id) {
         return set->queue.in_flight.Find(id)->done != nullptr;

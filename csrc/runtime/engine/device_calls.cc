@@ -109,7 +109,7 @@ Result<bool> DeviceCalls::MayBePublished(const ProcessSet& set, CollectiveEntry&
   const bool in_sight = std::ranges::all_of(
       entry.tensors, [&](const EntryTensor& tensor) { return job_.arena->Contains(tensor.input); });
   if (!in_sight || job_.settings.check_numerics || !IsPipelined(entry.request) ||
-      (set.multi_host && EagerBytes(entry.request, set.ranks.size()) > 0)) {
+      (set.multi_host && set.multi_host->eager().BytesOf(entry.request) > 0)) {
     return entry.device->AreInputsOnHost();
   }
   return entry.device->IsFirstChunkOnHost();

@@ -15,7 +15,8 @@ namespace {
 constexpr int kStepsPerTurn = 256;  // decisions, and bounded pieces of executions, of one set
 constexpr int kStepsPerClock = 8;   // of them between looks at the clock
 constexpr int64_t kLongestTurn = 2 * kMillisecond;
-constexpr int64_t kShortDrive = kMillisecond;  // leaves the coordinator as it is
+constexpr int64_t kLinksEvery = 20 * kMicrosecond;  // if no call here waits for them
+constexpr int64_t kShortDrive = kMillisecond;       // leaves the coordinator as it is
 
 // Ends a turn of the loop by count and by the clock, which a turn of few steps does not read.
 class Turn {
@@ -92,6 +93,14 @@ Driver::Lock::~Lock() {
   if (wake) job.WakeCoordinator();
 }
 
+void Driver::LookOnce() {
+  {
+    Lock lock(*this, Lock::Holder::kCaller, std::try_to_lock);
+    if (lock.held()) return (void)lock.Progress();
+  }
+  job_.RingOwn(Urgency::kWork);
+}
+
 bool Driver::ProgressOrAbort() {
   try {
     return Progress();
@@ -133,14 +142,21 @@ bool Driver::Progress() {
 }
 
 Result<bool> Driver::ProgressLinks() {
-  bool moved = false;
-  if (job_.mux) {
-    HA_ASSIGN(moved, job_.mux->Pump());
+  if (!job_.mux) return false;
+  // A look is a system call or two, which a call inside the host does not wait for.
+  if (job_.linked_calls.load(std::memory_order_relaxed) == 0 &&
+      !parts_.messages.exchange().HasUnposted()) {
+    const int64_t now = NowNs();
+    if (now < next_links_ns_) return false;
+    next_links_ns_ = now + kLinksEvery;
   }
+  HA_ASSIGN(bool moved, job_.mux->Pump());
   if (!job_.multi_host) return moved;
   HA_ASSIGN(const bool exchanged, job_.multi_host->Progress());
   if (exchanged) job_.counters.data_moves.fetch_add(1, std::memory_order_relaxed);
-  return moved || exchanged;
+  if (ended_) return moved || exchanged;
+  HA_ASSIGN(const bool told, parts_.messages.exchange().ProgressLinks(job_.multi_host->links()));
+  return moved || exchanged || told;
 }
 
 Result<bool> Driver::ProgressSet(ProcessSet& set) {
@@ -222,6 +238,7 @@ Status Driver::Begin(ProcessSet& set, Decision decision) {
     case Decision::Kind::kJoin:
       return EndJoin(set, std::move(running));
     case Decision::Kind::kRun:
+    case Decision::Kind::kNews:  // no controller gives any
       break;
   }
   return Run(set, std::move(running));
@@ -334,13 +351,14 @@ Status Driver::EndGivenUp() {
                IsPublished(*set, *call) && !call->decided) {
       HA_TRY(set->controller->Reject({call->id, call->generation}, error));
     }
-    HA_TRY(set->EndWith(SetEnd::GaveUp(job_.rank())));
+    HA_TRY(set->controller->End(SetEnd::GaveUp(job_.rank())));
     set->context.ring_others(true);
   }
   return {};
 }
 
 void Driver::FailAll(const Error& error) {
+  ended_ = true;
   const bool aborted = job_.aborted();
   if (parts_.failure.Record(error) && aborted)
     parts_.telemetry.RecordFlight(error.message, !job_.multi_host);

@@ -68,6 +68,8 @@ class Driver {
   /// Progress does nothing any more: the engine has given back what it stands on.
   void Release() { released_ = true; }
 
+  /// Turns the loop once on the thread of a caller, or has the thread do so that drives.
+  void LookOnce();
   /// Calls wait, or news of others wait to be sent on. Any thread.
   [[nodiscard]] bool AnythingPending() const;
 
@@ -90,7 +92,9 @@ class Driver {
   Job& job_;
   Executions executions_;
   std::mutex mutex_;
+  bool ended_ = false;  ///< FailAll was called: messages have closed their links
   bool released_ = false;
+  int64_t next_links_ns_ = 0;
 };
 
 }  // namespace horoacc

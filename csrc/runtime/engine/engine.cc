@@ -1,7 +1,9 @@
 #include "runtime/engine/engine.h"
 
 #include <algorithm>
+#include <chrono>
 #include <numeric>
+#include <thread>
 #include <utility>
 
 #include "base/clock.h"
@@ -14,6 +16,7 @@ namespace {
 
 constexpr int64_t kSpin = 50 * kMicrosecond;
 constexpr int64_t kDrainLimit = 5 * kSecond;
+constexpr std::chrono::microseconds kLookAgain(100);
 constexpr std::chrono::milliseconds kLogLimit(200);  // for a reader of stderr at the end
 
 // Spins only if every rank of the host has a core of its own: a thread that spins while a peer
@@ -76,6 +79,10 @@ Status Engine::Start() {
   job_.own_state().blocked_on.store(kNotBlocked);
   job_.own_state().phase.store(static_cast<uint32_t>(RankPhase::kPresent));
   liveness_.Introduce();
+  job_.watch_peers = [this] {
+    job_.own_state().beat_ns.store(NowNs(), std::memory_order_release);
+    liveness_.Look();
+  };
   std::vector<int> everybody(job_.placement.size);
   std::iota(everybody.begin(), everybody.end(), 0);
   sets_.Add(MakeProcessSet(job_, 0, 0, std::move(everybody)));
@@ -102,8 +109,22 @@ Result<uint64_t> Engine::SubmitMessage(uint32_t process_set, const Message& mess
                                        Submission::Buffers buffers, double limit_seconds,
                                        std::function<void()> done) {
   return OrAbort(failure_, [&]() -> Result<uint64_t> {
-    return messages_.Submit(process_set, message, buffers, limit_seconds, std::move(done));
+    HA_ASSIGN(const uint64_t handle,
+              messages_.Submit(process_set, message, buffers, limit_seconds, std::move(done)));
+    // A message to another host leaves with the call: maybe no thread drives for a while.
+    if (message.sends && job_.LocalOf(message.peer) == job_.share.ranks.size()) driver_.LookOnce();
+    return handle;
   });
+}
+
+Status Engine::LeaveGroup(uint32_t id) {
+  const int64_t limit = NowNs() + kDrainLimit;
+  // The news that this rank has left takes another way and ends what others receive from it.
+  while (messages_.exchange().Unheard() && NowNs() < limit && !job_.aborted()) {
+    driver_.LookOnce();
+    std::this_thread::sleep_for(kLookAgain);
+  }
+  return groups_.Leave(id);
 }
 
 std::optional<bool> Engine::Poll(uint64_t handle) {
@@ -185,7 +206,7 @@ Status Engine::LeaveJob(Driver::Lock& lock) {
   // an abort no rank decides: one that has not seen it yet is to be told of it, not of who left
   // first.
   for (const auto& set : sets_.Own()) {
-    if (!job_.aborted()) (void)set->EndWith(SetEnd::Left(job_.rank()));
+    if (!job_.aborted()) (void)set->controller->End(SetEnd::Left(job_.rank()));
   }
   job_.RingAll(Urgency::kWork);
   HA_FAULT(*job_.faults, kShutdown);
@@ -197,7 +218,8 @@ Status Engine::LeaveJob(Driver::Lock& lock) {
         job_.doorbells.doorbell(job_.local_rank()).count.load(std::memory_order_seq_cst);
     if (lock.Progress()) continue;
     busy = messages_.exchange().Gives();
-    bool unsent = job_.HasUnsent();
+    // The farewell takes another way than messages, and ends what others receive from this rank.
+    bool unsent = job_.HasUnsent() || messages_.exchange().Unheard();
     for (const auto& set : sets_.Driven()) {
       busy |= set->current || !set->draining.empty() || !set->controller->Ended();
       unsent |= !set->controller->Released();

@@ -62,6 +62,8 @@ class Engine final : public Calls {
   [[nodiscard]] std::vector<uint32_t> ProcessSetIds() const { return sets_.Ids(); }
   [[nodiscard]] std::optional<std::vector<int>> ProcessSetRanks(uint32_t id) const;
   [[nodiscard]] Groups& groups() { return groups_; }
+  /// From now on this rank makes no call in a group. Messages that it has sent are still received.
+  Status LeaveGroup(uint32_t id);
 
   /// Ends what is in flight with kAborted, tells the peers, joins the threads.
   Status Shutdown();

@@ -133,6 +133,7 @@ std::unique_ptr<Execution> Executions::MakeOnHost(ProcessSet& set, Running& runn
     }
     case Path::kEager:
     case Path::kSchedule:
+    case Path::kComposed:
       break;  // between hosts
   }
   status = MakeError(ErrorKind::kSystem, "no path for this collective");
@@ -165,7 +166,7 @@ Result<std::unique_ptr<Execution>> Executions::MakeBetweenHosts(ProcessSet& set,
     bytes += BytesOf(*calls.back().request);
   }
   std::string_view how = "none";
-  std::unique_ptr<MultiHostRun> run;
+  std::unique_ptr<Execution> execution;
   if (decision.done()) {
     for (size_t k = 0; k < running.entries.size(); ++k) {
       if (decision.facts[k].result.empty()) continue;
@@ -174,6 +175,8 @@ Result<std::unique_ptr<Execution>> Executions::MakeBetweenHosts(ProcessSet& set,
       for (EntryTensor& tensor : running.entries[k]->tensors) outputs.push_back(tensor.output);
       UnpackTensors(running.entries[k]->request, decision.facts[k].result, outputs);
     }
+  } else if (decision.path == Path::kComposed) {
+    HA_ASSIGN(execution, MakeComposed(set, running, how));
   } else {
     MultiHostRun::Surroundings around;
     around.links = &job_.multi_host->links();
@@ -183,8 +186,9 @@ Result<std::unique_ptr<Execution>> Executions::MakeBetweenHosts(ProcessSet& set,
     const bool pipelined = std::ranges::any_of(
         running.entries, [&](const auto& entry) { return devices_.IsPipelined(entry->request); });
     if (pipelined) around.flow = devices_.PipelineOf(calls);
-    HA_ASSIGN(run, MultiHostRun::Make(std::move(around), *set.multi_host, calls));
+    HA_ASSIGN(auto run, MultiHostRun::Make(std::move(around), *set.multi_host, calls));
     how = run->algorithm();
+    execution = std::move(run);
   }
   const bool reduces = !calls.empty() && calls[0].request->collective == Collective::kAllreduce;
   if (reduces) job_.counters.buckets.fetch_add(1, std::memory_order_relaxed);
@@ -194,7 +198,40 @@ Result<std::unique_ptr<Execution>> Executions::MakeBetweenHosts(ProcessSet& set,
                        entry->display_name, how);
     }
   }
-  return std::unique_ptr<Execution>(std::move(run));
+  return execution;
+}
+
+Result<std::unique_ptr<Execution>> Executions::MakeComposed(ProcessSet& set, Running& running,
+                                                            std::string_view& how) {
+  ReduceList list;
+  uint64_t bytes = 0;
+  const bool wide = job_.settings.reduction == "canonical";
+  for (const auto& entry : running.entries)
+    AppendPieces(*set.control, set.context, {entry->id, entry->generation}, true, list);
+  for (ReducePiece& piece : list.pieces) {
+    bytes += piece.bytes();
+    // AppendPieces knows the ranks of this host only.
+    if (piece.op == ReduceOp::kAverage)
+      piece.scale.divisor = static_cast<double>(set.multi_host->size());
+    if (!wide) piece.scale = DividedFirst(piece.type, piece.scale);
+  }
+  job_.counters.arena_bytes.fetch_add(bytes, std::memory_order_relaxed);
+  HA_ASSIGN(MultiHostSet::ComposedSchedule composed, set.multi_host->Compose(bytes));
+  how = NameOf(running.decision.path);
+  std::optional<ComposedAllreduce::Between> between;
+  if (composed.between) {
+    MultiHostSet::Scheduled& scheduled = *composed.between;
+    between = {&job_.multi_host->links(), std::move(scheduled.schedule), std::move(scheduled.group),
+               set.multi_host->NextRun(set.id, scheduled.cut, job_.settings.window_bytes),
+               {job_.arena.get(), [this](void* block) { job_.blocks.Free(block); }}};
+    how = composed.algorithm;
+  } else {
+    (void)set.multi_host->NextRun(set.id, {}, 0);
+  }
+  HA_ASSIGN(auto made, ComposedAllreduce::Make(set.context, set.control->slot(running.decision.slot),
+                                               std::move(list), composed.rail, wide,
+                                               std::move(between)));
+  return std::unique_ptr<Execution>(std::move(made));
 }
 
 }  // namespace horoacc

@@ -1,6 +1,7 @@
 #pragma once
 // From a decision to the execution that carries it out on this rank.
 #include <memory>
+#include <string_view>
 
 #include "runtime/engine/device_calls.h"
 #include "runtime/engine/gpu_reductions.h"
@@ -20,6 +21,8 @@ class Executions {
  private:
   std::unique_ptr<Execution> MakeOnHost(ProcessSet& set, Running& running, Status& status);
   Result<std::unique_ptr<Execution>> MakeBetweenHosts(ProcessSet& set, Running& running);
+  Result<std::unique_ptr<Execution>> MakeComposed(ProcessSet& set, Running& running,
+                                                  std::string_view& how);
 
   Job& job_;
   DeviceCalls& devices_;

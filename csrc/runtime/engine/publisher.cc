@@ -46,13 +46,8 @@ Status Publisher::Publish(ProcessSet& set, const std::shared_ptr<CollectiveEntry
     entry->generation = set.control->id(entry->id).arrivals.load(std::memory_order_acquire).open();
     HA_TRY(PublishRow(set, *entry, entry->generation));
     set.queue.in_flight.Insert(entry);
-    std::vector<const std::byte*> inputs;
-    if (set.multi_host) {
-      for (const EntryTensor& tensor : entry->tensors) inputs.push_back(tensor.input);
-    }
     const Result<Announced> announced =
-        set.controller->Announce({entry->id, entry->generation, entry->id_version, &entry->request,
-                                  entry->name, entry->number, inputs});
+        set.controller->Announce({entry->id, entry->generation, entry->id_version});
     if (announced.ok() && announced.value() == Announced::kTaken) return {};
     set.queue.in_flight.Erase(*entry);
     if (!announced.ok()) return announced.error();
@@ -81,10 +76,13 @@ Status Publisher::Place(ProcessSet& set, CollectiveEntry& entry) {
   const bool allreduce = entry.request.collective == Collective::kAllreduce;
   const PathKind path = job_.settings.reduce_path;
   const bool adasum = allreduce && entry.request.op == ReduceOp::kAdasum;
-  const uint64_t limit = path == PathKind::kStaged || adasum ? std::numeric_limits<uint64_t>::max()
-                         : path == PathKind::kWindows        ? 0
-                         : allreduce                         ? job_.settings.last_arriver_bytes
-                                                             : kSmallExchange;
+  // Between hosts, what travels with the news of the call.
+  if (set.multi_host && set.multi_host->eager().BytesOf(entry.request) == 0) return {};
+  const uint64_t limit = path == PathKind::kStaged || adasum || set.multi_host
+                             ? std::numeric_limits<uint64_t>::max()
+                         : path == PathKind::kWindows ? 0
+                         : allreduce                  ? job_.settings.last_arriver_bytes
+                                                      : kSmallExchange;
   if (IsBarrier(entry.request.collective)) return {};
   if (entry.device && !entry.device->has_host_memory())
     return {};  // it is not in the host's memory
@@ -100,15 +98,13 @@ Status Publisher::Place(ProcessSet& set, CollectiveEntry& entry) {
     if (HasRoot(collective) && is_root != root_gives) continue;
     const bool input_shared = path != PathKind::kWindows && job_.arena->Contains(tensor.input);
     const bool output_shared = path != PathKind::kWindows && job_.arena->Contains(tensor.output);
-    if ((input_shared && (output_shared || !allreduce)) || bytes > limit ||
-        set.context.ranks == 1) {
-      continue;
-    }
+    const bool result_shared = output_shared || !allreduce || set.multi_host;
+    if ((input_shared && result_shared) || bytes > limit || set.ranks.size() == 1) continue;
     tensor.staged = static_cast<std::byte*>(job_.blocks.Allocate(bytes));
     if (!tensor.staged && adasum) return NoRoomFor(entry);
     if (!tensor.staged) continue;  // shared memory is exhausted: windows will do
     if (!input_shared) std::memcpy(tensor.staged, tensor.input, bytes);
-    tensor.stage_output = allreduce && !output_shared;
+    tensor.stage_output = !result_shared;
     job_.counters.staged_bytes.fetch_add(bytes, std::memory_order_relaxed);
   }
   return {};
@@ -120,6 +116,7 @@ Status Publisher::PublishRow(ProcessSet& set, CollectiveEntry& entry, uint64_t g
   Row& row = set.control->row(set.context.me, entry.id, generation);
   row.signature = request.Signature();
   row.sequence = ++set.queue.sequence;
+  row.number = entry.number;
   row.sync_round = entry.sync_round;
   row.prescale = request.prescale;
   row.postscale = request.postscale;

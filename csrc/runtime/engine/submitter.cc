@@ -188,7 +188,7 @@ void Submitter::EmitQueued(ProcessSet& set, Entry& entry, Collective collective)
 }
 
 void Submitter::TakeBack(SetQueue& queue, Entry& entry) {
-  queue.pending.fetch_sub(1, std::memory_order_relaxed);
+  queue.Leave();
   handles_.Remove(entry.handle);
 }
 
@@ -209,8 +209,7 @@ Status Submitter::Enqueue(ProcessSet& set, const std::shared_ptr<CollectiveEntry
     HA_TRY(NameEntry(set, *entry, name));
     handles_.Add(entry);
     queue.join_over.reset();
-    wakes = queue.pending.fetch_add(1, std::memory_order_relaxed) == 0 &&
-            (has_callback || job_.must_poll);
+    wakes = queue.Enter() && (has_callback || job_.must_poll);
     EmitQueued(set, *entry, entry->request.collective);
     if (entry->request.local_error.empty()) {
       if (entry->reservation) entry->reservation->held_by = entry->handle;
@@ -265,8 +264,7 @@ Result<uint64_t> Submitter::SubmitJoin(ProcessSet& set, Submission submission) {
     handles_.Add(entry);
     if (queue.join_over && !queue.join_over->taken) return TakeOverJoin(queue, *entry);
     queue.join_over.reset();
-    wakes = queue.pending.fetch_add(1, std::memory_order_relaxed) == 0 &&
-            (has_callback || job_.must_poll);
+    wakes = queue.Enter() && (has_callback || job_.must_poll);
     EmitQueued(set, *entry, Collective::kJoin);
     queue.joins.push_back(entry);
     announced = Publisher::AnnounceJoin(set);

@@ -138,8 +138,10 @@ bool Waits::Spin(Driver::Lock& lock, uint32_t seen) {
   const Doorbell& doorbell = job_.doorbells.doorbell(job_.local_rank());
   const auto rung = [&] { return doorbell.count.load(std::memory_order_relaxed) != seen; };
   const int64_t until = NowNs() + job_.spin_ns;
+  const bool polls = job_.linked_calls.load(std::memory_order_relaxed) > 0 ||
+                     job_.gpu_polls.load(std::memory_order_relaxed) > 0;
   while (NowNs() < until) {
-    if (job_.mux || job_.gpu_polls.load(std::memory_order_relaxed) > 0) {
+    if (polls) {
       // Messages ring no doorbell, and neither does a GPU. And the rank that brings them may want
       // this core: another host's ranks were not counted.
       sched_yield();
@@ -150,6 +152,7 @@ bool Waits::Spin(Driver::Lock& lock, uint32_t seen) {
       Pause();
       if (rung()) return true;
     }
+    if (job_.mux && lock.Progress()) return true;  // other hosts may need this rank to pass news on
   }
   return false;
 }

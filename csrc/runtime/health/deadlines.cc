@@ -19,19 +19,17 @@ void Deadlines::Look() {
     if (set->queue.pending.load(std::memory_order_relaxed) == 0) continue;
     std::vector<std::shared_ptr<Entry>> overdue;
     {
-      std::lock_guard lock(set->queue.mutex);
+      const std::unique_lock lock(set->queue.mutex, std::try_to_lock);  // see StallWatch::Look
+      if (!lock) continue;
       const auto look = [&](const std::shared_ptr<Entry>& entry) {
+        // Between hosts it takes a message to learn whom a call waits for: ask in time.
+        if (set->multi_host && entry->deadline_ns - now < kAskBefore)
+          (void)set->AttendanceOf(AsCollective(entry.get()));
         if (entry->deadline_ns > now) return;
         entry->deadline_ns = std::numeric_limits<int64_t>::max();  // once is enough
         overdue.push_back(entry);
       };
-      for (const uint32_t id : set->queue.in_flight.ids()) {
-        const auto entry = set->queue.in_flight.Find(id);
-        // Between hosts it takes a message to learn whom a call waits for: ask in time.
-        if (job_.multi_host && entry->deadline_ns - now < kAskBefore)
-          (void)set->AttendanceOf(entry.get());
-        look(entry);
-      }
+      for (const uint32_t id : set->queue.in_flight.ids()) look(set->queue.in_flight.Find(id));
       for (const auto& entry : set->queue.pending_copies) look(entry);
       for (const auto& join : set->queue.joins) look(join);
     }

@@ -9,12 +9,13 @@ namespace horoacc {
 namespace {
 
 constexpr int64_t kAnswerTimeout = kSecond;
+constexpr int64_t kAskEvery = kSecond;
 constexpr size_t kMostAsked = 8;
 
 }  // namespace
 
 void StackExchange::Answer() {
-  if (job_.multi_host) return job_.multi_host->AnswerForStacks();
+  if (job_.multi_host) job_.multi_host->AnswerForStacks();
   RankState& state = job_.own_state();
   const uint32_t wanted = state.stack_wanted.load(std::memory_order_acquire);
   if (state.stack_given.load(std::memory_order_relaxed) == wanted) return;
@@ -36,23 +37,31 @@ bool StackExchange::HasAnswersOf(const std::vector<int>& ranks, CollectiveEntry&
 }
 
 void StackExchange::Ask(int rank) {
-  if (job_.multi_host) return job_.multi_host->AskForStack(rank);
+  const int64_t now = NowNs();
+  {
+    std::lock_guard lock(mutex_);
+    int64_t& at = asked_[rank].at_ns;
+    if (at != 0 && now - at < kAskEvery) return;
+    at = now;
+  }
   const uint32_t local = job_.LocalOf(rank);
+  if (local == job_.share.ranks.size()) return job_.multi_host->AskForStack(rank);
   const uint32_t number = job_.control.state(local).stack_wanted.fetch_add(1) + 1;
   {
     std::lock_guard lock(mutex_);
-    asked_[rank] = number;
+    asked_[rank].number = number;
   }
   job_.doorbells.WakeCoordinator(static_cast<int>(local));
 }
 
 std::optional<std::string> StackExchange::StackOf(int rank) {
-  if (job_.multi_host) return job_.multi_host->StackOf(rank);
-  const RankState& state = job_.control.state(job_.LocalOf(rank));
+  const uint32_t local = job_.LocalOf(rank);
+  if (local == job_.share.ranks.size()) return job_.multi_host->StackOf(rank);
+  const RankState& state = job_.control.state(local);
   {
     std::lock_guard lock(mutex_);
     const uint32_t given = state.stack_given.load(std::memory_order_acquire);
-    if (static_cast<int32_t>(given - asked_[rank]) < 0) return std::nullopt;
+    if (static_cast<int32_t>(given - asked_[rank].number) < 0) return std::nullopt;
   }
   std::string text;
   for (const std::atomic<char>& letter : state.stack) {

@@ -18,8 +18,8 @@ class StackExchange {
 
   /// Answers if another rank has asked for this rank's stack. The coordinator's.
   void Answer();
-  /// Asks some of `ranks`, once for a call. True once the answers are there, or late. Under the
-  /// queue's lock.
+  /// Asks some of `ranks`, each at most once a second however many calls wait for it. True once the
+  /// answers are there, or late. Under the queue's lock.
   [[nodiscard]] bool HasAnswersOf(const std::vector<int>& ranks, CollectiveEntry& entry);
   /// "; rank 1 is in load (data.py:20) < <module> (train.py:7)"
   [[nodiscard]] std::string Describe(const std::vector<int>& ranks);
@@ -30,7 +30,12 @@ class StackExchange {
 
   Job& job_;
   std::mutex mutex_;
-  std::vector<uint32_t> asked_;  ///< by rank: the number of this rank's latest question
+  /// By rank: the number of this rank's latest question, and when it was asked.
+  struct Asked {
+    uint32_t number = 0;
+    int64_t at_ns = 0;
+  };
+  std::vector<Asked> asked_;
 };
 
 }  // namespace horoacc

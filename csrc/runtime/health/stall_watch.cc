@@ -31,7 +31,10 @@ void StallWatch::Look() {
     if (set->queue.pending.load(std::memory_order_relaxed) == 0) continue;
     Findings found;
     {
-      std::lock_guard lock(set->queue.mutex);
+      // A caller may hold the queue and wait for the set's lock, whose owner is stopped: it looks
+      // at the peers itself.
+      const std::unique_lock lock(set->queue.mutex, std::try_to_lock);
+      if (!lock) continue;
       for (const uint32_t id : set->queue.in_flight.ids()) {
         LookAtCall(*set, *set->queue.in_flight.Find(id), limits, found);
         if (found.end) break;
@@ -89,7 +92,7 @@ void StallWatch::LookAtJoin(ProcessSet& set, Limits limits, Findings& found) {
   if (join % 2 == 0) return;  // not announced yet, or over already
   std::vector<int> joined;
   std::vector<int> missing;
-  if (set.multi_host_controller) {
+  if (set.multi_host) {
     const std::optional<Attendance> attendance = set.AttendanceOf(nullptr);
     if (!attendance) return;  // not known yet
     joined = attendance->ready;
@@ -100,7 +103,9 @@ void StallWatch::LookAtJoin(ProcessSet& set, Limits limits, Findings& found) {
   }
   if (missing.empty()) return;
   const std::string name = "'" + entry.display_name + "'";
-  if (waited > limits.warn_ns && set.control->header().join_stall_told.exchange(join) != join) {
+  const bool tells = TellsForAll(set, joined);
+  if (waited > limits.warn_ns && tells &&
+      set.control->header().join_stall_told.exchange(join) != join) {
     found.warnings.push_back(name + " has waited for " + Seconds(waited) + ": rank(s) " +
                              RankList(joined) + " have joined, rank(s) " + RankList(missing) +
                              " have not, and submit nothing");
@@ -112,6 +117,10 @@ void StallWatch::LookAtJoin(ProcessSet& set, Limits limits, Findings& found) {
                         missing[0]);
 }
 
+bool StallWatch::TellsForAll(const ProcessSet& set, const std::vector<int>& waiting) const {
+  return !set.multi_host || (!waiting.empty() && waiting.front() == job_.rank());
+}
+
 // The rank that has waited longest tells, so that a job of many ranks says it once, and in time: a
 // lower rank may have submitted the tensor much later.
 void StallWatch::Report(const ProcessSet& set, CollectiveEntry& entry, int64_t waited_ns,
@@ -119,11 +128,10 @@ void StallWatch::Report(const ProcessSet& set, CollectiveEntry& entry, int64_t w
   const std::optional<Attendance> attendance = set.AttendanceOf(&entry);
   if (!attendance) return;  // not known yet, or it runs
   const auto& [ready, missing] = *attendance;
-  if (!missing.empty() && !stacks_.HasAnswersOf(missing, entry)) return;
+  const bool tells = TellsForAll(set, ready);
+  if (tells && !missing.empty() && !stacks_.HasAnswersOf(missing, entry)) return;
   entry.stall_reported = true;
-  if (missing.empty()) return;  // nor will any rank be missing later
-  // Ranks of several hosts share no control segment in which the first one could say that it told.
-  if (job_.multi_host && ready.front() != job_.rank()) return;
+  if (!tells || missing.empty()) return;  // nor will any rank be missing later
   std::atomic<uint64_t>& told = set.control->id(entry.id).stall_told;
   if (told.exchange(entry.generation) == entry.generation) return;
   found.warnings.push_back("tensor '" + entry.display_name + "' has waited for " +
@@ -136,17 +144,19 @@ void StallWatch::Report(const ProcessSet& set, CollectiveEntry& entry, int64_t w
 // core since. So the call that would be ended there is read first, then the word, and last that the
 // rank has not submitted the tensor here: all three were true when it fell asleep over that call.
 void StallWatch::LookForOtherSet(const CollectiveEntry& entry) {
-  // Between hosts no rank sees what the others wait for; Look tells it later.
-  if (job_.multi_host || entry.name.empty() || entry.complete.load(std::memory_order_acquire))
-    return;
+  if (entry.name.empty() || entry.complete.load(std::memory_order_acquire)) return;
   const std::shared_ptr<ProcessSet> here = sets_.Find(entry.process_set);
-  for (uint32_t r = 0; here && r < here->context.ranks; ++r) {
+  // Between hosts no rank sees what the others wait for; Look tells it later.
+  if (!here || here->multi_host) return;
+  for (uint32_t r = 0; r < here->context.ranks; ++r) {
     const std::atomic<uint64_t>& blocked = job_.control.state(here->control->local(r)).blocked_on;
     const uint64_t blocked_on = blocked.load(std::memory_order_seq_cst);
     if (blocked_on == kNotBlocked) continue;
     const std::shared_ptr<ProcessSet> there = sets_.Find(static_cast<uint32_t>(blocked_on >> 32));
-    if (!there || there == here || !there->Has(job_.rank()) || !there->Has(here->ranks[r]))
+    if (!there || there == here || !there->Has(job_.rank()) || !there->Has(here->ranks[r]) ||
+        there->multi_host) {
       continue;
+    }
     const auto id = static_cast<uint32_t>(blocked_on);
     if (there->control->Known(entry.name) != id) continue;
     const auto peer = std::ranges::find(there->ranks, here->ranks[r]) - there->ranks.begin();

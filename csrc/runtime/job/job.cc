@@ -30,9 +30,8 @@ Job::Job(Settings agreed, EngineParts parts)
       events(settings.flight_events) {
   if (!links) return;
   links = WithFaults(std::move(links), *faults);
-  mux = std::make_unique<ControlMux>(*links, [this](int rank) {
-    return multi_host ? multi_host->HasLeft(rank) : HasLeft(LocalOf(rank));
-  });
+  mux = std::make_unique<ControlMux>(
+      *links, [this](int rank) { return multi_host && multi_host->HasLeft(rank); });
 }
 
 Status Job::StartMultiHost(std::function<void(const Error&)> aborted) {
@@ -51,8 +50,7 @@ Status Job::StartMultiHost(std::function<void(const Error&)> aborted) {
   around.aborted = std::move(aborted);
   MultiHostParts parts = std::move(*std::exchange(multi_host_parts, std::nullopt));
   parts.across = WithFaults(std::move(parts.across), *faults);
-  HA_ASSIGN(multi_host,
-            MultiHostJob::Make(std::move(parts), std::move(around), settings.fusion_threshold));
+  HA_ASSIGN(multi_host, MultiHostJob::Make(std::move(parts), std::move(around)));
   return {};
 }
 
@@ -72,12 +70,12 @@ void Job::Release(uint32_t places) {
     if (mux) mux->Close();
     links.reset();
   }
-  if (multi_host) multi_host->LetGo(/*close_links=*/!mpi, places);
+  if (multi_host) multi_host->LetGo(/*close_links=*/!mpi);
   bootstrap.reset();
   doorbells.Release();
   keep_alive.clear();
   share.keep_alive.clear();
-  share.control.Forget(control.BytesUpTo(multi_host ? 0 : places));
+  share.control.Forget(control.BytesUpTo(places));
   for (size_t l = 0; l < share.memory.size(); ++l) {
     if (static_cast<int>(l) != share.local_rank) share.memory[l] = Segment();
   }
@@ -100,6 +98,13 @@ bool Job::IsAlive(uint32_t local) const {
   if (!share.pidfds[local]) return true;
   pollfd watched{share.pidfds[local]->get(), POLLIN, 0};
   return ::poll(&watched, 1, 0) <= 0;
+}
+
+LockWatch Job::lock_watch() const {
+  return {[this](uint32_t local) { return IsAlive(local); },
+          [this] {
+            if (watch_peers) watch_peers();
+          }};
 }
 
 void Job::RingAll(Urgency urgency) const {

@@ -12,6 +12,7 @@
 #include "base/log.h"
 #include "base/settings.h"
 #include "negotiate/control_segment/control_segment.h"
+#include "negotiate/control_segment/segment_lock.h"
 #include "negotiate/multi_host/control_mux.h"
 #include "runtime/health/stack_source.h"
 #include "runtime/job/counters.h"
@@ -39,7 +40,7 @@ struct EngineParts {
   Placement placement;
   std::unique_ptr<Bootstrap> bootstrap;
   HostShare share;
-  std::unique_ptr<ControlLinks> links;  ///< null: the ranks negotiate in the control segment
+  std::unique_ptr<ControlLinks> links;  ///< between hosts; null: all ranks share memory
   std::shared_ptr<FaultPoints> faults;  ///< null: as the settings order
   std::optional<MultiHostParts>
       multi_host;                   ///< if not all ranks share memory; then there are links
@@ -72,6 +73,8 @@ struct Job {
   [[nodiscard]] bool HasLeft(uint32_t local) const;
   /// The process of a rank of this host exists. True for ranks that are threads of this process.
   [[nodiscard]] bool IsAlive(uint32_t local) const;
+  /// For waits for a lock of the control segment.
+  [[nodiscard]] LockWatch lock_watch() const;
   [[nodiscard]] bool aborted() const { return control.has_aborted(); }
   void RingAll(Urgency urgency) const;
   void RingOwn(Urgency urgency) const { doorbells.Ring(share.local_rank, urgency); }
@@ -103,8 +106,12 @@ struct Job {
   Counters counters;
   TaskThreads callbacks{16, "horoacc-calls"};
   std::atomic<bool> stopping{false};
+  /// Shows that this rank lives and looks at its peers: the engine's; empty before its Start.
+  std::function<void()> watch_peers;
   /// Work of GPUs that waiting threads ask after: no GPU wakes a thread.
   std::atomic<uint32_t> gpu_polls{0};
+  /// Calls in flight for which links between hosts may have to bring something.
+  std::atomic<uint32_t> linked_calls{0};
   int64_t spin_ns = 0;     ///< how long a waiting thread spins before it sleeps
   bool must_poll = false;  ///< some links wake nobody (MPI)
 };

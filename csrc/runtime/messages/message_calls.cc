@@ -5,8 +5,6 @@
 
 #include "base/clock.h"
 #include "negotiate/decider.h"
-#include "runtime/messages/linked_messages.h"
-#include "runtime/messages/point_to_point.h"
 
 namespace horoacc {
 namespace {
@@ -22,29 +20,27 @@ MessageCalls::MessageCalls(Job& job, Failure& failure, SetTable& sets, Handles& 
                            Completion& completion, Deadlines& deadlines)
     : job_(job), failure_(failure), sets_(sets), handles_(handles) {
   MessageSurroundings surroundings;
-  surroundings.complete = [&completion](MessageEntry& entry, Status outcome) {
+  surroundings.complete = [&job, &completion](MessageEntry& entry, Status outcome) {
+    if (entry.linked) job.linked_calls.fetch_sub(1, std::memory_order_relaxed);
     completion.Complete(entry, std::move(outcome));
   };
   surroundings.ended = [this](const MessageEntry& entry) { return WhyEnded(entry); };
   surroundings.overdue = [this, &deadlines](MessageEntry& entry) {
     if (const auto set = sets_.Find(entry.process_set)) {
-      (void)set->EndWith(SetEnd::GaveUp(job_.rank()));
+      (void)set->controller->End(SetEnd::GaveUp(job_.rank()));
       set->context.ring_others(true);
     }
     return deadlines.TooLate(entry, entry.limit_seconds);
   };
-  surroundings.free = [&job](void* block) { job.blocks.Free(block); };
-  if (job.multi_host_parts) {
-    const auto wake = [&job] {
-      job.RingOwn(Urgency::kQuiet);
-      if (job.must_poll) job.WakeCoordinator();
-    };
-    exchange_ =
-        std::make_unique<LinkedMessages>(*job.mux, job.rank(), wake, std::move(surroundings));
-  } else {
-    exchange_ = std::make_unique<PointToPoint>(job.control, job.share, job.doorbells, *job.arena,
-                                               std::move(surroundings));
-  }
+  std::function<bool(int)> has_left;
+  if (job.multi_host_parts) has_left = [&job](int rank) { return job.multi_host->HasLeft(rank); };
+  exchange_.emplace(ShmMessages::Host{job.control, job.share, job.doorbells, *job.arena,
+                                      [&job](void* block) { job.blocks.Free(block); }},
+                    std::move(has_left), std::move(surroundings));
+}
+
+bool MessageCalls::IsLinked(const ProcessSet& set, int peer) const {
+  return set.multi_host && (peer == kAnySource || job_.LocalOf(peer) == job_.share.ranks.size());
 }
 
 Result<uint64_t> MessageCalls::Submit(uint32_t process_set, const Message& message,
@@ -81,6 +77,8 @@ Result<uint64_t> MessageCalls::Submit(uint32_t process_set, const Message& messa
   const uint64_t handle = handles_.Add(entry);
   entry->flight = job_.events.Emit(Phase::kQueued, process_set, handle, 0, message.bytes,
                                    entry->display_name, message.sends ? "send" : "recv");
+  entry->linked = IsLinked(*set, message.peer);
+  if (entry->linked) job_.linked_calls.fetch_add(1, std::memory_order_relaxed);
   // At an abort the driver ends all known messages; a later submission must see the failure.
   Status begun = failure_.UnlessFailed([&]() -> Status {
     if (message.sends) return exchange_->Send(entry);
@@ -88,18 +86,20 @@ Result<uint64_t> MessageCalls::Submit(uint32_t process_set, const Message& messa
     return {};
   });
   if (!begun.ok()) {
+    if (entry->linked) job_.linked_calls.fetch_sub(1, std::memory_order_relaxed);
     handles_.Remove(handle);
     return failure_.Annotate(std::move(begun.error()), nullptr, entry.get());
   }
+  if (entry->linked) job_.RingOwn(Urgency::kQuiet);  // a caller that drives is to look at links
   // Maybe no thread ever waits for a call with a callback, so the coordinator must drive.
-  if (has_callback) job_.WakeCoordinator();
+  if (has_callback || (entry->linked && job_.must_poll)) job_.WakeCoordinator();
   return handle;
 }
 
 bool MessageCalls::HasLeft(const ProcessSet& set, int rank) const {
-  // Links keep their order, so all that the rank sent before it left has arrived.
-  if (job_.multi_host)
-    return job_.multi_host->HasLeft(rank) || set.multi_host_controller->HasLeft(rank);
+  // A rank says that it leaves when other hosts have heard of its messages: LeaveJob, LeaveGroup.
+  if (set.multi_host)
+    return job_.multi_host->HasLeft(rank) || job_.multi_host->HasLeftGroup(set.id, rank);
   if (set.control->header().end.load(std::memory_order_acquire) == SetEnd::Left(rank)) return true;
   const auto index = std::ranges::find(set.ranks, rank) - set.ranks.begin();
   const Cursor& cursor = set.control->cursor(static_cast<uint32_t>(index));

@@ -20,19 +20,22 @@ class MessageCalls {
   /// Begins a message to or from one rank of a process set and returns its handle. Any thread.
   Result<uint64_t> Submit(uint32_t process_set, const Message& message, Submission::Buffers buffers,
                           double limit_seconds, std::function<void()> done);
-  /// Only the driver may use it, but for pending().
-  [[nodiscard]] MessageExchange& exchange() const { return *exchange_; }
+  /// What only the driver may use, but for pending() and Unheard().
+  [[nodiscard]] MessageExchange& exchange() { return *exchange_; }
+  [[nodiscard]] const MessageExchange& exchange() const { return *exchange_; }
 
  private:
   /// The reason why the peer can send or receive nothing any more, if there is one.
   [[nodiscard]] std::optional<Error> WhyEnded(const MessageEntry& entry) const;
+  /// Whether links between hosts may have to bring or take something for a message.
+  [[nodiscard]] bool IsLinked(const ProcessSet& set, int peer) const;
   [[nodiscard]] bool HasLeft(const ProcessSet& set, int rank) const;
 
   Job& job_;
   Failure& failure_;
   SetTable& sets_;
   Handles& handles_;
-  std::unique_ptr<MessageExchange> exchange_;
+  std::optional<MessageExchange> exchange_;
 };
 
 }  // namespace horoacc

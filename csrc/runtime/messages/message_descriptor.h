@@ -6,8 +6,6 @@
 
 namespace horoacc {
 
-/// A message up to this size is sent as a copy, so that the sender need not wait.
-inline constexpr uint64_t kSmallMessageBytes = 64 << 10;
 inline constexpr uint64_t kMessageWindow = 256 << 10;  ///< bytes; a window stays in the cache
 inline constexpr uint64_t kMessageWindows = 4;         ///< of a message, under way at a time
 

@@ -1,11 +1,16 @@
 #pragma once
 // Messages between two ranks, as the engine drives them: no group, no negotiation, matched by
 // (process set, sender, tag) in the order of the calls.
+#include <atomic>
 #include <functional>
+#include <list>
 #include <memory>
+#include <mutex>
 #include <optional>
+#include <vector>
 
-#include "queue/entry.h"
+#include "runtime/messages/link_messages.h"
+#include "runtime/messages/shm_messages.h"
 
 namespace horoacc {
 
@@ -16,32 +21,60 @@ struct MessageSurroundings {
   std::function<std::optional<Error>(const MessageEntry&)> ended;
   /// A message is past its deadline: ends its process set and returns the error for the caller.
   std::function<Error(MessageEntry&)> overdue;
-  std::function<void(void*)> free;
 };
 
-/// One rank's messages. Any thread may call Send and Receive; only the driver calls the rest.
+/// One rank's messages. Messages of all peers are matched here; ShmMessages carries those of this
+/// host's ranks, LinkMessages the others. Any thread may call Send and Receive; only the driver
+/// calls the rest.
 class MessageExchange {
  public:
-  virtual ~MessageExchange() = default;
-  virtual Status Send(std::shared_ptr<MessageEntry> entry) = 0;
-  virtual void Receive(std::shared_ptr<MessageEntry> entry) = 0;
+  /// `has_left`: whether a rank of another host has shut down; empty: there is no other host.
+  MessageExchange(const ShmMessages::Host& host, std::function<bool(int)> has_left,
+                  MessageSurroundings surroundings);
 
-  virtual bool Progress() = 0;
+  /// kSystem if shared memory is exhausted.
+  Status Send(std::shared_ptr<MessageEntry> entry);
+  void Receive(std::shared_ptr<MessageEntry> entry);
+
+  bool Progress();
+  /// Not after FailAll.
+  Result<bool> ProgressLinks(DataLinks& links) { return links_->Progress(links); }
   /// Ends a message with `error`, unless it is complete.
-  virtual void Cancel(MessageEntry& entry, const Error& error) = 0;
-  virtual void FailAll(const Error& error) = 0;
+  void Cancel(MessageEntry& entry, const Error& error);
+  void FailAll(const Error& error);
   /// Whether a receiver is in the middle of a message of this rank.
-  [[nodiscard]] virtual bool Gives() const = 0;
-  /// Whether a call is not complete. Any thread.
-  [[nodiscard]] virtual bool pending() const = 0;
-
-  [[nodiscard]] static Error SizesDiffer(int from, uint64_t sent, int to, uint64_t room) {
-    return MakeError(ErrorKind::kMismatch,
-                     "rank " + std::to_string(from) + " sends a message of " +
-                         std::to_string(sent) + " bytes, and rank " + std::to_string(to) +
-                         " receives one of " + std::to_string(room),
-                     from);
+  [[nodiscard]] bool Gives() const;
+  /// Whether something is left for a thread that drives. Any thread.
+  [[nodiscard]] bool pending() const {
+    return pending_.load(std::memory_order_relaxed) > 0 || HasUnposted();
   }
+  /// Whether something waits for ProgressLinks, maybe of calls that are complete. Any thread.
+  [[nodiscard]] bool HasUnposted() const { return links_ && links_->HasUnposted(); }
+  /// Whether a rank of another host may not have heard of a message of this rank. Any thread.
+  [[nodiscard]] bool Unheard() const { return links_ && links_->Unheard(); }
+
+ private:
+  MessageWay::Events EventsOf();
+  [[nodiscard]] static bool Fits(const MessageEntry& receive, const Offer& offer);
+  void Finish(std::shared_ptr<MessageEntry> entry, Status outcome);
+  void Offered(Offer offer);
+  void TakeFresh();
+  void Visit(const MessageWay::Visitor& visit) const;
+  bool EndOverdue();
+
+  const MessageSurroundings surroundings_;
+  std::atomic<uint32_t> pending_{0};  ///< calls that are not complete
+  ShmMessages shm_;
+  std::optional<LinkMessages> links_;
+  std::vector<MessageWay*> ways_;
+
+  std::mutex fresh_mutex_;  ///< no lock is taken under it
+  std::vector<std::shared_ptr<MessageEntry>> fresh_receives_;
+  std::atomic<bool> fresh_{false};
+
+  // Only the driver uses these.
+  std::list<std::shared_ptr<MessageEntry>> receives_;  ///< in the order of the calls
+  std::list<Offer> offers_;  ///< that no receive has matched, in the order in which they came
 };
 
 }  // namespace horoacc

@@ -2,17 +2,12 @@
 
 #include <algorithm>
 #include <functional>
+#include <span>
+#include <utility>
 
 #include "runtime/job/job.h"
 
 namespace horoacc {
-namespace {
-
-constexpr uint64_t kMembers = 0xffff;
-constexpr uint64_t kOneUse = kMembers + 1;
-
-}  // namespace
-
 Status Groups::Check(const std::vector<int>& ranks) const {
   const auto out_of_order = std::ranges::adjacent_find(ranks, std::greater_equal<>());
   if (ranks.empty() || out_of_order != ranks.end())
@@ -32,29 +27,19 @@ Status Groups::Check(const std::vector<int>& ranks) const {
 
 Result<uint32_t> Groups::Claim(const std::vector<int>& ranks) {
   HA_TRY(Check(ranks));
-  if (job_.multi_host) {
-    HA_ASSIGN(const uint32_t id, job_.multi_host->ClaimGroupNumber());
-    HA_TRY(Add(id, ranks));
-    return id;
-  }
-  for (uint32_t place = 0; place < kMaxGroups; ++place) {
-    std::atomic<uint64_t>& word = job_.control.header().groups[place];
-    uint64_t seen = word.load(std::memory_order_acquire);
-    if ((seen & kMembers) != 0) continue;
-    const uint64_t claimed = seen + kOneUse + ranks.size();
-    if (!word.compare_exchange_strong(seen, claimed, std::memory_order_acq_rel)) {
-      --place;  // another rank took it, or gave it back: look again
-      continue;
+  // Of no other rank's claims, and of no earlier one of this rank's.
+  const auto size = static_cast<uint32_t>(job_.placement.size);
+  uint32_t id = 0;
+  {
+    std::lock_guard claiming(mutex_);
+    if (claims_ >= kGroupBit / size) {
+      return MakeError(ErrorKind::kInvalid,
+                       "this rank has made " + std::to_string(claims_) + " groups already");
     }
-    const uint64_t uses = seen / kOneUse;
-    // No other rank knows the group before this rank has told them its number.
-    if (uses > 0) job_.control.WipeSet(kMaxProcessSets + place);
-    const auto number = static_cast<uint32_t>(uses * kMaxGroups + place) % kGroupBit;
-    HA_TRY(Add(kGroupBit | number, ranks));
-    return kGroupBit | number;
+    id = kGroupBit | (claims_++ * size + static_cast<uint32_t>(job_.rank()));
   }
-  return MakeError(ErrorKind::kInvalid,
-                   "there are " + std::to_string(kMaxGroups) + " groups on this host already");
+  HA_TRY(Add(id, ranks));
+  return id;
 }
 
 Status Groups::Join(uint32_t id, const std::vector<int>& ranks) {
@@ -68,13 +53,32 @@ Status Groups::Add(uint32_t id, const std::vector<int>& ranks) {
   if (job_.stopping.load(std::memory_order_acquire))
     return MakeError(ErrorKind::kAborted, "the engine has been shut down");
   std::lock_guard adding(mutex_);
-  uint32_t place = SlotOf(id);
-  if (job_.multi_host) {
-    HA_ASSIGN(place, sets_.FreeGroupPlace());
-    job_.multi_host->control().WipeSet(place);
-  }
+  HA_ASSIGN(const uint32_t place, PlaceOf(id, ranks));
   sets_.Add(MakeProcessSet(job_, id, place, ranks));
   return {};
+}
+
+Result<uint32_t> Groups::PlaceOf(uint32_t id, const std::vector<int>& ranks) {
+  const SegmentGuard guard(job_.control, job_.control.header().groups_lock,
+                           static_cast<uint32_t>(job_.local_rank()), job_.lock_watch());
+  HA_TRY(Status(guard.status()));
+  const std::span<GroupPlace> places = job_.control.header().groups;
+  const auto slot_of = [&](const auto& place) {
+    return kMaxProcessSets + static_cast<uint32_t>(place - places.begin());
+  };
+  const auto known = std::ranges::find_if(
+      places, [id](const GroupPlace& place) { return place.members > 0 && place.number == id; });
+  if (known != places.end()) return slot_of(known);
+  const auto free = std::ranges::find(places, 0u, &GroupPlace::members);
+  if (free == places.end()) {
+    return MakeError(ErrorKind::kInvalid,
+                     "there are " + std::to_string(kMaxGroups) + " groups on this host already");
+  }
+  if (std::exchange(free->used, true)) job_.control.WipeSet(slot_of(free));
+  free->number = id;
+  free->members = static_cast<uint32_t>(std::ranges::count_if(
+      ranks, [this](int rank) { return job_.LocalOf(rank) < job_.share.ranks.size(); }));
+  return slot_of(free);
 }
 
 Status Groups::Leave(uint32_t id) {
@@ -84,15 +88,10 @@ Status Groups::Leave(uint32_t id) {
     std::lock_guard lock(set->queue.mutex);
     set->queue.removed.store(true);
   }
-  {
-    // Nothing that needs this rank is decided from here on.
-    const SetSegment::Guard guard(*set->control);
-    HA_TRY(Status(guard.status()));
-    set->control->cursor(set->context.me).left.store(1, std::memory_order_release);
-    SetEnd none;
-    set->control->header().end.compare_exchange_strong(none, SetEnd::Left(job_.rank()));
-  }
-  if (set->multi_host_controller) HA_TRY(set->multi_host_controller->SayLeft());
+  set->control->cursor(set->context.me).left.store(1, std::memory_order_release);
+  // Nothing that needs this rank is decided once the set has ended.
+  HA_TRY(set->controller->End(SetEnd::Left(job_.rank())));
+  if (set->multi_host) job_.multi_host->TellLeftGroup(set->id, set->ranks);
   set->context.ring_others(true);
   sets_.Remove(set, /*keep=*/true);
   return {};

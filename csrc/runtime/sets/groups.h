@@ -20,11 +20,14 @@ class Groups {
 
  private:
   Status Add(uint32_t id, const std::vector<int>& ranks);
+  /// The group's place on this host's control segment; the first local member claims it.
+  [[nodiscard]] Result<uint32_t> PlaceOf(uint32_t id, const std::vector<int>& ranks);
   [[nodiscard]] Status Check(const std::vector<int>& ranks) const;
 
   Job& job_;
   SetTable& sets_;
   std::mutex mutex_;  ///< one group is added at a time
+  uint32_t claims_ = 0;
 };
 
 }  // namespace horoacc

@@ -12,12 +12,14 @@ namespace horoacc {
 namespace {
 
 constexpr uint32_t kJobChannel = 0xffffffff;  // not the number of a process set
-enum class JobMessage : uint8_t { kAbort = 1, kLeft = 2, kBeat = 3, kWhereAreYou = 4, kHere = 5 };
-
-// A group's number holds the rank that claimed it and the count of that rank's claims.
-constexpr uint32_t kClaimBits = 14;
-constexpr uint32_t kMostClaims = 1u << kClaimBits;
-static_assert(kGroupBit == 1u << (kClaimBits + 16));
+enum class JobMessage : uint8_t {
+  kAbort = 1,
+  kLeft = 2,
+  kBeat = 3,
+  kWhereAreYou = 4,
+  kHere = 5,
+  kLeftGroup = 6
+};
 
 }  // namespace
 
@@ -35,16 +37,10 @@ MultiHostJob::MultiHostJob(MultiHostParts& parts, Surroundings surroundings)
 MultiHostJob::~MultiHostJob() { surroundings_.mux->Unregister(kJobChannel); }
 
 Result<std::unique_ptr<MultiHostJob>> MultiHostJob::Make(MultiHostParts parts,
-                                                         Surroundings surroundings,
-                                                         uint64_t fusion_threshold) {
+                                                         Surroundings surroundings) {
   std::unique_ptr<MultiHostJob> job(new MultiHostJob(parts, std::move(surroundings)));
   const Surroundings& around = job->surroundings_;
   const HostShare& share = *around.share;
-  job->own_.ranks = {around.rank};
-  HA_ASSIGN(job->own_.control, Segment::Create("horoacc-own-control", ControlSegment::BytesFor(1)));
-  job->own_.memory = {share.memory[share.local_rank]};
-  job->control_ = std::make_unique<ControlSegment>(job->own_, fusion_threshold);
-
   std::vector<std::unique_ptr<DataLinks>> kinds;
   kinds.push_back(std::move(parts.across));
   if (share.ranks.size() > 1) {
@@ -148,10 +144,21 @@ void MultiHostJob::Leave(const Error& aborted) {
   TellAll(writer);
 }
 
-void MultiHostJob::LetGo(bool close_links, uint32_t places) {
-  if (close_links) links_.reset();
-  own_.memory.clear();
-  own_.control.Forget(control_->BytesUpTo(places));
+void MultiHostJob::TellLeftGroup(uint32_t group, const std::vector<int>& members) {
+  WireWriter writer;
+  writer.Put(static_cast<uint8_t>(JobMessage::kLeftGroup));
+  writer.Put(group);
+  for (const int rank : members) {
+    if (rank != surroundings_.rank && !HasLeft(rank))
+      (void)surroundings_.mux->Send(kJobChannel, rank, writer.bytes());
+  }
+  std::lock_guard lock(groups_mutex_);
+  std::erase_if(left_groups_, [&](const auto& left) { return left.first == group; });
+}
+
+bool MultiHostJob::HasLeftGroup(uint32_t group, int rank) const {
+  std::lock_guard lock(groups_mutex_);
+  return left_groups_.contains({group, rank});
 }
 
 Status MultiHostJob::OnMessage(int source, std::span<const std::byte> payload) {
@@ -159,6 +166,13 @@ Status MultiHostJob::OnMessage(int source, std::span<const std::byte> payload) {
   const auto kind = static_cast<JobMessage>(reader.Get<uint8_t>());
   if (kind == JobMessage::kLeft) {
     left_[source].store(true, std::memory_order_release);
+    return {};
+  }
+  if (kind == JobMessage::kLeftGroup) {
+    const auto group = reader.Get<uint32_t>();
+    if (!reader.ok()) return Damaged(source);
+    std::lock_guard lock(groups_mutex_);
+    left_groups_.emplace(group, source);
     return {};
   }
   if (kind == JobMessage::kWhereAreYou) {
@@ -186,15 +200,6 @@ Status MultiHostJob::OnMessage(int source, std::span<const std::byte> payload) {
     return Damaged(source);
   surroundings_.aborted(error);
   return {};
-}
-
-Result<uint32_t> MultiHostJob::ClaimGroupNumber() {
-  const uint32_t count = groups_claimed_.fetch_add(1);
-  if (count >= kMostClaims) {
-    return MakeError(ErrorKind::kInvalid,
-                     "this rank has made " + std::to_string(kMostClaims) + " groups already");
-  }
-  return kGroupBit | static_cast<uint32_t>(surroundings_.rank) << kClaimBits | count;
 }
 
 }  // namespace horoacc

@@ -1,16 +1,17 @@
 #pragma once
-// The additional parts of an engine whose job has several hosts: data links to every rank, a
-// control segment of its own, and a channel for messages about the whole job.
+// The additional parts of an engine whose job has several hosts: data links to every rank, and a
+// channel for messages about the whole job.
 #include <atomic>
 #include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
-#include "negotiate/control_segment/control_segment.h"
 #include "negotiate/multi_host/control_mux.h"
 #include "negotiate/wire.h"
 #include "transport/data/data_links.h"
@@ -42,14 +43,11 @@ class MultiHostJob {
     std::function<void(const Error&)> aborted;     ///< called when another rank has aborted the job
     std::function<std::string()> stack;            ///< returns this rank's Python stack
   };
-  static Result<std::unique_ptr<MultiHostJob>> Make(MultiHostParts parts, Surroundings surroundings,
-                                                    uint64_t fusion_threshold);
+  static Result<std::unique_ptr<MultiHostJob>> Make(MultiHostParts parts,
+                                                    Surroundings surroundings);
   ~MultiHostJob();
 
   [[nodiscard]] const std::vector<int>& host_of() const { return host_of_; }
-  /// Seen by this rank alone: the sets' ids and names, and this rank's rows.
-  [[nodiscard]] const ControlSegment& control() const { return *control_; }
-  [[nodiscard]] std::byte* memory() const { return own_.memory[0].data(); }
   [[nodiscard]] const SocketCounters& sockets() const { return *sockets_; }
   /// Valid until Leave.
   [[nodiscard]] DataLinks& links() const { return *links_; }
@@ -69,6 +67,9 @@ class MultiHostJob {
   /// links are destroyed. After an abort they stay, because a slow peer may still read their
   /// memory, and the message tells each peer why this rank's links will close.
   void Leave(const Error& aborted);
+  /// This rank has left a group: tells its other members, behind all messages that it has sent.
+  void TellLeftGroup(uint32_t group, const std::vector<int>& members);
+  [[nodiscard]] bool HasLeftGroup(uint32_t group, int rank) const;
   /// The ranks of neighbouring hosts whose heartbeats this rank receives. A host's lowest rank that
   /// has not left exchanges heartbeats with those of the hosts before and behind. Empty on all
   /// other ranks.
@@ -85,12 +86,11 @@ class MultiHostJob {
   /// Sends a heartbeat to the ranks that watch this one.
   void TellBeat();
   /// After Leave, when no thread drives any more. `close_links`: false for links over MPI, which
-  /// cannot be closed after its end. The control segment stays readable up to `places` sets.
-  void LetGo(bool close_links, uint32_t places);
+  /// cannot be closed after its end.
+  void LetGo(bool close_links) {
+    if (close_links) links_.reset();
+  }
   [[nodiscard]] bool HasLeft(int rank) const { return left_[rank].load(std::memory_order_acquire); }
-
-  /// A number for a group; this rank sends it to the other members.
-  Result<uint32_t> ClaimGroupNumber();
 
  private:
   MultiHostJob(MultiHostParts& parts, Surroundings surroundings);
@@ -100,12 +100,12 @@ class MultiHostJob {
   const std::vector<int> host_of_;
   const std::shared_ptr<const SocketCounters> sockets_;
   const Surroundings surroundings_;
-  HostShare own_;
-  std::unique_ptr<ControlSegment> control_;
   std::unique_ptr<DataLinks> links_;
   std::vector<std::atomic<bool>> left_;         ///< by rank
   std::vector<std::atomic<int64_t>> heard_ns_;  ///< by rank
-  std::atomic<uint32_t> groups_claimed_{0};
+  mutable std::mutex groups_mutex_;
+  std::set<std::pair<uint32_t, int>>
+      left_groups_;  ///< ranks that have left, while this one had not
   std::mutex stacks_mutex_;
   std::map<int, std::optional<std::string>> stacks_;  ///< by asked rank
   std::vector<int> unanswered_;                       ///< ranks that have asked

@@ -127,27 +127,18 @@ Result<PayloadTensor> MultiHostRun::TensorOf(const Call& call, size_t t) {
   return tensor;
 }
 
-// Divides before the sum: in float16 a sum may overflow although the average does not.
-void MultiHostRun::DivideFirst(std::vector<PayloadTensor>& tensors) {
-  for (PayloadTensor& tensor : tensors) {
-    if (tensor.type != DType::kFloat16) continue;
-    tensor.scale = {tensor.scale.pre / tensor.scale.divisor, tensor.scale.post, 1.0};
-  }
-}
-
 Status MultiHostRun::Add(Goal goal, uint64_t bytes, uint32_t root, Payload payload) {
   const std::string_view name =
       SelectAlgorithm({goal, bytes}, *surroundings_.settings, set_.choice());
   if (runs_.empty()) algorithm_ = name;
   HA_ASSIGN(const MultiHostSet::Scheduled scheduled, set_.Schedule(name, root));
   payload.wide = canonical() && scheduled.schedule->facts().in_rank_order;
-  if (!payload.wide) DivideFirst(payload.tensors);
-  RunOptions options;
-  options.collective = {surroundings_.set, set_.NextRun()};
-  const uint64_t window = surroundings_.settings->window_bytes;
-  options.window_bytes = window > 0 ? window : scheduled.cut.window_bytes;
-  options.slice_bytes = scheduled.cut.slice_bytes;
-  options.depth = options.places = WindowsUnderWay(scheduled.cut, options.window_bytes);
+  if (!payload.wide) {
+    for (PayloadTensor& tensor : payload.tensors)
+      tensor.scale = DividedFirst(tensor.type, tensor.scale);
+  }
+  const RunOptions options =
+      set_.NextRun(surroundings_.set, scheduled.cut, surroundings_.settings->window_bytes);
   HA_ASSIGN(auto run, ScheduleRun::Make(*surroundings_.links, scheduled.schedule, scheduled.group,
                                         options, std::move(payload), surroundings_.memory));
   if (surroundings_.flow) run->Follow(*surroundings_.flow);

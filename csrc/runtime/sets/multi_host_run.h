@@ -56,7 +56,6 @@ class MultiHostRun final : public Execution {
   Status AddAllToAll(const Call& call, size_t t, std::vector<uint64_t> rows);
   Status AddGatherOrScatter(const Call& call, size_t t);
   Status Add(schedule::Goal goal, uint64_t bytes, uint32_t root, Payload payload);
-  static void DivideFirst(std::vector<PayloadTensor>& tensors);
   Result<PayloadTensor> TensorOf(const Call& call, size_t t);
   Result<std::byte*> Allocate(uint64_t bytes);
   [[nodiscard]] bool canonical() const { return surroundings_.settings->reduction == "canonical"; }

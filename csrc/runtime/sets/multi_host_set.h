@@ -9,7 +9,9 @@
 #include <vector>
 
 #include "base/result.h"
+#include "execute/schedule/composed_allreduce.h"
 #include "execute/schedule/schedule_run.h"
+#include "negotiate/multi_host/eager.h"
 #include "schedule/algorithms.h"
 #include "schedule/choice.h"
 
@@ -19,11 +21,13 @@ class MultiHostSet {
  public:
   /// `host_of`: by rank of the job. `ranks`: the set's, ascending; `me`: this rank's index in them.
   MultiHostSet(const std::vector<int>& host_of, std::vector<int> ranks, uint32_t me,
+               EagerRule eager, const Settings& settings,
                std::shared_ptr<const schedule::MeasuredTable> measured);
 
   [[nodiscard]] uint32_t me() const { return me_; }
   [[nodiscard]] const std::vector<int>& ranks() const { return ranks_; }
   [[nodiscard]] uint32_t size() const { return static_cast<uint32_t>(ranks_.size()); }
+  [[nodiscard]] const EagerRule& eager() const { return eager_; }
   /// The algorithms that are possible on these hosts, with their costs.
   [[nodiscard]] schedule::AlgorithmChoice& choice() { return *choice_; }
 
@@ -34,15 +38,31 @@ class MultiHostSet {
     schedule::Cut cut{};
   };
   Result<Scheduled> Schedule(std::string_view algorithm, uint32_t root);
+  /// Whether allreduces of memory that all ranks of each host see are composed: the stages inside
+  /// hosts on the paths of one host. Not if the order of summation, or an algorithm that a setting
+  /// names, asks for ranks one by one.
+  [[nodiscard]] bool composes() const { return composes_; }
+  /// The schedule of this rank's rail; none if it is no rail. `bytes`: of a rail's part.
+  struct ComposedSchedule {
+    Rail rail;
+    std::optional<Scheduled> between;
+    std::string_view algorithm;
+  };
+  Result<ComposedSchedule> Compose(uint64_t bytes);
   /// All ranks begin the same runs in the same order.
-  uint64_t NextRun() { return ++runs_; }
+  [[nodiscard]] RunOptions NextRun(uint32_t set, const schedule::Cut& cut, uint64_t window_bytes);
 
  private:
   const uint32_t me_;
   const std::vector<int> ranks_;
+  const EagerRule eager_;
   std::vector<uint32_t> by_host_;         ///< indices of ranks, host after host
   std::vector<uint32_t> ranks_per_host_;  ///< in the order of `by_host_`
   std::optional<schedule::AlgorithmChoice> choice_;
+  bool in_rank_order_ = false;  ///< of composed allreduces
+  bool composes_ = false;
+  std::optional<schedule::AlgorithmChoice> between_choice_;  ///< of one rank a host
+  std::map<std::string, Scheduled> between_;
   uint64_t runs_ = 0;
   std::map<std::pair<std::string, uint32_t>, Scheduled> known_;
 };

@@ -1,7 +1,7 @@
 #include "runtime/sets/process_set.h"
 
 #include "negotiate/control_segment/segment_controller.h"
-#include "negotiate/tree/tree_controller.h"
+#include "negotiate/multi_host/multi_host_controller.h"
 #include "runtime/job/job.h"
 
 namespace horoacc {
@@ -17,16 +17,18 @@ uint64_t WindowBytes(const Settings& settings) {
   return std::max<uint64_t>(bytes / 4096 * 4096, 4096);
 }
 
-void AddOneHost(Job& job, ProcessSet& set) {
-  SetContext& context = set.context;
+// Of the members on this host. Gives the local rank of each.
+std::vector<uint32_t> FillContext(Job& job, const ProcessSet& set, SetContext& context) {
   std::vector<uint32_t> locals;
   for (const int rank : set.ranks) {
+    const uint32_t local = job.LocalOf(rank);
+    if (local == job.share.ranks.size()) continue;
     if (rank == job.rank()) context.me = static_cast<uint32_t>(locals.size());
     context.present.push_back(static_cast<uint32_t>(locals.size()));
-    locals.push_back(job.LocalOf(rank));
-    context.memory.push_back(job.share.memory[locals.back()].data());
+    context.memory.push_back(job.share.memory[local].data());
+    locals.push_back(local);
   }
-  context.ranks = static_cast<uint32_t>(set.ranks.size());
+  context.ranks = static_cast<uint32_t>(locals.size());
   context.window_depth = kWindowDepth;
   context.faults = job.faults.get();
   context.window_bytes = WindowBytes(job.settings);
@@ -36,40 +38,27 @@ void AddOneHost(Job& job, ProcessSet& set) {
       job.doorbells.Ring(static_cast<int>(local), work ? Urgency::kWork : Urgency::kQuiet);
     }
   };
-  set.control = std::make_unique<SetSegment>(job.control, set.place, std::move(locals), context.me,
-                                             [&job](uint32_t local) { return job.IsAlive(local); });
-  if (job.mux) {
-    set.controller = std::make_unique<TreeController>(*job.mux, set.id, *set.control, context,
-                                                      job.doorbells, job.settings, set.ranks);
-  } else {
-    set.controller = std::make_unique<SegmentController>(*set.control, context, job.doorbells,
-                                                         job.settings, set.ranks);
-  }
+  return locals;
 }
 
-// Of the control segment only this rank's own part is used, and by it alone.
-void AddSeveralHosts(Job& job, ProcessSet& set) {
-  SetContext& context = set.context;
-  context.ranks = 1;
-  context.present = {0};
-  context.memory = {job.multi_host->memory()};
-  context.ring_others = [&job](bool) { job.RingOwn(Urgency::kWork); };
-  set.control =
-      std::make_unique<SetSegment>(job.multi_host->control(), set.place, std::vector<uint32_t>{0},
-                                   0, [](uint32_t) { return true; });
-  auto controller = std::make_unique<MultiHostController>(
+void AddOtherHosts(Job& job, ProcessSet& set) {
+  const std::vector<int>& host_of = job.multi_host->host_of();
+  const auto me =
+      static_cast<uint32_t>(std::ranges::find(set.ranks, job.rank()) - set.ranks.begin());
+  std::vector<int> hosts;
+  for (const int rank : set.ranks) hosts.push_back(host_of[rank]);
+  const EagerRule eager(set.ranks.size(), job.settings);
+  set.multi_host =
+      std::make_unique<MultiHostSet>(host_of, set.ranks, me, eager, job.settings, job.measured);
+  set.queue.linked = &job.linked_calls;
+  set.controller = std::make_unique<MultiHostController>(
       *job.mux,
-      MultiHostController::Place{
-          set.id, set.ranks, job.multi_host->host_of(), job.rank(), job.local_rank(),
-          [&job](int rank) { return job.multi_host->HasLeft(rank); }, job.faults.get()},
-      *set.control, job.doorbells, job.settings);
-  set.multi_host_controller = controller.get();
-  set.controller = std::move(controller);
-  const auto member = std::ranges::find(set.ranks, job.rank());
-  if (member == set.ranks.end()) return;
-  set.multi_host = std::make_unique<MultiHostSet>(job.multi_host->host_of(), set.ranks,
-                                                  static_cast<uint32_t>(member - set.ranks.begin()),
-                                                  job.measured);
+      Leader::Place{set.id, set.ranks, TreeOver(hosts, me), job.settings.fusion_threshold,
+                    set.multi_host->composes(), job.faults.get()},
+      *set.control, set.context, job.doorbells, eager,
+      NoteMemory{
+          [&job](size_t bytes) { return static_cast<std::byte*>(job.blocks.Allocate(bytes)); },
+          [&job](void* block) { job.blocks.Free(block); }});
 }
 
 }  // namespace
@@ -82,10 +71,16 @@ std::unique_ptr<ProcessSet> MakeProcessSet(Job& job, uint32_t id, uint32_t place
   set->ranks = std::move(ranks);
   set->context.staging = job.arena.get();
   set->context.free_staging = [&job](void* block) { job.blocks.Free(block); };
-  if (job.multi_host) {
-    AddSeveralHosts(job, *set);
+  if (!set->Has(job.rank())) return set;  // of such a set only its ranks are looked at
+  std::vector<uint32_t> locals = FillContext(job, *set, set->context);
+  const bool one_host = locals.size() == set->ranks.size();
+  set->control = std::make_unique<SetSegment>(job.control, place, std::move(locals),
+                                              set->context.me, job.lock_watch());
+  if (one_host) {
+    set->controller = std::make_unique<SegmentController>(*set->control, set->context,
+                                                          job.doorbells, job.settings, set->ranks);
   } else {
-    AddOneHost(job, *set);
+    AddOtherHosts(job, *set);
   }
   return set;
 }
@@ -93,25 +88,8 @@ std::unique_ptr<ProcessSet> MakeProcessSet(Job& job, uint32_t id, uint32_t place
 std::optional<Attendance> ProcessSet::AttendanceOf(const CollectiveEntry* collective) const {
   std::optional<TensorKey> key;
   if (collective) key = TensorKey{collective->id, collective->generation};
-  if (multi_host_controller) {
-    Result<std::optional<Attendance>> attendance = multi_host_controller->WhoHas(key);
-    return attendance.ok() ? std::move(attendance).value() : std::nullopt;
-  }
-  Attendance attendance;
-  for (uint32_t r = 0; r < context.ranks; ++r) {
-    const bool has_it = key && control->HasSubmitted(r, *key);
-    if (!has_it && control->HasJoined(r)) continue;  // no rank waits for it
-    (has_it ? attendance.ready : attendance.missing).push_back(ranks[r]);
-  }
-  return attendance;
-}
-
-Status ProcessSet::EndWith(SetEnd end) const {
-  const SetSegment::Guard guard(*control);
-  HA_TRY(Status(guard.status()));
-  SetEnd none;
-  control->header().end.compare_exchange_strong(none, end);
-  return {};
+  Result<std::optional<Attendance>> attendance = controller->WhoHas(key);
+  return attendance.ok() ? std::move(attendance).value() : std::nullopt;
 }
 
 }  // namespace horoacc

@@ -12,7 +12,6 @@
 #include "execute/execution.h"
 #include "negotiate/control_segment/set_segment.h"
 #include "negotiate/controller.h"
-#include "negotiate/multi_host/multi_host_controller.h"
 #include "queue/set_queue.h"
 #include "runtime/sets/multi_host_set.h"
 
@@ -32,7 +31,8 @@ struct Running {
   }
 };
 
-/// All ranks share memory, or `multi_host_controller` is there.
+/// All its ranks are on this host, or `multi_host` is there; `context` and `control` are of those
+/// that are. If this rank is no member, then neither `control` nor `controller` is there.
 struct ProcessSet {
   uint32_t id = 0;         ///< never used again
   uint32_t place = 0;      ///< on the control segment, and in the engine's list
@@ -41,10 +41,7 @@ struct ProcessSet {
   std::unique_ptr<SetSegment> control;
   std::unique_ptr<Controller> controller;
   SetQueue queue;
-  /// If its ranks do not all share memory. Then `context` and `control` are this rank's alone, and
-  /// `multi_host` is null if this rank is no member.
   std::unique_ptr<MultiHostSet> multi_host;
-  MultiHostController* multi_host_controller = nullptr;
   /// What the ranks' GPUs have agreed on; kAuto: nothing yet.
   std::atomic<GpuMode> gpu_mode{GpuMode::kAuto};
 
@@ -66,9 +63,6 @@ struct ProcessSet {
   /// Which ranks have submitted a call that waits here, and which keep it waiting. nullopt: this
   /// rank does not know yet. `collective`: null for a join.
   [[nodiscard]] std::optional<Attendance> AttendanceOf(const CollectiveEntry* collective) const;
-  /// Ends the set under its lock unless it has ended already. Not ok() if the lock is not to be
-  /// had.
-  Status EndWith(SetEnd end) const;
 
   /// Nothing of it goes on here or is read by peers, and nothing can begin. Under the driver's
   /// lock.

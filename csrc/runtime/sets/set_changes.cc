@@ -171,8 +171,7 @@ Result<SetChanges::TakenSlot> SetChanges::TakeSlot(const std::vector<int>& ranks
   const auto slot = static_cast<uint32_t>(std::countr_zero(free_slots));
   const uint32_t uses = slot_uses_[slot]++;
   if (uses > 0) {
-    if (job_.multi_host) job_.multi_host->control().WipeSet(slot);
-    if (!job_.multi_host && job_.local_rank() == 0) job_.control.WipeSet(slot);
+    if (job_.local_rank() == 0) job_.control.WipeSet(slot);
     // No rank looks at the slot before it is wiped.
     HA_ASSIGN(const uint64_t handle,
               calls_.Submit(InSetZero("horoacc.process_set.wiped", Collective::kBarrier)));
@@ -261,7 +260,7 @@ Status SetChanges::RemoveAgreed(uint32_t id, Claim claim) {
       set->queue.removed.store(true);
     }
     // Calls that came in between end with an error, decided or not: nothing runs from here on.
-    HA_TRY(set->EndWith(SetEnd::Removed()));
+    HA_TRY(set->controller->End(SetEnd::Removed()));
   }
   sets_.Remove(set, member);
   return {};

@@ -8,13 +8,13 @@ namespace horoacc {
 
 std::shared_ptr<ProcessSet> SetTable::Find(uint32_t id) const {
   std::lock_guard lock(mutex_);
-  if (job_.multi_host && IsGroup(id)) {
-    const auto found =
-        std::ranges::find_if(sets_, [id](const auto& set) { return set && set->id == id; });
+  const auto has_id = [id](const auto& set) { return set && set->id == id; };
+  if (IsGroup(id)) {
+    const auto found = std::ranges::find_if(sets_, has_id);
     return found != sets_.end() ? *found : nullptr;
   }
   const uint32_t slot = SlotOf(id);
-  return slot < sets_.size() && sets_[slot] && sets_[slot]->id == id ? sets_[slot] : nullptr;
+  return slot < sets_.size() && has_id(sets_[slot]) ? sets_[slot] : nullptr;
 }
 
 std::vector<std::shared_ptr<ProcessSet>> SetTable::Own() const {
@@ -49,10 +49,11 @@ std::vector<std::shared_ptr<ProcessSet>> SetTable::Driven() {
       continue;
     }
     set->gpu_group.reset();  // its words in the control segment are pinned
-    if (IsGroup(set->id) && !job_.multi_host) {
-      // The last member that is done with a group frees its place.
-      job_.control.header().groups[set->place - kMaxProcessSets].fetch_sub(
-          1, std::memory_order_acq_rel);
+    if (IsGroup(set->id)) {
+      // The last member of the host that is done with a group frees its place.
+      const SegmentGuard guard(job_.control, job_.control.header().groups_lock,
+                               static_cast<uint32_t>(job_.local_rank()), job_.lock_watch());
+      if (guard.status().ok()) --job_.control.header().groups[set->place - kMaxProcessSets].members;
     }
     std::lock_guard lock(mutex_);
     std::erase(removed_, set);
@@ -119,18 +120,6 @@ uint64_t SetTable::FreeSlots() const {
 bool SetTable::AnyRemoved() const {
   std::lock_guard lock(mutex_);
   return std::ranges::any_of(removed_, [](const auto& set) { return !IsGroup(set->id); });
-}
-
-Result<uint32_t> SetTable::FreeGroupPlace() const {
-  std::lock_guard lock(mutex_);
-  for (uint32_t place = kMaxProcessSets; place < kSegmentSets; ++place) {
-    const bool taken =
-        (place < sets_.size() && sets_[place]) ||
-        std::ranges::any_of(removed_, [&](const auto& set) { return set->place == place; });
-    if (!taken) return place;
-  }
-  return MakeError(ErrorKind::kInvalid,
-                   "this rank is in " + std::to_string(kMaxGroups) + " groups already");
 }
 
 }  // namespace horoacc

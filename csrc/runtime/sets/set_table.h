@@ -34,10 +34,6 @@ class SetTable {
   [[nodiscard]] uint64_t FreeSlots() const;
   [[nodiscard]] bool AnyRemoved() const;
 
-  /// A place for a group that no other set of this rank has; for jobs on several hosts, where the
-  /// place is this rank's own choice. kInvalid: there is none.
-  [[nodiscard]] Result<uint32_t> FreeGroupPlace() const;
-
  private:
   [[nodiscard]] std::vector<std::shared_ptr<ProcessSet>> OwnLocked() const;
 

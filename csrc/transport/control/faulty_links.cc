@@ -87,6 +87,7 @@ class FaultyDataLinks final : public DataLinks {
     return std::unique_ptr<ReceiveLink>(
         std::make_unique<FaultyReceiveLink>(std::move(link), points_));
   }
+  std::vector<int> TakeCallers() override { return links_->TakeCallers(); }
   Result<bool> Progress() override { return links_->Progress(); }
   [[nodiscard]] bool HasUnsent() override { return links_->HasUnsent(); }
   void Abort(const Error& error) override { links_->Abort(error); }

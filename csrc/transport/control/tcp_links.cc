@@ -35,8 +35,7 @@ void BoundSendBuffer(int fd, int bytes) {
 }
 
 Result<Fd> ListenTowards(const std::string& rendezvous, int backlog) {
-  HA_ASSIGN(const std::vector<SocketAddress> addresses,
-            ResolveAddress(rendezvous.empty() ? "127.0.0.1:1" : rendezvous));
+  HA_ASSIGN(const std::vector<SocketAddress> addresses, ResolveAddress(rendezvous));
   HA_ASSIGN(const SocketAddress local, AddressTowards(addresses.front()));
   return Listen(local, backlog);
 }

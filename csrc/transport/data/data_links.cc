@@ -43,6 +43,14 @@ class Mix final : public DataLinks {
     HA_ASSIGN(DataLinks* const part, PartOf(spec.peer));
     return part->OpenReceive(spec);
   }
+  std::vector<int> TakeCallers() override {
+    std::vector<int> callers;
+    for (const auto& part : parts_) {
+      const std::vector<int> some = part->TakeCallers();
+      callers.insert(callers.end(), some.begin(), some.end());
+    }
+    return callers;
+  }
 
   /// An error of one part ends the other parts: a collective needs them all.
   Result<bool> Progress() override {

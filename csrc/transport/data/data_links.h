@@ -21,7 +21,15 @@ struct CollectiveId {
   uint32_t set = 0;
   uint64_t sequence = 0;
   friend auto operator<=>(const CollectiveId&, const CollectiveId&) = default;
+  [[nodiscard]] bool standing() const;
+  /// Its links may be opened by the sender alone: see TakeCallers.
+  [[nodiscard]] bool calls() const { return standing() && sequence == 0; }
 };
+
+/// The number of no process set. Its links are standing: they belong to no collective, so that a
+/// peer that shuts down in good order is no error for them.
+inline constexpr uint32_t kStandingSet = 0xfffffffe;
+inline bool CollectiveId::standing() const { return set == kStandingSet; }
 
 /// One end of a link. Both ranks open theirs with the same numbers, in any order and at any time
 /// before the first use; neither waits for the other.
@@ -113,6 +121,9 @@ class DataLinks {
   virtual Result<std::unique_ptr<SendLink>> OpenSend(const LinkSpec& spec) = 0;
   /// Messages may have come before; they wait for this call.
   virtual Result<std::unique_ptr<ReceiveLink>> OpenReceive(const LinkSpec& spec) = 0;
+  /// Ranks that have a message for this one on a link of {kStandingSet, 0} that is not open here.
+  /// Progress finds them, and each is named once: the caller opens its end.
+  virtual std::vector<int> TakeCallers() = 0;
   /// Sends and receives without blocking. True if any byte moved: then the caller calls again. An
   /// error is kPeerLost with the culprit, kMismatch for a frame of another epoch or of no possible
   /// link, or the error given to Abort; every later call returns it. Call it after the last link is

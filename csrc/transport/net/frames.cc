@@ -44,19 +44,16 @@ void Compact(std::vector<std::byte>& bytes, size_t& begin) {
 }  // namespace
 
 Result<bool> FrameReader::FillFrom(int fd) {
+  std::byte chunk[kReadChunk];  // not zeroed: most messages are far shorter
   for (size_t total = 0; total < kReadAtOnce;) {
-    const size_t end = bytes_.size();
-    bytes_.resize(end + kReadChunk);
     ssize_t got = 0;
     do {
-      got = ::recv(fd, bytes_.data() + end, kReadChunk, 0);
+      got = ::recv(fd, chunk, kReadChunk, 0);
     } while (got < 0 && errno == EINTR);
-    const int code = errno;
-    bytes_.resize(end + (got > 0 ? static_cast<size_t>(got) : 0));
     if (got == 0) return false;
-    if (got < 0 && (code == EAGAIN || code == EWOULDBLOCK)) return true;
-    errno = code;
+    if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return true;
     if (got < 0) return SystemError("recv");
+    bytes_.insert(bytes_.end(), chunk, chunk + got);
     total += static_cast<size_t>(got);
     if (static_cast<size_t>(got) < kReadChunk) return true;
   }
@@ -97,7 +94,6 @@ void FrameWriter::Queue(uint32_t kind, std::span<const std::byte> payload) {
   Header header{kMagic, kind, epoch_, payload.size(), Crc32c(payload), 0};
   header.check = CheckOf(header);
   const auto* head = reinterpret_cast<const std::byte*>(&header);
-  bytes_.reserve(bytes_.size() + sizeof(header) + payload.size());
   bytes_.insert(bytes_.end(), head, head + sizeof(header));
   bytes_.insert(bytes_.end(), payload.begin(), payload.end());
 }

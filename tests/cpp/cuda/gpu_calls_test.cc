@@ -12,14 +12,15 @@
 namespace horoacc::testing {
 namespace {
 
-const std::vector<Pairs> kControllers = {With("shm", "cpu_reduce"), With("tcp", "cpu_reduce"),
-                                         With("tcp", "leader"), With("shm", "stream")};
-const Pairs& kSegment = kControllers[0];
+// Between hosts the CPU reduces in every mode.
+const Pairs kSegment = InMode("cpu_reduce");
+const std::vector<Pairs> kModes = {kSegment, With(kSegment, {{"simulated_hosts", "each"}}),
+                                   InMode("leader"), InMode("stream")};
 
 TEST(allreduces_wait_for_the_stream_and_the_stream_for_them) {
-  for (const Pairs& controller : kControllers) {
+  for (const Pairs& mode : kModes) {
     for (const int ranks : {1, 2, 3}) {
-      RunRanks(ranks, controller, [&](Engine& engine, int) {
+      RunRanks(ranks, mode, [&](Engine& engine, int) {
         const int rank = engine.placement().rank;
         void* const stream = fake_cuda_stream(0);
         for (const size_t count : {size_t{0}, size_t{1}, size_t{5000}, size_t{700001}}) {
@@ -67,11 +68,11 @@ void ManyInFlight(const Pairs& settings) {
 }
 
 TEST(many_in_flight_in_any_order) {
-  for (const char* mode : {"cpu_reduce", "leader", "stream"}) ManyInFlight(With("shm", mode));
+  for (const char* mode : {"cpu_reduce", "leader", "stream"}) ManyInFlight(InMode(mode));
 }
 
 TEST(a_name_again_is_behind_what_had_it) {
-  RunRanks(2, With("shm", "auto"), [](Engine& engine, int rank) {
+  RunRanks(2, InMode("auto"), [](Engine& engine, int rank) {
     void* const stream = fake_cuda_stream(0);
     for (int step = 0; step < 20; ++step) {
       const Numbers first(100000);
@@ -92,9 +93,9 @@ TEST(a_name_again_is_behind_what_had_it) {
 }
 
 TEST(every_collective) {
-  for (const Pairs& controller : kControllers) {
+  for (const Pairs& mode : kModes) {
     constexpr int kRanks = 3;
-    RunRanks(kRanks, controller, [](Engine& engine, int rank) {
+    RunRanks(kRanks, mode, [](Engine& engine, int rank) {
       void* const stream = fake_cuda_stream(0);
       constexpr size_t kPart = 40000;
       const auto own = [rank](size_t i) { return Value(rank, i); };
@@ -178,8 +179,8 @@ TEST(results_that_the_engine_allocates_are_the_hosts) {
 }
 
 TEST(ranks_that_differ_in_device_are_told_and_go_on) {
-  for (const Pairs& controller : kControllers) {
-    RunRanks(2, controller, [](Engine& engine, int rank) {
+  for (const Pairs& mode : kModes) {
+    RunRanks(2, mode, [](Engine& engine, int rank) {
       const Numbers there(10);
       there.Fill(nullptr, [](size_t) { return 1; });
       std::vector<int32_t> here(10);
@@ -275,7 +276,7 @@ void WhoJoins(const Pairs& settings) {
 }
 
 TEST(streams_join_behind_pending_copies) {
-  for (const char* mode : {"cpu_reduce", "leader", "stream"}) WhoJoins(With("shm", mode));
+  for (const char* mode : {"cpu_reduce", "leader", "stream"}) WhoJoins(InMode(mode));
 }
 
 TEST(memory_is_used_again) {
@@ -316,7 +317,7 @@ void LoseTheGpu(const Pairs& settings) {
 }
 
 TEST(a_lost_gpu_ends_the_job_on_all_ranks) {
-  for (const char* mode : {"cpu_reduce", "leader", "stream"}) LoseTheGpu(With("shm", mode));
+  for (const char* mode : {"cpu_reduce", "leader", "stream"}) LoseTheGpu(InMode(mode));
 }
 
 }  // namespace

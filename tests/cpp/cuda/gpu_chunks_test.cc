@@ -12,8 +12,8 @@ namespace {
 
 constexpr size_t kChunk = 4096;  // bytes; of 1024 numbers
 
-Pairs Chunked(const char* control) {
-  Pairs settings = With(control, "cpu_reduce");
+Pairs Chunked() {
+  Pairs settings = InMode("cpu_reduce");
   settings.emplace_back("gpu_chunk_bytes", std::to_string(kChunk));
   settings.emplace_back("last_arriver_bytes", "1000");
   return settings;
@@ -29,26 +29,24 @@ bool Soon(const std::function<bool()>& condition) {
 }
 
 TEST(every_length_around_chunks_is_reduced_once) {
-  for (const char* control : {"shm", "tcp"}) {
-    for (const int ranks : {1, 2, 3, 4}) {
-      RunRanks(ranks, Chunked(control), [&](Engine& engine, int rank) {
-        void* const stream = fake_cuda_stream(0);
-        const auto sum = [ranks](size_t i) { return Value(ranks * (ranks + 1) / 2 - 1, i); };
-        for (const size_t count : {1023, 1024, 1025, 2047, 2049, 10 * 1024, 31 * 1024 + 17}) {
-          const Numbers input(count);
-          const Numbers output(count);
-          output.Fill(stream, [](size_t) { return -1; });
-          input.Fill(stream, [rank](size_t i) { return Value(rank, i); });
-          Finish(engine, engine.Submit(OnGpu(Collective::kAllreduce, "a", input, &output, stream)),
-                 stream);
-          output.Expect(stream, sum);
-          input.Expect(stream, [rank](size_t i) { return Value(rank, i); });
-          Finish(engine, engine.Submit(OnGpu(Collective::kAllreduce, "b", input, &input, stream)),
-                 stream);
-          input.Expect(stream, sum);
-        }
-      });
-    }
+  for (const int ranks : {1, 2, 3, 4}) {
+    RunRanks(ranks, Chunked(), [&](Engine& engine, int rank) {
+      void* const stream = fake_cuda_stream(0);
+      const auto sum = [ranks](size_t i) { return Value(ranks * (ranks + 1) / 2 - 1, i); };
+      for (const size_t count : {1023, 1024, 1025, 2047, 2049, 10 * 1024, 31 * 1024 + 17}) {
+        const Numbers input(count);
+        const Numbers output(count);
+        output.Fill(stream, [](size_t) { return -1; });
+        input.Fill(stream, [rank](size_t i) { return Value(rank, i); });
+        Finish(engine, engine.Submit(OnGpu(Collective::kAllreduce, "a", input, &output, stream)),
+               stream);
+        output.Expect(stream, sum);
+        input.Expect(stream, [rank](size_t i) { return Value(rank, i); });
+        Finish(engine, engine.Submit(OnGpu(Collective::kAllreduce, "b", input, &input, stream)),
+               stream);
+        input.Expect(stream, sum);
+      }
+    });
   }
   CHECK_EQ(fake_cuda_unpinned_bytes(), size_t{0});
 }
@@ -56,7 +54,7 @@ TEST(every_length_around_chunks_is_reduced_once) {
 // Chunks and tensors of a bucket end in different places, and ranks copy in different orders.
 TEST(buckets_of_many_tensors_flow) {
   constexpr int kTensors = 12;
-  RunRanks(3, Chunked("shm"), [&](Engine& engine, int rank) {
+  RunRanks(3, Chunked(), [&](Engine& engine, int rank) {
     void* const stream = fake_cuda_stream(0);
     for (int step = 0; step < 4; ++step) {
       std::vector<std::unique_ptr<Numbers>> tensors(kTensors);
@@ -81,7 +79,7 @@ TEST(first_chunks_are_back_before_the_rest_is_copied) {
   constexpr int kRanks = 2;
   constexpr size_t kChunks = 20;
   std::barrier together(kRanks);
-  RunRanks(kRanks, Chunked("shm"), [&](Engine& engine, int rank) {
+  RunRanks(kRanks, Chunked(), [&](Engine& engine, int rank) {
     void* const stream = fake_cuda_stream(0);
     const Numbers tensor(kChunks * kChunk / 4);
     tensor.Fill(stream, [rank](size_t i) { return Value(rank, i); });
@@ -106,7 +104,7 @@ TEST(first_chunks_are_back_before_the_rest_is_copied) {
 // writes afterwards.
 TEST(a_failure_in_the_middle_ends_the_call_everywhere) {
   for (const char* when : {"advance:1:1:error", "advance:1:9:error"}) {
-    Pairs settings = Chunked("shm");
+    Pairs settings = Chunked();
     settings.emplace_back("fault", when);
     fake_cuda_hold_copies_to_host(60);  // of 80, so that it is in the middle
     RunRanks(2, settings, [](Engine& engine, int) {
@@ -132,7 +130,7 @@ TEST(a_failure_in_the_middle_ends_the_call_everywhere) {
 }
 
 TEST(a_lost_gpu_ends_the_job_in_the_middle) {
-  RunRanks(2, Chunked("shm"), [](Engine& engine, int) {
+  RunRanks(2, Chunked(), [](Engine& engine, int) {
     void* const stream = fake_cuda_stream(0);
     const Numbers tensor(20 * 1024);
     tensor.Fill(stream, [](size_t) { return 1; });
@@ -146,7 +144,7 @@ TEST(a_lost_gpu_ends_the_job_in_the_middle) {
 }
 
 TEST(who_has_joined_gives_zeros_to_what_flows) {
-  RunRanks(3, Chunked("shm"), [](Engine& engine, int rank) {
+  RunRanks(3, Chunked(), [](Engine& engine, int rank) {
     void* const stream = fake_cuda_stream(0);
     const Numbers tensor(9 * 1024 + 1);
     tensor.Fill(stream, [rank](size_t i) { return Value(rank, i); });

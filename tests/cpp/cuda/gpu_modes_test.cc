@@ -152,7 +152,7 @@ TEST(a_bucket_is_cut_into_windows_that_hold_all_of_it_once) {
 
 // A rank fails while the other's stream, or its kernel, waits for it: nothing stays stuck.
 void LeaveNothingWaiting(const char* mode) {
-  Pairs settings = With("shm", mode);
+  Pairs settings = InMode(mode);
   settings.emplace_back("fault", "begin:1:2:error");
   RunRanks(2, settings, [](Engine& engine, int rank) {
     void* const stream = fake_cuda_stream(rank);
@@ -220,14 +220,14 @@ TEST(what_a_stream_still_uses_is_not_said_to_be_closed) {
 
 // One-shot, two-shot and direct, and the same again: calls of one program.
 TEST(kernels_reduce_messages_of_every_size) {
-  RunRanks(2, With("shm", "kernel"), [](Engine& engine, int rank) {
+  RunRanks(2, InMode("kernel"), [](Engine& engine, int rank) {
     ReduceByKernels(engine, rank, {1, 3000, 4096, 5000, 262144, 262145, 500001, 3000, 262145});
   });
 }
 
 TEST(kernels_interpret_the_schedule_that_is_ordered) {
   for (const char* algorithm : {"ring", "double_tree"}) {
-    Pairs settings = With("shm", "kernel");
+    Pairs settings = InMode("kernel");
     settings.emplace_back("algorithm", algorithm);
     RunRanks(2, settings, [](Engine& engine, int rank) {
       ReduceByKernels(engine, rank, {1, 5000, 300001, 5000});
@@ -246,7 +246,7 @@ TEST(an_algorithm_with_more_lanes_than_blocks_is_refused) {
 
 // More programs than there is memory for: it is cleared in between, on all ranks at once.
 TEST(memory_of_kernels_is_used_again) {
-  Pairs settings = With("shm", "kernel");
+  Pairs settings = InMode("kernel");
   settings.emplace_back("fusion_threshold", "65536");
   RunRanks(2, settings, [](Engine& engine, int rank) {
     std::vector<size_t> counts;
@@ -259,7 +259,7 @@ TEST(memory_of_kernels_is_used_again) {
 // One tensor after the other goes through a small buffer, in windows that end in its middle.
 TEST(buckets_are_larger_than_the_buffer) {
   for (const char* mode : {"leader", "stream"}) {
-    Pairs settings = With("shm", mode);
+    Pairs settings = InMode(mode);
     settings.emplace_back("fusion_threshold", "65536");
     RunRanks(3, settings, [](Engine& engine, int rank) {
       void* const stream = fake_cuda_stream(0);
@@ -285,7 +285,7 @@ TEST(buckets_are_larger_than_the_buffer) {
 
 // A GPU for each rank, then the other's: that is no GPU group's, and the CPU reduces.
 TEST(modes_depend_on_where_the_ranks_tensors_are) {
-  RunRanks(2, With("shm", "auto"), [](Engine& engine, int rank) {
+  RunRanks(2, InMode("auto"), [](Engine& engine, int rank) {
     for (const int device : {rank, rank, 1 - rank, rank}) {
       void* const stream = fake_cuda_stream(device);
       const Numbers tensor(30000, device);
@@ -303,7 +303,7 @@ TEST(modes_depend_on_where_the_ranks_tensors_are) {
 
 // Only one of the ranks gives memory for the result: then the host does it, on both.
 TEST(an_exchange_without_memory_for_all_results_goes_through_the_host) {
-  RunRanks(2, With("shm", "stream"), [](Engine& engine, int rank) {
+  RunRanks(2, InMode("stream"), [](Engine& engine, int rank) {
     void* const stream = fake_cuda_stream(0);
     constexpr size_t kCount = 20000;
     const Numbers input(kCount);
@@ -331,7 +331,7 @@ TEST(a_mode_that_is_impossible_is_refused_on_all_ranks) {
   };
   for (const Case& one :
        {Case{"leader", true, "have different GPUs"}, Case{"kernel", false, "without MPS"}}) {
-    RunRanks(2, With("shm", one.mode), [one](Engine& engine, int me) {
+    RunRanks(2, InMode(one.mode), [one](Engine& engine, int me) {
       const int rank = one.a_gpu_each ? me : 0;
       void* const stream = fake_cuda_stream(rank);
       const Numbers tensor(10, rank);

@@ -10,7 +10,7 @@ namespace horoacc::testing {
 namespace {
 
 Pairs WithNccl(const char* library = HOST_NCCL) {
-  Pairs settings = With("shm", "nccl");
+  Pairs settings = InMode("nccl");
   settings.emplace_back("nccl_library", library);
   settings.emplace_back("fusion_threshold", "65536");  // several windows
   return settings;

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "negotiate/tree/tree_controller.h"
+#include "negotiate/multi_host/multi_host_messages.h"
 #include "support/ranks.h"
 
 namespace horoacc::testing {
@@ -62,8 +62,6 @@ void Fuse(Sum& a, Sum& b) {
     CHECK(b.WaitAndRelease());
   }
 }
-
-const std::vector<Pairs> kControllers = {{{"control", "shm"}}, {{"control", "tcp"}}};
 
 TEST(a_caller_that_polls) {
   for (const Pairs& controller : kControllers) {
@@ -207,9 +205,10 @@ class RestlessLinks final : public ControlLinks {
     if (!noisy_) return links_->Receive();
     WireWriter writer;
     writer.Put(uint32_t{0});  // process set
-    writer.Put(static_cast<uint8_t>(TreeMessage::kSplit));
-    writer.Put(uint32_t{0});
-    Put(writer, TensorKey{kNamedIds, 1});
+    writer.Put(static_cast<uint8_t>(MultiHostMessage::kSplit));
+    writer.Put(kNamedIds);    // bucket
+    writer.Put(uint64_t{0});  // decisions that its sender has taken
+    Put(writer, CallName{true, "none", 0});
     const auto bytes = writer.bytes();
     return std::optional(ControlMessage{1, {bytes.begin(), bytes.end()}});
   }
@@ -228,7 +227,7 @@ TEST(a_restless_engine_hides_neither_deadlines_nor_stalls) {
   std::latch done(1);
   RunRanks(
       2,
-      {{"control", "tcp"},
+      {{"simulated_hosts", "each"},
        {"stall_warning_seconds", "0.5"},
        {"stall_shutdown_seconds", "0.5"},
        {"log_level", "fatal"}},

@@ -10,9 +10,7 @@
 
 namespace horoacc::testing {
 
-inline Pairs With(const char* control, const char* mode) {
-  return {{"control", control}, {"cuda_plugin", FAKE_CUDA}, {"gpu_mode", mode}};
-}
+inline Pairs InMode(const char* mode) { return {{"cuda_plugin", FAKE_CUDA}, {"gpu_mode", mode}}; }
 
 /// Numbers on the GPU. All work with them is put on a stream.
 class Numbers {

@@ -21,7 +21,7 @@ std::vector<int> Hosts(int hosts, int ranks) {
   return host_of;
 }
 
-TEST(every_rank_has_one_parent_and_few_children) {
+TEST(every_host_has_one_parent_and_few_children) {
   std::vector<int> mixed = Hosts(7, 3);
   std::ranges::rotate(mixed, mixed.begin() + 4);
   mixed.insert(mixed.begin() + 5, 90);
@@ -31,25 +31,25 @@ TEST(every_rank_has_one_parent_and_few_children) {
     std::vector<int> told(members);
     for (uint32_t me = 0; me < members; ++me) {
       const MultiHostTree tree = TreeOver(host_of, me);
-      CHECK_EQ(tree.parent.has_value(), me != 0);
-      const auto on_host = std::ranges::count(host_of, host_of[me]);
-      CHECK(std::ranges::ssize(tree.children) <= on_host - 1 + static_cast<int>(kFanOut));
-      size_t below = 1;
+      CHECK_EQ(tree.locals.front(), std::ranges::find(host_of, host_of[me]) - host_of.begin());
+      for (const uint32_t local : tree.locals) CHECK_EQ(host_of[local], host_of[me]);
+      CHECK_EQ(tree.locals.size(), std::ranges::count(host_of, host_of[me]));
+      CHECK_EQ(tree.parent.has_value(), tree.locals.front() != 0);
+      CHECK(tree.children.size() <= kFanOut);
+      size_t below = tree.locals.size();
       for (const MultiHostTree::Child& child : tree.children) {
-        ++told[child.member];
-        const MultiHostTree childs = TreeOver(host_of, child.member);
-        CHECK_EQ(*childs.parent, me);
+        if (me == tree.locals.front()) ++told[child.leader];
+        const MultiHostTree childs = TreeOver(host_of, child.leader);
+        CHECK_EQ(childs.locals.front(), child.leader);
+        CHECK_EQ(*childs.parent, tree.locals.front());
         CHECK(childs.subtree == child.subtree);
         below += child.subtree.size();
-        // Hosts first: only a host's lowest talks to another host.
-        if (host_of[child.member] == host_of[me]) continue;
-        CHECK_EQ(std::ranges::find(host_of, host_of[me]) - host_of.begin(), me);
-        CHECK_EQ(std::ranges::find(host_of, host_of[child.member]) - host_of.begin(), child.member);
       }
       CHECK_EQ(tree.subtree.size(), below);
-      if (me == 0) CHECK_EQ(below, members);
+      if (!tree.parent) CHECK_EQ(below, members);
     }
-    for (uint32_t me = 1; me < members; ++me) CHECK_EQ(told[me], 1);
+    for (uint32_t me = 1; me < members; ++me)
+      CHECK_EQ(told[me], TreeOver(host_of, me).locals.front() == me ? 1 : 0);
   }
 }
 
@@ -158,7 +158,7 @@ TEST(eager_inputs_are_reduced_at_the_root) {
   Request request = Vector(3);
   request.op = ReduceOp::kAverage;
   request.tensors.push_back({DType::kInt32, {1}});
-  CHECK_EQ(EagerBytes(request, 3), 32);
+  CHECK_EQ(EagerRule(3, {}).BytesOf(request), 32);
   MultiHostRoot root({4, 5, 9}, 0);
   CallNumbers numbers;
   MultiHostRoot::Verdicts verdicts;
@@ -189,9 +189,9 @@ TEST(eager_inputs_are_reduced_at_the_root) {
   // One that does not carry: then all go by a schedule. And so does what is too long.
   verdicts = root.Ready(kTwo, Of({0, 1, 2}, request), 1, {2, 2, 0});
   CHECK(!verdicts[0].decision.done());
-  CHECK_EQ(EagerBytes(Vector(20000), 3), 0);
+  CHECK_EQ(EagerRule(3, {}).BytesOf(Vector(20000)), 0);
   request.collective = Collective::kAllgather;
-  CHECK_EQ(EagerBytes(request, 3), 0);
+  CHECK_EQ(EagerRule(3, {}).BytesOf(request), 0);
 }
 
 // Names that come and go: a rank that lags is understood, and the room is bounded.
@@ -244,7 +244,7 @@ class CountedLinks final : public ControlLinks {
 
 // A rank that was kept from its core for long may send in two parts what it held; the least of many
 // steps is what a step takes.
-TEST(a_rank_hears_once_of_each_child_and_once_of_its_parent) {
+TEST(a_leader_hears_once_of_each_child_and_once_of_its_parent_and_other_ranks_nothing) {
   constexpr int kRanks = 8;
   constexpr int kSteps = 40;
   std::vector<std::atomic<int>> received(kRanks);
@@ -268,9 +268,10 @@ TEST(a_rank_hears_once_of_each_child_and_once_of_its_parent) {
   const std::vector<int> host_of = Hosts(4, 2);
   for (int rank = 0; rank < kRanks; ++rank) {
     const MultiHostTree tree = TreeOver(host_of, static_cast<uint32_t>(rank));
-    CHECK_EQ(least[rank], tree.children.size() + (tree.parent ? 1 : 0));
+    const bool leads = static_cast<int>(tree.locals.front()) == rank;
+    CHECK_EQ(least[rank], leads ? tree.children.size() + (tree.parent ? 1 : 0) : 0);
   }
-  CHECK_EQ(least[0], 4);  // its host's other rank, and three hosts
+  CHECK_EQ(least[0], 3);  // the other hosts
 }
 
 TEST(disagreements_joins_and_sets_across_hosts) {

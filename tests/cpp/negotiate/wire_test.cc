@@ -9,7 +9,7 @@
 
 #include "support/check.h"
 #include "support/seeds.h"
-#include "support/trees.h"
+#include "support/tap.h"
 
 namespace horoacc::testing {
 namespace {
@@ -213,92 +213,6 @@ TEST(damaged_requests_do_no_harm) {
     for (const TensorMeta& tensor : request.tensors) {
       CHECK(static_cast<int>(tensor.type) < kDTypeCount);
       CHECK(tensor.shape.size() <= static_cast<size_t>(kMaxDims));
-    }
-  }
-}
-
-/// Every message of two ranks that run a few steps: by receiver.
-std::vector<ControlMessage> HonestMessages() {
-  std::vector<ControlMessage> messages;
-  Trees trees(2);
-  for (int step = 0; step < 3; ++step) {
-    for (const char* name : {"a", "b"}) {
-      for (const int rank : {1, 0}) CHECK(trees.Announce(rank, name).ok());
-      for (int rank = 0; rank < 2; ++rank) {
-        messages.insert(messages.end(), trees.tap(rank).sent.begin(), trees.tap(rank).sent.end());
-      }
-      trees.Deliver();
-    }
-  }
-  CHECK(messages.size() >= 4);
-  return messages;
-}
-
-TEST(honest_messages_lead_to_the_same_decisions) {
-  Trees trees(2);
-  for (int step = 0; step < 4; ++step) {
-    for (const int rank : {1, 0}) CHECK(trees.Announce(rank, "a").ok());
-    trees.Deliver();
-    for (int rank = 0; rank < 2; ++rank) {
-      const auto next = trees.controller(rank).Next();
-      CHECK(next.ok());
-      CHECK(next.value().has_value());
-      CHECK(next.value()->kind == Decision::Kind::kRun);
-      CHECK_EQ(next.value()->ids.size(), 1);
-      CHECK(trees.controller(rank).Finish(*next.value()).ok());
-    }
-  }
-}
-
-TEST(garbage_is_refused_by_the_controller) {
-  Trees trees(2);
-  CHECK(!trees.Give(0, 1, {}).ok());
-  CHECK(!trees.Give(0, 1, Bytes(3)).ok());
-  CHECK(!trees.Give(0, 1, Bytes(4)).ok());                  // no kind
-  CHECK(!trees.Give(0, 1, Bytes(100, std::byte{0})).ok());  // set 0, unknown kind
-  const Status refused = trees.Give(0, 1, Bytes(4));
-  CHECK(refused.error().kind == ErrorKind::kSystem);
-  CHECK_EQ(refused.error().culprit, 1);
-}
-
-TEST(every_truncated_message_is_refused) {
-  for (const ControlMessage& message : HonestMessages()) {
-    for (size_t length = 0; length < message.bytes.size(); ++length) {
-      Trees trees(2);
-      const Bytes cut(message.bytes.begin(),
-                      message.bytes.begin() + static_cast<ptrdiff_t>(length));
-      CHECK(!trees.Give(message.source, 1 - message.source, cut).ok());
-    }
-  }
-}
-
-// A peer that repeats itself, or speaks before its turn, must not bring this rank down.
-TEST(messages_out_of_turn_do_no_harm) {
-  const std::vector<ControlMessage> honest = HonestMessages();
-  std::mt19937_64 random(4);
-  for (int job = 0; job < 60; ++job) {
-    check::ReseedHalfway(random, job, 60);
-    Trees trees(2);
-    for (int k = 0; k < 12; ++k) {
-      const ControlMessage& message = honest[random() % honest.size()];
-      // Whether it is taken or refused is all the same.
-      (void)trees.Give(static_cast<int>(random() % 2), static_cast<int>(random() % 2),
-                       message.bytes);
-    }
-  }
-}
-
-TEST(damaged_messages_do_no_harm) {
-  const std::vector<ControlMessage> honest = HonestMessages();
-  std::mt19937_64 random(5);
-  for (int job = 0; job < 60; ++job) {
-    check::ReseedHalfway(random, job, 60);
-    Trees trees(2);
-    CHECK(trees.Announce(0, "a").ok());
-    for (int k = 0; k < 30; ++k) {
-      Bytes bytes = honest[random() % honest.size()].bytes;
-      Damage(bytes, random);
-      (void)trees.Give(static_cast<int>(random() % 2), 1, std::move(bytes));
     }
   }
 }

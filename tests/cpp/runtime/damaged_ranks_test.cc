@@ -82,9 +82,5 @@ TEST(two_ranks_on_hosts_of_their_own) { DamagedAgainAndAgain(2, 12, Apart("1+1")
 
 TEST(four_ranks_on_two_hosts) { DamagedAgainAndAgain(4, 12, Apart("2+2")); }
 
-TEST(three_ranks_whose_control_goes_over_links) {
-  DamagedAgainAndAgain(3, 12, {{"control", "tcp"}, {"log_level", "fatal"}});
-}
-
 }  // namespace
 }  // namespace horoacc::testing

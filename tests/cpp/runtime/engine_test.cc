@@ -10,13 +10,6 @@
 namespace horoacc::testing {
 namespace {
 
-const std::vector<Pairs> kControllers = {{{"control", "shm"}}, {{"control", "tcp"}}};
-
-Pairs With(Pairs settings, const std::string& key, const std::string& value) {
-  settings.emplace_back(key, value);
-  return settings;
-}
-
 void Allreduces(int ranks, const Pairs& settings, size_t count, bool in_arena) {
   RunRanks(ranks, settings, [&](Engine& engine, int rank) {
     for (int round = 0; round < 4; ++round) {
@@ -42,10 +35,10 @@ TEST(allreduce_every_path_and_controller) {
     for (const int ranks : {1, 2, 3, 4, 8}) {
       for (const size_t count : {size_t{0}, size_t{1}, size_t{1000}, size_t{300001}}) {
         for (const bool in_arena : {false, true}) Allreduces(ranks, controller, count, in_arena);
-        Allreduces(ranks, With(controller, "reduce_path", "windows"), count, false);
-        Allreduces(ranks, With(With(controller, "reduce_path", "windows"), "window_bytes", "8192"),
+        Allreduces(ranks, With(controller, {{"reduce_path", "windows"}}), count, false);
+        Allreduces(ranks, With(controller, {{"reduce_path", "windows"}, {"window_bytes", "8192"}}),
                    count, false);
-        Allreduces(ranks, With(controller, "reduce_path", "staged"), count, false);
+        Allreduces(ranks, With(controller, {{"reduce_path", "staged"}}), count, false);
       }
     }
   }
@@ -53,7 +46,7 @@ TEST(allreduce_every_path_and_controller) {
 
 TEST(any_order_of_submission) {
   for (const Pairs& controller : kControllers) {
-    RunRanks(4, With(controller, "fusion_threshold", "4096"), [&](Engine& engine, int rank) {
+    RunRanks(4, With(controller, {{"fusion_threshold", "4096"}}), [&](Engine& engine, int rank) {
       constexpr int kTensors = 60;
       std::mt19937 random(rank);
       for (int step = 0; step < 6; ++step) {
@@ -110,7 +103,7 @@ TEST(exchanges) {
     for (const char* path : {"auto", "windows"}) {
       for (const int ranks : {1, 2, 3, 4}) {
         RunRanks(
-            ranks, With(With(controller, "reduce_path", path), "window_bytes", "4096"),
+            ranks, With(controller, {{"reduce_path", path}, {"window_bytes", "4096"}}),
             [&](Engine& engine, int rank) {
               for (int round = 0; round < 3; ++round) {
                 // All-gather of rank+1 rows of 1500 numbers.

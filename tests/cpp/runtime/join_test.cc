@@ -24,12 +24,12 @@ Pairs Early(Pairs settings) {
 }
 
 const std::vector<Way> kWays = {
-    {Early({{"control", "shm"}}), false},
-    {Early({{"control", "shm"}}), true},
-    {Early({{"control", "shm"}, {"reduce_path", "windows"}}), true},
-    {Early({{"control", "shm"}, {"reduce_path", "staged"}}), false},
-    {Early({{"control", "tcp"}}), false},
-    {Early({{"control", "tcp"}}), true},
+    {Early({}), false},
+    {Early({}), true},
+    {Early({{"reduce_path", "windows"}}), true},
+    {Early({{"reduce_path", "staged"}}), false},
+    {Early(kControllers[1]), false},
+    {Early(kControllers[1]), true},
 };
 
 /// The tensors of one step: small and large ones, unnamed, a group of two, and every kind of

@@ -112,7 +112,7 @@ TEST(a_table_has_the_sets_of_its_rank) {
   CHECK(!rank.sets.Find(65) && rank.sets.AnyRemoved());
   CHECK_EQ(rank.sets.Driven().size(), size_t{2});
   CHECK_EQ(rank.sets.FreeSlots(), ~uint64_t{3});
-  CHECK(set->EndWith(SetEnd::Left(0)).ok());
+  CHECK(set->controller->End(SetEnd::Left(0)).ok());
   CHECK(set->controller->Release().ok() && set->done());
   CHECK_EQ(rank.sets.Driven().size(), size_t{2});  // `set` still refers to it
   const std::weak_ptr<ProcessSet> gone = set;

@@ -9,8 +9,6 @@
 namespace horoacc::testing {
 namespace {
 
-const std::vector<Pairs> kControllers = {{{"control", "shm"}}, {{"control", "tcp"}}};
-
 Result<uint64_t> SubmitSum(Engine& engine, uint32_t process_set, float& value) {
   Submission submission = Make(Collective::kAllreduce, "sum", DType::kFloat32, {1}, &value, &value);
   submission.process_set = process_set;

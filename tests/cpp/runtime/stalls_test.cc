@@ -52,14 +52,15 @@ void AwaitText(const std::array<Stderr, kRanks>& ranks, const std::regex& expect
 }
 
 TEST(a_stalled_tensor_is_told_and_goes_on) {
-  for (const char* control : {"shm", "tcp"}) {
+  for (const char* hosts : {"", "each"}) {
     constexpr int kSize = 4;
     Job job(kSize);
     const std::array<Stderr, kSize> texts;
     job.Start([&](int rank) {
       texts[rank].Take();
       const OwnedEngine engine = job.Engine(
-          rank, {{"control", control}, {"stall_warning_seconds", "2"}, {"log_hide_time", "1"}});
+          rank,
+          {{"simulated_hosts", hosts}, {"stall_warning_seconds", "2"}, {"log_hide_time", "1"}});
       CheckAllreduce(engine.get(), kSize);
       if (rank == 1 || rank == 3) (void)job.AwaitLetGo();
       float value = 2;
@@ -106,14 +107,15 @@ TEST(a_rank_that_came_late_does_not_put_the_warning_off) {
 }
 
 TEST(a_join_that_stalls_is_told_and_goes_on) {
-  for (const char* control : {"shm", "tcp"}) {
+  for (const char* hosts : {"", "each"}) {
     constexpr int kSize = 4;
     Job job(kSize);
     const std::array<Stderr, kSize> texts;
     job.Start([&](int rank) {
       texts[rank].Take();
       const OwnedEngine engine = job.Engine(
-          rank, {{"control", control}, {"stall_warning_seconds", "2"}, {"log_hide_time", "1"}});
+          rank,
+          {{"simulated_hosts", hosts}, {"stall_warning_seconds", "2"}, {"log_hide_time", "1"}});
       CheckAllreduce(engine.get(), kSize);
       // The first join of all is in order; only the second one stalls.
       CHECK_EQ(Call(engine.get()).Wait(), HA_OK);
@@ -133,11 +135,11 @@ TEST(a_join_that_stalls_is_told_and_goes_on) {
 
 // Ranks that go on while others have joined keep nobody waiting, however long it takes.
 TEST(a_join_stalls_once_the_others_do_nothing) {
-  for (const char* control : {"shm", "tcp"}) {
+  for (const char* hosts : {"", "each"}) {
     constexpr int kSize = 3;
     Job job(kSize);
     job.Start([&](int rank) {
-      const OwnedEngine engine = job.Engine(rank, {{"control", control},
+      const OwnedEngine engine = job.Engine(rank, {{"simulated_hosts", hosts},
                                                    {"stall_warning_seconds", "1"},
                                                    {"stall_shutdown_seconds", "1.5"},
                                                    {"log_level", "fatal"}});
@@ -172,11 +174,11 @@ TEST(a_join_stalls_once_the_others_do_nothing) {
 }
 
 TEST(a_stalled_tensor_ends_the_job_if_asked_to) {
-  for (const char* control : {"shm", "tcp"}) {
+  for (const char* hosts : {"", "each"}) {
     constexpr int kSize = 4;
     Job job(kSize);
     job.Start([&](int rank) {
-      const OwnedEngine engine = job.Engine(rank, {{"control", control},
+      const OwnedEngine engine = job.Engine(rank, {{"simulated_hosts", hosts},
                                                    {"stall_warning_seconds", "2"},
                                                    {"stall_shutdown_seconds", "3"},
                                                    {"log_level", "fatal"}});

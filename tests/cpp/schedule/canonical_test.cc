@@ -154,8 +154,11 @@ struct Work {
 
 enum class Memory { kPrivate, kArena, kEveryOther };
 
-/// One job of three steps in which every rank submits in an order and at times of its own.
-void CheckJob(const Work& work, int ranks, const Pairs& settings, Memory memory, uint32_t seed) {
+/// One job of three steps in which every rank submits in an order and at times of its own. Returns
+/// the bytes that were reduced where rank 0 has them.
+uint64_t CheckJob(const Work& work, int ranks, const Pairs& settings, Memory memory,
+                  uint32_t seed) {
+  uint64_t in_arena = 0;
   RunRanks(ranks, settings, [&](Engine& engine, int rank) {
     std::mt19937 random(seed * 100 + rank);
     for (int step = 0; step < kSteps; ++step) {
@@ -202,7 +205,9 @@ void CheckJob(const Work& work, int ranks, const Pairs& settings, Memory memory,
         if (own[t].empty()) engine.FreeShared(buffers[t]);
       }
     }
+    if (rank == 0) in_arena = Counter(engine, "arena_bytes");
   });
+  return in_arena;
 }
 
 struct Way {
@@ -226,9 +231,8 @@ std::vector<Way> Ways() {
   for (const auto& [path, memories] : kPaths) {
     for (const Memory memory : memories) {
       for (const char* threshold : {"0", "4096", ""}) {
-        for (const char* control : {"shm", "tcp"}) {
-          Pairs settings = path;
-          settings.emplace_back("control", control);
+        for (const Pairs& controller : kControllers) {
+          Pairs settings = With(path, controller);
           if (*threshold) settings.emplace_back("fusion_threshold", threshold);
           ways.push_back({std::move(settings), memory});
         }
@@ -243,7 +247,30 @@ void CheckWays(int ranks, size_t first, size_t stride) {
   const Work work(ranks);
   const std::vector<Way> ways = Ways();
   for (size_t way = first; way < ways.size(); way += stride) {
-    CheckJob(work, ranks, ways[way].settings, ways[way].memory, static_cast<uint32_t>(way));
+    (void)CheckJob(work, ranks, ways[way].settings, ways[way].memory, static_cast<uint32_t>(way));
+  }
+}
+
+// Hosts whose sums are nodes of the tree over all ranks, and others: where they are, and all ranks
+// of a host see all memory, the stages inside hosts are those of one host.
+TEST(several_hosts) {
+  struct Hosts {
+    const char* hosts;
+    int ranks;
+    bool composes;
+  };
+  for (const Hosts& hosts : {Hosts{"2+2", 4, true}, Hosts{"2+2+2", 6, true}, Hosts{"3+1", 4, false},
+                             Hosts{"4+4", 8, true}}) {
+    const Work work(hosts.ranks);
+    uint32_t seed = 0;
+    for (const Memory memory : {Memory::kArena, Memory::kEveryOther}) {
+      for (const char* window : {"0", "4096"}) {
+        const Pairs settings = {
+            {"simulated_hosts", hosts.hosts}, {"reduction", "canonical"}, {"window_bytes", window}};
+        const uint64_t composed = CheckJob(work, hosts.ranks, settings, memory, ++seed);
+        CHECK_EQ(composed > 0, hosts.composes);
+      }
+    }
   }
 }
 

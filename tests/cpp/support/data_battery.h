@@ -7,6 +7,7 @@
 #include <memory>
 #include <vector>
 
+#include "base/clock.h"
 #include "support/data_ranks.h"
 
 namespace horoacc::testing {
@@ -313,6 +314,75 @@ inline void CheckRefusals(DataLinks& own, int rank, int size) {
   CHECK(receiver->Expect(10, {}).error().kind == ErrorKind::kInvalid);
 }
 
+/// Messages of everybody to everybody on links that only their senders know of.
+inline void CheckCalls(DataLinks& own, int rank, int size, const Meet& meet) {
+  constexpr size_t kBytes = 3000;
+  const auto spec = [](int peer) -> LinkSpec { return {{kStandingSet, 0}, peer, 0, 2, kBytes}; };
+  std::deque<std::vector<std::byte>> kept;
+  std::vector<std::unique_ptr<SendLink>> senders;
+  for (int peer = 0; peer < size; ++peer) {
+    if (peer == rank) continue;
+    senders.push_back(MustSend(own, spec(peer)));
+    for (int number = 0; number < 2; ++number) {
+      kept.push_back(Pattern(kBytes, static_cast<uint64_t>(10 * rank + number)));
+      CHECK(PostAll(*senders.back(), kept.back()).ok());
+    }
+  }
+  std::vector<std::unique_ptr<ReceiveLink>> receivers(static_cast<size_t>(size));
+  std::vector<int> taken(static_cast<size_t>(size), 0);
+  int left = 2 * (size - 1);
+  CHECK(!Drive(own, [&] {
+    for (const int caller : own.TakeCallers()) {
+      CHECK(!receivers[caller] && caller != rank);
+      receivers[caller] = MustReceive(own, spec(caller));
+      for (int number = 0; number < 2; ++number) CHECK(receivers[caller]->Expect(kBytes, {}).ok());
+    }
+    for (int peer = 0; peer < size; ++peer) {
+      if (!receivers[peer] || taken[peer] == 2 || Look(*receivers[peer]) == nullptr) continue;
+      CHECK(Gather(*Look(*receivers[peer])) ==
+            Pattern(kBytes, static_cast<uint64_t>(10 * peer + taken[peer])));
+      receivers[peer]->Release();
+      ++taken[peer];
+      --left;
+    }
+    return left == 0 &&
+           std::ranges::all_of(senders, [](const auto& link) { return link->taken() == 2; });
+  }));
+  CHECK(!Drive(own, [&] { return !own.HasUnsent(); }));
+  meet();
+}
+
+/// The second of two ranks shuts down although messages of standing links are missing both ways.
+inline void CheckLeaving(DataLinks& stays, std::unique_ptr<DataLinks> leaves) {
+  const auto to = [](int peer) -> LinkSpec { return {{kStandingSet, 0}, peer, 0, 2, 10}; };
+  const auto bytes = Pattern(10, 1);
+  auto sender = MustSend(*leaves, to(0));
+  CHECK(PostAll(*sender, bytes).ok());
+  std::unique_ptr<ReceiveLink> receiver;
+  CHECK(!Drive(stays, [&] {
+    CHECK(leaves->Progress().ok());
+    for (const int caller : stays.TakeCallers()) receiver = MustReceive(stays, to(caller));
+    return receiver != nullptr;
+  }));
+  for (int number = 0; number < 2; ++number) CHECK(receiver->Expect(10, {}).ok());
+  CHECK(!Drive(stays, [&] {
+    CHECK(leaves->Progress().ok());
+    return Look(*receiver) != nullptr;
+  }));
+  receiver->Release();
+  const auto unheard = MustSend(stays, to(1));
+  CHECK(PostAll(*unheard, bytes).ok());
+  CHECK(!Drive(stays, [&] {
+    CHECK(leaves->Progress().ok());
+    return sender->taken() == 1;
+  }));
+  sender.reset();
+  leaves.reset();
+  const int64_t until = NowNs() + 300 * kMillisecond;
+  CHECK(!Drive(stays, [&] { return NowNs() > until; }));
+  CHECK(Look(*receiver) == nullptr);
+}
+
 /// All of the above.
 inline void RunBattery(DataLinks& own, int rank, int size, const Meet& meet) {
   CheckSizes(own, rank, size, meet);
@@ -320,6 +390,7 @@ inline void RunBattery(DataLinks& own, int rank, int size, const Meet& meet) {
   CheckStuckLane(own, rank, meet);
   CheckOtherSizes(own, rank, meet);
   CheckSlots(own, rank, meet);
+  CheckCalls(own, rank, size, meet);
   CheckRefusals(own, rank, size);
   meet();
 }

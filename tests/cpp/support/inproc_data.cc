@@ -69,6 +69,8 @@ class InprocDataHub::Links final : public DataLinks {
   Result<std::unique_ptr<SendLink>> OpenSend(const LinkSpec& spec) override;
   Result<std::unique_ptr<ReceiveLink>> OpenReceive(const LinkSpec& spec) override;
 
+  std::vector<int> TakeCallers() override { return std::exchange(callers_, {}); }
+
   Result<bool> Progress() override {
     std::deque<Letter> letters;
     std::vector<int> left;
@@ -90,6 +92,8 @@ class InprocDataHub::Links final : public DataLinks {
     if (letters.empty()) return rang;
     for (Letter& letter : letters) {
       Queue& queue = queues_[letter.link];
+      if (!queue.open && queue.letters.empty() && letter.link.collective.calls())
+        callers_.push_back(letter.link.sender);
       if (queue.letters.empty()) queue.delay = Delay();
       queue.letters.push_back(std::move(letter));
     }
@@ -123,13 +127,14 @@ class InprocDataHub::Links final : public DataLinks {
     if (peer >= 0 && peer < static_cast<int>(state_->boxes.size()) && peer != rank_) return {};
     return MakeError(ErrorKind::kInvalid, "no data link to rank " + std::to_string(peer));
   }
-  /// Is a link to or from the rank open? Otherwise nobody misses it.
+  /// Is a link of a collective to or from the rank open? Otherwise nobody misses it.
   [[nodiscard]] bool Misses(int rank) const {
+    const auto leads = [&](const LinkName& name) {
+      return name.sender == rank && !name.collective.standing();
+    };
     return std::ranges::any_of(
-               queues_,
-               [&](const auto& item) { return item.first.sender == rank && item.second.open; }) ||
-           std::ranges::any_of(sending_,
-                               [&](const auto& item) { return item.first.sender == rank; });
+               queues_, [&](const auto& item) { return leads(item.first) && item.second.open; }) ||
+           std::ranges::any_of(sending_, [&](const auto& item) { return leads(item.first); });
   }
   static Error Closed(int rank) {
     return MakeError(ErrorKind::kPeerLost,
@@ -148,6 +153,7 @@ class InprocDataHub::Links final : public DataLinks {
   std::mt19937 random_;
   std::map<LinkName, Queue> queues_;
   std::map<LinkName, int> sending_;  ///< open ends; `sender` is the receiver here
+  std::vector<int> callers_;
   std::optional<Error> error_;
   DataCounters counters_;
 };

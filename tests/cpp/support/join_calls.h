@@ -9,8 +9,6 @@
 
 namespace horoacc::testing {
 
-inline const std::vector<Pairs> kControllers = {{{"control", "shm"}}, {{"control", "tcp"}}};
-
 /// Numbers of a rank, where the test asks for them.
 class Numbers {
  public:

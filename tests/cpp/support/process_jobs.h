@@ -26,8 +26,8 @@ namespace horoacc::testing {
 using Pairs = std::vector<std::pair<std::string, std::string>>;
 
 inline constexpr int64_t kJobLimit = 60 * kSecond;
-inline const Pairs kSegment = {{"control", "shm"}, {"log_level", "fatal"}};
-inline const Pairs kMessages = {{"control", "tcp"}, {"log_level", "fatal"}};
+inline const Pairs kSegment = {{"log_level", "fatal"}};
+inline const Pairs kMessages = {{"simulated_hosts", "each"}, {"log_level", "fatal"}};
 
 /// Closes an engine with its last owner.
 struct DestroyEngine {

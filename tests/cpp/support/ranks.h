@@ -1,5 +1,5 @@
 #pragma once
-// N ranks as N threads of this process, each with an engine of its own over the inproc transport.
+// N ranks as N threads of this process, each with an engine of its own over the inproc transports.
 #include <functional>
 #include <latch>
 #include <memory>
@@ -9,24 +9,99 @@
 #include <utility>
 #include <vector>
 
+#include "api/hosts.h"
 #include "base/clock.h"
 #include "runtime/engine/engine.h"
 #include "support/check.h"
+#include "support/inproc_data.h"
 #include "transport/bootstrap/inproc.h"
+#include "transport/data/shm/shm_data.h"
 
 namespace horoacc::testing {
 
 using Pairs = std::vector<std::pair<std::string, std::string>>;
 
-/// Runs `body(engine, rank)` on every rank. `settings` are key=value pairs; control=tcp means
-/// "messages" here: the tree controller over inproc mailboxes. `adjust` may change a rank's parts,
-/// `change` its settings.
+inline Pairs With(Pairs settings, const Pairs& more) {
+  settings.insert(settings.end(), more.begin(), more.end());
+  return settings;
+}
+
+/// One job for each controller: all ranks on one host, and each on a host of its own.
+inline const std::vector<Pairs> kControllers = {
+    {}, {{"simulated_hosts", "each"}, {"reduction", "canonical"}}};
+
+/// The hosts on which the ranks of a job are threads: ranks of one host share memory, and all ranks
+/// are joined by links alone if there are several hosts.
+class ThreadHosts {
+ public:
+  ThreadHosts(int ranks, const Settings& settings) : ranks_(ranks) {
+    auto hub = InprocHub::Create(ranks, ControlSegment::BytesFor(ranks), 1ull << 32);
+    CHECK(hub.ok());
+    job_ = std::move(hub).value();
+    if (settings.simulated_hosts.empty() || ranks == 1) return;
+    auto hosts = SimulatedHosts(settings, ranks);
+    CHECK(hosts.ok());
+    for (const int size : hosts.value()) {
+      Host& host = hosts_.emplace_back();
+      const size_t control = ControlSegment::BytesFor(static_cast<uint32_t>(size));
+      auto shared = InprocHub::Create(size, control + ShmDataControlBytes(size), 1ull << 32);
+      CHECK(shared.ok());
+      host.hub = std::move(shared).value();
+      for (int local = 0; local < size; ++local) {
+        host.ranks.push_back(static_cast<int>(host_of_.size()));
+        host_of_.push_back(static_cast<int>(hosts_.size()) - 1);
+      }
+    }
+    auto network = InprocDataHub::Create(ranks, {.seed = 3, .longest_delay = 4});
+    CHECK(network.ok());
+    network_ = std::move(network).value();
+  }
+
+  [[nodiscard]] EngineParts PartsOf(int rank) const {
+    EngineParts parts;
+    parts.placement = {rank, ranks_, rank, ranks_, 0, 1};
+    parts.bootstrap = job_->MakeBootstrap(rank);
+    if (hosts_.empty()) {
+      parts.share = job_->MakeHostShare(rank);
+      return parts;
+    }
+    const Host& host = hosts_[host_of_[rank]];
+    const int local = rank - host.ranks[0];
+    parts.share = host.hub->MakeHostShare(local);
+    parts.share.ranks = host.ranks;
+    parts.links = job_->MakeControlLinks(rank);
+    parts.keep_alive = {host.hub, network_};
+    parts.placement.local_rank = local;
+    parts.placement.local_size = static_cast<int>(host.ranks.size());
+    MultiHostParts multi_host;
+    multi_host.host_of = host_of_;
+    multi_host.across = network_->MakeLinks(rank);
+    multi_host.shm_offset = ControlSegment::BytesFor(static_cast<uint32_t>(host.ranks.size()));
+    parts.multi_host = std::move(multi_host);
+    return parts;
+  }
+
+ private:
+  struct Host {
+    std::shared_ptr<InprocHub> hub;
+    std::vector<int> ranks;
+  };
+  const int ranks_;
+  std::shared_ptr<InprocHub> job_;
+  std::vector<Host> hosts_;  ///< none: all ranks share memory
+  std::vector<int> host_of_;
+  std::shared_ptr<InprocDataHub> network_;
+};
+
+/// Runs `body(engine, rank)` on every rank. `settings` are key=value pairs; simulated_hosts divides
+/// the ranks into hosts. `adjust` may change a rank's parts, `change` its settings.
 inline void RunRanks(int ranks, const Pairs& settings,
                      const std::function<void(Engine&, int)>& body,
                      const std::function<void(EngineParts&, int)>& adjust = {},
                      const std::function<void(Settings&, int)>& change = {}) {
-  auto hub = InprocHub::Create(ranks, ControlSegment::BytesFor(ranks), 1ull << 32);
-  CHECK(hub.ok());
+  const auto common = Settings::Parse(settings);
+  CHECK(common.ok());
+  const ThreadHosts hosts(ranks, common.value());
   std::vector<std::jthread> threads;
   std::latch finished(ranks);
   for (int rank = 0; rank < ranks; ++rank) {
@@ -34,12 +109,7 @@ inline void RunRanks(int ranks, const Pairs& settings,
       auto parsed = Settings::Parse(settings);
       CHECK(parsed.ok());
       if (change) change(parsed.value(), rank);
-      EngineParts parts;
-      parts.placement = {rank, ranks, rank, ranks, 0, 1};
-      parts.bootstrap = hub.value()->MakeBootstrap(rank);
-      parts.share = hub.value()->MakeHostShare(rank);
-      if (parsed.value().control == ControlKind::kTcp)
-        parts.links = hub.value()->MakeControlLinks(rank);
+      EngineParts parts = hosts.PartsOf(rank);
       if (adjust) adjust(parts, rank);
       auto engine = Engine::Create(std::move(parsed).value(), std::move(parts));
       CHECK(engine.ok());

@@ -14,31 +14,61 @@
 
 namespace horoacc::testing {
 
-/// One rank: what an engine would make for its process set 0.
+/// One rank: what an engine would make for its process set 0, but for the controller.
 struct SegmentRank {
   SegmentRank(const HostShare& share, const Settings& settings, std::function<bool(uint32_t)> alive)
       : host(share, settings.fusion_threshold), doorbells(host.doorbells(), share.wake) {
     std::vector<uint32_t> locals;
-    std::vector<int> globals;
     for (uint32_t rank = 0; rank < share.ranks.size(); ++rank) {
       locals.push_back(rank);
-      globals.push_back(share.ranks[rank]);
       context.memory.push_back(share.memory[rank].data());
       context.present.push_back(rank);
     }
     context.me = static_cast<uint32_t>(share.local_rank);
     context.ranks = static_cast<uint32_t>(share.ranks.size());
     context.ring_others = [](bool) {};
-    control = std::make_unique<SetSegment>(host, 0, locals, context.me, std::move(alive));
-    controller =
-        std::make_unique<SegmentController>(*control, context, doorbells, settings, globals);
+    control =
+        std::make_unique<SetSegment>(host, 0, locals, context.me, LockWatch{std::move(alive)});
+  }
+
+  /// What every rank submits: an allreduce of four float32 numbers.
+  [[nodiscard]] static Request FourNumbers() {
+    Request request;
+    request.tensors = {{DType::kFloat32, {4}}};
+    return request;
+  }
+
+  /// Writes the rank's row for the open generation; it has yet to be announced. `input`: where the
+  /// numbers lie in its memory.
+  TensorKey WriteRow(uint32_t id, Collective collective = Collective::kAllreduce,
+                     uint64_t input = kPrivate) {
+    const TensorKey key{id, control->id(id).arrivals.load().open()};
+    Request request = FourNumbers();
+    request.collective = collective;
+    Row& row = control->row(context.me, id, key.generation);
+    row.signature = request.Signature();
+    row.prescale = row.postscale = 1;
+    row.sequence = ++sequence;
+    row.collective = static_cast<uint8_t>(collective);
+    row.op = static_cast<uint8_t>(request.op);
+    row.prescale = request.prescale;
+    row.postscale = request.postscale;
+    row.tensors = 1;
+    row.tensor.type = static_cast<uint8_t>(DType::kFloat32);
+    row.tensor.ndim = 1;
+    row.tensor.shape[0] = 4;
+    row.tensor.input = input;
+    row.tensor.output = kPrivate;
+    row.generation.store(key.generation, std::memory_order_release);
+    return key;
   }
 
   ControlSegment host;
   Doorbells doorbells;
   SetContext context;
   std::unique_ptr<SetSegment> control;
-  std::unique_ptr<SegmentController> controller;
+  std::unique_ptr<Controller> controller;
+  uint64_t sequence = 0;
 };
 
 class SegmentViews {
@@ -52,7 +82,11 @@ class SegmentViews {
     CHECK(hub.ok());
     hub_ = std::move(hub).value();
     for (int rank = 0; rank < ranks; ++rank) {
-      ranks_.push_back(std::make_unique<SegmentRank>(hub_->MakeHostShare(rank), settings_, alive));
+      const HostShare share = hub_->MakeHostShare(rank);
+      SegmentRank& made =
+          *ranks_.emplace_back(std::make_unique<SegmentRank>(share, settings_, alive));
+      made.controller = std::make_unique<SegmentController>(*made.control, made.context,
+                                                            made.doorbells, settings_, share.ranks);
     }
   }
 
@@ -67,36 +101,11 @@ class SegmentViews {
     return found.value();
   }
 
-  /// What every rank submits: an allreduce of four private float32 numbers.
-  [[nodiscard]] static Request FourNumbers() {
-    Request request;
-    request.tensors = {{DType::kFloat32, {4}}};
-    return request;
-  }
-
-  /// Rank `rank` writes its row for the open generation; it has yet to announce itself.
-  TensorKey WriteRow(int rank, uint32_t id) {
-    SetSegment& view = control(rank);
-    const TensorKey key{id, view.id(id).arrivals.load().open()};
-    const Request request = FourNumbers();
-    Row& row = view.row(static_cast<uint32_t>(rank), id, key.generation);
-    row.signature = request.Signature();
-    row.sequence = ++sequence_;
-    row.op = static_cast<uint8_t>(request.op);
-    row.tensors = 1;
-    row.tensor.type = static_cast<uint8_t>(DType::kFloat32);
-    row.tensor.ndim = 1;
-    row.tensor.shape[0] = 4;
-    row.tensor.input = row.tensor.output = kPrivate;
-    row.generation.store(key.generation, std::memory_order_release);
-    return key;
-  }
+  TensorKey WriteRow(int rank, uint32_t id) { return ranks_[rank]->WriteRow(id); }
 
   Result<Announced> Announce(int rank, SetSegment::NamedId id) {
     const TensorKey key = WriteRow(rank, id.id);
-    const Request request = FourNumbers();
-    return ranks_[rank]->controller->Announce(
-        {key.id, key.generation, id.id_version, &request, {}});
+    return ranks_[rank]->controller->Announce({key.id, key.generation, id.id_version});
   }
 
   /// Every rank submits `name`.
@@ -130,7 +139,6 @@ class SegmentViews {
   const Settings settings_;
   std::shared_ptr<InprocHub> hub_;
   std::vector<std::unique_ptr<SegmentRank>> ranks_;
-  uint64_t sequence_ = 0;
 };
 
 }  // namespace horoacc::testing

@@ -35,6 +35,11 @@ TEST(ATransportFromALibraryDoesWhatAllDataLinksDo) {
   });
 }
 
+TEST(ARankThatShutsDownIsMissedByNoStandingLink) {
+  auto links = LoadAll(2, {SAMPLE_TRANSPORT});
+  CheckLeaving(*links[0].value(), std::move(links[1]).value());
+}
+
 TEST(AClosedEndGivesItsPlacesBack) {
   const auto links = LoadAll(2, {SAMPLE_TRANSPORT});
   DataLinks& lower = *links[0].value();

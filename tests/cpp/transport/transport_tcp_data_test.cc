@@ -70,6 +70,11 @@ TEST(ThreeRanksDoWhatAllDataLinksDo) {
             [&](int rank) { RunBattery(*links[rank], rank, 3, [&] { all.arrive_and_wait(); }); });
 }
 
+TEST(ARankThatShutsDownIsMissedByNoStandingLink) {
+  auto links = ListenAll(2);
+  CheckLeaving(*links[0], std::move(links[1]));
+}
+
 TEST(AnnouncedMessagesAreReceivedWhereTheyAreWanted) {
   const auto links = ListenAll(2, 4);
   const size_t size = 9 << 20;

@@ -184,6 +184,8 @@ class ShmDataLinks final : public DataLinks {
     return std::unique_ptr<ReceiveLink>(std::make_unique<ShmReceiver>(exchange_, spec, name));
   }
 
+  std::vector<int> TakeCallers() override { return std::exchange(exchange_.callers, {}); }
+
   Result<bool> Progress() override {
     if (exchange_.error) return *exchange_.error;
     Result<bool> moved = exchange_.Move();

@@ -103,7 +103,10 @@ Result<bool> ShmExchange::Drain(int peer) {
     }
     auto* slot = reinterpret_cast<ShmSlot*>(memory.data() + offset);
     const ShmLinkName name{{slot->set, slot->sequence}, peer, static_cast<uint8_t>(slot->channel)};
-    incoming[name].slots.push_back(slot);
+    ShmIncoming& link = incoming[name];
+    if (!link.open && link.slots.empty() && name.collective.calls())
+      callers.push_back(RankOf(peer));
+    link.slots.push_back(slot);
   }
   ring.read.store(end, std::memory_order_release);
   // The peer may be waiting for room.

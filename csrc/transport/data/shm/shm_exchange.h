@@ -64,6 +64,7 @@ class ShmExchange {
 
   std::map<ShmLinkName, ShmIncoming> incoming;
   std::set<ShmLinkName> sending;  ///< open ends
+  std::vector<int> callers;       ///< see DataLinks::TakeCallers
   std::optional<Error> error;     ///< the error that ended all links
   DataCounters counters;
 

@@ -18,7 +18,7 @@
 namespace horoacc {
 
 /// A control message between the two ends, of fixed size and with a tag of its own.
-enum class NoticeKind : uint8_t { kGrant = 1, kCredit = 2, kAbort = 3 };
+enum class NoticeKind : uint8_t { kGrant = 1, kCredit = 2, kAbort = 3, kCall = 4 };
 
 struct Notice {
   uint32_t magic = kMagic;
@@ -49,7 +49,7 @@ class TaggedReceiveLink;
 
 /// A rank's state of one peer.
 struct TaggedPeer {
-  bool listening = false;  ///< a receive for its notices is posted
+  bool reached = false;  ///< a link leads to it or comes from it
   Notice arriving;
   void* request = nullptr;  ///< for `arriving`
   std::deque<std::unique_ptr<Posted>> notices;

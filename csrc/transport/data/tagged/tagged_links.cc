@@ -5,10 +5,14 @@
 #include <utility>
 #include <vector>
 
+#include "base/clock.h"
 #include "transport/data/tagged/tagged_ends.h"
 
 namespace horoacc {
 namespace {
+
+// Between looks for notices of ranks that were not reached: a look costs as much as there are.
+constexpr int64_t kLookForCalls = 10 * kMillisecond;
 
 Notice NoticeOf(NoticeKind kind, const LinkKey& key) {
   Notice notice;
@@ -27,6 +31,7 @@ class TaggedLinks final : public DataLinks {
 
   Result<std::unique_ptr<SendLink>> OpenSend(const LinkSpec& spec) override;
   Result<std::unique_ptr<ReceiveLink>> OpenReceive(const LinkSpec& spec) override;
+  std::vector<int> TakeCallers() override { return std::exchange(callers_, {}); }
   Result<bool> Progress() override;
   [[nodiscard]] bool HasUnsent() override;
   void Abort(const Error& error) override;
@@ -41,10 +46,13 @@ class TaggedLinks final : public DataLinks {
   Status Tell(int rank, Notice notice);
   Status Take(int rank, const Notice& notice);
   Result<bool> Move();
+  Status LookForCalls();
   Result<bool> MoveNotices(int rank);
 
   TaggedRequests requests_;
   std::vector<TaggedPeer> peers_;  ///< by rank
+  std::vector<int> callers_;
+  int64_t next_calls_ns_ = 0;
 };
 
 // Only an error's text could throw, for lack of memory: then the process may end.
@@ -75,9 +83,8 @@ Status TaggedLinks::Reach(const LinkSpec& spec) {
   }
   if (spec.slots < 1) return MakeError(ErrorKind::kInvalid, "a link has at least one slot");
   TaggedPeer& peer = peers_[spec.peer];
-  if (peer.listening) return {};
-  peer.listening = true;
-  return Listen(peer, spec.peer);
+  peer.reached = true;
+  return peer.request ? Status() : Listen(peer, spec.peer);
 }
 
 Status TaggedLinks::Tell(int rank, Notice notice) {
@@ -100,6 +107,7 @@ Result<std::unique_ptr<SendLink>> TaggedLinks::OpenSend(const LinkSpec& spec) {
   auto link = std::make_unique<TaggedSendLink>(requests_, peer, spec);
   if (const auto granted = peer.grants.extract(key)) link->Grant(granted.mapped());
   peer.sending[key] = link.get();
+  if (key.collective.calls()) HA_TRY(Tell(spec.peer, NoticeOf(NoticeKind::kCall, key)));
   return std::unique_ptr<SendLink>(std::move(link));
 }
 
@@ -150,6 +158,9 @@ Status TaggedLinks::Take(int rank, const Notice& notice) {
                                      requests_.carrier().rank) +
                            ": released by rank " + std::to_string(rank) + ", but never sent",
                        rank);
+    case NoticeKind::kCall:
+      if (!peer.receiving.contains(notice.key())) callers_.push_back(rank);
+      return {};
     case NoticeKind::kAbort:
       return MakeError(static_cast<ErrorKind>(notice.number),
                        "rank " + std::to_string(rank) + " gave up: " +
@@ -186,11 +197,32 @@ Result<bool> TaggedLinks::MoveNotices(int rank) {
   return moved;
 }
 
-Result<bool> TaggedLinks::Move() {
-  bool moved = false;
+Status TaggedLinks::LookForCalls() {
+  const int64_t now = NowNs();
+  if (now < next_calls_ns_) return {};
+  next_calls_ns_ = now + kLookForCalls;
   for (int rank = 0; rank < requests_.carrier().size; ++rank) {
     TaggedPeer& peer = peers_[rank];
-    if (!peer.listening) continue;
+    if (peer.reached || rank == requests_.carrier().rank) continue;
+    if (!peer.request && !Listen(peer, rank).ok()) continue;
+    const auto length = requests_.Test(peer.request, rank);
+    // Nobody needs this rank, which may have shut down.
+    if (!length.ok()) requests_.Cancel(std::exchange(peer.request, nullptr));
+    if (!length.ok() || !length.value()) continue;
+    peer.request = nullptr;
+    peer.reached = true;
+    HA_TRY(Take(rank, peer.arriving));
+    HA_TRY(Listen(peer, rank));
+  }
+  return {};
+}
+
+Result<bool> TaggedLinks::Move() {
+  HA_TRY(LookForCalls());
+  bool moved = !callers_.empty();
+  for (int rank = 0; rank < requests_.carrier().size; ++rank) {
+    TaggedPeer& peer = peers_[rank];
+    if (!peer.reached) continue;
     HA_ASSIGN(const bool noticed, MoveNotices(rank));
     moved = moved || noticed;
     for (const auto& [key, link] : peer.sending) {
@@ -231,7 +263,7 @@ void TaggedLinks::Abort(const Error& error) {
   cause.message.copy(notice.text, sizeof(notice.text) - 1);
   for (int rank = 0; rank < requests_.carrier().size; ++rank) {
     TaggedPeer& peer = peers_[rank];
-    if (!peer.listening) continue;
+    if (!peer.reached) continue;
     // Buffers of receives must not be written to any more.
     for (const auto& [key, link] : peer.receiving) link->GiveBack();
     requests_.Cancel(std::exchange(peer.request, nullptr));

@@ -39,6 +39,7 @@ class Links final : public TcpDataLinks {
 
   Result<std::unique_ptr<SendLink>> OpenSend(const LinkSpec& spec) override;
   Result<std::unique_ptr<ReceiveLink>> OpenReceive(const LinkSpec& spec) override;
+  std::vector<int> TakeCallers() override { return std::exchange(callers_, {}); }
   Result<bool> Progress() override;
   [[nodiscard]] bool HasUnsent() override;
   void Abort(const Error& error) override;
@@ -58,7 +59,7 @@ class Links final : public TcpDataLinks {
   DataCounters& count() { return counters_; }
 
  private:
-  Status Reach(const LinkSpec& spec);
+  Status Reach(const LinkSpec& spec, bool sends);
   [[nodiscard]] int StreamsTo(int peer) const;
   void Widen(int peer);
   Result<bool> Move();
@@ -79,6 +80,7 @@ class Links final : public TcpDataLinks {
   std::vector<std::unique_ptr<TcpPeer>> peers_;  ///< by rank; this one's stays without connections
   bool dialing_ready_ = false;                   ///< dialing's descriptor is readable
   std::vector<bool> dialed_;
+  std::vector<int> callers_;
   std::vector<bool> widened_;  ///< by rank: no more connections are added
   std::set<int> dirty_;        ///< peers to which frames may be sent
   DataCounters counters_;
@@ -179,6 +181,10 @@ Status Links::Open(Fd listener, std::vector<SocketAddress> addresses,
   dialing.addresses = std::move(addresses);
   dialing.timeout_ns = options_.timeout_ns;
   dialing.log = options_.log;
+  dialing.needed = [this](int peer) {
+    dialed_[peer] = peers_[peer]->used();
+    return dialed_[peer];
+  };
   HA_ASSIGN(dialing_, TcpDialing::Start(std::move(dialing), std::move(listener)));
   const auto watch = [this](int fd, uint64_t mark) {
     epoll_event event{.events = EPOLLIN, .data = {.u64 = mark}};
@@ -218,14 +224,15 @@ void Links::Widen(int peer) {
   }
 }
 
-/// Dials the peer, unless it was dialed or the peer is the one that dials.
-Status Links::Reach(const LinkSpec& spec) {
+/// Dials the peer, unless there is a connection or the peer is the one that dials.
+Status Links::Reach(const LinkSpec& spec, bool sends) {
   HA_TRY(Health());
   if (spec.peer < 0 || spec.peer >= static_cast<int>(peers_.size()) || spec.peer == rank_) {
     return MakeError(ErrorKind::kInvalid, "no data link to rank " + std::to_string(spec.peer));
   }
   if (spec.slots < 1) return MakeError(ErrorKind::kInvalid, "a link has at least one slot");
-  if (spec.peer > rank_ && !dialed_[spec.peer]) {
+  const bool dials = spec.peer > rank_ || (sends && spec.collective.standing());
+  if (dials && !dialed_[spec.peer] && peers_[spec.peer]->streams() == 0) {
     dialed_[spec.peer] = true;
     dialing_->Dial(spec.peer, options_.streams > 0 ? StreamsTo(spec.peer) : 1, true);
     Arm();
@@ -234,14 +241,14 @@ Status Links::Reach(const LinkSpec& spec) {
 }
 
 Result<std::unique_ptr<SendLink>> Links::OpenSend(const LinkSpec& spec) {
-  HA_TRY(Reach(spec));
+  HA_TRY(Reach(spec, true));
   HA_ASSIGN(OutboundLink* const link,
             peers_[spec.peer]->out().Open({spec.collective, spec.channel}));
   return std::unique_ptr<SendLink>(std::make_unique<TcpSendLink>(*this, spec, link));
 }
 
 Result<std::unique_ptr<ReceiveLink>> Links::OpenReceive(const LinkSpec& spec) {
-  HA_TRY(Reach(spec));
+  HA_TRY(Reach(spec, false));
   HA_ASSIGN(InboundLink* const link, peers_[spec.peer]->in().Open(spec));
   return std::unique_ptr<ReceiveLink>(std::make_unique<TcpReceiveLink>(*this, spec.peer, link));
 }
@@ -277,6 +284,7 @@ Result<bool> Links::LookAtNetwork() {
     if ((events[index].events & ~static_cast<uint32_t>(EPOLLOUT)) == 0) continue;
     HA_ASSIGN(const bool read, peers_[peer]->Read(mark & 0xffff));
     if (peer > rank_ && peers_[peer]->asks_to_widen()) Widen(peer);
+    if (peers_[peer]->in().TakeCall()) callers_.push_back(peer);
     moved = moved || read;
     HA_TRY(peers_[peer]->CheckPresence());
   }

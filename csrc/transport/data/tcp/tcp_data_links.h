@@ -40,8 +40,9 @@ class TcpDataLinks : public DataLinks {
 };
 
 /// All ranks call it. Each listens on its interface for as long as the links live; two ranks
-/// connect with the first link between them. Unauthenticated peers are refused before anything else
-/// is read from them (handshake.h).
+/// connect with the first link between them: the lower rank dials, and the sender of a standing
+/// link, of which its peer may not know. Unauthenticated peers are refused before anything else is
+/// read from them (handshake.h).
 ///
 /// Besides the contract: a message that comes before it is expected gets memory of its own, so that
 /// no later message waits; call Progress, which sends, after Post and Release and before sleeping

@@ -51,6 +51,8 @@ int64_t TcpDialing::due_ns() const {
 
 Status TcpDialing::Again(Attempt& attempt, const std::string& reason) {
   const int64_t now = NowNs();
+  attempt.reached = !options_.needed(attempt.peer);  // it may have shut down meanwhile
+  if (attempt.reached) return {};
   if (now - attempt.since_ns >= options_.timeout_ns) {
     attempt.reached = !attempt.must;
     if (!attempt.must) return {};
@@ -96,8 +98,8 @@ Result<std::vector<Admitted>> TcpDialing::Step() {
         continue;
       }
       attempt.reached = true;
-    } else if (rank < 0 || rank >= options_.terms.rank) {
-      continue;  // only lower ranks dial
+    } else if (rank < 0 || rank >= options_.terms.size || rank == options_.terms.rank) {
+      continue;
     }
     connected.push_back(std::move(admitted));
   }

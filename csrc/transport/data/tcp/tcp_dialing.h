@@ -1,7 +1,7 @@
 #pragma once
-// Makes the connections of data links while the job runs, when a link is opened: of two ranks the
-// lower one dials. No function waits.
+// Makes the connections of data links while the job runs, when a link is opened. No function waits.
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -19,13 +19,14 @@ class TcpDialing {
     SocketAddress own;                     ///< local address of outgoing connections
     std::vector<SocketAddress> addresses;  ///< by rank: its listener's
     int64_t timeout_ns = 0;                ///< how long a peer may be out of reach
+    std::function<bool(int)> needed;       ///< whether a link leads to the rank
     Log log{0, LogLevel::kWarning, false};
   };
   static Result<std::unique_ptr<TcpDialing>> Start(Options options, Fd listener);
 
-  /// Asks for `count` more connections to a higher rank. With `must`, a connection that fails until
-  /// the timeout is an error, unless the peer's host accepted it and the peer sends nothing: it may
-  /// be stopped, and is dialed until it answers.
+  /// Asks for `count` more connections to a rank, as long as they are needed. With `must`, a
+  /// connection that fails until the timeout is an error, unless the peer's host accepted it and
+  /// the peer sends nothing: it may be stopped, and is dialed until it answers.
   void Dial(int peer, int count, bool must);
   /// Progresses dials and handshakes; returns the proved connections. kPeerLost names a peer that
   /// could not be reached.

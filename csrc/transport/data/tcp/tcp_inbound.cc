@@ -118,7 +118,7 @@ void InboundLink::DropAll() {
 }
 
 bool InboundLink::waiting() const {
-  return std::ranges::any_of(messages_, [](const auto& each) {
+  return !key_.collective.standing() && std::ranges::any_of(messages_, [](const auto& each) {
     return each.second->announced_ && !each.second->complete();
   });
 }
@@ -163,6 +163,7 @@ Result<std::shared_ptr<InboundMessage>> Inbound::Take(const DataHeader& stripe) 
     stale->Drop();
     return stale;
   }
+  called_ = called_ || (key.collective.calls() && !links_.contains(key));
   return Of(key).Take(stripe);
 }
 

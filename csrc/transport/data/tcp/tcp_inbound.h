@@ -8,6 +8,7 @@
 #include <memory>
 #include <set>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "base/result.h"
@@ -63,7 +64,7 @@ class InboundLink {
   Result<std::shared_ptr<InboundMessage>> Take(const DataHeader& stripe);
   /// After this no byte is written to announced memory.
   void DropAll();
-  /// Whether an announced message has not arrived in full.
+  /// Whether an announced message has not arrived in full, for which the peer must be there.
   [[nodiscard]] bool waiting() const;
 
  private:
@@ -91,6 +92,10 @@ class Inbound {
   Result<std::shared_ptr<InboundMessage>> Take(const DataHeader& stripe);
   void DropAll();
   [[nodiscard]] bool waiting() const;
+  /// Whether there is a link.
+  [[nodiscard]] bool used() const { return !links_.empty(); }
+  /// Whether the peer has called (DataLinks::TakeCallers) since the last question.
+  [[nodiscard]] bool TakeCall() { return std::exchange(called_, false); }
 
  private:
   InboundLink& Of(const LinkKey& key);
@@ -99,6 +104,7 @@ class Inbound {
   std::map<LinkKey, std::unique_ptr<InboundLink>> links_;
   std::set<LinkKey> closed_;  ///< recently; a stripe of an older link looks like an early one
   std::deque<LinkKey> closed_order_;
+  bool called_ = false;
 };
 
 }  // namespace horoacc

@@ -57,8 +57,9 @@ bool Outbound::Credit(const LinkKey& key, uint64_t released) {
 }
 
 bool Outbound::waiting() const {
-  return std::ranges::any_of(
-      links_, [](const auto& each) { return each.second->taken_ < each.second->posted_; });
+  return std::ranges::any_of(links_, [](const auto& each) {
+    return !each.first.collective.standing() && each.second->taken_ < each.second->posted_;
+  });
 }
 
 std::optional<OutboundFrame> Outbound::Next(uint64_t epoch, int streams, std::vector<iovec>& to) {

@@ -62,8 +62,10 @@ class Outbound {
   /// Queues a request for more connections.
   void AskToWiden() { widen_ = true; }
   [[nodiscard]] bool empty() const { return credits_.empty() && ready_.empty() && !widen_; }
-  /// Whether a link has posted a message that the peer has not released.
+  /// Whether a link has posted a message that the peer has not released, and must be there for.
   [[nodiscard]] bool waiting() const;
+  /// Whether there is a link.
+  [[nodiscard]] bool used() const { return !links_.empty(); }
   /// The peer needs no more credits.
   void Forgive() {
     credits_.clear();

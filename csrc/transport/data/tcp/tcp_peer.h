@@ -38,6 +38,8 @@ class TcpPeer final : public FrameReceiver {
   void LeaveToParent() const {
     for (const auto& stream : streams_) stream->fd().LeaveToParent();
   }
+  /// Whether a link leads to the peer or comes from it.
+  [[nodiscard]] bool used() const { return inbound_.used() || outbound_.used(); }
   [[nodiscard]] int streams() const { return static_cast<int>(streams_.size()); }
 
   Status Join(Fd connection);

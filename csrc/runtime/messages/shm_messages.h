@@ -1,17 +1,15 @@
 #pragma once
 // Messages between two ranks of a host, through the memory that they share.
 #include <atomic>
-#include <deque>
 #include <functional>
 #include <list>
 #include <memory>
 #include <mutex>
-#include <optional>
 #include <vector>
 
 #include "negotiate/control_segment/set_segment.h"
 #include "runtime/messages/message_descriptor.h"
-#include "runtime/messages/message_exchange.h"
+#include "runtime/messages/message_way.h"
 #include "transport/memory/arena.h"
 #include "transport/memory/host_share.h"
 #include "transport/wake/doorbell.h"
@@ -23,22 +21,29 @@ namespace horoacc {
 /// a receive or keeps it until one comes. The receiver copies from the sender's memory: from the
 /// bytes behind a small message's descriptor, from a tensor in the arena, or else from windows that
 /// the sender fills once a receive has matched.
-class PointToPoint final : public MessageExchange {
+class ShmMessages final : public MessageWay {
  public:
-  PointToPoint(const ControlSegment& control, const HostShare& share, const Doorbells& doorbells,
-               Arena& arena, MessageSurroundings surroundings);
+  struct Host {
+    const ControlSegment& control;
+    const HostShare& share;
+    const Doorbells& doorbells;
+    Arena& arena;
+    std::function<void(void*)> free;
+  };
+  ShmMessages(Host host, Events events) : host_(std::move(host)), events_(std::move(events)) {}
+
+  /// Whether the rank is one of this host.
+  [[nodiscard]] bool Reaches(int rank) const { return LocalRank(rank) < host_.share.ranks.size(); }
+  bool Progress();
 
   /// kSystem if shared memory is exhausted.
   Status Send(std::shared_ptr<MessageEntry> entry) override;
-  void Receive(std::shared_ptr<MessageEntry> entry) override;
-
-  bool Progress() override;
-  void Cancel(MessageEntry& entry, const Error& error) override;
-  void FailAll(const Error& error) override;
+  void TakeFresh() override;
+  bool Take(Offer& offer, const std::shared_ptr<MessageEntry>& entry) override;
+  void Visit(const Visitor& visit) const override;
+  bool Cancel(const MessageEntry& entry, const Error& error) override;
+  std::vector<std::shared_ptr<MessageEntry>> Drop() override;
   [[nodiscard]] bool Gives() const override;
-  [[nodiscard]] bool pending() const override {
-    return pending_.load(std::memory_order_relaxed) > 0;
-  }
 
  private:
   struct Outgoing {
@@ -54,44 +59,26 @@ class PointToPoint final : public MessageExchange {
     uint32_t from_local;
     uint64_t copied = 0;
   };
-  struct Arrived {
-    MessageDescriptor* descriptor;
-    uint32_t from_local;
-  };
 
-  [[nodiscard]] static bool Fits(const MessageEntry& receive, const MessageDescriptor& descriptor);
   [[nodiscard]] static Error Refused(const MessageDescriptor& descriptor, int to);
   [[nodiscard]] uint32_t LocalRank(int rank) const;
-  void Finish(std::shared_ptr<MessageEntry> entry, Status outcome);
-  void TakeFresh();
+  [[nodiscard]] MessageDescriptor* At(const DescriptorPlace& place) const;
   bool TakeMail();
-  /// False: the sender has withdrawn the message descriptor, and the receive still waits.
-  bool Begin(const Arrived& arrived, const std::shared_ptr<MessageEntry>& entry);
   bool AdvanceOutgoing();
   bool Show(Outgoing& outgoing);
   bool AdvanceIncoming();
   bool Copy(Incoming& incoming);
-  bool EndWhatCannotCome(const std::vector<std::pair<MessageEntry*, Error>>& ended);
-  bool EndOverdue();
 
-  const ControlSegment& control_;
-  const HostShare& share_;
-  const Doorbells& doorbells_;
-  Arena& arena_;
-  const MessageSurroundings surroundings_;
-  std::atomic<uint32_t> pending_{0};
+  const Host host_;
+  const Events events_;
 
   std::mutex fresh_mutex_;  ///< no lock is taken under it
-  std::vector<std::shared_ptr<MessageEntry>> fresh_receives_;
   std::vector<Outgoing> fresh_sends_;
   std::atomic<bool> fresh_{false};
 
   // Only the driver uses these.
-  std::list<std::shared_ptr<MessageEntry>> receives_;  ///< in the order of the calls
-  std::list<Arrived> arrived_;                         ///< in the order in which they were posted
   std::list<Outgoing> outgoing_;
   std::list<Incoming> incoming_;
-  int64_t next_deadline_ns_ = std::numeric_limits<int64_t>::max();
 };
 
 }  // namespace horoacc

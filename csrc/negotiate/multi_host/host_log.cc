@@ -1,0 +1,287 @@
+#include "negotiate/multi_host/host_log.h"
+
+#include <algorithm>
+#include <cstring>
+#include <ranges>
+#include <utility>
+
+#include "negotiate/control_segment/assemble_reduce.h"
+
+namespace horoacc {
+
+HostLog::HostLog(HostGroup& group, SetSegment& control, const SetContext& context,
+                 std::vector<uint32_t> members, EagerRule eager, NoteMemory memory)
+    : group_(group),
+      control_(control),
+      context_(context),
+      members_(std::move(members)),
+      eager_rule_(eager),
+      memory_(std::move(memory)) {}
+
+HostLog::~HostLog() {
+  for (const auto& [end, note] : notes_) memory_.free(note);
+}
+
+// The way up.
+
+CallName HostLog::NameOf(TensorKey key, uint32_t index) const {
+  if (key.id < kNamedIds) return {true, control_.NameOf(key.id), 0};
+  return {false, "", control_.row(index, key.id, key.generation).number};
+}
+
+std::optional<CallName> HostLog::CallOf(TensorKey key) const {
+  const Arrivals seen = control_.id(key.id).arrivals.load(std::memory_order_acquire);
+  const bool open = seen.open() == key.generation && seen.arrived() > 0;
+  const bool closed = seen.over() == key.generation && control_.id(key.id).last_decision.load(
+                                                           std::memory_order_acquire) == kUndecided;
+  if (!open && !closed) return std::nullopt;
+  const auto taken = taken_.find(key.id);
+  if (taken != taken_.end() && taken->second == key.generation) return std::nullopt;
+  for (uint32_t r = 0; r < context_.ranks; ++r) {
+    if (control_.HasSubmitted(r, key)) return NameOf(key, r);
+  }
+  return std::nullopt;
+}
+
+// Of the ranks that are counted so far: a decision must not come before the arrivals that it counts
+// on.
+bool HostLog::IsCounted(uint32_t index, TensorKey key, bool closed) const {
+  const Row& row = control_.row(index, key.id, key.generation);
+  return closed ? control_.HasSubmitted(index, key)
+                : row.counted.load(std::memory_order_acquire) == key.generation;
+}
+
+std::optional<HostLog::News> HostLog::NewsOf(TensorKey key, const CallNumbers& numbers) {
+  const std::optional<CallName> call = CallOf(key);
+  if (!call) return std::nullopt;
+  const bool closed =
+      control_.id(key.id).arrivals.load(std::memory_order_acquire).over() == key.generation;
+  // Each rank has submitted it or has joined, and one of these lags: it is told of when that has
+  // caught up, for until then the generation must stay open.
+  const auto is_done = [&](uint32_t r) {
+    return IsCounted(r, key, closed) || control_.HasJoined(r);
+  };
+  if (!closed && std::ranges::all_of(std::views::iota(0u, context_.ranks), is_done))
+    return std::nullopt;
+  Known& known = known_[*call];
+  if (known.told.empty()) {
+    known.key = key;
+    known.told.resize(context_.ranks);
+    IdEntry& entry = control_.id(key.id);
+    if (const auto bucket = buckets_.Of(*call))
+      entry.bucket.store(*bucket + 1, std::memory_order_relaxed);
+  }
+  News news{*call, {}, {}};
+  const Row* first = nullptr;
+  for (uint32_t r = 0; r < context_.ranks; ++r) {
+    if (known.told[r] || !IsCounted(r, key, closed)) continue;
+    const Row& row = control_.row(r, key.id, key.generation);
+    known.told[r] = true;
+    std::shared_ptr<const Request> request;
+    const bool reduces = row.collective == static_cast<uint8_t>(Collective::kAllreduce);
+    if (first && reduces && row.error == 0 && first->error == 0 &&
+        row.signature == first->signature && row.on_gpu == first->on_gpu) {
+      request = known.request;
+    } else {
+      request = std::make_shared<const Request>(
+          control_.ReadRequest(r, key.id, key.generation, context_.memory[r]));
+    }
+    if (const uint64_t* const number = numbers.NumberOf(*call);
+        number && request != known.request && *numbers.At(*number)->request == *request) {
+      request = numbers.At(*number)->request;
+    }
+    if (!known.request) known.request = request;
+    if (!first && request == known.request) first = &row;
+    const uint32_t member = members_[r];
+    if (member == 0) news.place = {key.id, row.sequence, row.sync_round};
+    (void)news.ready_set.Add(request, {&member, 1});
+    if (auto input = InputOf(*request, key, r, known))
+      news.ready_set.AddInput(member, std::move(input));
+  }
+  if (news.ready_set.count() == 0) return std::nullopt;
+  const bool whole = news.ready_set.count() == context_.ranks;
+  if (!whole || !AllShared(control_, context_, key)) news.ready_set.MarkPrivate();
+  return news;
+}
+
+// Null: the input does not go with the news.
+ReadySet::Input HostLog::InputOf(const Request& request, TensorKey key, uint32_t index,
+                                 Known& known) {
+  const uint64_t bytes = eager_rule_.BytesOf(request);
+  if (bytes == 0 || eager_ + bytes > eager_rule_.most_bytes() * context_.ranks) return nullptr;
+  std::byte* const memory = context_.memory[index];
+  std::vector<const std::byte*> inputs;
+  for (const TensorRow& tensor : TensorsOf(control_.row(index, key.id, key.generation), memory)) {
+    const bool empty = request.tensors[inputs.size()].count() == 0;
+    if (tensor.input == kPrivate && !empty) return nullptr;
+    inputs.push_back(empty ? nullptr : memory + tensor.input);
+  }
+  eager_ += bytes;
+  known.eager += bytes;
+  return std::make_shared<const std::vector<std::byte>>(PackTensors(request, inputs));
+}
+
+// The way down.
+
+void HostLog::Forget(std::map<CallName, Known>::iterator call) {
+  eager_ -= call->second.eager;
+  known_.erase(call);
+}
+
+Status HostLog::Take(MultiHostDecision verdict, CallNumbers& numbers) {
+  Untold entry;
+  Decision& decision = entry.decision.emplace(std::move(verdict.decision));
+  if (decision.kind == Decision::Kind::kError) {
+    entry.calls = std::move(verdict.calls);
+    untold_.push_back(std::move(entry));
+    return {};
+  }
+  for (const CallName& call : verdict.calls) {
+    const auto known = known_.find(call);
+    if (known == known_.end()) {
+      if (decision.partial) continue;
+      return MakeError(ErrorKind::kSystem,
+                       "a decision names a tensor that this host has not submitted");
+    }
+    taken_[known->second.key.id] = known->second.key.generation;
+    decision.ids.push_back(known->second.key.id);
+    entry.keys.push_back(known->second.key);
+    if (!decision.partial && call.named &&
+        known->second.request->collective == Collective::kAllreduce)
+      numbers.Ran(call, std::move(known->second.request));
+    Forget(known);
+  }
+  untold_.push_back(std::move(entry));
+  return {};
+}
+
+Status HostLog::TakeDirect(const CallName& call, std::vector<std::byte> result) {
+  const auto known = known_.find(call);
+  if (known == known_.end())
+    return MakeError(ErrorKind::kSystem, "a call ran that this host has not submitted");
+  Untold entry{.decision = Decision(), .ordered = false, .keys = {known->second.key}};
+  entry.decision->path = Path::kEager;
+  entry.decision->ids = {known->second.key.id};
+  entry.decision->facts.emplace_back().result = std::move(result);
+  taken_[known->second.key.id] = known->second.key.generation;
+  Forget(known);
+  untold_.push_back(std::move(entry));
+  return {};
+}
+
+Status HostLog::Publish(const std::function<Status()>& drain) {
+  FreeNotes();
+  while (!untold_.empty()) {
+    const bool ends_calls =
+        untold_.front().decision && untold_.front().decision->kind == Decision::Kind::kError;
+    if (ends_calls) HA_TRY(drain());
+    const HostGroup::RingingLock lock(group_);
+    HA_TRY(Status(lock.status()));
+    if (ends_calls && !control_.outbox().empty()) continue;
+    SetHeader& header = control_.header();
+    if (!group_.log().HasRoom()) {
+      header.leader_waits = 1;
+      // The ranks that lag have to catch up. One may have done so before it was rung.
+      if (control_.Starve()) group_.RingMembers({}, true);
+      if (!group_.log().HasRoom()) return {};
+    }
+    header.leader_waits = 0;
+    HA_TRY(PublishFirst());
+  }
+  return {};
+}
+
+Status HostLog::PublishFirst() {
+  Untold entry = std::move(untold_.front());
+  untold_.pop_front();
+  SetHeader& header = control_.header();
+  if (entry.end) {
+    SetEnd none;
+    header.end.compare_exchange_strong(none, entry.end);
+    group_.RingMembers({}, true);
+    return {};
+  }
+  if (entry.news) {
+    Decision news;
+    news.kind = Decision::Kind::kNews;
+    HA_ASSIGN(const LogNote note, Keep(NoteOf(*entry.news)));
+    group_.Publish(news, {}, note);
+    return {};
+  }
+  Decision& decision = *entry.decision;
+  if (decision.kind == Decision::Kind::kError) CloseCalls(entry.calls, entry);
+  if (decision.kind == Decision::Kind::kJoin) group_.ResetJoins();
+  LogNote note;
+  if (decision.kind == Decision::Kind::kRun) {
+    HA_ASSIGN(note, Keep(NoteOf(decision)));
+    if (!decision.done()) {
+      decision.slot = header.slots++;
+      control_.slot(decision.slot).Reset(context_.ranks);
+    }
+  }
+  for (const TensorKey& key : entry.keys) taken_.erase(key.id);
+  if (entry.ordered) ++header.decided;
+  group_.Publish(decision, entry.keys, note);
+  return {};
+}
+
+// No rank of this host that has not submitted a call by now takes part in it.
+void HostLog::CloseCalls(const std::vector<CallName>& calls, Untold& entry) {
+  for (const CallName& call : calls) {
+    std::optional<TensorKey> key;
+    if (const auto known = known_.find(call); known != known_.end()) {
+      key = known->second.key;
+      Forget(known);
+    } else {
+      const auto id = call.named ? control_.names().Find(call.name)
+                                 : std::optional<uint32_t>(kNamedIds + call.number % kUnnamedIds);
+      if (id) key = TensorKey{*id, control_.id(*id).arrivals.load().open()};
+      if (key && CallOf(*key) != call) key.reset();
+    }
+    if (!key) continue;
+    (void)control_.CloseGeneration(key->id, key->generation);
+    entry.keys.push_back(*key);
+    entry.decision->ids.push_back(key->id);
+    entry.decision->generations.push_back(key->generation);
+  }
+}
+
+Result<LogNote> HostLog::Keep(std::span<const std::byte> note) {
+  if (note.empty()) return LogNote{};
+  std::byte* const kept = memory_.allocate(note.size());
+  if (!kept) {
+    return MakeError(ErrorKind::kSystem,
+                     "shared memory is exhausted: no room for a decision's sizes and results");
+  }
+  std::ranges::copy(note, kept);
+  // The entry that it belongs to ends behind the log's present end.
+  notes_.emplace_back(control_.header().log_words.load(std::memory_order_relaxed) + 1, kept);
+  return LogNote{static_cast<uint64_t>(kept - context_.memory[0]), note.size()};
+}
+
+void HostLog::FreeNotes() {
+  if (notes_.empty()) return;
+  const uint64_t least = control_.LeastWordsFinished();
+  for (; !notes_.empty() && notes_.front().first <= least; notes_.pop_front())
+    memory_.free(notes_.front().second);
+}
+
+Status HostLog::SetBucket(const BucketMembers& bucket) {
+  const std::vector<CallName> old = buckets_.Set(bucket);
+  const SetSegment::Guard guard(control_);
+  HA_TRY(Status(guard.status()));
+  PlanState& plan = control_.plan();
+  plan.buckets[bucket.index].count = static_cast<uint32_t>(bucket.members.size());
+  ++*plan.version;
+  const auto store = [&](const CallName& call, uint32_t value) {
+    if (const auto id = control_.names().Find(call.name))
+      control_.id(*id).bucket.store(value, std::memory_order_relaxed);
+  };
+  for (const CallName& call : old) {
+    if (!buckets_.Of(call)) store(call, 0);
+  }
+  for (const CallName& call : bucket.members) store(call, bucket.index + 1);
+  return {};
+}
+
+}  // namespace horoacc

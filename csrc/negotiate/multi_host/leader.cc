@@ -1,0 +1,434 @@
+#include "negotiate/multi_host/leader.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/clock.h"
+
+namespace horoacc {
+namespace {
+
+WireWriter Begin(MultiHostMessage kind) {
+  WireWriter writer;
+  writer.Put(static_cast<uint8_t>(kind));
+  return writer;
+}
+
+// The question about a call or, without one, about the join; also the head of its answer.
+WireWriter BeginWhoHas(const std::optional<CallName>& call) {
+  WireWriter writer = Begin(MultiHostMessage::kWhoHas);
+  writer.Put(static_cast<uint8_t>(call ? 0 : 1));
+  if (call) Put(writer, *call);
+  return writer;
+}
+
+std::optional<CallName> GetSubject(WireReader& reader) {
+  if (reader.Get<uint8_t>() != 0) return std::nullopt;
+  return GetCallName(reader);
+}
+
+}  // namespace
+
+Leader::Leader(ControlMux& mux, Place place, HostGroup& group, SetSegment& control,
+               const SetContext& context, EagerRule eager, NoteMemory memory)
+    : mux_(mux),
+      place_(std::move(place)),
+      group_(group),
+      control_(control),
+      log_(group, control, context, place_.tree.locals, eager, std::move(memory)) {
+  if (place_.tree.parent) {
+    aggregator_.emplace(place_.tree.subtree, kSubtreeTimeout);
+  } else {
+    root_.emplace(place_.ranks, place_.fusion_threshold, place_.composes);
+  }
+  if (place_.tree.hosts == 2) {
+    exchange_.emplace();
+    for (uint32_t member = 0; member < place_.ranks.size(); ++member) {
+      if (!std::ranges::binary_search(place_.tree.locals, member)) peers_.push_back(member);
+    }
+  }
+  mux_.Register(place_.set, [this](int source, std::span<const std::byte> payload) {
+    return OnMessage(source, payload);
+  });
+}
+
+Leader::~Leader() { mux_.Unregister(place_.set); }
+
+Status Leader::Pump() {
+  std::lock_guard lock(mutex_);
+  if (!control_.outbox().empty()) HA_TRY(TakeOutbox());
+  if (aggregator_ && !ended_ && aggregator_->Holds()) {
+    if (const int64_t now = NowNs(); now >= next_flush_ns_) {
+      next_flush_ns_ = now + kSubtreeTimeout / 4;
+      for (const SubtreeAggregator::News& news : aggregator_->FlushOld(now)) HA_TRY(SendNews(news));
+    }
+  }
+  return Settle();
+}
+
+bool Leader::HoldsNews() {
+  std::lock_guard lock(mutex_);
+  return log_.waits() || !control_.outbox().empty() ||
+         (aggregator_ && !ended_ && aggregator_->Holds());
+}
+
+Status Leader::Settle() {
+  return log_.Publish([this] { return TakeOutbox(); });
+}
+
+Status Leader::OnMessage(int source, std::span<const std::byte> payload) {
+  std::lock_guard lock(mutex_);
+  const auto is_source = [&](const MultiHostTree::Child& child) {
+    return GlobalRankOf(child.leader) == source;
+  };
+  const auto child = std::ranges::find_if(place_.tree.children, is_source);
+  if (child != place_.tree.children.end()) {
+    HA_TRY(FromBelow(*child, payload));
+  } else if (place_.tree.parent && GlobalRankOf(*place_.tree.parent) == source) {
+    HA_TRY(FromAbove(payload));
+  } else {
+    return Damaged(source);
+  }
+  return Settle();
+}
+
+Status Leader::TakeOutbox() {
+  std::vector<OutboxItem> items;
+  {
+    const SetSegment::Guard guard(control_);
+    HA_TRY(Status(guard.status()));
+    items = control_.outbox().TakeAll();
+  }
+  for (const OutboxItem& item : items) HA_TRY(TakeItem(item));
+  return {};
+}
+
+Status Leader::TakeItem(const OutboxItem& item) {
+  using Kind = OutboxItem::Kind;
+  if (item.kind == Kind::kReleased) return OnReleased();
+  if (ended_) return {};
+  switch (item.kind) {
+    case Kind::kReady:
+    case Kind::kWaiting:
+      return OnNews(item.tensor);
+    case Kind::kJoined:
+      return OnJoined(place_.tree.locals[item.value], item.count);
+    case Kind::kSplit:
+      return OnSplit(item.value, {true, control_.NameOf(item.tensor.id), 0}, item.count);
+    case Kind::kReject: {
+      // The root names the missing ranks in the error, so the ranks that are here go first.
+      const std::optional<CallName> call = log_.CallOf(item.tensor);
+      if (!call) return {};
+      HA_TRY(OnNews(item.tensor));
+      return OnReject(*call, item.error);
+    }
+    case Kind::kEnd:
+      return std::exchange(end_told_, true)
+                 ? Status()
+                 : OnEnd(SetEnd::FromWire(static_cast<int32_t>(item.value)));
+    case Kind::kAsk: {
+      const std::optional<CallName> call = log_.CallOf(item.tensor);
+      if (!call) return {};
+      HA_TRY(OnNews(item.tensor));
+      return OnWhoHas(call, std::nullopt, item.tensor);
+    }
+    case Kind::kAskJoin:
+      return OnWhoHas(std::nullopt, std::nullopt, std::nullopt);
+    case Kind::kReleased:
+      break;
+  }
+  return {};
+}
+
+// The way up: calls and what concerns them, from a host to the root.
+
+Status Leader::SendUp(const WireWriter& writer) {
+  return mux_.Send(place_.set, GlobalRankOf(*place_.tree.parent), writer.bytes());
+}
+
+Status Leader::OnNews(TensorKey key) {
+  const std::optional<HostLog::News> news = log_.NewsOf(key, numbers_);
+  if (!news) return {};
+  if (exchange_ &&
+      DirectExchange::Fits(news->call, news->ready_set, place_.tree.locals.size(), numbers_))
+    return OnDirectNews(*news);
+  return Arrive(news->call, news->ready_set, log_.published(), news->place);
+}
+
+// The other host gets the inputs in any case. If the root's host is first, the root must know of it
+// for questions, and if the other host does not offer the call so, for its decision.
+Status Leader::OnDirectNews(const HostLog::News& news) {
+  const uint64_t seen = log_.published();
+  const auto rejected = rejected_.find(news.call);
+  if (root_ ? root_->IsOver(news.call, seen)
+            : rejected != rejected_.end() && seen < rejected->second)
+    return {};
+  WireWriter writer = Begin(root_ ? MultiHostMessage::kExchange : MultiHostMessage::kReady);
+  PutReady(writer, news.call, news.ready_set, true, decided_, numbers_, true);
+  HA_TRY(mux_.Send(place_.set, GlobalRankOf(peers_.front()), writer.bytes()));
+  const auto both = exchange_->Offer(DirectExchange::Side::kOwn, news.call, news.ready_set);
+  if (both) return RunDirect(news.call, *both);
+  return root_ ? Tell(root_->Ready(news.call, news.ready_set, seen, news.place)) : Status();
+}
+
+Status Leader::OnPeersNews(const ReadyNews& news) {
+  if (root_ && root_->IsOver(news.call, news.seen)) return {};
+  const auto both = exchange_->Offer(DirectExchange::Side::kPeer, news.call, news.ready_set);
+  if (both) return RunDirect(news.call, *both);
+  return root_ ? Arrive(news.call, news.ready_set, news.seen, {}) : Status();
+}
+
+Status Leader::RunDirect(const CallName& call, const ReadySet& both) {
+  if (root_ && place_.faults) HA_FAULT(*place_.faults, kDecide);
+  std::vector<std::byte> result = ReduceEager(both, place_.ranks.size());
+  if (result.empty())
+    return MakeError(ErrorKind::kSystem, "two hosts exchanged inputs that do not fit");
+  HA_TRY(log_.TakeDirect(call, std::move(result)));
+  if (aggregator_) rejected_.erase(call);  // all have submitted it since
+  return root_ ? Tell(root_->RanAlone(call)) : Status();
+}
+
+Status Leader::Arrive(const CallName& call, const ReadySet& ready_set, uint64_t seen,
+                      const RootPlace& place) {
+  if (root_) return Tell(root_->Ready(call, ready_set, seen, place));
+  // The message was on its way while the call was rejected: its rank learns of that by itself.
+  if (const auto rejected = rejected_.find(call);
+      rejected != rejected_.end() && seen < rejected->second) {
+    return {};
+  }
+  const SubtreeAggregator::Arrived arrived = aggregator_->Arrive(call, ready_set, NowNs());
+  if (!arrived.fits) {
+    return MakeError(ErrorKind::kSystem, "a control message tells again of a call",
+                     GlobalRankOf(ready_set.groups()[0].members[0]));
+  }
+  return arrived.news ? SendNews(*arrived.news) : Status();
+}
+
+Status Leader::SendNews(const SubtreeAggregator::News& news) {
+  WireWriter writer = Begin(MultiHostMessage::kReady);
+  PutReady(writer, news.call, news.ready_set, news.whole, decided_, numbers_);
+  return SendUp(writer);
+}
+
+// Many ranks may be blocked by one bucket, and each asks again and again. A second message about a
+// bucket, of a rank that had seen no more decisions, brings nothing new: either the bucket is split
+// by the first one, or that rank has a decision to take.
+Status Leader::OnSplit(uint32_t bucket, const CallName& witness, uint64_t seen) {
+  if (root_) return Tell(root_->Split(bucket, witness, seen));
+  const auto [said, fresh] = splits_.try_emplace(bucket, seen);
+  if (!fresh && seen <= said->second) return {};
+  said->second = seen;
+  WireWriter writer = Begin(MultiHostMessage::kSplit);
+  writer.Put(bucket);
+  writer.Put(seen);
+  Put(writer, witness);
+  return SendUp(writer);
+}
+
+// The calls that waited only for the member go first: once all have joined, the join is over.
+Status Leader::OnJoined(uint32_t member, uint64_t unnamed) {
+  if (root_) return Tell(root_->Joined(member, unnamed));
+  for (const SubtreeAggregator::News& news : aggregator_->Join(member)) HA_TRY(SendNews(news));
+  WireWriter writer = Begin(MultiHostMessage::kJoined);
+  writer.Put(member);
+  writer.Put(unnamed);
+  return SendUp(writer);
+}
+
+// The root names the missing ranks in the error, so the calls held here go first.
+Status Leader::OnReject(const CallName& call, const Error& error) {
+  if (root_) return Tell(root_->Reject(call, error));
+  if (const auto news = aggregator_->Flush(call)) HA_TRY(SendNews(*news));
+  WireWriter writer = Begin(MultiHostMessage::kReject);
+  Put(writer, call);
+  Put(writer, error);
+  return SendUp(writer);
+}
+
+Status Leader::OnEnd(SetEnd end) {
+  if (root_) return ended_ ? Status() : TakeEnd(end);
+  WireWriter writer = Begin(MultiHostMessage::kEnd);
+  writer.Put(end.wire());
+  return SendUp(writer);
+}
+
+// Of this host, or of a child with all below it.
+Status Leader::OnReleased() {
+  if (++released_ <= place_.tree.children.size()) return {};
+  return root_ ? TakeReleased() : SendUp(Begin(MultiHostMessage::kReleased));
+}
+
+Status Leader::FromBelow(const MultiHostTree::Child& child, std::span<const std::byte> payload) {
+  const int source = GlobalRankOf(child.leader);
+  WireReader reader(payload);
+  const auto kind = static_cast<MultiHostMessage>(reader.Get<uint8_t>());
+  if (kind == MultiHostMessage::kReleased) return OnReleased();
+  if (ended_) return {};
+  switch (kind) {
+    case MultiHostMessage::kReady: {
+      const ReadyNews news = GetReady(reader, child.subtree, numbers_);
+      if (!reader.ok()) return Damaged(source);
+      if (exchange_ && news.direct) return OnPeersNews(news);
+      return Arrive(news.call, news.ready_set, news.seen, {});
+    }
+    case MultiHostMessage::kJoined: {
+      const auto member = reader.Get<uint32_t>();
+      const auto unnamed = reader.Get<uint64_t>();
+      const bool below = std::ranges::binary_search(child.subtree, member);
+      return reader.ok() && below ? OnJoined(member, unnamed) : Damaged(source);
+    }
+    case MultiHostMessage::kSplit: {
+      const auto bucket = reader.Get<uint32_t>();
+      const auto seen = reader.Get<uint64_t>();
+      const CallName witness = GetCallName(reader);
+      return reader.ok() ? OnSplit(bucket, witness, seen) : Damaged(source);
+    }
+    case MultiHostMessage::kReject: {
+      const CallName call = GetCallName(reader);
+      const Error error = GetError(reader);
+      return reader.ok() ? OnReject(call, error) : Damaged(source);
+    }
+    case MultiHostMessage::kEnd: {
+      const SetEnd end = SetEnd::FromWire(reader.Get<int32_t>());
+      return reader.ok() && end ? OnEnd(end) : Damaged(source);
+    }
+    case MultiHostMessage::kWhoHas: {
+      const Subject subject = GetSubject(reader);
+      return reader.ok() ? OnWhoHas(subject, child.leader, std::nullopt) : Damaged(source);
+    }
+    default:
+      return Damaged(source);
+  }
+}
+
+// The way down: the root's decisions, and how every host takes them.
+
+Status Leader::SendDown(std::span<const std::byte> payload) {
+  for (const MultiHostTree::Child& child : place_.tree.children)
+    HA_TRY(mux_.Send(place_.set, GlobalRankOf(child.leader), payload));
+  return {};
+}
+
+// The root's.
+Status Leader::Tell(MultiHostRoot::Verdicts verdicts) {
+  for (MultiHostDecision& verdict : verdicts) {
+    if (place_.faults) HA_FAULT(*place_.faults, kDecide);
+    WireWriter writer = Begin(MultiHostMessage::kDecision);
+    Put(writer, verdict, numbers_);
+    HA_TRY(SendDown(writer.bytes()));
+    HA_TRY(Take(std::move(verdict)));
+  }
+  return TellPlan();
+}
+
+Status Leader::TellPlan() {
+  const std::vector<BucketMembers> changes = root_->TakePlanChanges();
+  if (changes.empty()) return {};
+  WireWriter writer = Begin(MultiHostMessage::kPlan);
+  Put(writer, changes);
+  for (const BucketMembers& bucket : changes) HA_TRY(log_.SetBucket(bucket));
+  return SendDown(writer.bytes());
+}
+
+Status Leader::TakeEnd(SetEnd end) {
+  ended_ = true;
+  log_.TakeEnd(end);
+  WireWriter writer = Begin(MultiHostMessage::kEnd);
+  writer.Put(end.wire());
+  return SendDown(writer.bytes());
+}
+
+Status Leader::TakeReleased() {
+  control_.header().all_released.store(1, std::memory_order_release);
+  {
+    const HostGroup::RingingLock lock(group_);
+    HA_TRY(Status(lock.status()));
+    group_.RingMembers({}, false);
+  }
+  return SendDown(Begin(MultiHostMessage::kReleased).bytes());
+}
+
+Status Leader::FromAbove(std::span<const std::byte> payload) {
+  const int source = GlobalRankOf(*place_.tree.parent);
+  WireReader reader(payload);
+  switch (static_cast<MultiHostMessage>(reader.Get<uint8_t>())) {
+    case MultiHostMessage::kDecision: {
+      MultiHostDecision verdict = GetMultiHostDecision(reader, numbers_);
+      if (!reader.ok()) return Damaged(source);
+      HA_TRY(SendDown(payload));
+      return Take(std::move(verdict));
+    }
+    case MultiHostMessage::kExchange: {
+      const ReadyNews news = GetReady(reader, peers_, numbers_);
+      return reader.ok() && exchange_ ? OnPeersNews(news) : Damaged(source);
+    }
+    case MultiHostMessage::kPlan: {
+      const auto changes = GetBuckets(reader);
+      if (!reader.ok()) return Damaged(source);
+      HA_TRY(SendDown(payload));
+      splits_.clear();
+      for (const BucketMembers& bucket : changes) HA_TRY(log_.SetBucket(bucket));
+      return {};
+    }
+    case MultiHostMessage::kEnd: {
+      const SetEnd end = SetEnd::FromWire(reader.Get<int32_t>());
+      return reader.ok() && end ? TakeEnd(end) : Damaged(source);
+    }
+    case MultiHostMessage::kReleased:
+      return TakeReleased();
+    case MultiHostMessage::kWhoHas: {
+      const Subject subject = GetSubject(reader);
+      const std::optional<Attendance> attendance = GetAttendance(reader);
+      return reader.ok() ? OnAttendance(subject, attendance) : Damaged(source);
+    }
+    default:
+      return Damaged(source);
+  }
+}
+
+Status Leader::Take(MultiHostDecision verdict) {
+  ++decided_;
+  if (aggregator_ && verdict.decision.kind == Decision::Kind::kJoin) aggregator_->EndJoin();
+  for (const CallName& call : verdict.calls) {
+    if (exchange_) exchange_->Forget(call);
+    if (!aggregator_) continue;
+    if (verdict.decision.kind == Decision::Kind::kError) {
+      aggregator_->Forget(call);
+      rejected_[call] = decided_;
+    } else if (!verdict.decision.partial) {
+      rejected_.erase(call);  // all have submitted it since
+    }
+  }
+  return log_.Take(std::move(verdict), numbers_);
+}
+
+// Questions go up to the root, each subject once at a time; the answer comes back to all that
+// asked.
+
+Status Leader::OnWhoHas(const Subject& subject, std::optional<uint32_t> child,
+                        std::optional<TensorKey> own) {
+  const auto [asked, fresh] = asked_.try_emplace(subject);
+  if (child) {
+    asked->second.children.push_back(*child);
+  } else {
+    asked->second.own.push_back(own);
+  }
+  if (root_)
+    return OnAttendance(subject, subject ? root_->WhoHas(*subject) : root_->WhoHasJoined());
+  return fresh ? SendUp(BeginWhoHas(subject)) : Status();
+}
+
+Status Leader::OnAttendance(const Subject& subject, const std::optional<Attendance>& attendance) {
+  const auto found = asked_.find(subject);
+  if (found == asked_.end()) return {};
+  const Asked asked = std::move(found->second);
+  asked_.erase(found);
+  for (const std::optional<TensorKey>& key : asked.own) log_.TakeNews({key, attendance});
+  WireWriter writer = BeginWhoHas(subject);
+  Put(writer, attendance);
+  for (const uint32_t child : asked.children)
+    HA_TRY(mux_.Send(place_.set, GlobalRankOf(child), writer.bytes()));
+  return {};
+}
+
+}  // namespace horoacc

@@ -1,0 +1,90 @@
+#pragma once
+// What must hold of a process set on several hosts, whatever the schedule: all ranks see one log.
+#include <algorithm>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "negotiate/controller.h"
+
+namespace horoacc::model {
+
+/// One decision in terms of all hosts.
+struct SeenDecision {
+  Decision::Kind kind = Decision::Kind::kRun;
+  Path path = Path::kNone;
+  bool partial = false;
+  std::vector<std::string> names;  ///< empty: a host has none of its calls
+  Error error = MakeError(ErrorKind::kOk, "");
+  int last_joined = -1;
+  uint64_t unnamed = 0;
+  std::vector<std::vector<std::byte>> results;
+  uint32_t took_part = 0, looked_on = 0;  ///< ranks, as bits
+};
+
+/// The decisions in the order of the rank that was first to take each.
+class OneLog {
+ public:
+  void Clear() { log_.clear(); }
+  [[nodiscard]] size_t size() const { return log_.size(); }
+
+  /// The rank's decision number `place`. Returns what is wrong with it; empty: nothing.
+  [[nodiscard]] std::string Take(size_t place, SeenDecision seen, uint32_t all_ranks) {
+    if (place > log_.size()) return "a decision that no rank has seen is passed by";
+    if (place == log_.size()) {
+      log_.push_back(std::move(seen));
+    } else {
+      SeenDecision& first = log_[place];
+      const bool equal = first.kind == seen.kind && first.path == seen.path &&
+                         first.partial == seen.partial && first.error.kind == seen.error.kind &&
+                         first.error.message == seen.error.message &&
+                         first.error.culprit == seen.error.culprit &&
+                         first.last_joined == seen.last_joined && first.unnamed == seen.unnamed &&
+                         first.results == seen.results;
+      const bool one_has_none = first.names.empty() || seen.names.empty();
+      if (!equal || (!one_has_none && first.names != seen.names))
+        return "two ranks see different decisions";
+      if (first.names.empty()) first.names = std::move(seen.names);
+      first.took_part |= seen.took_part;
+      first.looked_on |= seen.looked_on;
+    }
+    const SeenDecision& now = log_[place];
+    if (!now.partial || (now.took_part | now.looked_on) != all_ranks) return "";
+    if (now.looked_on == 0) return "a decision is partial, and all ranks take part in it";
+    return now.took_part == 0 ? "a decision that concerns no rank" : "";
+  }
+
+ private:
+  std::vector<SeenDecision> log_;
+};
+
+/// A rank's question, and what it may expect of the answer.
+struct Question {
+  std::optional<TensorKey> call;  ///< none: the join
+  std::string name;
+  int joins_over = 0;  ///< joins that the rank had seen end
+  uint32_t here = 0;  ///< ranks of its host that had submitted it, as bits
+};
+
+/// `has`, `joined`: the ranks that have submitted the call by now, and that have joined.
+[[nodiscard]] inline std::string WrongWith(const Attendance& answer, const Question& question,
+                                           uint32_t has, uint32_t joined, uint32_t all_ranks) {
+  const auto bits = [](const std::vector<int>& ranks) {
+    uint32_t set = 0;
+    for (const int rank : ranks) set |= 1u << rank;
+    return set;
+  };
+  const uint32_t ready = bits(answer.ready), missing = bits(answer.missing);
+  if ((ready & missing) != 0) return "an answer counts a rank twice";
+  if (!question.call) {
+    if ((ready & ~joined) != 0) return "an answer says that a rank has joined that has not";
+    return (ready | missing) == all_ranks ? "" : "an answer leaves a rank out";
+  }
+  if ((ready & ~has) != 0) return "an answer counts a rank that has not submitted the call";
+  if ((question.here & ~ready) != 0) return "an answer leaves out ranks of the one that asked";
+  if ((all_ranks & ~ready & ~missing & ~joined) != 0) return "an answer leaves a rank out";
+  return "";
+}
+
+}  // namespace horoacc::model

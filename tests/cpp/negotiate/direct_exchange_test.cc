@@ -1,0 +1,89 @@
+// Small allreduces between two hosts: both reduce what the two messages carry, and whatever differs
+// goes to the root.
+#include "negotiate/multi_host/direct_exchange.h"
+
+#include "negotiate/multi_host/eager.h"
+#include "support/multi_host_views.h"
+
+namespace horoacc::testing {
+namespace {
+
+constexpr auto kExchange = static_cast<std::byte>(MultiHostMessage::kExchange);
+constexpr auto kReady = static_cast<std::byte>(MultiHostMessage::kReady);
+constexpr auto kDecision = static_cast<std::byte>(MultiHostMessage::kDecision);
+
+/// The kinds of messages, in the order in which they were sent.
+std::vector<std::byte> KindsOf(const std::vector<std::pair<int, ControlMessage>>& carried) {
+  std::vector<std::byte> kinds;
+  for (const auto& [receiver, message] : carried) kinds.push_back(message.bytes[sizeof(uint32_t)]);
+  return kinds;
+}
+
+/// Every rank submits `name`, in this order; what was sent.
+std::vector<std::byte> Step(MultiHostViews& ranks, const std::vector<int>& order,
+                            const std::string& name) {
+  for (const int rank : order) CHECK(ranks.Announce(rank, name, Collective::kAllreduce).ok());
+  return KindsOf(ranks.Deliver());
+}
+
+/// All ranks carry out one decision, a sum of four times 1, 2, 3, 4.
+void CheckSums(MultiHostViews& ranks) {
+  for (int rank = 0; rank < ranks.size(); ++rank) {
+    const std::optional<Decision> decision = ranks.Carry(rank);
+    CHECK(decision.has_value());
+    CHECK(decision->path == Path::kEager);
+    std::vector<float> sums(4);
+    std::byte* const output = reinterpret_cast<std::byte*>(sums.data());
+    UnpackTensors(SegmentRank::FourNumbers(), decision->facts.at(0).result, {&output, 1});
+    CHECK(sums == (std::vector<float>{4, 8, 12, 16}));
+    CHECK(!ranks.Carry(rank));
+  }
+}
+
+TEST(a_call_that_has_run_before_takes_one_message_each_way) {
+  for (const std::vector<int>& order :
+       {std::vector{0, 1, 2, 3}, std::vector{3, 2, 1, 0}, std::vector{0, 2, 1, 3}}) {
+    MultiHostViews ranks({2, 2});
+    const auto cold = Step(ranks, order, "a");
+    CHECK(std::ranges::find(cold, kExchange) == cold.end());
+    CHECK(std::ranges::find(cold, kDecision) != cold.end());
+    CheckSums(ranks);
+    for (int step = 0; step < 3; ++step) {
+      auto warm = Step(ranks, order, "a");
+      std::ranges::sort(warm);
+      CHECK(warm == (std::vector{kReady, kExchange}));
+      CheckSums(ranks);
+    }
+  }
+}
+
+TEST(other_requests_and_partial_calls_are_the_roots) {
+  MultiHostViews ranks({2, 2});
+  for (int step = 0; step < 2; ++step) {
+    (void)Step(ranks, {0, 1, 2, 3}, "a");
+    CheckSums(ranks);
+  }
+  // One host asks for something else: both learn of the disagreement from the root.
+  for (const int rank : {0, 1}) CHECK(ranks.Announce(rank, "a", Collective::kAllreduce).ok());
+  for (const int rank : {2, 3}) CHECK(ranks.Announce(rank, "a", Collective::kBroadcast).ok());
+  (void)ranks.Deliver();
+  for (int rank = 0; rank < 4; ++rank) {
+    const std::optional<Decision> decision = ranks.Carry(rank);
+    CHECK(decision && decision->kind == Decision::Kind::kError);
+    CHECK(decision->error.kind == ErrorKind::kMismatch);
+  }
+  // After that the call runs as before.
+  (void)Step(ranks, {0, 1, 2, 3}, "a");
+  CheckSums(ranks);
+  // A rank has joined: the others' call is partial, and no host decides it by itself.
+  CHECK(ranks.controller(3).Join(0).ok());
+  for (const int rank : {0, 1, 2}) CHECK(ranks.Announce(rank, "a", Collective::kAllreduce).ok());
+  (void)ranks.Deliver();
+  for (int rank = 0; rank < 4; ++rank) {
+    const std::optional<Decision> decision = ranks.Carry(rank);
+    CHECK(decision && decision->partial);
+  }
+}
+
+}  // namespace
+}  // namespace horoacc::testing
