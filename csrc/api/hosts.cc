@@ -1,12 +1,17 @@
 #include "api/hosts.h"
 
 #include <charconv>
+#include <functional>
+#include <memory>
+#include <optional>
 #include <sstream>
 #include <string_view>
+#include <utility>
 #include <vector>
 
+#include "negotiate/multi_host/multi_host_tree.h"
+#include "transport/bootstrap/gather_wire.h"
 #include "transport/control/tcp_links.h"
-#include "transport/data/shm/shm_data.h"
 #include "transport/data/tagged/tagged_links.h"
 #include "transport/data/tcp/tcp_data_links.h"
 #include "transport/mpi/mpi_links.h"
@@ -24,37 +29,85 @@ int NumberIn(std::string_view text) {
 
 int64_t HostTimeout(const Settings& settings) { return FromSeconds(settings.host_timeout_seconds); }
 
-// Without a rendezvous (MPI) ranks listen on the interface that joins the hosts.
-Result<std::string> AddressOfRankZero(const Settings& settings, Bootstrap& bootstrap,
-                                      int local_rank, int64_t deadline_ns) {
-  HA_ASSIGN(const AgreedInterfaces agreed,
-            AgreeOnInterfaces(bootstrap, "", local_rank, settings.network_interfaces, deadline_ns));
-  return agreed.interfaces[0].address + ":1";
+// Where a rank of the job listens, as far as this host knows.
+std::function<std::optional<SocketAddress>(int)> AddressOf(
+    std::shared_ptr<const RankDirectory> directory, SocketAddress RankAddresses::*which) {
+  return [directory = std::move(directory), which](int rank) -> std::optional<SocketAddress> {
+    const std::optional<RankAddresses> known = directory->Find(rank);
+    if (!known || ((*known).*which).length == 0) return std::nullopt;
+    return (*known).*which;
+  };
 }
 
-Result<std::unique_ptr<DataLinks>> LinksAcross(const Settings& settings,
-                                               const HostLinkOptions& options,
-                                               const EngineParts& parts,
-                                               MultiHostParts& multi_host) {
-  if (!settings.transport_plugin.empty()) {
-    return LoadDataLinks(*parts.bootstrap, settings.transport_plugin, options.epoch,
-                         options.deadline_ns);
-  }
-  if (settings.control == ControlKind::kMpi) return MakeMpiDataLinks(parts.mpi, options.epoch);
+Result<std::unique_ptr<TcpDataLinks>> TcpLinksAcross(const Settings& settings,
+                                                     const HostLinkOptions& options,
+                                                     const EngineParts& parts,
+                                                     const AgreedInterfaces& interfaces,
+                                                     MultiHostParts& multi_host) {
   TcpDataOptions tcp;
   tcp.secret = options.secret;
   tcp.epoch = options.epoch;
   tcp.log = options.log;
-  tcp.deadline_ns = options.deadline_ns;
-  tcp.local_rank = parts.share.local_rank;
-  tcp.interfaces = settings.network_interfaces;
+  tcp.rank = parts.bootstrap->rank();
+  tcp.address = interfaces.own;
+  tcp.host_of = interfaces.host_of;
+  tcp.address_of = AddressOf(multi_host.directory, &RankAddresses::data);
   tcp.streams = settings.tcp_streams;
   tcp.socket_buffer = settings.socket_buffer_bytes;
   tcp.checksums = settings.tcp_checksums;
   tcp.host_timeout_ns = HostTimeout(settings);
   multi_host.sockets = tcp.counters;
-  HA_ASSIGN(std::unique_ptr<TcpDataLinks> links, ListenForData(*parts.bootstrap, tcp));
-  return std::unique_ptr<DataLinks>(std::move(links));
+  return ListenForData(std::move(tcp));
+}
+
+// Every host's leader learns where the leaders next to it in the tree listen; rank 0's host learns
+// where all ranks do, and answers the others' questions while the job runs.
+Status ExchangeAddresses(Bootstrap& bootstrap, const Result<RankAddresses>& own,
+                         const MultiHostParts& multi_host, int64_t deadline_ns) {
+  const RankDirectory& directory = *multi_host.directory;
+  const auto answer = [&](const std::vector<std::string>& all) -> Result<std::vector<std::string>> {
+    std::vector<std::string> answers(all.size());
+    for (size_t rank = 0; rank < all.size(); ++rank) {
+      const std::optional<RankAddresses> addresses = RankAddresses::Unpack(all[rank]);
+      if (!addresses) {
+        return MakeError(ErrorKind::kSystem, "its addresses are damaged", static_cast<int>(rank));
+      }
+      directory.Put(static_cast<int>(rank), *addresses);
+      const TreeNeighbours next =
+          NeighboursOf(multi_host.host_of, static_cast<uint32_t>(rank));
+      std::vector<uint32_t> ranks = next.above();
+      for (const uint32_t below : next.below()) ranks.push_back(below);
+      for (const uint32_t each : ranks) {
+        answers[rank] += std::to_string(each) + '\n' + all[each] + '\0';
+      }
+    }
+    return answers;
+  };
+  const Result<std::string> packed =
+      own.ok() ? Result<std::string>(own.value().Pack()) : Result<std::string>(own.error());
+  HA_ASSIGN(const std::string told,
+            bootstrap.Exchange(packed, " cannot listen for links", answer, deadline_ns));
+  std::istringstream entries(told);
+  for (std::string entry; std::getline(entries, entry, '\0');) {
+    const size_t line = entry.find('\n');
+    const auto addresses = RankAddresses::Unpack(entry.substr(line + 1));
+    if (line == std::string::npos || !addresses)
+      return MakeError(ErrorKind::kSystem, "rank 0 sent damaged addresses", 0);
+    directory.Put(NumberIn(entry), *addresses);
+  }
+  if (own.ok()) directory.Put(bootstrap.rank(), own.value());
+  return {};
+}
+
+Result<std::vector<int>> HostsOfRanks(Bootstrap& bootstrap, int lowest, int64_t deadline_ns) {
+  const auto runs = [](const std::vector<std::string>& all) -> Result<std::vector<std::string>> {
+    std::vector<int> hosts;
+    for (const std::string& each : all) hosts.push_back(NumberIn(each));
+    return std::vector<std::string>(all.size(), PackRuns(hosts));
+  };
+  HA_ASSIGN(const std::string packed,
+            bootstrap.Exchange(std::to_string(lowest), "", runs, deadline_ns));
+  return UnpackRuns(packed, bootstrap.size());
 }
 
 }  // namespace
@@ -101,34 +154,70 @@ Result<HostPlace> PlaceOnHost(const Settings& settings, const ha_placement& give
 
 Status ConnectHosts(const Settings& settings, const HostLinkOptions& options, EngineParts& parts) {
   Bootstrap& bootstrap = *parts.bootstrap;
-  HA_ASSIGN(const std::vector<std::string> lowest,
-            bootstrap.AllGather(std::to_string(parts.share.ranks[0]), options.deadline_ns));
   MultiHostParts multi_host;
-  for (const std::string& rank : lowest) multi_host.host_of.push_back(NumberIn(rank));
-  if (parts.share.ranks.size() == lowest.size()) return {};
+  HA_ASSIGN(multi_host.host_of,
+            HostsOfRanks(bootstrap, parts.share.ranks[0], options.deadline_ns));
+  if (std::ssize(parts.share.ranks) == bootstrap.size()) return {};
   if (settings.control == ControlKind::kSegment) {
     return MakeError(ErrorKind::kConfig,
                      "setting 'control' can be 'shm' only if all ranks share one host's memory");
   }
-  if (settings.control == ControlKind::kMpi) {
+  multi_host.Place(parts.share);
+  const bool over_mpi = settings.control == ControlKind::kMpi;
+  const bool data_over_tcp = settings.transport_plugin.empty() && !over_mpi;
+  std::string rendezvous = options.rendezvous;
+  AgreedInterfaces interfaces;
+  // Without a rendezvous (MPI) ranks listen on the interface that joins the hosts.
+  if (data_over_tcp || (!over_mpi && rendezvous.empty())) {
+    HA_ASSIGN(interfaces,
+              AgreeOnInterfaces(bootstrap, "", parts.share.local_rank,
+                                settings.network_interfaces, options.deadline_ns));
+    if (rendezvous.empty()) rendezvous = interfaces.rank0 + ":1";
+  }
+  Result<RankAddresses> own = RankAddresses{{}, {}, HostName()};
+  Fd listener;
+  if (!over_mpi) {
+    Result<Fd> control = ListenForControl(rendezvous, bootstrap.size());
+    const Result<SocketAddress> address =
+        control.ok() ? LocalAddress(control.value().get()) : control.error();
+    if (address.ok()) own.value().control = address.value();
+    else own = address.error();
+    if (control.ok()) listener = std::move(control).value();
+  }
+  if (!settings.transport_plugin.empty()) {
+    HA_ASSIGN(multi_host.across, LoadDataLinks(bootstrap, settings.transport_plugin, options.epoch,
+                                               options.deadline_ns));
+  } else if (over_mpi) {
+    multi_host.across = MakeMpiDataLinks(parts.mpi, options.epoch);
+  } else {
+    auto links = TcpLinksAcross(settings, options, parts, interfaces, multi_host);
+    if (!links.ok()) own = links.error();
+    else if (own.ok()) own.value().data = links.value()->address();
+    if (links.ok()) multi_host.across = std::move(links).value();
+  }
+  HA_TRY(ExchangeAddresses(bootstrap, own, multi_host, options.deadline_ns));
+  if (over_mpi) {
     parts.links = MakeMpiControlLinks(parts.mpi);
   } else {
+    const TreeNeighbours next =
+        NeighboursOf(multi_host.host_of, static_cast<uint32_t>(bootstrap.rank()));
     TcpLinksOptions tcp;
-    tcp.rendezvous = options.rendezvous;
-    if (tcp.rendezvous.empty()) {
-      HA_ASSIGN(tcp.rendezvous, AddressOfRankZero(settings, bootstrap, parts.share.local_rank,
-                                                  options.deadline_ns));
-    }
+    tcp.rank = bootstrap.rank();
+    tcp.size = bootstrap.size();
     tcp.secret = options.secret;
     tcp.epoch = options.epoch;
     tcp.log = options.log;
     tcp.deadline_ns = options.deadline_ns;
     tcp.cancellation = options.cancellation;
     tcp.host_timeout_ns = HostTimeout(settings);
-    HA_ASSIGN(parts.links, ConnectTcpLinks(bootstrap, tcp));
+    for (const uint32_t rank : next.above()) tcp.dials.push_back(static_cast<int>(rank));
+    for (const uint32_t rank : next.below()) tcp.awaits.push_back(static_cast<int>(rank));
+    tcp.address_of = AddressOf(multi_host.directory, &RankAddresses::control);
+    tcp.has_left = [directory = multi_host.directory](int rank) {
+      return directory->HasDeparted({Departure::kJob, rank});
+    };
+    HA_ASSIGN(parts.links, ConnectTcpLinks(std::move(listener), tcp));
   }
-  HA_ASSIGN(multi_host.across, LinksAcross(settings, options, parts, multi_host));
-  multi_host.shm_offset = ControlSegment::BytesFor(static_cast<uint32_t>(parts.share.ranks.size()));
   parts.multi_host = std::move(multi_host);
   return {};
 }

@@ -9,7 +9,6 @@
 #include "transport/bootstrap/bootstrap.h"
 #include "transport/bootstrap/inproc.h"
 #include "transport/bootstrap/tcp_rendezvous.h"
-#include "transport/data/shm/shm_data.h"
 #include "transport/mpi/mpi_choice.h"
 #include "transport/mpi/mpi_links.h"
 
@@ -112,9 +111,10 @@ Result<EngineParts> PrepareLaunch(const Settings& settings, const ha_placement& 
     host.secret = secret;
     host.epoch = epoch;
     host.log = log;
-    // Room for the host's control segment, and for its data links in a job on several hosts.
+    // Room for the host's control segment, and for its links in a job on several hosts.
     const auto ranks = static_cast<uint32_t>(placement.size);
-    host.control_bytes = ControlSegment::BytesFor(ranks) + ShmDataControlBytes(ranks);
+    host.control_bytes =
+        ControlSegment::BytesFor(ranks) + MultiHostParts::ControlBytes(ranks, ranks);
     host.memory_bytes = MemoryBytes(settings);
     host.deadline_ns = deadline;
     host.cancellation = cancellation;

@@ -44,6 +44,12 @@ class ControlMux {
     return links_ && links_->HasUnsent();
   }
 
+  /// See ControlLinks::peers.
+  [[nodiscard]] std::vector<int> peers() {
+    std::lock_guard lock(mutex_);
+    return links_ ? links_->peers() : std::vector<int>();
+  }
+
   struct Sent {
     uint64_t messages = 0;
     uint64_t bytes = 0;

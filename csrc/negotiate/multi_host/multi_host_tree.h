@@ -26,4 +26,34 @@ struct MultiHostTree {
 /// `host_of`: by member; `me`: a member on this host.
 [[nodiscard]] MultiHostTree TreeOver(const std::vector<int>& host_of, uint32_t me);
 
+/// The members that lead the hosts next to one in the tree; of a job, those with which its leader
+/// has control links from the start, however many hosts there are.
+struct TreeNeighbours {
+  std::optional<uint32_t> parent, grandparent;
+  std::vector<uint32_t> children, grandchildren;
+  [[nodiscard]] std::vector<uint32_t> above() const;
+  [[nodiscard]] std::vector<uint32_t> below() const;
+};
+/// Empty unless `me` is the lowest member of its host.
+[[nodiscard]] TreeNeighbours NeighboursOf(const std::vector<int>& host_of, uint32_t me);
+
+/// Hosts as places in such a tree, in the order of their lowest ranks.
+class HostOrder {
+ public:
+  explicit HostOrder(const std::vector<int>& host_of);
+  [[nodiscard]] uint32_t hosts() const { return static_cast<uint32_t>(members_.size()); }
+  [[nodiscard]] const std::vector<uint32_t>& members(uint32_t place) const {
+    return members_[place];
+  }
+  [[nodiscard]] uint32_t PlaceOf(uint32_t member) const { return place_of_[member]; }
+  [[nodiscard]] static std::optional<uint32_t> ParentOf(uint32_t place) {
+    return place == 0 ? std::nullopt : std::optional((place - 1) / kFanOut);
+  }
+  [[nodiscard]] std::vector<uint32_t> ChildrenOf(uint32_t place) const;
+
+ private:
+  std::vector<std::vector<uint32_t>> members_;  ///< by place
+  std::vector<uint32_t> place_of_;              ///< by member
+};
+
 }  // namespace horoacc

@@ -114,6 +114,7 @@ bool Driver::Progress() {
   if (released_) return false;
   if (job_.aborted()) {
     FailAll(job_.control.aborted());
+    if (job_.multi_host) job_.multi_host->channel().TellAbort(job_.control.aborted());
     if (job_.mux && job_.mux->HasUnsent()) (void)job_.mux->Pump();  // others wait for the news
     return false;
   }

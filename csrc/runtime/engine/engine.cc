@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <map>
 #include <numeric>
 #include <thread>
 #include <utility>
@@ -9,23 +10,37 @@
 #include "base/clock.h"
 #include "runtime/job/agreed_settings.h"
 #include "runtime/job/cores.h"
-#include "transport/net/interfaces.h"
 
 namespace horoacc {
 namespace {
 
 constexpr int64_t kSpin = 50 * kMicrosecond;
 constexpr int64_t kDrainLimit = 5 * kSecond;
+constexpr int64_t kFarewellLimit = kSecond;  // for other ranks of a host, in a job on several
 constexpr std::chrono::microseconds kLookAgain(100);
 constexpr std::chrono::milliseconds kLogLimit(200);  // for a reader of stderr at the end
 
 // Spins only if every rank of the host has a core of its own: a thread that spins while a peer
 // waits for the core delays that peer.
-int64_t SpinTime(const Job& job, const std::vector<std::string>& allowed_cores) {
+Result<int64_t> SpinTime(const Job& job, int64_t deadline_ns) {
+  const auto of_host = [](const std::vector<std::string>& blobs) -> Result<std::vector<std::string>> {
+    std::map<std::string, std::vector<std::string>> cores;  // by the host's lowest rank
+    std::vector<std::string> hosts;
+    for (const std::string& blob : blobs) {
+      hosts.push_back(blob.substr(0, blob.find(':')));
+      cores[hosts.back()].push_back(blob.substr(blob.find(':') + 1));
+    }
+    std::map<std::string, std::string> spins;
+    for (const auto& [host, here] : cores)
+      spins[host] = static_cast<int>(here.size()) <= CountCores(here) ? "yes" : "";
+    for (std::string& host : hosts) host = spins[host];
+    return hosts;
+  };
+  HA_ASSIGN(const std::string spins,
+            job.bootstrap->Exchange(std::to_string(job.share.ranks[0]) + ':' + AllowedCores(), "",
+                                    of_host, deadline_ns));
   if (job.settings.spin_microseconds >= 0) return job.settings.spin_microseconds * kMicrosecond;
-  std::vector<std::string> here;
-  for (const int rank : job.share.ranks) here.push_back(allowed_cores[rank]);
-  return static_cast<int>(here.size()) <= CountCores(here) ? kSpin : 0;
+  return spins.empty() ? 0 : kSpin;
 }
 
 Error Unknown(uint64_t handle) {
@@ -88,11 +103,8 @@ Status Engine::Start() {
   sets_.Add(MakeProcessSet(job_, 0, 0, std::move(everybody)));
   HA_FAULT(*job_.faults, kBootstrap);
   // No rank submits before all ranks are there.
-  HA_ASSIGN(const std::vector<std::string> allowed,
-            job_.bootstrap->AllGather(AllowedCores(), deadline));
+  HA_ASSIGN(job_.spin_ns, SpinTime(job_, deadline));
   HA_TRY(liveness_.CheckEpochs());
-  job_.spin_ns = SpinTime(job_, allowed);
-  HA_ASSIGN(job_.hosts, job_.bootstrap->AllGather(HostName(), deadline));
   if (!settings.timeline.empty())
     HA_TRY(telemetry_.StartTimeline(settings.timeline, settings.timeline_mark_cycles));
   HA_TRY(job_.callbacks.Start());
@@ -189,7 +201,7 @@ Status Engine::Shutdown() {
     doorbell.driven.store(1, std::memory_order_seq_cst);
     left = OrAbort(failure_, [&] { return LeaveJob(lock); });
     lock->FailAll(MakeError(ErrorKind::kAborted, "the engine has been shut down"));
-    if (job_.multi_host) job_.multi_host->Leave(job_.control.aborted());
+    if (job_.multi_host && !job_.aborted()) job_.multi_host->DropLinks();
     job_.own_state().phase.store(static_cast<uint32_t>(RankPhase::kLeft),
                                  std::memory_order_release);
     job_.RingAll(Urgency::kQuiet);
@@ -212,7 +224,9 @@ Status Engine::LeaveJob(Driver::Lock& lock) {
   HA_FAULT(*job_.faults, kShutdown);
   // Calls that were decided before are carried out; the others end with kAborted.
   const int64_t limit = NowNs() + kDrainLimit;
+  int64_t last_of_host_limit = NowNs() + kFarewellLimit;
   bool busy = true;
+  bool departed = false;
   for (;;) {
     const uint32_t seen =
         job_.doorbells.doorbell(job_.local_rank()).count.load(std::memory_order_seq_cst);
@@ -224,7 +238,19 @@ Status Engine::LeaveJob(Driver::Lock& lock) {
       busy |= set->current || !set->draining.empty() || !set->controller->Ended();
       unsent |= !set->controller->Released();
     }
-    if ((!busy && !unsent) || NowNs() > limit || job_.aborted()) break;
+    if (NowNs() > limit || job_.aborted()) break;
+    if (!busy && !unsent) {
+      if (departed || !job_.multi_host) break;
+      // The host's other ranks count on this one for their farewell, if they leave now as well.
+      JobChannel& channel = job_.multi_host->channel();
+      if (NowNs() > last_of_host_limit || channel.IsLastOfHost()) {
+        channel.Depart();
+        departed = true;
+        continue;
+      }
+    } else if (!departed) {
+      last_of_host_limit = NowNs() + kFarewellLimit;
+    }
     job_.doorbells.SleepAsWaiter(job_.local_rank(), seen, 10 * kMillisecond);
     liveness_.Look();
   }

@@ -76,7 +76,7 @@ void Liveness::Beat() {
   job_.own_state().beat_ns.store(now, std::memory_order_release);
   if (!job_.multi_host || now < next_beat_across_ns_) return;
   next_beat_across_ns_ = now + heartbeats_->beat_every_ns();
-  if (!job_.stopping.load(std::memory_order_acquire)) job_.multi_host->TellBeat();
+  if (!job_.stopping.load(std::memory_order_acquire)) job_.multi_host->channel().TellBeat();
 }
 
 int64_t Liveness::UntilBeat(int64_t now_ns) const {
@@ -106,13 +106,16 @@ void Liveness::WatchSilences(int64_t now_ns) {
                 heartbeats_->silent_ns(l));
   }
   if (!job_.multi_host) return;
-  std::vector<int> watched = job_.multi_host->watched();
+  JobChannel& channel = job_.multi_host->channel();
+  std::vector<int> watched = channel.watched();
   for (const int rank : watched) {
     const size_t peer = job_.share.ranks.size() + static_cast<size_t>(rank);
     if (std::ranges::find(watched_across_, rank) == watched_across_.end())
       heartbeats_->Expect(peer);
-    TellSilence(heartbeats_->See(peer, job_.multi_host->heard_ns(rank)), rank,
-                "on another host; it is stopped, or the host or the network between is",
+    const HeartbeatMonitor::News news = heartbeats_->See(peer, channel.heard_ns(rank));
+    if (news == HeartbeatMonitor::News::kSilent || news == HeartbeatMonitor::News::kBack)
+      channel.TellSilence(rank, news == HeartbeatMonitor::News::kSilent);
+    TellSilence(news, rank, "on another host; it is stopped, or the host or the network between is",
                 heartbeats_->silent_ns(peer));
   }
   watched_across_ = std::move(watched);

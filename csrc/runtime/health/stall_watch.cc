@@ -1,6 +1,7 @@
 #include "runtime/health/stall_watch.h"
 
 #include <algorithm>
+#include <map>
 #include <span>
 #include <utility>
 
@@ -117,6 +118,22 @@ void StallWatch::LookAtJoin(ProcessSet& set, Limits limits, Findings& found) {
                         missing[0]);
 }
 
+// The missing ranks of which nothing is known, since a rank that passes on their news is silent.
+std::string StallWatch::BehindSilent(const std::vector<int>& missing) const {
+  std::map<int, std::vector<int>> behind;
+  for (const int rank : missing) {
+    const auto silent = job_.multi_host ? job_.multi_host->channel().SilentOnTheWay(rank)
+                                        : std::nullopt;
+    if (silent) behind[*silent].push_back(rank);
+  }
+  std::string text;
+  for (const auto& [silent, ranks] : behind) {
+    text += "; nothing is known of rank(s) " + RankList(ranks) + ": rank " +
+            std::to_string(silent) + ", which passes on their news, gives no sign of life";
+  }
+  return text;
+}
+
 bool StallWatch::TellsForAll(const ProcessSet& set, const std::vector<int>& waiting) const {
   return !set.multi_host || (!waiting.empty() && waiting.front() == job_.rank());
 }
@@ -137,7 +154,7 @@ void StallWatch::Report(const ProcessSet& set, CollectiveEntry& entry, int64_t w
   found.warnings.push_back("tensor '" + entry.display_name + "' has waited for " +
                            Seconds(waited_ns) + ": rank(s) " + RankList(ready) +
                            " are ready, rank(s) " + RankList(missing) + " have not submitted it" +
-                           stacks_.Describe(missing));
+                           BehindSilent(missing) + stacks_.Describe(missing));
 }
 
 // The word in which another rank says what it is blocked on may be old: it may not have been on a

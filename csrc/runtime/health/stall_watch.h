@@ -40,6 +40,7 @@ class StallWatch {
   void LookAtJoin(ProcessSet& set, Limits limits, Findings& found);
   void Report(const ProcessSet& set, CollectiveEntry& entry, int64_t waited_ns, Findings& found);
 
+  [[nodiscard]] std::string BehindSilent(const std::vector<int>& missing) const;
   /// Ranks of several hosts share no control segment in which the first of those that wait could
   /// say that it has told, so the lowest of them tells.
   [[nodiscard]] bool TellsForAll(const ProcessSet& set, const std::vector<int>& waiting) const;

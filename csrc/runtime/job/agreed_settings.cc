@@ -47,9 +47,9 @@ std::string ReadableTable(const Settings& settings) {
 
 Result<Settings> AgreeOnSettings(Settings settings, Bootstrap& bootstrap, int64_t deadline_ns) {
   settings.selection_table = bootstrap.rank() == 0 ? ReadableTable(settings) : std::string();
-  HA_ASSIGN(const std::vector<std::string> all,
-            bootstrap.AllGather(Encode(settings.Values(Agreement::kRank0)), deadline_ns));
-  for (const auto& [key, value] : Decode(all[0])) {
+  HA_ASSIGN(const std::string rank0,
+            bootstrap.Broadcast(Encode(settings.Values(Agreement::kRank0)), deadline_ns));
+  for (const auto& [key, value] : Decode(rank0)) {
     if (const Status set = settings.Set(key, value); !set.ok()) {
       return MakeError(ErrorKind::kConfig, "of rank 0: " + set.error().message, 0);
     }
@@ -66,18 +66,21 @@ Status CheckAlike(const Settings& settings, const std::string& version, Bootstra
   for (const auto& [key, value] : settings.Values(Agreement::kSameUse)) {
     own.emplace_back("setting '" + key + "'", value.empty() ? "" : "a library");
   }
-  HA_ASSIGN(const std::vector<std::string> all, bootstrap.AllGather(Encode(own), deadline_ns));
-  const Values rank0 = Decode(all[0]);
-  for (int rank = 1; rank < static_cast<int>(all.size()); ++rank) {
-    const Values theirs = Decode(all[rank]);
-    for (size_t at = 0; at < std::min(rank0.size(), theirs.size()); ++at) {
-      if (theirs[at] == rank0[at]) continue;
-      return MakeError(ErrorKind::kConfig,
-                       rank0[at].first + " differs: rank 0 has '" + rank0[at].second + "', rank " +
-                           std::to_string(rank) + " has '" + theirs[at].second + "'",
-                       rank);
+  const auto compare = [](const std::vector<std::string>& all) -> Result<std::vector<std::string>> {
+    const Values rank0 = Decode(all[0]);
+    for (int rank = 1; rank < std::ssize(all); ++rank) {
+      const Values theirs = Decode(all[rank]);
+      for (size_t at = 0; at < std::min(rank0.size(), theirs.size()); ++at) {
+        if (theirs[at] == rank0[at]) continue;
+        return MakeError(ErrorKind::kConfig,
+                         rank0[at].first + " differs: rank 0 has '" + rank0[at].second +
+                             "', rank " + std::to_string(rank) + " has '" + theirs[at].second + "'",
+                         rank);
+      }
     }
-  }
+    return std::vector<std::string>(all.size());
+  };
+  HA_TRY(bootstrap.Exchange(Encode(own), "", compare, deadline_ns));
   return {};
 }
 

@@ -5,7 +5,7 @@
 namespace horoacc {
 
 void Failure::Abort(const Error& error) {
-  if (AbortHere(error) && job_.multi_host) job_.multi_host->TellAbort(error);
+  if (AbortHere(error) && job_.multi_host) job_.multi_host->channel().TellAbort(error);
 }
 
 void Failure::AbortUnlessTold(const Error& error) {
@@ -33,7 +33,7 @@ Error Failure::AbortThrown(const char* what) noexcept {
         job_.rank());
     (void)AbortHere(error);
     // Also if the abort was there already: a lock that the exception passed through makes one.
-    if (job_.multi_host) job_.multi_host->TellAbort(error);
+    if (job_.multi_host) job_.multi_host->channel().TellAbort(error);
     return error;
   } catch (const std::exception&) {
     Error error;  // whose text is short enough to need no memory
@@ -61,10 +61,8 @@ std::optional<Error> Failure::Read() const {
 
 Error Failure::Annotate(Error error, const ProcessSet* set, const Entry* entry) const {
   const CollectiveEntry* const collective = AsCollective(entry);
-  if (error.host.empty() && error.culprit >= 0 &&
-      error.culprit < static_cast<int>(job_.hosts.size())) {
-    error.host = job_.hosts[error.culprit];
-  }
+  if (error.host.empty() && error.culprit >= 0 && error.culprit < job_.placement.size)
+    error.host = job_.HostOf(error.culprit);
   if (entry && error.tensor.empty()) error.tensor = entry->display_name;
   if (error.collective < 0 && collective && collective->bucket > 0)
     error.collective = static_cast<int64_t>(collective->bucket);

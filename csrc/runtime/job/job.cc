@@ -31,7 +31,7 @@ Job::Job(Settings agreed, EngineParts parts)
   if (!links) return;
   links = WithFaults(std::move(links), *faults);
   mux = std::make_unique<ControlMux>(
-      *links, [this](int rank) { return multi_host && multi_host->HasLeft(rank); });
+      *links, [this](int rank) { return multi_host && multi_host->channel().HasLeft(rank); });
 }
 
 Status Job::StartMultiHost(std::function<void(const Error&)> aborted) {
@@ -50,7 +50,7 @@ Status Job::StartMultiHost(std::function<void(const Error&)> aborted) {
   around.aborted = std::move(aborted);
   MultiHostParts parts = std::move(*std::exchange(multi_host_parts, std::nullopt));
   parts.across = WithFaults(std::move(parts.across), *faults);
-  HA_ASSIGN(multi_host, MultiHostJob::Make(std::move(parts), std::move(around)));
+  HA_ASSIGN(multi_host, MultiHostJob::Make(std::move(parts), around));
   return {};
 }
 
@@ -70,7 +70,7 @@ void Job::Release(uint32_t places) {
     if (mux) mux->Close();
     links.reset();
   }
-  if (multi_host) multi_host->LetGo(/*close_links=*/!mpi);
+  if (multi_host && !mpi) multi_host->DropLinks();
   bootstrap.reset();
   doorbells.Release();
   keep_alive.clear();
@@ -83,6 +83,13 @@ void Job::Release(uint32_t places) {
   for (auto& watched : share.pidfds) watched.reset();
   for (auto& wake : share.wake) wake.reset();
   events.Forget();
+}
+
+std::string Job::HostOf(int rank) const {
+  if (!multi_host || LocalOf(rank) < share.ranks.size()) return host;
+  const RankDirectory& directory = multi_host->directory();
+  const auto known = directory.Knows(rank) ? directory.Find(rank) : std::nullopt;
+  return known ? known->host : std::string();
 }
 
 uint32_t Job::LocalOf(int rank) const {

@@ -25,6 +25,7 @@
 #include "transport/memory/arena.h"
 #include "transport/memory/host_share.h"
 #include "transport/mpi/mpi_session.h"
+#include "transport/net/interfaces.h"
 #include "transport/wake/doorbell.h"
 
 namespace horoacc {
@@ -67,6 +68,8 @@ struct Job {
   [[nodiscard]] int rank() const { return placement.rank; }
   [[nodiscard]] int local_rank() const { return share.local_rank; }
   [[nodiscard]] RankState& own_state() const { return control.state(share.local_rank); }
+  /// The name of a rank's host; empty if it is not known here.
+  [[nodiscard]] std::string HostOf(int rank) const;
   /// The local rank of a rank of this host.
   [[nodiscard]] uint32_t LocalOf(int rank) const;
   /// A rank of this host has shut down in good order.
@@ -99,7 +102,7 @@ struct Job {
   std::optional<MultiHostParts> multi_host_parts;  ///< until StartMultiHost
   std::unique_ptr<MultiHostJob> multi_host;        ///< null: all ranks share memory
   const std::shared_ptr<FaultPoints> faults;
-  std::vector<std::string> hosts;                           ///< names, by rank
+  const std::string host = HostName();                      ///< this host's name
   std::shared_ptr<const schedule::MeasuredTable> measured;  ///< agreed; of jobs on several hosts
   EventStream events;
   StackSource stacks;

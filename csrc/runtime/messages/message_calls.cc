@@ -33,7 +33,7 @@ MessageCalls::MessageCalls(Job& job, Failure& failure, SetTable& sets, Handles& 
     return deadlines.TooLate(entry, entry.limit_seconds);
   };
   std::function<bool(int)> has_left;
-  if (job.multi_host_parts) has_left = [&job](int rank) { return job.multi_host->HasLeft(rank); };
+  if (job.multi_host_parts) has_left = [&job](int rank) { return job.multi_host->channel().HasLeft(rank); };
   exchange_.emplace(ShmMessages::Host{job.control, job.share, job.doorbells, *job.arena,
                                       [&job](void* block) { job.blocks.Free(block); }},
                     std::move(has_left), std::move(surroundings));
@@ -99,7 +99,8 @@ Result<uint64_t> MessageCalls::Submit(uint32_t process_set, const Message& messa
 bool MessageCalls::HasLeft(const ProcessSet& set, int rank) const {
   // A rank says that it leaves when other hosts have heard of its messages: LeaveJob, LeaveGroup.
   if (set.multi_host)
-    return job_.multi_host->HasLeft(rank) || job_.multi_host->HasLeftGroup(set.id, rank);
+    return job_.multi_host->channel().HasLeft(rank) ||
+           job_.multi_host->channel().HasLeftGroup(set.id, rank);
   if (set.control->header().end.load(std::memory_order_acquire) == SetEnd::Left(rank)) return true;
   const auto index = std::ranges::find(set.ranks, rank) - set.ranks.begin();
   const Cursor& cursor = set.control->cursor(static_cast<uint32_t>(index));

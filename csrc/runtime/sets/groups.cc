@@ -91,7 +91,7 @@ Status Groups::Leave(uint32_t id) {
   set->control->cursor(set->context.me).left.store(1, std::memory_order_release);
   // Nothing that needs this rank is decided once the set has ended.
   HA_TRY(set->controller->End(SetEnd::Left(job_.rank())));
-  if (set->multi_host) job_.multi_host->TellLeftGroup(set->id, set->ranks);
+  if (set->multi_host) job_.multi_host->channel().LeaveGroup(set->id);
   set->context.ring_others(true);
   sets_.Remove(set, /*keep=*/true);
   return {};

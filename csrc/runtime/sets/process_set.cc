@@ -42,7 +42,7 @@ std::vector<uint32_t> FillContext(Job& job, const ProcessSet& set, SetContext& c
 }
 
 void AddOtherHosts(Job& job, ProcessSet& set) {
-  const std::vector<int>& host_of = job.multi_host->host_of();
+  const std::vector<int>& host_of = job.multi_host->channel().host_of();
   const auto me =
       static_cast<uint32_t>(std::ranges::find(set.ranks, job.rank()) - set.ranks.begin());
   std::vector<int> hosts;

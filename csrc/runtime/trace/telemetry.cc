@@ -94,7 +94,7 @@ std::string Telemetry::FlightText(const std::string& reason, bool ask_others) {
   clock_gettime(CLOCK_REALTIME, &wall);
   std::ostringstream text;
   text << "{\"format\":1,\"rank\":" << job_.rank() << ",\"size\":" << job_.placement.size
-       << ",\"host\":" << Quoted(job_.hosts.empty() ? "" : job_.hosts[job_.rank()])
+       << ",\"host\":" << Quoted(job_.host)
        << ",\"pid\":" << ::getpid() << ",\"time\":" << wall.tv_sec
        << ",\"reason\":" << Quoted(reason)
        << ",\"agreed\":" << job_.counters.decisions.load(std::memory_order_relaxed)

@@ -67,6 +67,50 @@ Result<std::vector<std::string>> UnpackTable(std::span<const std::byte> bytes, i
   return blobs;
 }
 
+std::string PackRuns(const std::vector<int>& numbers) {
+  struct Runs {  // of `length` numbers each: the first is `value`, then one `step` higher, and on
+    int32_t value, length, step, count;
+  };
+  std::vector<Runs> all;
+  for (size_t at = 0; at < numbers.size();) {
+    size_t end = at;
+    while (end < numbers.size() && numbers[end] == numbers[at]) ++end;
+    const Runs next{numbers[at], static_cast<int32_t>(end - at), 0, 1};
+    Runs* const last = all.empty() ? nullptr : &all.back();
+    const int32_t latest = last ? last->value + last->step * (last->count - 1) : 0;
+    if (last && last->length == next.length &&
+        (last->count == 1 || latest + last->step == next.value)) {
+      if (last->count++ == 1) last->step = next.value - last->value;
+    } else {
+      all.push_back(next);
+    }
+    at = end;
+  }
+  std::string text;
+  for (const Runs& runs : all) Put(text, runs);
+  return text;
+}
+
+Result<std::vector<int>> UnpackRuns(const std::string& text, int count) {
+  std::vector<int> numbers;
+  for (std::span<const std::byte> bytes = BytesOf(text); !bytes.empty();) {
+    int32_t value = 0;
+    int32_t length = 0;
+    int32_t step = 0;
+    int32_t runs = 0;
+    const bool whole = Take(bytes, &value) && Take(bytes, &length) && Take(bytes, &step) &&
+                       Take(bytes, &runs);
+    if (!whole || length < 1 || runs < 1 || length > count || runs > count ||
+        static_cast<int64_t>(length) * runs > count - std::ssize(numbers))
+      return MakeError(ErrorKind::kSystem, "rank 0 sent a broken list of runs", 0);
+    for (int32_t run = 0; run < runs; ++run)
+      numbers.insert(numbers.end(), length, static_cast<int>(value + int64_t{step} * run));
+  }
+  if (std::ssize(numbers) != count)
+    return MakeError(ErrorKind::kSystem, "rank 0 sent a list of runs of another length", 0);
+  return numbers;
+}
+
 std::string NamesOfMissing(const std::vector<bool>& present) {
   constexpr int kNamed = 10;
   std::string names;

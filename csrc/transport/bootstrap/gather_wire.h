@@ -1,6 +1,6 @@
 #pragma once
-// The messages of a bootstrap: every rank sends its blob to rank 0, which answers with the table of
-// all blobs, or with an error.
+// The messages of a bootstrap: every rank sends its blob to rank 0, which answers it, or sends an
+// error.
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -15,11 +15,11 @@ enum GatherKind : uint32_t {
   kGatherWelcome = 1,  ///< all ranks are here
   kGatherFailure = 2,  ///< a packed Error; nothing follows
   kGatherBlob = 3,
-  kGatherTable = 4,
+  kGatherAnswer = 4,
 };
 
 inline constexpr uint64_t kLongestBlob = 64ULL << 20;
-inline constexpr uint64_t kLongestTable = 1ULL << 30;
+inline constexpr uint64_t kLongestAnswer = 1ULL << 30;
 
 [[nodiscard]] std::span<const std::byte> BytesOf(const std::string& text);
 [[nodiscard]] std::string TextOf(std::span<const std::byte> bytes);
@@ -29,6 +29,12 @@ inline constexpr uint64_t kLongestTable = 1ULL << 30;
 
 [[nodiscard]] std::string PackTable(const std::vector<std::string>& blobs);
 Result<std::vector<std::string>> UnpackTable(std::span<const std::byte> bytes, int size);
+
+/// Numbers in which equal ones follow each other, and the runs are alike, in few bytes: hosts of
+/// eight ranks each are one entry, however many there are.
+[[nodiscard]] std::string PackRuns(const std::vector<int>& numbers);
+/// `count` numbers.
+Result<std::vector<int>> UnpackRuns(const std::string& text, int count);
 
 /// "1, 4, 7" for the ranks of which `present` is false; at most ten are named.
 [[nodiscard]] std::string NamesOfMissing(const std::vector<bool>& present);

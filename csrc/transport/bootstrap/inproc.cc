@@ -9,6 +9,7 @@
 #include <map>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 
@@ -27,12 +28,14 @@ struct Mailbox {
   std::mutex mutex;
   std::deque<Letter> letters;
   bool closed = false;
-  Fd doorbell;  ///< eventfd; readable while `letters` is not empty
+  std::set<int> peers;  ///< those with which messages were exchanged
+  Fd doorbell;          ///< eventfd; readable while `letters` is not empty
 };
 
-/// One AllGather: the blobs that have come, and how many ranks have read them.
-struct Round {
+/// The blobs that have come, rank 0's answers, and how many ranks have read theirs.
+struct GatherRound {
   std::vector<std::optional<std::string>> blobs;
+  std::vector<std::string> answers;
   int readers = 0;
 };
 
@@ -68,7 +71,7 @@ struct InprocHub::State {
 
   std::mutex mutex;
   std::condition_variable changed;
-  std::map<uint64_t, Round> rounds;
+  std::map<uint64_t, GatherRound> rounds;
 
   std::vector<Mailbox> mailboxes;
 
@@ -87,28 +90,34 @@ class InprocHub::State::Gatherer final : public Bootstrap {
   [[nodiscard]] int rank() const override { return rank_; }
   [[nodiscard]] int size() const override { return state_->size; }
 
-  Result<std::vector<std::string>> AllGather(const std::string& blob,
-                                             int64_t deadline_ns) override {
+  Result<std::string> Round(const std::string& blob, const RawAnswers& answers,
+                            int64_t deadline_ns) override {
     std::unique_lock lock(state_->mutex);
-    Round& round = state_->rounds[next_round_];
+    GatherRound& round = state_->rounds[next_round_];
     round.blobs.resize(state_->size);
     round.blobs[rank_] = blob;
     state_->changed.notify_all();
-    const auto complete = [&round] {
-      return std::ranges::all_of(round.blobs, [](const auto& one) { return one.has_value(); });
+    const auto complete = [&] {
+      return rank_ != 0 ? !round.answers.empty()
+                        : std::ranges::all_of(round.blobs, &std::optional<std::string>::has_value);
     };
     const std::chrono::steady_clock::time_point deadline{std::chrono::nanoseconds(deadline_ns)};
     if (!state_->changed.wait_until(lock, deadline, complete)) {
       std::vector<bool> present;
       for (const auto& one : round.blobs) present.push_back(one.has_value());
+      if (std::ranges::find(present, false) == present.end()) present[0] = false;
       return StillMissing(present);
     }
-    std::vector<std::string> all;
-    all.reserve(round.blobs.size());
-    for (const auto& one : round.blobs) all.push_back(*one);
+    if (rank_ == 0) {
+      std::vector<std::string> all;
+      for (const auto& one : round.blobs) all.push_back(*one);
+      round.answers = answers(std::move(all));
+      state_->changed.notify_all();
+    }
+    std::string own = std::move(round.answers[rank_]);
     if (++round.readers == state_->size) state_->rounds.erase(next_round_);
     ++next_round_;
-    return all;
+    return own;
   }
 
  private:
@@ -121,17 +130,20 @@ class InprocHub::State::Links final : public ControlLinks {
  public:
   Links(std::shared_ptr<State> state, int rank) : state_(std::move(state)), rank_(rank) {}
 
-  /// Peers see the end as they see a closed socket: after every message sent before.
+  /// Peers with a link see the end as they see a closed socket: after every message sent before.
   ~Links() override {
-    for (int peer = 0; peer < state_->size; ++peer) {
+    std::set<int> peers;
+    {
+      Mailbox& own = state_->mailboxes[rank_];
+      std::scoped_lock lock(own.mutex);
+      own.closed = true;
+      own.letters.clear();
+      peers.swap(own.peers);
+    }
+    for (const int peer : peers) {
       Mailbox& box = state_->mailboxes[peer];
       std::scoped_lock lock(box.mutex);
-      if (peer == rank_) {
-        box.closed = true;
-        box.letters.clear();
-      } else if (!box.closed) {
-        Deliver(box, Letter{ControlMessage{rank_, {}}, true});
-      }
+      if (!box.closed) Deliver(box, Letter{ControlMessage{rank_, {}}, true});
     }
   }
 
@@ -139,9 +151,15 @@ class InprocHub::State::Links final : public ControlLinks {
     if (peer < 0 || peer >= state_->size || peer == rank_) {
       return MakeError(ErrorKind::kInvalid, "no control link to rank " + std::to_string(peer));
     }
+    {
+      Mailbox& own = state_->mailboxes[rank_];
+      std::scoped_lock lock(own.mutex);
+      own.peers.insert(peer);
+    }
     Mailbox& box = state_->mailboxes[peer];
     std::scoped_lock lock(box.mutex);
     if (box.closed) return Lost(peer);
+    box.peers.insert(rank_);
     Deliver(box, Letter{ControlMessage{rank_, {bytes.begin(), bytes.end()}}, false});
     ++messages_sent_;
     bytes_sent_ += bytes.size();
@@ -159,6 +177,11 @@ class InprocHub::State::Links final : public ControlLinks {
     return std::optional<ControlMessage>(std::move(letter.message));
   }
 
+  [[nodiscard]] std::vector<int> peers() const override {
+    Mailbox& own = state_->mailboxes[rank_];
+    std::scoped_lock lock(own.mutex);
+    return {own.peers.begin(), own.peers.end()};
+  }
   [[nodiscard]] int WaitFd() const override { return state_->mailboxes[rank_].doorbell.get(); }
   [[nodiscard]] const char* kind() const override { return "inproc"; }
   [[nodiscard]] uint64_t messages_sent() const override { return messages_sent_; }

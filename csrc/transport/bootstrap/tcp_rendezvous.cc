@@ -54,14 +54,18 @@ class RootBootstrap final : public Bootstrap {
   [[nodiscard]] int size() const override { return options_.size; }
 
   Status Gather(Fd listener);
-  Result<std::vector<std::string>> AllGather(const std::string& blob, int64_t deadline_ns) override;
+  Result<std::string> Round(const std::string& blob, const RawAnswers& answers,
+                            int64_t deadline_ns) override;
 
  private:
   void Seat(Admitted admitted);
   [[nodiscard]] std::vector<bool> Present() const;
   Error Fail(Error error);
   Result<std::vector<std::string>> Collect(const std::string& blob, int64_t deadline_ns);
-  Status SendAll(uint32_t kind, const std::string& payload, int64_t deadline_ns);
+  Status SendAll(uint32_t kind, const std::string& payload, int64_t deadline_ns) {
+    return SendEach(kind, std::vector<std::string>(peers_.size(), payload), deadline_ns);
+  }
+  Status SendEach(uint32_t kind, const std::vector<std::string>& payloads, int64_t deadline_ns);
 
   TcpOptions options_;
   std::vector<std::optional<Peer>> peers_;  ///< by rank; [0] stays empty
@@ -133,9 +137,10 @@ Status RootBootstrap::Gather(Fd listener) {
   return {};
 }
 
-Status RootBootstrap::SendAll(uint32_t kind, const std::string& payload, int64_t deadline_ns) {
-  for (auto& peer : peers_) {
-    if (peer) peer->writer.Queue(kind, BytesOf(payload));
+Status RootBootstrap::SendEach(uint32_t kind, const std::vector<std::string>& payloads,
+                               int64_t deadline_ns) {
+  for (size_t rank = 0; rank < peers_.size(); ++rank) {
+    if (peers_[rank]) peers_[rank]->writer.Queue(kind, BytesOf(payloads[rank]));
   }
   std::optional<Error> first;
   while (true) {
@@ -195,14 +200,15 @@ Result<std::vector<std::string>> RootBootstrap::Collect(const std::string& blob,
   }
 }
 
-Result<std::vector<std::string>> RootBootstrap::AllGather(const std::string& blob,
-                                                          int64_t deadline_ns) {
+Result<std::string> RootBootstrap::Round(const std::string& blob, const RawAnswers& answers,
+                                         int64_t deadline_ns) {
   if (failed_) return *failed_;
   auto blobs = Collect(blob, deadline_ns);
   if (!blobs.ok()) return Fail(std::move(blobs.error()));
-  const Status sent = SendAll(kGatherTable, PackTable(blobs.value()), deadline_ns);
+  std::vector<std::string> all = answers(std::move(blobs).value());
+  const Status sent = SendEach(kGatherAnswer, all, deadline_ns);
   if (!sent.ok()) return Fail(sent.error());
-  return blobs;
+  return std::move(all[0]);
 }
 
 class LeafBootstrap final : public Bootstrap {
@@ -214,19 +220,19 @@ class LeafBootstrap final : public Bootstrap {
 
   Status AwaitWelcome() { return Await(kGatherWelcome, options_.deadline_ns).second; }
 
-  Result<std::vector<std::string>> AllGather(const std::string& blob,
-                                             int64_t deadline_ns) override {
+  Result<std::string> Round(const std::string& blob, const RawAnswers& /*answers*/,
+                            int64_t deadline_ns) override {
     if (failed_) return *failed_;
     if (blob.size() > kLongestBlob) {
       return MakeError(ErrorKind::kInvalid, "a blob of the bootstrap has at most 64 MiB");
     }
     root_.writer.Queue(kGatherBlob, BytesOf(blob));
-    auto [frame, status] = Await(kGatherTable, deadline_ns);
+    auto [frame, status] = Await(kGatherAnswer, deadline_ns);
     if (!status.ok()) {
       failed_ = status.error();
       return std::move(status.error());
     }
-    return UnpackTable(frame.bytes, options_.size);
+    return TextOf(frame.bytes);
   }
 
  private:
@@ -342,7 +348,7 @@ Result<std::unique_ptr<Bootstrap>> ConnectTcp(const TcpOptions& options) {
   }
   HA_ASSIGN(Fd root, DialRoot(options));
   auto leaf =
-      std::make_unique<LeafBootstrap>(options, Peer(std::move(root), options.epoch, kLongestTable));
+      std::make_unique<LeafBootstrap>(options, Peer(std::move(root), options.epoch, kLongestAnswer));
   HA_TRY(leaf->AwaitWelcome());
   return std::unique_ptr<Bootstrap>(std::move(leaf));
 }

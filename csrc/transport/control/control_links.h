@@ -22,11 +22,13 @@ class ControlLinks {
   virtual ~ControlLinks() = default;
   /// Copies `bytes` and returns at once; bytes that the network does not take now are sent by a
   /// later Send or Receive. Receive reports that a peer is gone, after its last message; kPeerLost
-  /// here names a peer that does not read, or that has no link.
+  /// here names a peer that does not read.
   virtual Status Send(int peer, std::span<const std::byte> bytes) = 0;
   /// Messages may be kept until Flush from now on, so that a peer gets many at once.
   virtual void Hold() {}
   virtual void Flush() {}
+  /// The ranks to which there is a link: it is made by the first message, in either direction.
+  [[nodiscard]] virtual std::vector<int> peers() const = 0;
   /// The next message that has arrived, or nothing.
   virtual Result<std::optional<ControlMessage>> Receive() = 0;
   /// Whether the network has not taken everything yet. MPI progresses in this call; links with a

@@ -25,6 +25,7 @@ class FaultyControlLinks final : public ControlLinks {
     return received;
   }
   [[nodiscard]] bool HasUnsent() override { return links_->HasUnsent(); }
+  [[nodiscard]] std::vector<int> peers() const override { return links_->peers(); }
   [[nodiscard]] int WaitFd() const override { return links_->WaitFd(); }
   void LeaveToParent() override { links_->LeaveToParent(); }
   [[nodiscard]] const char* kind() const override { return links_->kind(); }

@@ -3,19 +3,21 @@
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
+#include <sys/timerfd.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <deque>
+#include <map>
 #include <optional>
 #include <utility>
 
 #include "base/clock.h"
 #include "transport/bootstrap/gather_wire.h"
 #include "transport/data/tcp/stream_tuning.h"
-#include "transport/net/admission.h"
+#include "transport/net/dialing.h"
 #include "transport/net/frames.h"
-#include "transport/net/interfaces.h"
 #include "transport/net/socket.h"
 
 namespace horoacc {
@@ -25,150 +27,39 @@ constexpr uint32_t kControl = 1;  ///< the only kind of frame on these links
 constexpr uint64_t kLongestMessage = 256ULL << 20;
 /// Bytes kept for a peer that does not read.
 constexpr size_t kLongestBacklog = 512ULL << 20;
-/// The doorbell's mark in the epoll set, where ranks have their number.
+// Marks in the epoll set, where connections have their rank and side.
 constexpr uint32_t kDoorbell = UINT32_MAX;
+constexpr uint32_t kDialing = UINT32_MAX - 1;
+constexpr uint32_t kTimer = UINT32_MAX - 2;
 constexpr int64_t kLookAfterHosts = 250 * kMillisecond;
-constexpr int64_t kRedial = 20 * kMillisecond;
+constexpr int64_t kLookWhileConnecting = 20 * kMillisecond;
 
 void BoundSendBuffer(int fd, int bytes) {
   if (bytes > 0) ::setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &bytes, sizeof(bytes));
-}
-
-Result<Fd> ListenTowards(const std::string& rendezvous, int backlog) {
-  HA_ASSIGN(const std::vector<SocketAddress> addresses, ResolveAddress(rendezvous));
-  HA_ASSIGN(const SocketAddress local, AddressTowards(addresses.front()));
-  return Listen(local, backlog);
-}
-
-/// The state of connecting one rank to its peers.
-class Mesh {
- public:
-  Mesh(const Bootstrap& bootstrap, const TcpLinksOptions& options)
-      : rank_(bootstrap.rank()),
-        options_(options),
-        links_(bootstrap.size()),
-        wanted_(bootstrap.size(), options.peers.empty()),
-        redial_ns_(bootstrap.size(), 0),
-        reasons_(bootstrap.size()) {
-    for (const int peer : options.peers) wanted_[peer] = true;
-    wanted_[rank_] = false;
-  }
-
-  Result<std::vector<Fd>> Connect(Fd listener, const std::vector<SocketAddress>& addresses) {
-    const int size = static_cast<int>(wanted_.size());
-    Admission admission({options_.secret, LinkPurpose::kControl, options_.epoch, rank_, size},
-                        kUnauthenticatedPeers + wanted_.size(), kHandshakeTimeoutNs, options_.log,
-                        options_.cancellation);
-    HA_TRY(admission.Listen(std::move(listener)));
-    while (true) {
-      std::vector<bool> there(wanted_.size());
-      for (int peer = 0; peer < size; ++peer) there[peer] = !wanted_[peer] || links_[peer];
-      const auto missing = std::ranges::find(there, false);
-      if (missing == there.end()) return std::move(links_);
-      if (NowNs() >= options_.deadline_ns) {
-        const int first = static_cast<int>(missing - there.begin());
-        return TooLate(there, first, addresses[first], admission);
-      }
-      HA_ASSIGN(const int64_t until, DialDue(addresses, admission));
-      HA_ASSIGN(Admission::Outcome outcome, admission.Step(until));
-      for (const FailedDial& failed : outcome.failed) Again(failed.tag, failed.error);
-      for (Admitted& admitted : outcome.admitted) Seat(std::move(admitted));
-    }
-  }
-
- private:
-  static constexpr int64_t kDialing = INT64_MAX;
-
-  /// Starts the dials that are due; returns when to look again.
-  Result<int64_t> DialDue(const std::vector<SocketAddress>& addresses, Admission& admission) {
-    int64_t until = options_.deadline_ns;
-    for (int peer = rank_ + 1; peer < static_cast<int>(wanted_.size()); ++peer) {
-      if (!wanted_[peer] || links_[peer]) continue;
-      if (redial_ns_[peer] <= NowNs()) {
-        auto connecting = StartDial(addresses[peer]);
-        if (connecting.ok()) {
-          redial_ns_[peer] = kDialing;
-          HA_TRY(admission.Dial(std::move(connecting).value(), peer));
-        } else {
-          Again(peer, connecting.error());
-        }
-      }
-      until = std::min(until, redial_ns_[peer]);
-    }
-    return until;
-  }
-
-  // A peer's refusal is kept: it says more than that the peer no longer answers.
-  void Again(int peer, Error error) {
-    const bool answered = error.kind == ErrorKind::kConfig;
-    if (answered || !reasons_[peer] || reasons_[peer]->kind != ErrorKind::kConfig) {
-      reasons_[peer] = std::move(error);
-    }
-    redial_ns_[peer] = NowNs() + kRedial;
-  }
-
-  void Seat(Admitted admitted) {
-    const int peer = admitted.peer_rank;
-    if (admitted.dialed >= 0 && admitted.dialed != peer) {
-      Again(admitted.dialed, MakeError(ErrorKind::kConfig,
-                                       "rank " + std::to_string(peer) + " answers at its address"));
-      return;
-    }
-    // Only lower ranks dial. A second connection is from another process with this rank, unless the
-    // first one is closed: then its dialer gave it up and dialed again.
-    if (admitted.dialed < 0 && (peer < 0 || peer >= rank_ || !wanted_[peer])) return;
-    if (links_[peer] && !HungUp(links_[peer])) return;
-    BoundSendBuffer(admitted.fd.get(), options_.send_buffer);
-    links_[peer] = std::move(admitted.fd);
-  }
-
-  Error TooLate(const std::vector<bool>& there, int first, const SocketAddress& address,
-                const Admission& admission) const {
-    std::string text = "no control link to rank(s) " + NamesOfMissing(there) + " in time";
-    if (reasons_[first]) {
-      text += "; rank " + std::to_string(first) + " at " + address.ToString() + " " +
-              WayTo(address) + ": " + reasons_[first]->message;
-    }
-    if (const std::string why = admission.TurnedAway(); !why.empty()) text += " (" + why + ")";
-    return MakeError(ErrorKind::kTimeout, text, first);
-  }
-
-  int rank_;
-  const TcpLinksOptions& options_;
-  std::vector<Fd> links_;  ///< by rank
-  std::vector<bool> wanted_;
-  std::vector<int64_t> redial_ns_;             ///< by rank: when to dial; kDialing: a dial runs
-  std::vector<std::optional<Error>> reasons_;  ///< by rank: why the last dial failed
-};
-
-Result<std::vector<Fd>> ConnectMesh(Bootstrap& bootstrap, const TcpLinksOptions& options) {
-  if (options.secret.empty()) {
-    return MakeError(ErrorKind::kConfig, "control links need the job's secret");
-  }
-  const int size = bootstrap.size();
-  for (const int peer : options.peers) {
-    if (peer < 0 || peer >= size) {
-      return MakeError(ErrorKind::kInvalid, "there is no rank " + std::to_string(peer));
-    }
-  }
-  auto listener = ListenTowards(options.rendezvous, std::max(1024, size));
-  HA_ASSIGN(const std::vector<SocketAddress> addresses,
-            ExchangeAddresses(bootstrap, listener, " cannot listen for control links",
-                              options.deadline_ns));
-  Mesh mesh(bootstrap, options);
-  return mesh.Connect(std::move(listener).value(), addresses);
 }
 
 std::string LostLink(int peer, const std::string& why) {
   return "lost the control link to rank " + std::to_string(peer) + ": " + why;
 }
 
-struct Link {
-  explicit Link(uint64_t epoch) : reader(epoch, kLongestMessage), writer(epoch) {}
+/// By the rank that dialed. There are two only if both ranks dialed at once.
+enum Side : uint32_t { kDialed = 0, kAccepted = 1, kSides = 2 };
 
+struct Connection {
+  explicit Connection(uint64_t epoch) : reader(epoch, kLongestMessage) {}
   Fd fd;
   FrameReader reader;
+};
+
+struct Link {
+  explicit Link(uint64_t epoch) : sides{Connection(epoch), Connection(epoch)}, writer(epoch) {}
+  [[nodiscard]] Fd& out() { return sides[*sends_on].fd; }
+  [[nodiscard]] bool open() const { return sends_on && !lost; }
+
+  Connection sides[kSides];
+  std::optional<Side> sends_on;  ///< none: not connected
   FrameWriter writer;
+  bool dialed = false;
   bool wants_to_write = false;  ///< registered for EPOLLOUT
   bool send_failed = false;     ///< the peer's earlier messages may still be read
   bool lost = false;            ///< Receive reports it, or has reported it
@@ -184,45 +75,64 @@ struct Arrival {
 
 class TcpControlLinks final : public ControlLinks {
  public:
-  TcpControlLinks(int size, uint64_t epoch, int64_t host_timeout_ns)
-      : host_timeout_ns_(host_timeout_ns) {
-    for (int peer = 0; peer < size; ++peer) links_.emplace_back(epoch);
-  }
+  explicit TcpControlLinks(TcpLinksOptions options) : options_(std::move(options)) {}
   ~TcpControlLinks() override;
 
-  /// Takes over the connections, by rank.
-  Status Open(std::vector<Fd> connections);
+  Status Open(Fd listener);
+  /// Waits for the links that are made at once.
+  Status Connect();
 
   Status Send(int peer, std::span<const std::byte> bytes) override;
   void Hold() override { holding_ = true; }
   void Flush() override;
   Result<std::optional<ControlMessage>> Receive() override;
   [[nodiscard]] bool HasUnsent() override {
-    return std::ranges::any_of(
-        links_, [](const Link& link) { return link.fd && link.writer.pending() > 0; });
+    return std::ranges::any_of(links_, [this](const auto& item) {
+      return !item.second.lost && item.second.writer.pending() > 0 && !HasLeft(item.first);
+    });
+  }
+  [[nodiscard]] std::vector<int> peers() const override {
+    std::vector<int> ranks;
+    for (const auto& [rank, link] : links_) {
+      if (link.open()) ranks.push_back(rank);
+    }
+    return ranks;
   }
   [[nodiscard]] int WaitFd() const override { return epoll_.get(); }
   void LeaveToParent() override {
-    for (const Link& link : links_) link.fd.LeaveToParent();
+    for (const auto& [rank, link] : links_) {
+      for (const Connection& side : link.sides) side.fd.LeaveToParent();
+    }
   }
   [[nodiscard]] const char* kind() const override { return "tcp"; }
   [[nodiscard]] uint64_t messages_sent() const override { return messages_sent_; }
   [[nodiscard]] uint64_t bytes_sent() const override { return bytes_sent_; }
 
  private:
+  [[nodiscard]] Link& LinkTo(int peer) {
+    return links_.try_emplace(peer, options_.epoch).first->second;
+  }
+  [[nodiscard]] bool HasLeft(int peer) const { return options_.has_left && options_.has_left(peer); }
   Status LookAtNetwork();
+  void Admit();
+  void Seat(Admitted admitted);
   void LookAfterHosts();
-  void ReadFrom(int peer);
+  void ReadFrom(int peer, Side side);
   void WriteTo(int peer);
   void Lose(int peer, const std::string& why);
   void Watch(int peer, bool writing);
   void RingIf(bool more);
+  void Arm();
 
-  const int64_t host_timeout_ns_;
+  const TcpLinksOptions options_;
   int64_t look_after_hosts_ns_ = 0;
-  std::vector<Link> links_;  ///< by rank
+  std::map<int, Link> links_;  ///< by rank: those that were used
+  std::unique_ptr<Dialing> dialing_;
+  bool dialing_ready_ = false;  ///< its descriptor is readable
   Fd epoll_;
   Fd doorbell_;  ///< eventfd in the epoll set: readable while arrivals_ is not empty
+  Fd timer_;     ///< for dials that are due
+  int64_t armed_ns_ = INT64_MAX;
   bool ringing_ = false;
   bool holding_ = false;
   std::vector<int> held_;  ///< peers with messages that Flush sends
@@ -234,60 +144,138 @@ class TcpControlLinks final : public ControlLinks {
 
 /// Reads first: closing with unread bytes would reset the connection and lose the last messages.
 TcpControlLinks::~TcpControlLinks() {
-  for (Link& link : links_) {
-    if (!link.fd) continue;
-    if (!link.send_failed) [[maybe_unused]]
-      const auto flushed = link.writer.FlushTo(link.fd.get());
-    ::shutdown(link.fd.get(), SHUT_WR);
-    [[maybe_unused]] const auto drained = link.reader.FillFrom(link.fd.get());
+  for (auto& [peer, link] : links_) {
+    if (link.open() && !link.send_failed) [[maybe_unused]]
+      const auto flushed = link.writer.FlushTo(link.out().get());
+    for (Connection& side : link.sides) {
+      if (!side.fd) continue;
+      ::shutdown(side.fd.get(), SHUT_WR);
+      [[maybe_unused]] const auto drained = side.reader.FillFrom(side.fd.get());
+    }
   }
 }
 
-Status TcpControlLinks::Open(std::vector<Fd> connections) {
+Status TcpControlLinks::Open(Fd listener) {
   epoll_ = Fd(::epoll_create1(EPOLL_CLOEXEC));
   if (!epoll_) return SystemError("epoll_create1");
   doorbell_ = Fd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!doorbell_) return SystemError("eventfd");
-  const auto watch = [this](const Fd& fd, uint32_t mark) {
+  timer_ = Fd(::timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK));
+  if (!timer_) return SystemError("timerfd_create");
+  Dialing::Options dialing;
+  dialing.terms = {options_.secret, LinkPurpose::kControl, options_.epoch, options_.rank,
+                   options_.size};
+  dialing.address_of = options_.address_of;
+  // Connect has its own deadline.
+  dialing.timeout_ns = std::max(options_.timeout_ns, options_.deadline_ns - NowNs() + kSecond);
+  dialing.needed = [this](int peer) { return !HasLeft(peer); };
+  dialing.ranks_expected = options_.awaits.size();
+  dialing.log = options_.log;
+  HA_ASSIGN(dialing_, Dialing::Start(std::move(dialing), std::move(listener)));
+  const auto watch = [this](int fd, uint32_t mark) {
     epoll_event event{.events = EPOLLIN, .data = {.u32 = mark}};
-    return ::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd.get(), &event) == 0;
+    return ::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) == 0;
   };
-  if (!watch(doorbell_, kDoorbell)) return SystemError("epoll_ctl");
-  for (size_t peer = 0; peer < links_.size(); ++peer) {
-    links_[peer].fd = std::move(connections[peer]);
-    if (links_[peer].fd) {
-      // A process that does not read must not be waited for without end, even if its host
-      // acknowledges.
-      LimitSilence(links_[peer].fd.get(), host_timeout_ns_);
-      LimitUnanswered(links_[peer].fd.get(), 10 * host_timeout_ns_);
-    }
-    if (links_[peer].fd && !watch(links_[peer].fd, static_cast<uint32_t>(peer))) {
-      return SystemError("epoll_ctl");
-    }
-  }
+  if (!watch(doorbell_.get(), kDoorbell) || !watch(timer_.get(), kTimer) ||
+      !watch(dialing_->WaitFd(), kDialing))
+    return SystemError("epoll_ctl");
   return {};
 }
 
+Status TcpControlLinks::Connect() {
+  std::vector<int> wanted = options_.awaits;
+  for (const int peer : options_.dials) {
+    LinkTo(peer).dialed = true;
+    dialing_->Dial(peer, 1, true);
+    wanted.push_back(peer);
+  }
+  for (;;) {
+    std::vector<bool> there(options_.size, true);
+    for (const int peer : wanted) there[peer] = LinkTo(peer).open();
+    const auto missing = std::ranges::find(there, false);
+    if (missing == there.end()) return {};
+    const int64_t now = NowNs();
+    if (now >= options_.deadline_ns) {
+      const auto first = static_cast<int>(missing - there.begin());
+      return MakeError(ErrorKind::kTimeout,
+                       "no control link to rank(s) " + NamesOfMissing(there) + " in time" +
+                           dialing_->WhyNot(first),
+                       first);
+    }
+    pollfd wait{epoll_.get(), POLLIN, 0};
+    HA_TRY(PollUntil({&wait, 1}, std::min(options_.deadline_ns, now + kLookWhileConnecting),
+                     options_.cancellation));
+    HA_TRY(LookAtNetwork());
+  }
+}
+
+void TcpControlLinks::Seat(Admitted admitted) {
+  const int peer = admitted.peer_rank;
+  Link& link = LinkTo(peer);
+  const Side side = admitted.dialed >= 0 ? kDialed : kAccepted;
+  Connection& connection = link.sides[side];
+  // A second connection is from another process with this rank, unless the first one is closed:
+  // then its dialer gave it up and dialed again.
+  if (link.lost || (connection.fd && !HungUp(connection.fd))) return;
+  BoundSendBuffer(admitted.fd.get(), options_.send_buffer);
+  // A process that does not read must not be waited for without end, even if its host
+  // acknowledges.
+  LimitSilence(admitted.fd.get(), options_.host_timeout_ns);
+  LimitUnanswered(admitted.fd.get(), 10 * options_.host_timeout_ns);
+  epoll_event event{.events = EPOLLIN,
+                    .data = {.u32 = static_cast<uint32_t>(peer) * kSides + side}};
+  if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, admitted.fd.get(), &event) != 0) return;
+  connection.fd = std::move(admitted.fd);
+  connection.reader = FrameReader(options_.epoch, kLongestMessage);
+  if (link.sends_on.value_or(side) != side) return;
+  link.sends_on = side;
+  if (link.writer.pending() > 0) WriteTo(peer);
+}
+
+void TcpControlLinks::Admit() {
+  if (!std::exchange(dialing_ready_, false) && dialing_->due_ns() > NowNs()) return;
+  Result<std::vector<Admitted>> all = dialing_->Step();
+  if (!all.ok()) {
+    const int peer = all.error().culprit;
+    if (peer >= 0) return Lose(peer, all.error().message);
+    arrivals_.push_back({{}, std::move(all.error())});
+    return;
+  }
+  for (Admitted& admitted : all.value()) Seat(std::move(admitted));
+}
+
+void TcpControlLinks::Arm() {
+  const int64_t due = dialing_->due_ns();
+  if (due == armed_ns_ || due == INT64_MAX) return;
+  armed_ns_ = due;
+  const int64_t at = std::max<int64_t>(due, 1);  // zero would turn it off
+  itimerspec when = {};
+  when.it_value = {at / kSecond, at % kSecond};
+  ::timerfd_settime(timer_.get(), TFD_TIMER_ABSTIME, &when, nullptr);
+}
+
 void TcpControlLinks::Watch(int peer, bool writing) {
-  Link& link = links_[peer];
-  if (!link.fd || link.wants_to_write == writing) return;
+  Link& link = LinkTo(peer);
+  if (!link.open() || link.wants_to_write == writing) return;
   link.wants_to_write = writing;
   const uint32_t events = writing ? EPOLLIN | EPOLLOUT : EPOLLIN;
-  epoll_event event{.events = events, .data = {.u32 = static_cast<uint32_t>(peer)}};
-  ::epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, link.fd.get(), &event);
+  epoll_event event{.events = events,
+                    .data = {.u32 = static_cast<uint32_t>(peer) * kSides + *link.sends_on}};
+  ::epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, link.out().get(), &event);
 }
 
 void TcpControlLinks::Lose(int peer, const std::string& why) {
-  links_[peer].fd = Fd();
-  links_[peer].writer = FrameWriter(0);
-  links_[peer].lost = true;
+  Link& link = LinkTo(peer);
+  for (Connection& side : link.sides) side.fd = Fd();
+  link.writer = FrameWriter(0);
+  link.lost = true;
   Error error = MakeError(ErrorKind::kPeerLost, LostLink(peer, why), peer);
   arrivals_.push_back({{}, std::move(error)});
 }
 
 void TcpControlLinks::WriteTo(int peer) {
-  Link& link = links_[peer];
-  const auto flushed = link.writer.FlushTo(link.fd.get());
+  Link& link = LinkTo(peer);
+  const auto flushed = link.writer.FlushTo(link.out().get());
   if (!flushed.ok()) {
     link.send_failed = true;
     link.writer = FrameWriter(0);
@@ -297,18 +285,19 @@ void TcpControlLinks::WriteTo(int peer) {
   Watch(peer, flushed.ok() && !flushed.value());
 }
 
-void TcpControlLinks::ReadFrom(int peer) {
-  Link& link = links_[peer];
-  const auto open = link.reader.FillFrom(link.fd.get());
+void TcpControlLinks::ReadFrom(int peer, Side side) {
+  Connection& from = LinkTo(peer).sides[side];
+  if (!from.fd) return;
+  const auto open = from.reader.FillFrom(from.fd.get());
   while (true) {
-    auto frame = link.reader.Next();
+    auto frame = from.reader.Next();
     if (!frame.ok()) return Lose(peer, frame.error().message);
     if (!frame.value()) break;
     arrivals_.push_back({{peer, std::move(frame.value()->bytes)}, std::nullopt});
   }
   if (!open.ok()) return Lose(peer, open.error().message);
   if (!open.value()) {
-    Lose(peer, link.reader.partial() ? "it closed in the middle of a message" : "it closed");
+    Lose(peer, from.reader.partial() ? "it closed in the middle of a message" : "it closed");
   }
 }
 
@@ -317,15 +306,28 @@ Status TcpControlLinks::LookAtNetwork() {
   const int count = ::epoll_wait(epoll_.get(), events, 64, 0);
   if (count < 0 && errno != EINTR) return SystemError("epoll_wait");
   for (int index = 0; index < count; ++index) {
-    if (events[index].data.u32 == kDoorbell) continue;
-    const int peer = static_cast<int>(events[index].data.u32);
+    const uint32_t mark = events[index].data.u32;
+    if (mark == kTimer) {
+      uint64_t expirations = 0;
+      [[maybe_unused]] const auto got = ::read(timer_.get(), &expirations, sizeof(expirations));
+      armed_ns_ = INT64_MAX;
+    }
+    if (mark == kDialing) dialing_ready_ = true;
+    if (mark >= kTimer) continue;
+    const int peer = static_cast<int>(mark / kSides);
+    if (LinkTo(peer).lost) continue;
     if ((events[index].events & EPOLLOUT) != 0) WriteTo(peer);
-    if ((events[index].events & ~static_cast<uint32_t>(EPOLLOUT)) != 0) ReadFrom(peer);
+    if ((events[index].events & ~static_cast<uint32_t>(EPOLLOUT)) != 0)
+      ReadFrom(peer, static_cast<Side>(mark % kSides));
   }
+  Admit();
+  Arm();
   // The peer's last messages say more than that it is gone.
   for (const int peer : std::exchange(deaf_, {})) {
-    if (links_[peer].fd) ReadFrom(peer);
-    if (links_[peer].fd) Lose(peer, "it takes no more messages");
+    for (const Side side : {kDialed, kAccepted}) {
+      if (!LinkTo(peer).lost) ReadFrom(peer, side);
+    }
+    if (!LinkTo(peer).lost) Lose(peer, "it takes no more messages");
   }
   return {};
 }
@@ -333,17 +335,15 @@ Status TcpControlLinks::LookAtNetwork() {
 // A stopped process is not lost: its host still acknowledges.
 void TcpControlLinks::LookAfterHosts() {
   const int64_t now = NowNs();
-  if (host_timeout_ns_ == 0 || now < look_after_hosts_ns_) return;
+  if (options_.host_timeout_ns == 0 || now < look_after_hosts_ns_) return;
   look_after_hosts_ns_ = now + kLookAfterHosts;
-  for (size_t peer = 0; peer < links_.size(); ++peer) {
-    Link& link = links_[peer];
-    if (!link.fd || !link.asked) continue;
-    const StreamHealth health = HealthOf(link.fd.get());
+  for (auto& [peer, link] : links_) {
+    if (!link.open() || !link.asked) continue;
+    const StreamHealth health = HealthOf(link.out().get());
     const int64_t silent = link.silence.Look(health, now);
     link.asked = health.owes || link.writer.pending() > 0;
-    if (silent >= host_timeout_ns_) {
-      Lose(static_cast<int>(peer), SilenceText(silent, host_timeout_ns_));
-    }
+    if (silent >= options_.host_timeout_ns)
+      Lose(peer, SilenceText(silent, options_.host_timeout_ns));
   }
 }
 
@@ -356,37 +356,41 @@ void TcpControlLinks::RingIf(bool more) {
 }
 
 Status TcpControlLinks::Send(int peer, std::span<const std::byte> bytes) {
-  if (peer < 0 || peer >= static_cast<int>(links_.size())) {
+  if (peer < 0 || peer >= options_.size || peer == options_.rank) {
     return MakeError(ErrorKind::kInvalid, "no control link to rank " + std::to_string(peer));
   }
   if (bytes.size() > kLongestMessage) {
     return MakeError(ErrorKind::kInvalid,
                      "a control message of " + std::to_string(bytes.size()) + " bytes is too long");
   }
-  Link& link = links_[peer];
-  const std::string name = "rank " + std::to_string(peer);
-  if (!link.fd && !link.lost) {
-    return MakeError(ErrorKind::kPeerLost, "no control link to " + name, peer);
-  }
+  Link& link = LinkTo(peer);
   if (link.writer.pending() > kLongestBacklog) {
-    return MakeError(ErrorKind::kPeerLost, name + " does not read its control messages", peer);
+    return MakeError(ErrorKind::kPeerLost,
+                     "rank " + std::to_string(peer) + " does not read its control messages", peer);
   }
   if (link.lost || link.send_failed) return {};  // Receive reports the reason
+  if (!link.sends_on && HasLeft(peer)) return {};
   const bool idle = link.writer.pending() == 0;
   link.writer.Queue(kControl, bytes);
   link.asked = true;
+  ++messages_sent_;
+  bytes_sent_ += bytes.size();
+  if (!link.sends_on) {
+    if (std::exchange(link.dialed, true)) return {};
+    dialing_->Dial(peer, 1, true);
+    Arm();
+    return {};
+  }
   // With a backlog the socket is full; epoll tells when it takes more.
   if (idle && holding_) held_.push_back(peer);
   if (idle && !holding_) WriteTo(peer);
-  ++messages_sent_;
-  bytes_sent_ += bytes.size();
   return {};
 }
 
 void TcpControlLinks::Flush() {
   holding_ = false;
   for (const int peer : held_) {
-    if (links_[peer].fd && !links_[peer].send_failed) WriteTo(peer);
+    if (const Link& link = LinkTo(peer); link.open() && !link.send_failed) WriteTo(peer);
   }
   held_.clear();
 }
@@ -407,12 +411,19 @@ Result<std::optional<ControlMessage>> TcpControlLinks::Receive() {
 
 }  // namespace
 
-Result<std::unique_ptr<ControlLinks>> ConnectTcpLinks(Bootstrap& bootstrap,
-                                                      const TcpLinksOptions& options) {
-  HA_ASSIGN(std::vector<Fd> connections, ConnectMesh(bootstrap, options));
-  auto links =
-      std::make_unique<TcpControlLinks>(bootstrap.size(), options.epoch, options.host_timeout_ns);
-  HA_TRY(links->Open(std::move(connections)));
+Result<Fd> ListenForControl(const std::string& rendezvous, int size) {
+  HA_ASSIGN(const std::vector<SocketAddress> addresses, ResolveAddress(rendezvous));
+  HA_ASSIGN(const SocketAddress local, AddressTowards(addresses.front()));
+  return Listen(local, std::max(1024, size));
+}
+
+Result<std::unique_ptr<ControlLinks>> ConnectTcpLinks(Fd listener, const TcpLinksOptions& options) {
+  if (options.secret.empty()) {
+    return MakeError(ErrorKind::kConfig, "control links need the job's secret");
+  }
+  auto links = std::make_unique<TcpControlLinks>(options);
+  HA_TRY(links->Open(std::move(listener)));
+  HA_TRY(links->Connect());
   return std::unique_ptr<ControlLinks>(std::move(links));
 }
 

@@ -1,38 +1,51 @@
 #pragma once
-// Control links over TCP: one connection between every pair of ranks.
+// Control links over TCP: one connection between two ranks that have sent each other a message.
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "base/log.h"
 #include "base/result.h"
-#include "transport/bootstrap/bootstrap.h"
 #include "transport/control/control_links.h"
+#include "transport/net/fd.h"
+#include "transport/net/socket.h"
 #include "transport/wake/cancellation.h"
 
 namespace horoacc {
 
 struct TcpLinksOptions {
-  std::string rendezvous;  ///< "host:port" of rank 0; a rank listens on the interface towards it
-  std::string secret;      ///< the job's; not empty
+  int rank = 0;
+  int size = 1;
+  std::string secret;  ///< the job's; not empty
   uint64_t epoch = 0;
-  int64_t deadline_ns = 0;  ///< CLOCK_MONOTONIC, for connecting
-  std::vector<int> peers;   ///< ranks to have a link to, the same on both ends; empty: all
+  int64_t deadline_ns = 0;  ///< CLOCK_MONOTONIC, for the links that are made at once
+  std::vector<int> dials;   ///< ranks that this one connects to at once
+  std::vector<int> awaits;  ///< ranks that connect to this one at once
+  /// Where a rank listens; nothing as long as it is not known.
+  std::function<std::optional<SocketAddress>(int)> address_of;
+  /// Whether a rank has shut down in good order: it is not dialed any more. Empty: none has.
+  std::function<bool(int)> has_left{};
   int64_t host_timeout_ns = 12'000'000'000;  ///< how long a host may be silent; 0: for ever
+  int64_t timeout_ns = 30'000'000'000;       ///< how long a peer may be out of reach when dialed
   int send_buffer = 0;  ///< bytes of the kernel's buffer of a link; 0: the system's choice
   Log log{0, LogLevel::kWarning, false};  ///< gets a line about unauthenticated peers
-  Cancellation cancellation;              ///< while connecting
+  Cancellation cancellation;              ///< while connecting at once
 };
 
-/// Connects to the peers: of two ranks the lower one dials, so that there is one connection a
-/// pair. All ranks of the job call it. No port stays open afterwards. kTimeout names the ranks
-/// that could not be reached.
+/// A port for the links of one rank of `size`, on the interface towards `rendezvous` ("host:port").
+Result<Fd> ListenForControl(const std::string& rendezvous, int size);
+
+/// Waits for the links of `dials` and `awaits`; kTimeout names the ranks that could not be reached.
+/// Any other link is made when a rank first sends over it, and the port stays open for that. If two
+/// ranks dial each other, each sends on the connection that it had first: so messages of one rank
+/// keep their order.
 ///
 /// Receive reports each lost peer once (kPeerLost), after everything that came from it, and goes
-/// on with the others; Send to a lost peer is kPeerLost every time.
-Result<std::unique_ptr<ControlLinks>> ConnectTcpLinks(Bootstrap& bootstrap,
-                                                      const TcpLinksOptions& options);
+/// on with the others; Send to a lost peer does nothing.
+Result<std::unique_ptr<ControlLinks>> ConnectTcpLinks(Fd listener, const TcpLinksOptions& options);
 
 }  // namespace horoacc

@@ -5,10 +5,13 @@
 #include <sys/syscall.h>
 
 #include <algorithm>
+#include <cstdlib>
+#include <map>
 #include <optional>
 #include <utility>
 
 #include "base/clock.h"
+#include "transport/bootstrap/gather_wire.h"
 #include "transport/memory/fd_passing.h"
 #include "transport/net/admission.h"
 #include "transport/net/handshake.h"
@@ -218,23 +221,45 @@ Result<HostShare> ShareHost(Bootstrap& bootstrap, const HostOptions& options) {
   if (options.secret.empty()) {
     return MakeError(ErrorKind::kConfig, "sharing memory needs the job's secret");
   }
-  HA_ASSIGN(const std::vector<std::string> labels,
-            bootstrap.AllGather(options.label, options.deadline_ns));
+  // Rank 0 tells each rank the ranks of its label.
+  const auto by_label =
+      [](const std::vector<std::string>& labels) -> Result<std::vector<std::string>> {
+    std::map<std::string, std::vector<std::string>> ranks_of;
+    for (size_t rank = 0; rank < labels.size(); ++rank)
+      ranks_of[labels[rank]].push_back(std::to_string(rank));
+    std::vector<std::string> answers;
+    for (const std::string& label : labels)
+      answers.push_back(std::to_string(ranks_of[label].size()) + '\n' + PackTable(ranks_of[label]));
+    return answers;
+  };
+  HA_ASSIGN(const std::string told,
+            bootstrap.Exchange(options.label, "", by_label, options.deadline_ns));
+  const size_t line = told.find('\n');
+  HA_ASSIGN(const std::vector<std::string> texts,
+            UnpackTable(BytesOf(told).subspan(line + 1), std::atoi(told.c_str())));
   std::vector<int> ranks;
-  for (int rank = 0; rank < bootstrap.size(); ++rank) {
-    if (labels[rank] == options.label) ranks.push_back(rank);
-  }
+  for (const std::string& text : texts) ranks.push_back(std::atoi(text.c_str()));
   HostGroup group(bootstrap, options, std::move(ranks));
   const std::string task = " cannot share memory on host '" + options.label + "'";
-  HA_ASSIGN(const std::vector<std::string> names,
-            GatherOrFail(bootstrap, group.Prepare(), task, options.deadline_ns));
+  // And the name of its leader's socket.
+  const auto of_leader =
+      [](const std::vector<std::string>& blobs) -> Result<std::vector<std::string>> {
+    std::vector<std::string> answers;
+    for (const std::string& blob : blobs) {
+      const std::string& leaders = blobs[std::atoi(blob.c_str())];
+      answers.push_back(leaders.substr(leaders.find('\n') + 1));
+    }
+    return answers;
+  };
+  Result<std::string> prepared = group.Prepare();
+  if (prepared.ok())
+    prepared = std::to_string(group.leader()) + '\n' + std::move(prepared).value();
+  HA_ASSIGN(const std::string name,
+            bootstrap.Exchange(prepared, task, of_leader, options.deadline_ns));
   // Ends before the deadline, so that there is time left to tell all ranks of a failure.
   const int64_t now = NowNs();
   const int64_t deadline_ns = now + (options.deadline_ns - now) / 4 * 3;
-  const Status exchanged = group.Exchange(names[group.leader()], deadline_ns);
-  const Result<std::string> own =
-      exchanged.ok() ? Result<std::string>(std::string()) : Result<std::string>(exchanged.error());
-  HA_TRY(GatherOrFail(bootstrap, own, task, options.deadline_ns));
+  HA_TRY(bootstrap.Barrier(group.Exchange(name, deadline_ns), task, options.deadline_ns));
   return group.Finish();
 }
 

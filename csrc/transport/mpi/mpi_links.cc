@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <utility>
@@ -24,15 +25,15 @@ class MpiBootstrap final : public Bootstrap {
   [[nodiscard]] int rank() const override { return session_->rank(); }
   [[nodiscard]] int size() const override { return session_->size(); }
 
-  Result<std::vector<std::string>> AllGather(const std::string& blob,
-                                             int64_t deadline_ns) override {
+  Result<std::string> Round(const std::string& blob, const RawAnswers& answers,
+                            int64_t deadline_ns) override {
     if (failed_) return *failed_;
     if (blob.size() > kLongestBlob) {
       return MakeError(ErrorKind::kInvalid, "a blob of the bootstrap has at most 64 MiB");
     }
-    auto blobs = rank() == 0 ? Lead(blob, deadline_ns) : Follow(blob, deadline_ns);
-    if (!blobs.ok()) failed_ = blobs.error();
-    return blobs;
+    auto answer = rank() == 0 ? Lead(blob, answers, deadline_ns) : Follow(blob, deadline_ns);
+    if (!answer.ok()) failed_ = answer.error();
+    return answer;
   }
 
  private:
@@ -40,20 +41,24 @@ class MpiBootstrap final : public Bootstrap {
     return session_->Send(HA_MPI_BOOTSTRAP, peer, BytesOf(static_cast<char>(kind) + payload));
   }
 
-  Result<std::vector<std::string>> Lead(const std::string& blob, int64_t deadline_ns) {
+  Result<std::string> Lead(const std::string& blob, const RawAnswers& answers,
+                           int64_t deadline_ns) {
     auto blobs = Collect(blob, deadline_ns);
-    const std::string payload = blobs.ok() ? PackTable(blobs.value()) : PackError(blobs.error());
-    const GatherKind kind = blobs.ok() ? kGatherTable : kGatherFailure;
+    const bool complete = blobs.ok();
+    std::vector<std::string> all =
+        complete ? answers(std::move(blobs).value())
+                 : std::vector<std::string>(size(), PackError(blobs.error()));
     for (int peer = 1; peer < size(); ++peer) {
-      const Status said = Say(peer, kind, payload);
-      if (!said.ok() && blobs.ok()) return said.error();
+      const Status said = Say(peer, complete ? kGatherAnswer : kGatherFailure, all[peer]);
+      if (!said.ok() && complete) return said.error();
     }
     // MPI moves messages only inside its calls, and the next call may come late.
-    const int64_t timeout_ns = blobs.ok() ? WithVerdictGrace(deadline_ns) : NowNs() + kSecond;
-    if (!session_->Drain(timeout_ns) && blobs.ok()) {
+    const int64_t timeout_ns = complete ? WithVerdictGrace(deadline_ns) : NowNs() + kSecond;
+    if (!session_->Drain(timeout_ns) && complete) {
       return MakeError(ErrorKind::kTimeout, "bootstrap: some ranks do not receive from rank 0");
     }
-    return blobs;
+    if (!complete) return std::move(blobs.error());
+    return std::move(all[0]);
   }
 
   Result<std::vector<std::string>> Collect(const std::string& blob, int64_t deadline_ns) {
@@ -65,7 +70,7 @@ class MpiBootstrap final : public Bootstrap {
     while (std::ranges::find(present, false) != present.end()) {
       HA_ASSIGN(std::optional<ControlMessage> message, session_->Receive(HA_MPI_BOOTSTRAP));
       if (message && !message->bytes.empty()) {
-        // No rank can be a round ahead: it sends its next blob after the table of this one.
+        // No rank can be a round ahead: it sends its next blob after the answer to this one.
         blobs[message->source] = TextOf(std::span(message->bytes).subspan(1));
         present[message->source] = true;
         backoff = Backoff(session_->cancellation());
@@ -78,7 +83,7 @@ class MpiBootstrap final : public Bootstrap {
     return blobs;
   }
 
-  Result<std::vector<std::string>> Follow(const std::string& blob, int64_t deadline_ns) {
+  Result<std::string> Follow(const std::string& blob, int64_t deadline_ns) {
     HA_TRY(Say(0, kGatherBlob, blob));
     Backoff backoff(session_->cancellation());
     while (true) {
@@ -87,7 +92,7 @@ class MpiBootstrap final : public Bootstrap {
         const auto payload = std::span<const std::byte>(message->bytes).subspan(1);
         const auto kind = static_cast<GatherKind>(message->bytes.front());
         if (kind == kGatherFailure) return UnpackError(payload);
-        return UnpackTable(payload, size());
+        return TextOf(payload);
       }
       if (NowNs() >= WithVerdictGrace(deadline_ns)) {
         return MakeError(ErrorKind::kTimeout, "bootstrap: no answer from rank 0", 0);
@@ -109,14 +114,19 @@ class MpiControlLinks final : public ControlLinks {
       return MakeError(ErrorKind::kInvalid, "no control link to rank " + std::to_string(peer));
     }
     HA_TRY(session_->Send(HA_MPI_CONTROL, peer, bytes));
+    peers_.insert(peer);
     ++messages_sent_;
     bytes_sent_ += bytes.size();
     return {};
   }
 
   Result<std::optional<ControlMessage>> Receive() override {
-    return session_->Receive(HA_MPI_CONTROL);
+    HA_ASSIGN(std::optional<ControlMessage> message, session_->Receive(HA_MPI_CONTROL));
+    if (message) peers_.insert(message->source);
+    return message;
   }
+
+  [[nodiscard]] std::vector<int> peers() const override { return {peers_.begin(), peers_.end()}; }
 
   [[nodiscard]] bool HasUnsent() override { return session_->HasUnsent(); }
   [[nodiscard]] int WaitFd() const override { return -1; }
@@ -126,6 +136,7 @@ class MpiControlLinks final : public ControlLinks {
 
  private:
   std::shared_ptr<MpiSession> session_;
+  std::set<int> peers_;
   uint64_t messages_sent_ = 0;
   uint64_t bytes_sent_ = 0;
 };

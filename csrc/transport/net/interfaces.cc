@@ -16,6 +16,8 @@
 #include <sstream>
 #include <tuple>
 
+#include "transport/bootstrap/gather_wire.h"
+
 namespace horoacc {
 namespace {
 
@@ -216,37 +218,26 @@ Result<AgreedInterfaces> AgreeOnInterfaces(Bootstrap& bootstrap, const std::stri
   } else {
     own = interfaces.error();
   }
-  HA_ASSIGN(const std::vector<std::string> texts,
-            GatherOrFail(bootstrap, own, " cannot list its network interfaces", deadline_ns));
-  std::vector<InterfaceOffer> offers;
-  AgreedInterfaces agreed;
-  for (const std::string& text : texts) {
-    HA_ASSIGN(InterfaceOffer offer, UnpackOffer(text));
-    agreed.hosts.push_back(offer.host);
-    offers.push_back(std::move(offer));
-  }
-  HA_ASSIGN(agreed.interfaces, ChooseInterfaces(offers, wanted));
-  return agreed;
-}
-
-Result<std::vector<SocketAddress>> ExchangeAddresses(Bootstrap& bootstrap,
-                                                     const Result<Fd>& listener,
-                                                     const std::string& task, int64_t deadline_ns) {
-  Result<std::string> own = std::string();
-  if (!listener.ok()) {
-    own = listener.error();
-  } else if (auto address = LocalAddress(listener.value().get()); address.ok()) {
-    own = address.value().ToString();
-  } else {
-    own = address.error();
-  }
-  HA_ASSIGN(const std::vector<std::string> texts, GatherOrFail(bootstrap, own, task, deadline_ns));
-  std::vector<SocketAddress> addresses;
-  for (const std::string& text : texts) {
-    HA_ASSIGN(const std::vector<SocketAddress> found, ResolveAddress(text));
-    addresses.push_back(found.front());
-  }
-  return addresses;
+  const auto choose = [&](const std::vector<std::string>& texts) -> Result<std::vector<std::string>> {
+    std::vector<InterfaceOffer> offers;
+    std::vector<int> host_of;
+    std::map<std::string, int> hosts;
+    for (const std::string& text : texts) {
+      HA_ASSIGN(InterfaceOffer offer, UnpackOffer(text));
+      host_of.push_back(hosts.emplace(offer.host, static_cast<int>(hosts.size())).first->second);
+      offers.push_back(std::move(offer));
+    }
+    HA_ASSIGN(const std::vector<Interface> chosen, ChooseInterfaces(offers, wanted));
+    std::vector<std::string> answers;
+    for (const Interface& each : chosen)
+      answers.push_back(PackTable({each.address, chosen[0].address, PackRuns(host_of)}));
+    return answers;
+  };
+  HA_ASSIGN(const std::string answer,
+            bootstrap.Exchange(own, " cannot list its network interfaces", choose, deadline_ns));
+  HA_ASSIGN(std::vector<std::string> parts, UnpackTable(BytesOf(answer), 3));
+  HA_ASSIGN(std::vector<int> host_of, UnpackRuns(parts[2], bootstrap.size()));
+  return AgreedInterfaces{std::move(parts[0]), std::move(parts[1]), std::move(host_of)};
 }
 
 }  // namespace horoacc

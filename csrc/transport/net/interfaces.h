@@ -53,22 +53,16 @@ Result<InterfaceOffer> UnpackOffer(const std::string& text);
 Result<std::vector<Interface>> ChooseInterfaces(std::span<const InterfaceOffer> offers,
                                                 const std::string& wanted);
 
-/// By rank.
 struct AgreedInterfaces {
-  std::vector<Interface> interfaces;
-  std::vector<std::string> hosts;  ///< equal for ranks on one host
+  std::string own;           ///< this rank's address, without port
+  std::string rank0;         ///< rank 0's
+  std::vector<int> host_of;  ///< by rank: its host, as NetworkIdentity tells them apart
 };
 
-/// ChooseInterfaces for the offers of all ranks. All ranks call it. `host`: this rank's, or empty
-/// for NetworkIdentity().
+/// Rank 0 chooses for the offers of all ranks (ChooseInterfaces). All ranks call it. `host`: this
+/// rank's, or empty for NetworkIdentity().
 Result<AgreedInterfaces> AgreeOnInterfaces(Bootstrap& bootstrap, const std::string& host,
                                            int local_rank, const std::string& wanted,
                                            int64_t deadline_ns);
-
-/// The address of every rank's listener. All ranks call it; an error of one is kConfig on all, with
-/// `task` as in GatherOrFail.
-Result<std::vector<SocketAddress>> ExchangeAddresses(Bootstrap& bootstrap,
-                                                     const Result<Fd>& listener,
-                                                     const std::string& task, int64_t deadline_ns);
 
 }  // namespace horoacc

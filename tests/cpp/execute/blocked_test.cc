@@ -212,6 +212,7 @@ class RestlessLinks final : public ControlLinks {
     const auto bytes = writer.bytes();
     return std::optional(ControlMessage{1, {bytes.begin(), bytes.end()}});
   }
+  [[nodiscard]] std::vector<int> peers() const override { return links_->peers(); }
   [[nodiscard]] int WaitFd() const override { return links_->WaitFd(); }
   [[nodiscard]] const char* kind() const override { return links_->kind(); }
   [[nodiscard]] uint64_t messages_sent() const override { return links_->messages_sent(); }

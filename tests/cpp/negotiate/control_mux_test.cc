@@ -27,6 +27,7 @@ class Inbox final : public ControlLinks {
     arrived_.pop_front();
     return first;
   }
+  [[nodiscard]] std::vector<int> peers() const override { return {}; }
   [[nodiscard]] int WaitFd() const override { return -1; }
   [[nodiscard]] const char* kind() const override { return "inbox"; }
   [[nodiscard]] uint64_t messages_sent() const override { return 0; }

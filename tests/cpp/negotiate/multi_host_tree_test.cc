@@ -232,6 +232,7 @@ class CountedLinks final : public ControlLinks {
     return message;
   }
   [[nodiscard]] bool HasUnsent() override { return links_->HasUnsent(); }
+  [[nodiscard]] std::vector<int> peers() const override { return links_->peers(); }
   [[nodiscard]] int WaitFd() const override { return links_->WaitFd(); }
   [[nodiscard]] const char* kind() const override { return links_->kind(); }
   [[nodiscard]] uint64_t messages_sent() const override { return links_->messages_sent(); }

@@ -12,6 +12,7 @@
 
 #include "base/clock.h"
 #include "support/check.h"
+#include "support/tcp_jobs.h"
 #include "transport/bootstrap/inproc.h"
 #include "transport/data/tcp/tcp_data_links.h"
 
@@ -55,8 +56,6 @@ inline TcpDataOptions DataOptions(int streams = 0) {
   TcpDataOptions options;
   options.secret = "the job's secret";
   options.epoch = 3;
-  options.deadline_ns = NowNs() + 60 * kSecond;
-  options.host = "one";
   options.streams = streams;
   options.timeout_ns = 20 * kSecond;
   return options;
@@ -65,7 +64,8 @@ inline TcpDataOptions DataOptions(int streams = 0) {
 /// Links of all ranks; `adapt` may change a rank's options.
 inline std::vector<std::unique_ptr<TcpDataLinks>> ListenAll(
     int size, int streams = 0,
-    const std::function<void(int, TcpDataOptions&)>& adapt = [](int, TcpDataOptions&) {}) {
+    const std::function<void(int, TcpDataOptions&)>& adapt = [](int, TcpDataOptions&) {},
+    bool on_hosts_of_their_own = false) {
   const auto hub = std::move(InprocHub::Create(size, 4096, 4096)).value();
   std::vector<std::unique_ptr<TcpDataLinks>> links(size);
   std::vector<std::jthread> threads;
@@ -73,7 +73,10 @@ inline std::vector<std::unique_ptr<TcpDataLinks>> ListenAll(
     threads.emplace_back([&, rank] {
       TcpDataOptions options = DataOptions(streams);
       adapt(rank, options);
-      auto listening = ListenForData(*hub->MakeBootstrap(rank), options);
+      const auto bootstrap = hub->MakeBootstrap(rank);
+      const bool apart = on_hosts_of_their_own;
+      auto listening = ListenOnAll(*bootstrap, options, apart ? std::to_string(rank) : "one",
+                                   apart ? "lo" : "");
       if (!listening.ok()) check::Fail(__FILE__, __LINE__, listening.error().message);
       links[rank] = std::move(listening).value();
     });

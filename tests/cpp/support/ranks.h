@@ -43,8 +43,9 @@ class ThreadHosts {
     CHECK(hosts.ok());
     for (const int size : hosts.value()) {
       Host& host = hosts_.emplace_back();
-      const size_t control = ControlSegment::BytesFor(static_cast<uint32_t>(size));
-      auto shared = InprocHub::Create(size, control + ShmDataControlBytes(size), 1ull << 32);
+      const size_t control = ControlSegment::BytesFor(static_cast<uint32_t>(size)) +
+                             MultiHostParts::ControlBytes(size, ranks);
+      auto shared = InprocHub::Create(size, control, 1ull << 32);
       CHECK(shared.ok());
       host.hub = std::move(shared).value();
       for (int local = 0; local < size; ++local) {
@@ -76,7 +77,7 @@ class ThreadHosts {
     MultiHostParts multi_host;
     multi_host.host_of = host_of_;
     multi_host.across = network_->MakeLinks(rank);
-    multi_host.shm_offset = ControlSegment::BytesFor(static_cast<uint32_t>(host.ranks.size()));
+    multi_host.Place(parts.share);
     parts.multi_host = std::move(multi_host);
     return parts;
   }

@@ -1,6 +1,7 @@
 #pragma once
 // Control links without a network: a test delivers each message.
 #include <optional>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -15,13 +16,18 @@ class Tap final : public ControlLinks {
  public:
   Status Send(int peer, std::span<const std::byte> bytes) override {
     sent.push_back({peer, {bytes.begin(), bytes.end()}});
+    with_link.insert(peer);
     return {};
   }
   Result<std::optional<ControlMessage>> Receive() override {
     if (arriving.empty()) return std::optional<ControlMessage>();
     ControlMessage message = std::move(arriving.back());
     arriving.pop_back();
+    with_link.insert(message.source);
     return std::optional<ControlMessage>(std::move(message));
+  }
+  [[nodiscard]] std::vector<int> peers() const override {
+    return {with_link.begin(), with_link.end()};
   }
   [[nodiscard]] int WaitFd() const override { return -1; }
   [[nodiscard]] const char* kind() const override { return "tap"; }
@@ -30,6 +36,7 @@ class Tap final : public ControlLinks {
 
   std::vector<ControlMessage> sent;  ///< source: the peer it is for
   std::vector<ControlMessage> arriving;
+  std::set<int> with_link;
 };
 
 }  // namespace horoacc::testing

@@ -40,7 +40,7 @@ void Goodput(TcpDataLinks& links, int rank, uint64_t bytes) {
     std::printf("%.0f bits/s over %d streams, %lu bytes in %lu calls from %s\n",
                 static_cast<double>((messages - 1) * kMessage) * 8 / seconds, links.streams(1),
                 static_cast<unsigned long>(traffic.bytes_sent),
-                static_cast<unsigned long>(traffic.send_calls), links.address().c_str());
+                static_cast<unsigned long>(traffic.send_calls), links.address().ToString().c_str());
   } else {
     const auto link = MustReceive(links, spec);
     std::vector<std::byte> place(kMessage * kSlots);
@@ -103,16 +103,14 @@ int main(int argc, char** argv) {
   auto bootstrap = ConnectTcp(meeting);
   if (!bootstrap.ok()) check::Fail(__FILE__, __LINE__, bootstrap.error().message);
   TcpDataOptions options = DataOptions(static_cast<int>(number("streams", 0)));
-  options.host = "";
-  options.interfaces = given["interfaces"];
   options.host_timeout_ns = number("host_timeout", 12) * kSecond;
   options.socket_buffer = static_cast<uint64_t>(number("buffer", 0));
-  auto links = ListenForData(*bootstrap.value(), options);
+  auto links = ListenOnAll(*bootstrap.value(), options, "", given["interfaces"]);
   if (!links.ok()) check::Fail(__FILE__, __LINE__, links.error().message);
   const auto meet = [&] { CHECK(bootstrap.value()->AllGather("", NowNs() + 60 * kSecond).ok()); };
   if (mode == "battery") {
     RunBattery(*links.value(), meeting.rank, meeting.size, meet);
-    std::printf("good over %s\n", links.value()->address().c_str());
+    std::printf("good over %s\n", links.value()->address().ToString().c_str());
   } else if (mode == "silence") {
     Silence(*links.value(), meeting.rank);
     return 0;

@@ -175,10 +175,12 @@ TEST(APeerThatStopsBeforeTheSocketIsNamed) {
   const auto hub = std::move(InprocHub::Create(2, 4096, 4096)).value();
   std::jthread absent([&] {
     const auto bootstrap = hub->MakeBootstrap(1);
-    const int64_t deadline = NowNs() + 30 * kSecond;
-    CHECK(bootstrap->AllGather("host", deadline).ok());
-    CHECK(GatherOrFail(*bootstrap, std::string(), "", deadline).ok());
-    CHECK(!GatherOrFail(*bootstrap, std::string(), "", deadline).ok());
+    const auto exchange = [&](const std::string& blob) {
+      return bootstrap->Exchange(blob, "", {}, NowNs() + 30 * kSecond);
+    };
+    CHECK(exchange("host").ok());
+    CHECK(exchange("0\n").ok());
+    CHECK(!exchange("").ok());
   });
   const auto bootstrap = hub->MakeBootstrap(0);
   HostOptions options = Options("host");

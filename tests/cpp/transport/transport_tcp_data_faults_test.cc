@@ -30,7 +30,7 @@ std::unique_ptr<TcpDataLinks> ListenForked(FreePort& port, int rank, int size, i
   options.deadline_ns = NowNs() + 60 * kSecond;
   const auto bootstrap = ConnectTcp(options);
   CHECK(bootstrap.ok());
-  auto links = ListenForData(*bootstrap.value(), DataOptions(streams));
+  auto links = ListenOnAll(*bootstrap.value(), DataOptions(streams));
   CHECK(links.ok());
   return std::move(links).value();
 }
@@ -118,12 +118,10 @@ TEST(MoreConnectionsThatDoNotComeAreDoneWithout) {
   // One connection is there, full, and its peer is stopped: those that it would be relieved by are
   // given up, and the message comes over the first.
   constexpr int64_t kTimeout = 300 * kMillisecond;
-  const auto links = ListenAll(2, 0, [](int rank, TcpDataOptions& options) {
-    options.host = rank == 0 ? "a" : "b";
-    options.interfaces = "lo";
+  const auto links = ListenAll(2, 0, [](int, TcpDataOptions& options) {
     options.socket_buffer = 64 << 10;
     options.timeout_ns = kTimeout;
-  });
+  }, true);
   Warm(*links[0], *links[1]);
   const auto sender = MustSend(*links[0], Spec(1, 2));
   const auto receiver = MustReceive(*links[1], Spec(0, 2));
@@ -153,7 +151,7 @@ TEST(APeerWithoutAPortIsNamedInTime) {
 
 TEST(UnauthenticatedPeersAreRefusedAndHarmless) {
   const auto links = ListenAll(2, 2);
-  const auto address = ResolveAddress(links[1]->address()).value().front();
+  const SocketAddress address = links[1]->address();
   std::vector<Fd> peers;
   for (int count = 0; count < 20; ++count) {
     peers.push_back(std::move(StartDial(address)).value());

@@ -10,6 +10,7 @@
 #include "base/clock.h"
 #include "support/check.h"
 #include "support/forked_ranks.h"
+#include "support/tcp_jobs.h"
 #include "transport/bootstrap/inproc.h"
 #include "transport/bootstrap/tcp_rendezvous.h"
 #include "transport/control/tcp_links.h"
@@ -17,12 +18,12 @@
 #include "transport/net/frames.h"
 
 using namespace horoacc;
+using horoacc::testing::ConnectAll;
 
 namespace {
 
 TcpLinksOptions Options() {
   TcpLinksOptions options;
-  options.rendezvous = "127.0.0.1:1";  // only says which interface
   options.secret = "the job's secret";
   options.epoch = 3;
   options.deadline_ns = NowNs() + 60 * kSecond;
@@ -37,7 +38,7 @@ std::vector<std::unique_ptr<ControlLinks>> Connect(int size, const TcpLinksOptio
   for (int rank = 0; rank < size; ++rank) {
     threads.emplace_back([&, rank] {
       const auto bootstrap = hub->MakeBootstrap(rank);
-      auto connected = ConnectTcpLinks(*bootstrap, options);
+      auto connected = ConnectAll(*bootstrap, options);
       CHECK(connected.ok());
       if (connected.ok()) links[rank] = std::move(connected).value();
     });
@@ -211,9 +212,7 @@ TEST(AKilledProcessIsNoticedAndNamed) {
     if (rank == 0) meet.listen_fd = port.listener.get();
     const auto bootstrap = ConnectTcp(meet);
     if (!bootstrap.ok()) return 1;
-    TcpLinksOptions options = Options();
-    options.rendezvous = port.address;
-    const auto links = ConnectTcpLinks(*bootstrap.value(), options);
+    const auto links = ConnectAll(*bootstrap.value(), Options());
     if (!links.ok()) return 2;
     if (rank == 1) {
       // Dies in the middle of a long message.
@@ -234,26 +233,70 @@ TEST(AKilledProcessIsNoticedAndNamed) {
   CHECK_EQ(codes[2], 0);
 }
 
-TEST(OnlyTheWantedPeersAreConnected) {
-  // A star around rank 0, as a tree of hosts would ask for.
-  const auto hub = std::move(InprocHub::Create(3, 4096, 4096)).value();
-  std::vector<std::unique_ptr<ControlLinks>> links(3);
-  {
-    std::vector<std::jthread> threads;
-    for (int rank = 0; rank < 3; ++rank) {
-      threads.emplace_back([&, rank] {
-        TcpLinksOptions options = Options();
-        options.peers = rank == 0 ? std::vector<int>{1, 2} : std::vector<int>{0};
-        const auto bootstrap = hub->MakeBootstrap(rank);
-        auto connected = ConnectTcpLinks(*bootstrap, options);
-        CHECK(connected.ok());
-        if (connected.ok()) links[rank] = std::move(connected).value();
-      });
-    }
+/// Links of which none is made at once but those of rank 0, or none at all.
+std::vector<std::unique_ptr<ControlLinks>> ConnectStar(int size) {
+  const auto hub = std::move(InprocHub::Create(size, 4096, 4096)).value();
+  std::vector<std::unique_ptr<ControlLinks>> links(size);
+  std::vector<std::jthread> threads;
+  for (int rank = 0; rank < size; ++rank) {
+    threads.emplace_back([&, rank] {
+      TcpLinksOptions options = Options();
+      for (int peer = 1; rank == 0 && peer < size; ++peer) options.awaits.push_back(peer);
+      if (rank > 0) options.dials = {0};
+      const auto bootstrap = hub->MakeBootstrap(rank);
+      auto connected = ConnectAll(*bootstrap, options);
+      CHECK(connected.ok());
+      if (connected.ok()) links[rank] = std::move(connected).value();
+    });
   }
+  threads.clear();
+  return links;
+}
+
+TEST(OtherLinksAreMadeWithTheFirstMessage) {
+  const auto links = ConnectStar(4);
   CHECK(links[0]->Send(2, Pattern(3, 1)).ok());
   CHECK(Await(*links[2]).value()->bytes == Pattern(3, 1));
-  CHECK(!links[1]->Send(2, Pattern(3, 1)).ok());
+  CHECK(links[1]->peers() == std::vector<int>{0});
+  CHECK(links[1]->Send(3, Pattern(70000, 1)).ok());
+  CHECK(links[1]->Send(3, Pattern(3, 2)).ok());
+  CHECK(links[1]->HasUnsent());
+  std::vector<ControlMessage> got;
+  for (const int64_t until = NowNs() + 30 * kSecond; got.size() < 2 && NowNs() < until;) {
+    CHECK(links[1]->Receive().ok());
+    auto message = links[3]->Receive();
+    CHECK(message.ok());
+    if (message.value()) got.push_back(std::move(*message.value()));
+  }
+  CHECK_EQ(got.size(), 2U);
+  CHECK(got[0].source == 1 && got[0].bytes == Pattern(70000, 1));
+  CHECK(got[1].bytes == Pattern(3, 2));
+  CHECK((links[1]->peers() == std::vector<int>{0, 3}));
+  CHECK((links[3]->peers() == std::vector<int>{0, 1}));
+  CHECK(links[2]->peers() == std::vector<int>{0});
+  CHECK(links[3]->Send(1, Pattern(5, 3)).ok());
+  CHECK(Await(*links[1]).value()->bytes == Pattern(5, 3));
+}
+
+TEST(TwoRanksThatDialEachOtherKeepTheOrderOfTheirMessages) {
+  for (int round = 0; round < 20; ++round) {
+    const auto links = ConnectStar(3);
+    constexpr int kMessages = 50;
+    std::vector<std::jthread> threads;
+    for (const int rank : {1, 2}) {
+      threads.emplace_back([&, rank] {
+        ControlLinks& mine = *links[rank];
+        int received = 0;
+        for (int sent = 0; received < kMessages || mine.HasUnsent();) {
+          if (sent < kMessages) CHECK(mine.Send(3 - rank, Pattern(10, sent++)).ok());
+          auto message = mine.Receive();
+          CHECK(message.ok());
+          if (message.value()) CHECK(message.value()->bytes == Pattern(10, received++));
+        }
+      });
+    }
+    threads.clear();
+  }
 }
 
 TEST(AMissingPeerIsNamedAtTheDeadline) {
@@ -263,12 +306,12 @@ TEST(AMissingPeerIsNamedAtTheDeadline) {
   port.listener = Fd();
   std::jthread absent([&] {
     const auto bootstrap = hub->MakeBootstrap(1);
-    CHECK(GatherOrFail(*bootstrap, port.address, "", NowNs() + 10 * kSecond).ok());
+    CHECK(bootstrap->AllGather(port.address, NowNs() + 10 * kSecond).ok());
   });
   TcpLinksOptions options = Options();
   options.deadline_ns = NowNs() + kSecond;
   const auto bootstrap = hub->MakeBootstrap(0);
-  const auto connected = ConnectTcpLinks(*bootstrap, options);
+  const auto connected = ConnectAll(*bootstrap, options);
   CHECK(!connected.ok());
   CHECK(connected.error().kind == ErrorKind::kTimeout);
   CHECK_EQ(connected.error().culprit, 1);
@@ -286,7 +329,7 @@ std::vector<std::string> TextsWithAnotherSecret(int64_t seconds) {
       options.deadline_ns = NowNs() + seconds * kSecond;
       if (rank == 0) options.secret = "guessed";
       const auto bootstrap = hub->MakeBootstrap(rank);
-      const auto connected = ConnectTcpLinks(*bootstrap, options);
+      const auto connected = ConnectAll(*bootstrap, options);
       texts[rank] = connected.ok() ? "connected" : connected.error().message;
     });
   }

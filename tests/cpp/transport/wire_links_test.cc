@@ -201,6 +201,12 @@ TEST(TablesAndErrorsOfTheRendezvous) {
       for (const std::string& blob : table.value()) total += blob.size() + sizeof(uint64_t);
       CHECK(table.value().size() == 4 && total <= bytes.size());
     }
+    std::vector<int> hosts;
+    while (hosts.size() < 40) hosts.insert(hosts.end(), 1 + random() % 8, static_cast<int>(random() % 9));
+    const int count = static_cast<int>(hosts.size());
+    CHECK(UnpackRuns(PackRuns(hosts), count).value() == hosts);
+    const auto runs = UnpackRuns(turn % 3 == 0 ? Noise(random, 64) : Damage(PackRuns(hosts), random), count);
+    CHECK(!runs.ok() || std::ssize(runs.value()) == count);
     const Error error = MakeError(ErrorKind::kTimeout, "too late", 3);
     const std::string packed = turn % 3 == 0 ? Noise(random, 20) : Damage(PackError(error), random);
     CHECK(IsErrorKind(static_cast<int>(UnpackError(Raw(packed)).kind)));

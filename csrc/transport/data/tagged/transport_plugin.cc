@@ -80,7 +80,7 @@ Result<std::unique_ptr<DataLinks>> LoadDataLinks(Bootstrap& bootstrap, const std
                                                  uint64_t epoch, int64_t deadline_ns) {
   auto transport = std::make_shared<Transport>();
   HA_ASSIGN(std::vector<std::string> blobs,
-            GatherOrFail(bootstrap, OpenTransport(path, bootstrap, *transport), "", deadline_ns));
+            bootstrap.AllGather(OpenTransport(path, bootstrap, *transport), "", deadline_ns));
   std::vector<ha_piece> addresses;
   for (int rank = 0; rank < bootstrap.size(); ++rank) {
     std::string& each = blobs[rank];

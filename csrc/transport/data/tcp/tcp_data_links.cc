@@ -12,9 +12,8 @@
 
 #include "base/clock.h"
 #include "transport/data/slot_memory.h"
-#include "transport/data/tcp/tcp_dialing.h"
 #include "transport/data/tcp/tcp_peer.h"
-#include "transport/net/interfaces.h"
+#include "transport/net/dialing.h"
 
 namespace horoacc {
 namespace {
@@ -31,11 +30,10 @@ constexpr int kPeersWithMore = 32;
 
 class Links final : public TcpDataLinks {
  public:
-  Links(int rank, TcpDataOptions options) : rank_(rank), options_(std::move(options)) {}
+  explicit Links(TcpDataOptions options) : rank_(options.rank), options_(std::move(options)) {}
   ~Links() override;
 
-  /// `addresses` and `hosts`: by rank.
-  Status Open(Fd listener, std::vector<SocketAddress> addresses, std::vector<std::string> hosts);
+  Status Open(Fd listener);
 
   Result<std::unique_ptr<SendLink>> OpenSend(const LinkSpec& spec) override;
   Result<std::unique_ptr<ReceiveLink>> OpenReceive(const LinkSpec& spec) override;
@@ -51,7 +49,7 @@ class Links final : public TcpDataLinks {
   [[nodiscard]] DataCounters counters() const override { return counters_; }
   [[nodiscard]] TcpTraffic traffic(int peer) const override { return peers_[peer]->traffic(); }
   [[nodiscard]] int streams(int peer) const override { return peers_[peer]->streams(); }
-  [[nodiscard]] std::string address() const override { return own_.ToString(); }
+  [[nodiscard]] SocketAddress address() const override { return own_; }
 
   [[nodiscard]] Status Health() const { return failed_ ? Status(*failed_) : Status(); }
   TcpPeer& peer(int rank) { return *peers_[rank]; }
@@ -70,12 +68,11 @@ class Links final : public TcpDataLinks {
   const int rank_;
   const TcpDataOptions options_;
   SocketAddress own_;
-  std::vector<std::string> hosts_;  ///< by rank; equal for ranks on one host
   Fd epoll_;
   Fd timer_;
   int64_t armed_ns_ = INT64_MAX;
   int64_t look_after_ns_ = 0;
-  std::unique_ptr<TcpDialing> dialing_;
+  std::unique_ptr<Dialing> dialing_;
   int widened_by_dialing_ = 0;                   ///< peers
   std::vector<std::unique_ptr<TcpPeer>> peers_;  ///< by rank; this one's stays without connections
   bool dialing_ready_ = false;                   ///< dialing's descriptor is readable
@@ -166,26 +163,24 @@ Links::~Links() {
   }
 }
 
-Status Links::Open(Fd listener, std::vector<SocketAddress> addresses,
-                   std::vector<std::string> hosts) {
-  hosts_ = std::move(hosts);
-  own_ = addresses[rank_];
+Status Links::Open(Fd listener) {
+  HA_ASSIGN(own_, LocalAddress(listener.get()));
   epoll_ = Fd(::epoll_create1(EPOLL_CLOEXEC));
   if (!epoll_) return SystemError("epoll_create1");
   timer_ = Fd(::timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK));
   if (!timer_) return SystemError("timerfd_create");
-  const int size = static_cast<int>(hosts_.size());
-  TcpDialing::Options dialing;
+  const int size = static_cast<int>(options_.host_of.size());
+  Dialing::Options dialing;
   dialing.terms = {options_.secret, LinkPurpose::kData, options_.epoch, rank_, size};
   dialing.own = own_;
-  dialing.addresses = std::move(addresses);
+  dialing.address_of = options_.address_of;
   dialing.timeout_ns = options_.timeout_ns;
   dialing.log = options_.log;
   dialing.needed = [this](int peer) {
     dialed_[peer] = peers_[peer]->used();
     return dialed_[peer];
   };
-  HA_ASSIGN(dialing_, TcpDialing::Start(std::move(dialing), std::move(listener)));
+  HA_ASSIGN(dialing_, Dialing::Start(std::move(dialing), std::move(listener)));
   const auto watch = [this](int fd, uint64_t mark) {
     epoll_event event{.events = EPOLLIN, .data = {.u64 = mark}};
     return ::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) == 0;
@@ -193,7 +188,7 @@ Status Links::Open(Fd listener, std::vector<SocketAddress> addresses,
   if (!watch(dialing_->WaitFd(), kDialing) || !watch(timer_.get(), kTimer)) {
     return SystemError("epoll_ctl");
   }
-  dialed_.assign(hosts_.size(), false);
+  dialed_.assign(options_.host_of.size(), false);
   for (int peer = 0; peer < size; ++peer) {
     peers_.push_back(std::make_unique<TcpPeer>(peer, options_.epoch, options_.checksums,
                                                options_.socket_buffer, options_.host_timeout_ns,
@@ -206,7 +201,7 @@ Status Links::Open(Fd listener, std::vector<SocketAddress> addresses,
 int Links::StreamsTo(int peer) const {
   if (options_.streams > 0) return std::min(options_.streams, kMostStreams);
   // Within a host nothing limits a connection.
-  return hosts_[peer] == hosts_[rank_] ? 1 : kStreamsAcross;
+  return options_.host_of[peer] == options_.host_of[rank_] ? 1 : kStreamsAcross;
 }
 
 /// Adds connections to a peer: the only one is full, on this side or the peer's.
@@ -352,26 +347,16 @@ void Links::Abort(const Error& error) {
   for (const auto& peer : peers_) peer->End(DataKind::kAbort, text);
 }
 
-Result<Fd> ListenAt(const std::string& address) {
-  HA_ASSIGN(const std::vector<SocketAddress> found, ResolveAddress(address + ":0"));
-  return Listen(found.front(), kBacklog);
-}
-
 }  // namespace
 
-Result<std::unique_ptr<TcpDataLinks>> ListenForData(Bootstrap& bootstrap,
-                                                    const TcpDataOptions& options) {
+Result<std::unique_ptr<TcpDataLinks>> ListenForData(TcpDataOptions options) {
   if (options.secret.empty()) {
     return MakeError(ErrorKind::kConfig, "data links need the job's secret");
   }
-  HA_ASSIGN(AgreedInterfaces agreed, AgreeOnInterfaces(bootstrap, options.host, options.local_rank,
-                                                       options.interfaces, options.deadline_ns));
-  auto listener = ListenAt(agreed.interfaces[bootstrap.rank()].address);
-  HA_ASSIGN(
-      std::vector<SocketAddress> addresses,
-      ExchangeAddresses(bootstrap, listener, " cannot listen for data links", options.deadline_ns));
-  auto links = std::make_unique<Links>(bootstrap.rank(), options);
-  HA_TRY(links->Open(std::move(listener).value(), std::move(addresses), std::move(agreed.hosts)));
+  HA_ASSIGN(const std::vector<SocketAddress> found, ResolveAddress(options.address + ":0"));
+  HA_ASSIGN(Fd listener, Listen(found.front(), kBacklog));
+  auto links = std::make_unique<Links>(std::move(options));
+  HA_TRY(links->Open(std::move(listener)));
   return std::unique_ptr<TcpDataLinks>(std::move(links));
 }
 

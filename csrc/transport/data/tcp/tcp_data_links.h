@@ -2,24 +2,28 @@
 // Data links over TCP: a message is striped over several connections and assembled in the
 // receiver's buffer.
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "base/log.h"
 #include "base/result.h"
-#include "transport/bootstrap/bootstrap.h"
 #include "transport/data/data_links.h"
 #include "transport/data/tcp/tcp_stream.h"
+#include "transport/net/socket.h"
 
 namespace horoacc {
 
 struct TcpDataOptions {
   std::string secret;  ///< the job's; not empty
   uint64_t epoch = 0;
-  int64_t deadline_ns = 0;  ///< CLOCK_MONOTONIC, for the exchange of addresses
-  std::string host;         ///< equal for ranks on one host; empty: NetworkIdentity()
-  int local_rank = 0;
-  std::string interfaces;      ///< names separated by commas; empty: chosen (interfaces.h)
+  int rank = 0;
+  std::string address;       ///< where to listen, without port (interfaces.h)
+  std::vector<int> host_of;  ///< by rank; equal for ranks that reach each other without a network
+  /// Where a rank listens; nothing as long as it is not known.
+  std::function<std::optional<SocketAddress>(int)> address_of;
   int streams = 0;             ///< connections to a peer; 0: one, and more once it is full
   uint64_t socket_buffer = 0;  ///< bytes; 0: follows the bandwidth-delay product
   bool checksums = false;      ///< of the payload, too; headers always have one
@@ -35,20 +39,18 @@ class TcpDataLinks : public DataLinks {
   [[nodiscard]] virtual TcpTraffic traffic(int peer) const = 0;
   /// How many connections to a peer there are.
   [[nodiscard]] virtual int streams(int peer) const = 0;
-  /// Where this rank listens: "10.0.0.1:4711".
-  [[nodiscard]] virtual std::string address() const = 0;
+  /// Where this rank listens.
+  [[nodiscard]] virtual SocketAddress address() const = 0;
 };
 
-/// All ranks call it. Each listens on its interface for as long as the links live; two ranks
-/// connect with the first link between them: the lower rank dials, and the sender of a standing
-/// link, of which its peer may not know. Unauthenticated peers are refused before anything else is
-/// read from them (handshake.h).
+/// The rank listens for as long as the links live; two ranks connect with the first link between
+/// them: the lower rank dials, and the sender of a standing link, of which its peer may not know.
+/// Unauthenticated peers are refused before anything else is read from them (handshake.h).
 ///
 /// Besides the contract: a message that comes before it is expected gets memory of its own, so that
 /// no later message waits; call Progress, which sends, after Post and Release and before sleeping
 /// on WaitFd. A rank whose links were destroyed in order is lost only for ranks with open links to
 /// it.
-Result<std::unique_ptr<TcpDataLinks>> ListenForData(Bootstrap& bootstrap,
-                                                    const TcpDataOptions& options);
+Result<std::unique_ptr<TcpDataLinks>> ListenForData(TcpDataOptions options);
 
 }  // namespace horoacc

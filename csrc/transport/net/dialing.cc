@@ -1,4 +1,4 @@
-#include "transport/data/tcp/tcp_dialing.h"
+#include "transport/net/dialing.h"
 
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -14,6 +14,7 @@ namespace {
 
 constexpr int64_t kRedial = 20 * kMillisecond;
 constexpr size_t kMostUnauthenticated = 256;
+constexpr char kNoAddress[] = "its address is not known yet";
 
 /// This port stays open while the job runs: unauthenticated peers must leave the program its
 /// descriptors.
@@ -25,23 +26,23 @@ size_t MostUnauthenticated() {
 
 }  // namespace
 
-TcpDialing::TcpDialing(Options options)
+Dialing::Dialing(Options options)
     : options_(std::move(options)),
-      admission_(options_.terms, MostUnauthenticated(),
+      admission_(options_.terms, MostUnauthenticated() + options_.ranks_expected,
                  std::min(kHandshakeTimeoutNs, options_.timeout_ns), options_.log) {}
 
-Result<std::unique_ptr<TcpDialing>> TcpDialing::Start(Options options, Fd listener) {
-  std::unique_ptr<TcpDialing> dialing(new TcpDialing(std::move(options)));
+Result<std::unique_ptr<Dialing>> Dialing::Start(Options options, Fd listener) {
+  std::unique_ptr<Dialing> dialing(new Dialing(std::move(options)));
   HA_TRY(dialing->admission_.MakeWaitable());
   HA_TRY(dialing->admission_.Listen(std::move(listener)));
   return dialing;
 }
 
-void TcpDialing::Dial(int peer, int count, bool must) {
+void Dialing::Dial(int peer, int count, bool must) {
   for (int index = 0; index < count; ++index) attempts_.push_back({peer, NowNs(), 0, false, must});
 }
 
-int64_t TcpDialing::due_ns() const {
+int64_t Dialing::due_ns() const {
   int64_t due = admission_.due_ns();
   for (const Attempt& attempt : attempts_) {
     if (!attempt.reached) due = std::min(due, attempt.due_ns);
@@ -49,25 +50,43 @@ int64_t TcpDialing::due_ns() const {
   return due;
 }
 
-Status TcpDialing::Again(Attempt& attempt, const std::string& reason) {
+// " at 10.0.0.2:4711 over eth0 (10.0.0.1)", if it is known.
+std::string Dialing::Way(int peer) const {
+  const std::optional<SocketAddress> address = options_.address_of(peer);
+  return address ? " at " + address->ToString() + " " + WayTo(*address) : "";
+}
+
+std::string Dialing::WhyNot(int peer) const {
+  const auto attempt = std::ranges::find(attempts_, peer, &Attempt::peer);
+  std::string why;
+  if (attempt != attempts_.end() && !attempt->reason.empty())
+    why = "; rank " + std::to_string(peer) + Way(peer) + ": " + attempt->reason;
+  if (const std::string refused = admission_.TurnedAway(); !refused.empty())
+    why += " (" + refused + ")";
+  return why;
+}
+
+Status Dialing::Again(Attempt& attempt, std::string reason) {
   const int64_t now = NowNs();
   attempt.reached = !options_.needed(attempt.peer);  // it may have shut down meanwhile
   if (attempt.reached) return {};
   if (now - attempt.since_ns >= options_.timeout_ns) {
     attempt.reached = !attempt.must;
     if (!attempt.must) return {};
-    const std::string name = "rank " + std::to_string(attempt.peer);
     return MakeError(ErrorKind::kPeerLost,
-                     name + " cannot be reached at " + options_.addresses[attempt.peer].ToString() +
-                         " " + WayTo(options_.addresses[attempt.peer]) + ": " + reason,
+                     "rank " + std::to_string(attempt.peer) + " cannot be reached" +
+                         Way(attempt.peer) + ": " + reason,
                      attempt.peer);
   }
   attempt.due_ns = now + kRedial;
+  attempt.reason = std::move(reason);
   return {};
 }
 
-Status TcpDialing::Try(Attempt& attempt, int tag) {
-  auto connecting = StartDial(options_.addresses[attempt.peer], &options_.own);
+Status Dialing::Try(Attempt& attempt, int tag) {
+  const std::optional<SocketAddress> address = options_.address_of(attempt.peer);
+  if (!address) return Again(attempt, kNoAddress);
+  auto connecting = StartDial(*address, options_.own ? &*options_.own : nullptr);
   if (!connecting.ok()) return Again(attempt, connecting.error().message);
   attempt.due_ns = kUnderWay;
   Status begun = admission_.Dial(std::move(connecting).value(), tag);
@@ -75,7 +94,7 @@ Status TcpDialing::Try(Attempt& attempt, int tag) {
   return begun.ok() || attempt.must ? begun : Again(attempt, begun.error().message);
 }
 
-Result<std::vector<Admitted>> TcpDialing::Step() {
+Result<std::vector<Admitted>> Dialing::Step() {
   const int64_t now = NowNs();
   for (size_t tag = 0; tag < attempts_.size(); ++tag) {
     Attempt& attempt = attempts_[tag];
@@ -86,7 +105,10 @@ Result<std::vector<Admitted>> TcpDialing::Step() {
     Attempt& attempt = attempts_[failed.tag];
     // The heartbeat monitor decides whether a peer that connects but sends nothing is lost.
     if (failed.silent && attempt.must) attempt.since_ns = NowNs();
-    HA_TRY(Again(attempt, failed.error.message));
+    // A peer's refusal is kept: it says more than that the peer no longer answers.
+    const bool answered = failed.error.kind == ErrorKind::kConfig;
+    HA_TRY(Again(attempt, answered || !attempt.refused ? failed.error.message : attempt.reason));
+    attempt.refused |= answered;
   }
   std::vector<Admitted> connected;
   for (Admitted& admitted : outcome.admitted) {

@@ -1,8 +1,9 @@
 #pragma once
-// Makes the connections of data links while the job runs, when a link is opened. No function waits.
+// Makes connections between ranks while the job runs, when a link is opened. No function waits.
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -12,17 +13,19 @@
 
 namespace horoacc {
 
-class TcpDialing {
+class Dialing {
  public:
   struct Options {
     HandshakeTerms terms;
-    SocketAddress own;                     ///< local address of outgoing connections
-    std::vector<SocketAddress> addresses;  ///< by rank: its listener's
-    int64_t timeout_ns = 0;                ///< how long a peer may be out of reach
-    std::function<bool(int)> needed;       ///< whether a link leads to the rank
+    std::optional<SocketAddress> own;  ///< local address of outgoing connections; none: any
+    /// A rank's listener; nothing as long as it is not known. Called again and again until it is.
+    std::function<std::optional<SocketAddress>(int)> address_of;
+    int64_t timeout_ns = 0;           ///< how long a peer may be out of reach
+    std::function<bool(int)> needed;  ///< whether a link leads to the rank
+    size_t ranks_expected = 0;        ///< that dial at once, beside unauthenticated peers
     Log log{0, LogLevel::kWarning, false};
   };
-  static Result<std::unique_ptr<TcpDialing>> Start(Options options, Fd listener);
+  static Result<std::unique_ptr<Dialing>> Start(Options options, Fd listener);
 
   /// Asks for `count` more connections to a rank, as long as they are needed. With `must`, a
   /// connection that fails until the timeout is an error, unless the peer's host accepted it and
@@ -35,6 +38,9 @@ class TcpDialing {
   [[nodiscard]] int WaitFd() const { return admission_.WaitFd(); }
   /// When to call Step although WaitFd is not readable; INT64_MAX: never.
   [[nodiscard]] int64_t due_ns() const;
+  [[nodiscard]] bool busy() const { return !attempts_.empty(); }
+  /// Why the latest dial of a rank failed, or connections were refused; "": none was.
+  [[nodiscard]] std::string WhyNot(int peer) const;
 
  private:
   /// One connection that is wanted.
@@ -44,12 +50,15 @@ class TcpDialing {
     int64_t due_ns = 0;    ///< when to try; kUnderWay while Admission has it
     bool reached = false;  ///< connected, or given up
     bool must = true;
+    bool refused = false;  ///< the peer has answered and refused
+    std::string reason{};  ///< why it failed last
   };
   static constexpr int64_t kUnderWay = INT64_MAX;
 
-  explicit TcpDialing(Options options);
+  explicit Dialing(Options options);
   Status Try(Attempt& attempt, int tag);
-  Status Again(Attempt& attempt, const std::string& reason);
+  Status Again(Attempt& attempt, std::string reason);
+  [[nodiscard]] std::string Way(int peer) const;
 
   Options options_;
   Admission admission_;

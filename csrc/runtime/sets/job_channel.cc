@@ -1,0 +1,366 @@
+#include "runtime/sets/job_channel.h"
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include "base/clock.h"
+#include "negotiate/control_segment/segment_layout.h"
+
+namespace horoacc {
+namespace {
+
+constexpr uint32_t kJobChannel = 0xffffffff;  // not the number of a process set
+constexpr int64_t kAbortIsTold = kSecond;     // by the rank that speaks for its host
+
+enum class JobMessage : uint8_t {
+  kAbort = 1,
+  kDepartures = 2,
+  kBeat = 3,
+  kWhereAreYou = 4,  ///< a question for a stack
+  kHere = 5,
+  kAskAddress = 6,
+  kAddress = 7,
+  kSilence = 8,
+};
+
+WireWriter Begin(JobMessage kind) {
+  WireWriter writer;
+  writer.Put(static_cast<uint8_t>(kind));
+  return writer;
+}
+
+WireWriter Pack(const std::vector<Departure>& departures) {
+  WireWriter writer = Begin(JobMessage::kDepartures);
+  writer.Put(static_cast<uint32_t>(departures.size()));
+  for (const Departure& each : departures) {
+    writer.Put(each.group);
+    writer.Put(static_cast<int32_t>(each.rank));
+  }
+  return writer;
+}
+
+WireWriter PackAddress(int rank, const std::string& packed) {
+  WireWriter writer = Begin(JobMessage::kAddress);
+  writer.Put(static_cast<int32_t>(rank));
+  writer.Put(std::string_view(packed));
+  return writer;
+}
+
+}  // namespace
+
+JobChannel::JobChannel(std::vector<int> host_of, Surroundings surroundings)
+    : host_of_(std::move(host_of)),
+      order_(host_of_),
+      around_(std::move(surroundings)),
+      place_(order_.PlaceOf(static_cast<uint32_t>(around_.rank))) {
+  around_.mux->Register(kJobChannel, [this](int source, std::span<const std::byte> payload) {
+    return OnMessage(source, payload);
+  });
+}
+
+JobChannel::~JobChannel() { around_.mux->Unregister(kJobChannel); }
+
+// The tree of hosts.
+
+std::optional<int> JobChannel::SpeakerOf(uint32_t place) const {
+  for (const uint32_t rank : order_.members(place)) {
+    if (!HasLeft(static_cast<int>(rank))) return static_cast<int>(rank);
+  }
+  return std::nullopt;
+}
+
+std::optional<int> JobChannel::Above() const {
+  for (auto place = HostOrder::ParentOf(place_); place; place = HostOrder::ParentOf(*place)) {
+    if (const auto speaker = SpeakerOf(*place)) return speaker;
+  }
+  return std::nullopt;
+}
+
+void JobChannel::AddBelow(uint32_t place, std::vector<int>& ranks) const {
+  for (const uint32_t child : order_.ChildrenOf(place)) {
+    if (const auto speaker = SpeakerOf(child)) {
+      ranks.push_back(*speaker);
+    } else {
+      AddBelow(child, ranks);
+    }
+  }
+}
+
+std::vector<int> JobChannel::Below() const {
+  std::vector<int> ranks;
+  AddBelow(place_, ranks);
+  return ranks;
+}
+
+std::vector<int> JobChannel::NextHosts() const {
+  std::vector<int> ranks = Below();
+  if (const auto above = Above()) ranks.push_back(*above);
+  return ranks;
+}
+
+void JobChannel::Send(int rank, const WireWriter& writer) {
+  // If this fails, reading from the link gives the error.
+  (void)around_.mux->Send(kJobChannel, rank, writer.bytes());
+}
+
+void JobChannel::SendToNextHosts(const WireWriter& writer, int except_host) {
+  for (const int rank : NextHosts()) {
+    if (host_of_[rank] != except_host) Send(rank, writer);
+  }
+}
+
+bool JobChannel::IsLocal(const Departure& departure) const {
+  return std::ranges::binary_search(around_.locals, departure.rank);
+}
+
+void JobChannel::Progress() {
+  if (!Speaks()) return;
+  for (const int rank : around_.directory->Wanted(wanted_seen_)) OnAddressAsked(-1, rank);
+  std::vector<Departure> fresh = around_.directory->DeparturesSince(departures_seen_);
+  // The others came from the hosts next to this one.
+  std::erase_if(fresh, [this](const Departure& each) { return !IsLocal(each); });
+  if (!fresh.empty()) SendToNextHosts(Pack(fresh), -1);
+}
+
+// Aborts and departures.
+
+// The rank that speaks for this host may be stopped: then another one tells the other hosts.
+void JobChannel::TellAbort(const Error& error) {
+  if (abort_told_.load(std::memory_order_relaxed)) return;
+  int64_t seen = 0;
+  const int64_t now = NowNs();
+  const bool first = abort_seen_ns_.compare_exchange_strong(seen, now);
+  const bool tells = Speaks() || (!first && now - seen > kAbortIsTold && !around_.directory->AbortTold());
+  if (!first && !tells && !around_.directory->AbortTold()) return;
+  WireWriter writer = Begin(JobMessage::kAbort);
+  Put(writer, error);
+  std::set<int> told;
+  if (first) {
+    for (const int rank : around_.mux->peers()) told.insert(rank);
+  }
+  if (tells) {
+    for (const int rank : NextHosts()) told.insert(rank);
+    around_.directory->SetAbortTold();
+  }
+  for (const int rank : told) Send(rank, writer);
+  if (around_.directory->AbortTold()) abort_told_.store(true, std::memory_order_relaxed);
+}
+
+void JobChannel::LeaveGroup(uint32_t group) {
+  (void)around_.directory->PutDeparture({group, around_.rank});
+  around_.ring_host();
+}
+
+bool JobChannel::IsLastOfHost() const {
+  return std::ranges::all_of(around_.locals,
+                             [this](int rank) { return rank == around_.rank || HasLeft(rank); });
+}
+
+void JobChannel::Depart() {
+  const bool speaks = Speaks();
+  (void)around_.directory->PutDeparture({Departure::kJob, around_.rank});
+  around_.ring_host();
+  // Ranks with a link to this one must know before the link closes.
+  const WireWriter own = Pack({{Departure::kJob, around_.rank}});
+  for (const int rank : around_.mux->peers()) Send(rank, own);
+  if (!speaks) return;
+  if (const std::optional<int> next = SpeakerOf(place_)) {
+    if (const auto addresses = around_.directory->Find(*next))
+      SendToNextHosts(PackAddress(*next, addresses->Pack()), -1);
+  }
+  std::vector<Departure> fresh = around_.directory->DeparturesSince(departures_seen_);
+  std::erase_if(fresh, [this](const Departure& each) { return !IsLocal(each); });
+  SendToNextHosts(Pack(fresh), -1);
+}
+
+void JobChannel::OnDepartures(int source, const std::vector<Departure>& departures) {
+  std::vector<Departure> fresh;
+  for (const Departure& each : departures) {
+    if (around_.directory->PutDeparture(each)) fresh.push_back(each);
+  }
+  if (fresh.empty()) return;
+  around_.ring_host();
+  if (!Speaks()) return;
+  SendToNextHosts(Pack(fresh), host_of_[source]);
+  // Another rank speaks for its host now, and may have missed what was sent to the one before.
+  const std::vector<int> next = NextHosts();
+  for (const Departure& each : fresh) {
+    if (each.group != Departure::kJob) continue;
+    const auto speaker = SpeakerOf(order_.PlaceOf(static_cast<uint32_t>(each.rank)));
+    if (!speaker || std::ranges::find(next, *speaker) == next.end()) continue;
+    uint64_t from_the_first = 0;
+    Send(*speaker, Pack(around_.directory->DeparturesSince(from_the_first)));
+  }
+}
+
+// Addresses: a question climbs the tree until a host knows the answer.
+
+void JobChannel::OnAddressAsked(int source, int rank) {
+  if (around_.directory->Knows(rank)) {
+    if (source >= 0)
+      Send(source, PackAddress(rank, around_.directory->Find(rank).value_or(RankAddresses{}).Pack()));
+    return;
+  }
+  std::vector<int>& waiting = asked_[rank];
+  if (source >= 0 && std::ranges::find(waiting, source) == waiting.end())
+    waiting.push_back(source);
+  WireWriter writer = Begin(JobMessage::kAskAddress);
+  writer.Put(static_cast<int32_t>(rank));
+  if (const auto above = Above()) Send(*above, writer);
+}
+
+void JobChannel::OnAddress(int rank, const std::string& packed) {
+  if (const auto addresses = RankAddresses::Unpack(packed))
+    around_.directory->Put(rank, *addresses);
+  around_.ring_host();
+  const auto asked = asked_.find(rank);
+  if (asked == asked_.end()) return;
+  for (const int source : asked->second) Send(source, PackAddress(rank, packed));
+  asked_.erase(asked);
+}
+
+// Heartbeats.
+
+std::vector<int> JobChannel::watched() const {
+  if (!Speaks()) return {};
+  std::vector<int> ranks = Below();
+  const auto parent = HostOrder::ParentOf(place_);
+  for (const auto& place : {parent, parent ? HostOrder::ParentOf(*parent) : parent}) {
+    const auto speaker = place ? SpeakerOf(*place) : std::nullopt;
+    if (speaker) ranks.push_back(*speaker);
+  }
+  return ranks;
+}
+
+int64_t JobChannel::heard_ns(int rank) const {
+  std::lock_guard lock(heard_mutex_);
+  const auto found = heard_ns_.find(rank);
+  return found == heard_ns_.end() ? 0 : found->second;
+}
+
+void JobChannel::TellBeat() {
+  if (!Speaks()) return;
+  std::vector<int> watchers = NextHosts();
+  for (const uint32_t child : order_.ChildrenOf(place_)) AddBelow(child, watchers);
+  const std::set<int> once(watchers.begin(), watchers.end());
+  for (const int rank : once) Send(rank, Begin(JobMessage::kBeat));
+}
+
+void JobChannel::TellSilence(int rank, bool silent) { OnSilence(around_.rank, rank, silent); }
+
+void JobChannel::OnSilence(int source, int rank, bool silent) {
+  if (around_.directory->IsSilent(rank) == silent && source != around_.rank) return;
+  around_.directory->SetSilent(rank, silent);
+  if (!Speaks()) return;
+  WireWriter writer = Begin(JobMessage::kSilence);
+  writer.Put(static_cast<int32_t>(rank));
+  writer.Put(static_cast<uint8_t>(silent ? 1 : 0));
+  SendToNextHosts(writer, source == around_.rank ? host_of_[rank] : host_of_[source]);
+}
+
+std::optional<int> JobChannel::SilentOnTheWay(int rank) const {
+  for (std::optional<uint32_t> place = order_.PlaceOf(static_cast<uint32_t>(rank)); place;
+       place = HostOrder::ParentOf(*place)) {
+    const auto speaker = SpeakerOf(*place);
+    if (speaker && *speaker != rank && around_.directory->IsSilent(*speaker)) return speaker;
+  }
+  return std::nullopt;
+}
+
+// Stacks, directly between the rank that asks and the rank that is asked.
+
+void JobChannel::AskForStack(int rank) {
+  {
+    std::lock_guard lock(stacks_mutex_);
+    stacks_[rank].reset();
+  }
+  Send(rank, Begin(JobMessage::kWhereAreYou));
+}
+
+std::optional<std::string> JobChannel::StackOf(int rank) {
+  std::lock_guard lock(stacks_mutex_);
+  const auto found = stacks_.find(rank);
+  return found == stacks_.end() ? std::nullopt : found->second;
+}
+
+void JobChannel::AnswerForStacks() {
+  std::vector<int> sources;
+  {
+    std::lock_guard lock(stacks_mutex_);
+    sources.swap(unanswered_);
+  }
+  if (sources.empty()) return;
+  WireWriter writer = Begin(JobMessage::kHere);
+  writer.Put(std::string_view(around_.stack()));
+  for (const int source : sources) Send(source, writer);
+}
+
+Status JobChannel::OnMessage(int source, std::span<const std::byte> payload) {
+  WireReader reader(payload);
+  const auto is_rank = [&](int rank) { return rank >= 0 && rank < std::ssize(host_of_); };
+  switch (static_cast<JobMessage>(reader.Get<uint8_t>())) {
+    case JobMessage::kAbort: {
+      const Error error = GetError(reader);
+      if (!reader.ok() || error.kind == ErrorKind::kOk) return Damaged(source);
+      around_.aborted(error);
+      return {};
+    }
+    case JobMessage::kDepartures: {
+      std::vector<Departure> departures(
+          reader.GetCount(sizeof(Departure::group) + sizeof(int32_t)));
+      for (Departure& each : departures) {
+        each.group = reader.Get<uint32_t>();
+        each.rank = reader.Get<int32_t>();
+        if (!is_rank(each.rank)) reader.Fail();
+      }
+      if (!reader.ok()) return Damaged(source);
+      OnDepartures(source, departures);
+      return {};
+    }
+    case JobMessage::kBeat: {
+      std::lock_guard lock(heard_mutex_);
+      heard_ns_[source] = NowNs();
+      return {};
+    }
+    case JobMessage::kWhereAreYou: {
+      {
+        std::lock_guard lock(stacks_mutex_);
+        unanswered_.push_back(source);
+      }
+      around_.wake_coordinator();
+      return {};
+    }
+    case JobMessage::kHere: {
+      std::string text = reader.GetText();
+      if (!reader.ok() || text.size() > kStackText) return Damaged(source);
+      std::lock_guard lock(stacks_mutex_);
+      if (const auto asked = stacks_.find(source); asked != stacks_.end())
+        asked->second = std::move(text);
+      return {};
+    }
+    case JobMessage::kAskAddress: {
+      const auto rank = reader.Get<int32_t>();
+      if (!reader.ok() || !is_rank(rank)) return Damaged(source);
+      OnAddressAsked(source, rank);
+      return {};
+    }
+    case JobMessage::kAddress: {
+      const auto rank = reader.Get<int32_t>();
+      const std::string packed = reader.GetText();
+      if (!reader.ok() || !is_rank(rank)) return Damaged(source);
+      OnAddress(rank, packed);
+      return {};
+    }
+    case JobMessage::kSilence: {
+      const auto rank = reader.Get<int32_t>();
+      const bool silent = reader.Get<uint8_t>() != 0;
+      if (!reader.ok() || !is_rank(rank)) return Damaged(source);
+      OnSilence(source, rank, silent);
+      return {};
+    }
+  }
+  return Damaged(source);
+}
+
+}  // namespace horoacc

@@ -1,0 +1,116 @@
+#pragma once
+// Messages about the whole job between its hosts: aborts, departures, heartbeats, addresses, stacks.
+#include <atomic>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "negotiate/multi_host/control_mux.h"
+#include "negotiate/multi_host/multi_host_tree.h"
+#include "negotiate/wire.h"
+#include "transport/control/rank_directory.h"
+
+namespace horoacc {
+
+/// The hosts of a job form a tree (HostOrder). Of each host one rank speaks for all: its lowest that
+/// has not left. It passes news on to the hosts next to its own, and past hosts of which all ranks
+/// have left; so a host has control links to its parent, grandparent, children and grandchildren,
+/// and to those ranks that its own ranks send messages.
+class JobChannel {
+ public:
+  struct Surroundings {
+    int rank = 0;
+    std::vector<int> locals;  ///< ranks of this host, ascending
+    ControlMux* mux = nullptr;
+    const RankDirectory* directory = nullptr;
+    std::function<void(const Error&)> aborted;  ///< called when another host has aborted the job
+    std::function<std::string()> stack;         ///< returns this rank's Python stack
+    std::function<void()> ring_host;            ///< wakes the threads of all ranks of this host
+    std::function<void()> wake_coordinator;     ///< this rank's
+  };
+  JobChannel(std::vector<int> host_of, Surroundings surroundings);
+  ~JobChannel();
+  JobChannel(const JobChannel&) = delete;
+  JobChannel& operator=(const JobChannel&) = delete;
+
+  [[nodiscard]] const std::vector<int>& host_of() const { return host_of_; }
+
+  // The driver's.
+
+  /// Passes on what ranks of this host have left in the directory, if this rank speaks for them.
+  void Progress();
+  /// Whether the other ranks of this host have left, for which this rank speaks to other hosts.
+  [[nodiscard]] bool IsLastOfHost() const;
+  /// This rank leaves the job in good order; it goes on until all is sent.
+  void Depart();
+
+  // Any thread.
+
+  /// Sends the error, once, to all ranks with which this one has links, and to the hosts next to
+  /// this one if this rank speaks for its host, or the rank that does has not told them for a while.
+  void TellAbort(const Error& error);
+  /// This rank has left a group.
+  void LeaveGroup(uint32_t group);
+  [[nodiscard]] bool HasLeft(int rank) const {
+    return around_.directory->HasDeparted({Departure::kJob, rank});
+  }
+  [[nodiscard]] bool HasLeftGroup(uint32_t group, int rank) const {
+    return around_.directory->HasDeparted({group, rank});
+  }
+  /// The ranks of other hosts whose heartbeats this rank expects: those that speak for its host's
+  /// parent, grandparent and children in the tree. None unless it speaks for its own.
+  [[nodiscard]] std::vector<int> watched() const;
+  [[nodiscard]] int64_t heard_ns(int rank) const;
+  void TellBeat();
+  /// A watched rank gives no sign of life, or does again: all hosts are told.
+  void TellSilence(int rank, bool silent);
+  /// The silent rank through which the news of `rank` would come. Nothing is known of `rank` then.
+  [[nodiscard]] std::optional<int> SilentOnTheWay(int rank) const;
+  /// Asks a rank for its Python stack; StackOf has the answer to the latest request, once it came.
+  void AskForStack(int rank);
+  [[nodiscard]] std::optional<std::string> StackOf(int rank);
+  /// Sends this rank's Python stack to the ranks that have asked for it. Takes up to seconds: the
+  /// coordinator's, without the driver's lock.
+  void AnswerForStacks();
+
+ private:
+  Status OnMessage(int source, std::span<const std::byte> payload);
+  void OnDepartures(int source, const std::vector<Departure>& departures);
+  void OnAddressAsked(int source, int rank);
+  void OnAddress(int rank, const std::string& packed);
+  void OnSilence(int source, int rank, bool silent);
+  [[nodiscard]] bool IsLocal(const Departure& departure) const;
+  /// The rank that speaks for a host, by place; none: all have left.
+  [[nodiscard]] std::optional<int> SpeakerOf(uint32_t place) const;
+  [[nodiscard]] bool Speaks() const { return SpeakerOf(place_) == around_.rank; }
+  /// The nearest hosts in one direction of which a rank is left.
+  [[nodiscard]] std::optional<int> Above() const;
+  [[nodiscard]] std::vector<int> Below() const;
+  void AddBelow(uint32_t place, std::vector<int>& ranks) const;
+  [[nodiscard]] std::vector<int> NextHosts() const;
+  void Send(int rank, const WireWriter& writer);
+  void SendToNextHosts(const WireWriter& writer, int except_host);
+
+  const std::vector<int> host_of_;
+  const HostOrder order_;
+  const Surroundings around_;
+  const uint32_t place_;  ///< this host's
+
+  // The driver's.
+  uint64_t wanted_seen_ = 0;
+  uint64_t departures_seen_ = 0;
+  std::map<int, std::vector<int>> asked_;  ///< by rank: those that wait for its addresses
+
+  std::atomic<bool> abort_told_{false};
+  std::atomic<int64_t> abort_seen_ns_{0};
+  mutable std::mutex heard_mutex_;
+  std::map<int, int64_t> heard_ns_;  ///< by rank: its latest heartbeat
+  std::mutex stacks_mutex_;
+  std::map<int, std::optional<std::string>> stacks_;  ///< by asked rank
+  std::vector<int> unanswered_;                       ///< ranks that have asked
+};
+
+}  // namespace horoacc
