@@ -60,8 +60,48 @@ Result<std::unique_ptr<TcpDataLinks>> TcpLinksAcross(const Settings& settings,
   return ListenForData(std::move(tcp));
 }
 
-// Every host's leader learns where the leaders next to it in the tree listen; rank 0's host learns
-// where all ranks do, and answers the others' questions while the job runs.
+}  // namespace
+
+Result<std::vector<int>> SimulatedHosts(const Settings& settings, int size) {
+  if (settings.simulated_hosts == "each") return std::vector<int>(size, 1);
+  std::vector<int> parts;
+  int ranks = 0;
+  std::istringstream text(settings.simulated_hosts);
+  for (std::string part; std::getline(text, part, '+'); ranks += parts.back())
+    parts.push_back(NumberIn(part));
+  const bool positive = std::ranges::all_of(parts, [](int part) { return part > 0; });
+  if (!positive || ranks != size) {
+    return MakeError(ErrorKind::kConfig,
+                     "setting 'simulated_hosts' cannot be '" + settings.simulated_hosts +
+                         "' in a job of " + std::to_string(size) +
+                         " ranks: it is 'each', or one number of ranks for each host, as '2+1' in "
+                         "a job of 3 ranks");
+  }
+  return parts;
+}
+
+Result<HostPlace> PlaceOnHost(const Settings& settings, const ha_placement& given) {
+  HostPlace place;
+  place.label = HostName();
+  place.placement = {given.rank,       given.size,       given.local_rank,
+                     given.local_size, given.cross_rank, given.cross_size};
+  if (settings.simulated_hosts.empty() || given.size == 1) return place;
+  HA_ASSIGN(const std::vector<int> parts, SimulatedHosts(settings, given.size));
+  int first = 0;
+  int host = 0;
+  for (; given.rank >= first + parts[host]; ++host) first += parts[host];
+  place.label += "/" + std::to_string(host);
+  place.placement.local_rank = given.rank - first;
+  place.placement.local_size = parts[host];
+  place.placement.cross_rank = place.placement.cross_size = 0;
+  for (int other = 0; other < static_cast<int>(parts.size()); ++other) {
+    if (parts[other] <= place.placement.local_rank) continue;
+    ++place.placement.cross_size;
+    if (other < host) ++place.placement.cross_rank;
+  }
+  return place;
+}
+
 Status ExchangeAddresses(Bootstrap& bootstrap, const Result<RankAddresses>& own,
                          const MultiHostParts& multi_host, int64_t deadline_ns) {
   const RankDirectory& directory = *multi_host.directory;
@@ -108,48 +148,6 @@ Result<std::vector<int>> HostsOfRanks(Bootstrap& bootstrap, int lowest, int64_t 
   HA_ASSIGN(const std::string packed,
             bootstrap.Exchange(std::to_string(lowest), "", runs, deadline_ns));
   return UnpackRuns(packed, bootstrap.size());
-}
-
-}  // namespace
-
-Result<std::vector<int>> SimulatedHosts(const Settings& settings, int size) {
-  if (settings.simulated_hosts == "each") return std::vector<int>(size, 1);
-  std::vector<int> parts;
-  int ranks = 0;
-  std::istringstream text(settings.simulated_hosts);
-  for (std::string part; std::getline(text, part, '+'); ranks += parts.back())
-    parts.push_back(NumberIn(part));
-  const bool positive = std::ranges::all_of(parts, [](int part) { return part > 0; });
-  if (!positive || ranks != size) {
-    return MakeError(ErrorKind::kConfig,
-                     "setting 'simulated_hosts' cannot be '" + settings.simulated_hosts +
-                         "' in a job of " + std::to_string(size) +
-                         " ranks: it is 'each', or one number of ranks for each host, as '2+1' in "
-                         "a job of 3 ranks");
-  }
-  return parts;
-}
-
-Result<HostPlace> PlaceOnHost(const Settings& settings, const ha_placement& given) {
-  HostPlace place;
-  place.label = HostName();
-  place.placement = {given.rank,       given.size,       given.local_rank,
-                     given.local_size, given.cross_rank, given.cross_size};
-  if (settings.simulated_hosts.empty() || given.size == 1) return place;
-  HA_ASSIGN(const std::vector<int> parts, SimulatedHosts(settings, given.size));
-  int first = 0;
-  int host = 0;
-  for (; given.rank >= first + parts[host]; ++host) first += parts[host];
-  place.label += "/" + std::to_string(host);
-  place.placement.local_rank = given.rank - first;
-  place.placement.local_size = parts[host];
-  place.placement.cross_rank = place.placement.cross_size = 0;
-  for (int other = 0; other < static_cast<int>(parts.size()); ++other) {
-    if (parts[other] <= place.placement.local_rank) continue;
-    ++place.placement.cross_size;
-    if (other < host) ++place.placement.cross_rank;
-  }
-  return place;
 }
 
 Status ConnectHosts(const Settings& settings, const HostLinkOptions& options, EngineParts& parts) {

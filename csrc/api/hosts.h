@@ -34,6 +34,14 @@ struct HostLinkOptions {
   Cancellation cancellation;
 };
 
+/// By rank: its host's lowest rank, `lowest` for this one. All ranks call it.
+Result<std::vector<int>> HostsOfRanks(Bootstrap& bootstrap, int lowest, int64_t deadline_ns);
+
+/// Every host's leader learns where the leaders next to it in the tree listen; rank 0's host learns
+/// where all ranks do, and answers the others' questions while the job runs. All ranks call it.
+Status ExchangeAddresses(Bootstrap& bootstrap, const Result<RankAddresses>& own,
+                         const MultiHostParts& multi_host, int64_t deadline_ns);
+
 /// Connects ranks that do not all share memory: fills in `links` and `multi_host`. All ranks call
 /// it, after ShareHost. Does nothing if all ranks of the job share memory.
 Status ConnectHosts(const Settings& settings, const HostLinkOptions& options, EngineParts& parts);

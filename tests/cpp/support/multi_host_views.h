@@ -46,6 +46,7 @@ class MultiHostViews {
   [[nodiscard]] SegmentRank& operator[](int rank) const { return ranks_[rank]->segment; }
   [[nodiscard]] Controller& controller(int rank) const { return *ranks_[rank]->segment.controller; }
   [[nodiscard]] Tap& tap(int rank) const { return ranks_[rank]->tap; }
+  [[nodiscard]] ControlMux& mux(int rank) const { return ranks_[rank]->mux; }
   [[nodiscard]] Arena& arena(int rank) const { return memories_[rank]->arena; }
   [[nodiscard]] int LeaderOf(int rank) const { return ranks_[rank]->leader; }
 

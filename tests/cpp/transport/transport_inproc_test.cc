@@ -124,6 +124,7 @@ TEST(ALostPeerIsNamedAfterItsLastWords) {
   auto b = hub->MakeControlLinks(1);
   const auto c = hub->MakeControlLinks(2);
   CHECK(b->Send(0, Bytes("last words")).ok());
+  CHECK(c->Send(1, Bytes("unread")).ok());
   b.reset();
   CHECK(Readable(a->WaitFd(), 1000));
   CHECK_EQ(Text(*a->Receive().value()), std::string("last words"));
