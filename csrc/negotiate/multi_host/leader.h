@@ -62,6 +62,8 @@ class Leader {
   Status OnNews(TensorKey key);
   Status OnJoined(uint32_t member, uint64_t unnamed);
   Status OnSplit(uint32_t bucket, const CallName& witness, uint64_t seen);
+  Status OnOwnReject(const CallName& call, const Error& error);
+  [[nodiscard]] bool MayRun(const CallName& call) const;
   Status OnReject(const CallName& call, const Error& error);
   Status OnEnd(SetEnd end);
   Status OnReleased();
@@ -98,6 +100,8 @@ class Leader {
   uint64_t decided_ = 0;  ///< that this leader has taken
   bool end_told_ = false;
   bool ended_ = false;
+  std::optional<SetEnd>
+      ending_;             ///< of the root: told to the other host, which has offers of this one
   uint32_t released_ = 0;  ///< this host, and children with all below them
   std::map<Subject, Asked> asked_;
 
