@@ -60,6 +60,7 @@ Leader::Leader(ControlMux& mux, Place place, HostGroup& group, SetSegment& contr
       if (!std::ranges::binary_search(place_.tree.locals, member)) peers_.push_back(member);
     }
   }
+  child_seen_.resize(place_.tree.children.size());
   mux_.Register(place_.set, [this](int source, std::span<const std::byte> payload) {
     return OnMessage(source, payload);
   });
@@ -304,6 +305,7 @@ Status Leader::FromBelow(const MultiHostTree::Child& child, std::span<const std:
     case MultiHostMessage::kReady: {
       const ReadyNews news = GetReady(reader, child.subtree, numbers_);
       if (!reader.ok()) return Damaged(source);
+      child_seen_[&child - place_.tree.children.data()] = news.seen;
       if (ending_ && !(news.direct && exchange_->HasOffered(news.call))) return {};
       if (exchange_ && news.direct) return OnPeersNews(news);
       return Arrive(news.call, news.ready_set, news.seen, {});
@@ -446,6 +448,11 @@ Status Leader::FromAbove(std::span<const std::byte> payload) {
 Status Leader::Take(MultiHostDecision verdict) {
   ++decided_;
   if (aggregator_ && verdict.decision.kind == Decision::Kind::kJoin) aggregator_->EndJoin();
+  if (verdict.decision.kind == Decision::Kind::kError) {
+    const uint64_t seen = LeastSeen();
+    std::erase_if(rejected_, [&](const auto& one) { return one.second <= seen; });
+    if (root_) root_->ForgetOver(seen);
+  }
   for (const CallName& call : verdict.calls) {
     if (exchange_) exchange_->Forget(call);
     if (!aggregator_) continue;

@@ -1,6 +1,7 @@
 #pragma once
 // The leader of a set on one of its hosts: it passes news of the host's calls up the tree of
 // leaders and decisions down it, and the topmost leader decides.
+#include <algorithm>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -87,6 +88,11 @@ class Leader {
                   std::optional<TensorKey> own);
   Status OnAttendance(const Subject& subject, const std::optional<Attendance>& attendance);
 
+  /// All later news of calls is of leaders that had taken as many decisions.
+  [[nodiscard]] uint64_t LeastSeen() const {
+    const auto least = std::ranges::min_element(child_seen_);
+    return least == child_seen_.end() ? log_.published() : std::min(log_.published(), *least);
+  }
   [[nodiscard]] int GlobalRankOf(uint32_t member) const { return place_.ranks[member]; }
 
   ControlMux& mux_;
@@ -96,8 +102,9 @@ class Leader {
 
   std::mutex mutex_;
   HostLog log_;
-  CallNumbers numbers_;   ///< of the calls in the first `decided_` decisions
-  uint64_t decided_ = 0;  ///< that this leader has taken
+  CallNumbers numbers_;               ///< of the calls in the first `decided_` decisions
+  uint64_t decided_ = 0;              ///< that this leader has taken
+  std::vector<uint64_t> child_seen_;  ///< by child: decisions that it had taken at its last news
   bool end_told_ = false;
   bool ended_ = false;
   std::optional<SetEnd>

@@ -46,6 +46,10 @@ class MultiHostRoot {
     const auto rejected = rejected_.find(call);
     return rejected != rejected_.end() && seen < rejected->second;
   }
+  /// No message of a sender that had taken fewer decisions comes any more.
+  void ForgetOver(uint64_t seen) {
+    std::erase_if(rejected_, [&](const auto& one) { return one.second <= seen; });
+  }
   /// A call that members had submitted ran without a decision: its bucket goes on without it.
   [[nodiscard]] Verdicts RanAlone(const CallName& call);
   /// The members that have submitted an undecided call; nothing if none has.

@@ -190,6 +190,10 @@ inline void HostModel::Do(const Action& action) {
     if (ranks_[r].controller().Released() && !std::ranges::all_of(ranks_, &HostRank::closed))
       Wrong("a set is released while a rank is not done with it");
   }
+  for (const auto& [link, messages] : links_) {
+    if (!messages.empty() && ranks_[link.second].controller().Released())
+      Wrong("a message is on its way to a leader that has released the set");
+  }
 }
 
 inline void HostModel::Act(const Action& action) {

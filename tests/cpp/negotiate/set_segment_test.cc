@@ -78,8 +78,8 @@ TEST(counts_of_arrivals_are_kept_apart) {
   CHECK_EQ(arrivals.id_version(), 3);
 }
 
-// Generations wrap around within their own bits: none is 0, which rows without a call have, and each
-// has another parity than the one before it, whose row may still be read.
+// Generations wrap around within their own bits: none is 0, which rows without a call have, and
+// each has another parity than the one before it, whose row may still be read.
 TEST(generations_wrap_around) {
   ArrivalsIn<uint16_t, 4, 6> arrivals;
   for (int name = 0; name < 3; ++name) arrivals = arrivals.Renamed();
@@ -97,6 +97,19 @@ TEST(generations_wrap_around) {
     CHECK_EQ(arrivals.id_version(), 3);
     CHECK(skipped == arrivals.Closed());
   }
+}
+
+TEST(calls_run_on_when_generations_wrap_around) {
+  SegmentViews controls(3);
+  const SetSegment::NamedId id = controls.Lookup("a");
+  const uint64_t word = ((uint64_t{1} << 36) - 4) << 12;  // three generations are left
+  std::memcpy(static_cast<void*>(&controls.control().id(id.id).arrivals), &word, sizeof word);
+  for (int call = 0; call < 8; ++call) {
+    controls.AnnounceEverywhere("a");
+    CHECK_EQ(controls.CarryOut().size(), 1);
+    CHECK_EQ(controls.Lookup("a").id_version, 0);
+  }
+  CHECK_EQ(controls.control().id(id.id).arrivals.load().over(), 6);
 }
 
 TEST(names_without_a_finished_call_keep_their_ids) {
