@@ -91,6 +91,21 @@ for thread in threads:
     thread.join()
 """
 
+# A step's gradients stall between hosts. To take a stack needs 0.3 s here at least.
+STEP = """
+import time
+import numpy as np
+import horoacc as hvd
+hvd.init()
+hvd.barrier()
+if hvd.rank() == 1:
+    time.sleep(5)
+start = time.monotonic()
+handles = [hvd.allreduce_async(np.ones(3), op=hvd.Sum, name=f"t{k}") for k in range(300)]
+print([hvd.synchronize(handle).tolist() for handle in handles] == 300 * [[4.0] * 3], flush=True)
+print("seconds", time.monotonic() - start if hvd.rank() == 1 else 0, flush=True)
+"""
+
 # More threads than faulthandler writes, and deep ones.
 MANY = """
 import threading, time
@@ -160,6 +175,23 @@ def test_stacks_that_move_while_they_are_read_harm_nobody(hosts: str) -> None:
         )  # fmt: skip
     assert result.of(0) == result.of(1) == ["True"], result
     assert re.search(r"rank\(s\) 1 have not submitted", result.err), result
+
+
+def test_a_rank_is_asked_once_for_all_calls_that_wait() -> None:
+    with Job() as job:
+        result = job.run(
+            "--tcp", "-np", "4", sys.executable, "-c", STEP,
+            HOROACC_STALL_CHECK_TIME_SECONDS="1", HOROACC_SIMULATED_HOSTS="each",
+            HOROACC_LOG_HIDE_TIME="1",
+        )  # fmt: skip
+    told = re.findall(
+        r"rank (\d) warning: tensor 'allreduce.t\d+' .*; rank 1 is in <module>", result.err
+    )
+    assert len(told) == 300 and len(set(told)) == 1, result.err
+    for rank in range(4):
+        correct, seconds = result.of(rank)
+        # Of 300 questions the answers would take more than a minute.
+        assert correct == "True" and float(seconds.split()[1]) < 30, result
 
 
 def test_the_main_thread_of_many_is_shown() -> None:

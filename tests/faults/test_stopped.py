@@ -145,3 +145,22 @@ def test_it_ends_the_job_at_the_limit(another: Callable[..., FaultedJob]) -> Non
             assert (told["error"], told["culprit"]) == ("Timeout", 1), told
             assert told["host"] == os.uname().nodename and told["hint"], told
             assert SILENT.search(told["text"]), told
+
+
+def test_one_that_stops_while_it_holds_a_sets_lock(another: Callable[..., FaultedJob]) -> None:
+    """The others, which wait for the lock, show that they live and end the job at the limit."""
+    jobs = [
+        another(
+            4, "collective", 0,
+            HOROACC_FAULT="decide:0:9:stop", HOROACC_SIMULATED_HOSTS=hosts,
+            HOROACC_HEARTBEAT_WARNING_SECONDS="0", HOROACC_HEARTBEAT_TIMEOUT_SECONDS=str(LIMIT),
+        )
+        for hosts in ("", "2+2")
+    ]  # fmt: skip
+    for job in jobs:
+        job.wait_for(lambda job=job: len(job.told) == job.size - 1, "the survivors' end")
+        for told in job.told.values():
+            assert (told["error"], told["culprit"]) == ("Timeout", 0), told
+        os.kill(job.coming[0], signal.SIGCONT)
+    for job in jobs:
+        assert job.end() == 9, (job.told, job.err)

@@ -6,8 +6,9 @@
 
 namespace horoacc {
 
-/// Generations of an id are numbered from 1, and the numbers go on when the id changes its name. Each
-/// part of the word wraps around within its own bits. The number of bits is a parameter so that model checks can run this class on smaller words.
+/// Generations of an id are numbered from 1, and the numbers go on when the id changes its name.
+/// Behind the highest comes 2: 0 means none, and a call and the one before it differ in parity. The
+/// number of bits is a parameter so that model checks can run this class on smaller words.
 template <typename Word, int kArrivedBits, int kGenerationBits>
 class ArrivalsIn {
  public:
@@ -17,10 +18,10 @@ class ArrivalsIn {
   [[nodiscard]] constexpr uint32_t id_version() const {
     return static_cast<uint32_t>(word_ / kIdVersion);
   }
-  /// Generations that are over; also the number of the last one.
+  /// The number of the last generation that is over; 0: none is.
   [[nodiscard]] constexpr uint64_t over() const { return word_ % kIdVersion / kGeneration; }
   /// The generation that ranks arrive in now.
-  [[nodiscard]] constexpr uint64_t open() const { return (over() + 1) % kGenerations; }
+  [[nodiscard]] constexpr uint64_t open() const { return After(over()); }
   /// Ranks that have arrived in it.
   [[nodiscard]] constexpr uint32_t arrived() const {
     return static_cast<uint32_t>(word_ % kGeneration);
@@ -35,13 +36,9 @@ class ArrivalsIn {
     return arrived() + 1 == ranks ? Closed() : ArrivalsIn(word_ + 1);
   }
   /// The open generation is over.
-  [[nodiscard]] constexpr ArrivalsIn Closed() const {
-    return WithOver(over() + 1);
-  }
+  [[nodiscard]] constexpr ArrivalsIn Closed() const { return WithOver(open()); }
   /// It is over, and no rank may use the one after it.
-  [[nodiscard]] constexpr ArrivalsIn ClosedWithNext() const {
-    return WithOver(over() + 2);
-  }
+  [[nodiscard]] constexpr ArrivalsIn ClosedWithNext() const { return WithOver(After(open())); }
   /// The id goes to another name. Only while no rank has arrived.
   [[nodiscard]] constexpr ArrivalsIn Renamed() const { return ArrivalsIn(word_ + kIdVersion); }
 
@@ -52,9 +49,12 @@ class ArrivalsIn {
   static constexpr uint64_t kGenerations = uint64_t{1} << kGenerationBits;
   static constexpr uint64_t kIdVersion = kGeneration * kGenerations;
 
+  [[nodiscard]] static constexpr uint64_t After(uint64_t generation) {
+    return generation + 1 == kGenerations ? 2 : generation + 1;
+  }
   /// No rank has arrived in the generation after `over`.
   [[nodiscard]] constexpr ArrivalsIn WithOver(uint64_t over) const {
-    return ArrivalsIn(word_ - word_ % kIdVersion + over % kGenerations * kGeneration);
+    return ArrivalsIn(word_ - word_ % kIdVersion + over * kGeneration);
   }
 
   explicit constexpr ArrivalsIn(uint64_t word) : word_(static_cast<Word>(word)) {}
@@ -62,8 +62,7 @@ class ArrivalsIn {
   Word word_ = 0;  ///< id version, generations over, arrived: from the highest bits to the lowest
 };
 
-/// A call that runs a million times a second needs twelve days for all generations of its id.
-using Arrivals = ArrivalsIn<uint64_t, 12, 40>;
+using Arrivals = ArrivalsIn<uint64_t, 12, 36>;
 static_assert(std::atomic<Arrivals>::is_always_lock_free);
 
 }  // namespace horoacc

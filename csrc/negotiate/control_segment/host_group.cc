@@ -129,7 +129,7 @@ bool HostGroup::TakeItem(uint32_t item) {
       } else if (!control_.HasJoined(r)) {
         return true;  // it waits for that rank, which will consider it again
       } else {
-        lags = lags || control_.Lags(r, open);
+        lags = lags || control_.Lags(r, {id, seen.over()});
       }
     }
     // A rank that has a row and is not counted is about to be, and considers the id then.

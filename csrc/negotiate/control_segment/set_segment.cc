@@ -148,10 +148,10 @@ Result<uint32_t> SetSegment::FreeId() {
   }
 }
 
-bool SetSegment::Lags(uint32_t index, TensorKey key) const {
-  if (!HasSubmitted(index, {key.id, key.generation - 1})) return false;
+bool SetSegment::Lags(uint32_t index, TensorKey last) const {
+  if (!HasSubmitted(index, last)) return false;
   return cursors_[index].words.load(std::memory_order_seq_cst) <
-         ids_[key.id].last_decision.load(std::memory_order_acquire);
+         ids_[last.id].last_decision.load(std::memory_order_acquire);
 }
 
 Request SetSegment::ReadRequest(uint32_t index, uint32_t id, uint64_t generation,

@@ -83,9 +83,9 @@ class SetSegment {
     return row(index, key.id, key.generation).generation.load(std::memory_order_acquire) ==
            key.generation;
   }
-  /// A rank that has joined may still have to carry out the last call of the id in which it took
-  /// part. Then it may still read rows that the next call but one would overwrite.
-  [[nodiscard]] bool Lags(uint32_t index, TensorKey key) const;
+  /// A rank that has joined may still have to carry out the last call of the id, if it took part.
+  /// Then it may still read rows that the next call but one would overwrite.
+  [[nodiscard]] bool Lags(uint32_t index, TensorKey last) const;
 
   /// The row of rank `index` for `id` in `generation`, as a request again.
   [[nodiscard]] Request ReadRequest(uint32_t index, uint32_t id, uint64_t generation,

@@ -1,5 +1,6 @@
 #include "negotiate/multi_host/control_mux.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "negotiate/control_segment/segment_layout.h"
@@ -27,7 +28,10 @@ void ControlMux::Unregister(uint32_t process_set) {
   std::lock_guard lock(mutex_);
   handlers_.erase(process_set);
   early_.erase(process_set);
-  retired_.insert(process_set);
+  // A set that all its ranks have released gets no more messages. The others go with the engine,
+  // and there are never more of them.
+  retired_.push_back(process_set);
+  if (retired_.size() > kSegmentSets + 1) retired_.pop_front();
 }
 
 Status ControlMux::Send(uint32_t process_set, int peer, std::span<const std::byte> payload) {
@@ -64,9 +68,9 @@ Result<std::optional<ControlMux::Delivery>> ControlMux::Next() {
     }
     uint32_t process_set = 0;
     std::memcpy(&process_set, message.bytes.data(), kPrefix);
-    if (retired_.contains(process_set)) continue;
     if (const auto found = handlers_.find(process_set); found != handlers_.end())
       return std::optional(Delivery{std::move(message), found->second});
+    if (std::ranges::find(retired_, process_set) != retired_.end()) continue;
     std::deque<ControlMessage>& early = early_[process_set];
     if (early.size() >= kMostEarlyMessages) {
       return MakeError(ErrorKind::kSystem, "too many messages for an unknown process set",

@@ -6,7 +6,6 @@
 #include <map>
 #include <mutex>
 #include <optional>
-#include <set>
 #include <span>
 #include <vector>
 
@@ -77,7 +76,7 @@ class ControlMux {
   std::mutex mutex_;
   std::map<uint32_t, Handler> handlers_;
   std::map<uint32_t, std::deque<ControlMessage>> early_;  ///< not yet handed over
-  std::set<uint32_t> retired_;
+  std::deque<uint32_t> retired_;                          ///< the latest ones
 };
 
 }  // namespace horoacc

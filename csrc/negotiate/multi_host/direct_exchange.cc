@@ -1,5 +1,7 @@
 #include "negotiate/multi_host/direct_exchange.h"
 
+#include <algorithm>
+
 namespace horoacc {
 
 bool DirectExchange::Fits(const CallName& call, const ReadySet& ready_set, size_t members,
@@ -14,14 +16,41 @@ bool DirectExchange::Fits(const CallName& call, const ReadySet& ready_set, size_
 std::optional<ReadySet> DirectExchange::Offer(Side side, const CallName& call,
                                               const ReadySet& ready_set) {
   const auto found = offers_.find(call);
-  if (found == offers_.end() || found->second.first == side) {
-    offers_.insert_or_assign(call, std::pair(side, ready_set));
+  if (found == offers_.end() || found->second.side == side) {
+    offers_.insert_or_assign(call, Offered{side, ready_set, 0});
     return std::nullopt;
   }
-  ReadySet both = std::move(found->second.second);
+  ReadySet both = std::move(found->second.ready_set);
   offers_.erase(found);
   if (!both.Add(ready_set) || both.groups().size() != 1) return std::nullopt;
   return both;
+}
+
+bool DirectExchange::HasOffered(const CallName& call) const {
+  const auto found = offers_.find(call);
+  return found != offers_.end() && found->second.side == Side::kOwn;
+}
+
+bool DirectExchange::HasOffered() const {
+  return std::ranges::any_of(offers_,
+                             [](const auto& one) { return one.second.side == Side::kOwn; });
+}
+
+std::optional<uint64_t> DirectExchange::Withdraw(const CallName& call) {
+  uint64_t& question = offers_.at(call).question;
+  if (question != 0) return std::nullopt;
+  return question = ++questions_;
+}
+
+bool DirectExchange::IsGivenBack(const CallName& call, uint64_t question) const {
+  return HasOffered(call) && offers_.at(call).question == question;
+}
+
+bool DirectExchange::GiveBack(const CallName& call) {
+  const auto found = offers_.find(call);
+  if (found == offers_.end() || found->second.side == Side::kOwn) return false;
+  offers_.erase(found);
+  return true;
 }
 
 }  // namespace horoacc

@@ -30,8 +30,26 @@ class DirectExchange {
   /// The root has decided the call.
   void Forget(const CallName& call) { offers_.erase(call); }
 
+  // An offer stands once it is sent: the other host may have completed the call, and its own offer
+  // may be on its way.
+  /// Whether this host waits for the other one's offer of the call, or of any.
+  [[nodiscard]] bool HasOffered(const CallName& call) const;
+  [[nodiscard]] bool HasOffered() const;
+  /// The root cannot end a call that it has offered: it asks the other host, which may run it. The
+  /// number of the question; none: it has asked already.
+  [[nodiscard]] std::optional<uint64_t> Withdraw(const CallName& call);
+  /// The other host gives the root's offer back; false: it has answered it already.
+  [[nodiscard]] bool GiveBack(const CallName& call);
+  [[nodiscard]] bool IsGivenBack(const CallName& call, uint64_t question) const;
+
  private:
-  std::map<CallName, std::pair<Side, ReadySet>> offers_;  ///< of one host; the other's is to come
+  struct Offered {
+    Side side = Side::kOwn;
+    ReadySet ready_set;
+    uint64_t question = 0;  ///< 0: it was not withdrawn
+  };
+  std::map<CallName, Offered> offers_;  ///< of one host; the other's is to come
+  uint64_t questions_ = 0;
 };
 
 }  // namespace horoacc

@@ -22,6 +22,19 @@ WireWriter BeginWhoHas(const std::optional<CallName>& call) {
   return writer;
 }
 
+WireWriter RejectionOf(MultiHostMessage kind, const CallName& call, const Error& error) {
+  WireWriter writer = Begin(kind);
+  Put(writer, call);
+  Put(writer, error);
+  return writer;
+}
+
+WireWriter EndOf(SetEnd end) {
+  WireWriter writer = Begin(MultiHostMessage::kEnd);
+  writer.Put(end.wire());
+  return writer;
+}
+
 std::optional<CallName> GetSubject(WireReader& reader) {
   if (reader.Get<uint8_t>() != 0) return std::nullopt;
   return GetCallName(reader);
@@ -47,6 +60,7 @@ Leader::Leader(ControlMux& mux, Place place, HostGroup& group, SetSegment& contr
       if (!std::ranges::binary_search(place_.tree.locals, member)) peers_.push_back(member);
     }
   }
+  child_seen_.resize(place_.tree.children.size());
   mux_.Register(place_.set, [this](int source, std::span<const std::byte> payload) {
     return OnMessage(source, payload);
   });
@@ -106,7 +120,7 @@ Status Leader::TakeOutbox() {
 Status Leader::TakeItem(const OutboxItem& item) {
   using Kind = OutboxItem::Kind;
   if (item.kind == Kind::kReleased) return OnReleased();
-  if (ended_) return {};
+  if (ended_ || ending_) return {};
   switch (item.kind) {
     case Kind::kReady:
     case Kind::kWaiting:
@@ -120,7 +134,7 @@ Status Leader::TakeItem(const OutboxItem& item) {
       const std::optional<CallName> call = log_.CallOf(item.tensor);
       if (!call) return {};
       HA_TRY(OnNews(item.tensor));
-      return OnReject(*call, item.error);
+      return OnOwnReject(*call, item.error);
     }
     case Kind::kEnd:
       return std::exchange(end_told_, true)
@@ -175,7 +189,7 @@ Status Leader::OnPeersNews(const ReadyNews& news) {
   if (root_ && root_->IsOver(news.call, news.seen)) return {};
   const auto both = exchange_->Offer(DirectExchange::Side::kPeer, news.call, news.ready_set);
   if (both) return RunDirect(news.call, *both);
-  return root_ ? Arrive(news.call, news.ready_set, news.seen, {}) : Status();
+  return root_ && !ending_ ? Arrive(news.call, news.ready_set, news.seen, {}) : Status();
 }
 
 Status Leader::RunDirect(const CallName& call, const ReadySet& both) {
@@ -185,7 +199,7 @@ Status Leader::RunDirect(const CallName& call, const ReadySet& both) {
     return MakeError(ErrorKind::kSystem, "two hosts exchanged inputs that do not fit");
   HA_TRY(log_.TakeDirect(call, std::move(result)));
   if (aggregator_) rejected_.erase(call);  // all have submitted it since
-  return root_ ? Tell(root_->RanAlone(call)) : Status();
+  return root_ && !ending_ ? Tell(root_->RanAlone(call)) : Status();
 }
 
 Status Leader::Arrive(const CallName& call, const ReadySet& ready_set, uint64_t seen,
@@ -235,21 +249,37 @@ Status Leader::OnJoined(uint32_t member, uint64_t unnamed) {
   return SendUp(writer);
 }
 
+// The other host may have run a call that the root has offered to it: then its offer is on its way.
+// Otherwise it gives the call back.
+Status Leader::OnOwnReject(const CallName& call, const Error& error) {
+  if (!root_ || !exchange_ || !exchange_->HasOffered(call)) return OnReject(call, error);
+  const std::optional<uint64_t> question = exchange_->Withdraw(call);
+  if (!question) return {};
+  WireWriter writer = RejectionOf(MultiHostMessage::kWithdraw, call, error);
+  writer.Put(*question);
+  return SendDown(writer.bytes());
+}
+
+// A host that rejects a call has told of a part of it first, and then does not run it directly. A
+// rejection that came too late for the last round says nothing of this one.
+bool Leader::MayRun(const CallName& call) const {
+  if (!exchange_ || !root_ || !exchange_->HasOffered(call)) return false;
+  return !root_->HasAny(call, peers_);
+}
+
 // The root names the missing ranks in the error, so the calls held here go first.
 Status Leader::OnReject(const CallName& call, const Error& error) {
   if (root_) return Tell(root_->Reject(call, error));
   if (const auto news = aggregator_->Flush(call)) HA_TRY(SendNews(*news));
-  WireWriter writer = Begin(MultiHostMessage::kReject);
-  Put(writer, call);
-  Put(writer, error);
-  return SendUp(writer);
+  return SendUp(RejectionOf(MultiHostMessage::kReject, call, error));
 }
 
 Status Leader::OnEnd(SetEnd end) {
-  if (root_) return ended_ ? Status() : TakeEnd(end);
-  WireWriter writer = Begin(MultiHostMessage::kEnd);
-  writer.Put(end.wire());
-  return SendUp(writer);
+  if (!root_) return SendUp(EndOf(end));
+  if (!exchange_ || !exchange_->HasOffered()) return TakeEnd(end);
+  // What the other host has run before it hears of the end must run here, too.
+  ending_ = end;
+  return SendDown(EndOf(end).bytes());
 }
 
 // Of this host, or of a child with all below it.
@@ -264,10 +294,19 @@ Status Leader::FromBelow(const MultiHostTree::Child& child, std::span<const std:
   const auto kind = static_cast<MultiHostMessage>(reader.Get<uint8_t>());
   if (kind == MultiHostMessage::kReleased) return OnReleased();
   if (ended_) return {};
+  if (ending_ && kind == MultiHostMessage::kEnded) {
+    ended_ = true;
+    log_.TakeEnd(*ending_);
+    return {};
+  }
+  if (ending_ && kind != MultiHostMessage::kReady && kind != MultiHostMessage::kGivenBack)
+    return {};
   switch (kind) {
     case MultiHostMessage::kReady: {
       const ReadyNews news = GetReady(reader, child.subtree, numbers_);
       if (!reader.ok()) return Damaged(source);
+      child_seen_[&child - place_.tree.children.data()] = news.seen;
+      if (ending_ && !(news.direct && exchange_->HasOffered(news.call))) return {};
       if (exchange_ && news.direct) return OnPeersNews(news);
       return Arrive(news.call, news.ready_set, news.seen, {});
     }
@@ -286,7 +325,17 @@ Status Leader::FromBelow(const MultiHostTree::Child& child, std::span<const std:
     case MultiHostMessage::kReject: {
       const CallName call = GetCallName(reader);
       const Error error = GetError(reader);
-      return reader.ok() ? OnReject(call, error) : Damaged(source);
+      if (!reader.ok()) return Damaged(source);
+      return MayRun(call) ? Status() : OnReject(call, error);
+    }
+    case MultiHostMessage::kGivenBack: {
+      const CallName call = GetCallName(reader);
+      const Error error = GetError(reader);
+      const auto question = reader.Get<uint64_t>();
+      if (!reader.ok() || !exchange_) return Damaged(source);
+      if (!exchange_->IsGivenBack(call, question)) return {};
+      exchange_->Forget(call);
+      return ending_ ? Status() : OnReject(call, error);
     }
     case MultiHostMessage::kEnd: {
       const SetEnd end = SetEnd::FromWire(reader.Get<int32_t>());
@@ -333,9 +382,8 @@ Status Leader::TellPlan() {
 Status Leader::TakeEnd(SetEnd end) {
   ended_ = true;
   log_.TakeEnd(end);
-  WireWriter writer = Begin(MultiHostMessage::kEnd);
-  writer.Put(end.wire());
-  return SendDown(writer.bytes());
+  if (exchange_ && !root_) return SendUp(Begin(MultiHostMessage::kEnded));
+  return SendDown(EndOf(end).bytes());
 }
 
 Status Leader::TakeReleased() {
@@ -361,6 +409,17 @@ Status Leader::FromAbove(std::span<const std::byte> payload) {
     case MultiHostMessage::kExchange: {
       const ReadyNews news = GetReady(reader, peers_, numbers_);
       return reader.ok() && exchange_ ? OnPeersNews(news) : Damaged(source);
+    }
+    case MultiHostMessage::kWithdraw: {
+      const CallName call = GetCallName(reader);
+      const Error error = GetError(reader);
+      const auto question = reader.Get<uint64_t>();
+      if (!reader.ok() || !exchange_) return Damaged(source);
+      if (!exchange_->GiveBack(call)) return {};
+      if (const auto news = aggregator_->Flush(call)) HA_TRY(SendNews(*news));
+      WireWriter writer = RejectionOf(MultiHostMessage::kGivenBack, call, error);
+      writer.Put(question);
+      return SendUp(writer);
     }
     case MultiHostMessage::kPlan: {
       const auto changes = GetBuckets(reader);
@@ -389,6 +448,11 @@ Status Leader::FromAbove(std::span<const std::byte> payload) {
 Status Leader::Take(MultiHostDecision verdict) {
   ++decided_;
   if (aggregator_ && verdict.decision.kind == Decision::Kind::kJoin) aggregator_->EndJoin();
+  if (verdict.decision.kind == Decision::Kind::kError) {
+    const uint64_t seen = LeastSeen();
+    std::erase_if(rejected_, [&](const auto& one) { return one.second <= seen; });
+    if (root_) root_->ForgetOver(seen);
+  }
   for (const CallName& call : verdict.calls) {
     if (exchange_) exchange_->Forget(call);
     if (!aggregator_) continue;

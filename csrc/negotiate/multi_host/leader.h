@@ -1,6 +1,7 @@
 #pragma once
 // The leader of a set on one of its hosts: it passes news of the host's calls up the tree of
 // leaders and decisions down it, and the topmost leader decides.
+#include <algorithm>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -62,6 +63,8 @@ class Leader {
   Status OnNews(TensorKey key);
   Status OnJoined(uint32_t member, uint64_t unnamed);
   Status OnSplit(uint32_t bucket, const CallName& witness, uint64_t seen);
+  Status OnOwnReject(const CallName& call, const Error& error);
+  [[nodiscard]] bool MayRun(const CallName& call) const;
   Status OnReject(const CallName& call, const Error& error);
   Status OnEnd(SetEnd end);
   Status OnReleased();
@@ -85,6 +88,11 @@ class Leader {
                   std::optional<TensorKey> own);
   Status OnAttendance(const Subject& subject, const std::optional<Attendance>& attendance);
 
+  /// All later news of calls is of leaders that had taken as many decisions.
+  [[nodiscard]] uint64_t LeastSeen() const {
+    const auto least = std::ranges::min_element(child_seen_);
+    return least == child_seen_.end() ? log_.published() : std::min(log_.published(), *least);
+  }
   [[nodiscard]] int GlobalRankOf(uint32_t member) const { return place_.ranks[member]; }
 
   ControlMux& mux_;
@@ -94,10 +102,13 @@ class Leader {
 
   std::mutex mutex_;
   HostLog log_;
-  CallNumbers numbers_;   ///< of the calls in the first `decided_` decisions
-  uint64_t decided_ = 0;  ///< that this leader has taken
+  CallNumbers numbers_;               ///< of the calls in the first `decided_` decisions
+  uint64_t decided_ = 0;              ///< that this leader has taken
+  std::vector<uint64_t> child_seen_;  ///< by child: decisions that it had taken at its last news
   bool end_told_ = false;
   bool ended_ = false;
+  std::optional<SetEnd>
+      ending_;             ///< of the root: told to the other host, which has offers of this one
   uint32_t released_ = 0;  ///< this host, and children with all below them
   std::map<Subject, Asked> asked_;
 

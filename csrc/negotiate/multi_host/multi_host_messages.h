@@ -30,6 +30,10 @@ enum class MultiHostMessage : uint8_t {
   kDecision = 8,
   kPlan = 9,
   kExchange = 10,  ///< between two hosts: the inputs of the root's
+  // Between two hosts.
+  kWithdraw = 11,   ///< down: the root's host rejects a call that it has offered
+  kGivenBack = 12,  ///< up: the other host has not run it, and will not
+  kEnded = 13,      ///< up: the end has come
 };
 
 /// A call goes by its number where it has one (`numbers`: null for none), otherwise by its name.

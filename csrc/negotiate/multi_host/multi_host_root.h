@@ -1,9 +1,11 @@
 #pragma once
 // The root of a set whose ranks share no memory: makes decisions of the calls that all ranks have
 // submitted. It has no links and no locks, so that a test moves it by hand.
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "negotiate/multi_host/multi_host_messages.h"
@@ -44,10 +46,21 @@ class MultiHostRoot {
     const auto rejected = rejected_.find(call);
     return rejected != rejected_.end() && seen < rejected->second;
   }
+  /// No message of a sender that had taken fewer decisions comes any more.
+  void ForgetOver(uint64_t seen) {
+    std::erase_if(rejected_, [&](const auto& one) { return one.second <= seen; });
+  }
   /// A call that members had submitted ran without a decision: its bucket goes on without it.
   [[nodiscard]] Verdicts RanAlone(const CallName& call);
   /// The members that have submitted an undecided call; nothing if none has.
   [[nodiscard]] std::optional<Attendance> WhoHas(const CallName& call) const;
+  /// Whether one of these members has submitted an undecided call.
+  [[nodiscard]] bool HasAny(const CallName& call, std::span<const uint32_t> members) const {
+    const auto pending = pending_.find(call);
+    return pending != pending_.end() && std::ranges::any_of(members, [&](uint32_t member) {
+             return pending->second.ready_set.Has(member);
+           });
+  }
   /// Of the join that is under way.
   [[nodiscard]] Attendance WhoHasJoined() const;
   /// The buckets whose members have changed since the last call.

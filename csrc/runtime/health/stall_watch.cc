@@ -188,8 +188,8 @@ void StallWatch::LookForOtherSet(const CollectiveEntry& entry) {
     if (row_here.generation.load(std::memory_order_seq_cst) == entry.generation) continue;
     if (here->control->HasJoined(r)) continue;
     {
-      std::lock_guard lock(there->queue.mutex);
-      if (there->queue.in_flight.Contains(id)) continue;
+      const std::unique_lock lock(there->queue.mutex, std::try_to_lock);  // see Look
+      if (!lock || there->queue.in_flight.Contains(id)) continue;
     }
     const int rank = here->ranks[r];
     const auto side = [](int of, uint32_t set) {

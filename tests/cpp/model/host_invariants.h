@@ -1,9 +1,11 @@
 #pragma once
-// What must hold of a process set on several hosts, whatever the schedule: all ranks see one log.
-#include <algorithm>
+// What must hold of a process set on several hosts, whatever the schedule: all ranks see one log,
+// and a rank that asks is told the truth.
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "negotiate/controller.h"
@@ -15,7 +17,7 @@ struct SeenDecision {
   Decision::Kind kind = Decision::Kind::kRun;
   Path path = Path::kNone;
   bool partial = false;
-  std::vector<std::string> names;  ///< empty: a host has none of its calls
+  std::vector<std::string> names;  ///< empty: this host has none of the calls
   Error error = MakeError(ErrorKind::kOk, "");
   int last_joined = -1;
   uint64_t unnamed = 0;
@@ -23,25 +25,22 @@ struct SeenDecision {
   uint32_t took_part = 0, looked_on = 0;  ///< ranks, as bits
 };
 
-/// The decisions in the order of the rank that was first to take each.
+/// Decisions in the order of the rank that was first to take each.
 class OneLog {
  public:
-  void Clear() { log_.clear(); }
   [[nodiscard]] size_t size() const { return log_.size(); }
 
-  /// The rank's decision number `place`. Returns what is wrong with it; empty: nothing.
+  /// A rank's decision number `place`. Returns what is wrong with it; empty: nothing.
   [[nodiscard]] std::string Take(size_t place, SeenDecision seen, uint32_t all_ranks) {
-    if (place > log_.size()) return "a decision that no rank has seen is passed by";
     if (place == log_.size()) {
       log_.push_back(std::move(seen));
     } else {
       SeenDecision& first = log_[place];
-      const bool equal = first.kind == seen.kind && first.path == seen.path &&
-                         first.partial == seen.partial && first.error.kind == seen.error.kind &&
-                         first.error.message == seen.error.message &&
-                         first.error.culprit == seen.error.culprit &&
-                         first.last_joined == seen.last_joined && first.unnamed == seen.unnamed &&
-                         first.results == seen.results;
+      const bool equal =
+          first.kind == seen.kind && first.path == seen.path && first.partial == seen.partial &&
+          first.error.kind == seen.error.kind && first.error.message == seen.error.message &&
+          first.error.culprit == seen.error.culprit && first.last_joined == seen.last_joined &&
+          first.unnamed == seen.unnamed && first.results == seen.results;
       const bool one_has_none = first.names.empty() || seen.names.empty();
       if (!equal || (!one_has_none && first.names != seen.names))
         return "two ranks see different decisions";
@@ -59,12 +58,52 @@ class OneLog {
   std::vector<SeenDecision> log_;
 };
 
+/// The logs of all hosts. A call of a direct exchange is in no order with the decisions of the
+/// root, but both hosts see the same rounds of it. In a set on two hosts an eager decision of a
+/// single call may be of either kind, so it counts as one without an order.
+class AllLogs {
+ public:
+  explicit AllLogs(std::vector<int> host_of)
+      : host_of_(std::move(host_of)), places_(host_of_.size()) {}
+
+  /// The rank's next decision. Returns what is wrong with it; empty: nothing.
+  [[nodiscard]] std::string Take(int rank, const SeenDecision& seen) {
+    const bool direct = host_of_.back() == 1 && seen.kind == Decision::Kind::kRun &&
+                        seen.path == Path::kEager && seen.names.size() == 1;
+    std::string wrong = Append(rank, {host_of_[rank], ""}, seen, 0);
+    if (!wrong.empty()) return wrong;
+    return Append(rank, {kAcross, direct ? seen.names[0] : ""}, seen, (1u << host_of_.size()) - 1);
+  }
+  /// Whether the rank has taken all that others have.
+  [[nodiscard]] bool HasAll(int rank) const {
+    for (const auto& [part, log] : logs_) {
+      if (part.first != kAcross && part.first != host_of_[rank]) continue;
+      const auto place = places_[rank].find(part);
+      if (place == places_[rank].end() || place->second != log.size()) return false;
+    }
+    return true;
+  }
+
+ private:
+  static constexpr int kAcross = -1;
+  /// A host's log, or what all hosts have in common: the root's order, or the rounds of one name.
+  using Part = std::pair<int, std::string>;
+
+  std::string Append(int rank, const Part& part, const SeenDecision& seen, uint32_t all_ranks) {
+    return logs_[part].Take(places_[rank][part]++, seen, all_ranks);
+  }
+
+  std::vector<int> host_of_;
+  std::vector<std::map<Part, size_t>> places_;  ///< by rank
+  std::map<Part, OneLog> logs_;
+};
+
 /// A rank's question, and what it may expect of the answer.
 struct Question {
   std::optional<TensorKey> call;  ///< none: the join
   std::string name;
   int joins_over = 0;  ///< joins that the rank had seen end
-  uint32_t here = 0;  ///< ranks of its host that had submitted it, as bits
+  uint32_t here = 0;   ///< ranks of its host that had submitted it and must be counted, as bits
 };
 
 /// `has`, `joined`: the ranks that have submitted the call by now, and that have joined.
@@ -82,7 +121,9 @@ struct Question {
     return (ready | missing) == all_ranks ? "" : "an answer leaves a rank out";
   }
   if ((ready & ~has) != 0) return "an answer counts a rank that has not submitted the call";
-  if ((question.here & ~ready) != 0) return "an answer leaves out ranks of the one that asked";
+  if ((question.here & ~ready) != 0)
+    return "an answer about " + question.name +
+           " leaves out ranks of the host that asked: " + std::to_string(question.here & ~ready);
   if ((all_ranks & ~ready & ~missing & ~joined) != 0) return "an answer leaves a rank out";
   return "";
 }

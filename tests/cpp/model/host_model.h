@@ -1,46 +1,63 @@
 #pragma once
 // The ranks of a process set on several hosts, moved by hand: each is production's controller and,
-// on the lowest of its host, production's leader; in the place of the engine stands what is here.
+// on the lowest of its host, production's leader; host_rank.h stands in the place of the engine.
 // For model/replay_search.h.
+#include <algorithm>
 #include <deque>
 #include <map>
-#include <memory>
+#include <numeric>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "model/host_invariants.h"
-#include "model/host_script.h"
+#include "base/clock.h"
+#include "model/host_rank.h"
+#include "negotiate/multi_host/multi_host_messages.h"
+#include "negotiate/multi_host/multi_host_tree.h"
+#include "negotiate/multi_host/subtree_aggregator.h"
 #include "support/multi_host_views.h"
-#include "support/still_clock.h"
 
 namespace horoacc::model {
 
+inline constexpr size_t kKindAt = 4;  // of a message, behind the number of its set
+
+inline MultiHostMessage KindOf(const testing::Bytes& message) {
+  return static_cast<MultiHostMessage>(message[kKindAt]);
+}
+
+/// A rank that dies does nothing more, and what it had sent arrives or is lost. Its engine's
+/// liveness (a process descriptor, the end of a connection, heartbeats) then aborts the job, and
+/// every waiting call of the survivors fails; that is no part of this model. What is: without the
+/// dead rank nothing is decided that needs its input, the survivors see equal results and get no
+/// error of the controller's own, and one that stays behind waits for a call or a join, in which
+/// its engine looks at its peers.
 class HostModel {
  public:
   struct Action {
     enum class Kind : uint8_t {
-      kStep,      ///< rank `who` goes on in its script
-      kAnnounce,  ///< the call whose row it has written
-      kAgain,     ///< submits again what was given up
-      kTake,      ///< the next decision, and finishes it
-      kFinish,    ///< with HostShape::late_finish
+      kStep,         ///< `rank` goes on in its script
+      kAnnounce,     ///< it announces the call whose row it has written
+      kSubmitAgain,  ///< it submits a call that was given up or had no id
+      kTake,         ///< it takes the next decision
+      kFinish,       ///< it has carried out a decision, with HostShape::late_finish
       kPump,
       kUnblock,
-      kClose,  ///< takes note of the set's end
+      kClose,  ///< it takes note of the set's end
       kDie,
-      kDeliver,  ///< the next message of `from` to `who`
-      kLose,     ///< all messages of `from`, which is dead, to `who`
-      kPause,    ///< of all ranks
+      kDeliver,  ///< it receives the next message of `from`
+      kLose,     ///< all messages of `from`, which is dead, to it are lost
+      kPause,    ///< all ranks do nothing for a while
     };
     Kind kind = Kind::kStep;
-    int who = 0;
+    int rank = 0;
     int from = 0;
     bool operator==(const Action&) const = default;
   };
 
-  explicit HostModel(HostShape shape);
+  /// `clock_ns`: the time of this process, which each pause moves on.
+  HostModel(HostShape shape, int64_t& clock_ns);
   void StartAgain();
   [[nodiscard]] std::vector<Action> Enabled() const;
   void Do(const Action& action);
@@ -48,8 +65,7 @@ class HostModel {
   [[nodiscard]] const std::string& wrong() const { return wrong_; }
   [[nodiscard]] std::string WrongAtEnd() const;
   [[nodiscard]] bool Commute(const Action& a, const Action& b) const {
-    return a.kind != Action::Kind::kPause && b.kind != Action::Kind::kPause &&
-           views_.LeaderOf(a.who) != views_.LeaderOf(b.who);
+    return a.kind != Kind::kPause && b.kind != Kind::kPause && !SameHost(a.rank, b.rank);
   }
   /// Answers that were looked at, of all schedules.
   [[nodiscard]] uint64_t answers() const { return answers_; }
@@ -57,82 +73,380 @@ class HostModel {
 
  private:
   using Kind = Action::Kind;
-  /// Who knows at least that the rank waits for a call.
-  enum class Told : uint8_t { kNobody, kHost, kLeader, kRoot };
-  /// A call of a rank that it has not seen decided.
-  struct Call {
-    std::string name;
-    TensorKey key{};
-    uint64_t number = 0;      ///< of an unnamed one
-    bool announced = false;   ///< else only its row is written
-    Told told = Told::kNobody;
-    int pauses = 0;           ///< there had been when `told` was set
-  };
-  struct Rank {
-    size_t step = 0;
-    std::vector<Call> calls;
-    std::deque<std::string> again;
-    std::deque<Decision> unfinished;
-    std::map<std::string, SetSegment::NamedId> ids;
-    std::map<std::string, int> rounds;           ///< times that a name has run
-    std::map<uint32_t, std::pair<uint64_t, uint32_t>> split_said;
+  /// What concerns a rank but is no affair of its engine.
+  struct Surroundings {
+    bool dead = false;
+    bool pump_due = false;
     std::optional<Question> question;
-    uint64_t unnamed = 0;
-    uint32_t waits = 0;       ///< sync rounds
-    size_t taken = 0;         ///< decisions
-    int joins = 0, joins_over = 0;
-    uint64_t stuck_at = 0;    ///< the host's progress when there was no id for a name
-    bool joined = false, closed = false, dead = false, pump_due = false, wait_begun = false;
-    uint64_t past = 0;        ///< digest of what its controller keeps for itself
+    std::set<std::string> asked;  ///< names
+    uint64_t past = 0;  ///< digest of what the controller and the leader keep for themselves
   };
 
-  [[nodiscard]] HostGroup& group(int rank) const {
-    return static_cast<HostGroup&>(views_.controller(rank));
-  }
-  [[nodiscard]] SetSegment& control(int rank) const { return *views_[rank].control; }
+  [[nodiscard]] int size() const { return views_.size(); }
+  [[nodiscard]] uint32_t all_ranks() const { return (1u << size()) - 1; }
   [[nodiscard]] bool Leads(int rank) const { return views_.LeaderOf(rank) == rank; }
-  [[nodiscard]] bool HasMore(int rank) const {
-    return control(rank).header().log_words.load() != group(rank).log().taken();
+  [[nodiscard]] bool SameHost(int a, int b) const {
+    return views_.LeaderOf(a) == views_.LeaderOf(b);
   }
-  [[nodiscard]] const Call* Find(int rank, const std::string& name) const;
-  [[nodiscard]] bool IsWriting(int rank) const;
-  [[nodiscard]] bool MayStep(int rank) const;
-  [[nodiscard]] bool MayUnblock(int rank) const;
-  [[nodiscard]] std::map<uint32_t, uint32_t> PartsOfBuckets(int rank) const;
+  [[nodiscard]] uint32_t FirstId() const {
+    return shape_.few_ids > 0 ? kNamedIds - shape_.few_ids : 0;
+  }
 
-  void Step(int rank);
-  void Submit(int rank, const std::string& name);
-  [[nodiscard]] bool LookUp(int rank, Call& call, bool afresh);
-  void WriteRow(int rank, Call& call);
-  void Announce(int rank);
+  void Act(const Action& action);
+  void NotePast(const Action& action);
   void Take(int rank);
-  void Account(int rank, const Decision& decision);
-  void Finish(int rank, const Decision& decision);
-  void Close(int rank);
   void Deliver(int from, int to);
   void CollectSent();
-  void Ask(int rank, const Call* call);
-  void CountTold(int rank);
+  void CheckLookups(int rank);
+  void CheckAllSubmitted(int rank, const SeenDecision& seen);
+  void Ask(int rank, const HostStep& step);
   void LookAtAnswer(int rank);
-  void Must(const Status& status);
-  void Wrong(std::string what) {
-    if (wrong_.empty()) wrong_ = std::move(what);
+  void CountTold(int rank);
+  void Wrong(const std::string& text) {
+    if (wrong_.empty()) wrong_ = text;
   }
 
-  [[nodiscard]] static float InputOf(int rank, int round);
-  [[nodiscard]] uint64_t ProgressOfHost(int rank) const;
-  [[nodiscard]] uint64_t DigestOfSegment(int host_rank) const;
-
   const HostShape shape_;
+  int64_t& clock_ns_;
   testing::MultiHostViews views_;
-  std::vector<std::map<std::string, float*>> numbers_;  ///< by rank and name: the calls' inputs
-  std::vector<Rank> ranks_;
+  std::vector<std::map<std::string, float*>> inputs_;  ///< by rank and name
+  std::vector<HostRank> ranks_;
+  std::vector<Surroundings> around_;                                 ///< by rank
   std::map<std::pair<int, int>, std::deque<testing::Bytes>> links_;  ///< by sender and receiver
-  std::vector<uint64_t> leaders_past_;  ///< by rank: all that has happened to the leader
-  OneLog log_;
+  std::optional<AllLogs> logs_;
   int pauses_ = 0;
   uint64_t answers_ = 0;
   std::string wrong_;
 };
+
+HostModel::HostModel(HostShape shape, int64_t& clock_ns)
+    : shape_(std::move(shape)),
+      clock_ns_(clock_ns),
+      views_(shape_.hosts),
+      inputs_(shape_.scripts.size()) {
+  for (int rank = 0; rank < size(); ++rank) {
+    for (const HostStep& step : shape_.scripts[rank]) {
+      float*& numbers = inputs_[rank][step.name];
+      if (step.kind == HostStep::Kind::kSubmit && !numbers)
+        numbers = static_cast<float*>(views_.arena(rank).Allocate(4 * sizeof(float)));
+    }
+  }
+}
+
+inline void HostModel::StartAgain() {
+  views_.StartAgain();
+  ranks_.clear();
+  around_.assign(size(), {});
+  links_.clear();
+  pauses_ = 0;
+  wrong_.clear();
+  std::vector<int> host_of;
+  for (int rank = 0; rank < size(); ++rank) {
+    host_of.push_back(Leads(rank) ? (rank > 0 ? host_of.back() + 1 : 0) : host_of.back());
+    ranks_.emplace_back(
+        HostRank::Place{&shape_, rank, &views_[rank], &views_.arena(rank), &inputs_[rank]});
+    if (Leads(rank) && shape_.few_ids > 0) ranks_[rank].control().header().ids = FirstId();
+  }
+  logs_.emplace(std::move(host_of));
+}
+
+inline std::vector<HostModel::Action> HostModel::Enabled() const {
+  std::vector<Action> enabled;
+  const auto add = [&](Kind kind, int rank, bool may, int from = 0) {
+    if (may) enabled.push_back({kind, rank, from});
+  };
+  for (int r = 0; r < size(); ++r) {
+    const HostRank& rank = ranks_[r];
+    if (around_[r].dead) continue;
+    const bool outbox =
+        Leads(r) && !rank.control().outbox().empty() && shape_.fault != HostFault::kForgetsLeader;
+    add(Kind::kPump, r, outbox || around_[r].pump_due);
+    add(Kind::kDie, r, std::ranges::find(shape_.dies, r) != shape_.dies.end());
+    add(Kind::kFinish, r, rank.MayFinish());
+    if (rank.closed()) continue;
+    add(Kind::kStep, r, rank.MayStep());
+    add(Kind::kAnnounce, r, rank.MayAnnounce());
+    add(Kind::kSubmitAgain, r, rank.MaySubmitAgain());
+    add(Kind::kTake, r, rank.MayTake());
+    add(Kind::kUnblock, r, rank.MayUnblock());
+    add(Kind::kClose, r, rank.MayClose());
+  }
+  for (const auto& [link, messages] : links_) {
+    if (messages.empty() || around_[link.second].dead) continue;
+    add(Kind::kDeliver, link.second, true, link.first);
+    add(Kind::kLose, link.second, around_[link.first].dead, link.first);
+  }
+  add(Kind::kPause, 0, pauses_ < shape_.pauses);
+  return enabled;
+}
+
+inline void HostModel::Do(const Action& action) {
+  NotePast(action);
+  Act(action);
+  CollectSent();
+  CheckLookups(action.rank);
+  if (const std::string& wrong = ranks_[action.rank].wrong(); !wrong.empty()) Wrong(wrong);
+  for (int r = 0; r < size(); ++r) {
+    if (ranks_[r].controller().Released() && !std::ranges::all_of(ranks_, &HostRank::closed))
+      Wrong("a set is released while a rank is not done with it");
+  }
+  for (const auto& [link, messages] : links_) {
+    if (!messages.empty() && ranks_[link.second].controller().Released())
+      Wrong("a message is on its way to a leader that has released the set");
+  }
+}
+
+inline void HostModel::Act(const Action& action) {
+  HostRank& rank = ranks_[action.rank];
+  switch (action.kind) {
+    case Kind::kStep:
+      if (const HostStep& step = rank.Step(pauses_); step.kind == HostStep::Kind::kAsk)
+        Ask(action.rank, step);
+      return;
+    case Kind::kAnnounce:
+      return rank.Announce(pauses_);
+    case Kind::kSubmitAgain:
+      return rank.SubmitAgain(pauses_);
+    case Kind::kTake:
+      return Take(action.rank);
+    case Kind::kFinish:
+      return rank.FinishFirst();
+    case Kind::kPump:
+      around_[action.rank].pump_due = false;
+      CountTold(action.rank);
+      return rank.Pump();
+    case Kind::kUnblock:
+      return rank.Unblock();
+    case Kind::kClose:
+      return rank.Close();
+    case Kind::kDie:
+      around_[action.rank].dead = true;
+      return;
+    case Kind::kDeliver:
+      return Deliver(action.from, action.rank);
+    case Kind::kLose:
+      links_[{action.from, action.rank}].clear();
+      return;
+    case Kind::kPause:
+      ++pauses_;
+      clock_ns_ += kSubtreeTimeout + kMillisecond;
+      for (Surroundings& each : around_) each.pump_due = !each.dead;
+      return;
+  }
+}
+
+// All that a leader knows, and what other ranks' controllers keep, follows from this.
+inline void HostModel::NotePast(const Action& action) {
+  if (action.kind == Kind::kPause || action.kind == Kind::kTake || action.kind == Kind::kFinish)
+    return;
+  Surroundings& around = around_[action.rank];
+  const bool keeps = action.kind == Kind::kUnblock || around.question || shape_.pauses > 0;
+  if (!Leads(action.rank) && !keeps) return;
+  StateHash past;
+  past.Mix(around.past);
+  past.Mix(static_cast<uint64_t>(action.kind) << 32 | static_cast<uint64_t>(action.from));
+  if (action.kind == Kind::kDeliver) {
+    for (const std::byte byte : links_[{action.from, action.rank}].front())
+      past.Mix(static_cast<uint64_t>(byte));
+  }
+  past.Mix(DigestOf(ranks_[action.rank].control(), FirstId()));
+  past.Mix(ranks_[action.rank].step());
+  around.past = past.value();
+}
+
+// Messages.
+
+inline void HostModel::CollectSent() {
+  for (int rank = 0; rank < size(); ++rank) {
+    for (ControlMessage& message : std::exchange(views_.tap(rank).sent, {})) {
+      if (!Leads(rank) || !Leads(message.source)) Wrong("a message that is not between leaders");
+      links_[{rank, message.source}].push_back(std::move(message.bytes));
+    }
+  }
+}
+
+inline void HostModel::Deliver(int from, int to) {
+  std::deque<testing::Bytes>& link = links_[{from, to}];
+  const bool more = link.size() > 1;
+  const bool overtaken = more && KindOf(link[0]) == MultiHostMessage::kReady &&
+                         KindOf(link[1]) == MultiHostMessage::kJoined;
+  if (shape_.fault == HostFault::kReordersLink && more) std::swap(link.front(), link.back());
+  if (shape_.fault == HostFault::kJoinOvertakes && overtaken) std::swap(link[0], link[1]);
+  const testing::Bytes message = std::move(link.front());
+  link.pop_front();
+  ranks_[to].Must(views_.Give(to, from, message));
+  if (shape_.fault == HostFault::kDoubles && KindOf(message) == MultiHostMessage::kReady)
+    ranks_[to].Must(views_.Give(to, from, message));
+}
+
+// Decisions.
+
+inline void HostModel::Take(int rank) {
+  std::optional<Decision> decision = ranks_[rank].Take();
+  LookAtAnswer(rank);
+  if (!decision) return;
+  const SeenDecision seen = ranks_[rank].Account(*decision);
+  CheckAllSubmitted(rank, seen);
+  if (const std::string wrong = logs_->Take(rank, seen); !wrong.empty()) Wrong(wrong);
+  ranks_[rank].Finish(std::move(*decision));
+}
+
+// What runs, and is not partial, needs the input of each rank, dead ones included.
+inline void HostModel::CheckAllSubmitted(int rank, const SeenDecision& seen) {
+  if (seen.kind != Decision::Kind::kRun || seen.partial) return;
+  for (const std::string& name : seen.names) {
+    const int round = ranks_[rank].RoundsOf(name) - 1;
+    for (int other = 0; other < size(); ++other) {
+      if (!ranks_[other].closed() && !ranks_[other].HasSubmitted(name, round))
+        Wrong(name + " runs, which rank " + std::to_string(other) + " has not submitted");
+    }
+  }
+}
+
+inline void HostModel::CheckLookups(int rank) {
+  for (const auto& [name, id] : ranks_[rank].TakeLookups()) {
+    if (ranks_[rank].controller().Ended()) continue;  // ids mean nothing any more
+    for (int other = 0; other < size(); ++other) {
+      if (!SameHost(rank, other)) continue;
+      for (const HostRank::Call& held : ranks_[other].calls()) {
+        if (other != rank && held.key.id == id && held.name != name && held.announced)
+          Wrong("the id of an undecided call goes to another name");
+      }
+    }
+  }
+}
+
+// Questions.
+
+inline void HostModel::Ask(int rank, const HostStep& step) {
+  HostRank& own = ranks_[rank];
+  const HostRank::Call* const call = own.Find(step.name);
+  if (!call && !(step.name.empty() && own.joined())) return;
+  Question question;
+  question.joins_over = own.joins_over();
+  if (call) {
+    question.call = call->key;
+    question.name = call->name;
+    // Where a call may be ended, or more than one leader lies between, less is sure.
+    const bool sure = !shape_.again && shape_.dies.empty() && shape_.hosts.size() <= 1 + kFanOut;
+    bool alone = true;  // else an earlier question of another rank may be answered first
+    for (int other = 0; other < size(); ++other) {
+      if (!SameHost(rank, other)) continue;
+      const HostRank::Call* const others = ranks_[other].Find(call->name);
+      if (sure && others && others->key.generation == call->key.generation &&
+          others->told == HostRank::Told::kRoot)
+        question.here |= 1u << other;
+      alone = alone && !around_[other].asked.contains(call->name);
+    }
+    if (!alone) question.here = 0;
+  }
+  around_[rank].question = question;
+  around_[rank].asked.insert(question.name);
+  const auto asked = own.controller().WhoHas(question.call);
+  if (!asked.ok()) own.Must(asked.error());
+}
+
+inline void HostModel::LookAtAnswer(int rank) {
+  if (!around_[rank].question) return;
+  const Question question = *around_[rank].question;
+  HostRank& own = ranks_[rank];
+  if (question.call) {
+    const HostRank::Call* const call = own.Find(question.name);
+    if (!call || call->key.generation != question.call->generation) return;
+  } else if (own.joins_over() != question.joins_over) {
+    return;
+  }
+  const auto answer = own.controller().WhoHas(question.call);
+  if (!answer.ok()) return own.Must(answer.error());
+  if (!answer.value()) return;
+  around_[rank].question.reset();
+  ++answers_;
+  uint32_t has = 0, joined = 0;
+  for (int other = 0; other < size(); ++other) {
+    const HostRank& theirs = ranks_[other];
+    // In a direct exchange the hosts' logs have no common order.
+    const bool farther = theirs.closed() || theirs.taken() > own.taken() ||
+                         theirs.RoundsOf(question.name) > own.RoundsOf(question.name) ||
+                         (shape_.eager && shape_.hosts.size() == 2 && !SameHost(rank, other));
+    if (farther || theirs.Find(question.name)) has |= 1u << other;
+    if (theirs.joins() > own.joins_over()) joined |= 1u << other;
+  }
+  if (const std::string wrong = WrongWith(*answer.value(), question, has, joined, all_ranks());
+      !wrong.empty())
+    Wrong(wrong);
+}
+
+// A rank tells its leader of a call that waits for longer than the leaders' patience, and a leader
+// that was told keeps the call for as long.
+inline void HostModel::CountTold(int rank) {
+  using Told = HostRank::Told;
+  for (HostRank::Call& call : ranks_[rank].calls()) {
+    if (call.announced && call.told == Told::kNobody && call.pauses < pauses_)
+      call.told = Told::kHost;
+  }
+  for (int other = rank; Leads(rank) && other < size() && SameHost(rank, other); ++other) {
+    for (HostRank::Call& call : ranks_[other].calls()) {
+      if (call.told == Told::kLeader && call.pauses < pauses_) call.told = Told::kRoot;
+      if (call.told == Told::kHost) {
+        call.told = Told::kLeader;
+        call.pauses = pauses_;
+      }
+    }
+  }
+}
+
+// States and ends.
+
+inline uint64_t HostModel::Digest() const {
+  StateHash hash;
+  hash.Mix(static_cast<uint64_t>(pauses_));
+  for (int rank = 0; rank < size(); ++rank) {
+    const Surroundings& around = around_[rank];
+    hash.Mix(around.past);
+    hash.Mix((around.dead ? 1 : 0) | (around.pump_due ? 2 : 0));
+    if (Leads(rank)) hash.Mix(DigestOf(ranks_[rank].control(), FirstId()));
+    ranks_[rank].MixInto(hash);
+    for (const auto& [link, messages] : links_) {
+      // Which messages they are follows from their senders' past.
+      if (link.second == rank) hash.Mix(static_cast<uint64_t>(link.first) << 32 | messages.size());
+    }
+  }
+  return hash.value();
+}
+
+inline std::string HostModel::WrongAtEnd() const {
+  const bool death = std::ranges::any_of(around_, &Surroundings::dead);
+  bool ends = false;
+  for (int r = 0; r < size(); ++r) {
+    const HostRank& rank = ranks_[r];
+    for (const HostStep& step : shape_.scripts[r]) ends = ends || static_cast<bool>(step.end);
+    if (around_[r].dead || rank.through()) continue;
+    if (death && rank.WaitsForOthers()) continue;
+    return "rank " + std::to_string(r) + " waits for ever";
+  }
+  if (death) return "";
+  for (int r = 0; r < size(); ++r) {
+    const HostRank& rank = ranks_[r];
+    const std::string name = "rank " + std::to_string(r);
+    if (!logs_->HasAll(r)) return name + " misses decisions";
+    if (!rank.control().outbox().empty()) return name + "'s leader leaves something in the outbox";
+    if (rank.controller().HoldsNews()) return name + " keeps news";
+    if (ends && !rank.closed()) return name + " does not hear of the set's end";
+    if (ends && !rank.controller().Released()) return name + " does not hear of the release";
+  }
+  return "";
+}
+
+inline std::string HostModel::Show(const Action& action) {
+  static constexpr const char* kNames[] = {
+      "steps",    "announces", "submits again", "takes",      "carries out",           "pumps",
+      "unblocks", "closes",    "dies",          "hears from", "loses what is sent by", "pauses"};
+  std::string text =
+      action.kind == Kind::kPause ? "every rank" : "rank " + std::to_string(action.rank);
+  text += std::string(" ") + kNames[static_cast<size_t>(action.kind)];
+  if (action.kind == Kind::kDeliver || action.kind == Kind::kLose)
+    text += " rank " + std::to_string(action.from);
+  return text;
+}
 
 }  // namespace horoacc::model

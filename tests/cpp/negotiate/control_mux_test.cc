@@ -81,6 +81,15 @@ TEST(a_removed_set_gets_nothing) {
   PumpAll(mux);
 }
 
+TEST(all_sets_may_be_removed_at_once) {
+  Inbox inbox;
+  ControlMux mux(inbox, [](int) { return false; });
+  for (uint32_t set = 0; set < 2 * kSegmentSets; ++set) mux.Unregister(set);
+  for (int k = 0; k < kMoreThanMayComeEarly; ++k)
+    inbox.Arrive(kSegmentSets + static_cast<uint32_t>(k) % kSegmentSets, 1);
+  PumpAll(mux);
+}
+
 // A peer that knows the set already may tell of every id there is before this rank knows it.
 TEST(whatever_a_correct_peer_can_send_early_is_kept) {
   Inbox inbox;

@@ -76,19 +76,40 @@ TEST(counts_of_arrivals_are_kept_apart) {
     CHECK_EQ(arrivals.over(), over);
   }
   CHECK_EQ(arrivals.id_version(), 3);
-  // A number that has used up its bits moves none of its neighbours.
-  ArrivalsIn<uint16_t, 4, 6> small;
-  for (int name = 0; name < 3; ++name) small = small.Renamed();
-  for (int call = 0; call < 200; ++call) {
-    CHECK_EQ(small.over(), call % 64);
-    small = small.Arrive(2);
-    CHECK_EQ(small.arrived(), 1);
-    CHECK_EQ(small.id_version(), 3);
-    small = small.Arrive(2);
+}
+
+// Generations wrap around within their own bits: none is 0, which rows without a call have, and
+// each has another parity than the one before it, whose row may still be read.
+TEST(generations_wrap_around) {
+  ArrivalsIn<uint16_t, 4, 6> arrivals;
+  for (int name = 0; name < 3; ++name) arrivals = arrivals.Renamed();
+  for (int call = 1; call < 200; ++call) {
+    const uint64_t open = call < 64 ? call : 2 + (call - 64) % 62;
+    CHECK_EQ(arrivals.open(), open);
+    CHECK(arrivals.Admits(3, open) && !arrivals.Admits(3, arrivals.over()));
+    CHECK(arrivals.over() % 2 != open % 2);
+    const auto skipped = arrivals.ClosedWithNext();
+    arrivals = arrivals.Arrive(2);
+    CHECK_EQ(arrivals.arrived(), 1);
+    arrivals = arrivals.Arrive(2);
+    CHECK_EQ(arrivals.over(), open);
+    CHECK_EQ(arrivals.arrived(), 0);
+    CHECK_EQ(arrivals.id_version(), 3);
+    CHECK(skipped == arrivals.Closed());
   }
-  small = small.ClosedWithNext();
-  CHECK_EQ(small.over(), 202 % 64);
-  CHECK_EQ(small.id_version(), 3);
+}
+
+TEST(calls_run_on_when_generations_wrap_around) {
+  SegmentViews controls(3);
+  const SetSegment::NamedId id = controls.Lookup("a");
+  const uint64_t word = ((uint64_t{1} << 36) - 4) << 12;  // three generations are left
+  std::memcpy(static_cast<void*>(&controls.control().id(id.id).arrivals), &word, sizeof word);
+  for (int call = 0; call < 8; ++call) {
+    controls.AnnounceEverywhere("a");
+    CHECK_EQ(controls.CarryOut().size(), 1);
+    CHECK_EQ(controls.Lookup("a").id_version, 0);
+  }
+  CHECK_EQ(controls.control().id(id.id).arrivals.load().over(), 6);
 }
 
 TEST(names_without_a_finished_call_keep_their_ids) {

@@ -1,0 +1,461 @@
+#pragma once
+// One rank of a process set on several hosts, in the place of its engine: it submits what its
+// script says, and takes decisions, over production's controller.
+#include <algorithm>
+#include <cstring>
+#include <deque>
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "model/host_invariants.h"
+#include "model/host_script.h"
+#include "model/segment_digest.h"
+#include "negotiate/control_segment/host_group.h"
+#include "support/segment_views.h"
+
+namespace horoacc::model {
+
+inline constexpr float kSpent = -1e9f;  // what a caller leaves in its input once the call is over
+inline constexpr size_t kNumbers = 4;   // of a call
+
+inline float InputOf(int rank, int round) {
+  return static_cast<float>((1 << rank) * (1 + 16 * (round % 8)));
+}
+
+class HostRank {
+ public:
+  /// The farthest that surely knows that the rank waits for a call.
+  enum class Told : uint8_t { kNobody, kHost, kLeader, kRoot };
+  /// A call of the rank that it has not seen decided.
+  struct Call {
+    std::string name;
+    TensorKey key{};
+    uint64_t number = 0;     ///< of an unnamed one
+    bool announced = false;  ///< false: only its row is written
+    Told told = Told::kNobody;
+    int pauses = 0;  ///< there had been when `told` was set
+  };
+  struct Place {
+    const HostShape* shape = nullptr;
+    int rank = 0;
+    testing::SegmentRank* segment = nullptr;
+    const Arena* arena = nullptr;
+    std::map<std::string, float*>* inputs = nullptr;  ///< by name: the calls' four numbers
+  };
+  explicit HostRank(Place place) : place_(place) {}
+
+  // What the rank may do next.
+  [[nodiscard]] bool MayStep() const;
+  [[nodiscard]] bool MayAnnounce() const;
+  [[nodiscard]] bool MaySubmitAgain() const;
+  [[nodiscard]] bool MayTake() const { return !MayAnnounce() && HasMore(); }
+  [[nodiscard]] bool MayFinish() const { return !unfinished_.empty(); }
+  [[nodiscard]] bool MayUnblock() const;
+  [[nodiscard]] bool MayClose() const;
+
+  // What it does. `pauses`: of all ranks, so far.
+  /// The next step, which the caller carries out if it is a question.
+  const HostStep& Step(int pauses);
+  void Announce(int pauses);
+  void SubmitAgain(int pauses);
+  void Unblock();
+  void Pump() { Must(controller().Pump()); }
+  void Close();
+  /// The log's next decision; none: there was only news.
+  [[nodiscard]] std::optional<Decision> Take();
+  /// Completes the calls of a decision, as the engine's driver does. In terms of all hosts.
+  [[nodiscard]] SeenDecision Account(const Decision& decision);
+  /// The rank has carried the decision out, now or when FinishFirst is called.
+  void Finish(Decision decision);
+  void FinishFirst();
+
+  [[nodiscard]] Controller& controller() const { return *place_.segment->controller; }
+  [[nodiscard]] SetSegment& control() const { return *place_.segment->control; }
+  [[nodiscard]] std::vector<Call>& calls() { return calls_; }
+  [[nodiscard]] const Call* Find(const std::string& name) const;
+  /// Times that the call of this name has run.
+  [[nodiscard]] int RoundsOf(const std::string& name) const;
+  /// Has the rank submitted round `round` of a name?
+  [[nodiscard]] bool HasSubmitted(const std::string& name, int round) const;
+  [[nodiscard]] bool closed() const { return closed_; }
+  [[nodiscard]] bool joined() const { return joined_; }
+  [[nodiscard]] int joins() const { return joins_; }
+  [[nodiscard]] int joins_over() const { return joins_over_; }
+  [[nodiscard]] size_t taken() const { return taken_; }
+  [[nodiscard]] size_t step() const { return step_; }
+  /// Its script is over, and all its calls are.
+  [[nodiscard]] bool through() const;
+  /// A call or a join of the rank is under way, or one that waits for an id: its engine looks at
+  /// its peers meanwhile.
+  [[nodiscard]] bool WaitsForOthers() const {
+    return !calls_.empty() || !again_.empty() || joined_;
+  }
+  /// What went wrong on this rank; empty: nothing.
+  [[nodiscard]] const std::string& wrong() const { return wrong_; }
+  /// The names that looked up an id since the last call of this, each with its id.
+  [[nodiscard]] std::vector<std::pair<std::string, uint32_t>> TakeLookups() {
+    return std::exchange(lookups_, {});
+  }
+  void MixInto(StateHash& hash) const;
+  void Must(const Status& status) {
+    if (!status.ok()) Wrong("an error: " + status.error().message);
+  }
+
+ private:
+  [[nodiscard]] bool HasMore() const;
+  [[nodiscard]] bool HasFault(HostFault fault) const { return place_.shape->fault == fault; }
+  [[nodiscard]] const HostScript& script() const { return place_.shape->scripts[place_.rank]; }
+  [[nodiscard]] std::map<uint32_t, uint32_t> PartsOfBuckets() const;
+  [[nodiscard]] uint64_t ProgressOfHost() const;
+  void Submit(const std::string& name, int pauses);
+  [[nodiscard]] bool LookUp(Call& call, bool afresh);
+  void WriteRow(Call& call);
+  void CheckResult(const Call& call, const CallFacts& facts);
+  void Wrong(std::string text) {
+    if (wrong_.empty()) wrong_ = std::move(text);
+  }
+
+  Place place_;
+  size_t step_ = 0;
+  std::vector<Call> calls_;
+  std::deque<std::string> again_;
+  std::deque<Decision> unfinished_;
+  std::map<std::string, SetSegment::NamedId> ids_;
+  std::map<std::string, int> rounds_;  ///< times that a name has run
+  /// By bucket: the state in which the rank has said that it waits for the bucket's rest.
+  std::map<uint32_t, std::pair<uint64_t, uint32_t>> split_said_;
+  std::vector<std::pair<std::string, uint32_t>> lookups_;
+  uint64_t unnamed_ = 0;
+  uint32_t waits_ = 0;  ///< sync rounds
+  size_t taken_ = 0;    ///< decisions
+  int joins_ = 0, joins_over_ = 0;
+  uint64_t stuck_at_ = 0;  ///< the host's progress when there was no id for a name
+  bool joined_ = false, closed_ = false, wait_begun_ = false;
+  std::string wrong_;
+};
+
+// What may happen next.
+
+inline bool HostRank::HasMore() const {
+  const auto& group = static_cast<const HostGroup&>(controller());
+  return control().header().log_words.load() != group.log().taken();
+}
+
+inline const HostRank::Call* HostRank::Find(const std::string& name) const {
+  const auto found = std::ranges::find(calls_, name, &Call::name);
+  return found == calls_.end() ? nullptr : &*found;
+}
+
+inline int HostRank::RoundsOf(const std::string& name) const {
+  const auto found = rounds_.find(name);
+  return found == rounds_.end() ? 0 : found->second;
+}
+
+inline bool HostRank::HasSubmitted(const std::string& name, int round) const {
+  const Call* const call = Find(name);
+  return RoundsOf(name) > round || (RoundsOf(name) == round && call && call->announced);
+}
+
+inline bool HostRank::MayAnnounce() const {
+  return std::ranges::any_of(calls_, [](const Call& call) { return !call.announced; });
+}
+
+inline bool HostRank::MayStep() const {
+  if (step_ == script().size()) return false;
+  const HostStep& step = script()[step_];
+  const bool joins = step.kind == HostStep::Kind::kJoin;
+  if (MayAnnounce()) return joins && HasFault(HostFault::kJoinsBeforeRow);
+  const bool waits = step.kind == HostStep::Kind::kWait;
+  if (joined_ && (waits || step.kind == HostStep::Kind::kSubmit)) return false;
+  if (waits) return calls_.empty() && again_.empty();
+  if (joins) return !joined_ && again_.empty();
+  if (step.kind != HostStep::Kind::kSubmit) return true;
+  const bool in_flight =
+      !step.name.empty() &&
+      (Find(step.name) != nullptr || std::ranges::find(again_, step.name) != again_.end());
+  return !in_flight && stuck_at_ == 0;
+}
+
+inline bool HostRank::MaySubmitAgain() const {
+  return !MayAnnounce() && !again_.empty() && !Find(again_.front()) &&
+         stuck_at_ != ProgressOfHost();
+}
+
+// It would say something that it has not said yet.
+inline bool HostRank::MayUnblock() const {
+  if (HasMore() || MayAnnounce() || MayStep()) return false;
+  const PlanState& plan = control().plan();
+  const std::pair state(control().header().decided, *plan.version);
+  return std::ranges::any_of(PartsOfBuckets(), [&](const auto& part) {
+    if (part.second == plan.buckets[part.first - 1].count) return false;
+    const auto said = split_said_.find(part.first);
+    return said == split_said_.end() || said->second != state;
+  });
+}
+
+inline bool HostRank::MayClose() const {
+  const bool all_done = !HasMore() && unfinished_.empty();
+  return controller().Ended() && !MayAnnounce() && (all_done || HasFault(HostFault::kClosesEarly));
+}
+
+inline bool HostRank::through() const {
+  return closed_ || (step_ == script().size() && calls_.empty() && again_.empty() && !joined_);
+}
+
+inline uint64_t HostRank::ProgressOfHost() const {
+  uint64_t sum = 1;
+  for (uint32_t r = 0; r < control().ranks(); ++r) sum += control().cursor(r).words;
+  return sum;
+}
+
+// Members of buckets that the rank has submitted and that are not decided, by bucket.
+inline std::map<uint32_t, uint32_t> HostRank::PartsOfBuckets() const {
+  std::map<uint32_t, uint32_t> parts;
+  for (const Call& call : calls_) {
+    const uint32_t bucket = call.key.id < kNamedIds ? control().id(call.key.id).bucket.load() : 0;
+    if (bucket != 0) ++parts[bucket];
+  }
+  return parts;
+}
+
+// Submitting.
+
+inline const HostStep& HostRank::Step(int pauses) {
+  const HostStep& step = script()[step_++];
+  const Call* const call = Find(step.name);
+  switch (step.kind) {
+    case HostStep::Kind::kSubmit:
+      Submit(step.name.empty() ? "#" + std::to_string(unnamed_++) : step.name, pauses);
+      break;
+    case HostStep::Kind::kWait:
+      wait_begun_ = false;
+      break;
+    case HostStep::Kind::kJoin:
+      joined_ = true;
+      ++joins_;
+      Must(controller().Join(unnamed_));
+      break;
+    case HostStep::Kind::kEnd:
+      Must(controller().End(step.end));
+      if (HasFault(HostFault::kReleasesEarly)) Must(controller().Release());
+      break;
+    case HostStep::Kind::kGiveUp:
+      if (call) {
+        const std::string text = "rank " + std::to_string(place_.rank) + " gives up " + call->name;
+        Must(controller().Reject(call->key, MakeError(ErrorKind::kTimeout, text)));
+      }
+      if (step.end) Must(controller().End(step.end));
+      break;
+    case HostStep::Kind::kAsk:
+      break;
+  }
+  return step;
+}
+
+inline void HostRank::Submit(const std::string& name, int pauses) {
+  Call call{name};
+  if (name[0] == '#') {
+    call.number = std::stoull(name.substr(1));
+    call.key.id = kNamedIds + static_cast<uint32_t>(call.number % kUnnamedIds);
+  } else if (!LookUp(call, false)) {
+    return;
+  }
+  calls_.push_back(std::move(call));
+  WriteRow(calls_.back());
+  if (place_.shape->slow_rows) return;
+  while (MayAnnounce() && wrong_.empty()) Announce(pauses);
+}
+
+inline void HostRank::SubmitAgain(int pauses) {
+  const std::string name = again_.front();
+  again_.pop_front();
+  Submit(name, pauses);
+}
+
+// False: the call has to wait for another one of the rank that has its id, or for an id.
+inline bool HostRank::LookUp(Call& call, bool afresh) {
+  const auto holds_for_other = [&](uint32_t id) {
+    return std::ranges::any_of(
+        calls_, [&](const Call& other) { return other.key.id == id && other.name != call.name; });
+  };
+  auto known = ids_.find(call.name);
+  if (afresh || known == ids_.end() || holds_for_other(known->second.id)) {
+    const auto found = control().Lookup(call.name);
+    if (!found.ok()) {
+      stuck_at_ = ProgressOfHost();
+      again_.push_front(call.name);
+      return false;
+    }
+    stuck_at_ = 0;
+    lookups_.emplace_back(call.name, found.value().id);
+    known = ids_.insert_or_assign(call.name, found.value()).first;
+    if (holds_for_other(known->second.id)) {
+      again_.push_back(call.name);
+      return false;
+    }
+  }
+  call.key.id = known->second.id;
+  return true;
+}
+
+inline void HostRank::WriteRow(Call& call) {
+  uint64_t input = kPrivate;
+  const bool named = call.key.id < kNamedIds;
+  if (named && place_.shape->eager) {
+    float* const numbers = place_.inputs->at(call.name);
+    std::fill_n(numbers, kNumbers, InputOf(place_.rank, RoundsOf(call.name)));
+    input = place_.arena->OffsetOf(numbers);
+  }
+  call.key = place_.segment->WriteRow(call.key.id, Collective::kAllreduce, input);
+  Row& row = control().row(control().me(), call.key.id, call.key.generation);
+  row.number = call.number;
+  row.sync_round = waits_;
+  if (HasFault(HostFault::kCountsBeforeRow)) row.generation.store(0);
+}
+
+inline void HostRank::Announce(int pauses) {
+  const auto call = std::ranges::find(calls_, false, &Call::announced);
+  const bool named = call->key.id < kNamedIds;
+  uint32_t version = named ? ids_.at(call->name).id_version : 0;
+  if (HasFault(HostFault::kSkipsLookUp))
+    version = control().id(call->key.id).arrivals.load().id_version();
+  const auto announced = controller().Announce({call->key.id, call->key.generation, version});
+  if (!announced.ok()) return Must(announced.error());
+  std::atomic<uint64_t>& row =
+      control().row(control().me(), call->key.id, call->key.generation).generation;
+  if (announced.value() == Announced::kTaken) {
+    call->announced = true;
+    call->pauses = pauses;
+    row.store(call->key.generation);
+    return;
+  }
+  row.store(0);
+  if (named && !LookUp(*call, true)) {
+    calls_.erase(call);
+    return;
+  }
+  WriteRow(*call);
+}
+
+inline void HostRank::Unblock() {
+  const PlanState& plan = control().plan();
+  for (const auto& [bucket, here] : PartsOfBuckets())
+    split_said_[bucket] = {control().header().decided, *plan.version};
+  if (!std::exchange(wait_begun_, true)) ++waits_;
+  std::vector<uint32_t> in_flight;
+  for (const Call& call : calls_) in_flight.push_back(call.key.id);
+  Must(controller().Unblock(in_flight));
+}
+
+// The set has ended, and the calls that are left fail.
+inline void HostRank::Close() {
+  closed_ = true;
+  calls_.clear();
+  again_.clear();
+  joined_ = false;
+  Must(controller().Release());
+}
+
+// Decisions.
+
+inline std::optional<Decision> HostRank::Take() {
+  if (HasFault(HostFault::kFinishesEarly))
+    (void)control().FinishUpTo(control().header().log_words.load(), std::nullopt);
+  auto next = controller().Next();
+  if (next.ok()) return std::move(next.value());
+  Must(next.error());
+  return std::nullopt;
+}
+
+inline SeenDecision HostRank::Account(const Decision& decision) {
+  const uint32_t bit = 1u << place_.rank;
+  const bool runs = decision.kind == Decision::Kind::kRun;
+  SeenDecision seen{decision.kind,
+                    decision.path,
+                    decision.partial,
+                    {},
+                    decision.error,
+                    decision.last_joined,
+                    decision.unnamed,
+                    {},
+                    0,
+                    0};
+  for (const CallFacts& facts : decision.facts) seen.results.push_back(facts.result);
+  for (size_t k = 0; k < decision.ids.size(); ++k) {
+    const uint32_t id = decision.ids[k];
+    const bool named = id < kNamedIds;
+    const auto found = std::ranges::find_if(calls_, [&](const Call& call) {
+      return call.key.id == id && (runs || call.key.generation == decision.generations[k]);
+    });
+    if (named) seen.names.push_back(control().NameOf(id));
+    if (found == calls_.end()) {
+      seen.looked_on |= bit;
+      if (runs && !(decision.partial && joined_)) Wrong("runs what a rank has not submitted");
+      continue;
+    }
+    seen.took_part |= bit;
+    if (!named) seen.names.push_back(found->name);
+    if (seen.names.back() != found->name) Wrong("an id stands for another name");
+    if (!found->announced) Wrong("a decision about a call that is not announced");
+    if (runs && decision.path == Path::kEager) CheckResult(*found, decision.facts[k]);
+    if (named && place_.shape->eager) std::fill_n(place_.inputs->at(found->name), kNumbers, kSpent);
+    if (!runs && place_.shape->again) again_.push_back(found->name);
+    calls_.erase(found);
+  }
+  if (decision.ids.empty() && decision.partial) {
+    seen.looked_on |= bit;
+    if (!joined_) Wrong("runs what a rank has not submitted");
+  }
+  if (runs && !decision.partial) {  // of a partial one not all hosts know the name
+    for (const std::string& name : seen.names) ++rounds_[name];
+  }
+  if (seen.names.size() < decision.ids.size()) seen.names.clear();
+  if (decision.kind == Decision::Kind::kJoin) {
+    if (!std::exchange(joined_, false)) Wrong("a join ends that a rank has not joined");
+    ++joins_over_;
+    unnamed_ = std::max(unnamed_, decision.unnamed);
+  }
+  ++taken_;
+  return seen;
+}
+
+inline void HostRank::CheckResult(const Call& call, const CallFacts& facts) {
+  float result = 0;
+  std::memcpy(&result, facts.result.data(), sizeof result);
+  float sum = 0;
+  for (size_t r = 0; r < place_.shape->scripts.size(); ++r)
+    sum += InputOf(static_cast<int>(r), RoundsOf(call.name));
+  if (result == sum) return;
+  Wrong("a result of other inputs: " + call.name + " " + std::to_string(result) + " for " +
+        std::to_string(sum));
+}
+
+inline void HostRank::Finish(Decision decision) {
+  unfinished_.push_back(std::move(decision));
+  if (!place_.shape->late_finish) FinishFirst();
+}
+
+inline void HostRank::FinishFirst() {
+  Must(controller().Finish(unfinished_.front()));
+  unfinished_.pop_front();
+}
+
+inline void HostRank::MixInto(StateHash& hash) const {
+  hash.Mix(step_ << 32 | taken_);
+  hash.Mix(static_cast<const HostGroup&>(controller()).log().taken());
+  hash.Mix(control().cursor(control().me()).words.load());
+  hash.Mix(joined_ | closed_ << 1 | wait_begun_ << 2 | static_cast<uint64_t>(waits_) << 8 |
+           unnamed_ << 24);
+  for (const Call& call : calls_) {
+    hash.Mix(call.name);
+    hash.Mix(call.key.generation << 17 | call.key.id << 1 | (call.announced ? 1 : 0));
+  }
+  for (const std::string& name : again_) hash.Mix(name);
+  for (const auto& [name, id] : ids_) hash.Mix(static_cast<uint64_t>(id.id) << 32 | id.id_version);
+  hash.Mix(stuck_at_);
+}
+
+}  // namespace horoacc::model
