@@ -49,7 +49,7 @@ void AddOtherHosts(Job& job, ProcessSet& set) {
   for (const int rank : set.ranks) hosts.push_back(host_of[rank]);
   set.multi_host =
       std::make_unique<MultiHostSet>(host_of, set.ranks, me, job.settings, job.measured);
-  set.queue.linked = &job.linked_calls;
+  if (set.context.me == 0) set.queue.led = &job.led_calls;
   set.controller = std::make_unique<MultiHostController>(
       *job.mux,
       Leader::Place{set.id, set.ranks, TreeOver(hosts, me), job.settings.fusion_threshold,
