@@ -27,17 +27,21 @@ bool HasHalves(const Request& request) {
   });
 }
 
+PayloadTensor PayloadOf(const Request& request, const TensorMeta& tensor, size_t ranks) {
+  const double divisor = request.op == ReduceOp::kAverage ? static_cast<double>(ranks) : 1.0;
+  return {.type = tensor.type,
+          .op = request.op,
+          .scale = {request.prescale, request.postscale, divisor},
+          .count = tensor.count()};
+}
+
 /// A call's tensors in a row, each at a multiple of 16 bytes: inputs, results or unfinished sums,
 /// which have the types that unfinished sums of schedules have.
 class Packed {
  public:
   Packed(const Request& request, size_t ranks) {
-    const double divisor = request.op == ReduceOp::kAverage ? static_cast<double>(ranks) : 1.0;
     for (const TensorMeta& tensor : request.tensors) {
-      tensors_.push_back({.type = tensor.type,
-                          .op = request.op,
-                          .scale = {request.prescale, request.postscale, divisor},
-                          .count = tensor.count()});
+      tensors_.push_back(PayloadOf(request, tensor, ranks));
       partial_types_.push_back(PartialTypeOf(tensors_.back(), true));
     }
   }
@@ -102,7 +106,11 @@ EagerRule::EagerRule(std::span<const uint32_t> ranks_per_host, bool sums, const 
 
 uint64_t EagerRule::BytesOf(const Request& request) const {
   if (none_ || !MayBeEager(request) || (!halves_ && HasHalves(request))) return 0;
-  const uint64_t bytes = Packed(request, ranks_).Bytes(sums_ ? Form::kPartial : Form::kElements);
+  uint64_t bytes = 0;
+  for (const TensorMeta& tensor : request.tensors) {
+    const PayloadTensor payload = PayloadOf(request, tensor, ranks_);
+    bytes += Padded(payload.count * SizeOf(sums_ ? PartialTypeOf(payload, true) : payload.type));
+  }
   return bytes <= most_bytes_ ? bytes : 0;
 }
 
