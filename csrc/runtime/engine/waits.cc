@@ -16,6 +16,8 @@ constexpr int64_t kSayAgainEvery = 5 * kMillisecond;
 constexpr int64_t kFirstLook = kMillisecond;  // what a caller drives before it counts as waiting
 constexpr int64_t kSetsDiffer = 100 * kMillisecond;  // blocked so long before that is decided
 constexpr int64_t kYields = 200 * kMicrosecond;      // for hosts that have answered so soon
+constexpr int64_t kCoreTaken = 500 * kMicrosecond;   // a yield so long: who has the core computes
+constexpr int64_t kLeavesCore = 100 * kMillisecond;  // then for so long
 constexpr int64_t kLinksEvery = 20 * kMicrosecond;   // if nothing is expected of them
 constexpr int64_t kPollIsWaiting = 5 * kMillisecond;
 constexpr int64_t kShortestPoll = 100 * kMicrosecond;
@@ -143,7 +145,7 @@ bool Waits::Spin(Driver::Lock& lock, uint32_t seen, bool linked) {
   const int64_t began = NowNs();
   // A rank without a core of its own leaves its core to the leader, who rings it.
   const bool yields = linked && hosts_answer_soon_ && job_.settings.spin_microseconds < 0 &&
-                      (polls || job_.spin_ns > 0);
+                      (polls || job_.spin_ns > 0) && began >= leaves_core_until_;
   const int64_t until = began + (yields ? kYields : job_.spin_ns);
   int64_t next_look = began + kLinksEvery;
   for (int64_t now = began; now < until; now = NowNs()) {
@@ -151,6 +153,9 @@ bool Waits::Spin(Driver::Lock& lock, uint32_t seen, bool linked) {
       // Messages ring no doorbell, and neither does a GPU. And the rank that brings them may want
       // this core: another host's ranks were not counted.
       sched_yield();
+      // Who spins uses up its share of a core that others need, and waits for it when it matters.
+      if (const int64_t back = NowNs(); back - now > kCoreTaken)
+        leaves_core_until_ = back + kLeavesCore;
       if (rung()) return true;
       if (!polls && now < next_look) continue;
       next_look = now + kLinksEvery;

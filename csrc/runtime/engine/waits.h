@@ -57,7 +57,9 @@ class Waits {
   Completion& completion_;
   Driver& driver_;
   const Watches watches_;
-  bool hosts_answer_soon_ = false;  ///< the driver's: see Drive
+  // The driver's: see Spin.
+  bool hosts_answer_soon_ = false;
+  int64_t leaves_core_until_ = 0;
 };
 
 }  // namespace horoacc
