@@ -64,6 +64,7 @@ struct Entry {
   uint64_t flight = 0;  ///< of the event with which the call began: see EventStream::Emit
   int64_t deadline_ns = std::numeric_limits<int64_t>::max();  ///< under the set's submit lock
   double limit_seconds = 0;
+  bool linked = false;                      ///< waits for other hosts, or may do so
   bool waited_for = false;                  ///< under the set's submit lock: a caller waits for it
   std::atomic<int64_t> next_blocked_ns{0};  ///< when polling again counts as waiting again
 
@@ -131,7 +132,6 @@ struct MessageEntry final : Entry {
   explicit MessageEntry(const Message& call) : Entry(Kind::kMessage), message(call) {}
 
   Message message;
-  bool linked = false;  ///< waits for links between hosts, or may do so
 };
 
 /// The entry as one of the kinds, or null.

@@ -69,16 +69,16 @@ struct SetQueue {
   std::atomic<bool> removed{false};
   /// Entries in flight, in the backlog, or with copies pending; read without the mutex.
   std::atomic<uint32_t> pending{0};
-  /// The same of all sets of this rank that are joined by links; null if this set is not.
-  std::atomic<uint32_t>* linked = nullptr;
+  /// The same of all sets on several hosts that this rank leads; null if this is none of them.
+  std::atomic<uint32_t>* led = nullptr;
 
   /// Counts an entry. True if there was none.
   bool Enter() {
-    if (linked) linked->fetch_add(1, std::memory_order_relaxed);
+    if (led) led->fetch_add(1, std::memory_order_relaxed);
     return pending.fetch_add(1, std::memory_order_relaxed) == 0;
   }
   void Leave() {
-    if (linked) linked->fetch_sub(1, std::memory_order_relaxed);
+    if (led) led->fetch_sub(1, std::memory_order_relaxed);
     pending.fetch_sub(1, std::memory_order_relaxed);
   }
 };

@@ -6,9 +6,7 @@ namespace horoacc {
 
 bool DirectExchange::Fits(const CallName& call, const ReadySet& ready_set, size_t members,
                           const CallNumbers& numbers) {
-  if (ready_set.count() != members || ready_set.inputs().size() != members ||
-      ready_set.groups().size() != 1)
-    return false;
+  if (!ready_set.GivesAll(members) || ready_set.groups().size() != 1) return false;
   const uint64_t* const number = numbers.NumberOf(call);
   return number && *numbers.At(*number)->request == *ready_set.groups()[0].request;
 }

@@ -2,27 +2,23 @@
 
 #include <algorithm>
 #include <cstring>
+#include <numeric>
 
-#include "execute/kernels/reduce.h"
+#include "execute/kernels/combine.h"
 #include "schedule/select.h"
 
 namespace horoacc {
 namespace {
 
+/// Bytes of all hosts that may come to the root for one call.
+constexpr uint64_t kMostAtRoot = 4 * kMostEagerBytes;
+
 // So that a tensor of any type is aligned.
 uint64_t Padded(uint64_t bytes) { return (bytes + 15) / 16 * 16; }
 
-uint64_t PackedBytes(const Request& request) {
-  uint64_t bytes = 0;
-  for (const TensorMeta& tensor : request.tensors) bytes += Padded(tensor.bytes());
-  return bytes;
-}
-
-uint64_t EagerBytes(const Request& request, size_t ranks) {
-  if (request.collective != Collective::kAllreduce || request.op == ReduceOp::kAdasum) return 0;
-  if (!request.local_error.empty()) return 0;
-  const uint64_t bytes = PackedBytes(request);
-  return bytes <= kMaxEagerBytes / ranks ? bytes : 0;
+bool MayBeEager(const Request& request) {
+  return request.collective == Collective::kAllreduce && request.op != ReduceOp::kAdasum &&
+         request.local_error.empty();
 }
 
 bool HasHalves(const Request& request) {
@@ -31,27 +27,112 @@ bool HasHalves(const Request& request) {
   });
 }
 
+PayloadTensor PayloadOf(const Request& request, const TensorMeta& tensor, size_t ranks) {
+  const double divisor = request.op == ReduceOp::kAverage ? static_cast<double>(ranks) : 1.0;
+  return {.type = tensor.type,
+          .op = request.op,
+          .scale = {request.prescale, request.postscale, divisor},
+          .count = tensor.count()};
+}
+
+/// A call's tensors in a row, each at a multiple of 16 bytes: inputs, results or unfinished sums,
+/// which have the types that unfinished sums of schedules have.
+class Packed {
+ public:
+  Packed(const Request& request, size_t ranks) {
+    for (const TensorMeta& tensor : request.tensors) {
+      tensors_.push_back(PayloadOf(request, tensor, ranks));
+      partial_types_.push_back(PartialTypeOf(tensors_.back(), true));
+    }
+  }
+
+  [[nodiscard]] uint64_t Bytes(Form form) const {
+    uint64_t bytes = 0;
+    for (size_t t = 0; t < tensors_.size(); ++t) bytes += Padded(BytesOf(t, form));
+    return bytes;
+  }
+  [[nodiscard]] std::vector<const std::byte*> In(const std::byte* packed, Form form) const {
+    std::vector<const std::byte*> tensors;
+    for (size_t t = 0; t < tensors_.size(); packed += Padded(BytesOf(t++, form)))
+      tensors.push_back(packed);
+    return tensors;
+  }
+
+  struct Part {
+    std::vector<const std::byte*> tensors;
+    Form form = Form::kElements;
+  };
+  /// Parts in the order of the members. `form`: the result's; elements are finished.
+  [[nodiscard]] std::vector<std::byte> Combine(std::span<const Part> parts, Form form) const {
+    std::vector<std::byte> result(Bytes(form));
+    const std::vector<const std::byte*> results = In(result.data(), form);
+    Combiner combiner(tensors_, partial_types_);
+    std::vector<std::span<const std::byte>> pieces(parts.size());
+    std::vector<Operand> operands(parts.size());
+    for (uint32_t t = 0; t < tensors_.size(); ++t) {
+      if (tensors_[t].count == 0) continue;
+      for (size_t k = 0; k < parts.size(); ++k) {
+        pieces[k] = {parts[k].tensors[t], BytesOf(t, parts[k].form)};
+        operands[k] = {{&pieces[k], 1}, parts[k].form, parts[k].form == Form::kElements};
+      }
+      const auto at = static_cast<size_t>(results[t] - result.data());
+      const std::span<std::byte> sum(result.data() + at, BytesOf(t, form));
+      const Target target{{&sum, 1}};
+      const Extent extent{t, tensors_[t].count, nullptr};
+      combiner.Combine({&extent, 1}, operands, {&target, 1}, form == Form::kElements);
+    }
+    return result;
+  }
+
+ private:
+  [[nodiscard]] uint64_t BytesOf(size_t tensor, Form form) const {
+    const PayloadTensor& whole = tensors_[tensor];
+    return whole.count * SizeOf(form == Form::kPartial ? partial_types_[tensor] : whole.type);
+  }
+
+  std::vector<PayloadTensor> tensors_;
+  std::vector<DType> partial_types_;
+};
+
 }  // namespace
 
-EagerRule::EagerRule(size_t ranks, const Settings& settings)
-    : ranks_(ranks),
+EagerRule::EagerRule(std::span<const uint32_t> ranks_per_host, bool sums, const Settings& settings)
+    : ranks_(std::accumulate(ranks_per_host.begin(), ranks_per_host.end(), size_t{0})),
+      sums_(sums),
+      most_bytes_(std::min(kMostEagerBytes, kMostAtRoot / ranks_per_host.size()) /
+                  (sums ? 1 : std::ranges::max(ranks_per_host))),
       none_(!ForcedAlgorithm(schedule::Goal::kAllreduce, settings).empty()),
       halves_(settings.reduction != "auto") {}
 
 uint64_t EagerRule::BytesOf(const Request& request) const {
-  return none_ || (!halves_ && HasHalves(request)) ? 0 : EagerBytes(request, ranks_);
+  if (none_ || !MayBeEager(request) || (!halves_ && HasHalves(request))) return 0;
+  uint64_t bytes = 0;
+  for (const TensorMeta& tensor : request.tensors) {
+    const PayloadTensor payload = PayloadOf(request, tensor, ranks_);
+    bytes += Padded(payload.count * SizeOf(sums_ ? PartialTypeOf(payload, true) : payload.type));
+  }
+  return bytes <= most_bytes_ ? bytes : 0;
 }
 
-std::vector<std::byte> PackTensors(const Request& request,
-                                   std::span<const std::byte* const> tensors) {
-  std::vector<std::byte> packed(PackedBytes(request));
-  uint64_t at = 0;
-  for (size_t t = 0; t < tensors.size(); ++t) {
-    const uint64_t bytes = request.tensors[t].bytes();
-    if (bytes > 0) std::memcpy(packed.data() + at, tensors[t], bytes);
-    at += Padded(bytes);
+ReadySet::Input EagerRule::Sum(const Request& request, uint32_t first,
+                               std::span<const std::vector<const std::byte*>> inputs) const {
+  const auto members = static_cast<uint32_t>(inputs.size());
+  const Packed packed(request, ranks_);
+  std::vector<std::byte> bytes;
+  if (members > 1) {
+    std::vector<Packed::Part> parts;
+    for (const auto& tensors : inputs) parts.push_back({tensors});
+    bytes = packed.Combine(parts, Form::kPartial);
+  } else {
+    bytes.resize(packed.Bytes(Form::kElements));
+    std::byte* at = bytes.data();
+    for (size_t t = 0; t < request.tensors.size(); ++t) {
+      const uint64_t length = request.tensors[t].bytes();
+      if (length > 0) std::memcpy(at, inputs[0][t], length);
+      at += Padded(length);
+    }
   }
-  return packed;
+  return {first, members, std::make_shared<const std::vector<std::byte>>(std::move(bytes))};
 }
 
 void UnpackTensors(const Request& request, std::span<const std::byte> packed,
@@ -66,30 +147,17 @@ void UnpackTensors(const Request& request, std::span<const std::byte> packed,
 
 std::vector<std::byte> ReduceEager(const ReadySet& ready_set, size_t ranks) {
   const Request& request = *ready_set.groups()[0].request;
-  if (EagerBytes(request, ranks) == 0 || ready_set.inputs().size() != ranks) return {};
-  std::vector<const std::byte*> inputs(ranks);
-  std::vector<std::byte> result(PackedBytes(request));
-  for (const auto& [member, input] : ready_set.inputs()) {
-    if (input->size() != result.size()) return {};
-    inputs[member] = input->data();
+  if (!ready_set.GivesAll(ranks) || !MayBeEager(request)) return {};
+  const Packed packed(request, ranks);
+  std::vector<ReadySet::Input> inputs = ready_set.inputs();
+  std::ranges::sort(inputs, {}, &ReadySet::Input::first);
+  std::vector<Packed::Part> parts;
+  for (const ReadySet::Input& input : inputs) {
+    const Form form = input.members > 1 ? Form::kPartial : Form::kElements;
+    if (input.bytes->size() != packed.Bytes(form)) return {};
+    parts.push_back({packed.In(input.bytes->data(), form), form});
   }
-  uint64_t at = 0;
-  for (const TensorMeta& tensor : request.tensors) {
-    std::vector<const void*> sources;
-    for (const std::byte* const input : inputs) sources.push_back(input + at);
-    void* const destination = result.data() + at;
-    const double divisor = request.op == ReduceOp::kAverage ? static_cast<double>(ranks) : 1.0;
-    if (tensor.count() > 0) {
-      Reduce({.sources = sources,
-              .destinations = {&destination, 1},
-              .count = tensor.count(),
-              .type = tensor.type,
-              .op = request.op,
-              .scale = {request.prescale, request.postscale, divisor}});
-    }
-    at += Padded(tensor.bytes());
-  }
-  return result;
+  return packed.Combine(parts, Form::kElements);
 }
 
 }  // namespace horoacc

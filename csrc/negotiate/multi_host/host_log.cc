@@ -73,10 +73,12 @@ std::optional<HostLog::News> HostLog::NewsOf(TensorKey key, const CallNumbers& n
   }
   News news{*call, {}, {}};
   const Row* first = nullptr;
+  std::vector<uint32_t> told;
   for (uint32_t r = 0; r < context_.ranks; ++r) {
     if (known.told[r] || !IsCounted(r, key, closed)) continue;
     const Row& row = control_.row(r, key.id, key.generation);
     known.told[r] = true;
+    told.push_back(r);
     std::shared_ptr<const Request> request;
     const bool reduces = row.collective == static_cast<uint8_t>(Collective::kAllreduce);
     if (first && reduces && row.error == 0 && first->error == 0 &&
@@ -95,30 +97,38 @@ std::optional<HostLog::News> HostLog::NewsOf(TensorKey key, const CallNumbers& n
     const uint32_t member = members_[r];
     if (member == 0) news.place = {key.id, row.sequence, row.sync_round};
     (void)news.ready_set.Add(request, {&member, 1});
-    if (auto input = InputOf(*request, key, r, known))
-      news.ready_set.AddInput(member, std::move(input));
   }
-  if (news.ready_set.count() == 0) return std::nullopt;
+  if (told.empty()) return std::nullopt;
+  AddInputs(news, told, known);
   const bool whole = news.ready_set.count() == context_.ranks;
   if (!whole || !AllShared(control_, context_, key)) news.ready_set.MarkPrivate();
   return news;
 }
 
-// Null: the input does not go with the news.
-ReadySet::Input HostLog::InputOf(const Request& request, TensorKey key, uint32_t index,
-                                 Known& known) {
-  const uint64_t bytes = eager_rule_.BytesOf(request);
-  if (bytes == 0 || eager_ + bytes > eager_rule_.most_bytes() * context_.ranks) return nullptr;
-  std::byte* const memory = context_.memory[index];
-  std::vector<const std::byte*> inputs;
-  for (const TensorRow& tensor : TensorsOf(control_.row(index, key.id, key.generation), memory)) {
-    const bool empty = request.tensors[inputs.size()].count() == 0;
-    if (tensor.input == kPrivate && !empty) return nullptr;
-    inputs.push_back(empty ? nullptr : memory + tensor.input);
+// The inputs of the ranks `told` go with the news, or their sum, if the call is eager and all lie
+// in shared memory.
+void HostLog::AddInputs(News& news, std::span<const uint32_t> told, Known& known) {
+  if (news.ready_set.groups().size() != 1) return;
+  const Request& request = *news.ready_set.groups()[0].request;
+  const bool sums = eager_rule_.sums();
+  const uint64_t bytes = eager_rule_.BytesOf(request) * (sums ? 1 : told.size());
+  if (bytes == 0 || eager_ + bytes > kMostEagerBytes) return;
+  if (sums && told.size() < context_.ranks) return;
+  std::vector<std::vector<const std::byte*>> inputs;
+  for (const uint32_t r : told) {
+    std::vector<const std::byte*>& tensors = inputs.emplace_back();
+    const Row& row = control_.row(r, known.key.id, known.key.generation);
+    for (const TensorRow& tensor : TensorsOf(row, context_.memory[r])) {
+      const bool empty = request.tensors[tensors.size()].count() == 0;
+      if (tensor.input == kPrivate && !empty) return;
+      tensors.push_back(empty ? nullptr : context_.memory[r] + tensor.input);
+    }
   }
   eager_ += bytes;
   known.eager += bytes;
-  return std::make_shared<const std::vector<std::byte>>(PackTensors(request, inputs));
+  if (sums) return news.ready_set.AddInput(eager_rule_.Sum(request, members_[0], inputs));
+  for (size_t k = 0; k < told.size(); ++k)
+    news.ready_set.AddInput(eager_rule_.Sum(request, members_[told[k]], {&inputs[k], 1}));
 }
 
 // The way down.

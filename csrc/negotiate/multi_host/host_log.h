@@ -76,8 +76,7 @@ class HostLog {
 
   [[nodiscard]] bool IsCounted(uint32_t index, TensorKey key, bool closed) const;
   [[nodiscard]] CallName NameOf(TensorKey key, uint32_t index) const;
-  [[nodiscard]] ReadySet::Input InputOf(const Request& request, TensorKey key, uint32_t index,
-                                        Known& known);
+  void AddInputs(News& news, std::span<const uint32_t> told, Known& known);
   // Under the set's lock.
   Status PublishFirst();
   void CloseCalls(const std::vector<CallName>& calls, Untold& entry);

@@ -70,9 +70,10 @@ void PutReady(WireWriter& writer, const CallName& call, const ReadySet& ready_se
   }
   if (!with_inputs) return;
   writer.Put(static_cast<uint32_t>(ready_set.inputs().size()));
-  for (const auto& [member, input] : ready_set.inputs()) {
-    writer.Put(member);
-    writer.PutBlock(*input);
+  for (const ReadySet::Input& input : ready_set.inputs()) {
+    writer.Put(input.first);
+    writer.Put(input.members);
+    writer.PutBlock(*input.bytes);
   }
 }
 
@@ -80,13 +81,17 @@ namespace {
 
 // Of members that are here, and of each once.
 void GetInputs(WireReader& reader, ReadySet& ready_set) {
-  const uint32_t count = reader.GetCount(2 * sizeof(uint32_t));
+  const uint32_t count = reader.GetCount(3 * sizeof(uint32_t));
   std::set<uint32_t> known;
   for (uint32_t k = 0; k < count && reader.ok(); ++k) {
-    const auto member = reader.Get<uint32_t>();
-    auto input = std::make_shared<const std::vector<std::byte>>(reader.GetBlock());
-    if (!ready_set.Has(member) || !known.insert(member).second) reader.Fail();
-    if (reader.ok()) ready_set.AddInput(member, std::move(input));
+    ReadySet::Input input{reader.Get<uint32_t>(), reader.Get<uint32_t>(), nullptr};
+    input.bytes = std::make_shared<const std::vector<std::byte>>(reader.GetBlock());
+    if (input.members == 0) reader.Fail();
+    for (uint32_t of = 0; of < input.members && reader.ok(); ++of) {
+      const uint32_t member = input.first + of;
+      if (!ready_set.Has(member) || !known.insert(member).second) reader.Fail();
+    }
+    if (reader.ok()) ready_set.AddInput(std::move(input));
   }
 }
 

@@ -33,6 +33,12 @@ bool ReadySet::Add(const ReadySet& other) {
   return true;
 }
 
+bool ReadySet::GivesAll(size_t members) const {
+  size_t given = 0;
+  for (const Input& input : inputs_) given += input.members;
+  return count_ == members && given == members;
+}
+
 std::vector<const Request*> ReadySet::ByMember(size_t members) const {
   std::vector<const Request*> requests(members);
   for (const Group& group : groups_) {

@@ -14,7 +14,13 @@ namespace horoacc {
 /// Members with equal requests are one group, so that many equal ranks cost little.
 class ReadySet {
  public:
-  using Input = std::shared_ptr<const std::vector<std::byte>>;
+  /// What travels with the news of a call: the input of a member, or the sum of the inputs of
+  /// `members` from `first` on, which is not finished.
+  struct Input {
+    uint32_t first = 0;
+    uint32_t members = 1;
+    std::shared_ptr<const std::vector<std::byte>> bytes;
+  };
   struct Group {
     std::shared_ptr<const Request> request;
     std::vector<uint32_t> members;
@@ -24,8 +30,8 @@ class ReadySet {
   [[nodiscard]] bool Add(const std::shared_ptr<const Request>& request,
                          std::span<const uint32_t> members);
   [[nodiscard]] bool Add(const ReadySet& other);
-  /// The input of a member that is here, if the input travels with the announcement.
-  void AddInput(uint32_t member, Input input) { inputs_.emplace_back(member, std::move(input)); }
+  /// Of members that are here.
+  void AddInput(Input input) { inputs_.push_back(std::move(input)); }
   /// Not all ranks of some host see all memory of the call, or their news did not come together.
   void MarkPrivate() { shared_ = false; }
   [[nodiscard]] bool shared() const { return shared_; }
@@ -33,13 +39,15 @@ class ReadySet {
   [[nodiscard]] bool Has(uint32_t member) const { return member < here_.size() && here_[member]; }
   [[nodiscard]] uint32_t count() const { return count_; }
   [[nodiscard]] const std::vector<Group>& groups() const { return groups_; }
-  [[nodiscard]] const std::vector<std::pair<uint32_t, Input>>& inputs() const { return inputs_; }
+  [[nodiscard]] const std::vector<Input>& inputs() const { return inputs_; }
+  /// Whether all of `members` members are here, and their inputs, too.
+  [[nodiscard]] bool GivesAll(size_t members) const;
   /// By member; null for those that are not here. `members`: of the set.
   [[nodiscard]] std::vector<const Request*> ByMember(size_t members) const;
 
  private:
   std::vector<Group> groups_;
-  std::vector<std::pair<uint32_t, Input>> inputs_;
+  std::vector<Input> inputs_;
   std::vector<bool> here_;  ///< by member
   uint32_t count_ = 0;
   bool shared_ = true;

@@ -132,8 +132,9 @@ bool Driver::Progress() {
     if (!advanced.ok()) return abort(advanced.error());
     if (advanced.value()) set->moves.fetch_add(1, std::memory_order_relaxed);
     moved |= advanced.value();
-    runs |= set->current != nullptr;
+    runs |= set->current && set->multi_host;
   }
+  runs_between_hosts_ = runs;
   // What is left over goes now: a caller whose call is complete takes no other turn, and would have
   // to wake the coordinator for it.
   if (job_.multi_host && moved && !runs && job_.multi_host->HasUnsent()) {
@@ -144,15 +145,16 @@ bool Driver::Progress() {
 
 Result<bool> Driver::ProgressLinks() {
   if (!job_.mux) return false;
-  // A look is a system call or two, which a call inside the host does not wait for.
-  if (job_.linked_calls.load(std::memory_order_relaxed) == 0 &&
-      !parts_.messages.exchange().HasUnposted()) {
+  // A look is a system call or two, which nobody waits for who expects nothing from there.
+  bool data = AwaitsData();
+  if (!data) {
     const int64_t now = NowNs();
-    if (now < next_links_ns_) return false;
-    next_links_ns_ = now + kLinksEvery;
+    data = now >= next_links_ns_;
+    if (data) next_links_ns_ = now + kLinksEvery;
+    if (!data && !AwaitsLinks()) return false;
   }
   HA_ASSIGN(bool moved, job_.mux->Pump());
-  if (!job_.multi_host) return moved;
+  if (!job_.multi_host || !data) return moved;
   HA_ASSIGN(const bool exchanged, job_.multi_host->Progress());
   if (exchanged) job_.counters.data_moves.fetch_add(1, std::memory_order_relaxed);
   if (ended_) return moved || exchanged;

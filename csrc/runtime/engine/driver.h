@@ -63,6 +63,10 @@ class Driver {
   // Under the lock.
   /// Something goes on that no call waits for.
   [[nodiscard]] bool WorkLeft();
+  /// Something waits here for what links bring: each turn looks at them.
+  [[nodiscard]] bool AwaitsLinks() const {
+    return job_.led_calls.load(std::memory_order_relaxed) > 0 || AwaitsData();
+  }
   /// Ends all calls with `error`; from now on this rank touches no memory of its peers.
   void FailAll(const Error& error);
   /// Progress does nothing any more: the engine has given back what it stands on.
@@ -76,6 +80,10 @@ class Driver {
  private:
   bool ProgressOrAbort();
   bool Progress();
+  [[nodiscard]] bool AwaitsData() const {
+    return runs_between_hosts_ || job_.linked_messages.load(std::memory_order_relaxed) > 0 ||
+           parts_.messages.exchange().HasUnposted();
+  }
   Result<bool> ProgressLinks();
   Result<bool> ProgressSet(ProcessSet& set);
   Status Begin(ProcessSet& set, Decision decision);
@@ -94,6 +102,7 @@ class Driver {
   std::mutex mutex_;
   bool ended_ = false;  ///< FailAll was called: messages have closed their links
   bool released_ = false;
+  bool runs_between_hosts_ = false;  ///< after the last turn
   int64_t next_links_ns_ = 0;
 };
 

@@ -222,6 +222,7 @@ Status Submitter::Enqueue(ProcessSet& set, const std::shared_ptr<CollectiveEntry
       job_.events.Emit(Phase::kReleased, set.id, entry->handle, 0, 0, entry->display_name);
     }
     if (entry->reservation) ++entry->reservation->calls;
+    entry->linked = set.multi_host != nullptr;
     entry->sync_round = queue.sync_round;
     if (devices_.MustWait(queue, *entry)) {
       queue.pending_copies.push_back(entry);
@@ -266,6 +267,7 @@ Result<uint64_t> Submitter::SubmitJoin(ProcessSet& set, Submission submission) {
     queue.join_over.reset();
     wakes = queue.Enter() && (has_callback || job_.must_poll);
     EmitQueued(set, *entry, Collective::kJoin);
+    entry->linked = set.multi_host != nullptr;
     queue.joins.push_back(entry);
     announced = Publisher::AnnounceJoin(set);
     if (!announced.ok()) {

@@ -15,6 +15,10 @@ constexpr int64_t kLongestSleep = 100 * kMillisecond;  // between looks at the p
 constexpr int64_t kSayAgainEvery = 5 * kMillisecond;
 constexpr int64_t kFirstLook = kMillisecond;  // what a caller drives before it counts as waiting
 constexpr int64_t kSetsDiffer = 100 * kMillisecond;  // blocked so long before that is decided
+constexpr int64_t kYields = 200 * kMicrosecond;      // for hosts that have answered so soon
+constexpr int64_t kCoreTaken = 500 * kMicrosecond;   // a yield so long: who has the core computes
+constexpr int64_t kLeavesCore = 100 * kMillisecond;  // then for so long
+constexpr int64_t kLinksEvery = 20 * kMicrosecond;   // if nothing is expected of them
 constexpr int64_t kPollIsWaiting = 5 * kMillisecond;
 constexpr int64_t kShortestPoll = 100 * kMicrosecond;
 constexpr int64_t kLongestPoll = kMillisecond;
@@ -134,18 +138,28 @@ void Waits::SayBlocked(Entry& entry) {
   }
 }
 
-bool Waits::Spin(Driver::Lock& lock, uint32_t seen) {
+bool Waits::Spin(Driver::Lock& lock, uint32_t seen, bool linked) {
   const Doorbell& doorbell = job_.doorbells.doorbell(job_.local_rank());
   const auto rung = [&] { return doorbell.count.load(std::memory_order_relaxed) != seen; };
-  const int64_t until = NowNs() + job_.spin_ns;
-  const bool polls = job_.linked_calls.load(std::memory_order_relaxed) > 0 ||
-                     job_.gpu_polls.load(std::memory_order_relaxed) > 0;
-  while (NowNs() < until) {
-    if (polls) {
+  const bool polls = lock->AwaitsLinks() || job_.gpu_polls.load(std::memory_order_relaxed) > 0;
+  const int64_t began = NowNs();
+  // A rank without a core of its own leaves its core to the leader, who rings it.
+  const bool yields = linked && hosts_answer_soon_ && job_.settings.spin_microseconds < 0 &&
+                      (polls || job_.spin_ns > 0) && began >= leaves_core_until_;
+  const int64_t until = began + (yields ? kYields : job_.spin_ns);
+  int64_t next_look = began + kLinksEvery;
+  for (int64_t now = began; now < until; now = NowNs()) {
+    if (polls || linked) {
       // Messages ring no doorbell, and neither does a GPU. And the rank that brings them may want
       // this core: another host's ranks were not counted.
       sched_yield();
-      if (rung() || lock.Progress()) return true;
+      // Who spins uses up its share of a core that others need, and waits for it when it matters.
+      if (const int64_t back = NowNs(); back - now > kCoreTaken)
+        leaves_core_until_ = back + kLeavesCore;
+      if (rung()) return true;
+      if (!polls && now < next_look) continue;
+      next_look = now + kLinksEvery;
+      if (lock.Progress()) return true;
       continue;
     }
     for (int pause = 0; pause < 32; ++pause) {
@@ -188,7 +202,7 @@ void Waits::Drive(Driver::Lock& lock, Entry& entry, int64_t deadline_ns) {
     if (IsComplete(entry)) break;
     const int64_t start = NowNs();
     if (start >= deadline_ns) break;
-    if (Spin(lock, seen)) continue;
+    if (Spin(lock, seen, entry.linked)) continue;
     int64_t sleep = std::min(deadline_ns - start, next_sleep);
     if (job_.must_poll || job_.gpu_polls.load(std::memory_order_relaxed) > 0) {
       sleep = std::min(sleep, poll_sleep);
@@ -201,6 +215,7 @@ void Waits::Drive(Driver::Lock& lock, Entry& entry, int64_t deadline_ns) {
     if (call && NowNs() - began >= kSetsDiffer) watches_.stalls.LookForOtherSet(*call);
     next_sleep = std::min(2 * next_sleep, kLongestSleep);
   }
+  if (entry.linked) hosts_answer_soon_ = NowNs() - began < kYields;
 }
 
 }  // namespace horoacc

@@ -46,7 +46,7 @@ class Waits {
   /// Drives until the entry is complete or the deadline has come.
   void Drive(Driver::Lock& lock, Entry& entry, int64_t deadline_ns);
   /// Looks at the doorbell, at GPUs and at links for a short while. True if something came.
-  bool Spin(Driver::Lock& lock, uint32_t seen);
+  bool Spin(Driver::Lock& lock, uint32_t seen, bool linked);
   /// A caller needs the entry before it goes on: buckets of which this rank has submitted only a
   /// part, in whatever set, must not wait for the rest.
   void SayBlocked(Entry& entry);
@@ -57,6 +57,9 @@ class Waits {
   Completion& completion_;
   Driver& driver_;
   const Watches watches_;
+  // The driver's: see Spin.
+  bool hosts_answer_soon_ = false;
+  int64_t leaves_core_until_ = 0;
 };
 
 }  // namespace horoacc

@@ -113,8 +113,10 @@ struct Job {
   std::function<void()> watch_peers;
   /// Work of GPUs that waiting threads ask after: no GPU wakes a thread.
   std::atomic<uint32_t> gpu_polls{0};
-  /// Calls in flight for which links between hosts may have to bring something.
-  std::atomic<uint32_t> linked_calls{0};
+  /// Calls in flight of sets that this rank leads: control links bring what is decided.
+  std::atomic<uint32_t> led_calls{0};
+  /// Messages in flight that data links may have to bring.
+  std::atomic<uint32_t> linked_messages{0};
   int64_t spin_ns = 0;     ///< how long a waiting thread spins before it sleeps
   bool must_poll = false;  ///< some links wake nobody (MPI)
 };

@@ -21,7 +21,7 @@ MessageCalls::MessageCalls(Job& job, Failure& failure, SetTable& sets, Handles& 
     : job_(job), failure_(failure), sets_(sets), handles_(handles) {
   MessageSurroundings surroundings;
   surroundings.complete = [&job, &completion](MessageEntry& entry, Status outcome) {
-    if (entry.linked) job.linked_calls.fetch_sub(1, std::memory_order_relaxed);
+    if (entry.linked) job.linked_messages.fetch_sub(1, std::memory_order_relaxed);
     completion.Complete(entry, std::move(outcome));
   };
   surroundings.ended = [this](const MessageEntry& entry) { return WhyEnded(entry); };
@@ -78,7 +78,7 @@ Result<uint64_t> MessageCalls::Submit(uint32_t process_set, const Message& messa
   entry->flight = job_.events.Emit(Phase::kQueued, process_set, handle, 0, message.bytes,
                                    entry->display_name, message.sends ? "send" : "recv");
   entry->linked = IsLinked(*set, message.peer);
-  if (entry->linked) job_.linked_calls.fetch_add(1, std::memory_order_relaxed);
+  if (entry->linked) job_.linked_messages.fetch_add(1, std::memory_order_relaxed);
   // At an abort the driver ends all known messages; a later submission must see the failure.
   Status begun = failure_.UnlessFailed([&]() -> Status {
     if (message.sends) return exchange_->Send(entry);
@@ -86,7 +86,7 @@ Result<uint64_t> MessageCalls::Submit(uint32_t process_set, const Message& messa
     return {};
   });
   if (!begun.ok()) {
-    if (entry->linked) job_.linked_calls.fetch_sub(1, std::memory_order_relaxed);
+    if (entry->linked) job_.linked_messages.fetch_sub(1, std::memory_order_relaxed);
     handles_.Remove(handle);
     return failure_.Annotate(std::move(begun.error()), nullptr, entry.get());
   }

@@ -9,9 +9,9 @@
 namespace horoacc {
 
 MultiHostSet::MultiHostSet(const std::vector<int>& host_of, std::vector<int> ranks, uint32_t me,
-                           EagerRule eager, const Settings& settings,
+                           const Settings& settings,
                            std::shared_ptr<const schedule::MeasuredTable> measured)
-    : me_(me), ranks_(std::move(ranks)), eager_(eager) {
+    : me_(me), ranks_(std::move(ranks)) {
   std::vector<int> hosts;  // in the order of their lowest ranks
   for (const int rank : ranks_) {
     if (std::ranges::find(hosts, host_of[rank]) == hosts.end()) hosts.push_back(host_of[rank]);
@@ -26,14 +26,16 @@ MultiHostSet::MultiHostSet(const std::vector<int>& host_of, std::vector<int> ran
   const bool in_order = std::ranges::is_sorted(by_host_);
   choice_.emplace(schedule::Topology(ranks_per_host_), measured, in_order);
   const uint32_t largest = std::ranges::max(ranks_per_host_);
+  eager_.emplace(ranks_per_host_, false, settings);
   if (largest == 1 || !ForcedAlgorithm(schedule::Goal::kAllreduce, settings).empty()) return;
   in_rank_order_ =
       settings.reduction == "canonical" ||
       (settings.reduction == "auto" && choice_->RankOrderIsCheap(schedule::Goal::kAllreduce));
   // Then each host's sum is a node of the tree over all ranks.
-  const bool aligned = in_order && std::ranges::min(ranks_per_host_) == largest &&
-                       std::has_single_bit(largest);
+  const bool aligned =
+      in_order && std::ranges::min(ranks_per_host_) == largest && std::has_single_bit(largest);
   composes_ = aligned || !in_rank_order_;
+  eager_.emplace(ranks_per_host_, aligned, settings);
   between_choice_.emplace(schedule::Topology(std::vector<uint32_t>(ranks_per_host_.size(), 1)),
                           std::move(measured));
 }

@@ -21,13 +21,12 @@ class MultiHostSet {
  public:
   /// `host_of`: by rank of the job. `ranks`: the set's, ascending; `me`: this rank's index in them.
   MultiHostSet(const std::vector<int>& host_of, std::vector<int> ranks, uint32_t me,
-               EagerRule eager, const Settings& settings,
-               std::shared_ptr<const schedule::MeasuredTable> measured);
+               const Settings& settings, std::shared_ptr<const schedule::MeasuredTable> measured);
 
   [[nodiscard]] uint32_t me() const { return me_; }
   [[nodiscard]] const std::vector<int>& ranks() const { return ranks_; }
   [[nodiscard]] uint32_t size() const { return static_cast<uint32_t>(ranks_.size()); }
-  [[nodiscard]] const EagerRule& eager() const { return eager_; }
+  [[nodiscard]] const EagerRule& eager() const { return *eager_; }
   /// The algorithms that are possible on these hosts, with their costs.
   [[nodiscard]] schedule::AlgorithmChoice& choice() { return *choice_; }
 
@@ -55,12 +54,12 @@ class MultiHostSet {
  private:
   const uint32_t me_;
   const std::vector<int> ranks_;
-  const EagerRule eager_;
   std::vector<uint32_t> by_host_;         ///< indices of ranks, host after host
   std::vector<uint32_t> ranks_per_host_;  ///< in the order of `by_host_`
   std::optional<schedule::AlgorithmChoice> choice_;
   bool in_rank_order_ = false;  ///< of composed allreduces
   bool composes_ = false;
+  std::optional<EagerRule> eager_;
   std::optional<schedule::AlgorithmChoice> between_choice_;  ///< of one rank a host
   std::map<std::string, Scheduled> between_;
   uint64_t runs_ = 0;

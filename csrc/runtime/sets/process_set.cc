@@ -47,15 +47,14 @@ void AddOtherHosts(Job& job, ProcessSet& set) {
       static_cast<uint32_t>(std::ranges::find(set.ranks, job.rank()) - set.ranks.begin());
   std::vector<int> hosts;
   for (const int rank : set.ranks) hosts.push_back(host_of[rank]);
-  const EagerRule eager(set.ranks.size(), job.settings);
   set.multi_host =
-      std::make_unique<MultiHostSet>(host_of, set.ranks, me, eager, job.settings, job.measured);
-  set.queue.linked = &job.linked_calls;
+      std::make_unique<MultiHostSet>(host_of, set.ranks, me, job.settings, job.measured);
+  if (set.context.me == 0) set.queue.led = &job.led_calls;
   set.controller = std::make_unique<MultiHostController>(
       *job.mux,
       Leader::Place{set.id, set.ranks, TreeOver(hosts, me), job.settings.fusion_threshold,
                     set.multi_host->composes(), job.faults.get()},
-      *set.control, set.context, job.doorbells, eager,
+      *set.control, set.context, job.doorbells, set.multi_host->eager(),
       NoteMemory{
           [&job](size_t bytes) { return static_cast<std::byte*>(job.blocks.Allocate(bytes)); },
           [&job](void* block) { job.blocks.Free(block); }});

@@ -57,6 +57,29 @@ TEST(a_call_that_has_run_before_takes_one_message_each_way) {
   }
 }
 
+// The sum of aligned hosts travels, otherwise all inputs do.
+TEST(a_host_sends_its_sum) {
+  constexpr size_t kHead = sizeof(uint32_t) + 18;  // the set, and a call that is known
+  constexpr size_t kInput = 3 * sizeof(uint32_t) + 4 * sizeof(float);
+  const auto lengths = [](std::vector<int> hosts) {
+    MultiHostViews ranks(std::move(hosts));
+    std::vector<size_t> sent;
+    for (int step = 0; step < 2; ++step) {
+      for (int rank = 0; rank < ranks.size(); ++rank)
+        CHECK(ranks.Announce(rank, "a", Collective::kAllreduce).ok());
+      sent.clear();
+      for (const auto& [receiver, message] : ranks.Deliver()) sent.push_back(message.bytes.size());
+      for (int rank = 0; rank < ranks.size(); ++rank) CHECK(ranks.Carry(rank).has_value());
+    }
+    std::ranges::sort(sent);
+    return sent;
+  };
+  const auto with = [](size_t inputs) { return kHead + sizeof(uint32_t) + inputs * kInput; };
+  CHECK(lengths({2, 2}) == (std::vector{with(1), with(1)}));
+  CHECK(lengths({4, 4}) == (std::vector{with(1), with(1)}));
+  CHECK(lengths({2, 1}) == (std::vector{with(1), with(2)}));
+}
+
 TEST(other_requests_and_partial_calls_are_the_roots) {
   MultiHostViews ranks({2, 2});
   for (int step = 0; step < 2; ++step) {

@@ -138,7 +138,7 @@ TEST(a_call_that_has_run_is_told_of_in_eighteen_bytes) {
   CHECK(told(Vector(5), true).size() > 18);
   // Who carries an input is below, too.
   ReadySet outsider = Of({2, 3}, *request);
-  outsider.AddInput(8, std::make_shared<const std::vector<std::byte>>(16));
+  outsider.AddInput({8, 1, std::make_shared<const std::vector<std::byte>>(16)});
   WireWriter writer;
   writer.Put(uint8_t{1});
   PutReady(writer, kOne, outsider, true, 7, numbers);
@@ -158,18 +158,18 @@ TEST(eager_inputs_are_reduced_at_the_root) {
   Request request = Vector(3);
   request.op = ReduceOp::kAverage;
   request.tensors.push_back({DType::kInt32, {1}});
-  CHECK_EQ(EagerRule(3, {}).BytesOf(request), 32);
+  const EagerRule rule(std::vector<uint32_t>{1, 1, 1}, false, {});
+  CHECK_EQ(rule.BytesOf(request), 32);
   MultiHostRoot root({4, 5, 9}, 0);
   CallNumbers numbers;
   MultiHostRoot::Verdicts verdicts;
   for (uint32_t member = 0; member < 3; ++member) {
     const std::vector<float> floats{1.0f * member, 2.0f, 3.0f * member};
     const int whole = 2;
-    const std::byte* const tensors[] = {reinterpret_cast<const std::byte*>(floats.data()),
-                                        reinterpret_cast<const std::byte*>(&whole)};
+    const std::vector<const std::byte*> tensors{reinterpret_cast<const std::byte*>(floats.data()),
+                                                reinterpret_cast<const std::byte*>(&whole)};
     ReadySet ready_set = Of({member}, request);
-    ready_set.AddInput(
-        member, std::make_shared<const std::vector<std::byte>>(PackTensors(request, tensors)));
+    ready_set.AddInput(rule.Sum(request, member, {&tensors, 1}));
     WireWriter writer;
     PutReady(writer, kOne, ready_set, true, 0, numbers);
     WireReader reader(writer.bytes());
@@ -189,9 +189,10 @@ TEST(eager_inputs_are_reduced_at_the_root) {
   // One that does not carry: then all go by a schedule. And so does what is too long.
   verdicts = root.Ready(kTwo, Of({0, 1, 2}, request), 1, {2, 2, 0});
   CHECK(!verdicts[0].decision.done());
-  CHECK_EQ(EagerRule(3, {}).BytesOf(Vector(20000)), 0);
+  CHECK_EQ(rule.BytesOf(Vector(16384)), 65536);
+  CHECK_EQ(rule.BytesOf(Vector(16385)), 0);
   request.collective = Collective::kAllgather;
-  CHECK_EQ(EagerRule(3, {}).BytesOf(request), 0);
+  CHECK_EQ(rule.BytesOf(request), 0);
 }
 
 // Names that come and go: a rank that lags is understood, and the room is bounded.

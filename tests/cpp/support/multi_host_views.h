@@ -1,6 +1,9 @@
 #pragma once
 // The ranks of one process set on several hosts, without engines: a test moves each rank by hand
 // and carries the messages between the leaders.
+#include <algorithm>
+#include <bit>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -121,6 +124,10 @@ class MultiHostViews {
     for (size_t host = 0; host < hosts_.size(); ++host)
       host_of.insert(host_of.end(), hosts_[host], static_cast<int>(host));
     for (int rank = 0; rank < std::ssize(host_of); ++rank) everybody.push_back(rank);
+    const std::vector<uint32_t> shape(hosts_.begin(), hosts_.end());
+    const bool sums = shape[0] > 1 && std::has_single_bit(shape[0]) &&
+                      std::ranges::adjacent_find(shape, std::ranges::not_equal_to()) == shape.end();
+    const EagerRule eager(shape, sums, settings_);
     for (size_t host = 0; host < hosts_.size(); ++host) {
       const int ranks = hosts_[host];
       const int first = size();
@@ -130,12 +137,15 @@ class MultiHostViews {
         auto& rank = ranks_.emplace_back(std::make_unique<Rank>(share, settings_));
         rank->leader = first;
         Arena* const arena = &memories_[first + local]->arena;
-        const Leader::Place place{0, everybody,
+        const Leader::Place place{0,
+                                  everybody,
                                   TreeOver(host_of, static_cast<uint32_t>(first + local)),
-                                  settings_.fusion_threshold, false, nullptr};
+                                  settings_.fusion_threshold,
+                                  false,
+                                  nullptr};
         rank->segment.controller = std::make_unique<MultiHostController>(
             rank->mux, place, *rank->segment.control, rank->segment.context,
-            rank->segment.doorbells, EagerRule(everybody.size(), settings_),
+            rank->segment.doorbells, eager,
             NoteMemory{
                 [arena](size_t bytes) { return static_cast<std::byte*>(arena->Allocate(bytes)); },
                 [arena](void* block) { arena->Free(block); }});
