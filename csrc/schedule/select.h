@@ -19,9 +19,10 @@ enum class Path : uint8_t {
   kExchange,         ///< every rank takes its part from the buffers that its peers show
   kEager,            ///< the root has reduced inputs that came with the announcements
   kSchedule,         ///< over data links, by the algorithm that SelectAlgorithm names
-  kComposed,  ///< between hosts: each host's sums by direct slices, and those by a schedule
+  kComposed,  ///< between hosts: sums inside hosts, in memory that all see, and a schedule of them
+  kComposedWindows,  ///< the same of private memory, which passes through windows
 };
-inline constexpr int kPathCount = 10;
+inline constexpr int kPathCount = 11;
 [[nodiscard]] const char* NameOf(Path path);
 
 /// The facts on which the choice depends; all ranks agree on them.

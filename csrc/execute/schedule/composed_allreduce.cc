@@ -3,165 +3,83 @@
 #include <algorithm>
 
 namespace horoacc {
-namespace {
 
-constexpr uint64_t kSliceBytes = 256 << 10;
-
-uint64_t RoundUp(uint64_t bytes) {
-  return (bytes + ChunkPipeline::kGrain - 1) / ChunkPipeline::kGrain * ChunkPipeline::kGrain;
-}
-
-}  // namespace
-
-// All hosts cut alike: at multiples of 64 bytes of the vector of whole tensors.
-HostSums::HostSums(ReduceList list, uint32_t ranks, Rail rail, bool wide)
-    : list_(std::move(list)), ranks_(ranks) {
-  uint64_t total = 0;
-  for (const ReducePiece& piece : list_.pieces) total += RoundUp(piece.bytes());
-  const auto cut = [&](uint64_t number) { return RoundUp(total / rail.count * number); };
-  const uint64_t begin = std::min(cut(rail.number), total);
-  const uint64_t end =
-      rail.number + 1 == rail.count ? total : std::min(cut(rail.number + 1), total);
-  uint64_t start = 0;
-  for (uint32_t k = 0; k < list_.pieces.size(); ++k) {
-    const ReducePiece& piece = list_.pieces[k];
-    const uint64_t element = SizeOf(piece.type);
-    const uint64_t first = std::min(std::max(begin, start) - start, piece.bytes()) / element;
-    const uint64_t last = std::min(std::max(end, start) - start, piece.bytes()) / element;
-    start += RoundUp(piece.bytes());
-    if (first >= last) continue;
-    PayloadTensor tensor{.type = piece.type, .op = piece.op, .scale = piece.scale};
-    tensor.count = last - first;
-    tensors_.push_back(tensor);
-    partial_types_.push_back(PartialTypeOf(tensor, wide));
-    parts_.push_back({k, first, bytes_});
-    bytes_ += RoundUp(tensor.count * SizeOf(partial_types_.back()));
+Result<std::unique_ptr<BetweenHosts>> BetweenHosts::Make(Surroundings surroundings,
+                                                         const RailPart& part,
+                                                         ChunkPipeline& flow) {
+  std::unique_ptr<BetweenHosts> made(new BetweenHosts);
+  made->memory_ = surroundings.memory;
+  const uint64_t bytes = std::max<uint64_t>(part.bytes(), 1);
+  made->sums_ = static_cast<std::byte*>(made->memory_.arena->Allocate(bytes));
+  if (made->sums_ == nullptr) {
+    return MakeError(ErrorKind::kSystem, "no shared memory left for the " + std::to_string(bytes) +
+                                             " bytes of a host's sums");
   }
-  combiner_.emplace(tensors_, partial_types_);
+  HA_ASSIGN(made->run_,
+            ScheduleRun::Make(*surroundings.links, std::move(surroundings.schedule),
+                              surroundings.group, surroundings.options, part.PayloadIn(made->sums_),
+                              std::move(surroundings.memory)));
+  made->run_->Follow(flow);
+  return made;
 }
 
-Payload HostSums::PayloadIn(std::byte* memory) {
-  memory_ = memory;
-  Payload payload;
-  for (size_t k = 0; k < parts_.size(); ++k) {
-    std::byte* const sums = memory + parts_[k].start;
-    payload.tensors.push_back({.type = partial_types_[k],
-                               .op = tensors_[k].op,
-                               .count = tensors_[k].count,
-                               .input = sums,
-                               .output = sums});
+BetweenHosts::~BetweenHosts() {
+  run_.reset();
+  if (sums_ == nullptr) return;
+  if (memory_.retire) {
+    memory_.retire(sums_);
+  } else {
+    memory_.arena->Free(sums_);
   }
-  return payload;
 }
 
-// Not beyond position `end`. `stage` is given a part, the tensor's first element, how many, and
-// where their sums lie.
-template <typename Stage>
-void HostSums::NextSlice(Progress& progress, uint64_t end, Stage stage) {
-  const size_t part = progress.part;
-  const uint64_t width = SizeOf(partial_types_[part]);
-  const uint64_t left = tensors_[part].count - progress.element;
-  const uint64_t most = std::min(end - progress.at, kSliceBytes);
-  const uint64_t count = std::min(left, most / width);
-  std::byte* const sums = memory_ + parts_[part].start + progress.element * width;
-  stage(part, parts_[part].first + progress.element, count,
-        std::span<std::byte>(sums, count * width));
-  progress.element += count;
-  progress.at = parts_[part].start + progress.element * width;
-  if (count < left) return;
-  ++progress.part;
-  progress.element = 0;
-  progress.at = progress.part < parts_.size() ? parts_[progress.part].start : bytes_;
+Result<std::unique_ptr<ComposedAllreduce>> ComposedAllreduce::Make(
+    const SetContext& context, ExecSlot& slot, ReduceList list, Rail rail, bool wide,
+    std::optional<BetweenHosts::Surroundings> between) {
+  std::unique_ptr<ComposedAllreduce> made(
+      new ComposedAllreduce(context, slot, std::move(list), rail, wide));
+  if (!between) return made;
+  HA_ASSIGN(made->between_, BetweenHosts::Make(std::move(*between), made->part_, *made));
+  return made;
 }
 
-Result<uint64_t> HostSums::Arrived() {
-  if (summed_.at == bytes_) return bytes_;
-  NextSlice(summed_, bytes_,
-            [this](size_t part, uint64_t first, uint64_t count, std::span<std::byte> sums) {
-              const ReducePiece& piece = list_.pieces[parts_[part].piece];
-              const uint64_t element = SizeOf(piece.type);
-              const size_t ranks = ranks_;
-              std::vector<std::span<const std::byte>> inputs(ranks);
-              std::vector<Operand> operands(ranks);
-              for (size_t r = 0; r < ranks; ++r) {
-                inputs[r] = {static_cast<const std::byte*>(piece.sources[r]) + first * element,
-                             count * element};
-                operands[r] = {{&inputs[r], 1}, Form::kElements, true};
-              }
-              const Extent extent{static_cast<uint32_t>(part), count, nullptr};
-              const Target target{{&sums, 1}};
-              combiner_->Combine({&extent, 1}, operands, {&target, 1}, false);
-            });
+bool ComposedAllreduce::Advance() {
+  if (!between_ || told_ || failed()) return false;
+  ScheduleRun& run = between_->run();
+  bool moved = !run.complete() && run.Advance();
+  moved |= Store();
+  if (!run.complete() || stored_.at < part_.bytes()) return moved;
+  told_ = true;
+  slot_.slices_done.value.fetch_add(1, std::memory_order_acq_rel);
+  context_.ring_others(true);
+  return true;
+}
+
+// Adds up the next slice.
+Result<uint64_t> ComposedAllreduce::Arrived() {
+  if (summed_.at == part_.bytes()) return summed_.at;
+  const RailPart::Slice slice = part_.Next(summed_, part_.bytes());
+  const ReducePiece& piece = list_.pieces[slice.piece];
+  inputs_.resize(context_.ranks);
+  for (size_t r = 0; r < inputs_.size(); ++r)
+    inputs_[r] = static_cast<const std::byte*>(piece.sources[r]) + slice.offset;
+  part_.Sum(slice, inputs_, between_->sums() + slice.at);
   return summed_.at;
 }
 
-Status HostSums::Leave(uint64_t end) {
+Status ComposedAllreduce::Leave(uint64_t end) {
   final_ = end;
   return {};
 }
 
-bool HostSums::Store() {
+bool ComposedAllreduce::Store() {
   if (stored_.at >= final_) return false;
-  NextSlice(stored_, final_,
-            [this](size_t part, uint64_t first, uint64_t count, std::span<std::byte> sums) {
-              const ReducePiece& piece = list_.pieces[parts_[part].piece];
-              const uint64_t element = SizeOf(piece.type);
-              const size_t ranks = ranks_;
-              std::vector<std::span<std::byte>> outputs(ranks);
-              std::vector<Target> targets(ranks);
-              for (size_t r = 0; r < ranks; ++r) {
-                outputs[r] = {static_cast<std::byte*>(piece.destinations[r]) + first * element,
-                              count * element};
-                targets[r] = {{&outputs[r], 1}};
-              }
-              const std::span<const std::byte> readable = sums;
-              const Extent extent{static_cast<uint32_t>(part), count, nullptr};
-              const Operand operand{{&readable, 1}, Form::kPartial, false};
-              combiner_->Combine({&extent, 1}, {&operand, 1}, targets, true);
-            });
-  return true;
-}
-
-Result<std::unique_ptr<ComposedAllreduce>> ComposedAllreduce::Make(const SetContext& context,
-                                                                   ExecSlot& slot, ReduceList list,
-                                                                   Rail rail, bool wide,
-                                                                   std::optional<Between> between) {
-  std::unique_ptr<ComposedAllreduce> made(new ComposedAllreduce(context, slot, rail.count));
-  if (!between) return made;
-  HostSums& sums = made->sums_.emplace(std::move(list), context.ranks, rail, wide);
-  made->memory_ = between->memory;
-  made->block_ = made->memory_.arena->Allocate(std::max<uint64_t>(sums.bytes(), 1));
-  if (!made->block_) {
-    return MakeError(ErrorKind::kSystem, "no shared memory left for the " +
-                                             std::to_string(sums.bytes()) +
-                                             " bytes of a host's sums");
-  }
-  HA_ASSIGN(made->run_, ScheduleRun::Make(*between->links, std::move(between->schedule),
-                                          between->group, between->options,
-                                          sums.PayloadIn(static_cast<std::byte*>(made->block_)),
-                                          between->memory));
-  made->run_->Follow(sums);
-  return made;
-}
-
-ComposedAllreduce::~ComposedAllreduce() {
-  run_.reset();
-  if (block_ == nullptr) return;
-  if (memory_.retire) {
-    memory_.retire(block_);
-  } else {
-    memory_.arena->Free(block_);
-  }
-}
-
-bool ComposedAllreduce::Advance() {
-  if (!sums_ || told_ || failed()) return false;
-  bool moved = !run_->complete() && run_->Advance();
-  moved |= sums_->Store();
-  if (!run_->complete() || !sums_->stored()) return moved;
-  told_ = true;
-  slot_.slices_done.value.fetch_add(1, std::memory_order_acq_rel);
-  context_.ring_others(true);
+  const RailPart::Slice slice = part_.Next(stored_, final_);
+  const ReducePiece& piece = list_.pieces[slice.piece];
+  outputs_.resize(context_.ranks);
+  for (size_t r = 0; r < outputs_.size(); ++r)
+    outputs_[r] = static_cast<std::byte*>(piece.destinations[r]) + slice.offset;
+  part_.Finish(slice, between_->sums() + slice.at, outputs_);
   return true;
 }
 

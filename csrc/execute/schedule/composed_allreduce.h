@@ -3,103 +3,79 @@
 // inputs up, hosts exchange these sums by a schedule, and results go to all ranks of the host.
 #include <memory>
 #include <optional>
-#include <utility>
 #include <vector>
 
 #include "execute/chunk_pipeline.h"
 #include "execute/execution.h"
-#include "execute/kernels/combine.h"
+#include "execute/schedule/rail_part.h"
 #include "execute/schedule/schedule_run.h"
 
 namespace horoacc {
 
-/// As many ranks of each host as the smallest host has are rails: the k-th rank of each host
-/// reduces the k-th part of the bucket with the k-th ranks of the others.
-struct Rail {
-  uint32_t number = 0;
-  uint32_t count = 1;
-};
-
-/// The two stages inside a host of one rail's part, slice by slice. Its input is there once the sum
-/// over the host's ranks lies in the rail's memory, and its results leave to all ranks' outputs: no
-/// output holds anything but results.
-class HostSums final : public ChunkPipeline {
+/// The stage between hosts of one rail, over a vector of sums in shared memory of its own.
+class BetweenHosts {
  public:
-  /// `list`: the pointers of all `ranks` of the host. `wide`: as Payload says.
-  HostSums(ReduceList list, uint32_t ranks, Rail rail, bool wide);
-
-  /// Bytes of memory that the sums take.
-  [[nodiscard]] uint64_t bytes() const { return bytes_; }
-  /// The vector of sums in that memory, to be reduced between hosts.
-  [[nodiscard]] Payload PayloadIn(std::byte* memory);
-  /// Adds up the next slice.
-  [[nodiscard]] Result<uint64_t> Arrived() override;
-  [[nodiscard]] Status Leave(uint64_t end) override;
-  /// Stores the next slice of the results. False: there is none now.
-  bool Store();
-  [[nodiscard]] bool stored() const { return stored_.at == bytes_; }
-
- private:
-  /// Elements of one tensor.
-  struct Part {
-    uint32_t piece = 0;  ///< in the list
-    uint64_t first = 0;  ///< element of the tensor
-    uint64_t start = 0;  ///< position in the vector
-  };
-  /// How far one stage has come.
-  struct Progress {
-    size_t part = 0;
-    uint64_t element = 0;  ///< of the part
-    uint64_t at = 0;       ///< position in the vector
-  };
-  template <typename Stage>
-  void NextSlice(Progress& progress, uint64_t end, Stage stage);
-
-  const ReduceList list_;
-  const uint32_t ranks_;
-  std::vector<Part> parts_;
-  std::vector<PayloadTensor> tensors_;  ///< by part
-  std::vector<DType> partial_types_;    ///< by part
-  uint64_t bytes_ = 0;
-  std::byte* memory_ = nullptr;
-  std::optional<Combiner> combiner_;
-  Progress summed_, stored_;
-  uint64_t final_ = 0;  ///< up to here the memory holds results
-};
-
-class ComposedAllreduce final : public Execution {
- public:
-  struct Between {
+  struct Surroundings {
     DataLinks* links = nullptr;
     std::shared_ptr<const schedule::Schedule> schedule;  ///< over the rail's ranks
     RunGroup group;
     RunOptions options;
     RunMemory memory;
   };
+  /// `flow` fills the sums and takes the results, and outlives this.
+  static Result<std::unique_ptr<BetweenHosts>> Make(Surroundings surroundings, const RailPart& part,
+                                                    ChunkPipeline& flow);
+  ~BetweenHosts();
+
+  [[nodiscard]] std::byte* sums() const { return sums_; }
+  [[nodiscard]] ScheduleRun& run() { return *run_; }
+  [[nodiscard]] const ScheduleRun& run() const { return *run_; }
+
+ private:
+  BetweenHosts() = default;
+  RunMemory memory_;
+  std::byte* sums_ = nullptr;
+  std::unique_ptr<ScheduleRun> run_;
+};
+
+/// A rail adds up its part of all ranks' inputs, and stores its results in all ranks' outputs.
+class ComposedAllreduce final : public Execution, private ChunkPipeline {
+ public:
   /// `between`: empty on ranks that are no rail, which wait for the rails of their host.
-  static Result<std::unique_ptr<ComposedAllreduce>> Make(const SetContext& context, ExecSlot& slot,
-                                                         ReduceList list, Rail rail, bool wide,
-                                                         std::optional<Between> between);
-  ~ComposedAllreduce() override;
+  static Result<std::unique_ptr<ComposedAllreduce>> Make(
+      const SetContext& context, ExecSlot& slot, ReduceList list, Rail rail, bool wide,
+      std::optional<BetweenHosts::Surroundings> between);
 
   bool Advance() override;
   [[nodiscard]] bool complete() const override {
-    return (!sums_ || told_) && slot_.slices_done.value.load(std::memory_order_acquire) == rails_;
+    return (!between_ || told_) &&
+           slot_.slices_done.value.load(std::memory_order_acquire) == rails_;
   }
-  [[nodiscard]] bool failed() const override { return run_ && run_->failed(); }
-  [[nodiscard]] Error failure() const override { return run_->failure(); }
+  [[nodiscard]] bool failed() const override { return between_ && between_->run().failed(); }
+  [[nodiscard]] Error failure() const override { return between_->run().failure(); }
 
  private:
-  ComposedAllreduce(const SetContext& context, ExecSlot& slot, uint32_t rails)
-      : context_(context), slot_(slot), rails_(rails) {}
+  ComposedAllreduce(const SetContext& context, ExecSlot& slot, ReduceList list, Rail rail,
+                    bool wide)
+      : context_(context),
+        slot_(slot),
+        rails_(rail.count),
+        list_(std::move(list)),
+        part_(list_.pieces, rail, wide) {}
+  [[nodiscard]] Result<uint64_t> Arrived() override;
+  [[nodiscard]] Status Leave(uint64_t end) override;
+  bool Store();
 
   const SetContext& context_;
   ExecSlot& slot_;  ///< counts rails that have stored all their results
   const uint32_t rails_;
-  RunMemory memory_;
-  void* block_ = nullptr;
-  std::optional<HostSums> sums_;
-  std::unique_ptr<ScheduleRun> run_;
+  const ReduceList list_;
+  RailPart part_;
+  RailPart::Progress summed_, stored_;
+  uint64_t final_ = 0;  ///< up to here the sums are those over all hosts
+  std::vector<const std::byte*> inputs_;
+  std::vector<std::byte*> outputs_;
+  std::unique_ptr<BetweenHosts> between_;
   bool told_ = false;
 };
 

@@ -37,13 +37,16 @@ struct Payload {
   /// scaled, or averaged, always travel as int64: a result that fits may have partial sums that do
   /// not.
   bool wide = false;
+  /// The outputs are the caller's own windows, where unfinished sums may lie. Otherwise they are a
+  /// user's, and get nothing but results: the user keeps what they held if the collective fails.
+  bool sums_in_outputs = false;
 };
 
 /// The type of unfinished sums.
 [[nodiscard]] DType PartialTypeOf(const PayloadTensor& tensor, bool wide);
 
-/// Where unfinished sums have the tensor's type, an average of float16 divides before the first sum:
-/// the sum may overflow although the average does not.
+/// Where unfinished sums have the tensor's type, an average of float16 divides before the first
+/// sum: the sum may overflow although the average does not.
 [[nodiscard]] inline Scale DividedFirst(DType type, const Scale& scale) {
   return type == DType::kFloat16 ? Scale{scale.pre / scale.divisor, scale.post, 1.0} : scale;
 }
@@ -82,8 +85,10 @@ class ChunkMap {
     return SizeOf(form == Form::kPartial ? partial_types_[tensor] : payload_.tensors[tensor].type);
   }
   [[nodiscard]] bool reduces() const { return reduces_; }
-  /// Unfinished sums have another type than some tensor, and cannot be kept in the output.
-  [[nodiscard]] bool keeps_partials_apart() const { return reduces_ && widest_ > 1; }
+  /// Unfinished sums cannot lie in the outputs.
+  [[nodiscard]] bool keeps_partials_apart() const {
+    return reduces_ && (widest_ > 1 || !payload_.sums_in_outputs);
+  }
   /// Bytes that a chunk of scratch takes at most, in any form.
   [[nodiscard]] uint64_t chunk_bytes() const { return chunk_bytes_ * widest_; }
   /// Bytes of an unfinished sum for each byte of its tensor, at most; 1 without reductions.

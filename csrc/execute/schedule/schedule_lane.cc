@@ -24,6 +24,11 @@ bool ReducesWhatItReceives(const schedule::Step& step) {
 
 }  // namespace
 
+bool StoresPartial(const schedule::Step& step) {
+  return Stores(step) && !(step.flags & schedule::kPostscale) &&
+         (step.op == Op::kCopy || ReducesWhatItReceives(step));
+}
+
 uint32_t Slicing::MostUpTo(uint64_t length) const {
   const uint64_t wanted = (length + slice_bytes - 1) / slice_bytes;
   return static_cast<uint32_t>(std::clamp<uint64_t>(wanted, 1, most_slices));
@@ -108,7 +113,8 @@ void Lane::EndWindow() {
 Form Lane::FormOfOwn() const {
   const schedule::Step& step = current().step;
   if (!shared_.map.reduces() || step.src == Buffer::kInput) return Form::kElements;
-  if (step.src == Buffer::kScratch || !shared_.map.keeps_partials_apart()) return Form::kPartial;
+  if (step.src == Buffer::kScratch) return Form::kPartial;
+  if (!shared_.keeps_apart) return Form::kElements;
   const bool finished = shared_.finished[window_ % shared_.places][step.src_chunk % shared_.chunks];
   return finished ? Form::kElements : Form::kPartial;
 }
@@ -120,7 +126,7 @@ void Lane::List(Buffer buffer, uint32_t chunk, Form form, std::vector<Extent>& e
   const size_t place = window_ % shared_.places;
   std::byte* apart = nullptr;
   if (buffer == Buffer::kScratch) apart = shared_.scratch[place];
-  if (buffer == Buffer::kOutput && form == Form::kPartial && shared_.map.keeps_partials_apart()) {
+  if (buffer == Buffer::kOutput && form == Form::kPartial && shared_.keeps_apart) {
     apart = shared_.apart[place];
   }
   for (uint32_t k = 0; k < current().step.count; ++k) {
@@ -151,7 +157,7 @@ Status Lane::Begin() {
   List(step.dst, step.dst_chunk, result_form_, stored_);
   const std::vector<Extent>& shape = step.src == Buffer::kNone ? stored_ : own_;
   // An input can be sent from where it lies if it is not scaled or widened on the way.
-  const bool as_it_is = own_form_ == result_form_ || !shared_.map.keeps_partials_apart();
+  const bool as_it_is = own_form_ == result_form_ || shared_.map.widest() == 1;
   const auto unscaled = [this](const Extent& extent) {
     return shared_.map.tensor(extent.tensor).scale.pre == 1.0;
   };
@@ -281,7 +287,7 @@ void Lane::EndSlice() {
   made_ = held_ = false;
   if (++slice_ < slices_) return;
   const schedule::Step& step = current().step;
-  if (step.dst == Buffer::kOutput && shared_.map.keeps_partials_apart()) {
+  if (step.dst == Buffer::kOutput && shared_.keeps_apart) {
     std::vector<uint8_t>& finished = shared_.finished[window_ % shared_.places];
     for (uint32_t k = 0; k < step.count; ++k) {
       finished[(step.dst_chunk + k) % shared_.chunks] = result_form_ == Form::kElements ? 1 : 0;

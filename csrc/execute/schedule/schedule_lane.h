@@ -46,11 +46,16 @@ struct LaneShared {
   uint32_t places = 1;
   uint32_t chunks = 0;          ///< of a window
   uint32_t scratch_chunks = 0;  ///< of this rank
-  /// By place of the window: scratch, and sums that cannot be kept in the output.
+  /// This rank has unfinished sums that the schedule stores in the output, and the run apart.
+  bool keeps_apart = false;
+  /// By place of the window: scratch, and those sums.
   std::vector<std::byte*> scratch, apart;
-  /// By place and chunk: the output holds the result and not an unfinished sum.
+  /// By place and chunk, with `keeps_apart`: the output holds the result.
   std::vector<std::vector<uint8_t>> finished;
 };
+
+/// Whether the step's result is a sum that is not finished, to be stored.
+[[nodiscard]] bool StoresPartial(const schedule::Step& step);
 
 class Lane {
  public:

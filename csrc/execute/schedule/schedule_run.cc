@@ -85,7 +85,13 @@ Result<std::unique_ptr<ScheduleRun>> ScheduleRun::Make(
 Status ScheduleRun::AllocateMemory(uint32_t place) {
   const ChunkMap& map = shared_.map;
   const uint64_t scratch = schedule_->scratch(place) * map.chunk_bytes();
-  const uint64_t apart = map.keeps_partials_apart() ? shared_.chunks * map.chunk_bytes() : 0;
+  for (uint32_t lane = 0; lane < schedule_->facts().lanes && map.keeps_partials_apart(); ++lane) {
+    for (uint32_t k = 0; k < schedule_->steps(place, lane); ++k) {
+      const Step step = schedule_->step(place, lane, k);
+      shared_.keeps_apart |= step.dst == Buffer::kOutput && StoresPartial(step);
+    }
+  }
+  const uint64_t apart = shared_.keeps_apart ? shared_.chunks * map.chunk_bytes() : 0;
   shared_.scratch_chunks = schedule_->scratch(place);
   if (scratch + apart == 0) return {};
   // No more windows are in flight than there are.

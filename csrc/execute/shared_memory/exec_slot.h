@@ -20,6 +20,9 @@ struct alignas(64) RankProgress {
   std::atomic<uint64_t> exposed{0};   ///< windows whose input the peers may read
   std::atomic<uint64_t> consumed{0};  ///< windows of which this rank has all it needs
   std::atomic<uint64_t> staging{0};   ///< offset of its window ring in its memory
+  // Of a rail of a composed allreduce.
+  std::atomic<uint64_t> sums{0};     ///< offset of its sums in its memory
+  std::atomic<uint64_t> reduced{0};  ///< up to this position they are those over all hosts
 };
 
 /// One slot: fixed part, then a RankProgress for every rank of the set.

@@ -4,12 +4,13 @@
 
 namespace horoacc {
 
-WindowRing::WindowRing(const SetContext& context, ExecSlot& slot, uint64_t windows, bool stages)
-    : context_(context), slot_(slot), windows_(windows), depth_(context.window_depth) {
+WindowRing::WindowRing(const SetContext& context, ExecSlot& slot, uint64_t windows, bool stages,
+                       Places places)
+    : context_(context), slot_(slot), windows_(windows), places_(places) {
   uint64_t offset = kNoStaging;
   if (stages && windows > 0) {
     own_ = static_cast<std::byte*>(
-        context.staging->Allocate(context.window_bytes * std::min<uint64_t>(depth_, windows)));
+        context.staging->Allocate(places.bytes * std::min(places.depth, windows)));
     failed_ = own_ == nullptr;
     if (own_) offset = static_cast<uint64_t>(own_ - context.memory[context.me]);
   }
@@ -28,11 +29,12 @@ void WindowRing::Expose() {
 
 std::byte* WindowRing::Place(uint32_t index, uint64_t window) const {
   const uint64_t staging = slot_.rank(index).staging.load(std::memory_order_relaxed);
-  return context_.memory[index] + staging + (window % depth_) * context_.window_bytes;
+  return context_.memory[index] + staging + (window % places_.depth) * places_.bytes;
 }
 
-void WindowRing::Consume() {
-  ++consumed_;
+void WindowRing::ConsumeTo(uint64_t window) {
+  if (window == consumed_) return;
+  consumed_ = window;
   slot_.rank(context_.me).consumed.store(consumed_, std::memory_order_release);
   context_.ring_others(true);
 }

@@ -29,8 +29,15 @@ template <typename Ranks, typename Counter>
 /// Owns this rank's staging for one execution and moves its counters in the slot.
 class WindowRing {
  public:
+  struct Places {
+    uint64_t bytes = 0;  ///< of each
+    uint64_t depth = 0;  ///< how many
+  };
   /// `stages`: this rank has private input to show. All ranks give the same number of windows.
-  WindowRing(const SetContext& context, ExecSlot& slot, uint64_t windows, bool stages);
+  WindowRing(const SetContext& context, ExecSlot& slot, uint64_t windows, bool stages)
+      : WindowRing(context, slot, windows, stages, {context.window_bytes, context.window_depth}) {}
+  WindowRing(const SetContext& context, ExecSlot& slot, uint64_t windows, bool stages,
+             Places places);
   ~WindowRing();
   WindowRing(const WindowRing&) = delete;
   WindowRing& operator=(const WindowRing&) = delete;
@@ -42,11 +49,11 @@ class WindowRing {
 
   /// May window exposed() be copied in?
   [[nodiscard]] bool MayExpose() const {
-    return exposed_ < windows_ && HasFreePlace(exposed_, depth_, LeastConsumed());
+    return exposed_ < windows_ && HasFreePlace(exposed_, places_.depth, LeastConsumed());
   }
   /// The place of window exposed() of this rank.
   [[nodiscard]] std::byte* OwnPlace() const {
-    return own_ + (exposed_ % depth_) * context_.window_bytes;
+    return own_ + (exposed_ % places_.depth) * places_.bytes;
   }
   void Expose();
   /// Have all ranks that take part exposed `window`?
@@ -61,7 +68,9 @@ class WindowRing {
   }
   /// Where rank `index` put `window` (only once that rank has exposed it).
   [[nodiscard]] std::byte* Place(uint32_t index, uint64_t window) const;
-  void Consume();
+  void Consume() { ConsumeTo(consumed_ + 1); }
+  /// This rank needs nothing more of the windows before `window`.
+  void ConsumeTo(uint64_t window);
   [[nodiscard]] bool AllConsumed() const { return LeastConsumed() >= windows_; }
 
  private:
@@ -74,7 +83,7 @@ class WindowRing {
   const SetContext& context_;
   ExecSlot& slot_;
   const uint64_t windows_;
-  const uint64_t depth_;
+  const Places places_;
   std::byte* own_ = nullptr;
   bool failed_ = false;
   uint64_t exposed_ = 0;

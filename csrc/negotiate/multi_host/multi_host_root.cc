@@ -66,8 +66,8 @@ void MultiHostRoot::Decide(const CallName& call, const Pending& pending, Verdict
   Whole whole{call, FactsOf(ready_set, false), Whole::Kind::kScheduled};
   if (reduces && own.op == ReduceOp::kAdasum) {
     whole.kind = Whole::Kind::kAdasum;
-  } else if (composes_ && reduces && ready_set.shared() && !own.on_gpu) {
-    whole.kind = Whole::Kind::kComposed;
+  } else if (composes_ && reduces && !own.on_gpu) {
+    whole.kind = ready_set.shared() ? Whole::Kind::kComposed : Whole::Kind::kComposedWindows;
   }
   whole.facts.result = ReduceEager(ready_set, global_ranks_.size());
   if (!whole.facts.result.empty()) whole.kind = Whole::Kind::kEager;
@@ -138,8 +138,9 @@ void MultiHostRoot::Skip(const CallName& call, Verdicts& verdicts) {
 }
 
 void MultiHostRoot::Run(const Bucket& ids, Verdicts& verdicts) {
-  for (const Whole::Kind kind : {Whole::Kind::kScheduled, Whole::Kind::kComposed,
-                                 Whole::Kind::kAdasum, Whole::Kind::kEager}) {
+  for (const Whole::Kind kind :
+       {Whole::Kind::kScheduled, Whole::Kind::kComposed, Whole::Kind::kComposedWindows,
+        Whole::Kind::kAdasum, Whole::Kind::kEager}) {
     MultiHostDecision unit;
     for (const uint32_t id : ids) {
       const auto found = whole_.find(id);
@@ -151,6 +152,8 @@ void MultiHostRoot::Run(const Bucket& ids, Verdicts& verdicts) {
         unit.decision.path = Path::kEager;
       else if (kind == Whole::Kind::kComposed)
         unit.decision.path = Path::kComposed;
+      else if (kind == Whole::Kind::kComposedWindows)
+        unit.decision.path = Path::kComposedWindows;
       else if (!IsBarrier(whole.facts.request.collective))
         unit.decision.path = Path::kSchedule;
       unit.calls.push_back(std::move(whole.call));

@@ -26,7 +26,7 @@ class MultiHostRoot {
  public:
   using Verdicts = std::vector<MultiHostDecision>;
 
-  /// `composes`: allreduces of memory that each host's ranks see run composed.
+  /// `composes`: allreduces run composed, with windows unless all ranks' memory is shared.
   MultiHostRoot(std::vector<int> global_ranks, uint64_t fusion_threshold, bool composes = false);
 
   /// Members have submitted a call. `seen`: decisions that they had taken by then. `place`: if
@@ -78,7 +78,7 @@ class MultiHostRoot {
     CallName call;
     CallFacts facts;
     /// Calls of one kind are decided together.
-    enum class Kind : uint8_t { kScheduled, kComposed, kAdasum, kEager };
+    enum class Kind : uint8_t { kScheduled, kComposed, kComposedWindows, kAdasum, kEager };
     Kind kind = Kind::kScheduled;
   };
 

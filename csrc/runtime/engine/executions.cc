@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "execute/schedule/composed_windows.h"
 #include "execute/shared_memory/adasum_slices.h"
 #include "execute/shared_memory/direct_slices.h"
 #include "execute/shared_memory/exchange.h"
@@ -134,6 +135,7 @@ std::unique_ptr<Execution> Executions::MakeOnHost(ProcessSet& set, Running& runn
     case Path::kEager:
     case Path::kSchedule:
     case Path::kComposed:
+    case Path::kComposedWindows:
       break;  // between hosts
   }
   status = MakeError(ErrorKind::kSystem, "no path for this collective");
@@ -175,7 +177,7 @@ Result<std::unique_ptr<Execution>> Executions::MakeBetweenHosts(ProcessSet& set,
       for (EntryTensor& tensor : running.entries[k]->tensors) outputs.push_back(tensor.output);
       UnpackTensors(running.entries[k]->request, decision.facts[k].result, outputs);
     }
-  } else if (decision.path == Path::kComposed) {
+  } else if (decision.path == Path::kComposed || decision.path == Path::kComposedWindows) {
     HA_ASSIGN(execution, MakeComposed(set, running, how));
   } else {
     MultiHostRun::Surroundings around;
@@ -203,34 +205,49 @@ Result<std::unique_ptr<Execution>> Executions::MakeBetweenHosts(ProcessSet& set,
 
 Result<std::unique_ptr<Execution>> Executions::MakeComposed(ProcessSet& set, Running& running,
                                                             std::string_view& how) {
+  const Path path = running.decision.path;
+  const bool shared = path == Path::kComposed;
+  const bool wide = job_.settings.reduction == "canonical";
   ReduceList list;
   uint64_t bytes = 0;
-  const bool wide = job_.settings.reduction == "canonical";
-  for (const auto& entry : running.entries)
-    AppendPieces(*set.control, set.context, {entry->id, entry->generation}, true, list);
-  for (ReducePiece& piece : list.pieces) {
-    bytes += piece.bytes();
-    // AppendPieces knows the ranks of this host only.
-    if (piece.op == ReduceOp::kAverage)
-      piece.scale.divisor = static_cast<double>(set.multi_host->size());
-    if (!wide) piece.scale = DividedFirst(piece.type, piece.scale);
+  for (const auto& entry : running.entries) {
+    const size_t first = list.pieces.size();
+    AppendPieces(*set.control, set.context, {entry->id, entry->generation}, shared, list);
+    for (size_t t = 0; t < entry->tensors.size(); ++t) {
+      ReducePiece& piece = list.pieces[first + t];
+      bytes += piece.bytes();
+      piece.input = entry->tensors[t].input;
+      piece.output = entry->tensors[t].output;
+      // AppendPieces knows the ranks of this host only.
+      if (piece.op == ReduceOp::kAverage)
+        piece.scale.divisor = static_cast<double>(set.multi_host->size());
+      if (!wide) piece.scale = DividedFirst(piece.type, piece.scale);
+    }
   }
-  job_.counters.arena_bytes.fetch_add(bytes, std::memory_order_relaxed);
+  (shared ? job_.counters.arena_bytes : job_.counters.window_bytes)
+      .fetch_add(bytes, std::memory_order_relaxed);
   HA_ASSIGN(MultiHostSet::ComposedSchedule composed, set.multi_host->Compose(bytes));
-  how = NameOf(running.decision.path);
-  std::optional<ComposedAllreduce::Between> between;
+  how = NameOf(path);
+  std::optional<BetweenHosts::Surroundings> between;
   if (composed.between) {
     MultiHostSet::Scheduled& scheduled = *composed.between;
-    between = {&job_.multi_host->links(), std::move(scheduled.schedule), std::move(scheduled.group),
+    between = {&job_.multi_host->links(),
+               std::move(scheduled.schedule),
+               std::move(scheduled.group),
                set.multi_host->NextRun(set.id, scheduled.cut, job_.settings.window_bytes),
                {job_.arena.get(), [this](void* block) { job_.blocks.Free(block); }}};
     how = composed.algorithm;
   } else {
     (void)set.multi_host->NextRun(set.id, {}, 0);
   }
-  HA_ASSIGN(auto made, ComposedAllreduce::Make(set.context, set.control->slot(running.decision.slot),
-                                               std::move(list), composed.rail, wide,
-                                               std::move(between)));
+  ExecSlot& slot = set.control->slot(running.decision.slot);
+  if (!shared) {
+    HA_ASSIGN(auto made, ComposedWindows::Make(set.context, slot, std::move(list.pieces),
+                                               composed.rail, wide, std::move(between)));
+    return std::unique_ptr<Execution>(std::move(made));
+  }
+  HA_ASSIGN(auto made, ComposedAllreduce::Make(set.context, slot, std::move(list), composed.rail,
+                                               wide, std::move(between)));
   return std::unique_ptr<Execution>(std::move(made));
 }
 
