@@ -208,8 +208,8 @@ Status ConnectHosts(const Settings& settings, const HostLinkOptions& options, En
     tcp.deadline_ns = options.deadline_ns;
     tcp.cancellation = options.cancellation;
     tcp.host_timeout_ns = HostTimeout(settings);
-    for (const uint32_t rank : next.above()) tcp.dials.push_back(static_cast<int>(rank));
-    for (const uint32_t rank : next.below()) tcp.awaits.push_back(static_cast<int>(rank));
+    for (const uint32_t rank : next.below()) tcp.dials.push_back(static_cast<int>(rank));
+    for (const uint32_t rank : next.above()) tcp.awaits.push_back(static_cast<int>(rank));
     tcp.address_of = AddressOf(multi_host.directory, &RankAddresses::control);
     tcp.has_left = [directory = multi_host.directory](int rank) {
       return directory->HasDeparted({Departure::kJob, rank});

@@ -1,8 +1,8 @@
 """A TCP fault proxy: gates through which the connections to one rank go, and their faults.
 
 `Passage` stands between a rank and the rendezvous. It replaces the addresses at which the rank
-listens by those of gates, so that the other ranks connect to the gates: first for the control
-links, then for the data links.
+listens, for control links and for data links, by those of gates, so that the other ranks connect to
+the gates.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ import wire_format
 
 _CHUNK = 1 << 16
 _OPENING = wire_format.GREETING.size + wire_format.PROOF_BYTES
-_ADDRESS = re.compile(rb"\+(127\.0\.0\.1):(\d+)")  # after the mark of a step that succeeded
+# Of control links, then of data links, after the mark of a step that succeeded.
+_ADDRESSES = re.compile(rb"\+127\.0\.0\.1:(\d+)\n127\.0\.0\.1:(\d+)\n(.*)", re.DOTALL)
 _RESET = struct.pack("ii", 1, 0)  # for SO_LINGER
 
 
@@ -174,9 +175,10 @@ class _Told:
                 break
             payload = self._begun[wire_format.HEADER_BYTES : end]
             self._begun = self._begun[end:]
-            if kind == wire_format.BLOB and (found := _ADDRESS.fullmatch(payload)):
-                gate = Gate((found[1].decode(), int(found[2])))
-                self._gates.append(gate)
-                payload = f"+127.0.0.1:{gate.port}".encode()
+            if kind == wire_format.BLOB and (found := _ADDRESSES.fullmatch(payload)):
+                control, data = (Gate(("127.0.0.1", int(port))) for port in found.groups()[:2])
+                self._gates += [control, data]
+                gates = f"+127.0.0.1:{control.port}\n127.0.0.1:{data.port}\n"
+                payload = gates.encode() + found[3]
             told += wire_format.frame(kind, epoch, payload)
         return told

@@ -43,7 +43,7 @@ def test_64_descriptors_are_enough(some: LinkedRanks) -> None:
     some.await_start()
     ports = {port for one in some.ranks.values() for port in peers.ports_of(one.process.pid)}
     crowds = [peers.Crowd(address, 200) for address in ports]
-    assert [crowd.await_all() for crowd in crowds] == [200] * some.size
+    assert [crowd.await_all() for crowd in crowds] == [200] * (2 * some.size)
     for phase in PHASES:
         some.enter(phase)
         some.resume()
@@ -76,9 +76,8 @@ def test_peers_at_a_rank_without_descriptors(some: LinkedRanks) -> None:
         some.start(rank)
     some.start(last, LINKED_HOARD="1")
     some.await_start()
-    (port,) = peers.ports_of(some.ranks[last].process.pid)
-    crowd = peers.Crowd(port, 500)
-    assert crowd.await_all() == 500
+    crowds = [peers.Crowd(port, 250) for port in peers.ports_of(some.ranks[last].process.pid)]
+    assert [crowd.await_all() for crowd in crowds] == [250, 250]  # of control links, and of data
     for phase in PHASES:
         some.enter(phase)
         some.resume()
@@ -86,9 +85,10 @@ def test_peers_at_a_rank_without_descriptors(some: LinkedRanks) -> None:
     some.enter("idle")
     some.part()
     some.end()
-    crowd.leave()
+    for crowd in crowds:
+        crowd.leave()
     told = [line for line in some.ranks[last].warnings() if "turned away" in line]
-    assert len(told) == 1 and "no file descriptors left" in told[0], told
+    assert len(told) == 2 and all("no file descriptors left" in line for line in told), told
 
 
 @pytest.mark.parametrize("size", [2, 4])

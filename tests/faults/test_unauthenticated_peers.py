@@ -13,7 +13,7 @@ from gates import Passage
 from linked_ranks import PHASES, LinkedRanks
 
 # Idle connections by the number of ranks: to the port of the rendezvous, and while the job runs to
-# the first rank's port and to the others'. A port accepts 500 a second, the largest crowd in 20 s.
+# one port and to each of the others. A port accepts 500 a second, the largest crowd in 20 s.
 EARLY, CROWD = {2: 2500, 4: 500}, {2: (10_000, 1000), 4: (500, 500)}
 # Pending connections of a port (docs/security.md), and descriptors that a rank opens now and then.
 MOST_PENDING, SOME = 256, 16
@@ -30,11 +30,22 @@ def _visit(address: peers.Address, recorded: bytes, purpose: int) -> None:
     peers.replayed(address, recorded)
 
 
-def _visit_all(ports: list[peers.Address], recorded: bytes) -> None:
-    """All ports at once."""
+def _visit_all(ports: dict[peers.Address, int], recorded: dict[int, bytes]) -> None:
+    """All ports at once; each has its purpose."""
     with ThreadPoolExecutor(len(ports)) as visits:
-        for visit in [visits.submit(_visit, port, recorded, wire_format.DATA) for port in ports]:
+        for visit in [
+            visits.submit(_visit, port, recorded[purpose], purpose)
+            for port, purpose in ports.items()
+        ]:
             visit.result()
+
+
+def _purpose_of(port: peers.Address, recorded: dict[int, bytes]) -> int:
+    """A port answers only a greeting of its own purpose."""
+    for purpose, opening in recorded.items():
+        if peers.is_answered(port, opening[: wire_format.GREETING.size]):
+            return purpose
+    raise AssertionError(f"{port} answers no greeting")
 
 
 @pytest.mark.parametrize("size", [2, 4])
@@ -71,17 +82,22 @@ def test_during_rendezvous(linked: LinkedRanks, size: int) -> None:
 def test_while_the_job_runs(linked: LinkedRanks, size: int) -> None:
     """Some of each kind in every phase, and idle ones until the ranks have left."""
     linked.size = size
-    passage = Passage(linked.port)  # records the handshake of a data link
+    passage = Passage(linked.port)  # records the handshakes of a control link and of a data link
     for rank in range(size):
         address = f"127.0.0.1:{passage.port}" if rank == 1 else ""
         linked.start(rank, address, HOROACC_ALGORITHM="canonical")  # all data go over links
     linked.await_start()
-    (recorded, *_) = passage.data.openings
-    assert wire_format.GREETING.unpack(recorded[:64])[2] == wire_format.DATA
+    recorded = {
+        wire_format.GREETING.unpack(opening[:64])[2]: opening
+        for opening in (passage.control.openings[0], passage.data.openings[0])
+    }
+    assert recorded.keys() == {wire_format.CONTROL, wire_format.DATA}
     pids = {rank: one.process.pid for rank, one in linked.ranks.items()}
     ports = [address for pid in pids.values() for address in peers.ports_of(pid)]
-    # Each rank's port of data links; the port of the rendezvous is closed.
-    assert len(ports) == size and {host for host, _ in ports} == {"127.0.0.1"}
+    # Each rank's ports of control and data links; the port of the rendezvous is closed.
+    assert len(ports) == 2 * size and {host for host, _ in ports} == {"127.0.0.1"}
+    purposes = {port: _purpose_of(port, recorded) for port in ports}
+    assert sorted(purposes.values()) == sorted(size * [wire_format.CONTROL, wire_format.DATA])
     fds = {rank: linked.holds(rank, "fds") for rank in pids}
     kib = {rank: linked.holds(rank, "kib") for rank in pids}
     late = [threading.Thread(target=peers.slow, args=(address, 3)) for address in ports]
@@ -89,19 +105,19 @@ def test_while_the_job_runs(linked: LinkedRanks, size: int) -> None:
         thread.start()
     for phase in PHASES:
         linked.enter(phase)
-        _visit_all(ports, recorded)
+        _visit_all(purposes, recorded)
         linked.resume()
         linked.await_steps(1)
     linked.wait_for(
         lambda: all(linked.holds(rank, "fds") <= fds[rank] + SOME for rank in pids), "their end"
     )
     many, fewer = CROWD[size]
-    counts = [many, *[fewer] * (size - 1)]
+    counts = [many, *[fewer] * (2 * size - 1)]
     crowds = [peers.Crowd(*of_a_port) for of_a_port in zip(ports, counts, strict=True)]
     assert [crowd.await_all() for crowd in crowds] == counts
     linked.await_steps(20)
     for rank in pids:
-        assert linked.holds(rank, "fds") <= fds[rank] + MOST_PENDING + SOME
+        assert linked.holds(rank, "fds") <= fds[rank] + 2 * MOST_PENDING + SOME
         assert linked.holds(rank, "kib") <= kib[rank] + (64 << 10)
     linked.enter("idle")
     linked.part()
@@ -111,8 +127,9 @@ def test_while_the_job_runs(linked: LinkedRanks, size: int) -> None:
     for crowd in crowds:
         crowd.leave()
     for rank in pids:
-        (warning,) = _told_of(linked, rank)
-        assert "to the port of the data links was turned away" in warning
+        told = "".join(sorted(_told_of(linked, rank)))
+        for links in ("control links", "data links"):
+            assert told.count(f"to the port of the {links} was turned away") == 1, told
     passage.close()
 
 

@@ -62,6 +62,14 @@ def wrong_secret(address: Address, greeting: bytes) -> None:
         assert _rest_of(link) == b""
 
 
+def is_answered(address: Address, greeting: bytes) -> bool:
+    """Whether the listener greets as well."""
+    with socket.create_connection(address, 30) as link:
+        link.settimeout(30)
+        link.sendall(greeting)
+        return len(link.recv(wire_format.GREETING.size, socket.MSG_WAITALL)) > 0
+
+
 def _rest_of(link: socket.socket) -> bytes:
     heard = b""
     with contextlib.suppress(ConnectionResetError):

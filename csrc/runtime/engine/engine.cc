@@ -16,7 +16,9 @@ namespace {
 
 constexpr int64_t kSpin = 50 * kMicrosecond;
 constexpr int64_t kDrainLimit = 5 * kSecond;
-constexpr int64_t kFarewellLimit = kSecond;  // for other ranks of a host, in a job on several
+// In a job on several hosts: for other ranks of the host to leave, and to tell other hosts of an abort.
+constexpr int64_t kFarewellLimit = kSecond;
+constexpr int64_t kAbortLimit = 3 * kSecond / 2;
 constexpr std::chrono::microseconds kLookAgain(100);
 constexpr std::chrono::milliseconds kLogLimit(200);  // for a reader of stderr at the end
 
@@ -224,7 +226,8 @@ Status Engine::LeaveJob(Driver::Lock& lock) {
   HA_FAULT(*job_.faults, kShutdown);
   // Calls that were decided before are carried out; the others end with kAborted.
   const int64_t limit = NowNs() + kDrainLimit;
-  int64_t last_of_host_limit = NowNs() + kFarewellLimit;
+  int64_t farewell_limit = NowNs() + kFarewellLimit;
+  int64_t abort_limit = NowNs() + kAbortLimit;
   bool busy = true;
   bool departed = false;
   for (;;) {
@@ -238,22 +241,30 @@ Status Engine::LeaveJob(Driver::Lock& lock) {
       busy |= set->current || !set->draining.empty() || !set->controller->Ended();
       unsent |= !set->controller->Released();
     }
-    if (NowNs() > limit || job_.aborted()) break;
-    if (!busy && !unsent) {
+    const int64_t now = NowNs();
+    if (now > limit) break;
+    if (job_.aborted()) {
+      // Other hosts may still have to hear of it.
+      if (!job_.multi_host || now > abort_limit ||
+          (job_.multi_host->channel().AbortTold() && !job_.mux->HasUnsent()))
+        break;
+    } else if (!busy && !unsent) {
       if (departed || !job_.multi_host) break;
-      // The host's other ranks count on this one for their farewell, if they leave now as well.
+      // Ranks of the host that leave now as well count on the one that speaks for them.
       JobChannel& channel = job_.multi_host->channel();
-      if (NowNs() > last_of_host_limit || channel.IsLastOfHost()) {
+      if (now > farewell_limit || !channel.SpeaksForOthers()) {
         channel.Depart();
         departed = true;
         continue;
       }
     } else if (!departed) {
-      last_of_host_limit = NowNs() + kFarewellLimit;
+      farewell_limit = now + kFarewellLimit;
     }
+    if (!job_.aborted()) abort_limit = now + kAbortLimit;
     job_.doorbells.SleepAsWaiter(job_.local_rank(), seen, 10 * kMillisecond);
     liveness_.Look();
   }
+  if (job_.multi_host && !departed && !job_.aborted()) job_.multi_host->channel().Depart();
   if (busy && !job_.aborted()) {
     // Peers may still use this rank's memory: they must stop before it is given up.
     const std::string rank = "rank " + std::to_string(job_.rank());

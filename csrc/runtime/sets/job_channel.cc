@@ -70,32 +70,50 @@ std::optional<int> JobChannel::SpeakerOf(uint32_t place) const {
   return std::nullopt;
 }
 
-std::optional<int> JobChannel::Above() const {
-  for (auto place = HostOrder::ParentOf(place_); place; place = HostOrder::ParentOf(*place)) {
-    if (const auto speaker = SpeakerOf(*place)) return speaker;
+std::optional<uint32_t> JobChannel::RootPlace() const {
+  for (uint32_t place = 0; place < order_.hosts(); ++place) {
+    if (SpeakerOf(place)) return place;
   }
   return std::nullopt;
 }
 
-void JobChannel::AddBelow(uint32_t place, std::vector<int>& ranks) const {
+std::optional<uint32_t> JobChannel::ParentOf(uint32_t place) const {
+  for (auto above = HostOrder::ParentOf(place); above; above = HostOrder::ParentOf(*above)) {
+    if (SpeakerOf(*above)) return above;
+  }
+  const std::optional<uint32_t> root = RootPlace();
+  return root == place ? std::nullopt : root;
+}
+
+// Of the children of a place those that are left, and those of the others in their stead.
+void JobChannel::AddChildren(uint32_t place, std::vector<uint32_t>& places) const {
   for (const uint32_t child : order_.ChildrenOf(place)) {
-    if (const auto speaker = SpeakerOf(child)) {
-      ranks.push_back(*speaker);
+    if (SpeakerOf(child)) {
+      places.push_back(child);
     } else {
-      AddBelow(child, ranks);
+      AddChildren(child, places);
     }
   }
 }
 
-std::vector<int> JobChannel::Below() const {
-  std::vector<int> ranks;
-  AddBelow(place_, ranks);
-  return ranks;
+std::vector<uint32_t> JobChannel::ChildrenOf(uint32_t place) const {
+  std::vector<uint32_t> places;
+  AddChildren(place, places);
+  if (place == 0 || RootPlace() != place) return places;
+  for (uint32_t other = place + 1; other < order_.hosts(); ++other) {
+    const bool listed = std::ranges::find(places, other) != places.end();
+    if (!listed && SpeakerOf(other) && ParentOf(other) == place) places.push_back(other);
+  }
+  return places;
 }
 
 std::vector<int> JobChannel::NextHosts() const {
-  std::vector<int> ranks = Below();
-  if (const auto above = Above()) ranks.push_back(*above);
+  std::vector<int> ranks;
+  const auto add = [&](uint32_t place) {
+    if (const auto speaker = SpeakerOf(place)) ranks.push_back(*speaker);
+  };
+  for (const uint32_t child : ChildrenOf(place_)) add(child);
+  if (const auto parent = ParentOf(place_)) add(*parent);
   return ranks;
 }
 
@@ -110,41 +128,47 @@ void JobChannel::SendToNextHosts(const WireWriter& writer, int except_host) {
   }
 }
 
-bool JobChannel::IsLocal(const Departure& departure) const {
-  return std::ranges::binary_search(around_.locals, departure.rank);
+std::vector<Departure> JobChannel::OwnDepartures(uint64_t& seen) const {
+  std::vector<Departure> departures = around_.directory->DeparturesSince(seen);
+  std::erase_if(departures, [this](const Departure& each) {
+    return !std::ranges::binary_search(around_.locals, each.rank);
+  });
+  return departures;
 }
 
 void JobChannel::Progress() {
   if (!Speaks()) return;
-  for (const int rank : around_.directory->Wanted(wanted_seen_)) OnAddressAsked(-1, rank);
-  std::vector<Departure> fresh = around_.directory->DeparturesSince(departures_seen_);
-  // The others came from the hosts next to this one.
-  std::erase_if(fresh, [this](const Departure& each) { return !IsLocal(each); });
-  if (!fresh.empty()) SendToNextHosts(Pack(fresh), -1);
+  for (const int rank : around_.directory->Wanted(wanted_seen_)) AskForAddress(rank);
+  const std::vector<Departure> fresh = OwnDepartures(departures_seen_);
+  if (!fresh.empty()) SendToNextHosts(Pack(fresh), kNoHost);
 }
 
 // Aborts and departures.
 
-// The rank that speaks for this host may be stopped: then another one tells the other hosts.
 void JobChannel::TellAbort(const Error& error) {
   if (abort_told_.load(std::memory_order_relaxed)) return;
-  int64_t seen = 0;
   const int64_t now = NowNs();
+  int64_t seen = 0;
   const bool first = abort_seen_ns_.compare_exchange_strong(seen, now);
-  const bool tells = Speaks() || (!first && now - seen > kAbortIsTold && !around_.directory->AbortTold());
-  if (!first && !tells && !around_.directory->AbortTold()) return;
+  const bool told = AbortTold();
+  // The rank that speaks for this host may be stopped: then another one tells the other hosts.
+  const bool tells = Speaks() || (!first && !told && now - seen > kAbortIsTold);
   WireWriter writer = Begin(JobMessage::kAbort);
   Put(writer, error);
-  std::set<int> told;
+  std::string host = error.host;
+  if (host.empty() && error.culprit >= 0 && around_.directory->Knows(error.culprit))
+    host = around_.directory->Find(error.culprit).value_or(RankAddresses{}).host;
+  writer.Put(std::string_view(host));
+  std::set<int> ranks;
   if (first) {
-    for (const int rank : around_.mux->peers()) told.insert(rank);
+    for (const int rank : around_.mux->peers()) ranks.insert(rank);
   }
   if (tells) {
-    for (const int rank : NextHosts()) told.insert(rank);
-    around_.directory->SetAbortTold();
+    for (const int rank : NextHosts()) ranks.insert(rank);
   }
-  for (const int rank : told) Send(rank, writer);
-  if (around_.directory->AbortTold()) abort_told_.store(true, std::memory_order_relaxed);
+  for (const int rank : ranks) Send(rank, writer);
+  if (tells) around_.directory->SetAbortTold();
+  if (tells || told) abort_told_.store(true, std::memory_order_relaxed);
 }
 
 void JobChannel::LeaveGroup(uint32_t group) {
@@ -152,26 +176,45 @@ void JobChannel::LeaveGroup(uint32_t group) {
   around_.ring_host();
 }
 
-bool JobChannel::IsLastOfHost() const {
-  return std::ranges::all_of(around_.locals,
-                             [this](int rank) { return rank == around_.rank || HasLeft(rank); });
+bool JobChannel::SpeaksForOthers() const {
+  return Speaks() && std::ranges::any_of(around_.locals, [this](int rank) {
+    return rank != around_.rank && !HasLeft(rank);
+  });
 }
 
 void JobChannel::Depart() {
-  const bool speaks = Speaks();
+  const bool spoke = Speaks();
   (void)around_.directory->PutDeparture({Departure::kJob, around_.rank});
   around_.ring_host();
   // Ranks with a link to this one must know before the link closes.
   const WireWriter own = Pack({{Departure::kJob, around_.rank}});
   for (const int rank : around_.mux->peers()) Send(rank, own);
-  if (!speaks) return;
-  if (const std::optional<int> next = SpeakerOf(place_)) {
+  const std::optional<int> next = SpeakerOf(place_);
+  if (next && !spoke) return;
+  if (next) {
     if (const auto addresses = around_.directory->Find(*next))
-      SendToNextHosts(PackAddress(*next, addresses->Pack()), -1);
+      SendToNextHosts(PackAddress(*next, addresses->Pack()), kNoHost);
+    const std::vector<Departure> fresh = OwnDepartures(departures_seen_);
+    if (!fresh.empty()) SendToNextHosts(Pack(fresh), kNoHost);
+    return;
   }
-  std::vector<Departure> fresh = around_.directory->DeparturesSince(departures_seen_);
-  std::erase_if(fresh, [this](const Departure& each) { return !IsLocal(each); });
-  SendToNextHosts(Pack(fresh), -1);
+  // The last rank of the host tells of all: the one that spoke before may not have seen them.
+  uint64_t from_the_first = 0;
+  std::vector<Departure> all;
+  for (const int rank : around_.locals) all.push_back({Departure::kJob, rank});
+  for (const Departure& each : OwnDepartures(from_the_first)) {
+    if (each.group != Departure::kJob) all.push_back(each);
+  }
+  SendToNextHosts(Pack(all), kNoHost);
+  if (place_ != 0) return;
+  // Another host is asked for addresses from now on.
+  const std::optional<uint32_t> root = RootPlace();
+  if (!root) return;
+  for (int rank = 0; rank < std::ssize(host_of_); ++rank) {
+    if (HasLeft(rank) || !around_.directory->Knows(rank)) continue;
+    if (const auto addresses = around_.directory->Find(rank))
+      Send(*SpeakerOf(*root), PackAddress(rank, addresses->Pack()));
+  }
 }
 
 void JobChannel::OnDepartures(int source, const std::vector<Departure>& departures) {
@@ -196,18 +239,22 @@ void JobChannel::OnDepartures(int source, const std::vector<Departure>& departur
 
 // Addresses: a question climbs the tree until a host knows the answer.
 
+void JobChannel::AskForAddress(int rank) {
+  WireWriter writer = Begin(JobMessage::kAskAddress);
+  writer.Put(static_cast<int32_t>(rank));
+  const std::optional<uint32_t> parent = ParentOf(place_);
+  if (!around_.directory->Knows(rank) && parent) Send(*SpeakerOf(*parent), writer);
+}
+
 void JobChannel::OnAddressAsked(int source, int rank) {
   if (around_.directory->Knows(rank)) {
-    if (source >= 0)
-      Send(source, PackAddress(rank, around_.directory->Find(rank).value_or(RankAddresses{}).Pack()));
+    if (const auto known = around_.directory->Find(rank))
+      Send(source, PackAddress(rank, known->Pack()));
     return;
   }
   std::vector<int>& waiting = asked_[rank];
-  if (source >= 0 && std::ranges::find(waiting, source) == waiting.end())
-    waiting.push_back(source);
-  WireWriter writer = Begin(JobMessage::kAskAddress);
-  writer.Put(static_cast<int32_t>(rank));
-  if (const auto above = Above()) Send(*above, writer);
+  if (std::ranges::find(waiting, source) == waiting.end()) waiting.push_back(source);
+  AskForAddress(rank);
 }
 
 void JobChannel::OnAddress(int rank, const std::string& packed) {
@@ -224,12 +271,10 @@ void JobChannel::OnAddress(int rank, const std::string& packed) {
 
 std::vector<int> JobChannel::watched() const {
   if (!Speaks()) return {};
-  std::vector<int> ranks = Below();
-  const auto parent = HostOrder::ParentOf(place_);
-  for (const auto& place : {parent, parent ? HostOrder::ParentOf(*parent) : parent}) {
-    const auto speaker = place ? SpeakerOf(*place) : std::nullopt;
-    if (speaker) ranks.push_back(*speaker);
-  }
+  std::vector<int> ranks = NextHosts();
+  const std::optional<uint32_t> parent = ParentOf(place_);
+  const auto grandparent = parent ? ParentOf(*parent) : std::nullopt;
+  if (grandparent) ranks.push_back(*SpeakerOf(*grandparent));
   return ranks;
 }
 
@@ -242,26 +287,32 @@ int64_t JobChannel::heard_ns(int rank) const {
 void JobChannel::TellBeat() {
   if (!Speaks()) return;
   std::vector<int> watchers = NextHosts();
-  for (const uint32_t child : order_.ChildrenOf(place_)) AddBelow(child, watchers);
-  const std::set<int> once(watchers.begin(), watchers.end());
-  for (const int rank : once) Send(rank, Begin(JobMessage::kBeat));
+  for (const uint32_t child : ChildrenOf(place_)) {
+    for (const uint32_t below : ChildrenOf(child)) {
+      if (const auto speaker = SpeakerOf(below)) watchers.push_back(*speaker);
+    }
+  }
+  for (const int rank : watchers) Send(rank, Begin(JobMessage::kBeat));
 }
 
-void JobChannel::TellSilence(int rank, bool silent) { OnSilence(around_.rank, rank, silent); }
+void JobChannel::TellSilence(int rank, bool silent) { SetSilent(rank, silent, host_of_[rank]); }
 
-void JobChannel::OnSilence(int source, int rank, bool silent) {
-  if (around_.directory->IsSilent(rank) == silent && source != around_.rank) return;
+void JobChannel::SetSilent(int rank, bool silent, int except_host) {
+  if (around_.directory->IsSilent(rank) == silent) return;
   around_.directory->SetSilent(rank, silent);
   if (!Speaks()) return;
   WireWriter writer = Begin(JobMessage::kSilence);
   writer.Put(static_cast<int32_t>(rank));
   writer.Put(static_cast<uint8_t>(silent ? 1 : 0));
-  SendToNextHosts(writer, source == around_.rank ? host_of_[rank] : host_of_[source]);
+  SendToNextHosts(writer, except_host);
 }
 
+// Not beyond a host that is on this one's own way to the root.
 std::optional<int> JobChannel::SilentOnTheWay(int rank) const {
-  for (std::optional<uint32_t> place = order_.PlaceOf(static_cast<uint32_t>(rank)); place;
-       place = HostOrder::ParentOf(*place)) {
+  std::set<uint32_t> own_way{place_};
+  for (auto place = ParentOf(place_); place; place = ParentOf(*place)) own_way.insert(*place);
+  for (std::optional<uint32_t> place = order_.PlaceOf(static_cast<uint32_t>(rank));
+       place && !own_way.contains(*place); place = ParentOf(*place)) {
     const auto speaker = SpeakerOf(*place);
     if (speaker && *speaker != rank && around_.directory->IsSilent(*speaker)) return speaker;
   }
@@ -301,8 +352,11 @@ Status JobChannel::OnMessage(int source, std::span<const std::byte> payload) {
   const auto is_rank = [&](int rank) { return rank >= 0 && rank < std::ssize(host_of_); };
   switch (static_cast<JobMessage>(reader.Get<uint8_t>())) {
     case JobMessage::kAbort: {
-      const Error error = GetError(reader);
+      Error error = GetError(reader);
+      error.host = reader.GetText();
       if (!reader.ok() || error.kind == ErrorKind::kOk) return Damaged(source);
+      // The ranks of this host name it in their errors; nobody is dialed any more.
+      if (is_rank(error.culprit)) around_.directory->Put(error.culprit, {{}, {}, error.host});
       around_.aborted(error);
       return {};
     }
@@ -356,7 +410,7 @@ Status JobChannel::OnMessage(int source, std::span<const std::byte> payload) {
       const auto rank = reader.Get<int32_t>();
       const bool silent = reader.Get<uint8_t>() != 0;
       if (!reader.ok() || !is_rank(rank)) return Damaged(source);
-      OnSilence(source, rank, silent);
+      SetSilent(rank, silent, host_of_[source]);
       return {};
     }
   }

@@ -16,9 +16,10 @@
 namespace horoacc {
 
 /// The hosts of a job form a tree (HostOrder). Of each host one rank speaks for all: its lowest that
-/// has not left. It passes news on to the hosts next to its own, and past hosts of which all ranks
-/// have left; so a host has control links to its parent, grandparent, children and grandchildren,
-/// and to those ranks that its own ranks send messages.
+/// has not left. A host of which all ranks have left is passed over: its children are those of the
+/// next host above it, or, if there is none, of the first host that is left, the root. The speaker
+/// passes news on to the hosts next to its own, so a host has control links to its parent,
+/// grandparent, children and grandchildren, and to those ranks that its own ranks send messages.
 class JobChannel {
  public:
   struct Surroundings {
@@ -42,8 +43,8 @@ class JobChannel {
 
   /// Passes on what ranks of this host have left in the directory, if this rank speaks for them.
   void Progress();
-  /// Whether the other ranks of this host have left, for which this rank speaks to other hosts.
-  [[nodiscard]] bool IsLastOfHost() const;
+  /// Whether this rank speaks for other ranks of its host that have not left.
+  [[nodiscard]] bool SpeaksForOthers() const;
   /// This rank leaves the job in good order; it goes on until all is sent.
   void Depart();
 
@@ -52,6 +53,8 @@ class JobChannel {
   /// Sends the error, once, to all ranks with which this one has links, and to the hosts next to
   /// this one if this rank speaks for its host, or the rank that does has not told them for a while.
   void TellAbort(const Error& error);
+  /// Whether some rank of this host has told the other hosts.
+  [[nodiscard]] bool AbortTold() const { return around_.directory->AbortTold(); }
   /// This rank has left a group.
   void LeaveGroup(uint32_t group);
   [[nodiscard]] bool HasLeft(int rank) const {
@@ -80,18 +83,26 @@ class JobChannel {
   Status OnMessage(int source, std::span<const std::byte> payload);
   void OnDepartures(int source, const std::vector<Departure>& departures);
   void OnAddressAsked(int source, int rank);
+  void AskForAddress(int rank);
   void OnAddress(int rank, const std::string& packed);
-  void OnSilence(int source, int rank, bool silent);
-  [[nodiscard]] bool IsLocal(const Departure& departure) const;
-  /// The rank that speaks for a host, by place; none: all have left.
+  void SetSilent(int rank, bool silent, int except_host);
+  /// Departures of ranks of this host, from number `seen` on.
+  [[nodiscard]] std::vector<Departure> OwnDepartures(uint64_t& seen) const;
+
+  // The tree of the hosts that are left, by place.
+  /// The rank that speaks for a host; none: all its ranks have left.
   [[nodiscard]] std::optional<int> SpeakerOf(uint32_t place) const;
   [[nodiscard]] bool Speaks() const { return SpeakerOf(place_) == around_.rank; }
-  /// The nearest hosts in one direction of which a rank is left.
-  [[nodiscard]] std::optional<int> Above() const;
-  [[nodiscard]] std::vector<int> Below() const;
-  void AddBelow(uint32_t place, std::vector<int>& ranks) const;
+  [[nodiscard]] std::optional<uint32_t> RootPlace() const;
+  [[nodiscard]] std::optional<uint32_t> ParentOf(uint32_t place) const;
+  [[nodiscard]] std::vector<uint32_t> ChildrenOf(uint32_t place) const;
+  void AddChildren(uint32_t place, std::vector<uint32_t>& places) const;
+  /// The speakers of parent and children.
   [[nodiscard]] std::vector<int> NextHosts() const;
+
   void Send(int rank, const WireWriter& writer);
+  /// `except_host`: the host from which the news came, as in host_of; kNoHost: it is of this one.
+  static constexpr int kNoHost = -1;
   void SendToNextHosts(const WireWriter& writer, int except_host);
 
   const std::vector<int> host_of_;

@@ -11,7 +11,7 @@ namespace {
 
 constexpr size_t kTextBytes = 224;  // of packed addresses: two of IPv6 and a host's name
 constexpr int64_t kAskAgain = kSecond;
-constexpr uint64_t kDepartures = 4096;  // that are remembered; older ones of groups are forgotten
+constexpr uint64_t kDepartures = 16384;  // that are remembered; older ones of groups are forgotten
 
 enum class Known : uint32_t { kNo = 0, kWanted = 1, kWriting = 2, kYes = 3 };
 
@@ -38,7 +38,11 @@ struct RankDirectory::Header {
   alignas(64) std::atomic<uint64_t> wanted{0};  ///< questions so far
   std::atomic<uint32_t> abort_told{0};
   alignas(64) std::atomic<uint64_t> departures{0};
-  std::atomic<uint64_t> departed[kDepartures];  ///< 0: not written yet
+  struct Slot {
+    std::atomic<uint64_t> word{0};
+    std::atomic<uint64_t> number{0};  ///< 1 + that of the departure; stored last
+  };
+  Slot departed[kDepartures];
 };
 
 std::string RankAddresses::Pack() const {
@@ -129,7 +133,9 @@ bool RankDirectory::PutDeparture(const Departure& departure) const {
     return false;
   }
   const uint64_t number = header_->departures.fetch_add(1, std::memory_order_seq_cst);
-  header_->departed[number % kDepartures].store(WordOf(departure), std::memory_order_release);
+  Header::Slot& slot = header_->departed[number % kDepartures];
+  slot.word.store(WordOf(departure), std::memory_order_release);
+  slot.number.store(number + 1, std::memory_order_release);
   return true;
 }
 
@@ -139,7 +145,7 @@ bool RankDirectory::HasDeparted(const Departure& departure) const {
   const uint64_t count =
       std::min(header_->departures.load(std::memory_order_acquire), kDepartures);
   for (uint64_t k = 0; k < count; ++k) {
-    if (header_->departed[k].load(std::memory_order_acquire) == WordOf(departure)) return true;
+    if (header_->departed[k].word.load(std::memory_order_acquire) == WordOf(departure)) return true;
   }
   return false;
 }
@@ -149,9 +155,9 @@ std::vector<Departure> RankDirectory::DeparturesSince(uint64_t& seen) const {
   const uint64_t end = header_->departures.load(std::memory_order_seq_cst);
   if (end - seen > kDepartures) seen = end - kDepartures;
   for (; seen < end; ++seen) {
-    const uint64_t word = header_->departed[seen % kDepartures].load(std::memory_order_acquire);
-    if (word == 0) break;  // its writer is about to
-    departures.push_back(DepartureOf(word));
+    const Header::Slot& slot = header_->departed[seen % kDepartures];
+    if (slot.number.load(std::memory_order_acquire) < seen + 1) break;  // not written yet
+    departures.push_back(DepartureOf(slot.word.load(std::memory_order_acquire)));
   }
   return departures;
 }

@@ -9,7 +9,8 @@
 #include <algorithm>
 #include <cerrno>
 #include <deque>
-#include <map>
+#include <iterator>
+#include <memory>
 #include <optional>
 #include <utility>
 
@@ -60,6 +61,7 @@ struct Link {
   std::optional<Side> sends_on;  ///< none: not connected
   FrameWriter writer;
   bool dialed = false;
+  bool has_sent = false;
   bool wants_to_write = false;  ///< registered for EPOLLOUT
   bool send_failed = false;     ///< the peer's earlier messages may still be read
   bool lost = false;            ///< Receive reports it, or has reported it
@@ -75,7 +77,8 @@ struct Arrival {
 
 class TcpControlLinks final : public ControlLinks {
  public:
-  explicit TcpControlLinks(TcpLinksOptions options) : options_(std::move(options)) {}
+  explicit TcpControlLinks(TcpLinksOptions options)
+      : options_(std::move(options)), links_(options_.size) {}
   ~TcpControlLinks() override;
 
   Status Open(Fd listener);
@@ -87,21 +90,25 @@ class TcpControlLinks final : public ControlLinks {
   void Flush() override;
   Result<std::optional<ControlMessage>> Receive() override;
   [[nodiscard]] bool HasUnsent() override {
-    return std::ranges::any_of(links_, [this](const auto& item) {
-      return !item.second.lost && item.second.writer.pending() > 0 && !HasLeft(item.first);
+    return std::ranges::any_of(used_, [this](int peer) {
+      const Link& link = *links_[peer];
+      return !link.lost && link.writer.pending() > 0 && !HasLeft(peer);
     });
   }
   [[nodiscard]] std::vector<int> peers() const override {
     std::vector<int> ranks;
-    for (const auto& [rank, link] : links_) {
-      if (link.open()) ranks.push_back(rank);
-    }
+    std::ranges::copy_if(used_, std::back_inserter(ranks),
+                         [this](int peer) { return links_[peer]->open(); });
+    std::ranges::sort(ranks);
     return ranks;
   }
   [[nodiscard]] int WaitFd() const override { return epoll_.get(); }
   void LeaveToParent() override {
-    for (const auto& [rank, link] : links_) {
-      for (const Connection& side : link.sides) side.fd.LeaveToParent();
+    dialing_->LeaveToParent();
+    // Another thread of the parent may have been adding a link at the fork.
+    for (const auto& link : links_) {
+      if (!link) continue;
+      for (const Connection& side : link->sides) side.fd.LeaveToParent();
     }
   }
   [[nodiscard]] const char* kind() const override { return "tcp"; }
@@ -110,7 +117,11 @@ class TcpControlLinks final : public ControlLinks {
 
  private:
   [[nodiscard]] Link& LinkTo(int peer) {
-    return links_.try_emplace(peer, options_.epoch).first->second;
+    if (!links_[peer]) {
+      used_.push_back(peer);
+      links_[peer] = std::make_unique<Link>(options_.epoch);
+    }
+    return *links_[peer];
   }
   [[nodiscard]] bool HasLeft(int peer) const { return options_.has_left && options_.has_left(peer); }
   Status LookAtNetwork();
@@ -126,7 +137,8 @@ class TcpControlLinks final : public ControlLinks {
 
   const TcpLinksOptions options_;
   int64_t look_after_hosts_ns_ = 0;
-  std::map<int, Link> links_;  ///< by rank: those that were used
+  std::vector<std::unique_ptr<Link>> links_;  ///< by rank; null: not used
+  std::vector<int> used_;
   std::unique_ptr<Dialing> dialing_;
   bool dialing_ready_ = false;  ///< its descriptor is readable
   Fd epoll_;
@@ -134,6 +146,7 @@ class TcpControlLinks final : public ControlLinks {
   Fd timer_;     ///< for dials that are due
   int64_t armed_ns_ = INT64_MAX;
   bool ringing_ = false;
+  bool took_last_ = false;  ///< by the latest Receive
   bool holding_ = false;
   std::vector<int> held_;  ///< peers with messages that Flush sends
   std::vector<int> deaf_;  ///< peers to whom sending has just failed
@@ -144,7 +157,8 @@ class TcpControlLinks final : public ControlLinks {
 
 /// Reads first: closing with unread bytes would reset the connection and lose the last messages.
 TcpControlLinks::~TcpControlLinks() {
-  for (auto& [peer, link] : links_) {
+  for (const int peer : used_) {
+    Link& link = *links_[peer];
     if (link.open() && !link.send_failed) [[maybe_unused]]
       const auto flushed = link.writer.FlushTo(link.out().get());
     for (Connection& side : link.sides) {
@@ -166,8 +180,7 @@ Status TcpControlLinks::Open(Fd listener) {
   dialing.terms = {options_.secret, LinkPurpose::kControl, options_.epoch, options_.rank,
                    options_.size};
   dialing.address_of = options_.address_of;
-  // Connect has its own deadline.
-  dialing.timeout_ns = std::max(options_.timeout_ns, options_.deadline_ns - NowNs() + kSecond);
+  dialing.timeout_ns = options_.timeout_ns;
   dialing.needed = [this](int peer) { return !HasLeft(peer); };
   dialing.ranks_expected = options_.awaits.size();
   dialing.log = options_.log;
@@ -186,7 +199,7 @@ Status TcpControlLinks::Connect() {
   std::vector<int> wanted = options_.awaits;
   for (const int peer : options_.dials) {
     LinkTo(peer).dialed = true;
-    dialing_->Dial(peer, 1, true);
+    dialing_->Dial(peer, 1, true, options_.deadline_ns - NowNs() + kSecond);
     wanted.push_back(peer);
   }
   for (;;) {
@@ -216,7 +229,8 @@ void TcpControlLinks::Seat(Admitted admitted) {
   Connection& connection = link.sides[side];
   // A second connection is from another process with this rank, unless the first one is closed:
   // then its dialer gave it up and dialed again.
-  if (link.lost || (connection.fd && !HungUp(connection.fd))) return;
+  const bool used = link.sends_on == side && link.has_sent;
+  if (link.lost || (connection.fd && (used || !HungUp(connection.fd)))) return;
   BoundSendBuffer(admitted.fd.get(), options_.send_buffer);
   // A process that does not read must not be waited for without end, even if its host
   // acknowledges.
@@ -229,6 +243,7 @@ void TcpControlLinks::Seat(Admitted admitted) {
   connection.reader = FrameReader(options_.epoch, kLongestMessage);
   if (link.sends_on.value_or(side) != side) return;
   link.sends_on = side;
+  link.wants_to_write = false;
   if (link.writer.pending() > 0) WriteTo(peer);
 }
 
@@ -256,7 +271,7 @@ void TcpControlLinks::Arm() {
 
 void TcpControlLinks::Watch(int peer, bool writing) {
   Link& link = LinkTo(peer);
-  if (!link.open() || link.wants_to_write == writing) return;
+  if (!link.open() || !link.out() || link.wants_to_write == writing) return;
   link.wants_to_write = writing;
   const uint32_t events = writing ? EPOLLIN | EPOLLOUT : EPOLLIN;
   epoll_event event{.events = events,
@@ -266,6 +281,7 @@ void TcpControlLinks::Watch(int peer, bool writing) {
 
 void TcpControlLinks::Lose(int peer, const std::string& why) {
   Link& link = LinkTo(peer);
+  if (link.lost) return;
   for (Connection& side : link.sides) side.fd = Fd();
   link.writer = FrameWriter(0);
   link.lost = true;
@@ -275,6 +291,7 @@ void TcpControlLinks::Lose(int peer, const std::string& why) {
 
 void TcpControlLinks::WriteTo(int peer) {
   Link& link = LinkTo(peer);
+  link.has_sent = true;
   const auto flushed = link.writer.FlushTo(link.out().get());
   if (!flushed.ok()) {
     link.send_failed = true;
@@ -295,10 +312,19 @@ void TcpControlLinks::ReadFrom(int peer, Side side) {
     if (!frame.value()) break;
     arrivals_.push_back({{peer, std::move(frame.value()->bytes)}, std::nullopt});
   }
-  if (!open.ok()) return Lose(peer, open.error().message);
-  if (!open.value()) {
-    Lose(peer, from.reader.partial() ? "it closed in the middle of a message" : "it closed");
+  if (open.ok() && open.value()) return;
+  // The peer's last messages may come on the other connection.
+  Link& link = LinkTo(peer);
+  if (link.sides[1 - side].fd) {
+    from.fd = Fd();
+    if (link.sends_on == side) {
+      link.send_failed = true;
+      link.writer = FrameWriter(0);
+    }
+    return;
   }
+  if (!open.ok()) return Lose(peer, open.error().message);
+  Lose(peer, from.reader.partial() ? "it closed in the middle of a message" : "it closed");
 }
 
 Status TcpControlLinks::LookAtNetwork() {
@@ -316,7 +342,7 @@ Status TcpControlLinks::LookAtNetwork() {
     if (mark >= kTimer) continue;
     const int peer = static_cast<int>(mark / kSides);
     if (LinkTo(peer).lost) continue;
-    if ((events[index].events & EPOLLOUT) != 0) WriteTo(peer);
+    if ((events[index].events & EPOLLOUT) != 0 && !LinkTo(peer).send_failed) WriteTo(peer);
     if ((events[index].events & ~static_cast<uint32_t>(EPOLLOUT)) != 0)
       ReadFrom(peer, static_cast<Side>(mark % kSides));
   }
@@ -337,8 +363,9 @@ void TcpControlLinks::LookAfterHosts() {
   const int64_t now = NowNs();
   if (options_.host_timeout_ns == 0 || now < look_after_hosts_ns_) return;
   look_after_hosts_ns_ = now + kLookAfterHosts;
-  for (auto& [peer, link] : links_) {
-    if (!link.open() || !link.asked) continue;
+  for (const int peer : used_) {
+    Link& link = *links_[peer];
+    if (!link.open() || !link.asked || !link.out()) continue;
     const StreamHealth health = HealthOf(link.out().get());
     const int64_t silent = link.silence.Look(health, now);
     link.asked = health.owes || link.writer.pending() > 0;
@@ -390,20 +417,26 @@ Status TcpControlLinks::Send(int peer, std::span<const std::byte> bytes) {
 void TcpControlLinks::Flush() {
   holding_ = false;
   for (const int peer : held_) {
-    if (const Link& link = LinkTo(peer); link.open() && !link.send_failed) WriteTo(peer);
+    const Link& link = LinkTo(peer);
+    if (link.open() && !link.send_failed && link.writer.pending() > 0) WriteTo(peer);
   }
   held_.clear();
 }
 
 Result<std::optional<ControlMessage>> TcpControlLinks::Receive() {
-  if (arrivals_.empty()) HA_TRY(LookAtNetwork());
-  if (arrivals_.empty()) LookAfterHosts();
+  // The message before was the last that had come: its reader has work now, and looks again later.
+  const bool looked = arrivals_.empty() && std::exchange(took_last_, false);
+  if (arrivals_.empty() && !looked) {
+    HA_TRY(LookAtNetwork());
+    if (arrivals_.empty()) LookAfterHosts();
+  }
   if (arrivals_.empty()) {
     RingIf(false);
     return std::optional<ControlMessage>();
   }
   Arrival arrival = std::move(arrivals_.front());
   arrivals_.pop_front();
+  took_last_ = arrivals_.empty();
   RingIf(!arrivals_.empty() || !deaf_.empty());
   if (arrival.lost) return *std::move(arrival.lost);
   return std::optional<ControlMessage>(std::move(arrival.message));

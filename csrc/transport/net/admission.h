@@ -73,6 +73,12 @@ class Admission {
   /// When Step has something to do although WaitFd is not readable; INT64_MAX: never.
   [[nodiscard]] int64_t due_ns() const;
 
+  /// As ControlLinks::LeaveToParent: a port that a forked child held open would let peers wait.
+  void LeaveToParent() const {
+    listener_.fd().LeaveToParent();
+    for (const Pending& pending : pending_) pending.fd.LeaveToParent();
+  }
+
   /// How many accepted connections were dropped, and why the last one was; "" if none.
   [[nodiscard]] std::string TurnedAway() const;
 

@@ -38,12 +38,18 @@ Result<std::unique_ptr<Dialing>> Dialing::Start(Options options, Fd listener) {
   return dialing;
 }
 
-void Dialing::Dial(int peer, int count, bool must) {
-  for (int index = 0; index < count; ++index) attempts_.push_back({peer, NowNs(), 0, false, must});
+void Dialing::Dial(int peer, int count, bool must, int64_t timeout_ns) {
+  for (int index = 0; index < count; ++index) {
+    attempts_.push_back({.peer = peer,
+                         .since_ns = NowNs(),
+                         .timeout_ns = timeout_ns,
+                         .due_ns = 0,
+                         .must = must});
+  }
 }
 
 int64_t Dialing::due_ns() const {
-  int64_t due = admission_.due_ns();
+  int64_t due = unreachable_ ? 0 : admission_.due_ns();
   for (const Attempt& attempt : attempts_) {
     if (!attempt.reached) due = std::min(due, attempt.due_ns);
   }
@@ -66,39 +72,42 @@ std::string Dialing::WhyNot(int peer) const {
   return why;
 }
 
-Status Dialing::Again(Attempt& attempt, std::string reason) {
+void Dialing::Again(Attempt& attempt, std::string reason) {
   const int64_t now = NowNs();
   attempt.reached = !options_.needed(attempt.peer);  // it may have shut down meanwhile
-  if (attempt.reached) return {};
-  if (now - attempt.since_ns >= options_.timeout_ns) {
-    attempt.reached = !attempt.must;
-    if (!attempt.must) return {};
-    return MakeError(ErrorKind::kPeerLost,
-                     "rank " + std::to_string(attempt.peer) + " cannot be reached" +
-                         Way(attempt.peer) + ": " + reason,
-                     attempt.peer);
+  if (attempt.reached) return;
+  if (now - attempt.since_ns >= attempt.timeout_ns) {
+    attempt.reached = true;
+    if (!attempt.must || unreachable_) return;
+    unreachable_ = MakeError(ErrorKind::kPeerLost,
+                             "rank " + std::to_string(attempt.peer) + " cannot be reached" +
+                                 Way(attempt.peer) + ": " + reason,
+                             attempt.peer);
+    return;
   }
   attempt.due_ns = now + kRedial;
   attempt.reason = std::move(reason);
-  return {};
 }
 
-Status Dialing::Try(Attempt& attempt, int tag) {
+void Dialing::Try(Attempt& attempt, int tag) {
   const std::optional<SocketAddress> address = options_.address_of(attempt.peer);
-  if (!address) return Again(attempt, kNoAddress);
+  if (!address) {
+    attempt.since_ns = NowNs();
+    return Again(attempt, kNoAddress);
+  }
   auto connecting = StartDial(*address, options_.own ? &*options_.own : nullptr);
   if (!connecting.ok()) return Again(attempt, connecting.error().message);
   attempt.due_ns = kUnderWay;
-  Status begun = admission_.Dial(std::move(connecting).value(), tag);
-  // Failing to open an optional connection is not fatal.
-  return begun.ok() || attempt.must ? begun : Again(attempt, begun.error().message);
+  if (const Status begun = admission_.Dial(std::move(connecting).value(), tag); !begun.ok())
+    Again(attempt, begun.error().message);
 }
 
 Result<std::vector<Admitted>> Dialing::Step() {
+  if (unreachable_) return *std::exchange(unreachable_, std::nullopt);
   const int64_t now = NowNs();
   for (size_t tag = 0; tag < attempts_.size(); ++tag) {
     Attempt& attempt = attempts_[tag];
-    if (!attempt.reached && attempt.due_ns <= now) HA_TRY(Try(attempt, static_cast<int>(tag)));
+    if (!attempt.reached && attempt.due_ns <= now) Try(attempt, static_cast<int>(tag));
   }
   HA_ASSIGN(Admission::Outcome outcome, admission_.Step(0));
   for (const FailedDial& failed : outcome.failed) {
@@ -107,7 +116,7 @@ Result<std::vector<Admitted>> Dialing::Step() {
     if (failed.silent && attempt.must) attempt.since_ns = NowNs();
     // A peer's refusal is kept: it says more than that the peer no longer answers.
     const bool answered = failed.error.kind == ErrorKind::kConfig;
-    HA_TRY(Again(attempt, answered || !attempt.refused ? failed.error.message : attempt.reason));
+    Again(attempt, answered || !attempt.refused ? failed.error.message : attempt.reason);
     attempt.refused |= answered;
   }
   std::vector<Admitted> connected;
@@ -116,7 +125,7 @@ Result<std::vector<Admitted>> Dialing::Step() {
     if (admitted.dialed >= 0) {
       Attempt& attempt = attempts_[admitted.dialed];
       if (rank != attempt.peer) {
-        HA_TRY(Again(attempt, "rank " + std::to_string(rank) + " answers there"));
+        Again(attempt, "rank " + std::to_string(rank) + " answers there");
         continue;
       }
       attempt.reached = true;

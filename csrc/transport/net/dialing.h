@@ -30,15 +30,18 @@ class Dialing {
   /// Asks for `count` more connections to a rank, as long as they are needed. With `must`, a
   /// connection that fails until the timeout is an error, unless the peer's host accepted it and
   /// the peer sends nothing: it may be stopped, and is dialed until it answers.
-  void Dial(int peer, int count, bool must);
+  void Dial(int peer, int count, bool must) { Dial(peer, count, must, options_.timeout_ns); }
+  /// The same, with a timeout of its own.
+  void Dial(int peer, int count, bool must, int64_t timeout_ns);
   /// Progresses dials and handshakes; returns the proved connections. kPeerLost names a peer that
-  /// could not be reached.
+  /// could not be reached, once; the next call goes on with the others. Time in which a peer's
+  /// address is not known does not count: the heartbeat monitor watches those that would tell it.
   Result<std::vector<Admitted>> Step();
   /// A descriptor that is readable when Step has work before due_ns().
   [[nodiscard]] int WaitFd() const { return admission_.WaitFd(); }
   /// When to call Step although WaitFd is not readable; INT64_MAX: never.
   [[nodiscard]] int64_t due_ns() const;
-  [[nodiscard]] bool busy() const { return !attempts_.empty(); }
+  void LeaveToParent() const { admission_.LeaveToParent(); }
   /// Why the latest dial of a rank failed, or connections were refused; "": none was.
   [[nodiscard]] std::string WhyNot(int peer) const;
 
@@ -47,6 +50,7 @@ class Dialing {
   struct Attempt {
     int peer = -1;
     int64_t since_ns = 0;
+    int64_t timeout_ns = 0;
     int64_t due_ns = 0;    ///< when to try; kUnderWay while Admission has it
     bool reached = false;  ///< connected, or given up
     bool must = true;
@@ -56,13 +60,14 @@ class Dialing {
   static constexpr int64_t kUnderWay = INT64_MAX;
 
   explicit Dialing(Options options);
-  Status Try(Attempt& attempt, int tag);
-  Status Again(Attempt& attempt, std::string reason);
+  void Try(Attempt& attempt, int tag);
+  void Again(Attempt& attempt, std::string reason);
   [[nodiscard]] std::string Way(int peer) const;
 
   Options options_;
   Admission admission_;
   std::vector<Attempt> attempts_;  ///< the index is Admission's tag
+  std::optional<Error> unreachable_;
 };
 
 }  // namespace horoacc

@@ -42,6 +42,7 @@ class Links final : public TcpDataLinks {
   [[nodiscard]] bool HasUnsent() override;
   void Abort(const Error& error) override;
   void LeaveToParent() override {
+    dialing_->LeaveToParent();
     for (const auto& peer : peers_) peer->LeaveToParent();
   }
   [[nodiscard]] int WaitFd() const override { return epoll_.get(); }
