@@ -31,7 +31,7 @@ int64_t HostTimeout(const Settings& settings) { return FromSeconds(settings.host
 
 // Where a rank of the job listens, as far as this host knows.
 std::function<std::optional<SocketAddress>(int)> AddressOf(
-    std::shared_ptr<const RankDirectory> directory, SocketAddress RankAddresses::*which) {
+    std::shared_ptr<const RankDirectory> directory, SocketAddress RankAddresses::* which) {
   return [directory = std::move(directory), which](int rank) -> std::optional<SocketAddress> {
     const std::optional<RankAddresses> known = directory->Find(rank);
     if (!known || ((*known).*which).length == 0) return std::nullopt;
@@ -102,6 +102,28 @@ Result<HostPlace> PlaceOnHost(const Settings& settings, const ha_placement& give
   return place;
 }
 
+Result<HostsOfJob> HostsOfRanks(Bootstrap& bootstrap, int lowest, const std::string& name,
+                                int64_t deadline_ns) {
+  const auto runs = [](const std::vector<std::string>& all) -> Result<std::vector<std::string>> {
+    std::vector<int> hosts;
+    std::vector<std::string> names;
+    for (const std::string& each : all) {
+      hosts.push_back(NumberIn(each));
+      names.push_back(each.substr(each.find('\n') + 1));
+    }
+    return std::vector<std::string>(all.size(), PackTable({PackRuns(hosts), PackNames(names)}));
+  };
+  HA_ASSIGN(const std::string packed,
+            bootstrap.Exchange(std::to_string(lowest) + '\n' + name, "", runs, deadline_ns));
+  HA_ASSIGN(const std::vector<std::string> parts, UnpackTable(BytesOf(packed), 2));
+  HostsOfJob hosts;
+  HA_ASSIGN(hosts.lowest, UnpackRuns(parts[0], bootstrap.size()));
+  HA_ASSIGN(hosts.names, UnpackNames(parts[1], bootstrap.size()));
+  if (std::ssize(hosts.names) != bootstrap.size())
+    return MakeError(ErrorKind::kSystem, "rank 0 sent a list of names of another length", 0);
+  return hosts;
+}
+
 Status ExchangeAddresses(Bootstrap& bootstrap, const Result<RankAddresses>& own,
                          const MultiHostParts& multi_host, int64_t deadline_ns) {
   const RankDirectory& directory = *multi_host.directory;
@@ -113,8 +135,7 @@ Status ExchangeAddresses(Bootstrap& bootstrap, const Result<RankAddresses>& own,
         return MakeError(ErrorKind::kSystem, "its addresses are damaged", static_cast<int>(rank));
       }
       directory.Put(static_cast<int>(rank), *addresses);
-      const TreeNeighbours next =
-          NeighboursOf(multi_host.host_of, static_cast<uint32_t>(rank));
+      const TreeNeighbours next = NeighboursOf(multi_host.host_of, static_cast<uint32_t>(rank));
       std::vector<uint32_t> ranks = next.above();
       for (const uint32_t below : next.below()) ranks.push_back(below);
       for (const uint32_t each : ranks) {
@@ -139,22 +160,13 @@ Status ExchangeAddresses(Bootstrap& bootstrap, const Result<RankAddresses>& own,
   return {};
 }
 
-Result<std::vector<int>> HostsOfRanks(Bootstrap& bootstrap, int lowest, int64_t deadline_ns) {
-  const auto runs = [](const std::vector<std::string>& all) -> Result<std::vector<std::string>> {
-    std::vector<int> hosts;
-    for (const std::string& each : all) hosts.push_back(NumberIn(each));
-    return std::vector<std::string>(all.size(), PackRuns(hosts));
-  };
-  HA_ASSIGN(const std::string packed,
-            bootstrap.Exchange(std::to_string(lowest), "", runs, deadline_ns));
-  return UnpackRuns(packed, bootstrap.size());
-}
-
 Status ConnectHosts(const Settings& settings, const HostLinkOptions& options, EngineParts& parts) {
   Bootstrap& bootstrap = *parts.bootstrap;
   MultiHostParts multi_host;
-  HA_ASSIGN(multi_host.host_of,
-            HostsOfRanks(bootstrap, parts.share.ranks[0], options.deadline_ns));
+  HA_ASSIGN(HostsOfJob hosts,
+            HostsOfRanks(bootstrap, parts.share.ranks[0], HostName(), options.deadline_ns));
+  multi_host.host_of = std::move(hosts.lowest);
+  multi_host.host_names = std::move(hosts.names);
   if (std::ssize(parts.share.ranks) == bootstrap.size()) return {};
   if (settings.control == ControlKind::kSegment) {
     return MakeError(ErrorKind::kConfig,
@@ -167,19 +179,20 @@ Status ConnectHosts(const Settings& settings, const HostLinkOptions& options, En
   AgreedInterfaces interfaces;
   // Without a rendezvous (MPI) ranks listen on the interface that joins the hosts.
   if (data_over_tcp || (!over_mpi && rendezvous.empty())) {
-    HA_ASSIGN(interfaces,
-              AgreeOnInterfaces(bootstrap, "", parts.share.local_rank,
-                                settings.network_interfaces, options.deadline_ns));
+    HA_ASSIGN(interfaces, AgreeOnInterfaces(bootstrap, "", parts.share.local_rank,
+                                            settings.network_interfaces, options.deadline_ns));
     if (rendezvous.empty()) rendezvous = interfaces.rank0 + ":1";
   }
-  Result<RankAddresses> own = RankAddresses{{}, {}, HostName()};
+  Result<RankAddresses> own = RankAddresses{};
   Fd listener;
   if (!over_mpi) {
     Result<Fd> control = ListenForControl(rendezvous, bootstrap.size());
     const Result<SocketAddress> address =
         control.ok() ? LocalAddress(control.value().get()) : control.error();
-    if (address.ok()) own.value().control = address.value();
-    else own = address.error();
+    if (address.ok())
+      own.value().control = address.value();
+    else
+      own = address.error();
     if (control.ok()) listener = std::move(control).value();
   }
   if (!settings.transport_plugin.empty()) {
@@ -189,8 +202,10 @@ Status ConnectHosts(const Settings& settings, const HostLinkOptions& options, En
     multi_host.across = MakeMpiDataLinks(parts.mpi, options.epoch);
   } else {
     auto links = TcpLinksAcross(settings, options, parts, interfaces, multi_host);
-    if (!links.ok()) own = links.error();
-    else if (own.ok()) own.value().data = links.value()->address();
+    if (!links.ok())
+      own = links.error();
+    else if (own.ok())
+      own.value().data = links.value()->address();
     if (links.ok()) multi_host.across = std::move(links).value();
   }
   HA_TRY(ExchangeAddresses(bootstrap, own, multi_host, options.deadline_ns));

@@ -34,8 +34,13 @@ struct HostLinkOptions {
   Cancellation cancellation;
 };
 
-/// By rank: its host's lowest rank, `lowest` for this one. All ranks call it.
-Result<std::vector<int>> HostsOfRanks(Bootstrap& bootstrap, int lowest, int64_t deadline_ns);
+/// By rank: its host's lowest rank, `lowest` for this one, and that host's name. All ranks call it.
+struct HostsOfJob {
+  std::vector<int> lowest;
+  std::vector<std::string> names;
+};
+Result<HostsOfJob> HostsOfRanks(Bootstrap& bootstrap, int lowest, const std::string& name,
+                                int64_t deadline_ns);
 
 /// Every host's leader learns where the leaders next to it in the tree listen; rank 0's host learns
 /// where all ranks do, and answers the others' questions while the job runs. All ranks call it.

@@ -22,7 +22,7 @@ import wire_format
 _CHUNK = 1 << 16
 _OPENING = wire_format.GREETING.size + wire_format.PROOF_BYTES
 # Of control links, then of data links, after the mark of a step that succeeded.
-_ADDRESSES = re.compile(rb"\+127\.0\.0\.1:(\d+)\n127\.0\.0\.1:(\d+)\n(.*)", re.DOTALL)
+_ADDRESSES = re.compile(rb"\+127\.0\.0\.1:(\d+)\n127\.0\.0\.1:(\d+)")
 _RESET = struct.pack("ii", 1, 0)  # for SO_LINGER
 
 
@@ -178,7 +178,7 @@ class _Told:
             if kind == wire_format.BLOB and (found := _ADDRESSES.fullmatch(payload)):
                 control, data = (Gate(("127.0.0.1", int(port))) for port in found.groups()[:2])
                 self._gates += [control, data]
-                gates = f"+127.0.0.1:{control.port}\n127.0.0.1:{data.port}\n"
-                payload = gates.encode() + found[3]
+                gates = f"+127.0.0.1:{control.port}\n127.0.0.1:{data.port}"
+                payload = gates.encode()
             told += wire_format.frame(kind, epoch, payload)
         return told

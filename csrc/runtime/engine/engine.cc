@@ -16,7 +16,8 @@ namespace {
 
 constexpr int64_t kSpin = 50 * kMicrosecond;
 constexpr int64_t kDrainLimit = 5 * kSecond;
-// In a job on several hosts: for other ranks of the host to leave, and to tell other hosts of an abort.
+// In a job on several hosts: for other ranks of the host to leave, and to tell other hosts of an
+// abort.
 constexpr int64_t kFarewellLimit = kSecond;
 constexpr int64_t kAbortLimit = 3 * kSecond / 2;
 constexpr std::chrono::microseconds kLookAgain(100);
@@ -25,7 +26,8 @@ constexpr std::chrono::milliseconds kLogLimit(200);  // for a reader of stderr a
 // Spins only if every rank of the host has a core of its own: a thread that spins while a peer
 // waits for the core delays that peer.
 Result<int64_t> SpinTime(const Job& job, int64_t deadline_ns) {
-  const auto of_host = [](const std::vector<std::string>& blobs) -> Result<std::vector<std::string>> {
+  const auto of_host =
+      [](const std::vector<std::string>& blobs) -> Result<std::vector<std::string>> {
     std::map<std::string, std::vector<std::string>> cores;  // by the host's lowest rank
     std::vector<std::string> hosts;
     for (const std::string& blob : blobs) {

@@ -49,6 +49,7 @@ Status Job::StartMultiHost(std::function<void(const Error&)> aborted) {
   around.stack = [this] { return MainStackOf(stacks.Take()).substr(0, kStackText); };
   around.aborted = std::move(aborted);
   MultiHostParts parts = std::move(*std::exchange(multi_host_parts, std::nullopt));
+  host_names = std::move(parts.host_names);
   parts.across = WithFaults(std::move(parts.across), *faults);
   HA_ASSIGN(multi_host, MultiHostJob::Make(std::move(parts), around));
   return {};
@@ -86,10 +87,7 @@ void Job::Release(uint32_t places) {
 }
 
 std::string Job::HostOf(int rank) const {
-  if (!multi_host || LocalOf(rank) < share.ranks.size()) return host;
-  const RankDirectory& directory = multi_host->directory();
-  const auto known = directory.Knows(rank) ? directory.Find(rank) : std::nullopt;
-  return known ? known->host : std::string();
+  return rank < std::ssize(host_names) ? host_names[rank] : host;
 }
 
 uint32_t Job::LocalOf(int rank) const {

@@ -68,7 +68,7 @@ struct Job {
   [[nodiscard]] int rank() const { return placement.rank; }
   [[nodiscard]] int local_rank() const { return share.local_rank; }
   [[nodiscard]] RankState& own_state() const { return control.state(share.local_rank); }
-  /// The name of a rank's host; empty if it is not known here.
+  /// The name of a rank's host.
   [[nodiscard]] std::string HostOf(int rank) const;
   /// The local rank of a rank of this host.
   [[nodiscard]] uint32_t LocalOf(int rank) const;
@@ -103,6 +103,7 @@ struct Job {
   std::unique_ptr<MultiHostJob> multi_host;        ///< null: all ranks share memory
   const std::shared_ptr<FaultPoints> faults;
   const std::string host = HostName();                      ///< this host's name
+  std::vector<std::string> host_names;                      ///< by rank, if there are several
   std::shared_ptr<const schedule::MeasuredTable> measured;  ///< agreed; of jobs on several hosts
   EventStream events;
   StackSource stacks;

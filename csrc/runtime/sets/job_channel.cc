@@ -155,10 +155,6 @@ void JobChannel::TellAbort(const Error& error) {
   const bool tells = Speaks() || (!first && !told && now - seen > kAbortIsTold);
   WireWriter writer = Begin(JobMessage::kAbort);
   Put(writer, error);
-  std::string host = error.host;
-  if (host.empty() && error.culprit >= 0 && around_.directory->Knows(error.culprit))
-    host = around_.directory->Find(error.culprit).value_or(RankAddresses{}).host;
-  writer.Put(std::string_view(host));
   std::set<int> ranks;
   if (first) {
     for (const int rank : around_.mux->peers()) ranks.insert(rank);
@@ -178,8 +174,8 @@ void JobChannel::LeaveGroup(uint32_t group) {
 
 bool JobChannel::SpeaksForOthers() const {
   return Speaks() && std::ranges::any_of(around_.locals, [this](int rank) {
-    return rank != around_.rank && !HasLeft(rank);
-  });
+           return rank != around_.rank && !HasLeft(rank);
+         });
 }
 
 void JobChannel::Depart() {
@@ -352,11 +348,8 @@ Status JobChannel::OnMessage(int source, std::span<const std::byte> payload) {
   const auto is_rank = [&](int rank) { return rank >= 0 && rank < std::ssize(host_of_); };
   switch (static_cast<JobMessage>(reader.Get<uint8_t>())) {
     case JobMessage::kAbort: {
-      Error error = GetError(reader);
-      error.host = reader.GetText();
+      const Error error = GetError(reader);
       if (!reader.ok() || error.kind == ErrorKind::kOk) return Damaged(source);
-      // The ranks of this host name it in their errors; nobody is dialed any more.
-      if (is_rank(error.culprit)) around_.directory->Put(error.culprit, {{}, {}, error.host});
       around_.aborted(error);
       return {};
     }

@@ -1,5 +1,6 @@
 #pragma once
-// Messages about the whole job between its hosts: aborts, departures, heartbeats, addresses, stacks.
+// Messages about the whole job between its hosts: aborts, departures, heartbeats, addresses,
+// stacks.
 #include <atomic>
 #include <functional>
 #include <map>
@@ -15,10 +16,10 @@
 
 namespace horoacc {
 
-/// The hosts of a job form a tree (HostOrder). Of each host one rank speaks for all: its lowest that
-/// has not left. A host of which all ranks have left is passed over: its children are those of the
-/// next host above it, or, if there is none, of the first host that is left, the root. The speaker
-/// passes news on to the hosts next to its own, so a host has control links to its parent,
+/// The hosts of a job form a tree (HostOrder). Of each host one rank speaks for all: its lowest
+/// that has not left. A host of which all ranks have left is passed over: its children are those of
+/// the next host above it, or, if there is none, of the first host that is left, the root. The
+/// speaker passes news on to the hosts next to its own, so a host has control links to its parent,
 /// grandparent, children and grandchildren, and to those ranks that its own ranks send messages.
 class JobChannel {
  public:
@@ -51,7 +52,8 @@ class JobChannel {
   // Any thread.
 
   /// Sends the error, once, to all ranks with which this one has links, and to the hosts next to
-  /// this one if this rank speaks for its host, or the rank that does has not told them for a while.
+  /// this one if this rank speaks for its host, or the rank that does has not told them for a
+  /// while.
   void TellAbort(const Error& error);
   /// Whether some rank of this host has told the other hosts.
   [[nodiscard]] bool AbortTold() const { return around_.directory->AbortTold(); }

@@ -3,6 +3,7 @@
 // channel for messages about the whole job.
 #include <functional>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "runtime/sets/job_channel.h"
@@ -17,6 +18,7 @@ namespace horoacc {
 /// Made when an engine starts, if there is more than one host.
 struct MultiHostParts {
   std::vector<int> host_of;                  ///< by rank: its host's number
+  std::vector<std::string> host_names;       ///< by rank
   std::shared_ptr<RankDirectory> directory;  ///< this host's
   std::unique_ptr<DataLinks> across;         ///< links to ranks of other hosts
   std::shared_ptr<const SocketCounters> sockets =
@@ -45,7 +47,6 @@ class MultiHostJob {
                                                     const Surroundings& surroundings);
 
   [[nodiscard]] JobChannel& channel() { return channel_; }
-  [[nodiscard]] const RankDirectory& directory() const { return *directory_; }
   [[nodiscard]] const SocketCounters& sockets() const { return *sockets_; }
   /// Valid until DropLinks.
   [[nodiscard]] DataLinks& links() const { return *links_; }

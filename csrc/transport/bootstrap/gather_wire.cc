@@ -1,7 +1,9 @@
 #include "transport/bootstrap/gather_wire.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
+#include <sstream>
 
 namespace horoacc {
 namespace {
@@ -98,8 +100,8 @@ Result<std::vector<int>> UnpackRuns(const std::string& text, int count) {
     int32_t length = 0;
     int32_t step = 0;
     int32_t runs = 0;
-    const bool whole = Take(bytes, &value) && Take(bytes, &length) && Take(bytes, &step) &&
-                       Take(bytes, &runs);
+    const bool whole =
+        Take(bytes, &value) && Take(bytes, &length) && Take(bytes, &step) && Take(bytes, &runs);
     if (!whole || length < 1 || runs < 1 || length > count || runs > count ||
         static_cast<int64_t>(length) * runs > count - std::ssize(numbers))
       return MakeError(ErrorKind::kSystem, "rank 0 sent a broken list of runs", 0);
@@ -109,6 +111,60 @@ Result<std::vector<int>> UnpackRuns(const std::string& text, int count) {
   if (std::ssize(numbers) != count)
     return MakeError(ErrorKind::kSystem, "rank 0 sent a list of runs of another length", 0);
   return numbers;
+}
+
+std::string PackNames(const std::vector<std::string>& names) {
+  constexpr size_t kMostDigits = 9;
+  struct Run {
+    std::string prefix, digits;
+    uint64_t step, count;
+  };
+  std::vector<Run> runs;
+  for (const std::string& name : names) {
+    size_t at = name.size();
+    while (at > 0 && name.size() - at < kMostDigits && name[at - 1] >= '0' && name[at - 1] <= '9')
+      --at;
+    const Run next{name.substr(0, at), name.substr(at), 0, 1};
+    Run* const last = runs.empty() ? nullptr : &runs.back();
+    if (last && last->prefix == next.prefix && last->digits.size() == next.digits.size()) {
+      const uint64_t first = std::strtoull(last->digits.c_str(), nullptr, 10);
+      const uint64_t number = std::strtoull(next.digits.c_str(), nullptr, 10);
+      const bool begins = last->count == 1 && (number == first || number == first + 1);
+      if (begins) last->step = number - first;
+      if (begins || number == first + last->step * last->count) {
+        ++last->count;
+        continue;
+      }
+    }
+    runs.push_back(next);
+  }
+  std::string text;
+  for (const Run& run : runs) {
+    text += run.prefix + '\t' + run.digits + '\t' + std::to_string(run.step) + '\t' +
+            std::to_string(run.count) + '\n';
+  }
+  return text;
+}
+
+Result<std::vector<std::string>> UnpackNames(const std::string& text, int count) {
+  std::vector<std::string> names;
+  std::istringstream lines(text);
+  for (std::string prefix, digits, step, many; std::getline(lines, prefix, '\t');) {
+    std::getline(lines, digits, '\t');
+    std::getline(lines, step, '\t');
+    const bool whole = static_cast<bool>(std::getline(lines, many, '\n'));
+    const uint64_t run = std::strtoull(many.c_str(), nullptr, 10);
+    if (!whole || digits.size() > 9 || run > static_cast<uint64_t>(count - std::ssize(names)))
+      return MakeError(ErrorKind::kSystem, "rank 0 sent a broken list of names", 0);
+    const uint64_t first = std::strtoull(digits.c_str(), nullptr, 10);
+    for (uint64_t k = 0; k < run; ++k) {
+      std::string number = std::to_string(first + (step == "1" ? k : 0));
+      if (digits.empty()) number.clear();
+      number.insert(0, digits.size() - std::min(digits.size(), number.size()), '0');
+      names.push_back(prefix + number);
+    }
+  }
+  return names;
 }
 
 std::string NamesOfMissing(const std::vector<bool>& present) {

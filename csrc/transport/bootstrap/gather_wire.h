@@ -36,6 +36,11 @@ Result<std::vector<std::string>> UnpackTable(std::span<const std::byte> bytes, i
 /// `count` numbers.
 Result<std::vector<int>> UnpackRuns(const std::string& text, int count);
 
+/// Names in few bytes where they are equal or count up, as "node001" to "node128" do: one entry.
+[[nodiscard]] std::string PackNames(const std::vector<std::string>& names);
+/// At most `count` names.
+Result<std::vector<std::string>> UnpackNames(const std::string& text, int count);
+
 /// "1, 4, 7" for the ranks of which `present` is false; at most ten are named.
 [[nodiscard]] std::string NamesOfMissing(const std::vector<bool>& present);
 

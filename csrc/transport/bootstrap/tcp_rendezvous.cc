@@ -347,8 +347,8 @@ Result<std::unique_ptr<Bootstrap>> ConnectTcp(const TcpOptions& options) {
     return std::unique_ptr<Bootstrap>(std::move(root));
   }
   HA_ASSIGN(Fd root, DialRoot(options));
-  auto leaf =
-      std::make_unique<LeafBootstrap>(options, Peer(std::move(root), options.epoch, kLongestAnswer));
+  auto leaf = std::make_unique<LeafBootstrap>(options,
+                                              Peer(std::move(root), options.epoch, kLongestAnswer));
   HA_TRY(leaf->AwaitWelcome());
   return std::unique_ptr<Bootstrap>(std::move(leaf));
 }

@@ -9,7 +9,7 @@
 namespace horoacc {
 namespace {
 
-constexpr size_t kTextBytes = 224;  // of packed addresses: two of IPv6 and a host's name
+constexpr size_t kTextBytes = 160;  // of packed addresses: two of IPv6
 constexpr int64_t kAskAgain = kSecond;
 constexpr uint64_t kDepartures = 16384;  // that are remembered; older ones of groups are forgotten
 
@@ -49,13 +49,12 @@ std::string RankAddresses::Pack() const {
   const auto shown = [](const SocketAddress& address) {
     return address.length == 0 ? std::string() : address.ToString();
   };
-  return shown(control) + '\n' + shown(data) + '\n' + host;
+  return shown(control) + '\n' + shown(data);
 }
 
 std::optional<RankAddresses> RankAddresses::Unpack(const std::string& text) {
   const size_t first = text.find('\n');
-  const size_t second = first == std::string::npos ? first : text.find('\n', first + 1);
-  if (second == std::string::npos) return std::nullopt;
+  if (first == std::string::npos) return std::nullopt;
   RankAddresses addresses;
   const auto read = [](const std::string& shown, SocketAddress& address) {
     if (shown.empty()) return true;
@@ -64,9 +63,8 @@ std::optional<RankAddresses> RankAddresses::Unpack(const std::string& text) {
     return found.ok();
   };
   if (!read(text.substr(0, first), addresses.control) ||
-      !read(text.substr(first + 1, second - first - 1), addresses.data))
+      !read(text.substr(first + 1), addresses.data))
     return std::nullopt;
-  addresses.host = text.substr(second + 1);
   return addresses;
 }
 
@@ -142,8 +140,7 @@ bool RankDirectory::PutDeparture(const Departure& departure) const {
 bool RankDirectory::HasDeparted(const Departure& departure) const {
   if (departure.group == Departure::kJob)
     return card(departure.rank).left.load(std::memory_order_acquire) != 0;
-  const uint64_t count =
-      std::min(header_->departures.load(std::memory_order_acquire), kDepartures);
+  const uint64_t count = std::min(header_->departures.load(std::memory_order_acquire), kDepartures);
   for (uint64_t k = 0; k < count; ++k) {
     if (header_->departed[k].word.load(std::memory_order_acquire) == WordOf(departure)) return true;
   }

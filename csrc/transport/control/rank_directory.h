@@ -19,7 +19,6 @@ namespace horoacc {
 struct RankAddresses {
   SocketAddress control;
   SocketAddress data;
-  std::string host;  ///< its name, for errors
 
   [[nodiscard]] std::string Pack() const;
   /// Nothing if the text is damaged.

@@ -123,7 +123,9 @@ class TcpControlLinks final : public ControlLinks {
     }
     return *links_[peer];
   }
-  [[nodiscard]] bool HasLeft(int peer) const { return options_.has_left && options_.has_left(peer); }
+  [[nodiscard]] bool HasLeft(int peer) const {
+    return options_.has_left && options_.has_left(peer);
+  }
   Status LookAtNetwork();
   void Admit();
   void Seat(Admitted admitted);

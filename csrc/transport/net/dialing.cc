@@ -40,11 +40,8 @@ Result<std::unique_ptr<Dialing>> Dialing::Start(Options options, Fd listener) {
 
 void Dialing::Dial(int peer, int count, bool must, int64_t timeout_ns) {
   for (int index = 0; index < count; ++index) {
-    attempts_.push_back({.peer = peer,
-                         .since_ns = NowNs(),
-                         .timeout_ns = timeout_ns,
-                         .due_ns = 0,
-                         .must = must});
+    attempts_.push_back(
+        {.peer = peer, .since_ns = NowNs(), .timeout_ns = timeout_ns, .due_ns = 0, .must = must});
   }
 }
 

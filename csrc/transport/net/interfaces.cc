@@ -218,7 +218,8 @@ Result<AgreedInterfaces> AgreeOnInterfaces(Bootstrap& bootstrap, const std::stri
   } else {
     own = interfaces.error();
   }
-  const auto choose = [&](const std::vector<std::string>& texts) -> Result<std::vector<std::string>> {
+  const auto choose =
+      [&](const std::vector<std::string>& texts) -> Result<std::vector<std::string>> {
     std::vector<InterfaceOffer> offers;
     std::vector<int> host_of;
     std::map<std::string, int> hosts;

@@ -169,12 +169,12 @@ TEST(messages_bytes_and_links_of_1024_ranks) {
 
     for (int rank = 0; rank < kRanks; ++rank) {
       RankAddresses addresses;
-      addresses.host = "h" + std::to_string(rank);
+      addresses.data = ResolveAddress("127.0.0.1:" + std::to_string(1000 + rank)).value().front();
       job.directory(0).Put(rank, addresses);
     }
     CHECK(!job.directory(late).Find(17));
     CHECK(job.Settle("a question for an address").messages <= 2 * depth);
-    CHECK_EQ(job.directory(late).Find(17)->host, std::string("h17"));
+    CHECK_EQ(job.directory(late).Find(17)->data.port(), 1017);
 
     job.channel(late).LeaveGroup(kGroupBit);
     const Job::Cost left = job.Settle("a rank leaves a group");
@@ -260,12 +260,14 @@ TEST(start_up_sends_no_rank_a_table_of_all) {
         CHECK(settings.ok() && CheckAlike(settings.value(), "1", bootstrap, soon).ok());
         CHECK(DrawEpoch(bootstrap, soon).ok());
         MultiHostParts parts;
-        auto hosts = HostsOfRanks(bootstrap, lowest, soon);
+        const std::string name = "node" + std::to_string(2000 + lowest / of_each);
+        const auto hosts = HostsOfRanks(bootstrap, lowest, name, soon);
         CHECK(hosts.ok());
-        parts.host_of = std::move(hosts).value();
+        CHECK_EQ(hosts.value().names[rank], name);
+        CHECK_EQ(hosts.value().names[kRanks - 1], "node" + std::to_string(1999 + kRanks / of_each));
+        parts.host_of = hosts.value().lowest;
         CHECK_EQ(parts.host_of[kRanks - 1], kRanks - of_each);
-        const auto interfaces =
-            AgreeOnInterfaces(bootstrap, std::to_string(lowest), 0, "lo", soon);
+        const auto interfaces = AgreeOnInterfaces(bootstrap, std::to_string(lowest), 0, "lo", soon);
         CHECK(interfaces.ok());
         std::byte* const memory = memories[rank / of_each].data();
         parts.directory = std::make_shared<RankDirectory>(
@@ -273,7 +275,6 @@ TEST(start_up_sends_no_rank_a_table_of_all) {
         RankAddresses own;
         own.control = ResolveAddress("127.0.0.1:" + std::to_string(1000 + rank)).value().front();
         own.data = own.control;
-        own.host = "host" + std::to_string(lowest);
         CHECK(ExchangeAddresses(bootstrap, own, parts, soon).ok());
         const TreeNeighbours next = NeighboursOf(parts.host_of, static_cast<uint32_t>(rank));
         for (const uint32_t above : next.above())
@@ -286,8 +287,9 @@ TEST(start_up_sends_no_rank_a_table_of_all) {
       });
     }
     threads.clear();
-    std::printf("  hosts of %d: %d steps, %zu bytes to all ranks, at most %zu to a rank in a step\n",
-                of_each, meeting.rounds, meeting.bytes, meeting.most_answered);
+    std::printf(
+        "  hosts of %d: %d steps, %zu bytes to all ranks, at most %zu to a rank in a step\n",
+        of_each, meeting.rounds, meeting.bytes, meeting.most_answered);
     CHECK(meeting.most_answered < 4096);  // a table of 1024 addresses has 40 KiB
   }
 }

@@ -75,8 +75,8 @@ inline std::vector<std::unique_ptr<TcpDataLinks>> ListenAll(
       adapt(rank, options);
       const auto bootstrap = hub->MakeBootstrap(rank);
       const bool apart = on_hosts_of_their_own;
-      auto listening = ListenOnAll(*bootstrap, options, apart ? std::to_string(rank) : "one",
-                                   apart ? "lo" : "");
+      auto listening =
+          ListenOnAll(*bootstrap, options, apart ? std::to_string(rank) : "one", apart ? "lo" : "");
       if (!listening.ok()) check::Fail(__FILE__, __LINE__, listening.error().message);
       links[rank] = std::move(listening).value();
     });

@@ -17,8 +17,7 @@ namespace horoacc::testing {
 inline Result<std::vector<SocketAddress>> AllAddresses(Bootstrap& bootstrap,
                                                        const SocketAddress& own,
                                                        int64_t deadline_ns) {
-  HA_ASSIGN(const std::vector<std::string> texts,
-            bootstrap.AllGather(own.ToString(), deadline_ns));
+  HA_ASSIGN(const std::vector<std::string> texts, bootstrap.AllGather(own.ToString(), deadline_ns));
   std::vector<SocketAddress> addresses;
   for (const std::string& text : texts) {
     HA_ASSIGN(const std::vector<SocketAddress> found, ResolveAddress(text));
@@ -38,7 +37,8 @@ inline Result<std::unique_ptr<ControlLinks>> ConnectAll(Bootstrap& bootstrap,
   options.address_of = [addresses](int rank) { return std::optional(addresses[rank]); };
   if (options.dials.empty() && options.awaits.empty()) {
     for (int rank = 0; rank < options.size; ++rank) {
-      if (rank != options.rank) (rank < options.rank ? options.awaits : options.dials).push_back(rank);
+      if (rank != options.rank)
+        (rank < options.rank ? options.awaits : options.dials).push_back(rank);
     }
   }
   return ConnectTcpLinks(std::move(listener), options);

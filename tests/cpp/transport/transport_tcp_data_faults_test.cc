@@ -118,10 +118,13 @@ TEST(MoreConnectionsThatDoNotComeAreDoneWithout) {
   // One connection is there, full, and its peer is stopped: those that it would be relieved by are
   // given up, and the message comes over the first.
   constexpr int64_t kTimeout = 300 * kMillisecond;
-  const auto links = ListenAll(2, 0, [](int, TcpDataOptions& options) {
-    options.socket_buffer = 64 << 10;
-    options.timeout_ns = kTimeout;
-  }, true);
+  const auto links = ListenAll(
+      2, 0,
+      [](int, TcpDataOptions& options) {
+        options.socket_buffer = 64 << 10;
+        options.timeout_ns = kTimeout;
+      },
+      true);
   Warm(*links[0], *links[1]);
   const auto sender = MustSend(*links[0], Spec(1, 2));
   const auto receiver = MustReceive(*links[1], Spec(0, 2));

@@ -33,9 +33,8 @@ TEST(MessagesOfAllSizesOverAnyNumberOfStreams) {
 TEST(ConnectionsAreDialedWhenOneIsFull) {
   for (const int sender : {0, 1}) {
     const int receiver = 1 - sender;
-    const auto links = ListenAll(2, 0, [](int, TcpDataOptions& options) {
-      options.socket_buffer = 64 << 10;
-    }, true);
+    const auto links = ListenAll(
+        2, 0, [](int, TcpDataOptions& options) { options.socket_buffer = 64 << 10; }, true);
     const auto outgoing = MustSend(*links[sender], Spec(receiver, 1));
     const auto incoming = MustReceive(*links[receiver], Spec(sender, 1));
     const auto deliver = [&](size_t size, int connections) {

@@ -202,11 +202,22 @@ TEST(TablesAndErrorsOfTheRendezvous) {
       CHECK(table.value().size() == 4 && total <= bytes.size());
     }
     std::vector<int> hosts;
-    while (hosts.size() < 40) hosts.insert(hosts.end(), 1 + random() % 8, static_cast<int>(random() % 9));
+    while (hosts.size() < 40)
+      hosts.insert(hosts.end(), 1 + random() % 8, static_cast<int>(random() % 9));
     const int count = static_cast<int>(hosts.size());
     CHECK(UnpackRuns(PackRuns(hosts), count).value() == hosts);
-    const auto runs = UnpackRuns(turn % 3 == 0 ? Noise(random, 64) : Damage(PackRuns(hosts), random), count);
+    const auto runs =
+        UnpackRuns(turn % 3 == 0 ? Noise(random, 64) : Damage(PackRuns(hosts), random), count);
     CHECK(!runs.ok() || std::ssize(runs.value()) == count);
+    std::vector<std::string> names;
+    for (const int host : hosts) {
+      const auto kind = static_cast<unsigned>(host) % 3;
+      names.push_back(kind == 0 ? "a" : std::string(kind, 'n') + std::to_string(90 + names.size()));
+    }
+    CHECK(UnpackNames(PackNames(names), count).value() == names);
+    const auto shown =
+        UnpackNames(turn % 3 == 0 ? Noise(random, 64) : Damage(PackNames(names), random), count);
+    CHECK(!shown.ok() || std::ssize(shown.value()) <= count);
     const Error error = MakeError(ErrorKind::kTimeout, "too late", 3);
     const std::string packed = turn % 3 == 0 ? Noise(random, 20) : Damage(PackError(error), random);
     CHECK(IsErrorKind(static_cast<int>(UnpackError(Raw(packed)).kind)));
