@@ -1,6 +1,6 @@
 #pragma once
 // The ranks of one process set on one host: they announce calls in shared memory, and read one log
-// of decisions. Who decides is the derived class's affair.
+// of decisions. A derived class says which rank decides.
 #include <algorithm>
 #include <optional>
 #include <utility>

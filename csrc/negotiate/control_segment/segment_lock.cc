@@ -39,8 +39,9 @@ SegmentGuard::SegmentGuard(const ControlSegment& control, SegmentLock& lock, uin
     }
     if (const uint32_t holder = lock.owner.load(); holder != 0 && !watch.alive(holder - 1)) {
       const std::string rank = std::to_string(control.rank_of(holder - 1));
-      status_ = MakeError(ErrorKind::kPeerLost, "rank " + rank + " died while it held the set's lock",
-                          control.rank_of(holder - 1));
+      status_ =
+          MakeError(ErrorKind::kPeerLost, "rank " + rank + " died while it held the set's lock",
+                    control.rank_of(holder - 1));
       return;
     }
   }

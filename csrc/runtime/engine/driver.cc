@@ -145,7 +145,7 @@ bool Driver::Progress() {
 
 Result<bool> Driver::ProgressLinks() {
   if (!job_.mux) return false;
-  // A look is a system call or two, which nobody waits for who expects nothing from there.
+  // A look is a system call or two; a call that expects nothing from there does not wait for it.
   bool data = AwaitsData();
   if (!data) {
     const int64_t now = NowNs();

@@ -16,7 +16,7 @@ constexpr int64_t kSayAgainEvery = 5 * kMillisecond;
 constexpr int64_t kFirstLook = kMillisecond;  // what a caller drives before it counts as waiting
 constexpr int64_t kSetsDiffer = 100 * kMillisecond;  // blocked so long before that is decided
 constexpr int64_t kYields = 200 * kMicrosecond;      // for hosts that have answered so soon
-constexpr int64_t kCoreTaken = 500 * kMicrosecond;   // a yield so long: who has the core computes
+constexpr int64_t kCoreTaken = 500 * kMicrosecond;   // a yield so long: another process computes on the core
 constexpr int64_t kLeavesCore = 100 * kMillisecond;  // then for so long
 constexpr int64_t kLinksEvery = 20 * kMicrosecond;   // if nothing is expected of them
 constexpr int64_t kPollIsWaiting = 5 * kMillisecond;
@@ -143,7 +143,7 @@ bool Waits::Spin(Driver::Lock& lock, uint32_t seen, bool linked) {
   const auto rung = [&] { return doorbell.count.load(std::memory_order_relaxed) != seen; };
   const bool polls = lock->AwaitsLinks() || job_.gpu_polls.load(std::memory_order_relaxed) > 0;
   const int64_t began = NowNs();
-  // A rank without a core of its own leaves its core to the leader, who rings it.
+  // A rank without a core of its own leaves its core to the leader, which rings it.
   const bool yields = linked && hosts_answer_soon_ && job_.settings.spin_microseconds < 0 &&
                       (polls || job_.spin_ns > 0) && began >= leaves_core_until_;
   const int64_t until = began + (yields ? kYields : job_.spin_ns);
@@ -153,7 +153,7 @@ bool Waits::Spin(Driver::Lock& lock, uint32_t seen, bool linked) {
       // Messages ring no doorbell, and neither does a GPU. And the rank that brings them may want
       // this core: another host's ranks were not counted.
       sched_yield();
-      // Who spins uses up its share of a core that others need, and waits for it when it matters.
+      // A thread that spins uses up its share of a core that others need, and waits for the core later.
       if (const int64_t back = NowNs(); back - now > kCoreTaken)
         leaves_core_until_ = back + kLeavesCore;
       if (rung()) return true;

@@ -122,8 +122,8 @@ void StallWatch::LookAtJoin(ProcessSet& set, Limits limits, Findings& found) {
 std::string StallWatch::BehindSilent(const std::vector<int>& missing) const {
   std::map<int, std::vector<int>> behind;
   for (const int rank : missing) {
-    const auto silent = job_.multi_host ? job_.multi_host->channel().SilentOnTheWay(rank)
-                                        : std::nullopt;
+    const auto silent =
+        job_.multi_host ? job_.multi_host->channel().SilentOnTheWay(rank) : std::nullopt;
     if (silent) behind[*silent].push_back(rank);
   }
   std::string text;

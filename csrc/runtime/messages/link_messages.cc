@@ -12,7 +12,7 @@ using Kind = MessageHeader::Kind;
 // Bytes that a receiver may keep for one sender; it reports matched ones by quarters of this.
 constexpr uint64_t kRoom = 1 << 20;
 constexpr uint32_t kHeaders = 64;       // slots of a link for headers
-constexpr uint64_t kWindow = 1 << 20;   // bytes; a receiver who gives up waits for so few
+constexpr uint64_t kWindow = 1 << 20;   // bytes; a receiver that gives up waits for so few
 constexpr uint32_t kWindows = 4;        // of a message, under way at a time
 constexpr int kHeadersAtOnce = 2 * 64;  // a turn, so that other calls of this rank go on
 

@@ -48,7 +48,7 @@ static_assert(sizeof(MessageHeader) == 32);
 /// the receiver's, in windows.
 class LinkMessages final : public MessageWay {
  public:
-  /// Stands for the bytes that a receiver who gave up has room for.
+  /// Stands for the bytes that a receiver that gave up has room for.
   static constexpr uint64_t kGaveUp = ~uint64_t{0};
 
   /// `has_left`: whether a rank has shut down in good order.

@@ -33,7 +33,8 @@ MessageCalls::MessageCalls(Job& job, Failure& failure, SetTable& sets, Handles& 
     return deadlines.TooLate(entry, entry.limit_seconds);
   };
   std::function<bool(int)> has_left;
-  if (job.multi_host_parts) has_left = [&job](int rank) { return job.multi_host->channel().HasLeft(rank); };
+  if (job.multi_host_parts)
+    has_left = [&job](int rank) { return job.multi_host->channel().HasLeft(rank); };
   exchange_.emplace(ShmMessages::Host{job.control, job.share, job.doorbells, *job.arena,
                                       [&job](void* block) { job.blocks.Free(block); }},
                     std::move(has_left), std::move(surroundings));

@@ -94,9 +94,8 @@ std::string Telemetry::FlightText(const std::string& reason, bool ask_others) {
   clock_gettime(CLOCK_REALTIME, &wall);
   std::ostringstream text;
   text << "{\"format\":1,\"rank\":" << job_.rank() << ",\"size\":" << job_.placement.size
-       << ",\"host\":" << Quoted(job_.host)
-       << ",\"pid\":" << ::getpid() << ",\"time\":" << wall.tv_sec
-       << ",\"reason\":" << Quoted(reason)
+       << ",\"host\":" << Quoted(job_.host) << ",\"pid\":" << ::getpid()
+       << ",\"time\":" << wall.tv_sec << ",\"reason\":" << Quoted(reason)
        << ",\"agreed\":" << job_.counters.decisions.load(std::memory_order_relaxed)
        << ",\n\"calls\":" << CallsInFlight(now, ask_others)
        << ",\n\"stack\":" << Quoted(job_.stacks.Take()) << ",\n\"events\":[";

@@ -42,7 +42,7 @@ class RankDirectory {
 
   /// `wake` wakes the rank that passes the host's questions on.
   void OnWanted(std::function<void()> wake) { wake_ = std::move(wake); }
-  /// What is not known is asked for, at most once a second on a host.
+  /// Addresses that are not known are asked for, at most once a second on a host.
   [[nodiscard]] std::optional<RankAddresses> Find(int rank) const;
   [[nodiscard]] bool Knows(int rank) const;
   /// The ranks whose addresses are wanted and not known, if there were questions since the last

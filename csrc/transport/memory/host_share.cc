@@ -252,8 +252,7 @@ Result<HostShare> ShareHost(Bootstrap& bootstrap, const HostOptions& options) {
     return answers;
   };
   Result<std::string> prepared = group.Prepare();
-  if (prepared.ok())
-    prepared = std::to_string(group.leader()) + '\n' + std::move(prepared).value();
+  if (prepared.ok()) prepared = std::to_string(group.leader()) + '\n' + std::move(prepared).value();
   HA_ASSIGN(const std::string name,
             bootstrap.Exchange(prepared, task, of_leader, options.deadline_ns));
   // Ends before the deadline, so that there is time left to tell all ranks of a failure.

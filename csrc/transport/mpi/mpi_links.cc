@@ -45,9 +45,9 @@ class MpiBootstrap final : public Bootstrap {
                            int64_t deadline_ns) {
     auto blobs = Collect(blob, deadline_ns);
     const bool complete = blobs.ok();
-    std::vector<std::string> all =
-        complete ? answers(std::move(blobs).value())
-                 : std::vector<std::string>(size(), PackError(blobs.error()));
+    std::vector<std::string> all = complete
+                                       ? answers(std::move(blobs).value())
+                                       : std::vector<std::string>(size(), PackError(blobs.error()));
     for (int peer = 1; peer < size(); ++peer) {
       const Status said = Say(peer, complete ? kGatherAnswer : kGatherFailure, all[peer]);
       if (!said.ok() && complete) return said.error();
