@@ -16,7 +16,8 @@ constexpr int64_t kSayAgainEvery = 5 * kMillisecond;
 constexpr int64_t kFirstLook = kMillisecond;  // what a caller drives before it counts as waiting
 constexpr int64_t kSetsDiffer = 100 * kMillisecond;  // blocked so long before that is decided
 constexpr int64_t kYields = 200 * kMicrosecond;      // for hosts that have answered so soon
-constexpr int64_t kCoreTaken = 500 * kMicrosecond;   // a yield so long: another process computes on the core
+constexpr int64_t kCoreTaken =
+    500 * kMicrosecond;  // a yield so long: another process computes on the core
 constexpr int64_t kLeavesCore = 100 * kMillisecond;  // then for so long
 constexpr int64_t kLinksEvery = 20 * kMicrosecond;   // if nothing is expected of them
 constexpr int64_t kPollIsWaiting = 5 * kMillisecond;
@@ -153,7 +154,8 @@ bool Waits::Spin(Driver::Lock& lock, uint32_t seen, bool linked) {
       // Messages ring no doorbell, and neither does a GPU. And the rank that brings them may want
       // this core: another host's ranks were not counted.
       sched_yield();
-      // A thread that spins uses up its share of a core that others need, and waits for the core later.
+      // A thread that spins uses up its share of a core that others need, and waits for the core
+      // later.
       if (const int64_t back = NowNs(); back - now > kCoreTaken)
         leaves_core_until_ = back + kLeavesCore;
       if (rung()) return true;
