@@ -19,7 +19,7 @@ constexpr int64_t kYields = 200 * kMicrosecond;      // for hosts that have answ
 constexpr int64_t kCoreTaken =
     500 * kMicrosecond;  // a yield so long: another process computes on the core
 constexpr int64_t kLeavesCore = 100 * kMillisecond;  // then for so long
-constexpr int64_t kLinksEvery = 20 * kMicrosecond;   // if nothing is expected of them
+constexpr int64_t kLinksEvery = 100 * kMicrosecond;  // if nothing is expected of them
 constexpr int64_t kPollIsWaiting = 5 * kMillisecond;
 constexpr int64_t kShortestPoll = 100 * kMicrosecond;
 constexpr int64_t kLongestPoll = kMillisecond;
@@ -168,7 +168,10 @@ bool Waits::Spin(Driver::Lock& lock, uint32_t seen, bool linked) {
       Pause();
       if (rung()) return true;
     }
-    if (job_.mux && lock.Progress()) return true;  // other hosts may need this rank to pass news on
+    // Other hosts may need this rank to pass news on.
+    if (!job_.mux || now < next_look) continue;
+    next_look = now + kLinksEvery;
+    if (lock.Progress()) return true;
   }
   return false;
 }
