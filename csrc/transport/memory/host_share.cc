@@ -5,7 +5,7 @@
 #include <sys/syscall.h>
 
 #include <algorithm>
-#include <cstdlib>
+#include <charconv>
 #include <map>
 #include <optional>
 #include <utility>
@@ -215,30 +215,38 @@ Status HostGroup::Join(const std::string& name, int64_t deadline_ns) {
   return {};
 }
 
+/// A blob with a number before it.
+std::string Numbered(size_t number, const std::string& rest) {
+  return std::to_string(number) + '\n' + rest;
+}
+
+int NumberOf(const std::string& text) {
+  int number = 0;
+  std::from_chars(text.data(), text.data() + text.size(), number);
+  return std::max(number, 0);
+}
+
+std::string RestOf(const std::string& text) { return text.substr(text.find('\n') + 1); }
+
 }  // namespace
 
 Result<HostShare> ShareHost(Bootstrap& bootstrap, const HostOptions& options) {
   if (options.secret.empty()) {
     return MakeError(ErrorKind::kConfig, "sharing memory needs the job's secret");
   }
-  // Rank 0 tells each rank the ranks of its label.
+  // Rank 0 tells each rank the ranks of its label: how many, and which.
   const auto by_label =
       [](const std::vector<std::string>& labels) -> Result<std::vector<std::string>> {
-    std::map<std::string, std::vector<std::string>> ranks_of;
-    for (size_t rank = 0; rank < labels.size(); ++rank)
-      ranks_of[labels[rank]].push_back(std::to_string(rank));
+    std::map<std::string, std::vector<int>> ranks_of;
+    for (int rank = 0; rank < std::ssize(labels); ++rank) ranks_of[labels[rank]].push_back(rank);
     std::vector<std::string> answers;
     for (const std::string& label : labels)
-      answers.push_back(std::to_string(ranks_of[label].size()) + '\n' + PackTable(ranks_of[label]));
+      answers.push_back(Numbered(ranks_of[label].size(), PackRuns(ranks_of[label])));
     return answers;
   };
   HA_ASSIGN(const std::string told,
             bootstrap.Exchange(options.label, "", by_label, options.deadline_ns));
-  const size_t line = told.find('\n');
-  HA_ASSIGN(const std::vector<std::string> texts,
-            UnpackTable(BytesOf(told).subspan(line + 1), std::atoi(told.c_str())));
-  std::vector<int> ranks;
-  for (const std::string& text : texts) ranks.push_back(std::atoi(text.c_str()));
+  HA_ASSIGN(std::vector<int> ranks, UnpackRuns(RestOf(told), NumberOf(told)));
   HostGroup group(bootstrap, options, std::move(ranks));
   const std::string task = " cannot share memory on host '" + options.label + "'";
   // And the name of its leader's socket.
@@ -246,13 +254,15 @@ Result<HostShare> ShareHost(Bootstrap& bootstrap, const HostOptions& options) {
       [](const std::vector<std::string>& blobs) -> Result<std::vector<std::string>> {
     std::vector<std::string> answers;
     for (const std::string& blob : blobs) {
-      const std::string& leaders = blobs[std::atoi(blob.c_str())];
-      answers.push_back(leaders.substr(leaders.find('\n') + 1));
+      const int leader = NumberOf(blob);
+      if (leader >= std::ssize(blobs)) return MakeError(ErrorKind::kSystem, "no such rank leads");
+      answers.push_back(RestOf(blobs[leader]));
     }
     return answers;
   };
   Result<std::string> prepared = group.Prepare();
-  if (prepared.ok()) prepared = std::to_string(group.leader()) + '\n' + std::move(prepared).value();
+  if (prepared.ok())
+    prepared = Numbered(static_cast<size_t>(group.leader()), std::move(prepared).value());
   HA_ASSIGN(const std::string name,
             bootstrap.Exchange(prepared, task, of_leader, options.deadline_ns));
   // Ends before the deadline, so that there is time left to tell all ranks of a failure.

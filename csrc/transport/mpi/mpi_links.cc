@@ -44,20 +44,18 @@ class MpiBootstrap final : public Bootstrap {
   Result<std::string> Lead(const std::string& blob, const RawAnswers& answers,
                            int64_t deadline_ns) {
     auto blobs = Collect(blob, deadline_ns);
-    const bool complete = blobs.ok();
-    std::vector<std::string> all = complete
-                                       ? answers(std::move(blobs).value())
-                                       : std::vector<std::string>(size(), PackError(blobs.error()));
-    for (int peer = 1; peer < size(); ++peer) {
-      const Status said = Say(peer, complete ? kGatherAnswer : kGatherFailure, all[peer]);
-      if (!said.ok() && complete) return said.error();
+    if (!blobs.ok()) {
+      const std::string failure = PackError(blobs.error());
+      for (int peer = 1; peer < size(); ++peer) (void)Say(peer, kGatherFailure, failure);
+      (void)session_->Drain(NowNs() + kSecond);
+      return std::move(blobs.error());
     }
+    std::vector<std::string> all = answers(std::move(blobs).value());
+    for (int peer = 1; peer < size(); ++peer) HA_TRY(Say(peer, kGatherAnswer, all[peer]));
     // MPI moves messages only inside its calls, and the next call may come late.
-    const int64_t timeout_ns = complete ? WithVerdictGrace(deadline_ns) : NowNs() + kSecond;
-    if (!session_->Drain(timeout_ns) && complete) {
+    if (!session_->Drain(WithVerdictGrace(deadline_ns))) {
       return MakeError(ErrorKind::kTimeout, "bootstrap: some ranks do not receive from rank 0");
     }
-    if (!complete) return std::move(blobs.error());
     return std::move(all[0]);
   }
 
