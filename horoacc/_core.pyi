@@ -98,6 +98,14 @@ class Engine:
     ) -> int:
         """The hot path of submit: one allreduce. With `wait` it returns
         when the result is there, raises what `wait` raises, and leaves no handle behind."""
+    def reduce_array(
+        self, input: object, output: object, name: str | None, op: int, process_set: int
+    ) -> bool:
+        """A blocking allreduce of an object with a buffer, without factors; `output` may be the
+        same. False, without a call, if one of them is not contiguous or of another type than the
+        core's, or `output` not writable. Raises what `wait` raises."""
+    def barrier(self, process_set: int) -> None:
+        """A blocking barrier. Raises what `wait` raises."""
     def join_stream(self, handle: int, stream: int) -> None:
         """Of a complete call with a `place`: what comes on `stream` from now on finds the results.
         Waits for nothing."""

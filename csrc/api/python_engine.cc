@@ -21,6 +21,43 @@ int HandlersRaise(void*) {
   return PyErr_CheckSignals();
 }
 
+// An array through Python's buffer protocol, if it is contiguous and of a type that has a number.
+class PlainArray {
+ public:
+  PlainArray(const py::object& array, bool writable) {
+    const int flags = PyBUF_C_CONTIGUOUS | PyBUF_FORMAT | (writable ? PyBUF_WRITABLE : 0);
+    if (PyObject_GetBuffer(array.ptr(), &view_, flags) == 0)
+      dtype_ = NumberOf(view_.format);
+    else
+      PyErr_Clear();
+  }
+  ~PlainArray() { PyBuffer_Release(&view_); }
+  PlainArray(const PlainArray&) = delete;
+  PlainArray& operator=(const PlainArray&) = delete;
+
+  [[nodiscard]] const Py_buffer& view() const { return view_; }
+  /// By ha_dtype.
+  [[nodiscard]] std::optional<int32_t> dtype() const { return dtype_; }
+  [[nodiscard]] bool HasShapeOf(const PlainArray& other) const {
+    return std::equal(view_.shape, view_.shape + view_.ndim, other.view_.shape,
+                      other.view_.shape + other.view_.ndim);
+  }
+
+ private:
+  static std::optional<int32_t> NumberOf(std::string_view format) {
+    static constexpr std::pair<std::string_view, int32_t> kNumbers[] = {
+        {"f", HA_FLOAT32}, {"d", HA_FLOAT64}, {"e", HA_FLOAT16},    {"i", HA_INT32},
+        {"l", HA_INT64},   {"q", HA_INT64},   {"h", HA_INT16},      {"b", HA_INT8},
+        {"B", HA_UINT8},   {"?", HA_BOOL},    {"Zf", HA_COMPLEX64}, {"Zd", HA_COMPLEX128}};
+    const auto* const found =
+        std::ranges::find(kNumbers, format, &std::pair<std::string_view, int32_t>::first);
+    return found == std::end(kNumbers) ? std::nullopt : std::optional(found->second);
+  }
+
+  Py_buffer view_{};
+  std::optional<int32_t> dtype_;
+};
+
 ha_gpu GpuOf(const std::optional<Place>& place) {
   if (!place) return {};
   return {place->first, reinterpret_cast<void*>(place->second)};
@@ -185,7 +222,6 @@ uint64_t Engine::Allreduce(const std::optional<std::string>& name, uintptr_t inp
                            uintptr_t output, const py::tuple& shape, int dtype, int op,
                            double prescale, double postscale, int process_set, py::object keep,
                            bool wait, const std::optional<Place>& place) {
-  if (!left_.empty()) ReleaseLeft();
   int64_t dims[kMostDims];
   // The core refuses more than 16, on all ranks.
   const size_t ndim = std::min(shape.size(), kMostDims);
@@ -203,31 +239,69 @@ uint64_t Engine::Allreduce(const std::optional<std::string>& name, uintptr_t inp
   const ha_gpu gpu = GpuOf(place);
   if (place) call.gpu = &gpu;
   if (!wait) return SubmitCall(call, {&row, 1}, std::move(keep));
+  RunCall(call, {&row, 1}, std::move(keep));
+  return 0;
+}
 
+// Submits and waits; nothing is left of the call.
+void Engine::RunCall(const ha_call& call, std::span<const ha_tensor> tensors, py::object keep) {
+  if (!left_.empty()) ReleaseLeft();
   ha_handle handle = 0;
   ha_error error = NoError();
   int submitted = HA_OK;
   int waited = HA_OK;
   {
     const py::gil_scoped_release release;
-    submitted = ha_submit(engine_, &call, &row, 1, nullptr, nullptr, &handle, &error);
+    submitted = ha_submit(engine_, &call, tensors.data(), tensors.size(), nullptr, nullptr, &handle,
+                          &error);
     if (submitted == HA_OK) waited = ha_wait(engine_, handle, kSignalPeriod, &error);
-    if (submitted == HA_OK && waited == HA_OK && place)
-      waited = ha_join_stream(engine_, handle, gpu.stream, &error);
+    if (submitted == HA_OK && waited == HA_OK && call.gpu)
+      waited = ha_join_stream(engine_, handle, call.gpu->stream, &error);
     if (submitted == HA_OK && waited == HA_OK) ha_release(engine_, handle);
   }
   Check(submitted, error);
-  if (waited == HA_OK) return 0;
+  if (waited == HA_OK) return;
   kept_.emplace(handle, std::move(keep));
   try {
     Wait(handle, std::nullopt);
-    if (place) JoinStream(handle, place->second);
+    if (call.gpu) JoinStream(handle, reinterpret_cast<uintptr_t>(call.gpu->stream));
   } catch (...) {
     Release(handle);  // after an exception of a signal's handler the call is still in flight
     throw;
   }
   Release(handle);
-  return 0;
+}
+
+bool Engine::ReduceArray(const py::object& input, const py::object& output, const py::object& name,
+                         int op, int process_set) {
+  const bool named = !name.is_none();
+  if (named && !PyUnicode_CheckExact(name.ptr())) return false;
+  const PlainArray from(input, input.is(output));
+  const PlainArray to(output, true);
+  if (!from.dtype() || from.dtype() != to.dtype() || !from.HasShapeOf(to)) return false;
+  std::string full_name;
+  if (named) full_name = "allreduce." + name.cast<std::string>();
+  const ha_tensor row{named ? full_name.c_str() : nullptr,
+                      from.view().buf,
+                      to.view().buf,
+                      from.view().shape,
+                      from.view().ndim,
+                      *from.dtype()};
+  ha_call call{};
+  call.collective = HA_ALLREDUCE;
+  call.process_set = process_set;
+  call.op = op;
+  call.prescale = 1;
+  call.postscale = 1;
+  RunCall(call, {&row, 1}, input.is(output) ? input : py::make_tuple(input, output));
+  return true;
+}
+
+void Engine::Barrier(int process_set) {
+  ha_call call{};
+  call.collective = HA_BARRIER;
+  call.process_set = process_set;
+  RunCall(call, {}, py::none());
 }
 
 void Engine::JoinStream(uint64_t handle, uintptr_t stream) {
@@ -383,6 +457,9 @@ void BindEngine(py::module_& module) {
            py::arg("shape"), py::arg("dtype"), py::arg("op"), py::arg("prescale"),
            py::arg("postscale"), py::arg("process_set"), py::arg("keep"), py::arg("wait"),
            py::arg("place") = py::none())
+      .def("reduce_array", &Engine::ReduceArray, py::arg("input"), py::arg("output"),
+           py::arg("name"), py::arg("op"), py::arg("process_set"))
+      .def("barrier", &Engine::Barrier, py::arg("process_set"))
       .def("join_stream", &Engine::JoinStream, py::arg("handle"), py::arg("stream"))
       .def("poll", &Engine::Poll, py::arg("handle"))
       .def("wait", &Engine::Wait, py::arg("handle"), py::arg("timeout") = py::none())

@@ -79,6 +79,10 @@ class Engine {
                      const pybind11::tuple& shape, int dtype, int op, double prescale,
                      double postscale, int process_set, pybind11::object keep, bool wait,
                      const std::optional<Place>& place);
+  // A blocking allreduce of a plain array: false, and nothing was submitted, if it is not one.
+  bool ReduceArray(const pybind11::object& input, const pybind11::object& output,
+                   const pybind11::object& name, int op, int process_set);
+  void Barrier(int process_set);
   // Later work on the GPU's stream finds the results.
   void JoinStream(uint64_t handle, uintptr_t stream);
   bool Poll(uint64_t handle);
@@ -96,7 +100,7 @@ class Engine {
  private:
   uint64_t SubmitCall(const ha_call& call, std::span<const ha_tensor> tensors,
                       pybind11::object keep);
-
+  void RunCall(const ha_call& call, std::span<const ha_tensor> tensors, pybind11::object keep);
   void ReleaseLeft();
 
   ha_engine* engine_ = nullptr;

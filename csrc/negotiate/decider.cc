@@ -13,7 +13,8 @@ std::vector<Decision> Decider::Run(std::span<const TensorKey> keys) {
     return {ErrorDecision(keys, EndOfSet(end))};
   std::vector<TensorKey> parts[2][2];
   for (const TensorKey& key : keys)
-    parts[RunsAdasum(control_, context_, key)][AllShared(control_, context_, key)].push_back(key);
+    parts[RunsAdasum(control_, context_, key)][AllShared(control_, context_, key, context_.present)]
+        .push_back(key);
   std::vector<Decision> decisions;
   for (const bool adasum : {false, true}) {
     for (const bool shared : {true, false}) {
@@ -29,7 +30,7 @@ Decision Decider::RunPartial(TensorKey key) {
     return ErrorDecision({&key, 1}, EndOfSet(end));
   const Result<SetContext> context = PartialContext(control_, context_, key);
   if (!context.ok()) return ErrorDecision({&key, 1}, context.error());
-  const bool shared = AllShared(control_, context.value(), key);
+  const bool shared = AllShared(control_, context.value(), key, context.value().present);
   Decision decision = RunPart(context.value(), {&key, 1}, shared);
   decision.partial = true;
   return decision;

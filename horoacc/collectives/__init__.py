@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from horoacc import handles, process
 from horoacc.collectives.allreduces import Allreduces
-from horoacc.collectives.calls import BARRIER, JOIN
+from horoacc.collectives.calls import JOIN
 from horoacc.collectives.engine_outputs import T
 from horoacc.collectives.exchanges import Exchanges
 from horoacc.collectives.reducescatters import Reducescatters
@@ -36,9 +36,7 @@ def barrier(process_set: ProcessSet = global_process_set) -> None:
     Raises:
         HorovodInternalError: A rank was lost, or did not come in time.
     """
-    engine = process.engine()
-    handle = engine.submit(BARRIER, [], process_set=set_number(process_set))
-    handles.result(handles.start(engine, handle))
+    process.engine().barrier(set_number(process_set))
 
 
 def join(device: int = -1) -> int:

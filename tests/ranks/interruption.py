@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 import pytest
 
-WAITS = ("engine.wait(", "= engine.allreduce(")
+WAITS = ("engine.wait(", "= engine.allreduce(", "= engine.reduce_array(")
 
 
 @contextlib.contextmanager

@@ -40,6 +40,16 @@ CASES: dict[str, Case] = {
         lambda name: hvd.allreduce(ROWS, name=name, op=17),
         ValueError, "no reduction",
     ),
+    "operation that is a list": (
+        lambda name: hvd.allreduce_(np.ones(3), name=name, op=hvd.Sum),
+        lambda name: hvd.allreduce_(np.ones(3), name=name, op=[hvd.Sum]),
+        TypeError, "unhashable",
+    ),
+    "factor that is an array": (
+        lambda name: hvd.allreduce_(np.ones(3), name=name, op=hvd.Sum),
+        lambda name: hvd.allreduce_(np.ones(3), name=name, op=hvd.Sum, prescale_factor=np.ones(2)),
+        TypeError, "converted",
+    ),
     "factor": (
         lambda name: hvd.allreduce(ROWS, name=name),
         lambda name: hvd.allreduce(ROWS, name=name, prescale_factor="half"),

@@ -51,8 +51,9 @@ std::span<const TensorRow> TensorsOf(const Row& row, const std::byte* memory) {
   return {reinterpret_cast<const TensorRow*>(memory + row.extra), row.tensors};
 }
 
-bool AllShared(const SetSegment& control, const SetContext& context, TensorKey key) {
-  for (const uint32_t r : context.present) {
+bool AllShared(const SetSegment& control, const SetContext& context, TensorKey key,
+               std::span<const uint32_t> ranks) {
+  for (const uint32_t r : ranks) {
     for (const TensorRow& tensor :
          TensorsOf(control.row(r, key.id, key.generation), context.memory[r])) {
       if (CountOf(tensor) == 0) continue;  // nothing lies anywhere

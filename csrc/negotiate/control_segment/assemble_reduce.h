@@ -17,8 +17,10 @@ namespace horoacc {
 [[nodiscard]] Result<SetContext> PartialContext(const SetSegment& control,
                                                 const SetContext& context, TensorKey key);
 
-/// True if every rank's input and output of the tensor (or of all members of a group) are shared.
-[[nodiscard]] bool AllShared(const SetSegment& control, const SetContext& context, TensorKey key);
+/// True if the inputs and outputs of the tensor (or of all members of a group) of all these
+/// `ranks`, which have submitted it, are shared.
+[[nodiscard]] bool AllShared(const SetSegment& control, const SetContext& context, TensorKey key,
+                             std::span<const uint32_t> ranks);
 
 /// True if the tensor is to be combined by Adasum; one rank has nothing to combine.
 [[nodiscard]] bool RunsAdasum(const SetSegment& control, const SetContext& context, TensorKey key);

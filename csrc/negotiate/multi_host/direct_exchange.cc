@@ -6,9 +6,13 @@ namespace horoacc {
 
 bool DirectExchange::Fits(const CallName& call, const ReadySet& ready_set, size_t members,
                           const CallNumbers& numbers) {
-  if (!ready_set.GivesAll(members) || ready_set.groups().size() != 1) return false;
+  if (ready_set.count() != members || ready_set.groups().size() != 1) return false;
+  const Request& request = *ready_set.groups()[0].request;
+  if (request.collective == Collective::kBarrier) return request.local_error.empty();
+  if (!ready_set.GivesAll(members)) return false;
+  if (!call.named) return true;
   const uint64_t* const number = numbers.NumberOf(call);
-  return number && *numbers.At(*number)->request == *ready_set.groups()[0].request;
+  return number && *numbers.At(*number)->request == request;
 }
 
 std::optional<ReadySet> DirectExchange::Offer(Side side, const CallName& call,

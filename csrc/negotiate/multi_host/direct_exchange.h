@@ -1,6 +1,6 @@
 #pragma once
-// Small allreduces between two hosts: each sends its inputs to the other, and both reduce, without
-// waiting for the root.
+// Small allreduces and barriers between two hosts: each sends its inputs to the other, and both
+// reduce, without waiting for the root.
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -19,8 +19,9 @@ class DirectExchange {
  public:
   enum class Side : uint8_t { kOwn, kPeer };
 
-  /// Whether a host may offer a call so: `members`, all ranks of the host, give their inputs to one
-  /// request, which has a number.
+  /// Whether a host may offer a call so: `members`, all ranks of the host, have submitted a
+  /// barrier, or give their inputs to one request. A named call is offered once it has a number:
+  /// the first time it goes through the root, which plans its bucket.
   [[nodiscard]] static bool Fits(const CallName& call, const ReadySet& ready_set, size_t members,
                                  const CallNumbers& numbers);
 

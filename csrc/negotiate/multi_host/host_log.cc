@@ -100,8 +100,7 @@ std::optional<HostLog::News> HostLog::NewsOf(TensorKey key, const CallNumbers& n
   }
   if (told.empty()) return std::nullopt;
   AddInputs(news, told, known);
-  const bool whole = news.ready_set.count() == context_.ranks;
-  if (!whole || !AllShared(control_, context_, key)) news.ready_set.MarkPrivate();
+  if (!AllShared(control_, context_, key, told)) news.ready_set.MarkPrivate();
   return news;
 }
 

@@ -32,7 +32,7 @@ class ReadySet {
   [[nodiscard]] bool Add(const ReadySet& other);
   /// Of members that are here.
   void AddInput(Input input) { inputs_.push_back(std::move(input)); }
-  /// Not all ranks of some host see all memory of the call, or their news did not come together.
+  /// Memory of some member is not shared on its host.
   void MarkPrivate() { shared_ = false; }
   [[nodiscard]] bool shared() const { return shared_; }
 

@@ -1,6 +1,7 @@
 #include "runtime/sets/set_table.h"
 
 #include <algorithm>
+#include <iterator>
 
 #include "runtime/job/job.h"
 
@@ -17,25 +18,26 @@ std::shared_ptr<ProcessSet> SetTable::Find(uint32_t id) const {
   return slot < sets_.size() && has_id(sets_[slot]) ? sets_[slot] : nullptr;
 }
 
-std::vector<std::shared_ptr<ProcessSet>> SetTable::Own() const {
+FixedSets SetTable::Own() const {
   std::lock_guard lock(mutex_);
-  return OwnLocked();
+  return own_;
 }
 
-std::vector<std::shared_ptr<ProcessSet>> SetTable::OwnLocked() const {
-  std::vector<std::shared_ptr<ProcessSet>> sets;
-  for (const auto& set : sets_) {
-    if (set && set->Has(job_.rank())) sets.push_back(set);
-  }
-  return sets;
+// Under the lock, after each change.
+void SetTable::FixOwn() {
+  ProcessSets own;
+  std::ranges::copy_if(sets_, std::back_inserter(own),
+                       [this](const auto& set) { return set && set->Has(job_.rank()); });
+  own_ = FixedSets(std::move(own));
 }
 
-std::vector<std::shared_ptr<ProcessSet>> SetTable::Driven() {
-  std::vector<std::shared_ptr<ProcessSet>> sets;
-  std::vector<std::shared_ptr<ProcessSet>> removed;
+FixedSets SetTable::Driven() {
+  ProcessSets sets;
+  ProcessSets removed;
   {
     std::lock_guard lock(mutex_);
-    sets = OwnLocked();
+    if (removed_.empty()) return own_;
+    sets.assign(own_.begin(), own_.end());
     removed = removed_;
   }
   for (const auto& set : removed) {
@@ -58,7 +60,7 @@ std::vector<std::shared_ptr<ProcessSet>> SetTable::Driven() {
     std::lock_guard lock(mutex_);
     std::erase(removed_, set);
   }
-  return sets;
+  return FixedSets(std::move(sets));
 }
 
 void SetTable::Add(std::shared_ptr<ProcessSet> set) {
@@ -66,6 +68,7 @@ void SetTable::Add(std::shared_ptr<ProcessSet> set) {
     std::lock_guard lock(mutex_);
     if (set->place >= sets_.size()) sets_.resize(set->place + 1);
     sets_[set->place] = std::move(set);
+    FixOwn();
   }
   job_.WakeCoordinator();  // messages for the set may have come already
 }
@@ -75,13 +78,15 @@ void SetTable::Remove(const std::shared_ptr<ProcessSet>& set, bool keep) {
     std::lock_guard lock(mutex_);
     if (keep) removed_.push_back(set);
     sets_[set->place] = nullptr;
+    FixOwn();
   }
   job_.WakeCoordinator();
 }
 
-std::vector<std::shared_ptr<ProcessSet>> SetTable::TakeAll() {
+ProcessSets SetTable::TakeAll() {
   std::lock_guard lock(mutex_);
-  std::vector<std::shared_ptr<ProcessSet>> all = std::exchange(sets_, {});
+  ProcessSets all = std::exchange(sets_, {});
+  FixOwn();
   std::erase(all, nullptr);
   all.insert(all.end(), removed_.begin(), removed_.end());
   removed_.clear();

@@ -304,8 +304,9 @@ inline bool HostRank::LookUp(Call& call, bool afresh) {
 inline void HostRank::WriteRow(Call& call) {
   uint64_t input = kPrivate;
   const bool named = call.key.id < kNamedIds;
-  if (named && place_.shape->eager) {
-    float* const numbers = place_.inputs->at(call.name);
+  if (place_.shape->eager) {
+    // All unnamed calls give the same numbers.
+    float* const numbers = place_.inputs->at(named ? call.name : "");
     std::fill_n(numbers, kNumbers, InputOf(place_.rank, RoundsOf(call.name)));
     input = place_.arena->OffsetOf(numbers);
   }

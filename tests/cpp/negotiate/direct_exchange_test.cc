@@ -57,6 +57,34 @@ TEST(a_call_that_has_run_before_takes_one_message_each_way) {
   }
 }
 
+TEST(barriers_and_unnamed_calls_take_one_message_each_way_from_the_first_on) {
+  for (const Collective collective : {Collective::kAllreduce, Collective::kBarrier}) {
+    MultiHostViews ranks({2, 2});
+    for (uint64_t number = 0; number < 3; ++number) {
+      for (const int rank : {3, 0, 2, 1})
+        CHECK(ranks.AnnounceUnnamed(rank, number, collective).ok());
+      auto sent = KindsOf(ranks.Deliver());
+      std::ranges::sort(sent);
+      CHECK(sent == (std::vector{kReady, kExchange}));
+      if (collective == Collective::kAllreduce) CheckSums(ranks);
+      for (int rank = 0; rank < 4 && collective == Collective::kBarrier; ++rank) {
+        const std::optional<Decision> decision = ranks.Carry(rank);
+        CHECK(decision && decision->done() && decision->facts.at(0).result.empty());
+        CHECK(!ranks.Carry(rank));
+      }
+    }
+    // Host 0 makes another call: all ranks learn of it from the root.
+    for (int rank = 0; rank < 4; ++rank)
+      CHECK(ranks.AnnounceUnnamed(rank, 3, rank < 2 ? Collective::kBroadcast : collective).ok());
+    (void)ranks.Deliver();
+    for (int rank = 0; rank < 4; ++rank) {
+      const std::optional<Decision> decision = ranks.Carry(rank);
+      CHECK(decision && decision->kind == Decision::Kind::kError);
+      CHECK(decision->error.kind == ErrorKind::kMismatch);
+    }
+  }
+}
+
 // The sum of aligned hosts travels, otherwise all inputs do.
 TEST(a_host_sends_its_sum) {
   constexpr size_t kHead = sizeof(uint32_t) + 18;  // the set, and a call that is known

@@ -1,8 +1,12 @@
 // Composed allreduces: every type, arithmetic operation and factor, sizes around the cuts, on hosts
 // of any shape, of private and of shared memory, against float64.
+#include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <random>
+#include <thread>
 
+#include "negotiate/multi_host/subtree_aggregator.h"
 #include "support/ranks.h"
 #include "support/run_numbers.h"
 
@@ -113,6 +117,24 @@ void CheckWays(const char* hosts, int ranks) {
                  in_place);
     }
   }
+}
+
+// The host's news goes in two parts then.
+TEST(a_late_rank_leaves_shared_tensors_shared) {
+  RunRanks(4, {{"simulated_hosts", "2+2"}, {"reduction", "fast"}}, [](Engine& engine, int rank) {
+    constexpr int64_t kCount = 40'001;
+    auto* const numbers = static_cast<float*>(engine.AllocateShared(kCount * sizeof(float)));
+    std::fill_n(numbers, kCount, static_cast<float>(rank));
+    if (rank == 1) std::this_thread::sleep_for(std::chrono::nanoseconds(4 * kSubtreeTimeout));
+    const auto handle = engine.Submit(Make(Collective::kAllreduce, "late", DType::kFloat32,
+                                           {kCount}, numbers, numbers, ReduceOp::kSum));
+    CHECK(handle.ok());
+    CHECK(WaitAndRelease(engine, handle.value()).ok());
+    CHECK(std::all_of(numbers, numbers + kCount, [](float sum) { return sum == 6; }));
+    CHECK(Counter(engine, "arena_bytes") > 0);
+    CHECK_EQ(Counter(engine, "window_bytes"), uint64_t{0});
+    engine.FreeShared(numbers);
+  });
 }
 
 TEST(two_hosts_alike) {

@@ -62,6 +62,15 @@ class MultiHostViews {
     return announced.ok() ? Status() : Status(announced.error());
   }
 
+  Status AnnounceUnnamed(int rank, uint64_t number, Collective collective) {
+    SegmentRank& segment = ranks_[rank]->segment;
+    const uint32_t id = kNamedIds + static_cast<uint32_t>(number % kUnnamedIds);
+    const TensorKey key = segment.WriteRow(id, collective, memories_[rank]->numbers);
+    segment.control->row(segment.context.me, id, key.generation).number = number;
+    const auto announced = segment.controller->Announce({key.id, key.generation, 0});
+    return announced.ok() ? Status() : Status(announced.error());
+  }
+
   /// A message for the rank.
   Status Give(int rank, int source, Bytes bytes) {
     ranks_[rank]->tap.arriving.push_back({source, std::move(bytes)});
