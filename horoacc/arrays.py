@@ -75,7 +75,10 @@ class _Arrays(Collectives[Any]):
             number = process_set.process_set_id
             if number == 0 or (number is not None and process_set.included()):
                 engine = process.engine()
-                output = tensor if in_place else np.empty_like(tensor)
+                try:
+                    output = tensor if in_place else np.empty_like(tensor)
+                except MemoryError:  # the other ranks are told of it below
+                    output = None
                 reduced = engine.reduce_array(tensor, output, name, op, number)
                 if reduced:
                     return output

@@ -1,5 +1,5 @@
 #pragma once
-// How ranks that share no memory name a call, and the short numbers of calls that have run.
+// How hosts name a call to each other, and the short numbers of calls that have run.
 #include <compare>
 #include <cstdint>
 #include <map>

@@ -30,7 +30,8 @@ struct CallFacts {
   std::vector<std::byte> result;  ///< of a decision that is done (eager.h)
 };
 
-/// One entry of the log. Every rank of the set carries out the entries in the same order.
+/// One entry of the log. The ranks of a host carry out the entries in the same order, and those of
+/// other hosts, too, but for the calls of a direct exchange (direct_exchange.h).
 struct Decision {
   /// kJoin: all ranks have joined, and submit again from here on. kNews: an answer to a question of
   /// this host, which controllers keep to themselves.

@@ -59,14 +59,15 @@ def test_messages_between_neighbours_use_no_socket() -> None:
         return
     before = hvd.counters()
     output = torch.empty(500_000)
-    for count in (3, 500_000):
+    for count in [3] * 1000 + [500_000]:
         sent = dist.isend(torch.full((count,), float(rank)), 1 - rank)
         dist.recv(output[:count], 1 - rank)
         sent.wait()
         assert output[0] == 1 - rank
     after = hvd.counters()
     assert after["data_send_calls"] == before["data_send_calls"]
-    assert after["control_bytes"] - before["control_bytes"] < 1000  # news and heartbeats
+    # Heartbeats: less than a byte a message.
+    assert after["control_bytes"] - before["control_bytes"] < 1000
 
 
 @shared_hosts

@@ -44,6 +44,7 @@ inline constexpr uint32_t kGroupBit = 1u << 30;
 struct TensorKey {
   uint32_t id;
   uint64_t generation;
+  bool operator==(const TensorKey&) const = default;
 };
 
 /// One tensor of a rank's submission.

@@ -198,6 +198,8 @@ Status Leader::RunDirect(const CallName& call, const ReadySet& both) {
   if (result.empty() && both.groups()[0].request->collective != Collective::kBarrier)
     return MakeError(ErrorKind::kSystem, "two hosts exchanged inputs that do not fit");
   HA_TRY(log_.TakeDirect(call, std::move(result)));
+  // The next wait for the call's bucket is another one.
+  splits_.clear();
   if (aggregator_) rejected_.erase(call);  // all have submitted it since
   return root_ && !ending_ ? Tell(root_->RanAlone(call)) : Status();
 }

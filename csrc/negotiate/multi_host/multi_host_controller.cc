@@ -119,13 +119,14 @@ Status MultiHostController::TellWaiting() {
   return {};
 }
 
-// Submitted by this rank, and not in the log.
-bool MultiHostController::IsUndecided(uint32_t id) const {
+// The generation of this rank's call of the id that is not in the log.
+std::optional<uint64_t> MultiHostController::Undecided(uint32_t id) const {
   const IdEntry& entry = control_.id(id);
   const Arrivals seen = entry.arrivals.load(std::memory_order_acquire);
-  if (control_.HasSubmitted(context_.me, {id, seen.open()})) return true;
-  return entry.last_decision.load(std::memory_order_relaxed) == kUndecided &&
-         control_.HasSubmitted(context_.me, {id, seen.over()});
+  if (control_.HasSubmitted(context_.me, {id, seen.open()})) return seen.open();
+  const bool closed = entry.last_decision.load(std::memory_order_relaxed) == kUndecided &&
+                      control_.HasSubmitted(context_.me, {id, seen.over()});
+  return closed ? std::optional(seen.over()) : std::nullopt;
 }
 
 Status MultiHostController::Unblock(std::span<const uint32_t> in_flight) {
@@ -139,28 +140,30 @@ Status MultiHostController::Unblock(std::span<const uint32_t> in_flight) {
     const RingingLock lock(*this);
     HA_TRY(Status(lock.status()));
     if (Ended()) return {};
-    std::map<uint32_t, std::pair<uint32_t, uint32_t>> touched;  // members submitted here, and one
+    std::map<uint32_t, std::pair<uint32_t, TensorKey>> touched;  // members submitted here, and one
     for (const uint32_t id : in_flight) {
-      if (!in_bucket(id) || !IsUndecided(id)) continue;
+      const auto generation = in_bucket(id) ? Undecided(id) : std::nullopt;
+      if (!generation) continue;
       auto& [members, witness] = touched[control_.id(id).bucket.load(std::memory_order_relaxed)];
       ++members;
-      witness = id;
+      witness = {id, *generation};
     }
     const PlanState& plan = control_.plan();
-    const auto state = std::pair(control_.header().decided, *plan.version);
     for (const auto& [bucket, here] : touched) {
-      if (here.first == plan.buckets[bucket - 1].count) continue;  // whole here
-      // Said already, and nothing has changed since.
+      const auto& [members, witness] = here;
+      if (members == plan.buckets[bucket - 1].count) continue;  // whole here
+      // Said already, and nothing has changed since. A call that ran directly is no decision of the
+      // root's: only the call that waits tells such rounds apart.
+      const Split split{control_.header().decided, *plan.version, witness};
       std::lock_guard lock_said(mutex_);
-      if (const auto said = splits_.find(bucket); said != splits_.end() && said->second == state)
+      if (const auto said = splits_.find(bucket); said != splits_.end() && said->second == split)
         continue;
-      const TensorKey witness{here.second, 0};
       if (!Put({.kind = OutboxItem::Kind::kSplit,
                 .tensor = witness,
                 .value = bucket - 1,
-                .count = state.first}))
+                .count = split.decided}))
         break;
-      splits_[bucket] = state;
+      splits_[bucket] = split;
       any = true;
     }
   }

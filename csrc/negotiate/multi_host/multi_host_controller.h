@@ -47,12 +47,20 @@ class MultiHostController final : public HostGroup {
     std::optional<Attendance> attendance;
   };
 
+  /// What a rank saw when it asked that a bucket be split for its call.
+  struct Split {
+    uint64_t decided = 0;
+    uint32_t plan = 0;  ///< its version
+    TensorKey witness{};
+    bool operator==(const Split&) const = default;
+  };
+
   // Under the set's lock.
   void OnReady(TensorKey key, bool partial) override;
   bool OnIdle() override;
   [[nodiscard]] bool HasRoom() const override { return true; }
   bool Put(const OutboxItem& item);
-  [[nodiscard]] bool IsUndecided(uint32_t id) const;
+  [[nodiscard]] std::optional<uint64_t> Undecided(uint32_t id) const;
 
   Status PutLocked(const OutboxItem& item, bool& put);
   Status TellWaiting();
@@ -68,8 +76,7 @@ class MultiHostController final : public HostGroup {
   std::deque<Waiting> waiting_;
   std::map<uint32_t, Answer> answers_;  ///< by id
   Answer joins_;
-  std::map<uint32_t, std::pair<uint64_t, uint32_t>>
-      splits_;  ///< by bucket: decisions and plan then
+  std::map<uint32_t, Split> splits_;  ///< the latest that this rank has asked for, by bucket
   std::atomic<bool> any_waiting_{false};
 
   // The driver's.

@@ -29,7 +29,7 @@ enum class MultiHostMessage : uint8_t {
   // Down it.
   kDecision = 8,
   kPlan = 9,
-  kExchange = 10,  ///< between two hosts: the inputs of the root's
+  kExchange = 10,  ///< between two hosts: a barrier, or the inputs of the root's
   // Between two hosts.
   kWithdraw = 11,   ///< down: the root's host rejects a call that it has offered
   kGivenBack = 12,  ///< up: the other host has not run it, and will not

@@ -122,6 +122,11 @@ void JobChannel::Send(int rank, const WireWriter& writer) {
   (void)around_.mux->Send(kJobChannel, rank, writer.bytes());
 }
 
+// Another process of the host may have just said that its last rank has left.
+void JobChannel::SendToHost(uint32_t place, const WireWriter& writer) {
+  if (const auto speaker = SpeakerOf(place)) Send(*speaker, writer);
+}
+
 void JobChannel::SendToNextHosts(const WireWriter& writer, int except_host) {
   for (const int rank : NextHosts()) {
     if (host_of_[rank] != except_host) Send(rank, writer);
@@ -180,36 +185,37 @@ bool JobChannel::SpeaksForOthers() const {
 
 void JobChannel::Depart() {
   const bool spoke = Speaks();
+  const bool was_root = RootPlace() == place_;
   (void)around_.directory->PutDeparture({Departure::kJob, around_.rank});
   around_.ring_host();
-  // Ranks with a link to this one must know before the link closes.
-  const WireWriter own = Pack({{Departure::kJob, around_.rank}});
-  for (const int rank : around_.mux->peers()) Send(rank, own);
   const std::optional<int> next = SpeakerOf(place_);
+  std::vector<Departure> told{{Departure::kJob, around_.rank}};
+  if (!next) {
+    // The last rank of the host tells of all: the one that spoke before may not have seen them.
+    told.clear();
+    for (const int rank : around_.locals) told.push_back({Departure::kJob, rank});
+    uint64_t from_the_first = 0;
+    for (const Departure& each : OwnDepartures(from_the_first)) {
+      if (each.group != Departure::kJob) told.push_back(each);
+    }
+  }
+  // Ranks with a link to this one must know before the link closes.
+  for (const int rank : around_.mux->peers()) Send(rank, Pack(told));
   if (next && !spoke) return;
   if (next) {
     if (const auto addresses = around_.directory->Find(*next))
       SendToNextHosts(PackAddress(*next, addresses->Pack()), kNoHost);
-    const std::vector<Departure> fresh = OwnDepartures(departures_seen_);
-    if (!fresh.empty()) SendToNextHosts(Pack(fresh), kNoHost);
-    return;
+    told = OwnDepartures(departures_seen_);
   }
-  // The last rank of the host tells of all: the one that spoke before may not have seen them.
-  uint64_t from_the_first = 0;
-  std::vector<Departure> all;
-  for (const int rank : around_.locals) all.push_back({Departure::kJob, rank});
-  for (const Departure& each : OwnDepartures(from_the_first)) {
-    if (each.group != Departure::kJob) all.push_back(each);
-  }
-  SendToNextHosts(Pack(all), kNoHost);
-  if (place_ != 0) return;
+  if (!told.empty()) SendToNextHosts(Pack(told), kNoHost);
+  if (next) return;
   // Another host is asked for addresses from now on.
   const std::optional<uint32_t> root = RootPlace();
-  if (!root) return;
+  if (!was_root || !root) return;
   for (int rank = 0; rank < std::ssize(host_of_); ++rank) {
     if (HasLeft(rank) || !around_.directory->Knows(rank)) continue;
     if (const auto addresses = around_.directory->Find(rank))
-      Send(*SpeakerOf(*root), PackAddress(rank, addresses->Pack()));
+      SendToHost(*root, PackAddress(rank, addresses->Pack()));
   }
 }
 
@@ -239,7 +245,7 @@ void JobChannel::AskForAddress(int rank) {
   WireWriter writer = Begin(JobMessage::kAskAddress);
   writer.Put(static_cast<int32_t>(rank));
   const std::optional<uint32_t> parent = ParentOf(place_);
-  if (!around_.directory->Knows(rank) && parent) Send(*SpeakerOf(*parent), writer);
+  if (!around_.directory->Knows(rank) && parent) SendToHost(*parent, writer);
 }
 
 void JobChannel::OnAddressAsked(int source, int rank) {
@@ -270,7 +276,8 @@ std::vector<int> JobChannel::watched() const {
   std::vector<int> ranks = NextHosts();
   const std::optional<uint32_t> parent = ParentOf(place_);
   const auto grandparent = parent ? ParentOf(*parent) : std::nullopt;
-  if (grandparent) ranks.push_back(*SpeakerOf(*grandparent));
+  const auto speaker = grandparent ? SpeakerOf(*grandparent) : std::nullopt;
+  if (speaker) ranks.push_back(*speaker);
   return ranks;
 }
 

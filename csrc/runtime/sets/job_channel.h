@@ -103,6 +103,7 @@ class JobChannel {
   [[nodiscard]] std::vector<int> NextHosts() const;
 
   void Send(int rank, const WireWriter& writer);
+  void SendToHost(uint32_t place, const WireWriter& writer);
   /// `except_host`: the host from which the news came, as in host_of; kNoHost: it is of this one.
   static constexpr int kNoHost = -1;
   void SendToNextHosts(const WireWriter& writer, int except_host);

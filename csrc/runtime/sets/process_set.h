@@ -52,7 +52,7 @@ struct ProcessSet {
   /// Blocks that peers may read until every rank has finished the log up to a position.
   std::deque<std::pair<uint64_t, std::byte*>> kept_blocks;
   std::atomic<uint64_t> moves{0};        ///< how often something of it went on here
-  std::atomic<uint64_t> buckets_run{0};  ///< decisions begun: the same number on all ranks
+  std::atomic<uint64_t> buckets_run{0};  ///< decisions begun: the same on all ranks of a host
 
   // The stall watch's, under the queue's lock: the moves that it saw at its latest look.
   uint64_t moves_seen = 0;

@@ -164,11 +164,11 @@ inline std::vector<HostModel::Action> HostModel::Enabled() const {
     add(Kind::kDie, r, std::ranges::find(shape_.dies, r) != shape_.dies.end());
     add(Kind::kFinish, r, rank.MayFinish());
     if (rank.closed()) continue;
-    add(Kind::kStep, r, rank.MayStep());
+    add(Kind::kStep, r, rank.MayStep(pauses_));
     add(Kind::kAnnounce, r, rank.MayAnnounce());
     add(Kind::kSubmitAgain, r, rank.MaySubmitAgain());
     add(Kind::kTake, r, rank.MayTake());
-    add(Kind::kUnblock, r, rank.MayUnblock());
+    add(Kind::kUnblock, r, rank.MayUnblock(pauses_));
     add(Kind::kClose, r, rank.MayClose());
   }
   for (const auto& [link, messages] : links_) {
@@ -176,7 +176,9 @@ inline std::vector<HostModel::Action> HostModel::Enabled() const {
     add(Kind::kDeliver, link.second, true, link.first);
     add(Kind::kLose, link.second, around_[link.first].dead, link.first);
   }
-  add(Kind::kPause, 0, pauses_ < shape_.pauses);
+  const auto is_late = [&](const HostRank& rank) { return rank.IsLate(pauses_); };
+  add(Kind::kPause, 0,
+      pauses_ < shape_.pauses || (enabled.empty() && std::ranges::any_of(ranks_, is_late)));
   return enabled;
 }
 
@@ -240,7 +242,8 @@ inline void HostModel::NotePast(const Action& action) {
   if (action.kind == Kind::kPause || action.kind == Kind::kTake || action.kind == Kind::kFinish)
     return;
   Surroundings& around = around_[action.rank];
-  const bool keeps = action.kind == Kind::kUnblock || around.question || shape_.pauses > 0;
+  const bool keeps =
+      action.kind == Kind::kUnblock || around.question || shape_.pauses > 0 || pauses_ > 0;
   if (!Leads(action.rank) && !keeps) return;
   StateHash past;
   past.Mix(around.past);

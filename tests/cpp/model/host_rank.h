@@ -7,6 +7,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -48,12 +49,17 @@ class HostRank {
   explicit HostRank(Place place) : place_(place) {}
 
   // What the rank may do next.
-  [[nodiscard]] bool MayStep() const;
+  /// `pauses`: so far.
+  [[nodiscard]] bool MayStep(int pauses) const;
+  /// Whether its next step needs another pause.
+  [[nodiscard]] bool IsLate(int pauses) const {
+    return step_ < script().size() && pauses < script()[step_].pauses;
+  }
   [[nodiscard]] bool MayAnnounce() const;
   [[nodiscard]] bool MaySubmitAgain() const;
   [[nodiscard]] bool MayTake() const { return !MayAnnounce() && HasMore(); }
   [[nodiscard]] bool MayFinish() const { return !unfinished_.empty(); }
-  [[nodiscard]] bool MayUnblock() const;
+  [[nodiscard]] bool MayUnblock(int pauses) const;
   [[nodiscard]] bool MayClose() const;
 
   // What it does. `pauses`: of all ranks, so far.
@@ -108,7 +114,11 @@ class HostRank {
   [[nodiscard]] bool HasMore() const;
   [[nodiscard]] bool HasFault(HostFault fault) const { return place_.shape->fault == fault; }
   [[nodiscard]] const HostScript& script() const { return place_.shape->scripts[place_.rank]; }
-  [[nodiscard]] std::map<uint32_t, uint32_t> PartsOfBuckets() const;
+  using Parts = std::map<std::pair<uint32_t, uint32_t>, uint64_t>;
+  /// Decisions of the host, the plan's version, and the calls that wait for the rest of buckets.
+  using BlockedState = std::tuple<uint64_t, uint32_t, Parts>;
+  [[nodiscard]] Parts PartsOfBuckets() const;
+  [[nodiscard]] BlockedState Blocked() const;
   [[nodiscard]] uint64_t ProgressOfHost() const;
   void Submit(const std::string& name, int pauses);
   [[nodiscard]] bool LookUp(Call& call, bool afresh);
@@ -124,9 +134,8 @@ class HostRank {
   std::deque<std::string> again_;
   std::deque<Decision> unfinished_;
   std::map<std::string, SetSegment::NamedId> ids_;
-  std::map<std::string, int> rounds_;  ///< times that a name has run
-  /// By bucket: the state in which the rank has said that it waits for the bucket's rest.
-  std::map<uint32_t, std::pair<uint64_t, uint32_t>> split_said_;
+  std::map<std::string, int> rounds_;      ///< times that a name has run
+  std::optional<BlockedState> unblocked_;  ///< when it last said that it is blocked
   std::vector<std::pair<std::string, uint32_t>> lookups_;
   uint64_t unnamed_ = 0;
   uint32_t waits_ = 0;  ///< sync rounds
@@ -163,9 +172,10 @@ inline bool HostRank::MayAnnounce() const {
   return std::ranges::any_of(calls_, [](const Call& call) { return !call.announced; });
 }
 
-inline bool HostRank::MayStep() const {
+inline bool HostRank::MayStep(int pauses) const {
   if (step_ == script().size()) return false;
   const HostStep& step = script()[step_];
+  if (IsLate(pauses)) return false;
   const bool joins = step.kind == HostStep::Kind::kJoin;
   if (MayAnnounce()) return joins && HasFault(HostFault::kJoinsBeforeRow);
   const bool waits = step.kind == HostStep::Kind::kWait;
@@ -184,16 +194,16 @@ inline bool HostRank::MaySubmitAgain() const {
          stuck_at_ != ProgressOfHost();
 }
 
-// It would say something that it has not said yet.
-inline bool HostRank::MayUnblock() const {
-  if (HasMore() || MayAnnounce() || MayStep()) return false;
-  const PlanState& plan = control().plan();
-  const std::pair state(control().header().decided, *plan.version);
-  return std::ranges::any_of(PartsOfBuckets(), [&](const auto& part) {
-    if (part.second == plan.buckets[part.first - 1].count) return false;
-    const auto said = split_said_.find(part.first);
-    return said == split_said_.end() || said->second != state;
-  });
+// Something has changed since it last said so. (A rank says so every few milliseconds; what has
+// been said is the controller's to know.)
+inline bool HostRank::MayUnblock(int pauses) const {
+  if (HasMore() || MayAnnounce() || MayStep(pauses) || IsLate(pauses)) return false;
+  const auto parts = PartsOfBuckets();
+  return !parts.empty() && (!unblocked_ || *unblocked_ != Blocked());
+}
+
+inline HostRank::BlockedState HostRank::Blocked() const {
+  return {control().header().decided, *control().plan().version, PartsOfBuckets()};
 }
 
 inline bool HostRank::MayClose() const {
@@ -211,12 +221,12 @@ inline uint64_t HostRank::ProgressOfHost() const {
   return sum;
 }
 
-// Members of buckets that the rank has submitted and that are not decided, by bucket.
-inline std::map<uint32_t, uint32_t> HostRank::PartsOfBuckets() const {
-  std::map<uint32_t, uint32_t> parts;
+// Generations of the calls that the rank has submitted and that are not decided, by bucket and id.
+inline HostRank::Parts HostRank::PartsOfBuckets() const {
+  Parts parts;
   for (const Call& call : calls_) {
     const uint32_t bucket = call.key.id < kNamedIds ? control().id(call.key.id).bucket.load() : 0;
-    if (bucket != 0) ++parts[bucket];
+    if (bucket != 0) parts[{bucket, call.key.id}] = call.key.generation;
   }
   return parts;
 }
@@ -342,9 +352,7 @@ inline void HostRank::Announce(int pauses) {
 }
 
 inline void HostRank::Unblock() {
-  const PlanState& plan = control().plan();
-  for (const auto& [bucket, here] : PartsOfBuckets())
-    split_said_[bucket] = {control().header().decided, *plan.version};
+  unblocked_ = Blocked();
   if (!std::exchange(wait_begun_, true)) ++waits_;
   std::vector<uint32_t> in_flight;
   for (const Call& call : calls_) in_flight.push_back(call.key.id);
@@ -457,6 +465,11 @@ inline void HostRank::MixInto(StateHash& hash) const {
   for (const std::string& name : again_) hash.Mix(name);
   for (const auto& [name, id] : ids_) hash.Mix(static_cast<uint64_t>(id.id) << 32 | id.id_version);
   hash.Mix(stuck_at_);
+  if (!unblocked_) return;
+  const auto& [decided, plan, parts] = *unblocked_;
+  hash.Mix(decided << 32 | plan);
+  for (const auto& [part, generation] : parts)
+    hash.Mix(generation << 32 | part.first << 16 | part.second);
 }
 
 }  // namespace horoacc::model

@@ -22,10 +22,14 @@ struct HostStep {
   Kind kind = Kind::kSubmit;
   std::string name{};  ///< empty: an unnamed call; of kAsk: the join
   SetEnd end{};
+  int pauses = 0;  ///< the rank takes the step after so many pauses, which come once all else waits
 };
 using HostScript = std::vector<HostStep>;
 
 inline HostStep Submit(std::string name) { return {HostStep::Kind::kSubmit, std::move(name)}; }
+inline HostStep SubmitLate(std::string name, int pauses) {
+  return {HostStep::Kind::kSubmit, std::move(name), {}, pauses};
+}
 inline HostStep Wait() { return {HostStep::Kind::kWait}; }
 inline HostStep Join() { return {HostStep::Kind::kJoin}; }
 inline HostStep End(SetEnd end) { return {HostStep::Kind::kEnd, "", end}; }

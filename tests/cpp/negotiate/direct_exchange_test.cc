@@ -3,7 +3,9 @@
 #include "negotiate/multi_host/direct_exchange.h"
 
 #include "negotiate/multi_host/eager.h"
+#include "negotiate/multi_host/subtree_aggregator.h"
 #include "support/multi_host_views.h"
+#include "support/still_clock.h"
 
 namespace horoacc::testing {
 namespace {
@@ -134,6 +136,63 @@ TEST(other_requests_and_partial_calls_are_the_roots) {
     const std::optional<Decision> decision = ranks.Carry(rank);
     CHECK(decision && decision->partial);
   }
+}
+
+// A direct call moves no decision of the root, but each wait for a part of a bucket is a new one.
+TEST(a_bucket_of_calls_that_ran_directly_is_split_again) {
+  MultiHostViews ranks({2, 2});
+  const auto announce = [&](int rank, const char* name) {
+    CHECK(ranks.Announce(rank, name, Collective::kAllreduce).ok());
+  };
+  const auto carry = [&] {
+    for (int rank = 0; rank < ranks.size(); ++rank) CHECK(ranks.Carry(rank).has_value());
+  };
+  // The call goes through the root: rank 1 is late, and the news of rank 0 does not wait for it.
+  const auto late = [&](const char* name) {
+    for (const int rank : {0, 2, 3}) announce(rank, name);
+    (void)ranks.Deliver();
+    StillClock() += 2 * kSubtreeTimeout;
+    (void)ranks.Deliver();
+    announce(1, name);
+    (void)ranks.Deliver();
+  };
+  const auto wait_for = [&](const char* name) {
+    for (int rank = 0; rank < ranks.size(); ++rank) {
+      const uint32_t id = ranks[rank].control->Lookup(name).value().id;
+      CHECK(ranks.controller(rank).Unblock({&id, 1}).ok());
+    }
+    (void)ranks.Deliver();
+  };
+  for (const char* const name : {"x", "y"}) {
+    (void)Step(ranks, {0, 1, 2, 3}, name);
+    carry();
+  }
+  late("x");  // the plan has a bucket of both from now on
+  (void)Step(ranks, {0, 1, 2, 3}, "y");
+  wait_for("x");
+  wait_for("y");
+  while (ranks.Carry(0)) {
+  }
+  for (const int rank : {1, 2, 3}) {
+    while (ranks.Carry(rank)) {
+    }
+  }
+  CHECK(ranks[0].control->id(ranks[0].control->Lookup("x").value().id).bucket.load() != 0);
+  // Each rank but the last to submit waits.
+  for (int last = 0; last < ranks.size(); ++last) {
+    for (const char* const name : {"x", "y"}) {
+      for (int rank = 0; rank < ranks.size(); ++rank) {
+        if (rank != last) announce(rank, name);
+      }
+      wait_for(name);
+      announce(last, name);
+      (void)ranks.Deliver();
+      carry();
+    }
+  }
+  late("x");
+  wait_for("x");
+  carry();
 }
 
 }  // namespace

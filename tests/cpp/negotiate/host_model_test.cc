@@ -48,7 +48,14 @@ std::vector<Case> Cases() {
       bucket{Submit("a"), Submit("b"), Wait(),      Submit("a"), Submit("b"),
              Wait(),      Submit("a"), Submit("b"), Wait()},
       apart{Submit("a"), Submit("b"), Wait(), Submit("a"), Submit("b"),
-            Wait(),      Submit("b"), Wait(), Submit("a"), Wait()};
+            Wait(),      Submit("b"), Wait(), Submit("a"), Wait()},
+      parts{Submit("a"), Submit("b"), Wait(), Submit("a"), Submit("b"), Wait(),      Submit("a"),
+            Wait(),      Submit("b"), Wait(), Submit("a"), Wait(),      Submit("b"), Wait()},
+      together{Submit("a"), Submit("b"), Wait(), Submit("a"), Submit("b"), Wait(),
+               Submit("a"), Submit("b"), Wait(), Submit("a"), Submit("b"), Wait()};
+  HostScript late = parts;
+  late[3] = SubmitLate("a", 1);
+  late[10] = SubmitLate("a", 2);
   return {
       {"2+2", {.hosts = kTwoByTwo, .scripts = {a, a, a, a}, .slow_rows = true}},
       {"2+2, slower than the leaders' patience",
@@ -125,6 +132,14 @@ std::vector<Case> Cases() {
       {"a bucket split on 2+2",
        {.hosts = kTwoByTwo, .scripts = {bucket, bucket, apart, bucket}, .eager = false},
        0},
+      {"a bucket of direct calls on 2+2",
+       {.hosts = kTwoByTwo, .scripts = {parts, late, parts, parts}},
+       0,
+       1000},
+      {"a bucket of direct calls on 2+2, one host waits for each",
+       {.hosts = kTwoByTwo, .scripts = {together, together, late, parts}},
+       0,
+       1000},
       {"a bucket split on 1+1+1",
        {.hosts = kThree, .scripts = {bucket, bucket, apart}, .eager = false},
        0},

@@ -204,6 +204,26 @@ TEST(messages_bytes_and_links_of_1024_ranks) {
   }
 }
 
+// The root knows the addresses; hosts leave in the order in which they become it.
+TEST(addresses_outlive_the_hosts_that_know_them) {
+  Job job(128, kRanks / 128);
+  for (int rank = 0; rank < kRanks; ++rank) {
+    RankAddresses addresses;
+    addresses.data = ResolveAddress("127.0.0.1:" + std::to_string(1000 + rank)).value().front();
+    job.directory(0).Put(rank, addresses);
+  }
+  for (int host = 0; host < 4; ++host) {
+    for (int local = kRanks / 128; local-- > 0;) job.channel(host * kRanks / 128 + local).Depart();
+    (void)job.Settle("a host leaves");
+  }
+  CHECK(job.channel(kRanks - 1).HasLeft(0));
+  CHECK(!job.directory(kRanks - 1).Find(kRanks / 2));
+  (void)job.Settle("a question for an address");
+  const auto found = job.directory(kRanks - 1).Find(kRanks / 2);
+  CHECK(found.has_value());
+  CHECK_EQ(found->data.port(), 1000 + kRanks / 2);
+}
+
 /// All ranks of a job meet here; counts what rank 0 answers.
 struct Meeting {
   std::mutex mutex;
