@@ -216,6 +216,17 @@ class GradientReducer:
             Flight(engine, finish, [Member(param, grad, None, grad, grad._version)])
         )
 
+    def start(self, param: torch.Tensor) -> tuple[int, Any]:
+        """Starts one reduction that the caller waits for; gives its handle, and what `compress`
+        gave beside the tensor."""
+        sent, context = self._compression.compress(self._gradient(param))
+        scaling = self._scaling
+        handle = plain.allreduce_async_(
+            sent, name=self._names[param], op=scaling.op, prescale_factor=scaling.prescale,
+            postscale_factor=scaling.postscale, process_set=self._process_set,
+        )  # fmt: skip
+        return handle, context
+
     def finish(self, late: Sequence[torch.Tensor] = ()) -> None:
         """Hands over the remaining gradients, waits for all, and begins a new step.
 

@@ -116,6 +116,16 @@ def test_gradients_that_are_changed_too_early(
     assert step(False) == []
 
 
+def test_one_gradient_by_hand() -> None:
+    model = training.network()
+    optimizer = training.wrapped(model)
+    first = next(iter(model.parameters()))
+    first.grad = torch.full_like(first, float(hvd.rank()))
+    handle, context = optimizer._allreduce_grad_async(first)
+    assert hvd.synchronize(handle) is first.grad and context is None
+    assert first.grad.eq((hvd.size() - 1) / 2).all()
+
+
 @pytest.mark.parametrize("unscale", [False, True])
 def test_grad_scaler_without_synchronize(unscale: bool) -> None:
     model = training.network(dtype=DOUBLE)
