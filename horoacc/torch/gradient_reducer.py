@@ -218,7 +218,8 @@ class GradientReducer:
 
     def start(self, param: torch.Tensor) -> tuple[int, Any]:
         """Starts one reduction that the caller waits for; gives its handle, and what `compress`
-        gave beside the tensor."""
+        gave beside the tensor.
+        """
         sent, context = self._compression.compress(self._gradient(param))
         scaling = self._scaling
         handle = plain.allreduce_async_(

@@ -60,7 +60,9 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize(("way", "frontend"), [("tcp", ".torch"), ("openmpi", "")])
+@pytest.mark.parametrize(
+    ("way", "frontend"), [("tcp", ".torch"), ("tcp", ".tensorflow"), ("openmpi", "")]
+)
 def test_a_script_imports_horovod(job: Job, way: str, frontend: str) -> None:
     program = (sys.executable, "-c", SAME, frontend)
     result = job.run(*MODES[way], "--as-horovod", "-np", "2", *program)
