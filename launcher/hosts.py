@@ -56,6 +56,14 @@ def is_this_host(name: str) -> bool:
     return any(_can_bind(address) for address in addresses)
 
 
+def address_towards(other: str) -> tuple[socket.AddressFamily, str]:
+    """This machine's address as another host sees it, and its family; OSError: there is no way."""
+    family, _, _, _, there = socket.getaddrinfo(other, 9, type=socket.SOCK_DGRAM)[0]
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        probe.connect(there)  # sends nothing; the kernel says which way it would go
+        return family, str(probe.getsockname()[0])
+
+
 def _can_bind(address: str) -> bool:
     """Only addresses of this machine can be bound; no list of interfaces is needed."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET

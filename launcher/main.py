@@ -18,6 +18,7 @@ from horoacc.launcher.check_build import report
 from horoacc.launcher.children import Rank
 from horoacc.launcher.hosts import is_this_host
 from horoacc.launcher.local import start_ranks
+from horoacc.launcher.master import Master
 from horoacc.launcher.mpirun import Mpirun, MpirunError, find_mpirun, start_mpirun
 from horoacc.launcher.output import Printer
 from horoacc.launcher.processes import adopt_orphans
@@ -38,6 +39,7 @@ _POSITION_VARIABLES = {
     "HOROACC_RENDEZVOUS",
     "HOROACC_RENDEZVOUS_FD",
     "HOROACC_SECRET",
+    "HOROACC_MASTER",
 }
 
 
@@ -102,6 +104,11 @@ def start_and_wait(options: Options, printer: Printer) -> tuple[Supervisor, Mpir
         printer.say(f"--as-horovod: the ranks import HoroACC as horovod, not the one at {hidden}")
     if warning := ops.prepare(options.command, environ):
         printer.say(warning)
+    try:
+        master = Master(options, os.environ)
+    except OSError as error:
+        raise LaunchError(f"no address for rank 0: {error.strerror}") from None
+    environ |= master.variables
     adopt_orphans()
     supervisor = Supervisor(
         printer, options.size, options.seconds("grace_seconds"), options.text("output_filename")
@@ -120,6 +127,7 @@ def start_and_wait(options: Options, printer: Printer) -> tuple[Supervisor, Mpir
         supervisor.abandon()
         raise LaunchError(f"cannot start '{options.command[0]}': {error.strerror}") from None
     supervisor.run()
+    master.close()
     return supervisor, mpirun
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from horoacc.launcher.arguments import Options
 from horoacc.launcher.children import start_piped
-from horoacc.launcher.hosts import is_this_host
+from horoacc.launcher.hosts import address_towards, is_this_host
 from horoacc.launcher.processes import die_with_parent
 from horoacc.launcher.shim_listener import ShimListener
 from horoacc.launcher.supervise import Supervisor
@@ -27,7 +27,7 @@ _SHIM = Path(__file__).resolve().parent / "shim.py"
 # Variables that ranks on other hosts need; on this one mpirun inherits all of them.
 _EXPORTED = re.compile(
     r"(HOROACC_|HOROVOD_|OMP_|MALLOC_|MKL_|OPENBLAS_|PYTHON|TORCH|TF_|KERAS_|CUDA_|NCCL_|NO_COLOR$"
-    r"|PATH$|LD_LIBRARY_PATH$|VIRTUAL_ENV$)"
+    r"|MASTER_ADDR$|MASTER_PORT$|PATH$|LD_LIBRARY_PATH$|VIRTUAL_ENV$)"
 )
 # The prefix that mpirun puts before lines of ranks on other hosts.
 _TAG = re.compile(rb"^\[(?:\d+,)?(\d+)\](?:<(stdout|stderr)>:?)? ?(.*)$", re.DOTALL)
@@ -152,10 +152,7 @@ def _rendezvous(options: Options) -> socket.socket:
         )
     other = options.others()[0]
     try:
-        family, _, _, _, there = socket.getaddrinfo(other, 9, type=socket.SOCK_DGRAM)[0]
-        with socket.socket(family, socket.SOCK_DGRAM) as probe:
-            probe.connect(there)  # sends nothing; the kernel says which way it would go
-            own = str(probe.getsockname()[0])
+        family, own = address_towards(other)
     except OSError as error:
         raise MpirunError(f"there is no way to host {other}: {error.strerror}") from None
     return socket.create_server((own, 0), family=family, backlog=max(128, options.size))

@@ -74,12 +74,14 @@ def _connect(name: str) -> tuple[socket.socket, bytes] | None:
 
 
 def _tell_place() -> None:
-    """Sets the variables of a rank without MPI, for a rendezvous over TCP."""
+    """Sets the variables of a rank: torch's, and for a rendezvous over TCP those without MPI."""
     rank = _rank()
     size = _number("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", default=1)
     local_size = _number("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", default=1)
     local_rank = _number("OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", default=rank % local_size)
-    os.environ.update(place_variables(rank, size, local_rank, local_size))
+    over_tcp = "HOROACC_RENDEZVOUS" in os.environ
+    variables = place_variables if over_tcp else torch_variables
+    os.environ.update(variables(rank, size, local_rank, local_size))
 
 
 def place_variables(rank: int, size: int, local_rank: int, local_size: int) -> dict[str, str]:
@@ -97,10 +99,21 @@ def place_variables(rank: int, size: int, local_rank: int, local_size: int) -> d
         "CROSS_RANK": min(max(rank - local_rank, 0) // local_size, hosts - 1),
         "CROSS_SIZE": hosts,
     }
-    variables = {"HOROVOD_HOSTNAME": socket.gethostname()}
+    variables = torch_variables(rank, size, local_rank, local_size)
+    variables["HOROVOD_HOSTNAME"] = socket.gethostname()
     for name, value in place.items():
         variables[f"HOROACC_{name}"] = variables[f"HOROVOD_{name}"] = str(value)
     return variables
+
+
+def torch_variables(rank: int, size: int, local_rank: int, local_size: int) -> dict[str, str]:
+    """The variables by which programs for torch know a rank's place, as torchrun sets them."""
+    return {
+        "RANK": str(rank),
+        "WORLD_SIZE": str(size),
+        "LOCAL_RANK": str(local_rank),
+        "LOCAL_WORLD_SIZE": str(local_size),
+    }
 
 
 def _number(*names: str, default: int) -> int:
@@ -109,8 +122,7 @@ def _number(*names: str, default: int) -> int:
 
 def _main(command: list[str]) -> int:
     _die_with_parent()
-    if "HOROACC_RENDEZVOUS" in os.environ:
-        _tell_place()
+    _tell_place()
     connected = _connect(os.environ.pop("HOROACC_OUTPUT_SOCKET", ""))
     if connected is None:
         _execute(command)

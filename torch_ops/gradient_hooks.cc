@@ -33,6 +33,7 @@ struct Gradient {
   uintptr_t hook = 0;
   std::string name;
   at::Tensor sent;  // reduced in place; kept until no peer accesses it
+  int64_t version = 0;  // of `sent` when it was submitted
   ha_handle handle = 0;
   std::atomic<bool> fired{false};  // since the last restart
   bool in_flight = false;
@@ -50,6 +51,7 @@ struct ha_torch_hooks {
   ha_call call{};
   std::string too_often;  // what a second gradient between two restarts raises
   std::vector<std::unique_ptr<horoacc::Gradient>> gradients;
+  ptrdiff_t changed = -1;  // the first that the program has changed while it was reduced
 };
 
 namespace horoacc {
@@ -86,6 +88,7 @@ void Submit(ha_torch_hooks& hooks, Gradient& gradient) {
   if (ha_submit(hooks.engine, &call, &tensor, 1, nullptr, nullptr, &gradient.handle, &error) ==
       HA_OK) {
     gradient.sent = grad;
+    gradient.version = grad._version();
     gradient.in_flight = true;
   } else if (error.kind == HA_INVALID || error.kind == HA_UNSUPPORTED) {
     gradient.refused = error;
@@ -206,7 +209,8 @@ HA_API size_t ha_torch_hooks_missing(const ha_torch_hooks* hooks, size_t* indice
 // Waits until every submitted gradient is reduced, at most `seconds` for each. 1: call again; 0:
 // all are complete, and `first` has the error of the first that failed, if any.
 HA_API int ha_torch_hooks_wait(ha_torch_hooks* hooks, double seconds, ha_error* first) {
-  for (const auto& gradient : hooks->gradients) {
+  for (size_t index = 0; index < hooks->gradients.size(); ++index) {
+    const auto& gradient = hooks->gradients[index];
     ha_error error = std::exchange(gradient->refused, ha_error{});
     if (error.kind != HA_OK && first->kind == HA_OK) *first = error;
     if (!gradient->in_flight) continue;
@@ -221,6 +225,9 @@ HA_API int ha_torch_hooks_wait(ha_torch_hooks* hooks, double seconds, ha_error* 
       code = ha_join_stream(hooks->engine, gradient->handle, stream->native_handle(), &error);
     ha_release(hooks->engine, gradient->handle);
     if (code == HA_OK) {
+      // The engine itself writes past torch, which counts the writes of the program.
+      if (hooks->changed < 0 && gradient->sent._version() != gradient->version)
+        hooks->changed = static_cast<ptrdiff_t>(index);
       horoacc::StoreResult(*gradient);
     } else {
       gradient->sent.reset();
@@ -228,6 +235,12 @@ HA_API int ha_torch_hooks_wait(ha_torch_hooks* hooks, double seconds, ha_error* 
     }
   }
   return 0;
+}
+
+// The index of the first gradient that the program has changed while it was reduced, since the last
+// call; -1: none.
+HA_API ptrdiff_t ha_torch_hooks_changed(ha_torch_hooks* hooks) {
+  return std::exchange(hooks->changed, -1);
 }
 
 HA_API void ha_torch_hooks_restart(ha_torch_hooks* hooks) {

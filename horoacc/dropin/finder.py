@@ -69,6 +69,9 @@ class HorovodFinder(MetaPathFinder, Loader):
         if spec.loader_state:
             # The import system takes the module from there, and leaves its attributes alone.
             sys.modules[spec.name] = importlib.import_module(str(spec.loader_state))
+            # What Horovod's own module imports is an attribute of it.
+            for name in names.parts(spec.name):
+                importlib.import_module(name)
 
 
 class _Names(ModuleType):
@@ -76,6 +79,8 @@ class _Names(ModuleType):
 
     def __getattr__(self, name: str) -> Any:
         found = names.NAMES[self.__name__].get(name)
+        if f"{self.__name__}.{name}" in names.SHOWN:
+            return importlib.import_module(f"{self.__name__}.{name}")
         if found is None:
             # `import horovod as hvd` has what `import horoacc as hvd` has.
             if self.__name__ == "horovod" and not name.startswith("__"):

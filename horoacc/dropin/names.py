@@ -120,6 +120,28 @@ NAMES: dict[str, dict[str, str]] = {
 }  # fmt: skip
 """Modules of Horovod that are made of parts of HoroACC: their names as `module:name`."""
 
+SHOWN = frozenset(
+    name for name in (*NAMES, *MODULES) if name.startswith(("horovod.common", "horovod.runner"))
+)
+"""Modules that are attributes of those above them without having been imported: Horovod's frontends
+import them, and one of these is always there."""
+
+_IMPORTED = {"horovod.tensorflow": ("horovod.tensorflow.sync_batch_norm",)}
+
+
+def parts(module: str) -> list[str]:
+    """Lists the modules below a frontend that are attributes of it once it is imported.
+
+    Args:
+        module: The frontend's full name.
+
+    Returns:
+        Their full names.
+    """
+    below = [name for name in NAMES if name.rpartition(".")[0] == module]
+    return [*below, *_IMPORTED.get(module, ())]
+
+
 _FRONTENDS = {
     "horovod._keras": "what horovod.keras and horovod.tensorflow.keras are made of",
     "horovod.mxnet": "MXNet",

@@ -18,6 +18,19 @@ PYTHON_ROWS: tuple[Setting, ...] = (
         choices=("gradients", "all", "off"),
     ),
     Setting(
+        "changed_gradients",
+        "str",
+        "warn",
+        "HOROACC_CHANGED_GRADIENTS",
+        "What happens where a program changes a gradient of torch while it is being reduced, as by "
+        "clipping before `synchronize()`: a warning on the rank, once an optimizer (`warn`), or an "
+        "exception of `synchronize()` and `step()` (`raise`).",
+        scope="python",
+        flag="--changed-gradients",
+        yaml=("params", "changed_gradients"),
+        choices=("warn", "raise"),
+    ),
+    Setting(
         "mpi_library",
         "str",
         "",

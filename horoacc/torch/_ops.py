@@ -81,6 +81,7 @@ def _declare(found: ctypes.CDLL) -> ctypes.CDLL:
         ("hooks_in_flight", size, [pointer]),
         ("hooks_missing", size, [pointer, sizes]),
         ("hooks_wait", integer, [pointer, ctypes.c_double, pointer]),
+        ("hooks_changed", ctypes.c_ssize_t, [pointer]),
         ("hooks_restart", None, [pointer]),
         ("hooks_destroy", None, [pointer]),
     ):  # fmt: skip

@@ -16,16 +16,17 @@ _REPLACED = ("gloo", "mpi")
 
 
 class _Installed:
-    """The default backend before."""
+    """Torch's function before."""
 
     original: Callable[..., Any] | None = None
-    cpu = ""
 
 
 def install() -> None:
     """Has torch.distributed use "horoacc" for CPU tensors from now on. A second call does nothing.
 
     Calls that name no backend, "gloo" or "mpi" are changed, also those that torch makes itself.
+    What torch tells of a group, by `get_backend` for instance, stays what the script asked for:
+    libraries compare it with the names that they know.
     """
     if _Installed.original is not None:
         return
@@ -37,13 +38,16 @@ def install() -> None:
     @functools.wraps(original)
     def make(*args: Any, **options: Any) -> Any:
         bound = signature.bind(*args, **options)
-        bound.arguments["backend"] = c10d.Backend(replaced(str(bound.arguments["backend"])))
-        return original(*bound.args, **bound.kwargs)
+        asked = c10d.Backend(str(bound.arguments["backend"]))
+        bound.arguments["backend"] = c10d.Backend(replaced(str(asked)))
+        group, store = original(*bound.args, **bound.kwargs)
+        if store is not None:  # this rank is a member
+            c10d._world.pg_map[group] = (asked, store)
+            c10d._world.pg_backend_config[group] = str(c10d.BackendConfig(asked))
+        return group, store
 
     _Installed.original = original
-    _Installed.cpu = c10d.Backend.default_device_backend_map["cpu"]
     c10d._new_process_group_helper = make
-    c10d.Backend.default_device_backend_map["cpu"] = process_group.BACKEND
 
 
 def remove() -> None:
@@ -51,7 +55,6 @@ def remove() -> None:
     if _Installed.original is None:
         return
     c10d._new_process_group_helper = _Installed.original
-    c10d.Backend.default_device_backend_map["cpu"] = _Installed.cpu
     _Installed.original = None
 
 

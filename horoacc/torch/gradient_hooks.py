@@ -129,6 +129,13 @@ class GradientHooks:
         )
         return from_core(error.kind, message, error.culprit, host, tensor, error.collective, hint)
 
+    def changed(self) -> torch.Tensor | None:
+        """Gives the first parameter whose gradient the program has changed while it was reduced,
+        since the last call; None: there is none.
+        """
+        index: int = self._library.ha_torch_hooks_changed(self._hooks)
+        return None if index < 0 else self._params[index]
+
     def restart(self) -> None:
         """Begins a step: nothing has been accumulated."""
         self._library.ha_torch_hooks_restart(self._hooks)

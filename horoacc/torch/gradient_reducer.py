@@ -22,6 +22,7 @@ from horoacc.process_sets import ProcessSet, number_of
 from horoacc.reduction import Scaling
 from horoacc.torch import gradient_hooks
 from horoacc.torch.autograd import plain
+from horoacc.torch.changed_gradients import ChangeNotice
 from horoacc.torch.gradient_hooks import GradientHooks
 from horoacc.torch.parameter_hooks import remember, take_off, take_over
 from horoacc.torch.sparse import sparse_allreduce_async
@@ -35,6 +36,9 @@ class Member(NamedTuple):
     sent: torch.Tensor
     """The tensor that is reduced in place: the gradient, or a compressed or dense copy."""
     context: Any
+    grad: torch.Tensor
+    version: int
+    """Of the gradient, when it was submitted."""
 
 
 class Flight(NamedTuple):
@@ -70,6 +74,7 @@ class GradientReducer:
         self._sparse: set[torch.Tensor] = set()
         self._feedback = ErrorFeedback()
         self._coded: list[CodedAllreduce] = []
+        self._notice = ChangeNotice()
 
     def hook(self) -> None:
         """Puts a hook on every parameter; it takes the place of an earlier one."""
@@ -185,14 +190,16 @@ class GradientReducer:
         else:
             sent, context = self._compression.compress(grad)
         # Ranks could disagree about another memory order, so a contiguous copy travels.
-        return Member(param, sent.contiguous(), context)
+        return Member(param, sent.contiguous(), context, grad, grad._version)
 
     def _submit_sparse(self, engine: Any, param: torch.Tensor, grad: torch.Tensor) -> None:
         self._sparse.add(param)
         finish = sparse_allreduce_async(
             grad, self._name(param), self._scaling.op, self._process_set
         )
-        self._flights.append(Flight(engine, finish, [Member(param, grad, None)]))
+        self._flights.append(
+            Flight(engine, finish, [Member(param, grad, None, grad, grad._version)])
+        )
 
     def _submit_coded(self, engine: Any, param: torch.Tensor, grad: torch.Tensor) -> None:
         codec: Any = self._compression
@@ -205,7 +212,21 @@ class GradientReducer:
             return torch_tensors.of_numbers(reduction(), grad)
 
         self._coded.append(reduction)
-        self._flights.append(Flight(engine, finish, [Member(param, grad, None)]))
+        self._flights.append(
+            Flight(engine, finish, [Member(param, grad, None, grad, grad._version)])
+        )
+
+    def start(self, param: torch.Tensor) -> tuple[int, Any]:
+        """Starts one reduction that the caller waits for; gives its handle, and what `compress`
+        gave beside the tensor.
+        """
+        sent, context = self._compression.compress(self._gradient(param))
+        scaling = self._scaling
+        handle = plain.allreduce_async_(
+            sent, name=self._names[param], op=scaling.op, prescale_factor=scaling.prescale,
+            postscale_factor=scaling.postscale, process_set=self._process_set,
+        )  # fmt: skip
+        return handle, context
 
     def finish(self, late: Sequence[torch.Tensor] = ()) -> None:
         """Hands over the remaining gradients, waits for all, and begins a new step.
@@ -254,15 +275,16 @@ class GradientReducer:
         """Waits for everything in flight and begins a new step; gives the first error."""
         native = self._native_hooks()
         failed = native.wait() if native is not None else None
+        changed = native.changed() if native is not None else None
         for coded in self._coded:
             coded.add()  # all sums are submitted before the first wait
         for index, (engine, handle, members) in enumerate(self._flights):
             try:
                 if callable(handle):
-                    self._replace(members[0].param, handle())
-                    continue
-                engine.wait(handle)
-                if (place := torch_tensors.place(members[0].sent)) is not None:
+                    reduced = handle()
+                else:
+                    engine.wait(handle)
+                if not callable(handle) and (place := torch_tensors.place(members[0].sent)):
                     engine.join_stream(handle, place[1])
             except Exception as error:  # the other calls must end before their memory may be reused
                 if not callable(handle) and not has_ended(engine, handle):
@@ -271,7 +293,13 @@ class GradientReducer:
                 failed = failed or error
             else:
                 for member in members:
-                    self._give_back(member)
+                    if changed is None and member.grad._version != member.version:
+                        changed = member.param
+                if callable(handle):
+                    self._replace(members[0].param, reduced)
+                else:
+                    for param, sent, context, *_ in members:
+                        self._give_back(param, sent, context)
             if not callable(handle):
                 engine.release(handle)
         self._flights.clear()
@@ -279,16 +307,18 @@ class GradientReducer:
         self.schedule.restart()
         if native is not None:
             native.restart()
+        if changed is not None:
+            error = self._notice.tell(self._names[changed])
+            failed = failed or error
         return failed
 
     def _replace(self, param: torch.Tensor, reduced: torch.Tensor) -> None:
         if reduced.is_sparse:
             param.grad = reduced
         else:
-            self._give_back(Member(param, reduced, None))
+            self._give_back(param, reduced, None)
 
-    def _give_back(self, member: Member) -> None:
-        param, sent, context = member
+    def _give_back(self, param: torch.Tensor, sent: torch.Tensor, context: Any) -> None:
         grad = param.grad
         if sent is grad:
             return

@@ -94,6 +94,14 @@ class _DistributedOptimizer(TakesLateParameters):
         self._synchronize()
         self._should_warn = True
 
+    def _allreduce_grad_async(self, p: torch.Tensor) -> tuple[Any, Any]:
+        """Horovod's: starts the reduction of a parameter's gradient, beside that of the hooks.
+
+        Returns:
+            What `synchronize` of `horoacc.torch` waits for, and the compressor's context.
+        """
+        return self._gradients.start(p)
+
     def _before_unscale(self) -> None:
         """For GradScaler, which looks at the gradients before it calls `step()`."""
         if self._should_synchronize and (self._gradients.touched or not self._synchronized):

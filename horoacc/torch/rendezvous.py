@@ -1,8 +1,8 @@
-"""The rendezvous of torch.distributed where MASTER_ADDR is not set.
+"""The rendezvous of torch.distributed where nobody has chosen MASTER_ADDR and MASTER_PORT.
 
-torchrun sets the variables that `init_process_group` reads by default (env://). Under horoaccrun or
-mpirun they may be missing; then the ranks meet as those of `horoacc.init()` do, and rank 0 opens
-torch's store.
+torchrun sets the variables that `init_process_group` reads by default (env://). Under mpirun they
+may be missing, and under horoaccrun they are the launcher's, for programs that read them; then the
+ranks meet as those of `horoacc.init()` do, and rank 0 opens torch's store at a port of its own.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from torch.distributed import distributed_c10d as c10d
 
 from horoacc import basics, process
 from horoacc.launcher import environment
+from horoacc.launcher.environment.placement import Placement
 from horoacc.objects import broadcast_object
 
 # torch.distributed has a function that hides this module's name.
@@ -34,10 +35,9 @@ def extend_env() -> None:
         return
 
     def env(url: str, **options: Any) -> Any:
-        if "rank=" in url or all(os.environ.get(name) for name in _NEEDED):
-            return original(url, **options)
         place = environment.detect(os.environ)
-        if place.launcher == "single":
+        known = all(os.environ.get(name) for name in _NEEDED) and not _are_horoaccruns(place)
+        if "rank=" in url or known or place.launcher == "single":
             return original(url, **options)
         return _meet(options.get("timeout", c10d.default_pg_timeout))
 
@@ -57,6 +57,15 @@ def set_variables() -> None:
         ("LOCAL_WORLD_SIZE", place.local_size),
     ):
         os.environ.setdefault(name, str(value))
+
+
+def _are_horoaccruns(place: Placement) -> bool:
+    """Whether the variables are those that horoaccrun gave this rank, and no part of them changed:
+    a program may start processes that meet among themselves.
+    """
+    address = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
+    given = (address, os.environ["RANK"], os.environ["WORLD_SIZE"])
+    return given == (os.environ.get("HOROACC_MASTER"), str(place.rank), str(place.size))
 
 
 def _meet(timeout: timedelta) -> Iterator[tuple[Any, int, int]]:

@@ -17,6 +17,14 @@ frontend = sys.argv[1]
 own = importlib.import_module("horoacc" + frontend)
 hvd = importlib.import_module("horovod" + frontend)
 assert hvd.allreduce is own.allreduce
+horovod = sys.modules["horovod"]
+assert horovod.common.util.split_list([1, 2, 3], 2) == [[1, 2], [3]]
+assert horovod.runner.run is importlib.import_module("horoacc").run
+if frontend:
+    assert hvd.mpi_ops.allreduce is own.allreduce
+if frontend == ".tensorflow":
+    assert callable(hvd.util._cache)
+    assert hvd.sync_batch_norm.SyncBatchNormalization is own.SyncBatchNormalization
 hvd.init()
 print(hvd.rank(), hvd.size())
 """
@@ -52,7 +60,9 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize(("way", "frontend"), [("tcp", ".torch"), ("openmpi", "")])
+@pytest.mark.parametrize(
+    ("way", "frontend"), [("tcp", ".torch"), ("tcp", ".tensorflow"), ("openmpi", "")]
+)
 def test_a_script_imports_horovod(job: Job, way: str, frontend: str) -> None:
     program = (sys.executable, "-c", SAME, frontend)
     result = job.run(*MODES[way], "--as-horovod", "-np", "2", *program)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from typing import Any
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from torch import nn
 from training_reference import DOUBLE, close, reference, shares
 
 import horoacc.torch as hvd
+from horoacc.torch.changed_gradients import ChangedGradientError
 
 pytestmark = [
     pytest.mark.ranks(2, 3, framework="horoacc.torch"),
@@ -79,6 +81,49 @@ def test_clipping_sees_reduced_gradients() -> None:
     assert len(set(hvd.allgather_object(float(norm)))) == 1
     with optimizer.skip_synchronize():
         optimizer.step()
+
+
+@pytest.mark.parametrize("arguments", [{}, {"compression": hvd.Compression.fp16}], ids=str)
+def test_gradients_that_are_changed_too_early(
+    arguments: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = training.network()
+    optimizer = training.wrapped(model, **arguments)
+    first = next(iter(model.parameters()))
+
+    def step(early: bool) -> list[str]:
+        optimizer.zero_grad()
+        x, y = training.own_batches(1)[0]
+        nn.functional.cross_entropy(model(x), y).backward()
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            if early:
+                first.grad.mul_(0.5)
+            optimizer.synchronize()
+            nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+            with optimizer.skip_synchronize():
+                optimizer.step()
+        return [str(warning.message) for warning in caught]
+
+    name = {id(param): name for name, param in model.named_parameters()}[id(first)]
+    assert step(False) == []
+    (told,) = step(True)
+    assert f"'{name}' was changed while it was being reduced" in told
+    assert step(True) == step(False) == []
+    monkeypatch.setenv("HOROACC_CHANGED_GRADIENTS", "raise")
+    with pytest.raises(ChangedGradientError, match="skip_synchronize"):
+        step(True)
+    assert step(False) == []
+
+
+def test_one_gradient_by_hand() -> None:
+    model = training.network()
+    optimizer = training.wrapped(model)
+    first = next(iter(model.parameters()))
+    first.grad = torch.full_like(first, float(hvd.rank()))
+    handle, context = optimizer._allreduce_grad_async(first)
+    assert hvd.synchronize(handle) is first.grad and context is None
+    assert first.grad.eq((hvd.size() - 1) / 2).all()
 
 
 @pytest.mark.parametrize("unscale", [False, True])

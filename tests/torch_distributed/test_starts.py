@@ -82,10 +82,9 @@ def plain(pools: Pools, name: str) -> str:
 
 
 def both(line: str, with_gloo: str) -> None:
-    """The script chose Gloo, and got what it is called here; the numbers are the same."""
+    """The script chose Gloo, and is told so; the numbers are the same."""
     assert with_gloo.split()[0] == "gloo"
-    assert line.split()[0] == "horoacc"
-    assert line.split()[1:] == with_gloo.split()[1:]
+    assert line == with_gloo
 
 
 @pytest.mark.timeout(200)
@@ -105,6 +104,34 @@ def test_an_fsdp2_script_under_horoaccrun(pools: Pools) -> None:
 def test_a_pipeline_that_starts_its_own_processes(pools: Pools) -> None:
     ours = lines("-m", "horoacc.auto", str(SCRIPTS / "pipeline.py"), "2")
     both(ours[-1], plain(pools, "pipeline"))
+
+
+RESTARTS = """
+import os, subprocess, sys
+import torch.distributed.distributed_c10d as c10d
+main = sys.modules["__main__"]
+auto = hasattr(c10d._new_process_group_helper, "__wrapped__")
+print(__name__, main.__file__ == __file__, sys.argv[1:], auto, flush=True)
+if "child" not in os.environ:
+    again = [sys.executable, "-m", main.__spec__.name, *sys.argv[1:]]
+    subprocess.run(again, env=os.environ | {"child": "1"}, check=True)
+"""
+
+
+@pytest.mark.parametrize("arguments", [[], ["--backend", "gloo"]], ids=str)
+@pytest.mark.parametrize("as_module", [False, True])
+def test_a_program_that_starts_itself_again(
+    as_module: bool, arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "package"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    program = package / "train.py"
+    program.write_text(RESTARTS)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    words = ["-m", "package.train"] if as_module else [str(program)]
+    shown = lines("-m", "horoacc.auto", *words, *arguments)
+    assert shown == [f"__main__ True {arguments} True"] * 2
 
 
 def test_by_name_under_mpirun() -> None:
@@ -154,12 +181,55 @@ def test_what_takes_the_place_of_what() -> None:
     assert replaced("nccl") == "nccl" and replaced("horoacc") == "horoacc"
 
 
+GROUP = """
+import os, torch, torch.distributed as dist, {first}
+place = {place}
+dist.init_process_group(os.environ.get("ASKED"), **place)
+group = dist.new_group([0, 1])
+total = torch.ones(3) * (dist.get_rank() + 1)
+dist.all_reduce(total, group=group)
+assert total[0] == 3, total
+real = dist.group.WORLD._get_backend(torch.device("cpu")).name()
+told = (dist.get_backend(), dist.get_backend(group), dist.get_backend_config())
+if dist.get_rank() == 0:
+    print(real, *told)
+dist.destroy_process_group()
+"""
+BY_ARGUMENTS = '{"rank": int(os.environ["RANK"]), "world_size": int(os.environ["WORLD_SIZE"])}'
+LAUNCHERS = {
+    "tcp": [*HOROACCRUN, "--tcp"], "mpi": [*HOROACCRUN, "--mpi", "--mpirun", MPIRUN],
+    "torchrun": TORCHRUN,
+}  # fmt: skip
+
+
+# Libraries compare what a group says with the names that they know, and pass rank and size.
+@pytest.mark.parametrize("place", ["{}", BY_ARGUMENTS], ids=["by variables", "by arguments"])
+@pytest.mark.parametrize("asked", ["gloo", "", "cpu:gloo"])
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_a_group_says_what_was_asked_for(
+    launcher: str, asked: str, place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if asked:
+        monkeypatch.setenv("ASKED", asked)
+    told = []
+    for first in ("sys", "horoacc.auto"):
+        script = tmp_path / f"{first}.py"
+        script.write_text(GROUP.format(first=first, place=place))
+        told.append(lines(*LAUNCHERS[launcher], *python_of(launcher), str(script))[-1].split())
+    (plain, *as_asked), (real, *under_auto) = told
+    assert (plain, real) == ("gloo", "horoacc")
+    assert under_auto == as_asked
+
+
+def python_of(launcher: str) -> list[str]:
+    return [] if launcher == "torchrun" else [sys.executable]
+
+
 def test_auto_can_be_removed() -> None:
     before = (c10d._new_process_group_helper, dict(dist.Backend.default_device_backend_map))
     import horoacc.auto
 
     try:
-        assert dist.Backend.default_device_backend_map["cpu"] == "horoacc"
         assert c10d._new_process_group_helper is not before[0]
     finally:
         horoacc.auto.remove()
