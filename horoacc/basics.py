@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Sequence
 from typing import Any
@@ -35,25 +36,37 @@ def init(
     Raises:
         ConfigError: The environment or a setting cannot work.
         Timeout: Some ranks did not come; the message names them.
-        ValueError: A process set is a duplicate, or its ranks do not exist.
+        ValueError: A process set is a duplicate, or its ranks do not exist. None of the sets is
+            registered then, and a first call has not joined the job.
     """
-    with process.lock():
-        _enter(comm)
-        if process_sets is not None and not isinstance(process_sets, str):
-            for process_set in process_sets:
-                sets.add_process_set(process_set)
-        elif isinstance(process_sets, str) and process_sets.lower() != "dynamic":
-            raise ValueError(
-                "process_sets must be a list of process sets, 'dynamic' or None, "
-                f"but is {process_sets!r}."
-            )
+    if isinstance(process_sets, str) and process_sets.lower() != "dynamic":
+        raise ValueError(
+            "process_sets must be a list of process sets, 'dynamic' or None, "
+            f"but is {process_sets!r}."
+        )
+    first = False
+    added: list[sets.ProcessSet] = []
+    try:
+        with process.lock():
+            first = _enter(comm)
+            for process_set in () if isinstance(process_sets, str) else process_sets or ():
+                added.append(sets.add_process_set(process_set))
+    except Exception:
+        with contextlib.suppress(Exception):  # the job may be over
+            if first:
+                shutdown()
+            for process_set in () if first else reversed(added):
+                sets.remove_process_set(process_set)
+        raise
 
 
-def _enter(comm: Any, world: World | None = None) -> None:
-    if process.enter(comm, world):
-        sets.reset(process.position().size)
-        handles.forget()
-        process.at_exit(shutdown)
+def _enter(comm: Any, world: World | None = None) -> bool:
+    if not process.enter(comm, world):
+        return False
+    sets.reset(process.position().size)
+    handles.forget()
+    process.at_exit(shutdown)
+    return True
 
 
 def join_world(world: World) -> None:

@@ -32,7 +32,7 @@ struct Gradient {
   Accumulator accumulator;  // autograd itself only has a weak reference to it
   uintptr_t hook = 0;
   std::string name;
-  at::Tensor sent;  // reduced in place; kept until no peer accesses it
+  at::Tensor sent;      // reduced in place; kept until no peer accesses it
   int64_t version = 0;  // of `sent` when it was submitted
   ha_handle handle = 0;
   std::atomic<bool> fired{false};  // since the last restart

@@ -77,8 +77,10 @@ void Group::Sweep() {
 }
 
 void Group::Throw(const ha_error& error) const {
+  // Programs look for torch's words.
+  const char* const timed_out = error.kind == HA_TIMEOUT ? "Timed out waiting: " : "";
   const std::string text = "horoacc, process group '" + name_ + "', rank " + std::to_string(rank_) +
-                           ": " + error.message;
+                           ": " + timed_out + error.message;
   const c10::SourceLocation here{__func__, __FILE__, static_cast<uint32_t>(__LINE__)};
   switch (error.kind) {
     case HA_INVALID:

@@ -1,7 +1,10 @@
 // The calls of torch.distributed that move tensors as they are, and the barriers.
 #include <ATen/ops/empty.h>
 
+#include <cmath>
 #include <numeric>
+#include <string>
+#include <string_view>
 
 #include "group_backend.h"
 #include "group_call.h"
@@ -241,12 +244,35 @@ WorkPointer GroupBackend::barrier(const c10d::BarrierOptions& options) {
   return call.Submit({});
 }
 
-// The core's timeout error names every missing rank, so `wait_all_ranks` makes no difference. A
-// rank in any other call, even an ordinary barrier, is a mismatch, which fails at once.
-void GroupBackend::monitoredBarrier(const c10d::BarrierOptions& options, bool) {
+// The core's timeout error names every missing rank, so `wait_all_ranks` only says how many of them
+// are told in Gloo's words, which programs look for. A rank in any other call, even an ordinary
+// barrier, is a mismatch, which fails at once.
+void GroupBackend::monitoredBarrier(const c10d::BarrierOptions& options, bool wait_all_ranks) {
+  // No time at all is a time here, and means the group's own elsewhere.
+  const auto timeout =
+      options.timeout.count() == 0 ? std::chrono::milliseconds(1) : options.timeout;
   GroupCall call(group_, HA_MONITORED_BARRIER,
-                 {c10d::OpType::BARRIER, "monitored_barrier", false, options.timeout});
-  call.Submit({})->wait();
+                 {c10d::OpType::BARRIER, "monitored_barrier", false, timeout});
+  try {
+    call.Submit({})->wait();
+  } catch (const c10::DistBackendError& error) {
+    const std::string text = error.what_without_backtrace();
+    static constexpr std::string_view kMissing = "waiting for rank(s) ";
+    const size_t at = text.rfind(kMissing);
+    if (at == std::string::npos || text.find("Timed out waiting") == std::string::npos) throw;
+    const std::string missing = text.substr(at + kMissing.size());
+    const bool several = wait_all_ranks && missing.find(',') != std::string::npos;
+    const std::string whom = (several ? "Ranks " : "Rank ") +
+                             (several ? missing : missing.substr(0, missing.find(','))) +
+                             " failed to pass monitoredBarrier in ";
+    const double own = options.timeout.count() < 0 ? 1e3 * group_->limit_seconds()
+                                                   : static_cast<double>(options.timeout.count());
+    const std::string limit = std::to_string(std::llround(own)) + " ms";
+    const c10::SourceLocation here{__func__, __FILE__, static_cast<uint32_t>(__LINE__)};
+    throw c10::DistBackendError(here, "Rank " + std::to_string(getRank()) +
+                                          " timed out in monitoredBarrier after " + limit + ". " +
+                                          whom + limit + ". " + text);
+  }
 }
 
 }  // namespace horoacc

@@ -209,3 +209,46 @@ print(hvd.allreduce(np.ones(1), op=hvd.Sum).tolist())
     result = job.run("--tcp", *limits, "-np", "2", sys.executable, "-c", program)
     assert result.of(0) == result.of(1) == ["[2.0]"]
     assert "late" not in result.err and "within" not in result.err
+
+
+AGAIN = """
+import sys
+import numpy as np
+import horoacc as hvd
+from horoacc.process_sets import ids_and_ranks
+
+size = int(sys.argv[1])
+everybody = list(range(size))
+first = hvd.ProcessSet([0])
+for wrong in (
+    [first, [0]], [[0, 1], [1, 0]], [[0], everybody], [[0], []], [[0], [0, size]], [[0], [1, 1]],
+    "all",
+):
+    try:
+        hvd.init(process_sets=wrong)
+    except ValueError:
+        assert not hvd.is_initialized() and first.process_set_id is None, wrong
+        continue
+    raise AssertionError(f"init() took {wrong!r}")
+pair = hvd.ProcessSet([1, 0])
+hvd.init(process_sets=[first, pair])
+for wrong in ([[size - 1], [0, 1]], [[size - 1], [0]]):
+    try:
+        hvd.init(process_sets=wrong)
+    except ValueError:
+        assert list(ids_and_ranks().values()) == [everybody, [0], [0, 1]] or size == 2
+        assert first.process_set_id is not None
+if pair.included():
+    assert hvd.allreduce(np.ones(2), op=hvd.Sum, process_set=pair)[0] == 2
+assert hvd.allreduce(np.ones(2), op=hvd.Sum)[0] == size
+print("again")
+"""
+
+
+@pytest.mark.parametrize("ranks", [3, 4])
+@pytest.mark.parametrize("way", ["tcp", "openmpi"])
+def test_an_init_that_fails_leaves_nothing_behind(job: Job, way: str, ranks: int) -> None:
+    result = job.run(*MODES[way], "-np", str(ranks), sys.executable, "-c", AGAIN, str(ranks))
+    for rank in range(ranks):
+        assert result.of(rank) == ["again"], result.err
+    job.expect_nothing_left()

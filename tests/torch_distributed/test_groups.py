@@ -124,7 +124,9 @@ def test_a_timeout_names_who_is_missing_and_ends_the_group(how: str) -> None:
     began = time.monotonic()
     if rank != missing:
         tensor = torch.ones(4)
-        with pytest.raises(RuntimeError, match=rf"waiting for rank\(s\) {missing}|gave up waiting"):
+        with pytest.raises(
+            RuntimeError, match=rf"Timed out .* rank\(s\) {missing}|gave up waiting"
+        ):
             work = dist.all_reduce(tensor, group=group, async_op=how != "sync")
             if how == "future":
                 work.get_future().wait()
@@ -158,14 +160,21 @@ def test_a_recv_that_nobody_serves_times_out() -> None:
 
 
 def test_monitored_barrier_names_every_rank_that_is_missing() -> None:
+    """And says so in Gloo's words, too."""
     rank, size = world()
-    group = dist.new_group()
-    if rank == 0:
-        names = ", ".join(str(of) for of in range(1, size))
-        with pytest.raises(RuntimeError, match=rf"rank\(s\) {names}$"):
-            dist.monitored_barrier(group, timedelta(seconds=0.3), wait_all_ranks=True)
-    dist.barrier()
-    dist.destroy_process_group(group)
+    names = ", ".join(str(of) for of in range(1, size))
+    told = {False: "Rank 1", True: f"Ranks {names}" if size > 2 else "Rank 1"}
+    for wait_all_ranks, whom in told.items():
+        group = dist.new_group()
+        if rank == 0:
+            for_ms = "after 300 ms. " + whom + " failed to pass monitoredBarrier in 300 ms"
+            said = (
+                rf"Rank 0 timed out in monitoredBarrier {for_ms}.* Timed out .*rank\(s\) {names}$"
+            )
+            with pytest.raises(RuntimeError, match=said):
+                dist.monitored_barrier(group, timedelta(seconds=0.3), wait_all_ranks)
+        dist.barrier()
+        dist.destroy_process_group(group)
 
 
 def test_nothing_but_a_monitored_barrier_comes_to_one() -> None:
