@@ -308,8 +308,8 @@ class GradientReducer:
         if native is not None:
             native.restart()
         if changed is not None:
-            error = self._notice.tell(self._names[changed])
-            failed = failed or error
+            told = self._notice.tell(self._names[changed])
+            failed = failed or told
         return failed
 
     def _replace(self, param: torch.Tensor, reduced: torch.Tensor) -> None:

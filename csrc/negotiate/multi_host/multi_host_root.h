@@ -1,6 +1,6 @@
 #pragma once
-// The root of a set on several hosts: makes decisions of the calls that all ranks have submitted. It
-// has no links and no locks, so that a test moves it by hand.
+// The root of a set on several hosts: makes decisions of the calls that all ranks have submitted.
+// It has no links and no locks, so that a test moves it by hand.
 #include <algorithm>
 #include <cstdint>
 #include <map>
