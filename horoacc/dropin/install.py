@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import os
+import shlex
 import sys
-from collections.abc import MutableMapping
+from collections.abc import Mapping, MutableMapping
 from pathlib import Path
 
+from horoacc import cache
 from horoacc.dropin.finder import HorovodFinder
 
 STARTUP = Path(__file__).with_name("startup")
@@ -50,7 +54,7 @@ def for_children(environ: MutableMapping[str, str]) -> None:
     """Makes `import horovod` give HoroACC in processes that get these variables.
 
     Python runs the `sitecustomize` that it finds first; the folder has one, which runs the one
-    that it hides.
+    that it hides. PATH gets a folder with a command `horovodrun`.
 
     Args:
         environ: The variables.
@@ -58,3 +62,22 @@ def for_children(environ: MutableMapping[str, str]) -> None:
     folder = str(STARTUP)
     others = [path for path in environ.get("PYTHONPATH", "").split(os.pathsep) if path]
     environ["PYTHONPATH"] = os.pathsep.join([folder, *(p for p in others if p != folder)])
+    with contextlib.suppress(OSError):  # no folder to write to: there is no such command then
+        commands = str(_commands(environ))
+        paths = environ.get("PATH", os.defpath).split(os.pathsep)
+        environ["PATH"] = os.pathsep.join([commands, *(p for p in paths if p != commands)])
+
+
+def _commands(environ: Mapping[str, str]) -> Path:
+    """Makes the folder of commands, one for each Python; it lies beside other kept files."""
+    python = shlex.quote(sys.executable)
+    text = f'#!/bin/sh\nexec {python} -m horoacc.launcher.main --as-horovod "$@"\n'
+    name = hashlib.sha256(text.encode()).hexdigest()[:16]
+    command = cache.folder(environ) / "as_horovod" / name / "horovodrun"
+    if not command.exists():
+        command.parent.mkdir(parents=True, exist_ok=True)
+        made = command.with_name(f"horovodrun.{os.getpid()}")
+        made.write_text(text)
+        made.chmod(0o755)
+        made.replace(command)  # other processes may make it, too
+    return command.parent

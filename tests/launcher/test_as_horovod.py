@@ -60,6 +60,13 @@ if __name__ == "__main__":
 """
 
 
+def test_a_rank_may_call_horovodrun(job: Job) -> None:
+    program = "import horovod.torch as hvd; hvd.init(); print(hvd.rank(), hvd.size())"
+    line = f"horovodrun --gloo -np 2 {sys.executable} -c '{program}'"
+    result = job.run("--tcp", "--as-horovod", "-np", "1", "sh", "-c", line)
+    assert sorted(result.of(0)) == ["[0] 0 2", "[1] 1 2"]
+
+
 @pytest.mark.parametrize(
     ("way", "frontend"), [("tcp", ".torch"), ("tcp", ".tensorflow"), ("openmpi", "")]
 )
