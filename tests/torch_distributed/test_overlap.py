@@ -120,7 +120,7 @@ def check(slices: list[dict[str, Any]]) -> None:
     calls = [one for one in slices if one["name"] == "allreduce"]
     reduced = {one["tid"] for one in calls}
     runs = [(one["ts"], one["ts"] + one["dur"]) for one in slices
-            if one["name"] == "EXECUTE" and one["tid"] in reduced]  # fmt: skip
+            if one["name"] == "ALLREDUCE" and one["tid"] in reduced]  # fmt: skip
     within = [run for run in runs if begin < run[0] <= run[1] < end]
     assert within, (begin, end, runs)
     # They were late layers' gradients: the first one's was handed over afterwards.

@@ -4,6 +4,7 @@
 #include <signal.h>
 
 #include <algorithm>
+#include <cctype>
 #include <chrono>
 #include <condition_variable>
 #include <map>
@@ -195,7 +196,7 @@ void Lanes::Begin(Record& record, Ticks time) {
 
 void Lanes::MarkDecision(const Record& record, Ticks time) {
   if (std::exchange(marked_[record.process_set], record.bucket) == record.bucket) return;
-  file_.AddInstant(*decisions_, "DECISION", time,
+  file_.AddInstant(*decisions_, "CYCLE_START", time,
                    R"("process_set":)" + std::to_string(record.process_set) + R"(,"bucket":)" +
                        std::to_string(record.bucket));
 }
@@ -219,10 +220,14 @@ void Lanes::End(uint64_t handle, Ticks end) {
   const Ticks ran = life.over != kNever ? life.over : end;
   const Ticks began = life.execute != kNever ? life.execute : ran;
   const Ticks agreed = life.negotiated != kNever ? life.negotiated : began;
-  if (agreed > life.queued) file_.AddSlice(life.lane, "NEGOTIATE", life.queued, agreed, "");
-  if (began > agreed) file_.AddSlice(life.lane, "WAIT", agreed, began, "");
+  std::string activity = life.collective;  // in Horovod's words, which tools look for
+  std::ranges::transform(activity, activity.begin(),
+                         [](char letter) { return static_cast<char>(std::toupper(letter)); });
+  if (agreed > life.queued)
+    file_.AddSlice(life.lane, "NEGOTIATE_" + activity, life.queued, agreed, "");
+  if (began > agreed) file_.AddSlice(life.lane, "QUEUE", agreed, began, "");
   if (life.execute != kNever) {
-    file_.AddSlice(life.lane, "EXECUTE", began, ran,
+    file_.AddSlice(life.lane, activity, began, ran,
                    R"("path":)" + JsonString(life.path) + R"(,"bytes":)" +
                        std::to_string(life.bytes) + R"(,"bucket":)" + std::to_string(life.bucket));
   }

@@ -10,9 +10,10 @@
 namespace horoacc {
 
 /// Writes a trace that is valid at every moment (see TraceFile). One lane (tid) a tensor; on it,
-/// nested inside the tensor's life: NEGOTIATE, WAIT, EXECUTE (its path is an argument) and RESULT.
-/// Events are handed to a writer thread; the engine never waits for the disk. A full disk ends the
-/// timeline with one warning, not the job.
+/// nested inside the tensor's life: NEGOTIATE_ALLREDUCE, QUEUE, ALLREDUCE (its path is an
+/// argument), or the like of another collective, and RESULT. Events are handed to a writer thread;
+/// the engine never waits for the disk. A full disk ends the timeline with one warning, not the
+/// job.
 class Timeline final : public EventSink {
  public:
   static Result<std::shared_ptr<Timeline>> Open(const std::string& path, int rank, const Log& log,

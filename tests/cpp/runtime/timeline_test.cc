@@ -29,9 +29,9 @@ TEST(PhasesNestInTheTensorsLife) {
   const std::vector<Slice>& slices = trace.Of("grad");
   CHECK_EQ(slices.size(), 5);
   const std::vector<std::pair<const char*, int64_t>> expected = {{"allreduce", 40'000},
-                                                                 {"NEGOTIATE", 10'000},
-                                                                 {"WAIT", 1'000},
-                                                                 {"EXECUTE", 20'000},
+                                                                 {"NEGOTIATE_ALLREDUCE", 10'000},
+                                                                 {"QUEUE", 1'000},
+                                                                 {"ALLREDUCE", 20'000},
                                                                  {"RESULT", 9'000}};
   for (size_t s = 0; s < expected.size(); ++s) {
     CHECK_EQ(slices[s].name, expected[s].first);
@@ -69,7 +69,7 @@ TEST(NestsAtEveryNanosecond) {
   const Trace trace = ReadFile(path);
   const auto& slices = trace.Of("t");
   CHECK_EQ(std::ranges::count(slices, std::string("broadcast"), &Slice::name), 2000);
-  CHECK_EQ(std::ranges::count(slices, std::string("EXECUTE"), &Slice::name), 2000);
+  CHECK_EQ(std::ranges::count(slices, std::string("BROADCAST"), &Slice::name), 2000);
   for (const Slice& slice : slices) {
     CHECK_EQ(slice.parent, slice.name == "broadcast" ? "" : "broadcast");
   }
@@ -111,7 +111,7 @@ TEST(NamesAreEscaped) {
     CHECK_EQ(slices.size(), 3);
     CHECK_EQ(slices[0].args.At("tensor").text, shown);
     CHECK_EQ(slices[0].args.At("error").text, "shape of '" + shown + "' differs");
-    CHECK_EQ(slices[1].name, "NEGOTIATE");
+    CHECK_EQ(slices[1].name, "NEGOTIATE_ALLGATHER");
     CHECK_EQ(slices[2].name, "RESULT");
   }
 }
@@ -209,7 +209,7 @@ TEST(ANameUsedAgainEndsTheSliceBefore) {
   CHECK_EQ(c.size(), 4);
   CHECK(close_to(c[0].length_ns, 7'000));
   CHECK(close_to(c[3].length_ns, 4'000));
-  CHECK_EQ(c[3].name, "EXECUTE");
+  CHECK_EQ(c[3].name, "BROADCAST");
 }
 
 TEST(WhatIsInFlightAtTheEndIsUnfinished) {
@@ -231,11 +231,11 @@ TEST(WhatIsInFlightAtTheEndIsUnfinished) {
   const auto& waiting = trace.Of("stuck");
   CHECK_EQ(waiting.size(), 2);
   CHECK(waiting[0].args.Has("unfinished"));
-  CHECK_EQ(waiting[1].name, "NEGOTIATE");
+  CHECK_EQ(waiting[1].name, "NEGOTIATE_ALLREDUCE");
   CHECK_EQ(waiting[1].length_ns, waiting[0].length_ns);
   const auto& begun = trace.Of("running");
   CHECK(begun[0].args.Has("unfinished"));
-  CHECK_EQ(begun.back().name, "EXECUTE");
+  CHECK_EQ(begun.back().name, "ALLREDUCE");
   CHECK_EQ(begun.back().args.At("path").text, "two_phase");
   CHECK(!trace.Of("held")[0].args.Has("unfinished"));
 }
