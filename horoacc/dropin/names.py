@@ -78,7 +78,11 @@ NAMES: dict[str, dict[str, str]] = {
         "get_average_backwards_compatibility_fun": (
             f"{_AVERAGE}:get_average_backwards_compatibility_fun"
         ),
-        "is_version_greater_equal_than": "horoacc.dropin.versions:is_version_greater_equal_than",
+        "_cache": "functools:cache",
+        **{
+            name: f"horoacc.dropin.versions:{name}"
+            for name in ("is_version_greater_equal_than", "support_non_legacy_keras_optimizers")
+        },
         **{f"{what}_built": f"{_EXTENSIONS}:{what}_built" for what in _BUILT},
         **{
             name: f"{_EXTENSIONS}:{name}"

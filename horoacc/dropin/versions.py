@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 
 def is_version_greater_equal_than(ver: str, target: str) -> bool:
@@ -19,6 +20,18 @@ def is_version_greater_equal_than(ver: str, target: str) -> bool:
         ValueError: One of them does not begin with numbers.
     """
     return _numbers(ver) >= _numbers(target)
+
+
+def support_non_legacy_keras_optimizers(k: Any) -> bool:
+    """Says whether a Keras has optimizers of the kind that came with 2.11.
+
+    Args:
+        k: The module.
+
+    Returns:
+        True from that version on.
+    """
+    return is_version_greater_equal_than(k.__version__, "2.11")
 
 
 def _numbers(version: str) -> tuple[int, ...]:

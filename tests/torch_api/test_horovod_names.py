@@ -48,7 +48,8 @@ ROWS = [marked(module, name) for module, parts in names.NAMES.items() for name i
 @pytest.fixture(autouse=True)
 def dropped_in(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Horovod's names for one test."""
-    monkeypatch.setenv("PYTHONPATH", os.environ.get("PYTHONPATH", ""))
+    for name in ("PYTHONPATH", "PATH"):
+        monkeypatch.setenv(name, os.environ.get(name, ""))
     monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
     horoacc.install_as_horovod()
     yield
@@ -80,6 +81,7 @@ from horovod.common.exceptions import HorovodVersionMismatchError
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.common.process_sets import add_process_set, remove_process_set
 from horovod.common.util import get_ext_suffix
+from horovod.common.util import _cache, support_non_legacy_keras_optimizers
 from horovod.common.util import env, gpu_available, is_iterable, split_list, mpi_built
 from horovod.runner import run
 from horovod.runner import run_commandline
