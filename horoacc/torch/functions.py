@@ -48,7 +48,8 @@ def broadcast_optimizer_state(
 ) -> None:
     """Gives all ranks the root's optimizer state: momenta, step counts, learning rates.
 
-    A rank whose state is empty, as when only the root loaded a checkpoint, is given it whole.
+    A rank whose state is empty, as when only the root loaded a checkpoint, is given it whole; its
+    parameters have gradients of zero then, as with Horovod.
 
     Args:
         optimizer: A torch optimizer, or a `DistributedOptimizer`.
@@ -62,6 +63,10 @@ def broadcast_optimizer_state(
     if isinstance(optimizer, torch.optim.LBFGS):
         raise ValueError("cannot broadcast torch.optim.LBFGS state")
     own = optimizer.state_dict()
+    if not own["state"]:
+        for param in (param for group in optimizer.param_groups for param in group["params"]):
+            if param.requires_grad:
+                param.grad = torch.zeros_like(param)
     tensors: list[torch.Tensor] = []
     outline = broadcast_object(_outline(own, tensors), root_rank, "optimizer_state")
     is_root = process.position().rank == root_rank

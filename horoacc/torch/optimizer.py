@@ -50,6 +50,7 @@ class _DistributedOptimizer(TakesLateParameters):
             param for group in self.param_groups for param in group["params"]
             if param.requires_grad
         ]  # fmt: skip
+        self._parameter_names = names  # Horovod's attribute
         self._compression = compression
         self._late = LateParameters(self.param_groups, names)
         self._gradients = GradientReducer(

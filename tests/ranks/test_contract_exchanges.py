@@ -248,6 +248,7 @@ def test_broadcast_optimizer_state() -> None:
     assert state["step"] == 2
     assert state["exp_avg"].tolist() == [0.5 * 0.5 + 0.5 * 2.0] * 3
     assert adam.param_groups[0]["lr"] == pytest.approx(0.1 * (root + 1))
+    assert param.grad is not None and param.grad.tolist() == [2.0 if me == root else 0.0] * 3
     with pytest.raises(ValueError, match=r"cannot broadcast torch\.optim\.LBFGS"):
         hvd.broadcast_optimizer_state(torch.optim.LBFGS([param]), 0)
 

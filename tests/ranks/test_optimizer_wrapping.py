@@ -100,6 +100,7 @@ def test_states_are_broadcast_from_the_root() -> None:
             adam.step()
     hvd.broadcast_parameters(model.state_dict(), root)
     optimizer: Any = hvd.DistributedOptimizer(adam, model.named_parameters())
+    assert optimizer._parameter_names == {p: name for name, p in model.named_parameters()}
     hvd.broadcast_optimizer_state(optimizer, root)
     assert optimizer.param_groups[0]["lr"] == pytest.approx(0.1 * hvd.size())
     assert optimizer.param_groups[0]["amsgrad"]
