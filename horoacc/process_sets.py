@@ -223,6 +223,11 @@ def ids_and_ranks() -> dict[int, list[int]]:
     return {number: list(one.ranks or []) for number, one in _registered.items()}
 
 
+def is_registered(number: int) -> bool:
+    """Says whether a set has the core's number."""
+    return number in _registered
+
+
 def registered(number: int) -> ProcessSet:
     """Finds a set by the core's number of it; ValueError if no set has it, or not any more."""
     found = _registered.get(number)

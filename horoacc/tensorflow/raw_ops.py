@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import tensorflow as tf
 
 from horoacc.collectives.calls import check_root
-from horoacc.process_sets import ProcessSet
+from horoacc.process_sets import ProcessSet, is_registered
 from horoacc.tensorflow import _ops
 from horoacc.tensorflow.call_names import name_in
 
@@ -31,14 +31,19 @@ def as_written(function: F) -> F:
     return tf.autograph.experimental.do_not_convert(function)  # type: ignore[no-any-return]
 
 
+class UnknownProcessSetError(tf.errors.InvalidArgumentError, ValueError):  # type: ignore[misc]
+    """A process set is not registered. A ValueError, as Horovod raises, and TensorFlow's error."""
+
+
 def set_id(process_set: Any) -> int:
     """Gives a set's number for an op's attribute; whether this rank is in it, the op finds out."""
     if not isinstance(process_set, ProcessSet):
         raise TypeError(f"process_set must be a ProcessSet, not {process_set!r}.")
-    if process_set.process_set_id is None:
+    number = process_set.process_set_id
+    if number is None or not is_registered(number):
         text = f"{process_set} is not registered; use hvd.add_process_set()."
-        raise tf.errors.InvalidArgumentError(None, None, text)
-    return process_set.process_set_id
+        raise UnknownProcessSetError(None, None, text)
+    return number
 
 
 def refuse_xla(op: str) -> None:

@@ -31,8 +31,13 @@ def movable(dtype: str, shape: tuple[int, ...], label: str) -> list[Any]:
 def check_sets(call: Any) -> None:
     """What no call takes; and, on several ranks, what they disagree about."""
     x = tf.zeros([3])
-    with pytest.raises(tf.errors.InvalidArgumentError, match="not registered"):
-        call(x, process_set=hvd.ProcessSet([0]))
+    unknown = hvd.ProcessSet([0])
+    for number in (None, 99):
+        unknown.process_set_id = number
+        for way in in_both(lambda x: call(x, process_set=unknown)):
+            with pytest.raises(ValueError, match="not registered") as refused:
+                way(x)
+            assert isinstance(refused.value, tf.errors.InvalidArgumentError)
     if hvd.size() > 1:
         for way in in_both(lambda x: call(x, name="differs")):
             with pytest.raises(tf.errors.FailedPreconditionError, match="shape"):
