@@ -17,10 +17,11 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 NATIVE = build/cmake-$(shell $(BIN)/python -c "import sysconfig; print(sysconfig.get_config_var('SOABI'))")
 MPICH_VERSION := 5.0.2
 
-.PHONY: setup build demo test test-cpp test-python check bench tsan asan cuda-all clean distclean
+.PHONY: setup build light demo test test-cpp test-python check bench tsan asan cuda-all clean distclean
 .DELETE_ON_ERROR:
 
-demo: build
+# What is there for the tests serves the demo, too.
+demo: $(if $(wildcard .venv/.editable-*),build,light)
 	$(BIN)/horoaccrun -np 2 python examples/torch_digits.py
 
 test: test-cpp test-python
@@ -36,9 +37,14 @@ bench: build
 	python -m benchmarks
 
 # --- setup -----------------------------------------------------------------------------------
-.venv/.requirements: requirements-dev.txt
+.venv/.requirements: requirements-dev.txt requirements-demo.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(PIP) install -r requirements-dev.txt
+	cp $< $@
+
+.venv/.demo: requirements-demo.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(PIP) install -r requirements-demo.txt
 	cp $< $@
 
 # --prefix and not --target: the latter drops the wheel's lib/.
@@ -55,13 +61,26 @@ PACKAGES := $(sort $(dir $(wildcard horoacc/*/__init__.py horoacc/*/*/__init__.p
   launcher/__init__.py launcher/*/__init__.py)))
 PACKAGES_SUM := $(shell echo "$(CURDIR) $(PACKAGES)" | cksum | cut -d' ' -f1)
 .venv/.editable-$(PACKAGES_SUM): pyproject.toml setup.py horoacc/_version.py | setup
-	rm -f .venv/.editable-*
+	rm -f .venv/.editable-* .venv/.light-*
 	HOROACC_TESTS=ON $(PIP) install --no-deps --no-build-isolation -e .
 	touch $@
 
+define COMPILE
+@cmake --build $(NATIVE) -j $(JOBS) | { grep -v "no work to do\|Re-checking\|Entering" || true; }
+@cmake --install $(NATIVE) --prefix horoacc > /dev/null
+endef
+
 build: .venv/.editable-$(PACKAGES_SUM)
-	@cmake --build $(NATIVE) -j $(JOBS) | { grep -v "no work to do\|Re-checking\|Entering" || true; }
-	@cmake --install $(NATIVE) --prefix horoacc > /dev/null
+	$(COMPILE)
+
+# For the demo: neither tests nor MPI nor kernels for GPUs.
+.venv/.light-$(PACKAGES_SUM): pyproject.toml setup.py horoacc/_version.py | .venv/.demo
+	rm -f .venv/.light-*
+	HOROACC_CUDA=OFF HOROACC_MPI_FETCH=0 $(PIP) install --no-deps --no-build-isolation -e .
+	touch $@
+
+light: .venv/.light-$(PACKAGES_SUM)
+	$(COMPILE)
 
 # --- checks ----------------------------------------------------------------------------------
 CXX_FILES = $(shell find csrc torch_ops tensorflow_ops tests/cpp -name '*.cc' -o -name '*.cu' -o -name '*.h')

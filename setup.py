@@ -48,6 +48,7 @@ class CMakeBuild(build_ext):
             f"-DPython_EXECUTABLE={sys.executable}",
             f"-DCMAKE_BUILD_TYPE={os.environ.get('HOROACC_BUILD_TYPE', 'Release')}",
             f"-DHOROACC_TESTS={os.environ.get('HOROACC_TESTS', 'OFF')}",
+            f"-DHOROACC_CUDA={os.environ.get('HOROACC_CUDA', 'ON')}",
         ]  # fmt: skip
         if ninja := shutil.which("ninja", path=environ["PATH"]):
             configure += ["-G", "Ninja", f"-DCMAKE_MAKE_PROGRAM={ninja}"]

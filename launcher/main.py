@@ -107,7 +107,7 @@ def start_and_wait(options: Options, printer: Printer) -> tuple[Supervisor, Mpir
     try:
         master = Master(options, os.environ)
     except OSError as error:
-        raise LaunchError(f"no address for rank 0: {error.strerror}") from None
+        raise LaunchError(f"no port for rank 0: {error.strerror}") from None
     environ |= master.variables
     adopt_orphans()
     supervisor = Supervisor(

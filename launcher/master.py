@@ -24,7 +24,7 @@ class Master:
         """Chooses them. A user's own stay; those of an outer job, which gave a RANK, do not.
 
         Raises:
-            OSError: There is no way to another host, or no free port.
+            OSError: There is no free port.
         """
         own = {} if "RANK" in environ else environ
         self.variables: dict[str, str] = {}
@@ -47,7 +47,12 @@ class Master:
         if not options.others():
             return "127.0.0.1"
         first = options.hosts[0].name
-        return address_towards(options.others()[0])[1] if is_this_host(first) else first
+        if not is_this_host(first):
+            return first
+        try:
+            return address_towards(options.others()[0])[1]
+        except OSError:  # a name that only the launch agent knows
+            return socket.gethostname()
 
     def _port(self, options: Options) -> int:
         if options.others() and not is_this_host(options.hosts[0].name):

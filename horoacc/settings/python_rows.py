@@ -26,6 +26,7 @@ PYTHON_ROWS: tuple[Setting, ...] = (
         "clipping before `synchronize()`: a warning on the rank, once an optimizer (`warn`), or an "
         "exception of `synchronize()` and `step()` (`raise`).",
         scope="python",
+        audience="experts",
         flag="--changed-gradients",
         yaml=("params", "changed_gradients"),
         choices=("warn", "raise"),

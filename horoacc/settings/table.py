@@ -26,6 +26,9 @@ BUILD: tuple[BuildVariable, ...] = (
     ),
     BuildVariable("HOROACC_TESTS", "OFF", "`ON` also configures the C++ tests."),
     BuildVariable(
+        "HOROACC_CUDA", "ON", "`OFF` leaves the kernels for GPUs out, also with an nvcc."
+    ),
+    BuildVariable(
         "HOROACC_OPENMPI_PREFIX",
         "",
         "Folder with `include/mpi.h` and `lib/` of the Open MPI for its plug-in; empty: the "
