@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import selectors
 import signal
 import socket
@@ -45,6 +46,8 @@ class Supervisor:
         self._output_lost = False
         self._remote: dict[tuple[int, str], RankStream] = {}
         self._children: dict[int, Callable[[int], None]] = {}
+        self._ends = select.epoll()  # of children, in the order of their ends
+        self._pidfds: dict[int, int] = {}  # their numbers, by descriptor
         self._selector = selectors.DefaultSelector()
         self._wake, wake_end = socket.socketpair()
         self._wake.setblocking(False)
@@ -69,6 +72,10 @@ class Supervisor:
     def on_child_end(self, pid: int, ended: Callable[[int], None]) -> None:
         """Calls `ended` with the status of a child of this process."""
         self._children[pid] = ended
+        with contextlib.suppress(OSError):  # a kernel or sandbox without them
+            pidfd = os.pidfd_open(pid)
+            self._pidfds[pidfd] = pid
+            self._ends.register(pidfd, select.EPOLLIN)
 
     def stream(self, rank: int, name: str) -> RankStream:
         """A new stream of a rank, with its copy in a file if one was asked for."""
@@ -154,6 +161,10 @@ class Supervisor:
         self._reap()
         signal.set_wakeup_fd(-1)
         self._selector.close()
+        self._ends.close()
+        for pidfd in self._pidfds:
+            os.close(pidfd)
+        self._pidfds.clear()
         self._wake.close()
         self._wake_end.close()
 
@@ -216,10 +227,14 @@ class Supervisor:
                 self.stop(number)
 
     def _reap(self) -> None:
-        """Collects ended children. Of several at once, one that a signal killed comes first: the
-        others most likely failed because of it.
+        """Collects ended children. Of several at once, one that a signal killed comes first, and
+        then they come in the order of their ends: the others most likely failed because of it.
         """
         ended: list[tuple[int, int]] = []
+        order: dict[int, int] = {}
+        for pidfd, _ in self._ends.poll(0):
+            order[self._pidfds.pop(pidfd)] = len(order)
+            os.close(pidfd)
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -228,6 +243,6 @@ class Supervisor:
             if pid == 0:
                 break
             ended.append((os.waitstatus_to_exitcode(status), pid))
-        for code, pid in sorted(ended, key=lambda entry: entry[0] >= 0):
+        for code, pid in sorted(ended, key=lambda e: (e[0] >= 0, order.get(e[1], len(order)))):
             if report := self._children.pop(pid, None):
                 report(code)

@@ -260,3 +260,24 @@ def test_a_child_may_begin_a_job_when_its_parents_is_over() -> None:
         check=False,
     )  # fmt: skip
     assert (done.returncode, done.stdout) == (0, "7\n"), done
+
+
+ENDS = """
+import subprocess, sys, time
+from horoacc.launcher.output import Printer
+from horoacc.launcher.supervise import Supervisor
+supervisor = Supervisor(Printer({}), 3, 1.0)
+ended = []
+for number, seconds in enumerate((0.6, 0.3, 0.0)):
+    child = subprocess.Popen(["sh", "-c", f"sleep {seconds}; exit {number + 1}"])
+    supervisor.on_child_end(child.pid, ended.append)
+time.sleep(1.5)
+supervisor._reap()
+supervisor.abandon()
+print(ended)
+"""
+
+
+def test_ranks_that_ended_together_are_taken_in_the_order_of_their_ends() -> None:
+    shown = subprocess.run([sys.executable, "-c", ENDS], capture_output=True, text=True, check=True)
+    assert shown.stdout == "[3, 2, 1]\n", shown.stderr
