@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import shlex
@@ -113,21 +114,23 @@ def start_and_wait(options: Options, printer: Printer) -> tuple[Supervisor, Mpir
     supervisor = Supervisor(
         printer, options.size, options.seconds("grace_seconds"), options.text("output_filename")
     )
-    try:
-        if mpirun:
-            start_mpirun(supervisor, mpirun, options, environ)
-        else:
-            if options.on("verbose"):
-                printer.say(f"{options.size} ranks, without mpirun: {shlex.join(options.command)}")
-            start_ranks(supervisor, options.command, environ, options.size)
-    except MpirunError as error:
-        supervisor.abandon()
-        raise LaunchError(str(error)) from None
-    except OSError as error:
-        supervisor.abandon()
-        raise LaunchError(f"cannot start '{options.command[0]}': {error.strerror}") from None
-    supervisor.run()
-    master.close()
+    with contextlib.closing(master):
+        try:
+            if mpirun:
+                start_mpirun(supervisor, mpirun, options, environ)
+            else:
+                if options.on("verbose"):
+                    printer.say(
+                        f"{options.size} ranks, without mpirun: {shlex.join(options.command)}"
+                    )
+                start_ranks(supervisor, options.command, environ, options.size)
+        except MpirunError as error:
+            supervisor.abandon()
+            raise LaunchError(str(error)) from None
+        except OSError as error:
+            supervisor.abandon()
+            raise LaunchError(f"cannot start '{options.command[0]}': {error.strerror}") from None
+        supervisor.run()
     return supervisor, mpirun
 
 

@@ -6,12 +6,16 @@
 #include <optional>
 #include <vector>
 
+#include "base/clock.h"
 #include "runtime/engine/completion.h"
 #include "runtime/engine/executions.h"
 #include "runtime/health/deadlines.h"
 #include "runtime/messages/message_calls.h"
 
 namespace horoacc {
+
+/// Between looks at the links, if no call of this rank waits for them.
+inline constexpr int64_t kLinksEvery = 100 * kMicrosecond;
 
 class Driver {
  public:

@@ -19,7 +19,6 @@ constexpr int64_t kYields = 200 * kMicrosecond;      // for hosts that have answ
 constexpr int64_t kCoreTaken =
     500 * kMicrosecond;  // a yield so long: another process computes on the core
 constexpr int64_t kLeavesCore = 100 * kMillisecond;  // then for so long
-constexpr int64_t kLinksEvery = 100 * kMicrosecond;  // if nothing is expected of them
 constexpr int64_t kPollIsWaiting = 5 * kMillisecond;
 constexpr int64_t kShortestPoll = 100 * kMicrosecond;
 constexpr int64_t kLongestPoll = kMillisecond;
