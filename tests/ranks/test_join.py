@@ -129,8 +129,11 @@ def test_other_process_sets_go_on(ranks: int) -> None:
     pair = hvd.add_process_set([0, 1])
     joined: list[int] = []
     if hvd.rank() == 1:
+        before = hvd.counters()["submissions"]
         thread = threading.Thread(target=lambda: joined.append(hvd.join()))
         thread.start()
+        while hvd.counters()["submissions"] == before:
+            time.sleep(0.001)
     if hvd.rank() < 2:
         for _ in range(3):
             got = hvd.allreduce(np.ones(2), name="of the pair", op=hvd.Sum, process_set=pair)
