@@ -21,14 +21,18 @@ def numbers(enum: str) -> dict[str, int]:
 
 
 # What the backend of torch.distributed asks for, which calls the core from C++.
-FROM_CPP = {"REDUCE", "GATHER", "SCATTER", "BIT_AND", "BIT_OR", "BIT_XOR"}
+FROM_CPP = {"BIT_AND", "BIT_OR", "BIT_XOR"}
+COLLECTIVES = numbers("ha_collective")
 
 
-@pytest.mark.parametrize("name", sorted(set(numbers("ha_collective")) - FROM_CPP))
+@pytest.mark.parametrize("name", sorted(COLLECTIVES.keys() & vars(calls)))
 def test_collective(name: str) -> None:
-    from horoacc import _core
+    assert getattr(calls, name) == COLLECTIVES[name]
 
-    assert getattr(calls, name) == getattr(_core, name) == numbers("ha_collective")[name]
+
+def test_names_of_collectives() -> None:
+    names = {number: name.lower() for name, number in COLLECTIVES.items()}
+    assert dict(enumerate(calls.COLLECTIVE_NAMES)) == names
 
 
 def test_types() -> None:
