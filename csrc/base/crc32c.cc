@@ -5,6 +5,9 @@
 
 #if defined(__x86_64__)
 #include <nmmintrin.h>
+#elif defined(__aarch64__)
+#include <arm_acle.h>
+#include <sys/auxv.h>
 #endif
 
 namespace horoacc {
@@ -23,20 +26,35 @@ constexpr std::array<uint32_t, 256> MakeTable() {
 
 constexpr std::array<uint32_t, 256> kTable = MakeTable();
 
+// Of a CPU with instructions for it.
 #if defined(__x86_64__)
-__attribute__((target("sse4.2"))) uint32_t ByInstruction(std::span<const std::byte> bytes,
-                                                         uint32_t state) {
+#define HA_CRC32C [[gnu::target("sse4.2")]]
+using CrcState = uint64_t;
+bool HasInstructions() { return __builtin_cpu_supports("sse4.2") != 0; }
+HA_CRC32C inline CrcState Add(CrcState state, uint64_t word) { return _mm_crc32_u64(state, word); }
+HA_CRC32C inline CrcState Add(CrcState state, uint8_t byte) {
+  return _mm_crc32_u8(static_cast<uint32_t>(state), byte);
+}
+#elif defined(__aarch64__)
+#define HA_CRC32C [[gnu::target("+crc")]]
+using CrcState = uint32_t;
+bool HasInstructions() { return (::getauxval(AT_HWCAP) & HWCAP_CRC32) != 0; }
+HA_CRC32C inline CrcState Add(CrcState state, uint64_t word) { return __crc32cd(state, word); }
+HA_CRC32C inline CrcState Add(CrcState state, uint8_t byte) { return __crc32cb(state, byte); }
+#endif
+
+#if defined(HA_CRC32C)
+HA_CRC32C uint32_t ByInstructions(std::span<const std::byte> bytes, uint32_t before) {
   const std::byte* at = bytes.data();
   size_t left = bytes.size();
-  uint64_t wide = state;
+  CrcState state = before;
   for (; left >= sizeof(uint64_t); left -= sizeof(uint64_t), at += sizeof(uint64_t)) {
     uint64_t word = 0;
     std::memcpy(&word, at, sizeof(word));
-    wide = _mm_crc32_u64(wide, word);
+    state = Add(state, word);
   }
-  state = static_cast<uint32_t>(wide);
-  for (; left > 0; --left, ++at) state = _mm_crc32_u8(state, std::to_integer<uint8_t>(*at));
-  return state;
+  for (; left > 0; --left, ++at) state = Add(state, std::to_integer<uint8_t>(*at));
+  return static_cast<uint32_t>(state);
 }
 #endif
 
@@ -51,9 +69,9 @@ uint32_t Crc32cByTable(std::span<const std::byte> bytes, uint32_t before) {
 }
 
 uint32_t Crc32c(std::span<const std::byte> bytes, uint32_t before) {
-#if defined(__x86_64__)
-  static const bool kHasInstruction = __builtin_cpu_supports("sse4.2") != 0;
-  if (kHasInstruction) return ~ByInstruction(bytes, ~before);
+#if defined(HA_CRC32C)
+  static const bool kHasInstructions = HasInstructions();
+  if (kHasInstructions) return ~ByInstructions(bytes, ~before);
 #endif
   return Crc32cByTable(bytes, before);
 }

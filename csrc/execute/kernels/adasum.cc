@@ -10,7 +10,12 @@ namespace horoacc {
 namespace {
 
 /// Of few numbers, so that software arithmetic will do.
+#if defined(__SIZEOF_FLOAT128__)
 __extension__ using Quad = __float128;
+#else
+using Quad = long double;  // the same format, on aarch64
+static_assert(std::numeric_limits<Quad>::digits == 113);
+#endif
 
 class Tree {
  public:

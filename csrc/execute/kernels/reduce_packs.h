@@ -3,6 +3,8 @@
 // Included only by the reduce_<isa>.cc files.
 #if defined(__SSE2__)
 #include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
 #endif
 
 #include "execute/kernels/reduce_elements.h"
@@ -75,6 +77,8 @@ HA_INLINE ShortVector NarrowWords(WordVector words) {
 HA_INLINE WordVector WidenShorts(ShortVector shorts) {
 #if defined(__AVX2__) && !defined(__AVX512F__)
   return reinterpret_cast<WordVector>(_mm256_cvtepu16_epi32(reinterpret_cast<__m128i>(shorts)));
+#elif defined(__aarch64__)
+  return __builtin_bit_cast(WordVector, vmovl_u16(__builtin_bit_cast(uint16x4_t, shorts)));
 #else
   return __builtin_convertvector(shorts, WordVector);
 #endif
@@ -113,6 +117,20 @@ struct Pack<Float16> {
   HA_INLINE static Vector Widen(Stored x) { return _mm256_cvtph_ps(x); }
   HA_INLINE static Stored Narrow(Vector v) { return _mm256_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT); }
 #endif
+};
+#elif defined(__aarch64__)
+// Every such CPU converts.
+template <>
+struct Pack<Float16> {
+  using Stored = ShortVector;
+  using Vector = FloatVector;
+  static constexpr size_t kLanes = kVectorBytes / 4;
+  HA_INLINE static Vector Widen(Stored x) {
+    return vcvt_f32_f16(__builtin_bit_cast(float16x4_t, x));
+  }
+  HA_INLINE static Stored Narrow(Vector v) {
+    return __builtin_bit_cast(ShortVector, vcvt_f16_f32(v));
+  }
 };
 #endif
 
