@@ -2,10 +2,11 @@
 # make test    C++ tests, then Python tests
 # make check   formatting, lint and types; clang-tidy only where something changed since it was clean
 # make tsan    C++ tests under ThreadSanitizer; make asan: Address- and UBSanitizer
+# make test-clients  Lightning, Accelerate, Transformers, DeepSpeed, Ignite, Ray and torch on HoroACC
 # make cuda-all  compiles the kernels for all GPUs that CUDA 13 knows; `make build` for sm_90 and newer
 # make bench   measures against Gloo, Open MPI and MPICH on this machine
 #
-# Everything lands in .venv, .mpich and build/. The first run installs and compiles; later ones only
+# Everything lands in .venv, .mpich, .venv-clients and build/. The first run installs and compiles; later ones only
 # look whether something changed.
 SHELL := /bin/bash -o pipefail
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
@@ -17,7 +18,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 NATIVE = build/cmake-$(shell $(BIN)/python -c "import sysconfig; print(sysconfig.get_config_var('SOABI'))")
 MPICH_VERSION := 5.0.2
 
-.PHONY: setup build light demo test test-cpp test-python check bench tsan asan cuda-all clean distclean
+.PHONY: setup build light demo test test-cpp test-python test-clients check bench tsan asan cuda-all clean distclean
 .DELETE_ON_ERROR:
 
 # What is there for the tests serves the demo, too.
@@ -36,6 +37,13 @@ test-python: build
 bench: build
 	python -m benchmarks
 
+# The tests' own time is at most 15 minutes on two cores; the first run installs for some minutes.
+test-clients: build .venv-clients/.requirements
+	cp -r .venv/lib/python3*/site-packages/*horoacc* .venv-clients/lib/python3*/site-packages/
+	sed "1s|.*|#!$(CLIENTS)/python|" $(BIN)/horoaccrun > $(CLIENTS)/horoaccrun
+	chmod +x $(CLIENTS)/horoaccrun
+	$(CLIENTS)/python -m pytest -n 2 --dist loadgroup tests/clients
+
 # --- setup -----------------------------------------------------------------------------------
 .venv/.requirements: requirements-dev.txt requirements-demo.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
@@ -45,6 +53,22 @@ bench: build
 .venv/.demo: requirements-demo.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(PIP) install -r requirements-demo.txt
+	cp $< $@
+
+# An environment of its own, with the editable install that was made for .venv. DeepSpeed finds torch
+# only where pip isolates no build, and its one op of CPUs is compiled here and not in a test.
+CLIENTS := $(CURDIR)/.venv-clients/bin
+CLIENTS_PIP := $(CLIENTS)/python -m pip --disable-pip-version-check --quiet
+.venv-clients/.requirements: requirements-clients.txt
+	test -x $(CLIENTS)/python || $(PYTHON) -m venv .venv-clients
+	$(CLIENTS_PIP) install $$(grep -E "^(torch|setuptools|wheel|ninja)==" $<)
+	$(CLIENTS_PIP) install --no-build-isolation -r $<
+	cd .venv-clients && $(CLIENTS_PIP) download --no-deps --no-binary :all: \
+	  $$(grep ^pytorch-ignite $(CURDIR)/$<) && tar xzf pytorch_ignite-*.tar.gz
+	rm -rf .venv-clients/torch_extensions
+	PATH=$(CLIENTS):$$PATH DS_ACCELERATOR=cpu TORCH_EXTENSIONS_DIR=$(CURDIR)/.venv-clients/torch_extensions \
+	  $(CLIENTS)/python -c "from deepspeed.accelerator import get_accelerator as cpu; \
+	  cpu().create_op_builder('ShareMemCommBuilder').load(verbose=False)"
 	cp $< $@
 
 # --prefix and not --target: the latter drops the wheel's lib/.
@@ -120,4 +144,4 @@ clean:
 	rm -rf build dist *.egg-info horoacc/lib horoacc/_core*.so .venv/.editable-*
 
 distclean: clean
-	rm -rf .venv .mpich
+	rm -rf .venv .venv-clients .mpich
