@@ -131,6 +131,7 @@ def build_parser(everything: bool = True) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="horoaccrun",
         usage="horoaccrun -np N [flags] command [arguments]\n"
+        "       horoaccrun doctor [-np N] [-H hosts] [--json] [flags]\n"
         "       horoaccrun tune -np N [flags] [-- options of the measurement]\n"
         "       horoaccrun explain FOLDER",
         description="Starts a command on N ranks, with mpirun or, without one, over TCP.",
@@ -191,8 +192,12 @@ def _add_flag(group: argparse._ArgumentGroup, setting: Setting, everything: bool
     )
 
 
-def parse_arguments(arguments: Sequence[str], environ: Mapping[str, str] = os.environ) -> Options:
+def parse_arguments(
+    arguments: Sequence[str], environ: Mapping[str, str] = os.environ, complete: bool = True
+) -> Options:
     """Reads a command line; `environ` gives the settings that the command line does not.
+
+    If it need not be `complete`, as for a look at the hosts, number and command may be missing.
 
     Raises:
         SystemExit: With code 2 after a line that names the error; with 0 after --help.
@@ -212,8 +217,9 @@ def parse_arguments(arguments: Sequence[str], environ: Mapping[str, str] = os.en
     size = parsed.num_proc
     if size is None and hosts:
         size = sum(host.slots for host in hosts)
-    if not parsed.check_build:
-        _check(parser, size, command, hosts)
+    if complete and not parsed.check_build:
+        _check_complete(parser, size, command)
+    _check(parser, size, hosts)
     notices += settings.notices(environ)
     return Options(size or 1, command, hosts, given, values, parsed.check_build, notices)
 
@@ -226,16 +232,17 @@ def _hosts(parsed: argparse.Namespace) -> list[Host]:
     return read_hostfile(parsed.hostfile) if parsed.hostfile else []
 
 
-def _check(
-    parser: argparse.ArgumentParser, size: int | None, command: list[str], hosts: list[Host]
-) -> None:
+def _check_complete(parser: argparse.ArgumentParser, size: int | None, command: list[str]) -> None:
     if size is None:
         parser.error("-np is missing: how many ranks?")
-    if size < 1:
-        parser.error(f"-np must be at least 1, not {size}")
     if not command:
         parser.error("the command to run is missing")
+
+
+def _check(parser: argparse.ArgumentParser, size: int | None, hosts: list[Host]) -> None:
+    if size is not None and size < 1:
+        parser.error(f"-np must be at least 1, not {size}")
     slots = sum(host.slots for host in hosts)
-    if hosts and size > slots:
+    if hosts and size is not None and size > slots:
         listed = ", ".join(f"{host.name}:{host.slots}" for host in hosts)
         parser.error(f"-np asks for {size} ranks, but {listed} has {slots} slots")

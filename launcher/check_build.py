@@ -9,9 +9,18 @@ from horoacc import _version, cuda_plugin
 from horoacc.launcher.mpirun import MpirunError, find_mpirun
 from horoacc.mpi_plugins import plugin
 
+_WIDTH = 80
+_MORE = "More: horoaccrun --check-build --verbose; of all hosts: horoaccrun doctor"
 
-def report(given_mpirun: str, environ: Mapping[str, str]) -> tuple[str, bool]:
-    """The report, in the shape of horovodrun's, and whether a job can run at all."""
+
+def report(
+    given_mpirun: str, environ: Mapping[str, str], verbose: bool = False
+) -> tuple[str, bool]:
+    """The report, in the blocks of horovodrun's, and whether a job can run at all.
+
+    It fits a screen of 80 columns and 24 lines; with `verbose` no line is shortened, and what no
+    GPU has run yet is listed.
+    """
     core = ""
     try:
         from horoacc import _core
@@ -23,27 +32,39 @@ def report(given_mpirun: str, environ: Mapping[str, str]) -> tuple[str, bool]:
         mpirun = find_mpirun(given_mpirun, environ)
         starts = f"{mpirun.path} ({mpirun.flavour} {mpirun.version})" if mpirun else "none"
     except MpirunError as error:
-        mpirun, starts = None, str(error)
+        starts = str(error)
+    library = environ.get("HOROACC_NCCL_LIBRARY") or "libnccl.so.2"
+    nccl = not core and _core.nccl_version(library)[1] == ""
     openmpi, mpich = plugin("openmpi").is_file(), plugin("mpich").is_file()
     lines = [f"HoroACC v{_version.__version__}:", "", "Available Frameworks:"]
     lines += [_mark(_installed("tensorflow"), "TensorFlow"), _mark(_installed("torch"), "PyTorch")]
     lines += ["", "Available Controllers:"]
     lines += [_mark(not core and (openmpi or mpich), "MPI"), _mark(not core, "TCP")]
-    lines += ["", "Available Tensor Operations:", _mark(not core, "Shared memory")]
-    lines += ["", "MPI plug-ins:", _mark(openmpi, "Open MPI"), _mark(mpich, "MPICH")]
-    lines += ["", "GPUs:", _mark(cuda_plugin.LIBRARY.is_file(), "CUDA plug-in")]
-    if not core:
-        trouble = cuda_plugin.trouble()
-        lines += [f"    here: {trouble or 'it works'}"]
-        library = environ.get("HOROACC_NCCL_LIBRARY") or "libnccl.so.2"
-        lines += [f"    NCCL: {cuda_plugin.nccl(library)}"]
-    check = f"{cuda_plugin.CHECK} of the sources of v{_version.__version__}"
-    lines += [f"    no GPU has run this yet; {check} checks it on one:"]
-    lines += [f"        {part}" for part in cuda_plugin.NOT_RUN]
+    lines += ["", "Available Tensor Operations:"]
+    lines += [_mark(not core, "Shared memory"), _mark(not core, "TCP")]
+    lines += [_mark(openmpi, "Open MPI"), _mark(mpich, "MPICH")]
+    lines += [_mark(cuda_plugin.LIBRARY.is_file(), "CUDA plug-in"), _mark(nccl, "NCCL")]
     lines += ["", f"mpirun: {starts}"]
     if core:
-        lines += ["", f"The core cannot be loaded: {core}"]
+        lines += [f"The core cannot be loaded: {core}"]
+    else:
+        lines += [f"GPUs: {cuda_plugin.trouble() or 'they work'}"]
+        lines += [f"NCCL: {cuda_plugin.nccl(library)}"]
+    if not verbose:
+        return "\n".join([*map(_shortened, lines), _MORE]), not core
+    check = f"{cuda_plugin.CHECK} of the sources of v{_version.__version__}"
+    lines += ["", f"No GPU has run this yet; {check} checks it on one:"]
+    lines += [f"    {part}" for part in cuda_plugin.NOT_RUN]
     return "\n".join(lines), not core
+
+
+def _shortened(line: str) -> str:
+    """Without its middle, if it is too long: a path's end says most."""
+    line = " ".join(line.splitlines())
+    if len(line) <= _WIDTH:
+        return line
+    half = (_WIDTH - 1) // 2
+    return f"{line[:half]}…{line[-half:]}"
 
 
 def _mark(there: bool, name: str) -> str:

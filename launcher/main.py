@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from importlib.machinery import PathFinder
 
 from horoacc import dropin, settings
-from horoacc.launcher import explain, ops
+from horoacc.launcher import doctor, explain, ops
 from horoacc.launcher.arguments import Options, parse_arguments
 from horoacc.launcher.check_build import report
 from horoacc.launcher.children import Rank
@@ -65,9 +65,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = list(sys.argv[1:] if arguments is None else arguments)
     if given[:1] == ["explain"]:
         return explain.main(given[1:])
+    if given[:1] == ["doctor"]:
+        return doctor.main(given[1:], rank_environ, _POSITION_VARIABLES)
     options = parse_arguments(_tune(given[1:]) if given[:1] == ["tune"] else given)
     if options.check_build:
-        text, usable = report(options.text("mpirun"), os.environ)
+        text, usable = report(options.text("mpirun"), os.environ, options.on("verbose"))
         print(text)
         return 0 if usable else 1
     printer = Printer(os.environ, options.on("prefix_timestamp"))

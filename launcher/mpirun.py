@@ -158,6 +158,11 @@ def _rendezvous(options: Options) -> socket.socket:
     return socket.create_server((own, 0), family=family, backlog=max(128, options.size))
 
 
+def exported(environ: Mapping[str, str]) -> list[str]:
+    """The names of the variables that ranks on other hosts get from this one."""
+    return sorted(name for name in environ if _EXPORTED.match(name))
+
+
 def command_line(
     mpirun: Mpirun,
     options: Options,
@@ -169,7 +174,7 @@ def command_line(
 
     `folders` says where Open MPI is to keep its `session` files and `shared` memory.
     """
-    names = sorted(name for name in environ if _EXPORTED.match(name))
+    names = exported(environ)
     line = [mpirun.path, "-np", str(options.size)]
     if mpirun.flavour == "openmpi":
         line += _openmpi_flags(mpirun, options, names, cores)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import socket
 import sys
@@ -284,19 +285,44 @@ def test_version_and_check_build(job: Job) -> None:
     from horoacc._version import __version__
 
     assert job.run("--version").out.strip() == __version__
-    result = job.run("--check-build")
+    shown = job.run("--check-build").out
     for line in (f"HoroACC v{__version__}:", "Available Frameworks:", "    [X] TCP"):
-        assert line in result.out.splitlines()
-    assert "mpirun: " in result.out
-    lines = result.out.splitlines()
-    at = lines.index("GPUs:")
+        assert line in shown.splitlines()
     built = cuda_plugin.LIBRARY.is_file()
-    assert lines[at + 1] == f"    [{'X' if built else ' '}] CUDA plug-in"
-    assert lines[at + 2].removeprefix("    here: ") == (cuda_plugin.trouble() or "it works")
-    assert lines[at + 3] == f"    NCCL: {cuda_plugin.nccl('libnccl.so.2')}"
-    assert [line.strip() for line in lines[at + 5 :]][: len(cuda_plugin.NOT_RUN)] == list(
-        cuda_plugin.NOT_RUN
-    )
+    whole = job.run("--check-build", "--verbose").out.splitlines()
+    assert f"    [{'X' if built else ' '}] CUDA plug-in" in whole
+    assert f"GPUs: {cuda_plugin.trouble() or 'they work'}" in whole
+    assert f"NCCL: {cuda_plugin.nccl('libnccl.so.2')}" in whole
+    assert [line.strip() for line in whole[-len(cuda_plugin.NOT_RUN) :]] == [*cuda_plugin.NOT_RUN]
+
+
+def blocks(shown: str) -> dict[str, list[str]]:
+    """The lines of each block of horovodrun's report, as scripts read it."""
+    parts = [part.splitlines() for part in shown.split("\n\n")]
+    return {lines[0]: lines[1:] for lines in parts if lines[0].startswith("Available ")}
+
+
+@pytest.mark.parametrize("core", [True, False], ids=["core", "no core"])
+def test_check_build_fits_a_screen(job: Job, tmp_path: Path, core: bool) -> None:
+    """Also with paths and errors that are longer than a line."""
+    deep = tmp_path / ("deep" * 30)
+    deep.mkdir()
+    (deep / "mpirun").symlink_to(Path(sys.executable).parent / "mpirun")
+    if not core:
+        job.starter = patched("import sys; sys.modules['horoacc._core'] = None")
+    shown = job.run("--mpirun", str(deep / "mpirun"), "--check-build", code=0 if core else 1).out
+    lines = shown.splitlines()
+    assert len(lines) <= 24 and max(map(len, lines)) <= 80
+    assert list(blocks(shown)) == [
+        "Available Frameworks:", "Available Controllers:", "Available Tensor Operations:"
+    ]  # fmt: skip
+    for block in blocks(shown).values():
+        assert block and all(re.fullmatch(r" {4}\[[X ]\] \S.*", line) for line in block)
+    assert ("    [X] Shared memory" in lines) is core
+    mpirun = next(line for line in lines if line.startswith("mpirun: "))
+    assert mpirun.startswith("mpirun: /") and re.search(r"/mpirun \(openmpi [\d.]+\)$", mpirun)
+    verbose = ("--mpirun", str(deep / "mpirun"), "--verbose", "--check-build")
+    assert f"mpirun: {deep}/mpirun (openmpi " in job.run(*verbose, code=None).out
 
 
 def test_check_build_of_a_build_without_nvcc(
