@@ -1,5 +1,6 @@
 # make demo    trains the digits on two ranks and prints the accuracy
 # make test    C++ tests, then Python tests
+# make test-c10d  PyTorch's own cases of torch.distributed, on Gloo and on horoacc
 # make check   formatting, lint and types; clang-tidy only where something changed since it was clean
 # make tsan    C++ tests under ThreadSanitizer; make asan: Address- and UBSanitizer
 # make test-clients  Lightning, Accelerate, Transformers, DeepSpeed, Ignite, Ray and torch on HoroACC
@@ -18,7 +19,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 NATIVE = build/cmake-$(shell $(BIN)/python -c "import sysconfig; print(sysconfig.get_config_var('SOABI'))")
 MPICH_VERSION := 5.0.2
 
-.PHONY: setup build light demo test test-cpp test-python test-clients check bench tsan asan cuda-all clean distclean
+.PHONY: setup build light demo test test-cpp test-python test-c10d test-clients check bench tsan asan cuda-all clean distclean
 .DELETE_ON_ERROR:
 
 # What is there for the tests serves the demo, too.
@@ -33,6 +34,12 @@ test-cpp: build
 
 test-python: build
 	python tests/lanes.py
+
+build/c10d/expecttest:
+	$(PIP) install --no-deps --target $(@D) expecttest==0.3.0
+
+test-c10d: build build/c10d/expecttest
+	PYTHONPATH=build/c10d python tests/torch_distributed/c10d_cases.py
 
 bench: build
 	python -m benchmarks

@@ -35,8 +35,8 @@ int32_t CoreReduction(c10d::ReduceOp::RedOpType op) {
 }  // namespace
 
 GroupCall::GroupCall(std::shared_ptr<Group> group, ha_collective collective,
-                     const CallOptions& options)
-    : group_(std::move(group)), options_(options) {
+                     const CallOptions& options, at::TensorList inputs)
+    : group_(std::move(group)), options_(options), profiled_(options.title, inputs) {
   call_.collective = collective;
   call_.process_set = group_->process_set();
   call_.op = HA_SUM;
@@ -151,8 +151,8 @@ c10::intrusive_ptr<c10d::Work> GroupCall::Submit(std::vector<at::Tensor> outputs
       for (const Landing& one : all) one(engine, handle);
     };
   }
-  auto work = c10::make_intrusive<GroupWork>(group_, options_.type, options_.title, options_.async,
-                                             std::move(kept_), std::move(outputs),
+  auto work = c10::make_intrusive<GroupWork>(group_, options_.type, options_.title, profiled_,
+                                             options_.async, std::move(kept_), std::move(outputs),
                                              std::move(landing), stream_);
   auto callback = options_.async ? std::make_unique<GroupWork::Callback>(work) : nullptr;
   ha_handle handle = 0;

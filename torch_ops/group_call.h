@@ -28,12 +28,15 @@ struct CallOptions {
 /// other ranks get an error, too.
 class GroupCall {
  public:
-  GroupCall(std::shared_ptr<Group> group, ha_collective collective, const CallOptions& options);
+  /// `inputs` are for torch's profiler.
+  GroupCall(std::shared_ptr<Group> group, ha_collective collective, const CallOptions& options,
+            at::TensorList inputs);
   /// With torch's options of a collective.
   template <typename Options>
   GroupCall(std::shared_ptr<Group> group, ha_collective collective, c10d::OpType type,
-            const char* title, const Options& options)
-      : GroupCall(std::move(group), collective, {type, title, options.asyncOp, options.timeout}) {}
+            const char* title, const Options& options, at::TensorList inputs)
+      : GroupCall(std::move(group), collective, {type, title, options.asyncOp, options.timeout},
+                  inputs) {}
 
   /// Notes a validation error unless `holds`. Returns `holds`.
   bool Require(bool holds, const char* error);
@@ -77,6 +80,7 @@ class GroupCall {
 
   const std::shared_ptr<Group> group_;
   const CallOptions options_;
+  const Profiled profiled_;
   ha_call call_{};
   std::string validation_error_;
   std::vector<int64_t> give_, take_;

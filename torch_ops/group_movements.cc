@@ -63,7 +63,7 @@ void AddAllgather(GroupCall& call, const at::Tensor& output, const at::Tensor& i
 }  // namespace
 
 WorkPointer GroupBackend::broadcast(TensorVector& tensors, const c10d::BroadcastOptions& options) {
-  GroupCall call(group_, HA_BROADCAST, c10d::OpType::BROADCAST, "broadcast", options);
+  GroupCall call(group_, HA_BROADCAST, c10d::OpType::BROADCAST, "broadcast", options, tensors);
   call.SetRoot(options.rootRank);
   if (call.Require(tensors.size() == 1, "one tensor is sent at a time") &&
       call.Check(tensors[0], true)) {
@@ -75,7 +75,7 @@ WorkPointer GroupBackend::broadcast(TensorVector& tensors, const c10d::Broadcast
 
 WorkPointer GroupBackend::allgather(TensorLists& outputs, TensorVector& inputs,
                                     const c10d::AllgatherOptions& options) {
-  GroupCall call(group_, HA_ALLGATHER, c10d::OpType::ALLGATHER, "all_gather", options);
+  GroupCall call(group_, HA_ALLGATHER, c10d::OpType::ALLGATHER, "all_gather", options, inputs);
   if (!call.Require(outputs.size() == 1 && inputs.size() == 1, "one input and one list") ||
       !call.Check(inputs[0], true) ||
       !call.Require(static_cast<int>(outputs[0].size()) == getSize(),
@@ -100,7 +100,7 @@ WorkPointer GroupBackend::allgather(TensorLists& outputs, TensorVector& inputs,
 WorkPointer GroupBackend::_allgather_base(at::Tensor& output, at::Tensor& input,
                                           const c10d::AllgatherOptions& options) {
   GroupCall call(group_, HA_ALLGATHER, c10d::OpType::_ALLGATHER_BASE, "all_gather_into_tensor",
-                 options);
+                 options, input);
   AddAllgather(call, output, input, getSize());
   return call.Submit({output});
 }
@@ -109,7 +109,7 @@ WorkPointer GroupBackend::_allgather_base(at::Tensor& output, at::Tensor& input,
 WorkPointer GroupBackend::allgather_coalesced(TensorLists& outputs, TensorVector& inputs,
                                               const c10d::AllgatherOptions& options) {
   GroupCall call(group_, HA_ALLGATHER, c10d::OpType::ALLGATHER_COALESCED, "all_gather_coalesced",
-                 options);
+                 options, inputs);
   TensorVector results;
   call.Require(static_cast<int>(outputs.size()) == getSize(),
                "there must be a list for every rank");
@@ -133,7 +133,7 @@ WorkPointer GroupBackend::allgather_into_tensor_coalesced(TensorVector& outputs,
                                                           TensorVector& inputs,
                                                           const c10d::AllgatherOptions& options) {
   GroupCall call(group_, HA_ALLGATHER, c10d::OpType::ALLGATHER_COALESCED,
-                 "all_gather_into_tensor_coalesced", options);
+                 "all_gather_into_tensor_coalesced", options, inputs);
   if (call.Require(!outputs.empty() && outputs.size() == inputs.size(),
                    "there must be an input for every output")) {
     for (size_t t = 0; t < outputs.size(); ++t)
@@ -144,7 +144,7 @@ WorkPointer GroupBackend::allgather_into_tensor_coalesced(TensorVector& outputs,
 
 WorkPointer GroupBackend::gather(TensorLists& outputs, TensorVector& inputs,
                                  const c10d::GatherOptions& options) {
-  GroupCall call(group_, HA_GATHER, c10d::OpType::GATHER, "gather", options);
+  GroupCall call(group_, HA_GATHER, c10d::OpType::GATHER, "gather", options, inputs);
   call.SetRoot(options.rootRank);
   const bool is_root = options.rootRank == getRank();
   TensorVector results;
@@ -163,7 +163,8 @@ WorkPointer GroupBackend::gather(TensorLists& outputs, TensorVector& inputs,
 
 WorkPointer GroupBackend::scatter(TensorVector& outputs, TensorLists& inputs,
                                   const c10d::ScatterOptions& options) {
-  GroupCall call(group_, HA_SCATTER, c10d::OpType::SCATTER, "scatter", options);
+  GroupCall call(group_, HA_SCATTER, c10d::OpType::SCATTER, "scatter", options,
+                 inputs.empty() ? at::TensorList() : inputs[0]);
   call.SetRoot(options.rootRank);
   const bool is_root = options.rootRank == getRank();
   if (call.Require(outputs.size() == 1, "one tensor is received at a time") &&
@@ -183,7 +184,8 @@ WorkPointer GroupBackend::alltoall_base(at::Tensor& output, at::Tensor& input,
                                         std::vector<int64_t>& output_splits,
                                         std::vector<int64_t>& input_splits,
                                         const c10d::AllToAllOptions& options) {
-  GroupCall call(group_, HA_ALLTOALL, c10d::OpType::ALLTOALL_BASE, "all_to_all_single", options);
+  GroupCall call(group_, HA_ALLTOALL, c10d::OpType::ALLTOALL_BASE, "all_to_all_single", options,
+                 input);
   const auto parts = [&](const at::Tensor& tensor, const std::vector<int64_t>& splits) {
     std::vector<int64_t> found = splits;
     const int64_t rows = tensor.dim() > 0 ? tensor.size(0) : 1;
@@ -217,7 +219,7 @@ WorkPointer GroupBackend::alltoall_base(at::Tensor& output, at::Tensor& input,
 
 WorkPointer GroupBackend::alltoall(TensorVector& outputs, TensorVector& inputs,
                                    const c10d::AllToAllOptions& options) {
-  GroupCall call(group_, HA_ALLTOALL, c10d::OpType::ALLTOALL, "all_to_all", options);
+  GroupCall call(group_, HA_ALLTOALL, c10d::OpType::ALLTOALL, "all_to_all", options, inputs);
   const auto ranks = static_cast<size_t>(getSize());
   if (!call.Require(outputs.size() == ranks && inputs.size() == ranks,
                     "the lists must have a tensor for every rank"))
@@ -240,7 +242,7 @@ WorkPointer GroupBackend::alltoall(TensorVector& outputs, TensorVector& inputs,
 }
 
 WorkPointer GroupBackend::barrier(const c10d::BarrierOptions& options) {
-  GroupCall call(group_, HA_BARRIER, c10d::OpType::BARRIER, "barrier", options);
+  GroupCall call(group_, HA_BARRIER, c10d::OpType::BARRIER, "barrier", options, {});
   return call.Submit({});
 }
 
@@ -252,7 +254,7 @@ void GroupBackend::monitoredBarrier(const c10d::BarrierOptions& options, bool wa
   const auto timeout =
       options.timeout.count() == 0 ? std::chrono::milliseconds(1) : options.timeout;
   GroupCall call(group_, HA_MONITORED_BARRIER,
-                 {c10d::OpType::BARRIER, "monitored_barrier", false, timeout});
+                 {c10d::OpType::BARRIER, "monitored_barrier", false, timeout}, {});
   try {
     call.Submit({})->wait();
   } catch (const c10::DistBackendError& error) {
@@ -268,10 +270,16 @@ void GroupBackend::monitoredBarrier(const c10d::BarrierOptions& options, bool wa
     const double own = options.timeout.count() < 0 ? 1e3 * group_->limit_seconds()
                                                    : static_cast<double>(options.timeout.count());
     const std::string limit = std::to_string(std::llround(own)) + " ms";
+    // Gloo's ranks wait for rank 0, which alone knows who is missing.
+    const std::string others = getRank() == 0 ? ""
+                                              : "Rank " + std::to_string(getRank()) +
+                                                    " successfully reached monitoredBarrier, but "
+                                                    "received errors while waiting for send/recv "
+                                                    "from rank 0. ";
     const c10::SourceLocation here{__func__, __FILE__, static_cast<uint32_t>(__LINE__)};
     throw c10::DistBackendError(here, "Rank " + std::to_string(getRank()) +
                                           " timed out in monitoredBarrier after " + limit + ". " +
-                                          whom + limit + ". " + text);
+                                          whom + limit + ". " + others + text);
   }
 }
 

@@ -31,7 +31,7 @@ void AddReduceScatter(GroupCall& call, const at::Tensor& output, const at::Tenso
 // Gathers the indices and values of a sparse tensor; coalescing them gives the sum.
 WorkPointer AllreduceSparse(const std::shared_ptr<Group>& group, at::Tensor& tensor,
                             const CallOptions& options, const c10d::ReduceOp& op) {
-  GroupCall call(group, HA_ALLGATHER, options);
+  GroupCall call(group, HA_ALLGATHER, options, tensor);
   call.Require(op.op_ == c10d::ReduceOp::SUM, "sparse tensors are reduced by SUM only");
   call.Require(tensor.layout() == at::kSparse, "not a sparse COO tensor");
   if (!call.good()) return call.Submit({});
@@ -67,7 +67,7 @@ WorkPointer GroupBackend::allreduce(TensorVector& tensors, const c10d::Allreduce
   const CallOptions asked{c10d::OpType::ALLREDUCE, "all_reduce", options.asyncOp, options.timeout};
   if (tensors.size() == 1 && tensors[0].layout() == at::kSparse)
     return AllreduceSparse(group_, tensors[0], asked, options.reduceOp);
-  GroupCall call(group_, HA_ALLREDUCE, asked);
+  GroupCall call(group_, HA_ALLREDUCE, asked, tensors);
   call.SetReduction(options.reduceOp);
   if (call.Require(tensors.size() == 1, "one tensor is reduced at a time"))
     AddAllreduce(call, tensors[0]);
@@ -82,7 +82,7 @@ WorkPointer GroupBackend::allreduce_sparse(TensorVector& tensors,
 WorkPointer GroupBackend::allreduce_coalesced(TensorVector& tensors,
                                               const c10d::AllreduceCoalescedOptions& options) {
   GroupCall call(group_, HA_ALLREDUCE, c10d::OpType::ALLREDUCE_COALESCED, "all_reduce_coalesced",
-                 options);
+                 options, tensors);
   call.SetReduction(options.reduceOp);
   call.Require(!tensors.empty(), "there are no tensors");
   for (const at::Tensor& tensor : tensors) AddAllreduce(call, tensor);
@@ -90,7 +90,7 @@ WorkPointer GroupBackend::allreduce_coalesced(TensorVector& tensors,
 }
 
 WorkPointer GroupBackend::reduce(TensorVector& tensors, const c10d::ReduceOptions& options) {
-  GroupCall call(group_, HA_REDUCE, c10d::OpType::REDUCE, "reduce", options);
+  GroupCall call(group_, HA_REDUCE, c10d::OpType::REDUCE, "reduce", options, tensors);
   call.SetReduction(options.reduceOp);
   call.SetRoot(options.rootRank);
   if (call.Require(tensors.size() == 1, "one tensor is reduced at a time") &&
@@ -104,7 +104,8 @@ WorkPointer GroupBackend::reduce(TensorVector& tensors, const c10d::ReduceOption
 
 WorkPointer GroupBackend::reduce_scatter(TensorVector& outputs, TensorLists& inputs,
                                          const c10d::ReduceScatterOptions& options) {
-  GroupCall call(group_, HA_REDUCESCATTER, c10d::OpType::REDUCE_SCATTER, "reduce_scatter", options);
+  GroupCall call(group_, HA_REDUCESCATTER, c10d::OpType::REDUCE_SCATTER, "reduce_scatter", options,
+                 inputs.empty() ? at::TensorList() : inputs[0]);
   call.SetReduction(options.reduceOp);
   if (call.Require(outputs.size() == 1 && inputs.size() == 1, "one output and one list") &&
       call.CheckList(inputs[0], outputs[0], static_cast<size_t>(getSize())))
@@ -115,7 +116,7 @@ WorkPointer GroupBackend::reduce_scatter(TensorVector& outputs, TensorLists& inp
 WorkPointer GroupBackend::_reduce_scatter_base(at::Tensor& output, at::Tensor& input,
                                                const c10d::ReduceScatterOptions& options) {
   GroupCall call(group_, HA_REDUCESCATTER, c10d::OpType::_REDUCE_SCATTER_BASE,
-                 "reduce_scatter_tensor", options);
+                 "reduce_scatter_tensor", options, input);
   call.SetReduction(options.reduceOp);
   AddReduceScatter(call, output, input, getSize());
   return call.Submit({output});
@@ -124,7 +125,7 @@ WorkPointer GroupBackend::_reduce_scatter_base(at::Tensor& output, at::Tensor& i
 WorkPointer GroupBackend::reduce_scatter_tensor_coalesced(
     TensorVector& outputs, TensorVector& inputs, const c10d::ReduceScatterOptions& options) {
   GroupCall call(group_, HA_REDUCESCATTER, c10d::OpType::REDUCE_SCATTER_TENSOR_COALESCED,
-                 "reduce_scatter_tensor_coalesced", options);
+                 "reduce_scatter_tensor_coalesced", options, inputs);
   call.SetReduction(options.reduceOp);
   if (call.Require(!outputs.empty() && outputs.size() == inputs.size(),
                    "there must be an input for every output")) {

@@ -1,6 +1,7 @@
 #include "group_work.h"
 
 #include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/record_function.h>
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <c10/util/Exception.h>
@@ -14,11 +15,18 @@ constexpr double kSignalPeriodSeconds = 0.2;  // between calls of Python's signa
 
 }  // namespace
 
+Profiled::Profiled(const char* title, at::TensorList tensors) {
+  if (!at::hasCallbacks()) return;
+  event = std::string("horoacc:") + title;
+  inputs = tensors.vec();
+}
+
 GroupWork::GroupWork(std::shared_ptr<Group> group, c10d::OpType type, std::string title,
-                     bool has_callback, std::vector<at::Tensor> kept,
+                     const Profiled& profiled, bool has_callback, std::vector<at::Tensor> kept,
                      std::vector<at::Tensor> outputs, Landing landing,
                      std::optional<c10::Stream> stream)
-    : Work(group->rank(), type),
+    : Work(group->rank(), type, profiled.inputs ? profiled.event.c_str() : nullptr,
+           profiled.inputs),
       group_(std::move(group)),
       title_(std::move(title)),
       has_callback_(has_callback),

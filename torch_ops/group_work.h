@@ -19,12 +19,21 @@ namespace horoacc {
 /// Copies a complete call's results to the caller's tensors, if they are elsewhere.
 using Landing = std::function<void(ha_engine* engine, ha_handle handle)>;
 
+/// What torch's profiler shows of a call; nothing if none records.
+struct Profiled {
+  Profiled(const char* title, at::TensorList tensors);
+
+  std::string event;
+  std::optional<std::vector<at::Tensor>> inputs;
+};
+
 /// A call of the core. The first thread that finds it complete settles it: a caller that waits or
 /// polls, driving the engine meanwhile, or the callback, if the call has one.
 class GroupWork final : public c10d::Work {
  public:
-  GroupWork(std::shared_ptr<Group> group, c10d::OpType type, std::string title, bool has_callback,
-            std::vector<at::Tensor> kept, std::vector<at::Tensor> outputs, Landing landing,
+  GroupWork(std::shared_ptr<Group> group, c10d::OpType type, std::string title,
+            const Profiled& profiled, bool has_callback, std::vector<at::Tensor> kept,
+            std::vector<at::Tensor> outputs, Landing landing,
             std::optional<c10::Stream> stream = std::nullopt);
   ~GroupWork() override;
 

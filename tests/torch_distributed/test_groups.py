@@ -175,6 +175,17 @@ def test_monitored_barrier_names_every_rank_that_is_missing() -> None:
                 dist.monitored_barrier(group, timedelta(seconds=0.3), wait_all_ranks)
         dist.barrier()
         dist.destroy_process_group(group)
+    if size < 3:
+        return
+    group = dist.new_group()
+    if rank != 1:
+        said = r"Rank 1 failed to pass monitoredBarrier in 1000 ms\. "
+        if rank > 0:
+            said += f"Rank {rank} successfully reached monitoredBarrier, but received errors "
+        with pytest.raises(RuntimeError, match=said):
+            dist.monitored_barrier(group, timedelta(seconds=1))
+    dist.barrier()
+    dist.destroy_process_group(group)
 
 
 def test_nothing_but_a_monitored_barrier_comes_to_one() -> None:
