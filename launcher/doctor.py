@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import secrets
+import signal
 import socket
 import sys
 import threading
@@ -39,6 +40,11 @@ _RANK_PROBE = Path(__file__).resolve().parent / "doctor_rank_probe.py"
 _SECONDS = 20.0
 # Of which each part may take so many times as long: importing from a busy file server, and a job.
 _PATIENCE = 3
+_OTHER_SHELLS = (
+    "csh",
+    "tcsh",
+    "fish",
+)  # tried: with each of the last two such a job does not start
 _DESCRIPTION = """\
 Looks for what usually keeps a job from running: names, ports, limits, shared memory, control
 groups, MPI, GPUs, versions, variables, clocks and networks, on this host or all hosts of -H, and
@@ -60,7 +66,7 @@ def main(
         position: The names of those that tell a rank its place.
 
     Returns:
-        0, or 1 if an error was found.
+        0, 1 if an error was found, 130 if it was interrupted.
     """
     parser = argparse.ArgumentParser(
         prog="horoaccrun doctor",
@@ -82,7 +88,10 @@ def main(
     options = parse_arguments(rest, complete=False)
     # Without hosts, for whose names it would wait: they change only the number of OpenMP's threads.
     environ = rank_environ(os.environ, replace(options, hosts=[]))
-    findings, names = examine(options, environ, position, own.seconds)
+    try:
+        findings, names = examine(options, environ, position, own.seconds)
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
     print((as_json if own.json else as_text)(findings, names))
     return int(failed(findings))
 
@@ -122,7 +131,7 @@ def examine(
     finally:
         for probe in probes.values():
             probe.close()
-    findings += _reached(hosts, agent_name(agent))
+    findings += reached(hosts, agent_name(agent), mpirun)
     chosen = _interfaces(options)
     findings += doctor_network.judge(hosts, chosen)
     for host in hosts:
@@ -218,14 +227,26 @@ def _ask(
     python.join()
 
 
-def _reached(hosts: Sequence[Seen], agent: str) -> list[Finding]:
+def reached(hosts: Sequence[Seen], agent: str, mpirun: Mpirun | None) -> list[Finding]:
     """Whether each host answered, and how it was reached."""
     findings = []
     for host in hosts:
         if host.unreached is not None:
             told = f"{'' if host.here else f'by {agent}: '}{host.unreached}"
             findings.append(Finding("reach", "error", host.name, told, host.unreached.advice))
+        elif not host.here and agent == "ssh" and mpirun and _is_strange(host, mpirun):
+            told = f"by ssh; the login shell there is {host.facts['shell']}"
+            advice = (
+                "Open MPI starts its daemons in the words of sh: `chsh -s /bin/bash` there, or "
+            )
+            advice += "a --launch-agent that runs what it is given in sh"
+            findings.append(Finding("reach", "warning", host.name, told, advice))
         else:
             way = "this host" if host.here else f"by {agent}, without a password"
             findings.append(Finding("reach", "ok", host.name, way))
     return findings
+
+
+def _is_strange(host: Seen, mpirun: Mpirun) -> bool:
+    """Whether the login shell does not understand how this mpirun starts its daemons over ssh."""
+    return mpirun.flavour == "openmpi" and Path(host.facts["shell"]).name in _OTHER_SHELLS

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -32,6 +33,7 @@ hvd.shutdown()
 # What the real job writes, and how long it may wait, are no matter of this one.
 _NOT_FOR_IT = ("HOROACC_TIMELINE", "HOROVOD_TIMELINE", "HOROACC_OUTPUT_FILENAME", "HOROACC_FAULT")
 _MOST_RANKS = 2  # of a host: as many as share memory
+_MOST_TEXT = 400
 
 
 def launcher(hosts: Sequence[Seen], tcp: bool, mpirun: Mpirun | None) -> Finding:
@@ -77,6 +79,7 @@ def run(
         env=own, start_new_session=True,
     )  # fmt: skip
     where = next(iter(few))
+    by_hand = f"try by hand: horoaccrun {shlex.join(line[3:])} --verbose hostname"
     try:
         said = process.communicate(timeout=seconds)[0].decode(errors="replace")
     except subprocess.TimeoutExpired:
@@ -86,20 +89,20 @@ def run(
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
             said = process.communicate()[0].decode(errors="replace")
-        told = f"{sum(few.values())} ranks did not end in {seconds:g} s{_last(said)}"
-        advice = "run it by hand with --verbose; --network-interfaces chooses a network"
+        told = f"{sum(few.values())} ranks did not end in {seconds:g} s{_reason(said)}"
+        advice = f"{by_hand}; --network-interfaces chooses a network"
         return Finding("job", "error", where, told, advice)
     found = re.search(r"^\[0\] (.* ranks reduced .*)$", said, re.MULTILINE)
     if found and process.returncode == 0:
         return Finding("job", "ok", where, found[1])
-    told = f"{sum(few.values())} ranks ended with code {process.returncode}{_last(said)}"
-    advice = "docs/faults.md explains errors of HoroACC; --verbose shows mpirun's command line"
-    return Finding("job", "error", where, told, advice)
+    told = f"{sum(few.values())} ranks ended with code {process.returncode}{_reason(said)}"
+    return Finding("job", "error", where, told, f"{by_hand}; docs/faults.md explains errors")
 
 
-def _last(said: str) -> str:
-    """The line that says most: a typed error, else the last one."""
+def _reason(said: str) -> str:
+    """A typed error if there is one, else the beginning of everything, for that tells the cause."""
     lines = [re.sub(r"^\[\d+\] ", "", line).strip() for line in said.splitlines()]
     lines = [line for line in lines if line.strip("-= ")]
     errors = [line for line in lines if re.match(r"(\w+\.)*\w*(Error|Timeout|PeerLost): ", line)]
-    return f": {(errors or lines)[-1][:300]}" if lines else ""
+    text = errors[-1] if errors else " ".join(lines)
+    return f": {text[:_MOST_TEXT]}{'…' if len(text) > _MOST_TEXT else ''}" if text else ""

@@ -14,6 +14,7 @@ import glob
 import json
 import os
 import platform
+import pwd
 import re
 import resource
 import signal
@@ -243,6 +244,14 @@ def variables() -> dict[str, str]:
     }
 
 
+def login_shell() -> str:
+    """What sshd has read a command line; "" for a user whom the host does not know."""
+    try:
+        return pwd.getpwuid(os.getuid()).pw_shell
+    except KeyError:
+        return ""
+
+
 class Listener:
     """Some listening ports, where another host's probe shows the token and gets this one's name."""
 
@@ -424,6 +433,7 @@ def facts(python: str, paths: list[str]) -> dict[str, Any]:
     """Everything about this host that is told without another one."""
     return {
         "hostname": socket.gethostname(),
+        "shell": login_shell(),
         "boot": read("/proc/sys/kernel/random/boot_id"),
         "python": python if os.access(python, os.X_OK) else "",
         "probe_python": f"{sys.executable} {platform.python_version()}",

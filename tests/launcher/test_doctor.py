@@ -28,9 +28,10 @@ from faulty_hosts import (
 from launcher_jobs import Job
 
 from horoacc import settings
-from horoacc.launcher import doctor_limits, doctor_probe, doctor_software
+from horoacc.launcher import doctor, doctor_limits, doctor_probe, doctor_software
 from horoacc.launcher.doctor_findings import Finding
 from horoacc.launcher.doctor_hosts import Seen
+from horoacc.launcher.mpirun import Mpirun
 
 
 @pytest.fixture(scope="module")
@@ -265,9 +266,28 @@ def test_ssh_is_told_not_to_ask(lab: Laboratory, tmp_path: Path) -> None:
     absent.expect("reach", "h2", "error", "cannot start /no/agent: No such file", "--launch-agent")
 
 
+@pytest.mark.parametrize(
+    ("shell", "agent", "flavour", "level"),
+    [
+        ("/bin/tcsh", "ssh", "openmpi", "warning"),
+        ("/bin/tcsh", "enter", "openmpi", "ok"),
+        ("/bin/tcsh", "ssh", "mpich", "ok"),
+        ("/bin/bash", "ssh", "openmpi", "ok"),
+    ],
+)
+def test_login_shells_that_mpirun_cannot_use(
+    shell: str, agent: str, flavour: str, level: str
+) -> None:
+    host = Seen("b", 1, False, {"shell": shell})
+    (found,) = doctor.reached([host], agent, Mpirun("/x/mpirun", flavour, "5.0.1"))
+    assert (found.level, shell in found.value) == (level, level != "ok")
+
+
 def test_a_job_that_fails_is_an_error(job: Job) -> None:
     shown = job.run("doctor", "--mpi-args=--no-such-flag", code=1).out
-    assert re.search(r"^error +\S+ +job +2 ranks ended with code [1-9]\d*: \S", shown, re.MULTILINE)
+    told = r"^error +\S+ +job +2 ranks ended with code [1-9]\d*: .*Option: --no-such-flag"
+    assert re.search(told, shown, re.MULTILINE)
+    assert re.search(r"^ +-> try by hand: horoaccrun -np 2 --verbose hostname", shown, re.MULTILINE)
 
 
 def test_an_mpirun_of_no_kind(job: Job) -> None:
