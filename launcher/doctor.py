@@ -40,11 +40,8 @@ _RANK_PROBE = Path(__file__).resolve().parent / "doctor_rank_probe.py"
 _SECONDS = 20.0
 # Of which each part may take so many times as long: importing from a busy file server, and a job.
 _PATIENCE = 3
-_OTHER_SHELLS = (
-    "csh",
-    "tcsh",
-    "fish",
-)  # tried: with each of the last two such a job does not start
+# With the last two it was tried: no job starts.
+_OTHER_SHELLS = ("csh", "tcsh", "fish")
 _DESCRIPTION = """\
 Looks for what usually keeps a job from running: names, ports, limits, shared memory, control
 groups, MPI, GPUs, versions, variables, clocks and networks, on this host or all hosts of -H, and
@@ -236,10 +233,8 @@ def reached(hosts: Sequence[Seen], agent: str, mpirun: Mpirun | None) -> list[Fi
             findings.append(Finding("reach", "error", host.name, told, host.unreached.advice))
         elif not host.here and agent == "ssh" and mpirun and _is_strange(host, mpirun):
             told = f"by ssh; the login shell there is {host.facts['shell']}"
-            advice = (
-                "Open MPI starts its daemons in the words of sh: `chsh -s /bin/bash` there, or "
-            )
-            advice += "a --launch-agent that runs what it is given in sh"
+            advice = "Open MPI starts its daemons in the words of sh: `chsh -s /bin/bash` there, "
+            advice += "or a --launch-agent that has sh read them"
             findings.append(Finding("reach", "warning", host.name, told, advice))
         else:
             way = "this host" if host.here else f"by {agent}, without a password"
