@@ -63,9 +63,8 @@ inline constexpr int kReduceOpCount = 9;
   return type >= DType::kFloat16 && type <= DType::kFloat64;
 }
 
-/// The factors of a reduction: out = ((op over ranks of in * pre) * post) / divisor.
-/// `divisor` is the number of ranks for an average and 1 otherwise; dividing keeps integer
-/// averages and float64 averages exact where a multiplication by 1/P would not.
+/// The factors of a reduction: out = (op over ranks of in * pre) * (post / divisor). `divisor` is
+/// the number of ranks for an average and 1 otherwise; an average of integers divides.
 struct Scale {
   double pre = 1.0;
   double post = 1.0;

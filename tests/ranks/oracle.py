@@ -2,7 +2,9 @@
 
 Every rank can make every rank's input (`values`), so nothing of what is tested is needed to know
 the result. Reductions follow the definition of the canonical order: the balanced binary tree over
-ranks, 16-bit floats accumulated in float32 and rounded once, factors applied in float64.
+ranks, 16-bit floats accumulated in float32 and rounded once. Factors of floats are rounded to their
+accumulator's type, each product with the factor before the sum to the type; those of integers are
+applied in float64.
 """
 
 from __future__ import annotations
@@ -113,15 +115,13 @@ def _reduce(inputs: Sequence[Array], op: int, pre: float, post: float) -> Any:
             else:
                 total = truncate(total.astype(np.float64) * post / divisor)
             return total.astype(dtype)
+        wide = np.float64 if dtype in (np.float64, np.complex128) else np.float32
+        before, after = wide(pre), wide(post / divisor)
         if dtype.kind == "c":
-            part = np.float32 if dtype == np.complex64 else np.float64
-            leaves = [_by_parts(x, lambda y: (y * np.float64(pre)).astype(part)) for x in inputs]
-            total = tree(leaves, joiner(op))
-            return _by_parts(total, lambda y: (y.astype(np.float64) * post / divisor).astype(part))
-        wide = np.float64 if dtype == np.float64 else np.float32
-        leaves = [(x.astype(np.float64) * pre).astype(wide) for x in inputs]
-        total = tree(leaves, joiner(op))
-        return (total.astype(np.float64) * post / divisor).astype(wide).astype(dtype)
+            total = tree([_by_parts(x, lambda y: y * before) for x in inputs], joiner(op))
+            return _by_parts(total, lambda y: y * after)
+        leaves = [(x.astype(wide) * before).astype(dtype).astype(wide) for x in inputs]
+        return (tree(leaves, joiner(op)) * after).astype(dtype)
 
 
 def _by_parts(x: Array, change: Callable[[Array], Array]) -> Array:

@@ -81,6 +81,54 @@ def test_scales_in_place(dtype: str) -> None:
                 oracle.same_bits(mine, oracle.reduce(given, op, pre, post), name)
 
 
+def horovods(given: list[np.ndarray], pre: float, post: float) -> np.ndarray:
+    """Two ranks' sum as Horovod computes it on CPUs: ScaleBufferCPUImpl before and after MPI."""
+    dtype = given[0].dtype
+    exact = dtype.kind == "i" or dtype == np.float64
+    factor = np.float64 if exact else np.float32
+
+    def scaled(x: np.ndarray, by: float) -> np.ndarray:
+        return (x.astype(factor) * factor(by)).astype(dtype) if by != 1.0 else x
+
+    return scaled(scaled(given[0], pre) + scaled(given[1], pre), post)
+
+
+# Sums of float16 are exact here: where they are not, Horovod rounds them before the factor.
+@pytest.mark.parametrize("env", ALL_PATHS)
+@pytest.mark.ranks(2)
+def test_factors_give_horovods_bits() -> None:
+    for dtype in ("float32", "float16", "float64", "int32", "int64"):
+        for pre, post in ((1 / 3, 1.0), (1.0, 0.1), (0.7, 1.0), (0.25, 1.7), (1e-3, 1e3)):
+            given = [oracle.values(dtype, (6001,), rank, f"{pre}") for rank in range(2)]
+            if dtype == "float16" and post != 1.0:
+                given = [np.round(x * 64) / 4 for x in given]
+                pre = 0.5 if pre != 1.0 else pre
+            mine = placed(given[hvd.rank()])
+            factors = {"prescale_factor": pre, "postscale_factor": post}
+            for op, divisor in ((hvd.Sum, 1), (hvd.Average, 2)):
+                wanted = horovods(given, pre, post / divisor)
+                own = wanted[oracle.rows_of(len(wanted), hvd.rank(), 2)]
+                name = f"{dtype}.{pre}.{post}.{divisor}"
+                got = hvd.allreduce(mine, name=name, op=op, **factors)
+                oracle.same_bits(got, wanted, name)
+                for got in hvd.grouped_allreduce([mine, mine], name=name, op=op, **factors):
+                    oracle.same_bits(got, wanted, f"{name}, group")
+                got = hvd.reducescatter(mine, name=name, op=op, **factors)
+                oracle.same_bits(got, own, f"{name}, scatter")
+                for got in hvd.grouped_reducescatter([mine, mine], name=name, op=op, **factors):
+                    oracle.same_bits(got, own, f"{name}, scattered group")
+
+
+@pytest.mark.parametrize("env", ALL_PATHS)
+@pytest.mark.ranks(*RANKS)
+def test_a_finite_mean_of_float16_is_finite() -> None:
+    for length in (3, 9001):
+        mine = placed(np.full(length, 60_000, np.float16))
+        for name in ("mean", "again"):
+            got = hvd.allreduce(mine, name=f"{name}.{length}", op=hvd.Average)
+            assert np.all(np.abs(np.float32(got) - 60_000) <= 32), got
+
+
 @pytest.mark.parametrize("env", ALL_PATHS)
 @pytest.mark.ranks(*RANKS)
 def test_groups_of_mixed_tensors(ranks: int) -> None:

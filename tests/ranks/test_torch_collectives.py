@@ -33,7 +33,9 @@ def reduced(
 ) -> torch.Tensor:
     if given[0].dtype == torch.bfloat16:
         # Widening to float32 is exact, and the canonical order accumulates there.
-        wide = oracle.reduce([x.float().numpy() for x in given], op, pre, post)
+        if pre != 1.0:
+            given = [(x.float() * torch.tensor(pre)).to(torch.bfloat16) for x in given]
+        wide = oracle.reduce([x.float().numpy() for x in given], op, post=post)
         return torch.from_numpy(wide).to(torch.bfloat16)
     return torch.from_numpy(oracle.reduce([x.numpy() for x in given], op, pre, post))
 

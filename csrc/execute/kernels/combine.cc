@@ -12,7 +12,7 @@ namespace {
 /// Elements of a block: with a handful of operands in the accumulator's type they stay in the L1
 /// cache, or nearly so.
 constexpr size_t kBlock = 1024;
-constexpr size_t kBlockBytes = kBlock * 16;
+constexpr size_t kOperandBytes = kBlock * 16;
 
 }  // namespace
 
@@ -96,29 +96,32 @@ void Combiner::CombineRun(const Run& run) {
 void Combiner::CombineBlocks(const Run& run) {
   const DType acc = run.partial;
   const size_t operands = run.operands.size();
-  blocks_.resize((operands + 1) * kBlockBytes);
+  blocks_.resize((operands + 1) * kOperandBytes);
   block_from_.resize(operands);
   for (size_t at = 0; at < run.count; at += kBlock) {
     const size_t count = std::min(kBlock, run.count - at);
     for (size_t k = 0; k < operands; ++k) {
       const Operand& operand = run.operands[k];
-      std::byte* block = blocks_.data() + k * kBlockBytes;
+      std::byte* block = blocks_.data() + k * kOperandBytes;
       block_from_[k] = static_cast<const std::byte*>(from_[k]) + at * run.bytes(operand.form);
+      const auto prescale = [&](DType type, void* to) {
+        const Scale before{run.tensor.scale.pre, 1.0, 1.0};
+        Reduce({{&block_from_[k], 1}, {&to, 1}, count, type, run.tensor.op, before});
+        block_from_[k] = to;
+      };
+      // The product of a 16-bit float is one again; that of an integer may need more bits.
+      const bool rounds = run.wide() && IsFloat(run.tensor.type);
+      if (rounds && run.scales(operand)) prescale(run.tensor.type, block + kOperandBytes / 2);
       if (run.wide() && operand.form == Form::kElements) {
         Widen(run.tensor.type, block_from_[k], block, count);
         block_from_[k] = block;
       }
-      if (run.scales(operand)) {
-        void* const to = block;
-        const Scale before{run.tensor.scale.pre, 1.0, 1.0};
-        Reduce({{&block_from_[k], 1}, {&to, 1}, count, acc, run.tensor.op, before});
-        block_from_[k] = block;
-      }
+      if (!rounds && run.scales(operand)) prescale(acc, block);
     }
     const size_t result = run.bytes(run.result());
     void* sum = static_cast<std::byte*>(to_.front()) + at * result;
     const bool narrows = run.wide() && run.finish;
-    if (narrows) sum = blocks_.data() + operands * kBlockBytes;
+    if (narrows) sum = blocks_.data() + operands * kOperandBytes;
     Reduce({block_from_, {&sum, 1}, count, acc, run.tensor.op, run.after()});
     if (narrows) {
       void* const to = static_cast<std::byte*>(to_.front()) + at * result;

@@ -104,11 +104,13 @@ class BlockReduction {
   static constexpr bool kPlain = std::is_same_v<E, Number<Acc>>;
   // Plain integers have no scale; jobs that have one use ScaledInteger.
   static constexpr bool kScales = !kPlain || !kIsInteger<Acc>;
+  // A product with the factor before the sum is an element again.
+  static constexpr bool kRounds = !kPlain && !kIsInteger<Acc>;
 
   /// One frame of the recursion keeps one block, and it is log2(ranks) frames deep.
   void Reduce(size_t first, size_t ranks, Acc* out) const {
     if (ranks == 1) return Leaf(first, out);
-    if (job_.pre_step == ScaleStep::kNone) {
+    if (!job_.prescales) {
       if (kPlain && ranks == 2) return FoldSources<2>(folds_.blocks, first, out);
       if (folds_.four && ranks == 4) return FoldSources<4>(folds_.four, first, out);
       if (folds_.eight && ranks == 8) return FoldSources<8>(folds_.eight, first, out);
@@ -123,7 +125,16 @@ class BlockReduction {
 
   void Leaf(size_t rank, Acc* out) const {
     FoldSources<1>(Fold<E, Sum, 1>, rank, out);
-    if constexpr (kScales) Prescale(job_, length_, out);
+    if constexpr (kScales) {
+      if (!job_.prescales) return;
+      Prescale(job_, length_, out);
+      if constexpr (kRounds) {
+        alignas(64) Stored rounded[kBlock];
+        Narrow<E>(out, length_, rounded);
+        const void* sources[] = {rounded};
+        Fold<E, Sum, 1>(sources, length_, out);
+      }
+    }
   }
 
   template <size_t P>
@@ -136,7 +147,9 @@ class BlockReduction {
   }
 
   void Finish(Acc* block) const {
-    if constexpr (kScales) Postscale(job_, length_, block);
+    if constexpr (kScales) {
+      if (job_.postscales) Postscale(job_, length_, block);
+    }
     if constexpr (kPlain) {
       Copy(block);
     } else {

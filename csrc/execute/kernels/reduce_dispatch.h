@@ -26,9 +26,7 @@ void ReduceDirect(const KernelJob& job) {
   TreeToDestinations<Sum, P> tree{.source = {},
                                   .destinations = job.destinations,
                                   .destination_count = job.destination_count,
-                                  .step = job.post_step,
                                   .factor = job.factor,
-                                  .divisor = job.divisor,
                                   .streams = streams};
   for (size_t p = 0; p < P; ++p) tree.source[p] = job.sources[p];
   ForEach<E>(job.count, tree);
@@ -40,7 +38,7 @@ void ReduceDirect(const KernelJob& job) {
 template <typename E>
 void ReduceSum(const KernelJob& job) {
   if constexpr (Pack<E>::kLanes > 1) {
-    if (job.pre_step == ScaleStep::kNone && job.post_step != ScaleStep::kInDouble) {
+    if (!job.prescales) {
       switch (job.source_count) {
         case 2:
           return ReduceDirect<E, 2>(job);
@@ -85,9 +83,7 @@ void ReduceComplex(KernelJob job) {
   ReduceSum<Number<T>>(job);
 }
 
-bool HasScale(const KernelJob& job) {
-  return job.pre_step != ScaleStep::kNone || job.post_step != ScaleStep::kNone;
-}
+bool HasScale(const KernelJob& job) { return job.prescales || job.postscales; }
 
 /// Bits are not scaled.
 template <typename E>

@@ -10,16 +10,6 @@
 
 namespace horoacc {
 
-/// How a factor is applied to an accumulator. All give the bits of "multiply and divide in
-/// float64, round once to the accumulator's type"; the cheaper ones are taken where that is proven.
-/// 16-bit floats are float32 up to there: their result is the float32 result, rounded once more.
-enum class ScaleStep : unsigned char {
-  kNone,      ///< the factor is 1
-  kMultiply,  ///< one multiplication in the accumulator's type
-  kDivide,    ///< one division in the accumulator's type
-  kInDouble,  ///< in float64
-};
-
 struct KernelJob {
   const void* const* sources;
   size_t source_count;
@@ -28,12 +18,12 @@ struct KernelJob {
   size_t count;
   DType type;
   ReduceOp op;
-  ScaleStep pre_step;
-  ScaleStep post_step;
-  double pre;      ///< for kMultiply and kInDouble
-  double post;     ///< for kInDouble
-  double divisor;  ///< for kDivide and kInDouble
-  double factor;   ///< post / divisor, exact, for kMultiply
+  bool prescales;  ///< `pre` is not 1
+  bool postscales;
+  double pre;      ///< of integers in float64; of floats rounded to the accumulator's type
+  double post;     ///< of integers, in float64
+  double divisor;  ///< of integers, in float64
+  double factor;   ///< post / divisor of floats, rounded to the accumulator's type
   size_t whole_bytes;
 };
 

@@ -1,60 +1,10 @@
 // The plan of a job, before any kernel: whether it is defined, and how its factors are applied.
 #include "execute/kernels/reduce_plan.h"
 
-#include <cmath>
 #include <string>
 
 namespace horoacc {
 namespace {
-
-bool IsPowerOfTwo(double x) {
-  int exponent = 0;
-  return x > 0 && std::frexp(x, &exponent) == 0.5;
-}
-
-/// A normal float32 that equals x.
-bool FitsFloat(double x) {
-  const auto narrow = static_cast<float>(x);
-  return std::isnormal(narrow) && static_cast<double>(narrow) == x;
-}
-
-bool AccumulatesInFloat(DType type) {
-  return type == DType::kFloat16 || type == DType::kBFloat16 || type == DType::kFloat32 ||
-         type == DType::kComplex64;
-}
-
-bool AccumulatesInDouble(DType type) {
-  return type == DType::kFloat64 || type == DType::kComplex128;
-}
-
-// The product of two float32 is exact in float64, and rounding it is what a float32
-// multiplication does.
-ScaleStep PreStep(DType type, double pre) {
-  if (pre == 1.0) return ScaleStep::kNone;
-  if (AccumulatesInDouble(type)) return ScaleStep::kMultiply;
-  return AccumulatesInFloat(type) && FitsFloat(pre) ? ScaleStep::kMultiply : ScaleStep::kInDouble;
-}
-
-// Dividing by a power of two only moves the exponent, so it joins the multiplication. A quotient
-// of two float32 may be rounded to float64 first without changing its float32 value, because
-// 53 >= 2 * 24 + 2 (S. Figueroa, "When is double rounding innocuous?", 1995).
-ScaleStep PostStep(DType type, const Scale& scale) {
-  if (scale.post == 1.0 && scale.divisor == 1.0) return ScaleStep::kNone;
-  const bool in_float = AccumulatesInFloat(type);
-  if (!in_float && !AccumulatesInDouble(type)) return ScaleStep::kInDouble;
-  const double factor = scale.post / scale.divisor;
-  if (in_float) {
-    if (IsPowerOfTwo(scale.divisor) && FitsFloat(scale.post) && FitsFloat(factor)) {
-      return ScaleStep::kMultiply;
-    }
-    return scale.post == 1.0 && FitsFloat(scale.divisor) ? ScaleStep::kDivide
-                                                         : ScaleStep::kInDouble;
-  }
-  if (scale.divisor == 1.0) return ScaleStep::kMultiply;
-  if (scale.post != 1.0) return ScaleStep::kInDouble;
-  return IsPowerOfTwo(scale.divisor) && std::isnormal(factor) ? ScaleStep::kMultiply
-                                                              : ScaleStep::kDivide;
-}
 
 Error Meaningless(DType type, ReduceOp op, const char* reason) {
   return MakeError(
@@ -97,8 +47,8 @@ KernelJob PlanKernel(const ReduceJob& job) {
           .count = job.count,
           .type = job.type,
           .op = job.op,
-          .pre_step = PreStep(job.type, job.scale.pre),
-          .post_step = PostStep(job.type, job.scale),
+          .prescales = job.scale.pre != 1.0,
+          .postscales = job.scale.post != 1.0 || job.scale.divisor != 1.0,
           .pre = job.scale.pre,
           .post = job.scale.post,
           .divisor = job.scale.divisor,

@@ -64,15 +64,13 @@ struct NarrowBlock {
   }
 };
 
-/// Reduces P sources to all destinations, with a scale that needs no float64.
+/// Reduces P sources of floats to all destinations, with a factor after the sum, which may be 1.
 template <typename Op, size_t P>
 struct TreeToDestinations {
   const void* source[P];
   void* const* destinations;
   size_t destination_count;
-  ScaleStep step;
   double factor;
-  double divisor;
   bool streams;
   template <typename L, size_t U>
   HA_INLINE void Run(size_t i) const {
@@ -91,9 +89,7 @@ struct TreeToDestinations {
   template <typename V>
   HA_INLINE V Scaled(V v) const {
     using T = std::conditional_t<kIsDouble<V>, double, float>;
-    if (step == ScaleStep::kMultiply) return v * static_cast<T>(factor);
-    if (step == ScaleStep::kDivide) return v / static_cast<T>(divisor);
-    return v;
+    return v * static_cast<T>(factor);
   }
   template <typename V>
   static constexpr bool kIsDouble = std::is_same_v<V, double> || std::is_same_v<V, DoubleVector>;

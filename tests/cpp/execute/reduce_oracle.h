@@ -117,7 +117,7 @@ T Tree(ReduceOp op, size_t first, size_t ranks, const Leaf& leaf) {
 
 template <typename T>
 T Post(T acc, const Scale& scale) {
-  return static_cast<T>(static_cast<double>(acc) * scale.post / scale.divisor);
+  return Times(acc, static_cast<T>(scale.post / scale.divisor));
 }
 
 inline int64_t Post(int64_t acc, const Scale& scale) {
@@ -155,14 +155,15 @@ T Element(std::span<const void* const> sources, size_t i, ReduceOp op, const Sca
     using Part = typename T::value_type;
     const auto leaf = [&](size_t rank) {
       const T x = At<T>(sources[rank], i);
-      return T(static_cast<Part>(x.real() * scale.pre), static_cast<Part>(x.imag() * scale.pre));
+      const auto pre = static_cast<Part>(scale.pre);
+      return T(x.real() * pre, x.imag() * pre);
     };
     const T acc = Tree<T>(op, 0, sources.size(), leaf);
     return {Post(acc.real(), scale), Post(acc.imag(), scale)};
   } else {
     const auto leaf = [&](size_t rank) {
       const auto x = static_cast<float>(At<T>(sources[rank], i));
-      return static_cast<float>(static_cast<double>(x) * scale.pre);
+      return static_cast<float>(Narrow<T>(x * static_cast<float>(scale.pre)));
     };
     return Narrow<T>(Post(Tree<float>(op, 0, sources.size(), leaf), scale));
   }

@@ -37,7 +37,7 @@ class OperandLeaf {
     const char* const base = args_.source[k];
     Vector out = (args_.partial >> k & 1) != 0 ? Partials(base) : Elements(base);
     if ((args_.raw >> k & 1) != 0) {
-      for (size_t i = 0; i < N; ++i) out.lane[i] = Prescaled(factors_, out.lane[i]);
+      for (size_t i = 0; i < N; ++i) out.lane[i] = Prescaled<E>(factors_, out.lane[i]);
     }
     return out;
   }

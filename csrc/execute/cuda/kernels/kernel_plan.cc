@@ -10,8 +10,8 @@ namespace horoacc::cuda {
 namespace {
 
 Factors FactorsOf(const KernelJob& kernel) {
-  Factors factors{.pre_step = kernel.pre_step,
-                  .post_step = kernel.post_step,
+  Factors factors{.prescales = kernel.prescales,
+                  .postscales = kernel.postscales,
                   .pre = kernel.pre,
                   .post = kernel.post,
                   .divisor = kernel.divisor,
@@ -61,7 +61,7 @@ Result<ReducePlan> PlanReduce(const ReduceJob& job) {
   ReducePlan plan;
   plan.type = job.type;
   plan.op = job.op;
-  plan.scaled = kernel.pre_step != ScaleStep::kNone || kernel.post_step != ScaleStep::kNone;
+  plan.scaled = kernel.prescales || kernel.postscales;
   std::copy(job.sources.begin(), job.sources.end(), plan.args.source);
   std::copy(job.destinations.begin(), job.destinations.end(), plan.args.destination);
   plan.args.sources = static_cast<uint32_t>(job.sources.size());

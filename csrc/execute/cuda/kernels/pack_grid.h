@@ -52,7 +52,7 @@ struct Conversion {
 
   /// Adds 1 to `bad` if the result is a NaN or an infinity.
   HA_INLINE static Out Of(In in, const Factors& factors, uint32_t* bad) {
-    const Out out = To::Narrow(Prescaled(factors, From::Widen(in)));
+    const Out out = To::Narrow(Prescaled<Number<typename To::Acc>>(factors, From::Widen(in)));
     if constexpr (!kIsInteger<typename To::Acc>) {
       const auto written = To::Widen(out);
       *bad += written - written != 0 ? 1 : 0;

@@ -33,12 +33,12 @@ class SourceLeaf {
     const char* const at = static_cast<const char*>(args_.source[rank]) + element_ * sizeof(Stored);
     Vector out;
     if constexpr (N == 1) {
-      out.lane[0] = Prescaled(args_.factors, E::Widen(LoadElement<Stored>(at)));
+      out.lane[0] = Prescaled<E>(args_.factors, E::Widen(LoadElement<Stored>(at)));
     } else {
       Run<Stored, N> run;
       LoadRun(at, &run);
       for (size_t i = 0; i < N; ++i) {
-        out.lane[i] = Prescaled(args_.factors, E::Widen(run.element[i]));
+        out.lane[i] = Prescaled<E>(args_.factors, E::Widen(run.element[i]));
       }
     }
     return out;

@@ -7,8 +7,8 @@ namespace horoacc::cuda {
 
 /// The factors of a KernelJob, with values that are computed once and not for each element.
 struct Factors {
-  ScaleStep pre_step = ScaleStep::kNone;
-  ScaleStep post_step = ScaleStep::kNone;
+  bool prescales = false;
+  bool postscales = false;
   double pre = 1;
   double post = 1;
   double divisor = 1;
@@ -18,29 +18,25 @@ struct Factors {
 
 namespace {
 
-template <typename T>
-HA_INLINE T Prescaled(const Factors& f, T x) {
+/// A product is an element again: of 16-bit floats it is rounded to their type.
+template <typename E>
+HA_INLINE typename E::Acc Prescaled(const Factors& f, typename E::Acc x) {
+  using T = typename E::Acc;
+  if (!f.prescales) return x;
   if constexpr (kIsInteger<T>) {
-    return f.pre_step == ScaleStep::kNone ? x : Truncate(static_cast<double>(x) * f.pre);
+    return Truncate(static_cast<double>(x) * f.pre);
   } else {
-    if (f.pre_step == ScaleStep::kMultiply) return x * static_cast<T>(f.pre);
-    if (f.pre_step == ScaleStep::kInDouble) {
-      return static_cast<T>(static_cast<double>(x) * f.pre);
-    }
-    return x;
+    return E::Widen(E::Narrow(x * static_cast<T>(f.pre)));
   }
 }
 
 template <typename T>
 HA_INLINE T Postscaled(const Factors& f, T x) {
-  if (f.post_step == ScaleStep::kNone) return x;
-  const double wide = static_cast<double>(x);
+  if (!f.postscales) return x;
   if constexpr (kIsInteger<T>) {
-    return f.whole != 0 ? x / f.whole : Truncate(wide * f.post / f.divisor);
+    return f.whole != 0 ? x / f.whole : Truncate(static_cast<double>(x) * f.post / f.divisor);
   } else {
-    if (f.post_step == ScaleStep::kMultiply) return x * static_cast<T>(f.factor);
-    if (f.post_step == ScaleStep::kDivide) return x / static_cast<T>(f.divisor);
-    return static_cast<T>(wide * f.post / f.divisor);
+    return x * static_cast<T>(f.factor);
   }
 }
 

@@ -147,7 +147,7 @@ Result<KernelImage> CompileSchedule(const schedule::Schedule& schedule,
   const uint64_t accumulator = header.reduces ? AccumulatorBytes(header) : 1;
   const TraceRules rules{.reduces = header.reduces,
                          .apart = accumulator != element,
-                         .scales = header.factors.pre_step != ScaleStep::kNone};
+                         .scales = header.factors.prescales};
   HA_ASSIGN(const KernelTrace trace, KernelTrace::Of(schedule, rules));
   HA_ASSIGN(const KernelShapes shapes,
             KernelShapes::Of(schedule, request.count * unit, request.sizes, unit,

@@ -183,7 +183,7 @@ class LowLatency {
       memcpy(element, &packet, sizeof packet);
       Vector out;
       for (uint32_t e = 0; e < Unit::kElements; ++e) {
-        out.lane[e] = Prescaled(call.header_.factors, E::Widen(element[e]));
+        out.lane[e] = Prescaled<E>(call.header_.factors, E::Widen(element[e]));
       }
       return out;
     }
