@@ -7,7 +7,7 @@
 namespace horoacc {
 namespace {
 
-constexpr size_t kBlock = 4096;
+constexpr size_t kElementsAtOnce = 4096;
 
 // All ones in the exponent: infinite, or no number. Whole blocks without a branch, so that the
 // compiler makes vector code of them.
@@ -19,8 +19,8 @@ std::optional<size_t> FirstWithFullExponent(const void* data, Bits exponent, siz
     std::memcpy(&bits, bytes + k * sizeof bits, sizeof bits);
     return bits;
   };
-  for (size_t begin = 0; begin < count; begin += kBlock) {
-    const size_t end = std::min(begin + kBlock, count);
+  for (size_t begin = 0; begin < count; begin += kElementsAtOnce) {
+    const size_t end = std::min(begin + kElementsAtOnce, count);
     Bits found = 0;
     for (size_t k = begin; k < end; ++k)
       found |= static_cast<Bits>((at(k) & exponent) == exponent ? 1 : 0);

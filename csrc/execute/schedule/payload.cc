@@ -13,10 +13,6 @@ using schedule::Goal;
 
 namespace {
 
-constexpr uint64_t kGrain = 64;
-
-uint64_t RoundUp(uint64_t bytes) { return (bytes + kGrain - 1) / kGrain * kGrain; }
-
 bool Reduces(Goal goal) {
   return goal == Goal::kAllreduce || goal == Goal::kReduceScatter || goal == Goal::kReduce;
 }
@@ -75,16 +71,16 @@ Status ChunkMap::CutVector(uint64_t window_bytes) {
   uint64_t total = 0;
   for (const PayloadTensor& tensor : payload_.tensors) {
     starts_.push_back(total);
-    total += RoundUp(tensor.count * SizeOf(tensor.type));
+    total += RoundUpToGrain(tensor.count * SizeOf(tensor.type));
   }
   starts_.push_back(total);
   // Windows of one size, and chunks at the same places in all of them: the first is nowhere shorter
   // than another one.
-  const uint64_t at_most = std::max(RoundUp(window_bytes), kGrain);
+  const uint64_t at_most = std::max(RoundUpToGrain(window_bytes), kGrain);
   const uint64_t wanted = std::max<uint64_t>((total + at_most - 1) / at_most, 1);
-  window_bytes_ = std::max(RoundUp((total + wanted - 1) / wanted), kGrain);
+  window_bytes_ = std::max(RoundUpToGrain((total + wanted - 1) / wanted), kGrain);
   windows_ = (total + window_bytes_ - 1) / window_bytes_;
-  chunk_bytes_ = RoundUp((window_bytes_ + facts_.chunks - 1) / facts_.chunks);
+  chunk_bytes_ = RoundUpToGrain((window_bytes_ + facts_.chunks - 1) / facts_.chunks);
   return {};
 }
 
@@ -99,8 +95,8 @@ Status ChunkMap::CutShards(uint64_t window_bytes) {
   }
   const uint64_t element = SizeOf(payload_.tensors.front().type);
   const uint64_t longest = *std::ranges::max_element(payload_.sizes) * element;
-  window_bytes_ = std::max(RoundUp(window_bytes / facts_.chunks), kGrain);
-  window_bytes_ = std::min(window_bytes_, std::max(RoundUp(longest), kGrain));
+  window_bytes_ = std::max(RoundUpToGrain(window_bytes / facts_.chunks), kGrain);
+  window_bytes_ = std::min(window_bytes_, std::max(RoundUpToGrain(longest), kGrain));
   windows_ = (longest + window_bytes_ - 1) / window_bytes_;
   chunk_bytes_ = window_bytes_;
   std::vector<uint32_t> places(ranks);
@@ -156,7 +152,7 @@ void ChunkMap::AppendOfVector(const Where& where, uint32_t chunk,
     const auto number = static_cast<uint32_t>(index);
     if (apart != nullptr) {
       extents.push_back({number, count, apart});
-      apart += RoundUp(count * element_bytes(number, where.form));
+      apart += RoundUpToGrain(count * element_bytes(number, where.form));
     } else {
       const void* base = where.buffer == Buffer::kInput ? tensor.input : tensor.output;
       auto* data = const_cast<std::byte*>(static_cast<const std::byte*>(base));
@@ -206,7 +202,7 @@ uint64_t ChunkMap::BytesOf(const std::vector<Extent>& extents, Form form) const 
 uint64_t ChunkMap::LengthOf(const std::vector<Extent>& extents) const {
   uint64_t length = 0;
   for (const Extent& extent : extents) {
-    length += RoundUp(extent.count * element_bytes(extent.tensor, Form::kElements));
+    length += RoundUpToGrain(extent.count * element_bytes(extent.tensor, Form::kElements));
   }
   return length;
 }
@@ -225,7 +221,7 @@ void ChunkMap::Cut(const std::vector<Extent>& all, uint64_t from, uint64_t to, F
       part.push_back({extent.tensor, (last - first) / element,
                       extent.data == nullptr ? nullptr : extent.data + skipped});
     }
-    at += RoundUp(bytes);
+    at += RoundUpToGrain(bytes);
   }
 }
 

@@ -12,6 +12,12 @@
 
 namespace horoacc {
 
+/// Tensors, chunks and slices begin at multiples of this many bytes.
+inline constexpr uint64_t kGrain = 64;
+[[nodiscard]] constexpr uint64_t RoundUpToGrain(uint64_t bytes) {
+  return (bytes + kGrain - 1) / kGrain * kGrain;
+}
+
 /// One tensor, as this rank has it.
 struct PayloadTensor {
   DType type = DType::kFloat32;

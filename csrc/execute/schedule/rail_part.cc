@@ -5,18 +5,15 @@
 namespace horoacc {
 namespace {
 
-constexpr uint64_t kGrain = 64;
 constexpr uint64_t kSliceBytes = 256 << 10;
-
-uint64_t RoundUp(uint64_t bytes) { return (bytes + kGrain - 1) / kGrain * kGrain; }
 
 }  // namespace
 
 // The cuts are at multiples of 64 bytes of the vector of whole tensors.
 RailPart::RailPart(std::span<const ReducePiece> pieces, Rail rail, bool wide) : combiner_({}, {}) {
   uint64_t total = 0;
-  for (const ReducePiece& piece : pieces) total += RoundUp(piece.bytes());
-  const auto cut = [&](uint64_t number) { return RoundUp(total / rail.count * number); };
+  for (const ReducePiece& piece : pieces) total += RoundUpToGrain(piece.bytes());
+  const auto cut = [&](uint64_t number) { return RoundUpToGrain(total / rail.count * number); };
   const uint64_t begin = std::min(cut(rail.number), total);
   const uint64_t end =
       rail.number + 1 == rail.count ? total : std::min(cut(rail.number + 1), total);
@@ -26,14 +23,14 @@ RailPart::RailPart(std::span<const ReducePiece> pieces, Rail rail, bool wide) : 
     const uint64_t element = SizeOf(piece.type);
     const uint64_t first = std::min(std::max(begin, start) - start, piece.bytes()) / element;
     const uint64_t last = std::min(std::max(end, start) - start, piece.bytes()) / element;
-    start += RoundUp(piece.bytes());
+    start += RoundUpToGrain(piece.bytes());
     if (first >= last) continue;
     PayloadTensor tensor{.type = piece.type, .op = piece.op, .scale = piece.scale};
     tensor.count = last - first;
     tensors_.push_back(tensor);
     partial_types_.push_back(PartialTypeOf(tensor, wide));
     sections_.push_back({k, first, bytes_});
-    bytes_ += RoundUp(tensor.count * SizeOf(partial_types_.back()));
+    bytes_ += RoundUpToGrain(tensor.count * SizeOf(partial_types_.back()));
   }
   combiner_ = Combiner(tensors_, partial_types_);
 }

@@ -11,10 +11,6 @@ using schedule::Op;
 
 namespace {
 
-constexpr uint64_t kGrain = 64;
-
-uint64_t RoundUp(uint64_t bytes) { return (bytes + kGrain - 1) / kGrain * kGrain; }
-
 bool Stores(const schedule::Step& step) { return step.dst != Buffer::kNone; }
 
 bool ReducesWhatItReceives(const schedule::Step& step) {
@@ -36,7 +32,7 @@ uint32_t Slicing::MostUpTo(uint64_t length) const {
 
 uint64_t Slicing::LengthOfSlices(uint64_t length) const {
   const uint64_t slices = MostUpTo(length);
-  return std::max(kGrain, RoundUp((length + slices - 1) / slices));
+  return std::max(kGrain, RoundUpToGrain((length + slices - 1) / slices));
 }
 
 uint32_t Slicing::CountOf(uint64_t length) const {
@@ -46,7 +42,7 @@ uint32_t Slicing::CountOf(uint64_t length) const {
 
 uint64_t Slicing::LongestUpTo(uint64_t length) const {
   const uint64_t at_most = std::max(slice_bytes, (length + most_slices - 1) / most_slices);
-  return std::max(kGrain, std::min(RoundUp(length), RoundUp(at_most)));
+  return std::max(kGrain, std::min(RoundUpToGrain(length), RoundUpToGrain(at_most)));
 }
 
 void Lane::Add(LaneStep step) {

@@ -25,7 +25,6 @@ constexpr uint32_t kHeaderWords = sizeof(LogHeader) / sizeof(uint32_t);
 constexpr uint32_t kSharedFlag = 1;
 constexpr uint32_t kPartialFlag = 2;
 constexpr int kPathShift = 8;
-constexpr size_t kLongestText = 2048;
 
 uint64_t Join(uint32_t low, uint32_t high) { return static_cast<uint64_t>(high) << 32 | low; }
 

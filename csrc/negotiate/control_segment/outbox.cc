@@ -11,7 +11,6 @@ namespace {
 constexpr uint32_t kItemWords = 10;
 // Each id is ready once before the leader has taken it, and each rank joins and ends once.
 constexpr uint64_t kReserved = uint64_t{kItemWords} * (kIds + 8192);
-constexpr size_t kLongestText = 2048;
 static_assert(kOutboxWords > kReserved + kLongestText);
 
 constexpr bool MayWait(OutboxItem::Kind kind) {

@@ -27,6 +27,7 @@ inline constexpr uint32_t kExecSlots = 64;          ///< decisions in flight tha
 inline constexpr uint32_t kMaxProcessSets = 64;
 inline constexpr uint32_t kMaxGroups = 128;  ///< sets that only their members know of
 inline constexpr uint32_t kSegmentSets = kMaxProcessSets + kMaxGroups;
+inline constexpr size_t kLongestText = 2048;  ///< of an error in the log or in an outbox
 inline constexpr uint64_t kPrivate = std::numeric_limits<uint64_t>::max();
 
 /// Each part of the control segment starts on a page of its own.

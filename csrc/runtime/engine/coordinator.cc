@@ -15,13 +15,9 @@
 namespace horoacc {
 namespace {
 
-constexpr int64_t kLongestSleep = 100 * kMillisecond;  // between looks at a doubtful peer
 constexpr int64_t kPendingSleep = 20 * kMillisecond;
 constexpr int64_t kBucketTimeout = 100 * kMillisecond;
 constexpr int64_t kTrimPeriod = 10 * kSecond;
-constexpr int64_t kShortestPoll = 100 * kMicrosecond;
-constexpr int64_t kLongestPoll = kMillisecond;
-constexpr int64_t kShortDrive = kMillisecond;
 constexpr std::chrono::milliseconds kAfterThrow(20);  // memory may be short for a while
 
 }  // namespace

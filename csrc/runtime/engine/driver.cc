@@ -15,7 +15,6 @@ namespace {
 constexpr int kStepsPerTurn = 256;  // decisions, and bounded pieces of executions, of one set
 constexpr int kStepsPerClock = 8;   // of them between looks at the clock
 constexpr int64_t kLongestTurn = 2 * kMillisecond;
-constexpr int64_t kShortDrive = kMillisecond;  // leaves the coordinator as it is
 
 // Ends a turn of the loop by count and by the clock, which a turn of few steps does not read.
 class Turn {

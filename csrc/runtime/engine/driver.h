@@ -14,6 +14,13 @@
 
 namespace horoacc {
 
+// Of every thread that waits: the sleep between looks at the peers' lives, at work that only polls
+// complete, and the turn so short that it leaves the coordinator as it is.
+inline constexpr int64_t kLongestSleep = 100 * kMillisecond;
+inline constexpr int64_t kShortestPoll = 100 * kMicrosecond;
+inline constexpr int64_t kLongestPoll = kMillisecond;
+inline constexpr int64_t kShortDrive = kMillisecond;
+
 /// Between looks at the links, if no call of this rank waits for them.
 inline constexpr int64_t kLinksEvery = 100 * kMicrosecond;
 

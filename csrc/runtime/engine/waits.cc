@@ -11,7 +11,6 @@
 namespace horoacc {
 namespace {
 
-constexpr int64_t kLongestSleep = 100 * kMillisecond;  // between looks at the peers' lives
 constexpr int64_t kSayAgainEvery = 5 * kMillisecond;
 constexpr int64_t kFirstLook = kMillisecond;  // what a caller drives before it counts as waiting
 constexpr int64_t kSetsDiffer = 100 * kMillisecond;  // blocked so long before that is decided
@@ -20,8 +19,6 @@ constexpr int64_t kCoreTaken =
     500 * kMicrosecond;  // a yield so long: another process computes on the core
 constexpr int64_t kLeavesCore = 100 * kMillisecond;  // then for so long
 constexpr int64_t kPollIsWaiting = 5 * kMillisecond;
-constexpr int64_t kShortestPoll = 100 * kMicrosecond;
-constexpr int64_t kLongestPoll = kMillisecond;
 
 bool IsComplete(const Entry& entry) { return entry.complete.load(std::memory_order_acquire); }
 

@@ -5,11 +5,11 @@
 namespace horoacc::schedule {
 namespace {
 
-constexpr uint32_t kShowLane = 0;
-constexpr uint32_t kReduceLane = 1;
+constexpr uint32_t kShowInHostLane = 0;
+constexpr uint32_t kReduceInHostLane = 1;
 constexpr uint32_t kAcrossLane = 2;
-constexpr uint8_t kShowChannel = 0;
-constexpr uint8_t kShareChannel = 1;  // channels from 2 on belong to the stage across hosts
+constexpr uint8_t kShowInHostChannel = 0;
+constexpr uint8_t kShareInHostChannel = 1;  // channels from 2 on belong to the stage across hosts
 
 }  // namespace
 
@@ -24,15 +24,15 @@ CpuReduce::CpuReduce(Topology topology, Across across)
       across_(topology_, across, kAcrossLane) {}
 
 uint32_t CpuReduce::steps(uint32_t rank, uint32_t lane) const {
-  if (facts().ranks == 1) return lane == kReduceLane ? 1 : 0;
+  if (facts().ranks == 1) return lane == kReduceInHostLane ? 1 : 0;
   const uint32_t host = topology_.host_of(rank);
   const uint32_t shards = across_.shards();
   const bool owner = rank - topology_.first(host) < shards;
   if (lane >= kAcrossLane && lane + 1 < facts().lanes) return owner ? across_.steps() : 0;
   if (topology_.local(host) == 1) return 0;
   const uint32_t others = shards - (owner ? 1 : 0);
-  if (lane == kShowLane) return others;
-  if (lane == kReduceLane) return owner ? 1 : 0;
+  if (lane == kShowInHostLane) return others;
+  if (lane == kReduceInHostLane) return owner ? 1 : 0;
   return others + (owner ? 1 : 0);
 }
 
@@ -49,11 +49,11 @@ Step CpuReduce::step(uint32_t rank, uint32_t lane, uint32_t k) const {
                           {Buffer::kInput, kPrescaleOwn, kPostscale}, 0);
     }
     return across_.step(host, i, lane - kAcrossLane, k, {Buffer::kOutput, 0, kPostscale},
-                        1u << kReduceLane);
+                        1u << kReduceInHostLane);
   }
-  Step step = lane == kShowLane     ? Show(first, i, k)
-              : lane == kReduceLane ? ReduceShard(first, local, i)
-                                    : Share(first, local, i, k);
+  Step step = lane == kShowInHostLane     ? Show(first, i, k)
+              : lane == kReduceInHostLane ? ReduceShard(first, local, i)
+                                          : Share(first, local, i, k);
   PlaceChunks(step, 0, across_.parts());
   return step;
 }
@@ -63,7 +63,7 @@ Step CpuReduce::Show(uint32_t first, uint32_t i, uint32_t k) const {
   const uint32_t shards = across_.shards();
   Step step;
   step.op = Op::kSend;
-  step.channel = kShowChannel;
+  step.channel = kShowInHostChannel;
   step.src = Buffer::kInput;
   step.src_chunk = i < shards ? (i + 1 + k) % shards : (i + k) % shards;
   step.sends = 1;
@@ -74,7 +74,7 @@ Step CpuReduce::Show(uint32_t first, uint32_t i, uint32_t k) const {
 Step CpuReduce::ReduceShard(uint32_t first, uint32_t local, uint32_t i) const {
   Step step;
   step.op = Op::kRecvReduce;
-  step.channel = kShowChannel;
+  step.channel = kShowInHostChannel;
   step.flags = kReceiveRange | kPrescaleOwn | kPrescaleReceived;
   if (topology_.hosts() == 1) step.flags |= kPostscale;
   step.peer[0] = first;
@@ -89,7 +89,7 @@ Step CpuReduce::Share(uint32_t first, uint32_t local, uint32_t i, uint32_t k) co
   const uint32_t shards = across_.shards();
   const bool owner = i < shards;
   Step step;
-  step.channel = kShareChannel;
+  step.channel = kShareInHostChannel;
   if (owner && k == 0) {
     step.op = Op::kSend;
     step.flags = kSendRange;
@@ -97,7 +97,7 @@ Step CpuReduce::Share(uint32_t first, uint32_t local, uint32_t i, uint32_t k) co
     step.peer[1] = local;
     step.src = Buffer::kOutput;
     step.src_chunk = i;
-    step.after = (1u << (facts().lanes - 1)) - 1 - (1u << kShowLane);
+    step.after = (1u << (facts().lanes - 1)) - 1 - (1u << kShowInHostLane);
     return step;
   }
   step.op = Op::kRecv;

@@ -34,7 +34,7 @@ struct Rules {
   /// A window's scratch is reused only when all messages sent from it have been taken.
   bool drains = true;
   /// A link whose credits are lost: no actor waits until its messages are taken.
-  std::optional<LinkUse> careless;
+  std::optional<LinkUse> careless = {};
 };
 
 struct Proof {

@@ -12,7 +12,7 @@
 namespace horoacc {
 namespace {
 
-constexpr uint32_t kMagic = 0x46434148;  // "HACF"
+constexpr uint32_t kFrameMagic = 0x46434148;  // "HACF"
 constexpr size_t kReadChunk = 64 * 1024;
 constexpr size_t kReadAtOnce = 4 * kReadChunk;
 
@@ -65,7 +65,8 @@ Result<std::optional<Frame>> FrameReader::Next() {
   Header header;
   if (available < sizeof(header)) return std::optional<Frame>();
   std::memcpy(&header, bytes_.data() + begin_, sizeof(header));
-  if (header.magic != kMagic) return MakeError(ErrorKind::kSystem, "a message has a broken header");
+  if (header.magic != kFrameMagic)
+    return MakeError(ErrorKind::kSystem, "a message has a broken header");
   if (header.check != CheckOf(header)) {
     return MakeError(ErrorKind::kSystem, "the header of a message was damaged on its way");
   }
@@ -91,7 +92,7 @@ Result<std::optional<Frame>> FrameReader::Next() {
 }
 
 void FrameWriter::Queue(uint32_t kind, std::span<const std::byte> payload) {
-  Header header{kMagic, kind, epoch_, payload.size(), Crc32c(payload), 0};
+  Header header{kFrameMagic, kind, epoch_, payload.size(), Crc32c(payload), 0};
   header.check = CheckOf(header);
   const auto* head = reinterpret_cast<const std::byte*>(&header);
   bytes_.insert(bytes_.end(), head, head + sizeof(header));

@@ -14,7 +14,7 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little, "the wire is little-endian");
 
-constexpr uint32_t kMagic = 0x43434148;  // "HACC"
+constexpr uint32_t kGreetingMagic = 0x43434148;  // "HACC"
 constexpr uint32_t kVersion = 2;
 constexpr size_t kNonce = 32;
 
@@ -60,9 +60,9 @@ Result<std::string> RandomBytes(size_t count) {
 Result<Handshake> Handshake::Start(const HandshakeTerms& terms, Side side) {
   Handshake handshake(terms, side);
   HA_ASSIGN(const std::string nonce, RandomBytes(kNonce));
-  Greeting greeting{kMagic,      kVersion,   static_cast<uint32_t>(terms.purpose),
-                    terms.rank,  terms.size, 0,
-                    terms.epoch, {}};
+  Greeting greeting{kGreetingMagic, kVersion,   static_cast<uint32_t>(terms.purpose),
+                    terms.rank,     terms.size, 0,
+                    terms.epoch,    {}};
   std::memcpy(greeting.nonce, nonce.data(), kNonce);
   handshake.greeting_.assign(reinterpret_cast<const char*>(&greeting), sizeof(greeting));
   handshake.wanted_ = sizeof(Greeting);
@@ -84,7 +84,7 @@ std::string Handshake::ProofOf(Side side) const {
 Status Handshake::TakeGreeting(std::string_view bytes) {
   Greeting greeting;
   std::memcpy(&greeting, bytes.data(), sizeof(greeting));
-  if (greeting.magic != kMagic) {
+  if (greeting.magic != kGreetingMagic) {
     return MakeError(ErrorKind::kConfig, "the other end does not speak HoroACC's protocol");
   }
   if (greeting.version != kVersion) {

@@ -4,10 +4,14 @@
 #include <mutex>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/result.h"
 #include "execute/cuda/cuda_plugin.h"
 
 namespace horoacc::cuda {
+
+/// The events of a lost GPU are never done: its memory is waited for so long, then left.
+inline constexpr int64_t kCloseLimit = 2 * kSecond;
 
 /// Recorded on a stream; done once the GPU has run all that was on the stream before. Null: done.
 /// It keeps its GPU open; the GPU uses it again once the last pointer to it is gone.

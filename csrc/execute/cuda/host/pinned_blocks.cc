@@ -16,7 +16,6 @@ namespace {
 constexpr size_t kSmallest = 4096;
 constexpr size_t kLargestShared = 1 << 20;  // larger blocks have a slab each
 constexpr size_t kSlab = 4 << 20;
-constexpr int64_t kCloseLimit = 2 * kSecond;
 
 // Powers of two for blocks that share a slab; above, four sizes for each power of two.
 size_t SizeFor(size_t bytes) {

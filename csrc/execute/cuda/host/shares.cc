@@ -9,8 +9,6 @@
 namespace horoacc::cuda {
 namespace {
 
-constexpr int64_t kCloseLimit = 2 * kSecond;
-
 template <typename Condition>
 bool Soon(Condition condition) {
   const int64_t limit = NowNs() + kCloseLimit;

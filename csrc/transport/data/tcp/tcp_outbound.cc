@@ -12,7 +12,7 @@ constexpr uint64_t kShortestStripe = 64 << 10;
 constexpr uint64_t kLongestStripe = 1 << 20;
 constexpr uint64_t kPage = 4096;
 // Linux takes 1024 pieces a call; a stripe of more pieces is cut.
-constexpr size_t kMostPieces = 256;
+constexpr size_t kPiecesAtOnce = 256;
 
 uint64_t StripeOf(uint64_t total, int streams) {
   const uint64_t share = (total / static_cast<uint64_t>(streams) + kPage - 1) / kPage * kPage;
@@ -93,7 +93,7 @@ std::optional<OutboundFrame> Outbound::Next(uint64_t epoch, int streams, std::ve
   frame.header.offset = message.sent;
   const uint64_t length = std::min(message.total - message.sent, StripeOf(message.total, streams));
   const uint64_t part = AppendPart(std::span<const std::span<const std::byte>>(message.pieces),
-                                   message.sent, length, kMostPieces, to);
+                                   message.sent, length, kPiecesAtOnce, to);
   frame.header.length = static_cast<uint32_t>(part);
   message.sent += part;
   if (message.sent == message.total) link.waiting_.pop_front();
