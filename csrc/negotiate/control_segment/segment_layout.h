@@ -1,11 +1,13 @@
 #pragma once
 // Layout of the control segment, through which the ranks of one host agree without messages. It
-// lies in zeroed shared memory, and has offsets, never pointers.
+// lies in zeroed shared memory, and has offsets, never pointers. Each part starts on a page of its
+// own.
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
 
+#include "base/page.h"
 #include "base/result.h"
 #include "execute/cuda/host/ticket.h"
 #include "execute/shared_memory/exec_slot.h"
@@ -29,9 +31,6 @@ inline constexpr uint32_t kMaxGroups = 128;  ///< sets that only their members k
 inline constexpr uint32_t kSegmentSets = kMaxProcessSets + kMaxGroups;
 inline constexpr size_t kLongestText = 2048;  ///< of an error in the log or in an outbox
 inline constexpr uint64_t kPrivate = std::numeric_limits<uint64_t>::max();
-
-/// Each part of the control segment starts on a page of its own.
-constexpr size_t WholePages(size_t bytes) { return (bytes + 4095) / 4096 * 4096; }
 
 /// Numbers of groups have this bit; the others are those of sets that every rank of the job knows.
 inline constexpr uint32_t kGroupBit = 1u << 30;
@@ -76,7 +75,9 @@ struct Row {
   uint32_t error = 0;     ///< length of a local error's text at `extra`
   uint8_t collective = 0;
   uint8_t op = 0;
-  uint8_t notify = 0;  ///< this rank must be woken for the decision (it has a callback)
+  /// This rank must be woken for the decision (it has a callback). An error may end a call while a
+  /// rank that is missing writes its row.
+  std::atomic<uint8_t> notify{0};
   uint8_t on_gpu = 0;  ///< 1 + the number of the GPU in the rank's process; 0: the host's memory
   uint8_t stays_on_gpu = 0;  ///< nothing of it was copied to the host, and its results need not be
   TensorRow tensor;          ///< the only tensor, if tensors == 1

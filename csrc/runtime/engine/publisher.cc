@@ -123,7 +123,7 @@ Status Publisher::PublishRow(ProcessSet& set, CollectiveEntry& entry, uint64_t g
   row.root = request.root;
   row.collective = static_cast<uint8_t>(request.collective);
   row.op = static_cast<uint8_t>(request.op);
-  row.notify = entry.done ? 1 : 0;
+  row.notify.store(entry.done ? 1 : 0, std::memory_order_relaxed);
   const int device = entry.device ? entry.device->gpu()->device() : 0;
   row.on_gpu = request.on_gpu ? static_cast<uint8_t>(1 + device) : 0;
   row.stays_on_gpu = entry.device && !entry.device->has_host_memory() ? 1 : 0;

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/page.h"
 #include "transport/memory/owner_mark.h"
 #include "transport/net/fd.h"
 
@@ -22,9 +23,9 @@ namespace horoacc {
 namespace {
 
 constexpr uint64_t kAlignment = 64;
-constexpr uint64_t kPage = 4096;
+const uint64_t kPage = PageSize();
 /// Blocks below a page are cut from slabs of this size, so that small tensors share pages.
-constexpr uint64_t kSlab = 64 * 1024;
+constexpr uint64_t kSlab = kLargestPage;
 /// Fresh memory is faulted in by batches of this size, ahead of its first use.
 constexpr uint64_t kPopulateBatch = 2 * 1024 * 1024;
 /// One allocation faults in at most so much; the rest is faulted in by its use.

@@ -8,7 +8,17 @@
 #include <string>
 #include <utility>
 
+#include "base/page.h"
+
 namespace horoacc {
+namespace {
+
+size_t InPages(size_t bytes) {
+  const size_t page = PageSize();
+  return (bytes + page - 1) / page * page;
+}
+
+}  // namespace
 
 struct Segment::Mapping {
   Mapping(Fd descriptor, std::byte* base, size_t size)
@@ -26,8 +36,7 @@ struct Segment::Mapping {
 
 Result<Segment> Segment::Create(const char* label, size_t bytes) {
   if (bytes == 0) return MakeError(ErrorKind::kInvalid, "a segment cannot be empty");
-  const size_t page = static_cast<size_t>(::sysconf(_SC_PAGESIZE));
-  const size_t rounded = (bytes + page - 1) / page * page;
+  const size_t rounded = InPages(bytes);
   Fd fd(::memfd_create(label, MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!fd) return SystemError("memfd_create");
   if (::ftruncate(fd.get(), static_cast<off_t>(rounded)) != 0) {
@@ -57,6 +66,7 @@ Result<Segment> Segment::Map(Fd fd) {
 }
 
 void Segment::KeepOnly(size_t bytes) {
+  bytes = InPages(bytes);
   if (!mapping_ || mapping_.use_count() > 1 || bytes >= mapping_->bytes) return;
   if (::munmap(mapping_->data + bytes, mapping_->bytes - bytes) != 0) return;
   mapping_->bytes = bytes;

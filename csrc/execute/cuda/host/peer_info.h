@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "base/page.h"
 #include "execute/cuda/cuda_plugin.h"
 #include "execute/cuda/nccl/nccl_calls.h"
 
@@ -69,7 +70,7 @@ struct GpuGroupSegment {
   }
   /// Bytes of whole pages.
   [[nodiscard]] size_t word_pages() const {
-    return (sizeof(GpuPeerWords) * ranks * ranks + 4095) / 4096 * 4096;
+    return WholePages(sizeof(GpuPeerWords) * ranks * ranks);
   }
 };
 
