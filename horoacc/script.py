@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import re
 import sys
 from types import CodeType
 from typing import Any
@@ -37,9 +38,11 @@ def _find(module: dict[str, Any]) -> tuple[CodeType, dict[str, Any]]:
         words = inherited[0]
         shown = words[0]
     else:
-        count = 2 if sys.argv[1:2] == ["-m"] else 1
-        words = sys.argv[1 : 1 + count]
-        del sys.argv[1 : 1 + count]
+        # Launchers that start a module (DeepSpeed's, torch.distributed.launch) put this in front.
+        first = 2 if sys.argv[1:2] and re.match("--local[-_]rank=", sys.argv[1]) else 1
+        count = 2 if sys.argv[first : first + 1] == ["-m"] else 1
+        words = sys.argv[first : first + count]
+        del sys.argv[first : first + count]
         if len(words) < count:
             sys.exit(f"usage: python -m {module['__spec__'].name} script.py|-m module [arguments]")
         shown = words[0]

@@ -132,6 +132,10 @@ def test_a_program_that_starts_itself_again(
     words = ["-m", "package.train"] if as_module else [str(program)]
     shown = lines("-m", "horoacc.auto", *words, *arguments)
     assert shown == [f"__main__ True {arguments} True"] * 2
+    # Launchers that start a module put this in front of the program's name.
+    first = "--local_rank=0"
+    shown = lines("-m", "horoacc.auto", first, *words, *arguments)
+    assert shown == [f"__main__ True {[first, *arguments]} True"] * 2
 
 
 def test_by_name_under_mpirun() -> None:
