@@ -58,9 +58,9 @@ class Passes:
 def begin_step(optimizer: Any) -> None:
     """Has a distributed optimizer of Keras, also in a loss scaler, forget its passes."""
     for one in (optimizer, getattr(optimizer, "inner_optimizer", None)):
-        accumulation = getattr(one, "_agg_helper", None)
-        if accumulation is not None:
-            accumulation.restart()
+        begin = getattr(one, "_begin_step", None)
+        if begin is not None:
+            begin()
 
 
 class Schedule(Generic[Param]):

@@ -45,7 +45,7 @@ class GradientReduction:
 
     def __init__(self, options: Options, key: Callable[[Any], Hashable]) -> None:
         """Checks the options; `key` gives each variable a key of its own."""
-        self._options = options
+        self.options = options
         self._key = key
         self._scaling = reduction.scaling(options.op, options.gradient_predivide_factor)
         self._step_of = Passes(
@@ -87,11 +87,11 @@ class GradientReduction:
                 for variable in variables
             }  # fmt: skip
         if self.reduces():
-            backend.current().register(variables, self._options.compression)
+            backend.current().register(variables, self.options.compression)
 
     def reduces(self) -> bool:
         """Whether there are other ranks to reduce with."""
-        return reduction.has_peers(self._options.process_set)
+        return reduction.has_peers(self.options.process_set)
 
     def apply(
         self,
@@ -119,6 +119,11 @@ class GradientReduction:
     def _step(self, step: Callable[[Sequence[Any]], Any], gradients: Sequence[Any]) -> None:
         with self.leaving_as_they_are():
             step(gradients)
+
+    @property
+    def steps(self) -> bool:
+        """Whether the optimizer steps just now, with gradients that it is to leave as they are."""
+        return self._done
 
     @contextlib.contextmanager
     def leaving_as_they_are(self) -> Iterator[None]:
@@ -180,17 +185,18 @@ class GradientReduction:
         place = backend.current()
         keys = [self._key(variable) for variable in variables]
         local = self._local | {
-            self._key(variable) for layer in self._options.local_layers
+            self._key(variable) for layer in self.options.local_layers
             for variable in layer.trainable_weights
         }  # fmt: skip
         divisor = reduction.local_divisor(
-            self._options.process_set, self._options.scale_local_gradients
+            self.options.process_set, self.options.scale_local_gradients
         )
         wanted: dict[Hashable, int] = {}
         for index, (key, gradient) in enumerate(zip(keys, gradients, strict=True)):
             if key in local:
                 if gradient is not None and divisor != 1:
                     reduced[index] = place.scaled(gradient, 1.0 / divisor)
+                    self.ahead.twice_is_once = False
             elif gradient is not None or place.sends_absent:
                 wanted[key] = index
         if not wanted:
@@ -214,7 +220,7 @@ class GradientReduction:
 
     def _prepared(self, keys: Sequence[Hashable], variables: Sequence[Any]) -> Travel:
         """Names gradients that are reduced for the first time, alike on all ranks."""
-        options = self._options
+        options = self.options
         if self._travel is None:
             # No counter: this rank may have used more optimizers than the others. Optimizers of as
             # many variables share names, and use them in turn.
@@ -234,10 +240,32 @@ class GradientReduction:
         return self._travel
 
 
+class _FromConfig:
+    """`from_config` of an optimizer makes one that is distributed like it, as in Horovod.
+
+    That of the class makes one which gets its `GradientReduction` afterwards.
+    """
+
+    def __get__(self, instance: Any, owner: Any) -> Any:
+        if instance is not None:
+            return instance._like_it
+        above: Any = super(owner, owner)
+        return above.from_config
+
+
 class ReducesGradients:
     """Mixed in before an optimizer's class: the base of all distributed optimizers."""
 
     _reduction: GradientReduction
+
+    @property
+    def _accumulation(self) -> Any:
+        """What adds up several passes."""
+        return self._reduction
+
+    def _begin_step(self) -> None:
+        """Forgets the passes of a step, and gradients that are not applied."""
+        self._reduction.restart()
 
     def register_local_var(self, var: Any) -> None:
         """Leaves a variable to this rank: its gradient is not reduced.
@@ -255,8 +283,9 @@ def derived_class(mixed_in: type[ReducesGradients], base: type) -> Any:
         "__doc__": base.__doc__,
         "__module__": base.__module__,
         "__class__": property(lambda self: base),
-        # Horovod's name of the accumulator.
-        "_agg_helper": property(lambda self: self._reduction),
+        "from_config": _FromConfig(),
+        # Horovod's name.
+        "_agg_helper": property(lambda self: self._accumulation),
     }
     return type(base)(base.__name__, (mixed_in, base), names)
 

@@ -63,7 +63,12 @@ def require_tensorflow(thing: Any) -> None:
 
 
 def schedule_of(optimizer: Any) -> Any:
-    """Gives the schedule or function of a learning rate; None if it is a number that can be set."""
+    """Gives the schedule or function of a learning rate; None if there is none, or it is a number
+    that can be set.
+    """
     hyper = getattr(optimizer, "_hyper", None)  # of tf_keras.optimizers.legacy
-    rate = hyper["learning_rate"] if hyper is not None else optimizer._learning_rate
+    if hyper is None:
+        rate = getattr(optimizer, "_learning_rate", None)
+    else:
+        rate = hyper.get("learning_rate")
     return rate if callable(rate) else None

@@ -94,9 +94,14 @@ class _DistributedOptimizer(ReducesGradients):
         del name
         apply = super().apply_gradients  # type: ignore[misc]
         if skip_gradients_aggregation or not experimental_aggregate_gradients:
+            self._reduction.ahead.take()
             with self._reduction.leaving_as_they_are():
                 return apply(list(grads_and_vars))
         return apply(list(grads_and_vars))
+
+    def _like_it(self, config: dict[str, Any], custom_objects: Any = None) -> Any:
+        plain = self.__class__.from_config(config, custom_objects)  # type: ignore[attr-defined]
+        return distribute(plain, self._reduction.options)
 
     def _allreduce(self, grads: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
         return self._reduction.reduce(list(grads), list(variables))

@@ -9,7 +9,9 @@ import keras
 
 from horoacc.compression import Compressor, NoneCompressor
 from horoacc.keras import compilation, legacy
+from horoacc.keras.gradients import is_distributed
 from horoacc.keras.optimizer import DistributedOptimizer
+from horoacc.keras.optimizer_state import make_variables
 
 
 def load_model(
@@ -28,7 +30,8 @@ def load_model(
             plain one. Of an `.h5` file Keras loads no more of the optimizer's state than its count
             of iterations.
         custom_optimizers: Classes of optimizers that Keras does not know.
-        custom_objects: Objects by name, as for `keras.models.load_model`.
+        custom_objects: Objects by name, as for `keras.models.load_model`. A function that makes a
+            distributed optimizer may stand for an optimizer's class.
         compression: See `DistributedOptimizer`.
         legacy_opts: Horovod's way to ask for optimizers of Keras 2. Where `tf.keras` is tf_keras
             (TF_USE_LEGACY_KERAS=1), files are loaded by it.
@@ -46,6 +49,9 @@ def load_model(
     model = (package or keras).models.load_model(filepath, custom_objects=known)
     optimizer = getattr(model, "optimizer", None)
     if optimizer is not None:
-        model.optimizer = DistributedOptimizer(optimizer, compression=compression)
+        # Horovod's scripts have functions among `custom_objects` that make distributed ones.
+        if not is_distributed(getattr(optimizer, "inner_optimizer", optimizer)):
+            model.optimizer = DistributedOptimizer(optimizer, compression=compression)
+        make_variables(model.optimizer, model)
         compilation.do_without_xla(model)
     return model

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from horoacc.backward_passes import Passes
+from horoacc.tensorflow.gradient_reducer import key_of
 
 
 class LocalGradientAggregation:
@@ -42,53 +43,68 @@ class LocalGradientAggregation:
         self.counter: Any = None
         self._reduce = allreduce_func
         self._sparse_as_dense = sparse_as_dense
-        self._sums: list[Any] = []
+        self._sums: dict[int, Any] = {}
+        self._seen: set[int] = set()  # variables with a gradient in this step, in eager calls
         self._due: Any = None
 
     def compute_gradients(self, grads: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
         """Takes the gradients of a pass.
 
         Args:
-            grads: Tensors, or None for a variable without a gradient: in every pass.
+            grads: Tensors, or None for a variable without a gradient in this pass.
             variables: Whose gradients.
 
         Returns:
             With the last pass of a step the reduced sums, otherwise the sums so far, with which
-            `apply_gradients` does nothing.
+            `apply_gradients` does nothing. None for a variable without a gradient in this step.
 
         Raises:
             ValueError: Slices were given that may not be made dense.
         """
         dense = [self._dense(grad) for grad in grads]
-        there = [index for index, grad in enumerate(dense) if grad is not None]
-        if self.counter is None:
-            with tf.init_scope():
-                self.counter = _local("aggregation_counter", tf.zeros([], tf.int32))
-                self._sums = [
-                    _local(
-                        f"aggregated_gradient_{index}",
-                        tf.zeros(dense[index].shape, dense[index].dtype),
-                    )
-                    for index in there
-                ]
+        keys = [key_of(variable) for variable in variables]
+        self._prepare(keys, dense, variables)
+        known = [index for index, key in enumerate(keys) if key in self._sums]
         before = self.counter.read_value()
-        due = self._passes.due(before)
-        summed = [
-            self._passes.added(before, variable.read_value(), dense[index], tf.where)
-            for variable, index in zip(self._sums, there, strict=True)
-        ]
+        summed = {
+            index: self._passes.added(before, total, grad, tf.where)
+            for index, total, grad in self._pairs(known, keys, dense)
+        }
         kept = [
-            variable.assign(value, read_value=False)
-            for variable, value in zip(self._sums, summed, strict=True)
+            self._sums[keys[index]].assign(value, read_value=False)
+            for index, value in summed.items()
         ]
         kept.append(self.counter.assign(self._passes.after(before), read_value=False))
-        chosen = [variables[index] for index in there]
         with after(kept):
-            self._due = tf.identity(due)
-        results = tf.cond(self._due, lambda: self._finish(summed, chosen), lambda: summed)
-        for index, result in zip(there, results, strict=True):
+            self._due = tf.equal(self.counter.read_value(), 0)
+        seen = {key for key, grad in zip(keys, dense, strict=True) if grad is not None}
+        if tf.executing_eagerly():
+            seen |= self._seen
+            self._seen = set() if self._due else seen
+        given = [index for index in known if keys[index] in seen]
+        chosen, totals = [variables[index] for index in given], [summed[index] for index in given]
+        results = tf.cond(self._due, lambda: self._finish(totals, chosen), lambda: totals)
+        for index, result in zip(given, results, strict=True):
             dense[index] = result
         return dense
+
+    def _prepare(self, keys: Sequence[int], grads: Sequence[Any], variables: Sequence[Any]) -> None:
+        """Makes the count, and the sums that are needed for the first time."""
+        with tf.init_scope():
+            if self.counter is None:
+                self.counter = _local("aggregation_counter", tf.zeros([], tf.int32))
+            for key, grad, variable in zip(keys, grads, variables, strict=True):
+                if grad is not None and key not in self._sums:
+                    name = f"aggregated_gradient_{len(self._sums)}"
+                    self._sums[key] = _local(name, tf.zeros(variable.shape, grad.dtype))
+
+    def _pairs(
+        self, known: Sequence[int], keys: Sequence[int], grads: Sequence[Any]
+    ) -> Iterator[tuple[int, Any, Any]]:
+        """Gives places with the sum so far and the gradient to add, zeros where there is none."""
+        for index in known:
+            total = self._sums[keys[index]].read_value()
+            yield index, total, tf.zeros_like(total) if grads[index] is None else grads[index]
 
     def _finish(self, summed: list[Any], variables: Sequence[Any]) -> list[Any]:
         """Reduces the sums."""
@@ -115,10 +131,26 @@ class LocalGradientAggregation:
             return branch
 
         if tf.executing_eagerly():
-            return apply() if self._due else skipped()
-        return tf.cond(self._due, run(apply), run(skipped))
+            return apply() if self._ended() else skipped()
+        return tf.cond(self._ended(), run(apply), run(skipped))
+
+    def _ended(self) -> Any:
+        """Says whether the last pass was the last of its step, or there was none."""
+        if self.counter is None:
+            return tf.constant(True)
+        # Functions keep the order of reading and assigning by themselves, other graphs do not.
+        if tf.executing_eagerly() or tf.inside_function():
+            return tf.equal(self.counter.read_value(), 0)
+        return self._due
+
+    def restart(self) -> None:
+        """Begins a step: no pass of it has been counted."""
+        if self.counter is not None:
+            self.counter.assign(0)
+        self._seen.clear()
 
     def _dense(self, grad: Any) -> Any:
+        """Gives a gradient as it is added up; ValueError for slices that may not be made dense."""
         if not isinstance(grad, tf.IndexedSlices):
             return grad
         if not self._sparse_as_dense:

@@ -59,6 +59,16 @@ mostly_on_torch = pytest.mark.parametrize(
 on_tf_keras = pytest.mark.parametrize(
     "env", [_backend("tensorflow", "tensorflow", *_without("tf_keras"))]
 )
+# As TensorFlow's own `tf.keras`.
+as_tf_keras = pytest.mark.parametrize(
+    "env",
+    [
+        pytest.param(
+            {"KERAS_BACKEND": "tensorflow", "TF_USE_LEGACY_KERAS": "1"}, id="tf_keras",
+            marks=[*_without("tensorflow"), *_without("tf_keras")],
+        )
+    ],
+)  # fmt: skip
 on_torch = pytest.mark.parametrize("env", [TORCH])
 on_tensorflow = pytest.mark.parametrize("env", [TENSORFLOW])
 

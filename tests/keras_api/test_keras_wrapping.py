@@ -41,6 +41,22 @@ def test_settings_and_state_are_taken_over() -> None:
 
 
 @mostly_on_torch
+@ranks(2)
+def test_an_optimizer_from_its_config_is_distributed() -> None:
+    import keras_training as training
+
+    model = training.network()
+    start = training.values(model)
+    optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(1.0), op=hvd.Sum)
+    copied = optimizer.from_config(optimizer.get_config())
+    assert copied.get_config() == optimizer.get_config() and copied is not optimizer
+    assert not hasattr(optimizer.__class__.from_config(optimizer.get_config()), "_reduction")
+    copied.apply(training.gradients(model.trainable_weights, 0.5), model.trainable_weights)
+    for now, before in zip(training.values(model), start, strict=True):
+        np.testing.assert_allclose(now, before - 0.5 * hvd.size(), rtol=1e-5, atol=1e-6)
+
+
+@mostly_on_torch
 @ranks(1, 2)
 def test_schedules_and_functions_as_learning_rates() -> None:
     import keras_training as training
