@@ -134,6 +134,47 @@ def test_computed_gradients_are_reduced_once(kind: str) -> None:
             np.testing.assert_allclose(variable, np.array([1, 2]) - 4 * wanted, rtol=1e-5)
 
 
+@as_tf_keras
+@ranks(2)
+@pytest.mark.parametrize("kind", KINDS)
+def test_scaled_losses_are_reduced_once(kind: str) -> None:
+    """In a step and between two of them: nothing of a step is left over for the next."""
+    for index in range(2):
+        variable, local = tf.Variable([1.0, 2.0]), tf.Variable(1.0)
+        inner = hvd.DistributedOptimizer(made(kind), op=hvd.Sum)
+        inner.register_local_var(local)
+        optimizer = tf_keras.mixed_precision.LossScaleOptimizer(inner)
+
+        def step(optimizer: Any = optimizer, of: Any = (variable, local)) -> None:
+            optimizer.minimize(lambda: loss_of(*of), list(of))
+
+        run = in_both(step)[index]
+        for steps in (1, 2):
+            run()
+            np.testing.assert_allclose(
+                variable, np.array([1, 2]) - steps * mean() * hvd.size(), rtol=1e-5
+            )
+            np.testing.assert_allclose(local, 1 - steps * slope(hvd.rank()) / hvd.size(), rtol=1e-5)
+
+
+@as_tf_keras
+@ranks(2)
+def test_two_losses_in_one_function() -> None:
+    variables = [tf.Variable([1.0]), tf.Variable([1.0])]
+    optimizer = hvd.DistributedOptimizer(made("legacy.SGD"), op=hvd.Sum)
+
+    @tf.function
+    def step() -> None:
+        pairs = [
+            optimizer._compute_gradients(lambda one=one: loss_of(one), [one]) for one in variables
+        ]
+        for each in pairs:
+            optimizer.apply_gradients(each)
+
+    step()
+    np.testing.assert_allclose(variables, np.full((2, 1), 1 - mean() * hvd.size()), rtol=1e-5)
+
+
 PASSES = 4
 
 

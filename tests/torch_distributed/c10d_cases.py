@@ -165,10 +165,11 @@ def reasons() -> dict[str, str]:
     return dict(rows)
 
 
-def last_line(text: str) -> str:
-    """An error in one line, without the addresses of C++'s frames."""
-    lines = [line for line in text.split("Exception raised from")[0].splitlines() if line.strip()]
-    return lines[-1].strip()[:200] if lines else ""
+def one_line(text: str) -> str:
+    """What an error says, without tracebacks and addresses of C++'s frames."""
+    lines = text.split("Exception raised from")[0].splitlines()
+    said = [line for line in lines if re.match(r"[\w.]*(Error|Exception)\b", line)] or lines
+    return said[0].strip()[:200] if said else ""
 
 
 def compare(ranks: int, only: str) -> set[str]:
@@ -195,10 +196,9 @@ def compare(ranks: int, only: str) -> set[str]:
         print(f"{ranks} ranks, {name}: {counts}, {sum(one[2] for one in found.values()):.0f} s")
     for case in sorted(gloo.keys() | ours.keys()):
         here, there = gloo.get(case, nothing), ours.get(case, nothing)
-        if here[:2] != there[:2] and (here[0], there[0]) != (FAILS, FAILS):
-            print(f"  {case}: gloo {here[0]}, horoacc {there[0]}: {last_line(there[1])}")
-        elif here[0] == FAILS:
-            print(f"  {case}: both fail: {last_line(here[1])} / {last_line(there[1])}")
+        if here[0] != there[0] or here[0] == FAILS:
+            why = " / ".join(filter(None, (one_line(here[1]), one_line(there[1]))))
+            print(f"  {case}: gloo {here[0]}, horoacc {there[0]}: {why}")
     return worse
 
 
