@@ -13,6 +13,7 @@ import socket
 from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
+from urllib.parse import parse_qsl, urlsplit
 
 import torch
 from torch.distributed import distributed_c10d as c10d
@@ -36,8 +37,13 @@ def extend_env() -> None:
 
     def env(url: str, **options: Any) -> Any:
         place = environment.detect(os.environ)
-        known = all(os.environ.get(name) for name in _NEEDED) and not _are_horoaccruns(place)
-        if "rank=" in url or known or place.launcher == "single":
+        asked = dict(parse_qsl(urlsplit(url).query))
+        if asked:  # init_process_group(rank=, world_size=), perhaps of a part of the job
+            is_job = asked == {"rank": str(place.rank), "world_size": str(place.size)}
+            known = not is_job or all(os.environ.get(name) for name in _NEEDED[2:])
+        else:
+            known = all(os.environ.get(name) for name in _NEEDED) and not _are_horoaccruns(place)
+        if known or place.launcher == "single":
             return original(url, **options)
         return _meet(options.get("timeout", c10d.default_pg_timeout))
 

@@ -138,12 +138,16 @@ def test_a_program_that_starts_itself_again(
     assert shown == [f"__main__ True {[first, *arguments]} True"] * 2
 
 
-def test_by_name_under_mpirun() -> None:
+OPEN_MPIS = "rank=int(os.environ['OMPI_COMM_WORLD_RANK']), world_size=2"
+
+
+@pytest.mark.parametrize("place", ["", OPEN_MPIS], ids=["by variables", "by arguments"])
+def test_by_name_under_mpirun(place: str) -> None:
     if not Path(MPIRUN).exists():
         pytest.skip("Open MPI's mpirun is not installed")
     text = (
-        "import torch, torch.distributed as dist, horoacc.torch\n"
-        "dist.init_process_group('horoacc')\n"
+        "import os, torch, torch.distributed as dist, horoacc.torch\n"
+        f"dist.init_process_group('horoacc', {place})\n"
         "x = torch.full((3,), dist.get_rank() + 1.0)\n"
         "dist.all_reduce(x)\n"
         "dist.destroy_process_group()\n"
