@@ -5,6 +5,7 @@
 # make tsan    C++ tests under ThreadSanitizer; make asan: Address- and UBSanitizer
 # make test-clients  Lightning, Accelerate, Transformers, DeepSpeed, Ignite, Ray and torch on HoroACC
 # make cuda-all  compiles the kernels for all GPUs that CUDA 13 knows; `make build` for sm_90 and newer
+# make wheel   a wheel for each Python 3.10 to 3.13 that is here, and an sdist, into dist/; make test-wheel tries them
 # make bench   measures against Gloo, Open MPI and MPICH on this machine
 #
 # Everything lands in .venv, .mpich, .venv-clients and build/. The first run installs and compiles; later ones only
@@ -19,11 +20,16 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 NATIVE = build/cmake-$(shell $(BIN)/python -c "import sysconfig; print(sysconfig.get_config_var('SOABI'))")
 MPICH_VERSION := 5.0.2
 
-.PHONY: setup build light demo test test-cpp test-python test-c10d test-clients check bench tsan asan cuda-all clean distclean
+.PHONY: setup build light light-wheel demo test test-cpp test-python test-c10d test-clients check bench tsan asan cuda-all \
+  wheel sdist test-wheel clean distclean
 .DELETE_ON_ERROR:
 
-# What is there for the tests serves the demo, too.
-demo: $(if $(wildcard .venv/.editable-*),build,light)
+# What is there for the tests serves the demo, too; otherwise a wheel in dist/, if no source is newer.
+DEMO_WHEEL = $(shell for wheel in dist/*-$$($(PYTHON) -c 'import sys; print("cp%d%d" % sys.version_info[:2])')-*.whl; \
+  do test -f $$wheel && test -z "$$(find csrc horoacc launcher torch_ops tensorflow_ops setup.py CMakeLists.txt \
+  -name '*.pyc' -o -name '*.so' -o -type f -newer $$wheel -print -quit)" && echo $$wheel; done | tail -1)
+
+demo: $(if $(wildcard .venv/.editable-*),build,$(if $(DEMO_WHEEL),light-wheel,light))
 	$(BIN)/horoaccrun -np 2 python examples/torch_digits.py
 
 test: test-cpp test-python
@@ -92,7 +98,7 @@ PACKAGES := $(sort $(dir $(wildcard horoacc/*/__init__.py horoacc/*/*/__init__.p
   launcher/__init__.py launcher/*/__init__.py)))
 PACKAGES_SUM := $(shell echo "$(CURDIR) $(PACKAGES)" | cksum | cut -d' ' -f1)
 .venv/.editable-$(PACKAGES_SUM): pyproject.toml setup.py horoacc/_version.py | setup
-	rm -f .venv/.editable-* .venv/.light-*
+	rm -f .venv/.editable-* .venv/.light-* .venv/.wheel
 	HOROACC_TESTS=ON $(PIP) install --no-deps --no-build-isolation -e .
 	touch $@
 
@@ -106,12 +112,27 @@ build: .venv/.editable-$(PACKAGES_SUM)
 
 # For the demo: neither tests nor MPI nor kernels for GPUs.
 .venv/.light-$(PACKAGES_SUM): pyproject.toml setup.py horoacc/_version.py | .venv/.demo
-	rm -f .venv/.light-*
+	rm -f .venv/.light-* .venv/.wheel
 	HOROACC_CUDA=OFF HOROACC_MPI_FETCH=0 $(PIP) install --no-deps --no-build-isolation -e .
 	touch $@
 
 light: .venv/.light-$(PACKAGES_SUM)
 	$(COMPILE)
+
+light-wheel: .venv/.demo
+	test .venv/.wheel -nt $(DEMO_WHEEL) || \
+	  { rm -f .venv/.light-* && $(PIP) install --no-deps --force-reinstall $(DEMO_WHEEL) && touch .venv/.wheel; }
+
+# --- wheels ----------------------------------------------------------------------------------
+wheel: setup sdist
+	python tests/install/wheels.py build dist
+
+sdist: setup
+	rm -f dist/horoacc-*.tar.gz
+	python -c "from setuptools.build_meta import build_sdist; build_sdist('dist')" > /dev/null
+
+test-wheel: setup
+	python tests/install/wheels.py try dist
 
 # --- checks ----------------------------------------------------------------------------------
 CXX_FILES = $(shell find csrc torch_ops tensorflow_ops tests/cpp -name '*.cc' -o -name '*.cu' -o -name '*.h')

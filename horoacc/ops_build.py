@@ -1,10 +1,11 @@
 """Builds a framework's ops once, where the framework is.
 
-A framework op is compiled against the framework's headers, so it cannot always be part of a wheel.
-It is built when HoroACC is installed beside the framework; otherwise at the first import, or by
-`horoaccrun` before it starts the ranks, into a cache that all processes of a user share: one of
-them builds under a lock, the others wait for it. An installation copies a library from the cache
-only if no other user can have written it; a host without a compiler loads one of another host.
+A framework op is compiled against the framework's headers, so a wheel has those of one version of
+each framework. Others are built when HoroACC is installed beside the framework; otherwise at the
+first import, or by `horoaccrun` before it starts the ranks, into a cache that all processes of a
+user share: one of them builds under a lock, the others wait for it. An installation copies a
+library from the cache only if no other user can have written it; a host without a compiler loads
+one of another host.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import contextlib
 import fcntl
 import hashlib
 import os
+import re
 import shlex
 import shutil
 import stat
@@ -35,6 +37,8 @@ _PREBUILT = _PACKAGE / "lib" / "ops"
 # Where sources may be, and which.
 _ROOTS, _SOURCES = (_PACKAGE / "_sources", _PACKAGE.parent), ("torch_ops", "tensorflow_ops", "csrc")
 _LOCK_SECONDS = 600
+# Their ops look Python's functions up in the process, so that one library serves all interpreters.
+_WITHOUT_PYTHON = ("tensorflow",)
 
 
 class OpsBuildError(RuntimeError):
@@ -97,7 +101,7 @@ def ensure_built(framework: str, sources: Sequence[Path], compile_command: Compi
     prebuilt = _PREBUILT / _ready_name(framework, sources)
     packed = _library(framework, prebuilt, flags)
     if library.is_file() and _is_ours(library):
-        _ensure(framework, packed, lambda: _place_both(library, packed, prebuilt))
+        _ensure(framework, packed, lambda: _place_both(library, packed, prebuilt, framework))
     else:
         _ensure(framework, packed, lambda: _build(framework, packed, prebuilt, compile_command))
     return packed
@@ -136,12 +140,36 @@ def _ensure(framework: str, library: Path, make: Callable[[], None]) -> None:
         ) from error
 
 
+def _distribution(framework: str) -> metadata.Distribution | None:
+    """The framework as it is installed: tensorflow-cpu is TensorFlow with the same headers."""
+    for name in (framework, f"{framework}-cpu"):
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            return metadata.distribution(name)
+    return None
+
+
 def _place(framework: str) -> str:
     """Where the framework is installed: environments share a cache, but not their headers."""
+    found = _distribution(framework)
+    return str(found.locate_file("")) if found else ""
+
+
+def _headers(framework: str) -> str:
+    """Which headers the installed framework has; ops fit every framework that has the same.
+
+    Builds of one torch for the CPU and for CUDA (2.13.0+cpu, 2.13.0+cu130) are of one commit, and
+    of the headers that the ops include a build writes one: that file counts, not the suffix.
+    """
+    found = _distribution(framework)
+    if found is None:
+        return "unknown"
+    root = Path(str(found.locate_file(framework)))
     try:
-        return str(metadata.distribution(framework).locate_file(""))
-    except metadata.PackageNotFoundError:
-        return ""
+        commit = re.findall(r"^git_version = .*$", (root / "version.py").read_text(), re.MULTILINE)
+        written = (root / "include/torch/headeronly/macros/cmake_macros.h").read_text()
+    except OSError:
+        return found.version
+    return "\n".join((found.version.partition("+")[0], *commit, written))
 
 
 def _ready_name(framework: str, sources: Sequence[Path], place: str = "") -> str:
@@ -150,15 +178,26 @@ def _ready_name(framework: str, sources: Sequence[Path], place: str = "") -> str
     In the package it does not depend on the place, which is another when it was built.
     """
     digest = hashlib.sha256()
-    try:
-        version = metadata.version(framework)
-    except metadata.PackageNotFoundError:
-        version = "unknown"
-    for part in (__version__, version, sysconfig.get_config_var("SOABI") or "", place):
+    soabi = "" if framework in _WITHOUT_PYTHON else sysconfig.get_config_var("SOABI") or ""
+    for part in (__version__, _headers(framework), soabi, place):
         digest.update(part.encode() + b"\0")
     for source in sorted(sources, key=lambda path: path.name):
         digest.update(source.name.encode() + b"\0" + source.read_bytes() + b"\0")
     return f"{framework}-{digest.hexdigest()[:16]}.ready"
+
+
+def _built_for(framework: str) -> str:
+    """What ops that are built now are for, in words."""
+    found = _distribution(framework)
+    version = found.version.partition("+")[0] if found else "of an unknown version"
+    python = f" on Python {sys.version_info[0]}.{sys.version_info[1]}"
+    return f"{framework} {version}{'' if framework in _WITHOUT_PYTHON else python}"
+
+
+def _packed(framework: str) -> str:
+    """What the compiled ops in the package are for: the second line of the files that name them."""
+    ready = sorted(_PREBUILT.glob(f"{framework}-*.ready"))
+    return " and ".join("".join(path.read_text().splitlines()[1:]) for path in ready) or "none"
 
 
 def _command_line(command: CompileCommand, output: Path) -> list[str]:
@@ -170,7 +209,7 @@ def _command_line(command: CompileCommand, output: Path) -> list[str]:
 def _named_by(ready: Path) -> Path | None:
     """The library that a ready file names, if both are there."""
     try:
-        library = ready.parent / ready.read_text().strip()
+        library = ready.parent / ready.read_text().partition("\n")[0]
     except OSError:
         return None
     return library if library.is_file() else None
@@ -212,9 +251,9 @@ def _build(framework: str, library: Path, ready: Path, command: CompileCommand) 
     if not _has_compiler(command):
         compiler = _command_line(command, Path("output"))[0]
         raise OpsBuildError(
-            f"the {framework} ops of horoacc must be compiled once, but the compiler "
-            f"'{compiler}' was not found; install g++ (or set CXX), or install horoacc from a "
-            "wheel that was built beside this framework"
+            f"the {framework} ops of horoacc must be compiled once for {_built_for(framework)}, "
+            f"but the compiler '{compiler}' was not found; install g++ (or set CXX), or the "
+            f"framework for which this installation has compiled ops: {_packed(framework)}"
         )
     folder = library.parent
     print(f"horoacc: building the {framework} ops once, into {folder}", file=sys.stderr, flush=True)
@@ -228,16 +267,16 @@ def _build(framework: str, library: Path, ready: Path, command: CompileCommand) 
                 f"compiling the {framework} ops failed (exit code {done.returncode}):\n"
                 f"{shlex.join(line)}\n{said}"
             )
-        _place_both(output, library, ready)
+        _place_both(output, library, ready, framework)
 
 
-def _place_both(made: Path, library: Path, ready: Path) -> None:
-    """Copies a library to its place, and then writes the file that names it."""
+def _place_both(made: Path, library: Path, ready: Path, framework: str) -> None:
+    """Copies a library to its place, and then writes the file that names it, and what it is for."""
     # Same folder, so that the renames are atomic: no process ever loads half a library.
     with tempfile.TemporaryDirectory(dir=library.parent, prefix=".build-") as scratch:
         copy, note = Path(scratch) / library.name, Path(scratch) / ready.name
         shutil.copy(made, copy)
-        note.write_text(library.name)
+        note.write_text(f"{library.name}\n{_built_for(framework)}\n")
         copy.replace(library)
         note.replace(ready)
 

@@ -48,4 +48,16 @@ BUILD: tuple[BuildVariable, ...] = (
         "Frameworks with commas between: it compiles the ops of these only. "
         "`1`: ops go into the package instead of the cache, as an installation wants them.",
     ),
+    BuildVariable(
+        "HOROACC_BUILD_FOLDER",
+        "",
+        "Folder in which CMake builds for one interpreter after the other, so that the core is "
+        "compiled once; empty: one for each, in `build`.",
+    ),
+    BuildVariable(
+        "HOROACC_OPS_WHEEL",
+        "",
+        "Wheel of the same sources whose TensorFlow ops, which serve all interpreters, are taken "
+        "where TensorFlow is not installed.",
+    ),
 )

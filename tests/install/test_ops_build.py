@@ -182,6 +182,54 @@ def test_a_host_without_a_compiler_takes_what_another_has_built(workshop: Worksh
         ensure_built("numpy", [workshop.source], ["no-such-compiler"])
 
 
+def torch_at(folder: Path, version: str, commit: str = "1a2b", written: str = "#define X") -> Path:
+    """The files of a torch that say which headers it has."""
+    record = folder / f"torch-{version}.dist-info"
+    macros = folder / "torch" / "include" / "torch" / "headeronly" / "macros"
+    record.mkdir(parents=True)
+    macros.mkdir(parents=True)
+    (record / "METADATA").write_text(f"Metadata-Version: 2.1\nName: torch\nVersion: {version}\n")
+    (folder / "torch" / "version.py").write_text(
+        f"__version__ = '{version}'\ngit_version = '{commit}'\n"
+    )
+    (macros / "cmake_macros.h").write_text(written)
+    return folder
+
+
+def test_ops_of_one_torch_serve_builds_with_the_same_headers(
+    workshop: Workshop, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A build for CUDA is another version by its suffix only."""
+    monkeypatch.setattr(ops_build, "_PREBUILT", tmp_path / "package")
+
+    def with_torch(name: str, *torch: str) -> Path:
+        with monkeypatch.context() as patch:
+            patch.syspath_prepend(torch_at(tmp_path / name, *torch))
+            return ensure_built("torch", [workshop.source], compiler)
+
+    compiler = [str(workshop.compiler), str(workshop.source)]
+    with monkeypatch.context() as patch:
+        patch.setenv("HOROACC_OPS_PREBUILD", "1")
+        library = with_torch("cpu", "9.8.7+cpu")
+    compiler = ["no-such-compiler"]
+    assert with_torch("cuda", "9.8.7+cu130") == library
+    assert with_torch("plain", "9.8.7") == library
+    for name, torch in [
+        ("newer", ("9.8.8+cpu",)),
+        ("commit", ("9.8.7+cpu", "3c4d")),
+        ("written", ("9.8.7+cpu", "1a2b", "#define Y")),
+    ]:
+        with pytest.raises(OpsBuildError, match=r"compiled ops: torch 9\.8\.7 on Python"):
+            with_torch(name, *torch)
+
+
+def test_tensorflow_ops_are_those_of_every_interpreter() -> None:
+    """They are shared by all wheels, so no source may be compiled against one Python."""
+    sources = [source.read_text() for source in ops_build.sources_of("tensorflow_ops")]
+    assert len(sources) > 10
+    assert not [text for text in sources if "Python.h" in text or "pybind11" in text]
+
+
 def test_the_cache_defaults_to_the_users(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "/home/somebody")
     for base, wanted in [

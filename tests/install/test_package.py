@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
+import re
 import sys
 import sysconfig
 import zipfile
 from pathlib import Path
 
 import pytest
+from bare import ROOT, run
 
-ROOT = Path(__file__).resolve().parents[2]
 # A finder that makes an import fail as if the distribution were not there.
 BLOCK = """
 import importlib.abc, sys
@@ -21,45 +20,6 @@ class Absent(importlib.abc.MetaPathFinder):
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 sys.meta_path.insert(0, Absent())
 """
-
-
-def run(*command: str, cwd: Path, **more: str) -> str:
-    kept = {n: v for n, v in os.environ.items() if not n.startswith(("HOROACC_", "HOROVOD_"))}
-    done = subprocess.run(
-        command, cwd=cwd, env=kept | more, capture_output=True, text=True, timeout=600, check=False
-    )
-    assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
-    return done.stdout
-
-
-@pytest.fixture(scope="session")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A wheel of the checkout, which reuses the objects of `make build`.
-
-    torch is here, so its ops are compiled now; TensorFlow's would be as well, in half a minute.
-    """
-    folder = tmp_path_factory.mktemp("wheel")
-    run(
-        *(sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation"),
-        *("--wheel-dir", str(folder), str(ROOT)),
-        cwd=ROOT,
-        HOROACC_TESTS="ON",
-        HOROACC_OPS_PREBUILD="torch",
-    )
-    (built,) = folder.glob("*.whl")
-    return built
-
-
-@pytest.fixture(scope="session")
-def installed(wheel: Path) -> Path:
-    """The wheel's contents, away from the checkout and from its editable installation."""
-    folder = wheel.parent / "site"
-    run(
-        *(sys.executable, "-m", "pip", "install", "--no-deps", "--no-index"),
-        *("--target", str(folder), str(wheel)),
-        cwd=wheel.parent,
-    )
-    return folder
 
 
 @pytest.mark.timeout(600)
@@ -113,6 +73,10 @@ def test_libraries_name_no_framework_no_mpi_path_and_no_place_of_the_build(
         assert not [line for line in needed if "[/" in line], "needed by a path"
         paths = [line for line in shown.splitlines() if "RUNPATH" in line or "RPATH" in line]
         assert all("[$ORIGIN" in line for line in paths), paths
+        # As docs/install.md says: it loads beside the libstdc++ of g++ 11, and so on RHEL 9.
+        versions = run("readelf", "--version-info", str(library), cwd=installed)
+        newer = re.findall(r"GLIBCXX_3\.4\.(?:[3-9]\d)", versions)
+        assert not newer, (library, newer)
 
 
 @pytest.mark.timeout(600)
@@ -149,7 +113,7 @@ def test_torch_ops_of_an_installation_need_no_compiler(installed: Path, tmp_path
         *(*launch, sys.executable, "-W", "error::UserWarning", "-c", program),
         cwd=installed, PYTHONPATH=str(installed), CXX="false", HOROACC_CACHE_DIR=str(tmp_path),
     )  # fmt: skip
-    (ops,) = (installed / "horoacc" / "lib" / "ops").glob("*.so")
+    (ops,) = (installed / "horoacc" / "lib" / "ops").glob("torch-*.so")
     assert sorted(shown.splitlines()) == [f"[{rank}] {ops} True" for rank in range(2)]
     assert not list(tmp_path.iterdir())
 

@@ -65,7 +65,8 @@ void TaskThreads::Run() {
   pthread_setname_np(pthread_self(), name_);
   std::unique_lock lock(mutex_);
   for (;;) {
-    changed_.wait(lock, [this] { return stopping_ || !posted_.empty(); });
+    // Not wait(), whose version in libstdc++ is g++ 12's: wheels are to load beside older ones.
+    while (!stopping_ && posted_.empty()) changed_.wait_for(lock, std::chrono::hours(1));
     if (posted_.empty()) return;
     if (running_ > 0) {
       const uint64_t before = taken_;

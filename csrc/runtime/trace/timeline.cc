@@ -293,7 +293,8 @@ void Timeline::State::Run() {
   std::vector<Record> batch;
   std::unique_lock lock(mutex);
   for (bool last = false; !last;) {
-    wake.wait(lock, [this] { return closing || !queue.empty(); });
+    // Not wait(), whose version in libstdc++ is g++ 12's: wheels are to load beside older ones.
+    while (!closing && queue.empty()) wake.wait_for(lock, std::chrono::hours(1));
     // Gathers a batch, so that a busy engine rarely has to wake this thread.
     wake.wait_for(lock, kReadySet, [this] { return closing; });
     std::swap(batch, queue);
