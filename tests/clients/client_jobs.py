@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
+import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -33,7 +36,7 @@ class Client:
 
     script: str
     arguments: tuple[str, ...] = ()
-    own: tuple[str, ...] = ()  # the client's own launcher
+    own: tuple[str, ...] = ()  # the client's own launcher, with a place for a {port}
     own_auto: tuple[str, ...] = ()  # the same with `horoacc.auto`, if it takes modules another way
     own_arguments: tuple[str, ...] = ()
     ways: tuple[str, ...] = ("horoacc", "auto")  # the script's argument: a name, or `auto`
@@ -52,9 +55,15 @@ class Client:
                 start = [start[0], "--as-horovod", *start[1:]]
             return [*start, *auto, *script]
         script += self.own_arguments
-        if auto and self.own_auto:
-            return [*self.own_auto, *script]
-        return [*self.own, *auto, *script]
+        own = self.own_auto if auto and self.own_auto else [*self.own, *auto]
+        return [word.format(port=free_port()) for word in own] + script
+
+
+def free_port() -> int:
+    """A port for ranks to meet at, instead of the one that clients take when none is given."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
 
 
 def variables(**more: str) -> dict[str, str]:
@@ -79,9 +88,12 @@ def run(
     try:
         out, _ = process.communicate(timeout=seconds)
     except subprocess.TimeoutExpired:
-        os.killpg(process.pid, 9)
+        os.killpg(process.pid, signal.SIGKILL)
         out, _ = process.communicate()
         out += f"\nnot ended after {seconds} s"
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
     return subprocess.CompletedProcess(command, process.returncode, out, "")
 
 
@@ -91,13 +103,13 @@ def trained(client: Client, launcher: str, way: str) -> Told:
     with tempfile.TemporaryDirectory() as folder:
         done = run(command, TOLD=folder, **client.environ)
         assert done.returncode == 0, f"{' '.join(command)}\n{done.stdout[-6000:]}"
-        told = {
-            path.stem: torch.load(path, weights_only=True) for path in Path(folder).glob("*.pt")
-        }
+        files = Path(folder).glob("*.pt")
+        told = {path.stem: torch.load(path, weights_only=True) for path in files}
     expected = {f"{name}.{rank}" for name in client.files for rank in range(RANKS)}
     assert set(told) == expected, done.stdout[-6000:]
-    assert all(tensors and all(map(torch.is_tensor, tensors)) for tensors in told.values())
-    return told
+    assert {used for used, _ in told.values()} == {way != "gloo"}, "the wrong backend was used"
+    assert all(tensors for _, tensors in told.values())
+    return {name: tensors for name, (_, tensors) in told.items()}
 
 
 @functools.cache

@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from client_jobs import Client, run
+from client_jobs import SECONDS, Client, run
 
 ACCELERATES = "Your assigned backend horoacc is not available, please use gloo"
 REFUSALS = {
@@ -18,6 +18,7 @@ REFUSALS = {
 }
 
 
+@pytest.mark.timeout(SECONDS + 60)
 @pytest.mark.parametrize("script", REFUSALS)
 def test_the_name_is_refused(script: str, tmp_path: Path) -> None:
     done = run(Client(script).command("torchrun", "horoacc"), TOLD=str(tmp_path))

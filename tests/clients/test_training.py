@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from client_jobs import BIN, PYTHON, Client, trained, with_gloo
+from client_jobs import BIN, PYTHON, SECONDS, Client, trained, with_gloo
 
 AUTO = ("auto",)  # refuse the name: test_refusals.py
 group = pytest.mark.xdist_group
@@ -17,9 +17,10 @@ FEATURES = (
 )
 # Without this it starts one process, however many are asked for: on CPUs it leaves that to mpirun.
 MPIRUN = ("--mpirun_hostfile", "localhost.txt", "--num_machines", "1")
-ACCELERATE = (str(BIN / "accelerate"), "launch", "--cpu", "--num_processes", "2", *MPIRUN)
+PORT = ("--main_process_port", "{port}")
+ACCELERATE = (str(BIN / "accelerate"), "launch", "--cpu", "--num_processes", "2", *PORT, *MPIRUN)
 AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-DEEPSPEED = (str(BIN / "deepspeed"), "--num_accelerators", "2")
+DEEPSPEED = (str(BIN / "deepspeed"), "--num_accelerators", "2", "--master_port", "{port}")
 CLIENTS = {
     "lightning": Client("lightning_train.py", own=tuple(PYTHON)),
     "lightning_fsdp2": Client("lightning_train.py", ("fsdp2",), own=tuple(PYTHON)),
@@ -55,6 +56,7 @@ def expect_equal(told: dict[str, list[torch.Tensor]], other: dict[str, list[torc
             assert torch.equal(one, two), f"{name}, tensor {index}: {(one - two).abs().max()}"
 
 
+@pytest.mark.timeout(2 * SECONDS + 60)
 @pytest.mark.parametrize(("client", "launcher", "way"), CASES)
 def test_parameters_are_those_of_gloo(client: Client, launcher: str, way: str) -> None:
     expect_equal(trained(client, launcher, way), with_gloo(client))

@@ -16,7 +16,12 @@ if BACKEND == "horoacc":
 
 
 def tell(tensors: Iterable[torch.Tensor], rank: int, of: str = "parameters") -> None:
-    """Writes this rank's tensors to a file for the test: of a DTensor, this rank's part."""
+    """Writes this rank's tensors to a file for the test, and whether HoroACC carried them.
+
+    Of a DTensor it is this rank's part.
+    """
+    basics = sys.modules.get("horoacc.basics")
+    used = basics is not None and basics.is_initialized()
     own = [t.to_local() if isinstance(t, DTensor) else t for t in tensors]
     told = [tensor.detach().clone() for tensor in own]
-    torch.save(told, os.path.join(os.environ["TOLD"], f"{of}.{rank}.pt"))
+    torch.save((used, told), os.path.join(os.environ["TOLD"], f"{of}.{rank}.pt"))
