@@ -13,12 +13,13 @@ constexpr double kTimeoutSeconds = 5;
 }  // namespace
 
 Group::Group(ha_engine* engine, int32_t process_set, std::vector<int32_t> ranks, int rank,
-             double limit_seconds, std::string name)
+             double limit_seconds, std::string name, std::string backend)
     : engine_(engine),
       process_set_(process_set),
       ranks_(std::move(ranks)),
       rank_(rank),
       name_(std::move(name)),
+      backend_(std::move(backend)),
       process_(getpid()),
       limit_seconds_(limit_seconds) {
   TORCH_CHECK(engine_, "the engine has been shut down");

@@ -19,9 +19,10 @@ namespace horoacc {
 /// Shared by the backend and its works; the last owner leaves the set. Thread-safe.
 class Group {
  public:
-  /// `ranks`: global, ascending. The set must be joined already.
+  /// `ranks`: global, ascending. The set must be joined already. `backend`: what torch says that
+  /// the group's backend is.
   Group(ha_engine* engine, int32_t process_set, std::vector<int32_t> ranks, int rank,
-        double limit_seconds, std::string name);
+        double limit_seconds, std::string name, std::string backend);
   ~Group();
   Group(const Group&) = delete;
   Group& operator=(const Group&) = delete;
@@ -30,6 +31,7 @@ class Group {
   [[nodiscard]] int32_t process_set() const { return process_set_; }
   [[nodiscard]] int size() const { return static_cast<int>(ranks_.size()); }
   [[nodiscard]] int rank() const { return rank_; }
+  [[nodiscard]] const std::string& backend() const { return backend_; }
   /// The global rank of a rank of the group, or -1.
   [[nodiscard]] int32_t GlobalRank(int64_t rank) const;
   /// The rank in the group of a global rank, or -1.
@@ -60,6 +62,7 @@ class Group {
   const std::vector<int32_t> ranks_;
   const int rank_;
   const std::string name_;
+  const std::string backend_;
   const pid_t process_;  ///< a forked child has no part in the job
   std::atomic<double> limit_seconds_;
   std::atomic<uint64_t> sequence_{0};

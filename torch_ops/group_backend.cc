@@ -26,10 +26,12 @@ extern "C" {
 // A new reference to torch's Python object for a backend over a process set that this rank has
 // joined, or NULL with a Python error. The caller holds the GIL.
 HA_API PyObject* ha_torch_backend(ha_engine* engine, int32_t process_set, const int32_t* ranks,
-                                  size_t count, int rank, double limit_seconds, const char* name) {
+                                  size_t count, int rank, double limit_seconds, const char* name,
+                                  const char* called) {
   try {
-    auto group = std::make_shared<horoacc::Group>(
-        engine, process_set, std::vector<int32_t>(ranks, ranks + count), rank, limit_seconds, name);
+    auto group = std::make_shared<horoacc::Group>(engine, process_set,
+                                                  std::vector<int32_t>(ranks, ranks + count), rank,
+                                                  limit_seconds, name, called);
     c10::intrusive_ptr<c10d::Backend> backend =
         c10::make_intrusive<horoacc::GroupBackend>(std::move(group));
     return pybind11::cast(std::move(backend)).release().ptr();

@@ -36,7 +36,7 @@ int32_t CoreReduction(c10d::ReduceOp::RedOpType op) {
 
 GroupCall::GroupCall(std::shared_ptr<Group> group, ha_collective collective,
                      const CallOptions& options, at::TensorList inputs)
-    : group_(std::move(group)), options_(options), profiled_(options.title, inputs) {
+    : group_(std::move(group)), options_(options), profiled_(*group_, options.title, inputs) {
   call_.collective = collective;
   call_.process_set = group_->process_set();
   call_.op = HA_SUM;

@@ -22,9 +22,9 @@ WorkPointer GroupBackend::send(TensorVector& tensors, int to, int tag) {
   // Messages are sent from host memory: a GPU's tensor is copied here, which waits for it.
   const at::Tensor data = OneTensor(tensors).cpu().contiguous();
   group_->Sweep();
-  auto work =
-      c10::make_intrusive<GroupWork>(group_, c10d::OpType::SEND, "send", Profiled("send", tensors),
-                                     false, TensorVector{data}, TensorVector{}, Landing());
+  auto work = c10::make_intrusive<GroupWork>(group_, c10d::OpType::SEND, "send",
+                                             Profiled(*group_, "send", tensors), false,
+                                             TensorVector{data}, TensorVector{}, Landing());
   ha_handle handle = 0;
   ha_error error{};
   if (ha_send(group_->engine(), group_->process_set(), group_->GlobalRank(to), tag,
@@ -54,9 +54,9 @@ WorkPointer GroupBackend::Receive(TensorVector& tensors, int32_t from, int tag, 
   if (!memory.is_same(output))
     landing = [output, memory](ha_engine*, ha_handle) { output.copy_(memory); };
   const char* const event = type == c10d::OpType::RECV ? "recv" : "recvAnySource";  // as Gloo's
-  auto work = c10::make_intrusive<GroupWork>(group_, type, "recv", Profiled(event, tensors), false,
-                                             TensorVector{memory}, TensorVector{output},
-                                             std::move(landing));
+  auto work = c10::make_intrusive<GroupWork>(
+      group_, type, "recv", Profiled(*group_, event, tensors), false, TensorVector{memory},
+      TensorVector{output}, std::move(landing));
   ha_handle handle = 0;
   ha_error error{};
   if (ha_receive(group_->engine(), group_->process_set(), from, tag, memory.mutable_data_ptr(),

@@ -15,9 +15,9 @@ constexpr double kSignalPeriodSeconds = 0.2;  // between calls of Python's signa
 
 }  // namespace
 
-Profiled::Profiled(const char* title, at::TensorList tensors) {
+Profiled::Profiled(const Group& group, const char* title, at::TensorList tensors) {
   if (!at::hasCallbacks()) return;
-  event = std::string("horoacc:") + title;
+  event = group.backend() + ":" + title;
   inputs = tensors.vec();
 }
 

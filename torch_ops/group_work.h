@@ -19,9 +19,10 @@ namespace horoacc {
 /// Copies a complete call's results to the caller's tensors, if they are elsewhere.
 using Landing = std::function<void(ha_engine* engine, ha_handle handle)>;
 
-/// What torch's profiler shows of a call; nothing if none records.
+/// What torch's profiler shows of a call; nothing if none records. Tools look for events that begin
+/// with the name of the backend.
 struct Profiled {
-  Profiled(const char* title, at::TensorList tensors);
+  Profiled(const Group& group, const char* title, at::TensorList tensors);
 
   std::string event;
   std::optional<std::vector<at::Tensor>> inputs;

@@ -61,7 +61,7 @@ def python_library() -> ctypes.PyDLL:
     found.ha_torch_backend.restype = ctypes.py_object
     found.ha_torch_backend.argtypes = [
         ctypes.c_void_p, ctypes.c_int32, ctypes.POINTER(ctypes.c_int32), ctypes.c_size_t,
-        ctypes.c_int, ctypes.c_double, ctypes.c_char_p,
+        ctypes.c_int, ctypes.c_double, ctypes.c_char_p, ctypes.c_char_p,
     ]  # fmt: skip
     return found
 

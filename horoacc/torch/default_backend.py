@@ -40,7 +40,11 @@ def install() -> None:
         bound = signature.bind(*args, **options)
         asked = c10d.Backend(str(bound.arguments["backend"]))
         bound.arguments["backend"] = c10d.Backend(replaced(str(asked)))
-        group, store = original(*bound.args, **bound.kwargs)
+        token = process_group.called.set(stands_for(str(asked)))
+        try:
+            group, store = original(*bound.args, **bound.kwargs)
+        finally:
+            process_group.called.reset(token)
         if store is not None:  # this rank is a member
             c10d._world.pg_map[group] = (asked, store)
             c10d._world.pg_backend_config[group] = str(c10d.BackendConfig(asked))
@@ -56,6 +60,21 @@ def remove() -> None:
         return
     c10d._new_process_group_helper = _Installed.original
     _Installed.original = None
+
+
+def stands_for(backend: str) -> str:
+    """Says which backend of Gloo and MPI a group stands for.
+
+    Args:
+        backend: As for `replaced`.
+
+    Returns:
+        Its name; "horoacc" if it stands for none.
+    """
+    names = [pair.rpartition(":")[2] for pair in backend.split(",")]
+    if backend == "undefined":
+        names = ["gloo"]
+    return next((name for name in names if name in _REPLACED), process_group.BACKEND)
 
 
 def replaced(backend: str) -> str:

@@ -12,6 +12,7 @@ members alone (`use_local_synchronization=True`), as torch makes them anyway.
 from __future__ import annotations
 
 import collections
+import contextvars
 import ctypes
 from typing import Any
 
@@ -24,6 +25,9 @@ from horoacc.start import World
 from horoacc.torch import _ops, ddp_buckets, monitored_barrier, rendezvous
 
 BACKEND = "horoacc"
+called: contextvars.ContextVar[str] = contextvars.ContextVar("called", default=BACKEND)
+"""What torch says that the backend of a group which is being made is: under `horoacc.auto`, what
+the script has asked for. The events of torch's profiler begin with it."""
 
 # All members count how often a group of these ranks had a name: a store may outlive a group,
 # and torch gives names again after the last one was destroyed.
@@ -58,6 +62,7 @@ def _create(options: Any, _: Any) -> Any:
     return library.ha_torch_backend(
         process.engine().address, number, (ctypes.c_int32 * len(ranks))(*ranks), len(ranks),
         options.group_rank, options.timeout.total_seconds(), str(options.group_id).encode(),
+        called.get().encode(),
     )  # fmt: skip
 
 

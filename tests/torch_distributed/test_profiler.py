@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -65,7 +67,7 @@ def recorded(run: Callable[[], Any]) -> list[Any]:
         activities=[torch.profiler.ProfilerActivity.CPU], record_shapes=True
     ) as profiler:
         run()
-    return [event for event in profiler.events() if event.name.startswith("horoacc:")]
+    return [event for event in profiler.events() if event.name.startswith(("horoacc:", "gloo:"))]
 
 
 def test_collectives_and_messages_are_events() -> None:
@@ -88,6 +90,22 @@ def test_collectives_and_messages_are_events() -> None:
     events = recorded(exchange)
     assert [event.name for event in events] == [f"horoacc:{name}" for name in wanted]
     assert all(event.input_shapes == [[3]] and event.is_async for event in events)
+
+
+def test_under_auto_events_have_the_name_that_the_script_knows() -> None:
+    from horoacc.torch import default_backend
+
+    world()
+    with mock.patch.dict(os.environ):
+        default_backend.install()
+        try:
+            group = dist.new_group(backend="gloo")
+        finally:
+            default_backend.remove()
+    (event,) = recorded(lambda: dist.all_reduce(torch.ones(3), group=group))
+    assert event.name == f"{dist.get_backend(group)}:all_reduce" == "gloo:all_reduce"
+    assert group._get_backend(torch.device("cpu")).name() == "horoacc"
+    dist.destroy_process_group(group)
 
 
 def test_a_call_that_fails_has_an_event() -> None:
