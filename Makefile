@@ -2,6 +2,7 @@
 # make test    C++ tests, then Python tests
 # make test-c10d  PyTorch's own cases of torch.distributed, on Gloo and on horoacc
 # make check   formatting, lint and types; clang-tidy only where something changed since it was clean
+# make test-aarch64  C++ tests for aarch64 under qemu-user; not part of `make test`
 # make tsan    C++ tests under ThreadSanitizer; make asan: Address- and UBSanitizer
 # make test-clients  Lightning, Accelerate, Transformers, DeepSpeed, Ignite, Ray and torch on HoroACC
 # make cuda-all  compiles the kernels for all GPUs that CUDA 13 knows; `make build` for sm_90 and newer
@@ -20,7 +21,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 NATIVE = build/cmake-$(shell $(BIN)/python -c "import sysconfig; print(sysconfig.get_config_var('SOABI'))")
 MPICH_VERSION := 5.0.2
 
-.PHONY: setup build light light-wheel demo test test-cpp test-python test-c10d test-clients check bench tsan asan cuda-all \
+.PHONY: setup build light light-wheel demo test test-cpp test-python test-c10d test-clients check bench tsan asan test-aarch64 cuda-all \
   wheel sdist test-wheel clean distclean
 .DELETE_ON_ERROR:
 
@@ -161,6 +162,16 @@ tsan asan: | setup
 	TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1 \
 	ASAN_OPTIONS=detect_leaks=1:strict_string_checks=1 UBSAN_OPTIONS=print_stacktrace=1 \
 	  $(NO_RANDOM) ctest --test-dir build/$@ --output-on-failure -j 2
+
+# For aarch64, run by qemu-user: docs/aarch64.md. Needs Debian's g++-aarch64-linux-gnu and qemu-user.
+test-aarch64: build
+	@command -v aarch64-linux-gnu-g++ qemu-aarch64 > /dev/null || \
+	  { echo "make test-aarch64 needs Debian's packages g++-aarch64-linux-gnu and qemu-user"; false; }
+	cmake -G Ninja -S . -B build/aarch64 -DHOROACC_TESTS=ON -DHOROACC_PYTHON=OFF -DHOROACC_CUDA=OFF \
+	  --toolchain tests/aarch64/toolchain.cmake
+	cmake --build build/aarch64 --target cpp_tests horoacc -j $(JOBS)
+	cmake --build $(NATIVE) --target kernel_bits -j $(JOBS)
+	tests/aarch64/run.sh build/aarch64 $(NATIVE) $(JOBS)
 
 # Into a folder of its own: nothing else is built from it.
 cuda-all: | setup

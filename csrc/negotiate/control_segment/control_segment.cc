@@ -1,7 +1,7 @@
 #include "negotiate/control_segment/control_segment.h"
 
+#include <fcntl.h>
 #include <sched.h>
-#include <sys/mman.h>
 
 #include <algorithm>
 #include <cstring>
@@ -12,6 +12,7 @@ namespace horoacc {
 
 ControlSegment::ControlSegment(const HostShare& share, uint64_t fusion_threshold)
     : base_(share.control.data()),
+      fd_(share.control.fd()),
       doorbells_(reinterpret_cast<Doorbell*>(base_ + WholePages(sizeof(HostHeader)))),
       states_(reinterpret_cast<RankState*>(reinterpret_cast<std::byte*>(doorbells_) +
                                            WholePages(sizeof(Doorbell) * share.ranks.size()))),
@@ -38,7 +39,9 @@ void ControlSegment::WipeSet(uint32_t slot) const {
   std::byte* const memory = set_memory(slot);
   const size_t bytes = SetSegment::BytesFor(local_size_);
   // Gives the pages back, on all ranks; they read as zeroes then.
-  if (::madvise(memory, bytes, MADV_REMOVE) != 0) std::memset(memory, 0, bytes);
+  if (::fallocate(fd_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, memory - base_,
+                  static_cast<off_t>(bytes)) != 0)
+    std::memset(memory, 0, bytes);
 }
 
 bool ControlSegment::Abort(const Error& error) const {

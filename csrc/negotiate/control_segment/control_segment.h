@@ -34,6 +34,7 @@ class ControlSegment {
 
  private:
   std::byte* base_;
+  int fd_;
   Doorbell* doorbells_;
   RankState* states_;
   std::vector<int> ranks_;  ///< global, by local rank

@@ -26,8 +26,15 @@ namespace horoacc::testing {
 using Pairs = std::vector<std::pair<std::string, std::string>>;
 
 inline constexpr int64_t kJobLimit = 60 * kSecond;
-inline const Pairs kSegment = {{"log_level", "fatal"}};
-inline const Pairs kMessages = {{"simulated_hosts", "each"}, {"log_level", "fatal"}};
+/// 0: as the machine's memory. An emulator looks at each page.
+#if defined(HOROACC_EMULATED)
+inline constexpr const char* kArenaBytes = "1073741824";
+#else
+inline constexpr const char* kArenaBytes = "0";
+#endif
+inline const Pairs kSegment = {{"log_level", "fatal"}, {"arena_bytes", kArenaBytes}};
+inline const Pairs kMessages = {
+    {"simulated_hosts", "each"}, {"log_level", "fatal"}, {"arena_bytes", kArenaBytes}};
 
 /// Closes an engine with its last owner.
 struct DestroyEngine {

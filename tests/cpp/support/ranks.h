@@ -26,6 +26,13 @@ inline Pairs With(Pairs settings, const Pairs& more) {
   return settings;
 }
 
+/// Of address space. An emulator looks at each page of it.
+#if defined(HOROACC_EMULATED)
+inline constexpr size_t kRankMemory = size_t{1} << 30;
+#else
+inline constexpr size_t kRankMemory = size_t{1} << 32;
+#endif
+
 /// One job for each controller: all ranks on one host, and each on a host of its own.
 inline const std::vector<Pairs> kControllers = {
     {}, {{"simulated_hosts", "each"}, {"reduction", "canonical"}}};
@@ -35,7 +42,7 @@ inline const std::vector<Pairs> kControllers = {
 class ThreadHosts {
  public:
   ThreadHosts(int ranks, const Settings& settings) : ranks_(ranks) {
-    auto hub = InprocHub::Create(ranks, ControlSegment::BytesFor(ranks), 1ull << 32);
+    auto hub = InprocHub::Create(ranks, ControlSegment::BytesFor(ranks), kRankMemory);
     CHECK(hub.ok());
     job_ = std::move(hub).value();
     if (settings.simulated_hosts.empty() || ranks == 1) return;
@@ -45,7 +52,7 @@ class ThreadHosts {
       Host& host = hosts_.emplace_back();
       const size_t control = ControlSegment::BytesFor(static_cast<uint32_t>(size)) +
                              MultiHostParts::ControlBytes(size, ranks);
-      auto shared = InprocHub::Create(size, control, 1ull << 32);
+      auto shared = InprocHub::Create(size, control, kRankMemory);
       CHECK(shared.ok());
       host.hub = std::move(shared).value();
       for (int local = 0; local < size; ++local) {
