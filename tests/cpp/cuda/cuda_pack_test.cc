@@ -49,7 +49,7 @@ bool Expect(DType from, DType to, double factor, const char* in, char* out) {
     std::memcpy(out, &value, sizeof(value));
     return std::isfinite(value);
   }
-  const auto scaled = static_cast<float>(static_cast<double>(ToFloat(from, in)) * factor);
+  const float scaled = ToFloat(from, in) * static_cast<float>(factor);
   if (to == DType::kFloat16) {
     const auto half = oracle::Half::Round(scaled);
     std::memcpy(out, &half, sizeof(half));
