@@ -73,7 +73,8 @@ def environment(python: str, folder: Path, needs: list[str]) -> str:
     subprocess.run([python, "-m", "venv", str(folder)], check=True)
     found = str(folder / "bin" / "python")
     pip = [found, "-m", "pip", "--quiet", "--disable-pip-version-check", "install"]
-    subprocess.run([*pip, *needs], check=True)
+    if needs:
+        subprocess.run([*pip, *needs], check=True)
     return found
 
 
