@@ -30,8 +30,7 @@ def remove() -> None:
 
 
 _install()
-# multiprocessing starts a child by importing the main module, which is this one, as __mp_main__.
-if __name__ in ("__main__", "__mp_main__"):
+if __name__ == "__main__":
     from horoacc import script
 
     script.take_over(globals())

@@ -10,32 +10,40 @@ import sys
 from types import CodeType
 from typing import Any
 
-# The program of this process's parent, as JSON: what its command line named ("train.py", or
-# "-m package.module"), and the arguments behind that.
+# The program of this process or of its parent, as JSON: what the command line named ("train.py", or
+# "-m package.module").
 _PROGRAM = "_HOROACC_PROGRAM"
 
 
-def take_over(module: dict[str, Any]) -> None:
-    """Runs the program that the command line names as if Python had been given it.
+def take_over(module: dict[str, Any], again: bool = False) -> None:
+    """Runs a program as if Python had been given it: a script, or a module behind `-m`.
 
-    It is a script, or a module behind `-m`. A process that multiprocessing spawned inherits it from
-    the one before, and so does one that the program starts as `python -m` with the name of this
-    module and the program's own arguments: libraries start themselves again so. The variables of
-    the main module become the program's; its `__spec__` stays, which tells both what to start.
-    SystemExit if there is no program.
+    The variables of the main module become the program's, but for its `__spec__`, which names
+    `horoacc.restarted`: multiprocessing imports the module that `__spec__` names in the processes
+    that it spawns, and libraries start themselves again as `python -m` with that name.
+
+    Args:
+        module: The variables of the main module.
+        again: Whether the program is the one that the parent process ran; otherwise the command
+            line names it.
+
+    Raises:
+        SystemExit: There is no program.
     """
-    code, variables = _find(module)
+    code, variables = _find(module, again)
     kept = {name: value for name, value in module.items() if name.startswith("__")}
     module.clear()
-    module.update(kept | {"__doc__": None} | variables)
+    spec = importlib.util.find_spec("horoacc.restarted")
+    module.update(kept | {"__doc__": None, "__spec__": spec} | variables)
     exec(code, module)
 
 
-def _find(module: dict[str, Any]) -> tuple[CodeType, dict[str, Any]]:
+def _find(module: dict[str, Any], again: bool) -> tuple[CodeType, dict[str, Any]]:
     """Gives the program's code and variables; sets `sys.argv` and `sys.path` for it."""
-    inherited = json.loads(os.environ.get(_PROGRAM, "null"))
-    if module["__name__"] != "__main__" or (inherited and _are_own(sys.argv[1:], inherited[1])):
-        words = inherited[0]
+    if again:
+        if _PROGRAM not in os.environ:
+            sys.exit(f"{module['__spec__'].name} is for programs that start themselves again")
+        words = json.loads(os.environ[_PROGRAM])
         shown = words[0]
     else:
         # Launchers that start a module (DeepSpeed's, torch.distributed.launch) put this in front.
@@ -48,17 +56,12 @@ def _find(module: dict[str, Any]) -> tuple[CodeType, dict[str, Any]]:
         shown = words[0]
         if count == 1:
             words = [os.path.abspath(shown)]
-        os.environ[_PROGRAM] = json.dumps([words, sys.argv[1:]])
+        os.environ[_PROGRAM] = json.dumps(words)
     if len(words) > 1:
         return _module(words[1])
     if module["__name__"] == "__main__":
         sys.path[0] = os.path.dirname(words[0])
     return _script(words[0], shown)
-
-
-def _are_own(arguments: list[str], given: list[str]) -> bool:
-    """Whether arguments are those that a program was given, and maybe more."""
-    return arguments[: len(given)] == given and bool(given or not arguments)
 
 
 def _script(path: str, shown: str) -> tuple[CodeType, dict[str, Any]]:

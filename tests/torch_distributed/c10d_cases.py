@@ -33,6 +33,7 @@ from unittest import mock
 MODULE = "torch.testing._internal.distributed.distributed_test"
 PAGE = Path(__file__).parents[2] / "docs" / "c10d_cases.md"
 LIMIT = 120
+WHOLE = 3600  # of all cases of a backend
 """Seconds for a case; torch itself gives a few more."""
 PASSES, FAILS, SKIPS = "passes", "fails", "skips"
 
@@ -178,24 +179,22 @@ def compare(ranks: int, only: str) -> set[str]:
         notes = {backend: Path(folder) / backend for backend in ("gloo", "horoacc")}
         running = [started(one, ranks, only, path, log) for one, path in notes.items()]
         try:
-            for process in running:
-                process.wait()
+            codes = [process.wait(timeout=WHOLE) for process in running]
         finally:
             for process in running:
                 process.kill()
         gloo, ours = (told(path) for path in notes.values())
-        if not gloo or not ours:
+        if any(codes) or not gloo or gloo.keys() != ours.keys():
             log.seek(0)
             raise RuntimeError(log.read().decode(errors="replace")[-4000:])
-    nothing = [FAILS, "the process ended before", 0]
     worse = {case for case, found in gloo.items()
-             if found[0] == PASSES and ours.get(case, nothing)[0] != PASSES}  # fmt: skip
+             if found[0] == PASSES and ours[case][0] != PASSES}  # fmt: skip
     for name, found in (("gloo", gloo), ("horoacc", ours)):
         ends = [one[0] for one in found.values()]
         counts = ", ".join(f"{ends.count(how)} {how}" for how in (PASSES, FAILS, SKIPS))
         print(f"{ranks} ranks, {name}: {counts}, {sum(one[2] for one in found.values()):.0f} s")
-    for case in sorted(gloo.keys() | ours.keys()):
-        here, there = gloo.get(case, nothing), ours.get(case, nothing)
+    for case in sorted(gloo):
+        here, there = gloo[case], ours[case]
         if here[0] != there[0] or here[0] == FAILS:
             why = " / ".join(filter(None, (one_line(here[1]), one_line(there[1]))))
             print(f"  {case}: gloo {here[0]}, horoacc {there[0]}: {why}")
@@ -219,7 +218,7 @@ def main() -> int:
         with tempfile.NamedTemporaryFile() as file:
             path = Path(file.name)
             for ranks in chosen.ranks:
-                started(chosen.on, ranks, chosen.only, path, None).wait()
+                started(chosen.on, ranks, chosen.only, path, None).wait(timeout=WHOLE)
             return int(any(found[0] == FAILS for found in told(path).values()))
     known = reasons()
     worse = set().union(*(compare(ranks, chosen.only) for ranks in chosen.ranks))

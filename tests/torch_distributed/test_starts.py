@@ -138,6 +138,18 @@ def test_a_program_that_starts_itself_again(
     assert shown == [f"__main__ True {[first, *arguments]} True"] * 2
 
 
+def test_a_program_that_starts_another_one(tmp_path: Path) -> None:
+    """The other one, and its own arguments, are what the first one was given."""
+    (tmp_path / "runs_all.py").write_text(
+        "import subprocess, sys\n"
+        "for program in sys.argv[1:]:\n"
+        "    subprocess.run([sys.executable, '-m', 'horoacc.auto', *sys.argv[1:]], check=True)\n"
+    )
+    (tmp_path / "train.py").write_text("import sys; print(sys.argv)")
+    train = str(tmp_path / "train.py")
+    assert lines("-m", "horoacc.auto", str(tmp_path / "runs_all.py"), train) == [str([train])]
+
+
 OPEN_MPIS = "rank=int(os.environ['OMPI_COMM_WORLD_RANK']), world_size=2"
 
 
