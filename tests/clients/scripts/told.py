@@ -21,7 +21,14 @@ def tell(tensors: Iterable[torch.Tensor], rank: int, of: str = "parameters") -> 
     Of a DTensor it is this rank's part.
     """
     basics = sys.modules.get("horoacc.basics")
-    used = basics is not None and basics.is_initialized()
+    # The ranks meet by a few calls even where Gloo trains afterwards.
+    used = basics is not None and basics.is_initialized() and _submissions() > 10
     own = [t.to_local() if isinstance(t, DTensor) else t for t in tensors]
     told = [tensor.detach().clone() for tensor in own]
     torch.save((used, told), os.path.join(os.environ["TOLD"], f"{of}.{rank}.pt"))
+
+
+def _submissions() -> int:
+    import horoacc  # noqa: PLC0415 - Gloo's ranks do without
+
+    return horoacc.counters()["submissions"]
