@@ -14,8 +14,9 @@ from client_jobs import BIN, PYTHON, run
 
 import horoacc.dropin
 
-# Its fixtures meet over one file of fixed name in /tmp, so these tests must not run side by side.
-pytestmark = [pytest.mark.xdist_group("ignite"), pytest.mark.timeout(1600)]
+pytestmark = pytest.mark.timeout(1600)
+# Its native fixtures meet over one file of fixed name in /tmp: never two of these side by side.
+alone = pytest.mark.xdist_group("ignite")
 SOURCES = next(BIN.parent.glob("pytorch_ignite-*/"))
 HERE = Path(__file__).parent
 STARTUP = Path(horoacc.dropin.__file__).parent / "startup"
@@ -34,6 +35,7 @@ def passed(command: list[str], cwd: Path = SOURCES, **more: str) -> int:
     return int(found.group(1))
 
 
+@alone
 def test_native_on_two_ranks() -> None:
     """Each of two processes runs all tests, and they meet in each."""
     both = ["--dist=each", "--tx", "2*popen//python=python", "-p", "on_horoacc"]
@@ -41,6 +43,7 @@ def test_native_on_two_ranks() -> None:
     assert passed([*PYTHON, *PYTEST, "-k", NATIVE, *both], WORLD_SIZE="2", PYTHONPATH=path) >= 54
 
 
+@alone
 def test_native_that_starts_processes() -> None:
     """By fork and by spawn. The parent has made no group before: HoroACC's children of such a one
     get an error, see docs/clients.md."""

@@ -36,6 +36,8 @@ CLIENTS = {
     "ignite_horovod": Client("ignite_train.py", ways=("horovod",), launchers=("horoaccrun", "tcp")),
     "ray": Client(
         "ray_train.py", own=tuple(PYTHON), launchers=(), oracle="own",
+        # It waits for its daemon for 30 s, which a busy machine exceeds; nothing sets that.
+        late="The current node timed out during startup",
         own_auto=tuple(PYTHON),  # a hook of the script's imports `horoacc.auto` in the workers
     ),
     "torch": Client("torch_features.py", files=FEATURES),
