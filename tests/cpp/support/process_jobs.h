@@ -26,15 +26,8 @@ namespace horoacc::testing {
 using Pairs = std::vector<std::pair<std::string, std::string>>;
 
 inline constexpr int64_t kJobLimit = 60 * kSecond;
-/// 0: as the machine's memory. An emulator looks at each page.
-#if defined(HOROACC_EMULATED)
-inline constexpr const char* kArenaBytes = "1073741824";
-#else
-inline constexpr const char* kArenaBytes = "0";
-#endif
-inline const Pairs kSegment = {{"log_level", "fatal"}, {"arena_bytes", kArenaBytes}};
-inline const Pairs kMessages = {
-    {"simulated_hosts", "each"}, {"log_level", "fatal"}, {"arena_bytes", kArenaBytes}};
+inline const Pairs kSegment = {{"log_level", "fatal"}};
+inline const Pairs kMessages = {{"simulated_hosts", "each"}, {"log_level", "fatal"}};
 
 /// Closes an engine with its last owner.
 struct DestroyEngine {
@@ -98,6 +91,9 @@ class Job {
   /// rank can do this again.
   [[nodiscard]] OwnedEngine Engine(int rank, const Pairs& pairs) const {
     std::vector<ha_setting> settings;
+#if defined(HOROACC_EMULATED)
+    settings.push_back({"arena_bytes", "1073741824"});  // not the machine's: see kRankMemory
+#endif
     for (const auto& [key, value] : pairs) settings.push_back({key.c_str(), value.c_str()});
     ha_placement placement{};
     placement.rank = placement.local_rank = rank;
