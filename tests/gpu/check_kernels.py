@@ -93,11 +93,12 @@ def reduce_is_exact(kernels: Kernels) -> None:
 
 
 def factors_are_exact(kernels: Kernels) -> None:
-    """A factor before and one behind, against one rounding from float64."""
+    """A factor before, whose product is an element again, and one behind; both in float32."""
+    before, behind = torch.tensor(0.3), torch.tensor(0.7)
     for kind in (torch.float32, torch.float16, torch.bfloat16):
         inputs = [values(kind, 5000, r) for r in range(4)]
-        wide = [(x.double() * 0.3).float() for x in inputs]
-        want = (tree(wide, "sum").double() * 0.7).float().to(kind)
+        wide = [(x.float() * before).to(kind).float() for x in inputs]
+        want = (tree(wide, "sum") * behind).to(kind)
         out = torch.empty_like(inputs[0], device=GPU)
         kernels.reduce([x.to(GPU) for x in inputs], [out], "sum", 0.3, 0.7)
         assert same(out.cpu(), want), str(kind)

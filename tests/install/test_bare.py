@@ -40,7 +40,7 @@ def test_another_torch_is_an_error_that_says_what_to_do(bare: Bare, tmp_path: Pa
     (record / "METADATA").write_text("Metadata-Version: 2.1\nName: torch\nVersion: 9.8.7+cpu\n")
     done = subprocess.run(
         [bare.python, "-c", "from horoacc.torch import _ops; _ops.python_library()"],
-        env=bare.environ | {"PYTHONPATH": str(tmp_path)},
+        env=bare.environ | {"PYTHONPATH": str(tmp_path)}, cwd=tmp_path,
         capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
     python = ".".join(map(str, sys.version_info[:2]))
