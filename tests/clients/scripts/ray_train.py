@@ -28,10 +28,12 @@ def set_up() -> None:
 def train() -> None:
     net = ray_torch.prepare_model(model())
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
-    for x, y in ray_torch.prepare_data_loader(DataLoader(data(), batch_size=8)):
-        optimizer.zero_grad()
-        nn.functional.cross_entropy(net(x), y).backward()
-        optimizer.step()
+    batches = ray_torch.prepare_data_loader(DataLoader(data(), batch_size=8))
+    for _ in range(4):
+        for x, y in batches:
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(net(x), y).backward()
+            optimizer.step()
     assert get_context().get_world_size() == 2
     tell(net.parameters(), get_context().get_world_rank())
 
