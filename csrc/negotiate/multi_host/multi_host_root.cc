@@ -111,22 +111,29 @@ CallFacts MultiHostRoot::FactsOf(const ReadySet& ready_set, bool partial) const 
   return facts;
 }
 
-// The plan knows calls by the root's ids, and an id may have gone to another name.
+// The plan knows calls by the root's ids. An id may have gone to another name, and a name to
+// another id: the root does not hear of it while its own rank has joined, so each name has one id
+// here and each id one name.
 void MultiHostRoot::Adopt(const CallName& call, uint32_t id, Verdicts& verdicts) {
   if (id >= name_of_.size()) {
     name_of_.resize(id + 1);
     last_.resize(id + 1);
   }
   if (name_of_[id] == call) return;
-  if (const auto old = id_of_.find(name_of_[id]); old != id_of_.end() && old->second == id)
-    id_of_.erase(old);
-  // Calls that waited only for the old name may run.
+  Abandon(id, verdicts);
+  if (const auto old = id_of_.find(call); old != id_of_.end()) Abandon(old->second, verdicts);
+  name_of_[id] = call;
+  id_of_[call] = id;
+}
+
+// Calls that waited only for the id's may run.
+void MultiHostRoot::Abandon(uint32_t id, Verdicts& verdicts) {
+  id_of_.erase(name_of_[id]);
+  name_of_[id] = {};
   const uint32_t bucket = plan_.items[id].bucket;
   ForgetItem(plan_, id);
   if (bucket != 0 && plan_.buckets[bucket - 1].waiting == plan_.buckets[bucket - 1].count)
     Run(SplitBucket(plan_, bucket), verdicts);
-  name_of_[id] = call;
-  id_of_[call] = id;
 }
 
 // A call was decided by itself; its bucket goes on without it.

@@ -88,6 +88,7 @@ class MultiHostRoot {
   [[nodiscard]] Error Refusal(const CallName& call, const ReadySet& ready_set) const;
   [[nodiscard]] CallFacts FactsOf(const ReadySet& ready_set, bool partial) const;
   void Adopt(const CallName& call, uint32_t id, Verdicts& verdicts);
+  void Abandon(uint32_t id, Verdicts& verdicts);
   void Skip(const CallName& call, Verdicts& verdicts);
   void Run(const Bucket& ids, Verdicts& verdicts);
   void Emit(MultiHostDecision decision, Verdicts& verdicts);

@@ -173,6 +173,23 @@ TEST(a_bucket_waits_for_its_members_until_a_rank_is_blocked) {
   CHECK_EQ(submit(kTwo, 2).size(), 1);
 }
 
+TEST(a_name_that_comes_back_to_an_id_is_known_by_it) {
+  MultiHostRoot root({0, 1}, 1 << 20);
+  uint64_t sequence = 0;
+  const auto submit = [&](const CallName& call, uint32_t id) {
+    (void)Ready(root, 0, call, Vector(4), 0, {id, ++sequence, 0});
+    return Ready(root, 1, call, Vector(4), 0).size();
+  };
+  CHECK_EQ(submit(kOne, 1), 1);
+  CHECK_EQ(submit(kOne, 2), 1);  // another name had its id meanwhile, of which the root knew nothing
+  CHECK_EQ(submit(kTwo, 2), 1);
+  CHECK_EQ(submit(kOne, 1), 1);
+  CHECK_EQ(submit(kOne, 1), 0);  // they have a bucket
+  CHECK_EQ(submit(kTwo, 2), 1);
+  CHECK_EQ(submit(kOne, 1), 0);
+  CHECK_EQ(root.Split(0, kOne, 6).size(), 1);
+}
+
 /// Every rank is a thread with memory of its own.
 void RunApart(int ranks, const std::function<void(Engine&, int)>& body) {
   RunHosts(std::vector<int>(ranks, 1), body);
