@@ -13,10 +13,11 @@ from collections.abc import Mapping, Sequence
 from importlib.machinery import PathFinder
 
 from horoacc import dropin, settings
-from horoacc.launcher import doctor, explain, ops
+from horoacc.launcher import explain, ops
 from horoacc.launcher.arguments import Options, parse_arguments
 from horoacc.launcher.check_build import report
 from horoacc.launcher.children import Rank
+from horoacc.launcher.doctor import command as doctor
 from horoacc.launcher.hosts import is_this_host
 from horoacc.launcher.local import start_ranks
 from horoacc.launcher.master import Master

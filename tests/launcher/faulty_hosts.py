@@ -17,7 +17,7 @@ from pathlib import Path
 
 from launcher_jobs import ROOT
 
-from horoacc.launcher.doctor_findings import Finding
+from horoacc.launcher.doctor.findings import Finding
 
 sys.path.insert(0, str(ROOT))
 from benchmarks.lab import Laboratory, Network, missing

@@ -28,9 +28,10 @@ from faulty_hosts import (
 from launcher_jobs import Job
 
 from horoacc import settings
-from horoacc.launcher import doctor, doctor_limits, doctor_probe, doctor_software
-from horoacc.launcher.doctor_findings import Finding
-from horoacc.launcher.doctor_hosts import Seen
+from horoacc.launcher.doctor import limits, probe, software
+from horoacc.launcher.doctor.command import reached
+from horoacc.launcher.doctor.findings import Finding
+from horoacc.launcher.doctor.hosts import Seen
 from horoacc.launcher.mpirun import Mpirun
 
 
@@ -279,7 +280,7 @@ def test_login_shells_that_mpirun_cannot_use(
     shell: str, agent: str, flavour: str, level: str
 ) -> None:
     host = Seen("b", 1, False, {"shell": shell})
-    (found,) = doctor.reached([host], agent, Mpirun("/x/mpirun", flavour, "5.0.1"))
+    (found,) = reached([host], agent, Mpirun("/x/mpirun", flavour, "5.0.1"))
     assert (found.level, shell in found.value) == (level, level != "ok")
 
 
@@ -296,7 +297,7 @@ def test_an_mpirun_of_no_kind(job: Job) -> None:
 
 
 def test_the_probe_needs_only_an_old_python() -> None:
-    source = Path(doctor_probe.__file__).read_text()
+    source = Path(probe.__file__).read_text()
     tree = ast.parse(source, feature_version=(3, 7))
     imported = {
         alias.name if isinstance(node, ast.Import) else str(node.module)
@@ -340,7 +341,7 @@ def test_control_groups(
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text + "\n")
     (tmp_path / "own").write_text(groups + "\n")
-    assert doctor_probe.cgroup(str(tmp_path / "cgroup"), str(tmp_path / "own")) == expected
+    assert probe.cgroup(str(tmp_path / "cgroup"), str(tmp_path / "own")) == expected
 
 
 CUINIT = {"count": 0, "names": [], "error": "cuInit: unknown error (999)"}
@@ -374,13 +375,13 @@ def test_what_this_machine_cannot_have(
     facts: dict[str, Any], rank: dict[str, Any], expected: tuple[str, str, str]
 ) -> None:
     """Findings from what a probe would tell: a driver that fails, RDMA, a kernel without memfd."""
-    told = doctor_probe.facts(sys.executable, [])
+    told = probe.facts(sys.executable, [])
     for name, change in facts.items():
         told[name] = {**told[name], **change} if change and name != "variables" else change
     usual = {"horoacc": {"version": "1", "folder": "/x"}}
     host = Seen("a", 2, True, told, {"python": "3.11.1", "packages": usual, "end": ""} | rank)
-    found: list[Finding] = [*doctor_limits.judge(host, 2, settings.read({}))]
-    found += doctor_software.judge([host], None, set())
+    found: list[Finding] = [*limits.judge(host, 2, settings.read({}))]
+    found += software.judge([host], None, set())
     check, level, value = expected
     assert any(
         one.check == check and one.level == level and value in one.value and

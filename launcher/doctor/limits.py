@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from horoacc.launcher.doctor_findings import Finding, Level
-from horoacc.launcher.doctor_hosts import Seen
+from horoacc.launcher.doctor.findings import Finding, Level
+from horoacc.launcher.doctor.hosts import Seen
 from horoacc.settings import Value
 
 _KIB, _MIB, _GIB = 1 << 10, 1 << 20, 1 << 30

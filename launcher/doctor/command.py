@@ -13,16 +13,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from horoacc.launcher import (
-    doctor_job,
-    doctor_limits,
-    doctor_network,
-    doctor_software,
-    shim,
-)
+from horoacc.launcher import shim
 from horoacc.launcher.arguments import Options, parse_arguments
-from horoacc.launcher.doctor_findings import Finding, as_json, as_text, failed
-from horoacc.launcher.doctor_hosts import (
+from horoacc.launcher.doctor import job, limits, network, software
+from horoacc.launcher.doctor.findings import Finding, as_json, as_text, failed
+from horoacc.launcher.doctor.hosts import (
     Probe,
     Seen,
     Unreached,
@@ -32,11 +27,11 @@ from horoacc.launcher.doctor_hosts import (
     read_clock,
     which_are_here,
 )
-from horoacc.launcher.doctor_probe import MARK
+from horoacc.launcher.doctor.probe import MARK
 from horoacc.launcher.hosts import Host
 from horoacc.launcher.mpirun import Mpirun, MpirunError, exported, find_mpirun
 
-_RANK_PROBE = Path(__file__).resolve().parent / "doctor_rank_probe.py"
+_RANK_PROBE = Path(__file__).resolve().parent / "rank_probe.py"
 _SECONDS = 20.0
 # Of which each part may take so many times as long: importing from a busy file server, and a job.
 _PATIENCE = 3
@@ -130,19 +125,19 @@ def examine(
             probe.close()
     findings += reached(hosts, agent_name(agent), mpirun)
     chosen = _interfaces(options)
-    findings += doctor_network.judge(hosts, chosen)
+    findings += network.judge(hosts, chosen)
     for host in hosts:
         if host.unreached is None:
-            findings += doctor_limits.judge(host, options.size, options.values)
-    findings += doctor_software.judge(hosts, mpirun, position)
-    findings.append(doctor_job.launcher(hosts, options.on("tcp"), mpirun))
+            findings += limits.judge(host, options.size, options.values)
+    findings += software.judge(hosts, mpirun, position)
+    findings.append(job.launcher(hosts, options.on("tcp"), mpirun))
     if failed(findings):
         told = "not tried, because there are errors already"
         advice = "mend them, then run the doctor again"
         findings.append(Finding("job", "warning", hosts[0].name, told, advice))
     else:
         here = not options.hosts
-        findings.append(doctor_job.run(hosts, here, environ, _PATIENCE * seconds))
+        findings.append(job.run(hosts, here, environ, _PATIENCE * seconds))
     return findings, [host.name for host in hosts]
 
 
@@ -190,8 +185,8 @@ def _ask(
             {
                 "host": other.name,
                 "ports": other.ports if other is not host else [],
-                "also": doctor_network.addresses(other, chosen) if chosen else [],
-                "fallback": doctor_network.addresses(other),
+                "also": network.addresses(other, chosen) if chosen else [],
+                "fallback": network.addresses(other),
             }
             for other in hosts
         ]
@@ -204,7 +199,7 @@ def _ask(
         if not host.facts["python"]:
             return
         passed = {name: environ[name] for name in exported(environ)} if not host.here else {}
-        packages = ",".join([*doctor_software.PACKAGES, "mpi4py"])
+        packages = ",".join([*software.PACKAGES, "mpi4py"])
         which = [mpirun.path, mpirun.flavour] if mpirun else ["", ""]
         try:
             host.rank = probes[host.name].ask(

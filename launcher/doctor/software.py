@@ -9,8 +9,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from horoacc import settings
-from horoacc.launcher.doctor_findings import Finding
-from horoacc.launcher.doctor_hosts import Seen
+from horoacc.launcher.doctor.findings import Finding
+from horoacc.launcher.doctor.hosts import Seen
 from horoacc.launcher.mpirun import Mpirun
 
 # By package: how it is called, and whether ranks with different versions cannot be one job.

@@ -3,7 +3,7 @@
 It tells the parts of that installation in lines of JSON after a mark, each as soon as it is known:
 one that hangs or crashes, as a driver may, takes away only itself and what comes after it.
 
-    python - MARK PACKAGES MPIRUN FLAVOUR < doctor_rank_probe.py
+    python - MARK PACKAGES MPIRUN FLAVOUR < rank_probe.py
 """
 
 from __future__ import annotations

@@ -23,11 +23,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from horoacc.launcher.doctor_probe import MARK
+from horoacc.launcher.doctor.probe import MARK
 from horoacc.launcher.hosts import is_this_host
 from horoacc.launcher.processes import die_with_parent
 
-_PROBE = Path(__file__).resolve().parent / "doctor_probe.py"
+_PROBE = Path(__file__).resolve().parent / "probe.py"
 _READ = "import sys; exec(sys.stdin.buffer.read(int(sys.stdin.buffer.readline())))"
 _OLDEST = "import sys; sys.exit(sys.version_info < (3, 7))"
 # The shell of the other host: the ranks' interpreter, else any that can run the probe.

@@ -10,8 +10,8 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 
-from horoacc.launcher.doctor_findings import Finding
-from horoacc.launcher.doctor_hosts import Seen
+from horoacc.launcher.doctor.findings import Finding
+from horoacc.launcher.doctor.hosts import Seen
 from horoacc.launcher.mpirun import Mpirun
 
 _PROGRAM = """

@@ -6,8 +6,8 @@ import ipaddress
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from horoacc.launcher.doctor_findings import Finding
-from horoacc.launcher.doctor_hosts import Seen
+from horoacc.launcher.doctor.findings import Finding
+from horoacc.launcher.doctor.hosts import Seen
 
 _CLOCK_SECONDS = 1.0  # timelines and logs of two hosts are then of no use beside each other
 _NAT = "let {other}'s name lead to an address of its own network (DNS or /etc/hosts)"

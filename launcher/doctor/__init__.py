@@ -1,0 +1,1 @@
+"""`horoaccrun doctor`: what usually goes wrong on a cluster, asked of all hosts at once."""
