@@ -112,7 +112,7 @@ class Engine {
 };
 
 // The parts of the module.
-void BindEngine(pybind11::module_& module);
+void BindEngine(pybind11::module_& module);     // python_bind_engine.cc
 void BindSchedules(pybind11::module_& module);  // python_schedule.cc
 void BindSignals(pybind11::module_& module);    // python_signals.cc
 
