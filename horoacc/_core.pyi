@@ -33,7 +33,8 @@ class Engine:
         """placement keys: rank, size, local_rank, local_size, cross_rank, cross_size, bootstrap
         ("tcp"|"mpi"|"none"), rendezvous, rendezvous_fd, secret, mpi_plugin (a file, or the folder
         of both plug-ins), mpi_launcher ("openmpi", "mpich" or any other launcher's name),
-        mpi_library (a libmpi that the user asks for), mpi_prefix (sys.prefix)."""
+        mpi_library (a libmpi that the user asks for), mpi_prefix (sys.prefix), check (a function
+        that is called again and again while the ranks meet, and may raise an exception)."""
     @property
     def address(self) -> int:
         """The ha_engine pointer, for torch_ops and tensorflow_ops."""

@@ -119,6 +119,12 @@ def leave() -> Engine | None:
     return made
 
 
+def cut() -> None:
+    """Ends the calls in flight, for the other ranks will not answer. Any thread may call it."""
+    if (made := _state.engine) is not None:
+        made.abandon()
+
+
 def left(made: Engine) -> None:
     """Undoes the registrations for an engine that has been shut down."""
     made.watch_stacks(-1, -1, -1, False)

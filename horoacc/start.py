@@ -43,7 +43,17 @@ def engine(comm: Any, world: World | None = None) -> tuple[Engine, str]:
     Raises:
         ConfigError: The environment or a setting cannot work.
         Timeout: Some ranks did not come.
+        SystemExit: This process has no place in its elastic job any more.
     """
+    from horoacc.elastic import member  # noqa: PLC0415 - it imports the modules that need this one
+
+    if not member.is_elastic():
+        return _engine(comm, world, {})
+    own = member.member()
+    return own.join(lambda: _engine(comm, world, {"check": own.check}))
+
+
+def _engine(comm: Any, world: World | None, more: dict[str, object]) -> tuple[Engine, str]:
     try:
         # Imported late: horoaccrun works without the core, and reports that it is missing.
         from horoacc import _core  # noqa: PLC0415
@@ -66,7 +76,7 @@ def engine(comm: Any, world: World | None = None) -> tuple[Engine, str]:
             where = _some_ranks(place, sorted(comm), values)
         else:
             where = _communicator(comm, values)
-        where |= _mpi(place)
+        where |= _mpi(place) | more
         _use_table(values, where)
     except ValueError as error:
         raise ConfigError(str(error)) from error

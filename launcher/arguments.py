@@ -37,6 +37,11 @@ class Options:
         """The names of the hosts that are not this one."""
         return [host.name for host in self.hosts if not is_this_host(host.name)]
 
+    @property
+    def elastic(self) -> bool:
+        """Whether ranks may come and go."""
+        return bool(self.values["min_np"] or self.values["host_discovery_script"])
+
     def text(self, key: str) -> str:
         """A setting that is text."""
         return str(self.values[key])
@@ -70,7 +75,8 @@ class _Take(argparse.Action):
             if self.setting.kind == "bool":
                 value: Value = (source in self.setting.opposites) == self.setting.inverted
             else:
-                value = parse_given(self.setting, str(values), source)
+                text = " ".join(values) if isinstance(values, list) else str(values)
+                value = parse_given(self.setting, text, source)
         except ValueError as error:
             parser.error(str(error))
         name = str(self.setting.flag) if source in self.setting.former_flags else source
@@ -186,7 +192,7 @@ def _add_flag(group: argparse._ArgumentGroup, setting: Setting, everything: bool
         action=_Take,
         setting=setting,
         dest="given",
-        nargs=0 if switch else None,
+        nargs=0 if switch else setting.words if setting.words > 1 else None,
         metavar=None if switch else "|".join(setting.choices) or unit,
         help=text.replace("%", "%%"),
     )
@@ -217,9 +223,10 @@ def parse_arguments(
     size = parsed.num_proc
     if size is None and hosts:
         size = sum(host.slots for host in hosts)
+    size = size or int(values["min_np"]) or None
     if complete and not parsed.check_build:
         _check_complete(parser, size, command)
-    _check(parser, size, hosts)
+    _check(parser, int(values["min_np"]) or size, hosts)
     notices += settings.notices(environ)
     return Options(size or 1, command, hosts, given, values, parsed.check_build, notices)
 

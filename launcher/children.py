@@ -7,11 +7,11 @@ import os
 import signal
 import subprocess
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from typing import Protocol
 
-from horoacc.launcher.output import RankStream
 from horoacc.launcher.processes import signal_group
 
 _CHUNK = 1 << 16
@@ -71,11 +71,24 @@ class Loop(Protocol):
         """Around everything that prints."""
 
 
+class Stream(Protocol):
+    """Takes what a rank prints to its stdout or stderr."""
+
+    tail: deque[bytes]
+    """The last lines."""
+
+    def feed(self, data: bytes) -> None:
+        """Takes bytes as they come from the pipe; none are its end."""
+
+    def end(self) -> None:
+        """No more bytes come."""
+
+
 class Rank:
     """A rank's process, the head of its process group."""
 
     def __init__(
-        self, loop: Loop, number: int, group: int, pipes: dict[str, tuple[int, RankStream]]
+        self, loop: Loop, number: int, group: int, pipes: Mapping[str, tuple[int, Stream]]
     ) -> None:
         """Starts to read `pipes`: by a stream's name, the descriptor to read and the stream."""
         self.number = number

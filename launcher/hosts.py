@@ -44,6 +44,15 @@ def read_hostfile(path: str) -> list[Host]:
     return _merged(hosts)
 
 
+def parse_host_lines(text: str, slots: int) -> list[Host]:
+    """Reads what a discovery script prints: a line is `host:2` or `host`, which has `slots`."""
+    hosts = []
+    for line in filter(None, map(str.strip, text.splitlines())):
+        named = line if ":" in line else f"{line}:{slots}"
+        hosts.append(_host(named, line))
+    return _merged(hosts)
+
+
 def is_this_host(name: str) -> bool:
     """Whether a name or address means the machine that this runs on."""
     own = {"localhost", "ip6-localhost", "::1", socket.gethostname(), socket.getfqdn()}

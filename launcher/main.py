@@ -18,6 +18,8 @@ from horoacc.launcher.arguments import Options, parse_arguments
 from horoacc.launcher.check_build import report
 from horoacc.launcher.children import Rank
 from horoacc.launcher.doctor import command as doctor
+from horoacc.launcher.elastic.job import JobLoop, run_elastic
+from horoacc.launcher.elastic.membership import Worker
 from horoacc.launcher.hosts import is_this_host
 from horoacc.launcher.local import start_ranks
 from horoacc.launcher.master import Master
@@ -42,6 +44,9 @@ _POSITION_VARIABLES = {
     "HOROACC_RENDEZVOUS_FD",
     "HOROACC_SECRET",
     "HOROACC_MASTER",
+    "HOROACC_COORDINATOR",
+    "HOROACC_WORKER",
+    "HOROACC_ELASTIC",
 }
 
 
@@ -77,6 +82,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for notice in options.notices:
         printer.say(notice)
     try:
+        if options.elastic:
+            return _conclude_elastic(*_run_elastic(options, printer), printer)
         return _conclude(*start_and_wait(options, printer), printer)
     except LaunchError as error:
         printer.say(str(error))
@@ -100,14 +107,8 @@ def start_and_wait(options: Options, printer: Printer) -> tuple[Supervisor, Mpir
     Raises:
         LaunchError: It cannot be started.
     """
-    environ = rank_environ(os.environ, options)
-    _check_command(options, environ)
-    _check_folder(options.text("output_filename"))
+    environ = _prepare(options, printer)
     mpirun = _choose(options, printer, environ)
-    if options.on("as_horovod") and (hidden := _installed_horovod()):
-        printer.say(f"--as-horovod: the ranks import HoroACC as horovod, not the one at {hidden}")
-    if warning := ops.prepare(options.command, environ):
-        printer.say(warning)
     try:
         master = Master(options, os.environ)
     except OSError as error:
@@ -135,6 +136,34 @@ def start_and_wait(options: Options, printer: Printer) -> tuple[Supervisor, Mpir
             raise LaunchError(f"cannot start '{options.command[0]}': {error.strerror}") from None
         supervisor.run()
     return supervisor, mpirun
+
+
+def _prepare(options: Options, printer: Printer) -> dict[str, str]:
+    """Checks what every rank needs, and gives the variables that all ranks get. LaunchError."""
+    environ = rank_environ(os.environ, options)
+    _check_command(options, environ)
+    _check_folder(options.text("output_filename"))
+    if options.on("as_horovod") and (hidden := _installed_horovod()):
+        printer.say(f"--as-horovod: the ranks import HoroACC as horovod, not the one at {hidden}")
+    if warning := ops.prepare(options.command, environ):
+        printer.say(warning)
+    return environ
+
+
+def _run_elastic(options: Options, printer: Printer) -> tuple[JobLoop, Worker | None]:
+    """Runs an elastic job. LaunchError: it cannot be started."""
+    environ = _prepare(options, printer)
+    for name in ("HOROACC_MIN_NP", "HOROACC_HOST_DISCOVERY_SCRIPT"):
+        environ.pop(name, None)  # a job that a rank starts is one of its own
+    if options.text("control") == "mpi" or options.given.get("tcp") is False:
+        raise LaunchError("an elastic job cannot use MPI, whose ranks are fixed: leave --mpi out")
+    mpirun = None
+    if options.others() or options.text("host_discovery_script"):
+        with contextlib.suppress(MpirunError):
+            mpirun = find_mpirun(options.text("mpirun"), environ)
+    if options.others() and mpirun is None:
+        raise LaunchError(f"no mpirun was found, and {', '.join(options.others())} is another host")
+    return run_elastic(options, printer, environ, mpirun)
 
 
 def rank_environ(environ: Mapping[str, str], options: Options) -> dict[str, str]:
@@ -233,6 +262,26 @@ def _conclude(supervisor: Supervisor, mpirun: Mpirun | None, printer: Printer) -
         elif mpirun is not None and supervisor.interrupted is None and code:
             printer.say(f"{mpirun.path} ended with code {code}")
     return code
+
+
+def _conclude_elastic(loop: JobLoop, failed: Worker | None, printer: Printer) -> int:
+    """Prints how an elastic job ended and gives the exit code."""
+    if loop.interrupted is not None:
+        return 128 + loop.interrupted
+    with loop.guard_output():
+        if failed is not None:
+            place = f"rank {failed.seat.rank}" if failed.seat else "a rank that was starting"
+            tail = loop.coordinator.streams[failed.number]["stderr"].tail
+            said = "its last lines on stderr:" if tail else "it had printed nothing on stderr"
+            how = _how(failed.status or 0)
+            printer.say(f"the last failure: {place} on {failed.host} {how}; {said}")
+            for line in tail:
+                printer.line(failed.seat.rank if failed.seat else -1, "stderr", line)
+        if loop.coordinator.error:
+            printer.say(f"the job has ended: {loop.coordinator.error}")
+    if failed is not None:
+        return _code(failed.status or 1)
+    return 1 if loop.coordinator.error else 0
 
 
 def exit_code(supervisor: Supervisor) -> int:

@@ -87,9 +87,10 @@ class Printer:
         self._leave_bar()
 
     def _prefix(self, sink: Sink, rank: int) -> bytes:
-        mark = b"[%d] " % rank
+        name = b"%d" % rank if rank >= 0 else b"new"  # a process that has no rank yet
+        mark = b"[%s] " % name
         if sink.colour:
-            mark = b"\x1b[%dm[%d]\x1b[0m " % (_COLOURS[rank % len(_COLOURS)], rank)
+            mark = b"\x1b[%dm[%s]\x1b[0m " % (_COLOURS[rank % len(_COLOURS)], name)
         if self._timestamps:
             now = self._clock()
             clock = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(now))

@@ -44,6 +44,9 @@ class Supervisor:
         self._kill_at = float("inf")
         self._killed = False
         self._output_lost = False
+        self.timers: list[Callable[[float], float]] = []
+        """Called whenever the loop wakes, with the time; each gives the next time that it wants."""
+        self._next_timer = float("inf")
         self._remote: dict[tuple[int, str], RankStream] = {}
         self._children: dict[int, Callable[[int], None]] = {}
         self._ends = select.epoll()  # of children, in the order of their ends
@@ -177,7 +180,7 @@ class Supervisor:
         ended = self.mpirun is not None and self.mpirun.status is not None
         draining = ended or any(rank.draining for rank in self.ranks.values())
         limit = 0.05 if draining else float("inf")
-        shortest = min(limit, self._kill_at - time.monotonic())
+        shortest = min(limit, min(self._kill_at, self._next_timer) - time.monotonic())
         return None if shortest == float("inf") else max(shortest, 0.0)
 
     def _on_time(self) -> None:
@@ -189,6 +192,7 @@ class Supervisor:
                 self.watchdog.remove(rank.group)
         if self.mpirun is not None:
             self.mpirun.sweep(now)
+        self._next_timer = min([timer(now) for timer in self.timers], default=float("inf"))
 
     def _kill(self, now: float) -> None:
         """Ends by force the processes that did not end when they were asked."""

@@ -3,8 +3,9 @@
 Which errors end the job and which it can go on after:
 
 * `Mismatch`: raised as it is: the program is wrong, and the error would come again.
-* a rank is lost, or does not come back: the state is restored, and the error is raised with a hint,
-  because nothing replaces a rank in a job whose size is fixed.
+* a rank is lost, or does not come back: in an elastic job (`horoaccrun --min-np`) the others
+  restore, meet again without it, and synchronise. In a job whose size is fixed nothing replaces a
+  rank: the state is restored, and the error is raised with a hint.
 * any other `HorovodInternalError`: all ranks restore, leave the job, join it again and synchronise.
 * `HostsUpdatedInterrupt`: the same without going back, and as it asks without synchronising.
 """
@@ -16,9 +17,11 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from horoacc import basics
+from horoacc.elastic import member
 from horoacc.elastic.notices import Notices
 from horoacc.elastic.state import State
 from horoacc.errors import (
+    Aborted,
     HoroaccError,
     HorovodInternalError,
     HostsUpdatedInterrupt,
@@ -89,6 +92,7 @@ def _train(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
 ) -> R:
+    elastic = member.member() if member.is_elastic() else None
     skip_sync = False
     fruitless = 0
     while True:
@@ -104,19 +108,28 @@ def _train(
             failure = error
             skip_sync = False
             state.restore()
+            lost = isinstance(error, PeerLost | Timeout | Aborted)
             fruitless = 1 if state.commits != commits else fruitless + 1
-            if isinstance(error, PeerLost):
+            if elastic is not None:
+                elastic.failed(error)
+                elastic.progress = state.commits - commits
+                fruitless -= lost  # the coordinator counts these
+            elif isinstance(error, PeerLost):
                 raise _final(error, "a rank that is lost is not replaced") from error
             if fruitless > _FRUITLESS_RESETS:
                 raise _final(error, f"it came {fruitless} times without a commit") from error
         except HostsUpdatedInterrupt as interrupt:
             skip_sync = interrupt.skip_sync
+            if elastic is not None:
+                elastic.progress = state.commits - commits
         try:
             reset()
         except (PeerLost, Timeout) as error:
             if failure is None:
                 raise
             raise _final(failure, f"the ranks did not meet again: {error}") from error
+        if elastic is not None:
+            skip_sync = not elastic.sync  # all ranks, or none
         state.on_reset()
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from horoacc import basics, objects
+from horoacc.elastic import member
 from horoacc.elastic.notices import HostUpdateResult
 from horoacc.errors import HostsUpdatedInterrupt
 
@@ -70,12 +71,21 @@ class State:
         self.check_host_updates()
 
     def check_host_updates(self) -> None:
-        """Asks whether hosts came or went. Every rank calls it; rank 0's answer counts.
+        """Asks whether hosts came or went. Every rank calls it.
+
+        In an elastic job the coordinator says at which call of it all ranks raise; without news
+        the call sends nothing. In other jobs rank 0's news counts, which it broadcasts.
 
         Raises:
             HostsUpdatedInterrupt: They did; on every rank. It asks for no `sync` if hosts only
                 went: those that stay have the same state.
         """
+        if member.is_elastic():
+            news = member.member().look()
+            if news is not None:
+                self._last_update = max(self._last_update, news.time)
+                raise HostsUpdatedInterrupt(news.change == HostUpdateResult.removed)
+            return
         before = latest = self._last_update
         happened = HostUpdateResult.no_update
         while not self._news.empty():

@@ -111,6 +111,25 @@ def check(values: Mapping[str, Value]) -> None:
             f"stall_shutdown_seconds is {as_text(shutdown)}, which is below "
             f"stall_warning_seconds, {as_text(warning)}"
         )
+    _check_elastic(values)
+
+
+def _check_elastic(values: Mapping[str, Value]) -> None:
+    least, most = int(values["min_np"]), int(values["max_np"])
+    if 0 < most < least:
+        raise SettingError(f"max_np is {most}, which is below min_np, {least}")
+    words = str(values["blacklist_cooldown_range"]).split()
+    if not words:
+        return
+    try:
+        shortest, longest = (float(word) for word in words)
+    except ValueError:
+        shortest, longest = 0.0, 0.0
+    if not 1 <= shortest <= longest <= 3600:
+        raise SettingError(
+            "blacklist_cooldown_range must be two numbers of seconds from 1 to 3600, the shortest "
+            f"time first, not '{values['blacklist_cooldown_range']}'"
+        )
 
 
 def core_settings(environ: Mapping[str, str]) -> dict[str, str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from horoacc.settings.setting import Setting
+from horoacc.settings.setting import Kind, Setting, Value
 
 PYTHON_ROWS: tuple[Setting, ...] = (
     Setting(
@@ -155,3 +155,65 @@ PYTHON_ROWS: tuple[Setting, ...] = (
         least=0,
     ),
 )
+
+
+def _elastic(
+    key: str,
+    kind: Kind,
+    default: Value,
+    doc: str,
+    *,
+    aliases: tuple[str, ...] = (),
+    horovod_env: str | None = None,
+    least: float = 0,
+    words: int = 1,
+) -> Setting:
+    """A row of elastic jobs, whose names follow from its key."""
+    return Setting(
+        key, kind, default, f"HOROACC_{key.upper()}", doc, scope="launcher",
+        horovod_env=horovod_env, flag=f"--{key.replace('_', '-')}", aliases=aliases,
+        yaml=("elastic", key), least=least, words=words,
+    )  # fmt: skip
+
+
+ELASTIC_ROWS: tuple[Setting, ...] = (
+    _elastic(
+        "min_np", "int", 0,
+        "Fewest ranks that an elastic job goes on with; it waits until it has them. 0: as many as "
+        "`-np`. It makes a job elastic.", aliases=("--min-num-proc",),
+    ),
+    _elastic(
+        "max_np", "int", 0,
+        "Most ranks of an elastic job. 0: as many as its hosts have slots.",
+        aliases=("--max-num-proc",),
+    ),
+    _elastic(
+        "host_discovery_script", "str", "",
+        "Program that prints the hosts of an elastic job, a line `name:slots` each. It runs each "
+        "second. It makes a job elastic.",
+    ),
+    _elastic(
+        "slots_per_host", "int", 0,
+        "Slots of a host for which the discovery script prints none, and of this host if no host "
+        "is named.", aliases=("--slots",),
+    ),
+    _elastic(
+        "elastic_timeout", "float", 600.0,
+        "Time after which an elastic job ends that has too few ranks.",
+        horovod_env="HOROVOD_ELASTIC_TIMEOUT",
+    ),
+    _elastic(
+        "reset_limit", "int", 0,
+        "Number of changes of its ranks after which an elastic job ends. 0: any number.",
+    ),
+    _elastic(
+        "failures_per_host", "int", 3,
+        "Failures of ranks on a host after which nothing is started there any more.", least=1,
+    ),
+    _elastic(
+        "blacklist_cooldown_range", "str", "",
+        "Shortest and longest time, in seconds, for which a host is left out after a failure "
+        "instead. It doubles with each.", words=2,
+    ),
+)  # fmt: skip
+"""The rows of elastic jobs: docs/elastic.md."""

@@ -10,7 +10,6 @@ from horoacc.settings.table import TABLE
 
 _TOPOLOGY = "the algorithm follows the topology"
 _TUNING = "there is nothing to tune at run time"
-_ELASTIC = "elastic jobs are not possible yet; give a fixed number of ranks with -np"
 _SSH = (
     "mpirun reaches other hosts by itself: give Open MPI's `--mca plm_ssh_args` in --mpi-args, or "
     "a program of your own in --launch-agent"
@@ -58,13 +57,6 @@ RETIRED: tuple[Retired, ...] = (
     Retired("--ssh-port", _SSH, 1, ("-p",)),
     Retired("--ssh-identity-file", _SSH, 1, ("-i",)),
     Retired("--binding-args", "ranks are not bound; give mpirun's own flags in --mpi-args", 1),
-    Retired("--min-np", _ELASTIC, 1, ("--min-num-proc",), refused=True),
-    Retired("--max-np", _ELASTIC, 1, ("--max-num-proc",), refused=True),
-    Retired("--host-discovery-script", _ELASTIC, 1, refused=True),
-    Retired("--slots-per-host", _ELASTIC, 1, ("--slots",), refused=True),
-    Retired("--elastic-timeout", _ELASTIC, 1, env="HOROVOD_ELASTIC_TIMEOUT", refused=True),
-    Retired("--reset-limit", _ELASTIC, 1, refused=True),
-    Retired("--blacklist-cooldown-range", _ELASTIC, 2, refused=True),
     Retired(
         "--jsrun", "jsrun is not used; start the job with an mpirun or srun of its own",
         refused=True,
@@ -92,7 +84,7 @@ RETIRED_VARIABLES: tuple[RetiredVariable, ...] = (
     RetiredVariable("HOROVOD_GLOO_RENDEZVOUS_ADDR", _MEETING),
     RetiredVariable("HOROVOD_GLOO_RENDEZVOUS_PORT", _MEETING),
     RetiredVariable("HOROVOD_SECRET_KEY", "horoaccrun makes a secret for each job"),
-    RetiredVariable("HOROVOD_ELASTIC", _ELASTIC),
+    RetiredVariable("HOROVOD_ELASTIC", "a job is elastic with --min-np or a discovery script"),
     RetiredVariable("HOROVOD_SPARK_START_TIMEOUT", "jobs are not started from Spark"),
     RetiredVariable("HOROVOD_SPARK_USE_LOCAL_RANK_GPU_INDEX", "jobs are not started from Spark"),
     RetiredVariable("HOROVOD_SPARK_PYTHONPATH", "jobs are not started from Spark"),

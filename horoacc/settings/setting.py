@@ -49,6 +49,8 @@ class Setting:
     choices: tuple[str, ...] = ()
     former_choices: tuple[tuple[str, str], ...] = ()
     """Former names of choices, with the present ones."""
+    words: int = 1
+    """How many words follow the flag; the value has them with blanks between."""
     factor: int = 1
     """Unit of a flag's or a configuration file's number (MiB instead of bytes)."""
     inverted: bool = False

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from horoacc.settings.core_rows import CORE_ROWS
-from horoacc.settings.python_rows import PYTHON_ROWS
+from horoacc.settings.python_rows import ELASTIC_ROWS, PYTHON_ROWS
 from horoacc.settings.setting import BuildVariable, Setting
 
-TABLE: tuple[Setting, ...] = (*CORE_ROWS, *PYTHON_ROWS)
+TABLE: tuple[Setting, ...] = (*CORE_ROWS, *PYTHON_ROWS, *ELASTIC_ROWS)
 
 SECTIONS = {
     "launcher": "Starting ranks",
+    "elastic": "Elastic jobs",
     "params": "Collectives",
     "network": "Network between hosts",
     "stall_check": "Stalls and failures",

@@ -1,0 +1,276 @@
+"""This process as a worker of an elastic job: its line to the coordinator, and its seat.
+
+The coordinator (`horoacc.launcher.elastic`) hands out a seat for each epoch of the job. A thread
+reads what it says; the thread that trains asks for seats, and looks for news at its checks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from horoacc.elastic.notices import HostUpdateResult
+from horoacc.errors import Aborted, ConfigError, HorovodInternalError, PeerLost
+from horoacc.launcher.elastic.channel import Channel, ChannelError, Message, dial
+from horoacc.launcher.shim import place_variables
+
+R = TypeVar("R")
+
+_DIAL_SECONDS = 30.0
+
+
+def is_elastic(environ: Mapping[str, str] = os.environ) -> bool:
+    """Says whether this process is a worker of an elastic job."""
+    return "HOROACC_COORDINATOR" in environ and "HOROACC_WORKER" in environ
+
+
+class EpochOver(HorovodInternalError):
+    """The ranks changed while this one met the others: they meet again."""
+
+
+@dataclass(frozen=True)
+class News:
+    """What happened to the hosts, and when, as all ranks see it at the same check."""
+
+    time: float
+    change: HostUpdateResult
+
+
+class Member:
+    """This process's part in an elastic job.
+
+    Attributes:
+        progress: How far the training has come in this epoch; the caller's to set.
+        sync: Whether the ranks of the present epoch have to share their state.
+        epoch: Its number, or 0.
+        cut: Ends the calls that wait for ranks that will not answer. Any thread may call it.
+    """
+
+    def __init__(self, environ: Mapping[str, str] = os.environ) -> None:
+        """Connects to the coordinator.
+
+        Raises:
+            ConfigError: It is not there, or does not take this process.
+        """
+        self.progress = 0
+        self.sync = True
+        self.epoch = 0
+        self._lock = threading.Condition()
+        self._seat: Message | None = None
+        self._over = ""  # why there are no more seats
+        self._removed = False
+        self._changed = False  # the epoch is not the latest any more
+        self._checks = 0
+        self._question: int | None = None
+        self._verdict: Message | None = None
+        self._failure: HorovodInternalError | None = None
+        self._listener: socket.socket | None = None
+        self._master: socket.socket | None = None
+        self.cut: Callable[[], None] = lambda: None
+        try:
+            self._channel: Channel = dial(
+                environ["HOROACC_COORDINATOR"], environ["HOROACC_SECRET"], _DIAL_SECONDS
+            )
+            self._channel.send({"kind": "worker", "worker": int(environ["HOROACC_WORKER"])})
+        except (ChannelError, KeyError, ValueError) as error:
+            raise ConfigError(f"this process belongs to an elastic job, but: {error}") from None
+        threading.Thread(target=self._read, name="horoacc-member", daemon=True).start()
+
+    # --- seats --------------------------------------------------------------------------------
+
+    def join(self, make: Callable[[], R]) -> R:
+        """Takes a seat and meets the other ranks, as often as it needs until an epoch begins.
+
+        Args:
+            make: Meets them at the place that the environment names.
+
+        Returns:
+            What `make` returned.
+
+        Raises:
+            SystemExit: This process has no place in the job any more.
+            Aborted: The coordinator is gone.
+        """
+        while True:
+            self._take_seat()
+            try:
+                return make()
+            except ConfigError:
+                raise
+            except HorovodInternalError as error:
+                # Somebody died while the ranks met, or the coordinator said that they change.
+                self.failed(error)
+
+    def failed(self, error: HorovodInternalError) -> None:
+        """Notes the error after which this process asks for its next seat."""
+        self._failure = error
+
+    def check(self) -> None:
+        """Raises EpochOver once the ranks change. For the thread that meets the others."""
+        if self._changed:
+            raise EpochOver("the ranks of the job changed while they met")
+
+    def _take_seat(self) -> None:
+        error, self._failure = self._failure, None
+        here = self._channel.link.getsockname()[0]
+        # Both, for this process may become rank 0.
+        listener = socket.create_server((here, 0), family=self._channel.link.family, backlog=1024)
+        master = socket.socket(self._channel.link.family, socket.SOCK_STREAM)
+        master.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        master.bind((here, 0))
+        shown = f"[{here}]" if ":" in here else here
+        culprit = error.culprit if isinstance(error, PeerLost) else None
+        with self._lock:
+            self._seat = None
+            self._changed = False
+            self._question = self._verdict = None
+            self._say(
+                {
+                    "kind": "ready",
+                    "address": f"{shown}:{listener.getsockname()[1]}",
+                    "master_port": master.getsockname()[1],
+                    "progress": self.progress,
+                    "failed": error is not None and not isinstance(error, EpochOver),
+                    "culprit": culprit,
+                    "why": "" if error is None else str(error),
+                }
+            )
+            self._lock.wait_for(lambda: self._seat or self._over)
+            seat = self._take_message()
+        if seat is None:
+            listener.close()
+            master.close()
+            if self._removed:
+                # As Horovod's: a worker without a place ends, and the job goes on.
+                raise SystemExit(0)
+            raise Aborted(self._over)
+        self._use(seat, listener, master)
+
+    def _take_message(self) -> Message | None:
+        seat, self._seat = self._seat, None
+        return seat
+
+    def _use(self, seat: Message, listener: socket.socket, master: socket.socket) -> None:
+        """Puts a seat where the launcher's variables are: `environment` reads them from there."""
+        for old in (self._listener, self._master):
+            if old is not None:
+                with contextlib.suppress(OSError):
+                    old.close()
+        self._listener = self._master = None
+        self.progress = 0
+        os.environ.pop("HOROACC_RENDEZVOUS_FD", None)
+        if seat["rank"] == 0:
+            os.environ["HOROACC_RENDEZVOUS_FD"] = str(listener.detach())
+            self._master = master
+        else:
+            listener.close()
+            master.close()
+        numbers = [int(seat[name]) for name in ("rank", "size", "local_rank", "local_size")]
+        variables = place_variables(*numbers)
+        for name in ("CROSS_RANK", "CROSS_SIZE"):
+            variables[f"HOROACC_{name}"] = variables[f"HOROVOD_{name}"] = str(seat[name.lower()])
+        host, _, port = str(seat["master"]).rpartition(":")
+        variables |= {"MASTER_ADDR": host, "MASTER_PORT": port, "HOROACC_MASTER": f"{host}:{port}"}
+        variables.pop("HOROVOD_HOSTNAME")
+        os.environ.update(variables)
+        os.environ["HOROACC_RENDEZVOUS"] = str(seat["address"])
+        # Of this epoch: a process that was left out of it cannot meet its ranks.
+        os.environ["HOROACC_SECRET"] = str(seat["secret"])
+
+    # --- news ---------------------------------------------------------------------------------
+
+    def look(self) -> News | None:
+        """Makes a check: all ranks make theirs at the same places of the training.
+
+        Without news this reads a field of this process. With news it waits until the coordinator
+        knows how many checks each rank has made, which takes as long as a message.
+
+        Returns:
+            The news, at the same check on all ranks; mostly None.
+
+        Raises:
+            Aborted: The coordinator is gone.
+        """
+        with self._lock:
+            if self._question is None:
+                self._checks += 1
+                return None
+            self._lock.wait_for(lambda: self._verdict or self._question is None or self._over)
+            self._checks += 1
+            verdict = self._verdict
+            if verdict is None:
+                if self._over and not self._removed:
+                    raise Aborted(self._over)
+                return None
+            if self._checks < int(verdict["at"]):
+                return None
+            self._question = self._verdict = None
+        return News(float(verdict["time"]), HostUpdateResult(int(verdict["change"])))
+
+    # --- the thread ---------------------------------------------------------------------------
+
+    def _say(self, message: Message) -> None:
+        try:
+            self._channel.send(message)
+        except ChannelError as error:
+            self._over = self._over or f"the job's coordinator is gone: {error}"
+
+    def _read(self) -> None:
+        why = ""
+        while not why:
+            try:
+                for message in self._channel.wait(None):
+                    with self._lock:
+                        self._take(message)
+                        self._lock.notify_all()
+            except (ChannelError, ValueError, KeyError) as error:
+                why = f"the job's coordinator is gone: {error}"
+        with self._lock:
+            self._over = self._over or why
+            self._changed = True
+            self._lock.notify_all()
+
+    def _take(self, message: Message) -> None:
+        kind: Any = message["kind"]
+        if kind == "seat":
+            self._seat = message
+            self.epoch, self.sync = int(message["epoch"]), bool(message["sync"])
+            self._checks = 0
+            self._changed = False
+            self._question = self._verdict = None
+        elif kind == "leave":
+            self._removed = True
+            self._over = str(message["why"])
+        elif kind == "change":
+            if int(message["epoch"]) == self.epoch:
+                self._changed = True
+                if message["cut"]:
+                    self.cut()
+        elif kind == "question":
+            self._question, self._verdict = int(message["question"]), None
+            self._say({"kind": "checks", "question": self._question, "count": self._checks})
+        elif kind == "verdict" and message["question"] == self._question:
+            if message["at"] is None:
+                self._question = self._verdict = None
+            else:
+                self._verdict = message
+
+
+class _Process:
+    def __init__(self) -> None:
+        self.member: Member | None = None
+
+
+_process = _Process()
+
+
+def member() -> Member:
+    """Gives this process's membership, which its first call begins."""
+    if _process.member is None:
+        _process.member = Member()
+    return _process.member

@@ -1,0 +1,154 @@
+"""The agent of an elastic job on one host: starts, watches and ends its workers.
+
+Runs as `python -m horoacc.launcher.elastic.agent HOST`, with the coordinator's address and the
+job's secret in the environment. It carries the workers' output to the coordinator. Its workers die
+with it, and it ends them and itself once the coordinator is gone.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import deque
+
+from horoacc.launcher.children import Rank, start_piped
+from horoacc.launcher.elastic.channel import Channel, ChannelError, Message, dial
+from horoacc.launcher.output import Printer
+from horoacc.launcher.processes import adopt_orphans, die_with_parent, signal_group
+from horoacc.launcher.supervise import Supervisor
+
+_DIAL_SECONDS = 30.0
+# Variables of the program that started this agent; a worker is no rank of its job.
+_FOREIGN = ("OMPI_", "PMIX_", "PMI_", "PRTE_", "HYDI_", "MPI_LOCAL")
+
+
+class Relay:
+    """A stream of a worker, whose bytes go to the coordinator."""
+
+    def __init__(self, agent: AgentLoop, worker: int, name: str) -> None:
+        self._agent = agent
+        self._worker = worker
+        self._name = name
+        self._ended = False
+        self.tail: deque[bytes] = deque()  # the coordinator keeps the last lines
+
+    def feed(self, data: bytes) -> None:
+        """Takes bytes as they come from the pipe; none are its end."""
+        if not self._ended:
+            self._ended = not data
+            self._agent.tell(
+                {"kind": "output", "worker": self._worker, "stream": self._name, "body": data}
+            )
+
+    def end(self) -> None:
+        """The stream ends."""
+        self.feed(b"")
+
+
+class AgentLoop(Supervisor):
+    """The loop of an agent. Workers are its ranks, by their numbers."""
+
+    def __init__(self, channel: Channel, host: str, grace: float) -> None:
+        super().__init__(Printer(os.environ), 0, grace)
+        self._channel = channel
+        self._host = host
+        self._done = False
+        self.watch(channel.fileno(), self._hear)
+        self.tell({"kind": "agent", "host": host})
+
+    def tell(self, message: Message) -> None:
+        """Sends a message to the coordinator, if it is there."""
+        if self._done:
+            return
+        try:
+            self._channel.send(message)
+        except ChannelError:
+            self._lose_coordinator()
+
+    def rank_ended(self, number: int, status: int) -> None:
+        """Tells of a worker's end."""
+        rank = self.ranks[number]
+        if rank.status is None:
+            rank.status = status
+            rank.ended_at = time.monotonic()
+            self.tell({"kind": "ended", "worker": number, "status": status})
+
+    def stop(self, number: int) -> None:
+        """A signal to this agent: the host is to be left, and the coordinator arranges that."""
+        self.tell({"kind": "drain"})
+
+    def _finished(self) -> bool:
+        return self._done
+
+    def _hear(self) -> None:
+        try:
+            for message in self._channel.receive():
+                self._take(message)
+        except (ChannelError, ValueError):
+            self._lose_coordinator()
+
+    def _lose_coordinator(self) -> None:
+        if not self._done:
+            self._done = True  # the loop ends, and with it all workers
+            self.unwatch(self._channel.fileno())
+
+    def _take(self, message: Message) -> None:
+        kind = message["kind"]
+        if kind == "start":
+            self._start(int(message["worker"]), list(message["command"]))
+        elif kind == "signal":
+            rank = self.ranks.get(int(message["worker"]))
+            if rank is not None and rank.status is None:
+                signal_group(rank.group, int(message["number"]))
+        elif kind == "finish":
+            self._lose_coordinator()
+
+    def _start(self, number: int, command: list[str]) -> None:
+        environ = {n: text for n, text in os.environ.items() if not n.startswith(_FOREIGN)}
+        environ["HOROACC_WORKER"] = str(number)
+        environ["HOROVOD_HOSTNAME"] = self._host
+        die = die_with_parent()
+
+        def prepare() -> None:
+            die()
+            self.watchdog.add(os.getpid())
+
+        try:
+            pid, stdout, stderr = start_piped(command, environ, subprocess.DEVNULL, prepare)
+        except OSError as error:
+            text = f"horoaccrun: cannot start '{command[0]}': {error.strerror}\n".encode()
+            for name, body in (("stderr", text), ("stderr", b""), ("stdout", b"")):
+                self.tell({"kind": "output", "worker": number, "stream": name, "body": body})
+            self.tell({"kind": "ended", "worker": number, "status": 127})
+            return
+        pipes = {
+            name: (fd, Relay(self, number, name))
+            for name, fd in (("stdout", stdout), ("stderr", stderr))
+        }
+        self.ranks[number] = Rank(self, number, pid, pipes)
+        self.watchdog.add(pid)
+        self.on_child_end(pid, functools.partial(self.rank_ended, number))
+
+
+def main() -> int:
+    """Runs an agent until the coordinator lets it go, or is gone."""
+    host = sys.argv[1]
+    try:
+        channel = dial(
+            os.environ["HOROACC_COORDINATOR"], os.environ["HOROACC_SECRET"], _DIAL_SECONDS
+        )
+    except ChannelError as error:
+        print(f"horoaccrun: the agent on {host} cannot reach {error}", file=sys.stderr)
+        return 1
+    adopt_orphans()
+    AgentLoop(channel, host, 0.0).run()
+    return 0
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+    sys.exit(main())

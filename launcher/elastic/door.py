@@ -1,0 +1,104 @@
+"""Where agents and workers of an elastic job come in: a socket, and proofs of the secret."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+from horoacc.launcher.elastic.channel import Channel, ChannelError, Message
+from horoacc.launcher.output import RankStream
+
+# A connection that has not proved the secret by then is closed.
+_PROOF_SECONDS = 10.0
+# What the coordinator sends is short, so that an end which does not take it is stuck.
+_SEND_SECONDS = 5.0
+
+
+class Loop(Protocol):
+    """The supervisor, as far as the coordinator needs it."""
+
+    def watch(self, fd: int, ready: Callable[[], None]) -> None:
+        """Calls `ready` whenever `fd` can be read."""
+
+    def unwatch(self, fd: int) -> None:
+        """Ends `watch`."""
+
+    def stream(self, rank: int, name: str) -> RankStream:
+        """A new stream of a rank's output."""
+
+
+class Door:
+    """Lets those in that know the job's secret.
+
+    Attributes:
+        address: host:port, once it listens.
+    """
+
+    def __init__(
+        self, loop: Loop, secret: str, greet: Callable[[Channel, Message, list[Message]], None]
+    ) -> None:
+        """Makes a door that is shut.
+
+        Args:
+            loop: Calls back when something can be read.
+            secret: The job's, in hexadecimal digits.
+            greet: Takes a proved connection, its first message, and those that came with it.
+        """
+        self.address = ""
+        self._loop = loop
+        self._secret = secret
+        self._greet = greet
+        self._listener: socket.socket | None = None
+        self._strangers: dict[Channel, float] = {}  # when they came
+
+    def open(self, host: str, family: socket.AddressFamily = socket.AF_INET) -> None:
+        """Listens at an address of this host, at any free port."""
+        self._listener = socket.create_server((host, 0), family=family, backlog=1024)
+        self._listener.setblocking(False)
+        port = self._listener.getsockname()[1]
+        self.address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        self._loop.watch(self._listener.fileno(), self._accept)
+
+    def close(self) -> None:
+        """Ends the listening, and what has not proved itself."""
+        for channel in list(self._strangers):
+            self._turn_away(channel)
+        if self._listener is not None:
+            self._loop.unwatch(self._listener.fileno())
+            self._listener.close()
+            self._listener = None
+
+    def on_time(self, now: float) -> float:
+        """Turns those away that took too long; says when it wants to look again."""
+        for channel, since in list(self._strangers.items()):
+            if now >= since + _PROOF_SECONDS:
+                self._turn_away(channel)
+        return min(self._strangers.values(), default=float("inf")) + _PROOF_SECONDS
+
+    def _accept(self) -> None:
+        assert self._listener is not None
+        with contextlib.suppress(OSError):
+            link, _ = self._listener.accept()
+            channel = Channel(link, self._secret, "coordinator", _SEND_SECONDS)
+            self._strangers[channel] = time.monotonic()
+            self._loop.watch(channel.fileno(), lambda: self._hear(channel))
+
+    def _hear(self, channel: Channel) -> None:
+        try:
+            messages = channel.receive()
+        except (ChannelError, ValueError):
+            # It does not know the secret, as a worker of an earlier job does not: no answer.
+            self._turn_away(channel)
+            return
+        if messages:
+            del self._strangers[channel]
+            self._loop.unwatch(channel.fileno())
+            self._greet(channel, messages[0], messages[1:])
+
+    def _turn_away(self, channel: Channel) -> None:
+        del self._strangers[channel]
+        self._loop.unwatch(channel.fileno())
+        channel.close()

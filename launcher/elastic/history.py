@@ -1,0 +1,93 @@
+"""What happened to an elastic job: a line for each change, on stderr and in a file."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import time
+from collections.abc import Callable
+from typing import Any
+
+from horoacc.launcher.elastic.membership import Epoch, Worker
+
+FILE = "elastic.jsonl"
+
+
+class History:
+    """The changes of a job's ranks. Each is a line of JSON in `FOLDER/elastic.jsonl`."""
+
+    def __init__(self, folder: str = "", clock: Callable[[], float] = time.time) -> None:
+        """Begins an empty history; without a folder nothing is written."""
+        self._clock = clock
+        self._file = None
+        if folder:
+            with contextlib.suppress(OSError):  # the ranks tell of a folder that cannot be used
+                os.makedirs(folder, exist_ok=True)
+                self._file = open(os.path.join(folder, FILE), "w", buffering=1)  # noqa: SIM115
+        self._causes: dict[int, str] = {}
+        self._reasons: list[str] = []
+        self._since: float | None = None
+
+    def failed(self, worker: Worker, status: int, how: str = "") -> None:
+        """A worker ended with an error."""
+        self._causes[worker.number] = how or _how(status)
+        self._mark()
+        seat = worker.seat
+        self._write(
+            "failed", worker=worker.number, host=worker.host, why=self._causes[worker.number],
+            rank=None if seat is None else seat.rank, epoch=None if seat is None else seat.epoch,
+        )  # fmt: skip
+
+    def asked(self, worker: Worker, why: str) -> None:
+        """A worker asks for a seat."""
+        if worker.seat is not None:
+            self._mark()
+            self._write("asks", worker=worker.number, rank=worker.seat.rank, why=why)
+
+    def began(self, epoch: Epoch) -> str:
+        """The ranks have changed. Returns what the user is told."""
+        seconds = 0.0 if self._since is None else self._clock() - self._since
+        self._since = None
+        gone = [f"{self._causes.get(w.number, 'left the job')}" for w in epoch.left]
+        text = f"epoch {epoch.number}: {len(epoch.workers)} ranks"
+        if epoch.number > 1:
+            text += f", {len(epoch.joined)} of them new" if epoch.joined else ""
+            text += f"; {', '.join(gone)}" if gone else ""
+            text += f"; they met again after {seconds:.2f} s"
+        self._write(
+            "epoch", epoch=epoch.number, sync=epoch.sync, seconds=seconds, gone=gone,
+            ranks=[{"worker": w.number, "host": w.host, "slot": w.slot} for w in epoch.workers],
+            new=[w.number for w in epoch.joined], left=[w.number for w in epoch.left],
+        )  # fmt: skip
+        return text
+
+    def ended(self, why: str) -> None:
+        """The job is given up."""
+        self._write("given up", why=why)
+
+    def close(self) -> None:
+        """Ends the file."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def _mark(self) -> None:
+        if self._since is None:
+            self._since = self._clock()
+
+    def _write(self, what: str, **fields: Any) -> None:
+        if self._file is None:
+            return
+        with contextlib.suppress(OSError):  # a full disk must not end the job
+            self._file.write(json.dumps({"time": self._clock(), "event": what, **fields}) + "\n")
+
+
+def _how(status: int) -> str:
+    if status >= 0:
+        return f"exited with code {status}"
+    try:
+        return f"killed by {signal.Signals(-status).name}"
+    except ValueError:
+        return f"killed by signal {-status}"

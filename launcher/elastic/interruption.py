@@ -1,0 +1,57 @@
+"""Has all ranks of an epoch stop at the same check, so that the ranks can change there.
+
+The coordinator asks each rank how many checks it has made. A rank that was asked passes no further
+check before it hears the verdict; so the one after the largest count is one that no rank has
+passed, and all stop there. No collective is needed, and no rank needs to be in step with another.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+from horoacc.launcher.elastic.channel import Message
+
+
+class Interruption:
+    """The interruption of one epoch, if there is to be one."""
+
+    def __init__(self, tell: Callable[[Message], None]) -> None:
+        """`tell` sends a message to all ranks."""
+        self._tell = tell
+        self._number = 0  # of the question
+        self._change = 0  # 0: none is wanted
+        self._counts: dict[int, int] = {}
+        self._decided = False
+
+    def want(self, change: int) -> None:
+        """Begins to interrupt the ranks because of a change, or with 0 gives it up."""
+        if change and not self._change:
+            self._number += 1
+            self._change, self._counts, self._decided = change, {}, False
+            self._tell({"kind": "question", "question": self._number})
+        elif not change and self._change and not self._decided:
+            self._change = 0
+            self._tell({"kind": "verdict", "question": self._number, "at": None})
+
+    def take_count(self, rank: int, number: int, count: int, ranks: Sequence[int]) -> None:
+        """A rank answers; `ranks` are all that have to."""
+        if number != self._number or not self._change or self._decided:
+            return
+        self._counts[rank] = count
+        if any(each not in self._counts for each in ranks):
+            return
+        self._decided = True
+        self._tell(
+            {
+                "kind": "verdict",
+                "question": number,
+                "at": max(self._counts[each] for each in ranks) + 1,
+                "change": self._change,
+                "time": time.time(),
+            }
+        )
+
+    def over(self) -> None:
+        """The epoch is over."""
+        self._change = 0

@@ -1,0 +1,129 @@
+"""`horoaccrun` of an elastic job: the loop, the coordinator in it, and how the job ended."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import signal
+import socket
+import time
+from collections.abc import Mapping
+
+from horoacc.launcher.arguments import Options
+from horoacc.launcher.elastic.coordinator import Coordinator, Times
+from horoacc.launcher.elastic.discovery import FixedHosts, ScriptDiscovery
+from horoacc.launcher.elastic.history import History
+from horoacc.launcher.elastic.membership import INFINITE, Limits, Membership, Worker
+from horoacc.launcher.elastic.starters import MpirunAgents
+from horoacc.launcher.hosts import Host, address_towards
+from horoacc.launcher.mpirun import Mpirun
+from horoacc.launcher.output import Printer
+from horoacc.launcher.processes import adopt_orphans
+from horoacc.launcher.supervise import Supervisor
+
+
+class JobLoop(Supervisor):
+    """The loop of an elastic job, whose workers belong to agents."""
+
+    coordinator: Coordinator
+
+    def abandon(self) -> None:
+        """Ends the agents, kills all processes that are left of the job, and closes everything."""
+        self.coordinator.close()
+        super().abandon()
+
+    def _finished(self) -> bool:
+        return self.coordinator.finished
+
+    def stop(self, number: int) -> None:
+        """Asks every worker to end; those that have not after the time of grace are killed."""
+        if self.stopping is None:
+            self._kill_at = min(self._kill_at, time.monotonic() + self._grace)
+        self.stopping = number
+        self.coordinator.signal_all(number)
+
+    def _kill(self, now: float) -> None:
+        self._kill_at = float("inf") if self._killed else now + self._grace
+        if self._killed:
+            # Their agents do not answer: they end with the agents, which `abandon` kills.
+            self.coordinator.give_up_workers()
+        self._killed = True
+        self.coordinator.signal_all(signal.SIGKILL)
+
+
+def limits_of(options: Options) -> Limits:
+    """What the flags say about the size of a job; a least size that was not given is -np."""
+    least, most = int(options.values["min_np"]), int(options.values["max_np"])
+    cooldown = [float(word) for word in options.text("blacklist_cooldown_range").split()]
+    return Limits(
+        least=least or options.size,
+        most=most or INFINITE,
+        resets=int(options.values["reset_limit"]),
+        failures_per_host=int(options.values["failures_per_host"]),
+        cooldown=(cooldown[0], cooldown[1]) if cooldown else None,
+    )
+
+
+def run_elastic(
+    options: Options, printer: Printer, environ: Mapping[str, str], mpirun: Mpirun | None
+) -> tuple[JobLoop, Worker | None]:
+    """Runs an elastic job to its end.
+
+    Returns:
+        Its loop, and the worker because of which it failed, or None.
+    """
+    adopt_orphans()
+    loop = JobLoop(
+        printer, options.size, options.seconds("grace_seconds"), options.text("output_filename")
+    )
+    limits = limits_of(options)
+    secret = secrets.token_hex(32)
+    membership = Membership(limits)
+    times = Times(
+        shortage=options.seconds("elastic_timeout"),
+        hang=options.seconds("stall_shutdown_seconds"),
+        agent=options.seconds("start_timeout_seconds"),
+    )
+
+    def variables() -> Mapping[str, str]:
+        return {
+            **environ,
+            "HOROACC_COORDINATOR": loop.coordinator.door.address,
+            "HOROACC_SECRET": secret,
+            "HOROACC_ELASTIC": "1",
+        }
+
+    loop.coordinator = Coordinator(
+        loop, printer, membership, MpirunAgents(loop, options, mpirun, variables),
+        options.command, secret, times, History(options.text("flight_dir")),
+        lambda: loop.stop(signal.SIGTERM), options.on("verbose"),
+    )  # fmt: skip
+    loop.coordinator.door.open(*_own_address(options))
+    script = options.text("host_discovery_script")
+    slots = int(options.values["slots_per_host"])
+    here = slots or int(options.size if limits.most == INFINITE else limits.most)
+    discovery: FixedHosts | ScriptDiscovery = FixedHosts(options.hosts or [Host("localhost", here)])
+    if script:
+        discovery = ScriptDiscovery(loop, script, slots or 1)
+
+    def found(hosts: list[Host]) -> None:
+        loop.coordinator.set_hosts(membership.set_hosts(hosts))
+
+    with contextlib.closing(discovery):
+        discovery.start(found)
+        loop.timers.append(loop.coordinator.on_time)
+        loop.run()
+    failed = loop.coordinator.failed
+    return loop, failed if not membership.over or loop.coordinator.error else None
+
+
+def _own_address(options: Options) -> tuple[str, socket.AddressFamily]:
+    """Where agents and workers reach the coordinator."""
+    others = options.others()
+    if others:
+        family, own = address_towards(others[0])
+        return own, family
+    if options.text("host_discovery_script"):
+        with contextlib.suppress(OSError):
+            return socket.gethostbyname(socket.gethostname()), socket.AF_INET
+    return "127.0.0.1", socket.AF_INET

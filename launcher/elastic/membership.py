@@ -1,0 +1,357 @@
+"""Who is a rank of an elastic job, at what time: the rules, without processes or connections.
+
+A *worker* is a process with a slot on a host. A *seat* is its place in one *epoch*: the job between
+two changes of its ranks. Workers ask for seats; once all live workers of the present epoch have
+asked, or are gone, there is a next epoch.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+
+from horoacc.launcher.hosts import Host
+
+INFINITE = float("inf")
+ADDED, REMOVED = 2, 1
+"""`HostUpdateResult`'s numbers."""
+
+
+class Phase(Enum):
+    """What a worker is doing, as far as the coordinator knows."""
+
+    STARTING = "starting"
+    WAITING = "waiting for a seat"
+    SEATED = "seated"
+    DISMISSED = "dismissed"  # told to end
+    GONE = "gone"
+
+
+@dataclass
+class Worker:
+    """A process of the job."""
+
+    number: int
+    host: str
+    slot: int
+    phase: Phase = Phase.STARTING
+    seat: Seat | None = None
+    """The last one."""
+    address: str = ""
+    """Where it would listen as rank 0."""
+    master_port: int = 0
+    progress: int = 0
+    """How far it has come in the present epoch; more is farther."""
+    failed: bool = False
+    """It asks for a seat because of an error, and not because it was interrupted."""
+    waiting_since: float = INFINITE
+    status: int | None = None
+
+    @property
+    def alive(self) -> bool:
+        """Whether its process has not ended."""
+        return self.phase is not Phase.GONE
+
+
+@dataclass(frozen=True)
+class Seat:
+    """A worker's place in an epoch."""
+
+    epoch: int
+    rank: int
+    size: int
+    local_rank: int
+    local_size: int
+    cross_rank: int
+    cross_size: int
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How large a job may be, and what it puts up with."""
+
+    least: int
+    most: float
+    resets: int = 0
+    """0: any number."""
+    failures_per_host: int = 3
+    cooldown: tuple[float, float] | None = None
+    """The shortest and the longest time for which a host is left out after a failure."""
+
+
+@dataclass
+class HostRecord:
+    """A host, as long as the job knows it."""
+
+    name: str
+    slots: int
+    here: bool = True
+    """Discovery finds it."""
+    draining: bool = False
+    failures: int = 0
+    left_out_until: float = 0.0
+
+    def usable(self, now: float) -> bool:
+        """Whether workers may be started there."""
+        return self.here and not self.draining and now >= self.left_out_until
+
+
+@dataclass
+class Epoch:
+    """The ranks between two changes."""
+
+    number: int
+    workers: list[Worker]
+    """By rank."""
+    sync: bool
+    """Whether the ranks have to share their state first."""
+    joined: list[Worker] = field(default_factory=list)
+    """Those that were not in the one before."""
+    left: list[Worker] = field(default_factory=list)
+    """Those of the one before that are not in this one."""
+
+
+class Membership:
+    """The members of one job."""
+
+    def __init__(self, limits: Limits, seed: int | None = None) -> None:
+        self.limits = limits
+        self.hosts: dict[str, HostRecord] = {}
+        """In the order in which they came, so that the oldest is first."""
+        self.workers: dict[int, Worker] = {}
+        self.epoch: Epoch | None = None
+        self.over = False
+        """A rank has ended without an error: no rank is replaced any more."""
+        self._random = random.Random(seed)
+
+    # --- hosts --------------------------------------------------------------------------------
+
+    def set_hosts(self, found: Sequence[Host]) -> int:
+        """Takes the hosts that there are now. Returns what changed: ADDED, REMOVED, both or 0."""
+        change = 0
+        slots = {host.name: host.slots for host in found}
+        for name, count in slots.items():
+            record = self.hosts.get(name)
+            if record is None or not record.here:
+                # A host that comes back is the youngest.
+                failures = record.failures if record else 0
+                until = record.left_out_until if record else 0.0
+                self.hosts.pop(name, None)
+                self.hosts[name] = HostRecord(name, count, True, False, failures, until)
+                change |= ADDED
+            elif record.slots != count:
+                change |= ADDED if count > record.slots else REMOVED
+                record.slots = count
+        for record in self.hosts.values():
+            if record.here and record.name not in slots:
+                record.here = False
+                change |= REMOVED
+        return change
+
+    def drain(self, name: str) -> None:
+        """Has the workers of a host leave at their next check, and starts none there."""
+        self.hosts[name].draining = True
+
+    def lose_host(self, name: str, now: float) -> None:
+        """A host is gone, or cannot be used: it is left out as after too many failures."""
+        record = self.hosts[name]
+        record.failures = max(record.failures + 1, self.limits.failures_per_host)
+        self._leave_out(record, now)
+
+    def _leave_out(self, record: HostRecord, now: float) -> None:
+        if self.limits.cooldown is not None:
+            shortest, longest = self.limits.cooldown
+            seconds = min(shortest * 2 ** (record.failures - 1), longest)
+            # So that hosts that failed together do not come back together.
+            record.left_out_until = now + seconds * self._random.uniform(0.75, 1.25)
+        elif record.failures >= self.limits.failures_per_host:
+            record.left_out_until = INFINITE
+
+    def excluded(self) -> list[str]:
+        """Hosts on which nothing is started any more because of failures."""
+        return [h.name for h in self.hosts.values() if h.left_out_until == INFINITE]
+
+    # --- workers ------------------------------------------------------------------------------
+
+    def live(self) -> list[Worker]:
+        """Workers whose processes have not ended."""
+        return [worker for worker in self.workers.values() if worker.alive]
+
+    def wanted(self, now: float) -> list[tuple[str, int]]:
+        """Hosts and slots of the workers that are to be started now."""
+        if self.over:
+            return []
+        live = [w for w in self.live() if w.phase is not Phase.DISMISSED]
+        free = self.limits.most - sum(self._belongs(worker) for worker in live)
+        found: list[tuple[str, int]] = []
+        for host in self.hosts.values():
+            if not host.usable(now):
+                continue
+            taken = {worker.slot for worker in self.live() if worker.host == host.name}
+            found += [(host.name, slot) for slot in range(host.slots) if slot not in taken]
+        return found[: int(min(free, len(found)))] if free > 0 else []
+
+    def add(self, host: str, slot: int) -> Worker:
+        """A worker is started there."""
+        worker = Worker(len(self.workers), host, slot)
+        self.workers[worker.number] = worker
+        return worker
+
+    def ask(
+        self, worker: Worker, address: str, master_port: int, progress: int, failed: bool,
+        now: float,
+    ) -> None:  # fmt: skip
+        """A worker asks for a seat in the next epoch."""
+        worker.phase = Phase.WAITING
+        worker.address = address
+        worker.master_port = master_port
+        worker.progress = progress
+        worker.failed = failed
+        worker.waiting_since = now
+
+    def ended(self, worker: Worker, status: int, now: float) -> None:
+        """A worker's process has ended."""
+        dismissed = worker.phase is Phase.DISMISSED
+        worker.phase = Phase.GONE
+        worker.status = status
+        if status == 0 and not dismissed:
+            self.over = True
+        if status != 0 and not dismissed and not self.over:
+            host = self.hosts[worker.host]
+            host.failures += 1
+            self._leave_out(host, now)
+
+    def _belongs(self, worker: Worker) -> bool:
+        """Whether a worker's slot is one that the job may use."""
+        host = self.hosts[worker.host]
+        return host.here and not host.draining and worker.slot < host.slots
+
+    # --- epochs -------------------------------------------------------------------------------
+
+    def members(self) -> list[Worker]:
+        """The live workers of the present epoch."""
+        return [worker for worker in self.epoch.workers if worker.alive] if self.epoch else []
+
+    def newcomers(self) -> list[Worker]:
+        """Workers that wait for a first seat and may have one, in the order of their hosts."""
+        members = set(map(id, self.members()))
+        waiting = [w for w in self.workers.values() if w.phase is Phase.WAITING]
+        return sorted(
+            (w for w in waiting if id(w) not in members and self._belongs(w)), key=self._place
+        )
+
+    def to_dismiss(self) -> list[Worker]:
+        """Workers that wait for a seat and cannot have one: their host or slot is gone."""
+        return [
+            worker
+            for worker in self.live()
+            if worker.phase is Phase.WAITING and (self.over or not self._belongs(worker))
+        ]
+
+    def change_due(self) -> int:
+        """Why the ranks should be interrupted: ADDED, REMOVED, both or 0."""
+        if (
+            self.epoch is None
+            or self.over
+            or any(w.phase is not Phase.SEATED for w in self.members())
+        ):
+            return 0
+        change = REMOVED if any(not self._belongs(worker) for worker in self.members()) else 0
+        starting = any(w.phase is Phase.STARTING for w in self.live())
+        room = len(self.members()) < self.limits.most
+        # All that were started together come in together.
+        return change | (ADDED if self.newcomers() and room and not starting else 0)
+
+    def waits_for(self) -> list[Worker]:
+        """Members that have not asked for a seat while another member has, or is gone."""
+        if self.epoch is None:
+            return []
+        broken = any(w.phase is not Phase.SEATED for w in self.epoch.workers)
+        return [w for w in self.members() if w.phase is Phase.SEATED] if broken else []
+
+    def form(self) -> Epoch | None:
+        """The next epoch, if there is to be one now; the caller has dismissed who is to go."""
+        if self.over:
+            return None
+        members = [worker for worker in self.members() if worker.phase is Phase.WAITING]
+        if self.epoch is None:
+            if any(worker.phase is Phase.STARTING for worker in self.live()):
+                return None
+        elif all(w.phase is Phase.SEATED for w in self.epoch.workers) or self.waits_for():
+            return None
+        most = int(min(self.limits.most, len(self.workers)))
+        chosen = (members + self.newcomers())[:most]
+        if len(chosen) < self.limits.least:
+            return None
+        return self._seat(chosen, members)
+
+    def _seat(self, chosen: list[Worker], members: list[Worker]) -> Epoch:
+        before = self.epoch
+        leader = min(
+            (worker for worker in chosen if worker in members),
+            # One that has come farthest, so that none of its work is lost.
+            key=lambda w: (-w.progress, w.seat.rank if w.seat else 0),
+            default=min(chosen, key=self._place),
+        )
+        order = sorted(
+            chosen,
+            key=lambda w: (w.host != leader.host, self._age(w.host), w is not leader, w.slot),
+        )
+        slots = {name: sorted(w.slot for w in chosen if w.host == name) for name in self.hosts}
+        hosts = list(dict.fromkeys(worker.host for worker in order))
+        number = before.number + 1 if before else 1
+        joined = [worker for worker in order if worker not in members]
+        left = [w for w in before.workers if w not in order] if before else []
+        failed = any(worker.failed for worker in members) or any(
+            w.phase is Phase.GONE and w.status for w in left
+        )
+        epoch = Epoch(number, order, bool(joined) or failed or before is None, joined, left)
+        for rank, worker in enumerate(order):
+            local = slots[worker.host].index(worker.slot)
+            rows = [name for name in hosts if len(slots[name]) > local]
+            worker.seat = Seat(
+                number, rank, len(order), local, len(slots[worker.host]),
+                rows.index(worker.host), len(rows),
+            )  # fmt: skip
+            worker.phase = Phase.SEATED
+            worker.failed = False
+            worker.waiting_since = INFINITE
+        self.epoch = epoch
+        return epoch
+
+    def _age(self, host: str) -> int:
+        return list(self.hosts).index(host)
+
+    def _place(self, worker: Worker) -> tuple[int, int]:
+        return self._age(worker.host), worker.slot
+
+    def next_look(self, now: float) -> float:
+        """When a host that was left out may be used again, or infinity."""
+        return min(
+            (h.left_out_until for h in self.hosts.values() if h.left_out_until > now),
+            default=INFINITE,
+        )
+
+    def shortage(self) -> str:
+        """Why there is no next epoch, for an error."""
+        waiting = [w for w in self.workers.values() if w.phase is Phase.WAITING]
+        text = f"{len(waiting)} of at least {self.limits.least} ranks are there"
+        starting = sum(w.phase is Phase.STARTING for w in self.live())
+        if starting:
+            text += f", {starting} start"
+        if excluded := self.excluded():
+            text += f"; after failures nothing is started on {', '.join(excluded)} any more"
+        if missing := [h.name for h in self.hosts.values() if not h.here]:
+            text += f"; {', '.join(missing)} went"
+        return text
+
+
+def history_line(epoch: Epoch, causes: Mapping[int, str]) -> str:
+    """An epoch in one line, for the log."""
+    text = f"epoch {epoch.number}: {len(epoch.workers)} ranks"
+    if epoch.joined and epoch.number > 1:
+        text += f", {len(epoch.joined)} new"
+    gone = [causes.get(w.number, "left") for w in epoch.left]
+    return text + (f"; {', '.join(gone)}" if gone else "")
