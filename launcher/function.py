@@ -24,8 +24,15 @@ import cloudpickle
 
 from horoacc import dropin
 from horoacc.errors import RankFailed
-from horoacc.launcher.arguments import parse_arguments
-from horoacc.launcher.main import LaunchError, exit_code, how_it_ended, start_and_wait
+from horoacc.launcher.arguments import Options, parse_arguments
+from horoacc.launcher.main import (
+    LaunchError,
+    elastic_code,
+    exit_code,
+    how_it_ended,
+    run_elastic_job,
+    start_and_wait,
+)
 from horoacc.launcher.output import Printer
 from horoacc.launcher.processes import die_with_parent
 
@@ -79,14 +86,15 @@ def run(
         args: Its arguments.
         kwargs: Its keyword arguments.
         num_proc: The number of ranks.
-        min_num_proc: For elastic jobs, which are not possible yet.
-        max_num_proc: The same.
-        slots: The same.
-        reset_limit: The same.
-        cooldown_range: The same.
+        min_num_proc: The fewest ranks to go on with; makes the job elastic (docs/elastic.md).
+        max_num_proc: The most ranks of an elastic job.
+        slots: The slots of hosts for which the discovery script prints none.
+        reset_limit: How often the ranks of an elastic job may change.
+        cooldown_range: The shortest and longest time, in seconds, for which an elastic job leaves
+            a host out after a failure.
         hosts: "localhost:4": this host, with at least as many slots as ranks.
         hostfile: A file that says the same.
-        host_discovery_script: For elastic jobs.
+        host_discovery_script: Program that prints the hosts of an elastic job: names of this one.
         start_timeout: How long the ranks wait for each other in `init()`, in seconds.
         ssh_port: Has no effect, and prints a line that says so.
         ssh_identity_file: The same.
@@ -105,7 +113,7 @@ def run(
         env: More variables for the ranks.
 
     Returns:
-        What the function returned, by rank.
+        What the function returned, by rank; of an elastic job by the ranks at its end.
 
     Raises:
         ValueError: Arguments contradict each other, or ask for a job that is not possible.
@@ -138,13 +146,13 @@ def run(
             "--as-horovod": dropin.installed(),
         }
     )
-    size = _check(flags, {**os.environ, **(env or {})})
+    _check(flags, {**os.environ, **(env or {})})
     folder = Path(tempfile.mkdtemp(prefix="horoacc-run-"))
     try:
         call = cloudpickle.dumps((func, tuple(args), dict(kwargs or {})))
         (folder / "function").write_bytes(call)
         code = _run_job(folder, flags, executable or sys.executable, env)
-        return _collect(folder, size, code)
+        return _collect(folder, code)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -163,8 +171,8 @@ def _flags(given: Mapping[str, object]) -> list[str]:
     return line
 
 
-def _check(line: list[str], environ: Mapping[str, str]) -> int:
-    """Raises ValueError for flags that horoaccrun would refuse; gives the number of ranks."""
+def _check(line: list[str], environ: Mapping[str, str]) -> None:
+    """Raises ValueError for flags that horoaccrun would refuse."""
     if "--gloo" in line and "--mpi" in line:
         raise ValueError("use_gloo and use_mpi cannot both be given")
     told = io.StringIO()
@@ -178,7 +186,6 @@ def _check(line: list[str], environ: Mapping[str, str]) -> int:
             f"run() starts ranks on this host only, but {', '.join(others)} is another: "
             "start a script there with horoaccrun, mpirun or srun"
         )
-    return options.size
 
 
 def _run_job(folder: Path, flags: list[str], executable: str, env: Mapping[str, str] | None) -> int:
@@ -212,7 +219,7 @@ def _run_job(folder: Path, flags: list[str], executable: str, env: Mapping[str, 
             raise
 
 
-def _collect(folder: Path, size: int, code: int) -> list[Any]:
+def _collect(folder: Path, code: int) -> list[Any]:
     """Gives the results by rank, or raises the first error."""
     outcome_file = folder / "outcome"
     if not outcome_file.exists():
@@ -221,9 +228,12 @@ def _collect(folder: Path, size: int, code: int) -> list[Any]:
     outcome = json.loads(outcome_file.read_text())
     if outcome["refused"]:
         raise RuntimeError(outcome["refused"])
-    failed = outcome["failed"]
-    raised = {rank: folder / f"error.{rank}" for rank in range(size)}
+    failed, size = outcome["failed"], outcome["size"]
+    # What ended one rank of an elastic job need not have ended the job.
+    raised = {} if code == 0 else {rank: folder / f"error.{rank}" for rank in range(size)}
     raised = {rank: path for rank, path in raised.items() if path.exists()}
+    if size == 0 and outcome["text"]:
+        raise RuntimeError(f"the job did not begin{outcome['text']}")
     if failed is not None and failed not in raised:
         raise RankFailed(f"rank {failed} {outcome['text']}", failed)
     if raised:
@@ -309,19 +319,39 @@ def run_as_job() -> None:
     printer = Printer(os.environ, options.on("prefix_timestamp"))
     for notice in options.notices:
         printer.say(notice)
-    outcome: dict[str, object] = {"refused": "", "failed": None, "text": ""}
+    outcome: dict[str, object] = {"refused": "", "failed": None, "text": "", "size": options.size}
     code = 1
     try:
-        supervisor, mpirun = start_and_wait(options, printer)
-        code = exit_code(supervisor)
-        if (failed := supervisor.first_failed) is not None:
-            outcome |= {"failed": failed.number, "text": how_it_ended(failed)}
-        elif code:
-            starter = mpirun.path if mpirun else "the job"
-            outcome["text"] = f": {starter} ended with code {code}"
+        code = (_run_elastic if options.elastic else _run_fixed)(options, printer, outcome)
     except LaunchError as error:
         outcome["refused"] = str(error)
     (folder / "outcome").write_text(json.dumps(outcome))
     if os.getppid() != caller:  # the caller is gone
         shutil.rmtree(folder, ignore_errors=True)
     sys.exit(code)
+
+
+def _run_fixed(options: Options, printer: Printer, outcome: dict[str, object]) -> int:
+    supervisor, mpirun = start_and_wait(options, printer)
+    code = exit_code(supervisor)
+    if (failed := supervisor.first_failed) is not None:
+        tail = failed.streams["stderr"].tail
+        outcome |= {"failed": failed.number, "text": how_it_ended(failed.status or 0, tail)}
+    elif code:
+        starter = mpirun.path if mpirun else "the job"
+        outcome["text"] = f": {starter} ended with code {code}"
+    return code
+
+
+def _run_elastic(options: Options, printer: Printer, outcome: dict[str, object]) -> int:
+    loop, failed = run_elastic_job(options, printer)
+    coordinator = loop.coordinator
+    epoch = coordinator.membership.epoch
+    outcome["size"] = len(epoch.workers) if epoch else 0
+    if coordinator.error:
+        outcome["text"] = f": {coordinator.error}"
+    if failed is not None:
+        told = how_it_ended(failed.status or 0, coordinator.tail(failed))
+        rank = failed.seat.rank if failed.seat else failed.number
+        outcome |= {"failed": rank, "text": f"{told}\n{coordinator.error}".strip()}
+    return elastic_code(loop, failed)

@@ -19,6 +19,7 @@ from typing import Any
 
 import cloudpickle
 
+from horoacc.elastic.member import Removed
 from horoacc.launcher import environment
 
 
@@ -30,20 +31,26 @@ def main() -> None:
             have to see that this rank failed.
     """
     folder = Path(sys.argv[1])
-    rank = environment.detect(os.environ).rank
     sys.argv[1:] = []
     path = json.loads((folder / "path").read_text())
     sys.path += [entry for entry in path if entry not in sys.path]
     try:
         func, args, kwargs = cloudpickle.loads((folder / "function").read_bytes())
         value = func(*args, **kwargs)
-        data = _dumps_result(value, rank)
+        data = _dumps_result(value, _rank())
+    except Removed:
+        raise
     except BaseException as raised:
         error = _named(raised)
-        _write(folder / f"error.{rank}", cloudpickle.dumps(_told(error, raised)))
+        _write(folder / f"error.{_rank()}", cloudpickle.dumps(_told(error, raised)))
         sys.excepthook = lambda *_: None  # the caller of run() gets the traceback
         raise error from None
-    _write(folder / f"result.{rank}", data)
+    _write(folder / f"result.{_rank()}", data)
+
+
+def _rank() -> int:
+    """The rank of this process, which changes in an elastic job."""
+    return environment.detect(os.environ).rank
 
 
 def _dumps_result(value: Any, rank: int) -> bytes:

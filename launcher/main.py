@@ -83,7 +83,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         printer.say(notice)
     try:
         if options.elastic:
-            return _conclude_elastic(*_run_elastic(options, printer), printer)
+            return _conclude_elastic(*run_elastic_job(options, printer), printer)
         return _conclude(*start_and_wait(options, printer), printer)
     except LaunchError as error:
         printer.say(str(error))
@@ -150,7 +150,7 @@ def _prepare(options: Options, printer: Printer) -> dict[str, str]:
     return environ
 
 
-def _run_elastic(options: Options, printer: Printer) -> tuple[JobLoop, Worker | None]:
+def run_elastic_job(options: Options, printer: Printer) -> tuple[JobLoop, Worker | None]:
     """Runs an elastic job. LaunchError: it cannot be started."""
     environ = _prepare(options, printer)
     for name in ("HOROACC_MIN_NP", "HOROACC_HOST_DISCOVERY_SCRIPT"):
@@ -256,7 +256,8 @@ def _conclude(supervisor: Supervisor, mpirun: Mpirun | None, printer: Printer) -
             if _failure_elsewhere(supervisor, failed):
                 printer.say(f"a rank on another host failed: mpirun ended with code {code}")
                 return code
-            printer.say(f"rank {failed.number} {how_it_ended(failed, with_lines=False)}")
+            tail = failed.streams["stderr"].tail
+            printer.say(f"rank {failed.number} {how_it_ended(failed.status or 0, tail, False)}")
             for line in failed.streams["stderr"].tail:
                 printer.line(failed.number, "stderr", line)
         elif mpirun is not None and supervisor.interrupted is None and code:
@@ -266,19 +267,23 @@ def _conclude(supervisor: Supervisor, mpirun: Mpirun | None, printer: Printer) -
 
 def _conclude_elastic(loop: JobLoop, failed: Worker | None, printer: Printer) -> int:
     """Prints how an elastic job ended and gives the exit code."""
+    if loop.interrupted is None:
+        with loop.guard_output():
+            if failed is not None:
+                place = f"rank {failed.seat.rank}" if failed.seat else "a rank that was starting"
+                how = how_it_ended(failed.status or 0, loop.coordinator.tail(failed), False)
+                printer.say(f"the last failure: {place} on {failed.host} {how}")
+                for line in loop.coordinator.tail(failed):
+                    printer.line(failed.seat.rank if failed.seat else -1, "stderr", line)
+            if loop.coordinator.error:
+                printer.say(f"the job has ended: {loop.coordinator.error}")
+    return elastic_code(loop, failed)
+
+
+def elastic_code(loop: JobLoop, failed: Worker | None) -> int:
+    """The exit code of an elastic job."""
     if loop.interrupted is not None:
         return 128 + loop.interrupted
-    with loop.guard_output():
-        if failed is not None:
-            place = f"rank {failed.seat.rank}" if failed.seat else "a rank that was starting"
-            tail = loop.coordinator.streams[failed.number]["stderr"].tail
-            said = "its last lines on stderr:" if tail else "it had printed nothing on stderr"
-            how = _how(failed.status or 0)
-            printer.say(f"the last failure: {place} on {failed.host} {how}; {said}")
-            for line in tail:
-                printer.line(failed.seat.rank if failed.seat else -1, "stderr", line)
-        if loop.coordinator.error:
-            printer.say(f"the job has ended: {loop.coordinator.error}")
     if failed is not None:
         return _code(failed.status or 1)
     return 1 if loop.coordinator.error else 0
@@ -302,12 +307,17 @@ def _failure_elsewhere(supervisor: Supervisor, failed: Rank) -> int:
     return _code(mpirun.status or 0)
 
 
-def how_it_ended(rank: Rank, with_lines: bool = True) -> str:
-    """Says how a rank failed, without its number; `with_lines` adds its last lines on stderr."""
-    tail = rank.streams["stderr"].tail
+def how_it_ended(status: int, tail: Sequence[bytes], with_lines: bool = True) -> str:
+    """Says how a rank failed, without its number.
+
+    Args:
+        status: Its exit code, negative for a signal.
+        tail: Its last lines on stderr.
+        with_lines: Whether to add them.
+    """
     said = "its last lines on stderr:" if tail else "it had printed nothing on stderr"
     lines = [line.decode(errors="replace") for line in tail] if with_lines else []
-    return "\n".join([f"{_how(rank.status or 0)}; {said}", *lines])
+    return "\n".join([f"{_how(status)}; {said}", *lines])
 
 
 def _how(status: int) -> str:

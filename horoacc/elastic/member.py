@@ -29,6 +29,10 @@ def is_elastic(environ: Mapping[str, str] = os.environ) -> bool:
     return "HOROACC_COORDINATOR" in environ and "HOROACC_WORKER" in environ
 
 
+class Removed(SystemExit):
+    """This process has no place in the job any more, and ends with code 0; the job goes on."""
+
+
 class EpochOver(HorovodInternalError):
     """The ranks changed while this one met the others: they meet again."""
 
@@ -93,7 +97,7 @@ class Member:
             What `make` returned.
 
         Raises:
-            SystemExit: This process has no place in the job any more.
+            Removed: This process has no place in the job any more.
             Aborted: The coordinator is gone.
         """
         while True:
@@ -146,8 +150,7 @@ class Member:
             listener.close()
             master.close()
             if self._removed:
-                # As Horovod's: a worker without a place ends, and the job goes on.
-                raise SystemExit(0)
+                raise Removed(0)
             raise Aborted(self._over)
         self._use(seat, listener, master)
 

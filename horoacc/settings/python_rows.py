@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from horoacc.settings.setting import Kind, Setting, Value
+from horoacc.settings.setting import Audience, Kind, Setting, Value
 
 PYTHON_ROWS: tuple[Setting, ...] = (
     Setting(
@@ -167,30 +167,31 @@ def _elastic(
     horovod_env: str | None = None,
     least: float = 0,
     words: int = 1,
+    audience: Audience = "experts",
 ) -> Setting:
     """A row of elastic jobs, whose names follow from its key."""
     return Setting(
         key, kind, default, f"HOROACC_{key.upper()}", doc, scope="launcher",
         horovod_env=horovod_env, flag=f"--{key.replace('_', '-')}", aliases=aliases,
-        yaml=("elastic", key), least=least, words=words,
+        yaml=("elastic", key), least=least, words=words, audience=audience,
     )  # fmt: skip
 
 
 ELASTIC_ROWS: tuple[Setting, ...] = (
     _elastic(
         "min_np", "int", 0,
-        "Fewest ranks that an elastic job goes on with; it waits until it has them. 0: as many as "
-        "`-np`. It makes a job elastic.", aliases=("--min-num-proc",),
+        "Fewest ranks that an elastic job goes on with. With fewer it waits. 0: as many as `-np`. "
+        "It makes a job elastic.", aliases=("--min-num-proc",), audience="users",
     ),
     _elastic(
         "max_np", "int", 0,
         "Most ranks of an elastic job. 0: as many as its hosts have slots.",
-        aliases=("--max-num-proc",),
+        aliases=("--max-num-proc",), audience="users",
     ),
     _elastic(
         "host_discovery_script", "str", "",
-        "Program that prints the hosts of an elastic job, a line `name:slots` each. It runs each "
-        "second. It makes a job elastic.",
+        "Program that prints an elastic job's hosts, a line `name:slots` each. It runs each "
+        "second. It makes a job elastic.", audience="users",
     ),
     _elastic(
         "slots_per_host", "int", 0,

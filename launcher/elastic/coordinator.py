@@ -12,7 +12,7 @@ import functools
 import hashlib
 import hmac
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -134,6 +134,10 @@ class Coordinator:
             return False
         return (self._stopping or self.membership.over) and not self._open
 
+    def tail(self, worker: Worker) -> Sequence[bytes]:
+        """The last lines of a worker on stderr."""
+        return self.streams[worker.number]["stderr"].tail
+
     def close(self) -> None:
         """Ends the agents and all connections."""
         for agent in self._agents.values():
@@ -218,9 +222,7 @@ class Coordinator:
             if known is None or not known.alive or number in self._channels:
                 return False
             self._channels[number] = channel
-        else:
-            return False
-        return True
+        return hello.get("kind") in ("agent", "worker")
 
     def _hear(self, channel: Channel, hello: Message) -> None:
         try:

@@ -190,11 +190,12 @@ def test_every_flag_and_its_opposite(setting: settings.Setting) -> None:
         for opposite in setting.opposites:
             assert given(opposite) == {setting.key: not on}
     else:
-        text = setting.choices[-1] if setting.choices else "60"
+        text = setting.choices[-1] if setting.choices else " ".join(["60"] * setting.words)
         expected = settings.parse(replace(setting, factor=1), text, setting.flag)
         if setting.factor != 1:
             expected = int(expected) * setting.factor
-        assert given(setting.flag, text) == {setting.key: expected}
+        words = text.split() if setting.words > 1 else [text]
+        assert given(setting.flag, *words) == {setting.key: expected}
 
 
 @pytest.mark.parametrize("retired", IGNORED, ids=lambda retired: retired.flag)

@@ -126,10 +126,8 @@ def test_a_result_that_cannot_be_pickled_is_told() -> None:
     ("arguments", "words"),
     [
         ({"np": 0}, "-np must be at least 1, not 0"),
-        ({"np": 2, "min_np": 1}, "elastic jobs are not possible yet"),
-        ({"np": 2, "max_num_proc": 4}, "elastic jobs are not possible yet"),
-        ({"np": 2, "host_discovery_script": "./hosts"}, "elastic jobs are not possible yet"),
-        ({"np": 2, "cooldown_range": (1, 2)}, "elastic jobs are not possible yet"),
+        ({"np": 2, "min_np": 3, "max_np": 2}, "max_np is 2, which is below min_np, 3"),
+        ({"np": 2, "min_np": 1, "cooldown_range": (2, 1)}, "blacklist_cooldown_range must be two"),
         ({"np": 2, "hosts": "localhost:1"}, "asks for 2 ranks.*has 1 slots"),
         ({"np": 1, "hosts": "elsewhere.invalid:1"}, "elsewhere.invalid is another"),
         ({"np": 1, "hosts": "localhost:1", "hostfile": "hosts"}, "cannot both be given"),
