@@ -22,6 +22,18 @@ LineHandler = Callable[[str, bytes], None]
 """Takes the name of a stream and a line that came on it."""
 
 
+def ending(status: int) -> str:
+    """Says how a process ended, by its exit code or its signal, negative."""
+    if status > 0:
+        return f"exited with code {status}"
+    try:
+        name = signal.Signals(-status).name
+    except ValueError:
+        name = f"signal {-status}"
+    hint = ", which the kernel sends when memory runs out" if name == "SIGKILL" else ""
+    return f"was killed by {name}{hint}"
+
+
 def start_piped(
     command: list[str],
     environ: Mapping[str, str],

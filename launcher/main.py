@@ -16,7 +16,7 @@ from horoacc import dropin, settings
 from horoacc.launcher import explain, ops
 from horoacc.launcher.arguments import Options, parse_arguments
 from horoacc.launcher.check_build import report
-from horoacc.launcher.children import Rank
+from horoacc.launcher.children import Rank, ending
 from horoacc.launcher.doctor import command as doctor
 from horoacc.launcher.elastic.job import JobLoop, run_elastic
 from horoacc.launcher.elastic.membership import Worker
@@ -317,18 +317,7 @@ def how_it_ended(status: int, tail: Sequence[bytes], with_lines: bool = True) ->
     """
     said = "its last lines on stderr:" if tail else "it had printed nothing on stderr"
     lines = [line.decode(errors="replace") for line in tail] if with_lines else []
-    return "\n".join([f"{_how(status)}; {said}", *lines])
-
-
-def _how(status: int) -> str:
-    if status > 0:
-        return f"exited with code {status}"
-    try:
-        name = signal.Signals(-status).name
-    except ValueError:
-        name = f"signal {-status}"
-    hint = ", which the kernel sends when memory runs out" if name == "SIGKILL" else ""
-    return f"was killed by {name}{hint}"
+    return "\n".join([f"{ending(status)}; {said}", *lines])
 
 
 def _code(status: int) -> int:

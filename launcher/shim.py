@@ -159,7 +159,14 @@ def _main(command: list[str]) -> int:
     _, status = os.waitpid(child, 0)
     code = os.waitstatus_to_exitcode(status)
     link.sendall(json.dumps({"status": code}).encode() + b"\n")
-    return code if code >= 0 else 128 - code
+    exit_code = code if code >= 0 else 128 - code
+    # mpirun ends all ranks when it sees that one failed, so it sees that no sooner than horoaccrun
+    # says. mpirun itself may end the wait by a signal, and horoaccrun's death ends the link.
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda *_: os._exit(exit_code))
+    with contextlib.suppress(OSError):
+        link.recv(1)
+    return exit_code
 
 
 def _pass_on(group: int, number: int) -> None:

@@ -35,17 +35,35 @@ class ShimListener:
         self.supervisor = supervisor
         self.size = size
         self._unauthenticated: list[_ShimLink] = []
+        self._held: list[_ShimLink] = []
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._listener.bind(f"\0{self.name}")
         self._listener.listen(max(128, size))
         self._listener.setblocking(False)
         self._spare = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
         supervisor.watch(self._listener.fileno(), self._accept)
+        supervisor.timers.append(self._let_go)
 
     def authenticated(self, link: _ShimLink) -> None:
-        """`link` has proved the secret, or is closed."""
+        """`link` has proved the secret."""
         if link in self._unauthenticated:
             self._unauthenticated.remove(link)
+
+    def closed(self, link: _ShimLink) -> None:
+        """`link` is closed."""
+        self.authenticated(link)
+        if link in self._held:
+            self._held.remove(link)
+
+    def hold(self, link: _ShimLink) -> None:
+        """Keeps a shim whose rank has ended until mpirun may see that."""
+        self._held.append(link)
+
+    def _let_go(self, _: float) -> float:
+        """Lets the shims of ended ranks end, too, unless other ranks must go on without mpirun."""
+        while self._held and not self.supervisor.holds_ends:
+            self._held.pop().let_go()
+        return float("inf")
 
     def _accept(self) -> None:
         try:
@@ -86,9 +104,14 @@ class _ShimLink:
 
     def close(self) -> None:
         """Ends the connection."""
-        self._listener.authenticated(self)
+        self._listener.closed(self)
         self._listener.supervisor.unwatch(self._link.fileno())
         self._link.close()
+
+    def let_go(self) -> None:
+        """Lets the shim end, whose rank has."""
+        with contextlib.suppress(OSError):  # it is gone
+            self._link.send(b"\0")
 
     def _ready(self) -> None:
         """Reads the rank's number and pipes, and later its exit status."""
@@ -117,6 +140,7 @@ class _ShimLink:
     def _take(self, message: dict[str, object], fds: list[int]) -> None:
         if self._rank is not None:
             self._listener.supervisor.rank_ended(self._rank, int(str(message["status"])))
+            self._listener.hold(self)
             return
         rank, pid = int(str(message["rank"])), int(str(message["pid"]))
         nonce = bytes.fromhex(str(message["nonce"]))

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from horoacc.launcher.children import DRAIN_SECONDS, LineHandler, MpirunProcess, Rank
+from horoacc.launcher.children import DRAIN_SECONDS, LineHandler, MpirunProcess, Rank, ending
 from horoacc.launcher.output import Printer, RankStream
 from horoacc.launcher.processes import Watchdog, kill_descendants, signal_group
 
@@ -41,12 +41,13 @@ class Supervisor:
         """mpirun, if the ranks are not this process's children."""
         self._grace = grace
         self._folder = folder
+        self._stop_at = float("inf")
         self._kill_at = float("inf")
         self._killed = False
         self._output_lost = False
         self.timers: list[Callable[[float], float]] = []
         """Called whenever the loop wakes, with the time; each gives the next time that it wants."""
-        self._next_timer = float("inf")
+        self._next_timer = 0.0
         self._remote: dict[tuple[int, str], RankStream] = {}
         self._children: dict[int, Callable[[int], None]] = {}
         self._ends = select.epoll()  # of children, in the order of their ends
@@ -114,7 +115,7 @@ class Supervisor:
         self._remote[key].feed(text + b"\n")
 
     def rank_ended(self, number: int, status: int) -> None:
-        """Notes how a rank ended; the first failure ends the job."""
+        """Notes how a rank ended; after the first failure the others get the time of grace."""
         rank = self.ranks[number]
         if rank.status is not None:
             return
@@ -122,7 +123,7 @@ class Supervisor:
         rank.ended_at = time.monotonic()
         if status != 0 and self.first_failed is None and self.stopping is None:
             self.first_failed = rank
-            self.stop(signal.SIGTERM)
+            self._await_survivors(rank)
         if self.mpirun is not None and all(
             number in self.ranks and self.ranks[number].status is not None
             for number in range(self.size)
@@ -130,9 +131,28 @@ class Supervisor:
             # No rank is left for mpirun to wait for.
             self._kill_at = min(self._kill_at, rank.ended_at + _MPIRUN_SECONDS)
 
+    def _await_survivors(self, failed: Rank) -> None:
+        """Lets the others save what they have, in their `except` blocks, and end by themselves."""
+        self._stop_at = time.monotonic() + self._grace
+        if self.holds_ends:
+            with self.guard_output():
+                self.printer.say(
+                    f"rank {failed.number} {ending(failed.status or 0)}; the other ranks have "
+                    f"{self._grace:g} s to end by themselves"
+                )
+
+    @property
+    def holds_ends(self) -> bool:
+        """Whether mpirun must not see the end of a rank yet: it would end the others at once."""
+        if self.first_failed is None or self._killed:
+            return False
+        unseen = len(self.ranks) < self.size and self.stopping is None
+        return unseen or any(rank.status is None for rank in self.ranks.values())
+
     def stop(self, number: int) -> None:
         """Asks every rank to end; ranks that have not after the time of grace are killed."""
         self.stopping = number
+        self._stop_at = float("inf")
         self._kill_at = min(self._kill_at, time.monotonic() + self._grace)
         alive = [rank.group for rank in self.ranks.values() if rank.status is None]
         self.watchdog.note_segments(set(alive))
@@ -180,11 +200,15 @@ class Supervisor:
         ended = self.mpirun is not None and self.mpirun.status is not None
         draining = ended or any(rank.draining for rank in self.ranks.values())
         limit = 0.05 if draining else float("inf")
-        shortest = min(limit, min(self._kill_at, self._next_timer) - time.monotonic())
+        shortest = min(
+            limit, min(self._stop_at, self._kill_at, self._next_timer) - time.monotonic()
+        )
         return None if shortest == float("inf") else max(shortest, 0.0)
 
     def _on_time(self) -> None:
         now = time.monotonic()
+        if now >= self._stop_at:
+            self.stop(signal.SIGTERM)
         if now >= self._kill_at:
             self._kill(now)
         for rank in self.ranks.values():

@@ -148,7 +148,8 @@ PYTHON_ROWS: tuple[Setting, ...] = (
         "float",
         5.0,
         "HOROACC_GRACE_SECONDS",
-        "How long ranks may take to end after SIGTERM before they are killed.",
+        "How long the other ranks may take to end by themselves after one has failed, and how long "
+        "ranks may take after SIGTERM before they are killed.",
         scope="launcher",
         flag="--grace-seconds",
         yaml=("launcher", "grace_seconds"),

@@ -23,9 +23,11 @@ WAYS: dict[str, tuple[list[str], dict[str, str]]] = {
     "mpich": (MODES["mpich"], {}),
     "mpich-mpi": (MODES["mpich"], HOSTS_OVER_MPI),
 }
+# Over MPI only mpirun notices the death of a rank on another host, and it is told last.
+NOBODY_TOLD = ("openmpi-mpi", "mpich-mpi")
 
-# The survivors hold back SIGTERM until they have printed their error, and then wait for it, so that
-# the rank that is at fault ends first.
+# The survivors hold back SIGTERM until they have printed their error, and end some time after that,
+# so that the rank that is at fault ends first.
 PROGRAM = """
 import ctypes, os, signal, sys
 if sys.argv[1] != "go on":
@@ -60,7 +62,7 @@ try:
             print("running", flush=True)
 except hvd.HorovodInternalError as error:
     print(type(error).__name__, error.culprit, error, flush=True)
-    signal.sigtimedwait([signal.SIGTERM], 30)
+    signal.sigtimedwait([signal.SIGTERM], 1)
     sys.exit(9)
 """
 
@@ -76,7 +78,8 @@ class EngineJob:
         self._folder = folder
         self.process = job.start(
             *flags, "-np", str(ranks), sys.executable, "-c", PROGRAM, how,
-            stdin=subprocess.PIPE, HOROACC_GRACE_SECONDS="30", TMPDIR=str(folder), **variables,
+            stdin=subprocess.PIPE, TMPDIR=str(folder), **variables,
+            HOROACC_GRACE_SECONDS="2" if way in NOBODY_TOLD else "30",
         )  # fmt: skip
         assert self.process.stdout and self.process.stdin
         for _ in range(ranks):
@@ -123,10 +126,7 @@ def test_a_rank_ends_in_the_middle(job: Job, tmp_path: Path, way: str, how: str)
     ranks = EngineJob(job, tmp_path, way, how)
     result = ranks.end()
     assert result.code == CODES[how], result
-    # MPICH's mpirun ends the others with SIGKILL as soon as one has failed. Over MPI only mpirun
-    # notices the death of a rank on another host.
-    told_nobody = way.startswith("mpich") or way == "openmpi-mpi"
-    for survivor in () if told_nobody else (0, 2):
+    for survivor in () if way in NOBODY_TOLD else (0, 2):
         (line,) = [line for line in result.of(survivor) if "PeerLost" in line]
         assert re.fullmatch(r"PeerLost 1 .*\brank 1\b.*", line), line
     if how == "raise":
@@ -214,7 +214,7 @@ except Timeout as error:
     open(sys.argv[1], "w").close()
     print(error, flush=True)
     if hvd.rank() != 1:
-        signal.sigtimedwait([signal.SIGTERM], 30)
+        signal.sigtimedwait([signal.SIGTERM], 1)
     sys.exit(5)
 """
 

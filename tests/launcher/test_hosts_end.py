@@ -8,7 +8,7 @@ import sys
 import pytest
 from launcher_jobs import Job
 
-# The survivors hold back SIGTERM until they have printed their error.
+# The survivors hold back SIGTERM until they have printed their error, and end after the others.
 PROGRAM = """
 import os, signal, sys, time
 signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
@@ -41,7 +41,7 @@ except hvd.HorovodInternalError as error:
     if how == "shut down":
         hvd.shutdown()
         sys.exit(0)
-    signal.sigtimedwait([signal.SIGTERM], 30)
+    signal.sigtimedwait([signal.SIGTERM], 1)
     sys.exit(9)
 """
 
@@ -110,7 +110,7 @@ else:
     except hvd.HorovodInternalError as error:
         print(type(error).__name__, error.culprit, flush=True)
         if me == 1:
-            signal.sigtimedwait([signal.SIGTERM], 30)
+            signal.sigtimedwait([signal.SIGTERM], 1)
         sys.exit(9)
 """
 

@@ -111,6 +111,7 @@ class _Launcher:
         self.ranks: dict[int, Any] = {}
         self.ended: dict[int, int] = {}
         self.watched: dict[int, Any] = {}
+        self.timers: list[Any] = []
 
     def watch(self, fd: int, ready: Any) -> None:
         self.watched[fd] = ready
