@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from horoacc.elastic.notices import HostUpdateResult
-from horoacc.errors import Aborted, ConfigError, HorovodInternalError, PeerLost
+from horoacc.errors import Aborted, ConfigError, HorovodInternalError, PeerLost, Timeout
 from horoacc.launcher.elastic.channel import Channel, ChannelError, Message, dial
 from horoacc.launcher.shim import place_variables
 
@@ -128,7 +128,7 @@ class Member:
         master.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         master.bind((here, 0))
         shown = f"[{here}]" if ":" in here else here
-        culprit = error.culprit if isinstance(error, PeerLost) else None
+        culprit = error.culprit if isinstance(error, PeerLost | Timeout) else None
         with self._lock:
             self._seat = None
             self._changed = False

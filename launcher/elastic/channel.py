@@ -16,6 +16,7 @@ import os
 import select
 import socket
 import struct
+import threading
 import time
 from typing import Any, Literal
 
@@ -37,7 +38,7 @@ class ChannelError(OSError):
 
 
 class Channel:
-    """One end of a connection."""
+    """One end of a connection. One thread may receive while others send."""
 
     def __init__(
         self, link: socket.socket, secret: str, side: Side, seconds: float | None = None
@@ -58,6 +59,7 @@ class Channel:
         self._keys: tuple[bytes, bytes] | None = None
         self._sent = self._received = 0
         self._early: list[Message] = []
+        self._lock = threading.RLock()  # of sending
         self._buffer = bytearray()
         link.setblocking(False)
         with contextlib.suppress(OSError):  # not a TCP socket
@@ -83,14 +85,15 @@ class Channel:
         Raises:
             ChannelError: The other end is gone, or does not read.
         """
-        if self._keys is None:
-            self._early.append(message)
-            return
-        body = message.get("body", b"")
-        text = json.dumps({k: v for k, v in message.items() if k != "body"}).encode()
-        content = _LENGTHS.pack(len(text), len(body)) + text + body
-        self._write(content + _mac(self._keys[0], self._sent, content))
-        self._sent += 1
+        with self._lock:
+            if self._keys is None:
+                self._early.append(message)
+                return
+            body = message.get("body", b"")
+            text = json.dumps({k: v for k, v in message.items() if k != "body"}).encode()
+            content = _LENGTHS.pack(len(text), len(body)) + text + body
+            self._write(content + _mac(self._keys[0], self._sent, content))
+            self._sent += 1
 
     def receive(self) -> list[Message]:
         """Reads what is there, without waiting.
@@ -110,10 +113,11 @@ class Channel:
         if self._keys is None:
             if len(self._buffer) < _NONCE:
                 return []
-            self._derive(bytes(self._buffer[:_NONCE]))
+            with self._lock:  # what was sent early goes before what is sent now
+                self._derive(bytes(self._buffer[:_NONCE]))
+                for message in self._early:
+                    self.send(message)
             del self._buffer[:_NONCE]
-            for message in self._early:
-                self.send(message)
         messages = []
         while (whole := self._next()) is not None:
             messages.append(whole)
