@@ -116,7 +116,7 @@ def test_hosts_come_and_go(elastic: Elastic) -> None:
     elastic.set_hosts("127.0.0.1:1")
     elastic.job.wait_until(lambda: elastic.steps()[-1]["size"] == 1, "shrinking")
     elastic.job.wait_until(lambda: not any(map(alive, oldest)), "the end of those removed")
-    out, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=60)
     assert process.returncode == 0, err
     assert elastic.check() == [2, 3, 1]
     assert pids(elastic.steps(), 3) == pids(elastic.steps(), 2) - oldest
@@ -138,7 +138,7 @@ def test_a_host_is_lost_or_asked_to_end(elastic: Elastic, number: int) -> None:
     process = elastic.job.start(*elastic.arguments(*flags))
     elastic.job.wait_until(lambda: elastic.reached(3), "the start")
     os.kill(_agents(elastic.job)["127.0.0.1"], number)
-    out, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=60)
     assert process.returncode == 0, err
     assert elastic.check() == [4, 2]
     told = "host 127.0.0.1 is lost" if number == signal.SIGKILL else "127.0.0.1 is asked to end"
