@@ -17,7 +17,8 @@ namespace {
 constexpr size_t kBytes = 1 << 20;
 
 ha_engine* MakeEngine() {
-  const ha_setting quiet{"log_level", "fatal"};
+  // An emulator has no room for arenas as large as the machine's memory, the default.
+  const ha_setting settings[] = {{"log_level", "fatal"}, {"arena_bytes", "1073741824"}};
   ha_placement placement{};
   placement.size = placement.local_size = placement.cross_size = 1;
   placement.bootstrap = "none";
@@ -27,7 +28,9 @@ ha_engine* MakeEngine() {
   static auto& engines = *new std::vector<ha_engine*>;
   ha_engine*& engine = engines.emplace_back();
   ha_error error{};
-  CHECK_EQ(ha_engine_create(&quiet, 1, &placement, &engine, nullptr, nullptr, &error), HA_OK);
+  CHECK_EQ(ha_engine_create(settings, std::size(settings), &placement, &engine, nullptr, nullptr,
+                            &error),
+           HA_OK);
   return engine;
 }
 
