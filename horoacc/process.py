@@ -49,6 +49,7 @@ class _Process:
         self.engine: Engine | None = None
         self.position: Position | None = None
         self.bootstrap = "none"
+        self.name = ""
         self.forked = False
         self.at_exit = False
         self.last_engine: Engine | None = None
@@ -99,12 +100,13 @@ def enter(comm: Any, world: start.World | None = None) -> bool:
         raise Aborted(_FORKED)
     if _state.engine is not None:
         return False
-    made, bootstrap = start.engine(comm, world)
+    made, bootstrap, name = start.engine(comm, world)
     _state.engine = _state.last_engine = made
     on_request = bool(settings.read(os.environ)["flight_dir"])
     _state.stacks = StackWatch(made, on_request)
     _state.position = Position(*made.placement)
     _state.bootstrap = bootstrap
+    _state.name = name
     return True
 
 
@@ -117,6 +119,11 @@ def leave() -> Engine | None:
     if not _state.forked:
         _state.position = None
     return made
+
+
+def is_elastic() -> bool:
+    """Says whether this process is a worker of an elastic job, whose ranks come and go."""
+    return "HOROACC_COORDINATOR" in os.environ and "HOROACC_WORKER" in os.environ
 
 
 def cut() -> None:
@@ -168,6 +175,11 @@ def _end(shutdown: Callable[[], None]) -> None:
 def bootstrap() -> str:
     """Says how the ranks of this job met: "mpi", "tcp" or "none"; "" before `init()`."""
     return _state.bootstrap if _state.engine is not None else ""
+
+
+def job_name() -> str:
+    """Gives a name of this job that is alike on its ranks and on no others', or ""; see `start`."""
+    return _state.name
 
 
 def before_shutdown(action: Callable[[], None]) -> None:

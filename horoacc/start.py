@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import hashlib
 import os
 import secrets
 import socket
@@ -28,9 +29,21 @@ class World(NamedTuple):
     size: int
     store: Any
     """Its key-value store, which all ranks reach."""
+    meeting: str = ""
+    """Of ranks that have left the job of their launcher: what they agree on."""
 
 
-def engine(comm: Any, world: World | None = None) -> tuple[Engine, str]:
+class Joined(NamedTuple):
+    """What a rank has when it met the others."""
+
+    engine: Engine
+    bootstrap: str
+    """How they met: "mpi", "tcp" or "none"."""
+    name: str
+    """Of this job, alike on its ranks and on no others; "" if they met through MPI or not at all."""
+
+
+def engine(comm: Any, world: World | None = None) -> Joined:
     """Joins the job that the environment describes.
 
     Args:
@@ -38,22 +51,23 @@ def engine(comm: Any, world: World | None = None) -> tuple[Engine, str]:
         world: The job as torch.distributed knows it; it overrides the environment.
 
     Returns:
-        The engine, and how its ranks met: "mpi", "tcp" or "none".
+        The engine, and how its ranks met.
 
     Raises:
         ConfigError: The environment or a setting cannot work.
         Timeout: Some ranks did not come.
         SystemExit: This process has no place in its elastic job any more.
     """
-    from horoacc.elastic import member  # noqa: PLC0415 - it imports the modules that need this one
+    from horoacc.elastic.member import member  # noqa: PLC0415 - imports modules that need this one
+    from horoacc.process import is_elastic  # noqa: PLC0415 - the same
 
-    if not member.is_elastic():
+    if not is_elastic():
         return _engine(comm, world, {})
-    own = member.member()
+    own = member()
     return own.join(lambda: _engine(comm, world, {"check": own.check}))
 
 
-def _engine(comm: Any, world: World | None, more: dict[str, object]) -> tuple[Engine, str]:
+def _engine(comm: Any, world: World | None, more: dict[str, object]) -> Joined:
     try:
         # Imported late: horoaccrun works without the core, and reports that it is missing.
         from horoacc import _core  # noqa: PLC0415
@@ -68,7 +82,7 @@ def _engine(comm: Any, world: World | None, more: dict[str, object]) -> tuple[En
             for line in settings.notices(os.environ):
                 _tell_once(line)
         where: dict[str, object]
-        if world is not None and (place.rank, place.size) != world[:2]:
+        if world is not None and (world.meeting or (place.rank, place.size) != world[:2]):
             where = _world(world, float(values["start_timeout_seconds"]))
         elif comm is None or (_is_ranks(comm) and sorted(comm) == list(range(place.size))):
             where = _whole_job(place, values)
@@ -80,7 +94,10 @@ def _engine(comm: Any, world: World | None, more: dict[str, object]) -> tuple[En
         _use_table(values, where)
     except ValueError as error:
         raise ConfigError(str(error)) from error
-    return _core.Engine(values, where), str(where["bootstrap"])
+    name = ""
+    if where["bootstrap"] == "tcp":
+        name = hashlib.sha256(f"name {where['secret']}".encode()).hexdigest()[:16]
+    return Joined(_core.Engine(values, where), str(where["bootstrap"]), name)
 
 
 @functools.cache
@@ -124,7 +141,7 @@ def _world(world: World, seconds: float) -> dict[str, object]:
         world.rank, world.size, world.rank, world.size, 0, 1, "torch.distributed", "tcp"
     )
     master = {"MASTER_ADDR": os.environ.get("MASTER_ADDR", "127.0.0.1"), "MASTER_PORT": "0"}
-    meeting = torchrun.rendezvous(place, master, seconds, lambda *_: world.store)
+    meeting = torchrun.rendezvous(place, master, seconds, lambda *_: world.store, world.meeting)
     return where | {
         "bootstrap": "tcp",
         "rendezvous": meeting.address,

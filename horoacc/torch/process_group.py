@@ -29,9 +29,9 @@ called: contextvars.ContextVar[str] = contextvars.ContextVar("called", default=B
 """What torch says that the backend of a group which is being made is: under `horoacc.auto`, what
 the script has asked for. The events of torch's profiler begin with it."""
 
-# All members count how often a group of these ranks had a name: a store may outlive a group,
-# and torch gives names again after the last one was destroyed.
-_made: collections.Counter[tuple[str, str]] = collections.Counter()
+# All members count how often a group of these ranks had a name in a job: a store may outlive a
+# group and a job, and torch gives names again after the last group was destroyed.
+_made: collections.Counter[tuple[str, str, str]] = collections.Counter()
 
 
 def register() -> None:
@@ -48,7 +48,7 @@ def register() -> None:
 
 def _create(options: Any, _: Any) -> Any:
     """Makes this rank's part of a process group; called by torch on every member."""
-    library = _ops.python_library()
+    _ops.python_library()  # before it joins: an error of its build is raised on every rank
     _join(options)
     ranks = list(options.global_ranks_in_group) or list(range(options.group_size))
     if ranks != sorted(ranks):
@@ -56,13 +56,33 @@ def _create(options: Any, _: Any) -> Any:
             f"a process group of horoacc has its ranks in ascending order, not {ranks}; "
             "leave new_group's sort_ranks at True"
         )
-    number = _meet(options, ranks)
+    name, seconds = str(options.group_id), options.timeout.total_seconds()
+    return make(options.store, name, ranks, options.group_rank, seconds, called.get())
+
+
+def make(store: Any, name: str, ranks: list[int], rank: int, seconds: float, told: str) -> Any:
+    """Makes this rank's part of a process group of the engine's ranks.
+
+    Args:
+        store: Torch's, of the group.
+        name: The group's.
+        ranks: Its ranks in the engine, ascending.
+        rank: This process's in the group.
+        seconds: How long a call may take.
+        told: What torch says that its backend is.
+
+    Returns:
+        A `torch.distributed.distributed_c10d.Backend` of torch's C++ side.
+
+    Raises:
+        ConfigError: Its lowest rank could not make it.
+    """
+    number = _meet(store, name, ranks, rank)
     _ops.attach()
     ddp_buckets.place_in_arena()
-    return library.ha_torch_backend(
-        process.engine().address, number, (ctypes.c_int32 * len(ranks))(*ranks), len(ranks),
-        options.group_rank, options.timeout.total_seconds(), str(options.group_id).encode(),
-        called.get().encode(),
+    return _ops.python_library().ha_torch_backend(
+        process.engine().address, number, (ctypes.c_int32 * len(ranks))(*ranks), len(ranks), rank,
+        seconds, name.encode(), told.encode(),
     )  # fmt: skip
 
 
@@ -81,15 +101,14 @@ def _join(options: Any) -> None:
         )
 
 
-def _meet(options: Any, ranks: list[int]) -> int:
+def _meet(store: Any, name: str, ranks: list[int], rank: int) -> int:
     """Agrees on the core's number of a group, through torch's store."""
     engine = process.engine()
-    name = str(options.group_id)
-    members = ",".join(str(rank) for rank in ranks)
-    key = f"horoacc/{members}/{_made[name, members]}"
-    _made[name, members] += 1
-    if options.group_rank != 0:
-        text = options.store.get(key).decode()
+    which = (process.job_name(), name, ",".join(str(rank) for rank in ranks))
+    key = f"horoacc/{which[0]}/{which[2]}/{_made[which]}"
+    _made[which] += 1
+    if rank != 0:
+        text = store.get(key).decode()
         if not text.isdigit():
             raise ConfigError(f"rank {ranks[0]} could not make process group '{name}': {text}")
         engine.join_group(int(text), ranks)
@@ -97,7 +116,7 @@ def _meet(options: Any, ranks: list[int]) -> int:
     try:
         number: int = engine.claim_group(ranks)
     except Exception as error:
-        options.store.set(key, f"{type(error).__name__}: {error}")
+        store.set(key, f"{type(error).__name__}: {error}")
         raise
-    options.store.set(key, str(number))
+    store.set(key, str(number))
     return number

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import secrets
 import socket
+import time
 from collections.abc import Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Protocol
@@ -20,8 +20,8 @@ from horoacc.launcher.environment.placement import (
 if TYPE_CHECKING:
     from torch.distributed import Store  # type: ignore[attr-defined]
 
-# Every init() of a process has keys of its own in the store; all ranks count alike.
-_inits = itertools.count()
+# Rank 0 looks again for the others after this time, in seconds.
+_LONGEST_PAUSE = 0.02
 
 
 class _Open(Protocol):
@@ -50,41 +50,85 @@ def rendezvous(
     environ: Mapping[str, str],
     seconds: float = 60.0,
     open_store: _Open = _tcp_store,
+    meeting: str = "",
 ) -> Rendezvous:
     """Has rank 0 listen with a fresh secret, and tells the others through torch's store.
 
+    torchrun's agent keeps its store when it starts the ranks again, with the keys of those before;
+    neither their count of restarts nor anything else tells an agent that came later which round
+    it is. So each rank asks under a random number of its own, and rank 0 answers whoever asks
+    until all have heard it. What a dead rank has left there is answered, too, and harms nobody.
+
     The store of torchrun is not authenticated, so the secret is as safe as torchrun's own traffic.
 
+    Args:
+        placement: This rank's.
+        environ: Variables.
+        seconds: How long to wait for the others.
+        open_store: Opens the store.
+        meeting: What the ranks agree on beside the job and its size: others cannot meet them.
+
     Raises:
-        PlacementError: The store, or rank 0, did not answer in time.
+        PlacementError: The store, or some ranks, did not answer in time; the message names them.
     """
     run = environ.get("TORCHELASTIC_RUN_ID", "env")
-    restart = environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-    prefix = f"horoacc/{run}/{restart}/{next(_inits)}"
-    address = f"{environ['MASTER_ADDR']}:{environ['MASTER_PORT']}"
+    prefix = f"horoacc/{run}/{meeting or placement.size}"
     listener: socket.socket | None = None
     try:
         store = open_store(placement, environ, seconds)
         if placement.rank == 0:
             listener = _listen(environ["MASTER_ADDR"])
             host, port = listener.getsockname()[:2]
-            meeting = {"address": f"{host}:{port}", "secret": secrets.token_hex(32)}
-            store.set(f"{prefix}/meet", json.dumps(meeting))
-        meeting = json.loads(store.get(f"{prefix}/meet"))
-        # Rank 0 may host the store: it must not drop it before all ranks have read.
-        if store.add(f"{prefix}/read", 1) == placement.size:
-            store.set(f"{prefix}/all", "1")
-        if placement.rank == 0:
-            store.wait([f"{prefix}/all"], timedelta(seconds=seconds))
+            told = {"address": f"{host}:{port}", "secret": secrets.token_hex(32)}
+            told["heard"] = f"{prefix}/heard/{secrets.token_hex(16)}"
+            _answer(store, prefix, placement.size, told, seconds)
+        else:
+            told = _ask(store, prefix, placement.rank, seconds)
     except (RuntimeError, OSError) as error:
         if listener is not None:
             listener.close()
+        address = f"{environ['MASTER_ADDR']}:{environ['MASTER_PORT']}"
         raise PlacementError(
-            f"rank {placement.rank} could not meet the others through torchrun's store at "
-            f"{address} within {seconds:g} s: {error}"
+            f"rank {placement.rank} could not meet the others through torch's store at {address} "
+            f"within {seconds:g} s: {error}"
         ) from error
     listen_fd = listener.detach() if listener is not None else None
-    return Rendezvous(meeting["address"], listen_fd, meeting["secret"])
+    return Rendezvous(told["address"], listen_fd, told["secret"])
+
+
+def _ask(store: Store, prefix: str, rank: int, seconds: float) -> dict[str, str]:
+    """What rank 0 answers this rank."""
+    number = secrets.token_hex(16)
+    store.set(f"{prefix}/asks/{rank}", number)
+    store.wait([f"{prefix}/answer/{number}"], timedelta(seconds=seconds))
+    answer: dict[str, str] = json.loads(store.get(f"{prefix}/answer/{number}"))
+    # Rank 0 may host the store: it must not drop it before all ranks have read.
+    store.set(f"{answer['heard']}/{rank}", "1")
+    return answer
+
+
+def _answer(
+    store: Store, prefix: str, size: int, answer: Mapping[str, str], seconds: float
+) -> None:
+    """Answers every other rank; TimeoutError, an OSError, if some do not ask."""
+    deadline = time.monotonic() + seconds
+    numbers = dict.fromkeys(range(1, size), "")
+    pause = 0.001
+    while True:
+        for rank, number in list(numbers.items()):
+            if number and store.check([f"{answer['heard']}/{rank}"]):
+                del numbers[rank]
+            elif store.check([f"{prefix}/asks/{rank}"]):
+                numbers[rank] = store.get(f"{prefix}/asks/{rank}").decode()
+                if numbers[rank] != number:
+                    store.set(f"{prefix}/answer/{numbers[rank]}", json.dumps(answer))
+        if not numbers:
+            return
+        if time.monotonic() > deadline:
+            missing = ", ".join(str(rank) for rank in numbers)
+            raise TimeoutError(f"rank(s) {missing} did not come")
+        time.sleep(pause)
+        pause = min(2 * pause, _LONGEST_PAUSE)
 
 
 def _listen(master: str) -> socket.socket:
