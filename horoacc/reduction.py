@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from horoacc import dtypes
+from horoacc.process import is_elastic
 from horoacc.process_sets import ProcessSet
 
 Param = TypeVar("Param", bound=Hashable)
@@ -57,14 +58,14 @@ def scaling(op: int, gradient_predivide_factor: float = 1.0) -> Scaling:
 
 
 def has_peers(process_set: ProcessSet) -> bool:
-    """Says whether gradients travel at all: this rank is in the set, with others.
+    """Says whether gradients travel at all: this rank is in the set, with others now or later.
 
     ValueError if the set is not registered, or `init()` was not called.
     """
     included = process_set.included()
     if included is None:  # it would train alone, unnoticed
         raise ValueError(f"{process_set} is not registered; use hvd.add_process_set().")
-    return included and (process_set.size() or 1) > 1
+    return included and ((process_set.size() or 1) > 1 or is_elastic())
 
 
 def local_divisor(process_set: ProcessSet, scale_local_gradients: bool) -> int:

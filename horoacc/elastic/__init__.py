@@ -15,6 +15,7 @@ restore their last commit and raise an error that says so (`horoacc.elastic.loop
 """
 
 from horoacc.elastic.loop import notification_manager, run, run_fn
+from horoacc.elastic.member import epoch
 from horoacc.elastic.notices import HostUpdateResult
 from horoacc.elastic.state import ObjectState, State
 from horoacc.errors import HorovodInternalError, HostsUpdatedInterrupt
@@ -25,6 +26,7 @@ __all__ = [
     "HostsUpdatedInterrupt",
     "ObjectState",
     "State",
+    "epoch",
     "notification_manager",
     "run",
     "run_fn",

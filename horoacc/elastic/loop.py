@@ -1,11 +1,11 @@
-"""The loop around a training function: synchronise, train, and after an error go back.
+"""The loop around a training function: synchronise, train, and after an error go back or on.
 
-Which errors end the job and which it can go on after:
+In an elastic job (`horoaccrun --min-np`) `horoacc.elastic.recovery` is that loop. In a job whose
+ranks are fixed, these errors end it or not:
 
 * `Mismatch`: raised as it is: the program is wrong, and the error would come again.
-* a rank is lost, or does not come back: in an elastic job (`horoaccrun --min-np`) the others
-  restore, meet again without it, and synchronise. In a job whose size is fixed nothing replaces a
-  rank: the state is restored, and the error is raised with a hint.
+* a rank is lost, or does not come back: the state is restored, and the error is raised with a hint,
+  because nothing replaces a rank.
 * any other `HorovodInternalError`: all ranks restore, leave the job, join it again and synchronise.
 * `HostsUpdatedInterrupt`: the same without going back, and as it asks without synchronising.
 """
@@ -16,12 +16,11 @@ import functools
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from horoacc import basics
-from horoacc.elastic import member
+from horoacc import basics, process
 from horoacc.elastic.notices import Notices
+from horoacc.elastic.recovery import FRUITLESS_RESETS, WAYS, train
 from horoacc.elastic.state import State
 from horoacc.errors import (
-    Aborted,
     HoroaccError,
     HorovodInternalError,
     HostsUpdatedInterrupt,
@@ -35,15 +34,18 @@ R = TypeVar("R")
 notification_manager = Notices()
 """Brings the states of running training functions news of hosts. Horovod's name."""
 
-# After so many resets without a commit the error is permanent.
-_FRUITLESS_RESETS = 3
 
+def run(func: Callable[..., R] | None = None, *, recover: str | None = None) -> Any:
+    """Makes a training function go on after an error, in an elastic job also without lost ranks.
 
-def run(func: Callable[..., R]) -> Callable[..., R]:
-    """Makes a training function go back to its last commit after an error.
+    It is called again after each error that the job goes on after: from its beginning, with the
+    state as it is then. Use it as `@run` or as `@run(recover="commit")`.
 
     Args:
         func: Takes the state and any further arguments.
+        recover: "commit" goes back to the last commit after an error in an elastic job; "forward"
+            keeps the state as it stands; "auto" goes forward where that loses and repeats nothing,
+            and back otherwise. None: the setting HOROACC_RECOVER.
 
     Returns:
         A function of the same arguments and result as `func`.
@@ -51,8 +53,26 @@ def run(func: Callable[..., R]) -> Callable[..., R]:
     Raises:
         HorovodInternalError: From the function that is returned: one that the job cannot go on
             after. The state is that of the last commit.
+        ValueError: `recover` is none of these.
     """
-    return run_fn(func, rejoin)
+    return decorated(func, recover, lambda f, way: run_fn(f, rejoin, way))
+
+
+def decorated(
+    func: Callable[..., R] | None,
+    recover: str | None,
+    wrap: Callable[[Callable[..., R], str | None], Callable[..., R]],
+) -> Any:
+    """What a decorator with and without arguments returns.
+
+    Args:
+        func: The function, or None if only arguments were given.
+        recover: As of `run`.
+        wrap: Makes the function that is returned for a function.
+    """
+    if recover not in (None, *WAYS):
+        raise ValueError(f"recover must be one of {', '.join(WAYS)}, not {recover!r}")
+    return (lambda f: wrap(f, recover)) if func is None else wrap(func, recover)
 
 
 def rejoin(attach: Callable[[], object] = lambda: None) -> None:
@@ -62,12 +82,15 @@ def rejoin(attach: Callable[[], object] = lambda: None) -> None:
     attach()
 
 
-def run_fn(func: Callable[..., R], reset: Callable[[], None]) -> Callable[..., R]:
+def run_fn(
+    func: Callable[..., R], reset: Callable[[], None], recover: str | None = None
+) -> Callable[..., R]:
     """As `run`, with a framework's own way to leave the job and join it again.
 
     Args:
         func: Takes the state and any further arguments.
         reset: Leaves the job and joins it again.
+        recover: As of `run`.
 
     Returns:
         A function of the same arguments.
@@ -78,6 +101,8 @@ def run_fn(func: Callable[..., R], reset: Callable[[], None]) -> Callable[..., R
         notification_manager.init()
         notification_manager.register_listener(state)
         try:
+            if process.is_elastic():
+                return train(lambda: func(state, *args, **kwargs), reset, state, recover)
             return _train(func, reset, state, args, kwargs)
         finally:
             notification_manager.remove_listener(state)
@@ -92,7 +117,6 @@ def _train(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
 ) -> R:
-    elastic = member.member() if member.is_elastic() else None
     skip_sync = False
     fruitless = 0
     while True:
@@ -108,28 +132,19 @@ def _train(
             failure = error
             skip_sync = False
             state.restore()
-            lost = isinstance(error, PeerLost | Timeout | Aborted)
             fruitless = 1 if state.commits != commits else fruitless + 1
-            if elastic is not None:
-                elastic.failed(error)
-                elastic.progress = state.commits - commits
-                fruitless -= lost  # the coordinator counts these
-            elif isinstance(error, PeerLost):
+            if isinstance(error, PeerLost):
                 raise _final(error, "a rank that is lost is not replaced") from error
-            if fruitless > _FRUITLESS_RESETS:
+            if fruitless > FRUITLESS_RESETS:
                 raise _final(error, f"it came {fruitless} times without a commit") from error
         except HostsUpdatedInterrupt as interrupt:
             skip_sync = interrupt.skip_sync
-            if elastic is not None:
-                elastic.progress = state.commits - commits
         try:
             reset()
         except (PeerLost, Timeout) as error:
             if failure is None:
                 raise
             raise _final(failure, f"the ranks did not meet again: {error}") from error
-        if elastic is not None:
-            skip_sync = not elastic.sync  # all ranks, or none
         state.on_reset()
 
 

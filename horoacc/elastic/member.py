@@ -14,19 +14,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from horoacc import process
 from horoacc.elastic.notices import HostUpdateResult
 from horoacc.errors import Aborted, ConfigError, HorovodInternalError, PeerLost, Timeout
 from horoacc.launcher.elastic.channel import Channel, ChannelError, Message, dial
+from horoacc.launcher.elastic.membership import Report
 from horoacc.launcher.shim import place_variables
 
 R = TypeVar("R")
 
 _DIAL_SECONDS = 30.0
-
-
-def is_elastic(environ: Mapping[str, str] = os.environ) -> bool:
-    """Says whether this process is a worker of an elastic job."""
-    return "HOROACC_COORDINATOR" in environ and "HOROACC_WORKER" in environ
 
 
 class Removed(SystemExit):
@@ -49,10 +46,11 @@ class Member:
     """This process's part in an elastic job.
 
     Attributes:
-        progress: How far the training has come in this epoch; the caller's to set.
         sync: Whether the ranks of the present epoch have to share their state.
+        recover: "forward" if the ranks keep their states as they are, "commit" if they go back to
+            their last commits, "" if nothing has failed.
+        level: Whether this rank had come as far as the one that shares its state.
         epoch: Its number, or 0.
-        cut: Ends the calls that wait for ranks that will not answer. Any thread may call it.
     """
 
     def __init__(self, environ: Mapping[str, str] = os.environ) -> None:
@@ -61,8 +59,9 @@ class Member:
         Raises:
             ConfigError: It is not there, or does not take this process.
         """
-        self.progress = 0
         self.sync = True
+        self.recover = ""
+        self.level = False
         self.epoch = 0
         self._lock = threading.Condition()
         self._seat: Message | None = None
@@ -73,9 +72,9 @@ class Member:
         self._question: int | None = None
         self._verdict: Message | None = None
         self._failure: HorovodInternalError | None = None
+        self._report = Report()
         self._listener: socket.socket | None = None
         self._master: socket.socket | None = None
-        self.cut: Callable[[], None] = lambda: None
         try:
             self._channel: Channel = dial(
                 environ["HOROACC_COORDINATOR"], environ["HOROACC_SECRET"], _DIAL_SECONDS
@@ -107,11 +106,18 @@ class Member:
             except ConfigError:
                 raise
             except HorovodInternalError as error:
-                # Somebody died while the ranks met, or the coordinator said that they change.
-                self.failed(error)
+                # Somebody died while the ranks met, or the coordinator said that they change. The
+                # state is as it was, so the report still holds.
+                self._failure = error
 
-    def failed(self, error: HorovodInternalError) -> None:
-        """Notes the error after which this process asks for its next seat."""
+    def report(self, report: Report, error: HorovodInternalError | None = None) -> None:
+        """Says how far this process has come, before it asks for its next seat.
+
+        Args:
+            report: That.
+            error: Why it asks; None: it was interrupted.
+        """
+        self._report = report
         self._failure = error
 
     def check(self) -> None:
@@ -138,8 +144,7 @@ class Member:
                     "kind": "ready",
                     "address": f"{shown}:{listener.getsockname()[1]}",
                     "master_port": master.getsockname()[1],
-                    "progress": self.progress,
-                    "failed": error is not None and not isinstance(error, EpochOver),
+                    "report": vars(self._report),
                     "culprit": culprit,
                     "why": "" if error is None else str(error),
                 }
@@ -165,7 +170,6 @@ class Member:
                 with contextlib.suppress(OSError):
                     old.close()
         self._listener = self._master = None
-        self.progress = 0
         os.environ.pop("HOROACC_RENDEZVOUS_FD", None)
         if seat["rank"] == 0:
             os.environ["HOROACC_RENDEZVOUS_FD"] = str(listener.detach())
@@ -243,6 +247,7 @@ class Member:
         if kind == "seat":
             self._seat = message
             self.epoch, self.sync = int(message["epoch"]), bool(message["sync"])
+            self.recover, self.level = str(message["recover"]), bool(message["level"])
             self._checks = 0
             self._changed = False
             self._question = self._verdict = None
@@ -253,7 +258,7 @@ class Member:
             if int(message["epoch"]) == self.epoch:
                 self._changed = True
                 if message["cut"]:
-                    self.cut()
+                    process.cut()
         elif kind == "question":
             self._question, self._verdict = int(message["question"]), None
             self._say({"kind": "checks", "question": self._question, "count": self._checks})
@@ -277,3 +282,12 @@ def member() -> Member:
     if _process.member is None:
         _process.member = Member()
     return _process.member
+
+
+def epoch() -> int:
+    """Counts the changes of the job's ranks.
+
+    Returns:
+        The number of the present epoch, from 1; 0 if the job is not elastic.
+    """
+    return member().epoch if process.is_elastic() else 0

@@ -7,10 +7,10 @@ import queue
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from horoacc import basics, objects
+from horoacc import basics, objects, process
 from horoacc.elastic import member
 from horoacc.elastic.notices import HostUpdateResult
-from horoacc.errors import HostsUpdatedInterrupt
+from horoacc.errors import HorovodInternalError, HostsUpdatedInterrupt
 
 
 class State:
@@ -80,7 +80,7 @@ class State:
             HostsUpdatedInterrupt: They did; on every rank. It asks for no `sync` if hosts only
                 went: those that stay have the same state.
         """
-        if member.is_elastic():
+        if process.is_elastic():
             news = member.member().look()
             if news is not None:
                 self._last_update = max(self._last_update, news.time)
@@ -96,6 +96,26 @@ class State:
         before, self._last_update, happened = self._bcast_object((before, latest, happened))
         if self._last_update > before:
             raise HostsUpdatedInterrupt(happened == HostUpdateResult.removed)
+
+    def steps(self) -> int:
+        """Says how many steps have been applied to the values, where the state can know it.
+
+        Returns:
+            The number, of which only differences matter; 0 if it is not known.
+        """
+        return 0
+
+    def obstacle(self, error: HorovodInternalError) -> str:
+        """Says why the values must not be used as they stand after an error.
+
+        Args:
+            error: Of a collective.
+
+        Returns:
+            The reason; "" if each value is that of the last step which was applied.
+        """
+        del error
+        return f"a {type(self).__name__} does not know which steps were applied to it"
 
     def save(self) -> None:
         """Copies the values, for `restore`."""

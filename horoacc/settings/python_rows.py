@@ -48,8 +48,8 @@ PYTHON_ROWS: tuple[Setting, ...] = (
         "str",
         "",
         "HOROACC_CACHE_DIR",
-        "Folder of measured algorithms, and of framework ops that no installation built. Empty: "
-        "`horoacc` in `$XDG_CACHE_HOME` or `~/.cache`.",
+        "Folder of measured algorithms, and of ops. These are framework ops that no installation "
+        "built. Empty: `horoacc` in `$XDG_CACHE_HOME` or `~/.cache`.",
         scope="python",
         flag="--cache-dir",
         yaml=("library_options", "cache_dir"),
@@ -116,7 +116,7 @@ PYTHON_ROWS: tuple[Setting, ...] = (
         "bool",
         False,
         "HOROACC_PREFIX_TIMESTAMP",
-        "Puts the time in front of every line that a rank prints.",
+        "Puts the time in front of every rank's lines.",
         scope="launcher",
         flag="--prefix-output-with-timestamp",
         aliases=("-prefix-timestamp",),
@@ -127,8 +127,8 @@ PYTHON_ROWS: tuple[Setting, ...] = (
         "bool",
         False,
         "HOROACC_AS_HOROVOD",
-        "Makes `import horovod` give HoroACC in the ranks and their child processes, also where a "
-        "Horovod is installed.",
+        "Makes `import horovod` give HoroACC in the ranks. Also in their child processes, and "
+        "where a Horovod is installed.",
         scope="launcher",
         flag="--as-horovod",
         yaml=("launcher", "as_horovod"),
@@ -148,8 +148,8 @@ PYTHON_ROWS: tuple[Setting, ...] = (
         "float",
         5.0,
         "HOROACC_GRACE_SECONDS",
-        "How long the other ranks may take to end by themselves after one has failed, and how long "
-        "ranks may take after SIGTERM before they are killed.",
+        "How long ranks may take to end after one has failed, and after SIGTERM. After a failure "
+        "the others get SIGTERM then; those that are still there as long after it are killed.",
         scope="launcher",
         flag="--grace-seconds",
         yaml=("launcher", "grace_seconds"),
@@ -186,13 +186,13 @@ ELASTIC_ROWS: tuple[Setting, ...] = (
     ),
     _elastic(
         "max_np", "int", 0,
-        "Most ranks of an elastic job. 0: as many as its hosts have slots.",
+        "Most ranks. 0: as many as its hosts have slots.",
         aliases=("--max-num-proc",), audience="users",
     ),
     _elastic(
         "host_discovery_script", "str", "",
-        "Program that prints an elastic job's hosts, a line `name:slots` each. It runs each "
-        "second. It makes a job elastic.", audience="users",
+        "Program that prints the hosts, a line `name:slots` each. It runs each second. It makes a "
+        "job elastic.", audience="users",
     ),
     _elastic(
         "slots_per_host", "int", 0,
@@ -203,6 +203,13 @@ ELASTIC_ROWS: tuple[Setting, ...] = (
         "elastic_timeout", "float", 600.0,
         "Time after which an elastic job ends that has too few ranks.",
         horovod_env="HOROVOD_ELASTIC_TIMEOUT",
+    ),
+    Setting(
+        "recover", "str", "auto", "HOROACC_RECOVER",
+        "How an elastic job goes on after an error: from its last `commit`, or `forward` from the "
+        "last step that a rank has applied. `auto`: forward where that repeats nothing.",
+        scope="python", audience="experts", flag="--recover", yaml=("elastic", "recover"),
+        choices=("auto", "forward", "commit"),
     ),
     _elastic(
         "reset_limit", "int", 0,

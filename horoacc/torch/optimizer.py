@@ -64,6 +64,8 @@ class _DistributedOptimizer(TakesLateParameters):
         self._synchronized = False
         self._should_warn = False
         self._should_synchronize = True
+        self.steps_applied = 0
+        self._takes_closures = False
         if self._reduces():
             _ops.attach()
             _ops.register_gradients(owned, compression)
@@ -162,6 +164,7 @@ class _DistributedOptimizer(TakesLateParameters):
                 return self._gradients.reduced_loss(loss) if self._reduces() else loss
 
             closure = reduced
+            self._takes_closures = True
             if self._gradients.in_flight:
                 self._synchronize()
         elif self._should_synchronize:
@@ -172,10 +175,33 @@ class _DistributedOptimizer(TakesLateParameters):
                 self._synchronize()
         self._synchronized = False
         self._should_warn = False
-        return super().step(closure)
+        result = super().step(closure)
+        self.steps_applied += 1
+        return result
 
     # LBFGS and others run hooks around the wrapped class's step; a second layer would repeat them.
     step.hooked = True  # type: ignore[attr-defined]
+
+    def obstacle_after(self, error: Exception) -> str:
+        """Says why the parameters may not be those of a whole number of steps, after an error.
+
+        Args:
+            error: Of a collective.
+
+        Returns:
+            The reason; "" if the error is that of a gradient, which was reduced for the next step.
+        """
+        if self.backward_passes_per_step != 1:
+            return "a step takes several backward passes"
+        if self._takes_closures:
+            return "a closure may have failed in the middle of a step"
+        if self.process_set is not global_process_set:
+            return "only some of the ranks train the model"
+        names = self._parameter_names.values()
+        tensor = getattr(error, "tensor", None) or ""
+        if not any(tensor == f"allreduce.{name}" for name in names):
+            return f"the error left {tensor or 'a call without a name'}, which is no gradient"
+        return ""
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Clears the gradients.

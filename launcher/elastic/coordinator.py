@@ -25,6 +25,7 @@ from horoacc.launcher.elastic.membership import (
     Epoch,
     Membership,
     Phase,
+    Report,
     Worker,
 )
 from horoacc.launcher.output import Printer, RankStream
@@ -154,10 +155,9 @@ class Coordinator:
 
     # --- what the loop and its owner call -----------------------------------------------------
 
-    def set_hosts(self, change: int) -> None:
-        """The membership has taken other hosts; `change` says which kind of change it was."""
-        if change:
-            self._settle()
+    def look(self) -> None:
+        """The membership's hosts have changed."""
+        self._settle()
 
     def signal_all(self, number: int) -> None:
         """Ends the job: every worker gets a signal."""
@@ -345,8 +345,7 @@ class Coordinator:
                 worker,
                 str(message["address"]),
                 int(message["master_port"]),
-                int(message["progress"]),
-                bool(message["failed"]),
+                Report(**message["report"]),
                 now,
             )
             self._suspect(message.get("culprit"), worker, now)
@@ -488,6 +487,8 @@ class Coordinator:
                     "master": f"{host}:{first.master_port}",
                     "secret": secret.hexdigest(),
                     "sync": epoch.sync,
+                    "recover": epoch.recover,
+                    "level": worker.level,
                 },
             )
         line = self._history.began(epoch)

@@ -44,7 +44,9 @@ class History:
         """A worker asks for a seat."""
         if worker.seat is not None:
             self._mark()
-            self._write("asks", worker=worker.number, rank=worker.seat.rank, why=why)
+            self._write(
+                "asks", worker=worker.number, rank=worker.seat.rank, why=why, **vars(worker.report)
+            )
 
     def began(self, epoch: Epoch) -> str:
         """The ranks have changed. Returns what the user is told."""
@@ -56,8 +58,13 @@ class History:
             text += f", {len(epoch.joined)} of them new" if epoch.joined else ""
             text += f"; {', '.join(gone)}" if gone else ""
             text += f"; they met again after {seconds:.2f} s"
+            if epoch.recover == "forward":
+                text += " and lose no step"
+            elif epoch.recover == "commit":
+                text += f" and go back to their last commit: {epoch.why}"
         self._write(
             "epoch", epoch=epoch.number, sync=epoch.sync, seconds=seconds, gone=gone,
+            recover=epoch.recover, why=epoch.why,
             ranks=[{"worker": w.number, "host": w.host, "slot": w.slot} for w in epoch.workers],
             new=[w.number for w in epoch.joined], left=[w.number for w in epoch.left],
         )  # fmt: skip

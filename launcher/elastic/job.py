@@ -107,7 +107,8 @@ def run_elastic(
         discovery = ScriptDiscovery(loop, script, slots or 1)
 
     def found(hosts: list[Host]) -> None:
-        loop.coordinator.set_hosts(membership.set_hosts(hosts))
+        if membership.set_hosts(hosts):
+            loop.coordinator.look()
 
     with contextlib.closing(discovery):
         discovery.start(found)

@@ -8,12 +8,14 @@ asked, or are gone, there is a next epoch.
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Literal
 
 from horoacc.launcher.hosts import Host
 
+Recover = Literal["", "forward", "commit"]
 INFINITE = float("inf")
 ADDED, REMOVED = 2, 1
 """`HostUpdateResult`'s numbers."""
@@ -29,6 +31,22 @@ class Phase(Enum):
     GONE = "gone"
 
 
+@dataclass(frozen=True)
+class Report:
+    """How far a worker has come, when it asks for its next seat."""
+
+    steps: int = 0
+    """Steps that it has applied in the epoch; -1: its state is older than the epoch."""
+    commits: int = 0
+    """Commits that it has made in the epoch."""
+    failed: bool = False
+    """It asks because of an error, and not because it was interrupted."""
+    obstacle: str = ""
+    """Why its state cannot be used as it stands, and it has to go back to its last commit."""
+    risk: str = ""
+    """What speaks against it, if it is told to use its state as it stands all the same."""
+
+
 @dataclass
 class Worker:
     """A process of the job."""
@@ -42,10 +60,10 @@ class Worker:
     address: str = ""
     """Where it would listen as rank 0."""
     master_port: int = 0
-    progress: int = 0
-    """How far it has come in the present epoch; more is farther."""
-    failed: bool = False
-    """It asks for a seat because of an error, and not because it was interrupted."""
+    report: Report = field(default_factory=lambda: Report())
+    """What it said when it asked for a seat."""
+    level: bool = False
+    """It had come as far as the rank that leads the epoch, so that their states are equal."""
     waiting_since: float = INFINITE
     status: int | None = None
 
@@ -107,6 +125,10 @@ class Epoch:
     """By rank."""
     sync: bool
     """Whether the ranks have to share their state first."""
+    recover: Recover = ""
+    """Whether the ranks keep their states as they are, or go back to their last commits."""
+    why: str = ""
+    """Why they go back."""
     joined: list[Worker] = field(default_factory=list)
     """Those that were not in the one before."""
     left: list[Worker] = field(default_factory=list)
@@ -200,15 +222,13 @@ class Membership:
         return worker
 
     def ask(
-        self, worker: Worker, address: str, master_port: int, progress: int, failed: bool,
-        now: float,
-    ) -> None:  # fmt: skip
+        self, worker: Worker, address: str, master_port: int, report: Report, now: float
+    ) -> None:
         """A worker asks for a seat in the next epoch."""
         worker.phase = Phase.WAITING
         worker.address = address
         worker.master_port = master_port
-        worker.progress = progress
-        worker.failed = failed
+        worker.report = report
         worker.waiting_since = now
 
     def ended(self, worker: Worker, status: int, now: float) -> None:
@@ -289,12 +309,18 @@ class Membership:
 
     def _seat(self, chosen: list[Worker], members: list[Worker]) -> Epoch:
         before = self.epoch
+        old = [worker for worker in chosen if worker in members]
+        recover, why = _way_on(old)
+        progress = {id(w): w.report.commits if recover == "commit" else w.report.steps for w in old}
+        farthest = max(progress.values(), default=0)
+        for worker in chosen:
+            worker.level = progress.get(id(worker)) == farthest
         leader = min(
-            (worker for worker in chosen if worker in members),
-            # One that has come farthest, so that none of its work is lost.
-            key=lambda w: (-w.progress, w.seat.rank if w.seat else 0),
+            (worker for worker in old if worker.level),
+            key=lambda w: w.seat.rank if w.seat else 0,
             default=min(chosen, key=self._place),
         )
+        leader.level = True
         order = sorted(
             chosen,
             key=lambda w: (w.host != leader.host, self._age(w.host), w is not leader, w.slot),
@@ -304,10 +330,9 @@ class Membership:
         number = before.number + 1 if before else 1
         joined = [worker for worker in order if worker not in members]
         left = [w for w in before.workers if w not in order] if before else []
-        failed = any(worker.failed for worker in members) or any(
-            w.phase is Phase.GONE and w.status for w in left
-        )
-        epoch = Epoch(number, order, bool(joined) or failed or before is None, joined, left)
+        failed = recover or any(w.phase is Phase.GONE and w.status for w in left)
+        sync = bool(joined or failed or before is None)
+        epoch = Epoch(number, order, sync, recover, why, joined, left)
         for rank, worker in enumerate(order):
             local = slots[worker.host].index(worker.slot)
             rows = [name for name in hosts if len(slots[name]) > local]
@@ -316,7 +341,6 @@ class Membership:
                 rows.index(worker.host), len(rows),
             )  # fmt: skip
             worker.phase = Phase.SEATED
-            worker.failed = False
             worker.waiting_since = INFINITE
         self.epoch = epoch
         return epoch
@@ -348,10 +372,15 @@ class Membership:
         return text
 
 
-def history_line(epoch: Epoch, causes: Mapping[int, str]) -> str:
-    """An epoch in one line, for the log."""
-    text = f"epoch {epoch.number}: {len(epoch.workers)} ranks"
-    if epoch.joined and epoch.number > 1:
-        text += f", {len(epoch.joined)} new"
-    gone = [causes.get(w.number, "left") for w in epoch.left]
-    return text + (f"; {', '.join(gone)}" if gone else "")
+def _way_on(old: Sequence[Worker]) -> tuple[Recover, str]:
+    """How the ranks of an epoch that has failed go on, and why they have to go back.
+
+    They can keep their states if those that have come farthest can: the others get theirs.
+    """
+    if not any(worker.report.failed for worker in old):
+        return "", ""
+    farthest = max(worker.report.steps for worker in old)
+    if farthest < 0:
+        return "commit", "the rank whose state they were getting is lost"
+    found = [w.report.obstacle for w in old if w.report.steps == farthest and w.report.obstacle]
+    return ("commit", found[0]) if found else ("forward", "")

@@ -2,45 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import os
-import signal
 import sys
 import time
-from pathlib import Path
 from typing import Any
 
-FOLDER, BATCHES, SECONDS = Path(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])
-PLAN = json.loads((FOLDER / "plan").read_text())
-SIGNALS = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP, "terminate": signal.SIGTERM}
+from elastic_plan import happens, note
 
-
-def note(what: str, **fields: Any) -> None:
-    line = json.dumps({"time": time.time(), "what": what, "pid": os.getpid(), **fields}) + "\n"
-    with open(FOLDER / "log", "a") as log:
-        log.write(line)
-
-
-def happens(**where: Any) -> None:
-    """Does what the plan has for here, once in the whole job."""
-    for number, step in enumerate(PLAN):
-        if any(step.get(name) != value for name, value in where.items()):
-            continue
-        try:
-            (FOLDER / f"happened.{number}").touch(exist_ok=False)
-        except FileExistsError:
-            continue
-        note(step["do"], **where)
-        if step["do"] in SIGNALS:
-            os.kill(os.getpid(), SIGNALS[step["do"]])
-            time.sleep(0.5)
-        elif step["do"] == "raise":
-            raise RuntimeError(f"the plan's error at {where}")
-        elif step["do"] == "sleep":
-            time.sleep(step["seconds"])
-        else:
-            os._exit(int(step["do"]))
-
+BATCHES, SECONDS = int(sys.argv[2]), float(sys.argv[3])
 
 happens(worker=int(os.environ["HOROACC_WORKER"]))
 
@@ -68,7 +37,7 @@ def train(state: Any) -> None:
 
 
 def epoch() -> int:
-    return hvd.elastic.member.member().epoch
+    return hvd.elastic.epoch()
 
 
 state = hvd.elastic.ObjectState(batch=0, weight=0.0)

@@ -14,6 +14,7 @@ from horoacc.launcher.elastic.membership import (
     Limits,
     Membership,
     Phase,
+    Report,
     Worker,
 )
 from horoacc.launcher.hosts import Host
@@ -34,9 +35,13 @@ class Simulated:
     def start(self) -> list[Worker]:
         return [self.membership.add(*place) for place in self.membership.wanted(self.now)]
 
-    def ask(self, *workers: Worker, failed: bool = False, progress: int = 0) -> None:
+    def ask(
+        self, *workers: Worker, failed: bool = False, steps: int = 0, commits: int = 0,
+        obstacle: str = "",
+    ) -> None:  # fmt: skip
+        report = Report(steps, commits, failed, obstacle)
         for worker in workers:
-            self.membership.ask(worker, "here:1", 2, progress, failed, self.now)
+            self.membership.ask(worker, "here:1", 2, report, self.now)
 
     def form(self) -> Epoch | None:
         for worker in self.membership.to_dismiss():
@@ -113,17 +118,39 @@ def test_the_rank_that_has_come_farthest_leads() -> None:
     ranks = job.begin().workers
     job.die(ranks[0])
     for worker, progress in zip(ranks[1:], (4, 5, 5), strict=True):
-        job.ask(worker, failed=True, progress=progress)
+        job.ask(worker, failed=True, steps=progress, obstacle="" if progress == 5 else "behind")
     epoch = job.form()
-    assert epoch is not None
+    assert epoch is not None and epoch.recover == "forward"
     assert [w.number for w in epoch.workers] == [2, 3, 1]  # b first, for its rank leads
+    assert [w.level for w in epoch.workers] == [True, True, False]
+
+
+@pytest.mark.parametrize(
+    ("reports", "recover", "leader"),
+    [  # steps, commits and obstacle of ranks 1 and 2
+        ([(4, 1, "it"), (5, 1, "")], "forward", 2),
+        ([(5, 1, "it"), (5, 1, "")], "commit", 1),
+        ([(5, 1, "it"), (4, 2, "")], "commit", 2),
+        ([(-1, -1, ""), (0, 0, "")], "forward", 2),
+        ([(-1, -1, ""), (-1, -1, "")], "commit", 1),
+    ],
+)
+def test_the_way_on(reports: list[tuple[int, int, str]], recover: str, leader: int) -> None:
+    job = Simulated("a:3", Limits(1, INFINITE))
+    ranks = job.begin().workers
+    job.die(ranks[0])
+    for worker, (steps, commits, obstacle) in zip(ranks[1:], reports, strict=True):
+        job.ask(worker, failed=True, steps=steps, commits=commits, obstacle=obstacle)
+    epoch = job.form()
+    assert epoch is not None and (epoch.recover, epoch.workers[0].number) == (recover, leader)
+    assert epoch.workers[0].level
 
 
 def test_old_rank_0_leads_if_others_are_no_farther() -> None:
     job = Simulated("a:3", Limits(1, INFINITE))
     ranks = job.begin().workers
     job.die(ranks[2])
-    job.ask(*ranks[:2], failed=True, progress=7)
+    job.ask(*ranks[:2], failed=True, steps=7)
     epoch = job.form()
     assert epoch is not None and epoch.workers == ranks[:2]
 
@@ -203,7 +230,7 @@ def test_drawn_histories(seed: int) -> None:
             worker = draw.choice(live)
             asks = worker in job.membership.waits_for() or worker.phase is Phase.STARTING
             if asks:
-                job.ask(worker, failed=True, progress=draw.randint(0, 3))
+                job.ask(worker, failed=True, steps=draw.randint(-1, 3), commits=draw.randint(-1, 3))
         elif move == "die" and live:
             worker = draw.choice(live)
             job.die(worker, 0 if worker.phase is Phase.DISMISSED else -9)
@@ -211,7 +238,7 @@ def test_drawn_histories(seed: int) -> None:
             names = draw.sample("abc", draw.randint(1, 3))
             job.hosts(",".join(f"{name}:{draw.randint(1, 3)}" for name in names))
         elif move == "interrupt" and job.membership.change_due():
-            job.ask(*members, progress=2)
+            job.ask(*members, steps=2)
         elif move == "form" and (epoch := job.form()) is not None:
             _check(job, epoch, members)
         taken = [(w.host, w.slot) for w in job.membership.live()]
@@ -241,7 +268,9 @@ def _check(job: Simulated, epoch: Epoch, members: list[Worker]) -> None:
     old = [worker for worker in members if worker in epoch.workers]
     if old:
         assert epoch.workers[0] in old, "a newcomer leads, whose state is not the job's"
-        assert epoch.workers[0].progress == max(worker.progress for worker in old)
+        measure = "commits" if epoch.recover == "commit" else "steps"
+        progress = [getattr(worker.report, measure) for worker in old]
+        assert getattr(epoch.workers[0].report, measure) == max(progress)
     assert epoch.sync or not epoch.joined
     seats = [worker.seat for worker in epoch.workers if worker.seat is not None]
     assert [seat.rank for seat in seats] == list(range(len(epoch.workers)))

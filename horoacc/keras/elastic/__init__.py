@@ -8,10 +8,10 @@ the progress of training, and `run` goes back to the last commit after an error;
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from horoacc.elastic import ObjectState, State, run_fn
-from horoacc.elastic.loop import rejoin
+from horoacc.elastic import ObjectState, State, epoch, run_fn
+from horoacc.elastic.loop import decorated, rejoin
 from horoacc.keras import backend
 from horoacc.keras.elastic.callbacks import (
     CommitStateCallback,
@@ -27,16 +27,29 @@ __all__ = [
     "State",
     "UpdateBatchStateCallback",
     "UpdateEpochStateCallback",
+    "epoch",
     "run",
 ]
 
 R = TypeVar("R")
 
 
-def run(func: Callable[..., R]) -> Callable[..., R]:
+def run(func: Callable[..., R] | None = None, *, recover: str | None = None) -> Any:
     """Wraps a function that trains a `KerasState`, say, as for `horoacc.elastic.run`.
+
+    Args:
+        func: Takes the state and any further arguments.
+        recover: As there.
 
     Returns:
         A function of the same arguments and result as `func`.
+
+    Raises:
+        ValueError: `recover` is not known.
     """
-    return run_fn(backend.current().with_own_errors(func), lambda: rejoin(backend.current().attach))
+
+    def wrap(given: Callable[..., R], way: str | None) -> Callable[..., R]:
+        own = backend.current()
+        return run_fn(own.with_own_errors(given), lambda: rejoin(backend.current().attach), way)
+
+    return decorated(func, recover, wrap)

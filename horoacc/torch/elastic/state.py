@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from types import NoneType
 from typing import Any
 
 import torch
@@ -79,17 +80,19 @@ class _StateDictHandler(StateHandler):
 
     def sync(self) -> None:
         """Gives all ranks the state of rank 0, and saves it. Every rank calls it."""
-        self._share()
+        self.share()
         self.save()
 
-    def _share(self) -> None:
+    def share(self) -> None:
+        """Gives all ranks the state of rank 0, without saving it."""
         self.value.load_state_dict(broadcast_object(self.value.state_dict()))
 
 
 class ModelStateHandler(_StateDictHandler):
     """Handles a `torch.nn.Module`."""
 
-    def _share(self) -> None:
+    def share(self) -> None:
+        """Gives all ranks the parameters and buffers of rank 0, in place."""
         broadcast_parameters(self.value.state_dict(), root_rank=0)
 
 
@@ -104,8 +107,12 @@ class OptimizerStateHandler(_StateDictHandler):
             # Results of gradients that were in flight: they are undone, and have arrived by now.
             super().restore()
 
-    def _share(self) -> None:
-        broadcast_optimizer_state(self.value, root_rank=0)
+    def share(self) -> None:
+        """Gives all ranks the state of rank 0's optimizer, in place where it can."""
+        if isinstance(self.value, torch.optim.LBFGS):  # its state is no tensor a parameter
+            super().share()
+        else:
+            broadcast_optimizer_state(self.value, root_rank=0)
 
 
 class SchedulerStateHandler(_StateDictHandler):
@@ -114,6 +121,12 @@ class SchedulerStateHandler(_StateDictHandler):
 
 class SamplerStateHandler(_StateDictHandler):
     """Handles an `ElasticSampler`."""
+
+
+# Their values change in steps, or between them.
+_PLAIN_HANDLERS = {
+    ModelStateHandler, OptimizerStateHandler, SchedulerStateHandler, SamplerStateHandler
+}  # fmt: skip
 
 
 class _Registry:
@@ -186,6 +199,47 @@ class TorchState(ObjectState):
         plain = {name: value for name, value in values.items() if name not in self._handlers}
         super().__init__(bcast_object=broadcast_object, get_rank=basics.rank, **plain)
 
+    def steps(self) -> int:
+        """Counts the steps of the distributed optimizers.
+
+        Returns:
+            Their sum.
+        """
+        return sum(optimizer.steps_applied for optimizer in self._optimizers())
+
+    def obstacle(self, error: HorovodInternalError) -> str:
+        """Says why the values must not be used as they stand after an error.
+
+        Args:
+            error: Of a collective.
+
+        Returns:
+            The reason; "" if it was the reduction of a gradient that failed, before its step, and
+            all values change in steps only.
+        """
+        changed = {
+            name
+            for kind in type(self).__mro__[: type(self).__mro__.index(TorchState)]
+            for name in vars(kind)
+        }
+        if own := changed & {"save", "restore", "sync", "reset", "commit", "on_reset"}:
+            return f"{type(self).__name__} has a {min(own)} of its own"
+        for name, value in self._saved_state.items():
+            if not isinstance(getattr(self, name), int | float | str | NoneType):
+                return f"state.{name} is a {type(value).__name__}, which may change at any time"
+        for name, handler in self._handlers.items():
+            if type(handler) not in _PLAIN_HANDLERS:
+                return f"state.{name} has a handler of the program's own"
+        optimizers = self._optimizers()
+        plain = sum(isinstance(h, OptimizerStateHandler) for h in self._handlers.values())
+        if len(optimizers) != 1 or plain != 1:
+            return "the state has no distributed optimizer, or several"
+        return str(optimizers[0].obstacle_after(error))
+
+    def _optimizers(self) -> list[Any]:
+        values = [handler.value for handler in self._handlers.values()]
+        return [value for value in values if hasattr(value, "obstacle_after")]
+
     def save(self) -> None:
         """Copies all values, for `restore`."""
         for handler in self._handlers.values():
@@ -200,9 +254,15 @@ class TorchState(ObjectState):
 
     def sync(self) -> None:
         """Gives all ranks the values of rank 0, and saves them. Every rank calls it."""
+        plain = [h for h in self._handlers.values() if isinstance(h, _StateDictHandler)]
         for handler in self._handlers.values():
-            handler.sync()
+            if handler in plain:
+                handler.share()
+            else:
+                handler.sync()
         super().sync()
+        for handler in plain:  # only once all are shared, so that what is saved fits together
+            handler.save()
 
     def reset(self) -> None:
         """Parts the samplers' data among the ranks that there are now."""

@@ -1,0 +1,100 @@
+"""The loop around a training function in an elastic job.
+
+After an error the ranks that are left ask the coordinator for seats, and report how far each has
+come. The coordinator makes one that is farthest rank 0, and says which of two ways all take:
+
+* forward: what the state holds stays as it stands on the ranks that are farthest; the others get it
+  from rank 0. No step is lost that a rank has applied.
+* commit: all go back to their last commit, and get that of the new rank 0.
+
+The training function is then called again. The ranks that are level with rank 0 save their state
+before it is shared, so that a death in the middle of that leaves them with a state that is whole.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import TypeVar
+
+from horoacc import settings
+from horoacc.elastic.member import Member, member
+from horoacc.elastic.state import State
+from horoacc.errors import (
+    Aborted,
+    HorovodInternalError,
+    HostsUpdatedInterrupt,
+    Mismatch,
+    PeerLost,
+    Timeout,
+)
+from horoacc.launcher.elastic.membership import Report
+
+R = TypeVar("R")
+
+WAYS = ("auto", "forward", "commit")
+FRUITLESS_RESETS = 3
+"""After so many resets without a step or a commit the error is permanent."""
+
+
+def train(func: Callable[[], R], reset: Callable[[], None], state: State, recover: str | None) -> R:
+    """Calls the training function until it returns.
+
+    Args:
+        func: Trains the state.
+        reset: Leaves the job and joins it again.
+        state: What is shared, saved and restored.
+        recover: One of WAYS, or None for the setting.
+
+    Returns:
+        What `func` returned.
+
+    Raises:
+        HorovodInternalError: An error comes again and again without a death.
+    """
+    own = member()
+    way = recover or str(settings.read(os.environ)["recover"])
+    fruitless = 0
+    sync = True
+    while True:
+        steps, commits = state.steps(), state.commits
+        synced = False
+        try:
+            if sync:
+                state.sync()
+            synced = True
+            return func()
+        except Mismatch:
+            raise
+        except HorovodInternalError as error:
+            progress = Report(state.steps() - steps, state.commits - commits)
+            fruitless = 1 if progress.steps or progress.commits else fruitless + 1
+            if isinstance(error, PeerLost | Timeout | Aborted):
+                fruitless = 0  # somebody died; the coordinator has limits of its own
+            if fruitless > FRUITLESS_RESETS:
+                raise
+            own.report(_report(state, progress, own, synced, way, error), error)
+            if not synced:
+                state.restore()
+        except HostsUpdatedInterrupt:
+            own.report(Report(state.steps() - steps, state.commits - commits))
+        reset()
+        if own.recover == "commit":
+            state.restore()
+        state.on_reset()
+        if own.recover == "forward" and own.level:
+            state.save()
+        sync = own.sync
+
+
+def _report(
+    state: State, progress: Report, own: Member, synced: bool, way: str, error: HorovodInternalError
+) -> Report:
+    """How far this rank has come, and whether it can go forward."""
+    if not synced:
+        # Its state is a mixture, and it goes back to what it saved before the state was shared.
+        behind = 0 if own.level else -1
+        return Report(behind, behind, failed=True)
+    obstacle = "recover='commit' was asked for" if way == "commit" else state.obstacle(error)
+    risk = obstacle if way == "forward" else ""
+    return Report(progress.steps, progress.commits, True, "" if risk else obstacle, risk)

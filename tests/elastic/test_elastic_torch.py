@@ -1,0 +1,143 @@
+"""Elastic training with torch: NumPy replays the log of memberships, and the weights match."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from elastic_jobs import WORKER, Elastic, pids
+
+FEATURES, PER_RANK = 6, 4
+INPUTS = torch.randn(4096, FEATURES, generator=torch.Generator().manual_seed(1),
+                     dtype=torch.float64).numpy()  # fmt: skip
+TARGETS = INPUTS @ np.arange(1.0, FEATURES + 1)
+
+
+def train(elastic: Elastic, *flags: str, **options: Any) -> str:
+    (elastic.folder / "options").write_text(json.dumps(options))
+    return elastic.run(*flags, program=str(WORKER.with_name("torch_worker.py"))).err
+
+
+def timeline(elastic: Elastic) -> list[dict[str, Any]]:
+    """The steps that the final weights are made of: of each batch the last epoch that did it."""
+    last: dict[int, dict[str, Any]] = {}
+    for line in elastic.steps():
+        known = last.get(line["batch"])
+        if known is None or line["epoch"] > known["epoch"]:
+            last[line["batch"]] = line
+        elif line["epoch"] == known["epoch"]:
+            assert line["weight"] == known["weight"], "two ranks of an epoch differ"
+    assert sorted(last) == list(range(1, elastic.batches + 1))
+    return [last[batch] for batch in sorted(last)]
+
+
+def check(elastic: Elastic, replay: str = "", tolerance: float = 1e-9) -> None:
+    steps = timeline(elastic)
+    weights = np.array(next(
+        line["weight"] for line in elastic.lines_of("begin") if line["rank"] == 0
+    ))  # fmt: skip
+    moment, square = np.zeros(FEATURES), np.zeros(FEATURES)
+    for number, step in enumerate(steps, 1):
+        # No step is lost, and none is done twice.
+        assert np.allclose(step["before"], weights, atol=tolerance, rtol=0), step["batch"]
+        grads = []
+        for rank in range(step["size"]):
+            first = (step["batch"] * 97 + rank * PER_RANK) % (4096 - PER_RANK)
+            x, t = INPUTS[first : first + PER_RANK], TARGETS[first : first + PER_RANK]
+            grads.append(2 * (x @ weights - t) @ x / PER_RANK)
+        grad = np.mean(grads, axis=0)
+        if replay == "sgd":
+            moment = 0.9 * moment + grad if number > 1 else grad
+            weights = weights - 0.02 * moment
+        elif replay == "adam":
+            moment = 0.9 * moment + 0.1 * grad
+            square = 0.999 * square + 0.001 * grad**2
+            scaled = np.sqrt(square / (1 - 0.999**number)) + 1e-8
+            weights = weights - 0.05 * (moment / (1 - 0.9**number)) / scaled
+        else:
+            weights = np.array(step["weight"])
+        assert np.allclose(step["weight"], weights, atol=tolerance, rtol=0), step["batch"]
+    ends = elastic.lines_of("end")
+    assert ends and all(end["weight"] == steps[-1]["weight"] for end in ends)
+
+
+def lost(elastic: Elastic) -> list[int]:
+    """Batches that a process which lived to the end had applied, and that were done again."""
+    survivors = {line["pid"] for line in elastic.lines_of("end")}
+    epochs: dict[int, set[int]] = {}
+    for line in elastic.steps():
+        epochs.setdefault(line["batch"], set())
+        if line["pid"] in survivors:
+            epochs[line["batch"]].add(line["epoch"])
+    return [batch for batch, found in epochs.items() if len(found) > 1]
+
+
+@pytest.mark.parametrize(
+    ("size", "dead", "place", "optimizer"),
+    [
+        (2, [0], "begin", "adam"),
+        (2, [0], "applied", "sgd"),
+        (3, [2], "step", "adam"),
+        (4, [0, 2], "step", "sgd"),
+        (4, [0, 2], "applied", "adam"),
+    ],
+)
+def test_no_step_is_lost_without_a_commit(
+    elastic: Elastic, size: int, dead: list[int], place: str, optimizer: str
+) -> None:
+    elastic.plan = [{"at": place, "batch": 5, "rank": rank, "do": "kill"} for rank in dead]
+    told = train(
+        elastic, "-np", str(size), "--min-np", "1", "--failures-per-host", "1",
+        optimizer=optimizer, commit_every=1000,
+    )  # fmt: skip
+    assert "and lose no step" in told and "last commit" not in told
+    check(elastic, optimizer)
+    assert lost(elastic) == []
+    sizes = {line["epoch"]: line["size"] for line in elastic.steps()}
+    assert min(sizes.values()) == size - len(dead)
+    assert pids(elastic.steps(), max(sizes)) < pids(elastic.steps(), 1)
+
+
+def test_ranks_that_come_get_the_state(elastic: Elastic) -> None:
+    elastic.batches = 16
+    elastic.plan = [
+        {"at": "step", "batch": batch, "rank": rank, "do": "kill"}
+        for batch, rank in ((4, 0), (9, 1))
+    ]
+    told = train(
+        elastic, "-np", "2", "--min-np", "1", optimizer="adam", commit_every=1000,
+        waits={"7": 2, "13": 2},
+    )  # fmt: skip
+    check(elastic, "adam")
+    assert lost(elastic) == [] and told.count("1 of them new") == 2
+    sizes = {line["epoch"]: line["size"] for line in elastic.steps()}
+    assert [sizes[epoch] for epoch in sorted(sizes)] == [2, 1, 2, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"passes": 2}, "a step takes several backward passes"),
+        ({"op": "Adasum"}, "the state has no distributed optimizer, or several"),
+        ({"optimizer": "lbfgs"}, "a closure may have failed in the middle of a step"),
+        ({"compression": "fp16"}, ""),
+    ],
+)
+def test_what_auto_takes(elastic: Elastic, options: dict[str, Any], why: str) -> None:
+    elastic.plan = [{"at": "begin", "batch": 6, "rank": 1, "do": "kill"}]
+    told = train(elastic, "-np", "3", "--min-np", "2", "--failures-per-host", "1",
+                 commit_every=2, **options)  # fmt: skip
+    assert (f"go back to their last commit: {why}" if why else "and lose no step") in told
+    check(elastic)
+
+
+def test_commit_is_what_was_asked_for(elastic: Elastic) -> None:
+    elastic.plan = [{"at": "begin", "batch": 6, "rank": 0, "do": "kill"}]
+    told = train(elastic, "-np", "3", "--min-np", "2", "--failures-per-host", "1",
+                 "--recover", "commit", commit_every=4)  # fmt: skip
+    assert "go back to their last commit: recover='commit' was asked for" in told
+    check(elastic, "sgd")
+    assert lost(elastic) == [5]

@@ -1,0 +1,101 @@
+"""A worker that trains with torch: torch_worker.py FOLDER BATCHES SECONDS.
+
+The model is a linear regression, so that NumPy can replay every step. Each rank takes the samples
+of its batch by its rank and the number of ranks. What is noted of a step is what the step used.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from elastic_plan import happens, note
+
+FOLDER, BATCHES, SECONDS = Path(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])
+OPTIONS = json.loads((FOLDER / "options").read_text())
+happens(worker=int(os.environ["HOROACC_WORKER"]))
+
+import torch  # noqa: E402
+
+import horoacc.torch as hvd  # noqa: E402
+
+torch.set_num_threads(1)
+hvd.init()
+FEATURES, PER_RANK = 6, 4
+draw = torch.Generator().manual_seed(1)
+INPUTS = torch.randn(4096, FEATURES, generator=draw, dtype=torch.float64)
+TARGETS = INPUTS @ torch.arange(1.0, FEATURES + 1, dtype=torch.float64)
+
+# Each rank begins elsewhere: rank 0's values count.
+torch.manual_seed(100 + hvd.rank())
+model = torch.nn.Linear(FEATURES, 1, bias=False).double()
+made = {
+    "sgd": lambda p: torch.optim.SGD(p, lr=0.02, momentum=0.9),
+    "adam": lambda p: torch.optim.Adam(p, lr=0.05),
+    "lbfgs": lambda p: torch.optim.LBFGS(p, lr=0.1, max_iter=2),
+}[OPTIONS.get("optimizer", "sgd")](model.parameters())
+passes = OPTIONS.get("passes", 1)
+optimizer = hvd.DistributedOptimizer(
+    made,
+    named_parameters=model.named_parameters(),
+    backward_passes_per_step=passes,
+    op=getattr(hvd, OPTIONS.get("op", "Average")),
+    compression=getattr(hvd.Compression, OPTIONS.get("compression", "none")),
+)
+
+
+def samples(batch: int) -> list[int]:
+    first = (batch * 97 + hvd.rank() * PER_RANK) % (4096 - PER_RANK)
+    return list(range(first, first + PER_RANK))
+
+
+@hvd.elastic.run
+def train(state: Any) -> None:
+    while state.batch < BATCHES:
+        batch = state.batch + 1
+        while hvd.size() < OPTIONS.get("waits", {}).get(str(batch), 0):
+            hvd.barrier()  # so that all ranks make as many checks
+            time.sleep(0.05)
+            state.check_host_updates()
+        where = {"batch": batch, "rank": hvd.rank()}
+        happens(**where, at="begin")
+        rows = samples(batch)
+
+        def loss_of(rows: list[int] = rows) -> Any:
+            optimizer.zero_grad()
+            for part in range(passes):
+                picked = rows[part::passes]
+                loss = ((model(INPUTS[picked])[:, 0] - TARGETS[picked]) ** 2).mean()
+                loss.backward()
+            return loss
+
+        before = [float(w) for w in model.weight.detach()[0]]
+        if OPTIONS.get("optimizer") == "lbfgs":
+            optimizer.step(loss_of)
+        else:
+            loss_of()
+            happens(**where, at="step")
+            optimizer.step()
+        happens(**where, at="applied")
+        epoch = hvd.elastic.epoch()
+        note("batch", **where, epoch=epoch, size=hvd.size(), rows=rows, sum=batch * hvd.size(),
+             before=before, weight=[float(w) for w in model.weight.detach()[0]])  # fmt: skip
+        state.batch = batch
+        time.sleep(SECONDS)
+        if batch % OPTIONS.get("commit_every", 1) == 0:
+            state.commit()
+        else:
+            state.check_host_updates()
+
+
+state = hvd.elastic.TorchState(model=model, optimizer=optimizer, batch=0)
+note("begin", weight=[float(w) for w in model.weight.detach()[0]], rank=hvd.rank())
+state.register_reset_callbacks([lambda: happens(rank=hvd.rank(), at="reset")])
+train(state)
+note("end", rank=hvd.rank(), size=hvd.size(), batch=state.batch,
+     weight=[float(w) for w in model.weight.detach()[0]])  # fmt: skip
+hvd.shutdown()
