@@ -40,7 +40,7 @@ class Joined(NamedTuple):
     bootstrap: str
     """How they met: "mpi", "tcp" or "none"."""
     name: str
-    """Of this job, alike on its ranks and on no others; "" if they met through MPI or not at all."""
+    """Of this job, alike on its ranks and on no others; "" if they did not meet over TCP."""
 
 
 def engine(comm: Any, world: World | None = None) -> Joined:

@@ -115,12 +115,12 @@ def _answer(
     numbers = dict.fromkeys(range(1, size), "")
     pause = 0.001
     while True:
-        for rank, number in list(numbers.items()):
-            if number and store.check([f"{answer['heard']}/{rank}"]):
+        for rank, asked in list(numbers.items()):
+            if asked and store.check([f"{answer['heard']}/{rank}"]):
                 del numbers[rank]
             elif store.check([f"{prefix}/asks/{rank}"]):
                 numbers[rank] = store.get(f"{prefix}/asks/{rank}").decode()
-                if numbers[rank] != number:
+                if numbers[rank] != asked:
                     store.set(f"{prefix}/answer/{numbers[rank]}", json.dumps(answer))
         if not numbers:
             return
