@@ -223,7 +223,8 @@ def parse_arguments(
     size = parsed.num_proc
     if size is None and hosts:
         size = sum(host.slots for host in hosts)
-    size = size or int(values["min_np"]) or None
+    if size is None:
+        size = int(values["min_np"]) or None
     if complete and not parsed.check_build:
         _check_complete(parser, size, command)
     _check(parser, int(values["min_np"]) or size, hosts)
