@@ -140,7 +140,7 @@ def _world(world: World, seconds: float) -> dict[str, object]:
     place = environment.Placement(
         world.rank, world.size, world.rank, world.size, 0, 1, "torch.distributed", "tcp"
     )
-    master = {"MASTER_ADDR": os.environ.get("MASTER_ADDR", "127.0.0.1"), "MASTER_PORT": "0"}
+    master = {"MASTER_ADDR": os.environ.get("MASTER_ADDR", "127.0.0.1")}
     meeting = torchrun.rendezvous(place, master, seconds, lambda *_: world.store, world.meeting)
     return where | {
         "bootstrap": "tcp",

@@ -19,6 +19,18 @@ void GroupBackend::setTimeout(std::chrono::milliseconds timeout) {
   group_->set_limit_seconds(std::chrono::duration<double>(timeout).count());
 }
 
+// The ranks make their new engine in Python, as they made the first one.
+c10::intrusive_ptr<c10d::Backend> GroupBackend::shrink(const std::vector<int64_t>& excluded,
+                                                       int /*flags*/,
+                                                       const c10::intrusive_ptr<Options>& options) {
+  const double seconds =
+      options ? std::chrono::duration<double>(options->timeout).count() : group_->limit_seconds();
+  const pybind11::gil_scoped_acquire gil;
+  return pybind11::module_::import("horoacc.torch.shrink")
+      .attr("shrink")(getGroupUid(), excluded, seconds, group_->backend())
+      .cast<c10::intrusive_ptr<Backend>>();
+}
+
 }  // namespace horoacc
 
 extern "C" {

@@ -26,6 +26,10 @@ class GroupBackend final : public c10d::Backend {
   void setSequenceNumberForGroup() override {}
   uint64_t getSequenceNumberForGroup() override { return group_->sequence(); }
   c10d::ErrorType getError() override { return c10d::ErrorType::SUCCESS; }
+  // No `override`: not every torch that this is compiled with has these two.
+  bool supportsShrinking() const { return true; }
+  c10::intrusive_ptr<Backend> shrink(const std::vector<int64_t>& excluded, int flags,
+                                     const c10::intrusive_ptr<Options>& options);
   void abort() override { group_->Leave(); }
   void shutdown() override { group_->Leave(); }
 

@@ -11,6 +11,7 @@ import contextlib
 import os
 from typing import Any
 
+import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
 from horoacc import basics, process, settings
@@ -33,7 +34,7 @@ def shrink(name: str, excluded: list[int], seconds: float, told: str) -> Any:
 
     Raises:
         ConfigError: The group or the job cannot shrink.
-        HorovodInternalError: The ranks could not meet, or a call of the job's other ranks failed.
+        HorovodInternalError: Another rank died while the ranks met.
     """
     group = next((one for one, its in c10d._world.pg_names.items() if its == name), None)
     if group is None:
@@ -49,11 +50,14 @@ def shrink(name: str, excluded: list[int], seconds: float, told: str) -> Any:
         known = sorted(c10d._world.pg_group_ranks[group])
         own = [known[rank] for rank in ranks]
     try:
-        return process_group.make(store, which, own, place, seconds, told)
-    except HorovodInternalError as error:
+        made = process_group.make(store, which, own, place, seconds, told)
+        if len(own) > 1:
+            made.barrier().wait()  # a job that has failed says so
+        return made
+    except (HorovodInternalError, dist.DistBackendError) as error:
         raise ConfigError(
             f"process group '{name}' cannot shrink, because the job has failed: shrink the default "
-            f"group (shrink_group without a group) and make this one again: {error}"
+            f"group, which shrink_group does without a group, and make this one again: {error}"
         ) from error
 
 
@@ -69,8 +73,8 @@ def _join_again(world: World, which: str) -> None:
         basics.join_world(world)
     except ConfigError as error:
         raise ConfigError(
-            f"the ranks that are left could not meet ({which}): {error}. Torch's store must outlive "
-            "the rank that died, and all that are left must exclude the same ranks"
+            f"the ranks that are left could not meet ({which}): {error}. Torch's store must "
+            "outlive the rank that died, and all that are left must exclude the same ranks"
         ) from error
     if process.position()[:2] != world[:2]:
         raise ConfigError("horoacc.init() was called between")

@@ -87,10 +87,11 @@ def rendezvous(
     except (RuntimeError, OSError) as error:
         if listener is not None:
             listener.close()
-        address = f"{environ['MASTER_ADDR']}:{environ['MASTER_PORT']}"
+        port = environ.get("MASTER_PORT", "")
+        at = f" at {environ['MASTER_ADDR']}:{port}" if port else ""
         raise PlacementError(
-            f"rank {placement.rank} could not meet the others through torch's store at {address} "
-            f"within {seconds:g} s: {error}"
+            f"rank {placement.rank} could not meet the others through torch's store{at} within "
+            f"{seconds:g} s: {error}"
         ) from error
     listen_fd = listener.detach() if listener is not None else None
     return Rendezvous(told["address"], listen_fd, told["secret"])
