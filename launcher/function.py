@@ -351,7 +351,7 @@ def _run_elastic(options: Options, printer: Printer, outcome: dict[str, object])
     if coordinator.error:
         outcome["text"] = f": {coordinator.error}"
     if failed is not None:
-        told = how_it_ended(failed.status or 0, coordinator.tail(failed))
+        told = how_it_ended(failed.status or 0, coordinator.agents.tail(failed.number))
         rank = failed.seat.rank if failed.seat else failed.number
         outcome |= {"failed": rank, "text": f"{told}\n{coordinator.error}".strip()}
     return elastic_code(loop, failed)

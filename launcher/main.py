@@ -271,9 +271,11 @@ def _conclude_elastic(loop: JobLoop, failed: Worker | None, printer: Printer) ->
         with loop.guard_output():
             if failed is not None:
                 place = f"rank {failed.seat.rank}" if failed.seat else "a rank that was starting"
-                how = how_it_ended(failed.status or 0, loop.coordinator.tail(failed), False)
+                how = how_it_ended(
+                    failed.status or 0, loop.coordinator.agents.tail(failed.number), False
+                )
                 printer.say(f"the last failure: {place} on {failed.host} {how}")
-                for line in loop.coordinator.tail(failed):
+                for line in tail:
                     printer.line(failed.seat.rank if failed.seat else -1, "stderr", line)
             if loop.coordinator.error:
                 printer.say(f"the job has ended: {loop.coordinator.error}")

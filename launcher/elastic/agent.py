@@ -15,6 +15,7 @@ import sys
 import time
 from collections import deque
 
+from horoacc import settings
 from horoacc.launcher.children import Rank, start_piped
 from horoacc.launcher.elastic.channel import Channel, ChannelError, Message, dial
 from horoacc.launcher.output import Printer
@@ -138,9 +139,9 @@ def main() -> int:
     """Runs an agent until the coordinator lets it go, or is gone."""
     host = sys.argv[1]
     try:
-        channel = dial(
-            os.environ["HOROACC_COORDINATOR"], os.environ["HOROACC_SECRET"], _DIAL_SECONDS
-        )
+        address, secret = os.environ["HOROACC_COORDINATOR"], os.environ["HOROACC_SECRET"]
+        silence = float(str(settings.read(os.environ)["host_timeout_seconds"]))
+        channel = dial(address, secret, _DIAL_SECONDS, silence)
     except ChannelError as error:
         print(f"horoaccrun: the agent on {host} cannot reach {error}", file=sys.stderr)
         return 1

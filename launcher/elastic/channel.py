@@ -41,7 +41,12 @@ class Channel:
     """One end of a connection. One thread may receive while others send."""
 
     def __init__(
-        self, link: socket.socket, secret: str, side: Side, seconds: float | None = None
+        self,
+        link: socket.socket,
+        secret: str,
+        side: Side,
+        seconds: float | None = None,
+        silence: float = 0.0,
     ) -> None:
         """Sends this end's random bytes.
 
@@ -50,6 +55,7 @@ class Channel:
             secret: The job's, in hexadecimal digits.
             side: Which end this is.
             seconds: How long a message may take to be sent; None: any time.
+            silence: After how long the other host is gone, if its kernel does not answer; 0: never.
         """
         self.link = link
         self._secret = secret.encode()
@@ -64,6 +70,8 @@ class Channel:
         link.setblocking(False)
         with contextlib.suppress(OSError):  # not a TCP socket
             link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if silence > 0:
+                _probe(link, silence)
         self._write(self._nonce)
 
     @property
@@ -185,17 +193,30 @@ def _wait(link: socket.socket, event: int, seconds: float | None) -> None:
     poll.poll(None if seconds is None else max(0, int(seconds * 1000)))
 
 
+def _probe(link: socket.socket, silence: float) -> None:
+    """Has the kernel look whether the other host is there, also while nothing is sent."""
+    link.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    pause = max(1, int(silence / 3))
+    for option, value in (
+        (socket.TCP_KEEPIDLE, pause),
+        (socket.TCP_KEEPINTVL, pause),
+        (socket.TCP_USER_TIMEOUT, int(silence * 1000)),
+    ):
+        link.setsockopt(socket.IPPROTO_TCP, option, value)
+
+
 def _mac(key: bytes, number: int, content: bytes) -> bytes:
     return hmac.digest(key, number.to_bytes(8, "big") + content, hashlib.sha256)
 
 
-def dial(address: str, secret: str, seconds: float) -> Channel:
+def dial(address: str, secret: str, seconds: float, silence: float = 0.0) -> Channel:
     """Connects a member to the coordinator.
 
     Args:
         address: host:port
         secret: The job's.
         seconds: How long to try.
+        silence: As of `Channel`.
 
     Raises:
         ChannelError: The coordinator is not there.
@@ -205,4 +226,4 @@ def dial(address: str, secret: str, seconds: float) -> Channel:
         link = socket.create_connection((host.strip("[]"), int(port)), seconds)
     except OSError as error:
         raise ChannelError(f"the coordinator of the job at {address}: {error}") from None
-    return Channel(link, secret, "member")
+    return Channel(link, secret, "member", silence=silence)

@@ -12,12 +12,12 @@ import functools
 import hashlib
 import hmac
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Protocol
+from collections.abc import Callable
+from dataclasses import dataclass
 
+from horoacc.launcher.elastic.agents import Agents, Engine
 from horoacc.launcher.elastic.channel import Channel, ChannelError, Message
-from horoacc.launcher.elastic.door import Door, Loop
+from horoacc.launcher.elastic.door import Door, Loop, drop, tell
 from horoacc.launcher.elastic.history import History
 from horoacc.launcher.elastic.interruption import Interruption
 from horoacc.launcher.elastic.membership import (
@@ -28,34 +28,13 @@ from horoacc.launcher.elastic.membership import (
     Report,
     Worker,
 )
-from horoacc.launcher.output import Printer, RankStream
+from horoacc.launcher.output import Printer
 
 # Between an error that names a worker as the cause, and the end of that worker: it may have ended
 # by itself, or come for a seat.
 _CULPRIT_SECONDS = 3.0
 # Ranks notice by themselves that another is gone. One that has not by then has its calls ended.
 _CUT_SECONDS = 5.0
-
-
-class Engine(Protocol):
-    """Starts agents: mpirun, or another program that the cluster has for it."""
-
-    def start_agent(self, host: str, lost: Callable[[str], None]) -> None:
-        """Starts an agent; `lost` is told why, if it ends. OSError: it cannot be started."""
-
-    def end(self) -> None:
-        """Ends all agents that are left."""
-
-
-@dataclass
-class Agent:
-    """An agent, from the time when it is asked for."""
-
-    host: str
-    channel: Channel | None = None
-    due: float = INFINITE
-    """When it has to be there."""
-    to_start: list[Worker] = field(default_factory=list)
 
 
 @dataclass
@@ -68,6 +47,8 @@ class Times:
     """How long a rank may go on while the others wait for it; 0: any time."""
     agent: float = 60.0
     """How long an agent may take to start."""
+    silence: float = 0.0
+    """After how long a host is lost that does not answer; 0: never."""
 
 
 class Coordinator:
@@ -105,19 +86,14 @@ class Coordinator:
         """Why the job ended, if it did not end by itself."""
         self.failed: Worker | None = None
         """The last worker that failed."""
-        self.streams: dict[int, dict[str, RankStream]] = {}
-        """By worker and name."""
-        self._open: set[tuple[int, str]] = set()  # those of which more may come
+        self.agents = Agents(loop, engine, command, times.agent, self)
         self._loop = loop
         self._printer = printer
-        self._engine = engine
-        self._command = command
         self._secret = secret
         self._times = times
         self._history = history
         self._verbose = verbose
         self._give_up = give_up
-        self._agents: dict[str, Agent] = {}
         self._channels: dict[int, Channel] = {}
         self._interruption = Interruption(self._tell_members)
         self._short_since: float | None = time.monotonic()
@@ -126,30 +102,19 @@ class Coordinator:
         self._cut_at = INFINITE
         self._stopping = False
         self._killed: set[int] = set()
-        self.door = Door(loop, secret, self._greet)
+        self.door = Door(loop, secret, times.silence, self._greet)
 
     @property
     def finished(self) -> bool:
         """Whether no worker is left and none will be started."""
-        if self.membership.live():
-            return False
-        return (self._stopping or self.membership.over) and not self._open
-
-    def tail(self, worker: Worker) -> Sequence[bytes]:
-        """The last lines of a worker on stderr."""
-        return self.streams[worker.number]["stderr"].tail
+        over = self._stopping or self.membership.over
+        return over and not self.membership.live() and self.agents.drained
 
     def close(self) -> None:
         """Ends the agents and all connections."""
-        for agent in self._agents.values():
-            if agent.channel is not None:
-                self._tell(agent.channel, {"kind": "finish"})
-        self._engine.end()
+        self.agents.close()
         for channel in self._channels.values():
-            self._drop(channel)
-        for agent in self._agents.values():
-            if agent.channel is not None:
-                self._drop(agent.channel)
+            drop(self._loop, channel)
         self.door.close()
         self._history.close()
 
@@ -163,18 +128,11 @@ class Coordinator:
         """Ends the job: every worker gets a signal."""
         self._stopping = True
         for worker in self.membership.live():
-            self._signal(worker, number)
-
-    def give_up_workers(self) -> None:
-        """Takes all workers for ended, whose agents do not answer."""
-        for agent in list(self._agents.values()):
-            self._lose_agent(agent, "")
+            self.agents.signal(worker, number)
 
     def on_time(self, now: float) -> float:
         """Does what is due, and says when the next thing is."""
-        for agent in list(self._agents.values()):
-            if agent.channel is None and now >= agent.due:
-                self._lose_agent(agent, f"its agent did not answer in {self._times.agent:g} s")
+        agent_due = self.agents.on_time(now)
         for number, since in list(self._suspects.items()):
             if now >= since:
                 self._expel(number)
@@ -189,7 +147,7 @@ class Coordinator:
             INFINITE if self._short_since is None else self._short_since + self._times.shortage,
             self._cut_at,
             *self._suspects.values(),
-            *(agent.due for agent in self._agents.values() if agent.channel is None),
+            agent_due,
             self.door.on_time(now),
         ]
         return INFINITE if self._stopping else min(deadlines)
@@ -198,146 +156,71 @@ class Coordinator:
 
     def _greet(self, channel: Channel, hello: Message, more: list[Message]) -> None:
         """Takes a connection that has proved the secret, and what came with its first message."""
-        if not self._assign(channel, hello):
+        take = None
+        if hello.get("kind") == "agent":
+            take = self.agents.greet(channel, hello)
+        elif hello.get("kind") == "worker":
+            worker = self.membership.workers.get(int(hello.get("worker", -1)))
+            if worker is not None and worker.alive and worker.number not in self._channels:
+                self._channels[worker.number] = channel
+                take = functools.partial(self._take, worker)
+        if take is None:  # of a worker that has been given up, say
             channel.close()
             return
-        self._loop.watch(channel.fileno(), lambda: self._hear(channel, hello))
+        self._loop.watch(channel.fileno(), functools.partial(self._hear, channel, hello, take))
         for message in more:
-            self._take(channel, hello, message)
+            take(message)
         self._settle()
 
-    def _assign(self, channel: Channel, hello: Message) -> bool:
-        """Gives a connection to its agent or worker; False: there is none that lacks one."""
-        if hello.get("kind") == "agent":
-            agent = self._agents.get(str(hello.get("host")))
-            if agent is None or agent.channel is not None:
-                return False
-            agent.channel = channel
-            for worker in agent.to_start:
-                self._start(agent, worker)
-            agent.to_start.clear()
-        elif hello.get("kind") == "worker":
-            number = int(hello.get("worker", -1))
-            known = self.membership.workers.get(number)
-            if known is None or not known.alive or number in self._channels:
-                return False
-            self._channels[number] = channel
-        return hello.get("kind") in ("agent", "worker")
-
-    def _hear(self, channel: Channel, hello: Message) -> None:
+    def _hear(self, channel: Channel, hello: Message, take: Callable[[Message], None]) -> None:
         try:
             for message in channel.receive():
-                self._take(channel, hello, message)
+                take(message)
         except (ChannelError, ValueError, KeyError, TypeError) as error:
-            self._drop(channel)
             if hello["kind"] == "agent":
-                self._lose_agent(self._agents[hello["host"]], f"its agent is gone: {error}")
+                self.agents.lost_connection(hello["host"], str(error))
             else:
                 # Its agent tells of its end; until then it can get no seat.
                 self._channels.pop(int(hello["worker"]), None)
                 self._kill(self.membership.workers[int(hello["worker"])])
+            drop(self._loop, channel)
         self._settle()
 
-    def _take(self, channel: Channel, hello: Message, message: Message) -> None:
-        if hello["kind"] == "agent":
-            self._take_from_agent(hello["host"], message)
-        elif self._channels.get(int(hello["worker"])) is channel:
-            self._take_from_worker(self.membership.workers[int(hello["worker"])], message)
+    # --- what agents tell ---------------------------------------------------------------------
 
-    def _tell(self, channel: Channel | None, message: Message) -> bool:
-        if channel is None:
-            return False
-        try:
-            channel.send(message)
-        except ChannelError:
-            return False  # the reading side notices the end, or the agent tells of it
-        return True
+    def host_lost(self, host: str, why: str) -> None:
+        """A host is cut off."""
+        record = self.membership.hosts[host]
+        if not (self._stopping or self.membership.over or record.draining):
+            self._printer.say(f"host {host} is lost: {why}")
+            self.membership.lose_host(host, time.monotonic())
 
-    def _drop(self, channel: Channel) -> None:
-        if channel.fileno() >= 0:
-            self._loop.unwatch(channel.fileno())
-            channel.close()
+    def host_drains(self, host: str) -> None:
+        """A host is to be left."""
+        self._printer.say(f"{host} is asked to end: its ranks leave at their next check")
+        self.membership.drain(host)
 
-    # --- agents -------------------------------------------------------------------------------
-
-    def _take_from_agent(self, host: str, message: Message) -> None:
-        kind = message["kind"]
-        if kind == "output":
-            self._output(int(message["worker"]), str(message["stream"]), message.get("body", b""))
-        elif kind == "ended":
-            worker = self.membership.workers[int(message["worker"])]
-            if worker.host == host:
-                self._worker_ended(worker, int(message["status"]))
-        elif kind == "drain":
-            self._printer.say(f"{host} is asked to end: its ranks leave at their next check")
-            self.membership.drain(host)
-        else:
-            raise ChannelError(f"a message of unknown kind '{kind}'")
-
-    def _output(self, worker: int, name: str, data: bytes) -> None:
-        """Takes bytes of a worker; none are the end of the stream."""
-        if (worker, name) in self._open:
-            self.streams[worker][name].feed(data)
-            if not data:
-                self._open.discard((worker, name))
-
-    def _lose_agent(self, agent: Agent, why: str) -> None:
-        """A host is cut off: its workers are lost, whatever they do."""
-        if self._agents.get(agent.host) is not agent:
-            return
-        del self._agents[agent.host]
-        if agent.channel is not None:
-            self._drop(agent.channel)
-        if self._stopping or self.membership.over:
-            why = ""
-        elif not self.membership.hosts[agent.host].draining:
-            self._printer.say(f"host {agent.host} is lost: {why}")
-            self.membership.lose_host(agent.host, time.monotonic())
-        for worker in self.membership.live():
-            if worker.host == agent.host and worker.alive:
-                self._worker_ended(worker, -9, f"host {agent.host} was lost")
-        for number, name in list(self._open):
-            if self.membership.workers[number].host == agent.host:
-                self._output(number, name, b"")
-        self._settle()
-
-    def _start(self, agent: Agent, worker: Worker) -> None:
-        message: Message = {"kind": "start", "worker": worker.number, "command": self._command}
-        if not self._tell(agent.channel, message):
-            self._lose_agent(agent, "its agent does not read")
-
-    def _signal(self, worker: Worker, number: int) -> None:
-        agent = self._agents.get(worker.host)
-        if agent is not None and worker in agent.to_start:
-            agent.to_start.remove(worker)
-            self._worker_ended(worker, -number)
-            for name in self.streams[worker.number]:
-                self._output(worker.number, name, b"")
-        elif agent is not None:
-            self._tell(agent.channel, {"kind": "signal", "worker": worker.number, "number": number})
-
-    def _kill(self, worker: Worker) -> None:
-        if worker.alive and worker.number not in self._killed:
-            self._killed.add(worker.number)
-            self._signal(worker, 9)
-
-    # --- workers ------------------------------------------------------------------------------
-
-    def _worker_ended(self, worker: Worker, status: int, how: str = "") -> None:
-        if not worker.alive:
-            return
-        now = time.monotonic()
+    def worker_ended(self, number: int, status: int, how: str = "") -> None:
+        """A worker's process has ended."""
+        worker = self.membership.workers[number]
         dismissed = worker.phase is Phase.DISMISSED
-        self.membership.ended(worker, status, now)
-        self._suspects.pop(worker.number, None)
-        if (channel := self._channels.pop(worker.number, None)) is not None:
-            self._drop(channel)
+        self.membership.ended(worker, status, time.monotonic())
+        self._suspects.pop(number, None)
+        if (channel := self._channels.pop(number, None)) is not None:
+            drop(self._loop, channel)
         if status != 0 and not dismissed and not self._stopping:
             self.failed = worker
             self._history.failed(worker, status, how)
         self._settle()
 
-    def _take_from_worker(self, worker: Worker, message: Message) -> None:
+    def _kill(self, worker: Worker) -> None:
+        if worker.alive and worker.number not in self._killed:
+            self._killed.add(worker.number)
+            self.agents.signal(worker, 9)
+
+    # --- workers ------------------------------------------------------------------------------
+
+    def _take(self, worker: Worker, message: Message) -> None:
         kind = message["kind"]
         now = time.monotonic()
         if kind == "ready":
@@ -387,7 +270,7 @@ class Coordinator:
         for worker in members.to_dismiss():
             worker.phase = Phase.DISMISSED
             why = "the job is over" if members.over else "its host or slot left the job"
-            self._tell(self._channels.get(worker.number), {"kind": "leave", "why": why})
+            tell(self._channels.get(worker.number), {"kind": "leave", "why": why})
         if members.waits_for() and members.epoch is not None:
             # Those that still meet the others need not wait any longer.
             number = members.epoch.number
@@ -438,26 +321,17 @@ class Coordinator:
 
     def _fill(self, now: float) -> None:
         for host, slot in self.membership.wanted(now):
-            agent = self._agents.get(host)
-            if agent is None:
-                agent = Agent(host, due=now + self._times.agent)
-                self._agents[host] = agent
-                try:
-                    self._engine.start_agent(host, functools.partial(self._lose_agent, agent))
-                except OSError as error:
-                    self._lose_agent(agent, f"no agent can be started there: {error.strerror}")
-                    continue
+            if not self.membership.hosts[host].usable(now):
+                continue  # it was lost while the one before was started
             worker = self.membership.add(host, slot)
-            names = ("stdout", "stderr")
-            self.streams[worker.number] = {n: self._loop.stream(worker.number, n) for n in names}
-            self._open.update((worker.number, name) for name in names)
+            self.agents.start(worker)
             if self.membership.epoch is not None:
-                for stream in self.streams[worker.number].values():
-                    stream.rank = -1
-            if agent.channel is None:
-                agent.to_start.append(worker)
-            else:
-                self._start(agent, worker)
+                self._number(worker, -1)
+
+    def _number(self, worker: Worker, rank: int) -> None:
+        """Has a worker's lines come with a rank; -1: it has none yet."""
+        for stream in self.agents.streams[worker.number].values():
+            stream.rank = rank
 
     # --- epochs -------------------------------------------------------------------------------
 
@@ -476,9 +350,8 @@ class Coordinator:
         secret = hmac.new(self._secret.encode(), b"epoch %d" % epoch.number, hashlib.sha256)
         for worker in epoch.workers:
             assert worker.seat is not None
-            for stream in self.streams[worker.number].values():
-                stream.rank = worker.seat.rank
-            self._tell(
+            self._number(worker, worker.seat.rank)
+            tell(
                 self._channels.get(worker.number),
                 {
                     "kind": "seat",
@@ -497,4 +370,4 @@ class Coordinator:
 
     def _tell_members(self, message: Message) -> None:
         for worker in self.membership.members():
-            self._tell(self._channels.get(worker.number), message)
+            tell(self._channels.get(worker.number), message)

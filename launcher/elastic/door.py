@@ -38,18 +38,24 @@ class Door:
     """
 
     def __init__(
-        self, loop: Loop, secret: str, greet: Callable[[Channel, Message, list[Message]], None]
+        self,
+        loop: Loop,
+        secret: str,
+        silence: float,
+        greet: Callable[[Channel, Message, list[Message]], None],
     ) -> None:
         """Makes a door that is shut.
 
         Args:
             loop: Calls back when something can be read.
             secret: The job's, in hexadecimal digits.
+            silence: As of `Channel`.
             greet: Takes a proved connection, its first message, and those that came with it.
         """
         self.address = ""
         self._loop = loop
         self._secret = secret
+        self._silence = silence
         self._greet = greet
         self._listener: socket.socket | None = None
         self._strangers: dict[Channel, float] = {}  # when they came
@@ -82,7 +88,7 @@ class Door:
         assert self._listener is not None
         with contextlib.suppress(OSError):
             link, _ = self._listener.accept()
-            channel = Channel(link, self._secret, "coordinator", _SEND_SECONDS)
+            channel = Channel(link, self._secret, "coordinator", _SEND_SECONDS, self._silence)
             self._strangers[channel] = time.monotonic()
             self._loop.watch(channel.fileno(), lambda: self._hear(channel))
 
@@ -101,4 +107,25 @@ class Door:
     def _turn_away(self, channel: Channel) -> None:
         del self._strangers[channel]
         self._loop.unwatch(channel.fileno())
+        channel.close()
+
+
+def tell(channel: Channel | None, message: Message) -> bool:
+    """Sends a message, if there is somebody; says whether it was sent.
+
+    The reader of the connection notices its end.
+    """
+    if channel is None:
+        return False
+    try:
+        channel.send(message)
+    except ChannelError:
+        return False
+    return True
+
+
+def drop(loop: Loop, channel: Channel) -> None:
+    """Ends a connection that is watched."""
+    if channel.fileno() >= 0:
+        loop.unwatch(channel.fileno())
         channel.close()

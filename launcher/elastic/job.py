@@ -46,7 +46,7 @@ class JobLoop(Supervisor):
         self._kill_at = float("inf") if self._killed else now + self._grace
         if self._killed:
             # Their agents do not answer: they end with the agents, which `abandon` kills.
-            self.coordinator.give_up_workers()
+            self.coordinator.agents.give_up()
         self._killed = True
         self.coordinator.signal_all(signal.SIGKILL)
 
@@ -83,6 +83,7 @@ def run_elastic(
         shortage=options.seconds("elastic_timeout"),
         hang=options.seconds("stall_shutdown_seconds"),
         agent=options.seconds("start_timeout_seconds"),
+        silence=options.seconds("host_timeout_seconds"),
     )
 
     def variables() -> Mapping[str, str]:

@@ -11,7 +11,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
-for room in ("launcher", "faults"):
+for room in ("launcher", "faults", "elastic"):
     sys.path.insert(0, str(ROOT / "tests" / room))
 
 from benchmarks.lab import Laboratory, Network, missing  # noqa: E402
