@@ -271,9 +271,8 @@ def _conclude_elastic(loop: JobLoop, failed: Worker | None, printer: Printer) ->
         with loop.guard_output():
             if failed is not None:
                 place = f"rank {failed.seat.rank}" if failed.seat else "a rank that was starting"
-                how = how_it_ended(
-                    failed.status or 0, loop.coordinator.agents.tail(failed.number), False
-                )
+                tail = loop.coordinator.agents.tail(failed.number)
+                how = how_it_ended(failed.status or 0, tail, False)
                 printer.say(f"the last failure: {place} on {failed.host} {how}")
                 for line in tail:
                     printer.line(failed.seat.rank if failed.seat else -1, "stderr", line)

@@ -115,7 +115,7 @@ class State:
             The reason; "" if each value is that of the last step which was applied.
         """
         del error
-        return f"a {type(self).__name__} does not know which steps were applied to it"
+        return f"{type(self).__name__} does not know which steps were applied to it"
 
     def save(self) -> None:
         """Copies the values, for `restore`."""

@@ -39,7 +39,7 @@ def start(
         subprocess.Popen(
             [sys.executable, str(SCRIPTS / script), *arguments], text=True,
             env=environ(RANK=str(rank), LOCAL_RANK=str(rank), **more),
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         )
         for rank in range(size)
     ]  # fmt: skip
@@ -49,7 +49,7 @@ def start(
 def ends(ranks: list[subprocess.Popen[str]], seconds: float = 150) -> list[tuple[int, str]]:
     """How each rank ended, and what it printed."""
     try:
-        told = [rank.communicate(timeout=seconds)[0] for rank in ranks]
+        told = [rank.communicate("\n", timeout=seconds)[0] for rank in ranks]
         return [(rank.returncode, text) for rank, text in zip(ranks, told, strict=True)]
     finally:
         for rank in ranks:
@@ -130,3 +130,16 @@ def test_a_group_of_a_job_that_works(tmp_path: Path) -> None:
     lines = [text.splitlines() for _, text in told]
     assert lines[0][-2:] == ["[4.0, 4.0] 2 0", "3.0"], told
     assert lines[1][-1:] == ["3.0"] and lines[2][-2:] == ["[4.0, 4.0] 2 1", "3.0"], told
+
+
+@pytest.mark.timeout(200)
+@pytest.mark.parametrize("case", ["a rank that lives", "a rank that is stopped"])
+def test_who_is_excluded_may_live(case: str) -> None:
+    """The others need nothing of it, and it gets an error when it goes on."""
+    ranks, kept = start("shrink_refused.py", 3, case, store=True)
+    told = ends(ranks[:2])
+    assert [(code, text.splitlines()[-1]) for code, text in told] == [(0, "2.0")] * 2, told
+    ranks[2].send_signal(signal.SIGCONT)
+    ((code, text),) = ends(ranks[2:])
+    del kept
+    assert code == 0 and "has shut down" in text, text

@@ -1,4 +1,4 @@
-"""What shrink_group does with groups that cannot shrink, and with one of a job that works.
+"""What shrink_group does with groups that cannot shrink, and where nobody has died.
 
 Run as rank RANK of WORLD_SIZE 3: shrink_refused.py CASE.
 """
@@ -34,6 +34,22 @@ if case == "control by MPI":
     except RuntimeError as error:
         print(error, flush=True)
     dist.barrier()
+    dist.destroy_process_group()
+    sys.exit(0)
+if case in ("a rank that lives", "a rank that is stopped"):
+    if rank == 2:
+        if case.endswith("stopped"):
+            os.kill(os.getpid(), signal.SIGSTOP)
+        sys.stdin.readline()  # the others have ended
+        try:
+            dist.all_reduce(torch.ones(1))
+        except dist.DistBackendError as error:
+            print(error, flush=True)
+        sys.exit(0)
+    dist.shrink_group([2])
+    tensor = torch.ones(1)
+    dist.all_reduce(tensor)
+    print(tensor.item(), flush=True)
     dist.destroy_process_group()
     sys.exit(0)
 dead = 0 if case == "the store died" else 2
