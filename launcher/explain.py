@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from horoacc.launcher.elastic.history import FILE as HISTORY
+from horoacc.launcher.elastic.history import story
 from horoacc.launcher.flight_records import Record, read_records
 
 __all__ = ["explain", "main"]
@@ -48,15 +50,25 @@ def main(arguments: Sequence[str]) -> int:
 def explain(folder: Path) -> list[str]:
     """Puts the records of a folder together: lines, the most important first.
 
+    Of an elastic job the changes of its ranks come before.
+
     Raises:
         RecordError: There are none that can be read.
     """
     records, damaged = read_records(folder)
+    history = folder / HISTORY
+    told = story(history) if history.is_file() else []
+    if told and not records:
+        return told
     if not records:
         raise RecordError(
             "; ".join(f"{folder / name} is no record: {why}" for name, why in damaged.items())
             or f"there are no records (rank.N.json) in {folder}"
         )
+    return told + _told_by(records, damaged)
+
+
+def _told_by(records: Mapping[int, Record], damaged: Mapping[str, str]) -> list[str]:
     size = max(record.size for record in records.values())
     lines = [_sentence(wait, records) for wait in _waits(records)]
     if not lines:

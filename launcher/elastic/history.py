@@ -8,6 +8,7 @@ import os
 import signal
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from horoacc.launcher.elastic.membership import Epoch, Worker
@@ -98,3 +99,56 @@ def _how(status: int) -> str:
         return f"killed by {signal.Signals(-status).name}"
     except ValueError:
         return f"killed by signal {-status}"
+
+
+def story(path: Path) -> list[str]:
+    """Tells a history to a user: each change of the ranks, with its cause and its cost.
+
+    Args:
+        path: The file. A line that is damaged, as the last one may be, is left out.
+
+    Returns:
+        Lines of text.
+    """
+    lines: list[str] = []
+    failures: list[str] = []
+    for text in path.read_text(errors="replace").splitlines():
+        try:
+            event = json.loads(text)
+            clock = time.strftime("%H:%M:%S", time.localtime(event["time"]))
+            if event["event"] == "failed":
+                rank = (
+                    "A worker without a rank" if event["rank"] is None else f"Rank {event['rank']}"
+                )
+                failures.append(f"{clock} {rank} on {event['host']}: {event['why']}.")
+            elif event["event"] == "asks" and event.get("risk"):
+                failures.append(
+                    f"{clock} Rank {event['rank']} keeps its state as it was told to, though "
+                    f"{event['risk']}: a batch may be applied twice."
+                )
+            elif event["event"] == "epoch":
+                lines += [*failures, f"{clock} {_began(event)}"]
+                failures = []
+            elif event["event"] == "given up":
+                lines += [*failures, f"{clock} The job was given up: {event['why']}."]
+                failures = []
+        except (ValueError, KeyError, TypeError):
+            continue
+    return lines + failures
+
+
+def _began(event: dict[str, Any]) -> str:
+    hosts: dict[str, int] = {}
+    for rank in event["ranks"]:
+        hosts[rank["host"]] = hosts.get(rank["host"], 0) + 1
+    where = ", ".join(f"{count} on {host}" for host, count in hosts.items())
+    text = f"Epoch {event['epoch']}: {len(event['ranks'])} ranks ({where})"
+    if event["epoch"] > 1:
+        text += f", {len(event['new'])} new, {len(event['left'])} left"
+        text += f"; the others waited {event['seconds']:.2f} s"
+        way = {
+            "forward": ", and no step was lost",
+            "commit": f", and went back to their last commit: {event['why']}",
+        }
+        text += way.get(event["recover"], "")
+    return text + "."

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import time
 from typing import Any
@@ -36,7 +37,12 @@ def test_the_others_go_on_in_their_processes(
 
 def test_a_dead_rank_is_replaced_on_its_host(elastic: Elastic) -> None:
     elastic.plan, elastic.batches = [at("begin", 4, 0), at("step", 30, 1)], 60
-    elastic.run("-np", "3", "--min-np", "2")
+    folder = elastic.folder / "flight"
+    elastic.run("-np", "3", "--min-np", "2", "--flight-dir", str(folder))
+    told = elastic.job.run("explain", str(folder)).out
+    assert "Rank 0 on localhost: killed by SIGKILL." in told
+    assert re.search(r"Epoch 2: 2 ranks \(2 on localhost\), 0 new, 1 left; the others waited", told)
+    assert "and went back to their last commit: ObjectState does not know which steps" in told
     sizes = elastic.check()
     assert sizes[0] == sizes[-1] == 3 and 2 in sizes
     ends = [line for line in elastic.lines() if line["what"] == "end"]
