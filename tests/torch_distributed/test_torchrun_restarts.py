@@ -10,12 +10,18 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
 from restarts import environ, weights
+
+from horoacc.launcher.environment import torchrun
+from horoacc.launcher.environment.placement import Placement, PlacementError
 
 SCRIPT = Path(__file__).resolve().parents[1] / "torch_scripts" / "restarts.py"
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run"]
@@ -33,6 +39,39 @@ def expect_trained(folder: Path, steps: int) -> None:
     saved = torch.load(folder / "checkpoint.pt")
     assert saved["step"] == steps
     np.testing.assert_allclose(saved["model"]["weight"][0].numpy(), weights(steps), rtol=1e-5)
+
+
+def meet(store: dist.Store, ranks: list[int], size: int, seconds: float) -> list[object]:
+    """Ranks, as threads, meet through a store: what each has, or the error that it got."""
+
+    def one(rank: int) -> object:
+        place = Placement(rank, size, rank, size, 0, 1, "torchrun", "tcp")
+        try:
+            found = torchrun.rendezvous(
+                place, {"MASTER_ADDR": "127.0.0.1"}, seconds, lambda *_: store.clone()
+            )
+        except PlacementError as error:
+            return str(error)
+        if found.listen_fd is not None:
+            os.close(found.listen_fd)
+        return found.address, found.secret
+
+    with ThreadPoolExecutor(size) as threads:
+        return list(threads.map(one, ranks))
+
+
+def test_a_store_that_other_rounds_have_used() -> None:
+    store = dist.TCPStore("127.0.0.1", 0, None, True, timedelta(seconds=30), False)
+    rounds = []
+    for number in range(5):
+        alone = meet(store, [1 + number % 2], 3, 0.2)  # a round of which one rank began and died
+        assert "could not meet" in str(alone[0])
+        found = meet(store, [2, 0, 1] if number % 2 else [0, 1, 2], 3, 30)
+        assert len(set(found)) == 1 and isinstance(found[0], tuple), found
+        rounds += found[:1]
+    assert len(set(rounds)) == 5
+    said = str(meet(store, [0, 2], 3, 1)[0])
+    assert "rank 0 could not meet" in said and "rank(s) 1 did not come" in said
 
 
 @pytest.mark.timeout(200)
