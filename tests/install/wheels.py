@@ -168,8 +168,10 @@ def try_source(folder: Path) -> None:
     (sdist,) = folder.glob("horoacc-*.tar.gz")
     with tempfile.TemporaryDirectory() as scratch:
         python = environment(sys.executable, Path(scratch) / "venv", [])
-        pip = [python, "-m", "pip", "--quiet", "--disable-pip-version-check", "install", str(sdist)]
-        subprocess.run(pip, env={**os.environ, "HOROACC_CUDA": "OFF"}, cwd=scratch, check=True)
+        pip = [python, "-m", "pip", "--quiet", "--disable-pip-version-check", "install"]
+        command = [*pip, str(sdist.resolve())]
+        environ = {**os.environ, "HOROACC_CUDA": "OFF"}
+        subprocess.run(command, env=environ, cwd=scratch, check=True)
         launcher = [python, "-m", "horoacc.launcher.main", "--tcp", "-np", "2"]
         command = [*launcher, python, "-c", SUM]
         shown = subprocess.run(command, cwd=scratch, capture_output=True, text=True, check=True)
