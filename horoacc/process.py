@@ -104,7 +104,7 @@ def enter(comm: Any, world: start.World | None = None) -> bool:
     _state.engine = _state.last_engine = made
     on_request = bool(settings.read(os.environ)["flight_dir"])
     _state.stacks = StackWatch(made, on_request)
-    _state.position = Position(*made.placement)
+    _state.position = Position(*(start.expected_place() or made.placement))
     _state.bootstrap = bootstrap
     _state.name = name
     return True

@@ -67,6 +67,13 @@ def engine(comm: Any, world: World | None = None) -> Joined:
     return own.join(lambda: _engine(comm, world, {"check": own.check}))
 
 
+def expected_place() -> tuple[int, ...] | None:
+    """The place that a process will have which comes to a running elastic job; else None."""
+    from horoacc.elastic import member  # noqa: PLC0415 - it imports modules that need this one
+
+    return member.expected_place()
+
+
 def _engine(comm: Any, world: World | None, more: dict[str, object]) -> Joined:
     try:
         # Imported late: horoaccrun works without the core, and reports that it is missing.

@@ -24,6 +24,7 @@ from horoacc.launcher.shim import place_variables
 R = TypeVar("R")
 
 _DIAL_SECONDS = 30.0
+_PLACE = ("rank", "size", "local_rank", "local_size", "cross_rank", "cross_size")
 
 
 class Removed(SystemExit):
@@ -51,6 +52,8 @@ class Member:
             their last commits, "" if nothing has failed.
         level: Whether this rank had come as far as the one that shares its state.
         epoch: Its number, or 0.
+        expected: Of a process that prepares itself beside the running ranks, the place that it
+            will have about; else None.
     """
 
     def __init__(self, environ: Mapping[str, str] = os.environ) -> None:
@@ -62,6 +65,8 @@ class Member:
         self.sync = True
         self.recover = ""
         self.level = False
+        self.expected: tuple[int, ...] | None = None
+        self._fresh = True  # it has not had a seat
         self.epoch = 0
         self._lock = threading.Condition()
         self._seat: Message | None = None
@@ -100,9 +105,14 @@ class Member:
             Aborted: The coordinator is gone.
         """
         while True:
-            self._take_seat()
+            self.expected = None
+            beside = self._take_seat()
             try:
-                return make()
+                made = make()
+                if beside is not None:
+                    os.environ.update(place_variables(*beside[:4]))
+                    self.expected = beside
+                return made
             except ConfigError:
                 raise
             except HorovodInternalError as error:
@@ -125,7 +135,13 @@ class Member:
         if self._changed:
             raise EpochOver("the ranks of the job changed while they met")
 
-    def _take_seat(self) -> None:
+    def _take_seat(self) -> tuple[int, ...] | None:
+        """Waits for a seat, and puts it into the environment.
+
+        Returns:
+            For a process that comes to a running job: the place that it will have. It gets an
+            engine of its own meanwhile, and the others wait for it only once it trains.
+        """
         error, self._failure = self._failure, None
         here = self._channel.link.getsockname()[0]
         # Both, for this process may become rank 0.
@@ -144,6 +160,7 @@ class Member:
                     "kind": "ready",
                     "address": f"{shown}:{listener.getsockname()[1]}",
                     "master_port": master.getsockname()[1],
+                    "beside": self._fresh,
                     "report": vars(self._report),
                     "culprit": culprit,
                     "why": "" if error is None else str(error),
@@ -157,7 +174,14 @@ class Member:
             if self._removed:
                 raise Removed(0)
             raise Aborted(self._over)
+        self._fresh = False
+        if seat["kind"] == "beside":
+            listener.close()
+            master.close()
+            os.environ.update(place_variables(0, 1, 0, 1))
+            return tuple(int(seat[name]) for name in _PLACE)
         self._use(seat, listener, master)
+        return None
 
     def _take_message(self) -> Message | None:
         seat, self._seat = self._seat, None
@@ -177,8 +201,7 @@ class Member:
         else:
             listener.close()
             master.close()
-        numbers = [int(seat[name]) for name in ("rank", "size", "local_rank", "local_size")]
-        variables = place_variables(*numbers)
+        variables = place_variables(*(int(seat[name]) for name in _PLACE[:4]))
         for name in ("CROSS_RANK", "CROSS_SIZE"):
             variables[f"HOROACC_{name}"] = variables[f"HOROVOD_{name}"] = str(seat[name.lower()])
         host, _, port = str(seat["master"]).rpartition(":")
@@ -244,7 +267,9 @@ class Member:
 
     def _take(self, message: Message) -> None:
         kind: Any = message["kind"]
-        if kind == "seat":
+        if kind == "beside":
+            self._seat = message
+        elif kind == "seat":
             self._seat = message
             self.epoch, self.sync = int(message["epoch"]), bool(message["sync"])
             self.recover, self.level = str(message["recover"]), bool(message["level"])
@@ -291,3 +316,8 @@ def epoch() -> int:
         The number of the present epoch, from 1; 0 if the job is not elastic.
     """
     return member().epoch if process.is_elastic() else 0
+
+
+def expected_place() -> tuple[int, ...] | None:
+    """Gives the place that this process will have about, while it prepares itself for a job."""
+    return member().expected if process.is_elastic() else None

@@ -56,6 +56,9 @@ def train(func: Callable[[], R], reset: Callable[[], None], state: State, recove
     way = recover or str(settings.read(os.environ)["recover"])
     fruitless = 0
     sync = True
+    if own.expected is not None:  # it has prepared itself beside the others, and now comes in
+        reset()
+        state.on_reset()
     while True:
         steps, commits = state.steps(), state.commits
         synced = False

@@ -203,12 +203,14 @@ class Coordinator:
     def worker_ended(self, number: int, status: int, how: str = "") -> None:
         """A worker's process has ended."""
         worker = self.membership.workers[number]
-        dismissed = worker.phase is Phase.DISMISSED
-        self.membership.ended(worker, status, time.monotonic())
+        failed = self.membership.ended(worker, status, time.monotonic())
+        if status == 0 and failed:
+            how = "ended without training with the others, in a function that elastic.run wraps"
+            self._printer.say(f"a new rank on {worker.host} {how}")
         self._suspects.pop(number, None)
         if (channel := self._channels.pop(number, None)) is not None:
             drop(self._loop, channel)
-        if status != 0 and not dismissed and not self._stopping:
+        if failed and not self._stopping:
             self.failed = worker
             self._history.failed(worker, status, how)
         self._settle()
@@ -223,7 +225,11 @@ class Coordinator:
     def _take(self, worker: Worker, message: Message) -> None:
         kind = message["kind"]
         now = time.monotonic()
-        if kind == "ready":
+        if kind == "ready" and message["beside"] and self.membership.epoch is not None:
+            # The others go on while it makes its model and reads its data.
+            seat = vars(self.membership.expected(worker))
+            tell(self._channels[worker.number], {"kind": "beside", **seat})
+        elif kind == "ready":
             self.membership.ask(
                 worker,
                 str(message["address"]),
@@ -267,6 +273,9 @@ class Coordinator:
             return
         members = self.membership
         now = time.monotonic()
+        for worker in members.not_needed():
+            worker.phase = Phase.DISMISSED
+            self._kill(worker)
         for worker in members.to_dismiss():
             worker.phase = Phase.DISMISSED
             why = "the job is over" if members.over else "its host or slot left the job"
@@ -290,7 +299,7 @@ class Coordinator:
             self._begin(epoch)
         self._fill(now)
         if not members.over:
-            self._interruption.want(members.change_due())
+            self._interruption.want(members.change_due(now))
             lacking = members.epoch is None or any(
                 w.phase is not Phase.SEATED for w in members.epoch.workers
             )
@@ -323,7 +332,7 @@ class Coordinator:
         for host, slot in self.membership.wanted(now):
             if not self.membership.hosts[host].usable(now):
                 continue  # it was lost while the one before was started
-            worker = self.membership.add(host, slot)
+            worker = self.membership.add(host, slot, now)
             self.agents.start(worker)
             if self.membership.epoch is not None:
                 self._number(worker, -1)

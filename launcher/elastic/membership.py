@@ -15,6 +15,8 @@ from typing import Literal
 
 from horoacc.launcher.hosts import Host
 
+TOGETHER_SECONDS = 30.0
+"""For so long newcomers wait for others that were started with them, to come in together."""
 Recover = Literal["", "forward", "commit"]
 INFINITE = float("inf")
 ADDED, REMOVED = 2, 1
@@ -62,6 +64,7 @@ class Worker:
     master_port: int = 0
     report: Report = field(default_factory=lambda: Report())
     """What it said when it asked for a seat."""
+    born: float = 0.0
     level: bool = False
     """It had come as far as the rank that leads the epoch, so that their states are equal."""
     waiting_since: float = INFINITE
@@ -215,9 +218,9 @@ class Membership:
             found += [(host.name, slot) for slot in range(host.slots) if slot not in taken]
         return found[: int(min(free, len(found)))] if free > 0 else []
 
-    def add(self, host: str, slot: int) -> Worker:
+    def add(self, host: str, slot: int, now: float = 0.0) -> Worker:
         """A worker is started there."""
-        worker = Worker(len(self.workers), host, slot)
+        worker = Worker(len(self.workers), host, slot, born=now)
         self.workers[worker.number] = worker
         return worker
 
@@ -231,17 +234,30 @@ class Membership:
         worker.report = report
         worker.waiting_since = now
 
-    def ended(self, worker: Worker, status: int, now: float) -> None:
-        """A worker's process has ended."""
+    def ended(self, worker: Worker, status: int, now: float) -> bool:
+        """A worker's process has ended. Returns whether that is a failure."""
         dismissed = worker.phase is Phase.DISMISSED
         worker.phase = Phase.GONE
         worker.status = status
-        if status == 0 and not dismissed:
+        if dismissed:
+            return False
+        if status == 0 and (worker.seat is not None or self.epoch is None):
             self.over = True
-        if status != 0 and not dismissed and not self.over:
+            return False
+        if not self.over:
             host = self.hosts[worker.host]
             host.failures += 1
             self._leave_out(host, now)
+        return True
+
+    def expected(self, worker: Worker) -> Seat:
+        """The place that a worker will have about, which prepares itself beside the others."""
+        members = self.members()
+        here = sum(other.host == worker.host for other in members)
+        hosts = list(dict.fromkeys([*(other.host for other in members), worker.host]))
+        return Seat(
+            0, len(members), len(members) + 1, here, here + 1, hosts.index(worker.host), len(hosts)
+        )
 
     def _belongs(self, worker: Worker) -> bool:
         """Whether a worker's slot is one that the job may use."""
@@ -270,7 +286,15 @@ class Membership:
             if worker.phase is Phase.WAITING and (self.over or not self._belongs(worker))
         ]
 
-    def change_due(self) -> int:
+    def not_needed(self) -> list[Worker]:
+        """Workers that are starting, for a job that is over or in a slot that is gone."""
+        return [
+            worker
+            for worker in self.live()
+            if worker.phase is Phase.STARTING and (self.over or not self._belongs(worker))
+        ]
+
+    def change_due(self, now: float = 0.0) -> int:
         """Why the ranks should be interrupted: ADDED, REMOVED, both or 0."""
         if (
             self.epoch is None
@@ -279,7 +303,9 @@ class Membership:
         ):
             return 0
         change = REMOVED if any(not self._belongs(worker) for worker in self.members()) else 0
-        starting = any(w.phase is Phase.STARTING for w in self.live())
+        starting = any(
+            w.phase is Phase.STARTING and now < w.born + TOGETHER_SECONDS for w in self.live()
+        )
         room = len(self.members()) < self.limits.most
         # All that were started together come in together.
         return change | (ADDED if self.newcomers() and room and not starting else 0)

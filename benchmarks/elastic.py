@@ -1,0 +1,211 @@
+"""Elastic jobs: from the kill of a rank to the next completed step, and what newcomers cost.
+
+A job of horoaccrun trains a small model with torch; ranks are killed at random moments, one after
+the other, each as soon as its predecessor has been replaced. Nothing is committed. Every step is
+logged with the machine's monotonic clock, so the time from a kill to the next step that any rank
+completes, and the steps that were done twice, follow from the logs.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import random
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.records import Records
+from benchmarks.systems import environ
+
+RANK = Path(__file__).with_name("elastic_rank.py")
+PAUSE = 0.005
+_SECONDS = 60.0
+
+
+@dataclass(frozen=True)
+class Step:
+    """A line of a rank's log."""
+
+    pid: int
+    epoch: int
+    batch: int
+    size: int
+    time: float
+    process: tuple[int, ...]
+    """Memory in KiB, open files and threads; mostly empty."""
+
+
+@dataclass(frozen=True)
+class Kill:
+    """A kill, and the epoch that it ended."""
+
+    time: float
+    epoch: int
+
+
+class ElasticJob:
+    """A job of horoaccrun that is being disturbed."""
+
+    def __init__(self, folder: Path, ranks: int, least: int) -> None:
+        self.folder = folder
+        self.kills: list[Kill] = []
+        self._ranks = ranks
+        self._launcher = subprocess.Popen(
+            [sys.executable, "-m", "horoacc.launcher.main", "-np", str(ranks), "--min-np",
+             str(least), "--failures-per-host", "100000", "--flight-dir", str(folder),
+             sys.executable, str(RANK), str(folder), str(PAUSE)],
+            env=environ() | {"OMP_NUM_THREADS": "1"}, stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+
+    def end(self) -> None:
+        self._launcher.send_signal(signal.SIGTERM)
+        self._launcher.wait(_SECONDS)
+
+    def await_full(self) -> tuple[int, list[int]]:
+        """Waits until all ranks are there; the epoch, and the processes that have done a step."""
+        until = time.monotonic() + _SECONDS
+        earlier = self.kills[-1].epoch if self.kills else 0
+        while time.monotonic() < until:
+            last: dict[int, tuple[int, int]] = {}
+            for path in self.folder.glob("steps.*"):
+                if lines := path.read_bytes().rsplit(b"\n", 2)[:-1]:
+                    words = lines[-1].split()
+                    last[int(path.suffix[1:])] = int(words[0]), int(words[3])
+            epoch = max((epoch for epoch, _ in last.values()), default=0)
+            pids = [pid for pid, where in last.items() if where == (epoch, self._ranks)]
+            if len(pids) == self._ranks and epoch > earlier:
+                return epoch, pids
+            if self._launcher.poll() is not None:
+                raise RuntimeError(f"the job ended with code {self._launcher.returncode}")
+            time.sleep(0.02)
+        raise RuntimeError(f"in {_SECONDS:g} s the ranks did not come together")
+
+    def kill(self, draw: random.Random, spared: set[int], at_once: int = 1) -> None:
+        """Kills ranks at a moment of chance."""
+        epoch, pids = self.await_full()
+        time.sleep(draw.uniform(0.02, 0.3))
+        victims = draw.sample(sorted(set(pids) - spared), at_once)
+        for victim in victims:
+            os.kill(victim, signal.SIGKILL)
+        self.kills.append(Kill(time.monotonic(), epoch))
+
+    def steps(self) -> list[Step]:
+        found = []
+        for path in self.folder.glob("steps.*"):
+            for line in path.read_text().splitlines():
+                epoch, batch, _, size, clock, *process = line.split()
+                found.append(
+                    Step(int(path.suffix[1:]), int(epoch), int(batch), int(size), float(clock),
+                         tuple(map(int, process)))
+                )  # fmt: skip
+        return sorted(found, key=lambda step: step.time)
+
+
+def run(records: Records, quick: bool) -> None:
+    """Measures 4 ranks of which one dies at a time, and 16 ranks on the machine's cores."""
+    for ranks, least, kills, limits in (
+        (4, 3, 5 if quick else 100, (0.3, 1.0, 3.0)),
+        (16, 12, 2 if quick else 40, (0.0, 1.5, 0.0)),
+    ):
+        with tempfile.TemporaryDirectory() as folder:
+            job = ElasticJob(Path(folder), ranks, least)
+            draw = random.Random(1)
+            try:
+                job.await_full()
+                for _ in range(kills):
+                    job.kill(draw, set())
+                spared = {job.await_full()[1][0]}
+                for _ in range(0 if ranks > 4 else kills):  # one process sees all these resets
+                    job.kill(draw, spared)
+                job.await_full()
+            finally:
+                job.end()
+            _report(records, job, ranks, limits, kills, min(spared))
+            checks = Path(folder) / "checks"
+            if ranks == 4 and checks.exists():
+                times = [float(line) for line in checks.read_text().split()]
+                _compare(records, "a check without news, median", statistics.median(times), 10.0,
+                         "us")  # fmt: skip
+
+
+def _report(
+    records: Records, job: ElasticJob, ranks: int, limits: tuple[float, float, float], kills: int,
+    spared: int,
+) -> None:  # fmt: skip
+    steps = job.steps()
+    waits = []
+    for kill in job.kills:
+        after = [step.time for step in steps if step.epoch > kill.epoch and step.time > kill.time]
+        waits.append(min(after) - kill.time)
+    waits.sort()
+    name = f"{ranks} ranks, {len(waits)} kills: "
+    figures = {
+        "median": statistics.median(waits), "p99": waits[int(0.99 * (len(waits) - 1))],
+        "worst": waits[-1],
+    }  # fmt: skip
+    for (what, seconds), limit in zip(figures.items(), limits, strict=True):
+        if limit:
+            _compare(records, f"{name}kill to the next step, {what}", seconds, limit, "s")
+        else:
+            _say(records, f"{name}kill to the next step, {what}", seconds, "s")
+    _compare(records, f"{name}steps that a survivor did twice", _repeated(job, steps), 0, "steps")
+    pauses = _pauses(steps)
+    if pauses:
+        _compare(records, f"{name}pause for a newcomer, median", statistics.median(pauses), 0.25,
+                 "s")  # fmt: skip
+    grown = [step.process for step in steps if step.pid == spared and step.process]
+    if len(grown) > 20:
+        third = len(grown) // 3
+        early, late = (
+            [statistics.median(column) for column in zip(*part, strict=True)]
+            for part in (grown[third : 2 * third], grown[-third:])
+        )
+        about = f"{name}growth of a survivor of {len(grown)} resets in the last third: "
+        for what, before, after in zip(("KiB", "files", "threads"), early, late, strict=True):
+            _say(records, f"{about}from {before:g}", after - before, what)
+
+
+def _repeated(job: ElasticJob, steps: list[Step]) -> int:
+    """Batches that one process did in two epochs: it had applied them, and they were lost."""
+    seen: dict[tuple[int, int], int] = {}
+    repeated = 0
+    for step in steps:
+        key = step.pid, step.batch
+        repeated += key in seen and seen[key] != step.epoch
+        seen[key] = step.epoch
+    return repeated
+
+
+def _pauses(steps: list[Step]) -> list[float]:
+    """From the last step of the fewer ranks to the first of the more, without a step's own time."""
+    typical = statistics.median(
+        b.time - a.time
+        for a, b in itertools.pairwise(steps)
+        if a.epoch == b.epoch and a.batch != b.batch
+    )
+    first: dict[int, Step] = {}
+    last: dict[int, Step] = {}
+    for step in steps:
+        first.setdefault(step.epoch, step)
+        last[step.epoch] = step
+    return [
+        first[epoch].time - last[epoch - 1].time - typical
+        for epoch in first
+        if epoch - 1 in last and first[epoch].size > last[epoch - 1].size
+    ]
+
+
+def _say(records: Records, what: str, value: float, unit: str) -> None:
+    records.write({"figure": what, "value": round(value, 4), "unit": unit})
+    print(f"{what}: {value:.4g} {unit}", flush=True)
+
+
+def _compare(records: Records, what: str, value: float, limit: float, unit: str) -> None:
+    met = records.target(what, value, limit, unit, at_most=True)
+    print(f"{what}: {value:.4g} {unit}, at most {limit:g}: {met}", flush=True)

@@ -1,0 +1,150 @@
+"""A worker that trains with `model.fit`: keras_worker.py FOLDER BATCHES SECONDS.
+
+Keras uses TensorFlow or torch as KERAS_BACKEND says, or is tf_keras with TF_USE_LEGACY_KERAS. What
+is noted of a batch is what the batch used; batches are numbered over all epochs.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from elastic_plan import happens, note
+from regression import FEATURES, MOMENTUM, RATE, samples
+
+FOLDER, BATCHES, SECONDS = Path(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])
+OPTIONS = json.loads((FOLDER / "options").read_text())
+STEPS = OPTIONS["steps"]
+EPOCHS = BATCHES // STEPS
+happens(worker=int(os.environ["HOROACC_WORKER"]))
+
+import numpy as np  # noqa: E402
+
+import horoacc  # noqa: E402
+
+if os.environ.get("TF_USE_LEGACY_KERAS"):
+    import tf_keras as keras
+
+    import horoacc.tensorflow.keras as hvd
+
+    keras.backend.set_floatx("float64")
+else:
+    import keras
+
+    import horoacc.keras as hvd
+
+    keras.config.set_floatx("float64")
+
+hvd.init()
+place = {"batch": 0, "rank": hvd.rank()}
+
+
+def loss(t: Any, found: Any) -> Any:
+    """The mean squared error; what the plan has for the middle of a step happens here."""
+    if os.environ.get("KERAS_BACKEND") == "torch":
+        happens(**place, at="step")
+        return ((found - t) ** 2).mean()
+    import tensorflow as tf
+
+    tf.numpy_function(lambda: happens(**place, at="step"), [], [])
+    return tf.reduce_mean((found - t) ** 2)
+
+
+model = keras.Sequential(
+    [keras.layers.InputLayer((FEATURES,)), keras.layers.Dense(1, use_bias=False)]
+)
+model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(RATE, MOMENTUM)), loss=loss)
+# Each rank begins elsewhere: rank 0's values count.
+model.set_weights([np.random.default_rng(hvd.rank()).standard_normal((FEATURES, 1))])
+state = hvd.elastic.KerasState(model, batch=OPTIONS.get("first", 0), epoch=0)
+
+
+def weights() -> list[float]:
+    return [float(number) for number in model.get_weights()[0][:, 0]]
+
+
+class Steps(keras.callbacks.Callback):
+    """Notes each batch, and does what the plan has for its ends."""
+
+    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+        number = self.first + self.done + 1
+        size = OPTIONS.get("sizes", {}).get(str(number), 0)
+        while size and hvd.size() != size:
+            horoacc.barrier()  # so that all ranks make as many checks
+            time.sleep(0.05)
+            state.check_host_updates()
+        place.update(batch=number, rank=hvd.rank())
+        happens(**place, at="begin")
+        self.before = weights()
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        self.done += 1
+        happens(**place, at="applied")
+        note("batch", **place, epoch=hvd.elastic.epoch(), size=hvd.size(), before=self.before,
+             weight=weights())  # fmt: skip
+        time.sleep(SECONDS)
+
+    def begin(self, first: int) -> None:
+        self.first, self.done = first, 0
+
+
+class Committed(keras.callbacks.Callback):
+    """After the commit."""
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        happens(**place, at="committed")
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        happens(rank=hvd.rank(), epoch=state.epoch, at="epoch")
+        note("epoch", epoch=state.epoch, number=epoch, rank=hvd.rank())
+
+
+def feed(batch: int) -> Iterator[tuple[Any, Any]]:
+    rank = hvd.rank()
+    while True:
+        batch += 1
+        yield samples(batch, rank)
+
+
+steps, every = Steps(), OPTIONS.get("commit_every", 1)
+callbacks = [
+    steps,
+    hvd.callbacks.MetricAverageCallback(),
+    hvd.elastic.UpdateEpochStateCallback(state),
+    hvd.elastic.UpdateBatchStateCallback(state),
+    hvd.elastic.CommitStateCallback(state, every),
+    Committed(),
+]
+if OPTIONS.get("order") == "commit first":  # as in Horovod's documentation
+    callbacks[2], callbacks[4] = callbacks[4], callbacks[2]
+
+
+@hvd.elastic.run
+def train(state: Any) -> None:
+    done = state.epoch * STEPS + (state.batch if state.batch != OPTIONS.get("first", 0) else 0)
+    steps.begin(done)
+    how = {"verbose": 0, "callbacks": callbacks}
+    if OPTIONS.get("fit") == "rest":
+        while state.epoch < EPOCHS:
+            model.fit(
+                feed(state.epoch * STEPS + state.batch), steps_per_epoch=STEPS - state.batch,
+                initial_epoch=state.epoch, epochs=state.epoch + 1, **how,
+            )  # fmt: skip
+    elif OPTIONS.get("fit") == "initial":
+        model.fit(feed(done), steps_per_epoch=STEPS, initial_epoch=state.epoch, epochs=EPOCHS, **how)
+    else:
+        model.fit(feed(done), steps_per_epoch=STEPS, epochs=EPOCHS - state.epoch, **how)
+
+
+note("begin", weight=weights(), rank=hvd.rank())
+resets: list[int] = []
+state.register_reset_callbacks([lambda: resets.append(hvd.size())])
+train(state)
+note("end", rank=hvd.rank(), size=hvd.size(), epoch=state.epoch, batch=int(state.batch),
+     weight=weights(), resets=resets, iterations=int(model.optimizer.iterations))  # fmt: skip
+hvd.shutdown()

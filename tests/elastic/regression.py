@@ -1,0 +1,76 @@
+"""A linear regression that elastic jobs train, and its replay from the log by NumPy.
+
+Each rank takes the samples of its batch by its rank. The optimizer is SGD with momentum in float64.
+Jobs go back to their last commit: of each batch the last epoch of the membership that did it
+counts.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from elastic_jobs import Elastic
+
+FEATURES, PER_RANK = 6, 4
+RATE, MOMENTUM = 0.02, 0.9
+INPUTS = np.random.default_rng(1).standard_normal((4096, FEATURES))
+TARGETS = INPUTS @ np.arange(1.0, FEATURES + 1)
+
+
+def samples(batch: int, rank: int) -> tuple[Any, Any]:
+    """Inputs of shape (PER_RANK, FEATURES) and targets of shape (PER_RANK, 1) of a rank's batch."""
+    first = (batch * 97 + rank * PER_RANK) % (4096 - PER_RANK)
+    part = slice(first, first + PER_RANK)
+    return INPUTS[part], TARGETS[part, np.newaxis]
+
+
+def timeline(elastic: Elastic) -> list[dict[str, Any]]:
+    """The batches that the final weights are made of, in their order."""
+    last: dict[int, dict[str, Any]] = {}
+    for line in elastic.steps():
+        known = last.get(line["batch"])
+        if known is None or line["epoch"] > known["epoch"]:
+            last[line["batch"]] = line
+        elif line["epoch"] == known["epoch"]:
+            assert line["weight"] == known["weight"], "two ranks of an epoch differ"
+    assert sorted(last) == list(range(1, elastic.batches + 1))
+    return [last[batch] for batch in sorted(last)]
+
+
+def check(elastic: Elastic) -> list[int]:
+    """Replays the log: each batch begins where the one before it ended, and is a step of its ranks.
+
+    Returns:
+        The sizes of the epochs that the final weights are made of, in their order.
+    """
+    weights = np.array(next(
+        line["weight"] for line in elastic.lines_of("begin") if line["rank"] == 0
+    ))  # fmt: skip
+    moment = np.zeros(FEATURES)
+    sizes: dict[int, int] = {}
+    for step in timeline(elastic):
+        sizes[step["epoch"]] = step["size"]
+        assert np.allclose(step["before"], weights, atol=1e-9, rtol=0), step
+        grads = []
+        for rank in range(step["size"]):
+            x, t = samples(step["batch"], rank)
+            grads.append(2 * (x @ weights - t[:, 0]) @ x / PER_RANK)
+        moment = MOMENTUM * moment + np.mean(grads, axis=0)
+        weights = weights - RATE * moment
+        assert np.allclose(step["weight"], weights, atol=1e-9, rtol=0), step
+    ends = elastic.lines_of("end")
+    assert ends
+    for end in ends:
+        assert np.allclose(end["weight"], weights, atol=1e-9, rtol=0), end
+    return [sizes[epoch] for epoch in sorted(sizes)]
+
+
+def lost(elastic: Elastic) -> list[int]:
+    """Batches that were done in more than one epoch."""
+    epochs: dict[int, set[int]] = {}
+    for line in elastic.steps():
+        epochs.setdefault(line["batch"], set()).add(line["epoch"])
+    return [batch for batch, found in epochs.items() if len(found) > 1]

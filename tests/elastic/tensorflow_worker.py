@@ -1,0 +1,134 @@
+"""A worker that trains in a tf.function: tensorflow_worker.py FOLDER BATCHES SECONDS.
+
+What is noted of a step is what the step used. `probe` is of a function that is traced once, in the
+first epoch that the process sees, and has every number that depends on the ranks.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from elastic_plan import happens, note
+from regression import FEATURES, MOMENTUM, RATE, samples
+
+FOLDER, BATCHES, SECONDS = Path(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])
+OPTIONS = json.loads((FOLDER / "options").read_text())
+happens(worker=int(os.environ["HOROACC_WORKER"]))
+
+import tensorflow as tf  # noqa: E402
+
+import horoacc  # noqa: E402
+import horoacc.tensorflow as hvd  # noqa: E402
+
+hvd.init()
+place = {"batch": 0, "rank": hvd.rank()}
+# Each rank begins elsewhere: rank 0's values count.
+first = tf.random.stateless_normal([FEATURES, 1], [1, hvd.rank()], dtype=tf.float64)
+if OPTIONS["state"] == "variables":
+    weight, moment = tf.Variable(first), tf.Variable(tf.zeros_like(first))
+    variables = [weight]
+    state: Any = hvd.elastic.TensorFlowState([weight, moment], batch=0)
+
+    def predicted(x: Any) -> Any:
+        return x @ weight
+
+    def apply(grads: Any) -> None:
+        moment.assign(MOMENTUM * moment + grads[0])
+        weight.assign_sub(RATE * moment)
+else:
+    tf.keras.backend.set_floatx("float64")
+    model = tf.keras.Sequential(
+        [tf.keras.layers.InputLayer(shape=(FEATURES,)), tf.keras.layers.Dense(1, use_bias=False)]
+    )
+    optimizer = tf.keras.optimizers.SGD(RATE, MOMENTUM)
+    variables = model.trainable_variables
+    weight = variables[0]
+    weight.assign(first)
+    state = hvd.elastic.TensorFlowKerasState(model, optimizer, batch=0)
+    predicted = model
+
+    def apply(grads: Any) -> None:
+        optimizer.apply_gradients(zip(grads, variables, strict=True))
+
+
+def inside() -> None:
+    happens(**place, at="graph")
+
+
+@tf.function
+def step(x: Any, t: Any) -> None:
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean((predicted(x) - t) ** 2)
+    tf.numpy_function(inside, [], [])
+    apply(hvd.DistributedGradientTape(tape).gradient(loss, variables))
+
+
+shared, own = tf.Variable(tf.ones([4, 1])), tf.Variable([1.0])
+
+
+@tf.function
+def probe() -> list[Any]:
+    """Numbers of which each shows whether a function that was traced before knows the ranks."""
+    with tf.GradientTape(persistent=True) as tape:
+        rows = tf.nn.embedding_lookup(shared, [0])
+        gathered = tf.reduce_sum(hvd.allgather(own, name="g") * tf.cast(hvd.size_op(), tf.float32))
+        summed = tf.reduce_sum(hvd.reducescatter(tf.ones([12, 1]) * own, op=hvd.Sum, name="s"))
+        local = tf.reduce_sum(own)
+    slices = hvd.allreduce(tape.gradient(rows, shared), op=hvd.Average, name="a")
+    distributed = hvd.DistributedGradientTape(tape)
+    distributed.register_local_source(own)
+    return [
+        tf.reduce_sum(tf.convert_to_tensor(slices)),
+        tape.gradient(gathered, own)[0] / tf.cast(hvd.size_op(), tf.float32),
+        tape.gradient(summed, own)[0],
+        distributed.gradient(local, own)[0],
+    ]
+
+
+def weights() -> list[float]:
+    return [float(number) for number in weight.numpy()[:, 0]]
+
+
+def meet(size: int) -> None:
+    """Waits until the job has so many ranks."""
+    while size and hvd.size() != size:
+        horoacc.barrier()  # so that all ranks make as many checks
+        time.sleep(0.05)
+        state.check_host_updates()
+
+
+@hvd.elastic.run
+def train(state: Any) -> None:
+    while state.batch < BATCHES:
+        batch = state.batch + 1
+        if hosts := OPTIONS.get("hosts", {}).get(str(batch)):
+            (FOLDER / f"part.{hvd.rank()}").write_text(f"{hosts}\n")
+            (FOLDER / f"part.{hvd.rank()}").rename(FOLDER / "hosts")
+        meet(OPTIONS.get("sizes", {}).get(str(batch), 0))
+        place.update(batch=batch, rank=hvd.rank())
+        happens(**place, at="begin")
+        before = weights()
+        step(*(tf.constant(part) for part in samples(batch, hvd.rank())))
+        happens(**place, at="applied")
+        numbers = [float(number) for number in probe()] if OPTIONS.get("probe") else []
+        note("batch", **place, epoch=hvd.elastic.epoch(), size=hvd.size(), before=before,
+             weight=weights(), probe=numbers)  # fmt: skip
+        state.batch = batch
+        time.sleep(SECONDS)
+        if batch % OPTIONS.get("commit_every", 1) == 0:
+            state.commit()
+            happens(**place, at="committed")
+        else:
+            state.check_host_updates()
+
+
+note("begin", weight=weights(), rank=hvd.rank())
+train(state)
+note("end", rank=hvd.rank(), size=hvd.size(), batch=state.batch, weight=weights(),
+     traces=step.experimental_get_tracing_count())  # fmt: skip
+hvd.shutdown()

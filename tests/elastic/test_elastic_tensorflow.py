@@ -1,0 +1,56 @@
+"""Elastic training with TensorFlow: NumPy replays the log of memberships."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from typing import Any
+
+import pytest
+from elastic_jobs import WORKER, Elastic
+from regression import check, lost
+
+pytestmark = pytest.mark.skipif(
+    importlib.util.find_spec("tensorflow") is None, reason="tensorflow is not installed"
+)
+
+
+def train(elastic: Elastic, *flags: str, **options: Any) -> str:
+    (elastic.folder / "options").write_text(json.dumps(options))
+    program = str(WORKER.with_name("tensorflow_worker.py"))
+    return elastic.run(*flags, program=program, TF_CPP_MIN_LOG_LEVEL="2").err
+
+
+def test_a_function_goes_on_with_other_ranks(elastic: Elastic) -> None:
+    """2 ranks, 1, 2, 3 and 1, in one function that the survivors trace once."""
+    elastic.batches, elastic.hosts = 16, "localhost:2"
+    elastic.plan = [{"at": "graph", "batch": 4, "rank": 1, "do": "kill"}]
+    train(
+        elastic, "-np", "2", "--min-np", "1", "--max-np", "3", state="keras", probe=True,
+        hosts={"9": "localhost:3", "13": "localhost:1"}, sizes={"7": 2, "10": 3, "14": 1},
+    )  # fmt: skip
+    assert check(elastic) == [2, 1, 2, 3, 1]
+    for line in elastic.steps():
+        assert line["probe"] == [1.0, 1.0, 12.0 * line["size"], 1 / line["size"]], line
+    (end,) = elastic.lines_of("end")
+    assert end["traces"] == 1
+    assert end["rank"] == 0 and end["pid"] == elastic.steps()[0]["pid"]
+
+
+@pytest.mark.parametrize(
+    ("place", "batch", "again"),
+    [("begin", 6, [4, 5]), ("graph", 5, [4]), ("committed", 6, [])],
+)
+def test_deaths_go_back_to_the_last_commit(
+    elastic: Elastic, place: str, batch: int, again: list[int]
+) -> None:
+    elastic.plan = [
+        {"at": place, "batch": batch, "rank": rank, "do": "kill"} for rank in (0, 2)
+    ]  # fmt: skip
+    told = train(
+        elastic, "-np", "3", "--min-np", "1", "--failures-per-host", "1", state="variables",
+        commit_every=3,
+    )  # fmt: skip
+    assert "last commit" in told
+    assert check(elastic) == [3, 1]
+    assert lost(elastic) == again
