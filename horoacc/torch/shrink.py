@@ -55,9 +55,11 @@ def shrink(name: str, excluded: list[int], seconds: float, told: str) -> Any:
             made.barrier().wait()  # a job that has failed says so
         return made
     except (HorovodInternalError, dist.DistBackendError) as error:
+        again = "call shrink_group again and exclude that rank, too"
+        if group != c10d._get_default_group():
+            again = "shrink the default group, as shrink_group(ranks) does, and make this one again"
         raise ConfigError(
-            f"process group '{name}' cannot shrink, because the job has failed: shrink the default "
-            f"group, which shrink_group does without a group, and make this one again: {error}"
+            f"process group '{name}' cannot shrink, because the job has failed: {again}: {error}"
         ) from error
 
 
