@@ -40,7 +40,7 @@ class FaultedJob:
         self._news = threading.Condition()
         self.process = self.job.start(
             *(flags or ("--tcp",)), "-np", str(size), sys.executable, RANK, phase, str(victim),
-            str(go), **{"HOROACC_GRACE_SECONDS": "30"} | variables,
+            str(go), **{"HOROACC_GRACE_SECONDS": "10"} | variables,
         )  # fmt: skip
         assert self.process.stdout and self.process.stderr
         self._readers = [

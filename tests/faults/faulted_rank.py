@@ -103,7 +103,7 @@ hvd.shutdown()
 # Memory of the engine stays mapped for arrays that may live in it, but nothing stays open.
 say(**told, left=sorted(held() - before))
 if "error" in told:
-    # The victim ends first, and the launcher then ends the job; a rank that has left does not.
+    # The victim ends first; of a rank that has left nobody knows when.
     if told["culprit"] != place and told["error"] != "Aborted":
-        signal.sigtimedwait([signal.SIGTERM], 30)
+        signal.sigtimedwait([signal.SIGTERM], 1)
     sys.exit(9)
