@@ -70,6 +70,15 @@ class Elastic:
     def reached(self, batch: int) -> bool:
         return any(line["batch"] >= batch for line in self.steps())
 
+    def workers(self) -> list[int]:
+        """The processes of the job that run the worker's program, importing or training."""
+        found = []
+        for pid, line in self.job.alive():
+            words = line.split()
+            if len(words) > 1 and words[1].endswith("_worker.py"):
+                found.append(pid)
+        return found
+
     def check(self) -> list[int]:
         """Replays the log: every batch's sum is that of its epoch's ranks, all ranks end with the
         same weights, and no batch that was committed is done again.

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from elastic_jobs import Elastic
 
 FEATURES, PER_RANK = 6, 4
-RATE, MOMENTUM = 0.02, 0.9
+RATE, MOMENTUM = 1 / 64, 7 / 8  # also as float32, as which Keras reads them
 INPUTS = np.random.default_rng(1).standard_normal((4096, FEATURES))
 TARGETS = INPUTS @ np.arange(1.0, FEATURES + 1)
 

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import random
+import signal
+import time
 from typing import Any
 
 import numpy as np
@@ -141,3 +146,33 @@ def test_commit_is_what_was_asked_for(elastic: Elastic) -> None:
     assert "go back to their last commit: recover='commit' was asked for" in told
     check(elastic, "sgd")
     assert lost(elastic) == [5]
+
+
+def test_deaths_at_any_moment(elastic: Elastic) -> None:
+    """Ranks die wherever they are: importing, meeting, sharing the state, in a step, waiting."""
+    elastic.batches, elastic.seconds = 100_000, 0.002
+    flight = elastic.folder / "flight"
+    (elastic.folder / "options").write_text(json.dumps({"commit_every": 10**9, "ends": True}))
+    seed = random.randrange(10**9)
+    print(f"seed {seed}")
+    draw = random.Random(seed)
+    arguments = elastic.arguments(
+        "-np", "4", "--min-np", "2", "--failures-per-host", "10000", "--flight-dir", str(flight),
+        program=str(WORKER.with_name("torch_worker.py")),
+    )  # fmt: skip
+    job = elastic.job.start(*arguments)
+    elastic.job.wait_until(lambda: elastic.reached(3), "the start")
+    (spared,) = (line["pid"] for line in elastic.lines_of("begin") if line["rank"] == 0)
+    for _ in range(25):
+        time.sleep(draw.choice([0.0, 0.05, 0.3, 1.0]) * draw.random())
+        workers = [pid for pid in elastic.workers() if pid != spared]
+        for pid in draw.sample(workers, min(len(workers), draw.choice([1, 1, 2]))):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+    (elastic.folder / "end").touch()
+    _, err = job.communicate(timeout=90)
+    assert job.returncode == 0, err.decode()
+    elastic.batches = max(line["batch"] for line in elastic.steps())
+    check(elastic, "sgd", tolerance=1e-6)
+    assert lost(elastic) == []
+    elastic.job.expect_nothing_left()
