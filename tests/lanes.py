@@ -33,6 +33,7 @@ PARTS: tuple[tuple[str, ...], ...] = (
     (),
     ("keras_api", "tensorflow_api", "fake_gpu/test_tensorflow_gpu.py"),
     ("faults",),
+    ("elastic", "lab/test_lab_elastic.py"),
     ("examples", "torch_api", "torch_distributed"),
     ("launcher/test_horovod_scripts.py",),
     ("launcher",),

@@ -102,6 +102,11 @@ NAMES: dict[str, dict[str, str]] = {
     "horovod.runner.common": {},
     "horovod.runner.common.util": {},
     "horovod.runner.elastic": {},
+    "horovod.runner.elastic.discovery": {
+        "FixedHosts": "horoacc.elastic:FixedHosts",
+        "HostDiscovery": "horoacc.elastic:HostDiscovery",
+        "HostDiscoveryScript": "horoacc.elastic:HostDiscoveryScript",
+    },
     "horovod.runner.elastic.worker": {"HostUpdateResult": "horoacc.elastic:HostUpdateResult"},
     "horovod.runner.launch": {"run_commandline": "horoacc.launcher.main:main"},
     "horovod.runner.util": {},
@@ -162,7 +167,6 @@ _PARTS = {
         "a job's settings are the arguments of horoacc.run, or flags of horoaccrun",
     "horovod.runner.common.util.safe_shell_exec":
         "take subprocess; horoaccrun ends what its ranks leave behind",
-    "horovod.runner.elastic.discovery": "elastic jobs are not possible yet",
     "horovod.torch.mpi_lib_v2":
         "no compiled module is behind horovod.torch.mpi_ops, which has the collectives",
 }  # fmt: skip

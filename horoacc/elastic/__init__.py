@@ -10,10 +10,11 @@ This part knows no framework; `horoacc.torch.elastic` holds models, optimizers a
 
     train(hvd.elastic.ObjectState(batch=0))
 
-The number of ranks of a job is fixed today, so nothing replaces a rank that has died: the others
-restore their last commit and raise an error that says so (`horoacc.elastic.loop`).
+In a job that `horoaccrun --min-np` started, ranks that die are left out or replaced, and others
+come (docs/elastic.md). In another job the ranks are fixed; `horoacc.elastic.loop` says what holds.
 """
 
+from horoacc.elastic.discovery import FixedHosts, HostDiscovery, HostDiscoveryScript
 from horoacc.elastic.loop import notification_manager, run, run_fn
 from horoacc.elastic.member import epoch
 from horoacc.elastic.notices import HostUpdateResult
@@ -21,7 +22,10 @@ from horoacc.elastic.state import ObjectState, State
 from horoacc.errors import HorovodInternalError, HostsUpdatedInterrupt
 
 __all__ = [
+    "FixedHosts",
     "HorovodInternalError",
+    "HostDiscovery",
+    "HostDiscoveryScript",
     "HostUpdateResult",
     "HostsUpdatedInterrupt",
     "ObjectState",

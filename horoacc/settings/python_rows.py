@@ -220,6 +220,11 @@ ELASTIC_ROWS: tuple[Setting, ...] = (
         "Failures of ranks on a host after which nothing is started there any more.", least=1,
     ),
     _elastic(
+        "warm_spares", "int", 0,
+        "Processes that an elastic job keeps beyond its slots. They have made their models, and "
+        "take the places of ranks that die on their hosts.",
+    ),
+    _elastic(
         "blacklist_cooldown_range", "str", "",
         "Shortest and longest time, in seconds, for which a host is left out after a failure "
         "instead. It doubles with each.", words=2,

@@ -225,7 +225,8 @@ class Coordinator:
     def _take(self, worker: Worker, message: Message) -> None:
         kind = message["kind"]
         now = time.monotonic()
-        if kind == "ready" and message["beside"] and self.membership.epoch is not None:
+        running = self.membership.epoch is not None or worker.spare
+        if kind == "ready" and message["beside"] and running:
             # The others go on while it makes its model and reads its data.
             seat = vars(self.membership.expected(worker))
             tell(self._channels[worker.number], {"kind": "beside", **seat})

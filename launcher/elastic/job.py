@@ -60,6 +60,7 @@ def limits_of(options: Options) -> Limits:
         most=most or INFINITE,
         resets=int(options.values["reset_limit"]),
         failures_per_host=int(options.values["failures_per_host"]),
+        spares=int(options.values["warm_spares"]),
         cooldown=(cooldown[0], cooldown[1]) if cooldown else None,
     )
 

@@ -56,6 +56,7 @@ class Worker:
     number: int
     host: str
     slot: int
+    """-1 of a spare, until it takes the place of a rank on its host."""
     phase: Phase = Phase.STARTING
     seat: Seat | None = None
     """The last one."""
@@ -69,6 +70,11 @@ class Worker:
     """It had come as far as the rank that leads the epoch, so that their states are equal."""
     waiting_since: float = INFINITE
     status: int | None = None
+
+    @property
+    def spare(self) -> bool:
+        """Whether it has no slot yet."""
+        return self.slot < 0
 
     @property
     def alive(self) -> bool:
@@ -98,6 +104,8 @@ class Limits:
     resets: int = 0
     """0: any number."""
     failures_per_host: int = 3
+    spares: int = 0
+    """Processes beyond the slots that have prepared themselves."""
     cooldown: tuple[float, float] | None = None
     """The shortest and the longest time for which a host is left out after a failure."""
 
@@ -208,15 +216,38 @@ class Membership:
         """Hosts and slots of the workers that are to be started now."""
         if self.over:
             return []
+        usable = [host for host in self.hosts.values() if host.usable(now)]
         live = [w for w in self.live() if w.phase is not Phase.DISMISSED]
-        free = self.limits.most - sum(self._belongs(worker) for worker in live)
+        free = self.limits.most - sum(self._belongs(w) for w in live if not w.spare)
         found: list[tuple[str, int]] = []
-        for host in self.hosts.values():
-            if not host.usable(now):
-                continue
-            taken = {worker.slot for worker in self.live() if worker.host == host.name}
-            found += [(host.name, slot) for slot in range(host.slots) if slot not in taken]
-        return found[: int(min(free, len(found)))] if free > 0 else []
+        for host in usable:
+            # A spare that is ready takes the place of a rank as soon as the ranks change.
+            ready = sum(w.spare and w.phase is Phase.WAITING for w in live if w.host == host.name)
+            found += [(host.name, slot) for slot in self._free_slots(host.name)[ready:]]
+        found = found[: int(min(max(free, 0), len(found)))]
+        spares = {host.name: 0 for host in usable}
+        for worker in live:
+            if worker.spare and worker.host in spares:
+                spares[worker.host] += 1
+        while spares and sum(spares.values()) < self.limits.spares:
+            fewest = min(spares, key=lambda name: spares[name])
+            spares[fewest] += 1
+            found.append((fewest, -1))
+        return found
+
+    def _free_slots(self, name: str) -> list[int]:
+        taken = {worker.slot for worker in self.live() if worker.host == name}
+        return [slot for slot in range(self.hosts[name].slots) if slot not in taken]
+
+    def _ready_spares(self) -> list[tuple[Worker, int]]:
+        """Spares that wait, each with a slot of its host that is free."""
+        found = []
+        free = {name: self._free_slots(name) for name in self.hosts}
+        for worker in self.live():
+            waits = worker.spare and worker.phase is Phase.WAITING and self._belongs(worker)
+            if waits and free[worker.host]:
+                found.append((worker, free[worker.host].pop(0)))
+        return found
 
     def add(self, host: str, slot: int, now: float = 0.0) -> Worker:
         """A worker is started there."""
@@ -275,7 +306,8 @@ class Membership:
         members = set(map(id, self.members()))
         waiting = [w for w in self.workers.values() if w.phase is Phase.WAITING]
         return sorted(
-            (w for w in waiting if id(w) not in members and self._belongs(w)), key=self._place
+            (w for w in waiting if id(w) not in members and not w.spare and self._belongs(w)),
+            key=self._place,
         )
 
     def to_dismiss(self) -> list[Worker]:
@@ -304,11 +336,13 @@ class Membership:
             return 0
         change = REMOVED if any(not self._belongs(worker) for worker in self.members()) else 0
         starting = any(
-            w.phase is Phase.STARTING and now < w.born + TOGETHER_SECONDS for w in self.live()
+            w.phase is Phase.STARTING and not w.spare and now < w.born + TOGETHER_SECONDS
+            for w in self.live()
         )
         room = len(self.members()) < self.limits.most
         # All that were started together come in together.
-        return change | (ADDED if self.newcomers() and room and not starting else 0)
+        come = room and not starting and (self.newcomers() or self._ready_spares())
+        return change | (ADDED if come else 0)
 
     def waits_for(self) -> list[Worker]:
         """Members that have not asked for a seat while another member has, or is gone."""
@@ -323,14 +357,18 @@ class Membership:
             return None
         members = [worker for worker in self.members() if worker.phase is Phase.WAITING]
         if self.epoch is None:
-            if any(worker.phase is Phase.STARTING for worker in self.live()):
+            if any(w.phase is Phase.STARTING and not w.spare for w in self.live()):
                 return None
         elif all(w.phase is Phase.SEATED for w in self.epoch.workers) or self.waits_for():
             return None
         most = int(min(self.limits.most, len(self.workers)))
         chosen = (members + self.newcomers())[:most]
-        if len(chosen) < self.limits.least:
+        spares = self._ready_spares()[: most - len(chosen)]
+        if len(chosen) + len(spares) < self.limits.least:
             return None
+        for worker, slot in spares:
+            worker.slot = slot
+            chosen.append(worker)
         return self._seat(chosen, members)
 
     def _seat(self, chosen: list[Worker], members: list[Worker]) -> Epoch:

@@ -15,8 +15,9 @@ if TYPE_CHECKING:
     from elastic_jobs import Elastic
 
 FEATURES, PER_RANK = 6, 4
-RATE, MOMENTUM = 1 / 64, 7 / 8  # also as float32, as which Keras reads them
-INPUTS = np.random.default_rng(1).standard_normal((4096, FEATURES))
+# All numbers are those of float32, which Keras makes of some.
+RATE, MOMENTUM = 1 / 64, 7 / 8
+INPUTS = np.round(np.random.default_rng(1).standard_normal((4096, FEATURES)) * 64) / 64
 TARGETS = INPUTS @ np.arange(1.0, FEATURES + 1)
 
 

@@ -31,7 +31,8 @@ def test_a_function_goes_on_with_other_ranks(elastic: Elastic) -> None:
     )  # fmt: skip
     assert check(elastic) == [2, 1, 2, 3, 1]
     for line in elastic.steps():
-        assert line["probe"] == [1.0, 1.0, 12.0 * line["size"], 1 / line["size"]], line
+        right = [1.0, 1.0, 12.0 * line["size"], 1 / line["size"]]
+        assert line["probe"] == pytest.approx(right), line
     (end,) = elastic.lines_of("end")
     assert end["traces"] == 1
     assert end["rank"] == 0 and end["pid"] == elastic.steps()[0]["pid"]

@@ -122,6 +122,20 @@ def test_ranks_that_come_get_the_state(elastic: Elastic) -> None:
     assert [sizes[epoch] for epoch in sorted(sizes)] == [2, 1, 2, 1, 2]
 
 
+def test_a_warm_spare_comes_in_at_once(elastic: Elastic) -> None:
+    elastic.batches, elastic.seconds = 150, 0.05
+    elastic.plan = [{"at": "begin", "batch": 100, "rank": 0, "do": "kill"}]
+    told = train(
+        elastic, "-np", "2", "--min-np", "1", "--max-np", "2", "--warm-spares", "1",
+        commit_every=1000,
+    )  # fmt: skip
+    check(elastic, "sgd")
+    assert lost(elastic) == []
+    sizes = {line["epoch"]: line["size"] for line in elastic.steps()}
+    assert sizes == {1: 2, 2: 2}, "the spare was not there in time, or not taken"
+    assert "epoch 2: 2 ranks, 1 of them new; killed by SIGKILL" in told
+
+
 @pytest.mark.parametrize(
     ("options", "why"),
     [

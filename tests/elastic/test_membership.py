@@ -205,6 +205,26 @@ def test_a_cooldown_doubles() -> None:
         assert [w.host for w in job.start()] == ["b"]
 
 
+def test_a_spare_takes_the_place_of_a_rank_on_its_host() -> None:
+    job = Simulated("a:2,b:1", Limits(1, INFINITE, spares=2))
+    started = job.start()
+    assert [(w.host, w.spare) for w in started[3:]] == [("a", True), ("b", True)]
+    job.ask(*started[:3])
+    epoch = job.form()  # it does not wait for the spares
+    assert epoch is not None and len(epoch.workers) == 3
+    job.ask(started[3])
+    assert job.membership.change_due() == 0 and job.start() == []
+    job.die(started[0])
+    assert [(w.host, w.slot) for w in job.start()] == []  # the spare will have its slot
+    job.ask(*started[1:3], failed=True)
+    epoch = job.form()
+    assert epoch is not None and [w.number for w in epoch.workers] == [1, 3, 2]
+    assert started[3].slot == 0 and not started[3].spare and not epoch.workers[1].level
+    assert [(w.host, w.spare) for w in job.start()] == [("a", True)]
+    job.die(started[2])  # of b, whose spare is still starting
+    assert [(w.host, w.slot) for w in job.start()] == [("b", 0)]
+
+
 def test_a_rank_that_ends_without_an_error_ends_the_job() -> None:
     job = Simulated("a:2", Limits(1, INFINITE))
     ranks = job.begin().workers
@@ -218,7 +238,8 @@ def test_a_rank_that_ends_without_an_error_ends_the_job() -> None:
 def test_drawn_histories(seed: int) -> None:
     draw = random.Random(seed)
     least = draw.randint(1, 3)
-    limits = Limits(least, draw.choice([INFINITE, least + 2]), failures_per_host=50)
+    most, spares = draw.choice([INFINITE, least + 2]), draw.choice([0, 0, 1, 2])
+    limits = Limits(least, most, failures_per_host=50, spares=spares)
     job = Simulated("a:2,b:2", limits)
     for _ in range(200):
         live = job.membership.live()
@@ -229,7 +250,7 @@ def test_drawn_histories(seed: int) -> None:
         elif move == "ask" and live:
             worker = draw.choice(live)
             asks = worker in job.membership.waits_for() or worker.phase is Phase.STARTING
-            if asks:
+            if asks and (job.membership.epoch is not None or not worker.spare):
                 job.ask(worker, failed=True, steps=draw.randint(-1, 3), commits=draw.randint(-1, 3))
         elif move == "die" and live:
             worker = draw.choice(live)
@@ -241,7 +262,7 @@ def test_drawn_histories(seed: int) -> None:
             job.ask(*members, steps=2)
         elif move == "form" and (epoch := job.form()) is not None:
             _check(job, epoch, members)
-        taken = [(w.host, w.slot) for w in job.membership.live()]
+        taken = [(w.host, w.slot) for w in job.membership.live() if not w.spare]
         assert len(taken) == len(set(taken)), "two workers in one slot"
     # Whatever happened: with a host and time the job goes on.
     job.hosts("d:9")
@@ -249,11 +270,12 @@ def test_drawn_histories(seed: int) -> None:
         for worker in job.membership.live():
             if worker.phase is Phase.DISMISSED:
                 job.die(worker, 0)
-        job.ask(*job.start())
+        job.ask(*(w for w in job.start() if not w.spare))
         if job.membership.change_due():
             job.ask(*job.membership.members())
         job.ask(*job.membership.waits_for(), failed=True)
-        job.ask(*(w for w in job.membership.live() if w.phase is Phase.STARTING))
+        starting = [w for w in job.membership.live() if w.phase is Phase.STARTING]
+        job.ask(*(w for w in starting if job.membership.epoch is not None or not w.spare))
         job.form()
     final = job.membership.epoch
     assert final is not None and {w.host for w in final.workers} == {"d"}

@@ -87,6 +87,7 @@ from horovod.runner import run
 from horovod.runner import run_commandline
 from horovod.runner.common.util import hosts, secret, timeout
 from horovod.runner.common.util.env import get_env_rank_and_size
+from horovod.runner.elastic.discovery import FixedHosts, HostDiscovery, HostDiscoveryScript
 from horovod.runner.elastic.worker import HostUpdateResult
 from horovod.runner.launch import run_commandline
 from horovod.runner.util.threads import execute_function_multithreaded, in_thread, on_event
@@ -151,7 +152,6 @@ def test_version_is_one_that_scripts_accept() -> None:
         ("horovod.runner.common.util.network", "protocol of their own"),
         ("horovod.runner.common.util.safe_shell_exec", "take subprocess"),
         ("horovod.runner.common.util.settings", "arguments of horoacc.run"),
-        ("horovod.runner.elastic.discovery", "elastic jobs are not possible yet"),
         ("horovod.torch.mpi_lib_v2", "mpi_ops, which has the collectives"),
         ("horovod.torch.no_such_module", "no such part of Horovod"),
         ("horovod.common.no_such_module", "no such part of Horovod"),
