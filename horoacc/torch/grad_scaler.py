@@ -2,7 +2,8 @@
 
 `GradScaler.unscale_` and `step` look for infinities before they call the optimizer. For a
 distributed optimizer they first wait for its reductions, so no `synchronize()` is needed, and
-afterwards give it their findings.
+afterwards give it their findings. In an elastic job a scaler that is in no state has another scale
+on ranks that are new: before the first loss of an epoch all take that of rank 0.
 """
 
 from __future__ import annotations
@@ -13,6 +14,10 @@ from typing import Any
 import torch
 from torch.amp.grad_scaler import OptState
 
+from horoacc import process
+from horoacc.elastic import member
+from horoacc.torch.functions import broadcast_object
+
 
 def teach_grad_scaler() -> None:
     """Makes torch's GradScaler heed distributed optimizers. A second call does nothing.
@@ -22,8 +27,22 @@ def teach_grad_scaler() -> None:
     """
     scaler: Any = torch.amp.grad_scaler.GradScaler
     if not hasattr(scaler.step, "_heeds_distributed_optimizers"):
+        scaler.scale = _agreeing_scale(scaler.scale)
         scaler.unscale_ = _heeding_unscale(scaler.unscale_)
         scaler.step = _heeding_step(scaler.step)
+
+
+def _agreeing_scale(original: Any) -> Any:
+    @functools.wraps(original)
+    def scale(self: Any, outputs: Any) -> Any:
+        if process.is_elastic() and self._enabled:
+            epoch = member.epoch()
+            if getattr(self, "_agreed_in", None) != epoch:
+                self.load_state_dict(broadcast_object(self.state_dict(), name="grad_scaler"))
+                self._agreed_in = epoch
+        return original(self, outputs)
+
+    return scale
 
 
 def _heeding_unscale(original: Any) -> Any:

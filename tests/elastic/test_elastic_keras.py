@@ -17,6 +17,12 @@ ENVIRONMENTS = {
     "tf_keras": {"KERAS_BACKEND": "tensorflow", "TF_USE_LEGACY_KERAS": "1"},
 }
 
+TOLERANCES = {
+    "tensorflow": 1e-9,
+    "tf_keras": 1e-9,
+    "torch": 1e-5,
+}  # Keras computes in float32 there
+
 
 def train(elastic: Elastic, kind: str, *flags: str, **options: Any) -> str:
     for package in {"keras", {"torch": "torch", "tf_keras": "tf_keras"}.get(kind, "tensorflow")}:
@@ -46,7 +52,7 @@ def test_ranks_die_and_come(elastic: Elastic, kind: str, fit: str) -> None:
         elastic, kind, "-np", "2", "--min-np", "1", fit=fit, sizes={"8": 2, "14": 2},
     )  # fmt: skip
     assert told.count("1 of them new") == 2
-    assert check(elastic) == [2, 1, 2, 1, 2]
+    assert check(elastic, TOLERANCES[kind]) == [2, 1, 2, 1, 2]
     assert lost(elastic) == []
 
 
@@ -67,5 +73,5 @@ def test_deaths_go_back_to_the_last_commit(
         order=order, first=100,
     )  # fmt: skip
     assert "last commit" in told
-    assert check(elastic) == [3, 1]
+    assert check(elastic, TOLERANCES[kind]) == [3, 1]
     assert lost(elastic) == again

@@ -114,7 +114,7 @@ def test_ranks_that_come_get_the_state(elastic: Elastic) -> None:
     ]
     told = train(
         elastic, "-np", "2", "--min-np", "1", optimizer="adam", commit_every=1000,
-        waits={"7": 2, "13": 2},
+        waits={"7": 2, "13": 2}, scaler=True,
     )  # fmt: skip
     check(elastic, "adam")
     assert lost(elastic) == [] and told.count("1 of them new") == 2

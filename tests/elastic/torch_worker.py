@@ -46,6 +46,11 @@ optimizer = hvd.DistributedOptimizer(
     op=getattr(hvd, OPTIONS.get("op", "Average")),
     compression=getattr(hvd.Compression, OPTIONS.get("compression", "none")),
 )
+# On each worker another: only one that all share gives the right weights.
+scaler = torch.amp.GradScaler(
+    "cpu", init_scale=2.0 ** (4 + int(os.environ["HOROACC_WORKER"])), growth_interval=3,
+    enabled=bool(OPTIONS.get("scaler")),
+)  # fmt: skip
 
 
 def samples(batch: int) -> list[int]:
@@ -75,7 +80,7 @@ def train(state: Any) -> None:
             for part in range(passes):
                 picked = rows[part::passes]
                 loss = ((model(INPUTS[picked])[:, 0] - TARGETS[picked]) ** 2).mean()
-                loss.backward()
+                scaler.scale(loss).backward()
             return loss
 
         before = [float(w) for w in model.weight.detach()[0]]
@@ -84,7 +89,8 @@ def train(state: Any) -> None:
         else:
             loss_of()
             happens(**where, at="step")
-            optimizer.step()
+            scaler.step(optimizer)
+            scaler.update()
         happens(**where, at="applied")
         epoch = hvd.elastic.epoch()
         note("batch", **where, epoch=epoch, size=hvd.size(), rows=rows, sum=batch * hvd.size(),

@@ -22,6 +22,7 @@ __all__ = [
     "ModelStateHandler",
     "OptimizerStateHandler",
     "SamplerStateHandler",
+    "ScalerStateHandler",
     "SchedulerStateHandler",
     "StateHandler",
     "TorchState",
@@ -119,13 +120,18 @@ class SchedulerStateHandler(_StateDictHandler):
     """Handles a `torch.optim.lr_scheduler.LRScheduler`."""
 
 
+class ScalerStateHandler(_StateDictHandler):
+    """Handles a `torch.amp.GradScaler`."""
+
+
 class SamplerStateHandler(_StateDictHandler):
     """Handles an `ElasticSampler`."""
 
 
 # Their values change in steps, or between them.
 _PLAIN_HANDLERS = {
-    ModelStateHandler, OptimizerStateHandler, SchedulerStateHandler, SamplerStateHandler
+    ModelStateHandler, OptimizerStateHandler, SchedulerStateHandler, SamplerStateHandler,
+    ScalerStateHandler,
 }  # fmt: skip
 
 
@@ -138,6 +144,7 @@ class _Registry:
             (torch.optim.Optimizer, OptimizerStateHandler),
             (torch.optim.lr_scheduler.LRScheduler, SchedulerStateHandler),
             (ElasticSampler, SamplerStateHandler),
+            (torch.amp.GradScaler, ScalerStateHandler),
         ]
 
 
