@@ -87,6 +87,9 @@ class Backend(Protocol):
     def spoiled_unless(self, finite: Any, gradient: Any) -> Any:
         """Gives a gradient that is not finite if a truth value is false, otherwise itself."""
 
+    def local_divisor(self, process_set: ProcessSet, scale_local_gradients: bool) -> Any:
+        """As `reduction.local_divisor`; a graph that outlives the ranks gets a tensor."""
+
     def trace(self) -> Any:
         """Gives the outermost graph that is being made; None if calls are carried out now."""
 

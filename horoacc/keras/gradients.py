@@ -188,14 +188,12 @@ class GradientReduction:
             self._key(variable) for layer in self.options.local_layers
             for variable in layer.trainable_weights
         }  # fmt: skip
-        divisor = reduction.local_divisor(
-            self.options.process_set, self.options.scale_local_gradients
-        )
+        divisor = place.local_divisor(self.options.process_set, self.options.scale_local_gradients)
         wanted: dict[Hashable, int] = {}
         for index, (key, gradient) in enumerate(zip(keys, gradients, strict=True)):
             if key in local:
-                if gradient is not None and divisor != 1:
-                    reduced[index] = place.scaled(gradient, 1.0 / divisor)
+                if gradient is not None and not (isinstance(divisor, int) and divisor == 1):
+                    reduced[index] = place.scaled(gradient, 1 / divisor)
                     self.ahead.twice_is_once = False
             elif gradient is not None or place.sends_absent:
                 wanted[key] = index

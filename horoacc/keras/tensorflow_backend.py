@@ -11,8 +11,10 @@ import tensorflow as tf
 import horoacc.tensorflow as hvd
 from horoacc.compression import Compressor
 from horoacc.keras.backend import Member, Travel
+from horoacc.process_sets import ProcessSet
 from horoacc.tensorflow import _ops
 from horoacc.tensorflow.failures import with_own_errors
+from horoacc.tensorflow.sizes import local_divisor
 
 R = TypeVar("R")
 
@@ -85,6 +87,10 @@ class TensorFlowBackend:
     def spoiled_unless(self, finite: Any, gradient: Any) -> Any:
         """See `Backend.spoiled_unless`."""
         return self.scaled(gradient, tf.where(finite, 1.0, float("nan")))
+
+    def local_divisor(self, process_set: ProcessSet, scale_local_gradients: bool) -> Any:
+        """See `Backend.local_divisor`."""
+        return local_divisor(process_set, scale_local_gradients)
 
     def trace(self) -> Any:
         """See `Backend.trace`."""

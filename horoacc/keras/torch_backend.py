@@ -15,6 +15,8 @@ import horoacc.torch as hvd
 from horoacc.collectives.coded_allreduce import CodedAllreduce
 from horoacc.compression import Compressor, NoneCompressor, is_codec
 from horoacc.keras.backend import Member, Travel
+from horoacc.process_sets import ProcessSet
+from horoacc.reduction import local_divisor
 from horoacc.torch import _ops
 from horoacc.torch.tensors import torch_tensors
 
@@ -114,6 +116,10 @@ class TorchBackend:
     def spoiled_unless(self, finite: bool, gradient: torch.Tensor) -> torch.Tensor:
         """See `Backend.spoiled_unless`."""
         return gradient if finite else gradient * float("nan")
+
+    def local_divisor(self, process_set: ProcessSet, scale_local_gradients: bool) -> int:
+        """See `Backend.local_divisor`."""
+        return local_divisor(process_set, scale_local_gradients)
 
     def trace(self) -> None:
         """There are no graphs that run without this code."""

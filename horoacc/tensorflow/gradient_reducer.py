@@ -15,7 +15,7 @@ from horoacc.compression import Compressor, NoneCompressor
 from horoacc.dtypes import Average
 from horoacc.process_sets import ProcessSet, global_process_set
 from horoacc.tensorflow.reductions import allreduce, grouped_allreduce
-from horoacc.tensorflow.sparse import divided
+from horoacc.tensorflow.sizes import divided, local_divisor
 from horoacc.tensorflow.variables import variable_of
 
 
@@ -62,7 +62,7 @@ class GradientReducer:
             [grad for grad, key in zip(grads, keys, strict=True) if key not in local],
             [key for key in keys if key not in local],
         )
-        divisor = reduction.local_divisor(self.process_set, scale_local_gradients)
+        divisor = local_divisor(self.process_set, scale_local_gradients)
         reduced = iter(travelling)
         return [
             divided(grad, divisor) if key in local else next(reduced)

@@ -14,6 +14,7 @@ import tensorflow as tf
 from horoacc.dtypes import Average, Sum
 from horoacc.process_sets import registered
 from horoacc.tensorflow import _ops, raw_ops
+from horoacc.tensorflow.sizes import rank_in, size_of
 
 _ONCE = (1.0, 1.0)
 
@@ -57,7 +58,7 @@ def _allgather(op: Any, *grads: Any) -> Any:
     (rows,) = raw_ops.each(
         "allgather", [own[tf.newaxis]], None if name is None else f"{name}.rows", number, False
     )
-    begins = tf.reduce_sum(rows[: registered(number).rank()], axis=0)
+    begins = tf.reduce_sum(rows[: rank_in(registered(number))], axis=0)
     return [grad[begins[index] : begins[index] + own[index]] for index, grad in enumerate(averaged)]
 
 
@@ -77,10 +78,10 @@ def _alltoall(op: Any, grad: Any, _: Any) -> Any:
 def _reducescatter(op: Any, *grads: Any) -> Any:
     number = op.get_attr("process_set_id")
     before, after = _scales(op)
-    factor = before * after
+    scaled = [grad * tf.cast(before * after, grad.dtype) for grad in _dense(op, grads)]
     if op.get_attr("reduce_op") == Sum:
-        factor *= registered(number).size() or 1
-    scaled = [grad * tf.cast(factor, grad.dtype) for grad in _dense(op, grads)]
+        size = size_of(registered(number))
+        scaled = [grad * tf.cast(size, grad.dtype) for grad in scaled]
     return raw_ops.each("allgather", scaled, _name(op), number, len(scaled) > 1)
 
 

@@ -10,6 +10,7 @@ from horoacc.collectives.calls import part_name
 from horoacc.dtypes import Average, Sum
 from horoacc.process_sets import ProcessSet
 from horoacc.tensorflow import raw_ops
+from horoacc.tensorflow.sizes import divided, size_of
 
 
 def allreduce_sparse(
@@ -38,14 +39,5 @@ def allreduce_sparse(
         for part in ("values", "indices")
     )  # fmt: skip
     if op == Average:
-        values = divided(values, process_set.size() or 1)
+        values = divided(values, size_of(process_set))
     return tf.IndexedSlices(values, indices, slices.dense_shape)
-
-
-def divided(grad: Any, divisor: int) -> Any:
-    """Divides a tensor, slices or None, integers towards zero; the type stays."""
-    if grad is None or divisor == 1:
-        return grad
-    if isinstance(grad, tf.IndexedSlices):
-        return tf.IndexedSlices(divided(grad.values, divisor), grad.indices, grad.dense_shape)
-    return tf.cast(grad / divisor, grad.dtype) if grad.dtype.is_integer else grad / divisor

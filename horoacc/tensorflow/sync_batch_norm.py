@@ -8,7 +8,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from horoacc import process
+from horoacc import process, reduction
 from horoacc.dtypes import Sum
 from horoacc.keras import legacy
 from horoacc.process_sets import ProcessSet, global_process_set
@@ -59,7 +59,7 @@ class SyncBatchNormalization(_KERAS.layers.BatchNormalization):  # type: ignore[
         Both kinds of Keras call it: `_moments(inputs, mask)`, and
         `_moments(inputs, reduction_axes, keep_dims, mask=None)` of tf_keras.
         """
-        if not process.entered() or (self.process_set.size() or 1) == 1:
+        if not process.entered() or not reduction.has_peers(self.process_set):
             return super()._moments(inputs, *how, **named)
         if _LEGACY is None:
             (mask,) = how

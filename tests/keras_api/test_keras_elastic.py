@@ -90,12 +90,92 @@ def test_callbacks() -> None:
     ]  # fmt: skip
     model.fit(*training.share(5), batch_size=training.BATCH, verbose=0, callbacks=callbacks)
     assert (state.epoch, state.batch) == (1, 0)
-    assert seen == [(0, 0), (0, 1), (0, 2), (0, 3), (0, 4)]
+    assert seen == [(0, 1), (0, 2), (0, 3), (0, 4), (0, 5)]
     assert state.commits == 3  # after the second and the fourth batch, and at the end
     model.fit(*training.share(1), epochs=3 - state.epoch, verbose=0, callbacks=callbacks)
     assert state.epoch == 3
     with pytest.raises(ValueError, match="must be positive"):
         elastic.CommitStateCallback(state, batches_per_commit=0)
+
+
+class _Interrupt(Exception):
+    """Ends a `fit` in the middle."""
+
+
+@mostly_on_torch
+@ranks(1)
+@pytest.mark.parametrize("way", ["horovod", "initial", "rest"])
+@pytest.mark.parametrize("order", [1, -1])
+def test_fit_does_the_rest_of_an_epoch(way: str, order: int) -> None:
+    import keras_training as training
+
+    model = training.network()
+    model.compile(hvd.DistributedOptimizer(training.sgd()), loss="mse")
+    # As Horovod's examples begin: a number that nobody has counted.
+    state = hvd.elastic.KerasState(model, batch=100, epoch=0)
+    done: list[list[int]] = []
+    x, y = training.share(30)
+
+    class Watch(keras.callbacks.Callback):  # type: ignore[misc]
+        left = 7
+        stops_at = 0
+
+        def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+            done.append([])
+
+        def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+            self.left -= 1
+            if self.left < 0:
+                raise _Interrupt
+
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            done[-1].append(batch)
+
+        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+            if len(done) == self.stops_at:
+                model.stop_training = True
+
+    watch, elastic = Watch(), hvd.elastic
+    callbacks = [watch, *[
+        elastic.UpdateBatchStateCallback(state), elastic.UpdateEpochStateCallback(state),
+        elastic.CommitStateCallback(state, 2),
+    ][::order]]  # fmt: skip
+
+    def fit(steps: int) -> None:
+        done.clear()
+        how: dict[str, Any] = {"epochs": 4 - state.epoch, "steps_per_epoch": steps}
+        if way == "initial":
+            how |= {"epochs": 4, "initial_epoch": state.epoch}
+        elif way == "rest" and done_before:
+            how |= {"epochs": 1, "steps_per_epoch": steps - state.batch}
+        rows = steps * training.BATCH
+        model.fit(x[:rows], y[:rows], batch_size=training.BATCH, shuffle=False, verbose=0,
+                  callbacks=callbacks, **how)  # fmt: skip
+
+    done_before = False
+    with pytest.raises(_Interrupt):
+        fit(4)
+    assert [len(one) for one in done] == [4, 3]
+    state.restore()
+    assert (state.epoch, state.batch) == (1, 2)
+    done_before = True
+    if way == "rest":
+        watch.left = 100
+        fit(4)
+        assert ([len(one) for one in done], state.epoch, state.batch) == ([2], 2, 0)
+        return
+    watch.left = 1
+    with pytest.raises(_Interrupt):
+        fit(4)
+    state.restore()
+    assert (state.epoch, state.batch) == (1, 2)  # that batch was not committed
+    # Twice as many steps, as with half the ranks: half of them are done.
+    watch.left, watch.stops_at = 100, 1
+    fit(8)
+    assert ([len(one) for one in done], state.epoch, state.batch) == ([4], 2, 0)
+    watch.stops_at = 0
+    fit(8)
+    assert ([len(one) for one in done], state.epoch, state.batch) == ([8, 8], 4, 0)
 
 
 @mostly_on_torch

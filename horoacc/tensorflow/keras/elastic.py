@@ -5,6 +5,7 @@ from horoacc.keras.elastic import (
     KerasState,
     UpdateBatchStateCallback,
     UpdateEpochStateCallback,
+    epoch,
     run,
 )
 
@@ -13,5 +14,6 @@ __all__ = [
     "KerasState",
     "UpdateBatchStateCallback",
     "UpdateEpochStateCallback",
+    "epoch",
     "run",
 ]
