@@ -56,13 +56,15 @@ def train(func: Callable[[], R], reset: Callable[[], None], state: State, recove
     way = recover or str(settings.read(os.environ)["recover"])
     fruitless = 0
     sync = True
-    if own.expected is not None:  # it has prepared itself beside the others, and now comes in
+    met = own.expected is not None  # it has prepared itself beside the others, and now comes in
+    if met:
         reset()
-        state.on_reset()
     while True:
         steps, commits = state.steps(), state.commits
         synced = False
         try:
+            if met:
+                state.on_reset()  # its callbacks may train, and meet a death
             if sync:
                 state.sync()
             synced = True
@@ -82,10 +84,10 @@ def train(func: Callable[[], R], reset: Callable[[], None], state: State, recove
         except HostsUpdatedInterrupt:
             own.report(Report(state.steps() - steps, state.commits - commits))
         reset()
+        met = True
         if own.recover == "commit":
             state.restore()
-        state.on_reset()
-        if own.recover == "forward" and own.level:
+        elif own.recover == "forward" and own.level:
             state.save()
         sync = own.sync
 

@@ -56,10 +56,25 @@ def loss(t: Any, found: Any) -> Any:
     return tf.reduce_mean((found - t) ** 2)
 
 
+def feed(batch: int) -> Iterator[tuple[Any, Any]]:
+    """This rank's batches after one."""
+    rank = hvd.rank()
+    while True:
+        batch += 1
+        yield samples(batch, rank)
+
+
 model = keras.Sequential(
     [keras.layers.InputLayer((FEATURES,)), keras.layers.Dense(1, use_bias=False)]
 )
 model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(RATE, MOMENTUM)), loss=loss)
+if OPTIONS.get("trains"):
+    # As Horovod's example makes the optimizer's variables: on newcomers now, while the others train
+    # and, in a reset callback, on all ranks together.
+    model.fit(feed(0), steps_per_epoch=1, verbose=0)
+    for variable in model.optimizer.variables:
+        if "learning_rate" not in variable.path:
+            variable.assign(keras.ops.zeros_like(variable))
 # Each rank begins elsewhere: rank 0's values count.
 model.set_weights([np.random.default_rng(hvd.rank()).standard_normal((FEATURES, 1))])
 state = hvd.elastic.KerasState(model, batch=OPTIONS.get("first", 0), epoch=0)
@@ -105,13 +120,6 @@ class Committed(keras.callbacks.Callback):
         note("epoch", epoch=state.epoch, number=epoch, rank=hvd.rank())
 
 
-def feed(batch: int) -> Iterator[tuple[Any, Any]]:
-    rank = hvd.rank()
-    while True:
-        batch += 1
-        yield samples(batch, rank)
-
-
 steps, every = Steps(), OPTIONS.get("commit_every", 1)
 callbacks = [
     steps,
@@ -146,7 +154,17 @@ def train(state: Any) -> None:
 
 note("begin", weight=weights(), rank=hvd.rank())
 resets: list[int] = []
-state.register_reset_callbacks([lambda: resets.append(hvd.size())])
+
+
+def on_state_reset() -> None:
+    resets.append(hvd.size())
+    happens(rank=hvd.rank(), epoch=hvd.elastic.epoch(), at="reset")
+    if OPTIONS.get("trains"):
+        model.fit(feed(0), steps_per_epoch=1, verbose=0)
+        state.restore()
+
+
+state.register_reset_callbacks([on_state_reset])
 train(state)
 note("end", rank=hvd.rank(), size=hvd.size(), epoch=state.epoch, batch=int(state.batch),
      weight=weights(), resets=resets, iterations=int(model.optimizer.iterations))  # fmt: skip

@@ -128,6 +128,12 @@ def train(state: Any) -> None:
             state.check_host_updates()
 
 
+def share() -> None:
+    happens(rank=hvd.rank(), epoch=hvd.elastic.epoch(), at="sync")
+    synced()
+
+
+synced, state.sync = state.sync, share
 note("begin", weight=weights(), rank=hvd.rank())
 train(state)
 note("end", rank=hvd.rank(), size=hvd.size(), batch=state.batch, weight=weights(),

@@ -50,27 +50,37 @@ def test_ranks_die_and_come(elastic: Elastic, kind: str, fit: str) -> None:
     ]
     told = train(
         elastic, kind, "-np", "2", "--min-np", "1", fit=fit, sizes={"8": 2, "14": 2},
+        trains=kind != "tf_keras",
     )  # fmt: skip
     assert told.count("1 of them new") == 2
     assert check(elastic, TOLERANCES[kind]) == [2, 1, 2, 1, 2]
     assert lost(elastic) == []
 
 
+def deaths(**where: Any) -> list[dict[str, Any]]:
+    return [{**where, "rank": rank} for rank in (0, 2)]
+
+
 @pytest.mark.parametrize(
-    ("kind", "place", "again", "order"),
+    ("kind", "plan", "again", "order"),
     [
-        ("tensorflow", {"at": "begin", "batch": 9}, [8], "commit first"),
-        ("torch", {"at": "applied", "batch": 8}, [8], ""),
-        ("torch", {"at": "epoch", "epoch": 2}, [], "commit first"),
+        (
+            "tensorflow",
+            [{"at": "committed", "batch": 9, "rank": 2}, {"at": "reset", "epoch": 2, "rank": 0}],
+            [],
+            "commit first",
+        ),
+        ("torch", deaths(at="applied", batch=8), [8], ""),
+        ("torch", deaths(at="epoch", epoch=2), [], "commit first"),
     ],
-)  # fmt: skip
+)
 def test_deaths_go_back_to_the_last_commit(
-    elastic: Elastic, kind: str, place: dict[str, Any], again: list[int], order: str
+    elastic: Elastic, kind: str, plan: list[dict[str, Any]], again: list[int], order: str
 ) -> None:
-    elastic.plan = [{**place, "rank": rank, "do": "kill"} for rank in (0, 2)]
+    elastic.plan = [{**death, "do": "kill"} for death in plan]
     told = train(
         elastic, kind, "-np", "3", "--min-np", "1", "--failures-per-host", "1", commit_every=2,
-        order=order, first=100,
+        order=order, first=100, trains=kind == "tensorflow",
     )  # fmt: skip
     assert "last commit" in told
     assert check(elastic, TOLERANCES[kind]) == [3, 1]

@@ -40,15 +40,16 @@ def test_a_function_goes_on_with_other_ranks(elastic: Elastic) -> None:
 
 
 @pytest.mark.parametrize(
-    ("place", "batch", "again"),
-    [("begin", 6, [4, 5]), ("graph", 5, [4]), ("committed", 6, [])],
+    ("deaths", "again"),
+    [
+        ([{"at": "graph", "batch": 5, "rank": 0}, {"at": "graph", "batch": 5, "rank": 2}], [4]),
+        ([{"at": "committed", "batch": 6, "rank": 2}, {"at": "sync", "epoch": 2, "rank": 0}], []),
+    ],
 )
 def test_deaths_go_back_to_the_last_commit(
-    elastic: Elastic, place: str, batch: int, again: list[int]
+    elastic: Elastic, deaths: list[dict[str, Any]], again: list[int]
 ) -> None:
-    elastic.plan = [
-        {"at": place, "batch": batch, "rank": rank, "do": "kill"} for rank in (0, 2)
-    ]  # fmt: skip
+    elastic.plan = [{**death, "do": "kill"} for death in deaths]
     told = train(
         elastic, "-np", "3", "--min-np", "1", "--failures-per-host", "1", state="variables",
         commit_every=3,

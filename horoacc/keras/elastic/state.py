@@ -68,7 +68,12 @@ class KerasState(ObjectState):
         """Gives all ranks the values of rank 0, and saves them. Every rank calls it."""
         begin_step(self.optimizer)
         variables = self._variables()
+        own = backend.current()
         if variables:
-            backend.current().broadcast_variables(variables, 0, "keras.state")
+            own.with_own_errors(own.broadcast_variables)(variables, 0, "keras.state")
         self._save_values()
         super().sync()
+
+    def on_reset(self) -> None:
+        """As `State.on_reset`; the callbacks may train."""
+        backend.current().with_own_errors(super().on_reset)()

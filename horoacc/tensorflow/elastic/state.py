@@ -10,13 +10,23 @@ import tensorflow as tf
 from horoacc import basics
 from horoacc.backward_passes import begin_step
 from horoacc.elastic import ObjectState
+from horoacc.tensorflow.failures import with_own_errors
 from horoacc.tensorflow.functions import broadcast_object, broadcast_variables
 from horoacc.tensorflow.variables import variable_of
 
 __all__ = ["TensorFlowKerasState", "TensorFlowState"]
 
 
-class TensorFlowState(ObjectState):
+class _OwnErrors(ObjectState):
+    """Its methods that may meet a death raise HoroACC's errors, not those of TensorFlow's ops."""
+
+    @with_own_errors
+    def on_reset(self) -> None:
+        """As `State.on_reset`; the callbacks may train."""
+        super().on_reset()
+
+
+class TensorFlowState(_OwnErrors):
     """Variables, and plain objects as attributes."""
 
     def __init__(
@@ -87,6 +97,7 @@ class TensorFlowState(ObjectState):
             self._run(self._assign, dict(zip(self._placeholders, self._saved_values, strict=True)))
         super().restore()
 
+    @with_own_errors
     def sync(self) -> None:
         """Gives all ranks the values of rank 0, and saves them. Every rank calls it."""
         if tf.executing_eagerly():
@@ -97,7 +108,7 @@ class TensorFlowState(ObjectState):
         super().sync()
 
 
-class TensorFlowKerasState(ObjectState):
+class TensorFlowKerasState(_OwnErrors):
     """A Keras model, its optimizer, and plain objects as attributes."""
 
     def __init__(
@@ -151,6 +162,7 @@ class TensorFlowKerasState(ObjectState):
             variable.assign(value)
         super().restore()
 
+    @with_own_errors
     def sync(self) -> None:
         """Gives all ranks the values of rank 0, and saves them. Every rank calls it."""
         begin_step(self.optimizer)
