@@ -69,6 +69,29 @@ def test_state_with_an_optimizer_of_its_own() -> None:
 
 
 @mostly_on_torch
+@ranks(2)
+def test_a_model_that_only_rank_0_has_built() -> None:
+    """As of a process that comes to a job whose `fit` has built the model."""
+    model = keras.Sequential([keras.layers.Dense(3), keras.layers.Dense(2)])
+    model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.5, 0.5)), loss="mse")
+    if hvd.rank() == 0:
+        model(np.zeros((4, 5), np.float32))
+    state = hvd.elastic.KerasState(model, epoch=0)
+    state.sync()
+    import keras_training as training
+
+    assert len(training.all_bits(model)) == 1 and len(model.weights) == 4
+    assert model.predict(np.zeros((7, 5), np.float32), verbose=0).shape == (7, 2)
+    state.restore()
+    if hvd.rank() == 1:
+        model.add(keras.layers.Dense(1))
+        with pytest.raises(ValueError, match="12 variables here and 10 on rank 0"):
+            hvd.elastic.KerasState(model)._alike()
+    else:
+        state._alike()
+
+
+@mostly_on_torch
 @ranks(1, 2, 4)
 def test_callbacks() -> None:
     import keras_training as training

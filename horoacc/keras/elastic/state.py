@@ -65,14 +65,34 @@ class KerasState(ObjectState):
         super().restore()
 
     def sync(self) -> None:
-        """Gives all ranks the values of rank 0, and saves them. Every rank calls it."""
+        """Gives all ranks the values of rank 0, and saves them. Every rank calls it.
+
+        Raises:
+            ValueError: This rank's model or optimizer has other variables than rank 0's.
+        """
         begin_step(self.optimizer)
-        variables = self._variables()
+        variables = self._alike()
         own = backend.current()
         if variables:
             own.with_own_errors(own.broadcast_variables)(variables, 0, "keras.state")
-        self._save_values()
         super().sync()
+        self._save_values()  # once all is shared: what is saved fits together
+
+    def _alike(self) -> list[Any]:
+        """The variables, where rank 0's model was built by training that this rank has not seen."""
+        variables = self._variables()
+        config = self.model.get_build_config() if self.model.built else None
+        config, count = self._bcast_object((config, len(variables)))
+        if config and not self.model.built:
+            self.model.build_from_config(config)
+            variables = self._variables()
+        if len(variables) != count:
+            raise ValueError(
+                f"KerasState: the model and the optimizer have {len(variables)} variables here and "
+                f"{count} on rank 0. Build the model on all ranks before the state is shared: give "
+                "it an Input, or call it once."
+            )
+        return variables
 
     def on_reset(self) -> None:
         """As `State.on_reset`; the callbacks may train."""

@@ -104,8 +104,8 @@ class TensorFlowState(_OwnErrors):
             broadcast_variables(self.variables, root_rank=0)
         else:
             self._run(self._broadcast)
-        self._saved_values = self._values()
         super().sync()
+        self._saved_values = self._values()  # once all is shared: what is saved fits together
 
 
 class TensorFlowKerasState(_OwnErrors):
@@ -167,8 +167,8 @@ class TensorFlowKerasState(_OwnErrors):
         """Gives all ranks the values of rank 0, and saves them. Every rank calls it."""
         begin_step(self.optimizer)
         broadcast_variables(self._variables(), root_rank=0)
-        self._saved_values = self._values()
         super().sync()
+        self._saved_values = self._values()  # once all is shared: what is saved fits together
 
 
 def _build(optimizer: Any, variables: Sequence[Any]) -> None:
