@@ -70,6 +70,12 @@ def step(x: Any, t: Any) -> None:
 
 
 shared, own = tf.Variable(tf.ones([4, 1])), tf.Variable([1.0])
+normalization = hvd.SyncBatchNormalization(momentum=0.0)
+normalization.build((1, 1))
+stepping = hvd.DistributedOptimizer(tf.keras.optimizers.SGD(1.0))
+local = tf.keras.Variable([0.0], dtype="float32")
+stepping.build([local])
+stepping.register_local_var(local)
 
 
 @tf.function
@@ -79,15 +85,20 @@ def probe() -> list[Any]:
         rows = tf.nn.embedding_lookup(shared, [0])
         gathered = tf.reduce_sum(hvd.allgather(own, name="g") * tf.cast(hvd.size_op(), tf.float32))
         summed = tf.reduce_sum(hvd.reducescatter(tf.ones([12, 1]) * own, op=hvd.Sum, name="s"))
-        local = tf.reduce_sum(own)
+        mine = tf.reduce_sum(own)
     slices = hvd.allreduce(tape.gradient(rows, shared), op=hvd.Average, name="a")
     distributed = hvd.DistributedGradientTape(tape)
     distributed.register_local_source(own)
+    normalization(tf.fill([1, 1], tf.cast(hvd.rank_op(), tf.float32)), training=True)
+    local.assign([0.0])
+    stepping.apply([tf.constant([1.0])], [local])
     return [
         tf.reduce_sum(tf.convert_to_tensor(slices)),
         tape.gradient(gathered, own)[0] / tf.cast(hvd.size_op(), tf.float32),
         tape.gradient(summed, own)[0],
-        distributed.gradient(local, own)[0],
+        distributed.gradient(mine, own)[0],
+        normalization.moving_mean[0],
+        -local[0],
     ]
 
 

@@ -31,7 +31,8 @@ def test_a_function_goes_on_with_other_ranks(elastic: Elastic) -> None:
     )  # fmt: skip
     assert check(elastic) == [2, 1, 2, 3, 1]
     for line in elastic.steps():
-        right = [1.0, 1.0, 12.0 * line["size"], 1 / line["size"]]
+        size = line["size"]
+        right = [1.0, 1.0, 12.0 * size, 1 / size, (size - 1) / 2, 1 / size]
         assert line["probe"] == pytest.approx(right), line
     (end,) = elastic.lines_of("end")
     assert end["traces"] == 1
