@@ -18,7 +18,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from horoacc import settings
-from horoacc.elastic.member import Member, member
+from horoacc.elastic.member import member
 from horoacc.elastic.state import State
 from horoacc.errors import (
     Aborted,
@@ -56,6 +56,7 @@ def train(func: Callable[[], R], reset: Callable[[], None], state: State, recove
     way = recover or str(settings.read(os.environ)["recover"])
     fruitless = 0
     sync = True
+    holds = False  # this process has had the job's state
     met = own.expected is not None  # it has prepared itself beside the others, and now comes in
     if met:
         reset()
@@ -67,7 +68,7 @@ def train(func: Callable[[], R], reset: Callable[[], None], state: State, recove
                 state.on_reset()  # its callbacks may train, and meet a death
             if sync:
                 state.sync()
-            synced = True
+            synced = holds = True
             return func()
         except Mismatch:
             raise
@@ -78,8 +79,12 @@ def train(func: Callable[[], R], reset: Callable[[], None], state: State, recove
                 fruitless = 0  # somebody died; the coordinator has limits of its own
             if fruitless > FRUITLESS_RESETS:
                 raise
-            own.report(_report(state, progress, own, synced, way, error), error)
-            if not synced:
+            if synced:
+                own.report(_report(state, progress, way, error), error)
+            else:
+                # Its state is a mixture, and goes back to what was saved before it was shared.
+                behind = 0 if own.level else -1 if holds else -2
+                own.report(Report(behind, behind, failed=True), error)
                 state.restore()
         except HostsUpdatedInterrupt:
             own.report(Report(state.steps() - steps, state.commits - commits))
@@ -87,19 +92,13 @@ def train(func: Callable[[], R], reset: Callable[[], None], state: State, recove
         met = True
         if own.recover == "commit":
             state.restore()
-        elif own.recover == "forward" and own.level:
+        elif holds:  # so that a death while it is shared takes nothing
             state.save()
         sync = own.sync
 
 
-def _report(
-    state: State, progress: Report, own: Member, synced: bool, way: str, error: HorovodInternalError
-) -> Report:
+def _report(state: State, progress: Report, way: str, error: HorovodInternalError) -> Report:
     """How far this rank has come, and whether it can go forward."""
-    if not synced:
-        # Its state is a mixture, and it goes back to what it saved before the state was shared.
-        behind = 0 if own.level else -1
-        return Report(behind, behind, failed=True)
     obstacle = "recover='commit' was asked for" if way == "commit" else state.obstacle(error)
     risk = obstacle if way == "forward" else ""
     return Report(progress.steps, progress.commits, True, "" if risk else obstacle, risk)
