@@ -76,6 +76,13 @@ class _DistributedAdasumOptimizer(TakesLateParameters):
         """
         return self._schedule.passes
 
+    def begin_again(self) -> None:
+        """Forgets a step that an error or an interruption cut off, with its gradients."""
+        self._schedule.restart()
+        for group in self.param_groups:
+            for param in group["params"]:
+                param.grad = None
+
     def _before_unscale(self) -> None:
         """Gradients are this rank's own, and complete, also if the step is skipped."""
         self._schedule.restart()

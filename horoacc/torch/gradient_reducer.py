@@ -271,6 +271,10 @@ class GradientReducer:
         if self.in_flight and (failed := self._land()) is not None:
             raise failed
 
+    def restart(self) -> None:
+        """Waits for the calls in flight, whatever becomes of them, and begins a new step."""
+        self._land()
+
     def _land(self) -> Exception | None:
         """Waits for everything in flight and begins a new step; gives the first error."""
         native = self._native_hooks()

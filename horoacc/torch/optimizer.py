@@ -182,6 +182,15 @@ class _DistributedOptimizer(TakesLateParameters):
     # LBFGS and others run hooks around the wrapped class's step; a second layer would repeat them.
     step.hooked = True  # type: ignore[attr-defined]
 
+    def begin_again(self) -> None:
+        """Forgets a step that an error or an interruption cut off, with its gradients."""
+        self._gradients.restart()
+        self._synchronized = self._should_warn = False
+        self._should_synchronize = True
+        for group in self.param_groups:
+            for param in group["params"]:
+                param.grad = None
+
     def obstacle_after(self, error: Exception) -> str:
         """Says why the parameters may not be those of a whole number of steps, after an error.
 

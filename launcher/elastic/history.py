@@ -59,13 +59,15 @@ class History:
             text += f", {len(epoch.joined)} of them new" if epoch.joined else ""
             text += f"; {', '.join(gone)}" if gone else ""
             text += f"; they met again after {seconds:.2f} s"
-            if epoch.recover == "forward":
+            if epoch.anew:
+                text += "; no rank has the state any more, and the training begins again"
+            elif epoch.recover == "forward":
                 text += " and lose no step"
             elif epoch.recover == "commit":
                 text += f" and go back to their last commit: {epoch.why}"
         self._write(
             "epoch", epoch=epoch.number, sync=epoch.sync, seconds=seconds, gone=gone,
-            recover=epoch.recover, why=epoch.why,
+            recover=epoch.recover, why=epoch.why, anew=epoch.anew,
             ranks=[{"worker": w.number, "host": w.host, "slot": w.slot} for w in epoch.workers],
             new=[w.number for w in epoch.joined], left=[w.number for w in epoch.left],
         )  # fmt: skip
@@ -151,4 +153,6 @@ def _began(event: dict[str, Any]) -> str:
             "commit": f", and went back to their last commit: {event['why']}",
         }
         text += way.get(event["recover"], "")
+        if event["anew"]:
+            text += "; no rank had the state any more, and the training began again"
     return text + "."

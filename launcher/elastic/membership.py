@@ -37,10 +37,11 @@ class Phase(Enum):
 class Report:
     """How far a worker has come, when it asks for its next seat."""
 
-    steps: int = 0
-    """Steps that it has applied in the epoch; -1: its state is older than the epoch."""
-    commits: int = 0
-    """Commits that it has made in the epoch."""
+    steps: int = -2
+    """Steps that it has applied in the epoch; -1: its state is older than the epoch; -2: it never
+    had the job's state."""
+    commits: int = -2
+    """Commits that it has made in the epoch; negative as `steps`."""
     failed: bool = False
     """It asks because of an error, and not because it was interrupted."""
     obstacle: str = ""
@@ -80,6 +81,11 @@ class Worker:
     def alive(self) -> bool:
         """Whether its process has not ended."""
         return self.phase is not Phase.GONE
+
+    @property
+    def holds(self) -> bool:
+        """Whether it said that it has a state of the job's."""
+        return self.report.steps > -2
 
 
 @dataclass(frozen=True)
@@ -140,6 +146,8 @@ class Epoch:
     """Whether the ranks keep their states as they are, or go back to their last commits."""
     why: str = ""
     """Why they go back."""
+    anew: bool = False
+    """No rank has the job's state any more: the training begins again."""
     joined: list[Worker] = field(default_factory=list)
     """Those that were not in the one before."""
     left: list[Worker] = field(default_factory=list)
@@ -157,6 +165,7 @@ class Membership:
         self.epoch: Epoch | None = None
         self.over = False
         """A rank has ended without an error: no rank is replaced any more."""
+        self._begun = False  # some rank has had the job's state
         self._random = random.Random(seed)
 
     # --- hosts --------------------------------------------------------------------------------
@@ -272,7 +281,7 @@ class Membership:
         worker.status = status
         if dismissed:
             return False
-        if status == 0 and (worker.seat is not None or self.epoch is None):
+        if status == 0 and worker.seat is not None:
             self.over = True
             return False
         if not self.over:
@@ -282,13 +291,17 @@ class Membership:
         return True
 
     def expected(self, worker: Worker) -> Seat:
-        """The place that a worker will have about, which prepares itself beside the others."""
+        """The place that a worker will have about, which prepares itself beside the others.
+
+        Two such workers expect different ranks, and the local rank is that of the slot.
+        """
         members = self.members()
-        here = sum(other.host == worker.host for other in members)
+        others = [w for w in self.live() if w.phase is Phase.STARTING and w.number < worker.number]
+        rank = len(members) + len(others)
+        slots = sorted({w.slot for w in members if w.host == worker.host} | {worker.slot})
+        local = len(slots) - 1 if worker.spare else slots.index(worker.slot)
         hosts = list(dict.fromkeys([*(other.host for other in members), worker.host]))
-        return Seat(
-            0, len(members), len(members) + 1, here, here + 1, hosts.index(worker.host), len(hosts)
-        )
+        return Seat(0, rank, rank + 1, local, len(slots), hosts.index(worker.host), len(hosts))
 
     def _belongs(self, worker: Worker) -> bool:
         """Whether a worker's slot is one that the job may use."""
@@ -311,12 +324,20 @@ class Membership:
         )
 
     def to_dismiss(self) -> list[Worker]:
-        """Workers that wait for a seat and cannot have one: their host or slot is gone."""
-        return [
-            worker
-            for worker in self.live()
-            if worker.phase is Phase.WAITING and (self.over or not self._belongs(worker))
-        ]
+        """Workers that wait for a seat and cannot have one: their host or slot is gone.
+
+        If only such workers have the job's state, they stay until others have it.
+        """
+        waiting = [w for w in self.live() if w.phase is Phase.WAITING]
+        if not self.over and self._all_leave():
+            waiting = [worker for worker in waiting if not worker.holds]
+        return [worker for worker in waiting if self.over or not self._belongs(worker)]
+
+    def _all_leave(self) -> bool:
+        """Whether no member that may stay has the job's state, or will say so."""
+        return not any(
+            self._belongs(w) and (w.holds or w.phase is Phase.SEATED) for w in self.members()
+        )
 
     def not_needed(self) -> list[Worker]:
         """Workers that are starting, for a job that is over or in a slot that is gone."""
@@ -334,7 +355,8 @@ class Membership:
             or any(w.phase is not Phase.SEATED for w in self.members())
         ):
             return 0
-        change = REMOVED if any(not self._belongs(worker) for worker in self.members()) else 0
+        leave = any(not self._belongs(worker) for worker in self.members())
+        change = REMOVED if leave and not self._all_leave() else 0
         starting = any(
             w.phase is Phase.STARTING and not w.spare and now < w.born + TOGETHER_SECONDS
             for w in self.live()
@@ -373,7 +395,7 @@ class Membership:
 
     def _seat(self, chosen: list[Worker], members: list[Worker]) -> Epoch:
         before = self.epoch
-        old = [worker for worker in chosen if worker in members]
+        old = [worker for worker in chosen if worker in members and worker.holds]
         recover, why = _way_on(old)
         progress = {id(w): w.report.commits if recover == "commit" else w.report.steps for w in old}
         farthest = max(progress.values(), default=0)
@@ -395,8 +417,11 @@ class Membership:
         joined = [worker for worker in order if worker not in members]
         left = [w for w in before.workers if w not in order] if before else []
         failed = recover or any(w.phase is Phase.GONE and w.status for w in left)
-        sync = bool(joined or failed or before is None)
-        epoch = Epoch(number, order, sync, recover, why, joined, left)
+        behind = any(worker.report.steps < 0 for worker in order)
+        sync = bool(joined or failed or behind or before is None)
+        anew = before is not None and not old and self._begun
+        self._begun = self._begun or bool(old)
+        epoch = Epoch(number, order, sync, recover, why, anew, joined, left)
         for rank, worker in enumerate(order):
             local = slots[worker.host].index(worker.slot)
             rows = [name for name in hosts if len(slots[name]) > local]

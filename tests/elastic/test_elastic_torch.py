@@ -39,7 +39,7 @@ def timeline(elastic: Elastic) -> list[dict[str, Any]]:
     return [last[batch] for batch in sorted(last)]
 
 
-def check(elastic: Elastic, replay: str = "", tolerance: float = 1e-9) -> None:
+def check(elastic: Elastic, replay: str = "", tolerance: float = 1e-9, passes: int = 1) -> None:
     steps = timeline(elastic)
     weights = np.array(next(
         line["weight"] for line in elastic.lines_of("begin") if line["rank"] == 0
@@ -52,7 +52,8 @@ def check(elastic: Elastic, replay: str = "", tolerance: float = 1e-9) -> None:
         for rank in range(step["size"]):
             first = (step["batch"] * 97 + rank * PER_RANK) % (4096 - PER_RANK)
             x, t = INPUTS[first : first + PER_RANK], TARGETS[first : first + PER_RANK]
-            grads.append(2 * (x @ weights - t) @ x / PER_RANK)
+            # Each pass has the mean of its part; the passes are added up.
+            grads.append(passes * 2 * (x @ weights - t) @ x / PER_RANK)
         grad = np.mean(grads, axis=0)
         if replay == "sgd":
             moment = 0.9 * moment + grad if number > 1 else grad
@@ -137,20 +138,24 @@ def test_a_warm_spare_comes_in_at_once(elastic: Elastic) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "why"),
+    ("options", "place", "why", "replay"),
     [
-        ({"passes": 2}, "a step takes several backward passes"),
-        ({"op": "Adasum"}, "the state has no distributed optimizer, or several"),
-        ({"optimizer": "lbfgs"}, "a closure may have failed in the middle of a step"),
-        ({"compression": "fp16"}, ""),
+        ({"passes": 2, "late_zero": True}, "begin", "a step takes several backward passes", "sgd"),
+        ({"op": "Adasum"}, "begin", "the state has no distributed optimizer, or several", ""),
+        ({"optimizer": "lbfgs"}, "begin", "a closure may have failed in the middle of a step", ""),
+        ({"compression": "fp16", "late_zero": True}, "begin", "", "sgd"),
+        ({"averages": True, "late_zero": True}, "step", "the error left allreduce.loss", "sgd"),
     ],
 )
-def test_what_auto_takes(elastic: Elastic, options: dict[str, Any], why: str) -> None:
-    elastic.plan = [{"at": "begin", "batch": 6, "rank": 1, "do": "kill"}]
+def test_what_auto_takes(
+    elastic: Elastic, options: dict[str, Any], place: str, why: str, replay: str
+) -> None:
+    elastic.plan = [{"at": place, "batch": 6, "rank": 1, "do": "kill"}]
     told = train(elastic, "-np", "3", "--min-np", "2", "--failures-per-host", "1",
                  commit_every=2, **options)  # fmt: skip
     assert (f"go back to their last commit: {why}" if why else "and lose no step") in told
-    check(elastic)
+    narrow = "compression" in options
+    check(elastic, replay, 0.2 if narrow else 1e-9, options.get("passes", 1))
 
 
 def test_commit_is_what_was_asked_for(elastic: Elastic) -> None:
@@ -176,7 +181,8 @@ def test_deaths_at_any_moment(elastic: Elastic) -> None:
     )  # fmt: skip
     job = elastic.job.start(*arguments)
     elastic.job.wait_until(lambda: elastic.reached(3), "the start")
-    (spared,) = (line["pid"] for line in elastic.lines_of("begin") if line["rank"] == 0)
+    # Rank 0 of the first epochs is killed as any other; one must live, or the state is gone.
+    (spared,) = (line["pid"] for line in elastic.lines_of("begin") if line["rank"] == 1)
     for _ in range(25):
         time.sleep(draw.choice([0.0, 0.05, 0.3, 1.0]) * draw.random())
         workers = [pid for pid in elastic.workers() if pid != spared]

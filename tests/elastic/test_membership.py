@@ -41,7 +41,8 @@ class Simulated:
     ) -> None:  # fmt: skip
         report = Report(steps, commits, failed, obstacle)
         for worker in workers:
-            self.membership.ask(worker, "here:1", 2, report, self.now)
+            own = report if worker.seat is not None else Report()
+            self.membership.ask(worker, "here:1", 2, own, self.now)
 
     def form(self) -> Epoch | None:
         for worker in self.membership.to_dismiss():
@@ -168,6 +169,45 @@ def test_hosts_that_go_are_left_without_sharing_state() -> None:
     assert not job.membership.over and job.membership.hosts["a"].failures == 0
 
 
+def test_the_last_that_have_the_state_stay_until_others_have_it() -> None:
+    job = Simulated("a:2", Limits(1, INFINITE))
+    ranks = job.begin().workers
+    job.hosts("b:1")
+    assert job.membership.change_due() == 0  # nobody else has it
+    (fresh,) = job.start()
+    job.ask(fresh)
+    assert job.membership.change_due() == ADDED
+    job.ask(*ranks)
+    epoch = job.form()
+    assert epoch is not None and epoch.workers == [*ranks, fresh] and epoch.sync
+    assert job.membership.change_due() == REMOVED
+    job.ask(*epoch.workers)
+    epoch = job.form()
+    assert epoch is not None and epoch.workers == [fresh] and not epoch.anew
+
+
+def test_a_newcomer_never_leads_those_that_have_the_state() -> None:
+    job = Simulated("a:2,b:1", Limits(1, INFINITE))
+    ranks = job.begin().workers
+    job.die(ranks[0])
+    job.ask(*ranks[1:], failed=True)
+    job.form()
+    (fresh,) = job.start()
+    job.ask(fresh)
+    job.ask(*ranks[1:], steps=7)
+    epoch = job.form()
+    assert epoch is not None and epoch.workers[:2] == [ranks[1], fresh]
+    job.die(ranks[1])  # the leader, before the newcomer got the state
+    job.membership.ask(fresh, "here:1", 2, Report(), job.now)
+    job.ask(ranks[2], steps=7)  # it had no error: it says again what it said
+    epoch = job.form()
+    assert epoch is not None and epoch.workers[0] is ranks[2] and epoch.sync and not epoch.anew
+    job.die(ranks[2])
+    job.membership.ask(fresh, "here:1", 2, Report(-2, -2, True), job.now)
+    epoch = job.form()
+    assert epoch is not None and epoch.anew
+
+
 def test_fewer_slots_and_a_host_that_comes_back() -> None:
     job = Simulated("a:2,b:1", Limits(1, INFINITE))
     job.begin()
@@ -285,9 +325,14 @@ def test_drawn_histories(seed: int) -> None:
 def _check(job: Simulated, epoch: Epoch, members: list[Worker]) -> None:
     """What holds of every epoch."""
     limits = job.membership.limits
+
+    def belongs(worker: Worker) -> bool:
+        record = job.membership.hosts[worker.host]
+        return record.here and worker.slot < record.slots
+
     assert limits.least <= len(epoch.workers) <= limits.most
     assert all(worker.phase is Phase.SEATED for worker in epoch.workers)
-    old = [worker for worker in members if worker in epoch.workers]
+    old = [worker for worker in members if worker in epoch.workers and worker.holds]
     if old:
         assert epoch.workers[0] in old, "a newcomer leads, whose state is not the job's"
         measure = "commits" if epoch.recover == "commit" else "steps"
@@ -298,8 +343,8 @@ def _check(job: Simulated, epoch: Epoch, members: list[Worker]) -> None:
     assert [seat.rank for seat in seats] == list(range(len(epoch.workers)))
     by_host: dict[str, list[int]] = {}
     for worker, seat in zip(epoch.workers, seats, strict=True):
-        record = job.membership.hosts[worker.host]
-        assert record.here and worker.slot < record.slots
+        # Only the last that have the state stay where they may not.
+        assert belongs(worker) or (worker in old and not any(map(belongs, old)))
         by_host.setdefault(worker.host, []).append(seat.local_rank)
         assert seat.local_size == sum(other.host == worker.host for other in epoch.workers)
     for local_ranks in by_host.values():

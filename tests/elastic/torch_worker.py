@@ -76,7 +76,8 @@ def train(state: Any) -> None:
         rows = samples(batch)
 
         def loss_of(rows: list[int] = rows) -> Any:
-            optimizer.zero_grad()
+            if not OPTIONS.get("late_zero"):
+                optimizer.zero_grad()
             for part in range(passes):
                 picked = rows[part::passes]
                 loss = ((model(INPUTS[picked])[:, 0] - TARGETS[picked]) ** 2).mean()
@@ -89,8 +90,12 @@ def train(state: Any) -> None:
         else:
             loss_of()
             happens(**where, at="step")
+            if OPTIONS.get("averages"):  # a collective between the backward pass and the step
+                hvd.allreduce(torch.tensor([float(batch)]), name="loss")
             scaler.step(optimizer)
             scaler.update()
+            if OPTIONS.get("late_zero"):
+                optimizer.zero_grad()
         happens(**where, at="applied")
         epoch = hvd.elastic.epoch()
         note("batch", **where, epoch=epoch, size=hvd.size(), rows=rows, sum=batch * hvd.size(),

@@ -272,8 +272,10 @@ class TorchState(ObjectState):
             handler.save()
 
     def reset(self) -> None:
-        """Parts the samplers' data among the ranks that there are now."""
+        """Parts the samplers' data among the ranks that there are now, and drops a half step."""
         for handler in self._handlers.values():
+            if hasattr(handler.value, "begin_again"):
+                handler.value.begin_again()
             if isinstance(handler, SamplerStateHandler):
                 handler.value.reset()
 
