@@ -112,8 +112,10 @@ class Engine {
 };
 
 // The parts of the module.
-void BindEngine(pybind11::module_& module);     // python_bind_engine.cc
-void BindSchedules(pybind11::module_& module);  // python_schedule.cc
-void BindSignals(pybind11::module_& module);    // python_signals.cc
+void BindEngine(pybind11::module_& module);  // python_bind_engine.cc
+void BindCalls(pybind11::module_& module,
+               pybind11::class_<Engine>& engine);  // python_bind_calls.cc
+void BindSchedules(pybind11::module_& module);     // python_schedule.cc
+void BindSignals(pybind11::module_& module);       // python_signals.cc
 
 }  // namespace horoacc::python
