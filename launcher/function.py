@@ -230,7 +230,8 @@ def _collect(folder: Path, code: int) -> list[Any]:
         raise RuntimeError(outcome["refused"])
     failed, size = outcome["failed"], outcome["size"]
     # What ended one rank of an elastic job need not have ended the job.
-    raised = {} if code == 0 else {rank: folder / f"error.{rank}" for rank in range(size)}
+    ranks = range(size) if outcome["fixed"] or failed is None else [failed]
+    raised = {} if code == 0 else {rank: folder / f"error.{rank}" for rank in ranks}
     raised = {rank: path for rank, path in raised.items() if path.exists()}
     if size == 0 and outcome["text"]:
         raise RuntimeError(f"the job did not begin{outcome['text']}")
@@ -319,7 +320,10 @@ def run_as_job() -> None:
     printer = Printer(os.environ, options.on("prefix_timestamp"))
     for notice in options.notices:
         printer.say(notice)
-    outcome: dict[str, object] = {"refused": "", "failed": None, "text": "", "size": options.size}
+    outcome: dict[str, object] = {
+        "refused": "", "failed": None, "text": "", "size": options.size,
+        "fixed": not options.elastic,
+    }  # fmt: skip
     code = 1
     try:
         code = (_run_elastic if options.elastic else _run_fixed)(options, printer, outcome)

@@ -26,6 +26,9 @@ class Engine(Protocol):
     def start_agent(self, host: str, lost: Callable[[str], None]) -> None:
         """Starts an agent; `lost` is told why, if it ends. OSError: it cannot be started."""
 
+    def stop(self, host: str) -> None:
+        """Ends the agent of a host, if it is still there."""
+
     def end(self) -> None:
         """Ends all agents that are left."""
 
@@ -135,10 +138,10 @@ class Agents:
         agent.to_start.clear()
         return functools.partial(self._take, agent)
 
-    def lost_connection(self, host: str, why: str) -> None:
-        """The connection of an agent is broken."""
+    def lose_host(self, host: str, why: str) -> None:
+        """A host is cut off, if it has an agent."""
         if host in self._agents:
-            self.lose(self._agents[host], f"its agent is gone: {why}")
+            self.lose(self._agents[host], why)
 
     def lose(self, agent: Agent, why: str) -> None:
         """A host is cut off."""
@@ -147,6 +150,7 @@ class Agents:
         del self._agents[agent.host]
         if agent.channel is not None:
             drop(self._loop, agent.channel)
+        self._engine.stop(agent.host)
         self._owner.host_lost(agent.host, why)
         for number in sorted(agent.workers):
             self._ended(agent, number, -9, f"host {agent.host} was lost")
@@ -203,6 +207,7 @@ class Agents:
     def _output(self, worker: int, name: str, data: bytes) -> None:
         """Takes bytes of a worker; none are the end of the stream."""
         if (worker, name) in self._open:
-            self.streams[worker][name].feed(data)
+            with self._loop.guard_output():
+                self.streams[worker][name].feed(data)
             if not data:
                 self._open.discard((worker, name))

@@ -33,6 +33,8 @@ from horoacc.launcher.output import Printer
 # Between an error that names a worker as the cause, and the end of that worker: it may have ended
 # by itself, or come for a seat.
 _CULPRIT_SECONDS = 3.0
+# Between SIGKILL and the agent's word that a worker is gone.
+_GONE_SECONDS = 15.0
 # Ranks notice by themselves that another is gone. One that has not by then has its calls ended.
 _CUT_SECONDS = 5.0
 
@@ -45,6 +47,8 @@ class Times:
     """How long a job may lack ranks."""
     hang: float
     """How long a rank may go on while the others wait for it; 0: any time."""
+    leave: float = 60.0
+    """How long a worker may take to end that has no place any more."""
     agent: float = 60.0
     """How long an agent may take to start."""
     silence: float = 0.0
@@ -86,6 +90,8 @@ class Coordinator:
         """Why the job ended, if it did not end by itself."""
         self.failed: Worker | None = None
         """The last worker that failed."""
+        self.failed_late = False
+        """Whether it did after another had ended without an error."""
         self.agents = Agents(loop, engine, command, times.agent, self)
         self._loop = loop
         self._printer = printer
@@ -101,6 +107,9 @@ class Coordinator:
         self._told_change = 0  # the epoch whose members know that it is over
         self._cut_at = INFINITE
         self._stopping = False
+        self._settling = self._unsettled = False
+        self._waiting_spares: list[Worker] = []  # until there is an epoch
+        self._due: dict[int, float] = {}  # when workers that were told to end have to be gone
         self._killed: set[int] = set()
         self.door = Door(loop, secret, times.silence, self._greet)
 
@@ -136,6 +145,13 @@ class Coordinator:
         for number, since in list(self._suspects.items()):
             if now >= since:
                 self._expel(number)
+        for number, due in list(self._due.items()):
+            if now >= due:
+                self._insist(self.membership.workers[number])
+        silent = self._interruption.unanswered(now - self._times.hang) if self._times.hang else []
+        for number in silent:
+            self._say("a rank does not answer: it is killed")
+            self._kill(self.membership.workers[number])
         self._settle()
         if self._short_since is not None and now >= self._short_since + self._times.shortage:
             self._fail(
@@ -147,6 +163,8 @@ class Coordinator:
             INFINITE if self._short_since is None else self._short_since + self._times.shortage,
             self._cut_at,
             *self._suspects.values(),
+            *self._due.values(),
+            self._interruption.asked_at + self._times.hang if self._times.hang else INFINITE,
             agent_due,
             self.door.on_time(now),
         ]
@@ -173,18 +191,25 @@ class Coordinator:
         self._settle()
 
     def _hear(self, channel: Channel, hello: Message, take: Callable[[Message], None]) -> None:
+        self._settling = True  # once all that came has been taken
         try:
             for message in channel.receive():
                 take(message)
         except (ChannelError, ValueError, KeyError, TypeError) as error:
             if hello["kind"] == "agent":
-                self.agents.lost_connection(hello["host"], str(error))
+                self.agents.lose_host(hello["host"], f"its agent is gone: {error}")
             else:
                 # Its agent tells of its end; until then it can get no seat.
                 self._channels.pop(int(hello["worker"]), None)
                 self._kill(self.membership.workers[int(hello["worker"])])
             drop(self._loop, channel)
+        finally:
+            self._settling = False
         self._settle()
+
+    def _say(self, text: str) -> None:
+        with self._loop.guard_output():
+            self._printer.say(text)
 
     # --- what agents tell ---------------------------------------------------------------------
 
@@ -192,22 +217,31 @@ class Coordinator:
         """A host is cut off."""
         record = self.membership.hosts[host]
         if not (self._stopping or self.membership.over or record.draining):
-            self._printer.say(f"host {host} is lost: {why}")
+            self._say(f"host {host} is lost: {why}")
             self.membership.lose_host(host, time.monotonic())
 
     def host_drains(self, host: str) -> None:
         """A host is to be left."""
-        self._printer.say(f"{host} is asked to end: its ranks leave at their next check")
+        self._say(f"{host} is asked to end: its ranks leave at their next check")
         self.membership.drain(host)
 
     def worker_ended(self, number: int, status: int, how: str = "") -> None:
         """A worker's process has ended."""
         worker = self.membership.workers[number]
+        over, never = self.membership.over, self.membership.epoch is None
         failed = self.membership.ended(worker, status, time.monotonic())
-        if status == 0 and failed:
+        if status == 0 and never and worker.phase is Phase.GONE and failed:
+            self._fail(
+                "a process ended before any had called horoacc.init(): an elastic job is one of "
+                "processes that train together"
+            )
+            return
+        self.failed_late = self.failed_late or (failed and over)
+        if status == 0 and failed and not self._stopping:
             how = "ended without training with the others, in a function that elastic.run wraps"
-            self._printer.say(f"a new rank on {worker.host} {how}")
+            self._say(f"a new rank on {worker.host} {how}")
         self._suspects.pop(number, None)
+        self._due.pop(number, None)
         if (channel := self._channels.pop(number, None)) is not None:
             drop(self._loop, channel)
         if failed and not self._stopping:
@@ -218,18 +252,26 @@ class Coordinator:
     def _kill(self, worker: Worker) -> None:
         if worker.alive and worker.number not in self._killed:
             self._killed.add(worker.number)
+            self._due[worker.number] = time.monotonic() + _GONE_SECONDS
             self.agents.signal(worker, 9)
+
+    def _insist(self, worker: Worker) -> None:
+        """A worker that had to end has not: it is killed, or its host is cut off."""
+        if worker.number in self._killed:
+            self.agents.lose_host(worker.host, "its agent does not end a process that was killed")
+        else:
+            self._kill(worker)
 
     # --- workers ------------------------------------------------------------------------------
 
     def _take(self, worker: Worker, message: Message) -> None:
         kind = message["kind"]
         now = time.monotonic()
-        running = self.membership.epoch is not None or worker.spare
-        if kind == "ready" and message["beside"] and running:
-            # The others go on while it makes its model and reads its data.
-            seat = vars(self.membership.expected(worker))
-            tell(self._channels[worker.number], {"kind": "beside", **seat})
+        beside = kind == "ready" and bool(message["beside"])
+        if beside and self.membership.epoch is not None:
+            self._prepare(worker)
+        elif beside and worker.spare:
+            self._waiting_spares.append(worker)
         elif kind == "ready":
             self.membership.ask(
                 worker,
@@ -241,12 +283,19 @@ class Coordinator:
             self._suspect(message.get("culprit"), worker, now)
             self._history.asked(worker, str(message.get("why", "")))
         elif kind == "checks":
-            members = [member.number for member in self.membership.members()]
             self._interruption.take_count(
-                worker.number, int(message["question"]), int(message["count"]), members
+                worker.number,
+                int(message["question"]),
+                int(message["count"]),
+                self.membership.numbers(),
             )
         else:
             raise ChannelError(f"a message of unknown kind '{kind}'")
+
+    def _prepare(self, worker: Worker) -> None:
+        """The others go on while a new worker makes its model and reads its data."""
+        seat = vars(self.membership.expected(worker))
+        tell(self._channels.get(worker.number), {"kind": "beside", **seat})
 
     def _suspect(self, culprit: object, by: Worker, now: float) -> None:
         """An error names the rank that caused it: it must end or come for a seat, too."""
@@ -262,23 +311,35 @@ class Coordinator:
         worker = self.membership.workers[number]
         if worker in self.membership.waits_for():
             assert worker.seat is not None
-            self._printer.say(
+            self._say(
                 f"rank {worker.seat.rank} does not come back after an error that the others "
                 "found in it: it is killed"
             )
             self._kill(worker)
 
     def _settle(self) -> None:
-        """Does all that follows from what is known now."""
-        if self._stopping:
+        """Does all that follows from what is known now, and then what has come up meanwhile."""
+        self._unsettled = True
+        if self._settling:
             return
+        self._settling = True
+        try:
+            while self._unsettled and not self._stopping:
+                self._unsettled = False
+                self._settle_once()
+        finally:
+            self._settling = False
+
+    def _settle_once(self) -> None:
         members = self.membership
         now = time.monotonic()
         for worker in members.not_needed():
-            worker.phase = Phase.DISMISSED
-            self._kill(worker)
+            if worker.phase is Phase.STARTING:
+                worker.phase = Phase.DISMISSED
+                self._kill(worker)
         for worker in members.to_dismiss():
             worker.phase = Phase.DISMISSED
+            self._due[worker.number] = now + self._times.leave
             why = "the job is over" if members.over else "its host or slot left the job"
             tell(self._channels.get(worker.number), {"kind": "leave", "why": why})
         if members.waits_for() and members.epoch is not None:
@@ -300,10 +361,11 @@ class Coordinator:
             self._begin(epoch)
         self._fill(now)
         if not members.over:
-            self._interruption.want(members.change_due(now))
-            lacking = members.epoch is None or any(
+            self._interruption.want(members.change_due(now), now, members.numbers())
+            broken = members.epoch is None or any(
                 w.phase is not Phase.SEATED for w in members.epoch.workers
             )
+            lacking = broken and not members.waits_for()  # else the hang limit counts
             if not lacking:
                 self._short_since = None
             elif self._short_since is None:
@@ -330,9 +392,8 @@ class Coordinator:
         self._give_up()
 
     def _fill(self, now: float) -> None:
-        for host, slot in self.membership.wanted(now):
-            if not self.membership.hosts[host].usable(now):
-                continue  # it was lost while the one before was started
+        while wanted := self.membership.wanted(now):  # others, if a host is lost meanwhile
+            host, slot = wanted[0]
             worker = self.membership.add(host, slot, now)
             self.agents.start(worker)
             if self.membership.epoch is not None:
@@ -374,9 +435,12 @@ class Coordinator:
                     "level": worker.level,
                 },
             )
+        for worker in self._waiting_spares:
+            self._prepare(worker)
+        self._waiting_spares.clear()
         line = self._history.began(epoch)
         if epoch.number > 1 or self._verbose:
-            self._printer.say(line)
+            self._say(line)
 
     def _tell_members(self, message: Message) -> None:
         for worker in self.membership.members():

@@ -23,15 +23,20 @@ class Interruption:
         self._change = 0  # 0: none is wanted
         self._counts: dict[int, int] = {}
         self._decided = False
+        self._ranks: Sequence[int] = ()
+        self.asked_at = float("inf")
+        """When the question went out that not all have answered."""
 
-    def want(self, change: int) -> None:
+    def want(self, change: int, now: float = 0.0, ranks: Sequence[int] = ()) -> None:
         """Begins to interrupt the ranks because of a change, or with 0 gives it up."""
         if change and not self._change:
             self._number += 1
             self._change, self._counts, self._decided = change, {}, False
+            self._ranks, self.asked_at = ranks, now
             self._tell({"kind": "question", "question": self._number})
         elif not change and self._change and not self._decided:
             self._change = 0
+            self.asked_at = float("inf")
             self._tell({"kind": "verdict", "question": self._number, "at": None})
 
     def take_count(self, rank: int, number: int, count: int, ranks: Sequence[int]) -> None:
@@ -42,6 +47,7 @@ class Interruption:
         if any(each not in self._counts for each in ranks):
             return
         self._decided = True
+        self.asked_at = float("inf")
         self._tell(
             {
                 "kind": "verdict",
@@ -52,6 +58,13 @@ class Interruption:
             }
         )
 
+    def unanswered(self, before: float) -> list[int]:
+        """The ranks that have not answered a question of that time or earlier."""
+        if self.asked_at > before:
+            return []
+        return [rank for rank in self._ranks if rank not in self._counts]
+
     def over(self) -> None:
         """The epoch is over."""
         self._change = 0
+        self.asked_at = float("inf")

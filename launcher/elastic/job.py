@@ -21,6 +21,11 @@ from horoacc.launcher.output import Printer
 from horoacc.launcher.processes import adopt_orphans
 from horoacc.launcher.supervise import Supervisor
 
+# Any address on another network (RFC 5737): hosts that a script finds later are reached that way.
+_ELSEWHERE = "192.0.2.1"
+# A rank for which the others wait may take as long as the shorter one that is not 0.
+_HANGS = ("heartbeat_timeout_seconds", "stall_shutdown_seconds")
+
 
 class JobLoop(Supervisor):
     """The loop of an elastic job, whose workers belong to agents."""
@@ -82,7 +87,8 @@ def run_elastic(
     membership = Membership(limits)
     times = Times(
         shortage=options.seconds("elastic_timeout"),
-        hang=options.seconds("stall_shutdown_seconds"),
+        hang=min(filter(None, map(options.seconds, _HANGS)), default=0.0),
+        leave=options.seconds("grace_seconds") + 30.0,
         agent=options.seconds("start_timeout_seconds"),
         silence=options.seconds("host_timeout_seconds"),
     )
@@ -117,16 +123,18 @@ def run_elastic(
         loop.timers.append(loop.coordinator.on_time)
         loop.run()
     failed = loop.coordinator.failed
-    return loop, failed if not membership.over or loop.coordinator.error else None
+    counts = not membership.over or loop.coordinator.error or loop.coordinator.failed_late
+    return loop, failed if counts else None
 
 
 def _own_address(options: Options) -> tuple[str, socket.AddressFamily]:
-    """Where agents and workers reach the coordinator."""
+    """Where agents and workers reach the coordinator, and other hosts the ranks of this one."""
     others = options.others()
     if others:
         family, own = address_towards(others[0])
         return own, family
     if options.text("host_discovery_script"):
-        with contextlib.suppress(OSError):
-            return socket.gethostbyname(socket.gethostname()), socket.AF_INET
+        with contextlib.suppress(OSError):  # without a network there is only this host
+            family, own = address_towards(_ELSEWHERE)
+            return own, family
     return "127.0.0.1", socket.AF_INET

@@ -314,6 +314,10 @@ class Membership:
         """The live workers of the present epoch."""
         return [worker for worker in self.epoch.workers if worker.alive] if self.epoch else []
 
+    def numbers(self) -> list[int]:
+        """The numbers of the live workers of the present epoch."""
+        return [worker.number for worker in self.members()]
+
     def newcomers(self) -> list[Worker]:
         """Workers that wait for a first seat and may have one, in the order of their hosts."""
         members = set(map(id, self.members()))

@@ -75,6 +75,13 @@ class MpirunAgents:
         self._loop.watchdog.add(pid)
         self._loop.on_child_end(pid, functools.partial(self._ended, host, process, program, lost))
 
+    def stop(self, host: str) -> None:
+        """Ends the program that is, or starts, the agent of a host."""
+        process = self._programs.pop(host, None)
+        if process is not None and process.status is None:
+            here = is_this_host(host)  # an agent takes SIGTERM for the wish to leave its host
+            signal_group(process.pid, signal.SIGKILL if here else signal.SIGTERM)
+
     def end(self) -> None:
         """Ends all agents that are left."""
         for process in self._programs.values():
