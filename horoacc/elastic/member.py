@@ -50,7 +50,7 @@ class Member:
         sync: Whether the ranks of the present epoch have to share their state.
         recover: "forward" if the ranks keep their states as they are, "commit" if they go back to
             their last commits, "" if nothing has failed.
-        level: Whether this rank had come as far as the one that shares its state.
+        level: Whether this rank has the same state as the one that shares its own.
         epoch: Its number, or 0.
         expected: Of a process that prepares itself beside the running ranks, the place that it
             will have about; else None.
@@ -195,7 +195,7 @@ class Member:
                     old.close()
         self._listener = self._master = None
         os.environ.pop("HOROACC_RENDEZVOUS_FD", None)
-        if seat["rank"] == 0:
+        if seat["rank"] == 0 and int(seat["size"]) > 1:  # one rank meets nobody
             os.environ["HOROACC_RENDEZVOUS_FD"] = str(listener.detach())
             self._master = master
         else:
