@@ -123,7 +123,10 @@ class Supervisor:
         rank.ended_at = time.monotonic()
         if status != 0 and self.first_failed is None and self.stopping is None:
             self.first_failed = rank
-            self._await_survivors(rank)
+            if status == -signal.SIGTERM and self.mpirun and len(self.ranks) < self.size:
+                self.stop(signal.SIGTERM)  # mpirun ends the job, for a rank elsewhere has failed
+            else:
+                self._await_survivors(rank)
         if self.mpirun is not None and all(
             number in self.ranks and self.ranks[number].status is not None
             for number in range(self.size)
