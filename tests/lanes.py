@@ -31,10 +31,11 @@ LANES = 5
 # the processes that ranks are forked from.
 PARTS: tuple[tuple[str, ...], ...] = (
     (),
+    ("torch_distributed",),
     ("keras_api", "tensorflow_api", "fake_gpu/test_tensorflow_gpu.py"),
     ("faults",),
     ("elastic", "lab/test_lab_elastic.py"),
-    ("examples", "torch_api", "torch_distributed"),
+    ("examples", "torch_api"),
     ("launcher/test_horovod_scripts.py",),
     ("launcher",),
     ("lab",),
