@@ -181,7 +181,8 @@ TEST(a_name_that_comes_back_to_an_id_is_known_by_it) {
     return Ready(root, 1, call, Vector(4), 0).size();
   };
   CHECK_EQ(submit(kOne, 1), 1);
-  CHECK_EQ(submit(kOne, 2), 1);  // another name had its id meanwhile, of which the root knew nothing
+  CHECK_EQ(submit(kOne, 2),
+           1);  // another name had its id meanwhile, of which the root knew nothing
   CHECK_EQ(submit(kTwo, 2), 1);
   CHECK_EQ(submit(kOne, 1), 1);
   CHECK_EQ(submit(kOne, 1), 0);  // they have a bucket
