@@ -26,7 +26,8 @@ class Listener(Protocol):
 class Notices:
     """Passes news on to the states of running training functions.
 
-    A job's ranks are fixed today, so that only a program itself calls `handle_hosts_updated`.
+    In an elastic job the coordinator's news comes by `State.check_host_updates`; only a program
+    itself calls `handle_hosts_updated`.
     """
 
     def __init__(self) -> None:

@@ -7,8 +7,8 @@ come. The coordinator makes one that is farthest rank 0, and says which of two w
   from rank 0. No step is lost that a rank has applied.
 * commit: all go back to their last commit, and get that of the new rank 0.
 
-The training function is then called again. The ranks that are level with rank 0 save their state
-before it is shared, so that a death in the middle of that leaves them with a state that is whole.
+The training function is then called again. Each rank that has the job's state saves it before rank
+0 shares its own, so that a death in the middle of that leaves it with a state that is whole.
 """
 
 from __future__ import annotations
@@ -57,14 +57,14 @@ def train(func: Callable[[], R], reset: Callable[[], None], state: State, recove
     fruitless = 0
     sync = True
     holds = False  # this process has had the job's state
-    met = own.expected is not None  # it has prepared itself beside the others, and now comes in
-    if met:
+    was_reset = own.expected is not None  # it has prepared itself beside the others
+    if was_reset:
         reset()
     while True:
         steps, commits = state.steps(), state.commits
         synced = False
         try:
-            if met:
+            if was_reset:
                 state.on_reset()  # its callbacks may train, and meet a death
             if sync:
                 state.sync()
@@ -89,7 +89,7 @@ def train(func: Callable[[], R], reset: Callable[[], None], state: State, recove
         except HostsUpdatedInterrupt:
             own.report(Report(state.steps() - steps, state.commits - commits))
         reset()
-        met = True
+        was_reset = True
         if own.recover == "commit":
             state.restore()
         elif holds:  # so that a death while it is shared takes nothing

@@ -165,7 +165,6 @@ class Membership:
         self.epoch: Epoch | None = None
         self.over = False
         """A rank has ended without an error: no rank is replaced any more."""
-        self._begun = False  # some rank has had the job's state
         self._random = random.Random(seed)
 
     # --- hosts --------------------------------------------------------------------------------
@@ -423,8 +422,7 @@ class Membership:
         failed = recover or any(w.phase is Phase.GONE and w.status for w in left)
         behind = any(worker.report.steps < 0 for worker in order)
         sync = bool(joined or failed or behind or before is None)
-        anew = before is not None and not old and self._begun
-        self._begun = self._begun or bool(old)
+        anew = before is not None and not old
         epoch = Epoch(number, order, sync, recover, why, anew, joined, left)
         for rank, worker in enumerate(order):
             local = slots[worker.host].index(worker.slot)

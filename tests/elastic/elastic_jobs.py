@@ -70,6 +70,30 @@ class Elastic:
     def reached(self, batch: int) -> bool:
         return any(line["batch"] >= batch for line in self.steps())
 
+    def timeline(self) -> list[dict[str, Any]]:
+        """The steps that the final weights are made of: of each batch the last epoch that did it.
+
+        For workers that note their weights.
+        """
+        last: dict[int, dict[str, Any]] = {}
+        for line in self.steps():
+            known = last.get(line["batch"])
+            if known is None or line["epoch"] > known["epoch"]:
+                last[line["batch"]] = line
+            elif line["epoch"] == known["epoch"]:
+                assert line["weight"] == known["weight"], "two ranks of an epoch differ"
+        assert sorted(last) == list(range(1, self.batches + 1))
+        return [last[batch] for batch in sorted(last)]
+
+    def repeated(self) -> list[int]:
+        """Batches that a process which lived to the end did in two epochs: the first was lost."""
+        survivors = {line["pid"] for line in self.lines_of("end")}
+        epochs: dict[tuple[int, int], set[int]] = {}
+        for line in self.steps():
+            if line["pid"] in survivors:
+                epochs.setdefault((line["batch"], line["pid"]), set()).add(line["epoch"])
+        return sorted({batch for (batch, _), found in epochs.items() if len(found) > 1})
+
     def workers(self) -> list[int]:
         """The processes of the job that run the worker's program, importing or training."""
         found = []
@@ -88,19 +112,17 @@ class Elastic:
         """
         lines = self.lines()
         epochs: dict[int, int] = {}
-        done: dict[tuple[int, int], int] = {}
         ends = [line for line in lines if line["what"] == "end"]
         for line in lines:
             if line["what"] != "batch":
                 continue
             assert epochs.setdefault(line["epoch"], line["size"]) == line["size"], line
             assert line["sum"] == line["size"] * line["batch"], line
-            key = line["batch"], line["rank"]
-            done[key] = max(done.get(key, 0), line["epoch"])
         # The weights are the sum of means of what the ranks gave, so they follow from the batches.
         expected = float(sum(range(1, self.batches + 1)))
         assert ends and all(end["weight"] == expected for end in ends), (expected, ends)
         assert all(end["batch"] == self.batches for end in ends)
+        assert self.repeated() == []  # each batch is committed
         return [epochs[number] for number in sorted(epochs)]
 
 

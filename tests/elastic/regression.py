@@ -28,19 +28,6 @@ def samples(batch: int, rank: int) -> tuple[Any, Any]:
     return INPUTS[part], TARGETS[part, np.newaxis]
 
 
-def timeline(elastic: Elastic) -> list[dict[str, Any]]:
-    """The batches that the final weights are made of, in their order."""
-    last: dict[int, dict[str, Any]] = {}
-    for line in elastic.steps():
-        known = last.get(line["batch"])
-        if known is None or line["epoch"] > known["epoch"]:
-            last[line["batch"]] = line
-        elif line["epoch"] == known["epoch"]:
-            assert line["weight"] == known["weight"], "two ranks of an epoch differ"
-    assert sorted(last) == list(range(1, elastic.batches + 1))
-    return [last[batch] for batch in sorted(last)]
-
-
 def check(elastic: Elastic, tolerance: float = 1e-9) -> list[int]:
     """Replays the log: each batch begins where the one before it ended, and is a step of its ranks.
 
@@ -57,7 +44,7 @@ def check(elastic: Elastic, tolerance: float = 1e-9) -> list[int]:
     moment = np.zeros(FEATURES)
     ended = list(weights)
     sizes: dict[int, int] = {}
-    for step in timeline(elastic):
+    for step in elastic.timeline():
         sizes[step["epoch"]] = step["size"]
         assert step["before"] == ended, step
         ended = step["weight"]
@@ -71,11 +58,3 @@ def check(elastic: Elastic, tolerance: float = 1e-9) -> list[int]:
     ends = elastic.lines_of("end")
     assert ends and all(end["weight"] == ended for end in ends)
     return [sizes[epoch] for epoch in sorted(sizes)]
-
-
-def lost(elastic: Elastic) -> list[int]:
-    """Batches that were done in more than one epoch."""
-    epochs: dict[int, set[int]] = {}
-    for line in elastic.steps():
-        epochs.setdefault(line["batch"], set()).add(line["epoch"])
-    return [batch for batch, found in epochs.items() if len(found) > 1]

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from elastic_jobs import WORKER, Elastic
-from regression import check, lost
+from regression import check
 
 STEPS, EPOCHS = 5, 4
 ENVIRONMENTS = {
@@ -54,7 +54,7 @@ def test_ranks_die_and_come(elastic: Elastic, kind: str, fit: str) -> None:
     )  # fmt: skip
     assert told.count("1 of them new") == 2
     assert check(elastic, TOLERANCES[kind]) == [2, 1, 2, 1, 2]
-    assert lost(elastic) == []
+    assert elastic.repeated() == []
 
 
 def deaths(**where: Any) -> list[dict[str, Any]]:
@@ -84,4 +84,4 @@ def test_deaths_go_back_to_the_last_commit(
     )  # fmt: skip
     assert "last commit" in told
     assert check(elastic, TOLERANCES[kind]) == [3, 1]
-    assert lost(elastic) == again
+    assert elastic.repeated() == again

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from elastic_jobs import WORKER, Elastic
-from regression import check, lost
+from regression import check
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("tensorflow") is None, reason="tensorflow is not installed"
@@ -37,7 +37,7 @@ def test_a_function_goes_on_with_other_ranks(elastic: Elastic) -> None:
         commit_every=3,
     )  # fmt: skip
     assert check(elastic) == [2, 1, 2, 3, 1]
-    assert lost(elastic) == []
+    assert elastic.repeated() == []
     for line in elastic.steps():
         size = line["size"]
         right = [1.0, 1.0, 12.0 * size, 1 / size, (size - 1) / 2, 1 / size]
@@ -65,4 +65,4 @@ def test_deaths_go_back_to_the_last_commit(
     )  # fmt: skip
     assert "last commit" in told
     assert check(elastic) == [3, 1]
-    assert lost(elastic) == again
+    assert elastic.repeated() == again

@@ -26,21 +26,8 @@ def train(elastic: Elastic, *flags: str, **options: Any) -> str:
     return elastic.run(*flags, program=str(WORKER.with_name("torch_worker.py"))).err
 
 
-def timeline(elastic: Elastic) -> list[dict[str, Any]]:
-    """The steps that the final weights are made of: of each batch the last epoch that did it."""
-    last: dict[int, dict[str, Any]] = {}
-    for line in elastic.steps():
-        known = last.get(line["batch"])
-        if known is None or line["epoch"] > known["epoch"]:
-            last[line["batch"]] = line
-        elif line["epoch"] == known["epoch"]:
-            assert line["weight"] == known["weight"], "two ranks of an epoch differ"
-    assert sorted(last) == list(range(1, elastic.batches + 1))
-    return [last[batch] for batch in sorted(last)]
-
-
 def check(elastic: Elastic, replay: str = "", tolerance: float = 1e-9, passes: int = 1) -> None:
-    steps = timeline(elastic)
+    steps = elastic.timeline()
     weights = np.array(next(
         line["weight"] for line in elastic.lines_of("begin") if line["rank"] == 0
     ))  # fmt: skip
@@ -70,17 +57,6 @@ def check(elastic: Elastic, replay: str = "", tolerance: float = 1e-9, passes: i
     assert ends and all(end["weight"] == steps[-1]["weight"] for end in ends)
 
 
-def lost(elastic: Elastic) -> list[int]:
-    """Batches that a process which lived to the end had applied, and that were done again."""
-    survivors = {line["pid"] for line in elastic.lines_of("end")}
-    epochs: dict[int, set[int]] = {}
-    for line in elastic.steps():
-        epochs.setdefault(line["batch"], set())
-        if line["pid"] in survivors:
-            epochs[line["batch"]].add(line["epoch"])
-    return [batch for batch, found in epochs.items() if len(found) > 1]
-
-
 @pytest.mark.parametrize(
     ("size", "dead", "place", "optimizer"),
     [
@@ -101,7 +77,7 @@ def test_no_step_is_lost_without_a_commit(
     )  # fmt: skip
     assert "and lose no step" in told and "last commit" not in told
     check(elastic, optimizer)
-    assert lost(elastic) == []
+    assert elastic.repeated() == []
     sizes = {line["epoch"]: line["size"] for line in elastic.steps()}
     assert min(sizes.values()) == size - len(dead)
     assert pids(elastic.steps(), max(sizes)) < pids(elastic.steps(), 1)
@@ -118,7 +94,7 @@ def test_ranks_that_come_get_the_state(elastic: Elastic) -> None:
         waits={"7": 2, "13": 2}, scaler=True,
     )  # fmt: skip
     check(elastic, "adam")
-    assert lost(elastic) == [] and told.count("1 of them new") == 2
+    assert elastic.repeated() == [] and told.count("1 of them new") == 2
     sizes = {line["epoch"]: line["size"] for line in elastic.steps()}
     assert [sizes[epoch] for epoch in sorted(sizes)] == [2, 1, 2, 1, 2]
 
@@ -131,7 +107,7 @@ def test_a_warm_spare_comes_in_at_once(elastic: Elastic) -> None:
         commit_every=1000,
     )  # fmt: skip
     check(elastic, "sgd")
-    assert lost(elastic) == []
+    assert elastic.repeated() == []
     sizes = {line["epoch"]: line["size"] for line in elastic.steps()}
     assert sizes == {1: 2, 2: 2}, "the spare was not there in time, or not taken"
     assert "epoch 2: 2 ranks, 1 of them new; killed by SIGKILL" in told
@@ -164,7 +140,7 @@ def test_commit_is_what_was_asked_for(elastic: Elastic) -> None:
                  "--recover", "commit", commit_every=4)  # fmt: skip
     assert "go back to their last commit: recover='commit' was asked for" in told
     check(elastic, "sgd")
-    assert lost(elastic) == [5]
+    assert elastic.repeated() == [5]
 
 
 def test_deaths_at_any_moment(elastic: Elastic) -> None:
@@ -194,5 +170,5 @@ def test_deaths_at_any_moment(elastic: Elastic) -> None:
     assert job.returncode == 0, err.decode()
     elastic.batches = max(line["batch"] for line in elastic.steps())
     check(elastic, "sgd", tolerance=1e-6)
-    assert lost(elastic) == []
+    assert elastic.repeated() == []
     elastic.job.expect_nothing_left()

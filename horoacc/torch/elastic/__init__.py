@@ -1,8 +1,8 @@
 """Elastic training with PyTorch: Horovod's `hvd.elastic`.
 
 `TorchState` holds models, optimizers, schedulers and samplers beside plain objects,
-`ElasticSampler` knows which samples of an epoch were processed, and `run` goes back to the last
-commit after an error; `horoacc.elastic.loop` says after which.
+`ElasticSampler` knows which samples of an epoch were processed, and `run` calls the training
+function again after an error, with a whole state; `horoacc.elastic.loop` says after which.
 """
 
 from __future__ import annotations
