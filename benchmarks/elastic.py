@@ -17,14 +17,19 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from benchmarks.lab import Laboratory, Network, missing
 from benchmarks.records import Records
 from benchmarks.systems import environ
 
 RANK = Path(__file__).with_name("elastic_rank.py")
 PAUSE = 0.005
+HOST_TIMEOUT = 3.0
+RATE = 1e9
 _SECONDS = 60.0
 
 
@@ -52,13 +57,16 @@ class Kill:
 class ElasticJob:
     """A job of horoaccrun that is being disturbed."""
 
-    def __init__(self, folder: Path, ranks: int, least: int) -> None:
+    def __init__(
+        self, folder: Path, ranks: int, least: int, flags: Sequence[str] = (),
+        start: Callable[..., subprocess.Popen[Any]] = subprocess.Popen,
+    ) -> None:  # fmt: skip
         self.folder = folder
         self.kills: list[Kill] = []
         self._ranks = ranks
-        self._launcher = subprocess.Popen(
+        self._launcher = start(
             [sys.executable, "-m", "horoacc.launcher.main", "-np", str(ranks), "--min-np",
-             str(least), "--failures-per-host", "100000", "--flight-dir", str(folder),
+             str(least), "--failures-per-host", "100000", "--flight-dir", str(folder), *flags,
              sys.executable, str(RANK), str(folder), str(PAUSE)],
             env=environ() | {"OMP_NUM_THREADS": "1"}, stderr=subprocess.DEVNULL,
         )  # fmt: skip
@@ -108,7 +116,13 @@ class ElasticJob:
 
 
 def run(records: Records, quick: bool) -> None:
-    """Measures 4 ranks of which one dies at a time, and 16 ranks on the machine's cores."""
+    """Measures deaths of ranks on one host and on two, of a host, and undisturbed jobs."""
+    _one_host(records, quick)
+    _two_hosts(records, quick)
+    _undisturbed(records, quick)
+
+
+def _one_host(records: Records, quick: bool) -> None:
     for ranks, least, kills, limits in (
         (4, 3, 5 if quick else 100, (0.3, 1.0, 3.0)),
         (16, 12, 2 if quick else 40, (0.0, 1.5, 0.0)),
@@ -134,9 +148,70 @@ def run(records: Records, quick: bool) -> None:
                          "us")  # fmt: skip
 
 
+def _two_hosts(records: Records, quick: bool) -> None:
+    if reason := missing():
+        print(f"no laboratory of hosts: {reason}")
+        return
+    mpirun = str(Path(sys.executable).parent / "mpirun")
+    flags = ("-H", "h1:2,h2:2", "--tcp", "--mpirun", mpirun,
+             "--host-timeout-seconds", f"{HOST_TIMEOUT:g}")  # fmt: skip
+    draw = random.Random(2)
+    kills = 3 if quick else 50
+    with tempfile.TemporaryDirectory() as folder, Laboratory(Network(rate=RATE)) as lab:
+        job = ElasticJob(Path(folder), 4, 3, flags, lab.hosts["h1"].popen)
+        try:
+            for _ in range(kills):
+                job.kill(draw, set())
+            job.await_full()
+        finally:
+            job.end()
+        _report(records, job, 4, (0.5, 0.0, 0.0), kills, 0, "2 hosts, ")
+    waits = []
+    for _ in range(1 if quick else 5):
+        with tempfile.TemporaryDirectory() as folder, Laboratory(Network(rate=RATE)) as lab:
+            job = ElasticJob(Path(folder), 4, 2, flags, lab.hosts["h1"].popen)
+            try:
+                epoch, _ = job.await_full()
+                time.sleep(draw.uniform(0.0, 2.0))
+                lab.unplug("h2")
+                gone = time.monotonic()
+                while not (later := [s.time for s in job.steps() if s.epoch > epoch]):
+                    if time.monotonic() > gone + _SECONDS:
+                        raise RuntimeError("the ranks of the other host do not go on")
+                    time.sleep(0.2)
+                waits.append(min(later) - gone)
+            finally:
+                job.end()
+    _compare(records, f"a host of two is gone: to the next step, worst of {len(waits)}",
+             max(waits), HOST_TIMEOUT + 1.5, "s")  # fmt: skip
+
+
+def _undisturbed(records: Records, quick: bool) -> None:
+    """Steps of a job that could lose ranks, and of one that could not, one after the other."""
+    ratios = []
+    for _ in range(2 if quick else 11):
+        times = []
+        for flags in ((), ("--min-np", "2")):
+            with tempfile.TemporaryDirectory() as name:
+                subprocess.run(
+                    [sys.executable, "-m", "horoacc.launcher.main", "-np", "2", *flags,
+                     sys.executable, str(RANK), name, "0", "1000" if quick else "4000"],
+                    env=environ(), check=True, timeout=_SECONDS,
+                )  # fmt: skip
+                clocks = [
+                    [float(line.split()[4]) for line in path.read_text().splitlines()]
+                    for path in Path(name).glob("steps.*")
+                ]
+            warm = clocks[0][len(clocks[0]) // 4 :]
+            times.append(statistics.median(b - a for a, b in itertools.pairwise(warm)))
+        ratios.append(times[1] / times[0] - 1)
+    _compare(records, f"2 ranks that may die, a step of {1e3 * times[0]:.2f} ms: longer by",
+             100 * statistics.median(ratios), 1.0, "%")  # fmt: skip
+
+
 def _report(
     records: Records, job: ElasticJob, ranks: int, limits: tuple[float, float, float], kills: int,
-    spared: int,
+    spared: int, where: str = "",
 ) -> None:  # fmt: skip
     steps = job.steps()
     waits = []
@@ -144,7 +219,7 @@ def _report(
         after = [step.time for step in steps if step.epoch > kill.epoch and step.time > kill.time]
         waits.append(min(after) - kill.time)
     waits.sort()
-    name = f"{ranks} ranks, {len(waits)} kills: "
+    name = f"{where}{ranks} ranks, {len(waits)} kills: "
     figures = {
         "median": statistics.median(waits), "p99": waits[int(0.99 * (len(waits) - 1))],
         "worst": waits[-1],

@@ -1,4 +1,6 @@
-"""A rank of the elastic benchmark: elastic_rank.py FOLDER PAUSE. It trains until it is ended.
+"""A rank of the elastic benchmark: elastic_rank.py FOLDER PAUSE [STEPS]. It trains until its end.
+
+With STEPS it ends by itself, and runs in jobs of fixed ranks as well, there without a state.
 
 Each step is a line in FOLDER/steps.PID: epoch, batch, rank, size, the clock, and of each hundredth
 the process's memory in KiB, its open files and its threads.
@@ -11,6 +13,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -18,6 +21,8 @@ import torch
 import horoacc.torch as hvd
 
 FOLDER, PAUSE = Path(sys.argv[1]), float(sys.argv[2])
+STEPS = int(sys.argv[3]) if sys.argv[3:] else sys.maxsize
+FIXED = "HOROACC_COORDINATOR" not in os.environ
 FEATURES = 256
 CHECKS = 100
 
@@ -38,10 +43,9 @@ optimizer = hvd.DistributedOptimizer(
 log = os.open(FOLDER / f"steps.{os.getpid()}", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 
 
-@hvd.elastic.run
 def train(state: Any) -> None:
     epoch, begun = hvd.elastic.epoch(), state.batch
-    while True:
+    while state.batch < STEPS:
         inputs = torch.ones(8, FEATURES)
         optimizer.zero_grad()
         model(inputs).square().mean().backward()
@@ -52,7 +56,10 @@ def train(state: Any) -> None:
             files = len(os.listdir("/proc/self/fd"))
             line += f" {memory()} {files} {threading.active_count()}"
         os.write(log, line.encode() + b"\n")
-        time.sleep(PAUSE)
+        if PAUSE:
+            time.sleep(PAUSE)
+        if FIXED:
+            continue
         state.check_host_updates()
         if state.batch % 100 == 0:  # on all ranks
             began = time.perf_counter()
@@ -62,4 +69,7 @@ def train(state: Any) -> None:
                 checks.write(f"{1e6 * (time.perf_counter() - began) / CHECKS:.2f}\n")
 
 
-train(hvd.elastic.TorchState(model=model, optimizer=optimizer, batch=0))
+if FIXED:
+    train(SimpleNamespace(batch=0))
+else:
+    hvd.elastic.run(train)(hvd.elastic.TorchState(model=model, optimizer=optimizer, batch=0))

@@ -87,6 +87,8 @@ def shutdown() -> None:
     """
     with process.lock():
         made = process.leave()
+        if made is not None and process.is_elastic():
+            sets.carry()
         sets.reset(None)
     if made is not None:
         made.shutdown()

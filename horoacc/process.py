@@ -126,6 +126,11 @@ def is_elastic() -> bool:
     return "HOROACC_COORDINATOR" in os.environ and "HOROACC_WORKER" in os.environ
 
 
+def prepares() -> bool:
+    """Says whether this process has an engine of its own until it trains with an elastic job."""
+    return is_elastic() and start.expected_place() is not None
+
+
 def cut() -> None:
     """Ends the calls in flight, for the other ranks will not answer. Any thread may call it."""
     if (made := _state.engine) is not None:

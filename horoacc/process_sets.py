@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from horoacc import process
@@ -108,6 +109,24 @@ global_process_set.process_set_id = 0
 _registered: dict[int, ProcessSet] = {0: global_process_set}
 
 
+@dataclass
+class _Carried:
+    """A set of an elastic job, which comes back in each epoch that has ranks in all its places."""
+
+    process_set: ProcessSet
+    places: Any = None
+    """Of its ranks, as the coordinator knows them; None: it was added in the present epoch."""
+    ranks: list[int] | None = None
+    """In the present epoch, if it comes back by itself; None: not all its places are taken."""
+
+    @property
+    def there(self) -> bool:
+        return self.process_set.process_set_id is not None
+
+
+_carried: list[_Carried] = []
+
+
 def _ranks_of(comm: Any) -> list[int]:
     """Translates an mpi4py communicator to ranks of the job."""
     if not hasattr(comm, "Get_group"):
@@ -156,6 +175,8 @@ def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
         HorovodInternalError: A rank died, or has joined.
     """
     engine = process.engine()
+    if process.prepares():
+        return _add_later(process_set)
     # The core refuses wrong sets on all ranks: a rank that raised alone would leave them waiting.
     if not isinstance(process_set, ProcessSet):
         try:
@@ -166,6 +187,10 @@ def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
             raise
     ranks = [max(-1, min(rank, _LARGEST_RANK)) for rank in process_set.ranks or []]
     own_part = process_set.mpi_comm is not None
+    for one in _carried:  # a program may know that Horovod's sets end with their epoch
+        if one.there and one.ranks is not None and one.ranks == process_set.ranks:
+            remove_process_set(one.process_set)
+            break
     process_set.process_set_id = engine.add_process_set(ranks, own_part)
     _registered[process_set.process_set_id] = process_set
     if own_part:
@@ -197,6 +222,10 @@ def remove_process_set(process_set: ProcessSet) -> bool:
         ValueError: The ranks do not remove the same set, or it has calls in flight; on every rank.
     """
     number = process_set.process_set_id
+    if number != 0:
+        _carried[:] = [one for one in _carried if one.process_set is not process_set]
+    if number is not None and process.prepares():
+        return _registered.pop(number, None) is not None
     if number is None or number == 0:
         if process.entered():
             _remove_none(_UNREGISTERED if number is None else number)
@@ -216,6 +245,64 @@ def _remove_none(number: int) -> None:
     except InvalidArgument as refusal:
         if refusal.culprit is not None:
             raise
+
+
+# --- elastic jobs ------------------------------------------------------------------------------
+
+
+def _add_later(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
+    """Keeps a set of a process that prepares itself beside the running ranks of its job.
+
+    They have added theirs with the same statements; it is the one of them that has its position.
+    """
+    added = process_set if isinstance(process_set, ProcessSet) else ProcessSet(process_set)
+    if not added.ranks or added.ranks[0] < 0:
+        raise ValueError(f"A process set is made of ranks, not of {added.ranks}.")
+    added.process_set_id = max(_registered) + 1
+    _registered[added.process_set_id] = added
+    return added
+
+
+def carry() -> None:
+    """Remembers the sets of an elastic job before its epoch ends, in the order of their adding."""
+    known = [one for one in _carried if one.there or one.places is not None]
+    old = {id(one.process_set) for one in known}
+    added = [one for one in list(_registered.values())[1:] if id(one) not in old]
+    _carried[:] = [*known, *map(_Carried, added)]
+
+
+def carried() -> list[dict[str, Any]]:
+    """Tells the coordinator of them: their ranks in the epoch that is over, or their places."""
+    return [
+        {"ranks": one.process_set.ranks} if one.places is None else {"places": one.places}
+        for one in _carried
+    ]
+
+
+def take_places(told: Sequence[Mapping[str, Any]]) -> None:
+    """Takes what the coordinator tells with a seat: of each set its places, and its ranks or None.
+
+    A process that comes knows its own sets by their order, and the others by their ranks.
+    """
+    missing = [ProcessSet(one["ranks"] or []) for one in told[len(_carried) :]]
+    sets = [*(one.process_set for one in _carried), *missing]
+    _carried[:] = [
+        _Carried(one, part["places"], part["ranks"]) for one, part in zip(sets, told, strict=False)
+    ]
+
+
+def bring_back() -> None:
+    """Registers the sets that have all their ranks in the new epoch. Every rank calls it.
+
+    Raises:
+        HorovodInternalError: A rank died meanwhile.
+    """
+    for one in _carried:
+        if one.ranks is not None and not one.there:
+            one.process_set.ranks = list(one.ranks)
+            number = process.engine().add_process_set(one.process_set.ranks)
+            one.process_set.process_set_id = number
+            _registered[number] = one.process_set
 
 
 def ids_and_ranks() -> dict[int, list[int]]:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from horoacc import process
+from horoacc import process, process_sets
 from horoacc.elastic.notices import HostUpdateResult
 from horoacc.errors import Aborted, ConfigError, HorovodInternalError, PeerLost, Timeout
 from horoacc.launcher.elastic.channel import Channel, ChannelError, Message, dial
@@ -162,6 +162,7 @@ class Member:
                     "master_port": master.getsockname()[1],
                     "beside": self._fresh,
                     "report": vars(self._report),
+                    "sets": process_sets.carried(),
                     "culprit": culprit,
                     "why": "" if error is None else str(error),
                 }
@@ -209,6 +210,7 @@ class Member:
         variables.pop("HOROVOD_HOSTNAME")
         os.environ.update(variables)
         os.environ["HOROACC_RENDEZVOUS"] = str(seat["address"])
+        process_sets.take_places(seat["sets"])
         # Of this epoch: a process that was left out of it cannot meet its ranks.
         os.environ["HOROACC_SECRET"] = str(seat["secret"])
 

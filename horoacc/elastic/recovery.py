@@ -17,7 +17,7 @@ import os
 from collections.abc import Callable
 from typing import TypeVar
 
-from horoacc import settings
+from horoacc import process_sets, settings
 from horoacc.elastic.member import member
 from horoacc.elastic.state import State
 from horoacc.errors import (
@@ -65,6 +65,7 @@ def train(func: Callable[[], R], reset: Callable[[], None], state: State, recove
         synced = False
         try:
             if was_reset:
+                process_sets.bring_back()
                 state.on_reset()  # its callbacks may train, and meet a death
             if sync:
                 state.sync()

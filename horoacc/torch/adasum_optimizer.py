@@ -18,7 +18,8 @@ from horoacc.backward_passes import Schedule
 from horoacc.compression import Compressor, check_no_codec
 from horoacc.dtypes import Adasum, Max
 from horoacc.handles import synchronize
-from horoacc.process_sets import ProcessSet
+from horoacc.process_sets import ProcessSet, global_process_set
+from horoacc.torch import hyperparameters
 from horoacc.torch.autograd import plain
 from horoacc.torch.grad_scaler import teach_grad_scaler
 from horoacc.torch.late_parameters import LateParameters, TakesLateParameters
@@ -41,6 +42,7 @@ class _DistributedAdasumOptimizer(TakesLateParameters):
         self.op = Adasum
         self.process_set = process_set
         self._compression = compression
+        self._agreed_in = 0
         self._names = {
             param: name for name, param in name_parameters(self.param_groups, named_parameters)
         }
@@ -121,6 +123,8 @@ class _DistributedAdasumOptimizer(TakesLateParameters):
         Raises:
             HorovodInternalError: A reduction failed; this rank's parameters are as before.
         """
+        if self.process_set is global_process_set:
+            hyperparameters.agree(self)
         if late := self._late.trained(self._schedule.params):
             self._parts += [[param] for param in late]
             self._schedule.add(late)

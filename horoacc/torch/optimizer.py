@@ -18,7 +18,7 @@ from horoacc.backward_passes import Schedule
 from horoacc.compression import Compressor, NoneCompressor
 from horoacc.dtypes import Adasum, Average
 from horoacc.process_sets import ProcessSet, global_process_set
-from horoacc.torch import _ops
+from horoacc.torch import _ops, hyperparameters
 from horoacc.torch.adasum_optimizer import _DistributedAdasumOptimizer
 from horoacc.torch.grad_scaler import teach_grad_scaler
 from horoacc.torch.gradient_reducer import GradientReducer
@@ -65,6 +65,7 @@ class _DistributedOptimizer(TakesLateParameters):
         self._should_warn = False
         self._should_synchronize = True
         self.steps_applied = 0
+        self._agreed_in = 0
         self._takes_closures = False
         if self._reduces():
             _ops.attach()
@@ -154,6 +155,8 @@ class _DistributedOptimizer(TakesLateParameters):
         Raises:
             HorovodInternalError: A reduction failed.
         """
+        if self.process_set is global_process_set:
+            hyperparameters.agree(self)
         if closure is not None:
             given = closure
 
@@ -208,7 +211,8 @@ class _DistributedOptimizer(TakesLateParameters):
             return "only some of the ranks train the model"
         names = self._parameter_names.values()
         tensor = getattr(error, "tensor", None) or ""
-        if not any(tensor == f"allreduce.{name}" for name in names):
+        before = tensor.startswith(f"broadcast.{hyperparameters.CALL}")
+        if not before and not any(tensor == f"allreduce.{name}" for name in names):
             return f"the error left {tensor or 'a call without a name'}, which is no gradient"
         return ""
 

@@ -1,8 +1,8 @@
 """The agent of an elastic job on one host: starts, watches and ends its workers.
 
-Runs as `python -m horoacc.launcher.elastic.agent HOST`, with the coordinator's address and the
-job's secret in the environment. It carries the workers' output to the coordinator. Its workers die
-with it, and it ends them and itself once the coordinator is gone.
+Runs as `python -m horoacc.launcher.elastic.agent NUMBER HOST`, with the coordinator's address and
+the job's secret in the environment. It carries the workers' output to the coordinator. Its workers
+die with it, and it ends them and itself once the coordinator is gone.
 """
 
 from __future__ import annotations
@@ -53,13 +53,13 @@ class Relay:
 class AgentLoop(Supervisor):
     """The loop of an agent. Workers are its ranks, by their numbers."""
 
-    def __init__(self, channel: Channel, host: str, grace: float) -> None:
+    def __init__(self, channel: Channel, host: str, number: int, grace: float) -> None:
         super().__init__(Printer(os.environ), 0, grace)
         self._channel = channel
         self._host = host
         self._done = False
         self.watch(channel.fileno(), self._hear)
-        self.tell({"kind": "agent", "host": host})
+        self.tell({"kind": "agent", "host": host, "number": number})
 
     def tell(self, message: Message) -> None:
         """Sends a message to the coordinator, if it is there."""
@@ -137,7 +137,7 @@ class AgentLoop(Supervisor):
 
 def main() -> int:
     """Runs an agent until the coordinator lets it go, or is gone."""
-    host = sys.argv[1]
+    number, host = int(sys.argv[1]), sys.argv[2]
     try:
         address, secret = os.environ["HOROACC_COORDINATOR"], os.environ["HOROACC_SECRET"]
         silence = float(str(settings.read(os.environ)["host_timeout_seconds"]))
@@ -146,7 +146,7 @@ def main() -> int:
         print(f"horoaccrun: the agent on {host} cannot reach {error}", file=sys.stderr)
         return 1
     adopt_orphans()
-    AgentLoop(channel, host, 0.0).run()
+    AgentLoop(channel, host, number, 0.0).run()
     return 0
 
 

@@ -23,8 +23,12 @@ _STREAMS = ("stdout", "stderr")
 class Engine(Protocol):
     """Starts agents: mpirun, or another program that the cluster has for it."""
 
-    def start_agent(self, host: str, lost: Callable[[str], None]) -> None:
-        """Starts an agent; `lost` is told why, if it ends. OSError: it cannot be started."""
+    def start_agent(self, host: str, number: int, lost: Callable[[str], None]) -> None:
+        """Starts an agent; `lost` is told why, if it ends. OSError: it cannot be started.
+
+        The agent says the number when it comes: of two that were started on a host, one after the
+        other, the first may come late, and is not taken for the second.
+        """
 
     def stop(self, host: str) -> None:
         """Ends the agent of a host, if it is still there."""
@@ -51,6 +55,7 @@ class Agent:
     """An agent, from the time when it is asked for."""
 
     host: str
+    number: int
     due: float
     """When it has to be there."""
     channel: Channel | None = None
@@ -86,6 +91,7 @@ class Agents:
         self._seconds = seconds
         self._owner = owner
         self._agents: dict[str, Agent] = {}
+        self._started = 0
 
     @property
     def drained(self) -> bool:
@@ -102,11 +108,13 @@ class Agents:
         self._open.update((worker.number, name) for name in _STREAMS)
         agent = self._agents.get(worker.host)
         if agent is None:
-            agent = Agent(worker.host, time.monotonic() + self._seconds)
+            self._started += 1
+            agent = Agent(worker.host, self._started, time.monotonic() + self._seconds)
             self._agents[worker.host] = agent
             agent.workers.add(worker.number)
             try:
-                self._engine.start_agent(worker.host, functools.partial(self.lose, agent))
+                lost = functools.partial(self.lose, agent)
+                self._engine.start_agent(worker.host, agent.number, lost)
             except OSError as error:
                 self.lose(agent, f"no agent can be started there: {error.strerror}")
                 return
@@ -130,7 +138,7 @@ class Agents:
     def greet(self, channel: Channel, hello: Message) -> Callable[[Message], None] | None:
         """Takes the connection of an agent. Returns the taker of its messages; None: it is none."""
         agent = self._agents.get(str(hello.get("host")))
-        if agent is None or agent.channel is not None:
+        if agent is None or agent.channel is not None or hello.get("number") != agent.number:
             return None
         agent.channel = channel
         for worker in agent.to_start:

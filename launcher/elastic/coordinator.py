@@ -28,6 +28,7 @@ from horoacc.launcher.elastic.membership import (
     Report,
     Worker,
 )
+from horoacc.launcher.elastic.process_sets import ProcessSets
 from horoacc.launcher.output import Printer
 
 # Between an error that names a worker as the cause, and the end of that worker: it may have ended
@@ -102,6 +103,7 @@ class Coordinator:
         self._give_up = give_up
         self._channels: dict[int, Channel] = {}
         self._interruption = Interruption(self._tell_members)
+        self._process_sets = ProcessSets()
         self._short_since: float | None = time.monotonic()
         self._suspects: dict[int, float] = {}
         self._told_change = 0  # the epoch whose members know that it is over
@@ -280,6 +282,7 @@ class Coordinator:
                 Report(**message["report"]),
                 now,
             )
+            self._process_sets.take(worker, message["sets"], self.membership.epoch)
             self._suspect(message.get("culprit"), worker, now)
             self._history.asked(worker, str(message.get("why", "")))
         elif kind == "checks":
@@ -418,6 +421,7 @@ class Coordinator:
         self._suspects.clear()
         first = epoch.workers[0]
         host = first.address.rpartition(":")[0].strip("[]")
+        sets = self._process_sets.carried_into(epoch)
         secret = hmac.new(self._secret.encode(), b"epoch %d" % epoch.number, hashlib.sha256)
         for worker in epoch.workers:
             assert worker.seat is not None
@@ -433,6 +437,7 @@ class Coordinator:
                     "sync": epoch.sync,
                     "recover": epoch.recover,
                     "level": worker.level,
+                    "sets": sets,
                 },
             )
         for worker in self._waiting_spares:

@@ -47,12 +47,12 @@ class MpirunAgents:
         self._over: list[MpirunProcess] = []
         loop.timers.append(self._sweep)
 
-    def start_agent(self, host: str, lost: Callable[[str], None]) -> None:
+    def start_agent(self, host: str, number: int, lost: Callable[[str], None]) -> None:
         """Starts the agent of a host; `lost` is told why, if it ends. OSError: it cannot be."""
         environ = dict(self._environ())
-        command = [*_AGENT, host]
+        command = [*_AGENT, str(number), host]
         program = "its agent"
-        number = signal.SIGKILL
+        end = signal.SIGKILL
         if not is_this_host(host):
             if self._mpirun is None:
                 raise OSError(0, "there is no mpirun, which starts agents on other hosts")
@@ -64,9 +64,9 @@ class MpirunAgents:
                 folders["session"] = self._loop.watchdog.folder(tempfile.gettempdir())
             command = command_line(self._mpirun, options, environ, 1, folders)
             program = self._mpirun.path
-            number = signal.SIGTERM  # it then ends the agent there
+            end = signal.SIGTERM  # it then ends the agent there
         pid, stdout, stderr = start_piped(
-            command, environ, subprocess.DEVNULL, die_with_parent(number)
+            command, environ, subprocess.DEVNULL, die_with_parent(end)
         )
         process = MpirunProcess(
             self._loop, pid, {"stdout": stdout, "stderr": stderr}, self._loop.printer.plain

@@ -72,7 +72,7 @@ def test_a_host_goes_and_the_other_goes_on(how: str) -> None:
 def kill(job: Job, host: str) -> None:
     """Kills the agent of a host, which is the head of its workers."""
     for pid, line in sorted(job.alive()):
-        if line.split()[-2:] == ["horoacc.launcher.elastic.agent", host]:
+        if line.split()[-3::2] == ["horoacc.launcher.elastic.agent", host]:
             os.kill(pid, 9)
             return
     raise AssertionError(f"no agent of {host} among {job.alive()}")
