@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import queue
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from types import NoneType
 from typing import Any
 
 from horoacc import basics, objects, process
 from horoacc.elastic import member
 from horoacc.elastic.notices import HostUpdateResult
 from horoacc.errors import HorovodInternalError, HostsUpdatedInterrupt
+from horoacc.gradient_calls import TapeSources, obstacle_after
 
 
 class State:
@@ -174,9 +177,94 @@ class ObjectState(State):
             self._show(self._bcast_object(self._shown()))
             ObjectState.save(self)
 
+    def foreign(self) -> str:
+        """Says what of the state is not HoroACC's own, or may change apart from steps.
+
+        Returns:
+            Why the values must not be used as they stand after an error; "" if nothing speaks
+            against it.
+        """
+        for kind in type(self).__mro__:
+            own = {"save", "restore", "sync", "reset", "commit", "on_reset"} & set(vars(kind))
+            if own and kind.__module__.partition(".")[0] != __name__.partition(".")[0]:
+                return f"{type(self).__name__} has a {min(own)} of its own"
+        for name, value in self._shown().items():
+            if not isinstance(value, int | float | str | NoneType):
+                return f"state.{name} is a {type(value).__name__}, which may change at any time"
+        return ""
+
     def _shown(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in self._saved_state}
 
     def _show(self, values: dict[str, Any]) -> None:
         for name, value in values.items():
             setattr(self, name, value)
+
+
+class CountedState(ObjectState):
+    """Objects beside variables, of which the optimizer's count of steps is one.
+
+    That is shared and restored as the others are, so that it tells the steps only in between.
+    """
+
+    _uncounted = 0
+
+    def count(self) -> int:
+        """Reads the optimizer's count.
+
+        Returns:
+            The number of steps; 0 if nobody counts them.
+        """
+        raise NotImplementedError
+
+    def steps(self) -> int:
+        """Counts the steps that this process has applied.
+
+        Returns:
+            The number, of which only differences matter.
+        """
+        return self.count() - self._uncounted
+
+    @contextlib.contextmanager
+    def taking_values(self) -> Iterator[None]:
+        """Has changes of the variables in the block be no steps."""
+        before = self.steps()
+        try:
+            yield
+        finally:
+            self._uncounted += self.steps() - before
+
+
+class ModelState(CountedState):
+    """A model of Keras and its optimizer, beside objects.
+
+    Attributes:
+        model: The model.
+        optimizer: The optimizer, or None.
+    """
+
+    model: Any
+    optimizer: Any
+
+    def obstacle(self, error: HorovodInternalError) -> str:
+        """Says why the values must not be used as they stand after an error.
+
+        Args:
+            error: Of a collective.
+
+        Returns:
+            The reason; "" if it was the reduction of a gradient that failed, before its step, the
+            optimizer has counted the steps, and all values change in steps only.
+        """
+        if self.optimizer is None:
+            return "the state has no optimizer"
+        for name in ("steps_per_execution", "_steps_per_execution"):  # of Keras 3, of tf_keras
+            several: Any = getattr(self.model, name, None)
+            several = several.numpy() if hasattr(several, "numpy") else several
+            if several not in (None, 1):
+                return f"the model was compiled with steps_per_execution={several}"
+        own = getattr(self.optimizer, "inner_optimizer", self.optimizer)  # one that scales losses
+        if (getattr(own, "gradient_accumulation_steps", None) or 1) != 1:
+            return "a step takes several backward passes"
+        by = getattr(own, "_reduction", TapeSources)
+        return self.foreign() or obstacle_after(error, by)

@@ -78,6 +78,15 @@ class Backend(Protocol):
         None where no rank had one.
         """
 
+    def teach_optimizers(self) -> None:
+        """In an elastic job, has optimizers begin a step only once its gradients are there."""
+
+    def note(self, by: Any, prefix: str, obstacle: str) -> None:
+        """As `horoacc.gradient_calls.note`."""
+
+    def tied(self, gradients: Sequence[Any]) -> list[Any]:
+        """Gives gradients of which, in an elastic job, none is there before all are."""
+
     def all_finite(self, gradients: Sequence[Any], travel: Travel) -> Any:
         """Says whether all ranks' gradients are finite, each rank's own ones.
 

@@ -17,6 +17,7 @@ import keras
 from horoacc import reduction
 from horoacc.backward_passes import Passes
 from horoacc.compression import Compressor
+from horoacc.gradient_calls import obstacle_of
 from horoacc.keras import backend
 from horoacc.keras.backend import Member, Travel
 from horoacc.keras.reduced_ahead import ReducedAhead
@@ -47,6 +48,7 @@ class GradientReduction:
         """Checks the options; `key` gives each variable a key of its own."""
         self.options = options
         self._key = key
+        backend.current().teach_optimizers()
         self._scaling = reduction.scaling(options.op, options.gradient_predivide_factor)
         self._step_of = Passes(
             options.backward_passes_per_step, options.average_aggregated_gradients
@@ -64,6 +66,11 @@ class GradientReduction:
         self._seen: set[Hashable] = set()
         self.counter: Any = 0
         """The number of passes that are accumulated: a variable, if there can be any."""
+
+    @property
+    def obstacle(self) -> str:
+        """Why an elastic job must not go forward after an error of a gradient; "" if it may."""
+        return obstacle_of(self.options.op, self.passes, self.options.process_set)
 
     @property
     def passes(self) -> int:
@@ -200,6 +207,7 @@ class GradientReduction:
         if not wanted:
             return reduced
         travel = self._prepared(keys, variables)
+        place.note(self, travel.name, self.obstacle)
         parts = reduction.partition(list(wanted), self._groups)
         members = [
             [Member(self._names[key], gradients[wanted[key]], variables[wanted[key]])
@@ -214,7 +222,7 @@ class GradientReduction:
             finite = place.all_finite([one for one in mine if one is not None], travel)
             first = next(index for index, one in enumerate(reduced) if one is not None)
             reduced[first] = place.spoiled_unless(finite, reduced[first])
-        return reduced
+        return place.tied(reduced)
 
     def _prepared(self, keys: Sequence[Hashable], variables: Sequence[Any]) -> Travel:
         """Names gradients that are reduced for the first time, alike on all ranks."""

@@ -12,7 +12,7 @@ import horoacc.tensorflow as hvd
 from horoacc.compression import Compressor
 from horoacc.keras.backend import Member, Travel
 from horoacc.process_sets import ProcessSet
-from horoacc.tensorflow import _ops
+from horoacc.tensorflow import _ops, whole_steps
 from horoacc.tensorflow.failures import with_own_errors
 from horoacc.tensorflow.sizes import local_divisor
 
@@ -73,6 +73,18 @@ class TensorFlowBackend:
                 reduced.extend(_single(member, travel) for member in part)
         return reduced
 
+    def teach_optimizers(self) -> None:
+        """See `Backend.teach_optimizers`."""
+        whole_steps.teach_optimizers()
+
+    def note(self, by: Any, prefix: str, obstacle: str) -> None:
+        """See `Backend.note`."""
+        whole_steps.note(by, _op_name(prefix), obstacle)
+
+    def tied(self, gradients: Sequence[Any]) -> list[Any]:
+        """See `Backend.tied`."""
+        return whole_steps.tied(gradients)
+
     def all_finite(self, gradients: Sequence[Any], travel: Travel) -> Any:
         """See `Backend.all_finite`."""
         values = [one.values if isinstance(one, tf.IndexedSlices) else one for one in gradients]
@@ -94,14 +106,7 @@ class TensorFlowBackend:
 
     def trace(self) -> Any:
         """See `Backend.trace`."""
-        if tf.executing_eagerly():
-            return None
-        graph = tf.compat.v1.get_default_graph()
-        while getattr(graph, "outer_graph", None) is not None:
-            if not getattr(graph.outer_graph, "building_function", False):
-                break
-            graph = graph.outer_graph
-        return graph
+        return whole_steps.trace()
 
     def with_own_errors(self, func: Callable[..., R]) -> Callable[..., R]:
         """Wraps a function so that TensorFlow's errors of HoroACC's ops come out as HoroACC's."""

@@ -12,6 +12,7 @@ import torch
 from torch._compile import _disable_dynamo
 
 import horoacc.torch as hvd
+from horoacc import gradient_calls
 from horoacc.collectives.coded_allreduce import CodedAllreduce
 from horoacc.compression import Compressor, NoneCompressor, is_codec
 from horoacc.keras.backend import Member, Travel
@@ -101,6 +102,18 @@ class TorchBackend:
             raise failure
         present = reduced.pop().tolist()
         return [gradient if some else None for gradient, some in zip(reduced, present, strict=True)]
+
+    def teach_optimizers(self) -> None:
+        """There is nothing to teach: calls are carried out in their order."""
+
+    @_disable_dynamo
+    def note(self, by: Any, prefix: str, obstacle: str) -> None:
+        """See `Backend.note`."""
+        gradient_calls.note(by, prefix, obstacle)
+
+    def tied(self, gradients: Sequence[Any]) -> list[Any]:
+        """See `Backend.tied`: all are there by now."""
+        return list(gradients)
 
     @_disable_dynamo
     @torch.no_grad()

@@ -17,13 +17,15 @@ from horoacc.process_sets import ProcessSet, global_process_set
 from horoacc.tensorflow.reductions import allreduce, grouped_allreduce
 from horoacc.tensorflow.sizes import divided, local_divisor
 from horoacc.tensorflow.variables import variable_of
+from horoacc.tensorflow.whole_steps import tied
 
 
 class GradientReducer:
     """Reduces gradients over the ranks of a process set.
 
     Gradients go by their place in the list, so that ranks whose variables have other names match.
-    In a graph each is reduced when it is there; in eager execution all travel as one unit.
+    In a graph each is reduced when it is there, and in an elastic job none is given before all are
+    (`horoacc.tensorflow.whole_steps`); in eager execution all travel as one unit.
     """
 
     def __init__(
@@ -64,10 +66,10 @@ class GradientReducer:
         )
         divisor = local_divisor(self.process_set, scale_local_gradients)
         reduced = iter(travelling)
-        return [
+        return tied([
             divided(grad, divisor) if key in local else next(reduced)
             for grad, key in zip(grads, keys, strict=True)
-        ]
+        ])  # fmt: skip
 
     def _travelled(self, grads: Sequence[Any], keys: Sequence[int]) -> list[Any]:
         reduced = [self._dense(grad) for grad in grads]

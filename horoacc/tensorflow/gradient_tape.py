@@ -7,18 +7,31 @@ from typing import Any
 
 import tensorflow as tf
 
+from horoacc import process
 from horoacc.compression import Compressor, NoneCompressor
 from horoacc.dtypes import Average
+from horoacc.gradient_calls import TapeSources, obstacle_of
 from horoacc.process_sets import ProcessSet, global_process_set
 from horoacc.tensorflow.gradient_reducer import GradientReducer, key_of
 from horoacc.tensorflow.raw_ops import as_written
+from horoacc.tensorflow.whole_steps import note, teach_optimizers
+
+_PREFIX = "DistributedGradientTape"
+_known_sources: dict[tuple[int, ...], TapeSources] = {}
+
+
+def _sources_of(variables: Sequence[Any]) -> TapeSources:
+    return _known_sources.setdefault(tuple(key_of(one) for one in variables), TapeSources())
 
 
 class _DistributedGradientTape(tf.GradientTape):  # type: ignore[misc]
     """Mixed in before a tape's class: reduces the result of `gradient`."""
 
-    def _distribute(self, reducer: GradientReducer, scale_local_gradients: bool) -> None:
+    def _distribute(
+        self, reducer: GradientReducer, scale_local_gradients: bool, obstacle: str
+    ) -> None:
         self._reducer = reducer
+        self._obstacle = obstacle
         self._scale_local_gradients = scale_local_gradients
         self._local_sources: dict[int, Any] = {}
 
@@ -59,6 +72,8 @@ class _DistributedGradientTape(tf.GradientTape):  # type: ignore[misc]
         computed = super().gradient(target, sources, output_gradients, unconnected_gradients)
         flat_sources = tf.nest.flatten(sources)
         grads = tf.nest.flatten(computed)
+        if process.is_elastic():
+            note(_sources_of(flat_sources), _PREFIX, self._obstacle)
         grads = self._reducer(grads, flat_sources, self._local_sources, self._scale_local_gradients)
         return tf.nest.pack_sequence_as(sources, grads)
 
@@ -130,8 +145,9 @@ def DistributedGradientTape(  # noqa: N802 - Horovod's name
     del device_dense, device_sparse
     if isinstance(gradtape, _DistributedGradientTape):
         raise ValueError("This tape is distributed already.")
+    teach_optimizers()
     reducer = GradientReducer(
-        "DistributedGradientTape", compression, sparse_as_dense, op, gradient_predivide_factor,
+        _PREFIX, compression, sparse_as_dense, op, gradient_predivide_factor,
         groups if groups is not None else num_groups, process_set,
     )  # fmt: skip
     base = type(gradtape)
@@ -142,7 +158,7 @@ def DistributedGradientTape(  # noqa: N802 - Horovod's name
     )
     wrapped = derived.__new__(derived)
     wrapped.__dict__.update(gradtape.__dict__)
-    wrapped._distribute(reducer, scale_local_gradients)
+    wrapped._distribute(reducer, scale_local_gradients, obstacle_of(op, 1, process_set))
     return wrapped
 
 

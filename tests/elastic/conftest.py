@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "launcher"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "ranks"))
 
 from elastic_jobs import Elastic
 from launcher_jobs import Job

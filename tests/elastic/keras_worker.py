@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from elastic_plan import happens, note
-from regression import FEATURES, MOMENTUM, RATE, samples
+from elastic_plan import PLAN, happens, note
+from regression import ADAM, FEATURES, MOMENTUM, RATE, late_gradient, model_of, samples
 
 FOLDER, BATCHES, SECONDS = Path(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])
 OPTIONS = json.loads((FOLDER / "options").read_text())
@@ -51,9 +51,13 @@ def loss(t: Any, found: Any) -> Any:
         return ((found - t) ** 2).mean()
     import tensorflow as tf
 
-    with tf.control_dependencies([tf.numpy_function(lambda: happens(**place, at="step"), [], [])]):
-        t = tf.identity(t)  # so that no gradient is there before
     return tf.reduce_mean((found - t) ** 2)
+
+
+def inside() -> None:
+    if any(one.get("at") == "step" and one.get("batch") == place["batch"] for one in PLAN):
+        time.sleep(0.2)  # on all ranks, so that the other gradient is reduced everywhere
+    happens(**place, at="step")
 
 
 def feed(batch: int) -> Iterator[tuple[Any, Any]]:
@@ -64,10 +68,14 @@ def feed(batch: int) -> Iterator[tuple[Any, Any]]:
         yield samples(batch, rank)
 
 
-model = keras.Sequential(
-    [keras.layers.InputLayer((FEATURES,)), keras.layers.Dense(1, use_bias=False)]
-)
-model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(RATE, MOMENTUM)), loss=loss)
+late = (lambda x: x) if os.environ.get("KERAS_BACKEND") == "torch" else late_gradient(inside)
+model = model_of(keras, late)
+optimizer = {
+    "sgd": lambda: keras.optimizers.SGD(RATE, MOMENTUM),
+    "adam": lambda: keras.optimizers.Adam(**ADAM),
+}[OPTIONS.get("optimizer", "sgd")]()
+how = OPTIONS.get("distributed", {})
+model.compile(hvd.DistributedOptimizer(optimizer, **how), loss=loss, **OPTIONS.get("compile", {}))
 if OPTIONS.get("trains"):
     # As Horovod's example makes the optimizer's variables: on newcomers now, while the others train
     # and, in a reset callback, on all ranks together.
@@ -76,12 +84,12 @@ if OPTIONS.get("trains"):
         if "learning_rate" not in variable.path:
             variable.assign(keras.ops.zeros_like(variable))
 # Each rank begins elsewhere: rank 0's values count.
-model.set_weights([np.random.default_rng(hvd.rank()).standard_normal((FEATURES, 1))])
+model.set_weights(np.split(np.random.default_rng(hvd.rank()).standard_normal((FEATURES, 1)), 2))
 state = hvd.elastic.KerasState(model, batch=OPTIONS.get("first", 0), epoch=0)
 
 
 def weights() -> list[float]:
-    return [float(number) for number in model.get_weights()[0][:, 0]]
+    return [float(number) for half in model.get_weights() for number in half[:, 0]]
 
 
 class Steps(keras.callbacks.Callback):
@@ -113,24 +121,32 @@ class Committed(keras.callbacks.Callback):
     """After the commit."""
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        if not every:
+            state.check_host_updates()
         happens(**place, at="committed")
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         happens(rank=hvd.rank(), epoch=state.epoch, at="epoch")
         note("epoch", epoch=state.epoch, number=epoch, rank=hvd.rank())
+        if OPTIONS.get("ends"):  # all ranks, once one has seen it
+            state.commit()  # for an error in this reduction is none of a gradient's
+            seen = float((FOLDER / "end").exists())
+            if hvd.allreduce(seen, name="ends", op=hvd.Sum) > 0:
+                model.stop_training = True
 
 
 steps, every = Steps(), OPTIONS.get("commit_every", 1)
 callbacks = [
     steps,
-    hvd.callbacks.MetricAverageCallback(),
     hvd.elastic.UpdateEpochStateCallback(state),
     hvd.elastic.UpdateBatchStateCallback(state),
-    hvd.elastic.CommitStateCallback(state, every),
+    *([hvd.elastic.CommitStateCallback(state, every)] if every else []),
     Committed(),
 ]
 if OPTIONS.get("order") == "commit first":  # as in Horovod's documentation
-    callbacks[2], callbacks[4] = callbacks[4], callbacks[2]
+    callbacks[1], callbacks[3] = callbacks[3], callbacks[1]
+if OPTIONS.get("averages", True):
+    callbacks.insert(1, hvd.callbacks.MetricAverageCallback())
 
 
 @hvd.elastic.run

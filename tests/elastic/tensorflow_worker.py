@@ -1,7 +1,8 @@
-"""A worker that trains in a tf.function: tensorflow_worker.py FOLDER BATCHES SECONDS.
+"""A worker that trains with tapes: tensorflow_worker.py FOLDER BATCHES SECONDS.
 
-What is noted of a step is what the step used. `probe` is of a function that is traced once, in the
-first epoch that the process sees, and has every number that depends on the ranks.
+They are in a tf.function, unless "eager" is said. What is noted of a step is what the step used.
+`probe` is of a function that is traced once, in the first epoch that the process sees, and has
+every number that depends on the ranks.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from elastic_plan import happens, note
-from regression import FEATURES, MOMENTUM, RATE, samples
+from elastic_plan import PLAN, happens, note
+from regression import ADAM, FEATURES, MOMENTUM, RATE, late_gradient, model_of, samples
 
 FOLDER, BATCHES, SECONDS = Path(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])
 OPTIONS = json.loads((FOLDER / "options").read_text())
@@ -27,53 +28,74 @@ import horoacc.tensorflow as hvd  # noqa: E402
 
 hvd.init()
 place = {"batch": 0, "rank": hvd.rank()}
+
+
+def inside() -> None:
+    if any(one.get("at") == "graph" and one.get("batch") == place["batch"] for one in PLAN):
+        time.sleep(0.2)  # on all ranks, so that the other gradient is reduced everywhere
+    happens(**place, at="graph")
+
+
+late = late_gradient(inside)
 # Each rank begins elsewhere: rank 0's values count.
 first = tf.random.stateless_normal([FEATURES, 1], [1, hvd.rank()], dtype=tf.float64)
+halves = tf.split(first, 2)
 if OPTIONS["state"] == "variables":
-    weight, moment = tf.Variable(first), tf.Variable(tf.zeros_like(first))
-    variables = [weight]
-    state: Any = hvd.elastic.TensorFlowState([weight, moment], batch=0)
+    variables = [tf.Variable(half) for half in halves]
+    moments = [tf.Variable(tf.zeros_like(half)) for half in halves]
+    state: Any = hvd.elastic.TensorFlowState([*variables, *moments], batch=0)
 
     def predicted(x: Any) -> Any:
-        return x @ weight
+        one, two = tf.split(x, 2, axis=1)
+        return one @ variables[0] + late(two @ variables[1])
 
     def apply(grads: Any) -> None:
-        moment.assign(MOMENTUM * moment + grads[0])
-        weight.assign_sub(RATE * moment)
+        for weight, moment, grad in zip(variables, moments, grads, strict=True):
+            moment.assign(MOMENTUM * moment + grad)
+            weight.assign_sub(RATE * moment)
 else:
     tf.keras.backend.set_floatx("float64")
-    model = tf.keras.Sequential(
-        [tf.keras.layers.InputLayer(shape=(FEATURES,)), tf.keras.layers.Dense(1, use_bias=False)]
-    )
-    optimizer = tf.keras.optimizers.SGD(RATE, MOMENTUM)
+    predicted = model = model_of(tf.keras, late)
+    optimizer = {
+        "sgd": lambda: tf.keras.optimizers.SGD(RATE, MOMENTUM),
+        "adam": lambda: tf.keras.optimizers.Adam(**ADAM),
+        "old": lambda: tf.keras.optimizers.legacy.Adam(**ADAM),
+    }[OPTIONS.get("optimizer", "sgd")]()
+    if OPTIONS["state"] == "distributed":
+        optimizer = hvd.DistributedOptimizer(optimizer)
     variables = model.trainable_variables
-    weight = variables[0]
-    weight.assign(first)
-    state = hvd.elastic.TensorFlowKerasState(model, optimizer, batch=0)
-    predicted = model
+    for variable, half in zip(variables, halves, strict=True):
+        variable.assign(half)
+    if OPTIONS["state"] == "counted":
+        build = getattr(optimizer, "build", None) or optimizer._create_all_weights
+        build(variables)
+        counted = optimizer.variables
+        counted = counted() if callable(counted) else counted
+        state = hvd.elastic.TensorFlowState([*model.variables, *counted], batch=0)
+    else:
+        state = hvd.elastic.TensorFlowKerasState(model, optimizer, batch=0)
 
     def apply(grads: Any) -> None:
         optimizer.apply_gradients(zip(grads, variables, strict=True))
 
 
-def inside() -> None:
-    happens(**place, at="graph")
-
-
-@tf.function
 def step(x: Any, t: Any) -> None:
-    with tf.control_dependencies([tf.numpy_function(inside, [], [])]):
-        t = tf.identity(t)  # so that no gradient is there before
     with tf.GradientTape() as tape:
         loss = tf.reduce_mean((predicted(x) - t) ** 2)
-    apply(hvd.DistributedGradientTape(tape).gradient(loss, variables))
+    if OPTIONS["state"] != "distributed":
+        tape = hvd.DistributedGradientTape(tape)
+    apply(tape.gradient(loss, variables))
+
+
+if not OPTIONS.get("eager"):
+    step = tf.function(step)
 
 
 shared, own = tf.Variable(tf.ones([4, 1])), tf.Variable([1.0])
 normalization = hvd.SyncBatchNormalization(momentum=0.0)
 normalization.build((1, 1))
 stepping = hvd.DistributedOptimizer(tf.keras.optimizers.SGD(1.0))
-local = tf.keras.Variable([0.0], dtype="float32")
+local = tf.Variable([0.0])
 stepping.build([local])
 stepping.register_local_var(local)
 
@@ -103,7 +125,7 @@ def probe() -> list[Any]:
 
 
 def weights() -> list[float]:
-    return [float(number) for number in weight.numpy()[:, 0]]
+    return [float(number) for variable in variables for number in variable.numpy()[:, 0]]
 
 
 def meet(size: int) -> None:
@@ -118,6 +140,10 @@ def meet(size: int) -> None:
 def train(state: Any) -> None:
     while state.batch < BATCHES:
         batch = state.batch + 1
+        if OPTIONS.get("ends") and batch % 20 == 0:  # all ranks, once one has seen it
+            state.commit()  # for an error in this reduction is none of a gradient's
+            if hvd.allreduce(float((FOLDER / "end").exists()), name="ends", op=hvd.Sum) > 0:
+                return
         if hosts := OPTIONS.get("hosts", {}).get(str(batch)):
             (FOLDER / f"part.{hvd.rank()}").write_text(f"{hosts}\n")
             (FOLDER / f"part.{hvd.rank()}").rename(FOLDER / "hosts")
@@ -148,5 +174,5 @@ synced, state.sync = state.sync, share
 note("begin", weight=weights(), rank=hvd.rank())
 train(state)
 note("end", rank=hvd.rank(), size=hvd.size(), batch=state.batch, weight=weights(),
-     traces=step.experimental_get_tracing_count())  # fmt: skip
+     traces=0 if OPTIONS.get("eager") else step.experimental_get_tracing_count())  # fmt: skip
 hvd.shutdown()

@@ -8,17 +8,23 @@ from typing import Any
 
 import pytest
 from elastic_jobs import WORKER, Elastic
+from random_deaths import killed
 from regression import check
+from replays import Adam, Sgd
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("tensorflow") is None, reason="tensorflow is not installed"
 )
 
 
+QUIET = {"TF_CPP_MIN_LOG_LEVEL": "2"}
+
+
 def train(elastic: Elastic, *flags: str, **options: Any) -> str:
+    legacy = {"TF_USE_LEGACY_KERAS": "1"} if options.pop("legacy", False) else {}
     (elastic.folder / "options").write_text(json.dumps(options))
     program = str(WORKER.with_name("tensorflow_worker.py"))
-    return elastic.run(*flags, program=program, TF_CPP_MIN_LOG_LEVEL="2").err
+    return elastic.run(*flags, program=program, **QUIET, **legacy).err
 
 
 def test_a_function_goes_on_with_other_ranks(elastic: Elastic) -> None:
@@ -31,12 +37,13 @@ def test_a_function_goes_on_with_other_ranks(elastic: Elastic) -> None:
         {"at": "graph", "batch": 4, "rank": 1, "do": "kill"},
         {"at": "sync", "epoch": 3, "rank": 1, "do": "kill"},
     ]
-    train(
+    told = train(
         elastic, "-np", "2", "--min-np", "1", "--max-np", "3", state="keras", probe=True,
         hosts={"9": "localhost:3", "13": "localhost:1"}, sizes={"8": 2, "10": 3, "14": 1},
         commit_every=3,
     )  # fmt: skip
-    assert check(elastic) == [2, 1, 2, 3, 1]
+    assert "last commit: gradients are reduced for several optimizers or tapes" in told
+    assert check(elastic, Sgd()) == [2, 1, 2, 3, 1]
     assert elastic.repeated() == []
     for line in elastic.steps():
         size = line["size"]
@@ -48,21 +55,68 @@ def test_a_function_goes_on_with_other_ranks(elastic: Elastic) -> None:
     assert end["rank"] == 0 and end["pid"] == first["pid"]
 
 
+def deaths(**where: Any) -> list[dict[str, Any]]:
+    return [{**where, "rank": rank, "do": "kill"} for rank in (0, 2)]
+
+
+IN_THE_STEP, APPLIED = deaths(at="graph", batch=5), deaths(at="applied", batch=5)
+
+
 @pytest.mark.parametrize(
-    ("deaths", "again"),
+    ("plan", "options"),
     [
-        ([{"at": "graph", "batch": 5, "rank": 0}, {"at": "graph", "batch": 5, "rank": 2}], [4]),
-        ([{"at": "committed", "batch": 6, "rank": 2}, {"at": "sync", "epoch": 2, "rank": 0}], []),
+        (IN_THE_STEP, {"state": "keras", "optimizer": "adam"}),
+        (APPLIED, {"state": "keras", "optimizer": "sgd", "eager": True}),
+        (IN_THE_STEP, {"state": "keras", "optimizer": "adam", "eager": True}),
+        (IN_THE_STEP, {"state": "counted", "optimizer": "adam"}),
+        (APPLIED, {"state": "distributed", "optimizer": "adam"}),
+        (IN_THE_STEP, {"state": "distributed", "optimizer": "sgd"}),
+        (IN_THE_STEP, {"state": "keras", "optimizer": "adam", "legacy": True}),
+        (IN_THE_STEP, {"state": "counted", "optimizer": "old", "legacy": True}),
+        (IN_THE_STEP, {"state": "distributed", "optimizer": "adam", "legacy": True}),
+    ],
+)
+def test_no_step_is_lost_without_a_commit(
+    elastic: Elastic, plan: list[dict[str, Any]], options: dict[str, Any]
+) -> None:
+    """In the step one of two gradients is reduced already."""
+    elastic.plan = plan
+    told = train(elastic, "-np", "3", "--min-np", "1", "--failures-per-host", "1",
+                 commit_every=1000, **options)  # fmt: skip
+    assert "and lose no step" in told and "last commit" not in told
+    rule = Sgd() if options["optimizer"] == "sgd" else Adam(of_keras=True)
+    assert check(elastic, rule) == [3, 1]
+    assert elastic.repeated() == []
+
+
+@pytest.mark.parametrize(
+    ("plan", "again"),
+    [
+        (IN_THE_STEP, [4]),
+        (
+            [
+                {"at": "committed", "batch": 6, "rank": 2, "do": "kill"},
+                {"at": "sync", "epoch": 2, "rank": 0, "do": "kill"},
+            ],
+            [],
+        ),
     ],
 )
 def test_deaths_go_back_to_the_last_commit(
-    elastic: Elastic, deaths: list[dict[str, Any]], again: list[int]
+    elastic: Elastic, plan: list[dict[str, Any]], again: list[int]
 ) -> None:
-    elastic.plan = [{**death, "do": "kill"} for death in deaths]
+    elastic.plan = plan
     told = train(
         elastic, "-np", "3", "--min-np", "1", "--failures-per-host", "1", state="variables",
         commit_every=3,
     )  # fmt: skip
-    assert "last commit" in told
-    assert check(elastic) == [3, 1]
+    assert "last commit: the state has no count of an optimizer's steps" in told
+    assert check(elastic, Sgd()) == [3, 1]
     assert elastic.repeated() == again
+
+
+def test_deaths_at_any_moment(elastic: Elastic) -> None:
+    options = {"state": "keras", "optimizer": "adam", "commit_every": 10**9}
+    killed(elastic, "tensorflow_worker.py", 3, 6, [0.0, 0.3, 5.0], options, **QUIET)
+    check(elastic, Adam(of_keras=True), tolerance=1e-6)
+    assert elastic.repeated() == []

@@ -1,7 +1,7 @@
 """A worker that trains with torch: torch_worker.py FOLDER BATCHES SECONDS.
 
-The model is a linear regression, so that NumPy can replay every step. Each rank takes the samples
-of its batch by its rank and the number of ranks. What is noted of a step is what the step used.
+The model is a linear regression, so that NumPy can replay every step. What is noted of a step is
+what the step used.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from elastic_plan import happens, note
+from regression import ADAM, FEATURES, LBFGS_ITERATIONS, LBFGS_RATE, MOMENTUM, RATE, samples
 
 FOLDER, BATCHES, SECONDS = Path(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])
 OPTIONS = json.loads((FOLDER / "options").read_text())
@@ -25,18 +26,14 @@ import horoacc.torch as hvd  # noqa: E402
 
 torch.set_num_threads(1)
 hvd.init()
-FEATURES, PER_RANK = 6, 4
-draw = torch.Generator().manual_seed(1)
-INPUTS = torch.randn(4096, FEATURES, generator=draw, dtype=torch.float64)
-TARGETS = INPUTS @ torch.arange(1.0, FEATURES + 1, dtype=torch.float64)
-
 # Each rank begins elsewhere: rank 0's values count.
 torch.manual_seed(100 + hvd.rank())
 model = torch.nn.Linear(FEATURES, 1, bias=False).double()
+rate, one, two, epsilon = ADAM.values()
 made = {
-    "sgd": lambda p: torch.optim.SGD(p, lr=0.02, momentum=0.9),
-    "adam": lambda p: torch.optim.Adam(p, lr=0.05),
-    "lbfgs": lambda p: torch.optim.LBFGS(p, lr=0.1, max_iter=2),
+    "sgd": lambda p: torch.optim.SGD(p, lr=RATE, momentum=MOMENTUM),
+    "adam": lambda p: torch.optim.Adam(p, rate, (one, two), epsilon),
+    "lbfgs": lambda p: torch.optim.LBFGS(p, lr=LBFGS_RATE, max_iter=LBFGS_ITERATIONS),
 }[OPTIONS.get("optimizer", "sgd")](model.parameters())
 passes = OPTIONS.get("passes", 1)
 optimizer = hvd.DistributedOptimizer(
@@ -51,11 +48,6 @@ scaler = torch.amp.GradScaler(
     "cpu", init_scale=2.0 ** (4 + int(os.environ["HOROACC_WORKER"])), growth_interval=3,
     enabled=bool(OPTIONS.get("scaler")),
 )  # fmt: skip
-
-
-def samples(batch: int) -> list[int]:
-    first = (batch * 97 + hvd.rank() * PER_RANK) % (4096 - PER_RANK)
-    return list(range(first, first + PER_RANK))
 
 
 @hvd.elastic.run
@@ -73,14 +65,13 @@ def train(state: Any) -> None:
             if hvd.allreduce(seen, name="ends", op=hvd.Sum):
                 return
         happens(**where, at="begin")
-        rows = samples(batch)
+        x, t = (torch.from_numpy(part) for part in samples(batch, hvd.rank()))
 
-        def loss_of(rows: list[int] = rows) -> Any:
+        def loss_of(x: Any = x, t: Any = t) -> Any:
             if not OPTIONS.get("late_zero"):
                 optimizer.zero_grad()
             for part in range(passes):
-                picked = rows[part::passes]
-                loss = ((model(INPUTS[picked])[:, 0] - TARGETS[picked]) ** 2).mean()
+                loss = ((model(x[part::passes]) - t[part::passes]) ** 2).mean()
                 scaler.scale(loss).backward()
             return loss
 
@@ -98,8 +89,8 @@ def train(state: Any) -> None:
                 optimizer.zero_grad()
         happens(**where, at="applied")
         epoch = hvd.elastic.epoch()
-        note("batch", **where, epoch=epoch, size=hvd.size(), rows=rows, sum=batch * hvd.size(),
-             before=before, weight=[float(w) for w in model.weight.detach()[0]])  # fmt: skip
+        note("batch", **where, epoch=epoch, size=hvd.size(), before=before,
+             weight=[float(w) for w in model.weight.detach()[0]])  # fmt: skip
         state.batch = batch
         time.sleep(SECONDS)
         if batch % OPTIONS.get("commit_every", 1) == 0:

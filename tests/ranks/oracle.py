@@ -152,3 +152,20 @@ def same_bits(got: Any, wanted: Array, what: str) -> None:
             f"{what}: {differ.size} of {got.size} elements differ, the first at {at}: "
             f"{got.ravel()[at]!r} instead of {wanted.ravel()[at]!r}"
         )
+
+
+def _combined(a: Array, b: Array) -> Array:
+    dot, a_square, b_square = (a * b).sum(), (a * a).sum(), (b * b).sum()
+    a_factor = 1 - dot / (2 * a_square) if a_square > 0 else 1.0
+    b_factor = 1 - dot / (2 * b_square) if b_square > 0 else 1.0
+    return a_factor * a + b_factor * b
+
+
+def adasum(vectors: Sequence[Array]) -> Array:
+    """Adasum's formula, on vectors of float64 that are really combined."""
+    if len(vectors) == 1:
+        return vectors[0]
+    middle = 1
+    while middle * 2 < len(vectors):
+        middle *= 2
+    return _combined(adasum(vectors[:middle]), adasum(vectors[middle:]))

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import oracle
 import pytest
 import torch
+from oracle import adasum
 from paths import CONTROL_PATHS, DATA_PATHS, only
 
 import horoacc.torch as hvd
 
 pytestmark = pytest.mark.ranks(1, 2, 3, 4, 8, framework="horoacc.torch")
 
-Array = np.ndarray[Any, np.dtype[np.float64]]
 TYPES = {
     "float16": (torch.float16, 2e-3),
     "bfloat16": (torch.bfloat16, 1.6e-2),
@@ -23,23 +21,6 @@ TYPES = {
 }
 AUTO, ARENA, *FORCED = DATA_PATHS
 PLACES = [AUTO, ARENA, *only(FORCED, 3), *only(CONTROL_PATHS, 2)]
-
-
-def combined(a: Array, b: Array) -> Array:
-    dot, a_square, b_square = (a * b).sum(), (a * a).sum(), (b * b).sum()
-    a_factor = 1 - dot / (2 * a_square) if a_square > 0 else 1.0
-    b_factor = 1 - dot / (2 * b_square) if b_square > 0 else 1.0
-    return a_factor * a + b_factor * b
-
-
-def adasum(vectors: list[Array]) -> Array:
-    """The formula, on vectors that are really combined."""
-    if len(vectors) == 1:
-        return vectors[0]
-    middle = 1
-    while middle * 2 < len(vectors):
-        middle *= 2
-    return combined(adasum(vectors[:middle]), adasum(vectors[middle:]))
 
 
 def vectors(shape: tuple[int, ...], label: str, dtype: torch.dtype) -> list[torch.Tensor]:

@@ -8,13 +8,13 @@ import keras
 
 from horoacc import basics
 from horoacc.backward_passes import begin_step
-from horoacc.elastic import ObjectState
+from horoacc.elastic.state import ModelState
 from horoacc.keras import backend
 from horoacc.keras.optimizer_state import variables_of
 from horoacc.objects import broadcast_object
 
 
-class KerasState(ObjectState):
+class KerasState(ModelState):
     """A model, its optimizer and plain objects as attributes, each with a committed copy.
 
     Attributes:
@@ -48,6 +48,16 @@ class KerasState(ObjectState):
             keras.ops.convert_to_numpy(variable).copy() for variable in self._variables()
         ]
 
+    def count(self) -> int:
+        """Reads the optimizer's count.
+
+        Returns:
+            The number of steps; 0 without an optimizer, or before the model is built.
+        """
+        if self.optimizer is None or not self.model.built:
+            return 0
+        return int(keras.ops.convert_to_numpy(self.optimizer.iterations))
+
     def save(self) -> None:
         """Copies all values, for `restore`."""
         self._save_values()
@@ -60,8 +70,9 @@ class KerasState(ObjectState):
         """
         begin_step(self.optimizer)
         if self._saved_values:
-            for variable, value in zip(self._variables(), self._saved_values, strict=True):
-                variable.assign(value)
+            with self.taking_values():
+                for variable, value in zip(self._variables(), self._saved_values, strict=True):
+                    variable.assign(value)
         super().restore()
 
     def sync(self) -> None:
@@ -74,7 +85,8 @@ class KerasState(ObjectState):
         variables = self._alike()
         own = backend.current()
         if variables:
-            own.with_own_errors(own.broadcast_variables)(variables, 0, "keras.state")
+            with self.taking_values():
+                own.with_own_errors(own.broadcast_variables)(variables, 0, "keras.state")
         super().sync()
         self._save_values()  # once all is shared: what is saved fits together
 

@@ -7,9 +7,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from horoacc import basics
+from horoacc import basics, gradient_calls
 from horoacc.backward_passes import begin_step
-from horoacc.elastic import ObjectState
+from horoacc.elastic.state import CountedState, ModelState
+from horoacc.errors import HorovodInternalError
 from horoacc.tensorflow.failures import with_own_errors
 from horoacc.tensorflow.functions import broadcast_object, broadcast_variables
 from horoacc.tensorflow.variables import variable_of
@@ -17,7 +18,7 @@ from horoacc.tensorflow.variables import variable_of
 __all__ = ["TensorFlowKerasState", "TensorFlowState"]
 
 
-class _OwnErrors(ObjectState):
+class _OwnErrors(CountedState):
     """Its methods that may meet a death raise HoroACC's errors, not those of TensorFlow's ops."""
 
     @with_own_errors
@@ -49,6 +50,12 @@ class TensorFlowState(_OwnErrors):
                 raise ValueError("In eager execution TensorFlowState needs the variables.")
             variables = tf.compat.v1.global_variables()
         self._session = session
+        # Keras 3, tf_keras and tf_keras.optimizers.legacy name them so.
+        self._counts = [
+            variable_of(one) for one in variables
+            if one.name.partition(":")[0].rpartition("/")[2] in ("iteration", "iter")
+            and tuple(one.shape) == () and variable_of(one).dtype.is_integer
+        ]  # fmt: skip
         self._set_variables(variables)
         self._saved_values = self._values()
         super().__init__(bcast_object=broadcast_object, get_rank=basics.rank, **kwargs)
@@ -83,6 +90,31 @@ class TensorFlowState(_OwnErrors):
             return [variable.numpy() for variable in self.variables]
         return list(self._run(self.variables))
 
+    def count(self) -> int:
+        """Reads the count of the optimizer whose variables are among those of the state.
+
+        Returns:
+            The number of steps; 0 if there is not one such optimizer.
+        """
+        counted = tf.executing_eagerly() and len(self._counts) == 1
+        return int(self._counts[0].numpy()) if counted else 0
+
+    def obstacle(self, error: HorovodInternalError) -> str:
+        """Says why the values must not be used as they stand after an error.
+
+        Args:
+            error: Of a collective.
+
+        Returns:
+            The reason; "" if it was the reduction of a gradient that failed, before its step, the
+            optimizer has counted the steps, and all values change in steps only.
+        """
+        if not tf.executing_eagerly():
+            return "of a TF1-style graph nobody knows which steps were applied"
+        if len(self._counts) != 1:
+            return "the state has no count of an optimizer's steps among its variables, or several"
+        return self.foreign() or gradient_calls.obstacle_after(error)
+
     def save(self) -> None:
         """Copies all values, for `restore`."""
         self._saved_values = self._values()
@@ -91,8 +123,9 @@ class TensorFlowState(_OwnErrors):
     def restore(self) -> None:
         """Goes back to the last saved values, in place for variables."""
         if tf.executing_eagerly():
-            for variable, value in zip(self.variables, self._saved_values, strict=True):
-                variable.assign(value)
+            with self.taking_values():
+                for variable, value in zip(self.variables, self._saved_values, strict=True):
+                    variable.assign(value)
         else:
             self._run(self._assign, dict(zip(self._placeholders, self._saved_values, strict=True)))
         super().restore()
@@ -101,14 +134,15 @@ class TensorFlowState(_OwnErrors):
     def sync(self) -> None:
         """Gives all ranks the values of rank 0, and saves them. Every rank calls it."""
         if tf.executing_eagerly():
-            broadcast_variables(self.variables, root_rank=0)
+            with self.taking_values():
+                broadcast_variables(self.variables, root_rank=0)
         else:
             self._run(self._broadcast)
         super().sync()
         self._saved_values = self._values()  # once all is shared: what is saved fits together
 
 
-class TensorFlowKerasState(_OwnErrors):
+class TensorFlowKerasState(_OwnErrors, ModelState):
     """A Keras model, its optimizer, and plain objects as attributes."""
 
     def __init__(
@@ -144,6 +178,14 @@ class TensorFlowKerasState(_OwnErrors):
             own = own()
         return [*self.model.variables, *own]
 
+    def count(self) -> int:
+        """Reads the optimizer's count.
+
+        Returns:
+            The number of steps; 0 without an optimizer.
+        """
+        return 0 if self.optimizer is None else int(variable_of(self.optimizer.iterations).numpy())
+
     def _values(self) -> list[Any]:
         return [variable_of(variable).numpy() for variable in self._variables()]
 
@@ -158,15 +200,17 @@ class TensorFlowKerasState(_OwnErrors):
         Of a step of several backward passes the ranks begin with the first.
         """
         begin_step(self.optimizer)
-        for variable, value in zip(self._variables(), self._saved_values, strict=True):
-            variable.assign(value)
+        with self.taking_values():
+            for variable, value in zip(self._variables(), self._saved_values, strict=True):
+                variable.assign(value)
         super().restore()
 
     @with_own_errors
     def sync(self) -> None:
         """Gives all ranks the values of rank 0, and saves them. Every rank calls it."""
         begin_step(self.optimizer)
-        broadcast_variables(self._variables(), root_rank=0)
+        with self.taking_values():
+            broadcast_variables(self._variables(), root_rank=0)
         super().sync()
         self._saved_values = self._values()  # once all is shared: what is saved fits together
 

@@ -1,0 +1,128 @@
+"""Steps that are applied whole or not at all: in the graphs of an elastic job.
+
+A graph applies each variable as soon as its own gradient is reduced, and counts the step even
+before. If a rank dies then, part of a step is applied, and the state is good for nothing. In an
+elastic job nothing is applied before all gradients are reduced.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+import weakref
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from horoacc import gradient_calls, process
+
+SEVERAL_STEPS = "a call of a function takes several steps"
+_APPLYING = {
+    "keras": ("optimizers.Optimizer", "apply"),
+    "tf_keras": ("optimizers.Optimizer", "apply_gradients"),
+}
+"""By package: its optimizers' base class, and the method that takes reduced gradients."""
+
+_traces: weakref.WeakKeyDictionary[Any, weakref.ref[Any]] = weakref.WeakKeyDictionary()
+
+
+def trace() -> Any:
+    """Gives the outermost graph that is being made; None if calls are carried out now."""
+    if tf.executing_eagerly():
+        return None
+    graph = tf.compat.v1.get_default_graph()
+    while getattr(graph, "outer_graph", None) is not None:
+        if not getattr(graph.outer_graph, "building_function", False):
+            break
+        graph = graph.outer_graph
+    return graph
+
+
+def tied(gradients: Sequence[Any]) -> list[Any]:
+    """Gives gradients of which none is there before all are.
+
+    Args:
+        gradients: Tensors, `tf.IndexedSlices` or None.
+
+    Returns:
+        The same values; in an elastic job's graph each depends on all.
+    """
+    if tf.executing_eagerly() or not process.is_elastic():
+        return list(gradients)
+    with tf.control_dependencies(_tensors(gradients)):
+        return [
+            None if one is None
+            else tf.nest.map_structure(tf.identity, one, expand_composites=True)
+            for one in gradients
+        ]  # fmt: skip
+
+
+def _tensors(gradients: Sequence[Any]) -> list[Any]:
+    given = [one for one in gradients if one is not None]
+    return [one for one in tf.nest.flatten(given, expand_composites=True) if one is not None]
+
+
+def note(by: Any, prefix: str, obstacle: str) -> None:
+    """As `gradient_calls.note`; a function that reduces for several steps is an obstacle.
+
+    The loop around it cannot know how many of them were applied.
+    """
+    if not process.is_elastic():
+        return
+    here = trace()
+    if here is not None:
+        before = _traces.get(by)
+        if _in_a_loop() or (before is not None and before() is here):
+            obstacle = obstacle or SEVERAL_STEPS
+        _traces[by] = weakref.ref(here)
+    gradient_calls.note(by, prefix, obstacle)
+
+
+def _in_a_loop() -> bool:
+    graph = tf.compat.v1.get_default_graph()
+    while graph is not None:
+        if "while" in getattr(graph, "name", ""):  # as TensorFlow names a loop's body
+            return True
+        graph = getattr(graph, "outer_graph", None)
+    return False
+
+
+def teach_optimizers() -> None:
+    """Has Keras' optimizers begin a step only once all gradients are there, in an elastic job.
+
+    Their counts of steps and their weight decays need no gradient: a graph would go ahead with
+    them. Once is enough for each package that has been imported.
+    """
+    if not process.is_elastic():
+        return
+    for package, (path, method) in _APPLYING.items():
+        base: Any = sys.modules.get(package)
+        if base is None:
+            continue
+        for name in path.split("."):
+            base = getattr(base, name)
+        # The one that takes gradients of all ranks, should a derived class reduce them.
+        owner = [kind for kind in base.__mro__ if method in vars(kind)][-1]
+        original = vars(owner)[method]
+        if not hasattr(original, "_waits_for_all"):
+            setattr(owner, method, _waiting(original))
+
+
+def _waiting(original: Any) -> Any:
+    signature = inspect.signature(original)
+
+    @functools.wraps(original)
+    def apply(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if tf.executing_eagerly():
+            return original(self, *args, **kwargs)
+        bound = signature.bind(self, *args, **kwargs)
+        _, what, *_ = bound.arguments  # gradients, or pairs of a gradient and a variable
+        given = bound.arguments[what] = list(bound.arguments[what])
+        gradients = [one[0] if isinstance(one, (tuple, list)) else one for one in given]
+        with tf.control_dependencies(_tensors(gradients)):
+            return original(*bound.args, **bound.kwargs)
+
+    apply._waits_for_all = True  # type: ignore[attr-defined]
+    return apply
