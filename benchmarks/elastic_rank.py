@@ -3,7 +3,7 @@
 With STEPS it ends by itself, and runs in jobs of fixed ranks as well, there without a state.
 
 Each step is a line in FOLDER/steps.PID: epoch, batch, rank, size, the clock, and of each hundredth
-the process's memory in KiB, its open files and its threads.
+the process's own memory in KiB, its open files and its threads.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ CHECKS = 100
 
 def memory() -> int:
     text = Path("/proc/self/status").read_text()
-    return int(text.split("VmRSS:")[1].split()[0])
+    return int(text.split("RssAnon:")[1].split()[0])  # what the process has for itself
 
 
 torch.set_num_threads(1)

@@ -67,6 +67,14 @@ def test_a_rank_that_dies_while_the_ranks_meet_again(elastic: Elastic, rank: int
     assert {"at": "reset", "rank": rank}.items() <= elastic.lines_of("kill")[-1].items()
 
 
+@pytest.mark.parametrize("rank", [0, 2])
+def test_a_rank_dies_while_others_wait_in_join(elastic: Elastic, rank: int) -> None:
+    elastic.plan, elastic.batches = [{"at": "join", "rank": rank, "do": "kill"}], 3
+    elastic.run("-np", "3", "--min-np", "2", "--failures-per-host", "1", JOIN="1")
+    assert elastic.check() == [3]
+    assert [line["size"] for line in elastic.lines_of("joined")] == [2, 2]
+
+
 def test_a_rank_that_hangs_is_killed(elastic: Elastic) -> None:
     elastic.plan = [at("begin", 4, 1, "stop")]
     result = elastic.run(
