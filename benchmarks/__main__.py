@@ -33,6 +33,7 @@ from benchmarks import (
     tensorflow_steps,
     training,
 )
+from benchmarks.elastic_peers import comparison
 from benchmarks.records import FOLDER, Records
 
 PICTURE = Path(__file__).resolve().parents[1] / "docs" / "images" / "allreduce.png"
@@ -46,6 +47,7 @@ BENCHMARKS: dict[str, Callable[[Records, bool], None]] = {
     "tensorflow": tensorflow_steps.run,
     "keras": keras_fit.run,
     "elastic": elastic.run,
+    "elastic_peers": comparison.run,
     "idle": idle.run,
     "hosts": hosts.run,
     "neighbours": neighbours.run,

@@ -1,0 +1,1 @@
+"""The same kills for jobs of HoroACC, torchrun and torchft; see comparison.py."""
