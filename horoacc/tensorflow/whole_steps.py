@@ -107,19 +107,26 @@ def teach_optimizers() -> None:
         owner = [kind for kind in base.__mro__ if method in vars(kind)][-1]
         original = vars(owner)[method]
         if not hasattr(original, "_waits_for_all"):
-            setattr(owner, method, _waiting(original))
+            setattr(owner, method, _waiting(original, sys.modules[package]))
 
 
-def _waiting(original: Any) -> Any:
+def _waiting(original: Any, package: Any) -> Any:
     signature = inspect.signature(original)
 
     @functools.wraps(original)
     def apply(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if tf.executing_eagerly():
+        if tf.executing_eagerly() or not process.is_elastic():
             return original(self, *args, **kwargs)
         bound = signature.bind(self, *args, **kwargs)
         _, what, *_ = bound.arguments  # gradients, or pairs of a gradient and a variable
         given = bound.arguments[what] = list(bound.arguments[what])
+        variables = bound.arguments.get("trainable_variables")
+        if variables is not None and not self.built:
+            # As Keras 3 does it, but now: new variables must wait for nothing.
+            variables = bound.arguments["trainable_variables"] = list(variables)
+            with package.name_scope(self.name, caller=self):
+                self.build(variables)
+            self.built = True
         gradients = [one[0] if isinstance(one, (tuple, list)) else one for one in given]
         with tf.control_dependencies(_tensors(gradients)):
             return original(*bound.args, **bound.kwargs)

@@ -71,25 +71,25 @@ def deaths(**where: Any) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize(
-    ("kind", "plan", "options"),
+    ("kind", "options"),
     [
-        ("tensorflow", deaths(at="step", batch=8), {"optimizer": "adam"}),
-        ("tensorflow", deaths(at="applied", batch=10), {"optimizer": "sgd", "fit": "rest"}),
-        ("torch", deaths(at="step", batch=8), {"optimizer": "adam", "fit": "initial"}),
-        ("torch", deaths(at="applied", batch=8), {"optimizer": "sgd"}),
-        ("tf_keras", deaths(at="step", batch=9), {"optimizer": "adam"}),
-        ("tf_keras", deaths(at="applied", batch=7), {"optimizer": "sgd", "fit": "initial"}),
+        ("tensorflow", {"optimizer": "adam"}),
+        ("torch", {"optimizer": "adam", "fit": "initial"}),
+        ("tf_keras", {"optimizer": "sgd", "fit": "rest"}),
     ],
 )
 def test_no_step_is_lost_without_a_commit(
-    elastic: Elastic, kind: str, plan: list[dict[str, Any]], options: dict[str, Any]
+    elastic: Elastic, kind: str, options: dict[str, Any]
 ) -> None:
-    """In TensorFlow's step one of two gradients is reduced already."""
-    elastic.plan = plan
+    """A rank dies in a step, when TensorFlow has reduced one of two gradients, and after one."""
+    elastic.plan = [
+        {"at": "step", "batch": 4, "rank": 0, "do": "kill"},
+        {"at": "applied", "batch": 10, "rank": 1, "do": "kill"},
+    ]
     told = train(elastic, kind, "-np", "3", "--min-np", "1", "--failures-per-host", "1",
                  commit_every=0, averages=False, **options)  # fmt: skip
-    assert "and lose no step" in told and "last commit" not in told
-    assert check(elastic, *rule_of(kind, options)) == [3, 1]
+    assert told.count("and lose no step") == 2 and "last commit" not in told
+    assert check(elastic, *rule_of(kind, options)) == [3, 2, 1]
     assert elastic.repeated() == []
 
 
@@ -97,9 +97,7 @@ def test_no_step_is_lost_without_a_commit(
     ("kind", "plan", "why", "again", "options"),
     [
         # At the epoch's end the metrics are averaged, which is no gradient.
-        ("torch", deaths(at="applied", batch=10), "the error left allreduce.", [10], {}),
-        ("tf_keras", deaths(at="step", batch=9), "recover='commit' was asked for", [8],
-         {"flags": ("--recover", "commit")}),
+        ("torch", deaths(at="applied", batch=10), "the error left allgather.keras", [10], {}),
         ("tensorflow", deaths(at="step", batch=3), "the model was compiled with steps_per_exec",
          [], {"compile": {"steps_per_execution": 5}}),
         ("tensorflow", deaths(at="step", batch=4), "a step takes several backward passes", [3],
@@ -113,7 +111,7 @@ def test_what_goes_back_to_the_last_commit(
     elastic.plan = plan
     told = train(
         elastic, kind, "-np", "3", "--min-np", "1", "--failures-per-host", "1",
-        *options.pop("flags", ()), commit_every=2, first=100, **options,
+        commit_every=2, first=100, **options,
     )  # fmt: skip
     assert f"last commit: {why}" in told
     if not options:
@@ -144,7 +142,7 @@ def test_deaths_between_steps(elastic: Elastic, kind: str, plan: list[dict[str, 
     assert elastic.repeated() == []
 
 
-@pytest.mark.parametrize(("kind", "kills"), [("tensorflow", 5), ("torch", 8), ("tf_keras", 5)])
+@pytest.mark.parametrize(("kind", "kills"), [("tensorflow", 5), ("torch", 8)])
 def test_deaths_at_any_moment(elastic: Elastic, kind: str, kills: int) -> None:
     needs(kind)
     options = {"steps": STEPS, "commit_every": 0, "averages": False}
