@@ -61,7 +61,7 @@ def train(func: Callable[[], R], reset: Callable[[], None], state: State, recove
     if was_reset:
         reset()
     while True:
-        steps, commits = state.steps(), state.commits
+        steps, commits = _steps(state), state.commits
         synced = False
         try:
             if was_reset:
@@ -74,7 +74,7 @@ def train(func: Callable[[], R], reset: Callable[[], None], state: State, recove
         except Mismatch:
             raise
         except HorovodInternalError as error:
-            progress = Report(state.steps() - steps, state.commits - commits)
+            progress = Report(_steps(state) - steps, state.commits - commits)
             fruitless = 1 if progress.steps or progress.commits else fruitless + 1
             if isinstance(error, PeerLost | Timeout | Aborted):
                 fruitless = 0  # somebody died; the coordinator has limits of its own
@@ -88,7 +88,7 @@ def train(func: Callable[[], R], reset: Callable[[], None], state: State, recove
                 own.report(Report(behind, behind, failed=True), error)
                 state.restore()
         except HostsUpdatedInterrupt:
-            own.report(Report(state.steps() - steps, state.commits - commits))
+            own.report(Report(_steps(state) - steps, state.commits - commits))
         reset()
         was_reset = True
         if own.recover == "commit":
@@ -98,8 +98,15 @@ def train(func: Callable[[], R], reset: Callable[[], None], state: State, recove
         sync = own.sync
 
 
+def _steps(state: State) -> int:
+    """By its class: a program may keep a value of that name in its state."""
+    return type(state).steps(state)
+
+
 def _report(state: State, progress: Report, way: str, error: HorovodInternalError) -> Report:
     """How far this rank has come, and whether it can go forward."""
-    obstacle = "recover='commit' was asked for" if way == "commit" else state.obstacle(error)
+    obstacle = (
+        "recover='commit' was asked for" if way == "commit" else type(state).obstacle(state, error)
+    )
     risk = obstacle if way == "forward" else ""
     return Report(progress.steps, progress.commits, True, "" if risk else obstacle, risk)

@@ -177,13 +177,8 @@ class ObjectState(State):
             self._show(self._bcast_object(self._shown()))
             ObjectState.save(self)
 
-    def foreign(self) -> str:
-        """Says what of the state is not HoroACC's own, or may change apart from steps.
-
-        Returns:
-            Why the values must not be used as they stand after an error; "" if nothing speaks
-            against it.
-        """
+    def _foreign(self) -> str:
+        """Says what of the state is not HoroACC's own, or may change apart from steps; or ""."""
         for kind in type(self).__mro__:
             own = {"save", "restore", "sync", "reset", "commit", "on_reset"} & set(vars(kind))
             if own and kind.__module__.partition(".")[0] != __name__.partition(".")[0]:
@@ -209,12 +204,8 @@ class CountedState(ObjectState):
 
     _uncounted = 0
 
-    def count(self) -> int:
-        """Reads the optimizer's count.
-
-        Returns:
-            The number of steps; 0 if nobody counts them.
-        """
+    def _count(self) -> int:
+        """Reads the optimizer's count; 0 if there is none."""
         raise NotImplementedError
 
     def steps(self) -> int:
@@ -223,16 +214,16 @@ class CountedState(ObjectState):
         Returns:
             The number, of which only differences matter.
         """
-        return self.count() - self._uncounted
+        return self._count() - self._uncounted
 
     @contextlib.contextmanager
-    def taking_values(self) -> Iterator[None]:
+    def _taking_values(self) -> Iterator[None]:
         """Has changes of the variables in the block be no steps."""
-        before = self.steps()
+        before = type(self).steps(self)  # a program may have a value of that name
         try:
             yield
         finally:
-            self._uncounted += self.steps() - before
+            self._uncounted += type(self).steps(self) - before
 
 
 class ModelState(CountedState):
@@ -267,4 +258,4 @@ class ModelState(CountedState):
         if (getattr(own, "gradient_accumulation_steps", None) or 1) != 1:
             return "a step takes several backward passes"
         by = getattr(own, "_reduction", TapeSources)
-        return self.foreign() or obstacle_after(error, by)
+        return self._foreign() or obstacle_after(error, by)

@@ -36,7 +36,7 @@ def samples(batch: int, rank: int) -> tuple[Any, Any]:
 def model_of(keras: Any, late: Callable[[Any], Any]) -> Any:
     """The model in two variables of Keras; `late` is called with what the second contributes."""
 
-    class Contributed(keras.layers.Layer):  # type: ignore[misc,name-defined]
+    class Contributed(keras.layers.Layer):  # type: ignore[misc]
         def call(self, x: Any) -> Any:
             return late(x) if self.name == "second" else x
 

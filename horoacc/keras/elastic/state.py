@@ -48,12 +48,8 @@ class KerasState(ModelState):
             keras.ops.convert_to_numpy(variable).copy() for variable in self._variables()
         ]
 
-    def count(self) -> int:
-        """Reads the optimizer's count.
-
-        Returns:
-            The number of steps; 0 without an optimizer, or before the model is built.
-        """
+    def _count(self) -> int:
+        """Reads the optimizer's count; 0 without an optimizer, or before the model is built."""
         if self.optimizer is None or not self.model.built:
             return 0
         return int(keras.ops.convert_to_numpy(self.optimizer.iterations))
@@ -70,7 +66,7 @@ class KerasState(ModelState):
         """
         begin_step(self.optimizer)
         if self._saved_values:
-            with self.taking_values():
+            with self._taking_values():
                 for variable, value in zip(self._variables(), self._saved_values, strict=True):
                     variable.assign(value)
         super().restore()
@@ -85,7 +81,7 @@ class KerasState(ModelState):
         variables = self._alike()
         own = backend.current()
         if variables:
-            with self.taking_values():
+            with self._taking_values():
                 own.with_own_errors(own.broadcast_variables)(variables, 0, "keras.state")
         super().sync()
         self._save_values()  # once all is shared: what is saved fits together

@@ -90,12 +90,8 @@ class TensorFlowState(_OwnErrors):
             return [variable.numpy() for variable in self.variables]
         return list(self._run(self.variables))
 
-    def count(self) -> int:
-        """Reads the count of the optimizer whose variables are among those of the state.
-
-        Returns:
-            The number of steps; 0 if there is not one such optimizer.
-        """
+    def _count(self) -> int:
+        """Reads the count of the optimizer whose variables are among those of the state, or 0."""
         counted = tf.executing_eagerly() and len(self._counts) == 1
         return int(self._counts[0].numpy()) if counted else 0
 
@@ -113,7 +109,7 @@ class TensorFlowState(_OwnErrors):
             return "of a TF1-style graph nobody knows which steps were applied"
         if len(self._counts) != 1:
             return "the state has no count of an optimizer's steps among its variables, or several"
-        return self.foreign() or gradient_calls.obstacle_after(error)
+        return self._foreign() or gradient_calls.obstacle_after(error)
 
     def save(self) -> None:
         """Copies all values, for `restore`."""
@@ -123,7 +119,7 @@ class TensorFlowState(_OwnErrors):
     def restore(self) -> None:
         """Goes back to the last saved values, in place for variables."""
         if tf.executing_eagerly():
-            with self.taking_values():
+            with self._taking_values():
                 for variable, value in zip(self.variables, self._saved_values, strict=True):
                     variable.assign(value)
         else:
@@ -134,7 +130,7 @@ class TensorFlowState(_OwnErrors):
     def sync(self) -> None:
         """Gives all ranks the values of rank 0, and saves them. Every rank calls it."""
         if tf.executing_eagerly():
-            with self.taking_values():
+            with self._taking_values():
                 broadcast_variables(self.variables, root_rank=0)
         else:
             self._run(self._broadcast)
@@ -178,12 +174,8 @@ class TensorFlowKerasState(_OwnErrors, ModelState):
             own = own()
         return [*self.model.variables, *own]
 
-    def count(self) -> int:
-        """Reads the optimizer's count.
-
-        Returns:
-            The number of steps; 0 without an optimizer.
-        """
+    def _count(self) -> int:
+        """Reads the optimizer's count; 0 without an optimizer."""
         return 0 if self.optimizer is None else int(variable_of(self.optimizer.iterations).numpy())
 
     def _values(self) -> list[Any]:
@@ -200,7 +192,7 @@ class TensorFlowKerasState(_OwnErrors, ModelState):
         Of a step of several backward passes the ranks begin with the first.
         """
         begin_step(self.optimizer)
-        with self.taking_values():
+        with self._taking_values():
             for variable, value in zip(self._variables(), self._saved_values, strict=True):
                 variable.assign(value)
         super().restore()
@@ -209,7 +201,7 @@ class TensorFlowKerasState(_OwnErrors, ModelState):
     def sync(self) -> None:
         """Gives all ranks the values of rank 0, and saves them. Every rank calls it."""
         begin_step(self.optimizer)
-        with self.taking_values():
+        with self._taking_values():
             broadcast_variables(self._variables(), root_rank=0)
         super().sync()
         self._saved_values = self._values()  # once all is shared: what is saved fits together
