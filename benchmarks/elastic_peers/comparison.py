@@ -2,9 +2,9 @@
 
 The systems take turns: each has a fresh job for a few kills, in an order that changes every round.
 A seed draws how long after all ranks are there the next kill comes, and the place of its victim in
-the order of ranks; both are the same for every system. The first steps of a job are done without
-the pause between steps, and tell what a step costs; jobs without anything against deaths tell of
-what.
+the order of ranks; both are the same for every system. Before the first kill some steps are done
+without the pause between steps, and tell what a step costs, against jobs that have nothing against
+deaths.
 """
 
 from __future__ import annotations
@@ -29,7 +29,6 @@ from benchmarks.systems import Unavailable
 BLOCK = 5
 """Kills of a job."""
 DELAYS = 0.2, 2.0
-_WARM = 50
 _CLOSE = 1e-3
 
 
@@ -112,8 +111,6 @@ def _measure(
     records: Records, system: System, outcomes: dict[str, Outcome], kills: list[tuple[float, int]]
 ) -> None:
     """Runs one job."""
-    from benchmarks.elastic_peers.task import FAST
-
     outcome = outcomes[system.name]
     outcome.loads.append(machine.load())
     with tempfile.TemporaryDirectory() as folder:
@@ -121,7 +118,7 @@ def _measure(
         try:
             job = system.start(Path(folder))
             job.begin()
-            job.await_batch(FAST + 1)
+            job.hurry()
             for delay, place in kills:
                 job.kill(delay, place)
             job.await_full()
@@ -133,6 +130,8 @@ def _measure(
             if job:
                 job.end()
         _take(outcome, job)
+        waits = " ".join(f"{wait:.2f}" for wait in outcome.waits[-len(kills) :]) if kills else "-"
+        print(f"{system.name}: {1e3 * outcome.steps[-1]:.3g} ms a step; {waits} s", flush=True)
         if wrong := _wrong(job.steps()):
             records.report_failure(system.name, RANKS, wrong)
 
@@ -140,7 +139,7 @@ def _measure(
 def _take(outcome: Outcome, job: Job) -> None:
     """Adds what a job's logs say."""
     steps = job.steps()
-    outcome.steps.append(_step_time(steps))
+    outcome.steps.append(_step_time(steps, *job.hurried))
     outcome.changes += len({step.epoch for step in steps}) - 1
     outcome.own_ends += getattr(job, "own_ends", 0)
     victims = {kill.victim for kill in job.kills}
@@ -163,19 +162,14 @@ def _take_kill(outcome: Outcome, steps: list[Step], kill: Kill, last: int) -> No
     outcome.kept += len(kill.survivors & {step.pid for step in whole})
 
 
-def _step_time(steps: list[Step]) -> float:
-    """The mean time of the steps of all ranks without pauses, bar the first."""
-    from benchmarks.elastic_peers.task import FAST
-
+def _step_time(steps: list[Step], began: float, ended: float) -> float:
+    """The mean time of a step between two moments."""
     by_rank: dict[int, list[Step]] = {}
     for step in steps:
-        if _WARM <= step.batch < FAST and step.size == RANKS:
+        if began < step.time < ended:
             by_rank.setdefault(step.pid, []).append(step)
     return statistics.mean(
-        b.time - a.time
-        for own in by_rank.values()
-        for a, b in itertools.pairwise(own)
-        if a.epoch == b.epoch and b.batch == a.batch + 1
+        b.time - a.time for own in by_rank.values() for a, b in itertools.pairwise(own)
     )
 
 

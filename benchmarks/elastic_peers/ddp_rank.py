@@ -43,7 +43,7 @@ def main(folder: Path, every: int) -> None:
         task.log(epoch, batch, rank, size)
         if every and rank == 0 and batch % every == 0:
             save(task, path, batch)
-        task.rest(batch)
+        task.rest()
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ def train(state: Any) -> None:
         task.step(task.model, optimizer, state.batch)
         state.batch += 1
         task.log(epoch, state.batch, hvd.rank(), hvd.size())
-        task.rest(state.batch)
+        task.rest()
         state.check_host_updates()
 
 
@@ -31,7 +31,7 @@ def train_plainly() -> None:
         task.step(task.model, optimizer, batch)
         batch += 1
         task.log(0, batch, hvd.rank(), hvd.size())
-        task.rest(batch)
+        task.rest()
 
 
 task.ready()

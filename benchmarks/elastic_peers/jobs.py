@@ -41,6 +41,7 @@ _VARIABLES = {
     "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
 }
 _SECONDS = 120.0
+_HURRIED = 500
 _TAIL = 200
 
 
@@ -74,6 +75,8 @@ class Job:
     def __init__(self, folder: Path, command: list[str], spares: int = 0) -> None:
         self.folder = folder
         self.kills: list[Kill] = []
+        self.hurried = 0.0, 0.0
+        """From when to when there were no pauses."""
         self._spares = spares
         self._errors = open(folder / "errors", "ab")  # noqa: SIM115
         self._launcher = self._start(command)
@@ -126,17 +129,24 @@ class Job:
             time.sleep(0.02)
         raise RuntimeError(f"in {_SECONDS:g} s the ranks did not come together: {self.told()}")
 
-    def await_batch(self, batch: int) -> None:
-        """Waits until a rank has done so many steps."""
-        until = time.monotonic() + _SECONDS
-        while not any(
-            step.batch >= batch for path in self.folder.glob("steps.*")
-            if (step := _last_step(path))
-        ):  # fmt: skip
+    def hurry(self) -> None:
+        """Lets the ranks do some steps without pauses, when all is there."""
+        from benchmarks.elastic_peers.task import HURRY
+
+        self.await_full()
+        (self.folder / HURRY).touch()
+        began, first, until = time.monotonic(), self._farthest(), time.monotonic() + _SECONDS
+        while self._farthest() < first + _HURRIED:
             self._tend()
             if time.monotonic() > until:
-                raise RuntimeError(f"in {_SECONDS:g} s no rank did {batch} steps: {self.told()}")
-            time.sleep(0.02)
+                raise RuntimeError(f"no {_HURRIED} steps in {_SECONDS:g} s: {self.told()}")
+            time.sleep(0.05)
+        self.hurried = began, time.monotonic()
+        (self.folder / HURRY).unlink()
+
+    def _farthest(self) -> int:
+        last = (_last_step(path) for path in self.folder.glob("steps.*"))
+        return max((step.batch for step in last if step), default=0)
 
     def kill(self, delay: float, place: int) -> None:
         """Kills the rank at a place in the order of ranks, some time after all are there."""

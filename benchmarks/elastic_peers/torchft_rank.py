@@ -98,7 +98,7 @@ def train(folder: Path, settings: dict[str, Any], number: int, lighthouse: str) 
             rank = manager.participating_rank()  # None: it has just got the weights of another
             rank = -1 if rank is None else rank
             task.log(group.epoch, batch, rank, manager.num_participants())
-        task.rest(batch)
+        task.rest()
 
 
 if __name__ == "__main__":
