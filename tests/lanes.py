@@ -34,6 +34,7 @@ PARTS: tuple[tuple[str, ...], ...] = (
     ("torch_distributed",),
     ("keras_api", "tensorflow_api", "fake_gpu/test_tensorflow_gpu.py"),
     ("faults",),
+    ("elastic/test_elastic_examples.py", "elastic/test_elastic_scenarios.py"),
     ("elastic", "lab/test_lab_elastic.py"),
     ("examples", "torch_api"),
     ("launcher/test_horovod_scripts.py",),
