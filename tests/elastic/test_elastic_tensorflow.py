@@ -73,8 +73,10 @@ def test_no_step_is_lost_without_a_commit(elastic: Elastic, options: dict[str, A
         {"at": "applied", "batch": 8, "rank": 1, "do": "kill"},
     ]
     told = train(elastic, "-np", "3", "--min-np", "1", "--failures-per-host", "1",
-                 commit_every=1000, **options)  # fmt: skip
+                 "--flight-dir", str(elastic.folder / "flight"), commit_every=1000,
+                 **options)  # fmt: skip
     assert told.count("and lose no step") == 2 and "last commit" not in told
+    assert elastic.job.run("explain", str(elastic.folder / "flight")).out.count("no step") == 2
     rule = Sgd() if options["optimizer"] == "sgd" else Adam(of_keras=True)
     assert check(elastic, rule) == [3, 2, 1]
     assert elastic.repeated() == []
@@ -108,6 +110,6 @@ def test_deaths_go_back_to_the_last_commit(
 
 def test_deaths_at_any_moment(elastic: Elastic) -> None:
     options = {"state": "keras", "optimizer": "adam", "commit_every": 10**9}
-    killed(elastic, "tensorflow_worker.py", 3, 6, [0.0, 0.3, 5.0], options, **QUIET)
+    told = killed(elastic, "tensorflow_worker.py", 3, 6, [0.0, 0.3, 5.0], options, **QUIET)
     check(elastic, Adam(of_keras=True), tolerance=1e-6)
-    assert elastic.repeated() == []
+    assert elastic.repeated() == [] and "and lose no step" in told
