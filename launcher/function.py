@@ -234,7 +234,7 @@ def _collect(folder: Path, code: int) -> list[Any]:
     raised = {} if code == 0 else {rank: folder / f"error.{rank}" for rank in ranks}
     raised = {rank: path for rank, path in raised.items() if path.exists()}
     if size == 0 and outcome["text"]:
-        raise RuntimeError(f"the job did not begin{outcome['text']}")
+        raise RuntimeError(f"the job did not begin: {outcome['text']}")
     if failed is not None and failed not in raised:
         raise RankFailed(f"rank {failed} {outcome['text']}", failed)
     if raised:
@@ -245,7 +245,8 @@ def _collect(folder: Path, code: int) -> list[Any]:
     for rank in range(size):
         result = folder / f"result.{rank}"
         if not result.exists():
-            raise RankFailed(f"rank {rank} ended without a result{outcome['text']}", rank)
+            how = f": {outcome['text']}" if outcome["text"] else ""
+            raise RankFailed(f"rank {rank} ended without a result{how}", rank)
         results.append(cloudpickle.loads(result.read_bytes()))
     return results
 
@@ -343,7 +344,7 @@ def _run_fixed(options: Options, printer: Printer, outcome: dict[str, object]) -
         outcome |= {"failed": failed.number, "text": how_it_ended(failed.status or 0, tail)}
     elif code:
         starter = mpirun.path if mpirun else "the job"
-        outcome["text"] = f": {starter} ended with code {code}"
+        outcome["text"] = f"{starter} ended with code {code}"
     return code
 
 
@@ -353,7 +354,7 @@ def _run_elastic(options: Options, printer: Printer, outcome: dict[str, object])
     epoch = coordinator.membership.epoch
     outcome["size"] = len(epoch.workers) if epoch else 0
     if coordinator.error:
-        outcome["text"] = f": {coordinator.error}"
+        outcome["text"] = coordinator.error
     if failed is not None:
         told = how_it_ended(failed.status or 0, coordinator.agents.tail(failed.number))
         rank = failed.seat.rank if failed.seat else failed.number

@@ -19,6 +19,7 @@ from typing import Any
 
 import cloudpickle
 
+from horoacc import basics, process
 from horoacc.elastic.member import Removed
 from horoacc.launcher import environment
 
@@ -36,6 +37,8 @@ def main() -> None:
     sys.path += [entry for entry in path if entry not in sys.path]
     try:
         func, args, kwargs = cloudpickle.loads((folder / "function").read_bytes())
+        if process.is_elastic():
+            basics.init()  # for its place, which a function may read from the environment
         value = func(*args, **kwargs)
         data = _dumps_result(value, _rank())
     except Removed:

@@ -46,6 +46,8 @@ class Times:
 
     shortage: float
     """How long a job may lack ranks."""
+    start: float
+    """How long a process may take from its start to `init`, while the job waits for it."""
     hang: float
     """How long a rank may go on while the others wait for it; 0: any time."""
     leave: float = 60.0
@@ -112,6 +114,7 @@ class Coordinator:
         self._settling = self._unsettled = False
         self._waiting_spares: list[Worker] = []  # until there is an epoch
         self._due: dict[int, float] = {}  # when workers that were told to end have to be gone
+        self._start_due: dict[int, float] = {}
         self._killed: set[int] = set()
         self.door = Door(loop, secret, times.silence, self._greet)
 
@@ -150,6 +153,14 @@ class Coordinator:
         for number, due in list(self._due.items()):
             if now >= due:
                 self._insist(self.membership.workers[number])
+        for number, due in list(self._start_due.items()):
+            worker = self.membership.workers[number]
+            if worker.phase is not Phase.STARTING:
+                del self._start_due[number]
+            elif now >= due:
+                del self._start_due[number]
+                self._say(f"a process on {worker.host} has not come to init(): it is killed")
+                self._kill(worker)
         silent = self._interruption.unanswered(now - self._times.hang) if self._times.hang else []
         for number in silent:
             self._say("a rank does not answer: it is killed")
@@ -166,6 +177,7 @@ class Coordinator:
             self._cut_at,
             *self._suspects.values(),
             *self._due.values(),
+            *self._start_due.values(),
             self._interruption.asked_at + self._times.hang if self._times.hang else INFINITE,
             agent_due,
             self.door.on_time(now),
@@ -368,8 +380,13 @@ class Coordinator:
             broken = members.epoch is None or any(
                 w.phase is not Phase.SEATED for w in members.epoch.workers
             )
-            lacking = broken and not members.waits_for()  # else the hang limit counts
-            if not lacking:
+            waits = broken and not members.waits_for()  # else the hang limit counts
+            for worker in members.live() if waits else []:
+                if worker.phase is Phase.STARTING and not worker.spare:
+                    self._start_due.setdefault(worker.number, now + self._times.start)
+            if not waits:
+                self._start_due.clear()
+            if not waits or members.enough():
                 self._short_since = None
             elif self._short_since is None:
                 self._short_since = now
@@ -412,8 +429,8 @@ class Coordinator:
     def _begin(self, epoch: Epoch) -> None:
         if 0 < self.membership.limits.resets < epoch.number - 1:
             self._fail(
-                f"the job has been reset {self.membership.limits.resets} times, as often as "
-                "--reset-limit allows"
+                "Horovod was shutdown because number of resets during elastic job exceeded limit: "
+                f"{self.membership.limits.resets} (--reset-limit)"  # programs look for these words
             )
             return
         self._interruption.over()

@@ -87,6 +87,7 @@ def run_elastic(
     membership = Membership(limits)
     times = Times(
         shortage=options.seconds("elastic_timeout"),
+        start=max(map(options.seconds, ("elastic_timeout", "start_timeout_seconds"))),
         hang=min(filter(None, map(options.seconds, _HANGS)), default=0.0),
         leave=options.seconds("grace_seconds") + 30.0,
         agent=options.seconds("start_timeout_seconds"),

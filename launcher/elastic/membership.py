@@ -369,6 +369,11 @@ class Membership:
         come = room and not starting and (self.newcomers() or self._ready_spares())
         return change | (ADDED if come else 0)
 
+    def enough(self) -> bool:
+        """Whether the next epoch will have its ranks once all that start have come."""
+        there = [w for w in self.live() if w.phase in (Phase.STARTING, Phase.WAITING)]
+        return sum(self._belongs(w) for w in there if not w.spare) >= self.limits.least
+
     def waits_for(self) -> list[Worker]:
         """Members that have not asked for a seat while another member has, or is gone."""
         if self.epoch is None:

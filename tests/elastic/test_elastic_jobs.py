@@ -113,11 +113,20 @@ def test_too_few_ranks_are_waited_for_and_then_named(elastic: Elastic) -> None:
     assert "--elastic-timeout" in result.err
 
 
+def test_a_process_that_does_not_come_to_init_is_killed(elastic: Elastic) -> None:
+    """While it starts the job does not lack ranks; but the others wait for it."""
+    elastic.plan = [{"worker": 1, "do": "sleep", "seconds": 100}]
+    flags = ("-np", "2", "--min-np", "2", "--elastic-timeout", "1", "--start-timeout", "4")
+    result = elastic.run(*flags)
+    assert "a process on localhost has not come to init(): it is killed" in result.err
+    assert elastic.check() == [2]
+
+
 def test_the_reset_limit(elastic: Elastic) -> None:
     elastic.plan, elastic.batches = [at("begin", b, 1) for b in (3, 40)], 80
     flags = ("-np", "3", "--min-np", "2", "--reset-limit")
     result = elastic.run(*flags, "2", code=137)
-    assert "the job has been reset 2 times, as often as --reset-limit allows" in result.err
+    assert "number of resets during elastic job exceeded limit: 2 (--reset-limit)" in result.err
 
 
 def test_hosts_come_and_go(elastic: Elastic) -> None:
