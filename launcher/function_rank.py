@@ -19,7 +19,8 @@ from typing import Any
 
 import cloudpickle
 
-from horoacc import basics, process
+import horoacc
+from horoacc import process
 from horoacc.elastic.member import Removed
 from horoacc.launcher import environment
 
@@ -38,7 +39,7 @@ def main() -> None:
     try:
         func, args, kwargs = cloudpickle.loads((folder / "function").read_bytes())
         if process.is_elastic():
-            basics.init()  # for its place, which a function may read from the environment
+            horoacc.init()  # for its place, which a function may read from the environment
         value = func(*args, **kwargs)
         data = _dumps_result(value, _rank())
     except Removed:
