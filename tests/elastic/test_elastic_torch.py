@@ -118,6 +118,6 @@ def test_commit_is_what_was_asked_for(elastic: Elastic) -> None:
 
 def test_deaths_at_any_moment(elastic: Elastic) -> None:
     pauses = [0.0, 0.05, 0.3, 1.0]
-    told = killed(elastic, "torch_worker.py", 4, 25, pauses, {"commit_every": 10**9})
+    killed(elastic, "torch_worker.py", 4, 25, pauses, {"commit_every": 10**9})
     check(elastic, Sgd(), tolerance=1e-6)
-    assert elastic.repeated() == [] and "and lose no step" in told
+    assert elastic.repeated() == []
