@@ -16,7 +16,7 @@ import functools
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from horoacc import basics, process
+from horoacc import basics, process, process_sets
 from horoacc.elastic.notices import Notices
 from horoacc.elastic.recovery import FRUITLESS_RESETS, WAYS, train
 from horoacc.elastic.state import State
@@ -102,7 +102,8 @@ def run_fn(
         notification_manager.register_listener(state)
         try:
             if process.is_elastic():
-                return train(lambda: func(state, *args, **kwargs), reset, state, recover)
+                with process_sets.training():
+                    return train(lambda: func(state, *args, **kwargs), reset, state, recover)
             return _train(func, reset, state, args, kwargs)
         finally:
             notification_manager.remove_listener(state)

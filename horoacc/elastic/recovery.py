@@ -13,6 +13,7 @@ The training function is then called again. Each rank that has the job's state s
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Callable
 from typing import TypeVar
@@ -74,7 +75,11 @@ def train(func: Callable[[], R], reset: Callable[[], None], state: State, recove
         except Mismatch:
             raise
         except HorovodInternalError as error:
-            progress = Report(_steps(state) - steps, state.commits - commits)
+            progress = Report(
+                _steps(state) - steps,
+                state.commits - commits,
+                uncommitted=_steps(state) - max(steps, state._steps_at_commit),
+            )
             fruitless = 1 if progress.steps or progress.commits else fruitless + 1
             if isinstance(error, PeerLost | Timeout | Aborted):
                 fruitless = 0  # somebody died; the coordinator has limits of its own
@@ -109,4 +114,4 @@ def _report(state: State, progress: Report, way: str, error: HorovodInternalErro
         "recover='commit' was asked for" if way == "commit" else type(state).obstacle(state, error)
     )
     risk = obstacle if way == "forward" else ""
-    return Report(progress.steps, progress.commits, True, "" if risk else obstacle, risk)
+    return dataclasses.replace(progress, failed=True, obstacle="" if risk else obstacle, risk=risk)

@@ -35,6 +35,7 @@ class State:
         self._news: queue.SimpleQueue[tuple[float, HostUpdateResult]] = queue.SimpleQueue()
         self._last_update = 0.0
         self.commits = 0
+        self._steps_at_commit = 0
         self._reset_callbacks: list[Callable[[], None]] = []
 
     def register_reset_callbacks(self, callbacks: Sequence[Callable[[], None]]) -> None:
@@ -71,6 +72,7 @@ class State:
         """
         self.save()
         self.commits += 1
+        self._steps_at_commit = type(self).steps(self)
         self.check_host_updates()
 
     def check_host_updates(self) -> None:

@@ -146,6 +146,26 @@ class Agents:
         agent.to_start.clear()
         return functools.partial(self._take, agent)
 
+    def finish(self, hosts: Callable[[int], str], left: Callable[[str], bool]) -> None:
+        """Lets the agents of hosts go that the job has left.
+
+        Args:
+            hosts: Gives the host of a worker.
+            left: Whether nothing will be started on a host.
+        """
+        busy = {hosts(number) for number, _ in self._open}
+        for agent in list(self._agents.values()):
+            if agent.channel and not agent.workers and agent.host not in busy and left(agent.host):
+                del self._agents[agent.host]
+                tell(agent.channel, {"kind": "finish"})
+                drop(self._loop, agent.channel)
+
+    def lose_channel(self, channel: Channel, why: str) -> None:
+        """The connection of an agent has failed."""
+        for agent in list(self._agents.values()):
+            if agent.channel is channel:
+                self.lose(agent, why)
+
     def lose_host(self, host: str, why: str) -> None:
         """A host is cut off, if it has an agent."""
         if host in self._agents:

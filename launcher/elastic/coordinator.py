@@ -107,6 +107,7 @@ class Coordinator:
         self._interruption = Interruption(self._tell_members)
         self._process_sets = ProcessSets()
         self._short_since: float | None = time.monotonic()
+        self._short_before = 0.0  # since the last epoch ended, before the present shortage
         self._suspects: dict[int, float] = {}
         self._told_change = 0  # the epoch whose members know that it is over
         self._cut_at = INFINITE
@@ -115,6 +116,7 @@ class Coordinator:
         self._waiting_spares: list[Worker] = []  # until there is an epoch
         self._due: dict[int, float] = {}  # when workers that were told to end have to be gone
         self._start_due: dict[int, float] = {}
+        self._beside: set[int] = set()  # they prepare themselves, after init
         self._killed: set[int] = set()
         self.door = Door(loop, secret, times.silence, self._greet)
 
@@ -155,34 +157,40 @@ class Coordinator:
                 self._insist(self.membership.workers[number])
         for number, due in list(self._start_due.items()):
             worker = self.membership.workers[number]
-            if worker.phase is not Phase.STARTING:
-                del self._start_due[number]
-            elif now >= due:
-                del self._start_due[number]
-                self._say(f"a process on {worker.host} has not come to init(): it is killed")
+            if now >= due and worker.alive and number not in self._killed:
+                where = "training" if number in self._beside else "init()"
+                self._say(f"a process on {worker.host} has not come to {where}: it is killed")
                 self._kill(worker)
         silent = self._interruption.unanswered(now - self._times.hang) if self._times.hang else []
         for number in silent:
-            self._say("a rank does not answer: it is killed")
-            self._kill(self.membership.workers[number])
+            if number not in self._killed:
+                self._say("a rank does not answer: it is killed")
+                self._kill(self.membership.workers[number])
         self._settle()
-        if self._short_since is not None and now >= self._short_since + self._times.shortage:
+        if now >= self._short_until():
             self._fail(
                 f"for {self._times.shortage:g} s the job has not had the ranks that it needs: "
                 f"{self.membership.shortage()} (--elastic-timeout)"
             )
+        silent_at = self._interruption.asked_at + self._times.hang
         deadlines = [
             self.membership.next_look(now),
-            INFINITE if self._short_since is None else self._short_since + self._times.shortage,
+            self._short_until(),
             self._cut_at,
             *self._suspects.values(),
             *self._due.values(),
-            *self._start_due.values(),
-            self._interruption.asked_at + self._times.hang if self._times.hang else INFINITE,
+            *(due for due in self._start_due.values() if due > now),
+            *([silent_at] if self._times.hang and silent_at > now else []),
             agent_due,
             self.door.on_time(now),
         ]
         return INFINITE if self._stopping else min(deadlines)
+
+    def _short_until(self) -> float:
+        """When the job has lacked ranks for too long."""
+        if self._short_since is None:
+            return INFINITE
+        return self._short_since + self._times.shortage - self._short_before
 
     # --- connections --------------------------------------------------------------------------
 
@@ -191,27 +199,33 @@ class Coordinator:
         take = None
         if hello.get("kind") == "agent":
             take = self.agents.greet(channel, hello)
-        elif hello.get("kind") == "worker":
-            worker = self.membership.workers.get(int(hello.get("worker", -1)))
+        elif hello.get("kind") == "worker" and isinstance(hello.get("worker"), int):
+            worker = self.membership.workers.get(hello["worker"])
             if worker is not None and worker.alive and worker.number not in self._channels:
                 self._channels[worker.number] = channel
                 take = functools.partial(self._take, worker)
         if take is None:  # of a worker that has been given up, say
             channel.close()
             return
-        self._loop.watch(channel.fileno(), functools.partial(self._hear, channel, hello, take))
-        for message in more:
-            take(message)
-        self._settle()
+        self._loop.watch(
+            channel.fileno(), lambda: self._hear(channel, hello, take, channel.receive)
+        )
+        self._hear(channel, hello, take, lambda: more)
 
-    def _hear(self, channel: Channel, hello: Message, take: Callable[[Message], None]) -> None:
+    def _hear(
+        self,
+        channel: Channel,
+        hello: Message,
+        take: Callable[[Message], None],
+        receive: Callable[[], list[Message]],
+    ) -> None:
         self._settling = True  # once all that came has been taken
         try:
-            for message in channel.receive():
+            for message in receive():
                 take(message)
         except (ChannelError, ValueError, KeyError, TypeError) as error:
             if hello["kind"] == "agent":
-                self.agents.lose_host(hello["host"], f"its agent is gone: {error}")
+                self.agents.lose_channel(channel, f"its agent is gone: {error}")
             else:
                 # Its agent tells of its end; until then it can get no seat.
                 self._channels.pop(int(hello["worker"]), None)
@@ -299,16 +313,14 @@ class Coordinator:
             self._history.asked(worker, str(message.get("why", "")))
         elif kind == "checks":
             self._interruption.take_count(
-                worker.number,
-                int(message["question"]),
-                int(message["count"]),
-                self.membership.numbers(),
+                worker.number, int(message["question"]), int(message["count"])
             )
         else:
             raise ChannelError(f"a message of unknown kind '{kind}'")
 
     def _prepare(self, worker: Worker) -> None:
         """The others go on while a new worker makes its model and reads its data."""
+        self._beside.add(worker.number)
         seat = vars(self.membership.expected(worker))
         tell(self._channels.get(worker.number), {"kind": "beside", **seat})
 
@@ -318,8 +330,10 @@ class Coordinator:
         if epoch is None or by not in epoch.workers or not isinstance(culprit, int):
             return
         if 0 <= culprit < len(epoch.workers):
-            number = epoch.workers[culprit].number
-            self._suspects.setdefault(number, now + _CULPRIT_SECONDS)
+            self._suspect_by(epoch.workers[culprit].number, now + _CULPRIT_SECONDS)
+
+    def _suspect_by(self, number: int, due: float) -> None:
+        self._suspects[number] = min(due, self._suspects.get(number, INFINITE))
 
     def _expel(self, number: int) -> None:
         self._suspects.pop(number, None)
@@ -355,7 +369,8 @@ class Coordinator:
         for worker in members.to_dismiss():
             worker.phase = Phase.DISMISSED
             self._due[worker.number] = now + self._times.leave
-            why = "the job is over" if members.over else "its host or slot left the job"
+            why = members.why_leaves(worker)
+            self._history.dismissed(worker, why)
             tell(self._channels.get(worker.number), {"kind": "leave", "why": why})
         if members.waits_for() and members.epoch is not None:
             # Those that still meet the others need not wait any longer.
@@ -370,7 +385,12 @@ class Coordinator:
         if self._times.hang > 0:
             waiting = [w.waiting_since for w in members.members() if w.phase is Phase.WAITING]
             for worker in members.waits_for() if waiting else []:
-                self._suspects.setdefault(worker.number, min(waiting) + self._times.hang)
+                self._suspect_by(worker.number, min(waiting) + self._times.hang)
+        hosts = members.hosts
+        self.agents.finish(
+            lambda number: members.workers[number].host,
+            lambda host: not hosts[host].here or hosts[host].draining,
+        )
         epoch = members.form()
         if epoch is not None:
             self._begin(epoch)
@@ -381,15 +401,15 @@ class Coordinator:
                 w.phase is not Phase.SEATED for w in members.epoch.workers
             )
             waits = broken and not members.waits_for()  # else the hang limit counts
-            for worker in members.live() if waits else []:
-                if worker.phase is Phase.STARTING and not worker.spare:
-                    self._start_due.setdefault(worker.number, now + self._times.start)
-            if not waits:
-                self._start_due.clear()
-            if not waits or members.enough():
-                self._short_since = None
-            elif self._short_since is None:
+            self._watch_starts(waits, now)
+            lacks = waits and not members.enough()
+            if lacks and self._short_since is None:
                 self._short_since = now
+            elif not lacks and self._short_since is not None:
+                self._short_before += now - self._short_since
+                self._short_since = None
+            if not waits:
+                self._short_before = 0.0
             if (
                 not members.live()
                 and not members.wanted(now)
@@ -398,6 +418,15 @@ class Coordinator:
                 self._end_without_hosts()
         else:
             self._short_since = None
+
+    def _watch_starts(self, waits: bool, now: float) -> None:
+        """A process has to come to `init` in time, and the job does not wait for one for ever."""
+        for worker in self.membership.live():
+            starts = worker.phase is Phase.STARTING
+            if starts and (waits or worker.number not in self._beside):
+                self._start_due.setdefault(worker.number, now + self._times.start)
+            else:
+                self._start_due.pop(worker.number, None)
 
     def _end_without_hosts(self) -> None:
         if all(host.here for host in self.membership.hosts.values()) and self.membership.hosts:

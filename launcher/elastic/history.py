@@ -41,6 +41,13 @@ class History:
             rank=None if seat is None else seat.rank, epoch=None if seat is None else seat.epoch,
         )  # fmt: skip
 
+    def dismissed(self, worker: Worker, why: str) -> None:
+        """A worker is told to end."""
+        if worker.seat is not None:
+            self._causes[worker.number] = why
+            self._write("left", worker=worker.number, host=worker.host, why=why,
+                        rank=worker.seat.rank)  # fmt: skip
+
     def asked(self, worker: Worker, why: str) -> None:
         """A worker asks for a seat."""
         if worker.seat is not None:
@@ -64,10 +71,10 @@ class History:
             elif epoch.recover == "forward":
                 text += " and lose no step"
             elif epoch.recover == "commit":
-                text += f" and go back to their last commit: {epoch.why}"
+                text += f" and go back to their last commit: {epoch.why}{_again(epoch.lost)}"
         self._write(
             "epoch", epoch=epoch.number, sync=epoch.sync, seconds=seconds, gone=gone,
-            recover=epoch.recover, why=epoch.why, anew=epoch.anew,
+            recover=epoch.recover, why=epoch.why, lost=epoch.lost, anew=epoch.anew,
             ranks=[{"worker": w.number, "host": w.host, "slot": w.slot} for w in epoch.workers],
             new=[w.number for w in epoch.joined], left=[w.number for w in epoch.left],
         )  # fmt: skip
@@ -92,6 +99,10 @@ class History:
             return
         with contextlib.suppress(OSError):  # a full disk must not end the job
             self._file.write(json.dumps({"time": self._clock(), "event": what, **fields}) + "\n")
+
+
+def _again(steps: int) -> str:
+    return f"; {steps} step{'s' * (steps != 1)} to be done again" if steps else ""
 
 
 def _how(status: int) -> str:
@@ -123,6 +134,10 @@ def story(path: Path) -> list[str]:
                     "A worker without a rank" if event["rank"] is None else f"Rank {event['rank']}"
                 )
                 failures.append(f"{clock} {rank} on {event['host']}: {event['why']}.")
+            elif event["event"] == "left":
+                failures.append(
+                    f"{clock} Rank {event['rank']} on {event['host']} left: {event['why']}."
+                )
             elif event["event"] == "asks" and event.get("risk"):
                 failures.append(
                     f"{clock} Rank {event['rank']} keeps its state as it was told to, though "
@@ -150,7 +165,8 @@ def _began(event: dict[str, Any]) -> str:
         text += f"; the others waited {event['seconds']:.2f} s"
         way = {
             "forward": ", and no step was lost",
-            "commit": f", and went back to their last commit: {event['why']}",
+            "commit": f", and went back to their last commit: {event['why']}"
+            + _again(event["lost"]),
         }
         text += way.get(event["recover"], "")
         if event["anew"]:

@@ -27,32 +27,42 @@ class Interruption:
         self.asked_at = float("inf")
         """When the question went out that not all have answered."""
 
-    def want(self, change: int, now: float = 0.0, ranks: Sequence[int] = ()) -> None:
-        """Begins to interrupt the ranks because of a change, or with 0 gives it up."""
+    def want(self, change: int, now: float, ranks: Sequence[int]) -> None:
+        """Begins to interrupt the ranks because of a change, or with 0 gives it up.
+
+        Args:
+            change: What the ranks are told.
+            now: The time.
+            ranks: All that live. One that has died need not answer.
+        """
+        self._ranks = ranks
         if change and not self._change:
             self._number += 1
             self._change, self._counts, self._decided = change, {}, False
-            self._ranks, self.asked_at = ranks, now
+            self.asked_at = now
             self._tell({"kind": "question", "question": self._number})
         elif not change and self._change and not self._decided:
             self._change = 0
             self.asked_at = float("inf")
             self._tell({"kind": "verdict", "question": self._number, "at": None})
+        self._decide()
 
-    def take_count(self, rank: int, number: int, count: int, ranks: Sequence[int]) -> None:
-        """A rank answers; `ranks` are all that have to."""
-        if number != self._number or not self._change or self._decided:
-            return
-        self._counts[rank] = count
-        if any(each not in self._counts for each in ranks):
+    def take_count(self, rank: int, number: int, count: int) -> None:
+        """A rank answers."""
+        if number == self._number and self._change and not self._decided:
+            self._counts[rank] = count
+            self._decide()
+
+    def _decide(self) -> None:
+        if not self._change or self._decided or self.unanswered(float("inf")):
             return
         self._decided = True
         self.asked_at = float("inf")
         self._tell(
             {
                 "kind": "verdict",
-                "question": number,
-                "at": max(self._counts[each] for each in ranks) + 1,
+                "question": self._number,
+                "at": max(self._counts.values(), default=0) + 1,
                 "change": self._change,
                 "time": time.time(),
             }

@@ -23,8 +23,9 @@ from horoacc.launcher.supervise import Supervisor
 
 # Any address on another network (RFC 5737): hosts that a script finds later are reached that way.
 _ELSEWHERE = "192.0.2.1"
-# A rank for which the others wait may take as long as the shorter one that is not 0.
-_HANGS = ("heartbeat_timeout_seconds", "stall_shutdown_seconds")
+# Not less where the user gave none: one rank may evaluate or write a checkpoint for minutes.
+_STALL_SECONDS = 600.0
+_STALL_VARIABLES = ("HOROACC_STALL_SHUTDOWN_TIME_SECONDS", "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS")
 
 
 class JobLoop(Supervisor):
@@ -70,6 +71,24 @@ def limits_of(options: Options) -> Limits:
     )
 
 
+def _stall_limit(options: Options, environ: Mapping[str, str]) -> float:
+    """How long ranks wait for one whose engine lives, but which does not make their call.
+
+    Such a rank hangs in Python. Its heartbeats go on, so nothing else would have the job expel it.
+
+    Args:
+        options: The job's.
+        environ: That of its ranks, with what the user has set.
+
+    Returns:
+        Seconds; 0: for ever, which the user has asked for.
+    """
+    silence = options.seconds("heartbeat_timeout_seconds")
+    if silence == 0 or any(environ.get(name) for name in _STALL_VARIABLES):
+        return options.seconds("stall_shutdown_seconds")
+    return max(_STALL_SECONDS, silence, options.seconds("stall_warning_seconds"))
+
+
 def run_elastic(
     options: Options, printer: Printer, environ: Mapping[str, str], mpirun: Mpirun | None
 ) -> tuple[JobLoop, Worker | None]:
@@ -85,10 +104,13 @@ def run_elastic(
     limits = limits_of(options)
     secret = secrets.token_hex(32)
     membership = Membership(limits)
+    stall = _stall_limit(options, environ)
+    # A rank for which the others wait may take as long as the shorter one that is not 0.
+    hangs = (options.seconds("heartbeat_timeout_seconds"), stall)
     times = Times(
         shortage=options.seconds("elastic_timeout"),
         start=max(map(options.seconds, ("elastic_timeout", "start_timeout_seconds"))),
-        hang=min(filter(None, map(options.seconds, _HANGS)), default=0.0),
+        hang=min(filter(None, hangs), default=0.0),
         leave=options.seconds("grace_seconds") + 30.0,
         agent=options.seconds("start_timeout_seconds"),
         silence=options.seconds("host_timeout_seconds"),
@@ -100,6 +122,7 @@ def run_elastic(
             "HOROACC_COORDINATOR": loop.coordinator.door.address,
             "HOROACC_SECRET": secret,
             "HOROACC_ELASTIC": "1",
+            _STALL_VARIABLES[0]: f"{stall:g}",
         }
 
     loop.coordinator = Coordinator(

@@ -48,6 +48,8 @@ class Report:
     """Why its state cannot be used as it stands, and it has to go back to its last commit."""
     risk: str = ""
     """What speaks against it, if it is told to use its state as it stands all the same."""
+    uncommitted: int = 0
+    """Steps since its last commit."""
 
 
 @dataclass
@@ -146,6 +148,8 @@ class Epoch:
     """Whether the ranks keep their states as they are, or go back to their last commits."""
     why: str = ""
     """Why they go back."""
+    lost: int = 0
+    """Steps that are done again, since they go back."""
     anew: bool = False
     """No rank has the job's state any more: the training begins again."""
     joined: list[Worker] = field(default_factory=list)
@@ -198,13 +202,14 @@ class Membership:
     def lose_host(self, name: str, now: float) -> None:
         """A host is gone, or cannot be used: it is left out as after too many failures."""
         record = self.hosts[name]
-        record.failures = max(record.failures + 1, self.limits.failures_per_host)
+        enough = 0 if self.limits.cooldown else self.limits.failures_per_host
+        record.failures = max(record.failures + 1, enough)
         self._leave_out(record, now)
 
     def _leave_out(self, record: HostRecord, now: float) -> None:
         if self.limits.cooldown is not None:
             shortest, longest = self.limits.cooldown
-            seconds = min(shortest * 2 ** (record.failures - 1), longest)
+            seconds = min(shortest * 2 ** min(record.failures - 1, 60), longest)
             # So that hosts that failed together do not come back together.
             record.left_out_until = now + seconds * self._random.uniform(0.75, 1.25)
         elif record.failures >= self.limits.failures_per_host:
@@ -304,8 +309,16 @@ class Membership:
 
     def _belongs(self, worker: Worker) -> bool:
         """Whether a worker's slot is one that the job may use."""
+        return not self.why_leaves(worker)
+
+    def why_leaves(self, worker: Worker) -> str:
+        """Why a worker has no place any more; "" if it has one."""
         host = self.hosts[worker.host]
-        return host.here and not host.draining and worker.slot < host.slots
+        if self.over:
+            return "the job is over"
+        if host.draining:
+            return "its host is asked to end"
+        return "" if host.here and worker.slot < host.slots else "its host or slot left the job"
 
     # --- epochs -------------------------------------------------------------------------------
 
@@ -428,7 +441,9 @@ class Membership:
         behind = any(worker.report.steps < 0 for worker in order)
         sync = bool(joined or failed or behind or before is None)
         anew = before is not None and not old
-        epoch = Epoch(number, order, sync, recover, why, anew, joined, left)
+        lost = max((w.report.uncommitted for w in old if w.level), default=0)
+        lost = lost if recover == "commit" else 0
+        epoch = Epoch(number, order, sync, recover, why, lost, anew, joined, left)
         for rank, worker in enumerate(order):
             local = slots[worker.host].index(worker.slot)
             rows = [name for name in hosts if len(slots[name]) > local]
@@ -448,11 +463,14 @@ class Membership:
         return self._age(worker.host), worker.slot
 
     def next_look(self, now: float) -> float:
-        """When a host that was left out may be used again, or infinity."""
-        return min(
-            (h.left_out_until for h in self.hosts.values() if h.left_out_until > now),
-            default=INFINITE,
-        )
+        """When a host that was left out may be used again, or newcomers wait no longer; or never.
+
+        Args:
+            now: The time.
+        """
+        back = [h.left_out_until for h in self.hosts.values()]
+        late = [w.born + TOGETHER_SECONDS for w in self.live() if w.phase is Phase.STARTING]
+        return min((time for time in back + late if time > now), default=INFINITE)
 
     def shortage(self) -> str:
         """Why there is no next epoch, for an error."""

@@ -64,11 +64,11 @@ def test_all_stop_at_one_check(ranks: int, seed: int) -> None:
         if move == "want":
             # Given up now and then: somebody died, or the newcomer did.
             wanted = draw.choice([0, 1, 2, 3])
-            interruption.want(wanted)
+            interruption.want(wanted, 0.0, list(range(ranks)))
         elif move == "hear":
             rank.hear()
         elif move == "answer":
-            interruption.take_count(number, *rank.outbox.popleft(), list(range(ranks)))
+            interruption.take_count(number, *rank.outbox.popleft())
         else:
             rank.check()
         stopped = {r.stopped_at for r in model} - {None}
