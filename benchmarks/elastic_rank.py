@@ -2,8 +2,8 @@
 
 With STEPS it ends by itself, and runs in jobs of fixed ranks as well, there without a state.
 
-Each step is a line in FOLDER/steps.PID: epoch, batch, rank, size, the clock, and of each hundredth
-the process's own memory in KiB, its open files and its threads.
+Each step is a line in FOLDER/steps.WORKER: epoch, batch, rank, size, the clock, and of the third
+of each epoch the process's own memory in KiB, its open files and its threads.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ optimizer = hvd.DistributedOptimizer(
     torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9),
     named_parameters=model.named_parameters(),
 )
-log = os.open(FOLDER / f"steps.{os.getpid()}", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+worker = os.environ.get("HOROACC_WORKER", hvd.rank())
+log = os.open(FOLDER / f"steps.{worker}", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 
 
 def train(state: Any) -> None:
