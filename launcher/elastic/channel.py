@@ -9,6 +9,7 @@ is refused, and so is an end that does not know the secret. Frames are not encry
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import hmac
 import json
@@ -35,6 +36,11 @@ _CHUNK = 1 << 16
 
 class ChannelError(OSError):
     """The connection cannot be used any more; the text says why."""
+
+    @property
+    def host_gone(self) -> bool:
+        """Whether the other host's kernel did not answer."""
+        return self.errno in (errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH)
 
 
 class Channel:
@@ -114,7 +120,7 @@ class Channel:
         except BlockingIOError:
             return []
         except OSError as error:
-            raise ChannelError(str(error)) from None
+            raise ChannelError(error.errno, error.strerror) from None
         if not data:
             raise ChannelError("the other end closed the connection")
         self._buffer += data

@@ -13,10 +13,10 @@ import hashlib
 import hmac
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from horoacc.launcher.elastic.agents import Agents, Engine
 from horoacc.launcher.elastic.channel import Channel, ChannelError, Message
+from horoacc.launcher.elastic.deadlines import Times
 from horoacc.launcher.elastic.door import Door, Loop, drop, tell
 from horoacc.launcher.elastic.history import History
 from horoacc.launcher.elastic.interruption import Interruption
@@ -38,24 +38,6 @@ _CULPRIT_SECONDS = 3.0
 _GONE_SECONDS = 15.0
 # Ranks notice by themselves that another is gone. One that has not by then has its calls ended.
 _CUT_SECONDS = 5.0
-
-
-@dataclass
-class Times:
-    """Deadlines, in seconds."""
-
-    shortage: float
-    """How long a job may lack ranks."""
-    start: float
-    """How long a process may take from its start to `init`, while the job waits for it."""
-    hang: float
-    """How long a rank may go on while the others wait for it; 0: any time."""
-    leave: float = 60.0
-    """How long a worker may take to end that has no place any more."""
-    agent: float = 60.0
-    """How long an agent may take to start."""
-    silence: float = 0.0
-    """After how long a host is lost that does not answer; 0: never."""
 
 
 class Coordinator:
@@ -228,8 +210,12 @@ class Coordinator:
                 self.agents.lose_channel(channel, f"its agent is gone: {error}")
             else:
                 # Its agent tells of its end; until then it can get no seat.
-                self._channels.pop(int(hello["worker"]), None)
-                self._kill(self.membership.workers[int(hello["worker"])])
+                worker = self.membership.workers[int(hello["worker"])]
+                self._channels.pop(worker.number, None)
+                if isinstance(error, ChannelError) and error.host_gone:
+                    self.agents.lose_host(worker.host, str(error))
+                else:
+                    self._kill(worker)
             drop(self._loop, channel)
         finally:
             self._settling = False

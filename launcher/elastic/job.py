@@ -10,7 +10,8 @@ import time
 from collections.abc import Mapping
 
 from horoacc.launcher.arguments import Options
-from horoacc.launcher.elastic.coordinator import Coordinator, Times
+from horoacc.launcher.elastic.coordinator import Coordinator
+from horoacc.launcher.elastic.deadlines import Times
 from horoacc.launcher.elastic.discovery import FixedHosts, ScriptDiscovery
 from horoacc.launcher.elastic.history import History
 from horoacc.launcher.elastic.membership import INFINITE, Limits, Membership, Worker

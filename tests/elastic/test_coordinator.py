@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from horoacc.launcher.elastic import agents, coordinator
-from horoacc.launcher.elastic.coordinator import Coordinator, Times
+from horoacc.launcher.elastic.channel import ChannelError
+from horoacc.launcher.elastic.coordinator import Coordinator
+from horoacc.launcher.elastic.deadlines import Times
 from horoacc.launcher.elastic.history import History, story
 from horoacc.launcher.elastic.membership import INFINITE, Limits, Membership, Phase, Worker
 from horoacc.launcher.hosts import Host
@@ -231,3 +234,18 @@ def test_a_peer_that_says_something_else_loses_its_connection_only(
     assert channel.closed
     assert {"kind": "signal", "worker": 1, "number": 9} in case.agents["a"].sent
     assert not case.coordinator.error
+
+
+def test_a_host_whose_kernel_does_not_answer_a_worker_is_lost(case: Case) -> None:
+    """A message to its agent would begin the silence anew."""
+    case.hosts("a:1,b:1")
+    for worker in case.members.live():
+        case.ready(worker)
+
+    def receive() -> list[Any]:
+        raise ChannelError(errno.ETIMEDOUT, "timed out")
+
+    channel: Any = case.channels[1]
+    case.coordinator._hear(channel, {"kind": "worker", "worker": 1}, lambda message: None, receive)
+    assert case.members.workers[1].phase is Phase.GONE
+    assert any("host b is lost" in text for text in case.said)
