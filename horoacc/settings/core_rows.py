@@ -296,7 +296,9 @@ CORE_ROWS: tuple[Setting, ...] = (
         "float",
         0.0,
         "HOROACC_STALL_SHUTDOWN_TIME_SECONDS",
-        "Time after which a stalled tensor ends the job; 0: never. Not below the warning's time.",
+        "Time after which a stalled tensor ends the job; 0: never. Not below the warning's time. "
+        "In an elastic job the rank that is missing is expelled instead, and without a value the "
+        "time is 600 s, or the heartbeat's or the warning's if one of them is longer.",
         horovod_env="HOROVOD_STALL_SHUTDOWN_TIME_SECONDS",
         flag="--stall-check-shutdown-time-seconds",
         yaml=("stall_check", "shutdown_time_seconds"),

@@ -6,6 +6,7 @@ import contextlib
 import os
 import re
 import signal
+import sys
 import time
 from typing import Any
 
@@ -83,6 +84,49 @@ def test_a_rank_that_hangs_is_killed(elastic: Elastic) -> None:
     )  # fmt: skip
     assert elastic.check()[-1] == 2
     assert "rank 1 does not come back after an error that the others found in it" in result.err
+
+
+@pytest.mark.parametrize("place", ["begin", "reset"])
+def test_a_rank_that_hangs_in_python_is_killed(elastic: Elastic, place: str) -> None:
+    """Its engine's heartbeats go on: in a step, and where the ranks have met again."""
+    asleep = {"rank": 1, "do": "sleep", "seconds": 1000}
+    elastic.plan = [at("begin", 4, 1) | asleep]
+    if place == "reset":
+        elastic.plan = [at("begin", 4, 2), {"at": "reset"} | asleep]
+    result = elastic.run(
+        "-np", "3", "--min-np", "1", "--failures-per-host", str(len(elastic.plan)),
+        "--stall-check-warning-time-seconds", "1", "--stall-check-shutdown-time-seconds", "2",
+    )  # fmt: skip
+    elastic.check()
+    assert "rank 1 does not come back after an error that the others found in it" in result.err
+    (hung,) = elastic.lines_of("sleep")
+    last = max(line["time"] for line in elastic.steps() if line["pid"] == hung["pid"])
+    assert last < hung["time"] < elastic.steps()[-1]["time"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "environ", "seconds"),
+    [
+        ([], {}, 600.0),
+        (["--heartbeat-timeout-seconds", "5"], {}, 600.0),
+        (["--heartbeat-timeout-seconds", "900"], {}, 900.0),
+        (["--heartbeat-timeout-seconds", "0"], {}, 0.0),
+        (["--stall-check-warning-time-seconds", "1000"], {}, 1000.0),
+        (["--stall-check-shutdown-time-seconds", "0"], {}, 0.0),
+        ([], {"HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "70"}, 70.0),
+    ],
+)
+def test_how_long_the_ranks_wait_for_one_that_hangs(
+    elastic: Elastic, flags: list[str], environ: dict[str, str], seconds: float
+) -> None:
+    """Without a word of the user's a rank that hangs is not waited for for ever."""
+    program = (
+        "import os; from horoacc import settings; "
+        "print('waits', settings.read(os.environ)['stall_shutdown_seconds'])"
+    )
+    command = [sys.executable, "-c", program]
+    result = elastic.job.run("-np", "1", "--min-np", "1", *flags, *command, code=1, **environ)
+    assert f"waits {seconds}" in result.out  # it never calls init()
 
 
 def test_an_exception_of_one_rank_is_a_failure_of_it_alone(elastic: Elastic) -> None:
