@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +34,7 @@ class ProcessSet:
     process_set_id: int | None
     ranks: list[int] | None
     mpi_comm: Any
+    _of_epoch = False  # it ends with the epoch of an elastic job in which it was added
 
     def __init__(self, ranks_or_comm: Any) -> None:
         """Makes a set that is not registered.
@@ -127,6 +128,11 @@ class _Carried:
 _carried: list[_Carried] = []
 
 
+class _Phase:
+    trains = False
+    """Whether a function of `elastic.run` is being called."""
+
+
 def _ranks_of(comm: Any) -> list[int]:
     """Translates an mpi4py communicator to ranks of the job."""
     if not hasattr(comm, "Get_group"):
@@ -187,12 +193,15 @@ def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
             raise
     ranks = [max(-1, min(rank, _LARGEST_RANK)) for rank in process_set.ranks or []]
     own_part = process_set.mpi_comm is not None
-    for one in _carried:  # a program may know that Horovod's sets end with their epoch
-        if one.there and one.ranks is not None and one.ranks == process_set.ranks:
-            remove_process_set(one.process_set)
-            break
+    # A program may know that Horovod's sets end with their epoch, and add one that came back.
+    back = next((one for one in _carried if one.ranks and one.ranks == process_set.ranks), None)
+    if back is not None and back.there:
+        _remove(back.process_set)
     process_set.process_set_id = engine.add_process_set(ranks, own_part)
+    process_set._of_epoch = _Phase.trains
     _registered[process_set.process_set_id] = process_set
+    if back is not None:
+        back.process_set, back.ranks = process_set, None
     if own_part:
         _register_parts(engine)
     return process_set
@@ -204,6 +213,7 @@ def _register_parts(engine: Engine) -> None:
         if number not in _registered:
             part = ProcessSet(engine.process_set_ranks(number))
             part.process_set_id = number
+            part._of_epoch = _Phase.trains
             _registered[number] = part
 
 
@@ -230,12 +240,17 @@ def remove_process_set(process_set: ProcessSet) -> bool:
         if process.entered():
             _remove_none(_UNREGISTERED if number is None else number)
         return False
-    engine = process.engine()
+    _remove(process_set)
+    return True
+
+
+def _remove(process_set: ProcessSet) -> None:
+    engine, number = process.engine(), process_set.process_set_id
+    assert number is not None
     engine.remove_process_set(number, process_set.mpi_comm is not None)
     left = set(engine.process_set_ids())
     for gone in [known for known in _registered if known not in left]:
         _registered.pop(gone)._invalidate()
-    return True
 
 
 def _remove_none(number: int) -> None:
@@ -263,11 +278,29 @@ def _add_later(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
     return added
 
 
+@contextlib.contextmanager
+def training() -> Iterator[None]:
+    """While a function of `elastic.run` is called: sets that are added then end with the epoch.
+
+    The function is called again in the next one, and adds its sets again.
+    """
+    before, _Phase.trains = _Phase.trains, True
+    try:
+        yield
+    finally:
+        _Phase.trains = before
+
+
 def carry() -> None:
-    """Remembers the sets of an elastic job before its epoch ends, in the order of their adding."""
+    """Remembers the sets of an elastic job before its epoch ends, in the order of their adding.
+
+    Those that were added while a function of `elastic.run` was called are not among them.
+    """
     known = [one for one in _carried if one.there or one.places is not None]
     old = {id(one.process_set) for one in known}
-    added = [one for one in list(_registered.values())[1:] if id(one) not in old]
+    added = [
+        one for one in list(_registered.values())[1:] if id(one) not in old and not one._of_epoch
+    ]
     _carried[:] = [*known, *map(_Carried, added)]
 
 

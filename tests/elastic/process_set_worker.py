@@ -11,12 +11,17 @@ import numpy as np
 from elastic_plan import happens, note
 
 import horoacc as hvd
+from horoacc.process_sets import ids_and_ranks
 
 BATCHES, SECONDS, ADD = int(sys.argv[2]), float(sys.argv[3]), os.environ["ADD"]
 PARTS = ([0, 1], [2, 3], [1, 3])
 
 hvd.init(process_sets=[])
-sets = [hvd.add_process_set(list(part)) for part in PARTS] if ADD == "once" else []
+sets = [hvd.add_process_set(list(part)) for part in PARTS] if ADD != "again" else []
+
+
+def add_again() -> None:
+    sets[:] = [hvd.add_process_set(part) for part in PARTS if max(part) < hvd.size()]
 
 
 def what_they_do() -> list[Any]:
@@ -36,16 +41,20 @@ def what_they_do() -> list[Any]:
 @hvd.elastic.run
 def train(state: Any) -> None:
     if ADD == "again":
-        sets[:] = [hvd.add_process_set(part) for part in PARTS if max(part) < hvd.size()]
+        add_again()
     while state.batch < BATCHES:
         where = {"batch": state.batch + 1, "rank": hvd.rank()}
         happens(**where, at="begin")
         pids = hvd.allgather(np.array([os.getpid()]), name="pids").tolist()
-        note("sets", **where, pids=pids, epoch=hvd.elastic.epoch(), sets=what_they_do())
+        note("sets", **where, pids=pids, epoch=hvd.elastic.epoch(), sets=what_they_do(),
+             registered=sorted(ids_and_ranks().values()))  # fmt: skip
         time.sleep(SECONDS)
         state.batch += 1
         state.commit()
 
 
-train(hvd.elastic.ObjectState(batch=0))
+state = hvd.elastic.ObjectState(batch=0)
+if ADD == "callback":
+    state.register_reset_callbacks([add_again])
+train(state)
 hvd.shutdown()

@@ -15,13 +15,15 @@ WORKER = Path(__file__).with_name("process_set_worker.py")
 PARTS = [[0, 1], [2, 3], [1, 3]]
 
 
-@pytest.mark.parametrize("add", ["once", "again"])
-def test_sets_come_back_where_their_ranks_are(elastic: Elastic, add: str) -> None:
-    """Rank 3 dies; its sets wait for the rank that replaces it, the others come back at once.
+@pytest.mark.parametrize("add", ["once", "again", "callback"])
+@pytest.mark.parametrize("dead", [3, 0])
+def test_sets_come_back_where_their_ranks_are(elastic: Elastic, add: str, dead: int) -> None:
+    """A rank dies; its sets wait for the rank that replaces it, the others come back at once.
 
-    A program that adds its sets whenever it begins to train, as Horovod needs it, is not refused.
+    A program that adds its sets whenever it begins to train, as Horovod needs it, has those and no
+    others; one that adds them in a reset callback has none twice.
     """
-    elastic.plan, elastic.batches = [{"batch": 4, "rank": 3, "do": "kill", "at": "begin"}], 150
+    elastic.plan, elastic.batches = [{"batch": 4, "rank": dead, "do": "kill", "at": "begin"}], 150
     elastic.run("-np", "4", "--min-np", "3", ADD=add, program=str(WORKER))
     seen: dict[int, list[Any]] = {}
     for line in elastic.lines():
@@ -29,10 +31,18 @@ def test_sets_come_back_where_their_ranks_are(elastic: Elastic, add: str) -> Non
             continue
         pids = line["pids"]
         there = [part for part in PARTS if max(part) < len(pids)]
-        if add == "once":
-            assert [one and one[0] for one in line["sets"]] == [
-                part if part in there else None for part in PARTS
-            ]
+        ranks = [one and one[0] for one in line["sets"]]
+        if add == "once" and dead == 3:
+            assert ranks == [part if part in there else None for part in PARTS]
+        if add == "callback" and line["epoch"] > 1:
+            assert ranks == there
+            if dead == 0:  # [1, 3] has come back as well, with the ranks of its places now
+                there += [[0, 2], [1, 2]] if len(pids) == 3 else [[0, 3]]
+        if add != "once":
+            every = {tuple(part) for part in [range(len(pids)), *there]}
+            assert line["registered"] == [list(part) for part in sorted(every)]
+        else:
+            assert len(line["registered"]) == 1 + len(list(filter(None, ranks)))
         for one in filter(None, line["sets"]):
             if line["rank"] in one[0]:
                 assert one[1] == [pids[rank] for rank in one[0]]
