@@ -42,7 +42,7 @@ class _DistributedAdasumOptimizer(TakesLateParameters):
         self.op = Adasum
         self.process_set = process_set
         self._compression = compression
-        self._agreed_in = 0
+        self._agreement = hyperparameters.Agreement()
         self._names = {
             param: name for name, param in name_parameters(self.param_groups, named_parameters)
         }

@@ -65,7 +65,7 @@ class _DistributedOptimizer(TakesLateParameters):
         self._should_warn = False
         self._should_synchronize = True
         self.steps_applied = 0
-        self._agreed_in = 0
+        self._agreement = hyperparameters.Agreement()
         self._takes_closures = False
         if self._reduces():
             _ops.attach()
@@ -211,7 +211,7 @@ class _DistributedOptimizer(TakesLateParameters):
             return "only some of the ranks train the model"
         names = self._parameter_names.values()
         tensor = getattr(error, "tensor", None) or ""
-        before = tensor.startswith(f"broadcast.{hyperparameters.CALL}")
+        before = tensor.partition(".")[2].startswith(hyperparameters.CALL)
         if not before and not any(tensor == f"allreduce.{name}" for name in names):
             return f"the error left {tensor or 'a call without a name'}, which is no gradient"
         return ""

@@ -65,6 +65,30 @@ def test_ranks_that_come_get_the_state(elastic: Elastic) -> None:
     assert [sizes[epoch] for epoch in sorted(sizes)] == [2, 1, 2, 1, 2]
 
 
+@pytest.mark.parametrize("steps", [1, 5])
+def test_a_scheduler_that_is_in_no_state(elastic: Elastic, steps: int) -> None:
+    """After so many steps of a new epoch each rank has a rate of its own: rank 0's counts.
+
+    After a change behind the fifth the ranks part until the eighth, and then all have its weights.
+    """
+    elastic.plan = [{"at": "begin", "batch": 4, "rank": 2, "do": "kill"}]
+    elastic.batches = 16
+    told = train(elastic, "-np", "3", "--min-np", "2", "--failures-per-host", "1",
+                 commit_every=1000, reschedules=steps)  # fmt: skip
+    warned = "rank 1 had other values of lr than rank 0 after all ranks had taken its values"
+    assert told.count(warned) == 1 and "put the scheduler" in told
+    if steps == 1:
+        check(elastic, Sgd())
+    parted: dict[int, set[tuple[float, ...]]] = {}
+    for line in elastic.steps():
+        if line["epoch"] == 2:
+            parted.setdefault(line["batch"], set()).add(tuple(line["weight"]))
+    assert [b for b, found in sorted(parted.items()) if len(found) > 1] == (
+        [9, 10] if steps == 5 else []
+    )
+    assert max(parted) == elastic.batches
+
+
 def test_a_warm_spare_comes_in_at_once(elastic: Elastic) -> None:
     elastic.batches, elastic.seconds = 150, 0.05
     elastic.plan = [{"at": "begin", "batch": 100, "rank": 0, "do": "kill"}]

@@ -50,8 +50,12 @@ scaler = torch.amp.GradScaler(
 )  # fmt: skip
 
 
+epoch = hvd.elastic.epoch
+
+
 @hvd.elastic.run
 def train(state: Any) -> None:
+    done = 0
     while state.batch < BATCHES:
         batch = state.batch + 1
         while hvd.size() < OPTIONS.get("waits", {}).get(str(batch), 0):
@@ -87,9 +91,12 @@ def train(state: Any) -> None:
             scaler.update()
             if OPTIONS.get("late_zero"):
                 optimizer.zero_grad()
+        done += 1
+        if done >= OPTIONS.get("reschedules", BATCHES) and epoch() > 1:
+            # A scheduler that is in no state: of each worker another.
+            optimizer.param_groups[0]["lr"] = RATE / (1 + hvd.rank())
         happens(**where, at="applied")
-        epoch = hvd.elastic.epoch()
-        note("batch", **where, epoch=epoch, size=hvd.size(), before=before,
+        note("batch", **where, epoch=epoch(), size=hvd.size(), before=before,
              weight=[float(w) for w in model.weight.detach()[0]])  # fmt: skip
         state.batch = batch
         time.sleep(SECONDS)
