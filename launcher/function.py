@@ -18,13 +18,14 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NoReturn, TextIO
+from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
 import cloudpickle
 
 from horoacc import dropin
 from horoacc.errors import RankFailed
 from horoacc.launcher.arguments import Options, parse_arguments
+from horoacc.launcher.elastic.asked import asked
 from horoacc.launcher.main import (
     LaunchError,
     elastic_code,
@@ -35,6 +36,9 @@ from horoacc.launcher.main import (
 )
 from horoacc.launcher.output import Printer
 from horoacc.launcher.processes import die_with_parent
+
+if TYPE_CHECKING:
+    from horoacc.elastic.discovery import HostDiscovery
 
 # Beyond the ranks' own time of grace, which the job observes by itself.
 _STOP_SECONDS = 15.0
@@ -76,6 +80,7 @@ def run(
     max_np: int | None = None,
     *,
     env: Mapping[str, str] | None = None,
+    host_discovery: HostDiscovery | None = None,
 ) -> list[Any]:
     """Calls a function on every rank of a new job on this host. It calls `init()` itself.
 
@@ -111,6 +116,8 @@ def run(
         min_np: The older name of `min_num_proc`.
         max_np: The older name of `max_num_proc`.
         env: More variables for the ranks.
+        host_discovery: Finds the hosts of an elastic job, instead of a script: names of this one.
+            A thread of this process asks it each second.
 
     Returns:
         What the function returned, by rank; of an elastic job by the ranks at its end.
@@ -122,7 +129,9 @@ def run(
         RuntimeError: The job cannot be started.
         Exception: The exception of the first rank that failed, with that rank's traceback as cause.
     """
-    flags = _flags(
+    if host_discovery is not None and host_discovery_script is not None:
+        raise ValueError("host_discovery and host_discovery_script cannot both be given")
+    line = _flags(
         {
             "--num-proc": num_proc if np is None or num_proc != 1 else np,
             "--min-num-proc": min_np if min_num_proc is None else min_num_proc,
@@ -146,12 +155,16 @@ def run(
             "--as-horovod": dropin.installed(),
         }
     )
-    _check(flags, {**os.environ, **(env or {})})
     folder = Path(tempfile.mkdtemp(prefix="horoacc-run-"))
     try:
-        call = cloudpickle.dumps((func, tuple(args), dict(kwargs or {})))
-        (folder / "function").write_bytes(call)
-        code = _run_job(folder, flags, executable or sys.executable, env)
+        with contextlib.ExitStack() as stack:
+            if host_discovery is not None:
+                script = stack.enter_context(asked(host_discovery, folder))
+                line += ["--host-discovery-script", script]
+            _check(line, {**os.environ, **(env or {})})
+            call = cloudpickle.dumps((func, tuple(args), dict(kwargs or {})))
+            (folder / "function").write_bytes(call)
+            code = _run_job(folder, line, executable or sys.executable, env)
         return _collect(folder, code)
     finally:
         shutil.rmtree(folder, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""Which hosts an elastic job may use, as a program asks for it: Horovod's classes."""
+"""Which hosts an elastic job of `horoacc.run` may use: Horovod's classes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _SECONDS = 30.0
 
 
 class HostDiscovery:
-    """Finds hosts. Derive from it."""
+    """Finds hosts, for `horoacc.run(…, host_discovery=…)`. Derive from it."""
 
     def find_available_hosts_and_slots(self) -> dict[str, int]:
         """Looks for the hosts of the moment.

@@ -268,4 +268,5 @@ def test_the_parameters_are_horovods() -> None:
         "output_filename": None, "verbose": None, "use_gloo": None, "use_mpi": None,
         "mpi_args": None, "network_interface": None, "network_interfaces": None,
         "executable": None, "np": None, "min_np": None, "max_np": None, "env": None,
+        "host_discovery": None,
     }  # fmt: skip
