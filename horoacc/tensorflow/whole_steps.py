@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.python.ops.control_flow_v2_func_graphs import WhileBodyFuncGraph, WhileCondFuncGraph
 
 from horoacc import gradient_calls, process
 
@@ -24,6 +25,9 @@ _APPLYING = {
     "tf_keras": ("optimizers.Optimizer", "apply_gradients"),
 }
 """By package: its optimizers' base class, and the method that takes reduced gradients."""
+
+_LOOP = (WhileBodyFuncGraph, WhileCondFuncGraph)
+"""The graphs of `tf.while_loop`, which a loop over tensors in a `tf.function` becomes."""
 
 _traces: weakref.WeakKeyDictionary[Any, weakref.ref[Any]] = weakref.WeakKeyDictionary()
 
@@ -83,7 +87,7 @@ def note(by: Any, prefix: str, obstacle: str) -> None:
 def _in_a_loop() -> bool:
     graph = tf.compat.v1.get_default_graph()
     while graph is not None:
-        if "while" in getattr(graph, "name", ""):  # as TensorFlow names a loop's body
+        if isinstance(graph, _LOOP):
             return True
         graph = getattr(graph, "outer_graph", None)
     return False

@@ -87,6 +87,18 @@ def step(x: Any, t: Any) -> None:
     apply(tape.gradient(loss, variables))
 
 
+if OPTIONS.get("loop"):
+    once = step
+
+    def step(x: Any, t: Any) -> None:
+        def body(number: Any) -> Any:
+            once(x, t)
+            return number + 1
+
+        tf.while_loop(lambda number: number < 1, body, [tf.constant(0)])
+
+
+step.__name__ = OPTIONS.get("name", "step")
 if not OPTIONS.get("eager"):
     step = tf.function(step)
 

@@ -60,7 +60,7 @@ def test_a_function_goes_on_with_other_ranks(elastic: Elastic) -> None:
     [
         {"state": "keras", "optimizer": "adam"},
         {"state": "keras", "optimizer": "sgd", "eager": True},
-        {"state": "counted", "optimizer": "adam"},
+        {"state": "counted", "optimizer": "adam", "name": "meanwhile_step"},
         {"state": "distributed", "optimizer": "sgd"},
         {"state": "distributed", "optimizer": "adam", "legacy": True},
         {"state": "counted", "optimizer": "old", "legacy": True},
@@ -80,6 +80,15 @@ def test_no_step_is_lost_without_a_commit(elastic: Elastic, options: dict[str, A
     rule = Sgd() if options["optimizer"] == "sgd" else Adam(of_keras=True)
     assert check(elastic, rule) == [3, 2, 1]
     assert elastic.repeated() == []
+
+
+def test_a_loop_in_a_function_may_have_taken_several_steps(elastic: Elastic) -> None:
+    elastic.plan = [{"at": "graph", "batch": 5, "rank": 1, "do": "kill"}]
+    told = train(elastic, "-np", "2", "--min-np", "1", "--failures-per-host", "1", state="counted",
+                 commit_every=3, loop=True)  # fmt: skip
+    assert "last commit: a call of a function takes several steps" in told
+    assert check(elastic, Sgd()) == [2, 1]
+    assert elastic.repeated() == [4]
 
 
 @pytest.mark.parametrize(
