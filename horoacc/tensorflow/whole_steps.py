@@ -12,6 +12,7 @@ import inspect
 import sys
 import weakref
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
@@ -29,19 +30,47 @@ _APPLYING = {
 _LOOP = (WhileBodyFuncGraph, WhileCondFuncGraph)
 """The graphs of `tf.while_loop`, which a loop over tensors in a `tf.function` becomes."""
 
-_traces: weakref.WeakKeyDictionary[Any, weakref.ref[Any]] = weakref.WeakKeyDictionary()
+_CALLS = ("Call", "If", "Case")
+"""How the types of ops end that carry out a graph of their own, but for loops."""
+
+
+@dataclass(frozen=True)
+class _Trace:
+    """Where gradients of a step were reduced while a graph was made."""
+
+    outermost: weakref.ref[Any]
+    part: weakref.ref[Any]
+    """The graph right in the outermost one that has the reduction, or the outermost itself."""
+    calls: int
+    """How many graphs the outermost one carried out so far."""
+
+    def comes_with(self, here: _Trace) -> bool:
+        """Whether the graph of `here` reduces these gradients, too, so that it takes two steps.
+
+        TensorFlow traces a function again that made variables, as Keras' metrics are, and never
+        calls the graph of the first time.
+        """
+        if self.outermost() is not here.outermost():
+            return False
+        return self.part() is here.part() or self.calls != here.calls
+
+
+_traces: weakref.WeakKeyDictionary[Any, _Trace] = weakref.WeakKeyDictionary()
 
 
 def trace() -> Any:
     """Gives the outermost graph that is being made; None if calls are carried out now."""
-    if tf.executing_eagerly():
-        return None
-    graph = tf.compat.v1.get_default_graph()
+    return None if tf.executing_eagerly() else _outermost()[0]
+
+
+def _outermost() -> tuple[Any, Any]:
+    """Gives the outermost graph that is being made, and the one right in it, or itself."""
+    graph = part = tf.compat.v1.get_default_graph()
     while getattr(graph, "outer_graph", None) is not None:
         if not getattr(graph.outer_graph, "building_function", False):
             break
-        graph = graph.outer_graph
-    return graph
+        graph, part = graph.outer_graph, graph
+    return graph, part
 
 
 def tied(gradients: Sequence[Any]) -> list[Any]:
@@ -75,12 +104,14 @@ def note(by: Any, prefix: str, obstacle: str) -> None:
     """
     if not process.is_elastic():
         return
-    here = trace()
-    if here is not None:
+    if not tf.executing_eagerly():
+        graph, part = _outermost()
+        calls = sum(op.type.endswith(_CALLS) for op in graph.get_operations())
+        here = _Trace(weakref.ref(graph), weakref.ref(part), calls)
         before = _traces.get(by)
-        if _in_a_loop() or (before is not None and before() is here):
+        if _in_a_loop() or (before is not None and before.comes_with(here)):
             obstacle = obstacle or SEVERAL_STEPS
-        _traces[by] = weakref.ref(here)
+        _traces[by] = here
     gradient_calls.note(by, prefix, obstacle)
 
 

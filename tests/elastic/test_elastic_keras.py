@@ -73,7 +73,7 @@ def deaths(**where: Any) -> list[dict[str, Any]]:
 @pytest.mark.parametrize(
     ("kind", "options"),
     [
-        ("tensorflow", {"optimizer": "adam"}),
+        ("tensorflow", {"optimizer": "adam", "compile": {"metrics": ["mae"]}}),
         ("torch", {"optimizer": "adam", "fit": "initial"}),
         ("tf_keras", {"optimizer": "sgd", "fit": "rest"}),
     ],
