@@ -20,6 +20,8 @@ constexpr int64_t kDrainLimit = 5 * kSecond;
 // abort.
 constexpr int64_t kFarewellLimit = kSecond;
 constexpr int64_t kAbortLimit = 3 * kSecond / 2;
+// The rank died that speaks for this host: its connections have ended, so that others know.
+constexpr int64_t kOrphanLimit = 100 * kMillisecond;
 constexpr std::chrono::microseconds kLookAgain(100);
 constexpr std::chrono::milliseconds kLogLimit(200);  // for a reader of stderr at the end
 
@@ -229,7 +231,7 @@ Status Engine::LeaveJob(Driver::Lock& lock) {
   // Calls that were decided before are carried out; the others end with kAborted.
   const int64_t limit = NowNs() + kDrainLimit;
   int64_t farewell_limit = NowNs() + kFarewellLimit;
-  int64_t abort_limit = NowNs() + kAbortLimit;
+  int64_t aborted_ns = NowNs();
   bool busy = true;
   bool departed = false;
   for (;;) {
@@ -244,11 +246,17 @@ Status Engine::LeaveJob(Driver::Lock& lock) {
       unsent |= !set->controller->Released();
     }
     const int64_t now = NowNs();
-    if (now > limit) break;
+    if (now > limit) {
+      job_.log.Write(LogLevel::kWarning, "leaves the job without the others" + Unfinished());
+      break;
+    }
     if (job_.aborted()) {
       // Other hosts may still have to hear of it.
-      if (!job_.multi_host || now > abort_limit ||
-          (job_.multi_host->channel().AbortTold() && !job_.mux->HasUnsent()))
+      if (!job_.multi_host) break;
+      const JobChannel& channel = job_.multi_host->channel();
+      const bool orphan = channel.LostSpeaker(job_.control.aborted());
+      if (now > aborted_ns + (orphan ? kOrphanLimit : kAbortLimit) ||
+          (channel.AbortTold() && !job_.mux->HasUnsent()))
         break;
     } else if (!busy && !unsent) {
       if (departed || !job_.multi_host) break;
@@ -262,7 +270,7 @@ Status Engine::LeaveJob(Driver::Lock& lock) {
     } else if (!departed) {
       farewell_limit = now + kFarewellLimit;
     }
-    if (!job_.aborted()) abort_limit = now + kAbortLimit;
+    if (!job_.aborted()) aborted_ns = now;
     job_.doorbells.SleepAsWaiter(job_.local_rank(), seen, 10 * kMillisecond);
     liveness_.Look();
   }
@@ -274,6 +282,19 @@ Status Engine::LeaveJob(Driver::Lock& lock) {
                              job_.rank()));
   }
   return {};
+}
+
+std::string Engine::Unfinished() {
+  std::string text;
+  if (job_.HasUnsent()) text += "; some messages to other hosts are not sent";
+  if (messages_.exchange().Unheard()) text += "; some messages are not received";
+  for (const auto& set : sets_.Driven()) {
+    const std::string name = "; process set " + std::to_string(set->id);
+    if (set->current || !set->draining.empty()) text += name + " carries out a call";
+    if (!set->controller->Ended()) text += name + " has no end";
+    if (!set->controller->Released()) text += name + " is in use on other hosts";
+  }
+  return text;
 }
 
 Status Engine::Abandon() {

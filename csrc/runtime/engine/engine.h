@@ -86,6 +86,8 @@ class Engine final : public Calls {
   Engine(Settings settings, EngineParts parts);
   Status Start();
   Status LeaveJob(Driver::Lock& lock);
+  /// What keeps this rank from leaving the job in good order.
+  [[nodiscard]] std::string Unfinished();
   Status JoinThreads();
   void ReleaseResources();
 

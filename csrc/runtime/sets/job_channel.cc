@@ -156,8 +156,10 @@ void JobChannel::TellAbort(const Error& error) {
   int64_t seen = 0;
   const bool first = abort_seen_ns_.compare_exchange_strong(seen, now);
   const bool told = AbortTold();
-  // The rank that speaks for this host may be stopped: then another one tells the other hosts.
-  const bool tells = Speaks() || (!first && !told && now - seen > kAbortIsTold);
+  // The rank that speaks for this host may have died, or be stopped: then another one tells the
+  // other hosts.
+  const bool late = !first && now - seen > kAbortIsTold;
+  const bool tells = Speaks() || (!told && (late || LostSpeaker(error)));
   WireWriter writer = Begin(JobMessage::kAbort);
   Put(writer, error);
   std::set<int> ranks;

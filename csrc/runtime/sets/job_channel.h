@@ -57,6 +57,10 @@ class JobChannel {
   void TellAbort(const Error& error);
   /// Whether some rank of this host has told the other hosts.
   [[nodiscard]] bool AbortTold() const { return around_.directory->AbortTold(); }
+  /// Whether the rank died, by the error of an abort, that speaks for this one's host.
+  [[nodiscard]] bool LostSpeaker(const Error& error) const {
+    return error.kind == ErrorKind::kPeerLost && SpeakerOf(place_) == error.culprit;
+  }
   /// This rank has left a group.
   void LeaveGroup(uint32_t group);
   [[nodiscard]] bool HasLeft(int rank) const {
