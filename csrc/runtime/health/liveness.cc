@@ -11,7 +11,8 @@
 namespace horoacc {
 namespace {
 
-constexpr int64_t kLookEvery = 100 * kMillisecond;
+constexpr int64_t kLookEvery = 10 * kMillisecond;  // a system call for each rank of the host
+constexpr int64_t kListenEvery = 100 * kMillisecond;
 
 std::string SecondsOf(int64_t ns) { return std::to_string(ns / kSecond) + " s"; }
 
@@ -31,6 +32,8 @@ void Liveness::Look() {
         ErrorKind::kPeerLost,
         "rank " + std::to_string(rank) + " died without shutting down; " + HowFar(l), rank));
   }
+  if (now < next_listen_ns_) return;
+  next_listen_ns_ = now + kListenEvery;
   WatchSilences(now);
   doubtful_.store(heartbeats_->doubtful(), std::memory_order_relaxed);
 }

@@ -21,7 +21,8 @@ class Liveness {
   void Introduce();
   /// After a rendezvous before which all ranks have introduced themselves.
   [[nodiscard]] Status CheckEpochs() const;
-  /// Looks for dead and silent ranks, at most every 100 ms, and aborts the job if there is one.
+  /// Looks for dead ranks, at most every 10 ms, and for silent ones, at most every 100 ms, and
+  /// aborts the job if there is one.
   void Look();
   /// Gives a sign of life. The coordinator's.
   void Beat();
@@ -41,6 +42,7 @@ class Liveness {
   Failure& failure_;
   std::atomic<int64_t> next_look_ns_{0};
   std::mutex mutex_;                              ///< one thread looks at a time
+  int64_t next_listen_ns_ = 0;                    ///< under mutex_
   std::unique_ptr<HeartbeatMonitor> heartbeats_;  ///< of the host's ranks, then of all, by rank
   std::vector<int> watched_across_;               ///< at the latest look
   std::atomic<bool> doubtful_{false};
