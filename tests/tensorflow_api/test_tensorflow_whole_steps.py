@@ -1,4 +1,4 @@
-"""Which functions may take several steps in a call, so that an elastic job goes back to a commit."""
+"""Which functions may take several steps in a call: an elastic job goes back to a commit then."""
 
 from __future__ import annotations
 
