@@ -31,6 +31,8 @@ def happens(**where: Any) -> None:
         except FileExistsError:
             continue
         note(step["do"], **where)
+        if step.get("together"):  # else one would be out of the way before the other has come
+            _await([n for n, other in enumerate(PLAN) if other.get("batch") == step.get("batch")])
         if step["do"] in SIGNALS:
             os.kill(os.getpid(), SIGNALS[step["do"]])
             time.sleep(0.5)
@@ -40,3 +42,10 @@ def happens(**where: Any) -> None:
             time.sleep(step["seconds"])
         else:
             os._exit(int(step["do"]))
+
+
+def _await(numbers: list[int]) -> None:
+    until = time.monotonic() + 5
+    while not all((FOLDER / f"happened.{n}").exists() for n in numbers):
+        assert time.monotonic() < until, "the others do not come to the same place"
+        time.sleep(0.002)

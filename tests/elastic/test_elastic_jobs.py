@@ -27,7 +27,7 @@ def at(place: str, batch: int, rank: int, do: str = "kill") -> dict[str, Any]:
 def test_the_others_go_on_in_their_processes(
     elastic: Elastic, size: int, least: int, dead: list[int], place: str
 ) -> None:
-    elastic.plan = [at(place, 4, rank) for rank in dead]
+    elastic.plan = [at(place, 4, rank) | {"together": True} for rank in dead]
     result = elastic.run("-np", str(size), "--min-np", str(least), "--failures-per-host", "1")
     sizes = elastic.check()
     assert sizes[0] == size and sizes[-1] == size - len(dead)  # the host is left out: no new ones

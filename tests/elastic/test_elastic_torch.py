@@ -36,7 +36,9 @@ RULES: dict[str, Callable[[], Sgd]] = {
 def test_no_step_is_lost_without_a_commit(
     elastic: Elastic, size: int, dead: list[int], place: str, optimizer: str
 ) -> None:
-    elastic.plan = [{"at": place, "batch": 5, "rank": rank, "do": "kill"} for rank in dead]
+    elastic.plan = [
+        {"at": place, "batch": 5, "rank": rank, "do": "kill", "together": True} for rank in dead
+    ]
     told = train(
         elastic, "-np", str(size), "--min-np", "1", "--failures-per-host", "1",
         optimizer=optimizer, commit_every=1000,
