@@ -67,7 +67,8 @@ def epochs(elastic: Elastic) -> list[tuple[str, int]]:
 
 def exits(epoch: int, *ranks: int, do: str = "raise") -> list[dict[str, Any]]:
     """Ranks end at the first batch of an epoch."""
-    return [{"epoch": epoch, "batch": 0, "rank": rank, "do": do} for rank in ranks]
+    step = {"epoch": epoch, "batch": 0, "do": do, "together": len(ranks) > 1}
+    return [step | {"rank": rank} for rank in ranks]
 
 
 @pytest.mark.parametrize(
@@ -98,8 +99,9 @@ def test_a_single_rank_fails(elastic: Elastic, scales: bool, do: str) -> None:
     elastic.plan, elastic.hosts = exits(1, 0, do=do), TWO_HOSTS if scales else ""
     flags = [] if scales else ["-H", TWO_HOSTS]
     run(elastic, *flags, "-np", "4", "--min-np", "2", *ONCE, framework="torch" if scales else "")
-    # Its host gets no more ranks; the one that it has stays, which Horovod would end.
-    assert epochs(elastic) == [(ONE, 4), (ONE, 3), (ONE, 3)]
+    # Its host gets no more ranks; the one that it has stays, which Horovod would end. Rank 0 is one
+    # that had come farthest by then, on either host.
+    assert [size for _, size in epochs(elastic)] == [4, 3, 3]
     lines = elastic.lines_of("epoch")
     assert {line["pid"] for line in lines if line["epoch"] == 2} < {
         line["pid"] for line in lines if line["epoch"] == 0
@@ -118,7 +120,7 @@ def test_all_ranks_fail(elastic: Elastic, framework: str) -> None:
 def test_all_hosts_are_excluded_and_the_other_ranks_go_on(elastic: Elastic) -> None:
     elastic.plan, elastic.hosts = exits(1, 0, 2), TWO_HOSTS
     run(elastic, "-np", "4", "--min-np", "2", *ONCE)
-    assert epochs(elastic) == [(ONE, 4), (ONE, 2), (ONE, 2)]
+    assert [size for _, size in epochs(elastic)] == [4, 2, 2]
 
 
 @pytest.mark.parametrize(
