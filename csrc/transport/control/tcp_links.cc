@@ -92,7 +92,8 @@ class TcpControlLinks final : public ControlLinks {
   [[nodiscard]] bool HasUnsent() override {
     return std::ranges::any_of(used_, [this](int peer) {
       const Link& link = *links_[peer];
-      return !link.lost && link.writer.pending() > 0 && !HasLeft(peer);
+      if (link.lost || link.writer.pending() == 0 || HasLeft(peer)) return false;
+      return link.open() || !dialing_->Failed(peer);  // it may have left without a word to this one
     });
   }
   [[nodiscard]] std::vector<int> peers() const override {

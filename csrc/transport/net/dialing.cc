@@ -69,6 +69,13 @@ std::string Dialing::WhyNot(int peer) const {
   return why;
 }
 
+bool Dialing::Failed(int peer) const {
+  return std::ranges::any_of(attempts_, [peer](const Attempt& attempt) {
+    return attempt.peer == peer && !attempt.reached && !attempt.reason.empty() &&
+           attempt.reason != kNoAddress;
+  });
+}
+
 void Dialing::Again(Attempt& attempt, std::string reason) {
   const int64_t now = NowNs();
   attempt.reached = !options_.needed(attempt.peer);  // it may have shut down meanwhile

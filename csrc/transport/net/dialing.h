@@ -42,6 +42,8 @@ class Dialing {
   /// When to call Step although WaitFd is not readable; INT64_MAX: never.
   [[nodiscard]] int64_t due_ns() const;
   void LeaveToParent() const { admission_.LeaveToParent(); }
+  /// Whether the latest dial of a rank failed, as where nobody listens any more.
+  [[nodiscard]] bool Failed(int peer) const;
   /// Why the latest dial of a rank failed, or connections were refused; "": none was.
   [[nodiscard]] std::string WhyNot(int peer) const;
 
