@@ -112,13 +112,13 @@ _registered: dict[int, ProcessSet] = {0: global_process_set}
 
 @dataclass
 class _Carried:
-    """A set of an elastic job, which comes back in each epoch that has ranks in all its places."""
+    """A set of an elastic job, which comes back in each epoch in which ranks have all its slots."""
 
     process_set: ProcessSet
-    places: Any = None
+    slots: Any = None
     """Of its ranks, as the coordinator knows them; None: it was added in the present epoch."""
     ranks: list[int] | None = None
-    """In the present epoch, if it comes back by itself; None: not all its places are taken."""
+    """In the present epoch, if it comes back by itself; None: not all its slots are taken."""
 
     @property
     def there(self) -> bool:
@@ -296,7 +296,7 @@ def carry() -> None:
 
     Those that were added while a function of `elastic.run` was called are not among them.
     """
-    known = [one for one in _carried if one.there or one.places is not None]
+    known = [one for one in _carried if one.there or one.slots is not None]
     old = {id(one.process_set) for one in known}
     added = [
         one for one in list(_registered.values())[1:] if id(one) not in old and not one._of_epoch
@@ -305,22 +305,22 @@ def carry() -> None:
 
 
 def carried() -> list[dict[str, Any]]:
-    """Tells the coordinator of them: their ranks in the epoch that is over, or their places."""
+    """Tells the coordinator of them: their ranks in the epoch that is over, or their slots."""
     return [
-        {"ranks": one.process_set.ranks} if one.places is None else {"places": one.places}
+        {"ranks": one.process_set.ranks} if one.slots is None else {"slots": one.slots}
         for one in _carried
     ]
 
 
-def take_places(told: Sequence[Mapping[str, Any]]) -> None:
-    """Takes what the coordinator tells with a seat: of each set its places, and its ranks or None.
+def take_slots(told: Sequence[Mapping[str, Any]]) -> None:
+    """Takes what the coordinator tells with a seat: of each set its slots, and its ranks or None.
 
     A process that comes knows its own sets by their order, and the others by their ranks.
     """
     missing = [ProcessSet(one["ranks"] or []) for one in told[len(_carried) :]]
     sets = [*(one.process_set for one in _carried), *missing]
     _carried[:] = [
-        _Carried(one, part["places"], part["ranks"]) for one, part in zip(sets, told, strict=False)
+        _Carried(one, part["slots"], part["ranks"]) for one, part in zip(sets, told, strict=False)
     ]
 
 

@@ -25,7 +25,7 @@ import cloudpickle
 from horoacc import dropin
 from horoacc.errors import RankFailed
 from horoacc.launcher.arguments import Options, parse_arguments
-from horoacc.launcher.elastic.asked import asked
+from horoacc.launcher.elastic.caller_discovery import discovery_script
 from horoacc.launcher.main import (
     LaunchError,
     elastic_code,
@@ -159,7 +159,7 @@ def run(
     try:
         with contextlib.ExitStack() as stack:
             if host_discovery is not None:
-                script = stack.enter_context(asked(host_discovery, folder))
+                script = stack.enter_context(discovery_script(host_discovery, folder))
                 line += ["--host-discovery-script", script]
             _check(line, {**os.environ, **(env or {})})
             call = cloudpickle.dumps((func, tuple(args), dict(kwargs or {})))

@@ -210,7 +210,7 @@ class Member:
         variables.pop("HOROVOD_HOSTNAME")
         os.environ.update(variables)
         os.environ["HOROACC_RENDEZVOUS"] = str(seat["address"])
-        process_sets.take_places(seat["sets"])
+        process_sets.take_slots(seat["sets"])
         # Of this epoch: a process that was left out of it cannot meet its ranks.
         os.environ["HOROACC_SECRET"] = str(seat["secret"])
 

@@ -146,19 +146,20 @@ class Agents:
         agent.to_start.clear()
         return functools.partial(self._take, agent)
 
-    def finish(self, hosts: Callable[[int], str], left: Callable[[str], bool]) -> None:
-        """Lets the agents of hosts go that the job has left.
+    def finish(self, host_of: Callable[[int], str], is_left: Callable[[str], bool]) -> None:
+        """Lets the agents of hosts end on which no worker runs and none will be started.
 
         Args:
-            hosts: Gives the host of a worker.
-            left: Whether nothing will be started on a host.
+            host_of: Gives the host of a worker.
+            is_left: Says whether no worker will be started on a host.
         """
-        busy = {hosts(number) for number, _ in self._open}
+        busy = {host_of(number) for number, _ in self._open}
         for agent in list(self._agents.values()):
-            if agent.channel and not agent.workers and agent.host not in busy and left(agent.host):
+            channel, idle = agent.channel, not agent.workers and agent.host not in busy
+            if channel is not None and idle and is_left(agent.host):
                 del self._agents[agent.host]
-                tell(agent.channel, {"kind": "finish"})
-                drop(self._loop, agent.channel)
+                tell(channel, {"kind": "finish"})
+                drop(self._loop, channel)
 
     def lose_channel(self, channel: Channel, why: str) -> None:
         """The connection of an agent has failed."""

@@ -16,7 +16,7 @@ from collections.abc import Callable
 
 from horoacc.launcher.elastic.agents import Agents, Engine
 from horoacc.launcher.elastic.channel import Channel, ChannelError, Message
-from horoacc.launcher.elastic.deadlines import Times
+from horoacc.launcher.elastic.deadlines import Deadlines
 from horoacc.launcher.elastic.door import Door, Loop, drop, tell
 from horoacc.launcher.elastic.history import History
 from horoacc.launcher.elastic.interruption import Interruption
@@ -51,7 +51,7 @@ class Coordinator:
         engine: Engine,
         command: list[str],
         secret: str,
-        times: Times,
+        times: Deadlines,
         history: History,
         give_up: Callable[[], None],
         verbose: bool = False,
@@ -97,7 +97,7 @@ class Coordinator:
         self._settling = self._unsettled = False
         self._waiting_spares: list[Worker] = []  # until there is an epoch
         self._due: dict[int, float] = {}  # when workers that were told to end have to be gone
-        self._start_due: dict[int, float] = {}
+        self._start_due: dict[int, float] = {}  # when workers that start have to be there
         self._beside: set[int] = set()  # they prepare themselves, after init
         self._killed: set[int] = set()
         self.door = Door(loop, secret, times.silence, self._greet)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 @dataclass
-class Times:
+class Deadlines:
     """Deadlines, in seconds."""
 
     shortage: float

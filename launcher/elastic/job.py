@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 from horoacc.launcher.arguments import Options
 from horoacc.launcher.elastic.coordinator import Coordinator
-from horoacc.launcher.elastic.deadlines import Times
+from horoacc.launcher.elastic.deadlines import Deadlines
 from horoacc.launcher.elastic.discovery import FixedHosts, ScriptDiscovery
 from horoacc.launcher.elastic.history import History
 from horoacc.launcher.elastic.membership import INFINITE, Limits, Membership, Worker
@@ -108,7 +108,7 @@ def run_elastic(
     stall = _stall_limit(options, environ)
     # A rank for which the others wait may take as long as the shorter one that is not 0.
     hangs = (options.seconds("heartbeat_timeout_seconds"), stall)
-    times = Times(
+    times = Deadlines(
         shortage=options.seconds("elastic_timeout"),
         start=max(map(options.seconds, ("elastic_timeout", "start_timeout_seconds"))),
         hang=min(filter(None, hangs), default=0.0),

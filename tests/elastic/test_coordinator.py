@@ -12,7 +12,7 @@ import pytest
 from horoacc.launcher.elastic import agents, coordinator
 from horoacc.launcher.elastic.channel import ChannelError
 from horoacc.launcher.elastic.coordinator import Coordinator
-from horoacc.launcher.elastic.deadlines import Times
+from horoacc.launcher.elastic.deadlines import Deadlines
 from horoacc.launcher.elastic.history import History, story
 from horoacc.launcher.elastic.membership import INFINITE, Limits, Membership, Phase, Worker
 from horoacc.launcher.hosts import Host
@@ -60,7 +60,7 @@ class Case:
         self.members = Membership(Limits(**{"least": 1, "most": INFINITE} | limits))
         self.coordinator = Coordinator(
             loop, SimpleNamespace(say=self.said.append), self.members, engine, ["program"], "00",  # type: ignore[arg-type]
-            Times(shortage=2.0, start=50.0, hang=10.0), History(str(folder)), lambda: None,
+            Deadlines(shortage=2.0, start=50.0, hang=10.0), History(str(folder)), lambda: None,
         )  # fmt: skip
         self.channels: dict[int, FakeChannel] = {}
         self.agents: dict[str, FakeChannel] = {}

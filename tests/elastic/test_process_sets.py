@@ -18,7 +18,7 @@ PARTS = [[0, 1], [2, 3], [1, 3]]
 @pytest.mark.parametrize("add", ["once", "again", "callback"])
 @pytest.mark.parametrize("dead", [3, 0])
 def test_sets_come_back_where_their_ranks_are(elastic: Elastic, add: str, dead: int) -> None:
-    """A rank dies; its sets wait for the rank that replaces it, the others come back at once.
+    """A rank dies; its sets wait for the rank that reslots it, the others come back at once.
 
     A program that adds its sets whenever it begins to train, as Horovod needs it, has those and no
     others; one that adds them in a reset callback has none twice.
@@ -36,7 +36,7 @@ def test_sets_come_back_where_their_ranks_are(elastic: Elastic, add: str, dead: 
             assert ranks == [part if part in there else None for part in PARTS]
         if add == "callback" and line["epoch"] > 1:
             assert ranks == there
-            if dead == 0:  # [1, 3] has come back as well, with the ranks of its places now
+            if dead == 0:  # [1, 3] has come back as well, with the ranks of its slots now
                 there += [[0, 2], [1, 2]] if len(pids) == 3 else [[0, 3]]
         if add != "once":
             every = {tuple(part) for part in [range(len(pids)), *there]}
@@ -50,8 +50,8 @@ def test_sets_come_back_where_their_ranks_are(elastic: Elastic, add: str, dead: 
     assert [sizes[0] for _, sizes in sorted(seen.items())] == [4, 3, 4]
 
 
-def _workers(*places: tuple[str, int]) -> list[Worker]:
-    return [Worker(number, host, slot) for number, (host, slot) in enumerate(places)]
+def _workers(*slots: tuple[str, int]) -> list[Worker]:
+    return [Worker(number, host, slot) for number, (host, slot) in enumerate(slots)]
 
 
 def test_which_sets_come_back() -> None:
@@ -65,10 +65,10 @@ def test_which_sets_come_back() -> None:
     second = Epoch(2, [c, d, b], True, joined=[])
     pair, other = [("x", 0), ("x", 1)], [("y", 0), ("y", 1)]
     assert sets.carried_into(second) == [
-        {"places": pair, "ranks": None}, {"places": other, "ranks": [0, 1]},
+        {"slots": pair, "ranks": None}, {"slots": other, "ranks": [0, 1]},
     ]  # fmt: skip
     for worker in (c, d, b):
-        sets.take(worker, [{"places": pair}, {"places": other}], second)
+        sets.take(worker, [{"slots": pair}, {"slots": other}], second)
     sets.take(successor, [{"ranks": [0, 1]}, {"ranks": [2, 3]}, {"ranks": [0, 9]}], second)
     third = Epoch(3, [c, d, b, successor], True, joined=[successor])
     assert [one["ranks"] for one in sets.carried_into(third)] == [[2, 3], [0, 1]]
@@ -77,5 +77,5 @@ def test_which_sets_come_back() -> None:
     for worker in later:
         sets.take(worker, [{"ranks": [0, 2]}, {"ranks": [0, 3]}], third)
     assert sets.carried_into(Epoch(4, later, True, joined=later)) == [
-        {"places": [("y", 0), ("z", 0)], "ranks": [0, 2]}
+        {"slots": [("y", 0), ("z", 0)], "ranks": [0, 2]}
     ]

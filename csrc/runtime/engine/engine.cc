@@ -20,8 +20,6 @@ constexpr int64_t kDrainLimit = 5 * kSecond;
 // abort.
 constexpr int64_t kFarewellLimit = kSecond;
 constexpr int64_t kAbortLimit = 3 * kSecond / 2;
-// The rank died that speaks for this host: its connections have ended, so that others know.
-constexpr int64_t kOrphanLimit = 100 * kMillisecond;
 constexpr std::chrono::microseconds kLookAgain(100);
 constexpr std::chrono::milliseconds kLogLimit(200);  // for a reader of stderr at the end
 
@@ -231,7 +229,7 @@ Status Engine::LeaveJob(Driver::Lock& lock) {
   // Calls that were decided before are carried out; the others end with kAborted.
   const int64_t limit = NowNs() + kDrainLimit;
   int64_t farewell_limit = NowNs() + kFarewellLimit;
-  int64_t aborted_ns = NowNs();
+  int64_t abort_limit = NowNs() + kAbortLimit;
   bool busy = true;
   bool departed = false;
   for (;;) {
@@ -252,11 +250,8 @@ Status Engine::LeaveJob(Driver::Lock& lock) {
     }
     if (job_.aborted()) {
       // Other hosts may still have to hear of it.
-      if (!job_.multi_host) break;
-      const JobChannel& channel = job_.multi_host->channel();
-      const bool orphan = channel.LostSpeaker(job_.control.aborted());
-      if (now > aborted_ns + (orphan ? kOrphanLimit : kAbortLimit) ||
-          (channel.AbortTold() && !job_.mux->HasUnsent()))
+      if (!job_.multi_host || now > abort_limit ||
+          (job_.multi_host->channel().AbortTold() && !job_.mux->HasUnsent()))
         break;
     } else if (!busy && !unsent) {
       if (departed || !job_.multi_host) break;
@@ -270,7 +265,7 @@ Status Engine::LeaveJob(Driver::Lock& lock) {
     } else if (!departed) {
       farewell_limit = now + kFarewellLimit;
     }
-    if (!job_.aborted()) aborted_ns = now;
+    if (!job_.aborted()) abort_limit = now + kAbortLimit;
     job_.doorbells.SleepAsWaiter(job_.local_rank(), seen, 10 * kMillisecond);
     liveness_.Look();
   }

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from types import NoneType
 from typing import Any
 
 import torch
@@ -224,16 +223,8 @@ class TorchState(ObjectState):
             The reason; "" if it was the reduction of a gradient that failed, before its step, and
             all values change in steps only.
         """
-        changed = {
-            name
-            for kind in type(self).__mro__[: type(self).__mro__.index(TorchState)]
-            for name in vars(kind)
-        }
-        if own := changed & {"save", "restore", "sync", "reset", "commit", "on_reset"}:
-            return f"{type(self).__name__} has a {min(own)} of its own"
-        for name, value in self._saved_state.items():
-            if not isinstance(getattr(self, name), int | float | str | NoneType):
-                return f"state.{name} is a {type(value).__name__}, which may change at any time"
+        if foreign := self._foreign():
+            return foreign
         for name, handler in self._handlers.items():
             if type(handler) not in _PLAIN_HANDLERS:
                 return f"state.{name} has a handler of the program's own"

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @contextlib.contextmanager
-def asked(discovery: HostDiscovery, folder: Path) -> Iterator[str]:
+def discovery_script(discovery: HostDiscovery, folder: Path) -> Iterator[str]:
     """Asks an object for hosts, each second from a thread, and keeps its last answer in a file.
 
     An exception of a later call, or a wrong answer, changes nothing and is printed once.
