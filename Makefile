@@ -5,12 +5,13 @@
 # make test-aarch64  C++ tests for aarch64 under qemu-user; not part of `make test`
 # make tsan    C++ tests under ThreadSanitizer; make asan: Address- and UBSanitizer
 # make test-clients  Lightning, Accelerate, Transformers, DeepSpeed, Ignite, Ray and torch on HoroACC
+# make test-engines  jobs on Slurm, Ray, Spark and (as manifests) Kubernetes; make test-engines-quickest: one each
 # make cuda-all  compiles the kernels for all GPUs that CUDA 13 knows; `make build` for sm_90 and newer
 # make wheel   a wheel for each Python 3.10 to 3.13 that is here, and an sdist, into dist/; make test-wheel tries them
 # make bench   measures against Gloo, Open MPI and MPICH on this machine
 #
-# Everything lands in .venv, .mpich, .venv-clients and build/. The first run installs and compiles; later ones only
-# look whether something changed.
+# Everything lands in .venv, .mpich, .venv-clients, .venv-engines and build/. The first run installs and compiles;
+# later ones only look whether something changed.
 SHELL := /bin/bash -o pipefail
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := $(CURDIR)/.venv/bin
@@ -21,7 +22,8 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 NATIVE = build/cmake-$(shell $(BIN)/python -c "import sysconfig; print(sysconfig.get_config_var('SOABI'))")
 MPICH_VERSION := 5.0.2
 
-.PHONY: setup build light light-wheel demo test test-cpp test-python test-c10d test-clients check bench tsan asan test-aarch64 cuda-all \
+.PHONY: setup build light light-wheel demo test test-cpp test-python test-c10d test-clients test-engines test-engines-quickest \
+  check bench tsan asan test-aarch64 cuda-all \
   wheel sdist test-wheel clean distclean
 .DELETE_ON_ERROR:
 
@@ -58,6 +60,15 @@ test-clients: build .venv-clients/.requirements
 	chmod +x $(CLIENTS)/horoaccrun
 	$(CLIENTS)/python -m pytest -n 2 --dist loadgroup tests/clients
 
+# What does not end in its time is interrupted, and fails. The engines' own programs are Debian's.
+test-engines: ENGINES_SECONDS = 1500
+test-engines-quickest: ENGINES_SECONDS = 300
+test-engines-quickest: ENGINES_TESTS = -m quickest
+test-engines test-engines-quickest: build .venv-engines/.requirements
+	tests/engines/programs.sh
+	PATH=$(ENGINES):$$PATH timeout --signal=INT --kill-after=30 $(ENGINES_SECONDS) \
+	  $(ENGINES)/python -m pytest tests/engines $(ENGINES_TESTS)
+
 # --- setup -----------------------------------------------------------------------------------
 .venv/.requirements: requirements-dev.txt requirements-demo.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
@@ -83,6 +94,18 @@ CLIENTS_PIP := $(CLIENTS)/python -m pip --disable-pip-version-check --quiet
 	PATH=$(CLIENTS):$$PATH DS_ACCELERATOR=cpu TORCH_EXTENSIONS_DIR=$(CURDIR)/.venv-clients/torch_extensions \
 	  $(CLIENTS)/python -c "from deepspeed.accelerator import get_accelerator as cpu; \
 	  cpu().create_op_builder('ShareMemCommBuilder').load(verbose=False)"
+	cp $< $@
+
+# What .venv has, torch and HoroACC among it, is found from here by a .pth file and not installed again.
+ENGINES := $(CURDIR)/.venv-engines/bin
+.venv-engines/.requirements: requirements-engines.txt | .venv/.requirements
+	test -x $(ENGINES)/python || $(BIN)/python -m venv .venv-engines
+	site='import site; print(site.getsitepackages()[0])'; \
+	  echo "import site; site.addsitedir('$$($(BIN)/python -c "$$site")')" \
+	  > $$($(ENGINES)/python -c "$$site")/venv.pth
+	$(ENGINES)/python -m pip --disable-pip-version-check --quiet install -r $<
+	printf '#!/bin/sh\nexec $(ENGINES)/python -m horoacc.launcher.main "$$@"\n' > $(ENGINES)/horoaccrun
+	chmod +x $(ENGINES)/horoaccrun
 	cp $< $@
 
 # --prefix and not --target: the latter drops the wheel's lib/.
@@ -183,4 +206,4 @@ clean:
 	rm -rf build dist *.egg-info horoacc/lib horoacc/_core*.so .venv/.editable-*
 
 distclean: clean
-	rm -rf .venv .venv-clients .mpich
+	rm -rf .venv .venv-clients .venv-engines .mpich
