@@ -25,6 +25,7 @@ import cloudpickle
 from horoacc import dropin
 from horoacc.errors import RankFailed
 from horoacc.launcher.arguments import Options, parse_arguments
+from horoacc.launcher.elastic.caller_agents import Caller
 from horoacc.launcher.elastic.caller_discovery import discovery_script
 from horoacc.launcher.main import (
     LaunchError,
@@ -131,7 +132,7 @@ def run(
     """
     if host_discovery is not None and host_discovery_script is not None:
         raise ValueError("host_discovery and host_discovery_script cannot both be given")
-    line = _flags(
+    line = flags(
         {
             "--num-proc": num_proc if np is None or num_proc != 1 else np,
             "--min-num-proc": min_np if min_num_proc is None else min_num_proc,
@@ -161,16 +162,16 @@ def run(
             if host_discovery is not None:
                 script = stack.enter_context(discovery_script(host_discovery, folder))
                 line += ["--host-discovery-script", script]
-            _check(line, {**os.environ, **(env or {})})
+            check(line, {**os.environ, **(env or {})})
             call = cloudpickle.dumps((func, tuple(args), dict(kwargs or {})))
             (folder / "function").write_bytes(call)
-            code = _run_job(folder, line, executable or sys.executable, env)
-        return _collect(folder, code)
+            code = run_job(folder, line, _rank_command(folder, executable), env)
+        return collect(folder, code)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _flags(given: Mapping[str, object]) -> list[str]:
+def flags(given: Mapping[str, object]) -> list[str]:
     """Writes horoaccrun's flags: None and False leave one out, True is a flag without a value."""
     line: list[str] = []
     for flag, value in given.items():
@@ -184,7 +185,7 @@ def _flags(given: Mapping[str, object]) -> list[str]:
     return line
 
 
-def _check(line: list[str], environ: Mapping[str, str]) -> None:
+def check(line: list[str], environ: Mapping[str, str]) -> None:
     """Raises ValueError for flags that horoaccrun would refuse."""
     if "--gloo" in line and "--mpi" in line:
         raise ValueError("use_gloo and use_mpi cannot both be given")
@@ -201,17 +202,41 @@ def _check(line: list[str], environ: Mapping[str, str]) -> None:
         )
 
 
-def _run_job(folder: Path, flags: list[str], executable: str, env: Mapping[str, str] | None) -> int:
-    """Runs the job to its end and gives its exit code; an exception here ends the job first."""
+def _path() -> list[str]:
+    return [os.path.abspath(entry) for entry in sys.path]
+
+
+def _rank_command(folder: Path, executable: str | None) -> list[str]:
     # Another Python has modules of its own, and gets this one's path behind them.
-    path = [os.path.abspath(entry) for entry in sys.path]
-    (folder / "path").write_text(json.dumps(path))
-    set_path = f"import sys; sys.path[:] = {path!r}; "
-    rank = set_path + _RANK if executable == sys.executable else _RANK
-    command = [sys.executable, "-c", set_path + _JOB, str(os.getpid()), str(folder)]
-    command += [*flags, "--", executable, "-c", rank, str(folder)]
+    (folder / "path").write_text(json.dumps(_path()))
+    own = executable in (None, sys.executable)
+    rank = f"import sys; sys.path[:] = {_path()!r}; {_RANK}" if own else _RANK
+    return [executable or sys.executable, "-c", rank, str(folder)]
+
+
+def run_job(
+    folder: Path,
+    line: Sequence[str],
+    rank: Sequence[str],
+    env: Mapping[str, str] | None,
+    passed: Sequence[int] = (),
+) -> int:
+    """Runs a job to its end; an exception here ends the job first.
+
+    Args:
+        folder: Gets its outcome.
+        line: Flags of horoaccrun.
+        rank: The command of a rank.
+        env: More variables.
+        passed: Descriptors that the job's process inherits.
+
+    Returns:
+        Its exit code.
+    """
+    job = f"import sys; sys.path[:] = {_path()!r}; {_JOB}"
+    command = [sys.executable, "-c", job, str(os.getpid()), str(folder), *line, "--", *rank]
     with _forwarded() as (stdout, stderr):
-        job = subprocess.Popen(
+        process = subprocess.Popen(
             command,
             env={**os.environ, **(env or {})},
             stdin=subprocess.DEVNULL,
@@ -220,19 +245,20 @@ def _run_job(folder: Path, flags: list[str], executable: str, env: Mapping[str, 
             # The job hears of Ctrl-C from here, so that it is told once.
             start_new_session=True,
             preexec_fn=die_with_parent(15),
+            pass_fds=passed,
         )
         try:
-            return job.wait()
+            return process.wait()
         except BaseException:
-            job.terminate()
+            process.terminate()
             with contextlib.suppress(subprocess.TimeoutExpired):
-                job.wait(_STOP_SECONDS)
-            job.kill()
-            job.wait()
+                process.wait(_STOP_SECONDS)
+            process.kill()
+            process.wait()
             raise
 
 
-def _collect(folder: Path, code: int) -> list[Any]:
+def collect(folder: Path, code: int) -> list[Any]:
     """Gives the results by rank, or raises the first error."""
     outcome_file = folder / "outcome"
     if not outcome_file.exists():
@@ -243,8 +269,10 @@ def _collect(folder: Path, code: int) -> list[Any]:
         raise RuntimeError(outcome["refused"])
     failed, size = outcome["failed"], outcome["size"]
     # What ended one rank of an elastic job need not have ended the job.
-    ranks = range(size) if outcome["fixed"] or failed is None else [failed]
-    raised = {} if code == 0 else {rank: folder / f"error.{rank}" for rank in ranks}
+    named = {rank: f"error.{rank}" for rank in range(size)} if outcome["fixed"] else {}
+    if "worker" in outcome:
+        named = {failed: f"error.{outcome['worker']}"}
+    raised = {} if code == 0 else {rank: folder / name for rank, name in named.items()}
     raised = {rank: path for rank, path in raised.items() if path.exists()}
     if size == 0 and outcome["text"]:
         raise RuntimeError(f"the job did not begin: {outcome['text']}")
@@ -330,6 +358,7 @@ def run_as_job() -> None:
     Writes to `outcome` whether the job was refused, and which rank failed and how.
     """
     caller, folder = int(sys.argv[1]), Path(sys.argv[2])
+    agents = Caller.of(os.environ)
     options = parse_arguments(sys.argv[3:])
     printer = Printer(os.environ, options.on("prefix_timestamp"))
     for notice in options.notices:
@@ -340,7 +369,10 @@ def run_as_job() -> None:
     }  # fmt: skip
     code = 1
     try:
-        code = (_run_elastic if options.elastic else _run_fixed)(options, printer, outcome)
+        if options.elastic:
+            code = _run_elastic(options, printer, outcome, agents)
+        else:
+            code = _run_fixed(options, printer, outcome)
     except LaunchError as error:
         outcome["refused"] = str(error)
     (folder / "outcome").write_text(json.dumps(outcome))
@@ -361,8 +393,10 @@ def _run_fixed(options: Options, printer: Printer, outcome: dict[str, object]) -
     return code
 
 
-def _run_elastic(options: Options, printer: Printer, outcome: dict[str, object]) -> int:
-    loop, failed = run_elastic_job(options, printer)
+def _run_elastic(
+    options: Options, printer: Printer, outcome: dict[str, object], agents: Caller | None
+) -> int:
+    loop, failed = run_elastic_job(options, printer, agents)
     coordinator = loop.coordinator
     epoch = coordinator.membership.epoch
     outcome["size"] = len(epoch.workers) if epoch else 0
@@ -371,5 +405,6 @@ def _run_elastic(options: Options, printer: Printer, outcome: dict[str, object])
     if failed is not None:
         told = how_it_ended(failed.status or 0, coordinator.agents.tail(failed.number))
         rank = failed.seat.rank if failed.seat else failed.number
-        outcome |= {"failed": rank, "text": f"{told}\n{coordinator.error}".strip()}
+        text = f"{told}\n{coordinator.error}".strip()
+        outcome |= {"failed": rank, "worker": failed.number, "text": text}
     return elastic_code(loop, failed)

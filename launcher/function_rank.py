@@ -14,6 +14,7 @@ import os
 import sys
 import time
 import traceback
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,18 +27,28 @@ from horoacc.launcher import environment
 
 
 def main() -> None:
-    """Calls the function in the folder that the command line names.
+    """Calls the function in the folder that the command line names. Raises its exception."""
+    folder = Path(sys.argv[1])
+    path = json.loads((folder / "path").read_text())
+    call((folder / "function").read_bytes(), path, lambda name, data: _write(folder / name, data))
+
+
+def call(pickled: bytes, path: Sequence[str], write: Callable[[str, bytes], None]) -> None:
+    """Calls a function, and writes its result as `result.RANK`, or its exception as `error.NUMBER`.
+
+    Args:
+        pickled: The function, its arguments and its keyword arguments.
+        path: Where else than this Python to look for modules.
+        write: Takes a name and what is written under it.
 
     Raises:
         BaseException: The function's exception, after it was written: handlers that run at exit
             have to see that this rank failed.
     """
-    folder = Path(sys.argv[1])
     sys.argv[1:] = []
-    path = json.loads((folder / "path").read_text())
     sys.path += [entry for entry in path if entry not in sys.path]
     try:
-        func, args, kwargs = cloudpickle.loads((folder / "function").read_bytes())
+        func, args, kwargs = cloudpickle.loads(pickled)
         if process.is_elastic():
             horoacc.init()  # for its place, which a function may read from the environment
         value = func(*args, **kwargs)
@@ -46,10 +57,12 @@ def main() -> None:
         raise
     except BaseException as raised:
         error = _named(raised)
-        _write(folder / f"error.{_rank()}", cloudpickle.dumps(_told(error, raised)))
+        # Of an elastic job by the worker: it may have no rank yet.
+        number = os.environ.get("HOROACC_WORKER") or _rank()
+        write(f"error.{number}", cloudpickle.dumps(_told(error, raised)))
         sys.excepthook = lambda *_: None  # the caller of run() gets the traceback
         raise error from None
-    _write(folder / f"result.{_rank()}", data)
+    write(f"result.{_rank()}", data)
 
 
 def _rank() -> int:

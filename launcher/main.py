@@ -18,6 +18,7 @@ from horoacc.launcher.arguments import Options, parse_arguments
 from horoacc.launcher.check_build import report
 from horoacc.launcher.children import Rank, ending
 from horoacc.launcher.doctor import command as doctor
+from horoacc.launcher.elastic.caller_agents import Caller
 from horoacc.launcher.elastic.job import JobLoop, run_elastic
 from horoacc.launcher.elastic.membership import Worker
 from horoacc.launcher.hosts import is_this_host
@@ -150,8 +151,10 @@ def _prepare(options: Options, printer: Printer) -> dict[str, str]:
     return environ
 
 
-def run_elastic_job(options: Options, printer: Printer) -> tuple[JobLoop, Worker | None]:
-    """Runs an elastic job. LaunchError: it cannot be started."""
+def run_elastic_job(
+    options: Options, printer: Printer, caller: Caller | None = None
+) -> tuple[JobLoop, Worker | None]:
+    """Runs an elastic job, with a caller's agents if there is one. LaunchError: it cannot start."""
     environ = _prepare(options, printer)
     for name in ("HOROACC_MIN_NP", "HOROACC_HOST_DISCOVERY_SCRIPT"):
         environ.pop(name, None)  # a job that a rank starts is one of its own
@@ -163,7 +166,7 @@ def run_elastic_job(options: Options, printer: Printer) -> tuple[JobLoop, Worker
             mpirun = find_mpirun(options.text("mpirun"), environ)
     if options.others() and mpirun is None:
         raise LaunchError(f"no mpirun was found, and {', '.join(options.others())} is another host")
-    return run_elastic(options, printer, environ, mpirun)
+    return run_elastic(options, printer, environ, mpirun, caller)
 
 
 def rank_environ(environ: Mapping[str, str], options: Options) -> dict[str, str]:

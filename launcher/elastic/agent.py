@@ -111,6 +111,8 @@ class AgentLoop(Supervisor):
     def _start(self, number: int, command: list[str]) -> None:
         environ = {n: text for n, text in os.environ.items() if not n.startswith(_FOREIGN)}
         environ["HOROACC_WORKER"] = str(number)
+        if command[0] == environ.get("HOROACC_CALLER_PYTHON"):
+            command = [sys.executable, *command[1:]]  # another path on this host, maybe
         environ["HOROVOD_HOSTNAME"] = self._host
         die = die_with_parent()
 

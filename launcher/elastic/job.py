@@ -10,6 +10,7 @@ import time
 from collections.abc import Mapping
 
 from horoacc.launcher.arguments import Options
+from horoacc.launcher.elastic.caller_agents import Caller, CallerAgents
 from horoacc.launcher.elastic.coordinator import Coordinator
 from horoacc.launcher.elastic.deadlines import Deadlines
 from horoacc.launcher.elastic.discovery import FixedHosts, ScriptDiscovery
@@ -91,9 +92,20 @@ def _stall_limit(options: Options, environ: Mapping[str, str]) -> float:
 
 
 def run_elastic(
-    options: Options, printer: Printer, environ: Mapping[str, str], mpirun: Mpirun | None
+    options: Options,
+    printer: Printer,
+    environ: Mapping[str, str],
+    mpirun: Mpirun | None,
+    caller: Caller | None = None,
 ) -> tuple[JobLoop, Worker | None]:
     """Runs an elastic job to its end.
+
+    Args:
+        options: The job's.
+        printer: Where messages and the ranks' lines go.
+        environ: The variables that all ranks get.
+        mpirun: Starts agents on other hosts, if there is one.
+        caller: Finds the hosts and starts all agents, if it is given.
 
     Returns:
         Its loop, and the worker because of which it failed, or None.
@@ -126,16 +138,18 @@ def run_elastic(
             _STALL_VARIABLES[0]: f"{stall:g}",
         }
 
+    called = CallerAgents(loop, caller.link, variables) if caller else None
     loop.coordinator = Coordinator(
-        loop, printer, membership, MpirunAgents(loop, options, mpirun, variables),
+        loop, printer, membership, called or MpirunAgents(loop, options, mpirun, variables),
         options.command, secret, times, History(options.text("flight_dir")),
         lambda: loop.stop(signal.SIGTERM), options.on("verbose"),
     )  # fmt: skip
-    loop.coordinator.door.open(*_own_address(options))
+    loop.coordinator.door.open(*_own_address(options, caller))
     script = options.text("host_discovery_script")
     slots = int(options.values["slots_per_host"])
     here = slots or int(options.size if limits.most == INFINITE else limits.most)
-    discovery: FixedHosts | ScriptDiscovery = FixedHosts(options.hosts or [Host("localhost", here)])
+    discovery: FixedHosts | ScriptDiscovery | CallerAgents
+    discovery = called or FixedHosts(options.hosts or [Host("localhost", here)])
     if script:
         discovery = ScriptDiscovery(loop, script, slots or 1)
 
@@ -152,8 +166,10 @@ def run_elastic(
     return loop, failed if counts else None
 
 
-def _own_address(options: Options) -> tuple[str, socket.AddressFamily]:
+def _own_address(options: Options, caller: Caller | None) -> tuple[str, socket.AddressFamily]:
     """Where agents and workers reach the coordinator, and other hosts the ranks of this one."""
+    if caller is not None:
+        return caller.address, socket.AF_INET6 if ":" in caller.address else socket.AF_INET
     others = options.others()
     if others:
         family, own = address_towards(others[0])
