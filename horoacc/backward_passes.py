@@ -77,7 +77,7 @@ class Schedule(Generic[Param]):
         self._waiting: list[int] = []
         self._submitted: set[int] = set()
         self._touched = False
-        self.restart()
+        self._begin()
 
     @property
     def passes(self) -> int:
@@ -104,15 +104,19 @@ class Schedule(Generic[Param]):
         for param in params:
             self._part_of[param] = len(self._parts)
             self._parts.append([param])
-        self.restart()
+        self._begin()
 
     def set_passes(self, passes: int) -> None:
         """Changes the number of backward passes of a step, from the next step on."""
         self._step = Passes(passes)
-        self.restart()
+        self._begin()
 
     def restart(self) -> None:
         """Begins a step: nothing has been accumulated."""
+        if self._touched or self._submitted:  # not where hooks in C++ count
+            self._begin()
+
+    def _begin(self) -> None:
         self._done = dict.fromkeys(self._part_of, 0)
         self._waiting = [len(part) for part in self._parts]
         self._submitted.clear()

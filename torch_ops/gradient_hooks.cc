@@ -11,7 +11,9 @@
 #include <torch/csrc/autograd/variable.h>
 #include <torch/csrc/dynamo/compiled_autograd.h>
 
+#include <algorithm>
 #include <atomic>
+#include <deque>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -37,7 +39,9 @@ struct Gradient {
   ha_handle handle = 0;
   std::atomic<bool> fired{false};  // since the last restart
   bool in_flight = false;
-  ha_error refused{};  // the other ranks got this error: it must not be submitted again
+  // The other ranks got this error: the gradient must not be submitted again. An error has some
+  // kilobytes.
+  std::unique_ptr<ha_error> refused;
 };
 
 }  // namespace horoacc
@@ -49,8 +53,8 @@ struct ha_torch_hooks {
   const horoacc::EngineRef ref;
   ha_engine* const engine = ref.get();
   ha_call call{};
-  std::string too_often;  // what a second gradient between two restarts raises
-  std::vector<std::unique_ptr<horoacc::Gradient>> gradients;
+  std::string too_often;                    // what a second gradient between two restarts raises
+  std::deque<horoacc::Gradient> gradients;  // which stay where they are
   ptrdiff_t changed = -1;  // the first that the program has changed while it was reduced
 };
 
@@ -91,7 +95,7 @@ void Submit(ha_torch_hooks& hooks, Gradient& gradient) {
     gradient.version = grad._version();
     gradient.in_flight = true;
   } else if (error.kind == HA_INVALID || error.kind == HA_UNSUPPORTED) {
-    gradient.refused = error;
+    gradient.refused = std::make_unique<ha_error>(error);
   }
   // After other errors Python submits the gradient again, and raises.
 }
@@ -117,7 +121,7 @@ class OnAccumulated final : public torch::autograd::FunctionPostHook {
   // for them here, with the GIL.
   void compiled_args(torch::dynamo::autograd::CompiledNodeArgs& args) const override {
     size_t index = 0;
-    while (hooks_->gradients[index].get() != gradient_) ++index;
+    while (&hooks_->gradients[index] != gradient_) ++index;
     PyObject* const hook = PyObject_CallFunction(hooks_->compiled, "n", index);
     if (hook == nullptr) throw pybind11::error_already_set();
     args.add_post_hook(c10::SafePyObject(hook, getPyInterpreter()));
@@ -164,44 +168,40 @@ HA_API ha_torch_hooks* ha_torch_hooks_create(ha_engine* engine, int process_set,
   hooks->call.prescale = prescale;
   hooks->call.postscale = postscale;
   for (size_t index = 0; index < count; ++index) {
-    auto gradient = std::make_unique<horoacc::Gradient>();
-    gradient->param = at::Tensor(
+    horoacc::Gradient& gradient = hooks->gradients.emplace_back();
+    gradient.param = at::Tensor(
         c10::intrusive_ptr<c10::TensorImpl,
                            c10::UndefinedTensorImpl>::unsafe_reclaim_from_nonowning(params[index]));
-    gradient->name = names[index];
-    gradient->accumulator = torch::autograd::impl::grad_accumulator(gradient->param);
-    gradient->hook = gradient->accumulator->add_post_hook(
-        std::make_unique<horoacc::OnAccumulated>(hooks.get(), gradient.get()));
-    hooks->gradients.push_back(std::move(gradient));
+    gradient.name = names[index];
+    gradient.accumulator = torch::autograd::impl::grad_accumulator(gradient.param);
+    gradient.hook = gradient.accumulator->add_post_hook(
+        std::make_unique<horoacc::OnAccumulated>(hooks.get(), &gradient));
   }
   return hooks.release();
 }
 
 // The hook of a parameter. 0: this is its second gradient since the last restart.
 HA_API int ha_torch_hooks_accumulated(ha_torch_hooks* hooks, size_t index) {
-  return horoacc::Accumulated(*hooks, *hooks->gradients[index]) ? 1 : 0;
+  return horoacc::Accumulated(*hooks, hooks->gradients[index]) ? 1 : 0;
 }
 
 // Whether a gradient was accumulated since the last restart.
 HA_API int ha_torch_hooks_touched(const ha_torch_hooks* hooks) {
-  for (const auto& gradient : hooks->gradients) {
-    if (gradient->fired.load(std::memory_order_relaxed)) return 1;
-  }
-  return 0;
+  return std::ranges::any_of(hooks->gradients, [](const horoacc::Gradient& gradient) {
+    return gradient.fired.load(std::memory_order_relaxed);
+  });
 }
 
-HA_API size_t ha_torch_hooks_in_flight(const ha_torch_hooks* hooks) {
-  size_t count = 0;
-  for (const auto& gradient : hooks->gradients) count += gradient->in_flight ? 1 : 0;
-  return count;
+HA_API int ha_torch_hooks_in_flight(const ha_torch_hooks* hooks) {
+  return std::ranges::any_of(hooks->gradients, &horoacc::Gradient::in_flight);
 }
 
 // Writes the indices of gradients that were not submitted, and returns their number.
 HA_API size_t ha_torch_hooks_missing(const ha_torch_hooks* hooks, size_t* indices) {
   size_t count = 0;
   for (size_t index = 0; index < hooks->gradients.size(); ++index) {
-    const horoacc::Gradient& gradient = *hooks->gradients[index];
-    if (!gradient.in_flight && gradient.refused.kind == HA_OK) indices[count++] = index;
+    const horoacc::Gradient& gradient = hooks->gradients[index];
+    if (!gradient.in_flight && !gradient.refused) indices[count++] = index;
   }
   return count;
 }
@@ -209,28 +209,28 @@ HA_API size_t ha_torch_hooks_missing(const ha_torch_hooks* hooks, size_t* indice
 // Waits until every submitted gradient is reduced, at most `seconds` for each. 1: call again; 0:
 // all are complete, and `first` has the error of the first that failed, if any.
 HA_API int ha_torch_hooks_wait(ha_torch_hooks* hooks, double seconds, ha_error* first) {
+  ha_error error;  // filled if a call fails
   for (size_t index = 0; index < hooks->gradients.size(); ++index) {
-    const auto& gradient = hooks->gradients[index];
-    ha_error error = std::exchange(gradient->refused, ha_error{});
-    if (error.kind != HA_OK && first->kind == HA_OK) *first = error;
-    if (!gradient->in_flight) continue;
-    error = {};
-    int code = ha_wait(hooks->engine, gradient->handle, seconds, &error);
+    horoacc::Gradient& gradient = hooks->gradients[index];
+    if (const auto refused = std::move(gradient.refused); refused && first->kind == HA_OK)
+      *first = *refused;
+    if (!gradient.in_flight) continue;
+    int code = ha_wait(hooks->engine, gradient.handle, seconds, &error);
     if (code == HA_TIMEOUT) {
-      if (ha_poll(hooks->engine, gradient->handle) == 0) return 1;
-      code = ha_wait(hooks->engine, gradient->handle, 0, &error);
+      if (ha_poll(hooks->engine, gradient.handle) == 0) return 1;
+      code = ha_wait(hooks->engine, gradient.handle, 0, &error);
     }
-    gradient->in_flight = false;
-    if (const auto stream = horoacc::StreamOf(gradient->sent); stream && code == HA_OK)
-      code = ha_join_stream(hooks->engine, gradient->handle, stream->native_handle(), &error);
-    ha_release(hooks->engine, gradient->handle);
+    gradient.in_flight = false;
+    if (const auto stream = horoacc::StreamOf(gradient.sent); stream && code == HA_OK)
+      code = ha_join_stream(hooks->engine, gradient.handle, stream->native_handle(), &error);
+    ha_release(hooks->engine, gradient.handle);
     if (code == HA_OK) {
       // The engine itself writes past torch, which counts the writes of the program.
-      if (hooks->changed < 0 && gradient->sent._version() != gradient->version)
+      if (hooks->changed < 0 && gradient.sent._version() != gradient.version)
         hooks->changed = static_cast<ptrdiff_t>(index);
-      horoacc::StoreResult(*gradient);
+      horoacc::StoreResult(gradient);
     } else {
-      gradient->sent.reset();
+      gradient.sent.reset();
       if (first->kind == HA_OK) *first = error;
     }
   }
@@ -244,18 +244,17 @@ HA_API ptrdiff_t ha_torch_hooks_changed(ha_torch_hooks* hooks) {
 }
 
 HA_API void ha_torch_hooks_restart(ha_torch_hooks* hooks) {
-  for (const auto& gradient : hooks->gradients) {
-    gradient->fired.store(false, std::memory_order_relaxed);
-  }
+  for (horoacc::Gradient& gradient : hooks->gradients)
+    gradient.fired.store(false, std::memory_order_relaxed);
 }
 
 HA_API void ha_torch_hooks_destroy(ha_torch_hooks* hooks) {
-  for (const auto& gradient : hooks->gradients) {
-    gradient->accumulator->del_post_hook(gradient->hook);
-    if (gradient->in_flight) {
+  for (horoacc::Gradient& gradient : hooks->gradients) {
+    gradient.accumulator->del_post_hook(gradient.hook);
+    if (gradient.in_flight) {
       // Peers still write into it, and nothing will wait for them: it is never freed.
-      ha_release(hooks->engine, gradient->handle);
-      new at::Tensor(gradient->sent);
+      ha_release(hooks->engine, gradient.handle);
+      new at::Tensor(gradient.sent);
     }
   }
   delete hooks;

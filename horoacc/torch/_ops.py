@@ -78,7 +78,7 @@ def _declare(found: ctypes.CDLL) -> ctypes.CDLL:
                                    ctypes.c_char_p, ctypes.py_object]),
         ("hooks_accumulated", integer, [pointer, size]),
         ("hooks_touched", integer, [pointer]),
-        ("hooks_in_flight", size, [pointer]),
+        ("hooks_in_flight", integer, [pointer]),
         ("hooks_missing", size, [pointer, sizes]),
         ("hooks_wait", integer, [pointer, ctypes.c_double, pointer]),
         ("hooks_changed", ctypes.c_ssize_t, [pointer]),
