@@ -16,11 +16,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from horoacc.launcher.courier import VARIABLE, Post
 from horoacc.launcher.elastic import caller_agents
 from horoacc.launcher.elastic.caller_agents import Cluster
 from horoacc.launcher.function import check, collect, run_job
-from horoacc.launcher.function_rank import call
 
 _NAMES = re.compile(r"(result|error)\.[0-9]{1,9}")
 
@@ -60,7 +58,7 @@ class ClusterFunction:
 
     def run(self, cluster: Cluster) -> int:
         """Runs the job to its end, and gives its exit code."""
-        rank = [sys.executable, "-c", f"from {__name__} import main; main()"]
+        rank = [sys.executable, "-c", "from horoacc.launcher.courier_rank import main; main()"]
         with caller_agents.serve(cluster) as link:
             env = {
                 **self._env,
@@ -79,9 +77,3 @@ class ClusterFunction:
             Exception: As `horoacc.run`.
         """
         return collect(self._folder, code)
-
-
-def main() -> None:
-    """Calls the function that the courier of this host has. Raises its exception."""
-    post = Post(os.environ[VARIABLE])
-    call(post.call, post.path, post.send)

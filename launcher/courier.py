@@ -105,6 +105,26 @@ class Post:
             _send(self._link, name, body)
 
 
+class _Process:
+    def __init__(self) -> None:
+        self.post: Post | None = None
+
+
+_process = _Process()
+
+
+def open_post() -> Post:
+    """Connects this rank with its courier, once. OSError: there is none."""
+    if _process.post is None:
+        _process.post = Post(os.environ[VARIABLE])
+    return _process.post
+
+
+def post() -> Post | None:
+    """This rank's connection, if it has one."""
+    return _process.post
+
+
 def _is_own(link: socket.socket) -> bool:
     told = link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     return bool(_CREDENTIALS.unpack(told)[1] == os.getuid())

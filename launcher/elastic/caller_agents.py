@@ -29,8 +29,10 @@ class Cluster(Protocol):
 
     address: str
     """An address of the caller's machine at which the hosts reach it."""
-    discovery: Discovery
-    """Finds the hosts."""
+
+    @property
+    def discovery(self) -> Discovery:
+        """Finds the hosts."""
 
     def start_agent(
         self, host: str, number: int, environ: Mapping[str, str], lost: Callable[[str], None]
