@@ -199,11 +199,18 @@ def _add_flag(group: argparse._ArgumentGroup, setting: Setting, everything: bool
 
 
 def parse_arguments(
-    arguments: Sequence[str], environ: Mapping[str, str] = os.environ, complete: bool = True
+    arguments: Sequence[str],
+    environ: Mapping[str, str] = os.environ,
+    complete: bool = True,
+    allocated: Sequence[Host] = (),
 ) -> Options:
-    """Reads a command line; `environ` gives the settings that the command line does not.
+    """Reads a command line.
 
-    If it need not be `complete`, as for a look at the hosts, number and command may be missing.
+    Args:
+        arguments: Its words.
+        environ: Gives the settings that the command line does not.
+        complete: Whether number and command must be there; a look at the hosts needs neither.
+        allocated: The hosts if it names none.
 
     Raises:
         SystemExit: With code 2 after a line that names the error; with 0 after --help.
@@ -218,6 +225,8 @@ def parse_arguments(
         values = {**settings.read(environ), **given}
         settings.check(values)
         hosts = _hosts(parsed)
+        if not (hosts or values["host_discovery_script"]):
+            hosts = list(allocated)
     except ValueError as error:
         parser.error(str(error))
     size = parsed.num_proc

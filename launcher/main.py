@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from importlib.machinery import PathFinder
 
 from horoacc import dropin, settings
-from horoacc.launcher import explain, ops
+from horoacc.launcher import explain, ops, slurm
 from horoacc.launcher.arguments import Options, parse_arguments
 from horoacc.launcher.check_build import report
 from horoacc.launcher.children import Rank, ending
@@ -21,7 +21,7 @@ from horoacc.launcher.doctor import command as doctor
 from horoacc.launcher.elastic.caller_agents import Caller
 from horoacc.launcher.elastic.job import JobLoop, run_elastic
 from horoacc.launcher.elastic.membership import Worker
-from horoacc.launcher.hosts import is_this_host
+from horoacc.launcher.hosts import HostsError, is_this_host
 from horoacc.launcher.local import start_ranks
 from horoacc.launcher.master import Master
 from horoacc.launcher.mpirun import Mpirun, MpirunError, find_mpirun, start_mpirun
@@ -74,7 +74,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return explain.main(given[1:])
     if given[:1] == ["doctor"]:
         return doctor.main(given[1:], rank_environ, _POSITION_VARIABLES)
-    options = parse_arguments(_tune(given[1:]) if given[:1] == ["tune"] else given)
+    try:
+        allocation = slurm.allocation(os.environ)
+    except HostsError as error:
+        print(f"horoaccrun: {error}", file=sys.stderr)
+        return 2
+    hosts = allocation.hosts if allocation else []
+    line = _tune(given[1:]) if given[:1] == ["tune"] else given
+    options = parse_arguments(line, allocated=hosts)
     if options.check_build:
         text, usable = report(options.text("mpirun"), os.environ, options.on("verbose"))
         print(text)
@@ -160,8 +167,8 @@ def run_elastic_job(
         environ.pop(name, None)  # a job that a rank starts is one of its own
     if options.text("control") == "mpi" or options.given.get("tcp") is False:
         raise LaunchError("an elastic job cannot use MPI, whose ranks are fixed: leave --mpi out")
-    mpirun = None
-    if options.others() or options.text("host_discovery_script"):
+    mpirun = _srun(options, environ)
+    if not mpirun and (options.others() or options.text("host_discovery_script")):
         with contextlib.suppress(MpirunError):
             mpirun = find_mpirun(options.text("mpirun"), environ)
     if options.others() and mpirun is None:
@@ -219,6 +226,8 @@ def _check_folder(folder: str) -> None:
 
 def _choose(options: Options, printer: Printer, environ: Mapping[str, str]) -> Mpirun | None:
     """The mpirun to start the ranks with, or None to start them here."""
+    if srun := _srun(options, environ):
+        return srun
     others = options.others()
     reason = ""
     mpirun = None
@@ -248,6 +257,23 @@ def _choose(options: Options, printer: Printer, environ: Mapping[str, str]) -> M
     if reason:
         printer.say(f"{reason}: starting {options.size} ranks on this host over TCP")
     return mpirun
+
+
+def _srun(options: Options, environ: Mapping[str, str]) -> Mpirun | None:
+    """The srun of the allocation around this process, if it is to start ranks: unless MPI is to."""
+    mpi = options.text("mpirun") or options.given.get("tcp") is False
+    elsewhere = options.others() or options.text("host_discovery_script")
+    if mpi or not elsewhere or options.text("control") == "mpi":
+        return None
+    try:
+        allocation = slurm.allocation(environ)
+        if allocation is None:
+            return None
+        allocation.check(options.others())
+        path, version = slurm.find_srun(environ)
+    except (slurm.SlurmError, HostsError) as error:
+        raise LaunchError(str(error)) from None
+    return Mpirun(path, "slurm", version)
 
 
 def _conclude(supervisor: Supervisor, mpirun: Mpirun | None, printer: Printer) -> int:

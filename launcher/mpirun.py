@@ -1,4 +1,4 @@
-"""An mpirun, Open MPI's or MPICH's (Hydra): which one to use, its command line, and its start."""
+"""An mpirun, Open MPI's or MPICH's (Hydra), or srun: which to use, its command line, its start."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from horoacc.launcher import slurm
 from horoacc.launcher.arguments import Options
 from horoacc.launcher.children import start_piped
 from horoacc.launcher.hosts import address_towards, is_this_host
@@ -31,6 +32,7 @@ _EXPORTED = re.compile(
 )
 # The prefix that mpirun puts before lines of ranks on other hosts.
 _TAG = re.compile(rb"^\[(?:\d+,)?(\d+)\](?:<(stdout|stderr)>:?)? ?(.*)$", re.DOTALL)
+_SRUN_TAG = re.compile(rb"^ *(\d+): ?()(.*)$", re.DOTALL)
 
 
 class MpirunError(RuntimeError):
@@ -43,7 +45,7 @@ class Mpirun:
 
     path: str
     flavour: str
-    """openmpi or mpich."""
+    """openmpi or mpich; or slurm, if it is the srun of an allocation."""
     version: str
 
 
@@ -99,7 +101,12 @@ def start_mpirun(
     own = dict(environ)
     own["HOROACC_SECRET"] = listener.secret
     own["HOROACC_OUTPUT_SOCKET"] = listener.name
-    if options.on("tcp"):
+    tag = _TAG
+    if mpirun.flavour == "slurm":
+        tag = _SRUN_TAG
+        own = slurm.for_step(own)
+        own["HOROACC_RENDEZVOUS"] = f"{options.hosts[0].name}:slurm"
+    elif options.on("tcp"):
         listener.rendezvous = _rendezvous(options)
         host, port = listener.rendezvous.getsockname()[:2]
         own["HOROACC_RENDEZVOUS"] = f"{host}:{port}"
@@ -113,7 +120,7 @@ def start_mpirun(
 
     def take(stream: str, text: bytes) -> None:
         """Takes a line of mpirun's: a remote rank's, or a message of its own."""
-        if match := _TAG.match(text):
+        if match := tag.match(text):
             name = match[2].decode() if match[2] else stream
             supervisor.remote_line(int(match[1]), name, match[3])
         elif supervisor.first_failed is None or options.on("verbose"):
@@ -176,7 +183,9 @@ def command_line(
     """
     names = exported(environ)
     line = [mpirun.path, "-np", str(options.size)]
-    if mpirun.flavour == "openmpi":
+    if mpirun.flavour == "slurm":
+        line = [mpirun.path, *slurm.srun_flags(options.size, options.hosts, environ)]
+    elif mpirun.flavour == "openmpi":
         line += _openmpi_flags(mpirun, options, names, cores)
         if "session" in folders:
             line += ["--prtemca", "prte_local_tmpdir_base", folders["session"]]
@@ -184,7 +193,8 @@ def command_line(
             line += ["--mca", "btl_sm_backing_directory", folders["shared"]]
     else:
         line += _mpich_flags(options, names)
-    line += shlex.split(options.text("mpi_args"))
+    if mpirun.flavour != "slurm":
+        line += shlex.split(options.text("mpi_args"))
     # -I -S: neither the user's path nor site-packages, so that it starts in milliseconds.
     return [*line, sys.executable, "-I", "-S", str(_SHIM), *options.command]
 

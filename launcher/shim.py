@@ -1,4 +1,4 @@
-"""Stands between mpirun and a rank's program; runs as a plain file: `python -I -S shim.py command`.
+"""Stands between mpirun, or srun, and a rank: `python -I -S shim.py command`, a plain file.
 
 It opens pipes for the program's output and passes their ends to horoaccrun, which so gets every
 rank's bytes apart and unchanged; it tells horoaccrun how the program ended, and dies with mpirun.
@@ -39,7 +39,7 @@ def _die_with_parent() -> None:
 
 
 def _rank() -> int:
-    for name in ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK"):
+    for name in ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "SLURM_PROCID"):
         if os.environ.get(name, "").isdigit():
             return int(os.environ[name])
     sys.exit("horoaccrun: this mpirun tells its processes no rank")
@@ -76,9 +76,11 @@ def _connect(name: str) -> tuple[socket.socket, bytes] | None:
 def _tell_place() -> None:
     """Sets the variables of a rank: torch's, and for a rendezvous over TCP those without MPI."""
     rank = _rank()
-    size = _number("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", default=1)
-    local_size = _number("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", default=1)
-    local_rank = _number("OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", default=rank % local_size)
+    size = _number("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS", default=1)
+    here = len(os.environ.get("SLURM_GTIDS", "0").split(","))  # under srun: of the tasks there
+    names = ("OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID")
+    local_size = _number("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", default=here)
+    local_rank = _number(*names, default=rank % local_size)
     over_tcp = "HOROACC_RENDEZVOUS" in os.environ
     variables = place_variables if over_tcp else torch_variables
     os.environ.update(variables(rank, size, local_rank, local_size))

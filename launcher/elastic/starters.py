@@ -1,4 +1,4 @@
-"""How agents come to their hosts: as children of this process, or by an mpirun for each."""
+"""How agents come to their hosts: as children of this process, or by an mpirun or srun for each."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping
 
+from horoacc.launcher import slurm
 from horoacc.launcher.arguments import Options
 from horoacc.launcher.children import MpirunProcess, start_piped
 from horoacc.launcher.hosts import Host, is_this_host
@@ -63,6 +64,8 @@ class MpirunAgents:
             if self._mpirun.flavour == "openmpi" and is_modern(self._mpirun):
                 folders["session"] = self._loop.watchdog.folder(tempfile.gettempdir())
             command = command_line(self._mpirun, options, environ, 1, folders)
+            if self._mpirun.flavour == "slurm":
+                environ = slurm.for_step(environ)
             program = self._mpirun.path
             end = signal.SIGTERM  # it then ends the agent there
         pid, stdout, stderr = start_piped(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
-from horoacc.launcher.environment import job, launchers, torchrun
+from horoacc.launcher.environment import job, launchers, slurm, torchrun
 from horoacc.launcher.environment.placement import Placement, PlacementError, Rendezvous
 
 __all__ = ["LAUNCHERS", "Placement", "PlacementError", "Rendezvous", "detect", "rendezvous"]
@@ -61,4 +61,7 @@ def rendezvous(
         return Rendezvous("", None, variables.get("HOROACC_SECRET", ""))
     if placement.launcher == "torchrun":
         return torchrun.rendezvous(placement, variables, seconds)
+    host, _, port = variables.get("HOROACC_RENDEZVOUS", "").rpartition(":")
+    if placement.launcher == "slurm" or port == "slurm":
+        return slurm.rendezvous(placement, variables, seconds, host if port == "slurm" else "")
     return job.rendezvous(placement, variables)

@@ -5,7 +5,6 @@ One function for each launcher: the placement, or None if another one started th
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 
 from horoacc.launcher.environment.placement import (
@@ -16,9 +15,9 @@ from horoacc.launcher.environment.placement import (
     count,
     number,
 )
+from horoacc.launcher.nodelist import counts
 
 _TORCH = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-_SLURM_RUN = re.compile(r"([0-9]{1,9})(?:\(x([0-9]{1,9})\))?")
 
 
 def horoaccrun(environ: Mapping[str, str]) -> Placement | None:
@@ -72,13 +71,17 @@ def mpich(environ: Mapping[str, str]) -> Placement | None:
     if "PMI_RANK" not in environ or "PMI_SIZE" not in environ:
         return None
     rank, size = number(environ, "PMI_RANK"), count(environ, "PMI_SIZE")
+    alone = "MPI_LOCALNRANKS" not in environ  # srun --mpi=pmi2 says no more of the place
+    if alone and (task := slurm(environ)) is not None:
+        cross = task.cross_rank, task.cross_size
+        return _placement("mpich", "mpi", rank, size, task.local_rank, task.local_size, cross)
     local_size = count(environ, "MPI_LOCALNRANKS", size)
     local_rank = number(environ, "MPI_LOCALRANKID", rank % local_size)
     return _placement("mpich", "mpi", rank, size, local_rank, local_size)
 
 
 def slurm(environ: Mapping[str, str]) -> Placement | None:
-    """Recognises a task of srun, whose tasks meet through MPI (`srun --mpi=pmix`).
+    """Recognises a task of srun. Under `srun --mpi=pmix` the tasks meet through MPI, else over TCP.
 
     A batch script itself also has SLURM_PROCID and SLURM_NTASKS, but is alone; only srun sets
     SLURM_STEP_NUM_TASKS.
@@ -88,7 +91,7 @@ def slurm(environ: Mapping[str, str]) -> Placement | None:
     size, node = number(environ, "SLURM_STEP_NUM_TASKS"), number(environ, "SLURM_NODEID", 0)
     return _placement(
         "slurm",
-        "mpi",
+        "mpi" if "PMIX_RANK" in environ else "tcp",
         number(environ, "SLURM_PROCID"),
         size,
         number(environ, "SLURM_LOCALID", 0),
@@ -98,15 +101,12 @@ def slurm(environ: Mapping[str, str]) -> Placement | None:
 
 
 def _tasks_here(text: str, node: int, default: int) -> int:
-    """Reads Slurm's run-length form: `2(x3),1` is 2, 2, 2 and 1 tasks on four nodes."""
-    nodes = 0
-    for part in filter(None, text.split(",")):
-        if not (run := _SLURM_RUN.fullmatch(part)):
-            raise PlacementError(f"SLURM_STEP_TASKS_PER_NODE is '{text}', such as '2(x3),1'")
-        nodes += int(run[2] or 1)
-        if node < nodes:
-            return int(run[1])
-    return default
+    """The number of tasks on a node, of SLURM_STEP_TASKS_PER_NODE; the default if it is not set."""
+    try:
+        tasks = counts(text) if text else []
+    except ValueError as error:
+        raise PlacementError(f"SLURM_STEP_TASKS_PER_NODE: {error}") from None
+    return tasks[node] if 0 <= node < len(tasks) else default
 
 
 def _placement(

@@ -55,7 +55,9 @@ OWN = {
         (TORCH, Placement(5, 8, 5, 8, 0, 1, "torchrun", "tcp")),
         (OMPI, Placement(3, 6, 1, 2, 1, 3, "openmpi", "mpi")),
         (PMI, Placement(1, 2, 1, 2, 0, 1, "mpich", "mpi")),
-        (SLURM, Placement(4, 5, 0, 1, 2, 3, "slurm", "mpi")),
+        (SLURM, Placement(4, 5, 0, 1, 2, 3, "slurm", "tcp")),
+        (SLURM | {"PMIX_RANK": "4"}, Placement(4, 5, 0, 1, 2, 3, "slurm", "mpi")),
+        (SLURM | {"PMI_RANK": "4", "PMI_SIZE": "5"}, Placement(4, 5, 0, 1, 2, 3, "mpich", "mpi")),
         ({}, Placement(0, 1, 0, 1, 0, 1, "single", "none")),
     ],
 )

@@ -19,6 +19,7 @@ from horoacc.launcher.config_file import ConfigFileError, read_config
 from horoacc.launcher.environment.placement import PlacementError
 from horoacc.launcher.hosts import HostsError, parse_hosts, read_hostfile
 from horoacc.launcher.shim_listener import ShimListener
+from horoacc.launcher.slurm import allocation
 from horoacc.settings import TABLE, SettingError, core_settings, parse_given
 
 SECRET = "a secret"
@@ -75,6 +76,14 @@ def test_hosts(words: list[str]) -> None:
     step = {"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "2"}
     with contextlib.suppress(PlacementError):
         environment.detect(step | {"SLURM_STEP_TASKS_PER_NODE": text})
+
+
+@fuzzed(300, st.text("n0129[],-x()é\n ", max_size=16), st.text("0129(x),", max_size=12))
+def test_allocations(nodes: str, tasks: str) -> None:
+    given = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": nodes, "SLURM_JOB_CPUS_PER_NODE": tasks}
+    with contextlib.suppress(HostsError):
+        found = allocation(given)
+        assert found is None or all(host.name and host.slots >= 1 for host in found.hosts)
 
 
 def _host_file(text: str) -> Any:

@@ -1,0 +1,138 @@
+"""A Slurm cluster in a network laboratory: h1 has slurmctld, h2 and those after it a slurmd each.
+
+All its files are in one folder, which each host sees as /run; all its processes end with the
+laboratory, since they are in its process namespace.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from benchmarks.lab import Laboratory, Network
+
+Done = subprocess.CompletedProcess[str]
+ROOT = Path(__file__).resolve().parents[3]
+CORES = 2
+DETECTION_SECONDS = 5
+"""After so long without a slurmd's answer Slurm takes a node for dead (SlurmdTimeout)."""
+_CONFIGURATION = """\
+ClusterName=laboratory
+SlurmctldHost=h1
+SlurmUser=root
+SlurmdUser=root
+AuthType=auth/munge
+# What a requeued job waits for before it starts again is a second more than cred_expire.
+AuthInfo=cred_expire=5
+CryptoType=crypto/munge
+StateSaveLocation=/run/state
+SlurmdSpoolDir=/run/spool.%n
+SlurmctldPidFile=/run/slurmctld.pid
+SlurmdPidFile=/run/slurmd.%n.pid
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/affinity
+JobAcctGatherType=jobacct_gather/none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_Core
+ReturnToService=2
+InactiveLimit=0
+KillWait=2
+MinJobAge=60
+SlurmdTimeout={detection}
+TmpFS=/run/tmp.%n
+MpiDefault=none
+NodeName={nodes} CPUs={cores} CoresPerSocket={cores} State=UNKNOWN
+PartitionName=lab Nodes={nodes} Default=YES MaxTime=INFINITE State=UP
+"""
+
+
+class Slurm:
+    """A cluster whose daemons run."""
+
+    def __init__(self, lab: Laboratory, folder: Path) -> None:
+        self.lab = lab
+        self.folder = folder
+        self.nodes = [name for name in lab.hosts if name != "h1"]
+        self._slurmd: dict[str, subprocess.Popen[Any]] = {}
+
+    def start(self) -> None:
+        """Starts all daemons, and waits until all nodes are idle."""
+        own = [f"{kind}.{node}" for kind in ("spool", "tmp") for node in self.nodes]
+        for name in ("munge", "state", "log", *own):
+            (self.folder / name).mkdir(mode=0o755)
+        key = self.folder / "munge.key"
+        key.write_bytes(secrets.token_bytes(128))
+        key.chmod(0o600)
+        nodes = ",".join(self.nodes)
+        configuration = _CONFIGURATION.format(nodes=nodes, cores=CORES, detection=DETECTION_SECONDS)
+        (self.folder / "slurm.conf").write_text(configuration)
+        for host in self.lab.hosts.values():
+            host.run(["mount", "--bind", str(self.folder), "/run"])
+        self._daemon("h1", "munged", "--foreground", "--force", "--key-file=/run/munge.key",
+            "--log-file=/run/log/munged", "--pid-file=/run/munged.pid", "--seed-file=/run/seed",
+            "--socket=/run/munge/munge.socket.2")  # fmt: skip
+        self.wait_until(lambda: (self.folder / "munge/munge.socket.2").exists(), "munged")
+        self._daemon("h1", "slurmctld", "-D", "-f", "/run/slurm.conf")
+        for node in self.nodes:
+            self.start_node(node)
+        self.wait_until(lambda: self.states() == dict.fromkeys(self.nodes, "idle"), "the nodes")
+
+    def start_node(self, node: str) -> None:
+        """Starts the slurmd of a node."""
+        self._slurmd[node] = self._daemon(node, "slurmd", "-D", "-f", "/run/slurm.conf", "-N", node)
+
+    def states(self) -> dict[str, str]:
+        """The state of each node, as `sinfo` tells it."""
+        done = self.run("sinfo", "-h", "-N", "-o", "%N %T", check=False)
+        return dict(line.split() for line in done.stdout.splitlines())
+
+    def run(
+        self, *command: str, on: str = "h1", **keywords: Any
+    ) -> subprocess.CompletedProcess[str]:
+        """Runs a command on the host where users log in, or another."""
+        environ = self.environ(keywords.pop("env", {}))
+        keywords = {"timeout": 100, "capture_output": True, "text": True, **keywords}
+        return self.lab.hosts[on].run(command, env=environ, **keywords)
+
+    def popen(self, *command: str, on: str = "h1", **keywords: Any) -> subprocess.Popen[str]:
+        """Starts a command there."""
+        environ = self.environ(keywords.pop("env", {}))
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        return self.lab.hosts[on].popen(command, env=environ, **(pipes | keywords))
+
+    def environ(self, more: Mapping[str, str]) -> dict[str, str]:
+        """The variables of a user."""
+        names = [n for n in os.environ if n.startswith(("HOROACC_", "HOROVOD_", "SLURM_"))]
+        kept = {name: text for name, text in os.environ.items() if name not in names}
+        path = f"{Path(sys.executable).parent}:{kept['PATH']}:/usr/sbin"
+        return kept | {"SLURM_CONF": "/run/slurm.conf", "PATH": path} | more
+
+    def wait_until(self, true: Any, what: str, seconds: float = 30.0) -> None:
+        """Waits for something."""
+        end = time.monotonic() + seconds
+        while not true():
+            assert time.monotonic() < end, f"{what}: not in {seconds:g} s"
+            time.sleep(0.05)
+
+    def _daemon(self, host: str, *command: str) -> subprocess.Popen[Any]:
+        log = (self.folder / "log" / f"{host}.{command[0]}").open("ab")
+        with log:
+            return self.lab.hosts[host].popen(
+                command, env=self.environ({}), stdin=subprocess.DEVNULL, stdout=log, stderr=log
+            )
+
+
+@contextlib.contextmanager
+def cluster(folder: Path, nodes: int) -> Iterator[Slurm]:
+    """A cluster, while the context lasts."""
+    with Laboratory(Network(hosts=nodes + 1)) as lab:
+        slurm = Slurm(lab, folder)
+        slurm.start()
+        yield slurm
