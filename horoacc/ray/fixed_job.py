@@ -1,0 +1,258 @@
+"""A job of a fixed number of actors, each of which is a rank."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import ray
+from ray.exceptions import GetTimeoutError, RayActorError, RayError
+from ray.util.queue import Empty, Queue
+
+from horoacc import dropin, settings
+from horoacc.errors import PeerLost, RankFailed
+from horoacc.launcher.shim import place_variables
+from horoacc.ray.executor_settings import MiniSettings
+from horoacc.ray.placement import Demand, Placement
+from horoacc.ray.ray_errors import one_line
+from horoacc.ray.worker import BaseHorovodWorker, Meeting
+
+# Ray may take long to see that a node is gone whose ranks the others miss already.
+_CULPRIT_SECONDS = 1.0
+_LOOK_SECONDS = 0.1
+
+
+class FixedJob:
+    """The workers of one executor."""
+
+    def __init__(self, settings: MiniSettings, demand: Demand, inherit: bool) -> None:
+        """Starts nothing yet.
+
+        Args:
+            settings: The executor's.
+            demand: Its workers.
+            inherit: Whether to take this process's placement group, if there is one.
+        """
+        self._settings = settings
+        self._demand = demand
+        self._inherit = inherit
+        self._placement: Placement | None = None
+        self._workers: list[Any] = []
+        self._places: list[Meeting] = []
+
+    def start(
+        self,
+        executable_cls: type | None,
+        executable_args: Sequence[Any] | None,
+        executable_kwargs: Mapping[str, Any] | None,
+        extra_env_vars: Mapping[str, str] | None,
+    ) -> None:
+        """Starts the workers, as `RayExecutor.start`."""
+        self.shutdown()
+        seconds = self._settings.placement_group_timeout_s
+        self._placement = Placement(self._demand, self._inherit, seconds)
+        try:
+            self._start_workers(seconds, dict(extra_env_vars or {}))
+            self.results(
+                [
+                    worker.start_executable.remote(
+                        executable_cls, executable_args, executable_kwargs
+                    )
+                    for worker in self._workers
+                ]
+            )
+        except BaseException:
+            self.shutdown()
+            raise
+
+    def _start_workers(self, seconds: float, env: Mapping[str, str]) -> None:
+        assert self._placement is not None
+        actor, demand = ray.remote(BaseHorovodWorker), self._demand
+        workers = [
+            actor.options(
+                num_cpus=demand.cpus,
+                num_gpus=demand.gpus,
+                scheduling_strategy=self._placement.strategy(number),
+            ).remote(number, demand.workers)
+            for number in range(demand.workers)
+        ]
+        self._workers = workers
+        asked = [worker.meet.remote() for worker in workers]
+        try:
+            places: list[Meeting] = ray.get(asked, timeout=seconds)
+        except GetTimeoutError:
+            done, _ = ray.wait(asked, num_returns=len(asked), timeout=0)
+            raise TimeoutError(
+                f"{len(asked) - len(done)} of {len(asked)} workers have not started in "
+                f"{seconds:g} s (placement_group_timeout_s)"
+            ) from None
+        # Ranks of a node follow each other, as from any launcher.
+        nodes = list(dict.fromkeys(place.node for place in places))
+        order = sorted(range(len(places)), key=lambda number: nodes.index(places[number].node))
+        self._workers = [workers[number] for number in order]
+        self._places = [places[number] for number in order]
+        variables = _variables(self._places, {**self._settings.variables(), **env})
+        ray.get(
+            [
+                worker.take_place.remote(own, dropin.installed())
+                for worker, own in zip(self._workers, variables, strict=True)
+            ]
+        )
+
+    def call(self, func: Callable[[Any], Any]) -> list[Any]:
+        """Has all workers call a function; gives references of Ray's, by rank."""
+        return [worker.execute.remote(func) for worker in self._living()]
+
+    def execute(
+        self, func: Callable[[Any], Any], callbacks: Sequence[Callable[[Any], Any]] | None
+    ) -> list[Any]:
+        """Has all workers call a function; gives its results by rank, or raises the first error."""
+        if not callbacks:
+            return self.results(self.call(func))
+        with _heard(callbacks) as queue:
+            ray.get([worker.set_queue.remote(queue) for worker in self._workers])
+            try:
+                return self.results(self.call(func))
+            finally:
+                for worker in self._workers:
+                    worker.set_queue.remote(None)
+
+    def execute_single(self, func: Callable[[Any], Any]) -> Any:
+        """Has rank 0 call a function."""
+        return self.results([self._living()[0].execute.remote(func)])[0]
+
+    def _living(self) -> list[Any]:
+        if not self._workers:
+            raise RuntimeError("the executor has no workers: call start() first")
+        return self._workers
+
+    def results(self, refs: Sequence[Any]) -> list[Any]:
+        """The values of references, by rank.
+
+        Raises:
+            RankFailed: An actor or its node is gone; `culprit` is the rank.
+            Exception: The exception of the first rank that failed.
+        """
+        ranks = {ref: rank for rank, ref in enumerate(refs)}
+        values: dict[int, Any] = {}
+        errors: dict[int, BaseException] = {}
+        until = float("inf")
+        while ranks and time.monotonic() < until:
+            wait = None if not errors else max(0.0, until - time.monotonic())
+            done, _ = ray.wait(list(ranks), timeout=wait)
+            for ref in done:
+                rank = ranks.pop(ref)
+                try:
+                    values[rank] = ray.get(ref)
+                except Exception as error:
+                    errors[rank] = error
+            if errors:
+                grace = float(str(settings.read(os.environ)["grace_seconds"]))
+                missed = {culprit(error) for error in errors.values()}
+                if set(ranks.values()) <= missed:
+                    grace = _CULPRIT_SECONDS
+                until = min(until, time.monotonic() + grace)
+        if errors:
+            self._raise(errors)
+        return [values[rank] for rank in range(len(refs))]
+
+    def _raise(self, errors: Mapping[int, BaseException]) -> None:
+        """Raises the error that the others follow from."""
+        for rank, error in errors.items():
+            if isinstance(error, RayActorError):
+                raise RankFailed(self._told(rank, one_line(error)), rank) from error
+        first = next(iter(errors.values()))
+        lost = culprit(first)
+        if lost is not None and lost in errors:
+            raise errors[lost]
+        if lost is not None:
+            raise RankFailed(self._told(lost, str(first)), lost) from first
+        raise first
+
+    def _told(self, rank: int, why: str) -> str:
+        return f"rank {rank} on {self._places[rank].address} died: {why}"
+
+    def shutdown(self) -> None:
+        """Ends the workers, and gives their resources back."""
+        for worker in self._workers:
+            with contextlib.suppress(RayError):
+                ray.kill(worker)
+        self._workers, self._places = [], []
+        if self._placement is not None:
+            self._placement.remove()
+            self._placement = None
+
+
+def culprit(error: BaseException) -> int | None:
+    """The rank whose death an error tells of."""
+    cause = getattr(error, "cause", error)  # Ray's own class has the rank's exception there
+    return cause.culprit if isinstance(cause, PeerLost) else None
+
+
+def _variables(places: Sequence[Meeting], common: Mapping[str, str]) -> list[dict[str, str]]:
+    """The variables of each rank."""
+    nodes: dict[str, list[int]] = {}
+    for rank, place in enumerate(places):
+        nodes.setdefault(place.node, []).append(rank)
+    first = places[0]
+    host = f"[{first.address}]" if ":" in first.address else first.address
+    job = {
+        "HOROACC_RENDEZVOUS": f"{host}:{first.port}",
+        "HOROACC_SECRET": secrets.token_hex(32),
+        "HOROACC_MASTER": f"{host}:{first.master_port}",
+        "MASTER_ADDR": first.address,
+        "MASTER_PORT": str(first.master_port),
+    }
+    found = []
+    for rank, place in enumerate(places):
+        here = nodes[place.node]
+        local = here.index(rank)
+        row = [node for node, ranks in nodes.items() if len(ranks) > local]
+        own = place_variables(rank, len(places), local, len(here))
+        for name, value in (("RANK", row.index(place.node)), ("SIZE", len(row))):
+            own[f"HOROACC_CROSS_{name}"] = own[f"HOROVOD_CROSS_{name}"] = str(value)
+        own["HOROVOD_HOSTNAME"] = place.address
+        # All GPUs of the node's ranks, by local rank, so that they reach each other's.
+        if gpus := [gpu for other in here for gpu in places[other].gpus]:
+            own["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)
+        found.append({**own, **job, **common})
+    return found
+
+
+@contextlib.contextmanager
+def _heard(callbacks: Sequence[Callable[[Any], Any]]) -> Iterator[Queue]:
+    """Makes a queue whose elements go to callbacks, in a thread; raises what they raised."""
+    queue = Queue(actor_options={"num_cpus": 0})
+    over = threading.Event()
+    failures: list[BaseException] = []
+
+    def listen() -> None:
+        try:
+            while True:
+                last = over.is_set()
+                try:
+                    told = queue.get(timeout=_LOOK_SECONDS)
+                except Empty:
+                    if last:
+                        return
+                    continue
+                for callback in callbacks:
+                    callback(told)
+        except Exception as error:
+            failures.append(error)
+
+    thread = threading.Thread(target=listen, name="horoacc-callbacks", daemon=True)
+    thread.start()
+    try:
+        yield queue
+    finally:
+        over.set()
+        thread.join()
+        queue.shutdown(force=True)
+    if failures:
+        raise failures[0]
