@@ -39,6 +39,9 @@ class Engine:
     def address(self) -> int:
         """The ha_engine pointer, for torch_ops and tensorflow_ops."""
     @property
+    def calls(self) -> object:
+        """The capsule of python_engine_calls.h, for torch_ops. It keeps the engine alive."""
+    @property
     def placement(self) -> tuple[int, int, int, int, int, int]:
         """rank, size, local_rank, local_size, cross_rank, cross_size."""
     def shutdown(self) -> None: ...
@@ -114,6 +117,8 @@ class Engine:
         """Raises KeyError for an unknown handle."""
     def wait(self, handle: int, timeout: float | None = None) -> None:
         """Raises the handle's error; KeyboardInterrupt and other signal handlers run meanwhile."""
+    def finish(self, handle: int) -> None:
+        """`wait` and `release`; a call that ends in an error is not released."""
     def outputs(self, handle: int) -> list[Output]:
         """Of a complete handle; empty for members whose output the caller gave."""
     def release(self, handle: int) -> None:

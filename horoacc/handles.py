@@ -82,6 +82,10 @@ def synchronize(handle: Any) -> Any:
         return None
     engine, number, result, finish, stream = found
     try:
+        if finish is None and stream is None:
+            engine.finish(number)
+            _pending.pop(handle, None)
+            return result
         engine.wait(number)
         if stream is not None:
             engine.join_stream(number, stream())

@@ -58,7 +58,8 @@ def sources_of(name: str) -> list[Path]:
     folder = source_folder(name)
     files = sorted(path for path in folder.iterdir() if path.suffix in (".cc", ".h"))
     api = source_folder("csrc") / "api"
-    return [*files, *(api / name for name in ("horoacc.h", "engine_ref.h", "known_engines.h"))]
+    shared = ("horoacc.h", "engine_ref.h", "known_engines.h", "python_engine_calls.h")
+    return [*files, *(api / name for name in shared)]
 
 
 def core_library() -> Path:

@@ -35,6 +35,7 @@ void BindCalls(py::module_& module, py::class_<Engine>& engine) {
       .def("join_stream", &Engine::JoinStream, py::arg("handle"), py::arg("stream"))
       .def("poll", &Engine::Poll, py::arg("handle"))
       .def("wait", &Engine::Wait, py::arg("handle"), py::arg("timeout") = py::none())
+      .def("finish", &Engine::Finish, py::arg("handle"))
       .def("outputs", &Engine::Outputs, py::arg("handle"))
       .def("release", &Engine::Release, py::arg("handle"));
 }

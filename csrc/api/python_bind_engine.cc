@@ -16,6 +16,7 @@ void BindEngine(py::module_& module) {
       .def(py::init<const std::unordered_map<std::string, std::string>&, const py::dict&>(),
            py::arg("settings"), py::arg("placement"))
       .def_property_readonly("address", &Engine::Address)
+      .def_property_readonly("calls", &Engine::Calls)
       .def_property_readonly("placement", &Engine::placement)
       .def("shutdown", &Engine::Shutdown)
       .def("abandon", &Engine::Abandon)

@@ -11,6 +11,18 @@
 
 namespace horoacc::python {
 
+/// Releases the GIL for as long as it lives, in less time than pybind11's class.
+class WithoutGil {
+ public:
+  WithoutGil() : state_(PyEval_SaveThread()) {}
+  ~WithoutGil() { PyEval_RestoreThread(state_); }
+  WithoutGil(const WithoutGil&) = delete;
+  WithoutGil& operator=(const WithoutGil&) = delete;
+
+ private:
+  PyThreadState* const state_;
+};
+
 /// An empty error. Its text, of some kilobytes, is not zeroed.
 inline ha_error NoError() {
   ha_error error;
@@ -42,7 +54,7 @@ void Call(Function function) {
   ha_error error = NoError();
   int code = HA_OK;
   {
-    const pybind11::gil_scoped_release release;
+    const WithoutGil released;
     code = function(&error);
   }
   if (PyErr_Occurred() != nullptr) throw pybind11::error_already_set();  // of a signal's handler

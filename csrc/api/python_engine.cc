@@ -263,7 +263,7 @@ void Engine::RunCall(const ha_call& call, std::span<const ha_tensor> tensors, py
   int submitted = HA_OK;
   int waited = HA_OK;
   {
-    const py::gil_scoped_release release;
+    const WithoutGil released;
     submitted = ha_submit(engine_, &call, tensors.data(), tensors.size(), nullptr, nullptr, &handle,
                           &error);
     if (submitted == HA_OK) waited = ha_wait(engine_, handle, kSignalPeriod, &error);
@@ -356,6 +356,22 @@ void Engine::Wait(uint64_t handle, std::optional<double> timeout) {
       if (left <= 0) Raise(error);
     }
   }
+}
+
+void Engine::Finish(uint64_t handle) {
+  ha_error error = NoError();
+  int code = HA_OK;
+  {
+    const WithoutGil released;
+    code = ha_wait(engine_, handle, kSignalPeriod, &error);
+    if (code == HA_OK) ha_release(engine_, handle);
+  }
+  if (code == HA_OK) {
+    kept_.erase(handle);
+    return;
+  }
+  Wait(handle, std::nullopt);
+  Release(handle);
 }
 
 void Engine::Release(uint64_t handle) {

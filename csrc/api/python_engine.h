@@ -61,6 +61,8 @@ class Engine {
     shared_ = true;
     return reinterpret_cast<uintptr_t>(engine_);
   }
+  // The capsule of an EngineCalls, which keeps `self` alive.
+  [[nodiscard]] static pybind11::object Calls(pybind11::object self);
   [[nodiscard]] pybind11::tuple placement() const;
 
   int AddProcessSet(const std::vector<int32_t>& ranks, bool own_part);
@@ -87,6 +89,8 @@ class Engine {
   void JoinStream(uint64_t handle, uintptr_t stream);
   bool Poll(uint64_t handle);
   void Wait(uint64_t handle, std::optional<double> timeout);
+  // Waits and releases; what ends in an error is not released.
+  void Finish(uint64_t handle);
   // Takes the memory that the engine allocated for the members of a complete handle.
   [[nodiscard]] std::vector<std::unique_ptr<Output>> Outputs(uint64_t handle) const;
   // A call in flight is released later, by a submission that finds it complete.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import sys
 import warnings
 from typing import Any
 
@@ -44,7 +45,7 @@ def resolve_op(op: int | None, average: bool | None) -> int:
         warnings.warn(
             "Parameter `average` has been replaced with `op` and will be removed.",
             DeprecationWarning,
-            stacklevel=4,
+            stacklevel=level_of_user("horoacc."),
         )
         op = dtypes.Average if average else dtypes.Sum
     if op is None:
@@ -52,6 +53,16 @@ def resolve_op(op: int | None, average: bool | None) -> int:
     if op not in dtypes.OP_NAMES:
         raise ValueError(f"There is no reduction {op!r}; see hvd.Average, hvd.Sum and the others.")
     return int(op)
+
+
+def level_of_user(*prefixes: str) -> int:
+    """How far up the stack of this function's caller the first line is of another module than those
+    with these prefixes, for `warnings.warn`.
+    """
+    level, frame = 1, sys._getframe(1)
+    while frame.f_back and frame.f_globals.get("__name__", "").startswith(prefixes):
+        level, frame = level + 1, frame.f_back
+    return level
 
 
 def check_scatter_op(op: int) -> int:

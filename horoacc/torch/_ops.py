@@ -11,13 +11,19 @@ import functools
 import os
 import sysconfig
 import warnings
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from horoacc import ops_build, process, settings
 from horoacc.compression import Compressor
+
+if TYPE_CHECKING:
+    from horoacc._core import Engine
+
+PlainCall = Callable[[int, Any, Any, Any, int, Any, Any, "int | None", bool, bool, bool], Any]
 
 _MODES = {"gradients": 1, "all": 2}
 
@@ -63,6 +69,8 @@ def python_library() -> ctypes.PyDLL:
         ctypes.c_void_p, ctypes.c_int32, ctypes.POINTER(ctypes.c_int32), ctypes.c_size_t,
         ctypes.c_int, ctypes.c_double, ctypes.c_char_p, ctypes.c_char_p,
     ]  # fmt: skip
+    found.ha_torch_plain_call.restype = ctypes.py_object
+    found.ha_torch_plain_call.argtypes = [ctypes.py_object]
     return found
 
 
@@ -91,41 +99,55 @@ def _declare(found: ctypes.CDLL) -> ctypes.CDLL:
     return found
 
 
-class _Attached:
-    """The engine from whose arena torch allocates now."""
+class Attached:
+    """The engine that torch's side works with now, and what it brings; None and 0 without one."""
 
-    address = 0
+    engine: Engine | None = None
+    plain_call: PlainCall | None = None
+    """Makes the plain case of a call (torch_ops/plain_calls.cc); its result, or handle and result;
+    None, and nothing was submitted, if the case is not plain."""
+    arena = 0
+    """The engine's address, while torch allocates in its arena."""
 
 
 def attach() -> bool:
-    """Lets torch's CPU allocator use the arena of this process's engine, as HOROACC_ARENA says.
+    """Lets torch's side work with this process's engine: plain calls, and the arena.
 
-    Says whether it does: not for a job of one rank, nor with HOROACC_ARENA=off.
+    Says whether torch's CPU allocator uses the arena: as HOROACC_ARENA says, and not for a job of
+    one rank.
     """
     mode = str(settings.read(os.environ)["arena"])
-    if mode == "off" or process.position().size == 1:
+    if process.position().size == 1 or (found := library()) is None:
         return False
-    found = library()
-    if found is None:
-        return False
-    address = process.engine().address  # no caller gets it after detach()
-    if address != _Attached.address:
-        found.ha_torch_attach(address, _MODES[mode])
-        _Attached.address = address
+    engine = process.engine()  # no caller gets it after detach()
+    if engine is not Attached.engine:
+        if mode != "off":
+            Attached.arena = engine.address
+            found.ha_torch_attach(Attached.arena, _MODES[mode])
+        Attached.engine = engine
+        Attached.plain_call = python_library().ha_torch_plain_call(engine.calls)
         process.before_shutdown(detach)
-    return True
+    return mode != "off"
 
 
 def detach() -> None:
-    """Stops taking new blocks from the arena, as `shutdown()` does. Those in use stay valid."""
-    if _Attached.address and (found := library()) is not None:
+    """Ends that, as `shutdown()` does. The arena's blocks that are in use stay valid."""
+    Attached.engine = Attached.plain_call = None
+    if Attached.arena and (found := library()) is not None:
         found.ha_torch_attach(None, 0)
-        _Attached.address = 0
+        Attached.arena = 0
+
+
+def _detach_in_child() -> None:
+    Attached.engine = Attached.plain_call = None  # the allocator knows by itself
+
+
+os.register_at_fork(after_in_child=_detach_in_child)
 
 
 def register_gradients(params: Iterable[torch.Tensor], compression: type[Compressor]) -> None:
     """Tells the allocator how large the gradients of these parameters are, and their copies."""
-    found = library() if _Attached.address else None
+    found = library() if Attached.arena else None
     if found is None:
         return
     sizes = set()

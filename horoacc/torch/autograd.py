@@ -17,14 +17,13 @@ from typing import Any
 import torch
 
 from horoacc import process
-from horoacc.collectives import Collectives
 from horoacc.compression import Compressor, NoneCompressor
 from horoacc.dtypes import Average, Sum
 from horoacc.handles import result
 from horoacc.process_sets import ProcessSet
-from horoacc.torch.tensors import torch_tensors
+from horoacc.torch.plain import PlainCollectives
 
-plain: Collectives[torch.Tensor] = Collectives(lambda _: torch_tensors)
+plain = PlainCollectives()
 """The collectives without autograd."""
 
 

@@ -8,10 +8,10 @@ on. Torch counts the writes to a tensor; the engine's own are not among them, no
 from __future__ import annotations
 
 import os
-import sys
 import warnings
 
 from horoacc import settings
+from horoacc.collectives.calls import level_of_user
 
 
 class ChangedGradientError(RuntimeError):
@@ -40,13 +40,5 @@ class ChangeNotice:
             return ChangedGradientError(text)
         if not self._told:
             self._told = True
-            warnings.warn(f"horoacc: {text}", stacklevel=_level_of_user())
+            warnings.warn(f"horoacc: {text}", stacklevel=level_of_user("horoacc.", "torch."))
         return None
-
-
-def _level_of_user() -> int:
-    """How far up the stack of `tell` the first line is that is neither HoroACC's nor torch's."""
-    level, frame = 1, sys._getframe(1)
-    while frame.f_back and frame.f_globals.get("__name__", "").startswith(("horoacc.", "torch.")):
-        level, frame = level + 1, frame.f_back
-    return level

@@ -13,7 +13,6 @@ import torch
 from torch.compiler import is_compiling
 
 from horoacc import arrays
-from horoacc.collectives import Collectives
 from horoacc.collectives import barrier as barrier
 from horoacc.collectives import join as join
 from horoacc.collectives.calls import (
@@ -39,19 +38,15 @@ from horoacc.process_sets import ProcessSet
 from horoacc.torch import compiled
 from horoacc.torch.autograd import Allgather, Allreduce, Alltoall, Broadcast, Reducescatter
 from horoacc.torch.compression import Compression as Compression
-from horoacc.torch.tensors import torch_tensors
+from horoacc.torch.plain import PlainCollectives
 from horoacc.torch.ways import any_tracked, apply, set_number, tracked, uncompiled
 
 if not TYPE_CHECKING:  # mypy knows no lists but literal ones; without a list all names are public
     __all__ = arrays.__all__
 
 
-class TorchCollectives(Collectives[torch.Tensor]):
+class TorchCollectives(PlainCollectives):
     """Horovod's collectives for torch's tensors: recorded by autograd, or traced and compiled."""
-
-    def __init__(self) -> None:
-        """Makes the functions."""
-        super().__init__(lambda _: torch_tensors)
 
     def _only_values(self, tensors: Sequence[torch.Tensor]) -> bool:
         return not is_compiling() and not any_tracked(tensors)

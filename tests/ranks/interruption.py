@@ -12,7 +12,10 @@ from collections.abc import Iterator
 
 import pytest
 
-WAITS = ("engine.wait(", "= engine.allreduce(", "= engine.reduce_array(")
+WAITS = (
+    "engine.wait(", "engine.finish(", "= engine.allreduce(", "= engine.reduce_array(",
+    "done = call(",
+)  # fmt: skip
 
 
 @contextlib.contextmanager
