@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 
 from horoacc import dropin
 from horoacc.launcher.courier import VARIABLE, Courier
-from horoacc.launcher.processes import die_with_parent
+from horoacc.launcher.processes import die_with_parent, end_with_parent
 
 ENDED = "ended"
 """The name under which the agent's exit code comes, at last."""
@@ -41,6 +41,7 @@ class HostAgent:
         Yields:
             What the workers send, and how the agent has ended.
         """
+        end_with_parent()  # a cluster may leave it behind when its daemon on the host dies
         told: queue.SimpleQueue[tuple[str, bytes]] = queue.SimpleQueue()
         courier = Courier(call, sys.path, lambda name, body: told.put((name, body)))
         environ = {**os.environ, **environ, VARIABLE: courier.name}

@@ -36,6 +36,12 @@ def die_with_parent(number: int = signal.SIGKILL) -> Callable[[], None]:
     return prepare
 
 
+def end_with_parent() -> None:
+    """Has this process killed when the one dies that started it; not if it is gone already."""
+    if os.getppid() > 1:
+        _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+
 def adopt_orphans() -> None:
     """Makes this process the parent of descendants that lose theirs, so that it can end them."""
     _LIBC.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)

@@ -12,6 +12,9 @@ MODULES: dict[str, str] = {
     "horovod.keras": "horoacc.keras",
     "horovod.keras.callbacks": "horoacc.keras.callbacks",
     "horovod.keras.elastic": "horoacc.keras.elastic",
+    "horovod.ray": "horoacc.ray",
+    "horovod.ray.ray_logger": "horoacc.ray.ray_logger",
+    "horovod.ray.worker": "horoacc.ray.worker",
     "horovod.runner.common.util.env": "horoacc.dropin.variables",
     "horovod.runner.common.util.hosts": "horoacc.dropin.hosts",
     "horovod.runner.common.util.secret": "horoacc.dropin.secret",
@@ -96,6 +99,15 @@ NAMES: dict[str, dict[str, str]] = {
             for name in ("num_rank_is_power_2", "split_list", "is_iterable")
         },
     },
+    "horovod.ray.elastic": {
+        name: f"horoacc.ray:{name}" for name in ("ElasticRayExecutor", "RayHostDiscovery")
+    },
+    "horovod.ray.elastic_v2": {"RayHostDiscovery": "horoacc.ray:RayHostDiscovery"},
+    "horovod.ray.runner": {
+        "BaseHorovodWorker": "horoacc.ray:BaseHorovodWorker",
+        "MiniSettings": "horoacc.ray.executor_settings:MiniSettings",
+        "RayExecutor": "horoacc.ray:RayExecutor",
+    },
     "horovod.runner": {
         "run": "horoacc:run", "run_commandline": "horoacc.launcher.main:main",
     },
@@ -155,7 +167,6 @@ _FRONTENDS = {
     "horovod._keras": "what horovod.keras and horovod.tensorflow.keras are made of",
     "horovod.mxnet": "MXNet",
     "horovod.spark": "Spark",
-    "horovod.ray": "Ray",
     "horovod.data": "Horovod's data loaders",
 }
 _PARTS = {

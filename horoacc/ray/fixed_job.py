@@ -24,6 +24,8 @@ from horoacc.ray.worker import BaseHorovodWorker, Meeting
 
 # Ray may take long to see that a node is gone whose ranks the others miss already.
 _CULPRIT_SECONDS = 1.0
+# Between a rank's exception and the end of the ranks that need nothing of it any more.
+_TOGETHER_SECONDS = 0.3
 _LOOK_SECONDS = 0.1
 
 
@@ -134,6 +136,8 @@ class FixedJob:
     def results(self, refs: Sequence[Any]) -> list[Any]:
         """The values of references, by rank.
 
+        A rank that has raised an exception while others go on leaves the job: they may wait for it.
+
         Raises:
             RankFailed: An actor or its node is gone; `culprit` is the rank.
             Exception: The exception of the first rank that failed.
@@ -141,9 +145,9 @@ class FixedJob:
         ranks = {ref: rank for rank, ref in enumerate(refs)}
         values: dict[int, Any] = {}
         errors: dict[int, BaseException] = {}
-        until = float("inf")
-        while ranks and time.monotonic() < until:
-            wait = None if not errors else max(0.0, until - time.monotonic())
+        leave_at = until = float("inf")
+        while ranks and (now := time.monotonic()) < until:
+            wait = None if not errors else max(0.0, min(leave_at, until) - now)
             done, _ = ray.wait(list(ranks), timeout=wait)
             for ref in done:
                 rank = ranks.pop(ref)
@@ -151,12 +155,16 @@ class FixedJob:
                     values[rank] = ray.get(ref)
                 except Exception as error:
                     errors[rank] = error
-            if errors:
-                grace = float(str(settings.read(os.environ)["grace_seconds"]))
-                missed = {culprit(error) for error in errors.values()}
-                if set(ranks.values()) <= missed:
-                    grace = _CULPRIT_SECONDS
-                until = min(until, time.monotonic() + grace)
+            now = time.monotonic()
+            if errors and until == float("inf"):
+                leave_at = now + _TOGETHER_SECONDS
+                until = now + float(str(settings.read(os.environ)["grace_seconds"]))
+            if set(ranks.values()) <= {culprit(error) for error in errors.values()}:
+                until = min(until, now + _CULPRIT_SECONDS)
+            if now >= leave_at:
+                leave_at = float("inf")
+                for rank in errors:
+                    self._workers[rank].leave.remote()
         if errors:
             self._raise(errors)
         return [values[rank] for rank in range(len(refs))]

@@ -80,6 +80,7 @@ class RayAgents:
 
     def stop_agent(self, host: str) -> None:
         """Ends the agent of a host, and what it has started."""
+        self._prepared.pop(host, None)
         if (actor := self._actors.pop(host, None)) is not None:
             ray.kill(actor)
 

@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 
 import ray
 
-from horoacc import dropin
+from horoacc import basics, dropin
+from horoacc.launcher.processes import end_with_parent
 from horoacc.ray import ray_logger
 
 # <malloc.h>. A launcher sets variables for the same, which the C library reads when a process
@@ -114,6 +115,10 @@ class BaseHorovodWorker:
         """
         return func(self.executable)
 
+    def leave(self) -> None:
+        """Leaves the job, if it is in one, so that no other rank waits for it."""
+        basics.shutdown()
+
     def set_queue(self, queue: Any) -> None:
         """Says where `ray_logger.log` goes.
 
@@ -145,6 +150,7 @@ class BaseHorovodWorker:
             as_horovod: Whether `import horovod` gives HoroACC.
         """
         assert self._listener is not None and self._master is not None
+        end_with_parent()  # Ray leaves actors behind when the raylet of their node is killed
         for name in ("HOROACC_COORDINATOR", "HOROACC_WORKER", "HOROACC_RENDEZVOUS_FD"):
             os.environ.pop(name, None)  # of a job in which Ray was started
         os.environ.update(variables)
