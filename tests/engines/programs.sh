@@ -7,6 +7,8 @@ for pair in slurmctld:slurmctld slurmd:slurmd srun:slurm-client munged:munge \
   java:default-jre-headless; do
   command -v "${pair%%:*}" > /dev/null || missing="$missing ${pair#*:}"
 done
+# Slurm's plug-in for PMIx opens this library by its full name.
+ls /usr/lib/*/pmix2/lib/libpmix.so > /dev/null 2>&1 || missing="$missing libpmix-dev"
 test -n "$missing" || exit 0
 if test "$(id -u)" = 0 && command -v apt-get > /dev/null; then
   # shellcheck disable=SC2086 # several names

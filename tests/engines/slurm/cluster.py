@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
+import signal
 import subprocess
 import sys
 import time
@@ -60,11 +61,11 @@ class Slurm:
         self.lab = lab
         self.folder = folder
         self.nodes = [name for name in lab.hosts if name != "h1"]
-        self._slurmd: dict[str, subprocess.Popen[Any]] = {}
 
     def start(self) -> None:
         """Starts all daemons, and waits until all nodes are idle."""
         own = [f"{kind}.{node}" for kind in ("spool", "tmp") for node in self.nodes]
+        self.folder.chmod(0o755)
         for name in ("munge", "state", "log", *own):
             (self.folder / name).mkdir(mode=0o755)
         key = self.folder / "munge.key"
@@ -86,20 +87,53 @@ class Slurm:
 
     def start_node(self, node: str) -> None:
         """Starts the slurmd of a node."""
-        self._slurmd[node] = self._daemon(node, "slurmd", "-D", "-f", "/run/slurm.conf", "-N", node)
+        self._daemon(node, "slurmd", "-D", "-f", "/run/slurm.conf", "-N", node)
+
+    def end_node(self, node: str) -> None:
+        """Kills the slurmd of a node, and nothing else."""
+        for pid in self._processes(node):
+            with contextlib.suppress(OSError):
+                if Path(f"/proc/{pid}/comm").read_text().strip() == "slurmd":
+                    os.kill(pid, signal.SIGKILL)
+
+    def lose(self, node: str) -> None:
+        """Kills all processes of a node."""
+        for pid in self._processes(node):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+    def _processes(self, node: str) -> list[int]:
+        holder = self.lab.hosts[node].pid
+        own, found = os.readlink(f"/proc/{holder}/ns/net"), []
+        for pid in (int(name) for name in os.listdir("/proc") if name.isdigit()):
+            with contextlib.suppress(OSError):
+                if pid != holder and os.readlink(f"/proc/{pid}/ns/net") == own:
+                    found.append(pid)
+        return found
 
     def states(self) -> dict[str, str]:
         """The state of each node, as `sinfo` tells it."""
-        done = self.run("sinfo", "-h", "-N", "-o", "%N %T", check=False)
+        done = self.run("sinfo", "-h", "-N", "-o", "%N %T", code=None)
         return dict(line.split() for line in done.stdout.splitlines())
 
     def run(
-        self, *command: str, on: str = "h1", **keywords: Any
-    ) -> subprocess.CompletedProcess[str]:
-        """Runs a command on the host where users log in, or another."""
-        environ = self.environ(keywords.pop("env", {}))
-        keywords = {"timeout": 100, "capture_output": True, "text": True, **keywords}
-        return self.lab.hosts[on].run(command, env=environ, **keywords)
+        self, *command: str, on: str = "h1", code: int | None = 0, stdin: str = "", **more: str
+    ) -> Done:
+        """Runs a command on the host where users log in, or another.
+
+        Args:
+            command: The command.
+            on: The host.
+            code: The exit code that must come; None: any.
+            stdin: What it reads.
+            more: Variables.
+        """
+        done = self.lab.hosts[on].run(
+            command, env=self.environ(more), input=stdin, capture_output=True, text=True,
+            timeout=100, check=False,
+        )  # fmt: skip
+        assert code is None or done.returncode == code, done
+        return done
 
     def popen(self, *command: str, on: str = "h1", **keywords: Any) -> subprocess.Popen[str]:
         """Starts a command there."""
@@ -107,12 +141,30 @@ class Slurm:
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
         return self.lab.hosts[on].popen(command, env=environ, **(pipes | keywords))
 
+    def submit(self, script: str, *flags: str) -> str:
+        """Submits a batch script; the number of its job."""
+        to = ("--parsable", "-o", f"{self.folder}/log/%j")
+        return self.run("sbatch", *to, *flags, stdin=f"#!/bin/sh\n{script}\n").stdout.strip()
+
+    def state(self, number: str) -> str:
+        """The state of a job, as `squeue` tells it."""
+        return self.run("squeue", "-h", "-t", "all", "-j", number, "-o", "%T").stdout.strip()
+
+    def output(self, number: str, seconds: float = 60.0) -> str:
+        """What a batch job has printed, once it has ended well."""
+        path = self.folder / "log" / number
+        over = ("COMPLETED", "FAILED", "CANCELLED", "NODE_FAIL", "TIMEOUT")
+        self.wait_until(lambda: self.state(number) in over, f"the end of job {number}", seconds)
+        assert self.state(number) == "COMPLETED", path.read_text()
+        return path.read_text()
+
     def environ(self, more: Mapping[str, str]) -> dict[str, str]:
         """The variables of a user."""
-        names = [n for n in os.environ if n.startswith(("HOROACC_", "HOROVOD_", "SLURM_"))]
-        kept = {name: text for name, text in os.environ.items() if name not in names}
+        other = ("HOROACC_", "HOROVOD_", "SLURM_", "OMP_NUM", "PYTHONPATH")
+        kept = {name: text for name, text in os.environ.items() if not name.startswith(other)}
         path = f"{Path(sys.executable).parent}:{kept['PATH']}:/usr/sbin"
-        return kept | {"SLURM_CONF": "/run/slurm.conf", "PATH": path} | more
+        own = {"SLURM_CONF": "/run/slurm.conf", "PATH": path}
+        return kept | own | {name: text for name, text in more.items() if name not in own}
 
     def wait_until(self, true: Any, what: str, seconds: float = 30.0) -> None:
         """Waits for something."""

