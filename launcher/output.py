@@ -11,6 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import TextIO
 
 # A program that never ends its line must not fill this process's memory.
 _LONGEST_LINE = 8 << 20
@@ -44,6 +45,19 @@ class Sink:
             view = view[os.write(self.fd, view) :]
 
 
+class TextSink(Sink):
+    """Lines go to a stream of Python's, such as a notebook's."""
+
+    def __init__(self, stream: TextIO) -> None:
+        super().__init__(-1, False, False, (-1, id(stream)))
+        self._stream = stream
+
+    def write(self, data: bytes) -> None:
+        """Writes all of it."""
+        self._stream.write(data.decode(errors="replace"))
+        self._stream.flush()
+
+
 class Printer:
     """Prefixes lines with their rank and keeps rank 0's progress bar below them."""
 
@@ -52,8 +66,13 @@ class Printer:
         environ: Mapping[str, str],
         timestamps: bool = False,
         clock: Callable[[], float] = time.time,
+        streams: tuple[TextIO, TextIO] | None = None,
     ) -> None:
-        self._sinks = {"stdout": Sink.open(1, environ), "stderr": Sink.open(2, environ)}
+        """Prints to this process's stdout and stderr, or to two streams in their place."""
+        if streams is None:
+            self._sinks = {"stdout": Sink.open(1, environ), "stderr": Sink.open(2, environ)}
+        else:
+            self._sinks = {"stdout": TextSink(streams[0]), "stderr": TextSink(streams[1])}
         self._timestamps = timestamps
         self._clock = clock
         self._bar: tuple[Sink, bytes] | None = None

@@ -1,0 +1,301 @@
+"""One Spark task of a job: it starts a rank, or an agent of an elastic job, and watches it.
+
+Runs in the Python process that Spark has for the task. The caller of `run` orders what is to be
+started, over an authenticated connection, and hears of output, results and ends. What was started
+dies with this process, and is ended once the caller is gone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark import TaskContext
+
+from horoacc import dropin
+from horoacc.launcher.children import DRAIN_SECONDS, start_piped
+from horoacc.launcher.courier import VARIABLE, Courier
+from horoacc.launcher.elastic.channel import Channel, ChannelError, Message, dial
+from horoacc.launcher.processes import (
+    Watchdog,
+    adopt_orphans,
+    descendants,
+    die_with_parent,
+    signal_group,
+)
+from horoacc.launcher.shim import place_variables
+
+_DIAL_SECONDS = 30.0
+_CHUNK = 1 << 16
+_PART = 4 << 20  # of a result, in one message
+_COURIER_SECONDS = 30.0
+
+
+@dataclass(frozen=True)
+class Order:
+    """What every task of a job knows."""
+
+    address: str
+    """host:port of the caller."""
+    secret: str
+    call: bytes
+    """The pickled function."""
+    path: tuple[str, ...]
+    """Where the caller finds modules."""
+    silence: float
+    """After how long the caller's host is gone, if it does not answer."""
+
+
+class Restart(RuntimeError):
+    """This task cannot serve the job any more, and Spark is to start it again elsewhere."""
+
+
+def serve(index: int, order: Order) -> None:
+    """Serves one job to its end.
+
+    Args:
+        index: Of the task's partition.
+        order: The job's.
+
+    Raises:
+        Restart: The agent of an elastic job is lost.
+    """
+    try:
+        channel = dial(order.address, order.secret, _DIAL_SECONDS, order.silence)
+    except ChannelError:
+        return  # the job is over: Spark has started a lost task once more, or had no slot before
+    with contextlib.closing(channel):
+        _Task(channel, index, order).run()
+
+
+class _Task:
+    def __init__(self, channel: Channel, index: int, order: Order) -> None:
+        self._channel = channel
+        self._over = self._restart = False
+        self._child = _Child(self._tell)
+        path = [*sys.path, *(entry for entry in order.path if entry not in sys.path)]
+        self._courier = Courier(order.call, path, self._result)
+        here = channel.link.getsockname()[0]
+        family = channel.link.family
+        # This task's rank may become rank 0.
+        self._listener = socket.create_server((here, 0), family=family, backlog=1024)
+        self._master = socket.socket(family, socket.SOCK_STREAM)
+        self._master.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self._master.bind((here, 0))
+        context = TaskContext.get()
+        shown = f"[{here}]" if ":" in here else here
+        self._tell(
+            kind="task",
+            index=index,
+            attempt=context.taskAttemptId() if context else 0,
+            node=socket.gethostname(),
+            address=f"{shown}:{self._listener.getsockname()[1]}",
+            master=[here, self._master.getsockname()[1]],
+        )
+
+    def run(self) -> None:
+        """Serves until the caller ends it, or is gone."""
+        try:
+            while not self._over:
+                ready = self._child.wait(self._channel.fileno())
+                if self._channel.fileno() in ready:
+                    for message in self._channel.receive():
+                        self._take(message)
+                self._child.read(ready)
+                if self._child.ended:
+                    self._courier_done()
+        except ChannelError:
+            return  # the caller is gone
+        finally:
+            self._child.close()
+            self._courier.close(0.1)
+            self._listener.close()
+            self._master.close()
+        if self._restart:
+            raise Restart("the agent of this task is lost")
+
+    def _courier_done(self) -> None:
+        """What a rank has sent comes before the news of its end."""
+        status, number = self._child.take_end()
+        if number is None:
+            self._courier.close(_COURIER_SECONDS)
+        self._tell(kind="ended", status=status, number=number)
+
+    def _take(self, message: Message) -> None:
+        kind = message["kind"]
+        if kind == "rank":
+            self._start_rank(message)
+        elif kind == "agent":
+            environ = {**os.environ, **message["environ"], VARIABLE: self._courier.name}
+            number = int(message["number"])
+            command = ["-m", "horoacc.launcher.elastic.agent", str(number), message["host"]]
+            self._child.start([sys.executable, *command], environ, number)
+        elif kind == "signal":
+            self._child.signal(int(message["number"]))
+        elif kind == "restart":
+            self._over = self._restart = True
+        elif kind == "end":
+            self._over = True
+
+    def _start_rank(self, message: Message) -> None:
+        environ = {**os.environ, **message["environ"], VARIABLE: self._courier.name}
+        if message["as_horovod"]:
+            dropin.for_children(environ)
+        place = [int(message[name]) for name in ("rank", "size", "local_rank", "local_size")]
+        environ |= place_variables(*place)
+        environ |= {
+            f"{prefix}_CROSS_{what}": str(message[f"cross_{what.lower()}"])
+            for prefix in ("HOROACC", "HOROVOD")
+            for what in ("RANK", "SIZE")
+        }
+        host, port = message["master"]
+        environ |= {
+            "HOROACC_RENDEZVOUS": message["address"],
+            "HOROACC_SECRET": message["secret"],
+            "HOROACC_MASTER": f"{host}:{port}",
+            "MASTER_ADDR": host,
+            "MASTER_PORT": str(port),
+        }
+        passed: tuple[int, ...] = ()
+        if message["rank"] == 0:
+            passed = (self._listener.fileno(),)
+            environ["HOROACC_RENDEZVOUS_FD"] = str(self._listener.fileno())
+        call = "from horoacc.launcher.courier_rank import main; main()"
+        command = [message["executable"] or sys.executable, "-c", call]
+        self._child.start(command, environ, None, passed)
+        self._listener.close()
+
+    def _result(self, name: str, body: bytes) -> None:
+        """Sends what a rank gave back, in parts. The courier's threads call it."""
+        with contextlib.suppress(ChannelError):  # the reader of the connection notices its end
+            for at in range(0, max(len(body), 1), _PART):
+                last = at + _PART >= len(body)
+                part = body[at : at + _PART]
+                self._channel.send({"kind": "result", "name": name, "last": last, "body": part})
+
+    def _tell(self, **message: Any) -> None:
+        self._channel.send(message)
+
+
+class _Child:
+    """The process that a task has started, if any, and its pipes."""
+
+    def __init__(self, tell: Any) -> None:
+        self._tell = tell
+        self._watchdog: Watchdog | None = None
+        self._spared: set[int] = set()
+        self._pid = self._pidfd = -1
+        self._number: int | None = None
+        self._status: int | None = None
+        self._pipes: dict[int, str] = {}
+
+    @property
+    def ended(self) -> bool:
+        """Whether it has ended, and all that it printed was read."""
+        return self._status is not None and not self._pipes
+
+    def start(
+        self,
+        command: list[str],
+        environ: dict[str, str],
+        number: int | None,
+        passed: tuple[int, ...] = (),
+    ) -> None:
+        """Starts it; an agent has a number, and prints to this process's own stderr."""
+        if self._watchdog is None:
+            self._spared = descendants(os.getpid())
+            adopt_orphans()
+            self._watchdog = watchdog = Watchdog()
+        else:
+            watchdog = self._watchdog
+        die = die_with_parent()
+
+        def prepare() -> None:
+            die()
+            watchdog.add(os.getpid())
+
+        self._number, self._status = number, None
+        try:
+            if number is None:
+                pid, stdout, stderr = start_piped(
+                    command, environ, subprocess.DEVNULL, prepare, passed
+                )
+                self._pipes = {stdout: "stdout", stderr: "stderr"}
+            else:
+                child = subprocess.Popen(
+                    command, env=environ, stdin=subprocess.DEVNULL,
+                    start_new_session=True, preexec_fn=prepare,
+                )  # fmt: skip
+                pid, child.returncode = child.pid, 0  # this object waits for it
+        except OSError as error:
+            text = f"cannot start '{command[0]}': {error.strerror}\n".encode()
+            self._tell(kind="output", stream="stderr", body=text)
+            self._status = 127
+            return
+        self._pid, self._pidfd = pid, os.pidfd_open(pid)
+
+    def wait(self, also: int) -> set[int]:
+        """Waits for the process, its pipes and another descriptor; gives those that are ready."""
+        poll = select.poll()
+        for fd in (also, *self._pipes, *([self._pidfd] if self._pidfd >= 0 else [])):
+            poll.register(fd, select.POLLIN)
+        lasts = self._pidfd < 0 and self._pipes
+        found = poll.poll(int(1000 * DRAIN_SECONDS) if lasts else None)
+        if lasts and not found:
+            # Processes that it started hold the pipes: they end with it.
+            signal_group(self._pid, signal.SIGKILL)
+            for fd in self._pipes:
+                os.close(fd)
+            self._pipes.clear()
+        return {fd for fd, _ in found}
+
+    def read(self, ready: set[int]) -> None:
+        """Reads what is there."""
+        for fd in ready & set(self._pipes):
+            data = os.read(fd, _CHUNK)
+            if data:
+                self._tell(kind="output", stream=self._pipes[fd], body=data)
+            else:
+                os.close(fd)
+                del self._pipes[fd]
+        if self._pidfd in ready:
+            os.close(self._pidfd)
+            self._pidfd = -1
+            _, status = os.waitpid(self._pid, 0)
+            self._status = os.waitstatus_to_exitcode(status)
+
+    def take_end(self) -> tuple[int, int | None]:
+        """Gives its status and number, once."""
+        status, self._status = self._status, None
+        assert status is not None
+        return status, self._number
+
+    def signal(self, number: int) -> None:
+        """Sends a signal to its process group."""
+        if self._pidfd >= 0:
+            signal_group(self._pid, number)
+
+    def close(self) -> None:
+        """Kills what is left of it."""
+        for fd in self._pipes:
+            os.close(fd)
+        if self._watchdog is None:
+            return
+        if self._pid >= 0:
+            signal_group(self._pid, signal.SIGKILL)
+        if self._pidfd >= 0:
+            os.close(self._pidfd)
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(self._pid, 0)
+        for pid in descendants(os.getpid(), {*self._spared, self._watchdog.pid}):
+            with contextlib.suppress(ProcessLookupError, ChildProcessError):
+                os.kill(pid, signal.SIGKILL)
+                os.waitpid(pid, 0)
+        self._watchdog.dismiss()
