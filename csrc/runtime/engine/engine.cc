@@ -253,16 +253,19 @@ Status Engine::LeaveJob(Driver::Lock& lock) {
       if (!job_.multi_host || now > abort_limit ||
           (job_.multi_host->channel().AbortTold() && !job_.mux->HasUnsent()))
         break;
+    } else if (departed) {
+      if (now > farewell_limit || !job_.multi_host->channel().AwaitsFarewell()) break;
     } else if (!busy && !unsent) {
-      if (departed || !job_.multi_host) break;
+      if (!job_.multi_host) break;
       // Ranks of the host that leave now as well count on the one that speaks for them.
       JobChannel& channel = job_.multi_host->channel();
       if (now > farewell_limit || !channel.SpeaksForOthers()) {
         channel.Depart();
         departed = true;
+        farewell_limit = now + kFarewellLimit;
         continue;
       }
-    } else if (!departed) {
+    } else {
       farewell_limit = now + kFarewellLimit;
     }
     if (!job_.aborted()) abort_limit = now + kAbortLimit;

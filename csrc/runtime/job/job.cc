@@ -30,8 +30,11 @@ Job::Job(Settings agreed, EngineParts parts)
       events(settings.flight_events) {
   if (!links) return;
   links = WithFaults(std::move(links), *faults);
-  mux = std::make_unique<ControlMux>(
-      *links, [this](int rank) { return multi_host && multi_host->channel().HasLeft(rank); });
+  // After this rank has left no link matters to it.
+  mux = std::make_unique<ControlMux>(*links, [this](int peer) {
+    return multi_host &&
+           (multi_host->channel().HasLeft(peer) || multi_host->channel().HasLeft(rank()));
+  });
 }
 
 Status Job::StartMultiHost(std::function<void(const Error&)> aborted) {

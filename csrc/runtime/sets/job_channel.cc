@@ -22,6 +22,8 @@ enum class JobMessage : uint8_t {
   kAskAddress = 6,
   kAddress = 7,
   kSilence = 8,
+  kFarewell = 9,  ///< the last rank of a host asks whether its departure was heard
+  kFarewellHeard = 10,
 };
 
 WireWriter Begin(JobMessage kind) {
@@ -53,7 +55,8 @@ JobChannel::JobChannel(std::vector<int> host_of, Surroundings surroundings)
     : host_of_(std::move(host_of)),
       order_(host_of_),
       around_(std::move(surroundings)),
-      place_(order_.PlaceOf(static_cast<uint32_t>(around_.rank))) {
+      place_(order_.PlaceOf(static_cast<uint32_t>(around_.rank))),
+      were_next_(NextHosts()) {
   around_.mux->Register(kJobChannel, [this](int source, std::span<const std::byte> payload) {
     return OnMessage(source, payload);
   });
@@ -133,19 +136,31 @@ void JobChannel::SendToNextHosts(const WireWriter& writer, int except_host) {
   }
 }
 
-std::vector<Departure> JobChannel::OwnDepartures(uint64_t& seen) const {
-  std::vector<Departure> departures = around_.directory->DeparturesSince(seen);
-  std::erase_if(departures, [this](const Departure& each) {
-    return !std::ranges::binary_search(around_.locals, each.rank);
-  });
-  return departures;
+void JobChannel::Progress() {
+  if (!PassesOn()) return;
+  for (const int rank : around_.directory->Wanted(wanted_seen_)) AskForAddress(rank);
+  PassOnDepartures(around_.rank, {});
 }
 
-void JobChannel::Progress() {
-  if (!Speaks()) return;
-  for (const int rank : around_.directory->Wanted(wanted_seen_)) AskForAddress(rank);
-  const std::vector<Departure> fresh = OwnDepartures(departures_seen_);
-  if (!fresh.empty()) SendToNextHosts(Pack(fresh), kNoHost);
+// Of all ranks: one that does not speak for the host may have put them into the directory. A host
+// that was not next to this one, or for which another rank spoke, may have missed the earlier ones.
+void JobChannel::PassOnDepartures(int source, const std::vector<Departure>& told) {
+  const std::vector<Departure> fresh = around_.directory->DeparturesSince(departures_seen_);
+  if (fresh.empty()) return;
+  const bool only_told = std::ranges::all_of(
+      fresh, [&](const Departure& each) { return std::ranges::find(told, each) != told.end(); });
+  uint64_t from_the_first = 0;
+  const WireWriter all = Pack(around_.directory->DeparturesSince(from_the_first));
+  const WireWriter news = Pack(fresh);
+  const std::vector<int> next = NextHosts();
+  for (const int rank : next) {
+    const bool knows_earlier = std::ranges::find(were_next_, rank) != were_next_.end();
+    if (!knows_earlier || !only_told || host_of_[rank] != host_of_[source])
+      Send(rank, knows_earlier ? news : all);
+  }
+  were_next_ = next;
+  const std::optional<uint32_t> root = RootPlace();
+  if (root && std::exchange(root_told_, *root) != *root) TellAddress(*root);
 }
 
 // Aborts and departures.
@@ -187,61 +202,89 @@ bool JobChannel::SpeaksForOthers() const {
 
 void JobChannel::Depart() {
   const bool spoke = Speaks();
-  const bool was_root = RootPlace() == place_;
   (void)around_.directory->PutDeparture({Departure::kJob, around_.rank});
   around_.ring_host();
   const std::optional<int> next = SpeakerOf(place_);
-  std::vector<Departure> told{{Departure::kJob, around_.rank}};
-  if (!next) {
-    // The last rank of the host tells of all: the one that spoke before may not have seen them.
-    told.clear();
-    for (const int rank : around_.locals) told.push_back({Departure::kJob, rank});
-    uint64_t from_the_first = 0;
-    for (const Departure& each : OwnDepartures(from_the_first)) {
-      if (each.group != Departure::kJob) told.push_back(each);
-    }
-  }
   // Ranks with a link to this one must know before the link closes.
-  for (const int rank : around_.mux->peers()) Send(rank, Pack(told));
+  const WireWriter told =
+      Pack(next ? std::vector<Departure>{{Departure::kJob, around_.rank}} : HostsDepartures());
+  for (const int rank : around_.mux->peers()) Send(rank, told);
   if (next && !spoke) return;
   if (next) {
-    if (const auto addresses = around_.directory->Find(*next))
-      SendToNextHosts(PackAddress(*next, addresses->Pack()), kNoHost);
-    told = OwnDepartures(departures_seen_);
+    TellAddress(place_);
+    return PassOnDepartures(around_.rank, {});
   }
-  if (!told.empty()) SendToNextHosts(Pack(told), kNoHost);
-  if (next) return;
-  // Another host is asked for addresses from now on.
-  const std::optional<uint32_t> root = RootPlace();
-  if (!was_root || !root) return;
-  for (int rank = 0; rank < std::ssize(host_of_); ++rank) {
-    if (HasLeft(rank) || !around_.directory->Knows(rank)) continue;
-    if (const auto addresses = around_.directory->Find(rank))
-      SendToHost(*root, PackAddress(rank, addresses->Pack()));
+  last_of_host_ = true;
+  SendToNextHosts(told, kNoHost);
+  HandOverAddresses();
+}
+
+// Of a host of which all ranks have left: the one that spoke before the last may not have seen all.
+std::vector<Departure> JobChannel::HostsDepartures() const {
+  std::vector<Departure> departures;
+  for (const int rank : around_.locals) departures.push_back({Departure::kJob, rank});
+  uint64_t from_the_first = 0;
+  for (const Departure& each : around_.directory->DeparturesSince(from_the_first)) {
+    if (each.group != Departure::kJob && std::ranges::binary_search(around_.locals, each.rank))
+      departures.push_back(each);
   }
+  return departures;
+}
+
+// A host that leaves at the same time may close without reading: then the next one is told.
+bool JobChannel::AwaitsFarewell() {
+  if (!last_of_host_) return around_.mux->HasUnsent();
+  if (farewell_heard_) return false;
+  const std::vector<int> next = NextHosts();
+  if (next.empty()) return false;
+  const int before = std::exchange(farewell_to_, next.back());
+  if (before != farewell_to_) {
+    if (before >= 0) HandOverAddresses();
+    Send(farewell_to_, Begin(JobMessage::kFarewell));
+    return true;
+  }
+  // The link is there, or being made; otherwise that host has left as well, or nobody is left who
+  // knows its address.
+  const std::vector<int> peers = around_.mux->peers();
+  if (std::ranges::find(peers, farewell_to_) != peers.end()) return true;
+  return around_.mux->HasUnsent() && (!peers.empty() || around_.directory->Knows(farewell_to_));
 }
 
 void JobChannel::OnDepartures(int source, const std::vector<Departure>& departures) {
-  std::vector<Departure> fresh;
-  for (const Departure& each : departures) {
-    if (around_.directory->PutDeparture(each)) fresh.push_back(each);
-  }
-  if (fresh.empty()) return;
-  around_.ring_host();
-  if (!Speaks()) return;
-  SendToNextHosts(Pack(fresh), host_of_[source]);
-  // Another rank speaks for its host now, and may have missed what was sent to the one before.
-  const std::vector<int> next = NextHosts();
-  for (const Departure& each : fresh) {
-    if (each.group != Departure::kJob) continue;
-    const auto speaker = SpeakerOf(order_.PlaceOf(static_cast<uint32_t>(each.rank)));
-    if (!speaker || std::ranges::find(next, *speaker) == next.end()) continue;
-    uint64_t from_the_first = 0;
-    Send(*speaker, Pack(around_.directory->DeparturesSince(from_the_first)));
-  }
+  bool fresh = false;
+  for (const Departure& each : departures) fresh |= around_.directory->PutDeparture(each);
+  if (fresh) around_.ring_host();
+  if (PassesOn()) PassOnDepartures(source, departures);
+}
+
+void JobChannel::AnswerFarewell(int source) {
+  if (PassesOn()) return Send(source, Begin(JobMessage::kFarewellHeard));
+  if (!SpeakerOf(place_)) Send(source, Pack(HostsDepartures()));
 }
 
 // Addresses: a question climbs the tree until a host knows the answer.
+
+void JobChannel::TellAddress(uint32_t place) {
+  const std::optional<int> speaker = SpeakerOf(place);
+  if (!speaker || !around_.directory->Knows(*speaker)) return;
+  if (const auto addresses = around_.directory->Find(*speaker))
+    SendToNextHosts(PackAddress(*speaker, addresses->Pack()), kNoHost);
+}
+
+// The root leaves. The next root is asked for addresses from now on; it, and those that follow it,
+// may leave at once, and are next to hosts that do not know their addresses.
+void JobChannel::HandOverAddresses() {
+  const std::optional<uint32_t> root = RootPlace();
+  const std::optional<int> speaker = root ? SpeakerOf(*root) : std::nullopt;
+  if (!speaker || *root < place_) return;
+  for (uint32_t place = *root; place < std::min(order_.hosts(), *root + kFanOut); ++place)
+    TellAddress(place);
+  for (int rank = 0; rank < std::ssize(host_of_); ++rank) {
+    if (rank == *speaker || HasLeft(rank) || !around_.directory->Knows(rank)) continue;
+    if (const auto addresses = around_.directory->Find(rank))
+      Send(*speaker, PackAddress(rank, addresses->Pack()));
+  }
+}
 
 void JobChannel::AskForAddress(int rank) {
   WireWriter writer = Begin(JobMessage::kAskAddress);
@@ -372,6 +415,14 @@ Status JobChannel::OnMessage(int source, std::span<const std::byte> payload) {
       }
       if (!reader.ok()) return Damaged(source);
       OnDepartures(source, departures);
+      return {};
+    }
+    case JobMessage::kFarewell: {
+      AnswerFarewell(source);
+      return {};
+    }
+    case JobMessage::kFarewellHeard: {
+      farewell_heard_ = true;
       return {};
     }
     case JobMessage::kBeat: {

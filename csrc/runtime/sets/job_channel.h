@@ -48,6 +48,9 @@ class JobChannel {
   [[nodiscard]] bool SpeaksForOthers() const;
   /// This rank leaves the job in good order; it goes on until all is sent.
   void Depart();
+  /// Whether this rank, which has departed, has to wait until that is told: as the last rank of its
+  /// host until another host has said that it passes the departure on, or none is left.
+  [[nodiscard]] bool AwaitsFarewell();
 
   // Any thread.
 
@@ -88,17 +91,24 @@ class JobChannel {
  private:
   Status OnMessage(int source, std::span<const std::byte> payload);
   void OnDepartures(int source, const std::vector<Departure>& departures);
+  /// `told`: those that the rank `source` has told, whose host knows them.
+  void PassOnDepartures(int source, const std::vector<Departure>& told);
+  void AnswerFarewell(int source);
   void OnAddressAsked(int source, int rank);
   void AskForAddress(int rank);
+  /// Of the rank that speaks for a host, to the next hosts.
+  void TellAddress(uint32_t place);
+  void HandOverAddresses();
   void OnAddress(int rank, const std::string& packed);
   void SetSilent(int rank, bool silent, int except_host);
-  /// Departures of ranks of this host, from number `seen` on.
-  [[nodiscard]] std::vector<Departure> OwnDepartures(uint64_t& seen) const;
+  [[nodiscard]] std::vector<Departure> HostsDepartures() const;
 
   // The tree of the hosts that are left, by place.
   /// The rank that speaks for a host; none: all its ranks have left.
   [[nodiscard]] std::optional<int> SpeakerOf(uint32_t place) const;
   [[nodiscard]] bool Speaks() const { return SpeakerOf(place_) == around_.rank; }
+  /// The last rank of a host goes on passing on news, until another host has heard its own.
+  [[nodiscard]] bool PassesOn() const { return Speaks() || (last_of_host_ && !farewell_heard_); }
   [[nodiscard]] std::optional<uint32_t> RootPlace() const;
   [[nodiscard]] std::optional<uint32_t> ParentOf(uint32_t place) const;
   [[nodiscard]] std::vector<uint32_t> ChildrenOf(uint32_t place) const;
@@ -120,6 +130,11 @@ class JobChannel {
   // The driver's.
   uint64_t wanted_seen_ = 0;
   uint64_t departures_seen_ = 0;
+  std::vector<int> were_next_;  ///< the ranks that were told of those
+  uint32_t root_told_ = 0;      ///< the place of the root whose address the next hosts know
+  bool last_of_host_ = false;   ///< this rank has left, as the last one of its host
+  int farewell_to_ = -1;        ///< the rank that was asked to pass on that this host has left
+  bool farewell_heard_ = false;
   std::map<int, std::vector<int>> asked_;  ///< by rank: those that wait for its addresses
 
   std::atomic<bool> abort_told_{false};

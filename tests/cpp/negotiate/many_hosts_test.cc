@@ -224,6 +224,25 @@ TEST(addresses_outlive_the_hosts_that_know_them) {
   CHECK_EQ(found->data.port(), 1000 + kRanks / 2);
 }
 
+// Host 0 closes without reading that host 1 leaves at the same time, and passes nothing on.
+TEST(hosts_that_leave_at_once_are_known_to_have_left) {
+  constexpr int kOfEach = kRanks / 128;
+  Job job(128, kOfEach);
+  for (const int host : {0, 1}) {
+    for (int local = kOfEach; local-- > 0;) job.channel(host * kOfEach + local).Depart();
+  }
+  JobChannel& leaves = job.channel(kOfEach);
+  CHECK(leaves.AwaitsFarewell());
+  std::erase_if(job.views().tap(kOfEach).sent,
+                [](const ControlMessage& lost) { return lost.source < kOfEach; });
+  for (int turn = 0; turn < 2; ++turn) {
+    (void)job.Settle("two hosts leave");
+    CHECK_EQ(leaves.AwaitsFarewell(), turn == 0);
+  }
+  for (const int rank : {0, kOfEach, 2 * kOfEach})
+    CHECK_EQ(job.channel(kRanks - 1).HasLeft(rank), rank < 2 * kOfEach);
+}
+
 /// All ranks of a job meet here; counts what rank 0 answers.
 struct Meeting {
   std::mutex mutex;
