@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import re
 import socket
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+
+# By which the operator tells Open MPI's mpirun, of either age, or Hydra's.
+_HOSTFILES = (
+    *("OMPI_MCA_orte_default_hostfile", "PRTE_MCA_prte_default_hostfile"),
+    *("HYDRA_HOST_FILE", "I_MPI_HYDRA_HOST_FILE"),
+)
 
 
 class HostsError(ValueError):
@@ -42,6 +50,14 @@ def read_hostfile(path: str) -> list[Host]:
     if not hosts:
         raise HostsError(f"host file {path} names no host")
     return _merged(hosts)
+
+
+def operator_hosts(environ: Mapping[str, str]) -> list[Host]:
+    """The hosts that Kubeflow's MPI operator, or its Trainer, has written down for an mpirun."""
+    for name in _HOSTFILES:
+        if os.path.isfile(path := environ.get(name, "")):
+            return read_hostfile(path)
+    return []
 
 
 def parse_host_lines(text: str, slots: int) -> list[Host]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import secrets
@@ -10,6 +11,7 @@ import subprocess
 from collections.abc import Mapping
 
 from horoacc.launcher.children import start_piped
+from horoacc.launcher.kubernetes.pods import Share
 from horoacc.launcher.processes import die_with_parent
 from horoacc.launcher.shim import place_variables
 from horoacc.launcher.supervise import Supervisor
@@ -19,19 +21,24 @@ _FOREIGN = ("OMPI_COMM_WORLD_", "PMIX_", "PMI_", "PRTE_", "HYDI_", "MPI_LOCAL")
 
 
 def start_ranks(
-    supervisor: Supervisor, command: list[str], environ: Mapping[str, str], size: int
+    supervisor: Supervisor,
+    command: list[str],
+    environ: Mapping[str, str],
+    size: int,
+    share: Share | None = None,
 ) -> None:
-    """Starts every rank and gives the supervisor charge of it.
+    """Starts every rank of this host and gives the supervisor charge of it.
 
-    The port of the rendezvous is bound here and goes to rank 0 as an open socket, so that no other
-    process can take it in between. The secret goes through the environment, which only the same
-    user can read, and never on a command line.
+    Without a share of a larger job, the port of the rendezvous is bound here and goes to rank 0 as
+    an open socket, so that no other process can take it in between. The secret goes through the
+    environment, which only the same user can read, and never on a command line.
 
     Raises:
         OSError: The program cannot be started, or there is no free port, process or pipe.
     """
     base = {name: value for name, value in environ.items() if not name.startswith(_FOREIGN)}
-    base["HOROACC_SECRET"] = secrets.token_hex(32)
+    base["HOROACC_SECRET"] = share.secret if share else secrets.token_hex(32)
+    first, whole = (share.first, share.size) if share else (0, size)
     die = die_with_parent()
 
     def prepare() -> None:
@@ -39,13 +46,17 @@ def start_ranks(
         # Before it can start anything that might outlive a killed launcher.
         supervisor.watchdog.add(os.getpid())
 
-    with socket.create_server(("127.0.0.1", 0), backlog=max(128, size)) as listener:
-        host, port = listener.getsockname()
-        base["HOROACC_RENDEZVOUS"] = f"{host}:{port}"
-        for rank in range(size):
-            own = base | place_variables(rank, size, rank, size)
+    with contextlib.ExitStack() as stack:
+        listener = None
+        if share is None:
+            listener = socket.create_server(("127.0.0.1", 0), backlog=max(128, size))
+            host, port = stack.enter_context(listener).getsockname()
+        base["HOROACC_RENDEZVOUS"] = share.rendezvous if share else f"{host}:{port}"
+        for local in range(size):
+            rank = first + local
+            own = base | place_variables(rank, whole, local, size)
             passed: tuple[int, ...] = ()
-            if rank == 0:
+            if rank == 0 and listener is not None:
                 passed = (listener.fileno(),)
                 own["HOROACC_RENDEZVOUS_FD"] = str(listener.fileno())
             pid, stdout, stderr = start_piped(command, own, stdin_for(rank), prepare, passed)

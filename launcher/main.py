@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import errno
 import os
 import shlex
@@ -21,7 +22,10 @@ from horoacc.launcher.doctor import command as doctor
 from horoacc.launcher.elastic.caller_agents import Caller
 from horoacc.launcher.elastic.job import JobLoop, run_elastic
 from horoacc.launcher.elastic.membership import Worker
-from horoacc.launcher.hosts import HostsError, is_this_host
+from horoacc.launcher.hosts import HostsError, is_this_host, operator_hosts
+from horoacc.launcher.kubernetes import host as pod_host
+from horoacc.launcher.kubernetes import manifest
+from horoacc.launcher.kubernetes.pods import PodError, pod_of, renewal
 from horoacc.launcher.local import start_ranks
 from horoacc.launcher.master import Master
 from horoacc.launcher.mpirun import Mpirun, MpirunError, find_mpirun, start_mpirun
@@ -48,6 +52,7 @@ _POSITION_VARIABLES = {
     "HOROACC_COORDINATOR",
     "HOROACC_WORKER",
     "HOROACC_ELASTIC",
+    "HOROACC_PODS",
 }
 
 
@@ -74,12 +79,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return explain.main(given[1:])
     if given[:1] == ["doctor"]:
         return doctor.main(given[1:], rank_environ, _POSITION_VARIABLES)
+    if given[:1] == ["k8s"]:
+        return manifest.main(given[1:])
     try:
         allocation = slurm.allocation(os.environ)
+        hosts = allocation.hosts if allocation else operator_hosts(os.environ)
     except HostsError as error:
         print(f"horoaccrun: {error}", file=sys.stderr)
         return 2
-    hosts = allocation.hosts if allocation else []
     line = _tune(given[1:]) if given[:1] == ["tune"] else given
     options = parse_arguments(line, allocated=hosts)
     if options.check_build:
@@ -90,12 +97,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for notice in options.notices:
         printer.say(notice)
     try:
+        pod = pod_of(os.environ)
+        if options.elastic and pod is not None and pod.index > 0:
+            return pod_host.run(pod, options)
         if options.elastic:
             return _conclude_elastic(*run_elastic_job(options, printer), printer)
         return _conclude(*start_and_wait(options, printer), printer)
     except LaunchError as error:
         printer.say(str(error))
         return error.code
+    except PodError as error:
+        printer.say(str(error))
+        return 1
     except KeyboardInterrupt:  # before a rank was started; after that the supervisor reads signals
         return 128 + signal.SIGINT
 
@@ -115,8 +128,12 @@ def start_and_wait(options: Options, printer: Printer) -> tuple[Supervisor, Mpir
     Raises:
         LaunchError: It cannot be started.
     """
+    pod = pod_of(os.environ)
+    share = pod.share(options.size) if pod else None
+    if share:
+        options = dataclasses.replace(options, size=share.count)
     environ = _prepare(options, printer)
-    mpirun = _choose(options, printer, environ)
+    mpirun = None if share else _choose(options, printer, environ)
     try:
         master = Master(options, os.environ)
     except OSError as error:
@@ -126,6 +143,8 @@ def start_and_wait(options: Options, printer: Printer) -> tuple[Supervisor, Mpir
     supervisor = Supervisor(
         printer, options.size, options.seconds("grace_seconds"), options.text("output_filename")
     )
+    if pod:
+        supervisor.timers.append(renewal())
     with contextlib.closing(master):
         try:
             if mpirun:
@@ -135,7 +154,7 @@ def start_and_wait(options: Options, printer: Printer) -> tuple[Supervisor, Mpir
                     printer.say(
                         f"{options.size} ranks, without mpirun: {shlex.join(options.command)}"
                     )
-                start_ranks(supervisor, options.command, environ, options.size)
+                start_ranks(supervisor, options.command, environ, options.size, share)
         except MpirunError as error:
             supervisor.abandon()
             raise LaunchError(str(error)) from None
@@ -173,7 +192,7 @@ def run_elastic_job(
             mpirun = find_mpirun(options.text("mpirun"), environ)
     if options.others() and mpirun is None:
         raise LaunchError(f"no mpirun was found, and {', '.join(options.others())} is another host")
-    return run_elastic(options, printer, environ, mpirun, caller)
+    return run_elastic(options, printer, environ, mpirun, caller, pod_of(os.environ))
 
 
 def rank_environ(environ: Mapping[str, str], options: Options) -> dict[str, str]:

@@ -64,9 +64,9 @@ class Door:
         self._listener: socket.socket | None = None
         self._strangers: dict[Channel, float] = {}  # when they came
 
-    def open(self, host: str, family: socket.AddressFamily = socket.AF_INET) -> None:
-        """Listens at an address of this host, at any free port."""
-        self._listener = socket.create_server((host, 0), family=family, backlog=1024)
+    def open(self, host: str, family: socket.AddressFamily = socket.AF_INET, port: int = 0) -> None:
+        """Listens at an address of this host; at any free port, if none is given."""
+        self._listener = socket.create_server((host, port), family=family, backlog=1024)
         self._listener.setblocking(False)
         port = self._listener.getsockname()[1]
         self.address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

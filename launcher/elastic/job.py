@@ -18,6 +18,8 @@ from horoacc.launcher.elastic.history import History
 from horoacc.launcher.elastic.membership import INFINITE, Limits, Membership, Worker
 from horoacc.launcher.elastic.starters import MpirunAgents
 from horoacc.launcher.hosts import Host, address_towards
+from horoacc.launcher.kubernetes.hosts import PodHosts
+from horoacc.launcher.kubernetes.pods import Pod, renewal
 from horoacc.launcher.mpirun import Mpirun
 from horoacc.launcher.output import Printer
 from horoacc.launcher.processes import adopt_orphans
@@ -97,6 +99,7 @@ def run_elastic(
     environ: Mapping[str, str],
     mpirun: Mpirun | None,
     caller: Caller | None = None,
+    pod: Pod | None = None,
 ) -> tuple[JobLoop, Worker | None]:
     """Runs an elastic job to its end.
 
@@ -106,6 +109,10 @@ def run_elastic(
         environ: The variables that all ranks get.
         mpirun: Starts agents on other hosts, if there is one.
         caller: Finds the hosts and starts all agents, if it is given.
+        pod: The first of an Indexed Job, if this is it: pods are the hosts.
+
+    Raises:
+        PodError: The pod has no address, or not the port that the manifest names.
 
     Returns:
         Its loop, and the worker because of which it failed, or None.
@@ -115,7 +122,7 @@ def run_elastic(
         printer, options.size, options.seconds("grace_seconds"), options.text("output_filename")
     )
     limits = limits_of(options)
-    secret = secrets.token_hex(32)
+    secret = pod.secret if pod else secrets.token_hex(32)
     membership = Membership(limits)
     stall = _stall_limit(options, environ)
     # A rank for which the others wait may take as long as the shorter one that is not 0.
@@ -138,17 +145,25 @@ def run_elastic(
             _STALL_VARIABLES[0]: f"{stall:g}",
         }
 
-    called = CallerAgents(loop, caller.link, variables) if caller else None
+    def outcome() -> int:
+        over, job = membership.over, loop.coordinator
+        return 0 if over and not (job.error or job.failed_late or loop.interrupted) else 1
+
+    called: CallerAgents | PodHosts | None = None
+    if caller:
+        called = CallerAgents(loop, caller.link, variables)
+    elif pod:
+        called = PodHosts(loop, pod, times.silence, variables, outcome)
     loop.coordinator = Coordinator(
         loop, printer, membership, called or MpirunAgents(loop, options, mpirun, variables),
         options.command, secret, times, History(options.text("flight_dir")),
         lambda: loop.stop(signal.SIGTERM), options.on("verbose"),
     )  # fmt: skip
-    loop.coordinator.door.open(*_own_address(options, caller))
+    loop.coordinator.door.open(*_own_address(options, caller, pod))
     script = options.text("host_discovery_script")
     slots = int(options.values["slots_per_host"])
     here = slots or int(options.size if limits.most == INFINITE else limits.most)
-    discovery: FixedHosts | ScriptDiscovery | CallerAgents
+    discovery: FixedHosts | ScriptDiscovery | CallerAgents | PodHosts
     discovery = called or FixedHosts(options.hosts or [Host("localhost", here)])
     if script:
         discovery = ScriptDiscovery(loop, script, slots or 1)
@@ -159,15 +174,19 @@ def run_elastic(
 
     with contextlib.closing(discovery):
         discovery.start(found)
-        loop.timers.append(loop.coordinator.on_time)
+        loop.timers += [loop.coordinator.on_time, *([renewal()] if pod else [])]
         loop.run()
     failed = loop.coordinator.failed
     counts = not membership.over or loop.coordinator.error or loop.coordinator.failed_late
     return loop, failed if counts else None
 
 
-def _own_address(options: Options, caller: Caller | None) -> tuple[str, socket.AddressFamily]:
+def _own_address(
+    options: Options, caller: Caller | None, pod: Pod | None
+) -> tuple[str, socket.AddressFamily]:
     """Where agents and workers reach the coordinator, and other hosts the ranks of this one."""
+    if pod is not None:
+        return pod.own_address(), socket.AF_INET
     if caller is not None:
         return caller.address, socket.AF_INET6 if ":" in caller.address else socket.AF_INET
     others = options.others()

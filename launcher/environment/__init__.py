@@ -18,7 +18,9 @@ LAUNCHERS = (
     launchers.torchrun,
     launchers.open_mpi,
     launchers.mpich,
+    launchers.kubernetes,
     launchers.torch_variables,
+    launchers.kubeflow,
     launchers.slurm,
 )
 
@@ -59,6 +61,9 @@ def rendezvous(
     variables = os.environ if environ is None else environ
     if placement.bootstrap != "tcp":
         return Rendezvous("", None, variables.get("HOROACC_SECRET", ""))
+    if placement.launcher == "kubeflow":
+        masters = {name: variables[f"PET_{name}"] for name in ("MASTER_ADDR", "MASTER_PORT")}
+        return torchrun.rendezvous(placement, masters, seconds)
     if placement.launcher == "torchrun":
         return torchrun.rendezvous(placement, variables, seconds)
     host, _, port = variables.get("HOROACC_RENDEZVOUS", "").rpartition(":")

@@ -17,6 +17,7 @@ from horoacc.launcher.environment.placement import (
 )
 from horoacc.launcher.nodelist import counts
 
+_KUBEFLOW = ("NODE_RANK", "NNODES", "MASTER_ADDR", "MASTER_PORT")
 _TORCH = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
@@ -78,6 +79,27 @@ def mpich(environ: Mapping[str, str]) -> Placement | None:
     local_size = count(environ, "MPI_LOCALNRANKS", size)
     local_rank = number(environ, "MPI_LOCALRANKID", rank % local_size)
     return _placement("mpich", "mpi", rank, size, local_rank, local_size)
+
+
+def kubernetes(environ: Mapping[str, str]) -> Placement | None:
+    """Recognises a pod of an Indexed Job with one rank, whose manifest sets HOROACC_PODS."""
+    if "JOB_COMPLETION_INDEX" not in environ or "HOROACC_PODS" not in environ:
+        return None
+    rank, size = number(environ, "JOB_COMPLETION_INDEX"), count(environ, "HOROACC_PODS")
+    return _placement("kubernetes", "tcp", rank, size, 0, 1, (rank, size))
+
+
+def kubeflow(environ: Mapping[str, str]) -> Placement | None:
+    """Recognises a node of a Kubeflow TrainJob for torch that runs a script without torchrun."""
+    if any(environ.get(f"PET_{name}", "") == "" for name in _KUBEFLOW):
+        return None
+    if environ.get("PET_NPROC_PER_NODE", "1") not in ("1", "auto", "cpu", "gpu"):
+        raise PlacementError(
+            f"PET_NPROC_PER_NODE is '{environ['PET_NPROC_PER_NODE']}': have the TrainJob start "
+            "torchrun, which starts several ranks on a node"
+        )
+    rank, size = number(environ, "PET_NODE_RANK"), count(environ, "PET_NNODES")
+    return _placement("kubeflow", "tcp", rank, size, 0, 1, (rank, size))
 
 
 def slurm(environ: Mapping[str, str]) -> Placement | None:

@@ -24,7 +24,7 @@ class Placement:
     cross_rank: int
     cross_size: int
     launcher: str
-    """horoaccrun, torchrun, openmpi, mpich, slurm or single."""
+    """horoaccrun, torchrun, openmpi, mpich, kubernetes, kubeflow, slurm or single."""
     bootstrap: Bootstrap
     """How the ranks find each other."""
 

@@ -37,6 +37,14 @@ SLURM = {
     "SLURM_STEP_NUM_NODES": "3",
     "SLURM_STEP_TASKS_PER_NODE": "2(x2),1",
 }
+POD = {"JOB_COMPLETION_INDEX": "2", "HOROACC_PODS": "3", "MASTER_ADDR": "a", "MASTER_PORT": "1"}
+TRAINJOB = {
+    "PET_NNODES": "3",
+    "PET_NODE_RANK": "1",
+    "PET_NPROC_PER_NODE": "1",
+    "PET_MASTER_ADDR": "127.0.0.1",
+    "PET_MASTER_PORT": "29400",
+}
 OWN = {
     "HOROACC_RANK": "1",
     "HOROACC_SIZE": "2",
@@ -58,6 +66,9 @@ OWN = {
         (SLURM, Placement(4, 5, 0, 1, 2, 3, "slurm", "tcp")),
         (SLURM | {"PMIX_RANK": "4"}, Placement(4, 5, 0, 1, 2, 3, "slurm", "mpi")),
         (SLURM | {"PMI_RANK": "4", "PMI_SIZE": "5"}, Placement(4, 5, 0, 1, 2, 3, "mpich", "mpi")),
+        (POD, Placement(2, 3, 0, 1, 2, 3, "kubernetes", "tcp")),
+        (TRAINJOB, Placement(1, 3, 0, 1, 1, 3, "kubeflow", "tcp")),
+        ({"JOB_COMPLETION_INDEX": "2"}, Placement(0, 1, 0, 1, 0, 1, "single", "none")),
         ({}, Placement(0, 1, 0, 1, 0, 1, "single", "none")),
     ],
 )
@@ -66,12 +77,13 @@ def test_each_launcher_is_recognised(environ: dict[str, str], expected: Placemen
 
 
 def test_the_innermost_launcher_is_asked_first() -> None:
-    everything = OWN | TORCHRUN | OMPI | PMI | SLURM
+    everything = OWN | TORCHRUN | OMPI | PMI | POD | TRAINJOB | SLURM
     order = []
-    for names in (OWN, TORCHRUN, OMPI, PMI, SLURM):
+    for names in (OWN, TORCHRUN, OMPI, PMI, POD, TRAINJOB, SLURM):
         order.append(environment.detect(everything).launcher)
         everything = {name: text for name, text in everything.items() if name not in names}
-    assert order == ["horoaccrun", "torchrun", "openmpi", "mpich", "slurm"]
+    names = ["horoaccrun", "torchrun", "openmpi", "mpich", "kubernetes", "kubeflow", "slurm"]
+    assert order == names
     # Variables for torch.distributed, exported by hand under mpirun or srun.
     assert environment.detect(TORCH | OMPI).launcher == "openmpi"
     assert environment.detect(TORCH | SLURM).launcher == "torchrun"
@@ -95,6 +107,8 @@ def test_jobs_of_one_rank_need_no_meeting() -> None:
         (OWN | {"HOROACC_SIZE": "two"}, "HOROACC_SIZE is 'two'"),
         ({"HOROACC_RANK": "0"}, "HOROACC_SIZE is missing"),
         (OMPI | {"OMPI_COMM_WORLD_RANK": "-1"}, "openmpi says"),
+        (POD | {"JOB_COMPLETION_INDEX": "3"}, "kubernetes says that this process has rank 3 of 3"),
+        (TRAINJOB | {"PET_NPROC_PER_NODE": "4"}, "PET_NPROC_PER_NODE is '4': have the TrainJob"),
     ],
 )
 def test_contradictions_are_errors(environ: dict[str, str], words: str) -> None:
@@ -212,6 +226,46 @@ def test_under_torchrun(job: Job, tmp_path: Path) -> None:
     places = placed(result.out)
     check_places(places, 2, "torchrun", "tcp")
     assert all(place["secret_bytes"] == 32 for place in places)
+
+
+def test_nodes_of_a_trainjob_meet_through_its_master(job: Job) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+    nodes = []
+    for rank in ("1", "0"):
+        more = {"PET_NNODES": "2", "PET_NODE_RANK": rank, "PET_MASTER_PORT": port}
+        job.starter = (sys.executable, "-c", SUM)
+        nodes.append(job.start(**TRAINJOB | more))
+    assert [node.communicate(timeout=60)[0].decode() for node in nodes] == [
+        "1 2 3.0\n",
+        "0 2 3.0\n",
+    ]
+
+
+SUM = """
+import numpy as np, horoacc as hvd
+hvd.init()
+total = hvd.allreduce(np.full(1, hvd.rank() + 1.0), op=hvd.Sum)
+print(hvd.rank(), hvd.size(), float(total[0]))
+"""
+
+
+@pytest.mark.parametrize(
+    ("variable", "line"),
+    [
+        ("OMPI_MCA_orte_default_hostfile", "localhost slots=2"),
+        ("HYDRA_HOST_FILE", "localhost:2"),
+    ],
+)
+def test_horoaccrun_takes_the_hosts_of_the_mpi_operator(
+    job: Job, tmp_path: Path, variable: str, line: str
+) -> None:
+    (tmp_path / "hostfile").write_text(line + "\n")
+    environ = {variable: str(tmp_path / "hostfile")}
+    result = job.run("--tcp", sys.executable, "-c", SUM, **environ)
+    assert sorted(result.out.splitlines()) == ["[0] 0 2 3.0", "[1] 1 2 3.0"]
+    result = job.run("--tcp", "-np", "3", "true", code=2, **environ)
+    assert "-np asks for 3 ranks, but localhost:2 has 2 slots" in result.err
 
 
 def test_under_mpirun_alone(job: Job) -> None:

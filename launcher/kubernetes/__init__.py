@@ -1,0 +1,1 @@
+"""Kubernetes: a manifest for a job, and the pods of an Indexed Job that run it."""
