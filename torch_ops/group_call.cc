@@ -110,12 +110,11 @@ at::Tensor GroupCall::Writable(const at::Tensor& tensor, bool with_contents) {
 }
 
 void GroupCall::Add(const at::Tensor& input, const at::Tensor& output, at::ScalarType type,
-                    std::vector<int64_t> shape) {
+                    at::DimVector shape) {
   const Moved moved = MovedAs(type);
   if (!shape.empty()) shape.back() *= moved.units;
-  for (const at::Tensor* tensor : {&input, &output}) {
-    if (tensor->defined()) kept_.push_back(*tensor);
-  }
+  if (input.defined()) kept_.push_back(input);
+  if (output.defined() && !output.is_same(input)) kept_.push_back(output);
   members_.push_back({input.defined() ? input.const_data_ptr() : nullptr,
                       output.defined() ? output.mutable_data_ptr() : nullptr, std::move(shape),
                       moved.dtype});
@@ -128,7 +127,7 @@ double GroupCall::LimitSeconds() const {
 
 c10::intrusive_ptr<c10d::Work> GroupCall::Submit(std::vector<at::Tensor> outputs) {
   group_->Sweep();
-  std::vector<ha_tensor> rows;
+  c10::SmallVector<ha_tensor, 1> rows;
   rows.reserve(members_.size());
   for (const Member& member : members_) {
     rows.push_back({nullptr, member.input, member.output, member.shape.data(),
@@ -156,7 +155,7 @@ c10::intrusive_ptr<c10d::Work> GroupCall::Submit(std::vector<at::Tensor> outputs
                                              std::move(landing), stream_);
   auto callback = options_.async ? std::make_unique<GroupWork::Callback>(work) : nullptr;
   ha_handle handle = 0;
-  ha_error error{};
+  ha_error error;  // some kilobytes, filled if the call fails
   if (ha_submit(group_->engine(), &call_, rows.data(), rows.size(),
                 callback ? &GroupWork::Done : nullptr, callback.get(), &handle, &error) != HA_OK) {
     group_->Throw(error);

@@ -1,6 +1,8 @@
 #pragma once
 // From torch's tensors to one call of the core.
+#include <ATen/core/DimVector.h>
 #include <ATen/core/Tensor.h>
+#include <c10/util/SmallVector.h>
 
 #include <chrono>
 #include <memory>
@@ -56,7 +58,7 @@ class GroupCall {
   /// Adds one tensor with `shape`; its memory is kept until the call is complete. An undefined
   /// tensor stands for no memory on this rank.
   void Add(const at::Tensor& input, const at::Tensor& output, at::ScalarType type,
-           std::vector<int64_t> shape);
+           at::DimVector shape);
   /// `tensor`, or a contiguous copy of it.
   at::Tensor Readable(const at::Tensor& tensor);
   /// `tensor`, or contiguous memory whose result Land copies to it.
@@ -72,7 +74,7 @@ class GroupCall {
   struct Member {
     const void* input;
     void* output;
-    std::vector<int64_t> shape;
+    at::DimVector shape;
     int32_t dtype;
   };
 
@@ -86,7 +88,7 @@ class GroupCall {
   std::vector<int64_t> give_, take_;
   std::optional<c10::Device> device_;  ///< of the tensors that were checked
   std::optional<c10::Stream> stream_;  ///< if that is a GPU
-  std::vector<Member> members_;
+  c10::SmallVector<Member, 1> members_;
   std::vector<at::Tensor> kept_;
   std::vector<Landing> landings_;
 };

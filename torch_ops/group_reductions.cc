@@ -39,8 +39,8 @@ WorkPointer AllreduceSparse(const std::shared_ptr<Group>& group, at::Tensor& ten
   const at::Tensor indices = sorted.indices().t().contiguous();
   const at::Tensor values = sorted.values().contiguous();
   if (!call.Check(values, true) || !call.Check(indices, true)) return call.Submit({});
-  call.Add(indices, {}, at::kLong, indices.sizes().vec());
-  call.Add(values, {}, values.scalar_type(), values.sizes().vec());
+  call.Add(indices, {}, at::kLong, at::DimVector(indices.sizes()));
+  call.Add(values, {}, values.scalar_type(), at::DimVector(values.sizes()));
   const auto gathered = [](ha_engine* engine, ha_handle handle, size_t member,
                            const at::Tensor& like) {
     ha_output output{};

@@ -21,14 +21,14 @@ Profiled::Profiled(const Group& group, const char* title, at::TensorList tensors
   inputs = tensors.vec();
 }
 
-GroupWork::GroupWork(std::shared_ptr<Group> group, c10d::OpType type, std::string title,
+GroupWork::GroupWork(std::shared_ptr<Group> group, c10d::OpType type, const char* title,
                      const Profiled& profiled, bool has_callback, std::vector<at::Tensor> kept,
                      std::vector<at::Tensor> outputs, Landing landing,
                      std::optional<c10::Stream> stream)
     : Work(group->rank(), type, profiled.inputs ? profiled.event.c_str() : nullptr,
            profiled.inputs),
       group_(std::move(group)),
-      title_(std::move(title)),
+      title_(title),
       has_callback_(has_callback),
       sequence_(group_->NextSequence()),
       kept_(std::move(kept)),
@@ -67,7 +67,7 @@ void GroupWork::Done(void* context, ha_handle handle) {
   (*work)->Settle(handle);
 }
 
-void GroupWork::Settle(ha_handle handle) {
+void GroupWork::Settle(ha_handle handle, bool succeeded) {
   std::exception_ptr thrown;
   // On a GPU results are copied on the stream of the submission, to which their memory belongs.
   const c10::OptionalStreamGuard on_stream(stream_);
@@ -75,14 +75,12 @@ void GroupWork::Settle(ha_handle handle) {
     const std::scoped_lock lock(settling_);
     if (settled_) return;
     ha_engine* const engine = group_->engine();
-    ha_error error{};
+    ha_error error;  // some kilobytes, filled if a call fails
     try {
-      if (ha_wait(engine, handle, 0, &error) != HA_OK) {
-        group_->Throw(error);
-      }
+      if (!succeeded && ha_wait(engine, handle, 0, &error) != HA_OK) group_->Throw(error);
       if (stream_ && ha_join_stream(engine, handle, stream_->native_handle(), &error) != HA_OK)
         group_->Throw(error);
-      source_ = group_->LocalRank(ha_source(engine, handle));
+      if (c10d::isP2POp(opType_)) source_ = group_->LocalRank(ha_source(engine, handle));
       if (landing_) {
         // The copies of results must not be recorded by autograd.
         const at::AutoDispatchBelowADInplaceOrView no_autograd;
@@ -144,9 +142,10 @@ bool GroupWork::wait(std::chrono::milliseconds timeout) {
   const ha_handle handle = handle_.load();
   ha_engine* const engine = group_->engine();
   const auto limit = std::chrono::steady_clock::now() + timeout;
-  ha_error error{};
+  ha_error error;  // not looked into: Settle asks for it
+  int code = HA_TIMEOUT;
   while (!Work::isCompleted() &&
-         ha_wait(engine, handle, kSignalPeriodSeconds, &error) == HA_TIMEOUT &&
+         (code = ha_wait(engine, handle, kSignalPeriodSeconds, &error)) == HA_TIMEOUT &&
          ha_poll(engine, handle) == 0) {
     CheckSignals();
     if (timeout <= kNoTimeout || std::chrono::steady_clock::now() < limit) continue;
@@ -155,9 +154,8 @@ bool GroupWork::wait(std::chrono::milliseconds timeout) {
     if (ha_give_up(engine, handle, seconds, &late) != HA_TIMEOUT) break;
     group_->Throw(late);
   }
-  Settle(handle);
-  const std::exception_ptr thrown = exception();
-  if (thrown) std::rethrow_exception(thrown);
+  Settle(handle, code == HA_OK);
+  if (const std::exception_ptr thrown = exception()) std::rethrow_exception(thrown);
   Join();
   return true;
 }

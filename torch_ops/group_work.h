@@ -32,7 +32,8 @@ struct Profiled {
 /// polls, driving the engine meanwhile, or the callback, if the call has one.
 class GroupWork final : public c10d::Work {
  public:
-  GroupWork(std::shared_ptr<Group> group, c10d::OpType type, std::string title,
+  /// `title` lives for ever.
+  GroupWork(std::shared_ptr<Group> group, c10d::OpType type, const char* title,
             const Profiled& profiled, bool has_callback, std::vector<at::Tensor> kept,
             std::vector<at::Tensor> outputs, Landing landing,
             std::optional<c10::Stream> stream = std::nullopt);
@@ -59,13 +60,14 @@ class GroupWork final : public c10d::Work {
   uint64_t getSequencenumber() const override { return sequence_; }
 
  private:
-  void Settle(ha_handle handle);
+  /// `succeeded`: the caller has found that the call did.
+  void Settle(ha_handle handle, bool succeeded = false);
   [[nodiscard]] c10::intrusive_ptr<c10::ivalue::Future> NewFuture() const;
   /// Later work on the caller's stream finds the results.
   void Join();
 
   const std::shared_ptr<Group> group_;
-  const std::string title_;
+  const char* const title_;
   const bool has_callback_;
   const uint64_t sequence_;
   std::vector<at::Tensor> kept_;  ///< tensors that the engine reads and writes
