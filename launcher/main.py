@@ -302,15 +302,23 @@ def _conclude(supervisor: Supervisor, mpirun: Mpirun | None, printer: Printer) -
     with supervisor.guard_output():
         if failed is not None and supervisor.interrupted is None:
             if _failure_elsewhere(supervisor, failed):
-                printer.say(f"a rank on another host failed: mpirun ended with code {code}")
+                printer.say(_elsewhere(supervisor))
                 return code
             tail = failed.streams["stderr"].tail
             printer.say(f"rank {failed.number} {how_it_ended(failed.status or 0, tail, False)}")
             for line in failed.streams["stderr"].tail:
                 printer.line(failed.number, "stderr", line)
         elif mpirun is not None and supervisor.interrupted is None and code:
-            printer.say(f"{mpirun.path} ended with code {code}")
+            told = f"{mpirun.path} ended with code {code}"
+            printer.say(_elsewhere(supervisor) if supervisor.failed_elsewhere else told)
     return code
+
+
+def _elsewhere(supervisor: Supervisor) -> str:
+    """Says how a rank on another host failed."""
+    if (told := supervisor.failed_elsewhere) is not None:
+        return f"rank {told[0]} on {told[1]} {ending(told[2])}"
+    return f"a rank on another host failed: mpirun ended with code {_mpirun_code(supervisor)}"
 
 
 def _conclude_elastic(loop: JobLoop, failed: Worker | None, printer: Printer) -> int:
@@ -344,6 +352,13 @@ def exit_code(supervisor: Supervisor) -> int:
         return 128 + supervisor.interrupted
     if (failed := supervisor.first_failed) is not None:
         return _failure_elsewhere(supervisor, failed) or _code(failed.status or 0)
+    return _mpirun_code(supervisor)
+
+
+def _mpirun_code(supervisor: Supervisor) -> int:
+    """The code of mpirun or srun; of the latter, whose code is the highest, the first failure's."""
+    if supervisor.failed_elsewhere is not None:
+        return _code(supervisor.failed_elsewhere[2])
     return _code(supervisor.mpirun.status or 0) if supervisor.mpirun is not None else 0
 
 
@@ -351,9 +366,13 @@ def _failure_elsewhere(supervisor: Supervisor, failed: Rank) -> int:
     """The exit code of an mpirun that ended this rank after one on another host failed; else 0."""
     mpirun = supervisor.mpirun
     watched = len(supervisor.ranks) == supervisor.size
-    if failed.status != -signal.SIGTERM or mpirun is None or watched:
+    if mpirun is None or watched:
         return 0
-    return _code(mpirun.status or 0)
+    # srun tells of a rank's end later than this host's ranks notice it, and end by an error.
+    noticed = any(b"PeerLost" in line for line in failed.streams["stderr"].tail)
+    if failed.status != -signal.SIGTERM and not (noticed and supervisor.failed_elsewhere):
+        return 0
+    return _mpirun_code(supervisor)
 
 
 def how_it_ended(status: int, tail: Sequence[bytes], with_lines: bool = True) -> str:

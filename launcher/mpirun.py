@@ -123,6 +123,9 @@ def start_mpirun(
         if match := tag.match(text):
             name = match[2].decode() if match[2] else stream
             supervisor.remote_line(int(match[1]), name, match[3])
+        elif mpirun.flavour == "slurm" and (failed := slurm.failure(text)):
+            supervisor.rank_failed_elsewhere(*failed)
+            supervisor.printer.plain(stream, text)
         elif supervisor.first_failed is None or options.on("verbose"):
             # After a failure this launcher reports it, shorter than mpirun.
             supervisor.printer.plain(stream, text)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+import signal
 import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -23,6 +24,9 @@ _REQUEST = re.compile(
     r"SLURM_(NTASKS|NPROCS|NNODES|JOB_NUM_NODES|NTASKS_PER_\w+|TASKS_PER_NODE|DISTRIBUTION"
     r"|HOSTFILE|ARBITRARY_NODELIST)$"
 )
+
+
+_FAILED = re.compile(rb"srun: error: (\S+): tasks? (\d+)\S*: (?:Exited with exit code (\d+)|(.+))")
 
 
 class SlurmError(RuntimeError):
@@ -103,6 +107,16 @@ def srun_flags(size: int, hosts: list[Host], environ: Mapping[str, str]) -> list
         places += [host.name] * min(left, host.slots)
         left -= min(left, host.slots)
     return [*flags, f"--nodes={len(set(places))}", f"--nodelist={','.join(places)}"]
+
+
+def failure(line: bytes) -> tuple[int, str, int] | None:
+    """The rank, the host and the status, negative for a signal, if srun tells of a failed task."""
+    if not (match := _FAILED.match(line)):
+        return None
+    names = {signal.strsignal(number): number for number in signal.valid_signals()}
+    how = (match[4] or b"").decode().removesuffix(" (core dumped)")
+    status = int(match[3]) if match[3] else -names.get(how, signal.SIGKILL)
+    return int(match[2]), match[1].decode(), status
 
 
 def for_step(environ: Mapping[str, str]) -> dict[str, str]:

@@ -39,6 +39,8 @@ class Supervisor:
         """The signal that was sent to this process."""
         self.mpirun: MpirunProcess | None = None
         """mpirun, if the ranks are not this process's children."""
+        self.failed_elsewhere: tuple[int, str, int] | None = None
+        """Rank, host and status of the first one that failed on another host, if srun has told."""
         self._grace = grace
         self._folder = folder
         self._stop_at = float("inf")
@@ -113,6 +115,11 @@ class Supervisor:
         if key not in self._remote:
             self._remote[key] = self.stream(number, name)
         self._remote[key].feed(text + b"\n")
+
+    def rank_failed_elsewhere(self, number: int, host: str, status: int) -> None:
+        """Notes the first failure of a rank on another host, if srun tells of it."""
+        if self.failed_elsewhere is None and self.stopping is None:
+            self.failed_elsewhere = number, host, status
 
     def rank_ended(self, number: int, status: int) -> None:
         """Notes how a rank ended; after the first failure the others get the time of grace."""

@@ -89,6 +89,48 @@ def test_the_innermost_launcher_is_asked_first() -> None:
     assert environment.detect(TORCH | SLURM).launcher == "torchrun"
 
 
+def block(name: str) -> str:
+    """A marked part of the page about launchers."""
+    page = (Path(__file__).resolve().parents[2] / "docs" / "launchers.md").read_text()
+    return page.partition(f"<!-- {name}:begin -->")[2].partition(f"<!-- {name}:end -->")[0]
+
+
+def test_the_page_has_every_launcher_and_what_it_is_known_by() -> None:
+    rows = [row.split("|")[1:-1] for row in block("launchers").strip().splitlines()[2:]]
+    assert [row[0].strip(" `") for row in rows] == [each.__name__ for each in environment.LAUNCHERS]
+    for (_, _, known, _), launcher in zip(rows, environment.LAUNCHERS, strict=True):
+        names = known.replace("`", "").split()
+        variables = {name: "1" if "SIZE" in name or name in _COUNTS else "0" for name in names}
+        assert environment.detect(variables) == launcher(variables) is not None
+        for name in names:  # none is there for nothing
+            left = {other: text for other, text in variables.items() if other != name}
+            try:
+                assert launcher(left) is None
+            except PlacementError as error:
+                assert name in str(error)
+
+
+_COUNTS = {"HOROACC_PODS", "PET_NNODES", "SLURM_STEP_NUM_TASKS"}
+
+
+def test_an_unknown_launcher_says_who_it_is(tmp_path: Path) -> None:
+    lines = block("unknown").replace("```sh", "").replace("```", "")
+    script = tmp_path / "rank.sh"
+    script.write_text(lines)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+    script.write_text(lines.replace("29400", port))
+    ranks = []
+    with Job() as job:
+        job.starter = ("sh", str(script))
+        for rank in ("1", "0"):
+            place = {"RANK": rank, "SIZE": "2", "LOCAL_RANK": rank, "LOCAL_SIZE": "2"}
+            own = place | {"FIRST_HOST": "127.0.0.1", "JOB_SECRET": "ab" * 32}
+            ranks.append(job.start(sys.executable, "-c", SUM, **own))
+        told = [each.communicate(timeout=60)[0].decode().split() for each in ranks]
+    assert told == [["1", "2", "3.0"], ["0", "2", "3.0"]]
+
+
 def test_a_slurm_batch_script_is_alone() -> None:
     batch = {"SLURM_PROCID": "0", "SLURM_NTASKS": "4", "SLURM_JOB_ID": "1"}
     assert environment.detect(batch).launcher == "single"
