@@ -66,6 +66,8 @@ class HostLoop(Supervisor):
             number = int(message["number"])
             command = [*_AGENT, str(number), str(message["host"])]
             environ = {**os.environ, **message["environ"]}
+            for name in ("HOROACC_PODS", "HOROACC_RENDEZVOUS"):
+                environ.pop(name, None)  # a rank is no pod: it gets its place with its seat
             pid, stdout, stderr = start_piped(
                 command, environ, subprocess.DEVNULL, die_with_parent()
             )

@@ -18,7 +18,7 @@ from horoacc.launcher.environment import Placement, PlacementError, Rendezvous, 
 from horoacc.launcher.environment.seal import SecretSeal
 from horoacc.launcher.hosts import Host
 from horoacc.launcher.nodelist import expand
-from horoacc.launcher.slurm import allocation, srun_flags
+from horoacc.launcher.slurm import allocation, failure, srun_flags
 
 JOB = {
     "SLURM_JOB_ID": "12",
@@ -69,6 +69,21 @@ def test_hosts_are_filled_one_after_the_other() -> None:
     flags = srun_flags(3, [Host("a", 2), Host("b", 2), Host("c", 2)], {"SLURM_CPUS_PER_TASK": "4"})
     told = ["--ntasks=3", "--cpus-per-task=4", "--nodes=2", "--nodelist=a,a,b"]
     assert flags[-4:] == told
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        (b"srun: error: n-1.x: task 12: Exited with exit code 7", (12, "n-1.x", 7)),
+        (b"srun: error: n1: tasks 2-3,5: Killed", (2, "n1", -9)),
+        (b"srun: error: n1: task 0: Segmentation fault (core dumped)", (0, "n1", -11)),
+        (b"srun: error: n1: task 0: Out Of Memory", (0, "n1", -9)),
+        (b"srun: error: Node failure on n1", None),
+        (b"srun: Force Terminated StepId=2.0", None),
+    ],
+)
+def test_failures_that_srun_tells(line: bytes, told: object) -> None:
+    assert failure(line) == told
 
 
 @pytest.mark.parametrize(

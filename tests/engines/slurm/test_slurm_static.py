@@ -116,6 +116,14 @@ def test_horoaccrun_over_mpi(slurm: Slurm) -> None:
     assert {(each["launcher"], each["met"]) for each in told} == {("openmpi", "mpi")}
 
 
+@pytest.mark.parametrize("flags", [(), ("--tcp",)])
+def test_horoaccrun_on_the_one_node_of_a_batch_script(slurm: Slurm, flags: tuple[str, ...]) -> None:
+    command = (MPI_PYTHON, "-m", "horoacc.launcher.main", *flags, MPI_PYTHON, PLACED)
+    told = places(job(slurm, "sbatch", ("-w", "h2", "-n2"), command))
+    assert [place(each) for each in told] == [(rank, 2, rank, 2, "h2") for rank in (0, 1)]
+    assert {each["met"] for each in told} == {"tcp" if flags else "mpi"}
+
+
 @pytest.mark.parametrize(
     ("flags", "own", "environ", "words"),
     [
