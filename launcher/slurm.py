@@ -54,8 +54,9 @@ class Allocation:
 def allocation(environ: Mapping[str, str]) -> Allocation | None:
     """The allocation that salloc or sbatch has made, if this process is in one.
 
-    A host has as many slots as tasks were asked for there; where none were asked for, as cores.
-    A task of a step with several is in none: each would start the whole job.
+    A host has as many slots as tasks were asked for there; where none were asked for, as cores, and
+    in a shell that is a step, whose variables tell of its own task. A task of a step with several
+    is in none: each would start the whole job.
 
     Raises:
         HostsError: Slurm's variables cannot be read.
@@ -63,7 +64,8 @@ def allocation(environ: Mapping[str, str]) -> Allocation | None:
     job, nodes = environ.get("SLURM_JOB_ID"), environ.get("SLURM_JOB_NODELIST")
     if not job or not nodes or environ.get("SLURM_STEP_NUM_TASKS", "1") != "1":
         return None
-    tasks = environ.get("SLURM_TASKS_PER_NODE", "") if "SLURM_NTASKS" in environ else ""
+    asked = "SLURM_NTASKS" in environ and "SLURM_STEP_NUM_TASKS" not in environ
+    tasks = environ.get("SLURM_TASKS_PER_NODE", "") if asked else ""
     try:
         names = expand(nodes)
         cores = counts(environ.get("SLURM_JOB_CPUS_PER_NODE", "1"))

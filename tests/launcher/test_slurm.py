@@ -54,7 +54,11 @@ def test_lists_of_nodes(text: str, names: list[str] | None) -> None:
         ({"SLURM_NTASKS": "6"}, [2, 2, 1, 1]),
         ({}, [8, 8, 8, 4]),  # no number of tasks was asked for
         ({"SLURM_CPUS_PER_TASK": "3"}, [2, 2, 2, 1]),
-        ({"SLURM_STEP_NUM_TASKS": "1"}, [8, 8, 8, 4]),  # a shell that srun has started
+        # A shell that srun has started.
+        (
+            {"SLURM_STEP_NUM_TASKS": "1", "SLURM_NTASKS": "1", "SLURM_TASKS_PER_NODE": "1"},
+            [8, 8, 8, 4],
+        ),
         ({"SLURM_STEP_NUM_TASKS": "2"}, None),  # each of two tasks would start the job
         ({"SLURM_JOB_ID": ""}, None),
     ],

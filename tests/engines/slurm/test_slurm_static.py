@@ -116,6 +116,12 @@ def test_horoaccrun_over_mpi(slurm: Slurm) -> None:
     assert {(each["launcher"], each["met"]) for each in told} == {("openmpi", "mpi")}
 
 
+def test_horoaccrun_in_a_shell_that_is_a_step(slurm: Slurm) -> None:
+    shell = ("salloc", "-N3", "-n6", "srun", "--overlap", "-N1", "-n1")
+    told = places(slurm.run(*shell, *RUN, "-np", "6", PYTHON, PLACED))
+    assert [place(each) for each in told] == SIX_ON_THREE
+
+
 @pytest.mark.parametrize("flags", [(), ("--tcp",)])
 def test_horoaccrun_on_the_one_node_of_a_batch_script(slurm: Slurm, flags: tuple[str, ...]) -> None:
     command = (MPI_PYTHON, "-m", "horoacc.launcher.main", *flags, MPI_PYTHON, PLACED)
