@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any, Protocol
 
 import numpy as np
@@ -39,8 +40,10 @@ class Adapter(Protocol):
 
 
 class HoroaccAdapter:
-    """HoroACC: `memory` is arena or private, `how` is in place, blocking, named, c10d, or eager or
-    graph for TensorFlow, which takes copies that it allocates itself, as it does gradients."""
+    """HoroACC: `memory` is arena or private, `how` is in place, blocking, named, c10d, empty (the
+    same call of a group whose backend does nothing), or eager or graph for TensorFlow, which takes
+    copies that it allocates itself, as it does gradients.
+    """
 
     def __init__(self) -> None:
         import torch
@@ -52,6 +55,7 @@ class HoroaccAdapter:
         self._torch, self._plain, self.hvd = torch, horoacc, horoacc.torch
         self._reduce_in_graph: Any = None
         self._copies: dict[int, Any] = {}
+        self._empty: Any = None
         # A benchmark that measures what happens before init() calls it later.
         if "BENCH_LATE" in os.environ:
             self.rank, self.size = int(os.environ["HOROACC_RANK"]), int(os.environ["HOROACC_SIZE"])
@@ -85,11 +89,12 @@ class HoroaccAdapter:
             return lambda: hvd.allreduce(buffer, op=sum_, name="the same every time")
         if how in ("eager", "graph"):
             return self._tensorflow(buffer, how)
-        if how == "c10d":
+        if how in ("c10d", "empty"):
             # As dist.all_reduce calls it; the options of a group say "asynchronous" by default.
             options = self._torch.distributed.AllreduceOptions()
             options.asyncOp = False
-            reduce, tensors = self._group().allreduce, [buffer]
+            group = self._group() if how == "c10d" else self._empty_group()
+            reduce, tensors = group.allreduce, [buffer]
             return lambda: reduce(tensors, options).wait()
         return lambda: hvd.allreduce_(buffer, op=sum_)
 
@@ -115,6 +120,15 @@ class HoroaccAdapter:
         if not dist.is_initialized():
             dist.init_process_group("horoacc")
         return dist.group.WORLD
+
+    def _empty_group(self) -> Any:
+        import torch.distributed as dist
+
+        if self._empty is None:
+            import_module("torch.testing._internal.distributed.fake_pg")  # registers the backend
+            self._group()  # of which every group is a part
+            self._empty = dist.new_group(backend="fake")
+        return self._empty
 
     def barrier(self) -> None:
         self.hvd.barrier()

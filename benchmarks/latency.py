@@ -1,9 +1,12 @@
 """A blocking allreduce of 1 KiB, negotiation included: at 2 ranks, and at 8 and 16 ranks on however
-few cores there are. Through `hvd`, and as a backend of torch.distributed below its Python front.
+few cores there are. Through `hvd`, and as a backend of torch.distributed below its Python front;
+beside them the core's calls alone, from C++, and the call of a process group that does nothing.
 """
 
 from __future__ import annotations
 
+from benchmarks.gradient_sets import GradientSet
+from benchmarks.gradients import HOOKS, GradientSlices
 from benchmarks.group import groups
 from benchmarks.machine import cores
 from benchmarks.records import Records
@@ -12,7 +15,8 @@ from benchmarks.slices import Contender, Effort, Rotation, Sample, Slices, compe
 SIZE = 1 << 10
 PEERS = ("gloo", "openmpi", "mpich")
 OWN = "hvd.allreduce"
-C10D = "c10d allreduce"
+IN_PLACE = "hvd.allreduce_"
+C10D, EMPTY = "c10d allreduce", "empty c10d allreduce"
 
 
 def run(records: Records, quick: bool) -> None:
@@ -27,17 +31,22 @@ def run(records: Records, quick: bool) -> None:
                 found = [
                     Contender(OWN, own, "torch", "blocking"),
                     Contender("hvd.allreduce, named", own, "torch", "named"),
-                    Contender("hvd.allreduce_", own, "torch", "in place"),
+                    Contender(IN_PLACE, own, "torch", "in place"),
                     Contender(C10D, own, "torch", "c10d"),
+                    Contender(EMPTY, own, "torch", "empty"),
                 ]
             found += [Contender(peer, up[peer]) for peer in PEERS if peer in up]
-            samples = compete(
-                [Slices(one, Rotation, SIZE, one.memory, one.how) for one in found],
-                Effort.of(quick, ranks),
-                report_failure,
-            )
+            entries = [Slices(one, Rotation, SIZE, one.memory, one.how) for one in found]
+            if "horoacc" in up:
+                core = Contender("the core's calls", up["horoacc"], "torch", HOOKS)
+                entries.append(GradientSlices(core, GradientSet("1 KiB", [(SIZE // 4,)])))
+                found.append(core)
+            samples = compete(entries, Effort.of(quick, ranks), report_failure)
             for one in found:
-                if one.name in samples:
+                if one.name == EMPTY and one.name in samples:
+                    each = round(1e6 * samples[EMPTY].median, 2)
+                    records.figure(f"{EMPTY}, {ranks} ranks", each, "us", one.group)
+                elif one.name in samples:
                     records.allreduce(one, SIZE, samples[one.name], call=one.how)
         _compare(records, ranks, samples)
 
@@ -48,9 +57,16 @@ def _compare(records: Records, ranks: int, samples: dict[str, Sample]) -> None:
     own = 1e6 * samples[OWN].median
     if ranks == 2:
         records.target("blocking hvd.allreduce of 1 KiB at 2 ranks", own, 30, "us", True)
+        if IN_PLACE in samples:
+            what = "blocking hvd.allreduce_ of 1 KiB at 2 ranks"
+            records.target(what, 1e6 * samples[IN_PLACE].median, 6, "us", True)
         if C10D in samples:
             group = 1e6 * samples[C10D].median
             records.target("blocking c10d allreduce of 1 KiB at 2 ranks", group, 20, "us", True)
+            if EMPTY in samples:
+                more = group - 1e6 * samples[EMPTY].median
+                what = "blocking c10d allreduce of 1 KiB, over the empty call of a group"
+                records.target(what, more, 1.7, "us", True)
         return
     where = f"1 KiB at {ranks} ranks on {cores()} cores"
     if "openmpi" in samples:
