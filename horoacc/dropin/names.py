@@ -20,6 +20,16 @@ MODULES: dict[str, str] = {
     "horovod.runner.common.util.secret": "horoacc.dropin.secret",
     "horovod.runner.common.util.timeout": "horoacc.dropin.timeout",
     "horovod.runner.util.threads": "horoacc.dropin.threads",
+    "horovod.spark": "horoacc.spark",
+    "horovod.spark.common.backend": "horoacc.spark.backend",
+    "horovod.spark.common.estimator": "horoacc.spark.estimator",
+    "horovod.spark.common.params": "horoacc.spark.params",
+    "horovod.spark.common.store": "horoacc.spark.store",
+    "horovod.spark.keras": "horoacc.spark.keras",
+    "horovod.spark.keras.estimator": "horoacc.spark.keras.estimator",
+    "horovod.spark.runner": "horoacc.spark.runner",
+    "horovod.spark.torch": "horoacc.spark.torch",
+    "horovod.spark.torch.estimator": "horoacc.spark.torch.estimator",
     "horovod.tensorflow": "horoacc.tensorflow",
     "horovod.tensorflow.compression": "horoacc.tensorflow.compression",
     "horovod.tensorflow.elastic": "horoacc.tensorflow.elastic",
@@ -122,6 +132,7 @@ NAMES: dict[str, dict[str, str]] = {
     "horovod.runner.elastic.worker": {"HostUpdateResult": "horoacc.elastic:HostUpdateResult"},
     "horovod.runner.launch": {"run_commandline": "horoacc.launcher.main:main"},
     "horovod.runner.util": {},
+    "horovod.spark.common": {},
     "horovod.tensorflow.gradient_aggregation": {
         "LocalGradientAggregationHelper":
             "horoacc.tensorflow.gradient_aggregation:LocalGradientAggregation",
@@ -166,10 +177,11 @@ def parts(module: str) -> list[str]:
 _FRONTENDS = {
     "horovod._keras": "what horovod.keras and horovod.tensorflow.keras are made of",
     "horovod.mxnet": "MXNet",
-    "horovod.spark": "Spark",
     "horovod.data": "Horovod's data loaders",
 }
 _PARTS = {
+    "horovod.spark.lightning":
+        "a LightningModule trains in a function for horoacc.spark.run (docs/clients.md)",
     "horovod.runner.common.util.config_parser":
         "horoaccrun reads its --config-file itself; `python -m horoacc.settings` lists the keys",
     "horovod.runner.common.util.network":

@@ -147,7 +147,6 @@ def test_version_is_one_that_scripts_accept() -> None:
     [
         ("horovod._keras", "no frontend for what horovod.keras"),
         ("horovod.mxnet", "no frontend for MXNet yet"),
-        ("horovod.spark", "no frontend for Spark yet"),
         ("horovod.runner.common.util.config_parser", "horoaccrun reads its --config-file itself"),
         ("horovod.runner.common.util.network", "protocol of their own"),
         ("horovod.runner.common.util.safe_shell_exec", "take subprocess"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 from pathlib import Path
 
@@ -16,8 +17,18 @@ import horoacc
 def main() -> None:
     horoacc.install_as_horovod()
     import horovod.spark
-    import horovod.spark.common.store
+    from horovod.spark.common.store import LocalStore
+    from horovod.spark.torch import TorchEstimator
 
+    import horoacc.spark.store
+    import horoacc.spark.torch
+
+    assert LocalStore is horoacc.spark.store.LocalStore
+    assert TorchEstimator is horoacc.spark.torch.TorchEstimator
+    try:
+        importlib.import_module("horovod.spark.lightning")
+    except ImportError as error:
+        assert "trains in a function for horoacc.spark.run" in str(error), error
     session = spark_cluster.session("local[2]", Path("."))
     try:
         print(horovod.spark.run(spark_bodies.as_horovod, num_proc=2))
