@@ -41,8 +41,15 @@ def marked(module: str, *more: str) -> Any:
     return pytest.param(module, *more, marks=marks)
 
 
-MODULES = [marked(module) for module in names.MODULES]
-ROWS = [marked(module, name) for module, parts in names.NAMES.items() for name in parts]
+# They are in the environments of their own tests (tests/engines).
+ENGINES = ("horovod.ray", "horovod.spark")
+MODULES = [marked(module) for module in names.MODULES if not module.startswith(ENGINES)]
+ROWS = [
+    marked(module, name)
+    for module, parts in names.NAMES.items()
+    for name in parts
+    if not module.startswith(ENGINES)
+]
 
 
 @pytest.fixture(autouse=True)
@@ -161,6 +168,16 @@ def test_what_is_not_here_says_so(name: str, words: str) -> None:
         importlib.import_module(name)
     # Whoever is asked for a part is first asked for the whole.
     assert name.startswith(str(caught.value.name))
+
+
+@pytest.mark.parametrize("name", ENGINES)
+def test_an_engine_that_is_not_installed_says_so(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = {"horovod.ray": "ray", "horovod.spark": "pyspark"}[name]
+    monkeypatch.setitem(sys.modules, package, None)  # type: ignore[arg-type]
+    with pytest.raises(ImportError, match=f"pip install .*{package}"):
+        importlib.import_module(name)
 
 
 def test_a_second_installation_changes_nothing() -> None:

@@ -12,19 +12,15 @@ import spark_bodies
 import spark_cluster
 
 import horoacc
+from horoacc.dropin import names
 
 
 def main() -> None:
     horoacc.install_as_horovod()
     import horovod.spark
-    from horovod.spark.common.store import LocalStore
-    from horovod.spark.torch import TorchEstimator
 
-    import horoacc.spark.store
-    import horoacc.spark.torch
-
-    assert LocalStore is horoacc.spark.store.LocalStore
-    assert TorchEstimator is horoacc.spark.torch.TorchEstimator
+    for name in (one for one in names.MODULES if one.startswith("horovod.spark")):
+        assert importlib.import_module(name) is importlib.import_module(names.MODULES[name]), name
     try:
         importlib.import_module("horovod.spark.lightning")
     except ImportError as error:
