@@ -3,7 +3,9 @@
 // Plain are dense, contiguous tensors in the host's memory, and arguments that need no conversion.
 // Whatever else, wrong arguments among it, is left to horoacc/collectives.
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
+#include <ATen/ops/from_blob.h>
 #include <c10/util/SmallVector.h>
 #include <torch/csrc/autograd/python_variable.h>
 #include <torch/csrc/utils/object_ptr.h>
@@ -21,19 +23,36 @@ namespace {
 
 // The arguments of the function that Python gets, in order.
 enum Argument {
-  kCollective,  // allreduce or broadcast, by ha_collective
+  kCollective,  // by ha_collective, one of NameOf
   kTensors,     // a tensor; of a grouped call a list or tuple of them
   kName,        // None or a string
-  kOp,          // None, which is Average, or an integer by ha_op
+  kOp,          // of a reduction: an integer by ha_op; None is Average
   kRoot,
   kPrescale,
   kPostscale,
   kProcessSet,  // its number; None: the call cannot be made
   kGrouped,
-  kInPlace,
-  kWait,
+  kInPlace,  // of allreduce and broadcast
+  kWait,     // or give a handle; allreduce and broadcast can
   kArguments
 };
+
+const char* NameOf(int32_t collective) {
+  switch (collective) {
+    case HA_ALLREDUCE:
+      return "allreduce.";
+    case HA_BROADCAST:
+      return "broadcast.";
+    case HA_ALLGATHER:
+      return "allgather.";
+    case HA_REDUCESCATTER:
+      return "reducescatter.";
+    case HA_ALLTOALL:
+      return "alltoall.";
+    default:
+      return nullptr;
+  }
+}
 
 // Tensors that autograd's transformations or a tracer stand behind have keys of their own, as have
 // conjugated views and those without memory.
@@ -58,6 +77,15 @@ bool ReadFactor(PyObject* given, double& value) {
   return true;
 }
 
+// A result in memory that the engine allocated, of a complete call.
+at::Tensor TakeOutput(ha_engine* engine, ha_handle handle, size_t index, at::ScalarType type) {
+  ha_output found{};
+  TORCH_CHECK(ha_result(engine, handle, index, &found, nullptr) == HA_OK, "no result");
+  const c10::IntArrayRef shape(found.shape, static_cast<size_t>(found.ndim));
+  if (found.bytes == 0) return at::empty(shape, type);
+  return at::from_blob(ha_take(engine, handle, index), shape, ha_free, type);
+}
+
 class PlainCall {
  public:
   explicit PlainCall(PyObject* const* arguments) : arguments_(arguments) {}
@@ -68,6 +96,10 @@ class PlainCall {
   PyObject* Make(const EngineCalls& calls);
 
  private:
+  [[nodiscard]] bool HasOwnOutput() const {
+    return call_.collective == HA_ALLREDUCE || call_.collective == HA_BROADCAST;
+  }
+  PyObject* MakeWithOutputs(const EngineCalls& calls);
   bool ReadOp();
   bool ReadName();
   bool Add(PyObject* given);
@@ -81,10 +113,13 @@ class PlainCall {
 };
 
 bool PlainCall::ReadOp() {
+  const bool scatters = call_.collective == HA_REDUCESCATTER;
+  const bool reduces = call_.collective == HA_ALLREDUCE || scatters;
   // Without a reduction as Engine.submit: a rank's call may be plain and another's not.
-  call_.op = call_.collective == HA_ALLREDUCE ? HA_AVERAGE : HA_SUM;
-  if (call_.collective != HA_ALLREDUCE || arguments_[kOp] == Py_None) return true;
+  call_.op = reduces ? HA_AVERAGE : HA_SUM;
+  if (!reduces || arguments_[kOp] == Py_None) return !scatters;
   if (!ReadInteger(arguments_[kOp], call_.op)) return false;
+  if (scatters) return call_.op == HA_AVERAGE || call_.op == HA_SUM;
   return call_.op >= HA_AVERAGE && call_.op <= HA_PRODUCT;  // and Adasum, in between
 }
 
@@ -98,7 +133,7 @@ bool PlainCall::ReadName() {
     PyErr_Clear();
     return false;
   }
-  name_ = call_.collective == HA_ALLREDUCE ? "allreduce." : "broadcast.";
+  name_ = NameOf(call_.collective);
   name_.append(text, static_cast<size_t>(length));
   if (call_.grouped != 0) name_ += "_1of" + std::to_string(rows_.size());
   rows_[0].name = name_.c_str();  // the core makes the other members' of it
@@ -112,7 +147,7 @@ bool PlainCall::Add(PyObject* given) {
   void* output = nullptr;
   if (in_place_) {
     output = tensor.mutable_data_ptr();
-  } else {
+  } else if (HasOwnOutput()) {
     output = outputs_.emplace_back(at::empty_like(tensor)).mutable_data_ptr();
   }
   const c10::IntArrayRef shape = tensor.sizes();
@@ -123,7 +158,8 @@ bool PlainCall::Add(PyObject* given) {
 
 bool PlainCall::Read() {
   in_place_ = arguments_[kInPlace] == Py_True;
-  if (!ReadInteger(arguments_[kCollective], call_.collective) || !ReadOp() ||
+  if (!ReadInteger(arguments_[kCollective], call_.collective) ||
+      NameOf(call_.collective) == nullptr || !ReadOp() ||
       !ReadInteger(arguments_[kRoot], call_.root) ||
       !ReadFactor(arguments_[kPrescale], call_.prescale) ||
       !ReadFactor(arguments_[kPostscale], call_.postscale) ||
@@ -144,7 +180,35 @@ bool PlainCall::Read() {
   return ReadName();
 }
 
+PyObject* PlainCall::MakeWithOutputs(const EngineCalls& calls) {
+  const bool grouped = call_.grouped != 0;
+  // The caller may change its list.
+  THPObjectPtr keep(grouped ? PySequence_List(arguments_[kTensors])
+                            : Py_NewRef(arguments_[kTensors]));
+  ha_handle handle = 0;
+  if (!keep || !calls.submit(calls.engine, &call_, rows_.data(), rows_.size(), keep, &handle) ||
+      !calls.wait(calls.engine, handle)) {
+    return nullptr;
+  }
+  THPObjectPtr results(PyList_New(static_cast<Py_ssize_t>(rows_.size())));
+  try {
+    for (size_t index = 0; results && index < rows_.size(); ++index) {
+      PyObject* const given = grouped ? PyList_GET_ITEM(keep.get(), index) : keep.get();
+      PyObject* const wrapped = THPVariable_Wrap(
+          TakeOutput(calls.core, handle, index, THPVariable_Unpack(given).scalar_type()));
+      if (wrapped == nullptr) results = nullptr;
+      if (results) PyList_SET_ITEM(results.get(), static_cast<Py_ssize_t>(index), wrapped);
+    }
+  } catch (const std::exception& thrown) {
+    PyErr_SetString(PyExc_RuntimeError, thrown.what());
+    results = nullptr;
+  }
+  calls.release(calls.engine, handle);
+  return results.release();
+}
+
 PyObject* PlainCall::Make(const EngineCalls& calls) {
+  if (!HasOwnOutput()) return MakeWithOutputs(calls);
   PyObject* const given = arguments_[kTensors];
   THPObjectPtr result;
   THPObjectPtr kept;  // beside the result

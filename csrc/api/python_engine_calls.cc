@@ -34,6 +34,7 @@ EngineCalls* CallsOf(PyObject* capsule) {
 py::object Engine::Calls(py::object self) {
   auto calls = std::make_unique<EngineCalls>();
   calls->engine = self.cast<Engine*>();
+  calls->core = self.cast<Engine*>()->engine_;
   calls->submit = [](void* engine, const ha_call* call, const ha_tensor* tensors, size_t count,
                      PyObject* keep, ha_handle* handle) {
     return Completes([&] {
@@ -47,6 +48,15 @@ py::object Engine::Calls(py::object self) {
       static_cast<Engine*>(engine)->RunCall(*call, {tensors, count},
                                             py::reinterpret_borrow<py::object>(keep));
     });
+  };
+  calls->wait = [](void* engine, ha_handle handle) {
+    const bool done = Completes([&] { static_cast<Engine*>(engine)->Wait(handle, std::nullopt); });
+    // After an exception of a signal's handler the call is still in flight.
+    if (!done) static_cast<Engine*>(engine)->Release(handle);
+    return done;
+  };
+  calls->release = [](void* engine, ha_handle handle) {
+    static_cast<Engine*>(engine)->Release(handle);
   };
   auto capsule = py::reinterpret_steal<py::object>(
       PyCapsule_New(calls.get(), EngineCalls::kName, [](PyObject* over) {

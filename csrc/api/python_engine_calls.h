@@ -14,12 +14,16 @@ struct EngineCalls {
   static constexpr const char* kName = "horoacc._core.EngineCalls";
 
   void* engine;
+  ha_engine* core;
   /// The handle is one of Python's engine.
   bool (*submit)(void* engine, const ha_call* call, const ha_tensor* tensors, size_t count,
                  PyObject* keep, ha_handle* handle);
   /// Submits and waits; the handlers of signals run meanwhile.
   bool (*run)(void* engine, const ha_call* call, const ha_tensor* tensors, size_t count,
               PyObject* keep);
+  /// Waits; the handlers of signals run meanwhile. Where it returns false the handle is released.
+  bool (*wait)(void* engine, ha_handle handle);
+  void (*release)(void* engine, ha_handle handle);
 };
 
 }  // namespace horoacc

@@ -14,7 +14,7 @@ import pytest
 
 WAITS = (
     "engine.wait(", "engine.finish(", "= engine.allreduce(", "= engine.reduce_array(",
-    "done = call(",
+    "done = call(", "return call(",
 )  # fmt: skip
 
 

@@ -11,6 +11,7 @@ from unittest import mock
 
 import pytest
 import torch
+from interruption import cancelled
 
 import horoacc.torch as hvd
 from horoacc.errors import Aborted
@@ -26,6 +27,13 @@ CALLS: dict[str, Call] = {
     "allreduce_async_": lambda x, **how: hvd.synchronize(hvd.allreduce_async_(x, **how)),
     "grouped_allreduce": lambda x, **how: hvd.grouped_allreduce([x, x + 1], **how)[0],
     "grouped_allreduce_": lambda x, **how: hvd.grouped_allreduce_((x, x + 1), **how)[0],
+    "reducescatter": lambda x, **how: hvd.reducescatter(x, **how),
+    "grouped_reducescatter": lambda x, **how: hvd.grouped_reducescatter([x, x + 1], **how)[0],
+    "allgather": lambda x, **how: hvd.allgather(x, **how).view(-1, 3, 2).sum(0),
+    "grouped_allgather": lambda x, **how: (
+        hvd.grouped_allgather([x, x + 1], **how)[0].view(-1, 3, 2).sum(0)
+    ),
+    "alltoall": lambda x, **how: hvd.alltoall(torch.cat([x[:1]] * hvd.size()), **how).sum(0),
     "broadcast": lambda x, **how: hvd.broadcast(x, hvd.size() - 1, **how),
     "broadcast_": lambda x, **how: hvd.broadcast_(x, hvd.size() - 1, **how),
 }
@@ -52,13 +60,23 @@ OTHER: dict[str, Callable[[], torch.Tensor]] = {
 }
 
 
-def expected(call: str, name: str) -> float:
+def reduces(call: str) -> bool:
+    return "reduce" in call
+
+
+def takes(call: str, name: str) -> bool:
+    if name == "max":
+        return "allreduce" in call
+    return reduces(call) or name in ("plainly", "named")
+
+
+def expected(call: str, name: str = "") -> float:
+    """Every element of the result."""
     size = hvd.size()
-    if call.startswith("broadcast"):
+    if call.startswith("broadcast") or name == "max":
         return size
-    return {"sum": size * (size + 1) / 2, "scaled": size * (size + 1) / 2, "max": size}.get(
-        name, (size + 1) / 2
-    )
+    total = size * (size + 1) / 2
+    return total if not reduces(call) or name in ("sum", "scaled") else total / size
 
 
 HOW: dict[str, dict[str, Any]] = {
@@ -70,10 +88,11 @@ HOW: dict[str, dict[str, Any]] = {
 }
 
 
-def check(call: str, given: torch.Tensor, **how: Any) -> None:
-    name = next((name for name, known in HOW.items() if known == how), "")
-    got = CALLS[call](given, **how)
-    assert got.tolist() == torch.full((3, 2), expected(call, name)).tolist()
+def check(call: str, given: torch.Tensor, name: str) -> None:
+    got = CALLS[call](given, **HOW[name])
+    assert got.unique().tolist() == [expected(call, name)]
+    if "reducescatter" not in call and call != "alltoall":
+        assert got.shape == given.shape
     if call.endswith("_"):
         assert got is given
 
@@ -85,10 +104,10 @@ def test_plain_tensors_need_no_python(call: str) -> None:
     error = AssertionError("a plain call went Python's way")
     with mock.patch.object(TorchTensors, "view", side_effect=error):
         for make in PLAIN.values():
-            for name, how in HOW.items():
-                if name in ("plainly", "named") or not call.startswith("broadcast"):
-                    check(call, make(), **how)
-        if last.included() and call.startswith("allreduce"):
+            for name in HOW:
+                if takes(call, name):
+                    check(call, make(), name)
+        if last.included() and "broadcast" not in call and call != "alltoall":
             assert CALLS[call](ones(), process_set=last).tolist() == ones().tolist()
     hvd.remove_process_set(last)
 
@@ -97,12 +116,11 @@ def test_plain_tensors_need_no_python(call: str) -> None:
 def test_ranks_of_both_ways_meet(call: str) -> None:
     for make in OTHER.values():
         first = hvd.rank() == 0
-        check(call, make() if first else ones(), name="x")
-    if call.startswith("allreduce"):
+        check(call, make() if first else ones(), "named")
+    if reduces(call):
         factor: Any = 4 if hvd.rank() == 0 else 4.0  # an integer is no plain factor
         sums = CALLS[call](ones(), op=hvd.Sum, prescale_factor=factor, postscale_factor=0.25)
-        assert sums.tolist() == torch.full((3, 2), expected(call, "sum")).tolist()
-        assert CALLS[call](ones(), op=True).tolist()[0][0] == expected(call, "sum")
+        assert sums.unique().tolist() == [expected(call, "sum")]
 
 
 BAD: dict[str, tuple[Callable[[], Any], dict[str, Any]]] = {
@@ -132,7 +150,7 @@ def test_a_name_is_busy_until_its_handle_is_synchronized() -> None:
         hvd.allreduce_async_(ones(), name="busy")
     assert hvd.synchronize(handle) is tensor
     assert hvd.synchronize(handle) is None
-    assert hvd.allreduce_(ones(), name="busy")[0, 0] == expected("allreduce", "")
+    assert hvd.allreduce_(ones(), name="busy")[0, 0] == expected("allreduce")
 
 
 def test_the_engine_keeps_what_a_dropped_call_reads() -> None:
@@ -155,3 +173,18 @@ def test_a_forked_child_is_refused() -> None:
             os._exit(1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
     assert hvd.allreduce_(ones(), op=hvd.Sum)[0, 0] == expected("allreduce_", "sum")
+
+
+@pytest.mark.parametrize("call", [call for call in CALLS if "async" not in call])
+@pytest.mark.ranks(2, framework="horoacc.torch")
+def test_a_signal_ends_the_wait_and_frees_the_name(call: str) -> None:
+    name = f"interrupted {call}"
+    if hvd.rank() == 0:
+        with cancelled(KeyboardInterrupt):
+            CALLS[call](ones(), name=name)
+    hvd.broadcast(torch.zeros(1), 0, name="the signal came")
+    if hvd.rank() == 1:
+        assert CALLS[call](ones(), name=name).unique().tolist() == [expected(call)]
+    hvd.barrier()
+    for _ in range(2):
+        assert CALLS[call](ones(), name=name).unique().tolist() == [expected(call)]
