@@ -117,9 +117,13 @@ class Supervisor:
         self._remote[key].feed(text + b"\n")
 
     def rank_failed_elsewhere(self, number: int, host: str, status: int) -> None:
-        """Notes the first failure of a rank on another host, if srun tells of it."""
+        """Notes the first failure of a rank on another host, if srun tells of it.
+
+        srun ends the others at once; but for those of a node that is gone it may wait for minutes.
+        """
         if self.failed_elsewhere is None and self.stopping is None:
             self.failed_elsewhere = number, host, status
+            self._stop_at = min(self._stop_at, time.monotonic() + self._grace)
 
     def rank_ended(self, number: int, status: int) -> None:
         """Notes how a rank ended; after the first failure the others get the time of grace."""

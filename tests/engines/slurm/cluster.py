@@ -146,6 +146,12 @@ class Slurm:
         to = ("--parsable", "-o", f"{self.folder}/log/%j")
         return self.run("sbatch", *to, *flags, stdin=f"#!/bin/sh\n{script}\n").stdout.strip()
 
+    def end_jobs(self) -> None:
+        """Ends all jobs that are left, and waits for idle nodes."""
+        for number in self.run("squeue", "-h", "-o", "%A").stdout.split():
+            self.run("scancel", number, code=None)
+        self.wait_until(lambda: set(self.states().values()) == {"idle"}, "idle nodes", 60)
+
     def state(self, number: str) -> str:
         """The state of a job, as `squeue` tells it."""
         return self.run("squeue", "-h", "-t", "all", "-j", number, "-o", "%T").stdout.strip()

@@ -17,10 +17,16 @@ from cluster import Slurm, cluster  # noqa: E402
 
 
 @pytest.fixture(scope="module")
-def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slurm]:
-    """Its tests leave all nodes idle."""
+def cluster_of_module(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slurm]:
     with cluster(tmp_path_factory.mktemp("slurm"), 3) as made:
         yield made
+
+
+@pytest.fixture
+def slurm(cluster_of_module: Slurm) -> Iterator[Slurm]:
+    """Idle nodes; a test that fails leaves no job to the next one."""
+    yield cluster_of_module
+    cluster_of_module.end_jobs()
 
 
 @pytest.fixture

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import signal
 import sys
 import time
 from pathlib import Path
@@ -48,8 +50,8 @@ def test_srun_trains_the_digits_without_mpi(slurm: Slurm) -> None:
         (("-N2", "-n3"), PYTHON, UNEVEN, "slurm", "tcp"),
         (("-w", "h2", "-n2"), PYTHON, [(r, 2, r, 2, "h2") for r in (0, 1)], "slurm", "tcp"),
         (("-w", "h2", "-n1"), PYTHON, [(0, 1, 0, 1, "h2")], "slurm", "none"),
-        (("--mpi=pmix", "-n6"), MPI_PYTHON, SIX_ON_THREE, "slurm", "mpi"),
-        (("--mpi=pmi2", "-n6"), PYTHON, SIX_ON_THREE, "mpich", "mpi"),
+        (("--mpi=pmix", "-N2", "-n3"), MPI_PYTHON, UNEVEN, "slurm", "mpi"),
+        (("--mpi=pmi2", "-N2", "-n3"), PYTHON, UNEVEN, "mpich", "mpi"),
     ],
 )
 def test_tasks_of_srun(
@@ -204,20 +206,27 @@ def test_the_exit_code_is_the_failed_ranks(
         assert words in text and f"code {code}\n" in text
 
 
-SLEEPER = (
-    "import horoacc as hvd, numpy as np, time; hvd.init()\nwhile True: hvd.allreduce(np.ones(3))"
-)
+ENDLESS = """
+import horoacc as hvd, numpy as np
+hvd.init()
+print("begun", flush=True)
+while True:
+    hvd.allreduce(np.ones(3))
+"""
 
 
 @pytest.mark.parametrize("by", ["srun", "horoaccrun"])
-def test_a_killed_task_ends_the_job_by_name(slurm: Slurm, by: str) -> None:
+def test_a_killed_task_ends_the_job_by_name(slurm: Slurm, tmp_path: Path, by: str) -> None:
+    program = tmp_path / "endless.py"
+    program.write_text(ENDLESS)
     own = ("srun", "-n4") if by == "srun" else ("salloc", "-n4", *RUN)
     with Job() as marked:
-        running = slurm.popen(*own, PYTHON, "-c", SLEEPER, env=marked.environ())
-        marked.wait_until(lambda: len(ranks(marked)) == 4, "the start of all ranks")
-        time.sleep(1.0)
-        victim = ranks(marked)[-1]
-        slurm.run("kill", "-9", str(inner(victim)))
+        running = slurm.popen(*own, PYTHON, str(program), env=marked.environ())
+        assert running.stdout
+        for _ in range(4):
+            assert "begun" in running.stdout.readline()
+        victim = [pid for pid, line in marked.alive() if line.startswith(f"{PYTHON} {program}")][-1]
+        os.kill(victim, signal.SIGKILL)
         killed = time.monotonic()
         _, err = running.communicate(timeout=30)
         assert time.monotonic() - killed < 10
@@ -227,13 +236,3 @@ def test_a_killed_task_ends_the_job_by_name(slurm: Slurm, by: str) -> None:
         named = "horoaccrun: rank [0-3] on h[23] was killed by SIGKILL"
         assert re.search(named if by == "horoaccrun" else r"PeerLost: .*rank \d", err), err
         marked.expect_nothing_left()
-
-
-def ranks(job: Job) -> list[int]:
-    return [pid for pid, line in job.alive() if line.startswith(f"{PYTHON} -c import horoacc as")]
-
-
-def inner(pid: int) -> int:
-    """A process's id in the laboratory."""
-    status = Path(f"/proc/{pid}/status").read_text()
-    return int(re.search(r"NSpid:.*\s(\d+)", status)[1])  # type: ignore[index]
