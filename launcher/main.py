@@ -43,7 +43,7 @@ KEEP_MEMORY = {
     "MALLOC_TRIM_THRESHOLD_": str(1 << 30),
 }
 # Of an outer job: a rank of this one must not read them.
-_POSITION_VARIABLES = {
+POSITION_VARIABLES = {
     *place_variables(0, 1, 0, 1),
     "HOROACC_RENDEZVOUS",
     "HOROACC_RENDEZVOUS_FD",
@@ -78,7 +78,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if given[:1] == ["explain"]:
         return explain.main(given[1:])
     if given[:1] == ["doctor"]:
-        return doctor.main(given[1:], rank_environ, _POSITION_VARIABLES)
+        return doctor.main(given[1:], rank_environ, POSITION_VARIABLES)
     if given[:1] == ["k8s"]:
         return manifest.main(given[1:])
     try:
@@ -202,7 +202,7 @@ def rank_environ(environ: Mapping[str, str], options: Options) -> dict[str, str]
     with a number of threads that lets the ranks share the cores; with a C library that keeps freed
     memory; and, if asked for, with HoroACC under Horovod's name.
     """
-    result = {name: text for name, text in environ.items() if name not in _POSITION_VARIABLES}
+    result = {name: text for name, text in environ.items() if name not in POSITION_VARIABLES}
     for setting in settings.TABLE:
         if setting.key in options.given:
             result[setting.env] = settings.as_text(options.given[setting.key])

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from pyspark import SparkContext
-
-from horoacc.spark.runner import run
+from horoacc.spark.runner import active_context, run
 
 
 class Backend:
@@ -74,4 +72,4 @@ class SparkBackend(Backend):
         """Gives the number of ranks."""
         if self._num_proc is not None:
             return self._num_proc
-        return int(SparkContext.getOrCreate().defaultParallelism)
+        return int(active_context().defaultParallelism)

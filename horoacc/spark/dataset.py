@@ -118,6 +118,8 @@ def prepared(
     """
     columns = [*dict.fromkeys([*features, *labels, *([weight] if weight else [])])]
     named = [*columns, *([validation] if isinstance(validation, str) else [])]
+    if validation is True:
+        raise ValueError("parameter validation is True, which only fit_on_parquet understands")
     if missing := [name for name in named if name not in frame.columns]:
         raise ValueError(f"the DataFrame has no column {', '.join(missing)}")
 

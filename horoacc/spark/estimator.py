@@ -17,7 +17,7 @@ from pyspark import Row
 from pyspark.ml import Estimator, Model
 from pyspark.ml.linalg import DenseVector, VectorUDT
 from pyspark.sql import DataFrame
-from pyspark.sql.types import IntegralType, StructField, StructType
+from pyspark.sql.types import DoubleType, FloatType, IntegralType, StructField, StructType
 
 from horoacc.spark.backend import Backend, SparkBackend
 from horoacc.spark.dataset import Dataset, check_shapes, found, prepared
@@ -171,8 +171,7 @@ class HorovodModel(Model, ModelParams, Saved):  # type: ignore[misc]
                 for kind, one in zip(kinds, predictions, strict=True)
             ]
         fields = [
-            StructField(name, VectorUDT() if kind in (None, DenseVector) else _type(kind), True)
-            for name, kind in zip(outputs, kinds, strict=True)
+            StructField(name, _type(kind), True) for name, kind in zip(outputs, kinds, strict=True)
         ]
         schema = StructType([field for field in df.schema.fields if field.name not in outputs])
         kept = [field.name for field in schema.fields]
@@ -199,7 +198,10 @@ class HorovodModel(Model, ModelParams, Saved):  # type: ignore[misc]
 
 
 def _type(kind: Any) -> Any:
-    return kind()
+    """The type of predictions: that of the label, as far as a model can give it."""
+    if kind in (None, DenseVector):
+        return VectorUDT()
+    return kind() if issubclass(kind, (IntegralType, FloatType)) else DoubleType()
 
 
 def _value(field: StructField, predicted: Any) -> Any:

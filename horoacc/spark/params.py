@@ -132,10 +132,12 @@ class EstimatorParams(Params):  # type: ignore[misc]
     def check(self) -> None:
         """Raises ValueError, naming the parameter, for one that is missing or impossible."""
         for name in ("model", "store", "feature_cols", "label_cols"):
-            if not self.getOrDefault(name):
+            value = self.getOrDefault(name)
+            if value is None or (isinstance(value, list) and not value):
                 raise ValueError(f"parameter {name} is missing")
         validation = self.getOrDefault("validation")
-        if isinstance(validation, (int, float)) and not 0 <= validation < 1:
+        share = isinstance(validation, (int, float)) and validation is not True
+        if share and not 0 <= validation < 1:
             raise ValueError(f"parameter validation is {validation}; a share is in [0, 1)")
         for name in ("batch_size", "val_batch_size", "epochs", "partitions_per_process"):
             value = self.getOrDefault(name)

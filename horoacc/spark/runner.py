@@ -20,7 +20,7 @@ from pyspark import SparkContext
 from horoacc import dropin, settings
 from horoacc.launcher.cluster_function import ClusterFunction
 from horoacc.launcher.function import collect, flags
-from horoacc.launcher.main import _POSITION_VARIABLES
+from horoacc.launcher.main import POSITION_VARIABLES
 from horoacc.launcher.output import Printer
 from horoacc.spark.elastic_tasks import ElasticTasks
 from horoacc.spark.fixed_job import FixedJob
@@ -82,7 +82,7 @@ def run(
     """
     if use_mpi:
         raise ValueError("use_mpi: Spark starts the ranks, and no mpirun; leave it out")
-    context = _context()
+    context = active_context()
     size = _size(context, num_proc, "num_proc")
     seconds = _start_seconds(start_timeout)
     say = _sayer(stderr, verbose)
@@ -185,7 +185,7 @@ def run_elastic(
         RuntimeError: There are too few slots or no SparkContext, or Spark's job failed.
         Exception: That of a rank, if the job could not go on after it.
     """
-    context = _context()
+    context = active_context()
     least = min_np if min_num_proc is None else min_num_proc
     most = max_np if max_num_proc is None else max_num_proc
     size = _size(context, num_proc, "num_proc")
@@ -265,8 +265,12 @@ def _redirected(stdout: TextIO | None, stderr: TextIO | None) -> Iterator[None]:
         yield
 
 
-def _context() -> SparkContext:
-    """The active SparkContext, or one line that says what is missing."""
+def active_context() -> SparkContext:
+    """Gives the active SparkContext.
+
+    Raises:
+        RuntimeError: There is none; one line says what is missing.
+    """
     context = SparkContext._active_spark_context
     if context is not None:
         return context
@@ -334,7 +338,7 @@ def _variables(env: Mapping[str, str] | None, nics: Sequence[str] | str | None) 
     found = {
         name: text
         for name, text in os.environ.items()
-        if name.startswith(("HOROACC_", "HOROVOD_")) and name not in _POSITION_VARIABLES
+        if name.startswith(("HOROACC_", "HOROVOD_")) and name not in POSITION_VARIABLES
     }
     if nics:
         found["HOROACC_NETWORK_INTERFACES"] = nics if isinstance(nics, str) else ",".join(nics)

@@ -97,6 +97,10 @@ def executor_of(pid: int) -> int:
     return next(one for one in executors() if pid in descendants(one))
 
 
+def parent_of(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
 def traces() -> set[str]:
     """Files that jobs make: segments of shared memory and folders."""
     places = [("/dev/shm", "horoacc*"), (os.environ.get("TMPDIR", "/tmp"), "horoacc-run-*")]

@@ -76,14 +76,19 @@ def test_results_by_rank_and_their_output(spark: SparkSession) -> None:
     assert sorted(err.getvalue().splitlines()) == ["[0] err 0", "[1] err 1"]
 
 
-@pytest.mark.parametrize("victim", ["rank", "executor"])
+@pytest.mark.parametrize("victim", ["rank", "agent", "executor"])
 def test_one_is_killed(spark: SparkSession, tmp_path: Path, victim: str) -> None:
     """The others take the next step at once, and a new rank comes in."""
     log = tmp_path / "log"
 
     def kill(line: Line) -> None:
-        pid = line.pid if victim == "rank" else spark_cluster.executor_of(line.pid)
-        os.kill(pid, signal.SIGKILL)
+        own = line.pid
+        victims = {
+            "rank": lambda: own,
+            "agent": lambda: spark_cluster.parent_of(own),
+            "executor": lambda: spark_cluster.executor_of(own),
+        }
+        os.kill(victims[victim](), signal.SIGKILL)
 
     thread, at = after_steps(log, 10, kill)
     results = horoacc.spark.run_elastic(

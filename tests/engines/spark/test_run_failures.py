@@ -86,8 +86,7 @@ def test_an_executor_is_killed(spark: SparkSession, tmp_path: Path) -> None:
 
 def test_a_python_worker_of_spark_is_killed(spark: SparkSession, tmp_path: Path) -> None:
     def kill(pids: list[int]) -> None:
-        status = Path(f"/proc/{pids[0]}/stat").read_text().rpartition(")")[2].split()
-        os.kill(int(status[1]), signal.SIGKILL)
+        os.kill(spark_cluster.parent_of(pids[0]), signal.SIGKILL)
 
     later = Later(tmp_path, 2, kill)
     with pytest.raises(RankFailed, match="rank 0 is gone with its Spark task"):

@@ -34,7 +34,7 @@ def data(spark: SparkSession) -> DataFrame:
     return spark_models.xor(spark)
 
 
-def estimator(store: LocalStore, **given: Any) -> TorchEstimator:
+def estimator(store: LocalStore, /, **given: Any) -> TorchEstimator:
     torch.manual_seed(3)
     model = given.pop("model", None) or spark_models.Xor()
     arguments = {
