@@ -127,6 +127,7 @@ Result<HostsOfJob> HostsOfRanks(Bootstrap& bootstrap, int lowest, const std::str
 Status ExchangeAddresses(Bootstrap& bootstrap, const Result<RankAddresses>& own,
                          const MultiHostParts& multi_host, int64_t deadline_ns) {
   const RankDirectory& directory = *multi_host.directory;
+  const HostOrder order(multi_host.host_of);
   const auto answer = [&](const std::vector<std::string>& all) -> Result<std::vector<std::string>> {
     std::vector<std::string> answers(all.size());
     for (size_t rank = 0; rank < all.size(); ++rank) {
@@ -138,6 +139,9 @@ Status ExchangeAddresses(Bootstrap& bootstrap, const Result<RankAddresses>& own,
       const TreeNeighbours next = NeighboursOf(multi_host.host_of, static_cast<uint32_t>(rank));
       std::vector<uint32_t> ranks = next.above();
       for (const uint32_t below : next.below()) ranks.push_back(below);
+      // The root, and those that follow it if hosts leave at once.
+      for (uint32_t place = 0; place < std::min(order.hosts(), kRootsKnown); ++place)
+        ranks.push_back(order.members(place).front());
       for (const uint32_t each : ranks) {
         answers[rank] += std::to_string(each) + '\n' + all[each] + '\0';
       }

@@ -7,6 +7,9 @@
 namespace horoacc {
 
 inline constexpr uint32_t kFanOut = 4;  ///< children of a leader in the tree
+/// Hosts of which all others know where they listen: if the root leaves the next one takes its
+/// place.
+inline constexpr uint32_t kRootsKnown = kFanOut + 1;
 
 /// The place of one host in it. Ranks are members of the set, by index. The lowest member of a host
 /// is its leader; the leaders, in the order of their numbers, form a tree of fan-out kFanOut with

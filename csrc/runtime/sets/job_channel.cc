@@ -201,28 +201,27 @@ bool JobChannel::SpeaksForOthers() const {
 }
 
 void JobChannel::Depart() {
-  const bool spoke = Speaks();
+  farewell_ = Speaks() ? Farewell::kSaid : Farewell::kNone;
   (void)around_.directory->PutDeparture({Departure::kJob, around_.rank});
   around_.ring_host();
-  const std::optional<int> next = SpeakerOf(place_);
   // Ranks with a link to this one must know before the link closes.
-  const WireWriter told =
-      Pack(next ? std::vector<Departure>{{Departure::kJob, around_.rank}} : HostsDepartures());
+  const WireWriter told = Pack(HostsDepartures());
   for (const int rank : around_.mux->peers()) Send(rank, told);
-  if (next && !spoke) return;
-  if (next) {
-    TellAddress(place_);
-    return PassOnDepartures(around_.rank, {});
-  }
-  last_of_host_ = true;
+  if (farewell_ == Farewell::kNone && SpeakerOf(place_)) return;
+  // The last rank of a host tells of all, too: the one that spoke before may not have seen them.
+  farewell_ = Farewell::kSaid;
+  TellAddress(place_);
   SendToNextHosts(told, kNoHost);
+  PassOnDepartures(around_.rank, {});
   HandOverAddresses();
 }
 
-// Of a host of which all ranks have left: the one that spoke before the last may not have seen all.
 std::vector<Departure> JobChannel::HostsDepartures() const {
   std::vector<Departure> departures;
-  for (const int rank : around_.locals) departures.push_back({Departure::kJob, rank});
+  for (const int rank : around_.locals) {
+    if (HasLeft(rank)) departures.push_back({Departure::kJob, rank});
+  }
+  if (SpeakerOf(place_)) return departures;
   uint64_t from_the_first = 0;
   for (const Departure& each : around_.directory->DeparturesSince(from_the_first)) {
     if (each.group != Departure::kJob && std::ranges::binary_search(around_.locals, each.rank))
@@ -233,8 +232,8 @@ std::vector<Departure> JobChannel::HostsDepartures() const {
 
 // A host that leaves at the same time may close without reading: then the next one is told.
 bool JobChannel::AwaitsFarewell() {
-  if (!last_of_host_) return around_.mux->HasUnsent();
-  if (farewell_heard_) return false;
+  if (farewell_ == Farewell::kNone) return around_.mux->HasUnsent();
+  if (farewell_ == Farewell::kHeard) return false;
   const std::vector<int> next = NextHosts();
   if (next.empty()) return false;
   const int before = std::exchange(farewell_to_, next.back());
@@ -258,8 +257,8 @@ void JobChannel::OnDepartures(int source, const std::vector<Departure>& departur
 }
 
 void JobChannel::AnswerFarewell(int source) {
-  if (PassesOn()) return Send(source, Begin(JobMessage::kFarewellHeard));
-  if (!SpeakerOf(place_)) Send(source, Pack(HostsDepartures()));
+  if (Speaks()) return Send(source, Begin(JobMessage::kFarewellHeard));
+  if (HasLeft(around_.rank)) Send(source, Pack(HostsDepartures()));
 }
 
 // Addresses: a question climbs the tree until a host knows the answer.
@@ -276,8 +275,8 @@ void JobChannel::TellAddress(uint32_t place) {
 void JobChannel::HandOverAddresses() {
   const std::optional<uint32_t> root = RootPlace();
   const std::optional<int> speaker = root ? SpeakerOf(*root) : std::nullopt;
-  if (!speaker || *root < place_) return;
-  for (uint32_t place = *root; place < std::min(order_.hosts(), *root + kFanOut); ++place)
+  if (!speaker || *root <= place_) return;
+  for (uint32_t place = *root; place < std::min(order_.hosts(), *root + kRootsKnown); ++place)
     TellAddress(place);
   for (int rank = 0; rank < std::ssize(host_of_); ++rank) {
     if (rank == *speaker || HasLeft(rank) || !around_.directory->Knows(rank)) continue;
@@ -422,7 +421,7 @@ Status JobChannel::OnMessage(int source, std::span<const std::byte> payload) {
       return {};
     }
     case JobMessage::kFarewellHeard: {
-      farewell_heard_ = true;
+      farewell_ = Farewell::kHeard;
       return {};
     }
     case JobMessage::kBeat: {

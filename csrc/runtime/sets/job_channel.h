@@ -48,8 +48,8 @@ class JobChannel {
   [[nodiscard]] bool SpeaksForOthers() const;
   /// This rank leaves the job in good order; it goes on until all is sent.
   void Depart();
-  /// Whether this rank, which has departed, has to wait until that is told: as the last rank of its
-  /// host until another host has said that it passes the departure on, or none is left.
+  /// Whether this rank, which has departed, has to wait until that is told: if it spoke for its
+  /// host, until another host has said that it passes the departure on, or none is left.
   [[nodiscard]] bool AwaitsFarewell();
 
   // Any thread.
@@ -107,8 +107,8 @@ class JobChannel {
   /// The rank that speaks for a host; none: all its ranks have left.
   [[nodiscard]] std::optional<int> SpeakerOf(uint32_t place) const;
   [[nodiscard]] bool Speaks() const { return SpeakerOf(place_) == around_.rank; }
-  /// The last rank of a host goes on passing on news, until another host has heard its own.
-  [[nodiscard]] bool PassesOn() const { return Speaks() || (last_of_host_ && !farewell_heard_); }
+  /// A speaker that leaves goes on passing on news, until another host has heard its own.
+  [[nodiscard]] bool PassesOn() const { return Speaks() || farewell_ == Farewell::kSaid; }
   [[nodiscard]] std::optional<uint32_t> RootPlace() const;
   [[nodiscard]] std::optional<uint32_t> ParentOf(uint32_t place) const;
   [[nodiscard]] std::vector<uint32_t> ChildrenOf(uint32_t place) const;
@@ -132,9 +132,9 @@ class JobChannel {
   uint64_t departures_seen_ = 0;
   std::vector<int> were_next_;  ///< the ranks that were told of those
   uint32_t root_told_ = 0;      ///< the place of the root whose address the next hosts know
-  bool last_of_host_ = false;   ///< this rank has left, as the last one of its host
-  int farewell_to_ = -1;        ///< the rank that was asked to pass on that this host has left
-  bool farewell_heard_ = false;
+  enum class Farewell : uint8_t { kNone, kSaid, kHeard };
+  Farewell farewell_ = Farewell::kNone;    ///< of a speaker, or the last rank of its host
+  int farewell_to_ = -1;                   ///< the rank that was asked whether it has heard it
   std::map<int, std::vector<int>> asked_;  ///< by rank: those that wait for its addresses
 
   std::atomic<bool> abort_told_{false};
