@@ -4,7 +4,10 @@
 have estimators that train on a DataFrame. docs/spark.md.
 """
 
+from __future__ import annotations
+
 import importlib.util
+from typing import TYPE_CHECKING, Any
 
 if importlib.util.find_spec("pyspark") is None:
     raise ImportError(
@@ -12,6 +15,16 @@ if importlib.util.find_spec("pyspark") is None:
         name="pyspark",
     )
 
-from horoacc.spark.runner import run, run_elastic
+if TYPE_CHECKING:
+    from horoacc.spark.runner import run, run_elastic
 
 __all__ = ["run", "run_elastic"]
+
+
+def __getattr__(name: str) -> Any:
+    """Imports the caller's part when it is asked for: tasks, which do not, start sooner."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from horoacc.spark import runner
+
+    return getattr(runner, name)

@@ -84,6 +84,17 @@ def waits(folder: str, seconds: float) -> None:
     time.sleep(seconds)
 
 
+def meets(folder: str) -> None:
+    """Writes its process id, and meets the others again and again."""
+    import horoacc as hvd
+
+    hvd.init()
+    Path(folder, f"rank.{hvd.rank()}").write_text(str(os.getpid()))
+    while True:
+        hvd.barrier()
+        time.sleep(0.01)
+
+
 def as_horovod() -> tuple[str, int]:
     import horovod
     import horovod.torch as hvd
