@@ -60,14 +60,16 @@ test-clients: build .venv-clients/.requirements
 	chmod +x $(CLIENTS)/horoaccrun
 	$(CLIENTS)/python -m pytest -n 2 --dist loadgroup tests/clients
 
-# What does not end in its time is interrupted, and fails. The engines' own programs are Debian's.
+# What does not end in its time is interrupted, and fails. The engines' own programs are Debian's. Each engine
+# has a pytest of its own: an engine's fixtures look for what they have left among its processes.
 test-engines: ENGINES_SECONDS = 1500
 test-engines-quickest: ENGINES_SECONDS = 300
 test-engines-quickest: ENGINES_TESTS = -m quickest
 test-engines test-engines-quickest: build .venv-engines/.requirements
 	tests/engines/programs.sh
-	PATH=$(ENGINES):$$PATH timeout --signal=INT --kill-after=30 $(ENGINES_SECONDS) \
-	  $(ENGINES)/python -m pytest tests/engines $(ENGINES_TESTS)
+	PATH=$(ENGINES):$$PATH timeout --signal=INT --kill-after=30 $(ENGINES_SECONDS) sh -c 'for engine in slurm k8s ray spark; do \
+	  $(ENGINES)/python -m pytest tests/engines/$$engine $(ENGINES_TESTS) || failed="$$failed $$engine"; done; \
+	  test -z "$$failed" || { echo "make $@: failed:$$failed"; false; }'
 
 # --- setup -----------------------------------------------------------------------------------
 .venv/.requirements: requirements-dev.txt requirements-demo.txt

@@ -16,13 +16,3 @@ collect_ignore_glob = [] if Path(sys.prefix) == ENVIRONMENT else ["*"]
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "quickest: the one test of an engine that CI runs")
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Where the quickest are asked for, each engine has one: none is left out silently."""
-    if config.option.markexpr == "quickest":
-        marked = [item for item in items if item.get_closest_marker("quickest")]
-        engines = sorted(item.path.relative_to(HERE).parts[0] for item in marked)
-        if engines != sorted(path.parent.name for path in HERE.glob("*/README.md")):
-            raise pytest.UsageError(f"engines with a test that is marked as quickest: {engines}")
