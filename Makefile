@@ -22,8 +22,8 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 NATIVE = build/cmake-$(shell $(BIN)/python -c "import sysconfig; print(sysconfig.get_config_var('SOABI'))")
 MPICH_VERSION := 5.0.2
 
-.PHONY: setup build light light-wheel demo test test-cpp test-python test-c10d test-clients test-engines test-engines-quickest \
-  check bench tsan asan test-aarch64 cuda-all \
+.PHONY: setup build light light-wheel demo test test-cpp test-python test-c10d test-clients test-engines \
+  test-engines-quickest check bench tsan asan test-aarch64 cuda-all \
   wheel sdist test-wheel clean distclean
 .DELETE_ON_ERROR:
 
@@ -67,7 +67,8 @@ test-engines-quickest: ENGINES_SECONDS = 300
 test-engines-quickest: ENGINES_TESTS = -m quickest
 test-engines test-engines-quickest: build .venv-engines/.requirements
 	tests/engines/programs.sh
-	PATH=$(ENGINES):$$PATH timeout --signal=INT --kill-after=30 $(ENGINES_SECONDS) sh -c 'for engine in slurm k8s ray spark; do \
+	PATH=$(ENGINES):$$PATH timeout --signal=INT --kill-after=30 $(ENGINES_SECONDS) \
+	  sh -c 'for engine in slurm k8s ray spark; do \
 	  $(ENGINES)/python -m pytest tests/engines/$$engine $(ENGINES_TESTS) || failed="$$failed $$engine"; done; \
 	  test -z "$$failed" || { echo "make $@: failed:$$failed"; false; }'
 
