@@ -236,3 +236,22 @@ def test_a_killed_task_ends_the_job_by_name(slurm: Slurm, tmp_path: Path, by: st
         named = "horoaccrun: rank [0-3] on h[23] was killed by SIGKILL"
         assert re.search(named if by == "horoaccrun" else r"PeerLost: .*rank \d", err), err
         marked.expect_nothing_left()
+
+
+@pytest.mark.parametrize("flags", [(), ("--min-np", "2")])
+def test_nothing_outlives_a_killed_horoaccrun(
+    slurm: Slurm, tmp_path: Path, flags: tuple[str, ...]
+) -> None:
+    program = tmp_path / "endless.py"
+    program.write_text(ENDLESS)
+    with Job() as marked:
+        command = ("salloc", "-N2", "-n4", *RUN, *flags, PYTHON, str(program))
+        running = slurm.popen(*command, env=marked.environ())
+        assert running.stdout
+        for _ in range(4):
+            assert "begun" in running.stdout.readline()
+        line = " ".join(RUN)
+        # Its watchdog has been forked from it.
+        os.kill(min(pid for pid, words in marked.alive() if words.startswith(line)), signal.SIGKILL)
+        marked.expect_nothing_left()
+        running.communicate(timeout=30)
