@@ -17,11 +17,11 @@ from pathlib import Path
 
 import test_ray_failures
 from ray_nodes import SECONDS, Nodes, until
-from test_ray_elastic import DEATHS, Job
+from test_ray_elastic import DEATHS, Job, Note
 
 from horoacc.ray import RayExecutor
 
-RANKS, HOSTS = 20, 5
+RANKS, HOSTS = 8, 3
 
 
 def next_step(job: Job, died: float) -> float:
@@ -41,11 +41,16 @@ def deaths(nodes: Nodes, what: str, count: int, host: str) -> list[float]:
     with tempfile.TemporaryDirectory() as folder:
         job = Job(Path(folder), min_workers=2, max_workers=4, cooldown_range=[1, 2])
 
+        def victims() -> list[Note]:
+            epoch = max(note["epoch"] for note in job.notes())
+            notes = [n for n in job.notes() if n["host"] == host and n["epoch"] == epoch]
+            return notes if notes and notes[-1]["size"] == 4 else []
+
         def strike() -> None:
             for _ in range(count):
                 job.wait_for(4)
                 time.sleep(0.5)
-                note = [one for one in job.notes() if one["host"] == host][-1]
+                note = until(victims, "four ranks")[-1]
                 found.append(next_step(job, DEATHS[what](nodes, note)))
 
         job.during(strike)

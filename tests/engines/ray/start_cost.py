@@ -2,14 +2,16 @@
 
     .venv-engines/bin/python tests/engines/ray/start_cost.py
 
-Prints medians in seconds. Each round starts four actors in a placement group, a `RayExecutor` of
-four workers until all have met in `init()`, and an elastic job of four ranks on two nodes the same.
+Prints medians in seconds. Each round starts actors in a placement group on two nodes, a
+`RayExecutor` of as many workers until all have met in `init()`, and an elastic job the same.
 """
 
 from __future__ import annotations
 
+import functools
 import statistics
 import time
+from collections.abc import Callable
 
 import ray
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
@@ -17,7 +19,7 @@ from ray_nodes import Nodes
 
 from horoacc.ray import RayExecutor
 
-ROUNDS = 7
+ROUNDS, SIZES = 7, (2, 4)
 
 
 @ray.remote
@@ -33,13 +35,15 @@ def met() -> float:
     return time.time()
 
 
-def actors() -> float:
+def actors(size: int) -> float:
     begun = time.time()
-    group = ray.util.placement_group([{"CPU": 1}] * 4, strategy="PACK")
+    group = ray.util.placement_group([{"CPU": size // 2}] * 2, strategy="STRICT_SPREAD")
     group.wait(60)
     started = [
-        Actor.options(scheduling_strategy=PlacementGroupSchedulingStrategy(group, bundle)).remote()
-        for bundle in range(4)
+        Actor.options(
+            num_cpus=1, scheduling_strategy=PlacementGroupSchedulingStrategy(group, number % 2)
+        ).remote()
+        for number in range(size)
     ]
     ray.get([actor.ready.remote() for actor in started])
     seconds = time.time() - begun
@@ -62,11 +66,14 @@ def main() -> None:
         for last in (2, 3):
             nodes.add(last)
         nodes.connect()
-        ways = {
-            "actors": actors,
-            "fixed": lambda: executor(num_workers=4),
-            "elastic": lambda: executor(min_workers=4, max_workers=4),
-        }
+        ways: dict[str, Callable[[], float]] = {}
+        for size in SIZES:
+            each = {"num_hosts": 2, "num_workers_per_host": size // 2}
+            most = {"min_workers": size, "max_workers": size}
+            slots = {"cpus_per_worker": 4 // size}  # all CPUs, so that both nodes are used
+            ways[f"{size} actors"] = functools.partial(actors, size)
+            ways[f"{size} fixed"] = functools.partial(executor, **each)
+            ways[f"{size} elastic"] = functools.partial(executor, **most, **slots)
         seconds: dict[str, list[float]] = {name: [] for name in ways}
         for number in range(ROUNDS + 1):
             for name, way in ways.items():
