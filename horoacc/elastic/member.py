@@ -110,7 +110,7 @@ class Member:
             try:
                 made = make()
                 if beside is not None:
-                    os.environ.update(place_variables(*beside[:4]))
+                    os.environ.update(_places(*beside[:4]))
                     self.expected = beside
                 return made
             except ConfigError:
@@ -179,7 +179,7 @@ class Member:
         if seat["kind"] == "beside":
             listener.close()
             master.close()
-            os.environ.update(place_variables(0, 1, 0, 1))
+            os.environ.update(_places(0, 1, 0, 1))
             return tuple(int(seat[name]) for name in _PLACE)
         self._use(seat, listener, master)
         return None
@@ -202,12 +202,11 @@ class Member:
         else:
             listener.close()
             master.close()
-        variables = place_variables(*(int(seat[name]) for name in _PLACE[:4]))
+        variables = _places(*(int(seat[name]) for name in _PLACE[:4]))
         for name in ("CROSS_RANK", "CROSS_SIZE"):
             variables[f"HOROACC_{name}"] = variables[f"HOROVOD_{name}"] = str(seat[name.lower()])
         host, _, port = str(seat["master"]).rpartition(":")
         variables |= {"MASTER_ADDR": host, "MASTER_PORT": port, "HOROACC_MASTER": f"{host}:{port}"}
-        variables.pop("HOROVOD_HOSTNAME")
         os.environ.update(variables)
         os.environ["HOROACC_RENDEZVOUS"] = str(seat["address"])
         process_sets.take_slots(seat["sets"])
@@ -294,6 +293,13 @@ class Member:
                 self._question = self._verdict = None
             else:
                 self._verdict = message
+
+
+def _places(rank: int, size: int, local_rank: int, local_size: int) -> dict[str, str]:
+    """A place's variables. The agent has named the host, as discovery knows it."""
+    variables = place_variables(rank, size, local_rank, local_size)
+    del variables["HOROVOD_HOSTNAME"]
+    return variables
 
 
 class _Process:

@@ -151,6 +151,7 @@ def test_a_node_that_comes_is_used(nodes: Nodes, tmp_path: Path) -> None:
     results = job.run()
     assert [result["size"] for result in results] == [5] * 5
     assert job.sizes() == {4, 5}
+    assert [result["host"] for result in results].count("127.0.0.16") == 1
     nodes.remove("127.0.0.16")
 
 
