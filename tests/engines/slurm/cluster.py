@@ -141,10 +141,11 @@ class Slurm:
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
         return self.lab.hosts[on].popen(command, env=environ, **(pipes | keywords))
 
-    def submit(self, script: str, *flags: str) -> str:
+    def submit(self, script: str, *flags: str, **more: str) -> str:
         """Submits a batch script; the number of its job."""
         to = ("--parsable", "-o", f"{self.folder}/log/%j")
-        return self.run("sbatch", *to, *flags, stdin=f"#!/bin/sh\n{script}\n").stdout.strip()
+        text = f"#!/bin/sh\n{script}\n"
+        return self.run("sbatch", *to, *flags, stdin=text, **more).stdout.strip()
 
     def end_jobs(self) -> None:
         """Ends all jobs that are left, and waits for idle nodes."""

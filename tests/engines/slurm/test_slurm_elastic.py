@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 import time
@@ -25,12 +26,22 @@ def start(slurm: Slurm, elastic: Elastic, tasks: int, *flags: str) -> subprocess
     return slurm.popen(*allocate, *elastic.arguments(*own), env=elastic.job.environ())
 
 
-def test_a_rank_is_killed_and_replaced(slurm: Slurm, tmp_path: Path) -> None:
+@pytest.mark.parametrize("by", ["salloc", "sbatch"])
+def test_a_rank_is_killed_and_replaced(slurm: Slurm, tmp_path: Path, by: str) -> None:
     elastic = Elastic(Job(), tmp_path, batches=100, seconds=0.05)
-    elastic.plan = [{"at": "begin", "batch": 4, "rank": 3, "do": "kill"}]
-    job = start(slurm, elastic, 4)
-    _, err = job.communicate(timeout=90)
-    assert job.returncode == 0, err
+    elastic.plan = [
+        {"at": "begin", "batch": batch, "rank": rank, "do": "kill"}
+        for batch, rank in ((4, 3), (50, 0))
+    ]
+    if by == "salloc":
+        job = start(slurm, elastic, 4)
+        _, err = job.communicate(timeout=90)
+        assert job.returncode == 0, err
+    else:  # horoaccrun is on the first node, where it starts the agent itself
+        command = shlex.join([*RUN, *elastic.arguments("--min-np", "2")])
+        number = slurm.submit(f"exec {command}", "-N2", "-n4", **elastic.job.environ())
+        err = slurm.output(number, 90)
+    assert err.count("1 of them new") == 2
     sizes = elastic.check()
     assert sizes[0] == sizes[-1] == 4 and min(sizes) == 3
     elastic.job.expect_nothing_left()
