@@ -110,7 +110,7 @@ class _Task:
                         self._take(message)
                 self._child.read(ready)
                 if self._child.ended:
-                    self._courier_done()
+                    self._tell_end()
         except ChannelError:
             return  # the caller is gone
         finally:
@@ -121,7 +121,7 @@ class _Task:
         if self._restart:
             raise Restart("the agent of this task is lost")
 
-    def _courier_done(self) -> None:
+    def _tell_end(self) -> None:
         """What a rank has sent comes before the news of its end."""
         status, number = self._child.take_end()
         if number is None:

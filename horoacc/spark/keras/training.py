@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -70,7 +71,7 @@ def train(plan: Plan) -> tuple[dict[str, list[float]], bytes] | None:
         _pin_gpu(basics.local_rank())
     keras.config.set_floatx(plan.floatx)
     if plan.seed is not None:
-        keras.utils.set_random_seed(plan.seed + basics.rank())
+        _seed(plan.seed + basics.rank())
     model = _compiled(plan)
     rate = _rate(model)
     _set_rate(model, rate * basics.size())
@@ -200,6 +201,18 @@ def _rate(model: Any) -> float:
 
 def _set_rate(model: Any, rate: float) -> None:
     model.optimizer.learning_rate = rate
+
+
+def _seed(seed: int) -> None:
+    """As `keras.utils.set_random_seed`, which imports TensorFlow on any back end."""
+    if keras.backend.backend() != "torch":
+        keras.utils.set_random_seed(seed)
+        return
+    import torch
+
+    random.seed(seed)
+    np.random.seed(seed)
+    torch.manual_seed(seed)
 
 
 def _pin_gpu(local_rank: int) -> None:
