@@ -178,7 +178,8 @@ def test_no_banned_names() -> None:
     for path in python_files("horoacc", "launcher"):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
-                assert not banned(node.name), f"{name(path)}:{node.lineno}: {node.name}"
+                theirs = node.name == "saveImpl"  # pyspark's MLWriter calls it so
+                assert theirs or not banned(node.name), f"{name(path)}:{node.lineno}: {node.name}"
     declared = re.compile(r"^\s*(?:class|struct|enum class|namespace)\s+(\w+)", re.MULTILINE)
     for folder in folders:
         for path in cpp_files(folder):
