@@ -39,8 +39,7 @@ class Supervisor:
         """The signal that was sent to this process."""
         self.mpirun: MpirunProcess | None = None
         """mpirun, if the ranks are not this process's children."""
-        self.failed_elsewhere: tuple[int, str, int] | None = None
-        """Rank, host and status of the first one that failed on another host, if srun has told."""
+        self._told_elsewhere: list[tuple[int, str, int]] = []  # by srun, of ranks on other hosts
         self._grace = grace
         self._folder = folder
         self._stop_at = float("inf")
@@ -117,13 +116,27 @@ class Supervisor:
         self._remote[key].feed(text + b"\n")
 
     def rank_failed_elsewhere(self, number: int, host: str, status: int) -> None:
-        """Notes the first failure of a rank on another host, if srun tells of it.
+        """Notes that a rank on another host has failed, if srun tells of it.
 
         srun ends the others at once; but for those of a node that is gone it may wait for minutes.
         """
-        if self.failed_elsewhere is None and self.stopping is None:
-            self.failed_elsewhere = number, host, status
+        if self.stopping is None:
+            self._told_elsewhere.append((number, host, status))
             self._stop_at = min(self._stop_at, time.monotonic() + self._grace)
+
+    @property
+    def failed_elsewhere(self) -> tuple[int, str, int] | None:
+        """Rank, host and status of the one on another host that failed first, if srun has told.
+
+        srun may tell of its end later than of those that have noticed it, or that srun has ended.
+        """
+
+        def follows(told: tuple[int, str, int]) -> bool:
+            stream = self._remote.get((told[0], "stderr"))
+            noticed = stream is not None and any(b"PeerLost" in line for line in stream.tail)
+            return noticed or told[2] == -signal.SIGTERM
+
+        return min(self._told_elsewhere, key=follows, default=None)
 
     def rank_ended(self, number: int, status: int) -> None:
         """Notes how a rank ended; after the first failure the others get the time of grace."""
