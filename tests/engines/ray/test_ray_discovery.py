@@ -63,7 +63,7 @@ def test_a_drained_node_is_left_out(nodes: Nodes) -> None:
     discovery = RayHostDiscovery()
     assert address in discovery.find_available_hosts_and_slots()
     # Ray ends a drained node as soon as nothing runs there.
-    task = _wait.options(num_cpus=0, resources={f"node:{address}": 0.01}).remote()
+    task = _wait.options(num_cpus=1, resources={f"node:{address}": 0.01}).remote()
     until(lambda: _uses(address), "the task is there")
     nodes.drain(address)
     assert [n["Alive"] for n in ray.nodes() if n["NodeManagerAddress"] == address] == [True]
