@@ -63,7 +63,7 @@ test-clients: build .venv-clients/.requirements
 # What does not end in its time is interrupted, and fails. The engines' own programs are Debian's. Each engine
 # has a pytest of its own: an engine's fixtures look for what they have left among its processes.
 test-engines: ENGINES_SECONDS = 1500
-test-engines-quickest: ENGINES_SECONDS = 300
+test-engines-quickest: ENGINES_SECONDS = 600
 test-engines-quickest: ENGINES_TESTS = -m quickest
 test-engines test-engines-quickest: build .venv-engines/.requirements
 	tests/engines/programs.sh
