@@ -93,11 +93,11 @@ def run(
     printer = Printer(os.environ, prefix_output_with_timestamp, streams=sinks)
     call = cloudpickle.dumps((fn, tuple(args), dict(kwargs or {})))
     tasks = Tasks(context, printer, call, size)
-    folder = Path(tempfile.mkdtemp(prefix="horoacc-run-"))
+    kept: dict[str, bytes] = {}
 
     def keep(name: str, body: bytes) -> None:
         if name.partition(".")[0] in ("result", "error") and "/" not in name:
-            (folder / name).write_bytes(body)
+            kept[name] = body
 
     grace = float(str(settings.read(os.environ)["grace_seconds"]))
     job = FixedJob(
@@ -125,11 +125,14 @@ def run(
         outcome = {
             "refused": "", "failed": job.failed, "text": job.how, "size": size, "fixed": True,
         }  # fmt: skip
-        (folder / "outcome").write_text(json.dumps(outcome))
-        return collect(folder, 0 if orderly else 1)
+        kept["outcome"] = json.dumps(outcome).encode()
+        # Not before the end: a caller that is killed leaves no folder.
+        with tempfile.TemporaryDirectory(prefix="horoacc-run-") as folder:
+            for name, body in kept.items():
+                Path(folder, name).write_bytes(body)
+            return collect(Path(folder), 0 if orderly else 1)
     finally:
         tasks.close(interrupt=not orderly)
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def run_elastic(
