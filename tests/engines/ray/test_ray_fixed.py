@@ -185,10 +185,15 @@ executor.shutdown()
 """
 
 
+@pytest.mark.timeout(200)
 def test_a_job_of_rays_client(nodes: Nodes) -> None:
     environ = os.environ | {"PYTHONPATH": str(Path(__file__).parent)}
-    done = subprocess.run([sys.executable, "-c", CLIENT, nodes.client], env=environ,
-                          capture_output=True, text=True, timeout=110)  # fmt: skip
+    for _ in range(3):
+        done = subprocess.run([sys.executable, "-c", CLIENT, nodes.client], env=environ,
+                              capture_output=True, text=True, timeout=60)  # fmt: skip
+        # Now and then the process that Ray starts for a client ends before it does anything.
+        if "Starting Ray client server failed" not in done.stderr:
+            break
     assert done.returncode == 0 and "all right" in done.stdout, done.stdout + done.stderr
 
 
