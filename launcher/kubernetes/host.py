@@ -6,6 +6,7 @@ Runs in each pod but the first as horoaccrun itself, and in the first beside the
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import os
 import signal
@@ -97,7 +98,9 @@ def run(pod: Pod, options: Options) -> int:
     seconds = max(options.seconds("elastic_timeout"), options.seconds("start_timeout_seconds"))
     end = time.monotonic() + seconds
     renew = renewal()
-    slots = int(options.values["slots_per_host"]) or pod.share(options.size).count
+    # A pod by which the job has grown has as many as the first, and an index behind HOROACC_PODS.
+    first = dataclasses.replace(pod, index=0)
+    slots = int(options.values["slots_per_host"]) or first.share(options.size).count
     while True:
         renew(time.monotonic())
         try:

@@ -106,6 +106,8 @@ def objects(chosen: argparse.Namespace, line: list[str], elastic: bool) -> list[
             "backoffLimit": (100 if elastic else 6) * chosen.pods,
             # Never two pods with one index at a time.
             "podReplacementPolicy": "Failed",
+            # The first pod's end is the elastic job's: nobody hears a pod that was replaced then.
+            **({"successPolicy": {"rules": [{"succeededIndexes": "0"}]}} if elastic else {}),
             "template": {"metadata": {"labels": labels}, "spec": _pod(chosen, line)},
         },
     }  # fmt: skip

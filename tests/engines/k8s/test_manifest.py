@@ -33,6 +33,8 @@ def test_the_schemas_of_kubernetes_take_it(
     assert kinds is None or [each["kind"] for each in told] == kinds
     job = told[-1]["spec"]
     assert (job["completionMode"], job["completions"], job["parallelism"]) == ("Indexed", 2, 2)
+    policy = {"rules": [{"succeededIndexes": "0"}]} if "--min-np" in line else None
+    assert job.get("successPolicy") == policy
     (container,) = job["template"]["spec"]["containers"]
     assert container["command"] == ["horoaccrun", *line[1:]]
     names = {each["name"] for each in container["env"]}

@@ -81,16 +81,16 @@ def test_a_killed_pod_ends_all_and_the_next_ones_go_on(make: Make, tmp_path: Pat
     pods.job.expect_nothing_left()
 
 
-def elastic_pods(make: Make, folder: Path, pods: int, least: int) -> tuple[Elastic, Pods]:
+def elastic_pods(make: Make, folder: Path, *more: str) -> tuple[Elastic, Pods]:
     elastic = Elastic(None, folder, batches=250, seconds=0.05)  # type: ignore[arg-type]
-    flags = ("-np", "4", "--min-np", str(least), "--slots-per-host", "2")
-    made = make(pods, *elastic.arguments(*flags, "--host-timeout-seconds", "3"))
+    flags = ("-np", "4", "--min-np", "2", *more)
+    made = make(2, *elastic.arguments(*flags, "--host-timeout-seconds", "3"))
     elastic.job = made.job
     return elastic, made
 
 
 def test_a_killed_pod_is_replaced_under_its_index(make: Make, tmp_path: Path) -> None:
-    elastic, pods = elastic_pods(make, tmp_path, 2, 2)
+    elastic, pods = elastic_pods(make, tmp_path, "--slots-per-host", "2")
     running = {index: pods.start(index) for index in (1, 0)}
     pods.job.wait_until(lambda: any(s["size"] == 4 for s in elastic.steps()), "four ranks")
     four = max(line["epoch"] for line in elastic.steps())
@@ -110,7 +110,7 @@ def test_a_killed_pod_is_replaced_under_its_index(make: Make, tmp_path: Path) ->
 
 
 def test_the_job_grows_and_shrinks_with_its_completions(make: Make, tmp_path: Path) -> None:
-    elastic, pods = elastic_pods(make, tmp_path, 2, 2)
+    elastic, pods = elastic_pods(make, tmp_path)
     running = [pods.start(index) for index in (1, 0)]
     pods.job.wait_until(lambda: any(s["size"] == 4 for s in elastic.steps()), "four ranks")
     third = pods.start(2)
