@@ -279,8 +279,11 @@ def collect(folder: Path, code: int) -> list[Any]:
     if failed is not None and failed not in raised:
         raise RankFailed(f"rank {failed} {outcome['text']}", failed)
     if raised:
-        # All ranks of a host have one clock. Later exceptions follow from the first.
         errors = {rank: cloudpickle.loads(path.read_bytes()) for rank, path in raised.items()}
+        if failed is not None:  # each host has a clock of its own
+            host = errors[failed]["host"]
+            errors = {rank: told for rank, told in errors.items() if told["host"] == host}
+        # Later exceptions follow from the first.
         _raise(*min(errors.items(), key=lambda item: item[1]["time"]))
     results = []
     for rank in range(size):

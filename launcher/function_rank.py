@@ -11,6 +11,7 @@ import contextlib
 import io
 import json
 import os
+import socket
 import sys
 import time
 import traceback
@@ -93,6 +94,7 @@ def _told(error: Exception, raised: BaseException) -> dict[str, Any]:
     with contextlib.suppress(Exception):
         pickled = _dumps(error)
     return {
+        "host": socket.gethostname(),
         "time": time.monotonic(),
         "summary": f"{type(error).__name__}: {error}",
         "traceback": "".join(traceback.format_exception(raised)),

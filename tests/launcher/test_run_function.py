@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import json
 import os
 import signal
 import stat
@@ -23,6 +24,7 @@ from launcher_jobs import Job
 
 import horoacc
 from horoacc.errors import RankFailed
+from horoacc.launcher.function import collect
 
 
 @pytest.fixture(autouse=True)
@@ -248,6 +250,28 @@ def test_a_job_whose_own_process_is_killed(job: Job, tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match="the job's own process was killed by signal 9"):
         horoacc.run(run_bodies.sleeps, (str(tmp_path),), np=2, use_gloo=True)
     killer.join()
+
+
+@pytest.mark.parametrize(
+    ("hosts", "failed", "culprit"),
+    [
+        ("aabb", 2, 2),  # the clock of b is ahead
+        ("aabb", 3, 2),  # on its host another one was earlier
+        ("aaaa", 2, 1),
+        ("aabb", None, 1),
+    ],
+)
+def test_the_first_exception_is_the_one_of_the_first_failed_host(
+    tmp_path: Path, hosts: str, failed: int | None, culprit: int
+) -> None:
+    for rank, (host, at) in enumerate(zip(hosts, (9.0, 5.0, 100.0, 101.0), strict=True)):
+        told = {"host": host, "time": at, "summary": "", "traceback": "", "exception": None}
+        (tmp_path / f"error.{rank}").write_bytes(cloudpickle.dumps(told))
+    outcome = {"refused": "", "failed": failed, "text": "", "size": 4, "fixed": True}
+    (tmp_path / "outcome").write_text(json.dumps(outcome))
+    with pytest.raises(RankFailed) as caught:
+        collect(tmp_path, 1)
+    assert caught.value.culprit == culprit
 
 
 def test_horovods_names_reach_the_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
