@@ -14,7 +14,8 @@ from horoacc.launcher.nodelist import counts, expand
 
 # A step beside others of the job, with as many tasks as are asked for, wherever they are; without
 # MPI; with the task's number before each line. All tasks are ended after one that failed, and the
-# nodes that are left are kept after one that went down.
+# nodes that are left are kept after one that went down. By --overcommit a step has all cores of the
+# job on its nodes, also with --cpus-per-task, which else implies --exact.
 _FLAGS = (
     *("--overlap", "--overcommit", "--mpi=none", "--input=none", "--label", "--export=ALL"),
     *("--kill-on-bad-exit=1", "--no-kill", "--distribution=arbitrary"),

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cluster import ROOT, Done, Slurm
+from cluster import CORES, ROOT, Done, Slurm
 from launcher_jobs import Job
 
 PLACED = str(Path(__file__).with_name("placed.py"))
@@ -102,6 +102,25 @@ def job(slurm: Slurm, by: str, flags: tuple[str, ...], command: tuple[str, ...])
         return slurm.run("salloc", *flags, *command)
     number = slurm.submit(f"exec {' '.join(command)}", *flags)
     return Done([], 0, slurm.output(number), "")
+
+
+CORES_OF_STEP = """
+import os, re, subprocess, horoacc as hvd
+hvd.init()
+step = f"{os.environ['SLURM_JOB_ID']}.{os.environ['SLURM_STEP_ID']}"
+shown = subprocess.run(["scontrol", "show", "step", step], capture_output=True, text=True).stdout
+cores, nodes = (int(re.search(rf"\\b{name}=(\\d+)", shown)[1]) for name in ("CPUs", "Nodes"))
+print("has", cores // nodes, os.environ["SLURM_CPUS_PER_TASK"], flush=True)
+hvd.barrier()
+"""
+
+
+@pytest.mark.parametrize("own", [("-np", "3"), ("--min-np", "4")])
+def test_a_step_has_all_of_the_jobs_cores_of_its_nodes(slurm: Slurm, own: tuple[str, ...]) -> None:
+    code = (*RUN, *own, PYTHON, "-c", CORES_OF_STEP)
+    done = slurm.run("salloc", "-w", "h2,h3", "-n4", "-c1", *code)
+    told = re.findall(r"has (\d+ \d+)", done.stdout)
+    assert told == [f"{CORES} 1"] * (3 if own[0] == "-np" else 4), done
 
 
 def test_horoaccrun_over_mpi(slurm: Slurm) -> None:
