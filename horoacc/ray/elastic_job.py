@@ -53,9 +53,8 @@ class ElasticJob:
         self._most = most
         self._cpus = cpus
         self._gpus = gpus
-        if override_discovery or settings.discovery is None:
-            settings.discovery = RayHostDiscovery(bool(gpus), cpus, gpus)
-        self._discovery: HostDiscovery = settings.discovery
+        given = None if override_discovery else settings.discovery
+        self._discovery: HostDiscovery = given or RayHostDiscovery(bool(gpus), cpus, gpus)
         self._executable: tuple[Any, ...] | None = None
         self._env: dict[str, str] = {}
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import ray
+from ray.exceptions import GetTimeoutError, RayActorError
 
 from horoacc.launcher.executor_calls import WithArguments
 from horoacc.ray.executor_settings import MiniSettings, without_ssh
@@ -15,6 +18,9 @@ from horoacc.ray.placement import Demand
 
 if TYPE_CHECKING:
     from horoacc.ray.elastic_job import ElasticJob
+
+# For a client's job, which may still be in a call that Ctrl-C has ended in the client.
+_SHUTDOWN_SECONDS = 5.0
 
 Callbacks = Sequence[Callable[[Any], Any]] | None
 
@@ -103,8 +109,8 @@ class RayExecutor:
             raise ValueError(
                 f"Both `min_workers` and `{other}` provided. A job is elastic, or its size fixed."
             )
-        self.settings = settings
-        self.settings.elastic = min_workers is not None
+        # A copy: another executor may have the same settings.
+        self.settings = settings = dataclasses.replace(settings, elastic=min_workers is not None)
         self._make: Callable[[], FixedJob | ElasticJob]
         if min_workers is not None:
             if max_workers is not None and max_workers < min_workers:
@@ -141,7 +147,8 @@ class RayExecutor:
             executable_cls: Made in each worker; the argument of the functions of `execute`.
             executable_args: For the class.
             executable_kwargs: For the class.
-            extra_env_vars: Variables of the workers.
+            extra_env_vars: Variables of the workers, besides this process's HOROACC_* and
+                HOROVOD_*, which count less.
 
         Raises:
             TimeoutError: The cluster has had no room for too long.
@@ -236,12 +243,15 @@ class RayExecutor:
         """Ends the workers and gives their resources back. A second call does nothing."""
         if self._job is None:
             return
+        job, self._job = self._job, None
+        if not self._remote:
+            job.shutdown()
+            return
         try:
-            self._call("shutdown")
+            with contextlib.suppress(GetTimeoutError, RayActorError):
+                ray.get(job.call.remote("shutdown"), timeout=_SHUTDOWN_SECONDS)
         finally:
-            job, self._job = self._job, None
-            if self._remote:
-                ray.kill(job)
+            ray.kill(job)  # and with it the actors and the placement group that it owns
 
     def _call(self, method: str, *args: Any) -> Any:
         if self._job is None:

@@ -98,8 +98,16 @@ class FixedJob:
         order = sorted(range(len(places)), key=lambda number: nodes.index(places[number].node))
         self._workers = [workers[number] for number in order]
         self._places = [places[number] for number in order]
-        variables = _variables(self._places, {**self._settings.variables(), **env})
-        ray.get(
+        # Workers import this module, and wait for what it imports.
+        from horoacc.launcher.main import POSITION_VARIABLES  # noqa: PLC0415
+
+        ours = {
+            name: text
+            for name, text in os.environ.items()
+            if name.startswith(("HOROACC_", "HOROVOD_")) and name not in POSITION_VARIABLES
+        }
+        variables = _variables(self._places, {**ours, **self._settings.variables(), **env})
+        self.results(
             [
                 worker.take_place.remote(own, dropin.installed())
                 for worker, own in zip(self._workers, variables, strict=True)
@@ -117,8 +125,8 @@ class FixedJob:
         if not callbacks:
             return self.results(self.call(func))
         with _heard(callbacks) as queue:
-            ray.get([worker.set_queue.remote(queue) for worker in self._workers])
             try:
+                self.results([worker.set_queue.remote(queue) for worker in self._living()])
                 return self.results(self.call(func))
             finally:
                 for worker in self._workers:

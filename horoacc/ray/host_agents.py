@@ -106,8 +106,8 @@ class RayAgents:
         except RayError as error:
             why = one_line(error)
         finally:
-            lost(why)
             if self._actors.get(host) is actor:
-                del self._actors[host]
+                self._actors.pop(host, None)  # stop_agent may have done it
+            lost(why)
             with contextlib.suppress(RayError):
                 ray.kill(actor)

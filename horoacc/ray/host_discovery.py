@@ -72,6 +72,7 @@ class RayHostDiscovery(HostDiscovery):
         self._cpus = cpus_per_slot if cpus_per_worker is None else cpus_per_worker
         self._gpus = (gpus_per_slot if gpus_per_worker is None else gpus_per_worker) * use_gpu
         self._probes: dict[str, Any] = {}
+        self._refused: set[str] = set()  # last time
 
     def find_available_hosts_and_slots(self) -> dict[str, int]:
         """Asks Ray.
@@ -101,11 +102,12 @@ class RayHostDiscovery(HostDiscovery):
             return set()
         probes = {node: self._probes.get(node) or _probe(node) for node in nodes}
         self._probes = dict(probes)
-        refused = set()
         refs = list(probes.values())
         done, _ = (
             ray.wait(refs, num_returns=len(refs), timeout=_REFUSAL_SECONDS) if refs else ([], [])
         )
+        # An answer that is late changes nothing yet.
+        refused = {node for node in self._refused & probes.keys() if probes[node] not in done}
         for node, probe in probes.items():
             if probe in done:
                 del self._probes[node]
@@ -115,6 +117,7 @@ class RayHostDiscovery(HostDiscovery):
                     refused.add(node)
                 except RayError:
                     continue  # the node died, as Ray will tell
+        self._refused = refused
         return refused
 
 
@@ -182,7 +185,7 @@ class NodeHosts(HostDiscovery):
 
     def node_of(self, host: str) -> str:
         """The node that a host is. ValueError: none."""
-        for node, name in self._names.items():
+        for node, name in list(self._names.items()):  # the discovery's thread adds some
             if name == host:
                 return node
         nodes = living_nodes()

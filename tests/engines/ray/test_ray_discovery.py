@@ -12,10 +12,12 @@ from typing import Any
 import pytest
 import ray
 import ray_bodies
+from ray.exceptions import TaskUnschedulableError
 from ray_nodes import SECONDS, Nodes, until
 
 from horoacc.elastic import FixedHosts
-from horoacc.ray import ElasticRayExecutor, RayExecutor, RayHostDiscovery
+from horoacc.ray import ElasticRayExecutor, RayExecutor, RayHostDiscovery, host_discovery
+from horoacc.ray.elastic_job import ElasticJob
 from horoacc.ray.host_discovery import NodeHosts
 
 SETTINGS = RayExecutor.create_settings
@@ -56,6 +58,51 @@ def test_gpus_of_several_nodes(
     monkeypatch.setattr(ray, "nodes", lambda: told)
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
     assert hosts(use_gpu=True, **arguments) == (dict.fromkeys(names, slots) if slots else {})
+
+
+def test_a_late_refusal_does_not_make_a_host_come_and_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By rounds: whether the probe has an answer, and whether the node is a host then."""
+    told = [{"NodeManagerAddress": "a", "Resources": {"CPU": 1}, "alive": True}]
+    answer: Any = None
+
+    def get(_: object) -> None:
+        if answer == "refused":
+            raise TaskUnschedulableError("drained")
+
+    monkeypatch.setattr(ray, "nodes", lambda: told)
+    monkeypatch.setattr(ray, "is_initialized", lambda: True)
+    monkeypatch.setattr(ray, "wait", lambda refs, **_: (refs if answer else [], []))
+    monkeypatch.setattr(ray, "get", get)
+    monkeypatch.setattr(host_discovery, "_probe", lambda node: object())
+    discovery = RayHostDiscovery()
+    for given, there in [
+        (None, True), ("refused", False), (None, False), (None, False), ("refused", False),
+        (None, False), ("ran", True), (None, True),
+    ]:  # fmt: skip
+        answer = given
+        assert ("a" in discovery.find_available_hosts_and_slots()) == there
+
+
+def test_a_node_is_found_while_the_discovery_adds_one() -> None:
+    hosts = NodeHosts(RayHostDiscovery())
+
+    class Name(str):
+        def __eq__(self, _: object) -> bool:
+            hosts._names["3"] = "c"
+            return False
+
+        __hash__ = str.__hash__
+
+    hosts._names |= {"1": Name("a"), "2": "b"}
+    assert hosts.node_of("b") == "2"
+
+
+def test_executors_leave_their_settings_as_they_are() -> None:
+    settings = SETTINGS()
+    kept = vars(settings).copy()
+    RayExecutor(settings, min_workers=1, reset_limit=3, elastic_timeout=5)
+    ElasticJob(settings, least=1, most=None, cpus=1, gpus=0, override_discovery=True)
+    assert vars(settings) == kept
 
 
 def test_a_drained_node_is_left_out(nodes: Nodes) -> None:

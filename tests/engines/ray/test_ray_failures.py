@@ -59,6 +59,9 @@ def test_a_killed_actor_is_named(nodes: Nodes, tmp_path: Path) -> None:
     error, seconds = during(made, tmp_path, lambda: kill(places[2]["pid"]))
     assert error.culprit == 2 and f"rank 2 on {places[2]['host']} died: " in str(error)
     assert "\n" not in str(error) and seconds < DEATH_SECONDS
+    with pytest.raises(RankFailed, match=r"rank 2 on .* died: ") as raised:
+        made.run(ray_bodies.place, callbacks=[print])
+    assert raised.value.culprit == 2
     made.shutdown()
 
 

@@ -72,6 +72,18 @@ def test_ways_to_call(started: RayExecutor) -> None:
     assert sorted(started.execute(ray_bodies.trained)) == [0, 0, 1, 1]
 
 
+def test_variables_of_the_driver(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = {"HOROVOD_CYCLE_TIME": "3", "HOROACC_LOG_LEVEL": "error", "HOROACC_RANK": "7",
+             "HOROACC_ELASTIC": "1", "HOROACC_START_TIMEOUT_SECONDS": "1"}  # fmt: skip
+    for name, text in given.items():
+        monkeypatch.setenv(name, text)
+    made = executor(num_workers=1)
+    made.start(extra_env_vars={"HOROACC_LOG_LEVEL": "info"})
+    (told,) = made.execute(lambda _: dict(os.environ))
+    made.shutdown()
+    assert [told.get(name) for name in given] == ["3", "info", "0", None, f"{SECONDS:g}"]
+
+
 def test_an_executable_lives_between_calls(nodes: Nodes) -> None:
     made = executor(num_workers=2)
     made.start(ray_bodies.Counter, [100], {"step": 10}, {"EXTRA": "given"})
@@ -168,7 +180,7 @@ def test_a_cluster_without_room(
 
 
 CLIENT = """
-import sys
+import os, signal, sys, threading, time
 import ray, ray_bodies
 from horoacc.ray import RayExecutor
 ray.init(sys.argv[1])
@@ -181,7 +193,13 @@ try:
 except LookupError as error:
     assert "rank 1 found nothing" in str(error)
     print("all right")
-executor.shutdown()
+threading.Timer(2.0, os.kill, [os.getpid(), signal.SIGINT]).start()
+try:
+    executor.execute(lambda _: time.sleep(600))
+except KeyboardInterrupt:
+    began = time.monotonic()
+    executor.shutdown()
+    print("ended" if time.monotonic() - began < 20 else "late")
 """
 
 
@@ -194,7 +212,8 @@ def test_a_job_of_rays_client(nodes: Nodes) -> None:
         # Now and then the process that Ray starts for a client ends before it does anything.
         if "Starting Ray client server failed" not in done.stderr:
             break
-    assert done.returncode == 0 and "all right" in done.stdout, done.stdout + done.stderr
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.split("\n")[:2] == ["all right", "ended"], done.stdout + done.stderr
 
 
 def test_a_worker_by_itself(nodes: Nodes) -> None:
