@@ -89,6 +89,13 @@ def address_towards(other: str) -> tuple[socket.AddressFamily, str]:
         return family, str(probe.getsockname()[0])
 
 
+def address_of(name: str) -> tuple[str, socket.AddressFamily]:
+    """A host's address by its name, IPv4 if it has one, and its family; OSError: it has none."""
+    found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
+    family, _, _, _, address = min(found, key=lambda each: each[0] != socket.AF_INET)
+    return str(address[0]), family
+
+
 def _can_bind(address: str) -> bool:
     """Only addresses of this machine can be bound; no list of interfaces is needed."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET

@@ -186,7 +186,7 @@ def _own_address(
 ) -> tuple[str, socket.AddressFamily]:
     """Where agents and workers reach the coordinator, and other hosts the ranks of this one."""
     if pod is not None:
-        return pod.own_address(), socket.AF_INET
+        return pod.own_address()
     if caller is not None:
         return caller.address, socket.AF_INET6 if ":" in caller.address else socket.AF_INET
     others = options.others()

@@ -47,7 +47,8 @@ def _inherited(text: str, address: str) -> int | None:
             listening = probe.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
         except (OSError, ValueError):
             return None
-    if not listening or f"{host}:{port}" != address:
+    name, _, number = address.rpartition(":")
+    if not listening or (host, str(port)) != (name.strip("[]"), number):
         return None
     os.set_inheritable(fd, False)
     return fd

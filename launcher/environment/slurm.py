@@ -19,6 +19,7 @@ from typing import Any
 
 from horoacc.launcher.environment.placement import Placement, PlacementError, Rendezvous
 from horoacc.launcher.environment.seal import Seal, seal_of
+from horoacc.launcher.hosts import address_of
 from horoacc.launcher.nodelist import expand
 
 _FIRST_PORT, _PORTS = 20_000, 10_000  # below those that systems give out by themselves
@@ -51,7 +52,7 @@ def rendezvous(
         raise PlacementError(f"SLURM_STEP_NODELIST: {error}") from None
     host = "127.0.0.1" if len(nodes) == 1 else host or nodes[0]
     try:
-        place = socket.gethostbyname(host)
+        place, _ = address_of(host)
     except OSError as error:
         raise PlacementError(
             f"node {host}, where rank 0 is, has no address here: {error}"
@@ -86,11 +87,12 @@ class _Meeting:
     def gather(self, size: int, given: str) -> Rendezvous:
         """Rank 0's part: it tells each other rank."""
         with self._door(size) as door, contextlib.ExitStack() as stack:
-            listener = socket.create_server((self._place, 0), backlog=max(128, size))
+            listener = self._listen(0, size)
             stack.callback(listener.close)
-            host, port = listener.getsockname()
+            host, port = listener.getsockname()[:2]
             own = given or secrets.token_hex(32)
-            told = {"address": f"{host}:{port}"} | ({} if given else {"secret": own})
+            told = {"address": f"[{host}]:{port}" if ":" in host else f"{host}:{port}"}
+            told |= {} if given else {"secret": own}
             self._answer(door, set(range(1, size)), told)
             stack.pop_all()
             return Rendezvous(told["address"], listener.detach(), own)
@@ -121,10 +123,14 @@ class _Meeting:
     def _door(self, size: int) -> socket.socket:
         for port in self._ports:
             try:
-                return socket.create_server((self._place, port), backlog=max(128, size))
+                return self._listen(port, size)
             except OSError as error:
                 why = error
         raise why
+
+    def _listen(self, port: int, size: int) -> socket.socket:
+        family = socket.AF_INET6 if ":" in self._place else socket.AF_INET
+        return socket.create_server((self._place, port), family=family, backlog=max(128, size))
 
     def _answer(self, door: socket.socket, missing: set[int], told: dict[str, str]) -> None:
         """Answers until all have been told; a silent stranger keeps nobody waiting."""

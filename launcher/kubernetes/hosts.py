@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import os
-import socket
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
@@ -59,7 +58,7 @@ class PodHosts:
         self._door = Door(loop, pod.secret, silence, self._greet)
         port = int(pod.rendezvous.rpartition(":")[2])
         try:
-            self._door.open(pod.own_address(), socket.AF_INET, port)
+            self._door.open(*pod.own_address(), port)
         except OSError as error:
             text = f"port {port} (HOROACC_RENDEZVOUS) cannot be had: {error.strerror}"
             raise PodError(text) from None

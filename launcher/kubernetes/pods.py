@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from horoacc.launcher.hosts import address_of
+
 ALIVE = "/dev/shm/horoacc.alive"
 """A file that horoaccrun renews, so that the pod's probes see that its loop runs."""
 _PERIOD = 10.0
@@ -49,11 +51,11 @@ class Pod:
         count = size // self.pods
         return Share(self.index * count, count, size, self.rendezvous, self.secret)
 
-    def own_address(self) -> str:
-        """The address of this pod, by which the others reach it; PodError: it has none."""
+    def own_address(self) -> tuple[str, socket.AddressFamily]:
+        """This pod's address, by which the others reach it, and its family; PodError: none."""
         name = socket.gethostname()
         try:
-            return socket.gethostbyname(name)
+            return address_of(name)
         except OSError as error:
             raise PodError(f"this pod's name {name} has no address: {error}") from None
 

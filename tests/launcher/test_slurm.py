@@ -115,9 +115,11 @@ def test_bad_input_is_told_at_once(
     assert words in result.err.splitlines()[-1] and time.monotonic() - began < 20, result
 
 
-def meet(rank: int, size: int, environ: dict[str, str], seconds: float = 20.0) -> Rendezvous:
+def meet(
+    rank: int, size: int, environ: dict[str, str], seconds: float = 20.0, host: str = ""
+) -> Rendezvous:
     place = Placement(rank, size, rank, size, 0, 1, "slurm", "tcp")
-    return slurm.rendezvous(place, environ, seconds)
+    return slurm.rendezvous(place, environ, seconds, host)
 
 
 def ports(environ: dict[str, str]) -> list[int]:
@@ -159,6 +161,15 @@ def test_ranks_meet_beside_strangers() -> None:
     os.close(met[3].listen_fd or 0)
     for link in (*silent, *heard):
         link.close()
+
+
+def test_ranks_meet_on_a_host_without_ipv4() -> None:
+    step = STEP | {"HOROACC_SECRET": "ab" * 32, "SLURM_CLUSTER_NAME": str(time.time())}
+    step["SLURM_STEP_NODELIST"] = "n[1-2]"
+    with ThreadPoolExecutor(2) as pool:
+        zero, one = pool.map(lambda rank: meet(rank, 2, step, host="::1"), (0, 1))
+    assert zero.address == one.address and zero.address.startswith("[::1]:")
+    os.close(zero.listen_fd or 0)
 
 
 @pytest.mark.parametrize(

@@ -45,6 +45,16 @@ class Pods:
             host.run(["umount", "/etc/hosts"])
             host.run(["mount", "--bind", str(self._hosts), "/etc/hosts"])
             host.run(["hostname", f"{NAME}-{index}"])
+        self._addresses = [host.addresses[0] for host in lab.hosts.values()]
+
+    def only_ipv6(self) -> None:
+        """Takes the hosts their IPv4."""
+        for index, host in enumerate(self._lab.hosts.values()):
+            self._addresses[index] = f"fd00::{index + 1}"
+            host.run(["sysctl", "-qw", "net.ipv6.conf.all.disable_ipv6=0"])
+            host.run(["ip", "-4", "address", "flush", "dev", "eth0"])
+            own = f"{self._addresses[index]}/64"
+            host.run(["ip", "address", "add", own, "dev", "eth0", "nodad"])
 
     def start(self, index: int, *command: str, **more: str) -> subprocess.Popen[str]:
         """Starts the pod with an index, or a command in its place."""
@@ -52,7 +62,7 @@ class Pods:
         host.run(["rm", "-f", "/dev/shm/horoacc.alive"])
         name = f"{NAME}-{index}"
         with self._hosts.open("a") as file:
-            file.write(f"{host.addresses[0]} {name}.{NAME} {name}\n")
+            file.write(f"{self._addresses[index]} {name}.{NAME} {name}\n")
         (container,) = self._spec["containers"]
         environ = self.job.environ(JOB_COMPLETION_INDEX=str(index))
         environ |= {"PYTHONPATH": "", "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}

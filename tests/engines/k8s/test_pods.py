@@ -124,6 +124,15 @@ def test_the_job_grows_and_shrinks_with_its_completions(make: Make, tmp_path: Pa
     pods.job.expect_nothing_left()
 
 
+@pytest.mark.parametrize("flags", [(), ("--min-np", "2")])
+def test_pods_without_ipv4(make: Make, flags: tuple[str, ...]) -> None:
+    code = "import horoacc as hvd; hvd.init(); hvd.barrier(); print('of', hvd.size(), flush=True)"
+    pods = make(2, "-np", "4", *flags, sys.executable, "-c", code)
+    pods.only_ipv6()
+    texts = "".join(pods.end([pods.start(index) for index in (1, 0)]))
+    assert texts.count("of 4") == 4, texts
+
+
 @pytest.mark.parametrize(
     ("more", "words"),
     [
