@@ -121,7 +121,7 @@ def has_ended(engine: Engine, number: int) -> bool:
     """Says whether the engine has finished with a call's tensors, or does not know it any more."""
     try:
         return engine.poll(number)
-    except ValueError:
+    except (KeyError, ValueError):  # a signal's handler may raise right after it was released
         return True
 
 
