@@ -12,7 +12,7 @@ import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,12 +26,13 @@ _NAMES = re.compile(r"(result|error)\.[0-9]{1,9}")
 class ClusterFunction:
     """One call. Leave it as a context, so that its folder is removed."""
 
-    def __init__(self, line: Sequence[str], env: Mapping[str, str]) -> None:
+    def __init__(self, line: Sequence[str], env: Mapping[str, str], secret: str = "") -> None:
         """Makes a folder for results.
 
         Args:
             line: Flags of horoaccrun; they make the job elastic.
             env: More variables.
+            secret: The job's; empty: the job draws one.
 
         Raises:
             ValueError: The flags contradict each other.
@@ -39,6 +40,7 @@ class ClusterFunction:
         check([*line], {**os.environ, **env})
         self._line = line
         self._env = env
+        self._secret = secret
         self._folder = Path(tempfile.mkdtemp(prefix="horoacc-run-"))
 
     def __enter__(self) -> ClusterFunction:
@@ -56,16 +58,21 @@ class ClusterFunction:
         part.rename(self._folder / name)
         return True
 
-    def run(self, cluster: Cluster) -> int:
-        """Runs the job to its end, and gives its exit code."""
+    def run(self, cluster: Cluster, turn: Callable[[], object] | None = None) -> int:
+        """Runs the job to its end, and gives its exit code.
+
+        Args:
+            cluster: Starts its agents.
+            turn: Is called again and again meanwhile; its exception ends the job.
+        """
         rank = [sys.executable, "-c", "from horoacc.launcher.courier_rank import main; main()"]
         with caller_agents.serve(cluster) as link:
             env = {
                 **self._env,
-                caller_agents.VARIABLE: f"{link.fileno()} {cluster.address}",
+                caller_agents.VARIABLE: f"{link.fileno()} {cluster.address} {self._secret}",
                 "HOROACC_CALLER_PYTHON": sys.executable,
             }
-            return run_job(self._folder, self._line, rank, env, [link.fileno()])
+            return run_job(self._folder, self._line, rank, env, [link.fileno()], turn)
 
     def results(self, code: int) -> list[Any]:
         """What the function returned, by rank at the job's end.

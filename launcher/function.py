@@ -220,6 +220,7 @@ def run_job(
     rank: Sequence[str],
     env: Mapping[str, str] | None,
     passed: Sequence[int] = (),
+    turn: Callable[[], object] | None = None,
 ) -> int:
     """Runs a job to its end; an exception here ends the job first.
 
@@ -229,6 +230,7 @@ def run_job(
         rank: The command of a rank.
         env: More variables.
         passed: Descriptors that the job's process inherits.
+        turn: Is called again and again meanwhile; it waits, a short time.
 
     Returns:
         Its exit code.
@@ -248,6 +250,8 @@ def run_job(
             pass_fds=passed,
         )
         try:
+            while turn is not None and process.poll() is None:
+                turn()
             return process.wait()
         except BaseException:
             process.terminate()

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import signal
 import threading
+import time
 from collections.abc import Callable, Mapping
 
 from horoacc.launcher.elastic.channel import Message
 from horoacc.spark.tasks import Task, Tasks
+
+_TURN_SECONDS = 0.1
+# Once the coordinator is gone, agents end at once.
+_QUIET_SECONDS = 30.0
 
 
 class ElasticTasks:
@@ -34,12 +39,22 @@ class ElasticTasks:
         self._environ = environ
         self._lock = threading.Lock()
         self._came: dict[str, Task] = {}
-        self._lost: dict[str, Callable[[str], None]] = {}
+        self._lost: dict[str, Callable[[str], None]] = {}  # of the agents that have not ended
 
     @property
     def present(self) -> int:
         """How many tasks are there."""
         return len(self._came)
+
+    def drain(self) -> None:
+        """After the job's end: hears the tasks until their agents have ended.
+
+        By then all results are there. It gives up once no task has said anything for a while.
+        """
+        due = time.monotonic() + _QUIET_SECONDS
+        while self._lost and time.monotonic() < due:
+            if self._tasks.turn(_TURN_SECONDS):
+                due = time.monotonic() + _QUIET_SECONDS
 
     # --- for the job --------------------------------------------------------------------------
 
@@ -60,6 +75,7 @@ class ElasticTasks:
             lost("its Spark task is gone")
         else:
             all_of_them = {**self._environ, **environ}
+            all_of_them.pop("HOROACC_SECRET", None)  # the task has it
             self._tasks.tell(task, kind="agent", number=number, host=host, environ=all_of_them)
 
     def stop_agent(self, host: str) -> None:

@@ -100,8 +100,7 @@ class FixedJob:
             self._streams[place.rank] = {n: self._tasks.stream(place.rank, n) for n in names}
             self._tasks.tell(
                 task, kind="rank", address=first.address, master=first.master,
-                secret=self._tasks.secret, environ=dict(self._environ), **self._start,
-                **place._asdict(),
+                environ=dict(self._environ), **self._start, **place._asdict(),
             )  # fmt: skip
 
     def heard(self, task: Task, message: Message) -> None:

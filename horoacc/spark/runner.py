@@ -8,7 +8,6 @@ import os
 import shutil
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -29,6 +28,10 @@ from horoacc.spark.tasks import Tasks
 _START_SECONDS = "600"
 _TURN_SECONDS = 0.1
 _LOST_SECONDS = 1.0
+_UNREACHED = (
+    "Spark's tasks ended without reaching this process: executors must reach it at its address, "
+    "spark.driver.host, and any port"
+)
 
 
 def run(
@@ -110,12 +113,15 @@ def run(
         tasks.start(barrier=True)
         due = time.monotonic() + seconds
         while not job.finished:
+            ended = tasks.ended  # before the question why
             tasks.turn(_TURN_SECONDS)
             job.on_time()
             # Spark may tell that a task is lost before the task's connection does.
             waited = time.monotonic() >= tasks.failed_at + _LOST_SECONDS
             if tasks.failure and (not job.begun or (job.failed is None and waited)):
                 raise RuntimeError(f"Spark's job failed: {tasks.failure}")
+            if ended and not job.begun:
+                raise RuntimeError(_UNREACHED)
             if not job.begun and time.monotonic() >= due:
                 raise RuntimeError(
                     f"Timed out waiting for Spark tasks to start: {job.present} of {size} are "
@@ -214,18 +220,25 @@ def run_elastic(
     call = cloudpickle.dumps((fn, tuple(args), dict(kwargs or {})))
     tasks = Tasks(context, Printer(os.environ), call, most)
     environ = _variables(env, nics)
-    with ClusterFunction(line, environ) as function:
+    with ClusterFunction(line, environ, tasks.secret) as function:
         cluster = ElasticTasks(tasks, function.keep, environ)
         tasks.owner = cluster
         orderly = False
+
+        def turn() -> None:
+            ended = tasks.ended  # before the question why
+            tasks.turn(_TURN_SECONDS)
+            if tasks.failure:
+                raise RuntimeError(f"Spark's job failed: {tasks.failure}")
+            if ended:
+                raise RuntimeError(_UNREACHED)
+
         try:
             tasks.start(barrier=False)
             due = time.monotonic() + seconds
             while cluster.present < size:
-                tasks.turn(_TURN_SECONDS)
+                turn()
                 late = time.monotonic() >= due
-                if tasks.failure:
-                    raise RuntimeError(f"Spark's job failed: {tasks.failure}")
                 if late and cluster.present >= least:
                     break
                 if late:
@@ -233,30 +246,13 @@ def run_elastic(
                         f"Timed out waiting for Spark tasks to start: {cluster.present} of {size} "
                         f"are there after {seconds:g} s (start_timeout)"
                     )
-            with _turning(tasks), _redirected(stdout, stderr):
-                code = function.run(cluster)
+            with _redirected(stdout, stderr):
+                code = function.run(cluster, turn)
+            cluster.drain()
             orderly = code == 0
             return function.results(code)
         finally:
             tasks.close(interrupt=not orderly)
-
-
-@contextlib.contextmanager
-def _turning(tasks: Tasks) -> Iterator[None]:
-    """Has a thread hear the tasks meanwhile."""
-    over = threading.Event()
-
-    def turn() -> None:
-        while not over.is_set():
-            tasks.turn(_TURN_SECONDS)
-
-    thread = threading.Thread(target=turn, name="horoacc-spark-tasks", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join()
 
 
 @contextlib.contextmanager

@@ -79,9 +79,12 @@ class _Task:
     def __init__(self, channel: Channel, index: int, order: Order) -> None:
         self._channel = channel
         self._over = self._restart = False
+        self._sent = 0  # parts of results
         self._child = _Child(self._tell)
         path = [*sys.path, *(entry for entry in order.path if entry not in sys.path)]
         self._courier = Courier(order.call, path, self._result)
+        # The connection proves the secret and encrypts nothing, so the secret comes with Spark's.
+        self._known = {VARIABLE: self._courier.name, "HOROACC_SECRET": order.secret}
         here = channel.link.getsockname()[0]
         family = channel.link.family
         # This task's rank may become rank 0.
@@ -122,9 +125,11 @@ class _Task:
             raise Restart("the agent of this task is lost")
 
     def _tell_end(self) -> None:
-        """What a rank has sent comes before the news of its end."""
+        """What ranks have sent comes before the news of the end, while any of it gets through."""
         status, number = self._child.take_end()
-        if number is None:
+        sent = -1
+        while sent != self._sent:
+            sent = self._sent
             self._courier.close(_COURIER_SECONDS)
         self._tell(kind="ended", status=status, number=number)
 
@@ -133,7 +138,7 @@ class _Task:
         if kind == "rank":
             self._start_rank(message)
         elif kind == "agent":
-            environ = {**os.environ, **message["environ"], VARIABLE: self._courier.name}
+            environ = {**os.environ, **message["environ"], **self._known}
             number = int(message["number"])
             command = ["-m", "horoacc.launcher.elastic.agent", str(number), message["host"]]
             self._child.start([sys.executable, *command], environ, number)
@@ -145,7 +150,7 @@ class _Task:
             self._over = True
 
     def _start_rank(self, message: Message) -> None:
-        environ = {**os.environ, **message["environ"], VARIABLE: self._courier.name}
+        environ = {**os.environ, **message["environ"], **self._known}
         if message["as_horovod"]:
             dropin.for_children(environ)
         place = [int(message[name]) for name in ("rank", "size", "local_rank", "local_size")]
@@ -158,7 +163,6 @@ class _Task:
         host, port = message["master"]
         environ |= {
             "HOROACC_RENDEZVOUS": message["address"],
-            "HOROACC_SECRET": message["secret"],
             "HOROACC_MASTER": f"{host}:{port}",
             "MASTER_ADDR": host,
             "MASTER_PORT": str(port),
@@ -179,6 +183,7 @@ class _Task:
                 last = at + _PART >= len(body)
                 part = body[at : at + _PART]
                 self._channel.send({"kind": "result", "name": name, "last": last, "body": part})
+                self._sent += 1
 
     def _tell(self, **message: Any) -> None:
         self._channel.send(message)

@@ -104,11 +104,13 @@ class Tasks:
         """Whether Spark's job has ended."""
         return not self._spark.is_alive()
 
-    def turn(self, seconds: float) -> None:
-        """Waits for news, at most so long, and takes it."""
+    def turn(self, seconds: float) -> bool:
+        """Waits for news, at most so long, and takes it; says whether there was any."""
         self._door.on_time(time.monotonic())
-        for key, _ in self._selector.select(seconds):
+        ready = self._selector.select(seconds)
+        for key, _ in ready:
             key.data()
+        return bool(ready)
 
     def tell(self, task: Task, **message: Any) -> None:
         """Sends a task a message, if it is there."""

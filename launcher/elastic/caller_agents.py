@@ -20,7 +20,7 @@ from horoacc.launcher.hosts import Host
 from horoacc.launcher.supervise import Supervisor
 
 VARIABLE = "HOROACC_CALLER_AGENTS"
-"""Tells the job's process its end of the pair, and an address of this machine: `FD ADDRESS`."""
+"""Tells the job's process its end, an address of this machine and a secret: `FD ADDRESS SECRET`."""
 _KEPT = ("HOROACC_", "HOROVOD_")
 
 
@@ -105,12 +105,17 @@ class Caller(NamedTuple):
 
     link: socket.socket
     address: str
+    secret: str
+    """The job's; empty: the job draws one."""
 
     @staticmethod
     def of(environ: dict[str, str] | os._Environ[str]) -> Caller | None:
         """Takes what `VARIABLE` says out of the environment."""
-        number, _, address = environ.pop(VARIABLE, "").partition(" ")
-        return Caller(socket.socket(fileno=int(number)), address) if number else None
+        told = environ.pop(VARIABLE, "")
+        if not told:
+            return None
+        number, address, secret = told.split(" ")
+        return Caller(socket.socket(fileno=int(number)), address, secret)
 
 
 class CallerAgents:

@@ -122,7 +122,8 @@ def run_elastic(
         printer, options.size, options.seconds("grace_seconds"), options.text("output_filename")
     )
     limits = limits_of(options)
-    secret = pod.secret if pod else secrets.token_hex(32)
+    given = pod or caller
+    secret = (given.secret if given else "") or secrets.token_hex(32)
     membership = Membership(limits)
     stall = _stall_limit(options, environ)
     # A rank for which the others wait may take as long as the shorter one that is not 0.

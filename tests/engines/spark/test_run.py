@@ -8,7 +8,9 @@ import runpy
 import statistics
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import spark_bodies
@@ -17,6 +19,7 @@ from pyspark.sql import SparkSession
 from spark_cluster import SLOTS
 
 import horoacc.spark
+from horoacc.spark.tasks import Tasks
 
 ROOT = Path(__file__).parents[3]
 
@@ -60,10 +63,29 @@ def test_torch_finds_the_ranks(spark: SparkSession) -> None:
     assert horoacc.spark.run(spark_bodies.torch_distributed, num_proc=3) == [3.0] * 3
 
 
-def test_results_longer_than_a_message(spark: SparkSession) -> None:
+@pytest.mark.parametrize("run", [horoacc.spark.run, horoacc.spark.run_elastic])
+def test_results_longer_than_a_message(spark: SparkSession, run: Callable[..., Any]) -> None:
     size = 40 << 20
-    results = horoacc.spark.run(spark_bodies.large, (size,), num_proc=2)
+    results = run(spark_bodies.large, (size,), num_proc=2)
     assert results == [bytes([rank]) * size for rank in range(2)]
+
+
+@pytest.mark.parametrize("run", [horoacc.spark.run, horoacc.spark.run_elastic])
+def test_no_message_has_the_secret(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch, run: Callable[..., Any]
+) -> None:
+    """The connections to tasks encrypt nothing."""
+    told: list[tuple[str, str]] = []
+    tell = Tasks.tell
+
+    def noted(tasks: Tasks, task: Any, **message: Any) -> None:
+        told.append((tasks.secret, repr(message)))
+        tell(tasks, task, **message)
+
+    monkeypatch.setattr(Tasks, "tell", noted)
+    assert len(run(spark_bodies.place, num_proc=2)) == 2
+    assert len(told) == 2  # each task starts a rank, or an agent
+    assert not [text for secret, text in told if secret in text or "HOROACC_SECRET" in text]
 
 
 def test_another_python(spark: SparkSession, tmp_path: Path) -> None:

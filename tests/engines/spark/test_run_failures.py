@@ -22,6 +22,7 @@ from spark_cluster import SLOTS
 
 import horoacc.spark
 from horoacc.errors import RankFailed
+from horoacc.launcher.elastic.door import Door
 
 # From a kill to the error in the caller; docs/spark.md has what a quiet machine takes.
 _ERROR_SECONDS = 10.0
@@ -94,10 +95,13 @@ def test_a_python_worker_of_spark_is_killed(spark: SparkSession, tmp_path: Path)
     assert later.took() < _ERROR_SECONDS + 5.0
 
 
-def test_spark_cancels_the_job(spark: SparkSession, tmp_path: Path) -> None:
+@pytest.mark.parametrize("run", [horoacc.spark.run, horoacc.spark.run_elastic])
+def test_spark_cancels_the_job(
+    spark: SparkSession, tmp_path: Path, run: Callable[..., Any]
+) -> None:
     later = Later(tmp_path, 2, lambda _: spark.sparkContext.cancelAllJobs())
     with pytest.raises((RankFailed, RuntimeError), match="Spark"):
-        horoacc.spark.run(spark_bodies.waits, (str(tmp_path), 600.0), num_proc=2)
+        run(spark_bodies.waits, (str(tmp_path), 600.0), num_proc=2)
     assert later.took() < 2 * _ERROR_SECONDS
 
 
@@ -197,6 +201,22 @@ def test_a_foreign_host(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(context, "getConf", lambda: conf)
     with pytest.raises(RuntimeError, match=r"spark.driver.host is 192\.0\.2\.1, a foreign host"):
         horoacc.spark.run(spark_bodies.place, num_proc=1)
+
+
+@pytest.mark.parametrize("run", [horoacc.spark.run, horoacc.spark.run_elastic])
+def test_executors_that_do_not_reach_the_driver(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch, run: Callable[..., Any]
+) -> None:
+    opened = Door.open
+
+    def elsewhere(door: Door, *where: Any) -> None:
+        opened(door, *where)
+        door.address = "127.0.0.1:1"
+
+    monkeypatch.setattr(Door, "open", elsewhere)
+    text = "Spark's tasks ended without reaching this process: .* spark.driver.host"
+    with pytest.raises(RuntimeError, match=text):
+        run(spark_bodies.place, num_proc=2, start_timeout=spark_cluster.SECONDS)
 
 
 def test_executors_without_horoacc(
