@@ -45,7 +45,7 @@ def resolve_op(op: int | None, average: bool | None) -> int:
         warnings.warn(
             "Parameter `average` has been replaced with `op` and will be removed.",
             DeprecationWarning,
-            stacklevel=level_of_user("horoacc."),
+            stacklevel=4,
         )
         op = dtypes.Average if average else dtypes.Sum
     if op is None:
