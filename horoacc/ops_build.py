@@ -58,8 +58,10 @@ def sources_of(name: str) -> list[Path]:
     folder = source_folder(name)
     files = sorted(path for path in folder.iterdir() if path.suffix in (".cc", ".h"))
     api = source_folder("csrc") / "api"
-    shared = ("horoacc.h", "engine_ref.h", "known_engines.h", "python_engine_calls.h")
-    return [*files, *(api / name for name in shared)]
+    shared = ["horoacc.h", "engine_ref.h", "known_engines.h"]
+    if name == "torch_ops":  # TensorFlow's are those of every interpreter, and this knows one
+        shared.append("python_engine_calls.h")
+    return [*files, *(api / header for header in shared)]
 
 
 def core_library() -> Path:
