@@ -35,7 +35,7 @@ class MiniSettings:
 
     def variables(self) -> dict[str, str]:
         """What ranks get to know of it."""
-        found = {"HOROACC_START_TIMEOUT_SECONDS": f"{self.timeout_s:g}"}
+        found = {"HOROACC_START_TIMEOUT": f"{self.timeout_s:g}"}
         if self.nics:
             found["HOROACC_NETWORK_INTERFACES"] = ",".join(sorted(self.nics))
         return found

@@ -231,7 +231,7 @@ def _variables(places: Sequence[Meeting], common: Mapping[str, str]) -> list[dic
         row = [node for node, ranks in nodes.items() if len(ranks) > local]
         own = place_variables(rank, len(places), local, len(here))
         for name, value in (("RANK", row.index(place.node)), ("SIZE", len(row))):
-            own[f"HOROACC_CROSS_{name}"] = own[f"HOROVOD_CROSS_{name}"] = str(value)
+            own |= {f"{prefix}_CROSS_{name}": str(value) for prefix in ("HOROACC", "HOROVOD")}
         own["HOROVOD_HOSTNAME"] = place.address
         # All GPUs of the node's ranks, by local rank, so that they reach each other's.
         if gpus := [gpu for other in here for gpu in places[other].gpus]:

@@ -74,7 +74,7 @@ def test_ways_to_call(started: RayExecutor) -> None:
 
 def test_variables_of_the_driver(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
     given = {"HOROVOD_CYCLE_TIME": "3", "HOROACC_LOG_LEVEL": "error", "HOROACC_RANK": "7",
-             "HOROACC_ELASTIC": "1", "HOROACC_START_TIMEOUT_SECONDS": "1"}  # fmt: skip
+             "HOROACC_ELASTIC": "1", "HOROACC_START_TIMEOUT": "1"}  # fmt: skip
     for name, text in given.items():
         monkeypatch.setenv(name, text)
     made = executor(num_workers=1)
