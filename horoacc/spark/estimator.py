@@ -152,15 +152,15 @@ class HorovodModel(Model, ModelParams, Saved):  # type: ignore[misc]
         """What makes, on an executor, a function from columns to an array for each label."""
         raise NotImplementedError
 
-    def _environ(self) -> dict[str, str]:
-        """Variables that the predictor needs on an executor."""
-        return {}
+    def _settings(self) -> tuple[dict[str, str], Callable[[], None]]:
+        """Variables of an executor, and what it calls before it makes the predictor."""
+        raise NotImplementedError
 
     def _transform(self, df: DataFrame) -> DataFrame:
         features, labels = self.getFeatureColumns(), self.getLabelColumns()
         outputs = self.getOutputCols()
         metadata = self.getOrDefault(self._metadata)
-        make, environ = self._predictor(), self._environ()
+        make, (environ, configure) = self._predictor(), self._settings()
         first = df.select(*features).head()
         kinds = [metadata[label]["spark_data_type"] for label in labels]
         if first is not None:
@@ -177,12 +177,14 @@ class HorovodModel(Model, ModelParams, Saved):  # type: ignore[misc]
         kept = [field.name for field in schema.fields]
 
         # The model's class may be in a module that only the driver's path leads to.
-        pickled, path = cloudpickle.dumps(make), tuple(sys.path)
+        pickled, path = cloudpickle.dumps((configure, make)), tuple(sys.path)
 
         def predict(rows: Iterable[Row]) -> Iterator[list[Any]]:
             os.environ.update(environ)
             sys.path += [entry for entry in path if entry not in sys.path]
-            call = cloudpickle.loads(pickled)()
+            configure, make = cloudpickle.loads(pickled)
+            configure()
+            call = make()
             rows = iter(rows)
             while batch := list(itertools.islice(rows, _ROWS)):
                 found = call([[row[name] for row in batch] for name in features])

@@ -34,19 +34,27 @@ def load(path: str, name: str) -> Any:
 
 def outcome_of(path: str, name: str, arguments: bytes) -> tuple[str, Any, str]:
     """Runs a body; gives kind, value and text of the pool's Outcome."""
+    from _pytest.monkeypatch import MonkeyPatch
     from _pytest.outcomes import Skipped
 
+    given: dict[str, Any] = {}
     try:
         watch = ControllerWatch()
         body = load(path, name)
         # Not before: an argument may be a function of the body's module.
-        value = body(**pickle.loads(arguments))
+        given = pickle.loads(arguments)
+        value = body(**given)
         watch.check()
         return "ok", value, ""
     except Skipped as skipped:
         return "skipped", str(skipped), ""
     except BaseException:
         return "failed", None, traceback.format_exc()
+    finally:
+        # The rank's copy, of which the tests' process knows nothing.
+        for fixture in given.values():
+            if isinstance(fixture, MonkeyPatch):
+                fixture.undo()
 
 
 def main(address: str, framework: str, folder: str) -> None:

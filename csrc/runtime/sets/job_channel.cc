@@ -149,14 +149,15 @@ void JobChannel::PassOnDepartures(int source, const std::vector<Departure>& told
   if (fresh.empty()) return;
   const bool only_told = std::ranges::all_of(
       fresh, [&](const Departure& each) { return std::ranges::find(told, each) != told.end(); });
-  uint64_t from_the_first = 0;
-  const WireWriter all = Pack(around_.directory->DeparturesSince(from_the_first));
   const WireWriter news = Pack(fresh);
   const std::vector<int> next = NextHosts();
   for (const int rank : next) {
-    const bool knows_earlier = std::ranges::find(were_next_, rank) != were_next_.end();
-    if (!knows_earlier || !only_told || host_of_[rank] != host_of_[source])
-      Send(rank, knows_earlier ? news : all);
+    if (std::ranges::find(were_next_, rank) == were_next_.end()) {
+      uint64_t from_the_first = 0;
+      Send(rank, Pack(around_.directory->DeparturesSince(from_the_first)));
+    } else if (!only_told || host_of_[rank] != host_of_[source]) {
+      Send(rank, news);
+    }
   }
   were_next_ = next;
   const std::optional<uint32_t> root = RootPlace();

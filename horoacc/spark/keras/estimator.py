@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -191,16 +192,16 @@ class KerasModel(_OfKeras, HorovodModel):
         self._setDefault(custom_objects={}, _floatx="float32")
         self.setParams(**self._input_kwargs)
 
-    def _environ(self) -> dict[str, str]:
-        return {"KERAS_BACKEND": keras.backend.backend()}
+    def _settings(self) -> tuple[dict[str, str], Callable[[], None]]:
+        configure = functools.partial(keras.config.set_floatx, self.getOrDefault("_floatx"))
+        return {"KERAS_BACKEND": keras.backend.backend()}, configure
 
     def _predictor(self) -> Callable[[], Callable[[list[list[Any]]], list[Any]]]:
         model = model_bytes(self.getModel())
         shapes = shapes_of(self.getModel().inputs, "inputs")
-        custom_objects, floatx = self.getCustomObjects(), self.getOrDefault("_floatx")
+        custom_objects = self.getCustomObjects()
 
         def make() -> Callable[[list[list[Any]]], list[Any]]:
-            keras.config.set_floatx(floatx)
             loaded = model_of(model, custom_objects)
 
             def call(columns: list[list[Any]]) -> list[Any]:

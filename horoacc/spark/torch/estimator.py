@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import io
 from collections.abc import Callable
 from typing import Any
@@ -185,14 +186,15 @@ class TorchModel(HorovodModel):
         self._setDefault(optimizer=None, loss=None, loss_constructors=None, input_shapes=None)
         self.setParams(**self._input_kwargs)
 
+    def _settings(self) -> tuple[dict[str, str], Callable[[], None]]:
+        return {}, functools.partial(torch.set_num_threads, 1)  # a task has one core
+
     def _predictor(self) -> Callable[[], Callable[[list[list[Any]]], list[Any]]]:
         model = self.getModel()
         model.eval()
         shapes = self.getInputShapes()
 
         def make() -> Callable[[list[list[Any]]], list[Any]]:
-            torch.set_num_threads(1)  # a task has one core
-
             def call(columns: list[list[Any]]) -> list[Any]:
                 inputs = [
                     of_shape(torch.as_tensor(dense(column)).float(), shape)

@@ -179,7 +179,13 @@ def test_classes(spark: SparkSession, data: DataFrame, store: LocalStore) -> Non
         store, model=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
         loss=torch.nn.functional.cross_entropy, label_cols=["x1"],
     ).fit(data)  # fmt: skip
-    frame = fitted.transform(data)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        frame = fitted.transform(data)
+        assert torch.get_num_threads() == 3  # the driver's; a task has one
+    finally:
+        torch.set_num_threads(threads)
     assert isinstance(frame.schema["x1__output"].dataType, VectorUDT)
     assert frame.first()["x1__output"].size == 2
 
