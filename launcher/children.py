@@ -9,7 +9,6 @@ import subprocess
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
 from typing import Protocol
 
 from horoacc.launcher.processes import signal_group
@@ -79,8 +78,8 @@ class Loop(Protocol):
     def unwatch(self, fd: int) -> None:
         """Ends `watch`."""
 
-    def guard_output(self) -> AbstractContextManager[None]:
-        """Around everything that prints."""
+    def watch_output(self, fd: int, ready: Callable[[], None]) -> None:
+        """As `watch`; but what is printed may have to wait for this program's own reader."""
 
 
 class Stream(Protocol):
@@ -124,8 +123,12 @@ class Rank:
         """Whether it ended and all of its output has been read."""
         return self.status is not None and not self._pipes.open
 
-    def sweep(self, now: float) -> bool:
+    def sweep(self, now: float, held: bool) -> bool:
         """Ends the rest of its process group, and closes its pipes, some time after its end.
+
+        Args:
+            now: The time.
+            held: Whether the pipes have to wait for this program's reader; then they stay open.
 
         Returns:
             Whether its process group has gone since the last call.
@@ -137,12 +140,11 @@ class Rank:
                 signal_group(self.group, signal.SIGKILL)
                 gone = True
             self._group_gone = gone
-        if self._pipes.open and now >= self.ended_at + 2 * DRAIN_SECONDS:
+        if self._pipes.open and not held and now >= self.ended_at + 2 * DRAIN_SECONDS:
             # A process that left the group still holds the pipe; it is killed at the end.
             self._pipes.close()
-            with self._loop.guard_output():
-                for stream in self.streams.values():
-                    stream.end()
+            for stream in self.streams.values():
+                stream.end()
         return gone
 
 
@@ -183,7 +185,7 @@ class _Pipes:
         for fd, take in takers.items():
             os.set_blocking(fd, False)
             self._open.add(fd)
-            loop.watch(fd, functools.partial(self._read, fd, take))
+            loop.watch_output(fd, functools.partial(self._read, fd, take))
 
     @property
     def open(self) -> bool:
@@ -200,8 +202,7 @@ class _Pipes:
             data = os.read(fd, _CHUNK)
         except BlockingIOError:
             return
-        with self._loop.guard_output():
-            take(data)
+        take(data)
         if not data:
             self._close(fd)
 

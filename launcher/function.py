@@ -385,6 +385,7 @@ def run_as_job() -> None:
     (folder / "outcome").write_text(json.dumps(outcome))
     if os.getppid() != caller:  # the caller is gone
         shutil.rmtree(folder, ignore_errors=True)
+    printer.close()
     sys.exit(code)
 
 

@@ -32,6 +32,7 @@ from horoacc.launcher.mpirun import Mpirun, MpirunError, find_mpirun, start_mpir
 from horoacc.launcher.output import Printer
 from horoacc.launcher.processes import adopt_orphans
 from horoacc.launcher.shim import place_variables
+from horoacc.launcher.sinks import ensure_open
 from horoacc.launcher.supervise import Supervisor
 from horoacc.mpi_plugins import plugin
 
@@ -74,6 +75,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         The exit code: that of the first rank that failed (128 + n for signal n), 128 + n if this
         program was ended by signal n, 2 for a wrong command line, 127 if there is no such command.
     """
+    ensure_open()
     given = list(sys.argv[1:] if arguments is None else arguments)
     if given[:1] == ["explain"]:
         return explain.main(given[1:])
@@ -94,6 +96,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(text)
         return 0 if usable else 1
     printer = Printer(os.environ, options.on("prefix_timestamp"))
+    with contextlib.closing(printer):
+        return _run(options, printer)
+
+
+def _run(options: Options, printer: Printer) -> int:
+    """Runs a job to its end. Returns the exit code."""
     for notice in options.notices:
         printer.say(notice)
     try:
@@ -299,18 +307,17 @@ def _conclude(supervisor: Supervisor, mpirun: Mpirun | None, printer: Printer) -
     """Prints how the job ended and gives the exit code."""
     failed = supervisor.first_failed
     code = exit_code(supervisor)
-    with supervisor.guard_output():
-        if failed is not None and supervisor.interrupted is None:
-            if _failure_elsewhere(supervisor, failed):
-                printer.say(_elsewhere(supervisor))
-                return code
-            tail = failed.streams["stderr"].tail
-            printer.say(f"rank {failed.number} {how_it_ended(failed.status or 0, tail, False)}")
-            for line in failed.streams["stderr"].tail:
-                printer.line(failed.number, "stderr", line)
-        elif mpirun is not None and supervisor.interrupted is None and code:
-            told = f"{mpirun.path} ended with code {code}"
-            printer.say(_elsewhere(supervisor) if supervisor.failed_elsewhere else told)
+    if failed is not None and supervisor.interrupted is None:
+        if _failure_elsewhere(supervisor, failed):
+            printer.say(_elsewhere(supervisor))
+            return code
+        tail = failed.streams["stderr"].tail
+        printer.say(f"rank {failed.number} {how_it_ended(failed.status or 0, tail, False)}")
+        for line in failed.streams["stderr"].tail:
+            printer.line(failed.number, "stderr", line)
+    elif mpirun is not None and supervisor.interrupted is None and code:
+        told = f"{mpirun.path} ended with code {code}"
+        printer.say(_elsewhere(supervisor) if supervisor.failed_elsewhere else told)
     return code
 
 
@@ -324,16 +331,15 @@ def _elsewhere(supervisor: Supervisor) -> str:
 def _conclude_elastic(loop: JobLoop, failed: Worker | None, printer: Printer) -> int:
     """Prints how an elastic job ended and gives the exit code."""
     if loop.interrupted is None:
-        with loop.guard_output():
-            if failed is not None:
-                place = f"rank {failed.seat.rank}" if failed.seat else "a rank that was starting"
-                tail = loop.coordinator.agents.tail(failed.number)
-                how = how_it_ended(failed.status or 0, tail, False)
-                printer.say(f"the last failure: {place} on {failed.host} {how}")
-                for line in tail:
-                    printer.line(failed.seat.rank if failed.seat else -1, "stderr", line)
-            if loop.coordinator.error:
-                printer.say(f"the job has ended: {loop.coordinator.error}")
+        if failed is not None:
+            place = f"rank {failed.seat.rank}" if failed.seat else "a rank that was starting"
+            tail = loop.coordinator.agents.tail(failed.number)
+            how = how_it_ended(failed.status or 0, tail, False)
+            printer.say(f"the last failure: {place} on {failed.host} {how}")
+            for line in tail:
+                printer.line(failed.seat.rank if failed.seat else -1, "stderr", line)
+        if loop.coordinator.error:
+            printer.say(f"the job has ended: {loop.coordinator.error}")
     return elastic_code(loop, failed)
 
 

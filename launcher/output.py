@@ -6,56 +6,24 @@ may also draw a line that is not complete: its progress bar, redrawn after each 
 
 from __future__ import annotations
 
-import os
+import select
+import signal
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import TextIO
+
+from horoacc.launcher import sinks
+from horoacc.launcher.sinks import DescriptorSink, Sink, TextSink
 
 # A program that never ends its line must not fill this process's memory.
 _LONGEST_LINE = 8 << 20
 _TAIL_LINES = 20
+# Between looks whether a reader has stalled.
+_LOOK_SECONDS = 0.1
 # Readable on light and on dark backgrounds; not red, which means an error.
 _COLOURS = (36, 32, 35, 34, 33, 96, 92, 95, 94, 93)
-
-
-@dataclass
-class Sink:
-    """Where lines go: this program's stdout or stderr."""
-
-    fd: int
-    terminal: bool
-    colour: bool
-    identity: tuple[int, int]
-    """Device and inode, to know that stdout and stderr are the same file."""
-
-    @staticmethod
-    def open(fd: int, environ: Mapping[str, str]) -> Sink:
-        """A sink for a file descriptor; coloured only on a terminal, and not under NO_COLOR."""
-        terminal = os.isatty(fd)
-        plain = environ.get("NO_COLOR", "") != "" or environ.get("TERM", "") == "dumb"
-        state = os.fstat(fd)
-        return Sink(fd, terminal, terminal and not plain, (state.st_dev, state.st_ino))
-
-    def write(self, data: bytes) -> None:
-        """Writes all of it."""
-        view = memoryview(data)
-        while view:
-            view = view[os.write(self.fd, view) :]
-
-
-class TextSink(Sink):
-    """Lines go to a stream of Python's, such as a notebook's."""
-
-    def __init__(self, stream: TextIO) -> None:
-        super().__init__(-1, False, False, (-1, id(stream)))
-        self._stream = stream
-
-    def write(self, data: bytes) -> None:
-        """Writes all of it."""
-        self._stream.write(data.decode(errors="replace"))
-        self._stream.flush()
 
 
 class Printer:
@@ -69,13 +37,15 @@ class Printer:
         streams: tuple[TextIO, TextIO] | None = None,
     ) -> None:
         """Prints to this process's stdout and stderr, or to two streams in their place."""
+        self._sinks: dict[str, Sink] = {}
         if streams is None:
-            self._sinks = {"stdout": Sink.open(1, environ), "stderr": Sink.open(2, environ)}
+            for fd, name in ((2, "stderr"), (1, "stdout")):
+                self._open(fd, name, environ)
         else:
             self._sinks = {"stdout": TextSink(streams[0]), "stderr": TextSink(streams[1])}
         self._timestamps = timestamps
         self._clock = clock
-        self._bar: tuple[Sink, bytes] | None = None
+        self._bar: tuple[Sink, bytes, str] | None = None
 
     def line(self, rank: int, stream: str, text: bytes) -> None:
         """Writes a complete line of a rank; `text` has no line end."""
@@ -94,16 +64,69 @@ class Printer:
     def bar(self, rank: int, stream: str, text: bytes) -> None:
         """Draws a rank's line that is not complete yet over the one drawn before."""
         sink = self._sinks[stream]
-        if self._bar and self._bar[0] is not sink:
+        if self._bar and self._bar[2] != stream:
             self._leave_bar()
         drawn = self._prefix(sink, rank) + text
-        self._bar = (sink, drawn)
+        self._bar = (sink, drawn, stream)
         sink.write(b"\r" + drawn)
 
     def end_bar(self, rank: int, stream: str, text: bytes) -> None:
         """Completes the line that was drawn as a bar."""
         self.bar(rank, stream, text)
         self._leave_bar()
+
+    # --- readers that are slow, and those that are gone ---------------------------------------
+
+    @property
+    def full(self) -> bool:
+        """Whether ranks are to wait before they print more."""
+        return any(sink.full for sink in self._sinks.values())
+
+    @property
+    def closed(self) -> bool:
+        """Whether a reader is gone."""
+        return any(sink.closed for sink in self._sinks.values())
+
+    @property
+    def unwritten(self) -> set[int]:
+        """The descriptors to watch: `flush` is to be called when one can be written to."""
+        return {fd for sink in self._sinks.values() if (fd := sink.unwritten) is not None}
+
+    def awaits(self, seconds: float) -> bool:
+        """Whether something is kept, for a reader that has not taken nothing for so long."""
+        return any(sink.awaits(seconds) for sink in self._sinks.values())
+
+    def flush(self) -> None:
+        """Writes of what is kept as much as is taken without waiting."""
+        for sink in self._sinks.values():
+            sink.flush()
+
+    def close(self) -> None:
+        """Waits for readers that read, as any program that writes does: a signal ends it."""
+        if self.unwritten and threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+                if signal.getsignal(number) is not signal.SIG_IGN:
+                    signal.signal(number, signal.SIG_DFL)
+        while self.awaits(sinks.STALL_SECONDS):
+            select.select([], list(self.unwritten), [], _LOOK_SECONDS)
+            self.flush()
+        self.give_up()
+
+    def give_up(self) -> None:
+        """Loses what is kept."""
+        for stream in ("stdout", "stderr"):  # in this order, since the former's loss is told there
+            self._sinks[stream].give_up()
+
+    def _open(self, fd: int, name: str, environ: Mapping[str, str]) -> None:
+        plain = environ.get("NO_COLOR", "") != "" or environ.get("TERM", "") == "dumb"
+
+        def fails(why: str) -> None:
+            if self._sinks["stderr"] is not self._sinks[name]:
+                self.say(f"{name} cannot be written ({why}): lines are lost, and the job goes on")
+
+        sink = DescriptorSink(fd, plain, fails)
+        stderr = self._sinks.get("stderr", sink)
+        self._sinks[name] = stderr if stderr.identity == sink.identity else sink
 
     def _prefix(self, sink: Sink, rank: int) -> bytes:
         name = b"%d" % rank if rank >= 0 else b"new"  # a process that has no rank yet

@@ -13,9 +13,10 @@ import selectors
 import signal
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
+from horoacc.launcher import sinks
 from horoacc.launcher.children import DRAIN_SECONDS, LineHandler, MpirunProcess, Rank, ending
 from horoacc.launcher.output import Printer, RankStream
 from horoacc.launcher.processes import Watchdog, kill_descendants, signal_group
@@ -23,6 +24,10 @@ from horoacc.launcher.processes import Watchdog, kill_descendants, signal_group
 # How long mpirun may take to end after its last rank did.
 _MPIRUN_SECONDS = 10.0
 _STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+# For a reader of the output that does not read, after a signal.
+_INTERRUPTED_SECONDS = 0.5
+# Between looks whether such a reader has stalled.
+_LOOK_SECONDS = 0.1
 
 
 class Supervisor:
@@ -45,7 +50,9 @@ class Supervisor:
         self._stop_at = float("inf")
         self._kill_at = float("inf")
         self._killed = False
-        self._output_lost = False
+        self._outputs: dict[int, Callable[[], None]] = {}  # what ranks print
+        self._held = False  # these are not read, because nobody reads what this program prints
+        self._unwritten: set[int] = set()
         self.timers: list[Callable[[float], float]] = []
         """Called whenever the loop wakes, with the time; each gives the next time that it wants."""
         self._next_timer = 0.0
@@ -60,7 +67,9 @@ class Supervisor:
         self._wake_end = wake_end
         self.watchdog = Watchdog()
         for number in (*_STOPPING, signal.SIGCHLD):
-            signal.signal(number, lambda *_: None)
+            # What nohup, or a shell for a program in the background, has it ignore stays ignored.
+            if number == signal.SIGCHLD or signal.getsignal(number) is not signal.SIG_IGN:
+                signal.signal(number, lambda *_: None)
         signal.set_wakeup_fd(wake_end.fileno(), warn_on_full_buffer=False)
         self.watch(self._wake.fileno(), self._read_signals)
 
@@ -70,9 +79,17 @@ class Supervisor:
         """Calls `ready` whenever `fd` can be read."""
         self._selector.register(fd, selectors.EVENT_READ, ready)
 
+    def watch_output(self, fd: int, ready: Callable[[], None]) -> None:
+        """As `watch`; but what is printed may have to wait for this program's own reader."""
+        self._outputs[fd] = ready
+        if not self._held:
+            self.watch(fd, ready)
+
     def unwatch(self, fd: int) -> None:
-        """Ends `watch`."""
-        self._selector.unregister(fd)
+        """Ends `watch` and `watch_output`."""
+        output = self._outputs.pop(fd, None)
+        if output is None or not self._held:
+            self._selector.unregister(fd)
 
     def on_child_end(self, pid: int, ended: Callable[[int], None]) -> None:
         """Calls `ended` with the status of a child of this process."""
@@ -162,11 +179,10 @@ class Supervisor:
         """Lets the others save what they have, in their `except` blocks, and end by themselves."""
         self._stop_at = time.monotonic() + self._grace
         if self.holds_ends:
-            with self.guard_output():
-                self.printer.say(
-                    f"rank {failed.number} {ending(failed.status or 0)}; the other ranks have "
-                    f"{self._grace:g} s to end by themselves"
-                )
+            self.printer.say(
+                f"rank {failed.number} {ending(failed.status or 0)}; the other ranks have "
+                f"{self._grace:g} s to end by themselves"
+            )
 
     @property
     def holds_ends(self) -> bool:
@@ -194,18 +210,48 @@ class Supervisor:
     def run(self) -> None:
         """Returns when every process of the job is gone."""
         try:
-            while not self._finished():
+            while not self._finished() or self._awaits_reader():
+                self._heed_reader()
                 for key, _ in self._selector.select(self._timeout()):
                     key.data()
                 self._on_time()
+            self.printer.give_up()  # what a reader that has stalled has not taken
         finally:
             self.abandon()
+
+    def _awaits_reader(self) -> bool:
+        """Whether output is left that its reader is about to read."""
+        patience = sinks.STALL_SECONDS if self.interrupted is None else _INTERRUPTED_SECONDS
+        return self.printer.awaits(patience)
+
+    def _heed_reader(self) -> None:
+        """Goes on writing when the reader of this program's output can read.
+
+        While it is far behind, ranks that print wait for it, unless it has stalled or the job is
+        to end. If it is gone the job ends, as SIGPIPE would end a program.
+        """
+        if self.printer.closed and self.interrupted is None:
+            self.interrupted = signal.SIGPIPE
+            self.stop(signal.SIGTERM)
+        unwritten = self.printer.unwritten
+        for fd in self._unwritten - unwritten:
+            self._selector.unregister(fd)
+        for fd in unwritten - self._unwritten:
+            self._selector.register(fd, selectors.EVENT_WRITE, self.printer.flush)
+        self._unwritten = unwritten
+        hold = self.printer.full and self.stopping is None
+        if hold != self._held:
+            self._held = hold
+            for fd, ready in self._outputs.items():
+                if hold:
+                    self._selector.unregister(fd)
+                else:
+                    self.watch(fd, ready)
 
     def abandon(self) -> None:
         """Kills all processes that are left of the job, and closes everything."""
         for stream in self._remote.values():
-            with self.guard_output():
-                stream.end()
+            stream.end()
         kill_descendants(spared=[self.watchdog.pid])
         self.watchdog.dismiss()
         self._reap()
@@ -226,7 +272,7 @@ class Supervisor:
         """How long the loop may sleep if nothing happens."""
         ended = self.mpirun is not None and self.mpirun.status is not None
         draining = ended or any(rank.draining for rank in self.ranks.values())
-        limit = 0.05 if draining else float("inf")
+        limit = 0.05 if draining else _LOOK_SECONDS if self._unwritten else float("inf")
         shortest = min(
             limit, min(self._stop_at, self._kill_at, self._next_timer) - time.monotonic()
         )
@@ -239,9 +285,9 @@ class Supervisor:
         if now >= self._kill_at:
             self._kill(now)
         for rank in self.ranks.values():
-            if rank.status is not None and rank.sweep(now):
+            if rank.status is not None and rank.sweep(now, self._held):
                 self.watchdog.remove(rank.group)
-        if self.mpirun is not None:
+        if self.mpirun is not None and not self._held:
             self.mpirun.sweep(now)
         self._next_timer = min([timer(now) for timer in self.timers], default=float("inf"))
 
@@ -257,17 +303,6 @@ class Supervisor:
             if not self._killed:
                 self._kill_at = now + 2 * DRAIN_SECONDS
         self._killed = True
-
-    @contextlib.contextmanager
-    def guard_output(self) -> Iterator[None]:
-        """Ends the job, as SIGPIPE would, if this program's output is closed."""
-        try:
-            yield
-        except BrokenPipeError:
-            if not self._output_lost:
-                self._output_lost = True
-                self.interrupted = self.interrupted or signal.SIGPIPE
-                self.stop(signal.SIGTERM)
 
     # --- signals ------------------------------------------------------------------------------
 

@@ -40,9 +40,11 @@ def pytest_configure(config: pytest.Config) -> None:
     )
     config.addinivalue_line("markers", "only_ranks(*sizes): leave out other sizes of `ranks`")
     config.stash[pools_key] = Pools()
+    # A shell starts background jobs like this, and nohup; what a test starts would inherit it.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-        # A shell starts background jobs like this, and what a test starts would inherit it.
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

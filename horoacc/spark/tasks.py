@@ -14,7 +14,7 @@ import selectors
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -145,11 +145,6 @@ class Tasks:
     def unwatch(self, fd: int) -> None:
         """Ends `watch`."""
         self._selector.unregister(fd)
-
-    @contextlib.contextmanager
-    def guard_output(self) -> Iterator[None]:
-        """Around everything that prints: the caller sees the exception of a closed stream."""
-        yield
 
     def stream(self, rank: int, name: str) -> RankStream:
         """A new stream of a rank's output."""

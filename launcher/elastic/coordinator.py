@@ -141,12 +141,14 @@ class Coordinator:
             worker = self.membership.workers[number]
             if now >= due and worker.alive and number not in self._killed:
                 where = "training" if number in self._beside else "init()"
-                self._say(f"a process on {worker.host} has not come to {where}: it is killed")
+                self._printer.say(
+                    f"a process on {worker.host} has not come to {where}: it is killed"
+                )
                 self._kill(worker)
         silent = self._interruption.unanswered(now - self._times.hang) if self._times.hang else []
         for number in silent:
             if number not in self._killed:
-                self._say("a rank does not answer: it is killed")
+                self._printer.say("a rank does not answer: it is killed")
                 self._kill(self.membership.workers[number])
         self._settle()
         if now >= self._short_until():
@@ -221,22 +223,18 @@ class Coordinator:
             self._settling = False
         self._settle()
 
-    def _say(self, text: str) -> None:
-        with self._loop.guard_output():
-            self._printer.say(text)
-
     # --- what agents tell ---------------------------------------------------------------------
 
     def host_lost(self, host: str, why: str) -> None:
         """A host is cut off."""
         record = self.membership.hosts[host]
         if not (self._stopping or self.membership.over or record.draining):
-            self._say(f"host {host} is lost: {why}")
+            self._printer.say(f"host {host} is lost: {why}")
             self.membership.lose_host(host, time.monotonic())
 
     def host_drains(self, host: str) -> None:
         """A host is to be left."""
-        self._say(f"{host} is asked to end: its ranks leave at their next check")
+        self._printer.say(f"{host} is asked to end: its ranks leave at their next check")
         self.membership.drain(host)
 
     def worker_ended(self, number: int, status: int, how: str = "") -> None:
@@ -253,7 +251,7 @@ class Coordinator:
         self.failed_late = self.failed_late or (failed and over)
         if status == 0 and failed and not self._stopping:
             how = "ended without training with the others, in a function that elastic.run wraps"
-            self._say(f"a new rank on {worker.host} {how}")
+            self._printer.say(f"a new rank on {worker.host} {how}")
         self._suspects.pop(number, None)
         self._due.pop(number, None)
         if (channel := self._channels.pop(number, None)) is not None:
@@ -326,7 +324,7 @@ class Coordinator:
         worker = self.membership.workers[number]
         if worker in self.membership.waits_for():
             assert worker.seat is not None
-            self._say(
+            self._printer.say(
                 f"rank {worker.seat.rank} does not come back after an error that the others "
                 "found in it: it is killed"
             )
@@ -477,7 +475,7 @@ class Coordinator:
         self._waiting_spares.clear()
         line = self._history.began(epoch)
         if epoch.number > 1 or self._verbose:
-            self._say(line)
+            self._printer.say(line)
 
     def _tell_members(self, message: Message) -> None:
         for worker in self.membership.members():

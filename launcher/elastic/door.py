@@ -6,7 +6,6 @@ import contextlib
 import socket
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from typing import Protocol
 
 from horoacc.launcher.elastic.channel import Channel, ChannelError, Message
@@ -26,9 +25,6 @@ class Loop(Protocol):
 
     def unwatch(self, fd: int) -> None:
         """Ends `watch`."""
-
-    def guard_output(self) -> AbstractContextManager[None]:
-        """Around everything that prints."""
 
     def stream(self, rank: int, name: str) -> RankStream:
         """A new stream of a rank's output."""

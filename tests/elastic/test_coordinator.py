@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 from types import SimpleNamespace
 from typing import Any
@@ -51,7 +50,7 @@ class Case:
         self.said: list[str] = []
         self.folder = folder
         loop: Any = SimpleNamespace(
-            watch=lambda *_: None, unwatch=lambda *_: None, guard_output=contextlib.nullcontext,
+            watch=lambda *_: None, unwatch=lambda *_: None,
             stream=lambda *_: SimpleNamespace(rank=-1, tail=(), feed=lambda data: None),
         )  # fmt: skip
         engine: Any = SimpleNamespace(

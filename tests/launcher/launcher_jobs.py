@@ -95,14 +95,22 @@ class Job:
         return result
 
     def start(
-        self, *arguments: str, stdin: int = subprocess.DEVNULL, **more: str
+        self,
+        *arguments: str,
+        stdin: int = subprocess.DEVNULL,
+        stdout: int = subprocess.PIPE,
+        stderr: int = subprocess.PIPE,
+        prepare: Callable[[], object] | None = None,
+        **more: str,
     ) -> subprocess.Popen[bytes]:
+        """Starts a job; `prepare` runs in the new process before horoaccrun."""
         return subprocess.Popen(
             self.command(*arguments),
             stdin=stdin,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            stdout=stdout,
+            stderr=stderr,
             env=self.environ(**more),
+            preexec_fn=prepare,
         )
 
     def alive(self) -> list[tuple[int, str]]:
