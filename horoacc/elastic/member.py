@@ -6,9 +6,7 @@ reads what it says; the thread that trains asks for seats, and looks for news at
 
 from __future__ import annotations
 
-import contextlib
 import os
-import socket
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -19,12 +17,11 @@ from horoacc.elastic.notices import HostUpdateResult
 from horoacc.errors import Aborted, ConfigError, HorovodInternalError, PeerLost, Timeout
 from horoacc.launcher.elastic.channel import Channel, ChannelError, Message, dial
 from horoacc.launcher.elastic.membership import Report
-from horoacc.launcher.shim import place_variables
+from horoacc.launcher.places import MeetingPoint, Place, meeting_variables
 
 R = TypeVar("R")
 
 _DIAL_SECONDS = 30.0
-_PLACE = ("rank", "size", "local_rank", "local_size", "cross_rank", "cross_size")
 
 
 class Removed(SystemExit):
@@ -78,8 +75,7 @@ class Member:
         self._verdict: Message | None = None
         self._failure: HorovodInternalError | None = None
         self._report = Report()
-        self._listener: socket.socket | None = None
-        self._master: socket.socket | None = None
+        self._meeting: MeetingPoint | None = None
         try:
             self._channel: Channel = dial(
                 environ["HOROACC_COORDINATOR"], environ["HOROACC_SECRET"], _DIAL_SECONDS
@@ -110,7 +106,7 @@ class Member:
             try:
                 made = make()
                 if beside is not None:
-                    os.environ.update(_places(*beside[:4]))
+                    os.environ.update(_variables(Place(*beside)))
                     self.expected = beside
                 return made
             except ConfigError:
@@ -143,13 +139,7 @@ class Member:
             engine of its own meanwhile, and the others wait for it only once it trains.
         """
         error, self._failure = self._failure, None
-        here = self._channel.link.getsockname()[0]
-        # Both, for this process may become rank 0.
-        listener = socket.create_server((here, 0), family=self._channel.link.family, backlog=1024)
-        master = socket.socket(self._channel.link.family, socket.SOCK_STREAM)
-        master.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        master.bind((here, 0))
-        shown = f"[{here}]" if ":" in here else here
+        meeting = MeetingPoint(self._channel.link.getsockname()[0])
         culprit = error.culprit if isinstance(error, PeerLost | Timeout) else None
         with self._lock:
             self._seat = None
@@ -158,8 +148,8 @@ class Member:
             self._say(
                 {
                     "kind": "ready",
-                    "address": f"{shown}:{listener.getsockname()[1]}",
-                    "master_port": master.getsockname()[1],
+                    "address": meeting.address,
+                    "master_port": meeting.master_port,
                     "beside": self._fresh,
                     "report": vars(self._report),
                     "sets": process_sets.carried(),
@@ -170,45 +160,35 @@ class Member:
             self._lock.wait_for(lambda: self._seat or self._over)
             seat = self._take_message()
         if seat is None:
-            listener.close()
-            master.close()
+            meeting.close()
             if self._removed:
                 raise Removed(0)
             raise Aborted(self._over)
         self._fresh = False
         if seat["kind"] == "beside":
-            listener.close()
-            master.close()
-            os.environ.update(_places(0, 1, 0, 1))
-            return tuple(int(seat[name]) for name in _PLACE)
-        self._use(seat, listener, master)
+            meeting.close()
+            os.environ.update(_variables(Place(0, 1, 0, 1, 0, 1)))
+            return tuple(int(seat[name]) for name in Place._fields)
+        self._use(seat, meeting)
         return None
 
     def _take_message(self) -> Message | None:
         seat, self._seat = self._seat, None
         return seat
 
-    def _use(self, seat: Message, listener: socket.socket, master: socket.socket) -> None:
+    def _use(self, seat: Message, meeting: MeetingPoint) -> None:
         """Puts a seat where the launcher's variables are: `environment` reads them from there."""
-        for old in (self._listener, self._master):
-            if old is not None:
-                with contextlib.suppress(OSError):
-                    old.close()
-        self._listener = self._master = None
+        if self._meeting is not None:
+            self._meeting.close()
+        self._meeting = None
         os.environ.pop("HOROACC_RENDEZVOUS_FD", None)
         if seat["rank"] == 0 and int(seat["size"]) > 1:  # one rank meets nobody
-            os.environ["HOROACC_RENDEZVOUS_FD"] = str(listener.detach())
-            self._master = master
+            os.environ["HOROACC_RENDEZVOUS_FD"] = str(meeting.lend())
+            self._meeting = meeting
         else:
-            listener.close()
-            master.close()
-        variables = _places(*(int(seat[name]) for name in _PLACE[:4]))
-        for name in ("CROSS_RANK", "CROSS_SIZE"):
-            variables[f"HOROACC_{name}"] = variables[f"HOROVOD_{name}"] = str(seat[name.lower()])
-        host, _, port = str(seat["master"]).rpartition(":")
-        variables |= {"MASTER_ADDR": host, "MASTER_PORT": port, "HOROACC_MASTER": f"{host}:{port}"}
-        os.environ.update(variables)
-        os.environ["HOROACC_RENDEZVOUS"] = str(seat["address"])
+            meeting.close()
+        os.environ.update(_variables(Place(*(int(seat[name]) for name in Place._fields))))
+        os.environ.update(meeting_variables(str(seat["address"]), int(seat["master_port"])))
         process_sets.take_slots(seat["sets"])
         # Of this epoch: a process that was left out of it cannot meet its ranks.
         os.environ["HOROACC_SECRET"] = str(seat["secret"])
@@ -295,9 +275,9 @@ class Member:
                 self._verdict = message
 
 
-def _places(rank: int, size: int, local_rank: int, local_size: int) -> dict[str, str]:
+def _variables(place: Place) -> dict[str, str]:
     """A place's variables. The agent has named the host, as discovery knows it."""
-    variables = place_variables(rank, size, local_rank, local_size)
+    variables = place.variables()
     del variables["HOROVOD_HOSTNAME"]
     return variables
 

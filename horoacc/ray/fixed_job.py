@@ -16,11 +16,11 @@ from ray.util.queue import Empty, Queue
 
 from horoacc import dropin, settings
 from horoacc.errors import PeerLost, RankFailed
-from horoacc.launcher.shim import place_variables
+from horoacc.launcher.places import host_places, meeting_variables
 from horoacc.ray.executor_settings import MiniSettings
 from horoacc.ray.placement import Demand, Placement
 from horoacc.ray.ray_errors import one_line
-from horoacc.ray.worker import BaseHorovodWorker, Meeting
+from horoacc.ray.worker import BaseHorovodWorker, Seat
 
 # Ray may take long to see that a node is gone whose ranks the others miss already.
 _CULPRIT_SECONDS = 1.0
@@ -45,7 +45,7 @@ class FixedJob:
         self._inherit = inherit
         self._placement: Placement | None = None
         self._workers: list[Any] = []
-        self._places: list[Meeting] = []
+        self._seats: list[Seat] = []
 
     def start(
         self,
@@ -86,7 +86,7 @@ class FixedJob:
         self._workers = workers
         asked = [worker.meet.remote() for worker in workers]
         try:
-            places: list[Meeting] = ray.get(asked, timeout=seconds)
+            seats: list[Seat] = ray.get(asked, timeout=seconds)
         except GetTimeoutError:
             done, _ = ray.wait(asked, num_returns=len(asked), timeout=0)
             raise TimeoutError(
@@ -94,10 +94,10 @@ class FixedJob:
                 f"{seconds:g} s (placement_group_timeout_s)"
             ) from None
         # Ranks of a node follow each other, as from any launcher.
-        nodes = list(dict.fromkeys(place.node for place in places))
-        order = sorted(range(len(places)), key=lambda number: nodes.index(places[number].node))
+        nodes = [seat.node for seat in seats]
+        order = sorted(range(len(seats)), key=lambda number: nodes.index(seats[number].node))
         self._workers = [workers[number] for number in order]
-        self._places = [places[number] for number in order]
+        self._seats = [seats[number] for number in order]
         # Workers import this module, and wait for what it imports.
         from horoacc.launcher.main import POSITION_VARIABLES  # noqa: PLC0415
 
@@ -106,7 +106,7 @@ class FixedJob:
             for name, text in os.environ.items()
             if name.startswith(("HOROACC_", "HOROVOD_")) and name not in POSITION_VARIABLES
         }
-        variables = _variables(self._places, {**ours, **self._settings.variables(), **env})
+        variables = _variables(self._seats, {**ours, **self._settings.variables(), **env})
         self.results(
             [
                 worker.take_place.remote(own, dropin.installed())
@@ -191,14 +191,14 @@ class FixedJob:
         raise first
 
     def _told(self, rank: int, why: str) -> str:
-        return f"rank {rank} on {self._places[rank].address} died: {why}"
+        return f"rank {rank} on {self._seats[rank].host} died: {why}"
 
     def shutdown(self) -> None:
         """Ends the workers, and gives their resources back."""
         for worker in self._workers:
             with contextlib.suppress(RayError):
                 ray.kill(worker)
-        self._workers, self._places = [], []
+        self._workers, self._seats = [], []
         if self._placement is not None:
             self._placement.remove()
             self._placement = None
@@ -210,33 +210,20 @@ def culprit(error: BaseException) -> int | None:
     return cause.culprit if isinstance(cause, PeerLost) else None
 
 
-def _variables(places: Sequence[Meeting], common: Mapping[str, str]) -> list[dict[str, str]]:
+def _variables(seats: Sequence[Seat], common: Mapping[str, str]) -> list[dict[str, str]]:
     """The variables of each rank."""
-    nodes: dict[str, list[int]] = {}
-    for rank, place in enumerate(places):
-        nodes.setdefault(place.node, []).append(rank)
-    first = places[0]
-    host = f"[{first.address}]" if ":" in first.address else first.address
     job = {
-        "HOROACC_RENDEZVOUS": f"{host}:{first.port}",
         "HOROACC_SECRET": secrets.token_hex(32),
-        "HOROACC_MASTER": f"{host}:{first.master_port}",
-        "MASTER_ADDR": first.address,
-        "MASTER_PORT": str(first.master_port),
+        **meeting_variables(seats[0].address, seats[0].master_port),
+        **common,
     }
     found = []
-    for rank, place in enumerate(places):
-        here = nodes[place.node]
-        local = here.index(rank)
-        row = [node for node, ranks in nodes.items() if len(ranks) > local]
-        own = place_variables(rank, len(places), local, len(here))
-        for name, value in (("RANK", row.index(place.node)), ("SIZE", len(row))):
-            own |= {f"{prefix}_CROSS_{name}": str(value) for prefix in ("HOROACC", "HOROVOD")}
-        own["HOROVOD_HOSTNAME"] = place.address
+    for place, seat in zip(host_places([seat.node for seat in seats]), seats, strict=True):
+        own = place.variables() | {"HOROVOD_HOSTNAME": seat.host}
         # All GPUs of the node's ranks, by local rank, so that they reach each other's.
-        if gpus := [gpu for other in here for gpu in places[other].gpus]:
+        if gpus := [gpu for other in seats if other.node == seat.node for gpu in other.gpus]:
             own["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)
-        found.append({**own, **job, **common})
+        found.append(own | job)
     return found
 
 

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import ray
 
 from horoacc import basics, dropin
+from horoacc.launcher.places import MeetingPoint
 from horoacc.launcher.processes import end_with_parent
 from horoacc.ray import ray_logger
 
@@ -20,12 +21,12 @@ from horoacc.ray import ray_logger
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
 
 
-class Meeting(NamedTuple):
-    """Where a worker is, and where it would listen as rank 0."""
+class Seat(NamedTuple):
+    """Where a worker is, and where the others would meet it as rank 0."""
 
     node: str
+    host: str
     address: str
-    port: int
     master_port: int
     gpus: list[str]
 
@@ -45,8 +46,7 @@ class BaseHorovodWorker:
         os.environ["HOROVOD_HOSTNAME"] = self.hostname()
         os.environ["HOROVOD_RANK"] = str(world_rank)
         os.environ["HOROVOD_SIZE"] = str(world_size)
-        self._listener: socket.socket | None = None
-        self._master: socket.socket | None = None
+        self._meeting: MeetingPoint | None = None
 
     def hostname(self) -> str:
         """Gives the name of its machine.
@@ -127,20 +127,16 @@ class BaseHorovodWorker:
         """
         ray_logger.configure(queue)
 
-    def meet(self) -> Meeting:
+    def meet(self) -> Seat:
         """Listens where the other ranks would meet it as rank 0.
 
         Returns:
-            Its node and ports.
+            Its node and addresses.
         """
-        address = ray.util.get_node_ip_address()
-        family = socket.AF_INET6 if ":" in address else socket.AF_INET
-        self._listener = socket.create_server((address, 0), family=family, backlog=1024)
-        self._master = socket.socket(family, socket.SOCK_STREAM)
-        self._master.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        self._master.bind((address, 0))  # nobody else takes the port, but torch's store may
-        port, master_port = (bound.getsockname()[1] for bound in (self._listener, self._master))
-        return Meeting(self.node_id(), address, port, master_port, self.get_gpu_ids())
+        host = ray.util.get_node_ip_address()
+        self._meeting = meeting = MeetingPoint(host)
+        gpus = self.get_gpu_ids()
+        return Seat(self.node_id(), host, meeting.address, meeting.master_port, gpus)
 
     def take_place(self, variables: Mapping[str, str], as_horovod: bool) -> None:
         """Becomes a rank.
@@ -149,16 +145,15 @@ class BaseHorovodWorker:
             variables: Its place and the job's.
             as_horovod: Whether `import horovod` gives HoroACC.
         """
-        assert self._listener is not None and self._master is not None
+        assert self._meeting is not None
         end_with_parent()  # Ray leaves actors behind when the raylet of their node is killed
         for name in ("HOROACC_COORDINATOR", "HOROACC_WORKER", "HOROACC_RENDEZVOUS_FD"):
             os.environ.pop(name, None)  # of a job in which Ray was started
         os.environ.update(variables)
         if variables["HOROACC_RANK"] == "0" and variables["HOROACC_SIZE"] != "1":
-            os.environ["HOROACC_RENDEZVOUS_FD"] = str(self._listener.detach())
+            os.environ["HOROACC_RENDEZVOUS_FD"] = str(self._meeting.lend())
         else:
-            self._listener.close()
-            self._master.close()
+            self._meeting.close()
         with contextlib.suppress(AttributeError):  # another C library than glibc
             libc = ctypes.CDLL(None)
             libc.mallopt(_MMAP_THRESHOLD, 32 << 20)

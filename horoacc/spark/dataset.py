@@ -80,10 +80,18 @@ def _same(one: Any, other: Any) -> bool:
 
 
 class _Known:
-    """The data sets of each store that is alive."""
+    """The data sets of each store that is alive. Two stores of one path have the same."""
 
     def __init__(self) -> None:
-        self.of: weakref.WeakKeyDictionary[Store, Datasets] = weakref.WeakKeyDictionary()
+        self._lock = threading.Lock()
+        self._at: weakref.WeakValueDictionary[str, Datasets] = weakref.WeakValueDictionary()
+        self._of: weakref.WeakKeyDictionary[Store, Datasets] = weakref.WeakKeyDictionary()
+
+    def of(self, store: Store) -> Datasets:
+        with self._lock:
+            path = store.get_train_data_path()
+            self._of[store] = found = self._at.setdefault(path, Datasets())
+            return found
 
 
 _known = _Known()
@@ -132,7 +140,7 @@ def prepared(
         return _described(store, train_path, val_path if val is not None else None, columns, frame)
 
     key = (tuple(columns), validation, partitions)
-    with _known.of.setdefault(store, Datasets()).use(store, frame, key, make) as found:
+    with _known.of(store).use(store, frame, key, make) as found:
         yield found
 
 

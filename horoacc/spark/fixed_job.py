@@ -10,7 +10,7 @@ from typing import Any
 from horoacc.launcher.children import ending
 from horoacc.launcher.elastic.channel import Message
 from horoacc.launcher.output import RankStream
-from horoacc.spark.places import host_places
+from horoacc.launcher.places import host_places
 from horoacc.spark.tasks import Task, Tasks
 
 _NEVER = float("inf")
@@ -53,7 +53,7 @@ class FixedJob:
         self._streams: dict[int, dict[str, RankStream]] = {}
         self._live: set[int] = set()
         self._status = 0
-        self._due, self._number = _NEVER, signal.SIGTERM
+        self._due, self._number, self._killed = _NEVER, signal.SIGTERM, False
 
     @property
     def begun(self) -> bool:
@@ -76,9 +76,11 @@ class FixedJob:
             for task in self._came:
                 if self._ranks[task.name] in self._live:
                     self._tasks.tell(task, kind="signal", number=int(self._number))
-            killed = self._number == signal.SIGKILL
-            self._due = _NEVER if killed else time.monotonic() + self._grace
-            self._number = signal.SIGKILL
+                    if self._killed:  # and its task says nothing of it
+                        where = f"its Spark task {task.index} on {task.node}"
+                        self._ended(self._ranks[task.name], -9, f"{where} does not answer")
+            self._killed = self._number == signal.SIGKILL
+            self._due, self._number = time.monotonic() + self._grace, signal.SIGKILL
 
     def came(self, task: Task) -> bool:
         """Takes a task, and starts all ranks once the last is there."""
@@ -90,8 +92,9 @@ class FixedJob:
         return True
 
     def _begin(self) -> None:
-        places = host_places([(task.node, task.index) for task in self._came])
-        order = sorted(zip(places, self._came, strict=True), key=lambda pair: pair[0].rank)
+        came = sorted(self._came, key=lambda task: task.index)
+        places = host_places([task.node for task in came])
+        order = sorted(zip(places, came, strict=True), key=lambda pair: pair[0].rank)
         first = order[0][1]
         for place, task in order:
             self._ranks[task.name] = place.rank
@@ -99,8 +102,8 @@ class FixedJob:
             names = ("stdout", "stderr")
             self._streams[place.rank] = {n: self._tasks.stream(place.rank, n) for n in names}
             self._tasks.tell(
-                task, kind="rank", address=first.address, master=first.master,
-                environ=dict(self._environ), **self._start, **place._asdict(),
+                task, kind="rank", place=place, address=first.address,
+                master_port=first.master_port, environ=dict(self._environ), **self._start,
             )  # fmt: skip
 
     def heard(self, task: Task, message: Message) -> None:

@@ -266,7 +266,8 @@ class FilesystemStore(Store):
 
         @contextlib.contextmanager
         def local_run_path() -> Iterator[str]:
-            with tempfile.TemporaryDirectory(prefix="horoacc-run-") as folder:
+            # Named by the process, so that the rank's task removes what a killed rank leaves.
+            with tempfile.TemporaryDirectory(prefix=f"horoacc-run-{os.getpid()}-") as folder:
                 yield folder
 
         return local_run_path

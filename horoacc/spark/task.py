@@ -10,11 +10,14 @@ from __future__ import annotations
 import contextlib
 import os
 import select
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from pyspark import TaskContext
@@ -23,6 +26,7 @@ from horoacc import dropin
 from horoacc.launcher.children import DRAIN_SECONDS, start_piped
 from horoacc.launcher.courier import VARIABLE, Courier
 from horoacc.launcher.elastic.channel import Channel, ChannelError, Message, dial
+from horoacc.launcher.places import MeetingPoint, Place, meeting_variables
 from horoacc.launcher.processes import (
     Watchdog,
     adopt_orphans,
@@ -30,7 +34,6 @@ from horoacc.launcher.processes import (
     die_with_parent,
     signal_group,
 )
-from horoacc.launcher.shim import place_variables
 
 _DIAL_SECONDS = 30.0
 _CHUNK = 1 << 16
@@ -85,22 +88,15 @@ class _Task:
         self._courier = Courier(order.call, path, self._result)
         # The connection proves the secret and encrypts nothing, so the secret comes with Spark's.
         self._known = {VARIABLE: self._courier.name, "HOROACC_SECRET": order.secret}
-        here = channel.link.getsockname()[0]
-        family = channel.link.family
-        # This task's rank may become rank 0.
-        self._listener = socket.create_server((here, 0), family=family, backlog=1024)
-        self._master = socket.socket(family, socket.SOCK_STREAM)
-        self._master.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        self._master.bind((here, 0))
+        self._meeting = MeetingPoint(channel.link.getsockname()[0])
         context = TaskContext.get()
-        shown = f"[{here}]" if ":" in here else here
         self._tell(
             kind="task",
             index=index,
             attempt=context.taskAttemptId() if context else 0,
             node=socket.gethostname(),
-            address=f"{shown}:{self._listener.getsockname()[1]}",
-            master=[here, self._master.getsockname()[1]],
+            address=self._meeting.address,
+            master_port=self._meeting.master_port,
         )
 
     def run(self) -> None:
@@ -119,8 +115,7 @@ class _Task:
         finally:
             self._child.close()
             self._courier.close(0.1)
-            self._listener.close()
-            self._master.close()
+            self._meeting.close()
         if self._restart:
             raise Restart("the agent of this task is lost")
 
@@ -153,28 +148,20 @@ class _Task:
         environ = {**os.environ, **message["environ"], **self._known}
         if message["as_horovod"]:
             dropin.for_children(environ)
-        place = [int(message[name]) for name in ("rank", "size", "local_rank", "local_size")]
-        environ |= place_variables(*place)
-        environ |= {
-            f"{prefix}_CROSS_{what}": str(message[f"cross_{what.lower()}"])
-            for prefix in ("HOROACC", "HOROVOD")
-            for what in ("RANK", "SIZE")
-        }
-        host, port = message["master"]
-        environ |= {
-            "HOROACC_RENDEZVOUS": message["address"],
-            "HOROACC_MASTER": f"{host}:{port}",
-            "MASTER_ADDR": host,
-            "MASTER_PORT": str(port),
-        }
+        place = Place(*map(int, message["place"]))
+        environ |= place.variables()
+        environ |= meeting_variables(message["address"], int(message["master_port"]))
         passed: tuple[int, ...] = ()
-        if message["rank"] == 0:
-            passed = (self._listener.fileno(),)
-            environ["HOROACC_RENDEZVOUS_FD"] = str(self._listener.fileno())
+        if place.rank == 0:
+            passed = (self._meeting.lend(),)
+            environ["HOROACC_RENDEZVOUS_FD"] = str(passed[0])
+        else:
+            self._meeting.close()
         call = "from horoacc.launcher.courier_rank import main; main()"
         command = [message["executable"] or sys.executable, "-c", call]
         self._child.start(command, environ, None, passed)
-        self._listener.close()
+        for fd in passed:
+            os.close(fd)
 
     def _result(self, name: str, body: bytes) -> None:
         """Sends what a rank gave back, in parts. The courier's threads call it."""
@@ -304,3 +291,5 @@ class _Child:
                 os.kill(pid, signal.SIGKILL)
                 os.waitpid(pid, 0)
         self._watchdog.dismiss()
+        for folder in Path(tempfile.gettempdir()).glob(f"horoacc-run-{self._pid}-*"):
+            shutil.rmtree(folder, ignore_errors=True)

@@ -40,7 +40,7 @@ class Task:
     """Its host's name."""
     address: str
     """Where its rank would listen as rank 0."""
-    master: list[Any]
+    master_port: int
     channel: Channel
     parts: dict[str, bytearray] = field(default_factory=dict)
     """What has come of results."""
@@ -157,9 +157,8 @@ class Tasks:
             channel.close()
             return
         name = f"{hello['node']}-task{hello['index']}.{hello['attempt']}"
-        task = Task(
-            name, hello["index"], hello["node"], hello["address"], hello["master"], channel
-        )  # fmt: skip
+        place = {key: hello[key] for key in ("index", "node", "address", "master_port")}
+        task = Task(name, **place, channel=channel)
         if not self.owner.came(task):
             channel.close()
             return

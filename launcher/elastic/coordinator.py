@@ -450,7 +450,6 @@ class Coordinator:
         self._cut_at = INFINITE
         self._suspects.clear()
         first = epoch.workers[0]
-        host = first.address.rpartition(":")[0].strip("[]")
         sets = self._process_sets.carried_into(epoch)
         secret = hmac.new(self._secret.encode(), b"epoch %d" % epoch.number, hashlib.sha256)
         for worker in epoch.workers:
@@ -462,7 +461,7 @@ class Coordinator:
                     "kind": "seat",
                     **vars(worker.seat),
                     "address": first.address,
-                    "master": f"{host}:{first.master_port}",
+                    "master_port": first.master_port,
                     "secret": secret.hexdigest(),
                     "sync": epoch.sync,
                     "recover": epoch.recover,

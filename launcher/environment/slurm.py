@@ -15,6 +15,7 @@ import selectors
 import socket
 import time
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from horoacc.launcher.environment.placement import Placement, PlacementError, Rendezvous
@@ -109,8 +110,9 @@ class _Meeting:
                         link.sendall(self._seal.close(question) + b"\n")
                         with link.makefile("rb") as lines:
                             answer = self._seal.open(lines.readline(_LONGEST_LINE).strip())
-                    if answer["to"] == question:
-                        return answer
+                        if answer["to"] == question:
+                            link.sendall(self._seal.close({"heard": question}) + b"\n")
+                            return answer
                     why = "an old answer came"
                 except ConnectionRefusedError:
                     pass
@@ -134,7 +136,7 @@ class _Meeting:
 
     def _answer(self, door: socket.socket, missing: set[int], told: dict[str, str]) -> None:
         """Answers until all have been told; a silent stranger keeps nobody waiting."""
-        heard: dict[socket.socket, bytearray] = {}
+        heard: dict[socket.socket, _Heard] = {}
         most = _STRANGERS + len(missing)
         with selectors.DefaultSelector() as selector, contextlib.ExitStack() as stack:
             stack.callback(lambda: _close(heard))
@@ -151,7 +153,7 @@ class _Meeting:
                     if link is door:
                         new = door.accept()[0]
                         new.settimeout(_STRANGER_SECONDS)
-                        heard[new] = bytearray()
+                        heard[new] = _Heard()
                         selector.register(new, selectors.EVENT_READ)
                     elif (rank := self._hear(link, heard[link], told)) is not None:
                         missing.discard(rank)
@@ -161,20 +163,34 @@ class _Meeting:
                     del heard[link]
                     link.close()
 
-    def _hear(self, link: socket.socket, heard: bytearray, told: dict[str, str]) -> int | None:
-        """Takes what came; the number of the rank that was told, -1 of a stranger, or None yet."""
+    def _hear(self, link: socket.socket, heard: _Heard, told: dict[str, str]) -> int | None:
+        """Takes what came; the number of a rank that was told, -1 of a stranger, or None yet.
+
+        A rank says that it was: an answer may be lost with its connection, and then it asks again.
+        """
         try:
             data = link.recv(_LONGEST_LINE)
-            heard += data
-            if b"\n" not in heard and data and len(heard) < _LONGEST_LINE:
+            heard.line += data
+            if b"\n" not in heard.line and data and len(heard.line) < _LONGEST_LINE:
                 return None
-            question = self._seal.open(bytes(heard.partition(b"\n")[0]))
-            if question["step"] != self._step:
+            message = self._seal.open(bytes(heard.line.partition(b"\n")[0]))
+            if heard.question:
+                return int(heard.question["rank"]) if message["heard"] == heard.question else -1
+            if message["step"] != self._step:
                 return -1
-            link.sendall(self._seal.close({"to": question, **told}) + b"\n")
-            return int(question["rank"])
+            link.sendall(self._seal.close({"to": message, **told}) + b"\n")
+            heard.line, heard.question = bytearray(), message
+            return None
         except (OSError, ValueError, KeyError):
             return -1
+
+
+@dataclass
+class _Heard:
+    """What came over a connection: the line that has begun, and the question before it."""
+
+    line: bytearray = field(default_factory=bytearray)
+    question: dict[str, Any] = field(default_factory=dict)
 
 
 def _close(links: Iterable[socket.socket]) -> None:

@@ -163,6 +163,26 @@ def test_ranks_meet_beside_strangers() -> None:
         link.close()
 
 
+def test_a_rank_whose_answer_was_lost_asks_again() -> None:
+    step = STEP | {"HOROACC_SECRET": "ab" * 32, "SLURM_CLUSTER_NAME": str(time.time())}
+    seal = SecretSeal(step["HOROACC_SECRET"])
+    first = ports(step)[0]
+    question = seal.close({"step": "12.3", "rank": 1, "nonce": ""}) + b"\n"
+    with ThreadPoolExecutor(1) as pool:
+        zero = pool.submit(meet, 0, 2, step)
+        while True:  # it listens soon
+            try:
+                link = socket.create_connection(("127.0.0.1", first), timeout=20)
+                break
+            except ConnectionRefusedError:
+                time.sleep(0.001)
+        with link, link.makefile("rb") as lines:
+            link.sendall(question)
+            assert seal.open(lines.readline().strip())["to"]["rank"] == 1
+        assert meet(1, 2, step).address == zero.result(20).address
+    os.close(zero.result().listen_fd or 0)
+
+
 def test_ranks_meet_on_a_host_without_ipv4() -> None:
     step = STEP | {"HOROACC_SECRET": "ab" * 32, "SLURM_CLUSTER_NAME": str(time.time())}
     step["SLURM_STEP_NODELIST"] = "n[1-2]"

@@ -58,6 +58,7 @@ class Refusal(Exception):
 def fails(culprit: int, how: str) -> None:
     """Rank `culprit` fails while the others wait for it."""
     import horoacc as hvd
+    from horoacc.spark.store import LocalStore
 
     hvd.init()
     hvd.barrier()
@@ -67,7 +68,8 @@ def fails(culprit: int, how: str) -> None:
         if how == "exits":
             print("the last words", file=sys.stderr, flush=True)
             os._exit(7)
-        os.kill(os.getpid(), signal.SIGKILL)
+        with LocalStore("/nowhere").get_local_output_dir_fn("one")():  # is left behind
+            os.kill(os.getpid(), signal.SIGKILL)
     hvd.barrier()
 
 

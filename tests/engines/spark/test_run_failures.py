@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, cast
 
 import pytest
 import spark_bodies
@@ -22,7 +22,11 @@ from spark_cluster import SLOTS
 
 import horoacc.spark
 from horoacc.errors import RankFailed
+from horoacc.launcher.elastic.channel import Channel
 from horoacc.launcher.elastic.door import Door
+from horoacc.launcher.output import Printer, RankStream
+from horoacc.spark.fixed_job import FixedJob
+from horoacc.spark.tasks import Task, Tasks
 
 # From a kill to the error in the caller; docs/spark.md has what a quiet machine takes.
 _ERROR_SECONDS = 10.0
@@ -72,6 +76,29 @@ def test_a_rank_fails(spark: SparkSession, how: str) -> None:
     assert isinstance(caught.value, RankFailed) and caught.value.culprit == 1
     ended = "exited with code 7; its last lines on stderr:\nthe last words"
     assert text.startswith(f"rank 1 {ended if how == 'exits' else 'was killed by SIGKILL'}")
+
+
+def test_a_task_that_does_not_answer() -> None:
+    """Its rank is given up once its time to end is over, and the job has an end."""
+
+    class Silent:
+        told: ClassVar[list[Any]] = []
+
+        def tell(self, task: Task, **message: Any) -> None:
+            self.told.append((task.index, message["kind"], message.get("number")))
+
+        def stream(self, rank: int, name: str) -> RankStream:
+            return RankStream(rank, name, Printer({}))
+
+    silent = Silent()
+    job = FixedJob(cast(Tasks, silent), 2, 0.01, {}, lambda *_: None)
+    tasks = [Task(f"t{at}", at, "host", "127.0.0.1:1", 1, cast(Channel, None)) for at in range(2)]
+    assert all(job.came(task) for task in tasks)
+    job.heard(tasks[1], {"kind": "ended", "status": 1})
+    spark_cluster.wait_until(lambda: job.on_time() or job.finished, "the job's end")
+    assert job.failed == 1 and job.how.startswith("exited with code 1")
+    signals = [(0, "signal", int(number)) for number in (signal.SIGTERM, signal.SIGKILL)]
+    assert [one for one in silent.told if one[1] == "signal"][:2] == signals
 
 
 def test_an_executor_is_killed(spark: SparkSession, tmp_path: Path) -> None:

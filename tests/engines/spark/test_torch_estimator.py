@@ -125,8 +125,10 @@ def test_a_dataframe_is_written_once(
     estimator(store).fit(data)
     path = Path(store.get_localized_path(store.get_train_data_path(0)))
     written = {file: file.stat().st_mtime_ns for file in path.iterdir()}
-    estimator(store).fit(data)
-    assert {file: file.stat().st_mtime_ns for file in path.iterdir()} == written
+    other = LocalStore(store.prefix_path)  # of the same path: it overwrites nothing, too
+    for again in (store, other):
+        estimator(again).fit(data)
+        assert {file: file.stat().st_mtime_ns for file in path.iterdir()} == written
     estimator(store).fit(data.limit(16))  # its place is free
     assert not written.items() & {f: f.stat().st_mtime_ns for f in path.iterdir()}.items()
 
