@@ -43,7 +43,7 @@ HeartbeatMonitor::News HeartbeatMonitor::See(size_t index, int64_t beat_ns) {
     peer.seen_ns = std::clamp(beat_ns, std::max(last_look_ns_, peer.seen_ns), now_ns_);
   }
   const int64_t silent = silent_ns(index);
-  doubtful_ |= silent > 3 * beat_every_ns_ / 2;
+  doubtful_ |= IsLate(index);
   if (limits_.end_ns > 0 && silent > limits_.end_ns) return News::kHangs;
   const bool late = limits_.warn_ns > 0 && silent > limits_.warn_ns;
   if (late == peer.told) return News::kNone;

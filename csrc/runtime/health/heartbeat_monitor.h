@@ -36,6 +36,8 @@ class HeartbeatMonitor {
   /// counts is that the number has changed since the last look.
   [[nodiscard]] News See(size_t peer, int64_t beat_ns);
   [[nodiscard]] int64_t silent_ns(size_t peer) const { return now_ns_ - peers_[peer].seen_ns; }
+  /// The peer is later than it should be.
+  [[nodiscard]] bool IsLate(size_t peer) const { return silent_ns(peer) > 3 * beat_every_ns_ / 2; }
   /// Some peer is later than it should be: look again soon.
   [[nodiscard]] bool doubtful() const { return doubtful_; }
 

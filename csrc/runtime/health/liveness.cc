@@ -96,16 +96,24 @@ void Liveness::WatchSilences(int64_t now_ns) {
     if (job_.HasLeft(static_cast<uint32_t>(l))) continue;
     const int64_t beat = state.beat_ns.load(std::memory_order_acquire);
     const HeartbeatMonitor::News news = heartbeats_->See(l, beat);
+    const int pid = state.pid.load(std::memory_order_relaxed);
+    const uint64_t started = state.started_ticks.load(std::memory_order_relaxed);
+    if (heartbeats_->IsLate(l) && IsDumpingCore(pid, started)) {
+      const int rank = job_.share.ranks[l];
+      return failure_.Abort(MakeError(ErrorKind::kPeerLost,
+                                      "rank " + std::to_string(rank) +
+                                          " crashed, and its core is being dumped; " +
+                                          HowFar(static_cast<uint32_t>(l)),
+                                      rank));
+    }
     if (news == HeartbeatMonitor::News::kNone) continue;  // what follows reads /proc
     // Only the first rank of the host that notices it logs it.
     if (news == HeartbeatMonitor::News::kSilent && state.silence_told.exchange(beat) == beat)
       continue;
     if (news == HeartbeatMonitor::News::kBack && state.silence_told.exchange(0) == 0) continue;
-    const int pid = state.pid.load(std::memory_order_relaxed);
     TellSilence(news, job_.share.ranks[l],
                 "process " + std::to_string(pid) + " on this host; " +
-                    WhyProcessIsSilent(pid, state.started_ticks.load(std::memory_order_relaxed)) +
-                    "; " + HowFar(static_cast<uint32_t>(l)),
+                    WhyProcessIsSilent(pid, started) + "; " + HowFar(static_cast<uint32_t>(l)),
                 heartbeats_->silent_ns(l));
   }
   if (!job_.multi_host) return;

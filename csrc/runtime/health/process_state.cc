@@ -48,4 +48,14 @@ std::string WhyProcessIsSilent(int pid, uint64_t started_ticks) {
   }
 }
 
+bool IsDumpingCore(int pid, uint64_t started_ticks) {
+  std::ifstream file("/proc/" + std::to_string(pid) + "/status");
+  for (std::string line; std::getline(file, line);) {
+    if (line.starts_with("CoreDumping:")) {
+      return line.ends_with('1') && StatOf(pid).started_ticks == started_ticks;
+    }
+  }
+  return false;
+}
+
 }  // namespace horoacc

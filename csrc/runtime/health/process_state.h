@@ -12,4 +12,8 @@ namespace horoacc {
 /// Why a process may give no sign of life: "it is stopped".
 [[nodiscard]] std::string WhyProcessIsSilent(int pid, uint64_t started_ticks);
 
+/// Whether it has crashed and the kernel is writing its memory to a core file, or to a program: it
+/// is dead to everybody but the kernel, which tells no other process before it has finished.
+[[nodiscard]] bool IsDumpingCore(int pid, uint64_t started_ticks);
+
 }  // namespace horoacc

@@ -62,6 +62,9 @@ Result<Segment> Segment::Map(Fd fd) {
       ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd.get(), 0);
   if (base == MAP_FAILED)
     return SystemError("mmap of a segment of " + std::to_string(bytes) + " bytes");
+  // A core dump would read every page of every rank's memory, also those that nobody has touched,
+  // which it would make. Unchecked: a dump is then large.
+  (void)::madvise(base, bytes, MADV_DONTDUMP);
   return Segment(std::make_shared<Mapping>(std::move(fd), static_cast<std::byte*>(base), bytes));
 }
 

@@ -4,7 +4,10 @@
 #include <sys/stat.h>
 
 #include <cstring>
+#include <fstream>
 #include <set>
+#include <sstream>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -75,6 +78,17 @@ bool IsMapped(const std::byte* address) {
 }
 
 }  // namespace
+
+TEST(SegmentIsLeftOutOfCoreDumps) {
+  const Segment segment = MakeSegment(8 * kMiB);
+  std::ifstream maps("/proc/self/smaps");
+  std::ostringstream begin;
+  begin << std::hex << reinterpret_cast<uintptr_t>(segment.data()) << '-';
+  std::string line;
+  while (std::getline(maps, line) && !line.starts_with(begin.str())) continue;
+  while (std::getline(maps, line) && !line.starts_with("VmFlags:")) continue;
+  CHECK((line + ' ').find(" dd ") != std::string::npos);
+}
 
 TEST(SegmentKeepsOnlyWhatItIsToldTo) {
   Segment segment = MakeSegment(8 * kMiB);
