@@ -1,6 +1,6 @@
 #include "api/launch.h"
 
-#include <unistd.h>
+#include <algorithm>
 
 #include "api/hosts.h"
 #include "base/clock.h"
@@ -9,6 +9,7 @@
 #include "transport/bootstrap/bootstrap.h"
 #include "transport/bootstrap/inproc.h"
 #include "transport/bootstrap/tcp_rendezvous.h"
+#include "transport/memory/memory_limits.h"
 #include "transport/mpi/mpi_choice.h"
 #include "transport/mpi/mpi_links.h"
 
@@ -19,16 +20,21 @@ std::string TextOr(const char* text, const std::string& otherwise) {
   return text && *text ? std::string(text) : otherwise;
 }
 
-// Address space, not memory: a page costs memory once it is touched.
-uint64_t MemoryBytes(const Settings& settings) {
+constexpr uint64_t kLeastMemory = 64 << 20;
+
+// Address space, not memory: a page costs memory once it is touched. Every rank of the host maps
+// the memory of all.
+uint64_t MemoryBytes(const Settings& settings, int local_size, uint64_t control_bytes) {
   if (settings.arena_bytes > 0) return settings.arena_bytes;
-  return static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) *
-         static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
+  const auto parts = static_cast<uint64_t>(std::max(local_size, 1));
+  const uint64_t addresses = std::max(AddressesForEach(parts, control_bytes), kLeastMemory);
+  return std::min(MemoryLimit(), addresses);
 }
 
 Result<EngineParts> Alone(const Settings& settings) {
+  const uint64_t control_bytes = ControlSegment::BytesFor(1);
   HA_ASSIGN(std::shared_ptr<InprocHub> hub,
-            InprocHub::Create(1, ControlSegment::BytesFor(1), MemoryBytes(settings)));
+            InprocHub::Create(1, control_bytes, MemoryBytes(settings, 1, control_bytes)));
   EngineParts parts;
   parts.bootstrap = hub->MakeBootstrap(0);
   parts.share = hub->MakeHostShare(0);
@@ -115,7 +121,7 @@ Result<EngineParts> PrepareLaunch(const Settings& settings, const ha_placement& 
     const auto ranks = static_cast<uint32_t>(placement.size);
     host.control_bytes =
         ControlSegment::BytesFor(ranks) + MultiHostParts::ControlBytes(ranks, ranks);
-    host.memory_bytes = MemoryBytes(settings);
+    host.memory_bytes = MemoryBytes(settings, placement.local_size, host.control_bytes);
     host.deadline_ns = deadline;
     host.cancellation = cancellation;
     HA_ASSIGN(parts.share, ShareHost(*parts.bootstrap, host));

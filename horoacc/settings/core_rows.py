@@ -40,7 +40,8 @@ CORE_ROWS: tuple[Setting, ...] = (
         0,
         "HOROACC_ARENA_BYTES",
         "Address space reserved for a rank's arena. Pages are taken only when they are used. 0: as "
-        "much as the machine has memory.",
+        "much as the machine has memory, or the control group may have, or the rank's share of the "
+        "addresses that `ulimit -v` leaves it.",
         flag="--arena-bytes",
         yaml=("params", "arena_bytes"),
         least=0,

@@ -55,6 +55,13 @@ def test_64_descriptors_are_enough(some: LinkedRanks) -> None:
         crowd.leave()
 
 
+@pytest.mark.parametrize("size", [2, 4])
+def test_few_addresses_are_enough(job: Job, size: int) -> None:
+    """Memory that ranks share takes addresses, of which a batch system may allow few."""
+    few = ("sh", "-c", 'ulimit -v "$0" && exec "$@"', str(30 << 20))
+    job.run("--tcp", "-np", str(size), *few, sys.executable, "-c", PRINT)
+
+
 @pytest.mark.parametrize("victim", ["first", "last"])
 def test_too_few_descriptors_end_the_start(some: LinkedRanks, victim: str) -> None:
     """Too few for the links, but enough to get that far; the other ranks learn of it."""

@@ -1,10 +1,13 @@
 // Segments and the arena on them.
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 
 #include <cstring>
+#include <filesystem>
 #include <fstream>
+#include <map>
 #include <set>
 #include <sstream>
 #include <string>
@@ -14,6 +17,7 @@
 #include "support/check.h"
 #include "support/forked_ranks.h"
 #include "transport/memory/arena.h"
+#include "transport/memory/memory_limits.h"
 #include "transport/memory/segment.h"
 
 using namespace horoacc;
@@ -88,6 +92,63 @@ TEST(SegmentIsLeftOutOfCoreDumps) {
   while (std::getline(maps, line) && !line.starts_with(begin.str())) continue;
   while (std::getline(maps, line) && !line.starts_with("VmFlags:")) continue;
   CHECK((line + ' ').find(" dd ") != std::string::npos);
+}
+
+namespace {
+
+/// A folder with files, for as long as the object lives.
+struct Files {
+  explicit Files(const std::map<std::string, std::string>& contents) {
+    for (const auto& [name, content] : contents) {
+      std::filesystem::create_directories((folder / name).parent_path());
+      std::ofstream(folder / name) << content;
+    }
+  }
+  ~Files() { std::filesystem::remove_all(folder); }
+  const std::filesystem::path folder =
+      std::filesystem::temp_directory_path() / ("horoacc-test-" + std::to_string(::getpid()));
+};
+
+}  // namespace
+
+TEST(ControlGroupsLimitMemory) {
+  struct Case {
+    std::map<std::string, std::string> files;
+    uint64_t limit;
+  };
+  const Case cases[] = {
+      {{{"self", "0::/a/b\n"}, {"sys/a/memory.max", "7000\n"}, {"sys/a/b/memory.max", "max\n"}},
+       7000},
+      {{{"self", "0::/\n"}, {"sys/memory.max", "5000\n"}}, 5000},
+      {{{"self", "0::/elsewhere\n"}, {"sys/memory.max", "5000\n"}}, 5000},
+      {{{"self", "0::/a\n"}, {"sys/a/memory.max", "max\n"}}, 0},
+      {{{"self", "4:cpu,memory:/a\n0::/\n"}, {"sys/memory/a/memory.limit_in_bytes", "3000\n"}},
+       3000},
+      {{{"self", "no line of the kernel's\n"}}, 0},
+      {{}, 0},
+  };
+  for (const Case& one : cases) {
+    const Files files(one.files);
+    CHECK_EQ(ControlGroupLimit(files.folder / "self", files.folder / "sys"), one.limit);
+  }
+}
+
+TEST(AddressesFitUnderTheLimitOfTheProcess) {
+  CHECK(AddressesForEach(1, 0) >= uint64_t{1} << 40);
+  CHECK(AddressesForEach(1000, 0) <= (uint64_t{1} << 47) / 1000);
+  const std::vector<int> codes = RunForked(1, [](int) {
+    const rlimit few{uint64_t{64} << 30, uint64_t{64} << 30};
+    if (::setrlimit(RLIMIT_AS, &few) != 0) return 2;
+    const uint64_t each = AddressesForEach(4, uint64_t{16} << 30);
+    std::vector<Segment> all;
+    for (int part = 0; part < 4; ++part) {
+      Result<Segment> made = Segment::Create("test", each);
+      if (!made.ok()) return 3;
+      all.push_back(std::move(made).value());
+    }
+    return each > uint64_t{4} << 30 ? 0 : 4;
+  });
+  CHECK_EQ(codes.front(), 0);
 }
 
 TEST(SegmentKeepsOnlyWhatItIsToldTo) {
