@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from horoacc import mpi_plugins, selection_table, settings
 from horoacc.errors import ConfigError
-from horoacc.launcher import environment
+from horoacc.launcher import addresses, environment
 from horoacc.launcher.environment import torchrun
 from horoacc.launcher.environment.placement import by_host
 
@@ -241,9 +241,9 @@ def _communicator(comm: Any, values: dict[str, str]) -> dict[str, object]:
     listener: socket.socket | None = None
     meeting = None
     if rank == 0:
-        host = "127.0.0.1" if local_size == size else socket.gethostbyname(socket.gethostname())
-        listener = socket.create_server((host, 0), backlog=max(128, size))
-        meeting = (f"{host}:{listener.getsockname()[1]}", secrets.token_hex(32))
+        names = [] if local_size == size else [socket.gethostname()]
+        listener, place = addresses.listen(names, max(128, size))
+        meeting = (place, secrets.token_hex(32))
     address, secret = comm.bcast(meeting, root=0)
     return where | {
         "bootstrap": "tcp",

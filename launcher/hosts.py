@@ -81,14 +81,6 @@ def is_this_host(name: str) -> bool:
     return any(_can_bind(address) for address in addresses)
 
 
-def address_towards(other: str) -> tuple[socket.AddressFamily, str]:
-    """This machine's address as another host sees it, and its family; OSError: there is no way."""
-    family, _, _, _, there = socket.getaddrinfo(other, 9, type=socket.SOCK_DGRAM)[0]
-    with socket.socket(family, socket.SOCK_DGRAM) as probe:
-        probe.connect(there)  # sends nothing; the kernel says which way it would go
-        return family, str(probe.getsockname()[0])
-
-
 def address_of(name: str) -> tuple[str, socket.AddressFamily]:
     """A host's address by its name, IPv4 if it has one, and its family; OSError: it has none."""
     found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)

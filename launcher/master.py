@@ -6,8 +6,9 @@ import secrets
 import socket
 from collections.abc import Mapping
 
+from horoacc.launcher.addresses import address_towards
 from horoacc.launcher.arguments import Options
-from horoacc.launcher.hosts import address_towards, is_this_host
+from horoacc.launcher.hosts import is_this_host
 
 _FIRST_PORT, _PORTS = 20_000, 10_000  # below those that systems give out by themselves
 

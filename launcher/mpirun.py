@@ -17,9 +17,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from horoacc.launcher import slurm
+from horoacc.launcher.addresses import address_towards
 from horoacc.launcher.arguments import Options
 from horoacc.launcher.children import start_piped
-from horoacc.launcher.hosts import address_towards, is_this_host
+from horoacc.launcher.hosts import is_this_host
 from horoacc.launcher.processes import die_with_parent
 from horoacc.launcher.shim_listener import ShimListener
 from horoacc.launcher.supervise import Supervisor

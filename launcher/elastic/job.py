@@ -9,6 +9,7 @@ import socket
 import time
 from collections.abc import Mapping
 
+from horoacc.launcher.addresses import ELSEWHERE, address_towards
 from horoacc.launcher.arguments import Options
 from horoacc.launcher.elastic.caller_agents import Caller, CallerAgents
 from horoacc.launcher.elastic.coordinator import Coordinator
@@ -17,7 +18,7 @@ from horoacc.launcher.elastic.discovery import FixedHosts, ScriptDiscovery
 from horoacc.launcher.elastic.history import History
 from horoacc.launcher.elastic.membership import INFINITE, Limits, Membership, Worker
 from horoacc.launcher.elastic.starters import MpirunAgents
-from horoacc.launcher.hosts import Host, address_towards
+from horoacc.launcher.hosts import Host
 from horoacc.launcher.kubernetes.hosts import PodHosts
 from horoacc.launcher.kubernetes.pods import Pod, renewal
 from horoacc.launcher.mpirun import Mpirun
@@ -25,8 +26,6 @@ from horoacc.launcher.output import Printer
 from horoacc.launcher.processes import adopt_orphans
 from horoacc.launcher.supervise import Supervisor
 
-# Any address on another network (RFC 5737): hosts that a script finds later are reached that way.
-_ELSEWHERE = "192.0.2.1"
 # Not less where the user gave none: one rank may evaluate or write a checkpoint for minutes.
 _STALL_SECONDS = 600.0
 _STALL_VARIABLES = ("HOROACC_STALL_SHUTDOWN_TIME_SECONDS", "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS")
@@ -195,7 +194,9 @@ def _own_address(
         family, own = address_towards(others[0])
         return own, family
     if options.text("host_discovery_script"):
-        with contextlib.suppress(OSError):  # without a network there is only this host
-            family, own = address_towards(_ELSEWHERE)
-            return own, family
+        # Hosts that the script finds later are reached that way; without a network there are none.
+        for elsewhere in ELSEWHERE:
+            with contextlib.suppress(OSError):
+                family, own = address_towards(elsewhere)
+                return own, family
     return "127.0.0.1", socket.AF_INET

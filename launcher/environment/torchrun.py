@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Protocol
 
+from horoacc.launcher.addresses import listen
 from horoacc.launcher.environment.placement import (
     Placement,
     PlacementError,
@@ -77,9 +78,10 @@ def rendezvous(
     try:
         store = open_store(placement, environ, seconds)
         if placement.rank == 0:
-            listener = _listen(environ["MASTER_ADDR"])
-            host, port = listener.getsockname()[:2]
-            told = {"address": f"{host}:{port}", "secret": secrets.token_hex(32)}
+            names = [environ["MASTER_ADDR"], socket.gethostname()]
+            one_host = placement.local_size == placement.size
+            listener, address = listen([] if one_host else names, 1024)
+            told = {"address": address, "secret": secrets.token_hex(32)}
             told["heard"] = f"{prefix}/heard/{secrets.token_hex(16)}"
             _answer(store, prefix, placement.size, told, seconds)
         else:
@@ -130,14 +132,3 @@ def _answer(
             raise TimeoutError(f"rank(s) {missing} did not come")
         time.sleep(pause)
         pause = min(2 * pause, _LONGEST_PAUSE)
-
-
-def _listen(master: str) -> socket.socket:
-    """Listens on the address by which the other hosts know rank 0's, or on this host's own."""
-    for host in (master, socket.gethostname()):
-        try:
-            address = socket.gethostbyname(host)
-            return socket.create_server((address, 0), backlog=1024)
-        except OSError:
-            continue
-    raise OSError(f"rank 0 can listen neither on {master} nor on this host's own address")

@@ -449,8 +449,14 @@ Result<std::optional<ControlMessage>> TcpControlLinks::Receive() {
 
 Result<Fd> ListenForControl(const std::string& rendezvous, int size) {
   HA_ASSIGN(const std::vector<SocketAddress> addresses, ResolveAddress(rendezvous));
-  HA_ASSIGN(const SocketAddress local, AddressTowards(addresses.front()));
-  return Listen(local, std::max(1024, size));
+  // A name may have addresses of a family that this host lacks.
+  Error last;
+  for (const SocketAddress& address : addresses) {
+    const auto local = AddressTowards(address);
+    if (local.ok()) return Listen(local.value(), std::max(1024, size));
+    last = local.error();
+  }
+  return last;
 }
 
 Result<std::unique_ptr<ControlLinks>> ConnectTcpLinks(Fd listener, const TcpLinksOptions& options) {
