@@ -3,9 +3,9 @@
 A framework op is compiled against the framework's headers, so a wheel has those of one version of
 each framework. Others are built when HoroACC is installed beside the framework; otherwise at the
 first import, or by `horoaccrun` before it starts the ranks, into a cache that all processes of a
-user share: one of them builds under a lock, the others wait for it. An installation copies a
-library from the cache only if no other user can have written it; a host without a compiler loads
-one of another host.
+user share: one of them builds under a lock, the others wait for it. A library of the cache is used
+only if no other user but root can have written it; a host without a compiler loads one of another
+host.
 """
 
 from __future__ import annotations
@@ -97,13 +97,13 @@ def ensure_built(framework: str, sources: Sequence[Path], compile_command: Compi
     cached = cache.folder(os.environ) / _ready_name(framework, sources, _place(framework))
     library = _library(framework, cached, flags)
     if os.environ.get("HOROACC_OPS_PREBUILD") != "1":
-        if not _has_compiler(compile_command) and (found := _named_by(cached)):
+        if not _has_compiler(compile_command) and (found := _named_by(cached)) and _is_ours(found):
             return found
         _ensure(framework, library, lambda: _build(framework, library, cached, compile_command))
         return library
     prebuilt = _PREBUILT / _ready_name(framework, sources)
     packed = _library(framework, prebuilt, flags)
-    if library.is_file() and _is_ours(library):
+    if _is_there(library):
         _ensure(framework, packed, lambda: _place_both(library, packed, prebuilt, framework))
     else:
         _ensure(framework, packed, lambda: _build(framework, packed, prebuilt, compile_command))
@@ -128,13 +128,13 @@ def _library(framework: str, ready: Path, flags: str) -> Path:
 
 def _ensure(framework: str, library: Path, make: Callable[[], None]) -> None:
     """Has the library made unless it is there; by one process."""
-    if library.is_file():
+    if _is_there(library):
         return
     folder = library.parent
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        _make_own(folder)
         with _lock(folder / f"{framework}.lock"):
-            if not library.is_file():  # the process that held the lock before may have built it
+            if not _is_there(library):  # the process that held the lock before may have built it
                 make()
     except OSError as error:
         raise OpsBuildError(
@@ -212,18 +212,41 @@ def _command_line(command: CompileCommand, output: Path) -> list[str]:
 def _named_by(ready: Path) -> Path | None:
     """The library that a ready file names, if both are there."""
     try:
-        library = ready.parent / ready.read_text().partition("\n")[0]
-    except OSError:
+        name = ready.read_text().partition("\n")[0]
+    except (OSError, ValueError):
         return None
-    return library if library.is_file() else None
+    library = ready.parent / name
+    return library if Path(name).name == name and library.is_file() else None
+
+
+def _is_there(library: Path) -> bool:
+    """Whether the library can be loaded: those of the package are what its installer put there."""
+    return library.is_file() and (library.parent == _PREBUILT or _is_ours(library))
 
 
 def _is_ours(library: Path) -> bool:
-    """Whether only this user can have written a library that all users are about to load."""
-    return all(
-        found.st_uid == os.geteuid() and not found.st_mode & stat.S_IWOTH
-        for found in (library.stat(), library.parent.stat())
-    )
+    """Whether only this user and root can have written a library."""
+    return all(_is_own(path.stat(follow_symlinks=False)) for path in (library, library.parent))
+
+
+def _is_own(found: os.stat_result) -> bool:
+    return found.st_uid in (0, os.geteuid()) and not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+
+
+def _make_own(folder: Path) -> None:
+    """Makes a folder to which no other user can write. OpsBuildError: it is another's."""
+    folder.mkdir(parents=True, exist_ok=True)
+    if folder == _PREBUILT or _is_own(folder.stat()):
+        return
+    if folder.stat().st_uid != os.geteuid():
+        raise OpsBuildError(
+            f"{folder} belongs to another user, whose libraries this one must not load; "
+            "set HOROACC_CACHE_DIR to a folder of your own"
+        )
+    for path in folder.iterdir():  # written by whom?
+        if path.suffix in (".so", ".ready"):
+            path.unlink(missing_ok=True)
+    folder.chmod(stat.S_IMODE(folder.stat().st_mode) & ~(stat.S_IWGRP | stat.S_IWOTH))
 
 
 def _has_compiler(command: CompileCommand) -> bool:
@@ -278,17 +301,21 @@ def _place_both(made: Path, library: Path, ready: Path, framework: str) -> None:
     # Same folder, so that the renames are atomic: no process ever loads half a library.
     with tempfile.TemporaryDirectory(dir=library.parent, prefix=".build-") as scratch:
         copy, note = Path(scratch) / library.name, Path(scratch) / ready.name
-        shutil.copy(made, copy)
+        shutil.copyfile(made, copy)
         note.write_text(f"{library.name}\n{_built_for(framework)}\n")
-        copy.replace(library)
-        note.replace(ready)
+        for path, target, mode in ((copy, library, 0o755), (note, ready, 0o644)):
+            path.chmod(mode)  # whatever the umask is
+            with path.open("rb") as file:
+                os.fsync(file.fileno())  # a machine that goes down leaves a whole file, or none
+            path.replace(target)
 
 
 @contextlib.contextmanager
 def _lock(path: Path) -> Iterator[None]:
     """Holds a lock of the file, which the kernel drops if this process dies."""
     deadline = time.monotonic() + _LOCK_SECONDS
-    with path.open("w") as file:
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
+    with open(os.open(path, flags, 0o600), "wb") as file:
         while True:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

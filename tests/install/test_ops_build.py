@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -180,6 +181,43 @@ def test_a_host_without_a_compiler_takes_what_another_has_built(workshop: Worksh
     workshop.source.write_text("int two;")
     with pytest.raises(OpsBuildError, match="no-such-compiler"):
         ensure_built("numpy", [workshop.source], ["no-such-compiler"])
+
+
+def test_libraries_that_others_may_have_written_are_not_loaded(workshop: Workshop) -> None:
+    library = workshop.build()
+    (ready,) = workshop.cache.glob("*.ready")
+    for path in (library, workshop.cache):
+        library.write_text("by another user of the group")
+        path.chmod(0o775)
+        assert workshop.build() == library and library.read_text() == "int one;"
+        assert not path.stat().st_mode & 0o022
+    stranger = workshop.cache.parent / "stranger.so"
+    stranger.write_text("anything")
+    for name in ("../stranger.so", str(stranger)):
+        ready.write_text(f"{name}\nnumpy\n")
+        assert not is_built("numpy", [workshop.source])
+
+
+def test_a_cache_of_another_user_is_refused(
+    workshop: Workshop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workshop.build()
+    owner = workshop.cache.stat().st_uid
+    for path in (workshop.cache, *workshop.cache.iterdir()):
+        os.chown(path, 12345, -1)
+    monkeypatch.setattr(os, "geteuid", lambda: owner + 1)
+    with pytest.raises(OpsBuildError, match=r"belongs to another user.*HOROACC_CACHE_DIR"):
+        workshop.build()
+
+
+def test_the_lock_is_no_link_to_another_file(workshop: Workshop) -> None:
+    workshop.cache.mkdir()
+    victim = workshop.cache.parent / "victim"
+    victim.write_text("kept")
+    (workshop.cache / "numpy.lock").symlink_to(victim)
+    with pytest.raises(OpsBuildError):
+        workshop.build()
+    assert victim.read_text() == "kept"
 
 
 def torch_at(folder: Path, version: str, commit: str = "1a2b", written: str = "#define X") -> Path:
