@@ -26,7 +26,12 @@ class History:
         if folder:
             with contextlib.suppress(OSError):  # the ranks tell of a folder that cannot be used
                 os.makedirs(folder, exist_ok=True)
-                self._file = open(os.path.join(folder, FILE), "w", buffering=1)  # noqa: SIM115
+                # Others may write to the folder: the file is a new one, not what is there.
+                path = os.path.join(folder, FILE)
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(path)
+                flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+                self._file = open(os.open(path, flags, 0o600), "w", buffering=1)  # noqa: SIM115
         self._causes: dict[int, str] = {}
         self._reasons: list[str] = []
         self._since: float | None = None

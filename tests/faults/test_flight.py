@@ -111,7 +111,11 @@ def test_a_time_out_leaves_records_that_explain_it(faulted: FaultedJob, tmp_path
 def test_a_signal_asks_for_a_record_and_the_job_goes_on(
     faulted: FaultedJob, tmp_path: Path
 ) -> None:
-    folder = tmp_path / "flight"
+    folder, other = tmp_path / "flight", tmp_path / "other"
+    folder.mkdir()
+    other.write_text("of the same user")
+    for name in ("rank.1.json", ".rank.1.json"):  # by others, who may write to the folder, too
+        (folder / name).symlink_to(other)
     faulted.start(
         2, "negotiating", 0, tmp_path / "go", "--tcp", HOROACC_FLIGHT_DIR=str(folder),
         HOROACC_FLIGHT_EVENTS="4",
@@ -119,7 +123,8 @@ def test_a_signal_asks_for_a_record_and_the_job_goes_on(
     faulted.await_phase()
     faulted.signal(1, signal.SIGUSR1)
     record = folder / "rank.1.json"
-    faulted.job.wait_until(record.exists, "the record")
+    faulted.job.wait_until(lambda: not record.is_symlink(), "the record")
+    assert other.read_text() == "of the same user" and record.stat().st_mode & 0o777 == 0o600
     said = json.loads(record.read_text())
     assert said["rank"] == 1 and said["size"] == 2
     assert [event["what"] for event in said["events"]].count("queued") <= 4

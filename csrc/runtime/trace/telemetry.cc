@@ -1,16 +1,20 @@
 #include "runtime/trace/telemetry.h"
 
+#include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cerrno>
 #include <cstdio>
+#include <cstdlib>
 #include <filesystem>
-#include <fstream>
 #include <span>
 #include <sstream>
 #include <utility>
 
 #include "base/clock.h"
 #include "negotiate/disagreement.h"
+#include "transport/net/fd.h"
 
 namespace horoacc {
 namespace {
@@ -28,6 +32,15 @@ std::string Quoted(std::string_view text) {
     }
   }
   return quoted + "\"";
+}
+
+bool WriteAll(int fd, std::string_view text) {
+  while (!text.empty()) {
+    const ssize_t written = ::write(fd, text.data(), text.size());
+    if (written < 0 && errno != EINTR) return false;
+    text.remove_prefix(static_cast<size_t>(std::max<ssize_t>(written, 0)));
+  }
+  return true;
 }
 
 std::string ListOf(std::span<const int> ranks) { return "[" + ListText(ranks) + "]"; }
@@ -117,15 +130,15 @@ void Telemetry::RecordFlight(const std::string& reason, bool ask_others) {
     std::error_code failed;
     std::filesystem::create_directories(folder, failed);
     const std::string name = "rank." + std::to_string(job_.rank()) + ".json";
-    const std::filesystem::path unfinished = folder / ("." + name);
-    {
-      std::ofstream file(unfinished);
-      file << text;
-      file.close();
-      if (!file) failed = std::make_error_code(std::errc::io_error);
-    }
-    if (!failed) std::filesystem::rename(unfinished, folder / name, failed);
+    // Others may write to the folder: the file has a name that nobody knows before, and is new.
+    std::string unfinished = folder / ("." + name + ".XXXXXX");
+    const Fd file(::mkostemp(unfinished.data(), O_CLOEXEC));
+    if (!file || !WriteAll(file.get(), text))
+      failed = std::error_code(errno, std::generic_category());
+    else
+      std::filesystem::rename(unfinished, folder / name, failed);
     if (failed) {
+      if (file) ::unlink(unfinished.c_str());
       job_.log.Write(LogLevel::kWarning, "the record of the flight cannot be written to " +
                                              job_.settings.flight_dir + ": " + failed.message());
     }
