@@ -3,6 +3,7 @@
 # make test-c10d  PyTorch's own cases of torch.distributed, on Gloo and on horoacc
 # make check   formatting, lint and types; clang-tidy only where something changed since it was clean
 # make test-aarch64  C++ tests for aarch64 under qemu-user; not part of `make test`
+# make chaos   jobs of 8 ranks that are disturbed at random for 3 minutes; every bit is checked
 # make tsan    C++ tests under ThreadSanitizer; make asan: Address- and UBSanitizer
 # make test-clients  Lightning, Accelerate, Transformers, DeepSpeed, Ignite, Ray and torch on HoroACC
 # make test-engines  jobs on Slurm, Ray, Spark and (as manifests) Kubernetes; make test-engines-quickest: one each
@@ -23,7 +24,7 @@ NATIVE = build/cmake-$(shell $(BIN)/python -c "import sysconfig; print(sysconfig
 MPICH_VERSION := 5.0.2
 
 .PHONY: setup build light light-wheel demo test test-cpp test-python test-c10d test-clients test-engines \
-  test-engines-quickest check bench tsan asan test-aarch64 cuda-all \
+  test-engines-quickest check bench chaos tsan asan test-aarch64 cuda-all \
   wheel sdist test-wheel clean distclean
 .DELETE_ON_ERROR:
 
@@ -52,6 +53,10 @@ test-c10d: build build/c10d/expecttest
 
 bench: build
 	python -m benchmarks
+
+# Needs root, for the network laboratory. make chaos CHAOS='--seconds 3600 --seed 1'
+chaos: build
+	python tests/faults/chaos.py $(CHAOS)
 
 # The tests' own time is at most 15 minutes on two cores; the first run installs for some minutes.
 test-clients: build .venv-clients/.requirements

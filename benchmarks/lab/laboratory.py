@@ -145,8 +145,15 @@ class Laboratory:
         """
         if self.network.delay:
             raise ValueError("a relay between the hosts has no cables to take out")
+        self._turn(host, "down")
+
+    def plug(self, host: str) -> None:
+        """Puts the cables back that `unplug` took out."""
+        self._turn(host, "up")
+
+    def _turn(self, host: str, way: str) -> None:
         rails = range(self.network.rails)
-        self._batch(self._fabric, "ip", [f"link set {host}.{rail} down" for rail in rails])
+        self._batch(self._fabric, "ip", [f"link set {host}.{rail} {way}" for rail in rails])
 
     def _build(self) -> None:
         names = self.network.names

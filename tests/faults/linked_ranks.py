@@ -44,8 +44,11 @@ class LinkedRank:
 class LinkedRanks:
     """A job of such ranks."""
 
-    def __init__(self, job: Job, folder: Path, size: int = 2, elements: int = 1000) -> None:
+    def __init__(
+        self, job: Job, folder: Path, size: int = 2, elements: int = 1000, program: str = PROGRAM
+    ) -> None:
         self.job = job
+        self.program = program
         self.size = size
         self.secret = secrets.token_hex(32)
         self.go = folder / "go"
@@ -67,7 +70,7 @@ class LinkedRanks:
         }  # fmt: skip
         environ = self.job.environ(**{f"HOROACC_{name}": str(value) for name, value in own.items()})
         process = subprocess.Popen(
-            [*prefix, sys.executable, PROGRAM, str(self.go), str(self.elements)],
+            [*prefix, sys.executable, self.program, str(self.go), str(self.elements)],
             env=environ | more,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
