@@ -27,6 +27,7 @@ from benchmarks import (
     pages,
     picture,
     rails,
+    seals,
     small_calls,
     stages,
     streams,
@@ -54,6 +55,7 @@ BENCHMARKS: dict[str, Callable[[Records, bool], None]] = {
     "small_calls": small_calls.run,
     "streams": streams.run,
     "rails": rails.run,
+    "seals": seals.run,
     "algorithms": algorithms.run,
     "stages": stages.run,
 }

@@ -55,6 +55,9 @@ class Engine:
     @property
     def mpi_thread_level(self) -> int:
         """What MPI was initialised with: 0 to 3 for MPI_THREAD_SINGLE to _MULTIPLE; -1 without."""
+    @property
+    def object_key(self) -> bytes:
+        """The key of the MACs of pickled objects; empty if data go nowhere without tags."""
     def before_fork(self) -> None:
         """The three fork calls keep the arena's memory out of the child's reach."""
     def after_fork_in_parent(self) -> None: ...

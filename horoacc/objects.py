@@ -1,4 +1,4 @@
-"""Collectives of Python objects. They travel pickled, behind a 64-bit length."""
+"""Collectives of Python objects. They travel pickled, behind a 64-bit length; object_macs.py."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ __all__ = ["allgather_object", "broadcast_object"]
 
 
 def _pickled(obj: Any) -> npt.NDArray[np.uint8]:
-    """Pickles into memory that can be written to, as a broadcast needs it."""
+    """Pickles into memory that can be written to, as a broadcast needs it, with room for a MAC."""
     file = io.BytesIO()
     cloudpickle.dump(obj, file)
+    file.write(process.object_calls().room)
     return np.frombuffer(file.getbuffer(), np.uint8)
 
 
@@ -42,7 +43,7 @@ def broadcast_object(
         The root's object: itself on the root, a copy elsewhere.
 
     Raises:
-        HorovodInternalError: The collective failed.
+        HorovodInternalError: The collective failed, or the object is not the one that was sent.
     """
     is_root = process.position().rank == root_rank
     first = part_name(name, "size")
@@ -50,10 +51,13 @@ def broadcast_object(
         payload = _pickled(obj) if is_root else np.empty(0, np.uint8)
     length = np.array([payload.size], np.int64)
     arrays.broadcast_(length, root_rank, first, process_set)
-    if not is_root:
+    call = process.object_calls().begin("broadcast", name, process_set.ranks or ())
+    if is_root:
+        call.seal(root_rank, payload)
+    else:
         payload = np.empty(int(length[0]), np.uint8)
     arrays.broadcast_(payload, root_rank, part_name(name, "data"), process_set)
-    return obj if is_root else cloudpickle.loads(payload.data)
+    return obj if is_root else cloudpickle.loads(call.open(root_rank, payload))
 
 
 def allgather_object(
@@ -70,16 +74,19 @@ def allgather_object(
         The objects by rank within the process set.
 
     Raises:
-        HorovodInternalError: The collective failed.
+        HorovodInternalError: The collective failed, or an object is not the one that was sent.
     """
     first = part_name(name, "size")
     with validating(ALLGATHER, member_names("allgather", first)[0], process_set):
         payload = _pickled(obj)
     lengths = arrays.allgather(np.array([payload.size], np.int64), first, process_set)
+    ranks = process_set.ranks or []
+    call = process.object_calls().begin("allgather", name, ranks)
+    call.seal(process.position().rank, payload)
     gathered = arrays.allgather(payload, part_name(name, "data"), process_set)
     del payload  # it may be long, and so may be the objects of the other ranks
     ends = np.cumsum(lengths)
     return [
-        cloudpickle.loads(gathered[end - length : end].data)
-        for end, length in zip(ends, lengths, strict=True)
+        cloudpickle.loads(call.open(rank, gathered[end - length : end]))
+        for rank, end, length in zip(ranks, ends, lengths, strict=True)
     ]

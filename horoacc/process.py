@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from horoacc import settings, start
 from horoacc.errors import Aborted, NotInitialized, ShutDown
+from horoacc.object_macs import ObjectCalls
 from horoacc.stacks import StackWatch
 
 if TYPE_CHECKING:
@@ -48,6 +49,7 @@ class _Process:
         self.lock = threading.RLock()
         self.engine: Engine | None = None
         self.position: Position | None = None
+        self.object_calls: ObjectCalls | None = None  # of the engine
         self.bootstrap = "none"
         self.name = ""
         self.forked = False
@@ -77,6 +79,13 @@ def _refuse() -> NoReturn:
     raise NotInitialized(_NOT_INITIALIZED)
 
 
+def object_calls() -> ObjectCalls:
+    """Gives the collectives of objects of this process's engine, or raises as `engine` does."""
+    if _state.object_calls is None:
+        _refuse()
+    return _state.object_calls
+
+
 def position() -> Position:
     """Gives this process's place in the job, also in a forked child, or raises NotInitialized."""
     found = _state.position
@@ -102,6 +111,7 @@ def enter(comm: Any, world: start.World | None = None) -> bool:
         return False
     made, bootstrap, name = start.engine(comm, world)
     _state.engine = _state.last_engine = made
+    _state.object_calls = ObjectCalls(made.object_key)
     on_request = bool(settings.read(os.environ)["flight_dir"])
     _state.stacks = StackWatch(made, on_request)
     _state.position = Position(*(start.expected_place() or made.placement))

@@ -16,13 +16,17 @@
 /// A raw pointer may still be ref'd after the engine is freed, so this shell and the arena outlive
 /// it.
 struct ha_engine {
-  ha_engine(std::unique_ptr<horoacc::Engine> made, int mpi)
-      : arena(made->arena()), engine(std::move(made)), mpi_thread_level(mpi) {}
+  ha_engine(std::unique_ptr<horoacc::Engine> made, int mpi, std::string key)
+      : arena(made->arena()),
+        engine(std::move(made)),
+        mpi_thread_level(mpi),
+        object_key(std::move(key)) {}
 
   const std::shared_ptr<horoacc::Arena> arena;
   std::unique_ptr<horoacc::Engine> engine;  ///< until the last ref is gone
   std::atomic<uint32_t> refs{1};
   const int mpi_thread_level;
+  const std::string object_key;
 };
 
 namespace {
@@ -125,8 +129,9 @@ int ha_engine_create(const ha_setting* settings, size_t count, const ha_placemen
     HA_ASSIGN(auto parsed, horoacc::Settings::Parse(pairs));
     HA_ASSIGN(auto parts, horoacc::PrepareLaunch(parsed, *placement, cancellation));
     const int mpi_thread_level = parts.mpi ? static_cast<int>(parts.mpi->threads()) : -1;
+    std::string object_key = std::move(parts.object_key);
     HA_ASSIGN(auto created, horoacc::Engine::Create(std::move(parsed), std::move(parts)));
-    *engine = new ha_engine(std::move(created), mpi_thread_level);
+    *engine = new ha_engine(std::move(created), mpi_thread_level, std::move(object_key));
     return {};
   });
 }
@@ -144,6 +149,10 @@ int ha_mpi_finalize(ha_engine* engine, ha_error* error) {
 }
 
 int ha_mpi_thread_level(const ha_engine* engine) { return engine->mpi_thread_level; }
+
+size_t ha_object_key(const ha_engine* engine, char out[32]) {
+  return engine->object_key.copy(out, 32);
+}
 
 void ha_engine_destroy(ha_engine* engine) { delete engine; }
 

@@ -180,6 +180,10 @@ HA_API int ha_engine_abandon(ha_engine* engine, ha_error* error);
 HA_API int ha_mpi_finalize(ha_engine* engine, ha_error* error);
 /* MPI's thread level, 0 (MPI_THREAD_SINGLE) to 3 (MPI_THREAD_MULTIPLE); -1: no MPI in this job. */
 HA_API int ha_mpi_thread_level(const ha_engine* engine);
+/* The key of the MACs of pickled objects, and its length: 0 if data go nowhere unsealed, 32 if they
+ * go between hosts over MPI, a transport plug-in or connections without tags. It is made of the
+ * job's secret and of this start of its engines, and is the same on all ranks. */
+HA_API size_t ha_object_key(const ha_engine* engine, char out[32]);
 /* Shuts down if need be, and frees the engine and every handle. For an engine whose pointer only
  * the caller has. */
 HA_API void ha_engine_destroy(ha_engine* engine);

@@ -10,7 +10,9 @@
 #include <vector>
 
 #include "negotiate/multi_host/multi_host_tree.h"
+#include "transport/bootstrap/agreed_sealing.h"
 #include "transport/bootstrap/gather_wire.h"
+#include "transport/control/sealed_links.h"
 #include "transport/control/tcp_links.h"
 #include "transport/data/tagged/tagged_links.h"
 #include "transport/data/tcp/tcp_data_links.h"
@@ -39,14 +41,13 @@ std::function<std::optional<SocketAddress>(int)> AddressOf(
   };
 }
 
-Result<std::unique_ptr<TcpDataLinks>> TcpLinksAcross(const Settings& settings,
-                                                     const HostLinkOptions& options,
-                                                     const EngineParts& parts,
-                                                     const AgreedInterfaces& interfaces,
-                                                     MultiHostParts& multi_host) {
+Result<std::unique_ptr<TcpDataLinks>> TcpLinksAcross(
+    const Settings& settings, const HostLinkOptions& options, const EngineParts& parts,
+    const AgreedInterfaces& interfaces, const Sealing& sealing, MultiHostParts& multi_host) {
   TcpDataOptions tcp;
   tcp.secret = options.secret;
   tcp.epoch = options.epoch;
+  tcp.sealing = sealing;
   tcp.log = options.log;
   tcp.rank = parts.bootstrap->rank();
   tcp.address = interfaces.own;
@@ -179,6 +180,15 @@ Status ConnectHosts(const Settings& settings, const HostLinkOptions& options, En
   multi_host.Place(parts.share);
   const bool over_mpi = settings.control == ControlKind::kMpi;
   const bool data_over_tcp = settings.transport_plugin.empty() && !over_mpi;
+  if (settings.encrypt && !data_over_tcp) {
+    return MakeError(ErrorKind::kConfig,
+                     "setting 'encrypt' is for HoroACC's own connections: data over MPI or a "
+                     "transport plug-in cannot be encrypted");
+  }
+  Sealing sealing;
+  if (!over_mpi) {
+    HA_ASSIGN(sealing, AgreeOnSealing(settings, bootstrap, options.log, options.deadline_ns));
+  }
   std::string rendezvous = options.rendezvous;
   AgreedInterfaces interfaces;
   // Without a rendezvous (MPI) ranks listen on the interface that joins the hosts.
@@ -205,7 +215,7 @@ Status ConnectHosts(const Settings& settings, const HostLinkOptions& options, En
   } else if (over_mpi) {
     multi_host.across = MakeMpiDataLinks(parts.mpi, options.epoch);
   } else {
-    auto links = TcpLinksAcross(settings, options, parts, interfaces, multi_host);
+    auto links = TcpLinksAcross(settings, options, parts, interfaces, sealing, multi_host);
     if (!links.ok())
       own = links.error();
     else if (own.ok())
@@ -215,6 +225,9 @@ Status ConnectHosts(const Settings& settings, const HostLinkOptions& options, En
   HA_TRY(ExchangeAddresses(bootstrap, own, multi_host, options.deadline_ns));
   if (over_mpi) {
     parts.links = MakeMpiControlLinks(parts.mpi);
+    if (settings.link_mac != LinkMac::kNone)
+      parts.links =
+          WithSeals(std::move(parts.links), bootstrap.rank(), options.secret, options.epoch);
   } else {
     const TreeNeighbours next =
         NeighboursOf(multi_host.host_of, static_cast<uint32_t>(bootstrap.rank()));
@@ -223,6 +236,7 @@ Status ConnectHosts(const Settings& settings, const HostLinkOptions& options, En
     tcp.size = bootstrap.size();
     tcp.secret = options.secret;
     tcp.epoch = options.epoch;
+    tcp.sealing = sealing;
     tcp.log = options.log;
     tcp.deadline_ns = options.deadline_ns;
     tcp.cancellation = options.cancellation;

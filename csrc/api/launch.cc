@@ -1,6 +1,7 @@
 #include "api/launch.h"
 
 #include <algorithm>
+#include <string>
 
 #include "api/hosts.h"
 #include "base/clock.h"
@@ -12,6 +13,7 @@
 #include "transport/memory/memory_limits.h"
 #include "transport/mpi/mpi_choice.h"
 #include "transport/mpi/mpi_links.h"
+#include "transport/net/sha256.h"
 
 namespace horoacc {
 namespace {
@@ -128,6 +130,13 @@ Result<EngineParts> PrepareLaunch(const Settings& settings, const ha_placement& 
     HA_TRY(ConnectHosts(
         settings, {TextOr(placement.rendezvous, ""), secret, epoch, deadline, log, cancellation},
         parts));
+    const bool data_are_sealed = settings.control != ControlKind::kMpi &&
+                                 settings.transport_plugin.empty() &&
+                                 settings.link_mac != LinkMac::kNone;
+    if (parts.multi_host && !data_are_sealed) {
+      const Digest key = HmacSha256(secret, "horoacc objects " + std::to_string(epoch));
+      parts.object_key.assign(key.begin(), key.end());
+    }
   }
   parts.placement = place.placement;
   return parts;

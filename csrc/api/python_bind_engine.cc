@@ -24,6 +24,7 @@ void BindEngine(py::module_& module) {
       .def("watch_stacks", &Engine::WatchStacks, py::arg("talk"), py::arg("signal"), py::arg("fd"),
            py::arg("heed_requests"), py::call_guard<py::gil_scoped_release>())
       .def_property_readonly("mpi_thread_level", &Engine::MpiThreadLevel)
+      .def_property_readonly("object_key", &Engine::ObjectKey)
       .def("before_fork", &Engine::BeforeFork)
       .def("after_fork_in_parent", &Engine::AfterForkInParent)
       .def("after_fork_in_child", &Engine::AfterForkInChild)

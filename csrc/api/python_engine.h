@@ -51,6 +51,10 @@ class Engine {
     ha_stacks(engine_, talk, signal, fd, heed_requests ? RecordRequests : nullptr);
   }
   [[nodiscard]] int MpiThreadLevel() const { return ha_mpi_thread_level(engine_); }
+  [[nodiscard]] pybind11::bytes ObjectKey() const {
+    char key[32];
+    return {key, ha_object_key(engine_, key)};
+  }
 
   void BeforeFork() { ha_before_fork(engine_); }
   void AfterForkInParent() { ha_after_fork_in_parent(engine_); }

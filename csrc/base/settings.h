@@ -21,6 +21,9 @@ enum class GpuMode { kAuto, kCpuReduce, kLeader, kStream, kKernel, kNccl };
 /// How the ranks of a job agree on a setting: not at all; rank 0's value holds; the values must be
 /// the same; or all ranks, or none, must have given one.
 enum class Agreement { kOwn, kRank0, kSame, kSameUse };
+/// What authenticates the frames of connections between hosts; kAuto: AES-GCM if all hosts have a
+/// libcrypto, HMAC-SHA256 if none has.
+enum class LinkMac { kAuto, kAesGcm, kHmacSha256, kNone };
 enum class LogLevel { kTrace, kDebug, kInfo, kWarning, kError, kFatal };
 
 struct Settings {
@@ -49,8 +52,11 @@ struct Settings {
   int tcp_streams = 0;               ///< connections between two ranks; 0: chosen
   uint64_t socket_buffer_bytes = 0;  ///< 0: follows the bandwidth-delay product
   bool tcp_checksums = false;        ///< of payload; headers and control messages have them anyway
-  std::string transport_plugin;      ///< path of a shared library, or empty
-  std::string cuda_plugin;           ///< the same; empty: the one that was built with the core
+  LinkMac link_mac = LinkMac::kAuto;
+  bool encrypt = false;          ///< what goes over connections between hosts
+  std::string crypto_library;    ///< path or soname of libcrypto; empty: OpenSSL 3's or 1.1's
+  std::string transport_plugin;  ///< path of a shared library, or empty
+  std::string cuda_plugin;       ///< the same; empty: the one that was built with the core
   GpuMode gpu_mode = GpuMode::kAuto;
   uint64_t gpu_chunk_bytes = 2 << 20;  ///< of what the CPU reduces for GPUs, on its way at a time
   std::string nccl_library = "libnccl.so.2";  ///< path or soname, of gpu_mode "nccl"

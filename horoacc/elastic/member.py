@@ -6,6 +6,8 @@ reads what it says; the thread that trains asks for seats, and looks for news at
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import os
 import threading
 from collections.abc import Callable, Mapping
@@ -77,6 +79,7 @@ class Member:
         self._report = Report()
         self._meeting: MeetingPoint | None = None
         try:
+            self._secret = environ["HOROACC_SECRET"].encode()  # the job's
             self._channel: Channel = dial(
                 environ["HOROACC_COORDINATOR"], environ["HOROACC_SECRET"], _DIAL_SECONDS
             )
@@ -190,8 +193,10 @@ class Member:
         os.environ.update(_variables(Place(*(int(seat[name]) for name in Place._fields))))
         os.environ.update(meeting_variables(str(seat["address"]), int(seat["master_port"])))
         process_sets.take_slots(seat["sets"])
-        # Of this epoch: a process that was left out of it cannot meet its ranks.
-        os.environ["HOROACC_SECRET"] = str(seat["secret"])
+        # Of this epoch: a process that was left out of it cannot meet its ranks. Who reads the
+        # network does not learn it.
+        own = hmac.digest(self._secret, f"epoch {seat['salt']}".encode(), hashlib.sha256)
+        os.environ["HOROACC_SECRET"] = own.hex()
 
     # --- news ---------------------------------------------------------------------------------
 

@@ -154,10 +154,48 @@ CORE_ROWS: tuple[Setting, ...] = (
         "bool",
         False,
         "HOROACC_TCP_CHECKSUMS",
-        "Puts checksums on data between hosts. A byte that the network damages then ends the job "
-        "instead of going into a result. Headers and control messages always have them.",
+        "Puts checksums on data between hosts where `HOROACC_LINK_MAC` is `none`. A byte that the "
+        "network damages then ends the job instead of going into a result. Headers and control "
+        "messages always have them.",
         flag="--tcp-checksums",
         yaml=("network", "tcp_checksums"),
+        audience="experts",
+    ),
+    Setting(
+        "link_mac",
+        "str",
+        "auto",
+        "HOROACC_LINK_MAC",
+        "What authenticates HoroACC's own connections between hosts: a byte that somebody on the "
+        "way changes, adds, repeats or leaves out ends the job. `auto`: AES-GCM, by the libcrypto "
+        "of OpenSSL; HMAC-SHA256, with a warning, if no host has it; an error if only some have. "
+        "`aes-gcm` and `hmac-sha256`: that one. `none`: nothing does, for networks that nobody "
+        "else reaches; objects still have MACs. Ranks must not differ.",
+        flag="--link-mac",
+        yaml=("network", "link_mac"),
+        choices=("auto", "aes-gcm", "hmac-sha256", "none"),
+        audience="experts",
+    ),
+    Setting(
+        "encrypt",
+        "bool",
+        False,
+        "HOROACC_ENCRYPT",
+        "Encrypts data between hosts by AES-256-GCM. It is for HoroACC's own connections: without "
+        "a libcrypto, over MPI or with a transport plug-in the job does not start. Ranks must not "
+        "differ.",
+        flag="--encrypt",
+        yaml=("network", "encrypt"),
+    ),
+    Setting(
+        "crypto_library",
+        "str",
+        "",
+        "HOROACC_CRYPTO_LIBRARY",
+        "OpenSSL's libcrypto, as a path or a name. Empty: libcrypto.so.3 or libcrypto.so.1.1.",
+        flag="--crypto-library",
+        yaml=("network", "crypto_library"),
+        audience="experts",
     ),
     Setting(
         "transport_plugin",

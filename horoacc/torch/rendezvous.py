@@ -20,8 +20,9 @@ from torch.distributed import distributed_c10d as c10d
 
 from horoacc import basics, process
 from horoacc.launcher import environment
+from horoacc.launcher.addresses import address_towards
 from horoacc.launcher.environment.placement import Placement
-from horoacc.objects import broadcast_object
+from horoacc.objects import allgather_object, broadcast_object
 
 # torch.distributed has a function that hides this module's name.
 _torchs: Any = importlib.import_module("torch.distributed.rendezvous")
@@ -74,16 +75,34 @@ def _are_horoaccruns(place: Placement) -> bool:
     return given == (os.environ.get("HOROACC_MASTER"), str(place.rank), str(place.size))
 
 
+def _listener(names: list[str]) -> socket.socket:
+    """A socket for the store of rank 0, at the address that leads to the other hosts' ranks.
+
+    By itself torch's server listens on all interfaces, and it asks nobody for anything.
+    """
+    other = next((name for name in names if name != names[0]), None)
+    family, host = socket.AF_INET, "127.0.0.1"
+    if other is not None:
+        try:
+            family, host = address_towards(other)
+        except OSError:  # hosts that do not know each other's names
+            host = ""
+    return socket.create_server((host, 0), family=family, backlog=max(128, len(names)))
+
+
 def _meet(timeout: timedelta) -> Iterator[tuple[Any, int, int]]:
     basics.init()
     place = process.position()
+    names = allgather_object(socket.gethostname(), name="horoacc.torch.hosts")
     store: Any = None
-    address: tuple[str, int] | None = None
+    host, port = "", 0
     if place.rank == 0:
-        host = "127.0.0.1" if place.local_size == place.size else socket.gethostname()
-        store = _TCPStore(host, 0, None, True, timeout, False)
-        address = (host, store.port)
-    host, port = broadcast_object(address, root_rank=0, name="horoacc.torch.store")
+        listener = _listener(names)
+        host, port = listener.getsockname()[:2]
+        host = names[0] if host == "0.0.0.0" else host
+        server = listener.detach()
+        store = _TCPStore(host, port, None, True, timeout, False, master_listen_fd=server)
+    host, port = broadcast_object((host, port), root_rank=0, name="horoacc.torch.store")
     if store is None:
         store = _TCPStore(host, port, None, False, timeout)
     yield store, place.rank, place.size

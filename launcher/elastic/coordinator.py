@@ -9,8 +9,7 @@ its host is cut off: its connections end with the epoch, whose secret it does no
 from __future__ import annotations
 
 import functools
-import hashlib
-import hmac
+import secrets
 import time
 from collections.abc import Callable
 
@@ -80,7 +79,6 @@ class Coordinator:
         self.agents = Agents(loop, engine, command, times.agent, self)
         self._loop = loop
         self._printer = printer
-        self._secret = secret
         self._times = times
         self._history = history
         self._verbose = verbose
@@ -451,7 +449,7 @@ class Coordinator:
         self._suspects.clear()
         first = epoch.workers[0]
         sets = self._process_sets.carried_into(epoch)
-        secret = hmac.new(self._secret.encode(), b"epoch %d" % epoch.number, hashlib.sha256)
+        salt = secrets.token_hex(32)
         for worker in epoch.workers:
             assert worker.seat is not None
             self._number(worker, worker.seat.rank)
@@ -462,7 +460,7 @@ class Coordinator:
                     **vars(worker.seat),
                     "address": first.address,
                     "master_port": first.master_port,
-                    "secret": secret.hexdigest(),
+                    "salt": salt,
                     "sync": epoch.sync,
                     "recover": epoch.recover,
                     "level": worker.level,

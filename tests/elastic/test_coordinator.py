@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import hmac
 from types import SimpleNamespace
 from typing import Any
 
@@ -161,6 +162,15 @@ def test_processes_that_die_at_once_are_no_ranks(case: Case) -> None:
             if worker.phase is Phase.STARTING:
                 case.coordinator.worker_ended(worker.number, 1)
     assert "for 2 s the job has not had the ranks that it needs" in case.coordinator.error
+
+
+def test_a_seat_tells_no_secret(case: Case) -> None:
+    """Its message is not encrypted: the member makes the epoch's secret of its number."""
+    case.hosts("a:1")
+    case.ready(case.members.workers[0])
+    (seat,) = case.channels[0].sent
+    own = hmac.digest(b"00", f"epoch {seat['salt']}".encode(), "sha256").hex()
+    assert len(seat["salt"]) == 64 and own not in str(seat) and "secret" not in seat
 
 
 def test_newcomers_wait_for_others_for_a_while_only(case: Case) -> None:

@@ -2,7 +2,7 @@
 
 `Passage` stands between a rank and the rendezvous. It replaces the addresses at which the rank
 listens, for control links and for data links, by those of gates, so that the other ranks connect to
-the gates.
+the gates. It knows the job's secret: from anybody else the ranks would take no such message.
 """
 
 from __future__ import annotations
@@ -129,8 +129,9 @@ class Gate:
 class Passage(Gate):
     """The way of one rank to the rendezvous. `gates` are those of its latest `init()`."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, secret: str) -> None:
         self.gates: list[Gate] = []
+        self._secret = secret
         super().__init__(("127.0.0.1", port))
 
     @property
@@ -143,9 +144,10 @@ class Passage(Gate):
 
     def pass_on(self, way: str) -> Callable[[bytes], bytes]:
         if way == "from":
-            return lambda data: data
+            return self._told.listen
         self._close_gates()
-        return _Told(self.gates).pass_on
+        self._told = _Told(self.gates, self._secret)
+        return self._told.pass_on
 
     def close(self) -> None:
         super().close()
@@ -159,26 +161,35 @@ class Passage(Gate):
 class _Told:
     """Whole messages of one connection to the rendezvous, with other addresses in them."""
 
-    def __init__(self, gates: list[Gate]) -> None:
+    def __init__(self, gates: list[Gate], secret: str) -> None:
         self._gates = gates
-        self._opening = wire_format.GREETING.size + wire_format.PROOF_BYTES
-        self._begun = b""
+        self._secret = secret
+        self._dialer = self._listener = self._begun = b""
+        self._seals = 0
+
+    def listen(self, data: bytes) -> bytes:
+        self._listener += data[: wire_format.GREETING.size - len(self._listener)]
+        return data
 
     def pass_on(self, data: bytes) -> bytes:
-        opening = min(self._opening, len(data))
-        self._opening -= opening
+        opening = min(_OPENING - len(self._dialer), len(data))
+        self._dialer += data[:opening]
         told, self._begun = data[:opening], self._begun + data[opening:]
-        while len(self._begun) >= wire_format.HEADER_BYTES:
+        head = wire_format.HEADER_BYTES + wire_format.TAG_BYTES
+        while len(self._begun) >= head:
             _, kind, epoch, length, _ = wire_format.HEADER.unpack_from(self._begun)
-            end = wire_format.HEADER_BYTES + length
+            end = head + length + (wire_format.TAG_BYTES if length else 0)
             if len(self._begun) < end:
                 break
-            payload = self._begun[wire_format.HEADER_BYTES : end]
+            payload = self._begun[head : head + length]
             self._begun = self._begun[end:]
             if kind == wire_format.BLOB and (found := _ADDRESSES.fullmatch(payload)):
                 control, data = (Gate(("127.0.0.1", int(port))) for port in found.groups()[:2])
                 self._gates += [control, data]
                 gates = f"+127.0.0.1:{control.port}\n127.0.0.1:{data.port}"
                 payload = gates.encode()
-            told += wire_format.frame(kind, epoch, payload)
+            dialer = self._dialer[: wire_format.GREETING.size]
+            key = wire_format.link_key(self._secret, dialer, self._listener)
+            told += wire_format.frame(kind, epoch, payload, key, self._seals)
+            self._seals += 2 if payload else 1
         return told

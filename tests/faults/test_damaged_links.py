@@ -17,9 +17,9 @@ from holdups import Holdups
 from launcher_jobs import Job
 from linked_ranks import PHASES, LinkedRanks
 
-# Bytes in a frame: of its header, and beyond it of its payload.
-CONTROL_BYTES = {"magic": 1, "kind": 5, "length": 17, "payload": 33}
-DATA_BYTES = {"magic": 1, "channel": 5, "length": 29, "offset": 49, "payload": 100}
+# Bytes in a frame: of its header, of the header's tag, if frames are sealed, and of its payload.
+CONTROL_BYTES = {"magic": 1, "kind": 5, "length": 17, "tag": 33, "payload": 49}
+DATA_BYTES = {"magic": 1, "channel": 5, "length": 29, "offset": 49, "tag": 65, "payload": 100}
 # The fault matrix's bounds: from a reset, from a damaged byte, and beyond a limit that is set, to
 # the error. Where nothing else travels a byte is damaged with the next sign of life, one a second.
 RESET_SECONDS, DAMAGE_SECONDS, LATE_SECONDS, BEAT_SECONDS = 2.0, 1.0, 2.0, 1.0
@@ -40,7 +40,7 @@ class Rounds:
         linked.size = size
         self.linked = linked
         self.holdups = holdups
-        self.passage = Passage(linked.port)
+        self.passage = Passage(linked.port, linked.secret)
         self.round = 0
         self.began = 0.0
         self.logged = 0
@@ -125,20 +125,26 @@ def both(tmp_path: Path) -> Iterator[list[Rounds]]:
         one.linked.kill()
 
 
-@pytest.mark.parametrize("rounds", [2, 4], indirect=True)
-def test_damage_is_an_error_that_names_the_link(rounds: Rounds) -> None:
-    rounds.start()
+@pytest.mark.parametrize(
+    ("rounds", "mac"),
+    [(2, "auto"), (4, "auto"), (2, "hmac-sha256"), (2, "none")],
+    indirect=["rounds"],
+)
+def test_damage_is_an_error_that_names_the_link(rounds: Rounds, mac: str) -> None:
+    rounds.start(HOROACC_LINK_MAC=mac)
+    magic = "broken header" if mac == "none" else "damaged on its way, or forged"
     for part, byte in CONTROL_BYTES.items():
         rounds.begin()
         rounds.passage.control.fault = Fault(flip=("to", byte))
-        what = "broken header" if part == "magic" else "damaged on its way"
+        what = magic if part == "magic" else "damaged on its way"
         lost = "lost the control link to rank 0"
         rounds.expect("PeerLost", lost, what, within=DAMAGE_SECONDS)
     for part, byte in DATA_BYTES.items():
         rounds.begin()
         rounds.passage.data.fault = Fault(flip=("from", byte))
-        what = {"magic": "broken header", "payload": "bytes of a message were damaged"}
-        text = what.get(part, "the header of a frame was damaged")
+        payload = part == "payload" or (part == "tag" and mac == "none")
+        text = "bytes of a message were" if payload else "the header of a frame was damaged"
+        text = magic if part == "magic" else text
         lost = "lost the data links to rank 1"
         rounds.expect("PeerLost", lost, "of 4", text, within=DAMAGE_SECONDS)
     # Of ranks that submit nothing the signs of life are damaged.

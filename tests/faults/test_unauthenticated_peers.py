@@ -82,7 +82,8 @@ def test_during_rendezvous(linked: LinkedRanks, size: int) -> None:
 def test_while_the_job_runs(linked: LinkedRanks, size: int) -> None:
     """Some of each kind in every phase, and idle ones until the ranks have left."""
     linked.size = size
-    passage = Passage(linked.port)  # records the handshakes of a control link and of a data link
+    # Records the handshakes of a control link and of a data link.
+    passage = Passage(linked.port, linked.secret)
     for rank in range(size):
         address = f"127.0.0.1:{passage.port}" if rank == 1 else ""
         linked.start(rank, address, HOROACC_ALGORITHM="canonical")  # all data go over links

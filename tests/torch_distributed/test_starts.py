@@ -106,6 +106,28 @@ def test_a_pipeline_that_starts_its_own_processes(pools: Pools) -> None:
     both(ours[-1], plain(pools, "pipeline"))
 
 
+STORE = """
+import socket
+import torch.distributed as dist
+import horoacc.torch
+dist.init_process_group("horoacc")
+store = dist.distributed_c10d._get_default_store()
+while hasattr(store, "underlying_store"):
+    store = store.underlying_store
+if dist.get_rank() == 0:
+    for address in ("127.0.0.1", "127.0.0.2"):
+        with socket.socket() as stranger:
+            print(address, stranger.connect_ex((address, store.port)) == 0, flush=True)
+dist.barrier()
+dist.destroy_process_group()
+"""
+
+
+def test_the_store_of_one_host_listens_at_its_address_alone() -> None:
+    shown = lines(*HOROACCRUN, "--tcp", sys.executable, "-c", STORE)
+    assert shown == ["127.0.0.1 True", "127.0.0.2 False"]
+
+
 RESTARTS = """
 import os, subprocess, sys
 import torch.distributed.distributed_c10d as c10d

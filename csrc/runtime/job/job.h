@@ -47,6 +47,7 @@ struct EngineParts {
       multi_host;                   ///< if not all ranks share memory; then there are links
   std::shared_ptr<MpiSession> mpi;  ///< if the job uses MPI
   std::vector<std::shared_ptr<void>> keep_alive;
+  std::string object_key;  ///< ha_object_key
 };
 
 /// Thirty members, since it is the list of what the parts share; it has no behaviour but looking

@@ -21,10 +21,21 @@ namespace {
 
 constexpr int64_t kRedial = 50 * kMillisecond;
 
+// Ranks meet before they know what libraries the others have.
+const Sealing kSealing{SealKind::kHmac};
+
+Seal SealOf(const Digest& key, Seal::End end) {
+  return std::move(Seal::Make(kSealing, key, end)).value();  // needs nothing that could fail
+}
+
 /// A proved connection to another rank.
 struct Peer {
-  Peer(Fd socket, uint64_t epoch, uint64_t longest)
-      : fd(std::move(socket)), reader(epoch, longest), writer(epoch) {}
+  Peer(Admitted admitted, uint64_t epoch, uint64_t longest)
+      : fd(std::move(admitted.fd)),
+        reader(epoch, longest, SealOf(admitted.keys.receive, Seal::End::kReceive)),
+        writer(epoch, kSealing.tag_bytes()) {
+    writer.Use(SealOf(admitted.keys.send, Seal::End::kSend));
+  }
 
   Fd fd;
   FrameReader reader;
@@ -91,7 +102,7 @@ void RootBootstrap::Seat(Admitted admitted) {
   } else if (peers_[rank] && !HungUp(peers_[rank]->fd)) {
     refusal = name + " is here already";
   }
-  Peer peer(std::move(admitted.fd), options_.epoch, kLongestBlob);
+  Peer peer(std::move(admitted), options_.epoch, kLongestBlob);
   if (refusal.empty()) {
     peers_[rank] = std::move(peer);
     return;
@@ -300,7 +311,7 @@ Result<Fd> TakeListener(const TcpOptions& options) {
 }
 
 /// Dials until rank 0 has proved the secret.
-Result<Fd> DialRoot(const TcpOptions& options) {
+Result<Admitted> DialRoot(const TcpOptions& options) {
   HandshakeTerms terms{options.secret, LinkPurpose::kRendezvous, options.epoch, options.rank,
                        options.size};
   Admission admission(std::move(terms), 0, kHandshakeTimeoutNs, options.log, options.cancellation);
@@ -318,7 +329,7 @@ Result<Fd> DialRoot(const TcpOptions& options) {
       way = " " + WayTo(address);
       HA_ASSIGN(std::optional<Admitted> root,
                 admission.DialAndWait(address, options.deadline_ns, reason));
-      if (root && root->peer_rank == 0) return std::move(root->fd);
+      if (root && root->peer_rank == 0) return *std::move(root);
       if (root) reason = "another rank than 0 answers there";
     }
     const int64_t again = std::min(NowNs() + kRedial, options.deadline_ns);
@@ -346,7 +357,7 @@ Result<std::unique_ptr<Bootstrap>> ConnectTcp(const TcpOptions& options) {
     HA_TRY(root->Gather(std::move(listener)));
     return std::unique_ptr<Bootstrap>(std::move(root));
   }
-  HA_ASSIGN(Fd root, DialRoot(options));
+  HA_ASSIGN(Admitted root, DialRoot(options));
   auto leaf = std::make_unique<LeafBootstrap>(options,
                                               Peer(std::move(root), options.epoch, kLongestAnswer));
   HA_TRY(leaf->AwaitWelcome());

@@ -53,7 +53,8 @@ struct Connection {
 };
 
 struct Link {
-  explicit Link(uint64_t epoch) : sides{Connection(epoch), Connection(epoch)}, writer(epoch) {}
+  Link(uint64_t epoch, size_t tag_bytes)
+      : sides{Connection(epoch), Connection(epoch)}, writer(epoch, tag_bytes) {}
   [[nodiscard]] Fd& out() { return sides[*sends_on].fd; }
   [[nodiscard]] bool open() const { return sends_on && !lost; }
 
@@ -120,7 +121,7 @@ class TcpControlLinks final : public ControlLinks {
   [[nodiscard]] Link& LinkTo(int peer) {
     if (!links_[peer]) {
       used_.push_back(peer);
-      links_[peer] = std::make_unique<Link>(options_.epoch);
+      links_[peer] = std::make_unique<Link>(options_.epoch, options_.sealing.tag_bytes());
     }
     return *links_[peer];
   }
@@ -234,6 +235,9 @@ void TcpControlLinks::Seat(Admitted admitted) {
   // then its dialer gave it up and dialed again.
   const bool used = link.sends_on == side && link.has_sent;
   if (link.lost || (connection.fd && (used || !HungUp(connection.fd)))) return;
+  auto seal = Seal::Make(options_.sealing, admitted.keys.send, Seal::End::kSend);
+  auto open = Seal::Make(options_.sealing, admitted.keys.receive, Seal::End::kReceive);
+  if (!seal.ok() || !open.ok()) return Lose(peer, (seal.ok() ? open : seal).error().message);
   BoundSendBuffer(admitted.fd.get(), options_.send_buffer);
   // A process that does not read must not be waited for without end, even if its host
   // acknowledges.
@@ -243,9 +247,10 @@ void TcpControlLinks::Seat(Admitted admitted) {
                     .data = {.u32 = static_cast<uint32_t>(peer) * kSides + side}};
   if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, admitted.fd.get(), &event) != 0) return;
   connection.fd = std::move(admitted.fd);
-  connection.reader = FrameReader(options_.epoch, kLongestMessage);
+  connection.reader = FrameReader(options_.epoch, kLongestMessage, std::move(open).value());
   if (link.sends_on.value_or(side) != side) return;
   link.sends_on = side;
+  link.writer.Use(std::move(seal).value());
   link.wants_to_write = false;
   if (link.writer.pending() > 0) WriteTo(peer);
 }
@@ -282,10 +287,11 @@ void TcpControlLinks::Watch(int peer, bool writing) {
   ::epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, link.out().get(), &event);
 }
 
+/// Receive closes the connections when it reports the loss: the peer, which then notices, must not
+/// end the job with less than this rank knows.
 void TcpControlLinks::Lose(int peer, const std::string& why) {
   Link& link = LinkTo(peer);
   if (link.lost) return;
-  for (Connection& side : link.sides) side.fd = Fd();
   link.writer = FrameWriter(0);
   link.lost = true;
   Error error = MakeError(ErrorKind::kPeerLost, LostLink(peer, why), peer);
@@ -441,7 +447,12 @@ Result<std::optional<ControlMessage>> TcpControlLinks::Receive() {
   arrivals_.pop_front();
   took_last_ = arrivals_.empty();
   RingIf(!arrivals_.empty() || !deaf_.empty());
-  if (arrival.lost) return *std::move(arrival.lost);
+  if (arrival.lost) {
+    if (const int peer = arrival.lost->culprit; peer >= 0) {
+      for (Connection& side : LinkTo(peer).sides) side.fd = Fd();
+    }
+    return *std::move(arrival.lost);
+  }
   return std::optional<ControlMessage>(std::move(arrival.message));
 }
 

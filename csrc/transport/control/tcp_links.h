@@ -12,6 +12,7 @@
 #include "base/result.h"
 #include "transport/control/control_links.h"
 #include "transport/net/fd.h"
+#include "transport/net/sealing.h"
 #include "transport/net/socket.h"
 #include "transport/wake/cancellation.h"
 
@@ -22,6 +23,7 @@ struct TcpLinksOptions {
   int size = 1;
   std::string secret;  ///< the job's; not empty
   uint64_t epoch = 0;
+  Sealing sealing{};        ///< of all messages
   int64_t deadline_ns = 0;  ///< CLOCK_MONOTONIC, for the links that are made at once
   std::vector<int> dials;   ///< ranks that this one connects to at once
   std::vector<int> awaits;  ///< ranks that connect to this one at once

@@ -1,5 +1,6 @@
 #pragma once
-// The frames on the connections of data links: a header, and for some kinds bytes behind it.
+// The frames on the connections of data links: a header, and for some kinds bytes behind it. On a
+// sealed connection a tag follows the header, and one follows the bytes unless there are none.
 #include <sys/uio.h>
 
 #include <algorithm>

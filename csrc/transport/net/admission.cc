@@ -198,7 +198,8 @@ Result<Admission::Outcome> Admission::Step(int64_t deadline_ns) {
       if (advanced.value()) {
         if (epoll_) ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, pending.fd.get(), nullptr);
         outcome.admitted.push_back({std::move(pending.fd), pending.handshake.peer_rank(),
-                                    pending.handshake.peer_size(), pending.tag});
+                                    pending.handshake.peer_size(), pending.tag,
+                                    pending.handshake.keys()});
         continue;
       }
       HA_TRY(Watch(pending.fd, !pending.outbox.empty(), false));

@@ -29,6 +29,7 @@ struct Admitted {
   int peer_rank = -1;
   int peer_size = -1;
   int dialed = -1;  ///< the tag given to Dial, or -1 if the listener accepted it
+  LinkKeys keys{};
 };
 
 /// A connection given to Dial that failed.

@@ -5,6 +5,7 @@
 #include <cerrno>
 #include <cstring>
 #include <string>
+#include <utility>
 
 #include "base/crc32c.h"
 #include "transport/net/socket.h"
@@ -30,15 +31,16 @@ uint32_t CheckOf(const Header& header) {
   return Crc32c(std::as_bytes(std::span(&header, 1)).first(offsetof(Header, check)));
 }
 
-/// Drops the bytes before `begin` once they are the larger part.
-void Compact(std::vector<std::byte>& bytes, size_t& begin) {
+/// Drops the bytes before `begin` once they are the larger part; returns how many.
+size_t Compact(std::vector<std::byte>& bytes, size_t& begin) {
   if (begin == bytes.size()) {
     bytes.clear();
-    begin = 0;
   } else if (begin > bytes.size() / 2) {
     bytes.erase(bytes.begin(), bytes.begin() + static_cast<std::ptrdiff_t>(begin));
-    begin = 0;
+  } else {
+    return 0;
   }
+  return std::exchange(begin, 0);
 }
 
 }  // namespace
@@ -62,9 +64,17 @@ Result<bool> FrameReader::FillFrom(int fd) {
 
 Result<std::optional<Frame>> FrameReader::Next() {
   const size_t available = bytes_.size() - begin_;
+  const size_t tag = seal_.on() ? Sealing::kTagBytes : 0;
+  std::byte* const begin = bytes_.data() + begin_;
   Header header;
-  if (available < sizeof(header)) return std::optional<Frame>();
-  std::memcpy(&header, bytes_.data() + begin_, sizeof(header));
+  if (available < sizeof(header) + tag) return std::optional<Frame>();
+  if (tag > 0 && !opened_) {
+    const Status right = seal_.Apply(begin, sizeof(header), begin + sizeof(header));
+    if (!right.ok())
+      return MakeError(ErrorKind::kSystem, "the header of a message was " + right.error().message);
+    opened_ = true;
+  }
+  std::memcpy(&header, begin, sizeof(header));
   if (header.magic != kFrameMagic)
     return MakeError(ErrorKind::kSystem, "a message has a broken header");
   if (header.check != CheckOf(header)) {
@@ -79,27 +89,58 @@ Result<std::optional<Frame>> FrameReader::Next() {
                                              " bytes is longer than the longest one allowed, " +
                                              std::to_string(longest_));
   }
-  if (available - sizeof(header) < header.length) return std::optional<Frame>();
-  const std::byte* payload = bytes_.data() + begin_ + sizeof(header);
-  Frame frame{header.kind, {payload, payload + header.length}};
-  if (header.payload_check != Crc32c(frame.bytes)) {
-    return MakeError(ErrorKind::kSystem, "a message of " + std::to_string(header.length) +
-                                             " bytes was damaged on its way");
+  const size_t second = header.length > 0 ? tag : 0;
+  if (available - sizeof(header) - tag < header.length + second) return std::optional<Frame>();
+  std::byte* const payload = begin + sizeof(header) + tag;
+  const auto damaged = [&header](const std::string& how) {
+    return MakeError(ErrorKind::kSystem,
+                     "a message of " + std::to_string(header.length) + " bytes " + how);
+  };
+  if (second > 0) {
+    if (const Status right = seal_.Apply(payload, header.length, payload + header.length);
+        !right.ok())
+      return damaged("was " + right.error().message);
   }
-  begin_ += sizeof(header) + header.length;
+  Frame frame{header.kind, {payload, payload + header.length}};
+  if (tag == 0 && header.payload_check != Crc32c(frame.bytes))
+    return damaged("was damaged on its way");
+  opened_ = false;
+  begin_ += sizeof(header) + tag + header.length + second;
   Compact(bytes_, begin_);
   return std::optional<Frame>(std::move(frame));
 }
 
 void FrameWriter::Queue(uint32_t kind, std::span<const std::byte> payload) {
-  Header header{kFrameMagic, kind, epoch_, payload.size(), Crc32c(payload), 0};
+  // Tags find what the payload's checksum would.
+  Header header{kFrameMagic, kind, epoch_, payload.size(), tag_bytes_ > 0 ? 0 : Crc32c(payload), 0};
   header.check = CheckOf(header);
   const auto* head = reinterpret_cast<const std::byte*>(&header);
   bytes_.insert(bytes_.end(), head, head + sizeof(header));
+  bytes_.resize(bytes_.size() + tag_bytes_);
+  if (payload.empty()) return;
   bytes_.insert(bytes_.end(), payload.begin(), payload.end());
+  bytes_.resize(bytes_.size() + tag_bytes_);
+}
+
+Status FrameWriter::SealFrames() {
+  if (tag_bytes_ == 0) return {};
+  while (sealed_ < bytes_.size()) {
+    if (!seal_.on()) return MakeError(ErrorKind::kSystem, "a connection has no key");
+    std::byte* const frame = bytes_.data() + sealed_;
+    Header header;
+    std::memcpy(&header, frame, sizeof(header));
+    HA_TRY(seal_.Apply(frame, sizeof(header), frame + sizeof(header)));
+    sealed_ += sizeof(header) + tag_bytes_;
+    if (header.length == 0) continue;
+    std::byte* const payload = bytes_.data() + sealed_;
+    HA_TRY(seal_.Apply(payload, header.length, payload + header.length));
+    sealed_ += header.length + tag_bytes_;
+  }
+  return {};
 }
 
 Result<bool> FrameWriter::FlushTo(int fd) {
+  HA_TRY(SealFrames());
   while (pending() > 0) {
     const ssize_t sent = ::send(fd, bytes_.data() + begin_, pending(), MSG_NOSIGNAL);
     if (sent < 0 && errno == EINTR) continue;
@@ -107,7 +148,8 @@ Result<bool> FrameWriter::FlushTo(int fd) {
     if (sent < 0) return SystemError("send");
     begin_ += static_cast<size_t>(sent);
   }
-  Compact(bytes_, begin_);
+  const size_t dropped = Compact(bytes_, begin_);
+  if (tag_bytes_ > 0) sealed_ -= dropped;
   return pending() == 0;
 }
 

@@ -15,7 +15,7 @@ namespace {
 static_assert(std::endian::native == std::endian::little, "the wire is little-endian");
 
 constexpr uint32_t kGreetingMagic = 0x43434148;  // "HACC"
-constexpr uint32_t kVersion = 2;
+constexpr uint32_t kVersion = 3;
 constexpr size_t kNonce = 32;
 
 struct Greeting {
@@ -72,13 +72,21 @@ Result<Handshake> Handshake::Start(const HandshakeTerms& terms, Side side) {
 
 std::string Handshake::TakeOutput() { return std::exchange(output_, {}); }
 
-std::string Handshake::ProofOf(Side side) const {
-  std::string text = "horoacc handshake";
+Digest Handshake::DigestOf(std::string_view what, Side side) const {
+  std::string text(what);
   text += static_cast<char>(side);
   text += side_ == Side::kDial ? greeting_ : peer_greeting_;
   text += side_ == Side::kDial ? peer_greeting_ : greeting_;
-  const Digest digest = HmacSha256(terms_->secret, text);
+  return HmacSha256(terms_->secret, text);
+}
+
+std::string Handshake::ProofOf(Side side) const {
+  const Digest digest = DigestOf("horoacc handshake", side);
   return {digest.begin(), digest.end()};
+}
+
+LinkKeys Handshake::keys() const {
+  return {DigestOf("horoacc link key", side_), DigestOf("horoacc link key", peer_side())};
 }
 
 Status Handshake::TakeGreeting(std::string_view bytes) {
@@ -117,8 +125,7 @@ Status Handshake::Feed(std::string_view bytes) {
     wanted_ = sizeof(Digest);
     return {};
   }
-  const Side peer_side = side_ == Side::kDial ? Side::kAccept : Side::kDial;
-  const std::string expected = ProofOf(peer_side);
+  const std::string expected = ProofOf(peer_side());
   Digest theirs;
   Digest ours;
   std::memcpy(theirs.data(), bytes.data(), theirs.size());

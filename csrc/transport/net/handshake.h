@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "base/result.h"
+#include "transport/net/sealing.h"
 
 namespace horoacc {
 
@@ -43,10 +44,17 @@ class Handshake {
   /// Known to be true only once done.
   [[nodiscard]] int peer_rank() const { return peer_rank_; }
   [[nodiscard]] int peer_size() const { return peer_size_; }
+  /// Of this end, once done. They belong to the secret, the epoch, the purpose, both ranks, the
+  /// direction and, by the nonces of both ends, this connection alone.
+  [[nodiscard]] LinkKeys keys() const;
 
  private:
   Handshake(const HandshakeTerms& terms, Side side) : terms_(&terms), side_(side) {}
   Status TakeGreeting(std::string_view bytes);
+  [[nodiscard]] Digest DigestOf(std::string_view what, Side side) const;
+  [[nodiscard]] Side peer_side() const {
+    return side_ == Side::kDial ? Side::kAccept : Side::kDial;
+  }
   [[nodiscard]] std::string ProofOf(Side side) const;
 
   const HandshakeTerms* terms_;

@@ -63,6 +63,11 @@ void Sha256::Compress(const uint8_t* block) {
 void Sha256::Update(std::string_view bytes) {
   length_ += bytes.size();
   while (!bytes.empty()) {
+    if (filled_ == 0 && bytes.size() >= block_.size()) {  // without a copy
+      Compress(reinterpret_cast<const uint8_t*>(bytes.data()));
+      bytes.remove_prefix(block_.size());
+      continue;
+    }
     const size_t take = std::min(bytes.size(), block_.size() - filled_);
     std::memcpy(block_.data() + filled_, bytes.data(), take);
     filled_ += take;
@@ -76,19 +81,18 @@ void Sha256::Update(std::string_view bytes) {
 
 Digest Sha256::Finish() {
   const uint64_t bits = length_ * 8;
-  const std::string padding(1 + (119 - filled_) % 64, '\0');
-  Update("\x80");
-  Update(std::string_view(padding).substr(1));
-  std::string tail(8, '\0');
+  const char padding[64] = {'\x80'};
+  Update({padding, 1 + (119 - filled_) % 64});
+  char tail[8];
   for (int i = 0; i < 8; ++i) tail[i] = static_cast<char>(bits >> (56 - 8 * i));
-  Update(tail);
+  Update({tail, sizeof(tail)});
   Digest digest;
   for (int i = 0; i < 32; ++i)
     digest[i] = static_cast<uint8_t>(state_[i / 4] >> (24 - 8 * (i % 4)));
   return digest;
 }
 
-Digest HmacSha256(std::string_view key, std::string_view text) {
+Hmac::Hmac(std::string_view key) {
   Digest hashed_key;
   if (key.size() > 64) {
     Sha256 hash;
@@ -102,14 +106,22 @@ Digest HmacSha256(std::string_view key, std::string_view text) {
     inner_pad[i] = static_cast<char>(inner_pad[i] ^ key[i]);
     outer_pad[i] = static_cast<char>(outer_pad[i] ^ key[i]);
   }
-  Sha256 inner;
-  inner.Update(inner_pad);
-  inner.Update(text);
-  const Digest inner_digest = inner.Finish();
-  Sha256 outer;
-  outer.Update(outer_pad);
-  outer.Update(View(inner_digest));
+  inner_.Update(inner_pad);
+  outer_.Update(outer_pad);
+}
+
+Digest Hmac::Finish() {
+  const Digest digest = hash_.Finish();
+  Sha256 outer = outer_;
+  outer.Update(View(digest));
   return outer.Finish();
+}
+
+Digest HmacSha256(std::string_view key, std::string_view text) {
+  Hmac hmac(key);
+  hmac.Begin();
+  hmac.Update(text);
+  return hmac.Finish();
 }
 
 bool SameDigest(const Digest& a, const Digest& b) {

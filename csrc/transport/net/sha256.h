@@ -26,6 +26,21 @@ class Sha256 {
   uint64_t length_ = 0;
 };
 
+/// HMAC-SHA256 of texts with one key, each in pieces.
+class Hmac {
+ public:
+  explicit Hmac(std::string_view key);
+  void Begin() { hash_ = inner_; }
+  void Update(std::string_view bytes) { hash_.Update(bytes); }
+  /// Of everything since Begin, which comes next.
+  [[nodiscard]] Digest Finish();
+
+ private:
+  Sha256 inner_;  ///< after the key's block
+  Sha256 outer_;  ///< after the key's other block
+  Sha256 hash_;
+};
+
 [[nodiscard]] Digest HmacSha256(std::string_view key, std::string_view text);
 
 /// In constant time, so that a peer cannot guess the digest byte by byte.

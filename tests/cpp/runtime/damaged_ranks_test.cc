@@ -70,17 +70,16 @@ void DamagedAgainAndAgain(int size, int rounds, const Pairs& settings) {
   job.CheckEnds();
 }
 
-Pairs Apart(const char* hosts) {
-  return {{"simulated_hosts", hosts},
-          {"log_level", "fatal"},
-          {"tcp_streams", "2"},
-          {"tcp_checksums", "1"},
-          {"algorithm", "canonical"}};
+Pairs Apart(const char* hosts, const char* mac) {
+  return {{"simulated_hosts", hosts}, {"link_mac", mac},      {"log_level", "fatal"},
+          {"tcp_streams", "2"},       {"tcp_checksums", "1"}, {"algorithm", "canonical"}};
 }
 
-TEST(two_ranks_on_hosts_of_their_own) { DamagedAgainAndAgain(2, 12, Apart("1+1")); }
+TEST(two_ranks_on_hosts_of_their_own) {
+  for (const char* const mac : {"none", "auto"}) DamagedAgainAndAgain(2, 12, Apart("1+1", mac));
+}
 
-TEST(four_ranks_on_two_hosts) { DamagedAgainAndAgain(4, 12, Apart("2+2")); }
+TEST(four_ranks_on_two_hosts) { DamagedAgainAndAgain(4, 12, Apart("2+2", "auto")); }
 
 }  // namespace
 }  // namespace horoacc::testing

@@ -100,7 +100,7 @@ struct FarEnds {
   void Say(size_t stream, DataKind kind, const std::string& text = "") {
     DataHeader header;
     header.kind = kind;
-    ends[stream]->Queue(header, text);
+    CHECK(ends[stream]->Queue(header, text).ok());
     CHECK(ends[stream]->Flush().value());
   }
   Fd epoll{::epoll_create1(EPOLL_CLOEXEC)};
@@ -290,7 +290,7 @@ std::string Damaged(bool checksums, size_t flipped) {
   Outbound outbound;
   OutboundLink* const link = outbound.Open({{2, 8}, 1}).value();
   outbound.Post(*link, std::array{bytes});
-  CHECK(pair.out->Fill(outbound, 1));
+  CHECK(pair.out->Fill(outbound, 1).value());
   int wire[2];
   CHECK_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, wire), 0);
   CHECK(pair.out->Flush().value());
@@ -365,7 +365,7 @@ TEST(NoticesArriveWhole) {
   const std::string text(TcpStream::kLongestText + 100, 'x');
   DataHeader header;
   header.kind = DataKind::kAbort;
-  pair.out->Queue(header, text);
+  CHECK(pair.out->Queue(header, text).ok());
   CHECK(pair.out->Flush().value());
   CHECK(pair.in->Read(pair.witness).value());
   CHECK_EQ(pair.witness.notices.size(), 1);

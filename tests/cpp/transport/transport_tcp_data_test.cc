@@ -3,13 +3,24 @@
 #include <barrier>
 
 #include "support/data_battery.h"
+#include "support/sealings.h"
 
 using namespace horoacc;
 using namespace horoacc::testing;
 
+namespace {
+
+auto SealedBy(const Sealing& sealing) {
+  return [&sealing](int, TcpDataOptions& options) { options.sealing = sealing; };
+}
+
+}  // namespace
+
 TEST(MessagesOfAllSizesOverAnyNumberOfStreams) {
-  for (const int streams : {1, 2, 4, 8}) {
-    const auto links = ListenAll(2, streams);
+  std::vector<std::pair<int, Sealing>> cases = {{1, {}}, {2, {}}, {4, {}}, {8, {}}};
+  for (const Sealing& sealing : AllSealings()) cases.emplace_back(2, sealing);
+  for (const auto& [streams, sealing] : cases) {
+    const auto links = ListenAll(2, streams, SealedBy(sealing));
     std::barrier all(2);
     InThreads(2,
               [&](int rank) { CheckSizes(*links[rank], rank, 2, [&] { all.arrive_and_wait(); }); });
@@ -61,10 +72,14 @@ TEST(ConnectionsAreDialedWhenOneIsFull) {
 }
 
 TEST(ThreeRanksDoWhatAllDataLinksDo) {
-  const auto links = ListenAll(3, 2);
-  std::barrier all(3);
-  InThreads(3,
-            [&](int rank) { RunBattery(*links[rank], rank, 3, [&] { all.arrive_and_wait(); }); });
+  std::vector<Sealing> sealings = AllSealings();
+  sealings.emplace_back();
+  for (const Sealing& sealing : sealings) {
+    const auto links = ListenAll(3, 2, SealedBy(sealing));
+    std::barrier all(3);
+    InThreads(3,
+              [&](int rank) { RunBattery(*links[rank], rank, 3, [&] { all.arrive_and_wait(); }); });
+  }
 }
 
 TEST(ARankThatShutsDownIsMissedByNoStandingLink) {
@@ -97,8 +112,10 @@ TEST(AnnouncedMessagesAreReceivedWhereTheyAreWanted) {
   });
 }
 
-TEST(AClosedLinkTouchesNoMemoryAndTheNextOnesGoOn) {
-  const auto links = ListenAll(2, 2);
+namespace {
+
+void CheckClosedLink(const Sealing& sealing) {
+  const auto links = ListenAll(2, 2, SealedBy(sealing));
   constexpr size_t kBig = 24 << 20;
   // The receiver's end is closed while its message is on its way; then the sender's.
   auto bytes = std::make_unique<std::vector<std::byte>>(Pattern(kBig, 1));
@@ -130,6 +147,13 @@ TEST(AClosedLinkTouchesNoMemoryAndTheNextOnesGoOn) {
   CHECK(where == then);
   // Not all of the message was sent.
   CHECK(links[0]->traffic(1).bytes_sent < kBig);
+}
+
+}  // namespace
+
+TEST(AClosedLinkTouchesNoMemoryAndTheNextOnesGoOn) {
+  CheckClosedLink({});
+  for (const Sealing& sealing : AllSealings()) CheckClosedLink(sealing);
 }
 
 TEST(WhatTheSocketHasIsReadNoMore) {

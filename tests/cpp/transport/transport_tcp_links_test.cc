@@ -10,6 +10,7 @@
 #include "base/clock.h"
 #include "support/check.h"
 #include "support/forked_ranks.h"
+#include "support/sealings.h"
 #include "support/tcp_jobs.h"
 #include "transport/bootstrap/inproc.h"
 #include "transport/bootstrap/tcp_rendezvous.h"
@@ -18,6 +19,7 @@
 #include "transport/net/frames.h"
 
 using namespace horoacc;
+using horoacc::testing::AllSealings;
 using horoacc::testing::ConnectAll;
 
 namespace {
@@ -73,8 +75,12 @@ bool Readable(int fd) {
 
 }  // namespace
 
-TEST(MessagesOfAllSizesArriveInOrder) {
-  const auto links = Connect(2, Options());
+namespace {
+
+void CheckSizes(const Sealing& sealing) {
+  TcpLinksOptions options = Options();
+  options.sealing = sealing;
+  const auto links = Connect(2, options);
   const size_t sizes[] = {0, 1, 100, 4096, 65536, 1000000, 3, 5000000, 7};
   std::jthread sender([&] {
     for (const size_t size : sizes) {
@@ -101,10 +107,18 @@ TEST(MessagesOfAllSizesArriveInOrder) {
   CHECK_EQ(std::string(links[0]->kind()), std::string("tcp"));
 }
 
+}  // namespace
+
+TEST(MessagesOfAllSizesArriveInOrder) {
+  CheckSizes({});
+  for (const Sealing& sealing : AllSealings()) CheckSizes(sealing);
+}
+
 TEST(EveryRankTalksToEveryOtherThroughTinyBuffers) {
   constexpr int kSize = 4;
   constexpr int kRounds = 60;
   TcpLinksOptions options = Options();
+  options.sealing = AllSealings().back();
   options.send_buffer = 4096;  // much less than a message
   const auto links = Connect(kSize, options);
   std::vector<int> received(kSize, 0);
@@ -241,6 +255,7 @@ std::vector<std::unique_ptr<ControlLinks>> ConnectStar(int size) {
   for (int rank = 0; rank < size; ++rank) {
     threads.emplace_back([&, rank] {
       TcpLinksOptions options = Options();
+      options.sealing = AllSealings()[0];  // by the key of a connection that is made later
       for (int peer = 1; rank == 0 && peer < size; ++peer) options.awaits.push_back(peer);
       if (rank > 0) options.dials = {0};
       const auto bootstrap = hub->MakeBootstrap(rank);

@@ -191,9 +191,9 @@ Status Links::Open(Fd listener) {
   }
   dialed_.assign(options_.host_of.size(), false);
   for (int peer = 0; peer < size; ++peer) {
-    peers_.push_back(std::make_unique<TcpPeer>(peer, options_.epoch, options_.checksums,
-                                               options_.socket_buffer, options_.host_timeout_ns,
-                                               epoll_.get(), StreamsTo(peer), *options_.counters));
+    peers_.push_back(std::make_unique<TcpPeer>(
+        peer, options_.epoch, options_.checksums, options_.socket_buffer, options_.host_timeout_ns,
+        epoll_.get(), StreamsTo(peer), *options_.counters, options_.sealing));
     widened_.push_back(options_.streams > 0 || StreamsTo(peer) == 1);
   }
   return {};
@@ -255,7 +255,7 @@ Result<bool> Links::Admit() {
   for (Admitted& admitted : all) {
     TcpPeer& peer = *peers_[admitted.peer_rank];
     if (peer.streams() >= kMostStreams) continue;
-    HA_TRY(peer.Join(std::move(admitted.fd)));
+    HA_TRY(peer.Join(std::move(admitted.fd), admitted.keys));
     Touch(admitted.peer_rank);
   }
   return !all.empty();

@@ -19,6 +19,7 @@ namespace horoacc {
 struct TcpDataOptions {
   std::string secret;  ///< the job's; not empty
   uint64_t epoch = 0;
+  Sealing sealing{};  ///< of all frames; they need no checksums then
   int rank = 0;
   std::string address;       ///< where to listen, without port (interfaces.h)
   std::vector<int> host_of;  ///< by rank; equal for ranks that reach each other without a network

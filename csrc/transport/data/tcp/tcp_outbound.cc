@@ -6,17 +6,15 @@
 namespace horoacc {
 namespace {
 
-// A shorter stripe would cost as much as its header and system call; a longer one would delay other
-// links.
+// A shorter stripe would cost as much as its header and system call.
 constexpr uint64_t kShortestStripe = 64 << 10;
-constexpr uint64_t kLongestStripe = 1 << 20;
 constexpr uint64_t kPage = 4096;
 // Linux takes 1024 pieces a call; a stripe of more pieces is cut.
 constexpr size_t kPiecesAtOnce = 256;
 
 uint64_t StripeOf(uint64_t total, int streams) {
   const uint64_t share = (total / static_cast<uint64_t>(streams) + kPage - 1) / kPage * kPage;
-  return std::clamp(share, kShortestStripe, kLongestStripe);
+  return std::clamp(share, kShortestStripe, Outbound::kLongestStripe);
 }
 
 }  // namespace

@@ -49,6 +49,9 @@ struct OutboundFrame {
 
 class Outbound {
  public:
+  /// A longer stripe would delay other links.
+  static constexpr uint64_t kLongestStripe = 1 << 20;
+
   /// kInvalid if the link is open already.
   Result<OutboundLink*> Open(const LinkKey& key);
   void Close(OutboundLink* link);

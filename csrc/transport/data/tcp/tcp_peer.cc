@@ -53,7 +53,10 @@ Error TcpPeer::Lost(const std::string& why) const {
                    "lost the data links to rank " + std::to_string(rank_) + ": " + why, rank_);
 }
 
-Status TcpPeer::Join(Fd connection) {
+Status TcpPeer::Join(Fd connection, const LinkKeys& keys) {
+  StreamSeals seals;
+  HA_ASSIGN(seals.send, Seal::Make(sealing_, keys.send, Seal::End::kSend));
+  HA_ASSIGN(seals.receive, Seal::Make(sealing_, keys.receive, Seal::End::kReceive));
   PrepareStream(connection.get(), fixed_buffer_);
   LimitSilence(connection.get(), host_timeout_ns_);
   const uint64_t mark = (static_cast<uint64_t>(rank_) << 16) + streams_.size();
@@ -61,8 +64,8 @@ Status TcpPeer::Join(Fd connection) {
   if (::epoll_ctl(epoll_, EPOLL_CTL_ADD, connection.get(), &event) != 0) {
     return SystemError("epoll_ctl");
   }
-  streams_.push_back(
-      std::make_unique<TcpStream>(std::move(connection), epoch_, checksums_, traffic_, counters_));
+  streams_.push_back(std::make_unique<TcpStream>(std::move(connection), epoch_, checksums_,
+                                                 traffic_, counters_, std::move(seals)));
   Count(counters_.connections);
   full_.push_back(false);
   owes_.push_back(false);
@@ -113,7 +116,10 @@ Result<bool> TcpPeer::SendOn(size_t stream) {
   TcpStream& own = *streams_[stream];
   bool moved = false;
   for (int count = 0; count < kBatchesAtOnce; ++count) {
-    if (!own.sending() && !own.Fill(outbound_, most_streams_)) break;
+    if (!own.sending()) {
+      HA_ASSIGN(const bool filled, own.Fill(outbound_, most_streams_));
+      if (!filled) break;
+    }
     const uint64_t before = traffic_.bytes_sent;
     auto done = own.Flush();
     if (!done.ok()) {
@@ -221,8 +227,7 @@ void TcpPeer::End(DataKind words, std::string_view text) {
   for (size_t stream = 0; stream < streams_.size(); ++stream) {
     if (closed_[stream]) continue;
     TcpStream& own = *streams_[stream];
-    if (!own.sending()) {
-      own.Queue(header, text);
+    if (!own.sending() && own.Queue(header, text).ok()) {
       [[maybe_unused]] const auto said = own.Flush();
     }
     ::shutdown(own.fd().get(), SHUT_WR);

@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/result.h"
@@ -20,7 +21,7 @@ class TcpPeer final : public FrameReceiver {
   /// `epoll`: the set that the connections join; an event's mark is `(rank << 16) + stream`.
   /// `most_streams`: messages are cut for so many connections.
   TcpPeer(int rank, uint64_t epoch, bool checksums, uint64_t fixed_buffer, int64_t host_timeout_ns,
-          int epoll, int most_streams, SocketCounters& counters)
+          int epoll, int most_streams, SocketCounters& counters, Sealing sealing = {})
       : rank_(rank),
         epoch_(epoch),
         checksums_(checksums),
@@ -29,6 +30,7 @@ class TcpPeer final : public FrameReceiver {
         epoll_(epoll),
         most_streams_(most_streams),
         counters_(counters),
+        sealing_(std::move(sealing)),
         inbound_(rank) {}
 
   [[nodiscard]] Inbound& in() { return inbound_; }
@@ -42,7 +44,7 @@ class TcpPeer final : public FrameReceiver {
   [[nodiscard]] bool used() const { return inbound_.used() || outbound_.used(); }
   [[nodiscard]] int streams() const { return static_cast<int>(streams_.size()); }
 
-  Status Join(Fd connection);
+  Status Join(Fd connection, const LinkKeys& keys = {});
   /// Hands frames to the sockets; true if the sockets took any byte.
   Result<bool> Send();
   /// Reads a connection; true if any byte came.
@@ -86,6 +88,7 @@ class TcpPeer final : public FrameReceiver {
   const int epoll_;
   const int most_streams_;
   SocketCounters& counters_;
+  const Sealing sealing_;
   Inbound inbound_;
   Outbound outbound_;
   TcpTraffic traffic_;

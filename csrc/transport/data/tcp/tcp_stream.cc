@@ -22,46 +22,77 @@ constexpr size_t kTargets = 64;
 
 }  // namespace
 
-bool TcpStream::Fill(Outbound& outbound, int streams) {
+/// Seals the batch's newest frame, whose payload begins at entry `first`.
+Status TcpStream::SealFrame(size_t frame, size_t first) {
+  Seal& seal = seals_.send;
+  Head& head = heads_[frame];
+  HA_TRY(seal.Apply(&head.header, sizeof(DataHeader), head.tag.data()));
+  if (first == batch_.size()) return {};
+  if (seal.encrypts() && !encrypted_)
+    encrypted_ =
+        std::make_unique_for_overwrite<std::byte[]>(kBatchBytes + Outbound::kLongestStripe);
+  std::byte* const begin = encrypted_.get() + encrypted_bytes_;
+  seal.Begin();
+  for (const iovec& piece : std::span(batch_).subspan(first)) {
+    seal.Update(piece.iov_base, encrypted_.get() + encrypted_bytes_, piece.iov_len);
+    if (seal.encrypts()) encrypted_bytes_ += piece.iov_len;
+  }
+  HA_TRY(seal.Finish(tags_[frame].data()));
+  if (seal.encrypts()) {
+    batch_.resize(first);
+    batch_.push_back({begin, encrypted_bytes_ - static_cast<size_t>(begin - encrypted_.get())});
+  }
+  batch_.push_back({tags_[frame].data(), sizeof(Seal::Tag)});
+  return {};
+}
+
+Result<bool> TcpStream::Fill(Outbound& outbound, int streams) {
   batch_.clear();
   lenders_.clear();
   next_ = 0;
+  encrypted_bytes_ = 0;
   uint64_t bytes = 0;
   for (size_t count = 0; count < kBatch && bytes < kBatchBytes && batch_.size() < kBatchPieces;
        ++count) {
-    batch_.push_back({&headers_[count], sizeof(DataHeader)});
+    Head& head = heads_[count];
+    batch_.push_back({&head, sizeof(DataHeader) + tag_bytes()});
     const size_t first = batch_.size();
     const auto frame = outbound.Next(epoch_, streams, batch_);
     if (!frame) {
       batch_.pop_back();
       break;
     }
-    DataHeader& header = headers_[count];
-    header = frame->header;
+    head.header = frame->header;
     if (checksums_) {
-      header.flags |= DataHeader::kChecked;
-      header.payload_check = ChecksumOf(std::span(batch_).subspan(first));
+      head.header.flags |= DataHeader::kChecked;
+      head.header.payload_check = ChecksumOf(std::span(batch_).subspan(first));
     }
-    header.check = header.Checksum();
-    if (frame->link != nullptr) lenders_.push_back(frame->link);
+    head.header.check = head.header.Checksum();
+    if (sealed()) HA_TRY(SealFrame(count, first));
+    if (frame->link != nullptr && !seals_.send.encrypts()) lenders_.push_back(frame->link);
     bytes += sizeof(DataHeader) + frame->header.length;
   }
   return !batch_.empty();
 }
 
-void TcpStream::Queue(const DataHeader& header, std::string_view text) {
+Status TcpStream::Queue(const DataHeader& header, std::string_view text) {
   text = text.substr(0, kLongestText);
-  headers_[0] = header;
-  headers_[0].epoch = epoch_;
-  headers_[0].length = static_cast<uint32_t>(text.size());
+  DataHeader& own = heads_[0].header;
+  own = header;
+  own.epoch = epoch_;
+  own.length = static_cast<uint32_t>(text.size());
   const auto bytes = std::as_bytes(std::span(text));
   own_.assign(bytes.begin(), bytes.end());
-  headers_[0].flags |= DataHeader::kChecked;
-  headers_[0].payload_check = Crc32c(bytes);
-  headers_[0].check = headers_[0].Checksum();
-  batch_.assign({{headers_.data(), sizeof(DataHeader)}, {own_.data(), own_.size()}});
+  own.flags |= DataHeader::kChecked;
+  own.payload_check = Crc32c(bytes);
+  own.check = own.Checksum();
+  batch_.assign({{heads_.data(), sizeof(DataHeader) + tag_bytes()}});
+  if (!own_.empty()) batch_.push_back({own_.data(), own_.size()});
   lenders_.clear();
   next_ = 0;
+  if (!sealed()) return {};
+  encrypted_bytes_ = 0;
+  return SealFrame(0, 1);
 }
 
 Result<bool> TcpStream::Flush() {
@@ -105,48 +136,72 @@ void TcpStream::Detach(const OutboundLink* link) {
 
 /// Takes a header, and a notice's text, from the staging area; false if they are incomplete.
 Result<bool> TcpStream::ConsumeHeader(FrameReceiver& receiver) {
-  DataHeader header;
-  if (end_ - begin_ < sizeof(header)) return false;
-  std::memcpy(&header, staging_.data() + begin_, sizeof(header));
-  if (header.magic != DataHeader::kMagic) {
-    return MakeError(ErrorKind::kSystem, "a frame has a broken header");
-  }
-  if (header.check != header.Checksum()) {
-    return MakeError(ErrorKind::kSystem, "the header of a frame was damaged on its way");
-  }
-  if (header.epoch != epoch_) {
-    return MakeError(ErrorKind::kMismatch, "a frame belongs to epoch " +
-                                               std::to_string(header.epoch) + ", this one is " +
-                                               std::to_string(epoch_));
+  DataHeader& header = stripe_;
+  if (!open_) {
+    if (end_ - begin_ < sizeof(header) + tag_bytes()) return false;
+    std::byte* const from = staging_.data() + begin_;
+    if (sealed()) {
+      const Status right = seals_.receive.Apply(from, sizeof(header), from + sizeof(header));
+      if (!right.ok())
+        return MakeError(ErrorKind::kSystem, "the header of a frame was " + right.error().message);
+    }
+    std::memcpy(&header, from, sizeof(header));
+    begin_ += sizeof(header) + tag_bytes();
+    open_ = true;
+    if (header.magic != DataHeader::kMagic) {
+      return MakeError(ErrorKind::kSystem, "a frame has a broken header");
+    }
+    if (header.check != header.Checksum()) {
+      return MakeError(ErrorKind::kSystem, "the header of a frame was damaged on its way");
+    }
+    if (header.epoch != epoch_) {
+      return MakeError(ErrorKind::kMismatch, "a frame belongs to epoch " +
+                                                 std::to_string(header.epoch) + ", this one is " +
+                                                 std::to_string(epoch_));
+    }
   }
   if (header.kind == DataKind::kStripe) {
-    begin_ += sizeof(header);
+    open_ = false;
     HA_ASSIGN(message_, receiver.OnStripe(header));
-    stripe_ = header;
     at_ = header.offset;
     left_ = header.length;
+    awaits_tag_ = sealed() && left_ > 0;
+    if (awaits_tag_) seals_.receive.Begin();
     HA_TRY(Took(0));
     return true;
   }
   if (header.length > kLongestText) {
     return MakeError(ErrorKind::kMismatch, "a frame has a broken length");
   }
-  if (end_ - begin_ < sizeof(header) + header.length) return false;
-  const auto* text = reinterpret_cast<const char*>(staging_.data()) + begin_ + sizeof(header);
-  begin_ += sizeof(header) + header.length;
+  const size_t tag = header.length > 0 ? tag_bytes() : 0;
+  if (end_ - begin_ < header.length + tag) return false;
+  std::byte* const text = staging_.data() + begin_;
+  begin_ += header.length + tag;
+  open_ = false;
+  if (tag > 0) {
+    const Status right = seals_.receive.Apply(text, header.length, text + header.length);
+    if (!right.ok()) return MakeError(ErrorKind::kSystem, "a notice was " + right.error().message);
+  }
   const bool checked = (header.flags & DataHeader::kChecked) != 0;
-  if (checked && header.payload_check != Crc32c(std::as_bytes(std::span(text, header.length)))) {
+  if (checked && header.payload_check != Crc32c({text, header.length})) {
     return MakeError(ErrorKind::kSystem, "a notice was damaged on its way");
   }
-  HA_TRY(receiver.OnNotice(header, {text, header.length}));
+  HA_TRY(receiver.OnNotice(header, {reinterpret_cast<const char*>(text), header.length}));
   return true;
 }
 
-/// Counts bytes of the stripe that are in place. With a checksum they count once the whole stripe
-/// is verified, so that no reader sees damaged bytes.
+/// Opens bytes of the stripe that have just come to their place, and counts them. With a checksum
+/// or a seal they count once the whole stripe is verified, so that no reader sees damaged bytes.
 Status TcpStream::Took(uint64_t bytes) {
+  if (awaits_tag_ && !message_->dropped()) {
+    targets_.clear();
+    message_->AppendTarget(at_, bytes, SIZE_MAX, targets_);
+    for (const iovec& piece : targets_)
+      seals_.receive.Update(piece.iov_base, piece.iov_base, piece.iov_len);
+  }
   at_ += bytes;
   left_ -= bytes;
+  if (awaits_tag_) return {};
   if ((stripe_.flags & DataHeader::kChecked) == 0) {
     message_->Received(bytes);
     return {};
@@ -160,6 +215,22 @@ Status TcpStream::Took(uint64_t bytes) {
   }
   message_->Received(stripe_.length);
   return {};
+}
+
+/// Takes the tag behind a stripe from the staging area; false if it is incomplete.
+Result<bool> TcpStream::ConsumeTag() {
+  if (end_ - begin_ < Sealing::kTagBytes) return false;
+  std::byte* const tag = staging_.data() + begin_;
+  begin_ += Sealing::kTagBytes;
+  awaits_tag_ = false;
+  if (message_->dropped()) return true;  // some of its bytes were not kept, and none is used
+  if (const Status right = seals_.receive.Finish(tag); !right.ok()) {
+    return MakeError(ErrorKind::kSystem, std::to_string(stripe_.length) +
+                                             " bytes of a message were damaged on their way, or "
+                                             "forged");
+  }
+  message_->Received(stripe_.length);
+  return true;
 }
 
 /// Processes the staging area, as far as it has whole headers.
@@ -184,8 +255,8 @@ Status TcpStream::Consume(FrameReceiver& receiver) {
       HA_TRY(Took(part));
       continue;
     }
-    message_.reset();
-    HA_ASSIGN(const bool whole, ConsumeHeader(receiver));
+    if (!awaits_tag_) message_.reset();
+    HA_ASSIGN(const bool whole, awaits_tag_ ? ConsumeTag() : ConsumeHeader(receiver));
     if (whole) continue;
     std::memmove(staging_.data(), staging_.data() + begin_, end_ - begin_);
     end_ -= begin_;

@@ -16,6 +16,7 @@
 #include "transport/data/tcp/tcp_inbound.h"
 #include "transport/data/tcp/tcp_outbound.h"
 #include "transport/net/fd.h"
+#include "transport/net/sealing.h"
 #include "transport/net/socket_counters.h"
 
 namespace horoacc {
@@ -36,17 +37,26 @@ class FrameReceiver {
   virtual Status OnNotice(const DataHeader& header, std::string_view text) = 0;
 };
 
+/// Of the two directions of a connection, both on or both off.
+struct StreamSeals {
+  Seal send{};
+  Seal receive{};
+};
+
 class TcpStream {
  public:
   static constexpr size_t kLongestText = 2048;
 
-  /// With `checksums` sent payload has checksums; a received frame says itself whether it has.
-  TcpStream(Fd fd, uint64_t epoch, bool checksums, TcpTraffic& traffic, SocketCounters& counters)
+  /// With `checksums` sent payload has checksums; a received frame says itself whether it has. A
+  /// sealed stream needs none.
+  TcpStream(Fd fd, uint64_t epoch, bool checksums, TcpTraffic& traffic, SocketCounters& counters,
+            StreamSeals seals = {})
       : fd_(std::move(fd)),
         epoch_(epoch),
-        checksums_(checksums),
+        checksums_(checksums && !seals.send.on()),
         traffic_(traffic),
-        counters_(counters) {}
+        counters_(counters),
+        seals_(std::move(seals)) {}
   TcpStream(const TcpStream&) = delete;
   TcpStream& operator=(const TcpStream&) = delete;
 
@@ -55,9 +65,9 @@ class TcpStream {
   /// Whether a batch of frames waits for the socket to take more.
   [[nodiscard]] bool sending() const { return next_ < batch_.size(); }
   /// Takes the next frames; false if there are none. Only if not sending().
-  bool Fill(Outbound& outbound, int streams);
+  Result<bool> Fill(Outbound& outbound, int streams);
   /// Queues one frame without a link's memory. Only if not sending().
-  void Queue(const DataHeader& header, std::string_view text);
+  Status Queue(const DataHeader& header, std::string_view text);
   /// Sends as much as the socket takes; true once the batch is sent.
   Result<bool> Flush();
   /// Whether a begun frame reads memory of the link.
@@ -72,24 +82,36 @@ class TcpStream {
   /// Whether Read has received anything since the last call of this function.
   [[nodiscard]] bool TakeMoved() { return std::exchange(moved_, false); }
   /// Whether a frame has begun and not ended.
-  [[nodiscard]] bool partial() const { return left_ > 0 || begin_ < end_; }
+  [[nodiscard]] bool partial() const { return left_ > 0 || awaits_tag_ || open_ || begin_ < end_; }
 
  private:
   static constexpr size_t kBatch = 16;
 
+  Status SealFrame(size_t frame, size_t first);
   Status Consume(FrameReceiver& receiver);
   Result<bool> ConsumeHeader(FrameReceiver& receiver);
+  Result<bool> ConsumeTag();
   Result<ssize_t> Receive(uint64_t& direct);
   Status Took(uint64_t bytes);
+  [[nodiscard]] bool sealed() const { return seals_.send.on(); }
+  [[nodiscard]] size_t tag_bytes() const { return sealed() ? Sealing::kTagBytes : 0; }
 
   Fd fd_;
   const uint64_t epoch_;
   const bool checksums_;
   TcpTraffic& traffic_;
   SocketCounters& counters_;
+  StreamSeals seals_;
 
   // Sending.
-  std::array<DataHeader, kBatch> headers_;
+  struct Head {
+    DataHeader header;
+    Seal::Tag tag;  ///< of a sealed stream's header
+  };
+  std::array<Head, kBatch> heads_;
+  std::array<Seal::Tag, kBatch> tags_;      ///< of the bytes behind headers
+  std::unique_ptr<std::byte[]> encrypted_;  ///< the batch's payload, if the seals encrypt
+  size_t encrypted_bytes_ = 0;
   std::vector<iovec> batch_;
   size_t next_ = 0;                           ///< first entry of the batch that is not all sent
   std::vector<const OutboundLink*> lenders_;  ///< links whose memory the batch reads
@@ -99,8 +121,10 @@ class TcpStream {
   std::array<std::byte, 4096> staging_;
   size_t begin_ = 0;
   size_t end_ = 0;
+  bool open_ = false;        ///< stripe_ is a header whose notice has not come in full
+  bool awaits_tag_ = false;  ///< of the stripe whose bytes have all come
   std::shared_ptr<InboundMessage> message_;
-  DataHeader stripe_;  ///< the header of the current stripe
+  DataHeader stripe_;  ///< the header of the current frame
   uint64_t at_ = 0;    ///< where in the message the next byte goes
   uint64_t left_ = 0;  ///< bytes of the stripe that are missing
   std::vector<iovec> targets_;
