@@ -34,7 +34,7 @@ CONTENTS: dict[str, tuple[str, str, dict[str, list[str]]]] = {
                 "rank", "size", "local_rank", "local_size", "cross_rank", "cross_size",
                 "is_homogeneous",
             ],
-            "What happens in it": ["start_timeline", "stop_timeline", "counters"],
+            "What happens in it": ["start_timeline", "stop_timeline", "counters", "metrics"],
             "What is there": [
                 "mpi_built", "mpi_enabled", "mpi_threads_supported", "gloo_built", "gloo_enabled",
                 "nccl_built", "ddl_built", "ccl_built", "cuda_built", "rocm_built",

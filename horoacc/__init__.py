@@ -37,7 +37,7 @@ _HOMES = {
         "reducescatter_async synchronize"
     ),
     "basics": (
-        "counters cross_rank cross_size init is_homogeneous is_initialized local_rank "
+        "counters cross_rank cross_size init is_homogeneous is_initialized local_rank metrics "
         "local_size rank shutdown size start_timeline stop_timeline"
     ),
     "builds": (

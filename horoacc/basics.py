@@ -9,13 +9,14 @@ from typing import Any
 
 from horoacc import handles, process
 from horoacc import process_sets as sets
+from horoacc.monitor import exporter, metrics
 from horoacc.process import bootstrap as bootstrap
 from horoacc.process import engine as engine
 from horoacc.start import World
 
 __all__ = [
     "counters", "cross_rank", "cross_size", "is_homogeneous", "is_initialized", "local_rank",
-    "local_size", "rank", "shutdown", "size", "start_timeline", "stop_timeline",
+    "local_size", "metrics", "rank", "shutdown", "size", "start_timeline", "stop_timeline",
 ]  # fmt: skip
 """The names that all frontends export as they are. Each has an `init` of its own."""
 
@@ -66,6 +67,11 @@ def _enter(comm: Any, world: World | None = None) -> bool:
     sets.reset(process.position().size)
     handles.forget()
     process.at_exit(shutdown)
+    try:
+        exporter.start()
+    except Exception:
+        shutdown()
+        raise
     return True
 
 

@@ -87,7 +87,7 @@ def _engine(comm: Any, world: World | None, more: dict[str, object]) -> Joined:
         place = environment.detect(os.environ)
         if place.rank == 0 and "HOROACC_SECRET" not in os.environ:  # horoaccrun has printed them
             for line in settings.notices(os.environ):
-                _tell_once(line)
+                tell_once(line)
         where: dict[str, object]
         if world is not None and (world.meeting or (place.rank, place.size) != world[:2]):
             where = _world(world, float(values["start_timeout_seconds"]))
@@ -108,7 +108,7 @@ def _engine(comm: Any, world: World | None, more: dict[str, object]) -> Joined:
 
 
 @functools.cache
-def _tell_once(line: str) -> None:
+def tell_once(line: str) -> None:
     """Prints a line, also if `init()` is called again."""
     print(f"horoacc: {line}", file=sys.stderr)
 
@@ -120,7 +120,7 @@ def _use_table(values: dict[str, str], where: Mapping[str, object]) -> None:
         return
     table = selection_table.load(os.environ, int(str(where["size"])))
     if table.warning:
-        _tell_once(table.warning)
+        tell_once(table.warning)
     values["selection_table"] = table.rows
     if table.last_arriver_bytes is not None and not os.environ.get("HOROACC_LAST_ARRIVER_BYTES"):
         values["last_arriver_bytes"] = str(table.last_arriver_bytes)

@@ -231,3 +231,31 @@ ELASTIC_ROWS: tuple[Setting, ...] = (
     ),
 )  # fmt: skip
 """The rows of elastic jobs: docs/elastic.md."""
+
+METRICS_ROWS: tuple[Setting, ...] = (
+    Setting(
+        "metrics_port", "int", 0, "HOROACC_METRICS_PORT",
+        "Port at which the lowest rank of each host serves the metrics of the host's ranks to "
+        "Prometheus, over HTTP; docs/metrics.md. 0: none.",
+        scope="python", audience="experts", flag="--metrics-port", yaml=("metrics", "port"),
+        least=0,
+    ),
+    Setting(
+        "metrics_address", "str", "127.0.0.1", "HOROACC_METRICS_ADDRESS",
+        "The address that `metrics_port` is of. Whoever reaches it may read the metrics.",
+        scope="python", audience="experts", flag="--metrics-address", yaml=("metrics", "address"),
+    ),
+    Setting(
+        "metrics_file", "str", "", "HOROACC_METRICS_FILE",
+        "File, `*.prom`, into which the lowest rank of each host writes the same, for the textfile "
+        "collector of Prometheus' node exporter, and removes at the end. Empty: none.",
+        scope="python", audience="experts", flag="--metrics-file", yaml=("metrics", "file"),
+    ),
+    Setting(
+        "metrics_seconds", "float", 5.0, "HOROACC_METRICS_SECONDS",
+        "Time between two writings of `metrics_file`.",
+        scope="python", audience="experts", flag="--metrics-seconds", yaml=("metrics", "seconds"),
+        least=0.1,
+    ),
+)  # fmt: skip
+"""The rows of docs/metrics.md."""

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from horoacc.settings.core_rows import CORE_ROWS
-from horoacc.settings.python_rows import ELASTIC_ROWS, PYTHON_ROWS
+from horoacc.settings.python_rows import ELASTIC_ROWS, METRICS_ROWS, PYTHON_ROWS
 from horoacc.settings.setting import BuildVariable, Setting
 
-TABLE: tuple[Setting, ...] = (*CORE_ROWS, *PYTHON_ROWS, *ELASTIC_ROWS)
+TABLE: tuple[Setting, ...] = (*CORE_ROWS, *PYTHON_ROWS, *ELASTIC_ROWS, *METRICS_ROWS)
 
 SECTIONS = {
     "launcher": "Starting ranks",
@@ -15,6 +15,7 @@ SECTIONS = {
     "network": "Network between hosts",
     "stall_check": "Stalls and failures",
     "timeline": "Timeline",
+    "metrics": "Metrics",
     "logging": "Logging",
     "library_options": "Libraries and folders",
 }

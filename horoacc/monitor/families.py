@@ -1,0 +1,105 @@
+"""The metrics of a rank, by names as Prometheus wants them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+
+class Family(NamedTuple):
+    """Metrics of one name, which differ in a label."""
+
+    name: str
+    """Without `_total`, which counters get."""
+    kind: str
+    """"counter" or "gauge"."""
+    help: str
+    label: str = ""
+    """The name of the label, if there is one."""
+    counters: tuple[tuple[str, str], ...] = ()
+    """Names of `hvd.counters()`, each with the label's value."""
+
+
+def _counter(name: str, counter: str, text: str) -> Family:
+    return Family(name, "counter", text, "", ((counter, ""),))
+
+
+FAMILIES = (
+    _counter("horoacc_submissions", "submissions", "Tensors that the rank has submitted."),
+    _counter("horoacc_decisions", "decisions", "Calls that the ranks have agreed on."),
+    _counter("horoacc_buckets", "buckets", "Decisions that reduced a bucket of tensors."),
+    _counter(
+        "horoacc_last_arriver_decisions", "last_arriver",
+        "Decisions that came with their result: the last rank of the host had reduced.",
+    ),
+    Family(
+        "horoacc_reduced_bytes", "counter", "Bytes of allreduces, by the way that they took.",
+        "path",
+        (
+            ("arena_bytes", "arena"), ("window_bytes", "window"),
+            ("gpu_leader_bytes", "gpu_leader"), ("gpu_stream_bytes", "gpu_stream"),
+            ("gpu_kernel_bytes", "gpu_kernel"), ("gpu_nccl_bytes", "gpu_nccl"),
+        ),
+    ),
+    Family(
+        "horoacc_copied_bytes", "counter", "Bytes that were copied first, by where from.", "source",
+        (("staged_bytes", "memory"), ("gpu_bytes", "gpu")),
+    ),
+    _counter(
+        "horoacc_gpu_moved_bytes", "gpu_moved_bytes",
+        "Bytes of other collectives that went from GPU to GPU.",
+    ),
+    _counter(
+        "horoacc_control_messages", "control_messages",
+        "Messages of the negotiation to other hosts.",
+    ),
+    _counter("horoacc_control_bytes", "control_bytes", "Bytes of these messages."),
+    _counter(
+        "horoacc_data_connections", "data_connections",
+        "Connections for data between hosts that came into being.",
+    ),
+    Family(
+        "horoacc_data_system_calls", "counter", "System calls on these connections.", "way",
+        (("data_send_calls", "send"), ("data_receive_calls", "receive")),
+    ),
+    _counter(
+        "horoacc_driven_waits", "driven_waits", "Waits in which the caller drove the engine itself."
+    ),
+    _counter(
+        "horoacc_coordinator_wakes", "coordinator_wakes",
+        "Times that the coordinator thread woke up.",
+    ),
+    Family(
+        "horoacc_arena_bytes", "gauge", "The rank's arena in shared memory, by state.", "state",
+        (("arena_in_use", "used"), ("arena_touched", "touched")),
+    ),
+)  # fmt: skip
+"""All of them but `horoacc_rank_up` and `horoacc_job`."""
+
+
+class Sample(NamedTuple):
+    """One number of a rank."""
+
+    family: Family
+    value: str
+    """Of the label."""
+    number: int
+
+    @property
+    def name(self) -> str:
+        """As Prometheus shows it, without the labels that say which rank it is of."""
+        total = "_total" if self.family.kind == "counter" else ""
+        label = f'{{{self.family.label}="{self.value}"}}' if self.family.label else ""
+        return f"{self.family.name}{total}{label}"
+
+
+def samples(counters: Mapping[str, int]) -> Iterator[Sample]:
+    """Gives the numbers of a rank.
+
+    Args:
+        counters: Of `hvd.counters()`.
+    """
+    for family in FAMILIES:
+        for counter, value in family.counters:
+            if counter in counters:  # those of GPUs and of other hosts may not be there
+                yield Sample(family, value, counters[counter])
