@@ -43,7 +43,7 @@ def broadcast_object(
         The root's object: itself on the root, a copy elsewhere.
 
     Raises:
-        HorovodInternalError: The collective failed, or the object is not the one that was sent.
+        HorovodInternalError: The collective failed.
     """
     is_root = process.position().rank == root_rank
     first = part_name(name, "size")
@@ -74,7 +74,7 @@ def allgather_object(
         The objects by rank within the process set.
 
     Raises:
-        HorovodInternalError: The collective failed, or an object is not the one that was sent.
+        HorovodInternalError: The collective failed.
     """
     first = part_name(name, "size")
     with validating(ALLGATHER, member_names("allgather", first)[0], process_set):

@@ -5,7 +5,6 @@
 #include <optional>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include "base/result.h"
@@ -21,7 +20,7 @@ class TcpPeer final : public FrameReceiver {
   /// `epoll`: the set that the connections join; an event's mark is `(rank << 16) + stream`.
   /// `most_streams`: messages are cut for so many connections.
   TcpPeer(int rank, uint64_t epoch, bool checksums, uint64_t fixed_buffer, int64_t host_timeout_ns,
-          int epoll, int most_streams, SocketCounters& counters, Sealing sealing = {})
+          int epoll, int most_streams, SocketCounters& counters, const Sealing& sealing = {})
       : rank_(rank),
         epoch_(epoch),
         checksums_(checksums),
@@ -30,7 +29,7 @@ class TcpPeer final : public FrameReceiver {
         epoll_(epoll),
         most_streams_(most_streams),
         counters_(counters),
-        sealing_(std::move(sealing)),
+        sealing_(sealing),
         inbound_(rank) {}
 
   [[nodiscard]] Inbound& in() { return inbound_; }
