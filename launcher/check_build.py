@@ -50,6 +50,8 @@ def report(
     else:
         lines += [f"GPUs: {cuda_plugin.trouble() or 'they work'}"]
         lines += [f"NCCL: {cuda_plugin.nccl(library)}"]
+        crypto, lacks = _core.libcrypto_version(environ.get("HOROACC_CRYPTO_LIBRARY", ""))
+        lines += [f"Between hosts: {crypto or f'HMAC-SHA256 instead of AES-GCM: {lacks}'}"]
     if not verbose:
         return "\n".join([*map(_shortened, lines), _MORE]), not core
     check = f"{cuda_plugin.CHECK} of the sources of v{_version.__version__}"

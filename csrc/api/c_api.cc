@@ -5,12 +5,16 @@
 #include <algorithm>
 #include <limits>
 #include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
 
 #include "api/horoacc.h"
 #include "api/launch.h"
 #include "api/report.h"
 #include "base/clock.h"
 #include "runtime/engine/engine.h"
+#include "transport/net/libcrypto.h"
 #include "transport/wake/cancellation.h"
 
 /// A raw pointer may still be ref'd after the engine is freed, so this shell and the arena outlive
@@ -381,6 +385,15 @@ int ha_timeline_stop(ha_engine* engine, ha_error* error) {
 
 size_t ha_counters(const ha_engine* engine, char* text, size_t capacity) {
   return horoacc::PutText(engine->engine->telemetry().CounterText(), text, capacity);
+}
+
+int ha_check_libcrypto(const char* library, char* version, ha_error* error) {
+  return Guarded(error, [&]() -> Status {
+    HA_ASSIGN(const horoacc::Libcrypto found, horoacc::Libcrypto::Load(library));
+    const std::string_view name(found.version(0));
+    version[name.copy(version, 63)] = '\0';
+    return {};
+  });
 }
 
 const char* ha_version(void) { return HOROACC_VERSION; }

@@ -341,6 +341,10 @@ HA_API int ha_check_cuda(const char* plugin, int device, ha_error* error);
 /* Loads NCCL and writes its version, as "2.27.7", to `version`, of at least 16 bytes.
  * HA_UNSUPPORTED names the missing part. */
 HA_API int ha_check_nccl(const char* library, char* version, ha_error* error);
+/* Loads the libcrypto that seals what goes between hosts ("" finds the system's) and writes its
+ * version, as "OpenSSL 3.0.15 3 Sep 2024", to `version`, of at least 64 bytes. HA_CONFIG says what
+ * is missing. */
+HA_API int ha_check_libcrypto(const char* library, char* version, ha_error* error);
 
 HA_API const char* ha_version(void);
 /* The defaults of the core's settings, as "key=value" lines; returns the length needed. */

@@ -41,5 +41,12 @@ PYBIND11_MODULE(_core, module) {
     const int code = ha_check_nccl(library.c_str(), version, &error);
     return std::pair<std::string, std::string>(version, code == HA_OK ? "" : error.message);
   });
+  module.def("libcrypto_version", [](const std::string& library) {
+    ha_error error{};
+    char version[64] = {};
+    const py::gil_scoped_release release;
+    const int code = ha_check_libcrypto(library.c_str(), version, &error);
+    return std::pair<std::string, std::string>(version, code == HA_OK ? "" : error.message);
+  });
   module.def("setting_defaults", [] { return horoacc::python::Pairs(ha_setting_defaults); });
 }

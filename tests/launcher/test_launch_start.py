@@ -293,6 +293,9 @@ def test_version_and_check_build(job: Job) -> None:
     assert f"    [{'X' if built else ' '}] CUDA plug-in" in whole
     assert f"GPUs: {cuda_plugin.trouble() or 'they work'}" in whole
     assert f"NCCL: {cuda_plugin.nccl('libnccl.so.2')}" in whole
+    assert any(re.match(r"Between hosts: OpenSSL \d", line) for line in whole)
+    shown = job.run("--check-build", HOROACC_CRYPTO_LIBRARY="/nowhere").out
+    assert "Between hosts: HMAC-SHA256 instead of AES-GCM: no libcrypto" in shown
     assert [line.strip() for line in whole[-len(cuda_plugin.NOT_RUN) :]] == [*cuda_plugin.NOT_RUN]
 
 
