@@ -83,7 +83,8 @@ Result<std::vector<int>> SimulatedHosts(const Settings& settings, int size) {
 
 Result<HostPlace> PlaceOnHost(const Settings& settings, const ha_placement& given) {
   HostPlace place;
-  place.label = HostName();
+  // Machines, and containers of one, may have equal names.
+  place.label = NetworkIdentity();
   place.placement = {given.rank,       given.size,       given.local_rank,
                      given.local_size, given.cross_rank, given.cross_size};
   if (settings.simulated_hosts.empty() || given.size == 1) return place;

@@ -1,5 +1,7 @@
 #include "api/launch.h"
 
+#include <sys/resource.h>
+
 #include <algorithm>
 #include <string>
 
@@ -31,6 +33,14 @@ uint64_t MemoryBytes(const Settings& settings, int local_size, uint64_t control_
   const auto parts = static_cast<uint64_t>(std::max(local_size, 1));
   const uint64_t addresses = std::max(AddressesForEach(parts, control_bytes), kLeastMemory);
   return std::min(MemoryLimit(), addresses);
+}
+
+// Each rank of a large job takes descriptors of this one; many systems allow 1024 at first.
+void AllowDescriptors() {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= limit.rlim_max) return;
+  limit.rlim_cur = limit.rlim_max;
+  (void)::setrlimit(RLIMIT_NOFILE, &limit);  // without it there may be enough all the same
 }
 
 Result<EngineParts> Alone(const Settings& settings) {
@@ -85,6 +95,7 @@ Result<EngineParts> PrepareLaunch(const Settings& settings, const ha_placement& 
   if (placement.size == 1 && kind != "mpi") {
     HA_ASSIGN(parts, Alone(settings));
   } else {
+    AllowDescriptors();
     std::string secret = TextOr(placement.secret, "");
     if (kind == "mpi" || settings.control == ControlKind::kMpi) {
       HA_ASSIGN(parts.mpi, OpenMpi(placement, deadline, cancellation));

@@ -142,8 +142,8 @@ def _kernel(host: Seen) -> Iterator[Finding]:
         yield Finding("kernel", "error", host.name, told, advice)
     if kernel["pidfd"]:
         told = f"pidfd_open: {kernel['pidfd']} ({name})"
-        advice = "without it only the launcher notices a rank's death: Linux 5.3 has it, and a "
-        advice += "seccomp profile may forbid it (docs/faults.md)"
+        advice = "without it a process that a rank has started may hide its death from the others: "
+        advice += "Linux 5.3 has it, and a seccomp profile may forbid it (docs/faults.md)"
         yield Finding("kernel", "warning", host.name, told, advice)
     if not kernel["memfd"] and not kernel["pidfd"]:
         scope = kernel["ptrace_scope"] or "none"

@@ -43,6 +43,26 @@ def test_ranks_start_on_both_hosts_and_know_their_place(build: Build, mode: list
     assert errors == ""
 
 
+SAME_NAME = """
+import ctypes, socket
+assert ctypes.CDLL(None).unshare(0x04000000) == 0  # CLONE_NEWUTS: the name is this process's own
+socket.sethostname("node")
+import numpy as np
+import horoacc as hvd
+hvd.init()
+print(hvd.allreduce(np.ones(10), op=hvd.Sum).tolist() == [4.0] * 10, flush=True)
+hvd.shutdown()
+"""
+
+
+def test_hosts_of_one_name_are_two(build: Build) -> None:
+    """Machines that were copied, and pods, may have equal names."""
+    lab = build(Network())
+    run = ["-np", "4", "-H", "h1:2,h2:2", sys.executable, "-c", SAME_NAME]
+    lines, errors = horoaccrun(lab, *MODES["tcp over openmpi"], *run)
+    assert lines == {rank: ["True"] for rank in range(4)}, errors
+
+
 @pytest.mark.parametrize("name", ["openmpi", "tcp over openmpi"])
 def test_a_failure_on_another_host_ends_the_job(build: Build, name: str) -> None:
     """Hydra ends the others only if the rank that failed had initialised MPI."""

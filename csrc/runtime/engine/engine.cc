@@ -339,6 +339,7 @@ void Engine::ReleaseResources() {
 
 void Engine::AfterForkInChild() {
   job_.arena->AfterForkInChild();
+  job_.share.life.reset();
   if (job_.links) job_.links->LeaveToParent();
   if (job_.multi_host) job_.multi_host->LeaveToParent();
 }

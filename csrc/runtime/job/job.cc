@@ -86,6 +86,7 @@ void Job::Release(uint32_t places) {
   share.memory[share.local_rank].KeepOnly(arena->Close());
   for (auto& watched : share.pidfds) watched.reset();
   for (auto& wake : share.wake) wake.reset();
+  share.life.reset();
   events.Forget();
 }
 

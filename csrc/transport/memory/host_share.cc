@@ -1,5 +1,6 @@
 #include "transport/memory/host_share.h"
 
+#include <fcntl.h>
 #include <poll.h>
 #include <sys/eventfd.h>
 #include <sys/syscall.h>
@@ -15,6 +16,7 @@
 #include "transport/memory/fd_passing.h"
 #include "transport/net/admission.h"
 #include "transport/net/handshake.h"
+#include "transport/net/interfaces.h"
 #include "transport/net/socket.h"
 
 namespace horoacc {
@@ -22,39 +24,38 @@ namespace {
 
 constexpr int64_t kRedial = 20 * kMillisecond;
 
-/// One rank's descriptors, in the order in which they are passed. A kernel without pidfds leaves
-/// the last one out.
+/// One rank's descriptors, in the order in which they are passed.
 struct RankShare {
   Segment memory;
   std::shared_ptr<Fd> wake;
   std::shared_ptr<Fd> pidfd;
 
-  [[nodiscard]] std::vector<int> Fds() const {
-    std::vector<int> fds{memory.fd(), wake->get()};
-    if (pidfd) fds.push_back(pidfd->get());
-    return fds;
-  }
+  [[nodiscard]] std::vector<int> Fds() const { return {memory.fd(), wake->get(), pidfd->get()}; }
 };
 
-Result<RankShare> MakeOwn(size_t memory_bytes) {
+Result<RankShare> MakeOwn(size_t memory_bytes, std::shared_ptr<Fd>& life) {
   RankShare share;
   HA_ASSIGN(share.memory, Segment::Create("horoacc-memory", memory_bytes));
   share.wake = std::make_shared<Fd>(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!*share.wake) return SystemError("eventfd");
   // Opened here and passed: a process number may be reused, and differs between containers.
   Fd self(static_cast<int>(::syscall(SYS_pidfd_open, ::getpid(), 0)));
-  if (self) share.pidfd = std::make_shared<Fd>(std::move(self));
+  if (!self) {  // an old kernel, or a container's filter
+    int ends[2];
+    if (::pipe2(ends, O_CLOEXEC) != 0) return SystemError("pipe2");
+    self = Fd(ends[0]);
+    life = std::make_shared<Fd>(ends[1]);
+  }
+  share.pidfd = std::make_shared<Fd>(std::move(self));
   return share;
 }
 
 Result<RankShare> Unwrap(std::vector<Fd> fds) {
-  if (fds.size() != 2 && fds.size() != 3) {
-    return MakeError(ErrorKind::kSystem, "expected 2 or 3 descriptors");
-  }
+  if (fds.size() != 3) return MakeError(ErrorKind::kSystem, "expected 3 descriptors");
   RankShare share;
   HA_ASSIGN(share.memory, Segment::Map(std::move(fds[0])));
   share.wake = std::make_shared<Fd>(std::move(fds[1]));
-  if (fds.size() == 3) share.pidfd = std::make_shared<Fd>(std::move(fds[2]));
+  share.pidfd = std::make_shared<Fd>(std::move(fds[2]));
   return share;
 }
 
@@ -74,7 +75,7 @@ class HostGroup {
 
   /// Makes this rank's memory; the leader's result is the name of its socket.
   Result<std::string> Prepare() {
-    HA_ASSIGN(shares_[local_rank_], MakeOwn(options_.memory_bytes));
+    HA_ASSIGN(shares_[local_rank_], MakeOwn(options_.memory_bytes, life_));
     if (!leads()) return std::string();
     HA_ASSIGN(control_, Segment::Create("horoacc-control", options_.control_bytes));
     if (ranks_.size() == 1) return std::string();
@@ -100,6 +101,7 @@ class HostGroup {
     share.epoch = options_.epoch;
     share.ranks = ranks_;
     share.control = control_;
+    share.life = life_;
     for (size_t local = 0; local < shares_.size(); ++local) {
       share.memory.push_back(shares_[local]->memory);
       share.wake.push_back(shares_[local]->wake);
@@ -121,6 +123,7 @@ class HostGroup {
   int local_rank_;
   HandshakeTerms terms_;
   Segment control_;
+  std::shared_ptr<Fd> life_;
   Fd listener_;
 };
 
@@ -248,7 +251,7 @@ Result<HostShare> ShareHost(Bootstrap& bootstrap, const HostOptions& options) {
             bootstrap.Exchange(options.label, "", by_label, options.deadline_ns));
   HA_ASSIGN(std::vector<int> ranks, UnpackRuns(RestOf(told), NumberOf(told)));
   HostGroup group(bootstrap, options, std::move(ranks));
-  const std::string task = " cannot share memory on host '" + options.label + "'";
+  const std::string task = " cannot share memory on host '" + HostName() + "'";
   // And the name of its leader's socket.
   const auto of_leader =
       [](const std::vector<std::string>& blobs) -> Result<std::vector<std::string>> {

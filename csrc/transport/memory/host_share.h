@@ -16,7 +16,7 @@
 namespace horoacc {
 
 struct HostOptions {
-  std::string label;         ///< host name; ranks with different labels never try to share
+  std::string label;         ///< of a host; ranks with different labels never try to share
   std::string secret;        ///< the job's secret, asked for before any descriptor is passed
   size_t control_bytes = 0;  ///< of the control segment, which the lowest rank creates (sparse)
   size_t memory_bytes = 0;   ///< of this rank's own memory (sparse)
@@ -34,7 +34,10 @@ struct HostShare {
   Segment control;                        ///< one for the host; zeroed at creation
   std::vector<Segment> memory;            ///< by local rank; memory[local_rank] is this rank's own
   std::vector<std::shared_ptr<Fd>> wake;  ///< by local rank: an eventfd that wakes its epoll sleep
-  std::vector<std::shared_ptr<Fd>> pidfds;        ///< by local rank; null for ranks in this process
+  /// By local rank; null for ranks in this process. Readable once the rank's process is dead: a
+  /// pidfd, or where the kernel gives none a pipe, whose other end only that process has.
+  std::vector<std::shared_ptr<Fd>> pidfds;
+  std::shared_ptr<Fd> life;  ///< this rank's end of such a pipe; a forked child closes it
   std::vector<std::shared_ptr<void>> keep_alive;  ///< other objects that must live as long
 };
 
