@@ -186,13 +186,21 @@ class InprocDataHub::Sender final : public SendLink {
                                                 " bytes on a link for " +
                                                 std::to_string(spec_.slot_bytes));
     }
+    Letter letter{{spec_.collective, links_.rank_, spec_.channel},
+                  number,
+                  bytes,
+                  {pieces.begin(), pieces.end()},
+                  sent_,
+                  {}};
+    // Of a link that outlives its sender's calls: a rank that leaves frees what it has posted.
+    if (links_.state_->options.network && spec_.collective.standing()) {
+      letter.copied.resize(bytes);
+      Copy(pieces, letter.copied.data());
+      letter.pieces.assign(1, letter.copied);
+    }
     Mailbox& box = links_.state_->boxes[spec_.peer];
     std::scoped_lock lock(box.mutex);
-    box.letters.push_back({{spec_.collective, links_.rank_, spec_.channel},
-                           number,
-                           bytes,
-                           {pieces.begin(), pieces.end()},
-                           sent_});
+    box.letters.push_back(std::move(letter));
     Ring(box);
     links_.state_->BytesOf(links_.rank_, spec_.peer).fetch_add(bytes, std::memory_order_relaxed);
     ++links_.counters_.messages;

@@ -38,6 +38,7 @@ struct Letter {
   uint64_t bytes = 0;
   std::vector<std::span<const std::byte>> pieces;
   std::shared_ptr<Sent> sent;
+  std::vector<std::byte> copied;  ///< what a network has taken already; moving a letter keeps it
 };
 
 struct Mailbox {
