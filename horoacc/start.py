@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
+import json
 import os
 import secrets
 import socket
@@ -20,6 +21,8 @@ from horoacc.launcher.environment.placement import by_host
 
 if TYPE_CHECKING:
     from horoacc._core import Engine
+
+_MEETING_BYTES = 4096  # of what rank 0 of a communicator tells the others
 
 
 class World(NamedTuple):
@@ -239,12 +242,13 @@ def _communicator(comm: Any, values: dict[str, str]) -> dict[str, object]:
     if size == 1:
         return where | {"bootstrap": "none"}
     listener: socket.socket | None = None
-    meeting = None
+    told = bytearray(_MEETING_BYTES)
     if rank == 0:
         names = [] if local_size == size else [socket.gethostname()]
         listener, place = addresses.listen(names, max(128, size))
-        meeting = (place, secrets.token_hex(32))
-    address, secret = comm.bcast(meeting, root=0)
+        told[:] = json.dumps([place, secrets.token_hex(32)]).encode().ljust(_MEETING_BYTES)
+    comm.Bcast([told, MPI.BYTE], root=0)  # bcast() would unpickle what comes
+    address, secret = map(str, json.loads(told))
     return where | {
         "bootstrap": "tcp",
         "rendezvous": address,

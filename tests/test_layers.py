@@ -196,3 +196,12 @@ def test_files_and_folders_stay_small(folder: str) -> None:
     for path in sources:
         lines = path.read_bytes().count(b"\n")
         assert lines <= MOST_LINES, f"{name(path)} has {lines} lines"
+
+
+def test_nothing_of_mpi4pys_unpickles() -> None:
+    """Its lower-case calls do, and nothing seals what they carry."""
+    calls = re.compile(
+        r"\bcomm\.(bcast|gather|allgather|scatter|alltoall|reduce|allreduce|s?recv)\("
+    )
+    files = python_files("horoacc", "launcher")
+    assert files and not [name(path) for path in files if calls.search(path.read_text())]

@@ -8,9 +8,12 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import os
+import socket
+import socketserver
 import threading
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, cast
+from wsgiref import simple_server
 
 from horoacc import process, settings
 from horoacc._version import __version__
@@ -98,16 +101,74 @@ def _registry() -> CollectorRegistry:
 
 def _serve(address: str, port: int) -> Any:
     """Serves HTTP; gives what ends it."""
-    from prometheus_client import start_http_server  # noqa: PLC0415 - an extra
+    from prometheus_client import make_wsgi_app  # noqa: PLC0415 - an extra
 
-    server, thread = start_http_server(port, address, _registry())
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    made = type("Server", (_Server,), {"address_family": family})
+    server: simple_server.WSGIServer = simple_server.make_server(
+        address,
+        port,
+        make_wsgi_app(_registry()),
+        made,
+        _Handler,
+    )
+    over = threading.Event()
+
+    def serve() -> None:
+        while not over.is_set():
+            server.handle_request()
+
+    thread = threading.Thread(target=serve, name="horoacc-metrics-http", daemon=True)
+    thread.start()
 
     def close() -> None:
-        server.shutdown()
-        server.server_close()
+        over.set()
+        with contextlib.suppress(OSError):
+            server.socket.shutdown(socket.SHUT_RDWR)
         thread.join()
+        server.server_close()
 
     return close
+
+
+class _Handler(simple_server.WSGIRequestHandler):
+    timeout = 5.0
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Says nothing."""
+
+
+class _Server(socketserver.ThreadingMixIn, simple_server.WSGIServer):
+    """Whoever reaches the port takes few threads and descriptors of the rank."""
+
+    daemon_threads = True
+
+    def __init__(self, *args: Any) -> None:
+        self._free = threading.Semaphore(8)
+        super().__init__(*args)
+
+    def server_bind(self) -> None:
+        socketserver.TCPServer.server_bind(self)  # WSGIServer's looks the host's name up
+        self.setup_environ()
+
+    def setup_environ(self) -> None:
+        self.server_name, self.server_port = "", self.server_address[1]
+        super().setup_environ()
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        if not self._free.acquire(blocking=False):
+            self.shutdown_request(request)
+            return
+        super().process_request(request, client_address)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._free.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A peer that goes away, or is slow, is no news."""
 
 
 class _Writing:

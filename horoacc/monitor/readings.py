@@ -43,8 +43,8 @@ def metrics() -> dict[str, float]:
 def _name(local_rank: int) -> bytes:
     """The abstract address of a rank's socket. It is no secret: the kernel tells who asks."""
     where = process.position()
-    job = process.job_name() or os.environ.get("HOROACC_MASTER", "")
-    job = job or os.environ.get("PMIX_NAMESPACE", "") or str(os.getppid())
+    known = ("HOROACC_MASTER", "MASTER_PORT", "PMIX_NAMESPACE")
+    job = next(filter(None, map(os.environ.get, known)), str(os.getppid()))
     return f"\0horoacc-metrics-{os.getuid()}-{job}-{where.cross_rank}-{local_rank}".encode()
 
 

@@ -170,7 +170,8 @@ CORE_ROWS: tuple[Setting, ...] = (
         "way changes, adds, repeats or leaves out ends the job. `auto`: AES-GCM, by the libcrypto "
         "of OpenSSL; HMAC-SHA256, with a warning, if no host has it; an error if only some have. "
         "`aes-gcm` and `hmac-sha256`: that one. `none`: nothing does, for networks that nobody "
-        "else reaches; objects still have MACs. Ranks must not differ.",
+        "else reaches; HoroACC's objects still have MACs, those of torch.distributed have not. "
+        "Ranks must not differ.",
         flag="--link-mac",
         yaml=("network", "link_mac"),
         choices=("auto", "aes-gcm", "hmac-sha256", "none"),

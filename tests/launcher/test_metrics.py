@@ -51,6 +51,10 @@ hvd.barrier()
 hvd.shutdown()
 """
 
+WAITS = """
+if hvd.rank() == 0:
+    sys.stdin.readline()
+"""
 WORKS = """
 import pathlib, sys
 import numpy as np, horoacc as hvd
@@ -106,6 +110,30 @@ def test_a_rank_that_does_not_answer_is_down() -> None:
     assert 'horoacc_rank_up{local_rank="0"} 1.0' in lines
     assert 'horoacc_rank_up{local_rank="1"} 0.0' in lines
     assert not [line for line in lines if '{rank="1"' in line or ',rank="1"' in line]
+
+
+def test_strangers_take_few_threads() -> None:
+    port = free_port()
+    with Job() as job, contextlib.ExitStack() as stack:
+        words = ("python", "-c", PROGRAM.replace("pids =", WAITS + "pids ="), str(port))
+        ranks = job.start("-np", "2", "--metrics-port", str(port), *words, stdin=subprocess.PIPE)
+        silent: list[socket.socket] = []
+
+        def answered() -> bool:
+            with contextlib.suppress(OSError):
+                silent.append(stack.enter_context(socket.create_connection(("127.0.0.1", port), 5)))
+                return True
+            return False
+
+        job.wait_until(answered, "the port")
+        for _ in range(7):
+            assert answered()
+        late = stack.enter_context(socket.create_connection(("127.0.0.1", port), 5))
+        assert late.recv(1) == b""  # closed at once
+        for link in silent:
+            link.close()
+        out, err = ranks.communicate(b"go\n", timeout=60)
+        assert ranks.returncode == 0 and b"SCRAPE" in out, err
 
 
 def test_a_port_that_is_taken_ends_no_job() -> None:

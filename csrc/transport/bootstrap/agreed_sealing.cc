@@ -53,7 +53,12 @@ Result<Sealing> AgreeOnSealing(const Settings& settings, Bootstrap& bootstrap, c
   HA_ASSIGN(const std::string agreed,
             bootstrap.Exchange(library.ok() ? std::string() : library.error().message, "", answer,
                                deadline_ns));
-  if (agreed == "hmac" || !library.ok()) return Sealing{SealKind::kHmac};
+  // Over MPI nothing seals this answer.
+  if (agreed == "hmac" && !demanded) return Sealing{SealKind::kHmac};
+  if (agreed != "gcm" || !library.ok()) {
+    return MakeError(ErrorKind::kConfig, "rank 0 answers '" + agreed + "' to what seals by AES-GCM",
+                     0);
+  }
   return Sealing{settings.encrypt ? SealKind::kGcm : SealKind::kGmac, std::move(library).value()};
 }
 

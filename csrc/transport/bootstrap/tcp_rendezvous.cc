@@ -53,7 +53,10 @@ Result<std::optional<Frame>> TryNext(Peer& peer, int rank) {
       return MakeError(ErrorKind::kPeerLost, "rank " + std::to_string(rank) + ": " + why, rank);
     }
   }
-  if (!frame.ok()) return std::move(frame.error()).Within("rank " + std::to_string(rank));
+  if (!frame.ok()) {
+    return MakeError(ErrorKind::kPeerLost,
+                     "rank " + std::to_string(rank) + ": " + frame.error().message, rank);
+  }
   return frame;
 }
 
