@@ -345,6 +345,11 @@ void Arena::AfterForkInChild() {
       }
     }
   }
+  // The parent waits no longer and may have written meanwhile: the child must not compute with
+  // that.
+  pollfd parent{state.snapshot_done.get(), POLLOUT, 0};
+  if (state.snapshot_done && ::poll(&parent, 1, 0) > 0 && (parent.revents & POLLERR) != 0)
+    (void)::mprotect(state.base, cut, PROT_NONE);
   state.snapshot_done = Fd();
   state.mutex.unlock();
 }

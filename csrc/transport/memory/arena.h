@@ -59,7 +59,8 @@ class Arena {
   /// In the parent, after fork(), also after one that failed: waits until the child has its
   /// snapshot (or is dead, or ten seconds have passed), then unlocks the arena.
   void AfterForkInParent();
-  /// In the child, after fork().
+  /// In the child, after fork(). If the parent went on before the snapshot was made, the blocks
+  /// cannot be read there.
   void AfterForkInChild();
 
  private:

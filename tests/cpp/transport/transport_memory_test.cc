@@ -373,6 +373,23 @@ TEST(ForkedChildHasItsOwnSnapshotAndNoArena) {
   CHECK_EQ(static_cast<int>(small[0]), 4);
 }
 
+TEST(ForkedChildReadsNoTornSnapshot) {
+  const Segment segment = MakeSegment(64 * kMiB);
+  Arena arena(segment.data(), segment.size(), segment.fd(), 0);
+  auto* block = static_cast<unsigned char*>(arena.Allocate(kMiB));
+  std::memset(block, 1, kMiB);
+  arena.BeforeFork();
+  ForkedRank child([&] {
+    ::raise(SIGSTOP);  // for longer than the parent waits
+    arena.AfterForkInChild();
+    return static_cast<int>(block[0]);
+  });
+  arena.AfterForkInParent();
+  std::memset(block, 2, kMiB);
+  child.Signal(SIGCONT);
+  CHECK_EQ(child.Await(NowNs() + 30 * kSecond), 1000 + SIGSEGV);
+}
+
 TEST(ForkWithoutHandlersStillDoesNotAllocate) {
   const Segment segment = MakeSegment(4 * kMiB);
   Arena arena(segment.data(), segment.size(), segment.fd(), 0);
