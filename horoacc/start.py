@@ -13,7 +13,7 @@ import sys
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from horoacc import mpi_plugins, selection_table, settings
+from horoacc import job_secret, mpi_plugins, selection_table, settings
 from horoacc.errors import ConfigError
 from horoacc.launcher import addresses, environment
 from horoacc.launcher.environment import torchrun
@@ -88,14 +88,15 @@ def _engine(comm: Any, world: World | None, more: dict[str, object]) -> Joined:
     try:
         values = settings.core_settings(os.environ)
         place = environment.detect(os.environ)
-        if place.rank == 0 and "HOROACC_SECRET" not in os.environ:  # horoaccrun has printed them
+        variables = job_secret.environ()
+        if place.rank == 0 and "HOROACC_SECRET" not in variables:  # horoaccrun has printed them
             for line in settings.notices(os.environ):
                 tell_once(line)
         where: dict[str, object]
         if world is not None and (world.meeting or (place.rank, place.size) != world[:2]):
             where = _world(world, float(values["start_timeout_seconds"]))
         elif comm is None or (_is_ranks(comm) and sorted(comm) == list(range(place.size))):
-            where = _whole_job(place, values)
+            where = _whole_job(place, values, variables)
         elif _is_ranks(comm):
             where = _some_ranks(place, sorted(comm), values)
         else:
@@ -164,7 +165,9 @@ def _is_ranks(comm: Any) -> bool:
     return isinstance(comm, Iterable) and all(isinstance(rank, int) for rank in comm)
 
 
-def _whole_job(place: environment.Placement, values: dict[str, str]) -> dict[str, object]:
+def _whole_job(
+    place: environment.Placement, values: dict[str, str], variables: Mapping[str, str]
+) -> dict[str, object]:
     if values["control"] == "mpi" and place.bootstrap == "tcp":
         # Each rank would be an MPI job of its own.
         raise ConfigError(
@@ -181,7 +184,7 @@ def _whole_job(place: environment.Placement, values: dict[str, str]) -> dict[str
         "bootstrap": place.bootstrap,
     }
     seconds = float(values["start_timeout_seconds"])
-    meeting = environment.rendezvous(place, os.environ, seconds)
+    meeting = environment.rendezvous(place, variables, seconds)
     where["rendezvous"] = meeting.address
     where["rendezvous_fd"] = -1 if meeting.listen_fd is None else meeting.listen_fd
     where["secret"] = meeting.secret

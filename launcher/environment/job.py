@@ -16,7 +16,10 @@ def rendezvous(placement: Placement, environ: Mapping[str, str]) -> Rendezvous:
     secret = environ.get("HOROACC_SECRET", "")
     if ":" not in address or not secret:
         missing = "HOROACC_SECRET" if ":" in address else "HOROACC_RENDEZVOUS (host:port)"
-        raise PlacementError(f"HOROACC_RANK is set, but {missing} is not; start with horoaccrun")
+        raise PlacementError(
+            f"HOROACC_RANK is set, but {missing} is not; start with horoaccrun (a program that a "
+            "rank starts is no rank, and gets no secret from it)"
+        )
     listen_fd = None
     if placement.rank == 0:
         listen_fd = _inherited(environ.get("HOROACC_RENDEZVOUS_FD", ""), address)

@@ -190,7 +190,7 @@ SHOW = """
 import dataclasses, json, socket, sys, time
 import numpy as np
 import horoacc as hvd
-from horoacc import basics
+from horoacc import basics, job_secret
 from horoacc.launcher import environment
 place = environment.detect()
 shown = dataclasses.asdict(place)
@@ -205,7 +205,7 @@ for number in range(2):
 maps = open("/proc/self/maps").read()
 shown["plug_ins"] = sorted({line.split("/")[-1] for line in maps.split() if "horoacc_mpi_" in line})
 for _ in range(2):  # as an init() does, each time anew
-    meeting = environment.rendezvous(place, seconds=30)
+    meeting = environment.rendezvous(place, job_secret.environ(), 30)
     host, _, port = meeting.address.rpartition(":")
     if meeting.address and place.rank == 0:
         fd = meeting.listen_fd

@@ -56,6 +56,24 @@ else:
     assert (result.of(0), result.of(1)) == (["listens"], ["hello"])
 
 
+@pytest.mark.parametrize("flags", [["--tcp"], ["--mpi"], ["--min-np", "2"]], ids=" ".join)
+def test_what_a_rank_starts_has_no_secret(job: Job, flags: list[str]) -> None:
+    program = """
+import os, subprocess, sys
+import horoacc as hvd
+for turn in range(2):
+    hvd.init()
+    look = "import os; print('HOROACC_SECRET' in os.environ, flush=True)"
+    subprocess.run([sys.executable, "-c", look], check=True)
+    hvd.barrier()
+    if len(sys.argv) == 1: hvd.shutdown()
+    else: break
+"""
+    once = ["once"] if "--min-np" in flags else []
+    result = job.run(*flags, "-np", "2", sys.executable, "-c", program, *once)
+    assert result.of(0) == result.of(1) == ["False"] * (2 - len(once)), result.err
+
+
 def test_secret_is_the_same_everywhere_fresh_and_on_no_command_line(
     job: Job, mode: list[str]
 ) -> None:
