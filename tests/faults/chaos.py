@@ -219,7 +219,7 @@ class ProxyChaos(Chaos):
 
     def __init__(self, draw: random.Random, folder: Path, job: Job) -> None:
         super().__init__(draw, folder, job)
-        self.passages = [Passage(self.linked.port) for _ in range(1, RANKS)]
+        self.passages = [Passage(self.linked.port, self.linked.secret) for _ in range(1, RANKS)]
         hosts = "+".join([str(EACH)] * HOSTS)
         for rank in range(RANKS):
             address = f"127.0.0.1:{self.passages[rank - 1].port}" if rank else ""
@@ -229,7 +229,7 @@ class ProxyChaos(Chaos):
         return [self.pause, self.delay, self.stall]
 
     def ends(self) -> list[tuple[str, Callable[[], set[int]]]]:
-        return [*super().ends(), ("lose", self.reset)]
+        return [*super().ends(), ("lose", self.reset), ("lose", self.damage)]
 
     def _befall(self, fault: Fault) -> None:
         for gate in self.draw.choice(self.passages).gates:
@@ -258,6 +258,11 @@ class ProxyChaos(Chaos):
         ]
         gate, at = self.draw.choice(links)
         gate.reset(at)
+        return set()
+
+    def damage(self) -> set[int]:
+        """One byte of the next frame, anywhere before one rank."""
+        self._befall(Fault(flip=(self.draw.choice(["to", "from"]), self.draw.randrange(1, 32))))
         return set()
 
     def close(self) -> None:
