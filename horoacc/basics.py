@@ -224,7 +224,8 @@ def counters() -> dict[str, int]:
     windows that stay in cache. `staged_bytes` were copied to staging memory first, for any
     collective; bytes that other collectives move are not counted. Of data between hosts over TCP,
     `data_connections` came into being; `data_send_calls` and `data_receive_calls` are the system
-    calls on them.
+    calls on them. `plan_rounds` are the steps whose gradients needed one call a bucket, and
+    `plan_unlocks_…` say why such rounds ended (docs/architecture.md, Locked plans).
 
     Returns:
         The counters by name.

@@ -34,10 +34,11 @@ struct Gradient {
   Accumulator accumulator;  // autograd itself only has a weak reference to it
   uintptr_t hook = 0;
   std::string name;
-  at::Tensor sent;      // reduced in place; kept until no peer accesses it
-  int64_t version = 0;  // of `sent` when it was submitted
-  ha_handle handle = 0;
+  at::Tensor sent;                 // reduced in place; kept until no peer accesses it
+  int64_t version = 0;             // of `sent` when it was submitted
   std::atomic<bool> fired{false};  // since the last restart
+  // Of a gradient on a GPU, which is no part of the plan:
+  ha_handle handle = 0;
   bool in_flight = false;
   // The other ranks got this error: the gradient must not be submitted again. An error has some
   // kilobytes.
@@ -53,6 +54,7 @@ struct ha_torch_hooks {
   const horoacc::EngineRef ref;
   ha_engine* const engine = ref.get();
   ha_call call{};
+  ha_locked_plan* plan = nullptr;           // of the gradients in the host's memory, by index
   std::string too_often;                    // what a second gradient between two restarts raises
   std::deque<horoacc::Gradient> gradients;  // which stay where they are
   ptrdiff_t changed = -1;  // the first that the program has changed while it was reduced
@@ -71,7 +73,12 @@ void WatchForks() {
   });
 }
 
-void Submit(ha_torch_hooks& hooks, Gradient& gradient) {
+bool InFlight(const ha_torch_hooks& hooks, size_t index) {
+  return hooks.gradients[index].in_flight || ha_locked_plan_in_flight(hooks.plan, index) != 0;
+}
+
+void Submit(ha_torch_hooks& hooks, size_t index) {
+  Gradient& gradient = hooks.gradients[index];
   if (forked.load(std::memory_order_relaxed)) return;  // Python raises at synchronize()
   const at::Tensor& grad = gradient.param.grad();
   if (!grad.defined() || (!grad.is_cpu() && !grad.is_cuda()) || grad.layout() != c10::kStrided ||
@@ -85,10 +92,17 @@ void Submit(ha_torch_hooks& hooks, Gradient& gradient) {
   const ha_tensor tensor{
       gradient.name.c_str(), data, data, shape.data(), static_cast<int32_t>(shape.size()), dtype};
   ha_error error;  // filled if the call fails; not zeroed, for it has some kilobytes
-  ha_call call = hooks.call;
   const std::optional<c10::Stream> stream = StreamOf(grad);
-  const ha_gpu gpu = stream ? GpuOf(*stream) : ha_gpu{};
-  if (stream) call.gpu = &gpu;
+  if (!stream) {
+    gradient.sent = grad;
+    gradient.version = grad._version();
+    // After an error of which the other ranks have not heard Python submits the gradient again.
+    (void)ha_locked_plan_submit(hooks.plan, index, &tensor, &error);
+    return;
+  }
+  ha_call call = hooks.call;
+  const ha_gpu gpu = GpuOf(*stream);
+  call.gpu = &gpu;
   if (ha_submit(hooks.engine, &call, &tensor, 1, nullptr, nullptr, &gradient.handle, &error) ==
       HA_OK) {
     gradient.sent = grad;
@@ -101,36 +115,50 @@ void Submit(ha_torch_hooks& hooks, Gradient& gradient) {
 }
 
 // False if this is the second time since the last restart.
-bool Accumulated(ha_torch_hooks& hooks, Gradient& gradient) {
-  if (gradient.fired.exchange(true, std::memory_order_relaxed)) return false;
-  Submit(hooks, gradient);
+bool Accumulated(ha_torch_hooks& hooks, size_t index) {
+  if (hooks.gradients[index].fired.exchange(true, std::memory_order_relaxed)) return false;
+  Submit(hooks, index);
   return true;
 }
 
 class OnAccumulated final : public torch::autograd::FunctionPostHook {
  public:
-  OnAccumulated(ha_torch_hooks* hooks, Gradient* gradient) : hooks_(hooks), gradient_(gradient) {}
+  OnAccumulated(ha_torch_hooks* hooks, size_t index) : hooks_(hooks), index_(index) {}
 
   torch::autograd::variable_list operator()(const torch::autograd::variable_list& outputs,
                                             const torch::autograd::variable_list&) override {
-    if (!Accumulated(*hooks_, *gradient_)) RaiseAssertion(hooks_->too_often.c_str());
+    if (!Accumulated(*hooks_, index_)) RaiseAssertion(hooks_->too_often.c_str());
     return outputs;
   }
 
   // Compiled autograd makes a graph of the backward pass, which can call only Python hooks. It asks
   // for them here, with the GIL.
   void compiled_args(torch::dynamo::autograd::CompiledNodeArgs& args) const override {
-    size_t index = 0;
-    while (&hooks_->gradients[index] != gradient_) ++index;
-    PyObject* const hook = PyObject_CallFunction(hooks_->compiled, "n", index);
+    PyObject* const hook = PyObject_CallFunction(hooks_->compiled, "n", index_);
     if (hook == nullptr) throw pybind11::error_already_set();
     args.add_post_hook(c10::SafePyObject(hook, getPyInterpreter()));
   }
 
  private:
   ha_torch_hooks* hooks_;
-  Gradient* gradient_;
+  const size_t index_;
 };
+
+// HA_TIMEOUT may mean that the gradient is still in flight.
+int Wait(ha_torch_hooks& hooks, size_t index, double seconds, ha_error* error) {
+  Gradient& gradient = hooks.gradients[index];
+  if (!gradient.in_flight) return ha_locked_plan_wait(hooks.plan, index, seconds, error);
+  int code = ha_wait(hooks.engine, gradient.handle, seconds, error);
+  if (code == HA_TIMEOUT) {
+    if (ha_poll(hooks.engine, gradient.handle) == 0) return code;
+    code = ha_wait(hooks.engine, gradient.handle, 0, error);
+  }
+  gradient.in_flight = false;
+  if (const auto stream = StreamOf(gradient.sent); stream && code == HA_OK)
+    code = ha_join_stream(hooks.engine, gradient.handle, stream->native_handle(), error);
+  ha_release(hooks.engine, gradient.handle);
+  return code;
+}
 
 // Puts the reduced values into the present gradient, which may be another tensor by now.
 void StoreResult(Gradient& gradient) {
@@ -167,6 +195,7 @@ HA_API ha_torch_hooks* ha_torch_hooks_create(ha_engine* engine, int process_set,
   hooks->call.op = op;
   hooks->call.prescale = prescale;
   hooks->call.postscale = postscale;
+  hooks->plan = ha_locked_plan_create(engine, &hooks->call, names, count);
   for (size_t index = 0; index < count; ++index) {
     horoacc::Gradient& gradient = hooks->gradients.emplace_back();
     gradient.param = at::Tensor(
@@ -175,14 +204,19 @@ HA_API ha_torch_hooks* ha_torch_hooks_create(ha_engine* engine, int process_set,
     gradient.name = names[index];
     gradient.accumulator = torch::autograd::impl::grad_accumulator(gradient.param);
     gradient.hook = gradient.accumulator->add_post_hook(
-        std::make_unique<horoacc::OnAccumulated>(hooks.get(), &gradient));
+        std::make_unique<horoacc::OnAccumulated>(hooks.get(), index));
   }
   return hooks.release();
 }
 
 // The hook of a parameter. 0: this is its second gradient since the last restart.
 HA_API int ha_torch_hooks_accumulated(ha_torch_hooks* hooks, size_t index) {
-  return horoacc::Accumulated(*hooks, hooks->gradients[index]) ? 1 : 0;
+  return horoacc::Accumulated(*hooks, index) ? 1 : 0;
+}
+
+// Submits a gradient that no hook has submitted.
+HA_API void ha_torch_hooks_submit(ha_torch_hooks* hooks, size_t index) {
+  horoacc::Submit(*hooks, index);
 }
 
 // Whether a gradient was accumulated since the last restart.
@@ -193,15 +227,18 @@ HA_API int ha_torch_hooks_touched(const ha_torch_hooks* hooks) {
 }
 
 HA_API int ha_torch_hooks_in_flight(const ha_torch_hooks* hooks) {
-  return std::ranges::any_of(hooks->gradients, &horoacc::Gradient::in_flight);
+  for (size_t index = 0; index < hooks->gradients.size(); ++index) {
+    if (horoacc::InFlight(*hooks, index)) return 1;
+  }
+  return 0;
 }
 
 // Writes the indices of gradients that were not submitted, and returns their number.
 HA_API size_t ha_torch_hooks_missing(const ha_torch_hooks* hooks, size_t* indices) {
   size_t count = 0;
   for (size_t index = 0; index < hooks->gradients.size(); ++index) {
-    const horoacc::Gradient& gradient = hooks->gradients[index];
-    if (!gradient.in_flight && !gradient.refused) indices[count++] = index;
+    if (!horoacc::InFlight(*hooks, index) && !hooks->gradients[index].refused)
+      indices[count++] = index;
   }
   return count;
 }
@@ -214,16 +251,9 @@ HA_API int ha_torch_hooks_wait(ha_torch_hooks* hooks, double seconds, ha_error* 
     horoacc::Gradient& gradient = hooks->gradients[index];
     if (const auto refused = std::move(gradient.refused); refused && first->kind == HA_OK)
       *first = *refused;
-    if (!gradient.in_flight) continue;
-    int code = ha_wait(hooks->engine, gradient.handle, seconds, &error);
-    if (code == HA_TIMEOUT) {
-      if (ha_poll(hooks->engine, gradient.handle) == 0) return 1;
-      code = ha_wait(hooks->engine, gradient.handle, 0, &error);
-    }
-    gradient.in_flight = false;
-    if (const auto stream = horoacc::StreamOf(gradient.sent); stream && code == HA_OK)
-      code = ha_join_stream(hooks->engine, gradient.handle, stream->native_handle(), &error);
-    ha_release(hooks->engine, gradient.handle);
+    if (!horoacc::InFlight(*hooks, index)) continue;
+    const int code = horoacc::Wait(*hooks, index, seconds, &error);
+    if (code == HA_TIMEOUT && horoacc::InFlight(*hooks, index)) return 1;
     if (code == HA_OK) {
       // The engine itself writes past torch, which counts the writes of the program.
       if (hooks->changed < 0 && gradient.sent._version() != gradient.version)
@@ -234,6 +264,7 @@ HA_API int ha_torch_hooks_wait(ha_torch_hooks* hooks, double seconds, ha_error* 
       if (first->kind == HA_OK) *first = error;
     }
   }
+  ha_locked_plan_end_round(hooks->plan);
   return 0;
 }
 
@@ -249,14 +280,16 @@ HA_API void ha_torch_hooks_restart(ha_torch_hooks* hooks) {
 }
 
 HA_API void ha_torch_hooks_destroy(ha_torch_hooks* hooks) {
-  for (horoacc::Gradient& gradient : hooks->gradients) {
+  const bool forked = horoacc::forked.load(std::memory_order_relaxed);
+  for (size_t index = 0; index < hooks->gradients.size(); ++index) {
+    horoacc::Gradient& gradient = hooks->gradients[index];
     gradient.accumulator->del_post_hook(gradient.hook);
-    if (gradient.in_flight) {
-      // Peers still write into it, and nothing will wait for them: it is never freed.
-      ha_release(hooks->engine, gradient.handle);
-      new at::Tensor(gradient.sent);
-    }
+    if (forked || !horoacc::InFlight(*hooks, index)) continue;
+    // Peers still write into it, and nothing will wait for them: it is never freed.
+    if (gradient.in_flight) ha_release(hooks->engine, gradient.handle);
+    new at::Tensor(gradient.sent);
   }
+  if (!forked) ha_locked_plan_destroy(hooks->plan);  // which tells the other ranks
   delete hooks;
 }
 

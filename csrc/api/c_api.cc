@@ -14,6 +14,7 @@
 #include "api/report.h"
 #include "base/clock.h"
 #include "runtime/engine/engine.h"
+#include "runtime/engine/locked_plan.h"
 #include "transport/net/libcrypto.h"
 #include "transport/wake/cancellation.h"
 
@@ -31,6 +32,13 @@ struct ha_engine {
   std::atomic<uint32_t> refs{1};
   const int mpi_thread_level;
   const std::string object_key;
+};
+
+struct ha_locked_plan {
+  explicit ha_locked_plan(horoacc::Engine* used) : engine(used) {}
+
+  horoacc::Engine* const engine;
+  std::unique_ptr<horoacc::LockedPlan> plan;
 };
 
 namespace {
@@ -106,6 +114,11 @@ horoacc::Result<horoacc::Submission> ToSubmission(const ha_call& call, const ha_
     submission.buffers.push_back({tensors[t].input, tensors[t].output});
   }
   return submission;
+}
+
+int64_t DeadlineIn(double seconds) {
+  return seconds < 0 ? std::numeric_limits<int64_t>::max()
+                     : horoacc::NowNs() + horoacc::FromSeconds(seconds);
 }
 
 horoacc::SetClaim ClaimOf(int own_part) {
@@ -285,17 +298,58 @@ int32_t ha_source(ha_engine* engine, ha_handle handle) {
                                                                       : -1;
 }
 
+ha_locked_plan* ha_locked_plan_create(ha_engine* engine, const ha_call* call,
+                                      const char* const* names, size_t count) {
+  ha_locked_plan* made = nullptr;
+  (void)Guarded(nullptr, [&]() -> Status {
+    HA_ASSIGN(horoacc::Submission submission, ToSubmission(*call, nullptr, 0));
+    auto plan = std::make_unique<ha_locked_plan>(engine->engine.get());
+    plan->plan = plan->engine->MakePlan(std::move(submission), {names, names + count});
+    made = plan.release();
+    return {};
+  });
+  return made;
+}
+
+void ha_locked_plan_destroy(ha_locked_plan* plan) {
+  (void)Guarded(nullptr, [&]() -> Status {
+    plan->engine->DropPlan(std::move(plan->plan));
+    return {};
+  });
+  delete plan;
+}
+
+int ha_locked_plan_submit(ha_locked_plan* plan, size_t index, const ha_tensor* tensor,
+                          ha_error* error) {
+  return Guarded(error, [&] {
+    const horoacc::TensorMeta meta{static_cast<horoacc::DType>(tensor->dtype),
+                                   {tensor->shape, tensor->shape + tensor->ndim}};
+    return plan->plan->Submit(index, meta, {tensor->input, tensor->output});
+  });
+}
+
+int ha_locked_plan_in_flight(const ha_locked_plan* plan, size_t index) {
+  return plan->plan->InFlight(index) ? 1 : 0;
+}
+
+int ha_locked_plan_wait(ha_locked_plan* plan, size_t index, double seconds, ha_error* error) {
+  return Guarded(error, [&] { return plan->plan->Wait(index, DeadlineIn(seconds)); });
+}
+
+void ha_locked_plan_end_round(ha_locked_plan* plan) {
+  (void)Guarded(nullptr, [&]() -> Status {
+    plan->plan->EndRound();
+    return {};
+  });
+}
+
 int ha_poll(ha_engine* engine, ha_handle handle) {
   const std::optional<bool> complete = engine->engine->Poll(handle);
   return complete ? static_cast<int>(*complete) : -1;
 }
 
 int ha_wait(ha_engine* engine, ha_handle handle, double seconds, ha_error* error) {
-  return Guarded(error, [&] {
-    const int64_t deadline = seconds < 0 ? std::numeric_limits<int64_t>::max()
-                                         : horoacc::NowNs() + horoacc::FromSeconds(seconds);
-    return engine->engine->Wait(handle, deadline);
-  });
+  return Guarded(error, [&] { return engine->engine->Wait(handle, DeadlineIn(seconds)); });
 }
 
 int ha_join_stream(ha_engine* engine, ha_handle handle, void* stream, ha_error* error) {

@@ -245,6 +245,25 @@ HA_API int ha_join_stream(ha_engine* engine, ha_handle handle, void* stream, ha_
  * call is complete. The process set ends with it: calls in flight, and later ones, fail on all its
  * ranks. The handle stays valid, and the call's memory in use until it is complete. */
 HA_API int ha_give_up(ha_engine* engine, ha_handle handle, double seconds, ha_error* error);
+/* Tensors that are reduced round after round with the same `call` (a model's gradients). In a round
+ * each is submitted at most once, then all that are in flight are waited for, and the round is
+ * ended. After some unchanged rounds the ranks agree on a plan: then the tensors of a bucket are
+ * one call, which the last of them submits. What a rank does otherwise than before ends the plan,
+ * on all ranks, and changes no result. Destroying it leaves in flight what is. The engine must stay
+ * until then. NULL: out of memory. */
+typedef struct ha_locked_plan ha_locked_plan;
+HA_API ha_locked_plan* ha_locked_plan_create(ha_engine* engine, const ha_call* call,
+                                             const char* const* names, size_t count);
+HA_API void ha_locked_plan_destroy(ha_locked_plan* plan);
+/* The tensor's name is that of the plan. After HA_MISMATCH, HA_INVALID and HA_UNSUPPORTED the other
+ * ranks have an error as well: the tensor counts as in flight, and ha_locked_plan_wait gives the
+ * error. */
+HA_API int ha_locked_plan_submit(ha_locked_plan* plan, size_t index, const ha_tensor* tensor,
+                                 ha_error* error);
+HA_API int ha_locked_plan_in_flight(const ha_locked_plan* plan, size_t index);
+/* As ha_wait. HA_OK if the tensor is not in flight; HA_TIMEOUT may mean that it still is. */
+HA_API int ha_locked_plan_wait(ha_locked_plan* plan, size_t index, double seconds, ha_error* error);
+HA_API void ha_locked_plan_end_round(ha_locked_plan* plan);
 /* Point-to-point, matched by (process set, sender, tag) in the order of the calls. `to` and `from`
  * are global ranks. Bytes must be equal on both sides, else HA_MISMATCH on both. A send of at most
  * 64 KiB may complete before it is received; a longer one completes when it has been. The memory

@@ -176,6 +176,7 @@ std::vector<Row> MakeRows() {
                                             {"tcp", ControlKind::kTcp},
                                             {"mpi", ControlKind::kMpi}})),
       Agreed(kRank0, NumberRow("fusion_threshold", &Settings::fusion_threshold)),
+      Agreed(kRank0, NumberRow("plan_rounds", &Settings::plan_rounds)),
       SecondsRow("stall_warning_seconds", &Settings::stall_warning_seconds),
       SecondsRow("stall_shutdown_seconds", &Settings::stall_shutdown_seconds),
       FlagRow("stall_check_disable", &Settings::stall_check_disable),

@@ -29,6 +29,7 @@ enum class LogLevel { kTrace, kDebug, kInfo, kWarning, kError, kFatal };
 struct Settings {
   ControlKind control = ControlKind::kAuto;
   uint64_t fusion_threshold = 64ull << 20;  ///< bytes of a bucket; 0: no fusion
+  uint64_t plan_rounds = 3;  ///< unchanged rounds of gradients until their plan is locked; 0: never
   double stall_warning_seconds = 60;
   double stall_shutdown_seconds = 0;  ///< 0: never
   bool stall_check_disable = false;

@@ -91,8 +91,8 @@ Error Decider::Refusal(TensorKey key, std::span<const uint32_t> present) const {
 
 ReadyItem Decider::ItemOf(TensorKey key) const {
   const Row& lowest = control_.row(0, key.id, key.generation);
-  const bool fusable =
-      key.id < kNamedIds && lowest.collective == static_cast<uint8_t>(Collective::kAllreduce);
+  const bool fusable = key.id < kNamedIds && lowest.alone == 0 &&
+                       lowest.collective == static_cast<uint8_t>(Collective::kAllreduce);
   return {key.id, lowest.sequence, lowest.sync_round, BytesOf(control_, context_, key), fusable};
 }
 

@@ -92,6 +92,10 @@ struct CollectiveEntry final : Entry {
   uint32_t sync_round = 0;  ///< how often this rank had waited for results when it submitted this
   uint64_t number = 0;      ///< of an unnamed call: its number in the set
   std::string name;         ///< by which ranks match it; empty if unnamed
+  /// Not 0: what this rank proposes to the others (runtime/engine/locked_plan.h).
+  uint64_t proposal = 0;
+  bool agreed = false;  ///< once `complete`: all ranks have proposed the same
+  bool alone = false;   ///< no bucket fuses it with other calls
   Request request;
   std::unique_ptr<cuda::DeviceCall> device;  ///< of tensors in a GPU's memory; else null
   std::vector<int64_t> received_splits;

@@ -35,6 +35,19 @@ CORE_ROWS: tuple[Setting, ...] = (
         least=0,
     ),
     Setting(
+        "plan_rounds",
+        "int",
+        3,
+        "HOROACC_PLAN_ROUNDS",
+        "After so many steps in which a torch optimizer's gradients came as before, the ranks of a "
+        "host agree on a plan, by which a bucket of gradients is one call; 0: never. Rank 0's "
+        "value holds.",
+        flag="--plan-rounds",
+        yaml=("params", "plan_rounds"),
+        least=0,
+        audience="experts",
+    ),
+    Setting(
         "arena_bytes",
         "int",
         0,

@@ -85,6 +85,7 @@ def _declare(found: ctypes.CDLL) -> ctypes.CDLL:
                                    ctypes.POINTER(pointer), ctypes.POINTER(ctypes.c_char_p), size,
                                    ctypes.c_char_p, ctypes.py_object]),
         ("hooks_accumulated", integer, [pointer, size]),
+        ("hooks_submit", None, [pointer, size]),
         ("hooks_touched", integer, [pointer]),
         ("hooks_in_flight", integer, [pointer]),
         ("hooks_missing", size, [pointer, sizes]),

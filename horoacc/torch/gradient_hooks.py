@@ -80,6 +80,7 @@ class GradientHooks:
         count = len(params)
         self.engine = engine
         self._params = list(params)
+        self._index_of = {param: index for index, param in enumerate(params)}
         self._library = library
         self._indices = (ctypes.c_size_t * count)()
         compiled = _CompiledHooks(library)
@@ -112,6 +113,10 @@ class GradientHooks:
         """Lists the parameters whose gradients were not submitted, in order."""
         count = self._library.ha_torch_hooks_missing(self._hooks, self._indices)
         return [self._params[index] for index in self._indices[:count]]
+
+    def submit(self, param: torch.Tensor) -> None:
+        """Submits a gradient that no hook has submitted, unless it is one for Python."""
+        self._library.ha_torch_hooks_submit(self._hooks, self._index_of[param])
 
     def wait(self) -> Exception | None:
         """Waits until every submitted gradient has landed where its parameter's gradient is.

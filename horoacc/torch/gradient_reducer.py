@@ -49,6 +49,11 @@ class Flight(NamedTuple):
     members: Sequence[Member]
 
 
+def _is_trained(param: torch.Tensor) -> bool:
+    """A parameter that was frozen meanwhile has no gradient, on any rank."""
+    return param.requires_grad or param.grad is not None
+
+
 class GradientReducer:
     """Reduces the gradients of one optimizer's parameters."""
 
@@ -234,12 +239,15 @@ class GradientReducer:
         `late` parameters are trained from this step on, and have no hook yet.
         """
         native = self._native_hooks()
+        if native is not None:
+            for param in filter(_is_trained, native.missing()):
+                self._gradient(param)
+                native.submit(param)
         left = self.schedule.missing() if native is None else [[p] for p in native.missing()]
         left += [[param] for param in late]
         refused: Exception | None = None
         for params in left:
-            # A parameter that was frozen meanwhile has no gradient on any rank.
-            wanted = [p for p in params if p.requires_grad or p.grad is not None]
+            wanted = list(filter(_is_trained, params))
             try:
                 if wanted:
                     self._submit(wanted)

@@ -66,6 +66,7 @@ struct Row {
   uint64_t sequence = 0;  ///< position among this rank's submissions in the set
   uint64_t number = 0;    ///< of an unnamed call: how many this rank had submitted before it
   uint64_t extra = 0;     ///< offset in the rank's memory of the part that does not fit here
+  uint64_t proposal = 0;  ///< what this rank proposes to the others with the call
   double prescale = 1, postscale = 1;
   uint32_t sync_round = 0;  ///< times this rank had waited for a result before
   uint32_t tensors = 0;     ///< if > 1: TensorRow[tensors] at `extra`
@@ -79,6 +80,7 @@ struct Row {
   /// rank that is missing writes its row.
   std::atomic<uint8_t> notify{0};
   uint8_t on_gpu = 0;  ///< 1 + the number of the GPU in the rank's process; 0: the host's memory
+  uint8_t alone = 0;   ///< no bucket fuses the call with others
   uint8_t stays_on_gpu = 0;  ///< nothing of it was copied to the host, and its results need not be
   TensorRow tensor;          ///< the only tensor, if tensors == 1
 };

@@ -62,6 +62,16 @@ bool IsPublished(ProcessSet& set, const CollectiveEntry& entry) {
   return set.queue.in_flight.Find(entry.id).get() == &entry;
 }
 
+// All ranks find the same: their rows stay until all have carried out the decision.
+bool AllPropose(const ProcessSet& set, const Decision& decision, const CollectiveEntry& entry) {
+  if (decision.kind != Decision::Kind::kRun || decision.partial || set.multi_host) return false;
+  for (uint32_t r = 0; r < set.context.ranks; ++r) {
+    const Row& row = set.control->row(r, entry.id, entry.generation);
+    if (row.proposal != entry.proposal) return false;
+  }
+  return true;
+}
+
 }  // namespace
 
 Driver::Lock::Lock(Driver& driver, Holder holder)
@@ -230,6 +240,7 @@ Status Driver::Begin(ProcessSet& set, Decision decision) {
   set.buckets_run.store(bucket, std::memory_order_relaxed);
   for (const auto& entry : running->entries) {
     entry->bucket.store(bucket, std::memory_order_relaxed);
+    if (entry->proposal != 0) entry->agreed = AllPropose(set, running->decision, *entry);
     job_.events.Emit(Phase::kNegotiated, set.id, entry->handle, bucket, 0, entry->display_name, {},
                      entry->flight);
   }

@@ -117,8 +117,28 @@ Status Engine::Start() {
 }
 
 Result<uint64_t> Engine::Submit(Submission submission) {
-  return OrAbort(failure_,
-                 [&]() -> Result<uint64_t> { return submitter_.Submit(std::move(submission)); });
+  return OrAbort(failure_, [&]() -> Result<uint64_t> {
+    if (submission.request.collective == Collective::kJoin) {
+      std::lock_guard lock(plans_mutex_);
+      for (LockedPlan* const plan : plans_) plan->BeforeJoin(submission.process_set);
+    }
+    return submitter_.Submit(std::move(submission));
+  });
+}
+
+std::unique_ptr<LockedPlan> Engine::MakePlan(Submission call,
+                                             const std::vector<std::string>& names) {
+  auto plan = std::make_unique<LockedPlan>(
+      LockedPlan::Surroundings{*this, job_.counters, job_.settings, *job_.arena}, std::move(call),
+      names);
+  std::lock_guard lock(plans_mutex_);
+  plans_.push_back(plan.get());
+  return plan;
+}
+
+void Engine::DropPlan(std::unique_ptr<LockedPlan> plan) {
+  std::lock_guard lock(plans_mutex_);
+  std::erase(plans_, plan.get());
 }
 
 Result<uint64_t> Engine::SubmitMessage(uint32_t process_set, const Message& message,

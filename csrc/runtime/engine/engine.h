@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "runtime/engine/coordinator.h"
+#include "runtime/engine/locked_plan.h"
 #include "runtime/engine/submitter.h"
 #include "runtime/sets/groups.h"
 #include "runtime/sets/set_changes.h"
@@ -49,6 +50,11 @@ class Engine final : public Calls {
   /// Work that is enqueued on a GPU's stream from now on finds the results of a complete call. Does
   /// nothing for a call of the host's memory.
   Status JoinStream(uint64_t handle, void* stream);
+
+  /// Tensors that are reduced round after round; the plan must not outlive the engine.
+  [[nodiscard]] std::unique_ptr<LockedPlan> MakePlan(Submission call,
+                                                     const std::vector<std::string>& names);
+  void DropPlan(std::unique_ptr<LockedPlan> plan);
 
   // Process sets, and groups, of which only their members know.
   Result<uint32_t> AddProcessSet(std::vector<int> ranks, SetClaim claim = SetClaim::kWhole,
@@ -101,6 +107,8 @@ class Engine final : public Calls {
   Completion completion_{job_, failure_};
   Deadlines deadlines_{job_, failure_, sets_, telemetry_};
   MessageCalls messages_;
+  std::mutex plans_mutex_;
+  std::vector<LockedPlan*> plans_;
   Submitter submitter_{job_, failure_, sets_, handles_, devices_};
   Driver driver_;
   Liveness liveness_{job_, failure_};

@@ -120,6 +120,8 @@ Status Publisher::PublishRow(ProcessSet& set, CollectiveEntry& entry, uint64_t g
   row.sync_round = entry.sync_round;
   row.prescale = request.prescale;
   row.postscale = request.postscale;
+  row.proposal = entry.proposal;
+  row.alone = entry.alone ? 1 : 0;
   row.root = request.root;
   row.collective = static_cast<uint8_t>(request.collective);
   row.op = static_cast<uint8_t>(request.op);

@@ -90,7 +90,10 @@ std::shared_ptr<CollectiveEntry> MakeEntry(uint32_t process_set, Submission& sub
   entry->request = std::move(submission.request);
   entry->request.on_gpu = submission.device.has_value();
   entry->done = std::move(submission.done);
+  entry->proposal = submission.proposal;
+  entry->alone = submission.alone;
   SetLimit(*entry, submission.limit_seconds);
+  entry->tensors.reserve(submission.buffers.size());
   for (const Submission::Buffers& buffers : submission.buffers) {
     EntryTensor& tensor = entry->tensors.emplace_back();
     tensor.result_shape = entry->request.tensors[entry->tensors.size() - 1].shape;
@@ -126,6 +129,10 @@ Result<uint64_t> Submitter::Submit(Submission submission) {
   if (submission.device) HA_TRY(devices_.CheckMode(*set));
   std::string& local_error = submission.request.local_error;
   if (local_error.empty()) local_error = ReasonInvalid(*set, submission, job_.rank());
+  if (job_.events.active()) {  // a timeline shows each tensor by itself
+    submission.proposal = 0;
+    if (submission.alone && local_error.empty()) local_error = "a timeline is being written";
+  }
   const std::shared_ptr<CollectiveEntry> entry = MakeEntry(set->id, submission);
   if (!submission.device) publisher_.CheckNumerics(*entry);
   if (submission.device && entry->request.local_error.empty()) {
@@ -161,7 +168,9 @@ Status Submitter::NameEntry(ProcessSet& set, CollectiveEntry& entry, const std::
     return {};
   }
   NameRecord& record = queue.names.Find(name);
-  if (record.held_by != 0) {
+  // A bucket is refused for the next round (LockedPlan) while this round's call may be in flight.
+  const bool refuses = entry.alone && !entry.request.local_error.empty();
+  if (record.held_by != 0 && !refuses) {
     return MakeError(ErrorKind::kInvalid,
                      "tensor '" + name + "' was submitted again before its handle was released");
   }

@@ -25,6 +25,8 @@ struct Submission {
   std::vector<Buffers> buffers;  ///< one for every tensor of the request
   std::function<void()> done;
   double limit_seconds = 0;  ///< after which the call is given up; 0: never
+  uint64_t proposal = 0;     ///< see CollectiveEntry
+  bool alone = false;        ///< no bucket fuses it with other calls
   /// The GPU in whose memory the buffers lie, and the stream on which they become ready.
   struct Device {
     int number = 0;

@@ -21,6 +21,15 @@ struct Counters {
   std::atomic<uint64_t> last_arriver{0};     ///< decisions that came with their result
   std::atomic<uint64_t> driven_waits{0};     ///< waits in which the caller drove the engine
   std::atomic<uint64_t> coordinator_wakes{0};
+  // Of locked plans (runtime/engine/locked_plan.h); `unlocks` by the reason.
+  std::atomic<uint64_t> plan_locks{0};
+  std::atomic<uint64_t> plan_rounds{0};
+  std::atomic<uint64_t> plan_unlocks_changed{0};
+  std::atomic<uint64_t> plan_unlocks_wait{0};
+  std::atomic<uint64_t> plan_unlocks_join{0};
+  std::atomic<uint64_t> plan_unlocks_refused{0};  ///< this rank's own bucket was invalid
+  std::atomic<uint64_t> plan_unlocks_peer{0};     ///< another rank had left
+  std::atomic<uint64_t> plan_unlocks_end{0};
   std::atomic<uint64_t> data_moves{0};  ///< turns of the loop in which data came or went
 };
 

@@ -180,6 +180,14 @@ std::string Telemetry::CounterText() const {
   counter("gpu_nccl_bytes", job_.counters.gpu_nccl_bytes);
   counter("gpu_moved_bytes", job_.counters.gpu_moved_bytes);
   counter("last_arriver", job_.counters.last_arriver);
+  counter("plan_locks", job_.counters.plan_locks);
+  counter("plan_rounds", job_.counters.plan_rounds);
+  counter("plan_unlocks_changed", job_.counters.plan_unlocks_changed);
+  counter("plan_unlocks_wait", job_.counters.plan_unlocks_wait);
+  counter("plan_unlocks_join", job_.counters.plan_unlocks_join);
+  counter("plan_unlocks_refused", job_.counters.plan_unlocks_refused);
+  counter("plan_unlocks_peer", job_.counters.plan_unlocks_peer);
+  counter("plan_unlocks_end", job_.counters.plan_unlocks_end);
   counter("driven_waits", job_.counters.driven_waits);
   counter("coordinator_wakes", job_.counters.coordinator_wakes);
   const ControlMux::Sent sent = job_.mux ? job_.mux->sent() : ControlMux::Sent{};

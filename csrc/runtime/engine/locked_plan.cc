@@ -1,0 +1,341 @@
+#include "runtime/engine/locked_plan.h"
+
+#include <algorithm>
+#include <functional>
+#include <optional>
+#include <string_view>
+
+namespace horoacc {
+namespace {
+
+constexpr uint64_t kMostRounds = 1000;  // unchanged ones before a proposal
+
+// The other ranks of such a call have an error as well, and no memory was touched.
+bool IsRefusal(const Status& outcome) {
+  if (outcome.ok()) return false;
+  const ErrorKind kind = outcome.error().kind;
+  return kind == ErrorKind::kInvalid || kind == ErrorKind::kMismatch ||
+         kind == ErrorKind::kUnsupported;
+}
+
+// FNV-1a: the same on every rank.
+class Hash {
+ public:
+  void Add(std::string_view bytes) {
+    for (const char byte : bytes)
+      state_ = (state_ ^ static_cast<unsigned char>(byte)) * 0x100000001b3ull;
+  }
+  void Add(uint64_t word) {
+    Add(std::string_view(reinterpret_cast<const char*>(&word), sizeof word));
+  }
+  [[nodiscard]] uint64_t Finish() const { return state_ == 0 ? 1 : state_; }
+
+ private:
+  uint64_t state_ = 0xcbf29ce484222325ull;
+};
+
+}  // namespace
+
+LockedPlan::LockedPlan(Surroundings around, Submission call, const std::vector<std::string>& names)
+    : around_(around), call_(std::move(call)), needed_(around.settings.plan_rounds) {
+  members_.resize(names.size());
+  for (size_t index = 0; index < names.size(); ++index) members_[index].name = names[index];
+}
+
+LockedPlan::~LockedPlan() {
+  const std::lock_guard lock(mutex_);
+  if (agreed_ == 0) agreed_ = NumberInFlight();
+  if (agreed_ != 0) Lock(agreed_);
+  Leave(&Counters::plan_unlocks_end, "its tensors are not reduced together any more");
+  for (const Member& member : members_) {
+    if (member.state == State::kCalled) around_.calls.Release(member.handle);
+  }
+  for (const Bucket& bucket : buckets_) {
+    if (bucket.handle != 0) around_.calls.Release(bucket.handle);
+  }
+}
+
+// Of the plan on which the others may find that all ranks agree, when this rank looks at no outcome
+// any more; or 0.
+uint64_t LockedPlan::NumberInFlight() const {
+  if (proposal_ == 0) return 0;
+  const Member& first = members_[proposed_[0].members[0]];
+  if (first.state != State::kCalled) return 0;
+  const std::shared_ptr<Entry> entry = around_.calls.Find(first.handle);
+  const CollectiveEntry* const call = AsCollective(entry.get());
+  if (!call || call->proposal == 0) return 0;
+  const bool differs = call->complete.load(std::memory_order_acquire) && !call->agreed;
+  return differs ? 0 : call->generation;
+}
+
+bool LockedPlan::IsApart(const TensorMeta& tensor, const Submission::Buffers& buffers) const {
+  return tensor.bytes() > around_.settings.last_arriver_bytes &&
+         !(around_.arena.Contains(buffers.input) && around_.arena.Contains(buffers.output));
+}
+
+bool LockedPlan::InFlight(size_t index) const {
+  const std::lock_guard lock(mutex_);
+  return members_[index].state != State::kIdle;
+}
+
+Status LockedPlan::Submit(size_t index, const TensorMeta& tensor, Submission::Buffers buffers) {
+  const std::lock_guard lock(mutex_);
+  Member& member = members_[index];
+  if (member.state != State::kIdle) {
+    return MakeError(ErrorKind::kInvalid,
+                     "tensor '" + member.name + "' was submitted again before it was waited for");
+  }
+  order_.push_back(static_cast<uint32_t>(index));
+  member.buffers = buffers;
+  const bool apart = IsApart(tensor, buffers);
+  const bool same = member.tensor == tensor && member.apart == apart;
+  if (!same) {
+    changed_ = true;
+    member.tensor = tensor;
+    member.apart = apart;
+  }
+  if (!locked_ || member.bucket == buckets_.size()) {
+    const bool first = proposal_ != 0 && index == proposed_[0].members[0];
+    Call(member, first ? proposal_ : 0);
+    return Taken(member);
+  }
+  if (!same) {
+    Leave(&Counters::plan_unlocks_changed, "the type, the shape or the place of a tensor changed");
+    Call(member);
+    return Taken(member);
+  }
+  member.state = State::kStored;
+  Bucket& bucket = buckets_[member.bucket];
+  return --bucket.missing == 0 ? SubmitBucket(bucket) : Status();
+}
+
+// The outcome of a submission. If the other ranks have not heard of it, then it was none.
+Status LockedPlan::Taken(Member& member) {
+  if (member.state != State::kRefused) return {};
+  if (!IsRefusal(member.refusal)) member.state = State::kIdle;
+  return member.refusal;
+}
+
+// Submits one tensor by itself.
+void LockedPlan::Call(Member& member, uint64_t proposal) {
+  Submission submission = call_;
+  submission.name = member.name;
+  submission.request.tensors = {member.tensor};
+  submission.buffers = {member.buffers};
+  submission.proposal = proposal;
+  Result<uint64_t> handle = around_.calls.Submit(std::move(submission));
+  if (handle.ok()) {
+    member.state = State::kCalled;
+    member.handle = handle.value();
+  } else {
+    member.state = State::kRefused;
+    member.refusal = handle.error();
+  }
+}
+
+Status LockedPlan::SubmitBucket(Bucket& bucket) {
+  Submission submission = call_;
+  submission.name = bucket.name;
+  submission.alone = true;
+  submission.request.tensors.reserve(bucket.members.size());
+  submission.buffers.reserve(bucket.members.size());
+  for (const uint32_t index : bucket.members) {
+    submission.request.tensors.push_back(members_[index].tensor);
+    submission.buffers.push_back(members_[index].buffers);
+  }
+  const Result<uint64_t> handle = around_.calls.Submit(std::move(submission));
+  if (handle.ok()) {
+    bucket.submitted = true;
+    bucket.handle = handle.value();
+    --open_;
+    return {};
+  }
+  if (!IsRefusal(handle.error())) {  // the engine takes no calls any more
+    locked_ = false;
+    for (Member& member : members_) {
+      if (member.state == State::kStored && !buckets_[member.bucket].submitted)
+        member.state = State::kIdle;
+    }
+    return handle.error();
+  }
+  bucket.submitted = true;
+  --open_;
+  refused_ = true;
+  Split(bucket);
+  Leave(&Counters::plan_unlocks_refused, "a bucket could not be submitted");
+  return {};
+}
+
+void LockedPlan::Refuse(Bucket& bucket, const char* why) {
+  Submission submission = call_;
+  submission.name = bucket.name;
+  submission.alone = true;
+  submission.request.local_error = std::string("left the locked plan: ") + why;
+  (void)around_.calls.Submit(std::move(submission));  // gives no handle
+  bucket.submitted = true;
+  refused_ = true;
+}
+
+// Submits the stored members of a bucket that is not reduced as such.
+void LockedPlan::Split(const Bucket& bucket) {
+  for (const uint32_t index : bucket.members) {
+    if (members_[index].state == State::kStored) Call(members_[index]);
+  }
+}
+
+void LockedPlan::Leave(Unlocks reason, const char* why) {
+  if (!locked_) return;
+  locked_ = false;
+  (around_.counters.*reason).fetch_add(1, std::memory_order_relaxed);
+  needed_ = std::min(2 * needed_, kMostRounds);
+  unchanged_ = 0;
+  proposal_ = 0;
+  for (Bucket& bucket : buckets_) {
+    if (bucket.submitted) continue;
+    Refuse(bucket, why);
+    Split(bucket);
+  }
+  open_ = 0;
+  if (refused_) return;
+  // This rank has made all calls of this round: the others hear of it in the next.
+  for (Bucket& bucket : buckets_) Refuse(bucket, why);
+}
+
+void LockedPlan::BeforeJoin(uint32_t process_set) {
+  const std::lock_guard lock(mutex_);
+  if (call_.process_set != process_set) return;
+  Leave(&Counters::plan_unlocks_join, "this rank joins");
+}
+
+void LockedPlan::EndBucket(Bucket& bucket, Status outcome) {
+  around_.calls.Release(bucket.handle);
+  bucket.handle = 0;
+  bucket.outcome = std::move(outcome);
+  if (!IsRefusal(bucket.outcome)) return;
+  refused_ = true;
+  Split(bucket);
+  Leave(&Counters::plan_unlocks_peer, "another rank has left it");
+}
+
+Status LockedPlan::Wait(size_t index, int64_t deadline_ns) {
+  for (;;) {
+    std::unique_lock lock(mutex_);
+    Member& member = members_[index];
+    if (member.state == State::kIdle) return {};
+    // Or two ranks might wait for each other's buckets.
+    if (locked_ && open_ > 0)
+      Leave(&Counters::plan_unlocks_wait, "it waits before all tensors of the round are there");
+    if (member.state == State::kRefused) {
+      member.state = State::kIdle;
+      return member.refusal;
+    }
+    const bool stored = member.state == State::kStored;
+    Bucket* const bucket = stored ? &buckets_[member.bucket] : nullptr;
+    const uint64_t handle = stored ? bucket->handle : member.handle;
+    if (!stored || handle != 0) {
+      const std::shared_ptr<Entry> entry = around_.calls.Find(handle);
+      lock.unlock();
+      Status outcome = around_.calls.Wait(handle, deadline_ns);
+      lock.lock();
+      if (entry && !entry->complete.load(std::memory_order_acquire)) return outcome;
+      if (!stored) {
+        const CollectiveEntry* const call = AsCollective(entry.get());
+        if (outcome.ok() && call && call->agreed) agreed_ = call->generation;
+        around_.calls.Release(handle);
+        member.state = State::kIdle;
+        return outcome;
+      }
+      EndBucket(*bucket, std::move(outcome));
+    }
+    if (member.state != State::kStored) continue;  // its bucket was refused
+    member.state = State::kIdle;
+    if (bucket->outcome.ok()) return {};
+    Error error = bucket->outcome.error();
+    error.tensor = member.name;
+    return error;
+  }
+}
+
+void LockedPlan::EndRound() {
+  const std::lock_guard lock(mutex_);
+  if (order_.empty()) return;
+  if (locked_ && open_ > 0)
+    Leave(&Counters::plan_unlocks_wait, "its round ended before all tensors were there");
+  if (locked_) {
+    if (std::ranges::all_of(buckets_, [](const Bucket& bucket) { return bucket.outcome.ok(); }))
+      around_.counters.plan_rounds.fetch_add(1, std::memory_order_relaxed);
+    for (Bucket& bucket : buckets_) {
+      bucket.missing = bucket.members.size();
+      bucket.submitted = false;
+    }
+    open_ = buckets_.size();
+  } else {
+    const bool same = !changed_ && order_ == last_order_;
+    unchanged_ = same ? unchanged_ + 1 : 0;
+    if (agreed_ != 0) {
+      std::vector<bool> submitted(members_.size(), false);
+      for (const uint32_t index : order_) submitted[index] = true;
+      const bool whole = std::ranges::all_of(proposed_, [&](const Bucket& bucket) {
+        return std::ranges::all_of(bucket.members, [&](uint32_t i) { return submitted[i]; });
+      });
+      Lock(agreed_);
+      if (changed_ || !whole)
+        Leave(&Counters::plan_unlocks_changed, "the round in which it was agreed on changed");
+    } else if (!same) {
+      proposal_ = 0;
+    } else if (needed_ > 0 && unchanged_ >= needed_ && proposal_ == 0) {
+      Propose();
+    }
+  }
+  refused_ = false;
+  changed_ = false;
+  last_order_.swap(order_);
+  order_.clear();
+}
+
+void LockedPlan::Propose() {
+  if (around_.settings.fusion_threshold == 0) return;  // each tensor is reduced by itself
+  proposed_.clear();
+  uint64_t bytes = 0;
+  bool apart = false;
+  Hash hash;
+  for (const uint32_t index : order_) {
+    const Member& member = members_[index];
+    // What is apart would keep the others of its bucket from being reduced where they lie.
+    if (proposed_.empty() || member.apart != apart ||
+        bytes + member.tensor.bytes() > around_.settings.fusion_threshold) {
+      proposed_.emplace_back();
+      bytes = 0;
+      apart = member.apart;
+    }
+    bytes += member.tensor.bytes();
+    proposed_.back().members.push_back(index);
+    hash.Add(member.name);
+    hash.Add(static_cast<uint64_t>(member.tensor.type));
+    hash.Add(member.tensor.shape.size());
+    for (const int64_t dim : member.tensor.shape) hash.Add(static_cast<uint64_t>(dim));
+    hash.Add(member.apart ? 1 : 0);
+  }
+  proposal_ = hash.Finish();
+}
+
+// `number`: the same on all ranks, and of no other plan of these tensors.
+void LockedPlan::Lock(uint64_t number) {
+  agreed_ = proposal_ = 0;
+  locked_ = true;
+  refused_ = false;
+  around_.counters.plan_locks.fetch_add(1, std::memory_order_relaxed);
+  buckets_ = std::exchange(proposed_, {});
+  for (Member& member : members_) member.bucket = static_cast<uint32_t>(buckets_.size());
+  for (uint32_t k = 0; k < buckets_.size(); ++k) {
+    Bucket& bucket = buckets_[k];
+    bucket.missing = bucket.members.size();
+    bucket.name = members_[bucket.members[0]].name;
+    if (bucket.missing > 1) bucket.name += " and " + std::to_string(bucket.missing - 1) + " more";
+    bucket.name += " (plan " + std::to_string(number) + ")";
+    for (const uint32_t index : bucket.members) members_[index].bucket = k;
+  }
+  open_ = buckets_.size();
+}
+
+}  // namespace horoacc

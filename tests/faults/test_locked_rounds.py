@@ -1,0 +1,65 @@
+"""A rank that dies in a step whose gradients are one call a bucket: the others hear of it."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+from launcher_jobs import Job
+
+PROGRAM = """
+import os, signal, sys, time
+import torch
+import horoacc.torch as hvd
+
+hvd.init()
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+params = [torch.nn.Parameter(torch.ones(5)) for _ in range(6)]
+optimizer = hvd.DistributedOptimizer(
+    torch.optim.SGD(params, lr=0.1), named_parameters=[(f"p{i}", p) for i, p in enumerate(params)]
+)
+seen = 0
+
+def dies(grad):
+    global seen
+    seen += 1
+    if sys.argv[1] == "within" and hvd.counters()["plan_rounds"] == 3 and seen % 6 == 3:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+victim = hvd.size() - 1
+if hvd.rank() == victim:
+    for param in params:
+        param.register_post_accumulate_grad_hook(dies)
+try:
+    for step in range(100):
+        optimizer.zero_grad()
+        sum(p.square().sum() for p in params).backward()
+        leaves = sys.argv[1] == "shutdown" and hvd.rank() == victim
+        if leaves and hvd.counters()["plan_rounds"] == 3:
+            hvd.shutdown()
+            sys.exit()
+        optimizer.step()
+except hvd.HorovodInternalError as error:
+    locked = hvd.counters()["plan_rounds"]
+    print(type(error).__name__, error.culprit, error.tensor, locked, flush=True)
+    assert f"rank {victim}" in str(error)
+    sys.exit(0 if sys.argv[1] == "shutdown" else 9)
+"""
+
+
+@pytest.mark.parametrize(("how", "code"), [("within", None), ("shutdown", 0)])
+@pytest.mark.parametrize("size", [2, 4])
+def test_the_others_are_told(size: int, how: str, code: int | None) -> None:
+    with Job() as job:
+        result = job.run(
+            "-np", str(size), sys.executable, "-c", PROGRAM, how, code=code,
+            HOROACC_PLAN_ROUNDS="2", HOROACC_GRACE_SECONDS="30",
+        )  # fmt: skip
+    for rank in range(size - 1):
+        (line,) = result.of(rank)
+        kind, culprit, tensor, rounds = line.split()
+        assert kind == {"within": "PeerLost", "shutdown": "Aborted"}[how]
+        assert culprit == str(size - 1)
+        # The buckets of the victim's last step may have been reduced before it shut down.
+        assert rounds in {"within": ["3"], "shutdown": ["3", "4"]}[how]
+        assert tensor.startswith("allreduce.p")
