@@ -69,6 +69,17 @@ FAMILIES = (
         "horoacc_coordinator_wakes", "coordinator_wakes",
         "Times that the coordinator thread woke up.",
     ),
+    _counter("horoacc_plan_locks", "plan_locks", "Agreements of the ranks on a locked plan."),
+    _counter(
+        "horoacc_plan_rounds", "plan_rounds", "Steps whose gradients needed one call a bucket."
+    ),
+    Family(
+        "horoacc_plan_unlocks", "counter", "Ends of such rounds, by their reason.", "reason",
+        tuple(
+            (f"plan_unlocks_{reason}", reason)
+            for reason in ("changed", "wait", "join", "refused", "peer", "end")
+        ),
+    ),
     Family(
         "horoacc_arena_bytes", "gauge", "The rank's arena in shared memory, by state.", "state",
         (("arena_in_use", "used"), ("arena_touched", "touched")),
