@@ -35,6 +35,7 @@ struct Gradient {
   uintptr_t hook = 0;
   std::string name;
   at::Tensor sent;                 // reduced in place; kept until no peer accesses it
+  c10::Storage memory;             // of `sent`, which the program may give another
   int64_t version = 0;             // of `sent` when it was submitted
   std::atomic<bool> fired{false};  // since the last restart
   // Of a gradient on a GPU, which is no part of the plan:
@@ -95,6 +96,7 @@ void Submit(ha_torch_hooks& hooks, size_t index) {
   const std::optional<c10::Stream> stream = StreamOf(grad);
   if (!stream) {
     gradient.sent = grad;
+    gradient.memory = grad.storage();
     gradient.version = grad._version();
     // After an error of which the other ranks have not heard Python submits the gradient again.
     (void)ha_locked_plan_submit(hooks.plan, index, &tensor, &error);
@@ -170,6 +172,7 @@ void StoreResult(Gradient& gradient) {
     grad.copy_(gradient.sent);
   }
   gradient.sent.reset();
+  gradient.memory = {};
 }
 
 }  // namespace
@@ -261,6 +264,7 @@ HA_API int ha_torch_hooks_wait(ha_torch_hooks* hooks, double seconds, ha_error* 
       horoacc::StoreResult(gradient);
     } else {
       gradient.sent.reset();
+      gradient.memory = {};
       if (first->kind == HA_OK) *first = error;
     }
   }
@@ -288,6 +292,7 @@ HA_API void ha_torch_hooks_destroy(ha_torch_hooks* hooks) {
     // Peers still write into it, and nothing will wait for them: it is never freed.
     if (gradient.in_flight) ha_release(hooks->engine, gradient.handle);
     new at::Tensor(gradient.sent);
+    new c10::Storage(gradient.memory);
   }
   if (!forked) ha_locked_plan_destroy(hooks->plan);  // which tells the other ranks
   delete hooks;

@@ -105,6 +105,8 @@ struct CollectiveEntry final : Entry {
   std::atomic<bool> decided{false};  ///< changes under the driver's lock
   std::atomic<uint64_t> bucket{0};   ///< of what was decided: see ProcessSet::buckets_run
   bool released = false;             ///< under the set's submit lock: the handle is gone
+  /// Tells the other ranks that this one has left a locked plan; nobody waits for it here.
+  [[nodiscard]] bool IsRefusal() const { return alone && !request.local_error.empty(); }
   bool stall_reported = false;
   int64_t stacks_asked_ns = 0;  ///< when this rank asked the missing ranks for their stacks
 };

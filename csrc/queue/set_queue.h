@@ -1,5 +1,6 @@
 #pragma once
 // The entries of one process set that are in flight on this rank.
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <deque>
@@ -71,6 +72,16 @@ struct SetQueue {
   std::atomic<uint32_t> pending{0};
   /// The same of all sets on several hosts that this rank leads; null if this is none of them.
   std::atomic<uint32_t>* led = nullptr;
+
+  /// Of these, the ones for which somebody waits.
+  [[nodiscard]] uint32_t Awaited() const {
+    const auto refuses = [](const auto& entry) { return entry->IsRefusal(); };
+    const auto refusals = std::ranges::count_if(backlog, refuses) +
+                          std::ranges::count_if(in_flight.ids(), [&](uint32_t id) {
+                            return refuses(in_flight.Find(id));
+                          });
+    return pending.load() - static_cast<uint32_t>(refusals);
+  }
 
   /// Counts an entry. True if there was none.
   bool Enter() {

@@ -239,13 +239,15 @@ class GradientReducer:
         `late` parameters are trained from this step on, and have no hook yet.
         """
         native = self._native_hooks()
-        if native is not None:
-            for param in filter(_is_trained, native.missing()):
+        refused: Exception | None = None
+        for param in filter(_is_trained, native.missing()) if native is not None else ():
+            try:
                 self._gradient(param)
                 native.submit(param)
+            except Exception as error:  # as below
+                refused = refused or error
         left = self.schedule.missing() if native is None else [[p] for p in native.missing()]
         left += [[param] for param in late]
-        refused: Exception | None = None
         for params in left:
             wanted = list(filter(_is_trained, params))
             try:

@@ -1,6 +1,8 @@
 #include "runtime/engine/locked_plan.h"
 
 #include <algorithm>
+#include <array>
+#include <cstdio>
 #include <functional>
 #include <optional>
 #include <string_view>
@@ -44,8 +46,7 @@ LockedPlan::LockedPlan(Surroundings around, Submission call, const std::vector<s
 
 LockedPlan::~LockedPlan() {
   const std::lock_guard lock(mutex_);
-  if (agreed_ == 0) agreed_ = NumberInFlight();
-  if (agreed_ != 0) Lock(agreed_);
+  LockAhead();
   Leave(&Counters::plan_unlocks_end, "its tensors are not reduced together any more");
   for (const Member& member : members_) {
     if (member.state == State::kCalled) around_.calls.Release(member.handle);
@@ -66,6 +67,12 @@ uint64_t LockedPlan::NumberInFlight() const {
   if (!call || call->proposal == 0) return 0;
   const bool differs = call->complete.load(std::memory_order_acquire) && !call->agreed;
   return differs ? 0 : call->generation;
+}
+
+// This rank will not end the round, after which the others may be locked: it is, now.
+void LockedPlan::LockAhead() {
+  if (agreed_ == 0) agreed_ = NumberInFlight();
+  if (agreed_ != 0) Lock(agreed_);
 }
 
 bool LockedPlan::IsApart(const TensorMeta& tensor, const Submission::Buffers& buffers) const {
@@ -187,7 +194,9 @@ void LockedPlan::Leave(Unlocks reason, const char* why) {
   if (!locked_) return;
   locked_ = false;
   (around_.counters.*reason).fetch_add(1, std::memory_order_relaxed);
-  needed_ = std::min(2 * needed_, kMostRounds);
+  const uint64_t least = around_.settings.plan_rounds;
+  // A plan that has lasted may well last again.
+  needed_ = rounds_ >= 4 * needed_ ? least : std::max(least, std::min(2 * needed_, kMostRounds));
   unchanged_ = 0;
   proposal_ = 0;
   for (Bucket& bucket : buckets_) {
@@ -204,6 +213,7 @@ void LockedPlan::Leave(Unlocks reason, const char* why) {
 void LockedPlan::BeforeJoin(uint32_t process_set) {
   const std::lock_guard lock(mutex_);
   if (call_.process_set != process_set) return;
+  LockAhead();
   Leave(&Counters::plan_unlocks_join, "this rank joins");
 }
 
@@ -229,8 +239,11 @@ Status LockedPlan::Wait(size_t index, int64_t deadline_ns) {
       member.state = State::kIdle;
       return member.refusal;
     }
-    const bool stored = member.state == State::kStored;
-    Bucket* const bucket = stored ? &buckets_[member.bucket] : nullptr;
+    // Ranks wait for their tensors in orders of their own. After a refusal some may wait for calls
+    // that this rank makes once it has heard of the other refusals, so it looks for these first.
+    Bucket* bucket = refused_ ? Unheard() : nullptr;
+    if (bucket == nullptr && member.state == State::kStored) bucket = &buckets_[member.bucket];
+    const bool stored = bucket != nullptr;
     const uint64_t handle = stored ? bucket->handle : member.handle;
     if (!stored || handle != 0) {
       const std::shared_ptr<Entry> entry = around_.calls.Find(handle);
@@ -240,20 +253,27 @@ Status LockedPlan::Wait(size_t index, int64_t deadline_ns) {
       if (entry && !entry->complete.load(std::memory_order_acquire)) return outcome;
       if (!stored) {
         const CollectiveEntry* const call = AsCollective(entry.get());
-        if (outcome.ok() && call && call->agreed) agreed_ = call->generation;
+        if (outcome.ok() && call && call->agreed && proposal_ != 0) agreed_ = call->generation;
         around_.calls.Release(handle);
         member.state = State::kIdle;
         return outcome;
       }
       EndBucket(*bucket, std::move(outcome));
     }
-    if (member.state != State::kStored) continue;  // its bucket was refused
+    // Its bucket was refused, or it was another one.
+    if (member.state != State::kStored || bucket != &buckets_[member.bucket]) continue;
     member.state = State::kIdle;
     if (bucket->outcome.ok()) return {};
     Error error = bucket->outcome.error();
     error.tensor = member.name;
     return error;
   }
+}
+
+// A bucket of this round whose outcome is not known yet; or null.
+LockedPlan::Bucket* LockedPlan::Unheard() {
+  const auto found = std::ranges::find_if(buckets_, [](const Bucket& b) { return b.handle != 0; });
+  return found == buckets_.end() ? nullptr : &*found;
 }
 
 void LockedPlan::EndRound() {
@@ -264,6 +284,7 @@ void LockedPlan::EndRound() {
   if (locked_) {
     if (std::ranges::all_of(buckets_, [](const Bucket& bucket) { return bucket.outcome.ok(); }))
       around_.counters.plan_rounds.fetch_add(1, std::memory_order_relaxed);
+    ++rounds_;
     for (Bucket& bucket : buckets_) {
       bucket.missing = bucket.members.size();
       bucket.submitted = false;
@@ -319,9 +340,13 @@ void LockedPlan::Propose() {
   proposal_ = hash.Finish();
 }
 
-// `number`: the same on all ranks, and of no other plan of these tensors.
+// `number`: the same on all ranks, and of no other plan whose first tensor has this name.
 void LockedPlan::Lock(uint64_t number) {
-  agreed_ = proposal_ = 0;
+  std::array<char, 48> suffix{};
+  std::snprintf(suffix.data(), suffix.size(), " (plan %llu, %08llx)",
+                static_cast<unsigned long long>(number),
+                static_cast<unsigned long long>(proposal_ & 0xffffffff));
+  agreed_ = proposal_ = rounds_ = 0;
   locked_ = true;
   refused_ = false;
   around_.counters.plan_locks.fetch_add(1, std::memory_order_relaxed);
@@ -332,7 +357,7 @@ void LockedPlan::Lock(uint64_t number) {
     bucket.missing = bucket.members.size();
     bucket.name = members_[bucket.members[0]].name;
     if (bucket.missing > 1) bucket.name += " and " + std::to_string(bucket.missing - 1) + " more";
-    bucket.name += " (plan " + std::to_string(number) + ")";
+    bucket.name += suffix.data();
     for (const uint32_t index : bucket.members) members_[index].bucket = k;
   }
   open_ = buckets_.size();

@@ -26,7 +26,9 @@ namespace horoacc {
 /// that leaves the plan refuses the buckets that it has not submitted: it makes their calls with an
 /// error. Such a call ends with an error on all ranks and touches no memory; each rank then submits
 /// the bucket's tensors one by one, and is unlocked. So all ranks leave in the same round, and no
-/// rank waits for a call that another does not make.
+/// rank waits for a call that another does not make. A rank that has made all calls of a round
+/// leaves in the next one, by refusals that nobody waits for: if the others leave as well, or make
+/// no round any more, these are left over until the set or the engine ends.
 ///
 /// Any thread; threads that wait for the same tensor at once excepted.
 class LockedPlan {
@@ -82,6 +84,8 @@ class LockedPlan {
   // All under the mutex.
   [[nodiscard]] bool IsApart(const TensorMeta& tensor, const Submission::Buffers& buffers) const;
   [[nodiscard]] uint64_t NumberInFlight() const;
+  void LockAhead();
+  [[nodiscard]] Bucket* Unheard();
   void Call(Member& member, uint64_t proposal = 0);
   [[nodiscard]] static Status Taken(Member& member);
   Status SubmitBucket(Bucket& bucket);
@@ -105,6 +109,7 @@ class LockedPlan {
   std::vector<Bucket> proposed_;      ///< buckets, without names
   uint64_t agreed_ = 0;  ///< number of the plan on which the ranks have agreed in this round; or 0
   bool locked_ = false;
+  uint64_t rounds_ = 0;          ///< locked ones, of this plan
   std::vector<Bucket> buckets_;  ///< of the latest plan
   size_t open_ = 0;              ///< locked: buckets that are not submitted in this round
   bool refused_ = false;         ///< a bucket of this round was refused by some rank

@@ -169,8 +169,7 @@ Status Submitter::NameEntry(ProcessSet& set, CollectiveEntry& entry, const std::
   }
   NameRecord& record = queue.names.Find(name);
   // A bucket is refused for the next round (LockedPlan) while this round's call may be in flight.
-  const bool refuses = entry.alone && !entry.request.local_error.empty();
-  if (record.held_by != 0 && !refuses) {
+  if (record.held_by != 0 && !entry.IsRefusal()) {
     return MakeError(ErrorKind::kInvalid,
                      "tensor '" + name + "' was submitted again before its handle was released");
   }

@@ -50,6 +50,7 @@ void StallWatch::Look() {
 void StallWatch::LookAtCall(ProcessSet& set, CollectiveEntry& entry, Limits limits,
                             Findings& found) {
   if (entry.decided.load(std::memory_order_relaxed)) return LookAtRun(set, entry, limits, found);
+  if (entry.IsRefusal()) return;
   const int64_t waited = NowNs() - entry.submitted_ns;
   if (waited > limits.warn_ns && !entry.stall_reported) Report(set, entry, waited, found);
   if (limits.end_ns == 0 || waited <= limits.end_ns) return;

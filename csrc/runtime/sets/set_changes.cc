@@ -242,7 +242,7 @@ Status SetChanges::RemoveAgreed(uint32_t id, Claim claim) {
   {
     // A call is complete for its caller shortly before it is not pending any more.
     std::lock_guard lock(set->queue.mutex);
-    in_flight = set->queue.pending.load() > 0;
+    in_flight = set->queue.Awaited() > 0;
   }
   if (in_flight)
     return Refuse(SetChange::kRemove, "process set " + std::to_string(id) + " has calls in flight");

@@ -43,9 +43,10 @@ class Rank {
     const Status taken = plan_->Submit(index, {DType::kInt32, shape}, {data, data});
     if (!taken.ok()) failed_ = taken.error();
   }
-  /// False: it has to wait for another rank.
+  /// False: it has to wait for another rank. Ranks wait in different orders.
   bool WaitAll(int64_t deadline_ns = 0) {
-    for (size_t index = 0; index < kTensors; ++index) {
+    for (size_t n = 0; n < kTensors; ++n) {
+      const size_t index = rank_ % 2 == 0 ? n : kTensors - 1 - n;
       if (!plan_->InFlight(index)) continue;
       const Status outcome = plan_->Wait(index, deadline_ns);
       if (plan_->InFlight(index)) return false;
