@@ -29,13 +29,14 @@ except OSError as error:
 import numpy as np
 import horoacc as hvd
 hvd.init()
-hvd.allreduce(np.ones(1000), op=hvd.Sum)
-if hvd.rank() == 1:
-    if os.fork() == 0:  # as a worker of a DataLoader: it lives longer than the rank
-        time.sleep(600)
-    os.kill(os.getpid(), signal.SIGKILL)
 began = time.monotonic()
 try:
+    hvd.allreduce(np.ones(1000), op=hvd.Sum)  # of which a rank may not be told before the death
+    if hvd.rank() == 1:
+        if os.fork() == 0:  # as a worker of a DataLoader: it lives longer than the rank
+            time.sleep(600)
+        os.kill(os.getpid(), signal.SIGKILL)
+    began = time.monotonic()
     hvd.allreduce(np.ones(1000), op=hvd.Sum)
 except hvd.errors.PeerLost as error:
     print(json.dumps([error.culprit, time.monotonic() - began]), flush=True)
