@@ -65,7 +65,7 @@ def test_survivors_save_what_they_have(job: Job, any_mode: list[str], tmp_path: 
     died = float((tmp_path / "died").read_text())
     assert float(words["asked"][0]) >= died + grace > float(words["saved"][1]), (out, err)
     assert process.returncode == 128 + signal.SIGKILL
-    assert b"\nhoroaccrun: rank 1 was killed by SIGKILL" in err
+    assert b"\nhoroaccrun: rank 1 was killed by SIGKILL" in b"\n" + err
     job.expect_nothing_left()
 
 
