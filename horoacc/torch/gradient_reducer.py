@@ -240,12 +240,13 @@ class GradientReducer:
         """
         native = self._native_hooks()
         refused: Exception | None = None
-        for param in filter(_is_trained, native.missing()) if native is not None else ():
-            try:
-                self._gradient(param)
-                native.submit(param)
-            except Exception as error:  # as below
-                refused = refused or error
+        if native is not None:
+            for param in filter(_is_trained, native.missing()):
+                try:
+                    self._gradient(param)
+                    native.submit(param)
+                except Exception as error:  # as below
+                    refused = refused or error
         left = self.schedule.missing() if native is None else [[p] for p in native.missing()]
         left += [[param] for param in late]
         for params in left:
