@@ -8,6 +8,7 @@
 #include "base/clock.h"
 #include "negotiate/decider.h"
 #include "runtime/engine/assemble_exchange.h"
+#include "runtime/job/quarantine_rules.h"
 
 namespace horoacc {
 namespace {
@@ -378,13 +379,17 @@ void Driver::FailAll(const Error& error) {
   // Not if this rank shuts down in good order: the others may still read from it.
   if (job_.multi_host && aborted) job_.multi_host->Abort(error);
   const auto driven = parts_.sets.Driven();
-  for (const auto& set : driven) {
-    set->current.reset();
-    set->draining.clear();
-    // A caller that announces may be reducing as the last to arrive: wait until it has.
-    std::lock_guard announced(set->queue.mutex);
-  }
-  job_.own_state().abort_seen.store(1, std::memory_order_release);
+  quarantine::StopTouching(
+      [&] {
+        for (const auto& set : driven) {
+          set->current.reset();
+          set->draining.clear();
+        }
+      },
+      [&] {
+        for (const auto& set : driven) std::lock_guard announced(set->queue.mutex);
+      },
+      [this] { job_.own_state().abort_seen.store(1, std::memory_order_release); });
   for (const auto& set : driven) {
     FailUndecided(*set, error);
     std::vector<std::shared_ptr<CollectiveEntry>> decided;

@@ -348,7 +348,7 @@ void Engine::ReleaseResources() {
   for (const auto& set : sets) {
     // A thread in the middle of a submission leaves it; a later one finds the failure.
     const std::lock_guard submitting(set->queue.mutex);
-    for (const auto& [end, block] : set->kept_blocks) job_.arena->Free(block);
+    for (const auto& [end, block] : set->kept_blocks) job_.blocks.Free(block);
     set->kept_blocks.clear();
     places = std::max(places, set->place + 1);
   }

@@ -68,7 +68,7 @@ Status Job::WatchLinks() {
 }
 
 void Job::Release(uint32_t places) {
-  blocks.DropQuarantine();
+  blocks.End();
   // MPI has nothing of HoroACC's to give back, and after an abort may not be called.
   if (!mpi) {
     if (mux) mux->Close();

@@ -1,31 +1,41 @@
 #include "runtime/job/shared_blocks.h"
 
+#include <algorithm>
+#include <ranges>
 #include <utility>
 
 #include "runtime/job/job.h"
+#include "runtime/job/quarantine_rules.h"
 
 namespace horoacc {
 
 void* SharedBlocks::Allocate(size_t bytes) { return job_.arena->Allocate(bytes); }
 
 void SharedBlocks::Free(void* memory) {
-  if (job_.control.header().abort_word.load(std::memory_order_acquire) == 0)
-    return job_.arena->Free(memory);
-  {
-    std::lock_guard lock(mutex_);
-    quarantine_.push_back(memory);
-  }
-  EmptyQuarantine();
+  quarantine::GiveBack([this] { return job_.aborted(); }, [&] { job_.arena->Free(memory); },
+                       [&] {
+                         {
+                           std::lock_guard lock(mutex_);
+                           quarantine_.push_back(memory);
+                         }
+                         EmptyQuarantine();
+                       });
 }
 
 bool SharedBlocks::AllStopped() const {
-  for (uint32_t l = 0; l < job_.share.ranks.size(); ++l) {
-    if (job_.control.state(l).abort_seen.load(std::memory_order_acquire) != 0) continue;
-    if (job_.HasLeft(l)) continue;
+  struct Rank {
+    const Job& job;
+    uint32_t local;
+    [[nodiscard]] bool has_noted() const {
+      return job.control.state(local).abort_seen.load(std::memory_order_acquire) != 0;
+    }
+    [[nodiscard]] bool has_left() const { return job.HasLeft(local); }
     // A rank that is a thread of this process has not stopped before it says so.
-    if (!job_.share.pidfds[l] || job_.IsAlive(l)) return false;
-  }
-  return true;
+    [[nodiscard]] bool is_dead() const { return job.share.pidfds[local] && !job.IsAlive(local); }
+  };
+  const auto ranks = std::views::iota(0u, static_cast<uint32_t>(job_.share.ranks.size()));
+  return std::ranges::all_of(
+      ranks, [this](uint32_t local) { return quarantine::HasStopped(Rank{job_, local}); });
 }
 
 void SharedBlocks::EmptyQuarantine() {
@@ -38,13 +48,16 @@ void SharedBlocks::EmptyQuarantine() {
   FreeAll(freed);
 }
 
-void SharedBlocks::DropQuarantine() {
-  std::vector<void*> freed;
-  {
-    std::lock_guard lock(mutex_);
-    freed.swap(quarantine_);
-  }
-  FreeAll(freed);
+void SharedBlocks::End() {
+  quarantine::End([this] { job_.arena->StopAllocating(); },
+                  [this] {
+                    std::vector<void*> freed;
+                    {
+                      std::lock_guard lock(mutex_);
+                      freed.swap(quarantine_);
+                    }
+                    FreeAll(freed);
+                  });
 }
 
 void SharedBlocks::FreeAll(std::vector<void*>& blocks) const {

@@ -19,8 +19,9 @@ class SharedBlocks {
   void Free(void* memory);
   /// Frees the blocks in quarantine if no peer can write into them any more.
   void EmptyQuarantine();
-  /// Frees them whatever the peers do: the engine has ended.
-  void DropQuarantine();
+  /// The engine has ended: gives out no more blocks, and frees those in quarantine whatever the
+  /// peers do.
+  void End();
 
  private:
   [[nodiscard]] bool AllStopped() const;

@@ -78,6 +78,7 @@ struct Arena::State {
   uint64_t allocations = 0;
   uint64_t in_use = 0;
   uint64_t touched = 0;
+  bool gives_out = true;  ///< until StopAllocating or Close
   bool closed = false;
   Segment ground;  ///< the arena's memory, after Own
 
@@ -162,7 +163,7 @@ void* Arena::Allocate(size_t bytes) {
   uint64_t offset = 0;
   {
     std::scoped_lock lock(state.mutex);
-    if (state.closed) return nullptr;
+    if (!state.gives_out) return nullptr;
     bool found = state.TakeFree(size_class, &offset);
     if (!found && state.Cut(size_class, &fresh, bytes)) found = state.TakeFree(size_class, &offset);
     // Out of fresh range: a free block of a slightly larger class is better than none.
@@ -257,12 +258,20 @@ ArenaStats Arena::stats() const {
   return {state.allocations, state.in_use, state.touched};
 }
 
+void Arena::StopAllocating() {
+  State& state = *state_;
+  if (!state.owner.Here()) return;
+  std::scoped_lock lock(state.mutex);
+  state.gives_out = false;
+}
+
 // Free blocks stay as they are: a peer may still read one through its own mapping.
 uint64_t Arena::Close() {
   State& state = *state_;
   if (!state.owner.Here()) return state.bytes;
   std::scoped_lock lock(state.mutex);
   if (state.closed) return state.bytes;
+  state.gives_out = false;
   state.closed = true;
   state.free_lists.clear();
   uint64_t end = 0;

@@ -46,6 +46,8 @@ class Arena {
   /// then, it keeps the blocks that every step reuses.
   void Trim();
   [[nodiscard]] ArenaStats stats() const;
+  /// Allocate returns nullptr from now on.
+  void StopAllocating();
   /// Gives out no more blocks. Returns where the last live block ends, in whole pages (0: none is
   /// live), which is the new end of the arena's range: the memory behind it may be unmapped. Pages
   /// of blocks that are freed from now on return to the system at once.

@@ -16,7 +16,7 @@ static_assert(std::endian::native == std::endian::little, "the wire is little-en
 
 constexpr uint32_t kGreetingMagic = 0x43434148;  // "HACC"
 constexpr uint32_t kVersion = 3;
-constexpr size_t kNonce = 32;
+constexpr size_t kGreetingNonce = 32;
 
 struct Greeting {
   uint32_t magic;
@@ -26,7 +26,7 @@ struct Greeting {
   int32_t size;
   uint32_t reserved;
   uint64_t epoch;
-  char nonce[kNonce];
+  char nonce[kGreetingNonce];
 };
 static_assert(sizeof(Greeting) == 64);
 
@@ -59,11 +59,11 @@ Result<std::string> RandomBytes(size_t count) {
 
 Result<Handshake> Handshake::Start(const HandshakeTerms& terms, Side side) {
   Handshake handshake(terms, side);
-  HA_ASSIGN(const std::string nonce, RandomBytes(kNonce));
+  HA_ASSIGN(const std::string nonce, RandomBytes(kGreetingNonce));
   Greeting greeting{kGreetingMagic, kVersion,   static_cast<uint32_t>(terms.purpose),
                     terms.rank,     terms.size, 0,
                     terms.epoch,    {}};
-  std::memcpy(greeting.nonce, nonce.data(), kNonce);
+  std::memcpy(greeting.nonce, nonce.data(), kGreetingNonce);
   handshake.greeting_.assign(reinterpret_cast<const char*>(&greeting), sizeof(greeting));
   handshake.wanted_ = sizeof(Greeting);
   if (side == Side::kDial) handshake.output_ = handshake.greeting_;

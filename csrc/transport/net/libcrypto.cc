@@ -17,7 +17,7 @@ constexpr unsigned char kKey[] = {
     0xfe, 0xff, 0xe9, 0x92, 0x86, 0x65, 0x73, 0x1c, 0x6d, 0x6a, 0x8f, 0x94, 0x67, 0x30, 0x83, 0x08,
     0xfe, 0xff, 0xe9, 0x92, 0x86, 0x65, 0x73, 0x1c, 0x6d, 0x6a, 0x8f, 0x94, 0x67, 0x30, 0x83, 0x08,
 };
-constexpr unsigned char kNonce[] = {
+constexpr unsigned char kTrialNonce[] = {
     0xca, 0xfe, 0xba, 0xbe, 0xfa, 0xce, 0xdb, 0xad, 0xde, 0xca, 0xf8, 0x88,
 };
 constexpr unsigned char kClear[] = {
@@ -44,7 +44,7 @@ bool ComputesTheStandards(const Libcrypto& library) {
     return library.update(context.get(), to, &length, from, static_cast<int>(bytes)) == 1;
   };
   return context &&
-         library.init(context.get(), library.aes_256_gcm(), nullptr, kKey, kNonce, 1) == 1 &&
+         library.init(context.get(), library.aes_256_gcm(), nullptr, kKey, kTrialNonce, 1) == 1 &&
          update(nullptr, kClear, sizeof(kClear)) && update(hidden, kPlain, sizeof(kPlain)) &&
          library.finish(context.get(), hidden, &length) == 1 &&
          library.control(context.get(), Libcrypto::kGetTag, sizeof(tag), tag) == 1 &&

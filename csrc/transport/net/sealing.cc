@@ -12,7 +12,7 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little, "the wire is little-endian");
 
-constexpr size_t kNonce = 12;
+constexpr size_t kNonceBytes = 12;
 
 std::string_view View(const void* bytes, size_t count) {
   return {static_cast<const char*>(bytes), count};
@@ -47,7 +47,7 @@ void Seal::Begin() {
     hmac_->Begin();
     return hmac_->Update(View(&number, sizeof(number)));
   }
-  unsigned char nonce[kNonce] = {};
+  unsigned char nonce[kNonceBytes] = {};
   std::memcpy(nonce, &number, sizeof(number));
   failed_ = library_.init(context_.get(), nullptr, nullptr, nullptr, nonce, -1) != 1;
 }

@@ -76,6 +76,12 @@ struct ModelAtomic {
   uint8_t exchange(uint64_t value, std::memory_order) const {
     return accesses.Do([&] { return std::exchange(byte, static_cast<uint8_t>(value)); });
   }
+  bool compare_exchange_weak(uint32_t& expected, uint32_t desired, std::memory_order) const {
+    const uint8_t was = accesses.Do([&] {
+      return byte == expected ? std::exchange(byte, static_cast<uint8_t>(desired)) : byte;
+    });
+    return std::exchange(expected, was) == was;
+  }
   uint8_t fetch_add(uint8_t more, std::memory_order) const {
     return accesses.Do([&] { return std::exchange(byte, static_cast<uint8_t>(byte + more)); });
   }

@@ -1,9 +1,12 @@
 // Explicit-state model checks of what ranks do through shared memory: all interleavings of the link
-// protocol, of doorbells with their two sleepers, of window rings, and of the control segment with
-// last arrivers and with slices; and of the messages over the tree between hosts. At 2 and 3 ranks.
-// Careless variants of each are caught, so the models can see what they look for.
+// protocol, of doorbells with their two sleepers, of a lock whose owner may die, of window rings,
+// and of the control segment with last arrivers and with slices; and of the messages over the tree
+// between hosts. At 2 and 3 ranks. Careless variants of each are caught, so the models can see what
+// they look for.
 #include "model/doorbell_model.h"
 #include "model/link_model.h"
+#include "model/lock_model.h"
+#include "model/quarantine_model.h"
 #include "model/segment_model.h"
 #include "model/tree_model.h"
 #include "model/window_model.h"
@@ -45,6 +48,35 @@ TEST(careless_sleepers_are_caught) {
     for (const bool links : {false, true})
       IsCaught(DoorbellModel(links, 2, 1, fault), "somebody waits for ever");
   }
+}
+
+TEST(a_lock_whose_owner_may_die_stop_or_throw) {
+  Holds(LockModel<2>(2, 2, LockFault::kNone));
+  Holds(LockModel<3>(1, 3, LockFault::kNone));
+}
+
+TEST(careless_locks_are_caught) {
+  const auto caught = [](LockFault fault, const char* how) {
+    IsCaught(LockModel<2>(1, 1, fault), how);
+  };
+  caught(LockFault::kDeafToDeath, "somebody waits for ever");
+  caught(LockFault::kDeafToSilence, "somebody waits for ever");
+  caught(LockFault::kOneLook, "blames a rank that has left in order");
+  caught(LockFault::kBackBeforeAbort, "goes on with what is half changed");
+  caught(LockFault::kBlindTaker, "goes on with what is half changed");
+}
+
+TEST(blocks_that_are_freed_after_an_abort) {
+  Holds(QuarantineModel<1>(3, QuarantineFault::kNone));
+  Holds(QuarantineModel<2>(1, QuarantineFault::kNone));
+}
+
+TEST(careless_quarantines_are_caught) {
+  for (const QuarantineFault fault :
+       {QuarantineFault::kFreesAtOnce, QuarantineFault::kNotesFirst,
+        QuarantineFault::kPassesNoQueue, QuarantineFault::kDeafSubmitter,
+        QuarantineFault::kStoppedIsDead, QuarantineFault::kOpenEnd})
+    IsCaught(QuarantineModel<1>(2, fault), "writes into another tensor");
 }
 
 TEST(window_rings) {

@@ -115,7 +115,10 @@ TEST(AnnouncedMessagesAreReceivedWhereTheyAreWanted) {
 namespace {
 
 void CheckClosedLink(const Sealing& sealing) {
-  const auto links = ListenAll(2, 2, SealedBy(sealing));
+  const auto links = ListenAll(2, 2, [&](int rank, TcpDataOptions& options) {
+    SealedBy(sealing)(rank, options);
+    options.socket_buffer = 1 << 20;  // the sockets have no room for the whole message
+  });
   constexpr size_t kBig = 24 << 20;
   // The receiver's end is closed while its message is on its way; then the sender's.
   auto bytes = std::make_unique<std::vector<std::byte>>(Pattern(kBig, 1));

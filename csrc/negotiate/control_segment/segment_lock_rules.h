@@ -1,0 +1,43 @@
+#pragma once
+// How ranks take a lock of the control segment, wait for it and give it back, when its owner may
+// die, stop or throw. Templates over what they touch: a model check runs them over all
+// interleavings (tests/cpp/model/lock_model.h).
+#include <atomic>
+#include <cstdint>
+
+namespace horoacc::segment_lock {
+
+enum class Turn { kTaken, kWait, kAborted, kOwnerDied };
+
+/// One attempt of the rank with local rank `me`.
+template <typename Owner, typename Aborted>
+Turn Try(Owner&& owner, uint32_t me, const Aborted& has_aborted) {
+  uint32_t free = 0;
+  if (!owner.compare_exchange_weak(free, me + 1, std::memory_order_acquire)) return Turn::kWait;
+  // An owner that threw in the middle of a change has aborted the job before it gave the lock back.
+  if (!has_aborted()) return Turn::kTaken;
+  owner.store(0, std::memory_order_release);
+  return Turn::kAborted;
+}
+
+/// Why a rank that has waited for a while need not wait any longer. `*dead`: the owner that died,
+/// by local rank.
+template <typename Owner, typename Aborted, typename Alive>
+Turn LookAround(Owner&& owner, const Aborted& has_aborted, const Alive& alive, uint32_t* dead) {
+  if (has_aborted()) return Turn::kAborted;
+  const uint32_t holder = owner.load(std::memory_order_seq_cst);
+  if (holder == 0 || alive(holder - 1)) return Turn::kWait;
+  // It may have given the lock back between the two looks, and ended in order.
+  if (owner.load(std::memory_order_seq_cst) != holder) return Turn::kWait;
+  *dead = holder - 1;
+  return Turn::kOwnerDied;
+}
+
+/// `thrown`: an exception has left what the lock protects half changed.
+template <typename Owner, typename Abort>
+void GiveBack(Owner&& owner, bool thrown, const Abort& abort) {
+  if (thrown) abort();
+  owner.store(0, std::memory_order_release);
+}
+
+}  // namespace horoacc::segment_lock
