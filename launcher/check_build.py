@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import glob
 import importlib.util
+import re
 from collections.abc import Mapping
+from pathlib import Path
 
 from horoacc import _version, cuda_plugin
 from horoacc.launcher.mpirun import MpirunError, find_mpirun
@@ -52,12 +55,28 @@ def report(
         lines += [f"NCCL: {cuda_plugin.nccl(library)}"]
         crypto, lacks = _core.libcrypto_version(environ.get("HOROACC_CRYPTO_LIBRARY", ""))
         lines += [f"Between hosts: {crypto or f'HMAC-SHA256 instead of AES-GCM: {lacks}'}"]
+    lines += [f"Memory: {_memory()}"]
     if not verbose:
         return "\n".join([*map(_shortened, lines), _MORE]), not core
     check = f"{cuda_plugin.CHECK} of the sources of v{_version.__version__}"
     lines += ["", f"No GPU has run this yet; {check} checks it on one:"]
     lines += [f"    {part}" for part in cuda_plugin.NOT_RUN]
     return "\n".join(lines), not core
+
+
+def _memory(root: str = "/sys") -> str:
+    """The host's nodes of memory, and whether the ranks' shared memory gets huge pages."""
+    nodes = len(glob.glob(f"{root}/devices/system/node/node[0-9]*")) or 1
+    told = "1 NUMA node" if nodes == 1 else f"{nodes} NUMA nodes"
+    setting = f"{root}/kernel/mm/transparent_hugepage/shmem_enabled"
+    try:
+        chosen = re.search(r"\[(\w+)\]", Path(setting).read_text(encoding="ascii"))
+    except OSError:
+        return f"{told}; the kernel has no huge pages for shared memory"
+    kind = chosen[1] if chosen else "never"
+    if kind in {"never", "deny"}:
+        return f"{told}; no huge pages: '{kind}' in {setting}"
+    return f"{told}; huge pages for shared memory: {kind}"
 
 
 def _shortened(line: str) -> str:

@@ -346,6 +346,32 @@ def test_check_build_fits_a_screen(job: Job, tmp_path: Path, core: bool) -> None
     assert f"mpirun: {deep}/mpirun (openmpi " in job.run(*verbose, code=None).out
 
 
+@pytest.mark.parametrize(
+    ("nodes", "setting", "told"),
+    [
+        (
+            1,
+            "always within_size [advise] never",
+            "1 NUMA node; huge pages for shared memory: advise",
+        ),
+        (2, "always advise [never] deny", "2 NUMA nodes; no huge pages: 'never' in "),
+        (0, None, "1 NUMA node; the kernel has no huge pages for shared memory"),
+    ],
+)
+def test_check_build_tells_of_memory(
+    tmp_path: Path, nodes: int, setting: str | None, told: str
+) -> None:
+    from horoacc.launcher.check_build import _memory
+
+    for node in range(nodes):
+        (tmp_path / f"devices/system/node/node{node}").mkdir(parents=True)
+    if setting:
+        file = tmp_path / "kernel/mm/transparent_hugepage/shmem_enabled"
+        file.parent.mkdir(parents=True)
+        file.write_text(f"{setting}\n", encoding="ascii")
+    assert _memory(str(tmp_path)).startswith(told)
+
+
 def test_check_build_of_a_build_without_nvcc(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

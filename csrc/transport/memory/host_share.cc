@@ -36,6 +36,7 @@ struct RankShare {
 Result<RankShare> MakeOwn(size_t memory_bytes, std::shared_ptr<Fd>& life) {
   RankShare share;
   HA_ASSIGN(share.memory, Segment::Create("horoacc-memory", memory_bytes));
+  share.memory.PreferHugePages();
   share.wake = std::make_shared<Fd>(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!*share.wake) return SystemError("eventfd");
   // Opened here and passed: a process number may be reused, and differs between containers.
@@ -54,6 +55,7 @@ Result<RankShare> Unwrap(std::vector<Fd> fds) {
   if (fds.size() != 3) return MakeError(ErrorKind::kSystem, "expected 3 descriptors");
   RankShare share;
   HA_ASSIGN(share.memory, Segment::Map(std::move(fds[0])));
+  share.memory.PreferHugePages();
   share.wake = std::make_shared<Fd>(std::move(fds[1]));
   share.pidfd = std::make_shared<Fd>(std::move(fds[2]));
   return share;

@@ -68,6 +68,10 @@ Result<Segment> Segment::Map(Fd fd) {
   return Segment(std::make_shared<Mapping>(std::move(fd), static_cast<std::byte*>(base), bytes));
 }
 
+void Segment::PreferHugePages() const {
+  if (mapping_) (void)::madvise(mapping_->data, mapping_->bytes, MADV_HUGEPAGE);
+}
+
 void Segment::KeepOnly(size_t bytes) {
   bytes = InPages(bytes);
   if (!mapping_ || mapping_.use_count() > 1 || bytes >= mapping_->bytes) return;

@@ -83,15 +83,25 @@ bool IsMapped(const std::byte* address) {
 
 }  // namespace
 
-TEST(SegmentIsLeftOutOfCoreDumps) {
-  const Segment segment = MakeSegment(8 * kMiB);
+/// Whether the kernel has noted the flag of smaps for the segment's mapping.
+bool HasFlag(const Segment& segment, const std::string& flag) {
   std::ifstream maps("/proc/self/smaps");
   std::ostringstream begin;
   begin << std::hex << reinterpret_cast<uintptr_t>(segment.data()) << '-';
   std::string line;
   while (std::getline(maps, line) && !line.starts_with(begin.str())) continue;
   while (std::getline(maps, line) && !line.starts_with("VmFlags:")) continue;
-  CHECK((line + ' ').find(" dd ") != std::string::npos);
+  return (line + ' ').find(" " + flag + " ") != std::string::npos;
+}
+
+TEST(SegmentIsLeftOutOfCoreDumps) { CHECK(HasFlag(MakeSegment(8 * kMiB), "dd")); }
+
+TEST(SegmentAsksForHugePages) {
+  const Segment segment = MakeSegment(8 * kMiB);
+  CHECK(!HasFlag(segment, "hg"));
+  segment.PreferHugePages();
+  const bool kernel_has_any = std::filesystem::exists("/sys/kernel/mm/transparent_hugepage");
+  CHECK_EQ(HasFlag(segment, "hg"), kernel_has_any);
 }
 
 namespace {
