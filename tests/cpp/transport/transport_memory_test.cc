@@ -394,6 +394,7 @@ TEST(ForkedChildReadsNoTornSnapshot) {
   arena.BeforeFork();
   ForkedRank child([&] {
     ::raise(SIGSTOP);  // for longer than the parent waits
+    ::signal(SIGSEGV, SIG_DFL);  // not a sanitizer's handler
     arena.AfterForkInChild();
     return static_cast<int>(block[0]);
   });
