@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import os
 import re
 import subprocess
 import sys
@@ -147,6 +148,23 @@ def test_figures_are_judged() -> None:
         verdicts = [bound.verdict() for bound in bounds.bounds(bounds.figures([*everything, line]))]
         assert sum(verdict.startswith("NOT MET ") for verdict in verdicts) == 1, line
     assert all(bound.verdict().startswith("NOT MEASURED") for bound in bounds.bounds([]))
+
+
+def test_the_probe_holds_on_the_played_gpu(tmp_path: Path) -> None:
+    probe = tmp_path / "probe"
+    subprocess.run(["g++", "-std=c++20", f"-I{fake_gpu.ROOT / 'csrc'}", str(SCRIPTS / "probe.cc"),
+                    "-ldl", "-o", str(probe)], check=True)  # fmt: skip
+    done = subprocess.run([str(probe), str(fake_gpu.plugin())],
+                          env={**os.environ, "PROBE_SECONDS": "120"},
+                          capture_output=True, text=True, check=False)  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    lines = bounds.table(
+        done.stdout, "PASS probe, 3 s\nNOT CHECKED mode NCCL: it is not there\n", []
+    )
+    assert lines[2:4] == ["| probe |  | 3 s | PASS |",
+                          "| mode NCCL |  | it is not there | NOT CHECKED |"]  # fmt: skip
+    assert len([line for line in lines if line.endswith("| CUDA does so |  | yes |")]) == 6
+    assert len([line for line in lines if line.endswith("µs |  |")]) == 3
 
 
 def test_a_run_is_judged_from_its_folder(tmp_path: Path) -> None:

@@ -1,5 +1,5 @@
 """Judges the figures of a run: python bounds.py FOLDER. A line for each bound: MET, NOT MET, or
-NOT MEASURED.
+NOT MEASURED. And all of a run as one table for docs/gpu.md: python bounds.py FOLDER --table.
 
 Figures are the lines of JSON in the folder's *.txt, whoever wrote them and whatever stands before.
 """
@@ -7,6 +7,7 @@ Figures are the lines of JSON in the folder's *.txt, whoever wrote them and what
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -27,13 +28,24 @@ class Bound(NamedTuple):
     wanted: str
     worst: Callable[[Iterable[float]], float] = min
 
+    @property
+    def mark(self) -> str:
+        """How it stands."""
+        if not self.figures:
+            return "NOT MEASURED"
+        return "MET" if self.holds(self.worst(self.figures)) else "NOT MET"
+
+    @property
+    def measured(self) -> str:
+        """The worst figure."""
+        if not self.figures:
+            return ""
+        return f"{self.worst(self.figures):.3g} of {len(self.figures)} figures"
+
     def verdict(self) -> str:
         """Says how it stands, with the worst figure."""
-        if not self.figures:
-            return f"NOT MEASURED  {self.name}: {self.wanted}"
-        worst = self.worst(self.figures)
-        mark = "MET         " if self.holds(worst) else "NOT MET     "
-        return f"{mark}  {self.name}: {self.wanted}; {worst:.3g} of {len(self.figures)} figures"
+        said = f"{self.mark:12}  {self.name}: {self.wanted}"
+        return f"{said}; {self.measured}" if self.figures else said
 
 
 def figures(texts: Iterable[str]) -> list[Row]:
@@ -110,13 +122,43 @@ def bounds(rows: list[Row]) -> list[Bound]:
     return found
 
 
+def table(text: str, verdicts: str, found: list[Bound]) -> list[str]:
+    """Puts a run into Markdown.
+
+    Args:
+        text: What the run's parts said.
+        verdicts: A line for each part: how it ended, its name, and its time or a reason.
+        found: The bounds.
+
+    Returns:
+        The lines.
+    """
+    rows = []
+    for line in verdicts.splitlines():
+        if match := re.match(r"(PASS|FAIL\(\d+\)|NOT CHECKED) (.*?)(?:[,:] (.*))?$", line):
+            rows.append((match[2], "", match[3] or "", match[1]))
+    for line in text.splitlines():
+        if match := re.match(r"(yes|NO) {2,3}(.*)", line):
+            rows.append((match[2], "CUDA does so", "", match[1]))
+    rows += [(row["what"], "", f"{row['us']} µs", "") for row in figures([text])
+             if set(row) == {"what", "us"}]  # fmt: skip
+    rows += [(bound.name, bound.wanted, bound.measured, bound.mark) for bound in found]
+    head = ["| part, or bound | wanted | measured | how it stands |", "|---|---|---|---|"]
+    return head + [f"| {' | '.join(row)} |" for row in rows]
+
+
 def main() -> int:
-    """Prints the verdicts; 1 if a bound is not met."""
+    """Prints the verdicts, or the table; 1 if a bound is not met."""
     folder = Path(sys.argv[1])
-    texts = (path.read_text(errors="replace") for path in sorted(folder.glob("*.txt")))
-    verdicts = [bound.verdict() for bound in bounds(figures(texts))]
-    print("\n".join(verdicts))
-    return int(any(verdict.startswith("NOT MET") for verdict in verdicts))
+    texts = [path.read_text(errors="replace") for path in sorted(folder.glob("*.txt"))]
+    found = bounds(figures(texts))
+    if "--table" in sys.argv:
+        verdicts = folder / "verdicts.txt"
+        said = verdicts.read_text() if verdicts.exists() else ""
+        print("\n".join(table("\n".join(texts), said, found)))
+    else:
+        print("\n".join(bound.verdict() for bound in found))
+    return int(any(bound.mark == "NOT MET" for bound in found))
 
 
 if __name__ == "__main__":

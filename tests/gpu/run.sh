@@ -6,8 +6,9 @@
 #   tests/gpu/run.sh [--resume] [folder]
 #
 # It builds in the folder (build/gpu), and writes there every part's output, verdicts.txt (PASS, FAIL
-# or NOT CHECKED) and bounds.txt (MET, NOT MET or NOT MEASURED); to $OUT, if that is set, the same in
-# three files (parts.txt has all output). A part that fails, or takes too long, does not end the others.
+# or NOT CHECKED), bounds.txt (MET, NOT MET or NOT MEASURED) and table.md (both, for docs/gpu.md); to
+# $OUT, if that is set, the same in four files (parts.txt has all output). What it runs first is the
+# probe of what the modes assume of CUDA. A part that fails, or takes too long, does not end the others.
 # After SECONDS_IN_ALL (540) no part begins: the remaining ones are NOT CHECKED, and --resume runs them,
 # and those that failed, in another run.
 #
@@ -47,6 +48,7 @@ hand_out() {
     esac
   done > "$parts"
   mv "$parts" "$OUT/parts.txt"
+  "$python" tests/gpu/bounds.py "$out" --table > "$OUT/table.md"
 }
 
 # part NAME SECONDS COMMAND ...
@@ -92,7 +94,7 @@ compile() {
   case $1 in
     *.cu)
       "$nvcc" -std=c++20 -O3 -fmad=false -Icsrc -Xcompiler=-fPIC,-Wall,-Wextra,-fvisibility=hidden \
-        -gencode "arch=compute_90,code=[sm_90,compute_90]" -c "$1" -o "$out/$(basename "$1").o"
+        -arch=native -c "$1" -o "$out/$(basename "$1").o"
       return
       ;;
     tests/gpu/*) # nvcc knows where CUDA's headers are
@@ -126,6 +128,21 @@ compile_all() {
 plugin() {
   "$nvcc" -shared -cudart static "$out"/*.cu.o "$core"/csrc.execute.{cuda.kernels.kernel_plan,kernels.reduce_plan}.cc.o \
     "$core/csrc.base.result.cc.o" -o "$library"
+}
+
+probe() {
+  g++ -std=c++20 -O2 -Icsrc tests/gpu/probe.cc -ldl -o "$out/probe" && "$out/probe" "$library"
+}
+
+# A daemon of its own. Two ranks on one GPU, whose kernels wait for each other.
+kernel_under_mps() {
+  export CUDA_MPS_PIPE_DIRECTORY=$out/mps CUDA_MPS_LOG_DIRECTORY=$out/mps
+  mkdir -p "$CUDA_MPS_PIPE_DIRECTORY"
+  nvidia-cuda-mps-control -d || return 1
+  in_mode kernel 2 the_mode_is_used reductions_are_exact times_of_small_allreduce
+  local code=$?
+  echo quit | nvidia-cuda-mps-control
+  return "$code"
 }
 
 # The checks and the benchmark of persistent kernels, and the host's of the others, on the core.
@@ -210,13 +227,14 @@ tensorflow() {
 nccl=${NCCL:-$("$python" -c "import glob, site; print(next((p for f in site.getsitepackages() \
   for p in glob.glob(f + '/nvidia/**/libnccl.so.2', recursive=True)), 'libnccl.so.2'))")}
 export -f compile machine compile_all plugin programs package collectives in_mode tuned_modes killed_rank sanitizer \
-  tensorflow
+  tensorflow probe kernel_under_mps
 sanitizer=$(command -v compute-sanitizer || echo "${nvcc%/*}/compute-sanitizer")
 export nvcc python tensorflow_python out core library nccl sanitizer
 
 part machine 60 bash -c machine
 part compile 300 bash -c compile_all
 part plugin 30 bash -c plugin
+part probe 60 bash -c probe
 # One g++ that reads torch's headers; the kernels need none of it.
 part package 240 bash -c package &
 packaging=$!
@@ -285,12 +303,18 @@ part times_of_small_cpu_reduce 60 bash -c "in_mode cpu_reduce 4 times_of_small_a
 # Mode K in the engine: a rank alone; without MPS two on one GPU are refused; several have one each.
 part collectives_of_1_kernel 60 bash -c "in_mode kernel 1 the_mode_is_used reductions_are_exact \
   movements_are_exact"
+if command -v nvidia-cuda-mps-control > /dev/null; then
+  part kernel_under_mps 90 bash -c kernel_under_mps
+else
+  say "NOT CHECKED mode K of two ranks on one GPU: there is no nvidia-cuda-mps-control"
+fi
 if [ "$gpus" -gt 1 ]; then
   part "collectives_of_${gpus}_kernel" 120 bash -c "in_mode kernel $gpus $exact times_of_allreduce \
     times_of_small_allreduce"
   part killed_rank_kernel 40 bash -c "killed_rank kernel $gpus"
 else
   part impossible_mode 30 bash -c "in_mode kernel 2 a_mode_is_refused"
+  say "NOT CHECKED mode K of ranks with a GPU each: there is one GPU"
 fi
 # NCCL in the engine: a rank alone, what cannot be loaded, and a GPU for each rank.
 export HOROACC_NCCL_LIBRARY=$nccl
@@ -333,5 +357,6 @@ echo "=== bounds"
 met=$?
 cat "$out/bounds.seen"
 mv "$out/bounds.seen" "$out/bounds.txt"
+"$python" tests/gpu/bounds.py "$out" --table > "$out/table.md"
 hand_out
 [ "$met" = 0 ] && ! grep -q '^FAIL' "$verdicts"
