@@ -50,6 +50,8 @@ class Engine:
     def watch_stacks(self, talk: int, signal: int, fd: int, heed_requests: bool) -> None:
         """Says over which socket, else by which signal and in which file, the interpreter's stacks
         are to be had, and whether the signal of `hear_requests` asks for a record."""
+    def serve_readings(self, listener: int) -> None:
+        """Answers who connects to a listening Unix socket, which it takes over."""
     def finalize_mpi(self) -> None:
         """Before the process ends normally: finalises MPI if HoroACC initialised it."""
     @property

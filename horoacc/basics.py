@@ -9,7 +9,7 @@ from typing import Any
 
 from horoacc import handles, process
 from horoacc import process_sets as sets
-from horoacc.monitor import exporter, metrics
+from horoacc.monitor import door, exporter, metrics
 from horoacc.process import bootstrap as bootstrap
 from horoacc.process import engine as engine
 from horoacc.start import World
@@ -69,6 +69,7 @@ def _enter(comm: Any, world: World | None = None) -> bool:
     process.at_exit(shutdown)
     try:
         exporter.start()
+        door.start()
     except Exception:
         shutdown()
         raise

@@ -1,8 +1,12 @@
-"""`horoaccrun explain DIR`: which ranks waited for which when they wrote their records."""
+"""`horoaccrun explain DIR`: which ranks waited for which when they wrote their records.
+
+And the command line of `horoaccrun explain`, which explains running jobs, too (look/story.py).
+"""
 
 from __future__ import annotations
 
 import argparse
+import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,7 +16,7 @@ from horoacc.launcher.elastic.history import FILE as HISTORY
 from horoacc.launcher.elastic.history import story
 from horoacc.launcher.flight_records import Record, read_records
 
-__all__ = ["explain", "main"]
+__all__ = ["RecordError", "explain", "main", "names", "place_of"]
 
 
 @dataclass(frozen=True)
@@ -33,15 +37,29 @@ class RecordError(ValueError):
 
 def main(arguments: Sequence[str]) -> int:
     """Runs the command line after `explain`; the exit code is 1 if there is nothing to explain."""
+    from horoacc.launcher.look import story  # noqa: PLC0415 - it uses this module
+    from horoacc.launcher.look.jobs import LookError  # noqa: PLC0415
+
     parser = argparse.ArgumentParser(
         prog="horoaccrun explain",
-        description="Says which ranks waited for which, from the records in HOROACC_FLIGHT_DIR.",
+        description="Says who waits for whom, and why: of a running job of this user, or from the "
+        "records that its ranks left in HOROACC_FLIGHT_DIR.",
     )
-    parser.add_argument("folder", help="the directory with the files rank.N.json")
-    folder = Path(parser.parse_args(arguments).folder)
+    parser.add_argument(
+        "job",
+        nargs="?",
+        help="the directory with the files rank.N.json; or a running job's name, or the number of "
+        "a process of it; none: the only running job",
+    )
+    parser.add_argument(
+        "--stacks", action="store_true", help="of a running job: where all ranks are"
+    )
+    given = parser.parse_args(arguments)
+    folder = Path(given.job or "")
     try:
-        print("\n".join(explain(folder)))
-    except RecordError as error:
+        is_folder = given.job and (folder.is_dir() or os.sep in given.job)
+        print("\n".join(explain(folder) if is_folder else story.tell(given.job, given.stacks)))
+    except (RecordError, LookError) as error:
         print(f"horoaccrun explain: {error}")
         return 1
     return 0
@@ -116,19 +134,20 @@ def _sentence(wait: _Wait, records: Mapping[int, Record]) -> str:
     where = f" in process set {wait.process_set}" if wait.process_set else ""
     verb = "waits" if len(wait.waiting) == 1 else "wait"
     text = (
-        f"{_names(wait.waiting)} {verb} for "
-        f"{_names(wait.missing, of_sentence=False)} in '{wait.tensor}'{where} since {clock}, for "
+        f"{names(wait.waiting)} {verb} for "
+        f"{names(wait.missing, of_sentence=False)} in '{wait.tensor}'{where} since {clock}, for "
         f"{max(ended - wait.since, 0):.0f} s"
     )
     for rank in wait.missing:
         if rank in records:
             text += f"; rank {rank} {_last(records[rank])}"
-            if place := _place(records[rank].stack):
+            if place := place_of(records[rank].stack):
                 text += f" and is in {place}"
     return text + "."
 
 
-def _names(ranks: Sequence[int], of_sentence: bool = True) -> str:
+def names(ranks: Sequence[int], of_sentence: bool = True) -> str:
+    """Names some ranks, as at the beginning of a sentence or in it."""
     word = "rank" if len(ranks) == 1 else "ranks"
     return f"{word.capitalize() if of_sentence else word} {', '.join(map(str, ranks))}"
 
@@ -141,8 +160,8 @@ def _last(record: Record) -> str:
     return "has completed nothing yet"
 
 
-def _place(stack: str) -> str:
-    """The innermost lines of the main thread, whose section is the last one."""
+def place_of(stack: str) -> str:
+    """Gives the innermost lines of the main thread, whose section is the last one."""
     frames: list[str] = []
     for line in stack.splitlines():
         if line.startswith(("Thread ", "Current thread ")):

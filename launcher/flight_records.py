@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Call", "Event", "Record", "read_records"]
+__all__ = ["Call", "Event", "Record", "parse", "read_records"]
 
 _FORMAT = 1
 _MOST_RANKS = 1 << 20
@@ -27,6 +28,10 @@ class Call:
     """Its number; 0: not agreed on."""
     ready: tuple[int, ...]
     """The ranks that had made it, as far as the writer knew."""
+    missing: tuple[int, ...] = ()
+    """The others, if it knew."""
+    blocks: bool = False
+    """Whether a caller waits for it."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +41,10 @@ class Event:
     what: str
     tensor: str
     age: float
+    process_set: int = 0
+    collective: int = 0
+    waited: float = 0
+    """Of a call that is done: how long callers were blocked in it."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +60,19 @@ class Record:
     stack: str
     calls: tuple[Call, ...]
     events: tuple[Event, ...]
+    clock: float = 0
+    """Its host's monotonic clock."""
+    # Of a rank that was asked while it ran:
+    cpu: float = 0
+    """What the process has used of a processor."""
+    no_cpu: float = 0
+    """For how long its main thread was ready to run and had none."""
+    failure: str = ""
+    """Why the job has failed."""
+    host_ranks: tuple[int, ...] = ()
+    flight_events: int = 0
+    """Of how many calls it keeps the events."""
+    counters: Mapping[str, int] = field(default_factory=dict)
 
 
 def read_records(folder: Path) -> tuple[dict[int, Record], dict[str, str]]:
@@ -59,7 +81,7 @@ def read_records(folder: Path) -> tuple[dict[int, Record], dict[str, str]]:
     damaged: dict[str, str] = {}
     for path in sorted(folder.glob("rank.*.json")):
         try:
-            record = _record(json.loads(path.read_text(errors="replace")))
+            record = parse(path.read_text(errors="replace"))
             if f"rank.{record.rank}.json" != path.name:
                 raise ValueError(f"it is of rank {record.rank}")
             records[record.rank] = record
@@ -68,6 +90,16 @@ def read_records(folder: Path) -> tuple[dict[int, Record], dict[str, str]]:
         except (OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
             damaged[path.name] = str(error)
     return dict(sorted(records.items())), damaged
+
+
+def parse(text: str | bytes) -> Record:
+    """Reads one record.
+
+    Raises:
+        KeyError: It lacks something.
+        ValueError: Or TypeError, AttributeError, RecursionError: it is no record.
+    """
+    return _record(json.loads(text))
 
 
 def _record(said: Any) -> Record:
@@ -84,10 +116,24 @@ def _record(said: Any) -> Record:
         stack=str(said["stack"]),
         calls=tuple(_call(call, size) for call in said["calls"]),
         events=tuple(
-            Event(str(event["what"]), str(event["tensor"]), _seconds(event["age"]))
+            Event(
+                str(event["what"]), str(event["tensor"]), _seconds(event["age"]),
+                _whole(event.get("set", 0), 0, 1 << 32),
+                _whole(event.get("collective", 0), 0, 1 << 64), _seconds(event.get("waited", 0)),
+            )
             for event in said["events"]
         ),
-    )
+        clock=_seconds(said.get("clock", 0)),
+        cpu=_seconds(said.get("cpu", 0)),
+        no_cpu=_seconds(said.get("no_cpu", 0)),
+        failure=str(said.get("failure", "")),
+        host_ranks=tuple(_whole(rank, 0, size - 1) for rank in said.get("host_ranks", ())),
+        flight_events=_whole(said.get("flight_events", 0), 0, 1 << 64),
+        counters={
+            str(name): _whole(value, 0, 1 << 64)
+            for name, value in said.get("counters", {}).items()
+        },
+    )  # fmt: skip
 
 
 def _call(said: Any, size: int) -> Call:
@@ -98,6 +144,8 @@ def _call(said: Any, size: int) -> Call:
         age=_seconds(said["age"]),
         collective=_whole(said["collective"], 0, 1 << 64),
         ready=tuple(_whole(rank, 0, size - 1) for rank in said.get("ready", ())),
+        missing=tuple(_whole(rank, 0, size - 1) for rank in said.get("missing", ())),
+        blocks=bool(said.get("blocks", False)),
     )
 
 

@@ -27,6 +27,8 @@ from horoacc.launcher.kubernetes import host as pod_host
 from horoacc.launcher.kubernetes import manifest
 from horoacc.launcher.kubernetes.pods import PodError, pod_of, renewal
 from horoacc.launcher.local import start_ranks
+from horoacc.launcher.look import report as look_report
+from horoacc.launcher.look import top
 from horoacc.launcher.master import Master
 from horoacc.launcher.mpirun import Mpirun, MpirunError, find_mpirun, start_mpirun
 from horoacc.launcher.output import Printer
@@ -79,6 +81,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = list(sys.argv[1:] if arguments is None else arguments)
     if given[:1] == ["explain"]:
         return explain.main(given[1:])
+    if given[:1] == ["top"]:
+        return top.main(given[1:])
+    if given[:1] == ["report"]:
+        return look_report.main(given[1:])
     if given[:1] == ["doctor"]:
         return doctor.main(given[1:], rank_environ, POSITION_VARIABLES)
     if given[:1] == ["k8s"]:

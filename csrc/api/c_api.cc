@@ -428,6 +428,10 @@ void ha_stacks(ha_engine* engine, int talk, int signal, int fd, uint32_t (*reque
   engine->engine->stacks().Set(talk, signal, fd, requests);
 }
 
+int ha_serve_readings(ha_engine* engine, int listener, ha_error* error) {
+  return Guarded(error, [&] { return engine->engine->readings().Start(horoacc::Fd(listener)); });
+}
+
 int ha_timeline_start(ha_engine* engine, const char* path, int mark_cycles, ha_error* error) {
   return Guarded(error,
                  [&] { return engine->engine->telemetry().StartTimeline(path, mark_cycles != 0); });

@@ -307,6 +307,11 @@ HA_API void ha_after_fork_in_child(ha_engine* engine);
  * flight_dir). The files stay open until this is called with -1, or the engine is shut down. */
 HA_API void ha_stacks(ha_engine* engine, int talk, int signal, int fd, uint32_t (*requests)(void));
 
+/* From now on whoever connects to `listener`, a listening Unix socket, and is of the same user may
+ * ask how this rank is (runtime/trace/reading_server.h). The engine owns the socket, also if this
+ * fails, until it is shut down. */
+HA_API int ha_serve_readings(ha_engine* engine, int listener, ha_error* error);
+
 HA_API int ha_timeline_start(ha_engine* engine, const char* path, int mark_cycles, ha_error* error);
 HA_API int ha_timeline_stop(ha_engine* engine, ha_error* error);
 

@@ -412,6 +412,10 @@ bool Engine::ArenaContains(uintptr_t pointer) const {
   return ha_arena_contains(engine_, reinterpret_cast<const void*>(pointer)) != 0;
 }
 
+void Engine::ServeReadings(int listener) {
+  Call([&](ha_error* error) { return ha_serve_readings(engine_, listener, error); });
+}
+
 void Engine::StartTimeline(const std::string& path, bool mark_cycles) {
   Call([&](ha_error* error) {
     return ha_timeline_start(engine_, path.c_str(), mark_cycles, error);

@@ -50,6 +50,7 @@ class Engine {
   void WatchStacks(int talk, int signal, int fd, bool heed_requests) {
     ha_stacks(engine_, talk, signal, fd, heed_requests ? RecordRequests : nullptr);
   }
+  void ServeReadings(int listener);
   [[nodiscard]] int MpiThreadLevel() const { return ha_mpi_thread_level(engine_); }
   [[nodiscard]] pybind11::bytes ObjectKey() const {
     char key[32];

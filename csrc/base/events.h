@@ -60,6 +60,10 @@ class EventStream {
   /// Frees the ring's memory.
   void Forget() { ring_.Forget(); }
   [[nodiscard]] const FlightRing& ring() const { return ring_; }
+  /// A caller was blocked for `ns` in the call of which the ring has the slot `call`.
+  void Waited(uint64_t call, int64_t ns) {
+    if (ring_.on()) ring_.AddWait(call, ns);
+  }
 
   /// `call`: the result for the call's first event, or 0. Returns the event's number in the ring; 0
   /// if it is not kept, or was added to the call's slot.

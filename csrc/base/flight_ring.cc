@@ -65,6 +65,7 @@ uint64_t FlightRing::Write(const Event& event) {
   slot.agreed_ticks.store(0, std::memory_order_release);
   slot.done_ticks.store(0, std::memory_order_release);
   slot.bucket.store(event.bucket, std::memory_order_release);
+  slot.waited_ns.store(0, std::memory_order_release);
   const uint64_t name = event.tensor.empty() ? 0 : Put(event.tensor, slot.name);
   const uint64_t detail = event.detail.empty() ? 0 : Put(event.detail, slot.detail);
   slot.head.store(static_cast<uint64_t>(event.process_set) << 32 | name << 16 | detail << 8 |
@@ -86,6 +87,15 @@ bool FlightRing::Add(uint64_t number, const Event& event) {
   return true;
 }
 
+void FlightRing::AddWait(uint64_t number, int64_t ns) {
+  if (number == 0) return;
+  Slot& slot = slots_[number & mask_];
+  if (!Take(slot, number)) return;
+  slot.waited_ns.store(slot.waited_ns.load(std::memory_order_relaxed) + ns,
+                       std::memory_order_release);
+  slot.number.store(number, std::memory_order_release);
+}
+
 std::vector<FlightRing::Record> FlightRing::Read() const {
   std::vector<Record> records;
   if (!on()) return records;
@@ -102,6 +112,7 @@ std::vector<FlightRing::Record> FlightRing::Read() const {
     const int64_t agreed = slot.agreed_ticks.load(std::memory_order_acquire);
     const int64_t done = slot.done_ticks.load(std::memory_order_acquire);
     const uint64_t bucket = slot.bucket.load(std::memory_order_acquire);
+    const int64_t waited = slot.waited_ns.load(std::memory_order_acquire);
     record.tensor = Get(slot.name, head >> 16 & 0xffff);
     record.detail = Get(slot.detail, head >> 8 & 0xff);
     if (slot.number.load(std::memory_order_relaxed) != number) continue;
@@ -114,6 +125,7 @@ std::vector<FlightRing::Record> FlightRing::Read() const {
          {std::pair{Phase::kNegotiated, agreed}, std::pair{Phase::kExecuted, done}}) {
       if (stamp == 0) continue;
       record.phase = phase;
+      record.waited_ns = phase == Phase::kExecuted ? waited : 0;
       record.time_ns = reading.ToNs(stamp);
       records.push_back(record);
     }

@@ -23,6 +23,7 @@ class FlightRing {
     int64_t time_ns = 0;
     uint32_t process_set = 0;
     uint64_t bucket = 0;
+    int64_t waited_ns = 0;  ///< of kExecuted: how long callers were blocked in the call
     std::string tensor;
     std::string detail;
   };
@@ -41,12 +42,14 @@ class FlightRing {
   /// Adds an event to the slot `number` of its call. False if the slot was reused, or has no room
   /// for this phase.
   [[nodiscard]] bool Add(uint64_t number, const Event& event);
+  /// Adds to the time that callers were blocked in a call.
+  void AddWait(uint64_t number, int64_t ns);
   /// All events, oldest first. Any thread.
   [[nodiscard]] std::vector<Record> Read() const;
 
  private:
   static constexpr uint64_t kWriting = UINT64_MAX;
-  static constexpr size_t kNameWords = 8;
+  static constexpr size_t kNameWords = 7;
   static constexpr size_t kDetailWords = 2;
 
   struct alignas(128) Slot {
@@ -55,6 +58,7 @@ class FlightRing {
     std::atomic<int64_t> ticks;
     std::atomic<int64_t> agreed_ticks, done_ticks;  ///< 0: not yet
     std::atomic<uint64_t> bucket;
+    std::atomic<int64_t> waited_ns;
     std::atomic<uint64_t> detail[kDetailWords];
     std::atomic<uint64_t> name[kNameWords];
   };

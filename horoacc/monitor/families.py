@@ -18,6 +18,8 @@ class Family(NamedTuple):
     """The name of the label, if there is one."""
     counters: tuple[tuple[str, str], ...] = ()
     """Names of `hvd.counters()`, each with the label's value."""
+    unit: float = 1
+    """What one of the counter is in the metric's unit."""
 
 
 def _counter(name: str, counter: str, text: str) -> Family:
@@ -69,6 +71,10 @@ FAMILIES = (
         "horoacc_coordinator_wakes", "coordinator_wakes",
         "Times that the coordinator thread woke up.",
     ),
+    Family(
+        "horoacc_waited_seconds", "counter", "Time that callers were blocked in calls.", "",
+        (("waited_ns", ""),), 1e-9,
+    ),
     _counter("horoacc_plan_locks", "plan_locks", "Agreements of the ranks on a locked plan."),
     _counter(
         "horoacc_plan_rounds", "plan_rounds", "Steps whose gradients needed one call a bucket."
@@ -94,7 +100,7 @@ class Sample(NamedTuple):
     family: Family
     value: str
     """Of the label."""
-    number: int
+    number: float
 
     @property
     def name(self) -> str:
@@ -113,4 +119,5 @@ def samples(counters: Mapping[str, int]) -> Iterator[Sample]:
     for family in FAMILIES:
         for counter, value in family.counters:
             if counter in counters:  # those of GPUs and of other hosts may not be there
-                yield Sample(family, value, counters[counter])
+                number = counters[counter]
+                yield Sample(family, value, number if family.unit == 1 else number * family.unit)

@@ -257,5 +257,12 @@ METRICS_ROWS: tuple[Setting, ...] = (
         scope="python", audience="experts", flag="--metrics-seconds", yaml=("metrics", "seconds"),
         least=0.1,
     ),
+    Setting(
+        "look_dir", "str", "", "HOROACC_LOOK_DIR",
+        "Folder of the sockets by which `horoaccrun top` and `horoaccrun explain` find the ranks "
+        "of a running job; docs/operate.md. It must be one of the user's alone. Empty: "
+        "`/tmp/horoacc-UID`.",
+        scope="python", audience="experts", flag="--look-dir", yaml=("metrics", "look_dir"),
+    ),
 )  # fmt: skip
-"""The rows of docs/metrics.md."""
+"""The rows of docs/metrics.md, and of what looks at a running job."""

@@ -42,7 +42,7 @@ if hvd.rank() == 0 and port:
     listen = [s[1] for s in sockets if s[3] == "0A" and s[1].endswith(f":{port:04X}")]
     print("LISTENS" + json.dumps(listen))
 if hvd.rank() == 0 and path:
-    while f'rank="{hvd.size() - 1}"' not in (text := open(path).read()):
+    while f'{{rank="{hvd.size() - 1}"' not in (text := open(path).read()):
         time.sleep(0.01)
     print("FILE" + json.dumps(text))
 hvd.barrier()

@@ -91,6 +91,7 @@ Status Engine::Start() {
                                              std::to_string(cores) + " cores for " +
                                              std::to_string(locals) + " local ranks");
   }
+  job_.reading = [this](const ReadingScope& scope) { return telemetry_.Reading(scope); };
   const int64_t deadline = NowNs() + FromSeconds(settings.start_timeout_seconds);
   if (job_.multi_host_parts)
     HA_TRY(job_.StartMultiHost([this](const Error& error) { failure_.AbortHere(error); }));
@@ -328,6 +329,7 @@ Status Engine::Abandon() {
 }
 
 Status Engine::JoinThreads() {
+  readings_.Stop();
   coordinator_.Stop();
   set_changes_.Stop();
   job_.callbacks.Stop();
@@ -359,6 +361,7 @@ void Engine::ReleaseResources() {
 
 void Engine::AfterForkInChild() {
   job_.arena->AfterForkInChild();
+  readings_.LeaveToParent();
   job_.share.life.reset();
   if (job_.links) job_.links->LeaveToParent();
   if (job_.multi_host) job_.multi_host->LeaveToParent();

@@ -11,6 +11,7 @@
 #include "runtime/engine/submitter.h"
 #include "runtime/sets/groups.h"
 #include "runtime/sets/set_changes.h"
+#include "runtime/trace/reading_server.h"
 
 namespace horoacc {
 
@@ -28,6 +29,7 @@ class Engine final : public Calls {
   [[nodiscard]] Counters& counters() { return job_.counters; }
   [[nodiscard]] StackSource& stacks() { return job_.stacks; }
   [[nodiscard]] Telemetry& telemetry() { return telemetry_; }
+  [[nodiscard]] ReadingServer& readings() { return readings_; }
 
   // Calls. In Submit, SubmitMessage, Wait, Poll and GiveUp an exception of the standard library
   // becomes an abort of the job that names it, as it does in the engine's own thread and in
@@ -104,6 +106,7 @@ class Engine final : public Calls {
   Groups groups_{job_, sets_};
   Handles handles_;
   Telemetry telemetry_{job_, sets_};
+  ReadingServer readings_{job_};
   Completion completion_{job_, failure_};
   Deadlines deadlines_{job_, failure_, sets_, telemetry_};
   MessageCalls messages_;

@@ -77,7 +77,11 @@ Status Waits::Wait(Entry& entry, int64_t deadline_ns) {
     return entry.outcome;
   }
   entry.waiters.fetch_add(1, std::memory_order_seq_cst);
+  const int64_t began = NowNs();
   Status outcome = AwaitOutcome(entry, deadline_ns);
+  const int64_t waited = NowNs() - began;
+  job_.counters.waited_ns.fetch_add(static_cast<uint64_t>(waited), std::memory_order_relaxed);
+  job_.events.Waited(entry.flight, waited);
   entry.waiters.fetch_sub(1, std::memory_order_seq_cst);
   if (entry.complete.load(std::memory_order_seq_cst)) {
     take_join();

@@ -48,6 +48,14 @@ std::string WhyProcessIsSilent(int pid, uint64_t started_ticks) {
   }
 }
 
+double SecondsWithoutProcessor() {
+  std::ifstream file("/proc/self/schedstat");
+  uint64_t ran_ns = 0;
+  uint64_t waited_ns = 0;
+  file >> ran_ns >> waited_ns;
+  return file ? static_cast<double>(waited_ns) / 1e9 : 0;
+}
+
 bool IsDumpingCore(int pid, uint64_t started_ticks) {
   std::ifstream file("/proc/" + std::to_string(pid) + "/status");
   for (std::string line; std::getline(file, line);) {

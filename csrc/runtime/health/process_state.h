@@ -8,6 +8,9 @@ namespace horoacc {
 /// When it started, in clock ticks since the machine did; with its number this names a process for
 /// good. 0: there is none, or none that can be seen.
 [[nodiscard]] uint64_t StartOfProcess(int pid);
+/// For how long this process's main thread was ready to run, and had no processor; 0 if the kernel
+/// does not say.
+[[nodiscard]] double SecondsWithoutProcessor();
 
 /// Why a process may give no sign of life: "it is stopped".
 [[nodiscard]] std::string WhyProcessIsSilent(int pid, uint64_t started_ticks);

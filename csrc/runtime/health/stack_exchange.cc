@@ -15,7 +15,7 @@ constexpr size_t kMostAsked = 8;
 }  // namespace
 
 void StackExchange::Answer() {
-  if (job_.multi_host) job_.multi_host->channel().AnswerForStacks();
+  if (job_.multi_host) job_.multi_host->channel().questions().Answer();
   RankState& state = job_.own_state();
   const uint32_t wanted = state.stack_wanted.load(std::memory_order_acquire);
   if (state.stack_given.load(std::memory_order_relaxed) == wanted) return;
@@ -45,7 +45,8 @@ void StackExchange::Ask(int rank) {
     at = now;
   }
   const uint32_t local = job_.LocalOf(rank);
-  if (local == job_.share.ranks.size()) return job_.multi_host->channel().AskForStack(rank);
+  if (local == job_.share.ranks.size())
+    return job_.multi_host->channel().questions().Ask(rank, RankQuestion::kStack);
   const uint32_t number = job_.control.state(local).stack_wanted.fetch_add(1) + 1;
   {
     std::lock_guard lock(mutex_);
@@ -56,7 +57,8 @@ void StackExchange::Ask(int rank) {
 
 std::optional<std::string> StackExchange::StackOf(int rank) {
   const uint32_t local = job_.LocalOf(rank);
-  if (local == job_.share.ranks.size()) return job_.multi_host->channel().StackOf(rank);
+  if (local == job_.share.ranks.size())
+    return job_.multi_host->channel().questions().AnswerOf(rank, RankQuestion::kStack);
   const RankState& state = job_.control.state(local);
   {
     std::lock_guard lock(mutex_);

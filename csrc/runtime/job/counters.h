@@ -21,6 +21,7 @@ struct Counters {
   std::atomic<uint64_t> last_arriver{0};     ///< decisions that came with their result
   std::atomic<uint64_t> driven_waits{0};     ///< waits in which the caller drove the engine
   std::atomic<uint64_t> coordinator_wakes{0};
+  std::atomic<uint64_t> waited_ns{0};  ///< callers were blocked in calls
   // Of locked plans (runtime/engine/locked_plan.h); `unlocks` by the reason.
   std::atomic<uint64_t> plan_locks{0};
   std::atomic<uint64_t> plan_rounds{0};

@@ -50,6 +50,7 @@ Status Job::StartMultiHost(std::function<void(const Error&)> aborted) {
   around.mux = mux.get();
   around.has_left = [this](int local) { return HasLeft(static_cast<uint32_t>(local)); };
   around.stack = [this] { return MainStackOf(stacks.Take()).substr(0, kStackText); };
+  around.reading = [this](const ReadingScope& scope) { return reading(scope); };
   around.aborted = std::move(aborted);
   MultiHostParts parts = std::move(*std::exchange(multi_host_parts, std::nullopt));
   host_names = std::move(parts.host_names);

@@ -16,6 +16,7 @@
 #include "negotiate/multi_host/control_mux.h"
 #include "runtime/health/stack_source.h"
 #include "runtime/job/counters.h"
+#include "runtime/job/reading.h"
 #include "runtime/job/shared_blocks.h"
 #include "runtime/job/task_threads.h"
 #include "runtime/sets/multi_host_job.h"
@@ -113,6 +114,8 @@ struct Job {
   std::atomic<bool> stopping{false};
   /// Shows that this rank lives and looks at its peers: the engine's; empty before its Start.
   std::function<void()> watch_peers;
+  /// What this rank tells whoever looks at the job; the engine's.
+  std::function<std::string(const ReadingScope&)> reading;
   /// Work of GPUs that waiting threads ask after: no GPU wakes a thread.
   std::atomic<uint32_t> gpu_polls{0};
   /// Calls in flight of sets that this rank leads: control links bring what is decided.

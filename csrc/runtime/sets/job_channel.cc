@@ -24,6 +24,8 @@ enum class JobMessage : uint8_t {
   kSilence = 8,
   kFarewell = 9,  ///< the last rank of a host asks whether its departure was heard
   kFarewellHeard = 10,
+  kHowAreYou = 11,  ///< a question for a reading
+  kSo = 12,
 };
 
 WireWriter Begin(JobMessage kind) {
@@ -56,7 +58,8 @@ JobChannel::JobChannel(std::vector<int> host_of, Surroundings surroundings)
       order_(host_of_),
       around_(std::move(surroundings)),
       place_(order_.PlaceOf(static_cast<uint32_t>(around_.rank))),
-      were_next_(NextHosts()) {
+      were_next_(NextHosts()),
+      questions_(AroundQuestions()) {
   around_.mux->Register(kJobChannel, [this](int source, std::span<const std::byte> payload) {
     return OnMessage(source, payload);
   });
@@ -367,38 +370,33 @@ std::optional<int> JobChannel::SilentOnTheWay(int rank) const {
   return std::nullopt;
 }
 
-// Stacks, directly between the rank that asks and the rank that is asked.
+// Questions, directly between the rank that asks and the rank that is asked.
 
-void JobChannel::AskForStack(int rank) {
-  {
-    std::lock_guard lock(stacks_mutex_);
-    stacks_[rank].reset();
-  }
-  Send(rank, Begin(JobMessage::kWhereAreYou));
-}
-
-std::optional<std::string> JobChannel::StackOf(int rank) {
-  std::lock_guard lock(stacks_mutex_);
-  const auto found = stacks_.find(rank);
-  return found == stacks_.end() ? std::nullopt : found->second;
-}
-
-void JobChannel::AnswerForStacks() {
-  std::vector<int> sources;
-  {
-    std::lock_guard lock(stacks_mutex_);
-    sources.swap(unanswered_);
-  }
-  if (sources.empty()) return;
-  WireWriter writer = Begin(JobMessage::kHere);
-  writer.Put(std::string_view(around_.stack()));
-  for (const int source : sources) Send(source, writer);
+RankQuestions::Surroundings JobChannel::AroundQuestions() {
+  RankQuestions::Surroundings around;
+  around.ask = [this](int rank, RankQuestion question, const ReadingScope& scope) {
+    const bool stack = question == RankQuestion::kStack;
+    WireWriter writer = Begin(stack ? JobMessage::kWhereAreYou : JobMessage::kHowAreYou);
+    if (!stack) Put(writer, scope);
+    Send(rank, writer);
+  };
+  around.answer = [this](int rank, RankQuestion question, const std::string& text) {
+    const bool stack = question == RankQuestion::kStack;
+    WireWriter writer = Begin(stack ? JobMessage::kHere : JobMessage::kSo);
+    writer.Put(std::string_view(text));
+    Send(rank, writer);
+  };
+  around.stack = around_.stack;
+  around.reading = around_.reading;
+  around.wake_coordinator = around_.wake_coordinator;
+  return around;
 }
 
 Status JobChannel::OnMessage(int source, std::span<const std::byte> payload) {
   WireReader reader(payload);
   const auto is_rank = [&](int rank) { return rank >= 0 && rank < std::ssize(host_of_); };
-  switch (static_cast<JobMessage>(reader.Get<uint8_t>())) {
+  const auto kind = static_cast<JobMessage>(reader.Get<uint8_t>());
+  switch (kind) {
     case JobMessage::kAbort: {
       const Error error = GetError(reader);
       if (!reader.ok() || error.kind == ErrorKind::kOk) return Damaged(source);
@@ -431,19 +429,22 @@ Status JobChannel::OnMessage(int source, std::span<const std::byte> payload) {
       return {};
     }
     case JobMessage::kWhereAreYou: {
-      {
-        std::lock_guard lock(stacks_mutex_);
-        unanswered_.push_back(source);
-      }
-      around_.wake_coordinator();
+      questions_.OnQuestion(source, RankQuestion::kStack, {});
       return {};
     }
-    case JobMessage::kHere: {
+    case JobMessage::kHowAreYou: {
+      const ReadingScope scope = GetReadingScope(reader);
+      if (!reader.ok()) return Damaged(source);
+      questions_.OnQuestion(source, RankQuestion::kReading, scope);
+      return {};
+    }
+    case JobMessage::kHere:
+    case JobMessage::kSo: {
+      const bool stack = kind == JobMessage::kHere;
       std::string text = reader.GetText();
-      if (!reader.ok() || text.size() > kStackText) return Damaged(source);
-      std::lock_guard lock(stacks_mutex_);
-      if (const auto asked = stacks_.find(source); asked != stacks_.end())
-        asked->second = std::move(text);
+      if (!reader.ok() || text.size() > (stack ? kStackText : kMostReading)) return Damaged(source);
+      questions_.OnAnswer(source, stack ? RankQuestion::kStack : RankQuestion::kReading,
+                          std::move(text));
       return {};
     }
     case JobMessage::kAskAddress: {

@@ -1,6 +1,6 @@
 #pragma once
 // Messages about the whole job between its hosts: aborts, departures, heartbeats, addresses,
-// stacks.
+// questions.
 #include <atomic>
 #include <functional>
 #include <map>
@@ -12,6 +12,7 @@
 #include "negotiate/multi_host/control_mux.h"
 #include "negotiate/multi_host/multi_host_tree.h"
 #include "negotiate/wire.h"
+#include "runtime/sets/rank_questions.h"
 #include "transport/control/rank_directory.h"
 
 namespace horoacc {
@@ -30,8 +31,9 @@ class JobChannel {
     const RankDirectory* directory = nullptr;
     std::function<void(const Error&)> aborted;  ///< called when another host has aborted the job
     std::function<std::string()> stack;         ///< returns this rank's Python stack
-    std::function<void()> ring_host;            ///< wakes the threads of all ranks of this host
-    std::function<void()> wake_coordinator;     ///< this rank's
+    std::function<std::string(const ReadingScope&)> reading;  ///< returns this rank's reading
+    std::function<void()> ring_host;         ///< wakes the threads of all ranks of this host
+    std::function<void()> wake_coordinator;  ///< this rank's
   };
   JobChannel(std::vector<int> host_of, Surroundings surroundings);
   ~JobChannel();
@@ -81,12 +83,7 @@ class JobChannel {
   void TellSilence(int rank, bool silent);
   /// The silent rank through which the news of `rank` would come. Nothing is known of `rank` then.
   [[nodiscard]] std::optional<int> SilentOnTheWay(int rank) const;
-  /// Asks a rank for its Python stack; StackOf has the answer to the latest request, once it came.
-  void AskForStack(int rank);
-  [[nodiscard]] std::optional<std::string> StackOf(int rank);
-  /// Sends this rank's Python stack to the ranks that have asked for it. Takes up to seconds: the
-  /// coordinator's, without the driver's lock.
-  void AnswerForStacks();
+  [[nodiscard]] RankQuestions& questions() { return questions_; }
 
  private:
   Status OnMessage(int source, std::span<const std::byte> payload);
@@ -117,6 +114,7 @@ class JobChannel {
   [[nodiscard]] std::vector<int> NextHosts() const;
 
   void Send(int rank, const WireWriter& writer);
+  [[nodiscard]] RankQuestions::Surroundings AroundQuestions();
   void SendToHost(uint32_t place, const WireWriter& writer);
   /// `except_host`: the host from which the news came, as in host_of; kNoHost: it is of this one.
   static constexpr int kNoHost = -1;
@@ -141,9 +139,7 @@ class JobChannel {
   std::atomic<int64_t> abort_seen_ns_{0};
   mutable std::mutex heard_mutex_;
   std::map<int, int64_t> heard_ns_;  ///< by rank: its latest heartbeat
-  std::mutex stacks_mutex_;
-  std::map<int, std::optional<std::string>> stacks_;  ///< by asked rank
-  std::vector<int> unanswered_;                       ///< ranks that have asked
+  RankQuestions questions_;
 };
 
 }  // namespace horoacc

@@ -28,6 +28,7 @@ JobChannel::Surroundings ChannelOf(const MultiHostJob::Surroundings& around,
           .directory = &directory,
           .aborted = around.aborted,
           .stack = around.stack,
+          .reading = around.reading,
           .ring_host = ring_host,
           .wake_coordinator = [&doorbells, own] { doorbells.WakeCoordinator(own); }};
 }

@@ -42,6 +42,7 @@ class MultiHostJob {
     std::function<bool(int local_rank)> has_left;  ///< whether a rank of this host has left
     std::function<void(const Error&)> aborted;     ///< called when another host has aborted the job
     std::function<std::string()> stack;            ///< returns this rank's Python stack
+    std::function<std::string(const ReadingScope&)> reading;  ///< returns this rank's reading
   };
   static Result<std::unique_ptr<MultiHostJob>> Make(MultiHostParts parts,
                                                     const Surroundings& surroundings);

@@ -8,16 +8,25 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
+#include <iomanip>
+#include <limits>
 #include <span>
 #include <sstream>
+#include <thread>
 #include <utility>
 
 #include "base/clock.h"
 #include "negotiate/disagreement.h"
+#include "runtime/health/process_state.h"
 #include "transport/net/fd.h"
 
 namespace horoacc {
 namespace {
+
+constexpr ReadingScope kWholeRecord{true, std::numeric_limits<double>::infinity(),
+                                    std::numeric_limits<uint32_t>::max()};
+constexpr int64_t kQueueLimit = 100 * kMillisecond;
+constexpr std::chrono::milliseconds kTryAgain(1);
 
 std::string Quoted(std::string_view text) {
   std::string quoted = "\"";
@@ -72,7 +81,13 @@ double SecondsSince(int64_t then_ns, int64_t now_ns) {
 std::string Telemetry::CallsInFlight(int64_t now_ns, bool ask_others) const {
   std::string calls;
   for (const auto& set : sets_.Own()) {
-    std::lock_guard lock(set->queue.mutex);
+    // A caller may hold the queue and wait for a lock of the set, whose owner is stopped.
+    std::unique_lock lock(set->queue.mutex, std::try_to_lock);
+    for (const int64_t limit = NowNs() + kQueueLimit; !lock && NowNs() < limit;) {
+      std::this_thread::sleep_for(kTryAgain);
+      (void)lock.try_lock();
+    }
+    if (!lock) continue;
     std::vector<std::shared_ptr<Entry>> entries;
     for (const uint32_t id : set->queue.in_flight.ids())
       entries.push_back(set->queue.in_flight.Find(id));
@@ -90,7 +105,8 @@ std::string Telemetry::CallsInFlight(int64_t now_ns, bool ask_others) const {
       call << "{\"tensor\":" << Quoted(entry->display_name) << ",\"set\":" << set->id
            << ",\"ranks\":" << ListOf(set->ranks)
            << ",\"age\":" << SecondsSince(entry->submitted_ns, now_ns)
-           << ",\"collective\":" << bucket;
+           << ",\"collective\":" << bucket
+           << ",\"blocks\":" << (entry->waiters.load(std::memory_order_relaxed) > 0 ? 1 : 0);
       if (attendance) {
         call << ",\"ready\":" << ListOf(attendance->ready)
              << ",\"missing\":" << ListOf(attendance->missing);
@@ -101,31 +117,62 @@ std::string Telemetry::CallsInFlight(int64_t now_ns, bool ask_others) const {
   return "[" + calls + "]";
 }
 
-std::string Telemetry::FlightText(const std::string& reason, bool ask_others) {
+std::string Telemetry::FlightText(const std::string& reason, bool ask_others,
+                                  const ReadingScope& scope, const std::string& more) {
+  const std::string stack = scope.stack ? job_.stacks.Take() : "";
   const int64_t now = NowNs();
   timespec wall{};
   clock_gettime(CLOCK_REALTIME, &wall);
   std::ostringstream text;
-  text << "{\"format\":1,\"rank\":" << job_.rank() << ",\"size\":" << job_.placement.size
-       << ",\"host\":" << Quoted(job_.host) << ",\"pid\":" << ::getpid()
-       << ",\"time\":" << wall.tv_sec << ",\"reason\":" << Quoted(reason)
-       << ",\"agreed\":" << job_.counters.decisions.load(std::memory_order_relaxed)
-       << ",\n\"calls\":" << CallsInFlight(now, ask_others)
-       << ",\n\"stack\":" << Quoted(job_.stacks.Take()) << ",\n\"events\":[";
+  text << std::setprecision(15) << "{\"format\":1,\"rank\":" << job_.rank()
+       << ",\"size\":" << job_.placement.size << ",\"host\":" << Quoted(job_.host)
+       << ",\"pid\":" << ::getpid() << ",\"time\":" << wall.tv_sec
+       << ",\"clock\":" << static_cast<double>(now / kMicrosecond) / 1e6
+       << ",\"reason\":" << Quoted(reason)
+       << ",\"agreed\":" << job_.counters.decisions.load(std::memory_order_relaxed) << more
+       << ",\n\"calls\":" << CallsInFlight(now, ask_others) << ",\n\"stack\":" << Quoted(stack)
+       << ",\n\"events\":[";
   const char* comma = "\n";
-  for (const FlightRing::Record& record : job_.events.ring().Read()) {
-    text << std::exchange(comma, ",\n") << "{\"age\":" << SecondsSince(record.time_ns, now)
-         << ",\"what\":\"" << NameOfPhase(record.phase) << "\",\"set\":" << record.process_set
+  const std::vector<FlightRing::Record> records = job_.events.ring().Read();
+  const size_t most = std::min<size_t>(records.size(), scope.events);
+  for (const FlightRing::Record& record : std::span(records).last(most)) {
+    const double age = SecondsSince(record.time_ns, now);
+    if (age > scope.seconds) continue;
+    text << std::exchange(comma, ",\n") << "{\"age\":" << age << ",\"what\":\""
+         << NameOfPhase(record.phase) << "\",\"set\":" << record.process_set
          << ",\"collective\":" << record.bucket << ",\"tensor\":" << Quoted(record.tensor)
-         << ",\"detail\":" << Quoted(record.detail) << "}";
+         << ",\"detail\":" << Quoted(record.detail);
+    if (record.waited_ns > 0) text << ",\"waited\":" << SecondsSince(0, record.waited_ns);
+    text << "}";
   }
   text << "]}\n";
   return text.str();
 }
 
+std::string Telemetry::Reading(const ReadingScope& scope) {
+  timespec used{};
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &used);
+  std::ostringstream more;
+  more << std::setprecision(15) << ",\"host_ranks\":" << ListOf(job_.share.ranks)
+       << ",\"cpu\":" << static_cast<double>(used.tv_sec) + static_cast<double>(used.tv_nsec) / 1e9
+       << ",\"no_cpu\":" << SecondsWithoutProcessor()
+       << ",\"flight_events\":" << job_.settings.flight_events
+       << ",\"failure\":" << Quoted(job_.aborted() ? job_.control.aborted().message : "")
+       << ",\n\"counters\":{";
+  std::istringstream lines(CounterText());
+  const char* comma = "";
+  for (std::string line; std::getline(lines, line);) {
+    const size_t mark = line.find('=');
+    more << std::exchange(comma, ",") << '"' << line.substr(0, mark)
+         << "\":" << line.substr(mark + 1);
+  }
+  more << "}";
+  return FlightText("somebody looks", !job_.aborted(), scope, more.str());
+}
+
 void Telemetry::RecordFlight(const std::string& reason, bool ask_others) {
   if (job_.settings.flight_dir.empty()) return;
-  job_.callbacks.Post([this, text = FlightText(reason, ask_others)] {
+  job_.callbacks.Post([this, text = FlightText(reason, ask_others, kWholeRecord, "")] {
     const std::filesystem::path folder(job_.settings.flight_dir);
     std::error_code failed;
     std::filesystem::create_directories(folder, failed);
@@ -190,6 +237,7 @@ std::string Telemetry::CounterText() const {
   counter("plan_unlocks_end", job_.counters.plan_unlocks_end);
   counter("driven_waits", job_.counters.driven_waits);
   counter("coordinator_wakes", job_.counters.coordinator_wakes);
+  counter("waited_ns", job_.counters.waited_ns);
   const ControlMux::Sent sent = job_.mux ? job_.mux->sent() : ControlMux::Sent{};
   line("control_messages", sent.messages);
   line("control_bytes", sent.bytes);

@@ -20,13 +20,17 @@ class Telemetry {
   /// Only rank 0 writes, as in Horovod: all ranks may call this with the same path.
   Status StartTimeline(const std::string& path, bool mark_cycles);
   Status StopTimeline();
+  /// What a running rank tells whoever looks at it: JSON as of the flight record, with the
+  /// counters, the process's share of a processor, and why the job has failed, if it has.
+  [[nodiscard]] std::string Reading(const ReadingScope& scope);
   /// Replaces this rank's file in the setting `flight_dir`, if there is one; another thread writes,
   /// since the disk may be slow. `ask_others`: names the ranks that calls wait for.
   void RecordFlight(const std::string& reason, bool ask_others);
 
  private:
   [[nodiscard]] std::string CallsInFlight(int64_t now_ns, bool ask_others) const;
-  [[nodiscard]] std::string FlightText(const std::string& reason, bool ask_others);
+  [[nodiscard]] std::string FlightText(const std::string& reason, bool ask_others,
+                                       const ReadingScope& scope, const std::string& more);
 
   Job& job_;
   SetTable& sets_;

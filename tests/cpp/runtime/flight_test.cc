@@ -35,7 +35,7 @@ TEST(of_a_long_name_the_end_is_kept) {
   events.Emit(Phase::kError, 0, 1, 1, 0, std::string(300, 'a') + "weight", std::string(40, 'b'));
   const auto records = events.ring().Read();
   CHECK_EQ(records.size(), size_t{1});
-  CHECK_EQ(records[0].tensor, std::string(58, 'a') + "weight");
+  CHECK_EQ(records[0].tensor, std::string(50, 'a') + "weight");
   CHECK_EQ(records[0].detail, std::string(16, 'b'));
 }
 
@@ -68,6 +68,22 @@ TEST(the_stations_of_calls_are_told_in_order) {
   for (int k = 0; k < 3; ++k) events.Emit(Phase::kQueued, 0, 3, 0, 0, "more");
   CHECK(events.Emit(Phase::kExecuted, 0, 1, 8, 0, "first", {}, first) != 0);
   CHECK_EQ(told(), std::string("0more0 0more0 0more0 3first8 "));
+}
+
+TEST(a_call_tells_how_long_callers_were_blocked_in_it) {
+  EventStream events(4);
+  const uint64_t call = events.Emit(Phase::kQueued, 0, 1, 0, 0, "waited", "sum");
+  const uint64_t other = events.Emit(Phase::kQueued, 0, 2, 0, 0, "other", "sum");
+  events.Waited(call, 3);  // in slices
+  (void)events.Emit(Phase::kExecuted, 0, 1, 7, 0, "waited", {}, call);
+  (void)events.Emit(Phase::kExecuted, 0, 2, 7, 0, "other", {}, other);
+  events.Waited(call, 4);
+  events.Waited(call + 4, 5);  // of a slot that has another call
+  events.Waited(0, 6);         // of none
+  for (const auto& record : events.ring().Read()) {
+    const bool told = record.phase == Phase::kExecuted && record.tensor == "waited";
+    CHECK_EQ(record.waited_ns, int64_t{told ? 7 : 0});
+  }
 }
 
 // Stamps come from a counter, and are read as nanoseconds of the one clock.

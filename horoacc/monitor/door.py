@@ -1,0 +1,131 @@
+"""Where a rank of a running job is to be found: a Unix socket in a folder of the user's alone.
+
+The core answers there (csrc/runtime/trace/reading_server.h), `horoaccrun top` and `horoaccrun
+explain` ask. A file is named JOB.RANK.PROCESS.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import socket
+import stat
+from pathlib import Path
+from typing import NamedTuple
+
+from horoacc import process, settings
+from horoacc.start import tell_once
+
+
+class Door(NamedTuple):
+    """The socket of one rank, as its name tells."""
+
+    path: Path
+    job: str
+    rank: int
+    pid: int
+
+
+def folder() -> Path:
+    """Gives the folder of this user's sockets; it need not be there."""
+    return Path(str(settings.read(os.environ)["look_dir"]) or f"/tmp/horoacc-{os.geteuid()}")
+
+
+def doors() -> list[Door]:
+    """Lists the sockets of this host, also of processes that were killed.
+
+    Raises:
+        PermissionError: Others may have put them there.
+    """
+    found = []
+    place = folder()
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+        _check(place)
+        for name in sorted(os.listdir(place)):
+            job, _, rest = name.partition(".")
+            rank, _, pid = rest.partition(".")
+            if job and rank.isdigit() and pid.isdigit():
+                found.append(Door(place / name, job, int(rank), int(pid)))
+    return found
+
+
+def is_shut(door: Door) -> bool:
+    """Says whether nobody listens there any more."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as link:
+        link.setblocking(False)
+        try:
+            link.connect(str(door.path))
+        except (ConnectionRefusedError, FileNotFoundError):
+            return True
+        except OSError:  # it has many to answer
+            return False
+    return False
+
+
+def start() -> None:
+    """Opens this rank's until `shutdown()`. The job goes on without it."""
+    if process.prepares():
+        return  # an elastic job's newcomer, which is no rank yet
+    where = process.position()
+    place = folder()
+    path = place / f"{_job()}.{where.rank}.{os.getpid()}"
+    try:
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(place, 0o700)
+        _check(place)
+        _sweep()
+        with contextlib.closing(_listener(path)) as listener:
+            process.engine().serve_readings(listener.detach())
+    except OSError as error:
+        if where.local_rank == 0:
+            why = error.strerror or error
+            tell_once(f"'horoaccrun top' cannot look at this job: {place}: {why}")
+        return
+
+    def close() -> None:
+        with contextlib.suppress(OSError):
+            path.unlink()
+
+    process.before_shutdown(close)
+
+
+def _job() -> str:
+    """A short name of the job, alike on its ranks and, in an elastic job, for its whole life."""
+    known = ("PMIX_NAMESPACE", "PMI_JOBID", "MASTER_PORT")
+    own = os.environ.get("HOROACC_COORDINATOR") if process.is_elastic() else process.job_name()
+    if process.position().size == 1 and not process.is_elastic():
+        own = f"process {os.getpid()}"
+    text = own or next(filter(None, map(os.environ.get, known)), str(os.getppid()))
+    return hashlib.sha256(text.encode()).hexdigest()[:8]
+
+
+def _check(place: Path) -> None:
+    """Raises PermissionError unless the folder is this user's alone."""
+    found = os.lstat(place)
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
+        raise PermissionError(0, f"{place} is not a folder of this user's alone (mode 0700)")
+
+
+def _listener(path: Path) -> socket.socket:
+    """Listens at a path, which is there only once somebody listens."""
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    hidden = path.with_name(f".{path.name}")
+    try:
+        hidden.unlink(missing_ok=True)
+        listener.bind(str(hidden))
+        os.chmod(hidden, 0o600)
+        listener.listen(16)
+        hidden.rename(path)
+    except OSError:
+        listener.close()
+        raise
+    return listener
+
+
+def _sweep() -> None:
+    """Removes the sockets of processes that were killed."""
+    for door in doors():
+        if not os.path.exists(f"/proc/{door.pid}") and is_shut(door):
+            with contextlib.suppress(OSError):
+                door.path.unlink()

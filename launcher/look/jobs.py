@@ -1,0 +1,105 @@
+"""The running jobs of this user that have ranks on this host."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from horoacc.monitor.door import Door, doors, is_shut
+
+__all__ = ["LookError", "RunningJob", "command_of", "find_job", "running_jobs"]
+
+
+class LookError(ValueError):
+    """There is no such job to look at."""
+
+
+class RunningJob(NamedTuple):
+    """A job with at least one rank here that listens."""
+
+    name: str
+    doors: tuple[Door, ...]
+    """Of its ranks here, also of those that were killed."""
+
+    def line(self) -> str:
+        """Says which it is."""
+        ranks = ", ".join(str(door.rank) for door in self.doors)
+        first = next((door for door in self.doors if not is_shut(door)), self.doors[0])
+        return f"{self.name}  ranks {ranks}, for {_age(first.pid)}: {command_of(first.pid)}"
+
+
+def running_jobs() -> list[RunningJob]:
+    """Lists them; LookError if others may have put them there."""
+    try:
+        every = doors()
+    except OSError as error:
+        raise LookError(error.strerror or str(error)) from None
+    names = dict.fromkeys(door.job for door in every)
+    jobs = [RunningJob(name, tuple(d for d in every if d.job == name)) for name in names]
+    return [job for job in jobs if not all(map(is_shut, job.doors))]
+
+
+def find_job(name: str | None) -> RunningJob:
+    """Finds a job by its name, or by the number of a process of it; None: the only one.
+
+    Raises:
+        LookError: There is none, or there are several.
+    """
+    jobs = running_jobs()
+    listed = "".join(f"\n  {job.line()}" for job in jobs)
+    if name is None:
+        if len(jobs) == 1:
+            return jobs[0]
+        why = "which of these jobs?" if jobs else "no job of this user has ranks on this host"
+        raise LookError(why + listed)
+    for job in jobs:
+        if job.name == name:
+            return job
+    if name.isdigit():
+        for job in jobs:
+            if any(int(name) in _with_parents(door.pid) for door in job.doors):
+                return job
+    known = f"there are:{listed}" if jobs else "and no job of this user has ranks on this host"
+    raise LookError(f"there is no running job '{name}' here, {known}")
+
+
+def command_of(pid: int) -> str:
+    """Gives a process's command line, "" if it is gone."""
+    try:
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return ""
+    return b" ".join(words).decode(errors="replace").strip()
+
+
+def _stat(pid: int) -> list[str]:
+    """The fields of proc(5) from the state on; [] if there is no such process."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+    except OSError:
+        return []
+
+
+def state_of(pid: int) -> str:
+    """Gives the letter of a process's state, "" if it is gone or ending."""
+    found = _stat(pid)
+    return found[0] if found and found[0] not in "ZX" else ""
+
+
+def _with_parents(pid: int) -> Iterator[int]:
+    while pid > 1 and (found := _stat(pid)):
+        yield pid
+        pid = int(found[1])
+
+
+def _age(pid: int) -> str:
+    found = _stat(pid)
+    if not found:
+        return "?"
+    began = int(found[19]) / os.sysconf("SC_CLK_TCK")
+    seconds = int(time.clock_gettime(time.CLOCK_BOOTTIME) - began)
+    hours, rest = divmod(seconds, 3600)
+    return f"{hours}:{rest // 60:02}:{rest % 60:02}"
