@@ -19,6 +19,19 @@ from horoacc.launcher.flight_records import Record, read_records
 __all__ = ["RecordError", "explain", "main", "names", "place_of"]
 
 
+_UNLOCKS = {
+    "changed": "the type, the shape or the place of a gradient changed",
+    "wait": "it waited before all gradients of a step were there",
+    "join": "it joined",
+    "refused": "a bucket was refused (a timeline, or check_numerics)",
+    "end": "other hooks took the place of its gradients'",
+}
+"""Why a rank itself has left a locked plan, by the ends of the counters `plan_unlocks_…`."""
+
+_SHORT_PLAN = 16
+"""Steps; a plan that lasts no longer saves less than the steps cost in which it is made."""
+
+
 @dataclass(frozen=True)
 class _Wait:
     """One call, and the ranks that are in it and that are not."""
@@ -91,6 +104,7 @@ def _told_by(records: Mapping[int, Record], damaged: Mapping[str, str]) -> list[
     lines = [_sentence(wait, records) for wait in _waits(records)]
     if not lines:
         lines.append("No rank waited for another: every call in flight was made by all.")
+    lines += [line for rank, record in records.items() if (line := _unlocked(rank, record))]
     lines += [
         f"Rank {rank} left no record: it was killed or stopped, or its host has another folder."
         for rank in range(size)
@@ -143,7 +157,23 @@ def _sentence(wait: _Wait, records: Mapping[int, Record]) -> str:
             text += f"; rank {rank} {_last(records[rank])}"
             if place := place_of(records[rank].stack):
                 text += f" and is in {place}"
+            if lacks := records[rank].plans.lacks.get(wait.tensor):
+                text += f"; it lacks {lacks}"
     return text + "."
+
+
+def _unlocked(rank: int, record: Record) -> str:
+    """What unlocks a rank's gradients again and again; "" if nothing does."""
+    plans = record.plans
+    own = {why: count for why, count in plans.unlocks.items() if count and why in _UNLOCKS}
+    ended = sum(plans.unlocks.values())
+    if not own or ended < 2 or plans.rounds >= _SHORT_PLAN * ended:
+        return ""
+    whys = ", ".join(f"{count} times because {_UNLOCKS[why]}" for why, count in own.items())
+    return (
+        f"Rank {rank} left a locked plan of gradients {whys}; only {plans.rounds} steps needed one "
+        f"call a bucket ({plans.left})."
+    ).replace(" 1 times ", " once ")
 
 
 def names(ranks: Sequence[int], of_sentence: bool = True) -> str:

@@ -48,6 +48,20 @@ class Event:
 
 
 @dataclass(frozen=True)
+class Plans:
+    """A rank's locked plans of gradients, so far."""
+
+    rounds: int = 0
+    """Steps that needed one call a bucket."""
+    unlocks: dict[str, int] = field(default_factory=dict)
+    """How often such steps ended, by the reason."""
+    left: str = ""
+    """Why this rank ended them, the last time."""
+    lacks: dict[str, str] = field(default_factory=dict)
+    """By bucket, the gradients that this rank had not submitted."""
+
+
+@dataclass(frozen=True)
 class Record:
     """One rank's record; times are seconds."""
 
@@ -73,6 +87,8 @@ class Record:
     flight_events: int = 0
     """Of how many calls it keeps the events."""
     counters: Mapping[str, int] = field(default_factory=dict)
+    plans: Plans = field(default_factory=Plans)
+    """Of its gradients."""
 
 
 def read_records(folder: Path) -> tuple[dict[int, Record], dict[str, str]]:
@@ -133,6 +149,7 @@ def _record(said: Any) -> Record:
             str(name): _whole(value, 0, 1 << 64)
             for name, value in said.get("counters", {}).items()
         },
+        plans=_plans(said["plans"]) if "plans" in said else Plans(),
     )  # fmt: skip
 
 
@@ -146,6 +163,15 @@ def _call(said: Any, size: int) -> Call:
         ready=tuple(_whole(rank, 0, size - 1) for rank in said.get("ready", ())),
         missing=tuple(_whole(rank, 0, size - 1) for rank in said.get("missing", ())),
         blocks=bool(said.get("blocks", False)),
+    )
+
+
+def _plans(said: Any) -> Plans:
+    return Plans(
+        rounds=_whole(said["rounds"], 0, 1 << 64),
+        unlocks={str(why): _whole(count, 0, 1 << 64) for why, count in said["unlocks"].items()},
+        left=str(said["left"]),
+        lacks={str(bucket): str(names) for bucket, names in said["lacks"].items()},
     )
 
 

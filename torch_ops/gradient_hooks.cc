@@ -180,10 +180,11 @@ void StoreResult(Gradient& gradient) {
 
 extern "C" {
 
-// `params` are addresses of tensors (TensorImpl), leaves that require a gradient. `too_often` is
-// the text of the AssertionError for a parameter whose gradient is computed twice before a restart.
-// `compiled`, which the caller keeps, returns for the index of a parameter the Python hook that
-// calls ha_torch_hooks_accumulated.
+// `params` are addresses of tensors (TensorImpl), leaves. Those that require no gradient now have
+// no hook: should they get one later, ha_torch_hooks_submit submits it. `too_often` is the text of
+// the AssertionError for a parameter whose gradient is computed twice before a restart. `compiled`,
+// which the caller keeps, returns for the index of a parameter the Python hook that calls
+// ha_torch_hooks_accumulated.
 HA_API ha_torch_hooks* ha_torch_hooks_create(ha_engine* engine, int process_set, int op,
                                              double prescale, double postscale,
                                              c10::TensorImpl* const* params,
@@ -206,6 +207,7 @@ HA_API ha_torch_hooks* ha_torch_hooks_create(ha_engine* engine, int process_set,
                            c10::UndefinedTensorImpl>::unsafe_reclaim_from_nonowning(params[index]));
     gradient.name = names[index];
     gradient.accumulator = torch::autograd::impl::grad_accumulator(gradient.param);
+    if (!gradient.accumulator) continue;  // it is frozen
     gradient.hook = gradient.accumulator->add_post_hook(
         std::make_unique<horoacc::OnAccumulated>(hooks.get(), index));
   }
@@ -287,7 +289,7 @@ HA_API void ha_torch_hooks_destroy(ha_torch_hooks* hooks) {
   const bool forked = horoacc::forked.load(std::memory_order_relaxed);
   for (size_t index = 0; index < hooks->gradients.size(); ++index) {
     horoacc::Gradient& gradient = hooks->gradients[index];
-    gradient.accumulator->del_post_hook(gradient.hook);
+    if (gradient.accumulator) gradient.accumulator->del_post_hook(gradient.hook);
     if (forked || !horoacc::InFlight(*hooks, index)) continue;
     // Peers still write into it, and nothing will wait for them: it is never freed.
     if (gradient.in_flight) ha_release(hooks->engine, gradient.handle);

@@ -1,5 +1,6 @@
 #pragma once
 // What the framework handed over: one call, from submission until its handle is released.
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -105,8 +106,18 @@ struct CollectiveEntry final : Entry {
   std::atomic<bool> decided{false};  ///< changes under the driver's lock
   std::atomic<uint64_t> bucket{0};   ///< of what was decided: see ProcessSet::buckets_run
   bool released = false;             ///< under the set's submit lock: the handle is gone
+  /// Of a refusal: the other ranks may need it only if these calls go well (IsMoot).
+  std::vector<std::shared_ptr<CollectiveEntry>> doubts;
   /// Tells the other ranks that this one has left a locked plan; nobody waits for it here.
   [[nodiscard]] bool IsRefusal() const { return alone && !request.local_error.empty(); }
+  /// A refusal of a call that no other rank is going to make: one of `doubts` has failed, or not
+  /// all ranks proposed the same with it.
+  [[nodiscard]] bool IsMoot() const {
+    return std::ranges::any_of(doubts, [](const auto& call) {
+      return call->complete.load(std::memory_order_acquire) &&
+             (!call->outcome.ok() || (call->proposal != 0 && !call->agreed));
+    });
+  }
   bool stall_reported = false;
   int64_t stacks_asked_ns = 0;  ///< when this rank asked the missing ranks for their stacks
 };

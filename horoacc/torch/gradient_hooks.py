@@ -76,7 +76,7 @@ class GradientHooks:
         params: Sequence[torch.Tensor],
         names: Sequence[str],
     ) -> None:
-        """Puts the hooks on leaves that require a gradient."""
+        """Puts the hooks on leaves."""
         count = len(params)
         self.engine = engine
         self._params = list(params)

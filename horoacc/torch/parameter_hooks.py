@@ -24,7 +24,12 @@ def remember(param: torch.Tensor, remove: Callable[[], None]) -> None:
 
 
 def take_over(param: torch.Tensor, hook: Callable[[torch.Tensor], None]) -> None:
-    """Has a function called when a gradient was accumulated, instead of an earlier optimizer's."""
+    """Has a function called when a gradient was accumulated, instead of an earlier optimizer's.
+
+    Not of a parameter that is frozen now; a later gradient of it is found at the end of a step.
+    """
     take_off(param)
+    if not param.requires_grad:
+        return
     register: Any = param.register_post_accumulate_grad_hook
     remember(param, register(hook).remove)

@@ -166,6 +166,7 @@ def _record(rank: int, calls: list[dict[str, object]]) -> dict[str, object]:
         "reason": "told", "calls": calls, "stack": "",
         "events": [{"age": 2, "what": "done", "set": 0, "collective": 4, "tensor": "a",
                     "detail": ""}],
+        "plans": {"left": "", "rounds": 0, "unlocks": {}, "lacks": {}},
     }  # fmt: skip
 
 
@@ -193,6 +194,28 @@ def test_explain_names_a_damaged_record_and_goes_on(tmp_path: Path) -> None:
         (told,) = [line for line in lines if "rank.1.json" in line]
         assert told.startswith("rank.1.json is damaged, and not heeded: ") and why in told, told
         assert not any("left no record" in line for line in lines), lines
+
+
+def test_explain_names_what_unlocks_and_what_a_bucket_lacks(tmp_path: Path) -> None:
+    records = {0: _record(0, [WAITS]), 1: _record(1, []), 2: _record(2, [WAITS])}
+    for rank, (rounds, unlocks) in {
+        0: (9, {"changed": 0, "peer": 3}),  # not of this rank's making
+        1: (9, {"changed": 1, "wait": 2}),
+        2: (90, {"wait": 2}),  # they lasted
+    }.items():
+        records[rank]["plans"] = {
+            "left": "it waits: it lacks 'b'", "rounds": rounds, "unlocks": unlocks,
+            "lacks": {"x": "'b', 'c' and 2 more"} if rank == 1 else {},
+        }  # fmt: skip
+        (tmp_path / f"rank.{rank}.json").write_text(json.dumps(records[rank]))
+    lines = explain.explain(tmp_path)
+    assert lines[0].endswith("; it lacks 'b', 'c' and 2 more."), lines
+    (told,) = [line for line in lines if "locked plan" in line]
+    assert told == (
+        "Rank 1 left a locked plan of gradients once because the type, the shape or the place of "
+        "a gradient changed, 2 times because it waited before all gradients of a step were there; "
+        "only 9 steps needed one call a bucket (it waits: it lacks 'b')."
+    )
 
 
 JSON = st.recursive(

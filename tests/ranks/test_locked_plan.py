@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +14,7 @@ from torch import nn
 
 import horoacc.torch as hvd
 from horoacc.torch import gradient_hooks
+from horoacc.torch.parameter_hooks import take_off
 
 # Buckets of several tensors, and several buckets.
 SMALL = {"HOROACC_FUSION_THRESHOLD": "50000", "HOROACC_PLAN_ROUNDS": "2"}
@@ -318,6 +320,43 @@ def test_an_optimizer_of_one_rank_is_wrapped_again() -> None:
 
     counted = same_bits_unlocked(train)
     assert counted.unlocks == {"end" if hvd.rank() == 0 else "peer": 1}
+
+
+def test_hooks_of_one_rank_go_while_the_others_rest() -> None:
+    """They leave, too, though they have no step: no call of the plan is left over."""
+
+    def train(model: nn.Module, optimizer: Any, batches: list[Any]) -> None:
+        training.steps(model, optimizer, batches[: LOCKS_AT + 1])
+        locks = plan_counters()["locks"]
+        if locks and hvd.rank() == 0:
+            take_off(next(iter(model.parameters())))
+            optimizer._gradients.hook()
+        elif locks:
+            left = time.monotonic() + 60
+            while plan_counters()["unlocks_peer"] == 0 and time.monotonic() < left:
+                time.sleep(0.01)
+        hvd.barrier()
+        training.steps(model, optimizer, batches[LOCKS_AT + 1 :])
+
+    counted = same_bits_unlocked(train)
+    assert counted.unlocks == {"end" if hvd.rank() == 0 else "peer": 1}
+
+
+def test_a_new_job_in_the_same_process() -> None:
+    """The engine is gone that the hooks belong to, and with it the plan: the first step is whole,
+    though a bucket of the plan lacks the gradient that is frozen."""
+
+    def train(model: nn.Module, optimizer: Any, batches: list[Any]) -> None:
+        training.steps(model, optimizer, batches[: LOCKS_AT + 2])
+        hvd.shutdown()
+        hvd.init()
+        first = next(iter(model.parameters()))
+        first.requires_grad_(False)
+        first.grad = None
+        training.steps(model, optimizer, batches[LOCKS_AT + 2 :])
+
+    same_bits_unlocked(train)
+    assert plan_counters()["rounds"] > 0
 
 
 @pytest.mark.ranks(3, 4, framework="horoacc.torch", env=SMALL)

@@ -202,8 +202,9 @@ struct alignas(64) RankState {
 
   // The stack of its interpreter, for ranks that wait for it: runtime/health/stack_exchange.cc.
   std::atomic<uint32_t> stack_wanted{0};
-  std::atomic<uint32_t> stack_given{0};  ///< the latest request that `stack` answers
+  std::atomic<uint32_t> stack_given{0};  ///< the latest request that the texts answer
   std::atomic<char> stack[kStackText] = {};
+  std::atomic<char> lacks[kStackText] = {};  ///< tensors of its locked plans that others wait for
 };
 
 struct HostHeader {

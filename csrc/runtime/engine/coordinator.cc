@@ -18,6 +18,7 @@ namespace {
 constexpr int64_t kPendingSleep = 20 * kMillisecond;
 constexpr int64_t kBucketTimeout = 100 * kMillisecond;
 constexpr int64_t kTrimPeriod = 10 * kSecond;
+constexpr int64_t kPlansPeriod = kSecond / 2;
 constexpr std::chrono::milliseconds kAfterThrow(20);  // memory may be short for a while
 
 }  // namespace
@@ -69,6 +70,7 @@ void Coordinator::RunTurns(const std::stop_token& stop) {
   int64_t poll_sleep = kShortestPoll;
   int64_t quiet_since = NowNs();
   int64_t next_trim = quiet_since + kTrimPeriod;
+  int64_t next_plans = quiet_since + kPlansPeriod;
   uint64_t decisions_seen = 0;
   uint64_t drives_seen = 0;
   int64_t deaf_sleep = kShortDrive;
@@ -96,6 +98,10 @@ void Coordinator::RunTurns(const std::stop_token& stop) {
     // Now that what woke this thread has been read: it may be a sign of life.
     parts_.watches.Look();
     const int64_t now = NowNs();
+    if (now >= next_plans) {
+      next_plans = now + kPlansPeriod;
+      parts_.plans.LookAtOthers();
+    }
     if (now >= next_trim) {
       next_trim = now + kTrimPeriod;
       job_.arena->Trim();

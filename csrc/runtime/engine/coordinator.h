@@ -4,6 +4,7 @@
 #include <stop_token>
 #include <thread>
 
+#include "runtime/engine/plans.h"
 #include "runtime/engine/waits.h"
 #include "runtime/health/stack_exchange.h"
 
@@ -15,6 +16,7 @@ class Coordinator {
     Job& job;
     Failure& failure;
     SetTable& sets;
+    Plans& plans;
     Driver& driver;
     StackExchange& stacks;
     Telemetry& telemetry;

@@ -363,6 +363,7 @@ Status Driver::EndGivenUp() {
     } else if (const CollectiveEntry* const call = AsCollective(entry.get());
                IsPublished(*set, *call) && !call->decided) {
       HA_TRY(set->controller->Reject({call->id, call->generation}, error));
+      if (call->IsRefusal()) continue;  // nobody waits for it
     }
     HA_TRY(set->controller->End(SetEnd::GaveUp(job_.rank())));
     set->context.ring_others(true);

@@ -68,9 +68,14 @@ Engine::Engine(Settings settings, EngineParts parts)
       messages_(job_, failure_, sets_, handles_, completion_, deadlines_),
       driver_({job_, failure_, sets_, devices_, completion_, messages_, deadlines_, telemetry_}),
       waits_(job_, failure_, sets_, completion_, driver_, {liveness_, stalls_, deadlines_}),
-      coordinator_(
-          {job_, failure_, sets_, driver_, stacks_, telemetry_, {liveness_, stalls_, deadlines_}}) {
-}
+      coordinator_({job_,
+                    failure_,
+                    sets_,
+                    plans_,
+                    driver_,
+                    stacks_,
+                    telemetry_,
+                    {liveness_, stalls_, deadlines_}}) {}
 
 Engine::~Engine() { (void)Shutdown(); }
 
@@ -103,6 +108,7 @@ Status Engine::Start() {
     job_.own_state().beat_ns.store(NowNs(), std::memory_order_release);
     liveness_.Look();
   };
+  job_.plans_state = [this] { return plans_.State(); };
   std::vector<int> everybody(job_.placement.size);
   std::iota(everybody.begin(), everybody.end(), 0);
   sets_.Add(MakeProcessSet(job_, 0, 0, std::move(everybody)));
@@ -119,10 +125,8 @@ Status Engine::Start() {
 
 Result<uint64_t> Engine::Submit(Submission submission) {
   return OrAbort(failure_, [&]() -> Result<uint64_t> {
-    if (submission.request.collective == Collective::kJoin) {
-      std::lock_guard lock(plans_mutex_);
-      for (LockedPlan* const plan : plans_) plan->BeforeJoin(submission.process_set);
-    }
+    if (submission.request.collective == Collective::kJoin)
+      plans_.BeforeJoin(submission.process_set);
     return submitter_.Submit(std::move(submission));
   });
 }
@@ -132,15 +136,11 @@ std::unique_ptr<LockedPlan> Engine::MakePlan(Submission call,
   auto plan = std::make_unique<LockedPlan>(
       LockedPlan::Surroundings{*this, job_.counters, job_.settings, *job_.arena}, std::move(call),
       names);
-  std::lock_guard lock(plans_mutex_);
-  plans_.push_back(plan.get());
+  plans_.Add(plan.get());
   return plan;
 }
 
-void Engine::DropPlan(std::unique_ptr<LockedPlan> plan) {
-  std::lock_guard lock(plans_mutex_);
-  std::erase(plans_, plan.get());
-}
+void Engine::DropPlan(std::unique_ptr<LockedPlan> plan) { plans_.Remove(plan.get()); }
 
 Result<uint64_t> Engine::SubmitMessage(uint32_t process_set, const Message& message,
                                        Submission::Buffers buffers, double limit_seconds,
@@ -195,6 +195,33 @@ void Engine::Release(uint64_t handle) {
   if (call->reservation && call->reservation->held_by == handle) call->reservation->held_by = 0;
 }
 
+Calls::Others Engine::OthersIn(uint32_t process_set, const std::string& name) const {
+  const std::shared_ptr<ProcessSet> set = sets_.Find(process_set);
+  if (!set || !set->control) return Others::kNothing;
+  const auto arrivals_of = [&](uint32_t of) {
+    return set->control->id(of).arrivals.load(std::memory_order_acquire);
+  };
+  std::optional<uint32_t> id;
+  {
+    const std::unique_lock lock(set->queue.mutex, std::try_to_lock);  // see StallWatch::Look
+    if (!lock) return Others::kNothing;
+    if (const NameRecord& record = set->queue.names.Find(name);
+        record.known && arrivals_of(record.id).id_version() == record.id_version) {
+      id = record.id;
+    }
+  }
+  if (!id) id = set->control->Known(name);  // under the set's lock
+  if (!id) return Others::kNothing;
+  const Arrivals arrivals = arrivals_of(*id);
+  if (arrivals.arrived() == 0) return Others::kNothing;
+  for (uint32_t r = 0; r < set->context.ranks; ++r) {
+    const Row& row = set->control->row(r, *id, arrivals.open());
+    if (row.generation.load(std::memory_order_acquire) != arrivals.open()) continue;
+    if (row.alone != 0 && row.error > 0) return Others::kRefused;
+  }
+  return Others::kSubmitted;
+}
+
 Status Engine::GiveUp(uint64_t handle, double seconds) {
   const std::shared_ptr<Entry> entry = handles_.Find(handle);
   if (!entry) return Unknown(handle);
@@ -218,6 +245,7 @@ std::optional<std::vector<int>> Engine::ProcessSetRanks(uint32_t id) const {
 
 Status Engine::Shutdown() {
   if (job_.stopping.exchange(true)) return {};
+  plans_.Close();
   job_.RingOwn(Urgency::kQuiet);  // a caller that drives gives the lock back
   Doorbell& doorbell = job_.doorbells.doorbell(job_.local_rank());
   Status left;
@@ -318,6 +346,7 @@ std::string Engine::Unfinished() {
 
 Status Engine::Abandon() {
   if (job_.stopping.exchange(true)) return {};
+  plans_.Close();
   job_.RingOwn(Urgency::kQuiet);  // a caller that drives gives the lock back
   {
     Driver::Lock lock(driver_, Driver::Lock::Holder::kCoordinator);

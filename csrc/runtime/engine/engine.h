@@ -1,13 +1,12 @@
 #pragma once
 // One rank's engine: a facade over the parts that negotiate, run and complete its calls.
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "runtime/engine/coordinator.h"
-#include "runtime/engine/locked_plan.h"
+#include "runtime/engine/plans.h"
 #include "runtime/engine/submitter.h"
 #include "runtime/sets/groups.h"
 #include "runtime/sets/set_changes.h"
@@ -40,6 +39,7 @@ class Engine final : public Calls {
     return handles_.Find(handle);
   }
   void Release(uint64_t handle) override;
+  [[nodiscard]] Others OthersIn(uint32_t process_set, const std::string& name) const override;
   /// nullopt: unknown handle.
   [[nodiscard]] std::optional<bool> Poll(uint64_t handle);
   /// A message to or from one rank of a process set.
@@ -110,8 +110,7 @@ class Engine final : public Calls {
   Completion completion_{job_, failure_};
   Deadlines deadlines_{job_, failure_, sets_, telemetry_};
   MessageCalls messages_;
-  std::mutex plans_mutex_;
-  std::vector<LockedPlan*> plans_;
+  Plans plans_;
   Submitter submitter_{job_, failure_, sets_, handles_, devices_};
   Driver driver_;
   Liveness liveness_{job_, failure_};

@@ -11,6 +11,9 @@ namespace horoacc {
 namespace {
 
 constexpr uint64_t kMostRounds = 1000;  // unchanged ones before a proposal
+constexpr size_t kNamed = 4;            // of the tensors that a bucket lacks
+
+Status Closed() { return MakeError(ErrorKind::kAborted, "the engine has been shut down"); }
 
 // The other ranks of such a call have an error as well, and no memory was touched.
 bool IsRefusal(const Status& outcome) {
@@ -46,7 +49,7 @@ LockedPlan::LockedPlan(Surroundings around, Submission call, const std::vector<s
 
 LockedPlan::~LockedPlan() {
   const std::lock_guard lock(mutex_);
-  LockAhead();
+  if (!closed_) LockAhead();
   Leave(&Counters::plan_unlocks_end, "its tensors are not reduced together any more");
   for (const Member& member : members_) {
     if (member.state == State::kCalled) around_.calls.Release(member.handle);
@@ -56,22 +59,26 @@ LockedPlan::~LockedPlan() {
   }
 }
 
-// Of the plan on which the others may find that all ranks agree, when this rank looks at no outcome
-// any more; or 0.
-uint64_t LockedPlan::NumberInFlight() const {
-  if (proposal_ == 0) return 0;
+// By whose outcome the others may find that all ranks agree, when this rank looks at none any more;
+// or null.
+std::shared_ptr<CollectiveEntry> LockedPlan::ProposalInFlight() const {
+  if (proposal_ == 0) return nullptr;
   const Member& first = members_[proposed_[0].members[0]];
-  if (first.state != State::kCalled) return 0;
-  const std::shared_ptr<Entry> entry = around_.calls.Find(first.handle);
-  const CollectiveEntry* const call = AsCollective(entry.get());
-  if (!call || call->proposal == 0) return 0;
+  if (first.state != State::kCalled) return nullptr;
+  std::shared_ptr<CollectiveEntry> call = CallOf(first.handle);
+  if (!call || call->proposal == 0) return nullptr;
   const bool differs = call->complete.load(std::memory_order_acquire) && !call->agreed;
-  return differs ? 0 : call->generation;
+  return differs ? nullptr : call;
 }
 
 // This rank will not end the round, after which the others may be locked: it is, now.
 void LockedPlan::LockAhead() {
-  if (agreed_ == 0) agreed_ = NumberInFlight();
+  if (agreed_ == 0) {
+    if (const auto proposal = ProposalInFlight()) {
+      agreed_ = proposal->generation;
+      doubts_ = {proposal};
+    }
+  }
   if (agreed_ != 0) Lock(agreed_);
 }
 
@@ -87,6 +94,7 @@ bool LockedPlan::InFlight(size_t index) const {
 
 Status LockedPlan::Submit(size_t index, const TensorMeta& tensor, Submission::Buffers buffers) {
   const std::lock_guard lock(mutex_);
+  if (closed_) return Closed();
   Member& member = members_[index];
   if (member.state != State::kIdle) {
     return MakeError(ErrorKind::kInvalid,
@@ -107,7 +115,8 @@ Status LockedPlan::Submit(size_t index, const TensorMeta& tensor, Submission::Bu
     return Taken(member);
   }
   if (!same) {
-    Leave(&Counters::plan_unlocks_changed, "the type, the shape or the place of a tensor changed");
+    Leave(&Counters::plan_unlocks_changed,
+          "the type, the shape or the place of '" + member.name + "' changed");
     Call(member);
     return Taken(member);
   }
@@ -173,11 +182,12 @@ Status LockedPlan::SubmitBucket(Bucket& bucket) {
   return {};
 }
 
-void LockedPlan::Refuse(Bucket& bucket, const char* why) {
+void LockedPlan::Refuse(Bucket& bucket, const std::string& why) {
   Submission submission = call_;
   submission.name = bucket.name;
   submission.alone = true;
-  submission.request.local_error = std::string("left the locked plan: ") + why;
+  submission.doubts = doubts_;
+  submission.request.local_error = "left the locked plan: " + why;
   (void)around_.calls.Submit(std::move(submission));  // gives no handle
   bucket.submitted = true;
   refused_ = true;
@@ -190,7 +200,7 @@ void LockedPlan::Split(const Bucket& bucket) {
   }
 }
 
-void LockedPlan::Leave(Unlocks reason, const char* why) {
+void LockedPlan::Leave(Unlocks reason, std::string why) {
   if (!locked_) return;
   locked_ = false;
   (around_.counters.*reason).fetch_add(1, std::memory_order_relaxed);
@@ -199,22 +209,84 @@ void LockedPlan::Leave(Unlocks reason, const char* why) {
   needed_ = rounds_ >= 4 * needed_ ? least : std::max(least, std::min(2 * needed_, kMostRounds));
   unchanged_ = 0;
   proposal_ = 0;
+  if (reason == &Counters::plan_unlocks_wait) {
+    const auto lacking =
+        std::ranges::find_if(buckets_, [](const Bucket& b) { return !b.submitted; });
+    if (lacking != buckets_.end()) why += ": it lacks " + Lacks(*lacking);
+  }
+  if (reason != &Counters::plan_unlocks_peer) left_ = why;
   for (Bucket& bucket : buckets_) {
     if (bucket.submitted) continue;
     Refuse(bucket, why);
     Split(bucket);
   }
   open_ = 0;
-  if (refused_) return;
-  // This rank has made all calls of this round: the others hear of it in the next.
-  for (Bucket& bucket : buckets_) Refuse(bucket, why);
+  if (!refused_) {
+    // This rank has made all calls of this round: the others hear of it in the next, unless they
+    // leave in this one.
+    for (const Bucket& bucket : buckets_) {
+      if (auto call = bucket.handle != 0 ? CallOf(bucket.handle) : nullptr)
+        doubts_.push_back(std::move(call));
+    }
+    for (Bucket& bucket : buckets_) Refuse(bucket, why);
+  }
+  doubts_.clear();
+}
+
+std::shared_ptr<CollectiveEntry> LockedPlan::CallOf(uint64_t handle) const {
+  std::shared_ptr<Entry> entry = around_.calls.Find(handle);
+  if (!AsCollective(entry.get())) return nullptr;
+  return std::static_pointer_cast<CollectiveEntry>(std::move(entry));
 }
 
 void LockedPlan::BeforeJoin(uint32_t process_set) {
   const std::lock_guard lock(mutex_);
-  if (call_.process_set != process_set) return;
+  if (call_.process_set != process_set || closed_) return;
   LockAhead();
   Leave(&Counters::plan_unlocks_join, "this rank joins");
+}
+
+void LockedPlan::Close() {
+  const std::lock_guard lock(mutex_);
+  closed_ = true;
+  locked_ = false;
+  agreed_ = proposal_ = 0;
+  for (Member& member : members_) {
+    if (member.state != State::kStored || buckets_[member.bucket].submitted) continue;
+    member.state = State::kRefused;
+    member.refusal = Closed().error();
+  }
+}
+
+void LockedPlan::LookAtOthers() {
+  const std::unique_lock lock(mutex_, std::try_to_lock);
+  if (!lock || !locked_ || !order_.empty()) return;
+  const bool left = std::ranges::any_of(buckets_, [this](const Bucket& bucket) {
+    return around_.calls.OthersIn(call_.process_set, bucket.name) == Calls::Others::kRefused;
+  });
+  if (left) Leave(&Counters::plan_unlocks_peer, "another rank has left it");
+}
+
+void LockedPlan::AddTo(PlansState& state) const {
+  const std::unique_lock lock(mutex_, std::try_to_lock);
+  if (!lock) return;
+  if (!left_.empty()) state.left = left_;
+  for (const Bucket& bucket : buckets_) {
+    if (!locked_ || bucket.submitted) continue;
+    state.open.push_back(
+        {bucket.name, Lacks(bucket), around_.calls.OthersIn(call_.process_set, bucket.name)});
+  }
+}
+
+// The members that are not there yet; under the mutex.
+std::string LockedPlan::Lacks(const Bucket& bucket) const {
+  std::string names;
+  size_t count = 0;
+  for (const uint32_t index : bucket.members) {
+    if (members_[index].state != State::kIdle || ++count > kNamed) continue;
+    names += (count > 1 ? ", '" : "'") + members_[index].name + "'";
+  }
+  return count > kNamed ? names + " and " + std::to_string(count - kNamed) + " more" : names;
 }
 
 void LockedPlan::EndBucket(Bucket& bucket, Status outcome) {
@@ -317,20 +389,23 @@ void LockedPlan::EndRound() {
 void LockedPlan::Propose() {
   if (around_.settings.fusion_threshold == 0) return;  // each tensor is reduced by itself
   proposed_.clear();
-  uint64_t bytes = 0;
-  bool apart = false;
+  // What is apart would keep the others of its bucket from being reduced where they lie.
+  struct Filling {
+    std::optional<size_t> bucket;
+    uint64_t bytes = 0;
+  };
+  std::array<Filling, 2> filling;
   Hash hash;
   for (const uint32_t index : order_) {
     const Member& member = members_[index];
-    // What is apart would keep the others of its bucket from being reduced where they lie.
-    if (proposed_.empty() || member.apart != apart ||
-        bytes + member.tensor.bytes() > around_.settings.fusion_threshold) {
+    auto& [bucket, bytes] = filling[member.apart ? 1 : 0];
+    if (!bucket || bytes + member.tensor.bytes() > around_.settings.fusion_threshold) {
+      bucket = proposed_.size();
       proposed_.emplace_back();
       bytes = 0;
-      apart = member.apart;
     }
     bytes += member.tensor.bytes();
-    proposed_.back().members.push_back(index);
+    proposed_[*bucket].members.push_back(index);
     hash.Add(member.name);
     hash.Add(static_cast<uint64_t>(member.tensor.type));
     hash.Add(member.tensor.shape.size());

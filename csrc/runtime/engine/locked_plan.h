@@ -27,8 +27,9 @@ namespace horoacc {
 /// error. Such a call ends with an error on all ranks and touches no memory; each rank then submits
 /// the bucket's tensors one by one, and is unlocked. So all ranks leave in the same round, and no
 /// rank waits for a call that another does not make. A rank that has made all calls of a round
-/// leaves in the next one, by refusals that nobody waits for: if the others leave as well, or make
-/// no round any more, these are left over until the set or the engine ends.
+/// leaves in the next one, by refusals that nobody waits for. If it turns out that the others leave
+/// in this round, or never lock, then the engine ends these (CollectiveEntry::IsMoot); a rank that
+/// makes no round meets them in LookAtOthers.
 ///
 /// Any thread; threads that wait for the same tensor at once excepted.
 class LockedPlan {
@@ -58,6 +59,12 @@ class LockedPlan {
   void EndRound();
   /// This rank is about to join: it submits no buckets of the set for a while.
   void BeforeJoin(uint32_t process_set);
+  /// The engine takes no calls any more: nor does this, and what was noted ends with an error.
+  void Close();
+  /// Between two rounds: leaves if another rank has left. From time to time; never blocks.
+  void LookAtOthers();
+  /// Never blocks: adds nothing while a thread is in here.
+  void AddTo(PlansState& state) const;
 
  private:
   enum class State : uint8_t { kIdle, kCalled, kStored, kRefused };
@@ -83,18 +90,20 @@ class LockedPlan {
 
   // All under the mutex.
   [[nodiscard]] bool IsApart(const TensorMeta& tensor, const Submission::Buffers& buffers) const;
-  [[nodiscard]] uint64_t NumberInFlight() const;
+  [[nodiscard]] std::shared_ptr<CollectiveEntry> ProposalInFlight() const;
   void LockAhead();
+  [[nodiscard]] std::shared_ptr<CollectiveEntry> CallOf(uint64_t handle) const;
   [[nodiscard]] Bucket* Unheard();
   void Call(Member& member, uint64_t proposal = 0);
   [[nodiscard]] static Status Taken(Member& member);
   Status SubmitBucket(Bucket& bucket);
-  void Refuse(Bucket& bucket, const char* why);
+  void Refuse(Bucket& bucket, const std::string& why);
   void EndBucket(Bucket& bucket, Status outcome);
   void Split(const Bucket& bucket);
   void Propose();
   void Lock(uint64_t number);
-  void Leave(Unlocks reason, const char* why);
+  [[nodiscard]] std::string Lacks(const Bucket& bucket) const;
+  void Leave(Unlocks reason, std::string why);
 
   const Surroundings around_;
   const Submission call_;
@@ -113,6 +122,10 @@ class LockedPlan {
   std::vector<Bucket> buckets_;  ///< of the latest plan
   size_t open_ = 0;              ///< locked: buckets that are not submitted in this round
   bool refused_ = false;         ///< a bucket of this round was refused by some rank
+  bool closed_ = false;
+  std::string left_;  ///< why it was left, the last time
+  /// Of the refusals that this rank makes now.
+  std::vector<std::shared_ptr<CollectiveEntry>> doubts_;
 };
 
 }  // namespace horoacc

@@ -92,6 +92,7 @@ std::shared_ptr<CollectiveEntry> MakeEntry(uint32_t process_set, Submission& sub
   entry->done = std::move(submission.done);
   entry->proposal = submission.proposal;
   entry->alone = submission.alone;
+  entry->doubts = std::move(submission.doubts);
   SetLimit(*entry, submission.limit_seconds);
   entry->tensors.reserve(submission.buffers.size());
   for (const Submission::Buffers& buffers : submission.buffers) {

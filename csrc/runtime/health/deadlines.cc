@@ -18,6 +18,7 @@ void Deadlines::Look() {
   for (const auto& set : sets_.Own()) {
     if (set->queue.pending.load(std::memory_order_relaxed) == 0) continue;
     std::vector<std::shared_ptr<Entry>> overdue;
+    std::vector<std::shared_ptr<Entry>> moot;
     {
       const std::unique_lock lock(set->queue.mutex, std::try_to_lock);  // see StallWatch::Look
       if (!lock) continue;
@@ -25,6 +26,10 @@ void Deadlines::Look() {
         // Between hosts it takes a message to learn whom a call waits for: ask in time.
         if (set->multi_host && entry->deadline_ns - now < kAskBefore)
           (void)set->AttendanceOf(AsCollective(entry.get()));
+        if (CollectiveEntry* const call = AsCollective(entry.get()); call && call->IsMoot()) {
+          call->doubts.clear();  // once is enough
+          moot.push_back(entry);
+        }
         if (entry->deadline_ns > now) return;
         entry->deadline_ns = std::numeric_limits<int64_t>::max();  // once is enough
         overdue.push_back(entry);
@@ -34,20 +39,28 @@ void Deadlines::Look() {
       for (const auto& join : set->queue.joins) look(join);
     }
     for (const auto& entry : overdue) (void)GiveUp(entry, entry->limit_seconds);
+    for (const auto& entry : moot) {
+      HandToDriver(entry,
+                   MakeError(ErrorKind::kInvalid, "the other ranks have left the plan, too"));
+    }
   }
 }
 
 Error Deadlines::GiveUp(const std::shared_ptr<Entry>& entry, double seconds) {
   const std::shared_ptr<ProcessSet> set = sets_.Find(entry->process_set);
   Error error = failure_.Annotate(TooLate(*entry, seconds), set.get(), entry.get());
+  HandToDriver(entry, error);
+  telemetry_.RecordFlight(error.message, true);
+  return error;
+}
+
+void Deadlines::HandToDriver(const std::shared_ptr<Entry>& entry, const Error& error) {
   {
     std::lock_guard lock(mutex_);
     given_up_.emplace_back(entry, error);
     any_.store(true, std::memory_order_release);
   }
   job_.RingOwn(Urgency::kWork);
-  telemetry_.RecordFlight(error.message, true);
-  return error;
 }
 
 Error Deadlines::TooLate(const Entry& entry, double seconds) const {

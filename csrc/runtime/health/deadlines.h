@@ -20,19 +20,20 @@ class Deadlines {
   Deadlines(Job& job, Failure& failure, SetTable& sets, Telemetry& telemetry)
       : job_(job), failure_(failure), sets_(sets), telemetry_(telemetry) {}
 
-  /// Gives up the calls whose own limit is over.
+  /// Gives up the calls whose own limit is over, and has the driver end refusals that are moot.
   void Look();
   /// The caller waits for a call no longer than `seconds`, which are over. The driver ends the
   /// call, and its process set on all ranks. Returns the error that the caller gets.
   Error GiveUp(const std::shared_ptr<Entry>& entry, double seconds);
   /// Says whom a call waits for.
   [[nodiscard]] Error TooLate(const Entry& entry, double seconds) const;
-  /// The calls that were given up since the last time, and what to end them with. The driver's.
+  /// The calls to end since the last time, and what to end them with. The driver's.
   [[nodiscard]] GivenUp Take() {
     return any_.load(std::memory_order_acquire) ? TakeAll() : GivenUp();
   }
 
  private:
+  void HandToDriver(const std::shared_ptr<Entry>& entry, const Error& error);
   GivenUp TakeAll();
 
   Job& job_;

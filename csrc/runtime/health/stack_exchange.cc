@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <span>
+#include <string_view>
 
 #include "base/clock.h"
 
@@ -12,6 +13,33 @@ constexpr int64_t kAnswerTimeout = kSecond;
 constexpr int64_t kAskEvery = kSecond;
 constexpr size_t kMostAsked = 8;
 
+using Text = std::atomic<char>[kStackText];
+
+void Write(Text& shared, std::string_view text) {
+  for (size_t k = 0; k < kStackText; ++k)
+    shared[k].store(k < text.size() ? text[k] : '\0', std::memory_order_relaxed);
+}
+
+std::string Read(const Text& shared) {
+  std::string text;
+  for (const std::atomic<char>& letter : shared) {
+    const char read = letter.load(std::memory_order_relaxed);
+    if (read == '\0') break;
+    text += read;
+  }
+  return text;
+}
+
+// What the other ranks wait for.
+std::string LackingHere(const Job& job) {
+  std::string text;
+  for (const OpenBucket& bucket : job.plans_state().open) {
+    if (bucket.others == Calls::Others::kSubmitted)
+      text += (text.empty() ? "" : ", ") + bucket.lacks;
+  }
+  return text;
+}
+
 }  // namespace
 
 void StackExchange::Answer() {
@@ -19,9 +47,8 @@ void StackExchange::Answer() {
   RankState& state = job_.own_state();
   const uint32_t wanted = state.stack_wanted.load(std::memory_order_acquire);
   if (state.stack_given.load(std::memory_order_relaxed) == wanted) return;
-  const std::string text = MainStackOf(job_.stacks.Take());
-  for (size_t k = 0; k < kStackText; ++k)
-    state.stack[k].store(k < text.size() ? text[k] : '\0', std::memory_order_relaxed);
+  Write(state.stack, MainStackOf(job_.stacks.Take()));
+  Write(state.lacks, LackingHere(job_));
   state.stack_given.store(wanted, std::memory_order_release);
 }
 
@@ -59,19 +86,33 @@ std::optional<std::string> StackExchange::StackOf(int rank) {
   const uint32_t local = job_.LocalOf(rank);
   if (local == job_.share.ranks.size())
     return job_.multi_host->channel().questions().AnswerOf(rank, RankQuestion::kStack);
-  const RankState& state = job_.control.state(local);
-  {
-    std::lock_guard lock(mutex_);
-    const uint32_t given = state.stack_given.load(std::memory_order_acquire);
-    if (static_cast<int32_t>(given - asked_[rank].number) < 0) return std::nullopt;
+  if (!HasAnswered(rank)) return std::nullopt;
+  return Read(job_.control.state(local).stack);
+}
+
+// Of a rank of this host.
+bool StackExchange::HasAnswered(int rank) {
+  std::lock_guard lock(mutex_);
+  const RankState& state = job_.control.state(job_.LocalOf(rank));
+  const uint32_t given = state.stack_given.load(std::memory_order_acquire);
+  const uint32_t asked = asked_[rank].number;
+  return asked != 0 && static_cast<int32_t>(given - asked) >= 0;
+}
+
+// No plan has ranks on several hosts.
+std::string StackExchange::LacksOf(int rank) {
+  const uint32_t local = job_.LocalOf(rank);
+  if (local == job_.share.ranks.size() || !HasAnswered(rank)) return "";
+  return Read(job_.control.state(local).lacks);
+}
+
+std::string StackExchange::Lacking(const std::vector<int>& ranks) {
+  std::string shown;
+  for (const int rank : std::span(ranks.data(), std::min(ranks.size(), kMostAsked))) {
+    const std::string lacks = LacksOf(rank);
+    if (!lacks.empty()) shown += "; rank " + std::to_string(rank) + " lacks " + lacks;
   }
-  std::string text;
-  for (const std::atomic<char>& letter : state.stack) {
-    const char read = letter.load(std::memory_order_relaxed);
-    if (read == '\0') break;
-    text += read;
-  }
-  return text;
+  return shown;
 }
 
 std::string StackExchange::Describe(const std::vector<int>& ranks) {
@@ -82,7 +123,7 @@ std::string StackExchange::Describe(const std::vector<int>& ranks) {
     if (!stack) shown += name + " does not answer";
     if (stack && !stack->empty()) shown += name + " is in " + *stack;
   }
-  return shown;
+  return shown + Lacking(ranks);
 }
 
 }  // namespace horoacc

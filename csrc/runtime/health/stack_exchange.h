@@ -23,10 +23,14 @@ class StackExchange {
   [[nodiscard]] bool HasAnswersOf(const std::vector<int>& ranks, CollectiveEntry& entry);
   /// "; rank 1 is in load (data.py:20) < <module> (train.py:7)"
   [[nodiscard]] std::string Describe(const std::vector<int>& ranks);
+  /// "; rank 1 lacks 'fc.bias' and 'fc.weight'": of buckets, what keeps those that have answered.
+  [[nodiscard]] std::string Lacking(const std::vector<int>& ranks);
 
  private:
   void Ask(int rank);
+  [[nodiscard]] bool HasAnswered(int rank);
   [[nodiscard]] std::optional<std::string> StackOf(int rank);
+  [[nodiscard]] std::string LacksOf(int rank);
 
   Job& job_;
   std::mutex mutex_;

@@ -57,10 +57,11 @@ void StallWatch::LookAtCall(ProcessSet& set, CollectiveEntry& entry, Limits limi
   const std::optional<Attendance> attendance = set.AttendanceOf(&entry);
   if (!attendance || attendance->missing.empty()) return;  // it runs
   const std::vector<int>& missing = attendance->missing;
-  found.end = MakeError(ErrorKind::kTimeout,
-                        "tensor '" + entry.display_name + "' was not submitted by rank(s) " +
-                            RankList(missing) + " within " + Seconds(waited),
-                        missing[0]);
+  found.end =
+      MakeError(ErrorKind::kTimeout,
+                "tensor '" + entry.display_name + "' was not submitted by rank(s) " +
+                    RankList(missing) + " within " + Seconds(waited) + stacks_.Lacking(missing),
+                missing[0]);
 }
 
 // All ranks have submitted the call. A slow collective is no stalled one; of one that is stuck

@@ -27,6 +27,7 @@ struct Submission {
   double limit_seconds = 0;  ///< after which the call is given up; 0: never
   uint64_t proposal = 0;     ///< see CollectiveEntry
   bool alone = false;        ///< no bucket fuses it with other calls
+  std::vector<std::shared_ptr<CollectiveEntry>> doubts;  ///< of a refusal: see CollectiveEntry
   /// The GPU in whose memory the buffers lie, and the stream on which they become ready.
   struct Device {
     int number = 0;
@@ -46,6 +47,22 @@ class Calls {
   /// Null: unknown handle.
   [[nodiscard]] virtual std::shared_ptr<Entry> Find(uint64_t handle) const = 0;
   virtual void Release(uint64_t handle) = 0;
+  /// What other ranks have done with a named call that this rank has not submitted.
+  enum class Others : uint8_t { kNothing, kSubmitted, kRefused };
+  [[nodiscard]] virtual Others OthersIn(uint32_t process_set, const std::string& name) const = 0;
+};
+
+/// A call that waits for tensors of this rank, as a locked plan does.
+struct OpenBucket {
+  std::string name;
+  std::string lacks;  ///< names of tensors: "'b', 'c' and 3 more"
+  Calls::Others others = Calls::Others::kNothing;
+};
+
+/// Of the locked plans of a rank.
+struct PlansState {
+  std::vector<OpenBucket> open;
+  std::string left;  ///< why this rank has left one, the last time
 };
 
 }  // namespace horoacc

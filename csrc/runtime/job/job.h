@@ -15,6 +15,7 @@
 #include "negotiate/control_segment/segment_lock.h"
 #include "negotiate/multi_host/control_mux.h"
 #include "runtime/health/stack_source.h"
+#include "runtime/job/calls.h"
 #include "runtime/job/counters.h"
 #include "runtime/job/reading.h"
 #include "runtime/job/shared_blocks.h"
@@ -116,6 +117,8 @@ struct Job {
   std::function<void()> watch_peers;
   /// What this rank tells whoever looks at the job; the engine's.
   std::function<std::string(const ReadingScope&)> reading;
+  /// The engine's, from its Start on.
+  std::function<PlansState()> plans_state = [] { return PlansState(); };
   /// Work of GPUs that waiting threads ask after: no GPU wakes a thread.
   std::atomic<uint32_t> gpu_polls{0};
   /// Calls in flight of sets that this rank leads: control links bring what is decided.

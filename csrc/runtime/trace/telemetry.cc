@@ -72,6 +72,12 @@ const char* NameOfPhase(Phase phase) {
   return "";
 }
 
+constexpr std::pair<const char*, std::atomic<uint64_t> Counters::*> kUnlocks[] = {
+    {"changed", &Counters::plan_unlocks_changed}, {"wait", &Counters::plan_unlocks_wait},
+    {"join", &Counters::plan_unlocks_join},       {"refused", &Counters::plan_unlocks_refused},
+    {"peer", &Counters::plan_unlocks_peer},       {"end", &Counters::plan_unlocks_end},
+};
+
 double SecondsSince(int64_t then_ns, int64_t now_ns) {
   return static_cast<double>(now_ns - then_ns) / 1e9;
 }
@@ -117,6 +123,20 @@ std::string Telemetry::CallsInFlight(int64_t now_ns, bool ask_others) const {
   return "[" + calls + "]";
 }
 
+std::string Telemetry::PlansText() const {
+  const PlansState state = job_.plans_state();
+  std::string text = "{\"left\":" + Quoted(state.left) +
+                     ",\"rounds\":" + std::to_string(job_.counters.plan_rounds);
+  const char* comma = ",\"unlocks\":{";
+  for (const auto& [reason, count] : kUnlocks)
+    text += std::exchange(comma, ",") + Quoted(reason) + ":" + std::to_string(job_.counters.*count);
+  comma = "},\"lacks\":{";
+  text += std::exchange(comma, "");
+  for (const OpenBucket& bucket : state.open)
+    text += std::exchange(comma, ",") + Quoted(bucket.name) + ":" + Quoted(bucket.lacks);
+  return text + "}}";
+}
+
 std::string Telemetry::FlightText(const std::string& reason, bool ask_others,
                                   const ReadingScope& scope, const std::string& more) {
   const std::string stack = scope.stack ? job_.stacks.Take() : "";
@@ -130,7 +150,8 @@ std::string Telemetry::FlightText(const std::string& reason, bool ask_others,
        << ",\"clock\":" << static_cast<double>(now / kMicrosecond) / 1e6
        << ",\"reason\":" << Quoted(reason)
        << ",\"agreed\":" << job_.counters.decisions.load(std::memory_order_relaxed) << more
-       << ",\n\"calls\":" << CallsInFlight(now, ask_others) << ",\n\"stack\":" << Quoted(stack)
+       << ",\n\"calls\":" << CallsInFlight(now, ask_others) << ",\n\"plans\":" << PlansText()
+       << ",\n\"stack\":" << Quoted(stack)
        << ",\n\"events\":[";
   const char* comma = "\n";
   const std::vector<FlightRing::Record> records = job_.events.ring().Read();
@@ -229,12 +250,8 @@ std::string Telemetry::CounterText() const {
   counter("last_arriver", job_.counters.last_arriver);
   counter("plan_locks", job_.counters.plan_locks);
   counter("plan_rounds", job_.counters.plan_rounds);
-  counter("plan_unlocks_changed", job_.counters.plan_unlocks_changed);
-  counter("plan_unlocks_wait", job_.counters.plan_unlocks_wait);
-  counter("plan_unlocks_join", job_.counters.plan_unlocks_join);
-  counter("plan_unlocks_refused", job_.counters.plan_unlocks_refused);
-  counter("plan_unlocks_peer", job_.counters.plan_unlocks_peer);
-  counter("plan_unlocks_end", job_.counters.plan_unlocks_end);
+  for (const auto& [reason, count] : kUnlocks)
+    line((std::string("plan_unlocks_") + reason).c_str(), job_.counters.*count);
   counter("driven_waits", job_.counters.driven_waits);
   counter("coordinator_wakes", job_.counters.coordinator_wakes);
   counter("waited_ns", job_.counters.waited_ns);

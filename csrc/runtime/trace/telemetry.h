@@ -29,6 +29,7 @@ class Telemetry {
 
  private:
   [[nodiscard]] std::string CallsInFlight(int64_t now_ns, bool ask_others) const;
+  [[nodiscard]] std::string PlansText() const;
   [[nodiscard]] std::string FlightText(const std::string& reason, bool ask_others,
                                        const ReadingScope& scope, const std::string& more);
 

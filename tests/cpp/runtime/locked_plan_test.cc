@@ -1,101 +1,13 @@
-// Locked plans of ranks: all interleavings of two ranks with calls that are carried out at once,
-// and engines whose ranks deviate at random.
-#include "runtime/engine/locked_plan.h"
-
-#include <sys/mman.h>
-
+// Locked plans of two ranks with calls that are carried out at once: all interleavings.
 #include <algorithm>
 #include <functional>
 #include <memory>
-#include <optional>
-#include <random>
 
 #include "support/fake_calls.h"
-#include "support/ranks.h"
-#include "support/seeds.h"
+#include "support/plan_rank.h"
 
 namespace horoacc::testing {
 namespace {
-
-constexpr size_t kTensors = 3;
-constexpr uint64_t kBucketBytes = 2 * sizeof(int32_t);  // so the tensors are buckets of 2 and of 1
-const std::vector<std::string> kNames = {"a", "b", "c"};
-
-Submission Sum() {
-  Submission call;
-  call.request.collective = Collective::kAllreduce;
-  call.request.op = ReduceOp::kSum;
-  return call;
-}
-
-/// Tensors of a rank that are reduced round after round, each of one number.
-class Rank {
- public:
-  using Make = std::function<std::unique_ptr<LockedPlan>()>;
-
-  Rank(int rank, int ranks, Make make, int32_t* memory)
-      : rank_(rank), ranks_(ranks), make_(std::move(make)), memory_(memory), plan_(make_()) {}
-
-  LockedPlan& plan() { return *plan_; }
-  void Submit(size_t index, Dims shape = {1}) {
-    memory_[index] = ValueOf(index, ++round_[index], rank_);
-    int32_t* const data = &memory_[index];
-    const Status taken = plan_->Submit(index, {DType::kInt32, shape}, {data, data});
-    if (!taken.ok()) failed_ = taken.error();
-  }
-  /// False: it has to wait for another rank. Ranks wait in different orders.
-  bool WaitAll(int64_t deadline_ns = 0) {
-    for (size_t n = 0; n < kTensors; ++n) {
-      const size_t index = rank_ % 2 == 0 ? n : kTensors - 1 - n;
-      if (!plan_->InFlight(index)) continue;
-      const Status outcome = plan_->Wait(index, deadline_ns);
-      if (plan_->InFlight(index)) return false;
-      if (!outcome.ok()) {
-        failed_ = outcome.error();
-        continue;
-      }
-      int32_t sum = 0;
-      for (int rank = 0; rank < ranks_; ++rank)
-        sum += joined_[rank] ? 0 : ValueOf(index, round_[index], rank);
-      CHECK_EQ(memory_[index], sum);
-    }
-    plan_->EndRound();
-    return true;
-  }
-  void SubmitMissing() {
-    const uint64_t round = *std::ranges::max_element(round_);
-    for (size_t index = 0; index < kTensors; ++index) {
-      if (round_[index] < round) Submit(index);
-    }
-  }
-  void MakeAgain() {
-    plan_.reset();
-    plan_ = make_();
-  }
-  void Drop() { plan_.reset(); }
-  [[nodiscard]] const std::optional<Error>& failed() const { return failed_; }
-  /// From now on zeros come from this rank.
-  void Joined(int rank, bool joined) { joined_[rank] = joined; }
-  void SkipRounds(uint64_t rounds) {
-    for (uint64_t& round : round_) round += rounds;
-  }
-
- private:
-  static int32_t ValueOf(size_t index, uint64_t round, int rank) {
-    return static_cast<int32_t>(1000 * round + 10 * index + static_cast<uint64_t>(rank) + 1);
-  }
-
-  const int rank_;
-  const int ranks_;
-  const Make make_;
-  int32_t* const memory_;
-  std::unique_ptr<LockedPlan> plan_;
-  std::vector<uint64_t> round_ = std::vector<uint64_t>(kTensors, 0);
-  std::vector<bool> joined_ = std::vector<bool>(16, false);
-  std::optional<Error> failed_;
-};
-
-// --- all interleavings of two ranks ---
 
 /// Two ranks with calls that are carried out at once.
 struct Pair {
@@ -104,7 +16,7 @@ struct Pair {
     settings.fusion_threshold = kBucketBytes;
     for (int rank = 0; rank < 2; ++rank) {
       calls.push_back(std::make_unique<FakeCalls>(job, rank));
-      ranks.push_back(std::make_unique<Rank>(
+      ranks.push_back(std::make_unique<PlanRank>(
           rank, 2,
           [this, rank] {
             return std::make_unique<LockedPlan>(
@@ -115,6 +27,16 @@ struct Pair {
     }
   }
 
+  /// Rounds one after the other.
+  void Whole(int rounds) {
+    for (int round = 0; round < rounds; ++round) {
+      for (const auto& rank : ranks) {
+        for (size_t index = 0; index < kTensors; ++index) rank->Submit(index);
+      }
+      for (const auto& rank : ranks) CHECK(rank->WaitAll());
+    }
+  }
+
   FakeCalls::Job job;
   Settings settings;
   alignas(4096) std::byte no_memory[4096];
@@ -122,22 +44,22 @@ struct Pair {
   Counters counters[2];
   int32_t memory[2][kTensors] = {};
   std::vector<std::unique_ptr<FakeCalls>> calls;
-  std::vector<std::unique_ptr<Rank>> ranks;
+  std::vector<std::unique_ptr<PlanRank>> ranks;
 };
 
 /// One step of a rank. False: it waits for the other rank, and is tried again when that has moved.
-using Step = std::function<bool(Pair&, Rank&)>;
+using Step = std::function<bool(Pair&, PlanRank&)>;
 using Script = std::vector<Step>;
 
 Step Submits(std::vector<size_t> indices, Dims shape = {1}) {
-  return [=](Pair&, Rank& rank) {
+  return [=](Pair&, PlanRank& rank) {
     for (const size_t index : indices) rank.Submit(index, shape);
     return true;
   };
 }
 
 Step Waits() {
-  return [](Pair&, Rank& rank) { return rank.WaitAll(); };
+  return [](Pair&, PlanRank& rank) { return rank.WaitAll(); };
 }
 
 Script operator+(Script script, const Script& more) {
@@ -198,21 +120,16 @@ uint64_t Explore(int rounds, const Script& zero, const Script& one,
   Interleavings interleavings;
   for (uint64_t count = 1;; ++count) {
     Pair pair;
-    const auto both_whole = [&] {
-      for (const auto& rank : pair.ranks) {
-        for (size_t index = 0; index < kTensors; ++index) rank->Submit(index);
-      }
-      for (const auto& rank : pair.ranks) CHECK(rank->WaitAll());
-    };
-    for (int round = 0; round < rounds; ++round) both_whole();
+    pair.Whole(rounds);
     const bool more = interleavings.Next(pair, scripts);
     check(pair);
     // Whatever has happened, the ranks go on together, and lock again.
     if (!pair.job.aborted) {
       const uint64_t locked = pair.counters[0].plan_rounds;
-      for (int round = 0; round < 12; ++round) both_whole();
+      pair.Whole(12);
       CHECK(pair.counters[0].plan_rounds > locked);
       CHECK_EQ(pair.counters[0].plan_locks.load(), pair.counters[1].plan_locks.load());
+      CHECK_EQ(pair.job.EndMoot(), 0U);  // and of the plans before no call is left over
     }
     if (!more || count == kMostInterleavings) return count;
   }
@@ -222,8 +139,6 @@ uint64_t Unlocks(const Counters& counters) {
   return counters.plan_unlocks_changed + counters.plan_unlocks_wait + counters.plan_unlocks_join +
          counters.plan_unlocks_refused + counters.plan_unlocks_peer + counters.plan_unlocks_end;
 }
-
-constexpr int kUntilLocked = 3;  // the third of them carries the proposal
 
 void CheckLocked(Pair& pair) {
   for (const Counters& counters : pair.counters) {
@@ -241,8 +156,8 @@ void CheckBothLeft(Pair& pair) {
 }
 
 TEST(all_interleavings_of_agreement) {
-  const Script script = kQuick + kQuick + kRound + kQuick;
-  CHECK(Explore(0, script, script, CheckLocked) > 1000);
+  const Script script = kQuick + kRound + kQuick;
+  CHECK(Explore(1, script, script, CheckLocked) > 1000);
 }
 
 TEST(all_interleavings_of_locked_rounds) {
@@ -287,13 +202,14 @@ TEST(all_interleavings_of_another_shape) {
 
 TEST(all_interleavings_of_a_refusal) {
   const Script script =
-      Script{[](Pair& pair, Rank&) { return pair.calls[1]->refuses_groups = true; }} + kRound +
-      Script{[](Pair& pair, Rank&) { return !(pair.calls[1]->refuses_groups = false); }} + kQuick;
+      Script{[](Pair& pair, PlanRank&) { return pair.calls[1]->refuses_groups = true; }} + kRound +
+      Script{[](Pair& pair, PlanRank&) { return !(pair.calls[1]->refuses_groups = false); }} +
+      kQuick;
   Explore(kUntilLocked, kRound + kQuick, script, CheckBothLeft);
 }
 
 TEST(all_interleavings_of_an_end_and_a_new_plan) {
-  const Step again = [](Pair&, Rank& rank) {
+  const Step again = [](Pair&, PlanRank& rank) {
     rank.MakeAgain();
     return true;
   };
@@ -308,7 +224,7 @@ TEST(all_interleavings_of_an_end_and_a_new_plan) {
 }
 
 TEST(all_interleavings_of_news_before_a_join) {
-  const Step leaves = [](Pair&, Rank& rank) {
+  const Step leaves = [](Pair&, PlanRank& rank) {
     rank.plan().BeforeJoin(0);
     return true;
   };
@@ -320,9 +236,97 @@ TEST(all_interleavings_of_news_before_a_join) {
   Explore(kUntilLocked, kRound + kRound, late + kRound, CheckBothLeft);
 }
 
+// A rank looks at the others at any time, in the midst of rounds as between them.
+TEST(all_interleavings_of_looks_at_others) {
+  const Step looks = [](Pair&, PlanRank& rank) {
+    rank.plan().LookAtOthers();
+    return true;
+  };
+  const Step leaves = [](Pair&, PlanRank& rank) {
+    rank.plan().BeforeJoin(0);
+    return true;
+  };
+  const Script looking = {looks, Submits({0, 1}), looks, Submits({2}), Waits(), looks};
+  Explore(kUntilLocked, looking + kQuick, kQuick + Script{leaves} + kQuick, CheckBothLeft);
+  Explore(kUntilLocked, looking + kQuick, kQuick + kQuick, CheckLocked);
+}
+
+// One rank drops its plan, and the other makes no round any more: no call is left over.
+TEST(an_idle_plan_is_left) {
+  Pair pair;
+  pair.Whole(kUntilLocked + 1);
+  pair.ranks[0]->Drop();
+  CHECK_EQ(pair.job.EndMoot(), 2U);  // refusals, which are not moot
+  pair.ranks[1]->plan().LookAtOthers();
+  CHECK_EQ(pair.job.EndMoot(), 0U);
+  CHECK_EQ(pair.counters[1].plan_unlocks_peer.load(), 1U);
+}
+
+// A rank drops its plan before it knows whether the others agree. They do not.
+TEST(a_proposal_that_is_dropped) {
+  Pair pair;
+  pair.Whole(kUntilLocked - 2);
+  pair.ranks[1]->MakeAgain();  // so it does not propose yet
+  pair.Whole(1);
+  pair.ranks[0]->Submit(0);
+  pair.ranks[0]->Drop();
+  CHECK_EQ(pair.job.EndMoot(), 1 + 2U);
+  pair.ranks[1]->Submit(0);
+  CHECK_EQ(pair.job.EndMoot(), 0U);
+}
+
+TEST(what_a_bucket_lacks) {
+  Pair pair;
+  pair.Whole(kUntilLocked);
+  pair.ranks[0]->Submit(0);
+  for (size_t index = 0; index < kTensors; ++index) pair.ranks[1]->Submit(index);
+  PlansState state;
+  pair.ranks[0]->plan().AddTo(state);
+  CHECK_EQ(state.open.size(), 2U);
+  CHECK_EQ(state.open[0].lacks, "'b'");
+  CHECK(state.open[0].others == Calls::Others::kSubmitted);
+  CHECK(pair.ranks[0]->WaitAll() || true);
+  state = {};
+  pair.ranks[0]->plan().AddTo(state);
+  CHECK(state.open.empty());
+  CHECK(state.left.ends_with(": it lacks 'b'"));
+}
+
+TEST(after_the_engine) {
+  Pair pair;
+  pair.Whole(kUntilLocked);
+  LockedPlan& plan = pair.ranks[0]->plan();
+  pair.ranks[0]->Submit(0);
+  plan.Close();
+  pair.ranks[0]->Submit(1);
+  CHECK(pair.ranks[0]->failed()->kind == ErrorKind::kAborted);
+  CHECK(plan.InFlight(0) && !plan.InFlight(1));
+  CHECK(plan.Wait(0, 0).error().kind == ErrorKind::kAborted);
+  CHECK(!plan.InFlight(0));
+}
+
+// Those in the arena and those that are not alternate: there are two buckets, and not three.
+TEST(places_that_alternate) {
+  Pair pair;
+  pair.settings.last_arriver_bytes = sizeof(int32_t);
+  const auto round = [&] {
+    for (const auto& rank : pair.ranks) {
+      rank->Submit(0);
+      rank->Submit(1, {2});
+      rank->Submit(2);
+    }
+    for (const auto& rank : pair.ranks) CHECK(rank->WaitAll());
+  };
+  for (int k = 0; k < kUntilLocked; ++k) round();
+  const size_t calls = pair.job.all.size();
+  round();
+  CHECK_EQ(pair.job.all.size() - calls, 2 * 2U);
+  CheckLocked(pair);
+}
+
 // A rank dies at each point: each wait ends, with an error.
 TEST(all_interleavings_of_a_death) {
-  const Step dies = [](Pair& pair, Rank&) {
+  const Step dies = [](Pair& pair, PlanRank&) {
     pair.job.Abort();
     return true;
   };
@@ -330,68 +334,6 @@ TEST(all_interleavings_of_a_death) {
     Script script(kRound.begin(), kRound.begin() + static_cast<ptrdiff_t>(point));
     Explore(kUntilLocked, kRound + kRound, script + Script{dies},
             [](Pair& pair) { CHECK(pair.ranks[0]->failed().has_value()); });
-  }
-}
-
-// --- engines ---
-
-const Pairs kSettings = {{"plan_rounds", "1"}, {"fusion_threshold", "8"}};
-
-/// Of a rank's engine; the tensors lie in its arena, or not.
-Rank MakeRank(Engine& engine, int rank, int ranks, int32_t* memory) {
-  return {rank, ranks, [&engine] { return engine.MakePlan(Sum(), kNames); }, memory};
-}
-
-constexpr int64_t kLong = 60 * kSecond;
-
-/// Rounds in which ranks do things at other points than others, drawn by a seed that all know.
-TEST(engines_that_deviate) {
-  std::mt19937_64 shapes(19);
-  for (int round = 0; round < 8; ++round) {
-    check::ReseedHalfway(shapes, round, 8);
-    const uint64_t seed = shapes();
-    for (const int ranks : {1, 2, 3, 4}) {
-      std::atomic<uint64_t> locked{0};
-      RunRanks(ranks, kSettings, [&](Engine& engine, int rank) {
-        std::mt19937_64 own(seed + static_cast<uint64_t>(rank) + 1);
-        std::mt19937_64 common(seed);
-        int32_t plain[kTensors];
-        auto* const shared = static_cast<int32_t*>(engine.AllocateShared(sizeof plain));
-        {
-          Rank tensors = MakeRank(engine, rank, ranks, seed % 2 == 0 ? plain : shared);
-          for (int step = 0; step < 60; ++step) {
-            const uint64_t what = common() % 12;
-            const int who = static_cast<int>(common() % static_cast<uint64_t>(ranks));
-            const Dims shape = what == 0 ? Dims{1, 1} : Dims{1};
-            if (what == 1 && who == rank) tensors.MakeAgain();
-            if (what == 2) tensors.MakeAgain();
-            std::vector<size_t> order = {0, 1, 2};
-            if (what == 3) std::ranges::shuffle(order, common);
-            const bool early = what == 4 && who == rank;
-            for (const size_t index : order) {
-              tensors.Submit(index, shape);
-              if (early && index == order[own() % 2])
-                CHECK(tensors.WaitAll(NowNs() + kLong) || true);
-              if (own() % 16 == 0) std::this_thread::yield();
-            }
-            CHECK(tensors.WaitAll(NowNs() + kLong));
-            CHECK(!tensors.failed());
-            if (what == 5) {
-              int32_t last = 0;
-              Submission join;
-              join.request.collective = Collective::kJoin;
-              const Result<uint64_t> handle = engine.Submit(std::move(join));
-              CHECK(handle.ok());
-              CHECK(WaitAndRelease(engine, handle.value()).ok());
-              (void)last;
-            }
-          }
-          locked += Counter(engine, "plan_rounds");
-        }
-        engine.FreeShared(shared);
-      });
-      if (ranks > 1) CHECK(locked > 0);
-    }
   }
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 // Calls of ranks that are no engines: a call is carried out when the last rank has made it. Ranks
 // match calls by name and number, as production does. One thread.
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <deque>
@@ -33,6 +34,17 @@ class FakeCalls final : public Calls {
         if (!entry->complete) End(*entry, MakeError(ErrorKind::kPeerLost, "rank 1 was lost", 1));
       }
     }
+    /// The engine's part: refusals that are moot are ended. Gives the calls that are left.
+    size_t EndMoot() {
+      size_t left = 0;
+      for (auto& [name, queues] : by_name) {
+        for (auto& queue : queues) {
+          std::erase_if(queue, [](const Made& made) { return made.entry->IsMoot(); });
+          left += queue.size();
+        }
+      }
+      return left;
+    }
     static void End(Entry& entry, Status outcome) {
       entry.outcome = std::move(outcome);
       entry.complete = true;
@@ -57,6 +69,7 @@ class FakeCalls final : public Calls {
     entry->handle = ++handles_;
     entry->generation = ++generations_[name];
     entry->proposal = submission.proposal;
+    entry->doubts = submission.doubts;
     if (!invalid) held_[entry->handle] = entry;
     job_.all.push_back(entry);
     auto& queues = job_.by_name[name];
@@ -77,6 +90,17 @@ class FakeCalls final : public Calls {
     return found == held_.end() ? nullptr : found->second;
   }
   void Release(uint64_t handle) override { CHECK_EQ(held_.erase(handle), 1U); }
+  [[nodiscard]] Others OthersIn(uint32_t /*process_set*/, const std::string& name) const override {
+    Others others = Others::kNothing;
+    const auto found = job_.by_name.find(name);
+    if (found == job_.by_name.end() || !found->second[rank_].empty()) return others;
+    for (const auto& queue : found->second) {
+      if (queue.empty()) continue;
+      const bool refused = !queue.front().submission.request.local_error.empty();
+      others = std::max(others, refused ? Others::kRefused : Others::kSubmitted);
+    }
+    return others;
+  }
 
  private:
   void CarryOut(std::vector<std::deque<Job::Made>>& queues) {
