@@ -1,4 +1,4 @@
-"""Keras on TensorFlow: in a graph each gradient has its own op, eagerly one call reduces all."""
+"""Keras on TensorFlow: in a graph an op reduces a bucket of gradients, eagerly one call all."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from horoacc.keras.backend import Member, Travel
 from horoacc.process_sets import ProcessSet
 from horoacc.tensorflow import _ops, whole_steps
 from horoacc.tensorflow.failures import with_own_errors
+from horoacc.tensorflow.graph_buckets import buckets
 from horoacc.tensorflow.sizes import local_divisor
 
 R = TypeVar("R")
@@ -64,14 +65,14 @@ class TensorFlowBackend:
             ]
         if tf.executing_eagerly():
             return _reduce_together(parts, travel)
-        reduced: list[Any] = []
-        for part in parts:
+        members = [member for part in parts for member in part]
+        reduced: dict[str, Any] = {}
+        for part in _in_buckets(parts, travel):
             dense = all(not isinstance(member.gradient, tf.IndexedSlices) for member in part)
-            if len(part) > 1 and dense:
-                reduced.extend(_group(part, travel))
-            else:
-                reduced.extend(_single(member, travel) for member in part)
-        return reduced
+            together = len(part) > 1 and dense
+            values = _group(part, travel) if together else [_single(one, travel) for one in part]
+            reduced.update(zip((one.name for one in part), values, strict=True))
+        return [reduced[one.name] for one in members]
 
     def teach_optimizers(self) -> None:
         """See `Backend.teach_optimizers`."""
@@ -119,6 +120,14 @@ class TensorFlowBackend:
     def dense(self, gradient: Any) -> Any:
         """Makes a sparse gradient dense."""
         return tf.convert_to_tensor(gradient)
+
+
+def _in_buckets(parts: Sequence[Sequence[Member]], travel: Travel) -> list[Sequence[Member]]:
+    """Members that are no group's may share an op."""
+    alone = [part[0] for part in parts if len(part) == 1]
+    places = buckets([one.gradient for one in alone], travel.scaling.op, travel.compression)
+    together = [[alone[place] for place in part] for part in places]
+    return [*(part for part in parts if len(part) > 1), *together]
 
 
 def _variable(value: Any) -> Any:

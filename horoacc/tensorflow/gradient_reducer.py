@@ -14,6 +14,7 @@ from horoacc import reduction
 from horoacc.compression import Compressor, NoneCompressor
 from horoacc.dtypes import Average
 from horoacc.process_sets import ProcessSet, global_process_set
+from horoacc.tensorflow.graph_buckets import buckets
 from horoacc.tensorflow.reductions import allreduce, grouped_allreduce
 from horoacc.tensorflow.sizes import divided, local_divisor
 from horoacc.tensorflow.variables import variable_of
@@ -24,8 +25,9 @@ class GradientReducer:
     """Reduces gradients over the ranks of a process set.
 
     Gradients go by their place in the list, so that ranks whose variables have other names match.
-    In a graph each is reduced when it is there, and in an elastic job none is given before all are
-    (`horoacc.tensorflow.whole_steps`); in eager execution all travel as one unit.
+    In a graph a large one is reduced when it is there, and small ones by one op
+    (`horoacc.tensorflow.graph_buckets`); in an elastic job none is given before all are
+    (`horoacc.tensorflow.whole_steps`). In eager execution all travel as one unit.
     """
 
     def __init__(
@@ -85,7 +87,7 @@ class GradientReducer:
                 )  # fmt: skip
             elif grad is not None:
                 dense.append(index)
-        for part in self._parts(dense, keys):
+        for part in self._parts(dense, reduced, keys):
             for index, grad in zip(part, self._reduce(part, reduced), strict=True):
                 reduced[index] = grad
         return reduced
@@ -98,9 +100,15 @@ class GradientReducer:
     def _member(self, index: int) -> str:
         return f"{self._name}.{index}"
 
-    def _parts(self, dense: list[int], keys: Sequence[int]) -> list[list[int]]:
+    def _parts(
+        self, dense: list[int], grads: Sequence[Any], keys: Sequence[int]
+    ) -> list[list[int]]:
         if self._groups == 0 and tf.executing_eagerly():
             return [dense] if dense else []
+        if self._groups == 0:
+            travelling = [grads[index] for index in dense]
+            parts = buckets(travelling, self._scaling.op, self._compression)
+            return [[dense[place] for place in part] for part in parts]
         if isinstance(self._groups, int):
             return reduction.partition(dense, self._groups)
         place = {keys[index]: index for index in dense}

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import re
 import sys
+from pathlib import Path
 
 import pytest
 from launcher_jobs import Job
+
+from horoacc.launcher import explain
 
 PROGRAM = """
 import os, signal, sys, time
@@ -87,3 +90,17 @@ def test_a_stall_names_the_gradients_that_are_missing(size: int) -> None:
     assert found, told
     missing = re.findall(r"'(allreduce\.p\d)'", found[1])
     assert 3 <= len(set(missing)) <= 4, told  # of the third, its hook may have run
+
+
+def test_the_error_and_the_records_name_them(tmp_path: Path) -> None:
+    with Job() as job:
+        result = job.run(
+            "-np", "2", "--flight-dir", str(tmp_path), sys.executable, "-c", PROGRAM, "late",
+            code=None, HOROACC_PLAN_ROUNDS="2", HOROACC_STALL_CHECK_TIME_SECONDS="1",
+            HOROACC_STALL_SHUTDOWN_TIME_SECONDS="2", HOROACC_GRACE_SECONDS="30",
+        )  # fmt: skip
+    ended = r"'allreduce\.p\d and 5 more \(plan .*' was not submitted by rank\(s\) 1 within .*"
+    assert re.search(ended + r"; rank 1 lacks 'allreduce\.p\d', ", result.err), result.err
+    told = explain.explain(tmp_path)[0]
+    assert re.match(r"Rank 0 waits for rank 1 in 'allreduce\.p\d and 5 more ", told), told
+    assert re.search(r"; it lacks 'allreduce\.p\d', ", told), told

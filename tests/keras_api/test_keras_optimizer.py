@@ -37,6 +37,18 @@ def test_same_as_one_rank_with_what_comes_after_the_reduction() -> None:
     training.close(model, training.alone(6, made()), training.TOLERANCE * 20)
 
 
+@on_tensorflow
+@ranks(2)
+def test_a_step_of_a_graph_is_one_call() -> None:
+    import keras_training as training
+
+    model = training.network()
+    training.fit(model, hvd.DistributedOptimizer(training.sgd()), training.share(3))
+    before = hvd.counters()["submissions"]
+    model.fit(*training.share(3), batch_size=training.BATCH, verbose=0)
+    assert hvd.counters()["submissions"] - before == 3
+
+
 @on_both
 @ranks(2)
 @pytest.mark.parametrize(
