@@ -34,6 +34,8 @@ constexpr uint32_t kDialing = UINT32_MAX - 1;
 constexpr uint32_t kTimer = UINT32_MAX - 2;
 constexpr int64_t kLookAfterHosts = 250 * kMillisecond;
 constexpr int64_t kLookWhileConnecting = 20 * kMillisecond;
+/// Both connections of a link end with their process: one that has ended alone for so long was cut.
+constexpr int64_t kLastWords = kSecond;
 
 void BoundSendBuffer(int fd, int bytes) {
   if (bytes > 0) ::setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &bytes, sizeof(bytes));
@@ -67,6 +69,7 @@ struct Link {
   bool send_failed = false;     ///< the peer's earlier messages may still be read
   bool lost = false;            ///< Receive reports it, or has reported it
   bool asked = false;           ///< bytes were sent that may not have been acknowledged
+  int64_t ends_ns = INT64_MAX;  ///< when it is lost, since one of its two connections has ended
   HostSilence silence;
 };
 
@@ -135,6 +138,7 @@ class TcpControlLinks final : public ControlLinks {
   void ReadFrom(int peer, Side side);
   void WriteTo(int peer);
   void Lose(int peer, const std::string& why);
+  void LoseHalved();
   void Watch(int peer, bool writing);
   void RingIf(bool more);
   void Arm();
@@ -152,8 +156,9 @@ class TcpControlLinks final : public ControlLinks {
   bool ringing_ = false;
   bool took_last_ = false;  ///< by the latest Receive
   bool holding_ = false;
-  std::vector<int> held_;  ///< peers with messages that Flush sends
-  std::vector<int> deaf_;  ///< peers to whom sending has just failed
+  std::vector<int> held_;    ///< peers with messages that Flush sends
+  std::vector<int> deaf_;    ///< peers to whom sending has just failed
+  std::vector<int> halved_;  ///< peers of whose two connections one has ended
   std::deque<Arrival> arrivals_;
   uint64_t messages_sent_ = 0;
   uint64_t bytes_sent_ = 0;
@@ -248,6 +253,7 @@ void TcpControlLinks::Seat(Admitted admitted) {
   if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, admitted.fd.get(), &event) != 0) return;
   connection.fd = std::move(admitted.fd);
   connection.reader = FrameReader(options_.epoch, kLongestMessage, std::move(open).value());
+  if (!link.send_failed) link.ends_ns = INT64_MAX;  // its dialer gave up what has ended
   if (link.sends_on.value_or(side) != side) return;
   link.sends_on = side;
   link.writer.Use(std::move(seal).value());
@@ -268,7 +274,8 @@ void TcpControlLinks::Admit() {
 }
 
 void TcpControlLinks::Arm() {
-  const int64_t due = dialing_->due_ns();
+  int64_t due = dialing_->due_ns();
+  for (const int peer : halved_) due = std::min(due, links_[peer]->ends_ns);
   if (due == armed_ns_ || due == INT64_MAX) return;
   armed_ns_ = due;
   const int64_t at = std::max<int64_t>(due, 1);  // zero would turn it off
@@ -296,6 +303,13 @@ void TcpControlLinks::Lose(int peer, const std::string& why) {
   link.lost = true;
   Error error = MakeError(ErrorKind::kPeerLost, LostLink(peer, why), peer);
   arrivals_.push_back({{}, std::move(error)});
+}
+
+void TcpControlLinks::LoseHalved() {
+  std::erase_if(halved_, [this, now = NowNs()](int peer) {
+    if (now >= links_[peer]->ends_ns) Lose(peer, "one of its two connections was cut");
+    return links_[peer]->lost || links_[peer]->ends_ns == INT64_MAX;
+  });
 }
 
 void TcpControlLinks::WriteTo(int peer) {
@@ -326,6 +340,8 @@ void TcpControlLinks::ReadFrom(int peer, Side side) {
   Link& link = LinkTo(peer);
   if (link.sides[1 - side].fd) {
     from.fd = Fd();
+    link.ends_ns = NowNs() + kLastWords;
+    halved_.push_back(peer);
     if (link.sends_on == side) {
       link.send_failed = true;
       link.writer = FrameWriter(0);
@@ -356,6 +372,7 @@ Status TcpControlLinks::LookAtNetwork() {
       ReadFrom(peer, static_cast<Side>(mark % kSides));
   }
   Admit();
+  if (!halved_.empty()) LoseHalved();
   Arm();
   // The peer's last messages say more than that it is gone.
   for (const int peer : std::exchange(deaf_, {})) {

@@ -16,6 +16,7 @@ namespace {
 constexpr uint32_t kFrameMagic = 0x46434148;  // "HACF"
 constexpr size_t kReadChunk = 64 * 1024;
 constexpr size_t kReadAtOnce = 4 * kReadChunk;
+constexpr size_t kKept = 2 * kReadAtOnce;  ///< memory that an idle end keeps
 
 struct Header {
   uint32_t magic;
@@ -31,9 +32,11 @@ uint32_t CheckOf(const Header& header) {
   return Crc32c(std::as_bytes(std::span(&header, 1)).first(offsetof(Header, check)));
 }
 
-/// Drops the bytes before `begin` once they are the larger part; returns how many.
+/// Drops the bytes before `begin` once they are the larger part; returns how many. The memory of a
+/// long message is given back after it.
 size_t Compact(std::vector<std::byte>& bytes, size_t& begin) {
   if (begin == bytes.size()) {
+    if (bytes.capacity() > kKept) std::vector<std::byte>().swap(bytes);
     bytes.clear();
   } else if (begin > bytes.size() / 2) {
     bytes.erase(bytes.begin(), bytes.begin() + static_cast<std::ptrdiff_t>(begin));

@@ -355,7 +355,12 @@ TEST(EveryBitOfEveryFrameIsSealed) {
   for (const Layer& layer : Layers()) {
     for (const Sealing& sealing : AllSealings()) {
       const ConnectionKeys keys = Shake();
-      const std::string raw = Joined(layer.send(sealing, keys.dial.send, kMessages));
+      const auto frames = layer.send(sealing, keys.dial.send, kMessages);
+      const std::string raw = Joined(frames);
+      // What a stream sends from the program's memory: of the second frame, with its tag.
+      const size_t lent_end = frames[0].size() + frames[1].size();
+      const size_t lent_begin = lent_end - kMessages[1].size() - Sealing::kTagBytes;
+      const bool lends = &layer == &Layers().back() && sealing.kind != SealKind::kGcm;
       for (const std::string& message : kMessages)
         CHECK_EQ(Has(raw, message.substr(1)), sealing.kind != SealKind::kGcm);
       for (size_t bit = 0; bit < 8 * raw.size(); ++bit) {
@@ -363,6 +368,8 @@ TEST(EveryBitOfEveryFrameIsSealed) {
         changed[bit / 8] ^= static_cast<char>(1 << bit % 8);
         const Outcome outcome = layer.receive(sealing, keys.accept.receive, changed);
         CHECK(Has(outcome.error, "forged"));
+        CHECK_EQ(Has(outcome.error, "changed by the sender while they were sent"),
+                 lends && bit / 8 >= lent_begin && bit / 8 < lent_end);
         CHECK(outcome.messages.size() < kMessages.size());
         for (size_t at = 0; at < outcome.messages.size(); ++at)
           CHECK_EQ(outcome.messages[at], kMessages[at]);

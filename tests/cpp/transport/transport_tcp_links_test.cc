@@ -1,8 +1,12 @@
 // Control links over TCP: order, sizes, tiny buffers, unauthenticated peers, death of a peer.
+#include <netinet/in.h>
 #include <poll.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <atomic>
+#include <iterator>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -311,6 +315,60 @@ TEST(TwoRanksThatDialEachOtherKeepTheOrderOfTheirMessages) {
       });
     }
     threads.clear();
+  }
+}
+
+/// The ends of the connections that this process has over TCP.
+std::set<int> Connected() {
+  std::set<int> found;
+  for (int fd = 0; fd < 1024; ++fd) {
+    sockaddr_in peer{};
+    socklen_t length = sizeof peer;
+    if (::getpeername(fd, reinterpret_cast<sockaddr*>(&peer), &length) == 0 &&
+        peer.sin_family == AF_INET)
+      found.insert(fd);
+  }
+  return found;
+}
+
+TEST(OneOfTwoConnectionsThatIsCutLosesTheLink) {
+  // Whether the cut one carries the messages of both ranks, of one or of none.
+  std::vector<std::vector<std::unique_ptr<ControlLinks>>> jobs;
+  for (size_t cut = 0; cut < 4; ++cut) {
+    const auto& links = jobs.emplace_back(ConnectStar(3));
+    const std::set<int> before = Connected();
+    // Each dials before it looks at what has come.
+    for (const int rank : {1, 2}) CHECK(links[rank]->Send(3 - rank, Pattern(3, rank)).ok());
+    std::set<int> heard, ends;
+    for (const int64_t until = NowNs() + 30 * kSecond; NowNs() < until;) {
+      for (const int rank : {1, 2}) {
+        const auto message = links[rank]->Receive();
+        CHECK(message.ok());
+        if (message.value()) heard.insert(rank);
+      }
+      ends.clear();
+      std::ranges::set_difference(Connected(), before, std::inserter(ends, ends.end()));
+      if (heard.size() == 2 && ends.size() == 4) break;
+    }
+    CHECK_EQ(heard.size(), 2U);
+    CHECK_EQ(ends.size(), 4U);
+    if (ends.size() != 4) return;
+    for (int look = 0; look < 20; ++look) {  // until both ends know both connections
+      for (const int rank : {1, 2}) CHECK(links[rank]->Receive().ok());
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    CHECK_EQ(::shutdown(*std::next(ends.begin(), static_cast<ptrdiff_t>(cut)), SHUT_RDWR), 0);
+  }
+  for (const auto& links : jobs) {
+    for (const int rank : {1, 2}) {
+      const auto lost = Await(*links[rank]);
+      CHECK(!lost.ok());
+      if (lost.ok()) return;
+      CHECK(lost.error().kind == ErrorKind::kPeerLost);
+      CHECK_EQ(lost.error().culprit, 3 - rank);
+      CHECK(lost.error().message.find("connections was cut") != std::string::npos ||
+            lost.error().message.find("it closed") != std::string::npos);
+    }
   }
 }
 

@@ -139,11 +139,13 @@ Result<bool> TcpPeer::Send() {
   if (left_) outbound_.Forgive();
   bool moved = false;
   for (size_t stream = 0; stream < streams_.size(); ++stream) {
-    // The next connection is used only while this one is full.
-    if (outbound_.empty() && !streams_[stream]->sending()) continue;
     if (closed_[stream]) continue;
-    HA_ASSIGN(const bool took, SendOn(stream));
-    moved = moved || took;
+    // The next connection is used only while this one is full.
+    if (!outbound_.empty() || streams_[stream]->sending()) {
+      HA_ASSIGN(const bool took, SendOn(stream));
+      moved = moved || took;
+    }
+    if (outbound_.empty() && !streams_[stream]->sending()) streams_[stream]->Rest();
   }
   return moved;
 }

@@ -225,9 +225,12 @@ Result<bool> TcpStream::ConsumeTag() {
   awaits_tag_ = false;
   if (message_->dropped()) return true;  // some of its bytes were not kept, and none is used
   if (const Status right = seals_.receive.Finish(tag); !right.ok()) {
-    return MakeError(ErrorKind::kSystem, std::to_string(stripe_.length) +
-                                             " bytes of a message were damaged on their way, or "
-                                             "forged");
+    // Bytes that are not copied to be encrypted are sealed and sent where the program has them.
+    return MakeError(
+        ErrorKind::kSystem,
+        std::to_string(stripe_.length) + " bytes of a message were damaged on their way, " +
+            (seals_.receive.encrypts() ? "or forged"
+                                       : "forged, or changed by the sender while they were sent"));
   }
   message_->Received(stripe_.length);
   return true;

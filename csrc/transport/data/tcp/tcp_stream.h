@@ -76,6 +76,11 @@ class TcpStream {
   }
   /// Copies the rest of a begun frame, since the link's memory is about to be freed.
   void Detach(const OutboundLink* link);
+  /// Gives back the memory of batches. Only if not sending().
+  void Rest() {
+    encrypted_.reset();
+    std::vector<std::byte>().swap(own_);
+  }
 
   /// Reads up to a bound. False once the peer has closed its end.
   Result<bool> Read(FrameReceiver& receiver);
