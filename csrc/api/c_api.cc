@@ -313,7 +313,7 @@ ha_locked_plan* ha_locked_plan_create(ha_engine* engine, const ha_call* call,
 
 void ha_locked_plan_destroy(ha_locked_plan* plan) {
   (void)Guarded(nullptr, [&]() -> Status {
-    plan->engine->DropPlan(std::move(plan->plan));
+    plan->plan.reset();
     return {};
   });
   delete plan;

@@ -134,13 +134,12 @@ Result<uint64_t> Engine::Submit(Submission submission) {
 std::unique_ptr<LockedPlan> Engine::MakePlan(Submission call,
                                              const std::vector<std::string>& names) {
   auto plan = std::make_unique<LockedPlan>(
-      LockedPlan::Surroundings{*this, job_.counters, job_.settings, *job_.arena}, std::move(call),
-      names);
+      LockedPlan::Surroundings{*this, job_.counters, job_.settings, *job_.arena,
+                               [this](LockedPlan* ended) { plans_.Remove(ended); }},
+      std::move(call), names);
   plans_.Add(plan.get());
   return plan;
 }
-
-void Engine::DropPlan(std::unique_ptr<LockedPlan> plan) { plans_.Remove(plan.get()); }
 
 Result<uint64_t> Engine::SubmitMessage(uint32_t process_set, const Message& message,
                                        Submission::Buffers buffers, double limit_seconds,

@@ -56,7 +56,6 @@ class Engine final : public Calls {
   /// Tensors that are reduced round after round; the plan must not outlive the engine.
   [[nodiscard]] std::unique_ptr<LockedPlan> MakePlan(Submission call,
                                                      const std::vector<std::string>& names);
-  void DropPlan(std::unique_ptr<LockedPlan> plan);
 
   // Process sets, and groups, of which only their members know.
   Result<uint32_t> AddProcessSet(std::vector<int> ranks, SetClaim claim = SetClaim::kWhole,

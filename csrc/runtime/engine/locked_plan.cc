@@ -48,6 +48,7 @@ LockedPlan::LockedPlan(Surroundings around, Submission call, const std::vector<s
 }
 
 LockedPlan::~LockedPlan() {
+  if (around_.ended) around_.ended(this);
   const std::lock_guard lock(mutex_);
   if (!closed_) LockAhead();
   Leave(&Counters::plan_unlocks_end, "its tensors are not reduced together any more");

@@ -3,6 +3,7 @@
 // change any more, the ranks agree on a plan, and each bucket of it is one call.
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <mutex>
 #include <string>
 #include <utility>
@@ -39,6 +40,8 @@ class LockedPlan {
     Counters& counters;
     const Settings& settings;
     const Arena& arena;
+    /// Called first at the plan's end: from then on nobody may look at it.
+    std::function<void(LockedPlan*)> ended{};
   };
 
   /// `call` has no tensors.

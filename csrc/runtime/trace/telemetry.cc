@@ -151,8 +151,7 @@ std::string Telemetry::FlightText(const std::string& reason, bool ask_others,
        << ",\"reason\":" << Quoted(reason)
        << ",\"agreed\":" << job_.counters.decisions.load(std::memory_order_relaxed) << more
        << ",\n\"calls\":" << CallsInFlight(now, ask_others) << ",\n\"plans\":" << PlansText()
-       << ",\n\"stack\":" << Quoted(stack)
-       << ",\n\"events\":[";
+       << ",\n\"stack\":" << Quoted(stack) << ",\n\"events\":[";
   const char* comma = "\n";
   const std::vector<FlightRing::Record> records = job_.events.ring().Read();
   const size_t most = std::min<size_t>(records.size(), scope.events);

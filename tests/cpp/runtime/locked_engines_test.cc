@@ -40,7 +40,7 @@ TEST(refusals_that_nobody_meets_end) {
       plan->EndRound();
     }
     for (size_t index = 0; rank == 0 && index < kTensors; ++index) submit(index);
-    if (rank == 0) engine.DropPlan(std::exchange(plan, engine.MakePlan(Sum(), kNames)));
+    if (rank == 0) plan = engine.MakePlan(Sum(), kNames);
     dropped.arrive_and_wait();
     for (size_t index = 0; index < kTensors; ++index) {
       submit(index);
@@ -59,7 +59,7 @@ TEST(refusals_that_nobody_meets_end) {
     while (rank == 0 && failed() < 2 * buckets && NowNs() < limit)
       std::this_thread::sleep_for(std::chrono::milliseconds(5));
     if (rank == 0) CHECK_EQ(failed(), 2 * buckets);
-    engine.DropPlan(std::move(plan));
+    plan.reset();
   });
 }
 
