@@ -393,7 +393,7 @@ TEST(ForkedChildReadsNoTornSnapshot) {
   std::memset(block, 1, kMiB);
   arena.BeforeFork();
   ForkedRank child([&] {
-    ::raise(SIGSTOP);  // for longer than the parent waits
+    ::raise(SIGSTOP);            // for longer than the parent waits
     ::signal(SIGSEGV, SIG_DFL);  // not a sanitizer's handler
     arena.AfterForkInChild();
     return static_cast<int>(block[0]);
