@@ -23,7 +23,7 @@ SegmentGuard::SegmentGuard(const ControlSegment& control, SegmentLock& lock, uin
   const auto has_aborted = [&] { return control.has_aborted(); };
   int64_t next_look = 0;
   for (uint64_t attempt = 0;; ++attempt) {
-    Turn turn = segment_lock::Try(lock.owner, me, has_aborted);
+    Turn turn = segment_lock::Try(lock.owner, me);
     if (turn == Turn::kWait && attempt < 64) {
       Pause();
       continue;

@@ -16,8 +16,8 @@ struct LockWatch {
   std::function<void()> look{};
 };
 
-/// Holds a lock. Not ok() if its owner died or the job was aborted meanwhile. Given back in an
-/// exception, it aborts the job first.
+/// Holds a lock. Not ok() if its owner died or the job was aborted meanwhile. In an exception it
+/// aborts the job instead of being given back.
 class SegmentGuard {
  public:
   /// `me`: this rank, by local rank.

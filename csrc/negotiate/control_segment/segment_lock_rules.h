@@ -10,14 +10,11 @@ namespace horoacc::segment_lock {
 enum class Turn { kTaken, kWait, kAborted, kOwnerDied };
 
 /// One attempt of the rank with local rank `me`.
-template <typename Owner, typename Aborted>
-Turn Try(Owner&& owner, uint32_t me, const Aborted& has_aborted) {
+template <typename Owner>
+Turn Try(Owner&& owner, uint32_t me) {
   uint32_t free = 0;
-  if (!owner.compare_exchange_weak(free, me + 1, std::memory_order_acquire)) return Turn::kWait;
-  // An owner that threw in the middle of a change has aborted the job before it gave the lock back.
-  if (!has_aborted()) return Turn::kTaken;
-  owner.store(0, std::memory_order_release);
-  return Turn::kAborted;
+  return owner.compare_exchange_weak(free, me + 1, std::memory_order_acquire) ? Turn::kTaken
+                                                                              : Turn::kWait;
 }
 
 /// Why a rank that has waited for a while need not wait any longer. `*dead`: the owner that died,
@@ -33,10 +30,11 @@ Turn LookAround(Owner&& owner, const Aborted& has_aborted, const Alive& alive, u
   return Turn::kOwnerDied;
 }
 
-/// `thrown`: an exception has left what the lock protects half changed.
+/// `thrown`: an exception has left what the lock protects half changed. Then no rank gets the lock
+/// any more, and the abort ends all waiting for it.
 template <typename Owner, typename Abort>
 void GiveBack(Owner&& owner, bool thrown, const Abort& abort) {
-  if (thrown) abort();
+  if (thrown) return abort();
   owner.store(0, std::memory_order_release);
 }
 

@@ -13,11 +13,10 @@ namespace horoacc::model {
 /// What a careless implementation would do.
 enum class LockFault {
   kNone,
-  kDeafToDeath,      ///< a rank that waits does not look whether the owner lives
-  kDeafToSilence,    ///< nor whether it is stopped
-  kOneLook,          ///< believes that an owner that is dead now died as the owner
-  kBackBeforeAbort,  ///< an exception gives the lock back, then aborts
-  kBlindTaker,       ///< a rank that has got the lock does not look for an abort
+  kDeafToDeath,    ///< a rank that waits does not look whether the owner lives
+  kDeafToSilence,  ///< nor whether it is stopped
+  kOneLook,        ///< believes that an owner that is dead now died as the owner
+  kGivesBack,      ///< an exception aborts, and gives the lock back
 };
 
 template <uint32_t kRanks>
@@ -94,8 +93,7 @@ class LockModel {
     };
     switch (rank.pc) {
       case kTry: {
-        const Turn turn = segment_lock::Try(
-            owner, me, [&] { return fault_ != LockFault::kBlindTaker && aborted(); });
+        const Turn turn = segment_lock::Try(owner, me);
         if (over()) rank.pc = Next(turn);
         break;
       }
@@ -135,8 +133,8 @@ class LockModel {
         if (over()) rank.pc = ++rank.turns == turns_ ? kLeave : kTry;
         break;
       case kThrown:
-        segment_lock::GiveBack(owner, fault_ != LockFault::kBackBeforeAbort, abort);
-        if (fault_ == LockFault::kBackBeforeAbort) abort();
+        segment_lock::GiveBack(owner, true, abort);
+        if (fault_ == LockFault::kGivesBack) segment_lock::GiveBack(owner, false, abort);
         if (over()) rank.pc = kLeave;
         break;
       default:

@@ -62,8 +62,7 @@ TEST(careless_locks_are_caught) {
   caught(LockFault::kDeafToDeath, "somebody waits for ever");
   caught(LockFault::kDeafToSilence, "somebody waits for ever");
   caught(LockFault::kOneLook, "blames a rank that has left in order");
-  caught(LockFault::kBackBeforeAbort, "goes on with what is half changed");
-  caught(LockFault::kBlindTaker, "goes on with what is half changed");
+  caught(LockFault::kGivesBack, "goes on with what is half changed");
 }
 
 TEST(blocks_that_are_freed_after_an_abort) {
