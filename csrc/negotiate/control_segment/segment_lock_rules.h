@@ -26,6 +26,7 @@ Turn LookAround(Owner&& owner, const Aborted& has_aborted, const Alive& alive, u
   if (holder == 0 || alive(holder - 1)) return Turn::kWait;
   // It may have given the lock back between the two looks, and ended in order.
   if (owner.load(std::memory_order_seq_cst) != holder) return Turn::kWait;
+  if (has_aborted()) return Turn::kAborted;  // by its exception
   *dead = holder - 1;
   return Turn::kOwnerDied;
 }

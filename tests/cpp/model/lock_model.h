@@ -26,7 +26,7 @@ class LockModel {
     uint8_t pc = 0;
     uint8_t turns = 0;
     uint8_t alive = 1, killed = 0, stopped = 0;
-    AccessLog<5> log;
+    AccessLog<6> log;
   };
   struct State {
     uint8_t owner = 0, aborted = 0;
