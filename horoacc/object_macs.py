@@ -9,12 +9,13 @@ import hmac
 import itertools
 import threading
 from collections.abc import Sequence
-from typing import NoReturn
-
-import numpy as np
-import numpy.typing as npt
+from typing import TYPE_CHECKING, NoReturn
 
 from horoacc.errors import PeerLost
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
 
 __all__ = ["ObjectCall", "ObjectCalls"]
 
@@ -69,10 +70,14 @@ class ObjectCall:
 
     def blank(self) -> npt.NDArray[np.int64]:
         """Gives the room for an announcement: a length, and with a key its number and MAC."""
+        import numpy as np
+
         return np.zeros(6 if self._calls.key else 1, np.int64)
 
     def announce(self, sender: int, length: int) -> npt.NDArray[np.int64]:
         """Gives the announcement of this rank's payload."""
+        import numpy as np
+
         row = self.blank()
         row[0] = length
         if self._calls.key:
@@ -86,6 +91,8 @@ class ObjectCall:
         Raises:
             PeerLost: The announcement is not what that rank has sent in this call.
         """
+        import numpy as np
+
         length, key = int(row[0]), self._calls.key
         if not key:
             return length
@@ -97,6 +104,8 @@ class ObjectCall:
 
     def seal(self, sender: int, payload: npt.NDArray[np.uint8]) -> None:
         """Writes the MAC into the room that this rank's announced payload has for it at its end."""
+        import numpy as np
+
         if self._calls.key:
             mac = self._mac("data", sender, payload[:-_BYTES])
             payload[-_BYTES:] = np.frombuffer(mac, np.uint8)

@@ -55,7 +55,9 @@ def test_hard_dependencies_are_two(wheel: Path) -> None:
     hard = {need.split(">")[0] for need in needs if "extra ==" not in need}
     assert hard == {"numpy", "cloudpickle"}
     extras = {line.partition(": ")[2] for line in lines if line.startswith("Provides-Extra")}
-    assert extras == {"torch", "tensorflow", "mpi", "ray", "spark", "metrics", "examples", "dev"}
+    assert extras == {
+        "torch", "tensorflow", "mpi", "ray", "spark", "metrics", "top", "examples", "dev"
+    }  # fmt: skip
 
 
 @pytest.mark.timeout(600)
