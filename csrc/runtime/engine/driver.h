@@ -80,7 +80,7 @@ class Driver {
   }
   /// Ends all calls with `error`; from now on this rank touches no memory of its peers.
   void FailAll(const Error& error);
-  /// Progress does nothing any more: the engine has given back what it stands on.
+  /// Progress does nothing any more: the engine is abandoned, or has given back what it stands on.
   void Release() { released_ = true; }
 
   /// Turns the loop once on the thread of a caller, or has the thread do so that drives.

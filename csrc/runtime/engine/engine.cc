@@ -350,6 +350,7 @@ Status Engine::Abandon() {
   {
     Driver::Lock lock(driver_, Driver::Lock::Holder::kCoordinator);
     lock->FailAll(MakeError(ErrorKind::kAborted, "the engine has been abandoned"));
+    lock->Release();  // the others still decide calls of this rank, which has none any more
   }
   Status joined = JoinThreads();
   job_.log.Flush(kLogLimit);
