@@ -7,7 +7,7 @@
 # make tsan    C++ tests under ThreadSanitizer; make asan: Address- and UBSanitizer
 # make test-clients  Lightning, Accelerate, Transformers, DeepSpeed, Ignite, Ray and torch on HoroACC
 # make test-engines  jobs on Slurm, Ray, Spark and (as manifests) Kubernetes; make test-engines-quickest: one each
-# make cuda-all  compiles the kernels for all GPUs that CUDA 13 knows; `make build` for sm_90 and newer
+# make cuda-all  compiles the kernels for all GPUs that CUDA 13 knows; `make build` for sm_90 and newer, wheels for sm_80 and newer
 # make wheel   a wheel for each Python 3.10 to 3.13 that is here, and an sdist, into dist/; make test-wheel tries them
 # make bench   measures against Gloo, Open MPI and MPICH on this machine
 #

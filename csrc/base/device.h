@@ -10,8 +10,11 @@
 /// Before a loop of a kernel: its body is in the machine code once.
 #if defined(__CUDA_ARCH__)
 #define HA_ROLLED _Pragma("unroll 1")
+/// Before a loop of a kernel with a constant end: its indices are constants, its arrays registers.
+#define HA_UNROLLED _Pragma("unroll")
 #else
 #define HA_ROLLED
+#define HA_UNROLLED
 #endif
 
 /// Always inlined, so that no file runs code that was compiled for another instruction set.

@@ -3,6 +3,7 @@
 #include <cuda_runtime_api.h>
 #include <dlfcn.h>
 
+#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <new>
@@ -62,16 +63,18 @@ class VirtualRanks {
         uploaded_(image.size()) {
     Must(cudaMemset(memory_.get(), 0, workspace_ * ranks_));
     Must(cudaMemcpy(uploaded_.get(), image.data(), image.size(), cudaMemcpyHostToDevice));
-    void* watch = nullptr;
-    Must(cudaHostAlloc(&watch, sizeof *watch_, cudaHostAllocMapped));
-    watch_ = new (watch) ha_cuda_watch{};
+    watch_ = new (std::aligned_alloc(kPinned, kPinned)) ha_cuda_watch{};
+    ha_cuda_error error{};
+    if (plugin_.table->pin(plugin_.self, watch_, kPinned, &error) != 0)
+      check::Fail(__FILE__, __LINE__, error.message);
     Must(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
     Must(cudaDeviceSynchronize());
   }
   ~VirtualRanks() {
     static_cast<void>(cudaStreamSynchronize(stream_));
     static_cast<void>(cudaStreamDestroy(stream_));
-    static_cast<void>(cudaFreeHost(watch_));
+    plugin_.table->unpin(plugin_.self, watch_);
+    std::free(watch_);
   }
   VirtualRanks(const VirtualRanks&) = delete;
   VirtualRanks& operator=(const VirtualRanks&) = delete;
@@ -106,6 +109,8 @@ class VirtualRanks {
   void Abort() { AbortKernels(*watch_); }
 
  private:
+  static constexpr size_t kPinned = size_t{64} << 10;  // whole pages, on any machine
+
   const Plugin plugin_;
   const KernelImage image_;
   const uint32_t ranks_;

@@ -9,8 +9,8 @@
 extern "C" {
 #endif
 
-#define HA_CUDA_PLUGIN_VERSION 5
-#define HA_CUDA_PLUGIN_SYMBOL "horoacc_cuda_plugin_v5"
+#define HA_CUDA_PLUGIN_VERSION 6
+#define HA_CUDA_PLUGIN_SYMBOL "horoacc_cuda_plugin_v6"
 
 typedef struct ha_cuda_error {
   char message[512];
@@ -47,20 +47,20 @@ typedef struct ha_cuda_pack {
 typedef struct ha_cuda_traits {
   unsigned char uuid[16]; /* the same in all processes, unlike the device's number */
   char bus_id[16];        /* of the PCI bus, for messages */
-  int shares;             /* other processes can open its memory and its events */
+  int shares;             /* other processes can open its memory */
   int stream_words;       /* streams can write words of memory, and wait for them */
   int exclusive;          /* no other process may use it at the same time */
   int concurrent;         /* kernels of several processes run at the same time (MPS) */
   int processors;         /* each holds a block of a persistent kernel at least; 0: it runs none */
 } ha_cuda_traits;
 
-/* Names memory or an event for other processes of the host, which open it. */
+/* Names memory for other processes of the host, which open it. */
 typedef struct ha_cuda_handle {
   unsigned char bytes[64];
 } ha_cuda_handle;
 
-/* The blocks of a persistent kernel read `abort` while they wait, and write `report`. Zeroed pinned
-   memory of the host. */
+/* The blocks of a persistent kernel read `abort` while they wait, and write `report`. Zeroed memory
+   that this `self` has pinned. */
 typedef struct ha_cuda_watch {
   uint32_t abort; /* 1, from the host: every wait ends soon; 2: the deadline has passed */
   uint32_t unused;
@@ -97,7 +97,8 @@ typedef struct ha_cuda_plugin {
 
   /* The functions below do not wait, and any thread may call them at any time. */
 
-  /* Whole pages of the host's memory that the GPU is to copy from and to without the host. */
+  /* Whole pages of the host's memory that the GPU is to copy from and to without the host, and that
+     its streams and kernels reach. */
   int (*pin)(void* self, void* memory, size_t bytes, ha_cuda_error* error);
   void (*unpin)(void* self, void* memory);
   /* A stream of the highest priority that does not wait for the default stream. It goes at close.
@@ -128,13 +129,9 @@ typedef struct ha_cuda_plugin {
   int (*share_memory)(void* self, void* memory, ha_cuda_handle* handle, ha_cuda_error* error);
   int (*open_memory)(void* self, const ha_cuda_handle* handle, void** memory, ha_cuda_error* error);
   void (*close_memory)(void* self, void* memory);
-  /* Events as above, which destroy_event destroys or closes. */
-  int (*create_shared_event)(void* self, void** event, ha_cuda_handle* handle,
-                             ha_cuda_error* error);
-  int (*open_event)(void* self, const ha_cuda_handle* handle, void** event, ha_cuda_error* error);
-  /* Words of the host's pinned memory. The GPU writes the value when all earlier work of the stream
-     has run and its writes are visible to all; work behind a wait begins once the word is the value
-     or has passed it, modulo 2^32. The host may write words, too. */
+  /* Words of memory that this `self` has pinned. The GPU writes the value when all earlier work of
+     the stream has run and its writes are visible to all; work behind a wait begins once the word
+     is the value or has passed it, modulo 2^32. The host may write words, too. */
   int (*write_word)(void* self, void* stream, uint32_t* word, uint32_t value, ha_cuda_error* error);
   int (*await_word)(void* self, void* stream, uint32_t* word, uint32_t value, ha_cuda_error* error);
 

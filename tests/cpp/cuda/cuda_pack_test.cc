@@ -180,6 +180,21 @@ TEST(TilesFindTheirTensors) {
   }
 }
 
+TEST(TilesOfATensorAreAlike) {
+  const char value = 0;
+  for (const DType type : {DType::kUInt8, DType::kFloat32}) {
+    for (const size_t count : {size_t{1}, kTileBytes + 1, size_t{33554}, size_t{10'000'000}}) {
+      const Tensor tensor{&value, nullptr, count};
+      const auto plan = PlanPack({{&tensor, 1}, type, type}).value();
+      const PackItem& item = plan.items[0];
+      CHECK(item.tile <= kTileBytes && item.tile % kTileGrain == 0);
+      // No tile is empty, and the last one lacks less than a grain of each.
+      CHECK(item.tile * (plan.args.tiles - 1) < item.count);
+      CHECK(item.tile * plan.args.tiles < item.count + kTileGrain * plan.args.tiles);
+    }
+  }
+}
+
 TEST(WhatTheKernelsDoNotDoIsRefused) {
   const auto refuses = [](const PackJob& job, const char* why) {
     const auto plan = PlanPack(job);

@@ -24,19 +24,20 @@ struct Simulated {
   uint32_t blocks;
   uint32_t threads;
 
-  template <typename E, typename Op, uint32_t P>
-  void Take() const {
-    if (P != 0) CHECK_EQ(P, plan.args.sources);
+  template <typename E, uint32_t P, typename Op>
+  void Take(const Op& op) const {
+    CHECK(P == 0 || plan.args.operands.sources <= P);
     for (uint32_t block = blocks; block-- > 0;) {
       for (uint32_t thread = 0; thread < threads; ++thread) {
-        ReduceOnGrid<E, Op, P>(plan.args, {block, blocks, thread, threads});
+        ReduceOnGrid<E, P>(plan.args.operands, plan.args.factors, op,
+                           {block, blocks, thread, threads});
       }
     }
   }
 };
 
 void Simulate(const ReducePlan& plan, uint32_t blocks, uint32_t threads) {
-  ChooseReduce(plan.type, plan.op, plan.args.sources, plan.scaled,
+  ChooseReduce(plan.type, plan.op, plan.args.operands.sources, plan.scaled,
                Simulated{plan, blocks, threads});
 }
 
@@ -149,6 +150,9 @@ TEST(EveryTypeOperationAndLayoutOf1) { CheckSources(1); }
 TEST(EveryTypeOperationAndLayoutOf2) { CheckSources(2); }
 TEST(EveryTypeOperationAndLayoutOf3) { CheckSources(3); }
 TEST(EveryTypeOperationAndLayoutOf4) { CheckSources(4); }
+TEST(EveryTypeOperationAndLayoutOf5) { CheckSources(5); }
+TEST(EveryTypeOperationAndLayoutOf6) { CheckSources(6); }
+TEST(EveryTypeOperationAndLayoutOf7) { CheckSources(7); }
 TEST(EveryTypeOperationAndLayoutOf8) { CheckSources(8); }
 TEST(EveryTypeOperationAndLayoutOf11) { CheckSources(11); }
 

@@ -42,7 +42,7 @@ TEST(counts_and_events_of_a_leader) {
 }
 
 TEST(careless_leaders_are_caught) {
-  IsCaught(LeaderModel<2>(2, false, LeaderFault::kAsksEarly), kReducesTooMuch);
+  IsCaught(LeaderModel<2>(2, false, LeaderFault::kPacksEarly), kReducesTooMuch);
   IsCaught(LeaderModel<3>(2, false, LeaderFault::kOneOfThem), kReducesTooMuch);
   IsCaught(LeaderModel<2>(2, false, LeaderFault::kTellsEarly), kUnpacksTooMuch);
   IsCaught(LeaderModel<2>(2, false, LeaderFault::kGoesOnEarly), kUnpacksTooMuch);

@@ -283,6 +283,33 @@ TEST(buckets_are_larger_than_the_buffer) {
   }
 }
 
+// Only one of the ranks cannot open K, the first choice on GPUs of their own: all take S.
+TEST(auto_goes_on_to_the_next_mode_on_all_ranks) {
+  for (const char* mode : {"auto", "kernel"}) {
+    setenv("FAKE_CUDA_EXCLUSIVE", "1", 1);
+    setenv("FAKE_CUDA_NO_ZERO", "1", 1);
+    RunRanks(2, InMode(mode), [mode](Engine& engine, int rank) {
+      void* const stream = fake_cuda_stream(rank);
+      const Numbers tensor(30000, rank);
+      tensor.Fill(stream, [rank](size_t i) { return Value(rank, i); });
+      const auto handle =
+          engine.Submit(OnGpu(Collective::kAllreduce, "x", tensor, &tensor, stream, 0, rank));
+      if (mode == std::string("kernel")) {
+        const Status outcome = WaitAndRelease(engine, handle.value());
+        CHECK(outcome.error().message.find("rank 1 of the process set: GPU 1: no memset") !=
+              std::string::npos);
+        return;
+      }
+      Finish(engine, handle, stream);
+      tensor.Expect(stream, [](size_t i) { return Value(2, i); });
+      CHECK_EQ(engine.counters().gpu_stream_bytes.load(), 120000U);
+      CHECK_EQ(engine.counters().gpu_kernel_bytes.load(), 0U);
+    });
+    unsetenv("FAKE_CUDA_EXCLUSIVE");
+    unsetenv("FAKE_CUDA_NO_ZERO");
+  }
+}
+
 // A GPU for each rank, then the other's: that is no GPU group's, and the CPU reduces.
 TEST(modes_depend_on_where_the_ranks_tensors_are) {
   RunRanks(2, InMode("auto"), [](Engine& engine, int rank) {

@@ -13,10 +13,10 @@ constexpr uint32_t kThreads = 32;
 struct Reducing {
   const ReducePlan& plan;
 
-  template <typename E, typename Op, uint32_t P>
-  void Take() const {
+  template <typename E, uint32_t P, typename Op>
+  void Take(const Op& op) const {
     for (uint32_t thread = 0; thread < kThreads; ++thread)
-      ReduceOnGrid<E, Op, P>(plan.args, {0, 1, thread, kThreads});
+      ReduceOnGrid<E, P>(plan.args.operands, plan.args.factors, op, {0, 1, thread, kThreads});
   }
 };
 
@@ -37,7 +37,7 @@ struct Packing {
 }  // namespace
 
 void RunReduce(const cuda::ReducePlan& plan) {
-  ChooseReduce(plan.type, plan.op, plan.args.sources, plan.scaled, Reducing{plan});
+  ChooseReduce(plan.type, plan.op, plan.args.operands.sources, plan.scaled, Reducing{plan});
 }
 
 void RunPack(const cuda::PackPlan& plan) {

@@ -72,23 +72,6 @@ void CloseMemory(void*, void* memory) {
   TheWorld().opened.remove_if([memory](const auto& opened) { return opened->Has(memory); });
 }
 
-int CreateSharedEvent(void* self, void** event, ha_cuda_handle* handle, ha_cuda_error* error) {
-  void* memory = nullptr;
-  if (Allocate(self, sizeof(FakeEvent), &memory, error) != 0) return 1;
-  *event = new (Real(memory)) FakeEvent;
-  return ShareMemory(self, memory, handle, error);
-}
-
-int OpenEvent(void*, const ha_cuda_handle* handle, void** event, ha_cuda_error* error) {
-  Handle given{};
-  std::memcpy(&given, handle->bytes, sizeof given);
-  if (given.process == getpid()) return Fail(error, "it is this process's own (fake)");
-  const FakeMemory* const opened = OpenFile(given);
-  if (opened == nullptr) return Fail(error, "that process is gone (fake)");
-  *event = opened->Real(given.offset);
-  return 0;
-}
-
 int WriteWord(void*, void* stream, uint32_t* word, uint32_t value, ha_cuda_error* error) {
   if (!IsPinned(word, sizeof *word)) return Fail(error, "a word that is not pinned (fake)");
   StreamOf(stream).Put([=] { std::atomic_ref(*word).store(value, std::memory_order_release); });

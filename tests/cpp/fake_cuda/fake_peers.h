@@ -13,8 +13,6 @@ void Deallocate(void* self, void* memory);
 int ShareMemory(void* self, void* memory, ha_cuda_handle* handle, ha_cuda_error* error);
 int OpenMemory(void* self, const ha_cuda_handle* handle, void** memory, ha_cuda_error* error);
 void CloseMemory(void* self, void* memory);
-int CreateSharedEvent(void* self, void** event, ha_cuda_handle* handle, ha_cuda_error* error);
-int OpenEvent(void* self, const ha_cuda_handle* handle, void** event, ha_cuda_error* error);
 int WriteWord(void* self, void* stream, uint32_t* word, uint32_t value, ha_cuda_error* error);
 int AwaitWord(void* self, void* stream, uint32_t* word, uint32_t value, ha_cuda_error* error);
 

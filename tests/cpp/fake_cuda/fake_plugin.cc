@@ -1,6 +1,7 @@
 // The plug-in of the fake GPU: the contract of execute/cuda/cuda_plugin.h.
 #include <algorithm>
 #include <atomic>
+#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <utility>
@@ -131,7 +132,12 @@ int Copy(void*, void* stream, void* to, const void* from, size_t bytes, ha_cuda_
   return 0;
 }
 
-int Zero(void*, void* stream, void* memory, size_t bytes, ha_cuda_error* error) {
+// FAKE_CUDA_NO_ZERO is a device that cannot: with it modes other than K can be opened, and K
+// cannot.
+int Zero(void* self, void* stream, void* memory, size_t bytes, ha_cuda_error* error) {
+  const char* const broken = std::getenv("FAKE_CUDA_NO_ZERO");
+  if (broken != nullptr && std::atoi(broken) == *static_cast<int*>(self))
+    return Fail(error, "no memset (fake)");
   if (fake_cuda_device_of(memory) < 0) return Fail(error, "it is no GPU's (fake)");
   StreamOf(stream).Put([=] { std::memset(Real(memory), 0, bytes); });
   return 0;
@@ -198,8 +204,6 @@ constexpr ha_cuda_plugin kPlugin = {.version = HA_CUDA_PLUGIN_VERSION,
                                     .share_memory = ShareMemory,
                                     .open_memory = OpenMemory,
                                     .close_memory = CloseMemory,
-                                    .create_shared_event = CreateSharedEvent,
-                                    .open_event = OpenEvent,
                                     .write_word = WriteWord,
                                     .await_word = AwaitWord,
                                     .run_program = RunProgram,
@@ -207,7 +211,7 @@ constexpr ha_cuda_plugin kPlugin = {.version = HA_CUDA_PLUGIN_VERSION,
 
 }  // namespace
 
-extern "C" __attribute__((visibility("default"))) const ha_cuda_plugin* horoacc_cuda_plugin_v5() {
+extern "C" __attribute__((visibility("default"))) const ha_cuda_plugin* horoacc_cuda_plugin_v6() {
   return &kPlugin;
 }
 

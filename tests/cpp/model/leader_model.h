@@ -1,8 +1,7 @@
 #pragma once
 // Mode L (execute/cuda/host/leader_steps.h, whose LeaderWindow this runs): every rank packs, the
-// leader's kernel reduces all buffers to all, every rank unpacks. Events say how far the GPU has
-// come on a stream, counts in peer infos which event may be asked for. Hosts wait; streams never
-// do.
+// leader's kernel reduces all buffers to all, every rank unpacks. A rank's events say how far its
+// GPU has come on its stream, counts in peer infos tell the others. Hosts wait; streams never do.
 #include "execute/cuda/host/leader_steps.h"
 #include "model/explore.h"
 #include "model/replay.h"
@@ -11,7 +10,7 @@ namespace horoacc::model {
 
 enum class LeaderFault {
   kNone,
-  kAsksEarly,     ///< asks a rank's event before that has said that it was recorded
+  kPacksEarly,    ///< says that it has packed once that is on the stream
   kOneOfThem,     ///< reduces when one of the others has packed
   kTellsEarly,    ///< says that the result is there once the kernel was launched
   kGoesOnEarly,   ///< unpacks without waiting for the result
@@ -91,10 +90,11 @@ class LeaderModel {
     }
     void TellPacked() { Set(s.packed[me], window); }
     bool HasTold(uint32_t rank) {
-      return fault == LeaderFault::kAsksEarly || Ask([&] { return s.packed[rank] >= window; });
+      return Ask([&] { return s.packed[rank] >= window; });
     }
-    Result<bool> IsPacked(uint32_t rank) {
-      return Ask([&] { return HasRun(s.stream[rank], s.recorded[rank]); });
+    Result<bool> IsPacked() {
+      return fault == LeaderFault::kPacksEarly ||
+             Ask([&] { return HasRun(s.stream[me], s.recorded[me]); });
     }
     Status ReduceAll() {
       Set(s.stream[me].enqueued, static_cast<uint8_t>(s.stream[me].enqueued + 1));

@@ -27,7 +27,7 @@ std::vector<ha_cuda_traits> GpuGroup::Traits() const {
 
 bool GpuGroup::AllAt(ExchangeStage stage) const {
   for (uint32_t r = 0; r < ranks(); ++r) {
-    if (info(r).stage.load(std::memory_order_acquire) < static_cast<uint32_t>(stage)) return false;
+    if (info(r).stage.load(std::memory_order_acquire) < Counted(stage)) return false;
   }
   return true;
 }
@@ -36,26 +36,29 @@ bool GpuGroup::AllAt(ExchangeStage stage) const {
 void GpuGroup::Reach(ExchangeStage stage, const Status& status) {
   GpuPeerInfo& own = info(me());
   if (!status.ok()) {
-    std::snprintf(own.trouble, sizeof own.trouble, "%s", status.error().message.c_str());
-    own.trouble_at.store(static_cast<uint32_t>(stage), std::memory_order_release);
+    GpuTrouble& trouble = own.trouble[attempt_];
+    std::snprintf(trouble.why, sizeof trouble.why, "%s", status.error().message.c_str());
+    trouble.at.store(static_cast<uint32_t>(stage), std::memory_order_release);
   }
-  own.stage.store(static_cast<uint32_t>(stage), std::memory_order_release);
+  own.stage.store(Counted(stage), std::memory_order_release);
   RingOthers();
 }
 
 // Only up to a stage that all have reached: other ranks may be further, and must find the same.
 std::optional<std::string> GpuGroup::TroubleUpTo(ExchangeStage stage) const {
   for (uint32_t r = 0; r < ranks(); ++r) {
-    const uint32_t at = info(r).trouble_at.load(std::memory_order_acquire);
+    const GpuTrouble& trouble = info(r).trouble[attempt_];
+    const uint32_t at = trouble.at.load(std::memory_order_acquire);
     if (at == 0 || at > static_cast<uint32_t>(stage)) continue;
-    return "rank " + std::to_string(r) + " of the process set: " + info(r).trouble;
+    return "rank " + std::to_string(r) + " of the process set: " + trouble.why;
   }
   return std::nullopt;
 }
 
 bool GpuGroup::Advance() {
   if (agreed_) return false;
-  const auto at = static_cast<ExchangeStage>(info(me()).stage.load(std::memory_order_relaxed));
+  const auto at = static_cast<ExchangeStage>(info(me()).stage.load(std::memory_order_relaxed) -
+                                             Counted(ExchangeStage::kAbsent));
   if (at == ExchangeStage::kAbsent) {
     GpuPeerInfo& own = info(me());
     own.device = gpu_->device();
@@ -70,14 +73,7 @@ bool GpuGroup::Advance() {
   }
   if (!AllAt(at)) return false;
   if (const auto trouble = TroubleUpTo(at)) {
-    if (at == ExchangeStage::kJoined && place_.wanted == GpuMode::kAuto) {
-      modes_.Drop(GpuMode::kNccl);
-      Settle(modes_.usual());
-      return true;
-    }
-    shares_.Close();
-    const bool ordered = place_.wanted != GpuMode::kAuto;
-    Settle(ordered ? Result<GpuMode>(RefuseMode(place_.wanted, *trouble)) : GpuMode::kCpuReduce);
+    GoOnAfter(at, *trouble);
     return true;
   }
   switch (at) {
@@ -101,6 +97,23 @@ bool GpuGroup::Advance() {
   return true;
 }
 
+// All ranks come here at the same stage, with the same list of attempts.
+void GpuGroup::GoOnAfter(ExchangeStage stage, const std::string& trouble) {
+  const bool automatic = place_.wanted == GpuMode::kAuto;
+  if (automatic && stage == ExchangeStage::kJoined) {
+    modes_.Drop(GpuMode::kNccl);
+    return Settle(modes_.usual());
+  }
+  if (attempt_ + 1 < attempts_.size()) {
+    modes_ = attempts_[++attempt_];
+    kernels_.reset();
+    offered_ = nullptr;
+    return Reach(ExchangeStage::kOffered, Offer());
+  }
+  shares_.Close();
+  Settle(automatic ? GpuMode::kCpuReduce : Result<GpuMode>(RefuseMode(place_.wanted, trouble)));
+}
+
 bool GpuGroup::Choose() {
   const std::vector<ha_cuda_traits> traits = Traits();
   Result<GpuMode> chosen = ChooseMode(place_.wanted, traits);
@@ -111,12 +124,18 @@ bool GpuGroup::Choose() {
     Settle(std::move(chosen));
     return false;
   }
-  modes_ = ModeBySize(chosen.value());
-  if (place_.wanted == GpuMode::kAuto && place_.measured) {
-    std::vector<GpuMode> others = OtherModes(chosen.value(), traits);
-    if (MayWantNccl() && !no_nccl) others.push_back(GpuMode::kNccl);
-    modes_ = ModeBySize(chosen.value(), others, *place_.measured, RanksOfGpus(traits));
+  if (place_.wanted != GpuMode::kAuto) {
+    attempts_.emplace_back(chosen.value());
+  } else {
+    const std::vector<GpuMode> possible = PossibleModes(traits);
+    if (place_.measured) {
+      std::vector<GpuMode> others(possible.begin() + 1, possible.end());
+      if (MayWantNccl() && !no_nccl) others.push_back(GpuMode::kNccl);
+      attempts_.emplace_back(chosen.value(), others, *place_.measured, RanksOfGpus(traits));
+    }
+    for (const GpuMode mode : possible) attempts_.emplace_back(mode);
   }
+  modes_ = attempts_.front();
   return true;
 }
 
@@ -141,7 +160,10 @@ void GpuGroup::Settle(Result<GpuMode> agreed) {
 // Kernels write flags into other ranks' memory, which must be zero before.
 Status GpuGroup::Offer() {
   const bool kernels = modes_.Has(GpuMode::kKernel);
-  const uint64_t beside = kernels ? GroupKernels::BytesBeside(buffer_bytes()) : 0;
+  // What is allocated now serves later attempts.
+  const bool later = std::any_of(attempts_.begin() + attempt_, attempts_.end(),
+                                 [](const auto& modes) { return modes.Has(GpuMode::kKernel); });
+  const uint64_t beside = later ? GroupKernels::BytesBeside(buffer_bytes()) : 0;
   HA_TRY(shares_.Offer(buffer_bytes() + beside, modes_.usual() != GpuMode::kNccl));
   if (modes_.Has(GpuMode::kNccl) && me() == kLeader) {
     HA_ASSIGN(info(me()).nccl_id, nccl_->MakeId());
@@ -194,15 +216,11 @@ Status GpuGroup::Copy(const std::vector<ha_cuda_tensor>& moves) const {
   return gpu_->Call(&ha_cuda_plugin::pack, stream(), &job);
 }
 
-// Exchanges read all ranks' memory. In mode L the leader needs the others' events, and each of
-// these the leader's.
+// Exchanges read all ranks' memory, too.
 Status GpuGroup::Open() {
   if (modes_.usual() == GpuMode::kNccl) return {};
   for (uint32_t r = 0; r < ranks(); ++r) HA_TRY(shares_.OpenMemory(r));
   if (modes_.Has(GpuMode::kStream)) HA_TRY(shares_.PinWords());
-  if (!modes_.Has(GpuMode::kLeader)) return {};
-  if (me() != kLeader) return shares_.OpenReducedEvent(kLeader);
-  for (uint32_t r = 0; r < ranks(); ++r) HA_TRY(shares_.OpenPackedEvent(r));
   return {};
 }
 

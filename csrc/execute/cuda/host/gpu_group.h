@@ -40,7 +40,7 @@ struct GpuGroupPlace {
   std::atomic<uint32_t>* polling = nullptr;  ///< see Watch
 };
 
-/// Forty-one methods, since a run asks one object after all that the ranks have agreed on. One
+/// Thirty-nine methods, since a run asks one object after all that the ranks have agreed on. One
 /// thread at a time. No call waits, but the destructor for some seconds: for its stream, and
 /// until the other ranks have closed this rank's memory.
 class GpuGroup {
@@ -78,10 +78,6 @@ class GpuGroup {
   [[nodiscard]] void* stream() const { return shares_.stream(); }
   /// A rank's fusion buffer, at the address that this rank's GPU knows it by.
   [[nodiscard]] std::byte* buffer(uint32_t index) const { return shares_.memory(index); }
-  /// The event of a rank, and the leader's. Only if mode L was opened; the others' events only on
-  /// ranks that need them.
-  [[nodiscard]] void* packed_event(uint32_t index) const { return shares_.packed_event(index); }
-  [[nodiscard]] void* reduced_event() const { return shares_.reduced_event(kLeader); }
   /// Null unless mode K was opened.
   [[nodiscard]] GroupKernels* kernels() const { return kernels_.get(); }
   /// Null unless mode NCCL was opened.
@@ -103,12 +99,18 @@ class GpuGroup {
   [[nodiscard]] uint64_t NextTicket() { return ++tickets_; }
 
  private:
+  /// Counted over the attempts, so that it only grows.
+  [[nodiscard]] uint32_t Counted(ExchangeStage stage) const {
+    return static_cast<uint32_t>(stage) + attempt_ * kStagesOfAttempt;
+  }
   [[nodiscard]] bool AllAt(ExchangeStage stage) const;
   void Reach(ExchangeStage stage, const Status& status);
   [[nodiscard]] std::optional<std::string> TroubleUpTo(ExchangeStage stage) const;
   [[nodiscard]] std::vector<ha_cuda_traits> Traits() const;
   [[nodiscard]] Status Offer();
   [[nodiscard]] Status Open();
+  /// After this rank or another could not go on with an attempt.
+  void GoOnAfter(ExchangeStage stage, const std::string& trouble);
   /// Chooses the modes that the ranks try to open. False: none, and the exchange is over.
   [[nodiscard]] bool Choose();
   void Settle(Result<GpuMode> agreed);
@@ -123,6 +125,8 @@ class GpuGroup {
   Watch watch_;
   GpuEvent offered_;                       ///< this rank's memory is ready for the others
   ModeBySize modes_{GpuMode::kCpuReduce};  ///< those that are opened
+  std::vector<ModeBySize> attempts_;       ///< the same on all ranks
+  uint32_t attempt_ = 0;
   std::optional<Result<GpuMode>> agreed_;
   std::unique_ptr<NcclComm> nccl_;  ///< destroyed after shares_, when no rank's stream works
   bool joins_nccl_ = false;

@@ -8,16 +8,9 @@ Status LeaderRun::Begin() {
   return {};
 }
 
-Result<bool> LeaderRun::Reduce() {
-  HA_ASSIGN(const bool reduced, steps_.Go(*this));
-  if (reduced)
-    HA_TRY(group_.gpu().Call(&ha_cuda_plugin::wait, group_.stream(), group_.reduced_event()));
-  return reduced;
-}
-
 Status LeaderRun::RecordPacked() {
-  return group_.gpu().Call(&ha_cuda_plugin::record, group_.packed_event(group_.me()),
-                           group_.stream());
+  HA_ASSIGN(ended_, group_.Record());
+  return {};
 }
 
 bool LeaderRun::HasTold(uint32_t rank) const {
@@ -28,18 +21,10 @@ bool LeaderRun::HasResult() const {
   return group_.info(GpuGroup::kLeader).reduced.load(std::memory_order_acquire) >= number_;
 }
 
-Result<bool> LeaderRun::IsDone(void* event) {
-  int done = 0;
-  HA_TRY(group_.gpu().Call(&ha_cuda_plugin::is_done, event, &done));
-  watch_.Set(done == 0);
-  return done != 0;
-}
-
 Status LeaderRun::ReduceAll() {
-  for (uint32_t r = 0; r < group_.ranks(); ++r)
-    HA_TRY(group_.gpu().Call(&ha_cuda_plugin::wait, group_.stream(), group_.packed_event(r)));
   HA_TRY(bucket_.ReduceAll(window_));
-  return group_.gpu().Call(&ha_cuda_plugin::record, group_.reduced_event(), group_.stream());
+  HA_ASSIGN(ended_, group_.Record());
+  return {};
 }
 
 }  // namespace horoacc::cuda

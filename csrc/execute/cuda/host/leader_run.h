@@ -6,8 +6,8 @@
 
 namespace horoacc::cuda {
 
-/// No kernel and no stream waits for another process: the leader's host asks the others' events,
-/// and tells them when the result is there. So the death of a rank leaves nothing stuck.
+/// No kernel and no stream waits for another process: each rank's host asks its own events, and
+/// tells the others how far its GPU is. So the death of a rank leaves nothing stuck.
 class LeaderRun final : public ModeRun {
  public:
   LeaderRun(Bucket bucket, std::vector<DeviceCall*> calls)
@@ -18,19 +18,19 @@ class LeaderRun final : public ModeRun {
   [[nodiscard]] uint32_t ranks() const { return group_.ranks(); }
   [[nodiscard]] bool leads() const { return group_.me() == GpuGroup::kLeader; }
   [[nodiscard]] Status RecordPacked();
+  [[nodiscard]] Result<bool> IsPacked() { return HasRun(ended_); }
   void TellPacked() { group_.Tell(&GpuPeerInfo::packed, number_); }
   [[nodiscard]] bool HasTold(uint32_t rank) const;
-  [[nodiscard]] Result<bool> IsPacked(uint32_t rank) { return IsDone(group_.packed_event(rank)); }
   [[nodiscard]] Status ReduceAll();
-  [[nodiscard]] Result<bool> IsReduced() { return IsDone(group_.reduced_event()); }
+  [[nodiscard]] Result<bool> IsReduced() { return HasRun(ended_); }
   void TellReduced() { group_.Tell(&GpuPeerInfo::reduced, number_); }
   [[nodiscard]] bool HasResult() const;
 
   [[nodiscard]] Status Begin() override;
-  [[nodiscard]] Result<bool> Reduce() override;
-  [[nodiscard]] Result<bool> IsDone(void* event);
+  [[nodiscard]] Result<bool> Reduce() override { return steps_.Go(*this); }
 
   LeaderWindow steps_;
+  GpuEvent ended_;  ///< behind this rank's packing, then behind the leader's reduction
 };
 
 }  // namespace horoacc::cuda

@@ -7,28 +7,33 @@
 
 namespace horoacc::cuda {
 
-/// `Host` has: ranks(), leads(); RecordPacked() and TellPacked(), TellReduced(), for the events on
-/// this rank's stream and the counts that the others read; HasTold(rank), whether that rank's count
-/// says packed; IsPacked(rank) and IsReduced(), whether the GPU has come to the events;
-/// ReduceAll(), which enqueues the reduction and records its event; HasResult(), whether the
-/// leader's count says reduced.
+/// `Host` has: ranks(), leads(); RecordPacked(), IsPacked() and IsReduced(), for events on this
+/// rank's stream; TellPacked() and TellReduced(), for counts that the others read; HasTold(rank),
+/// whether that rank's count says that its GPU has packed; ReduceAll(), which enqueues the
+/// reduction and records its event; HasResult(), whether the leader's count says that its GPU has
+/// reduced.
+///
+/// An event is only asked by the rank that recorded it: events of other processes are the part of
+/// CUDA that promises least, and between containers they need a common /dev/shm.
 class LeaderWindow {
  public:
   /// Continues as far as it can. True: the window is reduced in all ranks' buffers.
   template <typename Host>
   [[nodiscard]] Result<bool> Go(Host& host) {
-    if (step_ == kTell) {
+    if (step_ == kRecord) {
       HA_TRY(host.RecordPacked());
+      step_ = kPack;
+    }
+    if (step_ == kPack) {
+      HA_ASSIGN(const bool packed, host.IsPacked());
+      if (!packed) return false;
       host.TellPacked();
       step_ = host.leads() ? kGather : kAwait;
     }
     if (step_ == kGather) {
-      // An event may be asked for only once its rank has said that it was recorded.
       const auto ranks = static_cast<uint8_t>(host.ranks());  // a host has fewer than 256
       for (; gathered_ < ranks; ++gathered_) {
         if (!host.HasTold(gathered_)) return false;
-        HA_ASSIGN(const bool packed, host.IsPacked(gathered_));
-        if (!packed) return false;
       }
       HA_TRY(host.ReduceAll());
       step_ = kReduce;
@@ -43,8 +48,8 @@ class LeaderWindow {
   }
 
  private:
-  enum Step : uint8_t { kTell, kGather, kReduce, kAwait };
-  Step step_ = kTell;
+  enum Step : uint8_t { kRecord, kPack, kGather, kReduce, kAwait };
+  Step step_ = kRecord;
   uint8_t gathered_ = 0;  ///< ranks whose packing the leader has seen
 };
 

@@ -90,18 +90,6 @@ WhyNot WhyNotOf(GpuMode mode) {
   }
 }
 
-// The modes that kAuto may choose, the first choice first. K needs GPUs that no other process can
-// use.
-std::vector<GpuMode> PossibleModes(Ranks ranks) {
-  const bool exclusive =
-      std::ranges::all_of(ranks, [](const auto& rank) { return rank.exclusive; });
-  std::vector<GpuMode> modes;
-  for (const GpuMode mode : {GpuMode::kLeader, GpuMode::kKernel, GpuMode::kStream}) {
-    if (!WhyNotOf(mode)(ranks) && (exclusive || mode != GpuMode::kKernel)) modes.push_back(mode);
-  }
-  return modes;
-}
-
 }  // namespace
 
 uint32_t KernelBlocks(Ranks ranks) {
@@ -129,9 +117,13 @@ Result<GpuMode> ChooseMode(GpuMode wanted, Ranks ranks) {
   return wanted;
 }
 
-std::vector<GpuMode> OtherModes(GpuMode chosen, Ranks ranks) {
-  std::vector<GpuMode> modes = PossibleModes(ranks);
-  std::erase(modes, chosen);
+std::vector<GpuMode> PossibleModes(Ranks ranks) {
+  const bool exclusive =
+      std::ranges::all_of(ranks, [](const auto& rank) { return rank.exclusive; });
+  std::vector<GpuMode> modes;
+  for (const GpuMode mode : {GpuMode::kLeader, GpuMode::kKernel, GpuMode::kStream}) {
+    if (!WhyNotOf(mode)(ranks) && (exclusive || mode != GpuMode::kKernel)) modes.push_back(mode);
+  }
   return modes;
 }
 

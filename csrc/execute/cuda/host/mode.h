@@ -22,9 +22,9 @@ namespace horoacc::cuda {
 /// choose alike. An error says why the `wanted` mode is impossible; kAuto never is.
 [[nodiscard]] Result<GpuMode> ChooseMode(GpuMode wanted, std::span<const ha_cuda_traits> ranks);
 
-/// The modes that kAuto may take instead of the `chosen` one where they were measured to be faster.
-[[nodiscard]] std::vector<GpuMode> OtherModes(GpuMode chosen,
-                                              std::span<const ha_cuda_traits> ranks);
+/// The modes that kAuto may choose, the first choice first: the next ones are for when it cannot be
+/// opened, or where they were measured to be faster. K needs GPUs that no other process can use.
+[[nodiscard]] std::vector<GpuMode> PossibleModes(std::span<const ha_cuda_traits> ranks);
 
 /// In mode K: how many blocks each rank's kernel may have, so that all fit on half of their GPUs.
 /// 0: they do not.

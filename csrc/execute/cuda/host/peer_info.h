@@ -12,34 +12,38 @@
 namespace horoacc::cuda {
 
 /// A rank's progress in its set's capability exchange. Each waits for the others before the next.
+/// With `auto` the last three come again for the next mode if some rank could not do them.
 enum class ExchangeStage : uint32_t {
   kAbsent = 0,
   kIntroduced = 1,  ///< `device`, `traits`, `lanes`, `nccl_version`
-  kOffered = 2,     ///< memory and events that the others may open
-  kOpened = 3,      ///< it has opened the others' memory and events that it needs
+  kOffered = 2,     ///< memory that the others may open
+  kOpened = 3,      ///< it has opened the others' memory
   kJoined = 4,      ///< it is in NCCL's communicator
+};
+
+inline constexpr uint32_t kStagesOfAttempt = 3;
+inline constexpr uint32_t kMostAttempts = 4;  ///< as measured, then L, K and S alone
+
+/// That a rank cannot go on with an attempt.
+struct GpuTrouble {
+  std::atomic<uint32_t> at{0};  ///< the stage at which it found so; 0: it can
+  char why[256] = {};
 };
 
 /// Written by its rank.
 struct alignas(64) GpuPeerInfo {
-  std::atomic<uint32_t> stage{0};
-  int32_t device = -1;  ///< its number in that process
+  std::atomic<uint32_t> stage{0};  ///< of the first attempt, and kStagesOfAttempt for each before
+  int32_t device = -1;             ///< its number in that process
   ha_cuda_traits traits{};
   uint64_t lanes = 0;          ///< for its tickets, a bit each: see TicketLanes
   char nccl_version[16] = {};  ///< of the library that it has loaded, if NCCL is wanted
   NcclId nccl_id{};            ///< the leader's, in mode NCCL
-  // The rank's fusion buffer and events; the pointers are for ranks in the same process.
+  // The rank's fusion buffer; the pointer is for ranks in the same process.
   void* memory = nullptr;
-  void* packed_event = nullptr;
-  void* reduced_event = nullptr;
   ha_cuda_handle memory_handle{};
-  ha_cuda_handle packed_handle{};
-  ha_cuda_handle reduced_handle{};
-  /// The stage at which the rank found that it cannot go on, and why; 0: it can.
-  std::atomic<uint32_t> trouble_at{0};
-  char trouble[256] = {};
+  GpuTrouble trouble[kMostAttempts];
 
-  // Windows that are packed and reduced: their events are recorded, or in an exchange have passed.
+  // Windows that the rank's GPU has packed and reduced.
   alignas(64) std::atomic<uint64_t> packed{0};
   std::atomic<uint64_t> reduced{0};
   // Renewals of its kernels' memory: no kernel of before uses it; all of it is zeroed.
@@ -48,7 +52,7 @@ struct alignas(64) GpuPeerInfo {
   // The leader's: the number of the set's last ticket that was called, and ranks that hold it.
   std::atomic<uint64_t> called{0};
   std::atomic<uint32_t> holders{0};
-  std::atomic<uint32_t> closed{0};  ///< it has closed all memory and events of the others
+  std::atomic<uint32_t> closed{0};  ///< it has closed all memory of the others
 };
 
 /// Counts of windows that one rank's stream waits for and another's writes. If that rank has died,

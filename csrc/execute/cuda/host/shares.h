@@ -1,6 +1,5 @@
 #pragma once
-// A rank's GPU memory and events that the other ranks of its GPU group open, and theirs that it has
-// opened.
+// A rank's GPU memory that the other ranks of its GPU group open, and theirs that it has opened.
 #include <functional>
 #include <memory>
 #include <vector>
@@ -21,10 +20,9 @@ class Shares {
   Shares& operator=(const Shares&) = delete;
 
   /// Allocates a buffer and events, and with `to_others` puts their handles into the peer info.
+  /// This and the calls below do only what an earlier one has not done.
   [[nodiscard]] Status Offer(size_t buffer_bytes, bool to_others);
   [[nodiscard]] Status OpenMemory(uint32_t index);
-  [[nodiscard]] Status OpenPackedEvent(uint32_t index);
-  [[nodiscard]] Status OpenReducedEvent(uint32_t index);
   /// Pins the GPU group's words, for streams to write and wait for.
   [[nodiscard]] Status PinWords();
   /// Closes and frees everything, as the destructor does, which tries again if it could not.
@@ -34,14 +32,8 @@ class Shares {
   [[nodiscard]] std::byte* memory(uint32_t index) const {
     return static_cast<std::byte*>(memory_[index]);
   }
-  [[nodiscard]] void* packed_event(uint32_t index) const { return packed_[index]; }
-  [[nodiscard]] void* reduced_event(uint32_t index) const { return reduced_[index]; }
 
  private:
-  template <typename Open>
-  [[nodiscard]] Status OpenPart(uint32_t index, void* pointer, const ha_cuda_handle& handle,
-                                Open open, void** part) const;
-  void DropEvent(void* event) const;
   void DropOpened();
   [[nodiscard]] bool StreamIsDone() const;
   [[nodiscard]] bool OthersHaveClosed() const;
@@ -52,12 +44,9 @@ class Shares {
   const std::vector<bool> in_this_process_;
   const std::function<bool(uint32_t)> alive_;
   GpuStream stream_;
-  // By index, with this rank's own.
-  std::vector<void*> memory_;
-  std::vector<void*> packed_;
-  std::vector<void*> reduced_;
+  std::vector<void*> memory_;  ///< by index, with this rank's own
   bool pinned_ = false;
-  bool closed_ = false;  ///< the others' memory and events
+  bool closed_ = false;  ///< the others' memory
 };
 
 }  // namespace horoacc::cuda

@@ -8,62 +8,65 @@
 namespace horoacc::cuda {
 namespace {
 
+/// Kernels for more than 8 sources take the operation at run time: they are rare.
 template <typename E, typename Visit>
-void ChooseOp(ReduceOp op, Visit visit) {
+void ChooseOp(ReduceOp op, uint32_t sources, Visit&& visit) {
+  if (sources > 8) return visit.template Take<E, 0>(AnyOp{op});
   switch (op) {
     case ReduceOp::kMin:
-      return visit.template Take<E, Min, 0>();
+      return visit.template Take<E, 8>(Fixed<Min>{});
     case ReduceOp::kMax:
-      return visit.template Take<E, Max, 0>();
+      return visit.template Take<E, 8>(Fixed<Max>{});
     case ReduceOp::kProduct:
-      return visit.template Take<E, Product, 0>();
+      return visit.template Take<E, 8>(Fixed<Product>{});
     default:
-      return visit.template Take<E, Sum, 0>();
+      return visit.template Take<E, 8>(Fixed<Sum>{});
   }
 }
 
-/// Most calls are sums of floats: the usual numbers of ranks have kernels of their own.
+/// Most calls are sums of floats: those of few ranks have kernels of their own.
 template <typename E, typename Visit>
-void ChooseFloat(ReduceOp op, uint32_t sources, Visit visit) {
-  if (op == ReduceOp::kSum || op == ReduceOp::kAverage) {
-    if (sources == 2) return visit.template Take<E, Sum, 2>();
-    if (sources == 4) return visit.template Take<E, Sum, 4>();
-    if (sources == 8) return visit.template Take<E, Sum, 8>();
-  }
-  ChooseOp<E>(op, visit);
+void ChooseFloat(ReduceOp op, uint32_t sources, Visit&& visit) {
+  if (op != ReduceOp::kSum && op != ReduceOp::kAverage) return ChooseOp<E>(op, sources, visit);
+  const Fixed<Sum> sum;
+  if (sources <= 2) return visit.template Take<E, 2>(sum);
+  if (sources <= 4) return visit.template Take<E, 4>(sum);
+  if (sources <= 8) return visit.template Take<E, 8>(sum);
+  visit.template Take<E, 0>(sum);
 }
 
 template <typename T, typename Visit>
-void ChooseInteger(ReduceOp op, bool scaled, Visit visit) {
-  if (scaled) return ChooseOp<ScaledInteger<T>>(op, visit);
-  ChooseOp<Number<T>>(op, visit);
+void ChooseInteger(ReduceOp op, uint32_t sources, bool scaled, Visit&& visit) {
+  if (scaled) return ChooseOp<ScaledInteger<T>>(op, sources, visit);
+  ChooseOp<Number<T>>(op, sources, visit);
 }
 
 /// Of truth values as numbers 0 and 1, Or is the maximum and And the minimum.
 template <typename E, typename Visit>
-void ChooseTruth(ReduceOp op, Visit visit) {
+void ChooseTruth(ReduceOp op, uint32_t sources, Visit&& visit) {
   const bool all = op == ReduceOp::kMin || op == ReduceOp::kProduct;
-  if (all) return visit.template Take<E, Min, 0>();
-  visit.template Take<E, Max, 0>();
+  if (sources > 8) return visit.template Take<E, 0>(AnyOp{all ? ReduceOp::kMin : ReduceOp::kMax});
+  if (all) return visit.template Take<E, 8>(Fixed<Min>{});
+  visit.template Take<E, 8>(Fixed<Max>{});
 }
 
-/// Calls visit.Take<element, operation, sources or 0>() for a type of IsReducedHere().
+/// Calls visit.Take<element, most sources or 0>(operation) for a type of IsReducedHere().
 template <typename Visit>
-void ChooseReduce(DType type, ReduceOp op, uint32_t sources, bool scaled, Visit visit) {
+void ChooseReduce(DType type, ReduceOp op, uint32_t sources, bool scaled, Visit&& visit) {
   switch (type) {
     case DType::kBool:
-      if (scaled) return ChooseTruth<ScaledBool>(op, visit);
-      return ChooseTruth<Bool>(op, visit);
+      if (scaled) return ChooseTruth<ScaledBool>(op, sources, visit);
+      return ChooseTruth<Bool>(op, sources, visit);
     case DType::kUInt8:
-      return ChooseInteger<uint8_t>(op, scaled, visit);
+      return ChooseInteger<uint8_t>(op, sources, scaled, visit);
     case DType::kInt8:
-      return ChooseInteger<int8_t>(op, scaled, visit);
+      return ChooseInteger<int8_t>(op, sources, scaled, visit);
     case DType::kInt16:
-      return ChooseInteger<int16_t>(op, scaled, visit);
+      return ChooseInteger<int16_t>(op, sources, scaled, visit);
     case DType::kInt32:
-      return ChooseInteger<int32_t>(op, scaled, visit);
+      return ChooseInteger<int32_t>(op, sources, scaled, visit);
     case DType::kInt64:
-      return ChooseInteger<int64_t>(op, scaled, visit);
+      return ChooseInteger<int64_t>(op, sources, scaled, visit);
     case DType::kFloat16:
       return ChooseFloat<Half>(op, sources, visit);
     case DType::kBFloat16:
@@ -79,7 +82,7 @@ void ChooseReduce(DType type, ReduceOp op, uint32_t sources, bool scaled, Visit 
 
 /// Calls visit.Take<conversion>() for all types that PlanPack does not refuse.
 template <typename Visit>
-void ChoosePack(DType from, DType to, bool as_bytes, Visit visit) {
+void ChoosePack(DType from, DType to, bool as_bytes, Visit&& visit) {
   using F32 = Number<float>;
   using F64 = Number<double>;
   if (as_bytes) return visit.template Take<Bytes>();

@@ -62,11 +62,13 @@ Result<ReducePlan> PlanReduce(const ReduceJob& job) {
   plan.type = job.type;
   plan.op = job.op;
   plan.scaled = kernel.prescales || kernel.postscales;
-  std::copy(job.sources.begin(), job.sources.end(), plan.args.source);
-  std::copy(job.destinations.begin(), job.destinations.end(), plan.args.destination);
-  plan.args.sources = static_cast<uint32_t>(job.sources.size());
-  plan.args.destinations = static_cast<uint32_t>(job.destinations.size());
-  plan.args.count = job.count;
+  Operands& operands = plan.args.operands;
+  for (const void* source : job.sources)
+    operands.source[operands.sources++] = static_cast<const char*>(source);
+  for (void* destination : job.destinations)
+    operands.destination[operands.destinations++] = static_cast<char*>(destination);
+  operands.raw = ~uint64_t{0};
+  operands.count = job.count;
   plan.args.factors = FactorsOf(kernel);
   // A scaled truth value is the number 0 or 1, and its factor is truncated.
   if (job.type == DType::kBool) plan.args.factors.pre = Truncate(job.scale.pre) != 0 ? 1.0 : 0.0;
@@ -81,14 +83,22 @@ Result<PackPlan> PlanPack(const PackJob& job) {
   plan.as_bytes = job.from == job.to && job.factor == 1.0 && job.nonfinite == nullptr;
   const size_t unit = plan.as_bytes ? SizeOf(job.from) : 1;
   const size_t wider = std::max(SizeOf(job.from), SizeOf(job.to));
-  const size_t tile = plan.as_bytes ? kTileBytes : kTileBytes / wider;
+  const size_t grain = kTileGrain / (plan.as_bytes ? 1 : wider);
+  const size_t most = kTileBytes / kTileGrain;  // grains of a tile
+  uint64_t tiles = 0;
   for (const Tensor& tensor : job.tensors) {
     if (tensor.count == 0) continue;
     const size_t count = tensor.count * unit;
+    const size_t grains = (count + grain - 1) / grain;
+    const size_t parts = (grains + most - 1) / most;
+    const size_t each = (grains + parts - 1) / parts;
     plan.items.push_back({static_cast<const char*>(tensor.from), static_cast<char*>(tensor.to),
-                          count, plan.args.tiles});
-    plan.args.tiles += (count + tile - 1) / tile;
+                          count, static_cast<uint32_t>(tiles),
+                          static_cast<uint32_t>(each * grain)});
+    tiles += (grains + each - 1) / each;
   }
+  if (tiles > std::numeric_limits<uint32_t>::max()) return Refused("too much to pack at once");
+  plan.args.tiles = static_cast<uint32_t>(tiles);
   plan.args.item_count = static_cast<uint32_t>(plan.items.size());
   plan.args.nonfinite = job.nonfinite;
   plan.args.factors =

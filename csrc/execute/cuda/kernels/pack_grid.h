@@ -8,20 +8,23 @@
 
 namespace horoacc::cuda {
 
-/// A block works on one tile at a time, of one tensor.
+/// A block works on one tile at a time, of one tensor. An item's tiles are alike, but for the last.
 inline constexpr size_t kTileBytes = size_t{32} << 10;
+/// Tiles are multiples of it, so that all are aligned alike.
+inline constexpr size_t kTileGrain = 512;
 
 struct PackItem {
   const char* from;
   char* to;
   size_t count;
-  size_t first_tile;  ///< tiles of the items before
+  uint32_t first_tile;  ///< tiles of the items before
+  uint32_t tile;        ///< elements of a tile
 };
 
 struct PackArgs {
   const PackItem* items;
   uint32_t item_count;
-  size_t tiles;
+  uint32_t tiles;
   Factors factors;                ///< only the factor before a sum
   unsigned long long* nonfinite;  ///< counts written NaNs and infinities; may be null
 };
@@ -29,7 +32,7 @@ struct PackArgs {
 namespace {
 
 /// The last item that begins at or before `tile`; every item has a tile.
-HA_INLINE uint32_t ItemOf(const PackArgs& args, size_t tile) {
+HA_INLINE uint32_t ItemOf(const PackArgs& args, uint32_t tile) {
   uint32_t low = 0;
   uint32_t high = args.item_count;
   while (high - low > 1) {
@@ -45,10 +48,8 @@ struct Conversion {
   using In = typename From::Stored;
   using Out = typename To::Stored;
   static_assert(std::is_same_v<typename From::Acc, typename To::Acc>);
-  static constexpr size_t kWider = sizeof(In) > sizeof(Out) ? sizeof(In) : sizeof(Out);
   static constexpr size_t kNarrower = sizeof(In) < sizeof(Out) ? sizeof(In) : sizeof(Out);
   static constexpr size_t kLength = kWideBytes / kNarrower;
-  static constexpr size_t kTile = kTileBytes / kWider;
 
   /// Adds 1 to `bad` if the result is a NaN or an infinity.
   HA_INLINE static Out Of(In in, const Factors& factors, uint32_t* bad) {
@@ -66,7 +67,6 @@ struct Bytes {
   using In = uint8_t;
   using Out = uint8_t;
   static constexpr size_t kLength = kWideBytes;
-  static constexpr size_t kTile = kTileBytes;
   HA_INLINE static Out Of(In in, const Factors&, uint32_t*) { return in; }
 };
 
@@ -123,10 +123,10 @@ HA_HOST_DEVICE inline void PackTile(const char* from, char* to, size_t count,
 template <typename C>
 HA_HOST_DEVICE inline uint32_t PackOnGrid(const PackArgs& args, const Grid& grid) {
   uint32_t bad = 0;
-  for (size_t tile = grid.block; tile < args.tiles; tile += grid.blocks) {
+  for (uint32_t tile = grid.block; tile < args.tiles; tile += grid.blocks) {
     const PackItem& item = args.items[ItemOf(args, tile)];
-    const size_t first = (tile - item.first_tile) * C::kTile;
-    const size_t count = item.count - first < C::kTile ? item.count - first : C::kTile;
+    const size_t first = size_t{tile - item.first_tile} * item.tile;
+    const size_t count = item.count - first < item.tile ? item.count - first : item.tile;
     PackTile<C>(item.from + first * sizeof(typename C::In),
                 item.to + first * sizeof(typename C::Out), count, args.factors, grid, &bad);
   }

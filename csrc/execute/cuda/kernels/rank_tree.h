@@ -1,6 +1,6 @@
 #pragma once
-// Folds operands, which a leaf supplies, along the balanced binary tree over their numbers: n of
-// them split at the largest power of two below n.
+// Folds operands along the balanced binary tree over their numbers: n of them split at the largest
+// power of two below n. No index of an array is computed, so that all of it stays in registers.
 #include "base/device.h"
 #include "base/dtype.h"
 #include "execute/kernels/reduce_elements.h"
@@ -23,6 +23,7 @@ struct Fixed {
   template <typename Acc, size_t N>
   [[nodiscard]] HA_INLINE Lanes<Acc, N> Over(const Lanes<Acc, N>& a, const Lanes<Acc, N>& b) const {
     Lanes<Acc, N> out;
+    HA_UNROLLED
     for (size_t i = 0; i < N; ++i) out.lane[i] = Op::Apply(a.lane[i], b.lane[i]);
     return out;
   }
@@ -48,67 +49,63 @@ struct AnyOp {
   }
 };
 
-/// `Leaf` has: Vector, the Lanes of an operand; At(k), operand k. `Op` is Fixed, or AnyOp.
-template <typename Leaf, typename Op>
-class RankTree {
+/// Operands `kFirst` to `kFirst + P - 1` of `operands`, of which the first exists: leaf(k) is
+/// operand k. The tree over P has the right branches for fewer, too, if those without an operand
+/// are left out.
+template <uint32_t P, uint32_t kFirst = 0, typename Leaf, typename Op>
+[[nodiscard]] HA_INLINE auto FoldUpTo(const Leaf& leaf, const Op& op, uint32_t operands) {
+  if constexpr (P == 1) {
+    return leaf(kFirst);
+  } else {
+    auto sum = FoldUpTo<P / 2, kFirst>(leaf, op, operands);
+    if (kFirst + P / 2 < operands)
+      sum = op.Over(sum, FoldUpTo<P / 2, kFirst + P / 2>(leaf, op, operands));
+    return sum;
+  }
+}
+
+/// Fewer than 2^(kLevels + 1) operands one after the other: a binary counter whose digits are the
+/// finished subtrees. An operand may itself be a subtree over as many as every other; the last may
+/// be over fewer.
+template <uint32_t kLevels, typename Vector, typename Op>
+class RankCounter {
  public:
-  using Vector = typename Leaf::Vector;
+  HA_INLINE explicit RankCounter(const Op& op) : op_(op) {}
 
-  HA_INLINE RankTree(const Leaf& leaf, const Op& op, uint32_t operands)
-      : leaf_(leaf), op_(op), operands_(operands) {}
+  HA_INLINE void Add(const Vector& operand) {
+    sum_ = operand;
+    Carry<0>();
+    ++operands_;
+  }
 
-  /// P operands, or any number if P is 0.
-  template <uint32_t P>
-  [[nodiscard]] HA_INLINE Vector Fold() const {
-    if constexpr (P == 0) return Any();
-    if constexpr (P != 0) return Tree<P>(0);
+  /// Folds the subtrees that are left, from the last operands to the first.
+  [[nodiscard]] HA_INLINE Vector Total() const {
+    Vector total = sum_;
+    HA_UNROLLED
+    for (uint32_t d = 1; d < kLevels; ++d) {
+      const bool is_last = (operands_ & ((1U << d) - 1)) == 0;
+      if ((operands_ >> d & 1) != 0 && !is_last) total = op_.Over(digit_[d], total);
+    }
+    return total;
   }
 
  private:
-  static constexpr uint32_t kDigits = 7;
-  static_assert(kMostSources < 1U << kDigits);
-
-  /// Any number of operands, one after the other: a binary counter whose digits are the finished
-  /// subtrees. Not unrolled, or 60 kernels would take minutes to compile.
-  [[nodiscard]] HA_INLINE Vector Any() const {
-    Vector digit[kDigits];
-    Vector sum{};
-    uint32_t done = 0;
-    HA_ROLLED
-    for (uint32_t k = 0; k < operands_; ++k) {
-      sum = leaf_.At(k);
-      done = 0;
-      HA_ROLLED
-      for (; (k >> done & 1) != 0; ++done) sum = Apply(digit[done], sum);
-      digit[done] = sum;
-    }
-    // Folds the subtrees that are left, from the last operands to the first.
-    HA_ROLLED
-    for (uint32_t d = done + 1; d < kDigits; ++d) {
-      if ((operands_ >> d & 1) != 0) sum = Apply(digit[d], sum);
-    }
-    return sum;
-  }
-
-  /// P operands from `first` on.
-  template <uint32_t P>
-  [[nodiscard]] HA_INLINE Vector Tree(uint32_t first) const {
-    if constexpr (P == 1) {
-      return leaf_.At(first);
-    } else {
-      constexpr uint32_t kLeft = P > 4 ? 4 : P > 2 ? 2 : 1;
-      const Vector left = Tree<kLeft>(first);
-      return Apply(left, Tree<P - kLeft>(first + kLeft));
+  template <uint32_t D>
+  HA_INLINE void Carry() {
+    if constexpr (D < kLevels) {
+      if ((operands_ >> D & 1) != 0) {
+        sum_ = op_.Over(digit_[D], sum_);
+        Carry<D + 1>();
+      } else {
+        digit_[D] = sum_;
+      }
     }
   }
 
-  [[nodiscard]] HA_INLINE Vector Apply(const Vector& a, const Vector& b) const {
-    return op_.Over(a, b);
-  }
-
-  const Leaf& leaf_;
   const Op& op_;
-  const uint32_t operands_;
+  uint32_t operands_ = 0;
+  Vector sum_{};
+  Vector digit_[kLevels]{};
 };
 
 }  // namespace

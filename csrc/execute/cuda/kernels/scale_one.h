@@ -18,6 +18,12 @@ struct Factors {
 
 namespace {
 
+/// Integers and truth values of jobs without factors have element types of their own.
+template <typename E>
+inline constexpr bool kHasFactors =
+    !kIsInteger<typename E::Acc> ||
+    (!std::is_same_v<E, Bool> && !std::is_same_v<E, Number<typename E::Stored>>);
+
 /// A product is an element again: of 16-bit floats it is rounded to their type.
 template <typename E>
 HA_INLINE typename E::Acc Prescaled(const Factors& f, typename E::Acc x) {

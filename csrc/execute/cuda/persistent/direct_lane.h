@@ -40,15 +40,16 @@ class DirectLane {
     const KernelPart cut = CutOfVector(part.count, header_.channels, cta_.channel(), kGrain);
     const uint64_t offset = (part.first + cut.first) * sizeof(Stored);
     CombineArgs& args = cta_.combine_args();
+    Operands& operands = args.operands;
     Share(cta_, ranks_, [&](uint32_t i) {
-      args.source[i] = call_.input[i] + offset;
-      args.destination[i] = call_.output[i] + offset;
+      operands.source[i] = call_.input[i] + offset;
+      operands.destination[i] = call_.output[i] + offset;
       if (i > 0) return;
-      args.raw = ~uint64_t{0};
+      operands.raw = ~uint64_t{0};
+      operands.sources = operands.destinations = ranks_;
+      operands.unfinished = false;
+      operands.count = cut.count;
       args.partial = 0;
-      args.sources = args.destinations = ranks_;
-      args.result_partial = false;
-      args.count = cut.count;
     });
     cta_.Sync();
     if (cut.count > 0) {

@@ -216,13 +216,14 @@ class InterpretedLane {
     Share(cta_, operands, [&](uint32_t i) {
       const bool is_own = own != nullptr && i == step.own_position;
       const uint32_t source = own != nullptr && i > step.own_position ? i - 1 : i;
-      args.source[i] = is_own ? own : Received(program_.source(step.first_source + source), at, j);
+      args.operands.source[i] =
+          is_own ? own : Received(program_.source(step.first_source + source), at, j);
     });
     Share(cta_, step.targets + 1, [&](uint32_t i) {
       if (i == 0) return Describe(step, operands, own != nullptr, stored, count, args);
       const KernelEnd& end = program_.target(step.first_target + i - 1);
       if (end.memory != Memory::kSlot) return;
-      args.destination[i - (stored == nullptr ? 1 : 0)] = Slot(end.peer, end, at, j);
+      args.operands.destination[i - (stored == nullptr ? 1 : 0)] = Slot(end.peer, end, at, j);
     });
     cta_.Sync();
     cta_.Each([&](const Grid& grid) { CombineAny<E>(args, header_.factors, op_, grid); });
@@ -233,15 +234,16 @@ class InterpretedLane {
     const uint64_t all = operands == 64 ? ~uint64_t{0} : (uint64_t{1} << operands) - 1;
     const uint64_t own = has_own ? uint64_t{1} << step.own_position : 0;
     const uint8_t flags = step.flags;
-    args.raw = ((flags & kReceivedRaw) != 0 ? all & ~own : 0) | ((flags & kOwnRaw) != 0 ? own : 0);
+    Operands& to = args.operands;
+    to.raw = ((flags & kReceivedRaw) != 0 ? all & ~own : 0) | ((flags & kOwnRaw) != 0 ? own : 0);
     args.partial =
         ((flags & kReceivedPartial) != 0 ? all & ~own : 0) | ((flags & kOwnPartial) != 0 ? own : 0);
-    args.sources = operands;
-    args.count = count;
-    args.result_partial = (flags & kResultPartial) != 0;
-    if (stored != nullptr) args.destination[0] = stored;
+    to.sources = operands;
+    to.count = count;
+    to.unfinished = (flags & kResultPartial) != 0;
+    if (stored != nullptr) to.destination[0] = stored;
     // All targets of a step get the same kind of message: in the step's memory, or in slots.
-    args.destinations = stored != nullptr ? 1 : step.targets;
+    to.destinations = stored != nullptr ? 1 : step.targets;
   }
 
   /// Counts messages as taken after they were read, and as posted after they were written.

@@ -43,12 +43,13 @@ HA_INLINE uint64_t SlotOf(uint64_t number, uint64_t depth) { return number % dep
 
 namespace {
 
-/// Waits for a count. False: the call is over.
+/// Waits for a count. False: the call is over. Every acquire empties a GPU's first-level cache, so
+/// only the look that ends the wait is one.
 template <typename Cta>
 HA_INLINE bool Await(Cta& cta, const uint64_t* cell, uint64_t least) {
   HA_ROLLED
   for (uint32_t looks = 0;; ++looks) {
-    if (cta.Acquire(cell) >= least) return true;
+    if (cta.LoadWord(cell) >= least && cta.Acquire(cell) >= least) return true;
     if (!cta.GoOn(looks)) return false;
   }
 }

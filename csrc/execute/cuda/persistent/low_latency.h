@@ -192,9 +192,11 @@ class LowLatency {
   HA_INLINE bool ReduceUnit(uint64_t first, uint64_t i, uint64_t part, bool tell) {
     bool ok = true;
     const ReceivedLeaf leaf{*this, first, i, part, &ok};
-    const RankTree<ReceivedLeaf, Op> tree(leaf, op_, ranks_);
-    const auto sum = tree.template Fold<0>();
+    RankCounter<6, typename ReceivedLeaf::Vector, Op> counter(op_);
+    HA_ROLLED
+    for (uint32_t rank = 0; rank < ranks_; ++rank) counter.Add(leaf.At(rank));
     if (!ok) return false;
+    const auto sum = counter.Total();
     Stored element[Unit::kElements];
     for (uint32_t e = 0; e < Unit::kElements; ++e) {
       element[e] = E::Narrow(Postscaled(header_.factors, sum.lane[e]));

@@ -7,8 +7,6 @@
 namespace horoacc::cuda {
 
 // streams.cu
-[[nodiscard]] Status Pin(void* memory, size_t bytes);
-void Unpin(void* memory);
 [[nodiscard]] Status CreateEvent(void** event);
 void DestroyEvent(void* event);
 [[nodiscard]] Status Record(void* event, void* stream);
@@ -24,9 +22,8 @@ void Deallocate(void* memory);
 [[nodiscard]] Status ShareMemory(void* memory, ha_cuda_handle* handle);
 [[nodiscard]] Status OpenMemory(const ha_cuda_handle* handle, void** memory);
 void CloseMemory(void* memory);
-[[nodiscard]] Status CreateSharedEvent(void** event, ha_cuda_handle* handle);
-[[nodiscard]] Status OpenEvent(const ha_cuda_handle* handle, void** event);
-[[nodiscard]] Status WriteWord(void* stream, uint32_t* word, uint32_t value);
-[[nodiscard]] Status AwaitWord(void* stream, uint32_t* word, uint32_t value);
+// `word`: at the GPU's address.
+[[nodiscard]] Status WriteWord(void* stream, void* word, uint32_t value);
+[[nodiscard]] Status AwaitWord(void* stream, void* word, uint32_t value);
 
 }  // namespace horoacc::cuda

@@ -5,12 +5,14 @@
 #include <exception>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
 
 #include "execute/cuda/plugin/calls.h"
 #include "execute/cuda/plugin/current_device.cuh"
+#include "execute/cuda/plugin/pinned_ranges.h"
 
 namespace horoacc::cuda {
 namespace {
@@ -22,13 +24,12 @@ class Table {
   Table() = default;
   Table(const Table&) = delete;
   Table& operator=(const Table&) = delete;
-  // An earlier call has reported the error of a device that fails here.
   ~Table() {
-    if (copied_ != nullptr) static_cast<void>(cudaEventDestroy(copied_));
+    if (copied_ != nullptr) Forget(cudaEventDestroy(copied_));
     Retire();
     for (const auto& [host, device] : retired_) {
-      static_cast<void>(cudaFreeHost(host));
-      static_cast<void>(cudaFree(device));
+      Forget(cudaFreeHost(host));
+      Forget(cudaFree(device));
     }
   }
 
@@ -99,15 +100,15 @@ class Device {
     int processors = 0;
     HA_TRY(Check(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, number_),
                  "cudaDeviceGetAttribute"));
-    processors_ = static_cast<uint32_t>(processors);
+    occupancy_.emplace(static_cast<uint32_t>(processors));
     return {};
   }
 
   void Close() {
     // A device that is lost has nothing left to wait for.
-    static_cast<void>(cudaDeviceSynchronize());
+    Forget(cudaDeviceSynchronize());
     for (std::unique_ptr<Table>& table : tables_) table.reset();
-    for (const cudaStream_t stream : streams_) static_cast<void>(cudaStreamDestroy(stream));
+    for (const cudaStream_t stream : streams_) Forget(cudaStreamDestroy(stream));
   }
 
   Status CreateStream(void** stream) {
@@ -161,18 +162,31 @@ class Device {
   }
 
   Status RunProgram(void* stream, const ha_cuda_program* program) {
-    return LaunchProgram(*program, On(stream));
+    HA_ASSIGN(void* const watch, pinned_.AddressOf(program->watch));
+    return LaunchProgram(*program, static_cast<ha_cuda_watch*>(watch), On(stream));
+  }
+
+  Status Pin(void* memory, size_t bytes) { return pinned_.Pin(memory, bytes); }
+  void Unpin(void* memory) { pinned_.Unpin(memory); }
+
+  Status WriteWord(void* stream, uint32_t* word, uint32_t value) {
+    HA_ASSIGN(void* const there, pinned_.AddressOf(word));
+    return cuda::WriteWord(stream, there, value);
+  }
+
+  Status AwaitWord(void* stream, uint32_t* word, uint32_t value) {
+    HA_ASSIGN(void* const there, pinned_.AddressOf(word));
+    return cuda::AwaitWord(stream, there, value);
   }
 
  private:
   static constexpr size_t kTables = 16;
 
-  [[nodiscard]] Place On(void* stream) const {
-    return {static_cast<cudaStream_t>(stream), processors_};
-  }
+  [[nodiscard]] Place On(void* stream) { return {static_cast<cudaStream_t>(stream), *occupancy_}; }
 
   const int number_;
-  uint32_t processors_ = 1;
+  PinnedRanges pinned_;
+  std::optional<Occupancy> occupancy_;  ///< from Open on
   size_t packs_ = 0;
   std::unique_ptr<Table> tables_[kTables];
   std::mutex mutex_;
@@ -229,6 +243,15 @@ struct Entry<kCall, void (*)(void*)> {
   }
 };
 
+template <auto kCall>
+struct Entry<kCall, void (Device::*)(void*)> {
+  static void Run(void* self, void* argument) {
+    auto* const device = static_cast<Device*>(self);
+    const CurrentDevice current(device->number());
+    (device->*kCall)(argument);
+  }
+};
+
 int OpenDevice(void** self, int device, ha_cuda_error* error) {
   return Guarded(device, error, [&]() -> Status {
     auto opened = std::make_unique<Device>(device);
@@ -249,8 +272,8 @@ constexpr ha_cuda_plugin kPlugin = {.version = HA_CUDA_PLUGIN_VERSION,
                                     .close = CloseDevice,
                                     .reduce = Entry<&Device::Reduce>::Run,
                                     .pack = Entry<&Device::Pack>::Run,
-                                    .pin = Entry<Pin>::Run,
-                                    .unpin = Entry<Unpin>::Run,
+                                    .pin = Entry<&Device::Pin>::Run,
+                                    .unpin = Entry<&Device::Unpin>::Run,
                                     .create_stream = Entry<&Device::CreateStream>::Run,
                                     .create_event = Entry<CreateEvent>::Run,
                                     .destroy_event = Entry<DestroyEvent>::Run,
@@ -265,16 +288,14 @@ constexpr ha_cuda_plugin kPlugin = {.version = HA_CUDA_PLUGIN_VERSION,
                                     .share_memory = Entry<ShareMemory>::Run,
                                     .open_memory = Entry<OpenMemory>::Run,
                                     .close_memory = Entry<CloseMemory>::Run,
-                                    .create_shared_event = Entry<CreateSharedEvent>::Run,
-                                    .open_event = Entry<OpenEvent>::Run,
-                                    .write_word = Entry<WriteWord>::Run,
-                                    .await_word = Entry<AwaitWord>::Run,
+                                    .write_word = Entry<&Device::WriteWord>::Run,
+                                    .await_word = Entry<&Device::AwaitWord>::Run,
                                     .run_program = Entry<&Device::RunProgram>::Run,
                                     .run_on_device = Entry<RunOnDevice>::Run};
 
 }  // namespace
 }  // namespace horoacc::cuda
 
-extern "C" __attribute__((visibility("default"))) const ha_cuda_plugin* horoacc_cuda_plugin_v5() {
+extern "C" __attribute__((visibility("default"))) const ha_cuda_plugin* horoacc_cuda_plugin_v6() {
   return &horoacc::cuda::kPlugin;
 }

@@ -9,11 +9,30 @@
 
 namespace horoacc::cuda {
 
-/// Clears the error: otherwise the next launch would report it.
+/// For an error's text: "CUDA 12.8".
+inline std::string NameOfVersion(int version) {
+  return "CUDA " + std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);
+}
+
+/// Clears the error, which another library on this thread would take for that of its own call.
 inline Status Check(cudaError_t code, const char* call) {
   if (code == cudaSuccess) return {};
   static_cast<void>(cudaGetLastError());
-  return MakeError(ErrorKind::kSystem, std::string(call) + ": " + cudaGetErrorString(code));
+  std::string what = std::string(call) + ": " + cudaGetErrorString(code);
+  int driver = 0;
+  if (code == cudaErrorInsufficientDriver && cudaDriverGetVersion(&driver) == cudaSuccess) {
+    what += ": this plug-in was built with " + NameOfVersion(CUDART_VERSION) +
+            ", and the driver is " +
+            (driver == 0 ? "not there" : "that of " + NameOfVersion(driver)) +
+            "; docs/gpu.md says how to build one for it";
+  }
+  return MakeError(ErrorKind::kSystem, std::move(what));
+}
+
+/// The outcome of a call that gives something back: an earlier call has reported the error of a
+/// device that fails here. Clears it, as above.
+inline void Forget(cudaError_t code) {
+  if (code != cudaSuccess) static_cast<void>(cudaGetLastError());
 }
 
 /// A function of CUDA 12's driver; null if this driver has none of that name.
@@ -26,7 +45,7 @@ inline void* DriverCall(const char* name) {
 #else
   const cudaError_t code = cudaGetDriverEntryPoint(name, &found, cudaEnableDefault, &answer);
 #endif
-  if (code != cudaSuccess) static_cast<void>(cudaGetLastError());
+  Forget(code);
   return code == cudaSuccess && answer == cudaDriverEntryPointSuccess ? found : nullptr;
 }
 
@@ -56,8 +75,7 @@ class CurrentDevice {
     relaxed_ = Exchange();
   }
   ~CurrentDevice() {
-    if (restores_ && IsInUse(before_) && cudaSetDevice(before_) != cudaSuccess)
-      static_cast<void>(cudaGetLastError());
+    if (restores_ && IsInUse(before_)) Forget(cudaSetDevice(before_));
     if (relaxed_) static_cast<void>(Exchange());
   }
   CurrentDevice(const CurrentDevice&) = delete;
@@ -67,9 +85,9 @@ class CurrentDevice {
 
  private:
   bool Exchange() {
-    if (cudaThreadExchangeStreamCaptureMode(&capture_) == cudaSuccess) return true;
-    static_cast<void>(cudaGetLastError());
-    return false;
+    const cudaError_t code = cudaThreadExchangeStreamCaptureMode(&capture_);
+    Forget(code);
+    return code == cudaSuccess;
   }
 
   cudaError_t code_ = cudaSuccess;

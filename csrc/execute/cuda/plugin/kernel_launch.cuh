@@ -32,8 +32,7 @@ struct Residency {
 /// Asks for a launch if all its blocks fit, which `residency` says, and for nothing otherwise.
 struct KernelOrder {
   const KernelLaunch& launch;
-  uint32_t processors = 1;
-  cudaStream_t stream = nullptr;
+  const Place& place;
   Residency* residency = nullptr;
 };
 
@@ -59,17 +58,15 @@ template <typename E, typename Op>
 cudaError_t Order(const KernelOrder& order, Op op) {
   const auto kernel = PersistentKernel<E, Op>;
   const KernelHeader& header = order.launch.header;
-  int each = 0;
-  const cudaError_t asked =
-      cudaOccupancyMaxActiveBlocksPerMultiprocessor(&each, kernel, kKernelThreads, 0);
+  const cudaError_t asked = order.place.occupancy.Of(reinterpret_cast<const void*>(kernel),
+                                                     kKernelThreads, &order.residency->resident);
   if (asked != cudaSuccess) return asked;
   order.residency->wanted = order.launch.here * header.lanes * header.channels;
-  order.residency->resident = static_cast<uint32_t>(each) * order.processors;
   if (order.residency->wanted > order.residency->resident) return cudaSuccess;
   // A cooperative launch fails if some blocks would have to wait for others to end.
   void* arguments[] = {const_cast<KernelLaunch*>(&order.launch), &op};
   return cudaLaunchCooperativeKernel(kernel, dim3(order.residency->wanted), dim3(kKernelThreads),
-                                     arguments, 0, order.stream);
+                                     arguments, 0, order.place.stream);
 }
 
 /// The visitor for kernel_instance.h.

@@ -27,13 +27,13 @@ __device__ void Pack(const PackArgs& args) {
 }
 
 template <typename C>
-__global__ void __launch_bounds__(kThreads, 2) PackTable(const __grid_constant__ PackArgs args) {
+__global__ void __launch_bounds__(kThreads, 3) PackTable(const __grid_constant__ PackArgs args) {
   Pack<C>(args);
 }
 
 /// A list of few tensors is a kernel argument, so that nothing is copied before the launch.
 template <typename C>
-__global__ void __launch_bounds__(kThreads, 2)
+__global__ void __launch_bounds__(kThreads, 3)
     PackInline(const __grid_constant__ PackArgs given, const __grid_constant__ InlineItems items) {
   PackArgs args = given;
   args.items = items.item;
@@ -44,20 +44,19 @@ struct Launch {
   const PackPlan& plan;
   const PackItem* table;
   const Place& place;
+  cudaError_t code = cudaErrorInvalidValue;
 
   template <typename C>
-  void Take() const {
-    const size_t most = size_t{place.processors} * kBlocksEach;
-    const auto blocks = static_cast<uint32_t>(std::min(plan.args.tiles, most));
+  void Take() {
     PackArgs args = plan.args;
     args.items = table;
     if (table != nullptr) {
-      PackTable<C><<<blocks, kThreads, 0, place.stream>>>(args);
+      code = LaunchResident(PackTable<C>, args.tiles, place, args);
       return;
     }
     InlineItems items;
     std::copy(plan.items.begin(), plan.items.end(), items.item);
-    PackInline<C><<<blocks, kThreads, 0, place.stream>>>(args, items);
+    code = LaunchResident(PackInline<C>, args.tiles, place, args, items);
   }
 };
 
@@ -70,8 +69,9 @@ cudaError_t FindKernels() {
 }
 
 cudaError_t LaunchPack(const PackPlan& plan, const PackItem* table, const Place& place) {
-  ChoosePack(plan.from, plan.to, plan.as_bytes, Launch{plan, table, place});
-  return cudaGetLastError();
+  Launch launch{plan, table, place};
+  ChoosePack(plan.from, plan.to, plan.as_bytes, launch);
+  return launch.code;
 }
 
 }  // namespace horoacc::cuda

@@ -11,7 +11,6 @@ namespace horoacc::cuda {
 namespace {
 
 static_assert(sizeof(cudaIpcMemHandle_t) <= sizeof(ha_cuda_handle));
-static_assert(sizeof(cudaIpcEventHandle_t) <= sizeof(ha_cuda_handle));
 
 using WordCall = CUresult (*)(CUstream, CUdeviceptr, cuuint32_t, unsigned);
 
@@ -33,14 +32,12 @@ int Attribute(cudaDeviceAttr attribute, int device) {
   return asked.ok() ? value : 0;
 }
 
-Status CallOnWord(WordCall call, void* stream, uint32_t* word, uint32_t value, unsigned flags,
+Status CallOnWord(WordCall call, void* stream, void* word, uint32_t value, unsigned flags,
                   const char* name) {
   if (call == nullptr)
     return MakeError(ErrorKind::kUnsupported, std::string("this driver has no ") + name);
-  void* address = nullptr;
-  HA_TRY(Check(cudaHostGetDevicePointer(&address, word, 0), "cudaHostGetDevicePointer"));
   const CUresult code =
-      call(static_cast<CUstream>(stream), reinterpret_cast<CUdeviceptr>(address), value, flags);
+      call(static_cast<CUstream>(stream), reinterpret_cast<CUdeviceptr>(word), value, flags);
   if (code == CUDA_SUCCESS) return {};
   return MakeError(ErrorKind::kSystem,
                    std::string(name) + ": error " + std::to_string(static_cast<int>(code)));
@@ -58,8 +55,7 @@ Status Traits(ha_cuda_traits* traits) {
   std::memcpy(traits->uuid, properties.uuid.bytes, sizeof traits->uuid);
   HA_TRY(Check(cudaDeviceGetPCIBusId(traits->bus_id, sizeof traits->bus_id, device),
                "cudaDeviceGetPCIBusId"));
-  traits->shares = Attribute(cudaDevAttrUnifiedAddressing, device) != 0 &&
-                   Attribute(cudaDevAttrIpcEventSupport, device) != 0;
+  traits->shares = Attribute(cudaDevAttrUnifiedAddressing, device);
   traits->stream_words = WriteCall() != nullptr && AwaitCall() != nullptr;
   // Persistent kernels are launched so that all their blocks run at once, or not at all.
   if (Attribute(cudaDevAttrCooperativeLaunch, device) != 0)
@@ -76,7 +72,7 @@ Status Allocate(size_t bytes, void** memory) {
   return Check(cudaMalloc(memory, bytes), "cudaMalloc");
 }
 
-void Deallocate(void* memory) { static_cast<void>(Check(cudaFree(memory), "cudaFree")); }
+void Deallocate(void* memory) { Forget(cudaFree(memory)); }
 
 Status ShareMemory(void* memory, ha_cuda_handle* handle) {
   cudaIpcMemHandle_t made{};
@@ -92,40 +88,14 @@ Status OpenMemory(const ha_cuda_handle* handle, void** memory) {
                "cudaIpcOpenMemHandle");
 }
 
-void CloseMemory(void* memory) {
-  static_cast<void>(Check(cudaIpcCloseMemHandle(memory), "cudaIpcCloseMemHandle"));
-}
+void CloseMemory(void* memory) { Forget(cudaIpcCloseMemHandle(memory)); }
 
-Status CreateSharedEvent(void** event, ha_cuda_handle* handle) {
-  cudaEvent_t created = nullptr;
-  HA_TRY(Check(cudaEventCreateWithFlags(&created, cudaEventDisableTiming | cudaEventInterprocess),
-               "cudaEventCreateWithFlags"));
-  cudaIpcEventHandle_t made{};
-  Status shared = Check(cudaIpcGetEventHandle(&made, created), "cudaIpcGetEventHandle");
-  if (!shared.ok()) {
-    DestroyEvent(created);
-    return shared;
-  }
-  std::memcpy(handle->bytes, &made, sizeof made);
-  *event = created;
-  return {};
-}
-
-Status OpenEvent(const ha_cuda_handle* handle, void** event) {
-  cudaIpcEventHandle_t given{};
-  std::memcpy(&given, handle->bytes, sizeof given);
-  cudaEvent_t opened = nullptr;
-  HA_TRY(Check(cudaIpcOpenEventHandle(&opened, given), "cudaIpcOpenEventHandle"));
-  *event = opened;
-  return {};
-}
-
-Status WriteWord(void* stream, uint32_t* word, uint32_t value) {
+Status WriteWord(void* stream, void* word, uint32_t value) {
   return CallOnWord(WriteCall(), stream, word, value, CU_STREAM_WRITE_VALUE_DEFAULT,
                     "cuStreamWriteValue32");
 }
 
-Status AwaitWord(void* stream, uint32_t* word, uint32_t value) {
+Status AwaitWord(void* stream, void* word, uint32_t value) {
   return CallOnWord(AwaitCall(), stream, word, value, CU_STREAM_WAIT_VALUE_GEQ,
                     "cuStreamWaitValue32");
 }

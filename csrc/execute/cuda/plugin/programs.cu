@@ -41,7 +41,7 @@ void SetAddresses(const ha_cuda_program& program, KernelLaunch& launch) {
 
 }  // namespace
 
-Status LaunchProgram(const ha_cuda_program& program, const Place& place) {
+Status LaunchProgram(const ha_cuda_program& program, ha_cuda_watch* watch, const Place& place) {
   HA_TRY(CheckProgram(program));
   KernelLaunch launch{};
   std::memcpy(&launch.header, program.image, sizeof launch.header);
@@ -51,18 +51,14 @@ Status LaunchProgram(const ha_cuda_program& program, const Place& place) {
   if (capture != cudaStreamCaptureStatusNone) {
     return Refused("every launch has a number, so they cannot be captured into a CUDA graph");
   }
-  void* watch = nullptr;
-  HA_TRY(Check(cudaHostGetDevicePointer(&watch, program.watch, 0), "cudaHostGetDevicePointer"));
-  auto* const there = static_cast<ha_cuda_watch*>(watch);
-  launch.watch = {&there->abort, reinterpret_cast<unsigned long long*>(&there->report),
+  launch.watch = {&watch->abort, reinterpret_cast<unsigned long long*>(&watch->report),
                   static_cast<unsigned long long>(program.seconds * 1e9)};
   launch.program = static_cast<const char*>(program.uploaded);
   launch.first_rank = program.rank < 0 ? 0 : static_cast<uint32_t>(program.rank);
   launch.here = program.rank < 0 ? launch.header.ranks : 1;
   SetAddresses(program, launch);
   Residency residency;
-  HA_TRY(Check(OrderAny({launch, place.processors, place.stream, &residency}),
-               "the launch of a persistent kernel"));
+  HA_TRY(Check(OrderAny({launch, place, &residency}), "the launch of a persistent kernel"));
   if (residency.wanted <= residency.resident) return {};
   return Refused(std::to_string(residency.wanted) +
                  " blocks wait for each other, and this GPU holds " +

@@ -4,31 +4,35 @@
 namespace horoacc::cuda {
 namespace {
 
-template <typename E, typename Op, uint32_t P>
-__global__ void __launch_bounds__(kThreads, 2)
-    ReduceKernel(const __grid_constant__ ReduceArgs args) {
-  ReduceOnGrid<E, Op, P>(args, {blockIdx.x, gridDim.x, threadIdx.x, blockDim.x});
+/// Three blocks of 256 threads with 128 bytes of loads each are 98 KB under way on a processor:
+/// more than the memory of any GPU of today asks for.
+template <typename E, uint32_t P, typename Op>
+__global__ void __launch_bounds__(kThreads, 3)
+    ReduceKernel(const __grid_constant__ ReduceArgs args, const __grid_constant__ Op op) {
+  ReduceOnGrid<E, P>(args.operands, args.factors, op,
+                     {blockIdx.x, gridDim.x, threadIdx.x, blockDim.x});
 }
 
 struct Launch {
   const ReducePlan& plan;
   const Place& place;
+  cudaError_t code = cudaErrorInvalidValue;
 
-  template <typename E, typename Op, uint32_t P>
-  void Take() const {
-    const size_t runs = plan.args.count * sizeof(typename E::Stored) / kWideBytes + 1;
-    const size_t wanted = (runs + kThreads - 1) / kThreads;
-    const size_t most = size_t{place.processors} * kBlocksEach;
-    const auto blocks = static_cast<uint32_t>(wanted < most ? wanted : most);
-    ReduceKernel<E, Op, P><<<blocks, kThreads, 0, place.stream>>>(plan.args);
+  template <typename E, uint32_t P, typename Op>
+  void Take(const Op& op) {
+    using Shape = ReduceShape<typename E::Stored, P>;
+    const size_t units = plan.args.operands.count / Shape::kLength + 1;
+    const size_t wanted = (units + kThreads - 1) / kThreads;
+    code = LaunchResident(ReduceKernel<E, P, Op>, wanted, place, plan.args, op);
   }
 };
 
 }  // namespace
 
 cudaError_t LaunchReduce(const ReducePlan& plan, const Place& place) {
-  ChooseReduce(plan.type, plan.op, plan.args.sources, plan.scaled, Launch{plan, place});
-  return cudaGetLastError();
+  Launch launch{plan, place};
+  ChooseReduce(plan.type, plan.op, plan.args.operands.sources, plan.scaled, launch);
+  return launch.code;
 }
 
 }  // namespace horoacc::cuda

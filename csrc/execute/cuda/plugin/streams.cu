@@ -10,14 +10,6 @@ cudaEvent_t Event(void* event) { return static_cast<cudaEvent_t>(event); }
 
 }  // namespace
 
-Status Pin(void* memory, size_t bytes) {
-  return Check(cudaHostRegister(memory, bytes, cudaHostRegisterPortable), "cudaHostRegister");
-}
-
-void Unpin(void* memory) {
-  static_cast<void>(Check(cudaHostUnregister(memory), "cudaHostUnregister"));
-}
-
 Status CreateEvent(void** event) {
   cudaEvent_t created = nullptr;
   HA_TRY(Check(cudaEventCreateWithFlags(&created, cudaEventDisableTiming), "cudaEventCreate"));
@@ -25,8 +17,7 @@ Status CreateEvent(void** event) {
   return {};
 }
 
-// An earlier call has reported the error of a device that fails here.
-void DestroyEvent(void* event) { static_cast<void>(cudaEventDestroy(Event(event))); }
+void DestroyEvent(void* event) { Forget(cudaEventDestroy(Event(event))); }
 
 Status Record(void* event, void* stream) {
   cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
