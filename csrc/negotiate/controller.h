@@ -24,10 +24,11 @@ struct Announcement {
 
 /// The parts of the requests of other hosts' ranks that a rank needs to carry out a call.
 struct CallFacts {
-  Request request;                ///< of a partial decision: for the ranks that have joined
-  std::vector<int64_t> rows;      ///< allgather: first dimensions, by tensor, then by member
-  std::vector<int64_t> splits;    ///< alltoall: rows, by sender, then by receiver
-  std::vector<std::byte> result;  ///< of a decision that is done (eager.h)
+  Request request{};                ///< of a partial decision: for the ranks that have joined
+  std::vector<int64_t> rows{};      ///< allgather: first dimensions, by tensor, then by member
+  std::vector<int64_t> splits{};    ///< alltoall: rows, by sender, then by receiver
+  std::vector<std::byte> result{};  ///< of a decision that is done (eager.h)
+  Proposal proposal{};              ///< of all ranks, unless the decision is partial
 };
 
 /// One entry of the log. The ranks of a host carry out the entries in the same order, and those of

@@ -1,5 +1,6 @@
 #pragma once
 // A collective call as one rank submits it, in a form that ranks can compare.
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -54,6 +55,16 @@ struct TensorMeta {
   [[nodiscard]] uint64_t count() const;
   [[nodiscard]] uint64_t bytes() const { return count() * SizeOf(type); }
   bool operator==(const TensorMeta&) const = default;
+};
+
+/// What a rank proposes to the others with a call (runtime/engine/locked_plan.h), or several ranks.
+struct Proposal {
+  uint64_t plan = 0;    ///< 0: nothing; of several ranks: not all the same
+  uint64_t number = 0;  ///< that the plan has if all agree; of several ranks: the highest
+  [[nodiscard]] Proposal With(const Proposal& other) const {
+    return *this == other ? *this : Proposal{0, std::max(number, other.number)};
+  }
+  bool operator==(const Proposal&) const = default;
 };
 
 struct Request {

@@ -93,8 +93,7 @@ struct CollectiveEntry final : Entry {
   uint32_t sync_round = 0;  ///< how often this rank had waited for results when it submitted this
   uint64_t number = 0;      ///< of an unnamed call: its number in the set
   std::string name;         ///< by which ranks match it; empty if unnamed
-  /// Not 0: what this rank proposes to the others (runtime/engine/locked_plan.h).
-  uint64_t proposal = 0;
+  Proposal proposal;
   bool agreed = false;  ///< once `complete`: all ranks have proposed the same
   bool alone = false;   ///< no bucket fuses it with other calls
   Request request;
@@ -115,7 +114,7 @@ struct CollectiveEntry final : Entry {
   [[nodiscard]] bool IsMoot() const {
     return std::ranges::any_of(doubts, [](const auto& call) {
       return call->complete.load(std::memory_order_acquire) &&
-             (!call->outcome.ok() || (call->proposal != 0 && !call->agreed));
+             (!call->outcome.ok() || (call->proposal.plan != 0 && !call->agreed));
     });
   }
   bool stall_reported = false;

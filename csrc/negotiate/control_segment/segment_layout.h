@@ -66,7 +66,7 @@ struct Row {
   uint64_t sequence = 0;  ///< position among this rank's submissions in the set
   uint64_t number = 0;    ///< of an unnamed call: how many this rank had submitted before it
   uint64_t extra = 0;     ///< offset in the rank's memory of the part that does not fit here
-  uint64_t proposal = 0;  ///< what this rank proposes to the others with the call
+  Proposal proposal;
   double prescale = 1, postscale = 1;
   uint32_t sync_round = 0;  ///< times this rank had waited for a result before
   uint32_t tensors = 0;     ///< if > 1: TensorRow[tensors] at `extra`
@@ -125,6 +125,9 @@ struct IdEntry {
   std::atomic<uint64_t> stall_told{0};  ///< latest generation that a rank has warned of
   /// Of a set on several hosts: the bucket that it is in at the root, + 1; or 0.
   std::atomic<uint32_t> bucket{0};
+  /// Of a set on several hosts: what the generations here are behind those of another host, as far
+  /// as ranks have proposed plans. It only grows.
+  std::atomic<uint64_t> behind{0};
   uint64_t name_hash = 0;
   uint32_t name_length = 0;  ///< 0: free
   char name[kMaxName] = {};

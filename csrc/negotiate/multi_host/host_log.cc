@@ -74,9 +74,11 @@ std::optional<HostLog::News> HostLog::NewsOf(TensorKey key, const CallNumbers& n
   News news{*call, {}, {}};
   const Row* first = nullptr;
   std::vector<uint32_t> told;
+  Proposal proposal;
   for (uint32_t r = 0; r < context_.ranks; ++r) {
     if (known.told[r] || !IsCounted(r, key, closed)) continue;
     const Row& row = control_.row(r, key.id, key.generation);
+    proposal = told.empty() ? row.proposal : proposal.With(row.proposal);
     known.told[r] = true;
     told.push_back(r);
     std::shared_ptr<const Request> request;
@@ -95,10 +97,11 @@ std::optional<HostLog::News> HostLog::NewsOf(TensorKey key, const CallNumbers& n
     if (!known.request) known.request = request;
     if (!first && request == known.request) first = &row;
     const uint32_t member = members_[r];
-    if (member == 0) news.place = {key.id, row.sequence, row.sync_round};
+    if (member == 0) news.place = {key.id, row.sequence, row.sync_round, row.alone != 0};
     (void)news.ready_set.Add(request, {&member, 1});
   }
   if (told.empty()) return std::nullopt;
+  news.ready_set.SetProposal(proposal);
   AddInputs(news, told, known);
   if (!AllShared(control_, context_, key, told)) news.ready_set.MarkPrivate();
   return news;
@@ -164,14 +167,14 @@ Status HostLog::Take(MultiHostDecision verdict, CallNumbers& numbers) {
   return {};
 }
 
-Status HostLog::TakeDirect(const CallName& call, std::vector<std::byte> result) {
+Status HostLog::TakeDirect(const CallName& call, CallFacts facts) {
   const auto known = known_.find(call);
   if (known == known_.end())
     return MakeError(ErrorKind::kSystem, "a call ran that this host has not submitted");
   Untold entry{.decision = Decision(), .ordered = false, .keys = {known->second.key}};
   entry.decision->path = Path::kEager;
   entry.decision->ids = {known->second.key.id};
-  entry.decision->facts.emplace_back().result = std::move(result);
+  entry.decision->facts.push_back(std::move(facts));
   taken_[known->second.key.id] = known->second.key.generation;
   Forget(known);
   untold_.push_back(std::move(entry));

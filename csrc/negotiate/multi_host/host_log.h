@@ -42,7 +42,7 @@ class HostLog {
   /// Takes a decision of the root, in their order, and numbers the calls that run.
   Status Take(MultiHostDecision verdict, CallNumbers& numbers);
   /// A call ran without the root (DirectExchange), to this packed result.
-  Status TakeDirect(const CallName& call, std::vector<std::byte> result);
+  Status TakeDirect(const CallName& call, CallFacts facts);
   /// No decision follows.
   void TakeEnd(SetEnd end) { untold_.push_back({.end = end}); }
   void TakeNews(AttendanceNews news) { untold_.push_back({.news = std::move(news)}); }

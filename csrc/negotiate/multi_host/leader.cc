@@ -197,7 +197,7 @@ Status Leader::RunDirect(const CallName& call, const ReadySet& both) {
   std::vector<std::byte> result = ReduceEager(both, place_.ranks.size());
   if (result.empty() && both.groups()[0].request->collective != Collective::kBarrier)
     return MakeError(ErrorKind::kSystem, "two hosts exchanged inputs that do not fit");
-  HA_TRY(log_.TakeDirect(call, std::move(result)));
+  HA_TRY(log_.TakeDirect(call, {.result = std::move(result), .proposal = both.proposal()}));
   // The next wait for the call's bucket is another one.
   splits_.clear();
   if (aggregator_) rejected_.erase(call);  // all have submitted it since

@@ -11,8 +11,19 @@ constexpr uint8_t kByNumber = 1;    ///< the call and its request go by a number
 constexpr uint8_t kWithInputs = 2;  ///< inputs follow
 constexpr uint8_t kShared = 4;      ///< ReadySet::shared
 constexpr uint8_t kDirect = 8;      ///< ReadyNews::direct
+constexpr uint8_t kProposes = 16;   ///< a proposal follows
 
 enum class CallForm : uint8_t { kUnnamed = 0, kNamed = 1, kNumber = 2 };
+
+void Put(WireWriter& writer, const Proposal& proposal) {
+  writer.Put(proposal.plan);
+  writer.Put(proposal.number);
+}
+
+Proposal GetProposal(WireReader& reader) {
+  const auto plan = reader.Get<uint64_t>();
+  return {plan, reader.Get<uint64_t>()};
+}
 
 }  // namespace
 
@@ -56,8 +67,11 @@ void PutReady(WireWriter& writer, const CallName& call, const ReadySet& ready_se
   const uint64_t* const number = whole ? numbers.NumberOf(call) : nullptr;
   const bool warm = number && *numbers.At(*number)->request == *ready_set.groups()[0].request;
   const bool with_inputs = !ready_set.inputs().empty();
+  const bool proposes = ready_set.proposal() != Proposal();
   writer.Put(static_cast<uint8_t>((warm ? kByNumber : 0) | (with_inputs ? kWithInputs : 0) |
-                                  (ready_set.shared() ? kShared : 0) | (direct ? kDirect : 0)));
+                                  (ready_set.shared() ? kShared : 0) | (direct ? kDirect : 0) |
+                                  (proposes ? kProposes : 0)));
+  if (proposes) Put(writer, ready_set.proposal());
   if (warm) {
     writer.Put(*number);
   } else {
@@ -129,6 +143,7 @@ ReadyNews GetReady(WireReader& reader, std::span<const uint32_t> subtree,
   const auto form = reader.Get<uint8_t>();
   if ((form & kShared) == 0) news.ready_set.MarkPrivate();
   news.direct = (form & kDirect) != 0;
+  if ((form & kProposes) != 0) news.ready_set.SetProposal(GetProposal(reader));
   if ((form & kByNumber) != 0) {
     const CallNumbers::Known* const known = numbers.At(reader.Get<uint64_t>());
     if (!known) reader.Fail();
@@ -183,6 +198,9 @@ void PutFacts(WireWriter& writer, const Decision& decision) {
     Put(writer, facts.rows);
     Put(writer, facts.splits);
     writer.PutBlock(facts.result);
+    const bool proposed = facts.proposal != Proposal();
+    writer.Put(static_cast<uint8_t>(proposed));
+    if (proposed) Put(writer, facts.proposal);
   }
 }
 
@@ -193,6 +211,7 @@ void GetFacts(WireReader& reader, Decision& decision) {
     facts.rows = GetList<int64_t>(reader);
     facts.splits = GetList<int64_t>(reader);
     facts.result = reader.GetBlock();
+    if (reader.Get<uint8_t>() != 0) facts.proposal = GetProposal(reader);
   }
 }
 
@@ -204,7 +223,8 @@ std::vector<std::byte> BytesOf(const WireWriter& writer) {
 
 std::vector<std::byte> NoteOf(const Decision& decision) {
   const auto is_empty = [](const CallFacts& facts) {
-    return facts.rows.empty() && facts.splits.empty() && facts.result.empty();
+    return facts.rows.empty() && facts.splits.empty() && facts.result.empty() &&
+           facts.proposal == Proposal();
   };
   if (!decision.partial && std::ranges::all_of(decision.facts, is_empty)) return {};
   WireWriter writer;

@@ -76,7 +76,7 @@ void MultiHostRoot::Decide(const CallName& call, const Pending& pending, Verdict
   whole.facts.request.collective = own.collective;
   whole_.emplace(id, std::move(whole));
   const ReadyItem ready{id, pending.place.sequence, pending.place.sync_round, bytes,
-                        call.named && reduces};
+                        call.named && reduces && !pending.place.alone};
   for (const Bucket& bucket : TakeReady(plan_, {&ready, 1})) Run(bucket, verdicts);
 }
 
@@ -96,7 +96,11 @@ CallFacts MultiHostRoot::FactsOf(const ReadySet& ready_set, bool partial) const 
   CallFacts facts;
   const size_t ranks = global_ranks_.size();
   const Request& request = *ready_set.groups()[0].request;
-  if (partial) facts.request = request;
+  if (partial) {
+    facts.request = request;
+  } else {
+    facts.proposal = ready_set.proposal();
+  }
   if (request.collective == Collective::kAllgather) {
     const std::vector<const Request*> requests = ready_set.ByMember(ranks);
     for (size_t t = 0; t < request.tensors.size(); ++t) {

@@ -19,6 +19,7 @@ struct RootPlace {
   uint32_t id = 0;
   uint64_t sequence = 0;
   uint32_t sync_round = 0;
+  bool alone = false;  ///< no bucket fuses the call with others
 };
 
 /// Every call returns the decisions that it brings about, in their order.

@@ -27,6 +27,7 @@ bool ReadySet::Add(const ReadySet& other) {
     if (std::ranges::any_of(group.members, [&](uint32_t member) { return Has(member); }))
       return false;
   }
+  if (other.count_ > 0) proposal_ = count_ == 0 ? other.proposal_ : proposal_.With(other.proposal_);
   for (const Group& group : other.groups_) (void)Add(group.request, group.members);
   shared_ = shared_ && other.shared_;
   inputs_.insert(inputs_.end(), other.inputs_.begin(), other.inputs_.end());

@@ -32,6 +32,9 @@ class ReadySet {
   [[nodiscard]] bool Add(const ReadySet& other);
   /// Of members that are here.
   void AddInput(Input input) { inputs_.push_back(std::move(input)); }
+  /// Of the members that are here, together.
+  void SetProposal(const Proposal& proposal) { proposal_ = proposal; }
+  [[nodiscard]] const Proposal& proposal() const { return proposal_; }
   /// Memory of some member is not shared on its host.
   void MarkPrivate() { shared_ = false; }
   [[nodiscard]] bool shared() const { return shared_; }
@@ -51,6 +54,7 @@ class ReadySet {
   std::vector<bool> here_;  ///< by member
   uint32_t count_ = 0;
   bool shared_ = true;
+  Proposal proposal_;
 };
 
 }  // namespace horoacc

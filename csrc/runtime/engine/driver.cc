@@ -63,14 +63,21 @@ bool IsPublished(ProcessSet& set, const CollectiveEntry& entry) {
   return set.queue.in_flight.Find(entry.id).get() == &entry;
 }
 
-// All ranks find the same: their rows stay until all have carried out the decision.
-bool AllPropose(const ProcessSet& set, const Decision& decision, const CollectiveEntry& entry) {
-  if (decision.kind != Decision::Kind::kRun || decision.partial || set.multi_host) return false;
-  for (uint32_t r = 0; r < set.context.ranks; ++r) {
-    const Row& row = set.control->row(r, entry.id, entry.generation);
-    if (row.proposal != entry.proposal) return false;
+// Of all ranks with the call `index` of a decision; all find the same: their rows stay until all
+// have carried out the decision.
+Proposal ProposalOfAll(const ProcessSet& set, const Decision& decision, size_t index,
+                       const CollectiveEntry& entry) {
+  if (decision.kind != Decision::Kind::kRun || decision.partial) return {};
+  if (set.multi_host) {
+    const Proposal& all = decision.facts[index].proposal;
+    std::atomic<uint64_t>& behind = set.control->id(entry.id).behind;
+    if (all.number > entry.generation + behind.load()) behind.store(all.number - entry.generation);
+    return all;
   }
-  return true;
+  Proposal all = entry.proposal;
+  for (uint32_t r = 0; all.plan != 0 && r < set.context.ranks; ++r)
+    all = all.With(set.control->row(r, entry.id, entry.generation).proposal);
+  return all;
 }
 
 }  // namespace
@@ -231,6 +238,8 @@ Status Driver::Begin(ProcessSet& set, Decision decision) {
                          "a decision names a tensor that this rank has not submitted");
       }
       found->decided.store(true, std::memory_order_relaxed);
+      const Proposal all = ProposalOfAll(set, decision, k, *found);
+      found->agreed = all.plan != 0 && all == found->proposal;
       running->entries.push_back(std::move(found));
     }
   }
@@ -241,7 +250,6 @@ Status Driver::Begin(ProcessSet& set, Decision decision) {
   set.buckets_run.store(bucket, std::memory_order_relaxed);
   for (const auto& entry : running->entries) {
     entry->bucket.store(bucket, std::memory_order_relaxed);
-    if (entry->proposal != 0) entry->agreed = AllPropose(set, running->decision, *entry);
     job_.events.Emit(Phase::kNegotiated, set.id, entry->handle, bucket, 0, entry->display_name, {},
                      entry->flight);
   }

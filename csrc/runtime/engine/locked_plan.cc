@@ -67,7 +67,7 @@ std::shared_ptr<CollectiveEntry> LockedPlan::ProposalInFlight() const {
   const Member& first = members_[proposed_[0].members[0]];
   if (first.state != State::kCalled) return nullptr;
   std::shared_ptr<CollectiveEntry> call = CallOf(first.handle);
-  if (!call || call->proposal == 0) return nullptr;
+  if (!call || call->proposal.plan == 0) return nullptr;
   const bool differs = call->complete.load(std::memory_order_acquire) && !call->agreed;
   return differs ? nullptr : call;
 }
@@ -76,7 +76,7 @@ std::shared_ptr<CollectiveEntry> LockedPlan::ProposalInFlight() const {
 void LockedPlan::LockAhead() {
   if (agreed_ == 0) {
     if (const auto proposal = ProposalInFlight()) {
-      agreed_ = proposal->generation;
+      agreed_ = proposal->proposal.number;
       doubts_ = {proposal};
     }
   }
@@ -326,7 +326,7 @@ Status LockedPlan::Wait(size_t index, int64_t deadline_ns) {
       if (entry && !entry->complete.load(std::memory_order_acquire)) return outcome;
       if (!stored) {
         const CollectiveEntry* const call = AsCollective(entry.get());
-        if (outcome.ok() && call && call->agreed && proposal_ != 0) agreed_ = call->generation;
+        if (outcome.ok() && call && call->agreed && proposal_ != 0) agreed_ = call->proposal.number;
         around_.calls.Release(handle);
         member.state = State::kIdle;
         return outcome;
@@ -416,7 +416,7 @@ void LockedPlan::Propose() {
   proposal_ = hash.Finish();
 }
 
-// `number`: the same on all ranks, and of no other plan whose first tensor has this name.
+// `number`: the same on all ranks, and of no other plan of the set.
 void LockedPlan::Lock(uint64_t number) {
   std::array<char, 48> suffix{};
   std::snprintf(suffix.data(), suffix.size(), " (plan %llu, %08llx)",

@@ -120,6 +120,8 @@ Status Publisher::PublishRow(ProcessSet& set, CollectiveEntry& entry, uint64_t g
   row.sync_round = entry.sync_round;
   row.prescale = request.prescale;
   row.postscale = request.postscale;
+  if (entry.proposal.plan != 0)
+    entry.proposal.number = generation + set.control->id(entry.id).behind.load();
   row.proposal = entry.proposal;
   row.alone = entry.alone ? 1 : 0;
   row.root = request.root;

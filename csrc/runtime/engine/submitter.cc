@@ -90,7 +90,7 @@ std::shared_ptr<CollectiveEntry> MakeEntry(uint32_t process_set, Submission& sub
   entry->request = std::move(submission.request);
   entry->request.on_gpu = submission.device.has_value();
   entry->done = std::move(submission.done);
-  entry->proposal = submission.proposal;
+  entry->proposal.plan = submission.proposal;
   entry->alone = submission.alone;
   entry->doubts = std::move(submission.doubts);
   SetLimit(*entry, submission.limit_seconds);

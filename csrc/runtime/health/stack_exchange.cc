@@ -99,7 +99,7 @@ bool StackExchange::HasAnswered(int rank) {
   return asked != 0 && static_cast<int32_t>(given - asked) >= 0;
 }
 
-// No plan has ranks on several hosts.
+// Of a rank of this host: others tell their stacks alone.
 std::string StackExchange::LacksOf(int rank) {
   const uint32_t local = job_.LocalOf(rank);
   if (local == job_.share.ranks.size() || !HasAnswered(rank)) return "";

@@ -11,6 +11,7 @@
 #include "negotiate/multi_host/multi_host_root.h"
 #include "negotiate/multi_host/subtree_aggregator.h"
 #include "support/host_ranks.h"
+#include "support/multi_host_views.h"
 
 namespace horoacc::testing {
 namespace {
@@ -274,6 +275,40 @@ TEST(a_leader_hears_once_of_each_child_and_once_of_its_parent_and_other_ranks_no
     CHECK_EQ(least[rank], leads ? tree.children.size() + (tree.parent ? 1 : 0) : 0);
   }
   CHECK_EQ(least[0], 3);  // the other hosts
+}
+
+// By the root's decision, and between two hosts that exchange their inputs.
+TEST(all_ranks_learn_of_proposals) {
+  struct Case {
+    std::vector<Proposal> proposals;  // of each rank
+    Proposal together;
+  };
+  const Proposal same{7, 3};
+  const std::vector<Case> cases = {
+      {{same, same, same, same}, same},
+      {{same, same, same, {7, 5}}, {0, 5}},  // of another number
+      {{{7, 9}, same, same, same}, {0, 9}},
+      {{same, {8, 3}, same, same}, {0, 3}},  // of another plan
+      {{same, same, same, {}}, {0, 3}},      // of none
+      {{{}, same, same, same}, {0, 3}},
+      {{{}, {}, {}, {}}, {}},
+  };
+  for (const std::vector<int>& hosts : {std::vector{2, 2}, std::vector{1, 2, 1}}) {
+    for (const std::vector<int>& order : {std::vector{0, 1, 2, 3}, std::vector{3, 2, 1, 0}}) {
+      MultiHostViews ranks(hosts);
+      for (const Case& one : cases) {
+        for (const int rank : order)
+          CHECK(ranks.Announce(rank, "a", Collective::kAllreduce, one.proposals[rank]).ok());
+        (void)ranks.Deliver();
+        for (int rank = 0; rank < ranks.size(); ++rank) {
+          const std::optional<Decision> decision = ranks.Carry(rank);
+          CHECK(decision.has_value());
+          CHECK(decision->facts.at(0).proposal == one.together);
+        }
+        (void)ranks.Deliver();
+      }
+    }
+  }
 }
 
 TEST(disagreements_joins_and_sets_across_hosts) {

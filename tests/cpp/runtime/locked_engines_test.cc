@@ -25,42 +25,44 @@ constexpr int64_t kLong = 60 * kSecond;
 // A rank has made all calls of a round, and refuses those of the next one. The other leaves in this
 // round, so that it never makes them: the engine ends them.
 TEST(refusals_that_nobody_meets_end) {
-  std::latch dropped(2);
-  RunRanks(2, kSettings, [&](Engine& engine, int rank) {
-    int32_t data[kTensors] = {};
-    auto plan = engine.MakePlan(Sum(), kNames);
-    const auto submit = [&](size_t index) {
-      int32_t* const at = &data[index];
-      CHECK(plan->Submit(index, {DType::kInt32, {1}}, {at, at}).ok());
-    };
-    const auto wait = [&](size_t index) { CHECK(plan->Wait(index, NowNs() + kLong).ok()); };
-    for (int round = 0; round < kUntilLocked; ++round) {
-      for (size_t index = 0; index < kTensors; ++index) submit(index);
+  for (const Pairs& hosts : kControllers) {
+    std::latch dropped(2);
+    RunRanks(2, With(kSettings, hosts), [&](Engine& engine, int rank) {
+      int32_t data[kTensors] = {};
+      auto plan = engine.MakePlan(Sum(), kNames);
+      const auto submit = [&](size_t index) {
+        int32_t* const at = &data[index];
+        CHECK(plan->Submit(index, {DType::kInt32, {1}}, {at, at}).ok());
+      };
+      const auto wait = [&](size_t index) { CHECK(plan->Wait(index, NowNs() + kLong).ok()); };
+      for (int round = 0; round < kUntilLocked; ++round) {
+        for (size_t index = 0; index < kTensors; ++index) submit(index);
+        for (size_t index = 0; index < kTensors; ++index) wait(index);
+        plan->EndRound();
+      }
+      for (size_t index = 0; rank == 0 && index < kTensors; ++index) submit(index);
+      if (rank == 0) plan = engine.MakePlan(Sum(), kNames);
+      dropped.arrive_and_wait();
+      for (size_t index = 0; index < kTensors; ++index) {
+        submit(index);
+        if (rank == 1) wait(index);
+      }
       for (size_t index = 0; index < kTensors; ++index) wait(index);
       plan->EndRound();
-    }
-    for (size_t index = 0; rank == 0 && index < kTensors; ++index) submit(index);
-    if (rank == 0) plan = engine.MakePlan(Sum(), kNames);
-    dropped.arrive_and_wait();
-    for (size_t index = 0; index < kTensors; ++index) {
-      submit(index);
-      if (rank == 1) wait(index);
-    }
-    for (size_t index = 0; index < kTensors; ++index) wait(index);
-    plan->EndRound();
-    const auto failed = [&] {
-      const auto events = engine.events().ring().Read();
-      return std::ranges::count_if(events, [](const FlightRing::Record& event) {
-        return event.phase == Phase::kError && event.tensor.find("(plan ") != std::string::npos;
-      });
-    };
-    const ptrdiff_t buckets = 2;
-    const int64_t limit = NowNs() + kLong;
-    while (rank == 0 && failed() < 2 * buckets && NowNs() < limit)
-      std::this_thread::sleep_for(std::chrono::milliseconds(5));
-    if (rank == 0) CHECK_EQ(failed(), 2 * buckets);
-    plan.reset();
-  });
+      const auto failed = [&] {
+        const auto events = engine.events().ring().Read();
+        return std::ranges::count_if(events, [](const FlightRing::Record& event) {
+          return event.phase == Phase::kError && event.tensor.find("(plan ") != std::string::npos;
+        });
+      };
+      const ptrdiff_t buckets = 2;
+      const int64_t limit = NowNs() + kLong;
+      while (rank == 0 && failed() < 2 * buckets && NowNs() < limit)
+        std::this_thread::sleep_for(std::chrono::milliseconds(5));
+      if (rank == 0) CHECK_EQ(failed(), 2 * buckets);
+      plan.reset();
+    });
+  }
 }
 
 /// Rounds in which ranks do things at other points than others, drawn by a seed that all know.
@@ -69,46 +71,49 @@ TEST(engines_that_deviate) {
   for (int round = 0; round < 8; ++round) {
     check::ReseedHalfway(shapes, round, 8);
     const uint64_t seed = shapes();
-    for (const int ranks : {1, 2, 3, 4}) {
+    const std::vector<std::pair<int, std::string>> jobs = {
+        {1, ""}, {2, ""}, {3, ""}, {4, ""}, {2, "1+1"}, {3, "2+1"}, {4, "2+2"}, {4, "each"}};
+    for (const auto& [ranks, hosts] : jobs) {
       std::atomic<uint64_t> locked{0};
-      RunRanks(ranks, kSettings, [&](Engine& engine, int rank) {
-        std::mt19937_64 own(seed + static_cast<uint64_t>(rank) + 1);
-        std::mt19937_64 common(seed);
-        int32_t plain[kTensors];
-        auto* const shared = static_cast<int32_t*>(engine.AllocateShared(sizeof plain));
-        {
-          PlanRank tensors = MakeRank(engine, rank, ranks, seed % 2 == 0 ? plain : shared);
-          for (int step = 0; step < 60; ++step) {
-            const uint64_t what = common() % 12;
-            const int who = static_cast<int>(common() % static_cast<uint64_t>(ranks));
-            const Dims shape = what == 0 ? Dims{1, 1} : Dims{1};
-            if (what == 1 && who == rank) tensors.MakeAgain();
-            if (what == 2) tensors.MakeAgain();
-            std::vector<size_t> order = {0, 1, 2};
-            if (what == 3) std::ranges::shuffle(order, common);
-            const bool early = what == 4 && who == rank;
-            for (const size_t index : order) {
-              tensors.Submit(index, shape);
-              if (early && index == order[own() % 2])
-                CHECK(tensors.WaitAll(NowNs() + kLong) || true);
-              if (own() % 16 == 0) std::this_thread::yield();
-            }
-            CHECK(tensors.WaitAll(NowNs() + kLong));
-            CHECK(!tensors.failed());
-            if (what == 5) {
-              int32_t last = 0;
-              Submission join;
-              join.request.collective = Collective::kJoin;
-              const Result<uint64_t> handle = engine.Submit(std::move(join));
-              CHECK(handle.ok());
-              CHECK(WaitAndRelease(engine, handle.value()).ok());
-              (void)last;
-            }
-          }
-          locked += Counter(engine, "plan_rounds");
-        }
-        engine.FreeShared(shared);
-      });
+      RunRanks(ranks, With(kSettings, {{"simulated_hosts", hosts}}),
+               [&, ranks = ranks](Engine& engine, int rank) {
+                 std::mt19937_64 own(seed + static_cast<uint64_t>(rank) + 1);
+                 std::mt19937_64 common(seed);
+                 int32_t plain[kTensors];
+                 auto* const shared = static_cast<int32_t*>(engine.AllocateShared(sizeof plain));
+                 {
+                   PlanRank tensors = MakeRank(engine, rank, ranks, seed % 2 == 0 ? plain : shared);
+                   for (int step = 0; step < 60; ++step) {
+                     const uint64_t what = common() % 12;
+                     const int who = static_cast<int>(common() % static_cast<uint64_t>(ranks));
+                     const Dims shape = what == 0 ? Dims{1, 1} : Dims{1};
+                     if (what == 1 && who == rank) tensors.MakeAgain();
+                     if (what == 2) tensors.MakeAgain();
+                     std::vector<size_t> order = {0, 1, 2};
+                     if (what == 3) std::ranges::shuffle(order, common);
+                     const bool early = what == 4 && who == rank;
+                     for (const size_t index : order) {
+                       tensors.Submit(index, shape);
+                       if (early && index == order[own() % 2])
+                         CHECK(tensors.WaitAll(NowNs() + kLong) || true);
+                       if (own() % 16 == 0) std::this_thread::yield();
+                     }
+                     CHECK(tensors.WaitAll(NowNs() + kLong));
+                     CHECK(!tensors.failed());
+                     if (what == 5) {
+                       int32_t last = 0;
+                       Submission join;
+                       join.request.collective = Collective::kJoin;
+                       const Result<uint64_t> handle = engine.Submit(std::move(join));
+                       CHECK(handle.ok());
+                       CHECK(WaitAndRelease(engine, handle.value()).ok());
+                       (void)last;
+                     }
+                   }
+                   locked += Counter(engine, "plan_rounds");
+                 }
+                 engine.FreeShared(shared);
+               });
       if (ranks > 1) CHECK(locked > 0);
     }
   }

@@ -67,8 +67,7 @@ class FakeCalls final : public Calls {
     auto entry = std::make_shared<CollectiveEntry>();
     entry->name = name;
     entry->handle = ++handles_;
-    entry->generation = ++generations_[name];
-    entry->proposal = submission.proposal;
+    entry->proposal = {submission.proposal, ++generations_[name]};
     entry->doubts = submission.doubts;
     if (!invalid) held_[entry->handle] = entry;
     job_.all.push_back(entry);
@@ -114,11 +113,11 @@ class FakeCalls final : public Calls {
     }
     const Submission& first = made[0].submission;
     bool fits = true;
-    bool agreed = true;
+    Proposal all = made[0].entry->proposal;
     for (const auto& [entry, submission] : made) {
       fits = fits && submission.request.local_error.empty() &&
              submission.request.tensors == first.request.tensors;
-      agreed = agreed && submission.proposal != 0 && submission.proposal == first.proposal;
+      all = all.With(entry->proposal);
     }
     for (size_t t = 0; fits && t < first.buffers.size(); ++t) {
       int32_t sum = 0;
@@ -130,7 +129,7 @@ class FakeCalls final : public Calls {
       for (const auto& one : made) std::memcpy(one.submission.buffers[t].output, &sum, sizeof sum);
     }
     for (const auto& one : made) {
-      one.entry->agreed = fits && agreed;
+      one.entry->agreed = fits && all.plan != 0;
       Job::End(*one.entry,
                fits ? Status() : Status(MakeError(ErrorKind::kMismatch, "the ranks disagree")));
     }

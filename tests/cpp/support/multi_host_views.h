@@ -54,10 +54,12 @@ class MultiHostViews {
   [[nodiscard]] int LeaderOf(int rank) const { return ranks_[rank]->leader; }
 
   /// The rank submits `name`: four numbers in its shared memory.
-  Status Announce(int rank, const std::string& name, Collective collective) {
+  Status Announce(int rank, const std::string& name, Collective collective,
+                  const Proposal& proposal = {}) {
     SegmentRank& segment = ranks_[rank]->segment;
     HA_ASSIGN(const SetSegment::NamedId id, segment.control->Lookup(name));
     const TensorKey key = segment.WriteRow(id.id, collective, memories_[rank]->numbers);
+    segment.control->row(segment.context.me, key.id, key.generation).proposal = proposal;
     const auto announced = segment.controller->Announce({key.id, key.generation, id.id_version});
     return announced.ok() ? Status() : Status(announced.error());
   }
