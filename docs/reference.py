@@ -72,6 +72,7 @@ CONTENTS: dict[str, tuple[str, str, dict[str, list[str]]]] = {
         "In `horoacc.torch`.",
         {
             "Parameters": ["broadcast_parameters", "broadcast_optimizer_state"],
+            "Compilation": ["optimize"],
             "Optimizers": [
                 "DistributedOptimizer",
                 *(

@@ -27,6 +27,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("--warmup", type=int, default=5, help="steps that do not count")
     parser.add_argument("--threads", type=int, default=1, help="of torch, for one rank")
     parser.add_argument("--compression", choices=["none", "fp16", "bf16"], default="none")
+    parser.add_argument("--optimize", action="store_true", help="compile what is then quicker")
     parser.add_argument("--json", action="store_true", help="print one line of JSON")
     return parser.parse_args()
 
@@ -62,6 +63,9 @@ def main() -> None:
     hvd.broadcast_parameters(model.state_dict(), root_rank=0)
     x = torch.randn(args.batch_size, *shape)
     y = torch.randint(0, 10, (args.batch_size,))
+
+    if args.optimize:
+        hvd.optimize(model, x, lambda z: nn.functional.cross_entropy(z, y), optimizer=optimizer)
 
     begin = waited = 0.0
     before: dict[str, int] = {}

@@ -13,6 +13,7 @@ from horoacc import arrays, basics, job
 from horoacc._version import __version__
 from horoacc.job import *
 from horoacc.torch import _ops, elastic, process_group
+from horoacc.torch.fastest import optimize
 from horoacc.torch.functions import (
     allgather_object,
     broadcast_object,
@@ -27,7 +28,7 @@ from horoacc.torch.sync_batch_norm import SyncBatchNorm
 __all__ = [
     "DistributedOptimizer", "SyncBatchNorm", "__version__", "allgather_object",
     "broadcast_object", "broadcast_optimizer_state", "broadcast_parameters", "elastic", "init",
-    "sparse_allreduce_async",
+    "optimize", "sparse_allreduce_async",
 ]  # fmt: skip
 __all__ += job.NAMES
 __all__ += arrays.__all__
