@@ -125,8 +125,8 @@ struct IdEntry {
   std::atomic<uint64_t> stall_told{0};  ///< latest generation that a rank has warned of
   /// Of a set on several hosts: the bucket that it is in at the root, + 1; or 0.
   std::atomic<uint32_t> bucket{0};
-  /// Of a set on several hosts: what the generations here are behind those of another host, as far
-  /// as ranks have proposed plans. It only grows.
+  /// Of a set on several hosts: by how much the id's generation here is behind the highest number
+  /// that a rank of any host has proposed with a call of that name. It only grows.
   std::atomic<uint64_t> behind{0};
   uint64_t name_hash = 0;
   uint32_t name_length = 0;  ///< 0: free

@@ -42,7 +42,7 @@ class Hash {
 }  // namespace
 
 LockedPlan::LockedPlan(Surroundings around, Submission call, const std::vector<std::string>& names)
-    : around_(around), call_(std::move(call)), needed_(around.settings.plan_rounds) {
+    : around_(std::move(around)), call_(std::move(call)), needed_(around_.settings.plan_rounds) {
   members_.resize(names.size());
   for (size_t index = 0; index < names.size(); ++index) members_[index].name = names[index];
 }

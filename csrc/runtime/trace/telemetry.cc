@@ -147,8 +147,7 @@ std::string Telemetry::FlightText(const std::string& reason, bool ask_others,
   text << std::setprecision(15) << "{\"format\":1,\"rank\":" << job_.rank()
        << ",\"size\":" << job_.placement.size << ",\"host\":" << Quoted(job_.host)
        << ",\"pid\":" << ::getpid() << ",\"time\":" << wall.tv_sec
-       << ",\"clock\":" << static_cast<double>(now / kMicrosecond) / 1e6
-       << ",\"reason\":" << Quoted(reason)
+       << ",\"clock\":" << static_cast<double>(now) / 1e9 << ",\"reason\":" << Quoted(reason)
        << ",\"agreed\":" << job_.counters.decisions.load(std::memory_order_relaxed) << more
        << ",\n\"calls\":" << CallsInFlight(now, ask_others) << ",\n\"plans\":" << PlansText()
        << ",\n\"stack\":" << Quoted(stack) << ",\n\"events\":[";
