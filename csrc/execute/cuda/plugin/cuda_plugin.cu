@@ -43,18 +43,22 @@ class Table {
                  "cudaMemcpyAsync"));
     return device_;
   }
-  /// To be called after the kernel that reads the table has been enqueued.
+  /// To be called after the kernel that reads the table has been enqueued. If nobody can tell when
+  /// it has run, the memory is not written again.
   [[nodiscard]] Status Close(cudaStream_t stream) {
-    return Check(cudaEventRecord(copied_, stream), "cudaEventRecord");
+    Status recorded = Check(cudaEventRecord(copied_, stream), "cudaEventRecord");
+    is_read_ = recorded.ok();
+    if (!is_read_) Retire();
+    return recorded;
   }
 
  private:
   Status Prepare(size_t items) {
-    if (copied_ == nullptr) {
+    if (copied_ == nullptr)
       HA_TRY(Check(cudaEventCreateWithFlags(&copied_, cudaEventDisableTiming), "cudaEventCreate"));
-    } else {
-      HA_TRY(Check(cudaEventSynchronize(copied_), "a pack before this one"));
-    }
+    if (is_read_)
+      HA_TRY(Check(cudaEventSynchronize(copied_), "cudaEventSynchronize of a pack before"));
+    is_read_ = false;
     if (items <= capacity_) return {};
     Retire();
     size_t capacity = 1024;
@@ -81,6 +85,7 @@ class Table {
   size_t capacity_ = 0;
   std::vector<std::pair<PackItem*, PackItem*>> retired_;
   cudaEvent_t copied_ = nullptr;
+  bool is_read_ = false;  ///< perhaps; until `copied_` is done
 };
 
 Status CheckNumbers(bool good) {

@@ -68,9 +68,8 @@ class CurrentDevice {
   explicit CurrentDevice(int device) {
     code_ = cudaGetDevice(&before_);
     if (code_ == cudaSuccess && before_ != device) code_ = cudaSetDevice(device);
-    if (code_ != cudaSuccess) {
-      return;
-    }
+    Forget(code_);
+    if (code_ != cudaSuccess) return;
     restores_ = before_ != device;
     relaxed_ = Exchange();
   }

@@ -37,8 +37,8 @@ Status Wait(void* stream, void* event) {
 Status IsDone(void* event, int* done) {
   const cudaError_t code = cudaEventQuery(Event(event));
   *done = code == cudaSuccess ? 1 : 0;
-  Status asked = Check(code, "cudaEventQuery");
-  return code == cudaErrorNotReady ? Status() : asked;
+  Forget(code);  // also that it is not ready, which CUDA keeps as an error, too
+  return code == cudaErrorNotReady ? Status() : Check(code, "cudaEventQuery");
 }
 
 Status Copy(void* stream, void* to, const void* from, size_t bytes) {
