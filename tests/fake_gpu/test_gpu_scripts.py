@@ -164,7 +164,7 @@ def test_the_probe_holds_on_the_played_gpu(tmp_path: Path) -> None:
     assert lines[2:4] == ["| probe |  | 3 s | PASS |",
                           "| mode NCCL |  | it is not there | NOT CHECKED |"]  # fmt: skip
     assert len([line for line in lines if line.endswith("| CUDA does so |  | yes |")]) == 6
-    assert len([line for line in lines if line.endswith("µs |  |")]) == 3
+    assert len([line for line in lines if line.endswith("µs |  |")]) == 4
 
 
 def test_a_run_is_judged_from_its_folder(tmp_path: Path) -> None:

@@ -55,10 +55,15 @@ class Gpu {
   }
   void Pin(void* memory) { Call("registering", table_->pin, memory, kPage); }
   void Write(uint32_t* word, uint32_t value) {
-    Call("a stream's write", table_->write_word, stream_, word, value);
+    Call("a stream's write", table_->write_words, stream_, &word, size_t{1}, value);
+  }
+  void WriteSome(uint32_t* words, uint32_t count) {
+    std::vector<uint32_t*> each;
+    for (uint32_t i = 0; i < count; ++i) each.push_back(words + i);
+    Call("a stream's writes", table_->write_words, stream_, each.data(), each.size(), 1U);
   }
   void Await(uint32_t* word, uint32_t value) {
-    Call("a stream's wait", table_->await_word, stream_, word, value);
+    Call("a stream's wait", table_->await_words, stream_, &word, size_t{1}, value);
   }
   void* Allocate(size_t bytes) {
     void* memory = nullptr;
@@ -184,6 +189,11 @@ void Costs(const char* library) {
   const double calls = Microseconds(100, [&] { gpu.Write(&shared.words[0], 1); });
   gpu.Drain();
   say("a call on a stream word", calls);
+  say("calls on 7 stream words in a row, each", Microseconds(1, [&] {
+                                                  for (int i = 0; i < 100; ++i)
+                                                    gpu.WriteSome(shared.words, 7);
+                                                  gpu.Drain();
+                                                }) / 100);
   say("launches in a row, each", Microseconds(1, [&] {
                                    for (int i = 0; i < 100; ++i)
                                      gpu.Pack(block, static_cast<char*>(block) + kPage, 1024);

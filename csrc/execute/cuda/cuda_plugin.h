@@ -9,8 +9,8 @@
 extern "C" {
 #endif
 
-#define HA_CUDA_PLUGIN_VERSION 6
-#define HA_CUDA_PLUGIN_SYMBOL "horoacc_cuda_plugin_v6"
+#define HA_CUDA_PLUGIN_VERSION 7
+#define HA_CUDA_PLUGIN_SYMBOL "horoacc_cuda_plugin_v7"
 
 typedef struct ha_cuda_error {
   char message[512];
@@ -129,11 +129,14 @@ typedef struct ha_cuda_plugin {
   int (*share_memory)(void* self, void* memory, ha_cuda_handle* handle, ha_cuda_error* error);
   int (*open_memory)(void* self, const ha_cuda_handle* handle, void** memory, ha_cuda_error* error);
   void (*close_memory)(void* self, void* memory);
-  /* Words of memory that this `self` has pinned. The GPU writes the value when all earlier work of
-     the stream has run and its writes are visible to all; work behind a wait begins once the word
-     is the value or has passed it, modulo 2^32. The host may write words, too. */
-  int (*write_word)(void* self, void* stream, uint32_t* word, uint32_t value, ha_cuda_error* error);
-  int (*await_word)(void* self, void* stream, uint32_t* word, uint32_t value, ha_cuda_error* error);
+  /* Words of memory that this `self` has pinned, at most 256, in one call of the driver. The GPU
+     writes the value when all earlier work of the stream has run and its writes are visible to all;
+     work behind a wait begins once every word is the value or has passed it, modulo 2^32. The host
+     may write words, too. */
+  int (*write_words)(void* self, void* stream, uint32_t* const* words, size_t count, uint32_t value,
+                     ha_cuda_error* error);
+  int (*await_words)(void* self, void* stream, uint32_t* const* words, size_t count, uint32_t value,
+                     ha_cuda_error* error);
 
   /* Blocks that wait for each other, and for other ranks' (mode K). An error, with nothing
      launched, if the blocks of this launch would not all be on the GPU at once, or the stream is

@@ -15,7 +15,7 @@
 #include "mock_cuda/mock_kernels.h"
 #include "support/check.h"
 
-extern "C" const ha_cuda_plugin* horoacc_cuda_plugin_v6();
+extern "C" const ha_cuda_plugin* horoacc_cuda_plugin_v7();
 
 namespace {
 
@@ -25,7 +25,7 @@ constexpr size_t kPage = 4096;
 constexpr size_t kShare = size_t{2} << 20;
 constexpr size_t kMany = 150;  // tensors of a pack that needs a table
 
-const ha_cuda_plugin& Calls() { return *horoacc_cuda_plugin_v6(); }
+const ha_cuda_plugin& Calls() { return *horoacc_cuda_plugin_v7(); }
 
 /// After these no function fails: they give something back, or there is another way.
 bool IsTolerated(const std::string& call) {
@@ -178,6 +178,14 @@ bool Add(Plugin& plugin, void* stream, const Memory& one, const Memory& other, s
   return plugin.Call(&ha_cuda_plugin::reduce, stream, &job);
 }
 
+bool Write(Plugin& plugin, void* stream, const std::vector<uint32_t*>& words, uint32_t value) {
+  return plugin.Call(&ha_cuda_plugin::write_words, stream, words.data(), words.size(), value);
+}
+
+bool Await(Plugin& plugin, void* stream, const std::vector<uint32_t*>& words, uint32_t value) {
+  return plugin.Call(&ha_cuda_plugin::await_words, stream, words.data(), words.size(), value);
+}
+
 /// One byte each of `from`, from `first` on, to the same place of `to`.
 std::vector<ha_cuda_tensor> Bytes(const Memory& from, const Memory& to, size_t first,
                                   size_t count) {
@@ -224,9 +232,8 @@ void UseAll(int device) {
             plugin.Call(&ha_cuda_plugin::is_done, event, &done);
             plugin.Call(&ha_cuda_plugin::wait, stream, event);
           }
-          const bool words =
-              pinned && plugin.Call(&ha_cuda_plugin::write_word, stream, pages.word(1500), 5U) &&
-              plugin.Call(&ha_cuda_plugin::await_word, stream, pages.word(1500), 5U);
+          const bool words = pinned && Write(plugin, stream, {pages.word(1500)}, 5U) &&
+                             Await(plugin, stream, {pages.word(1500)}, 5U);
           ha_cuda_program program{};
           program.watch = reinterpret_cast<ha_cuda_watch*>(pages.word(1600));
           const bool ran = pinned && plugin.Call(&ha_cuda_plugin::run_program, stream,
@@ -314,7 +321,7 @@ void FailEach(void (*fail)(int)) {
 TEST(ADriverWithoutWordsSaysSo) {
   CHECK_EQ(
       InChild([] {
-        mock::HideDriverCall("cuStreamWaitValue32");
+        mock::HideDriverCall("cuStreamBatchMemOp");
         const Pages pages(1);
         Plugin plugin(1);
         ha_cuda_traits traits{};
@@ -326,9 +333,8 @@ TEST(ADriverWithoutWordsSaysSo) {
         CHECK_EQ(traits.processors, 4);
         CHECK_EQ(std::string(traits.bus_id), "0000:01:00.0");
         CHECK(plugin.Call(&ha_cuda_plugin::pin, pages.at(), pages.bytes()));
-        CHECK(!plugin.Call(&ha_cuda_plugin::await_word, static_cast<void*>(nullptr), pages.word(0),
-                           1U));
-        CHECK(plugin.message().find("this driver has no cuStreamWaitValue32") != std::string::npos);
+        CHECK(!Await(plugin, nullptr, {pages.word(0)}, 1U));
+        CHECK(plugin.message().find("this driver has no cuStreamBatchMemOp") != std::string::npos);
         plugin.Drop(&ha_cuda_plugin::unpin, pages.at());
       }),
       0);
@@ -423,26 +429,37 @@ TEST(WordsHaveTheGpusAddressInTheirRange) {
   Plugin plugin(1);
   void* stream = nullptr;
   CHECK(plugin.Call(&ha_cuda_plugin::create_stream, &stream));
-  CHECK(!plugin.Call(&ha_cuda_plugin::write_word, stream, pages.word(0), 1U));
+  CHECK(!Write(plugin, stream, {pages.word(0)}, 1U));
   CHECK(plugin.message().find("not pinned") != std::string::npos);
   CHECK(plugin.Call(&ha_cuda_plugin::pin, pages.at(), pages.bytes()));
   for (const size_t index : {size_t{0}, size_t{1}, 2 * kPage / sizeof(uint32_t) - 1}) {
-    CHECK(plugin.Call(&ha_cuda_plugin::write_word, stream, pages.word(index), 7U));
+    CHECK(Write(plugin, stream, {pages.word(index)}, 7U));
     mock::RunStreams();
     CHECK_EQ(*pages.word(index), 7U);
   }
-  CHECK(!plugin.Call(&ha_cuda_plugin::await_word, stream, pages.word(2 * kPage / 4), 1U));
+  CHECK(!Await(plugin, stream, {pages.word(0), pages.word(2 * kPage / 4)}, 1U));
+  // As many as the driver takes in one call, and none.
+  std::vector<uint32_t*> words;
+  for (size_t index = 100; index < 356; ++index) words.push_back(pages.word(index));
+  CHECK(Write(plugin, stream, {}, 3U));
+  CHECK(Write(plugin, stream, words, 3U));
+  CHECK(Await(plugin, stream, words, 3U));
+  mock::RunStreams();
+  CHECK_EQ(*pages.word(100) + *pages.word(355), 6U);
+  words.push_back(pages.word(356));
+  CHECK(!Write(plugin, stream, words, 4U));
+  CHECK(plugin.message().find("at most 256 words") != std::string::npos);
   // A wait lasts until the word has passed the value, modulo 2^32.
   *pages.word(9) = 0xfffffffe;
-  CHECK(plugin.Call(&ha_cuda_plugin::await_word, stream, pages.word(9), 1U));
-  CHECK(plugin.Call(&ha_cuda_plugin::write_word, stream, pages.word(8), 1U));
+  CHECK(Await(plugin, stream, {pages.word(9)}, 1U));
+  CHECK(Write(plugin, stream, {pages.word(8)}, 1U));
   mock::RunStreams();
   CHECK_EQ(*pages.word(8), 0U);
   *pages.word(9) = 2;
   mock::RunStreams();
   CHECK_EQ(*pages.word(8), 1U);
   plugin.Drop(&ha_cuda_plugin::unpin, pages.at());
-  CHECK(!plugin.Call(&ha_cuda_plugin::write_word, stream, pages.word(0), 1U));
+  CHECK(!Write(plugin, stream, {pages.word(0)}, 1U));
 }
 
 TEST(TwoGpusOfAProcessPinTheSamePages) {
@@ -453,7 +470,7 @@ TEST(TwoGpusOfAProcessPinTheSamePages) {
   CHECK(other.Call(&ha_cuda_plugin::create_stream, &stream));
   CHECK(one.Call(&ha_cuda_plugin::pin, pages.at(), pages.bytes()));
   CHECK(other.Call(&ha_cuda_plugin::pin, pages.at(), pages.bytes()));
-  CHECK(other.Call(&ha_cuda_plugin::write_word, stream, pages.word(3), 4U));
+  CHECK(Write(other, stream, {pages.word(3)}, 4U));
   mock::RunStreams();
   CHECK_EQ(*pages.word(3), 4U);
   other.Drop(&ha_cuda_plugin::unpin, pages.at());

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstdio>
 #include <cstring>
+#include <span>
 
 #include "fake_cuda/fake_world.h"
 
@@ -72,20 +73,26 @@ void CloseMemory(void*, void* memory) {
   TheWorld().opened.remove_if([memory](const auto& opened) { return opened->Has(memory); });
 }
 
-int WriteWord(void*, void* stream, uint32_t* word, uint32_t value, ha_cuda_error* error) {
-  if (!IsPinned(word, sizeof *word)) return Fail(error, "a word that is not pinned (fake)");
-  StreamOf(stream).Put([=] { std::atomic_ref(*word).store(value, std::memory_order_release); });
+int WriteWords(void*, void* stream, uint32_t* const* words, size_t count, uint32_t value,
+               ha_cuda_error* error) {
+  for (uint32_t* const word : std::span(words, count)) {
+    if (!IsPinned(word, sizeof *word)) return Fail(error, "a word that is not pinned (fake)");
+    StreamOf(stream).Put([=] { std::atomic_ref(*word).store(value, std::memory_order_release); });
+  }
   return 0;
 }
 
-int AwaitWord(void*, void* stream, uint32_t* word, uint32_t value, ha_cuda_error* error) {
-  if (!IsPinned(word, sizeof *word)) return Fail(error, "a word that is not pinned (fake)");
-  StreamOf(stream).PutWait(
-      [=] {
-        const uint32_t now = std::atomic_ref(*word).load(std::memory_order_acquire);
-        return static_cast<int32_t>(now - value) >= 0;
-      },
-      TheWorld().waits);
+int AwaitWords(void*, void* stream, uint32_t* const* words, size_t count, uint32_t value,
+               ha_cuda_error* error) {
+  for (uint32_t* const word : std::span(words, count)) {
+    if (!IsPinned(word, sizeof *word)) return Fail(error, "a word that is not pinned (fake)");
+    StreamOf(stream).PutWait(
+        [=] {
+          const uint32_t now = std::atomic_ref(*word).load(std::memory_order_acquire);
+          return static_cast<int32_t>(now - value) >= 0;
+        },
+        TheWorld().waits);
+  }
   return 0;
 }
 

@@ -13,7 +13,9 @@ void Deallocate(void* self, void* memory);
 int ShareMemory(void* self, void* memory, ha_cuda_handle* handle, ha_cuda_error* error);
 int OpenMemory(void* self, const ha_cuda_handle* handle, void** memory, ha_cuda_error* error);
 void CloseMemory(void* self, void* memory);
-int WriteWord(void* self, void* stream, uint32_t* word, uint32_t value, ha_cuda_error* error);
-int AwaitWord(void* self, void* stream, uint32_t* word, uint32_t value, ha_cuda_error* error);
+int WriteWords(void* self, void* stream, uint32_t* const* words, size_t count, uint32_t value,
+               ha_cuda_error* error);
+int AwaitWords(void* self, void* stream, uint32_t* const* words, size_t count, uint32_t value,
+               ha_cuda_error* error);
 
 }  // namespace horoacc::testing

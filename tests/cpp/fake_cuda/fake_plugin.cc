@@ -204,14 +204,14 @@ constexpr ha_cuda_plugin kPlugin = {.version = HA_CUDA_PLUGIN_VERSION,
                                     .share_memory = ShareMemory,
                                     .open_memory = OpenMemory,
                                     .close_memory = CloseMemory,
-                                    .write_word = WriteWord,
-                                    .await_word = AwaitWord,
+                                    .write_words = WriteWords,
+                                    .await_words = AwaitWords,
                                     .run_program = RunProgram,
                                     .run_on_device = RunOnDevice};
 
 }  // namespace
 
-extern "C" __attribute__((visibility("default"))) const ha_cuda_plugin* horoacc_cuda_plugin_v6() {
+extern "C" __attribute__((visibility("default"))) const ha_cuda_plugin* horoacc_cuda_plugin_v7() {
   return &kPlugin;
 }
 

@@ -56,11 +56,10 @@ Side SideOf(const void* address, size_t bytes) {
   return {host, false};
 }
 
-CUresult WordAt(CUdeviceptr address) {
+void CheckWord(CUdeviceptr address) {
   const Range* const range = RangeOf(reinterpret_cast<const void*>(address), sizeof(uint32_t));
   if (address % sizeof(uint32_t) != 0 || range == nullptr || range->kind == Kind::kHost)
     Forbid("a word that the GPU does not reach");
-  return CUDA_SUCCESS;
 }
 
 uint32_t* Word(CUdeviceptr address) {
@@ -75,24 +74,38 @@ CUresult BeginInDriver(const char* name) {
   return code == cudaSuccess ? CUDA_SUCCESS : CUDA_ERROR_UNKNOWN;
 }
 
-CUresult WriteValue(CUstream stream, CUdeviceptr address, cuuint32_t value, unsigned flags) {
-  if (const CUresult code = BeginInDriver("cuStreamWriteValue32"); code != CUDA_SUCCESS)
-    return code;
+void Write(Stream& stream, CUdeviceptr address, cuuint32_t value, unsigned flags) {
   // Any other flag leaves out that earlier writes are visible before the word is.
   if (flags != CU_STREAM_WRITE_VALUE_DEFAULT) Forbid("a word that is written without a fence");
-  WordAt(address);
-  Uncaptured(stream).work.push_back({{}, [address, value] { *Word(address) = value; }});
-  return CUDA_SUCCESS;
+  CheckWord(address);
+  stream.work.push_back({{}, [address, value] { *Word(address) = value; }});
 }
 
-CUresult WaitValue(CUstream stream, CUdeviceptr address, cuuint32_t value, unsigned flags) {
-  if (const CUresult code = BeginInDriver("cuStreamWaitValue32"); code != CUDA_SUCCESS) return code;
+void Await(Stream& stream, CUdeviceptr address, cuuint32_t value, unsigned flags) {
   if (flags != CU_STREAM_WAIT_VALUE_GEQ) Forbid("a wait that not all devices have");
-  WordAt(address);
-  Stream& waits = Uncaptured(stream);
-  if (waits.blocking) Forbid("a stream of the caller's that waits for another rank");
-  waits.work.push_back(
+  CheckWord(address);
+  if (stream.blocking) Forbid("a stream of the caller's that waits for another rank");
+  stream.work.push_back(
       {[address, value] { return static_cast<int32_t>(*Word(address) - value) >= 0; }, {}});
+}
+
+CUresult Batch(CUstream handle, unsigned count, CUstreamBatchMemOpParams* operations,
+               unsigned flags) {
+  if (const CUresult code = BeginInDriver("cuStreamBatchMemOp"); code != CUDA_SUCCESS) return code;
+  if (count == 0 || count > 256 || flags != 0) Forbid("a batch of no or too many words");
+  Stream& stream = Uncaptured(handle);
+  for (unsigned i = 0; i < count; ++i) {
+    const CUstreamBatchMemOpParams& one = operations[i];
+    const auto& write = one.writeValue;
+    const auto& wait = one.waitValue;
+    if (one.operation == CU_STREAM_MEM_OP_WRITE_VALUE_32) {
+      Write(stream, write.address, write.value, write.flags);
+    } else if (one.operation == CU_STREAM_MEM_OP_WAIT_VALUE_32) {
+      Await(stream, wait.address, wait.value, wait.flags);
+    } else {
+      Forbid("an operation on something else than a word");
+    }
+  }
   return CUDA_SUCCESS;
 }
 
@@ -109,8 +122,7 @@ cudaError_t FindDriverCall(const char* name, void** call, cudaDriverEntryPointQu
     const char* name;
     void* call;
   };
-  const Known known[] = {{"cuStreamWriteValue32", reinterpret_cast<void*>(WriteValue)},
-                         {"cuStreamWaitValue32", reinterpret_cast<void*>(WaitValue)},
+  const Known known[] = {{"cuStreamBatchMemOp", reinterpret_cast<void*>(Batch)},
                          {"cuDevicePrimaryCtxGetState", reinterpret_cast<void*>(ContextState)}};
   *call = nullptr;
   *answer = cudaDriverEntryPointSymbolNotFound;

@@ -1,6 +1,7 @@
 #include "execute/cuda/host/stream_run.h"
 
 #include <utility>
+#include <vector>
 
 namespace horoacc::cuda {
 namespace {
@@ -24,24 +25,22 @@ StreamRun::~StreamRun() {
 
 // Puts a write of each other rank's word on this rank's stream.
 Status StreamRun::Tell(Word word) {
+  std::vector<uint32_t*> theirs;
   for (uint32_t r = 0; r < group_.ranks(); ++r) {
-    if (r == group_.me()) continue;
-    uint32_t* const theirs = Plain(group_.segment().of(r, group_.me()).*word);
-    HA_TRY(group_.gpu().Call(&ha_cuda_plugin::write_word, group_.stream(), theirs,
-                             static_cast<uint32_t>(number_)));
+    if (r != group_.me()) theirs.push_back(Plain(group_.segment().of(r, group_.me()).*word));
   }
-  return {};
+  return group_.gpu().Call(&ha_cuda_plugin::write_words, group_.stream(), theirs.data(),
+                           theirs.size(), static_cast<uint32_t>(number_));
 }
 
 // Puts a wait for each other rank's write on this rank's stream.
 Status StreamRun::Await(Word word) {
+  std::vector<uint32_t*> mine;
   for (uint32_t r = 0; r < group_.ranks(); ++r) {
-    if (r == group_.me()) continue;
-    uint32_t* const mine = Plain(group_.segment().of(group_.me(), r).*word);
-    HA_TRY(group_.gpu().Call(&ha_cuda_plugin::await_word, group_.stream(), mine,
-                             static_cast<uint32_t>(number_)));
+    if (r != group_.me()) mine.push_back(Plain(group_.segment().of(group_.me(), r).*word));
   }
-  return {};
+  return group_.gpu().Call(&ha_cuda_plugin::await_words, group_.stream(), mine.data(), mine.size(),
+                           static_cast<uint32_t>(number_));
 }
 
 Status StreamRun::Enqueue(StreamStep step) {

@@ -1,6 +1,8 @@
 #pragma once
 // Calls of the contract (cuda_plugin.h says what each does) that work on the calling thread's
 // current device and need nothing else of it. Included only by the plug-in's .cu files.
+#include <span>
+
 #include "base/result.h"
 #include "execute/cuda/cuda_plugin.h"
 
@@ -22,8 +24,8 @@ void Deallocate(void* memory);
 [[nodiscard]] Status ShareMemory(void* memory, ha_cuda_handle* handle);
 [[nodiscard]] Status OpenMemory(const ha_cuda_handle* handle, void** memory);
 void CloseMemory(void* memory);
-// `word`: at the GPU's address.
-[[nodiscard]] Status WriteWord(void* stream, void* word, uint32_t value);
-[[nodiscard]] Status AwaitWord(void* stream, void* word, uint32_t value);
+// `words`: at the GPU's addresses.
+[[nodiscard]] Status WriteWords(void* stream, std::span<void* const> words, uint32_t value);
+[[nodiscard]] Status AwaitWords(void* stream, std::span<void* const> words, uint32_t value);
 
 }  // namespace horoacc::cuda

@@ -174,19 +174,27 @@ class Device {
   Status Pin(void* memory, size_t bytes) { return pinned_.Pin(memory, bytes); }
   void Unpin(void* memory) { pinned_.Unpin(memory); }
 
-  Status WriteWord(void* stream, uint32_t* word, uint32_t value) {
-    HA_ASSIGN(void* const there, pinned_.AddressOf(word));
-    return cuda::WriteWord(stream, there, value);
+  Status WriteWords(void* stream, uint32_t* const* words, size_t count, uint32_t value) {
+    HA_ASSIGN(const std::vector<void*> there, AddressesOf({words, count}));
+    return cuda::WriteWords(stream, there, value);
   }
 
-  Status AwaitWord(void* stream, uint32_t* word, uint32_t value) {
-    HA_ASSIGN(void* const there, pinned_.AddressOf(word));
-    return cuda::AwaitWord(stream, there, value);
+  Status AwaitWords(void* stream, uint32_t* const* words, size_t count, uint32_t value) {
+    HA_ASSIGN(const std::vector<void*> there, AddressesOf({words, count}));
+    return cuda::AwaitWords(stream, there, value);
   }
 
  private:
   static constexpr size_t kTables = 16;
 
+  [[nodiscard]] Result<std::vector<void*>> AddressesOf(std::span<uint32_t* const> words) const {
+    std::vector<void*> there;
+    for (const uint32_t* word : words) {
+      HA_ASSIGN(void* const address, pinned_.AddressOf(word));
+      there.push_back(address);
+    }
+    return there;
+  }
   [[nodiscard]] Place On(void* stream) { return {static_cast<cudaStream_t>(stream), *occupancy_}; }
 
   const int number_;
@@ -293,14 +301,14 @@ constexpr ha_cuda_plugin kPlugin = {.version = HA_CUDA_PLUGIN_VERSION,
                                     .share_memory = Entry<ShareMemory>::Run,
                                     .open_memory = Entry<OpenMemory>::Run,
                                     .close_memory = Entry<CloseMemory>::Run,
-                                    .write_word = Entry<&Device::WriteWord>::Run,
-                                    .await_word = Entry<&Device::AwaitWord>::Run,
+                                    .write_words = Entry<&Device::WriteWords>::Run,
+                                    .await_words = Entry<&Device::AwaitWords>::Run,
                                     .run_program = Entry<&Device::RunProgram>::Run,
                                     .run_on_device = Entry<RunOnDevice>::Run};
 
 }  // namespace
 }  // namespace horoacc::cuda
 
-extern "C" __attribute__((visibility("default"))) const ha_cuda_plugin* horoacc_cuda_plugin_v6() {
+extern "C" __attribute__((visibility("default"))) const ha_cuda_plugin* horoacc_cuda_plugin_v7() {
   return &horoacc::cuda::kPlugin;
 }

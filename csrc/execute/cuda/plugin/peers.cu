@@ -3,6 +3,8 @@
 #include <cuda.h>
 
 #include <cstring>
+#include <span>
+#include <vector>
 
 #include "execute/cuda/plugin/calls.h"
 #include "execute/cuda/plugin/current_device.cuh"
@@ -12,16 +14,13 @@ namespace {
 
 static_assert(sizeof(cudaIpcMemHandle_t) <= sizeof(ha_cuda_handle));
 
-using WordCall = CUresult (*)(CUstream, CUdeviceptr, cuuint32_t, unsigned);
+// The second version of this call needs no switch of the driver's.
+using BatchCall = CUresult (*)(CUstream, unsigned, CUstreamBatchMemOpParams*, unsigned);
+constexpr const char* kBatchCall = "cuStreamBatchMemOp";
+constexpr size_t kMostInBatch = 256;
 
-// The second version of these calls needs no switch of the driver's.
-WordCall WriteCall() {
-  static const auto call = reinterpret_cast<WordCall>(DriverCall("cuStreamWriteValue32"));
-  return call;
-}
-
-WordCall AwaitCall() {
-  static const auto call = reinterpret_cast<WordCall>(DriverCall("cuStreamWaitValue32"));
+BatchCall Batch() {
+  static const auto call = reinterpret_cast<BatchCall>(DriverCall(kBatchCall));
   return call;
 }
 
@@ -32,15 +31,22 @@ int Attribute(cudaDeviceAttr attribute, int device) {
   return asked.ok() ? value : 0;
 }
 
-Status CallOnWord(WordCall call, void* stream, void* word, uint32_t value, unsigned flags,
-                  const char* name) {
-  if (call == nullptr)
-    return MakeError(ErrorKind::kUnsupported, std::string("this driver has no ") + name);
-  const CUresult code =
-      call(static_cast<CUstream>(stream), reinterpret_cast<CUdeviceptr>(word), value, flags);
+/// `of` makes the operation on a word.
+template <typename OperationOf>
+Status CallOnWords(void* stream, std::span<void* const> words, OperationOf of) {
+  if (Batch() == nullptr)
+    return MakeError(ErrorKind::kUnsupported, std::string("this driver has no ") + kBatchCall);
+  if (words.size() > kMostInBatch)
+    return MakeError(ErrorKind::kUnsupported, std::string(kBatchCall) + " takes at most " +
+                                                  std::to_string(kMostInBatch) + " words");
+  std::vector<CUstreamBatchMemOpParams> operations;
+  for (void* const word : words) operations.push_back(of(reinterpret_cast<CUdeviceptr>(word)));
+  if (operations.empty()) return {};
+  const CUresult code = Batch()(static_cast<CUstream>(stream),
+                                static_cast<unsigned>(operations.size()), operations.data(), 0);
   if (code == CUDA_SUCCESS) return {};
   return MakeError(ErrorKind::kSystem,
-                   std::string(name) + ": error " + std::to_string(static_cast<int>(code)));
+                   std::string(kBatchCall) + ": error " + std::to_string(static_cast<int>(code)));
 }
 
 }  // namespace
@@ -56,7 +62,7 @@ Status Traits(ha_cuda_traits* traits) {
   HA_TRY(Check(cudaDeviceGetPCIBusId(traits->bus_id, sizeof traits->bus_id, device),
                "cudaDeviceGetPCIBusId"));
   traits->shares = Attribute(cudaDevAttrUnifiedAddressing, device);
-  traits->stream_words = WriteCall() != nullptr && AwaitCall() != nullptr;
+  traits->stream_words = Batch() != nullptr;
   // Persistent kernels are launched so that all their blocks run at once, or not at all.
   if (Attribute(cudaDevAttrCooperativeLaunch, device) != 0)
     traits->processors = properties.multiProcessorCount;
@@ -90,14 +96,26 @@ Status OpenMemory(const ha_cuda_handle* handle, void** memory) {
 
 void CloseMemory(void* memory) { Forget(cudaIpcCloseMemHandle(memory)); }
 
-Status WriteWord(void* stream, void* word, uint32_t value) {
-  return CallOnWord(WriteCall(), stream, word, value, CU_STREAM_WRITE_VALUE_DEFAULT,
-                    "cuStreamWriteValue32");
+Status WriteWords(void* stream, std::span<void* const> words, uint32_t value) {
+  return CallOnWords(stream, words, [value](CUdeviceptr word) {
+    CUstreamBatchMemOpParams operation{};
+    operation.writeValue.operation = CU_STREAM_MEM_OP_WRITE_VALUE_32;
+    operation.writeValue.address = word;
+    operation.writeValue.value = value;
+    operation.writeValue.flags = CU_STREAM_WRITE_VALUE_DEFAULT;
+    return operation;
+  });
 }
 
-Status AwaitWord(void* stream, void* word, uint32_t value) {
-  return CallOnWord(AwaitCall(), stream, word, value, CU_STREAM_WAIT_VALUE_GEQ,
-                    "cuStreamWaitValue32");
+Status AwaitWords(void* stream, std::span<void* const> words, uint32_t value) {
+  return CallOnWords(stream, words, [value](CUdeviceptr word) {
+    CUstreamBatchMemOpParams operation{};
+    operation.waitValue.operation = CU_STREAM_MEM_OP_WAIT_VALUE_32;
+    operation.waitValue.address = word;
+    operation.waitValue.value = value;
+    operation.waitValue.flags = CU_STREAM_WAIT_VALUE_GEQ;
+    return operation;
+  });
 }
 
 }  // namespace horoacc::cuda
