@@ -4,6 +4,7 @@
 # make check   formatting, lint and types; clang-tidy only where something changed since it was clean
 # make test-aarch64  C++ tests for aarch64 under qemu-user; not part of `make test`
 # make chaos   jobs of 8 ranks that are disturbed at random for 3 minutes; every bit is checked
+# make fuzz    fuzzers of everything that reads a peer's bytes, under AddressSanitizer; needs Debian's clang
 # make tsan    C++ tests under ThreadSanitizer; make asan: Address- and UBSanitizer
 # make test-clients  Lightning, Accelerate, Transformers, DeepSpeed, Ignite, Ray and torch on HoroACC
 # make test-engines  jobs on Slurm, Ray, Spark and (as manifests) Kubernetes; make test-engines-quickest: one each
@@ -24,7 +25,7 @@ NATIVE = build/cmake-$(shell $(BIN)/python -c "import sysconfig; print(sysconfig
 MPICH_VERSION := 5.0.2
 
 .PHONY: setup build light light-wheel demo test test-cpp test-python test-c10d test-clients test-engines \
-  test-engines-quickest check bench chaos tsan asan test-aarch64 cuda-all \
+  test-engines-quickest check bench chaos fuzz tsan asan test-aarch64 cuda-all \
   wheel sdist test-wheel clean distclean
 .DELETE_ON_ERROR:
 
@@ -167,7 +168,7 @@ test-wheel: setup
 	python tests/install/wheels.py try dist
 
 # --- checks ----------------------------------------------------------------------------------
-CXX_FILES = $(shell find csrc torch_ops tensorflow_ops tests/cpp -name '*.cc' -o -name '*.cu' -o -name '*.h')
+CXX_FILES = $(shell find csrc torch_ops tensorflow_ops tests/cpp tests/fuzz -name '*.cc' -o -name '*.cu' -o -name '*.h')
 
 # mypy must see launcher/ where it is imported: as horoacc.launcher.
 define TYPES
@@ -193,6 +194,14 @@ tsan asan: | setup
 	TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1 \
 	ASAN_OPTIONS=detect_leaks=1:strict_string_checks=1 UBSAN_OPTIONS=print_stacktrace=1 \
 	  $(NO_RANDOM) ctest --test-dir build/$@ --output-on-failure -j 2
+
+# All fuzzers together for so many seconds of time, JOBS at a time. What they find lands in build/fuzz/found.
+FUZZ_SECONDS ?= 120
+fuzz: | setup
+	tests/fuzz/programs.sh
+	cmake -G Ninja -S . -B build/$@ -DCMAKE_CXX_COMPILER=clang++ -DHOROACC_PYTHON=OFF -DHOROACC_SANITIZE=fuzzer
+	cmake --build build/$@ --target fuzzers -j $(JOBS)
+	tests/fuzz/run.sh build/$@ $(FUZZ_SECONDS) $(JOBS)
 
 # For aarch64, run by qemu-user: docs/aarch64.md. Needs Debian's g++-aarch64-linux-gnu and qemu-user.
 test-aarch64: build

@@ -22,11 +22,20 @@
 namespace horoacc {
 namespace {
 
-// 0 if it is no number.
+// -1 if it is no number.
 int NumberIn(std::string_view text) {
-  int number = 0;
+  int number = -1;
   std::from_chars(text.data(), text.data() + text.size(), number);
   return number;
+}
+
+// The first rank that cannot be on a host with that lowest rank, or -1.
+int WrongHost(const std::vector<int>& lowest) {
+  for (int rank = 0; rank < std::ssize(lowest); ++rank) {
+    const int first = lowest[rank];
+    if (first < 0 || first > rank || lowest[first] != first) return rank;
+  }
+  return -1;
 }
 
 int64_t HostTimeout(const Settings& settings) { return FromSeconds(settings.host_timeout_seconds); }
@@ -113,6 +122,8 @@ Result<HostsOfJob> HostsOfRanks(Bootstrap& bootstrap, int lowest, const std::str
       hosts.push_back(NumberIn(each));
       names.push_back(each.substr(each.find('\n') + 1));
     }
+    if (const int wrong = WrongHost(hosts); wrong >= 0)
+      return MakeError(ErrorKind::kSystem, "its host is damaged", wrong);
     return std::vector<std::string>(all.size(), PackTable({PackRuns(hosts), PackNames(names)}));
   };
   HA_ASSIGN(const std::string packed,
@@ -120,6 +131,8 @@ Result<HostsOfJob> HostsOfRanks(Bootstrap& bootstrap, int lowest, const std::str
   HA_ASSIGN(const std::vector<std::string> parts, UnpackTable(BytesOf(packed), 2));
   HostsOfJob hosts;
   HA_ASSIGN(hosts.lowest, UnpackRuns(parts[0], bootstrap.size()));
+  if (WrongHost(hosts.lowest) >= 0)
+    return MakeError(ErrorKind::kSystem, "rank 0 sent damaged hosts", 0);
   HA_ASSIGN(hosts.names, UnpackNames(parts[1], bootstrap.size()));
   if (std::ssize(hosts.names) != bootstrap.size())
     return MakeError(ErrorKind::kSystem, "rank 0 sent a list of names of another length", 0);
@@ -158,9 +171,10 @@ Status ExchangeAddresses(Bootstrap& bootstrap, const Result<RankAddresses>& own,
   for (std::string entry; std::getline(entries, entry, '\0');) {
     const size_t line = entry.find('\n');
     const auto addresses = RankAddresses::Unpack(entry.substr(line + 1));
-    if (line == std::string::npos || !addresses)
+    const int rank = NumberIn(entry);
+    if (line == std::string::npos || !addresses || rank < 0 || rank >= bootstrap.size())
       return MakeError(ErrorKind::kSystem, "rank 0 sent damaged addresses", 0);
-    directory.Put(NumberIn(entry), *addresses);
+    directory.Put(rank, *addresses);
   }
   if (own.ok()) directory.Put(bootstrap.rank(), own.value());
   return {};

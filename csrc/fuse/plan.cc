@@ -202,8 +202,8 @@ void ForgetItem(PlanState& plan, uint32_t id) {
   if (item.bucket != 0) {
     PlanBucket& bucket = plan.buckets[item.bucket - 1];
     const auto members = plan.order.subspan(bucket.first, bucket.count);
-    std::ranges::copy(std::ranges::subrange(std::ranges::find(members, id) + 1, members.end()),
-                      std::ranges::find(members, id));
+    const auto gone = std::ranges::find(members, id);
+    std::copy(gone + 1, members.end(), gone);
     --bucket.count;
     if (item.waiting) --bucket.waiting;
     if (item.ran) --bucket.ran;

@@ -13,8 +13,11 @@ std::span<const KernelSet> KernelSetsHere() {
       {"baseline", ReduceBaseline, ProductsBaseline, CombineBaseline, CastBaseline},
   };
 #if defined(__x86_64__)
-  const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-                    __builtin_cpu_supports("f16c");
+  const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")
+#if !defined(__clang__)  // clang 14 does not know f16c, which no processor with AVX2 lacks
+                    && __builtin_cpu_supports("f16c")
+#endif
+      ;
   const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") &&
                       __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
                       __builtin_cpu_supports("avx512dq");

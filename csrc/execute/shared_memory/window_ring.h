@@ -19,6 +19,14 @@ template <typename Ranks, typename Counter>
   return least;
 }
 
+/// The same of the first so many ranks.
+template <typename Counter>
+[[nodiscard]] uint64_t LeastOf(uint32_t ranks, const Counter& counter) {
+  uint64_t least = std::numeric_limits<uint64_t>::max();
+  for (uint32_t rank = 0; rank < ranks; ++rank) least = std::min<uint64_t>(least, counter(rank));
+  return least;
+}
+
 /// May a rank that has exposed that many windows copy in the next one? Its place is free once
 /// every rank has consumed the window that was there.
 [[nodiscard]] constexpr bool HasFreePlace(uint64_t exposed, uint64_t depth,

@@ -1,7 +1,6 @@
 #include "negotiate/control_segment/set_segment.h"
 
 #include <algorithm>
-#include <ranges>
 #include <utility>
 
 #include "execute/shared_memory/window_ring.h"
@@ -73,12 +72,12 @@ bool SetSegment::Starve() const {
 }
 
 uint64_t SetSegment::LeastSlotsFinished() const {
-  return LeastOf(std::views::iota(0u, ranks()),
+  return LeastOf(ranks(),
                  [this](uint32_t r) { return cursors_[r].slots.load(std::memory_order_seq_cst); });
 }
 
 uint64_t SetSegment::LeastWordsFinished() const {
-  return LeastOf(std::views::iota(0u, ranks()),
+  return LeastOf(ranks(),
                  [this](uint32_t r) { return cursors_[r].words.load(std::memory_order_seq_cst); });
 }
 

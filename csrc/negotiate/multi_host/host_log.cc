@@ -58,11 +58,13 @@ std::optional<HostLog::News> HostLog::NewsOf(TensorKey key, const CallNumbers& n
       control_.id(key.id).arrivals.load(std::memory_order_acquire).over() == key.generation;
   // Each rank has submitted it or has joined, and one of these lags: it is told of when that has
   // caught up, for until then the generation must stay open.
-  const auto is_done = [&](uint32_t r) {
-    return IsCounted(r, key, closed) || control_.HasJoined(r);
+  const auto all_are_done = [&] {
+    for (uint32_t r = 0; r < context_.ranks; ++r) {
+      if (!IsCounted(r, key, closed) && !control_.HasJoined(r)) return false;
+    }
+    return true;
   };
-  if (!closed && std::ranges::all_of(std::views::iota(0u, context_.ranks), is_done))
-    return std::nullopt;
+  if (!closed && all_are_done()) return std::nullopt;
   Known& known = known_[*call];
   if (known.told.empty()) {
     known.key = key;

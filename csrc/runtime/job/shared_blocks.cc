@@ -1,7 +1,6 @@
 #include "runtime/job/shared_blocks.h"
 
 #include <algorithm>
-#include <ranges>
 #include <utility>
 
 #include "runtime/job/job.h"
@@ -33,9 +32,10 @@ bool SharedBlocks::AllStopped() const {
     // A rank that is a thread of this process has not stopped before it says so.
     [[nodiscard]] bool is_dead() const { return job.share.pidfds[local] && !job.IsAlive(local); }
   };
-  const auto ranks = std::views::iota(0u, static_cast<uint32_t>(job_.share.ranks.size()));
-  return std::ranges::all_of(
-      ranks, [this](uint32_t local) { return quarantine::HasStopped(Rank{job_, local}); });
+  for (uint32_t local = 0; local < job_.share.ranks.size(); ++local) {
+    if (!quarantine::HasStopped(Rank{job_, local})) return false;
+  }
+  return true;
 }
 
 void SharedBlocks::EmptyQuarantine() {

@@ -269,8 +269,9 @@ void Timeline::State::Push(const Event& event) {
   // The event is copied outside the lock; dropped if it cannot fit into an empty queue.
   std::optional<Record> record;
   if (size <= kMostText) {
-    record.emplace(event.phase, event.process_set, event.time_ns, event.handle, event.bucket,
-                   event.value, std::string(tensor), std::string(event.detail));
+    record =
+        Record{event.phase,  event.process_set, event.time_ns,       event.handle,
+               event.bucket, event.value,       std::string(tensor), std::string(event.detail)};
   }
   std::lock_guard lock(mutex);
   if (closing || failed) return;

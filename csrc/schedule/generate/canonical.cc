@@ -46,7 +46,7 @@ CanonicalReduction::CanonicalReduction(const Topology& topology, BlockTree tree,
   NoteWayUp();
   for (std::vector<uint32_t>& kept : kept_) {
     std::ranges::sort(kept);
-    kept.erase(std::ranges::unique(kept).begin(), kept.end());
+    kept.erase(std::unique(kept.begin(), kept.end()), kept.end());
   }
   if (everywhere()) NoteResultsToHosts();
   if (goal != Goal::kReduce) return;

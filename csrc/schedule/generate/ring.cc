@@ -43,7 +43,10 @@ Step RingAllGatherStep(uint32_t n, uint32_t i, uint32_t shards, uint32_t k) {
   const uint32_t hops = (i + n - chunk) % n;
   Step step = Travel(n, i, chunk, hops);
   step.op = hops == 0 ? Op::kSend : hops == n - 1 ? Op::kRecv : Op::kRecvCopySend;
-  (hops == 0 ? step.src : step.dst) = Buffer::kOutput;
+  if (hops == 0)
+    step.src = Buffer::kOutput;
+  else
+    step.dst = Buffer::kOutput;
   return step;
 }
 

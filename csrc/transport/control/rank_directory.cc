@@ -58,8 +58,8 @@ std::optional<RankAddresses> RankAddresses::Unpack(const std::string& text) {
   RankAddresses addresses;
   const auto read = [](const std::string& shown, SocketAddress& address) {
     if (shown.empty()) return true;
-    const auto found = ResolveAddress(shown);
-    if (found.ok()) address = found.value().front();
+    const auto found = NumericAddress(shown);
+    if (found.ok()) address = found.value();
     return found.ok();
   };
   if (!read(text.substr(0, first), addresses.control) ||

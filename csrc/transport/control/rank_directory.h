@@ -21,7 +21,7 @@ struct RankAddresses {
   SocketAddress data;
 
   [[nodiscard]] std::string Pack() const;
-  /// Nothing if the text is damaged.
+  /// Nothing if the text is damaged, or has a name for an address.
   [[nodiscard]] static std::optional<RankAddresses> Unpack(const std::string& text);
 };
 

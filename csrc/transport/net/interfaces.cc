@@ -17,6 +17,7 @@
 #include <tuple>
 
 #include "transport/bootstrap/gather_wire.h"
+#include "transport/net/socket.h"
 
 namespace horoacc {
 namespace {
@@ -237,6 +238,10 @@ Result<AgreedInterfaces> AgreeOnInterfaces(Bootstrap& bootstrap, const std::stri
   HA_ASSIGN(const std::string answer,
             bootstrap.Exchange(own, " cannot list its network interfaces", choose, deadline_ns));
   HA_ASSIGN(std::vector<std::string> parts, UnpackTable(BytesOf(answer), 3));
+  for (const std::string& address : {parts[0], parts[1]}) {
+    if (!NumericAddress(address + ":1").ok())
+      return MakeError(ErrorKind::kSystem, "rank 0 sent damaged addresses", 0);
+  }
   HA_ASSIGN(std::vector<int> host_of, UnpackRuns(parts[2], bootstrap.size()));
   return AgreedInterfaces{std::move(parts[0]), std::move(parts[1]), std::move(host_of)};
 }

@@ -70,20 +70,24 @@ std::string SocketAddress::ToString() const {
   return text.append(1, ':').append(service);
 }
 
-Result<std::vector<SocketAddress>> ResolveAddress(const std::string& host_port) {
+namespace {
+
+Result<std::vector<SocketAddress>> AddressesOf(const std::string& host_port, int flags) {
   const size_t colon = host_port.rfind(':');
-  if (colon == std::string::npos || colon == 0 || colon + 1 == host_port.size()) {
+  const std::string port = colon == std::string::npos ? "" : host_port.substr(colon + 1);
+  // The resolver takes a number that is too large for another port.
+  const bool digits = port.size() <= 5 && port.find_first_not_of("0123456789") == std::string::npos;
+  if (port.empty() || colon == 0 || !digits || std::stoi(port) > 0xffff) {
     return MakeError(ErrorKind::kConfig, "'" + host_port + "' is not an address: host:port");
   }
   std::string host = host_port.substr(0, colon);
-  const std::string port = host_port.substr(colon + 1);
   if (host.size() > 2 && host.front() == '[' && host.back() == ']') {
     host = host.substr(1, host.size() - 2);
   }
   addrinfo hints = {};
   hints.ai_family = AF_UNSPEC;
   hints.ai_socktype = SOCK_STREAM;
-  hints.ai_flags = AI_NUMERICSERV;
+  hints.ai_flags = AI_NUMERICSERV | flags;
   addrinfo* found = nullptr;
   const int failure = ::getaddrinfo(host.c_str(), port.c_str(), &hints, &found);
   if (failure != 0) {
@@ -99,6 +103,17 @@ Result<std::vector<SocketAddress>> ResolveAddress(const std::string& host_port) 
     addresses.push_back(address);
   }
   return addresses;
+}
+
+}  // namespace
+
+Result<std::vector<SocketAddress>> ResolveAddress(const std::string& host_port) {
+  return AddressesOf(host_port, 0);
+}
+
+Result<SocketAddress> NumericAddress(const std::string& host_port) {
+  HA_ASSIGN(const std::vector<SocketAddress> only, AddressesOf(host_port, AI_NUMERICHOST));
+  return only.front();
 }
 
 Result<SocketAddress> AbstractAddress(std::string_view name) {

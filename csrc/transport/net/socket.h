@@ -34,6 +34,8 @@ struct SocketAddress {
 /// Resolves "host:port" or "[v6 address]:port". Asks the system's resolver only if the host is
 /// not numeric.
 Result<std::vector<SocketAddress>> ResolveAddress(const std::string& host_port);
+/// The same of what a peer says, whose names this host does not look up.
+Result<SocketAddress> NumericAddress(const std::string& host_port);
 
 /// An address in Linux's abstract namespace: it has no file, and ends with its last socket.
 Result<SocketAddress> AbstractAddress(std::string_view name);

@@ -4,14 +4,17 @@
 
 #include <array>
 #include <cstring>
+#include <memory>
 #include <random>
 #include <string>
 #include <vector>
 
+#include "api/hosts.h"
 #include "negotiate/multi_host/multi_host_messages.h"
 #include "support/check.h"
 #include "support/seeds.h"
 #include "transport/bootstrap/gather_wire.h"
+#include "transport/control/rank_directory.h"
 #include "transport/data/tcp/tcp_peer.h"
 #include "transport/memory/fd_passing.h"
 #include "transport/net/frames.h"
@@ -243,8 +246,66 @@ TEST(TextsOfOtherRanks) {
   for (const char* text : {"", ":", "a", "a:", ":1", "[", "[]:1", "[::1", "1.2.3.4:99999",
                            "1.2.3.4:x", "::1", "[::1]:-1"}) {
     const auto resolved = ResolveAddress(text);
-    if (!resolved.ok()) CHECK(resolved.error().kind == ErrorKind::kConfig);
+    CHECK(!resolved.ok() && resolved.error().kind == ErrorKind::kConfig);
+    CHECK(!RankAddresses::Unpack(text + std::string("\n127.0.0.1:1")).has_value() || !*text);
   }
+  // A peer's word makes no rank ask the system's resolver.
+  CHECK(ResolveAddress("localhost:80").ok() && !NumericAddress("localhost:80").ok());
+  CHECK(!RankAddresses::Unpack("localhost:80\n").has_value());
+  CHECK(!RankAddresses::Unpack("\nlocalhost:80").has_value());
+  const auto addresses = RankAddresses::Unpack("127.0.0.1:80\n[::1]:81");
+  CHECK(addresses && addresses->Pack() == "127.0.0.1:80\n[::1]:81");
+}
+
+/// Rank 1 of 2, which is told what a test wants.
+class ToldByRank0 : public Bootstrap {
+ public:
+  explicit ToldByRank0(std::string answer) : answer_(std::move(answer)) {}
+  [[nodiscard]] int rank() const override { return 1; }
+  [[nodiscard]] int size() const override { return 2; }
+
+ protected:
+  Result<std::string> Round(const std::string&, const RawAnswers&, int64_t) override {
+    return '+' + answer_;
+  }
+
+ private:
+  const std::string answer_;
+};
+
+TEST(HostsThatRank0Tells) {
+  const auto told = [](const std::vector<int>& lowest) {
+    ToldByRank0 bootstrap(
+        PackTable(std::vector<std::string>{PackRuns(lowest), PackNames({"a", "b"})}));
+    return HostsOfRanks(bootstrap, 1, "b", 0).ok();
+  };
+  CHECK(told({0, 1}) && told({0, 0}));
+  CHECK(!told({0, -1}) && !told({0, 2}) && !told({1, 1}));
+}
+
+TEST(AddressesThatRank0Tells) {
+  alignas(64) static std::byte memory[1 << 20];
+  CHECK(RankDirectory::BytesFor(2) <= sizeof(memory));
+  MultiHostParts parts;
+  parts.directory = std::make_shared<RankDirectory>(memory, 2);
+  parts.host_of = {0, 1};
+  const std::string good = "127.0.0.1:80\n127.0.0.1:81";
+  const auto tell = [&](const std::string& entry) {
+    ToldByRank0 bootstrap(entry);
+    const Status outcome = ExchangeAddresses(bootstrap, RankAddresses{}, parts, 0);
+    if (!outcome.ok()) CHECK(outcome.error().culprit == 0);
+    return outcome.ok();
+  };
+  CHECK(tell("0\n" + good));
+  for (const char* rank : {"-1", "2", "", "99999999999999999999"})
+    CHECK(!tell(rank + ("\n" + good)));
+  CHECK(!tell("0" + good) && !tell("0\nhost:80\n127.0.0.1:81") && !tell("0\n"));
+  const auto agree = [](const std::string& own, const std::string& rank0) {
+    ToldByRank0 bootstrap(PackTable(std::vector<std::string>{own, rank0, PackRuns({0, 1})}));
+    return AgreeOnInterfaces(bootstrap, "a", 0, "", 0).ok();
+  };
+  CHECK(agree("127.0.0.1", "[::1]"));
+  CHECK(!agree("localhost", "[::1]") && !agree("127.0.0.1", "a.host") && !agree("", "[::1]"));
 }
 
 TEST(DecisionsBetweenHosts) {

@@ -354,8 +354,8 @@ Result<std::unique_ptr<TcpDataLinks>> ListenForData(TcpDataOptions options) {
   if (options.secret.empty()) {
     return MakeError(ErrorKind::kConfig, "data links need the job's secret");
   }
-  HA_ASSIGN(const std::vector<SocketAddress> found, ResolveAddress(options.address + ":0"));
-  HA_ASSIGN(Fd listener, Listen(found.front(), kBacklog));
+  HA_ASSIGN(const SocketAddress own, NumericAddress(options.address + ":0"));
+  HA_ASSIGN(Fd listener, Listen(own, kBacklog));
   auto links = std::make_unique<Links>(std::move(options));
   HA_TRY(links->Open(std::move(listener)));
   return std::unique_ptr<TcpDataLinks>(std::move(links));
