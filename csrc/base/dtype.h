@@ -59,6 +59,12 @@ inline constexpr int kReduceOpCount = 9;
   return type == DType::kComplex64 || type == DType::kComplex128;
 }
 
+/// The type of the real numbers of which an element consists.
+[[nodiscard]] constexpr DType RealOf(DType type) {
+  if (!IsComplex(type)) return type;
+  return type == DType::kComplex64 ? DType::kFloat32 : DType::kFloat64;
+}
+
 [[nodiscard]] constexpr bool IsFloat(DType type) {
   return type >= DType::kFloat16 && type <= DType::kFloat64;
 }

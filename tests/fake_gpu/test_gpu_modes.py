@@ -5,6 +5,7 @@ Every rank is a process; memory, events and words are shared between them as CUD
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 import time
@@ -59,8 +60,12 @@ def test_every_type_and_operation() -> None:
 def test_the_bits_are_the_cpus() -> None:
     gpu = fake_gpu.install()
     draw = np.random.default_rng(hvd.rank())
-    for dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
-        given = [torch.from_numpy(draw.standard_normal(n)).to(dtype) for n in (3, 30_001, 70_000)]
+    fetched = horoacc.counters()["gpu_bytes"]
+    for dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64,
+                  torch.complex128):  # fmt: skip
+        parts = 2 if dtype.is_complex else 1
+        drawn = [torch.from_numpy(draw.standard_normal((n, parts))) for n in (3, 30_001, 70_000)]
+        given = [(torch.view_as_complex(x) if parts == 2 else x[:, 0]).to(dtype) for x in drawn]
         factors = {"prescale_factor": 0.3, "postscale_factor": 1.7}
         wanted = [hvd.allreduce(x, op=hvd.Average, **factors) for x in given]
         with gpu.stream():
@@ -72,6 +77,11 @@ def test_the_bits_are_the_cpus() -> None:
                        for k, x in enumerate(there)]  # fmt: skip
             for handle, other in reversed(list(zip(handles, wanted, strict=True))):
                 assert torch.equal(hvd.synchronize(handle).cpu(), other)
+    assert horoacc.counters()["gpu_bytes"] == fetched, "nothing went through the host"
+    there = torch.full((300,), complex(0, 1 + hvd.rank())).to("cuda")
+    found = hvd.allreduce(there, op=hvd.Product)  # not the product of the parts: the CPU's
+    assert found.cpu().tolist() == [1j ** hvd.size() * math.factorial(hvd.size())] * 300
+    assert horoacc.counters()["gpu_bytes"] == fetched + there.nbytes
 
 
 @pytest.mark.parametrize("env", [pytest.param(NCCL, id="nccl")])
@@ -120,8 +130,24 @@ def test_other_collectives_go_from_gpu_to_gpu() -> None:
     swapped = torch.empty_like(mine)
     dist.all_to_all_single(swapped, mine)
     assert torch.equal(swapped.cpu(), torch.cat([x[part] for x in everybody]))
+    for root in range(size):
+        takes = rank == root
+        parts = [torch.empty_like(mine) for _ in range(size)]
+        dist.gather(mine, parts if takes else None, dst=root)
+        assert not takes or torch.equal(torch.stack(parts).cpu(), torch.stack(everybody))
+        dist.scatter(shard, [x[part].to("cuda") for x in everybody] if takes else None, src=root)
+        assert torch.equal(shard.cpu(), everybody[rank][9001 * root : 9001 * (root + 1)])
+        least = mine.clone()
+        dist.reduce(least, dst=root, op=dist.ReduceOp.MIN)
+        wanted = torch.stack(everybody).amin(0) if takes else everybody[rank]
+        assert torch.equal(least.cpu(), wanted)
+    phases = [x * (1 - 2j) for x in everybody]  # complex64
+    spread = torch.empty(9001, dtype=torch.complex64).to("cuda")
+    dist.reduce_scatter_tensor(spread, phases[rank].to("cuda"))
+    assert torch.equal(spread.cpu(), torch.stack(phases).sum(0)[part])
     after = horoacc.counters()
-    assert after["gpu_moved_bytes"] - before["gpu_moved_bytes"] == (size + 3) * mine.nbytes
+    moved = (3 * size + 4) * mine.nbytes + size * shard.nbytes
+    assert after["gpu_moved_bytes"] - before["gpu_moved_bytes"] == moved
     assert after["gpu_bytes"] == before["gpu_bytes"], "nothing went through the host"
     # Results that the engine allocates, and ranks with more than the others.
     uneven = hvd.allgather(mine[: 10 * (rank + 1)])

@@ -97,10 +97,19 @@ def movements_are_exact() -> None:
     shard = torch.empty(6000, device=device())
     dist.reduce_scatter_tensor(shard, mine)
     assert torch.equal(shard.cpu(), total[part])
+    last = size - 1
+    parts = [torch.empty_like(mine) for _ in range(size)] if rank == last else None
+    dist.gather(mine, parts, dst=last)
+    assert not parts or torch.equal(torch.stack(parts).cpu(), torch.stack(everybody))
+    dist.scatter(shard, list(mine.split(6000)) if rank == last else None, src=last)
+    assert torch.equal(shard.cpu(), everybody[last][part])
+    turned = mine * 1j
+    dist.reduce(turned, dst=last)
+    assert rank < last or torch.equal(turned.cpu(), total * 1j)
     moved = horoacc.counters()["gpu_moved_bytes"] - before
     on_gpus = _mode() != "cpu_reduce"
     if size > 1:
-        assert moved == ((size + 2) * mine.nbytes if on_gpus else 0), moved
+        assert moved == ((size + 5) * mine.nbytes + shard.nbytes if on_gpus else 0), moved
 
 
 def streams_are_kept() -> None:

@@ -46,8 +46,7 @@ std::optional<size_t> FirstNotFinite(const void* data, DType type, size_t count)
       return FirstWithFullExponent<uint64_t>(data, 0x7ff0000000000000, count);
     case DType::kComplex64:
     case DType::kComplex128: {
-      const DType part = type == DType::kComplex64 ? DType::kFloat32 : DType::kFloat64;
-      const auto found = FirstNotFinite(data, part, 2 * count);
+      const auto found = FirstNotFinite(data, RealOf(type), 2 * count);
       return found ? std::optional(*found / 2) : std::nullopt;
     }
     default:

@@ -15,10 +15,9 @@ bool Gives(Collective collective, bool is_root) {
   return is_root || !only_root;
 }
 
-bool HasPathOnGpus(Collective collective) {
-  return collective == Collective::kAllreduce || collective == Collective::kReducescatter ||
-         collective == Collective::kAllgather || collective == Collective::kBroadcast ||
-         collective == Collective::kAlltoall;
+/// Is there a result on this rank?
+bool Takes(Collective collective, bool is_root) {
+  return is_root || (collective != Collective::kReduce && collective != Collective::kGather);
 }
 
 }  // namespace
@@ -38,8 +37,7 @@ Status DeviceCalls::CheckMode(const ProcessSet& set) const {
 // if the ranks do not agree on a mode in which GPUs reduce.
 bool DeviceCalls::StaysOnGpu(const ProcessSet& set, const Submission& submission) const {
   const Request& request = submission.request;
-  if (!HasPathOnGpus(request.collective) || set.multi_host || job_.settings.check_numerics)
-    return false;
+  if (set.multi_host || job_.settings.check_numerics) return false;
   const GpuMode agreed = set.gpu_mode.load(std::memory_order_relaxed);
   const GpuMode mode = agreed == GpuMode::kAuto ? job_.settings.gpu_mode : agreed;
   if (mode == GpuMode::kCpuReduce ||
@@ -47,8 +45,10 @@ bool DeviceCalls::StaysOnGpu(const ProcessSet& set, const Submission& submission
     return false;
   }
   // Results that the engine allocates lie in the host's memory.
-  const bool placed = std::ranges::all_of(
-      submission.buffers, [](const auto& buffer) { return buffer.output != nullptr; });
+  const bool placed = !Takes(request.collective, request.root == job_.rank()) ||
+                      std::ranges::all_of(submission.buffers, [](const auto& buffer) {
+                        return buffer.output != nullptr;
+                      });
   if (!placed && request.collective != Collective::kAllreduce) return false;
   return !Reduces(request.collective) ||
          std::ranges::all_of(request.tensors, [&](const TensorMeta& tensor) {

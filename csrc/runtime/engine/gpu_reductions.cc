@@ -22,6 +22,16 @@ size_t BufferBytes(const Settings& settings) {
   return WholePages(std::clamp<size_t>(settings.fusion_threshold, kLeastBuffer, kMostBuffer));
 }
 
+// Sums of complex numbers are those of their parts.
+ExchangePiece::Shard InReals(ExchangePiece::Shard shard) {
+  const DType real = RealOf(shard.type);
+  const uint64_t each = SizeOf(shard.type) / SizeOf(real);
+  shard.type = real;
+  shard.first *= each;
+  shard.last *= each;
+  return shard;
+}
+
 // How many ranks have told that all of it stays on their GPU.
 uint32_t RanksOnGpus(const ProcessSet& set, const Running& running) {
   uint32_t count = 0;
@@ -51,7 +61,7 @@ bool FitsGpuMode(const Request& request, GpuMode mode, uint32_t ranks) {
   const Scale scale{request.prescale, request.postscale, divisor};
   return request.collective == Collective::kAllreduce &&
          std::ranges::all_of(request.tensors, [&](const TensorMeta& tensor) {
-           return cuda::NcclReduces(tensor.type, request.op, scale);
+           return cuda::NcclReduces(RealOf(tensor.type), request.op, scale);
          });
 }
 
@@ -170,10 +180,11 @@ std::unique_ptr<Execution> GpuReductions::MakeModeRun(ProcessSet& set, const Run
     calls.push_back(entry->device.get());
     for (size_t t = 0; t < request.tensors.size(); ++t) {
       const TensorMeta& tensor = request.tensors[t];
+      const DType real = RealOf(tensor.type);
       tensors.push_back({.input = static_cast<const std::byte*>(entry->device->source(t)),
                          .output = static_cast<std::byte*>(entry->device->target(t)),
-                         .count = tensor.bytes() / SizeOf(tensor.type),
-                         .type = tensor.type,
+                         .count = tensor.bytes() / SizeOf(real),
+                         .type = real,
                          .op = request.op,
                          .scale = {request.prescale, request.postscale, divisor}});
       bytes += tensor.bytes();
@@ -211,7 +222,10 @@ std::unique_ptr<Execution> GpuReductions::MakeExchangeRun(ProcessSet& set, const
       entry->tensors[t].output = static_cast<std::byte*>(entry->device->target(t));
       bytes += entry->request.tensors[t].bytes();
     }
-    for (ExchangePiece& piece : ExchangePieces(set, *entry)) pieces.push_back(std::move(piece));
+    for (ExchangePiece& piece : ExchangePieces(set, *entry)) {
+      for (ExchangePiece::Shard& shard : piece.shards) shard = InReals(shard);
+      pieces.push_back(std::move(piece));
+    }
   }
   job_.counters.gpu_moved_bytes.fetch_add(bytes, std::memory_order_relaxed);
   for (const auto& entry : running.entries) {

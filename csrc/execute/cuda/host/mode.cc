@@ -105,7 +105,8 @@ uint32_t KernelBlocks(Ranks ranks) {
 }
 
 bool CanReduce(DType type, ReduceOp op) {
-  return !IsComplex(type) && op <= ReduceOp::kProduct && op != ReduceOp::kAdasum;
+  if (IsComplex(type)) return op == ReduceOp::kSum || op == ReduceOp::kAverage;
+  return op <= ReduceOp::kProduct && op != ReduceOp::kAdasum;
 }
 
 Result<GpuMode> ChooseMode(GpuMode wanted, Ranks ranks) {

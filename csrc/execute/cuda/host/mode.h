@@ -15,7 +15,8 @@ namespace horoacc::cuda {
   return kGpuModes[static_cast<size_t>(mode)].first;
 }
 
-/// Whether GPUs can reduce it at all; otherwise the CPU does, whatever the mode.
+/// Whether GPUs can reduce it at all; otherwise the CPU does, whatever the mode. Complex numbers
+/// are two real ones each, which only a sum takes apart.
 [[nodiscard]] bool CanReduce(DType type, ReduceOp op);
 
 /// The mode, never kAuto, for these ranks' traits by index. A pure function, so that all ranks
