@@ -42,6 +42,9 @@ class Position(NamedTuple):
     cross_size: int
 
 
+_NOT_ASKED: Any = object()
+
+
 class _Process:
     """The result of `init()`. `engine` is None before it, after `shutdown()`, and in a child."""
 
@@ -58,6 +61,7 @@ class _Process:
         self.of_parent: Engine | None = None  # this process must not end it
         self.stacks: StackWatch | None = None
         self.before_shutdown: list[Callable[[], None]] = []
+        self.tuner: Any = _NOT_ASKED  # of the engine: who tunes its settings, or None
 
 
 _state = _Process()
@@ -117,6 +121,7 @@ def enter(comm: Any, world: start.World | None = None) -> bool:
     _state.position = Position(*(start.expected_place() or made.placement))
     _state.bootstrap = bootstrap
     _state.name = name
+    _state.tuner = _NOT_ASKED
     return True
 
 
@@ -190,6 +195,19 @@ def _end(shutdown: Callable[[], None]) -> None:
 def bootstrap() -> str:
     """Says how the ranks of this job met: "mpi", "tcp" or "none"; "" before `init()`."""
     return _state.bootstrap if _state.engine is not None else ""
+
+
+def tuner(make: Callable[[], Any]) -> Any:
+    """Gives who tunes the engine's settings, or None: what the first caller makes stays."""
+    if _state.tuner is _NOT_ASKED:
+        _state.tuner = make()
+    return _state.tuner
+
+
+def join_ended() -> None:
+    """Has who tunes begin anew: all ranks come by, and may have made unequal steps before."""
+    if _state.tuner is not _NOT_ASKED and _state.tuner is not None:
+        _state.tuner.join_ended()
 
 
 def job_name() -> str:

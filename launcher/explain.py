@@ -15,6 +15,7 @@ from pathlib import Path
 from horoacc.launcher.elastic.history import FILE as HISTORY
 from horoacc.launcher.elastic.history import story
 from horoacc.launcher.flight_records import Record, read_records
+from horoacc.launcher.tuning import sentences
 
 __all__ = ["RecordError", "explain", "main", "names", "place_of"]
 
@@ -105,6 +106,9 @@ def _told_by(records: Mapping[int, Record], damaged: Mapping[str, str]) -> list[
     if not lines:
         lines.append("No rank waited for another: every call in flight was made by all.")
     lines += [line for rank, record in records.items() if (line := _unlocked(rank, record))]
+    lines += [
+        line for record in records.values() if record.tuning for line in sentences(record.tuning)
+    ]
     lines += [
         f"Rank {rank} left no record: it was killed or stopped, or its host has another folder."
         for rank in range(size)

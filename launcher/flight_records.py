@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from horoacc.launcher.tuning import Tuning, tuning
+
 __all__ = ["Call", "Event", "Record", "parse", "read_records"]
 
 _FORMAT = 1
@@ -89,6 +91,8 @@ class Record:
     counters: Mapping[str, int] = field(default_factory=dict)
     plans: Plans = field(default_factory=Plans)
     """Of its gradients."""
+    tuning: Tuning | None = None
+    """Of rank 0, if the job is tuned while it runs."""
 
 
 def read_records(folder: Path) -> tuple[dict[int, Record], dict[str, str]]:
@@ -150,6 +154,7 @@ def _record(said: Any) -> Record:
             for name, value in said.get("counters", {}).items()
         },
         plans=_plans(said["plans"]) if "plans" in said else Plans(),
+        tuning=tuning(said["tuning"]) if "tuning" in said else None,
     )  # fmt: skip
 
 

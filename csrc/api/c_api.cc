@@ -432,6 +432,17 @@ int ha_serve_readings(ha_engine* engine, int listener, ha_error* error) {
   return Guarded(error, [&] { return engine->engine->readings().Start(horoacc::Fd(listener)); });
 }
 
+int ha_tune(ha_engine* engine, uint64_t fusion_threshold, uint64_t last_arriver_bytes,
+            const char* story, ha_error* error) {
+  return Guarded(error,
+                 [&] { return engine->engine->Tune(fusion_threshold, last_arriver_bytes, story); });
+}
+
+void ha_tuned(const ha_engine* engine, uint64_t* fusion_threshold, uint64_t* last_arriver_bytes) {
+  *fusion_threshold = engine->engine->tuned().fusion_threshold();
+  *last_arriver_bytes = engine->engine->tuned().last_arriver_bytes();
+}
+
 int ha_timeline_start(ha_engine* engine, const char* path, int mark_cycles, ha_error* error) {
   return Guarded(error,
                  [&] { return engine->engine->telemetry().StartTimeline(path, mark_cycles != 0); });

@@ -312,6 +312,15 @@ HA_API void ha_stacks(ha_engine* engine, int talk, int signal, int fd, uint32_t 
  * fails, until it is shut down. */
 HA_API int ha_serve_readings(ha_engine* engine, int listener, ha_error* error);
 
+/* Changes settings while the job runs: all ranks call it with the same values between two steps.
+ * `fusion_threshold`, of tensors that are reduced round after round, is at most the setting.
+ * `story` is JSON that says what was tried and why these values hold; those who look see it. */
+HA_API int ha_tune(ha_engine* engine, uint64_t fusion_threshold, uint64_t last_arriver_bytes,
+                   const char* story, ha_error* error);
+/* What the settings are now. */
+HA_API void ha_tuned(const ha_engine* engine, uint64_t* fusion_threshold,
+                     uint64_t* last_arriver_bytes);
+
 HA_API int ha_timeline_start(ha_engine* engine, const char* path, int mark_cycles, ha_error* error);
 HA_API int ha_timeline_stop(ha_engine* engine, ha_error* error);
 

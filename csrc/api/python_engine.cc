@@ -416,6 +416,19 @@ void Engine::ServeReadings(int listener) {
   Call([&](ha_error* error) { return ha_serve_readings(engine_, listener, error); });
 }
 
+std::pair<uint64_t, uint64_t> Engine::Tuned() const {
+  std::pair<uint64_t, uint64_t> values;
+  ha_tuned(engine_, &values.first, &values.second);
+  return values;
+}
+
+void Engine::Tune(uint64_t fusion_threshold, uint64_t last_arriver_bytes,
+                  const std::string& story) {
+  Call([&](ha_error* error) {
+    return ha_tune(engine_, fusion_threshold, last_arriver_bytes, story.c_str(), error);
+  });
+}
+
 void Engine::StartTimeline(const std::string& path, bool mark_cycles) {
   Call([&](ha_error* error) {
     return ha_timeline_start(engine_, path.c_str(), mark_cycles, error);

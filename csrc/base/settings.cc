@@ -201,6 +201,7 @@ std::vector<Row> MakeRows() {
       NumberRow("spin_microseconds", &Settings::spin_microseconds),
       Agreed(kRank0, NumberRow("window_bytes", &Settings::window_bytes)),
       Agreed(kRank0, NumberRow("last_arriver_bytes", &Settings::last_arriver_bytes)),
+      Agreed(kSame, FlagRow("autotune", &Settings::autotune)),
       Agreed(kRank0, ChoiceRow<std::string>(
                          "reduction", &Settings::reduction,
                          {{"auto", "auto"}, {"canonical", "canonical"}, {"fast", "fast"}})),

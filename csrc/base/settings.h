@@ -46,6 +46,7 @@ struct Settings {
   int64_t spin_microseconds = -1;  ///< < 0: spin only if every rank of the host has a core
   uint64_t window_bytes = 0;       ///< 0: the engine's own choice
   uint64_t last_arriver_bytes = 256 << 10;  ///< up to here the last rank to arrive reduces
+  bool autotune = false;                    ///< the frontends'; here, since ranks must not differ
   std::string reduction = "auto";           ///< "canonical" and "fast" matter between hosts only
   std::vector<int> thread_affinity;  ///< a core for each local rank's engine thread; empty: any
   PathKind reduce_path = PathKind::kAuto;

@@ -48,7 +48,7 @@ Decision Decider::RunPart(const SetContext& context, std::span<const TensorKey> 
     selection.bytes += BytesOf(control_, context, key);
     decision.ids.push_back(key.id);
   }
-  if (!IsBarrier(collective)) decision.path = SelectPath(selection, settings_);
+  if (!IsBarrier(collective)) decision.path = SelectPath(selection, tuned_.last_arriver_bytes());
   if (decision.path == Path::kLastArriver) {
     ReduceList list;
     for (const TensorKey& key : keys) AppendPieces(control_, context, key, true, list);

@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "base/settings.h"
+#include "base/tuned.h"
 #include "negotiate/control_segment/assemble_reduce.h"
 #include "negotiate/control_segment/set_segment.h"
 #include "negotiate/controller.h"
@@ -16,11 +16,11 @@ namespace horoacc {
 class Decider {
  public:
   /// `global_ranks`: by index, for error texts.
-  Decider(SetSegment& control, const SetContext& context, const Settings& settings,
+  Decider(SetSegment& control, const SetContext& context, const Tuned& tuned,
           std::vector<int> global_ranks)
       : control_(control),
         context_(context),
-        settings_(settings),
+        tuned_(tuned),
         global_ranks_(std::move(global_ranks)) {}
 
   /// Why a call that the `present` ranks have submitted cannot run; kOk: it can. Once the set has
@@ -45,7 +45,7 @@ class Decider {
 
   SetSegment& control_;
   const SetContext& context_;
-  const Settings& settings_;
+  const Tuned& tuned_;
   const std::vector<int> global_ranks_;
 };
 

@@ -46,13 +46,13 @@ const char* NameOf(Path path) {
   return kNames[static_cast<int>(path)];
 }
 
-Path SelectPath(const SelectionKey& key, const Settings& settings) {
+Path SelectPath(const SelectionKey& key, uint64_t last_arriver_bytes) {
   const Row table[] = {
       {true, false, Memory::kEither, kAnyRanks, 0, Path::kNone},
-      {true, false, Memory::kShared, kAnyRanks, settings.last_arriver_bytes, Path::kLastArriver},
+      {true, false, Memory::kShared, kAnyRanks, last_arriver_bytes, Path::kLastArriver},
       {true, false, Memory::kShared, kAnyRanks, kAnySize, Path::kDirectSlices},
       {true, true, Memory::kEither, kAnyRanks, 0, Path::kNone},
-      {true, true, Memory::kShared, kAnyRanks, settings.last_arriver_bytes, Path::kLastArriver},
+      {true, true, Memory::kShared, kAnyRanks, last_arriver_bytes, Path::kLastArriver},
       {true, true, Memory::kShared, kAnyRanks, kAnySize, Path::kAdasumSlices},
       {true, false, Memory::kPrivate, 2, kAnySize, Path::kFlatWindows},
       {true, false, Memory::kPrivate, kAnyRanks, kAnySize, Path::kTwoPhaseWindows},

@@ -34,7 +34,7 @@ struct SelectionKey {
   uint32_t ranks = 1;
 };
 
-[[nodiscard]] Path SelectPath(const SelectionKey& key, const Settings& settings);
+[[nodiscard]] Path SelectPath(const SelectionKey& key, uint64_t last_arriver_bytes);
 
 /// The same facts for a schedule between ranks that do not all share memory.
 struct MultiHostKey {

@@ -68,6 +68,7 @@ def join(device: int = -1) -> int:
     engine = process.engine()
     handle = engine.submit(JOIN, [])
     last: int = handles.result(handles.start(engine, handle, None, _last_rank))
+    process.join_ended()
     operator.index(device)  # checked last: the other ranks have joined, so this rank must join too
     return last
 

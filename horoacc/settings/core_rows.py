@@ -244,6 +244,7 @@ CORE_ROWS: tuple[Setting, ...] = (
         "this machine's in the cache folder, if there is one; `off`: none.",
         flag="--selection-table",
         yaml=("params", "selection_table"),
+        audience="experts",
     ),
     Setting(
         "check_numerics",
@@ -368,6 +369,7 @@ CORE_ROWS: tuple[Setting, ...] = (
         flag="--heartbeat-warning-seconds",
         yaml=("stall_check", "heartbeat_warning_seconds"),
         least=0,
+        audience="experts",
     ),
     Setting(
         "heartbeat_timeout_seconds",

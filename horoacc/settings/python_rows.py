@@ -266,3 +266,43 @@ METRICS_ROWS: tuple[Setting, ...] = (
     ),
 )  # fmt: skip
 """The rows of docs/metrics.md, and of what looks at a running job."""
+
+AUTOTUNE_ROWS: tuple[Setting, ...] = (
+    Setting(
+        "autotune", "bool", False, "HOROACC_AUTOTUNE",
+        "Tries other settings while torch trains, and keeps what is quicker. Those are "
+        "`fusion_threshold` and `last_arriver_bytes`, under torch's `DistributedOptimizer`; "
+        "docs/autotune.md. Ranks must not differ.",
+        horovod_env="HOROVOD_AUTOTUNE", flag="--autotune", yaml=("autotune", "enabled"),
+    ),
+    Setting(
+        "autotune_log", "str", "", "HOROACC_AUTOTUNE_LOG",
+        "File to which rank 0 adds a line of CSV for each trial of `autotune`. Empty: none.",
+        scope="python", horovod_env="HOROVOD_AUTOTUNE_LOG", flag="--autotune-log-file",
+        yaml=("autotune", "log_file"), audience="experts",
+    ),
+    Setting(
+        "autotune_warmup_samples", "int", 3, "HOROACC_AUTOTUNE_WARMUP_SAMPLES",
+        "How many samples of `autotune` pass before the first trial.",
+        scope="python", horovod_env="HOROVOD_AUTOTUNE_WARMUP_SAMPLES",
+        flag="--autotune-warmup-samples", yaml=("autotune", "warmup_samples"), least=0,
+        audience="experts",
+    ),
+    Setting(
+        "autotune_steps_per_sample", "int", 12, "HOROACC_AUTOTUNE_STEPS_PER_SAMPLE",
+        "Steps of a sample; fewer than twelve count as twelve. A trial is a sample between two of "
+        "the values so far.",
+        scope="python", horovod_env="HOROVOD_AUTOTUNE_STEPS_PER_SAMPLE",
+        flag="--autotune-steps-per-sample", yaml=("autotune", "steps_per_sample"), least=1,
+        audience="experts",
+    ),
+    Setting(
+        "autotune_bayes_opt_max_samples", "int", 20, "HOROACC_AUTOTUNE_BAYES_OPT_MAX_SAMPLES",
+        "Trials of `autotune` after which the best values stay. One setting is tried after the "
+        "other; the name is Horovod's.",
+        scope="python", horovod_env="HOROVOD_AUTOTUNE_BAYES_OPT_MAX_SAMPLES",
+        flag="--autotune-bayes-opt-max-samples", yaml=("autotune", "bayes_opt_max_samples"),
+        least=0, audience="experts",
+    ),
+)  # fmt: skip
+"""The rows of horoacc.autotune; the core knows `autotune` itself, so that ranks do not differ."""

@@ -9,7 +9,7 @@ from horoacc.settings.setting import Retired, RetiredVariable
 from horoacc.settings.table import TABLE
 
 _TOPOLOGY = "the algorithm follows the topology"
-_TUNING = "there is nothing to tune at run time"
+_TUNING = "trials are judged by intervals, and not by a Gaussian process"
 _SSH = (
     "mpirun reaches other hosts by itself: give Open MPI's `--mca plm_ssh_args` in --mpi-args, or "
     "a program of your own in --launch-agent"
@@ -29,20 +29,6 @@ RETIRED: tuple[Retired, ...] = (
     Retired("--hierarchical-allreduce", _TOPOLOGY, env="HOROVOD_HIERARCHICAL_ALLREDUCE"),
     Retired("--hierarchical-allgather", _TOPOLOGY, env="HOROVOD_HIERARCHICAL_ALLGATHER"),
     Retired("--torus-allreduce", _TOPOLOGY, env="HOROVOD_TORUS_ALLREDUCE"),
-    Retired("--autotune", _TUNING, env="HOROVOD_AUTOTUNE"),
-    Retired("--autotune-log-file", _TUNING, 1, env="HOROVOD_AUTOTUNE_LOG"),
-    Retired(
-        "--autotune-warmup-samples", _TUNING, 1,
-        env="HOROVOD_AUTOTUNE_WARMUP_SAMPLES",
-    ),
-    Retired(
-        "--autotune-steps-per-sample", _TUNING, 1,
-        env="HOROVOD_AUTOTUNE_STEPS_PER_SAMPLE",
-    ),
-    Retired(
-        "--autotune-bayes-opt-max-samples", _TUNING, 1,
-        env="HOROVOD_AUTOTUNE_BAYES_OPT_MAX_SAMPLES",
-    ),
     Retired(
         "--autotune-gaussian-process-noise", _TUNING, 1,
         env="HOROVOD_AUTOTUNE_GAUSSIAN_PROCESS_NOISE",

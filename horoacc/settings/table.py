@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 from horoacc.settings.core_rows import CORE_ROWS
-from horoacc.settings.python_rows import ELASTIC_ROWS, METRICS_ROWS, PYTHON_ROWS
+from horoacc.settings.python_rows import AUTOTUNE_ROWS, ELASTIC_ROWS, METRICS_ROWS, PYTHON_ROWS
 from horoacc.settings.setting import BuildVariable, Setting
 
-TABLE: tuple[Setting, ...] = (*CORE_ROWS, *PYTHON_ROWS, *ELASTIC_ROWS, *METRICS_ROWS)
+TABLE: tuple[Setting, ...] = (
+    *CORE_ROWS,
+    *PYTHON_ROWS,
+    *ELASTIC_ROWS,
+    *METRICS_ROWS,
+    *AUTOTUNE_ROWS,
+)
 
 SECTIONS = {
     "launcher": "Starting ranks",
@@ -16,6 +22,7 @@ SECTIONS = {
     "stall_check": "Stalls and failures",
     "timeline": "Timeline",
     "metrics": "Metrics",
+    "autotune": "Tuning while a job runs",
     "logging": "Logging",
     "library_options": "Libraries and folders",
 }

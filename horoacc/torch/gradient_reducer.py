@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from horoacc import process
+from horoacc import autotune, process
 from horoacc.backward_passes import Schedule
 from horoacc.collectives.calls import ALLREDUCE
 from horoacc.collectives.coded_allreduce import CodedAllreduce, ErrorFeedback
@@ -19,7 +19,7 @@ from horoacc.collectives.tensors import place_of_all
 from horoacc.compression import Compressor, NoneCompressor, is_codec
 from horoacc.handles import has_ended
 from horoacc.process_sets import ProcessSet, number_of
-from horoacc.reduction import Scaling
+from horoacc.reduction import Scaling, has_peers
 from horoacc.torch import gradient_hooks
 from horoacc.torch.autograd import plain
 from horoacc.torch.changed_gradients import ChangeNotice
@@ -264,6 +264,14 @@ class GradientReducer:
             self.hook()  # or init() was called again
         if failed is not None:
             raise failed
+        if has_peers(self._process_set) and number_of(self._process_set) == 0:
+            autotune.step_ended(self, self._listed, self.native is not None)
+
+    def _listed(self) -> autotune.Gradients:
+        return [
+            (self._name(p), str(p.dtype), list(p.shape), p.numel() * p.element_size())
+            for p in self.schedule.params
+        ]
 
     def reduced_loss(self, loss: Any) -> Any:
         """Reduces a closure's loss as the gradients are; what is no loss stays as it was."""

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from horoacc import reduction
+from horoacc import autotune, reduction
 from horoacc.backward_passes import Schedule
 from horoacc.compression import Compressor, NoneCompressor
 from horoacc.dtypes import Adasum, Average
@@ -212,7 +212,8 @@ class _DistributedOptimizer(TakesLateParameters):
         names = self._parameter_names.values()
         tensor = getattr(error, "tensor", None) or ""
         before = tensor.partition(".")[2].startswith(hyperparameters.CALL)
-        if not before and not any(tensor == f"allreduce.{name}" for name in names):
+        calls = {f"allreduce.{name}" for name in (*names, autotune.CALL)}
+        if not before and tensor not in calls:
             return f"the error left {tensor or 'a call without a name'}, which is no gradient"
         return ""
 

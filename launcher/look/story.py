@@ -11,6 +11,7 @@ from horoacc.launcher.look.advice import findings
 from horoacc.launcher.look.asking import Asker, Scope, View
 from horoacc.launcher.look.jobs import find_job
 from horoacc.launcher.look.shares import Late, late, path, work
+from horoacc.launcher.tuning import sentences
 
 __all__ = ["look", "tell"]
 
@@ -53,6 +54,9 @@ def _lines(before: View, view: View, places: Mapping[int, str], stacks: bool) ->
     if not waits and not view.failure:
         done = work(view, _LATELY)
         yield from findings(done, path(done), before, view, places)
+    for record in view.records.values():
+        if record.tuning:
+            yield from sentences(record.tuning)
     if stacks:
         for rank, where in places.items():
             yield f"Rank {rank} is in {where or 'no Python code'}."

@@ -51,6 +51,32 @@ def test_no_step_is_lost_without_a_commit(
     assert pids(elastic.steps(), max(sizes)) < pids(elastic.steps(), 1)
 
 
+def test_a_resize_takes_the_winner_of_its_topology(elastic: Elastic) -> None:
+    """A first job leaves winners, a second one finds others in their place."""
+    cache = elastic.folder / "cache" / "autotune"
+    flags = ("-np", "3", "--min-np", "2", "--failures-per-host", "1", "--autotune",
+             "--autotune-warmup-samples", "0", "--autotune-bayes-opt-max-samples", "0",
+             "--cache-dir", str(cache.parent))  # fmt: skip
+    elastic.batches, elastic.seconds = 44, 0.0
+    elastic.plan = [{"at": "step", "batch": 22, "rank": 1, "do": "kill"}]
+    train(elastic, *flags, commit_every=1000)
+    check(elastic, Sgd())
+    winners = {}
+    for file in cache.iterdir():
+        told = json.loads(file.read_text())
+        ranks = told["topology"]["ranks"]
+        winners[ranks] = [ranks << 20, ranks << 10]
+        values = dict(zip(("fusion_threshold", "last_arriver_bytes"), winners[ranks], strict=True))
+        file.write_text(json.dumps(told | values))
+    assert sorted(winners) == [2, 3]
+    for left in ("log", "happened.0"):
+        (elastic.folder / left).unlink()
+    train(elastic, *flags, commit_every=1000)
+    check(elastic, Sgd())
+    used = {(line["size"], tuple(line["tuned"])) for line in elastic.steps()}
+    assert used == {(size, tuple(values)) for size, values in winners.items()}
+
+
 def test_ranks_that_come_get_the_state(elastic: Elastic) -> None:
     elastic.batches = 16
     elastic.plan = [

@@ -23,6 +23,7 @@ happens(worker=int(os.environ["HOROACC_WORKER"]))
 import torch  # noqa: E402
 
 import horoacc.torch as hvd  # noqa: E402
+from horoacc import process  # noqa: E402
 
 torch.set_num_threads(1)
 hvd.init()
@@ -97,6 +98,7 @@ def train(state: Any) -> None:
             optimizer.param_groups[0]["lr"] = RATE / (1 + hvd.rank())
         happens(**where, at="applied")
         note("batch", **where, epoch=epoch(), size=hvd.size(), before=before,
+             tuned=process.engine().tuned,
              weight=[float(w) for w in model.weight.detach()[0]])  # fmt: skip
         state.batch = batch
         time.sleep(SECONDS)

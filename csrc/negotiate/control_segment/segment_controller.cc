@@ -5,10 +5,10 @@
 namespace horoacc {
 
 SegmentController::SegmentController(SetSegment& control, const SetContext& context,
-                                     const Doorbells& doorbells, const Settings& settings,
+                                     const Doorbells& doorbells, const Tuned& tuned,
                                      std::vector<int> global_ranks)
     : HostGroup(control, context, doorbells),
-      decider_(control, context, settings, global_ranks),
+      decider_(control, context, tuned, global_ranks),
       global_ranks_(std::move(global_ranks)) {}
 
 // Members that run already do not count: the call for which a caller waits may be a part of a

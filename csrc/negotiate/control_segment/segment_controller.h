@@ -15,7 +15,7 @@ class SegmentController final : public HostGroup {
  public:
   /// `global_ranks`: by index, for error texts.
   SegmentController(SetSegment& control, const SetContext& context, const Doorbells& doorbells,
-                    const Settings& settings, std::vector<int> global_ranks);
+                    const Tuned& tuned, std::vector<int> global_ranks);
 
   Status Unblock(std::span<const uint32_t> in_flight) override;
   Status Pump() override;

@@ -134,11 +134,30 @@ Result<uint64_t> Engine::Submit(Submission submission) {
 std::unique_ptr<LockedPlan> Engine::MakePlan(Submission call,
                                              const std::vector<std::string>& names) {
   auto plan = std::make_unique<LockedPlan>(
-      LockedPlan::Surroundings{*this, job_.counters, job_.settings, *job_.arena,
+      LockedPlan::Surroundings{*this, job_.counters, job_.settings, job_.tuned, *job_.arena,
                                [this](LockedPlan* ended) { plans_.Remove(ended); }},
       std::move(call), names);
   plans_.Add(plan.get());
   return plan;
+}
+
+Status Engine::Tune(uint64_t fusion_threshold, uint64_t last_arriver_bytes, std::string story) {
+  // Memory for GPUs was measured out by the settings.
+  const uint64_t most_alone =
+      std::max(job_.settings.gpu_chunk_bytes, job_.settings.last_arriver_bytes);
+  if (fusion_threshold > job_.settings.fusion_threshold || last_arriver_bytes > most_alone) {
+    return MakeError(ErrorKind::kInvalid,
+                     "a job of fusion_threshold " + std::to_string(job_.settings.fusion_threshold) +
+                         " cannot be tuned to fusion_threshold " +
+                         std::to_string(fusion_threshold) + " and last_arriver_bytes " +
+                         std::to_string(last_arriver_bytes) + ": at most " +
+                         std::to_string(most_alone) + " bytes of the latter are possible");
+  }
+  return OrAbort(failure_, [&]() -> Status {
+    if (job_.tuned.Change(fusion_threshold, last_arriver_bytes, std::move(story)))
+      plans_.AfterTuning();
+    return {};
+  });
 }
 
 Result<uint64_t> Engine::SubmitMessage(uint32_t process_set, const Message& message,

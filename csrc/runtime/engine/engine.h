@@ -57,6 +57,10 @@ class Engine final : public Calls {
   [[nodiscard]] std::unique_ptr<LockedPlan> MakePlan(Submission call,
                                                      const std::vector<std::string>& names);
 
+  [[nodiscard]] const Tuned& tuned() const { return job_.tuned; }
+  /// Changes tuned settings; see Tuned. At the end of a step, on all ranks with the same values.
+  Status Tune(uint64_t fusion_threshold, uint64_t last_arriver_bytes, std::string story);
+
   // Process sets, and groups, of which only their members know.
   Result<uint32_t> AddProcessSet(std::vector<int> ranks, SetClaim claim = SetClaim::kWhole,
                                  const Interrupted& interrupted = {}) {

@@ -84,7 +84,7 @@ void LockedPlan::LockAhead() {
 }
 
 bool LockedPlan::IsApart(const TensorMeta& tensor, const Submission::Buffers& buffers) const {
-  return tensor.bytes() > around_.settings.last_arriver_bytes &&
+  return tensor.bytes() > around_.tuned.last_arriver_bytes() &&
          !(around_.arena.Contains(buffers.input) && around_.arena.Contains(buffers.output));
 }
 
@@ -247,6 +247,18 @@ void LockedPlan::BeforeJoin(uint32_t process_set) {
   Leave(&Counters::plan_unlocks_join, "this rank joins");
 }
 
+void LockedPlan::AfterTuning() {
+  const std::lock_guard lock(mutex_);
+  if (!closed_ && order_.empty()) LeaveIfTuned();
+}
+
+// Between two rounds. The tensors have not changed, so that the next plan need not wait longer.
+void LockedPlan::LeaveIfTuned() {
+  if (!locked_ || around_.tuned.changes() == changes_) return;
+  Leave(&Counters::plan_unlocks_changed, "a setting was tuned");
+  needed_ = around_.settings.plan_rounds;
+}
+
 void LockedPlan::Close() {
   const std::lock_guard lock(mutex_);
   closed_ = true;
@@ -363,6 +375,7 @@ void LockedPlan::EndRound() {
       bucket.submitted = false;
     }
     open_ = buckets_.size();
+    LeaveIfTuned();
   } else {
     const bool same = !changed_ && order_ == last_order_;
     unchanged_ = same ? unchanged_ + 1 : 0;
@@ -377,8 +390,9 @@ void LockedPlan::EndRound() {
         Leave(&Counters::plan_unlocks_changed, "the round in which it was agreed on changed");
     } else if (!same) {
       proposal_ = 0;
-    } else if (needed_ > 0 && unchanged_ >= needed_ && proposal_ == 0) {
-      Propose();
+    } else if (proposal_ == 0 ? needed_ > 0 && unchanged_ >= needed_
+                              : around_.tuned.changes() != changes_) {
+      Propose();  // another one, if a setting was tuned since the last
     }
   }
   refused_ = false;
@@ -388,7 +402,9 @@ void LockedPlan::EndRound() {
 }
 
 void LockedPlan::Propose() {
-  if (around_.settings.fusion_threshold == 0) return;  // each tensor is reduced by itself
+  changes_ = around_.tuned.changes();
+  const uint64_t threshold = around_.tuned.fusion_threshold();
+  if (threshold == 0) return;  // each tensor is reduced by itself
   proposed_.clear();
   // What is apart would keep the others of its bucket from being reduced where they lie.
   struct Filling {
@@ -397,10 +413,11 @@ void LockedPlan::Propose() {
   };
   std::array<Filling, 2> filling;
   Hash hash;
+  hash.Add(threshold);  // or ranks that see a change in different rounds would cut differently
   for (const uint32_t index : order_) {
     const Member& member = members_[index];
     auto& [bucket, bytes] = filling[member.apart ? 1 : 0];
-    if (!bucket || bytes + member.tensor.bytes() > around_.settings.fusion_threshold) {
+    if (!bucket || bytes + member.tensor.bytes() > threshold) {
       bucket = proposed_.size();
       proposed_.emplace_back();
       bytes = 0;

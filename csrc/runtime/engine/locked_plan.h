@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/settings.h"
+#include "base/tuned.h"
 #include "runtime/job/calls.h"
 #include "runtime/job/counters.h"
 #include "transport/memory/arena.h"
@@ -39,6 +40,7 @@ class LockedPlan {
     Calls& calls;
     Counters& counters;
     const Settings& settings;
+    const Tuned& tuned;
     const Arena& arena;
     /// Called first at the plan's end: from then on nobody may look at it.
     std::function<void(LockedPlan*)> ended{};
@@ -62,6 +64,9 @@ class LockedPlan {
   void EndRound();
   /// This rank is about to join: it submits no buckets of the set for a while.
   void BeforeJoin(uint32_t process_set);
+  /// A tuned setting may have changed: then the ranks agree on another plan, from the next round on
+  /// if this one has not begun.
+  void AfterTuning();
   /// The engine takes no calls any more: nor does this, and what was noted ends with an error.
   void Close();
   /// Between two rounds: leaves if another rank has left. From time to time; never blocks.
@@ -107,6 +112,7 @@ class LockedPlan {
   void Lock(uint64_t number);
   [[nodiscard]] std::string Lacks(const Bucket& bucket) const;
   void Leave(Unlocks reason, std::string why);
+  void LeaveIfTuned();
 
   const Surroundings around_;
   const Submission call_;
@@ -119,6 +125,7 @@ class LockedPlan {
   uint64_t needed_;                   ///< unchanged rounds before a proposal
   uint64_t proposal_ = 0;             ///< 0: none
   std::vector<Bucket> proposed_;      ///< buckets, without names
+  uint64_t changes_ = 0;              ///< of tuned settings, before the latest proposal
   uint64_t agreed_ = 0;  ///< number of the plan on which the ranks have agreed in this round; or 0
   bool locked_ = false;
   uint64_t rounds_ = 0;          ///< locked ones, of this plan

@@ -17,6 +17,11 @@ void Plans::BeforeJoin(uint32_t process_set) {
   for (LockedPlan* const plan : plans_) plan->BeforeJoin(process_set);
 }
 
+void Plans::AfterTuning() {
+  const std::lock_guard lock(mutex_);
+  for (LockedPlan* const plan : plans_) plan->AfterTuning();
+}
+
 void Plans::Close() {
   const std::lock_guard lock(mutex_);
   for (LockedPlan* const plan : plans_) plan->Close();

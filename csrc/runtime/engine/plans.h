@@ -14,6 +14,8 @@ class Plans {
   void Remove(LockedPlan* plan);
   /// This rank is about to join.
   void BeforeJoin(uint32_t process_set);
+  /// See LockedPlan::AfterTuning.
+  void AfterTuning();
   /// The engine takes no calls any more; plans are not looked at again.
   void Close();
   /// See LockedPlan::LookAtOthers.

@@ -81,7 +81,7 @@ Status Publisher::Place(ProcessSet& set, CollectiveEntry& entry) {
   const uint64_t limit = path == PathKind::kStaged || adasum || set.multi_host
                              ? std::numeric_limits<uint64_t>::max()
                          : path == PathKind::kWindows ? 0
-                         : allreduce                  ? job_.settings.last_arriver_bytes
+                         : allreduce                  ? job_.tuned.last_arriver_bytes()
                                                       : kSmallExchange;
   if (IsBarrier(entry.request.collective)) return {};
   if (entry.device && !entry.device->has_host_memory())

@@ -11,6 +11,7 @@
 #include "base/fault.h"
 #include "base/log.h"
 #include "base/settings.h"
+#include "base/tuned.h"
 #include "negotiate/control_segment/control_segment.h"
 #include "negotiate/control_segment/segment_lock.h"
 #include "negotiate/multi_host/control_mux.h"
@@ -52,8 +53,8 @@ struct EngineParts {
   std::string object_key;  ///< ha_object_key
 };
 
-/// Thirty members, since it is the list of what the parts share; it has no behaviour but looking
-/// things up. Everything is thread-safe by itself, or does not change after Start.
+/// Thirty-one members, since it is the list of what the parts share; it has no behaviour but
+/// looking things up. Everything is thread-safe by itself, or does not change after Start.
 struct Job {
   Job(Settings agreed, EngineParts parts);
   Job(const Job&) = delete;
@@ -90,6 +91,7 @@ struct Job {
   }
 
   const Settings settings;
+  Tuned tuned{settings};
   const Placement placement;
   const Log log;
   std::vector<std::shared_ptr<void>> keep_alive;

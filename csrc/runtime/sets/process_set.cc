@@ -77,7 +77,7 @@ std::unique_ptr<ProcessSet> MakeProcessSet(Job& job, uint32_t id, uint32_t place
                                               set->context.me, job.lock_watch());
   if (one_host) {
     set->controller = std::make_unique<SegmentController>(*set->control, set->context,
-                                                          job.doorbells, job.settings, set->ranks);
+                                                          job.doorbells, job.tuned, set->ranks);
   } else {
     AddOtherHosts(job, *set);
   }

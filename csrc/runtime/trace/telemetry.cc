@@ -82,6 +82,11 @@ double SecondsSince(int64_t then_ns, int64_t now_ns) {
   return static_cast<double>(now_ns - then_ns) / 1e9;
 }
 
+std::string TuningText(const Tuned& tuned) {
+  const std::string story = tuned.story();
+  return story.empty() ? story : ",\n\"tuning\":" + story;
+}
+
 }  // namespace
 
 std::string Telemetry::CallsInFlight(int64_t now_ns, bool ask_others) const {
@@ -150,7 +155,7 @@ std::string Telemetry::FlightText(const std::string& reason, bool ask_others,
        << ",\"clock\":" << static_cast<double>(now) / 1e9 << ",\"reason\":" << Quoted(reason)
        << ",\"agreed\":" << job_.counters.decisions.load(std::memory_order_relaxed) << more
        << ",\n\"calls\":" << CallsInFlight(now, ask_others) << ",\n\"plans\":" << PlansText()
-       << ",\n\"stack\":" << Quoted(stack) << ",\n\"events\":[";
+       << TuningText(job_.tuned) << ",\n\"stack\":" << Quoted(stack) << ",\n\"events\":[";
   const char* comma = "\n";
   const std::vector<FlightRing::Record> records = job_.events.ring().Read();
   const size_t most = std::min<size_t>(records.size(), scope.events);

@@ -13,18 +13,23 @@ namespace {
 struct Pair {
   Pair() {
     settings.plan_rounds = 1;
-    settings.fusion_threshold = kBucketBytes;
+    TuneAll(kBucketBytes, settings.last_arriver_bytes);
     for (int rank = 0; rank < 2; ++rank) {
       calls.push_back(std::make_unique<FakeCalls>(job, rank));
       ranks.push_back(std::make_unique<PlanRank>(
           rank, 2,
           [this, rank] {
             return std::make_unique<LockedPlan>(
-                LockedPlan::Surroundings{*calls[rank], counters[rank], settings, arena}, Sum(),
-                kNames);
+                LockedPlan::Surroundings{*calls[rank], counters[rank], settings, tuned[rank],
+                                         arena},
+                Sum(), kNames);
           },
           memory[rank]));
     }
+  }
+
+  void TuneAll(uint64_t fusion_threshold, uint64_t last_arriver_bytes) {
+    for (Tuned& own : tuned) own.Change(fusion_threshold, last_arriver_bytes, "");
   }
 
   /// Rounds one after the other.
@@ -39,6 +44,7 @@ struct Pair {
 
   FakeCalls::Job job;
   Settings settings;
+  Tuned tuned[2]{Tuned(settings), Tuned(settings)};
   alignas(4096) std::byte no_memory[4096];
   const Arena arena{no_memory, sizeof no_memory, -1, 0};
   Counters counters[2];
@@ -308,7 +314,7 @@ TEST(after_the_engine) {
 // Those in the arena and those that are not alternate: there are two buckets, and not three.
 TEST(places_that_alternate) {
   Pair pair;
-  pair.settings.last_arriver_bytes = sizeof(int32_t);
+  pair.TuneAll(kBucketBytes, sizeof(int32_t));
   const auto round = [&] {
     for (const auto& rank : pair.ranks) {
       rank->Submit(0);
@@ -322,6 +328,44 @@ TEST(places_that_alternate) {
   round();
   CHECK_EQ(pair.job.all.size() - calls, 2 * 2U);
   CheckLocked(pair);
+}
+
+// A rank sees a change of tuned settings sooner than the other, between two rounds or within one.
+TEST(all_interleavings_of_tuning) {
+  const Step tunes = [](Pair& pair, PlanRank& rank) {
+    const int me = &rank == pair.ranks[0].get() ? 0 : 1;
+    pair.tuned[me].Change(sizeof(int32_t), pair.settings.last_arriver_bytes, "");
+    rank.plan().AfterTuning();
+    return true;
+  };
+  const auto right = [](Pair& pair) {
+    for (const auto& rank : pair.ranks) CHECK(!rank->failed());
+  };
+  const Script before = Script{tunes} + kQuick;
+  const Script after = kQuick + Script{tunes};
+  const Script within = {Submits({0}), tunes, Submits({1, 2}), Waits()};
+  for (int rounds = 1; rounds <= kUntilLocked; ++rounds) {
+    for (const Script& one : {before, after, within}) {
+      Explore(rounds, before + kQuick, one + kQuick, right);
+      Explore(rounds, within + kQuick, one + kQuick, right);
+    }
+  }
+}
+
+// Buckets of the new size, as soon as if the plan had not been left.
+TEST(tuning_cuts_other_buckets) {
+  Pair pair;
+  pair.Whole(kUntilLocked + 1);
+  const auto calls_of_a_round = [&] {
+    const size_t calls = pair.job.all.size();
+    pair.Whole(1);
+    return pair.job.all.size() - calls;
+  };
+  CHECK_EQ(calls_of_a_round(), 2 * 2U);
+  pair.TuneAll(1 << 20, pair.settings.last_arriver_bytes);
+  for (const auto& rank : pair.ranks) rank->plan().AfterTuning();
+  pair.Whole(kUntilLocked + 1);
+  CHECK_EQ(calls_of_a_round(), 2 * 1U);
 }
 
 // A rank dies at each point: each wait ends, with an error.

@@ -178,7 +178,7 @@ TEST(agreed_values_are_text_that_sets_them) {
   CHECK_EQ(other.selection_table, own.selection_table);
   CHECK(other.control == ControlKind::kAuto && other.arena_bytes == 0);
   CHECK((own.Values(Agreement::kSame) ==
-         Pairs{{"control", "tcp"}, {"link_mac", "auto"}, {"encrypt", "0"}}));
+         Pairs{{"control", "tcp"}, {"autotune", "0"}, {"link_mac", "auto"}, {"encrypt", "0"}}));
   CHECK((own.Values(Agreement::kSameUse) == Pairs{{"transport_plugin", "/a/library.so"}}));
 }
 

@@ -76,7 +76,7 @@ class SegmentViews {
   explicit SegmentViews(
       int ranks, Settings settings = {},
       std::function<bool(uint32_t)> alive = [](uint32_t) { return true; })
-      : settings_(std::move(settings)) {
+      : settings_(std::move(settings)), tuned_(settings_) {
     auto hub =
         InprocHub::Create(ranks, ControlSegment::BytesFor(static_cast<uint32_t>(ranks)), 1 << 20);
     CHECK(hub.ok());
@@ -86,7 +86,7 @@ class SegmentViews {
       SegmentRank& made =
           *ranks_.emplace_back(std::make_unique<SegmentRank>(share, settings_, alive));
       made.controller = std::make_unique<SegmentController>(*made.control, made.context,
-                                                            made.doorbells, settings_, share.ranks);
+                                                            made.doorbells, tuned_, share.ranks);
     }
   }
 
@@ -137,6 +137,7 @@ class SegmentViews {
 
  private:
   const Settings settings_;
+  const Tuned tuned_;
   std::shared_ptr<InprocHub> hub_;
   std::vector<std::unique_ptr<SegmentRank>> ranks_;
 };
