@@ -36,6 +36,7 @@ from benchmarks import (
 )
 from benchmarks.elastic_peers import comparison
 from benchmarks.records import FOLDER, Records
+from benchmarks.replays import comparison as replays
 
 PICTURE = Path(__file__).resolve().parents[1] / "docs" / "images" / "allreduce.png"
 BENCHMARKS: dict[str, Callable[[Records, bool], None]] = {
@@ -58,6 +59,7 @@ BENCHMARKS: dict[str, Callable[[Records, bool], None]] = {
     "seals": seals.run,
     "algorithms": algorithms.run,
     "stages": stages.run,
+    "replays": replays.run,
 }
 
 

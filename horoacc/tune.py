@@ -7,7 +7,6 @@ machine's table (`horoacc.selection_table`), on the host of rank 0.
 from __future__ import annotations
 
 import argparse
-import ctypes
 import itertools
 import os
 import statistics
@@ -19,7 +18,8 @@ from typing import Any
 import numpy as np
 
 import horoacc as hvd
-from horoacc import _core, basics, dtypes, ops_build, selection_table, tune_gpus
+from horoacc import _core, basics, dtypes, selection_table, tune_gpus
+from horoacc.arena_memory import ArenaBlock
 from horoacc.collectives import calls
 from horoacc.schedule import format_bytes, format_seconds, parse_bytes
 from horoacc.selection_table import LAST_ARRIVER, SLICES, Measurement
@@ -257,30 +257,8 @@ def _reduce(size: int) -> Callable[[], object]:
     return call
 
 
-class _ArenaBlock:
-    """Memory that the ranks of the host reduce in place."""
-
-    def __init__(self, count: int) -> None:
-        core = ctypes.CDLL(str(ops_build.core_library()))
-        self._free = core.ha_arena_free
-        self._free.restype, self._free.argtypes = None, [ctypes.c_void_p, ctypes.c_void_p]
-        allocate = core.ha_arena_allocate
-        allocate.restype, allocate.argtypes = ctypes.c_void_p, [ctypes.c_void_p, ctypes.c_size_t]
-        self._engine = basics.engine().address
-        self._memory = allocate(self._engine, count * 4)
-        if not self._memory:
-            raise MemoryError(f"the arena has no {count * 4} bytes")
-        self.__array_interface__ = {
-            "shape": (count,), "typestr": "<f4", "data": (self._memory, False), "version": 3,
-        }  # fmt: skip
-
-    def __del__(self) -> None:
-        if getattr(self, "_memory", None) and hvd.is_initialized():
-            self._free(self._engine, self._memory)
-
-
 def _arena_allreduce(size: int) -> Callable[[], object]:
-    array = np.asarray(_ArenaBlock(max(1, size // 4)))
+    array = np.asarray(ArenaBlock(max(1, size // 4)))
     array[:] = 0
     return lambda: hvd.allreduce_(array, name=f"arena{size}", op=hvd.Sum)
 

@@ -139,7 +139,8 @@ def build_parser(everything: bool = True) -> argparse.ArgumentParser:
         usage="horoaccrun -np N [flags] command [arguments]\n"
         "       horoaccrun doctor [-np N] [-H hosts] [--json] [flags]\n"
         "       horoaccrun tune -np N [flags] [-- options of the measurement]\n"
-        "       horoaccrun top [JOB] | explain | report [JOB or FOLDER] | k8s manifest",
+        "       horoaccrun top [JOB] | explain | report [JOB or FOLDER] | k8s manifest\n"
+        "       horoaccrun replay RECORD -np N [flags] | replay RECORD --simulate",
         description="Starts a command on N ranks, with mpirun or, without one, over TCP.",
         epilog="Every setting is also a variable and a key of --config-file: docs/settings.md.",
         formatter_class=argparse.HelpFormatter if everything else _Layout,

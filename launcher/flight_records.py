@@ -47,6 +47,10 @@ class Event:
     collective: int = 0
     waited: float = 0
     """Of a call that is done: how long callers were blocked in it."""
+    kind: str = ""
+    """Of a call that is queued: its collective, as the next two."""
+    bytes: int = 0
+    type: str = ""
 
 
 @dataclass(frozen=True)
@@ -140,6 +144,8 @@ def _record(said: Any) -> Record:
                 str(event["what"]), str(event["tensor"]), _seconds(event["age"]),
                 _whole(event.get("set", 0), 0, 1 << 32),
                 _whole(event.get("collective", 0), 0, 1 << 64), _seconds(event.get("waited", 0)),
+                str(event.get("detail", "")), _whole(event.get("bytes", 0), 0, 1 << 64),
+                str(event.get("type", "")),
             )
             for event in said["events"]
         ),

@@ -9,6 +9,7 @@ import os
 import shlex
 import shutil
 import signal
+import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from importlib.machinery import PathFinder
@@ -95,7 +96,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except HostsError as error:
         print(f"horoaccrun: {error}", file=sys.stderr)
         return 2
-    line = _tune(given[1:]) if given[:1] == ["tune"] else given
+    if given[:1] == ["replay"] and "--simulate" in given:
+        return subprocess.run([sys.executable, "-m", "horoacc.replay", *given[1:]]).returncode
+    line = _program(given) if given[:1] in (["tune"], ["replay"]) else given
     options = parse_arguments(line, allocated=hosts)
     if options.check_build:
         text, usable = report(options.text("mpirun"), os.environ, options.on("verbose"))
@@ -127,10 +130,13 @@ def _run(options: Options, printer: Printer) -> int:
         return 128 + signal.SIGINT
 
 
-def _tune(arguments: list[str]) -> list[str]:
-    """`horoaccrun tune FLAGS [-- OPTIONS]`: the command line of the job that measures."""
+def _program(given: list[str]) -> list[str]:
+    """`horoaccrun tune FLAGS [-- OPTIONS]`, or `replay RECORD …`: the command line of that job."""
+    name, *arguments = given
+    record, arguments = (arguments[:1], arguments[1:]) if name == "replay" else ([], arguments)
     at = arguments.index("--") if "--" in arguments else len(arguments)
-    return [*arguments[:at], sys.executable, "-m", "horoacc.tune", *arguments[at + 1 :]]
+    words = [sys.executable, "-m", f"horoacc.{name}", *record]
+    return [*arguments[:at], *words, *arguments[at + 1 :]]
 
 
 def start_and_wait(options: Options, printer: Printer) -> tuple[Supervisor, Mpirun | None]:

@@ -5,17 +5,19 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "base/clock.h"
+#include "base/dtype.h"
 #include "base/flight_ring.h"
 
 namespace horoacc {
 
 enum class Phase : uint8_t {
-  kQueued,      ///< the framework submitted the tensor
+  kQueued,      ///< the framework submitted the tensor; value = bytes of the call
   kNegotiated,  ///< all ranks have it; a decision names it
   kExecute,     ///< its bucket starts to run here; detail = path, value = bytes of the bucket
   kExecuted,    ///< its result lies in the output
@@ -32,6 +34,7 @@ struct Event {
   uint64_t value;
   std::string_view tensor;
   std::string_view detail;
+  std::optional<DType> type{};  ///< of kQueued
 };
 
 class EventSink {
@@ -68,11 +71,12 @@ class EventStream {
   /// `call`: the result for the call's first event, or 0. Returns the event's number in the ring; 0
   /// if it is not kept, or was added to the call's slot.
   uint64_t Emit(Phase phase, uint32_t process_set, uint64_t handle, uint64_t bucket, uint64_t value,
-                std::string_view tensor, std::string_view detail = {}, uint64_t call = 0) {
+                std::string_view tensor, std::string_view detail = {}, uint64_t call = 0,
+                std::optional<DType> type = {}) {
     // Of a successful call these two phases add nothing to the others.
     const bool kept = ring_.on() && phase != Phase::kExecute && phase != Phase::kReleased;
     if (!kept && !active()) return 0;
-    Event event{phase, 0, process_set, handle, bucket, value, tensor, detail};
+    Event event{phase, 0, process_set, handle, bucket, value, tensor, detail, type};
     uint64_t number = 0;
     if (kept && !ring_.Add(call, event)) number = ring_.Write(event);
     if (!active()) return number;

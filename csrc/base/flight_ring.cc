@@ -66,10 +66,12 @@ uint64_t FlightRing::Write(const Event& event) {
   slot.done_ticks.store(0, std::memory_order_release);
   slot.bucket.store(event.bucket, std::memory_order_release);
   slot.waited_ns.store(0, std::memory_order_release);
+  slot.bytes.store(event.value, std::memory_order_release);
   const uint64_t name = event.tensor.empty() ? 0 : Put(event.tensor, slot.name);
   const uint64_t detail = event.detail.empty() ? 0 : Put(event.detail, slot.detail);
-  slot.head.store(static_cast<uint64_t>(event.process_set) << 32 | name << 16 | detail << 8 |
-                      static_cast<uint64_t>(event.phase),
+  const uint64_t type = event.type ? static_cast<uint64_t>(*event.type) + 1 : 0;
+  slot.head.store(static_cast<uint64_t>(event.process_set) << 32 | type << 24 | name << 16 |
+                      detail << 8 | static_cast<uint64_t>(event.phase),
                   std::memory_order_release);
   slot.number.store(number, std::memory_order_release);
   return number;
@@ -113,13 +115,21 @@ std::vector<FlightRing::Record> FlightRing::Read() const {
     const int64_t done = slot.done_ticks.load(std::memory_order_acquire);
     const uint64_t bucket = slot.bucket.load(std::memory_order_acquire);
     const int64_t waited = slot.waited_ns.load(std::memory_order_acquire);
-    record.tensor = Get(slot.name, head >> 16 & 0xffff);
+    const uint64_t bytes = slot.bytes.load(std::memory_order_acquire);
+    const auto type = static_cast<uint8_t>(head >> 24);
+    record.tensor = Get(slot.name, head >> 16 & 0xff);
     record.detail = Get(slot.detail, head >> 8 & 0xff);
     if (slot.number.load(std::memory_order_relaxed) != number) continue;
     record.time_ns = reading.ToNs(ticks);
     record.bucket = record.phase == Phase::kQueued ? 0 : bucket;  // there was none yet
+    if (record.phase == Phase::kQueued) {
+      record.bytes = bytes;
+      if (type != 0) record.type = static_cast<DType>(type - 1);
+    }
     records.push_back(record);
     record.detail.clear();
+    record.bytes = 0;
+    record.type.reset();
     record.bucket = bucket;
     for (const auto& [phase, stamp] :
          {std::pair{Phase::kNegotiated, agreed}, std::pair{Phase::kExecuted, done}}) {

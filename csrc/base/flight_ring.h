@@ -4,10 +4,12 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "base/dtype.h"
 #include "base/tick_clock.h"
 
 namespace horoacc {
@@ -24,6 +26,8 @@ class FlightRing {
     uint32_t process_set = 0;
     uint64_t bucket = 0;
     int64_t waited_ns = 0;  ///< of kExecuted: how long callers were blocked in the call
+    uint64_t bytes = 0;     ///< of kQueued, as the next
+    std::optional<DType> type{};
     std::string tensor;
     std::string detail;
   };
@@ -49,20 +53,21 @@ class FlightRing {
 
  private:
   static constexpr uint64_t kWriting = UINT64_MAX;
-  static constexpr size_t kNameWords = 7;
+  static constexpr size_t kNameWords = 14;
   static constexpr size_t kDetailWords = 2;
 
-  struct alignas(128) Slot {
+  struct alignas(64) Slot {
     std::atomic<uint64_t> number{0};  ///< counts slots over all rounds; 0: unused
-    std::atomic<uint64_t> head;       ///< phase, lengths of the texts, process set
+    std::atomic<uint64_t> head;       ///< phase, lengths of the texts, type, process set
     std::atomic<int64_t> ticks;
     std::atomic<int64_t> agreed_ticks, done_ticks;  ///< 0: not yet
     std::atomic<uint64_t> bucket;
     std::atomic<int64_t> waited_ns;
+    std::atomic<uint64_t> bytes;
     std::atomic<uint64_t> detail[kDetailWords];
     std::atomic<uint64_t> name[kNameWords];
   };
-  static_assert(sizeof(Slot) == 128);
+  static_assert(sizeof(Slot) == 192);
 
   static bool Take(Slot& slot, uint64_t before);
   template <size_t words>

@@ -272,7 +272,7 @@ CORE_ROWS: tuple[Setting, ...] = (
         "int",
         4096,
         "HOROACC_FLIGHT_EVENTS",
-        "How many calls a rank keeps for that record, with their events, in 128 bytes each. "
+        "How many calls a rank keeps for that record, with their events, in 192 bytes each. "
         "0: none.",
         flag="--flight-events",
         yaml=("stall_check", "flight_events"),

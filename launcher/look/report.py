@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import html
 import json
 import math
@@ -13,11 +14,12 @@ from pathlib import Path
 
 from horoacc.launcher.explain import RecordError, explain
 from horoacc.launcher.flight_records import read_records
-from horoacc.launcher.look import story
+from horoacc.launcher.look import recording, story
 from horoacc.launcher.look.asking import Scope, View
 from horoacc.launcher.look.jobs import LookError
 from horoacc.launcher.look.shares import Path as CriticalPath
 from horoacc.launcher.look.shares import Work, path, work
+from horoacc.launcher.look.spans import calls_of
 from horoacc.launcher.look.table import COLUMNS, picture
 from horoacc.launcher.look.trace import trace
 
@@ -53,6 +55,7 @@ def main(arguments: Sequence[str]) -> int:
         folder.mkdir(parents=True, exist_ok=True)
         merged = trace(done, dict(view.records))
         (folder / "trace.json").write_text(json.dumps(merged))
+        _write_recording(view, folder)
         (folder / "index.html").write_text("".join(_page(before, view, done, said)))
     except (RecordError, LookError) as error:
         print(f"horoaccrun report: {error}", file=sys.stderr)
@@ -60,8 +63,21 @@ def main(arguments: Sequence[str]) -> int:
     except OSError as error:
         print(f"horoaccrun report: {given.output}: {error.strerror or error}", file=sys.stderr)
         return 1
-    print(f"{folder / 'index.html'}, {folder / 'trace.json'}")
+    written = [name for name in ("index.html", "trace.json", recording.FILE)
+               if (folder / name).exists()]  # fmt: skip
+    print(", ".join(str(folder / name) for name in written))
     return 0
+
+
+def _write_recording(view: View, folder: Path) -> None:
+    """What `horoaccrun replay` takes, if all ranks have told of a whole step."""
+    file = folder / recording.FILE
+    file.unlink(missing_ok=True)
+    if len(view.records) == view.size:
+        hosts = [record.host for record in view.records.values()]
+        with contextlib.suppress(recording.RecordingError):
+            calls = calls_of(view.records, math.inf, _EVERYTHING.events)
+            file.write_text(recording.recorded(calls, hosts).text())
 
 
 def _view(job: str | None) -> tuple[View | None, View, list[str]]:

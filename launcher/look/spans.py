@@ -25,6 +25,10 @@ class Span:
     done: float = 0
     waited: float = 0
     """How long callers were blocked in it."""
+    kind: str = ""
+    """Its collective."""
+    bytes: int = 0
+    type: str = ""
 
     def shift(self, seconds: float) -> None:
         """Moves it to another clock."""
@@ -146,7 +150,10 @@ def _spans(rank: int, events: Iterable[Event], clock: float) -> list[Span]:
     for event in events:
         key, at = (event.process_set, event.tensor), clock - event.age
         if event.what == "queued":
-            open_[key] = Span(rank, event.tensor, event.process_set, at)
+            open_[key] = Span(
+                rank, event.tensor, event.process_set, at,
+                kind=event.kind, bytes=event.bytes, type=event.type,
+            )  # fmt: skip
             found.append(open_[key])
             continue
         span = open_.get(key)

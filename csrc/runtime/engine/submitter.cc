@@ -190,10 +190,14 @@ Status Submitter::NameEntry(ProcessSet& set, CollectiveEntry& entry, const std::
   return {};
 }
 
-void Submitter::EmitQueued(ProcessSet& set, Entry& entry, Collective collective) {
+void Submitter::EmitQueued(ProcessSet& set, Entry& entry, const Request& request) {
   job_.counters.submissions.fetch_add(1, std::memory_order_relaxed);
-  entry.flight = job_.events.Emit(Phase::kQueued, set.id, entry.handle, 0, 0, entry.display_name,
-                                  NameOf(collective));
+  uint64_t bytes = 0;
+  for (const TensorMeta& tensor : request.tensors) bytes += tensor.bytes();
+  entry.flight = job_.events.Emit(
+      Phase::kQueued, set.id, entry.handle, 0, bytes, entry.display_name,
+      NameOf(request.collective), 0,
+      request.tensors.empty() ? std::nullopt : std::optional(request.tensors.front().type));
 }
 
 void Submitter::TakeBack(SetQueue& queue, Entry& entry) {
@@ -219,7 +223,7 @@ Status Submitter::Enqueue(ProcessSet& set, const std::shared_ptr<CollectiveEntry
     handles_.Add(entry);
     queue.join_over.reset();
     wakes = queue.Enter() && (has_callback || job_.must_poll);
-    EmitQueued(set, *entry, entry->request.collective);
+    EmitQueued(set, *entry, entry->request);
     if (entry->request.local_error.empty()) {
       if (entry->reservation) entry->reservation->held_by = entry->handle;
     } else {
@@ -275,7 +279,7 @@ Result<uint64_t> Submitter::SubmitJoin(ProcessSet& set, Submission submission) {
     if (queue.join_over && !queue.join_over->taken) return TakeOverJoin(queue, *entry);
     queue.join_over.reset();
     wakes = queue.Enter() && (has_callback || job_.must_poll);
-    EmitQueued(set, *entry, Collective::kJoin);
+    EmitQueued(set, *entry, {.collective = Collective::kJoin});
     entry->linked = set.multi_host != nullptr;
     queue.joins.push_back(entry);
     announced = Publisher::AnnounceJoin(set);

@@ -28,7 +28,7 @@ class Submitter {
   [[nodiscard]] Status NameEntry(ProcessSet& set, CollectiveEntry& entry, const std::string& name);
   [[nodiscard]] Status CheckOpen(const ProcessSet& set, const std::string& tensor) const;
   uint64_t TakeOverJoin(SetQueue& queue, JoinEntry& entry);
-  void EmitQueued(ProcessSet& set, Entry& entry, Collective collective);
+  void EmitQueued(ProcessSet& set, Entry& entry, const Request& request);
   /// Removes an entry that could not be published.
   void TakeBack(SetQueue& queue, Entry& entry);
 

@@ -166,6 +166,8 @@ std::string Telemetry::FlightText(const std::string& reason, bool ask_others,
          << NameOfPhase(record.phase) << "\",\"set\":" << record.process_set
          << ",\"collective\":" << record.bucket << ",\"tensor\":" << Quoted(record.tensor)
          << ",\"detail\":" << Quoted(record.detail);
+    if (record.phase == Phase::kQueued) text << ",\"bytes\":" << record.bytes;
+    if (record.type) text << ",\"type\":\"" << NameOf(*record.type) << '"';
     if (record.waited_ns > 0) text << ",\"waited\":" << SecondsSince(0, record.waited_ns);
     text << "}";
   }

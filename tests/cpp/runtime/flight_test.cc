@@ -35,8 +35,21 @@ TEST(of_a_long_name_the_end_is_kept) {
   events.Emit(Phase::kError, 0, 1, 1, 0, std::string(300, 'a') + "weight", std::string(40, 'b'));
   const auto records = events.ring().Read();
   CHECK_EQ(records.size(), size_t{1});
-  CHECK_EQ(records[0].tensor, std::string(50, 'a') + "weight");
+  CHECK_EQ(records[0].tensor, std::string(106, 'a') + "weight");
   CHECK_EQ(records[0].detail, std::string(16, 'b'));
+}
+
+TEST(what_was_queued_has_a_size_and_a_type) {
+  EventStream events(4);
+  const uint64_t call = events.Emit(Phase::kQueued, 0, 1, 0, uint64_t{1} << 40, "x", "allreduce", 0,
+                                    DType::kBFloat16);
+  events.Emit(Phase::kNegotiated, 0, 1, 7, 0, "x", {}, call);
+  events.Emit(Phase::kQueued, 0, 2, 0, 0, "barrier", "barrier");
+  const auto records = events.ring().Read();
+  CHECK_EQ(records.size(), size_t{3});
+  CHECK(records[0].bytes == uint64_t{1} << 40 && records[0].type == DType::kBFloat16);
+  CHECK(records[1].bytes == 0 && !records[1].type);
+  CHECK(records[2].bytes == 0 && !records[2].type);
 }
 
 TEST(nothing_is_kept_without_room) {

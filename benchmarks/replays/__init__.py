@@ -1,0 +1,1 @@
+"""What `horoaccrun replay` says of training, against the training."""
