@@ -36,7 +36,7 @@ _HEADS = (
 )  # fmt: skip
 
 Gradients = Sequence[tuple[str, str, Sequence[int], int]]
-"""Name, type, shape and bytes of each."""
+"""Name, type, shape and bytes of each; 0 bytes where no plan reduces them."""
 
 
 def step_ended(reducer: object, gradients: Callable[[], Gradients], planned: bool) -> None:
@@ -65,6 +65,7 @@ class Follower:
 
     def __init__(self, values: Mapping[str, Any]) -> None:
         self._engine = process.engine()
+        self._one_host = process.position().cross_size == 1
         self._start = Values(*self._engine.tuned)
         self._values = values
         self._reducer: weakref.ref[Any] | None = None
@@ -78,7 +79,7 @@ class Follower:
 
     def step(self, reducer: object, gradients: Callable[[], Gradients], planned: bool) -> None:
         """One step is over. Of several optimizers' the first one's count, while it is in use."""
-        if self._alone:
+        if self._alone or not (planned or self._one_host):  # between hosts plans alone are tuned
             return
         if self._reducer is None or self._reducer() is not reducer:
             self._others += 1
@@ -127,7 +128,7 @@ class Follower:
         limits = Limits(
             gradient_bytes if planned else 0,
             max(int(values["gpu_chunk_bytes"]), self._start.last_arriver_bytes)
-            if place.cross_size == 1
+            if self._one_host
             else 0,
         )
 

@@ -10,7 +10,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from horoacc import arrays, basics, objects
+from horoacc import arrays, autotune, basics, objects
 from horoacc.dtypes import Min
 from horoacc.keras import backend, legacy
 from horoacc.keras.callback import BatchHooks, Callback
@@ -59,9 +59,18 @@ class BroadcastGlobalVariablesCallback(Callback):
             self._broadcast()
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        """Broadcasts, if that was not possible before."""
+        """Broadcasts, if that was not possible before; tunes settings under `--autotune`."""
         if not self.broadcast_done:
             self._broadcast()
+        reduction = getattr(self.model.optimizer, "_reduction", None)  # of a distributed one
+        if reduction is not None and reduction.trains_everywhere():
+            autotune.step_ended(reduction, self._listed, planned=False)
+
+    def _listed(self) -> autotune.Gradients:
+        return [
+            (getattr(variable, "path", variable.name), str(variable.dtype), list(variable.shape), 0)
+            for variable in self.model.trainable_variables
+        ]
 
     def _broadcast(self) -> None:
         local = {id(variable) for variable in self.local_variables}

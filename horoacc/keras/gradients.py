@@ -21,7 +21,7 @@ from horoacc.gradient_calls import obstacle_of
 from horoacc.keras import backend
 from horoacc.keras.backend import Member, Travel
 from horoacc.keras.reduced_ahead import ReducedAhead
-from horoacc.process_sets import ProcessSet
+from horoacc.process_sets import ProcessSet, number_of
 
 
 @dataclass(frozen=True)
@@ -99,6 +99,10 @@ class GradientReduction:
     def reduces(self) -> bool:
         """Whether there are other ranks to reduce with."""
         return reduction.has_peers(self.options.process_set)
+
+    def trains_everywhere(self) -> bool:
+        """Whether all ranks make the same steps."""
+        return self.reduces() and number_of(self.options.process_set) == 0
 
     def apply(
         self,

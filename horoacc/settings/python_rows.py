@@ -270,9 +270,9 @@ METRICS_ROWS: tuple[Setting, ...] = (
 AUTOTUNE_ROWS: tuple[Setting, ...] = (
     Setting(
         "autotune", "bool", False, "HOROACC_AUTOTUNE",
-        "Tries other settings while torch trains, and keeps what is quicker. Those are "
-        "`fusion_threshold` and `last_arriver_bytes`, under torch's `DistributedOptimizer`; "
-        "docs/autotune.md. Ranks must not differ.",
+        "Tries other settings during training, and keeps what is quicker. Those are "
+        "`fusion_threshold` and `last_arriver_bytes`, of torch and Keras; docs/autotune.md. "
+        "Ranks must not differ.",
         horovod_env="HOROVOD_AUTOTUNE", flag="--autotune", yaml=("autotune", "enabled"),
     ),
     Setting(

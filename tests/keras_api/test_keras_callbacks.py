@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import os
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -270,3 +271,28 @@ def test_best_model_checkpoint(weights_only: bool) -> None:
             for found, value in zip(training.values(saved), after, strict=True):
                 assert (found == value).all()
         assert np.isfinite(after[0]).all()
+
+
+@on_both
+@ranks(2)
+def test_settings_are_tuned_during_fit(tmp_path: Path) -> None:
+    import keras_training as training
+
+    from horoacc import process, settings
+    from horoacc.autotune import Follower
+
+    os.environ["HOROACC_CACHE_DIR"] = str(tmp_path)
+    process._state.tuner = tuner = Follower(
+        {**settings.read(os.environ), "autotune_warmup_samples": 0}
+    )
+    model = training.network()
+    optimizer = hvd.DistributedOptimizer(training.sgd())
+    callback = hvd.callbacks.BroadcastGlobalVariablesCallback(0)
+    training.fit(model, optimizer, training.share(100), callbacks=[callback])
+    assert tuner._left > 0
+    if hvd.rank() == 0:
+        assert tuner._tuner is not None and tuner._tuner.trials
+        for trial in tuner._tuner.trials:  # no plan reduces the gradients
+            assert trial.values.fusion_threshold == trial.against.fusion_threshold
+            assert trial.values.last_arriver_bytes != trial.against.last_arriver_bytes
+    process._state.tuner = None
