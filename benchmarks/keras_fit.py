@@ -22,8 +22,8 @@ _NET = "Keras fit, MLP 1024-2048-2048-1000, batch 32"
 # --- on the ranks ------------------------------------------------------------------------------
 
 
-def build(rank: Rank) -> None:
-    """Makes both copies of the network, with one thread for each op."""
+def build(rank: Rank) -> int:
+    """Makes both copies of the network, with one thread for each op; gives a copy's bytes."""
     import keras
     import numpy as np
 
@@ -52,6 +52,7 @@ def build(rank: Rank) -> None:
         callbacks = [hvd.callbacks.BroadcastGlobalVariablesCallback(0)] if together else []
         _fit(rank, model, 2, callbacks)
         rank.kept[copy] = model
+    return 4 * int(model.count_params())
 
 
 def _fit(rank: Rank, model: Any, steps: int, callbacks: list[Any]) -> None:
@@ -63,8 +64,12 @@ def _fit(rank: Rank, model: Any, steps: int, callbacks: list[Any]) -> None:
 
 def train(rank: Rank, copy: str, steps: int) -> float:
     """Trains one copy by a call of `fit`; gives the seconds of a step."""
+    import keras
+
+    meet = rank.kept.get("meet", {}).get(copy)  # see benchmarks.lockstep
+    callbacks = [keras.callbacks.LambdaCallback(on_train_batch_end=meet)] if meet else []
     begin = time.perf_counter()
-    _fit(rank, rank.kept[copy], steps, [])
+    _fit(rank, rank.kept[copy], steps, callbacks)
     return (time.perf_counter() - begin) / steps
 
 

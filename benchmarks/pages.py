@@ -168,8 +168,8 @@ def _targets(records: Iterable[Record]) -> list[Row]:
             notes = [one["note"]] if "note" in one else []
             if "lockstep" in one:
                 notes.append(f"lockstep alone: {one['lockstep']} %")
-            if "quartiles" in one:
-                notes.append("quartiles {:.3g} to {:.3g}".format(*one["quartiles"]))
+            for name in {"quartiles", "interval"} & one.keys():
+                notes.append("{} {:.3g} to {:.3g}".format(name, *one[name]))
             rows.append(
                 [one["benchmark"], one["target"], measured, f"{sense} {limit}",
                  _VERDICTS[one["met"]], "; ".join(notes)]

@@ -103,6 +103,7 @@ class Records:
         unit: str,
         at_most: bool,
         quartiles: tuple[float, float] | None = None,
+        interval: tuple[float, float] | None = None,
         **more: Any,
     ) -> bool | None:
         """Compares a figure with its target. Nothing fails for a missed one.
@@ -115,12 +116,13 @@ class Records:
             at_most: Whether the figure should be below it.
             quartiles: The lower and the upper one of what `measured` is the median of. A limit
                 between them is neither met nor missed.
+            interval: Of the median, in their place.
             more: Facts for the record.
 
         Returns:
             Whether it is met; None if the run does not tell.
         """
-        worse, better = sorted(quartiles or (measured, measured), reverse=at_most)
+        worse, better = sorted(interval or quartiles or (measured, measured), reverse=at_most)
         met: bool | None = worse <= limit if at_most else worse >= limit
         if not met and (better <= limit if at_most else better >= limit):
             met = None
@@ -128,8 +130,9 @@ class Records:
             "target": what, "measured": measured, "limit": limit,
             "sense": "at most" if at_most else "at least", "unit": unit, "met": met,
         }  # fmt: skip
-        if quartiles:
-            record["quartiles"] = [round(value, 3) for value in quartiles]
+        for name, bounds in (("quartiles", quartiles), ("interval", interval)):
+            if bounds:
+                record[name] = [round(value, 3) for value in bounds]
         self.write(record | more)
         return met
 
