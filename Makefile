@@ -10,6 +10,7 @@
 # make test-engines  jobs on Slurm, Ray, Spark and (as manifests) Kubernetes; make test-engines-quickest: one each
 # make cuda-all  compiles the kernels for all GPUs that CUDA 13 knows; `make build` for sm_90 and newer, wheels for sm_80 and newer
 # make wheel   a wheel for each Python 3.10 to 3.13 that is here, and an sdist, into dist/; make test-wheel tries them
+# make test-torch-versions  compiles torch's ops with the headers of older and newer versions of torch
 # make bench   measures against Gloo, Open MPI and MPICH on this machine
 #
 # Everything lands in .venv, .mpich, .venv-clients, .venv-engines and build/. The first run installs and compiles;
@@ -25,7 +26,7 @@ NATIVE = build/cmake-$(shell $(BIN)/python -c "import sysconfig; print(sysconfig
 MPICH_VERSION := 5.0.2
 
 .PHONY: setup build light light-wheel demo test test-cpp test-python test-c10d test-clients test-engines \
-  test-engines-quickest check bench chaos fuzz tsan asan test-aarch64 cuda-all \
+  test-engines-quickest test-torch-versions check bench chaos fuzz tsan asan test-aarch64 cuda-all \
   wheel sdist test-wheel clean distclean
 .DELETE_ON_ERROR:
 
@@ -54,6 +55,11 @@ test-c10d: build build/c10d/expecttest
 
 bench: build
 	python -m benchmarks
+
+# A wheel of 80 to 130 MB for each, the first time. `.venv` has 2.13.0.
+TORCH_VERSIONS := 2.10.0 2.11.0 2.12.0 2.14.1
+test-torch-versions: build
+	python tests/install/torch_versions.py $(TORCH_VERSIONS)
 
 # Needs root, for the network laboratory. make chaos CHAOS='--seconds 3600 --seed 1'
 chaos: build

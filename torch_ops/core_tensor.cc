@@ -1,6 +1,10 @@
 #include "core_tensor.h"
 
 #include <c10/core/impl/VirtualGuardImpl.h>
+#include <c10/util/Exception.h>
+#include <dlfcn.h>
+
+#include "torch_versions.h"
 
 namespace horoacc {
 
@@ -9,7 +13,22 @@ std::optional<c10::Stream> StreamOf(const at::Tensor& tensor) {
   return c10::impl::VirtualGuardImpl(c10::DeviceType::CUDA).getStream(tensor.device());
 }
 
-ha_gpu GpuOf(const c10::Stream& stream) { return {stream.device_index(), stream.native_handle()}; }
+void* HandleOf(const c10::Stream& stream) {
+#if HOROACC_TORCH_BEFORE(11)
+  // CUDAStream, whose header needs CUDA's, is a Stream and nothing else.
+  constexpr const char* kStream = "_ZNK3c104cuda10CUDAStream6streamEv";
+  void* const cuda = dlopen("libc10_cuda.so", RTLD_NOW | RTLD_NOLOAD);
+  TORCH_CHECK(cuda != nullptr, "this torch is without CUDA");
+  const auto find = reinterpret_cast<void* (*)(const c10::Stream*)>(dlsym(cuda, kStream));
+  dlclose(cuda);  // torch keeps it
+  TORCH_CHECK(find != nullptr, "this torch has no ", kStream);
+  return find(&stream);
+#else
+  return stream.native_handle();
+#endif
+}
+
+ha_gpu GpuOf(const c10::Stream& stream) { return {stream.device_index(), HandleOf(stream)}; }
 
 int32_t CoreType(at::ScalarType type) {
   switch (type) {

@@ -12,6 +12,8 @@ namespace horoacc {
 /// The calling thread's stream of the tensor's GPU. None: the tensor is in the host's memory.
 [[nodiscard]] std::optional<c10::Stream> StreamOf(const at::Tensor& tensor);
 
+/// CUDA's, of a stream of a GPU.
+[[nodiscard]] void* HandleOf(const c10::Stream& stream);
 [[nodiscard]] ha_gpu GpuOf(const c10::Stream& stream);
 
 /// The ha_dtype; -1 for a type that the core does not reduce.

@@ -6,8 +6,8 @@
 #include <pthread.h>
 #include <pybind11/pybind11.h>
 #include <torch/csrc/PyInterpreter.h>
+#include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/function_hook.h>
-#include <torch/csrc/autograd/node.h>
 #include <torch/csrc/autograd/variable.h>
 #include <torch/csrc/dynamo/compiled_autograd.h>
 
@@ -157,7 +157,7 @@ int Wait(ha_torch_hooks& hooks, size_t index, double seconds, ha_error* error) {
   }
   gradient.in_flight = false;
   if (const auto stream = StreamOf(gradient.sent); stream && code == HA_OK)
-    code = ha_join_stream(hooks.engine, gradient.handle, stream->native_handle(), error);
+    code = ha_join_stream(hooks.engine, gradient.handle, HandleOf(*stream), error);
   ha_release(hooks.engine, gradient.handle);
   return code;
 }

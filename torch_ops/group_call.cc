@@ -5,6 +5,8 @@
 
 #include <utility>
 
+#include "torch_versions.h"
+
 namespace horoacc {
 namespace {
 
@@ -53,7 +55,7 @@ void GroupCall::SetReduction(const c10d::ReduceOp& op) {
   if (!Require(reduction >= 0, "unknown reduction")) return;
   call_.op = reduction;
   if (op.op_ != c10d::ReduceOp::PREMUL_SUM) return;
-  const auto* factor = dynamic_cast<const c10d::PreMulSumSupplement*>(op.supplement_.get());
+  const auto* factor = dynamic_cast<const PreMulSumSupplement*>(op.supplement_.get());
   if (!Require(factor != nullptr, "PREMUL_SUM has no factor")) return;
   call_.prescale = factor->tensor_factor.defined() ? factor->tensor_factor.item<double>()
                                                    : factor->double_factor;

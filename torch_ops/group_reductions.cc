@@ -4,6 +4,7 @@
 
 #include "group_backend.h"
 #include "group_call.h"
+#include "torch_versions.h"
 
 namespace horoacc {
 namespace {
@@ -124,7 +125,7 @@ WorkPointer GroupBackend::_reduce_scatter_base(at::Tensor& output, at::Tensor& i
 
 WorkPointer GroupBackend::reduce_scatter_tensor_coalesced(
     TensorVector& outputs, TensorVector& inputs, const c10d::ReduceScatterOptions& options) {
-  GroupCall call(group_, HA_REDUCESCATTER, c10d::OpType::REDUCE_SCATTER_TENSOR_COALESCED,
+  GroupCall call(group_, HA_REDUCESCATTER, kReduceScatterCoalesced,
                  "reduce_scatter_tensor_coalesced", options, inputs);
   call.SetReduction(options.reduceOp);
   if (call.Require(!outputs.empty() && outputs.size() == inputs.size(),

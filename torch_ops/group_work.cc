@@ -78,7 +78,7 @@ void GroupWork::Settle(ha_handle handle, bool succeeded) {
     ha_error error;  // some kilobytes, filled if a call fails
     try {
       if (!succeeded && ha_wait(engine, handle, 0, &error) != HA_OK) group_->Throw(error);
-      if (stream_ && ha_join_stream(engine, handle, stream_->native_handle(), &error) != HA_OK)
+      if (stream_ && ha_join_stream(engine, handle, HandleOf(*stream_), &error) != HA_OK)
         group_->Throw(error);
       if (c10d::isP2POp(opType_)) source_ = group_->LocalRank(ha_source(engine, handle));
       if (landing_) {
