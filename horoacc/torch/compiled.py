@@ -30,6 +30,9 @@ from horoacc.torch.autograd import (
     scatter_all,
 )
 
+# The host takes part, so the CUDA graphs of `mode="reduce-overhead"` must end before an operator.
+_NO_CUDA_GRAPH = (torch.Tag.cudagraph_unsafe,)
+
 
 def _like(tensor: Tensor, rows: Any = None) -> Tensor:
     """A fake result: contiguous, with its own number of rows."""
@@ -48,7 +51,7 @@ def _scattered_rows(rows: Any, process_set: int) -> Any:
     return (rows + (members.size() or 1) - 1 - (members.rank() or 0)) // (members.size() or 1)
 
 
-@custom_op("horoacc::allreduce", mutates_args=())
+@custom_op("horoacc::allreduce", mutates_args=(), tags=_NO_CUDA_GRAPH)
 def allreduce(
     tensors: list[Tensor], name: str | None, op: int, prescale: float, postscale: float,
     grouped: bool, process_set: int,
@@ -76,7 +79,7 @@ def _allreduce_backward(ctx: Any, grads: Sequence[Tensor]) -> Any:
 allreduce.register_autograd(_allreduce_backward, setup_context=_keep_reduction)
 
 
-@custom_op("horoacc::allgather", mutates_args=())
+@custom_op("horoacc::allgather", mutates_args=(), tags=_NO_CUDA_GRAPH)
 def allgather(
     tensors: list[Tensor], name: str | None, grouped: bool, process_set: int
 ) -> list[Tensor]:
@@ -89,7 +92,7 @@ def _(tensors: list[Tensor], *_: Any) -> list[Tensor]:
     return [_like(tensor, get_ctx().new_dynamic_size()) for tensor in tensors]
 
 
-@custom_op("horoacc::allgather_backward", mutates_args=())
+@custom_op("horoacc::allgather_backward", mutates_args=(), tags=_NO_CUDA_GRAPH)
 def allgather_backward(
     grads: list[Tensor], rows: list[int], name: str | None, grouped: bool, process_set: int
 ) -> list[Tensor]:
@@ -117,7 +120,7 @@ def _allgather_backward(ctx: Any, grads: Sequence[Tensor]) -> Any:
 allgather.register_autograd(_allgather_backward, setup_context=_keep_rows)
 
 
-@custom_op("horoacc::broadcast", mutates_args=())
+@custom_op("horoacc::broadcast", mutates_args=(), tags=_NO_CUDA_GRAPH)
 def broadcast(tensor: Tensor, root_rank: int, name: str | None, process_set: int) -> Tensor:
     """Sends the root's tensor to all ranks."""
     return plain.broadcast(tensor.contiguous(), root_rank, name, registered(process_set))
@@ -140,7 +143,7 @@ def _broadcast_backward(ctx: Any, grad: Tensor) -> Any:
 broadcast.register_autograd(_broadcast_backward, setup_context=_keep_root)
 
 
-@custom_op("horoacc::alltoall", mutates_args=())
+@custom_op("horoacc::alltoall", mutates_args=(), tags=_NO_CUDA_GRAPH)
 def alltoall(
     tensor: Tensor, splits: Tensor | None, name: str | None, process_set: int
 ) -> tuple[Tensor, Tensor]:
@@ -157,7 +160,7 @@ def _(tensor: Tensor, splits: Tensor | None, name: Any, process_set: int) -> Any
     return _like(tensor, get_ctx().new_dynamic_size()), received
 
 
-@custom_op("horoacc::alltoall_backward", mutates_args=())
+@custom_op("horoacc::alltoall_backward", mutates_args=(), tags=_NO_CUDA_GRAPH)
 def alltoall_backward(
     grad: Tensor, received: Tensor, rows: int, name: str | None, process_set: int
 ) -> Tensor:
@@ -185,7 +188,7 @@ def _alltoall_backward(ctx: Any, grad: Tensor, _: Any) -> Any:
 alltoall.register_autograd(_alltoall_backward, setup_context=_keep_received)
 
 
-@custom_op("horoacc::reducescatter", mutates_args=())
+@custom_op("horoacc::reducescatter", mutates_args=(), tags=_NO_CUDA_GRAPH)
 def reducescatter(
     tensors: list[Tensor], name: str | None, op: int, prescale: float, postscale: float,
     grouped: bool, process_set: int,
@@ -201,7 +204,7 @@ def _(tensors: list[Tensor], name: Any, op: Any, pre: Any, post: Any, grouped: A
     return [_like(tensor, _scattered_rows(tensor.shape[0], process_set)) for tensor in tensors]
 
 
-@custom_op("horoacc::reducescatter_backward", mutates_args=())
+@custom_op("horoacc::reducescatter_backward", mutates_args=(), tags=_NO_CUDA_GRAPH)
 def reducescatter_backward(
     grads: list[Tensor], rows: list[int], factor: float, name: str | None, grouped: bool,
     process_set: int,

@@ -293,6 +293,7 @@ for mode in leader stream cpu_reduce; do
 done
 wait
 part what_is_agreed_on 30 bash -c "in_mode auto 2 the_mode_is_used a_capture_is_refused"
+part cuda_graphs 120 bash -c "in_mode auto 2 graphs_go_on_around_it"
 part sets_take_turns 60 bash -c "in_mode stream 4 sets_take_turns && \
   CUDA_DEVICE_MAX_CONNECTIONS=1 in_mode stream 4 sets_take_turns"
 part tuned_modes 90 bash -c tuned_modes

@@ -9,13 +9,16 @@ import pytest
 import torch
 import training
 from torch import nn
+from torch._dynamo.backends.common import aot_autograd
+from torch._inductor.utils import is_cudagraph_unsafe_fx_node
+from torch.fx import GraphModule
 
 import horoacc.torch as hvd
 
 pytestmark = pytest.mark.ranks(3, framework="horoacc.torch", seconds=120)
 
 
-def compiled(function: Any, backend: str = "aot_eager") -> Any:
+def compiled(function: Any, backend: Any = "aot_eager") -> Any:
     torch.compiler.reset()
     return torch.compile(function, fullgraph=True, backend=backend)
 
@@ -64,7 +67,15 @@ def test_full_graph_is_what_eager_is(case: Any) -> None:
     generator = torch.Generator().manual_seed(me)
     x = torch.randn(rows, rows if case is reduce_all else 3, generator=generator)
     results = []
-    for function in (case, compiled(case)):
+    splits_cuda_graphs = []
+
+    def look(graph: GraphModule, _: Any) -> GraphModule:
+        for node in graph.graph.nodes:
+            if getattr(node.target, "namespace", "") == "horoacc":
+                splits_cuda_graphs.append(is_cudagraph_unsafe_fx_node(node))
+        return graph
+
+    for function in (case, compiled(case, aot_autograd(fw_compiler=look))):
         leaf = x.clone().requires_grad_()
         y = function(leaf)
         (y * (me + 1)).sum().backward()
@@ -72,6 +83,7 @@ def test_full_graph_is_what_eager_is(case: Any) -> None:
     (wanted, wanted_grad), (got, got_grad) = results
     torch.testing.assert_close(got, wanted)
     torch.testing.assert_close(got_grad, wanted_grad)
+    assert len(splits_cuda_graphs) > 1 and all(splits_cuda_graphs)  # forward and backward
 
 
 class Block(nn.Module):
