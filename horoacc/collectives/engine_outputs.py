@@ -45,30 +45,40 @@ class EngineOutputs(Generic[T]):
         names: Sequence[str | None],
         process_set: ProcessSet,
         finish: Callable[[list[Any], list[Output]], Any],
+        part: Callable[[Any], Any] | None = None,
         **arguments: Any,
     ) -> int:
-        """Submits a call of which the engine allocates the outputs; with `each` it is a group's."""
+        """Submits a call of which the engine allocates the outputs; with `each` it is a group's.
+
+        The engine has no memory of GPUs. If `part` gives a part of a tensor that is like this
+        rank's output, there is memory for it, and it need not come from the CPU.
+        """
         grouped = finish is each
         with validating(collective, names[0], process_set, grouped=grouped):
             kind = self._choose(tensors[0])
             found = [kind.readable(tensor) for tensor in tensors]
-            members = []
-            for name, (tensor, _) in zip(names, found, strict=True):
-                pointer, shape, dtype = kind.view(tensor)
-                members.append((name, pointer, 0, shape, dtype))
+            views = [kind.view(tensor) for tensor, _ in found]
             place = place_of_all(kind, [tensor for tensor, _ in found])
             number = set_number(process_set)
+        made: list[Any] = [None] * len(found)
+        if part is not None and place is not None:
+            made = [kind.empty_like(part(tensor)) for tensor, _ in found]
+        members = [
+            (name, pointer, 0 if output is None else kind.address(output), shape, dtype)
+            for name, (pointer, shape, dtype), output in zip(names, views, made, strict=True)
+        ]
         engine = process.engine()
         handle = engine.submit(
             collective, members, process_set=number,
-            keep=[tensor for tensor, _ in found], place=place, grouped=grouped,
+            keep=([tensor for tensor, _ in found], made), place=place, grouped=grouped,
             **arguments,
         )  # fmt: skip
 
         def give(outputs: list[Output]) -> Any:
             results = []
-            for output, (_, restore) in zip(outputs, found, strict=True):
-                result = kind.owned(output)
+            left = iter(outputs)  # those of the engine's memory
+            for (_, _, address, *_), own, (_, restore) in zip(members, made, found, strict=True):
+                result = own if address else kind.owned(next(left))
                 results.append(result if restore is None else restore(result))
             return finish(results, outputs)
 

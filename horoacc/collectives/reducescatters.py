@@ -17,6 +17,18 @@ if TYPE_CHECKING:
     from horoacc._core import Output
 
 
+def _own_rows(process_set: ProcessSet) -> Callable[[Any], Any]:
+    def rows(tensor: Any) -> Any:
+        if not process_set.included() or not tensor.shape:
+            return tensor  # the engine refuses the call
+        size, rank = process_set.size() or 1, process_set.rank() or 0
+        each, more = divmod(len(tensor), size)
+        first = each * rank + min(rank, more)
+        return tensor[first : first + each + (rank < more)]
+
+    return rows
+
+
 class Reducescatters(EngineOutputs[T]):
     """Reduce-scatter in all its variants."""
 
@@ -33,7 +45,7 @@ class Reducescatters(EngineOutputs[T]):
             op = check_scatter_op(op)
             prescale, postscale = check_factors(scales)
         return self._submit(
-            REDUCESCATTER, tensors, names, process_set, finish, op=op,
+            REDUCESCATTER, tensors, names, process_set, finish, part=_own_rows(process_set), op=op,
             prescale=prescale, postscale=postscale,
         )  # fmt: skip
 

@@ -145,8 +145,13 @@ def test_other_collectives_go_from_gpu_to_gpu() -> None:
     spread = torch.empty(9001, dtype=torch.complex64).to("cuda")
     dist.reduce_scatter_tensor(spread, phases[rank].to("cuda"))
     assert torch.equal(spread.cpu(), torch.stack(phases).sum(0)[part])
+    uneven = torch.cat((everybody[rank], torch.ones(1, dtype=torch.int64)))  # a row more for rank 0
+    found = hvd.reducescatter(uneven.to("cuda"), op=hvd.Sum).cpu()
+    first = 9001 * rank + (rank > 0)
+    wanted = torch.cat((torch.stack(everybody).sum(0), torch.tensor([size])))
+    assert torch.equal(found, wanted[first : first + 9001 + (rank == 0)])
     after = horoacc.counters()
-    moved = (3 * size + 4) * mine.nbytes + size * shard.nbytes
+    moved = (3 * size + 4) * mine.nbytes + size * shard.nbytes + uneven.nbytes
     assert after["gpu_moved_bytes"] - before["gpu_moved_bytes"] == moved
     assert after["gpu_bytes"] == before["gpu_bytes"], "nothing went through the host"
     # Results that the engine allocates, and ranks with more than the others.

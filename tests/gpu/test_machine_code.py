@@ -189,6 +189,21 @@ def test_all_loads_of_a_turn_are_under_way_before_the_first_is_used(kernels: lis
         assert kernel.under_way(128) >= PACK_UNITS, (kernel.name, kernel.under_way(128))
 
 
+def test_counts_are_released_behind_a_fence_and_acquired(kernels: list[Kernel]) -> None:
+    for kernel in of(kernels, "PersistentKernel"):
+        code = [operation(text) for _, text in kernel.code]
+        fences = [at for at, name in enumerate(code) if re.fullmatch(r"MEMBAR\..*\.SYS", name)]
+        # The barrier of direct calls; and of schedules a message's two counts, and a lane's end.
+        assert len(fences) >= 4, (kernel.name, len(fences))
+        for at in fences:
+            behind = next(name for name in code[at:] if name.startswith("ST"))
+            assert ".64.STRONG.SYS" in behind, (kernel.name, behind)
+        # The same barrier; three waits of a step, and two for memory.
+        acquires = [at for at, name in enumerate(code) if at > 0 and name == "CCTL.IVALL"
+                    and re.match(r"LDG?\..*64\.STRONG\.SYS", code[at - 1])]  # fmt: skip
+        assert len(acquires) >= 6, (kernel.name, len(acquires))
+
+
 def test_no_product_is_fused_with_a_sum(kernels: list[Kernel]) -> None:
     for kernel in kernels:
         if kernel.divides:
