@@ -151,6 +151,8 @@ def start_and_wait(options: Options, printer: Printer) -> tuple[Supervisor, Mpir
     pod = pod_of(os.environ)
     share = pod.share(options.size) if pod else None
     if share:
+        if options.text("control") == "mpi" or options.given.get("tcp") is False:
+            raise LaunchError("ranks of pods cannot use MPI: leave --mpi out")
         options = dataclasses.replace(options, size=share.count)
     environ = _prepare(options, printer)
     mpirun = None if share else _choose(options, printer, environ)
@@ -226,14 +228,22 @@ def rank_environ(environ: Mapping[str, str], options: Options) -> dict[str, str]
     for setting in settings.TABLE:
         if setting.key in options.given:
             result[setting.env] = settings.as_text(options.given[setting.key])
-    local = sum(host.slots for host in options.hosts if is_this_host(host.name))
-    ranks = min(options.size, local) if local else options.size
-    result.setdefault("OMP_NUM_THREADS", str(max(1, len(os.sched_getaffinity(0)) // ranks)))
+    result.setdefault("OMP_NUM_THREADS", str(_threads_of_a_rank(environ, options)))
     for name, value in KEEP_MEMORY.items():
         result.setdefault(name, value)
     if options.on("as_horovod"):
         dropin.for_children(result)
     return result
+
+
+def _threads_of_a_rank(environ: Mapping[str, str], options: Options) -> int:
+    """The cores of a rank. Hosts that are all others are taken for hosts like this one."""
+    local = sum(host.slots for host in options.hosts if is_this_host(host.name))
+    most = max((host.slots for host in options.hosts), default=options.size)
+    # Slurm gives each task so many, and the program that asks for it may be on a login node.
+    if options.hosts and not local and (given := environ.get("SLURM_CPUS_PER_TASK", "")).isdigit():
+        return max(1, int(given))
+    return max(1, len(os.sched_getaffinity(0)) // min(options.size, local or most))
 
 
 def _check_command(options: Options, environ: Mapping[str, str]) -> None:

@@ -101,6 +101,8 @@ class RayExecutor:
             num_workers=num_workers, num_hosts=num_hosts, num_workers_per_host=num_workers_per_host,
             gpus_per_worker=gpus_per_worker, min_workers=min_workers, max_workers=max_workers,
         )  # fmt: skip
+        if cpus_per_worker < 0 or (min_workers and not cpus_per_worker):
+            raise ValueError(f"cpus_per_worker is {cpus_per_worker}; a worker takes more")
         gpus = gpus_of(use_gpu, gpus_per_worker, "gpus_per_worker")
         if max_workers and not min_workers:
             raise ValueError("`max_workers` needs `min_workers`, which makes the job elastic.")
@@ -273,8 +275,8 @@ class _Remote:
 
 def _check_numbers(**given: int | None) -> None:
     for name, value in given.items():
-        if value is not None and value < 1:
-            raise ValueError(f"{name} must be at least 1, not {value}")
+        if value is not None and (not isinstance(value, int) or value < 1):
+            raise ValueError(f"{name} must be a whole number of at least 1, not {value!r}")
 
 
 def gpus_of(use_gpu: bool, count: int | None, name: str) -> int:

@@ -37,7 +37,8 @@ class MiniSettings:
         """What ranks get to know of it."""
         found = {"HOROACC_START_TIMEOUT": f"{self.timeout_s:g}"}
         if self.nics:
-            found["HOROACC_NETWORK_INTERFACES"] = ",".join(sorted(self.nics))
+            nics = [self.nics] if isinstance(self.nics, str) else sorted(self.nics)
+            found["HOROACC_NETWORK_INTERFACES"] = ",".join(nics)
         return found
 
 

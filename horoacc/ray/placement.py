@@ -113,7 +113,7 @@ def _check_room(group: PlacementGroup, demand: Demand) -> None:
     needed = demand.resources()
     room = 0
     for bundle in group.bundle_specs:
-        fits = [int(bundle.get(name, 0) // amount) for name, amount in needed.items()]
+        fits = [int(bundle.get(name, 0) / amount + 1e-9) for name, amount in needed.items()]
         room += min(fits, default=demand.workers)
     if room < demand.workers:
         raise ValueError(

@@ -11,6 +11,8 @@ from pyspark import keyword_only
 from pyspark.ml.param import Param, Params, TypeConverters
 from pyspark.ml.param.shared import HasOutputCols
 
+from horoacc.spark.store import Store
+
 
 def parameter(name: str, doc: str, converter: Any = None) -> Any:
     """Gives a Param of a class.
@@ -49,6 +51,10 @@ def accessors(**names: str) -> Any:
     return add
 
 
+_COUNTS = (
+    "num_proc", "batch_size", "val_batch_size", "epochs", "partitions_per_process",
+    "train_steps_per_epoch", "validation_steps_per_epoch",
+)  # fmt: skip
 _BOOLEAN, _INT = TypeConverters.toBoolean, TypeConverters.toInt
 _STRING, _STRINGS = TypeConverters.toString, TypeConverters.toListString
 
@@ -139,10 +145,17 @@ class EstimatorParams(Params):  # type: ignore[misc]
         share = isinstance(validation, (int, float)) and validation is not True
         if share and not 0 <= validation < 1:
             raise ValueError(f"parameter validation is {validation}; a share is in [0, 1)")
-        for name in ("batch_size", "val_batch_size", "epochs", "partitions_per_process"):
+        for name in _COUNTS:
             value = self.getOrDefault(name)
-            if value is not None and value < 1:
-                raise ValueError(f"parameter {name} is {value}; it must be 1 at least")
+            if value is not None and (not isinstance(value, int) or value < 1):
+                raise ValueError(f"parameter {name} is {value!r}; it must be 1 at least")
+        if (rows := self.getOrDefault("shuffle_buffer_size")) is not None and rows < 0:
+            raise ValueError(f"parameter shuffle_buffer_size is {rows}; it must be 0 at least")
+        if not isinstance(store := self.getOrDefault("store"), Store):
+            raise ValueError(f"parameter store is {store!r}; Store.create() makes one of a path")
+        weights, labels = (self.getOrDefault(name) for name in ("loss_weights", "label_cols"))
+        if weights is not None and len(weights) != len(labels):
+            raise ValueError(f"{len(weights)} loss_weights for {len(labels)} label_cols")
         if (kind := self.getOrDefault("reader_pool_type")) not in ("thread", "process", "dummy"):
             raise ValueError(f"parameter reader_pool_type is {kind}, not thread, process or dummy")
 

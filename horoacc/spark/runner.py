@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import shutil
 import sys
@@ -25,6 +26,7 @@ from horoacc.spark.elastic_tasks import ElasticTasks
 from horoacc.spark.fixed_job import FixedJob
 from horoacc.spark.tasks import Tasks
 
+_PATIENCE_SECONDS = 5.0
 _START_SECONDS = "600"
 _TURN_SECONDS = 0.1
 _LOST_SECONDS = 1.0
@@ -91,6 +93,11 @@ def run(
     say = _sayer(stderr, verbose)
     if extra_mpi_args:
         say("extra_mpi_args has no effect: Spark starts the ranks, and no mpirun")
+    if context.getConf().get("spark.dynamicAllocation.enabled", "").lower() == "true":
+        raise ValueError(
+            "spark.dynamicAllocation.enabled: Spark starts no barrier stage then; leave it out, "
+            "or take run_elastic"
+        )
     _check_slots(context, size, say)
     sinks = (stdout or sys.stdout, stderr or sys.stderr)
     printer = Printer(os.environ, prefix_output_with_timestamp, streams=sinks)
@@ -112,6 +119,7 @@ def run(
     try:
         tasks.start(barrier=True)
         due = time.monotonic() + seconds
+        waiting = _Waiting(say, size, seconds)
         while not job.finished:
             ended = tasks.ended  # before the question why
             tasks.turn(_TURN_SECONDS)
@@ -122,6 +130,8 @@ def run(
                 raise RuntimeError(f"Spark's job failed: {tasks.failure}")
             if ended and not job.begun:
                 raise RuntimeError(_UNREACHED)
+            if not job.begun:
+                waiting(job.present)
             if not job.begun and time.monotonic() >= due:
                 raise RuntimeError(
                     f"Timed out waiting for Spark tasks to start: {job.present} of {size} are "
@@ -204,7 +214,8 @@ def run_elastic(
             f"min_num_proc {least}, num_proc {size} and max_num_proc {most} are not in this order"
         )
     seconds = _start_seconds(start_timeout)
-    _check_slots(context, least, _sayer(stderr, verbose))
+    say = _sayer(stderr, verbose)
+    _check_slots(context, least, say)
     line = flags(
         {
             "--num-proc": size,
@@ -236,8 +247,10 @@ def run_elastic(
         try:
             tasks.start(barrier=False)
             due = time.monotonic() + seconds
+            waiting = _Waiting(say, size, seconds)
             while cluster.present < size:
                 turn()
+                waiting(cluster.present)
                 late = time.monotonic() >= due
                 if late and cluster.present >= least:
                     break
@@ -296,7 +309,11 @@ def _size(context: SparkContext, given: int | None, name: str) -> int:
 def _start_seconds(given: float | None) -> float:
     if given is not None:
         return given
-    return float(os.environ.get("HOROVOD_SPARK_START_TIMEOUT", _START_SECONDS))
+    text = os.environ.get("HOROVOD_SPARK_START_TIMEOUT", _START_SECONDS)
+    try:
+        return float(text)
+    except ValueError:
+        raise ValueError(f"HOROVOD_SPARK_START_TIMEOUT is {text!r}, not seconds") from None
 
 
 def _sayer(stderr: TextIO | None, verbose: int) -> Callable[[str], None]:
@@ -305,6 +322,22 @@ def _sayer(stderr: TextIO | None, verbose: int) -> Callable[[str], None]:
             print(f"horoacc.spark: {text}", file=stderr or sys.stderr, flush=True)
 
     return say
+
+
+class _Waiting:
+    """Tells once that Spark has had no room for all tasks for a while."""
+
+    def __init__(self, say: Callable[[str], None], size: int, seconds: float) -> None:
+        self._say, self._size, self._seconds = say, size, seconds
+        self._at = time.monotonic() + _PATIENCE_SECONDS
+
+    def __call__(self, present: int) -> None:
+        if time.monotonic() >= self._at:
+            self._at = math.inf
+            self._say(
+                f"{present} of {self._size} tasks have started after {_PATIENCE_SECONDS:g} s; "
+                f"Spark has up to {self._seconds:g} s (start_timeout) to find room for the others"
+            )
 
 
 def _check_slots(context: SparkContext, needed: int, say: Callable[[str], None]) -> None:
@@ -323,7 +356,7 @@ def _check_slots(context: SparkContext, needed: int, say: Callable[[str], None])
         threads = os.cpu_count() if inside[0] == "*" else int(inside[0] or 1)
         slots = (threads or 1) // cores
     else:
-        if needed > context.defaultParallelism:
+        if needed > context.defaultParallelism // cores:
             say(f"{needed} tasks are needed, and Spark has room for fewer now; it waits for them")
         return
     if slots < needed:

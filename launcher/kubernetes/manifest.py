@@ -14,6 +14,13 @@ from horoacc.launcher.kubernetes.pods import ALIVE
 
 PORT, MASTER_PORT = 29400, 29500
 _NAME = re.compile(r"[a-z]([-a-z0-9]{0,50}[a-z0-9])?")
+_QUANTITY = re.compile(r"[0-9]+(\.[0-9]+)?(m|[kMGTPE]|[KMGTPE]i)?")
+_LABEL = r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"
+_FORMS = {
+    "image": re.compile(r"\S+"), "namespace": re.compile(_LABEL), "gpus": re.compile("[1-9][0-9]*"),
+    "secret": re.compile(rf"{_LABEL}(\.{_LABEL})*"),
+    "cpu": _QUANTITY, "memory": _QUANTITY, "shared_memory": _QUANTITY,
+}  # fmt: skip
 # Seconds after which a pod whose loop has stopped is ended.
 _SILENT = 120
 _PROBE = f"test $(($(date +%s) - $(stat -c %Y {ALIVE}))) -lt {_SILENT}"
@@ -55,11 +62,18 @@ def main(arguments: Sequence[str]) -> int:
     chosen = parser.parse_args(given)
     if not _NAME.fullmatch(chosen.name):
         parser.error(f"--name {chosen.name}: at most 52 of a-z, 0-9 and -, as names of hosts are")
+    for flag, pattern in _FORMS.items():
+        value = getattr(chosen, flag)
+        if value is not None and not pattern.fullmatch(str(value)):
+            name = flag.replace("_", "-")
+            parser.error(f"--{name} {value!r} is nothing that Kubernetes takes there")
     options = parse_arguments(line, {})
     if chosen.pods < 1 or options.size % chosen.pods:
         parser.error(
             f"-np asks for {options.size} ranks on {chosen.pods} pods: each has the same number"
         )
+    if options.text("control") == "mpi" or options.given.get("tcp") is False:
+        parser.error("ranks of pods cannot use MPI: leave --mpi out")
     if chosen.grace <= _SPARE_SECONDS:
         parser.error(f"--grace must be more than {_SPARE_SECONDS} s, not {chosen.grace}")
     if options.hosts or options.text("host_discovery_script"):
@@ -88,6 +102,7 @@ def objects(chosen: argparse.Namespace, line: list[str], elastic: bool) -> list[
     secret = {
         "apiVersion": "v1", "kind": "Secret", "metadata": about, "type": "Opaque",
         "stringData": {"secret": secrets.token_hex(32)},
+        "immutable": True,  # another manifest's would shut pods out of the job that runs
     }  # fmt: skip
     service = {
         "apiVersion": "v1", "kind": "Service", "metadata": about,

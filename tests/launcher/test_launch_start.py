@@ -13,7 +13,7 @@ import pytest
 from launcher_jobs import RANK, Job, patched
 
 from horoacc.launcher.arguments import parse_arguments
-from horoacc.launcher.main import main
+from horoacc.launcher.main import main, rank_environ
 from horoacc.launcher.mpirun import Mpirun, command_line
 
 CORES = len(os.sched_getaffinity(0))
@@ -419,3 +419,21 @@ def test_mpirun_is_told_how_to_reach_other_hosts(flavour: str, version: str, exp
     options = parse_arguments([*flags, "-np", "2", "-H", "a,b", "true"], {})
     line = command_line(Mpirun("/x/mpirun", flavour, version), options, {}, 2, {})
     assert expected in shlex.join(line)
+
+
+@pytest.mark.parametrize(
+    ("line", "variables", "threads"),
+    [
+        (["-np", "2"], {"SLURM_CPUS_PER_TASK": "16"}, 4),
+        (["-np", "4", "-H", "localhost:2,203.0.113.1:2"], {"SLURM_CPUS_PER_TASK": "16"}, 4),
+        (["-np", "4", "-H", "203.0.113.1:2,203.0.113.2:2"], {}, 4),
+        (["-np", "4", "-H", "203.0.113.1:2,203.0.113.2:2"], {"SLURM_CPUS_PER_TASK": "16"}, 16),
+        (["-np", "4"], {"OMP_NUM_THREADS": "3"}, 3),
+    ],
+)
+def test_ranks_on_other_hosts_have_their_cores(
+    monkeypatch: pytest.MonkeyPatch, line: list[str], variables: dict[str, str], threads: int
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
+    options = parse_arguments([*line, "true"], variables)
+    assert rank_environ(variables, options)["OMP_NUM_THREADS"] == str(threads)

@@ -71,6 +71,19 @@ def test_the_example_is_what_its_first_line_says() -> None:
         ((*FIRST, "--pods", "0", *LINE), "on 0 pods"),
         (("--name", "Digits_1", *FIRST[2:], *LINE), "--name Digits_1: at most 52 of"),
         (("--name", "digits", *LINE), "--image, --pods"),
+        ((*FIRST, "--", "-np", "4", "--mpi", "python"), "ranks of pods cannot use MPI"),
+        *(
+            ((*FIRST, flag, value, *LINE), f"{flag} '{value}' is nothing that Kubernetes takes")
+            for flag, value in (
+                ("--cpu", "lots"),
+                ("--memory", "8GB"),
+                ("--shared-memory", "x"),
+                ("--image", ""),
+                ("--namespace", "Foo_"),
+                ("--secret", "A_B"),
+            )
+        ),
+        ((*FIRST, "--gpus", "0", *LINE), "--gpus 0 is nothing that Kubernetes takes"),
     ],
 )
 def test_bad_input_is_one_line(flags: tuple[str, ...], words: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import signal
@@ -179,11 +180,12 @@ def busy(spark: SparkSession) -> Iterator[None]:
 
 
 def test_slots_that_are_taken(spark: SparkSession, busy: None) -> None:
-    text = rf"^Timed out waiting for Spark tasks to start: 0 of {SLOTS} are there after 2 s"
-    since = time.monotonic()
+    text = rf"^Timed out waiting for Spark tasks to start: 0 of {SLOTS} are there after 6 s"
+    since, told = time.monotonic(), io.StringIO()
     with pytest.raises(RuntimeError, match=text):
-        horoacc.spark.run(spark_bodies.place, num_proc=SLOTS, start_timeout=2)
-    assert time.monotonic() - since < 2 + _ERROR_SECONDS
+        horoacc.spark.run(spark_bodies.place, num_proc=SLOTS, start_timeout=6, stderr=told)
+    assert time.monotonic() - since < 6 + _ERROR_SECONDS
+    assert f"0 of {SLOTS} tasks have started after 5 s; Spark has up to 6 s" in told.getvalue()
 
 
 @pytest.mark.parametrize(
@@ -206,6 +208,25 @@ def test_bad_arguments(
     with pytest.raises(error, match=text):
         horoacc.spark.run(spark_bodies.place, **{"num_proc": 1, **arguments})
     assert time.monotonic() - since < _ERROR_SECONDS
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "error", "text"),
+    [
+        ("spark.dynamicAllocation.enabled", "true", ValueError, "no barrier stage .* run_elastic"),
+        ("HOROVOD_SPARK_START_TIMEOUT", "soon", ValueError, "START_TIMEOUT is 'soon', not seconds"),
+    ],
+)
+def test_bad_settings(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch, name: str, value: str,
+    error: type[Exception], text: str,
+) -> None:  # fmt: skip
+    if name.startswith("HOROVOD"):
+        monkeypatch.setenv(name, value)
+    else:
+        monkeypatch.setattr(spark.sparkContext, "getConf", lambda: {name: value})
+    with pytest.raises(error, match=text):
+        horoacc.spark.run(spark_bodies.place, num_proc=1)
 
 
 @pytest.mark.parametrize("java", [True, False])
