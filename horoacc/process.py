@@ -61,7 +61,7 @@ class _Process:
         self.of_parent: Engine | None = None  # this process must not end it
         self.stacks: StackWatch | None = None
         self.before_shutdown: list[Callable[[], None]] = []
-        self.tuner: Any = _NOT_ASKED  # of the engine: who tunes its settings, or None
+        self.tuner: Any = _NOT_ASKED  # of this engine's settings, or None
 
 
 _state = _Process()
@@ -198,14 +198,14 @@ def bootstrap() -> str:
 
 
 def tuner(make: Callable[[], Any]) -> Any:
-    """Gives who tunes the engine's settings, or None: what the first caller makes stays."""
+    """Gives the tuner of the engine's settings, or None. The first call after `init` makes it."""
     if _state.tuner is _NOT_ASKED:
         _state.tuner = make()
     return _state.tuner
 
 
 def join_ended() -> None:
-    """Has who tunes begin anew: all ranks come by, and may have made unequal steps before."""
+    """Starts the tuner anew: ranks that have joined may have made unequal numbers of steps."""
     if _state.tuner is not _NOT_ASKED and _state.tuner is not None:
         _state.tuner.join_ended()
 

@@ -28,7 +28,7 @@ class Tuned {
   }
   /// How often they have changed.
   [[nodiscard]] uint64_t changes() const { return changes_.load(std::memory_order_acquire); }
-  /// What was tried and why the values are as they are, for whoever looks; JSON, or empty.
+  /// The trials so far and the reasons for the values, for `explain`; JSON, or empty.
   [[nodiscard]] std::string story() const {
     const std::lock_guard lock(mutex_);
     return story_;

@@ -1,4 +1,4 @@
-"""What rank 0 decides: which values to try next, which to keep, and when trials cost too much."""
+"""Rank 0's decisions: which values to try next, which to keep, and when trials cost too much."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Values(NamedTuple):
 
 
 class Limits(NamedTuple):
-    """What can be tried."""
+    """The greatest values that can be tried."""
 
     gradient_bytes: int
     """Of all gradients, since a larger threshold changes nothing; 0: no plan reduces them."""
@@ -54,7 +54,7 @@ class Limits(NamedTuple):
 
 
 class Order(NamedTuple):
-    """What all ranks do next: so many steps with these values."""
+    """An order to all ranks: so many steps with these values."""
 
     values: Values
     settle: int
