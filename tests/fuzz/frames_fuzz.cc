@@ -7,8 +7,7 @@
 
 #include "base/crc32c.h"
 #include "fuzz/input.h"
-#include "support/check.h"
-#include "transport/net/fd.h"
+#include "support/socket_pair.h"
 #include "transport/net/frames.h"
 
 using namespace horoacc;
@@ -18,20 +17,13 @@ namespace {
 constexpr uint64_t kLongest = 4096;
 constexpr size_t kCheckAt = 28;  ///< of the header's own checksum
 
-struct Wire {
-  Wire() {
-    int ends[2];
-    CHECK_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends), 0);
-    near = Fd(ends[0]);
-    far = Fd(ends[1]);
-  }
+struct Wire : SocketPair {
   std::vector<std::byte> Drain() const {
     std::vector<std::byte> all(1 << 13);
     const ssize_t got = ::recv(far.get(), all.data(), all.size(), MSG_DONTWAIT);
     all.resize(static_cast<size_t>(std::max<ssize_t>(got, 0)));
     return all;
   }
-  Fd near, far;
 };
 
 }  // namespace

@@ -7,7 +7,7 @@
 #include <map>
 
 #include "fuzz/input.h"
-#include "support/check.h"
+#include "support/socket_pair.h"
 #include "transport/data/tcp/tcp_peer.h"
 
 using namespace horoacc;
@@ -54,13 +54,12 @@ std::vector<std::byte> Frame(fuzz::Input& input) {
 
 int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   fuzz::Input input(data, size);
-  int ends[2];
-  CHECK_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends), 0);
-  const Fd near(ends[0]);
+  SocketPair wire;
+  const Fd& near = wire.near;
   TcpTraffic traffic;
   Receiver receiver;
   TcpPeer& peer = receiver.peer;
-  TcpStream stream(Fd(ends[1]), 3, false, traffic, receiver.counters);
+  TcpStream stream(std::move(wire.far), 3, false, traffic, receiver.counters);
   std::map<LinkKey, std::deque<std::vector<std::byte>>> places;
   std::map<LinkKey, InboundLink*> in;
   std::map<LinkKey, OutboundLink*> out;

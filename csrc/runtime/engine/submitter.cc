@@ -279,7 +279,9 @@ Result<uint64_t> Submitter::SubmitJoin(ProcessSet& set, Submission submission) {
     if (queue.join_over && !queue.join_over->taken) return TakeOverJoin(queue, *entry);
     queue.join_over.reset();
     wakes = queue.Enter() && (has_callback || job_.must_poll);
-    EmitQueued(set, *entry, {.collective = Collective::kJoin});
+    Request request;
+    request.collective = Collective::kJoin;
+    EmitQueued(set, *entry, request);
     entry->linked = set.multi_host != nullptr;
     queue.joins.push_back(entry);
     announced = Publisher::AnnounceJoin(set);

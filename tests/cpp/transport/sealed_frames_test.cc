@@ -12,6 +12,7 @@
 
 #include "base/clock.h"
 #include "support/sealings.h"
+#include "support/socket_pair.h"
 #include "transport/bootstrap/agreed_sealing.h"
 #include "transport/bootstrap/gather_wire.h"
 #include "transport/bootstrap/inproc.h"
@@ -112,13 +113,7 @@ const std::vector<Attack>& Attacks() {
   return all;
 }
 
-struct Wire {
-  Wire() {
-    int ends[2];
-    CHECK_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends), 0);
-    near = Fd(ends[0]);
-    far = Fd(ends[1]);
-  }
+struct Wire : SocketPair {
   std::string Drain() const {
     std::string all(1 << 16, '\0');
     all.resize(static_cast<size_t>(
@@ -130,8 +125,6 @@ struct Wire {
     CHECK_EQ(::send(near.get(), text.data(), text.size(), 0), text.size());
     near = Fd();
   }
-  Fd near;
-  Fd far;
 };
 
 /// What a receiver made of bytes.

@@ -13,6 +13,7 @@
 #include "negotiate/multi_host/multi_host_messages.h"
 #include "support/check.h"
 #include "support/seeds.h"
+#include "support/socket_pair.h"
 #include "transport/bootstrap/gather_wire.h"
 #include "transport/control/rank_directory.h"
 #include "transport/data/tcp/tcp_peer.h"
@@ -62,13 +63,7 @@ std::span<const std::byte> Raw(const std::string& text) {
   return std::as_bytes(std::span(text.data(), text.size()));
 }
 
-struct Wire {
-  Wire() {
-    int ends[2];
-    CHECK_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends), 0);
-    near = Fd(ends[0]);
-    far = Fd(ends[1]);
-  }
+struct Wire : SocketPair {
   std::string Drain() {
     std::string all(1 << 16, '\0');
     all.resize(static_cast<size_t>(
@@ -78,8 +73,6 @@ struct Wire {
   void Carry(const std::string& text) {
     if (!text.empty()) CHECK_EQ(::send(near.get(), text.data(), text.size(), 0), text.size());
   }
-  Fd near;
-  Fd far;
 };
 
 TEST(DamagedFramesAreNeverAnotherFrame) {
