@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from elastic_jobs import WORKER, Elastic, pids
+from launcher_jobs import new_cache
 from random_deaths import killed
 from regression import check
 from replays import Adam, Adasum, Lbfgs, Sgd
@@ -53,13 +54,13 @@ def test_no_step_is_lost_without_a_commit(
 
 def test_a_resize_takes_the_winner_of_its_topology(elastic: Elastic) -> None:
     """A first job leaves winners, a second one finds others in their place."""
-    cache = elastic.folder / "cache" / "autotune"
+    cache = new_cache(elastic.folder / "cache") / "autotune"
     flags = ("-np", "3", "--min-np", "2", "--failures-per-host", "1", "--autotune",
-             "--autotune-warmup-samples", "0", "--autotune-bayes-opt-max-samples", "0",
-             "--cache-dir", str(cache.parent))  # fmt: skip
+             "--autotune-bayes-opt-max-samples", "0", "--cache-dir", str(cache.parent),
+             "--autotune-warmup-samples")  # fmt: skip
     elastic.batches, elastic.seconds = 44, 0.0
     elastic.plan = [{"at": "step", "batch": 22, "rank": 1, "do": "kill"}]
-    train(elastic, *flags, commit_every=1000)
+    train(elastic, *flags, "0", commit_every=1000)
     check(elastic, Sgd())
     winners = {}
     for file in cache.iterdir():
@@ -71,7 +72,7 @@ def test_a_resize_takes_the_winner_of_its_topology(elastic: Elastic) -> None:
     assert sorted(winners) == [2, 3]
     for left in ("log", "happened.0"):
         (elastic.folder / left).unlink()
-    train(elastic, *flags, commit_every=1000)
+    train(elastic, *flags, "9", commit_every=1000)
     check(elastic, Sgd())
     used = {(line["size"], tuple(line["tuned"])) for line in elastic.steps()}
     assert used == {(size, tuple(values)) for size, values in winners.items()}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,6 +14,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
+
+from horoacc import cache
 
 ROOT = Path(__file__).resolve().parents[2]
 MODES = {
@@ -39,6 +42,15 @@ class Result:
         text = self.out if stream == "out" else self.err
         mark = f"[{rank}] "
         return [line[len(mark) :] for line in text.split("\n") if line.startswith(mark)]
+
+
+def new_cache(folder: Path) -> Path:
+    """Makes a cache folder with nothing in it but torch's ops, which take long to compile."""
+    known = cache.folder(os.environ)
+    folder.mkdir()
+    for file in known.glob("torch-*"):
+        shutil.copy2(file, folder)
+    return folder
 
 
 def patched(code: str) -> tuple[str, ...]:
