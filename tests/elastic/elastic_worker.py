@@ -1,4 +1,7 @@
-"""A worker of elastic jobs, to which things happen: elastic_worker.py FOLDER BATCHES SECONDS."""
+"""A worker of elastic jobs, to which things happen: elastic_worker.py FOLDER BATCHES SECONDS.
+
+Its last batch waits for LAST_SIZE ranks.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ from typing import Any
 from elastic_plan import happens, note
 
 BATCHES, SECONDS = int(sys.argv[2]), float(sys.argv[3])
+LAST_SIZE = int(os.environ.get("LAST_SIZE", "0"))
 
 happens(worker=int(os.environ["HOROACC_WORKER"]))
 
@@ -24,6 +28,10 @@ hvd.init()
 def train(state: Any) -> None:
     while state.batch < BATCHES:
         batch = state.batch + 1
+        while batch == BATCHES and hvd.size() < LAST_SIZE:
+            hvd.barrier()  # so that all ranks make as many checks
+            time.sleep(0.01)
+            state.check_host_updates()
         where = {"batch": batch, "rank": hvd.rank()}
         happens(**where, at="begin")
         total = hvd.allreduce(np.full(3, float(batch)), op=hvd.Sum, name="step")

@@ -39,7 +39,7 @@ def test_the_others_go_on_in_their_processes(
 def test_a_dead_rank_is_replaced_on_its_host(elastic: Elastic) -> None:
     elastic.plan, elastic.batches = [at("begin", 4, 0), at("step", 30, 1)], 60
     folder = elastic.folder / "flight"
-    elastic.run("-np", "3", "--min-np", "2", "--flight-dir", str(folder))
+    elastic.run("-np", "3", "--min-np", "2", "--flight-dir", str(folder), LAST_SIZE="3")
     told = elastic.job.run("explain", str(folder)).out
     assert "Rank 0 on localhost: killed by SIGKILL." in told
     assert re.search(r"Epoch 2: 2 ranks \(2 on localhost\), 0 new, 1 left; the others waited", told)
@@ -55,8 +55,7 @@ def test_workers_that_die_before_init_hold_nobody_up(elastic: Elastic, at_once: 
     elastic.plan = [{"worker": 1, "do": "kill"}]
     if not at_once:  # the worker that replaces one
         elastic.plan = [at("begin", 3, 1), {"worker": 3, "do": "7"}]
-    elastic.batches = 60
-    elastic.run("-np", "3", "--min-np", "2")
+    elastic.run("-np", "3", "--min-np", "2", LAST_SIZE="3")
     assert elastic.check()[-1] == 3
 
 
