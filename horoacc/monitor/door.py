@@ -9,13 +9,20 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import selectors
 import socket
 import stat
+import struct
+import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 from horoacc import process, settings
 from horoacc.start import tell_once
+
+_CREDENTIALS = struct.Struct("3i")  # struct ucred: pid, uid, gid
+_PART = 1 << 20
 
 
 class Door(NamedTuple):
@@ -48,6 +55,52 @@ def doors() -> list[Door]:
             if job and rank.isdigit() and pid.isdigit():
                 found.append(Door(place / name, job, int(rank), int(pid)))
     return found
+
+
+def is_users(link: socket.socket) -> bool:
+    """Says whether the process at the other end of a Unix socket is this user's."""
+    told = link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    return bool(_CREDENTIALS.unpack(told)[1] == os.geteuid())
+
+
+def ask(
+    addresses: Mapping[int, str | bytes], seconds: float, question: bytes = b""
+) -> dict[int, bytes]:
+    """Asks Unix sockets of this user's processes, all at once.
+
+    Args:
+        addresses: By rank.
+        seconds: How long all of them have.
+        question: What is said to each first.
+
+    Returns:
+        What each said until it closed, by rank; not of those that did not in time.
+    """
+    answers: dict[int, bytes] = {}
+    with contextlib.ExitStack() as stack, selectors.DefaultSelector() as selector:
+        for rank, address in addresses.items():
+            link = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
+            link.setblocking(False)
+            with contextlib.suppress(OSError):
+                link.connect(address)
+                if is_users(link):
+                    if question:  # one that answers at once may have closed already
+                        link.sendall(question)
+                    selector.register(link, selectors.EVENT_READ, (rank, bytearray()))
+        end = time.monotonic() + seconds
+        while selector.get_map() and (left := end - time.monotonic()) > 0:
+            for key, _ in selector.select(left):
+                rank, text = key.data
+                assert isinstance(key.fileobj, socket.socket)
+                try:
+                    part = key.fileobj.recv(_PART)
+                except OSError:
+                    part = b""
+                text += part
+                if not part:
+                    selector.unregister(key.fileobj)
+                    answers[rank] = bytes(text)
+    return answers
 
 
 def is_shut(door: Door) -> bool:

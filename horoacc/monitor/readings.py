@@ -5,19 +5,15 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import selectors
 import socket
-import struct
 import threading
-import time
 from typing import NamedTuple
 
 from horoacc import process
+from horoacc.monitor.door import ask, is_users
 from horoacc.monitor.families import samples
 
 _ANSWER_SECONDS = 1.0  # that all ranks of a host have together
-_MOST_BYTES = 1 << 20
-_CREDENTIALS = struct.Struct("3i")  # struct ucred: pid, uid, gid
 
 
 class Reading(NamedTuple):
@@ -46,11 +42,6 @@ def _name(local_rank: int) -> bytes:
     known = ("HOROACC_MASTER", "MASTER_PORT", "PMIX_NAMESPACE")
     job = next(filter(None, map(os.environ.get, known)), str(os.getppid()))
     return f"\0horoacc-metrics-{os.getuid()}-{job}-{where.cross_rank}-{local_rank}".encode()
-
-
-def _is_users(link: socket.socket) -> bool:
-    told = link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-    return bool(_CREDENTIALS.unpack(told)[1] == os.getuid())
 
 
 class Answering:
@@ -87,7 +78,7 @@ class Answering:
                 return
             with link, contextlib.suppress(OSError, ValueError):
                 link.settimeout(_ANSWER_SECONDS)
-                if _is_users(link):
+                if is_users(link):
                     link.sendall(json.dumps(own()._asdict()).encode())
 
 
@@ -101,29 +92,8 @@ def of_host() -> dict[int, Reading | None]:
     where = process.position()
     found: dict[int, Reading | None] = dict.fromkeys(range(where.local_size))
     found[where.local_rank] = own()
-    with contextlib.ExitStack() as stack, selectors.DefaultSelector() as selector:
-        for local_rank in found:
-            if local_rank == where.local_rank:
-                continue
-            link = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
-            link.setblocking(False)
-            with contextlib.suppress(OSError):
-                link.connect(_name(local_rank))
-                if _is_users(link):
-                    selector.register(link, selectors.EVENT_READ, (local_rank, bytearray()))
-        end = time.monotonic() + _ANSWER_SECONDS
-        while selector.get_map() and (left := end - time.monotonic()) > 0:
-            for key, _ in selector.select(left):
-                local_rank, text = key.data
-                assert isinstance(key.fileobj, socket.socket)
-                try:
-                    part = key.fileobj.recv(_MOST_BYTES)
-                except OSError:
-                    part = b""
-                text += part
-                if part and len(text) < _MOST_BYTES:
-                    continue
-                selector.unregister(key.fileobj)
-                with contextlib.suppress(ValueError, TypeError):
-                    found[local_rank] = Reading(**json.loads(text))
+    others = {local_rank: _name(local_rank) for local_rank in found if found[local_rank] is None}
+    for local_rank, text in ask(others, _ANSWER_SECONDS).items():
+        with contextlib.suppress(ValueError, TypeError):
+            found[local_rank] = Reading(**json.loads(text))
     return found

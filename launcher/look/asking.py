@@ -3,23 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import selectors
-import socket
-import struct
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from os import geteuid
 from typing import NamedTuple
 
 from horoacc.launcher.flight_records import Record, parse
 from horoacc.launcher.look.jobs import LookError, RunningJob, running_jobs, state_of
-from horoacc.monitor.door import Door, is_shut
+from horoacc.monitor.door import Door, ask, is_shut
 
 __all__ = ["Asker", "Scope", "View"]
 
-_CREDENTIALS = struct.Struct("3i")  # struct ucred: pid, uid, gid
-_PART = 1 << 20
 _BUSY = 0.5  # of a processor
 _HERE_SECONDS = 0.7
 _ELSEWHERE_SECONDS = 1.3  # more than the core's own limit
@@ -81,7 +74,8 @@ class Asker:
         self._pids |= {rank: door.pid for rank, door in asked.items()}
         limit = _STACK_SECONDS if scope.stack else _HERE_SECONDS
         question = f"{scope.stack:d} {scope.seconds} {scope.events}"
-        answers = _ask(list(asked.values()), question, limit)
+        paths = {rank: str(door.path) for rank, door in asked.items()}
+        answers = ask(paths, limit, f"{question}\n".encode())
         records = _records(answers.values())
         if not records:
             if not asked:
@@ -94,10 +88,10 @@ class Asker:
         elsewhere = [rank for rank in range(size) if rank not in here]
         if elsewhere:
             limit = _STACK_SECONDS if scope.stack else _ELSEWHERE_SECONDS
-            words = f"{question} {' '.join(map(str, elsewhere))}"
+            words = f"{question} {' '.join(map(str, elsewhere))}\n"
             # The first that answers; of several hosts here (simulated ones) any knows the others.
-            door = asked[min(records)]
-            records |= _records(_ask([door], words, limit).values())
+            first = min(records)
+            records |= _records(ask({first: paths[first]}, limit, words.encode()).values())
         failed = any(record.failure for record in records.values())
         silent = {
             rank: self._why(rank, asked, elsewhere, failed)
@@ -157,32 +151,3 @@ def _records(texts: Iterable[bytes]) -> dict[int, Record]:
                 continue
             break
     return found
-
-
-def _ask(doors: Sequence[Door], question: str, seconds: float) -> dict[int, bytes]:
-    """Asks all at once; gives the whole answers, by rank."""
-    answers: dict[int, bytes] = {}
-    with contextlib.ExitStack() as stack, selectors.DefaultSelector() as selector:
-        for door in doors:
-            link = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
-            link.setblocking(False)
-            with contextlib.suppress(OSError):
-                link.connect(str(door.path))
-                told = link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-                if _CREDENTIALS.unpack(told)[1] == geteuid():
-                    link.sendall(f"{question}\n".encode())
-                    selector.register(link, selectors.EVENT_READ, (door.rank, bytearray()))
-        end = time.monotonic() + seconds
-        while selector.get_map() and (left := end - time.monotonic()) > 0:
-            for key, _ in selector.select(left):
-                rank, text = key.data
-                assert isinstance(key.fileobj, socket.socket)
-                try:
-                    part = key.fileobj.recv(_PART)
-                except OSError:
-                    part = b""
-                text += part
-                if not part:
-                    selector.unregister(key.fileobj)
-                    answers[rank] = bytes(text)
-    return answers

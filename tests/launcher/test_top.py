@@ -121,7 +121,7 @@ def terminal(tmp_path: Path) -> Iterator[Terminal]:
 # What top and explain show of rank 1.
 SHOWN = {
     "slow": (
-        r"slowest rank: 1: the others wait [3-9]\d% of the time for it",
+        r"slowest rank: 1: the others wait [2-9]\d% of the time for it",
         r"Straggler: .* the others wait for rank 1.*in <module> \(looked_at\.py:\d+\)",
     ),
     "stalled": (
