@@ -177,8 +177,11 @@ def test_a_foreign_host_is_refused_at_once(nodes: Nodes, found: dict[str, int], 
     [
         ({}, "give either num_workers, or num_hosts, or min_workers"),
         ({"num_workers": 2, "num_hosts": 1}, "give either num_workers, or num_hosts"),
-        ({"num_workers": 0}, "num_workers must be at least 1, not 0"),
-        ({"num_hosts": 1, "num_workers_per_host": -1}, "num_workers_per_host must be at least 1"),
+        ({"num_workers": 0}, "num_workers must be a whole number of at least 1, not 0"),
+        ({"num_hosts": 1, "num_workers_per_host": -1}, "num_workers_per_host must be a whole"),
+        ({"num_workers": 1.5}, "num_workers must be a whole number of at least 1, not 1.5"),
+        ({"num_workers": 1, "cpus_per_worker": -1}, "cpus_per_worker is -1"),
+        ({"min_workers": 1, "cpus_per_worker": 0}, "cpus_per_worker is 0"),
         ({"min_workers": 1, "num_workers": 1}, "Both `min_workers` and `num_workers` provided."),
         ({"min_workers": 1, "num_hosts": 1}, "Both `min_workers` and `num_hosts` provided."),
         ({"max_workers": 2}, "`max_workers` needs `min_workers`"),
@@ -186,16 +189,17 @@ def test_a_foreign_host_is_refused_at_once(nodes: Nodes, found: dict[str, int], 
         ({"num_workers": 1, "gpus_per_worker": 1}, "gpus_per_worker is set, but use_gpu is False"),
     ],
 )
-def test_arguments_that_cannot_work(arguments: dict[str, int], text: str) -> None:
+def test_arguments_that_cannot_work(arguments: dict[str, float], text: str) -> None:
     with pytest.raises(ValueError) as raised:
         RayExecutor(SETTINGS(), **arguments)  # type: ignore[arg-type]
     assert str(raised.value).startswith(text) and "\n" not in str(raised.value)
 
 
 def test_arguments_of_the_older_class() -> None:
-    settings = ElasticRayExecutor.create_settings(min_np=2, max_np=3, verbose=2, nics={"lo"})
-    assert (settings.min_num_proc, settings.max_num_proc, settings.verbose) == (2, 3, 2)
-    assert settings.variables()["HOROACC_NETWORK_INTERFACES"] == "lo"
+    for nics in ({"lo"}, "lo"):
+        settings = ElasticRayExecutor.create_settings(min_np=2, max_np=3, verbose=2, nics=nics)
+        assert (settings.min_num_proc, settings.max_num_proc, settings.verbose) == (2, 3, 2)
+        assert settings.variables()["HOROACC_NETWORK_INTERFACES"] == "lo"
     with pytest.raises(ValueError, match="gpus_per_slot is set, but use_gpu is False"):
         ElasticRayExecutor(settings, gpus_per_slot=1)
     with pytest.warns(UserWarning, match="ssh_str: no effect, Ray starts the processes"):

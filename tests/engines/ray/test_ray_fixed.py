@@ -140,9 +140,9 @@ def test_gpus_of_a_node_are_seen_by_all_its_ranks(nodes: Nodes) -> None:
 def test_the_placement_group_of_an_actor_is_used(nodes: Nodes) -> None:
     @ray.remote
     class Driver:
-        def run(self, workers: int, inherit: bool = True) -> list[int]:
+        def run(self, workers: int, inherit: bool = True, cpus: float = 1) -> list[int]:
             made = RayExecutor(
-                RayExecutor.create_settings(), num_workers=workers,
+                RayExecutor.create_settings(), num_workers=workers, cpus_per_worker=cpus,
                 use_current_placement_group=inherit,
             )  # fmt: skip
             made.start()
@@ -158,6 +158,8 @@ def test_the_placement_group_of_an_actor_is_used(nodes: Nodes) -> None:
     started = time.monotonic()
     with pytest.raises(ValueError, match=r"has room for 3 of 4 workers of {'CPU': 1} each"):
         ray.get(driver.run.remote(4), timeout=SECONDS)
+    with pytest.raises(ValueError, match=r"has room for 30 of 31 workers of {'CPU': 0.1} each"):
+        ray.get(driver.run.remote(31, cpus=0.1), timeout=SECONDS)
     assert time.monotonic() - started < 5.0
     # There is one CPU beside the group.
     assert ray.get(driver.run.remote(1, False), timeout=SECONDS) == [0]
