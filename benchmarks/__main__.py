@@ -25,6 +25,7 @@ from benchmarks import (
     machine,
     memory_bound,
     neighbours,
+    observed,
     pages,
     picture,
     rails,
@@ -62,6 +63,7 @@ BENCHMARKS: dict[str, Callable[[Records, bool], None]] = {
     "algorithms": algorithms.run,
     "stages": stages.run,
     "replays": replays.run,
+    "observed": observed.run,
 }
 
 
