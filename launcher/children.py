@@ -8,7 +8,7 @@ import signal
 import subprocess
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from horoacc.launcher.processes import signal_group
@@ -38,7 +38,7 @@ def start_piped(
     environ: Mapping[str, str],
     stdin: int | None,
     prepare: Callable[[], None],
-    passed: tuple[int, ...] = (),
+    passed: Sequence[int] = (),
 ) -> tuple[int, int, int]:
     """Starts a program as the head of a session; `prepare` runs in the new process before it.
 

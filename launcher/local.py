@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from horoacc.launcher.children import start_piped
 from horoacc.launcher.kubernetes.pods import Share
 from horoacc.launcher.processes import die_with_parent
-from horoacc.launcher.shim import place_variables
+from horoacc.launcher.shim import hold_secret, place_variables
 from horoacc.launcher.supervise import Supervisor
 
 # Variables of an MPI launcher around this one; a rank must not take itself for one of its job.
@@ -30,14 +30,14 @@ def start_ranks(
     """Starts every rank of this host and gives the supervisor charge of it.
 
     Without a share of a larger job, the port of the rendezvous is bound here and goes to rank 0 as
-    an open socket, so that no other process can take it in between. The secret goes through the
-    environment, which only the same user can read, and never on a command line.
+    an open socket, so that no other process can take it in between. The secret goes through a
+    memory file, which this process keeps open, and never on a command line or by a variable.
 
     Raises:
         OSError: The program cannot be started, or there is no free port, process or pipe.
     """
     base = {name: value for name, value in environ.items() if not name.startswith(_FOREIGN)}
-    base["HOROACC_SECRET"] = share.secret if share else secrets.token_hex(32)
+    secret = hold_secret(share.secret if share else secrets.token_hex(32), base)
     first, whole = (share.first, share.size) if share else (0, size)
     die = die_with_parent()
 
@@ -55,9 +55,9 @@ def start_ranks(
         for local in range(size):
             rank = first + local
             own = base | place_variables(rank, whole, local, size)
-            passed: tuple[int, ...] = ()
+            passed = [secret]
             if rank == 0 and listener is not None:
-                passed = (listener.fileno(),)
+                passed.append(listener.fileno())
                 own["HOROACC_RENDEZVOUS_FD"] = str(listener.fileno())
             pid, stdout, stderr = start_piped(command, own, stdin_for(rank), prepare, passed)
             supervisor.add_rank(rank, pid, stdout, stderr)

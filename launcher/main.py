@@ -34,7 +34,7 @@ from horoacc.launcher.master import Master
 from horoacc.launcher.mpirun import Mpirun, MpirunError, find_mpirun, start_mpirun
 from horoacc.launcher.output import Printer
 from horoacc.launcher.processes import adopt_orphans
-from horoacc.launcher.shim import place_variables
+from horoacc.launcher.shim import SECRET_FILE, place_variables
 from horoacc.launcher.sinks import ensure_open
 from horoacc.launcher.supervise import Supervisor
 from horoacc.mpi_plugins import plugin
@@ -52,6 +52,7 @@ POSITION_VARIABLES = {
     "HOROACC_RENDEZVOUS",
     "HOROACC_RENDEZVOUS_FD",
     "HOROACC_SECRET",
+    SECRET_FILE,
     "HOROACC_MASTER",
     "HOROACC_COORDINATOR",
     "HOROACC_WORKER",

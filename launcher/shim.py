@@ -9,17 +9,22 @@ Only the standard library, and little of it: one of these starts for every rank.
 
 import contextlib
 import ctypes
+import fcntl
 import hmac
 import json
 import os
 import signal
 import socket
 import sys
+from collections.abc import MutableMapping
 
 _PR_SET_PDEATHSIG = 1
 # Bits of the byte that lets a rank start: the descriptors that come with it, in this order.
 STDIN, LISTENER = 1, 2
 _NONCE = 32  # bytes
+SECRET_FILE = "HOROACC_SECRET_FD"
+"""The variable that names the file with the job's secret, PID:FD."""
+SECRET_FILE_NAME = "horoacc-secret"
 _SECONDS = 60.0  # that horoaccrun may take to answer
 
 
@@ -32,6 +37,20 @@ def proof_of_shim(secret: str, challenge: bytes, nonce: bytes, rank: int, pid: i
 def proof_of_horoaccrun(secret: str, challenge: bytes, nonce: bytes) -> str:
     """The answer of horoaccrun to a shim's nonce, which needs the job's secret."""
     return hmac.new(secret.encode(), b"horoaccrun" + challenge + nonce, "sha256").hexdigest()
+
+
+def hold_secret(secret: str, environ: MutableMapping[str, str]) -> int:
+    """Puts the job's secret into a memory file; gives its descriptor, which is not inherited yet.
+
+    The variables tell a process where to find it, and not the secret, which trackers would record.
+    """
+    fd = os.memfd_create(SECRET_FILE_NAME, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    os.write(fd, secret.encode())
+    seals = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL
+    fcntl.fcntl(fd, fcntl.F_ADD_SEALS, seals)
+    environ.pop("HOROACC_SECRET", None)
+    environ[SECRET_FILE] = f"{os.getpid()}:{fd}"
+    return fd
 
 
 def _die_with_parent() -> None:
@@ -47,6 +66,8 @@ def _rank() -> int:
 
 def _execute(command: list[str]) -> None:
     """Executes the program; on failure prints the reason, as a shell does."""
+    if "HOROACC_SECRET" in os.environ:
+        os.set_inheritable(hold_secret(os.environ["HOROACC_SECRET"], os.environ), True)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE):
         signal.signal(number, signal.SIG_DFL)
     try:
@@ -131,6 +152,7 @@ def _main(command: list[str]) -> int:
     assert connected is not None
     link, challenge = connected
     secret, nonce = os.environ["HOROACC_SECRET"], os.urandom(_NONCE)
+    held = hold_secret(secret, os.environ)
     stdout, stdout_end = os.pipe()
     stderr, stderr_end = os.pipe()
     child = os.fork()
@@ -149,6 +171,7 @@ def _main(command: list[str]) -> int:
         if go[0] & LISTENER:
             os.set_inheritable(fds[0], True)
             os.environ["HOROACC_RENDEZVOUS_FD"] = str(fds[0])
+        os.set_inheritable(held, True)
         _execute(command)
     os.setpgid(child, child)
     proof = proof_of_shim(secret, challenge, nonce, _rank(), child)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from horoacc import process, process_sets
+from horoacc import job_secret, process, process_sets
 from horoacc.elastic.notices import HostUpdateResult
 from horoacc.errors import Aborted, ConfigError, HorovodInternalError, PeerLost, Timeout
 from horoacc.launcher.elastic.channel import Channel, ChannelError, Message, dial
@@ -79,10 +79,9 @@ class Member:
         self._report = Report()
         self._meeting: MeetingPoint | None = None
         try:
-            self._secret = environ["HOROACC_SECRET"].encode()  # the job's
-            self._channel: Channel = dial(
-                environ["HOROACC_COORDINATOR"], environ["HOROACC_SECRET"], _DIAL_SECONDS
-            )
+            secret = job_secret.environ()["HOROACC_SECRET"]
+            self._secret = secret.encode()  # the job's
+            self._channel: Channel = dial(environ["HOROACC_COORDINATOR"], secret, _DIAL_SECONDS)
             self._channel.send({"kind": "worker", "worker": int(environ["HOROACC_WORKER"])})
         except (ChannelError, KeyError, ValueError) as error:
             raise ConfigError(f"this process belongs to an elastic job, but: {error}") from None

@@ -16,6 +16,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,7 @@ from horoacc.launcher.processes import (
     die_with_parent,
     signal_group,
 )
+from horoacc.launcher.shim import hold_secret
 
 _DIAL_SECONDS = 30.0
 _CHUNK = 1 << 16
@@ -87,7 +89,8 @@ class _Task:
         path = [*sys.path, *(entry for entry in order.path if entry not in sys.path)]
         self._courier = Courier(order.call, path, self._result)
         # The connection proves the secret and encrypts nothing, so the secret comes with Spark's.
-        self._known = {VARIABLE: self._courier.name, "HOROACC_SECRET": order.secret}
+        self._known = {VARIABLE: self._courier.name}
+        self._secret = hold_secret(order.secret, self._known)
         self._meeting = MeetingPoint(channel.link.getsockname()[0])
         context = TaskContext.get()
         self._tell(
@@ -116,6 +119,7 @@ class _Task:
             self._child.close()
             self._courier.close(0.1)
             self._meeting.close()
+            os.close(self._secret)
         if self._restart:
             raise Restart("the agent of this task is lost")
 
@@ -136,7 +140,7 @@ class _Task:
             environ = {**os.environ, **message["environ"], **self._known}
             number = int(message["number"])
             command = ["-m", "horoacc.launcher.elastic.agent", str(number), message["host"]]
-            self._child.start([sys.executable, *command], environ, number)
+            self._child.start([sys.executable, *command], environ, number, [self._secret])
         elif kind == "signal":
             self._child.signal(int(message["number"]))
         elif kind == "restart":
@@ -151,16 +155,16 @@ class _Task:
         place = Place(*map(int, message["place"]))
         environ |= place.variables()
         environ |= meeting_variables(message["address"], int(message["master_port"]))
-        passed: tuple[int, ...] = ()
+        lent = []
         if place.rank == 0:
-            passed = (self._meeting.lend(),)
-            environ["HOROACC_RENDEZVOUS_FD"] = str(passed[0])
+            lent.append(self._meeting.lend())
+            environ["HOROACC_RENDEZVOUS_FD"] = str(lent[0])
         else:
             self._meeting.close()
         call = "from horoacc.launcher.courier_rank import main; main()"
         command = [message["executable"] or sys.executable, "-c", call]
-        self._child.start(command, environ, None, passed)
-        for fd in passed:
+        self._child.start(command, environ, None, [self._secret, *lent])
+        for fd in lent:
             os.close(fd)
 
     def _result(self, name: str, body: bytes) -> None:
@@ -198,7 +202,7 @@ class _Child:
         command: list[str],
         environ: dict[str, str],
         number: int | None,
-        passed: tuple[int, ...] = (),
+        passed: Sequence[int],
     ) -> None:
         """Starts it; an agent has a number, and prints to this process's own stderr."""
         if self._watchdog is None:
@@ -223,7 +227,7 @@ class _Child:
             else:
                 child = subprocess.Popen(
                     command, env=environ, stdin=subprocess.DEVNULL,
-                    start_new_session=True, preexec_fn=prepare,
+                    pass_fds=passed, start_new_session=True, preexec_fn=prepare,
                 )  # fmt: skip
                 pid, child.returncode = child.pid, 0  # this object waits for it
         except OSError as error:

@@ -15,11 +15,12 @@ import sys
 import time
 from collections import deque
 
-from horoacc import settings
+from horoacc import job_secret, settings
 from horoacc.launcher.children import Rank, start_piped
 from horoacc.launcher.elastic.channel import Channel, ChannelError, Message, dial
 from horoacc.launcher.output import Printer
 from horoacc.launcher.processes import adopt_orphans, die_with_parent, signal_group
+from horoacc.launcher.shim import hold_secret
 from horoacc.launcher.supervise import Supervisor
 
 _DIAL_SECONDS = 30.0
@@ -53,10 +54,11 @@ class Relay:
 class AgentLoop(Supervisor):
     """The loop of an agent. Workers are its ranks, by their numbers."""
 
-    def __init__(self, channel: Channel, host: str, number: int, grace: float) -> None:
+    def __init__(self, channel: Channel, host: str, number: int, grace: float, secret: int) -> None:
         super().__init__(Printer(os.environ), 0, grace)
         self._channel = channel
         self._host = host
+        self._secret = secret  # its descriptor
         self._done = False
         self.watch(channel.fileno(), self._hear)
         self.tell({"kind": "agent", "host": host, "number": number})
@@ -121,7 +123,9 @@ class AgentLoop(Supervisor):
             self.watchdog.add(os.getpid())
 
         try:
-            pid, stdout, stderr = start_piped(command, environ, subprocess.DEVNULL, prepare)
+            pid, stdout, stderr = start_piped(
+                command, environ, subprocess.DEVNULL, prepare, [self._secret]
+            )
         except OSError as error:
             text = f"horoaccrun: cannot start '{command[0]}': {error.strerror}\n".encode()
             for name, body in (("stderr", text), ("stderr", b""), ("stdout", b"")):
@@ -141,14 +145,15 @@ def main() -> int:
     """Runs an agent until the coordinator lets it go, or is gone."""
     number, host = int(sys.argv[1]), sys.argv[2]
     try:
-        address, secret = os.environ["HOROACC_COORDINATOR"], os.environ["HOROACC_SECRET"]
+        address, secret = os.environ["HOROACC_COORDINATOR"], job_secret.environ()["HOROACC_SECRET"]
+        held = hold_secret(secret, os.environ)
         silence = float(str(settings.read(os.environ)["host_timeout_seconds"]))
         channel = dial(address, secret, _DIAL_SECONDS, silence)
     except ChannelError as error:
         print(f"horoaccrun: the agent on {host} cannot reach {error}", file=sys.stderr)
         return 1
     adopt_orphans()
-    AgentLoop(channel, host, number, 0.0).run()
+    AgentLoop(channel, host, number, 0.0, held).run()
     return 0
 
 

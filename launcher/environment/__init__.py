@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from horoacc.launcher.environment import job, launchers, slurm, torchrun
 from horoacc.launcher.environment.placement import Placement, PlacementError, Rendezvous
+from horoacc.launcher.shim import SECRET_FILE
 
 __all__ = ["LAUNCHERS", "Placement", "PlacementError", "Rendezvous", "detect", "rendezvous"]
 
@@ -59,6 +60,13 @@ def rendezvous(
         PlacementError: Something is missing, or rank 0 did not answer in time.
     """
     variables = os.environ if environ is None else environ
+    place = variables.get(SECRET_FILE, "")
+    if place and placement.size > 1:  # it was not read: horoacc.job_secret
+        raise PlacementError(
+            f"the job's secret is in {SECRET_FILE}={place} (process:descriptor), and this process "
+            "can read neither its own descriptor nor that one: a program between closed it, and "
+            "this process is another user's, or sees other process numbers"
+        )
     if placement.bootstrap != "tcp":
         return Rendezvous("", None, variables.get("HOROACC_SECRET", ""))
     if placement.launcher == "kubeflow":

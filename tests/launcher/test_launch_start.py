@@ -63,7 +63,7 @@ import os, subprocess, sys
 import horoacc as hvd
 for turn in range(2):
     hvd.init()
-    look = "import os; print('HOROACC_SECRET' in os.environ, flush=True)"
+    look = "import os; print(any('HOROACC_SECRET' in name for name in os.environ), flush=True)"
     subprocess.run([sys.executable, "-c", look], check=True)
     hvd.barrier()
     if len(sys.argv) == 1: hvd.shutdown()
@@ -79,9 +79,11 @@ def test_secret_is_the_same_everywhere_fresh_and_on_no_command_line(
 ) -> None:
     look = """
 import os, glob
-secret = os.environ["HOROACC_SECRET"]
-seen = 0
-for path in glob.glob("/proc/[0-9]*/cmdline"):
+from horoacc import job_secret
+told = set(os.environ) & {"HOROACC_SECRET", "HOROACC_SECRET_FD"}
+secret = job_secret.environ()["HOROACC_SECRET"]
+seen = told != {"HOROACC_SECRET_FD"} or job_secret.environ()["HOROACC_SECRET"] != secret
+for path in glob.glob("/proc/[0-9]*/cmdline") + ["/proc/self/environ"]:
     try:
         seen += secret.encode() in open(path, "rb").read()
     except OSError:
@@ -96,6 +98,52 @@ print(secret, len(bytes.fromhex(secret)), seen)
         assert (length, seen) == ("32", "0")
         secrets.add(secret)
     assert len(secrets) == 2
+
+
+BETWEEN = {
+    "closes": "import os, sys; os.closerange(3, 1000); os.execvp(sys.argv[1], sys.argv[1:])",
+    "starts": """
+import os, subprocess, sys
+os.closerange(3, 1000)
+sys.exit(subprocess.call(sys.argv[1:]))
+""",
+    "replaces": """
+import os, sys
+fd = int(os.environ["HOROACC_SECRET_FD"].split(":")[1])
+os.dup2(os.open("/dev/null", os.O_RDONLY), fd)
+os.execvp(sys.argv[1], sys.argv[1:])
+""",
+}
+
+
+def starts_behind(between: str, job: Job, *flags: str) -> None:
+    program = "import horoacc as hvd; hvd.init(); print(hvd.size(), flush=True); hvd.shutdown()"
+    wrapper = [sys.executable, "-c", BETWEEN[between]]
+    result = job.run(*flags, "-np", "2", *wrapper, sys.executable, "-c", program)
+    assert result.of(0) == result.of(1) == ["2"], result.err
+
+
+@pytest.mark.parametrize("between", BETWEEN)
+def test_programs_between_need_not_pass_the_secret_on(
+    job: Job, mode: list[str], between: str
+) -> None:
+    starts_behind(between, job, *mode)
+
+
+def test_programs_between_need_not_pass_an_elastic_jobs_secret_on(job: Job) -> None:
+    starts_behind("replaces", job, "--min-np", "2")
+
+
+def test_a_secret_out_of_reach_is_named(job: Job) -> None:
+    program = "import horoacc as hvd; hvd.init()"
+    wrapper = f"""
+import os, sys
+os.environ["HOROACC_SECRET_FD"] = "{os.getpid()}:0"
+os.execvp(sys.argv[1], sys.argv[1:])
+"""
+    command = [sys.executable, "-c", wrapper, sys.executable, "-c", program]
+    result = job.run("--tcp", "-np", "2", *command, code=None)
+    assert "can read neither its own descriptor nor that one" in result.err
 
 
 def test_threads_are_bounded_unless_the_user_says_otherwise(job: Job, mode: list[str]) -> None:
