@@ -44,7 +44,9 @@ def test_results_by_rank_and_their_output(
         }
     ]  # fmt: skip
     assert sorted(out.getvalue().splitlines()) == ["[0] out 0", "[1] out 1"]
-    assert sorted(err.getvalue().splitlines()) == ["[0] err 0", "[1] err 1"]
+    # A line that Spark still looks for room comes on a machine that is busy.
+    lines = sorted(line for line in err.getvalue().splitlines() if line.startswith("["))
+    assert lines == ["[0] err 0", "[1] err 1"]
 
 
 def test_as_many_ranks_as_spark_has_slots(
