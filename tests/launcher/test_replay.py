@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import bisect
 import json
+import statistics
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -167,8 +169,11 @@ def test_real_ranks_make_the_recorded_calls(job: Job, tmp_path: Path) -> None:
     assert {call.name for call in found.calls} == names
     assert {call.bytes for call in found.calls} == {(1 << 16, 1 << 16)}
     assert found.steps > 1 and found.seconds > 0.01  # each step sleeps for so long
-    computed = sum(gap for gap, *_ in found.ranks[0]) / found.steps
-    assert 0.009 < computed <= 1.01 * found.seconds
+    gaps = [0.0] * found.steps
+    for gap, _, call in found.ranks[0]:
+        gaps[bisect.bisect_right(found.starts, call) - 1] += gap
+    computed = statistics.median(gaps)
+    assert 0.009 < computed <= 1.1 * found.seconds
 
     trace = tmp_path / "trace.json"
     flags = ["--tcp", "-np", "3", "--timeline-filename", str(trace)]
@@ -185,7 +190,7 @@ def test_real_ranks_make_the_recorded_calls(job: Job, tmp_path: Path) -> None:
     assert "replayed by 2 ranks: " in quiet.out and "recorded: " in quiet.out
     simulate = ["replay", str(folder), "--simulate", "--hosts", "64", "--gbits", "25"]
     facts = json.loads(job.run(*simulate, "--json").out)
-    assert facts["ranks"] == 64 and facts["step"] > computed
+    assert facts["ranks"] == 64 and facts["step"] > 0.9 * computed
     said = job.run(*simulate).out
     assert "predicted for 64 ranks on 64 hosts: " in said and "error: the simulator is" in said
     wrong = job.run("replay", str(tmp_path / "none"), "--simulate", code=1)
