@@ -4,26 +4,15 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from horoacc._core import Engine, Output
 
-
-class Pending(NamedTuple):
-    """A call that has not been synchronised yet."""
-
-    engine: Engine
-    number: int
-    """The engine's number of it. Every engine counts from 1; handles go on, so that one from before
-    `shutdown()` is never another call's."""
-    result: Any
-    """The result of synchronize(), if `finish` is None. It keeps the output alive."""
-    finish: Callable[[list[Output]], Any] | None
-    """Makes the result from memory that the engine allocated."""
-    stream: Callable[[], int] | None
-    """Of a GPU's tensors: the stream on which the caller of `synchronize` works there."""
-
+    # A call that has not been synchronised yet: the arguments of `start`.
+    Pending = tuple[
+        Engine, int, Any, Callable[[list[Output]], Any] | None, Callable[[], int] | None
+    ]
 
 _pending: dict[int, Pending] = {}
 _handles = itertools.count(1)
@@ -36,9 +25,18 @@ def start(
     finish: Callable[[list[Output]], Any] | None = None,
     stream: Callable[[], int] | None = None,
 ) -> int:
-    """Notes a submitted call, with the fields of `Pending`, and gives its handle."""
+    """Notes a submitted call, and gives its handle.
+
+    Args:
+        engine: The engine that it was submitted to.
+        number: The engine's number of it. Every engine counts from 1; handles go on, so that one
+            from before `shutdown()` is never another call's.
+        result: The result of synchronize(), if `finish` is None. It keeps the output alive.
+        finish: Makes the result from memory that the engine allocated.
+        stream: Of a GPU's tensors: the stream on which the caller of `synchronize` works there.
+    """
     handle = next(_handles)
-    _pending[handle] = Pending(engine, number, result, finish, stream)
+    _pending[handle] = (engine, number, result, finish, stream)
     return handle
 
 
@@ -57,7 +55,8 @@ def poll(handle: int) -> bool:
     found = _pending.get(handle)
     if found is None:
         raise ValueError(f"Handle {handle} was not created or has been cleared.")
-    return found.engine.poll(found.number)
+    engine, number, *_ = found
+    return engine.poll(number)
 
 
 def synchronize(handle: Any) -> Any:
@@ -114,7 +113,8 @@ def result(handle: int) -> Any:
     finally:
         left = _pending.pop(handle, None)
         if left is not None:
-            left.engine.release(left.number)
+            engine, number, *_ = left
+            engine.release(number)
 
 
 def has_ended(engine: Engine, number: int) -> bool:

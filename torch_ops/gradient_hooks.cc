@@ -59,6 +59,10 @@ struct ha_torch_hooks {
   std::string too_often;                    // what a second gradient between two restarts raises
   std::deque<horoacc::Gradient> gradients;  // which stay where they are
   ptrdiff_t changed = -1;  // the first that the program has changed while it was reduced
+  // Gradients in flight, so that a step need not ask the plan for each. Wrong between a refusal,
+  // with which the plan may have dropped others, and the end of the step.
+  std::atomic<size_t> in_flight{0};
+  std::atomic<bool> miscounted{false};
 };
 
 namespace horoacc {
@@ -76,6 +80,11 @@ void WatchForks() {
 
 bool InFlight(const ha_torch_hooks& hooks, size_t index) {
   return hooks.gradients[index].in_flight || ha_locked_plan_in_flight(hooks.plan, index) != 0;
+}
+
+bool AllInFlight(const ha_torch_hooks& hooks) {
+  return !hooks.miscounted.load(std::memory_order_relaxed) &&
+         hooks.in_flight.load(std::memory_order_relaxed) == hooks.gradients.size();
 }
 
 void Submit(ha_torch_hooks& hooks, size_t index) {
@@ -99,7 +108,10 @@ void Submit(ha_torch_hooks& hooks, size_t index) {
     gradient.memory = grad.storage();
     gradient.version = grad._version();
     // After an error of which the other ranks have not heard Python submits the gradient again.
-    (void)ha_locked_plan_submit(hooks.plan, index, &tensor, &error);
+    if (ha_locked_plan_submit(hooks.plan, index, &tensor, &error) == HA_OK)
+      hooks.in_flight.fetch_add(1, std::memory_order_relaxed);
+    else
+      hooks.miscounted.store(true, std::memory_order_relaxed);
     return;
   }
   ha_call call = hooks.call;
@@ -110,6 +122,7 @@ void Submit(ha_torch_hooks& hooks, size_t index) {
     gradient.sent = grad;
     gradient.version = grad._version();
     gradient.in_flight = true;
+    hooks.in_flight.fetch_add(1, std::memory_order_relaxed);
   } else if (error.kind == HA_INVALID || error.kind == HA_UNSUPPORTED) {
     gradient.refused = std::make_unique<ha_error>(error);
   }
@@ -232,6 +245,8 @@ HA_API int ha_torch_hooks_touched(const ha_torch_hooks* hooks) {
 }
 
 HA_API int ha_torch_hooks_in_flight(const ha_torch_hooks* hooks) {
+  if (!hooks->miscounted.load(std::memory_order_relaxed))
+    return hooks->in_flight.load(std::memory_order_relaxed) > 0 ? 1 : 0;
   for (size_t index = 0; index < hooks->gradients.size(); ++index) {
     if (horoacc::InFlight(*hooks, index)) return 1;
   }
@@ -241,6 +256,7 @@ HA_API int ha_torch_hooks_in_flight(const ha_torch_hooks* hooks) {
 // Writes the indices of gradients that were not submitted, and returns their number.
 HA_API size_t ha_torch_hooks_missing(const ha_torch_hooks* hooks, size_t* indices) {
   size_t count = 0;
+  if (horoacc::AllInFlight(*hooks)) return count;
   for (size_t index = 0; index < hooks->gradients.size(); ++index) {
     if (!horoacc::InFlight(*hooks, index) && !hooks->gradients[index].refused)
       indices[count++] = index;
@@ -259,6 +275,7 @@ HA_API int ha_torch_hooks_wait(ha_torch_hooks* hooks, double seconds, ha_error* 
     if (!horoacc::InFlight(*hooks, index)) continue;
     const int code = horoacc::Wait(*hooks, index, seconds, &error);
     if (code == HA_TIMEOUT && horoacc::InFlight(*hooks, index)) return 1;
+    hooks->in_flight.fetch_sub(1, std::memory_order_relaxed);
     if (code == HA_OK) {
       // The engine itself writes past torch, which counts the writes of the program.
       if (hooks->changed < 0 && gradient.sent._version() != gradient.version)
@@ -271,6 +288,12 @@ HA_API int ha_torch_hooks_wait(ha_torch_hooks* hooks, double seconds, ha_error* 
     }
   }
   ha_locked_plan_end_round(hooks->plan);
+  if (hooks->miscounted.exchange(false, std::memory_order_relaxed)) {
+    size_t count = 0;
+    for (size_t index = 0; index < hooks->gradients.size(); ++index)
+      count += horoacc::InFlight(*hooks, index) ? 1 : 0;
+    hooks->in_flight.store(count, std::memory_order_relaxed);
+  }
   return 0;
 }
 

@@ -77,12 +77,11 @@ void KeepStandardDescriptors() {
   if (fd > STDERR_FILENO) ::close(fd);
 }
 
-horoacc::Result<horoacc::Submission> ToSubmission(const ha_call& call, const ha_tensor* tensors,
-                                                  size_t count) {
+Status ReadCall(const ha_call& call, const ha_tensor* tensors, size_t count,
+                horoacc::Submission& submission) {
   if (call.collective < 0 || call.collective > HA_JOIN) {
     return MakeError(ErrorKind::kInvalid, "unknown collective " + std::to_string(call.collective));
   }
-  horoacc::Submission submission;
   submission.process_set = static_cast<uint32_t>(call.process_set);
   horoacc::Request& request = submission.request;
   request.collective = static_cast<horoacc::Collective>(call.collective);
@@ -106,19 +105,17 @@ horoacc::Result<horoacc::Submission> ToSubmission(const ha_call& call, const ha_
   if (count > 0 && tensors[0].name) submission.name = tensors[0].name;
   if (call.collective == HA_JOIN && count > 0)
     return MakeError(ErrorKind::kInvalid, "join takes no tensors");
+  request.tensors.reserve(count);
+  submission.buffers.reserve(count);
   for (size_t t = 0; t < count; ++t) {
     const bool known = tensors[t].dtype >= 0 && tensors[t].dtype < horoacc::kDTypeCount;
     if (!known) local_error = "unknown dtype " + std::to_string(tensors[t].dtype);
-    request.tensors.push_back({known ? static_cast<horoacc::DType>(tensors[t].dtype) : kUnknown,
-                               {tensors[t].shape, tensors[t].shape + tensors[t].ndim}});
+    horoacc::TensorMeta& meta = request.tensors.emplace_back();
+    meta.type = known ? static_cast<horoacc::DType>(tensors[t].dtype) : kUnknown;
+    meta.shape.assign(tensors[t].shape, tensors[t].shape + tensors[t].ndim);
     submission.buffers.push_back({tensors[t].input, tensors[t].output});
   }
-  return submission;
-}
-
-int64_t DeadlineIn(double seconds) {
-  return seconds < 0 ? std::numeric_limits<int64_t>::max()
-                     : horoacc::NowNs() + horoacc::FromSeconds(seconds);
+  return {};
 }
 
 horoacc::SetClaim ClaimOf(int own_part) {
@@ -251,7 +248,8 @@ int32_t ha_process_set_ranks(const ha_engine* engine, int32_t id, int32_t* ranks
 int ha_submit(ha_engine* engine, const ha_call* call, const ha_tensor* tensors, size_t count,
               ha_done done, void* context, ha_handle* handle, ha_error* error) {
   return Guarded(error, [&]() -> Status {
-    HA_ASSIGN(horoacc::Submission submission, ToSubmission(*call, tensors, count));
+    horoacc::Submission submission;
+    HA_TRY(ReadCall(*call, tensors, count, submission));
     // The callback needs the handle, which is known only once the call is submitted.
     std::shared_ptr<std::atomic<uint64_t>> number;
     if (done) {
@@ -302,7 +300,8 @@ ha_locked_plan* ha_locked_plan_create(ha_engine* engine, const ha_call* call,
                                       const char* const* names, size_t count) {
   ha_locked_plan* made = nullptr;
   (void)Guarded(nullptr, [&]() -> Status {
-    HA_ASSIGN(horoacc::Submission submission, ToSubmission(*call, nullptr, 0));
+    horoacc::Submission submission;
+    HA_TRY(ReadCall(*call, nullptr, 0, submission));
     auto plan = std::make_unique<ha_locked_plan>(engine->engine.get());
     plan->plan = plan->engine->MakePlan(std::move(submission), {names, names + count});
     made = plan.release();
@@ -333,7 +332,7 @@ int ha_locked_plan_in_flight(const ha_locked_plan* plan, size_t index) {
 }
 
 int ha_locked_plan_wait(ha_locked_plan* plan, size_t index, double seconds, ha_error* error) {
-  return Guarded(error, [&] { return plan->plan->Wait(index, DeadlineIn(seconds)); });
+  return Guarded(error, [&] { return plan->plan->Wait(index, horoacc::DeadlineIn(seconds)); });
 }
 
 void ha_locked_plan_end_round(ha_locked_plan* plan) {
@@ -349,7 +348,7 @@ int ha_poll(ha_engine* engine, ha_handle handle) {
 }
 
 int ha_wait(ha_engine* engine, ha_handle handle, double seconds, ha_error* error) {
-  return Guarded(error, [&] { return engine->engine->Wait(handle, DeadlineIn(seconds)); });
+  return Guarded(error, [&] { return engine->engine->WaitFor(handle, seconds); });
 }
 
 int ha_join_stream(ha_engine* engine, ha_handle handle, void* stream, ha_error* error) {

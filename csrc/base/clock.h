@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <limits>
 #include <string>
 
 namespace horoacc {
@@ -22,6 +23,11 @@ inline constexpr int64_t kSecond = 1'000'000'000;
 [[nodiscard]] inline int64_t FromSeconds(double seconds) {
   constexpr double kCentury = 100.0 * 365 * 24 * 3600;
   return static_cast<int64_t>(std::min(seconds, kCentury) * 1e9);
+}
+
+/// So many seconds from now; negative: never.
+[[nodiscard]] inline int64_t DeadlineIn(double seconds) {
+  return seconds < 0 ? std::numeric_limits<int64_t>::max() : NowNs() + FromSeconds(seconds);
 }
 
 /// Seconds for a message: with up to six decimals, without trailing zeros.

@@ -14,6 +14,14 @@ class Dims {
   Dims() = default;
   Dims(std::initializer_list<int64_t> dims) : Dims(dims.begin(), dims.end()) {}
   Dims(const int64_t* first, const int64_t* last) { assign(first, last); }
+  // Most tensors have a few dimensions: the rest is not touched.
+  Dims(const Dims& other) { *this = other; }
+  Dims& operator=(const Dims& other) {
+    count_ = other.count_;
+    std::copy_n(other.dims_, size(), dims_);
+    return *this;
+  }
+  ~Dims() = default;
 
   void assign(const int64_t* first, const int64_t* last) {
     count_ = static_cast<uint32_t>(last - first);

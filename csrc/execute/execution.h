@@ -53,10 +53,26 @@ struct ReducePiece {
   [[nodiscard]] uint64_t bytes() const { return count * SizeOf(type); }
 };
 
-/// The tensors of a bucket, with one allocation for the pointers of all.
-struct ReduceList {
+/// The tensors of a bucket, and room for the pointers of all.
+class ReduceList {
+ public:
   std::vector<ReducePiece> pieces;
-  std::vector<std::unique_ptr<void*[]>> pointers;
+  /// So many pointers, which stay where they are.
+  [[nodiscard]] void** MakePointers(size_t count) {
+    if (count > room_.size()) {
+      const size_t made = std::max(count, 2 * made_);  // a bucket has one tensor or many
+      room_ = {pointers_.emplace_back(std::make_unique<void*[]>(made)).get(), made};
+      made_ = made;
+    }
+    void** const taken = room_.data();
+    room_ = room_.subspan(count);
+    return taken;
+  }
+
+ private:
+  std::vector<std::unique_ptr<void*[]>> pointers_;
+  std::span<void*> room_;  ///< what is left of the last of them
+  size_t made_ = 0;
 };
 
 class Execution {

@@ -7,6 +7,7 @@
 
 #include "base/dims.h"
 #include "base/dtype.h"
+#include "base/few.h"
 #include "base/result.h"
 
 namespace horoacc {
@@ -73,7 +74,7 @@ struct Request {
   double prescale = 1.0;
   double postscale = 1.0;
   int32_t root = 0;  ///< global rank
-  std::vector<TensorMeta> tensors;
+  Few<TensorMeta> tensors;
   std::vector<int64_t> splits;  ///< alltoall: one per rank of the set, in rows
   /// alltoall: rows that the caller's output has room for, from each rank; empty: for all.
   std::vector<int64_t> receives;

@@ -9,8 +9,11 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
+#include "base/few.h"
 #include "base/result.h"
 #include "execute/cuda/host/device_call.h"
 #include "negotiate/request.h"
@@ -41,6 +44,8 @@ struct NameRecord {
   bool known = false;    ///< id and id_version are valid
   uint64_t held_by = 0;  ///< handle that reserves the name until it is released; 0: none
   uint32_t calls = 0;    ///< in flight or in the backlog
+  /// What the submission after its last one was of: see Names.
+  std::pair<const std::string, NameRecord>* followed_by = nullptr;
 };
 
 inline constexpr uint32_t kNoId = 0xffffffff;  ///< of an entry that is not negotiated by name
@@ -59,7 +64,7 @@ struct Entry {
   uint32_t id = kNoId;  ///< of its name in the control segment
   uint64_t handle = 0;
   std::string display_name;  ///< as submitted: for messages and the timeline
-  std::vector<EntryTensor> tensors;
+  Few<EntryTensor> tensors;
   std::function<void()> done;  ///< the caller's callback; see TakeCallback
   int64_t submitted_ns = 0;
   uint64_t flight = 0;  ///< of the event with which the call began: see EventStream::Emit
@@ -92,7 +97,8 @@ struct CollectiveEntry final : Entry {
   uint64_t generation = 0;
   uint32_t sync_round = 0;  ///< how often this rank had waited for results when it submitted this
   uint64_t number = 0;      ///< of an unnamed call: its number in the set
-  std::string name;         ///< by which ranks match it; empty if unnamed
+  bool named = false;       ///< ranks match it by `name()`
+  std::string group_name;   ///< of a group's call: see GroupName
   Proposal proposal;
   bool agreed = false;  ///< once `complete`: all ranks have proposed the same
   bool alone = false;   ///< no bucket fuses it with other calls
@@ -116,6 +122,11 @@ struct CollectiveEntry final : Entry {
       return call->complete.load(std::memory_order_acquire) &&
              (!call->outcome.ok() || (call->proposal.plan != 0 && !call->agreed));
     });
+  }
+  /// By which ranks match it; empty if unnamed.
+  [[nodiscard]] std::string_view name() const {
+    if (!named) return {};
+    return group_name.empty() ? display_name : group_name;
   }
   bool stall_reported = false;
   int64_t stacks_asked_ns = 0;  ///< when this rank asked the missing ranks for their stacks

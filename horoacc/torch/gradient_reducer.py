@@ -241,13 +241,18 @@ class GradientReducer:
         native = self._native_hooks()
         refused: Exception | None = None
         if native is not None:
-            for param in filter(_is_trained, native.missing()):
+            left = [[param] for param in native.missing()]
+            for (param,) in left:
                 try:
-                    self._gradient(param)
-                    native.submit(param)
+                    if _is_trained(param):
+                        self._gradient(param)
+                        native.submit(param)
                 except Exception as error:  # as below
                     refused = refused or error
-        left = self.schedule.missing() if native is None else [[p] for p in native.missing()]
+            if left:  # Python's way takes what the hooks do not
+                left = [[param] for param in native.missing()]
+        else:
+            left = self.schedule.missing()
         left += [[param] for param in late]
         for params in left:
             wanted = list(filter(_is_trained, params))

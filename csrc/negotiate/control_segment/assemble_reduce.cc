@@ -86,10 +86,7 @@ void AppendPieces(const SetSegment& control, const SetContext& context, TensorKe
   const auto own = TensorsOf(mine, context.memory[witness]);
   const size_t first = list.pieces.size();
   void** pointers = nullptr;
-  if (shared) {
-    list.pointers.push_back(std::make_unique<void*[]>(2 * context.ranks * own.size()));
-    pointers = list.pointers.back().get();
-  }
+  if (shared) pointers = list.MakePointers(2 * context.ranks * own.size());
   for (const TensorRow& tensor : own) {
     ReducePiece& piece = list.pieces.emplace_back();
     piece.type = static_cast<DType>(tensor.type);

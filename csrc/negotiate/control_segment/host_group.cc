@@ -160,10 +160,10 @@ void HostGroup::Publish(const Decision& decision, std::span<const TensorKey> key
 
 void HostGroup::RingMembers(std::span<const TensorKey> keys, bool work) {
   for (uint32_t r = 0; r < context_.ranks; ++r) {
-    const bool notify = std::ranges::any_of(keys, [&](const TensorKey& key) {
+    const auto notify = [&](const TensorKey& key) {
       return control_.row(r, key.id, key.generation).notify.load(std::memory_order_relaxed) != 0;
-    });
-    RingMember(r, work || notify ? Ring::kWork : Ring::kQuiet);
+    };
+    RingMember(r, work || std::ranges::any_of(keys, notify) ? Ring::kWork : Ring::kQuiet);
   }
 }
 

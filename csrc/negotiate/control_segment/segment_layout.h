@@ -57,23 +57,17 @@ struct TensorRow {
 };
 
 /// The request that a rank publishes for one id. There are two copies, by parity of the generation:
-/// a rank can be at most one generation ahead of a peer that still reads.
-struct Row {
+/// a rank can be at most one generation ahead of a peer that still reads. Of a named tensor of few
+/// dimensions the first two cache lines are written and read, and no others.
+struct alignas(64) Row {
   std::atomic<uint64_t> generation{0};  ///< released last: the row is ready for this generation
   /// Of a set on several hosts: the rank has been counted in this generation.
   std::atomic<uint64_t> counted{0};
   uint64_t signature = 0;
   uint64_t sequence = 0;  ///< position among this rank's submissions in the set
-  uint64_t number = 0;    ///< of an unnamed call: how many this rank had submitted before it
-  uint64_t extra = 0;     ///< offset in the rank's memory of the part that does not fit here
-  Proposal proposal;
   double prescale = 1, postscale = 1;
   uint32_t sync_round = 0;  ///< times this rank had waited for a result before
   uint32_t tensors = 0;     ///< if > 1: TensorRow[tensors] at `extra`
-  int32_t root = 0;
-  uint32_t splits = 0;    ///< int64_t[splits] at `extra`, after the tensors
-  uint32_t receives = 0;  ///< int64_t[receives] after these
-  uint32_t error = 0;     ///< length of a local error's text at `extra`
   uint8_t collective = 0;
   uint8_t op = 0;
   /// This rank must be woken for the decision (it has a callback). An error may end a call while a
@@ -82,8 +76,17 @@ struct Row {
   uint8_t on_gpu = 0;  ///< 1 + the number of the GPU in the rank's process; 0: the host's memory
   uint8_t alone = 0;   ///< no bucket fuses the call with others
   uint8_t stays_on_gpu = 0;  ///< nothing of it was copied to the host, and its results need not be
-  TensorRow tensor;          ///< the only tensor, if tensors == 1
+  uint8_t proposes = 0;      ///< there is a `proposal`
+  int32_t root = 0;
+  uint32_t splits = 0;    ///< int64_t[splits] at `extra`, after the tensors
+  uint32_t receives = 0;  ///< int64_t[receives] after these
+  uint32_t error = 0;     ///< length of a local error's text at `extra`
+  TensorRow tensor;       ///< the only tensor, if tensors == 1
+  uint64_t number = 0;    ///< of an unnamed call: how many this rank had submitted before it
+  uint64_t extra = 0;     ///< offset in the rank's memory of the part that does not fit here
+  Proposal proposal;      ///< of a set on several hosts also if it is none
 };
+static_assert(offsetof(Row, tensor) + offsetof(TensorRow, shape) <= 128 - 3 * sizeof(int64_t));
 
 /// The reason why a process set has ended; zeroed memory: it has not.
 class SetEnd {
@@ -117,7 +120,7 @@ static_assert(std::atomic<SetEnd>::is_always_lock_free);
 
 inline constexpr uint64_t kUndecided = std::numeric_limits<uint64_t>::max();
 
-struct IdEntry {
+struct alignas(64) IdEntry {
   std::atomic<Arrivals> arrivals;
   /// End in the log of the last decision that named it. 0: none since its name has it. kUndecided:
   /// this rank has submitted it, and the root on another host may not have decided yet.

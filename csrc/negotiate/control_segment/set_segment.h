@@ -29,6 +29,13 @@ class SetSegment {
   [[nodiscard]] Row& row(uint32_t index, uint32_t id, uint64_t generation) const {
     return rows_[(static_cast<size_t>(index) * kIds + id) * 2 + generation % 2];
   }
+  /// This rank will probably publish a call soon: brings what it writes then to the cache.
+  void Prefetch(TensorKey key) const {
+    const Row* const own = &row(me_, key.id, key.generation);
+    __builtin_prefetch(&ids_[key.id], 1);
+    __builtin_prefetch(own, 1);
+    __builtin_prefetch(&own->tensor.output, 1);
+  }
   [[nodiscard]] Cursor& cursor(uint32_t index) const { return cursors_[index]; }
   [[nodiscard]] ExecSlot& slot(uint64_t number) const;
   [[nodiscard]] uint32_t& log_word(uint64_t position) const { return log_[position % kLogWords]; }

@@ -18,35 +18,40 @@ Status Completion::Begin(const ProcessSet* set, Entry& entry, Status outcome) {
 }
 
 // A waiter either sees that the entry is complete when it leaves, or was counted out before.
-void Completion::Finish(Entry& entry) {
-  WakeWaiters();
+void Completion::RunCallback(Entry& entry) {
   if (entry.waiters.load(std::memory_order_seq_cst) > 0) return;
   if (auto done = entry.TakeCallback()) job_.callbacks.Post(std::move(done));
 }
 
-void Completion::Complete(ProcessSet& set, CollectiveEntry& entry, Status outcome) {
-  for (EntryTensor& tensor : entry.tensors) {
-    if (tensor.staged) job_.blocks.Free(std::exchange(tensor.staged, nullptr));
+void Completion::Complete(ProcessSet& set,
+                          std::span<const std::shared_ptr<CollectiveEntry>> entries,
+                          const Status& outcome) {
+  for (const auto& entry : entries) {
+    for (EntryTensor& tensor : entry->tensors) {
+      if (tensor.staged) job_.blocks.Free(std::exchange(tensor.staged, nullptr));
+    }
+    if (entry->device) entry->device->Release();
+    // Of a call that was decided the driver frees it, once no peer can read it any more.
+    if (entry->extra && !entry->decided) job_.blocks.Free(std::exchange(entry->extra, nullptr));
+    entry->outcome = Begin(&set, *entry, outcome);
   }
-  if (entry.device) entry.device->Release();
-  // Of a call that was decided the driver frees it, once no peer can read it any more.
-  if (entry.extra && !entry.decided) job_.blocks.Free(std::exchange(entry.extra, nullptr));
-  outcome = Begin(&set, entry, std::move(outcome));
   Status published;
   {
     std::lock_guard lock(set.queue.mutex);
-    set.queue.in_flight.Erase(entry);
-    if (entry.reservation) --entry.reservation->calls;
-    entry.outcome = std::move(outcome);
-    entry.complete.store(true, std::memory_order_seq_cst);
-    set.queue.Leave();
+    for (const auto& entry : entries) {
+      set.queue.in_flight.Erase(*entry);
+      if (entry->reservation) --entry->reservation->calls;
+      entry->complete.store(true, std::memory_order_seq_cst);
+      set.queue.Leave();
+    }
     if (!set.queue.backlog.empty()) {
       published = publisher_.PublishBacklog(set);
       if (published.ok()) published = Publisher::AnnounceJoin(set);
     }
   }
   if (!published.ok()) failure_.Abort(published.error());
-  Finish(entry);
+  WakeWaiters();
+  for (const auto& entry : entries) RunCallback(*entry);
 }
 
 void Completion::Complete(ProcessSet& set, JoinEntry& entry, Status outcome) {
@@ -57,13 +62,15 @@ void Completion::Complete(ProcessSet& set, JoinEntry& entry, Status outcome) {
     entry.complete.store(true, std::memory_order_seq_cst);
     set.queue.Leave();
   }
-  Finish(entry);
+  WakeWaiters();
+  RunCallback(entry);
 }
 
 void Completion::Complete(MessageEntry& entry, Status outcome) {
   entry.outcome = Begin(nullptr, entry, std::move(outcome));
   entry.complete.store(true, std::memory_order_seq_cst);
-  Finish(entry);
+  WakeWaiters();
+  RunCallback(entry);
 }
 
 void Completion::WakeWaiters() {

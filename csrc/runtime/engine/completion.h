@@ -2,6 +2,8 @@
 // The end of a call: its outcome, and the threads that wait for it.
 #include <atomic>
 #include <cstdint>
+#include <memory>
+#include <span>
 
 #include "runtime/engine/publisher.h"
 #include "runtime/job/failure.h"
@@ -13,7 +15,9 @@ class Completion {
   Completion(Job& job, Failure& failure) : job_(job), failure_(failure) {}
 
   // Under the driver's lock.
-  void Complete(ProcessSet& set, CollectiveEntry& entry, Status outcome);
+  /// All of them with the same outcome: those of a decision end together.
+  void Complete(ProcessSet& set, std::span<const std::shared_ptr<CollectiveEntry>> entries,
+                const Status& outcome);
   void Complete(ProcessSet& set, JoinEntry& entry, Status outcome);
   void Complete(MessageEntry& entry, Status outcome);
 
@@ -24,7 +28,7 @@ class Completion {
 
  private:
   Status Begin(const ProcessSet* set, Entry& entry, Status outcome);
-  void Finish(Entry& entry);
+  void RunCallback(Entry& entry);
 
   Job& job_;
   Failure& failure_;

@@ -75,8 +75,10 @@ Proposal ProposalOfAll(const ProcessSet& set, const Decision& decision, size_t i
     return all;
   }
   Proposal all = entry.proposal;
-  for (uint32_t r = 0; all.plan != 0 && r < set.context.ranks; ++r)
-    all = all.With(set.control->row(r, entry.id, entry.generation).proposal);
+  for (uint32_t r = 0; all.plan != 0 && r < set.context.ranks; ++r) {
+    const Row& row = set.control->row(r, entry.id, entry.generation);
+    all = all.With(row.proposes != 0 ? row.proposal : Proposal());
+  }
   return all;
 }
 
@@ -279,7 +281,7 @@ Status Driver::Refuse(ProcessSet& set, std::unique_ptr<Running> running) {
   // An invalid argument of the culprit is a mismatch for the other ranks.
   if (error.kind == ErrorKind::kInvalid && error.culprit != job_.rank())
     error.kind = ErrorKind::kMismatch;
-  for (const auto& entry : running->entries) parts_.completion.Complete(set, *entry, error);
+  parts_.completion.Complete(set, running->entries, error);
   return Drain(set, std::move(running));
 }
 
@@ -315,8 +317,8 @@ Status Driver::End(ProcessSet& set, std::unique_ptr<Running> running) {
         std::memcpy(tensor.output, tensor.staged, entry->request.tensors[t].bytes());
     }
     if (outcome.ok() && entry->device) HA_TRY(DeviceCalls::CopyBack(*entry));
-    parts_.completion.Complete(set, *entry, outcome);
   }
+  parts_.completion.Complete(set, running->entries, outcome);
   return Drain(set, std::move(running));
 }
 
@@ -329,9 +331,9 @@ Status Driver::Drain(ProcessSet& set, std::unique_ptr<Running> running) {
 // Reports finished decisions, in log order, and frees blocks that no peer can read any more.
 Status Driver::Drain(ProcessSet& set) {
   while (!set.draining.empty()) {
-    const Running& oldest = *set.draining.front();
+    Running& oldest = *set.draining.front();
     if (oldest.execution && !oldest.execution->finished()) break;
-    const Decision decision = oldest.decision;
+    const Decision decision = std::move(oldest.decision);
     for (const auto& entry : oldest.entries) {
       if (entry->extra)
         set.kept_blocks.emplace_back(decision.end, std::exchange(entry->extra, nullptr));
@@ -350,7 +352,7 @@ Status Driver::Drain(ProcessSet& set) {
 
 void Driver::FailUndecided(ProcessSet& set, const Error& error) {
   const Undecided undecided = TakeUndecided(job_, set);
-  for (const auto& entry : undecided.calls) parts_.completion.Complete(set, *entry, error);
+  parts_.completion.Complete(set, undecided.calls, error);
   for (const auto& entry : undecided.joins) parts_.completion.Complete(set, *entry, error);
 }
 
@@ -407,7 +409,7 @@ void Driver::FailAll(const Error& error) {
       for (const uint32_t id : set->queue.in_flight.ids())
         decided.push_back(set->queue.in_flight.Find(id));
     }
-    for (const auto& entry : decided) parts_.completion.Complete(*set, *entry, error);
+    parts_.completion.Complete(*set, decided, error);
   }
 }
 

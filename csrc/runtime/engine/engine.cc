@@ -199,6 +199,16 @@ Status Engine::Wait(uint64_t handle, int64_t deadline_ns) {
   return OrAbort(failure_, [&]() -> Status { return waits_.Wait(*entry, deadline_ns); });
 }
 
+Status Engine::WaitFor(uint64_t handle, double seconds) {
+  const std::shared_ptr<Entry> entry = handles_.Find(handle);
+  if (!entry) return Unknown(handle);
+  return OrAbort(failure_, [&]() -> Status {
+    // Of many calls that end together only the first one's caller looks at the clock.
+    const bool complete = entry->complete.load(std::memory_order_acquire);
+    return waits_.Wait(*entry, complete ? 0 : DeadlineIn(seconds));
+  });
+}
+
 void Engine::Release(uint64_t handle) {
   const std::shared_ptr<Entry> entry = handles_.Remove(handle);
   if (!entry) return;

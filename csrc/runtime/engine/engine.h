@@ -38,6 +38,8 @@ class Engine final : public Calls {
   [[nodiscard]] std::shared_ptr<Entry> Find(uint64_t handle) const override {
     return handles_.Find(handle);
   }
+  /// The same for so many seconds, or, if negative, for ever.
+  Status WaitFor(uint64_t handle, double seconds);
   void Release(uint64_t handle) override;
   [[nodiscard]] Others OthersIn(uint32_t process_set, const std::string& name) const override;
   /// nullopt: unknown handle.

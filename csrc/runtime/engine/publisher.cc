@@ -65,7 +65,7 @@ Status Publisher::Publish(ProcessSet& set, const std::shared_ptr<CollectiveEntry
 }
 
 Status Publisher::LookUpAgain(ProcessSet& set, CollectiveEntry& entry) {
-  HA_ASSIGN(const SetSegment::NamedId found, set.control->Lookup(entry.name));
+  HA_ASSIGN(const SetSegment::NamedId found, set.control->Lookup(entry.name()));
   NameRecord& record = *entry.reservation;
   record.id = entry.id = found.id;
   record.id_version = entry.id_version = found.id_version;
@@ -116,13 +116,14 @@ Status Publisher::PublishRow(ProcessSet& set, CollectiveEntry& entry, uint64_t g
   Row& row = set.control->row(set.context.me, entry.id, generation);
   row.signature = request.Signature();
   row.sequence = ++set.queue.sequence;
-  row.number = entry.number;
+  if (!entry.named) row.number = entry.number;
   row.sync_round = entry.sync_round;
   row.prescale = request.prescale;
   row.postscale = request.postscale;
   if (entry.proposal.plan != 0)
     entry.proposal.number = generation + set.control->id(entry.id).behind.load();
-  row.proposal = entry.proposal;
+  row.proposes = entry.proposal.plan != 0 ? 1 : 0;
+  if (row.proposes != 0 || set.multi_host) row.proposal = entry.proposal;
   row.alone = entry.alone ? 1 : 0;
   row.root = request.root;
   row.collective = static_cast<uint8_t>(request.collective);
@@ -182,7 +183,8 @@ Status Publisher::PublishBacklog(ProcessSet& set) {
     const std::shared_ptr<CollectiveEntry>& next = waiting.front();
     Status published;
     const auto holder = queue.in_flight.Find(next->id);
-    if (holder && holder->name != next->name) published = LookUpAgain(set, *next);  // see Submit
+    if (holder && holder->name() != next->name())
+      published = LookUpAgain(set, *next);  // see Submit
     if (published.ok() && queue.in_flight.Contains(next->id)) {
       queue.backlog.push_back(next);
       continue;

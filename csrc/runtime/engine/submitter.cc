@@ -86,7 +86,9 @@ std::string ReasonInvalid(const ProcessSet& set, const Submission& submission, i
 std::shared_ptr<CollectiveEntry> MakeEntry(uint32_t process_set, Submission& submission) {
   auto entry = std::make_shared<CollectiveEntry>();
   entry->process_set = process_set;
-  entry->name = submission.grouped ? GroupName(submission.name) : submission.name;
+  entry->named = !submission.name.empty();
+  if (submission.grouped) entry->group_name = GroupName(submission.name);
+  entry->display_name = std::move(submission.name);
   entry->request = std::move(submission.request);
   entry->request.on_gpu = submission.device.has_value();
   entry->done = std::move(submission.done);
@@ -118,7 +120,7 @@ Result<std::shared_ptr<ProcessSet>> Submitter::FindOwnSet(uint32_t id) const {
   return set;
 }
 
-Result<uint64_t> Submitter::Submit(Submission submission) {
+Result<uint64_t> Submitter::Submit(Submission&& submission) {
   if (const std::optional<Error> failed = failure_.recorded()) [[unlikely]] {
     return failure_.AnnotateRefusal(*failed, sets_.Find(submission.process_set).get(),
                                     submission.name);
@@ -141,7 +143,7 @@ Result<uint64_t> Submitter::Submit(Submission submission) {
       entry->request.local_error = begun.error().message;
   }
   const std::string invalid = entry->request.local_error;
-  HA_TRY(Enqueue(*set, entry, submission.name));
+  HA_TRY(Enqueue(*set, entry));
   if (!invalid.empty()) {
     return MakeError(ErrorKind::kInvalid, "tensor '" + entry->display_name + "': " + invalid);
   }
@@ -160,32 +162,32 @@ Status Submitter::CheckOpen(const ProcessSet& set, const std::string& tensor) co
 }
 
 // Under the queue's lock.
-Status Submitter::NameEntry(ProcessSet& set, CollectiveEntry& entry, const std::string& name) {
+Status Submitter::NameEntry(ProcessSet& set, CollectiveEntry& entry) {
   SetQueue& queue = set.queue;
-  if (entry.name.empty()) {
+  if (!entry.named) {
     entry.number = queue.unnamed++;
     entry.id = kNamedIds + static_cast<uint32_t>(entry.number % kUnnamedIds);
     entry.display_name = NameOfUnnamed(entry.request.collective, entry.number);
     return {};
   }
-  NameRecord& record = queue.names.Find(name);
+  NameRecord& record = queue.names.Submitted(entry.display_name);
   // A bucket is refused for the next round (LockedPlan) while this round's call may be in flight.
   if (record.held_by != 0 && !entry.IsRefusal()) {
-    return MakeError(ErrorKind::kInvalid,
-                     "tensor '" + name + "' was submitted again before its handle was released");
+    return MakeError(
+        ErrorKind::kInvalid,
+        "tensor '" + entry.display_name + "' was submitted again before its handle was released");
   }
   // The id may have gone to another name, with a call in flight: behind that one this call might
   // wait for ever.
   const auto holder = record.known ? queue.in_flight.Find(record.id) : nullptr;
-  if (!record.known || (holder && holder->name != entry.name)) {
-    HA_ASSIGN(const SetSegment::NamedId found, set.control->Lookup(entry.name));
+  if (!record.known || (holder && holder->name() != entry.name())) {
+    HA_ASSIGN(const SetSegment::NamedId found, set.control->Lookup(entry.name()));
     record.id = found.id;
     record.id_version = found.id_version;
     record.known = true;
   }
   entry.id = record.id;
   entry.id_version = record.id_version;
-  entry.display_name = name;
   entry.reservation = &record;
   return {};
 }
@@ -205,21 +207,20 @@ void Submitter::TakeBack(SetQueue& queue, Entry& entry) {
   handles_.Remove(entry.handle);
 }
 
-Status Submitter::Enqueue(ProcessSet& set, const std::shared_ptr<CollectiveEntry>& entry,
-                          const std::string& name) {
+Status Submitter::Enqueue(ProcessSet& set, const std::shared_ptr<CollectiveEntry>& entry) {
   const bool has_callback = entry->done != nullptr;
   bool wakes = false;
   Status published;
   {
     std::lock_guard lock(set.queue.mutex);
     SetQueue& queue = set.queue;
-    HA_TRY(CheckOpen(set, entry->name.empty() ? "" : name));
+    HA_TRY(CheckOpen(set, entry->display_name));
     if (!queue.joins.empty()) {
       return MakeError(ErrorKind::kInvalid,
                        "rank " + std::to_string(job_.rank()) +
                            " has joined: it submits nothing until all ranks have");
     }
-    HA_TRY(NameEntry(set, *entry, name));
+    HA_TRY(NameEntry(set, *entry));
     handles_.Add(entry);
     queue.join_over.reset();
     wakes = queue.Enter() && (has_callback || job_.must_poll);
@@ -247,6 +248,10 @@ Status Submitter::Enqueue(ProcessSet& set, const std::shared_ptr<CollectiveEntry
         entry->reservation->held_by = 0;
         --entry->reservation->calls;
       }
+    } else if (entry->reservation) {
+      // The next one's generation is as odd or even as this one's, unless it was left out before.
+      if (const NameRecord* const next = queue.names.Prefetched(); next && next->known)
+        set.control->Prefetch({next->id, entry->generation});
     }
   }
   if (!published.ok()) {
@@ -259,7 +264,7 @@ Status Submitter::Enqueue(ProcessSet& set, const std::shared_ptr<CollectiveEntry
   return {};
 }
 
-Result<uint64_t> Submitter::SubmitJoin(ProcessSet& set, Submission submission) {
+Result<uint64_t> Submitter::SubmitJoin(ProcessSet& set, Submission&& submission) {
   if (!submission.request.local_error.empty())
     return MakeError(ErrorKind::kInvalid, "join: " + submission.request.local_error);
   const auto entry = std::make_shared<JoinEntry>();
@@ -267,7 +272,7 @@ Result<uint64_t> Submitter::SubmitJoin(ProcessSet& set, Submission submission) {
   entry->display_name = NameOf(Collective::kJoin);
   entry->done = std::move(submission.done);
   SetLimit(*entry, submission.limit_seconds);
-  entry->tensors.resize(1);
+  (void)entry->tensors.emplace_back();
   const bool has_callback = entry->done != nullptr;
   bool wakes = false;
   Status announced;

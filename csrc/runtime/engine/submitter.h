@@ -18,14 +18,13 @@ class Submitter {
   Submitter(Job& job, Failure& failure, SetTable& sets, Handles& handles, DeviceCalls& devices)
       : job_(job), failure_(failure), sets_(sets), handles_(handles), devices_(devices) {}
 
-  Result<uint64_t> Submit(Submission submission);
+  Result<uint64_t> Submit(Submission&& submission);
 
  private:
   [[nodiscard]] Result<std::shared_ptr<ProcessSet>> FindOwnSet(uint32_t id) const;
-  Result<uint64_t> SubmitJoin(ProcessSet& set, Submission submission);
-  [[nodiscard]] Status Enqueue(ProcessSet& set, const std::shared_ptr<CollectiveEntry>& entry,
-                               const std::string& name);
-  [[nodiscard]] Status NameEntry(ProcessSet& set, CollectiveEntry& entry, const std::string& name);
+  Result<uint64_t> SubmitJoin(ProcessSet& set, Submission&& submission);
+  [[nodiscard]] Status Enqueue(ProcessSet& set, const std::shared_ptr<CollectiveEntry>& entry);
+  [[nodiscard]] Status NameEntry(ProcessSet& set, CollectiveEntry& entry);
   [[nodiscard]] Status CheckOpen(const ProcessSet& set, const std::string& tensor) const;
   uint64_t TakeOverJoin(SetQueue& queue, JoinEntry& entry);
   void EmitQueued(ProcessSet& set, Entry& entry, const Request& request);

@@ -163,7 +163,7 @@ void StallWatch::Report(const ProcessSet& set, CollectiveEntry& entry, int64_t w
 // core since. So the call that would be ended there is read first, then the word, and last that the
 // rank has not submitted the tensor here: all three were true when it fell asleep over that call.
 void StallWatch::LookForOtherSet(const CollectiveEntry& entry) {
-  if (entry.name.empty() || entry.complete.load(std::memory_order_acquire)) return;
+  if (!entry.named || entry.complete.load(std::memory_order_acquire)) return;
   const std::shared_ptr<ProcessSet> here = sets_.Find(entry.process_set);
   // Between hosts no rank sees what the others wait for; Look tells it later.
   if (!here || here->multi_host) return;
@@ -177,7 +177,7 @@ void StallWatch::LookForOtherSet(const CollectiveEntry& entry) {
       continue;
     }
     const auto id = static_cast<uint32_t>(blocked_on);
-    if (there->control->Known(entry.name) != id) continue;
+    if (there->control->Known(entry.name()) != id) continue;
     const auto peer = std::ranges::find(there->ranks, here->ranks[r]) - there->ranks.begin();
     const Arrivals arrivals = there->control->id(id).arrivals.load(std::memory_order_seq_cst);
     const uint64_t open = arrivals.open();

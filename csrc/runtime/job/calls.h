@@ -22,7 +22,7 @@ struct Submission {
     const void* input = nullptr;
     void* output = nullptr;  ///< nullptr: the engine allocates
   };
-  std::vector<Buffers> buffers;  ///< one for every tensor of the request
+  Few<Buffers> buffers;  ///< one for every tensor of the request
   std::function<void()> done;
   double limit_seconds = 0;  ///< after which the call is given up; 0: never
   uint64_t proposal = 0;     ///< of a plan; 0: none

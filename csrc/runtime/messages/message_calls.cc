@@ -72,7 +72,7 @@ Result<uint64_t> MessageCalls::Submit(uint32_t process_set, const Message& messa
     entry->limit_seconds = limit_seconds;
     entry->deadline_ns = entry->submitted_ns + FromSeconds(limit_seconds);
   }
-  entry->tensors.resize(1);
+  (void)entry->tensors.emplace_back();
   entry->tensors[0].input = static_cast<const std::byte*>(buffers.input);
   entry->tensors[0].output = static_cast<std::byte*>(buffers.output);
   const uint64_t handle = handles_.Add(entry);

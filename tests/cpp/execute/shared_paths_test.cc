@@ -122,7 +122,7 @@ TEST(direct_slices) {
   OnRanks(kRanks, [&](uint32_t rank) {
     const SetContext context = host.Context(rank);
     ReduceList list;
-    void** const pointers = list.pointers.emplace_back(std::make_unique<void*[]>(2 * kRanks)).get();
+    void** const pointers = list.MakePointers(2 * kRanks);
     for (uint32_t r = 0; r < kRanks; ++r) pointers[r] = pointers[kRanks + r] = vectors[r];
     ReducePiece piece;
     piece.count = kCount;

@@ -140,7 +140,7 @@ TEST(a_call_is_given_up_once_and_names_the_missing_rank) {
   CHECK(given_up[0].second.message.ends_with("waiting for rank(s) 1"));
   CHECK(rank.deadlines.Take().empty());
   const std::shared_ptr<ProcessSet> set = rank.sets.Find(0);
-  for (const auto& one : {entry, patient}) rank.completion.Complete(*set, *one, {});
+  rank.completion.Complete(*set, std::array{entry, patient}, {});
 }
 
 TEST(an_end_frees_the_id_publishes_what_waits_behind_and_calls_back_once) {
@@ -157,12 +157,12 @@ TEST(an_end_frees_the_id_publishes_what_waits_behind_and_calls_back_once) {
   CHECK_EQ(set->queue.pending.load(), 2u);
 
   std::jthread waiter([&] { rank.completion.Await(*first, 60 * kSecond); });
-  rank.completion.Complete(*set, *first, MakeError(ErrorKind::kSystem, "broken", 1));
+  rank.completion.Complete(*set, {&first, 1}, MakeError(ErrorKind::kSystem, "broken", 1));
   waiter.join();
   CHECK(first->complete && !first->outcome.ok());
   CHECK_EQ(first->outcome.error().tensor, "x");
   CHECK(set->queue.in_flight.Find(second->id) == second && set->queue.backlog.empty());
-  rank.completion.Complete(*set, *second, {});
+  rank.completion.Complete(*set, {&second, 1}, {});
   CHECK(second->outcome.ok());
   CHECK_EQ(set->queue.pending.load(), 0u);
   rank.job.callbacks.Stop();

@@ -60,12 +60,13 @@ class FakeCalls final : public Calls {
     if (job_.aborted) return MakeError(ErrorKind::kAborted, "the job was aborted");
     const std::string name = submission.name;
     const bool refuses = submission.alone && !submission.request.local_error.empty();
-    for (const auto& [handle, held] : held_) CHECK(refuses || held->name != name);
+    for (const auto& [handle, held] : held_) CHECK(refuses || held->name() != name);
     if (refuses_groups && submission.request.tensors.size() > 1)
       submission.request.local_error = "this rank refuses";
     const bool invalid = !submission.request.local_error.empty();
     auto entry = std::make_shared<CollectiveEntry>();
-    entry->name = name;
+    entry->display_name = name;
+    entry->named = true;
     entry->handle = ++handles_;
     entry->proposal = {submission.proposal, ++generations_[name]};
     entry->doubts = submission.doubts;
