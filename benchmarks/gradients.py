@@ -1,8 +1,8 @@
 """A model's gradients, tensor by tensor, against one allreduce of the same bytes, at 2 ranks.
 
 The gradients lie in the arena, as those of a backward pass do. They are named and submitted one by
-one, the last one first, by the C++ call that the optimizer's hooks make; the same from Python, and
-as one grouped call, is measured beside it.
+one, the last one first, by the C++ call of one tensor, and as the optimizer's hooks do, by a locked
+plan; the same from Python, and as one grouped call, is measured beside it.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from benchmarks.slices import (
 RANKS = 2
 PEERS = ("gloo", "openmpi", "mpich")
 HOOKS, PYTHON, ONE = "as hooks submit", "from Python", "one allreduce"
+PLAN = "as hooks submit, by a locked plan"
 GROUPED = "one grouped call"
 _ALIGN = 16  # elements: a cache line, the least distance of blocks in the arena
 _ERROR_BYTES = 8 + 4096
@@ -81,6 +82,8 @@ class GradientWork:
         for name, shape in zip(self._names, self._shapes, strict=True):
             dims = (ctypes.c_int64 * len(shape))(*shape)
             self._native.gradients_add(self._gradients, name.encode(), dims, len(shape))
+        if self._how == PLAN:
+            self._native.gradients_plan(self._gradients)
 
     def run(self, warm: int, calls: int) -> float:
         for _ in range(warm):
@@ -193,7 +196,7 @@ def _measure(
     if "horoacc" in up and not up["horoacc"].broken:
         own = [
             GradientSlices(Contender(f"horoacc {how}", up["horoacc"], "arena", how), gradients)
-            for how in (HOOKS, PYTHON, GROUPED, ONE)
+            for how in (HOOKS, PLAN, PYTHON, GROUPED, ONE)
         ]
     # The best that a peer could do with the set is one call for all of it.
     peers = [
@@ -224,7 +227,7 @@ def _compare(records: Records, gradients: GradientSet, samples: dict[str, Sample
     if tensors is None or one is None:
         return
     if gradients.name == many_small().name:
-        for how, most in ((HOOKS, 1.5), (PYTHON, 6), (GROUPED, 1.5)):
+        for how, most in ((HOOKS, 1.5), (PLAN, 1.5), (PYTHON, 6), (GROUPED, 1.5)):
             if found := samples.get(f"horoacc {how}"):
                 records.target(f"{gradients.name}, {how}", 1e3 * found.median, most, "ms", True)
         return
