@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import ctypes
 import importlib.util
-import os
 import tempfile
 import time
 from collections.abc import Callable
@@ -29,7 +28,7 @@ from horoacc.trials import interval
 
 RANKS = 2
 ALONE, TOGETHER = "alone", "together"
-_ORDERS, _PAIRS, _BLOCK_SECONDS, WARM_STEPS = 20, 10, 0.08, 1
+_ORDERS, _PAIRS, _BLOCK_SECONDS, _WARM_STEPS = 20, 10, 0.08, 1
 
 
 class Case(NamedTuple):
@@ -124,15 +123,10 @@ def build(rank: Rank, net: str, how: str) -> int:
     return sum(4 * one.numel() for one in rank.kept[ALONE].own.parameters())
 
 
-def pid(_: Rank) -> int:
-    """Gives the rank's process."""
-    return os.getpid()
-
-
 def train(rank: Rank, copy: str, steps: int) -> float:
     """Trains one copy; gives the seconds of a step."""
     made: Copy = rank.kept[copy]
-    for _ in range(WARM_STEPS):
+    for _ in range(_WARM_STEPS):
         made.step()
     begin = time.perf_counter()
     for _ in range(steps):

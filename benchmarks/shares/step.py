@@ -19,7 +19,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from benchmarks import lockstep
+from benchmarks import lockstep, shares
 from benchmarks.group import Group, groups
 
 PARTS = {  # patterns of "symbol object"
@@ -37,7 +37,7 @@ PARTS = {  # patterns of "symbol object"
     "C library: rest": r" (libc|libm|libstdc|ld-linux|\[vdso)",
     "system": r"",
 }
-_TURNS, _SECONDS, _HERTZ = 6, 0.8, 2500
+_TURNS, _SECONDS, _HERTZ = 4, 1.0, 2500
 
 
 def main() -> None:
@@ -62,22 +62,27 @@ def _show(net: str, group: Group) -> None:
     each = {copy: max(group.run(lockstep.train, copy, 60)) for copy in copies}  # until it is locked
     times: dict[str, list[float]] = {copy: [] for copy in copies}
     parts = {copy: dict.fromkeys(PARTS, 0.0) for copy in copies}
-    pids = ",".join(map(str, group.run(lockstep.pid)))
+    pids = ",".join(map(str, group.run(shares.pid)))
     for turn in range(2 * _TURNS):
         copy = copies[turn % 2]
-        steps = max(1, round(_SECONDS / each[copy]))
+        steps = max(2, round(_SECONDS / each[copy]))
         with tempfile.TemporaryDirectory() as folder:
             data = str(Path(folder) / "samples")
             recorder = subprocess.Popen(
-                ["perf", "record", "-q", "-F", str(_HERTZ), "-p", pids, "-o", data],
+                ["perf", "record", "-q", "-k", "mono", "-F", str(_HERTZ), "-p", pids, "-o", data],
                 stderr=subprocess.DEVNULL,
             )
             time.sleep(0.3)  # until it samples; the ranks sleep
-            times[copy] += group.run(lockstep.train, copy, steps)
+            spans = group.run(shares.span, copy, steps)
             recorder.send_signal(signal.SIGINT)
             recorder.wait()
-            for part, nanoseconds in _samples(data).items():
-                parts[copy][part] += nanoseconds / 1e3 / (steps + lockstep.WARM_STEPS)
+            times[copy] += [(end - begin) / steps for begin, end in spans]
+            first, last = max(begin for begin, _ in spans), min(end for _, end in spans)
+            for part, nanoseconds in _samples(data, first, last).items():
+                scale = times[copy][-1] / (
+                    last - first
+                )  # of the step to what both were sampled for
+                parts[copy][part] += nanoseconds / 1e3 * scale
     step = {copy: 1e6 * statistics.mean(times[copy]) for copy in copies}
     alone, together = (
         {part: microseconds / _TURNS / lockstep.RANKS for part, microseconds in parts[copy].items()}
@@ -93,10 +98,11 @@ def _show(net: str, group: Group) -> None:
         print(f"| {part} | {one:.0f} | {other:.0f} | {other - one:+.0f} |")
 
 
-def _samples(data: str) -> collections.Counter[str]:
-    """The nanoseconds of each part, all threads of both ranks."""
+def _samples(data: str, first: float, last: float) -> collections.Counter[str]:
+    """The nanoseconds of each part between two points of time, all threads of both ranks."""
     shown = subprocess.run(
-        ["perf", "report", "-i", data, "--no-children", "-F", "period,sym,dso", "-t", "\t"],
+        ["perf", "report", "-i", data, "--no-children", "-F", "period,sym,dso", "-t", "\t",
+         "--time", f"{first:.6f},{last:.6f}"],
         stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=True,
     ).stdout  # fmt: skip
     counts: collections.Counter[str] = collections.Counter()
