@@ -225,8 +225,10 @@ def counters() -> dict[str, int]:
     windows that stay in cache. `staged_bytes` were copied to staging memory first, for any
     collective; bytes that other collectives move are not counted. Of data between hosts over TCP,
     `data_connections` came into being; `data_send_calls` and `data_receive_calls` are the system
-    calls on them. `plan_rounds` are the steps whose gradients needed one call a bucket, and
-    `plan_unlocks_…` say why such rounds ended (docs/architecture.md, Locked plans).
+    calls on them. `plan_rounds` are the steps whose gradients needed one call a bucket,
+    `plan_granted` the calls of these that began without a message to other hosts (`plan_dropped` of
+    them were dropped), and `plan_unlocks_…` say why such rounds ended (docs/architecture.md, Locked
+    plans).
 
     Returns:
         The counters by name.

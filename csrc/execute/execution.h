@@ -88,6 +88,10 @@ class Execution {
   [[nodiscard]] virtual bool failed() const { return false; }
   /// The outcome of its calls once it is complete: an error if the ranks agree that they cannot.
   [[nodiscard]] virtual Status outcome() const { return {}; }
+  /// Of a run that hosts begin without knowing of each other: all have; and: it is dropped, and its
+  /// calls have no outcome.
+  [[nodiscard]] virtual bool settled() const { return true; }
+  [[nodiscard]] virtual bool dropped() const { return false; }
   /// Why, if it failed: most need shared memory for staging, and nothing else.
   [[nodiscard]] virtual Error failure() const {
     return MakeError(ErrorKind::kSystem, "shared memory is exhausted: no room for window rings");

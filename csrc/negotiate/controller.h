@@ -35,14 +35,20 @@ struct CallFacts {
 /// other hosts, too, but for the calls of a direct exchange (direct_exchange.h).
 struct Decision {
   /// kJoin: all ranks have joined, and submit again from here on. kNews: an answer to a question of
-  /// this host, which controllers keep to themselves.
-  enum class Kind : uint32_t { kRun = 1, kError = 2, kJoin = 3, kNews = 4 };
+  /// this host, which controllers keep to themselves. kDrain: other hosts have begun a call that is
+  /// dropped (multi_host/grants.h), as facts[0] says: this one takes what they have sent.
+  enum class Kind : uint32_t { kRun = 1, kError = 2, kJoin = 3, kNews = 4, kDrain = 5 };
   Kind kind = Kind::kRun;
   Path path = Path::kNone;  ///< kRun: how the ranks carry it out
   bool shared = false;      ///< every buffer of it is in shared memory
   bool partial = false;     ///< ranks that have joined take no part; the only id is an allreduce
   uint64_t slot = 0;        ///< number of its execution slot, if it is not done()
   uint64_t end = 0;         ///< where it ends in the log
+  /// Of the root, kRun: from the next round on hosts begin its call by themselves, under this
+  /// number; 0: they do not.
+  uint64_t grant = 0;
+  /// The number of its run between hosts, which began without the root; 0: it is the set's next.
+  uint64_t run = 0;
   std::vector<uint32_t> ids;
   /// kError: of `ids`. A rank that had not submitted a call when it was ended may have submitted
   /// the next one of that id by now.

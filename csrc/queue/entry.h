@@ -109,6 +109,7 @@ struct CollectiveEntry final : Entry {
   std::byte* extra = nullptr;  ///< block of the arena that peers may read until they have finished
   uint32_t place = 0;          ///< in the set queue's list of what is in flight
   std::atomic<bool> decided{false};  ///< changes under the driver's lock
+  bool begun = false;                ///< it runs, and may be dropped; under the driver's lock
   std::atomic<uint64_t> bucket{0};   ///< of what was decided: see ProcessSet::buckets_run
   bool released = false;             ///< under the set's submit lock: the handle is gone
   /// Of a refusal: the other ranks may need it only if these calls go well (IsMoot).

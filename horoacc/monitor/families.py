@@ -79,6 +79,11 @@ FAMILIES = (
     _counter(
         "horoacc_plan_rounds", "plan_rounds", "Steps whose gradients needed one call a bucket."
     ),
+    _counter(
+        "horoacc_plan_granted", "plan_granted",
+        "Calls of such steps that began without a message to other hosts.",
+    ),
+    _counter("horoacc_plan_dropped", "plan_dropped", "Those of them that were dropped."),
     Family(
         "horoacc_plan_unlocks", "counter", "Ends of such rounds, by their reason.", "reason",
         tuple(

@@ -35,9 +35,9 @@ BetweenHosts::~BetweenHosts() {
 
 Result<std::unique_ptr<ComposedAllreduce>> ComposedAllreduce::Make(
     const SetContext& context, ExecSlot& slot, ReduceList list, Rail rail, bool wide,
-    std::optional<BetweenHosts::Surroundings> between) {
+    std::optional<BetweenHosts::Surroundings> between, bool gated) {
   std::unique_ptr<ComposedAllreduce> made(
-      new ComposedAllreduce(context, slot, std::move(list), rail, wide));
+      new ComposedAllreduce(context, slot, std::move(list), rail, wide, gated));
   if (!between) return made;
   HA_ASSIGN(made->between_, BetweenHosts::Make(std::move(*between), made->part_, *made));
   return made;
@@ -74,7 +74,10 @@ Status ComposedAllreduce::Leave(uint64_t end) {
 
 bool ComposedAllreduce::Store() {
   if (stored_.at >= final_) return false;
+  const auto passage = gated_ ? SlotGate(slot_.gate).Pass() : SlotGate::Passage::kOpen;
+  if (passage == SlotGate::Passage::kHeld) return false;
   const RailPart::Slice slice = part_.Next(stored_, final_);
+  if (passage == SlotGate::Passage::kDropped) return true;
   const ReducePiece& piece = list_.pieces[slice.piece];
   outputs_.resize(context_.ranks);
   for (size_t r = 0; r < outputs_.size(); ++r)

@@ -9,6 +9,7 @@
 #include "execute/execution.h"
 #include "execute/schedule/rail_part.h"
 #include "execute/schedule/schedule_run.h"
+#include "execute/shared_memory/result_gate.h"
 
 namespace horoacc {
 
@@ -38,27 +39,33 @@ class BetweenHosts {
   std::unique_ptr<ScheduleRun> run_;
 };
 
+using SlotGate = ResultGate<std::atomic<uint32_t>>;
+
 /// A rail adds up its part of all ranks' inputs, and stores its results in all ranks' outputs.
 class ComposedAllreduce final : public Execution, private ChunkPipeline {
  public:
-  /// `between`: empty on ranks that are no rail, which wait for the rails of their host.
+  /// `between`: empty on ranks that are no rail, which wait for the rails of their host. `gated`:
+  /// results wait at the slot's gate.
   static Result<std::unique_ptr<ComposedAllreduce>> Make(
       const SetContext& context, ExecSlot& slot, ReduceList list, Rail rail, bool wide,
-      std::optional<BetweenHosts::Surroundings> between);
+      std::optional<BetweenHosts::Surroundings> between, bool gated = false);
 
   bool Advance() override;
   [[nodiscard]] bool complete() const override {
     return (!between_ || told_) &&
            slot_.slices_done.value.load(std::memory_order_acquire) == rails_;
   }
+  [[nodiscard]] bool settled() const override { return !gated_ || SlotGate(slot_.gate).opened(); }
+  [[nodiscard]] bool dropped() const override { return gated_ && SlotGate(slot_.gate).dropped(); }
   [[nodiscard]] bool failed() const override { return between_ && between_->run().failed(); }
   [[nodiscard]] Error failure() const override { return between_->run().failure(); }
 
  private:
   ComposedAllreduce(const SetContext& context, ExecSlot& slot, ReduceList list, Rail rail,
-                    bool wide)
+                    bool wide, bool gated)
       : context_(context),
         slot_(slot),
+        gated_(gated),
         rails_(rail.count),
         list_(std::move(list)),
         part_(list_.pieces, rail, wide) {}
@@ -68,6 +75,7 @@ class ComposedAllreduce final : public Execution, private ChunkPipeline {
 
   const SetContext& context_;
   ExecSlot& slot_;  ///< counts rails that have stored all their results
+  const bool gated_;
   const uint32_t rails_;
   const ReduceList list_;
   RailPart part_;

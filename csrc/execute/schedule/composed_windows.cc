@@ -6,8 +6,8 @@
 namespace horoacc {
 
 ComposedWindows::ComposedWindows(const SetContext& context, ExecSlot& slot,
-                                 std::vector<ReducePiece> pieces, Rail rail, bool wide)
-    : context_(context), slot_(slot), pieces_(std::move(pieces)) {
+                                 std::vector<ReducePiece> pieces, Rail rail, bool wide, bool gated)
+    : context_(context), slot_(slot), gated_(gated), pieces_(std::move(pieces)) {
   for (uint32_t k = 0; k < rail.count; ++k) parts_.emplace_back(pieces_, Rail{k, rail.count}, wide);
   shown_.resize(rail.count);
   stored_.resize(rail.count);
@@ -29,9 +29,9 @@ ComposedWindows::ComposedWindows(const SetContext& context, ExecSlot& slot,
 
 Result<std::unique_ptr<ComposedWindows>> ComposedWindows::Make(
     const SetContext& context, ExecSlot& slot, std::vector<ReducePiece> pieces, Rail rail,
-    bool wide, std::optional<BetweenHosts::Surroundings> between) {
+    bool wide, std::optional<BetweenHosts::Surroundings> between, bool gated) {
   std::unique_ptr<ComposedWindows> made(
-      new ComposedWindows(context, slot, std::move(pieces), rail, wide));
+      new ComposedWindows(context, slot, std::move(pieces), rail, wide, gated));
   if (!between) return made;
   HA_ASSIGN(made->between_,
             BetweenHosts::Make(std::move(*between), made->parts_[context.me], *made));
@@ -109,11 +109,14 @@ bool ComposedWindows::CopyOut() {
   for (uint32_t k = 0; k < parts_.size(); ++k) {
     const uint64_t reduced = slot_.rank(k).reduced.load(std::memory_order_acquire);
     if (stored_[k].at >= reduced) continue;
+    const auto passage = gated_ ? SlotGate(slot_.gate).Pass() : SlotGate::Passage::kOpen;
+    if (passage == SlotGate::Passage::kHeld) return moved;
     const RailPart::Slice slice = parts_[k].Next(stored_[k], reduced);
+    moved = true;
+    if (passage == SlotGate::Passage::kDropped) continue;
     const uint64_t sums = slot_.rank(k).sums.load(std::memory_order_relaxed);
     auto* const output = static_cast<std::byte*>(pieces_[slice.piece].output) + slice.offset;
     parts_[k].Finish(slice, context_.memory[k] + sums + slice.at, {&output, 1});
-    moved = true;
   }
   return moved;
 }

@@ -15,10 +15,11 @@ namespace horoacc {
 /// rank reads and writes 4S bytes, and each of R rails (P - 1)S/R more, for P ranks a host.
 class ComposedWindows final : public Execution, private ChunkPipeline {
  public:
-  /// `pieces`: with this rank's own memory. `between`: empty on ranks that are no rail.
+  /// `pieces`: with this rank's own memory. `between`: empty on ranks that are no rail. `gated`:
+  /// results wait at the slot's gate.
   static Result<std::unique_ptr<ComposedWindows>> Make(
       const SetContext& context, ExecSlot& slot, std::vector<ReducePiece> pieces, Rail rail,
-      bool wide, std::optional<BetweenHosts::Surroundings> between);
+      bool wide, std::optional<BetweenHosts::Surroundings> between, bool gated = false);
 
   bool Advance() override;
   [[nodiscard]] bool complete() const override {
@@ -27,6 +28,8 @@ class ComposedWindows final : public Execution, private ChunkPipeline {
   [[nodiscard]] bool finished() const override {
     return complete() && slot_.slices_done.value.load(std::memory_order_acquire) == context_.ranks;
   }
+  [[nodiscard]] bool settled() const override { return !gated_ || SlotGate(slot_.gate).opened(); }
+  [[nodiscard]] bool dropped() const override { return gated_ && SlotGate(slot_.gate).dropped(); }
   [[nodiscard]] bool failed() const override {
     return ring_->failed() || (between_ && between_->run().failed());
   }
@@ -42,7 +45,7 @@ class ComposedWindows final : public Execution, private ChunkPipeline {
   };
 
   ComposedWindows(const SetContext& context, ExecSlot& slot, std::vector<ReducePiece> pieces,
-                  Rail rail, bool wide);
+                  Rail rail, bool wide, bool gated);
   [[nodiscard]] bool IsOwn(const Window& window) const { return window.rail == context_.me; }
   [[nodiscard]] Result<uint64_t> Arrived() override;
   [[nodiscard]] Status Leave(uint64_t end) override;
@@ -52,6 +55,7 @@ class ComposedWindows final : public Execution, private ChunkPipeline {
 
   const SetContext& context_;
   ExecSlot& slot_;  ///< counts ranks that have all results
+  const bool gated_;
   const std::vector<ReducePiece> pieces_;
   std::vector<RailPart> parts_;                     ///< by rail
   std::vector<RailPart::Progress> shown_, stored_;  ///< of this rank, by rail

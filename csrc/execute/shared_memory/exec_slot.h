@@ -29,6 +29,7 @@ struct alignas(64) RankProgress {
 struct ExecSlot {
   SliceCounter next_slice;
   SliceCounter slices_done;
+  std::atomic<uint32_t> gate{0};              ///< see result_gate.h
   SliceCounter window_done[kMaxWindowDepth];  ///< slices done, counted over all uses of the place
 
   [[nodiscard]] RankProgress& rank(uint32_t index) {

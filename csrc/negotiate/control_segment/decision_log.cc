@@ -15,6 +15,7 @@ struct LogHeader {
   uint32_t kind;
   uint32_t flags;
   uint32_t slot_low, slot_high;
+  uint32_t run_low, run_high;
   uint32_t ids;
   uint32_t error;
   int32_t culprit;
@@ -42,6 +43,7 @@ std::optional<DecisionLog::Entry> DecisionLog::Next() {
   decision.shared = header.flags & kSharedFlag;
   decision.partial = header.flags & kPartialFlag;
   decision.slot = Join(header.slot_low, header.slot_high);
+  decision.run = Join(header.run_low, header.run_high);
   decision.error.kind = static_cast<ErrorKind>(header.error);
   decision.error.culprit = header.culprit;
   if (decision.kind == Decision::Kind::kJoin) {
@@ -74,6 +76,8 @@ uint64_t DecisionLog::Append(const Decision& decision, const LogNote& note) {
                 (decision.shared ? kSharedFlag : 0) | (decision.partial ? kPartialFlag : 0);
   entry.slot_low = static_cast<uint32_t>(slot);
   entry.slot_high = static_cast<uint32_t>(slot >> 32);
+  entry.run_low = static_cast<uint32_t>(decision.run);
+  entry.run_high = static_cast<uint32_t>(decision.run >> 32);
   entry.ids = static_cast<uint32_t>(decision.ids.size());
   entry.error = static_cast<uint32_t>(decision.error.kind);
   entry.culprit = join ? decision.last_joined : decision.error.culprit;

@@ -189,6 +189,7 @@ Status HostLog::Publish(const std::function<Status()>& drain) {
     const bool ends_calls =
         untold_.front().decision && untold_.front().decision->kind == Decision::Kind::kError;
     if (ends_calls) HA_TRY(drain());
+    if (ends_calls && EndsDropped(untold_.front())) return {};
     const HostGroup::RingingLock lock(group_);
     HA_TRY(Status(lock.status()));
     if (ends_calls && !control_.outbox().empty()) continue;
@@ -232,10 +233,17 @@ Status HostLog::PublishFirst() {
       decision.slot = header.slots++;
       control_.slot(decision.slot).Reset(context_.ranks);
     }
+  } else if (decision.kind == Decision::Kind::kDrain) {
+    HA_ASSIGN(note, Keep(NoteOf(decision)));
   }
   for (const TensorKey& key : entry.keys) taken_.erase(key.id);
   if (entry.ordered) ++header.decided;
   group_.Publish(decision, entry.keys, note);
+  if (decision.kind == Decision::Kind::kRun && decision.run != 0) {
+    GrantedRound& round = granted_.at(entry.calls[0]);
+    round.slot = decision.slot;
+    round.end = header.log_words.load(std::memory_order_relaxed);
+  }
   return {};
 }
 
@@ -246,6 +254,10 @@ void HostLog::CloseCalls(const std::vector<CallName>& calls, Untold& entry) {
     if (const auto known = known_.find(call); known != known_.end()) {
       key = known->second.key;
       Forget(known);
+    } else if (const auto dropped = std::ranges::find(dropped_, call, &DroppedRound::call);
+               dropped != dropped_.end()) {
+      key = dropped->key;
+      dropped_.erase(dropped);
     } else {
       const auto id = call.named ? control_.names().Find(call.name)
                                  : std::optional<uint32_t>(kNamedIds + call.number % kUnnamedIds);

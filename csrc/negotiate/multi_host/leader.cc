@@ -8,20 +8,6 @@
 namespace horoacc {
 namespace {
 
-WireWriter Begin(MultiHostMessage kind) {
-  WireWriter writer;
-  writer.Put(static_cast<uint8_t>(kind));
-  return writer;
-}
-
-// The question about a call or, without one, about the join; also the head of its answer.
-WireWriter BeginWhoHas(const std::optional<CallName>& call) {
-  WireWriter writer = Begin(MultiHostMessage::kWhoHas);
-  writer.Put(static_cast<uint8_t>(call ? 0 : 1));
-  if (call) Put(writer, *call);
-  return writer;
-}
-
 WireWriter RejectionOf(MultiHostMessage kind, const CallName& call, const Error& error) {
   WireWriter writer = Begin(kind);
   Put(writer, call);
@@ -52,7 +38,7 @@ Leader::Leader(ControlMux& mux, Place place, HostGroup& group, SetSegment& contr
   if (place_.tree.parent) {
     aggregator_.emplace(place_.tree.subtree, kSubtreeTimeout);
   } else {
-    root_.emplace(place_.ranks, place_.fusion_threshold, place_.composes);
+    root_.emplace(place_.ranks, place_.fusion_threshold, place_.composes, place_.grants);
   }
   if (place_.tree.hosts == 2) {
     exchange_.emplace();
@@ -77,12 +63,15 @@ Status Leader::Pump() {
       for (const SubtreeAggregator::News& news : aggregator_->FlushOld(now)) HA_TRY(SendNews(news));
     }
   }
-  return Settle();
+  if (log_.HasDropped() || !put_off_.empty()) HA_TRY(PumpGrants());
+  HA_TRY(Settle());
+  // Rounds that wait for other hosts may keep all slots.
+  return log_.waits() && log_.AnyBegun() ? AskToRevoke() : Status();
 }
 
 bool Leader::HoldsNews() {
   std::lock_guard lock(mutex_);
-  return log_.waits() || !control_.outbox().empty() ||
+  return log_.waits() || !control_.outbox().empty() || log_.HasDropped() || !put_off_.empty() ||
          (aggregator_ && !ended_ && aggregator_->Holds());
 }
 
@@ -121,6 +110,8 @@ Status Leader::TakeItem(const OutboxItem& item) {
   using Kind = OutboxItem::Kind;
   if (item.kind == Kind::kReleased) return OnReleased();
   if (ended_ || ending_) return {};
+  HA_ASSIGN(const bool put_off, PutsOff(item));
+  if (put_off) return {};
   switch (item.kind) {
     case Kind::kReady:
     case Kind::kWaiting:
@@ -163,6 +154,12 @@ Status Leader::SendUp(const WireWriter& writer) {
 Status Leader::OnNews(TensorKey key) {
   const std::optional<HostLog::News> news = log_.NewsOf(key, numbers_);
   if (!news) return {};
+  if (const Grants::Grant* const grant =
+          grants_.Begin(news->call, news->ready_set, place_.tree.locals.size())) {
+    log_.TakeGranted(*grant);
+    return {};
+  }
+  if (grants_.Has(news->call)) HA_TRY(AskToRevoke());
   if (exchange_ &&
       DirectExchange::Fits(news->call, news->ready_set, place_.tree.locals.size(), numbers_))
     return OnDirectNews(*news);
@@ -278,6 +275,11 @@ Status Leader::OnReject(const CallName& call, const Error& error) {
 
 Status Leader::OnEnd(SetEnd end) {
   if (!root_) return SendUp(EndOf(end));
+  // What a host has begun by itself goes on on all hosts, or on none.
+  if (!grants_.empty()) {
+    if (!end_after_) end_after_ = end;
+    return AskToRevoke();
+  }
   if (!exchange_ || !exchange_->HasOffered()) return TakeEnd(end);
   // What the other host has run before it hears of the end must run here, too.
   ending_ = end;
@@ -338,6 +340,12 @@ Status Leader::FromBelow(const MultiHostTree::Child& child, std::span<const std:
       if (!exchange_->IsGivenBack(call, question)) return {};
       exchange_->Forget(call);
       return ending_ ? Status() : OnReject(call, error);
+    }
+    case MultiHostMessage::kRevoke:
+      return AskToRevoke();
+    case MultiHostMessage::kBegun: {
+      const BegunRounds begun = GetBegun(reader);
+      return reader.ok() ? OnBegun(begun, source) : Damaged(source);
     }
     case MultiHostMessage::kEnd: {
       const SetEnd end = SetEnd::FromWire(reader.Get<int32_t>());
@@ -435,6 +443,13 @@ Status Leader::FromAbove(std::span<const std::byte> payload) {
       const SetEnd end = SetEnd::FromWire(reader.Get<int32_t>());
       return reader.ok() && end ? TakeEnd(end) : Damaged(source);
     }
+    case MultiHostMessage::kRevoke:
+      return grants_.closed() ? Damaged(source) : Revoke();
+    case MultiHostMessage::kSettle: {
+      const BegunRounds begun = GetBegun(reader);
+      const bool fits = grants_.closed() && begun.Fits(grants_.all().size());
+      return reader.ok() && fits ? SettleGrants(begun) : Damaged(source);
+    }
     case MultiHostMessage::kReleased:
       return TakeReleased();
     case MultiHostMessage::kWhoHas: {
@@ -465,35 +480,12 @@ Status Leader::Take(MultiHostDecision verdict) {
       rejected_.erase(call);  // all have submitted it since
     }
   }
-  return log_.Take(std::move(verdict), numbers_);
-}
-
-// Questions go up to the root, each subject once at a time; the answer comes back to all that
-// asked.
-
-Status Leader::OnWhoHas(const Subject& subject, std::optional<uint32_t> child,
-                        std::optional<TensorKey> own) {
-  const auto [asked, fresh] = asked_.try_emplace(subject);
-  if (child) {
-    asked->second.children.push_back(*child);
-  } else {
-    asked->second.own.push_back(own);
-  }
-  if (root_)
-    return OnAttendance(subject, subject ? root_->WhoHas(*subject) : root_->WhoHasJoined());
-  return fresh ? SendUp(BeginWhoHas(subject)) : Status();
-}
-
-Status Leader::OnAttendance(const Subject& subject, const std::optional<Attendance>& attendance) {
-  const auto found = asked_.find(subject);
-  if (found == asked_.end()) return {};
-  const Asked asked = std::move(found->second);
-  asked_.erase(found);
-  for (const std::optional<TensorKey>& key : asked.own) log_.TakeNews({key, attendance});
-  WireWriter writer = BeginWhoHas(subject);
-  Put(writer, attendance);
-  for (const uint32_t child : asked.children)
-    HA_TRY(mux_.Send(place_.set, GlobalRankOf(child), writer.bytes()));
+  const uint64_t granted = verdict.decision.grant;
+  const Path path = verdict.decision.path;
+  const CallName call = granted != 0 ? verdict.calls[0] : CallName();
+  HA_TRY(log_.Take(std::move(verdict), numbers_));
+  if (const uint64_t* const number = granted != 0 ? numbers_.NumberOf(call) : nullptr)
+    grants_.Add({granted, call, numbers_.At(*number)->request, path});
   return {};
 }
 

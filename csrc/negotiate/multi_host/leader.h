@@ -2,6 +2,7 @@
 // The leader of a set on one of its hosts: it passes news of the host's calls up the tree of
 // leaders and decisions down it, and the topmost leader decides.
 #include <algorithm>
+#include <deque>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -12,6 +13,7 @@
 #include "negotiate/call_numbers.h"
 #include "negotiate/multi_host/control_mux.h"
 #include "negotiate/multi_host/direct_exchange.h"
+#include "negotiate/multi_host/grants.h"
 #include "negotiate/multi_host/host_log.h"
 #include "negotiate/multi_host/multi_host_root.h"
 #include "negotiate/multi_host/multi_host_tree.h"
@@ -30,6 +32,7 @@ class Leader {
     MultiHostTree tree;
     uint64_t fusion_threshold = 0;
     bool composes = false;          ///< see MultiHostRoot
+    bool grants = false;            ///< see MultiHostRoot
     FaultPoints* faults = nullptr;  ///< null: none
   };
   Leader(ControlMux& mux, Place place, HostGroup& group, SetSegment& control,
@@ -75,6 +78,14 @@ class Leader {
   Status OnPeersNews(const ReadyNews& news);
   Status RunDirect(const CallName& call, const ReadySet& both);
   Status SendUp(const WireWriter& writer);
+  // Granted calls.
+  Result<bool> PutsOff(const OutboxItem& item);
+  Status AskToRevoke();
+  Status Revoke();
+  Status OnBegun(const BegunRounds& begun, int source);
+  Status TellBegun();
+  Status SettleGrants(const BegunRounds& begun);
+  Status PumpGrants();
   // The way down.
   Status FromAbove(std::span<const std::byte> payload);
   Status Tell(MultiHostRoot::Verdicts verdicts);
@@ -111,6 +122,14 @@ class Leader {
       ending_;             ///< of the root: told to the other host, which has offers of this one
   uint32_t released_ = 0;  ///< this host, and children with all below them
   std::map<Subject, Asked> asked_;
+
+  Grants grants_;
+  bool revoke_asked_ = false;  ///< of the parent
+  BegunRounds begun_;          ///< of this host and those of its children that have told
+  size_t begun_missing_ = 0;   ///< children that have not
+  std::optional<SetEnd> end_after_;  ///< of the root: asked for, and waits for the grants' end
+  std::deque<OutboxItem> put_off_;   ///< until the root knows of their calls
+  std::map<uint32_t, OutboxItem> waiting_;  ///< granted calls that wait for ranks here, by id
 
   std::optional<DirectExchange> exchange_;       ///< of a set on two hosts
   std::vector<uint32_t> peers_;                  ///< then: the members on the other

@@ -204,7 +204,9 @@ Result<std::optional<Decision>> MultiHostController::Next() {
       HA_TRY(TakeNews(entry->note));
       continue;
     }
-    if (decision.kind == Decision::Kind::kRun && !TakeNote(BytesOf(entry->note), decision))
+    const bool has_note =
+        decision.kind == Decision::Kind::kRun || decision.kind == Decision::Kind::kDrain;
+    if (has_note && !TakeNote(BytesOf(entry->note), decision))
       return MakeError(ErrorKind::kSystem, "a decision in shared memory is damaged");
     ++unfinished_;
     return std::optional(std::move(decision));

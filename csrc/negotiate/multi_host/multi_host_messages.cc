@@ -27,6 +27,24 @@ Proposal GetProposal(WireReader& reader) {
 
 }  // namespace
 
+WireWriter Begin(MultiHostMessage kind) {
+  WireWriter writer;
+  writer.Put(static_cast<uint8_t>(kind));
+  return writer;
+}
+
+void Put(WireWriter& writer, const BegunRounds& begun) {
+  Put(writer, begun.least);
+  Put(writer, begun.most);
+}
+
+BegunRounds GetBegun(WireReader& reader) {
+  BegunRounds begun;
+  begun.least = GetList<uint64_t>(reader);
+  begun.most = GetList<uint64_t>(reader);
+  return begun;
+}
+
 void Put(WireWriter& writer, const CallName& call, const CallNumbers* numbers) {
   const uint64_t* const number = numbers ? numbers->NumberOf(call) : nullptr;
   const CallForm form = number       ? CallForm::kNumber
@@ -268,6 +286,7 @@ void Put(WireWriter& writer, const MultiHostDecision& multi_host, const CallNumb
   Put(writer, decision);
   writer.Put(static_cast<uint32_t>(multi_host.calls.size()));
   for (const CallName& call : multi_host.calls) Put(writer, call, &numbers);
+  writer.Put(decision.grant);
   PutFacts(writer, decision);
 }
 
@@ -276,12 +295,15 @@ MultiHostDecision GetMultiHostDecision(WireReader& reader, const CallNumbers& nu
   Decision& decision = multi_host.decision = GetDecision(reader);
   multi_host.calls.resize(reader.GetCount(sizeof(uint8_t) + sizeof(uint32_t)));
   for (CallName& call : multi_host.calls) call = GetCallName(reader, &numbers);
+  decision.grant = reader.Get<uint64_t>();
   GetFacts(reader, decision);
   const bool runs = decision.kind == Decision::Kind::kRun;
   const bool joins = decision.kind == Decision::Kind::kJoin;
   if (decision.facts.size() != (runs ? multi_host.calls.size() : 0) ||
       (decision.partial && !(runs && multi_host.calls.size() == 1)) ||
-      (joins && !multi_host.calls.empty()))
+      (joins && !multi_host.calls.empty()) ||
+      (decision.grant != 0 &&
+       (!runs || decision.partial || multi_host.calls.size() != 1 || !multi_host.calls[0].named)))
     reader.Fail();
   return multi_host;
 }

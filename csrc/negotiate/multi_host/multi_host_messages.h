@@ -9,6 +9,7 @@
 
 #include "negotiate/call_numbers.h"
 #include "negotiate/controller.h"
+#include "negotiate/multi_host/grants.h"
 #include "negotiate/multi_host/ready_set.h"
 #include "negotiate/multi_host/told_buckets.h"
 #include "negotiate/wire.h"
@@ -34,7 +35,13 @@ enum class MultiHostMessage : uint8_t {
   kWithdraw = 11,   ///< down: the root's host rejects a call that it has offered
   kGivenBack = 12,  ///< up: the other host has not run it, and will not
   kEnded = 13,      ///< up: the end has come
+  // Of grants.
+  kRevoke = 14,  ///< up: a host asks for it; down: all hosts say what they have begun
+  kBegun = 15,   ///< up: what a host and all below it have begun
+  kSettle = 16,  ///< down: what all have begun
 };
+
+[[nodiscard]] WireWriter Begin(MultiHostMessage kind);
 
 /// A call goes by its number where it has one (`numbers`: null for none), otherwise by its name.
 void Put(WireWriter& writer, const CallName& call, const CallNumbers* numbers = nullptr);
@@ -45,6 +52,9 @@ void Put(WireWriter& writer, const std::optional<Attendance>& attendance);
 
 void Put(WireWriter& writer, const std::vector<BucketMembers>& changes);
 [[nodiscard]] std::vector<BucketMembers> GetBuckets(WireReader& reader);
+
+void Put(WireWriter& writer, const BegunRounds& begun);
+[[nodiscard]] BegunRounds GetBegun(WireReader& reader);
 
 /// The parts of a decision that do not fit in the log's entry. Empty: the facts of its calls are.
 [[nodiscard]] std::vector<std::byte> NoteOf(const Decision& decision);

@@ -9,9 +9,11 @@
 
 namespace horoacc {
 MultiHostRoot::MultiHostRoot(std::vector<int> global_ranks, uint64_t fusion_threshold,
-                             bool composes)
+                             bool composes, bool grants)
     : global_ranks_(std::move(global_ranks)),
       composes_(composes),
+      grants_(grants),
+      grants_now_(grants),
       joined_(global_ranks_.size()),
       plan_memory_(PlanState::BytesFor(kNamedIds)),
       plan_(PlanState::Over(plan_memory_.data(), kNamedIds, fusion_threshold)) {}
@@ -64,15 +66,18 @@ void MultiHostRoot::Decide(const CallName& call, const Pending& pending, Verdict
   const bool reduces = own.collective == Collective::kAllreduce;
   const uint32_t id = pending.place.id;
   Whole whole{call, FactsOf(ready_set, false), Whole::Kind::kScheduled};
+  uint64_t bytes = 0;
+  for (const TensorMeta& tensor : own.tensors) bytes += tensor.bytes();
+  const bool planned = grants_ && reduces && call.named && pending.place.alone && !own.on_gpu &&
+                       bytes > 0 && bytes <= kMostGrantedBytes;
   if (reduces && own.op == ReduceOp::kAdasum) {
     whole.kind = Whole::Kind::kAdasum;
-  } else if (composes_ && reduces && !own.on_gpu) {
+  } else if ((composes_ || planned) && reduces && !own.on_gpu) {
     whole.kind = ready_set.shared() ? Whole::Kind::kComposed : Whole::Kind::kComposedWindows;
+    whole.granted = planned;
   }
   whole.facts.result = ReduceEager(ready_set, global_ranks_.size());
   if (!whole.facts.result.empty()) whole.kind = Whole::Kind::kEager;
-  uint64_t bytes = 0;
-  for (const TensorMeta& tensor : own.tensors) bytes += tensor.bytes();
   whole.facts.request.collective = own.collective;
   whole_.emplace(id, std::move(whole));
   const ReadyItem ready{id, pending.place.sequence, pending.place.sync_round, bytes,
@@ -159,6 +164,8 @@ void MultiHostRoot::Run(const Bucket& ids, Verdicts& verdicts) {
       Whole whole = std::move(found->second);
       whole_.erase(found);
       if (whole.call.named) last_[id] = decided_ + 1;
+      if (whole.granted && kind != Whole::Kind::kEager && grants_now_ && granted_ + 1 < kMostGrants)
+        unit.decision.grant = ++granted_;  // such a call is alone
       if (kind == Whole::Kind::kEager)
         unit.decision.path = Path::kEager;
       else if (kind == Whole::Kind::kComposed)

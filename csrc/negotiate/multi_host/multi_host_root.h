@@ -28,7 +28,9 @@ class MultiHostRoot {
   using Verdicts = std::vector<MultiHostDecision>;
 
   /// `composes`: allreduces run composed, with windows unless all ranks' memory is shared.
-  MultiHostRoot(std::vector<int> global_ranks, uint64_t fusion_threshold, bool composes = false);
+  /// `grants`: calls of locked plans do, too, and are granted (grants.h).
+  MultiHostRoot(std::vector<int> global_ranks, uint64_t fusion_threshold, bool composes = false,
+                bool grants = false);
 
   /// Members have submitted a call. `seen`: decisions that they had taken by then. `place`: if
   /// member 0 is among them.
@@ -51,6 +53,8 @@ class MultiHostRoot {
   void ForgetOver(uint64_t seen) {
     std::erase_if(rejected_, [&](const auto& one) { return one.second <= seen; });
   }
+  /// Whether calls are granted from now on.
+  void Grant(bool grants) { grants_now_ = grants_ && grants; }
   /// A call that members had submitted ran without a decision: its bucket goes on without it.
   [[nodiscard]] Verdicts RanAlone(const CallName& call);
   /// The members that have submitted an undecided call; nothing if none has.
@@ -81,6 +85,7 @@ class MultiHostRoot {
     /// Calls of one kind are decided together.
     enum class Kind : uint8_t { kScheduled, kComposed, kComposedWindows, kAdasum, kEager };
     Kind kind = Kind::kScheduled;
+    bool granted = false;
   };
 
   [[nodiscard]] bool Complete(const Pending& pending) const;
@@ -97,6 +102,9 @@ class MultiHostRoot {
 
   const std::vector<int> global_ranks_;
   const bool composes_;
+  const bool grants_;
+  bool grants_now_;
+  uint64_t granted_ = 0;  ///< grants so far
   std::map<CallName, Pending> pending_;
   std::map<uint32_t, Whole> whole_;        ///< by the root's id: not decided, for its bucket waits
   std::map<CallName, uint64_t> rejected_;  ///< decisions there were then, the rejection included

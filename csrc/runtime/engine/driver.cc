@@ -17,22 +17,6 @@ constexpr int kStepsPerTurn = 256;  // decisions, and bounded pieces of executio
 constexpr int kStepsPerClock = 8;   // of them between looks at the clock
 constexpr int64_t kLongestTurn = 2 * kMillisecond;
 
-// Ends a turn of the loop by count and by the clock, which a turn of few steps does not read.
-class Turn {
- public:
-  [[nodiscard]] bool IsOver() {
-    if (++steps_ % kStepsPerClock != 0) return false;
-    if (steps_ >= kStepsPerTurn) return true;
-    const int64_t now = NowNs();
-    if (over_ns_ == 0) over_ns_ = now + kLongestTurn;
-    return now >= over_ns_;
-  }
-
- private:
-  int steps_ = 0;
-  int64_t over_ns_ = 0;
-};
-
 // The calls that wait here without having been decided, which no rank will decide any more.
 struct Undecided {
   std::vector<std::shared_ptr<CollectiveEntry>> calls;
@@ -45,7 +29,7 @@ Undecided TakeUndecided(Job& job, ProcessSet& set) {
   Undecided found;
   for (const uint32_t id : queue.in_flight.ids()) {
     auto entry = queue.in_flight.Find(id);
-    if (!entry->decided) found.calls.push_back(std::move(entry));
+    if (!entry->decided && !entry->begun) found.calls.push_back(std::move(entry));
   }
   found.calls.insert(found.calls.end(), queue.backlog.begin(), queue.backlog.end());
   found.calls.insert(found.calls.end(), queue.pending_copies.begin(), queue.pending_copies.end());
@@ -83,6 +67,22 @@ Proposal ProposalOfAll(const ProcessSet& set, const Decision& decision, size_t i
 }
 
 }  // namespace
+
+// Ends a turn of the loop by count and by the clock, which a turn of few steps does not read.
+class Driver::Turn {
+ public:
+  [[nodiscard]] bool IsOver() {
+    if (++steps_ % kStepsPerClock != 0) return false;
+    if (steps_ >= kStepsPerTurn) return true;
+    const int64_t now = NowNs();
+    if (over_ns_ == 0) over_ns_ = now + kLongestTurn;
+    return now >= over_ns_;
+  }
+
+ private:
+  int steps_ = 0;
+  int64_t over_ns_ = 0;
+};
 
 Driver::Lock::Lock(Driver& driver, Holder holder)
     : driver_(driver), holder_(holder), lock_(driver.mutex_) {}
@@ -150,7 +150,7 @@ bool Driver::Progress() {
     if (!advanced.ok()) return abort(advanced.error());
     if (advanced.value()) set->moves.fetch_add(1, std::memory_order_relaxed);
     moved |= advanced.value();
-    runs |= set->current && set->multi_host;
+    runs |= set->runs() && set->multi_host;
   }
   runs_between_hosts_ = runs;
   // What is left over goes now: a caller whose call is complete takes no other turn, and would have
@@ -189,7 +189,9 @@ Result<bool> Driver::ProgressSet(ProcessSet& set) {
       moved |= running->execution->Advance();
   }
   HA_TRY(Drain(set));
-  for (Turn turn;;) {
+  Turn turn;
+  HA_ASSIGN(const bool beside, AdvanceBeside(set, turn));
+  for (moved |= beside;;) {
     // There may be no end of it: the thread that drives has other sets, a deadline and peers to
     // look at.
     if (turn.IsOver()) return true;
@@ -218,7 +220,35 @@ Result<bool> Driver::ProgressSet(ProcessSet& set) {
     }
     FailUndecided(set, error);
   }
-  if (end && !set.current && set.draining.empty()) HA_TRY(set.controller->Release());
+  if (end && !set.runs() && set.draining.empty()) HA_TRY(set.controller->Release());
+  return moved;
+}
+
+// Every run by a piece in turn: none waits for another one.
+Result<bool> Driver::AdvanceBeside(ProcessSet& set, Turn& turn) {
+  bool moved = false;
+  for (bool any = true; any && !set.beside.empty() && !turn.IsOver();) {
+    any = false;
+    for (size_t k = 0; k < set.beside.size();) {
+      HA_FAULT(*job_.faults, kAdvance);
+      Running& running = *set.beside[k];
+      Execution& execution = *running.execution;
+      any |= !execution.complete() && execution.Advance();
+      if (execution.failed()) return execution.failure();
+      if (execution.settled()) {
+        for (const auto& entry : running.entries) entry->decided.store(true);
+      }
+      if (!execution.complete()) {
+        ++k;
+        continue;
+      }
+      std::unique_ptr<Running> ended = std::move(set.beside[k]);
+      set.beside.erase(set.beside.begin() + static_cast<ptrdiff_t>(k));
+      any = true;
+      HA_TRY(End(set, std::move(ended)));
+    }
+    moved |= any;
+  }
   return moved;
 }
 
@@ -239,7 +269,9 @@ Status Driver::Begin(ProcessSet& set, Decision decision) {
         return MakeError(ErrorKind::kSystem,
                          "a decision names a tensor that this rank has not submitted");
       }
-      found->decided.store(true, std::memory_order_relaxed);
+      found->begun = decision.run != 0;
+      if (found->begun) job_.counters.plan_granted.fetch_add(1, std::memory_order_relaxed);
+      found->decided.store(decision.run == 0, std::memory_order_relaxed);
       const Proposal all = ProposalOfAll(set, decision, k, *found);
       found->agreed = all.plan != 0 && all == found->proposal;
       running->entries.push_back(std::move(found));
@@ -261,6 +293,7 @@ Status Driver::Begin(ProcessSet& set, Decision decision) {
     case Decision::Kind::kJoin:
       return EndJoin(set, std::move(running));
     case Decision::Kind::kRun:
+    case Decision::Kind::kDrain:
     case Decision::Kind::kNews:  // no controller gives any
       break;
   }
@@ -272,7 +305,11 @@ Status Driver::Run(ProcessSet& set, std::unique_ptr<Running> running) {
   if (running->entries.empty() && !set.multi_host) return Drain(set, std::move(running));
   HA_ASSIGN(running->execution, executions_.Make(set, *running));
   if (!running->execution) return End(set, std::move(running));
-  set.current = std::move(running);
+  if (running->decision.run != 0) {
+    set.beside.push_back(std::move(running));
+  } else {
+    set.current = std::move(running);
+  }
   return {};
 }
 
@@ -310,7 +347,14 @@ Status Driver::EndJoin(ProcessSet& set, std::unique_ptr<Running> running) {
 Status Driver::End(ProcessSet& set, std::unique_ptr<Running> running) {
   HA_FAULT(*job_.faults, kFinish);
   const Status outcome = running->execution ? running->execution->outcome() : Status();
+  for (const auto& entry : running->entries) entry->begun = false;
+  // A dropped call waits for its decision again, and peers read its row.
+  if (running->execution && running->execution->dropped()) {
+    job_.counters.plan_dropped.fetch_add(running->entries.size(), std::memory_order_relaxed);
+    running->entries.clear();
+  }
   for (const auto& entry : running->entries) {
+    entry->decided.store(true, std::memory_order_relaxed);
     for (size_t t = 0; outcome.ok() && t < entry->tensors.size(); ++t) {
       const EntryTensor& tensor = entry->tensors[t];
       if (tensor.stage_output && running->decision.shared)
@@ -324,7 +368,10 @@ Status Driver::End(ProcessSet& set, std::unique_ptr<Running> running) {
 
 // The calls are complete; peers may still read what this rank shows them.
 Status Driver::Drain(ProcessSet& set, std::unique_ptr<Running> running) {
-  set.draining.push_back(std::move(running));
+  const auto later = std::ranges::find_if(set.draining, [&](const auto& other) {
+    return other->decision.end > running->decision.end;
+  });
+  set.draining.insert(later, std::move(running));
   return Drain(set);
 }
 
@@ -333,13 +380,17 @@ Status Driver::Drain(ProcessSet& set) {
   while (!set.draining.empty()) {
     Running& oldest = *set.draining.front();
     if (oldest.execution && !oldest.execution->finished()) break;
+    if (set.current && set.current->decision.end < oldest.decision.end) break;
+    if (!set.beside.empty() && set.beside.front()->decision.end < oldest.decision.end) break;
     const Decision decision = std::move(oldest.decision);
     for (const auto& entry : oldest.entries) {
       if (entry->extra)
         set.kept_blocks.emplace_back(decision.end, std::exchange(entry->extra, nullptr));
     }
+    const bool dropped = oldest.execution && oldest.execution->dropped();
     set.draining.pop_front();
     HA_TRY(set.controller->Finish(decision));
+    if (dropped) set.context.ring_others(true);  // the leader may tell of its call now
   }
   if (set.kept_blocks.empty()) return {};
   const uint64_t least = set.control->LeastWordsFinished();
@@ -394,6 +445,7 @@ void Driver::FailAll(const Error& error) {
       [&] {
         for (const auto& set : driven) {
           set->current.reset();
+          set->beside.clear();
           set->draining.clear();
         }
       },
@@ -416,7 +468,7 @@ void Driver::FailAll(const Error& error) {
 bool Driver::WorkLeft() {
   if (job_.HasUnsent() || parts_.messages.exchange().pending()) return true;
   return std::ranges::any_of(parts_.sets.Driven(), [](const auto& set) {
-    return set->current || !set->draining.empty() || set->queue.removed.load();
+    return set->runs() || !set->draining.empty() || set->queue.removed.load();
   });
 }
 

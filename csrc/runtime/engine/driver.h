@@ -89,6 +89,8 @@ class Driver {
   [[nodiscard]] bool AnythingPending() const;
 
  private:
+  class Turn;
+
   bool ProgressOrAbort();
   bool Progress();
   [[nodiscard]] bool AwaitsData() const {
@@ -97,6 +99,7 @@ class Driver {
   }
   Result<bool> ProgressLinks();
   Result<bool> ProgressSet(ProcessSet& set);
+  Result<bool> AdvanceBeside(ProcessSet& set, Turn& turn);
   Status Begin(ProcessSet& set, Decision decision);
   Status Run(ProcessSet& set, std::unique_ptr<Running> running);
   Status Refuse(ProcessSet& set, std::unique_ptr<Running> running);

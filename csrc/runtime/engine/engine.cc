@@ -317,7 +317,7 @@ Status Engine::LeaveJob(Driver::Lock& lock) {
     // The farewell takes another way than messages, and ends what others receive from this rank.
     bool unsent = job_.HasUnsent() || messages_.exchange().Unheard();
     for (const auto& set : sets_.Driven()) {
-      busy |= set->current || !set->draining.empty() || !set->controller->Ended();
+      busy |= set->runs() || !set->draining.empty() || !set->controller->Ended();
       unsent |= !set->controller->Released();
     }
     const int64_t now = NowNs();
@@ -365,7 +365,7 @@ std::string Engine::Unfinished() {
   if (messages_.exchange().Unheard()) text += "; some messages are not received";
   for (const auto& set : sets_.Driven()) {
     const std::string name = "; process set " + std::to_string(set->id);
-    if (set->current || !set->draining.empty()) text += name + " carries out a call";
+    if (set->runs() || !set->draining.empty()) text += name + " carries out a call";
     if (!set->controller->Ended()) text += name + " has no end";
     if (!set->controller->Released()) text += name + " is in use on other hosts";
   }

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "execute/schedule/composed_windows.h"
+#include "execute/schedule/drained_run.h"
 #include "execute/shared_memory/adasum_slices.h"
 #include "execute/shared_memory/direct_slices.h"
 #include "execute/shared_memory/exchange.h"
@@ -45,6 +46,13 @@ uint64_t BytesOf(const Request& request) {
   uint64_t bytes = 0;
   for (const TensorMeta& tensor : request.tensors) bytes += tensor.bytes();
   return bytes;
+}
+
+Scale ScaleBetweenHosts(const ProcessSet& set, const Request& request, DType type, bool wide) {
+  const bool average = request.op == ReduceOp::kAverage;
+  const Scale scale{request.prescale, request.postscale,
+                    average ? static_cast<double>(set.multi_host->size()) : 1.0};
+  return wide ? scale : DividedFirst(type, scale);
 }
 
 }  // namespace
@@ -145,6 +153,7 @@ std::unique_ptr<Execution> Executions::MakeOnHost(ProcessSet& set, Running& runn
 // The inputs lie in each rank's own memory; the facts of a call came with the decision.
 Result<std::unique_ptr<Execution>> Executions::MakeBetweenHosts(ProcessSet& set, Running& running) {
   const Decision& decision = running.decision;
+  if (decision.kind == Decision::Kind::kDrain) return MakeDrained(set, decision);
   const uint32_t ranks = set.multi_host->size();
   std::vector<MultiHostRun::Call> calls;
   uint64_t bytes = 0;
@@ -203,6 +212,41 @@ Result<std::unique_ptr<Execution>> Executions::MakeBetweenHosts(ProcessSet& set,
   return execution;
 }
 
+// None if this rank is no rail.
+std::optional<BetweenHosts::Surroundings> Executions::Between(
+    ProcessSet& set, MultiHostSet::ComposedSchedule& composed, uint64_t run) {
+  if (!composed.between) {
+    if (run == 0) (void)set.multi_host->NextRun(set.id, {}, 0);
+    return std::nullopt;
+  }
+  MultiHostSet::Scheduled& scheduled = *composed.between;
+  return BetweenHosts::Surroundings{
+      &job_.multi_host->links(),
+      std::move(scheduled.schedule),
+      std::move(scheduled.group),
+      set.multi_host->NextRun(set.id, scheduled.cut, job_.settings.window_bytes, run),
+      {job_.arena.get(), [this](void* block) { job_.blocks.Free(block); }}};
+}
+
+// Of the same cuts as the run of which it takes the place.
+Result<std::unique_ptr<Execution>> Executions::MakeDrained(ProcessSet& set,
+                                                           const Decision& decision) {
+  const Request& request = decision.facts[0].request;
+  const bool wide = job_.settings.reduction == "canonical";
+  std::vector<ReducePiece> pieces;
+  for (const TensorMeta& tensor : request.tensors) {
+    pieces.push_back({.type = tensor.type,
+                      .op = request.op,
+                      .scale = ScaleBetweenHosts(set, request, tensor.type, wide),
+                      .count = tensor.count()});
+  }
+  HA_ASSIGN(MultiHostSet::ComposedSchedule composed, set.multi_host->Compose(BytesOf(request)));
+  std::optional<BetweenHosts::Surroundings> between = Between(set, composed, decision.run);
+  if (!between) return std::unique_ptr<Execution>();
+  HA_ASSIGN(auto made, DrainedRun::Make(pieces, composed.rail, wide, std::move(*between)));
+  return std::unique_ptr<Execution>(std::move(made));
+}
+
 Result<std::unique_ptr<Execution>> Executions::MakeComposed(ProcessSet& set, Running& running,
                                                             std::string_view& how) {
   const Path path = running.decision.path;
@@ -218,36 +262,25 @@ Result<std::unique_ptr<Execution>> Executions::MakeComposed(ProcessSet& set, Run
       bytes += piece.bytes();
       piece.input = entry->tensors[t].input;
       piece.output = entry->tensors[t].output;
-      // AppendPieces knows the ranks of this host only.
-      if (piece.op == ReduceOp::kAverage)
-        piece.scale.divisor = static_cast<double>(set.multi_host->size());
-      if (!wide) piece.scale = DividedFirst(piece.type, piece.scale);
+      piece.scale = ScaleBetweenHosts(set, entry->request, piece.type, wide);
     }
   }
   (shared ? job_.counters.arena_bytes : job_.counters.window_bytes)
       .fetch_add(bytes, std::memory_order_relaxed);
+  const uint64_t number = running.decision.run;
   HA_ASSIGN(MultiHostSet::ComposedSchedule composed, set.multi_host->Compose(bytes));
-  how = NameOf(path);
-  std::optional<BetweenHosts::Surroundings> between;
-  if (composed.between) {
-    MultiHostSet::Scheduled& scheduled = *composed.between;
-    between = {&job_.multi_host->links(),
-               std::move(scheduled.schedule),
-               std::move(scheduled.group),
-               set.multi_host->NextRun(set.id, scheduled.cut, job_.settings.window_bytes),
-               {job_.arena.get(), [this](void* block) { job_.blocks.Free(block); }}};
-    how = composed.algorithm;
-  } else {
-    (void)set.multi_host->NextRun(set.id, {}, 0);
-  }
+  how = composed.between ? composed.algorithm : NameOf(path);
+  std::optional<BetweenHosts::Surroundings> between = Between(set, composed, number);
   ExecSlot& slot = set.control->slot(running.decision.slot);
+  const bool gated = number != 0;
   if (!shared) {
-    HA_ASSIGN(auto made, ComposedWindows::Make(set.context, slot, std::move(list.pieces),
-                                               composed.rail, wide, std::move(between)));
+    HA_ASSIGN(auto made,
+              ComposedWindows::Make(set.context, slot, std::move(list.pieces), composed.rail, wide,
+                                    std::move(between), gated));
     return std::unique_ptr<Execution>(std::move(made));
   }
   HA_ASSIGN(auto made, ComposedAllreduce::Make(set.context, slot, std::move(list), composed.rail,
-                                               wide, std::move(between)));
+                                               wide, std::move(between), gated));
   return std::unique_ptr<Execution>(std::move(made));
 }
 

@@ -23,6 +23,10 @@ class Executions {
   Result<std::unique_ptr<Execution>> MakeBetweenHosts(ProcessSet& set, Running& running);
   Result<std::unique_ptr<Execution>> MakeComposed(ProcessSet& set, Running& running,
                                                   std::string_view& how);
+  Result<std::unique_ptr<Execution>> MakeDrained(ProcessSet& set, const Decision& decision);
+  std::optional<BetweenHosts::Surroundings> Between(ProcessSet& set,
+                                                    MultiHostSet::ComposedSchedule& composed,
+                                                    uint64_t run);
 
   Job& job_;
   DeviceCalls& devices_;

@@ -25,6 +25,8 @@ struct Counters {
   // Of locked plans (runtime/engine/locked_plan.h); `unlocks` by the reason.
   std::atomic<uint64_t> plan_locks{0};
   std::atomic<uint64_t> plan_rounds{0};
+  std::atomic<uint64_t> plan_granted{0};  ///< calls that this host began without the root
+  std::atomic<uint64_t> plan_dropped{0};  ///< and those among them that were dropped
   std::atomic<uint64_t> plan_unlocks_changed{0};
   std::atomic<uint64_t> plan_unlocks_wait{0};
   std::atomic<uint64_t> plan_unlocks_join{0};

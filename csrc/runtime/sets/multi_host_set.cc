@@ -27,22 +27,25 @@ MultiHostSet::MultiHostSet(const std::vector<int>& host_of, std::vector<int> ran
   choice_.emplace(schedule::Topology(ranks_per_host_), measured, in_order);
   const uint32_t largest = std::ranges::max(ranks_per_host_);
   eager_.emplace(ranks_per_host_, false, settings);
-  if (largest == 1 || !ForcedAlgorithm(schedule::Goal::kAllreduce, settings).empty()) return;
+  if (!ForcedAlgorithm(schedule::Goal::kAllreduce, settings).empty()) return;
   in_rank_order_ =
       settings.reduction == "canonical" ||
       (settings.reduction == "auto" && choice_->RankOrderIsCheap(schedule::Goal::kAllreduce));
+  between_choice_.emplace(schedule::Topology(std::vector<uint32_t>(ranks_per_host_.size(), 1)),
+                          std::move(measured));
+  grants_ = largest == 1;
+  if (largest == 1) return;
   // Then each host's sum is a node of the tree over all ranks.
   const bool aligned =
       in_order && std::ranges::min(ranks_per_host_) == largest && std::has_single_bit(largest);
-  composes_ = aligned || !in_rank_order_;
+  composes_ = grants_ = aligned || !in_rank_order_;
   eager_.emplace(ranks_per_host_, aligned, settings);
-  between_choice_.emplace(schedule::Topology(std::vector<uint32_t>(ranks_per_host_.size(), 1)),
-                          std::move(measured));
 }
 
-RunOptions MultiHostSet::NextRun(uint32_t set, const schedule::Cut& cut, uint64_t window_bytes) {
+RunOptions MultiHostSet::NextRun(uint32_t set, const schedule::Cut& cut, uint64_t window_bytes,
+                                 uint64_t run) {
   RunOptions options;
-  options.collective = {set, ++runs_};
+  options.collective = {set, run != 0 ? run : ++runs_};
   options.window_bytes = window_bytes > 0 ? window_bytes : cut.window_bytes;
   options.slice_bytes = cut.slice_bytes;
   options.depth = options.places = WindowsUnderWay(cut, options.window_bytes);

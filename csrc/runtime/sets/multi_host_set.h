@@ -41,6 +41,8 @@ class MultiHostSet {
   /// hosts on the paths of one host. Not if the order of summation, or an algorithm that a setting
   /// names, asks for ranks one by one.
   [[nodiscard]] bool composes() const { return composes_; }
+  /// Whether calls of locked plans may be granted, for which all ranks of the set answer alike.
+  [[nodiscard]] bool grants() const { return grants_; }
   /// The schedule of this rank's rail; none if it is no rail. `bytes`: of a rail's part.
   struct ComposedSchedule {
     Rail rail;
@@ -48,8 +50,10 @@ class MultiHostSet {
     std::string_view algorithm;
   };
   Result<ComposedSchedule> Compose(uint64_t bytes);
-  /// All ranks begin the same runs in the same order.
-  [[nodiscard]] RunOptions NextRun(uint32_t set, const schedule::Cut& cut, uint64_t window_bytes);
+  /// All ranks begin the same runs in the same order. `run`: the number of one that does not begin
+  /// in this order; 0: the next one.
+  [[nodiscard]] RunOptions NextRun(uint32_t set, const schedule::Cut& cut, uint64_t window_bytes,
+                                   uint64_t run = 0);
 
  private:
   const uint32_t me_;
@@ -59,6 +63,7 @@ class MultiHostSet {
   std::optional<schedule::AlgorithmChoice> choice_;
   bool in_rank_order_ = false;  ///< of composed allreduces
   bool composes_ = false;
+  bool grants_ = false;
   std::optional<EagerRule> eager_;
   std::optional<schedule::AlgorithmChoice> between_choice_;  ///< of one rank a host
   std::map<std::string, Scheduled> between_;

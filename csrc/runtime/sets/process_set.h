@@ -48,7 +48,10 @@ struct ProcessSet {
   // Guarded by the driver's lock.
   std::unique_ptr<cuda::GpuGroup> gpu_group;  ///< from the first reduction on GPUs on
   std::unique_ptr<Running> current;
-  std::deque<std::unique_ptr<Running>> draining;  ///< complete here, still read by peers
+  /// Runs that wait for none before them (Decision::run), in the order of the log.
+  std::vector<std::unique_ptr<Running>> beside;
+  /// Complete here, still read by peers; in the order of the log.
+  std::deque<std::unique_ptr<Running>> draining;
   /// Blocks that peers may read until every rank has finished the log up to a position.
   std::deque<std::pair<uint64_t, std::byte*>> kept_blocks;
   std::atomic<uint64_t> moves{0};        ///< how often something of it went on here
@@ -64,10 +67,11 @@ struct ProcessSet {
   /// rank does not know yet. `collective`: null for a join.
   [[nodiscard]] std::optional<Attendance> AttendanceOf(const CollectiveEntry* collective) const;
 
+  [[nodiscard]] bool runs() const { return current || !beside.empty(); }
   /// Nothing of it goes on here or is read by peers, and nothing can begin. Under the driver's
   /// lock.
   [[nodiscard]] bool done() const {
-    return controller->Ended() && queue.pending.load() == 0 && !current && draining.empty() &&
+    return controller->Ended() && queue.pending.load() == 0 && !runs() && draining.empty() &&
            kept_blocks.empty() && controller->Released();
   }
 };

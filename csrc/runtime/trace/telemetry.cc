@@ -255,6 +255,8 @@ std::string Telemetry::CounterText() const {
   counter("last_arriver", job_.counters.last_arriver);
   counter("plan_locks", job_.counters.plan_locks);
   counter("plan_rounds", job_.counters.plan_rounds);
+  counter("plan_granted", job_.counters.plan_granted);
+  counter("plan_dropped", job_.counters.plan_dropped);
   for (const auto& [reason, count] : kUnlocks)
     line((std::string("plan_unlocks_") + reason).c_str(), job_.counters.*count);
   counter("driven_waits", job_.counters.driven_waits);

@@ -70,10 +70,22 @@ class AllLogs {
   [[nodiscard]] std::string Take(int rank, const SeenDecision& seen) {
     const bool direct = host_of_.back() == 1 && seen.kind == Decision::Kind::kRun &&
                         seen.path == Path::kEager && seen.names.size() == 1;
-    std::string wrong = Append(rank, {host_of_[rank], ""}, seen, 0);
+    std::string wrong = TakeHere(rank, seen);
     if (!wrong.empty()) return wrong;
     return Append(rank, {kAcross, direct ? seen.names[0] : ""}, seen, (1u << host_of_.size()) - 1);
   }
+  /// The same of one that only the ranks of its host have.
+  [[nodiscard]] std::string TakeHere(int rank, const SeenDecision& seen) {
+    return Append(rank, {host_of_[rank], ""}, seen, 0);
+  }
+  /// A round of a granted call has results: it is in no order with the root's decisions.
+  [[nodiscard]] std::string TakeRound(int rank, const std::string& name, uint64_t run) {
+    SeenDecision seen;
+    seen.names = {name};
+    seen.unnamed = run;
+    return Append(rank, {kAcross, name}, seen, (1u << host_of_.size()) - 1);
+  }
+  [[nodiscard]] int HostOf(int rank) const { return host_of_[rank]; }
   /// Whether the rank has taken all that others have.
   [[nodiscard]] bool HasAll(int rank) const {
     for (const auto& [part, log] : logs_) {

@@ -41,6 +41,7 @@ class HostModel {
       kAnnounce,     ///< it announces the call whose row it has written
       kSubmitAgain,  ///< it submits a call that was given up or had no id
       kTake,         ///< it takes the next decision
+      kRun,  ///< its run number `from` of those that began without the root is over
       kFinish,       ///< it has carried out a decision, with HostShape::late_finish
       kPump,
       kUnblock,
@@ -79,6 +80,7 @@ class HostModel {
     bool pump_due = false;
     std::optional<Question> question;
     std::set<std::string> asked;  ///< names
+    uint64_t pumped_at = 0;  ///< its host's progress at the last pump
     uint64_t past = 0;  ///< digest of what the controller and the leader keep for themselves
   };
 
@@ -95,6 +97,10 @@ class HostModel {
   void Act(const Action& action);
   void NotePast(const Action& action);
   void Take(int rank);
+  [[nodiscard]] bool MayRun(int rank, const HostRank::Run& run) const;
+  void EndRun(int rank, size_t index);
+  [[nodiscard]] uint32_t BitsOfHost(int rank) const;
+  [[nodiscard]] uint64_t ProgressOfHost(int rank) const;
   void Deliver(int from, int to);
   void CollectSent();
   void CheckLookups(int rank);
@@ -114,6 +120,11 @@ class HostModel {
   std::vector<Surroundings> around_;                                 ///< by rank
   std::map<std::pair<int, int>, std::deque<testing::Bytes>> links_;  ///< by sender and receiver
   std::optional<AllLogs> logs_;
+  /// Ranks that have begun a run, and of these those that only drain it, as bits.
+  struct BegunBy {
+    uint32_t ranks = 0, drain = 0;
+  };
+  std::map<uint64_t, BegunBy> runs_;
   int pauses_ = 0;
   uint64_t answers_ = 0;
   std::string wrong_;
@@ -122,12 +133,12 @@ class HostModel {
 HostModel::HostModel(HostShape shape, int64_t& clock_ns)
     : shape_(std::move(shape)),
       clock_ns_(clock_ns),
-      views_(shape_.hosts),
+      views_(shape_.hosts, {}, shape_.grants),
       inputs_(shape_.scripts.size()) {
   for (int rank = 0; rank < size(); ++rank) {
     for (const HostStep& step : shape_.scripts[rank]) {
       float*& numbers = inputs_[rank][step.name];
-      if (step.kind == HostStep::Kind::kSubmit && !numbers)
+      if (Submits(step.kind) && !numbers)
         numbers = static_cast<float*>(views_.arena(rank).Allocate(4 * sizeof(float)));
     }
   }
@@ -138,6 +149,7 @@ inline void HostModel::StartAgain() {
   ranks_.clear();
   around_.assign(size(), {});
   links_.clear();
+  runs_.clear();
   pauses_ = 0;
   wrong_.clear();
   std::vector<int> host_of;
@@ -160,9 +172,13 @@ inline std::vector<HostModel::Action> HostModel::Enabled() const {
     if (around_[r].dead) continue;
     const bool outbox =
         Leads(r) && !rank.control().outbox().empty() && shape_.fault != HostFault::kForgetsLeader;
-    add(Kind::kPump, r, outbox || around_[r].pump_due);
+    const bool news = shape_.grants && Leads(r) && views_.controller(r).HoldsNews() &&
+                      around_[r].pumped_at != ProgressOfHost(r);
+    add(Kind::kPump, r, outbox || around_[r].pump_due || news);
     add(Kind::kDie, r, std::ranges::find(shape_.dies, r) != shape_.dies.end());
     add(Kind::kFinish, r, rank.MayFinish());
+    for (size_t k = 0; k < rank.runs().size(); ++k)
+      add(Kind::kRun, r, MayRun(r, rank.runs()[k]), static_cast<int>(k));
     if (rank.closed()) continue;
     add(Kind::kStep, r, rank.MayStep(pauses_));
     add(Kind::kAnnounce, r, rank.MayAnnounce());
@@ -211,10 +227,13 @@ inline void HostModel::Act(const Action& action) {
       return rank.SubmitAgain(pauses_);
     case Kind::kTake:
       return Take(action.rank);
+    case Kind::kRun:
+      return EndRun(action.rank, static_cast<size_t>(action.from));
     case Kind::kFinish:
       return rank.FinishFirst();
     case Kind::kPump:
       around_[action.rank].pump_due = false;
+      around_[action.rank].pumped_at = ProgressOfHost(action.rank);
       CountTold(action.rank);
       return rank.Pump();
     case Kind::kUnblock:
@@ -239,7 +258,8 @@ inline void HostModel::Act(const Action& action) {
 
 // All that a leader knows, and what other ranks' controllers keep, follows from this.
 inline void HostModel::NotePast(const Action& action) {
-  if (action.kind == Kind::kPause || action.kind == Kind::kTake || action.kind == Kind::kFinish)
+  if (action.kind == Kind::kPause || action.kind == Kind::kTake || action.kind == Kind::kFinish ||
+      action.kind == Kind::kRun)
     return;
   Surroundings& around = around_[action.rank];
   const bool keeps =
@@ -252,7 +272,7 @@ inline void HostModel::NotePast(const Action& action) {
     for (const std::byte byte : links_[{action.from, action.rank}].front())
       past.Mix(static_cast<uint64_t>(byte));
   }
-  past.Mix(DigestOf(ranks_[action.rank].control(), FirstId()));
+  past.Mix(DigestOf(ranks_[action.rank].control(), FirstId(), shape_.grants));
   past.Mix(ranks_[action.rank].step());
   around.past = past.value();
 }
@@ -288,10 +308,56 @@ inline void HostModel::Take(int rank) {
   std::optional<Decision> decision = ranks_[rank].Take();
   LookAtAnswer(rank);
   if (!decision) return;
+  if (decision->run != 0) {
+    const SeenDecision begun = ranks_[rank].Begin(*decision);
+    if (const std::string wrong = logs_->TakeHere(rank, begun); !wrong.empty()) Wrong(wrong);
+    BegunBy& by = runs_[decision->run];
+    const bool drains = decision->kind == Decision::Kind::kDrain;
+    if (!drains || shape_.fault != HostFault::kDrainsNothing) by.ranks |= 1u << rank;
+    if (drains) by.drain |= 1u << rank;
+    return;
+  }
   const SeenDecision seen = ranks_[rank].Account(*decision);
   CheckAllSubmitted(rank, seen);
   if (const std::string wrong = logs_->Take(rank, seen); !wrong.empty()) Wrong(wrong);
   ranks_[rank].Finish(std::move(*decision));
+}
+
+// A rank may have results once one of each host has begun the run, and it gives them, or takes
+// note that it is dropped.
+inline bool HostModel::MayRun(int rank, const HostRank::Run& run) const {
+  if (ranks_[rank].IsHeld(run)) return false;
+  const uint32_t begun = runs_.at(run.decision.run).ranks;
+  for (int other = 0; other < size(); ++other) {
+    if (Leads(other) && (begun & BitsOfHost(other)) == 0) return false;
+  }
+  return true;
+}
+
+inline void HostModel::EndRun(int rank, size_t index) {
+  const HostRank::Run run = ranks_[rank].runs()[index];
+  if (!ranks_[rank].EndRun(index)) return;
+  if (runs_[run.decision.run].drain != 0) Wrong("a rank has results of a round that is dropped");
+  if (const std::string wrong = logs_->TakeRound(rank, run.name, run.decision.run); !wrong.empty())
+    Wrong(wrong);
+  SeenDecision seen;
+  seen.names = {run.name};
+  CheckAllSubmitted(rank, seen);
+}
+
+inline uint64_t HostModel::ProgressOfHost(int rank) const {
+  uint64_t sum = 1;
+  const SetSegment& control = ranks_[rank].control();
+  for (uint32_t r = 0; r < control.ranks(); ++r) sum += control.cursor(r).words;
+  return sum;
+}
+
+inline uint32_t HostModel::BitsOfHost(int rank) const {
+  uint32_t bits = 0;
+  for (int other = 0; other < size(); ++other) {
+    if (SameHost(rank, other)) bits |= 1u << other;
+  }
+  return bits;
 }
 
 // What runs, and is not partial, needs the input of each rank, dead ones included.
@@ -407,7 +473,8 @@ inline uint64_t HostModel::Digest() const {
     const Surroundings& around = around_[rank];
     hash.Mix(around.past);
     hash.Mix((around.dead ? 1 : 0) | (around.pump_due ? 2 : 0));
-    if (Leads(rank)) hash.Mix(DigestOf(ranks_[rank].control(), FirstId()));
+    hash.Mix(around.pumped_at);
+    if (Leads(rank)) hash.Mix(DigestOf(ranks_[rank].control(), FirstId(), shape_.grants));
     ranks_[rank].MixInto(hash);
     for (const auto& [link, messages] : links_) {
       // Which messages they are follows from their senders' past.
@@ -425,7 +492,10 @@ inline std::string HostModel::WrongAtEnd() const {
     for (const HostStep& step : shape_.scripts[r]) ends = ends || static_cast<bool>(step.end);
     if (around_[r].dead || rank.through()) continue;
     if (death && rank.WaitsForOthers()) continue;
-    return "rank " + std::to_string(r) + " waits for ever";
+    std::string text = "rank " + std::to_string(r) + " waits for ever";
+    for (const HostRank::Call& call : ranks_[r].calls_of())
+      text += ", for " + call.name + (call.begun ? ", which it has begun" : "");
+    return text;
   }
   if (death) return "";
   for (int r = 0; r < size(); ++r) {
@@ -442,7 +512,7 @@ inline std::string HostModel::WrongAtEnd() const {
 
 inline std::string HostModel::Show(const Action& action) {
   static constexpr const char* kNames[] = {
-      "steps",    "announces", "submits again", "takes",      "carries out",           "pumps",
+      "steps",    "announces", "submits again", "takes",      "ends a run", "carries out", "pumps",
       "unblocks", "closes",    "dies",          "hears from", "loses what is sent by", "pauses"};
   std::string text =
       action.kind == Kind::kPause ? "every rank" : "rank " + std::to_string(action.rank);

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "execute/shared_memory/result_gate.h"
 #include "model/host_invariants.h"
 #include "model/host_script.h"
 #include "model/segment_digest.h"
@@ -36,6 +37,8 @@ class HostRank {
     TensorKey key{};
     uint64_t number = 0;     ///< of an unnamed one
     bool announced = false;  ///< false: only its row is written
+    bool planned = false, refuses = false;
+    bool begun = false;  ///< it runs, and may be dropped
     Told told = Told::kNobody;
     int pauses = 0;  ///< there had been when `told` was set
   };
@@ -45,6 +48,11 @@ class HostRank {
     testing::SegmentRank* segment = nullptr;
     const Arena* arena = nullptr;
     std::map<std::string, float*>* inputs = nullptr;  ///< by name: the calls' four numbers
+  };
+  /// A run that began without the root.
+  struct Run {
+    Decision decision;
+    std::string name{};  ///< of its call; empty: it drains
   };
   explicit HostRank(Place place) : place_(place) {}
 
@@ -58,7 +66,10 @@ class HostRank {
   [[nodiscard]] bool MayAnnounce() const;
   [[nodiscard]] bool MaySubmitAgain() const;
   [[nodiscard]] bool MayTake() const { return !MayAnnounce() && HasMore(); }
-  [[nodiscard]] bool MayFinish() const { return !unfinished_.empty(); }
+  [[nodiscard]] bool MayFinish() const {
+    return !unfinished_.empty() &&
+           (runs_.empty() || runs_.front().decision.end > unfinished_.front().end);
+  }
   [[nodiscard]] bool MayUnblock(int pauses) const;
   [[nodiscard]] bool MayClose() const;
 
@@ -77,10 +88,20 @@ class HostRank {
   /// The rank has carried the decision out, now or when FinishFirst is called.
   void Finish(Decision decision);
   void FinishFirst();
+  /// Begins a run that is in no order with others.
+  [[nodiscard]] SeenDecision Begin(const Decision& decision);
+  [[nodiscard]] const std::vector<Run>& runs() const { return runs_; }
+  [[nodiscard]] bool IsHeld(const Run& run) const {
+    return !run.name.empty() && ResultGate(control().slot(run.decision.slot).gate).held() &&
+           !HasFault(HostFault::kPassesGate);
+  }
+  /// The run is over; true: its call has its results. Otherwise it is undecided again.
+  [[nodiscard]] bool EndRun(size_t index);
 
   [[nodiscard]] Controller& controller() const { return *place_.segment->controller; }
   [[nodiscard]] SetSegment& control() const { return *place_.segment->control; }
   [[nodiscard]] std::vector<Call>& calls() { return calls_; }
+  [[nodiscard]] const std::vector<Call>& calls_of() const { return calls_; }
   [[nodiscard]] const Call* Find(const std::string& name) const;
   /// Times that the call of this name has run.
   [[nodiscard]] int RoundsOf(const std::string& name) const;
@@ -120,7 +141,7 @@ class HostRank {
   [[nodiscard]] Parts PartsOfBuckets() const;
   [[nodiscard]] BlockedState Blocked() const;
   [[nodiscard]] uint64_t ProgressOfHost() const;
-  void Submit(const std::string& name, int pauses);
+  void Submit(const std::string& name, int pauses, HostStep::Kind kind = HostStep::Kind::kSubmit);
   [[nodiscard]] bool LookUp(Call& call, bool afresh);
   void WriteRow(Call& call);
   void CheckResult(const Call& call, const CallFacts& facts);
@@ -132,7 +153,8 @@ class HostRank {
   size_t step_ = 0;
   std::vector<Call> calls_;
   std::deque<std::string> again_;
-  std::deque<Decision> unfinished_;
+  std::deque<Decision> unfinished_;  ///< in the order of the log
+  std::vector<Run> runs_;            ///< so, too
   std::map<std::string, SetSegment::NamedId> ids_;
   std::map<std::string, int> rounds_;      ///< times that a name has run
   std::optional<BlockedState> unblocked_;  ///< when it last said that it is blocked
@@ -177,12 +199,13 @@ inline bool HostRank::MayStep(int pauses) const {
   const HostStep& step = script()[step_];
   if (IsLate(pauses)) return false;
   const bool joins = step.kind == HostStep::Kind::kJoin;
+  const bool submits = Submits(step.kind);
   if (MayAnnounce()) return joins && HasFault(HostFault::kJoinsBeforeRow);
   const bool waits = step.kind == HostStep::Kind::kWait;
-  if (joined_ && (waits || step.kind == HostStep::Kind::kSubmit)) return false;
+  if (joined_ && (waits || submits)) return false;
   if (waits) return calls_.empty() && again_.empty();
   if (joins) return !joined_ && again_.empty();
-  if (step.kind != HostStep::Kind::kSubmit) return true;
+  if (!submits) return true;
   const bool in_flight =
       !step.name.empty() &&
       (Find(step.name) != nullptr || std::ranges::find(again_, step.name) != again_.end());
@@ -207,12 +230,13 @@ inline HostRank::BlockedState HostRank::Blocked() const {
 }
 
 inline bool HostRank::MayClose() const {
-  const bool all_done = !HasMore() && unfinished_.empty();
+  const bool all_done = !HasMore() && unfinished_.empty() && runs_.empty();
   return controller().Ended() && !MayAnnounce() && (all_done || HasFault(HostFault::kClosesEarly));
 }
 
 inline bool HostRank::through() const {
-  return closed_ || (step_ == script().size() && calls_.empty() && again_.empty() && !joined_);
+  return closed_ || (step_ == script().size() && calls_.empty() && again_.empty() && !joined_ &&
+                     runs_.empty());
 }
 
 inline uint64_t HostRank::ProgressOfHost() const {
@@ -238,7 +262,9 @@ inline const HostStep& HostRank::Step(int pauses) {
   const Call* const call = Find(step.name);
   switch (step.kind) {
     case HostStep::Kind::kSubmit:
-      Submit(step.name.empty() ? "#" + std::to_string(unnamed_++) : step.name, pauses);
+    case HostStep::Kind::kPlanned:
+    case HostStep::Kind::kRefuse:
+      Submit(step.name.empty() ? "#" + std::to_string(unnamed_++) : step.name, pauses, step.kind);
       break;
     case HostStep::Kind::kWait:
       wait_begun_ = false;
@@ -265,8 +291,10 @@ inline const HostStep& HostRank::Step(int pauses) {
   return step;
 }
 
-inline void HostRank::Submit(const std::string& name, int pauses) {
+inline void HostRank::Submit(const std::string& name, int pauses, HostStep::Kind kind) {
   Call call{name};
+  call.refuses = kind == HostStep::Kind::kRefuse;
+  call.planned = call.refuses || kind == HostStep::Kind::kPlanned;
   if (name[0] == '#') {
     call.number = std::stoull(name.substr(1));
     call.key.id = kNamedIds + static_cast<uint32_t>(call.number % kUnnamedIds);
@@ -324,6 +352,13 @@ inline void HostRank::WriteRow(Call& call) {
   Row& row = control().row(control().me(), call.key.id, call.key.generation);
   row.number = call.number;
   row.sync_round = waits_;
+  row.alone = call.planned ? 1 : 0;
+  row.error = 0;
+  if (call.refuses) {  // its text is any memory of the rank
+    row.extra = place_.arena->OffsetOf(place_.inputs->at(call.name));
+    row.error = sizeof(float);
+    row.signature = ~row.signature;
+  }
   if (HasFault(HostFault::kCountsBeforeRow)) row.generation.store(0);
 }
 
@@ -412,6 +447,8 @@ inline SeenDecision HostRank::Account(const Decision& decision) {
     if (runs && decision.path == Path::kEager) CheckResult(*found, decision.facts[k]);
     if (named && place_.shape->eager) std::fill_n(place_.inputs->at(found->name), kNumbers, kSpent);
     if (!runs && place_.shape->again) again_.push_back(found->name);
+    if (found->begun) Wrong("a call is decided while a run of it goes on");
+    if (found->refuses && runs) Wrong("runs what a rank refuses");
     calls_.erase(found);
   }
   if (decision.ids.empty() && decision.partial) {
@@ -443,8 +480,48 @@ inline void HostRank::CheckResult(const Call& call, const CallFacts& facts) {
 }
 
 inline void HostRank::Finish(Decision decision) {
-  unfinished_.push_back(std::move(decision));
-  if (!place_.shape->late_finish) FinishFirst();
+  const auto later = std::ranges::find_if(
+      unfinished_, [&](const Decision& other) { return other.end > decision.end; });
+  unfinished_.insert(later, std::move(decision));
+  while (!place_.shape->late_finish && MayFinish()) FinishFirst();
+}
+
+inline SeenDecision HostRank::Begin(const Decision& decision) {
+  Run run{decision};
+  SeenDecision seen;
+  seen.kind = decision.kind;
+  seen.unnamed = decision.run;
+  for (const uint32_t id : decision.ids) {
+    const auto found =
+        std::ranges::find_if(calls_, [&](const Call& call) { return call.key.id == id; });
+    if (found == calls_.end() || !found->announced || found->refuses) {
+      Wrong("begins what a rank has not submitted");
+      return seen;
+    }
+    found->begun = true;
+    run.name = found->name;
+    seen.names = {run.name};
+  }
+  runs_.push_back(std::move(run));
+  ++taken_;
+  return seen;
+}
+
+inline bool HostRank::EndRun(size_t index) {
+  using Gate = ResultGate<std::atomic<uint32_t>>;
+  Run run = std::move(runs_[index]);
+  runs_.erase(runs_.begin() + static_cast<ptrdiff_t>(index));
+  bool has_results = false;
+  if (const auto call = std::ranges::find(calls_, run.name, &Call::name); call != calls_.end()) {
+    has_results = Gate(control().slot(run.decision.slot).gate).Pass() != Gate::Passage::kDropped;
+    call->begun = false;
+    if (has_results) {
+      ++rounds_[run.name];
+      calls_.erase(call);
+    }
+  }
+  Finish(std::move(run.decision));
+  return has_results;
 }
 
 inline void HostRank::FinishFirst() {
@@ -463,6 +540,7 @@ inline void HostRank::MixInto(StateHash& hash) const {
     hash.Mix(call.key.generation << 17 | call.key.id << 1 | (call.announced ? 1 : 0));
   }
   for (const std::string& name : again_) hash.Mix(name);
+  for (const Run& run : runs_) hash.Mix(run.decision.run);
   for (const auto& [name, id] : ids_) hash.Mix(static_cast<uint64_t>(id.id) << 32 | id.id_version);
   hash.Mix(stuck_at_);
   if (!unblocked_) return;

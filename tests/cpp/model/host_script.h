@@ -12,6 +12,8 @@ namespace horoacc::model {
 struct HostStep {
   enum class Kind : uint8_t {
     kSubmit,  ///< an allreduce, once the rank's last call of that name is over
+    kPlanned,  ///< the same of a locked plan
+    kRefuse,   ///< and the same with an error: the rank leaves the plan
     kWait,    ///< the rank goes on once all its calls are over
     kJoin,    ///< the rank joins, and submits again once the join is over
     kEnd,     ///< the rank asks for the end of the set
@@ -25,11 +27,16 @@ struct HostStep {
   int pauses = 0;  ///< the rank takes the step after so many pauses, which come once all else waits
 };
 using HostScript = std::vector<HostStep>;
+[[nodiscard]] constexpr bool Submits(HostStep::Kind kind) {
+  return kind <= HostStep::Kind::kRefuse;
+}
 
 inline HostStep Submit(std::string name) { return {HostStep::Kind::kSubmit, std::move(name)}; }
 inline HostStep SubmitLate(std::string name, int pauses) {
   return {HostStep::Kind::kSubmit, std::move(name), {}, pauses};
 }
+inline HostStep Planned(std::string name) { return {HostStep::Kind::kPlanned, std::move(name)}; }
+inline HostStep Refuse(std::string name) { return {HostStep::Kind::kRefuse, std::move(name)}; }
 inline HostStep Wait() { return {HostStep::Kind::kWait}; }
 inline HostStep Join() { return {HostStep::Kind::kJoin}; }
 inline HostStep End(SetEnd end) { return {HostStep::Kind::kEnd, "", end}; }
@@ -51,14 +58,17 @@ enum class HostFault : uint8_t {
   kReleasesEarly,    ///< a rank releases the set when it asks for its end
   kSkipsLookUp,      ///< a rank uses an id under whatever version the id has now
   kForgetsLeader,    ///< the leader is not woken for what lies in the outbox
+  kPassesGate,       ///< a rank stores results whose leader holds them
+  kDrainsNothing,    ///< a host does not take what others have sent for a dropped round
 };
-inline constexpr int kHostFaults = 11;
+inline constexpr int kHostFaults = 13;
 
 struct HostShape {
-  std::vector<int> hosts;           ///< ranks of each
-  std::vector<HostScript> scripts;  ///< by rank
+  std::vector<int> hosts{};           ///< ranks of each
+  std::vector<HostScript> scripts{};  ///< by rank
   std::vector<int> dies{};          ///< each of these ranks may die, at any time
   bool eager = true;                ///< inputs travel with the news
+  bool grants = false;              ///< hosts begin planned calls by themselves
   bool slow_rows = false;           ///< other ranks act between a rank's row and its announcement
   bool late_finish = false;         ///< other ranks act while a rank carries a decision out
   bool again = false;               ///< a call that was given up is submitted again
@@ -73,12 +83,13 @@ struct HostShape {
   for (const int ranks : shape.hosts) text += " " + std::to_string(ranks);
   for (const int rank : shape.dies) text += ", rank " + std::to_string(rank) + " may die";
   if (shape.eager) text += ", eager";
+  if (shape.grants) text += ", grants";
   if (shape.slow_rows) text += ", slow rows";
   if (shape.late_finish) text += ", late finish";
   if (shape.again) text += ", again";
   if (shape.pauses > 0) text += ", pauses " + std::to_string(shape.pauses);
   if (shape.few_ids > 0) text += ", ids " + std::to_string(shape.few_ids);
-  static constexpr const char* kVerbs[] = {"submit", "wait", "join", "end", "give up", "ask"};
+  static constexpr const char* kVerbs[] = {"submit", "plan", "refuse", "wait", "join", "end", "give up", "ask"};
   for (size_t rank = 0; rank < shape.scripts.size(); ++rank) {
     text += "\n" + std::to_string(rank) + ":";
     for (const HostStep& step : shape.scripts[rank])

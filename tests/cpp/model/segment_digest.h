@@ -27,7 +27,8 @@ class StateHash {
 };
 
 /// Of the ids from `first` on that have names, and of the first four of unnamed calls.
-[[nodiscard]] inline uint64_t DigestOf(const SetSegment& set, uint32_t first) {
+/// `runs`: what ranks have carried out, and the gates of runs, count.
+[[nodiscard]] inline uint64_t DigestOf(const SetSegment& set, uint32_t first, bool runs = false) {
   StateHash hash;
   const SetHeader& header = set.header();
   hash.Mix(static_cast<uint64_t>(header.end.load().wire()) << 32 | header.joined.load());
@@ -56,7 +57,9 @@ class StateHash {
   for (uint32_t r = 0; r < set.ranks(); ++r) {
     const Cursor& cursor = set.cursor(r);
     hash.Mix(cursor.joined.load() << 16 | cursor.join_told << 8 | cursor.unnamed);
+    if (runs) hash.Mix(cursor.words.load());
   }
+  for (uint64_t slot = 0; runs && slot < header.slots; ++slot) hash.Mix(set.slot(slot).gate.load());
   // The outbox can only be read by taking its items, which are put in again.
   for (const OutboxItem& item : set.outbox().TakeAll()) {
     hash.Mix(static_cast<uint64_t>(item.kind) << 32 | item.tensor.id);

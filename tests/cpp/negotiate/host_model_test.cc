@@ -53,6 +53,36 @@ std::vector<Case> Cases() {
             Wait(),      Submit("b"), Wait(), Submit("a"), Wait(),      Submit("b"), Wait()},
       together{Submit("a"), Submit("b"), Wait(), Submit("a"), Submit("b"), Wait(),
                Submit("a"), Submit("b"), Wait(), Submit("a"), Submit("b"), Wait()};
+  // Rounds of a locked plan of two buckets, `last` in the place of the third one.
+  const auto plan = [](HostScript last, HostScript after = {}) {
+    HostScript script;
+    for (int round = 0; round < 2; ++round)
+      script.insert(script.end(), {Planned("a"), Planned("b"), Wait()});
+    script.insert(script.end(), last.begin(), last.end());
+    script.push_back(Wait());
+    script.insert(script.end(), after.begin(), after.end());
+    return script;
+  };
+  const HostScript planned = plan({Planned("a"), Planned("b")}),
+                   turned_plan = plan({Planned("b"), Planned("a")}),
+                   goes_on = plan({Planned("a"), Planned("b")}, {Planned("a"), Planned("b")}),
+                   refuses = plan({Planned("a"), Refuse("b")}, {Planned("a"), Planned("b")}),
+                   refuses_both = plan({Refuse("b"), Refuse("a")}, {Planned("a"), Planned("b")}),
+                   beside = plan({Planned("a"), Submit("c"), Planned("b")}),
+                   before = plan({Submit("c"), Planned("a"), Planned("b")}),
+                   asks_plan = plan({Planned("a"), Ask("a"), Planned("b")}),
+                   gives_plan = plan({Planned("a"), GiveUp("a"), Planned("b")}),
+                   leaves_plan = plan({Planned("a"), End(SetEnd::Left(3))}),
+                   joins_plan = plan({Refuse("a"), Refuse("b"), Join()}),
+                   joins_too = plan({Planned("a"), Planned("b"), Submit("c"), Join()});
+  const auto granted = [](std::vector<int> hosts, std::vector<HostScript> scripts,
+                          HostShape rest = {}) {
+    rest.hosts = std::move(hosts);
+    rest.scripts = std::move(scripts);
+    rest.eager = false;
+    rest.grants = true;
+    return rest;
+  };
   HostScript late = parts;
   late[3] = SubmitLate("a", 1);
   late[10] = SubmitLate("a", 2);
@@ -140,6 +170,51 @@ std::vector<Case> Cases() {
        {.hosts = kTwoByTwo, .scripts = {together, together, late, parts}},
        0,
        1000},
+      {"a locked plan on 1+1", granted(kTwo, {planned, turned_plan})},
+      {"a locked plan on 2+2", granted(kTwoByTwo, {planned, planned, turned_plan, planned})},
+      {"a locked plan on 1+1+1", granted(kThree, {planned, turned_plan, planned})},
+      {"a refusal on 1+1", granted(kTwo, {goes_on, refuses}), 6000, 1000},
+      {"a refusal of the root on 1+1", granted(kTwo, {refuses, goes_on}), 6000, 1000},
+      {"a refusal on 2+2", granted(kTwoByTwo, {goes_on, goes_on, goes_on, refuses}), 6000, 1000},
+      {"a refusal of the root on 2+2", granted(kTwoByTwo, {goes_on, refuses, goes_on, goes_on})},
+      {"refusals on 2+2, late finish",
+       granted(kTwoByTwo, {refuses, goes_on, goes_on, refuses_both}, {.late_finish = true})},
+      {"a refusal on 1+1+1", granted(kThree, {goes_on, goes_on, refuses}), 6000, 1000},
+      {"refusals on 1+1+1", granted(kThree, {goes_on, refuses_both, refuses})},
+      {"a refusal on 2+2, slower than the leaders' patience",
+       granted(kTwoByTwo, {goes_on, goes_on, refuses, goes_on}, {.pauses = 1}),
+       3000,
+       1000},
+      {"a refusal behind other hosts",
+       granted({1, 1, 1, 1, 1, 1}, {goes_on, goes_on, goes_on, goes_on, goes_on, refuses}),
+       0},
+      {"calls beside a locked plan on 2+2",
+       granted(kTwoByTwo, {beside, before, before, beside})},
+      {"calls beside a locked plan on 1+1+1", granted(kThree, {beside, before, beside})},
+      {"questions about a locked plan on 2+2",
+       granted(kTwoByTwo, {planned, asks_plan, asks_plan, planned}),
+       3000,
+       1000},
+      {"a locked plan on 2+2, given up",
+       granted(kTwoByTwo, {planned, gives_plan, planned, gives_plan}, {.again = true}),
+       3000,
+       1000},
+      {"a locked plan on 1+1+1, given up",
+       granted(kThree, {gives_plan, planned, gives_plan}, {.again = true}),
+       3000,
+       1000},
+      {"leaving a locked plan on 2+2",
+       granted(kTwoByTwo, {planned, planned, planned, leaves_plan}),
+       3000,
+       1000},
+      {"leaving a locked plan on 1+1+1",
+       granted(kThree, {planned, leaves_plan, planned}),
+       3000,
+       1000},
+      {"join after a locked plan on 2+2",
+       granted(kTwoByTwo, {joins_too, joins_plan, joins_too, joins_too})},
+      {"a leader dies in a locked plan on 2+2",
+       granted(kTwoByTwo, {goes_on, goes_on, goes_on, refuses}, {.dies = {0, 2}})},
       {"a bucket split on 1+1+1",
        {.hosts = kThree, .scripts = {bucket, bucket, apart}, .eager = false},
        0},

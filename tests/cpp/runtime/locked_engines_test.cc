@@ -1,5 +1,6 @@
 // Locked plans of engines, whose ranks deviate at random.
 #include <algorithm>
+#include <barrier>
 #include <chrono>
 #include <latch>
 #include <memory>
@@ -16,11 +17,47 @@ namespace {
 const Pairs kSettings = {{"plan_rounds", "1"}, {"fusion_threshold", "8"}};
 
 /// Of a rank's engine; the tensors lie in its arena, or not.
-PlanRank MakeRank(Engine& engine, int rank, int ranks, int32_t* memory) {
-  return {rank, ranks, [&engine] { return engine.MakePlan(Sum(), kNames); }, memory};
+PlanRank MakeRank(Engine& engine, int rank, int ranks, int32_t* memory, int64_t elements) {
+  return {rank, ranks, [&engine] { return engine.MakePlan(Sum(), kNames); }, memory, elements};
 }
 
 constexpr int64_t kLong = 60 * kSecond;
+constexpr int64_t kTooLongForNews = 20'000;  // numbers: inputs of other hosts come as data
+
+// Rounds in which all ranks do the same: none sends a message to another host. A call of another
+// kind in between changes nothing, and bits are those of a call without a plan.
+TEST(locked_rounds_send_no_message) {
+  struct Job {
+    int ranks;
+    const char *hosts, *reduction;
+  };
+  for (const auto& [ranks, hosts, reduction] :
+       {Job{2, "1+1", "auto"}, Job{4, "2+2", "canonical"}, Job{3, "2+1", "fast"},
+        Job{4, "each", "canonical"}, Job{8, "2+2+2+2", "auto"}}) {
+    std::barrier<> round(ranks);
+    const Pairs settings = With(kSettings, {{"simulated_hosts", hosts}, {"reduction", reduction}});
+    RunRanks(ranks, settings, [&](Engine& engine, int rank) {
+      std::vector<int32_t> data(kTensors * kTooLongForNews);
+      PlanRank tensors = MakeRank(engine, rank, ranks, data.data(), kTooLongForNews);
+      uint64_t messages = 0, granted = 0;
+      for (int step = 0; step < kUntilLocked + 12; ++step) {
+        // The first round of the plan goes through the root, which grants its calls.
+        if (step == kUntilLocked + 2) {
+          round.arrive_and_wait();
+          messages = Counter(engine, "control_messages");
+          granted = Counter(engine, "plan_granted");
+        }
+        for (const size_t index : {0, 1, 2}) tensors.Submit(static_cast<size_t>(index));
+        CHECK(tensors.WaitAll(NowNs() + kLong));
+        CHECK(!tensors.failed());
+      }
+      CHECK_EQ(Counter(engine, "control_messages"), messages);
+      CHECK_EQ(Counter(engine, "plan_granted") - granted, 10 * kTensors);
+      CHECK_EQ(Counter(engine, "plan_dropped"), 0);
+      round.arrive_and_wait();
+    });
+  }
+}
 
 // A rank has made all calls of a round, and refuses those of the next one. The other leaves in this
 // round, so that it never makes them: the engine ends them.
@@ -71,18 +108,37 @@ TEST(engines_that_deviate) {
   for (int round = 0; round < 8; ++round) {
     check::ReseedHalfway(shapes, round, 8);
     const uint64_t seed = shapes();
-    const std::vector<std::pair<int, std::string>> jobs = {
-        {1, ""}, {2, ""}, {3, ""}, {4, ""}, {2, "1+1"}, {3, "2+1"}, {4, "2+2"}, {4, "each"}};
-    for (const auto& [ranks, hosts] : jobs) {
-      std::atomic<uint64_t> locked{0};
-      RunRanks(ranks, With(kSettings, {{"simulated_hosts", hosts}}),
-               [&, ranks = ranks](Engine& engine, int rank) {
+    struct Job {
+      int ranks;
+      const char* hosts;
+      int64_t elements = 1;
+    };
+    const Job jobs[] = {{1, ""},
+                        {2, ""},
+                        {3, ""},
+                        {4, ""},
+                        {2, "1+1"},
+                        {3, "2+1"},
+                        {4, "2+2"},
+                        {4, "each"},
+                        {2, "1+1", kTooLongForNews},
+                        {3, "2+1", kTooLongForNews},
+                        {4, "2+2", kTooLongForNews},
+                        {4, "each", kTooLongForNews}};
+    for (const auto& [ranks, hosts, elements] : jobs) {
+      std::atomic<uint64_t> locked{0}, granted{0};
+      // In rank order the sums of 2+1 go from rank to rank.
+      const std::string reduction = elements > 1 ? "fast" : "auto";
+      RunRanks(ranks, With(kSettings, {{"simulated_hosts", hosts}, {"reduction", reduction}}),
+               [&, ranks = ranks, elements = elements](Engine& engine, int rank) {
                  std::mt19937_64 own(seed + static_cast<uint64_t>(rank) + 1);
                  std::mt19937_64 common(seed);
-                 int32_t plain[kTensors];
-                 auto* const shared = static_cast<int32_t*>(engine.AllocateShared(sizeof plain));
+                 std::vector<int32_t> plain(kTensors * static_cast<size_t>(elements));
+                 auto* const shared =
+                     static_cast<int32_t*>(engine.AllocateShared(plain.size() * sizeof(int32_t)));
                  {
-                   PlanRank tensors = MakeRank(engine, rank, ranks, seed % 2 == 0 ? plain : shared);
+                   PlanRank tensors = MakeRank(engine, rank, ranks,
+                                               seed % 2 == 0 ? plain.data() : shared, elements);
                    for (int step = 0; step < 60; ++step) {
                      const uint64_t what = common() % 12;
                      const int who = static_cast<int>(common() % static_cast<uint64_t>(ranks));
@@ -111,10 +167,12 @@ TEST(engines_that_deviate) {
                      }
                    }
                    locked += Counter(engine, "plan_rounds");
+                   granted += Counter(engine, "plan_granted");
                  }
                  engine.FreeShared(shared);
                });
       if (ranks > 1) CHECK(locked > 0);
+      CHECK_EQ(granted > 0, elements > 1);
     }
   }
 }

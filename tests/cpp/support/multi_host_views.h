@@ -22,8 +22,8 @@ class MultiHostViews {
   static constexpr uint32_t kMostIds = 16;
 
   /// `hosts`: ranks of each.
-  explicit MultiHostViews(std::vector<int> hosts, Settings settings = {})
-      : hosts_(std::move(hosts)), settings_(std::move(settings)) {
+  explicit MultiHostViews(std::vector<int> hosts, Settings settings = {}, bool grants = false)
+      : hosts_(std::move(hosts)), settings_(std::move(settings)), grants_(grants) {
     for (const int ranks : hosts_) {
       auto hub =
           InprocHub::Create(ranks, ControlSegment::BytesFor(static_cast<uint32_t>(ranks)), 1 << 20);
@@ -153,6 +153,7 @@ class MultiHostViews {
                                   TreeOver(host_of, static_cast<uint32_t>(first + local)),
                                   settings_.fusion_threshold,
                                   false,
+                                  grants_,
                                   nullptr};
         rank->segment.controller = std::make_unique<MultiHostController>(
             rank->mux, place, *rank->segment.control, rank->segment.context,
@@ -195,6 +196,7 @@ class MultiHostViews {
 
   const std::vector<int> hosts_;
   const Settings settings_;
+  const bool grants_;
   std::vector<std::shared_ptr<InprocHub>> hubs_;
   std::vector<std::unique_ptr<Memory>> memories_;
   std::vector<std::unique_ptr<Rank>> ranks_;

@@ -25,18 +25,25 @@ inline Submission Sum() {
   return call;
 }
 
-/// Tensors of a rank that are reduced round after round, each of one number.
+/// Tensors of a rank that are reduced round after round.
 class PlanRank {
  public:
   using Make = std::function<std::unique_ptr<LockedPlan>()>;
 
-  PlanRank(int rank, int ranks, Make make, int32_t* memory)
-      : rank_(rank), ranks_(ranks), make_(std::move(make)), memory_(memory), plan_(make_()) {}
+  /// `elements`: numbers of each tensor in `memory`, all the same.
+  PlanRank(int rank, int ranks, Make make, int32_t* memory, int64_t elements = 1)
+      : rank_(rank),
+        ranks_(ranks),
+        make_(std::move(make)),
+        memory_(memory),
+        elements_(elements),
+        plan_(make_()) {}
 
   [[nodiscard]] LockedPlan& plan() { return *plan_; }
   void Submit(size_t index, Dims shape = {1}) {
-    memory_[index] = ValueOf(index, ++round_[index], rank_);
-    int32_t* const data = &memory_[index];
+    int32_t* const data = Of(index);
+    std::fill_n(data, elements_, ValueOf(index, ++round_[index], rank_));
+    if (elements_ > 1) shape.push_back(elements_);
     const Status taken = plan_->Submit(index, {DType::kInt32, shape}, {data, data});
     if (!taken.ok()) failed_ = taken.error();
   }
@@ -54,7 +61,7 @@ class PlanRank {
       int32_t sum = 0;
       for (int rank = 0; rank < ranks_; ++rank)
         sum += joined_[rank] ? 0 : ValueOf(index, round_[index], rank);
-      CHECK_EQ(memory_[index], sum);
+      CHECK(std::all_of(Of(index), Of(index) + elements_, [&](int32_t n) { return n == sum; }));
     }
     plan_->EndRound();
     return true;
@@ -82,10 +89,15 @@ class PlanRank {
     return static_cast<int32_t>(1000 * round + 10 * index + static_cast<uint64_t>(rank) + 1);
   }
 
+  [[nodiscard]] int32_t* Of(size_t index) const {
+    return memory_ + index * static_cast<size_t>(elements_);
+  }
+
   const int rank_;
   const int ranks_;
   const Make make_;
   int32_t* const memory_;
+  const int64_t elements_;
   std::unique_ptr<LockedPlan> plan_;
   std::vector<uint64_t> round_ = std::vector<uint64_t>(kTensors, 0);
   std::vector<bool> joined_ = std::vector<bool>(16, false);
