@@ -32,7 +32,7 @@ struct CallFacts {
 };
 
 /// One entry of the log. The ranks of a host carry out the entries in the same order, and those of
-/// other hosts, too, but for the calls of a direct exchange (direct_exchange.h).
+/// other hosts, too, but for direct exchanges (direct_exchange.h) and granted calls (grants.h).
 struct Decision {
   /// kJoin: all ranks have joined, and submit again from here on. kNews: an answer to a question of
   /// this host, which controllers keep to themselves. kDrain: other hosts have begun a call that is

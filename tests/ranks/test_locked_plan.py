@@ -101,6 +101,43 @@ def test_a_locked_step_is_one_call_a_bucket() -> None:
     assert after["plan_rounds"] - before["plan_rounds"] == 3
 
 
+def steps_without_messages() -> None:
+    """Trains a net of many small layers, whose locked steps send nothing to other hosts."""
+    torch.manual_seed(3)
+    model = nn.Sequential(nn.Linear(20, 64), *(nn.Linear(64, 64) for _ in range(100)))
+    optimizer = training.wrapped(model)
+    # The first locked step goes through the root; hosts may have had another number in mind first.
+    training.steps(model, optimizer, training.own_batches(LOCKS_AT + 3))
+    before = hvd.counters()
+    sent = []
+    for _ in range(20):
+        messages = hvd.counters()["control_messages"]
+        training.steps(model, optimizer, training.own_batches(2))
+        sent.append(hvd.counters()["control_messages"] - messages)
+    after = hvd.counters()
+    assert min(sent) == 0, "a sign of life a second is all that a host sends"
+    assert after["plan_rounds"] - before["plan_rounds"] == 40
+    calls = after["submissions"] - before["submissions"]
+    assert after["plan_granted"] - before["plan_granted"] == calls
+    assert after["plan_dropped"] == 0
+
+
+# All gradients in one bucket.
+DEEP = {"HOROACC_FUSION_THRESHOLD": "100000000"}
+
+
+@pytest.mark.ranks(2, 4)
+@pytest.mark.parametrize("env", [HOSTS | DEEP])
+def test_a_deep_net_sends_no_message_between_hosts() -> None:
+    steps_without_messages()
+
+
+@pytest.mark.ranks(4)
+@pytest.mark.parametrize("env", [HOSTS | DEEP | {"HOROACC_SIMULATED_HOSTS": "2+2"}])
+def test_a_deep_net_sends_no_message_between_hosts_of_two_ranks() -> None:
+    steps_without_messages()
+
+
 @pytest.mark.parametrize("env", [{"HOROACC_PLAN_ROUNDS": "0"}])
 def test_never_locks() -> None:
     counted = same_bits_unlocked(training.steps)

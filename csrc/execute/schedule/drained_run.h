@@ -11,8 +11,7 @@ namespace horoacc {
 class DrainedRun final : public Execution, private ChunkPipeline {
  public:
   static Result<std::unique_ptr<DrainedRun>> Make(std::span<const ReducePiece> pieces, Rail rail,
-                                                  bool wide,
-                                                  BetweenHosts::Surroundings between);
+                                                  bool wide, BetweenHosts::Surroundings between);
 
   bool Advance() override { return !complete() && between_->run().Advance(); }
   [[nodiscard]] bool complete() const override { return between_->run().complete(); }

@@ -58,7 +58,7 @@ struct BegunRounds {
 
 /// What becomes of the latest round of a grant on one host.
 enum class RoundFate : uint8_t {
-  kKept,    ///< all hosts have begun it, if any
+  kKept,     ///< all hosts have begun it, if any
   kDropped,  ///< this host has begun it, others have not
   kDrained,  ///< others have begun one that this host has not
 };

@@ -28,8 +28,7 @@ bool HostLog::Hold(const CallName& call) {
   const auto [key, slot, end] = round->second;
   if (end == 0) {
     std::erase_if(untold_, [&](const Untold& entry) {
-      return !entry.ordered && entry.decision && entry.decision->run != 0 &&
-             entry.calls[0] == call;
+      return !entry.ordered && entry.decision && entry.decision->run != 0 && entry.calls[0] == call;
     });
     taken_.erase(key.id);
     granted_.erase(round);
@@ -37,8 +36,7 @@ bool HostLog::Hold(const CallName& call) {
     return false;
   }
   // Else all have finished it, and the slot may be another round's.
-  if (control_.LeastWordsFinished() < end)
-    (void)ResultGate(control_.slot(slot).gate).Hold();
+  if (control_.LeastWordsFinished() < end) (void)ResultGate(control_.slot(slot).gate).Hold();
   return true;
 }
 
@@ -83,10 +81,11 @@ Status HostLog::SettleLatest(const CallName& call, const GrantedRound& round, bo
 
 bool HostLog::IsBegun(TensorKey key) const {
   const uint64_t finished = control_.LeastWordsFinished();
-  return std::ranges::any_of(granted_, [&](const auto& one) {
-           const GrantedRound& round = one.second;
-           return round.key == key && (round.end == 0 || round.end > finished);
-         }) ||
+  return std::ranges::any_of(granted_,
+                             [&](const auto& one) {
+                               const GrantedRound& round = one.second;
+                               return round.key == key && (round.end == 0 || round.end > finished);
+                             }) ||
          std::ranges::any_of(dropped_, [&](const DroppedRound& one) { return one.key == key; });
 }
 

@@ -124,9 +124,9 @@ class Leader {
   std::map<Subject, Asked> asked_;
 
   Grants grants_;
-  bool revoke_asked_ = false;  ///< of the parent
-  BegunRounds begun_;          ///< of this host and those of its children that have told
-  size_t begun_missing_ = 0;   ///< children that have not
+  bool revoke_asked_ = false;        ///< of the parent
+  BegunRounds begun_;                ///< of this host and those of its children that have told
+  size_t begun_missing_ = 0;         ///< children that have not
   std::optional<SetEnd> end_after_;  ///< of the root: asked for, and waits for the grants' end
   std::deque<OutboxItem> put_off_;   ///< until the root knows of their calls
   std::map<uint32_t, OutboxItem> waiting_;  ///< granted calls that wait for ranks here, by id

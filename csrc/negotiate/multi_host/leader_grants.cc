@@ -13,8 +13,8 @@ Result<bool> Leader::PutsOff(const OutboxItem& item) {
   // The error of a rank that gives up goes before the end for which it asks.
   const bool behind = item.kind == Kind::kEnd && !put_off_.empty();
   // The root hears of all that a rank has submitted before it hears that the rank has joined.
-  const bool ahead = item.kind == Kind::kJoined &&
-                     (log_.HasDropped() || (!grants_.empty() && log_.AnyBegun()));
+  const bool ahead =
+      item.kind == Kind::kJoined && (log_.HasDropped() || (!grants_.empty() && log_.AnyBegun()));
   if (behind || ahead) {
     HA_TRY(AskToRevoke());
     put_off_.push_back(item);

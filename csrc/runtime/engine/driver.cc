@@ -368,9 +368,8 @@ Status Driver::End(ProcessSet& set, std::unique_ptr<Running> running) {
 
 // The calls are complete; peers may still read what this rank shows them.
 Status Driver::Drain(ProcessSet& set, std::unique_ptr<Running> running) {
-  const auto later = std::ranges::find_if(set.draining, [&](const auto& other) {
-    return other->decision.end > running->decision.end;
-  });
+  const auto later = std::ranges::find_if(
+      set.draining, [&](const auto& other) { return other->decision.end > running->decision.end; });
   set.draining.insert(later, std::move(running));
   return Drain(set);
 }

@@ -274,9 +274,8 @@ Result<std::unique_ptr<Execution>> Executions::MakeComposed(ProcessSet& set, Run
   ExecSlot& slot = set.control->slot(running.decision.slot);
   const bool gated = number != 0;
   if (!shared) {
-    HA_ASSIGN(auto made,
-              ComposedWindows::Make(set.context, slot, std::move(list.pieces), composed.rail, wide,
-                                    std::move(between), gated));
+    HA_ASSIGN(auto made, ComposedWindows::Make(set.context, slot, std::move(list.pieces),
+                                               composed.rail, wide, std::move(between), gated));
     return std::unique_ptr<Execution>(std::move(made));
   }
   HA_ASSIGN(auto made, ComposedAllreduce::Make(set.context, slot, std::move(list), composed.rail,

@@ -41,7 +41,7 @@ class HostModel {
       kAnnounce,     ///< it announces the call whose row it has written
       kSubmitAgain,  ///< it submits a call that was given up or had no id
       kTake,         ///< it takes the next decision
-      kRun,  ///< its run number `from` of those that began without the root is over
+      kRun,          ///< its run number `from` of those that began without the root is over
       kFinish,       ///< it has carried out a decision, with HostShape::late_finish
       kPump,
       kUnblock,
@@ -80,7 +80,7 @@ class HostModel {
     bool pump_due = false;
     std::optional<Question> question;
     std::set<std::string> asked;  ///< names
-    uint64_t pumped_at = 0;  ///< its host's progress at the last pump
+    uint64_t pumped_at = 0;       ///< its host's progress at the last pump
     uint64_t past = 0;  ///< digest of what the controller and the leader keep for themselves
   };
 
@@ -385,85 +385,6 @@ inline void HostModel::CheckLookups(int rank) {
   }
 }
 
-// Questions.
-
-inline void HostModel::Ask(int rank, const HostStep& step) {
-  HostRank& own = ranks_[rank];
-  const HostRank::Call* const call = own.Find(step.name);
-  if (!call && !(step.name.empty() && own.joined())) return;
-  Question question;
-  question.joins_over = own.joins_over();
-  if (call) {
-    question.call = call->key;
-    question.name = call->name;
-    // Where a call may be ended, or more than one leader lies between, less is sure.
-    const bool sure = !shape_.again && shape_.dies.empty() && shape_.hosts.size() <= 1 + kFanOut;
-    bool alone = true;  // else an earlier question of another rank may be answered first
-    for (int other = 0; other < size(); ++other) {
-      if (!SameHost(rank, other)) continue;
-      const HostRank::Call* const others = ranks_[other].Find(call->name);
-      if (sure && others && others->key.generation == call->key.generation &&
-          others->told == HostRank::Told::kRoot)
-        question.here |= 1u << other;
-      alone = alone && !around_[other].asked.contains(call->name);
-    }
-    if (!alone) question.here = 0;
-  }
-  around_[rank].question = question;
-  around_[rank].asked.insert(question.name);
-  const auto asked = own.controller().WhoHas(question.call);
-  if (!asked.ok()) own.Must(asked.error());
-}
-
-inline void HostModel::LookAtAnswer(int rank) {
-  if (!around_[rank].question) return;
-  const Question question = *around_[rank].question;
-  HostRank& own = ranks_[rank];
-  if (question.call) {
-    const HostRank::Call* const call = own.Find(question.name);
-    if (!call || call->key.generation != question.call->generation) return;
-  } else if (own.joins_over() != question.joins_over) {
-    return;
-  }
-  const auto answer = own.controller().WhoHas(question.call);
-  if (!answer.ok()) return own.Must(answer.error());
-  if (!answer.value()) return;
-  around_[rank].question.reset();
-  ++answers_;
-  uint32_t has = 0, joined = 0;
-  for (int other = 0; other < size(); ++other) {
-    const HostRank& theirs = ranks_[other];
-    // In a direct exchange the hosts' logs have no common order.
-    const bool farther = theirs.closed() || theirs.taken() > own.taken() ||
-                         theirs.RoundsOf(question.name) > own.RoundsOf(question.name) ||
-                         (shape_.eager && shape_.hosts.size() == 2 && !SameHost(rank, other));
-    if (farther || theirs.Find(question.name)) has |= 1u << other;
-    if (theirs.joins() > own.joins_over()) joined |= 1u << other;
-  }
-  if (const std::string wrong = WrongWith(*answer.value(), question, has, joined, all_ranks());
-      !wrong.empty())
-    Wrong(wrong);
-}
-
-// A rank tells its leader of a call that waits for longer than the leaders' patience, and a leader
-// that was told keeps the call for as long.
-inline void HostModel::CountTold(int rank) {
-  using Told = HostRank::Told;
-  for (HostRank::Call& call : ranks_[rank].calls()) {
-    if (call.announced && call.told == Told::kNobody && call.pauses < pauses_)
-      call.told = Told::kHost;
-  }
-  for (int other = rank; Leads(rank) && other < size() && SameHost(rank, other); ++other) {
-    for (HostRank::Call& call : ranks_[other].calls()) {
-      if (call.told == Told::kLeader && call.pauses < pauses_) call.told = Told::kRoot;
-      if (call.told == Told::kHost) {
-        call.told = Told::kLeader;
-        call.pauses = pauses_;
-      }
-    }
-  }
-}
-
 // States and ends.
 
 inline uint64_t HostModel::Digest() const {
@@ -493,7 +414,7 @@ inline std::string HostModel::WrongAtEnd() const {
     if (around_[r].dead || rank.through()) continue;
     if (death && rank.WaitsForOthers()) continue;
     std::string text = "rank " + std::to_string(r) + " waits for ever";
-    for (const HostRank::Call& call : ranks_[r].calls_of())
+    for (const HostRank::Call& call : rank.calls())
       text += ", for " + call.name + (call.begun ? ", which it has begun" : "");
     return text;
   }
@@ -512,8 +433,9 @@ inline std::string HostModel::WrongAtEnd() const {
 
 inline std::string HostModel::Show(const Action& action) {
   static constexpr const char* kNames[] = {
-      "steps",    "announces", "submits again", "takes",      "ends a run", "carries out", "pumps",
-      "unblocks", "closes",    "dies",          "hears from", "loses what is sent by", "pauses"};
+      "steps", "announces", "submits again", "takes", "ends a run", "carries out",
+      "pumps", "unblocks",  "closes",        "dies",  "hears from", "loses what is sent by",
+      "pauses"};
   std::string text =
       action.kind == Kind::kPause ? "every rank" : "rank " + std::to_string(action.rank);
   text += std::string(" ") + kNames[static_cast<size_t>(action.kind)];
@@ -523,3 +445,5 @@ inline std::string HostModel::Show(const Action& action) {
 }
 
 }  // namespace horoacc::model
+
+#include "model/host_questions.h"

@@ -11,15 +11,15 @@ namespace horoacc::model {
 
 struct HostStep {
   enum class Kind : uint8_t {
-    kSubmit,  ///< an allreduce, once the rank's last call of that name is over
+    kSubmit,   ///< an allreduce, once the rank's last call of that name is over
     kPlanned,  ///< the same of a locked plan
     kRefuse,   ///< and the same with an error: the rank leaves the plan
-    kWait,    ///< the rank goes on once all its calls are over
-    kJoin,    ///< the rank joins, and submits again once the join is over
-    kEnd,     ///< the rank asks for the end of the set
-    kGiveUp,  ///< the rank rejects its call, if that is undecided; with `end`, it also asks for
-              ///< that
-    kAsk,     ///< the rank asks for which ranks its call waits, if that is undecided
+    kWait,     ///< the rank goes on once all its calls are over
+    kJoin,     ///< the rank joins, and submits again once the join is over
+    kEnd,      ///< the rank asks for the end of the set
+    kGiveUp,   ///< the rank rejects its call, if that is undecided; with `end`, it also asks for
+               ///< that
+    kAsk,      ///< the rank asks for which ranks its call waits, if that is undecided
   };
   Kind kind = Kind::kSubmit;
   std::string name{};  ///< empty: an unnamed call; of kAsk: the join
@@ -66,14 +66,14 @@ inline constexpr int kHostFaults = 13;
 struct HostShape {
   std::vector<int> hosts{};           ///< ranks of each
   std::vector<HostScript> scripts{};  ///< by rank
-  std::vector<int> dies{};          ///< each of these ranks may die, at any time
-  bool eager = true;                ///< inputs travel with the news
-  bool grants = false;              ///< hosts begin planned calls by themselves
-  bool slow_rows = false;           ///< other ranks act between a rank's row and its announcement
-  bool late_finish = false;         ///< other ranks act while a rank carries a decision out
-  bool again = false;               ///< a call that was given up is submitted again
-  int pauses = 0;                   ///< times that all ranks are slower than the leaders' patience
-  uint32_t few_ids = 0;             ///< not 0: each host has only so many ids for names
+  std::vector<int> dies{};            ///< each of these ranks may die, at any time
+  bool eager = true;                  ///< inputs travel with the news
+  bool grants = false;                ///< hosts begin planned calls by themselves
+  bool slow_rows = false;             ///< other ranks act between a rank's row and its announcement
+  bool late_finish = false;           ///< other ranks act while a rank carries a decision out
+  bool again = false;                 ///< a call that was given up is submitted again
+  int pauses = 0;        ///< times that all ranks are slower than the leaders' patience
+  uint32_t few_ids = 0;  ///< not 0: each host has only so many ids for names
   HostFault fault = HostFault::kNone;
 };
 
@@ -89,7 +89,8 @@ struct HostShape {
   if (shape.again) text += ", again";
   if (shape.pauses > 0) text += ", pauses " + std::to_string(shape.pauses);
   if (shape.few_ids > 0) text += ", ids " + std::to_string(shape.few_ids);
-  static constexpr const char* kVerbs[] = {"submit", "plan", "refuse", "wait", "join", "end", "give up", "ask"};
+  static constexpr const char* kVerbs[] = {"submit", "plan", "refuse",  "wait",
+                                           "join",   "end",  "give up", "ask"};
   for (size_t rank = 0; rank < shape.scripts.size(); ++rank) {
     text += "\n" + std::to_string(rank) + ":";
     for (const HostStep& step : shape.scripts[rank])

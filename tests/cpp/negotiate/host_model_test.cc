@@ -182,34 +182,20 @@ std::vector<Case> Cases() {
       {"a refusal on 1+1+1", granted(kThree, {goes_on, goes_on, refuses}), 6000, 1000},
       {"refusals on 1+1+1", granted(kThree, {goes_on, refuses_both, refuses})},
       {"a refusal on 2+2, slower than the leaders' patience",
-       granted(kTwoByTwo, {goes_on, goes_on, refuses, goes_on}, {.pauses = 1}),
-       3000,
-       1000},
+       granted(kTwoByTwo, {goes_on, goes_on, refuses, goes_on}, {.pauses = 1}), 3000, 1000},
       {"a refusal behind other hosts",
-       granted({1, 1, 1, 1, 1, 1}, {goes_on, goes_on, goes_on, goes_on, goes_on, refuses}),
-       0},
-      {"calls beside a locked plan on 2+2",
-       granted(kTwoByTwo, {beside, before, before, beside})},
+       granted({1, 1, 1, 1, 1, 1}, {goes_on, goes_on, goes_on, goes_on, goes_on, refuses}), 0},
+      {"calls beside a locked plan on 2+2", granted(kTwoByTwo, {beside, before, before, beside})},
       {"calls beside a locked plan on 1+1+1", granted(kThree, {beside, before, beside})},
       {"questions about a locked plan on 2+2",
-       granted(kTwoByTwo, {planned, asks_plan, asks_plan, planned}),
-       3000,
-       1000},
+       granted(kTwoByTwo, {planned, asks_plan, asks_plan, planned}), 3000, 1000},
       {"a locked plan on 2+2, given up",
-       granted(kTwoByTwo, {planned, gives_plan, planned, gives_plan}, {.again = true}),
-       3000,
-       1000},
+       granted(kTwoByTwo, {planned, gives_plan, planned, gives_plan}, {.again = true}), 3000, 1000},
       {"a locked plan on 1+1+1, given up",
-       granted(kThree, {gives_plan, planned, gives_plan}, {.again = true}),
-       3000,
-       1000},
-      {"leaving a locked plan on 2+2",
-       granted(kTwoByTwo, {planned, planned, planned, leaves_plan}),
-       3000,
-       1000},
-      {"leaving a locked plan on 1+1+1",
-       granted(kThree, {planned, leaves_plan, planned}),
-       3000,
+       granted(kThree, {gives_plan, planned, gives_plan}, {.again = true}), 3000, 1000},
+      {"leaving a locked plan on 2+2", granted(kTwoByTwo, {planned, planned, planned, leaves_plan}),
+       3000, 1000},
+      {"leaving a locked plan on 1+1+1", granted(kThree, {planned, leaves_plan, planned}), 3000,
        1000},
       {"join after a locked plan on 2+2",
        granted(kTwoByTwo, {joins_too, joins_plan, joins_too, joins_too})},
@@ -279,11 +265,20 @@ HostShape DrawShape(std::mt19937_64& random) {
   shape.pauses = one_in(2) ? static_cast<int>(random() % 4) : 0;
   shape.few_ids = !shape.again && one_in(3) ? 2 + static_cast<uint32_t>(random() % 2) : 0;
   if (one_in(4)) shape.dies = {static_cast<int>(random() % ranks)};
+  if (one_in(3)) {
+    shape.grants = true;
+    shape.eager = false;
+    shape.few_ids = 0;
+  }
+  const auto submit = [&](const std::string& name) {
+    if (!shape.grants || name.empty() || one_in(8)) return Submit(name);
+    return one_in(16) ? Refuse(name) : Planned(name);
+  };
   const bool waits = one_in(2);
   std::vector<std::string> names{"a", "b", "c", "", "d"};
   names.resize(shape.few_ids > 0 ? shape.few_ids : 2 + random() % 4);
   if (shape.few_ids > 0 && one_in(2)) names.emplace_back();
-  for (uint64_t phase = 1 + random() % 4; phase > 0; --phase) {
+  for (uint64_t phase = (shape.grants ? 3 : 1) + random() % 4; phase > 0; --phase) {
     const bool joins = !shape.again && one_in(3);
     std::vector<std::string> here = names;
     for (std::string& name : here) {
@@ -293,7 +288,7 @@ HostShape DrawShape(std::mt19937_64& random) {
       if (one_in(2)) std::ranges::shuffle(here, random);
       for (const std::string& name : here) {
         if (joins && one_in(2)) continue;
-        script.push_back(Submit(name));
+        script.push_back(submit(name));
         if (one_in(8) && shape.again && !name.empty()) script.push_back(GiveUp(name));
         if (one_in(8) && !name.empty()) script.push_back(Ask(name));
       }
