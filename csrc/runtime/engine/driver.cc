@@ -402,6 +402,12 @@ Status Driver::Drain(ProcessSet& set) {
 
 void Driver::FailUndecided(ProcessSet& set, const Error& error) {
   const Undecided undecided = TakeUndecided(job_, set);
+  // Of a call that was dropped a rank that lags may still read the row.
+  const uint64_t end = set.control->header().log_words.load(std::memory_order_acquire);
+  for (const auto& entry : undecided.calls) {
+    if (!ended_ && set.multi_host && entry->alone && entry->extra)
+      set.kept_blocks.emplace_back(end, std::exchange(entry->extra, nullptr));
+  }
   parts_.completion.Complete(set, undecided.calls, error);
   for (const auto& entry : undecided.joins) parts_.completion.Complete(set, *entry, error);
 }
