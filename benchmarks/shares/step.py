@@ -35,7 +35,7 @@ PARTS = {  # patterns of "symbol object"
     "horoacc: rest": r" libhoroacc",
     "C library: allocation": r"(malloc|free|calloc|_int_|unlink_chunk|memalign).* libc",
     "C library: rest": r" (libc|libm|libstdc|ld-linux|\[vdso)",
-    "system": r"",
+    "system, and kernels that torch compiles": r"",
 }
 _TURNS, _SECONDS, _HERTZ = 4, 1.0, 2500
 
