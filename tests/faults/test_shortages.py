@@ -18,6 +18,7 @@ PRINT = """
 import numpy as np
 import horoacc as hvd
 hvd.init()
+hvd.barrier()  # rank 0's timeline has begun
 for line in range(1500):
     print("x" * 1000)
 for step in range(300):
