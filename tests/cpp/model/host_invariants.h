@@ -132,7 +132,9 @@ struct Question {
     if ((ready & ~joined) != 0) return "an answer says that a rank has joined that has not";
     return (ready | missing) == all_ranks ? "" : "an answer leaves a rank out";
   }
-  if ((ready & ~has) != 0) return "an answer counts a rank that has not submitted the call";
+  if ((ready & ~has) != 0)
+    return "an answer counts a rank that has not submitted the call: " +
+           std::to_string(ready & ~has);
   if ((question.here & ~ready) != 0)
     return "an answer about " + question.name +
            " leaves out ranks of the host that asked: " + std::to_string(question.here & ~ready);

@@ -59,7 +59,8 @@ inline void HostModel::LookAtAnswer(int rank) {
   }
   if (const std::string wrong = WrongWith(*answer.value(), question, has, joined, all_ranks());
       !wrong.empty())
-    Wrong(wrong);
+    Wrong(wrong + ": rank " + std::to_string(rank) + " asks of '" + question.name + "', ranks " +
+          std::to_string(has) + " have it");
 }
 
 // A rank tells its leader of a call that waits for longer than the leaders' patience, and a leader

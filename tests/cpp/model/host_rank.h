@@ -161,7 +161,7 @@ class HostRank {
   std::vector<std::pair<std::string, uint32_t>> lookups_;
   uint64_t unnamed_ = 0;
   uint32_t waits_ = 0;  ///< sync rounds
-  size_t taken_ = 0;    ///< decisions
+  size_t taken_ = 0;    ///< decisions, which all ranks take in one order
   int joins_ = 0, joins_over_ = 0;
   uint64_t stuck_at_ = 0;  ///< the host's progress when there was no id for a name
   bool joined_ = false, closed_ = false, wait_begun_ = false;
@@ -355,7 +355,6 @@ inline SeenDecision HostRank::Begin(const Decision& decision) {
     seen.names = {run.name};
   }
   runs_.push_back(std::move(run));
-  ++taken_;
   return seen;
 }
 
