@@ -36,7 +36,8 @@ class Few {
     if (count > 1) many_.reserve(count);
   }
   T& emplace_back() {
-    if (empty() && many_.capacity() == 0) return one_.emplace();
+    // To clang a nested class has no default constructor inside its own class, thus in no trait.
+    if (empty() && many_.capacity() == 0) return one_.emplace(T());
     if (one_) {
       many_.push_back(std::move(*one_));
       one_.reset();
