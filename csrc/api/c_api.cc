@@ -135,7 +135,7 @@ extern "C" {
 int ha_engine_create(const ha_setting* settings, size_t count, const ha_placement* placement,
                      ha_engine** engine, ha_interrupted interrupted, void* context,
                      ha_error* error) {
-  return Guarded(error, [&]() -> Status {
+  const int outcome = Guarded(error, [&]() -> Status {
     KeepStandardDescriptors();
     const horoacc::Cancellation cancellation(Asking(interrupted, context), placement->rank);
     std::vector<std::pair<std::string, std::string>> pairs;
@@ -148,6 +148,9 @@ int ha_engine_create(const ha_setting* settings, size_t count, const ha_placemen
     *engine = new ha_engine(std::move(created), mpi_thread_level, std::move(object_key));
     return {};
   });
+  // What the standard library throws does not say whose it is.
+  if (outcome == HA_SYSTEM && error && error->culprit < 0) error->culprit = placement->rank;
+  return outcome;
 }
 
 int ha_engine_shutdown(ha_engine* engine, ha_error* error) {

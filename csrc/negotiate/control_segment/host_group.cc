@@ -168,16 +168,25 @@ void HostGroup::RingMembers(std::span<const TensorKey> keys, bool work) {
 }
 
 HostGroup::RingingLock::~RingingLock() {
+  const auto ring = [this](std::vector<Ring>& rings) {
+    for (uint32_t r = 0; r < rings.size(); ++r) {
+      const Ring how = std::exchange(rings[r], Ring::kNo);
+      if (how == Ring::kNo) continue;
+      group_.doorbells_.Ring(static_cast<int>(group_.control_.local(r)),
+                             how == Ring::kWork ? Urgency::kWork : Urgency::kQuiet);
+    }
+  };
   std::vector<Ring> rings;
   if (guard_->status().ok() &&
-      std::ranges::any_of(group_.rings_, [](Ring r) { return r != Ring::kNo; }))
-    rings = std::exchange(group_.rings_, std::vector<Ring>(group_.rings_.size(), Ring::kNo));
-  guard_.reset();
-  for (uint32_t r = 0; r < rings.size(); ++r) {
-    if (rings[r] == Ring::kNo) continue;
-    group_.doorbells_.Ring(static_cast<int>(group_.control_.local(r)),
-                           rings[r] == Ring::kWork ? Urgency::kWork : Urgency::kQuiet);
+      std::ranges::any_of(group_.rings_, [](Ring r) { return r != Ring::kNo; })) {
+    try {
+      rings = std::exchange(group_.rings_, std::vector<Ring>(group_.rings_.size(), Ring::kNo));
+    } catch (const std::bad_alloc&) {
+      ring(group_.rings_);  // who wakes may have to wait for the lock
+    }
   }
+  guard_.reset();
+  ring(rings);
 }
 
 }  // namespace horoacc

@@ -22,7 +22,8 @@ void Liveness::Look() {
   const int64_t now = NowNs();
   int64_t due = next_look_ns_.load(std::memory_order_relaxed);
   if (now < due || !next_look_ns_.compare_exchange_strong(due, now + kLookEvery)) return;
-  if (job_.HasLeft(job_.local_rank())) return;
+  // An engine that could not start ends before it is introduced.
+  if (!heartbeats_ || job_.HasLeft(job_.local_rank())) return;
   const std::unique_lock watching(mutex_, std::try_to_lock);
   if (!watching) return;
   for (uint32_t l = 0; l < job_.share.ranks.size(); ++l) {

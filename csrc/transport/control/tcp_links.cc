@@ -122,11 +122,10 @@ class TcpControlLinks final : public ControlLinks {
 
  private:
   [[nodiscard]] Link& LinkTo(int peer) {
-    if (!links_[peer]) {
-      used_.push_back(peer);
-      links_[peer] = std::make_unique<Link>(options_.epoch, options_.sealing.tag_bytes());
-    }
-    return *links_[peer];
+    if (links_[peer]) return *links_[peer];
+    auto link = std::make_unique<Link>(options_.epoch, options_.sealing.tag_bytes());
+    used_.push_back(peer);
+    return *(links_[peer] = std::move(link));
   }
   [[nodiscard]] bool HasLeft(int peer) const {
     return options_.has_left && options_.has_left(peer);

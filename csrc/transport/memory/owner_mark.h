@@ -1,6 +1,7 @@
 #pragma once
 // Recognises a forked child.
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <cstddef>
@@ -8,12 +9,16 @@
 
 namespace horoacc {
 
-/// A word that reads 0 in every forked child; costs no system call.
+/// A word that reads 0 in every forked child; costs no system call, unless there is no memory for
+/// it.
 class OwnerMark {
  public:
   OwnerMark()
       : page_(::mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)) {
-    if (page_ == MAP_FAILED) return;
+    if (page_ == MAP_FAILED) {
+      process_ = ::getpid();
+      return;
+    }
     ::madvise(page_, kBytes, MADV_WIPEONFORK);
     word().store(1, std::memory_order_relaxed);
   }
@@ -22,15 +27,18 @@ class OwnerMark {
   OwnerMark& operator=(const OwnerMark&) = delete;
 
   [[nodiscard]] bool Here() const {
-    return page_ != MAP_FAILED && word().load(std::memory_order_relaxed) == 1;
+    if (page_ != MAP_FAILED) return word().load(std::memory_order_relaxed) == 1;
+    return process_ != 0 && process_ == ::getpid();
   }
   void Clear() {
+    process_ = 0;
     if (page_ != MAP_FAILED) word().store(0, std::memory_order_relaxed);
   }
   /// Unmaps its page.
   void Drop() {
     if (page_ != MAP_FAILED) ::munmap(page_, kBytes);
     page_ = MAP_FAILED;
+    process_ = 0;
   }
 
  private:
@@ -39,6 +47,7 @@ class OwnerMark {
     return *static_cast<std::atomic<uint32_t>*>(page_);
   }
   void* page_;
+  pid_t process_ = 0;  ///< of the owner, without a page
 };
 
 }  // namespace horoacc

@@ -2,6 +2,7 @@
 
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <string>
@@ -117,12 +118,12 @@ void FrameWriter::Queue(uint32_t kind, std::span<const std::byte> payload) {
   // Tags find what the payload's checksum would.
   Header header{kFrameMagic, kind, epoch_, payload.size(), tag_bytes_ > 0 ? 0 : Crc32c(payload), 0};
   header.check = CheckOf(header);
-  const auto* head = reinterpret_cast<const std::byte*>(&header);
-  bytes_.insert(bytes_.end(), head, head + sizeof(header));
-  bytes_.resize(bytes_.size() + tag_bytes_);
-  if (payload.empty()) return;
-  bytes_.insert(bytes_.end(), payload.begin(), payload.end());
-  bytes_.resize(bytes_.size() + tag_bytes_);
+  const size_t begin = bytes_.size();
+  const size_t head = sizeof(header) + tag_bytes_;
+  // The whole room at once: without memory for it, no part of a frame is here.
+  bytes_.resize(begin + head + (payload.empty() ? 0 : payload.size() + tag_bytes_));
+  std::memcpy(bytes_.data() + begin, &header, sizeof(header));
+  std::ranges::copy(payload, bytes_.begin() + static_cast<ptrdiff_t>(begin + head));
 }
 
 Status FrameWriter::SealFrames() {

@@ -90,6 +90,15 @@ class Job {
   /// In a rank: makes its engine. Rank 0 takes over a copy of the job's listening socket, so that a
   /// rank can do this again.
   [[nodiscard]] OwnedEngine Engine(int rank, const Pairs& pairs) const {
+    OwnedEngine engine;
+    const ha_error error = MakeEngine(rank, pairs, engine);
+    if (!engine)
+      check::Fail(__FILE__, __LINE__, "rank " + std::to_string(rank) + ": " + error.message);
+    CheckNothingHasAName();
+    return engine;
+  }
+  /// The same, of an engine that may fail to start: then there is none, and the error.
+  [[nodiscard]] ha_error MakeEngine(int rank, const Pairs& pairs, OwnedEngine& made) const {
     std::vector<ha_setting> settings;
 #if defined(HOROACC_EMULATED)
     settings.push_back({"arena_bytes", "1073741824"});  // not the machine's: see kRankMemory
@@ -105,12 +114,10 @@ class Job {
     placement.secret = "736563726574";
     ha_engine* engine = nullptr;
     ha_error error{};
-    if (ha_engine_create(settings.data(), settings.size(), &placement, &engine, nullptr, nullptr,
-                         &error) != HA_OK) {
-      check::Fail(__FILE__, __LINE__, "rank " + std::to_string(rank) + ": " + error.message);
-    }
-    CheckNothingHasAName();
-    return OwnedEngine(engine);
+    (void)ha_engine_create(settings.data(), settings.size(), &placement, &engine, nullptr, nullptr,
+                           &error);
+    made.reset(engine);
+    return error;
   }
 
   /// In a rank: tells the test that it got so far.
@@ -141,6 +148,8 @@ class Job {
   }
 
   void Kill(int rank) const { ranks_[rank].Kill(); }
+  /// What the body of a rank returned, or 1000 + the signal that ended it.
+  [[nodiscard]] int Await(int rank) { return ranks_[rank].Await(NowNs() + kJobLimit); }
 
   /// Waits for all ranks. All but the victims must have returned 0.
   void CheckEnds(const std::set<int>& victims = {}) {

@@ -53,10 +53,19 @@ Status InboundLink::Open(const LinkSpec& spec) {
   return {};
 }
 
+/// Made before its place: without memory for it there is no place without a message.
+std::shared_ptr<InboundMessage>& InboundLink::Of(uint64_t number) {
+  auto found = messages_.find(number);
+  if (found == messages_.end()) {
+    found = messages_.emplace(number, std::make_shared<InboundMessage>()).first;
+  }
+  return found->second;
+}
+
 Status InboundLink::Expect(uint64_t bytes, ReceivePieces where) {
   HA_TRY(CheckExpect(spec_, announced_ - released_, bytes, where));
-  auto& message = messages_[announced_++];
-  if (message == nullptr) message = std::make_shared<InboundMessage>();
+  auto& message = Of(announced_);
+  ++announced_;
   message->announced_ = true;
   message->expected_ = bytes;
   // A message that has begun to arrive stays where it is.
@@ -74,8 +83,7 @@ Result<std::shared_ptr<InboundMessage>> InboundLink::Take(const DataHeader& stri
     return Misfit(number, std::to_string(stripe.total) + " bytes came for a slot of " +
                               std::to_string(spec_.slot_bytes));
   }
-  auto& message = messages_[number];
-  if (message == nullptr) message = std::make_shared<InboundMessage>();
+  auto& message = Of(number);
   if (!message->begun_) {
     message->begun_ = true;
     message->total_ = stripe.total;
@@ -124,9 +132,11 @@ bool InboundLink::waiting() const {
 }
 
 InboundLink& Inbound::Of(const LinkKey& key) {
-  auto& link = links_[key];
-  if (link == nullptr) link = std::make_unique<InboundLink>(key, peer_);
-  return *link;
+  auto found = links_.find(key);
+  if (found == links_.end()) {
+    found = links_.emplace(key, std::make_unique<InboundLink>(key, peer_)).first;
+  }
+  return *found->second;
 }
 
 Result<InboundLink*> Inbound::Open(const LinkSpec& spec) {
@@ -145,11 +155,11 @@ Result<InboundLink*> Inbound::Open(const LinkSpec& spec) {
 }
 
 void Inbound::Close(InboundLink* link) {
-  const LinkKey key = link->key();
   link->DropAll();
-  links_.erase(key);
-  closed_.insert(key);
-  closed_order_.push_back(key);
+  closed_order_.splice(closed_order_.end(), link->closed_place_);
+  auto place = links_.extract(link->key());
+  place.mapped().reset();
+  closed_.insert(std::move(place));
   if (closed_order_.size() > kClosedKept) {
     closed_.erase(closed_order_.front());
     closed_order_.pop_front();

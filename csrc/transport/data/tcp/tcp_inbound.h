@@ -3,10 +3,9 @@
 // comes before it is announced, in memory of its own.
 #include <cstddef>
 #include <cstdint>
-#include <deque>
+#include <list>
 #include <map>
 #include <memory>
-#include <set>
 #include <span>
 #include <utility>
 #include <vector>
@@ -68,6 +67,7 @@ class InboundLink {
   [[nodiscard]] bool waiting() const;
 
  private:
+  std::shared_ptr<InboundMessage>& Of(uint64_t number);
   [[nodiscard]] Error Misfit(uint64_t number, const std::string& what) const;
 
   const LinkKey key_;
@@ -78,6 +78,8 @@ class InboundLink {
   uint64_t announced_ = 0;
   std::map<uint64_t, std::shared_ptr<InboundMessage>> messages_;  ///< by number
   Arrival arrival_;
+  friend class Inbound;
+  std::list<LinkKey> closed_place_{key_};  ///< for Inbound::Close, which must not allocate
 };
 
 /// All links from one peer.
@@ -86,7 +88,7 @@ class Inbound {
   explicit Inbound(int peer) : peer_(peer) {}
 
   Result<InboundLink*> Open(const LinkSpec& spec);
-  /// Stripes that still come for the link are dropped.
+  /// Stripes that still come for the link are dropped. Called by destructors.
   void Close(InboundLink* link);
   /// The message of a stripe; a dropped one if its link was closed recently.
   Result<std::shared_ptr<InboundMessage>> Take(const DataHeader& stripe);
@@ -102,8 +104,9 @@ class Inbound {
 
   const int peer_;
   std::map<LinkKey, std::unique_ptr<InboundLink>> links_;
-  std::set<LinkKey> closed_;  ///< recently; a stripe of an older link looks like an early one
-  std::deque<LinkKey> closed_order_;
+  /// Recently, without their links; a stripe of an older link looks like an early one.
+  std::map<LinkKey, std::unique_ptr<InboundLink>> closed_;
+  std::list<LinkKey> closed_order_;
   bool called_ = false;
 };
 

@@ -27,10 +27,8 @@ void OutboundLink::Post(uint64_t number, SendPieces pieces) {
 }
 
 Result<OutboundLink*> Outbound::Open(const LinkKey& key) {
-  auto& link = links_[key];
-  if (link != nullptr) return MakeError(ErrorKind::kInvalid, "this link is open already");
-  link = std::make_unique<OutboundLink>(key);
-  return link.get();
+  if (links_.contains(key)) return MakeError(ErrorKind::kInvalid, "this link is open already");
+  return links_.emplace(key, std::make_unique<OutboundLink>(key)).first->second.get();
 }
 
 void Outbound::Close(OutboundLink* link) {

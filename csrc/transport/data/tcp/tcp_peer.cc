@@ -59,13 +59,21 @@ Status TcpPeer::Join(Fd connection, const LinkKeys& keys) {
   HA_ASSIGN(seals.receive, Seal::Make(sealing_, keys.receive, Seal::End::kReceive));
   PrepareStream(connection.get(), fixed_buffer_);
   LimitSilence(connection.get(), host_timeout_ns_);
-  const uint64_t mark = (static_cast<uint64_t>(rank_) << 16) + streams_.size();
+  const size_t index = streams_.size();
+  auto stream = std::make_unique<TcpStream>(std::move(connection), epoch_, checksums_, traffic_,
+                                            counters_, std::move(seals));
+  // There is room in all of them before one grows: they stay in step if there is no memory.
+  streams_.reserve(index + 1);
+  full_.reserve(index + 1);
+  owes_.reserve(index + 1);
+  heartbeats_.reserve(index + 1);
+  closed_.reserve(index + 1);
+  const uint64_t mark = (static_cast<uint64_t>(rank_) << 16) + index;
   epoll_event event{.events = EPOLLIN, .data = {.u64 = mark}};
-  if (::epoll_ctl(epoll_, EPOLL_CTL_ADD, connection.get(), &event) != 0) {
+  if (::epoll_ctl(epoll_, EPOLL_CTL_ADD, stream->fd().get(), &event) != 0) {
     return SystemError("epoll_ctl");
   }
-  streams_.push_back(std::make_unique<TcpStream>(std::move(connection), epoch_, checksums_,
-                                                 traffic_, counters_, std::move(seals)));
+  streams_.push_back(std::move(stream));
   Count(counters_.connections);
   full_.push_back(false);
   owes_.push_back(false);
