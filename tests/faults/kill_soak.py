@@ -26,7 +26,7 @@ from linked_ranks import LinkedRanks
 
 from benchmarks.lab import Laboratory, Network
 
-P99_SECONDS = 1.0
+P99_SECONDS, P99_SECONDS_ACROSS = 0.3, 0.5
 WORST_SECONDS = 3.0
 
 
@@ -116,7 +116,8 @@ def main() -> int:
         f"{len(times)} kills: median {times[len(times) // 2] * 1e3:.0f} ms, "
         f"p99 {p99 * 1e3:.0f} ms, worst {times[-1] * 1e3:.0f} ms"
     )
-    return 0 if p99 <= P99_SECONDS and times[-1] <= WORST_SECONDS else 1
+    limit = P99_SECONDS_ACROSS if options.lab or options.hosts else P99_SECONDS
+    return 0 if p99 <= limit and times[-1] <= WORST_SECONDS else 1
 
 
 if __name__ == "__main__":

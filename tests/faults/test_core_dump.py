@@ -34,7 +34,7 @@ except hvd.errors.PeerLost as error:
 """
 
 
-@pytest.mark.parametrize("size", [2, 4])
+@pytest.mark.parametrize("size", [2, 4, 8])
 def test_a_crash_is_known_before_the_core_is_dumped(job: Job, tmp_path: Path, size: int) -> None:
     with Holdups() as holdups:
         flags = ["--tcp", "-np", str(size), "--grace-seconds", "1"]

@@ -51,7 +51,7 @@ print(*resource.getrlimit(resource.RLIMIT_NOFILE))
 """
 
 
-@pytest.mark.parametrize("size", [2, 4])
+@pytest.mark.parametrize("size", [2, 4, 8])
 def test_a_death_is_known_without_pidfds(job: Job, size: int) -> None:
     flags = ["--tcp", "-np", str(size), "--grace-seconds", "8"]
     with Holdups() as holdups:

@@ -94,13 +94,15 @@ def test_an_end_while_it_leaves(another: Callable[..., FaultedJob], how: str) ->
             assert (error["tensor"], error["collective"] > 1) == ("allreduce.late", True), error
 
 
-@pytest.mark.parametrize("hosts", ["", "2+2"])
-def test_a_kill_at_a_random_moment(tmp_path: Path, hosts: str) -> None:
+@pytest.mark.parametrize(
+    ("size", "hosts"), [(2, "each"), (4, ""), (4, "2+2"), (8, ""), (8, "2+2+2+2")]
+)
+def test_a_kill_at_a_random_moment(tmp_path: Path, size: int, hosts: str) -> None:
     """One of those of which kill_soak.py does a hundred."""
     chance = random.Random()
     with Holdups() as holdups:
         took = kill_once(
-            4, chance.random(), chance.randrange(4), tmp_path, HOROACC_SIMULATED_HOSTS=hosts
+            size, chance.random(), chance.randrange(size), tmp_path, HOROACC_SIMULATED_HOSTS=hosts
         )
     assert took < holdups.allow(NOTICE_SECONDS)
 

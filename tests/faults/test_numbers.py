@@ -10,7 +10,7 @@ import horoacc as hvd
 CHECKED = {"HOROACC_CHECK_NUMERICS": "1"}
 
 
-@pytest.mark.ranks(2, 4, env=CHECKED)
+@pytest.mark.ranks(2, 4, 8, env=CHECKED)
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "complex64"])
 @pytest.mark.parametrize("value", ["nan", "inf", "-inf"])
 def test_a_bad_element_is_an_error_on_all_ranks(ranks: int, dtype: str, value: str) -> None:
@@ -30,7 +30,7 @@ def test_a_bad_element_is_an_error_on_all_ranks(ranks: int, dtype: str, value: s
     assert hvd.allreduce(np.ones(3, dtype), op=hvd.Sum).tolist() == [ranks] * 3
 
 
-@pytest.mark.ranks(2, 4, env=CHECKED)
+@pytest.mark.ranks(2, 4, 8, env=CHECKED)
 def test_good_numbers_pass(ranks: int) -> None:
     largest = np.finfo(np.float32).max
     values = np.array([largest, -largest, np.finfo(np.float32).smallest_subnormal, 0], np.float32)
@@ -40,7 +40,7 @@ def test_good_numbers_pass(ranks: int) -> None:
     assert hvd.allreduce(np.full(5, -1), op=hvd.Sum).tolist() == [-ranks] * 5
 
 
-@pytest.mark.ranks(2, 4)
+@pytest.mark.ranks(2, 4, 8)
 def test_off_by_default(ranks: int) -> None:
     array = np.full(3, np.nan, np.float32)
     assert np.isnan(hvd.allreduce(array, op=hvd.Sum)).all()

@@ -57,7 +57,7 @@ other.wait()
 """
 
 
-@pytest.mark.parametrize("size", [2, 4])
+@pytest.mark.parametrize("size", [2, 4, 8])
 def test_another_process_is_not_taken_for_the_rank(size: int) -> None:
     # A network of its own as well, where the port is free.
     unshare = ["unshare", "--pid", "--net", "--fork", "--mount-proc", "sh", "-c"]

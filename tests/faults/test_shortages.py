@@ -30,9 +30,9 @@ SIX = 'ip link set lo up && ip addr del 127.0.0.1/8 dev lo && exec "$@"'
 SMALL = 'mount -t tmpfs -o size=1m tmpfs "$0" && exec "$@"'
 
 
-@pytest.fixture(params=[2, 4], ids=lambda size: f"{size} ranks")
+@pytest.fixture(params=[2, 4, 8], ids=lambda size: f"{size} ranks")
 def some(linked: LinkedRanks, request: pytest.FixtureRequest) -> LinkedRanks:
-    """Two ranks, or four, not started yet."""
+    """Two ranks, four or eight, not started yet."""
     linked.size = request.param
     return linked
 
@@ -56,7 +56,7 @@ def test_64_descriptors_are_enough(some: LinkedRanks) -> None:
         crowd.leave()
 
 
-@pytest.mark.parametrize("size", [2, 4])
+@pytest.mark.parametrize("size", [2, 4, 8])
 def test_few_addresses_are_enough(job: Job, size: int) -> None:
     """Memory that ranks share takes addresses, of which a batch system may allow few."""
     few = ("sh", "-c", 'ulimit -v "$0" && exec "$@"', str(30 << 20))
@@ -99,7 +99,7 @@ def test_peers_at_a_rank_without_descriptors(some: LinkedRanks) -> None:
     assert len(told) == 2 and all("no file descriptors left" in line for line in told), told
 
 
-@pytest.mark.parametrize("size", [2, 4])
+@pytest.mark.parametrize("size", [2, 4, 8])
 def test_a_full_disk_under_outputs_and_timeline(job: Job, tmp_path: Path, size: int) -> None:
     """The files take no more; the job goes on, and says so once for each file."""
     folder = tmp_path / "logs"
@@ -204,7 +204,7 @@ sys.exit(max(abs(one.wait()) for one in ranks))
 """
 
 
-@pytest.mark.parametrize("size", [2, 4])
+@pytest.mark.parametrize("size", [2, 4, 8])
 def test_hosts_that_have_ipv6_only(job: Job, size: int) -> None:
     unshare = ["unshare", "--net", "sh", "-c", SIX, "sh"]
     if subprocess.run([*unshare, "true"], stderr=subprocess.DEVNULL, check=False).returncode:

@@ -108,7 +108,7 @@ def test_disagreement(how: str, table: str) -> None:
 
 
 @pytest.mark.parametrize("env", ALL_PATHS)
-@pytest.mark.ranks(2, 4)
+@pytest.mark.ranks(2, 4, 8)
 def test_a_disagreement_is_told_in_time() -> None:
     """From when the last rank has called until the last one has its error, by the clock that all
     processes of the machine share."""
@@ -130,7 +130,7 @@ def test_a_disagreement_is_told_in_time() -> None:
         assert took < allowed, of_all
 
 
-@pytest.mark.ranks(2, 3, 4)
+@pytest.mark.ranks(2, 3, 4, 8)
 def test_groups_of_other_sizes(ranks: int) -> None:
     me = hvd.rank()
     calls = (hvd.grouped_allreduce, hvd.grouped_allgather, hvd.grouped_reducescatter)
@@ -158,7 +158,7 @@ def test_groups_of_other_sizes(ranks: int) -> None:
 
 
 @pytest.mark.parametrize("env", ALL_PATHS)
-@pytest.mark.ranks(2, 3, 4)
+@pytest.mark.ranks(2, 3, 4, 8)
 def test_collective_differs(ranks: int) -> None:
     # Under one name only if the bindings' prefixes are left out, as another binding may.
     from horoacc import _core, basics
@@ -176,7 +176,7 @@ def test_collective_differs(ranks: int) -> None:
 
 
 @pytest.mark.parametrize("env", ALL_PATHS)
-@pytest.mark.ranks(2, 3, 4)
+@pytest.mark.ranks(2, 3, 4, 8)
 def test_bad_argument_of_one_rank(ranks: int) -> None:
     me = hvd.rank()
     rows = np.ones((2 * ranks, 2))
@@ -303,7 +303,7 @@ def test_what_a_signal_raises_ends_the_wait_for_a_process_set() -> None:
     works()
 
 
-@pytest.mark.ranks(2, 3, 4)
+@pytest.mark.ranks(2, 3, 4, 8)
 def test_process_set_calls_that_differ() -> None:
     made = hvd.add_process_set([0])
     with pytest.raises(ValueError, match="was asked to"):
@@ -319,7 +319,7 @@ def test_process_set_calls_that_differ() -> None:
     works()
 
 
-@pytest.mark.ranks(2, 3, 4)
+@pytest.mark.ranks(2, 3, 4, 8)
 @pytest.mark.parametrize("bad", [[0, 0], ["0"], [1 << 40], [-5], []])
 def test_bad_process_set_of_one_rank(bad: list[int]) -> None:
     with pytest.raises(ValueError, match="process set"):

@@ -77,7 +77,7 @@ def test_uneven_steps(dtypes: tuple[str, ...] = DTYPES) -> None:
 
 
 @pytest.mark.parametrize("env", [*DATA_PATHS[:2], *CONTROL_PATHS])
-@pytest.mark.ranks(2, 3, 4)
+@pytest.mark.ranks(2, 3, 4, 8)
 def test_calls_in_flight_are_carried_out(ranks: int) -> None:
     """A rank may join before it waits for what it has submitted, large or in half a bucket."""
     for round in range(6):
@@ -99,14 +99,14 @@ def test_calls_in_flight_are_carried_out(ranks: int) -> None:
 
 
 @pytest.mark.parametrize("env", [{}, *CONTROL_PATHS[:1]])
-@pytest.mark.ranks(2, 3, 4)
+@pytest.mark.ranks(2, 3, 4, 8)
 def test_other_collectives_name_the_joined_ranks(ranks: int) -> None:
     if hvd.rank() == 0:
         calls: dict[str, Any] = {
             "allgather": lambda: hvd.allgather(np.ones(2), name="g"),
             "broadcast": lambda: hvd.broadcast(np.ones(2), 0, name="b"),
-            "alltoall": lambda: hvd.alltoall(np.ones(12), name="a"),
-            "reducescatter": lambda: hvd.reducescatter(np.ones(12), name="r", op=hvd.Sum),
+            "alltoall": lambda: hvd.alltoall(np.ones(24), name="a"),
+            "reducescatter": lambda: hvd.reducescatter(np.ones(24), name="r", op=hvd.Sum),
             "barrier": hvd.barrier,
         }
         named = ", ".join(str(rank) for rank in range(1, ranks))
