@@ -39,6 +39,7 @@ from benchmarks import (
 from benchmarks.elastic_peers import comparison
 from benchmarks.records import FOLDER, Records
 from benchmarks.replays import comparison as replays
+from benchmarks.tuned import comparison as tuned
 
 PICTURE = Path(__file__).resolve().parents[1] / "docs" / "images" / "allreduce.png"
 BENCHMARKS: dict[str, Callable[[Records, bool], None]] = {
@@ -64,6 +65,7 @@ BENCHMARKS: dict[str, Callable[[Records, bool], None]] = {
     "stages": stages.run,
     "replays": replays.run,
     "observed": observed.run,
+    "autotune": tuned.run,
 }
 
 

@@ -131,11 +131,15 @@ class Engine:
         its completion, and its tensors are kept until then."""
     def arena_contains(self, pointer: int) -> bool: ...
     @property
-    def tuned(self) -> tuple[int, int]:
-        """fusion_threshold and last_arriver_bytes, as they are now."""
-    def tune(self, fusion_threshold: int, last_arriver_bytes: int, story: str) -> None:
-        """Changes settings between two steps, on all ranks alike; `story` is JSON for those who
-        look."""
+    def tuned(self) -> tuple[int, int, int, int]:
+        """fusion_threshold, last_arriver_bytes, window_bytes and the algorithm's number, as they
+        are now; window_bytes and algorithm are 0 where the settings hold."""
+    def tune(
+        self, fusion_threshold: int, last_arriver_bytes: int, window_bytes: int, algorithm: int,
+        trials: int = 0, kept: int = 0, story: str = "",
+    ) -> None:  # fmt: skip
+        """Changes settings between two steps, on all ranks alike. `algorithm`: 1 + its place in
+        `algorithms`. Those who look see the rest; `story` is JSON."""
     def start_timeline(self, path: str, mark_cycles: bool) -> None: ...
     def stop_timeline(self) -> None: ...
     def counters(self) -> dict[str, int]: ...

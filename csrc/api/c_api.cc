@@ -434,15 +434,18 @@ int ha_serve_readings(ha_engine* engine, int listener, ha_error* error) {
   return Guarded(error, [&] { return engine->engine->readings().Start(horoacc::Fd(listener)); });
 }
 
-int ha_tune(ha_engine* engine, uint64_t fusion_threshold, uint64_t last_arriver_bytes,
+int ha_tune(ha_engine* engine, const ha_tuned_values* values, uint64_t trials, uint64_t kept,
             const char* story, ha_error* error) {
-  return Guarded(error,
-                 [&] { return engine->engine->Tune(fusion_threshold, last_arriver_bytes, story); });
+  return Guarded(error, [&] {
+    const auto& [fusion_threshold, last_arriver_bytes, window_bytes, algorithm] = *values;
+    return engine->engine->Tune({fusion_threshold, last_arriver_bytes, {algorithm, window_bytes}},
+                                {story, trials, kept});
+  });
 }
 
-void ha_tuned(const ha_engine* engine, uint64_t* fusion_threshold, uint64_t* last_arriver_bytes) {
-  *fusion_threshold = engine->engine->tuned().fusion_threshold();
-  *last_arriver_bytes = engine->engine->tuned().last_arriver_bytes();
+void ha_tuned(const ha_engine* engine, ha_tuned_values* values) {
+  const horoacc::Tuned::Values now = engine->engine->tuned().values();
+  *values = {now.fusion_threshold, now.last_arriver_bytes, now.way.window_bytes, now.way.algorithm};
 }
 
 int ha_timeline_start(ha_engine* engine, const char* path, int mark_cycles, ha_error* error) {

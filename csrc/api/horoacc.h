@@ -312,14 +312,22 @@ HA_API void ha_stacks(ha_engine* engine, int talk, int signal, int fd, uint32_t 
  * fails, until it is shut down. */
 HA_API int ha_serve_readings(ha_engine* engine, int listener, ha_error* error);
 
-/* Changes settings while the job runs: all ranks call it with the same values between two steps.
- * `fusion_threshold`, of tensors that are reduced round after round, is at most the setting.
- * `story` is JSON that says what was tried and why these values hold; those who look see it. */
-HA_API int ha_tune(ha_engine* engine, uint64_t fusion_threshold, uint64_t last_arriver_bytes,
+/* Settings that change while the job runs. All but `last_arriver_bytes` are of tensors that are
+ * reduced round after round. */
+typedef struct {
+  uint64_t fusion_threshold; /* at most the setting */
+  uint64_t last_arriver_bytes;
+  uint64_t window_bytes; /* between hosts; 0: as the settings say */
+  uint32_t algorithm;    /* between hosts: 1 + its place in ha_algorithms; 0: as the settings say */
+} ha_tuned_values;
+
+/* All ranks call it with the same values between two steps. Those who look see the rest: the
+ * number of `trials` so far, how many of these were `kept`, and in `story`, which is JSON, what was
+ * tried and why the values hold. */
+HA_API int ha_tune(ha_engine* engine, const ha_tuned_values* values, uint64_t trials, uint64_t kept,
                    const char* story, ha_error* error);
-/* What the settings are now. */
-HA_API void ha_tuned(const ha_engine* engine, uint64_t* fusion_threshold,
-                     uint64_t* last_arriver_bytes);
+/* The values as they are now. */
+HA_API void ha_tuned(const ha_engine* engine, ha_tuned_values* values);
 
 HA_API int ha_timeline_start(ha_engine* engine, const char* path, int mark_cycles, ha_error* error);
 HA_API int ha_timeline_stop(ha_engine* engine, ha_error* error);

@@ -25,7 +25,8 @@ void BindEngine(py::module_& module) {
            py::arg("heed_requests"), py::call_guard<py::gil_scoped_release>())
       .def_property_readonly("tuned", &Engine::Tuned)
       .def("tune", &Engine::Tune, py::arg("fusion_threshold"), py::arg("last_arriver_bytes"),
-           py::arg("story"))
+           py::arg("window_bytes"), py::arg("algorithm"), py::arg("trials") = 0,
+           py::arg("kept") = 0, py::arg("story") = "")
       .def("serve_readings", &Engine::ServeReadings, py::arg("listener"))
       .def_property_readonly("mpi_thread_level", &Engine::MpiThreadLevel)
       .def_property_readonly("object_key", &Engine::ObjectKey)

@@ -416,16 +416,18 @@ void Engine::ServeReadings(int listener) {
   Call([&](ha_error* error) { return ha_serve_readings(engine_, listener, error); });
 }
 
-std::pair<uint64_t, uint64_t> Engine::Tuned() const {
-  std::pair<uint64_t, uint64_t> values;
-  ha_tuned(engine_, &values.first, &values.second);
-  return values;
+std::tuple<uint64_t, uint64_t, uint64_t, uint32_t> Engine::Tuned() const {
+  ha_tuned_values values;
+  ha_tuned(engine_, &values);
+  return {values.fusion_threshold, values.last_arriver_bytes, values.window_bytes,
+          values.algorithm};
 }
 
-void Engine::Tune(uint64_t fusion_threshold, uint64_t last_arriver_bytes,
-                  const std::string& story) {
+void Engine::Tune(uint64_t fusion_threshold, uint64_t last_arriver_bytes, uint64_t window_bytes,
+                  uint32_t algorithm, uint64_t trials, uint64_t kept, const std::string& story) {
+  const ha_tuned_values values{fusion_threshold, last_arriver_bytes, window_bytes, algorithm};
   Call([&](ha_error* error) {
-    return ha_tune(engine_, fusion_threshold, last_arriver_bytes, story.c_str(), error);
+    return ha_tune(engine_, &values, trials, kept, story.c_str(), error);
   });
 }
 

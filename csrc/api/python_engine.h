@@ -7,6 +7,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <tuple>
 #include <unordered_map>
 #include <vector>
 
@@ -50,8 +51,9 @@ class Engine {
   void WatchStacks(int talk, int signal, int fd, bool heed_requests) {
     ha_stacks(engine_, talk, signal, fd, heed_requests ? RecordRequests : nullptr);
   }
-  [[nodiscard]] std::pair<uint64_t, uint64_t> Tuned() const;
-  void Tune(uint64_t fusion_threshold, uint64_t last_arriver_bytes, const std::string& story);
+  [[nodiscard]] std::tuple<uint64_t, uint64_t, uint64_t, uint32_t> Tuned() const;
+  void Tune(uint64_t fusion_threshold, uint64_t last_arriver_bytes, uint64_t window_bytes,
+            uint32_t algorithm, uint64_t trials, uint64_t kept, const std::string& story);
   void ServeReadings(int listener);
   [[nodiscard]] int MpiThreadLevel() const { return ha_mpi_thread_level(engine_); }
   [[nodiscard]] pybind11::bytes ObjectKey() const {

@@ -10,47 +10,65 @@
 
 namespace horoacc {
 
+/// How an allreduce travels between hosts, beside what the job's settings say.
+struct Way {
+  uint32_t algorithm = 0;     ///< 1 + its place in schedule::Algorithms(); 0: as without it
+  uint64_t window_bytes = 0;  ///< 0: as without it
+  bool operator==(const Way&) const = default;
+};
+
 /// A rank may see a change earlier or later than another: nothing that ranks must do alike follows
 /// from these values but by a decision, which names its path, or by the agreement on a plan, whose
 /// proposal names them. Any thread.
 class Tuned {
  public:
+  struct Values {
+    uint64_t fusion_threshold = 0;    ///< bytes of a bucket of a locked plan
+    uint64_t last_arriver_bytes = 0;  ///< as the setting
+    Way way;                          ///< of buckets of locked plans
+    bool operator==(const Values&) const = default;
+  };
+
+  /// For those who look.
+  struct Story {
+    std::string text;     ///< what was tried and why the values hold; JSON, or empty
+    uint64_t trials = 0;  ///< so far
+    uint64_t kept = 0;    ///< of these
+  };
+
   explicit Tuned(const Settings& settings)
-      : fusion_threshold_(settings.fusion_threshold),
+      : values_{settings.fusion_threshold, settings.last_arriver_bytes, {}},
         last_arriver_bytes_(settings.last_arriver_bytes) {}
 
-  /// Bytes of a bucket of a locked plan.
-  [[nodiscard]] uint64_t fusion_threshold() const {
-    return fusion_threshold_.load(std::memory_order_relaxed);
+  [[nodiscard]] Values values() const {
+    const std::lock_guard lock(mutex_);
+    return values_;
   }
   [[nodiscard]] uint64_t last_arriver_bytes() const {
     return last_arriver_bytes_.load(std::memory_order_relaxed);
   }
   /// How often they have changed.
   [[nodiscard]] uint64_t changes() const { return changes_.load(std::memory_order_acquire); }
-  /// The trials so far and the reasons for the values, for `explain`; JSON, or empty.
-  [[nodiscard]] std::string story() const {
+  [[nodiscard]] Story story() const {
     const std::lock_guard lock(mutex_);
     return story_;
   }
 
   /// True if a value is another one now.
-  bool Change(uint64_t fusion_threshold, uint64_t last_arriver_bytes, std::string story) {
+  bool Change(const Values& values, Story story) {
     const std::lock_guard lock(mutex_);
     story_ = std::move(story);
-    const bool same =
-        fusion_threshold == fusion_threshold_ && last_arriver_bytes == last_arriver_bytes_;
-    if (same) return false;
-    fusion_threshold_.store(fusion_threshold, std::memory_order_relaxed);
-    last_arriver_bytes_.store(last_arriver_bytes, std::memory_order_relaxed);
+    if (values == values_) return false;
+    values_ = values;
+    last_arriver_bytes_.store(values.last_arriver_bytes, std::memory_order_relaxed);
     changes_.fetch_add(1, std::memory_order_release);
     return true;
   }
 
  private:
   mutable std::mutex mutex_;
-  std::string story_;
-  std::atomic<uint64_t> fusion_threshold_;
+  Story story_;
+  Values values_;
   std::atomic<uint64_t> last_arriver_bytes_;
   std::atomic<uint64_t> changes_{0};
 };

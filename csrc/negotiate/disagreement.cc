@@ -61,6 +61,11 @@ std::string ShapeText(const Dims& shape) {
   return text + "]";
 }
 
+std::string WayText(const Way& way) {
+  return "algorithm " + std::to_string(way.algorithm) + " and windows of " +
+         std::to_string(way.window_bytes) + " bytes";
+}
+
 std::string ListText(std::span<const int> ranks) {
   std::string text;
   for (const int rank : ranks) text += (text.empty() ? "" : ", ") + std::to_string(rank);
@@ -98,6 +103,7 @@ std::string DescribeMismatch(const std::string& name, int rank_a, const Request&
     const auto where = [](const Request& request) { return request.on_gpu ? "a GPU" : "the CPU"; };
     return differ("device", where(a), where(b));
   }
+  if (a.way != b.way) return differ("tuned settings", WayText(a.way), WayText(b.way));
   if (Reduces(a.collective)) {
     if (a.op != b.op) {
       return differ("reduction", std::string(NameOf(a.op)), std::string(NameOf(b.op)));

@@ -57,6 +57,10 @@ uint64_t Request::Signature() const {
   }
   if (HasRoot(collective)) hash.Add(static_cast<uint64_t>(root));
   hash.Add(on_gpu ? 1 : 0);
+  if (way != Way()) {
+    hash.Add(way.algorithm);
+    hash.Add(way.window_bytes);
+  }
   hash.Add(tensors.size());
   for (const TensorMeta& tensor : tensors) {
     hash.Add(static_cast<uint64_t>(tensor.type));

@@ -9,6 +9,7 @@
 #include "base/dtype.h"
 #include "base/few.h"
 #include "base/result.h"
+#include "base/tuned.h"
 
 namespace horoacc {
 
@@ -79,6 +80,7 @@ struct Request {
   /// alltoall: rows that the caller's output has room for, from each rank; empty: for all.
   std::vector<int64_t> receives;
   bool on_gpu = false;      ///< the tensors lie in a GPU's memory
+  Way way;                  ///< of an allreduce, as the ranks have agreed
   std::string local_error;  ///< why this rank's call is invalid; every rank then gets an error
 
   /// Equal on two ranks if and only if their requests fit together (up to a hash collision).

@@ -1,6 +1,13 @@
 #include "negotiate/wire.h"
 
 namespace horoacc {
+namespace {
+
+// Of a request.
+constexpr uint8_t kOnGpu = 1;
+constexpr uint8_t kTuned = 2;  ///< a way follows
+
+}  // namespace
 
 void WireWriter::Put(std::string_view text) {
   Put(static_cast<uint32_t>(text.size()));
@@ -14,7 +21,8 @@ void WireWriter::Put(const Request& request) {
   Put(request.prescale);
   Put(request.postscale);
   Put(request.root);
-  Put(static_cast<uint8_t>(request.on_gpu ? 1 : 0));
+  const bool tuned = request.way != Way();
+  Put(static_cast<uint8_t>((request.on_gpu ? kOnGpu : 0) | (tuned ? kTuned : 0)));
   Put(static_cast<uint32_t>(request.tensors.size()));
   for (const TensorMeta& tensor : request.tensors) {
     Put(static_cast<uint8_t>(tensor.type));
@@ -24,6 +32,9 @@ void WireWriter::Put(const Request& request) {
   horoacc::Put(*this, request.splits);
   horoacc::Put(*this, request.receives);
   Put(std::string_view(request.local_error));
+  if (!tuned) return;
+  Put(request.way.algorithm);
+  Put(request.way.window_bytes);
 }
 
 bool WireReader::Take(size_t bytes) {
@@ -64,9 +75,9 @@ Request WireReader::GetRequest() {
   request.prescale = Get<double>();
   request.postscale = Get<double>();
   request.root = Get<int32_t>();
-  const auto on_gpu = Get<uint8_t>();
-  if (on_gpu > 1) ok_ = false;
-  request.on_gpu = on_gpu == 1;
+  const auto flags = Get<uint8_t>();
+  if ((flags & ~(kOnGpu | kTuned)) != 0) ok_ = false;
+  request.on_gpu = (flags & kOnGpu) != 0;
   const uint32_t tensors = GetCount(5);
   for (uint32_t t = 0; t < tensors && ok_; ++t) {
     TensorMeta tensor;
@@ -80,6 +91,10 @@ Request WireReader::GetRequest() {
   request.splits = GetList<int64_t>(*this);
   request.receives = GetList<int64_t>(*this);
   request.local_error = GetText();
+  if ((flags & kTuned) == 0) return request;
+  request.way.algorithm = Get<uint32_t>();
+  request.way.window_bytes = Get<uint64_t>();
+  if (request.way == Way() || !IsPossible(request.way)) ok_ = false;
   return request;
 }
 

@@ -69,6 +69,16 @@ Path SelectPath(const SelectionKey& key, uint64_t last_arriver_bytes) {
   return Path::kNone;
 }
 
+std::string_view AlgorithmOf(const Way& way) {
+  return way.algorithm == 0 ? "" : schedule::Algorithms()[way.algorithm - 1].name;
+}
+
+bool IsPossible(const Way& way) {
+  const auto algorithms = schedule::Algorithms();
+  return way.algorithm == 0 || (way.algorithm <= algorithms.size() &&
+                                algorithms[way.algorithm - 1].goal == schedule::Goal::kAllreduce);
+}
+
 std::string_view ForcedAlgorithm(schedule::Goal goal, const Settings& settings) {
   for (const std::string_view name : Names(settings.algorithm)) {
     const auto found = schedule::FindAlgorithm(name);

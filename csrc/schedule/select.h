@@ -4,6 +4,7 @@
 #include <string_view>
 
 #include "base/settings.h"
+#include "base/tuned.h"
 #include "schedule/choice.h"
 #include "schedule/schedule.h"
 
@@ -41,6 +42,11 @@ struct MultiHostKey {
   schedule::Goal goal = schedule::Goal::kAllreduce;
   uint64_t bytes = 0;  ///< of the vector; unequal parts count as the longest
 };
+
+/// The name of the algorithm of a way, or "" if it names none.
+[[nodiscard]] std::string_view AlgorithmOf(const Way& way);
+/// Whether its algorithm, if it names one, is one of allreduces.
+[[nodiscard]] bool IsPossible(const Way& way);
 
 /// The name of the algorithm that the settings force, else of the best possible one.
 /// The setting `reduction` says whether sums are always made in the order of the ranks, in any

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from horoacc import arrays, dtypes, process, settings, trials
+from horoacc import _core, arrays, dtypes, process, settings, trials
 from horoacc.autotune.tuner import Limits, Trial, Tuner, Values
 
 __all__ = ["CALL", "Follower", "Gradients", "step_ended"]
@@ -28,6 +28,10 @@ __all__ = ["CALL", "Follower", "Gradients", "step_ended"]
 CALL = "horoacc.autotune"
 """The name of the collective in which the ranks meet."""
 _KIND = "autotune"
+_ALGORITHMS = ("ring", "double_tree", "trees", "canonical")
+"""Those that differ between ranks of as many hosts, one of each, as rails are."""
+_WINDOW_BYTES = 4 << 20
+"""Of most algorithms between hosts, if no setting says otherwise."""
 _OTHERS = 50
 """After so many steps of other optimizers without one of its own, an optimizer is out of use."""
 _HEADS = (
@@ -66,7 +70,8 @@ class Follower:
     def __init__(self, values: Mapping[str, Any]) -> None:
         self._engine = process.engine()
         self._one_host = process.position().cross_size == 1
-        self._start = Values(*self._engine.tuned)
+        threshold, last_arriver, window, algorithm = self._engine.tuned
+        self._start = Values(threshold, last_arriver, window, _name_of(algorithm))
         self._values = values
         self._reducer: weakref.ref[Any] | None = None
         self._others = 0
@@ -125,11 +130,13 @@ class Follower:
         name = trials.key(_KIND, tuned, self._start, *place[1:])
         shape = {"ranks": place.size, "on this host": place.local_size, "hosts": place.cross_size}
         log = str(values["autotune_log"])
+        most_alone = max(int(values["gpu_chunk_bytes"]), self._start.last_arriver_bytes)
+        same_bits = values["reduction"] == "canonical" or values["algorithm"]
         limits = Limits(
             gradient_bytes if planned else 0,
-            max(int(values["gpu_chunk_bytes"]), self._start.last_arriver_bytes)
-            if self._one_host
-            else 0,
+            most_alone if self._one_host else 0,
+            0 if self._one_host else int(values["window_bytes"]) or _WINDOW_BYTES,
+            () if self._one_host or same_bits else _ALGORITHMS,
         )
 
         def found(best: Values) -> None:
@@ -148,19 +155,29 @@ class Follower:
         )  # fmt: skip
 
     def _meet(self) -> None:
-        given = np.zeros(len(Values._fields) + 2, np.int64)
+        given = np.zeros(len(Values._fields) + 4, np.int64)
         if self._tuner is not None:
             order = self._tuner.next(self._times)
-            given[:] = (*order.values, order.settle, order.steps)
-        told = arrays.allreduce(given, op=dtypes.Sum, name=CALL).tolist()
+            values = (*order.values[:3], _number_of(order.values.algorithm))
+            counts = (len(self._tuner.trials), self._tuner.kept)
+            given[:] = (*values, *counts, order.settle, order.steps)
+        agreed = arrays.allreduce(given, op=dtypes.Sum, name=CALL).tolist()
         self._times.clear()
-        *values, settle, steps = told
+        threshold, last_arriver, window, algorithm, count, kept, settle, steps = agreed
         if steps == 0:  # rank 0 has joined: nobody orders until the others have, too
             self._alone = True
             return
         story = json.dumps(self._tuner.story()) if self._tuner is not None else ""
-        self._engine.tune(*Values(*values), story)
+        self._engine.tune(threshold, last_arriver, window, algorithm, count, kept, story)
         self._left = settle + steps
+
+
+def _name_of(number: int) -> str:
+    return _core.algorithms()[number - 1] if number else ""
+
+
+def _number_of(algorithm: str) -> int:
+    return _core.algorithms().index(algorithm) + 1 if algorithm else 0
 
 
 def _log(file: str, trial: Trial) -> None:

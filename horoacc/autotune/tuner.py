@@ -15,7 +15,6 @@ _GLANCE, _GLARING = 2, 2.5
 _PROBE, _MUCH_SLOWER = 3, 1.3
 """A trial is broken off if after so many steps one, or the first that count, are so much slower."""
 _BUDGET = 0.01
-"""No trial begins while those before have cost more than this part of the time so far."""
 _PAUSE = 5.0
 """A step that takes so many times the usual was a pause, as for a checkpoint, and costs no more."""
 _STEADY = 0.1
@@ -24,6 +23,7 @@ _STEPS_BETWEEN_CHECKS = 500
 _LEAST_THRESHOLD = 64 << 10
 _LEAST_LAST_ARRIVER = 4 << 10
 _FACTOR = 4
+_LEAST_WINDOW = 64 << 10
 _TOLD = 40
 
 
@@ -32,25 +32,40 @@ class Values(NamedTuple):
 
     fusion_threshold: int
     last_arriver_bytes: int
+    window_bytes: int = 0
+    """Between hosts; 0: as the job's settings say."""
+    algorithm: str = ""
+    """The same."""
 
 
 class Limits(NamedTuple):
-    """The greatest values that can be tried."""
+    """What can be tried."""
 
     gradient_bytes: int
     """Of all gradients, since a larger threshold changes nothing; 0: no plan reduces them."""
     last_arriver_bytes: int
     """The most; 0: the ranks do not share memory, and so none reduces for all."""
+    window_bytes: int = 0
+    """Of the job's setting; 0: gradients do not travel between hosts."""
+    algorithms: tuple[str, ...] = ()
+    """Between hosts; none if the bits must stay, or the job's settings name one."""
 
     def winner(self, start: Values, known: Mapping[str, Any]) -> Values | None:
         """Reads what an earlier job remembered; None if it cannot be used."""
-        values = [known.get(field) for field in Values._fields]
-        if not all(isinstance(value, int) for value in values):
+        if any(type(known.get(field)) is not type(of) for field, of in start._asdict().items()):
             return None
-        found = Values(*(int(value or 0) for value in values))
+        found = Values(**{field: known[field] for field in Values._fields})
         most = max(self.last_arriver_bytes, start.last_arriver_bytes)
-        possible = 0 <= found.fusion_threshold <= start.fusion_threshold
-        return found if possible and 0 <= found.last_arriver_bytes <= most else None
+        possible = (
+            0 <= found.fusion_threshold <= start.fusion_threshold
+            and 0 <= found.last_arriver_bytes <= most
+            and (
+                found.window_bytes == 0
+                or _LEAST_WINDOW <= found.window_bytes <= 2 * self.window_bytes
+            )
+            and found.algorithm in ("", *self.algorithms)
+        )
+        return found if possible else None
 
 
 class Order(NamedTuple):
@@ -81,7 +96,7 @@ class Tuner:
     def __init__(
         self, start: Values, limits: Limits, known: Values | None, *,
         warmup: int, steps: int, most: int,
-        ended: Callable[[Trial], None], found: Callable[[Values], None],
+        ended: Callable[[Trial], None], found: Callable[[Values], None], budget: float = _BUDGET,
     ) -> None:  # fmt: skip
         """Begins with the winner of an earlier job, or else with the job's own settings.
 
@@ -94,6 +109,7 @@ class Tuner:
             most: Trials before the best is taken.
             ended: Hears of each trial.
             found: Hears of the winner.
+            budget: No trial begins while those before have cost more than this part of the time.
         """
         self.start = start
         self.best = known or start
@@ -106,6 +122,7 @@ class Tuner:
         self._most = most
         self._ended = ended
         self._found = found
+        self._budget = budget
         self._usual = 0.0  # of a step with the job's own settings
         self._ratio = 1.0  # of a step with the best values to one of those
         self._spent = self._elapsed = 0.0
@@ -131,6 +148,9 @@ class Tuner:
             "state": self.state,
             "start": self.start._asdict(),
             "best": self.best._asdict(),
+            "now": self.best._asdict() if self._order is None else self._order.values._asdict(),
+            "count": len(self.trials),
+            "kept": self.kept,
             "trials": [
                 {
                     "values": trial.values._asdict(), "against": trial.against._asdict(),
@@ -139,6 +159,11 @@ class Tuner:
                 for trial in self.trials[-_TOLD:]
             ],
         }  # fmt: skip
+
+    @property
+    def kept(self) -> int:
+        """How many trials had a winner of their own."""
+        return sum(trial.kept for trial in self.trials)
 
     def _run(self) -> _Work:
         yield from self._block(self.best, max(self._warmup, 1))
@@ -174,13 +199,16 @@ class Tuner:
                     if not (yield from self._compare(self.best, new)) and helped:
                         break
                     helped = self.best == new
-                if helped:
+                if helped and setting != "algorithm":
                     break  # the other direction was behind
 
-    def _ladders(self) -> dict[str, list[list[int]]]:
+    def _ladders(self) -> dict[str, list[list[Any]]]:
         whole = min(self.start.fusion_threshold, self._limits.gradient_bytes)
         down = [-(-whole // _FACTOR**k) for k in (1, 2, 3)]
-        found = {"fusion_threshold": [[value for value in down if value >= _LEAST_THRESHOLD]]}
+        found: dict[str, list[list[Any]]] = {
+            "algorithm": [[name] for name in self._limits.algorithms],
+            "fusion_threshold": [[value for value in down if value >= _LEAST_THRESHOLD]],
+        }
         now, most = self.start.last_arriver_bytes, self._limits.last_arriver_bytes
         up = [now * _FACTOR**k for k in (1, 2)]
         less = [now // _FACTOR**k for k in (1, 2)]
@@ -188,11 +216,17 @@ class Tuner:
             [value for value in up if 0 < value <= most],
             [value for value in less if _LEAST_LAST_ARRIVER <= value <= most],
         ]
+        window = self._limits.window_bytes
+        less = [window // _FACTOR**k for k in (1, 2)]
+        found["window_bytes"] = [
+            [value for value in less if value >= _LEAST_WINDOW],
+            [2 * window] if window else [],
+        ]
         return found
 
     def _afford(self) -> _Work:
         """Waits until trials have cost little of the time; what they have gained is a credit."""
-        while self._spent > _BUDGET * self._elapsed:
+        while self._spent > self._budget * self._elapsed:
             yield from self._block(self.best, self._steps)
 
     def _compare(self, old: Values, new: Values) -> _Work:

@@ -92,6 +92,22 @@ FAMILIES = (
         ),
     ),
     Family(
+        "horoacc_tuned_bytes", "gauge",
+        "Settings as autotune has them now; a window of 0 is as the settings say.", "setting",
+        (
+            ("tuned_fusion_threshold", "fusion_threshold"),
+            ("tuned_last_arriver_bytes", "last_arriver_bytes"),
+            ("tuned_window_bytes", "window_bytes"),
+        ),
+    ),
+    Family(
+        "horoacc_tuned_algorithm", "gauge",
+        "The algorithm that autotune has now, by its number; 0: as the settings say.", "",
+        (("tuned_algorithm", ""),),
+    ),
+    _counter("horoacc_autotune_trials", "autotune_trials", "Trials of autotune that have ended."),
+    _counter("horoacc_autotune_kept", "autotune_kept", "Those of them whose values were kept."),
+    Family(
         "horoacc_arena_bytes", "gauge", "The rank's arena in shared memory, by state.", "state",
         (("arena_in_use", "used"), ("arena_touched", "touched")),
     ),

@@ -271,7 +271,8 @@ AUTOTUNE_ROWS: tuple[Setting, ...] = (
     Setting(
         "autotune", "bool", False, "HOROACC_AUTOTUNE",
         "Tries other settings during training, and keeps what is quicker. Those are "
-        "`fusion_threshold` and `last_arriver_bytes`, of torch and Keras; docs/autotune.md. "
+        "`fusion_threshold` and `last_arriver_bytes`, and between hosts `algorithm` and "
+        "`window_bytes`, of torch and Keras; docs/autotune.md. "
         "Ranks must not differ.",
         horovod_env="HOROVOD_AUTOTUNE", flag="--autotune", yaml=("autotune", "enabled"),
     ),

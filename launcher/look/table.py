@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from horoacc.launcher.explain import names
 from horoacc.launcher.look.asking import View
 from horoacc.launcher.look.shares import Late, Shares, Work, late, work
+from horoacc.launcher.tuning import Tuning, headline, latest
 
 __all__ = ["COLUMNS", "Line", "Picture", "picture", "plain"]
 
@@ -57,6 +58,8 @@ def picture(view: View, before: View | None) -> Picture:
         part = f"the others wait {done.keeps[slowest]:.0%} of the time for it"
         lines.append(Line((f"slowest rank: {slowest}: {part}",), True))
     lines.append(Line((_paths(rates),)))
+    tuned = next((record.tuning for record in view.records.values() if record.tuning), None)
+    lines += _tuning(tuned)
     ranks = [_facts(view, done, waits, rates, rank) for rank in range(view.size)]
     rows = [_row(facts, facts["rank"] == slowest or facts["silent"]) for facts in ranks]
     return Picture(
@@ -65,8 +68,19 @@ def picture(view: View, before: View | None) -> Picture:
             "job": view.job, "size": view.size, "failure": view.failure,
             "steps_per_second": _per_second(done), "slowest": slowest,
             "oldest": vars(waits[0]) if waits else None, "ranks": ranks,
+            "autotune": asdict(tuned) if tuned else None,
         },
     )  # fmt: skip
+
+
+def _tuning(told: Tuning | None) -> list[Line]:
+    """What autotune does, and how its latest trial ended."""
+    if told is None:
+        return []
+    lines = [f"autotune {headline(told)}"]
+    if last := latest(told):
+        lines.append(f"autotune tried {last}")
+    return [Line((line,)) for line in lines]
 
 
 def _headline(view: View, done: Work) -> Line:

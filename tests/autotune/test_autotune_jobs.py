@@ -50,37 +50,70 @@ def test_the_winner_is_used_by_the_next_job_at_once(job: Job, tmp_path: Path, mo
     assert told["topology"] == {"ranks": 2, "on this host": 2, "hosts": 1}
     winner.write_text(json.dumps(told | {"fusion_threshold": 70000, "last_arriver_bytes": 8192}))
     train(job, tmp_path, *MODES[mode], HOROVOD_AUTOTUNE="1")  # the end is there already
-    assert [(tmp_path / f"first.{rank}").read_text() for rank in (0, 1)] == ["70000 8192"] * 2
+    assert [(tmp_path / f"first.{rank}").read_text() for rank in (0, 1)] == ["70000 8192 0 0"] * 2
     if mode != "tcp":
         return
     train(job, tmp_path, *MODES[mode])
     without = {(tmp_path / f"first.{rank}").read_text() for rank in (0, 1)}
-    assert len(without) == 1 and without != {"70000 8192"}
+    assert len(without) == 1 and without != {"70000 8192 0 0"}
 
 
-def test_explain_tells_what_was_tried(job: Job, tmp_path: Path) -> None:
-    (tmp_path / "go_on").touch()
+# As srun has the ranks of a step.
+SRUN = (
+    "export SLURM_JOB_ID=$$ SLURM_STEP_ID=1 SLURM_STEP_NODELIST=localhost SLURM_NTASKS=2 "
+    "SLURM_STEP_NUM_TASKS=2 SLURM_STEP_TASKS_PER_NODE=2 SLURM_NODEID=0 HOROACC_SECRET=of$$; "
+    'for r in 0 1; do SLURM_PROCID=$r SLURM_LOCALID=$r "$@" & all="$all $!"; done; '
+    "for each in $all; do wait $each || exit 1; done"
+)
+STARTS = {
+    "horoaccrun": (),
+    "torchrun": (sys.executable, "-m", "torch.distributed.run", "--standalone",
+                 "--nproc-per-node", "2"),
+    "srun": ("sh", "-c", SRUN, "srun", sys.executable),
+}  # fmt: skip
+ONE_HOST = r"(?:fusion_threshold|last_arriver_bytes) [\d.]+ [MK]iB"
+BETWEEN_HOSTS = r"algorithm (?:ring|as set)"
+
+
+@pytest.mark.parametrize(
+    ("start", "hosts"),
+    [*((start, "") for start in STARTS), ("horoaccrun", "1+1")],
+)
+def test_what_was_tried_is_told(job: Job, tmp_path: Path, start: str, hosts: str) -> None:
+    (tmp_path / "ask").touch()
     log = tmp_path / "log.csv"
-    command = [sys.executable, TUNED, str(tmp_path)]
-    running = job.start(
-        "--tcp", "-np", "2", *AT_ONCE, "1", "--autotune-log-file", str(log), *command,
-        **environ(tmp_path),
-    )  # fmt: skip
-    job.wait_until(lambda: log.exists() and rows(log), "a trial")
-    told = job.run("explain", **environ(tmp_path)).out
-    state = r"Autotune \w[\w' ]*: fusion_threshold [\d.]+ [MK]iB, last_arriver_bytes [\d.]+ [MK]iB "
-    assert re.search(state + r"\(.*\); [12] trials so far, [0-2] kept\.", told), told
-    tried = re.findall(
-        r"Autotune tried (\w+) [\d.]+ [MK]iB against (\w+) [\d.]+ [MK]iB: "
+    of_a_rank = environ(tmp_path) | {
+        "HOROACC_AUTOTUNE": "1", "HOROACC_AUTOTUNE_LOG": str(log),
+        "HOROACC_AUTOTUNE_WARMUP_SAMPLES": "0", "HOROACC_AUTOTUNE_BAYES_OPT_MAX_SAMPLES": "1",
+    }  # fmt: skip
+    if start == "horoaccrun":
+        more = {"HOROACC_SIMULATED_HOSTS": hosts, "HOROACC_REDUCTION": "fast"} if hosts else {}
+        train(job, tmp_path, "--tcp", **of_a_rank | more)
+    else:
+        job.starter = STARTS[start]
+        job.run(TUNED, str(tmp_path), **of_a_rank)
+    changed = BETWEEN_HOSTS if hosts else ONE_HOST
+    told = (tmp_path / "explain").read_text()
+    state = r"\w[\w' ]*: fusion_threshold [\d.]+ [MK]iB, last_arriver_bytes [\d.]+ [MK]iB"
+    assert re.search(rf"Autotune {state}.* \(.*\).*; 1 trials so far, [01] kept\.", told), told
+    (tried,) = re.findall(
+        rf"Autotune tried {changed} against {changed}: "
         r"(?:steps took [\d.]+ of the time \[[\d.]+, [\d.]+\], )?(\w[^;]*); (kept|went back)\.",
         told,
     )
-    assert tried and all(new == old for new, old, *_ in tried), told
-    assert rows(log)[0]["against_last_arriver_bytes"] == "262144"
-    for row, (_, _, why, end) in zip(rows(log), tried, strict=False):
-        assert row["why"] == why and (row["kept"] == "1") == (end == "kept")
-    (tmp_path / "end").touch()
-    assert running.wait(60) == 0
+    (row,) = rows(log)
+    assert tried == (row["why"], "kept" if row["kept"] == "1" else "went back")
+    assert row["against_last_arriver_bytes"] == "262144" and row["against_algorithm"] == ""
+    assert (row["algorithm"] == "ring") == bool(hosts)
+    top = (tmp_path / "top").read_text()
+    assert re.search(rf"autotune {state}.*; 1 trials so far", top), top
+    assert re.search(rf"autotune tried {changed} against .*{re.escape(row['why'])}", top), top
+    (trial,) = json.loads((tmp_path / "json").read_text())["autotune"]["trials"]
+    assert trial["why"] == row["why"]
+    numbers = json.loads((tmp_path / "metrics").read_text())
+    assert numbers["horoacc_autotune_trials_total"] == 1
+    assert numbers["horoacc_autotune_kept_total"] == int(row["kept"])
+    assert numbers['horoacc_tuned_bytes{setting="fusion_threshold"}'] > 0
 
 
 def test_ranks_that_differ_are_told_at_once(job: Job) -> None:

@@ -70,11 +70,14 @@ def test_all_values_have_the_same_bits() -> None:
     results = []
     engine = process.engine()
     own = engine.tuned
-    for values in ([own], [(own[0] // 4, own[1]), (own[0], 1 << 20), (own[0] // 64, 1 << 12), own]):
+    changed = [
+        (own[0] // 4, own[1], 0, 0), (own[0], 1 << 20, 1 << 16, 0), (own[0] // 64, 4096, 0, 0),
+    ]  # fmt: skip
+    for values in ([own], [*changed, own]):
         model = training.network(width=257)
         optimizer = training.wrapped(model)
         for number, batch in enumerate(training.own_batches(28)):
-            engine.tune(*values[number // 7 % len(values)], "")
+            engine.tune(*values[number // 7 % len(values)])
             training.steps(model, optimizer, [batch])
         results.append(training.finish(model)[0])
     assert results[0] == results[1]

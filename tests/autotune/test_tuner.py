@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable
 
@@ -25,11 +26,14 @@ def noise(seed: int, part: float = 0.03) -> Callable[[], float]:
 class Run:
     """A job of some steps under the tuner; a step after a change is slower, as in real jobs."""
 
-    def __init__(self, job: Job, steps: int, known: Values | None = None, most: int = 20) -> None:
+    def __init__(
+        self, job: Job, steps: int, known: Values | None = None, most: int = 20,
+        limits: Limits = LIMITS,
+    ) -> None:  # fmt: skip
         self.ended: list[Trial] = []
         self.found: list[Values] = []
         self.tuner = Tuner(
-            START, LIMITS, known, warmup=36, steps=12, most=most,
+            START, limits, known, warmup=36, steps=12, most=most,
             ended=self.ended.append, found=self.found.append,
         )  # fmt: skip
         self.used: list[Values] = []
@@ -50,23 +54,54 @@ class Run:
         self.steps = done
 
 
+ACROSS = Limits(BYTES, 0, 4 << 20, ("ring", "trees"))
+WINNER = {"fusion_threshold": 1 << 20, "last_arriver_bytes": 4096, "window_bytes": 0,
+          "algorithm": ""}  # fmt: skip
+
+
 @pytest.mark.parametrize(
-    ("known", "usable"),
+    ("limits", "changed", "usable"),
     [
-        ({"fusion_threshold": 1 << 20, "last_arriver_bytes": 4096}, True),
-        ({"fusion_threshold": 1 << 20, "last_arriver_bytes": 4096, "topology": {}}, True),
-        ({"fusion_threshold": 65 << 20, "last_arriver_bytes": 4096}, False),
-        ({"fusion_threshold": -1, "last_arriver_bytes": 4096}, False),
-        ({"fusion_threshold": 1 << 20, "last_arriver_bytes": 3 << 20}, False),
-        ({"fusion_threshold": 1 << 20, "last_arriver_bytes": "4096"}, False),
-        ({"fusion_threshold": 1 << 20}, False),
-        ({}, False),
+        (LIMITS, {}, True),
+        (LIMITS, {"topology": {}}, True),
+        (LIMITS, {"fusion_threshold": 65 << 20}, False),
+        (LIMITS, {"fusion_threshold": -1}, False),
+        (LIMITS, {"last_arriver_bytes": 3 << 20}, False),
+        (LIMITS, {"last_arriver_bytes": "4096"}, False),
+        (LIMITS, {"fusion_threshold": True}, False),
+        (LIMITS, {"algorithm": "ring"}, False),
+        (LIMITS, {"window_bytes": 1 << 20}, False),
+        (LIMITS, dict.fromkeys(WINNER), False),
+        (ACROSS, {"algorithm": "ring", "window_bytes": 1 << 20}, True),
+        (ACROSS, {"algorithm": "canonical"}, False),
+        (ACROSS, {"algorithm": 3}, False),
+        (ACROSS, {"window_bytes": 16}, False),
+        (ACROSS, {"window_bytes": 64 << 20}, False),
     ],
 )
 def test_what_was_remembered_is_used_if_it_is_possible(
-    known: dict[str, object], usable: bool
+    limits: Limits, changed: dict[str, object], usable: bool
 ) -> None:
-    assert (LIMITS.winner(START, known) is not None) == usable
+    assert (limits.winner(START, WINNER | changed) is not None) == usable
+    assert limits.winner(START, {}) is None
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize(
+    "best", [("", 0), ("trees", 0), ("", 1 << 20), ("ring", 256 << 10), ("trees", 8 << 20)]
+)
+def test_it_finds_algorithm_and_windows_between_hosts(best: tuple[str, int], seed: int) -> None:
+    def job(values: Values, step: int) -> float:
+        algorithm, window = (values.algorithm, values.window_bytes or 4 << 20)
+        factor = max(window, best[1] or 4 << 20) / min(window, best[1] or 4 << 20)
+        return 0.01 * (1.0 if algorithm == best[0] else 1.1) * (1 + 0.02 * math.log2(factor))
+
+    shake = noise(seed)
+    run = Run(lambda values, step: job(values, step) * shake(), 6000, limits=ACROSS)
+    assert len(run.ended) <= 30
+    assert job(run.tuner.best, 0) <= 1.05 * job(Values(*START[:2], best[1], best[0]), 0), run.ended
+    assert {trial.values.algorithm for trial in run.ended} >= {"ring", "trees"}
+    assert all(trial.values.last_arriver_bytes == START[1] for trial in run.ended)
 
 
 def test_an_order_that_was_cut_off_is_given_again() -> None:

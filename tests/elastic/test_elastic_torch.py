@@ -74,7 +74,7 @@ def test_a_resize_takes_the_winner_of_its_topology(elastic: Elastic) -> None:
         (elastic.folder / left).unlink()
     train(elastic, *flags, "9", commit_every=1000)
     check(elastic, Sgd())
-    used = {(line["size"], tuple(line["tuned"])) for line in elastic.steps()}
+    used = {(line["size"], tuple(line["tuned"][:2])) for line in elastic.steps()}
     assert used == {(size, tuple(values)) for size, values in winners.items()}
 
 

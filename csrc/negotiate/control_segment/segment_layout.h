@@ -85,6 +85,7 @@ struct alignas(64) Row {
   uint64_t number = 0;    ///< of an unnamed call: how many this rank had submitted before it
   uint64_t extra = 0;     ///< offset in the rank's memory of the part that does not fit here
   Proposal proposal;      ///< of a set on several hosts also if it is none
+  Way way;                ///< of a set on several hosts
 };
 static_assert(offsetof(Row, tensor) + offsetof(TensorRow, shape) <= 128 - 3 * sizeof(int64_t));
 

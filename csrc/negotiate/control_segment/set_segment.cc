@@ -163,6 +163,7 @@ Request SetSegment::ReadRequest(uint32_t index, uint32_t id, uint64_t generation
   request.postscale = row.postscale;
   request.root = row.root;
   request.on_gpu = row.on_gpu != 0;
+  request.way = row.way;
   const auto* tensors =
       row.tensors == 1 ? &row.tensor : reinterpret_cast<const TensorRow*>(memory + row.extra);
   for (uint32_t t = 0; t < row.tensors; ++t) {

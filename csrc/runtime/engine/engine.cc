@@ -10,6 +10,7 @@
 #include "base/clock.h"
 #include "runtime/job/agreed_settings.h"
 #include "runtime/job/cores.h"
+#include "schedule/select.h"
 
 namespace horoacc {
 namespace {
@@ -141,21 +142,36 @@ std::unique_ptr<LockedPlan> Engine::MakePlan(Submission call,
   return plan;
 }
 
-Status Engine::Tune(uint64_t fusion_threshold, uint64_t last_arriver_bytes, std::string story) {
+// Why the job cannot be tuned to these values; or "".
+static std::string WhyNot(const Settings& settings, int ranks, const Tuned::Values& values) {
   // Memory for GPUs was measured out by the settings.
-  const uint64_t most_alone =
-      std::max(job_.settings.gpu_chunk_bytes, job_.settings.last_arriver_bytes);
-  if (fusion_threshold > job_.settings.fusion_threshold || last_arriver_bytes > most_alone) {
+  const uint64_t most_alone = std::max(settings.gpu_chunk_bytes, settings.last_arriver_bytes);
+  if (values.fusion_threshold > settings.fusion_threshold)
+    return "fusion_threshold was " + std::to_string(settings.fusion_threshold);
+  if (values.last_arriver_bytes > most_alone)
+    return "at most " + std::to_string(most_alone) + " bytes of last_arriver_bytes are possible";
+  if (values.way.algorithm == 0) return "";
+  if (!IsPossible(values.way)) return "that is no algorithm of allreduces";
+  const schedule::Algorithm& algorithm = schedule::Algorithms()[values.way.algorithm - 1];
+  if (static_cast<uint32_t>(ranks) > algorithm.most_ranks) return "there are too many ranks for it";
+  if (!ForcedAlgorithm(schedule::Goal::kAllreduce, settings).empty())
+    return "the algorithm was set";
+  return settings.reduction == "canonical" && !algorithm.in_rank_order
+             ? "its sums have other bits, and reduction was canonical"
+             : "";
+}
+
+Status Engine::Tune(const Tuned::Values& values, Tuned::Story story) {
+  const std::string why_not = WhyNot(job_.settings, job_.placement.size, values);
+  if (!why_not.empty()) {
     return MakeError(ErrorKind::kInvalid,
-                     "a job of fusion_threshold " + std::to_string(job_.settings.fusion_threshold) +
-                         " cannot be tuned to fusion_threshold " +
-                         std::to_string(fusion_threshold) + " and last_arriver_bytes " +
-                         std::to_string(last_arriver_bytes) + ": at most " +
-                         std::to_string(most_alone) + " bytes of the latter are possible");
+                     "this job cannot be tuned to fusion_threshold " +
+                         std::to_string(values.fusion_threshold) + ", last_arriver_bytes " +
+                         std::to_string(values.last_arriver_bytes) + " and algorithm " +
+                         std::to_string(values.way.algorithm) + ": " + why_not);
   }
   return OrAbort(failure_, [&]() -> Status {
-    if (job_.tuned.Change(fusion_threshold, last_arriver_bytes, std::move(story)))
-      plans_.AfterTuning();
+    if (job_.tuned.Change(values, std::move(story))) plans_.AfterTuning();
     return {};
   });
 }

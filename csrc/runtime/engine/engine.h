@@ -61,7 +61,7 @@ class Engine final : public Calls {
 
   [[nodiscard]] const Tuned& tuned() const { return job_.tuned; }
   /// Changes tuned settings; see Tuned. At the end of a step, on all ranks with the same values.
-  Status Tune(uint64_t fusion_threshold, uint64_t last_arriver_bytes, std::string story);
+  Status Tune(const Tuned::Values& values, Tuned::Story story);
 
   // Process sets, and groups, of which only their members know.
   Result<uint32_t> AddProcessSet(std::vector<int> ranks, SetClaim claim = SetClaim::kWhole,

@@ -214,7 +214,8 @@ Result<std::unique_ptr<Execution>> Executions::MakeBetweenHosts(ProcessSet& set,
 
 // None if this rank is no rail.
 std::optional<BetweenHosts::Surroundings> Executions::Between(
-    ProcessSet& set, MultiHostSet::ComposedSchedule& composed, uint64_t run) {
+    ProcessSet& set, MultiHostSet::ComposedSchedule& composed, uint64_t window_bytes,
+    uint64_t run) {
   if (!composed.between) {
     if (run == 0) (void)set.multi_host->NextRun(set.id, {}, 0);
     return std::nullopt;
@@ -224,7 +225,8 @@ std::optional<BetweenHosts::Surroundings> Executions::Between(
       &job_.multi_host->links(),
       std::move(scheduled.schedule),
       std::move(scheduled.group),
-      set.multi_host->NextRun(set.id, scheduled.cut, job_.settings.window_bytes, run),
+      set.multi_host->NextRun(set.id, scheduled.cut,
+                              window_bytes > 0 ? window_bytes : job_.settings.window_bytes, run),
       {job_.arena.get(), [this](void* block) { job_.blocks.Free(block); }}};
 }
 
@@ -240,8 +242,10 @@ Result<std::unique_ptr<Execution>> Executions::MakeDrained(ProcessSet& set,
                       .scale = ScaleBetweenHosts(set, request, tensor.type, wide),
                       .count = tensor.count()});
   }
-  HA_ASSIGN(MultiHostSet::ComposedSchedule composed, set.multi_host->Compose(BytesOf(request)));
-  std::optional<BetweenHosts::Surroundings> between = Between(set, composed, decision.run);
+  HA_ASSIGN(MultiHostSet::ComposedSchedule composed,
+            set.multi_host->Compose(BytesOf(request), AlgorithmOf(request.way)));
+  std::optional<BetweenHosts::Surroundings> between =
+      Between(set, composed, request.way.window_bytes, decision.run);
   if (!between) return std::unique_ptr<Execution>();
   HA_ASSIGN(auto made, DrainedRun::Make(pieces, composed.rail, wide, std::move(*between)));
   return std::unique_ptr<Execution>(std::move(made));
@@ -268,9 +272,12 @@ Result<std::unique_ptr<Execution>> Executions::MakeComposed(ProcessSet& set, Run
   (shared ? job_.counters.arena_bytes : job_.counters.window_bytes)
       .fetch_add(bytes, std::memory_order_relaxed);
   const uint64_t number = running.decision.run;
-  HA_ASSIGN(MultiHostSet::ComposedSchedule composed, set.multi_host->Compose(bytes));
+  const Way& way = running.entries[0]->request.way;
+  HA_ASSIGN(MultiHostSet::ComposedSchedule composed,
+            set.multi_host->Compose(bytes, AlgorithmOf(way)));
   how = composed.between ? composed.algorithm : NameOf(path);
-  std::optional<BetweenHosts::Surroundings> between = Between(set, composed, number);
+  std::optional<BetweenHosts::Surroundings> between =
+      Between(set, composed, way.window_bytes, number);
   ExecSlot& slot = set.control->slot(running.decision.slot);
   const bool gated = number != 0;
   if (!shared) {

@@ -26,7 +26,7 @@ class Executions {
   Result<std::unique_ptr<Execution>> MakeDrained(ProcessSet& set, const Decision& decision);
   std::optional<BetweenHosts::Surroundings> Between(ProcessSet& set,
                                                     MultiHostSet::ComposedSchedule& composed,
-                                                    uint64_t run);
+                                                    uint64_t window_bytes, uint64_t run);
 
   Job& job_;
   DeviceCalls& devices_;

@@ -154,6 +154,7 @@ Status LockedPlan::SubmitBucket(Bucket& bucket) {
   Submission submission = call_;
   submission.name = bucket.name;
   submission.alone = true;
+  submission.request.way = way_;
   submission.request.tensors.reserve(bucket.members.size());
   submission.buffers.reserve(bucket.members.size());
   for (const uint32_t index : bucket.members) {
@@ -403,7 +404,7 @@ void LockedPlan::EndRound() {
 
 void LockedPlan::Propose() {
   changes_ = around_.tuned.changes();
-  const uint64_t threshold = around_.tuned.fusion_threshold();
+  const auto [threshold, last_arriver_bytes, way] = around_.tuned.values();
   if (threshold == 0) return;  // each tensor is reduced by itself
   proposed_.clear();
   // What is apart would keep the others of its bucket from being reduced where they lie.
@@ -413,7 +414,11 @@ void LockedPlan::Propose() {
   };
   std::array<Filling, 2> filling;
   Hash hash;
-  hash.Add(threshold);  // or ranks that see a change in different rounds would cut differently
+  // Or ranks that see a change in different rounds would cut differently.
+  hash.Add(threshold);
+  hash.Add(way.algorithm);
+  hash.Add(way.window_bytes);
+  proposed_way_ = way;
   for (const uint32_t index : order_) {
     const Member& member = members_[index];
     auto& [bucket, bytes] = filling[member.apart ? 1 : 0];
@@ -444,6 +449,7 @@ void LockedPlan::Lock(uint64_t number) {
   refused_ = false;
   around_.counters.plan_locks.fetch_add(1, std::memory_order_relaxed);
   buckets_ = std::exchange(proposed_, {});
+  way_ = proposed_way_;
   for (Member& member : members_) member.bucket = static_cast<uint32_t>(buckets_.size());
   for (uint32_t k = 0; k < buckets_.size(); ++k) {
     Bucket& bucket = buckets_[k];

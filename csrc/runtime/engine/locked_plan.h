@@ -125,11 +125,13 @@ class LockedPlan {
   uint64_t needed_;                   ///< unchanged rounds before a proposal
   uint64_t proposal_ = 0;             ///< 0: none
   std::vector<Bucket> proposed_;      ///< buckets, without names
-  uint64_t changes_ = 0;              ///< of tuned settings, before the latest proposal
-  uint64_t agreed_ = 0;  ///< number of the plan on which the ranks have agreed in this round; or 0
+  Way proposed_way_;
+  uint64_t changes_ = 0;  ///< of tuned settings, before the latest proposal
+  uint64_t agreed_ = 0;   ///< number of the plan on which the ranks have agreed in this round; or 0
   bool locked_ = false;
   uint64_t rounds_ = 0;          ///< locked ones, of this plan
   std::vector<Bucket> buckets_;  ///< of the latest plan
+  Way way_;                      ///< of its buckets
   size_t open_ = 0;              ///< locked: buckets that are not submitted in this round
   bool refused_ = false;         ///< a bucket of this round was refused by some rank
   bool closed_ = false;

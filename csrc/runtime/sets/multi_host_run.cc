@@ -127,9 +127,12 @@ Result<PayloadTensor> MultiHostRun::TensorOf(const Call& call, size_t t) {
   return tensor;
 }
 
-Status MultiHostRun::Add(Goal goal, uint64_t bytes, uint32_t root, Payload payload) {
+Status MultiHostRun::Add(Goal goal, uint64_t bytes, uint32_t root, Payload payload,
+                         const Way& way) {
+  const std::string_view tuned = AlgorithmOf(way);
   const std::string_view name =
-      SelectAlgorithm({goal, bytes}, *surroundings_.settings, set_.choice());
+      tuned.empty() ? SelectAlgorithm({goal, bytes}, *surroundings_.settings, set_.choice())
+                    : tuned;
   if (runs_.empty()) algorithm_ = name;
   HA_ASSIGN(const MultiHostSet::Scheduled scheduled, set_.Schedule(name, root));
   payload.wide = canonical() && scheduled.schedule->facts().in_rank_order;
@@ -137,8 +140,9 @@ Status MultiHostRun::Add(Goal goal, uint64_t bytes, uint32_t root, Payload paylo
     for (PayloadTensor& tensor : payload.tensors)
       tensor.scale = DividedFirst(tensor.type, tensor.scale);
   }
-  const RunOptions options =
-      set_.NextRun(surroundings_.set, scheduled.cut, surroundings_.settings->window_bytes);
+  const uint64_t window_bytes =
+      way.window_bytes > 0 ? way.window_bytes : surroundings_.settings->window_bytes;
+  const RunOptions options = set_.NextRun(surroundings_.set, scheduled.cut, window_bytes);
   HA_ASSIGN(auto run, ScheduleRun::Make(*surroundings_.links, scheduled.schedule, scheduled.group,
                                         options, std::move(payload), surroundings_.memory));
   if (surroundings_.flow) run->Follow(*surroundings_.flow);
@@ -156,7 +160,7 @@ Status MultiHostRun::AddAllreduce(const std::vector<Call>& calls) {
       bytes += call.request->tensors[t].bytes();
     }
   }
-  return Add(Goal::kAllreduce, bytes, 0, std::move(payload));
+  return Add(Goal::kAllreduce, bytes, 0, std::move(payload), calls.front().request->way);
 }
 
 // Adasum's dot products need whole vectors, so every rank gets the vectors of all.

@@ -55,7 +55,8 @@ class MultiHostRun final : public Execution {
   Status AddRooted(schedule::Goal goal, const Call& call);
   Status AddAllToAll(const Call& call, size_t t, std::vector<uint64_t> rows);
   Status AddGatherOrScatter(const Call& call, size_t t);
-  Status Add(schedule::Goal goal, uint64_t bytes, uint32_t root, Payload payload);
+  Status Add(schedule::Goal goal, uint64_t bytes, uint32_t root, Payload payload,
+             const Way& way = {});
   Result<PayloadTensor> TensorOf(const Call& call, size_t t);
   Result<std::byte*> Allocate(uint64_t bytes);
   [[nodiscard]] bool canonical() const { return surroundings_.settings->reduction == "canonical"; }

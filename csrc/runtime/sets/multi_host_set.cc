@@ -52,7 +52,8 @@ RunOptions MultiHostSet::NextRun(uint32_t set, const schedule::Cut& cut, uint64_
   return options;
 }
 
-Result<MultiHostSet::ComposedSchedule> MultiHostSet::Compose(uint64_t bytes) {
+Result<MultiHostSet::ComposedSchedule> MultiHostSet::Compose(uint64_t bytes,
+                                                             std::string_view algorithm) {
   const uint32_t rails = std::ranges::min(ranks_per_host_);
   const auto at = static_cast<uint32_t>(std::ranges::find(by_host_, me_) - by_host_.begin());
   const schedule::Topology topology(ranks_per_host_);
@@ -60,7 +61,8 @@ Result<MultiHostSet::ComposedSchedule> MultiHostSet::Compose(uint64_t bytes) {
   ComposedSchedule composed{{at - topology.first(host), rails}, std::nullopt, {}};
   if (composed.rail.number >= rails) return composed;
   const std::string_view name =
-      between_choice_->For(schedule::Goal::kAllreduce, bytes, in_rank_order_);
+      algorithm.empty() ? between_choice_->For(schedule::Goal::kAllreduce, bytes, in_rank_order_)
+                        : algorithm;
   composed.algorithm = name;
   const auto [known, fresh] = between_.try_emplace(std::string(name));
   if (fresh) {

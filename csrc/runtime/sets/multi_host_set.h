@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -44,12 +45,13 @@ class MultiHostSet {
   /// Whether calls of locked plans may be granted, for which all ranks of the set answer alike.
   [[nodiscard]] bool grants() const { return grants_; }
   /// The schedule of this rank's rail; none if it is no rail. `bytes`: of a rail's part.
+  /// `algorithm`: by this one; "": the best.
   struct ComposedSchedule {
     Rail rail;
     std::optional<Scheduled> between;
     std::string_view algorithm;
   };
-  Result<ComposedSchedule> Compose(uint64_t bytes);
+  Result<ComposedSchedule> Compose(uint64_t bytes, std::string_view algorithm);
   /// All ranks begin the same runs in the same order. `run`: the number of one that does not begin
   /// in this order; 0: the next one.
   [[nodiscard]] RunOptions NextRun(uint32_t set, const schedule::Cut& cut, uint64_t window_bytes,

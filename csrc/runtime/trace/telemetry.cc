@@ -83,7 +83,7 @@ double SecondsSince(int64_t then_ns, int64_t now_ns) {
 }
 
 std::string TuningText(const Tuned& tuned) {
-  const std::string story = tuned.story();
+  const std::string story = tuned.story().text;
   return story.empty() ? story : ",\n\"tuning\":" + story;
 }
 
@@ -262,6 +262,14 @@ std::string Telemetry::CounterText() const {
   counter("driven_waits", job_.counters.driven_waits);
   counter("coordinator_wakes", job_.counters.coordinator_wakes);
   counter("waited_ns", job_.counters.waited_ns);
+  const Tuned::Values tuned = job_.tuned.values();
+  line("tuned_fusion_threshold", tuned.fusion_threshold);
+  line("tuned_last_arriver_bytes", tuned.last_arriver_bytes);
+  line("tuned_window_bytes", tuned.way.window_bytes);
+  line("tuned_algorithm", tuned.way.algorithm);
+  const Tuned::Story story = job_.tuned.story();
+  line("autotune_trials", story.trials);
+  line("autotune_kept", story.kept);
   const ControlMux::Sent sent = job_.mux ? job_.mux->sent() : ControlMux::Sent{};
   line("control_messages", sent.messages);
   line("control_bytes", sent.bytes);

@@ -165,6 +165,7 @@ Request RandomRequest(std::mt19937& random) {
   request.postscale = draw(3) ? 1.0 : kFactors[draw(5)];
   request.root = draw(1);
   request.on_gpu = draw(7) == 0;
+  if (draw(7) == 0) request.way = {static_cast<uint32_t>(draw(1)), 4096};
   request.tensors.resize(1 + (draw(3) == 0));
   for (TensorMeta& tensor : request.tensors) {
     tensor.type = draw(3) ? DType::kFloat32 : DType::kInt32;

@@ -25,6 +25,7 @@ Request RandomRequest(std::mt19937_64& random) {
   request.postscale = draw(1) ? 1.0 : -0.25;
   request.root = static_cast<int32_t>(random());
   request.on_gpu = draw(1) == 1;
+  if (draw(1)) request.way = {static_cast<uint32_t>(draw(8)), static_cast<uint64_t>(draw(9999))};
   request.tensors.resize(draw(4));
   for (TensorMeta& tensor : request.tensors) {
     tensor.type = static_cast<DType>(draw(kDTypeCount - 1));
@@ -48,6 +49,7 @@ void CheckSame(const Request& a, const Request& b) {
   CHECK_EQ(std::bit_cast<uint64_t>(a.postscale), std::bit_cast<uint64_t>(b.postscale));
   CHECK_EQ(a.root, b.root);
   CHECK_EQ(a.on_gpu, b.on_gpu);
+  CHECK(a.way == b.way);
   CHECK(a.tensors == b.tensors);
   CHECK(a.splits == b.splits);
   CHECK(a.receives == b.receives);

@@ -3,10 +3,13 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <memory>
+#include <mutex>
 #include <random>
 #include <thread>
 
 #include "negotiate/multi_host/subtree_aggregator.h"
+#include "schedule/algorithms.h"
 #include "support/ranks.h"
 #include "support/run_numbers.h"
 
@@ -146,6 +149,65 @@ TEST(hosts_of_several_sizes) {
   CheckWays("3+2", 5);
   CheckWays("1+3+2", 6);
 }
+/// How the latest call was reduced.
+class LatestWay final : public EventSink {
+ public:
+  void On(const Event& event) override {
+    const std::lock_guard lock(mutex_);
+    if (event.phase == Phase::kExecute) how_ = event.detail;
+  }
+  [[nodiscard]] std::string how() const {
+    const std::lock_guard lock(mutex_);
+    return how_;
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  std::string how_;
+};
+
+// By the algorithm that the ranks name, in windows of the size that they name.
+TEST(ways_that_ranks_name) {
+  for (const auto& [ranks, hosts] : {std::pair(2, "1+1"), {4, "2+2"}, {3, "2+1"}, {4, "each"}}) {
+    const Pairs settings = {{"simulated_hosts", hosts}, {"reduction", "fast"}};
+    RunRanks(ranks, settings, [ranks = ranks, hosts = hosts](Engine& engine, int rank) {
+      const auto latest = std::make_shared<LatestWay>();
+      engine.events().Attach(latest);
+      uint32_t number = 0;
+      for (const schedule::Algorithm& algorithm : schedule::Algorithms()) {
+        ++number;
+        if (algorithm.goal != schedule::Goal::kAllreduce) continue;
+        std::vector<int32_t> sums(40'001, rank + 1);
+        Submission submission = Make(Collective::kAllreduce, "t", DType::kInt32, {40'001},
+                                     sums.data(), sums.data(), ReduceOp::kSum);
+        submission.request.way = {number, 4096 * (number % 3)};
+        const auto handle = engine.Submit(std::move(submission));
+        CHECK(handle.ok());
+        CHECK(WaitAndRelease(engine, handle.value()).ok());
+        const int32_t sum = ranks * (ranks + 1) / 2;
+        CHECK(std::ranges::all_of(sums, [&](int32_t n) { return n == sum; }));
+        // Of 2+1 one rank is no rail, and takes no part between hosts.
+        if (std::string_view(hosts) != "2+1" || rank != 1) CHECK_EQ(latest->how(), algorithm.name);
+      }
+    });
+  }
+}
+
+// An error on all ranks, as of any other disagreement.
+TEST(ways_that_differ) {
+  RunRanks(2, {{"simulated_hosts", "1+1"}}, [](Engine& engine, int rank) {
+    std::vector<int32_t> sums(40'001);
+    Submission submission = Make(Collective::kAllreduce, "t", DType::kInt32, {40'001}, sums.data(),
+                                 sums.data(), ReduceOp::kSum);
+    submission.request.way.algorithm = static_cast<uint32_t>(rank + 1);
+    const auto handle = engine.Submit(std::move(submission));
+    CHECK(handle.ok());
+    const Status status = WaitAndRelease(engine, handle.value());
+    CHECK(!status.ok());
+    if (!status.ok()) CHECK(status.error().message.find("tuned settings") != std::string::npos);
+  });
+}
+
 TEST(one_rank_a_host) { CheckWays("1+1+1", 3); }
 
 }  // namespace

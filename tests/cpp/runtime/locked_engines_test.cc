@@ -7,6 +7,7 @@
 #include <random>
 #include <thread>
 
+#include "schedule/algorithms.h"
 #include "support/plan_rank.h"
 #include "support/ranks.h"
 #include "support/seeds.h"
@@ -20,6 +21,10 @@ const Pairs kSettings = {{"plan_rounds", "1"}, {"fusion_threshold", "8"}};
 PlanRank MakeRank(Engine& engine, int rank, int ranks, int32_t* memory, int64_t elements) {
   return {rank, ranks, [&engine] { return engine.MakePlan(Sum(), kNames); }, memory, elements};
 }
+
+/// The first of schedule::Algorithms().
+const auto kAllreduces = static_cast<uint32_t>(std::ranges::count(
+    schedule::Algorithms(), schedule::Goal::kAllreduce, &schedule::Algorithm::goal));
 
 constexpr int64_t kLong = 60 * kSecond;
 constexpr int64_t kTooLongForNews = 20'000;  // numbers: inputs of other hosts come as data
@@ -104,6 +109,34 @@ TEST(refusals_that_nobody_meets_end) {
   }
 }
 
+TEST(ways_that_are_impossible) {
+  const auto number_of = [](std::string_view name) {
+    const auto algorithms = schedule::Algorithms();
+    return static_cast<uint32_t>(
+        1 + std::ranges::find(algorithms, name, &schedule::Algorithm::name) - algorithms.begin());
+  };
+  struct Case {
+    Pairs settings;
+    const char* algorithm;
+    const char* refusal;
+  };
+  for (const auto& [settings, algorithm, refusal] :
+       {Case{{}, "ring", ""}, Case{{}, "ring_all_gather", "that is no algorithm of allreduces"},
+        Case{{}, "unknown", "that is no algorithm of allreduces"},
+        Case{{{"algorithm", "trees"}}, "ring", "the algorithm was set"},
+        Case{{{"reduction", "canonical"}}, "ring", "its sums have other bits"},
+        Case{{{"reduction", "canonical"}}, "canonical", ""}}) {
+    RunRanks(1, settings, [&, algorithm = algorithm, refusal = refusal](Engine& engine, int) {
+      Tuned::Values values = engine.tuned().values();
+      values.way.algorithm = number_of(algorithm);
+      const Status status = engine.Tune(values, {});
+      CHECK_EQ(status.ok(), std::string_view(refusal).empty());
+      if (!status.ok()) CHECK(status.error().message.find(refusal) != std::string::npos);
+      CHECK_EQ(engine.tuned().values() == values, status.ok());
+    });
+  }
+}
+
 /// Rounds in which ranks do things at other points than others, drawn by a seed that all know.
 TEST(engines_that_deviate) {
   std::mt19937_64 shapes(19);
@@ -160,6 +193,13 @@ TEST(engines_that_deviate) {
                      }
                      CHECK(tensors.WaitAll(NowNs() + kLong));
                      CHECK(!tensors.failed());
+                     const Way way{static_cast<uint32_t>(common() % (kAllreduces + 1)),
+                                   4096 * (common() % 3)};
+                     if (what == 6) {
+                       Tuned::Values values = engine.tuned().values();
+                       values.way = way;
+                       CHECK(engine.Tune(values, {}).ok());
+                     }
                      if (what == 5) {
                        int32_t last = 0;
                        Submission join;

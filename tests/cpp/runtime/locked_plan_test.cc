@@ -28,8 +28,8 @@ struct Pair {
     }
   }
 
-  void TuneAll(uint64_t fusion_threshold, uint64_t last_arriver_bytes) {
-    for (Tuned& own : tuned) own.Change(fusion_threshold, last_arriver_bytes, "");
+  void TuneAll(uint64_t fusion_threshold, uint64_t last_arriver_bytes, const Way& way = {}) {
+    for (Tuned& own : tuned) own.Change({fusion_threshold, last_arriver_bytes, way}, {});
   }
 
   /// Rounds one after the other.
@@ -332,27 +332,34 @@ TEST(places_that_alternate) {
 
 // A rank sees a change of tuned settings sooner than the other, between two rounds or within one.
 TEST(all_interleavings_of_tuning) {
-  const Step tunes = [](Pair& pair, PlanRank& rank) {
-    const int me = &rank == pair.ranks[0].get() ? 0 : 1;
-    pair.tuned[me].Change(sizeof(int32_t), pair.settings.last_arriver_bytes, "");
-    rank.plan().AfterTuning();
-    return true;
+  const auto tunes_to = [](Way way) {
+    return [way](Pair& pair, PlanRank& rank) {
+      const int me = &rank == pair.ranks[0].get() ? 0 : 1;
+      const Tuned::Values now = pair.tuned[me].values();
+      const uint64_t threshold = way == Way() ? sizeof(int32_t) : now.fusion_threshold;
+      pair.tuned[me].Change({threshold, now.last_arriver_bytes, way}, {});
+      rank.plan().AfterTuning();
+      return true;
+    };
   };
   const auto right = [](Pair& pair) {
     for (const auto& rank : pair.ranks) CHECK(!rank->failed());
   };
-  const Script before = Script{tunes} + kQuick;
-  const Script after = kQuick + Script{tunes};
-  const Script within = {Submits({0}), tunes, Submits({1, 2}), Waits()};
-  for (int rounds = 1; rounds <= kUntilLocked; ++rounds) {
-    for (const Script& one : {before, after, within}) {
-      Explore(rounds, before + kQuick, one + kQuick, right);
-      Explore(rounds, within + kQuick, one + kQuick, right);
+  for (const Way& way : {Way{}, Way{.algorithm = 1}, Way{.window_bytes = 4096}}) {
+    const Step tunes = tunes_to(way);
+    const Script before = Script{tunes} + kQuick;
+    const Script after = kQuick + Script{tunes};
+    const Script within = {Submits({0}), tunes, Submits({1, 2}), Waits()};
+    for (int rounds = 1; rounds <= kUntilLocked; ++rounds) {
+      for (const Script& one : {before, after, within}) {
+        Explore(rounds, before + kQuick, one + kQuick, right);
+        Explore(rounds, within + kQuick, one + kQuick, right);
+      }
     }
   }
 }
 
-// Buckets of the new size, as soon as if the plan had not been left.
+// Buckets of the new size, or by the new way, as soon as if the plan had not been left.
 TEST(tuning_cuts_other_buckets) {
   Pair pair;
   pair.Whole(kUntilLocked + 1);
@@ -366,6 +373,14 @@ TEST(tuning_cuts_other_buckets) {
   for (const auto& rank : pair.ranks) rank->plan().AfterTuning();
   pair.Whole(kUntilLocked + 1);
   CHECK_EQ(calls_of_a_round(), 2 * 1U);
+  CHECK(pair.job.all.back()->request.way == Way());
+  const Way way{.algorithm = 3, .window_bytes = 8192};
+  pair.TuneAll(1 << 20, pair.settings.last_arriver_bytes, way);
+  for (const auto& rank : pair.ranks) rank->plan().AfterTuning();
+  pair.Whole(kUntilLocked + 1);
+  CHECK_EQ(calls_of_a_round(), 2 * 1U);
+  for (size_t rank = 0; rank < 2; ++rank)
+    CHECK((pair.job.all.rbegin() + static_cast<ptrdiff_t>(rank))->get()->request.way == way);
 }
 
 // A rank dies at each point: each wait ends, with an error.

@@ -70,6 +70,7 @@ class FakeCalls final : public Calls {
     entry->handle = ++handles_;
     entry->proposal = {submission.proposal, ++generations_[name]};
     entry->doubts = submission.doubts;
+    entry->request.way = submission.request.way;
     if (!invalid) held_[entry->handle] = entry;
     job_.all.push_back(entry);
     auto& queues = job_.by_name[name];
@@ -117,7 +118,8 @@ class FakeCalls final : public Calls {
     Proposal all = made[0].entry->proposal;
     for (const auto& [entry, submission] : made) {
       fits = fits && submission.request.local_error.empty() &&
-             submission.request.tensors == first.request.tensors;
+             submission.request.tensors == first.request.tensors &&
+             submission.request.way == first.request.way;
       all = all.With(entry->proposal);
     }
     for (size_t t = 0; fits && t < first.buffers.size(); ++t) {

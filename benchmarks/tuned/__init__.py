@@ -1,0 +1,1 @@
+"""What autotune finds, and what it costs."""
