@@ -66,6 +66,7 @@ BENCHMARKS: dict[str, Callable[[Records, bool], None]] = {
     "replays": replays.run,
     "observed": observed.run,
     "autotune": tuned.run,
+    "autotune_jobs": tuned.run_whole_jobs,
 }
 
 
