@@ -85,7 +85,8 @@ Request WireReader::GetRequest() {
     if (type >= kDTypeCount) ok_ = false;
     tensor.type = static_cast<DType>(ok_ ? type : 0);
     const uint32_t dims = GetCount(sizeof(int64_t));
-    for (uint32_t dim = 0; dim < dims; ++dim) tensor.shape.push_back(Get<int64_t>());
+    if (dims > static_cast<uint32_t>(kMaxDims)) ok_ = false;
+    for (uint32_t dim = 0; dim < dims && ok_; ++dim) tensor.shape.push_back(Get<int64_t>());
     request.tensors.push_back(tensor);
   }
   request.splits = GetList<int64_t>(*this);

@@ -33,6 +33,9 @@ struct Registration {
 [[noreturn]] inline void Fail(const char* file, int line, const std::string& what) {
   std::fprintf(stderr, "%s:%d: %s\n", file, line, what.c_str());
   std::fflush(nullptr);
+#ifdef HOROACC_CHECK_ABORTS  // libFuzzer keeps the input of a signal
+  std::abort();
+#endif
   std::_Exit(1);
 }
 
