@@ -16,7 +16,8 @@ HostLog::HostLog(HostGroup& group, SetSegment& control, const SetContext& contex
       context_(context),
       members_(std::move(members)),
       eager_rule_(eager),
-      memory_(std::move(memory)) {}
+      memory_(std::move(memory)),
+      rounds_(group, control) {}
 
 HostLog::~HostLog() {
   for (const auto& [end, note] : notes_) memory_.free(note);
@@ -169,18 +170,48 @@ Status HostLog::Take(MultiHostDecision verdict, CallNumbers& numbers) {
   return {};
 }
 
-Status HostLog::TakeDirect(const CallName& call, CallFacts facts) {
+Status HostLog::TakeUnordered(const CallName& call, Decision decision) {
   const auto known = known_.find(call);
   if (known == known_.end())
     return MakeError(ErrorKind::kSystem, "a call ran that this host has not submitted");
-  Untold entry{.decision = Decision(), .ordered = false, .keys = {known->second.key}};
-  entry.decision->path = Path::kEager;
-  entry.decision->ids = {known->second.key.id};
-  entry.decision->facts.push_back(std::move(facts));
-  taken_[known->second.key.id] = known->second.key.generation;
+  const TensorKey key = known->second.key;
   Forget(known);
-  untold_.push_back(std::move(entry));
+  taken_[key.id] = key.generation;
+  decision.ids = {key.id};
+  if (decision.run != 0) rounds_.Begin(call, key);
+  untold_.push_back(
+      {.decision = std::move(decision), .ordered = false, .keys = {key}, .calls = {call}});
   return {};
+}
+
+void HostLog::TakeDrain(const Grants::Grant& grant) {
+  Decision drain;
+  drain.kind = Decision::Kind::kDrain;
+  drain.path = grant.path;
+  drain.partial = true;  // the request goes with it
+  drain.run = RunOf(grant.number, grant.begun + 1);
+  drain.facts.resize(1);
+  drain.facts[0].request = *grant.request;
+  untold_.push_back({.decision = std::move(drain), .ordered = false});
+}
+
+bool HostLog::Hold(const CallName& call) {
+  const std::optional<TensorKey> dropped = rounds_.Hold(call);
+  if (!dropped) return true;
+  taken_.erase(dropped->id);
+  std::erase_if(untold_, [&](const Untold& entry) {
+    return entry.decision && entry.decision->run != 0 && !entry.calls.empty() &&
+           entry.calls[0] == call;
+  });
+  return false;
+}
+
+bool HostLog::IsRefused(TensorKey key) const {
+  for (uint32_t r = 0; r < context_.ranks; ++r) {
+    if (control_.HasSubmitted(r, key) && control_.row(r, key.id, key.generation).error != 0)
+      return true;
+  }
+  return false;
 }
 
 Status HostLog::Publish(const std::function<Status()>& drain) {
@@ -189,7 +220,7 @@ Status HostLog::Publish(const std::function<Status()>& drain) {
     const bool ends_calls =
         untold_.front().decision && untold_.front().decision->kind == Decision::Kind::kError;
     if (ends_calls) HA_TRY(drain());
-    if (ends_calls && EndsDropped(untold_.front())) return {};
+    if (ends_calls && rounds_.IsCarriedOut(untold_.front().calls)) return {};
     const HostGroup::RingingLock lock(group_);
     HA_TRY(Status(lock.status()));
     if (ends_calls && !control_.outbox().empty()) continue;
@@ -239,11 +270,8 @@ Status HostLog::PublishFirst() {
   for (const TensorKey& key : entry.keys) taken_.erase(key.id);
   if (entry.ordered) ++header.decided;
   group_.Publish(decision, entry.keys, note);
-  if (decision.kind == Decision::Kind::kRun && decision.run != 0) {
-    GrantedRound& round = granted_.at(entry.calls[0]);
-    round.slot = decision.slot;
-    round.end = header.log_words.load(std::memory_order_relaxed);
-  }
+  if (decision.kind == Decision::Kind::kRun && decision.run != 0)
+    rounds_.Publish(entry.calls[0], decision.slot);
   return {};
 }
 
@@ -254,11 +282,7 @@ void HostLog::CloseCalls(const std::vector<CallName>& calls, Untold& entry) {
     if (const auto known = known_.find(call); known != known_.end()) {
       key = known->second.key;
       Forget(known);
-    } else if (const auto dropped = std::ranges::find(dropped_, call, &DroppedRound::call);
-               dropped != dropped_.end()) {
-      key = dropped->key;
-      dropped_.erase(dropped);
-    } else {
+    } else if (key = rounds_.EndDropped(call); !key) {
       const auto id = call.named ? control_.names().Find(call.name)
                                  : std::optional<uint32_t>(kNamedIds + call.number % kUnnamedIds);
       if (id) key = TensorKey{*id, control_.id(*id).arrivals.load().open()};

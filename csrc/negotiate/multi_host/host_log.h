@@ -9,6 +9,7 @@
 
 #include "negotiate/control_segment/host_group.h"
 #include "negotiate/multi_host/eager.h"
+#include "negotiate/multi_host/granted_rounds.h"
 #include "negotiate/multi_host/multi_host_messages.h"
 #include "negotiate/multi_host/multi_host_root.h"
 
@@ -41,25 +42,15 @@ class HostLog {
 
   /// Takes a decision of the root, in their order, and numbers the calls that run.
   Status Take(MultiHostDecision verdict, CallNumbers& numbers);
-  /// A call ran without the root (DirectExchange), to this packed result.
-  Status TakeDirect(const CallName& call, CallFacts facts);
-  // Of granted calls (grants.h).
-  /// The host begins one by itself, all of whose ranks have submitted it.
-  void TakeGranted(const Grants::Grant& grant);
-  /// Results of its latest round stay away from the ranks' memory, unless some are there. False:
-  /// the round was not in the log yet, and does not begin.
+  /// A call runs without the root (direct_exchange.h, grants.h): `decision` lacks its id.
+  Status TakeUnordered(const CallName& call, Decision decision);
+  /// Other hosts have begun a round of it that this one has not.
+  void TakeDrain(const Grants::Grant& grant);
+  /// See GrantedRounds::Hold. False: the round was not in the log yet, and does not begin.
   [[nodiscard]] bool Hold(const CallName& call);
-  /// What becomes of the round that was held. A dropped one is undecided again.
-  Status Settle(const Grants::Grant& grant, RoundFate fate);
-  /// Whether a granted round of the call has begun, and the root knows nothing of it: it may be
-  /// dropped, or has been and is still read.
-  [[nodiscard]] bool IsBegun(TensorKey key) const;
-  [[nodiscard]] bool AnyBegun() const;
+  [[nodiscard]] GrantedRounds& rounds() { return rounds_; }
   /// A rank has submitted the call with an error.
   [[nodiscard]] bool IsRefused(TensorKey key) const;
-  /// Calls of dropped rounds that no rank of this host carries out any more.
-  [[nodiscard]] std::vector<TensorKey> TakeDropped();
-  [[nodiscard]] bool HasDropped() const { return !dropped_.empty(); }
 
   /// No decision follows.
   void TakeEnd(SetEnd end) { untold_.push_back({.end = end}); }
@@ -87,22 +78,10 @@ class HostLog {
     std::optional<Decision> decision{};
     bool ordered = true;            ///< it is one of the root's
     std::vector<TensorKey> keys{};  ///< of `decision`, unless it is an error
-    /// Of an error: which of them ranks submit changes until then. The call of a granted round.
+    /// Of an error: which of them ranks submit changes until then. Of one that is not ordered: it.
     std::vector<CallName> calls{};
     SetEnd end{};
     std::optional<AttendanceNews> news{};
-  };
-
-  /// The latest round of a granted call; once it is in the log, `end` says where it ends there.
-  struct GrantedRound {
-    TensorKey key;
-    uint64_t slot = 0;
-    uint64_t end = 0;
-  };
-  struct DroppedRound {
-    CallName call;
-    TensorKey key;
-    uint64_t end = 0;  ///< in the log
   };
 
   [[nodiscard]] bool IsCounted(uint32_t index, TensorKey key, bool closed) const;
@@ -110,8 +89,6 @@ class HostLog {
   void AddInputs(News& news, std::span<const uint32_t> told, Known& known);
   // Under the set's lock.
   Status PublishFirst();
-  [[nodiscard]] bool EndsDropped(const Untold& entry) const;
-  Status SettleLatest(const CallName& call, const GrantedRound& round, bool drop);
   void CloseCalls(const std::vector<CallName>& calls, Untold& entry);
   Result<LogNote> Keep(std::span<const std::byte> note);
   void Forget(std::map<CallName, Known>::iterator call);
@@ -129,8 +106,7 @@ class HostLog {
   std::map<uint32_t, uint64_t> taken_;  ///< calls of `untold_` that run: generations, by id
   std::deque<std::pair<uint64_t, std::byte*>> notes_;  ///< until the log is finished up to there
   ToldBuckets buckets_;
-  std::map<CallName, GrantedRound> granted_;
-  std::vector<DroppedRound> dropped_;
+  GrantedRounds rounds_;
 };
 
 }  // namespace horoacc

@@ -21,11 +21,6 @@ WireWriter EndOf(SetEnd end) {
   return writer;
 }
 
-std::optional<CallName> GetSubject(WireReader& reader) {
-  if (reader.Get<uint8_t>() != 0) return std::nullopt;
-  return GetCallName(reader);
-}
-
 }  // namespace
 
 Leader::Leader(ControlMux& mux, Place place, HostGroup& group, SetSegment& control,
@@ -34,7 +29,10 @@ Leader::Leader(ControlMux& mux, Place place, HostGroup& group, SetSegment& contr
       place_(std::move(place)),
       group_(group),
       control_(control),
-      log_(group, control, context, place_.tree.locals, eager, std::move(memory)) {
+      log_(group, control, context, place_.tree.locals, eager, std::move(memory)),
+      links_(mux, place_.set, place_.ranks, place_.tree),
+      grants_(links_, log_, root_),
+      questions_(links_, log_, root_) {
   if (place_.tree.parent) {
     aggregator_.emplace(place_.tree.subtree, kSubtreeTimeout);
   } else {
@@ -63,15 +61,14 @@ Status Leader::Pump() {
       for (const SubtreeAggregator::News& news : aggregator_->FlushOld(now)) HA_TRY(SendNews(news));
     }
   }
-  if (log_.HasDropped() || !put_off_.empty()) HA_TRY(PumpGrants());
+  if (grants_.HoldsItems()) HA_TRY(TakePutOff());
   HA_TRY(Settle());
-  // Rounds that wait for other hosts may keep all slots.
-  return log_.waits() && log_.AnyBegun() ? AskToRevoke() : Status();
+  return grants_.AskForSlots();
 }
 
 bool Leader::HoldsNews() {
   std::lock_guard lock(mutex_);
-  return log_.waits() || !control_.outbox().empty() || log_.HasDropped() || !put_off_.empty() ||
+  return log_.waits() || !control_.outbox().empty() || grants_.HoldsItems() ||
          (aggregator_ && !ended_ && aggregator_->Holds());
 }
 
@@ -82,15 +79,19 @@ Status Leader::Settle() {
 Status Leader::OnMessage(int source, std::span<const std::byte> payload) {
   std::lock_guard lock(mutex_);
   const auto is_source = [&](const MultiHostTree::Child& child) {
-    return GlobalRankOf(child.leader) == source;
+    return links_.GlobalRankOf(child.leader) == source;
   };
   const auto child = std::ranges::find_if(place_.tree.children, is_source);
   if (child != place_.tree.children.end()) {
     HA_TRY(FromBelow(*child, payload));
-  } else if (place_.tree.parent && GlobalRankOf(*place_.tree.parent) == source) {
+  } else if (place_.tree.parent && links_.GlobalRankOf(*place_.tree.parent) == source) {
     HA_TRY(FromAbove(payload));
   } else {
     return Damaged(source);
+  }
+  if (grants_.TakeSettled()) {
+    HA_TRY(TakePutOff());
+    if (const std::optional<SetEnd> end = grants_.Resume()) HA_TRY(OnEnd(*end));
   }
   return Settle();
 }
@@ -110,7 +111,7 @@ Status Leader::TakeItem(const OutboxItem& item) {
   using Kind = OutboxItem::Kind;
   if (item.kind == Kind::kReleased) return OnReleased();
   if (ended_ || ending_) return {};
-  HA_ASSIGN(const bool put_off, PutsOff(item));
+  HA_ASSIGN(const bool put_off, grants_.PutsOff(item));
   if (put_off) return {};
   switch (item.kind) {
     case Kind::kReady:
@@ -135,31 +136,32 @@ Status Leader::TakeItem(const OutboxItem& item) {
       const std::optional<CallName> call = log_.CallOf(item.tensor);
       if (!call) return {};
       HA_TRY(OnNews(item.tensor));
-      return OnWhoHas(call, std::nullopt, item.tensor);
+      return questions_.Ask(call, item.tensor);
     }
     case Kind::kAskJoin:
-      return OnWhoHas(std::nullopt, std::nullopt, std::nullopt);
+      return questions_.Ask(std::nullopt, std::nullopt);
     case Kind::kReleased:
       break;
   }
   return {};
 }
 
-// The way up: calls and what concerns them, from a host to the root.
-
-Status Leader::SendUp(const WireWriter& writer) {
-  return mux_.Send(place_.set, GlobalRankOf(*place_.tree.parent), writer.bytes());
+// Tells of dropped calls again, once their runs are over here, and then takes what waited for that.
+Status Leader::TakePutOff() {
+  for (const TensorKey& key : log_.rounds().TakeDropped()) {
+    if (!ended_ && !ending_) HA_TRY(OnNews(key));
+  }
+  for (const OutboxItem& item : grants_.TakeItems()) HA_TRY(TakeItem(item));
+  return {};
 }
+
+// The way up: calls and what concerns them, from a host to the root.
 
 Status Leader::OnNews(TensorKey key) {
   const std::optional<HostLog::News> news = log_.NewsOf(key, numbers_);
   if (!news) return {};
-  if (const Grants::Grant* const grant =
-          grants_.Begin(news->call, news->ready_set, place_.tree.locals.size())) {
-    log_.TakeGranted(*grant);
-    return {};
-  }
-  if (grants_.Has(news->call)) HA_TRY(AskToRevoke());
+  HA_ASSIGN(const bool begun, grants_.BeginRound(*news));
+  if (begun) return {};
   if (exchange_ &&
       DirectExchange::Fits(news->call, news->ready_set, place_.tree.locals.size(), numbers_))
     return OnDirectNews(*news);
@@ -176,7 +178,7 @@ Status Leader::OnDirectNews(const HostLog::News& news) {
     return {};
   WireWriter writer = Begin(root_ ? MultiHostMessage::kExchange : MultiHostMessage::kReady);
   PutReady(writer, news.call, news.ready_set, true, decided_, numbers_, true);
-  HA_TRY(mux_.Send(place_.set, GlobalRankOf(peers_.front()), writer.bytes()));
+  HA_TRY(links_.Send(peers_.front(), writer.bytes()));
   const auto both = exchange_->Offer(DirectExchange::Side::kOwn, news.call, news.ready_set);
   if (both) return RunDirect(news.call, *both);
   return root_ ? Tell(root_->Ready(news.call, news.ready_set, seen, news.place)) : Status();
@@ -194,7 +196,10 @@ Status Leader::RunDirect(const CallName& call, const ReadySet& both) {
   std::vector<std::byte> result = ReduceEager(both, place_.ranks.size());
   if (result.empty() && both.groups()[0].request->collective != Collective::kBarrier)
     return MakeError(ErrorKind::kSystem, "two hosts exchanged inputs that do not fit");
-  HA_TRY(log_.TakeDirect(call, {.result = std::move(result), .proposal = both.proposal()}));
+  Decision decision;
+  decision.path = Path::kEager;
+  decision.facts.push_back({.result = std::move(result), .proposal = both.proposal()});
+  HA_TRY(log_.TakeUnordered(call, std::move(decision)));
   // The next wait for the call's bucket is another one.
   splits_.clear();
   if (aggregator_) rejected_.erase(call);  // all have submitted it since
@@ -212,7 +217,7 @@ Status Leader::Arrive(const CallName& call, const ReadySet& ready_set, uint64_t 
   const SubtreeAggregator::Arrived arrived = aggregator_->Arrive(call, ready_set, NowNs());
   if (!arrived.fits) {
     return MakeError(ErrorKind::kSystem, "a control message tells again of a call",
-                     GlobalRankOf(ready_set.groups()[0].members[0]));
+                     links_.GlobalRankOf(ready_set.groups()[0].members[0]));
   }
   return arrived.news ? SendNews(*arrived.news) : Status();
 }
@@ -220,7 +225,7 @@ Status Leader::Arrive(const CallName& call, const ReadySet& ready_set, uint64_t 
 Status Leader::SendNews(const SubtreeAggregator::News& news) {
   WireWriter writer = Begin(MultiHostMessage::kReady);
   PutReady(writer, news.call, news.ready_set, news.whole, decided_, numbers_);
-  return SendUp(writer);
+  return links_.SendUp(writer);
 }
 
 // Many ranks may be blocked by one bucket, and each asks again and again. A second message about a
@@ -235,7 +240,7 @@ Status Leader::OnSplit(uint32_t bucket, const CallName& witness, uint64_t seen) 
   writer.Put(bucket);
   writer.Put(seen);
   Put(writer, witness);
-  return SendUp(writer);
+  return links_.SendUp(writer);
 }
 
 // The calls that waited only for the member go first: once all have joined, the join is over.
@@ -245,7 +250,7 @@ Status Leader::OnJoined(uint32_t member, uint64_t unnamed) {
   WireWriter writer = Begin(MultiHostMessage::kJoined);
   writer.Put(member);
   writer.Put(unnamed);
-  return SendUp(writer);
+  return links_.SendUp(writer);
 }
 
 // The other host may have run a call that the root has offered to it: then its offer is on its way.
@@ -256,7 +261,7 @@ Status Leader::OnOwnReject(const CallName& call, const Error& error) {
   if (!question) return {};
   WireWriter writer = RejectionOf(MultiHostMessage::kWithdraw, call, error);
   writer.Put(*question);
-  return SendDown(writer.bytes());
+  return links_.SendDown(writer.bytes());
 }
 
 // A host that rejects a call has told of a part of it first, and then does not run it directly. A
@@ -270,30 +275,27 @@ bool Leader::MayRun(const CallName& call) const {
 Status Leader::OnReject(const CallName& call, const Error& error) {
   if (root_) return Tell(root_->Reject(call, error));
   if (const auto news = aggregator_->Flush(call)) HA_TRY(SendNews(*news));
-  return SendUp(RejectionOf(MultiHostMessage::kReject, call, error));
+  return links_.SendUp(RejectionOf(MultiHostMessage::kReject, call, error));
 }
 
 Status Leader::OnEnd(SetEnd end) {
-  if (!root_) return SendUp(EndOf(end));
-  // What a host has begun by itself goes on on all hosts, or on none.
-  if (!grants_.empty()) {
-    if (!end_after_) end_after_ = end;
-    return AskToRevoke();
-  }
+  if (!root_) return links_.SendUp(EndOf(end));
+  HA_ASSIGN(const bool put_off, grants_.PutsOff(end));
+  if (put_off) return {};
   if (!exchange_ || !exchange_->HasOffered()) return TakeEnd(end);
   // What the other host has run before it hears of the end must run here, too.
   ending_ = end;
-  return SendDown(EndOf(end).bytes());
+  return links_.SendDown(EndOf(end).bytes());
 }
 
 // Of this host, or of a child with all below it.
 Status Leader::OnReleased() {
   if (++released_ <= place_.tree.children.size()) return {};
-  return root_ ? TakeReleased() : SendUp(Begin(MultiHostMessage::kReleased));
+  return root_ ? TakeReleased() : links_.SendUp(Begin(MultiHostMessage::kReleased));
 }
 
 Status Leader::FromBelow(const MultiHostTree::Child& child, std::span<const std::byte> payload) {
-  const int source = GlobalRankOf(child.leader);
+  const int source = links_.GlobalRankOf(child.leader);
   WireReader reader(payload);
   const auto kind = static_cast<MultiHostMessage>(reader.Get<uint8_t>());
   if (kind == MultiHostMessage::kReleased) return OnReleased();
@@ -341,32 +343,18 @@ Status Leader::FromBelow(const MultiHostTree::Child& child, std::span<const std:
       exchange_->Forget(call);
       return ending_ ? Status() : OnReject(call, error);
     }
-    case MultiHostMessage::kRevoke:
-      return AskToRevoke();
-    case MultiHostMessage::kBegun: {
-      const BegunRounds begun = GetBegun(reader);
-      return reader.ok() ? OnBegun(begun, source) : Damaged(source);
-    }
     case MultiHostMessage::kEnd: {
       const SetEnd end = SetEnd::FromWire(reader.Get<int32_t>());
       return reader.ok() && end ? OnEnd(end) : Damaged(source);
     }
-    case MultiHostMessage::kWhoHas: {
-      const Subject subject = GetSubject(reader);
-      return reader.ok() ? OnWhoHas(subject, child.leader, std::nullopt) : Damaged(source);
-    }
+    case MultiHostMessage::kWhoHas:
+      return questions_.FromBelow(reader, child.leader);
     default:
-      return Damaged(source);
+      return grants_.FromBelow(kind, reader, source);
   }
 }
 
 // The way down: the root's decisions, and how every host takes them.
-
-Status Leader::SendDown(std::span<const std::byte> payload) {
-  for (const MultiHostTree::Child& child : place_.tree.children)
-    HA_TRY(mux_.Send(place_.set, GlobalRankOf(child.leader), payload));
-  return {};
-}
 
 // The root's.
 Status Leader::Tell(MultiHostRoot::Verdicts verdicts) {
@@ -374,7 +362,7 @@ Status Leader::Tell(MultiHostRoot::Verdicts verdicts) {
     if (place_.faults) HA_FAULT(*place_.faults, kDecide);
     WireWriter writer = Begin(MultiHostMessage::kDecision);
     Put(writer, verdict, numbers_);
-    HA_TRY(SendDown(writer.bytes()));
+    HA_TRY(links_.SendDown(writer.bytes()));
     HA_TRY(Take(std::move(verdict)));
   }
   return TellPlan();
@@ -386,14 +374,14 @@ Status Leader::TellPlan() {
   WireWriter writer = Begin(MultiHostMessage::kPlan);
   Put(writer, changes);
   for (const BucketMembers& bucket : changes) HA_TRY(log_.SetBucket(bucket));
-  return SendDown(writer.bytes());
+  return links_.SendDown(writer.bytes());
 }
 
 Status Leader::TakeEnd(SetEnd end) {
   ended_ = true;
   log_.TakeEnd(end);
-  if (exchange_ && !root_) return SendUp(Begin(MultiHostMessage::kEnded));
-  return SendDown(EndOf(end).bytes());
+  if (exchange_ && !root_) return links_.SendUp(Begin(MultiHostMessage::kEnded));
+  return links_.SendDown(EndOf(end).bytes());
 }
 
 Status Leader::TakeReleased() {
@@ -403,17 +391,18 @@ Status Leader::TakeReleased() {
     HA_TRY(Status(lock.status()));
     group_.RingMembers({}, false);
   }
-  return SendDown(Begin(MultiHostMessage::kReleased).bytes());
+  return links_.SendDown(Begin(MultiHostMessage::kReleased).bytes());
 }
 
 Status Leader::FromAbove(std::span<const std::byte> payload) {
-  const int source = GlobalRankOf(*place_.tree.parent);
+  const int source = links_.GlobalRankOf(*place_.tree.parent);
   WireReader reader(payload);
-  switch (static_cast<MultiHostMessage>(reader.Get<uint8_t>())) {
+  const auto kind = static_cast<MultiHostMessage>(reader.Get<uint8_t>());
+  switch (kind) {
     case MultiHostMessage::kDecision: {
       MultiHostDecision verdict = GetMultiHostDecision(reader, numbers_);
       if (!reader.ok()) return Damaged(source);
-      HA_TRY(SendDown(payload));
+      HA_TRY(links_.SendDown(payload));
       return Take(std::move(verdict));
     }
     case MultiHostMessage::kExchange: {
@@ -429,12 +418,12 @@ Status Leader::FromAbove(std::span<const std::byte> payload) {
       if (const auto news = aggregator_->Flush(call)) HA_TRY(SendNews(*news));
       WireWriter writer = RejectionOf(MultiHostMessage::kGivenBack, call, error);
       writer.Put(question);
-      return SendUp(writer);
+      return links_.SendUp(writer);
     }
     case MultiHostMessage::kPlan: {
       const auto changes = GetBuckets(reader);
       if (!reader.ok()) return Damaged(source);
-      HA_TRY(SendDown(payload));
+      HA_TRY(links_.SendDown(payload));
       splits_.clear();
       for (const BucketMembers& bucket : changes) HA_TRY(log_.SetBucket(bucket));
       return {};
@@ -443,22 +432,12 @@ Status Leader::FromAbove(std::span<const std::byte> payload) {
       const SetEnd end = SetEnd::FromWire(reader.Get<int32_t>());
       return reader.ok() && end ? TakeEnd(end) : Damaged(source);
     }
-    case MultiHostMessage::kRevoke:
-      return grants_.closed() ? Damaged(source) : Revoke();
-    case MultiHostMessage::kSettle: {
-      const BegunRounds begun = GetBegun(reader);
-      const bool fits = grants_.closed() && begun.Fits(grants_.all().size());
-      return reader.ok() && fits ? SettleGrants(begun) : Damaged(source);
-    }
     case MultiHostMessage::kReleased:
       return TakeReleased();
-    case MultiHostMessage::kWhoHas: {
-      const Subject subject = GetSubject(reader);
-      const std::optional<Attendance> attendance = GetAttendance(reader);
-      return reader.ok() ? OnAttendance(subject, attendance) : Damaged(source);
-    }
+    case MultiHostMessage::kWhoHas:
+      return questions_.FromAbove(reader);
     default:
-      return Damaged(source);
+      return grants_.FromAbove(kind, reader, source);
   }
 }
 

@@ -2,7 +2,6 @@
 // The leader of a set on one of its hosts: it passes news of the host's calls up the tree of
 // leaders and decisions down it, and the topmost leader decides.
 #include <algorithm>
-#include <deque>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -11,13 +10,15 @@
 
 #include "base/fault.h"
 #include "negotiate/call_numbers.h"
+#include "negotiate/multi_host/attendance_questions.h"
 #include "negotiate/multi_host/control_mux.h"
 #include "negotiate/multi_host/direct_exchange.h"
-#include "negotiate/multi_host/grants.h"
+#include "negotiate/multi_host/host_grants.h"
 #include "negotiate/multi_host/host_log.h"
 #include "negotiate/multi_host/multi_host_root.h"
 #include "negotiate/multi_host/multi_host_tree.h"
 #include "negotiate/multi_host/subtree_aggregator.h"
+#include "negotiate/multi_host/tree_links.h"
 
 namespace horoacc {
 
@@ -48,18 +49,11 @@ class Leader {
   [[nodiscard]] bool HoldsNews();
 
  private:
-  /// A call, or the join.
-  using Subject = std::optional<CallName>;
-  /// The leaders below that have asked about one subject, and ranks of this host.
-  struct Asked {
-    std::vector<uint32_t> children;
-    std::vector<std::optional<TensorKey>> own;
-  };
-
   // All under mutex_.
   Status OnMessage(int source, std::span<const std::byte> payload);
   Status Settle();
   Status TakeOutbox();
+  Status TakePutOff();
   Status TakeItem(const OutboxItem& item);
   // The way up.
   Status FromBelow(const MultiHostTree::Child& child, std::span<const std::byte> payload);
@@ -77,15 +71,6 @@ class Leader {
   Status OnDirectNews(const HostLog::News& news);
   Status OnPeersNews(const ReadyNews& news);
   Status RunDirect(const CallName& call, const ReadySet& both);
-  Status SendUp(const WireWriter& writer);
-  // Granted calls.
-  Result<bool> PutsOff(const OutboxItem& item);
-  Status AskToRevoke();
-  Status Revoke();
-  Status OnBegun(const BegunRounds& begun, int source);
-  Status TellBegun();
-  Status SettleGrants(const BegunRounds& begun);
-  Status PumpGrants();
   // The way down.
   Status FromAbove(std::span<const std::byte> payload);
   Status Tell(MultiHostRoot::Verdicts verdicts);
@@ -93,18 +78,12 @@ class Leader {
   Status Take(MultiHostDecision verdict);
   Status TakeEnd(SetEnd end);
   Status TakeReleased();
-  Status SendDown(std::span<const std::byte> payload);
-  // Questions, and answers to them.
-  Status OnWhoHas(const Subject& subject, std::optional<uint32_t> child,
-                  std::optional<TensorKey> own);
-  Status OnAttendance(const Subject& subject, const std::optional<Attendance>& attendance);
 
   /// All later news of calls is of leaders that had taken as many decisions.
   [[nodiscard]] uint64_t LeastSeen() const {
     const auto least = std::ranges::min_element(child_seen_);
     return least == child_seen_.end() ? log_.published() : std::min(log_.published(), *least);
   }
-  [[nodiscard]] int GlobalRankOf(uint32_t member) const { return place_.ranks[member]; }
 
   ControlMux& mux_;
   const Place place_;
@@ -113,6 +92,7 @@ class Leader {
 
   std::mutex mutex_;
   HostLog log_;
+  TreeLinks links_;
   CallNumbers numbers_;               ///< of the calls in the first `decided_` decisions
   uint64_t decided_ = 0;              ///< that this leader has taken
   std::vector<uint64_t> child_seen_;  ///< by child: decisions that it had taken at its last news
@@ -121,15 +101,6 @@ class Leader {
   std::optional<SetEnd>
       ending_;             ///< of the root: told to the other host, which has offers of this one
   uint32_t released_ = 0;  ///< this host, and children with all below them
-  std::map<Subject, Asked> asked_;
-
-  Grants grants_;
-  bool revoke_asked_ = false;        ///< of the parent
-  BegunRounds begun_;                ///< of this host and those of its children that have told
-  size_t begun_missing_ = 0;         ///< children that have not
-  std::optional<SetEnd> end_after_;  ///< of the root: asked for, and waits for the grants' end
-  std::deque<OutboxItem> put_off_;   ///< until the root knows of their calls
-  std::map<uint32_t, OutboxItem> waiting_;  ///< granted calls that wait for ranks here, by id
 
   std::optional<DirectExchange> exchange_;       ///< of a set on two hosts
   std::vector<uint32_t> peers_;                  ///< then: the members on the other
@@ -138,6 +109,8 @@ class Leader {
   std::map<CallName, uint64_t> rejected_;  ///< decisions there were then; not the root's
   std::map<uint32_t, uint64_t> splits_;    ///< by bucket: decisions seen by whom it was sent up for
   std::optional<MultiHostRoot> root_;
+  HostGrants grants_;
+  AttendanceQuestions questions_;
 };
 
 }  // namespace horoacc
