@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 import training
+from paths import only_ranks, over_mpi
 from torch import nn
 
 import horoacc.torch as hvd
@@ -22,9 +23,14 @@ STEPS = 12
 
 # Every rank on a host of its own.
 HOSTS = {"HOROACC_SIMULATED_HOSTS": "each", "HOROACC_REDUCTION": "canonical"}
-and_on_hosts = pytest.mark.parametrize(
-    "env", [pytest.param({}, id="plain"), pytest.param(HOSTS, id="hosts")]
-)
+PATHS = [pytest.param({}, id="plain"), pytest.param(HOSTS, id="hosts")]
+and_on_hosts = pytest.mark.parametrize("env", PATHS)
+# A library of MPI carries runs that hosts begin by themselves, and takes those that are dropped.
+OVER_MPI = [
+    over_mpi("openmpi", "hosts", HOSTS | {"HOROACC_CONTROL": "mpi"}, only_ranks(2, 4)),
+    over_mpi("mpich", "hosts", HOSTS | {"HOROACC_CONTROL": "mpi"}, only_ranks(2)),
+]
+and_over_mpi = pytest.mark.parametrize("env", [*PATHS, *OVER_MPI])
 pytestmark = pytest.mark.ranks(2, 3, 4, framework="horoacc.torch", env=SMALL)
 
 
@@ -127,7 +133,7 @@ DEEP = {"HOROACC_FUSION_THRESHOLD": "100000000"}
 
 
 @pytest.mark.ranks(2, 4)
-@pytest.mark.parametrize("env", [HOSTS | DEEP])
+@pytest.mark.parametrize("env", [HOSTS | DEEP, *OVER_MPI])
 def test_a_deep_net_sends_no_message_between_hosts() -> None:
     steps_without_messages()
 
@@ -269,7 +275,7 @@ def test_a_step_that_is_cut_off() -> None:
     same_bits_unlocked(train)
 
 
-@and_on_hosts
+@and_over_mpi
 def test_another_shape_is_an_error_of_its_tensor() -> None:
     model = nn.ParameterList([nn.Parameter(torch.ones(4)) for _ in range(5)])
     optimizer = training.wrapped(model)
@@ -304,7 +310,7 @@ def test_another_shape_is_an_error_of_its_tensor() -> None:
     assert plan_counters()["locks"] == locked["locks"] + 1
 
 
-@and_on_hosts
+@and_over_mpi
 def test_a_frozen_parameter_unlocks_and_the_rest_locks_again() -> None:
     def train(model: nn.Module, optimizer: Any, batches: list[Any]) -> None:
         for step, batch in enumerate(batches * 2):
@@ -321,7 +327,7 @@ def test_a_frozen_parameter_unlocks_and_the_rest_locks_again() -> None:
     assert sum(counted.unlocks.values()) == 1
 
 
-@and_on_hosts
+@and_over_mpi
 def test_joins() -> None:
     """A rank after the other runs out of batches, with a locked plan."""
 
