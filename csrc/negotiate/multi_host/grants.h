@@ -23,8 +23,9 @@
 
 namespace horoacc {
 
-/// Of longer calls a message less is not worth the copies that runs of granted calls make.
-inline constexpr uint64_t kMostGrantedBytes = 8 << 20;
+/// Of longer calls a message less is not worth the copies that runs of granted calls make: over
+/// loopback they take longer from 512 KiB on (docs/performance.md), and networks are slower.
+inline constexpr uint64_t kMostGrantedBytes = 2 << 20;
 
 /// Runs between hosts of granted calls have numbers of their own.
 inline constexpr uint64_t kGrantedRun = uint64_t{1} << 63;
