@@ -23,8 +23,8 @@
 
 namespace horoacc {
 
-/// Of longer calls a message less is not worth the copies that runs of granted calls make: over
-/// loopback they take longer from 512 KiB on (docs/performance.md), and networks are slower.
+/// Of longer calls a message less is not worth the copies that runs of granted calls make. Over
+/// loopback these take as long as the message or longer at any size (docs/performance.md).
 inline constexpr uint64_t kMostGrantedBytes = 2 << 20;
 
 /// Runs between hosts of granted calls have numbers of their own.
