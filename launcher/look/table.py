@@ -21,7 +21,8 @@ _LEFT = {"HOST", "STATE", "FOR"}
 _PATHS = {
     "arena_bytes": "arena", "staged_bytes": "copied", "window_bytes": "window",
     "gpu_leader_bytes": "gpu leader", "gpu_stream_bytes": "gpu stream",
-    "gpu_kernel_bytes": "gpu kernel", "gpu_nccl_bytes": "nccl", "gpu_moved_bytes": "gpu moves",
+    "gpu_kernel_bytes": "gpu kernel", "gpu_nccl_bytes": "nccl",
+    "gpu_composed_bytes": "gpu composed", "gpu_moved_bytes": "gpu moves",
 }  # fmt: skip
 
 

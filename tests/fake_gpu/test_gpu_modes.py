@@ -56,6 +56,23 @@ def test_every_type_and_operation() -> None:
     assert horoacc.counters()["gpu_bytes"] == fetched, "nothing went through the host"
 
 
+@pytest.mark.only_ranks(4)
+@pytest.mark.parametrize(
+    "env",
+    [
+        pytest.param({"HOROACC_SIMULATED_HOSTS": hosts, "HOROACC_FUSION_THRESHOLD": "65536"},
+                     id=hosts)
+        for hosts in ("2+2", "3+1")
+    ],
+)  # fmt: skip
+def test_gpus_add_up_inside_each_of_several_hosts() -> None:
+    fake_gpu.install()
+    before = reduced("composed")
+    check_collectives.COUNTS = (1, 20_003)
+    check_collectives.reductions_are_exact()
+    assert reduced("composed") > before
+
+
 @pytest.mark.parametrize("env", MODES)
 def test_the_bits_are_the_cpus() -> None:
     gpu = fake_gpu.install()

@@ -16,13 +16,18 @@ RELEASE_SECONDS = 5.0  # the fault matrix's bound
 
 
 @pytest.mark.parametrize(
-    ("mode", "ranks"), [("leader", 4), ("stream", 2), ("kernel", 2), ("cpu_reduce", 3), ("nccl", 3)]
-)
+    ("mode", "ranks"),
+    [
+        *[("leader", 4), ("stream", 2), ("kernel", 2), ("cpu_reduce", 3), ("nccl", 3)],
+        ("several hosts", 4),
+    ],
+)  # fmt: skip
 def test_a_killed_rank_releases_the_others(mode: str, ranks: int) -> None:
     env = dict(
         os.environ,
         HOROACC_CUDA_PLUGIN=str(fake_gpu.plugin()),
-        HOROACC_GPU_MODE=mode,
+        HOROACC_GPU_MODE="auto" if mode == "several hosts" else mode,
+        HOROACC_SIMULATED_HOSTS="2+2" if mode == "several hosts" else "",
         HOROACC_NCCL_LIBRARY=str(fake_gpu.nccl()),
         HOROACC_FUSION_THRESHOLD="65536",
         HOROACC_GPU_CHUNK_BYTES="16384",

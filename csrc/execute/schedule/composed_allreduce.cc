@@ -8,9 +8,16 @@ Result<std::unique_ptr<BetweenHosts>> BetweenHosts::Make(Surroundings surroundin
                                                          const RailPart& part,
                                                          ChunkPipeline& flow) {
   std::unique_ptr<BetweenHosts> made(new BetweenHosts);
-  made->memory_ = surroundings.memory;
+  const RunMemory memory = surroundings.memory;
+  made->retire_ = std::move(surroundings.retire);
+  if (!made->retire_) {
+    made->retire_ = [memory](std::byte* block) {
+      memory.retire ? memory.retire(block) : memory.arena->Free(block);
+    };
+  }
   const uint64_t bytes = std::max<uint64_t>(part.bytes(), 1);
-  made->sums_ = static_cast<std::byte*>(made->memory_.arena->Allocate(bytes));
+  made->sums_ = surroundings.take ? surroundings.take(bytes)
+                                  : static_cast<std::byte*>(memory.arena->Allocate(bytes));
   if (made->sums_ == nullptr) {
     return MakeError(ErrorKind::kSystem, "no shared memory left for the " + std::to_string(bytes) +
                                              " bytes of a host's sums");
@@ -25,12 +32,7 @@ Result<std::unique_ptr<BetweenHosts>> BetweenHosts::Make(Surroundings surroundin
 
 BetweenHosts::~BetweenHosts() {
   run_.reset();
-  if (sums_ == nullptr) return;
-  if (memory_.retire) {
-    memory_.retire(sums_);
-  } else {
-    memory_.arena->Free(sums_);
-  }
+  if (sums_ != nullptr) retire_(sums_);
 }
 
 Result<std::unique_ptr<ComposedAllreduce>> ComposedAllreduce::Make(

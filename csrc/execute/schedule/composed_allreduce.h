@@ -1,6 +1,7 @@
 #pragma once
 // Allreduce between hosts of buffers that all ranks of each host see: every host adds its ranks'
 // inputs up, hosts exchange these sums by a schedule, and results go to all ranks of the host.
+#include <functional>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -13,7 +14,8 @@
 
 namespace horoacc {
 
-/// The stage between hosts of one rail, over a vector of sums in shared memory of its own.
+/// The stage between hosts of one rail, over a vector of sums in memory of its own, which the
+/// host's ranks share.
 class BetweenHosts {
  public:
   struct Surroundings {
@@ -22,6 +24,9 @@ class BetweenHosts {
     RunGroup group;
     RunOptions options;
     RunMemory memory;
+    /// Of the sums: by default `memory`'s arena.
+    std::function<std::byte*(uint64_t)> take{};
+    std::function<void(std::byte*)> retire{};
   };
   /// `flow` fills the sums and takes the results, and outlives this.
   static Result<std::unique_ptr<BetweenHosts>> Make(Surroundings surroundings, const RailPart& part,
@@ -34,7 +39,7 @@ class BetweenHosts {
 
  private:
   BetweenHosts() = default;
-  RunMemory memory_;
+  std::function<void(std::byte*)> retire_;
   std::byte* sums_ = nullptr;
   std::unique_ptr<ScheduleRun> run_;
 };

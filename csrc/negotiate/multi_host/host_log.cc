@@ -106,7 +106,14 @@ std::optional<HostLog::News> HostLog::NewsOf(TensorKey key, const CallNumbers& n
   if (told.empty()) return std::nullopt;
   news.ready_set.SetProposal(proposal);
   AddInputs(news, told, known);
-  if (!AllShared(control_, context_, key, told)) news.ready_set.MarkPrivate();
+  const bool shared =
+      news.ready_set.groups()[0].request->on_gpu
+          ? std::ranges::all_of(told,
+                                [&](uint32_t r) {
+                                  return control_.row(r, key.id, key.generation).stays_on_gpu != 0;
+                                })
+          : AllShared(control_, context_, key, told);
+  if (!shared) news.ready_set.MarkPrivate();
   return news;
 }
 

@@ -72,7 +72,9 @@ void MultiHostRoot::Decide(const CallName& call, const Pending& pending, Verdict
                        bytes > 0 && bytes <= kMostGrantedBytes;
   if (reduces && own.op == ReduceOp::kAdasum) {
     whole.kind = Whole::Kind::kAdasum;
-  } else if ((composes_ || planned) && reduces && !own.on_gpu) {
+  } else if (reduces && own.on_gpu) {
+    if (composes_ && ready_set.shared()) whole.kind = Whole::Kind::kComposedOnGpus;
+  } else if ((composes_ || planned) && reduces) {
     whole.kind = ready_set.shared() ? Whole::Kind::kComposed : Whole::Kind::kComposedWindows;
     whole.granted = planned;
   }
@@ -156,7 +158,7 @@ void MultiHostRoot::Skip(const CallName& call, Verdicts& verdicts) {
 void MultiHostRoot::Run(const Bucket& ids, Verdicts& verdicts) {
   for (const Whole::Kind kind :
        {Whole::Kind::kScheduled, Whole::Kind::kComposed, Whole::Kind::kComposedWindows,
-        Whole::Kind::kAdasum, Whole::Kind::kEager}) {
+        Whole::Kind::kComposedOnGpus, Whole::Kind::kAdasum, Whole::Kind::kEager}) {
     MultiHostDecision unit;
     for (const uint32_t id : ids) {
       const auto found = whole_.find(id);
@@ -170,7 +172,7 @@ void MultiHostRoot::Run(const Bucket& ids, Verdicts& verdicts) {
         unit.decision.path = Path::kEager;
       else if (kind == Whole::Kind::kComposed)
         unit.decision.path = Path::kComposed;
-      else if (kind == Whole::Kind::kComposedWindows)
+      else if (kind == Whole::Kind::kComposedWindows || kind == Whole::Kind::kComposedOnGpus)
         unit.decision.path = Path::kComposedWindows;
       else if (!IsBarrier(whole.facts.request.collective))
         unit.decision.path = Path::kSchedule;

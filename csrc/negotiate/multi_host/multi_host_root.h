@@ -83,7 +83,14 @@ class MultiHostRoot {
     CallName call;
     CallFacts facts;
     /// Calls of one kind are decided together.
-    enum class Kind : uint8_t { kScheduled, kComposed, kComposedWindows, kAdasum, kEager };
+    enum class Kind : uint8_t {
+      kScheduled,
+      kComposed,
+      kComposedWindows,
+      kComposedOnGpus,
+      kAdasum,
+      kEager
+    };
     Kind kind = Kind::kScheduled;
     bool granted = false;
   };

@@ -35,7 +35,7 @@ class ReadySet {
   /// Of the members that are here, together.
   void SetProposal(const Proposal& proposal) { proposal_ = proposal; }
   [[nodiscard]] const Proposal& proposal() const { return proposal_; }
-  /// Memory of some member is not shared on its host.
+  /// Memory of some member is not shared on its host, or does not stay on its GPU.
   void MarkPrivate() { shared_ = false; }
   [[nodiscard]] bool shared() const { return shared_; }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "execute/cuda/host/composed_run.h"
 #include "execute/cuda/host/device_pipeline.h"
 #include "negotiate/multi_host/eager.h"
 #include "runtime/engine/gpu_reductions.h"
@@ -18,6 +19,16 @@ bool Gives(Collective collective, bool is_root) {
 /// Is there a result on this rank?
 bool Takes(Collective collective, bool is_root) {
   return is_root || (collective != Collective::kReduce && collective != Collective::kGather);
+}
+
+// On several hosts GPUs add up inside each, and the rest of the work is ComposedRun's.
+bool StaysOnHostsGpus(const MultiHostSet& set, const Request& request) {
+  return request.collective == Collective::kAllreduce && set.composes() &&
+         set.eager().BytesOf(request) == 0 &&
+         std::ranges::all_of(request.tensors, [&](const TensorMeta& tensor) {
+           return cuda::ComposedRun::Fits(tensor.type, request.op,
+                                          set.ScaleOf(request, tensor.type), set.wide());
+         });
 }
 
 }  // namespace
@@ -37,7 +48,8 @@ Status DeviceCalls::CheckMode(const ProcessSet& set) const {
 // if the ranks do not agree on a mode in which GPUs reduce.
 bool DeviceCalls::StaysOnGpu(const ProcessSet& set, const Submission& submission) const {
   const Request& request = submission.request;
-  if (set.multi_host || job_.settings.check_numerics) return false;
+  if (job_.settings.check_numerics) return false;
+  if (set.multi_host && !StaysOnHostsGpus(*set.multi_host, request)) return false;
   const GpuMode agreed = set.gpu_mode.load(std::memory_order_relaxed);
   const GpuMode mode = agreed == GpuMode::kAuto ? job_.settings.gpu_mode : agreed;
   if (mode == GpuMode::kCpuReduce ||

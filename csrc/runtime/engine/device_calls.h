@@ -38,9 +38,11 @@ class DeviceCalls {
 
   /// Whether the request is reduced chunk by chunk while its copies come. All ranks agree.
   [[nodiscard]] bool IsPipelined(const Request& request) const;
-  /// The same of a decision that runs on one host.
-  [[nodiscard]] bool RunsPipelined(const Running& running) const {
-    return running.OnGpu() && running.decision.shared && !running.decision.done() &&
+  /// The same of a decision that the CPU carries out.
+  [[nodiscard]] bool RunsPipelined(const ProcessSet& set, const Running& running) const {
+    const Decision& decision = running.decision;
+    return running.OnGpu() && !decision.done() &&
+           (set.multi_host ? decision.path == Path::kSchedule : decision.shared) &&
            std::ranges::any_of(running.entries,
                                [&](const auto& entry) { return IsPipelined(entry->request); });
   }

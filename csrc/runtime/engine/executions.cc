@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "execute/cuda/host/composed_run.h"
 #include "execute/schedule/composed_windows.h"
 #include "execute/schedule/drained_run.h"
 #include "execute/shared_memory/adasum_slices.h"
@@ -48,13 +49,6 @@ uint64_t BytesOf(const Request& request) {
   return bytes;
 }
 
-Scale ScaleBetweenHosts(const ProcessSet& set, const Request& request, DType type, bool wide) {
-  const bool average = request.op == ReduceOp::kAverage;
-  const Scale scale{request.prescale, request.postscale,
-                    average ? static_cast<double>(set.multi_host->size()) : 1.0};
-  return wide ? scale : DividedFirst(type, scale);
-}
-
 }  // namespace
 
 Result<std::unique_ptr<Execution>> Executions::Make(ProcessSet& set, Running& running) {
@@ -69,9 +63,12 @@ Result<std::unique_ptr<Execution>> Executions::Make(ProcessSet& set, Running& ru
     if (entry->request.collective != Collective::kAllreduce) HA_TRY(PrepareOutputs(set, *entry));
   }
   if (GpuReductions::MayRun(set, running)) {
-    return gpus_.Make(set, running, [this, &set, &running](Status& status) {
-      return MakeOnHost(set, running, status);
-    });
+    return gpus_.Make(
+        set, running,
+        [this, &set, &running](Status& status) { return MakeOnHost(set, running, status); },
+        [this, &set, &running](GpuMode mode, Status&) {
+          return gpus_.MakeModeRun(set, running, mode);
+        });
   }
   Status status;
   std::unique_ptr<Execution> execution = MakeOnHost(set, running, status);
@@ -113,7 +110,7 @@ std::unique_ptr<Execution> Executions::MakeOnHost(ProcessSet& set, Running& runn
       }
       if (decision.path == Path::kAdasumSlices)
         return std::make_unique<AdasumSlices>(context, slot, std::move(list));
-      if (devices_.RunsPipelined(running)) {
+      if (devices_.RunsPipelined(set, running)) {
         std::vector<MultiHostRun::Call> calls;
         for (const auto& entry : running.entries) calls.push_back({&entry->request, entry.get()});
         return std::make_unique<DirectSlices>(context, slot, std::move(list),
@@ -155,8 +152,6 @@ Result<std::unique_ptr<Execution>> Executions::MakeBetweenHosts(ProcessSet& set,
   const Decision& decision = running.decision;
   if (decision.kind == Decision::Kind::kDrain) return MakeDrained(set, decision);
   const uint32_t ranks = set.multi_host->size();
-  std::vector<MultiHostRun::Call> calls;
-  uint64_t bytes = 0;
   for (size_t k = 0; k < decision.facts.size(); ++k) {
     const CallFacts& facts = decision.facts[k];
     CollectiveEntry* const entry = k < running.entries.size() ? running.entries[k].get() : nullptr;
@@ -173,6 +168,26 @@ Result<std::unique_ptr<Execution>> Executions::MakeBetweenHosts(ProcessSet& set,
                                uint32_t to) { return facts.splits[from * ranks + to]; }},
           *entry));
     }
+  }
+  if (!GpuReductions::MayRun(set, running)) return RunBetweenHosts(set, running, false);
+  const auto run = [this, &set, &running](bool on_gpus, Status& status) {
+    Result<std::unique_ptr<Execution>> made = RunBetweenHosts(set, running, on_gpus);
+    if (!made.ok()) status = made.error();
+    return made.ok() ? std::move(made).value() : nullptr;
+  };
+  return gpus_.Make(
+      set, running, [run](Status& status) { return run(false, status); },
+      [run](GpuMode, Status& status) { return run(true, status); });
+}
+
+Result<std::unique_ptr<Execution>> Executions::RunBetweenHosts(ProcessSet& set, Running& running,
+                                                               bool on_gpus) {
+  const Decision& decision = running.decision;
+  std::vector<MultiHostRun::Call> calls;
+  uint64_t bytes = 0;
+  for (size_t k = 0; k < decision.facts.size(); ++k) {
+    CollectiveEntry* const entry = k < running.entries.size() ? running.entries[k].get() : nullptr;
+    const CallFacts& facts = decision.facts[k];
     calls.push_back({entry ? &entry->request : &facts.request, entry, &facts});
     bytes += BytesOf(*calls.back().request);
   }
@@ -187,16 +202,14 @@ Result<std::unique_ptr<Execution>> Executions::MakeBetweenHosts(ProcessSet& set,
       UnpackTensors(running.entries[k]->request, decision.facts[k].result, outputs);
     }
   } else if (decision.path == Path::kComposed || decision.path == Path::kComposedWindows) {
-    HA_ASSIGN(execution, MakeComposed(set, running, how));
+    HA_ASSIGN(execution, MakeComposed(set, running, on_gpus, how));
   } else {
     MultiHostRun::Surroundings around;
     around.links = &job_.multi_host->links();
     around.memory = {job_.arena.get(), [this](void* block) { job_.blocks.Free(block); }};
     around.settings = &job_.settings;
     around.set = set.id;
-    const bool pipelined = std::ranges::any_of(
-        running.entries, [&](const auto& entry) { return devices_.IsPipelined(entry->request); });
-    if (pipelined) around.flow = devices_.PipelineOf(calls);
+    if (devices_.RunsPipelined(set, running)) around.flow = devices_.PipelineOf(calls);
     HA_ASSIGN(auto run, MultiHostRun::Make(std::move(around), *set.multi_host, calls));
     how = run->algorithm();
     execution = std::move(run);
@@ -234,12 +247,11 @@ std::optional<BetweenHosts::Surroundings> Executions::Between(
 Result<std::unique_ptr<Execution>> Executions::MakeDrained(ProcessSet& set,
                                                            const Decision& decision) {
   const Request& request = decision.facts[0].request;
-  const bool wide = job_.settings.reduction == "canonical";
   std::vector<ReducePiece> pieces;
   for (const TensorMeta& tensor : request.tensors) {
     pieces.push_back({.type = tensor.type,
                       .op = request.op,
-                      .scale = ScaleBetweenHosts(set, request, tensor.type, wide),
+                      .scale = set.multi_host->ScaleOf(request, tensor.type),
                       .count = tensor.count()});
   }
   HA_ASSIGN(MultiHostSet::ComposedSchedule composed,
@@ -247,15 +259,16 @@ Result<std::unique_ptr<Execution>> Executions::MakeDrained(ProcessSet& set,
   std::optional<BetweenHosts::Surroundings> between =
       Between(set, composed, request.way.window_bytes, decision.run);
   if (!between) return std::unique_ptr<Execution>();
-  HA_ASSIGN(auto made, DrainedRun::Make(pieces, composed.rail, wide, std::move(*between)));
+  HA_ASSIGN(auto made,
+            DrainedRun::Make(pieces, composed.rail, set.multi_host->wide(), std::move(*between)));
   return std::unique_ptr<Execution>(std::move(made));
 }
 
 Result<std::unique_ptr<Execution>> Executions::MakeComposed(ProcessSet& set, Running& running,
-                                                            std::string_view& how) {
+                                                            bool on_gpus, std::string_view& how) {
   const Path path = running.decision.path;
   const bool shared = path == Path::kComposed;
-  const bool wide = job_.settings.reduction == "canonical";
+  const bool wide = set.multi_host->wide();
   ReduceList list;
   uint64_t bytes = 0;
   for (const auto& entry : running.entries) {
@@ -266,10 +279,15 @@ Result<std::unique_ptr<Execution>> Executions::MakeComposed(ProcessSet& set, Run
       bytes += piece.bytes();
       piece.input = entry->tensors[t].input;
       piece.output = entry->tensors[t].output;
-      piece.scale = ScaleBetweenHosts(set, entry->request, piece.type, wide);
+      piece.scale = set.multi_host->ScaleOf(entry->request, piece.type);
+      if (!on_gpus) continue;
+      piece.input = entry->device->source(t);
+      piece.output = entry->device->target(t);
     }
   }
-  (shared ? job_.counters.arena_bytes : job_.counters.window_bytes)
+  (on_gpus  ? job_.counters.gpu_composed_bytes
+   : shared ? job_.counters.arena_bytes
+            : job_.counters.window_bytes)
       .fetch_add(bytes, std::memory_order_relaxed);
   const uint64_t number = running.decision.run;
   const Way& way = running.entries[0]->request.way;
@@ -280,6 +298,14 @@ Result<std::unique_ptr<Execution>> Executions::MakeComposed(ProcessSet& set, Run
       Between(set, composed, way.window_bytes, number);
   ExecSlot& slot = set.control->slot(running.decision.slot);
   const bool gated = number != 0;
+  if (on_gpus) {
+    std::vector<cuda::DeviceCall*> calls;
+    for (const auto& entry : running.entries) calls.push_back(entry->device.get());
+    HA_ASSIGN(auto made,
+              cuda::ComposedRun::Make(*set.gpu_group, std::move(calls), std::move(list.pieces),
+                                      composed.rail, std::move(between)));
+    return std::unique_ptr<Execution>(std::move(made));
+  }
   if (!shared) {
     HA_ASSIGN(auto made, ComposedWindows::Make(set.context, slot, std::move(list.pieces),
                                                composed.rail, wide, std::move(between), gated));

@@ -21,7 +21,9 @@ class Executions {
  private:
   std::unique_ptr<Execution> MakeOnHost(ProcessSet& set, Running& running, Status& status);
   Result<std::unique_ptr<Execution>> MakeBetweenHosts(ProcessSet& set, Running& running);
-  Result<std::unique_ptr<Execution>> MakeComposed(ProcessSet& set, Running& running,
+  Result<std::unique_ptr<Execution>> RunBetweenHosts(ProcessSet& set, Running& running,
+                                                     bool on_gpus);
+  Result<std::unique_ptr<Execution>> MakeComposed(ProcessSet& set, Running& running, bool on_gpus,
                                                   std::string_view& how);
   Result<std::unique_ptr<Execution>> MakeDrained(ProcessSet& set, const Decision& decision);
   std::optional<BetweenHosts::Surroundings> Between(ProcessSet& set,

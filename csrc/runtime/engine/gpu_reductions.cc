@@ -46,7 +46,12 @@ uint32_t RanksOnGpus(const ProcessSet& set, const Running& running) {
 }  // namespace
 
 bool GpuReductions::MayRunOnGpus(const ProcessSet& set, const Running& running) {
-  if (set.multi_host || running.decision.done()) return false;
+  if (running.decision.done()) return false;
+  if (set.multi_host) {
+    return std::ranges::any_of(running.entries, [](const auto& entry) {
+      return entry->device && !entry->device->has_host_memory();
+    });
+  }
   if (running.entries[0]->request.collective != Collective::kAllreduce)
     return RanksOnGpus(set, running) > 0;
   return std::ranges::any_of(running.entries, [](const auto& entry) {
@@ -73,7 +78,7 @@ GpuMode GpuReductions::ModeOf(const ProcessSet& set, const Running& running) {
     nccl_can = nccl_can && FitsGpuMode(entry->request, GpuMode::kNccl, set.context.ranks);
     for (const TensorMeta& tensor : entry->request.tensors) bytes += tensor.bytes();
   }
-  if (running.entries[0]->request.collective == Collective::kAllreduce)
+  if (!set.multi_host && running.entries[0]->request.collective == Collective::kAllreduce)
     return set.gpu_group->ModeFor(bytes, nccl_can);
   const GpuMode agreed = set.gpu_group->agreed()->value();
   return agreed == GpuMode::kNccl ? GpuMode::kCpuReduce : agreed;
@@ -81,7 +86,9 @@ GpuMode GpuReductions::ModeOf(const ProcessSet& set, const Running& running) {
 
 cuda::GpuGroup* GpuReductions::FindGpuGroup(ProcessSet& set, const Running& running) {
   if (running.decision.partial || job_.settings.gpu_mode == GpuMode::kCpuReduce) return nullptr;
-  if (running.entries[0]->request.collective == Collective::kAllreduce) {
+  if (set.multi_host) {
+    if (running.decision.path != Path::kComposedWindows) return nullptr;
+  } else if (running.entries[0]->request.collective == Collective::kAllreduce) {
     const bool reducible = std::ranges::all_of(running.entries, [](const auto& entry) {
       return entry->request.on_gpu &&
              std::ranges::all_of(entry->request.tensors, [&](const TensorMeta& tensor) {
@@ -120,10 +127,10 @@ cuda::GpuGroup* GpuReductions::FindGpuGroup(ProcessSet& set, const Running& runn
 }
 
 std::unique_ptr<Execution> GpuReductions::Make(ProcessSet& set, Running& running,
-                                               HostExecution on_host) {
+                                               HostExecution on_host, GpuExecution on_gpus) {
   cuda::DeviceRun::Parts parts;
   parts.gpu_group = FindGpuGroup(set, running);
-  parts.pipelined = devices_.RunsPipelined(running);
+  parts.pipelined = devices_.RunsPipelined(set, running);
   parts.polling = &job_.gpu_polls;
   parts.bytes_to_host = &job_.counters.gpu_bytes;
   for (const auto& entry : running.entries) {
@@ -140,9 +147,9 @@ std::unique_ptr<Execution> GpuReductions::Make(ProcessSet& set, Running& running
     }
   }
   parts.mode = [&set, &running] { return ModeOf(set, running); };
-  parts.on_gpus = [this, &set, &running](GpuMode mode) {
+  parts.on_gpus = [&set, on_gpus = std::move(on_gpus)](GpuMode mode, Status& status) {
     set.gpu_mode.store(set.gpu_group->agreed()->value(), std::memory_order_relaxed);
-    return MakeModeRun(set, running, mode);
+    return on_gpus(mode, status);
   };
   parts.on_host = [&set, &running, on_host = std::move(on_host)](Status& status) {
     const auto& agreed = set.gpu_group ? set.gpu_group->agreed() : std::nullopt;

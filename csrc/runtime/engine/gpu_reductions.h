@@ -17,20 +17,25 @@ class GpuReductions {
  public:
   /// Makes the execution on the host, once the tensors have come there. Null: nothing is to do.
   using HostExecution = std::function<std::unique_ptr<Execution>(Status&)>;
+  /// The same on GPUs, in a mode that the ranks have agreed on.
+  using GpuExecution = std::function<std::unique_ptr<Execution>(GpuMode, Status&)>;
 
   GpuReductions(Job& job, DeviceCalls& devices) : job_(job), devices_(devices) {}
 
-  /// The same on all ranks: it depends on what they have agreed on.
+  /// Whether GPUs carry it out, or its inputs may still be on their way from them. On GPUs on all
+  /// ranks of the host, or on none: it depends on what they have agreed on.
   [[nodiscard]] static bool MayRun(const ProcessSet& set, const Running& running) {
     return running.OnGpu() && MayRunOnGpus(set, running);
   }
   /// Waits until the ranks have agreed on a mode, then runs in it, or on the host.
-  std::unique_ptr<Execution> Make(ProcessSet& set, Running& running, HostExecution on_host);
+  std::unique_ptr<Execution> Make(ProcessSet& set, Running& running, HostExecution on_host,
+                                  GpuExecution on_gpus);
+  /// Of a set on one host.
+  std::unique_ptr<Execution> MakeModeRun(ProcessSet& set, const Running& running, GpuMode mode);
 
  private:
   [[nodiscard]] static bool MayRunOnGpus(const ProcessSet& set, const Running& running);
   [[nodiscard]] static GpuMode ModeOf(const ProcessSet& set, const Running& running);
-  std::unique_ptr<Execution> MakeModeRun(ProcessSet& set, const Running& running, GpuMode mode);
   std::unique_ptr<Execution> MakeExchangeRun(ProcessSet& set, const Running& running, GpuMode mode);
   /// The set's GPUs; null: the host reduces.
   cuda::GpuGroup* FindGpuGroup(ProcessSet& set, const Running& running);

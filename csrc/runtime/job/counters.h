@@ -17,6 +17,7 @@ struct Counters {
   std::atomic<uint64_t> gpu_stream_bytes{0};
   std::atomic<uint64_t> gpu_kernel_bytes{0};
   std::atomic<uint64_t> gpu_nccl_bytes{0};
+  std::atomic<uint64_t> gpu_composed_bytes{0};  ///< reduced on GPUs inside each of several hosts
   std::atomic<uint64_t> gpu_moved_bytes{0};  ///< of other collectives, from GPU to GPU
   std::atomic<uint64_t> last_arriver{0};     ///< decisions that came with their result
   std::atomic<uint64_t> driven_waits{0};     ///< waits in which the caller drove the engine

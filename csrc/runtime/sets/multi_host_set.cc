@@ -11,7 +11,7 @@ namespace horoacc {
 MultiHostSet::MultiHostSet(const std::vector<int>& host_of, std::vector<int> ranks, uint32_t me,
                            const Settings& settings,
                            std::shared_ptr<const schedule::MeasuredTable> measured)
-    : me_(me), ranks_(std::move(ranks)) {
+    : me_(me), ranks_(std::move(ranks)), wide_(settings.reduction == "canonical") {
   std::vector<int> hosts;  // in the order of their lowest ranks
   for (const int rank : ranks_) {
     if (std::ranges::find(hosts, host_of[rank]) == hosts.end()) hosts.push_back(host_of[rank]);

@@ -42,6 +42,14 @@ class MultiHostSet {
   /// hosts on the paths of one host. Not if the order of summation, or an algorithm that a setting
   /// names, asks for ranks one by one.
   [[nodiscard]] bool composes() const { return composes_; }
+  /// Whether the sums of composed allreduces are wide (see Payload), and their factors.
+  [[nodiscard]] bool wide() const { return wide_; }
+  [[nodiscard]] Scale ScaleOf(const Request& request, DType type) const {
+    const bool average = request.op == ReduceOp::kAverage;
+    const Scale scale{request.prescale, request.postscale,
+                      average ? static_cast<double>(size()) : 1.0};
+    return wide_ ? scale : DividedFirst(type, scale);
+  }
   /// Whether calls of locked plans may be granted, for which all ranks of the set answer alike.
   [[nodiscard]] bool grants() const { return grants_; }
   /// The schedule of this rank's rail; none if it is no rail. `bytes`: of a rail's part.
@@ -64,6 +72,7 @@ class MultiHostSet {
   std::vector<uint32_t> ranks_per_host_;  ///< in the order of `by_host_`
   std::optional<schedule::AlgorithmChoice> choice_;
   bool in_rank_order_ = false;  ///< of composed allreduces
+  const bool wide_;
   bool composes_ = false;
   bool grants_ = false;
   std::optional<EagerRule> eager_;

@@ -251,6 +251,7 @@ std::string Telemetry::CounterText() const {
   counter("gpu_stream_bytes", job_.counters.gpu_stream_bytes);
   counter("gpu_kernel_bytes", job_.counters.gpu_kernel_bytes);
   counter("gpu_nccl_bytes", job_.counters.gpu_nccl_bytes);
+  counter("gpu_composed_bytes", job_.counters.gpu_composed_bytes);
   counter("gpu_moved_bytes", job_.counters.gpu_moved_bytes);
   counter("last_arriver", job_.counters.last_arriver);
   counter("plan_locks", job_.counters.plan_locks);

@@ -33,7 +33,9 @@ Result<bool> DeviceRun::Agree() {
     if (agreed.value() != GpuMode::kCpuReduce && OnGpusOfTheGroup()) mode = parts_.mode();
   }
   if (mode != GpuMode::kCpuReduce) {
-    inner_ = parts_.on_gpus(mode);
+    Status status;
+    inner_ = parts_.on_gpus(mode, status);
+    HA_TRY(std::move(status));
     step_ = Step::kRun;
     return true;
   }

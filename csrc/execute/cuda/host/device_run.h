@@ -23,7 +23,7 @@ class DeviceRun final : public Execution {
     /// The mode for this decision, once the GPU group has agreed on one in which GPUs reduce.
     /// kCpuReduce: they cannot.
     std::function<GpuMode()> mode;
-    std::function<std::unique_ptr<Execution>(GpuMode)> on_gpus;
+    std::function<std::unique_ptr<Execution>(GpuMode, Status&)> on_gpus;
     /// Called once the inputs are on the host, or before if pipelined. Null: nothing is to be done.
     std::function<std::unique_ptr<Execution>(Status&)> on_host;
     std::atomic<uint32_t>* polling = nullptr;        ///< see Watch

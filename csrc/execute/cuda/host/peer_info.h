@@ -46,6 +46,9 @@ struct alignas(64) GpuPeerInfo {
   // Windows that the rank's GPU has packed and reduced.
   alignas(64) std::atomic<uint64_t> packed{0};
   std::atomic<uint64_t> reduced{0};
+  // On several hosts: windows of whose part a rail has the results, and whose results a rank has.
+  std::atomic<uint64_t> stored{0};
+  std::atomic<uint64_t> taken{0};
   // Renewals of its kernels' memory: no kernel of before uses it; all of it is zeroed.
   std::atomic<uint64_t> drained{0};
   std::atomic<uint64_t> cleared{0};

@@ -1,0 +1,141 @@
+// Allreduces of GPUs' tensors on several hosts, whose GPUs add up inside each: the bits of the same
+// calls of tensors of the host, for every type and operation, on hosts of any shape. Processes:
+// tests/fake_gpu.
+#include <cstring>
+#include <random>
+
+#include "fake_cuda/gpu_calls.h"
+#include "support/run_numbers.h"
+
+namespace horoacc::testing {
+namespace {
+
+Pairs OnHosts(const char* hosts, const Pairs& more = {}) {
+  return With(With(InMode("auto"), {{"simulated_hosts", hosts}, {"reduction", "fast"}}), more);
+}
+
+std::vector<CaseTensor> Tensors(uint32_t ranks) {
+  std::vector<CaseTensor> tensors;
+  for (int type = 0; type < kDTypeCount; ++type) {
+    const auto of = static_cast<DType>(type);
+    for (const ReduceOp by :
+         {ReduceOp::kSum, ReduceOp::kAverage, ReduceOp::kMin, ReduceOp::kMax, ReduceOp::kProduct}) {
+      if (!CheckReducible(of, by).ok() || RealOf(of) != of) continue;
+      CaseTensor tensor{of, by, {}, 3001};
+      if (by == ReduceOp::kAverage) tensor.scale.divisor = ranks;
+      tensors.push_back(tensor);
+    }
+    if (!CheckReducible(of, ReduceOp::kSum).ok() || RealOf(of) != of) continue;
+    for (const uint64_t count : {0, 1, 40'001})
+      tensors.push_back({of, ReduceOp::kSum, {0.5, 0.25, 1.0}, count});
+  }
+  return tensors;
+}
+
+/// Memory of a GPU that the host reads and writes when no work is under way.
+class OnDevice {
+ public:
+  OnDevice(int device, size_t bytes) : data_(fake_cuda_allocate(device, bytes)) {}
+  ~OnDevice() { fake_cuda_free(data_); }
+  OnDevice(const OnDevice&) = delete;
+  OnDevice& operator=(const OnDevice&) = delete;
+  [[nodiscard]] void* data() const { return data_; }
+  [[nodiscard]] void* host() const { return fake_cuda_real(data_); }
+
+ private:
+  void* const data_;
+};
+
+Submission Allreduce(const std::string& name, const CaseTensor& tensor, const void* input,
+                     void* output) {
+  Submission submission = Make(Collective::kAllreduce, name, tensor.type,
+                               {static_cast<int64_t>(tensor.count)}, input, output, tensor.op);
+  submission.request.prescale = tensor.scale.pre;
+  submission.request.postscale = tensor.scale.post;
+  return submission;
+}
+
+// The same call twice, for the first one finds out what the GPUs can.
+void CheckHosts(const char* hosts, int ranks, const Pairs& more, bool in_place) {
+  const std::vector<CaseTensor> tensors = Tensors(static_cast<uint32_t>(ranks));
+  RunRanks(ranks, OnHosts(hosts, more), [&](Engine& engine, int rank) {
+    const int device = rank % 2;
+    void* const stream = fake_cuda_stream(device);
+    std::mt19937 random(rank);
+    for (size_t t = 0; t < tensors.size(); ++t) {
+      const size_t bytes = tensors[t].count * SizeOf(tensors[t].type);
+      std::vector<std::byte> input(bytes), expected(bytes + 1);
+      Fill(random, tensors[t], input);
+      const std::string name = std::to_string(t);
+      // At an odd address, so that the calls are no cheap ones of shared memory.
+      auto handle =
+          engine.Submit(Allreduce("cpu" + name, tensors[t], input.data(), expected.data()));
+      CHECK(handle.ok());
+      CHECK(WaitAndRelease(engine, handle.value()).ok());
+      const OnDevice given(device, bytes + 1), taken(device, bytes + 1);
+      void* const output = in_place ? given.data() : taken.data();
+      for (int turn = 0; turn < 2; ++turn) {
+        if (bytes > 0) std::memcpy(given.host(), input.data(), bytes);
+        Submission submission = Allreduce("gpu" + name, tensors[t], given.data(), output);
+        submission.device = {device, stream};
+        Finish(engine, engine.Submit(std::move(submission)), stream);
+        fake_cuda_synchronize(stream);
+        if (bytes == 0) continue;
+        if (std::memcmp(fake_cuda_real(output), expected.data(), bytes) == 0) continue;
+        check::Fail(__FILE__, __LINE__,
+                    std::string(NameOf(tensors[t].op)) + " of " + std::to_string(tensors[t].count) +
+                        " " + std::string(NameOf(tensors[t].type)) + " on " + hosts + ", turn " +
+                        std::to_string(turn));
+      }
+    }
+    CHECK(Counter(engine, "gpu_composed_bytes") > 0);
+  });
+}
+
+TEST(the_bits_are_the_cpus) {
+  for (const bool in_place : {true, false}) {
+    const Pairs more = {{"fusion_threshold", "65536"}};  // several windows
+    CheckHosts("2+2", 4, more, in_place);
+    CheckHosts("3+2", 5, more, in_place);
+    CheckHosts("2+1+3", 6, more, in_place);
+  }
+}
+
+/// Allreduces of a float for each index, on the device of each rank.
+void ReduceFloats(Engine& engine, int rank, int device, size_t count, int turns) {
+  void* const stream = fake_cuda_stream(device);
+  const Numbers tensor(count, device);
+  for (int turn = 0; turn < turns; ++turn) {
+    tensor.Fill(stream, [rank](size_t i) { return Value(rank, i); });
+    Finish(engine,
+           engine.Submit(OnGpu(Collective::kAllreduce, "x", tensor, &tensor, stream, 0, device)),
+           stream);
+    tensor.Expect(stream, [](size_t i) { return Value(9, i); });
+  }
+}
+
+// The GPUs of the second host have no mode in common. In the first call its CPU adds up, and
+// then it copies the tensors to the host at once, as the first host does when it hears of that.
+TEST(each_host_may_lack_a_mode) {
+  setenv("FAKE_CUDA_NO_WORDS", "1", 1);
+  RunRanks(4, OnHosts("2+2"), [](Engine& engine, int rank) {
+    ReduceFloats(engine, rank, rank == 3 ? 1 : 0, 300'001, 3);
+    CHECK_EQ(Counter(engine, "gpu_composed_bytes"), rank < 2 ? 1'200'004U : 0U);
+  });
+  unsetenv("FAKE_CUDA_NO_WORDS");
+}
+
+// Exact sums in rank order, small calls, whose inputs go with the news, and sets inside one host.
+TEST(what_the_hosts_gpus_do_not_add_up) {
+  RunRanks(4, OnHosts("2+2", {{"reduction", "canonical"}}), [](Engine& engine, int rank) {
+    ReduceFloats(engine, rank, 0, 300'001, 2);
+    CHECK_EQ(Counter(engine, "gpu_composed_bytes"), 0U);
+  });
+  RunRanks(4, OnHosts("2+2"), [](Engine& engine, int rank) {
+    ReduceFloats(engine, rank, 0, 100, 2);
+    CHECK_EQ(Counter(engine, "gpu_composed_bytes"), 0U);
+  });
+}
+
+}  // namespace
+}  // namespace horoacc::testing
