@@ -21,20 +21,20 @@ std::optional<CallName> GetSubject(WireReader& reader) {
 }  // namespace
 
 Status AttendanceQuestions::Ask(const Subject& subject, std::optional<TensorKey> key) {
-  const auto [asked, fresh] = asked_.try_emplace(subject);
-  asked->second.own.push_back(key);
-  return AskRoot(subject, fresh);
+  return AskRoot(subject, [&](Askers& askers) { askers.own.push_back(key); });
 }
 
 Status AttendanceQuestions::FromBelow(WireReader& reader, uint32_t child) {
   const Subject subject = GetSubject(reader);
   if (!reader.ok()) return Damaged(links_.GlobalRankOf(child));
-  const auto [asked, fresh] = asked_.try_emplace(subject);
-  asked->second.children.push_back(child);
-  return AskRoot(subject, fresh);
+  return AskRoot(subject, [&](Askers& askers) { askers.children.push_back(child); });
 }
 
-Status AttendanceQuestions::AskRoot(const Subject& subject, bool fresh) {
+template <typename Add>
+Status AttendanceQuestions::AskRoot(const Subject& subject, Add add) {
+  const auto [asked, fresh] = asked_.try_emplace(subject);
+  asked->second.again = !fresh;
+  add(fresh ? asked->second.now : asked->second.later);
   if (root_) return Answer(subject, subject ? root_->WhoHas(*subject) : root_->WhoHasJoined());
   return fresh ? links_.SendUp(BeginWhoHas(subject)) : Status();
 }
@@ -52,10 +52,14 @@ Status AttendanceQuestions::Answer(const Subject& subject,
   if (found == asked_.end()) return {};
   const Asked asked = std::move(found->second);
   asked_.erase(found);
-  for (const std::optional<TensorKey>& key : asked.own) log_.TakeNews({key, attendance});
+  if (asked.again) {
+    asked_[subject].now = asked.later;
+    HA_TRY(links_.SendUp(BeginWhoHas(subject)));
+  }
+  for (const std::optional<TensorKey>& key : asked.now.own) log_.TakeNews({key, attendance});
   WireWriter writer = BeginWhoHas(subject);
   Put(writer, attendance);
-  for (const uint32_t child : asked.children) HA_TRY(links_.Send(child, writer.bytes()));
+  for (const uint32_t child : asked.now.children) HA_TRY(links_.Send(child, writer.bytes()));
   return {};
 }
 

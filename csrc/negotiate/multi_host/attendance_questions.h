@@ -27,12 +27,19 @@ class AttendanceQuestions {
   Status FromAbove(WireReader& reader);
 
  private:
-  /// The leaders below that have asked about one subject, and ranks of this host.
-  struct Asked {
+  /// Leaders below that have asked about one subject, and ranks of this host.
+  struct Askers {
     std::vector<uint32_t> children;
     std::vector<std::optional<TensorKey>> own;
   };
-  Status AskRoot(const Subject& subject, bool fresh);
+  /// The answer that is on its way may be of a time before the later ones asked.
+  struct Asked {
+    Askers now, later;
+    bool again = false;  ///< there are later ones
+  };
+  /// `add`: puts the one that asks where it belongs.
+  template <typename Add>
+  Status AskRoot(const Subject& subject, Add add);
   Status Answer(const Subject& subject, const std::optional<Attendance>& attendance);
 
   TreeLinks& links_;

@@ -245,7 +245,11 @@ Status Leader::OnSplit(uint32_t bucket, const CallName& witness, uint64_t seen) 
 
 // The calls that waited only for the member go first: once all have joined, the join is over.
 Status Leader::OnJoined(uint32_t member, uint64_t unnamed) {
-  if (root_) return Tell(root_->Joined(member, unnamed));
+  if (root_) {
+    // Rounds that others have begun, or begin, wait for its host.
+    HA_TRY(grants_.AskToRevoke());
+    return Tell(root_->Joined(member, unnamed));
+  }
   for (const SubtreeAggregator::News& news : aggregator_->Join(member)) HA_TRY(SendNews(news));
   WireWriter writer = Begin(MultiHostMessage::kJoined);
   writer.Put(member);
@@ -280,6 +284,7 @@ Status Leader::OnReject(const CallName& call, const Error& error) {
 
 Status Leader::OnEnd(SetEnd end) {
   if (!root_) return links_.SendUp(EndOf(end));
+  if (ended_ || ending_) return {};
   HA_ASSIGN(const bool put_off, grants_.PutsOff(end));
   if (put_off) return {};
   if (!exchange_ || !exchange_->HasOffered()) return TakeEnd(end);

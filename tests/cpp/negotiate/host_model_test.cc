@@ -74,7 +74,8 @@ std::vector<Case> Cases() {
                    gives_plan = plan({Planned("a"), GiveUp("a"), Planned("b")}),
                    leaves_plan = plan({Planned("a"), End(SetEnd::Left(3))}),
                    joins_plan = plan({Refuse("a"), Refuse("b"), Join()}),
-                   joins_too = plan({Planned("a"), Planned("b"), Submit("c"), Join()});
+                   joins_too = plan({Planned("a"), Planned("b"), Submit("c"), Join()}),
+                   joins_behind = plan({Planned("a"), Planned("b"), Join()});
   const auto granted = [](std::vector<int> hosts, std::vector<HostScript> scripts,
                           HostShape rest = {}) {
     rest.hosts = std::move(hosts);
@@ -141,6 +142,14 @@ std::vector<Case> Cases() {
        {.hosts = kThree, .scripts = {a, asks, asks}, .pauses = 2},
        3000,
        1000},
+      {"questions about two rounds on 1+1+1",
+       {.hosts = kThree,
+        .scripts = {aa,
+                    {Submit("a"), Ask("a"), Submit("a"), Ask("a")},
+                    {Submit("a"), Ask("a"), Submit("a"), Ask("a")}},
+        .pauses = 2},
+       3000,
+       1000},
       {"leaving 2+2", {.hosts = kTwoByTwo, .scripts = {a, a, a, leaves}}},
       {"leaving 2+2, and removal", {.hosts = kTwoByTwo, .scripts = {removes, a, a, leaves}}},
       {"leaving 2+2, and giving up",
@@ -199,6 +208,8 @@ std::vector<Case> Cases() {
        1000},
       {"join after a locked plan on 2+2",
        granted(kTwoByTwo, {joins_too, joins_plan, joins_too, joins_too})},
+      {"a join that leaves rounds open on 2+2",
+       granted(kTwoByTwo, {plan({Join()}), plan({Join()}), joins_behind, joins_behind})},
       {"a leader dies in a locked plan on 2+2",
        granted(kTwoByTwo, {goes_on, goes_on, goes_on, refuses}, {.dies = {0, 2}})},
       {"a bucket split on 1+1+1",
