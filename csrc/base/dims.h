@@ -17,6 +17,7 @@ class Dims {
   // Most tensors have a few dimensions: the rest is not touched.
   Dims(const Dims& other) { *this = other; }
   Dims& operator=(const Dims& other) {
+    if (this == &other) return *this;
     count_ = other.count_;
     std::copy_n(other.dims_, size(), dims_);
     return *this;

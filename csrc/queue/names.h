@@ -42,7 +42,7 @@ class Names {
     __builtin_prefetch(next->first.data());
     if (const Item* const after = next->second.followed_by) {
       __builtin_prefetch(after);
-      __builtin_prefetch(&after->second.followed_by);
+      __builtin_prefetch(static_cast<const void*>(&after->second.followed_by));
     }
     return &next->second;
   }
