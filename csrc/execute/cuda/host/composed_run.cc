@@ -19,8 +19,7 @@ void RetireSums(Gpu& gpu, PinnedBlocks& blocks, std::byte* block) {
   GpuEvent to_host, to_device;
   if (auto copied = gpu.Record(gpu.to_host()); copied.ok()) to_host = std::move(copied).value();
   (void)gpu.Wait(gpu.to_device(), to_host).ok();
-  if (auto copied = gpu.Record(gpu.to_device()); copied.ok())
-    to_device = std::move(copied).value();
+  if (auto copied = gpu.Record(gpu.to_device()); copied.ok()) to_device = std::move(copied).value();
   void* const last = to_device.get();
   blocks.Retire(block, GpuEvent(last, [to_host, to_device](void*) {}));
 }
