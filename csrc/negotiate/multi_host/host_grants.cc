@@ -34,8 +34,9 @@ Result<bool> HostGrants::PutsOff(const OutboxItem& item) {
   const bool waits = item.kind == Kind::kWaiting;
   if (!waits && item.kind != Kind::kReject && item.kind != Kind::kAsk) return false;
   if (log_.rounds().IsBegun(item.tensor)) {
+    if (waits) return true;  // the others of its host have come since
     HA_TRY(AskToRevoke());
-    if (!waits) put_off_.push_back(item);
+    put_off_.push_back(item);
     return true;
   }
   if (grants_.empty()) return false;
