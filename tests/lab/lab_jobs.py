@@ -34,7 +34,8 @@ def horoaccrun(
     lines: dict[int, list[str]] = {}
     for line in done.stdout.splitlines():
         mark, _, text = line.partition("] ")
-        lines.setdefault(int(mark.removeprefix("[")), []).append(text)
+        if mark[1:].isdigit():  # else mpirun's own, of ranks that have died
+            lines.setdefault(int(mark[1:]), []).append(text)
     # Open MPI's agent says so where it loses a race with its own child, which it also asks.
     errors = [line for line in done.stderr.splitlines(True) if "Warning: setpgid(" not in line]
     return lines, "".join(errors)
