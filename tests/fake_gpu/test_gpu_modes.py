@@ -255,6 +255,20 @@ def test_process_sets_have_gpu_groups_of_their_own() -> None:
         hvd.remove_process_set(own)
 
 
+@pytest.mark.only_ranks(4)
+@pytest.mark.parametrize("env", [LEADER | {"HOROACC_SIMULATED_HOSTS": "2+2"}])
+def test_sets_inside_one_of_several_hosts_have_modes() -> None:
+    fake_gpu.install()
+    sets = [hvd.add_process_set([0, 1]), hvd.add_process_set([2, 3])]
+    before = reduced("leader")
+    mine = torch.ones(40_000, dtype=torch.bfloat16).to("cuda")
+    found = hvd.allreduce(mine, op=hvd.Sum, process_set=sets[hvd.rank() // 2])
+    assert found.cpu().tolist() == [2.0] * 40_000
+    assert reduced("leader") - before == 80_000
+    for each in sets:
+        hvd.remove_process_set(each)
+
+
 ONE_QUEUE = {"FAKE_CUDA_ONE_QUEUE": "1"}
 
 
